@@ -1,0 +1,30 @@
+//! Units, geometry, addresses, checksums and random numbers: what every other crate agrees on.
+//!
+//! Owns: the newtypes with their arithmetic ([`Ns`], [`Bytes`], [`Lba`]), the shape of a device
+//! ([`Geometry`]), the physical page address ([`Ppa`], [`PpaFormat`]), the random generator
+//! ([`Rng`]) and a division by a constant known at run time ([`FastDiv`]).
+//! Promises: integers only, no clock, no environment, no allocation proportional to input.
+//! Never: knows what flash is beyond its dimensions.
+//!
+//! Start reading at [`geometry`], then [`ppa`].
+
+pub mod fastdiv;
+pub mod geometry;
+pub mod ppa;
+pub mod prefetch;
+pub mod rng;
+pub mod units;
+
+pub use fastdiv::FastDiv;
+pub use geometry::{Geometry, GeometryError};
+pub use ppa::{Location, Ppa, PpaFormat, PpaStyle};
+pub use prefetch::prefetch;
+pub use rng::Rng;
+pub use units::{Bytes, Lba, Ns, UnitError};
+
+/// Bytes in a sector, the unit of mapping and of every address here (pblk exposes 4 KiB sectors).
+pub const SECTOR_BYTES: usize = 4096;
+/// Bytes of out-of-band record per sector (64 B per 16 KiB page, LightNVM paper Table 1).
+pub const OOB_BYTES: usize = 16;
+/// Addresses in one vector command at most (OCSSD 1.2 and 2.0: 64 completion bits).
+pub const VECTOR_MAX: usize = 64;

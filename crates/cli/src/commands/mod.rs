@@ -1,0 +1,42 @@
+//! One file per command.
+
+mod check;
+mod reproduce;
+mod run;
+mod trace;
+
+use crate::Ending;
+use crate::args::{Args, Command};
+use anyhow::Result;
+use clap::CommandFactory;
+use flashlane_lab::execute::ExecuteError;
+use flashlane_lab::reproduce::ReproduceError;
+
+/// Runs what the command line says; without a command, `run`.
+pub(crate) fn run(args: Args) -> Result<Ending> {
+    match args.command {
+        None => run::run(crate::args::Run::default()),
+        Some(Command::Run(run)) => run::run(run),
+        Some(Command::Check(check)) => check::check(&check),
+        Some(Command::Reproduce(r)) => reproduce::reproduce(&r),
+        Some(Command::Trace(command)) => trace::trace(&command),
+        Some(Command::Completions { shell }) => {
+            let mut script = Vec::new();
+            clap_complete::generate(shell, &mut Args::command(), "flashlane", &mut script);
+            crate::output::print(&String::from_utf8_lossy(&script))?;
+            Ok(Ending::Good)
+        }
+    }
+}
+
+/// Whose fault an error is: a simulation that stalls or breaks rules is a bad result, anything else
+/// could not be done as it was asked for.
+pub(crate) fn blame(error: &anyhow::Error) -> Ending {
+    let stalled = matches!(error.downcast_ref(), Some(ExecuteError::Stalled { .. }));
+    let figure = match error.downcast_ref() {
+        Some(ReproduceError::Stalled(_) | ReproduceError::Bad { .. }) => true,
+        Some(ReproduceError::Execute(e)) => matches!(e, ExecuteError::Stalled { .. }),
+        _ => false,
+    };
+    if stalled || figure { Ending::Bad } else { Ending::Unusable }
+}

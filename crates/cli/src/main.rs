@@ -1,0 +1,39 @@
+//! `flashlane`: flags and glue. What a command does is in `flashlane-lab`.
+//!
+//! Owns: the command line, progress on the terminal, Ctrl-C, files that results go to, exit codes.
+//! Promises: an error says what, where and what to do, never a panic; a closed pipe ends quietly;
+//! nothing is drawn on a terminal that is none. Never: computes a result.
+
+mod args;
+mod commands;
+mod output;
+mod watch;
+
+use clap::Parser;
+use std::process::ExitCode;
+
+/// What a command came to; the number is the exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Done, and good.
+    Good = 0,
+    /// Done, but the result is bad: a broken rule, wrong data, a verdict that changed.
+    Bad = 1,
+    /// Not done: wrong usage, wrong input, a file that can't be read or written.
+    Unusable = 2,
+    /// Ended by Ctrl-C; what was done so far has been printed.
+    Interrupted = 130,
+}
+
+fn main() -> ExitCode {
+    let args = args::Args::parse();
+    let ending = match commands::run(args) {
+        Ok(ending) => ending,
+        Err(error) if output::is_closed_pipe(&error) => Ending::Good,
+        Err(error) => {
+            output::complain(&error);
+            commands::blame(&error)
+        }
+    };
+    ExitCode::from(ending as u8)
+}

@@ -1,0 +1,122 @@
+//! Where results go: standard output, or files that appear whole.
+//!
+//! Owns: printing that survives a closed pipe, files written beside their name and renamed.
+//! Promises: a file that a result is to go to is known to be writable before anything runs, and an
+//! older one stays as it is until the new one is complete. Never: prints anything but results on
+//! standard output.
+
+use anyhow::{Context, Result, bail};
+use std::fs::{self, File};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Prints a result.
+pub(crate) fn print(text: &str) -> Result<()> {
+    let mut out = io::stdout().lock();
+    out.write_all(text.as_bytes())?;
+    out.flush()?;
+    Ok(())
+}
+
+/// Says on standard error what went wrong.
+pub(crate) fn complain(error: &anyhow::Error) {
+    let mut text = format!("flashlane: {error}");
+    for cause in error.chain().skip(1) {
+        // Libraries often repeat their source in their own text.
+        let cause = cause.to_string();
+        if !text.contains(&cause) {
+            text += &format!(": {cause}");
+        }
+    }
+    let _ = writeln!(io::stderr().lock(), "{text}");
+}
+
+/// Whether an error is only that nobody reads on (`flashlane ... | head`).
+pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
+    kind == Some(io::ErrorKind::BrokenPipe)
+}
+
+/// A place for a result.
+pub(crate) enum Sink {
+    /// Not wanted.
+    None,
+    /// Standard output, in place of the text for people.
+    Stdout,
+    /// A file that is being prepared.
+    File(Pending),
+}
+
+impl Sink {
+    /// Opens the place that an option names; `-` is standard output.
+    pub(crate) fn open(path: Option<&Path>) -> Result<Sink> {
+        Ok(match path {
+            None => Sink::None,
+            Some(p) if p == Path::new("-") => Sink::Stdout,
+            Some(p) => Sink::File(Pending::open(p)?),
+        })
+    }
+
+    pub(crate) fn is_stdout(&self) -> bool {
+        matches!(self, Sink::Stdout)
+    }
+
+    /// Writes the result there.
+    pub(crate) fn write(self, text: &str) -> Result<()> {
+        match self {
+            Sink::None => Ok(()),
+            Sink::Stdout => print(text),
+            Sink::File(pending) => pending.write(text),
+        }
+    }
+}
+
+/// Two results cannot both go to standard output.
+pub(crate) fn only_one_stdout(sinks: &[&Sink]) -> Result<()> {
+    if sinks.iter().filter(|s| s.is_stdout()).count() > 1 {
+        bail!("--json - and --csv - both want standard output: give one of them a file");
+    }
+    Ok(())
+}
+
+/// A file that will be there once it is complete.
+pub(crate) struct Pending {
+    path: PathBuf,
+    /// Beside it; `None` for something that is no regular file (`/dev/null`, a pipe).
+    beside: Option<PathBuf>,
+    file: File,
+}
+
+impl Pending {
+    fn open(path: &Path) -> Result<Pending> {
+        let describe = || format!("cannot write {}", path.display());
+        let special = fs::metadata(path).is_ok_and(|m| !m.is_file());
+        if special {
+            let file = fs::OpenOptions::new().write(true).open(path).with_context(describe)?;
+            return Ok(Pending { path: path.into(), beside: None, file });
+        }
+        let name = path.file_name().with_context(describe)?.to_string_lossy();
+        let beside = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));
+        let file = File::create(&beside).with_context(describe)?;
+        Ok(Pending { path: path.into(), beside: Some(beside), file })
+    }
+
+    fn write(mut self, text: &str) -> Result<()> {
+        let describe = || format!("cannot write {}", self.path.display());
+        self.file.write_all(text.as_bytes()).with_context(describe)?;
+        if let Some(beside) = &self.beside {
+            self.file.sync_all().with_context(describe)?;
+            fs::rename(beside, &self.path).with_context(describe)?;
+        }
+        self.beside = None;
+        Ok(())
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if let Some(beside) = &self.beside {
+            let _ = fs::remove_file(beside);
+        }
+    }
+}

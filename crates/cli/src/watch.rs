@@ -1,0 +1,95 @@
+//! Who looks on while something runs: the terminal and Ctrl-C.
+//!
+//! Owns: the progress line on standard error, the flag that an interrupt sets. Promises: nothing is
+//! drawn when standard error is no terminal; the first Ctrl-C ends a run with what is done, the
+//! second one ends the program at once. Never: slows a run down by drawing.
+
+use anyhow::{Context, Result};
+use flashlane_lab::run::Monitor;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::flag;
+use std::cell::RefCell;
+use std::io::IsTerminal;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// Set by Ctrl-C.
+#[derive(Clone)]
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// Listens from now on.
+    pub(crate) fn listen() -> Result<Interrupt> {
+        let flag = Arc::new(AtomicBool::new(false));
+        for signal in [SIGINT, SIGTERM] {
+            // In this order: the second signal finds the flag set and ends the program.
+            flag::register_conditional_shutdown(signal, 130, flag.clone())
+                .and_then(|_| flag::register(signal, flag.clone()))
+                .context("cannot listen for Ctrl-C")?;
+        }
+        Ok(Interrupt(flag))
+    }
+
+    pub(crate) fn happened(&self) -> bool {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+/// A progress line for one run.
+pub(crate) struct Terminal {
+    interrupt: Interrupt,
+    bar: Option<ProgressBar>,
+    name: String,
+    stage: RefCell<String>,
+}
+
+impl Terminal {
+    /// Watches the run `name`.
+    pub(crate) fn new(interrupt: &Interrupt, name: &str) -> Terminal {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            // Ten times a second is as fast as anybody reads.
+            let target = ProgressDrawTarget::stderr_with_hz(10);
+            ProgressBar::with_draw_target(Some(0), target)
+        });
+        Terminal { interrupt: interrupt.clone(), bar, name: name.into(), stage: RefCell::default() }
+    }
+
+    fn begin(&self, bar: &ProgressBar, stage: &str, total: Option<u64>) {
+        *self.stage.borrow_mut() = stage.into();
+        let template = match total {
+            Some(_) => "{prefix}: {msg} [{bar:30}] {percent:>3}% {human_pos} requests",
+            None => "{prefix}: {msg} {human_pos} requests",
+        };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        bar.set_length(total.unwrap_or(0));
+        bar.set_prefix(self.name.clone());
+        bar.set_message(stage.to_string());
+    }
+}
+
+impl Monitor for Terminal {
+    fn progress(&self, stage: &str, done: u64, total: Option<u64>) {
+        let Some(bar) = &self.bar else {
+            return;
+        };
+        if done == 0 || *self.stage.borrow() != stage {
+            self.begin(bar, stage, total);
+        }
+        bar.set_position(total.map_or(done, |t| done.min(t)));
+    }
+
+    fn interrupted(&self) -> bool {
+        self.interrupt.happened()
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}

@@ -1,0 +1,424 @@
+//! The program as a person uses it: what is printed, what is refused, exit codes.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+struct Here {
+    folder: tempfile::TempDir,
+}
+
+fn here() -> Here {
+    Here { folder: tempfile::tempdir().expect("a folder for this test") }
+}
+
+impl Here {
+    fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        std::fs::write(self.path(name), text).expect("a file of this test");
+        self.path(name)
+    }
+
+    fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flashlane"));
+        command.args(args).current_dir(self.folder.path()).stdin(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Done {
+        Done::of(self.command(args).output().expect("the program starts"))
+    }
+
+    fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.folder.path()).expect("the folder of this test");
+        let mut names: Vec<String> =
+            entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into()).collect();
+        names.sort();
+        names
+    }
+}
+
+#[derive(Debug)]
+struct Done {
+    code: i32,
+    out: String,
+    err: String,
+}
+
+impl Done {
+    fn of(output: Output) -> Done {
+        let done = Done {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).expect("text"),
+            err: String::from_utf8(output.stderr).expect("text"),
+        };
+        assert!(!done.err.contains("panicked"), "{done:?}");
+        done
+    }
+
+    /// It was refused with this exit code, saying all of these, printing nothing.
+    fn refused(&self, code: i32, says: &[&str]) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.out.is_empty(), "{self:?}");
+        for part in says {
+            assert!(self.err.contains(part), "`{part}` is missing: {}", self.err);
+        }
+    }
+
+    fn good(self) -> Done {
+        assert_eq!(self.code, 0, "{self:?}");
+        self
+    }
+
+    fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).expect("one JSON object on standard output")
+    }
+}
+
+/// Small enough for a test: 64 MiB raw.
+const EXPERIMENT: &str = r#"
+name = "small"
+[device]
+preset = "tiny"
+[device.geometry]
+chunks_per_pu = 64
+[[target]]
+kind = "pftl"
+[[workload]]
+rw = "randrw"
+iodepth = 8
+"#;
+
+const JOB: &str =
+    "[global]\nioengine=libaio\nbs=4k\niodepth=4\n[w]\nrw=randwrite\nsize=2m\nfsync=64\n";
+const TRACE: &str =
+    "  8,0 0 1 0.000000000 9 Q WS 8 + 8 [a]\n  8,0 0 2 0.000100000 9 Q R 8 + 8 [a]\n";
+
+#[test]
+fn an_experiment_gives_a_table_and_the_promised_json() {
+    let h = here();
+    h.file("e.toml", EXPERIMENT);
+    let table = h.run(&["run", "e.toml"]).good();
+    for part in ["stack", "block SSD (pftl)", "WA", "not steady", "fingerprint", "seed 1"] {
+        assert!(table.out.contains(part), "`{part}` is missing:\n{}", table.out);
+    }
+    assert!(table.err.is_empty(), "nothing is drawn without a terminal: {}", table.err);
+    let json = h.run(&["run", "e.toml", "--json", "-"]).good().json();
+    assert!(json["fingerprint"].is_string() && json["wall_seconds"].is_number());
+    let run = &json["runs"][0];
+    for key in ["name", "requests", "bytes_read", "bytes_written", "runtime_ns"] {
+        assert!(!run[key].is_null(), "{key}");
+    }
+    for op in ["read", "write"] {
+        for p in ["mean", "p50", "p99", "p99_9", "max"] {
+            assert!(run["latency_ns"][op][p].is_u64(), "{op} {p}");
+        }
+    }
+    let causes = [
+        "user",
+        "gc",
+        "fold",
+        "padding_flush",
+        "padding_pair",
+        "padding_gc",
+        "metadata",
+        "log",
+        "retry",
+        "dead",
+    ];
+    for cause in causes {
+        assert!(run["programmed_sectors"][cause].is_u64(), "{cause}");
+    }
+    assert!(run["write_amplification_ratio"].is_f64() && run["erases"].is_u64());
+    assert_eq!(run["violations"], 0);
+    assert_eq!(run["wrong_sectors"], 0);
+    assert_eq!(run["counter_laws"], "hold");
+    assert!(run["steady"].is_boolean());
+}
+
+#[test]
+fn the_same_seed_gives_the_same_bytes_and_another_one_does_not() {
+    let h = here();
+    h.file("e.toml", EXPERIMENT);
+    let of = |seed: &str| {
+        let mut json = h.run(&["run", "e.toml", "--json", "-", "--seed", seed]).good().json();
+        json["wall_seconds"] = 0.into();
+        json
+    };
+    let first = of("5");
+    assert_eq!(first, of("5"));
+    assert_ne!(first["fingerprint"], of("6")["fingerprint"]);
+}
+
+#[test]
+fn a_job_file_and_a_trace_run_too() {
+    let h = here();
+    h.file("j.fio", JOB);
+    h.file("t.txt", TRACE);
+    let json = h.run(&["run", "j.fio", "--device", "peers-16g", "--target", "pblk", "--json", "-"]);
+    let run = &json.good().json()["runs"][0];
+    assert_eq!(run["name"], "pblk");
+    assert_eq!(run["bytes_written"], 2 << 20);
+    assert_eq!(run["latency_ns"]["flush"]["count"], 8);
+    let args = ["run", "t.txt", "--target", "pftl", "--store", "memory", "--json", "-"];
+    let json = h.run(&args).good().json();
+    assert_eq!(json["runs"][0]["requests"], 2);
+    assert_eq!(json["configuration"]["targets"][0]["store"], "memory");
+    let files = h.run(&["run", "t.txt", "--json", "r.json", "--csv", "r.csv"]).good();
+    assert!(files.out.contains("stack"));
+    assert_eq!(h.files(), ["j.fio", "r.csv", "r.json", "t.txt"], "nothing else is left behind");
+    let csv = std::fs::read_to_string(h.path("r.csv")).unwrap();
+    assert!(csv.starts_with("name,requests,read_bytes,") && csv.lines().count() == 2);
+}
+
+#[test]
+fn a_trace_that_is_too_large_needs_to_be_told_to_shrink() {
+    let h = here();
+    h.file("t.txt", "0 0 0 8 0\n9 0 99999999992 8 1\n");
+    h.run(&["run", "t.txt"]).refused(2, &["--scale-to-device", "46.57 TiB"]);
+    let packed = h.run(&["run", "t.txt", "--scale-to-device"]).good();
+    assert!(packed.out.contains("packed: 2 touched places"), "{}", packed.out);
+    h.file("e.toml", EXPERIMENT);
+    h.run(&["run", "e.toml", "--scale-to-device"]).refused(2, &["for traces"]);
+}
+
+#[test]
+fn wrong_input_is_answered_with_place_and_remedy() {
+    let h = here();
+    let run = |name: &str, text: &str, more: &[&str]| {
+        h.file(name, text);
+        h.run(&[&["run", name][..], more].concat())
+    };
+    run("key.toml", &EXPERIMENT.replace("iodepth", "io_depth"), &[])
+        .refused(2, &["key.toml:11:1", "did you mean `iodepth`", "io_depth = 8"]);
+    run("unit.toml", &format!("{EXPERIMENT}runtime = \"3 parsecs\"\n"), &[])
+        .refused(2, &["unit.toml:12", "runtime"]);
+    run("geo.toml", &EXPERIMENT.replace("= 64", "= 0"), &[])
+        .refused(2, &["geo.toml:4", "chunks_per_pu", "at least 1"]);
+    run("fit.toml", &EXPERIMENT.replace("= 64", "= 2"), &[]).refused(2, &["on device `tiny`"]);
+    run("big.fio", "[a]\nrw=read\nsize=1t\n", &[]).refused(2, &["job `a`", "1 TiB", "size=100%"]);
+    run("bad.fio", "[a]\nrw=read\nbs=512\n", &[]).refused(2, &["bad.fio:3", "4 KiB"]);
+    run("bad.txt", "0 0 0 8 0\n0 0 zero 8 0\n", &[]).refused(2, &["bad.txt:2:5", "first sector"]);
+    run("cut.txt", "0 0 0 8 0\n0 0 1", &[]).refused(2, &["cut.txt:2", "truncated"]);
+    run("none.txt", "8,0 0 1 0.0 9 P N [x]\n", &[]).refused(2, &["0 of 1 lines matched"]);
+    run("what.txt", "hello\n", &[]).refused(2, &["neither an experiment", "job file", "trace"]);
+    run("e.toml", EXPERIMENT, &["--device", "p370"]).refused(2, &["did you mean `p3700`"]);
+    run("e.toml", EXPERIMENT, &["--target", "qblk"]).refused(2, &["--target qblk", "pblk, pftl"]);
+    run("e.toml", EXPERIMENT, &["--store", "disk"]).refused(2, &["--store disk", "stamps"]);
+    run("e.toml", EXPERIMENT, &["--set", "run.sede=1"]).refused(2, &["did you mean `seed`"]);
+    run("e.toml", EXPERIMENT, &["--seed=-1"]).refused(2, &["--seed"]);
+    run("e.toml", EXPERIMENT, &["--json", "-", "--csv", "-"]).refused(2, &["standard output"]);
+    h.run(&["run", "nowhere.toml"]).refused(2, &["cannot read nowhere.toml"]);
+    h.run(&["run", "."]).refused(2, &["cannot read ."]);
+    h.run(&["chek"]).refused(2, &["check"]);
+    h.run(&["reproduce", "lightnvm-table2"]).refused(2, &["did you mean `lightnvm-table1`"]);
+}
+
+/// A result that can't be written is known before anything runs, and nothing is left behind.
+#[test]
+fn places_that_cannot_be_written_are_refused_at_once() {
+    let h = here();
+    h.file("e.toml", EXPERIMENT);
+    h.run(&["run", "e.toml", "--json", "no/such/folder/r.json"])
+        .refused(2, &["cannot write no/such/folder/r.json"]);
+    h.run(&["run", "e.toml", "--json", "."]).refused(2, &["cannot write ."]);
+    h.file("old.json", "precious");
+    h.file("bad.toml", "name = 3");
+    h.run(&["run", "bad.toml", "--json", "old.json"]).refused(2, &["bad.toml:1:1"]);
+    assert_eq!(std::fs::read_to_string(h.path("old.json")).unwrap(), "precious");
+    if Path::new("/dev/full").exists() {
+        h.run(&["run", "e.toml", "--json", "/dev/full"]).refused(2, &["cannot write /dev/full"]);
+    }
+    assert_eq!(h.files(), ["bad.toml", "e.toml", "old.json"]);
+}
+
+#[test]
+fn check_says_everything_and_runs_nothing() {
+    let h = here();
+    h.file("e.toml", EXPERIMENT);
+    let good = h.run(&["check", "e.toml"]).good();
+    for part in ["64 MiB", "MB/s", "nothing wrong found"] {
+        assert!(good.out.contains(part), "{}", good.out);
+    }
+    h.file("bad.toml", EXPERIMENT.replace("iodepth", "io_depth").replace("tiny", "tinny"));
+    h.run(&["check", "bad.toml"]).refused(2, &["bad.toml:4", "bad.toml:11"]);
+    h.file("fit.toml", format!("{EXPERIMENT}size = \"1GiB\"\n"));
+    let fit = h.run(&["check", "fit.toml"]);
+    assert!(fit.code == 2 && fit.err.contains("ends outside"), "{fit:?}");
+}
+
+#[test]
+fn traces_are_looked_at_and_checked() {
+    let h = here();
+    h.file("t.txt", TRACE);
+    let info = h.run(&["trace", "info", "t.txt"]).good();
+    for part in ["blkparse text", "Q (queued)", "read", "write", "device 8,0", "in order of time"] {
+        assert!(info.out.contains(part), "{}", info.out);
+    }
+    let json = h.run(&["trace", "info", "t.txt", "--json", "-"]).good().json();
+    assert_eq!(json["actions"][0]["requests"], 2);
+    let valid = h.run(&["trace", "validate", "t.txt", "--device", "tiny"]).good();
+    assert!(valid.out.contains("good") && valid.out.contains("fits tiny"), "{}", valid.out);
+    h.file("far.txt", "0 0 999999999 8 0\n");
+    h.run(&["trace", "validate", "far.txt", "--device", "tiny"]).refused(2, &["addresses"]);
+    h.file("bad.txt", "8,0 0 1 0.0 9 Q R 0 + eight [x]\n");
+    h.run(&["trace", "validate", "bad.txt"]).refused(2, &["bad.txt:1:23", "sectors"]);
+    h.file("bin.txt", b"\x07tae\0\0\0\0");
+    h.run(&["trace", "info", "bin.txt"]).refused(2, &["blkparse -i"]);
+}
+
+/// The public sample that others' simulators ship; not part of this repository.
+#[test]
+fn a_public_mqsim_trace_replays() {
+    let sample = Path::new("/work/shared/traces/tpcc-small.mqsim.trace");
+    if !sample.exists() {
+        eprintln!("skipped a_public_mqsim_trace_replays: {} is not here", sample.display());
+        return;
+    }
+    let h = here();
+    let file = sample.to_string_lossy().into_owned();
+    let info = h.run(&["trace", "info", &file, "--json", "-"]).good().json();
+    assert_eq!(info["actions"][0]["requests"], 6999);
+    assert_eq!(info["actions"][0]["devices"].as_array().map(Vec::len), Some(16));
+    h.run(&["run", &file]).refused(2, &["16 device(s)", "--scale-to-device"]);
+    let run = h.run(&["run", &file, "--scale-to-device", "--json", "-"]).good().json();
+    assert_eq!(run["runs"][0]["requests"], 6999);
+    assert_eq!(run["runs"][0]["wrong_sectors"], 0);
+}
+
+#[test]
+fn help_has_examples_and_completions_complete() {
+    let h = here();
+    for command in [
+        &["run"][..],
+        &["check"],
+        &["reproduce"],
+        &["trace", "info"],
+        &["trace", "validate"],
+        &["completions"],
+    ] {
+        let help = h.run(&[command, &["--help"]].concat()).good();
+        assert!(help.out.contains("Examples:"), "{command:?}");
+    }
+    assert!(h.run(&["--help"]).good().out.contains("Exit codes:"));
+    assert!(h.run(&["reproduce"]).good().out.contains("lightnvm-table1"));
+    for shell in ["bash", "zsh", "fish"] {
+        let script = h.run(&["completions", shell]).good();
+        assert!(script.out.contains("scale-to-device"), "{shell}");
+    }
+}
+
+/// `flashlane ... | head -1` must not end in a panic.
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let h = here();
+    let mut child = h
+        .command(&["completions", "bash"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    drop(child.stdout.take());
+    let done = Done::of(child.wait_with_output().expect("it ends"));
+    assert_eq!((done.code, done.err.as_str()), (0, ""));
+}
+
+/// Ctrl-C: what is done so far is printed, marked, and the exit code says so.
+#[test]
+fn an_interrupted_run_prints_what_is_done() {
+    let h = here();
+    let endless = format!("{EXPERIMENT}time_based = true\nruntime = \"9000h\"\n");
+    h.file("e.toml", endless);
+    let child = h
+        .command(&["run", "e.toml", "--json", "-"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program starts");
+    #[allow(clippy::disallowed_methods)] // a person waits, then presses Ctrl-C
+    std::thread::sleep(Duration::from_secs(2));
+    let pid = child.id().to_string();
+    let kill = Command::new("kill").args(["-INT", &pid]).status().expect("kill is everywhere");
+    assert!(kill.success());
+    let done = Done::of(child.wait_with_output().expect("it ends"));
+    assert_eq!(done.code, 130, "{done:?}");
+    let json = done.json();
+    assert_eq!(json["interrupted"], true);
+    assert!(json["runs"][0]["requests"].as_u64() > Some(0));
+    assert_eq!(json["runs"][0]["steady"], false);
+}
+
+/// Nobody needs a file: the program brings a trace and an experiment, from any folder.
+#[test]
+fn without_a_file_the_bundled_trace_runs() {
+    let h = here();
+    let json = h.run(&["run", "--json", "-", "--set", "workload.0.loops=1"]).good().json();
+    let runs = json["runs"].as_array().expect("a list");
+    assert_eq!(runs.len(), 3);
+    for run in runs {
+        assert!(run["requests"].as_u64() > Some(50_000), "{}", run["requests"]);
+        assert_eq!((&run["violations"], &run["wrong_sectors"]), (&0.into(), &0.into()));
+    }
+}
+
+/// Streams on PUs of their own, no translation layer.
+#[test]
+fn raw_targets_take_jobs_that_name_their_pus() {
+    let raw = "[device]\npreset = \"tiny\"\n[target]\nkind = \"raw\"\n[[workload]]\nname = \"r\"\nrw = \"randread\"\n\
+               pus = \"0-0\"\nsize = \"512KiB\"\n[[workload]]\nname = \"w\"\nrw = \"write\"\nbs = \"16KiB\"\npus = \"2-3\"\n\
+               size = \"1MiB\"\ntime_based = true\nruntime = \"20ms\"\n";
+    let h = here();
+    h.file("raw.toml", raw);
+    let run = &h.run(&["run", "raw.toml", "--json", "-"]).good().json()["runs"][0];
+    assert_eq!(run["bytes_read"], 512 << 10);
+    assert!(run["erases"].as_u64() > Some(0), "the writer went round: {}", run["erases"]);
+    assert_eq!((&run["violations"], &run["wrong_sectors"]), (&0.into(), &0.into()));
+    assert!(h.run(&["check", "raw.toml"]).good().out.contains("nothing wrong"));
+    let refused = |from: &str, to: &str, says: &str| {
+        h.file("bad.toml", raw.replace(from, to));
+        h.run(&["run", "bad.toml"]).refused(2, &[says]);
+        let check = h.run(&["check", "bad.toml"]);
+        assert!(check.code == 2 && check.err.contains(says), "{check:?}");
+    };
+    refused("pus = \"2-3\"\n", "", "name their PUs");
+    refused("\"2-3\"", "\"0-3\"", "share PU 0");
+    refused("\"2-3\"", "\"2-9\"", "needs 10 PUs, there are 4");
+    refused("rw = \"write\"", "rw = \"randwrite\"", "written in order");
+    refused("\"16KiB\"", "\"4KiB\"", "smallest write");
+    refused("size = \"1MiB\"", "size = \"1GiB\"", "chunks per PU");
+    refused("size = \"1MiB\"", "size = \"1MiB\"\nfsync = 3", "it understands");
+    refused("\"raw\"", "\"pblk\"", "is for targets of");
+}
+
+/// Every example of the repository is good.
+#[test]
+fn the_examples_are_good() {
+    let h = here();
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
+    let mut seen = 0;
+    for entry in std::fs::read_dir(folder).expect("examples/") {
+        let path = entry.expect("an entry").path();
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        // Parts of examples, named by them.
+        if ["fault-plan.toml", "cost-table.toml"].contains(&name.as_str()) {
+            continue;
+        }
+        seen += 1;
+        h.run(&["check", &path.to_string_lossy()]).good();
+    }
+    assert!(seen >= 4, "{seen}");
+}
+
+/// The smaller of the figures; `make test` runs the other one in a release build.
+#[test]
+fn a_figure_is_reproduced_with_its_verdict() {
+    let h = here();
+    let json = h.run(&["reproduce", "lightnvm-fig8", "--json", "-"]).good().json();
+    assert_eq!((&json["name"], &json["verdict"]), (&"lightnvm-fig8".into(), &"reproduced".into()));
+    let rows = json["rows"].as_array().expect("rows");
+    assert!(rows.iter().all(|r| r["what"].is_string() && r["here"].is_number()));
+    assert!(rows.iter().all(|r| r.get("paper").is_some()));
+}

@@ -1,0 +1,241 @@
+//! Copies of the map on the medium, so that the log can be cut.
+//!
+//! Owns: writing shards, the two checkpoints that are kept, cutting the log behind the older one.
+//! Promises: a checkpoint counts only once `complete` is durable; the log is cut only behind the
+//! older of two complete ones (FORMAT.md rule 16); a buffered sector is stored with its last
+//! durable address (rule 3); each shard records where a replay begins and its floor (rules 5, 11).
+//! Never: stops writers; a shard is a fuzzy copy taken while they go on.
+
+use super::HostFtl;
+use super::format::{Extent, LBA_CHECKPOINT, Record, ShardHeader};
+use super::map::Entry;
+use super::pool::LineState;
+use super::slab::POISONED;
+use crate::block::{BlockError, BlockResult};
+use flashlane_base::SECTOR_BYTES;
+use flashlane_ocssd::device::Cause;
+use flashlane_rt::sync::Ordering;
+use flashlane_rt::{Credits, Cx};
+use std::sync::Arc;
+
+/// A complete checkpoint that is kept.
+pub(super) struct Complete {
+    position: u64,
+    chunks: Vec<u32>,
+}
+
+/// What checkpoints remember between runs.
+pub(super) struct Checkpoints {
+    pub(super) turn: Credits,
+    pub(super) kept: flashlane_rt::sync::Mutex<Vec<Complete>>,
+    pub(super) next: flashlane_rt::sync::AtomicU64,
+}
+
+impl Checkpoints {
+    pub(super) fn new() -> Checkpoints {
+        Checkpoints {
+            turn: Credits::new(1),
+            kept: flashlane_rt::sync::Mutex::new(Vec::new()),
+            next: flashlane_rt::sync::AtomicU64::new(1),
+        }
+    }
+}
+
+/// One of the two copies: where its next shard goes.
+#[derive(Default)]
+struct Copy {
+    chunk: Option<u32>,
+    cursor: u32,
+    chunks: Vec<u32>,
+}
+
+impl HostFtl {
+    /// Checkpoints whenever a quarter of the log was written since the last, until the target
+    /// stops: the log reaches back to the older of two, so it holds half, and room for what is
+    /// written meanwhile.
+    pub(super) async fn checkpoint_loop(self: Arc<Self>, cx: Cx) {
+        let quarter = (self.layout.log_segments as u64 / 4).max(1);
+        loop {
+            let wanted =
+                || self.is_stopping() || self.journal.is_thin() || self.journal.grown() >= quarter;
+            self.pool_changed.wait(&cx, || wanted() || self.read_only()).await;
+            if self.is_stopping() || self.checkpoint(&cx).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Writes one checkpoint and cuts the log behind the one before it. Returns its id.
+    pub(super) async fn checkpoint(&self, cx: &Cx) -> Result<u64, BlockError> {
+        self.checkpoints.turn.acquire(cx, 1).await;
+        let written = self.write_checkpoint(cx).await;
+        self.checkpoints.turn.release(cx, 1);
+        written
+    }
+
+    async fn write_checkpoint(&self, cx: &Cx) -> Result<u64, BlockError> {
+        let id = self.checkpoints.next.fetch_add(1, Ordering::AcqRel);
+        self.journal.mark();
+        let per_shard = self.layout.shard_entries as u64;
+        let shards = self.info.capacity.div_ceil(per_shard);
+        let mut copies = [Copy::default(), Copy::default()];
+        let mut position = self.journal.next_sequence();
+        for shard in 0..shards {
+            let (header, bytes, count) = self.build_shard(cx, id, shard, per_shard).await;
+            position = position.min(header.position);
+            let mut places = [Extent::default(); 2];
+            for i in 0..2 {
+                let not = copies[1 - i].chunk.map(|c| c / self.shape.chunks_per_pu);
+                places[i] = self.place_shard(cx, &mut copies[i], not, &bytes, id).await?;
+            }
+            self.journal.append(Record::CheckpointShard {
+                checkpoint: id,
+                shard: shard as u32,
+                lba: header.lba,
+                count,
+                places,
+                position: header.position,
+                floor: header.floor,
+                open_sequence: header.open_sequence,
+            });
+        }
+        self.carry_forward();
+        let complete =
+            Record::CheckpointComplete { checkpoint: id, shards: shards as u32, position };
+        let at = self.journal.append(complete);
+        self.commit(cx, at).await?;
+        let chunks = copies.into_iter().flat_map(|c| c.chunks).collect();
+        self.keep(cx, Complete { position, chunks }).await?;
+        self.pool_moved(cx);
+        Ok(id)
+    }
+
+    /// Records that stay true although the log before this checkpoint is going to be cut: the
+    /// configuration, bad chunks, the ceiling, and every line there is (FORMAT.md, hole 21).
+    fn carry_forward(&self) {
+        let j = &self.journal;
+        j.append(Record::Config { bytes: self.config.clone() });
+        j.append(Record::Ceiling { stamp: self.stamp_ceiling() });
+        let p = self.pool.lock();
+        for chunk in p.retired_chunks.iter().copied() {
+            j.append(Record::Retired { chunk });
+        }
+        for (id, l) in p.lines.iter().enumerate() {
+            let (line, sequence) = (id as u32, l.sequence);
+            if matches!(l.state, LineState::Free | LineState::Opening) {
+                continue;
+            }
+            j.append(Record::Opened { line, sequence, chunks: l.chunks.clone() });
+            if l.state >= LineState::Closed {
+                j.append(self.closed_record(line, sequence, &l.closing));
+            }
+        }
+    }
+
+    /// Keeps this checkpoint and the one before; gives up the one before that, and the log that
+    /// only it needed.
+    async fn keep(&self, cx: &Cx, complete: Complete) -> BlockResult {
+        // Everything the log has to say is in pairs with two good mirrors again once the older of
+        // two checkpoints lies behind the failure; until then each checkpoint brings it nearer.
+        self.journal.set_thin(false);
+        let (mut give_back, cut) = {
+            let mut kept = self.checkpoints.kept.lock();
+            kept.push(complete);
+            let old = if kept.len() > 2 { kept.remove(0).chunks } else { Vec::new() };
+            (old, (kept.len() == 2).then(|| kept[0].position))
+        };
+        if let Some(position) = cut {
+            give_back.extend(self.cut_journal(cx, position).await?);
+        }
+        let mut p = self.pool.lock();
+        give_back.into_iter().for_each(|c| p.put_meta_chunk(c));
+        Ok(())
+    }
+
+    /// A fuzzy copy of one shard's entries.
+    async fn build_shard(
+        &self,
+        cx: &Cx,
+        id: u64,
+        shard: u64,
+        per_shard: u64,
+    ) -> (ShardHeader, Vec<u8>, u32) {
+        let width = self.layout.entry_width;
+        let lba = shard * per_shard;
+        let count = per_shard.min(self.info.capacity - lba);
+        // Position first, the floor last before the entries (FORMAT.md, hole 3).
+        let position = self.journal.next_sequence();
+        let open_sequence = self.pool.lock().lowest_open_sequence();
+        let header = ShardHeader {
+            uuid: self.journal.uuid,
+            checkpoint: id,
+            shard: shard as u32,
+            width,
+            lba,
+            position,
+            floor: self.floor.load(Ordering::SeqCst),
+            open_sequence,
+            generation: self.journal.generation,
+        };
+        let copy = |_: &mut ()| {
+            let (mut words, mut stamps) = (Vec::new(), Vec::new());
+            self.map.copy_words(lba, count, &mut words, |at, entry| match entry {
+                // The last durable copy, never the slot (rule 3). Where there is none, a tombstone
+                // below every slot that may become durable, since others' discards may have raised
+                // the floor above them.
+                Entry::Slot(slot) => match self.slab.prev(slot) {
+                    (prev @ (0 | POISONED), stamp) => {
+                        stamps.push((at, stamp));
+                        prev
+                    }
+                    (prev, _) => prev,
+                },
+                _ => {
+                    stamps.push((at, self.poisons.lock().get(&at).copied().unwrap_or(0)));
+                    POISONED
+                }
+            });
+            (words, stamps)
+        };
+        let cost = self.costs.map_lookup.times(count);
+        let (words, stamps) = self.map.lock.with(cx, cost, copy).await;
+        let bytes = header.encode_words(&words, &stamps);
+        (header, bytes, count as u32)
+    }
+
+    /// Programs one copy of a shard; a chunk that fails is left for the next.
+    async fn place_shard(
+        &self,
+        cx: &Cx,
+        copy: &mut Copy,
+        not: Option<u32>,
+        bytes: &[u8],
+        id: u64,
+    ) -> Result<Extent, BlockError> {
+        let mut bytes = bytes.to_vec();
+        let unit = self.geo.ws_min as usize * SECTOR_BYTES;
+        bytes.resize(bytes.len().next_multiple_of(unit), 0);
+        let count = (bytes.len() / SECTOR_BYTES) as u32;
+        loop {
+            let fits = copy.cursor + count <= self.geo.sectors_per_chunk();
+            let Some(chunk) = copy.chunk.filter(|_| fits) else {
+                let Some(chunk) = self.fresh_meta_chunk(cx, not).await else {
+                    let why = "no good chunk left for a checkpoint";
+                    self.give_up(cx, why);
+                    return Err(BlockError::ReadOnly(why));
+                };
+                copy.chunk = Some(chunk);
+                copy.chunks.push(chunk);
+                copy.cursor = 0;
+                continue;
+            };
+            let at = (chunk, copy.cursor);
+            let tag = (LBA_CHECKPOINT, id);
+            if self.program_meta(cx, at, &bytes, tag, Cause::Metadata).await {
+                copy.cursor += count;
+                return Ok(Extent { chunk, sector: at.1, count });
+            }
+            copy.chunk = None;
+        }
+    }
+}

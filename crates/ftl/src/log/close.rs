@@ -1,0 +1,286 @@
+//! Closing lines: the metadata that says what a line holds, and page pairs closed for a flush.
+//!
+//! Owns: building and placing the closing metadata, releasing what waited in read-back windows.
+//! Promises: closing metadata is built only after every unit of the line has completed (FORMAT.md
+//! rule 8); its place is stored in `closed`, never computed; afterwards every living chunk of the
+//! line is full, so everything in it is readable. Never: moves data.
+
+use super::HostFtl;
+use super::format::{ClosingHeader, Extent, LBA_LINE_CLOSING, LBA_PADDING, Record};
+use super::pool::{LineState, NO_SLOT, Place, Spot};
+use crate::block::BlockResult;
+use flashlane_base::SECTOR_BYTES;
+use flashlane_ocssd::device::Cause;
+use flashlane_rt::Cx;
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::sync::Arc;
+
+impl HostFtl {
+    /// Starts closing a line that takes no more data, once nothing of it is in flight.
+    pub(super) fn close_if_ready(&self, cx: &Cx, line: u32) {
+        let Some(me) = self.me.upgrade() else { return };
+        {
+            let mut p = self.pool.lock();
+            if !p.ready_to_close(line) {
+                return;
+            }
+            p.begin_closing(line);
+        }
+        let their_cx = cx.clone();
+        me.clone().background(cx, async move { me.close_line(&their_cx, line).await });
+    }
+
+    async fn close_line(self: Arc<Self>, cx: &Cx, line: u32) {
+        let (bytes, sequence) = self.build_closing(line);
+        let places = self.write_closing(cx, line, sequence, bytes).await;
+        self.empty_windows(cx, line).await;
+        // Durable with the next commit; until then recovery scans the line.
+        self.journal.append(self.closed_record(line, sequence, &places));
+        self.pool.lock().closed(line, places);
+        self.pool_moved(cx);
+    }
+
+    /// The record of a closed line. Places that lie one behind the other are one extent; where they
+    /// are too many for a log block there are none, and recovery scans the line.
+    pub(super) fn closed_record(&self, line: u32, sequence: u64, places: &[Place]) -> Record {
+        let mut extents: Vec<Extent> = Vec::new();
+        for (chunk, sector, count) in places.iter().copied() {
+            match extents.last_mut() {
+                Some(e) if e.chunk == chunk && e.sector + e.count == sector => e.count += count,
+                _ => extents.push(Extent { chunk, sector, count }),
+            }
+        }
+        let record = Record::Closed { line, sequence, places: extents };
+        if record.encoded_len() <= self.record_max() {
+            return record;
+        }
+        Record::Closed { line, sequence, places: Vec::new() }
+    }
+
+    fn build_closing(&self, line: u32) -> (Vec<u8>, u64) {
+        let p = self.pool.lock();
+        let l = &p.lines[line as usize];
+        let open = l.open.as_ref().expect("a closing line is open");
+        let mut header = ClosingHeader::of(self.journal.uuid, line, l.sequence, &open.entries);
+        header.generation = self.journal.generation;
+        header.causes = open.causes;
+        (header.encode(&open.entries), l.sequence)
+    }
+
+    /// Writes the metadata over the positions that are left, pads the rest: one task per chunk, in
+    /// the chunk's order. Returns where it lies; nothing when a part of it could not be placed.
+    async fn write_closing(
+        self: &Arc<Self>,
+        cx: &Cx,
+        line: u32,
+        sequence: u64,
+        bytes: Vec<u8>,
+    ) -> Vec<Place> {
+        let unit = self.shape.unit as usize * SECTOR_BYTES;
+        let parts: Vec<Vec<u8>> = bytes
+            .chunks(unit)
+            .map(|part| {
+                let mut part = part.to_vec();
+                part.resize(unit, 0);
+                part
+            })
+            .collect();
+        let whole = parts.len();
+        let todo = Rc::new(RefCell::new(parts.into_iter().enumerate().collect::<VecDeque<_>>()));
+        let chunks = self.pool.lock().lines[line as usize].chunks.len();
+        let tasks: Vec<_> = (0..chunks)
+            .map(|at| {
+                let (me, cx2, todo) = (self.clone(), cx.clone(), todo.clone());
+                cx.spawn_join(async move { me.fill_chunk(&cx2, line, at, sequence, &todo).await })
+            })
+            .collect();
+        let mut placed: Vec<(usize, Place)> = Vec::new();
+        for task in tasks {
+            placed.extend(task.await);
+        }
+        placed.sort_unstable();
+        if placed.len() < whole {
+            return Vec::new();
+        }
+        placed.into_iter().map(|(_, place)| place).collect()
+    }
+
+    /// Fills one chunk of a closing line with metadata, then with padding. A part whose program
+    /// failed goes back to the others.
+    async fn fill_chunk(
+        &self,
+        cx: &Cx,
+        line: u32,
+        at: usize,
+        sequence: u64,
+        todo: &RefCell<VecDeque<(usize, Vec<u8>)>>,
+    ) -> Vec<(usize, Place)> {
+        let mut placed = Vec::new();
+        let zeros = vec![0; self.shape.unit as usize * SECTOR_BYTES];
+        while let Some(spot) = self.spot_in(cx, line, at).await {
+            let part = todo.borrow_mut().pop_front();
+            let Some((i, bytes)) = part else {
+                let tag = (LBA_PADDING, sequence);
+                self.program_unit(cx, &spot, &zeros, tag, Cause::PaddingGc).await;
+                continue;
+            };
+            let tag = (LBA_LINE_CLOSING, sequence);
+            if self.program_unit(cx, &spot, &bytes, tag, Cause::Metadata).await {
+                placed.push((i, (spot.chunk, spot.sector, self.shape.unit)));
+            } else {
+                todo.borrow_mut().push_front((i, bytes));
+            }
+        }
+        placed
+    }
+
+    /// The next position of a chunk, with the PU's semaphore held; positions are taken under it, so
+    /// programs reach a chunk in order.
+    pub(super) async fn spot_in(&self, cx: &Cx, line: u32, at: usize) -> Option<Spot> {
+        let pu = self.pool.lock().pu_of(line, at)?;
+        self.pu[pu as usize].acquire(cx, 1).await;
+        let spot = self.pool.lock().take_at(line, at);
+        if spot.is_none() {
+            self.pu[pu as usize].release(cx, 1);
+        }
+        spot
+    }
+
+    /// Programs one unit of whole sectors at a position that [`Self::spot_in`] gave, and releases
+    /// the PU. What that makes readable in the chunk's window is published.
+    async fn program_unit(
+        &self,
+        cx: &Cx,
+        spot: &Spot,
+        bytes: &[u8],
+        tag: (u64, u64),
+        cause: Cause,
+    ) -> bool {
+        let entries = [tag; 64];
+        self.note_entries(spot, &entries[..self.shape.unit as usize], cause);
+        let ticket = self.submit_meta(cx, (spot.chunk, spot.sector), bytes, tag, cause);
+        let done = self.device.wait(cx, ticket).await;
+        let slots = self.no_slots();
+        let mut released = Vec::new();
+        let again = {
+            let mut p = self.pool.lock();
+            if done.failed == 0 {
+                p.completed(spot, &slots, &mut released);
+                Vec::new()
+            } else {
+                p.unit_failed(spot, &slots, done.failed, &mut released)
+            }
+        };
+        // Only now may the next program reach this PU: the pool knows how this one ended.
+        self.pu[spot.pu as usize].release(cx, 1);
+        self.publish_media(cx, &released).await;
+        if done.failed == 0 {
+            return true;
+        }
+        self.note_meta_failure(&done, cause);
+        self.send_again(cx, &again);
+        false
+    }
+
+    /// Everything programmed in a full line is readable: nothing of it stays in slots. What lies
+    /// in the window of a chunk that died short of its end was sent again already.
+    async fn empty_windows(&self, cx: &Cx, line: u32) {
+        let mut released = Vec::new();
+        {
+            let mut p = self.pool.lock();
+            let shape = p.shape;
+            let open = p.lines[line as usize].open.as_mut().expect("a closing line is open");
+            for c in &mut open.chunks {
+                c.release(&shape, &mut released);
+                assert!(c.window.is_empty(), "a slot would wait for ever in chunk {}", c.chunk);
+            }
+        }
+        self.publish_media(cx, &released).await;
+    }
+
+    /// Pads every open chunk until what is programmed in it now is readable, hence safe from a torn
+    /// upper page (`pair_damage`).
+    pub(super) async fn close_pairs(&self, cx: &Cx) -> BlockResult {
+        let targets = self.pool.lock().unclosed_pairs();
+        for (line, sequence, at, end) in targets {
+            loop {
+                let step = self.pool.lock().pair_step(line, sequence, at, end);
+                match step {
+                    PairStep::Done => break,
+                    PairStep::Pad => {
+                        if let Some(spot) = self.spot_in(cx, line, at).await {
+                            let zeros = vec![0; self.shape.unit as usize * SECTOR_BYTES];
+                            let tag = (LBA_PADDING, sequence);
+                            self.program_unit(cx, &spot, &zeros, tag, Cause::PaddingPair).await;
+                            self.close_if_ready(cx, line);
+                        }
+                    }
+                    PairStep::Wait => {
+                        self.close_if_ready(cx, line);
+                        let moved = || {
+                            let step = || self.pool.lock().pair_peek(line, sequence, at, end);
+                            self.read_only() || matches!(step(), PairStep::Done)
+                        };
+                        self.pool_changed.wait(cx, moved).await;
+                        self.check_writable()?;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a flush has to do about one chunk.
+pub(super) enum PairStep {
+    /// What it waits for is readable.
+    Done,
+    /// Program padding here.
+    Pad,
+    /// The line is being closed, which fills the chunk.
+    Wait,
+}
+
+impl super::pool::PoolState {
+    /// Chunks with programmed units that are not readable yet: (line, sequence, chunk, end).
+    fn unclosed_pairs(&self) -> Vec<(u32, u64, usize, u32)> {
+        let mut out = Vec::new();
+        for (id, line) in self.lines.iter().enumerate() {
+            let Some(open) = &line.open else { continue };
+            for (at, c) in open.chunks.iter().enumerate() {
+                if c.window.iter().any(|s| *s != NO_SLOT) {
+                    out.push((id as u32, line.sequence, at, c.done));
+                }
+            }
+        }
+        out
+    }
+
+    fn pair_peek(&self, line: u32, sequence: u64, at: usize, end: u32) -> PairStep {
+        let l = &self.lines[line as usize];
+        let same = l.sequence == sequence && l.state < LineState::Closed;
+        let Some(open) = l.open.as_ref().filter(|_| same) else {
+            return PairStep::Done;
+        };
+        let c = &open.chunks[at];
+        if !c.alive || c.window_end > end || c.window.is_empty() {
+            return PairStep::Done;
+        }
+        PairStep::Wait
+    }
+
+    fn pair_step(&mut self, line: u32, sequence: u64, at: usize, end: u32) -> PairStep {
+        if let PairStep::Done = self.pair_peek(line, sequence, at, end) {
+            return PairStep::Done;
+        }
+        let open = self.lines[line as usize].open.as_ref().expect("peeked");
+        // The last positions belong to the closing metadata, which then does the padding.
+        if open.remaining <= open.closing {
+            self.stop_filling(line);
+            return PairStep::Wait;
+        }
+        PairStep::Pad
+    }
+}

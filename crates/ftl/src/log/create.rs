@@ -1,0 +1,437 @@
+//! Creating a target: what fits where, and the first records.
+//!
+//! Owns: the division of a target's chunks into data, reserve and metadata, the checks that refuse
+//! what could not run for ever, the start of the background tasks.
+//! Promises: a target that was created never runs out of room by itself: the reserve covers every
+//! admitted sector, one padded unit, closing metadata and one victim (FORMAT.md rule 18), and the
+//! metadata reserve two full checkpoints, one being written, and the log.
+//! Never: recovers an older target (a later release does); chunks in use are taken over as free.
+
+use super::checkpoint::Checkpoints;
+use super::epoch::Epochs;
+use super::format::{EntryWidth, PACKED_BYTES, STAMP_MAX, ShardHeader};
+use super::gc::Control;
+use super::journal::Journal;
+use super::limiter::{Levels, Limiter};
+use super::lines::Lines;
+use super::map::Map;
+use super::pool::{PoolState, Shape};
+use super::ring::Ring;
+use super::slab::Slab;
+use super::{Costs, Counters, HostFtl, LogConfig};
+use crate::block::BlockInfo;
+use flashlane_base::{Location, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_ocssd::device::{ChunkState, Device};
+use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use flashlane_rt::{Credits, Cx, Notify};
+use std::sync::Arc;
+
+/// pblk's default over-provisioning, percent.
+const DEFAULT_OVER_PROVISIONING: u32 = 11;
+/// Sectors of a write that are admitted at once; longer writes go in pieces.
+pub(super) const PIECE_MAX: u32 = VECTOR_MAX as u32;
+/// Sectors of a discard that are cleared in one section.
+pub(super) const DISCARD_PIECE: u64 = 1 << 16;
+/// How far below the durable ceiling stamps keep, ns. A sector's stamp is ahead of the clock only
+/// by the overwrites it had within one nanosecond.
+pub(super) const STAMP_SLACK: u64 = 1_000_000_000;
+/// How far a ceiling is raised at a time, ns: one log block a minute.
+pub(super) const STAMP_LEASE: u64 = 60_000_000_000;
+/// Log records that may wait to be written; discards wait for the log above it.
+pub(super) const BACKLOG_MAX: usize = 4096;
+/// Blocks that the log should hold: a line costs two commits, a checkpoint is taken at a quarter,
+/// and a copy of the map should be written about once in 128 lines.
+const LOG_BLOCKS: u32 = 1024;
+
+/// Segment pairs of the log: for [`LOG_BLOCKS`], within a two-hundredth of the chunks, at least 6
+/// (one since the last checkpoint, one before, the current one, and what comes meanwhile).
+fn log_segments(shape: &Shape, ws_min: u32, good: u64) -> u32 {
+    let wanted = (LOG_BLOCKS * ws_min).div_ceil(shape.chunk_sectors);
+    wanted.min((good / 400) as u32).max(6)
+}
+
+/// How a target divides what it has.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Good chunks.
+    pub good_chunks: u64,
+    /// Chunks kept for the log, its anchor, checkpoints, and two to replace failing ones.
+    pub meta_chunks: u64,
+    /// Chunks in a line, as created.
+    pub width: u32,
+    /// Data sectors in such a line.
+    pub line_data: u64,
+    /// Lines of that width that make up the data part.
+    pub lines: u64,
+    /// Lines that users may never touch.
+    pub reserve_lines: u64,
+    /// Free lines below which GC runs.
+    pub start_lines: u64,
+    /// Slots of the ring.
+    pub ring_sectors: u64,
+    /// Sectors that may be admitted and not yet programmed: the ring and two padded units.
+    pub admitted: u64,
+    /// Slots in all: ring, read-back windows, GC's own.
+    pub slots: u32,
+    /// Sectors admitted at once.
+    pub piece_sectors: u32,
+    /// Segment pairs of the log.
+    pub log_segments: u32,
+    /// Map entries in one checkpoint shard.
+    pub shard_entries: u32,
+    /// Bytes of a map entry, in memory and in shards.
+    pub entry_width: EntryWidth,
+    /// Logical sectors.
+    pub capacity: u64,
+}
+
+/// Why a target was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// Over-provisioning outside what makes sense.
+    #[error("over-provisioning of {0}% is outside 3..=80")]
+    OverProvisioning(u32),
+    /// More active PUs than there are.
+    #[error("{active} active PUs, but the target has {pus}")]
+    ActivePus {
+        /// Asked for.
+        active: u32,
+        /// There.
+        pus: u32,
+    },
+    /// The ring could never hold a unit and the request behind it.
+    #[error("a ring of {ring} slots is too small: at least {least} (max(128, 4 × ws_opt))")]
+    Ring {
+        /// Asked for.
+        ring: u32,
+        /// Minimum.
+        least: u32,
+    },
+    /// Write units above the vector limit.
+    #[error("ws_opt of {0} sectors is above the 64 of one vector command")]
+    WriteUnit(u32),
+    /// What is left after the reserves is not enough.
+    #[error(
+        "too small: {lines} lines of {line_data} sectors hold {need} lines of data and reserve only \
+         with over-provisioning of at least {percent}%; use more chunks, a smaller ring, fewer \
+         active PUs, or that"
+    )]
+    TooSmall {
+        /// Lines there are.
+        lines: u64,
+        /// Data sectors per line.
+        line_data: u64,
+        /// Lines that capacity and reserve need.
+        need: u64,
+        /// The smallest over-provisioning that works; 101 when none does.
+        percent: u32,
+    },
+    /// The device allows fewer open chunks than a line, its spare and the log need.
+    #[error("the device allows {allowed} open chunks, the target needs {needed}")]
+    OpenChunks {
+        /// Limit of the device.
+        allowed: u32,
+        /// Needed.
+        needed: u32,
+    },
+    /// The first records could not be written.
+    #[error("the target could not be started: {0}")]
+    Start(#[from] crate::block::BlockError),
+}
+
+/// pblk's ring: sectors to write before the first can be read, on every PU (golden example:
+/// 64 KiB × 8 × 128 PUs = 64 MiB); eight units per PU where the medium needs no window.
+fn default_ring(shape: &Shape) -> u32 {
+    let per_pu = shape.window.max(8 * shape.unit);
+    (per_pu * shape.pus).max(least_ring(shape))
+}
+
+fn least_ring(shape: &Shape) -> u32 {
+    128.max(4 * shape.unit)
+}
+
+impl Layout {
+    fn plan(shape: &Shape, ws_min: u32, good: u64, c: &LogConfig) -> Result<Layout, CreateError> {
+        let asked = c.over_provisioning_percent;
+        if asked != 0 && !(3..=80).contains(&asked) {
+            return Err(CreateError::OverProvisioning(asked));
+        }
+        if c.active_pus > shape.pus {
+            return Err(CreateError::ActivePus { active: c.active_pus, pus: shape.pus });
+        }
+        if shape.unit > VECTOR_MAX as u32 {
+            return Err(CreateError::WriteUnit(shape.unit));
+        }
+        let least = least_ring(shape);
+        let ring = c.ring_sectors.unwrap_or(default_ring(shape));
+        if ring < least {
+            return Err(CreateError::Ring { ring, least });
+        }
+        let plan = |percent| Layout::try_plan(shape, ws_min, good, ring as u64, c, percent);
+        let percent = if asked == 0 { DEFAULT_OVER_PROVISIONING } else { asked };
+        let smallest = || (percent..=80).find(|p| plan(*p).is_ok());
+        plan(percent).or_else(|(layout, need)| match smallest() {
+            Some(enough) if asked == 0 => Ok(plan(enough).expect("just planned")),
+            enough => Err(CreateError::TooSmall {
+                lines: layout.lines,
+                line_data: layout.line_data,
+                need,
+                percent: enough.unwrap_or(101),
+            }),
+        })
+    }
+
+    /// The layout at a given over-provisioning; `Err` with the lines it would need.
+    fn try_plan(
+        shape: &Shape,
+        ws_min: u32,
+        good: u64,
+        ring: u64,
+        c: &LogConfig,
+        percent: u32,
+    ) -> Result<Layout, (Layout, u64)> {
+        let width = if c.active_pus == 0 { shape.pus } else { c.active_pus };
+        let line_data = shape.line_data(width);
+        let chunk = shape.chunk_sectors as u64;
+        // Metadata of lines is not the host's.
+        let provisioned = good * (100 - percent as u64) / 100;
+        let capacity = provisioned * line_data / width as u64;
+        // Read-back windows of the open lines, at the widest they can be set to.
+        let windows = 3 * (shape.pus * (shape.window + shape.unit)) as u64;
+        let slots = (ring + windows) as u32 + PIECE_MAX;
+        let physical = (shape.pus * shape.chunks_per_pu) as u64 * chunk;
+        let entry_width = match Map::is_narrow(physical, slots + 1) {
+            true => EntryWidth::Four,
+            false => EntryWidth::Eight,
+        };
+        let shard_entries = shard_entries(shape, entry_width);
+        let shards = capacity.div_ceil(shard_entries as u64);
+        let shard_sectors = shard_sectors(shard_entries, entry_width, ws_min);
+        // Shards with the stamps of slots that they list, wherever those fall: each may round up to
+        // one more write unit, and leave room at the end of a chunk that the next does not fit.
+        // A shard always fits a chunk.
+        let listed = (slots as u64 * PACKED_BYTES as u64).div_ceil(SECTOR_BYTES as u64);
+        let longest = (shard_sectors + ws_min) as u64;
+        let sectors = shards * longest + listed;
+        let per_copy = sectors.div_ceil(chunk.saturating_sub(longest).max(1)).min(shards);
+        let log_segments = log_segments(shape, ws_min, good);
+        let meta_chunks = 2 * log_segments as u64 + 2 + 3 * 2 * per_copy + 2;
+        let mut layout = Layout {
+            good_chunks: good,
+            meta_chunks,
+            width,
+            line_data,
+            lines: good.saturating_sub(meta_chunks) / width as u64,
+            reserve_lines: 0,
+            start_lines: 0,
+            ring_sectors: ring,
+            admitted: ring + 2 * shape.unit as u64,
+            slots,
+            piece_sectors: PIECE_MAX.min(ring as u32 / 4),
+            log_segments,
+            shard_entries,
+            entry_width,
+            capacity,
+        };
+        if capacity == 0 {
+            return Err((layout, u64::MAX));
+        }
+        match layout.levels(shape, width, u64::MAX) {
+            Ok(levels) => {
+                layout.reserve_lines = levels.reserve / width as u64;
+                layout.start_lines = levels.start / width as u64;
+                Ok(layout)
+            }
+            Err(missing) => {
+                let need = layout.lines + missing;
+                Err((layout, need))
+            }
+        }
+    }
+
+    /// Between which free chunks the limiter works when lines are `width` chunks wide. `Err` with
+    /// the number of lines that are missing for that.
+    /// `least`: the fewest data sectors per chunk ([`chunk_data`]) at any width used so far, since
+    /// lines of all those widths may hold the data.
+    pub(super) fn levels(&self, shape: &Shape, width: u32, least: u64) -> Result<Levels, u64> {
+        let line = width as u64;
+        let lines = (self.good_chunks.saturating_sub(self.meta_chunks)) / line;
+        let line_data = (least.min(chunk_data(shape, width)) * line).div_ceil(1 << 16).max(1);
+        let data = self.capacity.div_ceil(line_data);
+        // What is admitted, one victim, and the rest of a line that a stop in time leaves unused.
+        let reserve = self.admitted.div_ceil(line_data) + 2;
+        // Beyond data and reserve: the line being filled, its spare, one between the levels.
+        let need = data + reserve + 3;
+        if need > lines {
+            return Err(need - lines);
+        }
+        // GC starts late, so that victims are as empty as can be, but with room for the limiter to
+        // work in: up to four lines above the reserve.
+        let start = reserve + (lines - data - reserve - 2).clamp(1, 4);
+        Ok(Levels { start: start * line, reserve: reserve * line, line })
+    }
+}
+
+/// Data sectors per chunk in lines of a width, in 2^-16 sectors.
+pub(super) fn chunk_data(shape: &Shape, width: u32) -> u64 {
+    (shape.line_data(width) << 16) / width as u64
+}
+
+/// Entries of a shard: what fits one full vector, and even if every entry had a listed stamp, one
+/// chunk.
+fn shard_entries(shape: &Shape, width: EntryWidth) -> u32 {
+    let header = ShardHeader::encoded_len(width, 0, 0);
+    let vector = VECTOR_MAX * SECTOR_BYTES - header;
+    // One write unit of the chunk is lost to rounding at most.
+    let chunk = (shape.chunk_sectors - shape.unit) as usize * SECTOR_BYTES - header;
+    (vector / width.bytes()).min(chunk / (width.bytes() + PACKED_BYTES)) as u32
+}
+
+fn shard_sectors(entries: u32, width: EntryWidth, ws_min: u32) -> u32 {
+    let bytes = ShardHeader::encoded_len(width, entries as usize, 0);
+    (bytes.div_ceil(SECTOR_BYTES) as u32).next_multiple_of(ws_min)
+}
+
+fn shape_of(device: &dyn Device) -> Shape {
+    let g = device.geometry();
+    Shape {
+        pus: g.pus(),
+        channels: g.channels,
+        chunks_per_pu: g.chunks_per_pu,
+        chunk_sectors: g.sectors_per_chunk(),
+        unit: g.ws_opt,
+        window: g.mw_cunits,
+    }
+}
+
+/// Good chunks of a device with "needs an erase".
+fn good_chunks(device: &dyn Device, shape: &Shape) -> Vec<(u32, bool)> {
+    let mut good = Vec::new();
+    for pu in 0..shape.pus {
+        let report = device.chunk_report(pu, 0, shape.chunks_per_pu);
+        for (chunk, info) in report.iter().enumerate() {
+            let whole = info.length == shape.chunk_sectors || info.state != ChunkState::Free;
+            if info.state != ChunkState::Offline && whole {
+                let id = pu * shape.chunks_per_pu + chunk as u32;
+                good.push((id, info.state != ChunkState::Free));
+            }
+        }
+    }
+    good
+}
+
+fn check_open_limits(device: &dyn Device, pus: u32) -> Result<(), CreateError> {
+    let (device_max, pu_max) = device.traits().max_open;
+    // A filling line, its spare, two being closed, at whatever width they can be set to; log, anchor
+    // and checkpoint on two PUs each.
+    let needed = 4 * pus + 6;
+    if device_max != 0 && device_max < needed {
+        return Err(CreateError::OpenChunks { allowed: device_max, needed });
+    }
+    let per_pu = 4 + 3;
+    if pu_max != 0 && pu_max < per_pu {
+        return Err(CreateError::OpenChunks { allowed: pu_max, needed: per_pu });
+    }
+    Ok(())
+}
+
+impl HostFtl {
+    /// Creates a target over all PUs of `device` (give it a partition for fewer) and starts its
+    /// background tasks on the caller's core. Everything that was on the chunks is gone.
+    pub async fn create(
+        cx: &Cx,
+        device: Arc<dyn Device>,
+        config: LogConfig,
+    ) -> Result<Arc<HostFtl>, CreateError> {
+        let shape = shape_of(&*device);
+        let good = good_chunks(&*device, &shape);
+        let ws_min = device.geometry().ws_min;
+        let layout = Layout::plan(&shape, ws_min, good.len() as u64, &config)?;
+        check_open_limits(&*device, shape.pus)?;
+        let mut uuid = [0u8; 16];
+        let mut draw = cx.stream("ftl.uuid");
+        uuid[..8].copy_from_slice(&draw.next_u64().to_le_bytes());
+        uuid[8..].copy_from_slice(&draw.next_u64().to_le_bytes());
+        let ftl = HostFtl::build(cx, device, &config, shape, layout, &good, uuid);
+        ftl.begin_journal(cx).await?;
+        ftl.pool_moved(cx);
+        let (a, b, c) = (ftl.clone(), ftl.clone(), ftl.clone());
+        let (d, e) = (ftl.clone(), ftl.clone());
+        ftl.background(cx, a.open_loop(cx.clone()));
+        ftl.background(cx, b.drain_loop(cx.clone()));
+        ftl.background(cx, c.gc_loop(cx.clone()));
+        ftl.background(cx, d.free_loop(cx.clone()));
+        ftl.background(cx, e.checkpoint_loop(cx.clone()));
+        Ok(ftl)
+    }
+
+    fn build(
+        cx: &Cx,
+        device: Arc<dyn Device>,
+        config: &LogConfig,
+        shape: Shape,
+        layout: Layout,
+        good: &[(u32, bool)],
+        uuid: [u8; 16],
+    ) -> Arc<HostFtl> {
+        let (geo, format, traits) = (*device.geometry(), *device.format(), *device.traits());
+        let chunks = geo.chunks();
+        let mut pool = PoolState::new(shape, config.active_pus);
+        pool.meta_reserve = layout.meta_chunks;
+        good.iter().for_each(|(chunk, dirty)| pool.put_chunk(*chunk, *dirty));
+        let levels = layout.levels(&shape, layout.width, u64::MAX).expect("planned with it");
+        let base = |chunk: u32| {
+            let (pu, chunk) = (chunk / geo.chunks_per_pu, chunk % geo.chunks_per_pu);
+            format.pack(Location { pu, chunk, sector: 0 })
+        };
+        Arc::new_cyclic(|me| HostFtl {
+            me: me.clone(),
+            info: BlockInfo {
+                capacity: layout.capacity,
+                content_bytes: traits.content_bytes,
+                layer: "pblk",
+            },
+            chunk_base: (0..chunks).map(base).collect(),
+            map: Map::new(layout.capacity, geo.sectors(), layout.slots + 1, true),
+            // One slot more: zeros, the content of padding.
+            slab: Slab::new(layout.slots + 1, traits.content_bytes),
+            ring: Ring::new(layout.slots, layout.ring_sectors),
+            lines: Lines::new(chunks, shape.chunk_sectors, true),
+            pool: Mutex::new(pool),
+            pool_changed: Notify::new(),
+            pu: (0..shape.pus).map(|_| Credits::new(1)).collect(),
+            limiter: Mutex::new(Limiter::new(config.limiter, levels, layout.ring_sectors)),
+            gc: Control::new(config.gc),
+            epochs: Epochs::new(cx.cores()),
+            journal: Journal::new(uuid, 1),
+            checkpoints: Checkpoints::new(),
+            ceiling: AtomicU64::new(0),
+            ceiling_raising: AtomicBool::new(false),
+            ceiling_raised: Notify::new(),
+            floor: AtomicU64::new(0),
+            poisons: Mutex::new(std::collections::BTreeMap::new()),
+            costs: Costs::of(cx),
+            counters: Counters::default(),
+            padding_dist: (0..=VECTOR_MAX).map(|_| AtomicU64::new(0)).collect(),
+            trip_start: Mutex::new([0; 3]),
+            least_chunk_data: AtomicU64::new(chunk_data(&shape, layout.width)),
+            stopping: AtomicBool::new(false),
+            tasks: AtomicU64::new(0),
+            tasks_ended: Notify::new(),
+            read_only: Mutex::new(None),
+            device,
+            geo,
+            config: format!("{config:?}").into_bytes(),
+            format,
+            traits,
+            shape,
+            layout,
+        })
+    }
+
+    /// The durable bound of stamps, ns; nothing above it has been issued.
+    pub fn stamp_ceiling(&self) -> u64 {
+        self.ceiling.load(Ordering::Acquire).min(STAMP_MAX)
+    }
+}

@@ -1,0 +1,293 @@
+//! Where requests enter: writes, discards, flushes.
+//!
+//! Owns: the order of one request's steps. Promises: a write is acknowledged when its sectors are
+//! in the ring and the map says so; its stamp orders it behind every earlier write or discard of
+//! the same sector (FORMAT.md, Stamps, rules 4 and 13). Never: talks to the medium.
+//!
+//! The life of a write: admission under the user share → slots from the free list, content copied
+//! → under the map lock, for each sector: stamp, publish by exchange, invalidate what was there →
+//! into the ring → acknowledged. From here `drain` goes on.
+
+use super::format::{Record, STAMP_MAX};
+use super::map::Entry;
+use super::ring::{RingState, Waited};
+use super::slab::{Origin, POISONED};
+use super::{HostFtl, add};
+use crate::block::{BlockError, BlockOp, BlockResult, Io};
+use flashlane_rt::Cx;
+use flashlane_rt::sync::{Ordering, fence};
+
+impl HostFtl {
+    /// Is the request inside the device, and its buffer of the right size?
+    pub(super) fn check_request(&self, io: &Io<'_>) -> BlockResult {
+        let capacity = self.info.capacity;
+        let inside = io.lba.get() <= capacity && io.sectors as u64 <= capacity - io.lba.get();
+        let bytes = match io.op {
+            BlockOp::Read | BlockOp::Write => io.sectors as usize * self.info.content_bytes,
+            BlockOp::Discard | BlockOp::Flush => io.buf.len(),
+        };
+        if inside && io.buf.len() == bytes {
+            return Ok(());
+        }
+        Err(BlockError::Invalid { op: io.op, lba: io.lba, sectors: io.sectors, capacity })
+    }
+
+    /// Writes sectors; with `fua` returns when they are durable.
+    pub(super) async fn write(
+        &self,
+        cx: &Cx,
+        lba: u64,
+        sectors: u32,
+        content: &[u8],
+        fua: bool,
+    ) -> BlockResult {
+        self.check_writable()?;
+        cx.cpu(self.costs.front_write).await;
+        let unit = self.info.content_bytes;
+        let piece = self.layout.piece_sectors;
+        let mut end = 0;
+        let mut at = 0;
+        while at < sectors {
+            let n = piece.min(sectors - at);
+            self.admit_user(cx, n as u64).await;
+            self.check_writable().inspect_err(|_| self.ring.admission.release(cx, n as u64, 0))?;
+            let content = &content[at as usize * unit..(at + n) as usize * unit];
+            end = self.buffer(cx, lba + at as u64, n, content).await;
+            at += n;
+        }
+        if fua && sectors > 0 {
+            add(&self.counters.flushes, 1);
+            self.wait_flushed(cx, end).await?;
+        }
+        Ok(())
+    }
+
+    async fn admit_user(&self, cx: &Cx, n: u64) {
+        let from = cx.now();
+        let waited = self.ring.admission.acquire(cx, Origin::User, n).await;
+        let counter = match waited {
+            Waited::No => return,
+            Waited::RingFull => &self.counters.ring_full_ns,
+            Waited::Limited => &self.counters.limited_ns,
+        };
+        add(counter, (cx.now() - from).as_ns());
+    }
+
+    /// Puts admitted sectors into slots, the map and the ring. Returns the ring position behind
+    /// them.
+    async fn buffer(&self, cx: &Cx, lba: u64, n: u32, content: &[u8]) -> u64 {
+        let unit = self.info.content_bytes;
+        let take = |r: &mut RingState| (0..n).map(|_| r.take_free()).collect::<Vec<u32>>();
+        let slots = self.ring.state.with(cx, self.costs.reserve, take).await;
+        cx.cpu(self.costs.copy.times(n as u64)).await;
+        for (i, slot) in slots.iter().enumerate() {
+            let c = &content[i * unit..(i + 1) * unit];
+            self.slab.fill(*slot, lba + i as u64, Origin::User, c);
+        }
+        self.wait_for_stamps(cx).await;
+        let cost = self.costs.map_update.times(n as u64);
+        // One section, no await: publication, floor check and insertion cannot come apart for
+        // somebody else (rules 4, 12 and 13).
+        let (end, wake) = self
+            .map
+            .lock
+            .with(cx, cost, |()| {
+                let mut absorbed = 0;
+                for (i, slot) in slots.iter().enumerate() {
+                    absorbed += self.publish(cx, lba + i as u64, *slot) as u64;
+                }
+                self.ring.state.now(|r| {
+                    slots.iter().for_each(|s| r.insert(*s));
+                    r.host_written += n as u64;
+                    r.absorbed += absorbed;
+                    (r.tail(), r.has_work(self.shape.unit as usize))
+                })
+            })
+            .await;
+        if wake {
+            self.ring.work.wake(cx);
+        }
+        self.gc.note_garbage(cx);
+        end
+    }
+
+    /// Makes a filled slot the newest content of its sector. Returns whether that killed a user
+    /// sector in the buffer.
+    fn publish(&self, cx: &Cx, lba: u64, slot: u32) -> bool {
+        let new = self.map.encode(Entry::Slot(slot));
+        loop {
+            let old = self.map.raw(lba);
+            let entry = self.map.decode(old);
+            let floor = self.floor.load(Ordering::SeqCst);
+            let before = self.stamp_of(lba, entry);
+            let stamp = cx.now().as_ns().max(before + 1).max(floor + 1);
+            let prev = match entry {
+                Entry::Unmapped => (0, stamp - 1),
+                Entry::Slot(s) => self.slab.prev(s),
+                Entry::Media(a) => (a + 1, before),
+                Entry::Poisoned => (POISONED, before),
+            };
+            self.slab.set_order(slot, stamp, prev);
+            if !self.map.exchange(lba, old, new) {
+                continue;
+            }
+            fence(Ordering::SeqCst);
+            if self.floor.load(Ordering::SeqCst) >= stamp {
+                // A discard began meanwhile: the slot must come after it (rule 4).
+                self.slab.set_order(slot, self.floor.load(Ordering::SeqCst) + 1, prev);
+            }
+            return self.supersede(lba, entry);
+        }
+    }
+
+    /// Upper bound of the stamp of a sector's present content.
+    fn stamp_of(&self, lba: u64, entry: Entry) -> u64 {
+        match entry {
+            Entry::Unmapped => 0,
+            Entry::Slot(s) => self.slab.stamp(s),
+            Entry::Media(a) => self.lines.stamp_max(self.lines.line_of(a)),
+            Entry::Poisoned => self.poisons.lock().get(&lba).copied().unwrap_or(0),
+        }
+    }
+
+    /// Somebody replaced `entry`: its sector or slot is garbage. True when a host sector died in
+    /// the buffer before it was programmed.
+    pub(super) fn supersede(&self, lba: u64, entry: Entry) -> bool {
+        match entry {
+            Entry::Unmapped => false,
+            Entry::Media(a) => {
+                self.lines.invalidate(a);
+                false
+            }
+            Entry::Slot(s) => self.slab.kill(s) && self.slab.origin(s) == Origin::User,
+            Entry::Poisoned => {
+                self.poisons.lock().remove(&lba);
+                false
+            }
+        }
+    }
+
+    /// Stamps are leased: waits while the clock is above the durable ceiling, and has it raised
+    /// well before (rule 6).
+    async fn wait_for_stamps(&self, cx: &Cx) {
+        let now = cx.now().as_ns();
+        let floor = self.floor.load(Ordering::Relaxed);
+        let need = now.max(floor) + super::create::STAMP_SLACK;
+        if need <= self.ceiling.load(Ordering::Acquire) {
+            return;
+        }
+        self.raise_ceiling(cx, need).await;
+    }
+
+    async fn raise_ceiling(&self, cx: &Cx, need: u64) {
+        while self.ceiling.load(Ordering::Acquire) < need && self.read_only.lock().is_none() {
+            if self.ceiling_raising.swap(true, Ordering::AcqRel) {
+                let done = || {
+                    !self.ceiling_raising.load(Ordering::Acquire)
+                        || self.ceiling.load(Ordering::Acquire) >= need
+                };
+                self.ceiling_raised.wait(cx, done).await;
+                continue;
+            }
+            let ceiling = (need + super::create::STAMP_LEASE).min(STAMP_MAX);
+            let at = self.journal.append(Record::Ceiling { stamp: ceiling });
+            let durable = self.commit(cx, at).await;
+            if durable.is_ok() {
+                self.ceiling.fetch_max(ceiling, Ordering::AcqRel);
+            }
+            self.ceiling_raising.store(false, Ordering::Release);
+            self.ceiling_raised.wake(cx);
+        }
+    }
+
+    /// Everything acknowledged before this call is durable when it returns.
+    pub(super) async fn flush(&self, cx: &Cx) -> BlockResult {
+        self.check_writable()?;
+        add(&self.counters.flushes, 1);
+        let to = self.ring.state.now(|r| r.tail());
+        self.wait_flushed(cx, to).await
+    }
+
+    async fn wait_flushed(&self, cx: &Cx, to: u64) -> BlockResult {
+        let from = cx.now();
+        let discards = self.journal.appended();
+        self.wait_programmed(cx, to, true).await?;
+        if self.traits.pair_damage {
+            self.close_pairs(cx).await?;
+        }
+        self.commit(cx, discards).await?;
+        add(&self.counters.flush_wait_ns, (cx.now() - from).as_ns());
+        self.check_writable()
+    }
+
+    /// Waits until the ring is programmed up to a position. `flush` lets the drainer pad for it.
+    pub(super) async fn wait_programmed(&self, cx: &Cx, to: u64, flush: bool) -> BlockResult {
+        self.ring.wait_durable(cx, to, flush, || self.read_only.lock().is_some()).await;
+        self.check_writable()
+    }
+
+    /// The sectors read as zeros from now on, and after a flush for ever.
+    pub(super) async fn discard(&self, cx: &Cx, lba: u64, count: u64) -> BlockResult {
+        self.check_writable()?;
+        if count == 0 {
+            return Ok(());
+        }
+        self.wait_for_stamps(cx).await;
+        add(&self.counters.host_discarded, count);
+        let mut at = lba;
+        while at < lba + count {
+            // In pieces, so that a discard of a whole drive does not hold the map for ever.
+            let n = (lba + count - at).min(super::create::DISCARD_PIECE);
+            self.discard_piece(cx, at, n).await;
+            at += n;
+            if self.journal.backlog() > super::create::BACKLOG_MAX {
+                // Pending discards are bounded (FORMAT.md rule 21).
+                self.commit(cx, self.journal.appended()).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn discard_piece(&self, cx: &Cx, lba: u64, count: u64) {
+        let cost = self.costs.map_update.times(count);
+        let clear = |_: &mut ()| {
+            // `floor` first, entries after: a write that sees a cleared entry sees the floor too.
+            let stamp = self.discard_stamp(cx, lba, count);
+            self.floor.fetch_max(stamp, Ordering::SeqCst);
+            let mut killed = 0;
+            let mut any = false;
+            for at in lba..lba + count {
+                loop {
+                    let old = self.map.raw(at);
+                    if old == 0 {
+                        break;
+                    }
+                    any = true;
+                    if self.map.exchange(at, old, 0) {
+                        killed += self.supersede(at, self.map.decode(old)) as u64;
+                        break;
+                    }
+                }
+            }
+            if any {
+                self.ring.state.now(|r| r.discarded_in_buffer += killed);
+                self.journal.append(Record::Discarded { lba, count, stamp });
+            }
+        };
+        self.map.lock.with(cx, cost, clear).await;
+        // Lines may be empty now, which is worth a look whatever the limiter wants.
+        self.gc.work.wake(cx);
+    }
+
+    /// A stamp above everything that the range holds.
+    fn discard_stamp(&self, cx: &Cx, lba: u64, count: u64) -> u64 {
+        let mut stamp = cx.now().as_ns().max(self.floor.load(Ordering::SeqCst) + 1);
+        for at in lba..lba + count {
+            let old = self.map.raw(at);
+            if old != 0 {
+                stamp = stamp.max(self.stamp_of(at, self.map.decode(old)) + 1);
+            }
+        }
+        stamp
+    }
+}

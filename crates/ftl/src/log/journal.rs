@@ -1,0 +1,404 @@
+//! The FTL log: what happened to lines, discards, stamps, in order, on two dies.
+//!
+//! Owns: the records not yet durable, the segment pairs, the anchor. Promises: `commit` returns when
+//! every record appended before is on both mirrors; blocks go out one at a time per mirror; a
+//! segment ends with the record that names the next, whose chunks are erased, and the anchor names
+//! the oldest and the current pair (FORMAT.md, rules 10, 15, 20–22).
+//! Never: reads (recovery does), nor decides when to checkpoint (that is `checkpoint`).
+
+use super::HostFtl;
+use super::format::{
+    Anchor, LBA_ANCHOR, LBA_LOG, LBA_PADDING, LogBlockBuilder, LogBlockHeader, Record, SegmentPair,
+    Uuid,
+};
+use crate::block::{BlockError, BlockResult};
+use flashlane_base::SECTOR_BYTES;
+use flashlane_ocssd::device::Cause;
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{Cx, Notify};
+use std::collections::VecDeque;
+
+/// A pair with the first record it holds.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Segment {
+    pub(super) pair: SegmentPair,
+    pub(super) first_sequence: u64,
+}
+
+pub(super) struct JournalState {
+    pending: VecDeque<Record>,
+    /// Sequence of the first pending record.
+    first_pending: u64,
+    /// Records ever appended, and of those durable: what `commit` compares. Sequences run ahead of
+    /// these counts, since a segment's last record has one too.
+    appended: u64,
+    durable: u64,
+    writing: bool,
+    /// A mirror failed: what only its pair holds is on one die, until a checkpoint.
+    thin: bool,
+    pub(super) segments: VecDeque<Segment>,
+    cursor: u32,
+    next_segment: u64,
+    /// `next_segment` when the last checkpoint began.
+    marked: u64,
+    anchor: [u32; 2],
+    anchor_cursor: u32,
+    anchor_counter: u64,
+}
+
+pub(super) struct Journal {
+    pub(super) uuid: Uuid,
+    pub(super) generation: u32,
+    state: Mutex<JournalState>,
+    progress: Notify,
+}
+
+impl Journal {
+    pub(super) fn new(uuid: Uuid, generation: u32) -> Journal {
+        Journal {
+            uuid,
+            generation,
+            state: Mutex::new(JournalState {
+                pending: VecDeque::new(),
+                first_pending: 1,
+                appended: 0,
+                durable: 0,
+                writing: false,
+                thin: false,
+                segments: VecDeque::new(),
+                cursor: 0,
+                next_segment: 1,
+                marked: 3,
+                anchor: [0; 2],
+                anchor_cursor: 0,
+                anchor_counter: 0,
+            }),
+            progress: Notify::new(),
+        }
+    }
+
+    /// Adds a record; durable once `commit` of the returned position has returned.
+    pub(super) fn append(&self, record: Record) -> u64 {
+        let mut s = self.state.lock();
+        s.pending.push_back(record);
+        s.appended += 1;
+        s.appended
+    }
+
+    /// Position behind the last record appended, for `commit`.
+    pub(super) fn appended(&self) -> u64 {
+        self.state.lock().appended
+    }
+
+    /// Sequence that the next record will have, or a lower one: where a replay may begin.
+    pub(super) fn next_sequence(&self) -> u64 {
+        let s = self.state.lock();
+        s.first_pending + s.pending.len() as u64
+    }
+
+    /// Records that wait to be written.
+    pub(super) fn backlog(&self) -> usize {
+        self.state.lock().pending.len()
+    }
+
+    /// A mirror has failed since the last checkpoint.
+    pub(super) fn is_thin(&self) -> bool {
+        self.state.lock().thin
+    }
+
+    pub(super) fn set_thin(&self, thin: bool) {
+        self.state.lock().thin = thin;
+    }
+
+    /// Segment pairs begun since the last mark.
+    pub(super) fn grown(&self) -> u64 {
+        let s = self.state.lock();
+        s.next_segment - s.marked
+    }
+
+    /// A checkpoint begins: growth counts from here.
+    pub(super) fn mark(&self) {
+        let mut s = self.state.lock();
+        s.marked = s.next_segment;
+    }
+
+    /// Gives up the pairs that hold nothing at or above `position`; returns their chunks.
+    fn cut(&self, position: u64) -> Vec<u32> {
+        let mut s = self.state.lock();
+        let mut chunks = Vec::new();
+        while s.segments.len() > 1 && s.segments[1].first_sequence <= position {
+            let old = s.segments.pop_front().expect("more than one");
+            chunks.extend(old.pair.chunks);
+        }
+        chunks
+    }
+}
+
+impl HostFtl {
+    /// Waits until everything appended before `position` is durable.
+    pub(super) async fn commit(&self, cx: &Cx, position: u64) -> BlockResult {
+        loop {
+            if self.journal.state.lock().durable >= position {
+                return Ok(());
+            }
+            self.check_writable()?;
+            // One writer at a time: the first who needs it writes for all who came meanwhile.
+            self.take_log(cx).await;
+            let written = match self.journal.state.lock().durable >= position {
+                true => None,
+                false => Some(self.write_block(cx)),
+            };
+            let written = match written {
+                Some(write) => write.await,
+                None => Ok(()),
+            };
+            self.release_log(cx);
+            written?;
+        }
+    }
+
+    /// Waits for the turn to write the log.
+    async fn take_log(&self, cx: &Cx) {
+        loop {
+            if !std::mem::replace(&mut self.journal.state.lock().writing, true) {
+                return;
+            }
+            let free = || !self.journal.state.lock().writing;
+            self.journal.progress.wait(cx, free).await;
+        }
+    }
+
+    fn release_log(&self, cx: &Cx) {
+        self.journal.state.lock().writing = false;
+        self.journal.progress.wake(cx);
+    }
+
+    /// Cuts the log behind `position`. The chunks that come back may be erased: an anchor that
+    /// names the new oldest pair is durable (FORMAT.md, hole 20).
+    pub(super) async fn cut_journal(&self, cx: &Cx, position: u64) -> Result<Vec<u32>, BlockError> {
+        self.take_log(cx).await;
+        let chunks = self.journal.cut(position);
+        let written = if chunks.is_empty() { Ok(()) } else { self.write_anchor(cx).await };
+        self.release_log(cx);
+        written.map(|()| chunks)
+    }
+
+    /// Sectors of a log block: the medium's smallest write, or what the `opened` record of the
+    /// widest line needs.
+    fn block_sectors(&self) -> u32 {
+        let chunks = vec![0; self.shape.pus as usize];
+        let widest = Record::Opened { line: 0, sequence: 0, chunks }.encoded_len();
+        let links = 2 * Record::Segment { next: SegmentPair::default() }.encoded_len();
+        let mut sectors = self.geo.ws_min;
+        while LogBlockBuilder::capacity(sectors) < widest + links {
+            sectors += self.geo.ws_min;
+        }
+        sectors
+    }
+
+    /// Longest record that fits a block beside the links to other segments.
+    pub(super) fn record_max(&self) -> usize {
+        let links = 2 * Record::Segment { next: SegmentPair::default() }.encoded_len();
+        LogBlockBuilder::capacity(self.block_sectors()) - links
+    }
+
+    /// Sectors that a block takes in its chunk, with what closes its page pairs behind it.
+    fn block_room(&self) -> u32 {
+        let pads = if self.traits.pair_damage { self.shape.window } else { 0 };
+        self.block_sectors() + pads
+    }
+
+    /// Writes as many pending records as fit one block, on both mirrors. A block that a mirror
+    /// could not take goes to a fresh pair before anything is acknowledged; what the pair left
+    /// behind holds stays readable below its write pointers until a checkpoint cuts it off.
+    async fn write_block(&self, cx: &Cx) -> BlockResult {
+        loop {
+            let last = {
+                let s = self.journal.state.lock();
+                s.cursor + 2 * self.block_room() > self.geo.sectors_per_chunk()
+            };
+            // The last block of a segment names the next pair, which must be erased by then.
+            let next = if last { Some(self.next_pair(cx).await?) } else { None };
+            let (block, pair, cursor, count, links) = {
+                let mut s = self.journal.state.lock();
+                let (block, count) = self.build_block(&s, next);
+                let links = self.link_back(&s).is_some() as u64 + next.is_some() as u64;
+                let cursor = s.cursor;
+                s.cursor += self.block_room();
+                let pair = s.segments.back().expect("created with one").pair;
+                (block, pair, cursor, count, links)
+            };
+            let written = self.write_mirrors(cx, &pair, cursor, &block).await;
+            if written {
+                let mut s = self.journal.state.lock();
+                s.pending.drain(..count);
+                s.durable += count as u64;
+                s.first_pending += count as u64 + links;
+                if next.is_none() {
+                    return Ok(());
+                }
+            }
+            if !written {
+                self.journal.set_thin(true);
+                self.pool_changed.wake(cx);
+            }
+            let pair = match next {
+                Some(pair) => pair,
+                None => self.next_pair(cx).await?,
+            };
+            {
+                let mut s = self.journal.state.lock();
+                let first_sequence = s.first_pending;
+                s.segments.push_back(Segment { pair, first_sequence });
+                s.cursor = 0;
+            }
+            self.write_anchor(cx).await?;
+            if written {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Packs pending records; `next` adds the record that ends the segment. Returns the block and
+    /// how many pending records are in it.
+    fn build_block(&self, s: &JournalState, next: Option<SegmentPair>) -> (Vec<u8>, usize) {
+        let header = LogBlockHeader {
+            uuid: self.journal.uuid,
+            generation: self.journal.generation,
+            sectors: self.block_sectors(),
+            first_sequence: s.first_pending,
+            segment: s.segments.back().map_or(0, |p| p.pair.id),
+        };
+        let mut block = LogBlockBuilder::new(header);
+        if let Some(previous) = self.link_back(s) {
+            block.push(&Record::Follows { previous }).expect("a block holds its links");
+        }
+        let end = Record::Segment { next: next.unwrap_or_default() };
+        let keep = if next.is_some() { end.encoded_len() } else { 0 };
+        let mut count = 0;
+        for record in &s.pending {
+            if record.encoded_len() + keep > block.room() || block.push(record).is_err() {
+                break;
+            }
+            count += 1;
+        }
+        if next.is_some() {
+            block.push(&end).expect("room was kept for it");
+        }
+        (block.finish(), count)
+    }
+
+    /// The pair before, when a segment is about to get its first block: a chain from the current
+    /// pair back holds even where a failed mirror took the forward link along.
+    fn link_back(&self, s: &JournalState) -> Option<SegmentPair> {
+        let before = s.segments.len().checked_sub(2)?;
+        (s.cursor == 0).then(|| s.segments[before].pair)
+    }
+
+    async fn write_mirrors(&self, cx: &Cx, pair: &SegmentPair, cursor: u32, block: &[u8]) -> bool {
+        // The pair's id is the stamp of its sectors: two lives of a chunk are told apart.
+        let tag = (LBA_LOG, pair.id);
+        let submit =
+            |i: usize| self.submit_meta(cx, (pair.chunks[i], cursor), block, tag, Cause::Log);
+        let mut good = true;
+        for ticket in [submit(0), submit(1)] {
+            let done = self.device.wait(cx, ticket).await;
+            if done.failed != 0 {
+                good = false;
+                self.note_meta_failure(&done, Cause::Log);
+            }
+        }
+        if self.traits.pair_damage && good {
+            let zeros = vec![0u8; self.shape.window as usize * SECTOR_BYTES];
+            let behind = cursor + self.block_sectors();
+            for chunk in pair.chunks {
+                let tag = (LBA_PADDING, pair.id);
+                let at = (chunk, behind);
+                good &= self.program_meta(cx, at, &zeros, tag, Cause::PaddingPair).await;
+            }
+        }
+        good
+    }
+
+    /// Two erased chunks on two dies.
+    async fn next_pair(&self, cx: &Cx) -> Result<SegmentPair, BlockError> {
+        let lost = || {
+            self.give_up(cx, "no two good chunks left for the FTL log");
+            BlockError::ReadOnly("no two good chunks left for the FTL log")
+        };
+        let a = self.fresh_meta_chunk(cx, None).await.ok_or_else(lost)?;
+        let pu = a / self.shape.chunks_per_pu;
+        let b = self.fresh_meta_chunk(cx, Some(pu)).await.ok_or_else(lost)?;
+        let mut s = self.journal.state.lock();
+        s.next_segment += 1;
+        Ok(SegmentPair { id: s.next_segment - 1, chunks: [a, b] })
+    }
+
+    /// First pair and anchor of a new target; then the records that a new life begins with.
+    pub(super) async fn begin_journal(&self, cx: &Cx) -> BlockResult {
+        let anchor = self.next_pair(cx).await?.chunks;
+        let pair = self.next_pair(cx).await?;
+        {
+            let mut s = self.journal.state.lock();
+            s.anchor = anchor;
+            let first_sequence = s.first_pending;
+            s.segments.push_back(Segment { pair, first_sequence });
+        }
+        self.journal.append(Record::Started);
+        let at = self.journal.append(Record::Config { bytes: self.config.clone() });
+        self.commit(cx, at).await?;
+        self.write_anchor(cx).await
+    }
+
+    /// Rewrites the anchor: one copy after the other, so that one is whole at any moment.
+    async fn write_anchor(&self, cx: &Cx) -> BlockResult {
+        let (anchor, chunks, cursor) = {
+            let mut s = self.journal.state.lock();
+            s.anchor_counter += 1;
+            let cursor = s.anchor_cursor;
+            s.anchor_cursor += self.block_room();
+            let anchor = Anchor {
+                uuid: self.journal.uuid,
+                counter: s.anchor_counter,
+                generation: self.journal.generation,
+                current: s.segments.back().expect("created with one").pair,
+                oldest: s.segments.front().expect("created with one").pair,
+            };
+            (anchor, s.anchor, cursor)
+        };
+        let mut block = anchor.encode();
+        block.resize(self.block_room() as usize * SECTOR_BYTES, 0);
+        let full = cursor + self.block_room() > self.geo.sectors_per_chunk();
+        let mut good = 0;
+        for chunk in chunks {
+            let at = if full { 0 } else { cursor };
+            let erased = !full || self.erase(cx, chunk).await;
+            let tag = (LBA_ANCHOR, anchor.counter);
+            good += (erased && self.program_meta(cx, (chunk, at), &block, tag, Cause::Log).await)
+                as u32;
+        }
+        if full {
+            self.journal.state.lock().anchor_cursor = self.block_room();
+        }
+        if good == 2 {
+            return Ok(());
+        }
+        self.replace_anchor(cx, block, anchor.counter).await
+    }
+
+    /// An anchor copy is lost: both move to fresh chunks, which recovery finds by scan.
+    async fn replace_anchor(&self, cx: &Cx, block: Vec<u8>, counter: u64) -> BlockResult {
+        loop {
+            let pair = self.next_pair(cx).await?;
+            let tag = (LBA_ANCHOR, counter);
+            let a = self.program_meta(cx, (pair.chunks[0], 0), &block, tag, Cause::Log).await;
+            let b = self.program_meta(cx, (pair.chunks[1], 0), &block, tag, Cause::Log).await;
+            if a && b {
+                let mut s = self.journal.state.lock();
+                s.anchor = pair.chunks;
+                s.anchor_cursor = self.block_room();
+                return Ok(());
+            }
+        }
+    }
+}

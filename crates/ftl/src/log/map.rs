@@ -1,0 +1,240 @@
+//! The logical-to-physical map: one entry per logical sector.
+//!
+//! Owns: the entries, their encoding, and the lock that pblk keeps around them.
+//! Promises: an entry changes by compare-exchange only, so whoever lost a race knows it; untouched
+//! entries cost no memory (zero means unmapped). Never: counts validity (that is `lines`).
+//!
+//! Entry (FORMAT.md): 0 unmapped; all ones poisoned; top bit set: slot id; else media address + 1.
+//! 32 bits wide while linear physical sectors + 1 and slot ids fit 31 bits, else 64.
+
+use flashlane_rt::Lock;
+use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering};
+
+/// What a map entry says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Entry {
+    /// Never written, or discarded: reads as zeros.
+    Unmapped,
+    /// The newest content lies in this slot.
+    Slot(u32),
+    /// The newest content lies at this linear physical sector of the target.
+    Media(u64),
+    /// The newest content is lost; reads fail until the sector is written or discarded.
+    Poisoned,
+}
+
+enum Entries {
+    Narrow(Box<[AtomicU32]>),
+    Wide(Box<[AtomicU64]>),
+}
+
+/// The map of a target.
+pub struct Map {
+    entries: Entries,
+    tag: u64,
+    ones: u64,
+    /// Entries change under `lock` only, so an exchange need not be one instruction.
+    exclusive: bool,
+    /// pblk's translation lock: held around every look-up-and-act on the map.
+    pub(super) lock: Lock<()>,
+}
+
+/// Zeroed atomics without touching the pages: a fresh map of a 2 TB drive costs nothing.
+fn zeroed_u32(n: usize) -> Box<[AtomicU32]> {
+    let plain: Box<[u32]> = vec![0u32; n].into_boxed_slice();
+    // SAFETY: AtomicU32 has the size, alignment and bit validity of u32 (documented in std).
+    unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU32]) }
+}
+
+pub(super) fn zeroed_u64(n: usize) -> Box<[AtomicU64]> {
+    let plain: Box<[u64]> = vec![0u64; n].into_boxed_slice();
+    // SAFETY: AtomicU64 has the size, alignment and bit validity of u64 (documented in std).
+    unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU64]) }
+}
+
+impl Map {
+    /// A map of `capacity` unmapped sectors over `physical` linear sectors and `slots` slots.
+    pub fn new(capacity: u64, physical: u64, slots: u32, exclusive: bool) -> Map {
+        if Map::is_narrow(physical, slots) {
+            Map {
+                entries: Entries::Narrow(zeroed_u32(capacity as usize)),
+                tag: 1 << 31,
+                ones: u32::MAX as u64,
+                exclusive,
+                lock: Lock::new(()),
+            }
+        } else {
+            Map {
+                entries: Entries::Wide(zeroed_u64(capacity as usize)),
+                tag: 1 << 63,
+                ones: u64::MAX,
+                exclusive,
+                lock: Lock::new(()),
+            }
+        }
+    }
+
+    /// Do 32 bits hold every entry? 31 are left below the tag, all ones is the poison value.
+    pub fn is_narrow(physical: u64, slots: u32) -> bool {
+        physical < (1 << 31) - 1 && slots < (1 << 31) - 1
+    }
+
+    /// Bits of an entry: 32 or 64.
+    pub fn width(&self) -> u32 {
+        match self.entries {
+            Entries::Narrow(_) => 32,
+            Entries::Wide(_) => 64,
+        }
+    }
+
+    /// The raw entry.
+    #[inline(always)]
+    pub(super) fn raw(&self, lba: u64) -> u64 {
+        match &self.entries {
+            Entries::Narrow(e) => e[lba as usize].load(Ordering::Acquire) as u64,
+            Entries::Wide(e) => e[lba as usize].load(Ordering::Acquire),
+        }
+    }
+
+    /// Asks for the cache line of an entry.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, lba: u64) {
+        match &self.entries {
+            Entries::Narrow(e) => flashlane_base::prefetch(&e[lba as usize]),
+            Entries::Wide(e) => flashlane_base::prefetch(&e[lba as usize]),
+        }
+    }
+
+    /// What a raw entry says.
+    #[inline(always)]
+    pub(super) fn decode(&self, raw: u64) -> Entry {
+        if raw == 0 {
+            Entry::Unmapped
+        } else if raw & self.tag == 0 {
+            Entry::Media(raw - 1)
+        } else if raw == self.ones {
+            Entry::Poisoned
+        } else {
+            Entry::Slot((raw & !self.tag) as u32)
+        }
+    }
+
+    /// What the map says of a sector.
+    #[inline(always)]
+    pub fn get(&self, lba: u64) -> Entry {
+        self.decode(self.raw(lba))
+    }
+
+    #[inline(always)]
+    pub(super) fn encode(&self, entry: Entry) -> u64 {
+        match entry {
+            Entry::Unmapped => 0,
+            Entry::Slot(s) => self.tag | s as u64,
+            Entry::Media(a) => a + 1,
+            Entry::Poisoned => self.ones,
+        }
+    }
+
+    /// Replaces `old` by `new` unless the entry has changed: the only way an entry changes.
+    #[inline(always)]
+    pub(super) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
+        if self.exclusive {
+            let same = self.raw(lba) == old;
+            if same {
+                match &self.entries {
+                    Entries::Narrow(e) => e[lba as usize].store(new as u32, Ordering::Release),
+                    Entries::Wide(e) => e[lba as usize].store(new, Ordering::Release),
+                }
+            }
+            return same;
+        }
+        match &self.entries {
+            Entries::Narrow(e) => e[lba as usize]
+                .compare_exchange(old as u32, new as u32, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok(),
+            Entries::Wide(e) => e[lba as usize]
+                .compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok(),
+        }
+    }
+
+    /// Appends `count` entries from `lba` in their form on the medium (little-endian, FORMAT.md,
+    /// Shard). What is no media address is asked of `other`, which gives the word to store.
+    pub(super) fn copy_words(
+        &self,
+        lba: u64,
+        count: u64,
+        out: &mut Vec<u8>,
+        mut other: impl FnMut(u64, Entry) -> u64,
+    ) {
+        let range = lba as usize..(lba + count) as usize;
+        match &self.entries {
+            Entries::Narrow(e) => {
+                out.reserve(count as usize * 4);
+                for (i, e) in e[range].iter().enumerate() {
+                    let mut word = e.load(Ordering::Acquire);
+                    if word as u64 & self.tag != 0 {
+                        word = other(lba + i as u64, self.decode(word as u64)) as u32;
+                    }
+                    out.extend_from_slice(&word.to_le_bytes());
+                }
+            }
+            Entries::Wide(e) => {
+                for (i, e) in e[range].iter().enumerate() {
+                    let mut word = e.load(Ordering::Acquire);
+                    if word & self.tag != 0 {
+                        word = other(lba + i as u64, self.decode(word));
+                    }
+                    out.extend_from_slice(&word.to_le_bytes());
+                }
+            }
+        }
+    }
+
+    /// Logical sectors.
+    pub fn capacity(&self) -> u64 {
+        match &self.entries {
+            Entries::Narrow(e) => e.len() as u64,
+            Entries::Wide(e) => e.len() as u64,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// P21: at 31, 32 and 33 address bits no two meanings share an encoding, at their edges too.
+    #[test]
+    fn encodings_never_collide_at_the_edges_of_the_width() {
+        for physical in [1u64 << 20, (1 << 31) - 2, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 33] {
+            let slots = 1 << 20;
+            let m = Map::new(4, physical, slots, false);
+            let wide = physical >= (1 << 31) - 1;
+            assert_eq!(m.width(), if wide { 64 } else { 32 }, "{physical}");
+            let all = [
+                Entry::Unmapped,
+                Entry::Poisoned,
+                Entry::Slot(0),
+                Entry::Slot(slots - 1),
+                Entry::Media(0),
+                Entry::Media(physical - 1),
+            ];
+            for (i, a) in all.iter().enumerate() {
+                assert!(m.exchange(3, m.raw(3), m.encode(*a)));
+                assert_eq!(m.get(3), *a);
+                for b in &all[..i] {
+                    assert_ne!(m.encode(*a), m.encode(*b));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lost_race_changes_nothing() {
+        let m = Map::new(1, 100, 10, false);
+        assert!(m.exchange(0, 0, m.encode(Entry::Slot(3))));
+        assert!(!m.exchange(0, 0, m.encode(Entry::Media(7))));
+        assert_eq!(m.get(0), Entry::Slot(3));
+    }
+}

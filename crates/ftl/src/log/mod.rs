@@ -1,0 +1,378 @@
+//! The host FTL engine: pblk, and with other settings QBLK.
+//!
+//! Owns: a target's translation from logical sectors to flash, host-side. Stages, each a file:
+//! [`front`] admits requests, [`ring`] orders buffered slots (their content is in [`slab`]),
+//! [`map`] says where a sector is, [`pool`] which chunks make a line and where the next unit goes,
+//! [`drain`] programs units, [`open`] and [`close`] begin and end lines, [`read`] reads, [`gc`]
+//! reclaims lines under [`limiter`], [`journal`] and [`checkpoint`] make the order durable in the
+//! layout of [`mod@format`], [`epoch`] says when nobody can hold an address any more.
+//!
+//! Promises: those of `docs/FORMAT.md`: an acknowledged sector is readable at every instant; a
+//! flush returns when everything acknowledged before it is on the medium; no rule of the medium is
+//! broken. Never: awaits inside a critical section; cancels a data-path future.
+//!
+//! Start reading at [`front`] (the life of a write), then [`drain`], then [`gc`].
+
+mod checkpoint;
+mod close;
+mod create;
+mod drain;
+mod epoch;
+pub mod format;
+mod front;
+mod gc;
+mod journal;
+pub mod limiter;
+mod lines;
+pub mod map;
+mod meta;
+mod open;
+mod pool;
+mod read;
+mod ring;
+mod slab;
+mod sysfs;
+mod walk;
+
+pub use create::{CreateError, Layout};
+pub use limiter::LimiterKind;
+pub use pool::LineState;
+pub use sysfs::{ATTRIBUTES, AttributeError};
+
+use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
+use crate::stats::FtlStats;
+use epoch::Epochs;
+use flashlane_base::{Geometry, Ns, Ppa, PpaFormat};
+use flashlane_ocssd::device::{Breakdown, Device, Traits};
+use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
+use flashlane_rt::{Credits, Cx, Notify};
+use journal::Journal;
+use limiter::Limiter;
+use lines::Lines;
+use map::Map;
+use pool::{PoolState, Shape};
+use ring::Ring;
+use slab::Slab;
+use std::sync::{Arc, Weak};
+
+/// Settings of a target. pblk is the default: one ring, one pool, a locked map, minimum requests.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogConfig {
+    /// Share of the good chunks kept from the host, percent, 3..=80. 0 is the default: the kernel's
+    /// 11, or the smallest that leaves room for the reserves where 11 does not (as pblk adjusts its
+    /// default, and only its default).
+    pub over_provisioning_percent: u32,
+    /// PUs that take new data at a time; 0 is all (LightNVM 4.2.1).
+    pub active_pus: u32,
+    /// Slots of the write buffer; `None` is pblk's: sectors to write before readable × PUs.
+    pub ring_sectors: Option<u32>,
+    /// How the ring is shared between users and GC.
+    pub limiter: LimiterKind,
+    /// Garbage collection runs by itself.
+    pub gc: bool,
+}
+
+impl Default for LogConfig {
+    fn default() -> LogConfig {
+        LogConfig {
+            over_provisioning_percent: 0,
+            active_pus: 0,
+            ring_sectors: None,
+            limiter: LimiterKind::Pid,
+            gc: true,
+        }
+    }
+}
+
+/// CPU costs of the stages in this run.
+struct Costs {
+    front_write: Ns,
+    front_read: Ns,
+    reserve: Ns,
+    copy: Ns,
+    map_update: Ns,
+    map_lookup: Ns,
+    drain_unit: Ns,
+    complete_unit: Ns,
+}
+
+impl Costs {
+    fn of(cx: &Cx) -> Costs {
+        Costs {
+            front_write: cx.stage_cost("front.write"),
+            front_read: cx.stage_cost("front.read"),
+            reserve: cx.stage_cost("ring.reserve"),
+            copy: cx.stage_cost("copy.sector"),
+            map_update: cx.stage_cost("map.update"),
+            map_lookup: cx.stage_cost("map.lookup"),
+            drain_unit: cx.stage_cost("drain.unit"),
+            complete_unit: cx.stage_cost("complete.unit"),
+        }
+    }
+}
+
+/// Counters that no lock already covers.
+#[derive(Default)]
+struct Counters {
+    host_read: AtomicU64,
+    read_from_buffer: AtomicU64,
+    read_unmapped: AtomicU64,
+    host_discarded: AtomicU64,
+    flushes: AtomicU64,
+    ring_full_ns: AtomicU64,
+    limited_ns: AtomicU64,
+    flush_wait_ns: AtomicU64,
+    program_failures: AtomicU64,
+    erase_failures: AtomicU64,
+    read_failures: AtomicU64,
+    gc_read_failures: AtomicU64,
+    high_ecc: AtomicU64,
+    gc_victims: AtomicU64,
+    gc_moved: AtomicU64,
+    gc_free_rides: AtomicU64,
+    read_breakdown: Mutex<Breakdown>,
+}
+
+fn add(counter: &AtomicU64, n: u64) {
+    counter.fetch_add(n, Ordering::Relaxed);
+}
+
+fn get(counter: &AtomicU64) -> u64 {
+    counter.load(Ordering::Relaxed)
+}
+
+/// A target: pblk over the PUs of a device.
+pub struct HostFtl {
+    me: Weak<HostFtl>,
+    device: Arc<dyn Device>,
+    geo: Geometry,
+    format: PpaFormat,
+    traits: Traits,
+    shape: Shape,
+    layout: Layout,
+    /// The configuration as the log records it.
+    config: Vec<u8>,
+    info: BlockInfo,
+    /// Address of sector 0 of each chunk of the target.
+    chunk_base: Box<[Ppa]>,
+    map: Map,
+    slab: Slab,
+    ring: Ring,
+    lines: Lines,
+    pool: Mutex<PoolState>,
+    /// Something about the pool changed: a line was opened, closed or freed.
+    pool_changed: Notify,
+    /// One program in flight per PU (pblk's semaphore, initial count 1).
+    pu: Box<[Credits]>,
+    limiter: Mutex<Limiter>,
+    gc: gc::Control,
+    epochs: Epochs,
+    journal: Journal,
+    checkpoints: checkpoint::Checkpoints,
+    /// No stamp may be issued above this; durable (FORMAT.md rule 6).
+    ceiling: AtomicU64,
+    ceiling_raising: AtomicBool,
+    ceiling_raised: Notify,
+    /// Largest discard stamp; raised before the first entry of a discard is cleared (rule 4).
+    floor: AtomicU64,
+    /// Poisoned sectors with the stamp of the lost content.
+    poisons: Mutex<std::collections::BTreeMap<u64, u64>>,
+    costs: Costs,
+    counters: Counters,
+    /// Units padded for a flush, by the sectors of padding (pblk's `padding_dist`).
+    padding_dist: Box<[AtomicU64]>,
+    /// (user, GC, padding) sectors when `write_amp_trip` was reset.
+    trip_start: Mutex<[u64; 3]>,
+    /// Fewest data sectors per chunk over the line widths used so far, in 2^-16 sectors.
+    least_chunk_data: AtomicU64,
+    stopping: AtomicBool,
+    /// Background tasks that have not ended.
+    tasks: AtomicU64,
+    tasks_ended: Notify,
+    /// Why nothing can be made durable any more.
+    read_only: Mutex<Option<&'static str>>,
+}
+
+/// pblk, the physical block device target.
+pub type Pblk = HostFtl;
+
+impl HostFtl {
+    /// The medium below.
+    pub fn device(&self) -> &Arc<dyn Device> {
+        &self.device
+    }
+
+    /// Dimensions of the target's part of the medium.
+    pub fn geometry(&self) -> &Geometry {
+        &self.geo
+    }
+
+    /// How the target divides its chunks.
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// Changes how many PUs take new data; 0 is all. The open lines are padded and closed first
+    /// (FORMAT.md, Line). `Err` with the number of spare lines that are missing at that width.
+    pub fn set_active_pus(&self, cx: &Cx, pus: u32) -> Result<(), u64> {
+        let width = if pus == 0 { self.shape.pus } else { pus.min(self.shape.pus) };
+        let least = get(&self.least_chunk_data).min(create::chunk_data(&self.shape, width));
+        let levels = self.layout.levels(&self.shape, width, least)?;
+        self.least_chunk_data.store(least, Ordering::Relaxed);
+        self.limiter.lock().set_levels(levels);
+        let abandoned = {
+            let mut p = self.pool.lock();
+            p.active_pus = width;
+            let open: Vec<u32> = p.current.into_iter().chain(p.spare).collect();
+            for line in &open {
+                p.stop_filling(*line);
+            }
+            open
+        };
+        for line in abandoned {
+            self.close_if_ready(cx, line);
+        }
+        self.pool_moved(cx);
+        Ok(())
+    }
+
+    /// Turns garbage collection on or off; victims already taken are finished.
+    pub fn set_gc(&self, cx: &Cx, on: bool) {
+        self.gc.enabled.store(on, Ordering::SeqCst);
+        self.gc.work.wake(cx);
+    }
+
+    /// Collects the line with the fewest valid sectors now, whatever the limiter says (pblk's
+    /// `gc_force`). Resolves when its chunks are free; false when there was no candidate.
+    pub async fn gc_once(self: &Arc<Self>, cx: &Cx) -> bool {
+        self.collect_one(cx).await
+    }
+
+    /// Counters since creation.
+    pub fn stats(&self) -> FtlStats {
+        let c = &self.counters;
+        let (host_written, absorbed, discarded_in_buffer, buffered_now) =
+            self.ring.state.now(|r| {
+                (r.host_written, r.absorbed, r.discarded_in_buffer, r.buffered_user(&self.slab))
+            });
+        let (programmed, erases) = {
+            let p = self.pool.lock();
+            (p.programmed, p.erases_total)
+        };
+        FtlStats {
+            host_written,
+            host_read: get(&c.host_read),
+            read_from_buffer: get(&c.read_from_buffer),
+            read_unmapped: get(&c.read_unmapped),
+            host_discarded: get(&c.host_discarded),
+            flushes: get(&c.flushes),
+            programmed,
+            absorbed,
+            discarded_in_buffer,
+            buffered_now,
+            erases,
+            gc_victims: get(&c.gc_victims),
+            gc_moved: get(&c.gc_moved),
+            gc_free_rides: get(&c.gc_free_rides),
+            program_failures: get(&c.program_failures),
+            erase_failures: get(&c.erase_failures),
+            read_failures: get(&c.read_failures),
+            gc_read_failures: get(&c.gc_read_failures),
+            high_ecc: get(&c.high_ecc),
+            ring_full: Ns::from_ns(get(&c.ring_full_ns)),
+            limited: Ns::from_ns(get(&c.limited_ns)),
+            flush_wait: Ns::from_ns(get(&c.flush_wait_ns)),
+            read_breakdown: *c.read_breakdown.lock(),
+        }
+    }
+
+    /// A checkpoint with nothing behind it: the next start needs no replay.
+    async fn snapshot(&self, cx: &Cx) -> crate::block::BlockResult {
+        let checkpoint = self.checkpoint(cx).await?;
+        let at = self.journal.append(format::Record::Stopped { checkpoint });
+        self.commit(cx, at).await
+    }
+
+    fn check_writable(&self) -> Result<(), crate::block::BlockError> {
+        match *self.read_only.lock() {
+            Some(why) => Err(crate::block::BlockError::ReadOnly(why)),
+            None => Ok(()),
+        }
+    }
+
+    /// Nothing can be made durable any more: writers get errors, reads go on.
+    fn give_up(&self, cx: &Cx, why: &'static str) {
+        self.read_only.lock().get_or_insert(why);
+        self.ring.progress.wake(cx);
+        self.pool_changed.wake(cx);
+        // Whoever waits for room gets it, and an error right after.
+        self.ring.admission.set_shares(cx, u64::MAX, u64::MAX);
+        self.ring.admission.open(cx);
+    }
+
+    fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Acquire)
+    }
+
+    /// Starts a background task that `stop` waits for.
+    fn background(
+        self: &Arc<Self>,
+        cx: &Cx,
+        task: impl std::future::Future<Output = ()> + 'static,
+    ) {
+        self.tasks.fetch_add(1, Ordering::AcqRel);
+        let (me, their_cx) = (self.clone(), cx.clone());
+        cx.spawn(async move {
+            task.await;
+            me.tasks.fetch_sub(1, Ordering::AcqRel);
+            me.tasks_ended.wake(&their_cx);
+        });
+    }
+
+    /// Makes everything durable, writes a snapshot and ends the background tasks. The target takes
+    /// no request afterwards.
+    pub async fn stop(self: &Arc<Self>, cx: &Cx) -> crate::block::BlockResult {
+        self.gc.enabled.store(false, Ordering::SeqCst);
+        self.gc.force(false);
+        // Victims that were taken are finished: their barriers may pad from now on.
+        self.ring.state.now(|r| r.urgent += 1);
+        self.ring.work.wake(cx);
+        let collecting = || {
+            let p = self.pool.lock();
+            p.count(LineState::Victim) + p.count(LineState::Freeing) > 0
+        };
+        self.pool_changed.wait(cx, || !collecting() || self.read_only()).await;
+        let flushed = self.flush(cx).await;
+        let snapshot = match &flushed {
+            Ok(()) => self.snapshot(cx).await,
+            Err(_) => Ok(()),
+        };
+        self.stopping.store(true, Ordering::SeqCst);
+        for waiting in [&self.ring.work, &self.ring.progress, &self.pool_changed, &self.gc.work] {
+            waiting.wake(cx);
+        }
+        self.tasks_ended.wait(cx, || self.tasks.load(Ordering::Acquire) == 0).await;
+        flushed.and(snapshot)
+    }
+}
+
+impl BlockDev for HostFtl {
+    fn info(&self) -> &BlockInfo {
+        &self.info
+    }
+
+    fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
+        if let Err(e) = self.check_request(&io) {
+            return Box::pin(std::future::ready(Err(e)));
+        }
+        let Io { op, lba, sectors, fua, buf } = io;
+        // One future per operation, not one that holds them all: a request allocates what it needs,
+        // which stays within the allocator's fast sizes.
+        match op {
+            BlockOp::Read => Box::pin(self.read(cx, lba.get(), sectors, buf)),
+            BlockOp::Write => Box::pin(self.write(cx, lba.get(), sectors, buf, fua)),
+            BlockOp::Discard => Box::pin(self.discard(cx, lba.get(), sectors as u64)),
+            BlockOp::Flush => Box::pin(self.flush(cx)),
+        }
+    }
+}

@@ -1,0 +1,173 @@
+//! Opening lines: the spare line that is always ready before it is needed.
+//!
+//! Owns: the background task that erases chunks, records the line and writes its first metadata.
+//! Promises: all chunks are erased before `opened` is written, `opened` is durable before the first
+//! program (FORMAT.md rule 10), and one spare line is kept ready (rule 23).
+//! Never: takes the chunks that metadata reserves.
+
+use super::HostFtl;
+use super::format::{LBA_LINE_FIRST, LineFirst, Record};
+use super::pool::NO_SLOT;
+use flashlane_base::SECTOR_BYTES;
+use flashlane_ocssd::device::Cause;
+use flashlane_rt::Cx;
+use flashlane_rt::sync::Ordering;
+use std::sync::Arc;
+
+impl HostFtl {
+    /// Keeps a spare line ready until the target stops.
+    pub(super) async fn open_loop(self: Arc<Self>, cx: Cx) {
+        loop {
+            let me = &self;
+            let wanted = || me.is_stopping() || me.read_only() || me.can_open();
+            self.pool_changed.wait(&cx, wanted).await;
+            if self.is_stopping() || self.read_only() {
+                return;
+            }
+            self.open_line(&cx).await;
+            self.pool_moved(&cx);
+        }
+    }
+
+    pub(super) fn read_only(&self) -> bool {
+        self.read_only.lock().is_some()
+    }
+
+    fn can_open(&self) -> bool {
+        let p = self.pool.lock();
+        p.spare.is_none()
+            && (p.free_chunks() >= p.width() as u64 || p.is_cornered() && p.free_chunks() > 0)
+    }
+
+    /// Opens one line: choose, erase, record, first metadata.
+    async fn open_line(self: &Arc<Self>, cx: &Cx) {
+        let begun = {
+            let mut p = self.pool.lock();
+            let cornered = p.is_cornered();
+            p.begin_line(cornered)
+        };
+        let Some((line, chunks)) = begun else { return };
+        let good = self.erase_all(cx, &chunks).await;
+        if self.shape.line_data(good.len() as u32) == 0 {
+            let mut p = self.pool.lock();
+            good.iter().for_each(|c| p.put_chunk(*c, false));
+            p.give_up_opening(line);
+            return;
+        }
+        let sequence = self.pool.lock().lines[line as usize].sequence;
+        let at = self.journal.append(Record::Opened { line, sequence, chunks: good.clone() });
+        if self.commit(cx, at).await.is_err() {
+            return;
+        }
+        good.iter().for_each(|c| self.lines.set_line(*c, line));
+        self.lines.reset(line);
+        self.pool.lock().opened(line, good.clone());
+        if self.write_first(cx, line, sequence, good).await {
+            let mut p = self.pool.lock();
+            if p.lines[line as usize].state == super::LineState::Open {
+                p.spare = Some(line);
+            }
+        } else {
+            self.pool.lock().stop_filling(line);
+        }
+        self.close_if_ready(cx, line);
+    }
+
+    /// Erases the chunks that need it, in parallel; returns the good ones in order.
+    async fn erase_all(self: &Arc<Self>, cx: &Cx, chunks: &[(u32, bool)]) -> Vec<u32> {
+        let erases: Vec<_> = chunks
+            .iter()
+            .map(|(chunk, dirty)| {
+                let (me, cx2, chunk, dirty) = (self.clone(), cx.clone(), *chunk, *dirty);
+                cx.spawn_join(async move { (chunk, !dirty || me.erase(&cx2, chunk).await) })
+            })
+            .collect();
+        let mut good = Vec::with_capacity(chunks.len());
+        for erase in erases {
+            match erase.await {
+                (chunk, true) => good.push(chunk),
+                (chunk, false) => self.retire(chunk),
+            }
+        }
+        good
+    }
+
+    /// First metadata at the start of the stripe.
+    async fn write_first(
+        self: &Arc<Self>,
+        cx: &Cx,
+        line: u32,
+        sequence: u64,
+        chunks: Vec<u32>,
+    ) -> bool {
+        let first = LineFirst {
+            uuid: self.journal.uuid,
+            line,
+            generation: self.journal.generation,
+            sequence,
+            chunks,
+        };
+        let mut bytes = first.encode();
+        let unit = self.shape.unit as usize * SECTOR_BYTES;
+        bytes.resize(bytes.len().next_multiple_of(unit), 0);
+        let slots = [NO_SLOT; 64];
+        for part in bytes.chunks(unit) {
+            let Some(spot) = self.spot_in(cx, line, 0).await else {
+                return false;
+            };
+            let tag = (LBA_LINE_FIRST, sequence);
+            let at = (spot.chunk, spot.sector);
+            let ticket = self.submit_meta(cx, at, part, tag, Cause::Metadata);
+            let done = self.device.wait(cx, ticket).await;
+            self.note_entries(&spot, &[tag; 64][..self.shape.unit as usize], Cause::Metadata);
+            let slots = &slots[..self.shape.unit as usize];
+            if done.failed != 0 {
+                self.note_meta_failure(&done, Cause::Metadata);
+                self.pool.lock().unit_failed(&spot, slots, done.failed, &mut Vec::new());
+            } else {
+                self.pool.lock().completed(&spot, slots, &mut Vec::new());
+            }
+            self.pu[spot.pu as usize].release(cx, 1);
+            if done.failed != 0 {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Records what a unit holds for the line's closing metadata.
+    pub(super) fn note_entries(&self, spot: &super::pool::Spot, entries: &[(u64, u64)], of: Cause) {
+        self.pool.lock().note_entries(spot, entries, &[of; 64][..entries.len()]);
+    }
+
+    /// The number of free chunks changed: new shares, and whoever waits for a line looks again.
+    pub(super) fn pool_moved(&self, cx: &Cx) {
+        let (free, starving) = {
+            let p = self.pool.lock();
+            let free = p.free_chunks();
+            (free, p.spare.is_none() && free < p.width() as u64)
+        };
+        let shares = self.limiter.lock().update(free);
+        self.ring.admission.set_shares(cx, shares.users, shares.gc);
+        self.gc.wanted.store(shares.collect, Ordering::Release);
+        self.gc.work.wake(cx);
+        // While GC is wanted a barrier never waits for company: users may be held back by the very
+        // chunks that wait behind it.
+        self.ring.set_starving(cx, starving || shares.collect);
+        self.pool_changed.wake(cx);
+        if shares.users == 0 && self.exhausted() {
+            self.give_up(cx, "no spare is left to write to: bad chunks have eaten it");
+        }
+    }
+
+    /// Users have no share, nothing is about to be freed and no line is worth collecting: bad
+    /// chunks have eaten the spare that was checked at creation.
+    fn exhausted(&self) -> bool {
+        let coming = {
+            let p = self.pool.lock();
+            use super::LineState::{Closing, Freeing, Opening, Victim};
+            [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0)
+        };
+        !coming && self.gc.enabled.load(Ordering::Acquire) && !self.has_candidate()
+    }
+}

@@ -1,0 +1,670 @@
+//! Lines and chunks: what is free, what is open, where the next unit goes.
+//!
+//! Owns: the free chunks of every PU, the state of every line, the open lines with their write
+//! positions and read-back windows, the choice of PUs under `active_pus`.
+//! Promises: a chunk is in one place only (free list, a line, the log, a checkpoint, retired); a
+//! position is given out once, in the order of the chunk; metadata keeps its reserved chunks.
+//! Never: talks to the medium (that is `open`, `drain` and `gc`).
+
+use super::format::{LBA_NONE, PACKED_BYTES, closing_sectors, pack_entry};
+use flashlane_ocssd::device::Cause;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+/// A line's life. Transitions are methods of [`PoolState`] that assert the state they leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LineState {
+    /// The line id is not in use.
+    Free,
+    /// Chunks chosen, being erased, first metadata not yet written.
+    Opening,
+    /// Takes data.
+    Open,
+    /// No room for data; its closing metadata is being written.
+    Closing,
+    /// Full: a candidate for garbage collection.
+    Closed,
+    /// GC moves its live sectors.
+    Victim,
+    /// Nothing live; waits for the erase barrier.
+    Freeing,
+}
+
+/// Where closing metadata lies: (chunk of the target, first sector, sectors).
+pub(super) type Place = (u32, u32, u32);
+
+pub(super) struct Line {
+    pub(super) state: LineState,
+    pub(super) sequence: u64,
+    pub(super) chunks: Vec<u32>,
+    pub(super) closing: Vec<Place>,
+    /// A program failed in it: collected first, its failed chunks retired.
+    pub(super) failed: bool,
+    pub(super) retire: Vec<u32>,
+    pub(super) open: Option<Box<OpenLine>>,
+}
+
+/// A chunk of an open line.
+pub(super) struct OpenChunk {
+    pub(super) chunk: u32,
+    pub(super) pu: u32,
+    /// Next sector to give out, next sector to complete, sectors in the chunk.
+    pub(super) next: u32,
+    pub(super) done: u32,
+    pub(super) alive: bool,
+    /// Programmed but not yet readable: `unit` slot ids per unit, [`NO_SLOT`] where there is none.
+    pub(super) window: VecDeque<u32>,
+    /// End of the first unit in `window`.
+    pub(super) window_end: u32,
+}
+
+/// No slot: padding or metadata.
+pub(super) const NO_SLOT: u32 = u32::MAX;
+
+/// What an open line needs beyond a closed one.
+pub(super) struct OpenLine {
+    pub(super) chunks: Vec<OpenChunk>,
+    pub(super) cursor: usize,
+    /// Units not yet given out, over all living chunks.
+    pub(super) remaining: u32,
+    /// Units kept for the closing metadata.
+    pub(super) closing: u32,
+    pub(super) in_flight: u32,
+    /// (lba, stamp) of every sector in stripe order, as the closing metadata will hold it.
+    pub(super) entries: Vec<[u8; PACKED_BYTES]>,
+    pub(super) causes: [u32; Cause::ALL.len()],
+    /// Its closing metadata is being built.
+    closing_began: bool,
+}
+
+/// A position for one unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spot {
+    pub(super) line: u32,
+    /// Index of the chunk in the line.
+    pub(super) at: usize,
+    pub(super) chunk: u32,
+    pub(super) pu: u32,
+    pub(super) sector: u32,
+}
+
+/// Fixed numbers of a pool.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) pus: u32,
+    pub(super) channels: u32,
+    pub(super) chunks_per_pu: u32,
+    pub(super) chunk_sectors: u32,
+    /// Sectors per write unit (ws_opt).
+    pub(super) unit: u32,
+    /// Sectors that must be complete behind a unit before it can be read.
+    pub(super) window: u32,
+}
+
+impl Shape {
+    /// The `i`-th PU in placement order: channels first, so that few active PUs use all channels
+    /// (golden example: 4 of 4 × 8 are PUs 0, 8, 16, 24, then 1, 9, 17, 25).
+    fn pu_in_order(&self, i: u32) -> u32 {
+        let per_channel = self.pus / self.channels;
+        let (lun, channel) = (i / self.channels, i % self.channels);
+        channel * per_channel + lun
+    }
+
+    /// Units of closing metadata in a line of `width` chunks.
+    pub(super) fn closing_units(&self, width: u32) -> u32 {
+        (closing_sectors((width * self.chunk_sectors) as usize) as u32).div_ceil(self.unit)
+    }
+
+    /// Units of first metadata.
+    pub(super) fn first_units(&self, width: u32) -> u32 {
+        (super::format::LineFirst::sectors_needed(width as usize) as u32).div_ceil(self.unit)
+    }
+
+    /// Data sectors of a line of `width` chunks.
+    pub(super) fn line_data(&self, width: u32) -> u64 {
+        let units = width * (self.chunk_sectors / self.unit);
+        let meta = self.closing_units(width) + self.first_units(width);
+        units.saturating_sub(meta) as u64 * self.unit as u64
+    }
+}
+
+pub(super) struct PoolState {
+    pub(super) shape: Shape,
+    /// Free chunks per PU, least worn first: (erases, chunk of the PU, needs an erase).
+    free: Vec<BinaryHeap<Reverse<(u32, u32, bool)>>>,
+    free_total: u64,
+    pub(super) erases: Vec<u32>,
+    /// Free chunks that only the log and checkpoints may take.
+    pub(super) meta_reserve: u64,
+    pub(super) lines: Vec<Line>,
+    free_lines: Vec<u32>,
+    pub(super) current: Option<u32>,
+    pub(super) spare: Option<u32>,
+    pub(super) active_pus: u32,
+    rotation: u32,
+    pub(super) next_sequence: u64,
+    /// Chunks that are never used again.
+    pub(super) retired_chunks: Vec<u32>,
+    /// Programmed sectors by cause, and erases: counted where positions are given out.
+    pub(super) programmed: [u64; Cause::ALL.len()],
+    pub(super) erases_total: u64,
+}
+
+impl PoolState {
+    pub(super) fn new(shape: Shape, active_pus: u32) -> PoolState {
+        let chunks = shape.pus * shape.chunks_per_pu;
+        PoolState {
+            shape,
+            free: (0..shape.pus).map(|_| BinaryHeap::new()).collect(),
+            free_total: 0,
+            erases: vec![0; chunks as usize],
+            meta_reserve: 0,
+            lines: Vec::new(),
+            free_lines: Vec::new(),
+            current: None,
+            spare: None,
+            active_pus,
+            rotation: 0,
+            next_sequence: 1,
+            retired_chunks: Vec::new(),
+            programmed: [0; Cause::ALL.len()],
+            erases_total: 0,
+        }
+    }
+
+    /// A chunk becomes free; `dirty` ones are erased before use.
+    pub(super) fn put_chunk(&mut self, chunk: u32, dirty: bool) {
+        let pu = chunk / self.shape.chunks_per_pu;
+        let erases = self.erases[chunk as usize];
+        self.free[pu as usize].push(Reverse((erases, chunk, dirty)));
+        self.free_total += 1;
+    }
+
+    fn pop_chunk(&mut self, pu: u32) -> Option<(u32, bool)> {
+        let Reverse((_, chunk, dirty)) = self.free[pu as usize].pop()?;
+        self.free_total -= 1;
+        Some((chunk, dirty))
+    }
+
+    /// Free chunks that lines may take.
+    pub(super) fn free_chunks(&self) -> u64 {
+        self.free_total.saturating_sub(self.meta_reserve)
+    }
+
+    /// A free chunk for metadata, on the PU that has most, apart from `not` unless only that one has
+    /// any left: two copies on one die are better than none. (chunk, needs an erase).
+    pub(super) fn take_meta_chunk(&mut self, not: Option<u32>) -> Option<(u32, bool)> {
+        let free = |pu: &u32| self.free[*pu as usize].len();
+        let most = |pus: &mut dyn Iterator<Item = u32>| {
+            pus.filter(|pu| free(pu) > 0).max_by_key(|pu| (free(pu), Reverse(*pu)))
+        };
+        let elsewhere = most(&mut (0..self.shape.pus).filter(|pu| Some(*pu) != not));
+        let pu = elsewhere.or_else(|| most(&mut (0..self.shape.pus)))?;
+        let got = self.pop_chunk(pu)?;
+        self.meta_reserve = self.meta_reserve.saturating_sub(1);
+        Some(got)
+    }
+
+    /// A metadata chunk comes back, and with it its share of the reserve.
+    pub(super) fn put_meta_chunk(&mut self, chunk: u32) {
+        self.put_chunk(chunk, true);
+        self.meta_reserve += 1;
+    }
+
+    /// Width of the next line.
+    pub(super) fn width(&self) -> u32 {
+        if self.active_pus == 0 { self.shape.pus } else { self.active_pus.min(self.shape.pus) }
+    }
+
+    /// Chooses the chunks of the next line: (line id, chunks with "needs an erase"). PUs without a
+    /// free chunk are left out; `None` when what is left could not hold any data. `narrow`: what is
+    /// in the ring has nowhere to go, a line of whatever is free will do.
+    pub(super) fn begin_line(&mut self, narrow: bool) -> Option<(u32, Vec<(u32, bool)>)> {
+        let free = self.free_chunks();
+        let width = self.width().min(if narrow { free as u32 } else { u32::MAX });
+        if free < width as u64 || width == 0 {
+            return None;
+        }
+        let start = self.rotation;
+        self.rotation = (self.rotation + width) % self.shape.pus;
+        let mut chunks = Vec::with_capacity(width as usize);
+        for i in 0..self.shape.pus {
+            if chunks.len() == width as usize {
+                break;
+            }
+            let pu = self.shape.pu_in_order((start + i) % self.shape.pus);
+            if let Some(c) = self.pop_chunk(pu) {
+                chunks.push(c);
+            }
+        }
+        if self.shape.line_data(chunks.len() as u32) == 0 {
+            for (c, dirty) in chunks {
+                self.put_chunk(c, dirty);
+            }
+            return None;
+        }
+        let id = self.free_lines.pop().unwrap_or_else(|| {
+            self.lines.push(Line {
+                state: LineState::Free,
+                sequence: 0,
+                chunks: Vec::new(),
+                closing: Vec::new(),
+                failed: false,
+                retire: Vec::new(),
+                open: None,
+            });
+            (self.lines.len() - 1) as u32
+        });
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        let line = &mut self.lines[id as usize];
+        assert_eq!(line.state, LineState::Free, "line {id} is in use");
+        line.state = LineState::Opening;
+        line.sequence = sequence;
+        line.failed = false;
+        line.closing.clear();
+        line.retire.clear();
+        Some((id, chunks))
+    }
+
+    /// The chunks are erased (those that failed are gone): the line can take its first metadata.
+    pub(super) fn opened(&mut self, id: u32, chunks: Vec<u32>) {
+        let shape = self.shape;
+        let width = chunks.len() as u32;
+        let line = &mut self.lines[id as usize];
+        assert_eq!(line.state, LineState::Opening);
+        line.state = LineState::Open;
+        let open = OpenLine {
+            chunks: chunks
+                .iter()
+                .map(|c| OpenChunk {
+                    chunk: *c,
+                    pu: c / shape.chunks_per_pu,
+                    next: 0,
+                    done: 0,
+                    alive: true,
+                    window: VecDeque::new(),
+                    window_end: shape.unit,
+                })
+                .collect(),
+            cursor: 0,
+            remaining: width * (shape.chunk_sectors / shape.unit),
+            closing: shape.closing_units(width),
+            in_flight: 0,
+            entries: vec![pack_entry(LBA_NONE, 0); (width * shape.chunk_sectors) as usize],
+            causes: [0; Cause::ALL.len()],
+            closing_began: false,
+        };
+        line.chunks = chunks;
+        line.open = Some(Box::new(open));
+    }
+
+    /// A line that lost too many chunks while it was opened: its id is free again.
+    pub(super) fn give_up_opening(&mut self, id: u32) {
+        let line = &mut self.lines[id as usize];
+        assert_eq!(line.state, LineState::Opening);
+        line.state = LineState::Free;
+        self.free_lines.push(id);
+    }
+
+    fn open_mut(&mut self, line: u32) -> &mut OpenLine {
+        self.lines[line as usize].open.as_mut().expect("only open lines have positions")
+    }
+
+    /// The line that takes data, after moving on to the spare where the current one is full.
+    ///
+    /// At most one line before it may still be closing: what lies in the read-back windows of open
+    /// and closing lines is in slots, and their number is fixed.
+    fn data_line(&mut self) -> Option<u32> {
+        if self.current.is_none() && self.count(LineState::Closing) < 2 {
+            self.current = self.spare.take();
+        }
+        self.current
+    }
+
+    /// The PU of the next data unit, without taking the position.
+    pub(super) fn next_pu(&mut self) -> Option<(u32, usize, u32)> {
+        let line = self.data_line()?;
+        let open = self.open_mut(line);
+        let at = open.next_chunk()?;
+        Some((line, at, open.chunks[at].pu))
+    }
+
+    /// Takes the position that `next_pu` announced; `None` when things have moved on meanwhile.
+    pub(super) fn take(&mut self, line: u32, at: usize) -> Option<Spot> {
+        if self.current != Some(line) || self.open_mut(line).next_chunk() != Some(at) {
+            return None;
+        }
+        let spot = self.take_at(line, at)?;
+        let open = self.open_mut(line);
+        open.cursor = (at + 1) % open.chunks.len();
+        if open.remaining == open.closing || open.next_chunk().is_none() {
+            self.stop_filling(line);
+        }
+        Some(spot)
+    }
+
+    /// Takes the next position of a given chunk: metadata and pair padding.
+    pub(super) fn take_at(&mut self, line: u32, at: usize) -> Option<Spot> {
+        let (unit, len) = (self.shape.unit, self.shape.chunk_sectors);
+        let open = self.lines[line as usize].open.as_mut()?;
+        let c = &mut open.chunks[at];
+        if !c.alive || c.next + unit > len {
+            return None;
+        }
+        let spot = Spot { line, at, chunk: c.chunk, pu: c.pu, sector: c.next };
+        c.next += unit;
+        open.remaining -= 1;
+        open.in_flight += 1;
+        Some(spot)
+    }
+
+    /// Gives back the position taken last of a chunk, nothing having been written there.
+    pub(super) fn untake(&mut self, spot: &Spot) {
+        let unit = self.shape.unit;
+        let open = self.open_mut(spot.line);
+        open.in_flight -= 1;
+        open.remaining += 1;
+        let c = &mut open.chunks[spot.at];
+        assert_eq!(c.next, spot.sector + unit, "only the last position can be given back");
+        c.next = spot.sector;
+        // Taking it may have ended the line's filling; then the room goes to the closing padding.
+        if self.current == Some(spot.line) {
+            self.open_mut(spot.line).cursor = spot.at;
+        }
+    }
+
+    /// No more data into this line.
+    pub(super) fn stop_filling(&mut self, line: u32) {
+        if self.current == Some(line) {
+            self.current = None;
+        }
+        if self.spare == Some(line) {
+            self.spare = None;
+        }
+        let l = &mut self.lines[line as usize];
+        if l.state == LineState::Open {
+            l.state = LineState::Closing;
+        }
+    }
+
+    /// Index of a sector in its line's entries: stripe order, `unit` sectors per chunk and row.
+    #[inline]
+    pub(super) fn entry_index(shape: &Shape, width: usize, at: usize, sector: u32) -> usize {
+        let row = (sector / shape.unit) as usize;
+        (row * width + at) * shape.unit as usize + (sector % shape.unit) as usize
+    }
+
+    /// A unit's program has ended. Returns the slots that the medium can now give back.
+    pub(super) fn completed(&mut self, spot: &Spot, slots: &[u32], released: &mut Vec<(u64, u32)>) {
+        let shape = self.shape;
+        let open = self.open_mut(spot.line);
+        open.in_flight -= 1;
+        let c = &mut open.chunks[spot.at];
+        debug_assert_eq!(c.done, spot.sector, "one program in flight per PU");
+        c.done = spot.sector + shape.unit;
+        let slots = slots.iter().copied().chain(std::iter::repeat(NO_SLOT));
+        c.window.extend(slots.take(shape.unit as usize));
+        c.release(&shape, released);
+    }
+
+    /// A unit's program failed for the addresses in `failed`. The chunk takes nothing more. Returns
+    /// the slots whose content must go elsewhere: the failed ones, and where the medium needs a
+    /// window, all that are not readable yet (FORMAT.md rule 9).
+    pub(super) fn unit_failed(
+        &mut self,
+        spot: &Spot,
+        slots: &[u32],
+        failed: u64,
+        released: &mut Vec<(u64, u32)>,
+    ) -> Vec<u32> {
+        let shape = self.shape;
+        let width = self.lines[spot.line as usize].chunks.len();
+        self.lines[spot.line as usize].failed = true;
+        let open = self.open_mut(spot.line);
+        open.in_flight -= 1;
+        let c = &mut open.chunks[spot.at];
+        if c.alive {
+            c.alive = false;
+            open.remaining -= (shape.chunk_sectors - c.next) / shape.unit;
+        }
+        let chunk = c.chunk;
+        let mut again: Vec<u32> = c.window.drain(..).filter(|s| *s != NO_SLOT).collect();
+        let base = chunk as u64 * shape.chunk_sectors as u64 + spot.sector as u64;
+        let mut lost: Vec<u32> = (c.window_end - shape.unit..spot.sector).collect();
+        for (i, slot) in slots.iter().enumerate() {
+            if shape.window > 0 || failed >> i & 1 != 0 {
+                lost.push(spot.sector + i as u32);
+                again.extend((*slot != NO_SLOT).then_some(*slot));
+            } else if *slot != NO_SLOT {
+                released.push((base + i as u64, *slot));
+            }
+        }
+        for sector in lost {
+            let i = PoolState::entry_index(&shape, width, spot.at, sector);
+            open.entries[i] = pack_entry(LBA_NONE, 0);
+        }
+        let full = open.remaining <= open.closing;
+        let line = &mut self.lines[spot.line as usize];
+        if !line.retire.contains(&chunk) {
+            line.retire.push(chunk);
+        }
+        if full {
+            self.stop_filling(spot.line);
+        }
+        again
+    }
+
+    /// True when a line that takes no more data has nothing in flight: time to close it.
+    pub(super) fn ready_to_close(&self, line: u32) -> bool {
+        let l = &self.lines[line as usize];
+        let idle = |o: &OpenLine| o.in_flight == 0 && !o.closing_began;
+        l.state == LineState::Closing && l.open.as_ref().is_some_and(|o| idle(o))
+    }
+
+    /// The closing metadata is built from now on.
+    pub(super) fn begin_closing(&mut self, line: u32) {
+        self.open_mut(line).closing_began = true;
+    }
+
+    /// The PU of a chunk of an open line.
+    pub(super) fn pu_of(&self, line: u32, at: usize) -> Option<u32> {
+        let open = self.lines[line as usize].open.as_ref()?;
+        Some(open.chunks[at].pu)
+    }
+
+    /// Notes what a unit holds, for the line's closing metadata.
+    pub(super) fn note_entries(&mut self, spot: &Spot, entries: &[(u64, u64)], cause: &[Cause]) {
+        let shape = self.shape;
+        let width = self.lines[spot.line as usize].chunks.len();
+        let open = self.open_mut(spot.line);
+        let first = PoolState::entry_index(&shape, width, spot.at, spot.sector);
+        for (e, (lba, stamp)) in open.entries[first..].iter_mut().zip(entries) {
+            *e = pack_entry(*lba, *stamp);
+        }
+        for c in cause {
+            open.causes[*c as usize] += 1;
+        }
+    }
+
+    /// A data unit is about to be submitted: noted and counted.
+    pub(super) fn programmed_unit(&mut self, spot: &Spot, entries: &[(u64, u64)], cause: &[Cause]) {
+        for c in cause {
+            self.programmed[*c as usize] += 1;
+        }
+        self.note_entries(spot, entries, cause);
+    }
+
+    /// The closing metadata is on the medium (or could not be written): the line is closed.
+    pub(super) fn closed(&mut self, line: u32, places: Vec<Place>) {
+        let l = &mut self.lines[line as usize];
+        assert_eq!(l.state, LineState::Closing);
+        l.state = LineState::Closed;
+        l.closing = places;
+        l.open = None;
+    }
+
+    /// Takes a closed line for collection.
+    pub(super) fn make_victim(&mut self, line: u32) {
+        let l = &mut self.lines[line as usize];
+        assert_eq!(l.state, LineState::Closed, "only closed lines are collected");
+        l.state = LineState::Victim;
+    }
+
+    /// Nothing lives in the victim any more.
+    pub(super) fn make_freeing(&mut self, line: u32) {
+        let l = &mut self.lines[line as usize];
+        assert_eq!(l.state, LineState::Victim);
+        l.state = LineState::Freeing;
+    }
+
+    /// A victim that could not be emptied goes back.
+    pub(super) fn back_to_closed(&mut self, line: u32) {
+        let l = &mut self.lines[line as usize];
+        assert_eq!(l.state, LineState::Victim);
+        l.state = LineState::Closed;
+    }
+
+    /// The `freed` record is durable: the chunks are free, the retired ones never again.
+    pub(super) fn freed(&mut self, line: u32) -> Vec<u32> {
+        let l = &mut self.lines[line as usize];
+        assert_eq!(l.state, LineState::Freeing);
+        l.state = LineState::Free;
+        let (chunks, retire) = (std::mem::take(&mut l.chunks), std::mem::take(&mut l.retire));
+        self.free_lines.push(line);
+        for c in &chunks {
+            if retire.contains(c) {
+                self.retired_chunks.push(*c);
+            } else {
+                self.put_chunk(*c, true);
+            }
+        }
+        chunks
+    }
+
+    /// Lines by state, in the order of [`LineState`].
+    pub(super) fn count(&self, state: LineState) -> usize {
+        self.lines.iter().filter(|l| l.state == state).count()
+    }
+
+    /// Nothing takes data, and nothing is about to be given back without some being taken: lines
+    /// that wait to be freed wait for the ring to be programmed.
+    pub(super) fn is_cornered(&self) -> bool {
+        let none = |s| self.count(s) == 0;
+        self.current.is_none()
+            && self.spare.is_none()
+            && none(LineState::Opening)
+            && none(LineState::Closing)
+    }
+
+    /// Data sectors that free chunks and open lines can still take.
+    pub(super) fn room(&self) -> u64 {
+        let rest = |l: u32| {
+            let open = self.lines[l as usize].open.as_ref();
+            open.map_or(0, |o| o.remaining.saturating_sub(o.closing) as u64)
+        };
+        let open: u64 = self.current.into_iter().chain(self.spare).map(rest).sum();
+        let (width, unit) = (self.width(), self.shape.unit as u64);
+        self.free_chunks() / width as u64 * self.shape.line_data(width) + open * unit
+    }
+
+    /// Lowest sequence of a line that is being opened, open or closing.
+    pub(super) fn lowest_open_sequence(&self) -> u64 {
+        let is = |l: &&Line| {
+            matches!(l.state, LineState::Opening | LineState::Open | LineState::Closing)
+        };
+        self.lines.iter().filter(is).map(|l| l.sequence).min().unwrap_or(self.next_sequence)
+    }
+}
+
+impl OpenLine {
+    /// The chunk that takes the next data unit: the next living one with room, in rotation; none
+    /// when only the room of the closing metadata is left.
+    fn next_chunk(&self) -> Option<usize> {
+        if self.remaining <= self.closing {
+            return None;
+        }
+        let n = self.chunks.len();
+        let len = self.entries.len() / n;
+        (0..n)
+            .map(|i| (self.cursor + i) % n)
+            .find(|i| self.chunks[*i].alive && (self.chunks[*i].next as usize) < len)
+    }
+}
+
+impl OpenChunk {
+    /// Moves units that have become readable out of the window: (media address, slot).
+    pub(super) fn release(&mut self, shape: &Shape, out: &mut Vec<(u64, u32)>) {
+        let base = self.chunk as u64 * shape.chunk_sectors as u64;
+        while !self.window.is_empty() {
+            let readable =
+                self.window_end + shape.window <= self.done || self.done == shape.chunk_sectors;
+            if !readable {
+                break;
+            }
+            let first = base + (self.window_end - shape.unit) as u64;
+            for i in 0..shape.unit as u64 {
+                let slot = self.window.pop_front().expect("whole units");
+                if slot != NO_SLOT {
+                    out.push((first + i, slot));
+                }
+            }
+            self.window_end += shape.unit;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shape(channels: u32, per_channel: u32) -> Shape {
+        Shape {
+            pus: channels * per_channel,
+            channels,
+            chunks_per_pu: 4,
+            chunk_sectors: 64,
+            unit: 4,
+            window: 0,
+        }
+    }
+
+    /// The paper's example (LightNVM 4.2.1): 4 active PUs of 4 channels × 8: PU 0, 8, 16, 24
+    /// first; when the block on PU 0 is full, PU 1 follows.
+    #[test]
+    fn four_active_of_four_by_eight() {
+        let mut p = PoolState::new(shape(4, 8), 4);
+        for c in 0..32 * 4 {
+            p.put_chunk(c, false);
+        }
+        let pus = |p: &mut PoolState| -> Vec<u32> {
+            let (id, chunks) = p.begin_line(false).unwrap();
+            p.opened(id, chunks.iter().map(|c| c.0).collect());
+            p.spare = Some(id);
+            let mut seen = Vec::new();
+            while let Some((line, at, pu)) = p.next_pu() {
+                let spot = p.take(line, at).unwrap();
+                seen.push(pu);
+                p.completed(&spot, &[], &mut Vec::new());
+            }
+            seen
+        };
+        let first = pus(&mut p);
+        assert_eq!(first[..8], [0, 8, 16, 24, 0, 8, 16, 24], "page stripe over the active PUs");
+        assert!(first.iter().all(|pu| [0, 8, 16, 24].contains(pu)));
+        assert_eq!(pus(&mut p)[..4], [1, 9, 17, 25], "then the next PU of each");
+    }
+
+    /// Metadata keeps its reserve: lines stop before they take it.
+    #[test]
+    fn lines_leave_the_metadata_reserve() {
+        let mut p = PoolState::new(shape(2, 2), 0);
+        for c in 0..16 {
+            p.put_chunk(c, false);
+        }
+        p.meta_reserve = 6;
+        assert!(p.begin_line(false).is_some() && p.begin_line(false).is_some());
+        assert!(p.begin_line(false).is_none(), "8 left, 6 reserved, a line takes 4");
+        assert!(p.take_meta_chunk(None).is_some());
+    }
+}

@@ -1,0 +1,177 @@
+//! Reads: from slots, from the medium, or zeros.
+//!
+//! Owns: looking sectors up, the vector reads, verification. Promises: what a reader gets is a
+//! content that was written to that very sector, or an error for exactly the sectors that could not
+//! be read (FORMAT.md rule 10: every read of the medium verifies address and CRC).
+//! Never: retries what the device gave up on (pblk: read errors go up).
+
+use super::format::Oob;
+use super::map::Entry;
+use super::{HostFtl, add};
+use crate::block::{BlockError, BlockResult};
+use flashlane_base::{Lba, OOB_BYTES, Ppa, VECTOR_MAX};
+use flashlane_ocssd::device::{
+    Breakdown, Completion, Data, Flags, Op, Request, Scatter, Status, Ticket,
+};
+use flashlane_rt::Cx;
+
+/// A vector read in flight for up to 64 sectors of a request.
+struct Piece {
+    ticket: Option<Ticket>,
+    /// First sector of the piece within the request.
+    first: u32,
+    /// Which sectors from `first` on are in the vector.
+    media: u64,
+    /// Which addresses of the vector gave something that was never written to their sector.
+    foreign: u64,
+    /// Which sectors from `first` on are known to be lost.
+    poisoned: u64,
+}
+
+impl HostFtl {
+    /// Reads sectors into `buf`.
+    pub(super) async fn read(&self, cx: &Cx, lba: u64, n: u32, buf: &mut [u8]) -> BlockResult {
+        cx.cpu(self.costs.front_read).await;
+        add(&self.counters.host_read, n as u64);
+        let cost = self.costs.map_lookup.times(n as u64);
+        // From the lookup to the end of the device's read nobody may erase what was looked up.
+        let operation = self.epochs.begin(cx);
+        let submit = |_: &mut ()| self.look_up_and_submit(cx, lba, n, buf);
+        let (one, more) = self.map.lock.with(cx, cost, submit).await;
+        let mut lost = Vec::new();
+        for piece in one.into_iter().chain(more) {
+            let mut failed = piece.poisoned;
+            if let Some(ticket) = piece.ticket {
+                let done = self.device.wait(cx, ticket).await;
+                self.note_read(&done);
+                failed |= failed_sectors(piece.media, piece.foreign, &done);
+            }
+            let first = lba + piece.first as u64;
+            lost.extend((0..64).filter(|i| failed >> i & 1 != 0).map(|i| Lba::new(first + i)));
+        }
+        self.epochs.end(cx, operation);
+        if lost.is_empty() {
+            return Ok(());
+        }
+        lost.sort_unstable();
+        add(&self.counters.read_failures, lost.len() as u64);
+        Err(BlockError::Uncorrectable(lost))
+    }
+
+    /// Fills what the buffer and the map can answer and submits vector reads for the rest, all in
+    /// one section: an address is used while it is true.
+    fn look_up_and_submit(
+        &self,
+        cx: &Cx,
+        lba: u64,
+        n: u32,
+        buf: &mut [u8],
+    ) -> (Option<Piece>, Vec<Piece>) {
+        let mut one = None;
+        let mut more = Vec::new();
+        for first in (0..n).step_by(VECTOR_MAX) {
+            let count = (n - first).min(VECTOR_MAX as u32);
+            let Some(piece) = self.submit_piece(cx, lba, first, count, buf) else {
+                continue;
+            };
+            if one.is_none() {
+                one = Some(piece);
+            } else {
+                more.push(piece);
+            }
+        }
+        (one, more)
+    }
+
+    fn submit_piece(
+        &self,
+        cx: &Cx,
+        lba: u64,
+        first: u32,
+        count: u32,
+        buf: &mut [u8],
+    ) -> Option<Piece> {
+        let unit = self.info.content_bytes;
+        let mut addrs = [Ppa(0); VECTOR_MAX];
+        let mut index = [0u32; VECTOR_MAX];
+        let (mut media, mut poisoned, mut k) = (0u64, 0u64, 0);
+        for i in 0..count {
+            let at = (first + i) as usize * unit;
+            match self.map.get(lba + (first + i) as u64) {
+                Entry::Media(addr) => {
+                    let (chunk, sector) = self.lines.chunk_of(addr);
+                    addrs[k] = self.format.in_chunk(self.chunk_base[chunk as usize], sector);
+                    index[k] = first + i;
+                    media |= 1 << i;
+                    k += 1;
+                }
+                Entry::Slot(slot) => {
+                    buf[at..at + unit].copy_from_slice(self.slab.content(slot));
+                    add(&self.counters.read_from_buffer, 1);
+                }
+                Entry::Unmapped => {
+                    buf[at..at + unit].fill(0);
+                    add(&self.counters.read_unmapped, 1);
+                }
+                Entry::Poisoned => {
+                    buf[at..at + unit].fill(0);
+                    poisoned |= 1 << i;
+                }
+            }
+        }
+        if k == 0 {
+            let nothing = Piece { ticket: None, first, media: 0, foreign: 0, poisoned };
+            return (poisoned != 0).then_some(nothing);
+        }
+        let mut oob = [[0u8; OOB_BYTES]; VECTOR_MAX];
+        let content = Scatter { base: buf, index: &index[..k], unit };
+        let request = Request {
+            op: Op::Read,
+            flags: Flags::default(),
+            addrs: &addrs[..k],
+            data: Data::Read { content, oob: &mut oob[..k] },
+            whole_sectors: false,
+        };
+        let ticket = self.device.submit(cx, request);
+        // Content is there since the submission; whether the medium vouches for it comes later.
+        let mut foreign = 0;
+        for i in 0..k {
+            let at = index[i] as usize * unit;
+            let crc = self.content_crc(&buf[at..at + unit]);
+            let (found, _, _) = Oob::decode_raw(&oob[i]);
+            let good = found == lba + index[i] as u64 && Oob::verify_crc(&oob[i], crc);
+            foreign |= (!good as u64) << i;
+        }
+        Some(Piece { ticket: Some(ticket), first, media, foreign, poisoned })
+    }
+
+    fn note_read(&self, done: &Completion) {
+        let heavy = done.status.iter().filter(|s| **s == Status::HighEcc).count();
+        if heavy > 0 {
+            add(&self.counters.high_ecc, heavy as u64);
+        }
+        let (sum, d) = (&mut *self.counters.read_breakdown.lock(), &done.breakdown);
+        *sum = Breakdown {
+            link: sum.link + d.link,
+            command: sum.command + d.command,
+            die_read: sum.die_read + d.die_read,
+            die_program: sum.die_program + d.die_program,
+            die_erase: sum.die_erase + d.die_erase,
+            channel: sum.channel + d.channel,
+            transfer: sum.transfer + d.transfer,
+            array: sum.array + d.array,
+            retry: sum.retry + d.retry,
+        };
+    }
+}
+
+/// Sectors of a piece that the device could not read, or read as something else. Address `k` of the
+/// vector is the `k`-th sector of `media`.
+fn failed_sectors(media: u64, foreign: u64, done: &Completion) -> u64 {
+    if done.failed == 0 && foreign == 0 {
+        return 0;
+    }
+    let sectors = (0..64).filter(|i| media >> i & 1 != 0).enumerate();
+    let bad = sectors.filter(|(k, _)| foreign >> k & 1 != 0 || !done.status(*k).is_ok());
+    bad.fold(0, |mask, (_, i)| mask | 1 << i)
+}

@@ -1,0 +1,405 @@
+//! The write buffer: which slots wait to be programmed, in what order, and who may add more.
+//!
+//! Owns: the order of buffered slots, the free slots, the positions that flushes wait for, the
+//! admission of users and GC under the limiter's shares.
+//! Promises: a slot is drained in the order of its insertion; `durable_to` never passes a slot
+//! that is not programmed; admission is all or nothing and first come first served per origin.
+//! Never: touches the map or the medium.
+//!
+//! Positions (pblk's pointers, kernel names in brackets): `tail` (mem) counts slots ever inserted,
+//! `head` (subm) those handed to the device, `synced` (sync) those known to be programmed. They
+//! only grow.
+
+use super::slab::{Origin, Slab, SlotState};
+use flashlane_base::Ns;
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{Cx, Lock, Notify, Waiter};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// Why the drainer must program what there is, even if it is less than a unit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Push {
+    /// Nobody waits.
+    None,
+    /// A flush or FUA write waits for a position ahead.
+    Flush,
+    /// An erase barrier waits and the allocator starves.
+    Gc,
+}
+
+#[derive(Default)]
+pub(super) struct RingState {
+    fifo: VecDeque<u32>,
+    head: u64,
+    /// Slots whose program failed: they go out before anything else.
+    retry: VecDeque<u32>,
+    /// Failed slots not yet programmed elsewhere; no flush ends while there are any.
+    retry_open: u64,
+    /// Units in flight in the order of their positions: (end, programmed).
+    units: VecDeque<(u64, bool)>,
+    units_base: u64,
+    synced: u64,
+    /// Up to here a flush or FUA waits, and an erase barrier.
+    flush_to: u64,
+    barrier_to: u64,
+    /// The allocator has nothing left and waits for a barrier: pad for it.
+    starving: bool,
+    /// How many wait for a barrier without being able to wait for company: a target that stops, a
+    /// collection by hand. Nobody may come to fill the last unit.
+    pub(super) urgent: u32,
+    free: Vec<u32>,
+    /// Counters that change with the ring.
+    pub(super) host_written: u64,
+    pub(super) absorbed: u64,
+    pub(super) discarded_in_buffer: u64,
+}
+
+/// Slots of one unit, as the drainer takes them.
+pub(super) struct Taken {
+    pub(super) slots: Vec<u32>,
+    /// How many of `slots`, from the front, are retries.
+    pub(super) retries: usize,
+    /// Id of the unit in the ring's order.
+    pub(super) unit: u64,
+    /// Why padding is allowed.
+    pub(super) push: Push,
+    /// Slots dropped because they were dead and no point covered them: (users, GC).
+    pub(super) dropped: (u64, u64),
+}
+
+impl RingState {
+    /// Slots that wait to be drained.
+    pub(super) fn waiting(&self) -> usize {
+        self.fifo.len() + self.retry.len()
+    }
+
+    pub(super) fn tail(&self) -> u64 {
+        self.head + self.fifo.len() as u64
+    }
+
+    pub(super) fn take_free(&mut self) -> u32 {
+        self.free.pop().expect("admission bounds the slots in use")
+    }
+
+    pub(super) fn insert(&mut self, slot: u32) {
+        self.fifo.push_back(slot);
+    }
+
+    fn push(&self) -> Push {
+        // A failed slot is acknowledged data that no flush can end without: it never waits for
+        // company.
+        if self.flush_to > self.head || !self.retry.is_empty() {
+            Push::Flush
+        } else if (self.starving || self.urgent > 0) && self.barrier_to > self.head {
+            Push::Gc
+        } else {
+            Push::None
+        }
+    }
+
+    /// True when the drainer has something to do.
+    pub(super) fn has_work(&self, unit: usize) -> bool {
+        let n = self.waiting();
+        n >= unit || n > 0 && self.push() != Push::None
+    }
+
+    /// Takes up to `unit` live slots, retries first. Dead slots that no flush or erase barrier
+    /// covers are dropped on the way (FORMAT.md rule 2). `None` when there is too little and nobody
+    /// waits for it.
+    pub(super) fn take_unit(&mut self, slab: &Slab, unit: usize) -> Option<Taken> {
+        if !self.has_work(unit) {
+            return None;
+        }
+        let mut out = Taken {
+            slots: Vec::with_capacity(unit),
+            retries: 0,
+            unit: 0,
+            push: self.push(),
+            dropped: (0, 0),
+        };
+        while out.slots.len() < unit
+            && let Some(slot) = self.retry.pop_front()
+        {
+            out.slots.push(slot);
+            out.retries += 1;
+        }
+        let covered = self.flush_to.max(self.barrier_to);
+        while out.slots.len() < unit {
+            let Some(slot) = self.fifo.pop_front() else {
+                break;
+            };
+            self.head += 1;
+            if !slab.take(slot) && self.head > covered {
+                match slab.origin(slot) {
+                    Origin::User => out.dropped.0 += 1,
+                    Origin::Gc => out.dropped.1 += 1,
+                }
+                slab.set_free(slot);
+                self.free.push(slot);
+                continue;
+            }
+            out.slots.push(slot);
+        }
+        // The next unit's slots were filled thousands of writes ago: have their lines come meanwhile.
+        self.fifo.iter().take(unit).for_each(|slot| slab.prefetch(*slot));
+        out.unit = self.units_base + self.units.len() as u64;
+        self.units.push_back((self.head, false));
+        if out.slots.is_empty() {
+            self.unit_done(out.unit);
+        }
+        Some(out)
+    }
+
+    /// A unit's program has ended (well or with its failed slots queued as retries).
+    pub(super) fn unit_done(&mut self, unit: u64) {
+        self.units[(unit - self.units_base) as usize].1 = true;
+        while let Some((end, true)) = self.units.front().copied() {
+            self.units.pop_front();
+            self.units_base += 1;
+            self.synced = end;
+        }
+    }
+
+    /// Everything before this position is programmed, as long as no retry is open.
+    pub(super) fn durable_to(&self) -> u64 {
+        if self.retry_open > 0 { 0 } else { self.synced }
+    }
+
+    pub(super) fn retry(&mut self, slot: u32) {
+        self.retry.push_back(slot);
+        self.retry_open += 1;
+    }
+
+    pub(super) fn retried(&mut self, n: usize) {
+        self.retry_open -= n as u64;
+    }
+
+    pub(super) fn release(&mut self, slab: &Slab, slots: impl IntoIterator<Item = u32>) {
+        for slot in slots {
+            slab.set_free(slot);
+            self.free.push(slot);
+        }
+    }
+
+    /// Host sectors acknowledged, neither programmed nor superseded: counted by looking.
+    pub(super) fn buffered_user(&self, slab: &Slab) -> u64 {
+        let user = |s: &&u32| slab.origin(**s) == Origin::User;
+        let waits = |s: &&u32| slab.state(**s) == SlotState::Buffered;
+        // Taken once, but the medium never began its program.
+        let refused = |s: &&u32| slab.state(**s) == SlotState::Taken && !slab.was_counted(**s);
+        let fresh = self.fifo.iter().filter(user).filter(waits).count();
+        (fresh + self.retry.iter().filter(user).filter(refused).count()) as u64
+    }
+
+    /// pblk's `write_buffer` attribute: (mem, subm, sync, flush point, free slots).
+    pub(super) fn pointers(&self) -> (u64, u64, u64, u64, usize) {
+        (self.tail(), self.head, self.synced, self.flush_to, self.free.len())
+    }
+}
+
+pub(super) struct Ring {
+    pub(super) state: Lock<RingState>,
+    /// The drainer waits here.
+    pub(super) work: Notify,
+    /// Flushes, FUA writes and barriers wait here.
+    pub(super) progress: Notify,
+    pub(super) admission: Admission,
+}
+
+impl Ring {
+    pub(super) fn new(slots: u32, capacity: u64) -> Ring {
+        let state = RingState { free: (0..slots).rev().collect(), ..RingState::default() };
+        Ring {
+            state: Lock::new(state),
+            work: Notify::new(),
+            progress: Notify::new(),
+            admission: Admission::new(capacity),
+        }
+    }
+
+    /// Waits until everything before `to` is programmed, or `give_up` says that it never will be.
+    /// `flush` asks the drainer to pad for it.
+    pub(super) async fn wait_durable(
+        &self,
+        cx: &Cx,
+        to: u64,
+        flush: bool,
+        give_up: impl Fn() -> bool,
+    ) {
+        self.state.now(|r| {
+            let point = if flush { &mut r.flush_to } else { &mut r.barrier_to };
+            *point = (*point).max(to);
+        });
+        self.work.wake(cx);
+        self.progress.wait(cx, || self.state.now(|r| r.durable_to() >= to) || give_up()).await;
+    }
+
+    /// Tells the drainer whether an erase barrier may be padded for.
+    pub(super) fn set_starving(&self, cx: &Cx, starving: bool) {
+        let changed = self.state.now(|r| std::mem::replace(&mut r.starving, starving) != starving);
+        if changed && starving {
+            self.work.wake(cx);
+        }
+    }
+}
+
+#[derive(Default)]
+struct Line {
+    used: u64,
+    share: u64,
+    /// What the limiter can't take away: GC owns slots for one request, so that a victim once
+    /// taken is always finished (FORMAT.md rule 18).
+    floor: u64,
+    queue: VecDeque<(u64, u64, Waiter)>,
+    next_ticket: u64,
+    granted: u64,
+}
+
+impl Line {
+    /// May take `n` now? Share is tested before adding, as pblk does: one request may overshoot,
+    /// so a share smaller than a request still lets it through when nothing of it is in use.
+    fn fits(&self, n: u64, room: u64) -> bool {
+        self.used < self.share.max(self.floor) && n <= room
+    }
+}
+
+struct Gate {
+    capacity: u64,
+    /// Users, GC.
+    origin: [Line; 2],
+    last_user: Ns,
+}
+
+impl Gate {
+    fn room(&self) -> u64 {
+        self.capacity.saturating_sub(self.origin[0].used + self.origin[1].used)
+    }
+
+    /// Grants from the front of both queues, GC first: it makes the room that users wait for.
+    fn grant(&mut self, cx: &Cx) {
+        for o in [Origin::Gc as usize, Origin::User as usize] {
+            while let Some((ticket, n, who)) = self.origin[o].queue.front().copied() {
+                if !self.origin[o].fits(n, self.room()) {
+                    break;
+                }
+                let line = &mut self.origin[o];
+                line.queue.pop_front();
+                line.used += n;
+                line.granted = ticket + 1;
+                cx.wake(who);
+            }
+        }
+    }
+}
+
+/// Who may put how many slots into the ring: the limiter's shares, applied.
+pub(super) struct Admission {
+    gate: Mutex<Gate>,
+}
+
+/// Why an admission had to wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Waited {
+    /// It did not.
+    No,
+    /// No room in the ring.
+    RingFull,
+    /// Room, but no share for this origin.
+    Limited,
+}
+
+impl Admission {
+    fn new(capacity: u64) -> Admission {
+        let mut origin = [Line::default(), Line::default()];
+        origin[0].share = capacity;
+        origin[1].share = capacity;
+        origin[1].floor = super::create::PIECE_MAX as u64;
+        Admission { gate: Mutex::new(Gate { capacity, origin, last_user: Ns::ZERO }) }
+    }
+
+    pub(super) fn acquire<'a>(&'a self, cx: &'a Cx, origin: Origin, n: u64) -> Admit<'a> {
+        Admit { admission: self, cx, origin, n, ticket: None, waited: Waited::No }
+    }
+
+    pub(super) fn release(&self, cx: &Cx, users: u64, gc: u64) {
+        let mut g = self.gate.lock();
+        g.origin[0].used -= users;
+        g.origin[1].used -= gc;
+        g.grant(cx);
+    }
+
+    /// Takes room without asking: slots that are sent again had it before.
+    pub(super) fn force(&self, users: u64, gc: u64) {
+        let mut g = self.gate.lock();
+        g.origin[0].used += users;
+        g.origin[1].used += gc;
+    }
+
+    /// Lets everybody in: the target has become read-only, and they are told so.
+    pub(super) fn open(&self, cx: &Cx) {
+        let mut g = self.gate.lock();
+        g.capacity = u64::MAX / 2;
+        g.grant(cx);
+    }
+
+    /// New shares from the limiter.
+    pub(super) fn set_shares(&self, cx: &Cx, users: u64, gc: u64) {
+        let mut g = self.gate.lock();
+        g.origin[0].share = users;
+        g.origin[1].share = gc;
+        g.grant(cx);
+    }
+
+    /// (used, share) of users and of GC, and when a user last asked.
+    pub(super) fn snapshot(&self) -> ([(u64, u64); 2], Ns) {
+        let g = self.gate.lock();
+        let of = |l: &Line| (l.used, l.share);
+        ([of(&g.origin[0]), of(&g.origin[1])], g.last_user)
+    }
+}
+
+/// Future of [`Admission::acquire`]; gives what it had to wait for.
+pub(super) struct Admit<'a> {
+    admission: &'a Admission,
+    cx: &'a Cx,
+    origin: Origin,
+    n: u64,
+    ticket: Option<u64>,
+    waited: Waited,
+}
+
+impl Future for Admit<'_> {
+    type Output = Waited;
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Waited> {
+        let mut g = self.admission.gate.lock();
+        let o = self.origin as usize;
+        if let Some(ticket) = self.ticket {
+            return if g.origin[o].granted > ticket {
+                Poll::Ready(self.waited)
+            } else {
+                Poll::Pending
+            };
+        }
+        if self.origin == Origin::User {
+            g.last_user = self.cx.now();
+        }
+        let room = g.room();
+        let line = &mut g.origin[o];
+        if line.queue.is_empty() && line.fits(self.n, room) {
+            line.used += self.n;
+            return Poll::Ready(Waited::No);
+        }
+        let limited = line.used >= line.share && self.n <= room;
+        let ticket = line.next_ticket;
+        line.next_ticket += 1;
+        line.queue.push_back((ticket, self.n, self.cx.waiter()));
+        drop(g);
+        self.ticket = Some(ticket);
+        self.waited = if limited { Waited::Limited } else { Waited::RingFull };
+        Poll::Pending
+    }
+}

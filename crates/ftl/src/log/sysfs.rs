@@ -1,0 +1,234 @@
+//! What pblk showed under /sys/block/DISK/pblk, by the same names, and the knobs among it.
+//!
+//! Owns: the text of each attribute and the parsing of those that can be written.
+//! Promises: names are the kernel's (facts: Linux 5.10 `pblk-sysfs.c`); a value that is refused
+//! changes nothing and says what would do. Never: counts anything itself.
+
+use super::limiter::Shares;
+use super::{HostFtl, LineState, get};
+use crate::stats::FtlStats;
+use flashlane_ocssd::device::Cause;
+use flashlane_rt::Cx;
+
+/// Attributes that [`HostFtl::attribute`] knows; those marked true can be written.
+pub const ATTRIBUTES: &[(&str, bool)] = &[
+    ("write_luns", false),
+    ("rate_limiter", false),
+    ("errors", false),
+    ("gc_state", false),
+    ("gc_force", true),
+    ("max_sec_per_write", true),
+    ("write_buffer", false),
+    ("ppa_format", false),
+    ("lines", false),
+    ("lines_info", false),
+    ("write_amp_mileage", false),
+    ("write_amp_trip", true),
+    ("padding_dist", true),
+    // Beyond the kernel: the paper's run-time knob (LightNVM 4.2.1) and the switch of GC.
+    ("active_pus", true),
+    ("gc_enabled", true),
+];
+
+/// Why an attribute could not be read or written.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum AttributeError {
+    /// No such name.
+    #[error("no attribute `{0}`; there are {known}", known = names())]
+    Unknown(String),
+    /// It can't be written.
+    #[error("`{0}` is read-only")]
+    ReadOnly(String),
+    /// The value makes no sense for it.
+    #[error("`{name}` can't be set to `{value}`: {remedy}")]
+    Value {
+        /// Attribute.
+        name: &'static str,
+        /// What was given.
+        value: String,
+        /// What would do.
+        remedy: String,
+    },
+}
+
+fn names() -> String {
+    ATTRIBUTES.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", ")
+}
+
+/// user, GC and padding sectors, and their ratio to the first, as the kernel prints them.
+fn write_amp(user: u64, gc: u64, pad: u64) -> String {
+    let ratio = ((user + gc + pad) * 100_000).checked_div(user).unwrap_or(0);
+    format!("user:{user} gc:{gc} pad:{pad} WA:{}.{:05}", ratio / 100_000, ratio % 100_000)
+}
+
+fn trip(s: &FtlStats) -> [u64; 3] {
+    let padding = [Cause::PaddingFlush, Cause::PaddingPair, Cause::PaddingGc];
+    // Retries carry sectors that were counted before; dead sectors count once, as padding.
+    let pad = padding.iter().map(|c| s.programmed_for(*c)).sum::<u64>();
+    [
+        s.programmed_for(Cause::User),
+        s.programmed_for(Cause::Gc),
+        pad + s.programmed_for(Cause::Dead),
+    ]
+}
+
+impl HostFtl {
+    /// The text of an attribute.
+    pub fn attribute(&self, name: &str) -> Result<String, AttributeError> {
+        let s = self.stats();
+        Ok(match name {
+            "write_luns" => self.write_luns(),
+            "rate_limiter" => self.rate_limiter_text(),
+            "errors" => format!(
+                "read_failed={} read_high_ecc={} read_empty=0 read_failed_gc={} write_failed={} \
+                 erase_failed={}",
+                s.read_failures,
+                s.high_ecc,
+                s.gc_read_failures,
+                s.program_failures,
+                s.erase_failures
+            ),
+            "gc_state" => format!(
+                "gc_enabled={} gc_active={}",
+                self.gc.enabled.load(std::sync::atomic::Ordering::Relaxed) as u8,
+                self.gc.wanted.load(std::sync::atomic::Ordering::Relaxed) as u8
+            ),
+            "gc_force" => "0".into(),
+            "max_sec_per_write" => self.shape.unit.to_string(),
+            "write_buffer" => self.write_buffer_text(),
+            "ppa_format" => {
+                let fields = self.format.fields();
+                let text: Vec<_> = fields.iter().map(|(n, b)| format!("{n}:{b}")).collect();
+                text.join(" ")
+            }
+            "lines" => self.lines_text(),
+            "lines_info" => {
+                let p = self.pool.lock();
+                let show = |l: Option<u32>| l.map_or("none".into(), |l: u32| l.to_string());
+                format!("current={} next={}", show(p.current), show(p.spare))
+            }
+            "write_amp_mileage" => {
+                let [user, gc, pad] = trip(&s);
+                write_amp(user, gc, pad)
+            }
+            "write_amp_trip" => {
+                let now = trip(&s);
+                let from = *self.trip_start.lock();
+                write_amp(now[0] - from[0], now[1] - from[1], now[2] - from[2])
+            }
+            "padding_dist" => self.padding_text(),
+            "active_pus" => self.pool.lock().width().to_string(),
+            "gc_enabled" => {
+                (self.gc.enabled.load(std::sync::atomic::Ordering::Relaxed) as u8).to_string()
+            }
+            other => return Err(AttributeError::Unknown(other.into())),
+        })
+    }
+
+    /// Writes an attribute.
+    pub fn set_attribute(&self, cx: &Cx, name: &str, value: &str) -> Result<(), AttributeError> {
+        let Some((name, writable)) = ATTRIBUTES.iter().find(|(n, _)| *n == name) else {
+            return Err(AttributeError::Unknown(name.into()));
+        };
+        if !writable {
+            return Err(AttributeError::ReadOnly((*name).into()));
+        }
+        let refuse = |remedy: String| AttributeError::Value { name, value: value.into(), remedy };
+        let n: u32 = value.trim().parse().map_err(|_| refuse("write a whole number".into()))?;
+        match *name {
+            "gc_force" | "gc_enabled" => match n {
+                0 | 1 => {
+                    self.set_gc(cx, n == 1);
+                    if *name == "gc_force" {
+                        self.gc.force(n == 1);
+                        self.pool_changed.wake(cx);
+                        self.gc.work.wake(cx);
+                    }
+                }
+                _ => return Err(refuse("write 1 or 0".into())),
+            },
+            "max_sec_per_write" if n != self.shape.unit => {
+                return Err(refuse(format!(
+                    "pblk's requests are one write unit of {} sectors",
+                    self.shape.unit
+                )));
+            }
+            "max_sec_per_write" => {}
+            "active_pus" if n > self.shape.pus => {
+                return Err(refuse(format!("the target has {} PUs (0 is all)", self.shape.pus)));
+            }
+            "active_pus" => self.set_active_pus(cx, n).map_err(|missing| {
+                refuse(format!("lines of that width would need {missing} more of spare"))
+            })?,
+            _ if n != 0 => return Err(refuse("write 0 to reset it".into())),
+            "write_amp_trip" => *self.trip_start.lock() = trip(&self.stats()),
+            _ => self.padding_dist.iter().for_each(|p| p.store(0, super::Ordering::Relaxed)),
+        }
+        Ok(())
+    }
+
+    fn write_luns(&self) -> String {
+        let p = self.pool.lock();
+        let Some(line) = p.current.or(p.spare) else {
+            return "none".into();
+        };
+        let chunks = &p.lines[line as usize].chunks;
+        let pus: Vec<_> = chunks
+            .iter()
+            .map(|c| {
+                let pu = c / self.shape.chunks_per_pu;
+                let busy = self.pu[pu as usize].free() == 0;
+                format!("{pu}:{}", if busy { "busy" } else { "free" })
+            })
+            .collect();
+        pus.join(" ")
+    }
+
+    /// Shares as they stand, and what the limiter works between.
+    fn rate_limiter_text(&self) -> String {
+        let ([user, gc], _) = self.ring.admission.snapshot();
+        let levels = self.limiter.lock().levels();
+        let (_, free, _) = self.line_counts();
+        format!(
+            "u:{}/{},gc:{}/{}(stop:<{},start:<{},free:{})",
+            user.0, user.1, gc.0, gc.1, levels.reserve, levels.start, free
+        )
+    }
+
+    /// The limiter's present shares of the ring.
+    pub fn shares(&self) -> Shares {
+        let ([user, gc], _) = self.ring.admission.snapshot();
+        let collect = self.gc.wanted.load(super::Ordering::Relaxed);
+        Shares { users: user.1, gc: gc.1, collect }
+    }
+
+    fn write_buffer_text(&self) -> String {
+        let (mem, subm, sync, flush, free) = self.ring.state.now(|r| r.pointers());
+        format!(
+            "size:{} mem:{mem} subm:{subm} sync:{sync} flush_point:{flush} free:{free}",
+            self.layout.ring_sectors
+        )
+    }
+
+    fn lines_text(&self) -> String {
+        let (counts, free, bad) = self.line_counts();
+        let mut out: Vec<String> = counts
+            .iter()
+            .filter(|(s, _)| *s != LineState::Free)
+            .map(|(s, n)| format!("{}:{n}", format!("{s:?}").to_lowercase()))
+            .collect();
+        out.push(format!("free_chunks:{free} retired_chunks:{bad}"));
+        out.join(" ")
+    }
+
+    fn padding_text(&self) -> String {
+        let counts: Vec<u64> = self.padding_dist.iter().map(get).collect();
+        let total: u64 = counts.iter().sum();
+        if total == 0 {
+            return "no padding".into();
+        }
+        let share = |n: u64| format!("{}.{:02}%", n * 100 / total, n * 10_000 / total % 100);
+        let used = counts.iter().enumerate().filter(|(_, n)| **n > 0);
+        used.map(|(i, n)| format!("{i}:{}", share(*n))).collect::<Vec<_>>().join(" ")
+    }
+}

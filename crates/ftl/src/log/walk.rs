@@ -1,0 +1,52 @@
+//! The walk that every test ends with: does everything the engine believes agree?
+//!
+//! Owns: the comparison of map, valid bits and valid counts. Promises: finds a sector that is valid
+//! twice or not at all. Never: changes anything; meant for a target without requests in flight.
+
+use super::HostFtl;
+use super::map::Entry;
+use std::collections::BTreeSet;
+
+impl HostFtl {
+    /// Checks that every mapped media sector is valid exactly once, nothing else is, and the lines'
+    /// counts say the same. The error names the first disagreement.
+    pub fn check_consistency(&self) -> Result<(), String> {
+        let mut seen = BTreeSet::new();
+        for lba in 0..self.info.capacity {
+            match self.map.get(lba) {
+                Entry::Media(addr) => {
+                    if !self.lines.is_valid(addr) {
+                        return Err(format!("lba {lba} maps to {addr}, which is not valid"));
+                    }
+                    if !seen.insert(addr) {
+                        return Err(format!("lba {lba} maps to {addr}, as another sector does"));
+                    }
+                }
+                Entry::Slot(slot) if self.slab.lba(slot) != lba => {
+                    return Err(format!(
+                        "lba {lba} maps to slot {slot} of {}",
+                        self.slab.lba(slot)
+                    ));
+                }
+                _ => {}
+            }
+        }
+        let (bits, counts) = (self.lines.count_bits(), self.lines.total_valid());
+        if bits != seen.len() as u64 || counts != bits {
+            return Err(format!(
+                "{} mapped sectors, {bits} valid bits, lines count {counts}",
+                seen.len()
+            ));
+        }
+        Ok(())
+    }
+
+    /// Lines in each state, chunks free for lines, chunks retired: pblk's `lines` attribute.
+    pub fn line_counts(&self) -> (Vec<(super::LineState, usize)>, u64, u64) {
+        use super::LineState::{Closed, Closing, Free, Freeing, Open, Opening, Victim};
+        let p = self.pool.lock();
+        let states = [Free, Opening, Open, Closing, Closed, Victim, Freeing];
+        let counts = states.iter().map(|s| (*s, p.count(*s))).collect();
+        (counts, p.free_chunks(), p.retired_chunks.len() as u64)
+    }
+}

@@ -1,0 +1,429 @@
+//! From the buffer to the medium: forming units, programming them, settling what came back.
+//!
+//! Owns: one worker per PU, the unit each has in hand, the windows of chunks that can't be read
+//! back yet. Promises: one program at a time per PU; the map names the medium only when the medium
+//! can give the sector back; a sector whose program failed waits again, in front, with the stamp it
+//! has. Never: chooses a PU or a line (that is `place.rs`), or starts GC (that is `gc.rs`).
+//!
+//! A unit is formed and addressed by whoever notices that one is due ([`Controller::dispatch`]), so
+//! data leaves in order whatever the executor polls first; the worker of the PU only submits it and
+//! waits. Units of GC go first: host data can wait in the buffer, GC makes the room it waits for.
+//!
+//! After a failed program the failed sectors wait again, and the chunk is retired when its line is
+//! next erased. Where the device closed the chunk (F1h) or its die is dead, the sectors in the
+//! chunk's window wait again too, with cause `Retry`; after F0h the chunk is written on. A failed
+//! sector that moved the write pointer (F0h) was programmed once for all who count; one that did
+//! not was not, and keeps its cause.
+
+use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX};
+use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, Gather, InFlight};
+use flashlane_ocssd::device::{Op, Request, Status};
+use flashlane_rt::{Cx, Waiter};
+use std::collections::VecDeque;
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::buffer::{Kind, NIL, Stage};
+use super::map::Entry;
+use super::{Controller, Pftl, Phase, Room, read};
+use crate::log::format::{LBA_PADDING, Oob};
+
+/// A unit on its way to the medium.
+#[derive(Clone, Copy, Debug)]
+struct Job {
+    stream: usize,
+    line: u32,
+    row: u32,
+}
+
+/// The worker of a PU.
+#[derive(Default)]
+pub(super) struct Worker {
+    waiter: Option<Waiter>,
+    job: Option<Job>,
+    /// The job has gone to the medium.
+    submitted: bool,
+    /// Slots of the job, in the order of its addresses.
+    slots: Vec<u32>,
+}
+
+/// Programmed slots that their chunk can't give back yet, unit by unit, the oldest first; [`NIL`]
+/// where a sector was dead, lost or padding.
+pub(super) type Window = VecDeque<u32>;
+
+/// Where commands are put together: arrays that need not be cleared for each.
+pub(super) struct Scratch {
+    pub(super) addrs: [Ppa; VECTOR_MAX],
+    pub(super) oob: [[u8; OOB_BYTES]; VECTOR_MAX],
+    cause: [Cause; VECTOR_MAX],
+}
+
+impl Scratch {
+    pub(super) fn new() -> Box<Scratch> {
+        Box::new(Scratch {
+            addrs: [Ppa(0); VECTOR_MAX],
+            oob: [[0; OOB_BYTES]; VECTOR_MAX],
+            cause: [Cause::User; VECTOR_MAX],
+        })
+    }
+}
+
+/// Programs what is due on one PU until the device stops.
+pub(super) async fn worker(ftl: Arc<Pftl>, cx: Cx, position: u32) {
+    loop {
+        let next = poll_fn(|_| {
+            let mut c = ftl.controller.lock();
+            if c.phase == Phase::Stopped {
+                return Poll::Ready(None);
+            }
+            match c.submit_program(&cx, &*ftl.device, position) {
+                Some(flight) => Poll::Ready(Some(flight)),
+                None => Poll::Pending,
+            }
+        });
+        let Some(flight) = next.await else {
+            return;
+        };
+        let done = flight.await;
+        let mut c = ftl.controller.lock();
+        let room = c.settle(position, &done);
+        ftl.go_on(&cx, c, Some(position), room);
+    }
+}
+
+impl Controller {
+    /// Gives every unit that is due to a PU and wakes that PU's worker, unless it is `me`, who is
+    /// about to look. Called after everything that may have made a unit due.
+    pub(super) fn dispatch(&mut self, cx: &Cx, me: Option<u32>) {
+        while let Some((kind, stream, position)) = self.next_unit() {
+            self.assign(kind, stream, position);
+            let worker = &self.workers[position as usize];
+            if me != Some(position)
+                && let Some(waiter) = worker.waiter
+            {
+                cx.wake(waiter);
+            }
+        }
+        self.call_gc(cx);
+    }
+
+    /// The next unit to form, with the stream and position it goes to.
+    #[inline]
+    fn next_unit(&mut self) -> Option<(Kind, usize, u32)> {
+        for kind in [Kind::Gc, Kind::User] {
+            if !self.is_unit_due(kind) || kind == Kind::User && !self.user_may_program() {
+                continue;
+            }
+            let moving = self.buffer.waiting(Kind::Gc);
+            match self.place.next(kind, moving) {
+                Some((stream, position)) => return Some((kind, stream, position)),
+                None => self.check_room(kind),
+            }
+        }
+        None
+    }
+
+    /// A whole unit waits; when the device stops, the rest that fills none counts as one.
+    #[inline]
+    fn is_unit_due(&self, kind: Kind) -> bool {
+        let waiting = self.buffer.waiting(kind);
+        if waiting >= self.place.layout.unit {
+            return true;
+        }
+        let rest = self.phase == Phase::Draining && waiting > 0;
+        rest && (kind == Kind::User || self.gc.is_quiet())
+    }
+
+    fn assign(&mut self, kind: Kind, stream: usize, position: u32) {
+        let (line, row) = self.place.claim(stream, position);
+        if kind == Kind::User {
+            self.note_user_unit();
+        }
+        let worker = &mut self.workers[position as usize];
+        assert!(worker.job.is_none(), "a busy PU was called idle");
+        worker.job = Some(Job { stream, line, row });
+        worker.submitted = false;
+        worker.slots.clear();
+        self.buffer.pop_unit(kind, self.place.layout.unit, &mut worker.slots);
+    }
+
+    /// Submits the job of a PU, if it has one, and notes who waits for the next.
+    fn submit_program<'a>(
+        &mut self,
+        cx: &'a Cx,
+        device: &'a (dyn Device + 'static),
+        position: u32,
+    ) -> Option<InFlight<'a>> {
+        let worker = &mut self.workers[position as usize];
+        worker.waiter = Some(cx.waiter());
+        let job = worker.job.filter(|_| !worker.submitted)?;
+        worker.submitted = true;
+        let slots = std::mem::take(&mut worker.slots);
+        let format = device.format();
+        let chunk = format.pack(self.place.layout.chunk(job.line, position));
+        let first = job.row * self.place.layout.unit;
+        let n = slots.len();
+        let mut user = 0;
+        for (i, slot) in slots.iter().enumerate() {
+            let (oob, cause) = self.seal(*slot);
+            self.scratch.addrs[i] = format.in_chunk(chunk, first + i as u32);
+            self.scratch.oob[i] = oob;
+            self.scratch.cause[i] = cause;
+            self.stats.ftl.programmed[cause as usize] += 1;
+            user += (cause == Cause::User) as u64;
+        }
+        self.stats.ftl.buffered_now -= user;
+        let flight = device.io(
+            cx,
+            Request {
+                op: Op::Write,
+                flags: Flags::default(),
+                addrs: &self.scratch.addrs[..n],
+                data: Data::Write {
+                    content: Gather {
+                        base: self.buffer.slab(),
+                        index: &slots,
+                        unit: self.content_bytes,
+                    },
+                    oob: &self.scratch.oob[..n],
+                    cause: &self.scratch.cause[..n],
+                },
+                whole_sectors: false,
+            },
+        );
+        self.workers[position as usize].slots = slots;
+        Some(flight)
+    }
+
+    /// The out-of-band record and the cause of a slot that is about to be programmed.
+    #[inline]
+    fn seal(&mut self, slot: u32) -> ([u8; OOB_BYTES], Cause) {
+        if slot == self.buffer.padding() {
+            let crc = read::content_crc(self.buffer.content(slot));
+            let sequence = self.place.opened();
+            return (Oob::encode_raw(LBA_PADDING, sequence, crc), Cause::PaddingFlush);
+        }
+        let s = self.buffer.slot(slot);
+        if s.sealed {
+            return (s.oob, s.cause);
+        }
+        let crc = read::content_crc(self.buffer.content(slot));
+        let s = self.buffer.slot_mut(slot);
+        s.oob = Oob::encode_raw(s.lba as u64, s.stamp, crc);
+        s.sealed = true;
+        (s.oob, s.cause)
+    }
+
+    /// Takes in the result of a PU's program. Returns the host room that became free.
+    fn settle(&mut self, position: u32, done: &Completion) -> Room {
+        let worker = &mut self.workers[position as usize];
+        let job = worker.job.take();
+        let job = job.expect("a program ended that nobody started");
+        let mut slots = std::mem::take(&mut worker.slots);
+        let window = job.stream * self.workers.len() + position as usize;
+        self.ask_for_entries(&slots, window, position, job);
+        let mut room = Room::default();
+        let mut over = false;
+        if done.failed != 0 {
+            over = self.program_failed(&mut slots, position, job, done, &mut room);
+        }
+        self.programmed(&mut slots, position, job, &mut room);
+        self.windows[window].extend(&slots);
+        if over {
+            self.empty_window(window, &mut room);
+        } else {
+            self.advance_window(window, position, job);
+        }
+        self.place.landed(job.line, position);
+        self.workers[position as usize].slots = slots;
+        room
+    }
+
+    /// The sectors of a unit are on the medium, but for those that were taken out as [`NIL`].
+    #[inline]
+    fn programmed(&mut self, slots: &mut [u32], position: u32, job: Job, room: &mut Room) {
+        let base = self.place.layout.unit_at(job.line, job.row, position);
+        let mut valid = 0;
+        for (at, slot) in (base..).zip(slots) {
+            if *slot == NIL || *slot == self.buffer.padding() {
+                *slot = NIL;
+                continue;
+            }
+            let kind = self.buffer.kind(*slot);
+            let s = self.buffer.slot_mut(*slot);
+            if std::mem::take(&mut s.holds_room) {
+                room.add(kind);
+            }
+            if s.live {
+                (s.at, s.stage) = (at, Stage::Window);
+                self.map.take(at, s.lba);
+                valid += 1;
+            } else {
+                self.buffer.free(*slot);
+                *slot = NIL;
+            }
+        }
+        self.place.line_mut(job.line).valid += valid;
+    }
+
+    /// Brings the map entries near that will change when `job` is settled, each a cache miss of its
+    /// own: those of the window's oldest unit, or of the job itself where there is no window.
+    #[inline]
+    fn ask_for_entries(&self, slots: &[u32], window: usize, position: u32, job: Job) {
+        if self.window_sectors == 0 {
+            slots.iter().for_each(|slot| self.map.prefetch(self.buffer.slot(*slot).lba));
+            return;
+        }
+        let unit = self.place.layout.unit;
+        let held = self.windows[window].len() as u32 / unit;
+        if held * unit >= self.window_sectors {
+            let base = self.place.layout.unit_at(job.line, job.row - held, position);
+            (base..base + unit).for_each(|at| self.map.prefetch(self.map.owner(at)));
+        }
+    }
+
+    /// Lets go of the units that the chunk can give back now that `job` is programmed: those with
+    /// `mw_cunits` sectors written behind their last one, or all when the chunk is full.
+    fn advance_window(&mut self, window: usize, position: u32, job: Job) {
+        let unit = self.place.layout.unit;
+        let held = self.windows[window].len() as u32 / unit;
+        let keep = match job.row + 1 == self.place.layout.rows {
+            true => 0,
+            false => held.min(self.window_sectors.div_ceil(unit)),
+        };
+        for row in job.row + 1 - held..job.row + 1 - keep {
+            self.let_go(window, self.place.layout.unit_at(job.line, row, position));
+        }
+    }
+
+    /// The medium can give the oldest unit of a window back: the map names it where it named the
+    /// slot. The slots themselves are not looked at, they have gone cold.
+    #[inline]
+    fn let_go(&mut self, window: usize, base: u32) {
+        let window = &mut self.windows[window];
+        for (at, slot) in (base..).zip(window.drain(..self.place.layout.unit as usize)) {
+            if slot == NIL {
+                continue;
+            }
+            let lba = self.map.owner(at);
+            if self.map.get(lba) == Entry::Slot(slot) {
+                self.map.set(lba, Entry::Media(at));
+            }
+            self.buffer.free(slot);
+        }
+    }
+
+    /// The chunk is over before it can give back what its window holds: all of that waits again.
+    #[cold]
+    fn empty_window(&mut self, window: usize, room: &mut Room) {
+        while let Some(slot) = self.windows[window].pop_back() {
+            if slot == NIL {
+                continue;
+            }
+            let s = *self.buffer.slot(slot);
+            if s.live {
+                self.forget_copy(s.at);
+            }
+            self.wait_again(slot, room);
+        }
+    }
+
+    /// Takes the sectors that a program lost out of its unit; they wait again. Returns whether the
+    /// chunk is over.
+    #[cold]
+    fn program_failed(
+        &mut self,
+        slots: &mut [u32],
+        position: u32,
+        job: Job,
+        done: &Completion,
+        room: &mut Room,
+    ) -> bool {
+        let mut over = false;
+        for (i, slot) in slots.iter_mut().enumerate().rev() {
+            let status = done.status(i);
+            if status.is_ok() {
+                continue;
+            }
+            assert!(
+                matches!(
+                    status,
+                    Status::WriteNextUnit | Status::ChunkEarlyClose | Status::WriteFault
+                ),
+                "a program at the write pointer of line {} gave {status:?}",
+                job.line
+            );
+            over |= self.place.program_failed(job.line, position, status);
+            self.stats.ftl.program_failures += 1;
+            let programmed = status == Status::WriteNextUnit;
+            if *slot == self.buffer.padding() {
+                let pad = Cause::PaddingFlush as usize;
+                self.stats.ftl.programmed[pad] -= !programmed as u64;
+            } else if programmed {
+                self.wait_again(*slot, room);
+            } else {
+                self.uncount(*slot);
+                self.put_back(*slot, room);
+            }
+            *slot = NIL;
+        }
+        self.check_spare();
+        over
+    }
+
+    /// A sector was counted as programmed when it was sent, but never was.
+    fn uncount(&mut self, slot: u32) {
+        let s = *self.buffer.slot(slot);
+        let ftl = &mut self.stats.ftl;
+        ftl.programmed[s.cause as usize] -= 1;
+        if s.cause != Cause::User {
+            return;
+        }
+        match (s.live, s.discarded) {
+            (true, _) => ftl.buffered_now += 1,
+            (false, true) => ftl.discarded_in_buffer += 1,
+            (false, false) => ftl.absorbed += 1,
+        }
+    }
+
+    /// A slot whose content was programmed, and lost, waits for another program.
+    fn wait_again(&mut self, slot: u32, room: &mut Room) {
+        self.buffer.slot_mut(slot).cause = Cause::Retry;
+        self.put_back(slot, room);
+    }
+
+    /// Puts a slot back to the front of its queue, or frees it if its content is garbage by now.
+    fn put_back(&mut self, slot: u32, room: &mut Room) {
+        if self.buffer.slot(slot).live {
+            self.buffer.push_front(slot);
+            return;
+        }
+        if std::mem::take(&mut self.buffer.slot_mut(slot).holds_room) {
+            room.add(self.buffer.kind(slot));
+        }
+        self.buffer.free(slot);
+    }
+
+    /// The copy at `at` is not the newest any more.
+    #[inline]
+    pub(super) fn forget_copy(&mut self, at: u32) {
+        self.map.drop_copy(at);
+        let line = self.place.layout.line_of(at);
+        self.place.line_mut(line).valid -= 1;
+    }
+
+    /// Wakes all workers: the device has stopped.
+    pub(super) fn wake_workers(&self, cx: &Cx) {
+        for worker in &self.workers {
+            if let Some(waiter) = worker.waiter {
+                cx.wake(waiter);
+            }
+        }
+    }
+
+    /// No unit is in a worker's hand.
+    pub(super) fn no_program_flies(&self) -> bool {
+        self.workers.iter().all(|w| w.job.is_none())
+    }
+}

@@ -1,0 +1,208 @@
+//! What the host asks for: write, discard, flush.
+//!
+//! Owns: checking a request, admitting sectors to the buffer, taking sectors away. Promises: a
+//! write is acknowledged when all of it is in the buffer, and durable then (capacitors), so flush
+//! and FUA have nothing to wait for; writers that find the buffer full get room in the order they
+//! came; a write that is refused has changed nothing, or whole sectors from its start. Never: waits
+//! for the medium except through the buffer's room.
+//!
+//! A sector that is overwritten while it waits takes the new content in its old place: the old one
+//! is never programmed (`absorbed`). One that is discarded while it waits leaves the buffer
+//! (`discarded_in_buffer`). A sector already in a program command is past that: it is programmed
+//! and garbage when it lands.
+
+use flashlane_base::Ns;
+use flashlane_ocssd::device::Cause;
+use flashlane_rt::Cx;
+
+use super::buffer::{Kind, NIL, Stage, copy_sector};
+use super::map::Entry;
+use super::{Controller, Pftl, Phase, Room};
+use crate::block::{BlockError, BlockOp, BlockResult, Io};
+
+/// Sectors discarded under one hold of the controller.
+const DISCARD_PIECE: u32 = 4096;
+
+impl Pftl {
+    /// Refuses what lies outside the device or has a buffer of the wrong size.
+    #[inline]
+    pub(super) fn check(&self, io: &Io<'_>) -> BlockResult {
+        let bytes = match io.op {
+            BlockOp::Read | BlockOp::Write => io.sectors as usize * self.info.content_bytes,
+            BlockOp::Discard | BlockOp::Flush => io.buf.len(),
+        };
+        let end = io.lba.get().checked_add(io.sectors as u64);
+        if io.buf.len() == bytes && end.is_some_and(|end| end <= self.info.capacity) {
+            return Ok(());
+        }
+        Err(BlockError::Invalid {
+            op: io.op,
+            lba: io.lba,
+            sectors: io.sectors,
+            capacity: self.info.capacity,
+        })
+    }
+
+    /// Writes `buf.len() / content_bytes` sectors from `lba`, in pieces that the buffer can take.
+    pub(super) async fn write(&self, cx: &Cx, lba: u32, fua: bool, buf: &[u8]) -> BlockResult {
+        let piece = self.piece as usize * self.info.content_bytes;
+        let mut lba = lba;
+        let mut waited = Ns::ZERO;
+        for part in buf.chunks(piece) {
+            let sectors = (part.len() / self.info.content_bytes) as u32;
+            if !self.room.try_acquire(sectors as u64) {
+                let from = cx.now();
+                self.controller.lock().map.prefetch(lba);
+                self.room.acquire(cx, sectors as u64).await;
+                waited += cx.now() - from;
+            }
+            let mut c = self.controller.lock();
+            if let Some(why) = c.refusal() {
+                drop(c);
+                self.room.release(cx, sectors as u64);
+                return Err(BlockError::ReadOnly(why));
+            }
+            let mut left = Room::default();
+            for (i, content) in (0u32..).zip(part.chunks_exact(self.info.content_bytes)) {
+                c.admit(lba + i, content, &mut left);
+            }
+            if waited != Ns::ZERO {
+                c.stats.ftl.ring_full += std::mem::take(&mut waited);
+                c.stats.ring_full_waits += 1;
+            }
+            lba += sectors;
+            self.go_on(cx, c, None, left);
+        }
+        if fua {
+            self.controller.lock().stats.ftl.flushes += 1;
+        }
+        Ok(())
+    }
+
+    /// Forgets `sectors` sectors from `lba`.
+    pub(super) fn discard(&self, cx: &Cx, lba: u32, sectors: u32) -> BlockResult {
+        let end = lba + sectors;
+        let mut at = lba;
+        while at < end {
+            let until = end.min(at.saturating_add(DISCARD_PIECE));
+            let mut c = self.controller.lock();
+            let mut left = Room::default();
+            for lba in at..until {
+                c.forget(lba, &mut left);
+            }
+            c.stats.ftl.host_discarded += (until - at) as u64;
+            self.go_on(cx, c, None, left);
+            at = until;
+        }
+        Ok(())
+    }
+
+    /// Everything acknowledged is durable already: counted, not waited for.
+    pub(super) fn flush(&self) -> BlockResult {
+        self.controller.lock().stats.ftl.flushes += 1;
+        Ok(())
+    }
+}
+
+impl Controller {
+    /// Why host data can't be taken any more.
+    fn refusal(&self) -> Option<&'static str> {
+        match self.phase {
+            Phase::Running => self.read_only,
+            Phase::Draining | Phase::Stopped => Some("the device was stopped"),
+        }
+    }
+
+    /// Takes a sector of the host into the buffer, which has room for it; what is not used of the
+    /// room is added to `left`.
+    #[inline]
+    fn admit(&mut self, lba: u32, content: &[u8], left: &mut Room) {
+        self.stats.ftl.host_written += 1;
+        self.stamp += 1;
+        let slot = match self.map.get(lba) {
+            Entry::Slot(slot) if self.may_overwrite(slot) => {
+                self.overwrite(slot);
+                left.user += 1;
+                slot
+            }
+            entry => {
+                self.retire_copy(entry, left);
+                let slot = self.buffer.alloc(Kind::User);
+                let s = self.buffer.slot_mut(slot);
+                (s.lba, s.at, s.cause) = (lba, NIL, Cause::User);
+                (s.live, s.discarded, s.holds_room) = (true, false, true);
+                self.map.set(lba, Entry::Slot(slot));
+                self.buffer.push_back(slot);
+                self.stats.ftl.buffered_now += 1;
+                slot
+            }
+        };
+        let s = self.buffer.slot_mut(slot);
+        s.stamp = self.stamp;
+        s.sealed = false;
+        copy_sector(self.buffer.content_mut(slot), content);
+    }
+
+    /// Its content has not been sent, and its place in the queue is the host's.
+    #[inline]
+    fn may_overwrite(&self, slot: u32) -> bool {
+        self.buffer.kind(slot) == Kind::User && self.buffer.slot(slot).stage == Stage::Waiting
+    }
+
+    /// The waiting content of a slot is replaced.
+    fn overwrite(&mut self, slot: u32) {
+        let s = self.buffer.slot_mut(slot);
+        if s.cause == Cause::User {
+            self.stats.ftl.absorbed += 1;
+        } else {
+            // The old content was programmed once and counted then; the new one is to be counted.
+            s.cause = Cause::User;
+            self.stats.ftl.buffered_now += 1;
+        }
+    }
+
+    /// The sector's content is not needed any more.
+    fn forget(&mut self, lba: u32, left: &mut Room) {
+        let entry = self.map.get(lba);
+        if entry == Entry::Unmapped {
+            return;
+        }
+        if let Entry::Slot(slot) = entry {
+            let s = self.buffer.slot_mut(slot);
+            s.discarded = true;
+            if s.stage == Stage::Waiting && s.cause == Cause::User {
+                self.stats.ftl.discarded_in_buffer += 1;
+                self.stats.ftl.buffered_now -= 1;
+            }
+        }
+        self.retire_copy(entry, left);
+        self.map.set(lba, Entry::Unmapped);
+    }
+
+    /// The copy that `entry` names is garbage: it leaves the queue, is not kept when its program
+    /// ends, or is no valid sector of its line any more.
+    #[inline]
+    fn retire_copy(&mut self, entry: Entry, left: &mut Room) {
+        match entry {
+            Entry::Unmapped | Entry::Poisoned => {}
+            Entry::Media(at) => self.forget_copy(at),
+            Entry::Slot(slot) => match self.buffer.slot(slot).stage {
+                Stage::Waiting => {
+                    self.buffer.unlink(slot);
+                    let kind = self.buffer.kind(slot);
+                    if std::mem::take(&mut self.buffer.slot_mut(slot).holds_room) {
+                        left.add(kind);
+                    }
+                    self.buffer.free(slot);
+                }
+                Stage::Flying => self.buffer.slot_mut(slot).live = false,
+                Stage::Window => {
+                    let s = self.buffer.slot_mut(slot);
+                    s.live = false;
+                    let at = s.at;
+                    self.forget_copy(at);
+                }
+            },
+        }
+    }
+}

@@ -1,0 +1,440 @@
+//! Garbage collection inside the device: victims, moves, erases, and how fast the host may go on.
+//!
+//! Owns: the victim and the scan through it, the movers (each one read command in flight), the
+//! eraser, the pace of host programs. Promises: a live sector is readable at every instant of its
+//! move, from the victim until its content is in the buffer and from the buffer until it is
+//! programmed; a line is erased only when no sector in it is live and no read holds an address in
+//! it; a live sector that can't be read is poisoned, never dropped. Never: forms units
+//! (`drain.rs`), or picks a free line (`place.rs`).
+//!
+//! The life of a victim: `Closed → Victim` when fewer than `gc_low_water_lines` are free or on
+//! their way; movers read its valid sectors in stripe order, a vector command each, into slots of
+//! GC's own; a sector that was overwritten or discarded meanwhile is dropped; when the last read is
+//! back the line is `Leaving`, when the last reader has left it is erased and `Free`. The moved
+//! sectors may still wait in the buffer then: capacitors make it as durable as the medium.
+//!
+//! Pace: while GC is wanted, host programs are paid with garbage found. Each dead sector of a
+//! victim buys one, so the host goes on at just the rate at which room comes back, instead of
+//! stopping until it has. GC itself is never held up by the host: its units go first, its slots are
+//! its own, and the last free line is kept for it.
+
+use flashlane_base::{Location, OOB_BYTES, Ppa, VECTOR_MAX};
+use flashlane_ocssd::device::{Completion, Data, Device, Flags, InFlight, Op, Request};
+use flashlane_ocssd::device::{Scatter, Status};
+use flashlane_rt::{Cx, Waiter};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::buffer::{Kind, NIL};
+use super::map::Entry;
+use super::stats::note_victim;
+use super::{Controller, Pftl, Phase, Room, read};
+
+/// One read command of GC and the task that waits for it.
+#[derive(Default)]
+struct Mover {
+    waiter: Option<Waiter>,
+    idle: bool,
+    /// Slots being filled, in the order of the command's addresses.
+    slots: Vec<u32>,
+    /// Physical and logical sector of each, and the record read with it: kept together here, the
+    /// slots themselves are touched when the content is known to be good.
+    from: Vec<(u32, u32)>,
+    oob: Vec<[u8; OOB_BYTES]>,
+    victim: u32,
+}
+
+/// What GC is doing.
+pub(super) struct Gc {
+    /// Fewer free lines than this, and GC works.
+    low_water: u32,
+    /// Sectors per read command.
+    pub(super) batch: u32,
+    victim: Option<u32>,
+    /// Next physical sector of the victim to look at.
+    scan: u32,
+    scan_end: u32,
+    movers: Vec<Mover>,
+    idle: Vec<u32>,
+    reads: u32,
+    eraser: Option<Waiter>,
+    /// Programs that the host may do while GC is wanted, in sectors.
+    pace: u32,
+    /// No closed line holds garbage: pointless to pace the host, try again at the next change.
+    hopeless: bool,
+}
+
+impl Gc {
+    pub(super) fn new(low_water: u32, movers: u32) -> Gc {
+        Gc {
+            low_water,
+            batch: VECTOR_MAX as u32,
+            victim: None,
+            scan: 0,
+            scan_end: 0,
+            movers: (0..movers).map(|_| Mover::default()).collect(),
+            idle: Vec::new(),
+            reads: 0,
+            eraser: None,
+            pace: 0,
+            hopeless: false,
+        }
+    }
+
+    /// No victim is being read.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.victim.is_none() && self.reads == 0
+    }
+}
+
+/// Moves live sectors, a command at a time, until the device stops.
+pub(super) async fn mover(ftl: Arc<Pftl>, cx: Cx, me: u32) {
+    loop {
+        let next = poll_fn(|_| {
+            let mut c = ftl.controller.lock();
+            if c.phase == Phase::Stopped {
+                return Poll::Ready(None);
+            }
+            match c.next_move(&cx, &*ftl.device, me) {
+                Some(flight) => Poll::Ready(Some(flight)),
+                None => Poll::Pending,
+            }
+        });
+        let Some(flight) = next.await else {
+            return;
+        };
+        let done = flight.await;
+        let mut c = ftl.controller.lock();
+        c.moved(&cx, me, &done);
+        ftl.go_on(&cx, c, None, Room::default());
+    }
+}
+
+/// Erases lines that nobody needs any more, one line at a time, until the device stops.
+pub(super) async fn eraser(ftl: Arc<Pftl>, cx: Cx) {
+    loop {
+        let next = poll_fn(|_| {
+            let mut c = ftl.controller.lock();
+            c.gc.eraser = Some(cx.waiter());
+            if c.phase == Phase::Stopped {
+                return Poll::Ready(None);
+            }
+            match c.place.next_erase() {
+                Some(line) => Poll::Ready(Some((line, c.place.to_erase(line)))),
+                None => Poll::Pending,
+            }
+        });
+        let Some((line, positions)) = next.await else {
+            return;
+        };
+        let failed = erase(&ftl, &cx, line, &positions).await;
+        let mut c = ftl.controller.lock();
+        c.stats.ftl.erases += positions.len() as u64;
+        c.stats.ftl.erase_failures += failed.len() as u64;
+        c.place.erased(line, &positions, &failed);
+        c.check_spare();
+        ftl.go_on(&cx, c, None, Room::default());
+    }
+}
+
+/// Erases the chunks of `line` at these positions; returns the positions that failed.
+async fn erase(ftl: &Pftl, cx: &Cx, line: u32, positions: &[u32]) -> Vec<u32> {
+    let format = ftl.device.format();
+    let at = |p: &u32| format.pack(ftl.layout.chunk(line, *p));
+    let flights: Vec<_> = positions
+        .chunks(VECTOR_MAX)
+        .map(|part| {
+            let addrs: Vec<Ppa> = part.iter().map(at).collect();
+            let request = Request {
+                op: Op::Reset,
+                flags: Flags::default(),
+                addrs: &addrs,
+                data: Data::None,
+                whole_sectors: false,
+            };
+            (part, ftl.device.io(cx, request))
+        })
+        .collect();
+    let mut failed = Vec::new();
+    for (part, flight) in flights {
+        let done = flight.await;
+        for (i, position) in part.iter().enumerate() {
+            match done.status(i) {
+                Status::Ok => {}
+                Status::OfflineChunk | Status::InvalidReset => failed.push(*position),
+                other => panic!("erase of line {line}, position {position} gave {other:?}"),
+            }
+        }
+    }
+    failed
+}
+
+impl Controller {
+    fn gc_is_wanted(&self) -> bool {
+        let low = self.place.free_lines() + self.place.coming < self.gc.low_water;
+        // Enough free lines by number, but short ones, or spoken for by what waits to be moved.
+        let starved = self.place.host_denied && self.place.reclaims_nothing();
+        low || starved
+    }
+
+    /// True when host data may be programmed: always, but when GC is wanted each sector has to be
+    /// paid with one that GC found dead.
+    #[inline]
+    pub(super) fn user_may_program(&self) -> bool {
+        !self.gc_is_wanted() || self.gc.hopeless || self.gc.pace >= self.place.layout.unit
+    }
+
+    /// A unit of host data was placed.
+    #[inline]
+    pub(super) fn note_user_unit(&mut self) {
+        if self.gc_is_wanted() {
+            self.gc.pace = self.gc.pace.saturating_sub(self.place.layout.unit);
+        }
+    }
+
+    /// Pays for host programs, at most for a line: what was saved up while nobody wrote must not
+    /// let the host run into the reserve.
+    fn earn(&mut self, sectors: u32) {
+        let most = self.place.layout.line_sectors;
+        self.gc.pace = (self.gc.pace + sectors).min(most);
+    }
+
+    /// Wakes a mover if there is work for it. It calls the next itself if there is more.
+    #[inline]
+    pub(super) fn call_gc(&mut self, cx: &Cx) {
+        let work = self.gc.victim.is_some() || self.gc_is_wanted();
+        if !work || self.buffer.gc_room() < self.gc.batch {
+            return;
+        }
+        if let Some(m) = self.gc.idle.pop() {
+            let mover = &mut self.gc.movers[m as usize];
+            mover.idle = false;
+            if let Some(waiter) = mover.waiter {
+                cx.wake(waiter);
+            }
+        }
+    }
+
+    /// Wakes the eraser.
+    pub(super) fn call_eraser(&self, cx: &Cx) {
+        if let Some(waiter) = self.gc.eraser {
+            cx.wake(waiter);
+        }
+    }
+
+    /// Wakes every task of GC: the device has stopped.
+    pub(super) fn wake_gc(&self, cx: &Cx) {
+        self.call_eraser(cx);
+        for waiter in self.gc.movers.iter().filter_map(|m| m.waiter) {
+            cx.wake(waiter);
+        }
+    }
+
+    /// Reads the next live sectors of a victim; takes a victim if there is none. `None` when there
+    /// is nothing to do or no room to read into; the mover is on the idle list then.
+    fn next_move<'a>(
+        &mut self,
+        cx: &'a Cx,
+        device: &'a (dyn Device + 'static),
+        me: u32,
+    ) -> Option<InFlight<'a>> {
+        let mover = &mut self.gc.movers[me as usize];
+        mover.waiter = Some(cx.waiter());
+        while let Some(victim) = self.gc.victim.or_else(|| self.take_victim()) {
+            if !self.buffer.take_gc_room(self.gc.batch) {
+                break;
+            }
+            let found = self.collect(me, victim);
+            self.buffer.give_gc_room(self.gc.batch - found);
+            if found > 0 {
+                // There may be more to read, and room for it.
+                self.call_gc(cx);
+                return Some(self.submit_move(cx, device, me));
+            }
+            self.gc.victim = None;
+            self.place.coming += 1;
+            if self.place.line(victim).moving == 0 {
+                self.victim_done(cx, victim);
+            }
+        }
+        let mover = &mut self.gc.movers[me as usize];
+        if !mover.idle {
+            mover.idle = true;
+            self.gc.idle.push(me);
+        }
+        None
+    }
+
+    /// Starts on the closed line with most garbage, if GC is wanted.
+    fn take_victim(&mut self) -> Option<u32> {
+        if !self.gc_is_wanted() || self.read_only.is_some() {
+            return None;
+        }
+        let victim = self.place.greediest();
+        self.gc.hopeless = victim.is_none();
+        let victim = victim?;
+        let layout = &self.place.layout;
+        self.gc.scan = victim * layout.line_sectors;
+        self.gc.scan_end = self.gc.scan + layout.line_sectors;
+        let chunk_sectors = layout.chunk_sectors;
+        self.place.take_victim(victim);
+        let line = self.place.line(victim);
+        let (valid, sectors) = (line.valid, line.chunks * chunk_sectors);
+        note_victim(&mut self.stats, valid, sectors);
+        self.gc.victim = Some(victim);
+        Some(victim)
+    }
+
+    /// Scans on through the victim until a batch of live sectors is found, and takes slots for them.
+    /// Returns how many; what was passed over pays for host programs.
+    fn collect(&mut self, me: u32, victim: u32) -> u32 {
+        let from = self.gc.scan;
+        let mover = &mut self.gc.movers[me as usize];
+        mover.victim = victim;
+        mover.slots.clear();
+        mover.from.clear();
+        while mover.slots.len() < self.gc.batch as usize {
+            let Some(at) = self.map.next_valid(self.gc.scan, self.gc.scan_end) else {
+                self.gc.scan = self.gc.scan_end;
+                break;
+            };
+            self.gc.scan = at + 1;
+            mover.slots.push(self.buffer.alloc(Kind::Gc));
+            mover.from.push((at, self.map.owner(at)));
+        }
+        let found = mover.slots.len() as u32;
+        self.earn(self.gc.scan - from - found);
+        found
+    }
+
+    fn submit_move<'a>(
+        &mut self,
+        cx: &'a Cx,
+        device: &'a (dyn Device + 'static),
+        me: u32,
+    ) -> InFlight<'a> {
+        let format = device.format();
+        let layout = &self.place.layout;
+        let mover = &mut self.gc.movers[me as usize];
+        // Live sectors of a unit are neighbours: its chunk and first sector are worked out once.
+        let mut unit = (NIL, Ppa(0), 0);
+        for (addr, (at, _)) in self.scratch.addrs.iter_mut().zip(&mover.from) {
+            let of = layout.unit_of(*at);
+            if unit.0 != of {
+                let first = layout.location(of * layout.unit);
+                unit = (of, format.pack(Location { sector: 0, ..first }), first.sector);
+            }
+            *addr = format.in_chunk(unit.1, unit.2 + at - of * layout.unit);
+        }
+        let n = mover.slots.len();
+        mover.oob.resize(n, [0; OOB_BYTES]);
+        // Content and records are here after `submit`; whether they are good, `finish` will say.
+        let flight = device.io(
+            cx,
+            Request {
+                op: Op::Read,
+                flags: Flags::default(),
+                addrs: &self.scratch.addrs[..n],
+                data: Data::Read {
+                    content: Scatter {
+                        base: self.buffer.slab_mut(),
+                        index: &mover.slots,
+                        unit: self.content_bytes,
+                    },
+                    oob: &mut mover.oob,
+                },
+                whole_sectors: false,
+            },
+        );
+        self.gc.reads += 1;
+        self.place.line_mut(mover.victim).moving += 1;
+        flight
+    }
+
+    /// Takes in what a mover has read.
+    fn moved(&mut self, cx: &Cx, me: u32, done: &Completion) {
+        let mover = &mut self.gc.movers[me as usize];
+        let (slots, from) = (std::mem::take(&mut mover.slots), std::mem::take(&mut mover.from));
+        let oob = std::mem::take(&mut mover.oob);
+        let victim = std::mem::replace(&mut mover.victim, NIL);
+        for (slot, (_, lba)) in slots.iter().zip(&from) {
+            self.buffer.prefetch(*slot);
+            self.map.prefetch(*lba);
+        }
+        let mut left = 0;
+        let mut moved = 0;
+        for (i, (slot, (at, lba))) in slots.iter().zip(&from).enumerate() {
+            if !self.map.is_valid(*at) {
+                // Overwritten or discarded while it was read: garbage already.
+                self.drop_moved(*slot);
+                continue;
+            }
+            left += 1;
+            self.map.drop_copy(*at);
+            let status = done.status(i);
+            if status.is_ok() && read::is_of(&oob[i], *lba, self.buffer.content(*slot)) {
+                self.stats.ftl.high_ecc += (status == Status::HighEcc) as u64;
+                self.buffer.take_over(*slot, *lba, oob[i]);
+                self.map.set(*lba, Entry::Slot(*slot));
+                moved += 1;
+            } else {
+                self.map.set(*lba, Entry::Poisoned);
+                self.drop_moved(*slot);
+            }
+        }
+        self.stats.ftl.gc_moved += moved as u64;
+        self.stats.ftl.gc_read_failures += (left - moved) as u64;
+        self.stats.poisoned += (left - moved) as u64;
+        self.earn(slots.len() as u32 - left);
+        self.gc.reads -= 1;
+        let mover = &mut self.gc.movers[me as usize];
+        (mover.slots, mover.from, mover.oob) = (slots, from, oob);
+        let line = self.place.line_mut(victim);
+        line.valid -= left;
+        line.moving -= 1;
+        if line.moving == 0 && self.gc.victim != Some(victim) {
+            self.victim_done(cx, victim);
+        }
+    }
+
+    fn drop_moved(&mut self, slot: u32) {
+        self.buffer.free(slot);
+        self.buffer.give_gc_room(1);
+    }
+
+    /// The scan is through and all reads are back.
+    fn victim_done(&mut self, cx: &Cx, victim: u32) {
+        self.place.leave(victim);
+        self.call_eraser(cx);
+    }
+
+    /// Becomes read-only when too few good chunks are left for the capacity.
+    pub(super) fn check_spare(&mut self) {
+        if self.read_only.is_none() && !self.place.has_spare_for(self.map.capacity() as u64) {
+            self.read_only = Some("too many chunks have failed, no spare is left");
+        }
+    }
+
+    /// Becomes read-only when a unit has nowhere to go and nothing under way will change that: GC
+    /// has no line to write to and no slots to read into, or the host is denied and there is no
+    /// garbage. Only failed chunks lead here. What waits stays in the buffer, readable.
+    #[cold]
+    pub(super) fn check_room(&mut self, kind: Kind) {
+        let quiet = self.gc.reads == 0 && self.place.coming == 0 && self.no_program_flies();
+        if !quiet || self.read_only.is_some() {
+            return;
+        }
+        let full = self.buffer.gc_room() < self.gc.batch;
+        let stuck = match kind {
+            Kind::Gc => self.place.is_out_of_room() && (full || self.place.greediest().is_none()),
+            Kind::User => {
+                let denied = self.place.host_denied && self.gc.victim.is_none();
+                denied && self.place.greediest().is_none()
+            }
+        };
+        if stuck {
+            self.read_only = Some("failed chunks have taken the room that GC needs");
+        }
+    }
+}

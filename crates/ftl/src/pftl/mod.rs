@@ -1,0 +1,466 @@
+//! PFTL: a page-mapped FTL inside the device. The block SSD of every comparison.
+//!
+//! Owns: everything between [`BlockDev`] and an Open-Channel device, as a drive's controller has
+//! it: write buffer, map, placement, garbage collection. Promises: what [`BlockDev`] promises; a
+//! write is durable when acknowledged (the buffer is backed by capacitors); no rule of the medium
+//! is broken; both counter laws hold whenever no program is in flight. Never: charges host CPU time
+//! (its controller is not the host's core), and never sees the host's link, which goes above
+//! ([`crate::link::LinkedBlock`]).
+//!
+//! From the ParaFS paper (section 4.1): "a page-level FTL, named PFTL, based on DFTL with lazy
+//! indexing. PFTL stripes updates over different channels in a page size unit". The whole map is in
+//! the drive's memory here; the demand-cached map is a later addition.
+//!
+//! **Life of a write.** `front` takes the sectors into slots of the `buffer` (or replaces what
+//! waits there) and the host goes on. When a write unit (`ws_opt`) waits, `drain` gives it the next
+//! idle PU in stripe order (`place`) and that PU's worker programs it. When the program has ended
+//! and the chunk can give the sectors back, the `map` names the medium.
+//!
+//! **Life of a read.** `read` copies what is in the buffer, pins the lines of the rest, reads them
+//! with vector commands, and verifies each sector against its out-of-band record.
+//!
+//! **Life of a GC.** Few free lines left: `gc` takes the closed line with most garbage, reads its
+//! valid sectors into slots of its own, and erases it; the moved sectors are programmed like
+//! others, first of all, to a line of their own.
+//!
+//! **Life of a mount.** None yet: the maps live as long as the process. Power is no threat to them
+//! either (capacitors). A mount would scan the out-of-band records of all written units, lines in
+//! the order of their sequence and sectors in stripe order, and keep the highest stamp per logical
+//! sector; every write has a stamp of its own, copies keep it. Trims would need a log.
+//!
+//! One mutex guards the controller's state, never held across an await: it is one controller.
+
+mod buffer;
+mod drain;
+mod front;
+mod gc;
+mod map;
+mod place;
+mod read;
+mod stats;
+#[cfg(test)]
+mod tests;
+
+use flashlane_ocssd::device::Device;
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{Credits, Cx, Notify};
+use parking_lot::MutexGuard;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+pub use stats::{INVALID_CLASSES, PftlStats};
+
+use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
+use crate::stats::FtlStats;
+use buffer::{Buffer, Kind, Sizes, Stage};
+use drain::{Scratch, Window, Worker};
+use gc::Gc;
+use map::{Entry, Map};
+use place::{Layout, Place};
+
+/// How a device FTL is built. In TOML every key may be left out.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct PftlConfig {
+    /// Share of the raw sectors (bad chunks included) that the host does not see, in percent,
+    /// 1 to 90. Bad chunks come out of it.
+    pub over_provisioning_percent: u32,
+    /// Host sectors that the write buffer holds; `None` is two write units per PU, at least 128.
+    pub buffer_sectors: Option<u32>,
+    /// GC works while fewer lines are free, at least 2: one is kept for GC itself, so at 1 the host
+    /// would stop before GC starts. More is more even and costs effective spare.
+    pub gc_low_water_lines: u32,
+    /// GC read commands (of up to 64 sectors) in flight; `None` reads about two units per PU ahead.
+    pub gc_reads: Option<u32>,
+}
+
+impl Default for PftlConfig {
+    fn default() -> PftlConfig {
+        PftlConfig {
+            // As the simulators that we compare with (facts/peers.md 7): 12% of raw.
+            over_provisioning_percent: 12,
+            buffer_sectors: None,
+            gc_low_water_lines: 2,
+            gc_reads: None,
+        }
+    }
+}
+
+/// Why a device FTL can't be made.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// A number of the configuration is out of range.
+    #[error("pftl: {field} is {value}, it must be {range}")]
+    Config {
+        /// Key of the configuration.
+        field: &'static str,
+        /// What it says.
+        value: u64,
+        /// What it may say.
+        range: String,
+    },
+    /// More sectors than a 32-bit map entry can name.
+    #[error("pftl: {sectors} physical sectors are more than the {max} that its map can name")]
+    TooLarge {
+        /// Sectors of the device.
+        sectors: u64,
+        /// Sectors at most.
+        max: u64,
+    },
+    /// Not enough spare for garbage collection.
+    #[error(
+        "pftl: {capacity} logical sectors leave {spare} of {usable} good physical sectors, \
+         GC needs {needed}: raise over_provisioning_percent or give it more chunks per PU"
+    )]
+    TooSmall {
+        /// Sectors the host would see.
+        capacity: u64,
+        /// Good physical sectors.
+        usable: u64,
+        /// What is left.
+        spare: u64,
+        /// What is needed: three lines.
+        needed: u64,
+    },
+    /// The device holds data, or chunks in another cell mode.
+    #[error("pftl: {chunks} chunks are not blank; reset them first, their data would be lost")]
+    NotBlank {
+        /// Chunks that are neither bad nor erased.
+        chunks: u64,
+    },
+    /// A line needs an open chunk on each PU.
+    #[error("pftl: the device allows {limit} open chunks, {needed} PUs need one each")]
+    OpenLimit {
+        /// Open chunks that the device allows.
+        limit: u32,
+        /// PUs.
+        needed: u32,
+    },
+}
+
+/// A page-mapped device FTL on a device.
+pub struct Pftl {
+    device: Arc<dyn Device>,
+    info: BlockInfo,
+    layout: Layout,
+    /// Sectors of a write admitted at once.
+    piece: u32,
+    controller: Mutex<Controller>,
+    /// Room for host sectors in the buffer.
+    room: Credits,
+    /// Woken while the device drains, when something has ended.
+    settled: Notify,
+}
+
+/// Whether background tasks go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// No more host writes; what waits is programmed.
+    Draining,
+    Stopped,
+}
+
+/// Room in the buffer that became free, by owner, in sectors.
+#[derive(Clone, Copy, Debug, Default)]
+struct Room {
+    user: u32,
+    gc: u32,
+}
+
+impl Room {
+    #[inline]
+    fn add(&mut self, kind: Kind) {
+        match kind {
+            Kind::User => self.user += 1,
+            Kind::Gc => self.gc += 1,
+        }
+    }
+}
+
+/// The state of the controller: everything that the mutex guards.
+struct Controller {
+    map: Map,
+    buffer: Buffer,
+    place: Place,
+    gc: Gc,
+    /// One per position.
+    workers: Vec<Worker>,
+    /// Per stream × position.
+    windows: Vec<Window>,
+    /// Sectors that must be written behind one of an open chunk before it can be read.
+    window_sectors: u32,
+    content_bytes: usize,
+    scratch: Box<Scratch>,
+    /// Of the last write; one order for all sectors.
+    stamp: u64,
+    phase: Phase,
+    read_only: Option<&'static str>,
+    /// Waiting writers have been told.
+    told: bool,
+    stats: PftlStats,
+}
+
+impl Pftl {
+    /// Builds the FTL over all of `device` and starts its background tasks on the core of `cx`.
+    /// The device must be blank: there is no mount yet, and this never erases data unasked.
+    pub fn create(
+        cx: &Cx,
+        device: Arc<dyn Device>,
+        config: PftlConfig,
+    ) -> Result<Arc<Pftl>, CreateError> {
+        let geo = *device.geometry();
+        let traits = *device.traits();
+        let layout = Layout::new(&geo);
+        check_device(&layout, geo.sectors(), traits.max_open)?;
+        let sizes = check_config(&config, &layout, geo.mw_cunits, traits.content_bytes)?;
+        let place = Place::new(layout.clone(), traits.max_open, |pu| {
+            device.chunk_report(pu, 0, geo.chunks_per_pu)
+        })
+        .map_err(|chunks| CreateError::NotBlank { chunks })?;
+        let percent = 100 - config.over_provisioning_percent as u64;
+        let capacity = (geo.sectors() as u128 * percent as u128 / 100) as u64;
+        let needed = place::SPARE_LINES_MIN * layout.line_sectors as u64;
+        if place.usable() < capacity + needed || capacity == 0 {
+            return Err(CreateError::TooSmall {
+                capacity,
+                usable: place.usable(),
+                spare: place.usable().saturating_sub(capacity),
+                needed,
+            });
+        }
+        let windows = place.streams() * layout.positions as usize;
+        let movers = sizes.gc_room / flashlane_base::VECTOR_MAX as u32;
+        let controller = Controller {
+            map: Map::new(capacity, geo.sectors()),
+            buffer: Buffer::new(sizes),
+            gc: Gc::new(config.gc_low_water_lines, movers),
+            workers: (0..layout.positions).map(|_| Worker::default()).collect(),
+            windows: (0..windows).map(|_| Window::new()).collect(),
+            window_sectors: geo.mw_cunits,
+            content_bytes: traits.content_bytes,
+            scratch: Scratch::new(),
+            stamp: 0,
+            phase: Phase::Running,
+            read_only: None,
+            told: false,
+            stats: PftlStats::default(),
+            place,
+        };
+        let ftl = Arc::new(Pftl {
+            info: BlockInfo { capacity, content_bytes: traits.content_bytes, layer: "pftl" },
+            piece: sizes.user_room / 4,
+            controller: Mutex::new(controller),
+            room: Credits::new(sizes.user_room as u64),
+            settled: Notify::new(),
+            device,
+            layout,
+        });
+        ftl.start_tasks(cx, movers);
+        Ok(ftl)
+    }
+
+    fn start_tasks(self: &Arc<Pftl>, cx: &Cx, movers: u32) {
+        for position in 0..self.layout.positions {
+            cx.spawn(drain::worker(self.clone(), cx.clone(), position));
+        }
+        for mover in 0..movers {
+            cx.spawn(gc::mover(self.clone(), cx.clone(), mover));
+        }
+        cx.spawn(gc::eraser(self.clone(), cx.clone()));
+    }
+
+    /// Ends a section of the controller: starts what has become due, then lets go of the state and
+    /// tells whoever waits outside.
+    #[inline]
+    fn go_on(&self, cx: &Cx, mut c: MutexGuard<'_, Controller>, me: Option<u32>, room: Room) {
+        c.buffer.give_gc_room(room.gc);
+        c.dispatch(cx, me);
+        let draining = c.phase != Phase::Running;
+        let tell = c.read_only.is_some() && !c.told;
+        c.told |= tell;
+        drop(c);
+        if room.user > 0 {
+            self.room.release(cx, room.user as u64);
+        }
+        if draining {
+            self.settled.wake(cx);
+        }
+        if tell {
+            // Nobody will ever get room again: let them all in, to be refused.
+            self.room.release(cx, u32::MAX as u64);
+        }
+    }
+
+    /// Programs what is in the buffer, waits for GC and erases under way, and ends the background
+    /// tasks. Reads go on; writes are refused from now on.
+    pub async fn stop(&self, cx: &Cx) {
+        {
+            let mut c = self.controller.lock();
+            if c.phase == Phase::Running {
+                c.phase = Phase::Draining;
+            }
+            self.go_on(cx, c, None, Room::default());
+        }
+        self.settled.wait(cx, || self.controller.lock().is_drained()).await;
+        let mut c = self.controller.lock();
+        c.phase = Phase::Stopped;
+        c.wake_workers(cx);
+        c.wake_gc(cx);
+    }
+
+    /// The counters that every layer keeps.
+    pub fn stats(&self) -> FtlStats {
+        self.controller.lock().stats.ftl.clone()
+    }
+
+    /// All counters.
+    pub fn details(&self) -> PftlStats {
+        let c = self.controller.lock();
+        let (erases_line_min, erases_line_max) = c.place.wear();
+        PftlStats {
+            retired_chunks: c.place.retired(),
+            free_lines: c.place.free_lines(),
+            erases_line_min,
+            erases_line_max,
+            ..c.stats.clone()
+        }
+    }
+
+    /// Walks map, buffer and lines and compares them: every entry's copy is there and is the only
+    /// one, and each line counts as many valid sectors as the walk finds. For tests and `fsck`.
+    pub fn walk(&self) -> Result<(), String> {
+        self.controller.lock().walk()
+    }
+}
+
+impl BlockDev for Pftl {
+    fn info(&self) -> &BlockInfo {
+        &self.info
+    }
+
+    fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
+        Box::pin(async move {
+            self.check(&io)?;
+            let lba = io.lba.get() as u32;
+            match io.op {
+                BlockOp::Read => self.read(cx, lba, io.buf).await,
+                BlockOp::Write => self.write(cx, lba, io.fua, io.buf).await,
+                BlockOp::Discard => self.discard(cx, lba, io.sectors),
+                BlockOp::Flush => self.flush(),
+            }
+        })
+    }
+}
+
+impl Controller {
+    /// Nothing waits or is under way; or nothing that waits can ever go.
+    fn is_drained(&self) -> bool {
+        let waiting = Kind::ALL.iter().any(|k| self.buffer.waiting(*k) > 0);
+        let idle = self.no_program_flies() && self.gc.is_quiet() && self.place.is_settled();
+        idle && (!waiting || self.read_only.is_some())
+    }
+
+    fn walk(&self) -> Result<(), String> {
+        let mut free = vec![false; self.buffer.slots()];
+        for slot in self.buffer.free_slots() {
+            if std::mem::replace(&mut free[slot as usize], true) {
+                return Err(format!("slot {slot} is free twice"));
+            }
+        }
+        let mut per_line = vec![0u32; self.place.layout.lines as usize];
+        for lba in 0..self.map.capacity() {
+            let at = match self.map.get(lba) {
+                Entry::Unmapped | Entry::Poisoned => continue,
+                Entry::Media(at) => at,
+                Entry::Slot(slot) => {
+                    let s = self.buffer.slot(slot);
+                    if s.lba != lba || !s.live || free[slot as usize] {
+                        return Err(format!("lba {lba}: its slot {slot} is {s:?}"));
+                    }
+                    if s.stage != Stage::Window {
+                        continue;
+                    }
+                    s.at
+                }
+            };
+            if !self.map.is_valid(at) || self.map.owner(at) != lba {
+                return Err(format!("lba {lba}: physical sector {at} is not its copy"));
+            }
+            per_line[self.place.layout.line_of(at) as usize] += 1;
+        }
+        let mut live = 0;
+        for (line, l) in self.place.lines() {
+            let walked = per_line[line as usize];
+            if l.valid != walked {
+                let counted = l.valid;
+                return Err(format!("line {line}: {counted} valid, the walk finds {walked}"));
+            }
+            live += walked as u64;
+        }
+        let bits = self.map.count_valid();
+        if bits != live {
+            return Err(format!("{bits} validity bits, {live} sectors named by the map"));
+        }
+        Ok(())
+    }
+}
+
+fn check_device(layout: &Layout, sectors: u64, open: (u32, u32)) -> Result<(), CreateError> {
+    if sectors > map::PHYSICAL_MAX {
+        return Err(CreateError::TooLarge { sectors, max: map::PHYSICAL_MAX });
+    }
+    if open.0 != 0 && open.0 < layout.positions {
+        return Err(CreateError::OpenLimit { limit: open.0, needed: layout.positions });
+    }
+    Ok(())
+}
+
+/// Refuses numbers out of range and works out the sizes of the buffer.
+fn check_config(
+    config: &PftlConfig,
+    layout: &Layout,
+    mw_cunits: u32,
+    content_bytes: usize,
+) -> Result<Sizes, CreateError> {
+    let within = |field, value: u64, least: u64, most: u64| {
+        if (least..=most).contains(&value) {
+            return Ok(value as u32);
+        }
+        Err(CreateError::Config { field, value, range: format!("{least} to {most}") })
+    };
+    let percent = config.over_provisioning_percent as u64;
+    within("over_provisioning_percent", percent, 1, 90)?;
+    let water = config.gc_low_water_lines as u64;
+    within("gc_low_water_lines", water, 2, layout.lines as u64)?;
+    let all_units = layout.positions as u64 * layout.unit as u64;
+    let buffer = config.buffer_sectors.map_or((2 * all_units).max(128), u64::from);
+    // A rest too small for a unit may wait for ever; the largest piece must fit beside it.
+    let buffer_least = 4 * layout.unit as u64;
+    let user_room = within("buffer_sectors", buffer, buffer_least, 1 << 24)?;
+    let vector = flashlane_base::VECTOR_MAX as u64;
+    let reads = (2 * all_units).div_ceil(vector).clamp(1, 64);
+    let reads = config.gc_reads.map_or(reads, u64::from);
+    let reads = within("gc_reads", reads, 1, 1024)?;
+    let window = (mw_cunits + layout.unit).min(layout.chunk_sectors);
+    Ok(Sizes {
+        user_room,
+        gc_room: reads * vector as u32 + layout.unit,
+        windows: 2 * layout.positions * window,
+        content_bytes,
+    })
+}
+
+/// Asks for a table entry that will be needed soon.
+#[inline(always)]
+fn prefetch<T>(table: &[T], at: usize) {
+    #[cfg(target_arch = "x86_64")]
+    if let Some(entry) = table.get(at) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch changes nothing and can't fault; the address is of a live reference.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(entry).cast()) }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (table, at);
+}

@@ -1,0 +1,234 @@
+//! Host reads: from the buffer, from the medium, or zeros.
+//!
+//! Owns: looking up, pinning, reading, verifying. Promises: every sector read from the medium is
+//! the one asked for, by its own record (logical address and CRC), or is reported as uncorrectable
+//! and handed out as zeros; other sectors of the request are good. A line whose address a read
+//! holds is not erased. Never: changes the map.
+
+use flashlane_base::{Lba, Ns, OOB_BYTES, Ppa, VECTOR_MAX};
+use flashlane_ocssd::device::{Breakdown, Completion, Data, Flags, InFlight, Op, Request};
+use flashlane_ocssd::device::{Scatter, Status};
+use flashlane_rt::Cx;
+
+use super::buffer::copy_sector;
+use super::map::Entry;
+use super::place::LineState;
+use super::{Controller, Pftl};
+use crate::block::{BlockError, BlockResult};
+use crate::log::format::Oob;
+
+/// CRC of a sector's content, of 4096 bytes or of the 8 that the `stamps` store keeps.
+#[inline]
+pub(super) fn content_crc(content: &[u8]) -> u32 {
+    match <[u8; 8]>::try_from(content) {
+        Ok(word) => Oob::content_crc_word(u64::from_le_bytes(word)),
+        Err(_) => Oob::content_crc(content),
+    }
+}
+
+/// Is this the content of logical sector `lba`, as it was written?
+#[inline]
+pub(super) fn is_of(oob: &[u8; OOB_BYTES], lba: u32, content: &[u8]) -> bool {
+    Oob::decode_raw(oob).0 == lba as u64 && Oob::verify_crc(oob, content_crc(content))
+}
+
+/// Where a sector of a read comes from.
+enum Source {
+    /// It is in the caller's memory already: from the buffer, or zeros.
+    Here,
+    /// It has to be read at this physical sector, whose line is pinned.
+    Media(u32),
+    /// GC lost it.
+    Lost,
+}
+
+/// A read command and what its memory said at submit.
+struct Part<'a> {
+    flight: InFlight<'a>,
+    /// Bit `i`: the content of address `i` is not what its record says.
+    mismatch: u64,
+}
+
+impl Pftl {
+    /// Reads `buf.len() / content_bytes` sectors from `lba`.
+    pub(super) async fn read(&self, cx: &Cx, lba: u32, buf: &mut [u8]) -> BlockResult {
+        if buf.len() == self.info.content_bytes {
+            return self.read_one(cx, lba, buf).await;
+        }
+        let mut lost = Vec::new();
+        // (sector of the request, physical sector), in request order.
+        let mut wanted: Vec<(u32, u32)> = Vec::new();
+        {
+            let mut c = self.controller.lock();
+            for (i, out) in (0u32..).zip(buf.chunks_exact_mut(self.info.content_bytes)) {
+                match c.look_up(lba + i, out) {
+                    Source::Here => {}
+                    Source::Media(at) => wanted.push((i, at)),
+                    Source::Lost => lost.push(i),
+                }
+            }
+        }
+        let parts: Vec<Part<'_>> = wanted
+            .chunks(VECTOR_MAX)
+            .map(|part| self.submit_read::<VECTOR_MAX>(cx, lba, part, buf))
+            .collect();
+        for (part, wanted) in parts.into_iter().zip(wanted.chunks(VECTOR_MAX)) {
+            let done = part.flight.await;
+            let mut c = self.controller.lock();
+            for (i, (sector, at)) in wanted.iter().enumerate() {
+                let good = c.judge(done.status(i), part.mismatch >> i & 1 == 0);
+                if !good {
+                    let from = *sector as usize * self.info.content_bytes;
+                    buf[from..from + self.info.content_bytes].fill(0);
+                    lost.push(*sector);
+                }
+                c.unpin(cx, *at);
+            }
+            c.note_read(&done);
+        }
+        lost.sort_unstable();
+        outcome(lost.into_iter().map(|i| lba + i).collect())
+    }
+
+    /// The same for one sector, which is most of what a random reader does: nothing on the heap.
+    async fn read_one(&self, cx: &Cx, lba: u32, buf: &mut [u8]) -> BlockResult {
+        let source = self.controller.lock().look_up(lba, buf);
+        let at = match source {
+            Source::Here => return Ok(()),
+            Source::Lost => return outcome(vec![lba]),
+            Source::Media(at) => at,
+        };
+        let part = self.submit_read::<1>(cx, lba, &[(0, at)], buf);
+        let done = part.flight.await;
+        let mut c = self.controller.lock();
+        let good = c.judge(done.status(0), part.mismatch == 0);
+        c.unpin(cx, at);
+        c.note_read(&done);
+        drop(c);
+        if good {
+            return Ok(());
+        }
+        buf.fill(0);
+        outcome(vec![lba])
+    }
+
+    /// Submits a command of at most `N` addresses, (sector of the request, physical sector) each.
+    #[inline]
+    fn submit_read<'a, const N: usize>(
+        &'a self,
+        cx: &'a Cx,
+        lba: u32,
+        wanted: &[(u32, u32)],
+        buf: &mut [u8],
+    ) -> Part<'a> {
+        let mut addrs = [Ppa(0); N];
+        let mut index = [0; N];
+        let mut oob = [[0; OOB_BYTES]; N];
+        let n = wanted.len();
+        for (i, (sector, at)) in wanted.iter().enumerate() {
+            addrs[i] = self.device.format().pack(self.layout.location(*at));
+            index[i] = *sector;
+        }
+        let unit = self.info.content_bytes;
+        let flight = self.device.io(
+            cx,
+            Request {
+                op: Op::Read,
+                flags: Flags::default(),
+                addrs: &addrs[..n],
+                data: Data::Read {
+                    content: Scatter { base: buf, index: &index[..n], unit },
+                    oob: &mut oob[..n],
+                },
+                whole_sectors: false,
+            },
+        );
+        let mut mismatch = 0;
+        for (i, (sector, _)) in wanted.iter().enumerate() {
+            let from = *sector as usize * unit;
+            let good = is_of(&oob[i], lba + sector, &buf[from..from + unit]);
+            mismatch |= (!good as u64) << i;
+        }
+        Part { flight, mismatch }
+    }
+}
+
+impl Controller {
+    /// Finds a sector; copies it if it is in the buffer, pins its line if it is on the medium.
+    #[inline]
+    fn look_up(&mut self, lba: u32, out: &mut [u8]) -> Source {
+        self.stats.ftl.host_read += 1;
+        match self.map.get(lba) {
+            Entry::Unmapped => {
+                self.stats.ftl.read_unmapped += 1;
+                out.fill(0);
+                Source::Here
+            }
+            Entry::Slot(slot) => {
+                self.stats.ftl.read_from_buffer += 1;
+                copy_sector(out, self.buffer.content(slot));
+                Source::Here
+            }
+            Entry::Media(at) => {
+                let line = self.place.layout.line_of(at);
+                self.place.line_mut(line).readers += 1;
+                Source::Media(at)
+            }
+            Entry::Poisoned => {
+                self.stats.ftl.read_failures += 1;
+                out.fill(0);
+                Source::Lost
+            }
+        }
+    }
+
+    /// A read at `at` is over; the last one out lets the eraser in.
+    #[inline]
+    fn unpin(&mut self, cx: &Cx, at: u32) {
+        let line = self.place.layout.line_of(at);
+        let l = self.place.line_mut(line);
+        l.readers -= 1;
+        if l.readers == 0 && l.state == LineState::Leaving {
+            self.call_eraser(cx);
+        }
+    }
+
+    /// Is a sector good, by what the medium said and by its record?
+    #[inline]
+    fn judge(&mut self, status: Status, matches: bool) -> bool {
+        self.stats.ftl.high_ecc += (status == Status::HighEcc) as u64;
+        let good = status.is_ok() && matches;
+        self.stats.ftl.read_failures += !good as u64;
+        good
+    }
+
+    #[inline]
+    fn note_read(&mut self, done: &Completion) {
+        add(&mut self.stats.ftl.read_breakdown, &done.breakdown);
+    }
+}
+
+fn add(sum: &mut Breakdown, part: &Breakdown) {
+    let pairs: [(&mut Ns, Ns); 9] = [
+        (&mut sum.link, part.link),
+        (&mut sum.command, part.command),
+        (&mut sum.die_read, part.die_read),
+        (&mut sum.die_program, part.die_program),
+        (&mut sum.die_erase, part.die_erase),
+        (&mut sum.channel, part.channel),
+        (&mut sum.transfer, part.transfer),
+        (&mut sum.array, part.array),
+        (&mut sum.retry, part.retry),
+    ];
+    for (sum, part) in pairs {
+        *sum += part;
+    }
+}
+
+fn outcome(lost: Vec<u32>) -> BlockResult {
+    if lost.is_empty() {
+        return Ok(());
+    }
+    let lost = lost.into_iter().map(|lba| Lba::new(lba as u64)).collect();
+    Err(BlockError::Uncorrectable(lost))
+}

@@ -1,0 +1,73 @@
+//! What the device counts about itself, beyond the counters every layer keeps.
+//!
+//! Owns: [`PftlStats`], the snapshot that reports and tests read, and the running numbers behind
+//! it. Promises: every number counts from create. Never: decides anything.
+
+use crate::stats::FtlStats;
+
+/// Classes of a victim's invalid share: class `i` holds shares of `i` tenths up to below the next,
+/// the last one victims with nothing live.
+pub const INVALID_CLASSES: usize = 11;
+
+/// A snapshot of a device's counters.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PftlStats {
+    /// The counters that every layer keeps; both laws hold for them.
+    pub ftl: FtlStats,
+    /// Victims by the share of their sectors that was garbage when GC took them, in tenths: how
+    /// well the device's garbage collection could do (ParaFS 4.3 compares file systems by it).
+    pub victims_by_invalid_tenths: [u64; INVALID_CLASSES],
+    /// Sum over victims of sectors that were garbage.
+    pub victim_invalid_sectors: u64,
+    /// Sum over victims of all their sectors.
+    pub victim_sectors: u64,
+    /// Sectors whose newest content was lost in a GC read since create.
+    pub poisoned: u64,
+    /// Chunks never used again, factory bad ones included.
+    pub retired_chunks: u64,
+    /// Free lines now.
+    pub free_lines: u32,
+    /// Fewest erases of a line's chunks, on average over the line.
+    pub erases_line_min: u64,
+    /// Most erases of a line's chunks, on average over the line.
+    pub erases_line_max: u64,
+    /// Requests that found the buffer full.
+    pub ring_full_waits: u64,
+}
+
+impl PftlStats {
+    /// Mean share of a victim that was garbage; `None` before the first victim.
+    pub fn victim_invalid_share(&self) -> Option<f64> {
+        let invalid = self.victim_invalid_sectors as f64;
+        (self.victim_sectors > 0).then(|| invalid / self.victim_sectors as f64)
+    }
+}
+
+/// Notes a victim of `sectors` of which `valid` are live.
+pub(super) fn note_victim(stats: &mut PftlStats, valid: u32, sectors: u32) {
+    let invalid = sectors - valid.min(sectors);
+    let tenths = invalid as u64 * (INVALID_CLASSES as u64 - 1) / sectors.max(1) as u64;
+    stats.victims_by_invalid_tenths[tenths as usize] += 1;
+    stats.victim_invalid_sectors += invalid as u64;
+    stats.victim_sectors += sectors as u64;
+    stats.ftl.gc_victims += 1;
+    stats.ftl.gc_free_rides += (valid == 0) as u64;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_victim_lands_in_the_class_of_its_invalid_share() {
+        let mut stats = PftlStats::default();
+        for (valid, class) in [(100, 0), (91, 0), (90, 1), (50, 5), (1, 9), (0, 10)] {
+            let before = stats.victims_by_invalid_tenths[class];
+            note_victim(&mut stats, valid, 100);
+            assert_eq!(stats.victims_by_invalid_tenths[class], before + 1, "{valid} valid");
+        }
+        assert_eq!(stats.victim_sectors, 600);
+        assert_eq!(stats.victim_invalid_sectors, 600 - 332);
+        assert_eq!(stats.ftl.gc_free_rides, 1);
+    }
+}

@@ -1,0 +1,400 @@
+//! A pblk on a bench: one small device, virtual time, requests as calls, and a memory of what each
+//! sector holds.
+//!
+//! Owns: building the stack (pblk over a tracing device over a scripted one over the SSD), the
+//! content of a version, the end of every test ([`Bench::settled`]).
+//! Promises: a settled bench has been read back in full against what was written; the medium has
+//! seen no violation, both counter laws hold and the walk finds nothing.
+//! Never: looks into pblk other than through its public interface.
+
+use flashlane_base::{Lba, Location, Ns, Ppa, Rng};
+use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
+use flashlane_ftl::log::format::{LBA_LIMIT, LBA_MASK};
+use flashlane_ftl::log::{LineState, LogConfig, Pblk};
+use flashlane_ftl::stats::FtlStats;
+use flashlane_ocssd::device::{Cause, Op, Status};
+use flashlane_ocssd::wrap::{Script, ScriptedDevice, Traced, TracingDevice};
+use flashlane_ocssd::{Device, DeviceSpec, FaultPlan, Ssd, SsdOptions, StoreKind};
+use flashlane_rt::{CostTable, Cx, Join, Virtual};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// What to build.
+#[derive(Clone)]
+pub(crate) struct Setup {
+    pub(crate) spec: DeviceSpec,
+    pub(crate) options: SsdOptions,
+    pub(crate) config: LogConfig,
+    pub(crate) seed: u64,
+    /// Commands are written down (costs memory: not for long runs).
+    pub(crate) traced: bool,
+}
+
+/// `tiny` (4 PUs, chunks of 64 sectors, units of 4, a window of 8) with `chunks` chunks per PU.
+pub(crate) fn tiny(chunks: u32) -> Setup {
+    let spec = DeviceSpec::preset("tiny").expect("a preset");
+    Setup {
+        spec: spec.with_chunks_per_pu(chunks),
+        options: SsdOptions::default(),
+        config: LogConfig { over_provisioning_percent: 50, ..LogConfig::default() },
+        seed: 7,
+        traced: true,
+    }
+}
+
+impl Setup {
+    /// Commands take no time.
+    pub(crate) fn untimed(mut self) -> Setup {
+        self.options.timing = false;
+        self
+    }
+    /// GC runs only by hand.
+    pub(crate) fn manual_gc(mut self) -> Setup {
+        self.config.gc = false;
+        self
+    }
+    pub(crate) fn untraced(mut self) -> Setup {
+        self.traced = false;
+        self
+    }
+    pub(crate) fn op(mut self, percent: u32) -> Setup {
+        self.config.over_provisioning_percent = percent;
+        self
+    }
+    pub(crate) fn memory(mut self) -> Setup {
+        self.options.store = StoreKind::Memory;
+        self
+    }
+    pub(crate) fn seed(mut self, seed: u64) -> Setup {
+        self.seed = seed;
+        self
+    }
+    pub(crate) fn faults(mut self, toml: &str) -> Setup {
+        self.options.faults = FaultPlan::from_toml(toml).expect("a plan");
+        self
+    }
+    pub(crate) fn shape(mut self, channels: u32, per_channel: u32, pages: u32) -> Setup {
+        self.spec = self.spec.with_parallelism(channels, per_channel);
+        self.spec.geometry.pages_per_block = pages;
+        self
+    }
+    pub(crate) fn build(self) -> Bench {
+        Bench::new(self)
+    }
+}
+
+/// The stack and what its sectors hold.
+pub(crate) struct Bench {
+    pub(crate) run: Virtual,
+    pub(crate) cx: Cx,
+    pub(crate) ssd: Arc<Ssd>,
+    pub(crate) script: Arc<ScriptedDevice>,
+    pub(crate) trace: Arc<TracingDevice>,
+    pub(crate) dev: Arc<Pblk>,
+    /// Version of each sector that is not zeros.
+    held: Rc<RefCell<BTreeMap<u64, u64>>>,
+}
+
+/// Content of a version of a sector: no two alike, in every word.
+pub(crate) fn content(lba: u64, version: u64, bytes: usize) -> Vec<u8> {
+    let words =
+        (0..bytes as u64 / 8).map(|i| Rng::stream(version, "word", lba << 9 | i).next_u64());
+    words.flat_map(u64::to_le_bytes).collect()
+}
+
+fn filled(lba: u64, sectors: u32, version: u64, bytes: usize) -> Vec<u8> {
+    let each = (lba..lba + sectors as u64).flat_map(|l| content(l, version, bytes));
+    each.collect()
+}
+
+async fn request(
+    cx: Cx,
+    dev: Arc<Pblk>,
+    op: BlockOp,
+    lba: u64,
+    sectors: u32,
+    fua: bool,
+    mut buf: Vec<u8>,
+) -> (BlockResult, Vec<u8>) {
+    let io = Io { op, lba: Lba::new(lba), sectors, fua, buf: &mut buf };
+    let result = dev.start(&cx, io).await;
+    (result, buf)
+}
+
+impl Bench {
+    fn new(setup: Setup) -> Bench {
+        let ssd = Ssd::new(&setup.spec, setup.options).expect("a device");
+        let script = Arc::new(ScriptedDevice::new(ssd.clone()));
+        let trace = Arc::new(TracingDevice::new(script.clone()));
+        let device: Arc<dyn Device> = match setup.traced {
+            true => trace.clone(),
+            false => ssd.clone(),
+        };
+        let run = Virtual::new(1, setup.seed, CostTable::zero());
+        let cx = run.cx();
+        let theirs = cx.clone();
+        let config = setup.config;
+        let dev = run
+            .run(async move { Pblk::create(&theirs, device, config).await })
+            .expect("creation ends")
+            .unwrap_or_else(|e| panic!("{e}"));
+        let bench = Bench { run, cx, ssd, script, trace, dev, held: Rc::default() };
+        bench.rest(); // the first lines are open
+        bench
+    }
+
+    /// Runs to the end of `work`.
+    pub(crate) fn wait<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> T {
+        self.run.run(work).expect("no stall")
+    }
+
+    pub(crate) fn sleep(&self, span: Ns) {
+        let cx = self.cx.clone();
+        self.wait(async move { cx.sleep(span).await });
+    }
+
+    /// Long enough for everything in flight to end; padding and closing included.
+    pub(crate) fn rest(&self) {
+        self.sleep(Ns::from_ms(100));
+    }
+
+    fn bytes(&self) -> usize {
+        self.dev.info().content_bytes
+    }
+
+    pub(crate) fn capacity(&self) -> u64 {
+        self.dev.info().capacity
+    }
+
+    /// Starts a write that runs while the test goes on. The bench expects it to succeed.
+    pub(crate) fn begin_write(&self, lba: u64, sectors: u32, version: u64) -> Join<BlockResult> {
+        self.note_write(lba, sectors, version);
+        let buf = filled(lba, sectors, version, self.bytes());
+        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        self.cx.spawn_join(async move {
+            let write = request(cx, dev, BlockOp::Write, lba, sectors, false, buf);
+            write.await.0
+        })
+    }
+
+    fn note_write(&self, lba: u64, sectors: u32, version: u64) {
+        let each = (lba..lba + sectors as u64).map(|l| (l, version));
+        self.held.borrow_mut().extend(each);
+    }
+
+    /// Writes; the outcome is the caller's.
+    pub(crate) fn try_write(&self, lba: u64, sectors: u32, version: u64, fua: bool) -> BlockResult {
+        let buf = filled(lba, sectors, version, self.bytes());
+        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        let write = request(cx, dev, BlockOp::Write, lba, sectors, fua, buf);
+        let (result, _) = self.wait(write);
+        if result.is_ok() {
+            self.note_write(lba, sectors, version);
+        }
+        result
+    }
+
+    pub(crate) fn write(&self, lba: u64, sectors: u32, version: u64) {
+        self.try_write(lba, sectors, version, false).expect("a write");
+    }
+
+    /// Writes every sector once, 32 at a time.
+    pub(crate) fn fill(&self, version: u64) {
+        let capacity = self.capacity();
+        for lba in (0..capacity).step_by(32) {
+            self.write(lba, 32.min(capacity - lba) as u32, version);
+        }
+    }
+
+    pub(crate) fn begin_flush(&self) -> Join<BlockResult> {
+        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        let flush = request(cx, dev, BlockOp::Flush, 0, 0, false, Vec::new());
+        self.cx.spawn_join(async move { flush.await.0 })
+    }
+
+    pub(crate) fn try_flush(&self) -> BlockResult {
+        let flush = self.begin_flush();
+        self.wait(flush)
+    }
+
+    pub(crate) fn flush(&self) {
+        self.try_flush().expect("a flush");
+    }
+
+    /// Flushes, and waits until lines are closed and opened.
+    pub(crate) fn drained(&self) {
+        self.flush();
+        self.rest();
+    }
+
+    pub(crate) fn discard(&self, lba: u64, sectors: u64) {
+        let range = lba..lba + sectors;
+        self.held.borrow_mut().retain(|l, _| !range.contains(l));
+        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        let all = request(cx, dev, BlockOp::Discard, lba, sectors as u32, false, Vec::new());
+        self.wait(all).0.expect("a discard");
+    }
+
+    /// Starts a read that is checked against what the sectors hold now; `Err` has the lost ones.
+    pub(crate) fn begin_read(&self, lba: u64, sectors: u32) -> Join<Result<(), Vec<Lba>>> {
+        let unit = self.bytes();
+        let mut want = Vec::new();
+        for l in lba..lba + sectors as u64 {
+            match self.held.borrow().get(&l) {
+                Some(version) => want.extend(content(l, *version, unit)),
+                None => want.extend(vec![0; unit]),
+            }
+        }
+        // What the caller's buffer holds before must not be seen.
+        let buf = vec![0xa5; sectors as usize * unit];
+        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        self.cx.spawn_join(async move {
+            let read = request(cx, dev, BlockOp::Read, lba, sectors, false, buf);
+            let (result, got) = read.await;
+            let lost = match result {
+                Ok(()) => Vec::new(),
+                Err(BlockError::Uncorrectable(lost)) => lost,
+                Err(other) => panic!("a read ended with {other}"),
+            };
+            for i in 0..sectors as usize {
+                let l = Lba::new(lba + i as u64);
+                let (g, w) = (&got[i * unit..(i + 1) * unit], &want[i * unit..(i + 1) * unit]);
+                assert!(lost.contains(&l) || g == w, "sector {l} has other content");
+            }
+            if lost.is_empty() { Ok(()) } else { Err(lost) }
+        })
+    }
+
+    pub(crate) fn try_read(&self, lba: u64, sectors: u32) -> Result<(), Vec<Lba>> {
+        let read = self.begin_read(lba, sectors);
+        self.wait(read)
+    }
+
+    /// Reads and compares.
+    pub(crate) fn read(&self, lba: u64, sectors: u32) {
+        self.try_read(lba, sectors).expect("readable");
+    }
+
+    /// Every sector holds what was written last.
+    pub(crate) fn read_all(&self) {
+        let capacity = self.capacity();
+        for lba in (0..capacity).step_by(64) {
+            self.read(lba, 64.min(capacity - lba) as u32);
+        }
+    }
+
+    pub(crate) fn gc_once(&self) -> bool {
+        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        let collected = self.wait(async move { dev.gc_once(&cx).await });
+        self.rest();
+        collected
+    }
+
+    pub(crate) fn set_gc(&self, on: bool) {
+        self.dev.set_gc(&self.cx, on);
+    }
+
+    /// `tasks` writers, each with its own sectors, `each` single-sector writes at random places.
+    pub(crate) fn overwrite(&self, tasks: u64, each: u64, salt: u64) {
+        let (bytes, capacity) = (self.bytes(), self.capacity());
+        let mut joins = Vec::new();
+        for task in 0..tasks {
+            let (cx, dev, held) = (self.cx.clone(), self.dev.clone(), self.held.clone());
+            let mut rng = Rng::stream(salt, "overwrite", task);
+            joins.push(self.cx.spawn_join(async move {
+                for i in 0..each {
+                    let lba = rng.below(capacity / tasks) * tasks + task;
+                    let version = salt << 40 | task << 32 | i;
+                    let buf = content(lba, version, bytes);
+                    let (c, d) = (cx.clone(), dev.clone());
+                    let write = request(c, d, BlockOp::Write, lba, 1, false, buf);
+                    write.await.0.expect("a write");
+                    held.borrow_mut().insert(lba, version);
+                }
+            }));
+        }
+        self.wait(async move {
+            for join in joins {
+                join.await;
+            }
+        });
+    }
+
+    pub(crate) fn stats(&self) -> FtlStats {
+        self.dev.stats()
+    }
+
+    pub(crate) fn count(&self, cause: Cause) -> u64 {
+        self.stats().programmed_for(cause)
+    }
+
+    pub(crate) fn lines(&self, state: LineState) -> usize {
+        let (counts, _, _) = self.dev.line_counts();
+        counts.iter().find(|(s, _)| *s == state).map_or(0, |c| c.1)
+    }
+
+    pub(crate) fn free_chunks(&self) -> u64 {
+        self.dev.line_counts().1
+    }
+
+    pub(crate) fn retired(&self) -> u64 {
+        self.dev.line_counts().2
+    }
+
+    pub(crate) fn attribute(&self, name: &str) -> String {
+        self.dev.attribute(name).expect("an attribute")
+    }
+
+    /// (pu, chunk, sector) of an address.
+    pub(crate) fn place(&self, addr: Ppa) -> Location {
+        self.ssd.format().unpack(addr).expect("an address of the device")
+    }
+
+    /// The n-th command of a kind from now on is answered by the script.
+    pub(crate) fn answer(&self, op: Op, from_now: u64, addrs: u64, status: Status, delay: Ns) {
+        let nth = self.script.seen(op) + from_now;
+        self.script.add(Script { op, nth, addrs, status, delay });
+    }
+
+    /// The end of every test: contents are right, then the target stops, and nothing disagrees.
+    pub(crate) fn settled(self) {
+        self.read_all();
+        self.stopped();
+    }
+
+    /// As [`Bench::settled`], for tests that lost sectors on purpose and have checked contents.
+    pub(crate) fn stopped(self) {
+        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        self.wait(async move { dev.stop(&cx).await }).expect("everything is durable");
+        self.rest();
+        self.agrees();
+    }
+
+    /// What must hold whenever nothing is in flight.
+    pub(crate) fn agrees(&self) {
+        let counters = self.ssd.counters();
+        assert_eq!(counters.violations, 0, "{:?}", self.ssd.violations().first());
+        let stats = self.stats();
+        stats.check_host_law().expect("host law");
+        stats.check_media_law(&counters.programmed).expect("media law");
+        self.dev.check_consistency().expect("the walk");
+    }
+}
+
+/// The lba field of an out-of-band record.
+pub(crate) fn lba_of(oob: &[u8; 16]) -> u64 {
+    u64::from_le_bytes(oob[..8].try_into().expect("eight")) & LBA_MASK
+}
+
+/// A program of data or of padding behind data, as opposed to metadata and the log.
+pub(crate) fn is_data(e: &Traced) -> bool {
+    e.op == Op::Write && e.oob.iter().any(|o| lba_of(o) < LBA_LIMIT)
+}
+
+/// Commands of a kind.
+pub(crate) fn of(entries: &[Traced], op: Op) -> Vec<&Traced> {
+    entries.iter().filter(|e| e.op == op).collect()
+}

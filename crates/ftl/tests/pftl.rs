@@ -1,0 +1,430 @@
+//! The device FTL on the emulated SSD: real contents, real times, real faults.
+//!
+//! What these add to the unit tests beside the code (which use a bare double): the presets' shapes,
+//! the medium's own counters and rules, the fault plan, real threads, and the link above.
+
+use flashlane_base::{Bytes, Lba, Ns, Rng};
+use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
+use flashlane_ftl::link::LinkedBlock;
+use flashlane_ftl::pftl::{Pftl, PftlConfig, PftlStats};
+use flashlane_ocssd::spec::LinkSpec;
+use flashlane_ocssd::{Device, DeviceSpec, FaultPlan, Ssd, SsdOptions, StoreKind};
+use flashlane_rt::{CostTable, Cx, Fingerprint, Threads, Virtual};
+use std::collections::BTreeSet;
+use std::future::Future;
+use std::sync::Arc;
+
+fn config(percent: u32) -> PftlConfig {
+    PftlConfig { over_provisioning_percent: percent, ..PftlConfig::default() }
+}
+
+/// Runs `main` on a fresh FTL in virtual time and checks everything that must always hold.
+fn on_ssd<T: 'static, F: Future<Output = T> + 'static>(
+    spec: &DeviceSpec,
+    options: SsdOptions,
+    config: PftlConfig,
+    main: impl FnOnce(Arc<Pftl>, Cx) -> F + 'static,
+) -> (T, PftlStats, Arc<Ssd>, Fingerprint) {
+    let ssd = Ssd::new(spec, options).expect("a device");
+    let run = Virtual::new(1, 3, CostTable::zero());
+    let (cx, device) = (run.cx(), ssd.clone());
+    let ended = run.run(async move {
+        let device: Arc<dyn Device> = device;
+        let ftl = Pftl::create(&cx, device, config).expect("an FTL");
+        let value = main(ftl.clone(), cx.clone()).await;
+        ftl.stop(&cx).await;
+        (value, ftl)
+    });
+    let (value, ftl) = ended.expect("nobody waits for ever");
+    check(&ftl, &ssd);
+    (value, ftl.details(), ssd, run.fingerprint())
+}
+
+fn check(ftl: &Pftl, ssd: &Ssd) {
+    let (stats, medium) = (ftl.stats(), ssd.counters());
+    assert_eq!(medium.violations, 0, "{}", ssd.violations()[0]);
+    assert_eq!(medium.early_reads, 0);
+    stats.check_host_law().unwrap();
+    stats.check_media_law(&medium.programmed).unwrap();
+    // The layer counts what it asked for, the medium what it began: a dead die begins nothing.
+    let dead = medium.erases + stats.erase_failures;
+    assert!((medium.erases..=dead).contains(&stats.erases));
+    assert_eq!(stats.program_failures, medium.program_failures);
+    ftl.walk().unwrap();
+}
+
+/// Content of a sector that names its address and version, in any content size.
+fn content(lba: u64, version: u64, bytes: usize) -> Vec<u8> {
+    let word = match version {
+        0 => 0,
+        v => lba << 24 | v,
+    };
+    word.to_le_bytes().iter().copied().cycle().take(bytes).collect()
+}
+
+async fn io(
+    dev: &dyn BlockDev,
+    cx: &Cx,
+    op: BlockOp,
+    lba: u64,
+    n: u32,
+    buf: &mut [u8],
+) -> BlockResult {
+    let request = Io {
+        op,
+        lba: Lba::new(lba),
+        sectors: n,
+        fua: op == BlockOp::Write && lba.is_multiple_of(5),
+        buf,
+    };
+    dev.start(cx, request).await
+}
+
+/// What a task may find: where reads were lost, and where the model says so, nothing else.
+#[derive(Default)]
+struct Found {
+    lost: BTreeSet<u64>,
+    refused: bool,
+}
+
+/// Random requests on `base..base + span` against a table of versions; every read is compared.
+/// Sectors may be lost only where `faulty` says that faults were planned.
+async fn play(
+    dev: Arc<dyn BlockDev>,
+    cx: Cx,
+    base: u64,
+    span: u64,
+    count: u64,
+    faulty: bool,
+) -> Found {
+    let mut rng = Rng::stream(11, "play", base);
+    let mut model = vec![0u64; span as usize];
+    let mut found = Found::default();
+    let size = dev.info().content_bytes;
+    for version in 1..=count {
+        let n = if rng.below(8) == 0 { 1 + rng.below(90) } else { 1 + rng.below(4) };
+        let n = n.min(span);
+        let lba = rng.below(span - n + 1);
+        let range = lba as usize..(lba + n) as usize;
+        let pick = rng.below(10);
+        if pick < 6 {
+            let mut buf: Vec<u8> =
+                range.clone().flat_map(|i| content(base + i as u64, version, size)).collect();
+            match io(&*dev, &cx, BlockOp::Write, base + lba, n as u32, &mut buf).await {
+                Ok(()) => model[range].fill(version),
+                Err(BlockError::ReadOnly(_)) if faulty => {
+                    found.refused = true;
+                    break;
+                }
+                Err(other) => panic!("{other}"),
+            }
+        } else if pick == 9 {
+            io(&*dev, &cx, BlockOp::Discard, base + lba, n as u32, &mut []).await.unwrap();
+            model[range].fill(0);
+        } else {
+            compare(&*dev, &cx, base, range, &model, faulty, &mut found).await;
+        }
+        if rng.below(64) == 0 {
+            cx.sleep(Ns::from_us(rng.below(3000))).await;
+        }
+    }
+    if !found.refused {
+        for lba in (0..span as usize).step_by(16) {
+            let range = lba..(lba + 16).min(span as usize);
+            compare(&*dev, &cx, base, range, &model, faulty, &mut found).await;
+        }
+    }
+    found
+}
+
+async fn compare(
+    dev: &dyn BlockDev,
+    cx: &Cx,
+    base: u64,
+    range: std::ops::Range<usize>,
+    model: &[u64],
+    faulty: bool,
+    found: &mut Found,
+) {
+    let size = dev.info().content_bytes;
+    let mut buf = vec![0xee; range.len() * size];
+    let (lba, n) = (base + range.start as u64, range.len() as u32);
+    let lost: Vec<u64> = match io(dev, cx, BlockOp::Read, lba, n, &mut buf).await {
+        Ok(()) => Vec::new(),
+        Err(BlockError::Uncorrectable(lost)) if faulty => lost.iter().map(|l| l.get()).collect(),
+        Err(other) => panic!("{other}"),
+    };
+    for (i, got) in range.zip(buf.chunks(size)) {
+        let lba = base + i as u64;
+        let expected = match lost.contains(&lba) {
+            true => vec![0; size],
+            false => content(lba, model[i], size),
+        };
+        assert!(got == expected, "lba {lba} is not its version {}", model[i]);
+    }
+    found.lost.extend(lost);
+}
+
+/// Four tasks on quarters of the device.
+async fn four(dev: Arc<dyn BlockDev>, cx: Cx, count: u64, faulty: bool) -> Found {
+    let span = dev.info().capacity / 4;
+    let tasks: Vec<_> = (0..4)
+        .map(|t| {
+            let task = play(dev.clone(), cx.clone(), t * span, span, count, faulty);
+            cx.spawn_join(task)
+        })
+        .collect();
+    let mut all = Found::default();
+    for task in tasks {
+        let found = task.await;
+        all.lost.extend(found.lost);
+        all.refused |= found.refused;
+    }
+    all
+}
+
+/// The shapes of the presets, cut to few short chunks: planes, page pairs, windows, page types.
+#[test]
+fn every_preset_keeps_what_it_is_given() {
+    for name in DeviceSpec::preset_names() {
+        let mut spec = DeviceSpec::preset(name).unwrap().with_chunks_per_pu(14);
+        spec = spec.with_parallelism(2, 2);
+        spec.geometry.pages_per_block = spec.geometry.pages_per_block.min(48);
+        let main = |ftl: Arc<Pftl>, cx| {
+            // About five sectors are written per request.
+            let count = ftl.info().capacity / 6;
+            four(ftl, cx, count, false)
+        };
+        let (_, stats, ..) = on_ssd(&spec, SsdOptions::default(), config(40), main);
+        assert!(stats.ftl.gc_victims > 3, "{name}: hardly any garbage collection");
+        assert_eq!(stats.ftl.buffered_now, 0);
+    }
+}
+
+/// All 4096 bytes, and sectors that neighbours share nothing with.
+#[test]
+fn whole_sectors_survive() {
+    let spec = DeviceSpec::preset("tiny").unwrap();
+    let options = SsdOptions { store: StoreKind::Memory, dulbe: true, ..SsdOptions::default() };
+    let main = |ftl: Arc<Pftl>, cx| four(ftl, cx, 600, false);
+    let (_, stats, ..) = on_ssd(&spec, options, config(30), main);
+    assert!(stats.ftl.gc_moved > 0);
+}
+
+fn faulty(plan: &str) -> SsdOptions {
+    SsdOptions {
+        faults: FaultPlan::from_toml(plan).expect("a fault plan"),
+        ..SsdOptions::default()
+    }
+}
+
+/// Programs and erases that fail cost chunks, never data.
+#[test]
+fn failed_programs_and_erases_lose_nothing() {
+    let plan = r#"
+        [[fault]]
+        kind = "write_next_unit"
+        probability = "2e-3"
+        times = 6
+        [[fault]]
+        kind = "early_close"
+        probability = "1e-3"
+        times = 6
+        [[fault]]
+        kind = "erase_fail"
+        probability = "5e-3"
+        times = 3
+    "#;
+    for mw_cunits in [0, 8, 24] {
+        let mut spec = DeviceSpec::preset("tiny").unwrap().with_chunks_per_pu(40);
+        spec.geometry.mw_cunits = mw_cunits;
+        // As strict as the standard: an open or a free chunk may not be reset, two may be open.
+        spec.limits.reset_free = false;
+        spec.limits.reset_open = false;
+        spec.limits.max_open_per_pu = 2;
+        let main = |ftl: Arc<Pftl>, cx| four(ftl, cx, 3000, false);
+        let (_, stats, ssd, _) = on_ssd(&spec, faulty(plan), config(40), main);
+        let happened: u64 = ssd.faults_happened().iter().sum();
+        assert!(happened >= 10 && stats.ftl.erase_failures > 0, "{happened} faults");
+        assert!(stats.retired_chunks >= 10, "{} retired", stats.retired_chunks);
+    }
+}
+
+/// Reads that fail, and reads that lie: errors for exactly those sectors, never wrong data.
+#[test]
+fn failed_and_false_reads_are_errors_never_wrong_data() {
+    let plan = r#"
+        [[fault]]
+        kind = "read_uncorrectable"
+        probability = "1e-3"
+        [[fault]]
+        kind = "bit_flip"
+        probability = "1e-3"
+        [[fault]]
+        kind = "read_high_ecc"
+        probability = "1e-2"
+    "#;
+    let spec = DeviceSpec::preset("tiny").unwrap();
+    let main = |ftl: Arc<Pftl>, cx| four(ftl, cx, 2000, true);
+    let (found, stats, ssd, _) = on_ssd(&spec, faulty(plan), config(30), main);
+    assert!(!found.refused && !found.lost.is_empty());
+    let happened = ssd.faults_happened();
+    let failures = stats.ftl.read_failures + stats.ftl.gc_read_failures;
+    assert!(happened[0] > 10 && happened[1] > 10, "{happened:?}");
+    // A sector poisoned by GC fails again at each read; what GC read in vain is not counted.
+    assert!(failures > 10 && stats.poisoned > 0 && stats.ftl.high_ecc > 0);
+}
+
+/// A die dies: what was on it is lost and says so, the rest goes on or becomes read-only.
+#[test]
+fn a_dead_die_loses_its_own_sectors_only() {
+    for (chunks, percent, lives) in [(16, 30, false), (60, 40, true)] {
+        let plan = "[[fault]]\nkind = \"die_fail\"\npu = 2\nafter = \"40ms\"";
+        let spec = DeviceSpec::preset("tiny").unwrap().with_chunks_per_pu(chunks);
+        let main = |ftl: Arc<Pftl>, cx| four(ftl, cx, 2500, true);
+        let (found, stats, ..) = on_ssd(&spec, faulty(plan), config(percent), main);
+        assert!(!found.lost.is_empty());
+        assert_eq!(found.refused, !lives, "{chunks} chunks: {stats:?}");
+    }
+}
+
+/// The same seed gives the same polls, counters and virtual time.
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    let once = || {
+        let spec = DeviceSpec::preset("tiny").unwrap();
+        let main = |ftl: Arc<Pftl>, cx| four(ftl, cx, 800, false);
+        let (_, stats, _, fingerprint) = on_ssd(&spec, SsdOptions::default(), config(30), main);
+        (stats, fingerprint)
+    };
+    assert_eq!(once(), once());
+}
+
+/// Real cores at once, with times and without.
+#[test]
+fn real_threads_keep_what_they_are_given() {
+    for (timing, count) in [(false, 3000), (true, 60)] {
+        let spec = DeviceSpec::preset("tiny").unwrap();
+        let options = SsdOptions { timing, ..SsdOptions::default() };
+        let ssd = Ssd::new(&spec, options).unwrap();
+        let slot: Arc<std::sync::Mutex<Option<Arc<Pftl>>>> = Arc::default();
+        let done = Arc::new(std::sync::atomic::AtomicU32::new(0));
+        let cores = 3;
+        Threads::new(cores, 1).run(|cx| {
+            let (device, slot, done) = (ssd.clone(), slot.clone(), done.clone());
+            async move {
+                if cx.core().0 == 0 {
+                    let device: Arc<dyn Device> = device;
+                    let ftl = Pftl::create(&cx, device, config(30)).expect("an FTL");
+                    *slot.lock().unwrap() = Some(ftl);
+                }
+                let ftl = loop {
+                    if let Some(ftl) = slot.lock().unwrap().clone() {
+                        break ftl;
+                    }
+                    cx.yield_now().await;
+                };
+                let span = ftl.info().capacity / cores as u64;
+                let base = cx.core().0 as u64 * span;
+                play(ftl.clone(), cx.clone(), base, span, count, false).await;
+                done.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+                if cx.core().0 == 0 {
+                    while done.load(std::sync::atomic::Ordering::SeqCst) < cores {
+                        cx.sleep(Ns::from_us(100)).await;
+                    }
+                    ftl.stop(&cx).await;
+                }
+            }
+        });
+        let ftl = slot.lock().unwrap().take().unwrap();
+        check(&ftl, &ssd);
+        assert_eq!(ftl.stats().buffered_now, 0);
+    }
+}
+
+/// MB/s of `count` requests of `sectors` from `depth` tasks behind the preset's link.
+async fn bandwidth(
+    dev: Arc<LinkedBlock>,
+    cx: Cx,
+    op: BlockOp,
+    sectors: u32,
+    depth: u64,
+    count: u64,
+) -> f64 {
+    let from = cx.now();
+    let tasks: Vec<_> = (0..depth)
+        .map(|t| {
+            let (dev, task) = (dev.clone(), cx.clone());
+            cx.spawn_join(async move {
+                let capacity = dev.info().capacity / sectors as u64;
+                let mut rng = Rng::stream(5, "bandwidth", t);
+                let mut buf = vec![1; sectors as usize * dev.info().content_bytes];
+                for i in 0..count / depth {
+                    let random = sectors == 1;
+                    let at = if random { rng.below(capacity) } else { i * depth + t };
+                    let at = at % capacity * sectors as u64;
+                    io(&*dev, &task, op, at, sectors, &mut buf).await.unwrap();
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await;
+    }
+    let bytes = (count / depth * depth * sectors as u64 * 4096) as f64;
+    bytes / (cx.now() - from).as_secs_f64() / 1e6
+}
+
+/// The P3700 under its own FTL and link, against the data sheet: sequential write 1080 MB/s,
+/// sequential read 2700 MB/s, 20 us for a buffered write, 450,000 random reads per second.
+#[test]
+fn a_p3700_does_what_its_data_sheet_says() {
+    let spec = DeviceSpec::preset("p3700").unwrap().with_chunks_per_pu(24);
+    let link: LinkSpec = spec.link.expect("the preset has a link");
+    let (measured, ..) = on_ssd(&spec, SsdOptions::default(), config(20), move |ftl, cx| {
+        let dev = Arc::new(LinkedBlock::new(ftl.clone(), &link));
+        async move {
+            let count = ftl.info().capacity / 32 / 2;
+            let write = bandwidth(dev.clone(), cx.clone(), BlockOp::Write, 32, 32, count).await;
+            let read = bandwidth(dev.clone(), cx.clone(), BlockOp::Read, 32, 32, count).await;
+            let from = cx.now();
+            let mut buf = vec![1; 8];
+            io(&*dev, &cx, BlockOp::Write, 7, 1, &mut buf).await.unwrap();
+            let latency = cx.now() - from;
+            let random = bandwidth(dev, cx.clone(), BlockOp::Read, 1, 128, 200_000).await;
+            (write, read, latency, random * 1e6 / 4096.0)
+        }
+    });
+    let (write, read, latency, random) = measured;
+    println!(
+        "write {write:.0} MB/s, read {read:.0} MB/s, 4 KiB write {latency}, {random:.0} reads/s"
+    );
+    let near = |got: f64, said: f64, part: f64| (got / said - 1.0).abs() < part;
+    assert!(near(write, 1080.0, 0.05), "{write}");
+    assert!(near(read, 2700.0, 0.10), "{read}");
+    assert!(latency < Ns::from_us(20), "{latency}");
+    // Half of the range was never written and is answered without the medium.
+    assert!(random > 450_000.0, "{random}");
+}
+
+/// A slow link is the limit, for what it carries: user data, not what GC moves.
+#[test]
+fn moves_do_not_cross_the_link() {
+    let spec = DeviceSpec::preset("tiny").unwrap();
+    let link = LinkSpec {
+        to_device: Bytes::new(10_000_000),
+        to_host: Bytes::new(10_000_000),
+        command: Ns::from_us(1),
+        queue_depth: 8,
+    };
+    on_ssd(&spec, SsdOptions::default(), config(30), move |ftl, cx| {
+        let dev = Arc::new(LinkedBlock::new(ftl.clone(), &link));
+        async move {
+            let count = ftl.info().capacity * 6;
+            let rate = bandwidth(dev.clone(), cx, BlockOp::Write, 1, 16, count).await;
+            assert!((rate / 10.0 - 1.0).abs() < 0.02, "{rate} MB/s over a link of 10");
+            assert_eq!(dev.stats().sectors_to_device, ftl.stats().host_written);
+            assert!(ftl.stats().gc_moved > 1000 && dev.stats().queue_full > Ns::ZERO);
+        }
+    });
+}

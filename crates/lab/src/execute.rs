@@ -1,0 +1,336 @@
+//! From an experiment to its outcome: each target gets a fresh device and its own virtual time.
+//!
+//! Owns: the order of steps of one run (build, prepare, measure, drain, check), the folding of
+//! fingerprints. Promises: targets do not influence each other; an interrupt ends the run in
+//! progress and starts no other. Never: formats a result.
+
+use crate::experiment::{Experiment, Target, TargetKind, Workload};
+use crate::raw;
+use crate::raw::run::{RawError, RawJob, run_raw};
+use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
+use crate::stack::{Stack, StackError, behind_link, medium};
+use crate::trace::{Scan, TraceError, scan};
+use crate::workload::Job;
+use flashlane_base::{Geometry, Ns};
+use flashlane_ocssd::rules::Violation;
+use flashlane_ocssd::{MediaCounters, Ssd};
+use flashlane_rt::{Cx, Stalled, Virtual};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Why an experiment ended without an outcome.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ExecuteError {
+    /// A trace can't be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// A target does not fit its device.
+    #[error("target `{target}` on device `{device}`: {source}")]
+    Stack {
+        /// Target.
+        target: String,
+        /// Device.
+        device: String,
+        /// Why.
+        source: Box<StackError>,
+    },
+    /// A workload does not fit the target.
+    #[error("target `{target}`: {source}")]
+    Run {
+        /// Target.
+        target: String,
+        /// Why.
+        source: Box<RunError>,
+    },
+    /// A workload does not fit a raw target.
+    #[error("target `{target}`: {source}")]
+    Raw {
+        /// Target.
+        target: String,
+        /// Why.
+        source: Box<RawError>,
+    },
+    /// A bug of ours.
+    #[error("target `{target}`: {source}")]
+    Stalled {
+        /// Target.
+        target: String,
+        /// Where.
+        source: Stalled,
+    },
+}
+
+/// One target's run.
+pub struct RunOutcome {
+    /// Target.
+    pub target: Target,
+    /// What was measured.
+    pub measured: Measured,
+    /// The medium's counters over the measured part.
+    pub media: MediaSpan,
+    /// Sectors of the PUs that the target has.
+    pub raw_sectors: u64,
+    /// Broken rules in the whole run, preparation included.
+    pub violations: u64,
+    /// The first of them.
+    pub violations_shown: Vec<Violation>,
+    /// Counter laws and walks.
+    pub laws: Result<(), String>,
+    /// Of this run.
+    pub fingerprint: u64,
+    /// Events simulated.
+    pub polls: u64,
+    /// CPU time charged per simulated core, and how much of it spun on locks.
+    pub core_busy: Vec<(Ns, Ns)>,
+}
+
+/// What the medium did between two moments.
+#[derive(Clone, Debug, Default)]
+pub struct MediaSpan {
+    /// Length.
+    pub time: Ns,
+    /// Die time by what held it: reading, programming, erasing; summed over dies.
+    pub die_busy: [Ns; 3],
+    /// Bus time summed over channels.
+    pub channel_busy: Ns,
+    /// Dies and channels.
+    pub dies: u64,
+    /// Channels.
+    pub channels: u64,
+    /// Erases.
+    pub erases: u64,
+    /// Sectors read.
+    pub read_sectors: u64,
+    /// Sectors programmed.
+    pub programmed: u64,
+    /// Memory that contents took at the end.
+    pub store_bytes: u64,
+}
+
+impl MediaSpan {
+    fn between(from: &MediaCounters, to: &MediaCounters, time: Ns) -> MediaSpan {
+        let dies = |c: &MediaCounters, pick: fn(&flashlane_ocssd::DieBusy) -> Ns| {
+            c.dies.iter().fold(Ns::ZERO, |sum, d| sum + pick(d))
+        };
+        let span = |pick| dies(to, pick).saturating_sub(dies(from, pick));
+        let buses = |c: &MediaCounters| c.channels.iter().fold(Ns::ZERO, |sum, b| sum + *b);
+        MediaSpan {
+            time,
+            die_busy: [span(|d| d.read), span(|d| d.program), span(|d| d.erase)],
+            channel_busy: buses(to).saturating_sub(buses(from)),
+            dies: to.dies.len() as u64,
+            channels: to.channels.len() as u64,
+            erases: to.erases - from.erases,
+            read_sectors: to.read_sectors - from.read_sectors,
+            programmed: to.programmed_total() - from.programmed_total(),
+            store_bytes: to.store_bytes,
+        }
+    }
+}
+
+/// An experiment's outcome.
+pub struct Outcome {
+    /// The experiment as it was run.
+    pub experiment: Experiment,
+    /// Its scanned traces, in the order of its workloads.
+    pub traces: Vec<Rc<Scan>>,
+    /// One per target that ran.
+    pub runs: Vec<RunOutcome>,
+    /// All runs' fingerprints, folded.
+    pub fingerprint: u64,
+    /// The user ended it.
+    pub interrupted: bool,
+}
+
+impl Outcome {
+    /// Whether something came out that must not: a broken rule, wrong data, counters that disagree.
+    pub fn is_bad(&self) -> bool {
+        self.runs
+            .iter()
+            .any(|r| r.violations > 0 || r.measured.recorder.wrong_sectors > 0 || r.laws.is_err())
+    }
+}
+
+/// Reads the traces of an experiment once.
+pub fn scan_traces(experiment: &Experiment) -> Result<Vec<Rc<Scan>>, TraceError> {
+    let mut scans: Vec<Rc<Scan>> = Vec::new();
+    for workload in &experiment.workloads {
+        if let Workload::Trace(spec) = workload {
+            // The same trace twice is read once.
+            let known = scans.iter().find(|s| s.source == spec.source && spec.action.is_none());
+            let found = match known {
+                Some(known) => known.clone(),
+                None => Rc::new(scan(&spec.source, spec.action)?),
+            };
+            scans.push(found);
+        }
+    }
+    Ok(scans)
+}
+
+/// The workload with its scanned traces.
+pub(crate) fn works_of(experiment: &Experiment, scans: &[Rc<Scan>]) -> Vec<Work> {
+    let mut scans = scans.iter();
+    let work = experiment.workloads.iter().map(|workload| match workload {
+        Workload::Job(job) => Work::Job(job.clone()),
+        Workload::Trace(spec) => Work::Trace(TraceJob {
+            scan: scans.next().expect("each trace was scanned").clone(),
+            device: spec.device,
+            scale: spec.scale_to_device,
+            replay: spec.replay,
+            loops: spec.loops,
+        }),
+    });
+    work.collect()
+}
+
+fn plan_of(experiment: &Experiment, scans: &[Rc<Scan>]) -> RunPlan {
+    RunPlan {
+        seed: experiment.run.seed,
+        fill: experiment.run.fill,
+        overwrite: experiment.run.overwrite,
+        work: works_of(experiment, scans),
+    }
+}
+
+/// Runs an experiment. `watch` gives the monitor of each target's run.
+pub fn execute(
+    experiment: &Experiment,
+    watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
+) -> Result<Outcome, ExecuteError> {
+    let traces = scan_traces(experiment)?;
+    let plan = Rc::new(plan_of(experiment, &traces));
+    let mut outcome = Outcome {
+        experiment: experiment.clone(),
+        traces,
+        runs: Vec::new(),
+        fingerprint: 0xcbf2_9ce4_8422_2325,
+        interrupted: false,
+    };
+    for target in &experiment.targets {
+        let monitor = watch(target);
+        if monitor.interrupted() {
+            outcome.interrupted = true;
+            break;
+        }
+        let run = run_target(experiment, target, &plan, monitor)?;
+        outcome.fingerprint =
+            (outcome.fingerprint ^ run.fingerprint).wrapping_mul(0x0000_0100_0000_01b3);
+        outcome.interrupted |= run.measured.interrupted;
+        outcome.runs.push(run);
+    }
+    Ok(outcome)
+}
+
+/// What came of the steps of one run.
+struct Ran {
+    measured: Measured,
+    ssd: Arc<Ssd>,
+    raw_sectors: u64,
+    media: MediaSpan,
+    laws: Result<(), String>,
+}
+
+fn run_target(
+    experiment: &Experiment,
+    target: &Target,
+    plan: &Rc<RunPlan>,
+    monitor: Rc<dyn Monitor>,
+) -> Result<RunOutcome, ExecuteError> {
+    let spec = &experiment.run;
+    let vm = Virtual::new(spec.host_cores, spec.seed, spec.costs.clone());
+    let (cx, owned, plan) = (vm.cx(), target.clone(), plan.clone());
+    let ran = vm
+        .run(async move {
+            match owned.kind {
+                TargetKind::Raw => raw_steps(&cx, &owned, &plan, monitor).await,
+                _ => steps(&cx, &owned, &plan, monitor).await,
+            }
+        })
+        .map_err(|source| ExecuteError::Stalled { target: target.name.clone(), source })??;
+    Ok(RunOutcome {
+        target: target.clone(),
+        measured: ran.measured,
+        media: ran.media,
+        raw_sectors: ran.raw_sectors,
+        violations: ran.ssd.counters().violations,
+        violations_shown: ran.ssd.violations(),
+        laws: ran.laws,
+        fingerprint: vm.fingerprint().0,
+        polls: vm.polls(),
+        core_busy: vm.core_busy(),
+    })
+}
+
+fn stack_error(target: &Target, source: StackError) -> ExecuteError {
+    ExecuteError::Stack {
+        target: target.name.clone(),
+        device: target.device.spec.name.clone(),
+        source: source.into(),
+    }
+}
+
+/// The medium's counters when measuring begins, and whom to tell that it does.
+fn snapshot(cx: &Cx, ssd: &Arc<Ssd>) -> (Rc<RefCell<MediaCounters>>, Rc<dyn Fn()>) {
+    let taken = Rc::new(RefCell::new(MediaCounters::default()));
+    let (ssd, slot, cx) = (ssd.clone(), taken.clone(), cx.clone());
+    (taken, Rc::new(move || *slot.borrow_mut() = ssd.counters_at(cx.now())))
+}
+
+fn span(cx: &Cx, ssd: &Ssd, from: &MediaCounters, measured: &Measured) -> MediaSpan {
+    let time = cx.now().saturating_sub(measured.recorder.start);
+    MediaSpan::between(from, &ssd.counters_at(cx.now()), time)
+}
+
+async fn raw_steps(
+    cx: &Cx,
+    target: &Target,
+    plan: &RunPlan,
+    monitor: Rc<dyn Monitor>,
+) -> Result<Ran, ExecuteError> {
+    let (ssd, part) = medium(target, plan.seed).map_err(|e| stack_error(target, e))?;
+    let jobs = raw_jobs(&plan.work, part.geometry()).map_err(|source| ExecuteError::Raw {
+        target: target.name.clone(),
+        source: source.into(),
+    })?;
+    let (from, begin) = snapshot(cx, &ssd);
+    let raw_sectors = part.geometry().sectors();
+    let device = behind_link(part, target);
+    let measured = run_raw(cx, &ssd, device, jobs, plan.seed, monitor, begin).await;
+    let media = span(cx, &ssd, &from.borrow(), &measured);
+    Ok(Ran { measured, ssd, raw_sectors, media, laws: Ok(()) })
+}
+
+/// The jobs of a workload as raw streams; an experiment with a raw target has no traces.
+pub(crate) fn raw_jobs(works: &[Work], geo: &Geometry) -> Result<Vec<RawJob>, RawError> {
+    let jobs: Vec<&Job> = works
+        .iter()
+        .filter_map(|w| match w {
+            Work::Job(job) => Some(&**job),
+            Work::Trace(_) => None,
+        })
+        .collect();
+    raw::run::plan(&jobs, geo)
+}
+
+async fn steps(
+    cx: &Cx,
+    target: &Target,
+    plan: &RunPlan,
+    monitor: Rc<dyn Monitor>,
+) -> Result<Ran, ExecuteError> {
+    let stack = Stack::build(cx, target, plan.seed).await.map_err(|e| stack_error(target, e))?;
+    let (from, begin) = snapshot(cx, stack.ssd());
+    let mut measured =
+        run::run(cx, stack.subject(begin), plan, monitor).await.map_err(|source| {
+            ExecuteError::Run { target: target.name.clone(), source: source.into() }
+        })?;
+    stack.drain(cx).await;
+    measured.after = stack.stats();
+    let media = span(cx, stack.ssd(), &from.borrow(), &measured);
+    let laws = stack.stop(cx).await;
+    let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
+    Ok(Ran { measured, ssd, raw_sectors, media, laws })
+}

@@ -1,0 +1,165 @@
+//! `[device]`: a preset or a file, and what is changed about it.
+//!
+//! Owns: the keys of the table, the merge of overrides into a preset. Promises: the merged spec is
+//! checked by the device's own rules. Never: changes a number that was not named.
+
+use super::Base;
+use super::document::{At, Document, Section};
+use flashlane_ocssd::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
+
+/// A device as an experiment wants it.
+#[derive(Clone, Debug)]
+pub struct DeviceChoice {
+    /// Its spec, overrides included.
+    pub spec: DeviceSpec,
+    /// Options of the instance; the seed is the run's.
+    pub options: SsdOptions,
+}
+
+/// What a trace or a job file runs on when no device is named: small enough to simulate quickly,
+/// known from the comparison with other simulators.
+pub fn default_preset() -> &'static str {
+    "peers-16g"
+}
+
+/// Tables of a spec that may be overridden.
+const TABLES: &[&str] = &["geometry", "timing", "cells", "limits", "ecc", "link"];
+
+/// Reads the table; complaints go to the document.
+pub(super) fn read(
+    section: Option<&Section<'_>>,
+    document: &Document,
+    base: &Base,
+) -> Option<DeviceChoice> {
+    let Some(s) = section else {
+        document.complain(
+            At::File(0),
+            format!(
+                "no [device]: name one, `[device]` with `preset = \"{}\"` (presets: {})",
+                default_preset(),
+                DeviceSpec::preset_names().join(", ")
+            ),
+        );
+        return None;
+    };
+    let mut options = read_options(s);
+    options.faults = read_faults(s, base);
+    let spec = read_spec(s, base)?;
+    let geo = spec.geometry();
+    let places = options.faults.check(geo.pus(), geo.chunks_per_pu, geo.sectors_per_chunk());
+    if let Err(e) = places {
+        s.complain("faults", e);
+    }
+    Some(DeviceChoice { spec, options })
+}
+
+fn read_options(s: &Section<'_>) -> SsdOptions {
+    let mut options = SsdOptions::default();
+    let stores = [("stamps", StoreKind::Stamps), ("memory", StoreKind::Memory)];
+    options.store = s.word("store", &stores).unwrap_or(options.store);
+    let queues = [
+        ("fifo", DieQueue::Fifo),
+        ("read_first", DieQueue::ReadFirst),
+        ("suspend", DieQueue::Suspend),
+    ];
+    options.queue = s.word("queue", &queues);
+    options.timing = !s.flag("null").unwrap_or(false);
+    options.dulbe = s.flag("dulbe").unwrap_or(false);
+    options
+}
+
+fn read_faults(s: &Section<'_>, base: &Base) -> FaultPlan {
+    let Some(file) = s.text("faults") else {
+        return FaultPlan::default();
+    };
+    let path = base.path(file);
+    let shown = path.display();
+    let plan = std::fs::read_to_string(&path)
+        .map_err(|e| format!("cannot read fault plan {shown}: {e}"))
+        .and_then(|text| FaultPlan::from_toml(&text).map_err(|e| format!("{shown}: {e}")));
+    plan.unwrap_or_else(|why| {
+        s.complain("faults", why);
+        FaultPlan::default()
+    })
+}
+
+fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
+    let (key, name, text) = match (s.text("preset"), s.text("spec")) {
+        (Some(_), Some(_)) => {
+            s.complain("spec", "`preset` and `spec` both name a device: give one");
+            return None;
+        }
+        (None, None) => {
+            let known = DeviceSpec::preset_names().join(", ");
+            s.complain("preset", format!("needs `preset` (one of {known}) or `spec` (a file)"));
+            return None;
+        }
+        (Some(preset), None) => match DeviceSpec::preset_text(preset) {
+            Some(text) => ("preset", preset.to_string(), text.to_string()),
+            None => {
+                let names = DeviceSpec::preset_names();
+                let hint = crate::suggest::hint(preset, names.iter().copied());
+                let known = names.join(", ");
+                s.complain(
+                    "preset",
+                    format!("no device preset `{preset}`{hint} (there are: {known})"),
+                );
+                return None;
+            }
+        },
+        (None, Some(file)) => {
+            let path = base.path(file);
+            match std::fs::read_to_string(&path) {
+                Ok(text) => ("spec", path.display().to_string(), text),
+                Err(e) => {
+                    s.complain("spec", format!("cannot read device spec {}: {e}", path.display()));
+                    return None;
+                }
+            }
+        }
+    };
+    let fail = |e: SpecError| {
+        // A message of the TOML parser points into the merged text, which nobody has seen.
+        let said = match &e {
+            SpecError::Syntax(e) => format!("device `{name}`: {}", e.message().trim()),
+            other => other.to_string(),
+        };
+        s.complain(key, said);
+    };
+    let overrides: Vec<&str> = TABLES.iter().copied().filter(|t| s.item(t).is_some()).collect();
+    if overrides.is_empty() {
+        return DeviceSpec::from_toml(&text).map_err(fail).ok();
+    }
+    let mut merged: toml::Table = match text.parse() {
+        Ok(table) => table,
+        Err(e) => {
+            fail(SpecError::Syntax(e));
+            return None;
+        }
+    };
+    for table in overrides {
+        let item = s.item(table).expect("it was there a line ago");
+        merge(&mut merged, table, item.value.to_toml());
+    }
+    let text = toml::to_string(&merged).expect("a parsed table can be written");
+    DeviceSpec::from_toml(&text).map_err(fail).ok()
+}
+
+/// Tables are merged key by key, anything else is replaced.
+fn merge(into: &mut toml::Table, key: &str, value: toml::Value) {
+    match (into.get_mut(key), value) {
+        (Some(toml::Value::Table(old)), toml::Value::Table(new)) => {
+            for (key, value) in new {
+                merge(old, &key, value);
+            }
+        }
+        (_, value) => {
+            into.insert(key.into(), value);
+        }
+    }
+}
+
+/// The same options on another preset, for targets that name a device of their own.
+pub(super) fn on_preset(choice: &DeviceChoice, preset: &str) -> Result<DeviceChoice, SpecError> {
+    Ok(DeviceChoice { spec: DeviceSpec::preset(preset)?, options: choice.options.clone() })
+}

@@ -1,0 +1,594 @@
+//! A TOML file with places, so that everything wrong with it can be said at once.
+//!
+//! Owns: parsing, changes of the command line, typed access to tables, the list of complaints.
+//! Promises: a complaint has file, line and column (or the option it came from) and the line
+//! itself; a key that nobody asked for is unknown. Never: stops at the first complaint, unless the
+//! file is no TOML.
+
+use crate::suggest;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use toml::de::{DeTable, DeValue};
+
+/// Where something stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum At {
+    /// Byte offset in the file.
+    File(usize),
+    /// The n-th change of the command line.
+    Change(usize),
+}
+
+/// What the command line changes about a file, in the order in which it is applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// `--device PRESET`: another device; how it is used (`store`, `queue`, ...) stays.
+    Device(String),
+    /// `--target KIND[:ACTIVE_PUS]`: these targets and no others.
+    Targets(Vec<String>),
+    /// `--store KIND`.
+    Store(String),
+    /// `--seed N`.
+    Seed(u64),
+    /// `--scale-to-device`, for every trace.
+    ScaleToDevice,
+    /// `--set key=value`.
+    Set(String),
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Change::Device(preset) => write!(f, "--device {preset}"),
+            Change::Targets(targets) => write!(f, "--target {}", targets.join(" --target ")),
+            Change::Store(store) => write!(f, "--store {store}"),
+            Change::Seed(seed) => write!(f, "--seed {seed}"),
+            Change::ScaleToDevice => write!(f, "--scale-to-device"),
+            Change::Set(set) => write!(f, "--set {set}"),
+        }
+    }
+}
+
+/// A value with its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Item {
+    /// Where.
+    pub at: At,
+    /// What.
+    pub value: Value,
+}
+
+/// A TOML value.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    /// String.
+    Text(String),
+    /// Integer.
+    Int(i64),
+    /// Float.
+    Float(f64),
+    /// Boolean.
+    Flag(bool),
+    /// Array.
+    List(Vec<Item>),
+    /// Table.
+    Table(BTreeMap<String, Item>),
+}
+
+impl Value {
+    fn kind(&self) -> &'static str {
+        match self {
+            Value::Text(_) => "a string",
+            Value::Int(_) => "an integer",
+            Value::Float(_) => "a float",
+            Value::Flag(_) => "true or false",
+            Value::List(_) => "a list",
+            Value::Table(_) => "a table",
+        }
+    }
+
+    /// As TOML itself, for handing a table on to another parser.
+    pub fn to_toml(&self) -> toml::Value {
+        match self {
+            Value::Text(t) => toml::Value::String(t.clone()),
+            Value::Int(n) => toml::Value::Integer(*n),
+            Value::Float(x) => toml::Value::Float(*x),
+            Value::Flag(b) => toml::Value::Boolean(*b),
+            Value::List(l) => toml::Value::Array(l.iter().map(|i| i.value.to_toml()).collect()),
+            Value::Table(t) => {
+                toml::Value::Table(t.iter().map(|(k, i)| (k.clone(), i.value.to_toml())).collect())
+            }
+        }
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Complaint {
+    /// `file:line:column`, or the option of the command line.
+    pub place: String,
+    /// What is wrong and what would do.
+    pub message: String,
+    /// The line, if there is one.
+    pub text: String,
+}
+
+impl fmt::Display for Complaint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.place, self.message)?;
+        if !self.text.is_empty() {
+            write!(f, "\n  {}", self.text)?;
+        }
+        Ok(())
+    }
+}
+
+/// A file that was parsed.
+#[derive(Debug)]
+pub struct Document {
+    file: String,
+    text: String,
+    changes: Vec<Change>,
+    root: BTreeMap<String, Item>,
+    complaints: RefCell<Vec<(At, String)>>,
+}
+
+/// Largest experiment file.
+pub const FILE_BYTES_MAX: usize = 1 << 20;
+
+impl Document {
+    /// Parses a text and applies changes in order.
+    pub fn parse(file: &str, text: &str, changes: &[Change]) -> Result<Document, Complaint> {
+        let refuse =
+            |message: String| Complaint { place: file.into(), message, text: String::new() };
+        if text.len() > FILE_BYTES_MAX {
+            return Err(refuse(format!(
+                "too large for an experiment ({} bytes, {FILE_BYTES_MAX} at most)",
+                text.len()
+            )));
+        }
+        let mut document = Document {
+            file: file.into(),
+            text: text.into(),
+            changes: changes.to_vec(),
+            root: BTreeMap::new(),
+            complaints: RefCell::new(Vec::new()),
+        };
+        let table = DeTable::parse(text).map_err(|e| {
+            let at = At::File(e.span().map_or(0, |s| s.start));
+            document.located(at, e.message().to_string())
+        })?;
+        document.root = table_of(table.get_ref(), &mut |offset| At::File(offset));
+        for (index, change) in changes.iter().enumerate() {
+            let at = At::Change(index);
+            if let Err(message) = document.apply(at, change) {
+                return Err(document.located(at, message));
+            }
+        }
+        Ok(document)
+    }
+
+    /// The root table.
+    pub fn root(&self) -> Section<'_> {
+        Section::new(self, String::new(), At::File(0), &self.root)
+    }
+
+    /// Notes a complaint.
+    pub fn complain(&self, at: At, message: impl Into<String>) {
+        self.complaints.borrow_mut().push((at, message.into()));
+    }
+
+    /// All complaints, in the order of the file.
+    pub fn complaints(&self) -> Vec<Complaint> {
+        let mut all = self.complaints.borrow().clone();
+        all.sort();
+        all.dedup();
+        all.into_iter().map(|(at, m)| self.located(at, m)).collect()
+    }
+
+    fn located(&self, at: At, message: String) -> Complaint {
+        let offset = match at {
+            At::Change(index) => {
+                return Complaint {
+                    place: self.changes[index].to_string(),
+                    message,
+                    text: String::new(),
+                };
+            }
+            At::File(offset) => offset.min(self.text.len()),
+        };
+        let before = &self.text.as_bytes()[..offset];
+        let line = before.iter().filter(|b| **b == b'\n').count() + 1;
+        let start = before.iter().rposition(|b| *b == b'\n').map_or(0, |p| p + 1);
+        let text = self.text.lines().nth(line - 1).unwrap_or("");
+        Complaint {
+            place: format!("{}:{line}:{}", self.file, offset - start + 1),
+            message,
+            text: text.trim_end().chars().take(160).collect(),
+        }
+    }
+
+    fn apply(&mut self, at: At, change: &Change) -> Result<(), String> {
+        let text = |text: &str| Value::Text(text.into());
+        match change {
+            Change::Set(set) => self.apply_set(at, set),
+            Change::Device(preset) => {
+                // Dimensions and times of another device mean nothing on this one.
+                let kept = ["store", "queue", "null", "dulbe", "faults"];
+                let mut table = BTreeMap::new();
+                if let Some(Value::Table(old)) = self.root.get("device").map(|i| &i.value) {
+                    let kept = old.iter().filter(|(key, _)| kept.contains(&key.as_str()));
+                    table.extend(kept.map(|(k, v)| (k.clone(), v.clone())));
+                }
+                table.insert("preset".into(), Item { at, value: text(preset) });
+                let value = Value::Table(table);
+                self.root.insert("device".into(), Item { at, value });
+                Ok(())
+            }
+            Change::Targets(targets) => {
+                let tables: Result<Vec<Item>, String> =
+                    targets.iter().map(|t| target_of(at, t)).collect();
+                let value = Value::List(tables?);
+                self.root.insert("target".into(), Item { at, value });
+                Ok(())
+            }
+            Change::Store(store) => self.insert(at, &["device"], "store", text(store)),
+            Change::Seed(seed) => match i64::try_from(*seed) {
+                Ok(seed) => self.insert(at, &["run"], "seed", Value::Int(seed)),
+                Err(_) => Err("the seed must be below 2^63".into()),
+            },
+            Change::ScaleToDevice => self.scale(at),
+        }
+    }
+
+    /// Turns packing on for every trace.
+    fn scale(&mut self, at: At) -> Result<(), String> {
+        let Some(workload) = self.root.get_mut("workload") else {
+            return Ok(()); // that it is missing is said anyway
+        };
+        let tables: Vec<&mut Value> = match &mut workload.value {
+            Value::List(list) => list.iter_mut().map(|i| &mut i.value).collect(),
+            one => vec![one],
+        };
+        let mut any = false;
+        for table in tables {
+            if let Value::Table(table) = table
+                && table.contains_key("trace")
+            {
+                let value = Value::Flag(true);
+                table.insert("scale_to_device".into(), Item { at, value });
+                any = true;
+            }
+        }
+        any.then_some(()).ok_or_else(|| "this is for traces, and the workload has none".into())
+    }
+
+    /// Applies `a.b.2.c=value`. A value that is no TOML is a string.
+    fn apply_set(&mut self, at: At, set: &str) -> Result<(), String> {
+        let usage = "write it `--set table.key=value`, for example `--set target.0.active_pus=4`";
+        let (path, text) = set.split_once('=').ok_or_else(|| usage.to_string())?;
+        let keys: Vec<&str> = path.trim().split('.').map(str::trim).collect();
+        let (last, parents) = keys.split_last().expect("split gives at least one");
+        if keys.iter().any(|k| k.is_empty()) || last.parse::<usize>().is_ok() {
+            return Err(usage.into());
+        }
+        self.insert(at, parents, last, parse_value(text.trim(), at))
+    }
+
+    /// Puts a value under a path of tables; a number picks from a list.
+    fn insert(
+        &mut self,
+        at: At,
+        mut path: &[&str],
+        last: &str,
+        value: Value,
+    ) -> Result<(), String> {
+        let mut table = &mut self.root;
+        while let Some((key, deeper)) = path.split_first() {
+            let item = table
+                .entry((*key).to_string())
+                .or_insert_with(|| Item { at, value: Value::Table(BTreeMap::new()) });
+            path = deeper;
+            table = match &mut item.value {
+                Value::Table(t) => t,
+                Value::List(list) => {
+                    let n = list.len();
+                    let Some((number, deeper)) = path.split_first() else {
+                        return Err(format!("`{key}` is a list: say which, `{key}.0.{last}=...`"));
+                    };
+                    path = deeper;
+                    let picked = number.parse().ok().and_then(|i: usize| list.get_mut(i));
+                    match picked.map(|item| &mut item.value) {
+                        Some(Value::Table(t)) => t,
+                        _ => return Err(format!("`{key}` has the entries 0 to {}", n.max(1) - 1)),
+                    }
+                }
+                other => return Err(format!("`{key}` is {}, not a table", other.kind())),
+            };
+        }
+        table.insert(last.to_string(), Item { at, value });
+        Ok(())
+    }
+}
+
+/// `pblk`, `pblk:4` or `pftl` as a table of [[target]].
+fn target_of(at: At, text: &str) -> Result<Item, String> {
+    let (kind, pus) = text.split_once(':').map_or((text, None), |(k, n)| (k, Some(n)));
+    let mut table = BTreeMap::new();
+    let value = Value::Text(kind.into());
+    table.insert("kind".to_string(), Item { at, value });
+    if let Some(pus) = pus {
+        let number: Option<i64> = pus.parse().ok().filter(|n| *n >= 0);
+        let number = number.filter(|_| kind == "pblk").ok_or_else(|| {
+            format!("`{text}` is no target: write `pblk`, `pblk:4` (4 active PUs) or `pftl`")
+        })?;
+        let value = Value::Int(number);
+        table.insert("active_pus".to_string(), Item { at, value });
+    }
+    let value = Value::Table(table);
+    Ok(Item { at, value })
+}
+
+/// The right side of a `--set`.
+fn parse_value(text: &str, at: At) -> Value {
+    match DeValue::parse(text) {
+        Ok(value) => value_of(value.get_ref(), &mut |_| at),
+        Err(_) => Value::Text(text.into()),
+    }
+}
+
+fn table_of(table: &DeTable<'_>, at: &mut dyn FnMut(usize) -> At) -> BTreeMap<String, Item> {
+    table
+        .iter()
+        .map(|(key, value)| {
+            // A key's own place is the better one to show; implicit tables have none.
+            let item = Item { at: at(key.span().start), value: value_of(value.get_ref(), at) };
+            (key.get_ref().to_string(), item)
+        })
+        .collect()
+}
+
+fn value_of(value: &DeValue<'_>, at: &mut dyn FnMut(usize) -> At) -> Value {
+    match value {
+        DeValue::String(s) => Value::Text(s.to_string()),
+        DeValue::Integer(n) => match i64::from_str_radix(&n.as_str().replace('_', ""), n.radix()) {
+            Ok(n) => Value::Int(n),
+            Err(_) => Value::Text(n.as_str().into()),
+        },
+        DeValue::Float(x) => match x.as_str().replace('_', "").parse() {
+            Ok(x) => Value::Float(x),
+            Err(_) => Value::Text(x.as_str().into()),
+        },
+        DeValue::Boolean(b) => Value::Flag(*b),
+        DeValue::Datetime(d) => Value::Text(d.to_string()),
+        DeValue::Array(list) => Value::List(
+            list.iter()
+                .map(|v| Item { at: at(v.span().start), value: value_of(v.get_ref(), at) })
+                .collect(),
+        ),
+        DeValue::Table(t) => Value::Table(table_of(t, at)),
+    }
+}
+
+/// A table being read: what was asked for is known, what is left over is not.
+pub struct Section<'d> {
+    document: &'d Document,
+    path: String,
+    at: At,
+    table: &'d BTreeMap<String, Item>,
+    asked: RefCell<BTreeSet<String>>,
+}
+
+impl<'d> Section<'d> {
+    fn new(
+        document: &'d Document,
+        path: String,
+        at: At,
+        table: &'d BTreeMap<String, Item>,
+    ) -> Section<'d> {
+        Section { document, path, at, table, asked: RefCell::default() }
+    }
+
+    /// Notes a complaint about a key, or about the table where the key is absent.
+    pub fn complain(&self, key: &str, message: impl fmt::Display) {
+        let at = self.table.get(key).map_or(self.at, |item| item.at);
+        let message = match self.path.is_empty() {
+            true => message.to_string(),
+            false => format!("{}: {message}", self.path),
+        };
+        self.document.complain(at, message);
+    }
+
+    /// The document.
+    pub fn document(&self) -> &'d Document {
+        self.document
+    }
+
+    /// Whether a key is there.
+    pub fn has(&self, key: &str) -> bool {
+        self.table.contains_key(key)
+    }
+
+    /// Keys that are there, in order.
+    pub fn keys(&self) -> impl Iterator<Item = &'d str> {
+        self.table.keys().map(String::as_str)
+    }
+
+    /// A value as it is.
+    pub fn item(&self, key: &str) -> Option<&'d Item> {
+        self.asked.borrow_mut().insert(key.into());
+        self.table.get(key)
+    }
+
+    fn wrong(&self, key: &str, wanted: &str, found: &Value) {
+        self.complain(key, format!("`{key}` must be {wanted}, not {}", found.kind()));
+    }
+
+    /// A string.
+    pub fn text(&self, key: &str) -> Option<&'d str> {
+        match &self.item(key)?.value {
+            Value::Text(t) => Some(t),
+            other => {
+                self.wrong(key, "a string", other);
+                None
+            }
+        }
+    }
+
+    /// A string that parses, like `"16GiB"` or `"50us"`.
+    pub fn parsed<T: std::str::FromStr<Err: fmt::Display>>(&self, key: &str) -> Option<T> {
+        match self.text(key)?.parse() {
+            Ok(value) => Some(value),
+            Err(e) => {
+                self.complain(key, format!("`{key}`: {e}"));
+                None
+            }
+        }
+    }
+
+    /// A whole number in a range.
+    pub fn number(&self, key: &str, least: u64, most: u64) -> Option<u64> {
+        let range = format!("a whole number from {least} to {most}");
+        match &self.item(key)?.value {
+            Value::Int(n) if u64::try_from(*n).is_ok_and(|n| (least..=most).contains(&n)) => {
+                Some(*n as u64)
+            }
+            Value::Int(n) => {
+                self.complain(key, format!("`{key}` is {n}, it must be {range}"));
+                None
+            }
+            other => {
+                self.wrong(key, &range, other);
+                None
+            }
+        }
+    }
+
+    /// True or false.
+    pub fn flag(&self, key: &str) -> Option<bool> {
+        match &self.item(key)?.value {
+            Value::Flag(b) => Some(*b),
+            other => {
+                self.wrong(key, "true or false", other);
+                None
+            }
+        }
+    }
+
+    /// A number, whole or not.
+    pub fn float(&self, key: &str) -> Option<f64> {
+        match &self.item(key)?.value {
+            Value::Float(x) => Some(*x),
+            Value::Int(n) => Some(*n as f64),
+            other => {
+                self.wrong(key, "a number", other);
+                None
+            }
+        }
+    }
+
+    /// A list of numbers.
+    pub fn floats(&self, key: &str) -> Vec<f64> {
+        self.list(key, "numbers", |value| match value {
+            Value::Float(x) => Some(*x),
+            Value::Int(n) => Some(*n as f64),
+            _ => None,
+        })
+    }
+
+    /// A list of strings.
+    pub fn texts(&self, key: &str) -> Vec<String> {
+        self.list(key, "strings", |value| match value {
+            Value::Text(t) => Some(t.clone()),
+            _ => None,
+        })
+    }
+
+    fn list<T>(&self, key: &str, of: &str, pick: impl Fn(&Value) -> Option<T>) -> Vec<T> {
+        let Some(item) = self.item(key) else {
+            return Vec::new();
+        };
+        let Value::List(list) = &item.value else {
+            self.wrong(key, &format!("a list of {of}"), &item.value);
+            return Vec::new();
+        };
+        let picked: Vec<T> = list.iter().filter_map(|i| pick(&i.value)).collect();
+        if picked.len() < list.len() {
+            self.complain(key, format!("`{key}` must be a list of {of}"));
+        }
+        picked
+    }
+
+    /// One of several words.
+    pub fn word<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<T> {
+        let text = self.text(key)?;
+        let found = words.iter().find(|(w, _)| *w == text);
+        if found.is_none() {
+            let known: Vec<&str> = words.iter().map(|(w, _)| *w).collect();
+            let hint = suggest::hint(text, known.iter().copied());
+            self.complain(
+                key,
+                format!("`{key}` is `{text}`, it must be one of {}{hint}", known.join(", ")),
+            );
+        }
+        found.map(|(_, value)| *value)
+    }
+
+    /// A table.
+    pub fn table(&self, key: &str) -> Option<Section<'d>> {
+        let item = self.item(key)?;
+        match &item.value {
+            Value::Table(t) => {
+                Some(Section::new(self.document, format!("{}[{key}]", self.path), item.at, t))
+            }
+            other => {
+                self.wrong(key, "a table", other);
+                None
+            }
+        }
+    }
+
+    /// A list of tables, `[[key]]`; one table, `[key]`, is a list of one.
+    pub fn tables(&self, key: &str) -> Vec<Section<'d>> {
+        let Some(item) = self.item(key) else {
+            return Vec::new();
+        };
+        let section = |path: String, at, t: &'d BTreeMap<String, Item>| {
+            Section::new(self.document, path, at, t)
+        };
+        match &item.value {
+            Value::Table(t) => vec![section(format!("[{key}]"), item.at, t)],
+            Value::List(list) => {
+                let mut sections = Vec::new();
+                for (i, entry) in list.iter().enumerate() {
+                    match &entry.value {
+                        Value::Table(t) => {
+                            sections.push(section(format!("[[{key}]] {i}"), entry.at, t));
+                        }
+                        other => self.wrong(key, "a list of tables", other),
+                    }
+                }
+                sections
+            }
+            other => {
+                self.wrong(key, "tables, written [[..]]", other);
+                Vec::new()
+            }
+        }
+    }
+
+    /// Complains about keys that nobody asked for.
+    pub fn finish(self) {
+        let asked = self.asked.borrow();
+        for key in self.table.keys().filter(|k| !asked.contains(*k)) {
+            let hint = suggest::hint(key, asked.iter().map(String::as_str));
+            let known: Vec<&str> = asked.iter().map(String::as_str).collect();
+            let known = match hint.is_empty() {
+                true => format!(" (known: {})", known.join(", ")),
+                false => String::new(),
+            };
+            self.complain(key, format!("unknown key `{key}`{hint}{known}"));
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! An experiment: devices, targets, workloads, how to run them. One TOML file.
+//!
+//! Owns: the meaning of every key, their checks across tables, the defaults. Promises: everything
+//! wrong with a file is said at once, each with its place; what is not said in the file is in
+//! [`Experiment`] with its value, so that a report can print what was really run.
+//! Never: runs anything.
+//!
+//! ```toml
+//! name = "example"
+//! [device]
+//! preset = "peers-16g"        # or spec = "my-device.toml"; tables override: [device.geometry] ...
+//! [[target]]
+//! kind = "pblk"               # pblk, pftl or raw
+//! active_pus = 4
+//! [[workload]]
+//! rw = "randwrite"            # fio's options, with units: bs = "4KiB"; or trace = "FILE", fio = ...
+//! [run]
+//! seed = 1
+//! fill = "100%"
+//! ```
+//!
+//! Start reading at [`Experiment::parse`].
+
+mod device;
+pub mod document;
+mod target;
+mod workload;
+
+pub use device::{DeviceChoice, default_preset};
+pub use document::{Change, Complaint};
+pub use target::{Target, TargetKind};
+pub use workload::{TraceSpec, Workload};
+
+use crate::bundled;
+use crate::run::{Fill, Overwrite};
+use document::{Document, Section};
+use flashlane_rt::CostTable;
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// How to run.
+#[derive(Clone, Debug)]
+pub struct RunSpec {
+    /// Seed of every random stream.
+    pub seed: u64,
+    /// Sequential writes before.
+    pub fill: Fill,
+    /// Random writes before.
+    pub overwrite: Overwrite,
+    /// Simulated host cores; jobs are spread over them.
+    pub host_cores: u32,
+    /// What host CPU work costs.
+    pub costs: CostTable,
+}
+
+/// An experiment, complete.
+#[derive(Clone, Debug)]
+pub struct Experiment {
+    /// Name.
+    pub name: String,
+    /// What it is about.
+    pub description: String,
+    /// Stacks to compare; each gets a fresh device.
+    pub targets: Vec<Target>,
+    /// What runs on each of them.
+    pub workloads: Vec<Workload>,
+    /// How.
+    pub run: RunSpec,
+}
+
+/// Everything that is wrong with an experiment.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub struct ExperimentErrors(pub Vec<Complaint>);
+
+impl fmt::Display for ExperimentErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, complaint) in self.0.iter().enumerate() {
+            let end = if i + 1 == self.0.len() { "" } else { "\n" };
+            write!(f, "{complaint}{end}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Where files named in an experiment are looked for.
+#[derive(Clone, Debug)]
+pub struct Base {
+    /// Folder that relative paths start from.
+    pub folder: PathBuf,
+    /// The trace that comes with the program, if there is one.
+    pub bundled: Option<(&'static str, &'static [u8])>,
+}
+
+impl Base {
+    /// Relative to the file's own folder.
+    pub fn of(file: &Path, bundled: Option<(&'static str, &'static [u8])>) -> Base {
+        let folder = file.parent().unwrap_or(Path::new("")).to_path_buf();
+        Base { folder, bundled }
+    }
+
+    fn path(&self, relative: &str) -> PathBuf {
+        self.folder.join(relative)
+    }
+}
+
+/// A number of simulated cores that still fits a table of contention.
+const CORES_MAX: u64 = 1024;
+
+impl Experiment {
+    /// Parses and checks; `changes` come from the command line and are applied in order.
+    pub fn parse(
+        file: &str,
+        text: &str,
+        base: &Base,
+        changes: &[Change],
+    ) -> Result<Experiment, ExperimentErrors> {
+        let document =
+            Document::parse(file, text, changes).map_err(|c| ExperimentErrors(vec![c]))?;
+        let root = document.root();
+        let name = root.text("name").unwrap_or("experiment").to_string();
+        let description = root.text("description").unwrap_or("").trim().to_string();
+        let device = root.table("device");
+        let choice = device::read(device.as_ref(), &document, base);
+        if let Some(device) = device {
+            device.finish();
+        }
+        let targets = target::read_all(&root, choice.as_ref());
+        let workloads = workload::read_all(&root, base);
+        let run = read_run(root.table("run"), base);
+        check_raw(&root, &targets, &workloads);
+        root.finish();
+        let complaints = document.complaints();
+        if !complaints.is_empty() {
+            return Err(ExperimentErrors(complaints));
+        }
+        Ok(Experiment { name, description, targets, workloads, run })
+    }
+}
+
+/// Raw targets take jobs that name PUs, the others take no such jobs.
+fn check_raw(root: &Section<'_>, targets: &[Target], workloads: &[Workload]) {
+    let raw = targets.iter().filter(|t| t.kind == TargetKind::Raw).count();
+    let named = |w: &Workload| matches!(w, Workload::Job(job) if job.pus.is_some());
+    if raw > 0 && raw < targets.len() {
+        let says = "raw targets and block devices take different workloads: one experiment each";
+        root.complain("target", says);
+    } else if raw > 0 && !workloads.iter().all(named) {
+        root.complain("workload", "a raw target takes jobs that name their PUs, `pus = \"0-3\"`");
+    } else if raw == 0 && workloads.iter().any(named) {
+        root.complain("workload", "`pus` in a workload is for targets of `kind = \"raw\"`");
+    }
+}
+
+/// A device's table, for figures, which have several.
+pub(crate) fn read_device(
+    section: &Section<'_>,
+    document: &Document,
+    base: &Base,
+) -> Option<DeviceChoice> {
+    device::read(Some(section), document, base)
+}
+
+fn read_run(section: Option<Section<'_>>, base: &Base) -> RunSpec {
+    let mut run = RunSpec {
+        seed: 1,
+        fill: Fill::Auto,
+        overwrite: Overwrite::None,
+        host_cores: 1,
+        costs: CostTable::zero(),
+    };
+    let Some(s) = section else {
+        return run;
+    };
+    run.seed = s.number("seed", 0, i64::MAX as u64).unwrap_or(run.seed);
+    run.host_cores = s.number("host_cores", 1, CORES_MAX).unwrap_or(1) as u32;
+    if let Some(text) = s.text("fill") {
+        run.fill = match text {
+            "auto" => Fill::Auto,
+            "none" => Fill::None,
+            other => percent(other, 100).map_or_else(
+                || {
+                    s.complain("fill", "`fill` is \"auto\", \"none\" or a share like \"80%\"");
+                    Fill::Auto
+                },
+                Fill::Percent,
+            ),
+        };
+    }
+    if let Some(text) = s.text("overwrite") {
+        run.overwrite = match text {
+            "none" => Overwrite::None,
+            "steady" => Overwrite::Steady,
+            other => percent(other, 10_000).map_or_else(
+                || {
+                    let says = "`overwrite` is \"none\", \"steady\" or a share of what was filled \
+                                like \"200%\"";
+                    s.complain("overwrite", says);
+                    Overwrite::None
+                },
+                Overwrite::Percent,
+            ),
+        };
+    }
+    if run.overwrite != Overwrite::None && !matches!(run.fill, Fill::Percent(1..)) {
+        s.complain("overwrite", "`overwrite` needs `fill` to be a share like \"100%\"");
+    }
+    if let Some(name) = s.text("costs") {
+        match read_costs(name, base) {
+            Ok(table) => run.costs = table,
+            Err(why) => s.complain("costs", format!("`costs`: {why}")),
+        }
+    }
+    s.finish();
+    run
+}
+
+/// A table that comes with the program, or a file.
+fn read_costs(name: &str, base: &Base) -> Result<CostTable, String> {
+    if name == "zero" {
+        return Ok(CostTable::zero());
+    }
+    let bundled = bundled::COSTS.iter().find(|(known, _)| *known == name);
+    if let Some((_, text)) = bundled {
+        return CostTable::from_toml(text).map_err(|e| e.to_string());
+    }
+    let path = base.path(name);
+    let shown = path.display();
+    let known: Vec<&str> = bundled::COSTS.iter().map(|(known, _)| *known).collect();
+    let text = std::fs::read_to_string(&path).map_err(|e| {
+        let known = known.join(", ");
+        format!("cannot read {shown}: {e} (tables that come with the program: zero, {known})")
+    })?;
+    CostTable::from_toml(&text).map_err(|e| format!("{shown}: {e}"))
+}
+
+/// `"80%"`, up to a largest share.
+fn percent(text: &str, most: u64) -> Option<u64> {
+    text.strip_suffix('%')?.trim().parse().ok().filter(|p| (1..=most).contains(p))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! `[[target]]`: the stacks that are compared.
+//!
+//! Owns: the keys of each kind of target. Promises: a key that a kind does not have is a complaint,
+//! not ignored. Never: builds a stack; whether it fits the device is found by building it
+//! (`stack`).
+
+use super::device::{DeviceChoice, on_preset};
+use super::document::Section;
+use flashlane_ftl::log::{LimiterKind, LogConfig};
+use flashlane_ftl::pftl::PftlConfig;
+
+/// What a target is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum TargetKind {
+    /// The host FTL pblk.
+    Pblk(LogConfig),
+    /// A block SSD: the page-mapped FTL inside the device.
+    Pftl(PftlConfig),
+    /// Vector commands on PUs that the workload names.
+    Raw,
+}
+
+/// A stack.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// Name in reports.
+    pub name: String,
+    /// What it is.
+    pub kind: TargetKind,
+    /// On which device.
+    pub device: DeviceChoice,
+    /// On which of its PUs, first and last; all without it.
+    pub pus: Option<(u32, u32)>,
+}
+
+/// Reads all targets; complaints go to the document.
+pub(super) fn read_all(root: &Section<'_>, device: Option<&DeviceChoice>) -> Vec<Target> {
+    let sections = root.tables("target");
+    if sections.is_empty() && !root.has("target") {
+        root.complain("target", "no [[target]]: name one, `[[target]]` with `kind = \"pblk\"`");
+    }
+    let mut targets: Vec<Target> = Vec::new();
+    for s in sections {
+        if let Some(target) = read(&s, device) {
+            if targets.iter().any(|t| t.name == target.name) {
+                let says = format!("two targets are called `{}`: give each a `name`", target.name);
+                s.complain("name", says);
+            }
+            targets.push(target);
+        }
+        s.finish();
+    }
+    targets
+}
+
+fn read(s: &Section<'_>, device: Option<&DeviceChoice>) -> Option<Target> {
+    #[derive(Clone, Copy)]
+    enum Kind {
+        Pblk,
+        Pftl,
+        Raw,
+    }
+    let kinds = [("pblk", Kind::Pblk), ("pftl", Kind::Pftl), ("raw", Kind::Raw)];
+    let name = s.text("name");
+    if !s.has("kind") {
+        s.complain("kind", "needs `kind` (pblk, pftl or raw)");
+    }
+    let own_device = s.text("device");
+    let pus = read_pus(s);
+    let kind = match s.word("kind", &kinds)? {
+        Kind::Pblk => TargetKind::Pblk(read_pblk(s)),
+        Kind::Pftl => TargetKind::Pftl(read_pftl(s)),
+        Kind::Raw => TargetKind::Raw,
+    };
+    let device = match own_device {
+        None => device?.clone(),
+        Some(preset) => match on_preset(device?, preset) {
+            Ok(choice) => choice,
+            Err(e) => {
+                s.complain("device", e);
+                return None;
+            }
+        },
+    };
+    let default = match &kind {
+        TargetKind::Pblk(LogConfig { active_pus: 0, .. }) => "pblk".to_string(),
+        TargetKind::Pblk(c) => format!("pblk, {} active PUs", c.active_pus),
+        TargetKind::Pftl(_) => "block SSD (pftl)".to_string(),
+        TargetKind::Raw => "raw".to_string(),
+    };
+    Some(Target { name: name.map_or(default, str::to_string), kind, device, pus })
+}
+
+/// The key `pus` of a target or a workload.
+pub(super) fn read_pus(s: &Section<'_>) -> Option<(u32, u32)> {
+    let range = parse_pus(s.text("pus")?);
+    if range.is_none() {
+        s.complain("pus", "`pus` is a range of PUs like \"0-31\"");
+    }
+    range
+}
+
+/// `0-31`: first and last.
+fn parse_pus(text: &str) -> Option<(u32, u32)> {
+    let (begin, end) = text.split_once('-')?;
+    let range = (begin.trim().parse().ok()?, end.trim().parse().ok()?);
+    (range.0 <= range.1).then_some(range)
+}
+
+fn read_pblk(s: &Section<'_>) -> LogConfig {
+    let mut c = LogConfig::default();
+    let limiters = [
+        ("pid", LimiterKind::Pid),
+        ("kernel_table", LimiterKind::KernelTable),
+        ("channel_states", LimiterKind::ChannelStates),
+        ("off", LimiterKind::Off),
+    ];
+    if let Some(percent) = s.number("over_provisioning_percent", 3, 80) {
+        c.over_provisioning_percent = percent as u32;
+    }
+    c.active_pus = s.number("active_pus", 0, u32::MAX as u64).unwrap_or(0) as u32;
+    c.ring_sectors = s.number("ring_sectors", 1, u32::MAX as u64).map(|n| n as u32);
+    c.limiter = s.word("limiter", &limiters).unwrap_or_default();
+    c.gc = s.flag("gc").unwrap_or(c.gc);
+    c
+}
+
+fn read_pftl(s: &Section<'_>) -> PftlConfig {
+    let mut c = PftlConfig::default();
+    if let Some(percent) = s.number("over_provisioning_percent", 1, 90) {
+        c.over_provisioning_percent = percent as u32;
+    }
+    let most = u32::MAX as u64;
+    c.buffer_sectors = s.number("buffer_sectors", 1, most).map(|n| n as u32);
+    if let Some(lines) = s.number("gc_low_water_lines", 1, most) {
+        c.gc_low_water_lines = lines as u32;
+    }
+    c.gc_reads = s.number("gc_reads", 1, most).map(|n| n as u32);
+    c
+}

@@ -1,0 +1,194 @@
+//! Tests of experiment files: what is accepted, and what is said about the rest.
+
+use super::*;
+use crate::workload::{Amount, Sizes};
+use flashlane_base::Ns;
+use proptest::prelude::{prop, prop_assert, proptest};
+
+fn base() -> Base {
+    Base { folder: PathBuf::new(), bundled: Some(("b", b"0 0 0 8 0\n")) }
+}
+
+fn parse(text: &str, sets: &[&str]) -> Result<Experiment, String> {
+    let sets: Vec<Change> = sets.iter().map(|s| Change::Set(s.to_string())).collect();
+    changed(text, &sets)
+}
+
+fn changed(text: &str, changes: &[Change]) -> Result<Experiment, String> {
+    Experiment::parse("e.toml", text, &base(), changes).map_err(|e| e.to_string())
+}
+
+const GOOD: &str = r#"
+name = "x"
+[device]
+preset = "tiny"
+queue = "read_first"
+[device.geometry]
+chunks_per_pu = 99
+[[target]]
+kind = "pblk"
+active_pus = 2
+[[target]]
+kind = "pftl"
+over_provisioning_percent = 20
+[[workload]]
+rw = "randwrite"
+bs = "8KiB"
+size = "50%"
+runtime = "2s"
+[[workload]]
+trace = "bundled:b"
+replay = "closed"
+[run]
+seed = 7
+fill = "80%"
+overwrite = "steady"
+"#;
+
+#[test]
+fn an_experiment_is_read_with_its_overrides() {
+    let e = parse(GOOD, &[]).unwrap();
+    assert_eq!((e.name.as_str(), e.run.seed), ("x", 7));
+    assert_eq!(e.targets[0].device.spec.geometry.chunks_per_pu, 99);
+    assert_eq!(e.targets[0].device.spec.geometry.channels, 2, "the rest is the preset's");
+    assert_eq!(e.targets[0].name, "pblk, 2 active PUs");
+    let Workload::Job(job) = &e.workloads[0] else { panic!("{:?}", e.workloads[0]) };
+    assert_eq!((job.bs[1].clone(), job.size), (Sizes::fixed(2), Some(Amount::Percent(50))));
+    assert_eq!(job.runtime, Some(Ns::from_secs(2)));
+    assert_eq!((e.run.fill, e.run.overwrite), (Fill::Percent(80), Overwrite::Steady));
+}
+
+#[test]
+fn sets_change_what_the_file_says() {
+    let sets =
+        ["run.seed=9", "target.1.name=ssd", "workload.0.bs=64KiB", "device.geometry.channels=4"];
+    let e = parse(GOOD, &sets).unwrap();
+    assert_eq!((e.run.seed, e.targets[1].name.as_str()), (9, "ssd"));
+    assert_eq!(e.targets[0].device.spec.geometry.channels, 4);
+    for (set, says) in [
+        ("run.sede=9", "did you mean `seed`"),
+        ("target.name=x", "a list: say which"),
+        ("target.7.name=x", "entries 0 to 1"),
+        ("nonsense", "write it"),
+        ("name.x=1", "not a table"),
+        ("run.seed=many", "whole number"),
+    ] {
+        let said = parse(GOOD, &[set]).unwrap_err();
+        assert!(said.contains(&format!("--set {set}")) && said.contains(says), "{said}");
+    }
+}
+
+#[test]
+fn options_of_the_command_line_change_it_too() {
+    let changes = [
+        Change::Device("peers-16g".into()),
+        Change::Targets(vec!["pblk:4".into(), "pftl".into()]),
+        Change::Store("memory".into()),
+        Change::Seed(12),
+        Change::ScaleToDevice,
+    ];
+    let e = changed(GOOD, &changes).unwrap();
+    let d = &e.targets[0].device;
+    assert_eq!(d.spec.name, "peers-16g");
+    assert_ne!(d.spec.geometry.chunks_per_pu, 99, "the old dimensions are gone");
+    assert!(d.options.queue.is_some(), "how it is used stays");
+    assert_eq!(
+        e.targets.iter().map(|t| t.name.as_str()).collect::<Vec<_>>(),
+        ["pblk, 4 active PUs", "block SSD (pftl)"]
+    );
+    assert!(matches!(&e.workloads[1], Workload::Trace(t) if t.scale_to_device));
+    for (change, says) in [
+        (
+            Change::Device("p37000".into()),
+            "--device p37000: [device]: no device preset `p37000`; did you mean `p3700`?",
+        ),
+        (Change::Targets(vec!["pftl:4".into()]), "is no target"),
+        (Change::Targets(vec!["pbkl".into()]), "did you mean `pblk`"),
+        (Change::Store("disk".into()), "stamps, memory"),
+        (Change::Seed(u64::MAX), "2^63"),
+    ] {
+        let said = changed(GOOD, &[change]).map(|_| ()).unwrap_err();
+        assert!(said.contains(says), "{said}");
+    }
+}
+
+#[test]
+fn everything_wrong_is_said_at_once_with_its_place() {
+    let text = "name = 3\n[device]\npreset = \"tinny\"\nstor = \"stamps\"\n[[target]]\nkind = \"pblk\"\n\
+                active_pu = 2\n[[workload]]\nrw = \"randwrite\"\nbs = \"512B\"\nio_depth = 3\n\
+                [run]\nfill = \"lots\"\n[extra]\n";
+    let said = parse(text, &[]).unwrap_err();
+    for part in [
+        "e.toml:1:1: `name` must be a string",
+        "e.toml:3:1: [device]: no device preset `tinny`; did you mean `tiny`?",
+        "e.toml:4:1: [device]: unknown key `stor`; did you mean `store`?",
+        "  stor = \"stamps\"",
+        "e.toml:7:1: [[target]] 0: unknown key `active_pu`; did you mean `active_pus`?",
+        "e.toml:10:1: [[workload]] 0: `bs` takes a multiple of 4 KiB",
+        "did you mean `iodepth`?",
+        "e.toml:13:1: [run]: `fill` is",
+        "e.toml:14:2: unknown key `extra`",
+    ] {
+        assert!(said.contains(part), "{part}\n---\n{said}");
+    }
+    assert!(parse("a = [", &[]).unwrap_err().contains("e.toml:1:"));
+    let nothing = parse("", &[]).unwrap_err();
+    for part in ["no [device]", "no [[target]]", "no [[workload]]"] {
+        assert!(nothing.contains(part), "{nothing}");
+    }
+}
+
+#[test]
+fn a_wrong_unit_and_an_impossible_geometry_are_named() {
+    let said = parse(GOOD, &["device.timing.erase=\"5 parsecs\""]).unwrap_err();
+    assert!(said.contains("parsecs") && said.contains("known: ns, us"), "{said}");
+    let said = parse(GOOD, &["device.geometry.planes=0"]).unwrap_err();
+    assert!(said.contains("planes") && said.contains("at least 1"), "{said}");
+    let said = parse(GOOD, &["device.timing.erasse=\"5us\""]).unwrap_err();
+    assert!(said.contains("erasse"), "{said}");
+    let said = parse(GOOD, &["workload.0.runtime=5parsecs"]).unwrap_err();
+    assert!(said.contains("runtime"), "{said}");
+    let said = parse(GOOD, &["workload.0.direct=1"]).unwrap_err();
+    assert!(said.contains("means nothing"), "{said}");
+    let said = parse(GOOD, &["workload.0.trace=x"]).unwrap_err();
+    assert!(said.contains("give one"), "{said}");
+    let said = parse(GOOD, &["run.fill=none"]).unwrap_err();
+    assert!(said.contains("needs `fill`"), "{said}");
+    let said = parse(GOOD, &["target.0.name=a", "target.1.name=a"]).unwrap_err();
+    assert!(said.contains("two targets"), "{said}");
+}
+
+#[test]
+fn faults_and_ranges_of_pus_are_checked_with_the_rest() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = folder.path().join("plan.toml");
+    std::fs::write(&plan, "[[fault]]\nkind = \"program_fail\"\ntimes = 2\n").unwrap();
+    let set = format!("device.faults=\"{}\"", plan.display());
+    let e = parse(GOOD, &[&set, "target.0.pus=\"0-1\""]).unwrap();
+    assert_eq!(e.targets[0].device.options.faults.faults.len(), 1);
+    assert_eq!((e.targets[0].pus, e.targets[1].pus), (Some((0, 1)), None));
+    std::fs::write(&plan, "[[fault]]\nkind = \"gremlin\"\n").unwrap();
+    let said = parse(GOOD, &[&set]).unwrap_err();
+    assert!(said.contains("gremlin") && said.contains("plan.toml"), "{said}");
+    let said = parse(GOOD, &["device.faults=\"nowhere.toml\""]).unwrap_err();
+    assert!(said.contains("cannot read fault plan"), "{said}");
+    let said = parse(GOOD, &["target.0.pus=\"3-1\""]).unwrap_err();
+    assert!(said.contains("range of PUs"), "{said}");
+}
+
+proptest! {
+    /// Whatever a file holds, the answer is an experiment or complaints with a place.
+    #[test]
+    fn arbitrary_text_never_panics(
+        lines in prop::collection::vec("(\\[\\[?[a-z.]*\\]?\\]?|[a-z_.]{1,9} ?= ?(\"[0-9a-zA-Z%]{0,9}\"|[0-9.e-]{1,22}|\\[.{0,9}\\]|true)|.{0,20})", 0..14),
+        set in "[a-z0-9.]{0,16}=?.{0,10}",
+    ) {
+        let text = lines.join("\n");
+        for sets in [&[][..], &[set.as_str()][..]] {
+            if let Err(said) = parse(&text, sets) {
+                prop_assert!(!said.is_empty());
+            }
+        }
+        let _ = parse(GOOD, &[&set]);
+    }
+}

@@ -1,0 +1,174 @@
+//! `[[workload]]`: jobs in fio's terms, fio job files, traces.
+//!
+//! Owns: the three shapes of the table. Promises: a job's keys are fio's options with units that
+//! say what they mean (`"4KiB"` is 4096 here, whatever fio makes of it). Never: opens a trace.
+
+use super::Base;
+use super::document::{Section, Value};
+use super::target::read_pus;
+use crate::fio::{self, options, values::Units};
+use crate::run::Replay;
+use crate::trace::reader::Action;
+use crate::trace::{DeviceId, TraceSource};
+use crate::workload::Job;
+
+/// A trace to replay.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TraceSpec {
+    /// Where it is.
+    pub source: TraceSource,
+    /// Only this device of it.
+    pub device: Option<DeviceId>,
+    /// Which event of a request; chosen by content when absent.
+    pub action: Option<Action>,
+    /// Times.
+    pub replay: Replay,
+    /// May be packed to fit the device.
+    pub scale_to_device: bool,
+    /// How often, one after the other.
+    pub loops: u32,
+}
+
+/// A part of the workload.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Workload {
+    /// A job.
+    Job(Box<Job>),
+    /// A trace.
+    Trace(TraceSpec),
+}
+
+/// Requests of a trace in flight in open loop: far more than any recorded queue had.
+const OPEN_DEPTH: u32 = 4096;
+
+/// Reads all workloads; complaints go to the document.
+pub(super) fn read_all(root: &Section<'_>, base: &Base) -> Vec<Workload> {
+    let sections = root.tables("workload");
+    if sections.is_empty() && !root.has("workload") {
+        let says = "no [[workload]]: name one, `[[workload]]` with `rw = \"randwrite\"`, \
+                    `trace = \"FILE\"` or `fio = \"JOB.fio\"`";
+        root.complain("workload", says);
+    }
+    let mut all = Vec::new();
+    for (index, s) in sections.into_iter().enumerate() {
+        let shapes: Vec<&str> =
+            ["trace", "fio", "rw"].into_iter().filter(|key| s.has(key)).collect();
+        match shapes[..] {
+            ["trace"] => {
+                all.extend(read_trace(&s, base).map(Workload::Trace));
+                s.finish();
+            }
+            ["fio"] => {
+                all.extend(read_fio(&s, base).into_iter().map(|j| Workload::Job(j.into())));
+                s.finish();
+            }
+            ["rw"] => all.push(Workload::Job(read_job(&s, index).into())),
+            [] => s.complain("rw", "needs `rw` (a job), `trace` or `fio` (a file)"),
+            _ => s.complain(shapes[1], format!("`{}` and `{}`: give one", shapes[0], shapes[1])),
+        }
+    }
+    all
+}
+
+fn read_job(s: &Section<'_>, index: usize) -> Job {
+    let mut job = Job::new(s.text("name").unwrap_or(&format!("job{index}")));
+    // IEC prefixes mean what they say: `KiB` 1024, `kB` 1000.
+    let mut units = Units { kb_base: 1000 };
+    if s.has("pus") {
+        job.pus = read_pus(s);
+    }
+    for key in s.keys().filter(|k| !["name", "pus"].contains(k)) {
+        let item = s.item(key).expect("it is one of its keys");
+        let text = match &item.value {
+            Value::Text(t) => t.clone(),
+            Value::Int(n) => n.to_string(),
+            Value::Float(x) => x.to_string(),
+            Value::Flag(b) => (*b as u8).to_string(),
+            Value::List(_) | Value::Table(_) => {
+                s.complain(key, format!("`{key}` must be a string, a number, true or false"));
+                continue;
+            }
+        };
+        match options::apply(&mut job, &mut units, key, Some(&text)) {
+            Ok(options::Applied::Set) => {}
+            Ok(options::Applied::WithoutMeaning) => {
+                s.complain(key, format!("`{key}` means nothing here: remove it"));
+            }
+            Err(problem) => s.complain(key, problem),
+        }
+    }
+    if job.time_based && job.runtime.is_none() {
+        s.complain("time_based", "`time_based` needs a `runtime`");
+    }
+    job
+}
+
+fn read_fio(s: &Section<'_>, base: &Base) -> Vec<Job> {
+    let Some(file) = s.text("fio") else {
+        return Vec::new();
+    };
+    let path = base.path(file);
+    let shown = path.display().to_string();
+    let jobs = std::fs::read_to_string(&path)
+        .map_err(|e| format!("cannot read job file {shown}: {e}"))
+        .and_then(|text| fio::parse(&shown, &text).map_err(|e| e.to_string()));
+    match jobs {
+        Ok(file) => file.jobs,
+        Err(why) => {
+            s.complain("fio", why);
+            Vec::new()
+        }
+    }
+}
+
+fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {
+    let name = s.text("trace")?;
+    let source = match name.strip_prefix("bundled:") {
+        None => TraceSource::File(base.path(name)),
+        Some(wanted) => match base.bundled {
+            Some((name, bytes)) if name == wanted => TraceSource::Bundled { name, bytes },
+            _ => {
+                s.complain("trace", format!("no bundled trace `{wanted}`"));
+                return None;
+            }
+        },
+    };
+    let device = s.text("device").and_then(|text| {
+        let id = parse_device(text);
+        if id.is_none() {
+            s.complain("device", "`device` is a number (MQSim) or `major,minor` (blkparse)");
+        }
+        id
+    });
+    let actions = [("queued", Action::Queued), ("issued", Action::Issued)];
+    let action = s.word("action", &actions);
+    let closed = s.word("replay", &[("open", false), ("closed", true)]).unwrap_or(false);
+    let depth = s.number("iodepth", 1, 65536).map(|n| n as u32);
+    let speed = s.number("speed_percent", 1, 1_000_000).map(|n| n as u32);
+    let replay = if closed {
+        if speed.is_some() {
+            s.complain("speed_percent", "`speed_percent` is for `replay = \"open\"`");
+        }
+        Replay::Closed { depth: depth.unwrap_or(32) }
+    } else {
+        Replay::Open { speed_percent: speed.unwrap_or(100), depth: depth.unwrap_or(OPEN_DEPTH) }
+    };
+    Some(TraceSpec {
+        source,
+        device,
+        action,
+        replay,
+        scale_to_device: s.flag("scale_to_device").unwrap_or(false),
+        loops: s.number("loops", 1, 1_000_000).unwrap_or(1) as u32,
+    })
+}
+
+/// `8,16` or `3`.
+fn parse_device(text: &str) -> Option<DeviceId> {
+    match text.split_once(',') {
+        Some((major, minor)) => {
+            Some(DeviceId::MajorMinor(major.trim().parse().ok()?, minor.trim().parse().ok()?))
+        }
+        None => text.trim().parse().ok().map(DeviceId::Number),
+    }
+}

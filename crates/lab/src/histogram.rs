@@ -1,0 +1,116 @@
+//! Latencies of a run.
+//!
+//! Owns: percentiles by HdrHistogram (three digits), the exact sum, least and largest value.
+//! Promises: mean and maximum are exact; a percentile is at most 0.1% above the value it names.
+//! Never: drops a value; one beyond an hour counts as an hour in the percentiles.
+
+use hdrhistogram::Histogram;
+
+/// Values above this share the last bucket; the maximum is kept exactly beside it.
+const TRACKED_MAX_NS: u64 = 3_600_000_000_000;
+
+/// A distribution of latencies in nanoseconds.
+#[derive(Clone, Debug)]
+pub struct Latencies {
+    histogram: Histogram<u64>,
+    sum_ns: u128,
+    min_ns: u64,
+    max_ns: u64,
+}
+
+impl Default for Latencies {
+    fn default() -> Latencies {
+        let histogram = Histogram::new_with_bounds(1, TRACKED_MAX_NS, 3)
+            .expect("the bounds are constants that the library accepts");
+        Latencies { histogram, sum_ns: 0, min_ns: u64::MAX, max_ns: 0 }
+    }
+}
+
+impl Latencies {
+    /// Adds a value.
+    #[inline]
+    pub fn record(&mut self, ns: u64) {
+        self.histogram.saturating_record(ns);
+        self.sum_ns += ns as u128;
+        self.min_ns = self.min_ns.min(ns);
+        self.max_ns = self.max_ns.max(ns);
+    }
+
+    /// Adds all values of another distribution.
+    pub fn merge(&mut self, other: &Latencies) {
+        self.histogram.add(&other.histogram).expect("all distributions have the same bounds");
+        self.sum_ns += other.sum_ns;
+        self.min_ns = self.min_ns.min(other.min_ns);
+        self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// Number of values.
+    pub fn count(&self) -> u64 {
+        self.histogram.len()
+    }
+
+    /// Mean in ns; 0 without values.
+    pub fn mean_ns(&self) -> u64 {
+        match self.count() {
+            0 => 0,
+            n => ((self.sum_ns + n as u128 / 2) / n as u128) as u64,
+        }
+    }
+
+    /// Least value in ns; 0 without values.
+    pub fn min_ns(&self) -> u64 {
+        if self.count() == 0 { 0 } else { self.min_ns }
+    }
+
+    /// Largest value in ns.
+    pub fn max_ns(&self) -> u64 {
+        self.max_ns
+    }
+
+    /// The value that `percent` of all values are not above; 0 without values.
+    pub fn percentile_ns(&self, percent: f64) -> u64 {
+        if self.count() == 0 {
+            return 0;
+        }
+        self.histogram.value_at_percentile(percent).clamp(self.min_ns, self.max_ns)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Percentiles are those of the sorted list to a thousandth, mean and maximum exact.
+        #[test]
+        fn agrees_with_a_sorted_list(mut values in prop::collection::vec(0u64..10_000_000_000, 1..300)) {
+            let mut h = Latencies::default();
+            values.iter().for_each(|v| h.record(*v));
+            values.sort_unstable();
+            let n = values.len();
+            for percent in [50.0, 99.0, 99.9, 100.0] {
+                let rank = ((percent / 100.0 * n as f64).ceil() as usize).clamp(1, n);
+                let (exact, got) = (values[rank - 1], h.percentile_ns(percent));
+                prop_assert!(got >= exact && got <= exact + exact / 900 + 1, "{percent}: {exact} {got}");
+            }
+            prop_assert_eq!(h.max_ns(), values[n - 1]);
+            let sum: u128 = values.iter().map(|v| *v as u128).sum();
+            prop_assert_eq!(h.mean_ns() as u128, (sum + n as u128 / 2) / n as u128);
+        }
+    }
+
+    #[test]
+    fn an_empty_distribution_is_all_zeros() {
+        let h = Latencies::default();
+        assert_eq!((h.count(), h.mean_ns(), h.percentile_ns(99.0), h.max_ns()), (0, 0, 0, 0));
+    }
+
+    /// Longer than an hour still shows in the maximum.
+    #[test]
+    fn nothing_is_dropped() {
+        let mut h = Latencies::default();
+        h.record(u64::MAX);
+        assert_eq!((h.count(), h.max_ns()), (1, u64::MAX));
+    }
+}

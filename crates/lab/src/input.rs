@@ -1,0 +1,168 @@
+//! What a FILE given to `run` and `check` is: an experiment, a fio job file or a trace.
+//!
+//! Owns: telling them apart by content, and the experiment that a job file or a trace stands for.
+//! Promises: the message about a file that is none of them says so for all three.
+//! Never: looks at a file's name.
+
+use crate::bundled;
+use crate::experiment::{Base, Change, Experiment, ExperimentErrors, default_preset};
+use crate::fio;
+use crate::trace::{Reader, TraceError, TraceSource};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// What a file turned out to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// An experiment in TOML.
+    Experiment,
+    /// A fio job file.
+    Fio,
+    /// A trace.
+    Trace,
+    /// No file: the bundled experiment.
+    Bundled,
+}
+
+/// Why a file can't be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum InputError {
+    /// It can't be read.
+    #[error("cannot read {file}: {source}")]
+    Read {
+        /// File.
+        file: String,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// It is none of the three.
+    #[error(
+        "{file} is neither an experiment (TOML with [device], [[target]], [[workload]]) nor a fio \
+         job file ([job] with options); as a trace: {trace}"
+    )]
+    Unknown {
+        /// File.
+        file: String,
+        /// What the trace reader said.
+        trace: TraceError,
+    },
+    /// It is an experiment with errors (or stands for one).
+    #[error(transparent)]
+    Experiment(#[from] ExperimentErrors),
+}
+
+/// Loads what a file stands for; without one the bundled experiment.
+pub fn load(file: Option<&Path>, changes: &[Change]) -> Result<(Kind, Experiment), InputError> {
+    let Some(path) = file else {
+        let base = Base::of(Path::new(""), Some(bundled::TRACE));
+        let name = "the bundled experiments/quickstart.toml";
+        let e = Experiment::parse(name, bundled::QUICKSTART, &base, changes)?;
+        return Ok((Kind::Bundled, e));
+    };
+    let shown = path.display().to_string();
+    let kind = recognize(path, &shown)?;
+    let (text, base) = match &kind {
+        Recognized::Experiment(text) => (text.clone(), Base::of(path, Some(bundled::TRACE))),
+        Recognized::Fio => (standing_for(path, "fio"), here()),
+        Recognized::Trace => (standing_for(path, "trace"), here()),
+    };
+    let e = Experiment::parse(&shown, &text, &base, changes)?;
+    let kind = match kind {
+        Recognized::Experiment(_) => Kind::Experiment,
+        Recognized::Fio => Kind::Fio,
+        Recognized::Trace => Kind::Trace,
+    };
+    Ok((kind, e))
+}
+
+enum Recognized {
+    Experiment(String),
+    Fio,
+    Trace,
+}
+
+fn here() -> Base {
+    Base { folder: PathBuf::new(), bundled: Some(bundled::TRACE) }
+}
+
+/// Configuration files are read whole; more than this is none.
+const TEXT_BYTES_MAX: u64 = 1 << 20;
+
+fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
+    let source = TraceSource::File(path.to_path_buf());
+    let read_error = |source| InputError::Read { file: shown.into(), source };
+    let trace = match Reader::open(&source) {
+        Ok(_) => return Ok(Recognized::Trace),
+        Err(TraceError::Open { source, .. }) => return Err(read_error(source)),
+        Err(e) => e,
+    };
+    let mut text = Vec::new();
+    let file = std::fs::File::open(path).map_err(read_error)?;
+    file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut text).map_err(read_error)?;
+    let unknown = |trace| InputError::Unknown { file: shown.into(), trace };
+    let Ok(text) = String::from_utf8(text) else {
+        return Err(unknown(trace));
+    };
+    if fio::looks_like(&text) {
+        return Ok(Recognized::Fio);
+    }
+    // A line like `key = value` or `[table]` makes it somebody's TOML, with its own errors.
+    let toml = text.lines().map(str::trim).any(|l| {
+        l.starts_with('[')
+            || l.split_once('=').is_some_and(|(key, _)| {
+                let key = key.trim();
+                let word = |c: char| c.is_ascii_alphanumeric() || "_-.\"".contains(c);
+                !key.is_empty() && key.chars().all(word)
+            })
+    });
+    if toml { Ok(Recognized::Experiment(text)) } else { Err(unknown(trace)) }
+}
+
+/// The experiment that a job file or a trace stands for.
+fn standing_for(path: &Path, key: &str) -> String {
+    let quoted = |text: &str| toml::Value::String(text.into()).to_string();
+    let name = path.file_stem().map_or("run".into(), |s| s.to_string_lossy().into_owned());
+    format!(
+        "name = {}\n[device]\npreset = {}\n[[target]]\nkind = \"pblk\"\n[[workload]]\n{key} = {}\n",
+        quoted(&name),
+        quoted(default_preset()),
+        quoted(&path.to_string_lossy()),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    fn kind_of(text: &str) -> Result<Kind, String> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        load(Some(file.path()), &[]).map(|(k, _)| k).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn files_are_told_apart_by_content() {
+        assert_eq!(kind_of("0 0 0 8 0\n"), Ok(Kind::Trace));
+        assert_eq!(kind_of("[j]\nrw=randread\nsize=1m\n"), Ok(Kind::Fio));
+        let toml =
+            "[device]\npreset = \"tiny\"\n[target]\nkind = \"pftl\"\n[workload]\nrw = \"read\"\n";
+        assert_eq!(kind_of(toml), Ok(Kind::Experiment));
+        assert!(kind_of("name = \"x\"\n").unwrap_err().contains("no [device]"));
+        let said = kind_of("once upon a time\n").unwrap_err();
+        assert!(said.contains("neither an experiment") && said.contains("as a trace"), "{said}");
+        assert!(kind_of("").unwrap_err().contains("empty"));
+        assert!(kind_of("\0\0\0").unwrap_err().contains("binary"));
+        let said =
+            load(Some(Path::new("/does/not/exist")), &[]).map(|_| ()).unwrap_err().to_string();
+        assert!(said.starts_with("cannot read /does/not/exist:"), "{said}");
+    }
+
+    /// The experiment inside the program is a good one.
+    #[test]
+    fn without_a_file_the_bundled_experiment_is_loaded() {
+        let (kind, e) = load(None, &[]).map_err(|e| e.to_string()).unwrap();
+        assert_eq!((kind, e.targets.len()), (Kind::Bundled, 3));
+    }
+}

@@ -1,0 +1,27 @@
+//! The lab: what is asked of a stack, what came out of it, and what that means.
+//!
+//! Owns: traces ([`trace`]), fio job files ([`fio`]), experiments ([`experiment`]), the generators
+//! and the runner that drive a stack in virtual time ([`workload`], [`run`]), histograms, steady
+//! state, reports ([`report`]) and the papers' figures ([`reproduce`]).
+//! Promises: the same seed gives the same bytes of output; whatever is wrong with an input is said
+//! with file, line and remedy before anything runs; every sector read is checked against what was
+//! written. Never: prints, reads a clock, or knows how a stack works inside ([`stack`] builds
+//! them).
+//!
+//! Start reading at [`experiment`] (what a run is), then [`run`] (how it is driven).
+
+pub mod bundled;
+pub mod check;
+pub mod execute;
+pub mod experiment;
+pub mod fio;
+pub mod histogram;
+pub mod input;
+pub mod raw;
+pub mod report;
+pub mod reproduce;
+pub mod run;
+pub mod stack;
+pub mod suggest;
+pub mod trace;
+pub mod workload;

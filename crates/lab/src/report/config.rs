@@ -1,0 +1,121 @@
+//! The configuration as it was run, defaults and overrides filled in.
+//!
+//! Owns: the shape of `configuration` in the JSON. Promises: whoever has it can tell what was
+//! simulated: geometry, times, spare, buffer, policy, workload, seed. Never: repeats results.
+
+use crate::execute::Outcome;
+use crate::experiment::{Target, TargetKind, Workload};
+use flashlane_base::Ns;
+use flashlane_ocssd::DeviceSpec;
+use serde::Serialize;
+use serde_json::{Value, json};
+
+/// Everything that decides a run.
+#[derive(Clone, Debug, Serialize)]
+pub struct Configuration {
+    /// One per target, in order: device, layer.
+    pub targets: Vec<Value>,
+    /// Workload, in order.
+    pub workloads: Vec<Value>,
+    /// Seed of every random stream.
+    pub seed: u64,
+    /// Name of the random generator.
+    pub rng: &'static str,
+    /// Name of the CPU cost table.
+    pub costs: String,
+    /// Simulated host cores.
+    pub host_cores: u32,
+    /// Preparation.
+    pub fill: Value,
+    /// Preparation.
+    pub overwrite: Value,
+}
+
+impl Configuration {
+    pub(super) fn of(outcome: &Outcome) -> Configuration {
+        let e = &outcome.experiment;
+        let mut scans = outcome.traces.iter();
+        let workloads = e.workloads.iter().map(|w| match w {
+            Workload::Job(job) => json!({ "job": job }),
+            Workload::Trace(spec) => {
+                let scan = scans.next();
+                json!({ "trace": {
+                    "source": spec.source.name(),
+                    "device": spec.device.map(|d| d.to_string()),
+                    "action": scan.map(|s| s.action.to_string()),
+                    "replay": spec.replay,
+                    "scale_to_device": spec.scale_to_device,
+                    "loops": spec.loops,
+                }})
+            }
+        });
+        Configuration {
+            targets: e.targets.iter().map(target).collect(),
+            workloads: workloads.collect(),
+            seed: e.run.seed,
+            rng: flashlane_base::rng::RNG_NAME,
+            costs: e.run.costs.name().to_string(),
+            host_cores: e.run.host_cores,
+            fill: json!(e.run.fill),
+            overwrite: json!(e.run.overwrite),
+        }
+    }
+}
+
+fn target(t: &Target) -> Value {
+    let layer = match &t.kind {
+        TargetKind::Pblk(c) => json!({
+            "kind": "pblk",
+            // 0 is a default that adjusts itself; what came of it is in `fill.spare_ratio`.
+            "over_provisioning_percent":
+                Some(c.over_provisioning_percent).filter(|percent| *percent != 0),
+            "active_pus": c.active_pus,
+            "ring_sectors": c.ring_sectors,
+            "limiter": c.limiter,
+            "gc": c.gc,
+        }),
+        TargetKind::Raw => json!({ "kind": "raw" }),
+        TargetKind::Pftl(c) => json!({ "kind": "pftl", "settings": c }),
+    };
+    let o = &t.device.options;
+    let queue = format!("{:?}", o.queue.unwrap_or(t.device.spec.timing.queue));
+    json!({
+        "name": t.name,
+        "layer": layer,
+        "pus": t.pus,
+        "faults": o.faults.faults.len(),
+        "store": format!("{:?}", o.store).to_lowercase(),
+        "timing": o.timing,
+        "dulbe": o.dulbe,
+        "device": device(&t.device.spec, &queue),
+    })
+}
+
+fn device(d: &DeviceSpec, queue: &str) -> Value {
+    let list = |times: &[Ns]| times.iter().map(|t| t.as_ns()).collect::<Vec<u64>>();
+    let (g, t) = (&d.geometry, &d.timing);
+    json!({
+        "name": d.name,
+        "source": d.source,
+        "geometry": {
+            "channels": g.channels, "pus_per_channel": g.pus_per_channel, "planes": g.planes,
+            "chunks_per_pu": g.chunks_per_pu, "pages_per_block": g.pages_per_block,
+            "sectors_per_page": g.sectors_per_page, "ws_min": g.ws_min, "ws_opt": g.ws_opt,
+            "mw_cunits": g.mw_cunits,
+        },
+        "timing": {
+            "command_ns": t.command.as_ns(),
+            "read_ns": list(&t.read), "program_ns": list(&t.program),
+            "erase_ns": t.erase.as_ns(), "transfer_4k_ns": d.transfer(1).as_ns(),
+            "cache_read": t.cache_read, "cache_program": t.cache_program,
+            "controller_write_bytes_per_s": t.controller_write.map(|b| b.get()),
+            "controller_read_bytes_per_s": t.controller_read.map(|b| b.get()),
+            "queue": queue,
+        },
+        "link": d.link.as_ref().map(|l| json!({
+            "to_device_bytes_per_s": l.to_device.get(), "to_host_bytes_per_s": l.to_host.get(),
+            "command_ns": l.command.as_ns(), "queue_depth": l.queue_depth,
+        })),
+        "cells": { "bits": d.cells.bits, "pair_damage": d.cells.pair_damage },
+    })
+}

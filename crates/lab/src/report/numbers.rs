@@ -1,0 +1,532 @@
+//! The numbers of an outcome, as they are written out.
+//!
+//! Owns: names and units of every key. Promises: the keys that the project promises
+//! (`fingerprint`, `runs[].latency_ns.read.p99_9`, ...) are here and nowhere else.
+//! Never: formats.
+
+use super::config::Configuration;
+use crate::execute::{Outcome, RunOutcome};
+use crate::histogram::Latencies;
+use crate::run::record::Recorder;
+use crate::run::{Prepared, Replayed};
+use flashlane_base::{Ns, SECTOR_BYTES};
+use flashlane_ftl::stats::FtlStats;
+use flashlane_ocssd::device::Cause;
+use serde::Serialize;
+
+/// An outcome.
+#[derive(Clone, Debug, Serialize)]
+pub struct Report {
+    /// Folds the order of everything that happened in all runs; same seed, same fingerprint.
+    pub fingerprint: String,
+    /// Real time it took. The only number that differs from run to run.
+    pub wall_seconds: f64,
+    /// Name of the experiment.
+    pub experiment: String,
+    /// The user ended it early.
+    pub interrupted: bool,
+    /// One per target.
+    pub runs: Vec<RunReport>,
+    /// What was run.
+    pub configuration: Configuration,
+    /// Version of this program.
+    pub version: &'static str,
+}
+
+/// One target's run.
+#[derive(Clone, Debug, Serialize)]
+pub struct RunReport {
+    /// Target.
+    pub name: String,
+    /// Requests that ended.
+    pub requests: u64,
+    /// Bytes read by the host.
+    pub bytes_read: u64,
+    /// Bytes written by the host.
+    pub bytes_written: u64,
+    /// Bytes discarded by the host.
+    pub bytes_discarded: u64,
+    /// From the first request to the end of the last.
+    pub runtime_ns: u64,
+    /// Latencies.
+    pub latency_ns: LatencySet,
+    /// Everything programmed over everything the host wrote; null when it wrote nothing.
+    pub write_amplification_ratio: Option<f64>,
+    /// Programmed 4 KiB sectors by cause.
+    pub programmed_sectors: ProgrammedSectors,
+    /// What never reached the medium.
+    pub buffer_sectors: BufferSectors,
+    /// Chunk erases.
+    pub erases: u64,
+    /// Garbage collection: lines taken, and sectors moved.
+    pub gc_victims: u64,
+    /// Sectors moved.
+    pub gc_moved_sectors: u64,
+    /// Broken rules of the medium, in the whole run.
+    pub violations: u64,
+    /// The first of them, in words.
+    pub violations_shown: Vec<String>,
+    /// Steady state was reached.
+    pub steady: bool,
+    /// Why, or why not.
+    pub steady_reason: String,
+    /// Requests that failed, sectors that could not be read, sectors with wrong content.
+    pub failed_requests: u64,
+    /// Sectors reported as unreadable.
+    pub uncorrectable_sectors: u64,
+    /// Sectors with wrong content. Anything but 0 is a bug.
+    pub wrong_sectors: u64,
+    /// The first of them.
+    pub wrong_shown: Vec<String>,
+    /// What went wrong on the medium in the whole run, preparation included.
+    pub faults: FaultCounts,
+    /// What the counters say of themselves: "hold", or which does not.
+    pub counter_laws: String,
+    /// Where device reads of the host spent their time, summed over reads.
+    pub read_breakdown_ns: BreakdownNs,
+    /// What host writes and flushes waited for, summed.
+    pub wait_ns: WaitNs,
+    /// How busy dies and channels were.
+    pub busy_ratio: BusyRatio,
+    /// How full the device was.
+    pub fill: FillLevel,
+    /// What was done before measuring.
+    pub prepared: Prepared,
+    /// How traces were replayed.
+    pub replayed: Vec<Replayed>,
+    /// How late replayed requests were issued.
+    pub slip: SlipReport,
+    /// Why nothing could be made durable any more, if that happened.
+    pub read_only: Option<String>,
+    /// The user ended it early.
+    pub interrupted: bool,
+    /// Everything ended within the ramp: nothing was measured.
+    pub ended_in_ramp: bool,
+    /// The course of the run.
+    pub timeline: TimelineReport,
+    /// Fingerprint of this run.
+    pub fingerprint: String,
+    /// Events that were simulated.
+    pub events: u64,
+}
+
+/// A distribution, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LatencyNs {
+    /// Number of values.
+    pub count: u64,
+    /// Mean.
+    pub mean: u64,
+    /// Median.
+    pub p50: u64,
+    /// 90 of 100 are not above it.
+    pub p90: u64,
+    /// 99 of 100.
+    pub p99: u64,
+    /// 999 of 1000.
+    pub p99_9: u64,
+    /// 9999 of 10000.
+    pub p99_99: u64,
+    /// Largest.
+    pub max: u64,
+}
+
+impl From<&Latencies> for LatencyNs {
+    fn from(l: &Latencies) -> LatencyNs {
+        LatencyNs {
+            count: l.count(),
+            mean: l.mean_ns(),
+            p50: l.percentile_ns(50.0),
+            p90: l.percentile_ns(90.0),
+            p99: l.percentile_ns(99.0),
+            p99_9: l.percentile_ns(99.9),
+            p99_99: l.percentile_ns(99.99),
+            max: l.max_ns(),
+        }
+    }
+}
+
+/// Latencies by operation.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct LatencySet {
+    /// Reads.
+    pub read: LatencyNs,
+    /// Writes.
+    pub write: LatencyNs,
+    /// Discards.
+    pub discard: LatencyNs,
+    /// Flushes.
+    pub flush: LatencyNs,
+}
+
+/// Programmed sectors by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ProgrammedSectors {
+    /// New data of the host.
+    pub user: u64,
+    /// Moved by garbage collection.
+    pub gc: u64,
+    /// Moved from one cell mode to another.
+    pub fold: u64,
+    /// Fill behind flushes and FUA writes.
+    pub padding_flush: u64,
+    /// Fill up to a page pair's end.
+    pub padding_pair: u64,
+    /// Fill for erase barriers and lines that close early.
+    pub padding_gc: u64,
+    /// Line metadata, checkpoints.
+    pub metadata: u64,
+    /// The FTL's log.
+    pub log: u64,
+    /// Sent again after a failed program.
+    pub retry: u64,
+    /// Overwritten or discarded in the buffer, programmed all the same.
+    pub dead: u64,
+}
+
+impl ProgrammedSectors {
+    fn between(before: &FtlStats, after: &FtlStats) -> ProgrammedSectors {
+        let of = |cause: Cause| after.programmed_for(cause) - before.programmed_for(cause);
+        ProgrammedSectors {
+            user: of(Cause::User),
+            gc: of(Cause::Gc),
+            fold: of(Cause::Fold),
+            padding_flush: of(Cause::PaddingFlush),
+            padding_pair: of(Cause::PaddingPair),
+            padding_gc: of(Cause::PaddingGc),
+            metadata: of(Cause::Metadata),
+            log: of(Cause::Log),
+            retry: of(Cause::Retry),
+            dead: of(Cause::Dead),
+        }
+    }
+
+    /// Names and values in the order of reports.
+    pub fn named(&self) -> [(&'static str, u64); 10] {
+        [
+            ("user", self.user),
+            ("gc", self.gc),
+            ("fold", self.fold),
+            ("padding_flush", self.padding_flush),
+            ("padding_pair", self.padding_pair),
+            ("padding_gc", self.padding_gc),
+            ("metadata", self.metadata),
+            ("log", self.log),
+            ("retry", self.retry),
+            ("dead", self.dead),
+        ]
+    }
+
+    /// All of them.
+    pub fn total(&self) -> u64 {
+        self.named().iter().map(|(_, n)| n).sum()
+    }
+}
+
+/// Host sectors that the buffer kept from the medium, and reads that it served.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BufferSectors {
+    /// Host sectors written.
+    pub host_written: u64,
+    /// Overwritten in the buffer.
+    pub absorbed: u64,
+    /// Discarded in the buffer.
+    pub discarded: u64,
+    /// Host sectors read.
+    pub host_read: u64,
+    /// Reads served from the buffer.
+    pub read_from_buffer: u64,
+    /// Reads of sectors that hold nothing.
+    pub read_unmapped: u64,
+}
+
+/// Where device reads spent their time, summed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct BreakdownNs {
+    /// Host link and controller bandwidth.
+    pub link: u64,
+    /// Command overhead.
+    pub command: u64,
+    /// Waiting for a die that was reading.
+    pub die_read: u64,
+    /// Waiting for a die that was programming.
+    pub die_program: u64,
+    /// Waiting for a die that was erasing.
+    pub die_erase: u64,
+    /// Waiting for the channel.
+    pub channel: u64,
+    /// Own transfer.
+    pub transfer: u64,
+    /// Own sense.
+    pub array: u64,
+    /// Read retries.
+    pub retry: u64,
+}
+
+impl BreakdownNs {
+    fn between(before: &FtlStats, after: &FtlStats) -> BreakdownNs {
+        let (a, b) = (&before.read_breakdown, &after.read_breakdown);
+        let d = |to: Ns, from: Ns| to.saturating_sub(from).as_ns();
+        BreakdownNs {
+            link: d(b.link, a.link),
+            command: d(b.command, a.command),
+            die_read: d(b.die_read, a.die_read),
+            die_program: d(b.die_program, a.die_program),
+            die_erase: d(b.die_erase, a.die_erase),
+            channel: d(b.channel, a.channel),
+            transfer: d(b.transfer, a.transfer),
+            array: d(b.array, a.array),
+            retry: d(b.retry, a.retry),
+        }
+    }
+
+    /// What each part is, in words, and its sum.
+    pub fn named(&self) -> [(&'static str, u64); 9] {
+        [
+            ("host link", self.link),
+            ("command overhead", self.command),
+            ("dies busy reading", self.die_read),
+            ("dies busy programming", self.die_program),
+            ("dies busy erasing", self.die_erase),
+            ("busy channels", self.channel),
+            ("their own transfer", self.transfer),
+            ("their own sensing", self.array),
+            ("read retries", self.retry),
+        ]
+    }
+}
+
+/// What host writes and flushes waited for, summed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WaitNs {
+    /// Room in the write buffer.
+    pub ring_full: u64,
+    /// A share of the buffer, while garbage collection had it.
+    pub limited: u64,
+    /// Flushes.
+    pub flush: u64,
+}
+
+/// Shares of time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct BusyRatio {
+    /// Dies reading.
+    pub die_read: f64,
+    /// Dies programming.
+    pub die_program: f64,
+    /// Dies erasing.
+    pub die_erase: f64,
+    /// Channels.
+    pub channel: f64,
+}
+
+/// How full the device was.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
+pub struct FillLevel {
+    /// Logical capacity.
+    pub capacity_bytes: u64,
+    /// Raw capacity of the medium.
+    pub raw_bytes: u64,
+    /// Raw capacity that the host does not see, as a share of raw.
+    pub spare_ratio: f64,
+    /// Share of the logical capacity that held data when measuring began.
+    pub at_start_ratio: f64,
+    /// And when it ended.
+    pub at_end_ratio: f64,
+}
+
+/// What went wrong on the medium, as the layer saw it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct FaultCounts {
+    /// Sectors whose program failed.
+    pub program_failures: u64,
+    /// Erases that failed.
+    pub erase_failures: u64,
+    /// Sectors of host reads that could not be corrected.
+    pub read_failures: u64,
+    /// The same for garbage collection: what they held is lost.
+    pub gc_read_failures: u64,
+    /// Reads with heavy correction.
+    pub high_ecc: u64,
+}
+
+impl FaultCounts {
+    fn of(stats: &FtlStats) -> FaultCounts {
+        FaultCounts {
+            program_failures: stats.program_failures,
+            erase_failures: stats.erase_failures,
+            read_failures: stats.read_failures,
+            gc_read_failures: stats.gc_read_failures,
+            high_ecc: stats.high_ecc,
+        }
+    }
+}
+
+/// Lateness of replayed requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct SlipReport {
+    /// Requests replayed in open loop.
+    pub requests: u64,
+    /// Of those, issued later than the trace says.
+    pub late: u64,
+    /// Mean lateness of all.
+    pub mean_ns: u64,
+    /// 99 of 100 were not later than this.
+    pub p99_ns: u64,
+    /// Latest.
+    pub max_ns: u64,
+}
+
+/// The course of a run, in spans of equal length.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct TimelineReport {
+    /// Length of a span.
+    pub bucket_ns: u64,
+    /// Bytes read in each.
+    pub read_bytes: Vec<u64>,
+    /// Bytes written in each.
+    pub write_bytes: Vec<u64>,
+    /// Longest read in each.
+    pub read_max_ns: Vec<u64>,
+    /// Longest write in each.
+    pub write_max_ns: Vec<u64>,
+    /// Sectors programmed in each.
+    pub programmed_sectors: Vec<u64>,
+}
+
+pub(super) fn report(outcome: &Outcome) -> Report {
+    Report {
+        fingerprint: format!("{:016x}", outcome.fingerprint),
+        wall_seconds: 0.0,
+        experiment: outcome.experiment.name.clone(),
+        interrupted: outcome.interrupted,
+        runs: outcome.runs.iter().map(run).collect(),
+        configuration: Configuration::of(outcome),
+        version: env!("CARGO_PKG_VERSION"),
+    }
+}
+
+fn run(o: &RunOutcome) -> RunReport {
+    let m = &o.measured;
+    let (r, before, after) = (&m.recorder, &m.before, &m.after);
+    let programmed = ProgrammedSectors::between(before, after);
+    let host_written = after.host_written - before.host_written;
+    let sector = SECTOR_BYTES as u64;
+    RunReport {
+        name: o.target.name.clone(),
+        requests: r.requests,
+        bytes_read: r.sectors_read * sector,
+        bytes_written: r.sectors_written * sector,
+        bytes_discarded: r.sectors_discarded * sector,
+        runtime_ns: (r.end - r.start).as_ns(),
+        latency_ns: LatencySet {
+            read: (&r.read).into(),
+            write: (&r.write).into(),
+            discard: (&r.discard).into(),
+            flush: (&r.flush).into(),
+        },
+        write_amplification_ratio: (host_written > 0)
+            .then(|| programmed.total() as f64 / host_written as f64),
+        programmed_sectors: programmed,
+        buffer_sectors: buffer(before, after),
+        erases: o.media.erases,
+        gc_victims: after.gc_victims - before.gc_victims,
+        gc_moved_sectors: after.gc_moved - before.gc_moved,
+        violations: o.violations,
+        violations_shown: o.violations_shown.iter().take(5).map(|v| v.to_string()).collect(),
+        steady: m.steady.steady,
+        steady_reason: m.steady.reason.clone(),
+        failed_requests: r.failed,
+        uncorrectable_sectors: r.uncorrectable,
+        wrong_sectors: r.wrong_sectors,
+        wrong_shown: r.mismatches.iter().map(|m| m.to_string()).collect(),
+        faults: FaultCounts::of(after),
+        counter_laws: match &o.laws {
+            Ok(()) => "hold".into(),
+            Err(why) => why.clone(),
+        },
+        read_breakdown_ns: BreakdownNs::between(before, after),
+        wait_ns: WaitNs {
+            ring_full: after.ring_full.saturating_sub(before.ring_full).as_ns(),
+            limited: after.limited.saturating_sub(before.limited).as_ns(),
+            flush: after.flush_wait.saturating_sub(before.flush_wait).as_ns(),
+        },
+        busy_ratio: busy(o),
+        fill: fill(o),
+        prepared: m.prepared.clone(),
+        replayed: m.replayed.clone(),
+        slip: slip(r),
+        read_only: m.read_only.map(str::to_string),
+        interrupted: m.interrupted,
+        ended_in_ramp: m.ended_in_ramp,
+        timeline: timeline(r, before.programmed_total()),
+        fingerprint: format!("{:016x}", o.fingerprint),
+        events: o.polls,
+    }
+}
+
+fn buffer(before: &FtlStats, after: &FtlStats) -> BufferSectors {
+    BufferSectors {
+        host_written: after.host_written - before.host_written,
+        absorbed: after.absorbed - before.absorbed,
+        discarded: after.discarded_in_buffer - before.discarded_in_buffer,
+        host_read: after.host_read - before.host_read,
+        read_from_buffer: after.read_from_buffer - before.read_from_buffer,
+        read_unmapped: after.read_unmapped - before.read_unmapped,
+    }
+}
+
+fn busy(o: &RunOutcome) -> BusyRatio {
+    let share = |busy: Ns, of: u64| {
+        let all = o.media.time.as_ns() as f64 * of as f64;
+        if all == 0.0 { 0.0 } else { busy.as_ns() as f64 / all }
+    };
+    let [read, program, erase] = o.media.die_busy.map(|t| share(t, o.media.dies));
+    BusyRatio {
+        die_read: read,
+        die_program: program,
+        die_erase: erase,
+        channel: share(o.media.channel_busy, o.media.channels),
+    }
+}
+
+fn fill(o: &RunOutcome) -> FillLevel {
+    let m = &o.measured;
+    let raw = o.raw_sectors;
+    let share = |n: u64, of: u64| n as f64 / of.max(1) as f64;
+    FillLevel {
+        capacity_bytes: m.capacity * SECTOR_BYTES as u64,
+        raw_bytes: raw * SECTOR_BYTES as u64,
+        spare_ratio: share(raw.saturating_sub(m.capacity), raw),
+        at_start_ratio: share(m.mapped.0, m.capacity),
+        at_end_ratio: share(m.mapped.1, m.capacity),
+    }
+}
+
+fn slip(r: &Recorder) -> SlipReport {
+    SlipReport {
+        requests: r.slip.by.count(),
+        late: r.slip.late,
+        mean_ns: r.slip.by.mean_ns(),
+        p99_ns: r.slip.by.percentile_ns(99.0),
+        max_ns: r.slip.by.max_ns(),
+    }
+}
+
+fn timeline(r: &Recorder, programmed_before: u64) -> TimelineReport {
+    let t = &r.timeline;
+    let mut before = programmed_before;
+    let programmed = t.buckets().iter().map(|b| {
+        let n = b.programmed - before;
+        before = b.programmed;
+        n
+    });
+    TimelineReport {
+        bucket_ns: t.width().as_ns(),
+        programmed_sectors: programmed.collect(),
+        read_bytes: t.buckets().iter().map(|b| b.read_bytes).collect(),
+        write_bytes: t.buckets().iter().map(|b| b.write_bytes).collect(),
+        read_max_ns: t.buckets().iter().map(|b| b.read_max_ns).collect(),
+        write_max_ns: t.buckets().iter().map(|b| b.write_max_ns).collect(),
+    }
+}

@@ -1,0 +1,257 @@
+//! Figures and tables of the papers, beside what comes out here.
+//!
+//! Owns: the list of figures ([`FIGURES`]), the shape of their files (paper's values, rule, what is
+//! ours, the expected verdict), the verdict. Promises: a figure is a file in `experiments/` that
+//! can be argued with; the verdict follows from its rules alone; a verdict that is not the expected
+//! one is told apart. Never: bends a constant to fit.
+//!
+//! Start reading at [`FigureFile`], then a figure's own module.
+
+mod fig8;
+mod figure;
+mod table1;
+
+pub use figure::{FigureFile, Row, Rule, Verdict};
+
+use crate::execute::{ExecuteError, Outcome, RunOutcome};
+use crate::experiment::ExperimentErrors;
+use crate::report::aligned;
+use crate::run::Monitor;
+use crate::stack::StackError;
+use flashlane_ocssd::SpecError;
+use flashlane_rt::Stalled;
+use serde::Serialize;
+use std::rc::Rc;
+
+/// How large a reproduction is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// Minutes at most.
+    Small,
+    /// The paper's own sizes.
+    Full,
+}
+
+/// Gives the monitor of a part of a figure.
+pub type Watch<'a> = &'a dyn Fn(&str) -> Rc<dyn Monitor>;
+
+type Measure = fn(&FigureFile, Size, Watch<'_>) -> Result<Vec<Row>, ReproduceError>;
+
+/// A figure that can be reproduced.
+pub struct Figure {
+    /// Name.
+    pub name: &'static str,
+    /// Its file.
+    text: &'static str,
+    measure: Measure,
+}
+
+/// All figures.
+pub const FIGURES: &[Figure] = &[
+    Figure {
+        name: "lightnvm-table1",
+        text: include_str!("../../../../experiments/lightnvm/table1.toml"),
+        measure: table1::measure,
+    },
+    Figure {
+        name: "lightnvm-fig8",
+        text: include_str!("../../../../experiments/lightnvm/fig8.toml"),
+        measure: fig8::measure,
+    },
+];
+
+/// Why a figure could not be reproduced.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ReproduceError {
+    /// No figure of that name.
+    #[error("no figure `{name}`{hint} (there are: {known}, all)")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// `; did you mean ...`, or nothing.
+        hint: String,
+        /// What there is.
+        known: String,
+    },
+    /// Its file is wrong.
+    #[error(transparent)]
+    File(#[from] ExperimentErrors),
+    /// A run of it failed.
+    #[error(transparent)]
+    Execute(#[from] ExecuteError),
+    /// Its device could not be built.
+    #[error(transparent)]
+    Device(#[from] SpecError),
+    /// Its stack could not be built.
+    #[error(transparent)]
+    Stack(#[from] StackError),
+    /// A bug of ours.
+    #[error(transparent)]
+    Stalled(#[from] Stalled),
+    /// Something that must not happen in a figure: broken rules, wrong data, failed commands.
+    #[error("{figure}: {what}")]
+    Bad {
+        /// Figure.
+        figure: &'static str,
+        /// What happened.
+        what: String,
+    },
+}
+
+/// A figure, reproduced.
+#[derive(Clone, Debug, Serialize)]
+pub struct FigureResult {
+    /// Name.
+    pub name: String,
+    /// What it shows.
+    pub title: String,
+    /// Where it is from.
+    pub paper: String,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// The verdict that its file expects.
+    pub expected: Verdict,
+    /// In words.
+    pub rule: String,
+    /// What is ours: sizes, fill levels, policies that the paper does not state.
+    pub ours: Vec<String>,
+    /// Paper and here side by side.
+    pub rows: Vec<Row>,
+}
+
+/// Names and titles.
+pub fn list() -> String {
+    let mut rows = Vec::new();
+    for figure in FIGURES {
+        let title = match FigureFile::parse(figure.name, figure.text) {
+            Ok(file) => format!("{} ({})", file.title, file.paper),
+            Err(e) => e.to_string(),
+        };
+        rows.push(vec![figure.name.to_string(), title]);
+    }
+    // Titles read from the left: one column is enough.
+    let width = rows.iter().map(|r| r[0].len()).max().unwrap_or(0);
+    rows.iter().map(|r| format!("{:width$}  {}\n", r[0], r[1])).collect()
+}
+
+/// The figure of that name, or all.
+pub fn find(name: &str) -> Result<Vec<&'static Figure>, ReproduceError> {
+    if name == "all" {
+        return Ok(FIGURES.iter().collect());
+    }
+    let found = FIGURES.iter().find(|f| f.name == name);
+    found.map(|f| vec![f]).ok_or_else(|| {
+        let names: Vec<&str> = FIGURES.iter().map(|f| f.name).collect();
+        ReproduceError::Unknown {
+            name: name.into(),
+            hint: crate::suggest::hint(name, names.iter().copied()),
+            known: names.join(", "),
+        }
+    })
+}
+
+/// One object, or a list for `all`.
+pub fn to_json(results: &[FigureResult], all: bool) -> String {
+    let text = match (all, results) {
+        (false, [one]) => serde_json::to_string_pretty(one),
+        _ => serde_json::to_string_pretty(results),
+    };
+    text.expect("plain data") + "\n"
+}
+
+impl Figure {
+    /// Reproduces it.
+    pub fn run(&self, size: Size, watch: Watch<'_>) -> Result<FigureResult, ReproduceError> {
+        let file = FigureFile::parse(self.name, self.text)?;
+        let rows = (self.measure)(&file, size, watch)?;
+        Ok(FigureResult {
+            name: self.name.into(),
+            verdict: figure::verdict(&rows),
+            expected: file.expected,
+            title: file.title.clone(),
+            paper: file.paper.clone(),
+            rule: file.rule.clone(),
+            ours: file.ours.clone(),
+            rows,
+        })
+    }
+}
+
+/// The only run of an outcome, if nothing bad came out.
+fn one_run(figure: &'static str, mut outcome: Outcome) -> Result<RunOutcome, ReproduceError> {
+    let bad = outcome.is_bad();
+    let run = outcome.runs.pop().filter(|_| !bad);
+    run.ok_or_else(|| ReproduceError::Bad {
+        figure,
+        what: match bad {
+            true => "a rule was broken, data was wrong or counters disagree".into(),
+            false => "interrupted".into(),
+        },
+    })
+}
+
+impl FigureResult {
+    /// The verdict is the expected one.
+    pub fn as_expected(&self) -> bool {
+        self.verdict == self.expected
+    }
+
+    /// The table and the verdict.
+    pub fn to_text(&self) -> String {
+        let mut rows =
+            vec![["what", "paper", "here", "unit", "rule", "verdict"].map(str::to_string).to_vec()];
+        for r in &self.rows {
+            rows.push(vec![
+                r.what.clone(),
+                r.paper.map_or("-".into(), number),
+                number(r.here),
+                r.unit.clone(),
+                r.rule.to_string(),
+                match r.holds {
+                    None => "",
+                    Some(true) => "ok",
+                    Some(false) => "OFF",
+                }
+                .into(),
+            ]);
+        }
+        let mut text = format!("{}: {} ({})\n\n", self.name, self.title, self.paper);
+        text += &aligned(&rows);
+        text += &format!("\nverdict: {} (rule: {})\n", self.verdict, self.rule);
+        if !self.as_expected() {
+            text += &format!("EXPECTED: {}\n", self.expected);
+        }
+        for ours in &self.ours {
+            text += &format!("ours: {ours}\n");
+        }
+        text + "\n"
+    }
+}
+
+/// Three or four digits.
+fn number(x: f64) -> String {
+    match x.abs() {
+        0.0..10.0 => format!("{x:.2}"),
+        10.0..100.0 => format!("{x:.1}"),
+        _ => format!("{x:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Each figure's file is complete; running them is `make test`'s slower part.
+    #[test]
+    fn every_figure_has_a_good_file() {
+        for figure in FIGURES {
+            let file = FigureFile::parse(figure.name, figure.text);
+            assert!(file.is_ok(), "{}: {}", figure.name, file.unwrap_err());
+        }
+        assert!(list().contains("lightnvm-table1"));
+        let said = find("lightnvm-table2").map(|_| ()).unwrap_err().to_string();
+        assert!(said.contains("did you mean `lightnvm-table1`"), "{said}");
+        assert_eq!(find("all").unwrap().len(), FIGURES.len());
+    }
+}

@@ -1,0 +1,156 @@
+//! LightNVM, Table 1: what one PU, the device and pblk can do.
+//!
+//! Owns: how each row is measured. Promises: raw rows go through vector commands on named PUs, pblk
+//! rows through the block device; the steady row is taken after a ramp and only counts when the run
+//! was steady. Never: tunes anything.
+
+use super::{FigureFile, ReproduceError, Row, Size, Watch};
+use crate::execute::{RunOutcome, execute};
+use crate::experiment::{DeviceChoice, Experiment, RunSpec, Target, TargetKind, Workload};
+use crate::raw::{Order, Raw, RawStream};
+use crate::report::mb_per_s;
+use crate::run::{Fill, Overwrite};
+use crate::workload::{Amount, Job, Mix, Sizes};
+use flashlane_base::{Ns, SECTOR_BYTES};
+use flashlane_ftl::log::{LimiterKind, LogConfig};
+use flashlane_ocssd::Ssd;
+use flashlane_rt::{CostTable, Virtual};
+use std::collections::BTreeMap;
+
+const FIGURE: &str = "lightnvm-table1";
+const SEED: u64 = 1;
+/// 64 KiB, the paper's larger request: a page on each plane.
+const LARGE: u32 = 16;
+
+pub(super) fn measure(
+    file: &FigureFile,
+    size: Size,
+    watch: Watch<'_>,
+) -> Result<Vec<Row>, ReproduceError> {
+    let mut here: BTreeMap<String, f64> = BTreeMap::new();
+    let device = file.device("westlake");
+    let deep = file.parameter("depth_64k") as u32;
+    let commands = file.parameter("commands");
+    let one = |write, order, sectors, depth| RawStream {
+        write,
+        order,
+        pus: vec![0],
+        sectors,
+        depth,
+        first_chunk: 0,
+        chunks: 1,
+    };
+    let (seq, random) = (Order::Sequential, Order::Random);
+    let raw = [
+        ("pu_write", one(true, seq, LARGE, 1)),
+        ("pu_seq_read_4k", one(false, seq, 1, 1)),
+        ("pu_seq_read_64k", one(false, seq, LARGE, deep)),
+        ("pu_random_read_4k", one(false, random, 1, 1)),
+        ("pu_random_read_64k", one(false, random, LARGE, deep)),
+        ("device_write", over_all(device, one(true, seq, LARGE, 1))),
+        ("device_read", over_all(device, one(false, seq, LARGE, deep))),
+    ];
+    for (id, stream) in raw {
+        watch(id).progress(id, 0, None);
+        here.insert(id.into(), raw_rate(device, stream, commands)?);
+    }
+    let small = file.device("pblk");
+    let fresh = pblk(file, small, watch, "pblk_fresh", size)?;
+    let steady = pblk(file, small, watch, "pblk_steady", size)?;
+    let rate = |r: &RunOutcome| {
+        let m = &r.measured.recorder;
+        mb_per_s(m.sectors_written * SECTOR_BYTES as u64, (m.end - m.start).as_ns())
+    };
+    here.insert("pblk_fresh".into(), rate(&fresh));
+    here.insert("pblk_steady".into(), rate(&steady));
+    here.insert("steady_over_fresh".into(), rate(&steady) / rate(&fresh));
+    let (before, after) = (&steady.measured.before, &steady.measured.after);
+    let programmed = after.programmed_total() - before.programmed_total();
+    let written = after.host_written - before.host_written;
+    here.insert("steady_amplification".into(), programmed as f64 / written.max(1) as f64);
+    here.insert("is_steady".into(), steady.measured.steady.steady as u64 as f64);
+    Ok(file.fill(|id| here.get(id).copied().unwrap_or(f64::NAN)))
+}
+
+/// The same on every PU at once.
+fn over_all(device: &DeviceChoice, mut stream: RawStream) -> RawStream {
+    stream.pus = (0..device.spec.geometry().pus()).collect();
+    stream
+}
+
+fn raw_rate(
+    device: &DeviceChoice,
+    stream: RawStream,
+    commands: u64,
+) -> Result<f64, ReproduceError> {
+    let ssd = Ssd::new(&device.spec, device.options.clone())?;
+    let vm = Virtual::new(1, SEED, CostTable::zero());
+    let (cx, target) = (vm.cx(), ssd.clone());
+    // No more than the chunks hold: a second pass would be an erase beside what is measured.
+    let fits = stream.chunks as u64 * device.spec.geometry().sectors_per_chunk() as u64
+        / stream.sectors as u64;
+    let commands = commands.min(fits);
+    let result = vm.run(async move {
+        let raw = Raw::new(target, stream.clone(), SEED);
+        if !stream.write {
+            raw.fill(&cx).await;
+            // Programs that are still running would be waited for by the first reads.
+            cx.sleep(Ns::from_ms(100)).await;
+            raw.forget();
+        }
+        raw.run(&cx, commands).await;
+        raw.result()
+    })?;
+    let violations = ssd.counters().violations;
+    if result.failed + result.wrong + violations > 0 {
+        let what = format!("{} commands failed, {violations} violations", result.failed);
+        return Err(ReproduceError::Bad { figure: FIGURE, what });
+    }
+    Ok(result.mb_per_s())
+}
+
+/// pblk under random writes over a part of the device: from the factory, or after a ramp.
+fn pblk(
+    file: &FigureFile,
+    device: &DeviceChoice,
+    watch: Watch<'_>,
+    id: &'static str,
+    size: Size,
+) -> Result<RunOutcome, ReproduceError> {
+    let steady = id == "pblk_steady";
+    let mut job = Job::new(id);
+    (job.rw, job.random, job.norandommap) = (Mix::Write, true, true);
+    job.bs[1] = Sizes::fixed(LARGE);
+    job.iodepth = file.parameter("iodepth") as u32;
+    job.size = Some(Amount::Percent(file.parameter("fill_percent")));
+    job.time_based = true;
+    let seconds = |name| Ns::from_secs(file.parameter(name));
+    let scale = if size == Size::Full { 4 } else { 1 };
+    job.runtime = Some(seconds("measured_seconds").times(scale));
+    let mut config = LogConfig::default();
+    if steady {
+        job.ramp_time = seconds("ramp_seconds").times(scale);
+    } else {
+        // LightNVM 5.1: factory state, with the rate limiter disabled.
+        config.limiter = LimiterKind::Off;
+    }
+    let experiment = Experiment {
+        name: id.into(),
+        description: String::new(),
+        targets: vec![Target {
+            name: id.into(),
+            kind: TargetKind::Pblk(config),
+            device: device.clone(),
+            pus: None,
+        }],
+        workloads: vec![Workload::Job(job.into())],
+        run: RunSpec {
+            seed: SEED,
+            fill: Fill::None,
+            overwrite: Overwrite::None,
+            host_cores: 1,
+            costs: CostTable::zero(),
+        },
+    };
+    super::one_run(FIGURE, execute(&experiment, &|t| watch(&t.name))?)
+}

@@ -1,0 +1,291 @@
+//! Issues the requests of jobs: closed loop, with pauses, paces and flushes.
+//!
+//! Owns: the order of a plan's parts (`stonewall`), a job's copies, its barrier at a flush.
+//! Promises: at most `iodepth` requests of a copy in flight; a flush is issued when everything
+//! before it is acknowledged, and nothing behind it before it ends (fio's `fsync`).
+//! Never: overtakes `runtime`: what is in flight then ends, nothing new begins.
+
+use super::replay::{PlannedTrace, Replayed};
+use super::{Host, RunError, RunPlan, Scratch, Work, replay};
+use crate::workload::{Job, Pace, Planned, Stream};
+use flashlane_base::{Ns, Rng, SECTOR_BYTES};
+use flashlane_ftl::block::BlockOp;
+use flashlane_rt::{CoreId, Cx, Join, Notify};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+/// A part of a plan that fits the device.
+pub(crate) enum Part {
+    /// A job with one stream per copy.
+    Job(Rc<Job>, Vec<Stream>),
+    /// A trace laid out.
+    Trace(Rc<PlannedTrace>),
+}
+
+/// Fits a part of a plan onto a device of `capacity` sectors.
+pub(crate) fn fit(work: &Work, seed: u64, capacity: u64) -> Result<Part, RunError> {
+    Ok(match work {
+        Work::Job(job) => {
+            let streams: Result<Vec<Stream>, _> =
+                (0..job.numjobs).map(|copy| Stream::new(job, copy, seed, capacity)).collect();
+            Part::Job(Rc::new((**job).clone()), streams?)
+        }
+        Work::Trace(trace) => Part::Trace(Rc::new(PlannedTrace::new(trace, capacity)?)),
+    })
+}
+
+/// Fits all parts.
+pub(crate) fn plan(host: &Host, plan: &RunPlan) -> Result<Vec<Part>, RunError> {
+    plan.work.iter().map(|work| fit(work, plan.seed, host.capacity)).collect()
+}
+
+/// Runs all parts. Returns how traces were replayed.
+pub(crate) async fn drive(
+    cx: &Cx,
+    host: &Rc<Host>,
+    plan: &RunPlan,
+    works: Vec<Part>,
+) -> Result<Vec<Replayed>, RunError> {
+    host.begin_stage("run", total(&works));
+    let ramp = plan.work.iter().map(ramp_of).max().unwrap_or(Ns::ZERO);
+    if ramp == Ns::ZERO {
+        host.begin_measuring(cx.now());
+    } else {
+        let (cx, host) = (cx.clone(), host.clone());
+        cx.clone().spawn(async move {
+            cx.sleep(ramp).await;
+            host.begin_measuring(cx.now());
+        });
+    }
+    let mut jobs: Vec<Join<()>> = Vec::new();
+    let mut traces: Vec<Join<Result<Replayed, RunError>>> = Vec::new();
+    let mut replayed = Vec::new();
+    let mut core = 0;
+    for work in works {
+        match work {
+            Part::Job(job, streams) => {
+                if job.stonewall {
+                    wait_for(&mut jobs, &mut traces, &mut replayed).await?;
+                }
+                for (copy, stream) in streams.into_iter().enumerate() {
+                    let cx = cx.on_core(CoreId(core % cx.cores()));
+                    core += 1;
+                    let copy = Rc::new(Copy::new(&cx, host, &job, copy as u64, stream, plan.seed));
+                    jobs.push(cx.clone().spawn_join(async move { copy.run(&cx).await }));
+                }
+            }
+            Part::Trace(trace) => {
+                let cx = cx.on_core(CoreId(core % cx.cores()));
+                core += 1;
+                let host = host.clone();
+                traces.push(
+                    cx.clone().spawn_join(async move { replay::replay(&cx, &host, &trace).await }),
+                );
+            }
+        }
+    }
+    wait_for(&mut jobs, &mut traces, &mut replayed).await?;
+    Ok(replayed)
+}
+
+async fn wait_for(
+    jobs: &mut Vec<Join<()>>,
+    traces: &mut Vec<Join<Result<Replayed, RunError>>>,
+    replayed: &mut Vec<Replayed>,
+) -> Result<(), RunError> {
+    for job in jobs.drain(..) {
+        job.await;
+    }
+    for trace in traces.drain(..) {
+        replayed.push(trace.await?);
+    }
+    Ok(())
+}
+
+fn ramp_of(work: &Work) -> Ns {
+    match work {
+        Work::Job(job) => job.ramp_time,
+        Work::Trace(_) => Ns::ZERO,
+    }
+}
+
+/// Operations to be expected, for the monitor; `None` when only the clock ends it.
+fn total(works: &[Part]) -> Option<u64> {
+    let of = |work: &Part| match work {
+        Part::Job(job, streams) => {
+            let sectors = job.bs[if job.rw.reads() { 0 } else { 1 }].min().max(1) as u64;
+            let each: Option<u64> = streams.iter().map(Stream::sectors_total).sum();
+            Some(each? / sectors)
+        }
+        Part::Trace(trace) => Some(trace.requests()),
+    };
+    works.iter().map(of).sum()
+}
+
+/// Runs one job with nothing recorded beside what the recorder already does.
+pub(crate) async fn run_job(cx: &Cx, host: &Rc<Host>, job: Job, seed: u64) -> Result<(), RunError> {
+    let job = Rc::new(job);
+    for copy in 0..job.numjobs {
+        let stream = Stream::new(&job, copy, seed, host.capacity)?;
+        let copy = Rc::new(Copy::new(cx, host, &job, copy as u64, stream, seed));
+        copy.run(cx).await;
+    }
+    Ok(())
+}
+
+/// One copy of a job while it runs.
+struct Copy {
+    host: Rc<Host>,
+    job: Rc<Job>,
+    stream: RefCell<Stream>,
+    ends_at: Cell<Ns>,
+    /// When the next read and the next write may be issued.
+    next_at: [Cell<Ns>; 2],
+    arrivals: RefCell<Rng>,
+    in_flight: Cell<u32>,
+    /// A flush waits or runs: nothing else is issued.
+    flushing: Cell<bool>,
+    changed: Notify,
+    /// Requests since the last pause.
+    since_pause: Cell<u32>,
+}
+
+impl Copy {
+    fn new(cx: &Cx, host: &Rc<Host>, job: &Rc<Job>, copy: u64, stream: Stream, seed: u64) -> Copy {
+        let name = format!("{}.arrivals", job.name);
+        Copy {
+            host: host.clone(),
+            job: job.clone(),
+            stream: RefCell::new(stream),
+            ends_at: Cell::new(Ns::MAX),
+            next_at: [Cell::new(cx.now()), Cell::new(cx.now())],
+            arrivals: RefCell::new(Rng::stream(seed, &name, copy)),
+            in_flight: Cell::new(0),
+            flushing: Cell::new(false),
+            changed: Notify::new(),
+            since_pause: Cell::new(0),
+        }
+    }
+
+    async fn run(self: Rc<Copy>, cx: &Cx) {
+        if self.job.startdelay > Ns::ZERO {
+            cx.sleep(self.job.startdelay).await;
+        }
+        let start = cx.now();
+        self.next_at.iter().for_each(|at| at.set(start));
+        if let Some(runtime) = self.job.runtime {
+            // fio adds the ramp to the runtime.
+            self.ends_at.set(start + runtime + self.job.ramp_time);
+        }
+        let slots: Vec<Join<()>> = (0..self.job.iodepth)
+            .map(|_| {
+                let (me, cx) = (self.clone(), cx.clone());
+                cx.clone().spawn_join(async move { me.slot(&cx).await })
+            })
+            .collect();
+        for slot in slots {
+            slot.await;
+        }
+        if self.job.verify && !self.host.stopped() {
+            self.read_back(cx).await;
+        }
+    }
+
+    /// One of `iodepth` request slots.
+    async fn slot(&self, cx: &Cx) {
+        let mut scratch = Scratch::default();
+        loop {
+            if self.flushing.get() {
+                self.changed.wait(cx, || !self.flushing.get()).await;
+            }
+            if self.host.stopped() || cx.now() >= self.ends_at.get() {
+                return;
+            }
+            // A slot that waited may find another one flushing again.
+            if self.flushing.get() {
+                continue;
+            }
+            let planned = self.stream.borrow_mut().plan();
+            match planned {
+                Planned::End => return,
+                Planned::Flush => self.flush(cx, &mut scratch).await,
+                Planned::Io(request) => {
+                    self.in_flight.set(self.in_flight.get() + 1);
+                    let due = self.due(request.op, request.sectors);
+                    if due > cx.now() {
+                        cx.sleep_until(due.min(self.ends_at.get())).await;
+                    }
+                    if cx.now() < self.ends_at.get() {
+                        let start = cx.now();
+                        let (lba, n) = (request.lba.get(), request.sectors);
+                        let ok = self
+                            .host
+                            .operation(cx, request.op, lba, n, request.fua, &mut scratch)
+                            .await;
+                        self.host.recorder.borrow_mut().request(start, ok);
+                    }
+                    self.in_flight.set(self.in_flight.get() - 1);
+                    if self.flushing.get() {
+                        self.changed.wake(cx);
+                    }
+                    self.pause(cx).await;
+                }
+            }
+        }
+    }
+
+    async fn flush(&self, cx: &Cx, scratch: &mut Scratch) {
+        self.flushing.set(true);
+        self.changed.wait(cx, || self.in_flight.get() == 0).await;
+        let start = cx.now();
+        let ok = self.host.operation(cx, BlockOp::Flush, 0, 0, false, scratch).await;
+        self.host.recorder.borrow_mut().request(start, ok);
+        self.flushing.set(false);
+        self.changed.wake(cx);
+    }
+
+    /// When a request may be issued under the job's pace.
+    fn due(&self, op: BlockOp, sectors: u32) -> Ns {
+        let direction = (op != BlockOp::Read) as usize;
+        let interval = match self.job.rate[direction] {
+            Pace::Unlimited => return Ns::ZERO,
+            Pace::BytesPerSecond(rate) => {
+                Ns::of_transfer(sectors as u64 * SECTOR_BYTES as u64, rate)
+            }
+            Pace::Iops(rate) => Ns::of_transfer(1, rate),
+        };
+        let interval = if self.job.poisson {
+            let u = 1.0 - self.arrivals.borrow_mut().unit_f64();
+            Ns::from_ns((interval.as_ns() as f64 * -u.ln()) as u64)
+        } else {
+            interval
+        };
+        let due = self.next_at[direction].get();
+        self.next_at[direction].set(due + interval);
+        due
+    }
+
+    async fn pause(&self, cx: &Cx) {
+        if self.job.thinktime == Ns::ZERO {
+            return;
+        }
+        self.since_pause.set(self.since_pause.get() + 1);
+        if self.since_pause.get() >= self.job.thinktime_blocks {
+            self.since_pause.set(0);
+            cx.sleep(self.job.thinktime).await;
+        }
+    }
+
+    /// fio's verify phase: the region is read once, in order.
+    async fn read_back(&self, cx: &Cx) {
+        let (start, length) = self.stream.borrow().region();
+        let mut scratch = Scratch::default();
+        let step = self.job.bs[0].max().max(16);
+        let mut at = 0;
+        while at < length && !self.host.stopped() {
+            let n = (length - at).min(step as u64) as u32;
+            self.host.operation(cx, BlockOp::Read, start + at, n, false, &mut scratch).await;
+            at += n as u64;
+        }
+    }
+}

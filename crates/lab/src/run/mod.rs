@@ -1,0 +1,423 @@
+//! Drives a block device in virtual time and records what came of it.
+//!
+//! Owns: the plan of a run ([`RunPlan`]), preparation ([`prepare`]), jobs ([`drive`]), replayed
+//! traces ([`replay`]), the oracle that checks every read ([`oracle`]), what is recorded
+//! ([`record`]) and whether it was steady ([`steady`]).
+//! Promises: everything read is verified; results cover the measured part only, and everything the
+//! host wrote in it has been programmed, absorbed or discarded when the counters are read (a flush
+//! ends it); an interrupt ends the run with what is done so far. Never: knows which stack it
+//! drives.
+//!
+//! Start reading at [`run`], then [`drive`].
+
+pub mod drive;
+pub mod oracle;
+pub mod prepare;
+pub mod record;
+pub mod replay;
+pub mod steady;
+#[cfg(test)]
+mod tests;
+
+pub use oracle::Mismatch;
+pub use prepare::{Fill, Overwrite, Prepared};
+pub use record::{Bucket, Recorder, Timeline};
+pub use replay::{Replay, Replayed, TraceJob};
+pub use steady::Steady;
+
+use crate::trace::{LayoutError, TraceError};
+use crate::workload::{Job, JobError};
+use flashlane_base::{Lba, Ns, SECTOR_BYTES};
+use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, Io};
+use flashlane_ftl::stats::FtlStats;
+use flashlane_rt::Cx;
+use oracle::{Oracle, Windows};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Who looks on: told how far a run is, asked whether to go on.
+pub trait Monitor {
+    /// So many of (about) so many requests or sectors of a stage are done.
+    fn progress(&self, stage: &str, done: u64, total: Option<u64>);
+    /// True once the user wants the run to end.
+    fn interrupted(&self) -> bool;
+}
+
+/// Nobody looks on.
+pub struct Unwatched;
+
+impl Monitor for Unwatched {
+    fn progress(&self, _: &str, _: u64, _: Option<u64>) {}
+    fn interrupted(&self) -> bool {
+        false
+    }
+}
+
+/// What is driven: a block device and its counters.
+#[derive(Clone)]
+pub struct Subject {
+    /// The device.
+    pub device: Arc<dyn BlockDev>,
+    /// Its layer's counters since it was created.
+    pub stats: Rc<dyn Fn() -> FtlStats>,
+    /// Called when the measured part begins.
+    pub begin: Rc<dyn Fn()>,
+}
+
+/// One part of a workload.
+#[derive(Clone)]
+pub enum Work {
+    /// A job of requests made here.
+    Job(Box<Job>),
+    /// A recorded trace.
+    Trace(TraceJob),
+}
+
+/// What a run does.
+#[derive(Clone)]
+pub struct RunPlan {
+    /// Seed of every random stream.
+    pub seed: u64,
+    /// Sequential writes before the run.
+    pub fill: Fill,
+    /// Random writes before the run.
+    pub overwrite: Overwrite,
+    /// What runs, all at once unless a job waits for those before it.
+    pub work: Vec<Work>,
+}
+
+/// Why a run could not be done.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// A job does not fit the device.
+    #[error(transparent)]
+    Job(#[from] JobError),
+    /// The trace can't be read.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The trace does not fit the device.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+    /// More requests in flight than a run keeps.
+    #[error(
+        "{wanted} requests in flight at once are more than the {max} a run keeps: lower iodepth or \
+         numjobs"
+    )]
+    TooDeep {
+        /// Sum of depths.
+        wanted: u64,
+        /// The limit.
+        max: u64,
+    },
+}
+
+/// Requests in flight in one run: a task and a buffer each.
+const IN_FLIGHT_MAX: u64 = 1 << 20;
+
+/// Results of the measured part of a run.
+pub struct Measured {
+    /// Latencies, sums, course.
+    pub recorder: Recorder,
+    /// Counters when the measured part began.
+    pub before: FtlStats,
+    /// Counters after the flush that ended it.
+    pub after: FtlStats,
+    /// Steady or why not.
+    pub steady: Steady,
+    /// The user ended it.
+    pub interrupted: bool,
+    /// The layer could not make data durable any more.
+    pub read_only: Option<&'static str>,
+    /// What was done before.
+    pub prepared: Prepared,
+    /// Sectors with data when the measured part began, and at the end.
+    pub mapped: (u64, u64),
+    /// Logical sectors.
+    pub capacity: u64,
+    /// How traces were replayed, in the order of the plan.
+    pub replayed: Vec<Replayed>,
+    /// The measured part never began: everything ended within the ramp.
+    pub ended_in_ramp: bool,
+}
+
+/// Why requests are not issued any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stop {
+    Interrupted,
+    ReadOnly(&'static str),
+}
+
+/// State that all tasks of a run share.
+pub(crate) struct Host {
+    subject: Subject,
+    unit: usize,
+    pub(crate) capacity: u64,
+    pub(crate) oracle: RefCell<Oracle>,
+    pub(crate) recorder: RefCell<Recorder>,
+    monitor: Rc<dyn Monitor>,
+    stop: Cell<Option<Stop>>,
+    submit_cost: Ns,
+    stage: Cell<&'static str>,
+    done: Cell<u64>,
+    total: Cell<Option<u64>>,
+    /// State when the measured part began.
+    before: RefCell<Option<(FtlStats, u64)>>,
+}
+
+/// Buffers of one request, used again by the next.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    buf: Vec<u8>,
+    windows: Windows,
+}
+
+/// Longest read or write handed to a device at once; longer requests go in pieces.
+const OPERATION_SECTORS_MAX: u32 = ((16 << 20) / SECTOR_BYTES) as u32;
+/// Operations between two looks at the monitor.
+const LOOK_EVERY: u64 = 512;
+
+impl Host {
+    pub(crate) fn new(cx: &Cx, subject: Subject, monitor: Rc<dyn Monitor>) -> Host {
+        let info = subject.device.info();
+        let (unit, capacity) = (info.content_bytes, info.capacity);
+        Host {
+            unit,
+            capacity,
+            oracle: RefCell::new(Oracle::new(capacity)),
+            recorder: RefCell::new(Recorder::new()),
+            monitor,
+            stop: Cell::new(None),
+            submit_cost: cx.stage_cost("host.submit"),
+            stage: Cell::new("run"),
+            done: Cell::new(0),
+            total: Cell::new(None),
+            before: RefCell::new(None),
+            subject,
+        }
+    }
+
+    /// Whether to issue nothing more.
+    pub(crate) fn stopped(&self) -> bool {
+        self.stop.get().is_some()
+    }
+
+    /// A new stage for the monitor: `total` operations, if that is known.
+    pub(crate) fn begin_stage(&self, stage: &'static str, total: Option<u64>) {
+        self.stage.set(stage);
+        self.done.set(0);
+        self.total.set(total);
+        self.look();
+    }
+
+    fn look(&self) {
+        let (done, total) = (self.done.get(), self.total.get());
+        self.monitor.progress(self.stage.get(), done, total);
+        if self.monitor.interrupted() && self.stop.get().is_none() {
+            self.stop.set(Some(Stop::Interrupted));
+        }
+    }
+
+    /// Counters of the layer now.
+    pub(crate) fn stats(&self) -> FtlStats {
+        (self.subject.stats)()
+    }
+
+    /// The measured part begins now.
+    pub(crate) fn begin_measuring(&self, now: Ns) {
+        let mapped = self.oracle.borrow().mapped();
+        *self.before.borrow_mut() = Some((self.stats(), mapped));
+        self.recorder.borrow_mut().begin(now);
+        (self.subject.begin)();
+    }
+
+    /// Does one operation, verifies what was read, records it. False when it failed.
+    pub(crate) async fn operation(
+        &self,
+        cx: &Cx,
+        op: BlockOp,
+        lba: u64,
+        sectors: u32,
+        fua: bool,
+        scratch: &mut Scratch,
+    ) -> bool {
+        if sectors <= OPERATION_SECTORS_MAX || op == BlockOp::Discard {
+            return self.single(cx, op, lba, sectors, fua, scratch).await;
+        }
+        let mut ok = true;
+        let mut at = 0;
+        while at < sectors {
+            let n = (sectors - at).min(OPERATION_SECTORS_MAX);
+            ok &= self.single(cx, op, lba + at as u64, n, fua, scratch).await;
+            at += n;
+        }
+        ok
+    }
+
+    async fn single(
+        &self,
+        cx: &Cx,
+        op: BlockOp,
+        lba: u64,
+        sectors: u32,
+        fua: bool,
+        scratch: &mut Scratch,
+    ) -> bool {
+        let start = cx.now();
+        if self.submit_cost != Ns::ZERO {
+            cx.cpu(self.submit_cost).await;
+        }
+        let bytes = match op {
+            BlockOp::Read | BlockOp::Write => sectors as usize * self.unit,
+            _ => 0,
+        };
+        scratch.buf.resize(bytes, 0);
+        match op {
+            BlockOp::Read => {
+                let mut oracle = self.oracle.borrow_mut();
+                oracle.begin_read(lba, sectors, &mut scratch.windows);
+            }
+            BlockOp::Write => {
+                let mut oracle = self.oracle.borrow_mut();
+                oracle.begin_write(lba, &mut scratch.buf, self.unit);
+            }
+            BlockOp::Discard => self.oracle.borrow_mut().begin_discard(lba, sectors),
+            BlockOp::Flush => {}
+        }
+        let io = Io { op, lba: Lba::new(lba), sectors, fua, buf: &mut scratch.buf };
+        let result = self.subject.device.start(cx, io).await;
+        self.settle(op, lba, sectors, &result, scratch);
+        let mut recorder = self.recorder.borrow_mut();
+        recorder.operation(op, sectors, start, cx.now(), &*self.subject.stats);
+        drop(recorder);
+        self.done.set(self.done.get() + 1);
+        if self.done.get().is_multiple_of(LOOK_EVERY) {
+            self.look();
+        }
+        result.is_ok()
+    }
+
+    fn settle(
+        &self,
+        op: BlockOp,
+        lba: u64,
+        sectors: u32,
+        result: &Result<(), BlockError>,
+        scratch: &Scratch,
+    ) {
+        let unreadable: &[Lba] = match result {
+            Ok(()) => &[],
+            Err(BlockError::Uncorrectable(list)) => list,
+            Err(BlockError::ReadOnly(why)) => {
+                self.stop.set(self.stop.get().or(Some(Stop::ReadOnly(why))));
+                &[]
+            }
+            // Jobs and layouts stay inside the device: this is a bug of ours.
+            Err(e @ BlockError::Invalid { .. }) => unreachable!("a request of ours: {e}"),
+        };
+        match op {
+            BlockOp::Read => {
+                self.recorder.borrow_mut().uncorrectable += unreadable.len() as u64;
+                if matches!(result, Err(BlockError::ReadOnly(_))) {
+                    return;
+                }
+                let oracle = self.oracle.borrow();
+                let skip = |at: u64| unreadable.contains(&Lba::new(at));
+                let wrong = oracle.check_read(lba, &scratch.windows, &scratch.buf, self.unit, skip);
+                if let Some((first, n)) = wrong {
+                    self.recorder.borrow_mut().mismatch(first, n);
+                }
+            }
+            BlockOp::Write | BlockOp::Discard => {
+                self.oracle.borrow_mut().finish(lba, sectors, result.is_ok());
+            }
+            BlockOp::Flush => {}
+        }
+    }
+}
+
+/// Runs a plan on a device: prepares, measures, flushes, judges.
+pub async fn run(
+    cx: &Cx,
+    subject: Subject,
+    plan: &RunPlan,
+    monitor: Rc<dyn Monitor>,
+) -> Result<Measured, RunError> {
+    let host = Rc::new(Host::new(cx, subject, monitor));
+    let deep: u64 = plan.work.iter().map(depth).sum();
+    if deep > IN_FLIGHT_MAX {
+        return Err(RunError::TooDeep { wanted: deep, max: IN_FLIGHT_MAX });
+    }
+    // Everything that can be wrong is found before the first request.
+    let works = drive::plan(&host, plan)?;
+    let prepared = prepare::prepare(cx, &host, plan, &works).await?;
+    let replayed = drive::drive(cx, &host, plan, works).await?;
+    let ended_in_ramp = host.before.borrow().is_none();
+    if ended_in_ramp {
+        host.begin_measuring(cx.now());
+    }
+    host.recorder.borrow_mut().close(&*host.subject.stats);
+    // What the host wrote is still in buffers: it counts as written only once it is programmed.
+    let mut scratch = Scratch::default();
+    host.done.set(0);
+    let read_only = match host.stop.get() {
+        Some(Stop::ReadOnly(why)) => Some(why),
+        _ => {
+            quiet_flush(cx, &host, &mut scratch).await;
+            None
+        }
+    };
+    let (before, mapped) = host.before.borrow_mut().take().expect("set above");
+    let interrupted = host.stop.get() == Some(Stop::Interrupted);
+    let recorder = host.recorder.take();
+    let at_start = Bucket {
+        host_written: before.host_written,
+        programmed: before.programmed_total(),
+        collected: before.gc_victims + before.gc_free_rides,
+        ..Bucket::default()
+    };
+    let paced = plan.work.iter().any(is_paced);
+    let mapped_end = host.oracle.borrow().mapped();
+    Ok(Measured {
+        steady: steady::judge(recorder.timeline.buckets(), &at_start, paced, interrupted),
+        recorder,
+        before,
+        after: host.stats(),
+        interrupted,
+        read_only,
+        prepared,
+        mapped: (mapped, mapped_end),
+        capacity: host.capacity,
+        replayed,
+        ended_in_ramp,
+    })
+}
+
+/// Whether a part of a workload fits a device of `capacity` sectors.
+pub fn fits(work: &Work, seed: u64, capacity: u64) -> Result<(), RunError> {
+    drive::fit(work, seed, capacity).map(|_| ())
+}
+
+/// A flush that is in no result.
+pub(crate) async fn quiet_flush(cx: &Cx, host: &Host, scratch: &mut Scratch) {
+    scratch.buf.clear();
+    let io =
+        Io { op: BlockOp::Flush, lba: Lba::new(0), sectors: 0, fua: false, buf: &mut scratch.buf };
+    let result = host.subject.device.start(cx, io).await;
+    host.settle(BlockOp::Flush, 0, 0, &result, scratch);
+}
+
+fn depth(work: &Work) -> u64 {
+    match work {
+        Work::Job(job) => job.iodepth as u64 * job.numjobs as u64,
+        Work::Trace(trace) => trace.replay.depth() as u64,
+    }
+}
+
+fn is_paced(work: &Work) -> bool {
+    match work {
+        Work::Job(job) => job.rate != [crate::workload::Pace::Unlimited; 2],
+        Work::Trace(trace) => matches!(trace.replay, Replay::Open { .. }),
+    }
+}

@@ -1,0 +1,442 @@
+//! Knows what every sector may hold, and checks every read against it.
+//!
+//! Owns: a version per logical sector (4 bytes each), the stamps that writes carry, the window of
+//! versions that a read may see while writes to the same sector are in flight.
+//! Promises: no false alarm: overlapping requests may take effect in either order; no miss beyond
+//! one: a read that overlaps a discard may also see zeros. A lost, stale, torn or misplaced sector
+//! is found. Never: keeps content; a stamp is a function of (sector, version).
+
+use flashlane_base::SECTOR_BYTES;
+use std::collections::BTreeMap;
+
+/// Version bits; they wrap, windows are compared around the wrap.
+const VERSION_BITS: u32 = 28;
+const VERSION_MASK: u32 = (1 << VERSION_BITS) - 1;
+/// The newest version is data; clear: zeros (never written, or discarded).
+const DATA: u32 = 1 << 28;
+/// One request that changes the sector is in flight.
+const IN_FLIGHT: u32 = 1 << 29;
+/// The version before the one in flight is data.
+const BEFORE_DATA: u32 = 1 << 30;
+/// More than that: see the side table.
+const SIDE: u32 = 1 << 31;
+/// Logical sectors that one stamp can tell apart.
+pub const SECTORS_MAX: u64 = 1 << (64 - VERSION_BITS);
+
+const PAGE: usize = 1024;
+
+/// Sectors with several requests in flight at once, or whose order among such is not known yet.
+#[derive(Clone, Copy, Debug)]
+struct Side {
+    /// Content is of this version or newer.
+    low: u32,
+    /// Content may be zeros.
+    zero: bool,
+    in_flight: u32,
+    /// First version of the requests that overlap each other.
+    group: u32,
+    /// One of them is a discard.
+    group_zero: bool,
+}
+
+/// What a read that starts now may see.
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    low: u32,
+    zero: bool,
+}
+
+/// Started reads remember their windows here; reused from read to read.
+#[derive(Default, Debug)]
+pub struct Windows {
+    windows: Vec<Window>,
+    discards: u64,
+}
+
+/// A sector with the wrong content.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    /// Sector.
+    pub lba: u64,
+    /// What was there.
+    pub found: u64,
+    /// Oldest and newest version that would have been right.
+    pub expected: (u32, u32),
+}
+
+impl std::fmt::Display for Mismatch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Mismatch { lba, found, expected: (low, high) } = self;
+        write!(f, "lba {lba}: expected version {low}")?;
+        if low != high {
+            write!(f, " to {high}")?;
+        }
+        match decode(*found) {
+            None => write!(f, ", found zeros"),
+            Some((at, version)) if at == *lba => write!(f, ", found version {version}"),
+            Some((at, version)) => {
+                write!(f, ", found {found:#018x} (version {version} of lba {at}?)")
+            }
+        }
+    }
+}
+
+/// The oracle of one device.
+pub struct Oracle {
+    pages: Vec<Option<Box<[u32; PAGE]>>>,
+    side: BTreeMap<u64, Side>,
+    discards: u64,
+    mapped: u64,
+}
+
+/// Stamp of a version of a sector; never zero.
+fn stamp(lba: u64, version: u32) -> u64 {
+    (lba + 1) << VERSION_BITS | version as u64
+}
+
+fn decode(stamp: u64) -> Option<(u64, u32)> {
+    let lba = (stamp >> VERSION_BITS).checked_sub(1)?;
+    Some((lba, stamp as u32 & VERSION_MASK))
+}
+
+/// Content of a sector that carries `stamp`: 8 bytes, or 4096 in which every word differs.
+fn fill(stamp: u64, unit: &mut [u8]) {
+    if unit.len() == 8 {
+        unit.copy_from_slice(&stamp.to_le_bytes());
+        return;
+    }
+    for (i, word) in unit.chunks_exact_mut(8).enumerate() {
+        word.copy_from_slice(&word_of(stamp, i).to_le_bytes());
+    }
+}
+
+/// The `i`-th word of a sector; word 0 is the stamp itself.
+fn word_of(stamp: u64, i: usize) -> u64 {
+    stamp.wrapping_add((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+}
+
+fn word_at(unit: &[u8], i: usize) -> u64 {
+    let mut word = [0u8; 8];
+    word.copy_from_slice(&unit[i * 8..i * 8 + 8]);
+    u64::from_le_bytes(word)
+}
+
+/// The stamp that a sector carries; a torn one gives the first word that does not belong.
+fn stamp_of(unit: &[u8]) -> u64 {
+    let stamp = word_at(unit, 0);
+    for i in 1..unit.len() / 8 {
+        let found = word_at(unit, i);
+        let want = if stamp == 0 { 0 } else { word_of(stamp, i) };
+        if found != want {
+            return found;
+        }
+    }
+    stamp
+}
+
+impl Oracle {
+    /// An oracle of `capacity` sectors that have never been written.
+    pub fn new(capacity: u64) -> Oracle {
+        assert!(capacity < SECTORS_MAX, "more sectors than stamps tell apart");
+        Oracle {
+            pages: vec![None; capacity.div_ceil(PAGE as u64) as usize],
+            side: BTreeMap::new(),
+            discards: 0,
+            mapped: 0,
+        }
+    }
+
+    /// Sectors whose newest version is data.
+    pub fn mapped(&self) -> u64 {
+        self.mapped
+    }
+
+    #[inline]
+    fn word(&mut self, lba: u64) -> &mut u32 {
+        let page = &mut self.pages[lba as usize / PAGE];
+        &mut page.get_or_insert_with(|| Box::new([0; PAGE]))[lba as usize % PAGE]
+    }
+
+    /// A write (or discard) of a sector starts; returns its version.
+    #[inline]
+    fn begin(&mut self, lba: u64, data: bool) -> u32 {
+        let word = *self.word(lba);
+        self.mapped = self.mapped + data as u64 - (word & DATA != 0) as u64;
+        let version = (word + 1) & VERSION_MASK;
+        let newest = version | if data { DATA } else { 0 };
+        let was_data = word & DATA != 0;
+        if word & (IN_FLIGHT | SIDE) == 0 {
+            let before = if was_data { BEFORE_DATA } else { 0 };
+            *self.word(lba) = newest | IN_FLIGHT | before;
+            return version;
+        }
+        let current = word & VERSION_MASK;
+        let side = self.side.entry(lba).or_insert(Side {
+            low: current.wrapping_sub(1) & VERSION_MASK,
+            zero: !was_data || word & BEFORE_DATA == 0,
+            in_flight: 1,
+            group: current,
+            group_zero: !was_data,
+        });
+        if side.in_flight == 0 {
+            (side.group, side.group_zero) = (version, false);
+        }
+        side.in_flight += 1;
+        side.group_zero |= !data;
+        side.zero |= !data;
+        *self.word(lba) = newest | SIDE;
+        version
+    }
+
+    /// A change of a sector was acknowledged.
+    #[inline]
+    fn end(&mut self, lba: u64) {
+        let word = *self.word(lba);
+        if word & SIDE == 0 {
+            *self.word(lba) = word & !(IN_FLIGHT | BEFORE_DATA);
+            return;
+        }
+        let side = self.side.get_mut(&lba).expect("marked, so it has an entry");
+        side.in_flight -= 1;
+        // Content is now of this group: what the group follows had been acknowledged before.
+        (side.low, side.zero) = (side.group, side.group_zero);
+        if side.in_flight == 0 && side.group == word & VERSION_MASK {
+            self.side.remove(&lba);
+            *self.word(lba) = word & !SIDE;
+        }
+    }
+
+    /// A change of a sector failed: old or new, nobody knows.
+    fn fail(&mut self, lba: u64) {
+        let word = *self.word(lba);
+        let version = word & VERSION_MASK;
+        let was_data = word & DATA != 0;
+        let side = self.side.entry(lba).or_insert(Side {
+            low: version.wrapping_sub(1) & VERSION_MASK,
+            zero: !was_data || word & BEFORE_DATA == 0,
+            in_flight: 1,
+            group: version,
+            group_zero: !was_data,
+        });
+        side.in_flight -= 1;
+        *self.word(lba) = word & !(IN_FLIGHT | BEFORE_DATA) | SIDE;
+    }
+
+    /// A write starts: versions are taken and `buf` is filled with their stamps.
+    pub fn begin_write(&mut self, lba: u64, buf: &mut [u8], unit: usize) {
+        debug_assert!(unit == 8 || unit == SECTOR_BYTES);
+        for (i, sector) in buf.chunks_exact_mut(unit).enumerate() {
+            let at = lba + i as u64;
+            let version = self.begin(at, true);
+            fill(stamp(at, version), sector);
+        }
+    }
+
+    /// A discard starts.
+    pub fn begin_discard(&mut self, lba: u64, sectors: u32) {
+        self.discards += 1;
+        for at in lba..lba + sectors as u64 {
+            self.begin(at, false);
+        }
+    }
+
+    /// A write or discard ended.
+    pub fn finish(&mut self, lba: u64, sectors: u32, ok: bool) {
+        for at in lba..lba + sectors as u64 {
+            if ok { self.end(at) } else { self.fail(at) }
+        }
+    }
+
+    /// A read starts.
+    pub fn begin_read(&mut self, lba: u64, sectors: u32, windows: &mut Windows) {
+        windows.windows.clear();
+        windows.discards = self.discards;
+        for at in lba..lba + sectors as u64 {
+            let window = self.window(at);
+            windows.windows.push(window);
+        }
+    }
+
+    #[inline]
+    fn window(&mut self, lba: u64) -> Window {
+        let word = match &self.pages[lba as usize / PAGE] {
+            Some(page) => page[lba as usize % PAGE],
+            None => 0,
+        };
+        let (version, data) = (word & VERSION_MASK, word & DATA != 0);
+        if word & SIDE != 0 {
+            let side = self.side[&lba];
+            return Window { low: side.low, zero: side.zero };
+        }
+        if word & IN_FLIGHT != 0 {
+            return Window {
+                low: version.wrapping_sub(1) & VERSION_MASK,
+                zero: !data || word & BEFORE_DATA == 0,
+            };
+        }
+        Window { low: version, zero: !data }
+    }
+
+    /// A read ended: the first sector that is wrong, and how many are. `skip` says which sectors
+    /// the device reported as unreadable.
+    pub fn check_read(
+        &self,
+        lba: u64,
+        windows: &Windows,
+        buf: &[u8],
+        unit: usize,
+        skip: impl Fn(u64) -> bool,
+    ) -> Option<(Mismatch, u64)> {
+        let mut first = None;
+        let mut wrong = 0;
+        for (i, sector) in buf.chunks_exact(unit).enumerate() {
+            let at = lba + i as u64;
+            let window = windows.windows[i];
+            let newest = match &self.pages[at as usize / PAGE] {
+                Some(page) => page[at as usize % PAGE] & VERSION_MASK,
+                None => 0,
+            };
+            let found = stamp_of(sector);
+            let right = match decode(found) {
+                _ if found == 0 => window.zero || self.discards != windows.discards,
+                Some((of, version)) => {
+                    let span = newest.wrapping_sub(window.low) & VERSION_MASK;
+                    let age = version.wrapping_sub(window.low) & VERSION_MASK;
+                    of == at && age <= span && !(window.zero && age == 0 && span == 0)
+                }
+                None => false,
+            };
+            if !right && !skip(at) {
+                wrong += 1;
+                first.get_or_insert(Mismatch { lba: at, found, expected: (window.low, newest) });
+            }
+        }
+        first.map(|m| (m, wrong))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
+
+    fn read(oracle: &mut Oracle, lba: u64, content: &[u8]) -> Option<Mismatch> {
+        let mut w = Windows::default();
+        oracle.begin_read(lba, 1, &mut w);
+        oracle.check_read(lba, &w, content, content.len(), |_| false).map(|(m, _)| m)
+    }
+
+    fn write(oracle: &mut Oracle, lba: u64, unit: usize) -> Vec<u8> {
+        let mut buf = vec![0; unit];
+        oracle.begin_write(lba, &mut buf, unit);
+        buf
+    }
+
+    #[test]
+    fn lost_stale_torn_and_misplaced_sectors_are_found() {
+        for unit in [8, SECTOR_BYTES] {
+            let mut o = Oracle::new(100);
+            assert_eq!(read(&mut o, 7, &vec![0; unit]), None, "never written: zeros");
+            let one = write(&mut o, 7, unit);
+            o.finish(7, 1, true);
+            assert_eq!(read(&mut o, 7, &one), None);
+            assert!(read(&mut o, 7, &vec![0; unit]).is_some(), "lost");
+            assert!(read(&mut o, 8, &one).is_some(), "misplaced");
+            let two = write(&mut o, 7, unit);
+            assert_eq!(read(&mut o, 7, &one), None, "in flight: old");
+            assert_eq!(read(&mut o, 7, &two), None, "in flight: or new");
+            o.finish(7, 1, true);
+            assert!(read(&mut o, 7, &one).is_some(), "stale");
+            if unit > 8 {
+                let torn = [&two[..2048], &one[2048..]].concat();
+                assert!(read(&mut o, 7, &torn).is_some(), "torn");
+            }
+            o.begin_discard(7, 1);
+            o.finish(7, 1, true);
+            assert_eq!(read(&mut o, 7, &vec![0; unit]), None);
+            assert!(read(&mut o, 7, &two).is_some(), "a discarded sector came back");
+            assert_eq!(o.mapped(), 0);
+        }
+    }
+
+    #[test]
+    fn writes_that_overlap_may_end_in_either_order_but_not_older() {
+        let mut o = Oracle::new(10);
+        let zero = write(&mut o, 3, 8);
+        o.finish(3, 1, true);
+        let (one, two) = (write(&mut o, 3, 8), write(&mut o, 3, 8));
+        o.finish(3, 1, true);
+        o.finish(3, 1, true);
+        for content in [&one, &two] {
+            assert_eq!(read(&mut o, 3, content), None);
+        }
+        assert!(read(&mut o, 3, &zero).is_some());
+        let three = write(&mut o, 3, 8);
+        assert_eq!(read(&mut o, 3, &one), None);
+        o.finish(3, 1, true);
+        assert_eq!(read(&mut o, 3, &three), None);
+        assert!(read(&mut o, 3, &two).is_some());
+        assert!(o.side.is_empty(), "nothing is kept once the order is known");
+    }
+
+    #[test]
+    fn a_failed_write_leaves_either() {
+        let mut o = Oracle::new(10);
+        let one = write(&mut o, 3, 8);
+        o.finish(3, 1, true);
+        let two = write(&mut o, 3, 8);
+        o.finish(3, 1, false);
+        for content in [&one, &two] {
+            assert_eq!(read(&mut o, 3, content), None);
+        }
+        let three = write(&mut o, 3, 8);
+        o.finish(3, 1, true);
+        assert_eq!(read(&mut o, 3, &three), None);
+        assert!(read(&mut o, 3, &one).is_some());
+    }
+
+    proptest! {
+        /// Against a register that takes each request's effect at some instant between its start
+        /// and its end: never a false alarm.
+        #[test]
+        fn an_honest_device_is_never_accused(steps in prop::collection::vec((0u8..6, any::<u8>()), 1..120)) {
+            let mut o = Oracle::new(4);
+            let mut content = vec![0u8; 8];
+            // (applied, stamp) of requests in flight; reads: (windows, seen).
+            let mut changes: Vec<(bool, Vec<u8>)> = Vec::new();
+            let mut reads: Vec<(Windows, Vec<u8>)> = Vec::new();
+            for (kind, pick) in steps {
+                match kind {
+                    0 => changes.push((false, write(&mut o, 2, 8))),
+                    1 => {
+                        o.begin_discard(2, 1);
+                        changes.push((false, vec![0; 8]));
+                    }
+                    2 | 3 if !changes.is_empty() => {
+                        let i = pick as usize % changes.len();
+                        if !changes[i].0 {
+                            changes[i].0 = true;
+                            content = changes[i].1.clone();
+                        } else {
+                            changes.swap_remove(i);
+                            o.finish(2, 1, true);
+                        }
+                    }
+                    4 => {
+                        let mut w = Windows::default();
+                        o.begin_read(2, 1, &mut w);
+                        reads.push((w, content.clone()));
+                    }
+                    5 if !reads.is_empty() => {
+                        let i = pick as usize % reads.len();
+                        let (w, at_start) = reads.swap_remove(i);
+                        let seen = if pick % 2 == 0 { at_start } else { content.clone() };
+                        prop_assert_eq!(o.check_read(2, &w, &seen, 8, |_| false), None);
+                    }
+                    _ => {}
+                }
+            }
+            prop_assert!(o.mapped() <= 1);
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! What is done to a device before the measured part.
+//!
+//! Owns: filling, overwriting, waiting for write amplification to settle. Promises: reads of the
+//! workload find data where a real device would have some (`auto`), so that they cost what reads
+//! cost; everything is flushed before measuring starts. Never: measures.
+
+use super::drive::{Part, run_job};
+use super::replay::PlannedTrace;
+use super::{Host, RunError, RunPlan, Scratch, quiet_flush};
+use crate::trace::TraceOp;
+use crate::workload::{Amount, Job, Mix, Sizes};
+use flashlane_base::SECTOR_BYTES;
+use flashlane_ftl::block::BlockOp;
+use flashlane_rt::Cx;
+use serde::Serialize;
+use std::rc::Rc;
+
+/// Sequential writes before the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Fill {
+    /// What the workload reads before it writes it: the regions of jobs that read (fio lays its
+    /// files out too), the places that a trace reads first.
+    #[default]
+    Auto,
+    /// Nothing.
+    None,
+    /// This share of the logical capacity, from its start.
+    Percent(u64),
+}
+
+/// Random 4 KiB writes over what was filled, before the run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Overwrite {
+    /// None.
+    #[default]
+    None,
+    /// This many percent of what was filled.
+    Percent(u64),
+    /// Until write amplification has settled.
+    Steady,
+}
+
+/// What was done.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct Prepared {
+    /// Sectors written in order.
+    pub filled_sectors: u64,
+    /// Sectors written at random.
+    pub overwritten_sectors: u64,
+    /// For `steady`: whether write amplification settled, and where.
+    pub settled: Option<bool>,
+    /// Write amplification of the last round of overwriting.
+    pub last_amplification: Option<f64>,
+}
+
+/// Filling goes in large requests, many at once: it is no part of what is measured.
+const FILL_SECTORS: u32 = 64;
+const DEPTH: u32 = 32;
+/// Overwriting until steady goes in rounds of this share of the filled sectors ...
+const ROUND_PERCENT: u64 = 25;
+/// ... until this many rounds in a row ...
+const SETTLED_ROUNDS: usize = 4;
+/// ... lie within this share of their mean, or so many rounds have passed.
+const SETTLED_WITHIN: f64 = 0.03;
+const ROUNDS_MAX: usize = 100;
+
+pub(crate) async fn prepare(
+    cx: &Cx,
+    host: &Rc<Host>,
+    plan: &RunPlan,
+    works: &[Part],
+) -> Result<Prepared, RunError> {
+    let mut done = Prepared::default();
+    match plan.fill {
+        Fill::None => {}
+        Fill::Percent(_) => {
+            done.filled_sectors = fill_region(cx, host, plan, 0, filled(plan, host)).await?;
+        }
+        Fill::Auto => {
+            for work in works {
+                done.filled_sectors += match work {
+                    Part::Job(job, streams) if job.rw.reads() => {
+                        let mut sum = 0;
+                        for (start, length) in distinct(streams.iter().map(|s| s.region())) {
+                            sum += fill_region(cx, host, plan, start, length).await?;
+                        }
+                        sum
+                    }
+                    Part::Trace(trace) => fill_read_first(cx, host, trace).await?,
+                    _ => 0,
+                };
+            }
+        }
+    }
+    overwrite(cx, host, plan, &mut done).await?;
+    if done.filled_sectors > 0 && !host.stopped() {
+        quiet_flush(cx, host, &mut Scratch::default()).await;
+    }
+    Ok(done)
+}
+
+/// Copies of a job mostly share their region.
+fn distinct(regions: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+    let mut regions: Vec<_> = regions.collect();
+    regions.sort_unstable();
+    regions.dedup();
+    regions
+}
+
+fn filled(plan: &RunPlan, host: &Host) -> u64 {
+    match plan.fill {
+        Fill::Percent(p) => Amount::Percent(p).sectors(host.capacity),
+        _ => host.capacity,
+    }
+}
+
+async fn fill_region(
+    cx: &Cx,
+    host: &Rc<Host>,
+    plan: &RunPlan,
+    start: u64,
+    sectors: u64,
+) -> Result<u64, RunError> {
+    host.begin_stage("fill", Some(sectors.div_ceil(FILL_SECTORS as u64)));
+    let whole = sectors - sectors % FILL_SECTORS as u64;
+    for (start, length, size) in [(start, whole, FILL_SECTORS), (start + whole, sectors - whole, 1)]
+    {
+        if length == 0 {
+            continue;
+        }
+        let mut job = Job::new("fill");
+        job.rw = Mix::Write;
+        job.bs[1] = Sizes::fixed(size);
+        job.offset = Amount::Bytes(start * SECTOR_BYTES as u64);
+        job.size = Some(Amount::Bytes(length * SECTOR_BYTES as u64));
+        job.iodepth = DEPTH;
+        run_job(cx, host, job, plan.seed).await?;
+    }
+    Ok(sectors)
+}
+
+async fn overwrite(
+    cx: &Cx,
+    host: &Rc<Host>,
+    plan: &RunPlan,
+    done: &mut Prepared,
+) -> Result<(), RunError> {
+    let region = filled(plan, host);
+    let (share, rounds) = match plan.overwrite {
+        Overwrite::None => return Ok(()),
+        Overwrite::Percent(p) => (p, 1),
+        Overwrite::Steady => (ROUND_PERCENT, ROUNDS_MAX),
+    };
+    let sectors = (region as u128 * share as u128 / 100).max(1) as u64;
+    let mut seen: Vec<f64> = Vec::new();
+    for round in 0..rounds {
+        if host.stopped() {
+            break;
+        }
+        host.begin_stage("overwrite", Some(sectors));
+        let before = host.stats();
+        let mut job = Job::new(&format!("overwrite.{round}"));
+        (job.rw, job.random, job.norandommap) = (Mix::Write, true, true);
+        job.size = Some(Amount::Bytes(region * SECTOR_BYTES as u64));
+        job.io_size = Some(Amount::Bytes(sectors * SECTOR_BYTES as u64));
+        job.iodepth = DEPTH;
+        run_job(cx, host, job, plan.seed).await?;
+        let after = host.stats();
+        done.overwritten_sectors += sectors;
+        let wrote = after.host_written - before.host_written;
+        seen.push((after.programmed_total() - before.programmed_total()) as f64 / wrote as f64);
+        if after.gc_victims > before.gc_victims && settled(&seen) {
+            break;
+        }
+    }
+    done.last_amplification = seen.last().copied();
+    done.settled = (plan.overwrite == Overwrite::Steady).then(|| settled(&seen));
+    Ok(())
+}
+
+fn settled(seen: &[f64]) -> bool {
+    let Some(last) = seen.len().checked_sub(SETTLED_ROUNDS).map(|from| &seen[from..]) else {
+        return false;
+    };
+    let mean = last.iter().sum::<f64>() / last.len() as f64;
+    last.iter().all(|w| (w - mean).abs() <= mean * SETTLED_WITHIN)
+}
+
+/// Writes the sectors that a trace reads before it writes or discards them.
+async fn fill_read_first(cx: &Cx, host: &Rc<Host>, trace: &PlannedTrace) -> Result<u64, RunError> {
+    let mut records = trace.records()?;
+    let mut touched = Bits::new(host.capacity);
+    let mut wanted = Bits::new(host.capacity);
+    let mut pieces = Vec::new();
+    while let Some(record) = records.advance()? {
+        pieces.clear();
+        trace.layout.map(&record, &mut pieces);
+        for piece in &pieces {
+            for at in piece.lba.get()..piece.lba.get() + piece.sectors as u64 {
+                if touched.set(at) && record.op == TraceOp::Read {
+                    wanted.set(at);
+                }
+            }
+        }
+    }
+    host.begin_stage("fill", None);
+    let mut scratch = Scratch::default();
+    let (mut at, mut sum) = (0, 0);
+    while let Some((start, length)) = wanted.run_from(at, FILL_SECTORS as u64) {
+        if host.stopped() {
+            break;
+        }
+        host.operation(cx, BlockOp::Write, start, length as u32, false, &mut scratch).await;
+        sum += length;
+        at = start + length;
+    }
+    Ok(sum)
+}
+
+/// A bit per sector.
+struct Bits(Vec<u64>);
+
+impl Bits {
+    fn new(bits: u64) -> Bits {
+        Bits(vec![0; bits.div_ceil(64) as usize])
+    }
+
+    /// Sets a bit; true if it was clear.
+    fn set(&mut self, at: u64) -> bool {
+        let (word, bit) = (&mut self.0[at as usize / 64], 1u64 << (at % 64));
+        let clear = *word & bit == 0;
+        *word |= bit;
+        clear
+    }
+
+    fn get(&self, at: u64) -> bool {
+        self.0[at as usize / 64] >> (at % 64) & 1 == 1
+    }
+
+    /// The first set bits at or behind `at`, `max` of them at most.
+    fn run_from(&self, at: u64, max: u64) -> Option<(u64, u64)> {
+        let mut word = at as usize / 64;
+        let mut bits = *self.0.get(word)? & (u64::MAX << (at % 64));
+        while bits == 0 {
+            word += 1;
+            bits = *self.0.get(word)?;
+        }
+        let start = word as u64 * 64 + bits.trailing_zeros() as u64;
+        let end = self.0.len() as u64 * 64;
+        let stop = (start + max).min(end);
+        let length = (start..stop).take_while(|at| self.get(*at)).count() as u64;
+        Some((start, length))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn runs_of_bits_are_found() {
+        let mut b = Bits::new(300);
+        for at in [3, 4, 5, 63, 64, 200] {
+            assert!(b.set(at));
+        }
+        assert!(!b.set(4));
+        assert_eq!(b.run_from(0, 64), Some((3, 3)));
+        assert_eq!(b.run_from(6, 64), Some((63, 2)));
+        assert_eq!(b.run_from(3, 2), Some((3, 2)));
+        assert_eq!(b.run_from(65, 64), Some((200, 1)));
+        assert_eq!(b.run_from(201, 64), None);
+    }
+
+    #[test]
+    fn settled_means_several_rounds_alike() {
+        assert!(!settled(&[2.0, 2.0, 2.0]));
+        assert!(settled(&[9.0, 2.0, 2.05, 2.0, 2.05]));
+        assert!(!settled(&[2.0, 2.1, 2.2, 2.3]));
+    }
+}

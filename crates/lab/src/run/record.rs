@@ -1,0 +1,366 @@
+//! What is kept of a run while it goes on.
+//!
+//! Owns: latencies by operation, sums, the course over time in buckets that grow. Promises: memory
+//! does not grow with the length of a run; nothing before the ramp's end is in the results.
+//! Never: decides what a number means ([`super::steady`], `report`).
+
+use crate::histogram::Latencies;
+use crate::run::oracle::Mismatch;
+use flashlane_base::{Ns, SECTOR_BYTES};
+use flashlane_ftl::block::BlockOp;
+use flashlane_ftl::stats::FtlStats;
+
+/// Buckets of the course of a run; when they are full, neighbours are joined.
+const BUCKETS_MAX: usize = 512;
+/// Width of the first buckets.
+const FIRST_WIDTH: Ns = Ns::from_us(100);
+/// Mismatches kept for the report; all are counted.
+const MISMATCHES_SHOWN: usize = 5;
+
+/// One span of the course of a run. Sums within the span, except the last two, which are states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bucket {
+    /// Bytes read.
+    pub read_bytes: u64,
+    /// Bytes written.
+    pub write_bytes: u64,
+    /// Requests that ended.
+    pub requests: u64,
+    /// Longest latency of a read.
+    pub read_max_ns: u64,
+    /// Longest latency of a write.
+    pub write_max_ns: u64,
+    /// Sectors that the host had written by the end of the span, since the layer was made.
+    pub host_written: u64,
+    /// Sectors programmed by then.
+    pub programmed: u64,
+    /// Lines or blocks collected by then.
+    pub collected: u64,
+}
+
+impl Bucket {
+    fn join(&mut self, later: &Bucket) {
+        self.read_bytes += later.read_bytes;
+        self.write_bytes += later.write_bytes;
+        self.requests += later.requests;
+        self.read_max_ns = self.read_max_ns.max(later.read_max_ns);
+        self.write_max_ns = self.write_max_ns.max(later.write_max_ns);
+        self.host_written = later.host_written;
+        self.programmed = later.programmed;
+        self.collected = later.collected;
+    }
+}
+
+/// The course of a run: buckets of equal width from the start of the measured part.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Timeline {
+    start: Ns,
+    width: Ns,
+    buckets: Vec<Bucket>,
+    current: Bucket,
+    /// End of the current bucket.
+    end: Ns,
+}
+
+impl Timeline {
+    /// Starts at `start`.
+    pub fn new(start: Ns) -> Timeline {
+        Timeline {
+            start,
+            width: FIRST_WIDTH,
+            buckets: Vec::new(),
+            current: Bucket::default(),
+            end: start + FIRST_WIDTH,
+        }
+    }
+
+    /// Width of all buckets.
+    pub fn width(&self) -> Ns {
+        self.width
+    }
+
+    /// The buckets that are complete, in order.
+    pub fn buckets(&self) -> &[Bucket] {
+        &self.buckets
+    }
+
+    /// Closes the buckets that ended before `now`; `stats` is asked at most once.
+    #[inline]
+    fn advance(&mut self, now: Ns, stats: &dyn Fn() -> FtlStats) {
+        if now < self.end {
+            return;
+        }
+        let stats = stats();
+        self.current.host_written = stats.host_written;
+        self.current.programmed = stats.programmed_total();
+        self.current.collected = stats.gc_victims + stats.gc_free_rides;
+        // A long pause closes many at once: join first, so that there are few to close.
+        while now >= self.end {
+            let left = (now - self.end).as_ns() / self.width.as_ns();
+            if self.buckets.len() + 1 + left as usize >= BUCKETS_MAX || left > BUCKETS_MAX as u64 {
+                self.halve();
+                continue;
+            }
+            let state = Bucket {
+                host_written: self.current.host_written,
+                programmed: self.current.programmed,
+                collected: self.current.collected,
+                ..Bucket::default()
+            };
+            self.buckets.push(std::mem::replace(&mut self.current, state));
+            self.end += self.width;
+        }
+    }
+
+    /// Doubles the width.
+    fn halve(&mut self) {
+        let mut joined = Vec::with_capacity(BUCKETS_MAX);
+        for pair in self.buckets.chunks(2) {
+            let mut bucket = pair[0];
+            match pair.get(1) {
+                Some(later) => bucket.join(later),
+                // The open bucket is the second half of this one.
+                None => {
+                    let mut open = bucket;
+                    open.join(&self.current);
+                    self.current = open;
+                    break;
+                }
+            }
+            joined.push(bucket);
+        }
+        self.buckets = joined;
+        self.width = self.width.times(2);
+        self.end = self.start + self.width.times(self.buckets.len() as u64 + 1);
+    }
+
+    /// Ends the course at `now`: the open bucket is kept if it has anything in it.
+    fn close(&mut self, now: Ns, stats: &dyn Fn() -> FtlStats) {
+        self.advance(now, stats);
+        let stats = stats();
+        self.current.host_written = stats.host_written;
+        self.current.programmed = stats.programmed_total();
+        self.current.collected = stats.gc_victims + stats.gc_free_rides;
+        if self.current.requests > 0 {
+            self.buckets.push(self.current);
+        }
+    }
+}
+
+/// How late requests of a replayed trace were issued.
+#[derive(Clone, Debug, Default)]
+pub struct Slip {
+    /// Requests that were issued later than the trace says.
+    pub late: u64,
+    /// By how much.
+    pub by: Latencies,
+}
+
+/// Everything recorded about the measured part of a run.
+pub struct Recorder {
+    measuring: bool,
+    /// When the measured part began.
+    pub start: Ns,
+    /// When its last request ended.
+    pub end: Ns,
+    /// Latencies of reads.
+    pub read: Latencies,
+    /// Latencies of writes.
+    pub write: Latencies,
+    /// Latencies of discards.
+    pub discard: Latencies,
+    /// Latencies of flushes.
+    pub flush: Latencies,
+    /// Sectors read.
+    pub sectors_read: u64,
+    /// Sectors written.
+    pub sectors_written: u64,
+    /// Sectors discarded.
+    pub sectors_discarded: u64,
+    /// Requests of the workload that ended (a trace's record is one, whatever it was split into).
+    pub requests: u64,
+    /// Requests that ended with an error.
+    pub failed: u64,
+    /// Sectors reported as unreadable.
+    pub uncorrectable: u64,
+    /// Sectors with wrong content; whatever the part of the run, ramp included.
+    pub wrong_sectors: u64,
+    /// The first of them.
+    pub mismatches: Vec<Mismatch>,
+    /// Lateness of replayed requests.
+    pub slip: Slip,
+    /// The course.
+    pub timeline: Timeline,
+}
+
+impl Recorder {
+    /// Records nothing until [`Recorder::begin`].
+    pub fn new() -> Recorder {
+        Recorder {
+            measuring: false,
+            start: Ns::ZERO,
+            end: Ns::ZERO,
+            read: Latencies::default(),
+            write: Latencies::default(),
+            discard: Latencies::default(),
+            flush: Latencies::default(),
+            sectors_read: 0,
+            sectors_written: 0,
+            sectors_discarded: 0,
+            requests: 0,
+            failed: 0,
+            uncorrectable: 0,
+            wrong_sectors: 0,
+            mismatches: Vec::new(),
+            slip: Slip::default(),
+            timeline: Timeline::new(Ns::ZERO),
+        }
+    }
+
+    /// The measured part begins.
+    pub fn begin(&mut self, now: Ns) {
+        self.measuring = true;
+        (self.start, self.end) = (now, now);
+        self.timeline = Timeline::new(now);
+    }
+
+    /// Whether what started at `start` is to be recorded.
+    #[inline]
+    fn counts(&self, start: Ns) -> bool {
+        self.measuring && start >= self.start
+    }
+
+    /// One operation on the device ended.
+    #[inline]
+    pub fn operation(
+        &mut self,
+        op: BlockOp,
+        sectors: u32,
+        start: Ns,
+        now: Ns,
+        stats: &dyn Fn() -> FtlStats,
+    ) {
+        if !self.counts(start) {
+            return;
+        }
+        let took = (now - start).as_ns();
+        let bytes = sectors as u64 * SECTOR_BYTES as u64;
+        self.timeline.advance(now, stats);
+        let bucket = &mut self.timeline.current;
+        match op {
+            BlockOp::Read => {
+                self.read.record(took);
+                self.sectors_read += sectors as u64;
+                bucket.read_bytes += bytes;
+                bucket.read_max_ns = bucket.read_max_ns.max(took);
+            }
+            BlockOp::Write => {
+                self.write.record(took);
+                self.sectors_written += sectors as u64;
+                bucket.write_bytes += bytes;
+                bucket.write_max_ns = bucket.write_max_ns.max(took);
+            }
+            BlockOp::Discard => {
+                self.discard.record(took);
+                self.sectors_discarded += sectors as u64;
+            }
+            BlockOp::Flush => self.flush.record(took),
+        }
+        bucket.requests += 1;
+        self.end = self.end.max(now);
+    }
+
+    /// A request of the workload ended, with all its operations.
+    #[inline]
+    pub fn request(&mut self, start: Ns, ok: bool) {
+        if self.counts(start) {
+            self.requests += 1;
+            self.failed += !ok as u64;
+        }
+    }
+
+    /// Wrong content was read.
+    pub fn mismatch(&mut self, first: Mismatch, sectors: u64) {
+        self.wrong_sectors += sectors;
+        if self.mismatches.len() < MISMATCHES_SHOWN {
+            self.mismatches.push(first);
+        }
+    }
+
+    /// A replayed request was issued this much later than the trace says.
+    pub fn slipped(&mut self, start: Ns, by: Ns) {
+        if self.counts(start) {
+            self.slip.late += (by > Ns::ZERO) as u64;
+            self.slip.by.record(by.as_ns());
+        }
+    }
+
+    /// The workload has ended.
+    pub fn close(&mut self, stats: &dyn Fn() -> FtlStats) {
+        let end = self.end;
+        self.timeline.close(end, stats);
+    }
+}
+
+impl Default for Recorder {
+    fn default() -> Recorder {
+        Recorder::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
+
+    proptest! {
+        /// However long a run is and however it pauses, buckets stay few and sums stay whole.
+        #[test]
+        fn joining_buckets_loses_nothing(gaps in prop::collection::vec(0u64..40_000_000, 1..400)) {
+            let stats = FtlStats::default;
+            let mut r = Recorder::new();
+            r.begin(Ns::from_us(7));
+            let mut now = Ns::from_us(7);
+            for (i, gap) in gaps.iter().enumerate() {
+                now += Ns::from_ns(*gap);
+                r.operation(BlockOp::Write, i as u32 % 7, now, now, &stats);
+            }
+            r.close(&stats);
+            let t = &r.timeline;
+            prop_assert!(t.buckets().len() <= BUCKETS_MAX);
+            let bytes: u64 = t.buckets().iter().map(|b| b.write_bytes).sum();
+            prop_assert_eq!(bytes, r.sectors_written * 4096);
+            let n: u64 = t.buckets().iter().map(|b| b.requests).sum();
+            prop_assert_eq!(n, gaps.len() as u64);
+            let span = t.width().times(t.buckets().len() as u64);
+            prop_assert!(span >= now.saturating_sub(Ns::from_us(7)));
+            prop_assert!(span <= now + t.width().times(2));
+        }
+    }
+
+    #[test]
+    fn a_pause_of_a_year_costs_nothing() {
+        let stats = FtlStats::default;
+        let mut r = Recorder::new();
+        r.begin(Ns::ZERO);
+        for at in [Ns::from_us(1), Ns::from_secs(365 * 86_400)] {
+            r.operation(BlockOp::Read, 1, at, at, &stats);
+        }
+        r.close(&stats);
+        assert!(r.timeline.buckets().len() <= BUCKETS_MAX);
+        assert_eq!(r.timeline.buckets().iter().map(|b| b.requests).sum::<u64>(), 2);
+    }
+
+    #[test]
+    fn what_started_before_the_measured_part_is_not_in_it() {
+        let stats = FtlStats::default;
+        let mut r = Recorder::new();
+        r.operation(BlockOp::Read, 1, Ns::ZERO, Ns::from_us(5), &stats);
+        r.begin(Ns::from_us(4));
+        r.operation(BlockOp::Read, 1, Ns::from_us(3), Ns::from_us(5), &stats);
+        r.request(Ns::from_us(3), true);
+        assert_eq!((r.read.count(), r.requests), (0, 0));
+        r.operation(BlockOp::Read, 1, Ns::from_us(4), Ns::from_us(5), &stats);
+        assert_eq!(r.read.count(), 1);
+    }
+}

@@ -1,0 +1,207 @@
+//! Replays a trace: at its own times, or as fast as a depth allows.
+//!
+//! Owns: the clock of a replay, its slip, what was fitted. Promises: a record is one request,
+//! whatever it becomes (a flush before it, several pieces); in open loop a request is issued at its
+//! time or, when too many are in flight, late and counted. Never: holds more of a trace than its
+//! scan kept.
+
+use super::{Host, RunError, Scratch};
+use crate::trace::scan::Records;
+use crate::trace::{DeviceId, Layout, LayoutError, Piece, Scan, TraceOp, TraceRecord};
+use flashlane_base::Ns;
+use flashlane_ftl::block::BlockOp;
+use flashlane_rt::{Credits, Cx};
+use serde::Serialize;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// How the times of a trace are treated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Replay {
+    /// At the trace's times, `speed_percent` as fast; no more than `depth` in flight.
+    Open {
+        /// 100 is the trace's own pace, 200 twice as fast.
+        speed_percent: u32,
+        /// Requests in flight at most.
+        depth: u32,
+    },
+    /// Times are ignored: `depth` requests in flight.
+    Closed {
+        /// Requests in flight.
+        depth: u32,
+    },
+}
+
+impl Replay {
+    /// Requests in flight at most.
+    pub fn depth(&self) -> u32 {
+        match self {
+            Replay::Open { depth, .. } | Replay::Closed { depth } => *depth,
+        }
+    }
+}
+
+/// A trace to replay.
+#[derive(Clone)]
+pub struct TraceJob {
+    /// Its scan.
+    pub scan: Rc<Scan>,
+    /// Only this device of it.
+    pub device: Option<DeviceId>,
+    /// May be packed to fit.
+    pub scale: bool,
+    /// Times.
+    pub replay: Replay,
+    /// How often, one after the other.
+    pub loops: u32,
+}
+
+/// A trace that fits the device.
+pub(crate) struct PlannedTrace {
+    job: TraceJob,
+    pub(crate) layout: Layout,
+}
+
+impl PlannedTrace {
+    pub(crate) fn new(job: &TraceJob, capacity: u64) -> Result<PlannedTrace, LayoutError> {
+        let layout = Layout::plan(&job.scan, capacity, job.device, job.scale)?;
+        Ok(PlannedTrace { job: job.clone(), layout })
+    }
+
+    /// Requests that will be replayed.
+    pub(crate) fn requests(&self) -> u64 {
+        let summary = self.job.scan.chosen();
+        let each = match self.job.device {
+            Some(device) => summary.devices[&device].requests,
+            None => summary.requests(),
+        };
+        each * self.job.loops as u64
+    }
+
+    pub(crate) fn records(&self) -> Result<Records<'_>, RunError> {
+        Ok(self.job.scan.records(self.job.device)?)
+    }
+}
+
+/// How a trace was replayed.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Replayed {
+    /// Trace.
+    pub trace: String,
+    /// Format.
+    pub format: String,
+    /// Event of a request that was taken.
+    pub action: String,
+    /// Where its addresses lie.
+    pub layout: String,
+    /// Requests issued.
+    pub requests: u64,
+    /// Reads and writes widened to whole sectors.
+    pub widened: u64,
+    /// Discards shrunk to whole sectors.
+    pub shrunk: u64,
+    /// Records that came before their predecessor's time; issued at once.
+    pub backwards: u64,
+}
+
+/// Replays a trace.
+pub(crate) async fn replay(
+    cx: &Cx,
+    host: &Rc<Host>,
+    trace: &Rc<PlannedTrace>,
+) -> Result<Replayed, RunError> {
+    let scan = &trace.job.scan;
+    let mut sums = Replayed {
+        trace: scan.source.name(),
+        format: scan.format.to_string(),
+        action: scan.action.to_string(),
+        layout: trace.layout.description().to_string(),
+        ..Replayed::default()
+    };
+    let shared = Rc::new(Shared {
+        host: host.clone(),
+        credits: Credits::new(trace.job.replay.depth() as u64),
+        scratch: RefCell::new(Vec::new()),
+    });
+    for _ in 0..trace.job.loops {
+        one_pass(cx, &shared, trace, &mut sums).await?;
+    }
+    // All credits back: everything in flight has ended.
+    shared.credits.acquire(cx, trace.job.replay.depth() as u64).await;
+    Ok(sums)
+}
+
+struct Shared {
+    host: Rc<Host>,
+    credits: Credits,
+    /// Buffers of requests that ended.
+    scratch: RefCell<Vec<Scratch>>,
+}
+
+async fn one_pass(
+    cx: &Cx,
+    shared: &Rc<Shared>,
+    trace: &PlannedTrace,
+    sums: &mut Replayed,
+) -> Result<(), RunError> {
+    let mut records = trace.records()?;
+    let (base, first) = (cx.now(), trace.job.scan.chosen().first_ns.unwrap_or(0));
+    let (mut previous, mut latest_due) = (0, base);
+    while let Some(record) = records.advance()? {
+        if shared.host.stopped() {
+            break;
+        }
+        sums.backwards += (record.ts_ns < previous) as u64;
+        previous = record.ts_ns;
+        let mut due = cx.now();
+        if let Replay::Open { speed_percent, .. } = trace.job.replay {
+            let since = (record.ts_ns - first) as u128 * 100 / speed_percent.max(1) as u128;
+            due = base + Ns::from_ns(since.min(u64::MAX as u128 / 2) as u64);
+            cx.sleep_until(due).await;
+        }
+        shared.credits.acquire(cx, 1).await;
+        if matches!(trace.job.replay, Replay::Open { .. }) {
+            // A record that the trace itself has late is due with the one before it.
+            latest_due = latest_due.max(due);
+            let late = cx.now().saturating_sub(latest_due);
+            shared.host.recorder.borrow_mut().slipped(cx.now(), late);
+        }
+        let mut pieces = Vec::new();
+        let fitted = trace.layout.map(&record, &mut pieces);
+        sums.widened += fitted.widened as u64;
+        sums.shrunk += fitted.shrunk as u64;
+        sums.requests += 1;
+        let (task_cx, shared) = (cx.clone(), shared.clone());
+        cx.spawn(async move {
+            request(&task_cx, &shared, &record, &pieces).await;
+            shared.credits.release(&task_cx, 1);
+        });
+    }
+    Ok(())
+}
+
+/// A record's operations, in the order the block layer would do them.
+async fn request(cx: &Cx, shared: &Shared, record: &TraceRecord, pieces: &[Piece]) {
+    let host = &shared.host;
+    let mut scratch = shared.scratch.borrow_mut().pop().unwrap_or_default();
+    let start = cx.now();
+    let mut ok = true;
+    if record.preflush || record.op == TraceOp::Flush {
+        ok &= host.operation(cx, BlockOp::Flush, 0, 0, false, &mut scratch).await;
+    }
+    let op = match record.op {
+        TraceOp::Read => Some(BlockOp::Read),
+        TraceOp::Write => Some(BlockOp::Write),
+        TraceOp::Discard => Some(BlockOp::Discard),
+        TraceOp::Flush => None,
+    };
+    if let Some(op) = op {
+        for piece in pieces {
+            let (lba, n) = (piece.lba.get(), piece.sectors);
+            ok &= host.operation(cx, op, lba, n, record.fua, &mut scratch).await;
+        }
+    }
+    host.recorder.borrow_mut().request(start, ok);
+    shared.scratch.borrow_mut().push(scratch);
+}

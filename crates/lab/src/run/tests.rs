@@ -1,0 +1,357 @@
+//! Tests of the runner on a block device in memory.
+
+use super::*;
+use crate::trace::{TraceSource, scan};
+use crate::workload::{Amount, Mix, Pace};
+use flashlane_ftl::block::{BlockInfo, Started};
+use flashlane_rt::{CostTable, Virtual};
+use parking_lot_free::Shelf;
+
+/// The least that is needed to share a value between a device and its test; `BlockDev` is `Sync`.
+mod parking_lot_free {
+    use std::sync::{Mutex, MutexGuard};
+    #[derive(Default)]
+    pub(super) struct Shelf<T>(Mutex<T>);
+    impl<T> Shelf<T> {
+        pub(super) fn new(value: T) -> Shelf<T> {
+            Shelf(Mutex::new(value))
+        }
+        pub(super) fn get(&self) -> MutexGuard<'_, T> {
+            self.0.lock().expect("no test panics while holding it")
+        }
+    }
+}
+
+#[derive(Default)]
+struct Inside {
+    content: Vec<u8>,
+    log: Vec<(BlockOp, u64, u32, bool, u64)>,
+    writes: u64,
+    in_flight: u32,
+    deepest: u32,
+}
+
+/// 10 us per request, any number at once.
+struct Memory {
+    info: BlockInfo,
+    inside: Shelf<Inside>,
+    /// This write (from 1) is acknowledged and lost.
+    lose: u64,
+    /// Reads of this sector fail.
+    unreadable: Option<u64>,
+    /// Read-only from this write on.
+    dies_at: u64,
+}
+
+impl Memory {
+    fn new(capacity: u64) -> Memory {
+        Memory {
+            info: BlockInfo { capacity, content_bytes: 8, layer: "memory" },
+            inside: Shelf::new(Inside {
+                content: vec![0; capacity as usize * 8],
+                ..Inside::default()
+            }),
+            lose: 0,
+            unreadable: None,
+            dies_at: u64::MAX,
+        }
+    }
+
+    fn apply(&self, io: &mut Io<'_>) -> Result<(), BlockError> {
+        let mut inside = self.inside.get();
+        let range = io.lba.get() as usize * 8..(io.lba.get() + io.sectors as u64) as usize * 8;
+        match io.op {
+            BlockOp::Read => {
+                io.buf.copy_from_slice(&inside.content[range]);
+                let bad = self.unreadable.map(Lba::new).filter(|l| {
+                    (io.lba.get()..io.lba.get() + io.sectors as u64).contains(&l.get())
+                });
+                if let Some(bad) = bad {
+                    let at = (bad.get() - io.lba.get()) as usize * 8;
+                    io.buf[at..at + 8].fill(0xee);
+                    return Err(BlockError::Uncorrectable(vec![bad]));
+                }
+            }
+            BlockOp::Write => {
+                inside.writes += 1;
+                if inside.writes >= self.dies_at {
+                    return Err(BlockError::ReadOnly("the test says so"));
+                }
+                if inside.writes != self.lose {
+                    inside.content[range].copy_from_slice(io.buf);
+                }
+            }
+            BlockOp::Discard => inside.content[range].fill(0),
+            BlockOp::Flush => {}
+        }
+        Ok(())
+    }
+}
+
+impl BlockDev for Memory {
+    fn info(&self) -> &BlockInfo {
+        &self.info
+    }
+    fn start<'a>(&'a self, cx: &'a Cx, mut io: Io<'a>) -> Started<'a> {
+        Box::pin(async move {
+            {
+                let mut inside = self.inside.get();
+                inside.log.push((io.op, io.lba.get(), io.sectors, io.fua, cx.now().as_ns()));
+                inside.in_flight += 1;
+                inside.deepest = inside.deepest.max(inside.in_flight);
+            }
+            cx.sleep(Ns::from_us(10)).await;
+            self.inside.get().in_flight -= 1;
+            self.apply(&mut io)
+        })
+    }
+}
+
+fn stats() -> FtlStats {
+    FtlStats::default()
+}
+
+fn go_watched(device: Arc<Memory>, plan: &RunPlan, monitor: Rc<dyn Monitor>) -> (Measured, u64) {
+    let vm = Virtual::new(2, plan.seed, CostTable::zero());
+    let (cx, plan) = (vm.cx(), plan.clone());
+    let subject = Subject { device, stats: Rc::new(stats), begin: Rc::new(|| ()) };
+    let measured = vm
+        .run(async move { run(&cx, subject, &plan, monitor).await })
+        .expect("nothing stalls")
+        .expect("the plan fits");
+    (measured, vm.fingerprint().0)
+}
+
+fn go(device: Arc<Memory>, plan: &RunPlan) -> Measured {
+    go_watched(device, plan, Rc::new(Unwatched)).0
+}
+
+fn plan_of(work: Vec<Work>) -> RunPlan {
+    RunPlan { seed: 3, fill: Fill::Auto, overwrite: Overwrite::None, work }
+}
+
+fn job(name: &str, mix: Mix, random: bool) -> Job {
+    let mut j = Job::new(name);
+    (j.rw, j.random) = (mix, random);
+    j
+}
+
+fn trace(text: &'static str, replay: Replay) -> Work {
+    let source = TraceSource::Bundled { name: "t", bytes: text.as_bytes() };
+    Work::Trace(TraceJob {
+        scan: Rc::new(scan(&source, None).unwrap()),
+        device: None,
+        scale: false,
+        replay,
+        loops: 1,
+    })
+}
+
+#[test]
+fn a_closed_loop_keeps_its_depth_and_counts_everything() {
+    let device = Arc::new(Memory::new(4096));
+    let mut j = job("w", Mix::Mixed, true);
+    j.iodepth = 8;
+    let m = go(device.clone(), &plan_of(vec![Work::Job(j.into())]));
+    assert_eq!(m.recorder.requests, 4096);
+    assert_eq!(m.recorder.sectors_read + m.recorder.sectors_written, 4096);
+    assert_eq!((m.recorder.wrong_sectors, m.recorder.failed), (0, 0));
+    assert_eq!(m.recorder.read.percentile_ns(99.0), 10_000);
+    // 4096 requests, 8 at a time, 10 us each.
+    assert_eq!(m.recorder.end - m.recorder.start, Ns::from_us(5120));
+    assert_eq!(m.prepared.filled_sectors, 4096, "what is read was laid out first");
+    assert_eq!(m.mapped, (4096, 4096));
+    assert!(m.steady.reason.contains("no garbage collection"), "{:?}", m.steady);
+}
+
+/// The canary: a device that loses one write is caught, whichever write it is.
+#[test]
+fn a_lost_write_is_caught() {
+    for lose in [1, 57, 128] {
+        let mut memory = Memory::new(128);
+        memory.lose = lose;
+        let mut w = job("w", Mix::Write, true);
+        w.verify = true;
+        let mut plan = plan_of(vec![Work::Job(w.into())]);
+        plan.fill = Fill::None;
+        let m = go(Arc::new(memory), &plan);
+        assert_eq!(m.recorder.wrong_sectors, 1, "write {lose}");
+        assert_eq!(m.recorder.mismatches.len(), 1);
+    }
+}
+
+#[test]
+fn unreadable_sectors_are_errors_but_not_wrong_data() {
+    let mut memory = Memory::new(64);
+    memory.unreadable = Some(5);
+    let m = go(Arc::new(memory), &plan_of(vec![Work::Job(job("r", Mix::Read, false).into())]));
+    assert_eq!((m.recorder.uncorrectable, m.recorder.wrong_sectors), (1, 0));
+    assert_eq!(m.recorder.failed, 1);
+}
+
+#[test]
+fn a_device_that_turns_read_only_ends_the_run_with_what_is_done() {
+    let mut memory = Memory::new(64);
+    memory.dies_at = 20;
+    let mut plan = plan_of(vec![Work::Job(job("w", Mix::Write, false).into())]);
+    plan.fill = Fill::None;
+    let m = go(Arc::new(memory), &plan);
+    assert_eq!(m.read_only, Some("the test says so"));
+    assert_eq!((m.recorder.requests, m.recorder.failed), (20, 1));
+}
+
+#[test]
+fn a_flush_waits_for_what_is_before_it_and_holds_what_is_behind() {
+    let device = Arc::new(Memory::new(64));
+    let mut j = job("w", Mix::Write, false);
+    (j.iodepth, j.fsync) = (4, 3);
+    j.size = Some(Amount::Bytes(9 * 4096));
+    go(device.clone(), &plan_of(vec![Work::Job(j.into())]));
+    let inside = device.inside.get();
+    let flushes: Vec<u64> =
+        inside.log.iter().filter(|e| e.0 == BlockOp::Flush).map(|e| e.4).collect();
+    assert_eq!(flushes[..3], [10_000, 30_000, 50_000]);
+    for (op, _, _, _, at) in &inside.log {
+        let during = flushes.iter().any(|f| (f + 1..f + 10_000).contains(at));
+        assert!(*op == BlockOp::Flush || !during, "a write at {at} during a flush");
+    }
+}
+
+#[test]
+fn pace_pause_runtime_and_delay_are_kept() {
+    let ended = |set: &dyn Fn(&mut Job)| {
+        let mut j = job("w", Mix::Write, true);
+        j.norandommap = true;
+        set(&mut j);
+        let m = go(Arc::new(Memory::new(64)), &plan_of(vec![Work::Job(j.into())]));
+        (m.recorder.requests, (m.recorder.end - m.recorder.start).as_ns() / 1000)
+    };
+    assert_eq!(ended(&|j| j.rate = [Pace::Iops(1000); 2]), (64, 63_010));
+    assert_eq!(ended(&|j| j.rate = [Pace::BytesPerSecond(4_096_000); 2]), (64, 63_010));
+    assert_eq!(
+        ended(&|j| (j.thinktime, j.thinktime_blocks) = (Ns::from_us(90), 2)),
+        (64, 64 * 10 + 31 * 90)
+    );
+    assert_eq!(ended(&|j| j.startdelay = Ns::from_ms(1)), (64, 1640));
+    let timed =
+        |j: &mut Job| (j.time_based, j.runtime, j.iodepth) = (true, Some(Ns::from_ms(3)), 2);
+    assert_eq!(ended(&timed), (600, 3000));
+    let (n, _) = ended(&|j| {
+        timed(j);
+        (j.rate, j.poisson) = ([Pace::Iops(10_000); 2], true);
+    });
+    assert!((10..50).contains(&n), "{n} of 30 expected");
+}
+
+#[test]
+fn a_ramp_is_not_measured_and_a_stonewall_waits() {
+    let mut j = job("w", Mix::Write, true);
+    (j.time_based, j.runtime, j.ramp_time) = (true, Some(Ns::from_ms(2)), Ns::from_ms(1));
+    let m = go(Arc::new(Memory::new(64)), &plan_of(vec![Work::Job(j.into())]));
+    assert_eq!(m.recorder.requests, 200);
+    let device = Arc::new(Memory::new(64));
+    let mut second = job("b", Mix::Discard, false);
+    second.stonewall = true;
+    go(
+        device.clone(),
+        &plan_of(vec![Work::Job(job("a", Mix::Write, false).into()), Work::Job(second.into())]),
+    );
+    let inside = device.inside.get();
+    let kinds: Vec<BlockOp> = inside.log.iter().map(|e| e.0).take(128).collect();
+    assert!(kinds[..64].iter().all(|k| *k == BlockOp::Write));
+    assert!(kinds[64..].iter().all(|k| *k == BlockOp::Discard));
+}
+
+const FEW: &str = "8,0 0 1 1.000000 9 Q W 8 + 8 [a]\n8,0 0 2 1.000100 9 Q FWFS 16 + 16 [a]\n\
+                   8,0 0 3 1.000050 9 Q FN [a]\n8,0 0 4 1.000300 9 Q R 8 + 8 [a]\n\
+                   8,0 0 5 1.000400 9 Q DS 8 + 24 [a]\n8,0 0 6 1.000500 9 Q R 100 + 3 [a]\n";
+
+#[test]
+fn a_trace_runs_at_its_own_times_or_as_fast_as_it_can() {
+    let device = Arc::new(Memory::new(64));
+    let open = Replay::Open { speed_percent: 100, depth: 64 };
+    let m = go(device.clone(), &plan_of(vec![trace(FEW, open)]));
+    let log: Vec<_> = device.inside.get().log.clone();
+    // Sector 12 (byte 51200) is read and never written: laid out first, then flushed.
+    assert_eq!(log[0].0, BlockOp::Write);
+    assert_eq!((log[0].1, log[0].2), (12, 1));
+    let base = log[2].4;
+    let rest: Vec<_> = log[2..].iter().map(|e| (e.0, e.1, e.2, e.3, (e.4 - base) / 1000)).collect();
+    assert_eq!(
+        rest[..7],
+        [
+            (BlockOp::Write, 1, 1, false, 0),
+            (BlockOp::Flush, 0, 0, false, 100),
+            (BlockOp::Flush, 0, 0, false, 100),
+            (BlockOp::Write, 2, 2, true, 110),
+            (BlockOp::Read, 1, 1, false, 300),
+            (BlockOp::Discard, 1, 3, false, 400),
+            (BlockOp::Read, 12, 1, false, 500),
+        ]
+    );
+    assert_eq!(m.recorder.requests, 6);
+    assert_eq!(m.recorder.wrong_sectors, 0);
+    let r = &m.replayed[0];
+    assert_eq!((r.requests, r.widened, r.backwards), (6, 1, 1));
+    assert_eq!((m.recorder.slip.by.count(), m.recorder.slip.late), (6, 0));
+    let m = go(Arc::new(Memory::new(64)), &plan_of(vec![trace(FEW, Replay::Closed { depth: 1 })]));
+    assert_eq!(m.recorder.end - m.recorder.start, Ns::from_us(70));
+}
+
+#[test]
+fn too_many_in_flight_slip_and_it_is_counted() {
+    let device = Arc::new(Memory::new(64));
+    let text = "0 0 0 8 0\n0 0 8 8 0\n0 0 16 8 0\n";
+    let open = Replay::Open { speed_percent: 100, depth: 1 };
+    let m = go(device, &plan_of(vec![trace(text, open)]));
+    assert_eq!((m.recorder.slip.late, m.recorder.slip.by.max_ns()), (2, 20_000));
+}
+
+#[test]
+fn a_trace_that_does_not_fit_is_refused_before_it_runs() {
+    let vm = Virtual::new(1, 1, CostTable::zero());
+    let (cx, device) = (vm.cx(), Arc::new(Memory::new(8)));
+    let plan = plan_of(vec![trace("0 0 800 8 0\n", Replay::Closed { depth: 1 })]);
+    let subject = Subject { device: device.clone(), stats: Rc::new(stats), begin: Rc::new(|| ()) };
+    let said =
+        vm.run(async move { run(&cx, subject, &plan, Rc::new(Unwatched)).await.map(|_| ()) });
+    let said = said.unwrap().unwrap_err().to_string();
+    assert!(said.contains("--scale-to-device"), "{said}");
+    assert!(device.inside.get().log.is_empty());
+}
+
+struct After(Cell<u64>);
+
+impl Monitor for After {
+    fn progress(&self, _: &str, _: u64, _: Option<u64>) {
+        self.0.set(self.0.get() + 1);
+    }
+    fn interrupted(&self) -> bool {
+        self.0.get() > 3
+    }
+}
+
+#[test]
+fn an_interrupt_ends_the_run_with_what_is_done() {
+    let mut j = job("w", Mix::Write, true);
+    (j.time_based, j.runtime) = (true, Some(Ns::from_secs(1000)));
+    let device = Arc::new(Memory::new(64));
+    let (m, _) =
+        go_watched(device, &plan_of(vec![Work::Job(j.into())]), Rc::new(After(Cell::new(0))));
+    assert!(m.interrupted && !m.steady.steady);
+    assert!(m.recorder.requests > 0);
+}
+
+#[test]
+fn same_seed_same_run() {
+    let mut plan = plan_of(vec![
+        Work::Job(job("a", Mix::Mixed, true).into()),
+        trace(FEW, Replay::Closed { depth: 2 }),
+    ]);
+    plan.overwrite = Overwrite::Percent(50);
+    let of = |plan: &RunPlan| go_watched(Arc::new(Memory::new(512)), plan, Rc::new(Unwatched)).1;
+    let first = of(&plan);
+    assert_eq!(first, of(&plan));
+    plan.seed += 1;
+    assert_ne!(first, of(&plan));
+}

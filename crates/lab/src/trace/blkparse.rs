@@ -1,0 +1,314 @@
+//! One line of `blkparse`'s default text output.
+//!
+//! Owns: `%D %2c %8s %5T.%9t %5p %2a %3d`, then what each action prints (blkparse(1), and
+//! `blk_fill_rwbs` of the kernel for the letters). Promises: every action of blkparse is known, so
+//! a line is either understood, passed over by kind, or an error with its column.
+//! Never: merges actions; which one is replayed is the reader's choice.
+//!
+//! The letters: an `F` before the operation is a flush that goes first, an `F` behind it is FUA.
+//! `FWFS` is therefore flush, then write with FUA; `FN` and a `FWS` without sectors are flushes
+//! alone. Sectors are 512 bytes.
+
+use super::lines::{Fields, decimal};
+use super::{DeviceId, Expected, REQUEST_BYTES_MAX, TraceOp, TraceRecord};
+
+/// What a line is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Line {
+    /// A request event of this action: `Q`, `D` or `C`.
+    Event(u8, TraceRecord),
+    /// An event of a kind that is never replayed (merges, plugs, remaps, ...), by its first letter.
+    Other(u8),
+    /// A note that was written into the trace.
+    Note(String),
+    /// Part of the summary that blkparse prints at the end, or of its head.
+    Summary,
+}
+
+/// Position and expectation of the first field that is wrong.
+pub type Wrong = (usize, Expected);
+
+/// Actions other than Q, D, C and m: blkparse(1), section "TRACE ACTIONS".
+const PASSED_OVER: &[u8] = b"ABFGIMPRSTUX";
+
+/// Whether the line can be the first of a blkparse output; decides between formats.
+pub fn looks_like(line: &[u8]) -> bool {
+    let mut fields = Fields::new(line);
+    let mut next = || fields.next().map(|(_, f)| f).unwrap_or_default();
+    let device = device_of(next());
+    let numbers = decimal(next()).is_some() && decimal(next()).is_some();
+    device.is_some() && numbers && next().contains(&b'.')
+}
+
+fn device_of(field: &[u8]) -> Option<DeviceId> {
+    let comma = field.iter().position(|b| *b == b',')?;
+    let number = |f: &[u8]| decimal(f).and_then(|n| u32::try_from(n).ok());
+    Some(DeviceId::MajorMinor(number(&field[..comma])?, number(&field[comma + 1..])?))
+}
+
+/// Seconds with up to nine decimals, in nanoseconds.
+fn time_of(field: &[u8]) -> Option<u64> {
+    let dot = field.iter().position(|b| *b == b'.')?;
+    let (seconds, fraction) = (&field[..dot], &field[dot + 1..]);
+    if fraction.len() > 9 {
+        return None;
+    }
+    let scale = 10u64.pow(9 - fraction.len() as u32);
+    let ns = decimal(fraction)? * scale;
+    decimal(seconds)?.checked_mul(1_000_000_000)?.checked_add(ns)
+}
+
+/// What the letters of the RWBS field say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Letters {
+    /// `None`: no data direction (`N`).
+    op: Option<TraceOp>,
+    preflush: bool,
+    fua: bool,
+}
+
+fn letters_of(field: &[u8]) -> Option<Letters> {
+    let is_op = |b: u8| b"RWDNF".contains(&b);
+    let (preflush, rest) = match field {
+        [b'F', next, ..] if is_op(*next) => (true, &field[1..]),
+        _ => (false, field),
+    };
+    let (first, mut modifiers) = rest.split_first()?;
+    let op = match first {
+        b'R' => Some(TraceOp::Read),
+        // Write zeroes: afterwards the sectors read as zeros, which is what a discard promises
+        // here.
+        b'W' if modifiers.first() == Some(&b'Z') => {
+            modifiers = &modifiers[1..];
+            Some(TraceOp::Discard)
+        }
+        b'W' => Some(TraceOp::Write),
+        b'D' | b'E' => Some(TraceOp::Discard),
+        b'F' => Some(TraceOp::Flush),
+        b'N' => None,
+        _ => return None,
+    };
+    // F FUA, A read ahead, S synchronous, M metadata, E secure erase, B barrier, U untorn, P
+    // polled.
+    let known = modifiers.iter().all(|b| b"FASMEBUP".contains(b));
+    known.then_some(Letters { op, preflush, fua: modifiers.contains(&b'F') })
+}
+
+/// Parses a line.
+pub fn parse(line: &[u8]) -> Result<Line, Wrong> {
+    let mut fields = Fields::new(line);
+    let Some((column, first)) = fields.next() else {
+        return Ok(Line::Summary);
+    };
+    let Some(device) = device_of(first) else {
+        return match is_summary(line) {
+            true => Ok(Line::Summary),
+            false => Err((column, Expected::Text("a device like `8,16`"))),
+        };
+    };
+    number(&mut fields, "the CPU")?;
+    number(&mut fields, "the sequence number")?;
+    let (column, time) = field(&mut fields)?;
+    let ts_ns = time_of(time)
+        .ok_or((column, Expected::Number("seconds with nanoseconds, `1.427376394`")))?;
+    number(&mut fields, "the process id")?;
+    let (column, action) = field(&mut fields)?;
+    match action {
+        b"Q" | b"D" | b"C" => {}
+        b"m" => return Ok(Line::Note(note_text(&mut fields))),
+        b"UT" => return Ok(Line::Other(b'U')),
+        [one] if PASSED_OVER.contains(one) => return Ok(Line::Other(*one)),
+        _ => {
+            let what = "an action of blkparse (Q, D, C, G, I, M, F, P, U, A, X, m, ...)";
+            return Err((column, Expected::Text(what)));
+        }
+    }
+    let (column, rwbs) = field(&mut fields)?;
+    let letters = letters_of(rwbs)
+        .ok_or((column, Expected::Text("operation letters like R, WS, FWFS, DS or FN")))?;
+    event(action[0], device, ts_ns, letters, &mut fields)
+}
+
+fn event(
+    action: u8,
+    device: DeviceId,
+    ts_ns: u64,
+    letters: Letters,
+    fields: &mut Fields<'_>,
+) -> Result<Line, Wrong> {
+    let Some((offset_bytes, len_bytes)) = extent(action, letters, fields)? else {
+        return Ok(Line::Other(b'p'));
+    };
+    let op = match letters.op {
+        _ if len_bytes == 0 && letters.preflush => TraceOp::Flush,
+        Some(TraceOp::Flush) => TraceOp::Flush,
+        Some(op) if len_bytes > 0 => op,
+        // No data and no flush: nothing for a device to do. A completion of the above prints so
+        // too.
+        _ => return Ok(Line::Other(b'n')),
+    };
+    let flush = op == TraceOp::Flush;
+    let record = TraceRecord {
+        ts_ns,
+        op,
+        device,
+        offset_bytes: if flush { 0 } else { offset_bytes },
+        len_bytes: if flush { 0 } else { len_bytes },
+        fua: letters.fua && op == TraceOp::Write,
+        preflush: letters.preflush && !flush,
+        latency_ns: None,
+    };
+    Ok(Line::Event(action, record))
+}
+
+/// `sector + count`, `sector [error]` of an empty completion, or only `[process]`. `None`: a
+/// passed-through command, which prints its bytes in brackets.
+fn extent(
+    action: u8,
+    letters: Letters,
+    fields: &mut Fields<'_>,
+) -> Result<Option<(u64, u64)>, Wrong> {
+    let Some((column, first)) = fields.next() else {
+        return Ok(Some((0, 0)));
+    };
+    if first.starts_with(b"[") {
+        return Ok(Some((0, 0)));
+    }
+    if first.starts_with(b"(") {
+        return Ok(None);
+    }
+    let sector = decimal(first).ok_or((column, Expected::Number("the first sector (of 512 B)")))?;
+    match fields.next() {
+        Some((_, b"+")) => {}
+        Some((_, f)) if f.starts_with(b"(") => return Ok(None),
+        // An empty completion: `C FN 0 [0]`.
+        Some((_, f)) if f.starts_with(b"[") => return Ok(Some((0, 0))),
+        None if action == b'C' => return Ok(Some((0, 0))),
+        Some((column, _)) => return Err((column, Expected::Text("`+` and a number of sectors"))),
+        None => return Err((fields.column(), Expected::Text("`+` and a number of sectors"))),
+    }
+    let (column, count) = field(fields)?;
+    let range = Expected::Number("sectors of 512 B, 1 GiB in one read or write at most");
+    let extent = decimal(count).and_then(|count| {
+        let (offset, len) = (sector.checked_mul(512)?, count.checked_mul(512)?);
+        offset.checked_add(len)?;
+        let data = matches!(letters.op, Some(TraceOp::Read | TraceOp::Write));
+        (!data || len <= REQUEST_BYTES_MAX).then_some((offset, len))
+    });
+    extent.map(Some).ok_or((column, range))
+}
+
+fn field<'a>(fields: &mut Fields<'a>) -> Result<(usize, &'a [u8]), Wrong> {
+    let what = "device, CPU, sequence, time, process, action, operation, then sector + count";
+    fields.next().ok_or((fields.column(), Expected::Fields(what)))
+}
+
+fn number(fields: &mut Fields<'_>, what: &'static str) -> Result<u64, Wrong> {
+    let (column, text) = field(fields)?;
+    decimal(text).ok_or((column, Expected::Number(what)))
+}
+
+fn note_text(fields: &mut Fields<'_>) -> String {
+    let rest = fields.rest();
+    let text = rest.strip_prefix(b"N ").unwrap_or(rest);
+    String::from_utf8_lossy(text).trim().to_string()
+}
+
+/// Lines that blkparse prints before and behind the events. The numbers in them are sums over what
+/// was already read.
+fn is_summary(line: &[u8]) -> bool {
+    const STARTS: [&[u8]; 19] = [
+        b"CPU",
+        b"Total (",
+        b"Reads Queued:",
+        b"Read Dispatches:",
+        b"Reads Requeued:",
+        b"Reads Completed:",
+        b"Read Merges:",
+        b"Read depth:",
+        b"PC Reads",
+        b"PC Read",
+        b"PC Disp",
+        b"PC Merges",
+        b"PC Writes",
+        b"IO unplugs:",
+        b"Allocation wait:",
+        b"Dispatch wait:",
+        b"Completion wait:",
+        b"Throughput (R/W):",
+        b"Input file ",
+    ];
+    let line = line.trim_ascii();
+    STARTS.iter().any(|start| line.starts_with(start))
+        || line.starts_with(b"Events (")
+        || line.starts_with(b"Skips:")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn event_of(line: &str) -> (u8, TraceRecord) {
+        match parse(line.as_bytes()) {
+            Ok(Line::Event(action, record)) => (action, record),
+            other => panic!("{line}: {other:?}"),
+        }
+    }
+
+    /// The line that facts/peers.md 4.3 shows.
+    #[test]
+    fn the_example_of_the_manual_is_understood() {
+        let line = "  8,16   1        1     1.427376394  5529  Q  WS 274432 + 8 [fio]";
+        let (action, r) = event_of(line);
+        assert_eq!(action, b'Q');
+        assert_eq!(r.device, DeviceId::MajorMinor(8, 16));
+        assert_eq!((r.ts_ns, r.op), (1_427_376_394, TraceOp::Write));
+        assert_eq!((r.offset_bytes, r.len_bytes), (274432 * 512, 4096));
+        assert!(!r.fua && !r.preflush);
+    }
+
+    #[test]
+    fn flushes_fua_and_discards_are_told_apart() {
+        let of = |rest: &str| event_of(&format!("7,0 0 1 0.5 9 Q {rest}")).1;
+        let flags = |r: TraceRecord| (r.op, r.preflush, r.fua, r.len_bytes);
+        assert_eq!(flags(of("FWFSM 8 + 8 [jbd2]")), (TraceOp::Write, true, true, 4096));
+        assert_eq!(flags(of("WFSM 8 + 8 [jbd2]")), (TraceOp::Write, false, true, 4096));
+        assert_eq!(flags(of("FWS [sqlite3]")), (TraceOp::Flush, false, false, 0));
+        assert_eq!(flags(of("FN [kworker]")), (TraceOp::Flush, false, false, 0));
+        assert_eq!(flags(of("FF 0 + 0 [x]")), (TraceOp::Flush, false, false, 0));
+        assert_eq!(
+            flags(of("DS 69944 + 192200 [fstrim]")),
+            (TraceOp::Discard, false, false, 192200 * 512)
+        );
+        assert_eq!(flags(of("RAM 0 + 32 [x]")), (TraceOp::Read, false, false, 16384));
+    }
+
+    #[test]
+    fn what_is_not_a_request_is_passed_over_by_kind() {
+        let of = |rest: &str| parse(format!("8,0 3 1 0.0 697 {rest}").as_bytes()).unwrap();
+        assert_eq!(of("P   N [kworker/3:1]"), Line::Other(b'P'));
+        assert_eq!(of("U   N [kworker/3:1] 1"), Line::Other(b'U'));
+        assert_eq!(of("A   W 123 + 8 <- (8,1) 23"), Line::Other(b'A'));
+        assert_eq!(of("Q   R 36 (12 00 00 00 24 00) [udevd]"), Line::Other(b'p'));
+        assert_eq!(of("C  WS 0 [0]"), Line::Other(b'n'));
+        assert_eq!(of("m   N phase mkfs"), Line::Note("phase mkfs".into()));
+        for summary in ["CPU0 (sda):", " Reads Queued:  1,  4KiB\t Writes Queued: 0", "Skips: 0 x"]
+        {
+            assert_eq!(parse(summary.as_bytes()), Ok(Line::Summary), "{summary}");
+        }
+    }
+
+    #[test]
+    fn the_first_wrong_field_is_named_with_its_column() {
+        let wrong = |line: &str| parse(line.as_bytes()).unwrap_err().0;
+        assert_eq!(wrong("sda 1 1 0.0 1 Q R 0 + 8"), 1);
+        assert_eq!(wrong("8,0 x 1 0.0 1 Q R 0 + 8"), 5);
+        assert_eq!(wrong("8,0 1 1 0 1 Q R 0 + 8"), 9);
+        assert_eq!(wrong("8,0 1 1 0.0 1 Y R 0 + 8"), 15);
+        assert_eq!(wrong("8,0 1 1 0.0 1 Q K 0 + 8"), 17);
+        assert_eq!(wrong("8,0 1 1 0.0 1 Q R x + 8"), 19);
+        assert_eq!(wrong("8,0 1 1 0.0 1 Q R 0 - 8"), 21);
+        assert_eq!(wrong("8,0 1 1 0.0 1 Q R 0 + 99999999999999999"), 23);
+        assert_eq!(wrong("8,0 1 1"), 8);
+    }
+}

@@ -1,0 +1,285 @@
+//! What a trace holds, in words and as JSON.
+//!
+//! Owns: the summary that `trace info` prints and the verdict of `trace validate`. Promises: what
+//! is unusual (order, alignment, losses) is said with its number. Never: reads the trace again.
+
+use super::scan::{Scan, Summary};
+use super::{Action, Layout, LayoutError, TraceOp};
+use crate::report::LatencyNs;
+use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
+use flashlane_ocssd::{DeviceSpec, SpecError};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// A trace's summary.
+#[derive(Clone, Debug, Serialize)]
+pub struct Info {
+    /// Where it is.
+    pub file: String,
+    /// Format.
+    pub format: String,
+    /// Lines.
+    pub lines: u64,
+    /// Lines that are no requests, by kind.
+    pub passed_over: BTreeMap<char, u64>,
+    /// Events of each action; the replayed one first.
+    pub actions: Vec<ActionInfo>,
+    /// Issue to completion as recorded.
+    pub recorded_latency_ns: LatencyNs,
+    /// Notes in the trace: seconds and text.
+    pub notes: Vec<(f64, String)>,
+}
+
+/// Events of one action.
+#[derive(Clone, Debug, Serialize)]
+pub struct ActionInfo {
+    /// Action.
+    pub action: String,
+    /// It is the one that is replayed.
+    pub replayed: bool,
+    /// Requests.
+    pub requests: u64,
+    /// From the first to the last.
+    pub duration_ns: u64,
+    /// By operation.
+    pub ops: Vec<OpInfo>,
+    /// Writes that are FUA.
+    pub fua_writes: u64,
+    /// Writes that have a flush before them.
+    pub preflush_writes: u64,
+    /// Requests off 4 KiB boundaries.
+    pub unaligned_requests: u64,
+    /// Longest request.
+    pub longest_bytes: u64,
+    /// Records earlier than the one before them.
+    pub backwards_records: u64,
+    /// By how much at most.
+    pub backwards_max_ns: u64,
+    /// Bytes of distinct places touched by reads and writes (rounded up to `place_bytes`).
+    pub footprint_bytes: u64,
+    /// Unit of that.
+    pub place_bytes: u64,
+    /// By device.
+    pub devices: Vec<DeviceInfo>,
+}
+
+/// Requests of one operation.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct OpInfo {
+    /// read, write, discard or flush.
+    pub op: &'static str,
+    /// Requests.
+    pub requests: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// One device of a trace.
+#[derive(Clone, Debug, Serialize)]
+pub struct DeviceInfo {
+    /// As the trace names it.
+    pub device: String,
+    /// Requests.
+    pub requests: u64,
+    /// First byte touched.
+    pub first_byte: u64,
+    /// Behind the last byte touched.
+    pub end_byte: u64,
+}
+
+const OPS: [(TraceOp, &str); 4] = [
+    (TraceOp::Read, "read"),
+    (TraceOp::Write, "write"),
+    (TraceOp::Discard, "discard"),
+    (TraceOp::Flush, "flush"),
+];
+
+impl Info {
+    /// The summary of a scan.
+    pub fn of(scan: &Scan) -> Info {
+        let mut actions = vec![action(scan.action, scan.chosen(), true)];
+        for (a, summary) in scan.actions.iter().filter(|(a, _)| **a != scan.action) {
+            actions.push(action(*a, summary, false));
+        }
+        Info {
+            file: scan.source.name(),
+            format: scan.format.to_string(),
+            lines: scan.counts.lines,
+            passed_over: scan.counts.passed_over.clone(),
+            actions,
+            recorded_latency_ns: (&scan.recorded).into(),
+            notes: scan.notes.iter().map(|(ns, t)| (*ns as f64 / 1e9, t.clone())).collect(),
+        }
+    }
+
+    /// As JSON, with a newline.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string_pretty(self).expect("plain data") + "\n"
+    }
+
+    /// For people.
+    pub fn to_text(&self) -> String {
+        let mut text = format!("{}: {}, {} lines\n", self.file, self.format, self.lines);
+        for a in &self.actions {
+            let is = if a.replayed { "replayed" } else { "not replayed" };
+            text += &format!("\n{} events, {is}: {} requests", a.action, a.requests);
+            text += &format!(" in {}\n", Ns::from_ns(a.duration_ns));
+            if a.replayed {
+                text += &details(a);
+            }
+        }
+        let l = &self.recorded_latency_ns;
+        if l.count > 0 {
+            text += &format!(
+                "\nlatency as recorded ({} requests): mean {}, p50 {}, p99 {}, max {}\n",
+                l.count,
+                Ns::from_ns(l.mean),
+                Ns::from_ns(l.p50),
+                Ns::from_ns(l.p99),
+                Ns::from_ns(l.max)
+            );
+        }
+        if !self.notes.is_empty() {
+            text += "\nnotes in the trace:\n";
+            for (seconds, note) in &self.notes {
+                text += &format!("  {seconds:>10.3} s  {note}\n");
+            }
+        }
+        text
+    }
+
+    /// One line: good, with what is unusual about it.
+    pub fn verdict(&self) -> String {
+        let a = &self.actions[0];
+        let mut text = format!(
+            "{}: good: {}, {} lines, {} requests ({} events), {} device(s)",
+            self.file,
+            self.format,
+            self.lines,
+            a.requests,
+            a.action,
+            a.devices.len()
+        );
+        for (n, what) in [
+            (a.backwards_records, "records earlier than the one before them"),
+            (a.unaligned_requests, "requests off 4 KiB boundaries (they will be widened)"),
+        ] {
+            if n > 0 {
+                text += &format!("; {n} {what}");
+            }
+        }
+        text + "\n"
+    }
+}
+
+fn action(action: Action, s: &Summary, replayed: bool) -> ActionInfo {
+    ActionInfo {
+        action: action.to_string(),
+        replayed,
+        requests: s.requests(),
+        duration_ns: s.duration_ns(),
+        ops: OPS
+            .iter()
+            .map(|(op, name)| OpInfo {
+                op: name,
+                requests: s.ops[*op as usize].requests,
+                bytes: s.ops[*op as usize].bytes,
+            })
+            .collect(),
+        fua_writes: s.fua,
+        preflush_writes: s.preflush,
+        unaligned_requests: s.unaligned,
+        longest_bytes: s.longest_bytes,
+        backwards_records: s.backwards,
+        backwards_max_ns: s.backwards_max_ns,
+        footprint_bytes: (s.places.iter().count() as u64) << s.places.shift(),
+        place_bytes: 1 << s.places.shift(),
+        devices: s
+            .devices
+            .iter()
+            .map(|(id, d)| DeviceInfo {
+                device: id.to_string(),
+                requests: d.requests,
+                first_byte: if d.end_byte == 0 { 0 } else { d.first_byte },
+                end_byte: d.end_byte,
+            })
+            .collect(),
+    }
+}
+
+fn details(a: &ActionInfo) -> String {
+    let mut text = String::new();
+    for op in a.ops.iter().filter(|op| op.requests > 0) {
+        text += &format!("  {:<8} {:>9} requests", op.op, op.requests);
+        if op.bytes > 0 {
+            text += &format!(
+                ", {}, {} on average",
+                Bytes::new(op.bytes),
+                Bytes::new(op.bytes / op.requests)
+            );
+        }
+        text.push('\n');
+    }
+    if a.fua_writes + a.preflush_writes > 0 {
+        text += &format!(
+            "  {} writes are FUA, {} have a flush before them\n",
+            a.fua_writes, a.preflush_writes
+        );
+    }
+    text += &format!(
+        "  touches {} in places of {}; longest request {}\n",
+        Bytes::new(a.footprint_bytes),
+        Bytes::new(a.place_bytes),
+        Bytes::new(a.longest_bytes)
+    );
+    text += &match a.unaligned_requests {
+        0 => "  every request lies on 4 KiB boundaries\n".to_string(),
+        n => format!("  {n} requests do not lie on 4 KiB boundaries: they will be widened\n"),
+    };
+    text += &match a.backwards_records {
+        0 => "  in order of time\n".to_string(),
+        n => format!(
+            "  {n} records are earlier than the one before them, by {} at most\n",
+            Ns::from_ns(a.backwards_max_ns)
+        ),
+    };
+    const SHOWN: usize = 20;
+    for d in a.devices.iter().take(SHOWN) {
+        text += &format!(
+            "  device {}: {} requests, bytes {} to {} ({})\n",
+            d.device,
+            d.requests,
+            d.first_byte,
+            d.end_byte,
+            Bytes::new(d.end_byte)
+        );
+    }
+    if a.devices.len() > SHOWN {
+        text += &format!("  ... and {} more devices\n", a.devices.len() - SHOWN);
+    }
+    text
+}
+
+/// Why a trace does not go onto a preset.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FitError {
+    /// No such preset.
+    #[error(transparent)]
+    Preset(#[from] SpecError),
+    /// It does not fit.
+    #[error(transparent)]
+    Layout(#[from] LayoutError),
+}
+
+/// Checks that a trace fits the raw size of a preset less the 11% that pblk keeps by default.
+pub fn fits_preset(scan: &Scan, preset: &str) -> Result<String, FitError> {
+    let spec = DeviceSpec::preset(preset)?;
+    let sectors = spec.geometry().sectors() * 89 / 100;
+    let layout = Layout::plan(scan, sectors, None, false)?;
+    Ok(format!(
+        "fits {preset} ({} at 11% spare): {}\n",
+        Bytes::new(sectors * SECTOR_BYTES as u64),
+        layout.description()
+    ))
+}

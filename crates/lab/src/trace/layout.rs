@@ -1,0 +1,360 @@
+//! Where the places of a trace lie on a device of ours.
+//!
+//! Owns: the two layouts. *Linear*: addresses as recorded, several devices one behind the other.
+//! *Packed* (`--scale-to-device`): only touched places, in order, close together; what was adjacent
+//! within a place stays adjacent, what was overwritten is overwritten as often. If even that is too
+//! large the places wrap around, and the description says so.
+//! Promises: every piece lies inside the capacity; reads and writes are widened to whole sectors,
+//! discards shrunk to them (a discard must not take a neighbour's data along), and it is counted.
+//! Never: changes the order or the number of requests.
+
+use super::scan::Scan;
+use super::{DeviceId, TraceOp, TraceRecord};
+use flashlane_base::{Bytes, Lba, SECTOR_BYTES};
+use std::collections::BTreeMap;
+
+/// Devices of a trace start at multiples of this on ours, so that no two share a sector.
+const DEVICE_ALIGN_SECTORS: u64 = 256;
+/// Packing starts with places of 1 MiB (2^8 sectors) and goes finer only when they don't fit.
+const COARSE_SHIFT: u32 = 20;
+/// log2 of a sector.
+const SECTOR_SHIFT: u32 = SECTOR_BYTES.trailing_zeros();
+
+/// Sectors of our device that a request, or a part of it, covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// First sector.
+    pub lba: Lba,
+    /// Number of sectors, at least 1.
+    pub sectors: u32,
+}
+
+/// Longest piece: keeps sums of sectors far from overflow.
+const PIECE_SECTORS_MAX: u64 = 1 << 30;
+
+/// Why a trace does not go onto a device.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum LayoutError {
+    /// It addresses more than the device has.
+    #[error(
+        "trace {trace} addresses {needs} on {devices} device(s), the device under test has {has}: \
+         use --scale-to-device to pack what it touches, replay one of its devices \
+         (--set 'workload.0.device=\"{example}\"'), or choose a larger device"
+    )]
+    TooLarge {
+        /// Trace.
+        trace: String,
+        /// Bytes addressed.
+        needs: Bytes,
+        /// Devices in the trace.
+        devices: usize,
+        /// Bytes there are.
+        has: Bytes,
+        /// One of its devices.
+        example: String,
+    },
+    /// The device that was asked for is not in it.
+    #[error("trace {trace} has no device `{wanted}` (it has: {known})")]
+    NoSuchDevice {
+        /// Trace.
+        trace: String,
+        /// What was asked for.
+        wanted: String,
+        /// What there is.
+        known: String,
+    },
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    Linear {
+        base: BTreeMap<DeviceId, u64>,
+    },
+    Packed {
+        /// log2 of a place in sectors.
+        shift: u32,
+        /// Touched places in order; the index of one is where it lies.
+        places: Vec<(DeviceId, u64)>,
+        /// Places that the device has room for.
+        room: u64,
+    },
+}
+
+/// What happened to a request on its way.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Fitted {
+    /// A read or write was widened to whole sectors.
+    pub widened: bool,
+    /// A discard was shrunk to whole sectors.
+    pub shrunk: bool,
+}
+
+/// A trace's places on a device.
+#[derive(Clone, Debug)]
+pub struct Layout {
+    kind: Kind,
+    capacity: u64,
+    device: Option<DeviceId>,
+    description: String,
+}
+
+impl Layout {
+    /// Lays a trace (or one of its devices) out on `capacity` sectors. `scale` allows packing.
+    pub fn plan(
+        scan: &Scan,
+        capacity: u64,
+        device: Option<DeviceId>,
+        scale: bool,
+    ) -> Result<Layout, LayoutError> {
+        let devices = &scan.chosen().devices;
+        if let Some(wanted) = device.filter(|d| !devices.contains_key(d)) {
+            return Err(LayoutError::NoSuchDevice {
+                trace: scan.source.name(),
+                wanted: wanted.to_string(),
+                known: known_devices(scan),
+            });
+        }
+        let mut base = BTreeMap::new();
+        let mut end = 0u64;
+        for (id, d) in devices.iter().filter(|(id, _)| device.is_none_or(|want| want == **id)) {
+            let start = end.checked_next_multiple_of(DEVICE_ALIGN_SECTORS).unwrap_or(u64::MAX);
+            base.insert(*id, start);
+            end = start.saturating_add(d.end_byte.div_ceil(SECTOR_BYTES as u64));
+        }
+        if end <= capacity {
+            let description = match base.len() {
+                1 => "addresses as recorded".to_string(),
+                n => format!("{n} devices one behind the other"),
+            };
+            return Ok(Layout { kind: Kind::Linear { base }, capacity, device, description });
+        }
+        if !scale {
+            return Err(LayoutError::TooLarge {
+                trace: scan.source.name(),
+                needs: Bytes::new(end.saturating_mul(SECTOR_BYTES as u64)),
+                devices: base.len(),
+                has: Bytes::new(capacity * SECTOR_BYTES as u64),
+                example: devices.keys().next().map(|d| d.to_string()).unwrap_or_default(),
+            });
+        }
+        Ok(Layout::packed(scan, capacity, device))
+    }
+
+    fn packed(scan: &Scan, capacity: u64, device: Option<DeviceId>) -> Layout {
+        let fine = &scan.chosen().places;
+        let mut shift = COARSE_SHIFT.max(fine.shift());
+        let places = loop {
+            let mut places: Vec<(DeviceId, u64)> = fine
+                .iter()
+                .filter(|(d, _)| device.is_none_or(|want| want == *d))
+                .map(|(d, unit)| (d, unit >> (shift - fine.shift())))
+                .collect();
+            places.dedup();
+            let sectors = (places.len() as u64) << (shift - SECTOR_SHIFT);
+            if sectors <= capacity || shift == fine.shift() {
+                break places;
+            }
+            shift = shift.saturating_sub(4).max(fine.shift());
+        };
+        let shift = shift - SECTOR_SHIFT;
+        let room = (capacity >> shift).max(1);
+        let used = places.len() as u64;
+        let place = Bytes::new((SECTOR_BYTES as u64) << shift);
+        let total = Bytes::new(used.saturating_mul(place.get()));
+        let description = if used <= room {
+            format!("packed: {used} touched places of {place} ({total}) close together")
+        } else {
+            format!(
+                "packed and FOLDED: {used} touched places of {place} ({total}) wrap around {room}; \
+                 sectors are overwritten more often than in the trace"
+            )
+        };
+        Layout { kind: Kind::Packed { shift, places, room }, capacity, device, description }
+    }
+
+    /// What was done, for reports.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// The one device of the trace that is replayed, if it is one.
+    pub fn device(&self) -> Option<DeviceId> {
+        self.device
+    }
+
+    /// Appends the sectors that a record covers on our device; none for a flush and for a discard
+    /// that covers no whole sector.
+    pub fn map(&self, record: &TraceRecord, out: &mut Vec<Piece>) -> Fitted {
+        if record.op == TraceOp::Flush {
+            return Fitted::default();
+        }
+        let sector = SECTOR_BYTES as u64;
+        let end_byte = record.offset_bytes + record.len_bytes;
+        let inward = record.op == TraceOp::Discard;
+        let (first, end) = if inward {
+            (record.offset_bytes.div_ceil(sector), end_byte / sector)
+        } else {
+            (record.offset_bytes / sector, end_byte.div_ceil(sector))
+        };
+        let exact = record.offset_bytes.is_multiple_of(sector) && end_byte.is_multiple_of(sector);
+        if first < end {
+            match &self.kind {
+                Kind::Linear { base } => {
+                    // Every device of the trace has a base; one of an action that is not replayed
+                    // never comes here.
+                    let base = base.get(&record.device).copied().unwrap_or(0);
+                    self.push(base + first, end - first, out);
+                }
+                Kind::Packed { shift, places, room } => {
+                    self.push_packed(record.device, first..end, *shift, places, *room, out);
+                }
+            }
+        }
+        Fitted { widened: !exact && !inward, shrunk: !exact && inward }
+    }
+
+    fn push_packed(
+        &self,
+        device: DeviceId,
+        sectors: std::ops::Range<u64>,
+        shift: u32,
+        places: &[(DeviceId, u64)],
+        room: u64,
+        out: &mut Vec<Piece>,
+    ) {
+        let from = (device, sectors.start >> shift);
+        let mut index = places.partition_point(|p| *p < from);
+        while let Some((d, place)) = places.get(index).copied() {
+            let start = (place << shift).max(sectors.start);
+            let end = ((place + 1) << shift).min(sectors.end);
+            if d != device || start >= end {
+                break;
+            }
+            let at = ((index as u64 % room) << shift) + (start - (place << shift));
+            self.push(at, end - start, out);
+            index += 1;
+        }
+    }
+
+    /// Appends `sectors` at `at`, clipped to the device, joined to a piece that ends there.
+    fn push(&self, at: u64, sectors: u64, out: &mut Vec<Piece>) {
+        let (mut at, end) = (at, (at + sectors).min(self.capacity));
+        while at < end {
+            let n = (end - at).min(PIECE_SECTORS_MAX);
+            match out.last_mut() {
+                Some(last)
+                    if last.lba.get() + last.sectors as u64 == at
+                        && last.sectors as u64 + n <= PIECE_SECTORS_MAX =>
+                {
+                    last.sectors += n as u32;
+                }
+                _ => out.push(Piece { lba: Lba::new(at), sectors: n as u32 }),
+            }
+            at += n;
+        }
+    }
+}
+
+fn known_devices(scan: &Scan) -> String {
+    const SHOWN: usize = 20;
+    let devices = &scan.chosen().devices;
+    let mut names: Vec<String> = devices.keys().take(SHOWN).map(DeviceId::to_string).collect();
+    if devices.len() > SHOWN {
+        names.push("...".into());
+    }
+    names.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::TraceSource;
+    use super::super::scan::scan;
+    use super::*;
+
+    fn trace(text: &'static str) -> Scan {
+        let bytes = text.as_bytes();
+        scan(&TraceSource::Bundled { name: "t", bytes }, None).unwrap()
+    }
+
+    fn record(op: TraceOp, device: u32, offset_bytes: u64, len_bytes: u64) -> TraceRecord {
+        TraceRecord {
+            ts_ns: 0,
+            op,
+            device: DeviceId::Number(device),
+            offset_bytes,
+            len_bytes,
+            fua: false,
+            preflush: false,
+            latency_ns: None,
+        }
+    }
+
+    fn mapped(layout: &Layout, record: &TraceRecord) -> Vec<(u64, u32)> {
+        let mut out = Vec::new();
+        layout.map(record, &mut out);
+        out.iter().map(|p| (p.lba.get(), p.sectors)).collect()
+    }
+
+    #[test]
+    fn one_device_lies_as_recorded_and_several_behind_each_other() {
+        let one = trace("0 3 800 8 0\n");
+        let layout = Layout::plan(&one, 101, None, false).unwrap();
+        assert_eq!(mapped(&layout, &record(TraceOp::Read, 3, 800 * 512, 4096)), [(100, 1)]);
+        let two = trace("0 3 800 8 0\n0 9 8 8 0\n");
+        let layout = Layout::plan(&two, 258, None, false).unwrap();
+        assert_eq!(mapped(&layout, &record(TraceOp::Read, 9, 4096, 4096)), [(257, 1)]);
+        let only = Layout::plan(&two, 2, Some(DeviceId::Number(9)), false).unwrap();
+        assert_eq!(mapped(&only, &record(TraceOp::Read, 9, 4096, 4096)), [(1, 1)]);
+    }
+
+    #[test]
+    fn reads_and_writes_widen_and_discards_shrink() {
+        let t = trace("0 0 0 4096 0\n");
+        let layout = Layout::plan(&t, 512, None, false).unwrap();
+        let odd = |op| record(op, 0, 512, 8192);
+        assert_eq!(mapped(&layout, &odd(TraceOp::Write)), [(0, 3)]);
+        assert_eq!(mapped(&layout, &odd(TraceOp::Discard)), [(1, 1)]);
+        assert_eq!(mapped(&layout, &record(TraceOp::Discard, 0, 512, 512)), []);
+        let fitted = layout.map(&odd(TraceOp::Discard), &mut Vec::new());
+        assert!(fitted.shrunk && !fitted.widened);
+    }
+
+    #[test]
+    fn too_large_is_an_error_with_the_remedy_unless_packing_is_allowed() {
+        let t = trace("0 1 0 8 0\n0 1 2000000 16 0\n0 2 77777777 8 1\n");
+        let error = Layout::plan(&t, 1000, None, false).unwrap_err();
+        assert!(error.to_string().contains("--scale-to-device"), "{error}");
+        let layout = Layout::plan(&t, 1000, None, true).unwrap();
+        // Three places of 1 MiB (256 sectors) each, in order of device and address.
+        assert_eq!(mapped(&layout, &record(TraceOp::Write, 1, 0, 4096)), [(0, 1)]);
+        let second = mapped(&layout, &record(TraceOp::Write, 1, 2000000 * 512, 8192));
+        assert_eq!(second, [(256 + 2000000 / 8 % 256, 2)]);
+        assert!(layout.description().starts_with("packed: 3"), "{}", layout.description());
+        let error = Layout::plan(&t, 1000, Some(DeviceId::Number(7)), true).unwrap_err();
+        assert!(error.to_string().contains("1; 2"), "{error}");
+    }
+
+    #[test]
+    fn packing_goes_finer_before_it_folds() {
+        let t = trace("0 1 0 8 0\n0 1 2000000 16 0\n0 2 77777777 8 1\n");
+        let layout = Layout::plan(&t, 60, None, true).unwrap();
+        assert!(layout.description().contains("3 touched places of 64 KiB"), "{layout:?}");
+        let layout = Layout::plan(&t, 3, None, true).unwrap();
+        assert!(layout.description().contains("FOLDED"), "{layout:?}");
+        for offset in [0, 2000000 * 512, 2000008 * 512] {
+            for (lba, n) in mapped(&layout, &record(TraceOp::Write, 1, offset, 4096)) {
+                assert!(lba + n as u64 <= 3);
+            }
+        }
+    }
+
+    /// A discard covers only what is there of its range.
+    #[test]
+    fn a_discard_of_untouched_places_disappears_when_packed() {
+        let t = trace("0 1 0 8 0\n0 1 4096000 8 0\n");
+        let layout = Layout::plan(&t, 600, None, true).unwrap();
+        let whole = record(TraceOp::Discard, 1, 0, 1 << 40);
+        assert_eq!(mapped(&layout, &whole), [(0, 512)]);
+    }
+}

@@ -1,0 +1,419 @@
+//! One look at a whole trace: what is in it, before anything runs.
+//!
+//! Owns: counts by operation and device, ranges, order in time, alignment, latencies as recorded,
+//! the set of touched places that [`super::layout`] packs. Promises: bounded memory; the places are
+//! kept coarser when there are many. Never: keeps a record.
+
+use super::reader::{Action, Counts, Format, Reader};
+use super::{DeviceId, TraceError, TraceOp, TraceRecord, TraceSource};
+use crate::histogram::Latencies;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Places kept at most before they are kept 16 times as coarse: some 30 MiB.
+const PLACES_MAX: usize = 1 << 20;
+/// Devices in a trace; more mean that a column was misread.
+pub const DEVICES_MAX: usize = 4096;
+/// Records of an action that are kept in memory: 16 MiB. Longer traces are read again.
+const KEPT_MAX: usize = 1 << 18;
+/// Requests between issue and completion that are remembered for their latency.
+const OUTSTANDING_MAX: usize = 1 << 16;
+
+/// Touched places: units of 4 KiB × 16^n, coarse enough to fit the memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Places {
+    shift: u32,
+    set: BTreeSet<(DeviceId, u64)>,
+}
+
+impl Default for Places {
+    fn default() -> Places {
+        Places { shift: 12, set: BTreeSet::new() }
+    }
+}
+
+impl Places {
+    /// log2 of a unit in bytes.
+    pub fn shift(&self) -> u32 {
+        self.shift
+    }
+
+    /// Touched units as (device, unit number), in order.
+    pub fn iter(&self) -> impl Iterator<Item = (DeviceId, u64)> + '_ {
+        self.set.iter().copied()
+    }
+
+    fn insert(&mut self, record: &TraceRecord) {
+        let last = record.offset_bytes + record.len_bytes - 1;
+        for unit in record.offset_bytes >> self.shift..=last >> self.shift {
+            self.set.insert((record.device, unit));
+        }
+        while self.set.len() > PLACES_MAX {
+            self.shift += 4;
+            self.set = self.set.iter().map(|(d, u)| (*d, *u >> 4)).collect();
+        }
+    }
+}
+
+/// Requests of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OpCount {
+    /// Requests.
+    pub requests: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// What a trace does to one of its devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceSummary {
+    /// Requests.
+    pub requests: u64,
+    /// First byte touched; `u64::MAX` when only flushes were seen.
+    pub first_byte: u64,
+    /// Behind the last byte touched.
+    pub end_byte: u64,
+}
+
+/// All records of one action.
+#[derive(Clone, Debug, Default)]
+pub struct Summary {
+    /// By operation, in the order of [`TraceOp`].
+    pub ops: [OpCount; 4],
+    /// Writes that are FUA.
+    pub fua: u64,
+    /// Writes that have a flush before them.
+    pub preflush: u64,
+    /// Reads, writes and discards that do not lie on 4 KiB boundaries.
+    pub unaligned: u64,
+    /// Longest request.
+    pub longest_bytes: u64,
+    /// Earliest and latest time.
+    pub first_ns: Option<u64>,
+    /// Latest time.
+    pub last_ns: u64,
+    /// Records that are earlier than the one before them.
+    pub backwards: u64,
+    /// By how much at most.
+    pub backwards_max_ns: u64,
+    /// By device.
+    pub devices: BTreeMap<DeviceId, DeviceSummary>,
+    /// What reads and writes touched.
+    pub places: Places,
+    previous_ns: u64,
+}
+
+impl Summary {
+    /// Requests of all kinds.
+    pub fn requests(&self) -> u64 {
+        self.ops.iter().map(|o| o.requests).sum()
+    }
+
+    /// From the first to the last request.
+    pub fn duration_ns(&self) -> u64 {
+        self.last_ns - self.first_ns.unwrap_or(self.last_ns)
+    }
+
+    fn add(&mut self, r: &TraceRecord) {
+        let count = &mut self.ops[r.op as usize];
+        count.requests += 1;
+        count.bytes = count.bytes.saturating_add(r.len_bytes);
+        self.fua += r.fua as u64;
+        self.preflush += r.preflush as u64;
+        self.longest_bytes = self.longest_bytes.max(r.len_bytes);
+        self.first_ns = Some(self.first_ns.unwrap_or(u64::MAX).min(r.ts_ns));
+        self.last_ns = self.last_ns.max(r.ts_ns);
+        if r.ts_ns < self.previous_ns {
+            self.backwards += 1;
+            self.backwards_max_ns = self.backwards_max_ns.max(self.previous_ns - r.ts_ns);
+        }
+        self.previous_ns = r.ts_ns;
+        let device = self.devices.entry(r.device).or_insert(DeviceSummary {
+            requests: 0,
+            first_byte: u64::MAX,
+            end_byte: 0,
+        });
+        device.requests += 1;
+        if r.op == TraceOp::Flush {
+            return;
+        }
+        let sector = flashlane_base::SECTOR_BYTES as u64;
+        let aligned = r.offset_bytes.is_multiple_of(sector) && r.len_bytes.is_multiple_of(sector);
+        self.unaligned += !aligned as u64;
+        device.first_byte = device.first_byte.min(r.offset_bytes);
+        device.end_byte = device.end_byte.max(r.offset_bytes + r.len_bytes);
+        if r.op != TraceOp::Discard {
+            self.places.insert(r);
+        }
+    }
+}
+
+/// What a trace holds.
+pub struct Scan {
+    /// Where it is.
+    pub source: TraceSource,
+    /// Its format.
+    pub format: Format,
+    /// Lines, and those that are no requests.
+    pub counts: Counts,
+    /// By action.
+    pub actions: BTreeMap<Action, Summary>,
+    /// The action that is replayed.
+    pub action: Action,
+    /// Notes in it, with their times.
+    pub notes: Vec<(u64, String)>,
+    /// Issue (or queue) to completion as recorded, where both are there.
+    pub recorded: Latencies,
+    /// The records that are replayed, when they are few enough to keep: parsing is most of a
+    /// replay.
+    kept: Option<Vec<TraceRecord>>,
+}
+
+impl Scan {
+    /// The records that are replayed.
+    pub fn chosen(&self) -> &Summary {
+        &self.actions[&self.action]
+    }
+
+    /// Goes through the records that are replayed, once more from the start.
+    pub fn records(&self, device: Option<DeviceId>) -> Result<Records<'_>, TraceError> {
+        let from = match &self.kept {
+            Some(kept) => From::Memory(kept.iter()),
+            None => From::File(Reader::open(&self.source)?, self.action),
+        };
+        Ok(Records { from, device })
+    }
+}
+
+enum From<'a> {
+    Memory(std::slice::Iter<'a, TraceRecord>),
+    File(Reader, Action),
+}
+
+/// Records of a trace, one after the other.
+pub struct Records<'a> {
+    from: From<'a>,
+    device: Option<DeviceId>,
+}
+
+impl Records<'_> {
+    /// The next record, `None` at the end.
+    pub fn advance(&mut self) -> Result<Option<TraceRecord>, TraceError> {
+        match &mut self.from {
+            From::File(reader, action) => reader.next_of(*action, self.device),
+            From::Memory(kept) => {
+                let device = self.device;
+                Ok(kept.find(|r| device.is_none_or(|d| d == r.device)).copied())
+            }
+        }
+    }
+}
+
+/// Reads a trace once. `want` forces an action; without it queued requests are taken, or issued
+/// ones where none was queued.
+pub fn scan(source: &TraceSource, want: Option<Action>) -> Result<Scan, TraceError> {
+    let mut reader = Reader::open(source)?;
+    let mut actions: BTreeMap<Action, Summary> = BTreeMap::new();
+    let mut recorded = Recorded::default();
+    let mut kept: BTreeMap<Action, Vec<TraceRecord>> = BTreeMap::new();
+    while let Some((action, record)) = reader.next_event()? {
+        let summary = actions.entry(action).or_default();
+        summary.add(&record);
+        if summary.devices.len() > DEVICES_MAX {
+            return Err(TraceError::NothingMatched {
+                file: reader.file().into(),
+                lines: reader.counts().lines,
+                why: format!("more than {DEVICES_MAX} devices; a column was misread"),
+            });
+        }
+        recorded.add(action, &record);
+        if action != Action::Completed {
+            let kept = kept.entry(action).or_default();
+            // One more than fits shows that there are too many.
+            if kept.len() <= KEPT_MAX {
+                kept.push(record);
+            }
+        }
+    }
+    let action = choose(&reader, &actions, want)?;
+    Ok(Scan {
+        source: source.clone(),
+        format: reader.format(),
+        counts: reader.counts().clone(),
+        action,
+        actions,
+        notes: reader.notes().to_vec(),
+        recorded: recorded.latencies,
+        kept: kept.remove(&action).filter(|k| k.len() <= KEPT_MAX),
+    })
+}
+
+fn choose(
+    reader: &Reader,
+    actions: &BTreeMap<Action, Summary>,
+    want: Option<Action>,
+) -> Result<Action, TraceError> {
+    let order: &[Action] = match &want {
+        Some(action) if reader.format() == Format::Blkparse => std::slice::from_ref(action),
+        _ => &[Action::Queued, Action::Issued, Action::Only],
+    };
+    if let Some(action) = order.iter().find(|a| actions.contains_key(a)) {
+        return Ok(*action);
+    }
+    let wanted: Vec<String> = order[..order.len().min(2)].iter().map(Action::to_string).collect();
+    let found: Vec<String> = actions
+        .iter()
+        .map(|(a, s)| format!("{} {a}", s.requests()))
+        .chain(reader.counts().passed_over.iter().map(|(k, n)| format!("{n} of kind `{k}`")))
+        .collect();
+    Err(TraceError::NothingMatched {
+        file: reader.file().into(),
+        lines: reader.counts().lines,
+        why: format!(
+            "no event {} with sectors (found: {})",
+            wanted.join(" or "),
+            if found.is_empty() { "nothing".into() } else { found.join(", ") }
+        ),
+    })
+}
+
+/// Pairs completions with their issue, or with their queueing where issues were not recorded.
+#[derive(Default)]
+struct Recorded {
+    latencies: Latencies,
+    open: BTreeMap<(DeviceId, u64, u64), (Action, u64)>,
+}
+
+impl Recorded {
+    fn add(&mut self, action: Action, r: &TraceRecord) {
+        let key = (r.device, r.offset_bytes, r.len_bytes);
+        match action {
+            Action::Completed => {
+                if let Some((_, from)) = self.open.remove(&key) {
+                    self.latencies.record(r.ts_ns.saturating_sub(from));
+                }
+            }
+            // A request that was merged never completes under its own extent: forget the oldest.
+            Action::Queued | Action::Issued if r.len_bytes > 0 => {
+                self.open.insert(key, (action, r.ts_ns));
+                if self.open.len() > OUTSTANDING_MAX {
+                    self.open.clear();
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::TraceError;
+    use proptest::prelude::*;
+    use std::io::Write;
+
+    fn bundled(bytes: Vec<u8>) -> TraceSource {
+        TraceSource::Bundled { name: "t", bytes: bytes.leak() }
+    }
+
+    fn of(text: &str) -> Result<Scan, TraceError> {
+        scan(&bundled(text.as_bytes().to_vec()), None)
+    }
+
+    const FEW: &str = "  8,0 0 1 0.000000000 9 m N phase one\n  8,0 0 2 0.000001000 9 Q FWFS 8 + 8 [a]\n\
+        \x20 8,0 0 3 0.000002000 9 D WS 8 + 8 [a]\n  8,0 0 4 0.000005000 9 C WS 8 + 8 [0]\n\
+        \x20 8,16 0 5 0.000004000 9 Q R 3 + 2 [a]\nCPU0 (8,0):\n Reads Queued: 1, 1KiB\n";
+
+    #[test]
+    fn a_scan_counts_everything_once() {
+        let s = of(FEW).unwrap();
+        let q = s.chosen();
+        assert_eq!((s.format, s.action), (Format::Blkparse, Action::Queued));
+        assert_eq!((q.requests(), q.fua, q.preflush, q.unaligned), (2, 1, 1, 1));
+        assert_eq!(q.devices.len(), 2);
+        assert_eq!(
+            (s.counts.lines, s.counts.passed_over[&'m'], s.counts.passed_over[&'s']),
+            (7, 1, 2)
+        );
+        assert_eq!(s.notes, [(0, "phase one".to_string())]);
+        assert_eq!((s.recorded.count(), s.recorded.max_ns()), (1, 3000));
+        let d = scan(&s.source, Some(Action::Issued)).unwrap();
+        assert_eq!(d.chosen().requests(), 1);
+    }
+
+    #[test]
+    fn packed_files_are_unpacked_and_truncated_ones_refused() {
+        let zst = ruzstd::encoding::compress_to_vec(
+            FEW.as_bytes(),
+            ruzstd::encoding::CompressionLevel::Fastest,
+        );
+        let mut gz = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gz.write_all(FEW.as_bytes()).unwrap();
+        let gz = gz.finish().unwrap();
+        for packed in [zst, gz] {
+            let twice = [packed.clone(), packed.clone()].concat();
+            assert_eq!(scan(&bundled(packed.clone()), None).unwrap().chosen().requests(), 2);
+            assert_eq!(scan(&bundled(twice), None).unwrap().chosen().requests(), 4);
+            let cut = packed[..packed.len() - 9].to_vec();
+            let said = scan(&bundled(cut), None).map(|_| ()).unwrap_err().to_string();
+            assert!(said.contains("truncated"), "{said}");
+        }
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_its_place() {
+        let said = |text: &str| of(text).map(|_| ()).unwrap_err().to_string();
+        let line = said("1 0 0 8 0\n2 0 x 8 0\n");
+        assert!(line.contains("t (bundled):2:5") && line.contains("2 0 x 8 0\n      ^"), "{line}");
+        assert!(said("1 0 0 8 0\n2 0 1").contains("middle of a line"));
+        assert!(said("").contains("empty"));
+        assert!(said("128166372003061629,hm,1,Read,383496192,32768,413\n").contains("CSV"));
+        assert!(said("\x07tae\0\0\0").contains("blkparse -i"));
+        assert!(said("fio version 2 iolog\n").contains("fio I/O log"));
+        let nothing = said("8,0 0 1 0.0 9 P N [x]\n8,0 0 2 0.0 9 C WS 8 + 8 [0]\n");
+        assert!(
+            nothing.contains("0 of 2 lines matched") && nothing.contains("C (completed)"),
+            "{nothing}"
+        );
+        assert!(said(&format!("1 0 0 8 0\n{}", "7".repeat(5000))).contains("longer than"));
+    }
+
+    /// Whether records come from memory or from the file again is no difference.
+    #[test]
+    fn kept_and_read_records_are_the_same() {
+        let mut s = of(FEW).unwrap();
+        let all = |s: &Scan| {
+            let mut records = s.records(Some(DeviceId::MajorMinor(8, 0))).unwrap();
+            std::iter::from_fn(|| records.advance().unwrap()).collect::<Vec<_>>()
+        };
+        let kept = all(&s);
+        s.kept = None;
+        assert_eq!(kept, all(&s));
+        assert_eq!(kept.len(), 1);
+    }
+
+    #[test]
+    fn time_that_goes_back_is_counted() {
+        let s = of("50 0 0 8 0\n20 0 8 8 0\n60 0 8 8 1\n").unwrap();
+        let c = s.chosen();
+        assert_eq!((c.backwards, c.backwards_max_ns), (1, 30));
+        assert_eq!((c.first_ns, c.last_ns, c.duration_ns()), (Some(20), 60, 40));
+    }
+
+    proptest! {
+        /// Nothing that a file may hold makes the reader panic or run away.
+        #[test]
+        fn arbitrary_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..600), head in 0usize..6) {
+            let heads: [&[u8]; 6] = [b"", b"8,0 0 1 0.1 2 Q W 8 + 8\n", b"1 2 3 4 1\n",
+                &[0x1f, 0x8b, 8], &[0x28, 0xb5, 0x2f, 0xfd], b"  8,0 1 1 0.5 4 "];
+            bytes.splice(0..0, heads[head].iter().copied());
+            let _ = scan(&bundled(bytes), None).map(|s| s.chosen().requests());
+        }
+
+        /// Neither do lines made of the alphabet of traces.
+        #[test]
+        fn arbitrary_words_never_panic(words in prop::collection::vec("[0-9,.+\\[\\]QDCRWFSNMm ]{0,12}", 0..40)) {
+            let text = format!("8,0 0 1 0.1 2 Q W 8 + 8\n{}", words.join(" ").replace("  ", "\n"));
+            let _ = scan(&bundled(text.into_bytes()), None).map(|s| s.chosen().requests());
+        }
+    }
+}

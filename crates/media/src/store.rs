@@ -1,0 +1,424 @@
+//! What is kept of a sector's content: everything, or eight bytes.
+//!
+//! Owns: the records of programmed sectors (content and out-of-band record side by side) and the
+//! memory they lie in. Promises: a chunk that was never written costs nothing; in steady state
+//! nothing is allocated, since an erased chunk's memory goes to the next one that is written;
+//! under `stamps` a sector costs 24 bytes, a metadata sector its real bytes more.
+//! Never: asks whether a sector may be read or written.
+
+use crate::payload::{Gather, Scatter};
+use flashlane_base::{OOB_BYTES, SECTOR_BYTES};
+use serde::Deserialize;
+
+/// Which store.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum StoreKind {
+    /// All 4096 bytes.
+    Memory,
+    /// Eight bytes per sector of user data; metadata in full, without its trailing zeros.
+    #[default]
+    Stamps,
+}
+
+impl StoreKind {
+    /// Content bytes per sector of user data.
+    pub const fn content_bytes(self) -> usize {
+        match self {
+            StoreKind::Memory => SECTOR_BYTES,
+            StoreKind::Stamps => STAMP,
+        }
+    }
+}
+
+const STAMP: usize = 8;
+/// Bytes of a segment, about: with stamps a whole chunk of most devices, so that a sector is one
+/// step away from its chunk; small enough that a chunk which is only begun costs little.
+const SEGMENT_BYTES: usize = 128 << 10;
+
+/// The content of one chunk.
+#[derive(Debug, Default)]
+pub struct Body {
+    /// The first segment; empty while nothing is written.
+    first: Box<[u8]>,
+    more: Option<Box<More>>,
+}
+
+/// What few chunks have.
+#[derive(Debug, Default)]
+struct More {
+    /// Segments behind the first.
+    segments: Vec<Box<[u8]>>,
+    /// `stamps` only: which sectors hold the name of full content instead of a stamp; empty when
+    /// none does.
+    whole: Box<[u64]>,
+}
+
+impl Body {
+    #[inline]
+    fn is_whole(&self, sector: u32) -> bool {
+        let Some(more) = &self.more else {
+            return false;
+        };
+        let word = more.whole.get(sector as usize / 64);
+        word.is_some_and(|w| w >> (sector % 64) & 1 == 1)
+    }
+
+    #[inline]
+    fn has_whole(&self) -> bool {
+        self.more.as_ref().is_some_and(|m| !m.whole.is_empty())
+    }
+
+    #[inline]
+    fn segment(&self, i: usize) -> &[u8] {
+        match (i, &self.more) {
+            (0, _) | (_, None) => &self.first,
+            (i, Some(more)) => &more.segments[i - 1],
+        }
+    }
+
+    /// Segments that exist.
+    fn segments(&self) -> usize {
+        let more = self.more.as_ref().map_or(0, |m| m.segments.len());
+        more + usize::from(!self.first.is_empty())
+    }
+}
+
+/// The caller's content unit is not what the sector holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WrongUnit;
+
+/// Memory of a channel's chunks.
+#[derive(Debug)]
+pub struct Store {
+    kind: StoreKind,
+    record: usize,
+    shift: u32,
+    chunk_sectors: u32,
+    pool: Vec<Box<[u8]>>,
+    wholes: Vec<Box<[u8]>>,
+    free_wholes: Vec<u32>,
+    segments: usize,
+    whole_bytes: usize,
+}
+
+impl Store {
+    /// A store for chunks of that many sectors.
+    pub fn new(kind: StoreKind, chunk_sectors: u32) -> Store {
+        let record = kind.content_bytes() + OOB_BYTES;
+        let fit = (SEGMENT_BYTES / record).max(8) as u32;
+        let sectors = chunk_sectors.next_power_of_two().min(fit.next_power_of_two());
+        Store {
+            kind,
+            record,
+            shift: sectors.trailing_zeros(),
+            chunk_sectors,
+            pool: Vec::new(),
+            wholes: Vec::new(),
+            free_wholes: Vec::new(),
+            segments: 0,
+            whole_bytes: 0,
+        }
+    }
+
+    /// Which store this is.
+    pub fn kind(&self) -> StoreKind {
+        self.kind
+    }
+
+    /// Bytes that contents take, pool included.
+    pub fn bytes(&self) -> usize {
+        self.segments * (self.record << self.shift) + self.whole_bytes
+    }
+
+    /// True when `unit` is what a program of this kind of content carries.
+    #[inline]
+    pub fn takes(&self, unit: usize, whole: bool) -> bool {
+        unit == if whole { SECTOR_BYTES } else { self.kind.content_bytes() }
+    }
+
+    /// Records `oob.len()` sectors from `sector` on; their content is `content`'s from `first`.
+    #[inline]
+    pub fn write(
+        &mut self,
+        body: &mut Body,
+        sector: u32,
+        content: &Gather<'_>,
+        first: usize,
+        oob: &[[u8; OOB_BYTES]],
+    ) {
+        debug_assert_eq!(content.unit, self.kind.content_bytes());
+        let (mut done, n) = (0, oob.len());
+        while done < n {
+            let (records, span) = self.span(body, sector + done as u32, n - done);
+            let index = &content.index[first + done..first + done + span];
+            let oob = &oob[done..done + span];
+            if self.kind == StoreKind::Stamps {
+                write_stamps(records, content.base, index, oob);
+            } else {
+                write_sectors(records, content.base, index, oob);
+            }
+            done += span;
+        }
+    }
+
+    /// Like `write`, for content of 4096 bytes under every store.
+    pub fn write_whole(
+        &mut self,
+        body: &mut Body,
+        sector: u32,
+        content: &Gather<'_>,
+        first: usize,
+        oob: &[[u8; OOB_BYTES]],
+    ) {
+        if self.kind == StoreKind::Memory {
+            return self.write(body, sector, content, first, oob);
+        }
+        for (k, oob) in oob.iter().enumerate() {
+            let at = sector + k as u32;
+            let name = self.keep_whole(content.sector(first + k)) as u64;
+            let (record, _) = self.span(body, at, 1);
+            record[..STAMP].copy_from_slice(&name.to_le_bytes());
+            record[STAMP..].copy_from_slice(oob);
+            let words = self.chunk_sectors.div_ceil(64) as usize;
+            let more = body.more.get_or_insert_default();
+            if more.whole.is_empty() {
+                more.whole = vec![0; words].into();
+            }
+            more.whole[at as usize / 64] |= 1 << (at % 64);
+        }
+    }
+
+    /// Fills in sectors that hold nothing (their program failed), so that later ones have a place.
+    pub fn write_nothing(&mut self, body: &mut Body, sector: u32, n: u32) {
+        let mut done = 0;
+        while done < n as usize {
+            let (record, span) = self.span(body, sector + done as u32, n as usize - done);
+            record.fill(0xff);
+            done += span;
+        }
+    }
+
+    /// The records from `sector` on that lie in one segment, `n` at most.
+    #[inline]
+    fn span<'b>(&mut self, body: &'b mut Body, sector: u32, n: usize) -> (&'b mut [u8], usize) {
+        let (segment, at) = ((sector >> self.shift) as usize, sector & ((1 << self.shift) - 1));
+        if segment >= body.segments() {
+            self.grow(body, segment);
+        }
+        let span = n.min((1usize << self.shift) - at as usize);
+        let from = at as usize * self.record;
+        let memory = match (segment, &mut body.more) {
+            (0, _) | (_, None) => &mut body.first,
+            (i, Some(more)) => &mut more.segments[i - 1],
+        };
+        (&mut memory[from..from + span * self.record], span)
+    }
+
+    /// Adds segments up to number `segment`.
+    #[cold]
+    fn grow(&mut self, body: &mut Body, segment: usize) {
+        while body.segments() <= segment {
+            let sectors = (1usize << self.shift).min(self.chunk_sectors as usize);
+            let fresh = self.pool.pop().unwrap_or_else(|| {
+                self.segments += 1;
+                vec![0; self.record * sectors].into()
+            });
+            match body.first.is_empty() {
+                true => body.first = fresh,
+                false => body.more.get_or_insert_default().segments.push(fresh),
+            }
+        }
+    }
+
+    fn keep_whole(&mut self, content: &[u8]) -> u32 {
+        // From the end in steps of a cache line: most metadata fills little of its sector.
+        let lines = content.rchunks(64).take_while(|l| l.iter().fold(0, |a, b| a | b) == 0).count();
+        let head = &content[..content.len().saturating_sub(lines * 64)];
+        let used = head.iter().rposition(|b| *b != 0).map_or(0, |p| p + 1);
+        let kept: Box<[u8]> = content[..used].into();
+        self.whole_bytes += used;
+        match self.free_wholes.pop() {
+            Some(id) => {
+                self.wholes[id as usize] = kept;
+                id
+            }
+            None => {
+                self.wholes.push(kept);
+                (self.wholes.len() - 1) as u32
+            }
+        }
+    }
+
+    /// The record of a programmed sector: (content as kept, out-of-band record).
+    #[inline]
+    fn record<'b>(&self, body: &'b Body, sector: u32) -> (&'b [u8], &'b [u8]) {
+        let segment = body.segment((sector >> self.shift) as usize);
+        let at = (sector & ((1 << self.shift) - 1)) as usize * self.record;
+        segment[at..at + self.record].split_at(self.record - OOB_BYTES)
+    }
+
+    /// Asks the memory for the record of a programmed sector.
+    #[inline]
+    pub fn prefetch(&self, body: &Body, sector: u32) {
+        let segment = body.segment((sector >> self.shift) as usize);
+        let at = (sector & ((1 << self.shift) - 1)) as usize * self.record;
+        if let Some(record) = segment.get(at..) {
+            prefetch(record);
+        }
+    }
+
+    /// Copies out a programmed sector. An empty `content` asks for the out-of-band record alone.
+    #[inline]
+    pub fn read(
+        &self,
+        body: &Body,
+        sector: u32,
+        whole: bool,
+        content: &mut [u8],
+        oob: &mut [u8; OOB_BYTES],
+    ) -> Result<(), WrongUnit> {
+        let (kept, kept_oob) = self.record(body, sector);
+        oob.copy_from_slice(kept_oob);
+        if content.is_empty() {
+            return Ok(());
+        }
+        if self.kind == StoreKind::Memory {
+            content.copy_from_slice(kept);
+            return Ok(());
+        }
+        let is_whole = body.is_whole(sector);
+        if is_whole != whole {
+            content.fill(0);
+            return Err(WrongUnit);
+        }
+        if is_whole {
+            let full = &self.wholes[name_of(kept) as usize];
+            content[..full.len()].copy_from_slice(full);
+            content[full.len()..].fill(0);
+        } else {
+            content.copy_from_slice(kept);
+        }
+        Ok(())
+    }
+
+    /// A sector as it is kept: (bytes of content in `into`, whether they are a whole sector under
+    /// a store that tells, out-of-band record).
+    pub fn extract(
+        &self,
+        body: &Body,
+        sector: u32,
+        into: &mut [u8; SECTOR_BYTES],
+    ) -> (usize, bool, [u8; OOB_BYTES]) {
+        let whole = body.is_whole(sector);
+        let unit = match whole {
+            true => SECTOR_BYTES,
+            false => self.kind.content_bytes(),
+        };
+        let mut oob = [0; OOB_BYTES];
+        let read = self.read(body, sector, whole, &mut into[..unit], &mut oob);
+        debug_assert!(read.is_ok(), "the unit was chosen to fit");
+        (unit, whole, oob)
+    }
+
+    /// Takes a chunk's memory back.
+    pub fn free(&mut self, mut body: Body) {
+        if body.has_whole() {
+            self.free_wholes_of(&body);
+        }
+        if let Some(mut more) = body.more.take() {
+            self.pool.append(&mut more.segments);
+        }
+        if !body.first.is_empty() {
+            self.pool.push(body.first);
+        }
+    }
+}
+
+impl Store {
+    /// Gives up the full contents that a chunk names.
+    fn free_wholes_of(&mut self, body: &Body) {
+        let words = body.more.as_ref().map_or(0, |m| m.whole.len());
+        for sector in (0..words as u32 * 64).filter(|s| body.is_whole(*s)) {
+            let id = name_of(self.record(body, sector).0) as u32;
+            self.whole_bytes -= self.wholes[id as usize].len();
+            self.wholes[id as usize] = Box::default();
+            self.free_wholes.push(id);
+        }
+    }
+
+    /// Copies out `oob.len()` sectors of user data from `sector` on, when all of them are that and
+    /// the content unit is the store's: false, and nothing done, otherwise.
+    #[inline]
+    pub fn read_run(
+        &self,
+        body: &Body,
+        sector: u32,
+        content: &mut Scatter<'_>,
+        first: usize,
+        oob: &mut [[u8; OOB_BYTES]],
+    ) -> bool {
+        let (segment, at) = (sector >> self.shift, sector & ((1 << self.shift) - 1));
+        let end = at as usize + oob.len();
+        let plain = self.kind == StoreKind::Stamps && content.unit == STAMP && !body.has_whole();
+        if !plain || end > 1 << self.shift {
+            return false;
+        }
+        let (records, _) = body.segment(segment as usize).as_chunks::<{ STAMP + OOB_BYTES }>();
+        let (units, _) = content.base.as_chunks_mut::<STAMP>();
+        let records = &records[at as usize..end];
+        let index = &content.index[first..first + oob.len()];
+        for k in 0..oob.len() {
+            units[index[k] as usize].copy_from_slice(&records[k][..STAMP]);
+            oob[k].copy_from_slice(&records[k][STAMP..]);
+        }
+        true
+    }
+}
+
+/// Stamps and records side by side. Cut into arrays first and to one length, so that a sector is
+/// two loads, two stores and one bounds check.
+#[inline]
+fn write_stamps(records: &mut [u8], base: &[u8], index: &[u32], oob: &[[u8; OOB_BYTES]]) {
+    let (units, _) = base.as_chunks::<STAMP>();
+    let (records, _) = records.as_chunks_mut::<{ STAMP + OOB_BYTES }>();
+    let n = records.len();
+    let (index, oob) = (&index[..n], &oob[..n]);
+    for k in 0..n {
+        let record = &mut records[k];
+        record[..STAMP].copy_from_slice(&units[index[k] as usize]);
+        record[STAMP..].copy_from_slice(&oob[k]);
+    }
+}
+
+fn write_sectors(records: &mut [u8], base: &[u8], index: &[u32], oob: &[[u8; OOB_BYTES]]) {
+    let (units, _) = base.as_chunks::<SECTOR_BYTES>();
+    let records = records.chunks_exact_mut(SECTOR_BYTES + OOB_BYTES);
+    for ((record, i), oob) in records.zip(index).zip(oob) {
+        let (content, out_of_band) = record.split_at_mut(SECTOR_BYTES);
+        content.copy_from_slice(&units[*i as usize]);
+        out_of_band.copy_from_slice(oob);
+    }
+}
+
+/// Asks for the cache line at the front of `bytes`.
+#[inline]
+#[cfg(target_arch = "x86_64")]
+fn prefetch(bytes: &[u8]) {
+    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+    // SAFETY: a prefetch reads nothing that the program could see and faults on no address; this
+    // one lies in a live slice. Asked for by `program_bench` (reads of scattered sectors).
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast()) }
+}
+
+/// Asks for nothing where there is no stable way to.
+#[inline]
+#[cfg(not(target_arch = "x86_64"))]
+fn prefetch(_: &[u8]) {}
+
+/// The name of full content, kept where a stamp would be.
+fn name_of(kept: &[u8]) -> u64 {
+    let mut name = [0; STAMP];
+    name.copy_from_slice(&kept[..STAMP]);
+    u64::from_le_bytes(name)
+}

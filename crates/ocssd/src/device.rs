@@ -1,0 +1,233 @@
+//! The seam to an Open-Channel SSD: geometry, submit, finish, chunk report.
+//!
+//! Owns: the vector command, its completion, and the promises each method makes. Promises: a
+//! command's content moves once, at `submit`; its result is known to the device then and handed out
+//! by `finish` when the device's time for it is over. Never: awaits; `Ssd::io` and friends wait.
+//!
+//! The emulated SSD is one implementation, the tracing and the scripted-fault wrappers are others.
+//! `finish` is a method of its own, beside the three of the design, because under `read_first` and
+//! `suspend` an announced time may move later: whoever waits asks again instead of being called.
+
+use flashlane_base::{Geometry, Ns, OOB_BYTES, Ppa, PpaFormat};
+pub use flashlane_media::outcome::{Breakdown, Cause, CellMode, ChunkState, Status};
+pub use flashlane_media::payload::{Gather, Scatter};
+use flashlane_rt::Cx;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// What a command does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Op {
+    /// Sense and transfer sectors.
+    Read,
+    /// Program sectors: whole write units, at the write pointer.
+    Write,
+    /// Erase chunks; the sector part of an address is ignored.
+    Reset,
+    /// Read then write inside the device: addresses are (source, destination) pairs.
+    Copy,
+    /// Make everything accepted durable (a no-op without a device-side buffer).
+    Flush,
+}
+
+/// Hints and modes of a command (OCSSD 1.2 CDW12, LightNVM paper 3.3).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Flags {
+    /// Planes programmed, read or erased at once: 1, 2 or 4.
+    pub planes: u8,
+    /// A reset to this cell mode; ignored by other operations.
+    pub cell: CellMode,
+    /// May interrupt a program or erase under the `suspend` policy.
+    pub suspend: bool,
+    /// Fail fast: no read retries.
+    pub limited_retry: bool,
+    /// Scramble the data on the medium. Accepted, without effect on an emulated medium.
+    pub scramble: bool,
+}
+
+impl Default for Flags {
+    fn default() -> Flags {
+        Flags {
+            planes: 0,
+            cell: CellMode::Native,
+            suspend: false,
+            limited_retry: false,
+            scramble: false,
+        }
+    }
+}
+
+/// Payload of a command.
+pub enum Data<'a> {
+    /// Reset, flush, copy.
+    None,
+    /// Content, out-of-band record and cause of each sector to be programmed.
+    Write {
+        /// Content.
+        content: Gather<'a>,
+        /// Out-of-band record per address, in address order.
+        oob: &'a [[u8; OOB_BYTES]],
+        /// Cause per address.
+        cause: &'a [Cause],
+    },
+    /// Where content and out-of-band records go.
+    Read {
+        /// Content.
+        content: Scatter<'a>,
+        /// Out-of-band record per address, in address order.
+        oob: &'a mut [[u8; OOB_BYTES]],
+    },
+}
+
+/// A vector command: 1 to 64 addresses.
+pub struct Request<'a> {
+    /// What to do.
+    pub op: Op,
+    /// Hints and modes.
+    pub flags: Flags,
+    /// Addresses in the device's own layout.
+    pub addrs: &'a [Ppa],
+    /// Payload.
+    pub data: Data<'a>,
+    /// Content is 4096 bytes per sector under every store. Set for metadata, whose content the
+    /// layers interpret; false for user data, which `stamps` keeps as 8 bytes.
+    pub whole_sectors: bool,
+}
+
+/// A finished command.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Completion {
+    /// Bit `i` is set when address `i` has a status other than `Ok`.
+    pub failed: u64,
+    /// Status per address; empty when `failed` is 0.
+    pub status: Vec<Status>,
+    /// When the device was done.
+    pub finished: Ns,
+    /// Where the time went.
+    pub breakdown: Breakdown,
+}
+
+impl Completion {
+    /// Status of address `i`.
+    #[inline]
+    pub fn status(&self, i: usize) -> Status {
+        if self.failed == 0 { Status::Ok } else { self.status[i] }
+    }
+}
+
+/// A command in flight. Not to be dropped: `finish` must be called until it is done, or the
+/// device keeps the command's slot.
+#[derive(Debug)]
+#[must_use = "a submitted command must be finished"]
+pub struct Ticket {
+    /// The device's own name for the command.
+    pub id: u64,
+    /// Not done before this; ask then.
+    pub ask_at: Ns,
+}
+
+/// One entry of the chunk report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChunkInfo {
+    /// State.
+    pub state: ChunkState,
+    /// Wear-level index 0..=255.
+    pub wear_index: u8,
+    /// Erases so far.
+    pub erases: u32,
+    /// Sectors that the chunk holds in its present cell mode.
+    pub length: u32,
+    /// Next sector to write, counted from the chunk's start.
+    pub write_pointer: u32,
+    /// Cell mode since the last reset.
+    pub cell: CellMode,
+}
+
+/// What the medium promises beyond its geometry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Traits {
+    /// A torn upper page may destroy its programmed lower page (no power-loss protection).
+    pub pair_damage: bool,
+    /// Sectors to which a flush pads so that pairs are closed, per chunk; 0 without `pair_damage`.
+    pub pair_sectors: u32,
+    /// Content bytes per sector of user data: 4096, or 8 under `stamps`.
+    pub content_bytes: usize,
+    /// Open chunks allowed on the device and per PU; 0 is no limit.
+    pub max_open: (u32, u32),
+    /// Reading unwritten data is an error, not zeros.
+    pub dulbe: bool,
+    /// Typical (read, program, erase) time of one unit, for planning.
+    pub typical: (Ns, Ns, Ns),
+}
+
+/// An Open-Channel SSD, or a target's part of one.
+pub trait Device: Send + Sync {
+    /// Dimensions.
+    fn geometry(&self) -> &Geometry;
+    /// Layout of addresses.
+    fn format(&self) -> &PpaFormat;
+    /// What the medium promises.
+    fn traits(&self) -> &Traits;
+    /// Accepts a command at `cx.now()`. Payload is copied before this returns. A malformed command
+    /// is a completion with `InvalidField`, never a panic.
+    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket;
+    /// Accepts a command that reaches the device at `arrives`, after a link. State and content
+    /// still change now, in the order of submission. A device without a notion of arrival takes it
+    /// at once.
+    fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
+        let _ = arrives;
+        self.submit(cx, request)
+    }
+    /// The completion, or when to ask again. Called on the core that submitted.
+    fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<Completion>;
+    /// State of `pu`'s chunks, from `first`, `count` of them.
+    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo>;
+}
+
+impl<'d> dyn Device + 'd {
+    /// Submits a command and waits for it.
+    #[inline]
+    pub fn io<'a>(&'a self, cx: &'a Cx, request: Request<'_>) -> InFlight<'a> {
+        let ticket = self.submit(cx, request);
+        self.wait(cx, ticket)
+    }
+
+    /// Waits for a command that was submitted before.
+    #[inline]
+    pub fn wait<'a>(&'a self, cx: &'a Cx, ticket: Ticket) -> InFlight<'a> {
+        InFlight { device: self, cx, ticket, armed: Ns::ZERO }
+    }
+}
+
+/// Future of [`Device`]'s `io`.
+pub struct InFlight<'a> {
+    device: &'a dyn Device,
+    cx: &'a Cx,
+    ticket: Ticket,
+    armed: Ns,
+}
+
+impl Future for InFlight<'_> {
+    type Output = Completion;
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Completion> {
+        let this = &mut *self;
+        loop {
+            if this.cx.now() >= this.ticket.ask_at
+                && let Poll::Ready(done) = this.device.finish(this.cx, &mut this.ticket)
+            {
+                return Poll::Ready(done);
+            }
+            // A device may move its announcement to a time that has come meanwhile: ask again.
+            if this.cx.now() < this.ticket.ask_at {
+                break;
+            }
+        }
+        if this.armed != this.ticket.ask_at {
+            this.armed = this.ticket.ask_at;
+            this.cx.arm(this.ticket.ask_at);
+        }
+        Poll::Pending
+    }
+}

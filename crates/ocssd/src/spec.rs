@@ -1,0 +1,567 @@
+//! What a device is: dimensions, times, limits, read from a preset or a file.
+//!
+//! Owns: [`DeviceSpec`], its TOML form, the presets built into the program, and the options of one
+//! instance ([`SsdOptions`]). Promises: an unknown key, an impossible number or a missing one is an
+//! error that names the place and what would do; a spec that passed [`DeviceSpec::check`] makes a
+//! device without panic. Never: guesses a number (each preset names the source of its own).
+
+use flashlane_base::{Bytes, Geometry, GeometryError, Ns, PpaStyle, SECTOR_BYTES};
+pub use flashlane_media::fault::FaultPlan;
+use flashlane_media::pairing::PageMap;
+pub use flashlane_media::pairing::Pairing;
+pub use flashlane_media::store::StoreKind;
+pub use flashlane_media::timing::DieQueue;
+use serde::Deserialize;
+
+/// Everything that is fixed about a device.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceSpec {
+    /// Name of the preset or of the user's own.
+    pub name: String,
+    /// Where the numbers are from, in a line, for reports.
+    #[serde(default)]
+    pub source: String,
+    /// Address layout: `"1.2"` or `"2.0"`.
+    pub ppa: PpaStyle,
+    /// Dimensions.
+    pub geometry: Shape,
+    /// Times.
+    pub timing: TimingSpec,
+    /// Cells.
+    #[serde(default)]
+    pub cells: CellSpec,
+    /// Limits and abilities.
+    #[serde(default)]
+    pub limits: LimitSpec,
+    /// Bit errors and correction; without it reads never fail by themselves.
+    pub ecc: Option<EccSpec>,
+    /// The host's bus.
+    pub link: Option<LinkSpec>,
+}
+
+/// Dimensions; see [`Geometry`].
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Shape {
+    /// Channels.
+    pub channels: u32,
+    /// Parallel units per channel.
+    pub pus_per_channel: u32,
+    /// Planes per PU.
+    pub planes: u32,
+    /// Chunks per PU (1.2: blocks per plane).
+    pub chunks_per_pu: u32,
+    /// Pages per block.
+    pub pages_per_block: u32,
+    /// 4 KiB sectors per page of one plane.
+    pub sectors_per_page: u32,
+    /// Smallest write in sectors.
+    pub ws_min: u32,
+    /// Write size that uses all planes, in sectors.
+    pub ws_opt: u32,
+    /// Sectors that must follow a sector of an open chunk before it can be read.
+    pub mw_cunits: u32,
+}
+
+/// Times and bandwidths.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TimingSpec {
+    /// Overhead of every command.
+    #[serde(default)]
+    pub command: Ns,
+    /// Sense time per page type (lower, middle, upper); one entry serves all.
+    pub read: Vec<Ns>,
+    /// Program time per page type.
+    pub program: Vec<Ns>,
+    /// Erase time.
+    pub erase: Ns,
+    /// Longest times for identify; what they are typically when absent.
+    #[serde(default)]
+    pub max: Option<MaxTimes>,
+    /// Bus time of one page of one plane; alternative to `channel_bandwidth`.
+    pub page_transfer: Option<Ns>,
+    /// Bus bandwidth per second; alternative to `page_transfer`.
+    pub channel_bandwidth: Option<Bytes>,
+    /// The next sense overlaps the last transfer.
+    #[serde(default)]
+    pub cache_read: bool,
+    /// The next program's transfer overlaps the running program; not under `suspend`.
+    #[serde(default)]
+    pub cache_program: bool,
+    /// Bytes per second into the device over all channels; absent is no limit.
+    pub controller_write: Option<Bytes>,
+    /// Bytes per second out of the device over all channels; absent is no limit.
+    pub controller_read: Option<Bytes>,
+    /// Operations admitted per channel; 0 is no limit.
+    #[serde(default)]
+    pub max_in_flight: u32,
+    /// Order of service on a die.
+    #[serde(default)]
+    pub queue: DieQueue,
+    /// Reads that may pass a waiting program or erase under `read_first` and `suspend`.
+    #[serde(default = "default_burst")]
+    pub read_burst: u32,
+    /// What a resumed program or erase takes longer.
+    #[serde(default)]
+    pub suspend_cost: Ns,
+}
+
+/// A waiting program is passed by at most this many reads. No source: it keeps the longest wait
+/// of a program near one program time with reads of about 60 us each.
+fn default_burst() -> u32 {
+    16
+}
+
+/// Longest times (identify: TRDM, TWRM, TCRSM).
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct MaxTimes {
+    /// Read.
+    pub read: Ns,
+    /// Program.
+    pub program: Ns,
+    /// Erase.
+    pub erase: Ns,
+}
+
+/// Cells and pages.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct CellSpec {
+    /// Bits per cell.
+    pub bits: u32,
+    /// Order of pages that share word lines; with one, it says what is readable, not `mw_cunits`.
+    pub pairing: Pairing,
+    /// A torn upper page may destroy its programmed lower page.
+    pub pair_damage: bool,
+    /// Erases a chunk is made for.
+    pub rated_erases: u32,
+    /// Single-bit mode, where chunks can be reset to it.
+    pub slc: Option<SlcSpec>,
+}
+
+impl Default for CellSpec {
+    fn default() -> CellSpec {
+        CellSpec {
+            bits: 1,
+            pairing: Pairing::None,
+            pair_damage: false,
+            // Common rating of MLC parts; only the wear index and wear errors depend on it.
+            rated_erases: 3000,
+            slc: None,
+        }
+    }
+}
+
+/// Times of a chunk in single-bit mode.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SlcSpec {
+    /// Sense.
+    pub read: Ns,
+    /// Program.
+    pub program: Ns,
+    /// Erase.
+    pub erase: Ns,
+    /// Erases a chunk is made for in this mode.
+    #[serde(default)]
+    pub rated_erases: u32,
+}
+
+/// Limits and abilities.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitSpec {
+    /// Open chunks on the device; 0 is no limit.
+    pub max_open: u32,
+    /// Open chunks per PU; 0 is no limit.
+    pub max_open_per_pu: u32,
+    /// A free chunk may be reset (OCSSD 2.0 capability bit 1).
+    pub reset_free: bool,
+    /// An open chunk may be reset. Not in OCSSD 2.0; 1.2 devices and QEMU's model (bit 2) allow it.
+    pub reset_open: bool,
+    /// Chunks that are bad from the factory, per million.
+    pub factory_bad_ppm: u32,
+    /// What the device accepted is completed on capacitors when the power goes.
+    pub capacitors: bool,
+    /// Chance in a million that a chunk closed early goes offline at its next reset.
+    pub early_close_offline_ppm: u32,
+}
+
+/// Bit errors and the code that corrects them.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct EccSpec {
+    /// Bytes per codeword.
+    pub codeword_bytes: u32,
+    /// Bit errors that a codeword survives.
+    pub correctable_bits: u32,
+    /// Bit errors from which on a read is reported as high ECC (D0h).
+    pub high_bits: u32,
+    /// Raw bit errors per 10^12 bits of a fresh chunk.
+    pub rber_fresh: u64,
+    /// Added when the rated erases are used up; grows with the square of the share used.
+    pub rber_worn: u64,
+    /// Added per day since the program.
+    #[serde(default)]
+    pub rber_per_day: u64,
+    /// Added per thousand reads of the chunk since its erase.
+    #[serde(default)]
+    pub rber_per_1000_reads: u64,
+    /// Retries with shifted voltages before a read is given up.
+    #[serde(default)]
+    pub retries: u32,
+    /// A retry divides the raw errors by this.
+    #[serde(default = "default_gain")]
+    pub retry_gain: u32,
+    /// Share of programs that fail at the rated erases, per million, growing beyond them.
+    #[serde(default)]
+    pub program_fail_ppm: u32,
+    /// Share of erases that fail at the rated erases, per million, growing beyond them.
+    #[serde(default)]
+    pub erase_fail_ppm: u32,
+}
+
+fn default_gain() -> u32 {
+    2
+}
+
+/// The host's bus.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkSpec {
+    /// Bytes per second to the device; 0B is no limit.
+    pub to_device: Bytes,
+    /// Bytes per second to the host.
+    pub to_host: Bytes,
+    /// Fixed time per command.
+    pub command: Ns,
+    /// Commands in flight at once; 0 is no limit.
+    pub queue_depth: u32,
+}
+
+/// Options of one instance of a device.
+#[derive(Clone, Debug)]
+pub struct SsdOptions {
+    /// What is kept of contents.
+    pub store: StoreKind,
+    /// Seed of factory bad blocks and errors.
+    pub seed: u64,
+    /// In place of the spec's die queue.
+    pub queue: Option<DieQueue>,
+    /// What goes wrong on purpose.
+    pub faults: FaultPlan,
+    /// False: a null device, every command takes no time.
+    pub timing: bool,
+    /// Reads of unwritten sectors are errors.
+    pub dulbe: bool,
+}
+
+impl Default for SsdOptions {
+    fn default() -> SsdOptions {
+        SsdOptions {
+            store: StoreKind::Stamps,
+            seed: 1,
+            queue: None,
+            faults: FaultPlan::default(),
+            timing: true,
+            dulbe: false,
+        }
+    }
+}
+
+/// Why a spec was refused.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// No preset of that name.
+    #[error("no device preset `{name}` (there are: {known})")]
+    Preset {
+        /// What was asked for.
+        name: String,
+        /// What there is.
+        known: String,
+    },
+    /// Not TOML, or not of the shape of a device.
+    #[error("device spec: {0}")]
+    Syntax(#[from] toml::de::Error),
+    /// A fault plan that does not fit the device.
+    #[error(transparent)]
+    Fault(#[from] flashlane_media::fault::FaultError),
+    /// Impossible dimensions.
+    #[error("device `{device}`, [geometry]: {source}")]
+    Geometry {
+        /// Name of the device.
+        device: String,
+        /// What is wrong.
+        source: GeometryError,
+    },
+    /// A key with a value that cannot be.
+    #[error("device `{device}`: `{key}` {problem}")]
+    Value {
+        /// Name of the device.
+        device: String,
+        /// Which key.
+        key: &'static str,
+        /// What is wrong and what would do.
+        problem: String,
+    },
+}
+
+macro_rules! presets {
+    ($($name:literal),* $(,)?) => {
+        /// Presets by name.
+        const PRESETS: &[(&str, &str)] = &[
+            $(($name, include_str!(concat!("../../../presets/devices/", $name, ".toml")))),*
+        ];
+    };
+}
+presets![
+    "tiny",
+    "peers-16g",
+    "peers-64g",
+    "westlake",
+    "p3700",
+    "850pro",
+    "femu-32ch",
+    "parafs",
+    "disksim",
+    "slc-tlc",
+    "tlc-modern",
+    "qlc-modern",
+];
+
+impl DeviceSpec {
+    /// A preset by name.
+    pub fn preset(name: &str) -> Result<DeviceSpec, SpecError> {
+        let found = PRESETS.iter().find(|(n, _)| *n == name);
+        let Some((_, text)) = found else {
+            return Err(SpecError::Preset {
+                name: name.into(),
+                known: DeviceSpec::preset_names().join(", "),
+            });
+        };
+        DeviceSpec::from_toml(text)
+    }
+
+    /// Names of all presets.
+    pub fn preset_names() -> Vec<&'static str> {
+        PRESETS.iter().map(|(n, _)| *n).collect()
+    }
+
+    /// The text of a preset, with the sources of its numbers.
+    pub fn preset_text(name: &str) -> Option<&'static str> {
+        PRESETS.iter().find(|(n, _)| *n == name).map(|(_, t)| *t)
+    }
+
+    /// Reads and checks a spec.
+    pub fn from_toml(text: &str) -> Result<DeviceSpec, SpecError> {
+        let spec: DeviceSpec = toml::from_str(text)?;
+        spec.check()?;
+        Ok(spec)
+    }
+
+    /// Dimensions.
+    pub fn geometry(&self) -> Geometry {
+        let g = &self.geometry;
+        Geometry {
+            channels: g.channels,
+            pus_per_channel: g.pus_per_channel,
+            planes: g.planes,
+            chunks_per_pu: g.chunks_per_pu,
+            pages_per_block: g.pages_per_block,
+            sectors_per_page: g.sectors_per_page,
+            ws_min: g.ws_min,
+            ws_opt: g.ws_opt,
+            mw_cunits: g.mw_cunits,
+        }
+    }
+
+    /// The page map, where pages share word lines.
+    pub fn page_map(&self) -> Option<PageMap> {
+        let pairing = self.cells.pairing;
+        (pairing != Pairing::None).then(|| PageMap::new(pairing, self.geometry.pages_per_block))
+    }
+
+    /// Bus time of `sectors` sectors, rounded up.
+    pub fn transfer(&self, sectors: u32) -> Ns {
+        let per_page = self.geometry.sectors_per_page.max(1) as u64;
+        match (self.timing.page_transfer, self.timing.channel_bandwidth) {
+            (Some(page), _) => Ns::from_ns((page.as_ns() * sectors as u64).div_ceil(per_page)),
+            (None, Some(bw)) => Ns::of_transfer(sectors as u64 * SECTOR_BYTES as u64, bw.get()),
+            (None, None) => Ns::ZERO,
+        }
+    }
+
+    /// The same device with another number of chunks per PU.
+    pub fn with_chunks_per_pu(mut self, chunks: u32) -> DeviceSpec {
+        self.geometry.chunks_per_pu = chunks;
+        self
+    }
+
+    /// The same device with other channels and PUs per channel.
+    pub fn with_parallelism(mut self, channels: u32, pus_per_channel: u32) -> DeviceSpec {
+        self.geometry.channels = channels;
+        self.geometry.pus_per_channel = pus_per_channel;
+        self
+    }
+
+    fn value(&self, key: &'static str, problem: impl Into<String>) -> SpecError {
+        SpecError::Value { device: self.name.clone(), key, problem: problem.into() }
+    }
+
+    /// Everything that would make the device impossible.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let geo = self.geometry();
+        geo.check().map_err(|source| SpecError::Geometry { device: self.name.clone(), source })?;
+        if geo.planes > 32 {
+            return Err(self.value("geometry.planes", "is at most 32"));
+        }
+        if geo.channels > 4096 {
+            return Err(self.value("geometry.channels", "is at most 4096"));
+        }
+        // What is built per chunk, page and row is bounded: 64 bytes for each of 2^24 chunks.
+        let chunks = geo.channels as u64 * geo.pus_per_channel as u64 * geo.chunks_per_pu as u64;
+        if chunks > 1 << 24 {
+            let says = format!("makes {chunks} chunks; at most 2^24 are simulated");
+            return Err(self.value("geometry.chunks_per_pu", says));
+        }
+        if geo.pages_per_block > 1 << 16 {
+            return Err(self.value("geometry.pages_per_block", "is at most 65536"));
+        }
+        if geo.sectors_per_page > 256 {
+            return Err(self.value("geometry.sectors_per_page", "is at most 256 (1 MiB)"));
+        }
+        self.check_units(&geo)?;
+        self.check_times()?;
+        self.check_link()?;
+        self.check_ecc()
+    }
+
+    fn check_link(&self) -> Result<(), SpecError> {
+        let Some(link) = &self.link else {
+            return Ok(());
+        };
+        let rates = [("link.to_device", link.to_device), ("link.to_host", link.to_host)];
+        for (key, rate) in rates {
+            if (1..64_000).contains(&rate.get()) {
+                let says = "is below 64 kB per second (0B is no limit)";
+                return Err(self.value(key, says));
+            }
+        }
+        if link.command > Ns::from_secs(3600) {
+            return Err(self.value("link.command", "is longer than an hour"));
+        }
+        Ok(())
+    }
+
+    fn check_units(&self, geo: &Geometry) -> Result<(), SpecError> {
+        let page = geo.sectors_per_page;
+        if !geo.ws_min.is_multiple_of(page) || !geo.sectors_per_row().is_multiple_of(geo.ws_min) {
+            let says = format!(
+                "is {}: it must be whole pages ({page} sectors) and divide a row of all planes \
+                 ({} sectors)",
+                geo.ws_min,
+                geo.sectors_per_row()
+            );
+            return Err(self.value("geometry.ws_min", says));
+        }
+        if !(1..=8).contains(&self.cells.bits) {
+            return Err(self.value("cells.bits", "is 1 to 8"));
+        }
+        if self.cells.slc.is_some() && geo.pages_per_block < self.cells.bits {
+            return Err(self.value("cells.slc", "needs at least one page per bit of a cell"));
+        }
+        let Some(pages) = self.page_map() else {
+            return Ok(());
+        };
+        let needed = (pages.reach() + 1) * geo.sectors_per_row() - geo.ws_min;
+        if geo.mw_cunits < needed {
+            let says = format!(
+                "is {}, but with this pairing a sector may have to wait for {needed} more",
+                geo.mw_cunits
+            );
+            return Err(self.value("geometry.mw_cunits", says));
+        }
+        Ok(())
+    }
+
+    fn check_times(&self) -> Result<(), SpecError> {
+        let t = &self.timing;
+        // An hour: far above any part, far below where sums of a vector could overflow.
+        let limit = Ns::from_secs(3600);
+        let named = [
+            ("timing.command", t.command),
+            ("timing.erase", t.erase),
+            ("timing.suspend_cost", t.suspend_cost),
+            ("timing.page_transfer", t.page_transfer.unwrap_or(Ns::ZERO)),
+        ];
+        if let Some((key, _)) = named.iter().find(|(_, v)| *v > limit) {
+            return Err(self.value(key, "is longer than an hour"));
+        }
+        for (key, list) in [("timing.read", &t.read), ("timing.program", &t.program)] {
+            let kinds = match self.cells.pairing {
+                Pairing::None => 1,
+                Pairing::Mlc | Pairing::MlcL95b => 2,
+                Pairing::Tlc => 3,
+                Pairing::Qlc => 4,
+            };
+            if list.len() != 1 && list.len() != kinds {
+                let says = format!(
+                    "has {} times; give one, or one per page type ({kinds} with this pairing)",
+                    list.len()
+                );
+                return Err(self.value(key, says));
+            }
+            if list.iter().any(|v| *v > limit) {
+                return Err(self.value(key, "is longer than an hour"));
+            }
+        }
+        if t.page_transfer.is_some() && t.channel_bandwidth.is_some() {
+            let says = "and `timing.channel_bandwidth` say the same thing; give one";
+            return Err(self.value("timing.page_transfer", says));
+        }
+        let rates = [
+            ("timing.channel_bandwidth", t.channel_bandwidth),
+            ("timing.controller_read", t.controller_read),
+            ("timing.controller_write", t.controller_write),
+        ];
+        for (key, rate) in rates {
+            // Below 64 kB/s a vector would take longer than the hour above.
+            if rate.is_some_and(|r| r.get() < 64_000) {
+                return Err(self.value(key, "is below 64 kB per second"));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_ecc(&self) -> Result<(), SpecError> {
+        let Some(e) = &self.ecc else {
+            return Ok(());
+        };
+        if !(64..=65536).contains(&e.codeword_bytes) {
+            return Err(self.value("ecc.codeword_bytes", "is 64 to 65536"));
+        }
+        let rates = [
+            ("ecc.rber_fresh", e.rber_fresh),
+            ("ecc.rber_worn", e.rber_worn),
+            ("ecc.rber_per_day", e.rber_per_day),
+            ("ecc.rber_per_1000_reads", e.rber_per_1000_reads),
+        ];
+        if let Some((key, _)) = rates.iter().find(|(_, r)| *r > 1_000_000_000_000) {
+            return Err(self.value(key, "counts errors per 10^12 bits and cannot exceed them"));
+        }
+        if e.high_bits > e.correctable_bits {
+            return Err(self.value("ecc.high_bits", "is at most `ecc.correctable_bits`"));
+        }
+        if e.retry_gain < 2 && e.retries > 0 {
+            return Err(self.value("ecc.retry_gain", "is at least 2"));
+        }
+        if e.retries > 64 {
+            return Err(self.value("ecc.retries", "is at most 64"));
+        }
+        Ok(())
+    }
+}

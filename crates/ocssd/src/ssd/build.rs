@@ -1,0 +1,158 @@
+//! A device from its spec.
+//!
+//! Owns: the construction of an [`Ssd`]. Promises: a spec that passes its check makes a device;
+//! nothing is allocated in proportion to its capacity but a word or ten per chunk.
+//! Never: runs after construction.
+
+use super::decode::Decoder;
+use super::rows::Times;
+use super::{Chan, Ssd, admin};
+use crate::device::Traits;
+use crate::pipe::Pipe;
+use crate::spec::{DeviceSpec, SpecError, SsdOptions};
+use flashlane_base::{FastDiv, Ns, PpaFormat, Rng};
+use flashlane_media::cells::{CellParams, Cells};
+use flashlane_media::counters::Counters;
+use flashlane_media::errors::{ErrorModel, ErrorParams};
+use flashlane_media::fault::Faults;
+use flashlane_media::timing::{DieQueue, Timing, TimingParams};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+impl Ssd {
+    /// A new device, erased, with the factory bad blocks of its seed.
+    pub fn new(spec: &DeviceSpec, options: SsdOptions) -> Result<Arc<Ssd>, SpecError> {
+        spec.check()?;
+        let geo = spec.geometry();
+        let format = PpaFormat::new(spec.ppa, &geo);
+        let queue = options.queue.unwrap_or(spec.timing.queue);
+        let faults = !options.faults.is_empty();
+        options.faults.check(geo.pus(), geo.chunks_per_pu, geo.sectors_per_chunk())?;
+        let command = if options.timing { spec.timing.command } else { Ns::ZERO };
+        let ssd = Ssd {
+            traits: traits(spec, &options),
+            times: Times::new(spec),
+            command,
+            channels: (0..geo.channels)
+                .map(|c| Mutex::new(channel(spec, &options, queue, command, c)))
+                .collect(),
+            write_pipe: Pipe::new(limit(spec.timing.controller_write, &options)),
+            read_pipe: Pipe::new(limit(spec.timing.controller_read, &options)),
+            decoder: Decoder::new(format, &geo),
+            open: AtomicU64::new(0),
+            violations: Mutex::default(),
+            errors: error_model(spec),
+            faults: faults.then(|| Mutex::new(Faults::new(&options.faults, options.seed))),
+            fragile: faults || spec.ecc.is_some(),
+            notices: admin::Notices::default(),
+            cuts: AtomicU64::new(0),
+            marks: Mutex::new(admin::Marks::new(&geo)),
+            spare: Mutex::default(),
+            spare_runs: Mutex::default(),
+            epoch: AtomicU64::new(0),
+            spec: spec.clone(),
+            options,
+            ws_min: FastDiv::new(geo.ws_min),
+            row: FastDiv::new(geo.sectors_per_row()),
+            page: FastDiv::new(geo.sectors_per_page),
+            geo,
+        };
+        ssd.mark_factory_bad();
+        Ok(Arc::new(ssd))
+    }
+}
+
+fn error_model(spec: &DeviceSpec) -> Option<ErrorModel> {
+    let e = spec.ecc.as_ref()?;
+    Some(ErrorModel::new(ErrorParams {
+        codeword_bytes: e.codeword_bytes,
+        correctable: e.correctable_bits,
+        high: e.high_bits,
+        fresh: e.rber_fresh,
+        worn: e.rber_worn,
+        per_day: e.rber_per_day,
+        per_1000_reads: e.rber_per_1000_reads,
+        retries: e.retries,
+        retry_gain: e.retry_gain,
+        program_fail_ppm: e.program_fail_ppm,
+        erase_fail_ppm: e.erase_fail_ppm,
+    }))
+}
+
+fn limit(rate: Option<flashlane_base::Bytes>, options: &SsdOptions) -> u64 {
+    match rate {
+        Some(rate) if options.timing => rate.get(),
+        _ => 0,
+    }
+}
+
+fn traits(spec: &DeviceSpec, options: &SsdOptions) -> Traits {
+    let geo = spec.geometry();
+    let mean = |list: &[Ns]| {
+        let sum: u64 = list.iter().map(|t| t.as_ns()).sum();
+        Ns::from_ns(sum / list.len().max(1) as u64)
+    };
+    let unit = spec.transfer(geo.ws_min);
+    let zero = !options.timing;
+    let typical =
+        (mean(&spec.timing.read) + unit, mean(&spec.timing.program) + unit, spec.timing.erase);
+    Traits {
+        pair_damage: spec.cells.pair_damage,
+        pair_sectors: match (spec.cells.pair_damage, spec.page_map()) {
+            (false, _) => 0,
+            (true, Some(pages)) => (pages.reach() + 1) * geo.sectors_per_row(),
+            (true, None) => geo.mw_cunits,
+        },
+        content_bytes: options.store.content_bytes(),
+        max_open: (spec.limits.max_open, spec.limits.max_open_per_pu),
+        dulbe: options.dulbe,
+        typical: if zero { Default::default() } else { typical },
+    }
+}
+
+fn channel(
+    spec: &DeviceSpec,
+    options: &SsdOptions,
+    queue: DieQueue,
+    command: Ns,
+    number: u32,
+) -> Chan {
+    let geo = spec.geometry();
+    let time = Timing::new(TimingParams {
+        dies: geo.pus_per_channel,
+        planes: geo.planes,
+        command,
+        queue,
+        read_burst: spec.timing.read_burst,
+        suspend_cost: spec.timing.suspend_cost,
+        cache_read: spec.timing.cache_read,
+        cache_program: spec.timing.cache_program,
+        max_in_flight: if options.timing { spec.timing.max_in_flight } else { 0 },
+    });
+    let cells = CellParams {
+        dies: geo.pus_per_channel,
+        chunks_per_die: geo.chunks_per_pu,
+        sectors: geo.sectors_per_chunk(),
+        row: geo.sectors_per_row(),
+        bits: spec.cells.bits,
+        window: geo.mw_cunits,
+        pairs: spec.page_map(),
+        rated_erases: spec.cells.rated_erases,
+    };
+    let first = number * geo.pus_per_channel;
+    let streams = |name| {
+        (first..first + geo.pus_per_channel)
+            .map(|pu| Rng::stream(options.seed, name, pu as u64))
+            .collect()
+    };
+    Chan {
+        time,
+        cells: Cells::new(cells, options.store),
+        count: Counters::default(),
+        extra: Vec::new(),
+        read_rng: streams("media.read"),
+        wear_rng: streams("media.wear"),
+        dead: vec![false; geo.pus_per_channel as usize],
+    }
+}

@@ -1,0 +1,193 @@
+//! Vector copy: sectors move inside the device.
+//!
+//! Owns: what a copy does. The list holds pairs: source, destination, source, destination, ...
+//! Promises: the rules of writes hold for the destinations, unit by unit in list order; out-of-band
+//! records travel along; no byte crosses the host's bus. A source that gives no data fails its
+//! whole unit: the source says why, the destinations say `InvalidField`. Copied sectors count under
+//! `Cause::Gc`: a device moves data for no other reason.
+//! Never: corrects what it copies beyond what a read would.
+//!
+//! The programs of a unit start when its reads are expected to end, as known at submission.
+
+use super::rows::{Job, flush_read};
+use super::write::Payload;
+use super::{Chan, Command, Ssd, describe};
+use crate::device::{Cause, Gather, Status, Ticket};
+use crate::rules::Rule;
+use crate::ssd::decode::Run;
+use flashlane_base::{Ns, OOB_BYTES, Ppa, SECTOR_BYTES};
+use flashlane_media::cells::Found;
+use flashlane_media::timing::Kind;
+use parking_lot::MutexGuard;
+
+/// A sector on its way.
+struct Moved {
+    content: Box<[u8; SECTOR_BYTES]>,
+    unit: usize,
+    whole: bool,
+    oob: [u8; OOB_BYTES],
+}
+
+/// The source and destination lists of a copy.
+struct Lists {
+    from: Vec<Ppa>,
+    to: Vec<Ppa>,
+}
+
+impl Ssd {
+    pub(super) fn copy(&self, cmd: &mut Command<'_>) -> Ticket {
+        if !cmd.addrs.len().is_multiple_of(2) {
+            return self.malformed(cmd);
+        }
+        let lists = Lists {
+            from: cmd.addrs.iter().step_by(2).copied().collect(),
+            to: cmd.addrs.iter().skip(1).step_by(2).copied().collect(),
+        };
+        let mut held = None;
+        let mut i = 0;
+        while i < lists.to.len() {
+            let Some(run) = self.decoder.run(&lists.to, i) else {
+                self.refuse_hole(cmd, 2 * i + 1, Status::WriteFault);
+                i += 1;
+                continue;
+            };
+            let mut done = 0;
+            while done < run.n {
+                let piece = Run {
+                    sector: run.sector + done,
+                    first: run.first + done as usize,
+                    n: self.geo.ws_min.min(run.n - done),
+                    ..run
+                };
+                done += piece.n;
+                held = self.copy_unit(cmd, &lists, &piece, held);
+            }
+            i += run.n as usize;
+        }
+        self.seal_held(held, cmd)
+    }
+
+    fn copy_unit<'s>(
+        &'s self,
+        cmd: &mut Command<'_>,
+        lists: &Lists,
+        piece: &Run,
+        held: Option<MutexGuard<'s, Chan>>,
+    ) -> Option<MutexGuard<'s, Chan>> {
+        let mut moved = Vec::with_capacity(piece.n as usize);
+        let (mut held, ready) = self.fetch(cmd, lists, piece, held, &mut moved);
+        let (mut chan, part) = self.enter(cmd, held.take(), piece.channel);
+        if moved.len() < piece.n as usize {
+            for k in 0..piece.n as usize {
+                cmd.fail(2 * (piece.first + k) + 1, Status::InvalidField);
+            }
+            return Some(chan);
+        }
+        let open = chan.cells.open_on(piece.die);
+        self.place(&mut chan, cmd, piece, part, ready, &moved);
+        self.note_open(&chan, piece.die, open);
+        Some(chan)
+    }
+
+    /// Reads the sources of a unit; `moved` stays short when one gives no data.
+    fn fetch<'s>(
+        &'s self,
+        cmd: &mut Command<'_>,
+        lists: &Lists,
+        piece: &Run,
+        mut held: Option<MutexGuard<'s, Chan>>,
+        moved: &mut Vec<Moved>,
+    ) -> (Option<MutexGuard<'s, Chan>>, Ns) {
+        let end = piece.first + piece.n as usize;
+        let mut ready = cmd.now + self.command;
+        let mut i = piece.first;
+        while i < end {
+            let Some(run) = self.decoder.run(&lists.from[..end], i) else {
+                self.refuse_hole(cmd, 2 * i, Status::Empty);
+                return (held, ready);
+            };
+            let (mut chan, part) = self.enter(cmd, held.take(), run.channel);
+            let index = chan.cells.index(run.die, run.chunk);
+            chan.count.read_sectors += run.n as u64;
+            for k in 0..run.n {
+                match self.fetch_one(&chan, index, run.sector + k, run.die) {
+                    Ok(sector) => moved.push(sector),
+                    Err(Status::Uncorrectable) => {
+                        cmd.fail(2 * (i + k as usize), Status::Uncorrectable);
+                        return (Some(chan), ready);
+                    }
+                    Err(status) => {
+                        let seen = describe(&chan.cells, index);
+                        self.refuse(cmd, 2 * (i + k as usize), Rule::Copy, status, seen);
+                        return (Some(chan), ready);
+                    }
+                }
+            }
+            let job = Job { kind: Kind::Read, ready: cmd.now + self.command, retries: 0 };
+            self.queue_rows(&mut chan, cmd, &run, index, part, job);
+            flush_read(&mut chan, cmd);
+            let p = chan.time.part(part);
+            ready = ready.max(p.bound).max(p.end);
+            i += run.n as usize;
+            held = Some(chan);
+        }
+        (held, ready)
+    }
+
+    fn fetch_one(&self, chan: &Chan, index: u32, sector: u32, die: u32) -> Result<Moved, Status> {
+        match chan.cells.look(index, sector) {
+            Found::Data if !chan.dead[die as usize] => {}
+            Found::Data | Found::Damaged => return Err(Status::Uncorrectable),
+            Found::Nothing | Found::Early => return Err(Status::InvalidField),
+        }
+        let mut content = Box::new([0; SECTOR_BYTES]);
+        let (unit, whole, oob) = chan.cells.extract(index, sector, &mut content);
+        Ok(Moved { content, unit, whole, oob })
+    }
+
+    /// Programs a unit that was read.
+    fn place(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        piece: &Run,
+        part: u32,
+        ready: Ns,
+        moved: &[Moved],
+    ) {
+        let index = chan.cells.index(piece.die, piece.chunk);
+        let places = (piece.first..piece.first + piece.n as usize).map(|k| 2 * k + 1);
+        if let Err(rule) = self.may_write(chan, index, piece) {
+            let seen = describe(&chan.cells, index);
+            for i in places {
+                self.refuse(cmd, i, rule, rule.status(), seen);
+            }
+            return;
+        }
+        let status = self.program_outcome(chan, cmd, piece, index);
+        if status == Status::Ok {
+            for (k, sector) in moved.iter().enumerate() {
+                let one = Run { sector: piece.sector + k as u32, first: 0, n: 1, ..*piece };
+                let content =
+                    Gather { base: &sector.content[..sector.unit], index: &[0], unit: sector.unit };
+                let payload = Payload {
+                    content,
+                    oob: &[sector.oob],
+                    cause: &[Cause::Gc],
+                    whole: sector.whole,
+                };
+                self.program(chan, cmd, &one, index, &payload);
+            }
+        } else {
+            if status == Status::WriteNextUnit {
+                chan.count.programmed[Cause::Gc as usize] += piece.n as u64;
+            }
+            self.program_failed(chan, cmd.now, piece, index, status);
+            for i in places {
+                cmd.fail(i, status);
+            }
+        }
+        let job = Job { kind: Kind::Program, ready, retries: 0 };
+        self.queue_rows(chan, cmd, piece, index, part, job);
+    }
+}

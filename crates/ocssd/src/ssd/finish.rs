@@ -1,0 +1,138 @@
+//! Completions: plays the channels up to now and hands out what is over.
+//!
+//! Owns: the end of a command. Promises: `Ready` not before every part has ended; otherwise a later
+//! time at which to ask. A ticket from before a power cut completes as failed, it never hangs.
+//! Never: changes an outcome that submission decided.
+
+use super::{Chan, Command, Ssd};
+use crate::device::{Breakdown, Completion, Status, Ticket};
+use flashlane_base::{Ns, VECTOR_MAX};
+use parking_lot::MutexGuard;
+use std::task::Poll;
+
+impl Ssd {
+    /// Seals a command whose last channel may still be locked.
+    #[inline]
+    pub(super) fn seal_held(
+        &self,
+        held: Option<MutexGuard<'_, Chan>>,
+        cmd: &mut Command<'_>,
+    ) -> Ticket {
+        match (held, cmd.home) {
+            (Some(mut chan), Some((home, part))) => self.seal_in(&mut chan, cmd, home, part),
+            _ => self.seal(cmd),
+        }
+    }
+
+    #[inline]
+    pub(super) fn finish_command(&self, now: Ns, ticket: &mut Ticket) -> Poll<Completion> {
+        let (home, generation, part) =
+            ((ticket.id >> 48) as usize, (ticket.id >> 32) as u16, ticket.id as u32);
+        let Some(channel) = self.channels.get(home) else {
+            return Poll::Ready(lost(now));
+        };
+        let mut guard = channel.lock();
+        let chan = &mut *guard;
+        let known = (part as usize) < chan.time.parts();
+        if !known || chan.time.part(part).generation != generation {
+            return Poll::Ready(lost(now));
+        }
+        chan.time.settle(now);
+        chan.sweep();
+        let end = chan.time.part(part).end;
+        if chan.time.part(part).left > 0 || end > now {
+            ticket.ask_at = chan.time.ask_at(part, now);
+            return Poll::Pending;
+        }
+        if !chan.extra[part as usize].others.is_empty() {
+            let others = std::mem::take(&mut chan.extra[part as usize].others);
+            drop(guard);
+            return self.finish_others(now, ticket, others);
+        }
+        let extra = &mut chan.extra[part as usize];
+        if extra.bytes_out != 0 && !extra.sent {
+            extra.sent = true;
+            let out = self.read_pipe.stream(end, extra.bytes_out);
+            if out > end {
+                extra.link += out - end;
+                chan.time.delay_part(part, out);
+                if out > now {
+                    ticket.ask_at = out;
+                    return Poll::Pending;
+                }
+            }
+        }
+        Poll::Ready(close(chan, part))
+    }
+
+    /// The parts on other channels; then, when they are over, the command itself.
+    fn finish_others(
+        &self,
+        now: Ns,
+        ticket: &mut Ticket,
+        mut others: Vec<(u32, u32)>,
+    ) -> Poll<Completion> {
+        let mut ask_at = Ns::ZERO;
+        let (home, part) = ((ticket.id >> 48) as usize, ticket.id as u32);
+        let mut last = (Ns::ZERO, Breakdown::default());
+        for (channel, part) in &others {
+            let mut guard = self.channels[*channel as usize].lock();
+            let chan = &mut *guard;
+            chan.time.settle(now);
+            chan.sweep();
+            let p = chan.time.part(*part);
+            if p.left > 0 || p.end > now {
+                ask_at = ask_at.max(chan.time.ask_at(*part, now));
+            } else if p.end >= last.0 {
+                last = (p.end, chan.time.breakdown(*part));
+            }
+        }
+        if ask_at > Ns::ZERO {
+            self.channels[home].lock().extra[part as usize].others = others;
+            ticket.ask_at = ask_at;
+            return Poll::Pending;
+        }
+        for (channel, part) in others.drain(..) {
+            self.channels[channel as usize].lock().time.close_part(part);
+        }
+        self.spare.lock().push(others);
+        let mut guard = self.channels[home].lock();
+        if last.0 > guard.time.part(part).end {
+            guard.time.take_end(part, last.0, last.1);
+        }
+        drop(guard);
+        // The others are gone now: what is left is a command on one channel.
+        self.finish_command(now, ticket)
+    }
+}
+
+/// The completion of a part that is over.
+#[inline]
+fn close(chan: &mut Chan, part: u32) -> Completion {
+    let p = chan.time.part(part);
+    let extra = &mut chan.extra[part as usize];
+    let mut breakdown = chan.time.breakdown(part);
+    breakdown.link += extra.link;
+    let done = Completion {
+        failed: extra.failed,
+        status: match extra.failed {
+            0 => Vec::new(),
+            _ => std::mem::take(&mut extra.status),
+        },
+        finished: p.end,
+        breakdown,
+    };
+    chan.time.close_part(part);
+    done
+}
+
+/// The completion of a command that a power cut took.
+#[cold]
+fn lost(now: Ns) -> Completion {
+    Completion {
+        failed: u64::MAX,
+        status: vec![Status::InvalidField; VECTOR_MAX],
+        finished: now,
+        breakdown: Breakdown::default(),
+    }
+}

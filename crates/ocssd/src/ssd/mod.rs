@@ -1,0 +1,412 @@
+//! The emulated SSD: vector commands onto the channels of a NAND medium.
+//!
+//! Owns: the channels, the addresses' meaning, commands in flight. Promises: payload and state
+//! change at submission, in the order of the address list; the outcome is handed out when the
+//! medium's time for it is over. Never: waits, and never allocates per command in steady state.
+//!
+//! A command takes the short lock of each channel it touches, one after the other, never two. Its
+//! share of a channel is a part; the part of the channel touched last keeps the command's outcome,
+//! and its name is the ticket. The stages are a file each: [`decode`] turns addresses into runs of
+//! neighbouring sectors, `write`, `read`, `reset` and `copy` check a run against the rules and turn
+//! it into row operations of a die, `finish` hands out.
+
+mod admin;
+mod build;
+mod copy;
+pub mod decode;
+mod finish;
+mod identify;
+mod power;
+mod read;
+mod reset;
+mod rows;
+mod write;
+
+pub use admin::{
+    BadBlockTable, DEVICE_RESERVED, Event, FACTORY_BAD, GROWN_BAD, HOST_RESERVED, MEDIA_MANAGER,
+    Notice,
+};
+pub use identify::Identify;
+pub use power::{Cut, PowerOn};
+
+use crate::device::{ChunkInfo, Data, Device, Op, Request, Status, Ticket, Traits};
+use crate::pipe::Pipe;
+use crate::rules::{FoundChunk, Rule, Violation, Violations};
+use crate::spec::{DeviceSpec, SsdOptions};
+use decode::{Decoder, Run};
+use flashlane_base::{
+    FastDiv, Geometry, Ns, Ppa, PpaFormat, PpaStyle, Rng, SECTOR_BYTES, VECTOR_MAX,
+};
+use flashlane_media::cells::{Cells, LastOp};
+use flashlane_media::counters::Counters;
+use flashlane_media::errors::ErrorModel;
+use flashlane_media::fault::{FaultKind, Faults, Hit};
+use flashlane_media::timing::{ArrayOp, Timing};
+use flashlane_rt::Cx;
+use parking_lot::{Mutex, MutexGuard};
+use rows::{Times, flush_read};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Poll;
+
+/// What a command keeps until it is finished, beside its part's times.
+#[derive(Default)]
+struct Extra {
+    failed: u64,
+    status: Vec<Status>,
+    /// Parts on other channels: (channel, part).
+    others: Vec<(u32, u32)>,
+    /// Bytes that leave the device with the completion.
+    bytes_out: u64,
+    /// Time that the payload took to reach the device.
+    link: Ns,
+    sent: bool,
+}
+
+/// A channel: its times, its cells, what it counted.
+struct Chan {
+    time: Timing,
+    cells: Cells,
+    count: Counters,
+    extra: Vec<Extra>,
+    /// Draws of the error model, per die: reads, and wear of programs and erases.
+    read_rng: Vec<Rng>,
+    wear_rng: Vec<Rng>,
+    /// Dies that stopped working.
+    dead: Vec<bool>,
+}
+
+impl Chan {
+    /// Forgets old contents whose erase has begun.
+    #[inline]
+    fn sweep(&mut self) {
+        while let Some(name) = self.time.take_destroyed() {
+            self.cells.drop_shelved(name);
+        }
+    }
+}
+
+/// An emulated Open-Channel SSD.
+pub struct Ssd {
+    spec: DeviceSpec,
+    options: SsdOptions,
+    geo: Geometry,
+    ws_min: FastDiv,
+    row: FastDiv,
+    page: FastDiv,
+    decoder: Decoder,
+    traits: Traits,
+    times: Times,
+    command: Ns,
+    channels: Vec<Mutex<Chan>>,
+    write_pipe: Pipe,
+    read_pipe: Pipe,
+    /// Open chunks on the device, when they are limited.
+    open: AtomicU64,
+    violations: Mutex<Violations>,
+    errors: Option<ErrorModel>,
+    faults: Option<Mutex<Faults>>,
+    /// Operations may fail by themselves: each gets a second look.
+    fragile: bool,
+    notices: admin::Notices,
+    cuts: AtomicU64,
+    marks: Mutex<admin::Marks>,
+    /// Lists of parts, for commands over several channels.
+    spare: Mutex<Vec<Vec<(u32, u32)>>>,
+    /// Lists of runs, for commands that have several.
+    spare_runs: Mutex<Vec<Vec<Run>>>,
+    /// Device time at which the present power-on began; callers count from zero after each.
+    epoch: AtomicU64,
+}
+
+impl Ssd {
+    /// The spec that this device was made from.
+    pub fn spec(&self) -> &DeviceSpec {
+        &self.spec
+    }
+
+    /// Device time: it goes on over power cycles, while callers start at zero.
+    #[inline]
+    fn device_time(&self, now: Ns) -> Ns {
+        now + Ns::from_ns(self.epoch.load(Ordering::Relaxed))
+    }
+
+    /// Refuses an address: the status, and a violation that says why.
+    #[cold]
+    fn refuse(&self, cmd: &mut Command<'_>, i: usize, rule: Rule, status: Status, at: Seen) {
+        cmd.fail(i, status);
+        self.violations.lock().note(Violation {
+            rule,
+            op: cmd.op,
+            ppa: cmd.addrs[i],
+            at: self.decoder.format().unpack(cmd.addrs[i]),
+            found: at.0,
+            last_op: at.1,
+            submitted: self.device_time(cmd.now),
+        });
+    }
+
+    /// Refuses an address that names nothing.
+    #[cold]
+    fn refuse_hole(&self, cmd: &mut Command<'_>, i: usize, status_2_0: Status) {
+        // 2.0 has a status per operation for what does not exist; 1.2 just calls it an error.
+        let status = match self.spec.ppa {
+            PpaStyle::V12 => Status::InvalidAddress,
+            PpaStyle::V20 => status_2_0,
+        };
+        self.refuse(cmd, i, Rule::Address, status, Seen::default());
+    }
+
+    /// What the fault plan has for an operation.
+    fn strike(&self, hit: Hit, run: &Run, now: Ns) -> Option<FaultKind> {
+        let faults = self.faults.as_ref()?;
+        let pu = run.channel * self.geo.pus_per_channel + run.die;
+        let at = self.device_time(now);
+        let mut faults = faults.lock();
+        faults.strike(hit, pu, run.chunk, run.sector, run.n, at)
+    }
+
+    /// A command that is over at once, with one status for all addresses.
+    fn answer(&self, cmd: &mut Command<'_>, status: Status) -> Ticket {
+        for i in 0..cmd.answers() {
+            cmd.fail(i, status);
+        }
+        self.seal(cmd)
+    }
+
+    /// The command is submitted: keeps its outcome in its home part and names it.
+    fn seal(&self, cmd: &mut Command<'_>) -> Ticket {
+        let (home, part) = match cmd.home {
+            Some(home) => home,
+            None => {
+                let mut chan = self.channels[0].lock();
+                (0, open_part(&mut chan, cmd.now + self.command))
+            }
+        };
+        let mut chan = self.channels[home as usize].lock();
+        self.seal_in(&mut chan, cmd, home, part)
+    }
+
+    /// As `seal`, with the home channel's lock held.
+    #[inline]
+    fn seal_in(&self, chan: &mut Chan, cmd: &mut Command<'_>, home: u32, part: u32) -> Ticket {
+        flush_read(chan, cmd);
+        let mut ask_at = chan.time.ask_at(part, cmd.now.saturating_sub(Ns::from_ns(1)));
+        let extra = &mut chan.extra[part as usize];
+        extra.failed = cmd.failed;
+        if cmd.failed != 0 {
+            extra.status = std::mem::take(&mut cmd.status);
+        }
+        extra.bytes_out = cmd.bytes_out;
+        extra.link = cmd.link;
+        extra.sent = false;
+        if !cmd.others.is_empty() {
+            extra.others = std::mem::take(&mut cmd.others);
+            ask_at = ask_at.max(cmd.others_ask);
+        }
+        let generation = chan.time.part(part).generation;
+        Ticket { id: (home as u64) << 48 | (generation as u64) << 32 | part as u64, ask_at }
+    }
+
+    /// The channel of a run, locked, with the command's part on it.
+    #[inline]
+    fn enter<'s>(
+        &'s self,
+        cmd: &mut Command<'_>,
+        chan: Option<MutexGuard<'s, Chan>>,
+        channel: u32,
+    ) -> (MutexGuard<'s, Chan>, u32) {
+        if let (Some((home, part)), Some(mut chan)) = (cmd.home, chan) {
+            if home == channel {
+                return (chan, part);
+            }
+            flush_read(&mut chan, cmd);
+            cmd.others_ask = cmd.others_ask.max(chan.time.ask_at(part, cmd.now));
+        }
+        self.move_to(cmd, channel)
+    }
+
+    /// Leaves the present home channel and enters another.
+    #[inline]
+    fn move_to<'s>(&'s self, cmd: &mut Command<'_>, channel: u32) -> (MutexGuard<'s, Chan>, u32) {
+        let mut known = None;
+        if let Some((home, part)) = cmd.home.take() {
+            if home == channel {
+                cmd.home = Some((home, part));
+                return (self.channels[home as usize].lock(), part);
+            }
+            if cmd.others.capacity() == 0 {
+                cmd.others = self.spare.lock().pop().unwrap_or_default();
+            }
+            known = cmd.others.iter().position(|(c, _)| *c == channel);
+            cmd.others.push((home, part));
+        }
+        let mut chan = self.channels[channel as usize].lock();
+        chan.time.settle(cmd.now);
+        chan.sweep();
+        let part = match known {
+            Some(at) => cmd.others.swap_remove(at).1,
+            None => open_part(&mut chan, cmd.now + self.command),
+        };
+        cmd.home = Some((channel, part));
+        (chan, part)
+    }
+}
+
+/// A command while it is being submitted.
+struct Command<'a> {
+    op: Op,
+    now: Ns,
+    addrs: &'a [Ppa],
+    planes: u8,
+    suspend: bool,
+    failed: u64,
+    /// Empty until an address fails.
+    status: Vec<Status>,
+    bytes_out: u64,
+    link: Ns,
+    /// Channel and part touched last.
+    home: Option<(u32, u32)>,
+    others: Vec<(u32, u32)>,
+    /// Latest bound of the other parts when they were left.
+    others_ask: Ns,
+    /// A row that is being read, while its sectors are gathered.
+    row: Option<ArrayOp>,
+}
+
+impl<'a> Command<'a> {
+    #[inline]
+    fn new(now: Ns, request: &Request<'a>) -> Command<'a> {
+        Command {
+            op: request.op,
+            now,
+            addrs: request.addrs,
+            planes: request.flags.planes,
+            suspend: request.flags.suspend,
+            failed: 0,
+            status: Vec::new(),
+            bytes_out: 0,
+            link: Ns::ZERO,
+            home: None,
+            others: Vec::new(),
+            others_ask: Ns::ZERO,
+            row: None,
+        }
+    }
+
+    #[cold]
+    fn fail(&mut self, i: usize, status: Status) {
+        if self.status.is_empty() {
+            self.status = vec![Status::Ok; self.answers()];
+        }
+        self.failed |= 1 << i;
+        self.status[i] = status;
+    }
+
+    /// Statuses that the completion carries: one for a command without addresses, too.
+    fn answers(&self) -> usize {
+        self.addrs.len().clamp(1, VECTOR_MAX)
+    }
+}
+
+/// What a rule found at an address: the chunk, and what was done to it last.
+type Seen = (Option<FoundChunk>, (LastOp, Ns));
+
+#[inline]
+fn open_part(chan: &mut Chan, at: Ns) -> u32 {
+    let part = chan.time.open_part(at);
+    if chan.extra.len() <= part as usize {
+        chan.extra.resize_with(part as usize + 1, Extra::default);
+    }
+    part
+}
+
+#[cold]
+fn describe(cells: &Cells, index: u32) -> Seen {
+    let chunk = cells.chunk(index);
+    let found = FoundChunk {
+        state: chunk.state,
+        write_pointer: chunk.wp,
+        length: cells.length(index),
+        erases: chunk.erases,
+    };
+    (Some(found), (chunk.last, chunk.last_at))
+}
+
+impl Device for Ssd {
+    fn geometry(&self) -> &Geometry {
+        &self.geo
+    }
+
+    fn format(&self) -> &PpaFormat {
+        self.decoder.format()
+    }
+
+    fn traits(&self) -> &Traits {
+        &self.traits
+    }
+
+    #[inline]
+    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
+        self.accept(cx.now(), request)
+    }
+
+    fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
+        self.accept(cx.now().max(arrives), request)
+    }
+
+    #[inline]
+    fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<crate::device::Completion> {
+        self.finish_command(cx.now(), ticket)
+    }
+
+    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
+        self.report(pu, first, count)
+    }
+}
+
+impl Ssd {
+    /// A command that arrives at `now`, which may lie ahead of the caller's clock.
+    #[inline]
+    fn accept(&self, now: Ns, request: Request<'_>) -> Ticket {
+        let mut cmd = Command::new(now, &request);
+        let planes_ok = matches!(cmd.planes, 0 | 1 | 2 | 4) && cmd.planes as u32 <= self.geo.planes;
+        let n = cmd.addrs.len();
+        let counted = (1..=VECTOR_MAX).contains(&n) || request.op == Op::Flush;
+        if !counted || !planes_ok {
+            return self.malformed(&mut cmd);
+        }
+        match (request.op, request.data) {
+            (Op::Write, Data::Write { content, oob, cause }) => {
+                self.write(&mut cmd, content, oob, cause, request.whole_sectors)
+            }
+            (Op::Read, Data::Read { content, oob }) => {
+                let retry = !request.flags.limited_retry;
+                self.read(&mut cmd, content, oob, request.whole_sectors, retry)
+            }
+            (Op::Reset, _) => self.reset(&mut cmd, request.flags.cell),
+            (Op::Copy, _) => self.copy(&mut cmd),
+            (Op::Flush, _) => self.seal(&mut cmd),
+            _ => self.malformed(&mut cmd),
+        }
+    }
+
+    /// No payload, or not 1 to 64 addresses: every address gets the same answer.
+    fn malformed(&self, cmd: &mut Command<'_>) -> Ticket {
+        self.violations.lock().note(Violation {
+            rule: Rule::Vector,
+            op: cmd.op,
+            ppa: cmd.addrs.first().copied().unwrap_or_default(),
+            at: None,
+            found: None,
+            last_op: Default::default(),
+            submitted: self.device_time(cmd.now),
+        });
+        self.answer(cmd, Status::InvalidField)
+    }
+}
+
+/// Bytes of a number of sectors.
+#[inline]
+fn bytes(sectors: usize) -> u64 {
+    sectors as u64 * SECTOR_BYTES as u64
+}

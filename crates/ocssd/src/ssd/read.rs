@@ -1,0 +1,322 @@
+//! Reads: what lies there, what it costs.
+//!
+//! Owns: what a read of a run does. Promises: a read never fails for its position: what is not
+//! written, not readable yet or bad reads as zeros with an all-ones out-of-band record, or as
+//! `Empty` when the device reports unwritten data (DULBE), exactly at those addresses.
+//! Never: changes content.
+//!
+//! A destination unit of zero bytes asks for the out-of-band records alone, which is what recovery
+//! wants: it takes the time of the read and fits sectors of either kind of content.
+
+use super::admin::Event;
+use super::rows::Job;
+use super::{Chan, Command, Ssd, bytes, describe};
+use crate::device::{Scatter, Status, Ticket};
+use crate::rules::Rule;
+use crate::ssd::decode::Run;
+use flashlane_base::{OOB_BYTES, SECTOR_BYTES};
+use flashlane_media::cells::Found;
+use flashlane_media::errors::{History, Sensed, flip_bits};
+use flashlane_media::fault::{FaultKind, Hit};
+use flashlane_media::timing::Kind;
+use parking_lot::MutexGuard;
+
+/// Where a read goes to.
+pub(super) struct Target<'a> {
+    content: Scatter<'a>,
+    oob: &'a mut [[u8; OOB_BYTES]],
+    whole: bool,
+}
+
+impl Ssd {
+    #[inline]
+    pub(super) fn read(
+        &self,
+        cmd: &mut Command<'_>,
+        content: Scatter<'_>,
+        oob: &mut [[u8; OOB_BYTES]],
+        whole: bool,
+        retry: bool,
+    ) -> Ticket {
+        let n = cmd.addrs.len();
+        let unit = match whole {
+            true => SECTOR_BYTES,
+            false => self.traits.content_bytes,
+        };
+        let fits = (content.unit == unit || content.unit == 0) && oob.len() >= n;
+        if !fits || !content.holds(n) {
+            return self.malformed(cmd);
+        }
+        cmd.bytes_out = bytes(n);
+        let mut to = Target { content, oob, whole };
+        if let Some(run) = self.decoder.run(cmd.addrs, 0)
+            && run.n as usize == n
+        {
+            let (mut chan, part) = self.enter(cmd, None, run.channel);
+            self.read_run(&mut chan, cmd, &run, part, &mut to, retry);
+            return self.seal_held(Some(chan), cmd);
+        }
+        let mut runs = self.spare_runs.lock().pop().unwrap_or_default();
+        self.all_runs(cmd, &mut runs, &mut to);
+        let held = self.read_runs(cmd, &runs, &mut to, retry);
+        runs.clear();
+        self.spare_runs.lock().push(runs);
+        self.seal_held(held, cmd)
+    }
+
+    /// All runs of a command; holes are answered on the way.
+    fn all_runs(&self, cmd: &mut Command<'_>, runs: &mut Vec<Run>, to: &mut Target<'_>) {
+        let mut i = 0;
+        while i < cmd.addrs.len() {
+            match self.decoder.run(cmd.addrs, i) {
+                Some(run) => {
+                    runs.push(run);
+                    i += run.n as usize;
+                }
+                None => {
+                    self.read_hole(cmd, i, to);
+                    i += 1;
+                }
+            }
+        }
+    }
+
+    /// Runs in list order. What lies on one channel is fetched into the cache before it is looked
+    /// at: the misses of a collection's scattered sectors then pass side by side.
+    fn read_runs<'s>(
+        &'s self,
+        cmd: &mut Command<'_>,
+        runs: &[Run],
+        to: &mut Target<'_>,
+        retry: bool,
+    ) -> Option<MutexGuard<'s, Chan>> {
+        let mut held = None;
+        let mut fetched = 0;
+        for (k, run) in runs.iter().enumerate() {
+            let (mut chan, part) = self.enter(cmd, held.take(), run.channel);
+            if k == fetched {
+                let here = runs[k..].iter().take_while(|r| r.channel == run.channel);
+                for r in here {
+                    fetched += 1;
+                    chan.cells.prefetch(chan.cells.index(r.die, r.chunk), r.sector);
+                }
+            }
+            self.read_run(&mut chan, cmd, run, part, to, retry);
+            held = Some(chan);
+        }
+        held
+    }
+
+    /// An address that names nothing: predefined data where the standard says so.
+    #[cold]
+    fn read_hole(&self, cmd: &mut Command<'_>, i: usize, to: &mut Target<'_>) {
+        predefined(to, i);
+        let status = if self.traits.dulbe { Status::Empty } else { Status::Ok };
+        self.refuse_hole(cmd, i, status);
+        if cmd.status[i] == Status::Ok {
+            cmd.failed &= !(1 << i); // a violation to count, but not an error to the caller
+        }
+    }
+
+    #[inline]
+    fn read_run(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        run: &Run,
+        part: u32,
+        to: &mut Target<'_>,
+        retry: bool,
+    ) {
+        let index = chan.cells.index(run.die, run.chunk);
+        chan.count.read_sectors += run.n as u64;
+        chan.count.sent_sectors += run.n as u64;
+        chan.cells.note_reads(index, run.n);
+        if chan.dead[run.die as usize] {
+            return self.read_lost(chan, cmd, run, part, to);
+        }
+        if !chan.cells.plain(index, run.sector, run.n) {
+            return self.read_apart(chan, cmd, run, index, part, to, retry);
+        }
+        self.sense(chan, cmd, run, index, part, to, retry);
+    }
+
+    /// A run of which not every sector gives data.
+    fn read_apart(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        run: &Run,
+        index: u32,
+        part: u32,
+        to: &mut Target<'_>,
+        retry: bool,
+    ) {
+        let mut k = 0;
+        while k < run.n {
+            let found = chan.cells.look(index, run.sector + k);
+            let same = |m: &u32| chan.cells.look(index, run.sector + m) == found;
+            let n = 1 + (k + 1..run.n).take_while(same).count() as u32;
+            let piece = Run { sector: run.sector + k, first: run.first + k as usize, n, ..*run };
+            k += n;
+            match found {
+                Found::Data => self.sense(chan, cmd, &piece, index, part, to, retry),
+                Found::Damaged => self.read_lost(chan, cmd, &piece, part, to),
+                Found::Nothing | Found::Early => {
+                    if found == Found::Early {
+                        chan.count.early_reads += n as u64;
+                    }
+                    for i in piece.first..piece.first + n as usize {
+                        predefined(to, i);
+                        if self.traits.dulbe {
+                            cmd.fail(i, Status::Empty);
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// Sectors whose data is lost: the sense takes its time and gives nothing.
+    fn read_lost(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        piece: &Run,
+        part: u32,
+        to: &mut Target<'_>,
+    ) {
+        for i in piece.first..piece.first + piece.n as usize {
+            predefined(to, i);
+            cmd.fail(i, Status::Uncorrectable);
+        }
+        chan.count.uncorrectable += piece.n as u64;
+        self.notify(piece, Event::Unrecoverable, cmd.now);
+        self.queue_read(chan, cmd, piece, part, 0);
+    }
+
+    /// Sectors that hold data.
+    #[inline]
+    fn sense(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        piece: &Run,
+        index: u32,
+        part: u32,
+        to: &mut Target<'_>,
+        retry: bool,
+    ) {
+        let (first, end) = (piece.first, piece.first + piece.n as usize);
+        let oob = &mut to.oob[first..end];
+        let at = piece.sector;
+        let copied = !to.whole && chan.cells.copy_run(index, at, &mut to.content, first, oob);
+        let apart = if copied { 0 } else { piece.n };
+        for k in 0..apart {
+            let i = first + k as usize;
+            let content = to.content.sector(i);
+            let read =
+                chan.cells.copy_out(index, piece.sector + k, to.whole, content, &mut to.oob[i]);
+            if read.is_err() {
+                let seen = describe(&chan.cells, index);
+                self.refuse(cmd, i, Rule::Content, Status::InvalidField, seen);
+            }
+        }
+        let retries = match self.fragile {
+            true => self.meet_errors(chan, cmd, piece, index, to, retry),
+            false => 0,
+        };
+        self.queue_read(chan, cmd, piece, part, retries);
+    }
+
+    /// Faults and bit errors of sectors that were read; returns the retries of the worst.
+    fn meet_errors(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        piece: &Run,
+        index: u32,
+        to: &mut Target<'_>,
+        retry: bool,
+    ) -> u32 {
+        let mean = self.mean_errors(chan, cmd, index);
+        let mut worst = 0;
+        for k in 0..piece.n {
+            let i = piece.first + k as usize;
+            let one = Run { sector: piece.sector + k, first: i, n: 1, ..*piece };
+            let mut sensed = match &self.errors {
+                Some(model) => model.sense(mean, &mut chan.read_rng[piece.die as usize], retry),
+                None => Sensed::default(),
+            };
+            let mut silent = 0;
+            match self.strike(Hit::Read, &one, cmd.now) {
+                Some(FaultKind::ReadUncorrectable) => sensed.wrong = sensed.wrong.max(1),
+                Some(FaultKind::ReadHighEcc) => sensed.heavy = true,
+                Some(FaultKind::BitFlip) => silent = 1,
+                Some(FaultKind::DieFail) => {
+                    chan.dead[piece.die as usize] = true;
+                    sensed.wrong = sensed.wrong.max(1);
+                }
+                _ => {}
+            }
+            worst = worst.max(sensed.retries);
+            self.report_errors(chan, cmd, &one, &sensed);
+            let flips = sensed.wrong.max(silent);
+            if flips != 0 {
+                let rng = &mut chan.read_rng[piece.die as usize];
+                flip_bits(to.content.sector(i), flips, rng);
+            }
+        }
+        chan.count.retries += worst as u64;
+        worst
+    }
+
+    /// Mean raw errors per sector of a chunk as it is now.
+    fn mean_errors(&self, chan: &Chan, cmd: &Command<'_>, index: u32) -> u64 {
+        let Some(model) = &self.errors else {
+            return 0;
+        };
+        let (erases, rated) = self.wear(chan, index);
+        let chunk = chan.cells.chunk(index);
+        model.mean(&History {
+            erases,
+            rated,
+            age: self.device_time(cmd.now).saturating_sub(chunk.since),
+            reads: chunk.reads,
+        })
+    }
+
+    /// Status, counters and notification of what a sector's read met.
+    fn report_errors(&self, chan: &mut Chan, cmd: &mut Command<'_>, one: &Run, sensed: &Sensed) {
+        chan.count.corrected_bits += sensed.corrected as u64;
+        if sensed.wrong != 0 {
+            chan.count.uncorrectable += 1;
+            cmd.fail(one.first, Status::Uncorrectable);
+            self.notify(one, Event::Unrecoverable, cmd.now);
+        } else if sensed.heavy {
+            chan.count.high_ecc += 1;
+            cmd.fail(one.first, Status::HighEcc);
+            self.notify(one, Event::HighEcc, cmd.now);
+        }
+    }
+
+    #[inline]
+    fn queue_read(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        piece: &Run,
+        part: u32,
+        retries: u32,
+    ) {
+        let job = Job { kind: Kind::Read, ready: cmd.now + self.command, retries };
+        let index = chan.cells.index(piece.die, piece.chunk);
+        self.queue_rows(chan, cmd, piece, index, part, job);
+    }
+}
+
+/// What unwritten sectors read as.
+fn predefined(to: &mut Target<'_>, i: usize) {
+    to.content.sector(i).fill(0);
+    to.oob[i] = [0xff; OOB_BYTES];
+}

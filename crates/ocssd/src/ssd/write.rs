@@ -1,0 +1,288 @@
+//! Writes: rules, outcome, content, row operations.
+//!
+//! Owns: what a write of a run does. Promises: addresses are taken in list order, write unit by
+//! write unit; a unit is programmed whole or not at all, and its addresses share a status; a
+//! refused unit changes nothing. So of two units of one chunk in the wrong order the first is out
+//! of order and the second may still be written (facts D04), and a write that crosses the end of a
+//! chunk is split there (D08). The sectors of a unit stand side by side in the list.
+//! Never: decides when a program is over.
+
+use super::rows::Job;
+use super::{Chan, Command, Ssd, bytes, describe};
+use crate::device::{Cause, CellMode, ChunkState, Gather, Status, Ticket};
+use crate::rules::Rule;
+use crate::ssd::decode::Run;
+use flashlane_base::{Ns, OOB_BYTES};
+use flashlane_media::fault::{FaultKind, Hit};
+use flashlane_media::timing::Kind;
+use std::sync::atomic::Ordering;
+
+/// What a write carries.
+pub(super) struct Payload<'a> {
+    pub(super) content: Gather<'a>,
+    pub(super) oob: &'a [[u8; OOB_BYTES]],
+    pub(super) cause: &'a [Cause],
+    pub(super) whole: bool,
+}
+
+impl Ssd {
+    #[inline]
+    pub(super) fn write(
+        &self,
+        cmd: &mut Command<'_>,
+        content: Gather<'_>,
+        oob: &[[u8; OOB_BYTES]],
+        cause: &[Cause],
+        whole: bool,
+    ) -> Ticket {
+        let n = cmd.addrs.len();
+        let unit = match whole {
+            true => flashlane_base::SECTOR_BYTES,
+            false => self.traits.content_bytes,
+        };
+        let fits = content.unit == unit && oob.len() >= n && cause.len() >= n && content.holds(n);
+        if !fits {
+            return self.malformed(cmd);
+        }
+        let received = self.write_pipe.pass(cmd.now, bytes(n));
+        cmd.link = received - cmd.now;
+        let ready = received + self.command;
+        let payload = Payload { content, oob, cause, whole };
+        let mut held = None;
+        let mut i = 0;
+        while i < n {
+            let Some(run) = self.decoder.run(cmd.addrs, i) else {
+                self.refuse_hole(cmd, i, Status::WriteFault);
+                i += 1;
+                continue;
+            };
+            let (mut chan, part) = self.enter(cmd, held.take(), run.channel);
+            chan.count.received_sectors += run.n as u64;
+            self.write_run(&mut chan, cmd, &run, part, ready, &payload);
+            i += run.n as usize;
+            held = Some(chan);
+        }
+        self.seal_held(held, cmd)
+    }
+
+    #[inline]
+    fn write_run(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        run: &Run,
+        part: u32,
+        ready: Ns,
+        payload: &Payload<'_>,
+    ) {
+        let index = chan.cells.index(run.die, run.chunk);
+        let unit = self.geo.ws_min;
+        let job = Job { kind: Kind::Program, ready, retries: 0 };
+        let open = chan.cells.open_on(run.die);
+        if !self.fragile && self.may_write(chan, index, run).is_ok() {
+            self.program(chan, cmd, run, index, payload);
+            self.note_open(chan, run.die, open);
+            return self.queue_rows(chan, cmd, run, index, part, job);
+        }
+        let mut done = 0;
+        while done < run.n {
+            let piece = Run {
+                sector: run.sector + done,
+                first: run.first + done as usize,
+                n: unit.min(run.n - done),
+                ..*run
+            };
+            done += piece.n;
+            let open = chan.cells.open_on(run.die);
+            self.write_unit(chan, cmd, &piece, index, part, job, payload);
+            self.note_open(chan, run.die, open);
+        }
+    }
+
+    /// Keeps the device-wide count of open chunks, when there is a limit.
+    #[inline]
+    pub(super) fn note_open(&self, chan: &Chan, die: u32, before: u32) {
+        if self.spec.limits.max_open != 0 {
+            let change = (chan.cells.open_on(die) as u64).wrapping_sub(before as u64);
+            self.open.fetch_add(change, Ordering::Relaxed);
+        }
+    }
+
+    /// One write unit, with everything that can happen to it.
+    fn write_unit(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        piece: &Run,
+        index: u32,
+        part: u32,
+        job: Job,
+        payload: &Payload<'_>,
+    ) {
+        if let Err(rule) = self.may_write(chan, index, piece) {
+            let failed = chan.cells.chunk(index).failed;
+            let seen = describe(&chan.cells, index);
+            for k in 0..piece.n as usize {
+                let i = piece.first + k;
+                // The caller may not have heard yet of the failure that closed the chunk.
+                match failed && matches!(rule, Rule::EraseFirst | Rule::Offline) {
+                    true => cmd.fail(i, rule.status()),
+                    false => self.refuse(cmd, i, rule, rule.status(), seen),
+                }
+            }
+            return;
+        }
+        match self.program_outcome(chan, cmd, piece, index) {
+            Status::Ok => self.program(chan, cmd, piece, index, payload),
+            status => {
+                let range = piece.first..piece.first + piece.n as usize;
+                if status == Status::WriteNextUnit {
+                    count_causes(&mut chan.count.programmed, &payload.cause[range.clone()]);
+                }
+                self.program_failed(chan, cmd.now, piece, index, status);
+                range.for_each(|i| cmd.fail(i, status));
+            }
+        }
+        self.queue_rows(chan, cmd, piece, index, part, job);
+    }
+
+    /// How a program that breaks no rule ends.
+    pub(super) fn program_outcome(
+        &self,
+        chan: &mut Chan,
+        cmd: &Command<'_>,
+        piece: &Run,
+        index: u32,
+    ) -> Status {
+        if chan.dead[piece.die as usize] {
+            return Status::WriteFault;
+        }
+        match self.strike(Hit::Program, piece, cmd.now) {
+            Some(FaultKind::WriteNextUnit) => return Status::WriteNextUnit,
+            Some(FaultKind::DieFail) => {
+                chan.dead[piece.die as usize] = true;
+                return Status::WriteFault;
+            }
+            Some(_) => return Status::ChunkEarlyClose,
+            None => {}
+        }
+        let Some(model) = &self.errors else {
+            return Status::Ok;
+        };
+        let (erases, rated) = self.wear(chan, index);
+        let rng = &mut chan.wear_rng[piece.die as usize];
+        match model.program_fails(erases, rated, rng) {
+            true => Status::ChunkEarlyClose,
+            false => Status::Ok,
+        }
+    }
+
+    /// State and counters of a program that failed.
+    pub(super) fn program_failed(
+        &self,
+        chan: &mut Chan,
+        now: Ns,
+        piece: &Run,
+        index: u32,
+        status: Status,
+    ) {
+        chan.count.program_failures += piece.n as u64;
+        let at = self.device_time(now);
+        match status {
+            Status::WriteNextUnit => chan.cells.program_lost(index, piece.n, at),
+            Status::ChunkEarlyClose => {
+                let ppm = self.spec.limits.early_close_offline_ppm as u64;
+                let doomed = ppm != 0 && chan.wear_rng[piece.die as usize].below(1_000_000) < ppm;
+                chan.cells.close_early(index, at);
+                chan.cells.chunk_mut(index).doomed = doomed;
+            }
+            _ => {} // a dead die: nothing happens
+        }
+    }
+
+    /// Erases of a chunk and those it is made for in its mode.
+    pub(super) fn wear(&self, chan: &Chan, index: u32) -> (u32, u32) {
+        let chunk = chan.cells.chunk(index);
+        let native = self.spec.cells.rated_erases;
+        let rated = match (chunk.mode, &self.times.slc) {
+            (CellMode::Slc, Some(slc)) if slc.rated_erases != 0 => slc.rated_erases,
+            _ => native,
+        };
+        (chunk.erases, rated)
+    }
+
+    /// Content, state and counters of a program that succeeds.
+    #[inline]
+    pub(super) fn program(
+        &self,
+        chan: &mut Chan,
+        cmd: &Command<'_>,
+        run: &Run,
+        index: u32,
+        payload: &Payload<'_>,
+    ) {
+        let range = run.first..run.first + run.n as usize;
+        count_causes(&mut chan.count.programmed, &payload.cause[range.clone()]);
+        chan.cells.program(
+            index,
+            &payload.content,
+            run.first,
+            &payload.oob[range],
+            payload.whole,
+            self.device_time(cmd.now),
+        );
+    }
+
+    /// The rules of a write, in the order of what they mean to the caller.
+    #[inline]
+    pub(super) fn may_write(&self, chan: &Chan, index: u32, run: &Run) -> Result<(), Rule> {
+        let chunk = chan.cells.chunk(index);
+        match chunk.state {
+            ChunkState::Open => {}
+            ChunkState::Free => self.may_open(chan, run.die)?,
+            ChunkState::Closed => return Err(Rule::EraseFirst),
+            ChunkState::Offline => return Err(Rule::Offline),
+        }
+        let unit = self.ws_min;
+        if unit.div_rem(run.n).1 != 0 || unit.div_rem(run.sector).1 != 0 {
+            return Err(Rule::WriteUnit);
+        }
+        let length = match chunk.mode {
+            CellMode::Native => self.geo.sectors_per_chunk(),
+            CellMode::Slc => chan.cells.length(index),
+        };
+        if run.sector + run.n > length {
+            return Err(Rule::WriteEnd);
+        }
+        if run.sector != chunk.wp {
+            return Err(Rule::WriteOrder);
+        }
+        Ok(())
+    }
+
+    /// Whether one more chunk may be opened on this die.
+    #[inline]
+    fn may_open(&self, chan: &Chan, die: u32) -> Result<(), Rule> {
+        let (device, per_pu) = self.traits.max_open;
+        let full = (per_pu != 0 && chan.cells.open_on(die) >= per_pu)
+            || (device != 0 && self.open.load(Ordering::Relaxed) >= device as u64);
+        if full { Err(Rule::OpenLimit) } else { Ok(()) }
+    }
+}
+
+/// Counts programmed sectors by cause. Most units have one cause for all.
+#[inline]
+fn count_causes(programmed: &mut [u64; 10], causes: &[Cause]) {
+    let Some(first) = causes.first() else {
+        return;
+    };
+    // Without an exit in the loop it becomes wide compares.
+    let strays = causes.iter().fold(0, |s, c| s | (*c as u8 ^ *first as u8));
+    if strays == 0 {
+        programmed[*first as usize] += causes.len() as u64;
+        return;
+    }
+    for cause in causes {
+        programmed[*cause as usize] += 1;
+    }
+}

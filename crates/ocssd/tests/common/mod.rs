@@ -1,0 +1,193 @@
+//! A device on a bench: one command at a time, in virtual time, from a test's point of view.
+#![allow(dead_code, unreachable_pub)] // every test file uses its own part of this
+
+use flashlane_base::{Location, Ns, OOB_BYTES, Ppa};
+use flashlane_ocssd::device::*;
+use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions, StoreKind};
+use flashlane_rt::{CostTable, Cx, Virtual};
+use std::future::Future;
+use std::sync::Arc;
+
+/// A device and its clock.
+pub struct Bench {
+    pub clock: Virtual,
+    pub dev: Arc<dyn Device>,
+}
+
+/// What a read gave.
+pub struct Got {
+    pub done: Completion,
+    pub data: Vec<u8>,
+    pub oob: Vec<[u8; OOB_BYTES]>,
+    pub unit: usize,
+}
+
+impl Got {
+    /// Status, first byte of content, first byte of out-of-band record of address `i`.
+    pub fn at(&self, i: usize) -> (Status, u8, u8) {
+        (self.done.status(i), self.data[i * self.unit], self.oob[i][0])
+    }
+    /// The sector holds what `write` wrote with `fill`, in every byte.
+    pub fn holds(&self, i: usize, fill: u8) -> bool {
+        let content = &self.data[i * self.unit..(i + 1) * self.unit];
+        content.iter().all(|b| *b == fill) && self.oob[i] == [fill; OOB_BYTES]
+    }
+    /// The sector reads as unwritten.
+    pub fn empty(&self, i: usize) -> bool {
+        let content = &self.data[i * self.unit..(i + 1) * self.unit];
+        content.iter().all(|b| *b == 0) && self.oob[i] == [0xff; OOB_BYTES]
+    }
+}
+
+/// The `tiny` preset, changed.
+pub fn tiny(change: impl FnOnce(&mut DeviceSpec)) -> DeviceSpec {
+    let mut spec = DeviceSpec::preset("tiny").expect("preset");
+    change(&mut spec);
+    spec
+}
+
+/// Options with the memory store, so that content is looked at in full.
+pub fn memory() -> SsdOptions {
+    SsdOptions { store: StoreKind::Memory, ..SsdOptions::default() }
+}
+
+/// A device of a spec.
+pub fn ssd(spec: &DeviceSpec, options: SsdOptions) -> Arc<Ssd> {
+    Ssd::new(spec, options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Runs of neighbouring sectors: (pu, chunk, first sector, sectors).
+pub fn addrs(dev: &dyn Device, runs: &[(u32, u32, u32, u32)]) -> Vec<Ppa> {
+    let mut all = Vec::new();
+    for &(pu, chunk, sector, n) in runs {
+        all.extend(
+            (sector..sector + n).map(|sector| dev.format().pack(Location { pu, chunk, sector })),
+        );
+    }
+    all
+}
+
+impl Bench {
+    pub fn new(dev: Arc<dyn Device>) -> Bench {
+        Bench { clock: Virtual::new(1, 7, CostTable::zero()), dev }
+    }
+
+    /// Runs a task to its end.
+    pub fn run<T, F>(&self, body: impl FnOnce(Cx, Arc<dyn Device>) -> F) -> T
+    where
+        T: 'static,
+        F: Future<Output = T> + 'static,
+    {
+        self.clock.run(body(self.clock.cx(), self.dev.clone())).expect("nothing stalls")
+    }
+
+    pub fn at(&self, runs: &[(u32, u32, u32, u32)]) -> Vec<Ppa> {
+        addrs(&*self.dev, runs)
+    }
+
+    pub fn write_to(&self, at: Vec<Ppa>, fill: u8) -> Completion {
+        self.run(|cx, dev| async move { write(&cx, &*dev, &at, fill).await })
+    }
+
+    pub fn write(&self, runs: &[(u32, u32, u32, u32)], fill: u8) -> Completion {
+        self.write_to(self.at(runs), fill)
+    }
+
+    /// Writes whole units from the write pointer to `end`.
+    pub fn write_up_to(&self, pu: u32, chunk: u32, end: u32, fill: u8) {
+        let unit = self.dev.geometry().ws_min;
+        let mut at = self.info(pu, chunk).write_pointer;
+        while at < end {
+            let done = self.write(&[(pu, chunk, at, unit)], fill);
+            assert_eq!(done.failed, 0, "{done:?}");
+            at += unit;
+        }
+    }
+
+    pub fn read_from(&self, at: Vec<Ppa>) -> Got {
+        self.run(|cx, dev| async move { read(&cx, &*dev, &at, Flags::default()).await })
+    }
+
+    pub fn read(&self, runs: &[(u32, u32, u32, u32)]) -> Got {
+        self.read_from(self.at(runs))
+    }
+
+    pub fn plain(&self, op: Op, at: Vec<Ppa>, flags: Flags) -> Completion {
+        self.run(|cx, dev| async move {
+            let request = Request { op, flags, addrs: &at, data: Data::None, whole_sectors: false };
+            dev.io(&cx, request).await
+        })
+    }
+
+    pub fn reset(&self, pu: u32, chunk: u32) -> Status {
+        let at = self.at(&[(pu, chunk, 0, 1)]);
+        self.plain(Op::Reset, at, Flags::default()).status(0)
+    }
+
+    pub fn info(&self, pu: u32, chunk: u32) -> ChunkInfo {
+        self.dev.chunk_report(pu, chunk, 1)[0]
+    }
+
+    pub fn now(&self) -> Ns {
+        self.clock.now()
+    }
+}
+
+/// A write request's arrays.
+pub struct Filled {
+    base: Vec<u8>,
+    index: Vec<u32>,
+    oob: Vec<[u8; OOB_BYTES]>,
+    cause: Vec<Cause>,
+    unit: usize,
+}
+
+impl Filled {
+    pub fn new(n: usize, unit: usize, fill: u8) -> Filled {
+        Filled {
+            base: vec![fill; unit],
+            index: vec![0; n],
+            oob: vec![[fill; OOB_BYTES]; n],
+            cause: vec![Cause::User; n],
+            unit,
+        }
+    }
+
+    pub fn request<'a>(&'a self, addrs: &'a [Ppa], whole: bool) -> Request<'a> {
+        Request {
+            op: Op::Write,
+            flags: Flags::default(),
+            addrs,
+            data: Data::Write {
+                content: Gather { base: &self.base, index: &self.index, unit: self.unit },
+                oob: &self.oob,
+                cause: &self.cause,
+            },
+            whole_sectors: whole,
+        }
+    }
+}
+
+pub async fn write(cx: &Cx, dev: &dyn Device, at: &[Ppa], fill: u8) -> Completion {
+    let filled = Filled::new(at.len(), dev.traits().content_bytes, fill);
+    dev.io(cx, filled.request(at, false)).await
+}
+
+pub async fn read(cx: &Cx, dev: &dyn Device, at: &[Ppa], flags: Flags) -> Got {
+    let unit = dev.traits().content_bytes;
+    let mut data = vec![0x55; unit * at.len()];
+    let index: Vec<u32> = (0..at.len() as u32).collect();
+    let mut oob = vec![[0x55; OOB_BYTES]; at.len()];
+    let request = Request {
+        op: Op::Read,
+        flags,
+        addrs: at,
+        data: Data::Read {
+            content: Scatter { base: &mut data, index: &index, unit },
+            oob: &mut oob,
+        },
+        whole_sectors: false,
+    };
+    let done = dev.io(cx, request).await;
+    Got { done, data, oob, unit }
+}

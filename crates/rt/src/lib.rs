@@ -1,0 +1,28 @@
+//! The runtime: one explicit per-core context, two clocks.
+//!
+//! Owns: [`Cx`], the virtual-time executor ([`Virtual`]), the thread-per-core executor
+//! ([`Threads`]), timers, the blocking primitives of the data path ([`Lock`], [`Credits`],
+//! [`Notify`], [`Join`]), CPU cost tables and the fingerprint of a run.
+//! Promises: under [`Virtual`] a run is a function of its seed: same seed, same order of polls,
+//! same fingerprint. Layers written against `Cx` run unchanged under both.
+//! Never: knows flash; never cancels a future that runs.
+//!
+//! Leaf futures take `&Cx` and register the *current task* with it; the standard waker is not
+//! used, which saves a reference count per wait. So a future of another runtime will not wake here.
+//! Every leaf tolerates a spurious poll.
+//!
+//! Start reading at [`cx`], then [`virt`] (60 lines of executor), then [`sync`].
+
+pub mod cost;
+pub mod cx;
+mod local;
+pub mod sync;
+pub mod threads;
+mod timers;
+pub mod virt;
+
+pub use cost::{CostError, CostTable};
+pub use cx::{CoreId, Cx, Join, Waiter};
+pub use sync::{Credits, Lock, LockStats, Notify};
+pub use threads::Threads;
+pub use virt::{Fingerprint, Stalled, Virtual};

@@ -1,0 +1,109 @@
+//! Tasks of one executor: slots, the ready queue, timers.
+//!
+//! Owns: every future spawned on this executor until it is done. Promises: a task is in the ready
+//! queue at most once; a slot is taken out while it is polled, so a poll may spawn.
+//! Never: moves a future to another thread.
+
+use crate::timers::{TASK_BITS, Timers};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+
+pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
+
+#[derive(Default)]
+struct Slot {
+    task: Option<Task>,
+    queued: bool,
+}
+
+#[derive(Default)]
+pub(crate) struct Local {
+    slots: RefCell<Vec<Slot>>,
+    free: RefCell<Vec<u32>>,
+    pub(crate) ready: RefCell<Vec<u32>>,
+    pub(crate) timers: RefCell<Timers>,
+    pub(crate) current: Cell<u32>,
+    alive: Cell<usize>,
+}
+
+impl Local {
+    pub(crate) fn spawn(&self, task: Task) -> u32 {
+        self.alive.set(self.alive.get() + 1);
+        let mut slots = self.slots.borrow_mut();
+        let id = self.free.borrow_mut().pop().unwrap_or_else(|| {
+            slots.push(Slot::default());
+            assert!(slots.len() <= 1 << TASK_BITS, "2^24 tasks at once");
+            (slots.len() - 1) as u32
+        });
+        let slot = &mut slots[id as usize];
+        slot.task = Some(task);
+        // The last owner may have been woken in its last poll: then the slot is still in the queue.
+        if !slot.queued {
+            slot.queued = true;
+            self.ready.borrow_mut().push(id);
+        }
+        id
+    }
+
+    /// Puts a task into the ready queue unless it is there.
+    #[inline]
+    pub(crate) fn wake(&self, id: u32) {
+        let mut slots = self.slots.borrow_mut();
+        if let Some(slot) = slots.get_mut(id as usize)
+            && !slot.queued
+        {
+            slot.queued = true;
+            self.ready.borrow_mut().push(id);
+        }
+    }
+
+    /// Polls one task; true when it ended.
+    #[inline]
+    pub(crate) fn poll(&self, id: u32) -> bool {
+        let task = {
+            let slot = &mut self.slots.borrow_mut()[id as usize];
+            slot.queued = false;
+            slot.task.take()
+        };
+        let Some(mut task) = task else {
+            return false; // woken after its end, before the slot was used again
+        };
+        self.current.set(id);
+        let mut context = Context::from_waker(Waker::noop());
+        if task.as_mut().poll(&mut context) == Poll::Ready(()) {
+            self.free.borrow_mut().push(id);
+            self.alive.set(self.alive.get() - 1);
+            return true;
+        }
+        self.slots.borrow_mut()[id as usize].task = Some(task);
+        false
+    }
+
+    /// Moves every task due at `now` into the ready queue.
+    #[inline]
+    pub(crate) fn fire_due(&self, now: u64) {
+        loop {
+            let Some(id) = self.timers.borrow_mut().pop_due(now) else {
+                break;
+            };
+            self.wake(id);
+        }
+    }
+
+    pub(crate) fn alive(&self) -> usize {
+        self.alive.get()
+    }
+
+    /// Drops every task. They hold contexts, contexts hold this: a cycle that ends here.
+    pub(crate) fn clear(&self) {
+        loop {
+            let tasks: Vec<Task> =
+                self.slots.borrow_mut().iter_mut().filter_map(|s| s.task.take()).collect();
+            if tasks.is_empty() {
+                break;
+            }
+        }
+    }
+}

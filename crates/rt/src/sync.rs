@@ -1,0 +1,310 @@
+//! Blocking primitives of the data path, the same under both clocks.
+//!
+//! Owns: [`Lock`] (a spin lock whose price shows in virtual time), [`Credits`] (a counting
+//! semaphore, first come first served), [`Notify`] (a condition). And the façade through which
+//! layers import atomics and the short mutex, so that a checker's versions can be swapped in.
+//! Promises: FIFO admission, no lost wake-up (the condition is read again after registering).
+//! Never: holds a lock across an await; a critical section is a closure.
+
+use crate::cx::{Cx, Mode, Waiter};
+use crate::virt::Clock;
+use flashlane_base::Ns;
+use std::collections::VecDeque;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+pub use parking_lot::Mutex;
+pub use std::sync::atomic::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+};
+
+/// What a lock went through (virtual time; on real threads only `acquired` counts).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LockStats {
+    /// Times taken through [`Lock::with`].
+    pub acquired: u64,
+    /// Times somebody else held it.
+    pub contended: u64,
+    /// Core time spent spinning.
+    pub spun: Ns,
+}
+
+/// A spin lock around a value. In virtual time `with` charges the section's cost to the caller's
+/// core and to the lock's own timeline; those who come meanwhile burn their cores until it is
+/// theirs. With cost zero and nobody there it is a plain call. In virtual time a lock keeps points
+/// of its run's clock: it must not outlive the run.
+pub struct Lock<T> {
+    free_at: AtomicU64,
+    waiting: AtomicU64,
+    acquired: AtomicU64,
+    contended: AtomicU64,
+    spun: AtomicU64,
+    value: Mutex<T>,
+}
+
+impl<T> Lock<T> {
+    /// A free lock.
+    pub const fn new(value: T) -> Lock<T> {
+        Lock {
+            free_at: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            acquired: AtomicU64::new(0),
+            contended: AtomicU64::new(0),
+            spun: AtomicU64::new(0),
+            value: Mutex::new(value),
+        }
+    }
+
+    /// Runs a straight-line section of the given CPU cost under the lock.
+    #[inline]
+    pub async fn with<R>(&self, cx: &Cx, cost: Ns, section: impl FnOnce(&mut T) -> R) -> R {
+        if let Mode::Virtual(clock) = &cx.mode
+            && (cost != Ns::ZERO || self.free_at.load(Ordering::Relaxed) > clock.now.get())
+        {
+            self.queue_virtually(cx, clock, cost).await;
+        }
+        self.acquired.fetch_add(1, Ordering::Relaxed);
+        section(&mut self.value.lock())
+    }
+
+    /// Waits for the core, then for the lock, then for the section's own time. The core comes
+    /// first: a task whose core is still busy stands in nobody's way at the lock.
+    async fn queue_virtually(&self, cx: &Cx, clock: &Clock, cost: Ns) {
+        cx.turn().await;
+        let now = clock.now.get();
+        let free_at = self.free_at.load(Ordering::Relaxed);
+        let waiting = self.waiting.load(Ordering::Relaxed);
+        let contended = free_at > now;
+        let handoff = if contended { clock.costs().handoff(waiting) } else { Ns::ZERO };
+        let start = now.max(free_at);
+        // Behind others even a free section ends 1 ns later: tasks that are ready at one instant
+        // run in a drawn order, and sections must run in the order of arrival.
+        let hold = (handoff + cost).as_ns().max((waiting > 0) as u64);
+        let end = start + hold;
+        self.free_at.store(end, Ordering::Relaxed);
+        self.waiting.store(waiting + 1, Ordering::Relaxed);
+        self.contended.fetch_add(contended as u64, Ordering::Relaxed);
+        self.spun.fetch_add(start - now, Ordering::Relaxed);
+        cx.occupy_until(end, start - now);
+        cx.sleep_until(Ns::from_ns(end)).await;
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// A section that costs nothing in the model: statistics, set-up, tests, and steps whose cost
+    /// the caller has charged already.
+    #[inline]
+    pub fn now<R>(&self, section: impl FnOnce(&mut T) -> R) -> R {
+        section(&mut self.value.lock())
+    }
+
+    /// What the lock went through.
+    pub fn stats(&self) -> LockStats {
+        LockStats {
+            acquired: self.acquired.load(Ordering::Relaxed),
+            contended: self.contended.load(Ordering::Relaxed),
+            spun: Ns::from_ns(self.spun.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+struct CreditState {
+    free: u64,
+    /// Requests in order of arrival: (ticket, credits wanted, who).
+    queue: VecDeque<(u64, u64, Waiter)>,
+    next_ticket: u64,
+    /// Tickets below this have their credits.
+    granted: u64,
+}
+
+impl CreditState {
+    /// Serves the queue from its head for as long as the credits reach.
+    fn grant(&mut self, cx: &Cx) {
+        while let Some((ticket, want, who)) = self.queue.front().copied() {
+            if self.free < want {
+                break;
+            }
+            self.free -= want;
+            self.granted = ticket + 1;
+            self.queue.pop_front();
+            cx.wake(who);
+        }
+    }
+}
+
+/// A counting semaphore: all or nothing, first come first served.
+pub struct Credits {
+    state: Mutex<CreditState>,
+}
+
+impl Credits {
+    /// With `free` credits to begin with.
+    pub const fn new(free: u64) -> Credits {
+        Credits {
+            state: Mutex::new(CreditState {
+                free,
+                queue: VecDeque::new(),
+                next_ticket: 0,
+                granted: 0,
+            }),
+        }
+    }
+
+    /// Takes `n` credits now, or none; never overtakes somebody who waits.
+    #[inline]
+    pub fn try_acquire(&self, n: u64) -> bool {
+        let mut s = self.state.lock();
+        let ok = s.queue.is_empty() && s.free >= n;
+        if ok {
+            s.free -= n;
+        }
+        ok
+    }
+
+    /// Waits for `n` credits. Dropped before its end (a run that ends drops its tasks) it leaves
+    /// the queue, or gives back what it had been granted.
+    #[inline]
+    pub fn acquire<'a>(&'a self, cx: &'a Cx, n: u64) -> Acquire<'a> {
+        Acquire { credits: self, cx, n, ticket: None }
+    }
+
+    /// Gives credits back and wakes those whose turn it is.
+    #[inline]
+    pub fn release(&self, cx: &Cx, n: u64) {
+        let mut s = self.state.lock();
+        s.free += n;
+        s.grant(cx);
+    }
+
+    /// Credits that nobody holds.
+    pub fn free(&self) -> u64 {
+        self.state.lock().free
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.state.lock().queue.len()
+    }
+}
+
+/// Future of [`Credits::acquire`].
+pub struct Acquire<'a> {
+    credits: &'a Credits,
+    cx: &'a Cx,
+    n: u64,
+    ticket: Option<u64>,
+}
+
+impl Future for Acquire<'_> {
+    type Output = ();
+    #[inline]
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        let mut s = self.credits.state.lock();
+        if let Some(ticket) = self.ticket {
+            if s.granted <= ticket {
+                return Poll::Pending;
+            }
+            drop(s);
+            self.ticket = None;
+            return Poll::Ready(());
+        }
+        if s.queue.is_empty() && s.free >= self.n {
+            s.free -= self.n;
+            return Poll::Ready(());
+        }
+        let ticket = s.next_ticket;
+        s.next_ticket += 1;
+        s.queue.push_back((ticket, self.n, self.cx.waiter()));
+        drop(s);
+        self.ticket = Some(ticket);
+        Poll::Pending
+    }
+}
+
+impl Drop for Acquire<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(ticket) = self.ticket {
+            self.leave(ticket);
+        }
+    }
+}
+
+impl Acquire<'_> {
+    #[cold]
+    fn leave(&self, ticket: u64) {
+        let mut s = self.credits.state.lock();
+        if s.granted > ticket {
+            s.free += self.n;
+        } else {
+            s.queue.retain(|(t, _, _)| *t != ticket);
+        }
+        s.grant(self.cx);
+    }
+}
+
+/// A condition: tasks wait until a predicate holds, whoever may have changed it wakes them all.
+#[derive(Default)]
+pub struct Notify {
+    waiters: Mutex<Vec<Waiter>>,
+    any: AtomicBool,
+}
+
+impl Notify {
+    /// Nobody waits.
+    pub fn new() -> Notify {
+        Notify::default()
+    }
+
+    /// Waits until `ready` holds. It is evaluated again after registering, so a wake-up between
+    /// the check and the wait is not lost.
+    #[inline]
+    pub fn wait<'a, F: FnMut() -> bool>(&'a self, cx: &'a Cx, ready: F) -> Wait<'a, F> {
+        Wait { notify: self, cx, ready }
+    }
+
+    /// Wakes everybody who waits. Cheap when nobody does.
+    #[inline]
+    pub fn wake(&self, cx: &Cx) {
+        // Pairs with the fence in `Wait::poll`: either we see the waiter, or it sees our change.
+        fence(Ordering::SeqCst);
+        if !self.any.load(Ordering::Relaxed) {
+            return;
+        }
+        // Woken under the lock: `Cx::wake` takes no lock of a layer, and the list keeps its memory.
+        let mut waiters = self.waiters.lock();
+        self.any.store(false, Ordering::Relaxed);
+        for w in waiters.drain(..) {
+            cx.wake(w);
+        }
+    }
+}
+
+/// Future of [`Notify::wait`].
+pub struct Wait<'a, F> {
+    notify: &'a Notify,
+    cx: &'a Cx,
+    ready: F,
+}
+
+impl<F: FnMut() -> bool> Future for Wait<'_, F> {
+    type Output = ();
+    fn poll(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        // SAFETY: no field is structurally pinned: two references and a predicate that is only
+        // called, never polled; nothing is moved out.
+        let this = unsafe { self.get_unchecked_mut() };
+        if (this.ready)() {
+            return Poll::Ready(());
+        }
+        {
+            let mut waiters = this.notify.waiters.lock();
+            let me = this.cx.waiter();
+            if !waiters.contains(&me) {
+                waiters.push(me);
+            }
+            this.notify.any.store(true, Ordering::Relaxed);
+        }
+        fence(Ordering::SeqCst);
+        if (this.ready)() { Poll::Ready(()) } else { Poll::Pending }
+    }
+}

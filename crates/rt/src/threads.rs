@@ -1,0 +1,228 @@
+//! Real time: one thread per core, futures never migrate.
+//!
+//! Owns: the threads, their run queues and timers, the inboxes through which one core wakes a task
+//! of another. Promises: a core polls its own tasks only; a wake-up sent before a core goes to
+//! sleep is seen before it sleeps. Never: shares a future between threads.
+
+use crate::cx::{CoreId, Cx, Mode, Waiter};
+use crate::local::Local;
+use parking_lot::Mutex;
+use std::cell::Cell;
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll, Waker};
+use std::thread::Thread;
+use std::time::{Duration, Instant};
+
+/// Empty turns before a core parks: a device time is 10–100 us, parking costs about 5 us.
+const IDLE_SPINS: u32 = 200;
+
+#[derive(Default)]
+struct Inbox {
+    tasks: Mutex<Vec<u32>>,
+    any: AtomicBool,
+    owner: Mutex<Option<Thread>>,
+}
+
+impl Inbox {
+    /// Moves what other cores have woken into the run queue. The flag goes down before the list is
+    /// taken: a wake-up between the two raises it again.
+    #[inline]
+    fn deliver(&self, local: &Local) {
+        if self.any.load(Ordering::Relaxed) && self.any.swap(false, Ordering::SeqCst) {
+            for task in self.tasks.lock().drain(..) {
+                local.wake(task);
+            }
+        }
+    }
+}
+
+struct Shared {
+    base: Instant,
+    seed: u64,
+    inboxes: Vec<Inbox>,
+    /// Cores whose main task still runs; a core serves the others until all are done.
+    running: AtomicUsize,
+    /// A core panicked: the run is over.
+    panicked: AtomicBool,
+}
+
+impl Shared {
+    fn is_over(&self) -> bool {
+        self.running.load(Ordering::SeqCst) == 0 || self.panicked.load(Ordering::SeqCst)
+    }
+}
+
+/// What a context on a real core needs.
+pub(crate) struct ThreadCore {
+    shared: Arc<Shared>,
+    /// The clock as of the last read: time never goes back within a core.
+    last: Cell<u64>,
+}
+
+impl ThreadCore {
+    pub(crate) fn now(&self) -> u64 {
+        let t = self.shared.base.elapsed().as_nanos() as u64;
+        self.last.set(self.last.get().max(t));
+        self.last.get()
+    }
+    pub(crate) fn cores(&self) -> u32 {
+        self.shared.inboxes.len() as u32
+    }
+    pub(crate) fn seed(&self) -> u64 {
+        self.shared.seed
+    }
+    pub(crate) fn send_wake(&self, w: Waiter) {
+        let inbox = &self.shared.inboxes[w.core as usize];
+        inbox.tasks.lock().push(w.task);
+        if !inbox.any.swap(true, Ordering::SeqCst)
+            && let Some(t) = inbox.owner.lock().as_ref()
+        {
+            t.unpark();
+        }
+    }
+}
+
+/// A run on real cores.
+pub struct Threads {
+    cores: u32,
+    seed: u64,
+}
+
+impl Threads {
+    /// On `cores` threads. The seed feeds the random streams only; real time is not repeatable.
+    pub fn new(cores: u32, seed: u64) -> Threads {
+        assert!(cores > 0, "a run needs a core");
+        Threads { cores, seed }
+    }
+
+    /// Runs `main` once on each core and returns what each returned, in core order. A core whose
+    /// main task has ended goes on serving its other tasks until every main task has ended.
+    pub fn run<T, F, Fut>(&self, main: F) -> Vec<T>
+    where
+        T: Send + 'static,
+        F: Fn(Cx) -> Fut + Send + Sync,
+        Fut: Future<Output = T> + 'static,
+    {
+        #[allow(clippy::disallowed_methods)] // this is where the real clock enters
+        let base = Instant::now();
+        let shared = Arc::new(Shared {
+            base,
+            seed: self.seed,
+            inboxes: (0..self.cores).map(|_| Inbox::default()).collect(),
+            running: AtomicUsize::new(self.cores as usize),
+            panicked: AtomicBool::new(false),
+        });
+        std::thread::scope(|scope| {
+            let handles: Vec<_> = (0..self.cores)
+                .map(|core| {
+                    let (shared, main) = (shared.clone(), &main);
+                    scope.spawn(move || run_core(CoreId(core), shared, main))
+                })
+                .collect();
+            // Join all before anything unwinds: a core that ended because another panicked has no
+            // value, and the panic to report is the other's.
+            let ended: Vec<_> = handles.into_iter().map(|h| h.join()).collect();
+            let values: Vec<Option<T>> = ended
+                .into_iter()
+                .map(|e| e.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+                .collect();
+            let all: Option<Vec<T>> = values.into_iter().collect();
+            all.expect("without a panic every main task ends")
+        })
+    }
+}
+
+/// Runs one core until every main task has ended; `None` when a core panicked before this one's
+/// main task had ended.
+fn run_core<T, F, Fut>(core: CoreId, shared: Arc<Shared>, main: &F) -> Option<T>
+where
+    T: 'static,
+    F: Fn(Cx) -> Fut,
+    Fut: Future<Output = T> + 'static,
+{
+    let inbox = &shared.inboxes[core.0 as usize];
+    *inbox.owner.lock() = Some(std::thread::current());
+    let thread = Rc::new(ThreadCore { shared: shared.clone(), last: Cell::new(0) });
+    let local = Rc::new(Local::default());
+    let cx = Cx { core, local: local.clone(), mode: Mode::Threads(thread.clone()) };
+    let _end = EndOfCore { shared: &shared, local: &local };
+    let mut join = Box::pin(cx.spawn_join(main(cx.clone())));
+    let mut value = None;
+    let mut idle = 0;
+    let mut batch = Vec::new();
+    // Asked every turn: a task that is always ready must not keep a finished run alive.
+    while !shared.is_over() {
+        inbox.deliver(&local);
+        if !local.timers.borrow().is_empty() {
+            local.fire_due(thread.now());
+        }
+        std::mem::swap(&mut batch, &mut *local.ready.borrow_mut());
+        if batch.is_empty() {
+            idle += 1;
+            if idle < IDLE_SPINS {
+                std::hint::spin_loop();
+            } else {
+                park(&local, &thread, inbox);
+            }
+            continue;
+        }
+        idle = 0;
+        for task in batch.drain(..) {
+            local.poll(task);
+        }
+        if value.is_none()
+            && let Poll::Ready(v) = join.as_mut().poll(&mut Context::from_waker(Waker::noop()))
+        {
+            value = Some(v);
+            shared.running.fetch_sub(1, Ordering::SeqCst);
+            wake_all(&shared);
+        }
+    }
+    value
+}
+
+/// Ends a core, also by a panic: its tasks are dropped (they and their contexts hold each other),
+/// and after a panic the others are told not to wait.
+struct EndOfCore<'a> {
+    shared: &'a Shared,
+    local: &'a Local,
+}
+
+impl Drop for EndOfCore<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.shared.panicked.store(true, Ordering::SeqCst);
+            wake_all(self.shared);
+        }
+        self.local.clear();
+    }
+}
+
+fn wake_all(shared: &Shared) {
+    for inbox in &shared.inboxes {
+        inbox.any.store(true, Ordering::SeqCst);
+        if let Some(t) = inbox.owner.lock().as_ref() {
+            t.unpark();
+        }
+    }
+}
+
+fn park(local: &Local, thread: &ThreadCore, inbox: &Inbox) {
+    if inbox.any.load(Ordering::SeqCst) {
+        return;
+    }
+    let next = local.timers.borrow().next_at();
+    match next {
+        None => std::thread::park_timeout(Duration::from_millis(50)),
+        Some(at) => {
+            let now = thread.now();
+            // The kernel wakes some 50 us late: sleep short of the timer and spin the rest.
+            if at > now + 100_000 {
+                std::thread::park_timeout(Duration::from_nanos(at - now - 60_000));
+            }
+        }
+    }
+}

@@ -1,0 +1,264 @@
+//! Virtual time: one thread, any number of simulated cores, time jumps from event to event.
+//!
+//! Owns: the clock, the cores' timelines, the seeded order of ready tasks, the fingerprint.
+//! Promises: same seed and same program, same order of polls; tasks that are ready at one instant
+//! run in a seeded random order, so nothing can come to depend on the order of wake-ups.
+//! Never: looks at the machine's clock.
+
+use crate::cost::CostTable;
+use crate::cx::{CoreId, Cx, Mode};
+use crate::local::Local;
+use flashlane_base::{Ns, Rng};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::fmt;
+use std::future::Future;
+use std::rc::Rc;
+
+/// Folds (time, task) of every poll: two runs that agree in it did the same things in the same
+/// order. Printed by every report, compared by every test on a second run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fingerprint(pub u64);
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:016x}", self.0)
+    }
+}
+
+/// Nothing can ever run again, yet the main task has not ended: a lost wake-up or a deadlock.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "the simulation stalled at {now}: {tasks} tasks wait and no timer is armed (a bug; please \
+     report the seed {seed})"
+)]
+pub struct Stalled {
+    /// When.
+    pub now: Ns,
+    /// Tasks that wait for something.
+    pub tasks: usize,
+    /// Seed of the run.
+    pub seed: u64,
+}
+
+/// One simulated core: a timeline with a free-at, and those who wait for their turn on it.
+#[derive(Default)]
+struct Core {
+    /// When its CPU is free again.
+    free: u64,
+    /// CPU time charged.
+    busy: u64,
+    /// Of that, spinning on locks.
+    spun: u64,
+    /// Waiting for their turn, in order of arrival: (ticket, task). How long a spin lock will hold
+    /// a core is known only when the core gets to it, so whoever comes behind such a claim can't be
+    /// given an end yet and stands here. Empty as long as every claim knows its length.
+    queue: VecDeque<(u64, u32)>,
+    next_ticket: u64,
+}
+
+/// State that all contexts of a virtual run share.
+pub(crate) struct Clock {
+    pub(crate) now: Cell<u64>,
+    seed: u64,
+    cores: RefCell<Vec<Core>>,
+    costs: CostTable,
+}
+
+impl Clock {
+    pub(crate) fn cores(&self) -> u32 {
+        self.cores.borrow().len() as u32
+    }
+    pub(crate) fn seed(&self) -> u64 {
+        self.seed
+    }
+    pub(crate) fn costs(&self) -> &CostTable {
+        &self.costs
+    }
+
+    /// Takes the core for `cost` behind what it already owes; returns when that is done, or `None`
+    /// when somebody ahead does not know yet how long it will take: then queue up.
+    #[inline]
+    pub(crate) fn occupy(&self, core: CoreId, cost: Ns) -> Option<Ns> {
+        let core = &mut self.cores.borrow_mut()[core.0 as usize];
+        if !core.queue.is_empty() {
+            return None;
+        }
+        core.free = core.free.max(self.now.get()) + cost.as_ns();
+        core.busy += cost.as_ns();
+        Some(Ns::from_ns(core.free))
+    }
+
+    /// True when the core has nothing to do and nobody waits for it.
+    #[inline]
+    pub(crate) fn is_idle(&self, core: CoreId) -> bool {
+        let core = &self.cores.borrow()[core.0 as usize];
+        core.queue.is_empty() && core.free <= self.now.get()
+    }
+
+    /// Queues `task` up for its core. The head of the queue is polled when the core is free.
+    pub(crate) fn queue_up(&self, core: CoreId, task: u32, local: &Local) -> u64 {
+        let core = &mut self.cores.borrow_mut()[core.0 as usize];
+        let ticket = core.next_ticket;
+        core.next_ticket += 1;
+        core.queue.push_back((ticket, task));
+        if core.queue.len() == 1 {
+            self.call(core, local);
+        }
+        ticket
+    }
+
+    /// Takes the turn if it is the ticket's; [`Clock::occupy_until`] must follow in the same poll.
+    pub(crate) fn take_turn(&self, core: CoreId, ticket: u64) -> bool {
+        let core = &mut self.cores.borrow_mut()[core.0 as usize];
+        let mine = core.queue.front().is_some_and(|(t, _)| *t == ticket);
+        let turn = mine && core.free <= self.now.get();
+        if turn {
+            core.queue.pop_front();
+        }
+        turn
+    }
+
+    /// Gives a place in the queue up: the task was dropped before its turn.
+    pub(crate) fn leave(&self, core: CoreId, ticket: u64, local: &Local) {
+        let core = &mut self.cores.borrow_mut()[core.0 as usize];
+        let was_head = core.queue.front().is_some_and(|(t, _)| *t == ticket);
+        core.queue.retain(|(t, _)| *t != ticket);
+        if was_head {
+            self.call(core, local);
+        }
+    }
+
+    /// The core, idle until now, spins and then works until `end`; `spun` of it was waiting for a
+    /// lock.
+    pub(crate) fn occupy_until(&self, core: CoreId, end: u64, spun: u64, local: &Local) {
+        let core = &mut self.cores.borrow_mut()[core.0 as usize];
+        debug_assert!(core.free <= self.now.get(), "a turn was taken on a busy core");
+        core.busy += end - self.now.get();
+        core.spun += spun;
+        core.free = end;
+        self.call(core, local);
+    }
+
+    /// Has the head of the core's queue polled when the core is free.
+    fn call(&self, core: &Core, local: &Local) {
+        if let Some((_, task)) = core.queue.front() {
+            let at = core.free.max(self.now.get());
+            local.timers.borrow_mut().arm(at, *task);
+        }
+    }
+}
+
+/// A virtual-time run.
+pub struct Virtual {
+    clock: Rc<Clock>,
+    local: Rc<Local>,
+    fingerprint: Cell<u64>,
+    order: RefCell<Rng>,
+    polls: Cell<u64>,
+}
+
+impl Virtual {
+    /// A run on `cores` simulated cores. `costs` says what CPU work costs ([`CostTable::zero`] for
+    /// a host that costs nothing).
+    pub fn new(cores: u32, seed: u64, costs: CostTable) -> Virtual {
+        assert!(cores > 0, "a run needs a core");
+        Virtual {
+            clock: Rc::new(Clock {
+                now: Cell::new(0),
+                seed,
+                cores: RefCell::new((0..cores).map(|_| Core::default()).collect()),
+                costs,
+            }),
+            local: Rc::new(Local::default()),
+            fingerprint: Cell::new(0xcbf2_9ce4_8422_2325),
+            order: RefCell::new(Rng::stream(seed, "rt.order", 0)),
+            polls: Cell::new(0),
+        }
+    }
+
+    /// The context of core 0.
+    pub fn cx(&self) -> Cx {
+        let mode = Mode::Virtual(self.clock.clone());
+        Cx { core: CoreId(0), local: self.local.clone(), mode }
+    }
+
+    /// Runs until `main` returns; tasks that still wait then stay where they are and go on at the
+    /// next call.
+    pub fn run<T: 'static>(&self, main: impl Future<Output = T> + 'static) -> Result<T, Stalled> {
+        let out = Rc::new(RefCell::new(None));
+        let theirs = out.clone();
+        self.local.spawn(Box::pin(async move {
+            let value = main.await;
+            *theirs.borrow_mut() = Some(value);
+        }));
+        loop {
+            while let Some(id) = self.next_ready() {
+                self.note(id);
+                if self.local.poll(id)
+                    && let Some(value) = out.borrow_mut().take()
+                {
+                    return Ok(value);
+                }
+            }
+            let next = self.local.timers.borrow().next_at();
+            let Some(at) = next else {
+                return Err(Stalled {
+                    now: Ns::from_ns(self.clock.now.get()),
+                    tasks: self.local.alive(),
+                    seed: self.clock.seed,
+                });
+            };
+            debug_assert!(at >= self.clock.now.get(), "time went back");
+            self.clock.now.set(at.max(self.clock.now.get()));
+            self.local.fire_due(self.clock.now.get());
+        }
+    }
+
+    #[inline]
+    fn next_ready(&self) -> Option<u32> {
+        let mut ready = self.local.ready.borrow_mut();
+        match ready.len() {
+            0 | 1 => ready.pop(),
+            n => {
+                let i = self.order.borrow_mut().below(n as u64) as usize;
+                Some(ready.swap_remove(i))
+            }
+        }
+    }
+
+    #[inline]
+    fn note(&self, task: u32) {
+        // Task ids have 24 bits; the times below them rarely reach up there (2^40 ns are 18 min).
+        let f = self.fingerprint.get() ^ self.clock.now.get() ^ (task as u64) << 40;
+        self.fingerprint.set(f.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29));
+        self.polls.set(self.polls.get() + 1);
+    }
+
+    /// Fingerprint of everything that ran so far.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint(self.fingerprint.get())
+    }
+
+    /// Virtual time.
+    pub fn now(&self) -> Ns {
+        Ns::from_ns(self.clock.now.get())
+    }
+
+    /// Task polls so far: the events of this simulation.
+    pub fn polls(&self) -> u64 {
+        self.polls.get()
+    }
+
+    /// CPU time charged per core: (busy, of which spinning on locks).
+    pub fn core_busy(&self) -> Vec<(Ns, Ns)> {
+        let cores = self.clock.cores.borrow();
+        cores.iter().map(|c| (Ns::from_ns(c.busy), Ns::from_ns(c.spun))).collect()
+    }
+}
+
+impl Drop for Virtual {
+    fn drop(&mut self) {
+        self.local.clear();
+    }
+}

@@ -1,0 +1,125 @@
+//! What only real threads can get wrong: how a run ends.
+//!
+//! Owns: claims about shutdown, panics and parked cores. Promises: a broken runtime hangs or shows
+//! the wrong panic here. Never: measures time.
+
+use flashlane_base::Ns;
+use flashlane_rt::{Notify, Threads};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A background task that is ready at every turn (an export that polls its queue) must not keep
+/// the run alive once every main task has returned.
+#[test]
+fn a_task_that_is_always_ready_does_not_keep_the_run_alive() {
+    let values = Threads::new(2, 0).run(|cx| async move {
+        let cx2 = cx.clone();
+        cx.spawn(async move {
+            loop {
+                cx2.yield_now().await;
+            }
+        });
+        cx.sleep(Ns::from_us(20)).await;
+        cx.core().0
+    });
+    assert_eq!(values, [0, 1]);
+}
+
+/// The caller sees the panic of the core that panicked, also when other cores come first in order,
+/// still wait, or are busy all the time.
+#[test]
+fn a_panic_ends_the_run_and_is_the_one_reported() {
+    let outcome = catch_unwind(|| {
+        Threads::new(4, 0).run(|cx| async move {
+            match cx.core().0 {
+                0 => cx.sleep(Ns::MAX).await,
+                1 => loop {
+                    cx.yield_now().await;
+                },
+                2 => panic!("the cause"),
+                _ => {}
+            }
+        })
+    });
+    let panic = outcome.expect_err("core 2 panicked");
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"the cause"));
+}
+
+/// A core whose main task ends just when another panics must not bring the count of running cores
+/// below zero: the run would never end. Many rounds, since it is a race.
+#[test]
+fn a_panic_next_to_a_regular_end_does_not_hang() {
+    for _ in 0..50 {
+        let outcome = catch_unwind(|| {
+            Threads::new(3, 0).run(|cx| async move {
+                cx.yield_now().await;
+                assert!(cx.core().0 != 0, "the cause");
+            })
+        });
+        assert!(outcome.is_err());
+    }
+}
+
+/// Tasks that still wait when the run ends are dropped, on every core, also after a panic.
+#[test]
+fn tasks_left_over_are_dropped() {
+    for fails in [false, true] {
+        let alive = Arc::new(());
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            Threads::new(2, 0).run(|cx| {
+                let held = alive.clone();
+                async move {
+                    let cx2 = cx.clone();
+                    cx.spawn(async move {
+                        cx2.sleep(Ns::MAX).await;
+                        drop(held);
+                    });
+                    cx.yield_now().await;
+                    assert!(!(fails && cx.core().0 == 1), "as asked");
+                }
+            })
+        }));
+        assert_eq!(outcome.is_err(), fails);
+        assert_eq!(Arc::strong_count(&alive), 1, "a task outlived its run");
+    }
+}
+
+/// A core that has gone to sleep in the kernel hears of a change on another core: rounds far enough
+/// apart that it parks each time.
+#[test]
+fn a_parked_core_hears_a_wake_up() {
+    let state = Arc::new((AtomicU64::new(0), Notify::new()));
+    Threads::new(2, 0).run(|cx| {
+        let state = state.clone();
+        async move {
+            for round in 1..=20 {
+                if cx.core().0 == 0 {
+                    cx.sleep(Ns::from_us(300)).await;
+                    state.0.store(round, Ordering::SeqCst);
+                    state.1.wake(&cx);
+                } else {
+                    let came = || state.0.load(Ordering::SeqCst) >= round;
+                    state.1.wait(&cx, came).await;
+                }
+            }
+        }
+    });
+}
+
+/// Futures never migrate, so they need not be `Send`.
+#[test]
+fn a_task_may_hold_what_is_not_send() {
+    let values = Threads::new(2, 0).run(|cx| async move {
+        let shared = Rc::new(5u32);
+        let theirs = shared.clone();
+        let cx2 = cx.clone();
+        let join = cx.spawn_join(async move {
+            cx2.yield_now().await;
+            *theirs
+        });
+        join.await + *shared
+    });
+    assert_eq!(values, [10, 10]);
+}

@@ -1,0 +1,386 @@
+//! One seed, one stack, from an empty medium to the last sector read back, over several lives.
+//!
+//! Owns: the run: bring up, drive, check, cut or stop, and again. Promises: a failure of any kind
+//! (wrong content, refusal, broken counter law, panic, stall, hang) comes back as [`Failed`], which
+//! prints the one command that replays it. Never: knows which stack it drives ([`Machine`] does).
+
+use crate::host::Host;
+use crate::moments::Moments;
+use crate::oracle::Oracle;
+use crate::swarm::{self, Boxed, Knob, Options};
+use flashlane_base::{Lba, Ns, Rng};
+use flashlane_ftl::block::BlockDev;
+use flashlane_rt::{Cx, Virtual};
+use std::any::Any;
+use std::cell::RefCell;
+use std::fmt;
+use std::future::{Future, poll_fn};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::{Arc, OnceLock};
+use std::task::Poll;
+
+/// Virtual time without any request ending after which a run counts as hung. The longest wait of a
+/// correct stack is some collections of a tiny device, far below a second.
+const HUNG_AFTER: Ns = Ns::from_secs(60);
+
+/// Where the oracle will be, once the capacity is known.
+pub type OracleSlot = Arc<OnceLock<Arc<Oracle>>>;
+
+/// A check that costs no virtual time.
+pub type Check = Box<dyn Fn() -> Result<(), String>>;
+
+/// A stack while the power is on.
+pub struct Up {
+    /// The top.
+    pub dev: Arc<dyn BlockDev>,
+    /// Its knobs.
+    pub knob: Option<Knob>,
+    /// What holds whenever no request is under way.
+    pub check_idle: Check,
+    /// It may become read-only.
+    pub may_give_up: bool,
+    /// Its state in a line, for whoever looks at a hang.
+    pub state: Box<dyn Fn() -> String>,
+    /// Ends its background tasks, with everything durable.
+    pub stop: Boxed<'static, Result<(), String>>,
+    /// What holds after that, with nothing under way at all.
+    pub check_stopped: Check,
+}
+
+/// What a machine is given when the power comes on.
+#[derive(Clone)]
+pub struct Boot {
+    /// Core 0 of the run.
+    pub cx: Cx,
+    /// The oracle, once there is one.
+    pub oracle: OracleSlot,
+    /// Where to note when device commands begin and end, if somebody wants to know.
+    pub moments: Option<Moments>,
+}
+
+/// A stack as something that power cuts happen to: what is left when a run is dropped.
+pub trait Machine {
+    /// Brings the stack up: creates it the first time, mounts it later.
+    fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>>;
+    /// The power went off at this time of the run, which has been dropped already.
+    fn cut(&self, at: Ns, seed: u64);
+    /// The machine in a line.
+    fn describe(&self) -> String;
+}
+
+/// A row of the table of stacks.
+#[derive(Clone, Copy)]
+pub struct Stack {
+    /// Name on the command line.
+    pub name: &'static str,
+    /// Seeds of a default test run.
+    pub seeds: u64,
+    /// Lives at most: 1 for what can't come back yet.
+    pub lives: u64,
+    /// A new machine for a seed.
+    pub machine: fn(u64) -> Result<Rc<dyn Machine>, String>,
+}
+
+/// Puts something between the stack and the host: a canary.
+pub type Wrap = Rc<dyn Fn(Arc<dyn BlockDev>) -> Arc<dyn BlockDev>>;
+
+/// How to run a seed.
+#[derive(Clone)]
+pub struct Plan {
+    /// How much to write, 100 is normal.
+    pub effort: u64,
+    /// Print what happens to this sector.
+    pub watched: Option<Lba>,
+    /// What to put on top.
+    pub wrap: Option<Wrap>,
+    /// Cut the power at the end of the last life too, when all is done but the clean stop, and look
+    /// what is left.
+    pub cut_at_end: bool,
+    /// Turn knobs, where the stack has any and the seed says so.
+    pub knobs: bool,
+    /// Cut the power at these times, one per life, and live once more; empty: as the seed says.
+    pub cuts: Vec<Ns>,
+    /// Note when something happened in the first life.
+    pub moments: Option<Moments>,
+}
+
+impl Default for Plan {
+    fn default() -> Plan {
+        Plan {
+            effort: 100,
+            watched: None,
+            wrap: None,
+            cut_at_end: false,
+            knobs: true,
+            cuts: Vec::new(),
+            moments: None,
+        }
+    }
+}
+
+/// What a good run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Done {
+    /// Requests.
+    pub requests: u64,
+    /// Sectors written.
+    pub sectors_written: u64,
+    /// Events simulated.
+    pub polls: u64,
+    /// Fold of all fingerprints.
+    pub fingerprint: u64,
+    /// Virtual time of all lives.
+    pub span: Ns,
+    /// Lives.
+    pub lives: u64,
+    /// Power cuts among their ends.
+    pub cuts: u64,
+    /// Sectors of the device.
+    pub capacity: u64,
+    /// It became read-only.
+    pub gave_up: bool,
+}
+
+/// A run that showed a defect.
+#[derive(Clone)]
+pub struct Failed {
+    /// Name of the stack.
+    pub stack: &'static str,
+    /// Seed.
+    pub seed: u64,
+    /// How it was run.
+    pub plan: Box<Plan>,
+    /// Device, life and what was wrong.
+    pub what: String,
+}
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}, seed {}: {}", self.stack, self.seed, self.what)?;
+        let command = "cargo run --release -p flashlane-testkit --example swarm --";
+        write!(f, "\n  replay: {command} --target {} --seed {}", self.stack, self.seed)?;
+        if self.plan.effort != Plan::default().effort {
+            write!(f, " --effort {}", self.plan.effort)?;
+        }
+        if !self.plan.knobs {
+            write!(f, " --no-knobs")?;
+        }
+        let mut cuts = self.plan.cuts.iter();
+        cuts.try_for_each(|at| write!(f, " --cut {}", at.as_ns()))
+    }
+}
+
+impl fmt::Debug for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")
+    }
+}
+
+/// How a life ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum End {
+    Stopped,
+    Cut,
+}
+
+/// Runs one seed on a stack.
+pub fn run_seed(stack: &Stack, seed: u64, plan: &Plan) -> Result<Done, Failed> {
+    let failed =
+        |what: String| Failed { stack: stack.name, seed, plan: Box::new(plan.clone()), what };
+    let machine = (stack.machine)(seed).map_err(failed)?;
+    let mut rng = Rng::stream(seed, "swarm.lives", 0);
+    let drawn = 1 + rng.below(stack.lives);
+    let lives = match plan.cuts.len() as u64 {
+        0 => drawn,
+        cuts => cuts + 1,
+    };
+    let oracle = OracleSlot::default();
+    let mut done = Done { lives, ..Done::default() };
+    for number in 0..lives {
+        let last = number + 1 == lives;
+        // From a microsecond, in the middle of bringing it up, to a minute, when all is done.
+        let magnitude = 10 + rng.below(26);
+        let drawn = Ns::from_ns(rng.below(1 << magnitude));
+        let cut_at = plan.cuts.get(number as usize).copied().unwrap_or(drawn);
+        let mut plan = plan.clone();
+        if number > 0 {
+            plan.moments = None;
+            // After a cut that somebody chose, what is found counts; a little work suffices.
+            plan.effort = if plan.cuts.is_empty() { plan.effort } else { 2 };
+        }
+        let cut_at_end = last && plan.cut_at_end;
+        let life = Life {
+            machine: machine.clone(),
+            oracle: oracle.clone(),
+            plan,
+            seed: seed ^ number << 48,
+            first: number == 0,
+            cut_at: (!last).then_some(cut_at),
+            cut_at_end,
+            host: Rc::default(),
+            state: Rc::default(),
+        };
+        // A panic is a broken invariant of the stack; it is this seed's result like any other.
+        let outcome = catch_unwind(AssertUnwindSafe(|| life.run(&mut done)));
+        let outcome = outcome.unwrap_or_else(|panic| Err(format!("panic: {}", text_of(&*panic))));
+        outcome.map_err(|what| {
+            let device = machine.describe();
+            failed(format!("life {} of {lives} on {device}: {what}", number + 1))
+        })?;
+    }
+    Ok(done)
+}
+
+fn text_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
+    let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+    text.unwrap_or_else(|| "of no text".into())
+}
+
+/// The time between power-on and power-off.
+#[derive(Clone)]
+struct Life {
+    machine: Rc<dyn Machine>,
+    oracle: OracleSlot,
+    plan: Plan,
+    seed: u64,
+    first: bool,
+    /// The power goes off at this time, if the life is not over by then.
+    cut_at: Option<Ns>,
+    cut_at_end: bool,
+    host: Rc<RefCell<Option<Rc<Host>>>>,
+    #[allow(clippy::type_complexity)]
+    state: Rc<RefCell<Option<Box<dyn Fn() -> String>>>>,
+}
+
+impl Life {
+    fn run(&self, done: &mut Done) -> Result<(), String> {
+        // The capacity is known only when the stack is up; cores and costs don't depend on it.
+        let options = Options::draw(self.seed, 1, self.plan.effort);
+        let run = Virtual::new(options.cores, self.seed, options.costs());
+        let end =
+            run.run(self.clone().watch(run.cx())).map_err(|stalled| stalled.to_string())??;
+        done.requests += self.ended();
+        done.gave_up |= self.host.borrow().as_ref().is_some_and(|h| h.has_given_up());
+        done.polls += run.polls();
+        done.span += run.now();
+        done.fingerprint = done.fingerprint.rotate_left(1) ^ run.fingerprint().0;
+        let now = run.now();
+        drop(run);
+        // Whoever still holds a part of the stack must not keep the medium busy.
+        self.host.take();
+        self.state.take();
+        if end == End::Cut {
+            done.cuts += 1;
+            self.machine.cut(now, self.seed);
+            if let Some(oracle) = self.oracle.get() {
+                oracle.power_cut();
+            }
+        }
+        if let Some(oracle) = self.oracle.get() {
+            done.capacity = oracle.capacity();
+            done.sectors_written = oracle.sectors_written();
+        }
+        match self.cut_at_end {
+            true => self.look_again(),
+            false => Ok(()),
+        }
+    }
+
+    /// One more life, in which everything is read and nothing else happens.
+    fn look_again(&self) -> Result<(), String> {
+        let run = Virtual::new(1, self.seed, flashlane_rt::CostTable::zero());
+        let (cx, life) = (run.cx(), self.clone());
+        let look = async move {
+            let up = life.machine.clone().up(life.boot(&cx)).await?;
+            swarm::read_back(cx, life.host_of(up.dev, up.may_give_up))
+                .await
+                .map_err(|b| b.to_string())
+        };
+        run.run(look).map_err(|stalled| stalled.to_string())?
+    }
+
+    fn boot(&self, cx: &Cx) -> Boot {
+        Boot { cx: cx.clone(), oracle: self.oracle.clone(), moments: self.plan.moments.clone() }
+    }
+
+    fn ended(&self) -> u64 {
+        self.host.borrow().as_ref().map_or(0, |host| host.ended())
+    }
+
+    fn host_of(&self, dev: Arc<dyn BlockDev>, may_give_up: bool) -> Rc<Host> {
+        let info = dev.info();
+        let new = || Arc::new(Oracle::new(info.capacity, info.content_bytes));
+        let oracle = self.oracle.get_or_init(new).clone();
+        let host = Host::new(dev, oracle, self.plan.watched, may_give_up);
+        let host = Rc::new(host.noting(self.plan.moments.clone()));
+        *self.host.borrow_mut() = Some(host.clone());
+        host
+    }
+
+    /// Runs the life until its end, its cut, or until nothing happens any more.
+    async fn watch(self, cx: Cx) -> Result<End, String> {
+        let mut life = pin!(cx.spawn_join(self.clone().live(cx.clone())));
+        let (mut look_at, mut seen) = (HUNG_AFTER, 0);
+        cx.arm(look_at);
+        cx.arm(self.cut_at.unwrap_or(Ns::MAX));
+        poll_fn(|context| {
+            if let Poll::Ready(result) = life.as_mut().poll(context) {
+                return Poll::Ready(result);
+            }
+            if self.cut_at.is_some_and(|at| cx.now() >= at) {
+                return Poll::Ready(Ok(End::Cut));
+            }
+            if cx.now() >= look_at {
+                let ended = self.ended();
+                if ended == seen {
+                    return Poll::Ready(Err(self.hung(look_at - HUNG_AFTER)));
+                }
+                (look_at, seen) = (cx.now() + HUNG_AFTER, ended);
+                cx.arm(look_at);
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    fn hung(&self, since: Ns) -> String {
+        let host = self.host.borrow().as_ref().map(|host| host.state());
+        let stack = self.state.borrow().as_ref().map(|state| state());
+        format!(
+            "hung since {since}: {}; {}",
+            host.unwrap_or_else(|| "it never came up".into()),
+            stack.unwrap_or_default()
+        )
+    }
+
+    async fn live(self, cx: Cx) -> Result<End, String> {
+        let up = self.machine.clone().up(self.boot(&cx)).await?;
+        let dev = match &self.plan.wrap {
+            Some(wrap) => wrap(up.dev.clone()),
+            None => up.dev.clone(),
+        };
+        let host = self.host_of(dev, up.may_give_up);
+        *self.state.borrow_mut() = Some(up.state);
+        let said = |broken: swarm::Broken| broken.to_string();
+        if !self.first {
+            swarm::read_back(cx.clone(), host.clone()).await.map_err(said)?;
+        }
+        let options = Options::draw(self.seed, host.oracle().capacity(), self.plan.effort);
+        let knob = up.knob.clone().filter(|_| self.plan.knobs);
+        swarm::drive(cx.clone(), host.clone(), options, knob).await.map_err(said)?;
+        (up.check_idle)()?;
+        if self.cut_at_end {
+            return Ok(End::Cut);
+        }
+        host.now_doing("stopping".into());
+        match up.stop.await {
+            Err(_) if up.may_give_up => {}
+            stopped => stopped?,
+        }
+        (up.check_stopped)()?;
+        Ok(End::Stopped)
+    }
+}

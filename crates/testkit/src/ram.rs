@@ -1,0 +1,163 @@
+//! A block device in memory that keeps every promise: the reference, and the harness's own test.
+//!
+//! Owns: durable content, and per sector the contents since the last flush. Promises: what
+//! FORMAT.md promises and not a bit more: multi-sector requests tear, requests under way overlap, and a power
+//! cut leaves of each unflushed sector whatever is admissible. Never: is fast.
+
+use flashlane_base::{Lba, Ns, Rng};
+use flashlane_ftl::block::{BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Io, Started};
+use flashlane_rt::Cx;
+use flashlane_rt::sync::Mutex;
+use std::collections::BTreeMap;
+
+/// Contents of one sector that a cut may leave beside the durable one, at most.
+const BUFFERED_MAX: usize = 8;
+
+/// What a power cut leaves of an unflushed sector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Keep {
+    /// The flushed content.
+    Oldest,
+    /// Any content since, drawn per sector.
+    Drawn(u64),
+}
+
+struct State {
+    durable: Vec<u8>,
+    /// Per sector: its contents since it was last flushed, oldest first.
+    buffered: BTreeMap<u64, Vec<Vec<u8>>>,
+    rng: Rng,
+}
+
+/// See the module's head.
+pub struct Ram {
+    info: BlockInfo,
+    latency_max: Ns,
+    state: Mutex<State>,
+}
+
+impl Ram {
+    /// An empty device of `capacity` sectors of `content_bytes`; each step of a request takes a
+    /// time drawn up to `latency_max`, so that requests overlap.
+    pub fn new(capacity: u64, content_bytes: usize, latency_max: Ns, seed: u64) -> Ram {
+        Ram {
+            info: BlockInfo { capacity, content_bytes, layer: "ram" },
+            latency_max,
+            state: Mutex::new(State {
+                durable: vec![0; capacity as usize * content_bytes],
+                buffered: BTreeMap::new(),
+                rng: Rng::stream(seed, "ram", 0),
+            }),
+        }
+    }
+
+    /// The power is cut. No request is under way afterwards: drop the run first.
+    pub fn power_cut(&self, keep: Keep) {
+        let mut s = self.state.lock();
+        let mut rng = Rng::stream(if let Keep::Drawn(seed) = keep { seed } else { 0 }, "cut", 0);
+        let bytes = self.info.content_bytes;
+        for (at, contents) in std::mem::take(&mut s.buffered) {
+            let which = match keep {
+                Keep::Oldest => 0,
+                Keep::Drawn(_) => rng.below(contents.len() as u64 + 1) as usize,
+            };
+            if which > 0 {
+                s.durable[at as usize * bytes..][..bytes].copy_from_slice(&contents[which - 1]);
+            }
+        }
+    }
+
+    async fn pause(&self, cx: &Cx) {
+        let span = self.state.lock().rng.below(self.latency_max.as_ns() + 1);
+        cx.sleep(Ns::from_ns(span)).await;
+    }
+
+    async fn serve(&self, cx: &Cx, io: Io<'_>) -> BlockResult {
+        check(&self.info, &io)?;
+        let bytes = self.info.content_bytes;
+        self.pause(cx).await;
+        for i in 0..io.sectors as usize {
+            let at = io.lba.get() + i as u64;
+            let content = match io.op {
+                BlockOp::Read => {
+                    self.state.lock().read(at, &mut io.buf[i * bytes..][..bytes]);
+                    continue;
+                }
+                BlockOp::Write => io.buf[i * bytes..][..bytes].to_vec(),
+                _ => vec![0; bytes],
+            };
+            self.state.lock().put(at, content);
+            if i % 8 == 7 {
+                self.pause(cx).await;
+            }
+        }
+        if io.fua {
+            let mut s = self.state.lock();
+            (io.lba.get()..io.lba.get() + io.sectors as u64).for_each(|at| s.persist(at));
+        }
+        self.pause(cx).await;
+        if io.op == BlockOp::Flush {
+            let mut s = self.state.lock();
+            let all: Vec<u64> = s.buffered.keys().copied().collect();
+            all.into_iter().for_each(|at| s.persist(at));
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn read(&self, at: u64, out: &mut [u8]) {
+        let bytes = out.len();
+        match self.buffered.get(&at).and_then(|b| b.last()) {
+            Some(content) => out.copy_from_slice(content),
+            None => out.copy_from_slice(&self.durable[at as usize * bytes..][..bytes]),
+        }
+    }
+
+    fn put(&mut self, at: u64, content: Vec<u8>) {
+        let contents = self.buffered.entry(at).or_default();
+        if contents.len() == BUFFERED_MAX {
+            contents.remove(0);
+        }
+        contents.push(content);
+    }
+
+    fn persist(&mut self, at: u64) {
+        if let Some(newest) = self.buffered.remove(&at).and_then(|mut b| b.pop()) {
+            let bytes = newest.len();
+            self.durable[at as usize * bytes..][..bytes].copy_from_slice(&newest);
+        }
+    }
+}
+
+/// Refuses what is outside the device or has a buffer of the wrong size.
+pub(crate) fn check(info: &BlockInfo, io: &Io<'_>) -> BlockResult {
+    let content = match io.op {
+        BlockOp::Read | BlockOp::Write => io.sectors as usize * info.content_bytes,
+        BlockOp::Discard | BlockOp::Flush => io.buf.len(),
+    };
+    let end = io.lba.get().checked_add(io.sectors as u64);
+    if end.is_some_and(|e| e <= info.capacity) && content == io.buf.len() {
+        return Ok(());
+    }
+    Err(BlockError::Invalid {
+        op: io.op,
+        lba: io.lba,
+        sectors: io.sectors,
+        capacity: info.capacity,
+    })
+}
+
+/// The sectors of a request.
+pub(crate) fn range(lba: Lba, sectors: u32) -> std::ops::Range<u64> {
+    lba.get()..lba.get() + sectors as u64
+}
+
+impl BlockDev for Ram {
+    fn info(&self) -> &BlockInfo {
+        &self.info
+    }
+    fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
+        Box::pin(self.serve(cx, io))
+    }
+}

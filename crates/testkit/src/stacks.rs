@@ -1,0 +1,307 @@
+//! The table of stacks: everything that gives a block device and must stand the swarm.
+//!
+//! Owns: how each is built from a seed, what must hold when it is idle and when it has stopped.
+//! Promises: a new stack is one row here, and every harness (tests, soak, canaries) runs it.
+//! Never: decides what is asked of a stack.
+
+use crate::devices;
+use crate::harness::{Boot, Machine, Stack, Up};
+use crate::moments::NotingDevice;
+use crate::ram::{Keep, Ram};
+use crate::swarm::{Boxed, Knob};
+use crate::witness::Witness;
+use flashlane_base::{Ns, Rng};
+use flashlane_ftl::block::BlockDev;
+use flashlane_ftl::link::LinkedBlock;
+use flashlane_ftl::log::{self, LogConfig, Pblk};
+use flashlane_ftl::pftl::{self, Pftl, PftlConfig};
+use flashlane_ftl::stats::FtlStats;
+use flashlane_ocssd::link::LinkedDevice;
+use flashlane_ocssd::spec::LinkSpec;
+use flashlane_ocssd::{Device, DeviceSpec, Ssd, SsdOptions};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Every stack. Seeds are chosen so that the default test run stays within its minute.
+pub const STACKS: &[Stack] = &[
+    Stack { name: "ram", seeds: 200, lives: 4, machine: ram },
+    Stack { name: "pftl", seeds: 60, lives: 1, machine: pftl },
+    Stack { name: "pftl-faults", seeds: 60, lives: 1, machine: pftl_faults },
+    Stack { name: "pblk-faults", seeds: 40, lives: 1, machine: pblk_faults },
+    Stack { name: "pblk", seeds: 40, lives: 1, machine: pblk },
+];
+
+/// The row of this name.
+pub fn find(name: &str) -> Option<&'static Stack> {
+    STACKS.iter().find(|s| s.name == name)
+}
+
+struct RamMachine(Arc<Ram>);
+
+fn ram(seed: u64) -> Result<Rc<dyn Machine>, String> {
+    let mut rng = Rng::stream(seed, "testkit.ram", 0);
+    let capacity = devices::one_of(&mut rng, &[1, 2, 65, 1000, 4096]);
+    let content = devices::one_of(&mut rng, &[8, 8, 4096]);
+    let latency = devices::one_of(&mut rng, &[0, 1, 50, 2000]);
+    let ram = Ram::new(capacity, content, Ns::from_us(latency), seed);
+    Ok(Rc::new(RamMachine(Arc::new(ram))))
+}
+
+impl Machine for RamMachine {
+    fn up(self: Rc<Self>, _: Boot) -> Boxed<'static, Result<Up, String>> {
+        Box::pin(async move {
+            Ok(Up {
+                dev: self.0.clone(),
+                knob: None,
+                check_idle: Box::new(|| Ok(())),
+                may_give_up: false,
+                state: Box::new(String::new),
+                stop: Box::pin(async { Ok(()) }),
+                check_stopped: Box::new(|| Ok(())),
+            })
+        })
+    }
+    fn cut(&self, _: Ns, seed: u64) {
+        self.0.power_cut(if seed.is_multiple_of(3) { Keep::Oldest } else { Keep::Drawn(seed) });
+    }
+    fn describe(&self) -> String {
+        "memory".into()
+    }
+}
+
+/// A layer on an emulated SSD.
+struct OnSsd<C> {
+    spec: RefCell<DeviceSpec>,
+    options: SsdOptions,
+    /// Things go wrong on purpose: a witness tells the oracle what that excuses.
+    faulty: bool,
+    /// The host's link: below a host FTL, above a device FTL.
+    link: Option<LinkSpec>,
+    config: C,
+}
+
+/// Chunks that a device may be enlarged to when a layer finds it too small.
+const CHUNKS_MAX: u32 = 2048;
+
+impl<C> OnSsd<C> {
+    fn draw(seed: u64, faulty: bool, config: C) -> OnSsd<C> {
+        let (spec, mut options) = devices::small(seed, 6_000);
+        if faulty {
+            options.faults = devices::faults(seed);
+        }
+        OnSsd { spec: RefCell::new(spec), options, faulty, link: devices::link(seed), config }
+    }
+
+    fn ssd(&self) -> Result<Arc<Ssd>, String> {
+        Ssd::new(&self.spec.borrow(), self.options.clone()).map_err(|e| e.to_string())
+    }
+
+    /// What the layer gets to see of it.
+    fn device(&self, ssd: &Arc<Ssd>, boot: &Boot) -> Arc<dyn Device> {
+        let mut device: Arc<dyn Device> = ssd.clone();
+        if self.faulty {
+            device = Arc::new(Witness::new(device, boot.oracle.clone()));
+        }
+        if let Some(moments) = &boot.moments {
+            device = Arc::new(NotingDevice::new(device, moments.clone()));
+        }
+        device
+    }
+
+    /// Doubles the device; false when it is large enough for anything.
+    fn enlarge(&self) -> bool {
+        let mut spec = self.spec.borrow_mut();
+        let chunks = spec.geometry.chunks_per_pu * 2;
+        *spec = spec.clone().with_chunks_per_pu(chunks);
+        chunks <= CHUNKS_MAX
+    }
+
+    fn describe_device(&self) -> String {
+        let mut text = devices::describe(&self.spec.borrow(), &self.options);
+        if self.faulty {
+            text = format!("{text}, faults {}", devices::describe_faults(&self.options));
+        }
+        match &self.link {
+            Some(link) => format!("{text}, {link:?}"),
+            None => text,
+        }
+    }
+}
+
+/// No rule of the medium was broken.
+fn no_violations(ssd: &Ssd) -> Result<(), String> {
+    let count = ssd.counters().violations;
+    match ssd.violations().first() {
+        None if count == 0 => Ok(()),
+        first => Err(format!(
+            "{count} violations, first: {}",
+            first.map_or("?".into(), |v| v.to_string())
+        )),
+    }
+}
+
+fn both_laws(stats: &FtlStats, ssd: &Ssd) -> Result<(), String> {
+    stats.check_host_law().map_err(|e| format!("host law: {e}"))?;
+    let medium = ssd.counters().programmed;
+    stats.check_media_law(&medium).map_err(|e| format!("media law: {e}"))
+}
+
+fn pftl(seed: u64) -> Result<Rc<dyn Machine>, String> {
+    pftl_on(seed, false)
+}
+
+fn pftl_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
+    pftl_on(seed, true)
+}
+
+fn pftl_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
+    let mut rng = Rng::stream(seed, "testkit.pftl", 0);
+    let config = PftlConfig {
+        over_provisioning_percent: devices::one_of(&mut rng, &[12, 20, 30, 50]),
+        gc_low_water_lines: devices::one_of(&mut rng, &[2, 2, 3]),
+        gc_reads: devices::one_of(&mut rng, &[None, Some(1), Some(3)]),
+        ..PftlConfig::default()
+    };
+    Ok(Rc::new(OnSsd::draw(seed, faulty, config)))
+}
+
+impl Machine for OnSsd<PftlConfig> {
+    fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
+        Box::pin(async move {
+            let cx = boot.cx.clone();
+            let (ssd, ftl) = loop {
+                let ssd = self.ssd()?;
+                let device = self.device(&ssd, &boot);
+                match Pftl::create(&cx, device, self.config.clone()) {
+                    Ok(ftl) => break (ssd, ftl),
+                    Err(pftl::CreateError::TooSmall { .. }) if self.enlarge() => {}
+                    Err(error) => return Err(error.to_string()),
+                }
+            };
+            let (idle, stopped, stopping) = (ftl.clone(), ftl.clone(), ftl.clone());
+            let (state, medium) = (ftl.clone(), ssd.clone());
+            let dev: Arc<dyn BlockDev> = match &self.link {
+                Some(link) => Arc::new(LinkedBlock::new(ftl, link)),
+                None => ftl,
+            };
+            Ok(Up {
+                dev,
+                knob: None,
+                check_idle: Box::new(move || {
+                    idle.stats().check_host_law()?;
+                    idle.walk()
+                }),
+                may_give_up: self.faulty,
+                state: Box::new(move || format!("{:?}", state.details())),
+                stop: Box::pin(async move {
+                    stopping.stop(&cx).await;
+                    Ok(())
+                }),
+                check_stopped: Box::new(move || {
+                    no_violations(&medium)?;
+                    both_laws(&stopped.stats(), &medium)?;
+                    stopped.walk()
+                }),
+            })
+        })
+    }
+    fn cut(&self, _: Ns, _: u64) {}
+    fn describe(&self) -> String {
+        format!("{}, {:?}", self.describe_device(), self.config)
+    }
+}
+
+fn pblk(seed: u64) -> Result<Rc<dyn Machine>, String> {
+    pblk_on(seed, false)
+}
+
+fn pblk_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
+    pblk_on(seed, true)
+}
+
+fn pblk_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
+    let mut rng = Rng::stream(seed, "testkit.pblk", 0);
+    let config = LogConfig {
+        over_provisioning_percent: devices::one_of(&mut rng, &[11, 20, 30, 50]),
+        active_pus: devices::one_of(&mut rng, &[0, 0, 1]),
+        ring_sectors: devices::one_of(&mut rng, &[None, Some(256)]),
+        ..LogConfig::default()
+    };
+    Ok(Rc::new(OnSsd::draw(seed, faulty, config)))
+}
+
+/// Active PUs, GC off for a while (longer, and a full device rightly stands still), one forced
+/// collection.
+fn pblk_knob(ftl: Arc<Pblk>) -> Knob {
+    Rc::new(move |cx, draw| {
+        let ftl = ftl.clone();
+        Box::pin(async move {
+            let pus = ftl.geometry().pus();
+            match draw % 3 {
+                // Refused where the spare does not cover lines of that width.
+                0 => drop(ftl.set_active_pus(&cx, (draw >> 8) as u32 % (pus + 1))),
+                1 => {
+                    ftl.set_gc(&cx, false);
+                    cx.sleep(Ns::from_ns((draw >> 8) % 20_000_000)).await;
+                    ftl.set_gc(&cx, true);
+                }
+                _ => drop(ftl.gc_once(&cx).await),
+            }
+        })
+    })
+}
+
+fn pblk_state(ftl: &Pblk) -> String {
+    let limiter = ftl.attribute("rate_limiter").unwrap_or_default();
+    let (lines, free, retired) = ftl.line_counts();
+    format!(
+        "lines {lines:?}, {free} chunks free, {retired} retired, {:?}, limiter {limiter}, \
+         consistent {:?}, buffered {}",
+        ftl.layout(),
+        ftl.check_consistency(),
+        ftl.stats().buffered_now
+    )
+}
+
+impl Machine for OnSsd<LogConfig> {
+    fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
+        Box::pin(async move {
+            let cx = boot.cx.clone();
+            let (ssd, ftl) = loop {
+                let ssd = self.ssd()?;
+                let mut device = self.device(&ssd, &boot);
+                if let Some(link) = &self.link {
+                    device = Arc::new(LinkedDevice::new(device, link));
+                }
+                match Pblk::create(&cx, device, self.config.clone()).await {
+                    Ok(ftl) => break (ssd, ftl),
+                    Err(log::CreateError::TooSmall { .. }) if self.enlarge() => {}
+                    Err(error) => return Err(error.to_string()),
+                }
+            };
+            let (idle, stopped, stopping) = (ftl.clone(), ftl.clone(), ftl.clone());
+            let (state, medium) = (ftl.clone(), ssd.clone());
+            Ok(Up {
+                dev: ftl.clone(),
+                knob: Some(pblk_knob(ftl)),
+                check_idle: Box::new(move || {
+                    idle.stats().check_host_law()?;
+                    idle.check_consistency()
+                }),
+                may_give_up: self.faulty,
+                state: Box::new(move || pblk_state(&state)),
+                stop: Box::pin(async move { stopping.stop(&cx).await.map_err(|e| e.to_string()) }),
+                check_stopped: Box::new(move || {
+                    no_violations(&medium)?;
+                    both_laws(&stopped.stats(), &medium)?;
+                    stopped.check_consistency()
+                }),
+            })
+        })
+    }
+    fn cut(&self, _: Ns, _: u64) {}
+    fn describe(&self) -> String {
+        format!("{}, {:?}", self.describe_device(), self.config)
+    }
+}

@@ -1,0 +1,47 @@
+//! The swarm over every stack, with a fixed number of seeds; `examples/swarm.rs` goes on.
+//!
+//! Owns: one test per row of [`STACKS`]. Promises: a failure prints the command that replays it.
+//! Never: draws a seed from anywhere but a counter.
+
+use flashlane_testkit::stacks::{self, STACKS};
+use flashlane_testkit::{Plan, run_seed};
+
+/// Runs a stack's seeds; every eighth twice, to see that it does the same again.
+fn swarm(name: &str) {
+    let stack = stacks::find(name).expect("a row of the table");
+    for seed in 0..stack.seeds {
+        let run = || run_seed(stack, seed, &Plan::default()).unwrap_or_else(|f| panic!("{f}"));
+        let done = run();
+        if seed % 8 == 0 {
+            assert_eq!(done, run(), "{name}, seed {seed}: a second run did something else");
+        }
+    }
+}
+
+/// A test per stack, so that they run side by side and by name.
+macro_rules! swarms {
+    ($($test:ident: $name:literal,)*) => {
+        $(
+            #[test]
+            fn $test() {
+                swarm($name);
+            }
+        )*
+
+        /// A stack that is in the table but not here would never be tested.
+        #[test]
+        fn every_stack_of_the_table_is_tested() {
+            let here = [$($name),*];
+            let missing: Vec<_> = STACKS.iter().filter(|s| !here.contains(&s.name)).collect();
+            assert!(missing.is_empty(), "{:?}", missing.iter().map(|s| s.name).collect::<Vec<_>>());
+        }
+    };
+}
+
+swarms! {
+    ram: "ram",
+    pftl: "pftl",
+    pftl_faults: "pftl-faults",
+    pblk: "pblk",
+    pblk_faults: "pblk-faults",
+}

@@ -1,0 +1,149 @@
+//! The same stacks, oracle and workloads on real threads.
+//!
+//! Owns: the claim that nothing depends on one thread polling everything. Promises: several cores
+//! at once on one device, on a medium that takes no time, so that host code is all that happens.
+//! Never: measures; a lost wake-up hangs here.
+
+use flashlane_base::Rng;
+use flashlane_ftl::block::BlockDev;
+use flashlane_ftl::log::{LogConfig, Pblk};
+use flashlane_ftl::pftl::{Pftl, PftlConfig};
+use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
+use flashlane_rt::{Cx, Notify, Threads};
+use flashlane_testkit::swarm::{self, Boxed, Options};
+use flashlane_testkit::{Host, Oracle, Ram};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, OnceLock};
+
+const CORES: u32 = 3;
+
+/// A stack that core 0 has brought up, and how it takes it down.
+struct Built {
+    dev: Arc<dyn BlockDev>,
+    stop: Box<dyn Fn(Cx) -> Boxed<'static, Result<(), String>>>,
+}
+
+/// What all cores see.
+struct Shared {
+    stack: OnceLock<(Arc<dyn BlockDev>, Arc<Oracle>)>,
+    done: AtomicU32,
+    changed: Notify,
+}
+
+/// Each core drives its own workload of `seed` against the one device that core 0 has built.
+fn swarm_on_threads(seed: u64, build: fn(Cx) -> Boxed<'static, Built>) {
+    let shared = Arc::new(Shared {
+        stack: OnceLock::new(),
+        done: AtomicU32::new(0),
+        changed: Notify::new(),
+    });
+    Threads::new(CORES, seed).run(|cx| one_core(cx, shared.clone(), seed, build));
+}
+
+async fn one_core(cx: Cx, shared: Arc<Shared>, seed: u64, build: fn(Cx) -> Boxed<'static, Built>) {
+    let mut built = None;
+    if cx.core().0 == 0 {
+        let new = build(cx.clone()).await;
+        let info = new.dev.info();
+        let oracle = Arc::new(Oracle::new(info.capacity, info.content_bytes));
+        assert!(shared.stack.set((new.dev.clone(), oracle)).is_ok());
+        shared.changed.wake(&cx);
+        built = Some(new);
+    }
+    shared.changed.wait(&cx, || shared.stack.get().is_some()).await;
+    let (dev, oracle) = shared.stack.get().expect("set above").clone();
+    let host = Rc::new(Host::new(dev, oracle.clone(), None, false));
+    let mine = Rng::stream(seed, "threads", cx.core().0 as u64).next_u64();
+    let mut options = Options::draw(mine, oracle.capacity(), 10);
+    // Real sleeps: enough of them to park a core now and then.
+    options.idle = (options.idle.0.min(1), flashlane_base::Ns::from_us(100));
+    let driven = swarm::drive(cx.clone(), host.clone(), options, None).await;
+    driven.unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
+    shared.done.fetch_add(1, Ordering::SeqCst);
+    shared.changed.wake(&cx);
+    let Some(built) = built else {
+        return;
+    };
+    shared.changed.wait(&cx, || shared.done.load(Ordering::SeqCst) == CORES).await;
+    let read = swarm::read_back(cx.clone(), host).await;
+    read.unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
+    (built.stop)(cx).await.unwrap_or_else(|wrong| panic!("seed {seed}: {wrong}"));
+}
+
+fn tiny() -> Arc<Ssd> {
+    let spec = DeviceSpec::preset("tiny").expect("built in").with_chunks_per_pu(40);
+    let options = SsdOptions { timing: false, ..SsdOptions::default() };
+    Ssd::new(&spec, options).expect("a device")
+}
+
+fn zero_violations(ssd: &Ssd) -> Result<(), String> {
+    ssd.violations().first().map_or(Ok(()), |v| Err(v.to_string()))
+}
+
+#[test]
+fn ram() {
+    for seed in 0..10 {
+        swarm_on_threads(seed, |_| {
+            Box::pin(async {
+                Built {
+                    dev: Arc::new(Ram::new(2000, 8, flashlane_base::Ns::from_us(5), 1)),
+                    stop: Box::new(|_| Box::pin(async { Ok(()) })),
+                }
+            })
+        });
+    }
+}
+
+#[test]
+fn pftl() {
+    for seed in 0..10 {
+        swarm_on_threads(seed, |cx| {
+            Box::pin(async move {
+                let ssd = tiny();
+                let ftl = Pftl::create(&cx, ssd.clone(), PftlConfig::default()).expect("fits");
+                let (dev, medium) = (ftl.clone(), ssd.clone());
+                Built {
+                    dev,
+                    stop: Box::new(move |cx| {
+                        let (ftl, medium) = (ftl.clone(), medium.clone());
+                        Box::pin(async move {
+                            ftl.stop(&cx).await;
+                            zero_violations(&medium)?;
+                            ftl.stats().check_host_law()?;
+                            ftl.stats().check_media_law(&medium.counters().programmed)?;
+                            ftl.walk()
+                        })
+                    }),
+                }
+            })
+        });
+    }
+}
+
+#[test]
+fn pblk() {
+    for seed in 0..10 {
+        swarm_on_threads(seed, |cx| {
+            Box::pin(async move {
+                let ssd = tiny();
+                let config = LogConfig { over_provisioning_percent: 30, ..LogConfig::default() };
+                let ftl = Pblk::create(&cx, ssd.clone(), config).await.expect("fits");
+                let (dev, medium) = (ftl.clone(), ssd.clone());
+                Built {
+                    dev,
+                    stop: Box::new(move |cx| {
+                        let (ftl, medium) = (ftl.clone(), medium.clone());
+                        Box::pin(async move {
+                            ftl.stop(&cx).await.map_err(|e| e.to_string())?;
+                            zero_violations(&medium)?;
+                            ftl.stats().check_host_law()?;
+                            ftl.stats().check_media_law(&medium.counters().programmed)?;
+                            ftl.check_consistency()
+                        })
+                    }),
+                }
+            })
+        });
+    }
+}

@@ -1,0 +1,85 @@
+#!/bin/sh
+# What README.md and docs/*.md name is there, and the crates depend in one direction.
+# Use: sh tests/docs.sh
+# Checked: `dir/path` in backticks (dir one of crates docs presets experiments traces tests bench);
+# `file.rs::name` in backticks (some file of that name under crates defines it); flashlane crates in each Cargo.toml.
+set -u
+
+cd "$(dirname "$0")/.." || exit 2
+bad=0
+define='(fn|struct|enum|trait|type|const|static|mod)'
+fail() {
+    bad=$((bad + 1))
+    echo "FAIL  $1"
+}
+
+tokens=$(mktemp) && found=$(mktemp) || exit 2
+trap 'rm -f "$tokens" "$found"' EXIT
+for doc in README.md docs/*.md; do
+    # One token per line: what stands between backticks, outside fenced blocks.
+    awk '/^```/ { skip = !skip; next } !skip' "$doc" | grep -o '`[^` ]*`' | tr -d '`' | sort -u >"$tokens"
+    n=0
+    while read -r token; do
+        case $token in
+            *'*'* | *'<'* | *'{'*) ;;
+            *.rs::*)
+                n=$((n + 1))
+                file=${token%%::*}
+                name=${token##*::}
+                find crates -path "crates/*/$file" -type f >"$found"
+                if [ ! -s "$found" ]; then
+                    fail "$doc: no file $file under crates"
+                elif ! xargs grep -qE "$define $name\\b" <"$found"; then
+                    fail "$doc: $file does not define $name"
+                fi
+                ;;
+            crates/* | docs/* | presets/* | experiments/* | traces/* | tests/* | bench/*)
+                n=$((n + 1))
+                [ -e "$token" ] || fail "$doc: no $token"
+                ;;
+        esac
+    done <"$tokens"
+    echo "ok    $doc: $n paths and names looked up"
+done
+
+# allow CRATE DEPS: flashlane crates that its [dependencies] may name. Tests may use testkit besides.
+allow() {
+    toml=crates/$1/Cargo.toml
+    deps=$(awk '/^\[/ { on = ($0 == "[dependencies]") } on' "$toml" | sed -n 's/^flashlane-\([a-z0-9]*\).*/\1/p')
+    for dep in $deps; do
+        case " $2 " in
+            *" $dep "*) ;;
+            *) fail "$toml: $1 may not depend on $dep (allowed: ${2:-none})" ;;
+        esac
+    done
+    echo "ok    $toml: depends on $(echo ${deps:-nothing of ours})"
+}
+allow base ""
+allow rt "base"
+allow media "base rt"
+allow ocssd "base rt media"
+allow ftl "base rt media ocssd"
+allow lab "base rt media ocssd ftl"
+allow cli "base rt media ocssd ftl lab"
+allow testkit "base rt media ocssd ftl"
+allow model ""
+
+for toml in crates/*/Cargo.toml; do
+    crate=$(basename "$(dirname "$toml")")
+    case $crate in
+        base | rt | media | ocssd | ftl | lab | cli | testkit | model) ;;
+        *) fail "$toml: a crate that docs/ARCHITECTURE.md does not place" ;;
+    esac
+    grep -q '^\[lints\]' "$toml" || fail "$toml: the workspace's lint table is not used"
+done
+
+for file in README CHANGELOG docs/ARCHITECTURE docs/DECISIONS docs/FORMAT docs/GLOSSARY docs/TESTING; do
+    file=$file.md
+    [ -s "$file" ] || fail "no $file"
+done
+
+if [ "$bad" -ne 0 ]; then
+    echo "docs: $bad checks failed"
+    exit 1
+fi
+echo "docs: all good"

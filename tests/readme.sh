@@ -1,0 +1,142 @@
+#!/bin/sh
+# The README's commands, as they stand there, on the release binary; and wrong input as a new user would give it.
+# What the docs name is looked up first (tests/docs.sh).
+# Use: sh tests/readme.sh            (FLASHLANE=path/to/flashlane for another binary)
+# Lines of README.md that begin with `flashlane ` are run in a temporary folder; those marked `# minutes` are not.
+set -u
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+bin=${FLASHLANE:-$root/target/release/flashlane}
+case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
+if [ ! -x "$bin" ]; then
+    echo "readme: no binary at $bin; run cargo build --release first" >&2
+    exit 2
+fi
+dir=$(mktemp -d) || exit 2
+trap 'rm -rf "$dir"' EXIT
+trap 'exit 130' INT TERM
+cd "$dir" || exit 2
+ln -s "$root/traces" traces
+ln -s "$root/experiments" experiments
+
+bad=0
+fail() {
+    bad=$((bad + 1))
+    echo "FAIL  $1"
+    tail -n 5 out err 2>/dev/null | sed 's/^/      | /'
+}
+
+# run WANT ARGS...: runs the binary, compares the exit code, sees that nothing panicked.
+run() {
+    want=$1
+    shift
+    what="flashlane $*"
+    "$bin" "$@" >out 2>err </dev/null
+    got=$?
+    if grep -q panicked out err; then
+        fail "$what: panicked"
+    elif [ "$got" -ne "$want" ]; then
+        fail "$what: exit code $got, not $want"
+    else
+        echo "ok    $what (exit $got)"
+        return 0
+    fi
+    return 1
+}
+
+# has FILE TEXT: the last command printed it there.
+has() {
+    if grep -qF -- "$2" "$1"; then
+        echo "ok      prints: $2"
+    else
+        fail "$what: no '$2' in its $1"
+    fi
+}
+
+# refused TEXT ARGS...: exit code 2, a message that names TEXT, nothing on standard output.
+refused() {
+    text=$1
+    shift
+    if run 2 "$@"; then
+        has err "$text"
+        [ ! -s out ] || fail "$what: something on standard output"
+    fi
+}
+
+echo "docs: paths, names, dependencies"
+if sh "$root/tests/docs.sh" >out 2>err; then
+    echo "ok    tests/docs.sh"
+else
+    grep FAIL out
+    fail "tests/docs.sh"
+fi
+
+echo "README.md: its job file and its commands"
+awk '/^```ini/ { on = 1; next } /^```/ { on = 0 } on' "$root/README.md" >job.fio
+[ -s job.fio ] || fail "README.md has no job file"
+awk '/^flashlane / && !/# minutes/ { sub(/ *#.*/, ""); sub(/^flashlane /, ""); print }' \
+    "$root/README.md" >commands
+[ "$(wc -l <commands)" -ge 5 ] || fail "README.md has fewer than 5 commands"
+while read -r line; do
+    # shellcheck disable=SC2086 # words are meant to split
+    run 0 $line
+done <commands
+
+echo "the main job, without a command"
+if run 0; then
+    for text in pblk "pblk, 4 PUs" "block SSD" "WA" "fingerprint" "bundled"; do has out "$text"; done
+fi
+
+echo "JSON: the promised keys; the same seed gives the same fingerprint, another seed another one"
+job="run job.fio --device peers-16g --target pblk --json -"
+mark() { sed -n 's/^ *"fingerprint": *"\([0-9a-f]*\)".*/\1/p' out; }
+# shellcheck disable=SC2086
+if run 0 $job --seed 1; then
+    for key in fingerprint wall_seconds runs name requests bytes_read bytes_written runtime_ns latency_ns \
+        read write mean p50 p99 p99_9 max write_amplification_ratio programmed_sectors user gc fold \
+        padding_flush padding_pair padding_gc metadata log retry dead erases violations steady; do
+        grep -qF "\"$key\":" out || fail "$what: no key $key"
+    done
+    has out '"violations": 0,'
+    one=$(mark)
+    # shellcheck disable=SC2086
+    run 0 $job --seed 1 && [ "$(mark)" = "$one" ] || fail "$what: another fingerprint than $one"
+    # shellcheck disable=SC2086
+    run 0 $job --seed 2 && [ "$(mark)" != "$one" ] || fail "$what: the fingerprint of seed 1"
+fi
+if run 0 reproduce; then
+    has out lightnvm-table1
+    has out lightnvm-fig8
+fi
+if run 0 trace info traces/ext4-sqlite-git.blkparse.zst; then has out "93598 requests"; fi
+for command in run check reproduce "trace info" "trace validate" completions; do
+    # shellcheck disable=SC2086
+    if run 0 $command --help; then has out Examples; fi
+done
+
+echo "wrong input: a message that names the place, exit code 2, no panic"
+refused missing.toml run missing.toml
+refused "no device preset" run job.fio --device westlakee --target pblk
+refused frobnicate run --frobnicate
+refused pblkk run job.fio --device peers-16g --target pblkk
+refused "unknown key" run --set run.no_such_key=1
+refused "--scale-to-device" trace validate traces/samples/sample.blkparse.txt --device tiny
+refused "too small" run job.fio --device tiny --target pblk
+refused lightnvm-table1 reproduce lightnvm-table9
+printf '[x]\nrw=randwrite\nbs=4k\nsize=1m\nno_such_option=1\n' >bad.fio
+refused no_such_option run bad.fio --device peers-16g --target pblk
+printf '[x]\nrw=randwrite\nbs=3k\nsize=1m\n' >bad.fio
+refused bs run bad.fio --device peers-16g --target pblk
+printf '[device]\npreset = "tlc-modern"\ncolour = 1\n' >bad.toml
+refused colour check bad.toml
+sed '20s/^/not a trace line /' traces/samples/sample.blkparse.txt >bad.txt
+refused "20" trace validate bad.txt
+printf '' >empty
+refused empty run empty --device peers-16g --target pblk
+refused "no/such/folder" run job.fio --device peers-16g --target pblk --json no/such/folder/out.json
+
+if [ "$bad" -ne 0 ]; then
+    echo "readme: $bad checks failed"
+    exit 1
+fi
+echo "readme: all good"
