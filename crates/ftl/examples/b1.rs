@@ -96,7 +96,9 @@ fn main() {
     step("random reads  ", BlockOp::Read, true, reads, 99);
     println!("{:?}", dev.stats());
     println!("violations {:?}", ssd.counters().violations);
-    dev.check_consistency().expect("consistent");
+    if std::env::var_os("NO_CHECK").is_none() {
+        dev.check_consistency().expect("consistent");
+    }
     dev.stats().check_host_law().expect("host law");
     dev.stats().check_media_law(&ssd.counters().programmed).expect("media law");
 }

@@ -7,7 +7,7 @@
 
 use super::HostFtl;
 use super::format::{ClosingHeader, Extent, LBA_LINE_CLOSING, LBA_PADDING, Record};
-use super::pool::{LineState, NO_SLOT, Place, Spot};
+use super::pool::{LineState, NO_SLOT, Place, Released, Spot};
 use crate::block::BlockResult;
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ocssd::device::Cause;
@@ -118,12 +118,11 @@ impl HostFtl {
         todo: &RefCell<VecDeque<(usize, Vec<u8>)>>,
     ) -> Vec<(usize, Place)> {
         let mut placed = Vec::new();
-        let zeros = vec![0; self.shape.unit as usize * SECTOR_BYTES];
         while let Some(spot) = self.spot_in(cx, line, at).await {
             let part = todo.borrow_mut().pop_front();
             let Some((i, bytes)) = part else {
                 let tag = (LBA_PADDING, sequence);
-                self.program_unit(cx, &spot, &zeros, tag, Cause::PaddingGc).await;
+                self.program_unit(cx, &spot, &self.zeros, tag, Cause::PaddingGc).await;
                 continue;
             };
             let tag = (LBA_LINE_CLOSING, sequence);
@@ -162,15 +161,14 @@ impl HostFtl {
         self.note_entries(spot, &entries[..self.shape.unit as usize], cause);
         let ticket = self.submit_meta(cx, (spot.chunk, spot.sector), bytes, tag, cause);
         let done = self.device.wait(cx, ticket).await;
-        let slots = self.no_slots();
-        let mut released = Vec::new();
+        let mut released = Released::default();
         let again = {
             let mut p = self.pool.lock();
             if done.failed == 0 {
-                p.completed(spot, &slots, &mut released);
+                p.completed(spot, &[], &mut released);
                 Vec::new()
             } else {
-                p.unit_failed(spot, &slots, done.failed, &mut released)
+                p.unit_failed(spot, &[], done.failed, &mut released)
             }
         };
         // Only now may the next program reach this PU: the pool knows how this one ended.
@@ -187,7 +185,7 @@ impl HostFtl {
     /// Everything programmed in a full line is readable: nothing of it stays in slots. What lies
     /// in the window of a chunk that died short of its end was sent again already.
     async fn empty_windows(&self, cx: &Cx, line: u32) {
-        let mut released = Vec::new();
+        let mut released = Released::default();
         {
             let mut p = self.pool.lock();
             let shape = p.shape;
@@ -211,9 +209,8 @@ impl HostFtl {
                     PairStep::Done => break,
                     PairStep::Pad => {
                         if let Some(spot) = self.spot_in(cx, line, at).await {
-                            let zeros = vec![0; self.shape.unit as usize * SECTOR_BYTES];
                             let tag = (LBA_PADDING, sequence);
-                            self.program_unit(cx, &spot, &zeros, tag, Cause::PaddingPair).await;
+                            self.program_unit(cx, &spot, &self.zeros, tag, Cause::PaddingPair).await;
                             self.close_if_ready(cx, line);
                         }
                     }

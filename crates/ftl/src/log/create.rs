@@ -397,6 +397,8 @@ impl HostFtl {
             // One slot more: zeros, the content of padding.
             slab: Slab::new(layout.slots + 1, traits.content_bytes),
             ring: Ring::new(layout.slots, layout.ring_sectors),
+            zeros: vec![0; shape.unit as usize * SECTOR_BYTES].into(),
+            units: Mutex::new(Vec::new()),
             lines: Lines::new(chunks, shape.chunk_sectors, true),
             pool: Mutex::new(pool),
             pool_changed: Notify::new(),
@@ -419,7 +421,8 @@ impl HostFtl {
             stopping: AtomicBool::new(false),
             tasks: AtomicU64::new(0),
             tasks_ended: Notify::new(),
-            read_only: Mutex::new(None),
+            read_only: AtomicBool::new(false),
+            read_only_why: Mutex::new(None),
             device,
             geo,
             config: format!("{config:?}").into_bytes(),

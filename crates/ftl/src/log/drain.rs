@@ -10,8 +10,8 @@
 use super::HostFtl;
 use super::format::{LBA_PADDING, Oob};
 use super::map::Entry;
-use super::pool::{NO_SLOT, Spot};
-use super::ring::{Push, Taken};
+use super::pool::{NO_SLOT, Released, Spot};
+use super::ring::{Push, RingState, Taken};
 use super::slab::{Origin, SlotState};
 use flashlane_base::{OOB_BYTES, Ppa};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Gather, Op, Request, Ticket};
@@ -19,8 +19,10 @@ use flashlane_rt::Cx;
 use flashlane_rt::sync::Ordering;
 use std::sync::Arc;
 
-/// What is left of a unit once it is submitted.
-struct Unit {
+/// A unit from the ring to the map, with what its program needs. Kept and used again: clearing and
+/// allocating these lists for each unit showed in the profile.
+#[derive(Default)]
+pub(super) struct Unit {
     spot: Spot,
     /// Slots that hold data; the rest of the unit is padding.
     slots: Vec<u32>,
@@ -28,38 +30,33 @@ struct Unit {
     id: u64,
     /// Ring credits that come back: users, GC.
     credits: (u64, u64),
-    /// What each sector was counted for.
-    cause: Vec<Cause>,
-}
-
-/// What the device is given about a unit's sectors; kept by the drainer and used again, since
-/// clearing 3 KiB of arrays for each unit showed in the profile.
-#[derive(Default)]
-struct Scratch {
+    /// Of each sector: its address, its out-of-band record, what it is counted for, and which of the
+    /// slab's sectors its content is.
     addrs: Vec<Ppa>,
     oob: Vec<[u8; OOB_BYTES]>,
     cause: Vec<Cause>,
     index: Vec<u32>,
-    entries: Vec<(u64, u64)>,
+    /// What its end makes readable.
+    released: Released,
 }
 
-impl Scratch {
+impl Unit {
     fn clear(&mut self) {
+        self.credits = (0, 0);
         self.addrs.clear();
         self.oob.clear();
         self.cause.clear();
         self.index.clear();
-        self.entries.clear();
+        self.released.clear();
     }
 }
 
 impl HostFtl {
     /// The consumer of the ring, until the target stops.
     pub(super) async fn drain_loop(self: Arc<Self>, cx: Cx) {
-        let unit = self.shape.unit as usize;
-        let mut scratch = Scratch::default();
+        let sectors = self.shape.unit as usize;
         loop {
-            let wanted = || self.is_stopping() || self.ring.state.now(|r| r.has_work(unit));
+            let wanted = || self.is_stopping() || self.ring.state.now(|r| r.has_work(sectors));
             self.ring.work.wait(&cx, wanted).await;
             if self.is_stopping() {
                 return;
@@ -68,17 +65,23 @@ impl HostFtl {
                 return;
             };
             cx.cpu(self.costs.drain_unit).await;
-            let taken = self.ring.state.now(|r| r.take_unit(&self.slab, unit));
-            let Some(taken) = self.give_back_dropped(&cx, taken) else {
+            let mut unit = self.units.lock().pop().unwrap_or_default();
+            let take = |r: &mut RingState| r.take_unit(&self.slab, sectors, &mut unit.slots);
+            let taken = self.ring.state.now(take);
+            if let Some(taken) = &taken {
+                self.give_back_dropped(&cx, taken);
+            }
+            let Some(taken) = taken.filter(|_| !unit.slots.is_empty()) else {
                 // Everything was dead, or the flush that wanted it was served meanwhile.
                 self.untake(&cx, spot);
+                self.units.lock().push(unit);
                 continue;
             };
-            let (unit, ticket) = self.build_and_submit(&cx, spot, taken, &mut scratch);
+            let ticket = self.build_and_submit(&cx, spot, &taken, &mut unit);
             let (me, their_cx) = (self.clone(), cx.clone());
             cx.spawn(async move {
                 let done = me.device.wait(&their_cx, ticket).await;
-                me.unit_ended(&their_cx, unit, done).await;
+                me.unit_ended(&their_cx, unit, &done).await;
             });
         }
     }
@@ -130,14 +133,12 @@ impl HostFtl {
         p.is_cornered() && p.free_chunks() == 0 && !self.gc.is_giving_back()
     }
 
-    /// Returns the room of slots that were dropped; `None` when nothing else was taken.
-    fn give_back_dropped(&self, cx: &Cx, taken: Option<Taken>) -> Option<Taken> {
-        let taken = taken?;
+    /// Returns the room of slots that were dropped.
+    fn give_back_dropped(&self, cx: &Cx, taken: &Taken) {
         if taken.dropped != (0, 0) {
             self.ring.admission.release(cx, taken.dropped.0, taken.dropped.1);
             self.ring.progress.wake(cx);
         }
-        (!taken.slots.is_empty()).then_some(taken)
     }
 
     /// Gives a position back that nothing was written to: possible because its PU is still held.
@@ -148,39 +149,32 @@ impl HostFtl {
     }
 
     /// Builds the unit's out-of-band records and hands it to the device.
-    fn build_and_submit(
-        &self,
-        cx: &Cx,
-        spot: Spot,
-        taken: Taken,
-        out: &mut Scratch,
-    ) -> (Unit, Ticket) {
+    fn build_and_submit(&self, cx: &Cx, spot: Spot, taken: &Taken, out: &mut Unit) -> Ticket {
         let n = self.shape.unit;
         out.clear();
+        (out.spot, out.retries, out.id) = (spot, taken.retries, taken.unit);
         let base = self.chunk_base[spot.chunk as usize];
         out.addrs.extend((0..n).map(|i| self.format.in_chunk(base, spot.sector + i)));
-        let mut credits = (0, 0);
         let mut stamp_max = 0;
-        for (i, slot) in taken.slots.iter().enumerate() {
+        for (i, slot) in out.slots.iter().enumerate() {
             let (lba, stamp) = (self.slab.lba(*slot), self.slab.stamp(*slot));
             let crc = self.content_crc(self.slab.content(*slot));
             out.oob.push(Oob::encode_raw(lba, stamp, crc));
-            out.entries.push((lba, stamp));
-            out.index.push(*slot);
             stamp_max = stamp_max.max(stamp);
             match self.slab.origin(*slot) {
-                Origin::User => credits.0 += 1,
-                Origin::Gc => credits.1 += 1,
+                Origin::User => out.credits.0 += 1,
+                Origin::Gc => out.credits.1 += 1,
             }
             out.cause.push(self.cause_of(*slot, i < taken.retries));
             self.slab.set_counted(*slot, true);
         }
-        let pad = if taken.push == Push::Gc { Cause::PaddingGc } else { Cause::PaddingFlush };
-        if taken.slots.len() < n as usize {
-            self.pad(taken.slots.len(), spot, pad, out);
+        out.index.extend_from_slice(&out.slots);
+        if out.slots.len() < n as usize {
+            let push = taken.push == Push::Gc;
+            self.pad(if push { Cause::PaddingGc } else { Cause::PaddingFlush }, out);
         }
         self.lines.raise_stamp(spot.line, stamp_max);
-        self.pool.lock().programmed_unit(&spot, &out.entries, &out.cause);
+        self.pool.lock().programmed_unit(&spot, &out.oob, &out.cause);
         let content =
             Gather { base: self.slab.base(), index: &out.index, unit: self.info.content_bytes };
         let request = Request {
@@ -190,24 +184,21 @@ impl HostFtl {
             data: Data::Write { content, oob: &out.oob, cause: &out.cause },
             whole_sectors: false,
         };
-        let ticket = self.device.submit(cx, request);
-        let (slots, retries, id) = (taken.slots, taken.retries, taken.unit);
-        let cause = std::mem::take(&mut out.cause);
-        (Unit { spot, slots, retries, id, credits, cause }, ticket)
+        self.device.submit(cx, request)
     }
 
     /// Fills the rest of a unit. Padding takes the content of the slab's zero slot.
-    fn pad(&self, from: usize, spot: Spot, of: Cause, out: &mut Scratch) {
+    #[cold]
+    fn pad(&self, of: Cause, out: &mut Unit) {
         let zero = self.layout.slots;
-        let sequence = self.pool.lock().lines[spot.line as usize].sequence;
+        let sequence = self.pool.lock().lines[out.spot.line as usize].sequence;
         let crc = self.content_crc(self.slab.content(zero));
-        let missing = self.shape.unit as usize - from;
+        let missing = self.shape.unit as usize - out.slots.len();
         super::add(&self.padding_dist[missing], 1);
         for _ in 0..missing {
             out.oob.push(Oob::encode_raw(LBA_PADDING, sequence, crc));
             out.cause.push(of);
             out.index.push(zero);
-            out.entries.push((LBA_PADDING, sequence));
         }
     }
 
@@ -221,54 +212,61 @@ impl HostFtl {
     }
 
     /// A unit's program has ended.
-    async fn unit_ended(&self, cx: &Cx, unit: Unit, done: Completion) {
-        let Unit { spot, mut slots, retries, id, credits, cause } = unit;
-        let data = slots.len();
-        slots.resize(self.shape.unit as usize, NO_SLOT);
-        let mut released: Vec<(u64, u32)> = Vec::with_capacity(self.shape.unit as usize);
-        let mut again = Vec::new();
-        let close = {
-            let mut p = self.pool.lock();
-            if done.failed == 0 {
-                p.completed(&spot, &slots, &mut released);
-            } else {
-                for (i, slot) in slots.iter().enumerate() {
-                    if done.status(i).moved_pointer() {
-                        continue;
-                    }
-                    // The medium never began: neither did we.
-                    p.programmed[cause[i] as usize] -= 1;
-                    if i < data && cause[i] != Cause::Retry {
-                        self.slab.set_counted(*slot, false);
-                    }
-                }
-                again = p.unit_failed(&spot, &slots, done.failed, &mut released);
+    async fn unit_ended(&self, cx: &Cx, mut unit: Box<Unit>, done: &Completion) {
+        let close = match done.failed {
+            0 => {
+                let Unit { spot, slots, released, .. } = &mut *unit;
+                let mut p = self.pool.lock();
+                p.completed(spot, slots, released);
+                p.ready_to_close(spot.line)
             }
-            p.ready_to_close(spot.line)
+            _ => self.unit_failed(cx, &mut unit, done),
         };
+        unit.released.slots().for_each(|slot| self.slab.prefetch_order(slot));
         // Only now may the next program reach this PU: the pool knows how this one ended.
-        self.pu[spot.pu as usize].release(cx, 1);
-        if done.failed != 0 {
-            self.note_program_failure(&done);
-            self.send_again(cx, &again);
-        }
+        self.pu[unit.spot.pu as usize].release(cx, 1);
         cx.cpu(self.costs.complete_unit).await;
-        self.publish_media(cx, &released).await;
+        self.publish_media(cx, &unit.released).await;
         self.ring.state.now(|r| {
-            r.unit_done(id);
-            if retries > 0 {
-                r.retried(retries);
+            r.unit_done(unit.id);
+            if unit.retries > 0 {
+                r.retried(unit.retries);
             }
         });
-        self.ring.admission.release(cx, credits.0, credits.1);
+        self.ring.admission.release(cx, unit.credits.0, unit.credits.1);
         self.ring.progress.wake(cx);
         if self.gc.wanted.load(Ordering::Relaxed) {
             // What is programmed is no longer in the way of the next victim (`gc::fits`).
             self.gc.work.wake(cx);
         }
         if close {
-            self.close_if_ready(cx, spot.line);
+            self.close_if_ready(cx, unit.spot.line);
         }
+        self.units.lock().push(unit);
+    }
+
+    /// Some of a unit could not be programmed: it goes out again elsewhere. True when its line has
+    /// nothing more in flight and can be closed.
+    #[cold]
+    fn unit_failed(&self, cx: &Cx, unit: &mut Unit, done: &Completion) -> bool {
+        let Unit { spot, slots, cause, released, .. } = unit;
+        let (again, close) = {
+            let mut p = self.pool.lock();
+            for (i, cause) in cause.iter().enumerate() {
+                if done.status(i).moved_pointer() {
+                    continue;
+                }
+                // The medium never began: neither did we.
+                p.programmed[*cause as usize] -= 1;
+                if i < slots.len() && *cause != Cause::Retry {
+                    self.slab.set_counted(slots[i], false);
+                }
+            }
+            (p.unit_failed(spot, slots, done.failed, released), p.ready_to_close(spot.line))
+        };
+        self.note_program_failure(done);
+        self.send_again(cx, &again);
+        close
     }
 
     /// Why a slot is programmed.
@@ -302,31 +300,44 @@ impl HostFtl {
 
     /// Sectors that the medium can give back now: the map moves on from their slots, which are
     /// free then. Whoever overwrote a sector meanwhile has made its copy garbage already.
-    pub(super) async fn publish_media(&self, cx: &Cx, released: &[(u64, u32)]) {
+    pub(super) async fn publish_media(&self, cx: &Cx, released: &Released) {
         if released.is_empty() {
             return;
         }
-        let cost = self.costs.map_update.times(released.len() as u64);
-        released.iter().for_each(|(_, slot)| self.map.prefetch(self.slab.lba(*slot)));
+        released.slots().for_each(|slot| self.map.prefetch(self.slab.lba(slot)));
+        let cost = self.costs.map_update.times(released.slots().count() as u64);
         let section = |_: &mut ()| {
-            for (addr, slot) in released {
-                let lba = self.slab.lba(*slot);
-                let (from, to) =
-                    (self.map.encode(Entry::Slot(*slot)), self.map.encode(Entry::Media(*addr)));
-                let now = self.map.raw(lba);
-                if now == from {
-                    // Valid before it is published: whoever finds the address may invalidate it.
-                    self.lines.validate(*addr);
-                    if !self.map.exchange(lba, from, to) {
-                        self.lines.invalidate(*addr);
-                    }
-                } else if let Entry::Slot(newer) = self.map.decode(now) {
-                    self.slab.raise_prev(newer, *addr, self.slab.stamp(*slot));
-                }
+            for (first, slots) in released.units(self.shape.unit) {
+                self.publish_unit(first, slots);
             }
-            let slots = released.iter().map(|(_, slot)| *slot);
-            self.ring.state.now(|r| r.release(&self.slab, slots));
+            self.ring.state.now(|r| r.release(&self.slab, released.slots()));
         };
         self.map.lock.with(cx, cost, section).await;
+    }
+
+    /// Valid before it is published: whoever finds an address may invalidate it.
+    fn publish_unit(&self, first: u64, slots: &[u32]) {
+        let mut current = 0u64;
+        for (i, slot) in slots.iter().enumerate().filter(|(_, s)| **s != NO_SLOT) {
+            let now = self.map.raw(self.slab.lba(*slot));
+            if now == self.map.encode(Entry::Slot(*slot)) {
+                current |= 1 << i;
+            } else if let Entry::Slot(newer) = self.map.decode(now) {
+                self.slab.raise_prev(newer, first + i as u64, self.slab.stamp(*slot));
+            }
+        }
+        if current != 0 {
+            self.lines.validate(first, current);
+        }
+        while current != 0 {
+            let i = current.trailing_zeros() as usize;
+            current &= current - 1;
+            let (slot, addr) = (slots[i], first + i as u64);
+            let (from, to) = (Entry::Slot(slot), Entry::Media(addr));
+            let (from, to) = (self.map.encode(from), self.map.encode(to));
+            if !self.map.exchange(self.slab.lba(slot), from, to) {
+                self.lines.invalidate(addr);
+            }
+        }
     }
 }

@@ -16,6 +16,10 @@ use super::{HostFtl, add};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::{Ordering, fence};
+use smallvec::SmallVec;
+
+/// Slots of one piece of a write; most writes are short.
+type Slots = SmallVec<[u32; 4]>;
 
 impl HostFtl {
     /// Is the request inside the device, and its buffer of the right size?
@@ -57,7 +61,7 @@ impl HostFtl {
         }
         if fua && sectors > 0 {
             add(&self.counters.flushes, 1);
-            self.wait_flushed(cx, end).await?;
+            Box::pin(self.wait_flushed(cx, end)).await?;
         }
         Ok(())
     }
@@ -77,14 +81,16 @@ impl HostFtl {
     /// them.
     async fn buffer(&self, cx: &Cx, lba: u64, n: u32, content: &[u8]) -> u64 {
         let unit = self.info.content_bytes;
-        let take = |r: &mut RingState| (0..n).map(|_| r.take_free()).collect::<Vec<u32>>();
+        let take = |r: &mut RingState| -> Slots { (0..n).map(|_| r.take_free(&self.slab)).collect() };
         let slots = self.ring.state.with(cx, self.costs.reserve, take).await;
         cx.cpu(self.costs.copy.times(n as u64)).await;
         for (i, slot) in slots.iter().enumerate() {
             let c = &content[i * unit..(i + 1) * unit];
             self.slab.fill(*slot, lba + i as u64, Origin::User, c);
         }
-        self.wait_for_stamps(cx).await;
+        if self.needs_stamps(cx) {
+            Box::pin(self.raise_ceiling(cx)).await;
+        }
         let cost = self.costs.map_update.times(n as u64);
         // One section, no await: publication, floor check and insertion cannot come apart for
         // somebody else (rules 4, 12 and 13).
@@ -167,20 +173,23 @@ impl HostFtl {
         }
     }
 
-    /// Stamps are leased: waits while the clock is above the durable ceiling, and has it raised
-    /// well before (rule 6).
-    async fn wait_for_stamps(&self, cx: &Cx) {
-        let now = cx.now().as_ns();
-        let floor = self.floor.load(Ordering::Relaxed);
-        let need = now.max(floor) + super::create::STAMP_SLACK;
-        if need <= self.ceiling.load(Ordering::Acquire) {
-            return;
-        }
-        self.raise_ceiling(cx, need).await;
+    /// Up to where stamps must be leased now.
+    #[inline]
+    fn stamps_needed(&self, cx: &Cx) -> u64 {
+        cx.now().as_ns().max(self.floor.load(Ordering::Relaxed)) + super::create::STAMP_SLACK
     }
 
-    async fn raise_ceiling(&self, cx: &Cx, need: u64) {
-        while self.ceiling.load(Ordering::Acquire) < need && self.read_only.lock().is_none() {
+    /// Stamps are leased: true when the durable ceiling must be raised first (rule 6).
+    #[inline]
+    fn needs_stamps(&self, cx: &Cx) -> bool {
+        self.stamps_needed(cx) > self.ceiling.load(Ordering::Acquire)
+    }
+
+    /// Waits while the clock is above the durable ceiling, and has it raised well before.
+    #[cold]
+    async fn raise_ceiling(&self, cx: &Cx) {
+        let need = self.stamps_needed(cx);
+        while self.ceiling.load(Ordering::Acquire) < need && !self.read_only() {
             if self.ceiling_raising.swap(true, Ordering::AcqRel) {
                 let done = || {
                     !self.ceiling_raising.load(Ordering::Acquire)
@@ -222,7 +231,7 @@ impl HostFtl {
 
     /// Waits until the ring is programmed up to a position. `flush` lets the drainer pad for it.
     pub(super) async fn wait_programmed(&self, cx: &Cx, to: u64, flush: bool) -> BlockResult {
-        self.ring.wait_durable(cx, to, flush, || self.read_only.lock().is_some()).await;
+        self.ring.wait_durable(cx, to, flush, || self.read_only()).await;
         self.check_writable()
     }
 
@@ -232,7 +241,9 @@ impl HostFtl {
         if count == 0 {
             return Ok(());
         }
-        self.wait_for_stamps(cx).await;
+        if self.needs_stamps(cx) {
+            self.raise_ceiling(cx).await;
+        }
         add(&self.counters.host_discarded, count);
         let mut at = lba;
         while at < lba + count {

@@ -16,13 +16,15 @@
 use super::format::{ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, Oob, Record};
 use super::map::Entry;
 use super::pool::{LineState, PoolState};
-use super::ring::RingState;
+use super::ring::{RingState, Waited};
 use super::slab::Origin;
 use super::{HostFtl, add};
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ocssd::device::{Completion, Data, Flags, Op, Request, Scatter, Ticket};
 use flashlane_rt::sync::{AtomicBool, Mutex, Ordering};
-use flashlane_rt::{Credits, Cx, Join, Notify};
+use flashlane_rt::{Credits, Cx, Notify};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Switches and queues of garbage collection.
@@ -39,6 +41,8 @@ pub(super) struct Control {
     past_barrier: AtomicBool,
     /// Lines with nothing live, waiting for the barrier.
     freeing: Mutex<Vec<u32>>,
+    /// Batches that are not in flight, for the next ones.
+    batches: Mutex<Vec<Box<Batch>>>,
 }
 
 impl Control {
@@ -51,6 +55,7 @@ impl Control {
             turn: Credits::new(1),
             past_barrier: AtomicBool::new(false),
             freeing: Mutex::new(Vec::new()),
+            batches: Mutex::new(Vec::new()),
         }
     }
 }
@@ -75,28 +80,32 @@ impl Control {
     }
 }
 
-/// Live sectors of a victim that are read together.
+/// Live sectors of a victim that are read together and moved together.
 #[derive(Default)]
 struct Batch {
+    /// Linear sectors, and their addresses on the device.
     addrs: Vec<u64>,
+    ppas: Vec<Ppa>,
     /// (lba, stamp) by the closing metadata; [`UNKNOWN`] where that could not be read.
     known: Vec<(u64, u64)>,
-    ppas: Vec<Ppa>,
+    /// As read.
     oob: Vec<[u8; OOB_BYTES]>,
+    content: Vec<u8>,
+    /// Of which sectors content, address and stamp agree with each other and with the closing
+    /// metadata.
+    whole: u64,
+    /// Ring slots admitted for it.
+    admitted: u64,
 }
 
 /// No closing metadata says what a sector is.
 const UNKNOWN: (u64, u64) = (u64::MAX, 0);
 
-/// A sector read from a victim, on its way into a slot.
-struct Moving {
-    addr: u64,
-    lba: u64,
-    stamp: u64,
-    /// By the closing metadata.
-    known_lba: u64,
-    /// Content, address and stamp agree with each other and with the closing metadata.
-    whole: bool,
+/// A line whose live sectors are being moved.
+struct Victim {
+    line: u32,
+    /// Moves that have not ended, and one while more may begin.
+    moves: Cell<u32>,
 }
 
 /// The reverse map of a victim: its closing metadata, if it could be read.
@@ -202,33 +211,45 @@ impl HostFtl {
         Some(line)
     }
 
-    /// Moves what is live; hands the line on to be freed when the last move has ended.
+    /// Moves what is live; whoever ends the last move hands the line on to be freed.
     async fn move_line(self: &Arc<Self>, cx: &Cx, line: u32) {
-        let mut moves: Vec<Join<()>> = Vec::new();
+        let victim = Rc::new(Victim { line, moves: Cell::new(1) });
+        self.task_began();
         if self.lines.valid(line) == 0 {
             add(&self.counters.gc_free_rides, 1);
         } else {
             let reverse = self.reverse_map(cx, line).await;
             let chunks = self.pool.lock().lines[line as usize].chunks.clone();
             let view = reverse.bytes.as_deref().and_then(|b| ClosingView::decode(b).ok());
-            let mut batch = Batch::default();
+            let mut batch = self.fresh_batch();
             for row in 0..self.shape.chunk_sectors / self.shape.unit {
                 for at in 0..chunks.len() {
                     self.gather(&chunks, at, row, view.as_ref().map(|v| &v.1), &mut batch);
                     if batch.addrs.len() + self.shape.unit as usize > VECTOR_MAX {
-                        self.start_move(cx, &mut batch, &mut moves).await;
+                        self.start_move(cx, batch, &victim).await;
+                        batch = self.fresh_batch();
                     }
                 }
             }
-            self.start_move(cx, &mut batch, &mut moves).await;
+            self.start_move(cx, batch, &victim).await;
         }
-        let (me, cx2) = (self.clone(), cx.clone());
-        self.background(cx, async move {
-            for m in moves {
-                m.await;
-            }
-            me.moved(&cx2, line);
-        });
+        self.move_ended(cx, &victim);
+    }
+
+    fn fresh_batch(&self) -> Box<Batch> {
+        let mut batch = self.gc.batches.lock().pop().unwrap_or_default();
+        batch.addrs.clear();
+        batch.ppas.clear();
+        batch.known.clear();
+        batch
+    }
+
+    fn move_ended(&self, cx: &Cx, victim: &Victim) {
+        victim.moves.set(victim.moves.get() - 1);
+        if victim.moves.get() == 0 {
+            self.moved(cx, victim.line);
+            self.task_ended(cx);
+        }
     }
 
     /// All moves of a victim have ended.
@@ -275,6 +296,7 @@ impl HostFtl {
     ) {
         let unit = self.shape.unit;
         let first = chunks[at] as u64 * self.shape.chunk_sectors as u64 + (row * unit) as u64;
+        let base = self.chunk_base[chunks[at] as usize];
         let mut bits = self.lines.bits(first, unit);
         let entry = PoolState::entry_index(&self.shape, chunks.len(), at, row * unit);
         while bits != 0 {
@@ -282,45 +304,46 @@ impl HostFtl {
             bits &= bits - 1;
             batch.known.push(view.map_or(UNKNOWN, |v| v.entry(entry + i as usize)));
             batch.addrs.push(first + i as u64);
+            batch.ppas.push(self.format.in_chunk(base, row * unit + i));
         }
     }
 
     /// Admits a batch under GC's share and starts its read and move.
-    async fn start_move(self: &Arc<Self>, cx: &Cx, batch: &mut Batch, moves: &mut Vec<Join<()>>) {
+    async fn start_move(self: &Arc<Self>, cx: &Cx, mut batch: Box<Batch>, victim: &Rc<Victim>) {
         let admitted = batch.addrs.len() as u64;
-        if admitted == 0 {
-            return;
+        if admitted > 0 {
+            let waited = self.ring.admission.acquire(cx, Origin::Gc, admitted).await;
+            if waited != Waited::No {
+                // What was overwritten meanwhile need not be read.
+                batch.retain(|addr| self.lines.is_valid(addr));
+            }
         }
-        self.ring.admission.acquire(cx, Origin::Gc, admitted).await;
-        // Waiting took time: what was overwritten meanwhile need not be read.
-        batch.retain(|addr| self.lines.is_valid(addr));
         if self.read_only() || batch.addrs.is_empty() {
             // Read-only: everybody was let in to be told so, nothing is moved any more.
             self.ring.admission.release(cx, 0, admitted);
-            batch.clear();
+            self.gc.batches.lock().push(batch);
             return;
         }
-        let (ticket, moving, content) = self.submit_batch(cx, batch);
-        batch.clear();
-        let (me, cx2) = (self.clone(), cx.clone());
-        moves.push(cx.spawn_join(async move {
+        batch.admitted = admitted;
+        let ticket = self.submit_batch(cx, &mut batch);
+        victim.moves.set(victim.moves.get() + 1);
+        let (me, cx2, victim) = (self.clone(), cx.clone(), victim.clone());
+        cx.spawn(async move {
             let done = me.device.wait(&cx2, ticket).await;
-            me.move_batch(&cx2, moving, content, &done, admitted).await;
-        }));
+            me.move_batch(&cx2, &batch, &done).await;
+            me.gc.batches.lock().push(batch);
+            me.move_ended(&cx2, &victim);
+        });
     }
 
     /// Submits the vector read of a batch. Content is there since the submission; whether the
     /// medium vouches for it comes with the completion.
-    fn submit_batch(&self, cx: &Cx, batch: &mut Batch) -> (Ticket, Vec<Moving>, Vec<u8>) {
+    fn submit_batch(&self, cx: &Cx, batch: &mut Batch) -> Ticket {
         let unit = self.info.content_bytes;
         let n = batch.addrs.len();
-        batch.ppas.extend(batch.addrs.iter().map(|addr| {
-            let (chunk, sector) = self.lines.chunk_of(*addr);
-            self.format.in_chunk(self.chunk_base[chunk as usize], sector)
-        }));
         batch.oob.resize(n, [0; OOB_BYTES]);
-        let mut content = vec![0u8; n * unit];
-        let to = Scatter { base: &mut content, index: &super::meta::IN_ORDER[..n], unit };
+        batch.content.resize(n * unit, 0);
+        let to = Scatter { base: &mut batch.content, index: &super::meta::IN_ORDER[..n], unit };
         let request = Request {
             op: Op::Read,
             flags: Flags::default(),
@@ -329,78 +352,84 @@ impl HostFtl {
             whole_sectors: false,
         };
         let ticket = self.device.submit(cx, request);
-        let sectors = batch.addrs.iter().zip(&batch.known).zip(&batch.oob);
-        let moving = sectors
-            .zip(content.chunks_exact(unit))
-            .map(|(((addr, known), oob), content)| {
-                let (lba, stamp, _) = Oob::decode_raw(oob);
-                let agrees = *known == UNKNOWN || *known == (lba, stamp);
-                let whole = agrees
-                    && lba < self.info.capacity
-                    && Oob::verify_crc(oob, self.content_crc(content));
-                if whole {
-                    self.map.prefetch(lba);
-                }
-                Moving { addr: *addr, lba, stamp, known_lba: known.0, whole }
-            })
-            .collect();
-        (ticket, moving, content)
+        batch.whole = 0;
+        let sectors = batch.oob.iter().zip(&batch.known).zip(batch.content.chunks_exact(unit));
+        for (i, ((oob, known), content)) in sectors.enumerate() {
+            let (lba, stamp, _) = Oob::decode_raw(oob);
+            let agrees = *known == UNKNOWN || *known == (lba, stamp);
+            if agrees
+                && lba < self.info.capacity
+                && Oob::verify_crc(oob, self.content_crc(content))
+            {
+                self.map.prefetch(lba);
+                batch.whole |= 1 << i;
+            }
+        }
+        ticket
     }
 
-    async fn move_batch(
-        &self,
-        cx: &Cx,
-        moving: Vec<Moving>,
-        content: Vec<u8>,
-        done: &Completion,
-        admitted: u64,
-    ) {
-        let unit = self.info.content_bytes;
-        moving.iter().filter(|m| m.whole).for_each(|m| self.map.prefetch(m.lba));
-        let cost = self.costs.map_update.times(moving.len() as u64);
+    /// Puts what is still live into slots.
+    async fn move_batch(&self, cx: &Cx, batch: &Batch, done: &Completion) {
+        for oob in &batch.oob {
+            // Asked for at submission, thousands of events ago.
+            self.map.prefetch(Oob::decode_raw(oob).0.min(self.info.capacity - 1));
+        }
+        let cost = self.costs.map_update.times(batch.addrs.len() as u64);
         let section = |_: &mut ()| {
             self.ring.state.now(|r| {
-                let sectors = moving.iter().zip(content.chunks_exact(unit)).enumerate();
-                let mut used = 0;
-                for (i, (m, content)) in sectors {
-                    used += self.move_sector(r, m, content, done.status(i).is_ok()) as u64;
-                }
+                let used = self.move_sectors(r, batch, done);
                 (used, r.has_work(self.shape.unit as usize))
             })
         };
         let (used, work) = self.map.lock.with(cx, cost, section).await;
         add(&self.counters.gc_moved, used);
-        if used < admitted {
-            self.ring.admission.release(cx, 0, admitted - used);
+        if used < batch.admitted {
+            self.ring.admission.release(cx, 0, batch.admitted - used);
         }
         if work {
             self.ring.work.wake(cx);
         }
     }
 
-    /// Moves one sector into a slot, unless it is garbage by now. True when a slot was used.
-    fn move_sector(&self, ring: &mut RingState, m: &Moving, content: &[u8], read: bool) -> bool {
-        if !self.lines.is_valid(m.addr) {
-            return false;
+    /// Moves the sectors of a batch into slots, but for those that are garbage by now. Returns how
+    /// many slots were used.
+    fn move_sectors(&self, ring: &mut RingState, batch: &Batch, done: &Completion) -> u64 {
+        let unit = self.info.content_bytes;
+        let line = self.lines.line_of(batch.addrs[0]);
+        let mut used = 0;
+        // Sectors that have left the medium, by the 64 in which they lie.
+        let (mut word, mut left) = (0, 0u64);
+        for (i, addr) in batch.addrs.iter().copied().enumerate() {
+            if batch.whole >> i & 1 == 0 || !done.status(i).is_ok() {
+                if self.lines.is_valid(addr) {
+                    self.poison(addr, batch.known[i].0);
+                }
+                continue;
+            }
+            let (lba, stamp, _) = Oob::decode_raw(&batch.oob[i]);
+            let from = self.map.encode(Entry::Media(addr));
+            if self.map.raw(lba) != from {
+                continue;
+            }
+            let slot = ring.take_free(&self.slab);
+            self.slab.fill(slot, lba, Origin::Gc, &batch.content[i * unit..(i + 1) * unit]);
+            self.slab.set_order(slot, stamp, (addr + 1, stamp));
+            if !self.map.exchange(lba, from, self.map.encode(Entry::Slot(slot))) {
+                ring.release(&self.slab, [slot]);
+                continue;
+            }
+            if addr >> 6 != word && left != 0 {
+                self.lines.invalidate_in(line, word, std::mem::take(&mut left));
+            }
+            word = addr >> 6;
+            left |= 1 << (addr & 63);
+            ring.insert(slot);
+            used += 1;
         }
-        if !read || !m.whole {
-            self.poison(m.addr, m.known_lba);
-            return false;
+        if left != 0 {
+            self.lines.invalidate_in(line, word, left);
         }
-        let from = self.map.encode(Entry::Media(m.addr));
-        if self.map.raw(m.lba) != from {
-            return false;
-        }
-        let slot = ring.take_free();
-        self.slab.fill(slot, m.lba, Origin::Gc, content);
-        self.slab.set_order(slot, m.stamp, (m.addr + 1, m.stamp));
-        if !self.map.exchange(m.lba, from, self.map.encode(Entry::Slot(slot))) {
-            ring.release(&self.slab, [slot]);
-            return false;
-        }
-        self.lines.invalidate(m.addr);
-        ring.insert(slot);
-        true
+        used
     }
 
     /// The newest content of a sector can't be read: reads fail from now on until it is written.
@@ -466,23 +495,18 @@ impl HostFtl {
 }
 
 impl Batch {
-    fn clear(&mut self) {
-        self.addrs.clear();
-        self.known.clear();
-        self.ppas.clear();
-        self.oob.clear();
-    }
-
     fn retain(&mut self, keep: impl Fn(u64) -> bool) {
         let mut n = 0;
         for i in 0..self.addrs.len() {
             if keep(self.addrs[i]) {
                 self.addrs[n] = self.addrs[i];
+                self.ppas[n] = self.ppas[i];
                 self.known[n] = self.known[i];
                 n += 1;
             }
         }
         self.addrs.truncate(n);
+        self.ppas.truncate(n);
         self.known.truncate(n);
     }
 }

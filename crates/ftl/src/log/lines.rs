@@ -60,23 +60,22 @@ impl Lines {
         self.chunk_line[chunk as usize].store(line, Ordering::Relaxed);
     }
 
-    /// Toggles a valid bit; returns the word before.
+    /// Toggles valid bits; returns the word before.
     #[inline(always)]
-    fn toggle(&self, addr: u64) -> u64 {
-        let word = &self.valid_bits[(addr >> 6) as usize];
-        let bit = 1u64 << (addr & 63);
+    fn toggle(&self, word: u64, bits: u64) -> u64 {
+        let word = &self.valid_bits[word as usize];
         if self.exclusive {
             let old = word.load(Ordering::Relaxed);
-            word.store(old ^ bit, Ordering::Relaxed);
+            word.store(old ^ bits, Ordering::Relaxed);
             old
         } else {
-            word.fetch_xor(bit, Ordering::Relaxed)
+            word.fetch_xor(bits, Ordering::Relaxed)
         }
     }
 
     #[inline(always)]
-    fn count(&self, addr: u64, change: u32) {
-        let valid = &self.valid[self.line_of(addr) as usize];
+    fn count(&self, line: u32, change: u32) {
+        let valid = &self.valid[line as usize];
         if self.exclusive {
             valid.store(valid.load(Ordering::Relaxed).wrapping_add(change), Ordering::Relaxed);
         } else {
@@ -84,20 +83,33 @@ impl Lines {
         }
     }
 
-    /// The sector is now the current copy of its logical sector.
+    /// The sectors of `mask`, counted from `first`, all of one chunk, are now the current copies of
+    /// their logical sectors.
     #[inline]
-    pub(super) fn validate(&self, addr: u64) {
-        let old = self.toggle(addr);
-        assert!(old >> (addr & 63) & 1 == 0, "sector {addr} became valid twice");
-        self.count(addr, 1);
+    pub(super) fn validate(&self, first: u64, mask: u64) {
+        let shift = (first & 63) as u32;
+        let old = self.toggle(first >> 6, mask << shift);
+        let mut twice = old & mask << shift;
+        if shift > 0 && mask >> (64 - shift) != 0 {
+            let rest = mask >> (64 - shift);
+            twice |= self.toggle((first >> 6) + 1, rest) & rest;
+        }
+        assert!(twice == 0, "a sector of {mask:#x} from {first} on became valid twice");
+        self.count(self.line_of(first), mask.count_ones());
     }
 
     /// The sector is garbage from now on.
     #[inline]
     pub(super) fn invalidate(&self, addr: u64) {
-        let old = self.toggle(addr);
-        assert!(old >> (addr & 63) & 1 != 0, "sector {addr} was invalidated twice");
-        self.count(addr, u32::MAX);
+        self.invalidate_in(self.line_of(addr), addr >> 6, 1 << (addr & 63));
+    }
+
+    /// The sectors of `mask` in the `word`-th 64 of the target, all of one line, are garbage.
+    #[inline]
+    pub(super) fn invalidate_in(&self, line: u32, word: u64, mask: u64) {
+        let old = self.toggle(word, mask);
+        assert!(old & mask == mask, "a sector of {mask:#x} in word {word} was invalidated twice");
+        self.count(line, mask.count_ones().wrapping_neg());
     }
 
     #[inline]

@@ -6,7 +6,6 @@
 
 use super::HostFtl;
 use super::format::Oob;
-use super::pool::NO_SLOT;
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ocssd::device::{
     Cause, CellMode, Completion, Data, Flags, Gather, Op, Request, Scatter, Status, Ticket,
@@ -187,10 +186,5 @@ impl HostFtl {
     pub(super) fn retire(&self, chunk: u32) {
         self.journal.append(super::format::Record::Retired { chunk });
         self.pool.lock().retired_chunks.push(chunk);
-    }
-
-    /// Slots of a unit without content of its own.
-    pub(super) fn no_slots(&self) -> Vec<u32> {
-        vec![NO_SLOT; self.shape.unit as usize]
     }
 }

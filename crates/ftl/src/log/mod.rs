@@ -158,6 +158,10 @@ pub struct HostFtl {
     map: Map,
     slab: Slab,
     ring: Ring,
+    /// A write unit of padding, whole sectors.
+    zeros: Box<[u8]>,
+    /// Units that are not in flight, for the next ones.
+    units: Mutex<Vec<Box<drain::Unit>>>,
     lines: Lines,
     pool: Mutex<PoolState>,
     /// Something about the pool changed: a line was opened, closed or freed.
@@ -189,8 +193,9 @@ pub struct HostFtl {
     /// Background tasks that have not ended.
     tasks: AtomicU64,
     tasks_ended: Notify,
-    /// Why nothing can be made durable any more.
-    read_only: Mutex<Option<&'static str>>,
+    /// Nothing can be made durable any more, and why.
+    read_only: AtomicBool,
+    read_only_why: Mutex<Option<&'static str>>,
 }
 
 /// pblk, the physical block device target.
@@ -293,16 +298,24 @@ impl HostFtl {
         self.commit(cx, at).await
     }
 
+    #[inline]
     fn check_writable(&self) -> Result<(), crate::block::BlockError> {
-        match *self.read_only.lock() {
-            Some(why) => Err(crate::block::BlockError::ReadOnly(why)),
-            None => Ok(()),
+        if !self.read_only() {
+            return Ok(());
         }
+        let why = self.read_only_why.lock().unwrap_or("nothing can be made durable any more");
+        Err(crate::block::BlockError::ReadOnly(why))
+    }
+
+    #[inline]
+    fn read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
     }
 
     /// Nothing can be made durable any more: writers get errors, reads go on.
     fn give_up(&self, cx: &Cx, why: &'static str) {
-        self.read_only.lock().get_or_insert(why);
+        self.read_only_why.lock().get_or_insert(why);
+        self.read_only.store(true, Ordering::Release);
         self.ring.progress.wake(cx);
         self.pool_changed.wake(cx);
         // Whoever waits for room gets it, and an error right after.
@@ -320,13 +333,22 @@ impl HostFtl {
         cx: &Cx,
         task: impl std::future::Future<Output = ()> + 'static,
     ) {
-        self.tasks.fetch_add(1, Ordering::AcqRel);
+        self.task_began();
         let (me, their_cx) = (self.clone(), cx.clone());
         cx.spawn(async move {
             task.await;
-            me.tasks.fetch_sub(1, Ordering::AcqRel);
-            me.tasks_ended.wake(&their_cx);
+            me.task_ended(&their_cx);
         });
+    }
+
+    /// Something begins that `stop` has to wait for.
+    fn task_began(&self) {
+        self.tasks.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn task_ended(&self, cx: &Cx) {
+        self.tasks.fetch_sub(1, Ordering::AcqRel);
+        self.tasks_ended.wake(cx);
     }
 
     /// Makes everything durable, writes a snapshot and ends the background tasks. The target takes
@@ -370,7 +392,11 @@ impl BlockDev for HostFtl {
         // which stays within the allocator's fast sizes.
         match op {
             BlockOp::Read => Box::pin(self.read(cx, lba.get(), sectors, buf)),
-            BlockOp::Write => Box::pin(self.write(cx, lba.get(), sectors, buf, fua)),
+            BlockOp::Write => {
+                // Most writes wait to be admitted: the entry's cache line may come meanwhile.
+                self.map.prefetch(lba.get().min(self.info.capacity - 1));
+                Box::pin(self.write(cx, lba.get(), sectors, buf, fua))
+            }
             BlockOp::Discard => Box::pin(self.discard(cx, lba.get(), sectors as u64)),
             BlockOp::Flush => Box::pin(self.flush(cx)),
         }

@@ -7,7 +7,7 @@
 
 use super::HostFtl;
 use super::format::{LBA_LINE_FIRST, LineFirst, Record};
-use super::pool::NO_SLOT;
+use super::pool::Released;
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
@@ -27,10 +27,6 @@ impl HostFtl {
             self.open_line(&cx).await;
             self.pool_moved(&cx);
         }
-    }
-
-    pub(super) fn read_only(&self) -> bool {
-        self.read_only.lock().is_some()
     }
 
     fn can_open(&self) -> bool {
@@ -110,7 +106,6 @@ impl HostFtl {
         let mut bytes = first.encode();
         let unit = self.shape.unit as usize * SECTOR_BYTES;
         bytes.resize(bytes.len().next_multiple_of(unit), 0);
-        let slots = [NO_SLOT; 64];
         for part in bytes.chunks(unit) {
             let Some(spot) = self.spot_in(cx, line, 0).await else {
                 return false;
@@ -120,12 +115,12 @@ impl HostFtl {
             let ticket = self.submit_meta(cx, at, part, tag, Cause::Metadata);
             let done = self.device.wait(cx, ticket).await;
             self.note_entries(&spot, &[tag; 64][..self.shape.unit as usize], Cause::Metadata);
-            let slots = &slots[..self.shape.unit as usize];
+            let mut none = Released::default();
             if done.failed != 0 {
                 self.note_meta_failure(&done, Cause::Metadata);
-                self.pool.lock().unit_failed(&spot, slots, done.failed, &mut Vec::new());
+                self.pool.lock().unit_failed(&spot, &[], done.failed, &mut none);
             } else {
-                self.pool.lock().completed(&spot, slots, &mut Vec::new());
+                self.pool.lock().completed(&spot, &[], &mut none);
             }
             self.pu[spot.pu as usize].release(cx, 1);
             if done.failed != 0 {

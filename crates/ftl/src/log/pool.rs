@@ -7,6 +7,7 @@
 //! Never: talks to the medium (that is `open`, `drain` and `gc`).
 
 use super::format::{LBA_NONE, PACKED_BYTES, closing_sectors, pack_entry};
+use flashlane_base::OOB_BYTES;
 use flashlane_ocssd::device::Cause;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -77,8 +78,45 @@ pub(super) struct OpenLine {
     closing_began: bool,
 }
 
+/// Units that the medium can give back from now on, with the slots that held their content.
+#[derive(Default)]
+pub(super) struct Released {
+    firsts: Vec<u64>,
+    slots: Vec<u32>,
+}
+
+impl Released {
+    /// Adds the unit at linear sector `first`: a slot per sector, [`NO_SLOT`] where there is none.
+    #[inline]
+    fn push(&mut self, first: u64, slots: impl Iterator<Item = u32>) {
+        self.firsts.push(first);
+        self.slots.extend(slots);
+    }
+
+    /// (linear sector, slots) of each unit.
+    #[inline]
+    pub(super) fn units(&self, unit: u32) -> impl Iterator<Item = (u64, &[u32])> {
+        self.firsts.iter().copied().zip(self.slots.chunks_exact(unit as usize))
+    }
+
+    /// All slots.
+    #[inline]
+    pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().copied().filter(|s| *s != NO_SLOT)
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.firsts.is_empty()
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.firsts.clear();
+        self.slots.clear();
+    }
+}
+
 /// A position for one unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Spot {
     pub(super) line: u32,
     /// Index of the chunk in the line.
@@ -395,16 +433,17 @@ impl PoolState {
         (row * width + at) * shape.unit as usize + (sector % shape.unit) as usize
     }
 
-    /// A unit's program has ended. Returns the slots that the medium can now give back.
-    pub(super) fn completed(&mut self, spot: &Spot, slots: &[u32], released: &mut Vec<(u64, u32)>) {
+    /// A unit's program has ended; `slots` hold its content, padding and metadata have none. Adds
+    /// what the medium can now give back.
+    pub(super) fn completed(&mut self, spot: &Spot, slots: &[u32], released: &mut Released) {
         let shape = self.shape;
         let open = self.open_mut(spot.line);
         open.in_flight -= 1;
         let c = &mut open.chunks[spot.at];
         debug_assert_eq!(c.done, spot.sector, "one program in flight per PU");
         c.done = spot.sector + shape.unit;
-        let slots = slots.iter().copied().chain(std::iter::repeat(NO_SLOT));
-        c.window.extend(slots.take(shape.unit as usize));
+        c.window.extend(slots);
+        c.window.extend(std::iter::repeat_n(NO_SLOT, shape.unit as usize - slots.len()));
         c.release(&shape, released);
     }
 
@@ -416,7 +455,7 @@ impl PoolState {
         spot: &Spot,
         slots: &[u32],
         failed: u64,
-        released: &mut Vec<(u64, u32)>,
+        released: &mut Released,
     ) -> Vec<u32> {
         let shape = self.shape;
         let width = self.lines[spot.line as usize].chunks.len();
@@ -432,14 +471,17 @@ impl PoolState {
         let mut again: Vec<u32> = c.window.drain(..).filter(|s| *s != NO_SLOT).collect();
         let base = chunk as u64 * shape.chunk_sectors as u64 + spot.sector as u64;
         let mut lost: Vec<u32> = (c.window_end - shape.unit..spot.sector).collect();
-        for (i, slot) in slots.iter().enumerate() {
+        let mut good = vec![NO_SLOT; shape.unit as usize];
+        for i in 0..shape.unit as usize {
+            let slot = slots.get(i).copied().unwrap_or(NO_SLOT);
             if shape.window > 0 || failed >> i & 1 != 0 {
                 lost.push(spot.sector + i as u32);
-                again.extend((*slot != NO_SLOT).then_some(*slot));
-            } else if *slot != NO_SLOT {
-                released.push((base + i as u64, *slot));
+                again.extend((slot != NO_SLOT).then_some(slot));
+            } else {
+                good[i] = slot;
             }
         }
+        released.push(base, good.into_iter());
         for sector in lost {
             let i = PoolState::entry_index(&shape, width, spot.at, sector);
             open.entries[i] = pack_entry(LBA_NONE, 0);
@@ -487,12 +529,31 @@ impl PoolState {
         }
     }
 
-    /// A data unit is about to be submitted: noted and counted.
-    pub(super) fn programmed_unit(&mut self, spot: &Spot, entries: &[(u64, u64)], cause: &[Cause]) {
+    /// A data unit is about to be submitted: noted and counted. Its out-of-band records begin with
+    /// what the closing metadata says of each sector.
+    pub(super) fn programmed_unit(
+        &mut self,
+        spot: &Spot,
+        oob: &[[u8; OOB_BYTES]],
+        cause: &[Cause],
+    ) {
+        let mut counts = [0u32; Cause::ALL.len()];
         for c in cause {
-            self.programmed[*c as usize] += 1;
+            counts[*c as usize] += 1;
         }
-        self.note_entries(spot, entries, cause);
+        let shape = self.shape;
+        let width = self.lines[spot.line as usize].chunks.len();
+        for (sum, n) in self.programmed.iter_mut().zip(counts) {
+            *sum += n as u64;
+        }
+        let open = self.open_mut(spot.line);
+        for (sum, n) in open.causes.iter_mut().zip(counts) {
+            *sum += n;
+        }
+        let first = PoolState::entry_index(&shape, width, spot.at, spot.sector);
+        for (entry, record) in open.entries[first..first + oob.len()].iter_mut().zip(oob) {
+            entry.copy_from_slice(&record[..PACKED_BYTES]);
+        }
     }
 
     /// The closing metadata is on the medium (or could not be written): the line is closed.
@@ -593,8 +654,8 @@ impl OpenLine {
 }
 
 impl OpenChunk {
-    /// Moves units that have become readable out of the window: (media address, slot).
-    pub(super) fn release(&mut self, shape: &Shape, out: &mut Vec<(u64, u32)>) {
+    /// Moves units that have become readable out of the window.
+    pub(super) fn release(&mut self, shape: &Shape, out: &mut Released) {
         let base = self.chunk as u64 * shape.chunk_sectors as u64;
         while !self.window.is_empty() {
             let readable =
@@ -603,12 +664,7 @@ impl OpenChunk {
                 break;
             }
             let first = base + (self.window_end - shape.unit) as u64;
-            for i in 0..shape.unit as u64 {
-                let slot = self.window.pop_front().expect("whole units");
-                if slot != NO_SLOT {
-                    out.push((first + i, slot));
-                }
-            }
+            out.push(first, self.window.drain(..shape.unit as usize));
             self.window_end += shape.unit;
         }
     }
@@ -645,7 +701,7 @@ mod tests {
             while let Some((line, at, pu)) = p.next_pu() {
                 let spot = p.take(line, at).unwrap();
                 seen.push(pu);
-                p.completed(&spot, &[], &mut Vec::new());
+                p.completed(&spot, &[], &mut Released::default());
             }
             seen
         };

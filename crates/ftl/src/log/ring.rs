@@ -57,10 +57,9 @@ pub(super) struct RingState {
     pub(super) discarded_in_buffer: u64,
 }
 
-/// Slots of one unit, as the drainer takes them.
+/// What the drainer has to know of the slots that it took.
 pub(super) struct Taken {
-    pub(super) slots: Vec<u32>,
-    /// How many of `slots`, from the front, are retries.
+    /// How many slots, from the front, are retries.
     pub(super) retries: usize,
     /// Id of the unit in the ring's order.
     pub(super) unit: u64,
@@ -80,8 +79,14 @@ impl RingState {
         self.head + self.fifo.len() as u64
     }
 
-    pub(super) fn take_free(&mut self) -> u32 {
-        self.free.pop().expect("admission bounds the slots in use")
+    /// A free slot; the lines of the one after the next few are asked for.
+    #[inline]
+    pub(super) fn take_free(&mut self, slab: &Slab) -> u32 {
+        let slot = self.free.pop().expect("admission bounds the slots in use");
+        if let Some(ahead) = self.free.len().checked_sub(8) {
+            slab.prefetch(self.free[ahead]);
+        }
+        slot
     }
 
     pub(super) fn insert(&mut self, slot: u32) {
@@ -106,28 +111,28 @@ impl RingState {
         n >= unit || n > 0 && self.push() != Push::None
     }
 
-    /// Takes up to `unit` live slots, retries first. Dead slots that no flush or erase barrier
-    /// covers are dropped on the way (FORMAT.md rule 2). `None` when there is too little and nobody
-    /// waits for it.
-    pub(super) fn take_unit(&mut self, slab: &Slab, unit: usize) -> Option<Taken> {
+    /// Takes up to `unit` live slots into `slots`, retries first. Dead slots that no flush or erase
+    /// barrier covers are dropped on the way (FORMAT.md rule 2). `None` when there is too little and
+    /// nobody waits for it.
+    pub(super) fn take_unit(
+        &mut self,
+        slab: &Slab,
+        unit: usize,
+        slots: &mut Vec<u32>,
+    ) -> Option<Taken> {
+        slots.clear();
         if !self.has_work(unit) {
             return None;
         }
-        let mut out = Taken {
-            slots: Vec::with_capacity(unit),
-            retries: 0,
-            unit: 0,
-            push: self.push(),
-            dropped: (0, 0),
-        };
-        while out.slots.len() < unit
+        let mut out = Taken { retries: 0, unit: 0, push: self.push(), dropped: (0, 0) };
+        while slots.len() < unit
             && let Some(slot) = self.retry.pop_front()
         {
-            out.slots.push(slot);
+            slots.push(slot);
             out.retries += 1;
         }
         let covered = self.flush_to.max(self.barrier_to);
-        while out.slots.len() < unit {
+        while slots.len() < unit {
             let Some(slot) = self.fifo.pop_front() else {
                 break;
             };
@@ -141,13 +146,13 @@ impl RingState {
                 self.free.push(slot);
                 continue;
             }
-            out.slots.push(slot);
+            slots.push(slot);
         }
         // The next unit's slots were filled thousands of writes ago: have their lines come meanwhile.
         self.fifo.iter().take(unit).for_each(|slot| slab.prefetch(*slot));
         out.unit = self.units_base + self.units.len() as u64;
         self.units.push_back((self.head, false));
-        if out.slots.is_empty() {
+        if slots.is_empty() {
             self.unit_done(out.unit);
         }
         Some(out)

@@ -5,7 +5,7 @@
 //! release; the state says who got it first, the drainer or an overwrite.
 //! Never: decides when a slot is free (that is `ring` and `drain`).
 
-use flashlane_rt::sync::{AtomicU8, AtomicU64, Ordering};
+use flashlane_rt::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::cell::UnsafeCell;
 
 /// A slot's life: free → buffered → taken (by the drainer) or dead (overwritten or discarded
@@ -27,10 +27,17 @@ pub(super) enum Origin {
     Gc = 1,
 }
 
-/// What is known of a slot besides its content.
+/// What is known of a slot besides its content: half a cache line, never across two.
 #[derive(Default)]
+#[repr(align(32))]
 struct Meta {
-    lba: AtomicU64,
+    /// The logical sector, 36 bits: the lower 32, then the rest.
+    lba_low: AtomicU32,
+    lba_high: AtomicU8,
+    state: AtomicU8,
+    origin: AtomicU8,
+    /// The medium has counted a program of this slot: the next one is a retry.
+    counted: AtomicU8,
     stamp: AtomicU64,
     /// Where the newest durable copy of this sector before the slot's own is: media address + 1, 0
     /// for none, [`POISONED`] for a lost one. What a checkpoint stores for a buffered sector.
@@ -38,10 +45,6 @@ struct Meta {
     /// The stamp that goes with `prev`: an upper bound of the copy's, the lost content's, or, where
     /// there is none, one below every slot of the sector that may yet become durable.
     prev_stamp: AtomicU64,
-    state: AtomicU8,
-    origin: AtomicU8,
-    /// The medium has counted a program of this slot: the next one is a retry.
-    counted: AtomicU8,
 }
 
 /// `prev` of a slot whose sector was lost before it was written again.
@@ -79,6 +82,12 @@ impl Slab {
         flashlane_base::prefetch(&self.content(slot)[0]);
     }
 
+    /// Asks for what is known of a slot, without its content.
+    #[inline]
+    pub(super) fn prefetch_order(&self, slot: u32) {
+        flashlane_base::prefetch(&self.meta[slot as usize]);
+    }
+
     /// Fills a slot that the caller took from the free list.
     #[inline]
     pub(super) fn fill(&self, slot: u32, lba: u64, origin: Origin, content: &[u8]) {
@@ -87,11 +96,20 @@ impl Slab {
         // SAFETY: the slot is off the free list and not yet published: this task alone has it.
         unsafe {
             let base = (*self.content.get()).as_mut_ptr().add(i * self.unit);
-            std::ptr::copy_nonoverlapping(content.as_ptr(), base, self.unit.min(content.len()));
+            // Eight bytes (`stamps`) are one load and one store, not a call.
+            match content.first_chunk::<8>() {
+                Some(word) if self.unit == 8 => base.cast::<[u8; 8]>().write_unaligned(*word),
+                _ => {
+                    let n = self.unit.min(content.len());
+                    std::ptr::copy_nonoverlapping(content.as_ptr(), base, n);
+                }
+            }
         }
-        self.meta[i].lba.store(lba, Ordering::Relaxed);
-        self.meta[i].origin.store(origin as u8, Ordering::Relaxed);
-        self.meta[i].counted.store(0, Ordering::Relaxed);
+        let m = &self.meta[i];
+        m.lba_low.store(lba as u32, Ordering::Relaxed);
+        m.lba_high.store((lba >> 32) as u8, Ordering::Relaxed);
+        m.origin.store(origin as u8, Ordering::Relaxed);
+        m.counted.store(0, Ordering::Relaxed);
     }
 
     /// Gives a filled slot its place in the order of its sector; before publication.
@@ -104,7 +122,9 @@ impl Slab {
 
     #[inline]
     pub(super) fn lba(&self, slot: u32) -> u64 {
-        self.meta[slot as usize].lba.load(Ordering::Relaxed)
+        let m = &self.meta[slot as usize];
+        let low = m.lba_low.load(Ordering::Relaxed) as u64;
+        low | (m.lba_high.load(Ordering::Relaxed) as u64) << 32
     }
     #[inline]
     pub(super) fn stamp(&self, slot: u32) -> u64 {
@@ -155,6 +175,7 @@ impl Slab {
     pub(super) fn was_counted(&self, slot: u32) -> bool {
         self.meta[slot as usize].counted.load(Ordering::Relaxed) != 0
     }
+    #[inline]
     pub(super) fn set_free(&self, slot: u32) {
         self.meta[slot as usize].state.store(SlotState::Free as u8, Ordering::Relaxed);
     }

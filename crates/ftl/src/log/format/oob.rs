@@ -45,8 +45,9 @@ pub const PACKED_BYTES: usize = 12;
 
 /// Tables to continue a CRC32C over up to 12 bytes at once: `[k][b]` is byte b followed by k zeros.
 ///
-/// 12 independent loads take 6.6 ns where `crc32c_append`, made for long inputs, takes 15 to 17
-/// (latency, 2-core Xeon); a simulated sector has a budget of 50 ns. They cost 12 KiB of cache.
+/// For machines without a CRC32C instruction. 12 independent loads take 6.6 ns where
+/// `crc32c_append`, made for long inputs, takes 15 to 17 (latency, 2-core Xeon); a simulated sector
+/// has a budget of 50 ns, and four of these in it.
 static CRC_TABLES: [[u32; 256]; PACKED_BYTES] = crc_tables();
 
 const fn crc_tables() -> [[u32; 256]; PACKED_BYTES] {
@@ -79,9 +80,41 @@ fn crc_part(word: u64, at: u32, zeros: usize) -> u32 {
     CRC_TABLES[zeros][(word >> (8 * at)) as usize & 0xff]
 }
 
+/// The processor's own CRC32C over 8 and 12 bytes: three instructions where tables take 80.
+#[cfg(target_arch = "x86_64")]
+mod hardware {
+    use std::arch::x86_64::{_mm_crc32_u32, _mm_crc32_u64};
+
+    /// Looked up once by the standard library: a load and a predicted branch.
+    #[inline(always)]
+    pub(super) fn is_there() -> bool {
+        std::arch::is_x86_feature_detected!("sse4.2")
+    }
+
+    #[target_feature(enable = "sse4.2")]
+    pub(super) fn word(crc: u32, word: u64) -> u32 {
+        !(_mm_crc32_u64(u64::from(!crc), word) as u32)
+    }
+
+    #[target_feature(enable = "sse4.2")]
+    pub(super) fn packed(crc: u32, low: u64, high: u32) -> u32 {
+        !_mm_crc32_u32(_mm_crc32_u64(u64::from(!crc), low) as u32, high)
+    }
+}
+
 /// Continues a CRC32C over the 12 bytes of a packed pair.
 #[inline(always)]
 fn crc_packed(crc: u32, bits: u128) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if hardware::is_there() {
+        // SAFETY: the instruction exists on this machine.
+        return unsafe { hardware::packed(crc, bits as u64, (bits >> 64) as u32) };
+    }
+    crc_packed_by_table(crc, bits)
+}
+
+#[inline]
+fn crc_packed_by_table(crc: u32, bits: u128) -> u32 {
     let low = bits as u64 ^ u64::from(!crc);
     let high = (bits >> 64) as u64;
     let first = crc_part(low, 0, 11) ^ crc_part(low, 1, 10) ^ crc_part(low, 2, 9);
@@ -89,6 +122,14 @@ fn crc_packed(crc: u32, bits: u128) -> u32 {
     let third = crc_part(low, 6, 5) ^ crc_part(low, 7, 4) ^ crc_part(high, 0, 3);
     let fourth = crc_part(high, 1, 2) ^ crc_part(high, 2, 1) ^ crc_part(high, 3, 0);
     !(first ^ second ^ third ^ fourth)
+}
+
+#[inline]
+fn crc_word_by_table(content: u64) -> u32 {
+    let low = content ^ u64::from(u32::MAX);
+    let first = crc_part(low, 0, 7) ^ crc_part(low, 1, 6) ^ crc_part(low, 2, 5);
+    let second = crc_part(low, 3, 4) ^ crc_part(low, 4, 3) ^ crc_part(low, 5, 2);
+    !(first ^ second ^ crc_part(low, 6, 1) ^ crc_part(low, 7, 0))
 }
 
 /// What the lba field of an out-of-band record says.
@@ -186,10 +227,12 @@ impl Oob {
     /// [`Oob::content_crc`] of the 8 little-endian bytes that the `stamps` store keeps per sector.
     #[inline]
     pub fn content_crc_word(content: u64) -> u32 {
-        let low = content ^ u64::from(u32::MAX);
-        let first = crc_part(low, 0, 7) ^ crc_part(low, 1, 6) ^ crc_part(low, 2, 5);
-        let second = crc_part(low, 3, 4) ^ crc_part(low, 4, 3) ^ crc_part(low, 5, 2);
-        !(first ^ second ^ crc_part(low, 6, 1) ^ crc_part(low, 7, 0))
+        #[cfg(target_arch = "x86_64")]
+        if hardware::is_there() {
+            // SAFETY: the instruction exists on this machine.
+            return unsafe { hardware::word(0, content) };
+        }
+        crc_word_by_table(content)
     }
 
     /// Encodes a record. `content_crc` is [`Oob::content_crc`] of the content.
@@ -238,5 +281,24 @@ impl Oob {
     #[inline]
     pub fn verify_for(oob: &[u8; Oob::BYTES], lba: u64, content: &[u8]) -> bool {
         Oob::decode_raw(oob).0 == lba && Oob::verify(oob, content)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Tables and instruction agree with each other and with the library.
+        #[test]
+        fn every_way_to_a_crc_agrees(content: u64, crc: u32, bits: u128) {
+            let word = crc32c::crc32c(&content.to_le_bytes());
+            prop_assert_eq!(Oob::content_crc_word(content), word);
+            prop_assert_eq!(crc_word_by_table(content), word);
+            let packed = crc32c::crc32c_append(crc, &bits.to_le_bytes()[..PACKED_BYTES]);
+            prop_assert_eq!(crc_packed(crc, bits), packed);
+            prop_assert_eq!(crc_packed_by_table(crc, bits), packed);
+        }
     }
 }
