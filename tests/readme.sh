@@ -121,7 +121,7 @@ refused frobnicate run --frobnicate
 refused pblkk run job.fio --device peers-16g --target pblkk
 refused "unknown key" run --set run.no_such_key=1
 refused "--scale-to-device" trace validate traces/samples/sample.blkparse.txt --device tiny
-refused "too small" run job.fio --device tiny --target pblk
+refused "choose a larger device" run job.fio --device tiny --target pblk
 refused lightnvm-table1 reproduce lightnvm-table9
 printf '[x]\nrw=randwrite\nbs=4k\nsize=1m\nno_such_option=1\n' >bad.fio
 refused no_such_option run bad.fio --device peers-16g --target pblk

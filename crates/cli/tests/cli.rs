@@ -32,6 +32,22 @@ impl Here {
         Done::of(self.command(args).output().expect("the program starts"))
     }
 
+    /// What comes of it when Ctrl-C is pressed after a while.
+    fn interrupted(&self, args: &[&str]) -> Done {
+        let child = self
+            .command(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        #[allow(clippy::disallowed_methods)] // a person waits, then presses Ctrl-C
+        std::thread::sleep(Duration::from_secs(2));
+        let pid = child.id().to_string();
+        let kill = Command::new("kill").args(["-INT", &pid]).status().expect("kill is everywhere");
+        assert!(kill.success());
+        Done::of(child.wait_with_output().expect("it ends"))
+    }
+
     fn files(&self) -> Vec<String> {
         let entries = std::fs::read_dir(self.folder.path()).expect("the folder of this test");
         let mut names: Vec<String> =
@@ -133,6 +149,26 @@ fn an_experiment_gives_a_table_and_the_promised_json() {
         assert!(run["programmed_sectors"][cause].is_u64(), "{cause}");
     }
     assert!(run["write_amplification_ratio"].is_f64() && run["erases"].is_u64());
+    // Where the time went; the parts of a mean are not more than the mean.
+    for (op, parts) in [
+        (
+            "read",
+            &["queue", "link", "channel", "die_read", "die_program", "die_erase", "retry"][..],
+        ),
+        ("write", &["queue", "ring_full", "limited", "rest"]),
+    ] {
+        let of = &run["latency_breakdown_ns"][op];
+        for part in parts {
+            assert!(of[part].is_u64(), "{op} {part}: {of}");
+        }
+        let sum: u64 = of.as_object().expect("parts").values().filter_map(|v| v.as_u64()).sum();
+        let latency = &run["latency_ns"][op];
+        let all = latency["mean"].as_u64().unwrap() * latency["count"].as_u64().unwrap();
+        assert!(sum.abs_diff(all) <= all / 100, "{op}: {sum} of {all}");
+    }
+    for part in ["die_read", "die_program", "die_erase", "channel"] {
+        assert!(run["busy_ratio"][part].as_f64() < Some(1.0), "{part}");
+    }
     assert_eq!(run["violations"], 0);
     assert_eq!(run["wrong_sectors"], 0);
     assert_eq!(run["counter_laws"], "hold");
@@ -148,9 +184,22 @@ fn the_same_seed_gives_the_same_bytes_and_another_one_does_not() {
         json["wall_seconds"] = 0.into();
         json
     };
-    let first = of("5");
+    let (first, other) = (of("5"), of("6"));
     assert_eq!(first, of("5"));
-    assert_ne!(first["fingerprint"], of("6")["fingerprint"]);
+    assert_ne!(first["fingerprint"], other["fingerprint"]);
+    assert_ne!(first["runs"][0]["latency_ns"], other["runs"][0]["latency_ns"]);
+    // The text too, but for its last line, which is how long it really took.
+    let text = |args: &[&str]| {
+        let out = h.run(&[&["run", "e.toml"][..], args].concat()).good().out;
+        let (rest, last) = out.trim_end().rsplit_once('\n').expect("lines");
+        assert!(last.ends_with("s of real time"), "{last}");
+        rest.to_string()
+    };
+    assert_eq!(text(&["--seed", "5"]), text(&["--seed", "5"]));
+    assert_ne!(text(&["--seed", "5"]), text(&["--seed", "6"]));
+    let csv = |seed| h.run(&["run", "e.toml", "--csv", "-", "--seed", seed]).good().out;
+    assert_eq!(csv("5"), csv("5"));
+    assert_ne!(csv("5"), csv("6"));
 }
 
 #[test]
@@ -172,13 +221,21 @@ fn a_job_file_and_a_trace_run_too() {
     assert_eq!(h.files(), ["j.fio", "r.csv", "r.json", "t.txt"], "nothing else is left behind");
     let csv = std::fs::read_to_string(h.path("r.csv")).unwrap();
     assert!(csv.starts_with("name,requests,read_bytes,") && csv.lines().count() == 2);
+    let cells: Vec<usize> = csv.lines().map(|l| l.split(',').count()).collect();
+    assert_eq!(cells[0], cells[1], "a cell for each column: {csv}");
+    for column in ["write_p99_9_ns", "write_ring_full_sum_ns", "read_die_program_sum_ns", "steady"]
+    {
+        assert!(csv.lines().next().is_some_and(|h| h.split(',').any(|c| c == column)), "{column}");
+    }
 }
 
 #[test]
 fn a_trace_that_is_too_large_needs_to_be_told_to_shrink() {
     let h = here();
     h.file("t.txt", "0 0 0 8 0\n9 0 99999999992 8 1\n");
-    h.run(&["run", "t.txt"]).refused(2, &["--scale-to-device", "46.57 TiB"]);
+    let refused = h.run(&["run", "t.txt"]);
+    refused.refused(2, &["--scale-to-device", "46.57 TiB"]);
+    assert!(!refused.err.contains("one of its devices"), "it has one only: {}", refused.err);
     let packed = h.run(&["run", "t.txt", "--scale-to-device"]).good();
     assert!(packed.out.contains("packed: 2 touched places"), "{}", packed.out);
     h.file("e.toml", EXPERIMENT);
@@ -270,23 +327,30 @@ fn traces_are_looked_at_and_checked() {
     h.run(&["trace", "info", "bin.txt"]).refused(2, &["blkparse -i"]);
 }
 
-/// The public sample that others' simulators ship; not part of this repository.
+/// MQSim/DiskSim ASCII: several devices, addresses far apart, 512-byte sectors, 0 is a write.
 #[test]
-fn a_public_mqsim_trace_replays() {
-    let sample = Path::new("/work/shared/traces/tpcc-small.mqsim.trace");
-    if !sample.exists() {
-        eprintln!("skipped a_public_mqsim_trace_replays: {} is not here", sample.display());
-        return;
-    }
+fn an_mqsim_trace_of_several_devices_replays() {
     let h = here();
-    let file = sample.to_string_lossy().into_owned();
-    let info = h.run(&["trace", "info", &file, "--json", "-"]).good().json();
-    assert_eq!(info["actions"][0]["requests"], 6999);
-    assert_eq!(info["actions"][0]["devices"].as_array().map(Vec::len), Some(16));
-    h.run(&["run", &file]).refused(2, &["16 device(s)", "--scale-to-device"]);
-    let run = h.run(&["run", &file, "--scale-to-device", "--json", "-"]).good().json();
-    assert_eq!(run["runs"][0]["requests"], 6999);
-    assert_eq!(run["runs"][0]["wrong_sectors"], 0);
+    let lines = (0..300u64).map(|i| {
+        // Each device reads back what it wrote 30 requests ago; a third lies across 4 KiB.
+        let (device, at) = (i % 3, 900_000_000 + (i / 6) * 2_000_000 + i % 3);
+        format!("{} {device} {at} {} {}\n", i * 20_000, 8 + i % 2 * 8, i / 3 % 2)
+    });
+    h.file("t.trace", lines.collect::<String>());
+    let info = h.run(&["trace", "info", "t.trace", "--json", "-"]).good().json();
+    assert_eq!(info["actions"][0]["requests"], 300);
+    assert_eq!(info["actions"][0]["devices"].as_array().map(Vec::len), Some(3));
+    let says = ["on 3 devices", "--scale-to-device", "workload.0.device"];
+    h.run(&["run", "t.trace", "--target", "pblk"]).refused(2, &says);
+    let args = ["run", "t.trace", "--target", "pblk", "--scale-to-device", "--json", "-"];
+    let run = &h.run(&args).good().json()["runs"][0];
+    assert_eq!(run["requests"], 300);
+    assert_eq!(run["wrong_sectors"], 0);
+    assert!(run["bytes_read"].as_u64() > Some(0) && run["bytes_written"].as_u64() > Some(0));
+    assert!(run["replayed"][0]["widened"].as_u64() > Some(0), "{}", run["replayed"]);
+    let only = "workload.0.device=\"1\"";
+    let args = ["run", "t.trace", "--scale-to-device", "--json", "-", "--set", only];
+    assert_eq!(h.run(&args).good().json()["runs"][0]["requests"], 100, "one device of three");
 }
 
 #[test]
@@ -332,23 +396,30 @@ fn an_interrupted_run_prints_what_is_done() {
     let h = here();
     let endless = format!("{EXPERIMENT}time_based = true\nruntime = \"9000h\"\n");
     h.file("e.toml", endless);
-    let child = h
-        .command(&["run", "e.toml", "--json", "-"])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("the program starts");
-    #[allow(clippy::disallowed_methods)] // a person waits, then presses Ctrl-C
-    std::thread::sleep(Duration::from_secs(2));
-    let pid = child.id().to_string();
-    let kill = Command::new("kill").args(["-INT", &pid]).status().expect("kill is everywhere");
-    assert!(kill.success());
-    let done = Done::of(child.wait_with_output().expect("it ends"));
+    let done = h.interrupted(&["run", "e.toml", "--json", "-"]);
     assert_eq!(done.code, 130, "{done:?}");
     let json = done.json();
     assert_eq!(json["interrupted"], true);
     assert!(json["runs"][0]["requests"].as_u64() > Some(0));
     assert_eq!(json["runs"][0]["steady"], false);
+}
+
+/// The same for the table, and for a figure: rows that were not measured have no value.
+#[test]
+fn an_interrupted_table_or_figure_says_that_it_is_partial() {
+    let h = here();
+    h.file("e.toml", format!("{EXPERIMENT}time_based = true\nruntime = \"9000h\"\n"));
+    let done = h.interrupted(&["run", "e.toml"]);
+    assert_eq!(done.code, 130, "{done:?}");
+    for part in ["stack", "block SSD (pftl)", "INTERRUPTED", "not steady: interrupted"] {
+        assert!(done.out.contains(part), "`{part}` is missing:\n{}", done.out);
+    }
+    let done = h.interrupted(&["reproduce", "lightnvm-table1", "--full", "--json", "-"]);
+    assert_eq!(done.code, 130, "{done:?}");
+    let json = done.json();
+    assert_eq!((&json["interrupted"], &json["verdict"]), (&true.into(), &"unfinished".into()));
+    let rows = json["rows"].as_array().expect("rows");
+    assert!(rows.iter().any(|r| r["here"].is_null()));
 }
 
 /// Nobody needs a file: the program brings a trace and an experiment, from any folder.

@@ -151,6 +151,10 @@ impl Peaks {
             |array, overlap| rate(row_bytes, held(array, overlap)).saturating_mul(geo.pus() as u64);
         let buses = rate(row_bytes, transfer).saturating_mul(geo.channels as u64);
         let limit = |b: Option<Bytes>| b.map_or(u64::MAX, Bytes::get);
+        let link = spec.link.as_ref();
+        let lone_link = link.map_or(Ns::ZERO, |l| {
+            l.command + Ns::of_transfer(SECTOR_BYTES as u64, l.to_host.get())
+        });
         let least = |values: [u64; 3]| match values.into_iter().min() {
             Some(u64::MAX) | None => 0,
             Some(v) => v,
@@ -159,10 +163,14 @@ impl Peaks {
             write: least([
                 dies(mean(&t.program), t.cache_program),
                 buses,
-                limit(t.controller_write),
+                limit(t.controller_write).min(limit(link.map(|l| l.to_device))),
             ]),
-            read: least([dies(mean(&t.read), t.cache_read), buses, limit(t.controller_read)]),
-            lone_read: t.command + mean(&t.read) + spec.transfer(1),
+            read: least([
+                dies(mean(&t.read), t.cache_read),
+                buses,
+                limit(t.controller_read).min(limit(link.map(|l| l.to_host))),
+            ]),
+            lone_read: t.command + mean(&t.read) + spec.transfer(1) + lone_link,
         }
     }
 }

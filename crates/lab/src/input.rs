@@ -119,12 +119,16 @@ fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
     if toml { Ok(Recognized::Experiment(text)) } else { Err(unknown(trace)) }
 }
 
+/// What host CPU work costs where no experiment says so: as measured beside pblk.
+const COSTS: &str = "lightnvm-fast17";
+
 /// The experiment that a job file or a trace stands for.
 fn standing_for(path: &Path, key: &str) -> String {
     let quoted = |text: &str| toml::Value::String(text.into()).to_string();
     let name = path.file_stem().map_or("run".into(), |s| s.to_string_lossy().into_owned());
     format!(
-        "name = {}\n[device]\npreset = {}\n[[target]]\nkind = \"pblk\"\n[[workload]]\n{key} = {}\n",
+        "name = {}\n[device]\npreset = {}\n[[target]]\nkind = \"pblk\"\n[[workload]]\n{key} = {}\n\
+         [run]\ncosts = \"{COSTS}\"\n",
         quoted(&name),
         quoted(default_preset()),
         quoted(&path.to_string_lossy()),

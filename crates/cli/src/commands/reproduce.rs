@@ -5,7 +5,7 @@ use crate::args::Reproduce;
 use crate::output::{self, Sink};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
-use flashlane_lab::reproduce::{self, Figure, Size};
+use flashlane_lab::reproduce::{self, Size};
 use flashlane_lab::run::Monitor;
 use std::rc::Rc;
 
@@ -21,31 +21,25 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
     let mut results = Vec::new();
     let mut ending = Ending::Good;
     for figure in &figures {
-        let Some(result) = one(figure, size, &interrupt)? else {
-            ending = Ending::Interrupted;
-            break;
+        let watch = |part: &str| -> Rc<dyn Monitor> {
+            Rc::new(Terminal::new(&interrupt, &format!("{} {part}", figure.name)))
         };
+        let result = figure.run(size, &watch)?;
         if !json.is_stdout() {
             output::print(&result.to_text())?;
         }
-        if !result.as_expected() {
+        let cut = result.interrupted;
+        if !cut && !result.as_expected() {
             ending = Ending::Bad;
         }
         results.push(result);
+        if cut || interrupt.happened() {
+            // A verdict that changed stays one when the rest was cut short.
+            ending = if ending == Ending::Bad { ending } else { Ending::Interrupted };
+            break;
+        }
     }
     let all = name == "all";
     json.write(&reproduce::to_json(&results, all))?;
     Ok(ending)
-}
-
-fn one(
-    figure: &Figure,
-    size: Size,
-    interrupt: &Interrupt,
-) -> Result<Option<reproduce::FigureResult>> {
-    let watch = |part: &str| -> Rc<dyn Monitor> {
-        Rc::new(Terminal::new(interrupt, &format!("{} {part}", figure.name)))
-    };
-    let result = figure.run(size, &watch)?;
-    Ok((!interrupt.happened()).then_some(result))
 }

@@ -237,6 +237,7 @@ pub async fn run_raw(
         prepared: Prepared { filled_sectors: filled, ..Prepared::default() },
         mapped: (filled, filled + recorder.sectors_written.min(raw_sectors)),
         capacity: raw_sectors,
+        submit_cost: Ns::ZERO,
         replayed: Vec::new(),
         ended_in_ramp: false,
         recorder,

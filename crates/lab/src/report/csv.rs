@@ -56,6 +56,15 @@ fn cells(r: &RunReport) -> Vec<(String, String)> {
     cells.push(("fill_start_ratio".into(), format!("{:.6}", r.fill.at_start_ratio)));
     cells.push(("spare_ratio".into(), format!("{:.6}", r.fill.spare_ratio)));
     cells.push(("fingerprint".into(), r.fingerprint.clone()));
+    // Columns that came later, at the end.
+    let b = &r.latency_breakdown_ns;
+    let parts = [("read", &b.read.named()[..]), ("write", &b.write.named()[..])];
+    for (op, parts) in parts {
+        for part in parts {
+            cells.push((format!("{op}_{}_sum_ns", part.key), part.ns.to_string()));
+        }
+    }
+    cells.push(("interrupted".into(), r.interrupted.to_string()));
     cells
 }
 

@@ -4,27 +4,48 @@
 //! counted, with its numbers; nothing is said about differences below a tenth.
 //! Never: guesses a cause that was not measured.
 
-use super::numbers::{Report, RunReport};
-use super::table::short;
+use super::numbers::{Part, Report, RunReport};
+use super::table::{grouped, short};
 
 /// Shares below this are not worth a clause.
 const WORTH_SAYING: f64 = 0.02;
 /// Two stacks differ when one is this much above the other.
 const DIFFERENT: f64 = 1.10;
 
-/// All sentences, one per line, then an empty line; nothing when there is nothing to say.
+/// Columns of a terminal that text is broken at.
+const COLUMNS: usize = 100;
+
+/// What differs between the stacks, then what each did, then an empty line; nothing when there is
+/// nothing to say.
 pub(super) fn sentences(report: &Report) -> String {
-    let mut lines: Vec<String> = Vec::new();
+    let mut items = compare(report);
     for run in &report.runs {
-        lines.extend(amplification(run));
-        lines.extend(write_waits(run));
-        lines.extend(reads(run));
+        let said: Vec<String> =
+            [amplification(run), write_waits(run), reads(run)].into_iter().flatten().collect();
+        if !said.is_empty() {
+            items.push(format!("{}: {}", run.name, said.join(" ")));
+        }
     }
-    lines.extend(compare(report));
-    if lines.is_empty() {
+    if items.is_empty() {
         return String::new();
     }
-    lines.iter().map(|l| format!("- {l}\n")).collect::<String>() + "\n"
+    items.iter().map(|item| wrapped(item)).collect::<String>() + "\n"
+}
+
+/// A list item, broken between words.
+fn wrapped(item: &str) -> String {
+    let mut text = String::new();
+    let mut line = String::from("-");
+    for word in item.split(' ') {
+        if line.chars().count() + 1 + word.chars().count() > COLUMNS {
+            text += &line;
+            text.push('\n');
+            line = String::from(" ");
+        }
+        line.push(' ');
+        line += word;
+    }
+    text + &line + "\n"
 }
 
 fn share(part: u64, whole: u64) -> f64 {
@@ -44,7 +65,7 @@ fn amplification(r: &RunReport) -> Option<String> {
         .collect();
     causes.sort_by(|a, b| b.0.total_cmp(&a.0));
     let causes: Vec<String> = causes.iter().map(|(s, what)| format!("{s:.2} {what}")).collect();
-    let mut text = format!("{}: {ratio:.2} sectors were programmed per sector written", r.name);
+    let mut text = format!("{ratio:.2} sectors were programmed per sector written");
     if !causes.is_empty() {
         text += &format!(", of them {}", causes.join(", "));
     }
@@ -59,83 +80,76 @@ fn in_words(cause: &str) -> &'static str {
     match cause {
         "gc" => "moved by garbage collection",
         "fold" => "moved between cell modes",
-        "padding_flush" => "fill behind flushes",
-        "padding_pair" => "fill up to page pairs",
-        "padding_gc" => "fill for erases and closing lines",
-        "metadata" => "line metadata and checkpoints",
-        "log" => "the log",
+        "padding_flush" => "padded behind flushes",
+        "padding_pair" => "padded up to page pairs",
+        "padding_gc" => "padded for erases and closing lines",
+        "metadata" => "written as line metadata and checkpoints",
+        "log" => "written to the log",
         "retry" => "sent again after failed programs",
-        "dead" => "overwritten in the buffer, but already promised to a flush",
+        "dead" => "overwritten in the buffer but already promised to a flush",
         _ => "user data",
     }
 }
 
+/// What writes mostly waited for.
 fn write_waits(r: &RunReport) -> Option<String> {
-    let l = &r.latency_ns.write;
-    let total = l.mean.saturating_mul(l.count);
-    let parts = [
-        (r.wait_ns.ring_full, "room in the buffer, that is for the flash"),
-        (r.wait_ns.limited, "garbage collection, which had the buffer's share"),
-    ];
-    let said: Vec<String> = parts
-        .iter()
-        .map(|(ns, what)| (share(*ns, total), what))
-        .filter(|(s, _)| *s >= WORTH_SAYING)
-        .map(|(s, what)| format!("{:.0}% of their time for {what}", (s * 100.0).min(100.0)))
-        .collect();
-    (!said.is_empty()).then(|| {
-        format!(
-            "{}: writes took {} on average; they waited {}.",
-            r.name,
-            short(l.mean),
-            said.join(" and ")
-        )
-    })
+    let said = largest(&r.latency_breakdown_ns.write.named(), 0.1);
+    let waited = !said.is_empty() && r.latency_ns.write.mean > 0;
+    waited.then(|| format!("Writes took {} on average: {said}.", short(r.latency_ns.write.mean)))
+}
+
+/// The two largest parts, if they are at least `least` of all.
+fn largest(parts: &[Part], least: f64) -> String {
+    let all: u64 = parts.iter().map(|p| p.ns).sum();
+    let mut said: Vec<(f64, &str)> =
+        parts.iter().map(|p| (share(p.ns, all), p.what)).filter(|(s, _)| *s >= least).collect();
+    said.sort_by(|a, b| b.0.total_cmp(&a.0));
+    let said: Vec<String> =
+        said.iter().take(2).map(|(s, what)| format!("{:.0}% {what}", s * 100.0)).collect();
+    said.join(", ")
 }
 
 fn reads(r: &RunReport) -> Option<String> {
-    let l = &r.latency_ns.read;
-    if l.count == 0 {
+    let (l, b) = (&r.latency_ns.read, &r.buffer_sectors);
+    if l.mean == 0 {
         return None;
     }
-    let b = &r.buffer_sectors;
-    let parts = r.read_breakdown_ns.named();
-    let total: u64 = parts.iter().map(|(_, n)| n).sum();
-    let mut said: Vec<(f64, &str)> = parts
-        .iter()
-        .map(|(what, n)| (share(*n, total), *what))
-        .filter(|(s, _)| *s >= 0.05)
-        .collect();
-    said.sort_by(|a, b| b.0.total_cmp(&a.0));
-    let said: Vec<String> =
-        said.iter().map(|(s, what)| format!("{:.0}% {what}", s * 100.0)).collect();
-    let buffered = share(b.read_from_buffer, b.host_read);
-    let mut text = format!("{}: reads took {} on average", r.name, short(l.mean));
-    if buffered >= WORTH_SAYING {
-        text += &format!(", {:.0}% of their sectors came from the buffer", buffered * 100.0);
-    }
-    if !said.is_empty() {
-        text += &format!("; time on the device went to {}", said.join(", "));
-    }
-    let unmapped = share(b.read_unmapped, b.host_read);
-    if unmapped >= WORTH_SAYING {
-        text +=
-            &format!("; {:.0}% of their sectors held nothing and cost nothing", unmapped * 100.0);
+    let said = largest(&r.latency_breakdown_ns.read.named(), 0.05);
+    let mut text = format!("Reads took {} on average: {said}", short(l.mean));
+    let sources = [
+        (b.read_from_buffer, "came from the buffer"),
+        (b.read_unmapped, "held nothing and cost nothing"),
+    ];
+    for (n, what) in sources {
+        let s = share(n, b.host_read);
+        if s >= WORTH_SAYING {
+            text += &format!("; {:.0}% of their sectors {what}", s * 100.0);
+        }
     }
     Some(text + ".")
 }
 
-/// What a number of a run is.
+/// What a number of a run is, and the parts that explain it.
 type Pick = fn(&RunReport) -> u64;
+type Parts = fn(&RunReport) -> Vec<Part>;
 
 fn compare(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
-    let picks: [(&str, Pick); 3] = [
-        ("reads at p99.9", |r| r.latency_ns.read.p99_9),
-        ("writes at p99.9", |r| r.latency_ns.write.p99_9),
-        ("flushes at p99", |r| r.latency_ns.flush.p99),
+    lines.extend(compare_amplification(report));
+    let picks: [(&str, Pick, Parts); 3] = [
+        (
+            "reads at p99.9",
+            |r| r.latency_ns.read.p99_9,
+            |r| each(&r.latency_breakdown_ns.read.named(), r.latency_ns.read.count),
+        ),
+        (
+            "writes at p99.9",
+            |r| r.latency_ns.write.p99_9,
+            |r| each(&r.latency_breakdown_ns.write.named(), r.latency_ns.write.count),
+        ),
+        ("flushes at p99", |r| r.latency_ns.flush.p99, |_| Vec::new()),
     ];
-    for (what, pick) in picks {
+    for (what, pick, parts) in picks {
         let mut runs: Vec<&RunReport> = report.runs.iter().filter(|r| pick(r) > 0).collect();
         runs.sort_by_key(|r| pick(r));
         let (Some(best), Some(worst)) = (runs.first(), runs.last()) else {
@@ -146,36 +160,120 @@ fn compare(report: &Report) -> Vec<String> {
             continue;
         }
         let mut text = format!(
-            "Fastest {what}: {} with {}; slowest: {} with {} ({ratio:.1} times)",
+            "Fastest {what}: {} with {}; slowest: {} with {} ({} times)",
             best.name,
             short(pick(best)),
             worst.name,
-            short(pick(worst))
+            short(pick(worst)),
+            times(ratio)
         );
-        if what.starts_with("reads") {
-            text += &read_cause(best, worst);
+        text += &grown(&parts(best), &parts(worst));
+        if what.starts_with("flushes") && is_block_ssd(report, best) {
+            text += &format!(
+                "; the buffer of {} is on capacitors, so its flush programs nothing",
+                best.name
+            );
         }
         lines.push(text + ".");
     }
     lines
 }
 
-/// The part of the read time that grew most from one stack to the other.
-fn read_cause(best: &RunReport, worst: &RunReport) -> String {
-    let per_read = |r: &RunReport, i: usize| {
-        r.read_breakdown_ns.named()[i].1 as f64 / r.latency_ns.read.count.max(1) as f64
+/// Sums over so many requests as means.
+fn each(parts: &[Part], count: u64) -> Vec<Part> {
+    parts.iter().map(|p| Part { ns: p.ns / count.max(1), ..*p }).collect()
+}
+
+fn times(ratio: f64) -> String {
+    if ratio < 100.0 { format!("{ratio:.1}") } else { grouped(ratio.round() as u64) }
+}
+
+/// The part of the mean that grew most from one stack to the other, if it is worth saying.
+fn grown(best: &[Part], worst: &[Part]) -> String {
+    const WORTH_NS: u64 = 1000;
+    let grew = best
+        .iter()
+        .zip(worst)
+        .map(|(b, w)| (w.ns.saturating_sub(b.ns), b.ns, w.ns, w.what))
+        .max()
+        .filter(|(ns, ..)| *ns >= WORTH_NS);
+    grew.map_or(String::new(), |(_, before, after, what)| {
+        format!(
+            "; what grew most is {what} ({} against {} in the mean)",
+            short(after),
+            short(before)
+        )
+    })
+}
+
+fn is_block_ssd(report: &Report, run: &RunReport) -> bool {
+    let found = report.configuration.targets.iter().find(|t| t["name"] == run.name.as_str());
+    found.is_some_and(|t| t["layer"]["kind"] == "pftl")
+}
+
+/// Whose write amplification is lowest and highest, and the cause that grew most.
+fn compare_amplification(report: &Report) -> Option<String> {
+    let ratio = |r: &RunReport| r.write_amplification_ratio.unwrap_or(0.0);
+    let mut runs: Vec<&RunReport> = report.runs.iter().filter(|r| ratio(r) > 0.0).collect();
+    runs.sort_by(|a, b| ratio(a).total_cmp(&ratio(b)));
+    let (best, worst) = (runs.first()?, runs.last()?);
+    if runs.len() < 2 || ratio(worst) / ratio(best) < DIFFERENT {
+        return None;
+    }
+    let parts = |r: &RunReport| {
+        let written = r.buffer_sectors.host_written;
+        r.programmed_sectors.named().map(|(name, n)| (share(n, written), name))
     };
-    let grew = (0..9)
-        .map(|i| (per_read(worst, i) - per_read(best, i), i))
-        .max_by(|a, b| a.0.total_cmp(&b.0))
-        .filter(|(ns, _)| *ns >= 1000.0);
-    match grew {
-        None => String::new(),
-        Some((_, i)) => format!(
-            "; what grew most is the time spent on {} ({} against {} per read)",
-            worst.read_breakdown_ns.named()[i].0,
-            short(per_read(worst, i) as u64),
-            short(per_read(best, i) as u64)
+    let (_, before, after, cause) = parts(best)
+        .into_iter()
+        .zip(parts(worst))
+        .map(|(b, w)| (w.0 - b.0, b.0, w.0, w.1))
+        .max_by(|a, b| a.0.total_cmp(&b.0))?;
+    let why = match cause {
+        // User data grows when less of it is overwritten or discarded in the buffer.
+        "user" => format!(
+            "of its sectors {:.0}% were overwritten or discarded in the buffer, against {:.0}%",
+            (1.0 - after) * 100.0,
+            (1.0 - before) * 100.0
         ),
+        _ => format!(
+            "what grew most is what was {} ({after:.2} against {before:.2} per sector written)",
+            in_words(cause)
+        ),
+    };
+    Some(format!(
+        "Least write amplification: {} with {:.2}; most: {} with {:.2}; {why}.",
+        best.name,
+        ratio(best),
+        worst.name,
+        ratio(worst),
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_sentences_are_broken_between_words() {
+        let words = vec!["seven77"; 40].join(" ");
+        let text = wrapped(&words);
+        assert!(text.lines().all(|l| l.chars().count() <= COLUMNS), "{text}");
+        assert!(
+            text.starts_with("- seven77") && text.lines().skip(1).all(|l| l.starts_with("  s"))
+        );
+        assert_eq!(text.matches("seven77").count(), 40);
+    }
+
+    #[test]
+    fn the_part_that_grew_most_is_named_with_both_values() {
+        let part = |ns, what| Part { key: "", head: "", ns, what };
+        let parts = |a, b| [part(a, "waiting"), part(b, "sensing")];
+        let said = grown(&parts(1_000, 30_000), &parts(90_000, 31_000));
+        assert_eq!(said, "; what grew most is waiting (90.0 us against 1.00 us in the mean)");
+        assert_eq!(grown(&parts(5, 5), &parts(900, 5)), "", "less than a microsecond");
+        assert_eq!(largest(&parts(75, 25), 0.1), "75% waiting, 25% sensing");
+        assert_eq!(times(12.34), "12.3");
+        assert_eq!(times(13_320.2), "13,320");
     }
 }

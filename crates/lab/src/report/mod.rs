@@ -14,7 +14,8 @@ mod table;
 pub use config::Configuration;
 pub use numbers::{
     BreakdownNs, BufferSectors, BusyRatio, FaultCounts, FillLevel, LatencyNs, LatencySet,
-    ProgrammedSectors, Report, RunReport, SlipReport, TimelineReport, WaitNs,
+    ProgrammedSectors, ReadPartsNs, Report, RunReport, SlipReport, TimelineReport, WaitNs,
+    WritePartsNs,
 };
 pub(crate) use table::{aligned, mb_per_s};
 
@@ -42,7 +43,10 @@ impl Report {
     pub fn to_text(&self) -> String {
         let mut text = table::head(self);
         text += &table::results(self);
+        text += &table::latencies(self);
         text += &table::causes(self);
+        text += &table::breakdowns(self);
+        text += &table::occupancy(self);
         text += &explain::sentences(self);
         text += &table::notes(self);
         text

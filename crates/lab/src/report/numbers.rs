@@ -82,8 +82,8 @@ pub struct RunReport {
     pub faults: FaultCounts,
     /// What the counters say of themselves: "hold", or which does not.
     pub counter_laws: String,
-    /// Where device reads of the host spent their time, summed over reads.
-    pub read_breakdown_ns: BreakdownNs,
+    /// Where the time of the host's reads and writes went, summed over them.
+    pub latency_breakdown_ns: BreakdownNs,
     /// What host writes and flushes waited for, summed.
     pub wait_ns: WaitNs,
     /// How busy dies and channels were.
@@ -240,58 +240,148 @@ pub struct BufferSectors {
     pub read_unmapped: u64,
 }
 
-/// Where device reads spent their time, summed.
+/// Where the time of requests went.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct BreakdownNs {
-    /// Host link and controller bandwidth.
+    /// Reads.
+    pub read: ReadPartsNs,
+    /// Writes.
+    pub write: WritePartsNs,
+}
+
+/// Where the time of reads went, summed over them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct ReadPartsNs {
+    /// Waiting for the host's core.
+    pub queue: u64,
+    /// The host's own work before the request reaches the stack.
+    pub host_cpu: u64,
+    /// A host FTL's link and the controller's bandwidth.
     pub link: u64,
-    /// Command overhead.
+    /// Command overhead of the device.
     pub command: u64,
+    /// Waiting for the channel.
+    pub channel: u64,
     /// Waiting for a die that was reading.
     pub die_read: u64,
     /// Waiting for a die that was programming.
     pub die_program: u64,
     /// Waiting for a die that was erasing.
     pub die_erase: u64,
-    /// Waiting for the channel.
-    pub channel: u64,
-    /// Own transfer.
-    pub transfer: u64,
     /// Own sense.
     pub array: u64,
+    /// Own transfer.
+    pub transfer: u64,
     /// Read retries.
     pub retry: u64,
+    /// What is left: the layer's own CPU time, a block SSD's link. 0 where requests of several
+    /// vector commands, whose parts overlap, leave nothing.
+    pub rest: u64,
+}
+
+/// Where the time of writes went, summed over them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WritePartsNs {
+    /// Waiting for the host's core.
+    pub queue: u64,
+    /// The host's own work before the request reaches the stack.
+    pub host_cpu: u64,
+    /// Waiting for room in the write buffer.
+    pub ring_full: u64,
+    /// Waiting while garbage collection had the buffer's share.
+    pub limited: u64,
+    /// What is left: the layer's own CPU time, a block SSD's link, FUA writes until they are
+    /// durable.
+    pub rest: u64,
 }
 
 impl BreakdownNs {
-    fn between(before: &FtlStats, after: &FtlStats) -> BreakdownNs {
+    fn of(o: &RunOutcome) -> BreakdownNs {
+        let m = &o.measured;
+        let (r, before, after) = (&m.recorder, &m.before, &m.after);
         let (a, b) = (&before.read_breakdown, &after.read_breakdown);
         let d = |to: Ns, from: Ns| to.saturating_sub(from).as_ns();
-        BreakdownNs {
+        let host_cpu = |l: &Latencies| m.submit_cost.as_ns() * l.count();
+        let mut read = ReadPartsNs {
+            queue: r.read_queue.as_ns(),
+            host_cpu: host_cpu(&r.read),
             link: d(b.link, a.link),
             command: d(b.command, a.command),
+            channel: d(b.channel, a.channel),
             die_read: d(b.die_read, a.die_read),
             die_program: d(b.die_program, a.die_program),
             die_erase: d(b.die_erase, a.die_erase),
-            channel: d(b.channel, a.channel),
-            transfer: d(b.transfer, a.transfer),
             array: d(b.array, a.array),
+            transfer: d(b.transfer, a.transfer),
             retry: d(b.retry, a.retry),
-        }
+            rest: 0,
+        };
+        let mut write = WritePartsNs {
+            queue: r.write_queue.as_ns(),
+            host_cpu: host_cpu(&r.write),
+            ring_full: d(after.ring_full, before.ring_full),
+            limited: d(after.limited, before.limited),
+            rest: 0,
+        };
+        let left = |l: &Latencies, parts: &[Part]| {
+            let known: u64 = parts.iter().map(|p| p.ns).sum();
+            (l.mean_ns() * l.count()).saturating_sub(known)
+        };
+        read.rest = left(&r.read, &read.named());
+        write.rest = left(&r.write, &write.named());
+        BreakdownNs { read, write }
     }
+}
 
-    /// What each part is, in words, and its sum.
-    pub fn named(&self) -> [(&'static str, u64); 9] {
+/// A part of a latency.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    /// Its key in JSON and CSV.
+    pub(super) key: &'static str,
+    /// The head of its column.
+    pub(super) head: &'static str,
+    /// Sum over requests, in nanoseconds.
+    pub(super) ns: u64,
+    /// What it is, in words.
+    pub(super) what: &'static str,
+}
+
+const fn part(key: &'static str, head: &'static str, ns: u64, what: &'static str) -> Part {
+    Part { key, head, ns, what }
+}
+
+impl ReadPartsNs {
+    /// Each part, in the order in which a read meets them.
+    pub(super) fn named(&self) -> [Part; 12] {
         [
-            ("host link", self.link),
-            ("command overhead", self.command),
-            ("dies busy reading", self.die_read),
-            ("dies busy programming", self.die_program),
-            ("dies busy erasing", self.die_erase),
-            ("busy channels", self.channel),
-            ("their own transfer", self.transfer),
-            ("their own sensing", self.array),
-            ("read retries", self.retry),
+            part("queue", "queue", self.queue, "waiting for the host's core"),
+            part("host_cpu", "CPU", self.host_cpu, "the host's own work"),
+            part("link", "link", self.link, "the link"),
+            part("command", "command", self.command, "command overhead"),
+            part("channel", "channel busy", self.channel, "busy channels"),
+            part("die_read", "die reading", self.die_read, "dies busy reading"),
+            part("die_program", "programming", self.die_program, "dies busy programming"),
+            part("die_erase", "erasing", self.die_erase, "dies busy erasing"),
+            part("array", "sense", self.array, "their own sensing"),
+            part("transfer", "transfer", self.transfer, "their own transfer"),
+            part("retry", "retry", self.retry, "read retries"),
+            part("rest", "rest", self.rest, "the rest (CPU work of pblk, a block SSD's link)"),
+        ]
+    }
+}
+
+impl WritePartsNs {
+    /// Each part.
+    pub(super) fn named(&self) -> [Part; 5] {
+        let full = "waiting for room in the buffer, that is for the flash";
+        let limited = "waiting while garbage collection had the buffer's share";
+        let rest = "the rest (CPU work of pblk, FUA, a block SSD's link)";
+        [
+            part("queue", "queue", self.queue, "waiting for the host's core"),
+            part("host_cpu", "CPU", self.host_cpu, "the host's own work"),
+            part("ring_full", "buffer full", self.ring_full, full),
+            part("limited", "limited by GC", self.limited, limited),
+            part("rest", "rest", self.rest, rest),
         ]
     }
 }
@@ -445,7 +535,7 @@ fn run(o: &RunOutcome) -> RunReport {
             Ok(()) => "hold".into(),
             Err(why) => why.clone(),
         },
-        read_breakdown_ns: BreakdownNs::between(before, after),
+        latency_breakdown_ns: BreakdownNs::of(o),
         wait_ns: WaitNs {
             ring_full: after.ring_full.saturating_sub(before.ring_full).as_ns(),
             limited: after.limited.saturating_sub(before.limited).as_ns(),

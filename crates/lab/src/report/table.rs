@@ -4,11 +4,16 @@
 //! is left out; what was not normal (late, failed, interrupted, unsteady) is said below.
 //! Never: wider than it must be.
 
-use super::numbers::{FaultCounts, LatencyNs, Report, RunReport};
+use super::numbers::{FaultCounts, LatencyNs, Part, Report, RunReport};
 use flashlane_base::{Bytes, Ns};
 
 /// Aligns columns: the first to the left, the others to the right.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
+    aligned_left(rows, 1)
+}
+
+/// Aligns columns: so many to the left, the others to the right.
+fn aligned_left(rows: &[Vec<String>], left: usize) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |c: usize| {
         rows.iter().filter_map(|r| r.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0)
@@ -21,6 +26,7 @@ pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
             let pad = " ".repeat(widths[c] - cell.chars().count());
             match c {
                 0 => line += &format!("{cell}{pad}"),
+                _ if c < left => line += &format!("  {cell}{pad}"),
                 _ => line += &format!("  {pad}{cell}"),
             }
         }
@@ -85,49 +91,133 @@ pub(super) fn head(report: &Report) -> String {
         }
         last = line;
     }
-    text += &format!("{}: seed {}, CPU costs `{}`", report.experiment, c.seed, c.costs);
+    let s = if c.host_cores == 1 { "" } else { "s" };
+    text += &format!(
+        "{}: seed {}, CPU costs `{}` on {} host core{s}",
+        report.experiment, c.seed, c.costs, c.host_cores
+    );
     text + "\n\n"
 }
 
-/// A row per stack.
+/// A row per stack: what it did, at what fill and spare.
 pub(super) fn results(report: &Report) -> String {
-    let any = |pick: fn(&RunReport) -> &LatencyNs| report.runs.iter().any(|r| pick(r).count > 0);
-    let (reads, writes, flushes) =
-        (any(|r| &r.latency_ns.read), any(|r| &r.latency_ns.write), any(|r| &r.latency_ns.flush));
+    let any = |pick: fn(&RunReport) -> u64| report.runs.iter().any(|r| pick(r) > 0);
+    let (reads, writes) = (any(|r| r.bytes_read), any(|r| r.bytes_written));
     let mut header: Vec<&str> = vec!["stack", "requests", "time"];
-    let columns = [
-        (reads, ["read MB/s", "p50", "p99", "p99.9"].as_slice()),
-        (writes, ["write MB/s", "p50", "p99", "p99.9"].as_slice()),
-        (flushes, ["flush p50", "p99"].as_slice()),
-        (writes, ["WA"].as_slice()),
-        (true, ["erases", "steady"].as_slice()),
-    ];
-    for (_, names) in columns.iter().filter(|(there, _)| *there) {
-        header.extend(*names);
-    }
+    header.extend(reads.then_some("read MB/s"));
+    header.extend(writes.then_some("write MB/s"));
+    header.extend(writes.then_some("WA"));
+    header.extend(["erases", "logical", "spare", "full", "steady"]);
     let mut rows = vec![header.into_iter().map(str::to_string).collect::<Vec<_>>()];
     for r in &report.runs {
-        let mut row =
-            vec![r.name.clone(), grouped(r.requests), Ns::from_ns(r.runtime_ns).to_string()];
-        let mut percentiles = |bytes: u64, l: &LatencyNs| {
-            row.push(rate(bytes, r.runtime_ns));
-            row.extend([l.p50, l.p99, l.p99_9].map(short));
-        };
-        if reads {
-            percentiles(r.bytes_read, &r.latency_ns.read);
-        }
-        if writes {
-            percentiles(r.bytes_written, &r.latency_ns.write);
-        }
-        if flushes {
-            row.extend([r.latency_ns.flush.p50, r.latency_ns.flush.p99].map(short));
-        }
-        if writes {
-            row.push(r.write_amplification_ratio.map_or("-".into(), |w| format!("{w:.2}")));
-        }
+        let (time, f) = (r.runtime_ns, &r.fill);
+        let mut row = vec![r.name.clone(), grouped(r.requests), Ns::from_ns(time).to_string()];
+        row.extend(reads.then(|| rate(r.bytes_read, time)));
+        row.extend(writes.then(|| rate(r.bytes_written, time)));
+        let ratio = r.write_amplification_ratio.map_or("-".into(), |w| format!("{w:.2}"));
+        row.extend(writes.then_some(ratio));
         row.push(grouped(r.erases));
+        row.push(Bytes::new(f.capacity_bytes).to_string());
+        row.push(percent(f.spare_ratio));
+        row.push(format!("{} to {}", percent(f.at_start_ratio), percent(f.at_end_ratio)));
         row.push(if r.steady { "yes" } else { "no" }.into());
         rows.push(row);
+    }
+    aligned(&rows) + "\n"
+}
+
+/// A share of 1.
+fn percent(share: f64) -> String {
+    format!("{:.0}%", share * 100.0)
+}
+
+/// What a run says of one operation's latencies.
+type Latency = fn(&RunReport) -> &LatencyNs;
+
+/// A row per operation and stack.
+pub(super) fn latencies(report: &Report) -> String {
+    let mut rows = vec![
+        ["latency", "", "requests", "mean", "p50", "p99", "p99.9", "max"]
+            .map(str::to_string)
+            .to_vec(),
+    ];
+    let operations: [(&str, Latency); 4] = [
+        ("read", |r| &r.latency_ns.read),
+        ("write", |r| &r.latency_ns.write),
+        ("discard", |r| &r.latency_ns.discard),
+        ("flush", |r| &r.latency_ns.flush),
+    ];
+    for (operation, pick) in operations {
+        let there = report.runs.iter().filter(|r| pick(r).count > 0);
+        for (i, r) in there.enumerate() {
+            let l = pick(r);
+            let name = if i == 0 { operation } else { "" };
+            let mut row = vec![name.to_string(), r.name.clone(), grouped(l.count)];
+            row.extend([l.mean, l.p50, l.p99, l.p99_9, l.max].map(short));
+            rows.push(row);
+        }
+    }
+    if rows.len() == 1 {
+        return String::new();
+    }
+    aligned_left(&rows, 2) + "\n"
+}
+
+/// Where the mean latency of reads and writes went.
+pub(super) fn breakdowns(report: &Report) -> String {
+    let reads: Vec<_> = report
+        .runs
+        .iter()
+        .map(|r| (r, &r.latency_ns.read, r.latency_breakdown_ns.read.named().to_vec()))
+        .collect();
+    let writes: Vec<_> = report
+        .runs
+        .iter()
+        .map(|r| (r, &r.latency_ns.write, r.latency_breakdown_ns.write.named().to_vec()))
+        .collect();
+    breakdown("mean read in us", &reads) + &breakdown("mean write in us", &writes)
+}
+
+fn breakdown(title: &str, runs: &[(&RunReport, &LatencyNs, Vec<Part>)]) -> String {
+    let runs: Vec<_> = runs.iter().filter(|(_, l, _)| l.mean > 0).collect();
+    let Some((_, _, first)) = runs.first() else {
+        return String::new();
+    };
+    let used: Vec<usize> =
+        (0..first.len()).filter(|i| runs.iter().any(|(_, _, p)| p[*i].ns > 0)).collect();
+    let mut header = vec![title.to_string(), "all".into(), "=".into()];
+    header.extend(used.iter().map(|i| first[*i].head.to_string()));
+    let mut rows = vec![header];
+    for (run, l, parts) in runs {
+        let mut row = vec![run.name.clone(), us(l.mean), String::new()];
+        row.extend(used.iter().map(|i| us(parts[*i].ns / l.count)));
+        rows.push(row);
+    }
+    aligned(&rows) + "\n"
+}
+
+/// Microseconds with three digits; nothing is a dash.
+fn us(ns: u64) -> String {
+    match ns {
+        0 => "-".into(),
+        1..10_000 => format!("{:.2}", ns as f64 / 1e3),
+        10_000..100_000 => format!("{:.1}", ns as f64 / 1e3),
+        _ => grouped(ns.div_ceil(1000)),
+    }
+}
+
+/// How busy dies and channels were.
+pub(super) fn occupancy(report: &Report) -> String {
+    let mut rows = vec![
+        ["busy, share of time", "dies programming", "reading", "erasing", "channels"]
+            .map(str::to_string)
+            .to_vec(),
+    ];
+    let share = |x: f64| format!("{:.1}%", x * 100.0);
+    for r in &report.runs {
+        let b = &r.busy_ratio;
+        let cells = [b.die_program, b.die_read, b.die_erase, b.channel].map(share);
+        rows.push([vec![r.name.clone()], cells.to_vec()].concat());
     }
     aligned(&rows) + "\n"
 }
@@ -169,6 +259,13 @@ pub(super) fn notes(report: &Report) -> String {
     if let Some(run) = report.runs.first() {
         replays(run, &mut notes);
     }
+    if report.runs.iter().any(|r| r.latency_ns.write.count > 0 && r.latency_ns.write.p50 == 0) {
+        notes.push(
+            "0 ns: the host's own work costs nothing in this run (`--set run.costs=lightnvm-fast17` \
+             charges what was measured)"
+                .into(),
+        );
+    }
     if report.interrupted {
         notes.push("INTERRUPTED: the numbers are of what was done so far".into());
     }
@@ -176,20 +273,27 @@ pub(super) fn notes(report: &Report) -> String {
     notes.join("\n") + "\n"
 }
 
-/// How full and how steady, and what was unusual about the run itself.
+/// Padding of the flush that ends a run is said from this share of what was programmed on.
+const PADDING_SHOWN: f64 = 0.05;
+
+/// How steady, and what was unusual about the run itself.
 fn state(r: &RunReport, notes: &mut Vec<String>) {
-    let (name, f) = (&r.name, &r.fill);
-    notes.push(format!(
-        "{name}: {} logical, {:.0}% spare, {:.0}% full at the start and {:.0}% at the end; {}: {}",
-        Bytes::new(f.capacity_bytes),
-        f.spare_ratio * 100.0,
-        f.at_start_ratio * 100.0,
-        f.at_end_ratio * 100.0,
-        if r.steady { "steady" } else { "not steady" },
-        r.steady_reason,
-    ));
-    if r.ended_in_ramp {
+    let name = &r.name;
+    let steady = if r.steady { "steady" } else { "not steady" };
+    notes.push(format!("{name}: {steady}: {}", r.steady_reason));
+    let p = &r.programmed_sectors;
+    let padding = (p.padding_flush + p.padding_pair) as f64;
+    if r.latency_ns.flush.count == 0 && padding > PADDING_SHOWN * p.total() as f64 {
+        notes.push(format!(
+            "{name}: nothing in the workload flushes; the padding is of the flush that ends the run"
+        ));
+    }
+    if r.ended_in_ramp && !r.interrupted {
         notes.push(format!("{name}: everything ended within ramp_time, nothing was measured"));
+    } else if r.ended_in_ramp {
+        notes.push(format!(
+            "{name}: it was interrupted before measuring began (preparation, then ramp_time)"
+        ));
     }
     if r.slip.late > 0 {
         notes.push(format!(

@@ -35,10 +35,14 @@ pub(super) fn measure(
     let mut here: BTreeMap<String, f64> = BTreeMap::new();
     let westlake = file.device("westlake");
     let per_channel = westlake.spec.geometry().pus_per_channel;
-    for share in SHARES {
+    'shares: for share in SHARES {
         // PU 0 is the reader's; PU 1 is its neighbour, the first of the next channel is not.
         for (place, writer) in [("channels", per_channel), ("pus", 1)] {
-            watch(place).progress(place, 0, None);
+            let monitor = watch(place);
+            monitor.progress(place, 0, None);
+            if monitor.interrupted() {
+                break 'shares;
+            }
             let reads = isolated(westlake, writer, share, span)?;
             note(&mut here, place, share, &reads);
         }
@@ -47,11 +51,12 @@ pub(super) fn measure(
         note(&mut here, "block", share, &reads);
     }
     for place in ["channels", "pus", "block"] {
-        let p = |share: u64| here[&format!("{place}_{share}_p99_9")];
-        let ratio = p(50) / p(0);
-        here.insert(format!("{place}_ratio"), ratio);
+        let p = |share: u64| here.get(&format!("{place}_{share}_p99_9")).copied();
+        if let (Some(with), Some(without)) = (p(50), p(0)) {
+            here.insert(format!("{place}_ratio"), with / without);
+        }
     }
-    Ok(file.fill(|id| here.get(id).copied().unwrap_or(f64::NAN)))
+    Ok(file.fill(|id| here.get(id).copied()))
 }
 
 fn note(here: &mut BTreeMap<String, f64>, place: &str, share: u64, reads: &Latencies) {

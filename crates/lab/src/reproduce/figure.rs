@@ -20,6 +20,8 @@ pub enum Verdict {
     ShapeOnly,
     /// Not even the shape.
     Differs,
+    /// The user ended it before every row with a rule was measured.
+    Unfinished,
 }
 
 impl fmt::Display for Verdict {
@@ -28,6 +30,7 @@ impl fmt::Display for Verdict {
             Verdict::Reproduced => "reproduced",
             Verdict::ShapeOnly => "shape only",
             Verdict::Differs => "differs",
+            Verdict::Unfinished => "none, interrupted",
         })
     }
 }
@@ -82,8 +85,8 @@ pub struct Row {
     pub what: String,
     /// The paper's value, where it gives one.
     pub paper: Option<f64>,
-    /// Ours.
-    pub here: f64,
+    /// Ours; `None` when it was not measured before an interrupt.
+    pub here: Option<f64>,
     /// Unit of both.
     pub unit: String,
     /// When it holds.
@@ -108,14 +111,14 @@ pub struct RowSpec {
 
 impl RowSpec {
     /// The row with our value.
-    pub fn with(&self, here: f64) -> Row {
+    pub fn with(&self, here: Option<f64>) -> Row {
         Row {
             what: self.what.clone(),
             paper: self.paper,
             here,
             unit: self.unit.clone(),
             rule: self.rule,
-            holds: self.rule.holds(self.paper, here),
+            holds: here.and_then(|here| self.rule.holds(self.paper, here)),
             shape: self.shape,
         }
     }
@@ -134,6 +137,8 @@ pub struct FigureFile {
     pub expected: Verdict,
     /// What is ours.
     pub ours: Vec<String>,
+    /// Where a difference from the paper comes from, with the experiment that isolates it.
+    pub causes: Vec<String>,
     /// Devices by name.
     pub devices: Vec<(String, DeviceChoice)>,
     /// Numbers of the experiment by name (`[parameters]`).
@@ -159,6 +164,7 @@ impl FigureFile {
             rule: words("rule"),
             expected: root.word("expected", &verdicts).unwrap_or(Verdict::Differs),
             ours: root.texts("ours"),
+            causes: root.texts("causes"),
             devices: devices(&root, &document),
             parameters: parameters(&root),
             rows: root.tables("row").into_iter().map(row).collect(),
@@ -185,8 +191,8 @@ impl FigureFile {
         found.unwrap_or_else(|| panic!("the figure's file has no parameter `{name}`")).1
     }
 
-    /// Rows with the values that `here` gives for their ids; all ids must be known.
-    pub fn fill(&self, here: impl Fn(&str) -> f64) -> Vec<Row> {
+    /// Rows with the values that `here` gives for their ids; `None` is not measured.
+    pub fn fill(&self, here: impl Fn(&str) -> Option<f64>) -> Vec<Row> {
         self.rows.iter().map(|spec| spec.with(here(&spec.id))).collect()
     }
 }
@@ -261,6 +267,9 @@ fn row(s: Section<'_>) -> RowSpec {
 
 /// The verdict of rows.
 pub(super) fn verdict(rows: &[Row]) -> Verdict {
+    if rows.iter().any(|r| r.rule != Rule::None && r.here.is_none()) {
+        return Verdict::Unfinished;
+    }
     let fails = |shape: bool| rows.iter().any(|r| r.shape == shape && r.holds == Some(false));
     let any_shape = rows.iter().any(|r| r.shape && r.holds.is_some());
     match (fails(true), fails(false)) {
@@ -284,10 +293,12 @@ mod tests {
         let file = FigureFile::parse("f", FILE).unwrap();
         assert_eq!(file.parameter("depth"), 3);
         assert_eq!(file.device("a").spec.name, "tiny");
-        let of = |x: f64, y: f64| verdict(&file.fill(|id| if id == "x" { x } else { y }));
+        let of = |x: f64, y: f64| verdict(&file.fill(|id| Some(if id == "x" { x } else { y })));
         assert_eq!(of(109.0, 0.8), Verdict::Reproduced);
         assert_eq!(of(111.0, 0.8), Verdict::ShapeOnly);
         assert_eq!(of(100.0, 0.95), Verdict::Differs);
+        let half = file.fill(|id| (id == "x").then_some(100.0));
+        assert_eq!((verdict(&half), half[1].holds), (Verdict::Unfinished, None));
     }
 
     #[test]

@@ -116,6 +116,10 @@ pub struct FigureResult {
     pub rule: String,
     /// What is ours: sizes, fill levels, policies that the paper does not state.
     pub ours: Vec<String>,
+    /// Where differences from the paper come from, and the experiment that isolates each.
+    pub causes: Vec<String>,
+    /// The user ended it early: rows that were not measured have no value.
+    pub interrupted: bool,
     /// Paper and here side by side.
     pub rows: Vec<Row>,
 }
@@ -166,6 +170,7 @@ impl Figure {
         let file = FigureFile::parse(self.name, self.text)?;
         let rows = (self.measure)(&file, size, watch)?;
         Ok(FigureResult {
+            interrupted: rows.iter().any(|r| r.here.is_none()),
             name: self.name.into(),
             verdict: figure::verdict(&rows),
             expected: file.expected,
@@ -173,26 +178,26 @@ impl Figure {
             paper: file.paper.clone(),
             rule: file.rule.clone(),
             ours: file.ours.clone(),
+            causes: file.causes.clone(),
             rows,
         })
     }
 }
 
-/// The only run of an outcome, if nothing bad came out.
-fn one_run(figure: &'static str, mut outcome: Outcome) -> Result<RunOutcome, ReproduceError> {
-    let bad = outcome.is_bad();
-    let run = outcome.runs.pop().filter(|_| !bad);
-    run.ok_or_else(|| ReproduceError::Bad {
-        figure,
-        what: match bad {
-            true => "a rule was broken, data was wrong or counters disagree".into(),
-            false => "interrupted".into(),
-        },
-    })
+/// The only run of an outcome, if nothing bad came out; `None` when it was interrupted.
+fn one_run(
+    figure: &'static str,
+    mut outcome: Outcome,
+) -> Result<Option<RunOutcome>, ReproduceError> {
+    if outcome.is_bad() {
+        let what = "a rule was broken, data was wrong or counters disagree".into();
+        return Err(ReproduceError::Bad { figure, what });
+    }
+    Ok(outcome.runs.pop().filter(|run| !run.measured.interrupted))
 }
 
 impl FigureResult {
-    /// The verdict is the expected one.
+    /// The verdict is the expected one. Not so of a figure that was interrupted.
     pub fn as_expected(&self) -> bool {
         self.verdict == self.expected
     }
@@ -205,7 +210,7 @@ impl FigureResult {
             rows.push(vec![
                 r.what.clone(),
                 r.paper.map_or("-".into(), number),
-                number(r.here),
+                r.here.map_or("-".into(), number),
                 r.unit.clone(),
                 r.rule.to_string(),
                 match r.holds {
@@ -219,11 +224,16 @@ impl FigureResult {
         let mut text = format!("{}: {} ({})\n\n", self.name, self.title, self.paper);
         text += &aligned(&rows);
         text += &format!("\nverdict: {} (rule: {})\n", self.verdict, self.rule);
-        if !self.as_expected() {
+        if self.interrupted {
+            text += "INTERRUPTED: rows without a value were not measured\n";
+        } else if !self.as_expected() {
             text += &format!("EXPECTED: {}\n", self.expected);
         }
         for ours in &self.ours {
             text += &format!("ours: {ours}\n");
+        }
+        for cause in &self.causes {
+            text += &format!("cause: {cause}\n");
         }
         text + "\n"
     }

@@ -2,7 +2,7 @@
 //!
 //! Owns: how each row is measured. Promises: raw rows go through vector commands on named PUs, pblk
 //! rows through the block device; the steady row is taken after a ramp and only counts when the run
-//! was steady. Never: tunes anything.
+//! was steady; an interrupt leaves the rows behind it without a value. Never: tunes anything.
 
 use super::{FigureFile, ReproduceError, Row, Size, Watch};
 use crate::execute::{RunOutcome, execute};
@@ -51,25 +51,51 @@ pub(super) fn measure(
         ("device_read", over_all(device, one(false, seq, LARGE, deep))),
     ];
     for (id, stream) in raw {
-        watch(id).progress(id, 0, None);
+        let monitor = watch(id);
+        monitor.progress(id, 0, None);
+        if monitor.interrupted() {
+            return Ok(file.fill(|id| here.get(id).copied()));
+        }
         here.insert(id.into(), raw_rate(device, stream, commands)?);
     }
-    let small = file.device("pblk");
-    let fresh = pblk(file, small, watch, "pblk_fresh", size)?;
-    let steady = pblk(file, small, watch, "pblk_steady", size)?;
-    let rate = |r: &RunOutcome| {
-        let m = &r.measured.recorder;
-        mb_per_s(m.sectors_written * SECTOR_BYTES as u64, (m.end - m.start).as_ns())
-    };
-    here.insert("pblk_fresh".into(), rate(&fresh));
-    here.insert("pblk_steady".into(), rate(&steady));
-    here.insert("steady_over_fresh".into(), rate(&steady) / rate(&fresh));
-    let (before, after) = (&steady.measured.before, &steady.measured.after);
-    let programmed = after.programmed_total() - before.programmed_total();
-    let written = after.host_written - before.host_written;
+    // An interrupt leaves the rows behind it without a value.
+    for (id, device) in [("pblk_fresh", "pblk"), ("pblk_steady", "pblk"), (FAST_BUS, FAST_BUS)] {
+        let Some(run) = pblk(file, file.device(device), watch, id, size)? else {
+            break;
+        };
+        here.insert(id.into(), rate(&run));
+        if id == "pblk_steady" {
+            here.insert("steady_over_fresh".into(), rate(&run) / here["pblk_fresh"]);
+            details(&run, &mut here);
+        }
+    }
+    Ok(file.fill(|id| here.get(id).copied()))
+}
+
+/// The steady run once more, on channels too fast to be what limits it.
+const FAST_BUS: &str = "pblk_steady_fast_channels";
+
+/// What the host wrote per second.
+fn rate(run: &RunOutcome) -> f64 {
+    let m = &run.measured.recorder;
+    mb_per_s(m.sectors_written * SECTOR_BYTES as u64, (m.end - m.start).as_ns())
+}
+
+/// What is behind the steady row: amplification, occupancy, whether it was steady.
+fn details(run: &RunOutcome, here: &mut BTreeMap<String, f64>) {
+    let (m, media) = (&run.measured, &run.media);
+    let programmed = m.after.programmed_total() - m.before.programmed_total();
+    let written = m.after.host_written - m.before.host_written;
     here.insert("steady_amplification".into(), programmed as f64 / written.max(1) as f64);
-    here.insert("is_steady".into(), steady.measured.steady.steady as u64 as f64);
-    Ok(file.fill(|id| here.get(id).copied().unwrap_or(f64::NAN)))
+    let bytes = programmed * SECTOR_BYTES as u64;
+    here.insert("steady_programmed".into(), mb_per_s(bytes, media.time.as_ns()));
+    let busy = |busy: Ns, of: u64| 100.0 * busy.as_ns() as f64 / (media.time.as_ns() * of) as f64;
+    let [read, program, erase] = media.die_busy;
+    here.insert("steady_channel_busy".into(), busy(media.channel_busy, media.channels));
+    here.insert("steady_die_programming".into(), busy(program, media.dies));
+    here.insert("steady_die_reading".into(), busy(read, media.dies));
+    here.insert("steady_die_erasing".into(), busy(erase, media.dies));
+    here.insert("is_steady".into(), m.steady.steady as u64 as f64);
 }
 
 /// The same on every PU at once.
@@ -116,8 +142,8 @@ fn pblk(
     watch: Watch<'_>,
     id: &'static str,
     size: Size,
-) -> Result<RunOutcome, ReproduceError> {
-    let steady = id == "pblk_steady";
+) -> Result<Option<RunOutcome>, ReproduceError> {
+    let steady = id != "pblk_fresh";
     let mut job = Job::new(id);
     (job.rw, job.random, job.norandommap) = (Mix::Write, true, true);
     job.bs[1] = Sizes::fixed(LARGE);

@@ -136,6 +136,8 @@ pub struct Measured {
     pub mapped: (u64, u64),
     /// Logical sectors.
     pub capacity: u64,
+    /// Host CPU time that submitting one operation costs.
+    pub submit_cost: Ns,
     /// How traces were replayed, in the order of the plan.
     pub replayed: Vec<Replayed>,
     /// The measured part never began: everything ended within the ramp.
@@ -268,6 +270,7 @@ impl Host {
         if self.submit_cost != Ns::ZERO {
             cx.cpu(self.submit_cost).await;
         }
+        let waited = (cx.now() - start).saturating_sub(self.submit_cost);
         let bytes = match op {
             BlockOp::Read | BlockOp::Write => sectors as usize * self.unit,
             _ => 0,
@@ -290,6 +293,7 @@ impl Host {
         self.settle(op, lba, sectors, &result, scratch);
         let mut recorder = self.recorder.borrow_mut();
         recorder.operation(op, sectors, start, cx.now(), &*self.subject.stats);
+        recorder.queued(op, start, waited);
         drop(recorder);
         self.done.set(self.done.get() + 1);
         if self.done.get().is_multiple_of(LOOK_EVERY) {
@@ -389,6 +393,7 @@ pub async fn run(
         prepared,
         mapped: (mapped, mapped_end),
         capacity: host.capacity,
+        submit_cost: host.submit_cost,
         replayed,
         ended_in_ramp,
     })

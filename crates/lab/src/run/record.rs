@@ -187,6 +187,10 @@ pub struct Recorder {
     pub wrong_sectors: u64,
     /// The first of them.
     pub mismatches: Vec<Mismatch>,
+    /// Time that reads waited for the host's core before they were submitted, summed.
+    pub read_queue: Ns,
+    /// The same for writes.
+    pub write_queue: Ns,
     /// Lateness of replayed requests.
     pub slip: Slip,
     /// The course.
@@ -212,6 +216,8 @@ impl Recorder {
             uncorrectable: 0,
             wrong_sectors: 0,
             mismatches: Vec::new(),
+            read_queue: Ns::ZERO,
+            write_queue: Ns::ZERO,
             slip: Slip::default(),
             timeline: Timeline::new(Ns::ZERO),
         }
@@ -268,6 +274,17 @@ impl Recorder {
         }
         bucket.requests += 1;
         self.end = self.end.max(now);
+    }
+
+    /// An operation that started at `start` waited so long for the host's core.
+    #[inline]
+    pub fn queued(&mut self, op: BlockOp, start: Ns, waited: Ns) {
+        match op {
+            _ if !self.counts(start) => {}
+            BlockOp::Read => self.read_queue += waited,
+            BlockOp::Write => self.write_queue += waited,
+            BlockOp::Discard | BlockOp::Flush => {}
+        }
     }
 
     /// A request of the workload ended, with all its operations.
