@@ -250,9 +250,19 @@ pub struct Cpu<'a> {
 
 impl Future for Cpu<'_> {
     type Output = ();
-    #[inline]
+    #[inline(always)]
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let this = &mut *self;
+        if this.turn.is_none() && this.done.at == Ns::ZERO {
+            return Poll::Ready(()); // work that costs nothing
+        }
+        this.poll_work(context)
+    }
+}
+
+impl Cpu<'_> {
+    fn poll_work(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        let this = self;
         if let Some(turn) = &mut this.turn {
             if Pin::new(turn).poll(context).is_pending() {
                 return Poll::Pending;

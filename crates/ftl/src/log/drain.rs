@@ -51,6 +51,24 @@ impl Unit {
     }
 }
 
+/// The out-of-band record of a sector whose content is kept in 4096 bytes or in 8 (`stamps`).
+#[inline]
+fn seal(lba: u64, stamp: u64, content: &[u8]) -> [u8; OOB_BYTES] {
+    match <[u8; 8]>::try_from(content) {
+        Ok(word) => Oob::encode_word(lba, stamp, u64::from_le_bytes(word)),
+        Err(_) => Oob::encode_raw(lba, stamp, Oob::content_crc(content)),
+    }
+}
+
+/// Was this record written with this content, whichever way the store keeps it?
+#[inline]
+pub(super) fn is_sealed(oob: &[u8; OOB_BYTES], content: &[u8]) -> bool {
+    match <[u8; 8]>::try_from(content) {
+        Ok(word) => Oob::verify_word(oob, u64::from_le_bytes(word)),
+        Err(_) => Oob::verify(oob, content),
+    }
+}
+
 impl HostFtl {
     /// The consumer of the ring, until the target stops.
     pub(super) async fn drain_loop(self: Arc<Self>, cx: Cx) {
@@ -158,8 +176,7 @@ impl HostFtl {
         let mut stamp_max = 0;
         for (i, slot) in out.slots.iter().enumerate() {
             let (lba, stamp) = (self.slab.lba(*slot), self.slab.stamp(*slot));
-            let crc = self.content_crc(self.slab.content(*slot));
-            out.oob.push(Oob::encode_raw(lba, stamp, crc));
+            out.oob.push(seal(lba, stamp, self.slab.content(*slot)));
             stamp_max = stamp_max.max(stamp);
             match self.slab.origin(*slot) {
                 Origin::User => out.credits.0 += 1,
@@ -192,22 +209,13 @@ impl HostFtl {
     fn pad(&self, of: Cause, out: &mut Unit) {
         let zero = self.layout.slots;
         let sequence = self.pool.lock().lines[out.spot.line as usize].sequence;
-        let crc = self.content_crc(self.slab.content(zero));
+        let padding = seal(LBA_PADDING, sequence, self.slab.content(zero));
         let missing = self.shape.unit as usize - out.slots.len();
         super::add(&self.padding_dist[missing], 1);
         for _ in 0..missing {
-            out.oob.push(Oob::encode_raw(LBA_PADDING, sequence, crc));
+            out.oob.push(padding);
             out.cause.push(of);
             out.index.push(zero);
-        }
-    }
-
-    /// CRC of a sector's content as its store keeps it.
-    #[inline]
-    pub(super) fn content_crc(&self, content: &[u8]) -> u32 {
-        match content.first_chunk::<8>() {
-            Some(word) if content.len() == 8 => Oob::content_crc_word(u64::from_le_bytes(*word)),
-            _ => Oob::content_crc(content),
         }
     }
 
@@ -304,22 +312,28 @@ impl HostFtl {
         if released.is_empty() {
             return;
         }
-        released.slots().for_each(|slot| self.map.prefetch(self.slab.lba(slot)));
-        let cost = self.costs.map_update.times(released.slots().count() as u64);
+        let mut sectors = 0;
+        for slot in released.slots() {
+            self.map.prefetch(self.slab.lba(slot));
+            sectors += 1;
+        }
+        let cost = self.costs.map_update.times(sectors);
         let section = |_: &mut ()| {
             for (first, slots) in released.units(self.shape.unit) {
                 self.publish_unit(first, slots);
             }
-            self.ring.state.now(|r| r.release(&self.slab, released.slots()));
+            self.ring.state.now(|r| r.release(released.slots()));
         };
         self.map.lock.with(cx, cost, section).await;
     }
 
-    /// Valid before it is published: whoever finds an address may invalidate it.
+    /// Valid before it is published: whoever finds an address may invalidate it. The slots belong to
+    /// nobody afterwards.
     fn publish_unit(&self, first: u64, slots: &[u32]) {
         let mut current = 0u64;
         for (i, slot) in slots.iter().enumerate().filter(|(_, s)| **s != NO_SLOT) {
             let now = self.map.raw(self.slab.lba(*slot));
+            self.slab.set_free(*slot);
             if now == self.map.encode(Entry::Slot(*slot)) {
                 current |= 1 << i;
             } else if let Entry::Slot(newer) = self.map.decode(now) {

@@ -13,6 +13,7 @@
 //! vectors → each into a slot with its old stamp, unless overwritten meanwhile → drained like any
 //! other → barrier → `freed` → chunks free.
 
+use super::drain::is_sealed;
 use super::format::{ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, Oob, Record};
 use super::map::Entry;
 use super::pool::{LineState, PoolState};
@@ -357,10 +358,7 @@ impl HostFtl {
         for (i, ((oob, known), content)) in sectors.enumerate() {
             let (lba, stamp, _) = Oob::decode_raw(oob);
             let agrees = *known == UNKNOWN || *known == (lba, stamp);
-            if agrees
-                && lba < self.info.capacity
-                && Oob::verify_crc(oob, self.content_crc(content))
-            {
+            if agrees && lba < self.info.capacity && is_sealed(oob, content) {
                 self.map.prefetch(lba);
                 batch.whole |= 1 << i;
             }
@@ -396,11 +394,16 @@ impl HostFtl {
     fn move_sectors(&self, ring: &mut RingState, batch: &Batch, done: &Completion) -> u64 {
         let unit = self.info.content_bytes;
         let line = self.lines.line_of(batch.addrs[0]);
+        let read = |i: &usize| done.status(*i).is_ok();
+        let good = match done.failed {
+            0 => batch.whole,
+            _ => (0..batch.addrs.len()).filter(read).fold(0, |m, i| m | 1 << i) & batch.whole,
+        };
         let mut used = 0;
         // Sectors that have left the medium, by the 64 in which they lie.
         let (mut word, mut left) = (0, 0u64);
         for (i, addr) in batch.addrs.iter().copied().enumerate() {
-            if batch.whole >> i & 1 == 0 || !done.status(i).is_ok() {
+            if good >> i & 1 == 0 {
                 if self.lines.is_valid(addr) {
                     self.poison(addr, batch.known[i].0);
                 }
@@ -415,7 +418,8 @@ impl HostFtl {
             self.slab.fill(slot, lba, Origin::Gc, &batch.content[i * unit..(i + 1) * unit]);
             self.slab.set_order(slot, stamp, (addr + 1, stamp));
             if !self.map.exchange(lba, from, self.map.encode(Entry::Slot(slot))) {
-                ring.release(&self.slab, [slot]);
+                self.slab.set_free(slot);
+                ring.release([slot].into_iter());
                 continue;
             }
             if addr >> 6 != word && left != 0 {
@@ -496,8 +500,10 @@ impl HostFtl {
 
 impl Batch {
     fn retain(&mut self, keep: impl Fn(u64) -> bool) {
-        let mut n = 0;
-        for i in 0..self.addrs.len() {
+        let Some(mut n) = self.addrs.iter().position(|addr| !keep(*addr)) else {
+            return;
+        };
+        for i in n + 1..self.addrs.len() {
             if keep(self.addrs[i]) {
                 self.addrs[n] = self.addrs[i];
                 self.ppas[n] = self.ppas[i];

@@ -171,12 +171,29 @@ impl Map {
         match &self.entries {
             Entries::Narrow(e) => {
                 out.reserve(count as usize * 4);
-                for (i, e) in e[range].iter().enumerate() {
-                    let mut word = e.load(Ordering::Acquire);
-                    if word as u64 & self.tag != 0 {
-                        word = other(lba + i as u64, self.decode(word as u64)) as u32;
+                let tag = self.tag as u32;
+                for (k, some) in e[range].chunks(64).enumerate() {
+                    // First all of them as they are, then the few that are no media addresses.
+                    let at = out.len();
+                    let mut seen = 0;
+                    let mut bytes = [0; 4 * 64];
+                    for (stored, e) in bytes.chunks_exact_mut(4).zip(some) {
+                        let word = e.load(Ordering::Acquire);
+                        seen |= word;
+                        stored.copy_from_slice(&word.to_le_bytes());
                     }
-                    out.extend_from_slice(&word.to_le_bytes());
+                    out.extend_from_slice(&bytes[..4 * some.len()]);
+                    if seen & tag == 0 {
+                        continue;
+                    }
+                    for (i, stored) in out[at..].chunks_exact_mut(4).enumerate() {
+                        let word = u32::from_le_bytes([stored[0], stored[1], stored[2], stored[3]]);
+                        if word & tag != 0 {
+                            let lba = lba + (64 * k + i) as u64;
+                            let word = other(lba, self.decode(word as u64)) as u32;
+                            stored.copy_from_slice(&word.to_le_bytes());
+                        }
+                    }
                 }
             }
             Entries::Wide(e) => {

@@ -664,7 +664,13 @@ impl OpenChunk {
                 break;
             }
             let first = base + (self.window_end - shape.unit) as u64;
-            out.push(first, self.window.drain(..shape.unit as usize));
+            out.firsts.push(first);
+            let unit = shape.unit as usize;
+            let (front, back) = self.window.as_slices();
+            let whole = front.len().min(unit);
+            out.slots.extend_from_slice(&front[..whole]);
+            out.slots.extend_from_slice(&back[..unit - whole]);
+            self.window.drain(..unit);
             self.window_end += shape.unit;
         }
     }

@@ -137,9 +137,8 @@ impl HostFtl {
         let mut foreign = 0;
         for i in 0..k {
             let at = index[i] as usize * unit;
-            let crc = self.content_crc(&buf[at..at + unit]);
             let (found, _, _) = Oob::decode_raw(&oob[i]);
-            let good = found == lba + index[i] as u64 && Oob::verify_crc(&oob[i], crc);
+            let good = found == lba + index[i] as u64 && super::drain::is_sealed(&oob[i], &buf[at..at + unit]);
             foreign |= (!good as u64) << i;
         }
         Some(Piece { ticket: Some(ticket), first, media, foreign, poisoned })

@@ -132,24 +132,25 @@ impl RingState {
             out.retries += 1;
         }
         let covered = self.flush_to.max(self.barrier_to);
-        while slots.len() < unit {
-            let Some(slot) = self.fifo.pop_front() else {
-                break;
-            };
-            self.head += 1;
-            if !slab.take(slot) && self.head > covered {
+        while slots.len() < unit && !self.fifo.is_empty() {
+            let n = (unit - slots.len()).min(self.fifo.len());
+            for slot in self.fifo.drain(..n) {
+                self.head += 1;
+                if slab.take(slot) || self.head <= covered {
+                    slots.push(slot);
+                    continue;
+                }
                 match slab.origin(slot) {
                     Origin::User => out.dropped.0 += 1,
                     Origin::Gc => out.dropped.1 += 1,
                 }
                 slab.set_free(slot);
                 self.free.push(slot);
-                continue;
             }
-            slots.push(slot);
         }
         // The next unit's slots were filled thousands of writes ago: have their lines come meanwhile.
-        self.fifo.iter().take(unit).for_each(|slot| slab.prefetch(*slot));
+        let (next, _) = self.fifo.as_slices();
+        next.iter().take(unit).for_each(|slot| slab.prefetch(*slot));
         out.unit = self.units_base + self.units.len() as u64;
         self.units.push_back((self.head, false));
         if slots.is_empty() {
@@ -182,9 +183,10 @@ impl RingState {
         self.retry_open -= n as u64;
     }
 
-    pub(super) fn release(&mut self, slab: &Slab, slots: impl IntoIterator<Item = u32>) {
+    /// Takes slots back that their last owner has set free.
+    #[inline]
+    pub(super) fn release(&mut self, slots: impl Iterator<Item = u32>) {
         for slot in slots {
-            slab.set_free(slot);
             self.free.push(slot);
         }
     }

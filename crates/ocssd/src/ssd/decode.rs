@@ -61,15 +61,21 @@ impl Decoder {
         if self.linear {
             let base = addrs[first].0;
             let list = &addrs[first..first + most];
-            // Without an exit in the loop it becomes a few wide compares; most lists are one run.
-            let mut strays = 0;
-            for (k, a) in list.iter().enumerate() {
-                strays |= a.0.wrapping_sub(base) ^ k as u64;
+            // Without an exit in the inner loop it becomes a few wide compares. Not over the whole
+            // list at once: a collection's has a run every few sectors.
+            n = 0;
+            for eight in list.chunks_exact(8) {
+                let mut strays = 0;
+                for (k, a) in eight.iter().enumerate() {
+                    strays |= a.0.wrapping_sub(base) ^ (n + k) as u64;
+                }
+                if strays != 0 {
+                    break;
+                }
+                n += 8;
             }
-            n = match strays {
-                0 => most,
-                _ => list.iter().zip(base..).take_while(|(a, want)| a.0 == *want).count(),
-            };
+            let rest = list[n..].iter().zip(base + n as u64..);
+            n += rest.take_while(|(a, want)| a.0 == *want).count();
         } else {
             while n < most {
                 let want = flashlane_base::Location { sector: at.sector + n as u32, ..at };

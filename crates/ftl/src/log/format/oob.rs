@@ -97,6 +97,12 @@ mod hardware {
     }
 
     #[target_feature(enable = "sse4.2")]
+    pub(super) fn both(content: u64, low: u64, high: u32) -> u32 {
+        let content = _mm_crc32_u64(u64::from(u32::MAX), content);
+        !_mm_crc32_u32(_mm_crc32_u64(content, low) as u32, high)
+    }
+
+    #[target_feature(enable = "sse4.2")]
     pub(super) fn packed(crc: u32, low: u64, high: u32) -> u32 {
         !_mm_crc32_u32(_mm_crc32_u64(u64::from(!crc), low) as u32, high)
     }
@@ -111,6 +117,17 @@ fn crc_packed(crc: u32, bits: u128) -> u32 {
         return unsafe { hardware::packed(crc, bits as u64, (bits >> 64) as u32) };
     }
     crc_packed_by_table(crc, bits)
+}
+
+/// CRC32C over a word of content and the 12 bytes of a packed pair.
+#[inline(always)]
+fn crc_both(content: u64, bits: u128) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if hardware::is_there() {
+        // SAFETY: the instruction exists on this machine.
+        return unsafe { hardware::both(content, bits as u64, (bits >> 64) as u32) };
+    }
+    crc_packed_by_table(crc_word_by_table(content), bits)
 }
 
 #[inline]
@@ -248,6 +265,20 @@ impl Oob {
         (bits | u128::from(crc_packed(content_crc, bits)) << 96).to_le_bytes()
     }
 
+    /// [`Oob::encode_raw`] of content that the `stamps` store keeps as one little-endian word.
+    #[inline]
+    pub fn encode_word(lba: u64, stamp: u64, content: u64) -> [u8; Oob::BYTES] {
+        let bits = pack_bits(lba, stamp);
+        (bits | u128::from(crc_both(content, bits)) << 96).to_le_bytes()
+    }
+
+    /// [`Oob::verify`] of content that the `stamps` store keeps as one little-endian word.
+    #[inline]
+    pub fn verify_word(oob: &[u8; Oob::BYTES], content: u64) -> bool {
+        let bits = u128::from_le_bytes(*oob);
+        crc_both(content, bits & (u128::MAX >> 32)) == (bits >> 96) as u32
+    }
+
     /// Takes a record apart without judging it: (lba, stamp, CRC as stored).
     #[inline]
     pub fn decode(oob: &[u8; Oob::BYTES]) -> (OobLba, u64, u32) {
@@ -299,6 +330,8 @@ mod tests {
             let packed = crc32c::crc32c_append(crc, &bits.to_le_bytes()[..PACKED_BYTES]);
             prop_assert_eq!(crc_packed(crc, bits), packed);
             prop_assert_eq!(crc_packed_by_table(crc, bits), packed);
+            let whole = crc32c::crc32c_append(word, &bits.to_le_bytes()[..PACKED_BYTES]);
+            prop_assert_eq!(crc_both(content, bits), whole);
         }
     }
 }
