@@ -422,6 +422,45 @@ fn an_interrupted_table_or_figure_says_that_it_is_partial() {
     assert!(rows.iter().any(|r| r["here"].is_null()));
 }
 
+/// Fill, spare and steadiness are said; a run that was cut short in its preparation says so.
+#[test]
+fn what_was_prepared_and_what_spare_there_is_are_said() {
+    let h = here();
+    // 256 lines of 1 MiB: 256 MiB raw.
+    let text = EXPERIMENT
+        .replace("chunks_per_pu = 64", "chunks_per_pu = 256")
+        .replace("\"pftl\"", "\"pblk\"\nover_provisioning_percent = 30")
+        .replace("randrw", "randwrite")
+        + "norandommap = true\ntime_based = true\nruntime = \"4s\"\n"
+        + "[run]\nfill = \"100%\"\noverwrite = \"steady\"\n";
+    h.file("e.toml", &text);
+    let run = &h.run(&["run", "e.toml", "--json", "-"]).good().json()["runs"][0];
+    assert_eq!(
+        (&run["steady"], &run["prepared"]["settled"]),
+        (&true.into(), &true.into()),
+        "{run}"
+    );
+    let f = &run["fill"];
+    assert_eq!(f["at_start_ratio"], 1.0);
+    let ratio = |of: &serde_json::Value| of.as_f64().expect("a ratio");
+    let (spare, left) = (ratio(&f["spare_ratio"]), ratio(&f["lines"]["effective_spare_ratio"]));
+    assert!(0.25 < left && left < spare && spare < 0.4, "{left} of {spare}");
+    let table = h.run(&["run", "e.toml"]).good().out;
+    for part in [
+        "before measuring:",
+        "at random",
+        "settled at",
+        "% spare",
+        "100% to 100%",
+        "steady: write amp",
+    ] {
+        assert!(table.contains(part), "`{part}` is missing:\n{table}");
+    }
+    h.file("long.toml", text.replace("4s", "9000h").replace("\"steady\"", "\"10000%\""));
+    let cut = h.interrupted(&["run", "long.toml"]);
+    assert!(cut.code == 130 && cut.out.contains("INTERRUPTED"), "{cut:?}");
+}
+
 /// Nobody needs a file: the program brings a trace and an experiment, from any folder.
 #[test]
 fn without_a_file_the_bundled_trace_runs() {
@@ -446,6 +485,8 @@ fn raw_targets_take_jobs_that_name_their_pus() {
     let run = &h.run(&["run", "raw.toml", "--json", "-"]).good().json()["runs"][0];
     assert_eq!(run["bytes_read"], 512 << 10);
     assert!(run["erases"].as_u64() > Some(0), "the writer went round: {}", run["erases"]);
+    let parts = &run["latency_breakdown_ns"]["read"];
+    assert!(parts["array"].as_u64() > Some(0) && parts["rest"] == 0, "{parts}");
     assert_eq!((&run["violations"], &run["wrong_sectors"]), (&0.into(), &0.into()));
     assert!(h.run(&["check", "raw.toml"]).good().out.contains("nothing wrong"));
     let refused = |from: &str, to: &str, says: &str| {

@@ -8,7 +8,7 @@ use crate::experiment::{Experiment, Target, TargetKind, Workload};
 use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
-use crate::stack::{Stack, StackError, behind_link, medium};
+use crate::stack::{Lines, Stack, StackError, behind_link, medium};
 use crate::trace::{Scan, TraceError, scan};
 use crate::workload::Job;
 use flashlane_base::{Geometry, Ns};
@@ -72,6 +72,8 @@ pub struct RunOutcome {
     pub media: MediaSpan,
     /// Sectors of the PUs that the target has.
     pub raw_sectors: u64,
+    /// How its lines are divided.
+    pub lines: Option<Lines>,
     /// Broken rules in the whole run, preparation included.
     pub violations: u64,
     /// The first of them.
@@ -229,6 +231,7 @@ struct Ran {
     measured: Measured,
     ssd: Arc<Ssd>,
     raw_sectors: u64,
+    lines: Option<Lines>,
     media: MediaSpan,
     laws: Result<(), String>,
 }
@@ -255,6 +258,7 @@ fn run_target(
         measured: ran.measured,
         media: ran.media,
         raw_sectors: ran.raw_sectors,
+        lines: ran.lines,
         violations: ran.ssd.counters().violations,
         violations_shown: ran.ssd.violations(),
         laws: ran.laws,
@@ -300,7 +304,7 @@ async fn raw_steps(
     let device = behind_link(part, target);
     let measured = run_raw(cx, &ssd, device, jobs, plan.seed, monitor, begin).await;
     let media = span(cx, &ssd, &from.borrow(), &measured);
-    Ok(Ran { measured, ssd, raw_sectors, media, laws: Ok(()) })
+    Ok(Ran { measured, ssd, raw_sectors, lines: None, media, laws: Ok(()) })
 }
 
 /// The jobs of a workload as raw streams; an experiment with a raw target has no traces.
@@ -332,5 +336,5 @@ async fn steps(
     let media = span(cx, stack.ssd(), &from.borrow(), &measured);
     let laws = stack.stop(cx).await;
     let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
-    Ok(Ran { measured, ssd, raw_sectors, media, laws })
+    Ok(Ran { measured, ssd, raw_sectors, lines: stack.lines(), media, laws })
 }

@@ -67,7 +67,10 @@ pub fn load(file: Option<&Path>, changes: &[Change]) -> Result<(Kind, Experiment
         Recognized::Fio => (standing_for(path, "fio"), here()),
         Recognized::Trace => (standing_for(path, "trace"), here()),
     };
-    let e = Experiment::parse(&shown, &text, &base, changes)?;
+    let e = Experiment::parse(&shown, &text, &base, changes).map_err(|errors| match kind {
+        Recognized::Experiment(_) => errors,
+        Recognized::Fio | Recognized::Trace => places_in_file(errors, &shown),
+    })?;
     let kind = match kind {
         Recognized::Experiment(_) => Kind::Experiment,
         Recognized::Fio => Kind::Fio,
@@ -119,6 +122,24 @@ fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
     if toml { Ok(Recognized::Experiment(text)) } else { Err(unknown(trace)) }
 }
 
+/// Complaints about an experiment that nobody wrote: their places are those in the job file, where
+/// they have one, and never a line of the text that stands for it.
+fn places_in_file(mut errors: ExperimentErrors, shown: &str) -> ExperimentErrors {
+    for c in &mut errors.0 {
+        if !c.place.starts_with(shown) {
+            continue;
+        }
+        (c.place, c.text) = (shown.into(), String::new());
+        let own = c.message.strip_prefix("[[workload]] 0: ").unwrap_or(&c.message);
+        let (place, message) = match own.split_once(": ") {
+            Some((place, message)) if place.starts_with(shown) => (place, message),
+            _ => (shown, own),
+        };
+        (c.place, c.message) = (place.to_string(), message.to_string());
+    }
+    errors
+}
+
 /// What host CPU work costs where no experiment says so: as measured beside pblk.
 const COSTS: &str = "lightnvm-fast17";
 
@@ -156,6 +177,10 @@ mod tests {
         assert!(kind_of("name = \"x\"\n").unwrap_err().contains("no [device]"));
         let said = kind_of("once upon a time\n").unwrap_err();
         assert!(said.contains("neither an experiment") && said.contains("as a trace"), "{said}");
+        // The text that stands for a job file or a trace is nobody's: it has no place in a message.
+        let said = kind_of("[j]\nrw=randread\nbs=4q\n").unwrap_err();
+        assert!(said.contains(":3: `bs` takes") && !said.contains("[[workload]]"), "{said}");
+        assert!(said.ends_with("bs=4q"), "{said}");
         assert!(kind_of("").unwrap_err().contains("empty"));
         assert!(kind_of("\0\0\0").unwrap_err().contains("binary"));
         let said =

@@ -16,6 +16,7 @@ use flashlane_ocssd::link::LinkedDevice;
 use flashlane_ocssd::spec::LinkSpec;
 use flashlane_ocssd::{Device, MediaCounters, Partition, SpecError, Ssd, SsdOptions};
 use flashlane_rt::Cx;
+use serde::Serialize;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -56,6 +57,19 @@ pub struct Stack {
     /// What the host sees: the layer, behind the host's bus where the layer is inside the device.
     block: Arc<dyn BlockDev>,
     raw_sectors: u64,
+}
+
+/// How a host FTL's lines are divided, in lines at the width that it was created with.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Lines {
+    /// Lines for data.
+    pub all: u64,
+    /// Of those, kept free in steady state: the reserve (what is in the buffer, a victim), the room
+    /// of the limiter, the line opened beforehand.
+    pub kept_free: u64,
+    /// Spare that garbage collection has: the share of the other lines' room above the logical
+    /// capacity. Theory's write amplification is of this spare.
+    pub effective_spare_ratio: f64,
 }
 
 /// Sectors up to which the maps are walked after a run: some hundred bytes and 100 ns each.
@@ -99,6 +113,19 @@ impl Stack {
     pub fn subject(&self, begin: Rc<dyn Fn()>) -> Subject {
         let me = self.clone();
         Subject { device: self.block(), stats: Rc::new(move || me.stats()), begin }
+    }
+
+    /// How pblk's lines are divided; `None` where the layer says nothing of its own.
+    pub fn lines(&self) -> Option<Lines> {
+        let Layer::Pblk(pblk) = &self.layer else {
+            return None;
+        };
+        let l = pblk.layout();
+        // Garbage collection keeps `start_lines` free; one more is the spare, opened beforehand.
+        let kept = l.start_lines + 1;
+        let room = l.lines.saturating_sub(kept) * l.line_data;
+        let spare = 1.0 - l.capacity as f64 / room.max(1) as f64;
+        Some(Lines { all: l.lines, kept_free: kept, effective_spare_ratio: spare.max(0.0) })
     }
 
     /// Counters of the layer.

@@ -12,7 +12,9 @@ use crate::run::Recorder;
 use flashlane_base::{Location, Ns, OOB_BYTES, Ppa, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::stats::FtlStats;
-use flashlane_ocssd::device::{Cause, Data, Device, Flags, Gather, Op, Request, Scatter};
+use flashlane_ocssd::device::{
+    Breakdown, Cause, Data, Device, Flags, Gather, Op, Request, Scatter,
+};
 use flashlane_rt::{Cx, Join, Notify};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -55,6 +57,8 @@ pub struct RawResult {
     pub bytes: u64,
     /// From its start to the end of its last command.
     pub time: Ns,
+    /// Where its reads spent their time on the device, summed.
+    pub breakdown: Breakdown,
     /// Sectors with a status that is not good.
     pub failed: u64,
     /// Sectors whose status was good and whose content was wrong.
@@ -273,9 +277,25 @@ impl Raw {
         let request = Request { op, flags: Flags::default(), addrs, data, whole_sectors: false };
         let done = self.device.io(cx, request).await;
         let bad = (0..addrs.len()).filter(|i| !done.status(*i).is_ok()).count();
-        self.result.borrow_mut().failed += bad as u64;
+        let mut result = self.result.borrow_mut();
+        result.failed += bad as u64;
+        if op == Op::Read {
+            add(&mut result.breakdown, &done.breakdown);
+        }
         bad as u64
     }
+}
+
+fn add(sum: &mut Breakdown, part: &Breakdown) {
+    sum.link += part.link;
+    sum.command += part.command;
+    sum.die_read += part.die_read;
+    sum.die_program += part.die_program;
+    sum.die_erase += part.die_erase;
+    sum.channel += part.channel;
+    sum.transfer += part.transfer;
+    sum.array += part.array;
+    sum.retry += part.retry;
 }
 
 /// Keeps two streams at a ratio: `writes` of every hundred requests are writes. Whoever is ahead

@@ -223,7 +223,10 @@ pub async fn run_raw(
     recorder.borrow_mut().wrong_sectors = wrong;
     recorder.borrow_mut().close(&*stats);
     let recorder = recorder.take();
-    let after = stats();
+    let mut after = stats();
+    for stream in &streams {
+        super::add(&mut after.read_breakdown, &stream.result().breakdown);
+    }
     let raw_sectors = device.geometry().sectors();
     Measured {
         steady: Steady {

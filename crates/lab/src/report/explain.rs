@@ -98,8 +98,12 @@ fn write_waits(r: &RunReport) -> Option<String> {
     waited.then(|| format!("Writes took {} on average: {said}.", short(r.latency_ns.write.mean)))
 }
 
-/// The two largest parts, if they are at least `least` of all.
+/// The two largest parts, if they are at least `least` of all; nothing where nothing is known but
+/// a rest.
 fn largest(parts: &[Part], least: f64) -> String {
+    if parts.iter().all(|p| p.ns == 0 || p.key == "rest") {
+        return String::new();
+    }
     let all: u64 = parts.iter().map(|p| p.ns).sum();
     let mut said: Vec<(f64, &str)> =
         parts.iter().map(|p| (share(p.ns, all), p.what)).filter(|(s, _)| *s >= least).collect();
@@ -115,7 +119,10 @@ fn reads(r: &RunReport) -> Option<String> {
         return None;
     }
     let said = largest(&r.latency_breakdown_ns.read.named(), 0.05);
-    let mut text = format!("Reads took {} on average: {said}", short(l.mean));
+    let mut text = format!("Reads took {} on average", short(l.mean));
+    if !said.is_empty() {
+        text += &format!(": {said}");
+    }
     let sources = [
         (b.read_from_buffer, "came from the buffer"),
         (b.read_unmapped, "held nothing and cost nothing"),

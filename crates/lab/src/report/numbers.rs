@@ -9,6 +9,7 @@ use crate::execute::{Outcome, RunOutcome};
 use crate::histogram::Latencies;
 use crate::run::record::Recorder;
 use crate::run::{Prepared, Replayed};
+use crate::stack::Lines;
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::device::Cause;
@@ -56,6 +57,8 @@ pub struct RunReport {
     pub programmed_sectors: ProgrammedSectors,
     /// What never reached the medium.
     pub buffer_sectors: BufferSectors,
+    /// Flushes and FUA writes that the layer saw; the flush that ends a run is one.
+    pub flushes: u64,
     /// Chunk erases.
     pub erases: u64,
     /// Garbage collection: lines taken, and sectors moved.
@@ -423,6 +426,8 @@ pub struct FillLevel {
     pub at_start_ratio: f64,
     /// And when it ended.
     pub at_end_ratio: f64,
+    /// How the lines of a host FTL are divided, and what spare that leaves.
+    pub lines: Option<Lines>,
 }
 
 /// What went wrong on the medium, as the layer saw it.
@@ -519,6 +524,7 @@ fn run(o: &RunOutcome) -> RunReport {
             .then(|| programmed.total() as f64 / host_written as f64),
         programmed_sectors: programmed,
         buffer_sectors: buffer(before, after),
+        flushes: after.flushes - before.flushes,
         erases: o.media.erases,
         gc_victims: after.gc_victims - before.gc_victims,
         gc_moved_sectors: after.gc_moved - before.gc_moved,
@@ -590,6 +596,7 @@ fn fill(o: &RunOutcome) -> FillLevel {
         spare_ratio: share(raw.saturating_sub(m.capacity), raw),
         at_start_ratio: share(m.mapped.0, m.capacity),
         at_end_ratio: share(m.mapped.1, m.capacity),
+        lines: o.lines,
     }
 }
 

@@ -5,7 +5,7 @@
 //! Never: wider than it must be.
 
 use super::numbers::{FaultCounts, LatencyNs, Part, Report, RunReport};
-use flashlane_base::{Bytes, Ns};
+use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 
 /// Aligns columns: the first to the left, the others to the right.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
@@ -185,6 +185,9 @@ fn breakdown(title: &str, runs: &[(&RunReport, &LatencyNs, Vec<Part>)]) -> Strin
     };
     let used: Vec<usize> =
         (0..first.len()).filter(|i| runs.iter().any(|(_, _, p)| p[*i].ns > 0)).collect();
+    if used.iter().all(|i| first[*i].key == "rest") {
+        return String::new();
+    }
     let mut header = vec![title.to_string(), "all".into(), "=".into()];
     header.extend(used.iter().map(|i| first[*i].head.to_string()));
     let mut rows = vec![header];
@@ -281,9 +284,19 @@ fn state(r: &RunReport, notes: &mut Vec<String>) {
     let name = &r.name;
     let steady = if r.steady { "steady" } else { "not steady" };
     notes.push(format!("{name}: {steady}: {}", r.steady_reason));
+    prepared(r, notes);
+    if let Some(l) = r.fill.lines.filter(|_| r.gc_victims > 0) {
+        notes.push(format!(
+            "{name}: {} of {} lines stay free for the buffer, the victim and the next line: garbage \
+             collection has {:.1}% spare",
+            l.kept_free,
+            l.all,
+            l.effective_spare_ratio * 100.0
+        ));
+    }
     let p = &r.programmed_sectors;
     let padding = (p.padding_flush + p.padding_pair) as f64;
-    if r.latency_ns.flush.count == 0 && padding > PADDING_SHOWN * p.total() as f64 {
+    if r.flushes <= 1 && padding > PADDING_SHOWN * p.total() as f64 {
         notes.push(format!(
             "{name}: nothing in the workload flushes; the padding is of the flush that ends the run"
         ));
@@ -303,6 +316,29 @@ fn state(r: &RunReport, notes: &mut Vec<String>) {
             short(r.slip.mean_ns),
             short(r.slip.max_ns)
         ));
+    }
+}
+
+/// What was done before measuring.
+fn prepared(r: &RunReport, notes: &mut Vec<String>) {
+    let (name, p) = (&r.name, &r.prepared);
+    let bytes = |sectors: u64| Bytes::new(sectors * SECTOR_BYTES as u64);
+    let mut said = Vec::new();
+    if p.filled_sectors > 0 {
+        said.push(format!("{} written in order", bytes(p.filled_sectors)));
+    }
+    if p.overwritten_sectors > 0 {
+        said.push(format!("{} at random", bytes(p.overwritten_sectors)));
+    }
+    if let (Some(settled), Some(last)) = (p.settled, p.last_amplification) {
+        let not = if settled { "" } else { "not " };
+        said.push(format!("write amplification {not}settled at {last:.2}"));
+    }
+    if !said.is_empty() {
+        notes.push(format!("{name}: before measuring: {}", said.join(", ")));
+    }
+    if r.interrupted && r.requests == 0 && !r.ended_in_ramp {
+        notes.push(format!("{name}: it was interrupted before measuring began"));
     }
 }
 
