@@ -84,7 +84,10 @@ done <commands
 
 echo "the main job, without a command"
 if run 0; then
-    for text in pblk "pblk, 4 PUs" "block SSD" "WA" "fingerprint" "bundled"; do has out "$text"; done
+    for text in pblk "pblk, 4 PUs" "block SSD" "WA" "latency" "mean read in us" "mean write in us" \
+        "dies programming" "Least write amplification" "not steady" "fingerprint" "bundled"; do
+        has out "$text"
+    done
 fi
 
 echo "JSON: the promised keys; the same seed gives the same fingerprint, another seed another one"
@@ -126,7 +129,9 @@ refused lightnvm-table1 reproduce lightnvm-table9
 printf '[x]\nrw=randwrite\nbs=4k\nsize=1m\nno_such_option=1\n' >bad.fio
 refused no_such_option run bad.fio --device peers-16g --target pblk
 printf '[x]\nrw=randwrite\nbs=3k\nsize=1m\n' >bad.fio
-refused bs run bad.fio --device peers-16g --target pblk
+refused "bad.fio:3: " run bad.fio --device peers-16g --target pblk
+printf '[x]\nrw=randwrite\nsize=1m\ntime_based\n' >bad.fio
+refused runtime run bad.fio --device peers-16g --target pblk
 printf '[device]\npreset = "tlc-modern"\ncolour = 1\n' >bad.toml
 refused colour check bad.toml
 sed '20s/^/not a trace line /' traces/samples/sample.blkparse.txt >bad.txt

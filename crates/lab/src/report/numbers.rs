@@ -24,6 +24,8 @@ pub struct Report {
     pub wall_seconds: f64,
     /// Name of the experiment.
     pub experiment: String,
+    /// What it is about, where its file says so.
+    pub description: String,
     /// The user ended it early.
     pub interrupted: bool,
     /// One per target.
@@ -494,6 +496,7 @@ pub(super) fn report(outcome: &Outcome) -> Report {
         fingerprint: format!("{:016x}", outcome.fingerprint),
         wall_seconds: 0.0,
         experiment: outcome.experiment.name.clone(),
+        description: outcome.experiment.description.clone(),
         interrupted: outcome.interrupted,
         runs: outcome.runs.iter().map(run).collect(),
         configuration: Configuration::of(outcome),

@@ -74,7 +74,10 @@ fn rate(bytes: u64, ns: u64) -> String {
 /// What was simulated, in a few lines.
 pub(super) fn head(report: &Report) -> String {
     let c = &report.configuration;
-    let mut text = String::new();
+    let mut text = match report.description.as_str() {
+        "" => format!("{}\n", report.experiment),
+        about => format!("{}: {about}\n", report.experiment),
+    };
     let mut last = String::new();
     for (target, run) in c.targets.iter().zip(&report.runs) {
         let (device, g) = (&target["device"], &target["device"]["geometry"]);
@@ -92,10 +95,7 @@ pub(super) fn head(report: &Report) -> String {
         last = line;
     }
     let s = if c.host_cores == 1 { "" } else { "s" };
-    text += &format!(
-        "{}: seed {}, CPU costs `{}` on {} host core{s}",
-        report.experiment, c.seed, c.costs, c.host_cores
-    );
+    text += &format!("seed {}, CPU costs `{}` on {} host core{s}", c.seed, c.costs, c.host_cores);
     text + "\n\n"
 }
 

@@ -37,6 +37,9 @@ pub fn judge(buckets: &[Bucket], at_start: &Bucket, paced: bool, interrupted: bo
         return no("too short to tell");
     }
     let windows = cut(buckets, at_start);
+    if windows.iter().all(|w| w.bytes == 0) {
+        return no("nothing was read or written");
+    }
     let wrote = windows.iter().any(|w| w.host_written > 0 || w.write_bytes > 0);
     if wrote {
         if windows.iter().all(|w| w.collected == 0) {
@@ -163,6 +166,7 @@ mod tests {
             reason(&course(100, |i| (200 - i, 600 - 3 * i, 1))).contains("throughput still falls")
         );
         assert!(reason(&course(10, |_| (10, 30, 1))).contains("too short"));
+        assert!(reason(&course(100, |_| (0, 0, 0))).contains("nothing was read or written"));
         let swings = course(100, |i| if i / 20 % 2 == 0 { (10, 30, 1) } else { (10, 45, 1) });
         assert!(reason(&swings).contains("varies"), "{}", reason(&swings));
     }
