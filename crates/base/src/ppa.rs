@@ -165,6 +165,19 @@ impl PpaFormat {
         Ppa(chunk.0 | self.pack_sector(sector))
     }
 
+    /// Appends the addresses of `n` sectors from `sector` of the chunk whose sector 0 has address
+    /// `chunk`.
+    #[inline]
+    pub fn extend_in_chunk(&self, chunk: Ppa, sector: u32, n: u32, out: &mut Vec<Ppa>) {
+        match self.style {
+            PpaStyle::V20 => {
+                let first = self.in_chunk(chunk, sector).0;
+                out.extend((first..first + n as u64).map(Ppa));
+            }
+            PpaStyle::V12 => out.extend((sector..sector + n).map(|s| self.in_chunk(chunk, s))),
+        }
+    }
+
     /// What an address names, or `None` for a hole or stray high bits.
     #[inline]
     pub fn unpack(&self, ppa: Ppa) -> Option<Location> {

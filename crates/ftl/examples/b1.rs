@@ -2,7 +2,7 @@
 //!
 //! Owns: the measurement only. Prints programmed sectors, host writes and reads per CPU second.
 //! Usage: `cargo run --release -p flashlane-ftl --example b1 [-- PRESET [TIMES [CHUNKS_PER_PU [READS]]]]`
-//! (0 chunks per PU: the preset's own).
+//! (0 chunks per PU: the preset's own). `B1_WRITES`: random writes per time, else half the capacity.
 
 use flashlane_base::{Lba, Rng};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
@@ -89,14 +89,16 @@ fn main() {
             count as f64 / (run.now() - t0).as_secs_f64() / 1e3,
         );
     };
+    let writes = std::env::var("B1_WRITES").ok().and_then(|w| w.parse().ok());
+    let writes = writes.unwrap_or(capacity / 2);
     step("sequential fill", BlockOp::Write, false, capacity, 1);
     for i in 0..times {
-        step("random writes ", BlockOp::Write, true, capacity / 2, 2 + i);
+        step("random writes ", BlockOp::Write, true, writes, 2 + i);
     }
     step("random reads  ", BlockOp::Read, true, reads, 99);
     println!("{:?}", dev.stats());
     println!("violations {:?}", ssd.counters().violations);
-    if std::env::var_os("NO_CHECK").is_none() {
+    if std::env::var_os("B1_WRITES").is_none() {
         dev.check_consistency().expect("consistent");
     }
     dev.stats().check_host_law().expect("host law");

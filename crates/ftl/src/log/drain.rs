@@ -12,8 +12,8 @@ use super::format::{LBA_PADDING, Oob};
 use super::map::Entry;
 use super::pool::{NO_SLOT, Released, Spot};
 use super::ring::{Push, RingState, Taken};
-use super::slab::{Origin, SlotState};
-use flashlane_base::{OOB_BYTES, Ppa};
+use super::slab::{Head, Origin, SlotState};
+use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Gather, Op, Request, Ticket};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Ordering;
@@ -51,21 +51,27 @@ impl Unit {
     }
 }
 
-/// The out-of-band record of a sector whose content is kept in 4096 bytes or in 8 (`stamps`).
+/// Which of up to 64 sectors are what their out-of-band records say, whichever way the store keeps
+/// content: 4096 bytes a sector, or 8 (`stamps`).
 #[inline]
-fn seal(lba: u64, stamp: u64, content: &[u8]) -> [u8; OOB_BYTES] {
-    match <[u8; 8]>::try_from(content) {
-        Ok(word) => Oob::encode_word(lba, stamp, u64::from_le_bytes(word)),
-        Err(_) => Oob::encode_raw(lba, stamp, Oob::content_crc(content)),
+pub(super) fn whole_sectors(oob: &[[u8; OOB_BYTES]], content: &[u8], unit: usize) -> u64 {
+    if unit == 8 {
+        return Oob::verify_words(oob, content);
     }
+    let sectors = oob.iter().zip(content.chunks_exact(unit)).enumerate();
+    sectors.fold(0, |whole, (i, (oob, content))| whole | (Oob::verify(oob, content) as u64) << i)
 }
 
-/// Was this record written with this content, whichever way the store keeps it?
-#[inline]
-pub(super) fn is_sealed(oob: &[u8; OOB_BYTES], content: &[u8]) -> bool {
-    match <[u8; 8]>::try_from(content) {
-        Ok(word) => Oob::verify_word(oob, u64::from_le_bytes(word)),
-        Err(_) => Oob::verify(oob, content),
+/// Why a slot is programmed.
+#[inline(always)]
+fn cause_of(slot: Head, retry: bool) -> Cause {
+    match slot.origin() {
+        // It was counted for its own cause before. A program that the medium never began is not
+        // counted, so what follows is no retry.
+        _ if retry && slot.counted() => Cause::Retry,
+        _ if slot.is(SlotState::Dead) => Cause::Dead,
+        Origin::User => Cause::User,
+        Origin::Gc => Cause::Gc,
     }
 }
 
@@ -172,20 +178,21 @@ impl HostFtl {
         out.clear();
         (out.spot, out.retries, out.id) = (spot, taken.retries, taken.unit);
         let base = self.chunk_base[spot.chunk as usize];
-        out.addrs.extend((0..n).map(|i| self.format.in_chunk(base, spot.sector + i)));
-        let mut stamp_max = 0;
-        for (i, slot) in out.slots.iter().enumerate() {
-            let (lba, stamp) = (self.slab.lba(*slot), self.slab.stamp(*slot));
-            out.oob.push(seal(lba, stamp, self.slab.content(*slot)));
+        self.format.extend_in_chunk(base, spot.sector, n, &mut out.addrs);
+        let (mut stamp_max, mut gc) = (0, 0);
+        out.oob.resize(out.slots.len(), [0; OOB_BYTES]);
+        out.cause.resize(out.slots.len(), Cause::User);
+        let records = out.oob.iter_mut().zip(&mut out.cause);
+        for ((i, slot), (oob, cause)) in out.slots.iter().enumerate().zip(records) {
+            let (head, stamp) = (self.slab.set_counted(*slot, true), self.slab.stamp(*slot));
+            *oob = Oob::unsealed(head.lba(), stamp);
+            *cause = cause_of(head, i < taken.retries);
             stamp_max = stamp_max.max(stamp);
-            match self.slab.origin(*slot) {
-                Origin::User => out.credits.0 += 1,
-                Origin::Gc => out.credits.1 += 1,
-            }
-            out.cause.push(self.cause_of(*slot, i < taken.retries));
-            self.slab.set_counted(*slot, true);
+            gc += (head.origin() == Origin::Gc) as u64;
         }
+        out.credits = (out.slots.len() as u64 - gc, gc);
         out.index.extend_from_slice(&out.slots);
+        self.seal(&mut out.oob, &out.slots);
         if out.slots.len() < n as usize {
             let push = taken.push == Push::Gc;
             self.pad(if push { Cause::PaddingGc } else { Cause::PaddingFlush }, out);
@@ -204,16 +211,33 @@ impl HostFtl {
         self.device.submit(cx, request)
     }
 
+    /// Completes out-of-band records by the CRC over their slots' content.
+    #[inline]
+    fn seal(&self, oob: &mut [[u8; OOB_BYTES]], slots: &[u32]) {
+        if self.info.content_bytes == 8 {
+            let mut words = [0; VECTOR_MAX];
+            for (word, slot) in words.iter_mut().zip(slots) {
+                *word = self.slab.word(*slot);
+            }
+            return Oob::seal_words(oob, &words[..slots.len()]);
+        }
+        for (record, slot) in oob.iter_mut().zip(slots) {
+            let (lba, stamp, _) = Oob::decode_raw(record);
+            *record = Oob::encode_raw(lba, stamp, Oob::content_crc(self.slab.content(*slot)));
+        }
+    }
+
     /// Fills the rest of a unit. Padding takes the content of the slab's zero slot.
     #[cold]
     fn pad(&self, of: Cause, out: &mut Unit) {
         let zero = self.layout.slots;
         let sequence = self.pool.lock().lines[out.spot.line as usize].sequence;
-        let padding = seal(LBA_PADDING, sequence, self.slab.content(zero));
+        let mut padding = [Oob::unsealed(LBA_PADDING, sequence)];
+        self.seal(&mut padding, &[zero]);
         let missing = self.shape.unit as usize - out.slots.len();
         super::add(&self.padding_dist[missing], 1);
         for _ in 0..missing {
-            out.oob.push(padding);
+            out.oob.push(padding[0]);
             out.cause.push(of);
             out.index.push(zero);
         }
@@ -277,19 +301,6 @@ impl HostFtl {
         close
     }
 
-    /// Why a slot is programmed.
-    #[inline]
-    fn cause_of(&self, slot: u32, retry: bool) -> Cause {
-        match (self.slab.state(slot), self.slab.origin(slot)) {
-            // It was counted for its own cause before. A program that the medium never began is not
-            // counted, so what follows is no retry.
-            _ if retry && self.slab.was_counted(slot) => Cause::Retry,
-            (SlotState::Dead, _) => Cause::Dead,
-            (_, Origin::User) => Cause::User,
-            (_, Origin::Gc) => Cause::Gc,
-        }
-    }
-
     /// Queues slots whose program failed, or whose window went away, to be programmed elsewhere.
     /// They take room in the ring again, waiting for none: it was theirs before.
     pub(super) fn send_again(&self, cx: &Cx, slots: &[u32]) {
@@ -313,8 +324,9 @@ impl HostFtl {
             return;
         }
         let mut sectors = 0;
+        let map = self.map.view();
         for slot in released.slots() {
-            self.map.prefetch(self.slab.lba(slot));
+            map.prefetch(self.slab.lba(slot));
             sectors += 1;
         }
         let cost = self.costs.map_update.times(sectors);
@@ -330,14 +342,20 @@ impl HostFtl {
     /// Valid before it is published: whoever finds an address may invalidate it. The slots belong to
     /// nobody afterwards.
     fn publish_unit(&self, first: u64, slots: &[u32]) {
+        let map = self.map.view();
+        let mut lbas = [0; VECTOR_MAX];
         let mut current = 0u64;
-        for (i, slot) in slots.iter().enumerate().filter(|(_, s)| **s != NO_SLOT) {
-            let now = self.map.raw(self.slab.lba(*slot));
-            self.slab.set_free(*slot);
-            if now == self.map.encode(Entry::Slot(*slot)) {
+        for (i, slot) in slots.iter().copied().enumerate() {
+            if slot == NO_SLOT {
+                continue;
+            }
+            let lba = self.slab.set_free(slot);
+            lbas[i] = lba;
+            let now = map.raw(lba);
+            if now == map.encode(Entry::Slot(slot)) {
                 current |= 1 << i;
-            } else if let Entry::Slot(newer) = self.map.decode(now) {
-                self.slab.raise_prev(newer, first + i as u64, self.slab.stamp(*slot));
+            } else if let Entry::Slot(newer) = map.decode(now) {
+                self.slab.raise_prev(newer, first + i as u64, self.slab.stamp(slot));
             }
         }
         if current != 0 {
@@ -346,10 +364,9 @@ impl HostFtl {
         while current != 0 {
             let i = current.trailing_zeros() as usize;
             current &= current - 1;
-            let (slot, addr) = (slots[i], first + i as u64);
-            let (from, to) = (Entry::Slot(slot), Entry::Media(addr));
-            let (from, to) = (self.map.encode(from), self.map.encode(to));
-            if !self.map.exchange(self.slab.lba(slot), from, to) {
+            let addr = first + i as u64;
+            let (from, to) = (Entry::Slot(slots[i]), Entry::Media(addr));
+            if !map.exchange(lbas[i], map.encode(from), map.encode(to)) {
                 self.lines.invalidate(addr);
             }
         }

@@ -81,7 +81,10 @@ impl HostFtl {
     /// them.
     async fn buffer(&self, cx: &Cx, lba: u64, n: u32, content: &[u8]) -> u64 {
         let unit = self.info.content_bytes;
-        let take = |r: &mut RingState| -> Slots { (0..n).map(|_| r.take_free(&self.slab)).collect() };
+        let take = |r: &mut RingState| match n {
+            1 => Slots::from_buf_and_len([r.take_free(&self.slab), 0, 0, 0], 1),
+            _ => (0..n).map(|_| r.take_free(&self.slab)).collect(),
+        };
         let slots = self.ring.state.with(cx, self.costs.reserve, take).await;
         cx.cpu(self.costs.copy.times(n as u64)).await;
         for (i, slot) in slots.iter().enumerate() {
@@ -165,7 +168,7 @@ impl HostFtl {
                 self.lines.invalidate(a);
                 false
             }
-            Entry::Slot(s) => self.slab.kill(s) && self.slab.origin(s) == Origin::User,
+            Entry::Slot(s) => self.slab.kill(s) == Some(Origin::User),
             Entry::Poisoned => {
                 self.poisons.lock().remove(&lba);
                 false

@@ -13,7 +13,7 @@
 //! vectors → each into a slot with its old stamp, unless overwritten meanwhile → drained like any
 //! other → barrier → `freed` → chunks free.
 
-use super::drain::is_sealed;
+use super::drain::whole_sectors;
 use super::format::{ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, Oob, Record};
 use super::map::Entry;
 use super::pool::{LineState, PoolState};
@@ -353,14 +353,14 @@ impl HostFtl {
             whole_sectors: false,
         };
         let ticket = self.device.submit(cx, request);
-        batch.whole = 0;
-        let sectors = batch.oob.iter().zip(&batch.known).zip(batch.content.chunks_exact(unit));
-        for (i, ((oob, known), content)) in sectors.enumerate() {
+        let (map, capacity) = (self.map.view(), self.info.capacity);
+        batch.whole = whole_sectors(&batch.oob, &batch.content, unit);
+        for (i, (oob, known)) in batch.oob.iter().zip(&batch.known).enumerate() {
             let (lba, stamp, _) = Oob::decode_raw(oob);
+            map.prefetch(lba);
             let agrees = *known == UNKNOWN || *known == (lba, stamp);
-            if agrees && lba < self.info.capacity && is_sealed(oob, content) {
-                self.map.prefetch(lba);
-                batch.whole |= 1 << i;
+            if !agrees || lba >= capacity {
+                batch.whole &= !(1 << i);
             }
         }
         ticket
@@ -368,9 +368,10 @@ impl HostFtl {
 
     /// Puts what is still live into slots.
     async fn move_batch(&self, cx: &Cx, batch: &Batch, done: &Completion) {
+        let map = self.map.view();
         for oob in &batch.oob {
             // Asked for at submission, thousands of events ago.
-            self.map.prefetch(Oob::decode_raw(oob).0.min(self.info.capacity - 1));
+            map.prefetch(Oob::decode_raw(oob).0);
         }
         let cost = self.costs.map_update.times(batch.addrs.len() as u64);
         let section = |_: &mut ()| {
@@ -392,7 +393,7 @@ impl HostFtl {
     /// Moves the sectors of a batch into slots, but for those that are garbage by now. Returns how
     /// many slots were used.
     fn move_sectors(&self, ring: &mut RingState, batch: &Batch, done: &Completion) -> u64 {
-        let unit = self.info.content_bytes;
+        let (unit, map) = (self.info.content_bytes, self.map.view());
         let line = self.lines.line_of(batch.addrs[0]);
         let read = |i: &usize| done.status(*i).is_ok();
         let good = match done.failed {
@@ -410,14 +411,14 @@ impl HostFtl {
                 continue;
             }
             let (lba, stamp, _) = Oob::decode_raw(&batch.oob[i]);
-            let from = self.map.encode(Entry::Media(addr));
-            if self.map.raw(lba) != from {
+            let from = map.encode(Entry::Media(addr));
+            if map.raw(lba) != from {
                 continue;
             }
             let slot = ring.take_free(&self.slab);
-            self.slab.fill(slot, lba, Origin::Gc, &batch.content[i * unit..(i + 1) * unit]);
-            self.slab.set_order(slot, stamp, (addr + 1, stamp));
-            if !self.map.exchange(lba, from, self.map.encode(Entry::Slot(slot))) {
+            let content = &batch.content[i * unit..(i + 1) * unit];
+            self.slab.fill_moved(slot, (lba, stamp), addr, content);
+            if !map.exchange(lba, from, map.encode(Entry::Slot(slot))) {
                 self.slab.set_free(slot);
                 ring.release([slot].into_iter());
                 continue;

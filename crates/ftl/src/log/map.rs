@@ -39,6 +39,89 @@ pub struct Map {
     pub(super) lock: Lock<()>,
 }
 
+/// The entries of a map, held in registers by loops over many of them.
+#[derive(Clone, Copy)]
+pub(super) struct View<'a> {
+    /// One of them is empty.
+    narrow: &'a [AtomicU32],
+    wide: &'a [AtomicU64],
+    tag: u64,
+    ones: u64,
+    exclusive: bool,
+}
+
+impl View<'_> {
+    /// The raw entry.
+    #[inline(always)]
+    pub(super) fn raw(&self, lba: u64) -> u64 {
+        match self.narrow.get(lba as usize) {
+            Some(e) => e.load(Ordering::Acquire) as u64,
+            None => self.wide[lba as usize].load(Ordering::Acquire),
+        }
+    }
+
+    /// Asks for the cache line of an entry, if there is one.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, lba: u64) {
+        match self.narrow.get(lba as usize) {
+            Some(e) => flashlane_base::prefetch(e),
+            None => self.wide.get(lba as usize).into_iter().for_each(flashlane_base::prefetch),
+        }
+    }
+
+    /// What a raw entry says.
+    #[inline(always)]
+    pub(super) fn decode(&self, raw: u64) -> Entry {
+        if raw == 0 {
+            Entry::Unmapped
+        } else if raw & self.tag == 0 {
+            Entry::Media(raw - 1)
+        } else if raw == self.ones {
+            Entry::Poisoned
+        } else {
+            Entry::Slot((raw & !self.tag) as u32)
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn encode(&self, entry: Entry) -> u64 {
+        match entry {
+            Entry::Unmapped => 0,
+            Entry::Slot(s) => self.tag | s as u64,
+            Entry::Media(a) => a + 1,
+            Entry::Poisoned => self.ones,
+        }
+    }
+
+    /// Replaces `old` by `new` unless the entry has changed: the only way an entry changes.
+    #[inline(always)]
+    pub(super) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
+        match (self.narrow.get(lba as usize), self.exclusive) {
+            (Some(e), true) => {
+                let same = e.load(Ordering::Relaxed) == old as u32;
+                if same {
+                    e.store(new as u32, Ordering::Release);
+                }
+                same
+            }
+            (Some(e), false) => e
+                .compare_exchange(old as u32, new as u32, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok(),
+            (None, true) => {
+                let e = &self.wide[lba as usize];
+                let same = e.load(Ordering::Relaxed) == old;
+                if same {
+                    e.store(new, Ordering::Release);
+                }
+                same
+            }
+            (None, false) => self.wide[lba as usize]
+                .compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
+                .is_ok(),
+        }
+    }
+}
+
 /// Zeroed atomics without touching the pages: a fresh map of a 2 TB drive costs nothing.
 fn zeroed_u32(n: usize) -> Box<[AtomicU32]> {
     let plain: Box<[u32]> = vec![0u32; n].into_boxed_slice();
@@ -87,75 +170,43 @@ impl Map {
         }
     }
 
-    /// The raw entry.
+    /// The entries, for the data path.
     #[inline(always)]
-    pub(super) fn raw(&self, lba: u64) -> u64 {
-        match &self.entries {
-            Entries::Narrow(e) => e[lba as usize].load(Ordering::Acquire) as u64,
-            Entries::Wide(e) => e[lba as usize].load(Ordering::Acquire),
-        }
+    pub(super) fn view(&self) -> View<'_> {
+        let (narrow, wide): (&[AtomicU32], &[AtomicU64]) = match &self.entries {
+            Entries::Narrow(e) => (e, &[]),
+            Entries::Wide(e) => (&[], e),
+        };
+        View { narrow, wide, tag: self.tag, ones: self.ones, exclusive: self.exclusive }
     }
 
-    /// Asks for the cache line of an entry.
-    #[inline(always)]
-    pub(super) fn prefetch(&self, lba: u64) {
-        match &self.entries {
-            Entries::Narrow(e) => flashlane_base::prefetch(&e[lba as usize]),
-            Entries::Wide(e) => flashlane_base::prefetch(&e[lba as usize]),
-        }
+    /// The raw entry.
+    #[inline]
+    pub(super) fn raw(&self, lba: u64) -> u64 {
+        self.view().raw(lba)
     }
 
     /// What a raw entry says.
-    #[inline(always)]
+    #[inline]
     pub(super) fn decode(&self, raw: u64) -> Entry {
-        if raw == 0 {
-            Entry::Unmapped
-        } else if raw & self.tag == 0 {
-            Entry::Media(raw - 1)
-        } else if raw == self.ones {
-            Entry::Poisoned
-        } else {
-            Entry::Slot((raw & !self.tag) as u32)
-        }
+        self.view().decode(raw)
     }
 
     /// What the map says of a sector.
-    #[inline(always)]
+    #[inline]
     pub fn get(&self, lba: u64) -> Entry {
         self.decode(self.raw(lba))
     }
 
-    #[inline(always)]
+    #[inline]
     pub(super) fn encode(&self, entry: Entry) -> u64 {
-        match entry {
-            Entry::Unmapped => 0,
-            Entry::Slot(s) => self.tag | s as u64,
-            Entry::Media(a) => a + 1,
-            Entry::Poisoned => self.ones,
-        }
+        self.view().encode(entry)
     }
 
     /// Replaces `old` by `new` unless the entry has changed: the only way an entry changes.
-    #[inline(always)]
+    #[inline]
     pub(super) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
-        if self.exclusive {
-            let same = self.raw(lba) == old;
-            if same {
-                match &self.entries {
-                    Entries::Narrow(e) => e[lba as usize].store(new as u32, Ordering::Release),
-                    Entries::Wide(e) => e[lba as usize].store(new, Ordering::Release),
-                }
-            }
-            return same;
-        }
-        match &self.entries {
-            Entries::Narrow(e) => e[lba as usize]
-                .compare_exchange(old as u32, new as u32, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok(),
-            Entries::Wide(e) => e[lba as usize]
-                .compare_exchange(old, new, Ordering::AcqRel, Ordering::Relaxed)
-                .is_ok(),
-        }
+        self.view().exchange(lba, old, new)
     }
 
     /// Appends `count` entries from `lba` in their form on the medium (little-endian, FORMAT.md,

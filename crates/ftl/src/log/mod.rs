@@ -394,7 +394,7 @@ impl BlockDev for HostFtl {
             BlockOp::Read => Box::pin(self.read(cx, lba.get(), sectors, buf)),
             BlockOp::Write => {
                 // Most writes wait to be admitted: the entry's cache line may come meanwhile.
-                self.map.prefetch(lba.get().min(self.info.capacity - 1));
+                self.map.view().prefetch(lba.get());
                 Box::pin(self.write(cx, lba.get(), sectors, buf, fua))
             }
             BlockOp::Discard => Box::pin(self.discard(cx, lba.get(), sectors as u64)),

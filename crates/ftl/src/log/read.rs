@@ -5,6 +5,7 @@
 //! be read (FORMAT.md rule 10: every read of the medium verifies address and CRC).
 //! Never: retries what the device gave up on (pblk: read errors go up).
 
+use super::drain::whole_sectors;
 use super::format::Oob;
 use super::map::Entry;
 use super::{HostFtl, add};
@@ -138,7 +139,8 @@ impl HostFtl {
         for i in 0..k {
             let at = index[i] as usize * unit;
             let (found, _, _) = Oob::decode_raw(&oob[i]);
-            let good = found == lba + index[i] as u64 && super::drain::is_sealed(&oob[i], &buf[at..at + unit]);
+            let good = found == lba + index[i] as u64
+                && whole_sectors(&oob[i..=i], &buf[at..at + unit], unit) == 1;
             foreign |= (!good as u64) << i;
         }
         Some(Piece { ticket: Some(ticket), first, media, foreign, poisoned })

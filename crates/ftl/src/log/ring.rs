@@ -133,30 +133,59 @@ impl RingState {
         }
         let covered = self.flush_to.max(self.barrier_to);
         while slots.len() < unit && !self.fifo.is_empty() {
-            let n = (unit - slots.len()).min(self.fifo.len());
-            for slot in self.fifo.drain(..n) {
-                self.head += 1;
-                if slab.take(slot) || self.head <= covered {
-                    slots.push(slot);
-                    continue;
-                }
-                match slab.origin(slot) {
-                    Origin::User => out.dropped.0 += 1,
-                    Origin::Gc => out.dropped.1 += 1,
-                }
-                slab.set_free(slot);
-                self.free.push(slot);
+            let from = slots.len();
+            let n = (unit - from).min(self.fifo.len());
+            let (front, back) = self.fifo.as_slices();
+            let whole = front.len().min(n);
+            slots.extend_from_slice(&front[..whole]);
+            slots.extend_from_slice(&back[..n - whole]);
+            self.fifo.drain(..n);
+            self.head += n as u64;
+            // Without an exit: almost always all of them are alive.
+            let dead = slots[from..].iter().fold(false, |dead, slot| dead | !slab.take(*slot));
+            if dead && self.head > covered {
+                self.drop_dead(slab, slots, from, covered, &mut out.dropped);
             }
         }
         // The next unit's slots were filled thousands of writes ago: have their lines come meanwhile.
         let (next, _) = self.fifo.as_slices();
-        next.iter().take(unit).for_each(|slot| slab.prefetch(*slot));
+        next[..unit.min(next.len())].iter().for_each(|slot| slab.prefetch(*slot));
         out.unit = self.units_base + self.units.len() as u64;
         self.units.push_back((self.head, false));
         if slots.is_empty() {
             self.unit_done(out.unit);
         }
         Some(out)
+    }
+
+    /// Drops the dead among the slots taken last, from index `from` on, that lie behind `covered`.
+    #[cold]
+    fn drop_dead(
+        &mut self,
+        slab: &Slab,
+        slots: &mut Vec<u32>,
+        from: usize,
+        covered: u64,
+        dropped: &mut (u64, u64),
+    ) {
+        let mut position = self.head - (slots.len() - from) as u64;
+        let mut kept = from;
+        for i in from..slots.len() {
+            let (slot, head) = (slots[i], slab.head(slots[i]));
+            position += 1;
+            if !head.is(SlotState::Dead) || position <= covered {
+                slots[kept] = slot;
+                kept += 1;
+                continue;
+            }
+            match head.origin() {
+                Origin::User => dropped.0 += 1,
+                Origin::Gc => dropped.1 += 1,
+            }
+            slab.set_free(slot);
+            self.free.push(slot);
+        }
+        slots.truncate(kept);
     }
 
     /// A unit's program has ended (well or with its failed slots queued as retries).
@@ -194,9 +223,12 @@ impl RingState {
     /// Host sectors acknowledged, neither programmed nor superseded: counted by looking.
     pub(super) fn buffered_user(&self, slab: &Slab) -> u64 {
         let user = |s: &&u32| slab.origin(**s) == Origin::User;
-        let waits = |s: &&u32| slab.state(**s) == SlotState::Buffered;
+        let waits = |s: &&u32| slab.head(**s).is(SlotState::Buffered);
         // Taken once, but the medium never began its program.
-        let refused = |s: &&u32| slab.state(**s) == SlotState::Taken && !slab.was_counted(**s);
+        let refused = |s: &&u32| {
+            let head = slab.head(**s);
+            head.is(SlotState::Taken) && !head.counted()
+        };
         let fresh = self.fifo.iter().filter(user).filter(waits).count();
         (fresh + self.retry.iter().filter(user).filter(refused).count()) as u64
     }

@@ -5,7 +5,8 @@
 //! release; the state says who got it first, the drainer or an overwrite.
 //! Never: decides when a slot is free (that is `ring` and `drain`).
 
-use flashlane_rt::sync::{AtomicU8, AtomicU32, AtomicU64, Ordering};
+use super::format::{LBA_BITS, LBA_MASK};
+use flashlane_rt::sync::{AtomicU64, Ordering};
 use std::cell::UnsafeCell;
 
 /// A slot's life: free → buffered → taken (by the drainer) or dead (overwritten or discarded
@@ -27,17 +28,53 @@ pub(super) enum Origin {
     Gc = 1,
 }
 
+/// What changes least and is asked for most, in one word: logical sector, origin, state, and
+/// whether the medium has counted a program of the slot (then the next one is a retry).
+#[derive(Clone, Copy)]
+pub(super) struct Head(u64);
+
+const GC: u64 = 1 << LBA_BITS;
+const COUNTED: u64 = GC << 1;
+const STATE: u32 = LBA_BITS + 2;
+
+impl Head {
+    #[inline(always)]
+    fn new(lba: u64, origin: Origin, state: SlotState) -> Head {
+        Head(lba | (origin as u64 * GC) | (state as u64) << STATE)
+    }
+
+    #[inline(always)]
+    pub(super) fn lba(self) -> u64 {
+        self.0 & LBA_MASK
+    }
+
+    #[inline(always)]
+    pub(super) fn origin(self) -> Origin {
+        if self.0 & GC == 0 { Origin::User } else { Origin::Gc }
+    }
+
+    #[inline(always)]
+    pub(super) fn counted(self) -> bool {
+        self.0 & COUNTED != 0
+    }
+
+    /// A comparison of two bits: the data path asks for one state at a time.
+    #[inline(always)]
+    pub(super) fn is(self, state: SlotState) -> bool {
+        self.0 >> STATE == state as u64
+    }
+
+    #[inline(always)]
+    fn with_state(self, state: SlotState) -> Head {
+        Head(self.0 & ((1 << STATE) - 1) | (state as u64) << STATE)
+    }
+}
+
 /// What is known of a slot besides its content: half a cache line, never across two.
 #[derive(Default)]
 #[repr(align(32))]
 struct Meta {
-    /// The logical sector, 36 bits: the lower 32, then the rest.
-    lba_low: AtomicU32,
-    lba_high: AtomicU8,
-    state: AtomicU8,
-    origin: AtomicU8,
-    /// The medium has counted a program of this slot: the next one is a retry.
-    counted: AtomicU8,
+    head: AtomicU64,
     stamp: AtomicU64,
     /// Where the newest durable copy of this sector before the slot's own is: media address + 1, 0
     /// for none, [`POISONED`] for a lost one. What a checkpoint stores for a buffered sector.
@@ -91,42 +128,71 @@ impl Slab {
     /// Fills a slot that the caller took from the free list.
     #[inline]
     pub(super) fn fill(&self, slot: u32, lba: u64, origin: Origin, content: &[u8]) {
-        debug_assert_eq!(self.state(slot), SlotState::Free);
-        let i = slot as usize;
-        // SAFETY: the slot is off the free list and not yet published: this task alone has it.
-        unsafe {
-            let base = (*self.content.get()).as_mut_ptr().add(i * self.unit);
-            // Eight bytes (`stamps`) are one load and one store, not a call.
-            match content.first_chunk::<8>() {
-                Some(word) if self.unit == 8 => base.cast::<[u8; 8]>().write_unaligned(*word),
-                _ => {
-                    let n = self.unit.min(content.len());
-                    std::ptr::copy_nonoverlapping(content.as_ptr(), base, n);
-                }
-            }
-        }
-        let m = &self.meta[i];
-        m.lba_low.store(lba as u32, Ordering::Relaxed);
-        m.lba_high.store((lba >> 32) as u8, Ordering::Relaxed);
-        m.origin.store(origin as u8, Ordering::Relaxed);
-        m.counted.store(0, Ordering::Relaxed);
+        debug_assert!(self.head(slot).is(SlotState::Free));
+        self.put_content(slot, content);
+        let head = Head::new(lba, origin, SlotState::Free);
+        self.meta[slot as usize].head.store(head.0, Ordering::Relaxed);
     }
 
     /// Gives a filled slot its place in the order of its sector; before publication.
     #[inline]
     pub(super) fn set_order(&self, slot: u32, stamp: u64, prev: (u64, u64)) {
-        self.meta[slot as usize].stamp.store(stamp, Ordering::Relaxed);
-        self.set_prev(slot, prev);
-        self.meta[slot as usize].state.store(SlotState::Buffered as u8, Ordering::Relaxed);
+        let head = self.head(slot).with_state(SlotState::Buffered);
+        self.set_all(slot, head, stamp, prev);
     }
 
+    /// [`Slab::fill`] and [`Slab::set_order`] of a sector that GC moves from `addr`.
     #[inline]
-    pub(super) fn lba(&self, slot: u32) -> u64 {
-        let m = &self.meta[slot as usize];
-        let low = m.lba_low.load(Ordering::Relaxed) as u64;
-        low | (m.lba_high.load(Ordering::Relaxed) as u64) << 32
+    pub(super) fn fill_moved(
+        &self,
+        slot: u32,
+        (lba, stamp): (u64, u64),
+        addr: u64,
+        content: &[u8],
+    ) {
+        debug_assert!(self.head(slot).is(SlotState::Free));
+        self.put_content(slot, content);
+        let head = Head::new(lba, Origin::Gc, SlotState::Buffered);
+        self.set_all(slot, head, stamp, (addr + 1, stamp));
     }
-    #[inline]
+
+    #[inline(always)]
+    fn set_all(&self, slot: u32, head: Head, stamp: u64, (prev, prev_stamp): (u64, u64)) {
+        let m = &self.meta[slot as usize];
+        m.head.store(head.0, Ordering::Relaxed);
+        m.stamp.store(stamp, Ordering::Relaxed);
+        m.prev.store(prev, Ordering::Relaxed);
+        m.prev_stamp.store(prev_stamp, Ordering::Relaxed);
+    }
+
+    #[inline(always)]
+    fn put_content(&self, slot: u32, content: &[u8]) {
+        assert!((slot as usize) < self.meta.len() && content.len() == self.unit);
+        // SAFETY: the slot exists and is as long as `content`; it is off the free list and not yet
+        // published: this task alone has it.
+        unsafe {
+            let base = (*self.content.get()).as_mut_ptr().add(slot as usize * self.unit);
+            // Eight bytes (`stamps`) are one load and one store, not a call.
+            match <[u8; 8]>::try_from(content) {
+                Ok(word) => base.cast::<[u8; 8]>().write_unaligned(word),
+                Err(_) => std::ptr::copy_nonoverlapping(content.as_ptr(), base, self.unit),
+            }
+        }
+    }
+
+    #[inline(always)]
+    pub(super) fn head(&self, slot: u32) -> Head {
+        Head(self.meta[slot as usize].head.load(Ordering::Relaxed))
+    }
+    #[inline(always)]
+    pub(super) fn lba(&self, slot: u32) -> u64 {
+        self.head(slot).lba()
+    }
+    #[inline(always)]
+    pub(super) fn origin(&self, slot: u32) -> Origin {
+        self.head(slot).origin()
+    }
+    #[inline(always)]
     pub(super) fn stamp(&self, slot: u32) -> u64 {
         self.meta[slot as usize].stamp.load(Ordering::Relaxed)
     }
@@ -136,73 +202,61 @@ impl Slab {
         let m = &self.meta[slot as usize];
         (m.prev.load(Ordering::Relaxed), m.prev_stamp.load(Ordering::Relaxed))
     }
-    #[inline]
-    fn set_prev(&self, slot: u32, (prev, stamp): (u64, u64)) {
-        let m = &self.meta[slot as usize];
-        m.prev.store(prev, Ordering::Relaxed);
-        m.prev_stamp.store(stamp, Ordering::Relaxed);
-    }
 
     /// A superseded slot of the same sector became durable at `addr`: that copy may be the newest
     /// before this slot's own now.
     pub(super) fn raise_prev(&self, slot: u32, addr: u64, stamp: u64) {
         let (prev, before) = self.prev(slot);
         if prev == 0 || stamp >= before {
-            self.set_prev(slot, (addr + 1, stamp));
+            let m = &self.meta[slot as usize];
+            m.prev.store(addr + 1, Ordering::Relaxed);
+            m.prev_stamp.store(stamp, Ordering::Relaxed);
         }
     }
-    #[inline]
-    pub(super) fn origin(&self, slot: u32) -> Origin {
-        match self.meta[slot as usize].origin.load(Ordering::Relaxed) {
-            0 => Origin::User,
-            _ => Origin::Gc,
-        }
+
+    /// Says what a slot's program was counted for. The drainer owns the slot: nobody else changes
+    /// its head, since an overwrite kills buffered slots only. Returns the head before.
+    #[inline(always)]
+    pub(super) fn set_counted(&self, slot: u32, counted: bool) -> Head {
+        let m = &self.meta[slot as usize];
+        let head = m.head.load(Ordering::Relaxed);
+        m.head.store(if counted { head | COUNTED } else { head & !COUNTED }, Ordering::Relaxed);
+        Head(head)
     }
-    #[inline]
-    pub(super) fn state(&self, slot: u32) -> SlotState {
-        match self.meta[slot as usize].state.load(Ordering::Relaxed) {
-            0 => SlotState::Free,
-            1 => SlotState::Buffered,
-            2 => SlotState::Taken,
-            _ => SlotState::Dead,
-        }
-    }
-    #[inline]
-    pub(super) fn set_counted(&self, slot: u32, counted: bool) {
-        self.meta[slot as usize].counted.store(counted as u8, Ordering::Relaxed);
-    }
-    #[inline]
-    pub(super) fn was_counted(&self, slot: u32) -> bool {
-        self.meta[slot as usize].counted.load(Ordering::Relaxed) != 0
-    }
-    #[inline]
-    pub(super) fn set_free(&self, slot: u32) {
-        self.meta[slot as usize].state.store(SlotState::Free as u8, Ordering::Relaxed);
+
+    /// The slot's content is not needed any more. Returns its logical sector.
+    #[inline(always)]
+    pub(super) fn set_free(&self, slot: u32) -> u64 {
+        let m = &self.meta[slot as usize];
+        let lba = Head(m.head.load(Ordering::Relaxed)).lba();
+        m.head.store(lba, Ordering::Relaxed);
+        lba
     }
 
     /// The drainer takes a slot to program it; false when it was superseded before.
-    #[inline]
+    #[inline(always)]
     pub(super) fn take(&self, slot: u32) -> bool {
-        self.leave_buffered(slot, SlotState::Taken)
+        self.leave_buffered(slot, SlotState::Taken).is_some()
     }
 
-    /// An overwrite or discard kills a slot; false when the drainer had it first.
-    #[inline]
-    pub(super) fn kill(&self, slot: u32) -> bool {
-        self.leave_buffered(slot, SlotState::Dead)
+    /// An overwrite or discard kills a slot; `None` when the drainer had it first.
+    #[inline(always)]
+    pub(super) fn kill(&self, slot: u32) -> Option<Origin> {
+        self.leave_buffered(slot, SlotState::Dead).map(Head::origin)
     }
 
-    #[inline]
-    fn leave_buffered(&self, slot: u32, to: SlotState) -> bool {
-        self.meta[slot as usize]
-            .state
-            .compare_exchange(
-                SlotState::Buffered as u8,
-                to as u8,
-                Ordering::AcqRel,
-                Ordering::Relaxed,
-            )
+    #[inline(always)]
+    fn leave_buffered(&self, slot: u32, to: SlotState) -> Option<Head> {
+        let m = &self.meta[slot as usize];
+        let head = Head(m.head.load(Ordering::Relaxed));
+        if !head.is(SlotState::Buffered) {
+            return None;
+        }
+        let to = head.with_state(to);
+        m.head
+            .compare_exchange(head.0, to.0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
+            .then_some(head)
     }
 
     /// Content of a published slot. The caller holds what keeps the slot from being released: the
@@ -212,6 +266,13 @@ impl Slab {
         let i = slot as usize;
         // SAFETY: see the `Sync` impl: no writer while a reader may be here.
         unsafe { &(&(*self.content.get()))[i * self.unit..(i + 1) * self.unit] }
+    }
+
+    /// Content of a slot whose store keeps eight bytes per sector.
+    #[inline(always)]
+    pub(super) fn word(&self, slot: u32) -> u64 {
+        let (words, _) = self.base().as_chunks::<8>();
+        u64::from_le_bytes(words[slot as usize])
     }
 
     /// All content, for a gathering command over slots that the caller owns.

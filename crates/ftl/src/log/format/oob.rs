@@ -96,10 +96,21 @@ mod hardware {
         !(_mm_crc32_u64(u64::from(!crc), word) as u32)
     }
 
+    #[inline]
     #[target_feature(enable = "sse4.2")]
-    pub(super) fn both(content: u64, low: u64, high: u32) -> u32 {
+    fn both(content: u64, bits: u128) -> u32 {
         let content = _mm_crc32_u64(u64::from(u32::MAX), content);
-        !_mm_crc32_u32(_mm_crc32_u64(content, low) as u32, high)
+        !_mm_crc32_u32(_mm_crc32_u64(content, bits as u64) as u32, (bits >> 64) as u32)
+    }
+
+    #[target_feature(enable = "sse4.2")]
+    pub(super) fn seal_words(oob: &mut [[u8; 16]], content: &[u64]) {
+        super::seal_words_by(oob, content, |word, bits| both(word, bits));
+    }
+
+    #[target_feature(enable = "sse4.2")]
+    pub(super) fn verify_words(oob: &[[u8; 16]], content: &[u8]) -> u64 {
+        super::verify_words_by(oob, content, |word, bits| both(word, bits))
     }
 
     #[target_feature(enable = "sse4.2")]
@@ -120,14 +131,29 @@ fn crc_packed(crc: u32, bits: u128) -> u32 {
 }
 
 /// CRC32C over a word of content and the 12 bytes of a packed pair.
-#[inline(always)]
-fn crc_both(content: u64, bits: u128) -> u32 {
-    #[cfg(target_arch = "x86_64")]
-    if hardware::is_there() {
-        // SAFETY: the instruction exists on this machine.
-        return unsafe { hardware::both(content, bits as u64, (bits >> 64) as u32) };
-    }
+#[inline]
+fn crc_both_by_table(content: u64, bits: u128) -> u32 {
     crc_packed_by_table(crc_word_by_table(content), bits)
+}
+
+#[inline(always)]
+fn seal_words_by(oob: &mut [[u8; 16]], content: &[u64], crc: impl Fn(u64, u128) -> u32) {
+    for (record, word) in oob.iter_mut().zip(content) {
+        let bits = u128::from_le_bytes(*record) & (u128::MAX >> 32);
+        *record = (bits | u128::from(crc(*word, bits)) << 96).to_le_bytes();
+    }
+}
+
+#[inline(always)]
+fn verify_words_by(oob: &[[u8; 16]], content: &[u8], crc: impl Fn(u64, u128) -> u32) -> u64 {
+    let (words, _) = content.as_chunks::<8>();
+    let mut whole = 0;
+    for (i, (record, word)) in oob.iter().zip(words).enumerate() {
+        let bits = u128::from_le_bytes(*record);
+        let crc = crc(u64::from_le_bytes(*word), bits & (u128::MAX >> 32));
+        whole |= u64::from(crc == (bits >> 96) as u32) << i;
+    }
+    whole
 }
 
 #[inline]
@@ -221,9 +247,11 @@ const fn pack_bits(lba: u64, stamp: u64) -> u128 {
 /// The inverse of [`pack_entry`]: (raw lba, stamp).
 #[inline(always)]
 pub const fn unpack_entry(packed: &[u8; PACKED_BYTES]) -> (u64, u64) {
-    let &[a, b, c, d, e, f, g, h, i, j, k, l] = packed;
-    let low = u64::from_le_bytes([a, b, c, d, e, f, g, h]);
-    let high = u32::from_le_bytes([i, j, k, l]);
+    // Two loads; a pattern of twelve bytes becomes twelve.
+    let (Some(low), Some(high)) = (packed.first_chunk::<8>(), packed.last_chunk::<4>()) else {
+        unreachable!()
+    };
+    let (low, high) = (u64::from_le_bytes(*low), u32::from_le_bytes(*high));
     (low & LBA_MASK, (low >> LBA_BITS) | ((high as u64) << (64 - LBA_BITS)))
 }
 
@@ -265,18 +293,34 @@ impl Oob {
         (bits | u128::from(crc_packed(content_crc, bits)) << 96).to_le_bytes()
     }
 
-    /// [`Oob::encode_raw`] of content that the `stamps` store keeps as one little-endian word.
-    #[inline]
-    pub fn encode_word(lba: u64, stamp: u64, content: u64) -> [u8; Oob::BYTES] {
-        let bits = pack_bits(lba, stamp);
-        (bits | u128::from(crc_both(content, bits)) << 96).to_le_bytes()
+    /// A record whose CRC is still to come: [`Oob::seal_words`].
+    #[inline(always)]
+    pub fn unsealed(lba: u64, stamp: u64) -> [u8; Oob::BYTES] {
+        pack_bits(lba, stamp).to_le_bytes()
     }
 
-    /// [`Oob::verify`] of content that the `stamps` store keeps as one little-endian word.
+    /// Completes records of content that the `stamps` store keeps as one little-endian word per
+    /// sector: the whole unit in one go, because a call per sector costs more than its CRC.
     #[inline]
-    pub fn verify_word(oob: &[u8; Oob::BYTES], content: u64) -> bool {
-        let bits = u128::from_le_bytes(*oob);
-        crc_both(content, bits & (u128::MAX >> 32)) == (bits >> 96) as u32
+    pub fn seal_words(oob: &mut [[u8; Oob::BYTES]], content: &[u64]) {
+        #[cfg(target_arch = "x86_64")]
+        if hardware::is_there() {
+            // SAFETY: the instruction exists on this machine.
+            return unsafe { hardware::seal_words(oob, content) };
+        }
+        seal_words_by(oob, content, crc_both_by_table);
+    }
+
+    /// [`Oob::verify`] of content that the `stamps` store keeps as one little-endian word per
+    /// sector: bit `i` is set when sector `i`, of 64 at most, is whole.
+    #[inline]
+    pub fn verify_words(oob: &[[u8; Oob::BYTES]], content: &[u8]) -> u64 {
+        #[cfg(target_arch = "x86_64")]
+        if hardware::is_there() {
+            // SAFETY: the instruction exists on this machine.
+            return unsafe { hardware::verify_words(oob, content) };
+        }
+        verify_words_by(oob, content, crc_both_by_table)
     }
 
     /// Takes a record apart without judging it: (lba, stamp, CRC as stored).
@@ -330,8 +374,17 @@ mod tests {
             let packed = crc32c::crc32c_append(crc, &bits.to_le_bytes()[..PACKED_BYTES]);
             prop_assert_eq!(crc_packed(crc, bits), packed);
             prop_assert_eq!(crc_packed_by_table(crc, bits), packed);
-            let whole = crc32c::crc32c_append(word, &bits.to_le_bytes()[..PACKED_BYTES]);
-            prop_assert_eq!(crc_both(content, bits), whole);
+            let record = Oob::unsealed(bits as u64 & LBA_MASK, (bits >> 64) as u64 & STAMP_MAX);
+            let whole = crc32c::crc32c_append(word, &record[..PACKED_BYTES]);
+            let (mut sealed, mut by_table) = ([record; 3], [record; 3]);
+            Oob::seal_words(&mut sealed, &[content; 3]);
+            seal_words_by(&mut by_table, &[content; 3], crc_both_by_table);
+            prop_assert_eq!(sealed, by_table);
+            prop_assert_eq!(Oob::decode(&sealed[1]).2, whole);
+            let bytes = [content.to_le_bytes(), [0; 8], content.to_le_bytes()].concat();
+            let expected = if content == 0 { 7 } else { 5 };
+            prop_assert_eq!(Oob::verify_words(&sealed, &bytes), expected);
+            prop_assert_eq!(verify_words_by(&sealed, &bytes, crc_both_by_table), expected);
         }
     }
 }
