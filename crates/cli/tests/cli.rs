@@ -434,7 +434,10 @@ fn what_was_prepared_and_what_spare_there_is_are_said() {
         + "norandommap = true\ntime_based = true\nruntime = \"4s\"\n"
         + "[run]\nfill = \"100%\"\noverwrite = \"steady\"\n";
     h.file("e.toml", &text);
-    let run = &h.run(&["run", "e.toml", "--json", "-"]).good().json()["runs"][0];
+    let table = h.run(&["run", "e.toml", "--json", "r.json"]).good().out;
+    let json = std::fs::read_to_string(h.path("r.json")).expect("the result");
+    let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
+    let run = &json["runs"][0];
     assert_eq!(
         (&run["steady"], &run["prepared"]["settled"]),
         (&true.into(), &true.into()),
@@ -445,7 +448,6 @@ fn what_was_prepared_and_what_spare_there_is_are_said() {
     let ratio = |of: &serde_json::Value| of.as_f64().expect("a ratio");
     let (spare, left) = (ratio(&f["spare_ratio"]), ratio(&f["lines"]["effective_spare_ratio"]));
     assert!(0.25 < left && left < spare && spare < 0.4, "{left} of {spare}");
-    let table = h.run(&["run", "e.toml"]).good().out;
     for part in [
         "before measuring:",
         "at random",
