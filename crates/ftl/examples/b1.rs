@@ -4,6 +4,9 @@
 //! Usage: `cargo run --release -p flashlane-ftl --example b1 [-- PRESET [TIMES [CHUNKS_PER_PU [READS]]]]`
 //! (0 chunks per PU: the preset's own). `B1_WRITES`: random writes per time, else half the capacity.
 
+#[global_allocator]
+static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 use flashlane_base::{Lba, Rng};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
 use flashlane_ftl::log::{LogConfig, Pblk};
