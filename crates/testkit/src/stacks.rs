@@ -253,11 +253,10 @@ fn pblk_knob(ftl: Arc<Pblk>) -> Knob {
 }
 
 fn pblk_state(ftl: &Pblk) -> String {
-    let limiter = ftl.attribute("rate_limiter").unwrap_or_default();
-    let (lines, free, retired) = ftl.line_counts();
+    let shown = ["lines", "lines_info", "rate_limiter", "write_buffer", "gc_state"];
+    let shown = shown.map(|name| ftl.attribute(name).unwrap_or_default()).join(", ");
     format!(
-        "lines {lines:?}, {free} chunks free, {retired} retired, {:?}, limiter {limiter}, \
-         consistent {:?}, buffered {}",
+        "{shown}, {:?}, consistent {:?}, buffered {}",
         ftl.layout(),
         ftl.check_consistency(),
         ftl.stats().buffered_now

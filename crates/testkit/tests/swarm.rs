@@ -38,6 +38,26 @@ macro_rules! swarms {
     };
 }
 
+/// Seeds that once failed, each for the reason its name gives.
+macro_rules! found {
+    ($($test:ident: $name:literal, $seed:literal, $effort:literal;)*) => {
+        $(
+            #[test]
+            fn $test() {
+                let stack = stacks::find($name).expect("a row of the table");
+                let plan = Plan { effort: $effort, ..Plan::default() };
+                run_seed(stack, $seed, &plan).unwrap_or_else(|f| panic!("{f}"));
+            }
+        )*
+    };
+}
+
+found! {
+    found_a_user_share_smaller_than_a_unit_waits_for_ever: "pblk-faults", 10205, 100;
+    found_spare_gone_while_gc_is_off_is_noticed_when_it_is_on: "pblk-faults", 10367, 100;
+    found_a_line_freed_before_its_last_unit_was_published: "pblk", 20155, 20;
+}
+
 swarms! {
     ram: "ram",
     pftl: "pftl",

@@ -174,6 +174,7 @@ impl HostFtl {
         // Only now may the next program reach this PU: the pool knows how this one ended.
         self.pu[spot.pu as usize].release(cx, 1);
         self.publish_media(cx, &released).await;
+        self.pool.lock().published(spot.line);
         if done.failed == 0 {
             return true;
         }

@@ -403,7 +403,12 @@ impl HostFtl {
             pool: Mutex::new(pool),
             pool_changed: Notify::new(),
             pu: (0..shape.pus).map(|_| Credits::new(1)).collect(),
-            limiter: Mutex::new(Limiter::new(config.limiter, levels, layout.ring_sectors)),
+            limiter: Mutex::new(Limiter::new(
+                config.limiter,
+                levels,
+                layout.ring_sectors,
+                shape.unit as u64,
+            )),
             gc: Control::new(config.gc),
             epochs: Epochs::new(cx.cores()),
             journal: Journal::new(uuid, 1),

@@ -245,20 +245,20 @@ impl HostFtl {
 
     /// A unit's program has ended.
     async fn unit_ended(&self, cx: &Cx, mut unit: Box<Unit>, done: &Completion) {
-        let close = match done.failed {
+        match done.failed {
             0 => {
                 let Unit { spot, slots, released, .. } = &mut *unit;
-                let mut p = self.pool.lock();
-                p.completed(spot, slots, released);
-                p.ready_to_close(spot.line)
+                self.pool.lock().completed(spot, slots, released);
             }
             _ => self.unit_failed(cx, &mut unit, done),
-        };
+        }
         unit.released.slots().for_each(|slot| self.slab.prefetch_order(slot));
         // Only now may the next program reach this PU: the pool knows how this one ended.
         self.pu[unit.spot.pu as usize].release(cx, 1);
         cx.cpu(self.costs.complete_unit).await;
         self.publish_media(cx, &unit.released).await;
+        // Not before: a line that closed meanwhile could be taken for one without valid sectors.
+        let close = self.pool.lock().published(unit.spot.line);
         self.ring.state.now(|r| {
             r.unit_done(unit.id);
             if unit.retries > 0 {
@@ -280,9 +280,9 @@ impl HostFtl {
     /// Some of a unit could not be programmed: it goes out again elsewhere. True when its line has
     /// nothing more in flight and can be closed.
     #[cold]
-    fn unit_failed(&self, cx: &Cx, unit: &mut Unit, done: &Completion) -> bool {
+    fn unit_failed(&self, cx: &Cx, unit: &mut Unit, done: &Completion) {
         let Unit { spot, slots, cause, released, .. } = unit;
-        let (again, close) = {
+        let again = {
             let mut p = self.pool.lock();
             for (i, cause) in cause.iter().enumerate() {
                 if done.status(i).moved_pointer() {
@@ -294,11 +294,10 @@ impl HostFtl {
                     self.slab.set_counted(slots[i], false);
                 }
             }
-            (p.unit_failed(spot, slots, done.failed, released), p.ready_to_close(spot.line))
+            p.unit_failed(spot, slots, done.failed, released)
         };
         self.note_program_failure(done);
         self.send_again(cx, &again);
-        close
     }
 
     /// Queues slots whose program failed, or whose window went away, to be programmed elsewhere.

@@ -36,6 +36,8 @@ pub(super) struct Control {
     pub(super) work: Notify,
     /// Collect whatever the limiter says (pblk's `gc_force`).
     forced: AtomicBool,
+    /// GC would collect, but every line is valid throughout: the next garbage is news.
+    hungry: AtomicBool,
     /// The moves of one victim are admitted at a time.
     turn: Credits,
     /// Lines whose erase barrier has passed: their chunks are about to come back.
@@ -53,6 +55,7 @@ impl Control {
             wanted: AtomicBool::new(false),
             work: Notify::new(),
             forced: AtomicBool::new(false),
+            hungry: AtomicBool::new(false),
             turn: Credits::new(1),
             past_barrier: AtomicBool::new(false),
             freeing: Mutex::new(Vec::new()),
@@ -67,10 +70,10 @@ impl Control {
         self.past_barrier.load(Ordering::Acquire)
     }
 
-    /// Garbage was made: a forced collection looks again.
+    /// Garbage was made: who found none looks again.
     #[inline]
     pub(super) fn note_garbage(&self, cx: &Cx) {
-        if self.forced.load(Ordering::Relaxed) {
+        if self.hungry.load(Ordering::Relaxed) {
             self.work.wake(cx);
         }
     }
@@ -118,11 +121,17 @@ impl HostFtl {
     /// Takes victims while the limiter wants it, until the target stops.
     pub(super) async fn gc_loop(self: Arc<Self>, cx: Cx) {
         loop {
-            let ready = || self.candidate(false).is_some_and(|line| self.fits(line));
-            let wanted = || self.is_stopping() || ready();
-            self.gc.work.wait(&cx, wanted).await;
+            let ready = || {
+                let best = self.candidate(false);
+                self.gc.hungry.store(best.is_none() && self.is_wanted(), Ordering::Relaxed);
+                best.map_or_else(|| self.is_exhausted(), |line| self.fits(line))
+            };
+            self.gc.work.wait(&cx, || self.is_stopping() || ready()).await;
             if self.is_stopping() {
                 return;
+            }
+            if self.is_exhausted() {
+                self.give_up(&cx, "no spare is left to write to: bad chunks have eaten it");
             }
             self.gc.turn.acquire(&cx, 1).await;
             if let Some(line) = self.take_victim(false) {
@@ -159,9 +168,7 @@ impl HostFtl {
     /// then, when the limiter wants it or `force`, the fewest valid sectors. A line that is valid
     /// throughout is never worth it.
     fn candidate(&self, force: bool) -> Option<u32> {
-        let wanted = force
-            || self.gc.wanted.load(Ordering::Acquire)
-            || self.gc.forced.load(Ordering::Acquire);
+        let wanted = force || self.is_wanted();
         if !force && !self.gc.enabled.load(Ordering::Acquire) {
             return None;
         }
@@ -181,9 +188,24 @@ impl HostFtl {
         best.filter(|_| wanted).map(|(_, id)| id)
     }
 
-    /// Is any line worth collecting?
-    pub(super) fn has_candidate(&self) -> bool {
-        self.candidate(false).is_some()
+    /// By the limiter, or by hand.
+    fn is_wanted(&self) -> bool {
+        self.gc.wanted.load(Ordering::Acquire) || self.gc.forced.load(Ordering::Acquire)
+    }
+
+    /// Users have no share, nothing is about to be freed and no line is worth collecting: bad
+    /// chunks have eaten the spare that was checked at creation.
+    fn is_exhausted(&self) -> bool {
+        let coming = || {
+            let p = self.pool.lock();
+            use LineState::{Closing, Freeing, Opening, Victim};
+            [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0)
+        };
+        self.shares().users == 0
+            && self.gc.enabled.load(Ordering::Acquire)
+            && !self.read_only()
+            && !coming()
+            && self.candidate(false).is_none()
     }
 
     /// Is there room on the medium for everything admitted and the victim's sectors? Moves fill the
@@ -263,6 +285,7 @@ impl HostFtl {
             p.back_to_closed(line);
         }
         drop(p);
+        self.gc.work.wake(cx);
         self.pool_changed.wake(cx);
     }
 

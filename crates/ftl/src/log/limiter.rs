@@ -51,6 +51,8 @@ pub struct Limiter {
     kind: LimiterKind,
     levels: Levels,
     ring: u64,
+    /// The smallest share of either side between the levels, slots.
+    least: u64,
     /// PID: accumulated error in chunk-updates × `SCALE`, and the last error.
     integral: i64,
     last_error: i64,
@@ -77,15 +79,20 @@ const KI: i64 = SCALE / 32;
 const KD: i64 = SCALE / 8;
 
 impl Limiter {
-    /// A controller over a ring of `ring` slots.
-    pub fn new(kind: LimiterKind, levels: Levels, ring: u64) -> Limiter {
+    /// A controller over a ring of `ring` slots, programmed in units of `unit` sectors.
+    ///
+    /// Between the levels neither side's share falls below a 64th of the ring (the kernel's window)
+    /// nor below a unit: whoever fills a smaller share waits for a program that waits for company.
+    pub fn new(kind: LimiterKind, levels: Levels, ring: u64, unit: u64) -> Limiter {
         assert!(levels.start > levels.reserve, "levels must leave room between them");
-        Limiter { kind, levels, ring, integral: 0, last_error: 0, state: State::High }
+        let least = (ring / 64).max(unit).max(1);
+        assert!(2 * least <= ring, "a ring holds a unit of either side");
+        Limiter { kind, levels, ring, least, integral: 0, last_error: 0, state: State::High }
     }
 
     /// Other levels, because lines have another width now.
     pub fn set_levels(&mut self, levels: Levels) {
-        *self = Limiter::new(self.kind, levels, self.ring);
+        *self = Limiter { levels, integral: 0, last_error: 0, state: State::High, ..self.clone() };
     }
 
     /// The levels.
@@ -115,8 +122,7 @@ impl Limiter {
         };
         // Between the levels both sides keep a foot in the door: a share of zero belongs to the
         // ends of the range.
-        let floor = (self.ring / 64).max(1);
-        let users = users.clamp(floor, self.ring - floor);
+        let users = users.clamp(self.least, self.ring - self.least);
         Shares { users, gc: self.ring - users, collect: true }
     }
 
@@ -174,7 +180,7 @@ mod tests {
     fn shares_at_the_levels() {
         for kind in [LimiterKind::Pid, LimiterKind::KernelTable, LimiterKind::ChannelStates] {
             for levels in [LEVELS, Levels { start: 3, reserve: 2, line: 1 }] {
-                let mut l = Limiter::new(kind, levels, 8192);
+                let mut l = Limiter::new(kind, levels, 8192, 16);
                 let at = |l: &mut Limiter, f| l.update(f);
                 let s = at(&mut l, levels.start);
                 assert_eq!((s.users, s.gc, s.collect), (8192, 0, false), "{kind:?}");
@@ -190,14 +196,21 @@ mod tests {
     }
 
     proptest! {
-        /// Shares add up to the ring between the levels, whatever happened before.
+        /// Shares add up to the ring, and between the levels each holds a unit, whatever happened
+        /// before.
         #[test]
-        fn shares_add_up(frees in prop::collection::vec(0u64..130, 1..200), ring in 64u64..100_000) {
+        fn shares_add_up(
+            frees in prop::collection::vec(0u64..130, 1..200),
+            ring in 128u64..100_000,
+            unit in 1u64..=64,
+        ) {
             for kind in [LimiterKind::Pid, LimiterKind::KernelTable, LimiterKind::ChannelStates] {
-                let mut l = Limiter::new(kind, LEVELS, ring);
+                let mut l = Limiter::new(kind, LEVELS, ring, unit);
                 for f in &frees {
                     let s = l.update(*f);
                     prop_assert_eq!(s.users + s.gc, ring);
+                    let between = *f > LEVELS.reserve && *f < LEVELS.start;
+                    prop_assert!(!between || s.users.min(s.gc) >= unit);
                 }
             }
         }
@@ -207,7 +220,7 @@ mod tests {
     /// chunks end up still, and stay within two lines of where they were.
     #[test]
     fn pid_settles_without_oscillation() {
-        let mut l = Limiter::new(LimiterKind::Pid, LEVELS, 8192);
+        let mut l = Limiter::new(LimiterKind::Pid, LEVELS, 8192, 16);
         let mut free = 100.0f64;
         let mut late = Vec::new();
         for step in 0..4000 {

@@ -122,6 +122,7 @@ impl HostFtl {
             } else {
                 self.pool.lock().completed(&spot, &[], &mut none);
             }
+            self.pool.lock().published(line);
             self.pu[spot.pu as usize].release(cx, 1);
             if done.failed != 0 {
                 return false;
@@ -150,19 +151,5 @@ impl HostFtl {
         // chunks that wait behind it.
         self.ring.set_starving(cx, starving || shares.collect);
         self.pool_changed.wake(cx);
-        if shares.users == 0 && self.exhausted() {
-            self.give_up(cx, "no spare is left to write to: bad chunks have eaten it");
-        }
-    }
-
-    /// Users have no share, nothing is about to be freed and no line is worth collecting: bad
-    /// chunks have eaten the spare that was checked at creation.
-    fn exhausted(&self) -> bool {
-        let coming = {
-            let p = self.pool.lock();
-            use super::LineState::{Closing, Freeing, Opening, Victim};
-            [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0)
-        };
-        !coming && self.gc.enabled.load(Ordering::Acquire) && !self.has_candidate()
     }
 }

@@ -70,6 +70,7 @@ pub(super) struct OpenLine {
     pub(super) remaining: u32,
     /// Units kept for the closing metadata.
     pub(super) closing: u32,
+    /// Units given out whose end is not yet in the map: a line closes only without any.
     pub(super) in_flight: u32,
     /// (lba, stamp) of every sector in stripe order, as the closing metadata will hold it.
     pub(super) entries: Vec<[u8; PACKED_BYTES]>,
@@ -438,7 +439,6 @@ impl PoolState {
     pub(super) fn completed(&mut self, spot: &Spot, slots: &[u32], released: &mut Released) {
         let shape = self.shape;
         let open = self.open_mut(spot.line);
-        open.in_flight -= 1;
         let c = &mut open.chunks[spot.at];
         debug_assert_eq!(c.done, spot.sector, "one program in flight per PU");
         c.done = spot.sector + shape.unit;
@@ -461,7 +461,6 @@ impl PoolState {
         let width = self.lines[spot.line as usize].chunks.len();
         self.lines[spot.line as usize].failed = true;
         let open = self.open_mut(spot.line);
-        open.in_flight -= 1;
         let c = &mut open.chunks[spot.at];
         if c.alive {
             c.alive = false;
@@ -495,6 +494,13 @@ impl PoolState {
             self.stop_filling(spot.line);
         }
         again
+    }
+
+    /// What a unit's end made readable is in the map, so the valid count of its line is right. True
+    /// when it is time to close the line.
+    pub(super) fn published(&mut self, line: u32) -> bool {
+        self.open_mut(line).in_flight -= 1;
+        self.ready_to_close(line)
     }
 
     /// True when a line that takes no more data has nothing in flight: time to close it.
@@ -708,6 +714,7 @@ mod tests {
                 let spot = p.take(line, at).unwrap();
                 seen.push(pu);
                 p.completed(&spot, &[], &mut Released::default());
+                p.published(line);
             }
             seen
         };

@@ -29,6 +29,8 @@ pub(crate) struct Setup {
     pub(crate) options: SsdOptions,
     pub(crate) config: LogConfig,
     pub(crate) seed: u64,
+    /// What CPU work costs.
+    pub(crate) costs: CostTable,
     /// Commands are written down (costs memory: not for long runs).
     pub(crate) traced: bool,
 }
@@ -41,6 +43,7 @@ pub(crate) fn tiny(chunks: u32) -> Setup {
         options: SsdOptions::default(),
         config: LogConfig { over_provisioning_percent: 50, ..LogConfig::default() },
         seed: 7,
+        costs: CostTable::zero(),
         traced: true,
     }
 }
@@ -54,6 +57,14 @@ impl Setup {
     /// GC runs only by hand.
     pub(crate) fn manual_gc(mut self) -> Setup {
         self.config.gc = false;
+        self
+    }
+    /// One stage of CPU work costs something.
+    pub(crate) fn cost(mut self, stage: &str, cost: &str) -> Setup {
+        let text = format!(
+            "name = \"bench\"\nhandoff_per_waiter = \"0ns\"\n[stages]\n\"{stage}\" = \"{cost}\"\n"
+        );
+        self.costs = CostTable::from_toml(&text).expect("a table");
         self
     }
     pub(crate) fn untraced(mut self) -> Setup {
@@ -133,7 +144,7 @@ impl Bench {
             true => trace.clone(),
             false => ssd.clone(),
         };
-        let run = Virtual::new(1, setup.seed, CostTable::zero());
+        let run = Virtual::new(1, setup.seed, setup.costs);
         let cx = run.cx();
         let theirs = cx.clone();
         let config = setup.config;

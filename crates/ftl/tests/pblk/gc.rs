@@ -94,6 +94,27 @@ fn a_line_with_sectors_in_slots_is_no_victim() {
     b.settled();
 }
 
+/// G03: neither is a line whose programs have ended while their completions are still being worked
+/// on, so that its sectors are not in the map yet: what looks like no valid sector is not one.
+#[test]
+fn a_line_whose_completions_are_late_is_no_victim() {
+    let b = small().untimed().cost("complete.unit", "10ms").build();
+    b.write(0, 4, 1);
+    b.sleep(Ns::from_ms(1));
+    // The open lines close early; GC is on and frees lines with nothing valid at once.
+    b.dev.set_active_pus(&b.cx, 3).expect("enough spare");
+    b.rest();
+    assert_eq!(
+        b.stats().gc_free_rides,
+        1,
+        "the spare is empty, in the other line live four sectors"
+    );
+    for version in 2..6 {
+        b.fill(version);
+    }
+    b.settled();
+}
+
 /// G04, G15: overwrites at any moment of a collection win: before the victim is read, while it is
 /// read, while the copy is in the ring, while it is programmed; with and without a flush between.
 #[test]

@@ -86,6 +86,29 @@ fn random_overwrites_without_time_run_for_ever() {
     settles(setup.op(least), 1);
 }
 
+/// G11: when GC is wanted but every line is valid throughout, the first garbage wakes it, though no
+/// line moves and no unit is programmed meanwhile. Bad chunks bring a full device there.
+#[test]
+fn the_first_garbage_wakes_gc() {
+    let least = least_op(&fine(100));
+    let full_with_bad_chunks = |n: u64| {
+        let fault = "kind = \"early_close\"\nprobability = \"0.02\"";
+        let plan = format!("[[fault]]\n{fault}\ntimes = {n}\n");
+        let b = fine(100).op(least).faults(&plan).build();
+        b.fill(1);
+        b.rest();
+        b
+    };
+    let wants = |b: &Bench| b.dev.shares().collect && b.dev.shares().users > 0;
+    let b = (1..12).map(full_with_bad_chunks).find(wants);
+    let b = b.expect("a number of bad chunks between too few and too many");
+    let before = b.stats().gc_victims;
+    b.write(0, 1, 2);
+    b.rest();
+    assert!(b.stats().gc_victims > before);
+    b.settled();
+}
+
 /// The share of valid sectors in a greedy victim under uniform overwrites when a share `a` of the
 /// data room is in use: a = (u − 1) / ln u (Menon; Desnoyers 2012 for greedy at many lines).
 fn victim_share(a: f64) -> f64 {
