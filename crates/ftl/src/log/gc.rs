@@ -15,6 +15,7 @@
 
 use super::drain::whole_sectors;
 use super::format::{ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, Oob, Record};
+use super::limiter::Shares;
 use super::map::Entry;
 use super::pool::{LineState, PoolState};
 use super::ring::{RingState, Waited};
@@ -22,7 +23,7 @@ use super::slab::Origin;
 use super::{HostFtl, add};
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ocssd::device::{Completion, Data, Flags, Op, Request, Scatter, Ticket};
-use flashlane_rt::sync::{AtomicBool, Mutex, Ordering};
+use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
 use std::cell::Cell;
 use std::rc::Rc;
@@ -38,6 +39,10 @@ pub(super) struct Control {
     forced: AtomicBool,
     /// GC would collect, but every line is valid throughout: the next garbage is news.
     hungry: AtomicBool,
+    /// A victim's sectors are on their way into the ring.
+    moving: AtomicBool,
+    /// Victims taken since users last had a share of the ring.
+    fruitless: AtomicU64,
     /// The moves of one victim are admitted at a time.
     turn: Credits,
     /// Lines whose erase barrier has passed: their chunks are about to come back.
@@ -56,6 +61,8 @@ impl Control {
             work: Notify::new(),
             forced: AtomicBool::new(false),
             hungry: AtomicBool::new(false),
+            moving: AtomicBool::new(false),
+            fruitless: AtomicU64::new(0),
             turn: Credits::new(1),
             past_barrier: AtomicBool::new(false),
             freeing: Mutex::new(Vec::new()),
@@ -76,6 +83,20 @@ impl Control {
         if self.hungry.load(Ordering::Relaxed) {
             self.work.wake(cx);
         }
+    }
+
+    /// New shares: does GC take victims, and may users write?
+    pub(super) fn set_shares(&self, cx: &Cx, shares: Shares) {
+        self.wanted.store(shares.collect, Ordering::Release);
+        if shares.users > 0 {
+            self.fruitless.store(0, Ordering::Relaxed);
+        }
+        self.work.wake(cx);
+    }
+
+    /// Must a barrier not wait for company, because GC wants chunks back and brings none?
+    pub(super) fn is_pressed(&self) -> bool {
+        self.wanted.load(Ordering::Acquire) && !self.moving.load(Ordering::Acquire)
     }
 
     /// Collects line after line until switched off.
@@ -124,17 +145,21 @@ impl HostFtl {
             let ready = || {
                 let best = self.candidate(false);
                 self.gc.hungry.store(best.is_none() && self.is_wanted(), Ordering::Relaxed);
-                best.map_or_else(|| self.is_exhausted(), |line| self.fits(line))
+                best.is_some_and(|line| self.fits(line)) || self.is_exhausted(best)
             };
+            if !ready() {
+                self.press(&cx);
+            }
             self.gc.work.wait(&cx, || self.is_stopping() || ready()).await;
             if self.is_stopping() {
                 return;
             }
-            if self.is_exhausted() {
+            if self.is_exhausted(self.candidate(false)) {
                 self.give_up(&cx, "no spare is left to write to: bad chunks have eaten it");
             }
             self.gc.turn.acquire(&cx, 1).await;
             if let Some(line) = self.take_victim(false) {
+                self.gc.fruitless.fetch_add(1, Ordering::Relaxed);
                 self.move_line(&cx, line).await;
             }
             self.gc.turn.release(&cx, 1);
@@ -193,19 +218,21 @@ impl HostFtl {
         self.gc.wanted.load(Ordering::Acquire) || self.gc.forced.load(Ordering::Acquire)
     }
 
-    /// Users have no share, nothing is about to be freed and no line is worth collecting: bad
-    /// chunks have eaten the spare that was checked at creation.
-    fn is_exhausted(&self) -> bool {
-        let coming = || {
+    /// Bad chunks have eaten the spare that was checked at creation: users have no share, and
+    /// nothing is about to be freed and no line (`best`) is worth collecting; or every line could
+    /// have been collected twice meanwhile, so all that collections win is lost to padding.
+    fn is_exhausted(&self, best: Option<u32>) -> bool {
+        let hopeless = || {
             let p = self.pool.lock();
             use LineState::{Closing, Freeing, Opening, Victim};
-            [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0)
+            let coming = [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0);
+            let fruitless = self.gc.fruitless.load(Ordering::Relaxed);
+            !coming && best.is_none() || fruitless > 2 * p.lines.len() as u64
         };
         self.shares().users == 0
             && self.gc.enabled.load(Ordering::Acquire)
             && !self.read_only()
-            && !coming()
-            && self.candidate(false).is_none()
+            && hopeless()
     }
 
     /// Is there room on the medium for everything admitted and the victim's sectors? Moves fill the
@@ -241,6 +268,9 @@ impl HostFtl {
         if self.lines.valid(line) == 0 {
             add(&self.counters.gc_free_rides, 1);
         } else {
+            // Its sectors are company for what waits in the ring: nobody pads for a barrier now.
+            self.gc.moving.store(true, Ordering::Release);
+            self.press(cx);
             let reverse = self.reverse_map(cx, line).await;
             let chunks = self.pool.lock().lines[line as usize].chunks.clone();
             let view = reverse.bytes.as_deref().and_then(|b| ClosingView::decode(b).ok());
@@ -255,6 +285,7 @@ impl HostFtl {
                 }
             }
             self.start_move(cx, batch, &victim).await;
+            self.gc.moving.store(false, Ordering::Release);
         }
         self.move_ended(cx, &victim);
     }

@@ -11,7 +11,6 @@ use super::pool::Released;
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
-use flashlane_rt::sync::Ordering;
 use std::sync::Arc;
 
 impl HostFtl {
@@ -138,18 +137,22 @@ impl HostFtl {
 
     /// The number of free chunks changed: new shares, and whoever waits for a line looks again.
     pub(super) fn pool_moved(&self, cx: &Cx) {
-        let (free, starving) = {
-            let p = self.pool.lock();
-            let free = p.free_chunks();
-            (free, p.spare.is_none() && free < p.width() as u64)
-        };
+        let free = self.pool.lock().free_chunks();
         let shares = self.limiter.lock().update(free);
         self.ring.admission.set_shares(cx, shares.users, shares.gc);
-        self.gc.wanted.store(shares.collect, Ordering::Release);
-        self.gc.work.wake(cx);
-        // While GC is wanted a barrier never waits for company: users may be held back by the very
-        // chunks that wait behind it.
-        self.ring.set_starving(cx, starving || shares.collect);
+        self.gc.set_shares(cx, shares);
+        self.press(cx);
         self.pool_changed.wake(cx);
+    }
+
+    /// Tells the drainer whether an erase barrier may be padded for: when no line can be opened
+    /// without what is behind it, or when GC waits for those chunks and brings no company. Users may
+    /// be held back by them.
+    pub(super) fn press(&self, cx: &Cx) {
+        let starving = {
+            let p = self.pool.lock();
+            p.spare.is_none() && p.free_chunks() < p.width() as u64
+        };
+        self.ring.set_starving(cx, starving || self.gc.is_pressed());
     }
 }
