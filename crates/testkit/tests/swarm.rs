@@ -56,6 +56,10 @@ found! {
     found_a_user_share_smaller_than_a_unit_waits_for_ever: "pblk-faults", 10205, 100;
     found_spare_gone_while_gc_is_off_is_noticed_when_it_is_on: "pblk-faults", 10367, 100;
     found_a_line_freed_before_its_last_unit_was_published: "pblk", 20155, 20;
+    found_padding_for_barriers_that_eats_what_collections_win: "pblk-faults", 30278, 100;
+    found_a_stop_whose_padding_keeps_gc_going: "pftl-faults", 41082, 100;
+    found_a_checkpoint_whose_records_make_the_next_one_due: "pblk", 50009, 100;
+    found_lines_closed_for_the_log_that_eat_the_reserve: "pblk", 50024, 100;
 }
 
 swarms! {

@@ -21,6 +21,8 @@ use std::sync::Arc;
 /// A complete checkpoint that is kept.
 pub(super) struct Complete {
     position: u64,
+    /// Sequence of the next line when it began.
+    next_line: u64,
     chunks: Vec<u32>,
 }
 
@@ -54,14 +56,42 @@ impl HostFtl {
     /// stops: the log reaches back to the older of two, so it holds half, and room for what is
     /// written meanwhile.
     pub(super) async fn checkpoint_loop(self: Arc<Self>, cx: Cx) {
-        let quarter = (self.layout.log_segments as u64 / 4).max(1);
         loop {
-            let wanted =
-                || self.is_stopping() || self.journal.is_thin() || self.journal.grown() >= quarter;
-            self.pool_changed.wait(&cx, || wanted() || self.read_only()).await;
-            if self.is_stopping() || self.checkpoint(&cx).await.is_err() {
+            let due = || self.journal.is_thin() || self.journal.is_full(self.log_quarter());
+            let wanted = || self.is_stopping() || self.read_only() || due();
+            self.pool_changed.wait(&cx, wanted).await;
+            if self.is_stopping() {
                 return;
             }
+            self.close_oldest(&cx);
+            if self.checkpoint(&cx).await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// Closes the oldest open line if it was open before the older of the two checkpoints that are
+    /// kept: the log is more than half full then, its cut is going to pass the line's records, and a
+    /// replay would begin at that line for ever (FORMAT.md rule 20). One at a time, while another can
+    /// take its place, and not under GC's levels, where lines fill and close by themselves: the
+    /// padding is no part of the reserve.
+    fn close_oldest(&self, cx: &Cx) {
+        let before = {
+            let kept = self.checkpoints.kept.lock();
+            (kept.len() == 2).then(|| kept[0].next_line)
+        };
+        let Some(before) = before.filter(|_| !self.gc.wanted.load(Ordering::Acquire)) else {
+            return;
+        };
+        let oldest = {
+            let mut p = self.pool.lock();
+            let old = |line: &u32| p.lines[*line as usize].sequence < before;
+            let oldest = p.current.filter(old).filter(|_| p.spare.is_some());
+            oldest.inspect(|line| p.stop_filling(*line))
+        };
+        if let Some(line) = oldest {
+            self.close_if_ready(cx, line);
+            self.pool_changed.wake(cx);
         }
     }
 
@@ -76,9 +106,14 @@ impl HostFtl {
     async fn write_checkpoint(&self, cx: &Cx) -> Result<u64, BlockError> {
         let id = self.checkpoints.next.fetch_add(1, Ordering::AcqRel);
         self.journal.mark();
+        // There is room in the log again.
+        self.pool_changed.wake(cx);
+        let next_line = self.pool.lock().next_sequence;
         let per_shard = self.layout.shard_entries as u64;
         let shards = self.info.capacity.div_ceil(per_shard);
         let mut copies = [Copy::default(), Copy::default()];
+        // Bytes of the checkpoint's own records.
+        let mut own = 0;
         let mut position = self.journal.next_sequence();
         for shard in 0..shards {
             let (header, bytes, count) = self.build_shard(cx, id, shard, per_shard).await;
@@ -88,7 +123,7 @@ impl HostFtl {
                 let not = copies[1 - i].chunk.map(|c| c / self.shape.chunks_per_pu);
                 places[i] = self.place_shard(cx, &mut copies[i], not, &bytes, id).await?;
             }
-            self.journal.append(Record::CheckpointShard {
+            let record = Record::CheckpointShard {
                 checkpoint: id,
                 shard: shard as u32,
                 lba: header.lba,
@@ -97,39 +132,48 @@ impl HostFtl {
                 position: header.position,
                 floor: header.floor,
                 open_sequence: header.open_sequence,
-            });
+            };
+            own += record.encoded_len();
+            self.journal.append(record);
         }
-        self.carry_forward();
+        own += self.carry_forward();
         let complete =
             Record::CheckpointComplete { checkpoint: id, shards: shards as u32, position };
         let at = self.journal.append(complete);
         self.commit(cx, at).await?;
+        self.journal.set_carried(own.div_ceil(self.segment_bytes()) as u64);
         let chunks = copies.into_iter().flat_map(|c| c.chunks).collect();
-        self.keep(cx, Complete { position, chunks }).await?;
+        self.keep(cx, Complete { position, next_line, chunks }).await?;
         self.pool_moved(cx);
         Ok(id)
     }
 
     /// Records that stay true although the log before this checkpoint is going to be cut: the
-    /// configuration, bad chunks, the ceiling, and every line there is (FORMAT.md, hole 21).
-    fn carry_forward(&self) {
-        let j = &self.journal;
-        j.append(Record::Config { bytes: self.config.clone() });
-        j.append(Record::Ceiling { stamp: self.stamp_ceiling() });
+    /// configuration, bad chunks, the ceiling, and every line there is (FORMAT.md, hole 21). Returns
+    /// their bytes.
+    fn carry_forward(&self) -> usize {
+        let mut bytes = 0;
+        let mut append = |record: Record| {
+            bytes += record.encoded_len();
+            self.journal.append(record);
+        };
+        append(Record::Config { bytes: self.config.clone() });
+        append(Record::Ceiling { stamp: self.stamp_ceiling() });
         let p = self.pool.lock();
         for chunk in p.retired_chunks.iter().copied() {
-            j.append(Record::Retired { chunk });
+            append(Record::Retired { chunk });
         }
         for (id, l) in p.lines.iter().enumerate() {
             let (line, sequence) = (id as u32, l.sequence);
             if matches!(l.state, LineState::Free | LineState::Opening) {
                 continue;
             }
-            j.append(Record::Opened { line, sequence, chunks: l.chunks.clone() });
+            append(Record::Opened { line, sequence, chunks: l.chunks.clone() });
             if l.state >= LineState::Closed {
-                j.append(self.closed_record(line, sequence, &l.closing));
+                append(self.closed_record(line, sequence, &l.closing));
             }
         }
+        bytes
     }
 
     /// Keeps this checkpoint and the one before; gives up the one before that, and the log that

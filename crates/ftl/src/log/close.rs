@@ -171,16 +171,15 @@ impl HostFtl {
                 p.unit_failed(spot, &[], done.failed, &mut released)
             }
         };
+        if done.failed != 0 {
+            self.note_meta_failure(&done, cause);
+            self.send_again(cx, &again);
+        }
         // Only now may the next program reach this PU: the pool knows how this one ended.
         self.pu[spot.pu as usize].release(cx, 1);
         self.publish_media(cx, &released).await;
         self.pool.lock().published(spot.line);
-        if done.failed == 0 {
-            return true;
-        }
-        self.note_meta_failure(&done, cause);
-        self.send_again(cx, &again);
-        false
+        done.failed == 0
     }
 
     /// Everything programmed in a full line is readable: nothing of it stays in slots. What lies
@@ -211,7 +210,8 @@ impl HostFtl {
                     PairStep::Pad => {
                         if let Some(spot) = self.spot_in(cx, line, at).await {
                             let tag = (LBA_PADDING, sequence);
-                            self.program_unit(cx, &spot, &self.zeros, tag, Cause::PaddingPair).await;
+                            self.program_unit(cx, &spot, &self.zeros, tag, Cause::PaddingPair)
+                                .await;
                             self.close_if_ready(cx, line);
                         }
                     }

@@ -277,8 +277,7 @@ impl HostFtl {
         self.units.lock().push(unit);
     }
 
-    /// Some of a unit could not be programmed: it goes out again elsewhere. True when its line has
-    /// nothing more in flight and can be closed.
+    /// Some of a unit could not be programmed: it goes out again elsewhere.
     #[cold]
     fn unit_failed(&self, cx: &Cx, unit: &mut Unit, done: &Completion) {
         let Unit { spot, slots, cause, released, .. } = unit;

@@ -223,10 +223,7 @@ impl HostFtl {
     async fn wait_flushed(&self, cx: &Cx, to: u64) -> BlockResult {
         let from = cx.now();
         let discards = self.journal.appended();
-        self.wait_programmed(cx, to, true).await?;
-        if self.traits.pair_damage {
-            self.close_pairs(cx).await?;
-        }
+        self.wait_safe(cx, to, true).await?;
         self.commit(cx, discards).await?;
         add(&self.counters.flush_wait_ns, (cx.now() - from).as_ns());
         self.check_writable()
@@ -236,6 +233,23 @@ impl HostFtl {
     pub(super) async fn wait_programmed(&self, cx: &Cx, to: u64, flush: bool) -> BlockResult {
         self.ring.wait_durable(cx, to, flush, || self.read_only()).await;
         self.check_writable()
+    }
+
+    /// Waits until everything before a ring position is programmed and no torn page can take it along.
+    /// What goes out again because a program failed while pairs were closed is waited for, too.
+    pub(super) async fn wait_safe(&self, cx: &Cx, to: u64, flush: bool) -> BlockResult {
+        loop {
+            let sent_again = || self.ring.state.now(|r| r.sent_again);
+            let before = sent_again();
+            self.wait_programmed(cx, to, flush).await?;
+            if !self.traits.pair_damage {
+                return Ok(());
+            }
+            self.close_pairs(cx).await?;
+            if sent_again() == before {
+                return Ok(());
+            }
+        }
     }
 
     /// The sectors read as zeros from now on, and after a flush for ever.
@@ -252,12 +266,9 @@ impl HostFtl {
         while at < lba + count {
             // In pieces, so that a discard of a whole drive does not hold the map for ever.
             let n = (lba + count - at).min(super::create::DISCARD_PIECE);
+            self.wait_for_log(cx).await?;
             self.discard_piece(cx, at, n).await;
             at += n;
-            if self.journal.backlog() > super::create::BACKLOG_MAX {
-                // Pending discards are bounded (FORMAT.md rule 21).
-                self.commit(cx, self.journal.appended()).await?;
-            }
         }
         Ok(())
     }

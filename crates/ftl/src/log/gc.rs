@@ -139,7 +139,7 @@ struct ReverseMap {
 }
 
 impl HostFtl {
-    /// Takes victims while the limiter wants it, until the target stops.
+    /// Takes victims while the limiter wants it, until the target stops or is read-only.
     pub(super) async fn gc_loop(self: Arc<Self>, cx: Cx) {
         loop {
             let ready = || {
@@ -150,8 +150,9 @@ impl HostFtl {
             if !ready() {
                 self.press(&cx);
             }
-            self.gc.work.wait(&cx, || self.is_stopping() || ready()).await;
-            if self.is_stopping() {
+            let ended = || self.is_stopping() || self.read_only();
+            self.gc.work.wait(&cx, || ended() || ready()).await;
+            if ended() {
                 return;
             }
             if self.is_exhausted(self.candidate(false)) {
@@ -241,14 +242,14 @@ impl HostFtl {
     /// reserve covers one victim by itself.
     fn fits(&self, line: u32) -> bool {
         let valid = self.lines.valid(line) as u64;
-        let ([users, gc], _) = self.ring.admission.snapshot();
+        let [users, gc] = self.ring.admission.snapshot();
         let p = self.pool.lock();
         let coming = p.count(LineState::Victim) + p.count(LineState::Freeing) > 0;
         !coming || valid == 0 || p.room() >= users.0 + gc.0 + valid
     }
 
     fn take_victim(&self, force: bool) -> Option<u32> {
-        let line = self.candidate(force)?;
+        let line = self.candidate(force).filter(|_| !self.read_only())?;
         if !force && !self.fits(line) {
             return None;
         }
@@ -529,10 +530,7 @@ impl HostFtl {
     async fn free_lines(&self, cx: &Cx, lines: &[u32]) -> crate::block::BlockResult {
         self.epochs.synchronize(cx).await;
         let to = self.ring.state.now(|r| r.tail());
-        self.wait_programmed(cx, to, false).await?;
-        if self.traits.pair_damage {
-            self.close_pairs(cx).await?;
-        }
+        self.wait_safe(cx, to, false).await?;
         self.gc.past_barrier.store(true, Ordering::Release);
         let mut at = self.journal.appended();
         for line in lines {

@@ -41,6 +41,8 @@ pub(super) struct JournalState {
     next_segment: u64,
     /// `next_segment` when the last checkpoint began.
     marked: u64,
+    /// Segments that a checkpoint's own records take: not what makes the next one due.
+    carried: u64,
     anchor: [u32; 2],
     anchor_cursor: u32,
     anchor_counter: u64,
@@ -69,6 +71,7 @@ impl Journal {
                 cursor: 0,
                 next_segment: 1,
                 marked: 3,
+                carried: 0,
                 anchor: [0; 2],
                 anchor_cursor: 0,
                 anchor_counter: 0,
@@ -110,10 +113,16 @@ impl Journal {
         self.state.lock().thin = thin;
     }
 
-    /// Segment pairs begun since the last mark.
-    pub(super) fn grown(&self) -> u64 {
+    /// The log has grown by `quarter` segments, and what a checkpoint carries, since the last
+    /// checkpoint began: a new one is due, and what users and GC add waits until it begins (FORMAT.md rule 21).
+    pub(super) fn is_full(&self, quarter: u64) -> bool {
         let s = self.state.lock();
-        s.next_segment - s.marked
+        s.next_segment - s.marked >= quarter + s.carried
+    }
+
+    /// A checkpoint is complete, with this many segments of records of its own.
+    pub(super) fn set_carried(&self, segments: u64) {
+        self.state.lock().carried = segments;
     }
 
     /// A checkpoint begins: growth counts from here.
@@ -155,6 +164,35 @@ impl HostFtl {
             self.release_log(cx);
             written?;
         }
+    }
+
+    /// Waits for room in the log, before anything is changed that a record is to be appended about:
+    /// until no checkpoint is due (FORMAT.md rule 21, hole 14). The log reaches back to the older of
+    /// two checkpoints and holds three spans of a quarter each with what they carry. The checkpoint
+    /// itself never waits here, nor does what it depends on. Also bounds the records in memory.
+    pub(super) async fn wait_for_log(&self, cx: &Cx) -> BlockResult {
+        loop {
+            let ready = || !self.journal.is_full(self.log_quarter()) || self.read_only();
+            if !ready() {
+                self.pool_changed.wait(cx, ready).await;
+            }
+            self.check_writable()?;
+            if self.journal.backlog() <= super::create::BACKLOG_MAX {
+                return Ok(());
+            }
+            self.commit(cx, self.journal.appended()).await?;
+        }
+    }
+
+    /// Bytes of records that a segment holds when its blocks are full.
+    pub(super) fn segment_bytes(&self) -> usize {
+        let blocks = (self.geo.sectors_per_chunk() / self.block_room()).max(1) as usize;
+        blocks * LogBlockBuilder::capacity(self.block_sectors())
+    }
+
+    /// Segments between checkpoints.
+    pub(super) fn log_quarter(&self) -> u64 {
+        (self.layout.log_segments as u64 / 4).max(1)
     }
 
     /// Waits for the turn to write the log.
@@ -252,6 +290,8 @@ impl HostFtl {
                 s.segments.push_back(Segment { pair, first_sequence });
                 s.cursor = 0;
             }
+            // A checkpoint may be due.
+            self.pool_changed.wake(cx);
             self.write_anchor(cx).await?;
             if written {
                 return Ok(());

@@ -318,8 +318,8 @@ impl HostFtl {
         self.read_only.store(true, Ordering::Release);
         self.ring.progress.wake(cx);
         self.pool_changed.wake(cx);
+        self.gc.work.wake(cx);
         // Whoever waits for room gets it, and an error right after.
-        self.ring.admission.set_shares(cx, u64::MAX, u64::MAX);
         self.ring.admission.open(cx);
     }
 

@@ -36,6 +36,9 @@ impl HostFtl {
 
     /// Opens one line: choose, erase, record, first metadata.
     async fn open_line(self: &Arc<Self>, cx: &Cx) {
+        if self.wait_for_log(cx).await.is_err() {
+            return;
+        }
         let begun = {
             let mut p = self.pool.lock();
             let cornered = p.is_cornered();

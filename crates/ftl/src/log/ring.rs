@@ -38,6 +38,8 @@ pub(super) struct RingState {
     retry: VecDeque<u32>,
     /// Failed slots not yet programmed elsewhere; no flush ends while there are any.
     retry_open: u64,
+    /// Slots ever sent again.
+    pub(super) sent_again: u64,
     /// Units in flight in the order of their positions: (end, programmed).
     units: VecDeque<(u64, bool)>,
     units_base: u64,
@@ -206,6 +208,7 @@ impl RingState {
     pub(super) fn retry(&mut self, slot: u32) {
         self.retry.push_back(slot);
         self.retry_open += 1;
+        self.sent_again += 1;
     }
 
     pub(super) fn retried(&mut self, n: usize) {
@@ -285,6 +288,10 @@ impl Ring {
     }
 }
 
+/// Users who asked for nothing this long are idle, and GC may take the whole ring (Linux 5.10,
+/// `pblk-rl.c`: a 5 s timer, started by every user insert).
+const IDLE_AFTER: Ns = Ns::from_secs(5);
+
 #[derive(Default)]
 struct Line {
     used: u64,
@@ -309,7 +316,10 @@ struct Gate {
     capacity: u64,
     /// Users, GC.
     origin: [Line; 2],
-    last_user: Ns,
+    /// When a user last asked; `None` before the first did.
+    last_user: Option<Ns>,
+    /// The target is read-only: everybody is let in, to be told so.
+    open: bool,
 }
 
 impl Gate {
@@ -317,11 +327,20 @@ impl Gate {
         self.capacity.saturating_sub(self.origin[0].used + self.origin[1].used)
     }
 
+    /// May the next of an origin take `n` now? A share is not tested for GC while users are idle.
+    fn fits(&self, origin: usize, n: u64, now: Ns) -> bool {
+        let room = self.room();
+        let waits = !self.origin[Origin::User as usize].queue.is_empty();
+        let idle = !waits && self.last_user.is_none_or(|at| now >= at + IDLE_AFTER);
+        let alone = origin == Origin::Gc as usize && idle;
+        self.open || self.origin[origin].fits(n, room) || alone && n <= room
+    }
+
     /// Grants from the front of both queues, GC first: it makes the room that users wait for.
     fn grant(&mut self, cx: &Cx) {
         for o in [Origin::Gc as usize, Origin::User as usize] {
             while let Some((ticket, n, who)) = self.origin[o].queue.front().copied() {
-                if !self.origin[o].fits(n, self.room()) {
+                if !self.fits(o, n, cx.now()) {
                     break;
                 }
                 let line = &mut self.origin[o];
@@ -356,7 +375,7 @@ impl Admission {
         origin[0].share = capacity;
         origin[1].share = capacity;
         origin[1].floor = super::create::PIECE_MAX as u64;
-        Admission { gate: Mutex::new(Gate { capacity, origin, last_user: Ns::ZERO }) }
+        Admission { gate: Mutex::new(Gate { capacity, origin, last_user: None, open: false }) }
     }
 
     pub(super) fn acquire<'a>(&'a self, cx: &'a Cx, origin: Origin, n: u64) -> Admit<'a> {
@@ -380,7 +399,7 @@ impl Admission {
     /// Lets everybody in: the target has become read-only, and they are told so.
     pub(super) fn open(&self, cx: &Cx) {
         let mut g = self.gate.lock();
-        g.capacity = u64::MAX / 2;
+        g.open = true;
         g.grant(cx);
     }
 
@@ -392,11 +411,11 @@ impl Admission {
         g.grant(cx);
     }
 
-    /// (used, share) of users and of GC, and when a user last asked.
-    pub(super) fn snapshot(&self) -> ([(u64, u64); 2], Ns) {
+    /// (used, share) of users and of GC.
+    pub(super) fn snapshot(&self) -> [(u64, u64); 2] {
         let g = self.gate.lock();
         let of = |l: &Line| (l.used, l.share);
-        ([of(&g.origin[0]), of(&g.origin[1])], g.last_user)
+        [of(&g.origin[0]), of(&g.origin[1])]
     }
 }
 
@@ -424,11 +443,12 @@ impl Future for Admit<'_> {
             };
         }
         if self.origin == Origin::User {
-            g.last_user = self.cx.now();
+            g.last_user = Some(self.cx.now());
         }
         let room = g.room();
+        let fits = g.fits(o, self.n, self.cx.now());
         let line = &mut g.origin[o];
-        if line.queue.is_empty() && line.fits(self.n, room) {
+        if line.queue.is_empty() && fits {
             line.used += self.n;
             return Poll::Ready(Waited::No);
         }
@@ -440,5 +460,57 @@ impl Future for Admit<'_> {
         self.ticket = Some(ticket);
         self.waited = if limited { Waited::Limited } else { Waited::RingFull };
         Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashlane_rt::{CostTable, Virtual};
+    use std::rc::Rc;
+
+    /// G10: in a user burst GC keeps to its share (one request may overshoot it); it may take the
+    /// whole ring when no user has asked for five seconds, and only until the next one asks.
+    #[test]
+    fn gc_takes_the_whole_ring_only_while_users_are_idle() {
+        let run = Virtual::new(1, 1, CostTable::zero());
+        let cx = run.cx();
+        let test = async move {
+            let gate = Rc::new(Admission::new(512));
+            gate.set_shares(&cx, 448, 64);
+            let gc = || gate.snapshot()[1].0;
+            let ask = |origin: Origin, n: u64| {
+                let (gate, cx2) = (gate.clone(), cx.clone());
+                cx.spawn_join(async move {
+                    gate.acquire(&cx2, origin, n).await;
+                })
+            };
+            let second = Ns::from_secs(1);
+            ask(Origin::User, 8).await;
+            ask(Origin::Gc, 63).await;
+            ask(Origin::Gc, 64).await;
+            cx.sleep(Ns::from_ms(4_500)).await;
+            let late = ask(Origin::Gc, 64);
+            cx.sleep(second).await;
+            assert_eq!(gc(), 127, "it asked while users were active");
+            // What ends in the ring lets the next in: idle now, whatever the share.
+            gate.release(&cx, 0, 1);
+            late.await;
+            for _ in 0..5 {
+                ask(Origin::Gc, 62).await;
+            }
+            assert_eq!(gc(), 500);
+            let user = ask(Origin::User, 8);
+            cx.sleep(second).await;
+            gate.release(&cx, 0, 8);
+            user.await;
+            let beyond = ask(Origin::Gc, 1);
+            cx.sleep(second).await;
+            assert_eq!(gc(), 492, "users are active again");
+            gate.release(&cx, 0, 430);
+            beyond.await;
+            assert_eq!(gc(), 63);
+        };
+        run.run(test).expect("no stall");
     }
 }

@@ -186,7 +186,7 @@ impl HostFtl {
 
     /// Shares as they stand, and what the limiter works between.
     fn rate_limiter_text(&self) -> String {
-        let ([user, gc], _) = self.ring.admission.snapshot();
+        let [user, gc] = self.ring.admission.snapshot();
         let levels = self.limiter.lock().levels();
         let (_, free, _) = self.line_counts();
         format!(
@@ -197,7 +197,7 @@ impl HostFtl {
 
     /// The limiter's present shares of the ring.
     pub fn shares(&self) -> Shares {
-        let ([user, gc], _) = self.ring.admission.snapshot();
+        let [user, gc] = self.ring.admission.snapshot();
         let collect = self.gc.wanted.load(super::Ordering::Relaxed);
         Shares { users: user.1, gc: gc.1, collect }
     }

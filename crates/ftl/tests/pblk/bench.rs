@@ -15,7 +15,7 @@ use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::device::{Cause, Op, Status};
 use flashlane_ocssd::wrap::{Script, ScriptedDevice, Traced, TracingDevice};
 use flashlane_ocssd::{Device, DeviceSpec, FaultPlan, Ssd, SsdOptions, StoreKind};
-use flashlane_rt::{CostTable, Cx, Join, Virtual};
+use flashlane_rt::{CoreId, CostTable, Cx, Join, Virtual};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::future::Future;
@@ -29,6 +29,8 @@ pub(crate) struct Setup {
     pub(crate) options: SsdOptions,
     pub(crate) config: LogConfig,
     pub(crate) seed: u64,
+    /// Simulated cores; the bench's own requests run on core 0.
+    pub(crate) cores: u32,
     /// What CPU work costs.
     pub(crate) costs: CostTable,
     /// Commands are written down (costs memory: not for long runs).
@@ -43,6 +45,7 @@ pub(crate) fn tiny(chunks: u32) -> Setup {
         options: SsdOptions::default(),
         config: LogConfig { over_provisioning_percent: 50, ..LogConfig::default() },
         seed: 7,
+        cores: 1,
         costs: CostTable::zero(),
         traced: true,
     }
@@ -65,6 +68,10 @@ impl Setup {
             "name = \"bench\"\nhandoff_per_waiter = \"0ns\"\n[stages]\n\"{stage}\" = \"{cost}\"\n"
         );
         self.costs = CostTable::from_toml(&text).expect("a table");
+        self
+    }
+    pub(crate) fn cores(mut self, cores: u32) -> Setup {
+        self.cores = cores;
         self
     }
     pub(crate) fn untraced(mut self) -> Setup {
@@ -144,7 +151,7 @@ impl Bench {
             true => trace.clone(),
             false => ssd.clone(),
         };
-        let run = Virtual::new(1, setup.seed, setup.costs);
+        let run = Virtual::new(setup.cores, setup.seed, setup.costs);
         let cx = run.cx();
         let theirs = cx.clone();
         let config = setup.config;
@@ -182,13 +189,33 @@ impl Bench {
 
     /// Starts a write that runs while the test goes on. The bench expects it to succeed.
     pub(crate) fn begin_write(&self, lba: u64, sectors: u32, version: u64) -> Join<BlockResult> {
+        self.begin_write_on(0, lba, sectors, version)
+    }
+
+    /// As `begin_write`, on another core.
+    pub(crate) fn begin_write_on(
+        &self,
+        core: u32,
+        lba: u64,
+        sectors: u32,
+        version: u64,
+    ) -> Join<BlockResult> {
         self.note_write(lba, sectors, version);
         let buf = filled(lba, sectors, version, self.bytes());
-        let (cx, dev) = (self.cx.clone(), self.dev.clone());
-        self.cx.spawn_join(async move {
+        let (cx, dev) = (self.cx.on_core(CoreId(core)), self.dev.clone());
+        cx.clone().spawn_join(async move {
             let write = request(cx, dev, BlockOp::Write, lba, sectors, false, buf);
             write.await.0
         })
+    }
+
+    /// Does a sector read as this version?
+    pub(crate) fn holds(&self, lba: u64, version: u64) -> bool {
+        let buf = vec![0xa5; self.bytes()];
+        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        let (result, got) = self.wait(request(cx, dev, BlockOp::Read, lba, 1, false, buf));
+        result.expect("a read");
+        got == content(lba, version, self.bytes())
     }
 
     fn note_write(&self, lba: u64, sectors: u32, version: u64) {

@@ -304,6 +304,41 @@ fn a_victim_without_closing_metadata_is_moved_by_oob() {
     b.settled();
 }
 
+/// G07: a collection that fails half-way through its victim: the second vector can't be read at all.
+/// What was read before is moved, the rest is poisoned once each, and the line is freed: nothing of
+/// it is held any more.
+#[test]
+fn a_collection_that_fails_half_way_holds_nothing() {
+    let b = with_a_victim();
+    let free = b.free_chunks();
+    b.answer(Op::Read, 2, !0, Status::Uncorrectable, Ns::from_us(60));
+    assert!(b.gc_once());
+    let s = b.stats();
+    assert_eq!((s.gc_moved, s.gc_read_failures), (186 - 64, 64));
+    assert_eq!(lost(&b).len(), 64);
+    assert_eq!(b.lines(LineState::Victim) + b.lines(LineState::Freeing), 0);
+    assert!(b.free_chunks() >= free, "its chunks are back");
+    b.dev.check_consistency().expect("counts agree");
+    b.discard(248, 248);
+    b.settled();
+}
+
+/// G07: and one that the target's end as read-only overtakes: the victim is a closed line again, with
+/// the count of what is still in it.
+#[test]
+fn a_victim_outlives_the_end_of_writing() {
+    let plan = "[[fault]]\nkind = \"erase_fail\"\nprobability = \"1\"\n";
+    let b = small().untraced().faults(plan).build();
+    b.fill(1);
+    let mut lba = 0;
+    while b.try_write(lba % b.capacity(), 1, 2 + lba, false).is_ok() {
+        lba += 7;
+    }
+    b.rest();
+    assert_eq!(b.lines(LineState::Victim), 0);
+    b.agrees();
+}
+
 /// Every erase fails: nothing can be opened for what the ring holds, so writers get an error instead
 /// of waiting for ever, and what was written stays readable.
 #[test]

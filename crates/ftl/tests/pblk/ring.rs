@@ -121,6 +121,27 @@ fn a_request_outside_the_device_is_refused() {
     b.settled();
 }
 
+/// P03: a slow producer: until its copy is complete nothing of it is programmed, no flush waits for
+/// it, and its sectors read as before; a fast producer beside it goes on.
+#[test]
+fn a_slow_copy_is_neither_programmed_nor_read() {
+    let b = small().untimed().cores(2).cost("copy.sector", "1ms").build();
+    b.write(0, 4, 1);
+    b.flush();
+    let before = b.trace.entries().len();
+    let slow = b.begin_write_on(1, 0, 16, 2);
+    b.sleep(Ns::from_ms(1));
+    b.write(100, 4, 3);
+    b.flush();
+    assert!(b.holds(0, 1) && b.holds(100, 3));
+    let sent: Vec<u64> =
+        b.trace.entries()[before..].iter().flat_map(|e| &e.oob).map(lba_of).collect();
+    assert!(sent.contains(&100) && !sent.iter().any(|lba| *lba < 16), "{sent:?}");
+    b.wait(slow).expect("a write");
+    assert!(b.holds(0, 2) && b.holds(15, 2));
+    b.settled();
+}
+
 /// P04: of two writes of one sector in the ring the newer is read, and the older is neither
 /// programmed nor counted as programmed when nobody waits for it.
 #[test]
