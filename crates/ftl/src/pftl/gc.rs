@@ -172,7 +172,10 @@ async fn erase(ftl: &Pftl, cx: &Cx, line: u32, positions: &[u32]) -> Vec<u32> {
 
 impl Controller {
     fn gc_is_wanted(&self) -> bool {
-        let low = self.place.free_lines() + self.place.coming < self.gc.low_water;
+        // A device that stops needs room for what waits, no stock of free lines: each victim would
+        // end in a padded unit, which is garbage for the next.
+        let stocks = self.phase == Phase::Running;
+        let low = stocks && self.place.free_lines() + self.place.coming < self.gc.low_water;
         // Enough free lines by number, but short ones, or spoken for by what waits to be moved.
         let starved = self.place.host_denied && self.place.reclaims_nothing();
         low || starved
