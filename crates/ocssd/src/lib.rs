@@ -9,6 +9,7 @@ pub mod device;
 pub mod link;
 mod pipe;
 pub mod rules;
+pub mod scalar;
 pub mod spec;
 pub mod ssd;
 pub mod wrap;

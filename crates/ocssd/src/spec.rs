@@ -182,6 +182,10 @@ pub struct LimitSpec {
     pub reset_free: bool,
     /// An open chunk may be reset. Not in OCSSD 2.0; 1.2 devices and QEMU's model (bit 2) allow it.
     pub reset_open: bool,
+    /// The medium needs no erase (phase change memory): a reset takes no time of a die, wears nothing
+    /// and can't fail; the chunk is written from its start again (LightNVM paper 3.3: an erase is
+    /// ignored where it is not needed).
+    pub erase_ignored: bool,
     /// Chunks that are bad from the factory, per million.
     pub factory_bad_ppm: u32,
     /// What the device accepted is completed on capacitors when the power goes.

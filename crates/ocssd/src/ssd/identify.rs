@@ -45,6 +45,8 @@ pub struct Identify {
     pub reset_free: bool,
     /// An open chunk may be reset.
     pub reset_open: bool,
+    /// A reset is accepted, but nothing is erased: the medium needs none.
+    pub erase_ignored: bool,
     /// Chunks can be reset to one bit per cell.
     pub slc_mode: bool,
     /// Programs and erases can be suspended.
@@ -93,6 +95,7 @@ impl Ssd {
             vector_copy: true,
             reset_free: spec.limits.reset_free,
             reset_open: spec.limits.reset_open,
+            erase_ignored: spec.limits.erase_ignored,
             slc_mode: spec.cells.slc.is_some(),
             suspend: queue == crate::spec::DieQueue::Suspend,
             vector_max: flashlane_base::VECTOR_MAX,

@@ -9,6 +9,7 @@ use super::{Chan, Command, Ssd, describe};
 use crate::device::{CellMode, ChunkState, Status, Ticket};
 use crate::rules::Rule;
 use crate::ssd::decode::Run;
+use flashlane_base::Ns;
 use flashlane_media::fault::{FaultKind, Hit};
 use flashlane_media::timing::{ArrayOp, Kind};
 
@@ -70,9 +71,17 @@ impl Ssd {
         }
         let open = chan.cells.open_on(run.die);
         let at = self.device_time(cmd.now);
-        chan.count.erases += 1;
-        let token = match self.erase_fails(chan, cmd, run, index) {
-            false => chan.cells.erase(index, mode, at),
+        let ignored = self.spec.limits.erase_ignored;
+        chan.count.erases += !ignored as u64;
+        let token = match !ignored && self.erase_fails(chan, cmd, run, index) {
+            false => {
+                let erases = chan.cells.chunk(index).erases;
+                let token = chan.cells.erase(index, mode, at);
+                if ignored {
+                    chan.cells.chunk_mut(index).erases = erases;
+                }
+                token
+            }
             true => {
                 chan.cells.retire(index, at);
                 chan.count.erase_failures += 1;
@@ -95,9 +104,9 @@ impl Ssd {
             planes: 0,
             token,
             ready: cmd.now + self.command,
-            transfer: flashlane_base::Ns::ZERO,
-            array: self.times.erase(mode),
-            retry: flashlane_base::Ns::ZERO,
+            transfer: Ns::ZERO,
+            array: if ignored { Ns::ZERO } else { self.times.erase(mode) },
+            retry: Ns::ZERO,
         };
         self.queue_op(chan, op, cmd.now);
         chan.sweep();
