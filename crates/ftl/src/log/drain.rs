@@ -42,10 +42,7 @@ pub(super) struct Unit {
 
 impl Unit {
     fn clear(&mut self) {
-        self.credits = (0, 0);
         self.addrs.clear();
-        self.oob.clear();
-        self.cause.clear();
         self.index.clear();
         self.released.clear();
     }
@@ -252,7 +249,6 @@ impl HostFtl {
             }
             _ => self.unit_failed(cx, &mut unit, done),
         }
-        unit.released.slots().for_each(|slot| self.slab.prefetch_order(slot));
         // Only now may the next program reach this PU: the pool knows how this one ended.
         self.pu[unit.spot.pu as usize].release(cx, 1);
         cx.cpu(self.costs.complete_unit).await;
@@ -332,7 +328,7 @@ impl HostFtl {
             for (first, slots) in released.units(self.shape.unit) {
                 self.publish_unit(first, slots);
             }
-            self.ring.state.now(|r| r.release(released.slots()));
+            self.ring.state.now(|r| r.release(released));
         };
         self.map.lock.with(cx, cost, section).await;
     }
@@ -343,12 +339,12 @@ impl HostFtl {
         let map = self.map.view();
         let mut lbas = [0; VECTOR_MAX];
         let mut current = 0u64;
-        for (i, slot) in slots.iter().copied().enumerate() {
+        for ((i, slot), at) in slots.iter().copied().enumerate().zip(&mut lbas) {
             if slot == NO_SLOT {
                 continue;
             }
             let lba = self.slab.set_free(slot);
-            lbas[i] = lba;
+            *at = lba;
             let now = map.raw(lba);
             if now == map.encode(Entry::Slot(slot)) {
                 current |= 1 << i;
@@ -359,12 +355,10 @@ impl HostFtl {
         if current != 0 {
             self.lines.validate(first, current);
         }
-        while current != 0 {
-            let i = current.trailing_zeros() as usize;
-            current &= current - 1;
+        for ((i, slot), lba) in slots.iter().copied().enumerate().zip(&lbas) {
             let addr = first + i as u64;
-            let (from, to) = (Entry::Slot(slots[i]), Entry::Media(addr));
-            if !map.exchange(lbas[i], map.encode(from), map.encode(to)) {
+            let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));
+            if current >> i & 1 != 0 && !map.exchange(*lba, from, to) {
                 self.lines.invalidate(addr);
             }
         }

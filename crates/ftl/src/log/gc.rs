@@ -14,7 +14,10 @@
 //! other → barrier → `freed` → chunks free.
 
 use super::drain::whole_sectors;
-use super::format::{ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, Oob, Record};
+use super::format::{
+    ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, LBA_NONE, Oob, PACKED_BYTES, Record, pack_entry,
+    unpack_entry,
+};
 use super::limiter::Shares;
 use super::map::Entry;
 use super::pool::{LineState, PoolState};
@@ -50,6 +53,7 @@ pub(super) struct Control {
     /// Lines with nothing live, waiting for the barrier.
     freeing: Mutex<Vec<u32>>,
     /// Batches that are not in flight, for the next ones.
+    #[expect(clippy::vec_box, reason = "a batch moves between tasks as one pointer")]
     batches: Mutex<Vec<Box<Batch>>>,
 }
 
@@ -111,8 +115,8 @@ struct Batch {
     /// Linear sectors, and their addresses on the device.
     addrs: Vec<u64>,
     ppas: Vec<Ppa>,
-    /// (lba, stamp) by the closing metadata; [`UNKNOWN`] where that could not be read.
-    known: Vec<(u64, u64)>,
+    /// Packed (lba, stamp) by the closing metadata; empty when that could not be read.
+    known: Vec<[u8; PACKED_BYTES]>,
     /// As read.
     oob: Vec<[u8; OOB_BYTES]>,
     content: Vec<u8>,
@@ -122,9 +126,6 @@ struct Batch {
     /// Ring slots admitted for it.
     admitted: u64,
 }
-
-/// No closing metadata says what a sector is.
-const UNKNOWN: (u64, u64) = (u64::MAX, 0);
 
 /// A line whose live sectors are being moved.
 struct Victim {
@@ -358,7 +359,10 @@ impl HostFtl {
         while bits != 0 {
             let i = bits.trailing_zeros();
             bits &= bits - 1;
-            batch.known.push(view.map_or(UNKNOWN, |v| v.entry(entry + i as usize)));
+            if let Some(view) = view {
+                let packed = view.packed(entry + i as usize);
+                batch.known.push(packed.copied().unwrap_or(pack_entry(LBA_NONE, 0)));
+            }
             batch.addrs.push(first + i as u64);
             batch.ppas.push(self.format.in_chunk(base, row * unit + i));
         }
@@ -410,13 +414,13 @@ impl HostFtl {
         let ticket = self.device.submit(cx, request);
         let (map, capacity) = (self.map.view(), self.info.capacity);
         batch.whole = whole_sectors(&batch.oob, &batch.content, unit);
-        for (i, (oob, known)) in batch.oob.iter().zip(&batch.known).enumerate() {
-            let (lba, stamp, _) = Oob::decode_raw(oob);
+        for (i, oob) in batch.oob.iter().enumerate() {
+            let (lba, ..) = Oob::decode_raw(oob);
             map.prefetch(lba);
-            let agrees = *known == UNKNOWN || *known == (lba, stamp);
-            if !agrees || lba >= capacity {
-                batch.whole &= !(1 << i);
-            }
+            batch.whole &= !(u64::from(lba >= capacity) << i);
+        }
+        for (i, (oob, known)) in batch.oob.iter().zip(&batch.known).enumerate() {
+            batch.whole &= !(u64::from(oob[..PACKED_BYTES] != *known) << i);
         }
         ticket
     }
@@ -455,37 +459,32 @@ impl HostFtl {
             0 => batch.whole,
             _ => (0..batch.addrs.len()).filter(read).fold(0, |m, i| m | 1 << i) & batch.whole,
         };
-        let mut used = 0;
         // Sectors that have left the medium, by the 64 in which they lie.
         let (mut word, mut left) = (0, 0u64);
-        for (i, addr) in batch.addrs.iter().copied().enumerate() {
+        let used = ring.insert_filled(&self.slab, batch.addrs.len(), |i, slot| {
+            let addr = batch.addrs[i];
             if good >> i & 1 == 0 {
                 if self.lines.is_valid(addr) {
-                    self.poison(addr, batch.known[i].0);
+                    let known = batch.known.get(i).map(unpack_entry);
+                    self.poison(addr, known.map_or(u64::MAX, |(lba, _)| lba));
                 }
-                continue;
+                return false;
             }
             let (lba, stamp, _) = Oob::decode_raw(&batch.oob[i]);
-            let from = map.encode(Entry::Media(addr));
-            if map.raw(lba) != from {
-                continue;
-            }
-            let slot = ring.take_free(&self.slab);
             let content = &batch.content[i * unit..(i + 1) * unit];
             self.slab.fill_moved(slot, (lba, stamp), addr, content);
-            if !map.exchange(lba, from, map.encode(Entry::Slot(slot))) {
+            let (from, to) = (Entry::Media(addr), Entry::Slot(slot));
+            if !map.exchange(lba, map.encode(from), map.encode(to)) {
                 self.slab.set_free(slot);
-                ring.release([slot].into_iter());
-                continue;
+                return false;
             }
             if addr >> 6 != word && left != 0 {
                 self.lines.invalidate_in(line, word, std::mem::take(&mut left));
             }
             word = addr >> 6;
             left |= 1 << (addr & 63);
-            ring.insert(slot);
-            used += 1;
-        }
+            true
+        });
         if left != 0 {
             self.lines.invalidate_in(line, word, left);
         }
@@ -560,7 +559,9 @@ impl Batch {
             if keep(self.addrs[i]) {
                 self.addrs[n] = self.addrs[i];
                 self.ppas[n] = self.ppas[i];
-                self.known[n] = self.known[i];
+                if let Some(known) = self.known.get(i).copied() {
+                    self.known[n] = known;
+                }
                 n += 1;
             }
         }

@@ -161,6 +161,7 @@ pub struct HostFtl {
     /// A write unit of padding, whole sectors.
     zeros: Box<[u8]>,
     /// Units that are not in flight, for the next ones.
+    #[expect(clippy::vec_box, reason = "a unit moves between tasks as one pointer")]
     units: Mutex<Vec<Box<drain::Unit>>>,
     lines: Lines,
     pool: Mutex<PoolState>,

@@ -84,14 +84,18 @@ pub(super) struct OpenLine {
 pub(super) struct Released {
     firsts: Vec<u64>,
     slots: Vec<u32>,
+    /// Some of `slots` are [`NO_SLOT`].
+    holes: bool,
 }
 
 impl Released {
     /// Adds the unit at linear sector `first`: a slot per sector, [`NO_SLOT`] where there is none.
     #[inline]
-    fn push(&mut self, first: u64, slots: impl Iterator<Item = u32>) {
+    fn push(&mut self, first: u64, (front, back): (&[u32], &[u32])) {
         self.firsts.push(first);
-        self.slots.extend(slots);
+        self.slots.extend_from_slice(front);
+        self.slots.extend_from_slice(back);
+        self.holes |= front.iter().chain(back).fold(false, |hole, s| hole | (*s == NO_SLOT));
     }
 
     /// (linear sector, slots) of each unit.
@@ -106,6 +110,15 @@ impl Released {
         self.slots.iter().copied().filter(|s| *s != NO_SLOT)
     }
 
+    /// Appends all slots to a list.
+    #[inline]
+    pub(super) fn add_slots_to(&self, list: &mut Vec<u32>) {
+        match self.holes {
+            false => list.extend_from_slice(&self.slots),
+            true => list.extend(self.slots()),
+        }
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.firsts.is_empty()
     }
@@ -113,6 +126,7 @@ impl Released {
     pub(super) fn clear(&mut self) {
         self.firsts.clear();
         self.slots.clear();
+        self.holes = false;
     }
 }
 
@@ -471,16 +485,16 @@ impl PoolState {
         let base = chunk as u64 * shape.chunk_sectors as u64 + spot.sector as u64;
         let mut lost: Vec<u32> = (c.window_end - shape.unit..spot.sector).collect();
         let mut good = vec![NO_SLOT; shape.unit as usize];
-        for i in 0..shape.unit as usize {
+        for (i, good) in good.iter_mut().enumerate() {
             let slot = slots.get(i).copied().unwrap_or(NO_SLOT);
             if shape.window > 0 || failed >> i & 1 != 0 {
                 lost.push(spot.sector + i as u32);
                 again.extend((slot != NO_SLOT).then_some(slot));
             } else {
-                good[i] = slot;
+                *good = slot;
             }
         }
-        released.push(base, good.into_iter());
+        released.push(base, (&good, &[]));
         for sector in lost {
             let i = PoolState::entry_index(&shape, width, spot.at, sector);
             open.entries[i] = pack_entry(LBA_NONE, 0);
@@ -670,12 +684,10 @@ impl OpenChunk {
                 break;
             }
             let first = base + (self.window_end - shape.unit) as u64;
-            out.firsts.push(first);
             let unit = shape.unit as usize;
             let (front, back) = self.window.as_slices();
             let whole = front.len().min(unit);
-            out.slots.extend_from_slice(&front[..whole]);
-            out.slots.extend_from_slice(&back[..unit - whole]);
+            out.push(first, (&front[..whole], &back[..unit - whole]));
             self.window.drain(..unit);
             self.window_end += shape.unit;
         }

@@ -10,6 +10,7 @@
 //! `head` (subm) those handed to the device, `synced` (sync) those known to be programmed. They
 //! only grow.
 
+use super::pool::Released;
 use super::slab::{Origin, Slab, SlotState};
 use flashlane_base::Ns;
 use flashlane_rt::sync::Mutex;
@@ -93,6 +94,29 @@ impl RingState {
 
     pub(super) fn insert(&mut self, slot: u32) {
         self.fifo.push_back(slot);
+    }
+
+    /// Offers free slots to `count` candidates, one after the other, and inserts those that `fill`
+    /// has filled; returns how many.
+    #[inline]
+    pub(super) fn insert_filled(
+        &mut self,
+        slab: &Slab,
+        count: usize,
+        mut fill: impl FnMut(usize, u32) -> bool,
+    ) -> u64 {
+        let mut left = self.free.len();
+        for i in 0..count {
+            let slot = self.free[left - 1];
+            if let Some(ahead) = left.checked_sub(9) {
+                slab.prefetch(self.free[ahead]);
+            }
+            left -= fill(i, slot) as usize;
+        }
+        let filled = self.free.drain(left..);
+        let used = filled.len() as u64;
+        self.fifo.extend(filled.rev());
+        used
     }
 
     fn push(&self) -> Push {
@@ -217,10 +241,8 @@ impl RingState {
 
     /// Takes slots back that their last owner has set free.
     #[inline]
-    pub(super) fn release(&mut self, slots: impl Iterator<Item = u32>) {
-        for slot in slots {
-            self.free.push(slot);
-        }
+    pub(super) fn release(&mut self, released: &Released) {
+        released.add_slots_to(&mut self.free);
     }
 
     /// Host sectors acknowledged, neither programmed nor superseded: counted by looking.

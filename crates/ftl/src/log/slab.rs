@@ -119,12 +119,6 @@ impl Slab {
         flashlane_base::prefetch(&self.content(slot)[0]);
     }
 
-    /// Asks for what is known of a slot, without its content.
-    #[inline]
-    pub(super) fn prefetch_order(&self, slot: u32) {
-        flashlane_base::prefetch(&self.meta[slot as usize]);
-    }
-
     /// Fills a slot that the caller took from the free list.
     #[inline]
     pub(super) fn fill(&self, slot: u32, lba: u64, origin: Origin, content: &[u8]) {

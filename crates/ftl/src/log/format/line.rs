@@ -336,15 +336,17 @@ impl<'a> ClosingView<'a> {
     /// first. Beyond the end: nothing is there, which is [`LBA_NONE`].
     #[inline]
     pub fn entry(&self, index: usize) -> (u64, u64) {
+        self.packed(index).map_or((LBA_NONE, 0), unpack_entry)
+    }
+
+    /// [`ClosingView::entry`] as it is stored; `None` beyond the end.
+    #[inline]
+    pub fn packed(&self, index: usize) -> Option<&'a [u8; PACKED_BYTES]> {
         if index >= self.entries {
-            return (LBA_NONE, 0);
+            return None;
         }
         let at = SECTION_BYTES + index % SECTION_ENTRIES * PACKED_BYTES;
-        let packed = self
-            .sectors
-            .get(index / SECTION_ENTRIES)
-            .and_then(|sector| sector.get(at..)?.first_chunk::<PACKED_BYTES>());
-        packed.map_or((LBA_NONE, 0), unpack_entry)
+        self.sectors.get(index / SECTION_ENTRIES)?.get(at..)?.first_chunk::<PACKED_BYTES>()
     }
 
     /// The entries of section `index` with the position of the first: for a replay over a line.
