@@ -18,7 +18,7 @@ pub mod units;
 pub use fastdiv::FastDiv;
 pub use geometry::{Geometry, GeometryError};
 pub use ppa::{Location, Ppa, PpaFormat, PpaStyle};
-pub use prefetch::prefetch;
+pub use prefetch::{prefetch, prefetch_at};
 pub use rng::Rng;
 pub use units::{Bytes, Lba, Ns, UnitError};
 

@@ -37,10 +37,10 @@ pub struct LockStats {
 pub struct Lock<T> {
     free_at: AtomicU64,
     waiting: AtomicU64,
-    acquired: AtomicU64,
     contended: AtomicU64,
     spun: AtomicU64,
-    value: Mutex<T>,
+    /// With the times it was taken through [`Lock::with`]: counted inside, where it costs nothing.
+    value: Mutex<(T, u64)>,
 }
 
 impl<T> Lock<T> {
@@ -49,10 +49,9 @@ impl<T> Lock<T> {
         Lock {
             free_at: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
-            acquired: AtomicU64::new(0),
             contended: AtomicU64::new(0),
             spun: AtomicU64::new(0),
-            value: Mutex::new(value),
+            value: Mutex::new((value, 0)),
         }
     }
 
@@ -64,8 +63,9 @@ impl<T> Lock<T> {
         {
             self.queue_virtually(cx, clock, cost).await;
         }
-        self.acquired.fetch_add(1, Ordering::Relaxed);
-        section(&mut self.value.lock())
+        let mut guard = self.value.lock();
+        guard.1 += 1;
+        section(&mut guard.0)
     }
 
     /// Waits for the core, then for the lock, then for the section's own time. The core comes
@@ -95,13 +95,13 @@ impl<T> Lock<T> {
     /// the caller has charged already.
     #[inline]
     pub fn now<R>(&self, section: impl FnOnce(&mut T) -> R) -> R {
-        section(&mut self.value.lock())
+        section(&mut self.value.lock().0)
     }
 
     /// What the lock went through.
     pub fn stats(&self) -> LockStats {
         LockStats {
-            acquired: self.acquired.load(Ordering::Relaxed),
+            acquired: self.value.lock().1,
             contended: self.contended.load(Ordering::Relaxed),
             spun: Ns::from_ns(self.spun.load(Ordering::Relaxed)),
         }

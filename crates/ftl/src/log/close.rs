@@ -17,6 +17,14 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// Closing metadata on its way: whole write units, and which of them are still to be placed.
+struct Parts {
+    bytes: Vec<u8>,
+    /// Bytes of a unit.
+    unit: usize,
+    todo: RefCell<VecDeque<usize>>,
+}
+
 impl HostFtl {
     /// Starts closing a line that takes no more data, once nothing of it is in flight.
     pub(super) fn close_if_ready(&self, cx: &Cx, line: u32) {
@@ -79,16 +87,10 @@ impl HostFtl {
         bytes: Vec<u8>,
     ) -> Vec<Place> {
         let unit = self.shape.unit as usize * SECTOR_BYTES;
-        let parts: Vec<Vec<u8>> = bytes
-            .chunks(unit)
-            .map(|part| {
-                let mut part = part.to_vec();
-                part.resize(unit, 0);
-                part
-            })
-            .collect();
-        let whole = parts.len();
-        let todo = Rc::new(RefCell::new(parts.into_iter().enumerate().collect::<VecDeque<_>>()));
+        let mut bytes = bytes;
+        bytes.resize(bytes.len().next_multiple_of(unit), 0);
+        let whole = bytes.len() / unit;
+        let todo = Rc::new(Parts { bytes, unit, todo: RefCell::new((0..whole).collect()) });
         let chunks = self.pool.lock().lines[line as usize].chunks.len();
         let tasks: Vec<_> = (0..chunks)
             .map(|at| {
@@ -115,21 +117,22 @@ impl HostFtl {
         line: u32,
         at: usize,
         sequence: u64,
-        todo: &RefCell<VecDeque<(usize, Vec<u8>)>>,
+        parts: &Parts,
     ) -> Vec<(usize, Place)> {
         let mut placed = Vec::new();
         while let Some(spot) = self.spot_in(cx, line, at).await {
-            let part = todo.borrow_mut().pop_front();
-            let Some((i, bytes)) = part else {
+            let part = parts.todo.borrow_mut().pop_front();
+            let Some(i) = part else {
                 let tag = (LBA_PADDING, sequence);
                 self.program_unit(cx, &spot, &self.zeros, tag, Cause::PaddingGc).await;
                 continue;
             };
             let tag = (LBA_LINE_CLOSING, sequence);
-            if self.program_unit(cx, &spot, &bytes, tag, Cause::Metadata).await {
+            let bytes = &parts.bytes[i * parts.unit..(i + 1) * parts.unit];
+            if self.program_unit(cx, &spot, bytes, tag, Cause::Metadata).await {
                 placed.push((i, (spot.chunk, spot.sector, self.shape.unit)));
             } else {
-                todo.borrow_mut().push_front((i, bytes));
+                parts.todo.borrow_mut().push_front(i);
             }
         }
         placed

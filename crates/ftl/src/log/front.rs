@@ -140,7 +140,9 @@ impl HostFtl {
             if !self.map.exchange(lba, old, new) {
                 continue;
             }
-            fence(Ordering::SeqCst);
+            if !self.map.is_exclusive() {
+                fence(Ordering::SeqCst);
+            }
             if self.floor.load(Ordering::SeqCst) >= stamp {
                 // A discard began meanwhile: the slot must come after it (rule 4).
                 self.slab.set_order(slot, self.floor.load(Ordering::SeqCst) + 1, prev);

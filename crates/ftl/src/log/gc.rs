@@ -329,11 +329,13 @@ impl HostFtl {
             let l = &p.lines[line as usize];
             (l.closing.clone(), l.sequence)
         };
-        let mut bytes = Vec::with_capacity(places.len() * self.shape.unit as usize * SECTOR_BYTES);
+        let sectors: u32 = places.iter().map(|(_, _, count)| count).sum();
+        let mut bytes = vec![0; sectors as usize * SECTOR_BYTES];
+        let mut rest = &mut bytes[..];
         for (chunk, sector, count) in places {
-            match self.read_meta(cx, (chunk, sector), count as usize, LBA_LINE_CLOSING).await {
-                Some(part) => bytes.extend(part),
-                None => return ReverseMap { bytes: None },
+            let part = rest.split_off_mut(..count as usize * SECTOR_BYTES).expect("summed up");
+            if !self.read_meta(cx, (chunk, sector), LBA_LINE_CLOSING, part).await {
+                return ReverseMap { bytes: None };
             }
         }
         let good = ClosingView::decode(&bytes)

@@ -180,6 +180,12 @@ impl Map {
         View { narrow, wide, tag: self.tag, ones: self.ones, exclusive: self.exclusive }
     }
 
+    /// Entries change under `lock` only.
+    #[inline]
+    pub(super) fn is_exclusive(&self) -> bool {
+        self.exclusive
+    }
+
     /// The raw entry.
     #[inline]
     pub(super) fn raw(&self, lba: u64) -> u64 {

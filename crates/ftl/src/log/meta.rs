@@ -99,16 +99,16 @@ impl HostFtl {
         self.pool.lock().programmed[cause as usize] -= refused;
     }
 
-    /// Reads whole sectors of one chunk and verifies each. `None` when any of them is not what
-    /// was written there under this type.
+    /// Reads whole sectors of one chunk into `bytes` and verifies each. False when any of them is not
+    /// what was written there under this type.
     pub(super) async fn read_meta(
         &self,
         cx: &Cx,
         (chunk, sector): (u32, u32),
-        n: usize,
         lba: u64,
-    ) -> Option<Vec<u8>> {
-        let mut bytes = vec![0u8; n * SECTOR_BYTES];
+        bytes: &mut [u8],
+    ) -> bool {
+        let n = bytes.len() / SECTOR_BYTES;
         let mut done = 0;
         while done < n {
             let m = (n - done).min(VECTOR_MAX);
@@ -142,11 +142,11 @@ impl HostFtl {
                     )
             });
             if !good {
-                return None;
+                return false;
             }
             done += m;
         }
-        Some(bytes)
+        true
     }
 
     /// Erases a chunk. False when it is bad now.

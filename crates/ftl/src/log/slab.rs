@@ -116,7 +116,8 @@ impl Slab {
     #[inline]
     pub(super) fn prefetch(&self, slot: u32) {
         flashlane_base::prefetch(&self.meta[slot as usize]);
-        flashlane_base::prefetch(&self.content(slot)[0]);
+        let base = self.base().as_ptr();
+        flashlane_base::prefetch_at(base.wrapping_add(slot as usize * self.unit));
     }
 
     /// Fills a slot that the caller took from the free list.
