@@ -120,7 +120,8 @@ impl Scalar {
         self.check_range(lba, sectors)?;
         let chunk_sectors = self.device.geometry().sectors_per_chunk();
         let per_chunk = chunk_sectors as u64;
-        if lba.get() % per_chunk != 0 || sectors % per_chunk != 0 {
+        let whole = |n: u64| n.is_multiple_of(per_chunk);
+        if !whole(lba.get()) || !whole(sectors) {
             return Err(ScalarError::Partial { lba, sectors, chunk_sectors });
         }
         let starts: Vec<u64> =
@@ -148,7 +149,7 @@ impl Scalar {
     fn check(&self, lba: Lba, bytes: usize) -> Result<u64, ScalarError> {
         let unit = self.device.traits().content_bytes;
         let sectors = (bytes / unit) as u64;
-        if bytes % unit != 0 {
+        if !bytes.is_multiple_of(unit) {
             return Err(ScalarError::Buffer { bytes, expected: sectors as usize * unit });
         }
         self.check_range(lba, sectors).map(|()| sectors)

@@ -168,26 +168,37 @@ impl HostFtl {
         }
     }
 
-    /// One forced collection, from choice to free chunks.
+    /// One forced collection, from choice to free chunks. It waits for its room as any other does.
     pub(super) async fn collect_one(self: &Arc<Self>, cx: &Cx) -> bool {
         self.gc.turn.acquire(cx, 1).await;
+        // Whoever waits behind a barrier can't wait for company.
+        self.ring.state.now(|r| r.urgent += 1);
+        self.ring.work.wake(cx);
+        let fits = || self.candidate(true).is_none_or(|line| self.fits(line));
+        self.pool_changed.wait(cx, || self.read_only() || fits()).await;
         let victim = self.take_victim(true);
-        let Some(line) = victim else {
-            self.gc.turn.release(cx, 1);
-            return false;
+        let collected = match victim {
+            Some(line) => self.collect(cx, line).await,
+            None => {
+                self.gc.turn.release(cx, 1);
+                false
+            }
         };
+        self.ring.state.now(|r| r.urgent -= 1);
+        collected
+    }
+
+    /// Moves a victim, gives the turn on, and waits until its chunks are free.
+    async fn collect(self: &Arc<Self>, cx: &Cx, line: u32) -> bool {
         let sequence = self.pool.lock().lines[line as usize].sequence;
         self.move_line(cx, line).await;
         self.gc.turn.release(cx, 1);
-        self.ring.state.now(|r| r.urgent += 1);
-        self.ring.work.wake(cx);
         let gone = || {
             let p = self.pool.lock();
             let l = &p.lines[line as usize];
             l.sequence != sequence || matches!(l.state, LineState::Free | LineState::Closed)
         };
         self.pool_changed.wait(cx, || self.read_only() || gone()).await;
-        self.ring.state.now(|r| r.urgent -= 1);
         gone()
     }
 
