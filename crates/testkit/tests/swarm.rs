@@ -59,7 +59,8 @@ found! {
     found_padding_for_barriers_that_eats_what_collections_win: "pblk-faults", 30278, 100;
     found_a_stop_whose_padding_keeps_gc_going: "pftl-faults", 41082, 100;
     found_a_checkpoint_whose_records_make_the_next_one_due: "pblk", 50009, 100;
-    found_collections_by_hand_that_wait_for_no_room: "pblk", 70338, 100;
+    found_a_victim_wider_than_the_reserve_of_narrow_lines: "pblk", 70338, 100;
+    found_a_checkpoint_due_that_nobody_began: "pblk-faults", 80068, 100;
     found_lines_closed_for_the_log_that_eat_the_reserve: "pblk", 50024, 100;
 }
 

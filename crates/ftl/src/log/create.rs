@@ -237,7 +237,7 @@ impl Layout {
         if capacity == 0 {
             return Err((layout, u64::MAX));
         }
-        match layout.levels(shape, width, u64::MAX) {
+        match layout.levels(shape, width, u64::MAX, width) {
             Ok(levels) => {
                 layout.reserve_lines = levels.reserve / width as u64;
                 layout.start_lines = levels.start / width as u64;
@@ -254,13 +254,20 @@ impl Layout {
     /// the number of lines that are missing for that.
     /// `least`: the fewest data sectors per chunk ([`chunk_data`]) at any width used so far, since
     /// lines of all those widths may hold the data.
-    pub(super) fn levels(&self, shape: &Shape, width: u32, least: u64) -> Result<Levels, u64> {
+    /// `widest`: the most chunks in a line at any of those widths, since a victim may be as wide.
+    pub(super) fn levels(
+        &self,
+        shape: &Shape,
+        width: u32,
+        least: u64,
+        widest: u32,
+    ) -> Result<Levels, u64> {
         let line = width as u64;
         let lines = (self.good_chunks.saturating_sub(self.meta_chunks)) / line;
         let line_data = (least.min(chunk_data(shape, width)) * line).div_ceil(1 << 16).max(1);
         let data = self.capacity.div_ceil(line_data);
         // What is admitted, one victim, and the rest of a line that a stop in time leaves unused.
-        let reserve = self.admitted.div_ceil(line_data) + 2;
+        let reserve = self.admitted.div_ceil(line_data) + (widest as u64).div_ceil(line) + 1;
         // Beyond data and reserve: the line being filled, its spare, one between the levels.
         let need = data + reserve + 3;
         if need > lines {
@@ -380,7 +387,8 @@ impl HostFtl {
         let mut pool = PoolState::new(shape, config.active_pus);
         pool.meta_reserve = layout.meta_chunks;
         good.iter().for_each(|(chunk, dirty)| pool.put_chunk(*chunk, *dirty));
-        let levels = layout.levels(&shape, layout.width, u64::MAX).expect("planned with it");
+        let levels =
+            layout.levels(&shape, layout.width, u64::MAX, layout.width).expect("planned with it");
         let base = |chunk: u32| {
             let (pu, chunk) = (chunk / geo.chunks_per_pu, chunk % geo.chunks_per_pu);
             format.pack(Location { pu, chunk, sector: 0 })
@@ -422,6 +430,7 @@ impl HostFtl {
             counters: Counters::default(),
             padding_dist: (0..=VECTOR_MAX).map(|_| AtomicU64::new(0)).collect(),
             trip_start: Mutex::new([0; 3]),
+            widest_line: AtomicU64::new(layout.width as u64),
             least_chunk_data: AtomicU64::new(chunk_data(&shape, layout.width)),
             stopping: AtomicBool::new(false),
             tasks: AtomicU64::new(0),

@@ -174,6 +174,8 @@ impl HostFtl {
         loop {
             let ready = || !self.journal.is_full(self.log_quarter()) || self.read_only();
             if !ready() {
+                // An anchor that moved, too, makes a checkpoint due.
+                self.pool_changed.wake(cx);
                 self.pool_changed.wait(cx, ready).await;
             }
             self.check_writable()?;

@@ -190,6 +190,8 @@ pub struct HostFtl {
     trip_start: Mutex<[u64; 3]>,
     /// Fewest data sectors per chunk over the line widths used so far, in 2^-16 sectors.
     least_chunk_data: AtomicU64,
+    /// Most chunks in a line over the widths used so far.
+    widest_line: AtomicU64,
     stopping: AtomicBool,
     /// Background tasks that have not ended.
     tasks: AtomicU64,
@@ -223,7 +225,9 @@ impl HostFtl {
     pub fn set_active_pus(&self, cx: &Cx, pus: u32) -> Result<(), u64> {
         let width = if pus == 0 { self.shape.pus } else { pus.min(self.shape.pus) };
         let least = get(&self.least_chunk_data).min(create::chunk_data(&self.shape, width));
-        let levels = self.layout.levels(&self.shape, width, least)?;
+        let widest = width.max(get(&self.widest_line) as u32);
+        let levels = self.layout.levels(&self.shape, width, least, widest)?;
+        self.widest_line.store(widest as u64, Ordering::Relaxed);
         self.least_chunk_data.store(least, Ordering::Relaxed);
         self.limiter.lock().set_levels(levels);
         let abandoned = {
