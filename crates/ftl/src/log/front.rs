@@ -184,34 +184,52 @@ impl HostFtl {
         cx.now().as_ns().max(self.floor.load(Ordering::Relaxed)) + super::create::STAMP_SLACK
     }
 
-    /// Stamps are leased: true when the durable ceiling must be raised first (rule 6).
+    /// Stamps are leased: true when the durable ceiling must be raised first (rule 6). That it need
+    /// not be, it is raised in the background when half of the lease is left.
     #[inline]
     fn needs_stamps(&self, cx: &Cx) -> bool {
-        self.stamps_needed(cx) > self.ceiling.load(Ordering::Acquire)
+        let (need, ceiling) = (self.stamps_needed(cx), self.ceiling.load(Ordering::Acquire));
+        if need + super::create::STAMP_LEASE / 2 > ceiling {
+            self.raise_ahead(cx);
+        }
+        need > ceiling
     }
 
-    /// Waits while the clock is above the durable ceiling, and has it raised well before.
     #[cold]
-    async fn raise_ceiling(&self, cx: &Cx) {
+    fn raise_ahead(&self, cx: &Cx) {
+        let Some(me) = self.me.upgrade().filter(|_| !self.read_only()) else { return };
+        if !self.ceiling_raising.swap(true, Ordering::AcqRel) {
+            let their_cx = cx.clone();
+            me.clone().background(cx, async move { me.raise_once(&their_cx).await });
+        }
+    }
+
+    /// Waits while the clock is above the durable ceiling.
+    #[cold]
+    pub(super) async fn raise_ceiling(&self, cx: &Cx) {
         let need = self.stamps_needed(cx);
         while self.ceiling.load(Ordering::Acquire) < need && !self.read_only() {
-            if self.ceiling_raising.swap(true, Ordering::AcqRel) {
-                let done = || {
-                    !self.ceiling_raising.load(Ordering::Acquire)
-                        || self.ceiling.load(Ordering::Acquire) >= need
-                };
-                self.ceiling_raised.wait(cx, done).await;
+            if !self.ceiling_raising.swap(true, Ordering::AcqRel) {
+                self.raise_once(cx).await;
                 continue;
             }
-            let ceiling = (need + super::create::STAMP_LEASE).min(STAMP_MAX);
-            let at = self.journal.append(Record::Ceiling { stamp: ceiling });
-            let durable = self.commit(cx, at).await;
-            if durable.is_ok() {
-                self.ceiling.fetch_max(ceiling, Ordering::AcqRel);
-            }
-            self.ceiling_raising.store(false, Ordering::Release);
-            self.ceiling_raised.wake(cx);
+            let done = || {
+                !self.ceiling_raising.load(Ordering::Acquire)
+                    || self.ceiling.load(Ordering::Acquire) >= need
+            };
+            self.ceiling_raised.wait(cx, done).await;
         }
+    }
+
+    /// One more lease; by whoever has set `ceiling_raising`.
+    async fn raise_once(&self, cx: &Cx) {
+        let ceiling = (self.stamps_needed(cx) + super::create::STAMP_LEASE).min(STAMP_MAX);
+        let at = self.journal.append(Record::Ceiling { stamp: ceiling });
+        if self.commit(cx, at).await.is_ok() {
+            self.ceiling.fetch_max(ceiling, Ordering::AcqRel);
+        }
+        self.ceiling_raising.store(false, Ordering::Release);
+        self.ceiling_raised.wake(cx);
     }
 
     /// Everything acknowledged before this call is durable when it returns.
