@@ -12,6 +12,11 @@ mod watch;
 use clap::Parser;
 use std::process::ExitCode;
 
+/// A simulation makes and drops a future per request, dozens in flight and larger than what the
+/// system's allocator keeps at hand: 13% of a run in steady state (bench/runs/2026-11-22).
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// What a command came to; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
