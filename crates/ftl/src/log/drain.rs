@@ -180,8 +180,9 @@ impl HostFtl {
         out.oob.resize(out.slots.len(), [0; OOB_BYTES]);
         out.cause.resize(out.slots.len(), Cause::User);
         let records = out.oob.iter_mut().zip(&mut out.cause);
+        let heads = self.slab.heads();
         for ((i, slot), (oob, cause)) in out.slots.iter().enumerate().zip(records) {
-            let (head, stamp) = (self.slab.set_counted(*slot, true), self.slab.stamp(*slot));
+            let (head, stamp) = (heads.set_counted(*slot, true), heads.stamp(*slot));
             *oob = Oob::unsealed(head.lba(), stamp);
             *cause = cause_of(head, i < taken.retries);
             stamp_max = stamp_max.max(stamp);
@@ -213,8 +214,9 @@ impl HostFtl {
     fn seal(&self, oob: &mut [[u8; OOB_BYTES]], slots: &[u32]) {
         if self.info.content_bytes == 8 {
             let mut words = [0; VECTOR_MAX];
+            let (kept, _) = self.slab.base().as_chunks::<8>();
             for (word, slot) in words.iter_mut().zip(slots) {
-                *word = self.slab.word(*slot);
+                *word = u64::from_le_bytes(kept[*slot as usize]);
             }
             return Oob::seal_words(oob, &words[..slots.len()]);
         }
@@ -286,7 +288,7 @@ impl HostFtl {
                 // The medium never began: neither did we.
                 p.programmed[*cause as usize] -= 1;
                 if i < slots.len() && *cause != Cause::Retry {
-                    self.slab.set_counted(slots[i], false);
+                    self.slab.heads().set_counted(slots[i], false);
                 }
             }
             p.unit_failed(spot, slots, done.failed, released)
@@ -318,9 +320,9 @@ impl HostFtl {
             return;
         }
         let mut sectors = 0;
-        let map = self.map.view();
+        let (map, heads) = (self.map.view(), self.slab.heads());
         for slot in released.slots() {
-            map.prefetch(self.slab.lba(slot));
+            map.prefetch(heads.head(slot).lba());
             sectors += 1;
         }
         let cost = self.costs.map_update.times(sectors);
@@ -336,14 +338,14 @@ impl HostFtl {
     /// Valid before it is published: whoever finds an address may invalidate it. The slots belong to
     /// nobody afterwards.
     fn publish_unit(&self, first: u64, slots: &[u32]) {
-        let map = self.map.view();
+        let (map, heads) = (self.map.view(), self.slab.heads());
         let mut lbas = [0; VECTOR_MAX];
         let mut current = 0u64;
         for ((i, slot), at) in slots.iter().copied().enumerate().zip(&mut lbas) {
             if slot == NO_SLOT {
                 continue;
             }
-            let lba = self.slab.set_free(slot);
+            let lba = heads.set_free(slot);
             *at = lba;
             let now = map.raw(lba);
             if now == map.encode(Entry::Slot(slot)) {

@@ -110,21 +110,39 @@ impl Control {
 }
 
 /// Live sectors of a victim that are read together and moved together.
-#[derive(Default)]
 struct Batch {
+    /// Sectors, of 64 at most.
+    n: usize,
     /// Linear sectors, and their addresses on the device.
-    addrs: Vec<u64>,
-    ppas: Vec<Ppa>,
-    /// Packed (lba, stamp) by the closing metadata; empty when that could not be read.
-    known: Vec<[u8; PACKED_BYTES]>,
+    addrs: [u64; VECTOR_MAX],
+    ppas: [Ppa; VECTOR_MAX],
+    /// Packed (lba, stamp) by the closing metadata, where that could be read.
+    known: [[u8; PACKED_BYTES]; VECTOR_MAX],
+    is_known: bool,
     /// As read.
-    oob: Vec<[u8; OOB_BYTES]>,
+    oob: [[u8; OOB_BYTES]; VECTOR_MAX],
     content: Vec<u8>,
     /// Of which sectors content, address and stamp agree with each other and with the closing
     /// metadata.
     whole: u64,
     /// Ring slots admitted for it.
     admitted: u64,
+}
+
+impl Default for Batch {
+    fn default() -> Batch {
+        Batch {
+            n: 0,
+            addrs: [0; VECTOR_MAX],
+            ppas: [Ppa(0); VECTOR_MAX],
+            known: [[0; PACKED_BYTES]; VECTOR_MAX],
+            is_known: false,
+            oob: [[0; OOB_BYTES]; VECTOR_MAX],
+            content: Vec::new(),
+            whole: 0,
+            admitted: 0,
+        }
+    }
 }
 
 /// A line whose live sectors are being moved.
@@ -291,7 +309,7 @@ impl HostFtl {
             for row in 0..self.shape.chunk_sectors / self.shape.unit {
                 for at in 0..chunks.len() {
                     self.gather(&chunks, at, row, view.as_ref().map(|v| &v.1), &mut batch);
-                    if batch.addrs.len() + self.shape.unit as usize > VECTOR_MAX {
+                    if batch.n + self.shape.unit as usize > VECTOR_MAX {
                         self.start_move(cx, batch, &victim).await;
                         batch = self.fresh_batch();
                     }
@@ -305,9 +323,7 @@ impl HostFtl {
 
     fn fresh_batch(&self) -> Box<Batch> {
         let mut batch = self.gc.batches.lock().pop().unwrap_or_default();
-        batch.addrs.clear();
-        batch.ppas.clear();
-        batch.known.clear();
+        batch.n = 0;
         batch
     }
 
@@ -368,22 +384,28 @@ impl HostFtl {
         let first = chunks[at] as u64 * self.shape.chunk_sectors as u64 + (row * unit) as u64;
         let base = self.chunk_base[chunks[at] as usize];
         let mut bits = self.lines.bits(first, unit);
-        let entry = PoolState::entry_index(&self.shape, chunks.len(), at, row * unit);
-        while bits != 0 {
+        let sectors = batch.n..batch.n + bits.count_ones() as usize;
+        batch.n = sectors.end;
+        let addrs = &mut batch.addrs[sectors.clone()];
+        for (addr, ppa) in addrs.iter_mut().zip(&mut batch.ppas[sectors.clone()]) {
             let i = bits.trailing_zeros();
             bits &= bits - 1;
-            if let Some(view) = view {
-                let packed = view.packed(entry + i as usize);
-                batch.known.push(packed.copied().unwrap_or(pack_entry(LBA_NONE, 0)));
+            *addr = first + i as u64;
+            *ppa = self.format.in_chunk(base, row * unit + i);
+        }
+        batch.is_known = view.is_some();
+        if let Some(view) = view {
+            let entry = PoolState::entry_index(&self.shape, chunks.len(), at, row * unit);
+            for (known, addr) in batch.known[sectors].iter_mut().zip(addrs) {
+                let packed = view.packed(entry + (*addr - first) as usize);
+                *known = packed.copied().unwrap_or(pack_entry(LBA_NONE, 0));
             }
-            batch.addrs.push(first + i as u64);
-            batch.ppas.push(self.format.in_chunk(base, row * unit + i));
         }
     }
 
     /// Admits a batch under GC's share and starts its read and move.
     async fn start_move(self: &Arc<Self>, cx: &Cx, mut batch: Box<Batch>, victim: &Rc<Victim>) {
-        let admitted = batch.addrs.len() as u64;
+        let admitted = batch.n as u64;
         if admitted > 0 {
             let waited = self.ring.admission.acquire(cx, Origin::Gc, admitted).await;
             if waited != Waited::No {
@@ -391,7 +413,7 @@ impl HostFtl {
                 batch.retain(|addr| self.lines.is_valid(addr));
             }
         }
-        if self.read_only() || batch.addrs.is_empty() {
+        if self.read_only() || batch.n == 0 {
             // Read-only: everybody was let in to be told so, nothing is moved any more.
             self.ring.admission.release(cx, 0, admitted);
             self.gc.batches.lock().push(batch);
@@ -413,26 +435,26 @@ impl HostFtl {
     /// medium vouches for it comes with the completion.
     fn submit_batch(&self, cx: &Cx, batch: &mut Batch) -> Ticket {
         let unit = self.info.content_bytes;
-        let n = batch.addrs.len();
-        batch.oob.resize(n, [0; OOB_BYTES]);
+        let n = batch.n;
         batch.content.resize(n * unit, 0);
         let to = Scatter { base: &mut batch.content, index: &super::meta::IN_ORDER[..n], unit };
         let request = Request {
             op: Op::Read,
             flags: Flags::default(),
-            addrs: &batch.ppas,
-            data: Data::Read { content: to, oob: &mut batch.oob },
+            addrs: &batch.ppas[..n],
+            data: Data::Read { content: to, oob: &mut batch.oob[..n] },
             whole_sectors: false,
         };
         let ticket = self.device.submit(cx, request);
         let (map, capacity) = (self.map.view(), self.info.capacity);
-        batch.whole = whole_sectors(&batch.oob, &batch.content, unit);
-        for (i, oob) in batch.oob.iter().enumerate() {
+        batch.whole = whole_sectors(&batch.oob[..n], &batch.content, unit);
+        for (i, oob) in batch.oob[..n].iter().enumerate() {
             let (lba, ..) = Oob::decode_raw(oob);
             map.prefetch(lba);
             batch.whole &= !(u64::from(lba >= capacity) << i);
         }
-        for (i, (oob, known)) in batch.oob.iter().zip(&batch.known).enumerate() {
+        let known = if batch.is_known { &batch.known[..n] } else { &[] };
+        for (i, (oob, known)) in batch.oob.iter().zip(known).enumerate() {
             batch.whole &= !(u64::from(oob[..PACKED_BYTES] != *known) << i);
         }
         ticket
@@ -441,11 +463,11 @@ impl HostFtl {
     /// Puts what is still live into slots.
     async fn move_batch(&self, cx: &Cx, batch: &Batch, done: &Completion) {
         let map = self.map.view();
-        for oob in &batch.oob {
+        for oob in &batch.oob[..batch.n] {
             // Asked for at submission, thousands of events ago.
             map.prefetch(Oob::decode_raw(oob).0);
         }
-        let cost = self.costs.map_update.times(batch.addrs.len() as u64);
+        let cost = self.costs.map_update.times(batch.n as u64);
         let section = |_: &mut ()| {
             self.ring.state.now(|r| {
                 let used = self.move_sectors(r, batch, done);
@@ -470,16 +492,16 @@ impl HostFtl {
         let read = |i: &usize| done.status(*i).is_ok();
         let good = match done.failed {
             0 => batch.whole,
-            _ => (0..batch.addrs.len()).filter(read).fold(0, |m, i| m | 1 << i) & batch.whole,
+            _ => (0..batch.n).filter(read).fold(0, |m, i| m | 1 << i) & batch.whole,
         };
         // Sectors that have left the medium, by the 64 in which they lie.
         let (mut word, mut left) = (0, 0u64);
-        let used = ring.insert_filled(&self.slab, batch.addrs.len(), |i, slot| {
+        let used = ring.insert_filled(&self.slab, batch.n, |i, slot| {
             let addr = batch.addrs[i];
             if good >> i & 1 == 0 {
                 if self.lines.is_valid(addr) {
-                    let known = batch.known.get(i).map(unpack_entry);
-                    self.poison(addr, known.map_or(u64::MAX, |(lba, _)| lba));
+                    let known = batch.is_known.then(|| unpack_entry(&batch.known[i]).0);
+                    self.poison(addr, known.unwrap_or(u64::MAX));
                 }
                 return false;
             }
@@ -565,21 +587,17 @@ impl HostFtl {
 
 impl Batch {
     fn retain(&mut self, keep: impl Fn(u64) -> bool) {
-        let Some(mut n) = self.addrs.iter().position(|addr| !keep(*addr)) else {
+        let Some(mut n) = self.addrs[..self.n].iter().position(|addr| !keep(*addr)) else {
             return;
         };
-        for i in n + 1..self.addrs.len() {
+        for i in n + 1..self.n {
             if keep(self.addrs[i]) {
                 self.addrs[n] = self.addrs[i];
                 self.ppas[n] = self.ppas[i];
-                if let Some(known) = self.known.get(i).copied() {
-                    self.known[n] = known;
-                }
+                self.known[n] = self.known[i];
                 n += 1;
             }
         }
-        self.addrs.truncate(n);
-        self.ppas.truncate(n);
-        self.known.truncate(n);
+        self.n = n;
     }
 }

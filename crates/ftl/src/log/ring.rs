@@ -168,7 +168,8 @@ impl RingState {
             self.fifo.drain(..n);
             self.head += n as u64;
             // Without an exit: almost always all of them are alive.
-            let dead = slots[from..].iter().fold(false, |dead, slot| dead | !slab.take(*slot));
+            let heads = slab.heads();
+            let dead = slots[from..].iter().fold(false, |dead, slot| dead | !heads.take(*slot));
             if dead && self.head > covered {
                 self.drop_dead(slab, slots, from, covered, &mut out.dropped);
             }

@@ -176,20 +176,8 @@ impl Slab {
     }
 
     #[inline(always)]
-    pub(super) fn head(&self, slot: u32) -> Head {
-        Head(self.meta[slot as usize].head.load(Ordering::Relaxed))
-    }
-    #[inline(always)]
-    pub(super) fn lba(&self, slot: u32) -> u64 {
-        self.head(slot).lba()
-    }
-    #[inline(always)]
     pub(super) fn origin(&self, slot: u32) -> Origin {
         self.head(slot).origin()
-    }
-    #[inline(always)]
-    pub(super) fn stamp(&self, slot: u32) -> u64 {
-        self.meta[slot as usize].stamp.load(Ordering::Relaxed)
     }
     /// (`prev`, its stamp); changes under the map lock only.
     #[inline]
@@ -207,6 +195,69 @@ impl Slab {
             m.prev.store(addr + 1, Ordering::Relaxed);
             m.prev_stamp.store(stamp, Ordering::Relaxed);
         }
+    }
+
+    /// An overwrite or discard kills a slot; `None` when the drainer had it first.
+    #[inline(always)]
+    pub(super) fn kill(&self, slot: u32) -> Option<Origin> {
+        self.heads().leave_buffered(slot, SlotState::Dead).map(Head::origin)
+    }
+
+    #[inline]
+    pub(super) fn head(&self, slot: u32) -> Head {
+        self.heads().head(slot)
+    }
+    #[inline]
+    pub(super) fn lba(&self, slot: u32) -> u64 {
+        self.head(slot).lba()
+    }
+    #[inline]
+    pub(super) fn stamp(&self, slot: u32) -> u64 {
+        self.heads().stamp(slot)
+    }
+    #[inline]
+    pub(super) fn set_free(&self, slot: u32) {
+        self.heads().set_free(slot);
+    }
+
+    /// What is known of all slots, held in registers by loops over many of them.
+    #[inline(always)]
+    pub(super) fn heads(&self) -> Heads<'_> {
+        Heads { meta: &self.meta }
+    }
+
+    /// Content of a published slot. The caller holds what keeps the slot from being released: the
+    /// map lock, or the slot itself (drainer).
+    #[inline]
+    pub(super) fn content(&self, slot: u32) -> &[u8] {
+        let i = slot as usize;
+        // SAFETY: see the `Sync` impl: no writer while a reader may be here.
+        unsafe { &(&(*self.content.get()))[i * self.unit..(i + 1) * self.unit] }
+    }
+
+    /// All content, for a gathering command over slots that the caller owns.
+    #[inline]
+    pub(super) fn base(&self) -> &[u8] {
+        // SAFETY: the command reads only slots which the drainer owns; the reference covers more,
+        // but the other bytes are neither read nor relied upon through it.
+        unsafe { &(*self.content.get()) }
+    }
+}
+
+/// [`Slab::heads`].
+#[derive(Clone, Copy)]
+pub(super) struct Heads<'a> {
+    meta: &'a [Meta],
+}
+
+impl Heads<'_> {
+    #[inline(always)]
+    pub(super) fn head(&self, slot: u32) -> Head {
+        Head(self.meta[slot as usize].head.load(Ordering::Relaxed))
+    }
+    #[inline(always)]
+    pub(super) fn stamp(&self, slot: u32) -> u64 {
+        self.meta[slot as usize].stamp.load(Ordering::Relaxed)
     }
 
     /// Says what a slot's program was counted for. The drainer owns the slot: nobody else changes
@@ -234,12 +285,6 @@ impl Slab {
         self.leave_buffered(slot, SlotState::Taken).is_some()
     }
 
-    /// An overwrite or discard kills a slot; `None` when the drainer had it first.
-    #[inline(always)]
-    pub(super) fn kill(&self, slot: u32) -> Option<Origin> {
-        self.leave_buffered(slot, SlotState::Dead).map(Head::origin)
-    }
-
     #[inline(always)]
     fn leave_buffered(&self, slot: u32, to: SlotState) -> Option<Head> {
         let m = &self.meta[slot as usize];
@@ -252,29 +297,5 @@ impl Slab {
             .compare_exchange(head.0, to.0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
             .then_some(head)
-    }
-
-    /// Content of a published slot. The caller holds what keeps the slot from being released: the
-    /// map lock, or the slot itself (drainer).
-    #[inline]
-    pub(super) fn content(&self, slot: u32) -> &[u8] {
-        let i = slot as usize;
-        // SAFETY: see the `Sync` impl: no writer while a reader may be here.
-        unsafe { &(&(*self.content.get()))[i * self.unit..(i + 1) * self.unit] }
-    }
-
-    /// Content of a slot whose store keeps eight bytes per sector.
-    #[inline(always)]
-    pub(super) fn word(&self, slot: u32) -> u64 {
-        let (words, _) = self.base().as_chunks::<8>();
-        u64::from_le_bytes(words[slot as usize])
-    }
-
-    /// All content, for a gathering command over slots that the caller owns.
-    #[inline]
-    pub(super) fn base(&self) -> &[u8] {
-        // SAFETY: the command reads only slots which the drainer owns; the reference covers more,
-        // but the other bytes are neither read nor relied upon through it.
-        unsafe { &(*self.content.get()) }
     }
 }
