@@ -48,17 +48,6 @@ impl Unit {
     }
 }
 
-/// Which of up to 64 sectors are what their out-of-band records say, whichever way the store keeps
-/// content: 4096 bytes a sector, or 8 (`stamps`).
-#[inline]
-pub(super) fn whole_sectors(oob: &[[u8; OOB_BYTES]], content: &[u8], unit: usize) -> u64 {
-    if unit == 8 {
-        return Oob::verify_words(oob, content);
-    }
-    let sectors = oob.iter().zip(content.chunks_exact(unit)).enumerate();
-    sectors.fold(0, |whole, (i, (oob, content))| whole | (Oob::verify(oob, content) as u64) << i)
-}
-
 /// Why a slot is programmed.
 #[inline(always)]
 fn cause_of(slot: Head, retry: bool) -> Cause {

@@ -13,7 +13,6 @@
 //! vectors → each into a slot with its old stamp, unless overwritten meanwhile → drained like any
 //! other → barrier → `freed` → chunks free.
 
-use super::drain::whole_sectors;
 use super::format::{
     ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, LBA_NONE, Oob, PACKED_BYTES, Record, pack_entry,
     unpack_entry,
@@ -21,6 +20,7 @@ use super::format::{
 use super::limiter::Shares;
 use super::map::Entry;
 use super::pool::{LineState, PoolState};
+use super::read::whole_sectors;
 use super::ring::{RingState, Waited};
 use super::slab::Origin;
 use super::{HostFtl, add};

@@ -5,7 +5,6 @@
 //! be read (FORMAT.md rule 10: every read of the medium verifies address and CRC).
 //! Never: retries what the device gave up on (pblk: read errors go up).
 
-use super::drain::whole_sectors;
 use super::format::Oob;
 use super::map::Entry;
 use super::{HostFtl, add};
@@ -164,6 +163,17 @@ impl HostFtl {
             retry: sum.retry + d.retry,
         };
     }
+}
+
+/// Which of up to 64 sectors are what their out-of-band records say, whichever way the store keeps
+/// content: 4096 bytes a sector, or 8 (`stamps`).
+#[inline]
+pub(super) fn whole_sectors(oob: &[[u8; OOB_BYTES]], content: &[u8], unit: usize) -> u64 {
+    if unit == 8 {
+        return Oob::verify_words(oob, content);
+    }
+    let sectors = oob.iter().zip(content.chunks_exact(unit)).enumerate();
+    sectors.fold(0, |whole, (i, (oob, content))| whole | (Oob::verify(oob, content) as u64) << i)
 }
 
 /// Sectors of a piece that the device could not read, or read as something else. Address `k` of the
