@@ -1,8 +1,9 @@
 //! B1 of the speed goals: 4 KiB random writes, QD32, steady state with GC, stamps, one core.
 //!
 //! Owns: the measurement only. Prints programmed sectors, host writes and reads per CPU second.
-//! Usage: `cargo run --release -p flashlane-ftl --example b1 [-- PRESET [TIMES [CHUNKS_PER_PU [READS]]]]`
-//! (0 chunks per PU: the preset's own). `B1_WRITES`: random writes per time, else half the capacity.
+//! Usage: `... --example b1 [-- PRESET [TIMES [CHUNKS_PER_PU [READS [WRITES]]]]]`. 0 chunks per PU: the
+//! preset's own; WRITES: random writes each time, instead of half the capacity, and no check at the
+//! end (for counting instructions under callgrind).
 
 #[global_allocator]
 static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -56,6 +57,7 @@ fn main() {
     let times: u64 = args.next().and_then(|t| t.parse().ok()).unwrap_or(4);
     let chunks: Option<u32> = args.next().and_then(|c| c.parse().ok()).filter(|c| *c > 0);
     let reads: u64 = args.next().and_then(|r| r.parse().ok()).unwrap_or(1_000_000);
+    let writes: Option<u64> = args.next().and_then(|w| w.parse().ok());
     let mut spec = DeviceSpec::preset(&preset).expect("a preset");
     if let Some(chunks) = chunks {
         spec = spec.with_chunks_per_pu(chunks);
@@ -92,16 +94,14 @@ fn main() {
             count as f64 / (run.now() - t0).as_secs_f64() / 1e3,
         );
     };
-    let writes = std::env::var("B1_WRITES").ok().and_then(|w| w.parse().ok());
-    let writes = writes.unwrap_or(capacity / 2);
     step("sequential fill", BlockOp::Write, false, capacity, 1);
     for i in 0..times {
-        step("random writes ", BlockOp::Write, true, writes, 2 + i);
+        step("random writes ", BlockOp::Write, true, writes.unwrap_or(capacity / 2), 2 + i);
     }
     step("random reads  ", BlockOp::Read, true, reads, 99);
     println!("{:?}", dev.stats());
     println!("violations {:?}", ssd.counters().violations);
-    if std::env::var_os("B1_WRITES").is_none() {
+    if writes.is_none() {
         dev.check_consistency().expect("consistent");
     }
     dev.stats().check_host_law().expect("host law");
