@@ -4,7 +4,7 @@
 //! checked by the device's own rules. Never: changes a number that was not named.
 
 use super::Base;
-use super::document::{At, Document, Section};
+use super::document::{At, Document, Section, Value};
 use flashlane_ocssd::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 
 /// A device as an experiment wants it.
@@ -20,6 +20,11 @@ pub struct DeviceChoice {
 /// known from the comparison with other simulators.
 pub fn default_preset() -> &'static str {
     "peers-16g"
+}
+
+/// Devices that come with the program.
+pub fn preset_names() -> Vec<&'static str> {
+    DeviceSpec::preset_names()
 }
 
 /// Tables of a spec that may be overridden.
@@ -84,6 +89,8 @@ fn read_faults(s: &Section<'_>, base: &Base) -> FaultPlan {
 }
 
 fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
+    // Known keys, whatever is wrong with the device's name.
+    let overrides: Vec<&str> = TABLES.iter().copied().filter(|t| s.item(t).is_some()).collect();
     let (key, name, text) = match (s.text("preset"), s.text("spec")) {
         (Some(_), Some(_)) => {
             s.complain("spec", "`preset` and `spec` both name a device: give one");
@@ -126,7 +133,6 @@ fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
         };
         s.complain(key, said);
     };
-    let overrides: Vec<&str> = TABLES.iter().copied().filter(|t| s.item(t).is_some()).collect();
     if overrides.is_empty() {
         return DeviceSpec::from_toml(&text).map_err(fail).ok();
     }
@@ -142,7 +148,31 @@ fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
         merge(&mut merged, table, item.value.to_toml());
     }
     let text = toml::to_string(&merged).expect("a parsed table can be written");
-    DeviceSpec::from_toml(&text).map_err(fail).ok()
+    match DeviceSpec::from_toml(&text) {
+        // Its numbers are no longer those that the name stands for.
+        Ok(spec) => Some(DeviceSpec { name: format!("{} (changed)", spec.name), ..spec }),
+        Err(SpecError::Syntax(e)) => {
+            // The parser's line is one of the merged text; its key leads back to the override.
+            let begin = e.span().map_or(0, |span| span.start.min(text.len()));
+            let line = text[..begin].rfind('\n').map_or(0, |at| at + 1);
+            let line = text[line..].lines().next().unwrap_or("");
+            let named = line.split('=').next().unwrap_or("").trim();
+            let table = TABLES.iter().copied().find(|t| match s.item(t).map(|i| &i.value) {
+                Some(Value::Table(keys)) => keys.contains_key(named),
+                _ => false,
+            });
+            let what = e.message().trim();
+            match table {
+                Some(t) => s.complain(t, format!("device `{name}`: `{t}.{named}`: {what}")),
+                None => s.complain(key, format!("device `{name}`: {what}")),
+            }
+            None
+        }
+        Err(e) => {
+            fail(e);
+            None
+        }
+    }
 }
 
 /// Tables are merged key by key, anything else is replaced.

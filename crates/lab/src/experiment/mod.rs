@@ -26,7 +26,7 @@ pub mod document;
 mod target;
 mod workload;
 
-pub use device::{DeviceChoice, default_preset};
+pub use device::{DeviceChoice, default_preset, preset_names};
 pub use document::{Change, Complaint};
 pub use target::{Target, TargetKind};
 pub use workload::{TraceSpec, Workload};

@@ -67,7 +67,14 @@ fn read(s: &Section<'_>, device: Option<&DeviceChoice>) -> Option<Target> {
     }
     let own_device = s.text("device");
     let pus = read_pus(s);
-    let kind = match s.word("kind", &kinds)? {
+    let Some(kind) = s.word("kind", &kinds) else {
+        // Which of its other keys are known depends on the kind.
+        for key in s.keys() {
+            let _ = s.item(key);
+        }
+        return None;
+    };
+    let kind = match kind {
         Kind::Pblk => TargetKind::Pblk(read_pblk(s)),
         Kind::Pftl => TargetKind::Pftl(read_pftl(s)),
         Kind::Raw => TargetKind::Raw,

@@ -138,12 +138,32 @@ fn everything_wrong_is_said_at_once_with_its_place() {
     }
 }
 
+/// What follows from a mistake is not counted as another one.
+#[test]
+fn a_wrong_name_does_not_make_the_other_keys_unknown() {
+    let text = "[device]\npreset = \"tinny\"\n[device.geometry]\nchannels = 2\n[[target]]\n\
+                kind = \"pbkl\"\nactive_pus = 2\n[[workload]]\nrw = \"randwrite\"\n";
+    let said = parse(text, &[]).unwrap_err();
+    assert!(said.contains("`tiny`") && said.contains("`pblk`"), "{said}");
+    assert!(!said.contains("unknown key"), "{said}");
+}
+
+/// `k` is 1000 here and 1024 in a job file: the message must not recommend what it refuses.
+#[test]
+fn sizes_say_what_their_units_are() {
+    let said = parse(GOOD, &["workload.0.bs=4k"]).unwrap_err();
+    assert!(said.contains("`4KiB` is 4096 bytes, `4k` 4000"), "{said}");
+    assert!(parse(GOOD, &["workload.0.bs=4KiB"]).is_ok());
+}
+
 #[test]
 fn a_wrong_unit_and_an_impossible_geometry_are_named() {
     let said = parse(GOOD, &["device.timing.erase=\"5 parsecs\""]).unwrap_err();
     assert!(said.contains("parsecs") && said.contains("known: ns, us"), "{said}");
     let said = parse(GOOD, &["device.geometry.planes=0"]).unwrap_err();
     assert!(said.contains("planes") && said.contains("at least 1"), "{said}");
+    let said = parse(GOOD, &["device.geometry.channels=-4"]).unwrap_err();
+    assert!(said.contains("`geometry.channels`") && said.contains("-4"), "{said}");
     let said = parse(GOOD, &["device.timing.erasse=\"5us\""]).unwrap_err();
     assert!(said.contains("erasse"), "{said}");
     let said = parse(GOOD, &["workload.0.runtime=5parsecs"]).unwrap_err();

@@ -33,11 +33,11 @@ pub const MEANINGFUL: &[(&[&str], &str, Setter)] = &[
         j.bs = three(v, |t| u.request(t).map(crate::workload::Sizes::fixed))?;
         Some(())
     }),
-    (&["bsrange", "blocksize_range"], "a range in multiples of 4 KiB, `4k-64k`", |j, u, v| {
+    (&["bsrange", "blocksize_range"], BSRANGE, |j, u, v| {
         j.bs = three(v, |t| u.range(t))?;
         Some(())
     }),
-    (&["bssplit"], "sizes with shares that add up to 100, `4k/60:64k/40`", |j, u, v| {
+    (&["bssplit"], BSSPLIT, |j, u, v| {
         j.bs = three(v, |t| u.split(t))?;
         Some(())
     }),
@@ -107,10 +107,12 @@ pub const MEANINGFUL: &[(&[&str], &str, Setter)] = &[
 ];
 
 const RW: &str = "read, write, randread, randwrite, rw (readwrite), randrw, trim or randtrim";
-const BS: &str = "a multiple of 4 KiB up to 64 MiB, `4k` or `4k,64k` for reads and writes (fio's `4k` \
-                  is 4096, its `4ki` 4000)";
-const AMOUNT: &str = "a multiple of 4 KiB (`16g`) or a percentage of the device (`50%`)";
-const IO_SIZE: &str = "a multiple of 4 KiB (`16g`) or a percentage of the job's region (`200%`)";
+const BS: &str = "a multiple of 4 KiB up to 64 MiB, one size or `reads,writes`";
+const AMOUNT: &str = "a multiple of 4 KiB or a percentage of the device (`50%`)";
+const IO_SIZE: &str = "a multiple of 4 KiB or a percentage of the job's region (`200%`)";
+const SIZES: &[&str] = &[BS, BSRANGE, BSSPLIT, AMOUNT, IO_SIZE];
+const BSRANGE: &str = "a range in multiples of 4 KiB, low-high";
+const BSSPLIT: &str = "sizes with shares that add up to 100, size/60:size/40";
 const TIME_S: &str = "a time, seconds without a unit (`30`, `2m`, `500ms`)";
 const BOOL: &str = "0 or 1";
 const VERIFY: &str = "0 or a method of fio (md5, crc32c, xxhash, ...); content is checked by \
@@ -260,7 +262,16 @@ pub fn apply(
     let Some((_, takes, setter)) = found else {
         return Err(unknown(key));
     };
-    let wrong = |expected: &str| Problem::Value { option: key.into(), expected: expected.into() };
+    let kb_base = units.kb_base;
+    let wrong = |expected: &str| {
+        // What `k` is depends on where it is written.
+        let units = match kb_base {
+            _ if !SIZES.contains(&expected) => "",
+            1024 => " (`4k` is 4096 bytes, `4ki` 4000)",
+            _ => " (`4KiB` is 4096 bytes, `4k` 4000)",
+        };
+        Problem::Value { option: key.into(), expected: format!("{expected}{units}") }
+    };
     let value = match value {
         Some(v) if v.contains("${") => {
             return Err(wrong("no variables here: the environment is not read"));
