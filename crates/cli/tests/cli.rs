@@ -461,6 +461,11 @@ fn what_was_prepared_and_what_spare_there_is_are_said() {
     h.file("long.toml", text.replace("4s", "9000h").replace("\"steady\"", "\"10000%\""));
     let cut = h.interrupted(&["run", "long.toml"]);
     assert!(cut.code == 130 && cut.out.contains("INTERRUPTED"), "{cut:?}");
+    // What is said to have been written is what was written: here not all of 1 TiB.
+    h.file("all.fio", "[j]\nrw=randread\nbs=4k\nsize=100%\n");
+    let cut = h.interrupted(&["run", "all.fio", "--device", "tlc-modern"]);
+    assert!(cut.code == 130 && cut.out.contains("interrupted before measuring"), "{cut:?}");
+    assert!(!cut.out.contains("907.66 GiB written"), "{cut:?}");
 }
 
 /// Nobody needs a file: the program brings a trace and an experiment, from any folder.

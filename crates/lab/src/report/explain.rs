@@ -206,7 +206,7 @@ fn grown(best: &[Part], worst: &[Part]) -> String {
         .filter(|(ns, ..)| *ns >= WORTH_NS);
     grew.map_or(String::new(), |(_, before, after, what)| {
         format!(
-            "; what grew most is {what} ({} against {} in the mean)",
+            "; in the mean, what grew most is {what} ({} against {})",
             short(after),
             short(before)
         )
@@ -277,7 +277,7 @@ mod tests {
         let part = |ns, what| Part { key: "", head: "", ns, what };
         let parts = |a, b| [part(a, "waiting"), part(b, "sensing")];
         let said = grown(&parts(1_000, 30_000), &parts(90_000, 31_000));
-        assert_eq!(said, "; what grew most is waiting (90.0 us against 1.00 us in the mean)");
+        assert_eq!(said, "; in the mean, what grew most is waiting (90.0 us against 1.00 us)");
         assert_eq!(grown(&parts(5, 5), &parts(900, 5)), "", "less than a microsecond");
         assert_eq!(largest(&parts(75, 25), 0.1), "75% waiting, 25% sensing");
         assert_eq!(times(12.34), "12.3");

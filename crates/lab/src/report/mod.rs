@@ -29,9 +29,8 @@ impl Report {
 
     /// One JSON object, with a newline.
     pub fn to_json(&self) -> String {
-        let mut text = serde_json::to_string_pretty(self).expect("plain data");
-        text.push('\n');
-        text
+        let pretty = serde_json::to_string_pretty(self).expect("plain data");
+        short_lists(&pretty)
     }
 
     /// One line per run, under a header.
@@ -50,5 +49,44 @@ impl Report {
         text += &explain::sentences(self);
         text += &table::notes(self);
         text
+    }
+}
+
+/// Pretty JSON with each list of numbers on one line: a timeline has thousands of them.
+fn short_lists(pretty: &str) -> String {
+    let is_number = |item: &str| item.bytes().all(|b| b.is_ascii_digit() || b"-+.eE".contains(&b));
+    let mut text = String::with_capacity(pretty.len() / 2);
+    let mut lines = pretty.lines().peekable();
+    while let Some(line) = lines.next() {
+        text += line;
+        // No string has a line break, so a line of digits is an item of a list.
+        let mut any = false;
+        while line.ends_with('[')
+            && let Some(item) = lines.next_if(|l| is_number(l.trim().trim_end_matches(',')))
+        {
+            text += item.trim();
+            text += if item.ends_with(',') { " " } else { "" };
+            any = true;
+        }
+        if any && let Some(end) = lines.next_if(|l| l.trim().starts_with(']')) {
+            text += end.trim();
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::short_lists;
+
+    #[test]
+    fn lists_of_numbers_take_one_line_each() {
+        let value = serde_json::json!({
+            "a": [1, -2.5, 3e30], "b": [], "c": [[7], ["x", 8]], "d": [{ "e": 1 }], "f": "[\n1"
+        });
+        let text = short_lists(&serde_json::to_string_pretty(&value).unwrap());
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+        assert!(text.contains("\"a\": [1, -2.5, 3e+30],\n"), "{text}");
     }
 }

@@ -260,7 +260,7 @@ pub(super) fn notes(report: &Report) -> String {
         troubles(run, &mut notes);
     }
     if let Some(run) = report.runs.first() {
-        replays(run, &mut notes);
+        replays(report, run, &mut notes);
     }
     if report.runs.iter().any(|r| r.latency_ns.write.count > 0 && r.latency_ns.write.p50 == 0) {
         notes.push(
@@ -296,7 +296,7 @@ fn state(r: &RunReport, notes: &mut Vec<String>) {
     }
     let p = &r.programmed_sectors;
     let padding = (p.padding_flush + p.padding_pair) as f64;
-    if r.flushes <= 1 && padding > PADDING_SHOWN * p.total() as f64 {
+    if r.requests > 0 && r.flushes <= 1 && padding > PADDING_SHOWN * p.total() as f64 {
         notes.push(format!(
             "{name}: nothing in the workload flushes; the padding is of the flush that ends the run"
         ));
@@ -376,10 +376,15 @@ fn troubles(r: &RunReport, notes: &mut Vec<String>) {
 }
 
 /// What was done with traces; the same for every stack of a size.
-fn replays(r: &RunReport, notes: &mut Vec<String>) {
-    for t in &r.replayed {
+fn replays(report: &Report, r: &RunReport, notes: &mut Vec<String>) {
+    let loops = report.configuration.workloads.iter();
+    let loops = loops.filter_map(|w| w["trace"]["loops"].as_u64());
+    for (t, loops) in r.replayed.iter().zip(loops) {
         let mut text =
             format!("trace {}: {}, {} events, {}", t.trace, t.format, t.action, t.layout);
+        if loops > 1 {
+            text += &format!("; replayed {loops} times, one after the other");
+        }
         for (n, what) in [
             (t.widened, "requests widened to whole 4 KiB sectors"),
             (t.shrunk, "discards shrunk to whole sectors"),

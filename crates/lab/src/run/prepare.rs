@@ -73,6 +73,7 @@ pub(crate) async fn prepare(
     works: &[Part],
 ) -> Result<Prepared, RunError> {
     let mut done = Prepared::default();
+    let before = host.stats().host_written;
     match plan.fill {
         Fill::None => {}
         Fill::Percent(_) => {
@@ -93,6 +94,10 @@ pub(crate) async fn prepare(
                 };
             }
         }
+    }
+    if host.stopped() {
+        // Interrupted: not what was wanted but what was written.
+        done.filled_sectors = host.stats().host_written - before;
     }
     overwrite(cx, host, plan, &mut done).await?;
     if done.filled_sectors > 0 && !host.stopped() {
@@ -168,8 +173,11 @@ async fn overwrite(
         job.iodepth = DEPTH;
         run_job(cx, host, job, plan.seed).await?;
         let after = host.stats();
-        done.overwritten_sectors += sectors;
         let wrote = after.host_written - before.host_written;
+        done.overwritten_sectors += wrote;
+        if wrote == 0 {
+            break;
+        }
         seen.push((after.programmed_total() - before.programmed_total()) as f64 / wrote as f64);
         if after.gc_victims > before.gc_victims && settled(&seen) {
             break;
