@@ -8,10 +8,9 @@ use crate::execute::{raw_jobs, scan_traces, works_of};
 use crate::experiment::{Experiment, Target, TargetKind};
 use crate::report::aligned;
 use crate::run::{Work, fits};
-use crate::stack::{Stack, StackError, medium};
+use crate::stack::{StackError, capacity, medium};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 use flashlane_ocssd::{DeviceSpec, StoreKind};
-use flashlane_rt::Virtual;
 
 /// What was found.
 pub struct Findings {
@@ -83,12 +82,7 @@ pub fn check(experiment: &Experiment) -> Findings {
 }
 
 fn capacity_of(experiment: &Experiment, target: &Target) -> Result<u64, StackError> {
-    let vm = Virtual::new(1, experiment.run.seed, experiment.run.costs.clone());
-    let (cx, owned, seed) = (vm.cx(), target.clone(), experiment.run.seed);
-    let built = vm.run(async move { Stack::build(&cx, &owned, seed).await });
-    // A stall while creating would be a bug; the run itself reports it with its seed.
-    let stack = built.unwrap_or_else(|stalled| unreachable!("creating a target: {stalled}"))?;
-    Ok(stack.block().info().capacity)
+    capacity(target, experiment.run.seed, experiment.run.costs.clone())
 }
 
 fn header() -> Vec<String> {
@@ -211,6 +205,6 @@ mod tests {
         let f = checked(&["workload.0.size=1GiB"]);
         assert!(f.problems[0].contains("ends outside"), "{:?}", f.problems);
         let f = checked(&["device.geometry.chunks_per_pu=2"]);
-        assert!(f.problems[0].contains("on device `tiny`"), "{:?}", f.problems);
+        assert!(f.problems[0].contains("on device `tiny (changed)`"), "{:?}", f.problems);
     }
 }

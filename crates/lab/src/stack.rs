@@ -15,7 +15,7 @@ use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::link::LinkedDevice;
 use flashlane_ocssd::spec::LinkSpec;
 use flashlane_ocssd::{Device, MediaCounters, Partition, SpecError, Ssd, SsdOptions};
-use flashlane_rt::Cx;
+use flashlane_rt::{CostTable, Cx, Virtual};
 use serde::Serialize;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -165,6 +165,16 @@ impl Stack {
         let medium: MediaCounters = self.ssd.counters();
         stats.check_host_law().and_then(|()| stats.check_media_law(&medium.programmed)).and(walk)
     }
+}
+
+/// Sectors that a layer offers: it is really built, and thrown away.
+pub(crate) fn capacity(target: &Target, seed: u64, costs: CostTable) -> Result<u64, StackError> {
+    let vm = Virtual::new(1, seed, costs);
+    let (cx, owned) = (vm.cx(), target.clone());
+    let built = vm.run(async move { Stack::build(&cx, &owned, seed).await });
+    // A stall while creating would be a bug; the run itself reports it with its seed.
+    let stack = built.unwrap_or_else(|stalled| unreachable!("creating a target: {stalled}"))?;
+    Ok(stack.block().info().capacity)
 }
 
 /// A fresh device, and the part of it that a target has.

@@ -5,9 +5,13 @@
 
 use super::scan::{Scan, Summary};
 use super::{Action, Layout, LayoutError, TraceOp};
+use crate::experiment::{DeviceChoice, Target, TargetKind};
 use crate::report::LatencyNs;
+use crate::stack::{StackError, capacity};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
-use flashlane_ocssd::{DeviceSpec, SpecError};
+use flashlane_ftl::log::LogConfig;
+use flashlane_ocssd::{DeviceSpec, SpecError, SsdOptions};
+use flashlane_rt::CostTable;
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -267,18 +271,23 @@ pub enum FitError {
     /// No such preset.
     #[error(transparent)]
     Preset(#[from] SpecError),
+    /// pblk does not fit on it.
+    #[error(transparent)]
+    Stack(#[from] StackError),
     /// It does not fit.
     #[error(transparent)]
     Layout(#[from] LayoutError),
 }
 
-/// Checks that a trace fits the raw size of a preset less the 11% that pblk keeps by default.
+/// Checks that a trace fits what pblk, with its defaults, makes of a preset.
 pub fn fits_preset(scan: &Scan, preset: &str) -> Result<String, FitError> {
-    let spec = DeviceSpec::preset(preset)?;
-    let sectors = spec.geometry().sectors() * 89 / 100;
+    let device = DeviceChoice { spec: DeviceSpec::preset(preset)?, options: SsdOptions::default() };
+    let kind = TargetKind::Pblk(LogConfig::default());
+    let target = Target { name: "pblk".into(), kind, device, pus: None };
+    let sectors = capacity(&target, 1, CostTable::zero())?;
     let layout = Layout::plan(scan, sectors, None, false)?;
     Ok(format!(
-        "fits {preset} ({} at 11% spare): {}\n",
+        "fits {preset} ({} under pblk): {}\n",
         Bytes::new(sectors * SECTOR_BYTES as u64),
         layout.description()
     ))
