@@ -117,6 +117,15 @@ for command in run check reproduce "trace info" "trace validate" completions; do
     if run 0 $command --help; then has out Examples; fi
 done
 
+if run 0 run --help; then
+    presets=$(ls "$root"/presets/devices/*.toml | wc -l)
+    grep -q " $((presets)) presets" "$root/README.md" || fail "README.md says another number of presets than $presets"
+    for preset in "$root"/presets/devices/*.toml; do has out "$(basename "$preset" .toml)"; done
+fi
+if run 0 $job; then
+    [ "$(wc -l <out)" -lt 1000 ] || fail "$what: a line for each number of the timeline"
+fi
+
 echo "wrong input: a message that names the place, exit code 2, no panic"
 refused missing.toml run missing.toml
 refused "no device preset" run job.fio --device westlakee --target pblk
@@ -137,6 +146,9 @@ refused colour check bad.toml
 sed '20s/^/not a trace line /' traces/samples/sample.blkparse.txt >bad.txt
 refused "20" trace validate bad.txt
 printf '' >empty
+refused "invalid value '-1'" run job.fio --seed -1
+refused "regular file" run /dev/null
+refused "4KiB" check experiments/quickstart.toml --set 'workload=[{rw="randread",bs="4k"}]'
 refused empty run empty --device peers-16g --target pblk
 refused "no/such/folder" run job.fio --device peers-16g --target pblk --json no/such/folder/out.json
 

@@ -5,7 +5,7 @@
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
-use flashlane_lab::experiment::Change;
+use flashlane_lab::experiment::{Change, default_preset, preset_names};
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "\
@@ -69,6 +69,14 @@ Examples:
     },
 }
 
+fn device_help() -> String {
+    format!(
+        "Device preset to run on: {}; a job file or a trace runs on {} without it",
+        preset_names().join(", "),
+        default_preset()
+    )
+}
+
 /// What is run, and what is changed about it.
 #[derive(ClapArgs, Default)]
 pub(crate) struct What {
@@ -76,17 +84,17 @@ pub(crate) struct What {
     /// experiment
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: Option<PathBuf>,
-    /// Device preset to run on
-    #[arg(long, value_name = "PRESET")]
+    #[arg(long, value_name = "PRESET", help = device_help())]
     device: Option<String>,
-    /// Target to run on, `pblk`, `pblk:4` (4 active PUs) or `pftl` (block SSD); may be repeated
+    /// Target to run on, `pblk`, `pblk:4` (4 active PUs) or `pftl` (block SSD); may be repeated; a
+    /// job file or a trace runs on `pblk` without it
     #[arg(long, value_name = "TARGET")]
     target: Vec<String>,
     /// What is kept of contents: `stamps` (8 checked bytes per sector) or `memory` (all 4096)
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
-    /// Seed of every random stream
-    #[arg(long, value_name = "N")]
+    /// Seed of every random stream, 0 to 2^63 - 1; 1 where nothing names another
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     seed: Option<u64>,
     /// Pack the places that a trace touches when it is larger than the device
     #[arg(long)]

@@ -13,9 +13,8 @@ use std::path::{Path, PathBuf};
 /// Prints a result.
 pub(crate) fn print(text: &str) -> Result<()> {
     let mut out = io::stdout().lock();
-    out.write_all(text.as_bytes())?;
-    out.flush()?;
-    Ok(())
+    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    written.context("cannot write standard output")
 }
 
 /// Says on standard error what went wrong.

@@ -95,6 +95,13 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
     let source = TraceSource::File(path.to_path_buf());
     let read_error = |source| InputError::Read { file: shown.into(), source };
+    // Its kind is found by reading it, and a trace is read once more for each target.
+    let once = path == Path::new("-")
+        || std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir());
+    if once {
+        let why = "it is no regular file, and is read more than once: save it to a file first";
+        return Err(read_error(std::io::Error::other(why)));
+    }
     let trace = match Reader::open(&source) {
         Ok(_) => return Ok(Recognized::Trace),
         Err(TraceError::Open { source, .. }) => return Err(read_error(source)),
@@ -181,6 +188,8 @@ mod tests {
         let said = kind_of("[j]\nrw=randread\nbs=4q\n").unwrap_err();
         assert!(said.contains(":3: `bs` takes") && !said.contains("[[workload]]"), "{said}");
         assert!(said.ends_with("bs=4q"), "{said}");
+        let said = load(Some(Path::new("/dev/null")), &[]).map(|_| ()).unwrap_err().to_string();
+        assert!(said.contains("no regular file"), "{said}");
         assert!(kind_of("").unwrap_err().contains("empty"));
         assert!(kind_of("\0\0\0").unwrap_err().contains("binary"));
         let said =
