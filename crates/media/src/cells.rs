@@ -362,6 +362,7 @@ impl Cells {
         if chunk.state == ChunkState::Offline || (chunk.wp <= sector && !closed_here) {
             return;
         }
+        self.store.forget(&mut chunk.body, sector, chunk.wp);
         chunk.wp = sector;
         chunk.last = LastOp::PowerCut;
         chunk.last_at = at;
