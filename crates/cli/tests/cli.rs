@@ -255,7 +255,8 @@ fn wrong_input_is_answered_with_place_and_remedy() {
         .refused(2, &["unit.toml:12", "runtime"]);
     run("geo.toml", &EXPERIMENT.replace("= 64", "= 0"), &[])
         .refused(2, &["geo.toml:4", "chunks_per_pu", "at least 1"]);
-    run("fit.toml", &EXPERIMENT.replace("= 64", "= 2"), &[]).refused(2, &["on device `tiny (changed)`"]);
+    run("fit.toml", &EXPERIMENT.replace("= 64", "= 2"), &[])
+        .refused(2, &["on device `tiny (changed)`"]);
     run("big.fio", "[a]\nrw=read\nsize=1t\n", &[]).refused(2, &["job `a`", "1 TiB", "size=100%"]);
     run("bad.fio", "[a]\nrw=read\nbs=512\n", &[]).refused(2, &["bad.fio:3", "4 KiB"]);
     run("bad.txt", "0 0 0 8 0\n0 0 zero 8 0\n", &[]).refused(2, &["bad.txt:2:5", "first sector"]);
