@@ -40,6 +40,9 @@ pub fn small(seed: u64, sectors: u64) -> (DeviceSpec, SsdOptions) {
     let ppa = one_of(r, &["1.2", "2.0"]);
     let (reset_free, bad) = (r.below(2) == 0, one_of(r, &[0, 0, 20_000]));
     let queue = one_of(r, &["fifo", "read_first", "suspend"]);
+    // Not where a flush pads much of a chunk: no reserve covers that (DECISIONS.md, rule 18).
+    let damage =
+        bits > 1 && pages >= 4 * (reach + 1) && Rng::stream(seed, "testkit.pairs", 0).below(2) == 0;
     let text = format!(
         "name = \"small\"\nppa = \"{ppa}\"\n\
          [geometry]\nchannels = {channels}\npus_per_channel = {pus}\nplanes = {planes}\n\
@@ -47,7 +50,7 @@ pub fn small(seed: u64, sectors: u64) -> (DeviceSpec, SsdOptions) {
          ws_min = {ws_min}\nws_opt = {row}\nmw_cunits = {window}\n\
          [timing]\nread = [\"50us\"]\nprogram = [\"500us\"]\nerase = \"3ms\"\n\
          channel_bandwidth = \"400MB\"\nqueue = \"{queue}\"\n\
-         [cells]\nbits = {bits}\npairing = \"{pairing}\"\n\
+         [cells]\nbits = {bits}\npairing = \"{pairing}\"\npair_damage = {damage}\n\
          [limits]\nreset_free = {reset_free}\nreset_open = true\nfactory_bad_ppm = {bad}\n"
     );
     let spec = match DeviceSpec::from_toml(&text) {
@@ -120,7 +123,7 @@ pub fn describe(spec: &DeviceSpec, options: &SsdOptions) -> String {
     let g = &spec.geometry;
     format!(
         "{}x{} PUs, {} chunks of {} pages x {} planes x {} sectors, ws {}/{}, window {}, {:?}, \
-         {:?}, timing {}, dulbe {}",
+         pair_damage {}, {:?}, timing {}, dulbe {}",
         g.channels,
         g.pus_per_channel,
         g.chunks_per_pu,
@@ -131,6 +134,7 @@ pub fn describe(spec: &DeviceSpec, options: &SsdOptions) -> String {
         g.ws_opt,
         g.mw_cunits,
         spec.cells.pairing,
+        spec.cells.pair_damage,
         options.store,
         options.timing,
         options.dulbe

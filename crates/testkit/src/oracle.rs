@@ -146,7 +146,7 @@ struct ActiveRead {
     at_begin: Vec<Version>,
     /// Further admissible values: of several, or begun since.
     also: Vec<(u64, Version)>,
-    /// Sectors whose medium was damaged while the read was under way.
+    /// Sectors whose medium was damaged before the read or while it was under way.
     damaged: BTreeSet<u64>,
 }
 
@@ -265,8 +265,8 @@ impl Oracle {
         }
         state.seq += 1;
         state.reads += 1;
-        let read =
-            ActiveRead { lba: from, begin: state.seq, at_begin, also, damaged: BTreeSet::new() };
+        let damaged = state.damaged.range(from..to).map(|(at, _)| *at).collect();
+        let read = ActiveRead { lba: from, begin: state.seq, at_begin, also, damaged };
         state.active.insert(state.reads, read);
         Reading { id: state.reads }
     }

@@ -228,7 +228,13 @@ fn pblk_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
         ring_sectors: devices::one_of(&mut rng, &[None, Some(256)]),
         ..LogConfig::default()
     };
-    Ok(Rc::new(OnSsd::draw(seed, faulty, config)))
+    let mut machine = OnSsd::draw(seed, faulty, config);
+    if machine.spec.borrow().cells.pair_damage {
+        // Collections pad, too, and less spare does not cover it (DECISIONS.md, rule 18).
+        let percent = &mut machine.config.over_provisioning_percent;
+        *percent = (*percent).max(30);
+    }
+    Ok(Rc::new(machine))
 }
 
 /// Active PUs, GC off for a while (longer, and a full device rightly stands still), one forced

@@ -188,7 +188,10 @@ fn damage_excuses_exactly_what_it_hit() {
     h.0.admit_error(A, new);
     assert_eq!(fails(A), Ok(()));
     assert!(fails(Lba::new(4)).is_err());
+    let reading = h.0.begin_read(A, 1);
     h.write();
+    let error = Err(BlockError::Uncorrectable(vec![A]));
+    assert_eq!(h.0.check_read(reading, &[0; 8], &error), Ok(()), "it began before the write");
     assert!(fails(A).is_err(), "written again, readable again");
 }
 

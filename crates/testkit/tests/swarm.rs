@@ -53,6 +53,7 @@ macro_rules! found {
 }
 
 found! {
+    found_flushes_that_take_the_last_room_of_a_line: "pblk", 300128, 20;
     found_a_user_share_smaller_than_a_unit_waits_for_ever: "pblk-faults", 10205, 100;
     found_spare_gone_while_gc_is_off_is_noticed_when_it_is_on: "pblk-faults", 10367, 100;
     found_a_line_freed_before_its_last_unit_was_published: "pblk", 20155, 20;

@@ -7,7 +7,7 @@
 
 use super::HostFtl;
 use super::format::{ClosingHeader, Extent, LBA_LINE_CLOSING, LBA_PADDING, Record};
-use super::pool::{LineState, NO_SLOT, Place, Released, Spot};
+use super::pool::{LineState, NO_SLOT, Place, PoolState, Released, Spot};
 use crate::block::BlockResult;
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ocssd::device::Cause;
@@ -138,12 +138,22 @@ impl HostFtl {
         placed
     }
 
-    /// The next position of a chunk, with the PU's semaphore held; positions are taken under it, so
-    /// programs reach a chunk in order.
+    /// The next position of a chunk, with the PU's semaphore held.
     pub(super) async fn spot_in(&self, cx: &Cx, line: u32, at: usize) -> Option<Spot> {
+        self.spot_by(cx, (line, at), |p| p.take_at(line, at)).await
+    }
+
+    /// The position that `take` gives in a chunk, with the PU's semaphore held; positions are taken
+    /// under it, so programs reach a chunk in order.
+    async fn spot_by(
+        &self,
+        cx: &Cx,
+        (line, at): (u32, usize),
+        take: impl FnOnce(&mut PoolState) -> Option<Spot>,
+    ) -> Option<Spot> {
         let pu = self.pool.lock().pu_of(line, at)?;
         self.pu[pu as usize].acquire(cx, 1).await;
-        let spot = self.pool.lock().take_at(line, at);
+        let spot = take(&mut self.pool.lock());
         if spot.is_none() {
             self.pu[pu as usize].release(cx, 1);
         }
@@ -181,6 +191,7 @@ impl HostFtl {
         // Only now may the next program reach this PU: the pool knows how this one ended.
         self.pu[spot.pu as usize].release(cx, 1);
         self.publish_media(cx, &released).await;
+        self.ring.progress.wake(cx);
         self.pool.lock().published(spot.line);
         done.failed == 0
     }
@@ -199,19 +210,22 @@ impl HostFtl {
             }
         }
         self.publish_media(cx, &released).await;
+        self.ring.progress.wake(cx);
     }
 
     /// Pads every open chunk until what is programmed in it now is readable, hence safe from a torn
     /// upper page (`pair_damage`).
     pub(super) async fn close_pairs(&self, cx: &Cx) -> BlockResult {
-        let targets = self.pool.lock().unclosed_pairs();
-        for (line, sequence, at, end) in targets {
+        let pairs = self.pool.lock().unclosed_pairs();
+        for pair in pairs {
+            let OpenPair { line, at, sequence, .. } = pair;
+            let step = || self.pool.lock().pair_step(&pair);
             loop {
-                let step = self.pool.lock().pair_step(line, sequence, at, end);
-                match step {
+                match step() {
                     PairStep::Done => break,
                     PairStep::Pad => {
-                        if let Some(spot) = self.spot_in(cx, line, at).await {
+                        let take = |p: &mut PoolState| p.take_padding(&pair);
+                        if let Some(spot) = self.spot_by(cx, (line, at), take).await {
                             let tag = (LBA_PADDING, sequence);
                             self.program_unit(cx, &spot, &self.zeros, tag, Cause::PaddingPair)
                                 .await;
@@ -220,10 +234,7 @@ impl HostFtl {
                     }
                     PairStep::Wait => {
                         self.close_if_ready(cx, line);
-                        let moved = || {
-                            let step = || self.pool.lock().pair_peek(line, sequence, at, end);
-                            self.read_only() || matches!(step(), PairStep::Done)
-                        };
+                        let moved = || self.read_only() || matches!(step(), PairStep::Done);
                         self.pool_changed.wait(cx, moved).await;
                         self.check_writable()?;
                     }
@@ -232,6 +243,16 @@ impl HostFtl {
         }
         Ok(())
     }
+}
+
+/// Units of an open chunk that are programmed but not yet readable.
+pub(super) struct OpenPair {
+    pub(super) line: u32,
+    sequence: u64,
+    /// Index of the chunk in the line.
+    pub(super) at: usize,
+    /// Up to which sector.
+    end: u32,
 }
 
 /// What a flush has to do about one chunk.
@@ -244,44 +265,34 @@ pub(super) enum PairStep {
     Wait,
 }
 
-impl super::pool::PoolState {
-    /// Chunks with programmed units that are not readable yet: (line, sequence, chunk, end).
-    fn unclosed_pairs(&self) -> Vec<(u32, u64, usize, u32)> {
+impl PoolState {
+    /// Chunks with programmed units that are not readable yet.
+    fn unclosed_pairs(&self) -> Vec<OpenPair> {
         let mut out = Vec::new();
         for (id, line) in self.lines.iter().enumerate() {
             let Some(open) = &line.open else { continue };
             for (at, c) in open.chunks.iter().enumerate() {
                 if c.window.iter().any(|s| *s != NO_SLOT) {
-                    out.push((id as u32, line.sequence, at, c.done));
+                    let (line, sequence) = (id as u32, line.sequence);
+                    out.push(OpenPair { line, sequence, at, end: c.done });
                 }
             }
         }
         out
     }
 
-    fn pair_peek(&self, line: u32, sequence: u64, at: usize, end: u32) -> PairStep {
-        let l = &self.lines[line as usize];
-        let same = l.sequence == sequence && l.state < LineState::Closed;
-        let Some(open) = l.open.as_ref().filter(|_| same) else {
+    pub(super) fn pair_step(&self, pair: &OpenPair) -> PairStep {
+        let l = &self.lines[pair.line as usize];
+        let Some(open) = l.open.as_ref().filter(|_| l.sequence == pair.sequence) else {
             return PairStep::Done;
         };
-        let c = &open.chunks[at];
-        if !c.alive || c.window_end > end || c.window.is_empty() {
+        let c = &open.chunks[pair.at];
+        if !c.alive || c.window_end > pair.end || c.window.is_empty() {
             return PairStep::Done;
         }
-        PairStep::Wait
-    }
-
-    fn pair_step(&mut self, line: u32, sequence: u64, at: usize, end: u32) -> PairStep {
-        if let PairStep::Done = self.pair_peek(line, sequence, at, end) {
-            return PairStep::Done;
+        match l.state {
+            LineState::Open => PairStep::Pad,
+            _ => PairStep::Wait,
         }
-        let open = self.lines[line as usize].open.as_ref().expect("peeked");
-        // The last positions belong to the closing metadata, which then does the padding.
-        if open.remaining <= open.closing {
-            self.stop_filling(line);
-            return PairStep::Wait;
-        }
-        PairStep::Pad
     }
 }

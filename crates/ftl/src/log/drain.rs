@@ -136,11 +136,11 @@ impl HostFtl {
         }
     }
 
-    /// What is in the ring has nowhere to go, ever: no chunk is free, no line is on its way, and
+    /// What is in the ring has nowhere to go, ever: no line can be opened, none is on its way, and
     /// every line to be freed waits for the ring. Bad chunks have eaten the reserve.
     fn is_stranded(&self) -> bool {
         let p = self.pool.lock();
-        p.is_cornered() && p.free_chunks() == 0 && !self.gc.is_giving_back()
+        p.is_cornered() && p.next_width(true).is_none() && !self.gc.is_giving_back()
     }
 
     /// Returns the room of slots that were dropped.

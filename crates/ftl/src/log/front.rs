@@ -256,13 +256,36 @@ impl HostFtl {
     }
 
     /// Waits until everything before a ring position is programmed and no torn page can take it along.
-    /// What goes out again because a program failed while pairs were closed is waited for, too.
     pub(super) async fn wait_safe(&self, cx: &Cx, to: u64, flush: bool) -> BlockResult {
+        self.wait_closed(cx, to, flush, self.traits.pair_damage).await
+    }
+
+    /// Waits until the medium gives back whatever is in the ring or has left it: nothing is in a slot
+    /// any more. For a target that nobody writes to.
+    pub(super) async fn wait_empty(&self, cx: &Cx) -> BlockResult {
+        let slots = self.layout.slots as usize;
+        let empty = || self.ring.state.now(|r| r.is_empty(slots));
+        loop {
+            let (to, before) = self.ring.state.now(|r| (r.tail(), r.sent_again));
+            self.wait_closed(cx, to, true, true).await?;
+            let sent_again = || self.ring.state.now(|r| r.sent_again) != before;
+            let done = || empty() || sent_again() || self.read_only();
+            self.ring.progress.wait(cx, done).await;
+            self.check_writable()?;
+            if empty() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Waits until everything before a ring position is programmed, and with `pairs` readable. What
+    /// goes out again because a program failed while pairs were closed is waited for, too.
+    async fn wait_closed(&self, cx: &Cx, to: u64, flush: bool, pairs: bool) -> BlockResult {
         loop {
             let sent_again = || self.ring.state.now(|r| r.sent_again);
             let before = sent_again();
             self.wait_programmed(cx, to, flush).await?;
-            if !self.traits.pair_damage {
+            if !pairs {
                 return Ok(());
             }
             self.close_pairs(cx).await?;
@@ -278,15 +301,15 @@ impl HostFtl {
         if count == 0 {
             return Ok(());
         }
-        if self.needs_stamps(cx) {
-            self.raise_ceiling(cx).await;
-        }
         add(&self.counters.host_discarded, count);
         let mut at = lba;
         while at < lba + count {
             // In pieces, so that a discard of a whole drive does not hold the map for ever.
             let n = (lba + count - at).min(super::create::DISCARD_PIECE);
             self.wait_for_log(cx).await?;
+            if self.needs_stamps(cx) {
+                self.raise_ceiling(cx).await;
+            }
             self.discard_piece(cx, at, n).await;
             at += n;
         }

@@ -370,16 +370,21 @@ impl HostFtl {
         };
         self.pool_changed.wait(cx, || !collecting() || self.read_only()).await;
         let flushed = self.flush(cx).await;
-        let snapshot = match &flushed {
-            Ok(()) => self.snapshot(cx).await,
+        // The snapshot is to be the map, and it can't name slots: the next start has nothing else.
+        let empty = match &flushed {
+            Ok(()) => self.wait_empty(cx).await,
             Err(_) => Ok(()),
+        };
+        let snapshot = match flushed.and(empty) {
+            Ok(()) => self.snapshot(cx).await,
+            failed => failed,
         };
         self.stopping.store(true, Ordering::SeqCst);
         for waiting in [&self.ring.work, &self.ring.progress, &self.pool_changed, &self.gc.work] {
             waiting.wake(cx);
         }
         self.tasks_ended.wait(cx, || self.tasks.load(Ordering::Acquire) == 0).await;
-        flushed.and(snapshot)
+        snapshot
     }
 }
 

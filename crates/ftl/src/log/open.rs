@@ -30,8 +30,7 @@ impl HostFtl {
 
     fn can_open(&self) -> bool {
         let p = self.pool.lock();
-        p.spare.is_none()
-            && (p.free_chunks() >= p.width() as u64 || p.is_cornered() && p.free_chunks() > 0)
+        p.spare.is_none() && p.next_width(p.is_cornered()).is_some()
     }
 
     /// Opens one line: choose, erase, record, first metadata.

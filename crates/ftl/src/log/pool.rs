@@ -6,6 +6,7 @@
 //! position is given out once, in the order of the chunk; metadata keeps its reserved chunks.
 //! Never: talks to the medium (that is `open`, `drain` and `gc`).
 
+use super::close::{OpenPair, PairStep};
 use super::format::{LBA_NONE, PACKED_BYTES, closing_sectors, pack_entry};
 use flashlane_base::OOB_BYTES;
 use flashlane_ocssd::device::Cause;
@@ -269,15 +270,19 @@ impl PoolState {
         if self.active_pus == 0 { self.shape.pus } else { self.active_pus.min(self.shape.pus) }
     }
 
+    /// How many chunks the next line gets; `None` when they could not hold any data.
+    pub(super) fn next_width(&self, narrow: bool) -> Option<u32> {
+        let (free, width) = (self.free_chunks(), self.width() as u64);
+        let pus = self.free.iter().filter(|chunks| !chunks.is_empty()).count() as u64;
+        let chunks = width.min(pus).min(free) as u32;
+        ((narrow || free >= width) && self.shape.line_data(chunks) > 0).then_some(chunks)
+    }
+
     /// Chooses the chunks of the next line: (line id, chunks with "needs an erase"). PUs without a
     /// free chunk are left out; `None` when what is left could not hold any data. `narrow`: what is
     /// in the ring has nowhere to go, a line of whatever is free will do.
     pub(super) fn begin_line(&mut self, narrow: bool) -> Option<(u32, Vec<(u32, bool)>)> {
-        let free = self.free_chunks();
-        let width = self.width().min(if narrow { free as u32 } else { u32::MAX });
-        if free < width as u64 || width == 0 {
-            return None;
-        }
+        let width = self.next_width(narrow)?;
         let start = self.rotation;
         self.rotation = (self.rotation + width) % self.shape.pus;
         let mut chunks = Vec::with_capacity(width as usize);
@@ -289,12 +294,6 @@ impl PoolState {
             if let Some(c) = self.pop_chunk(pu) {
                 chunks.push(c);
             }
-        }
-        if self.shape.line_data(chunks.len() as u32) == 0 {
-            for (c, dirty) in chunks {
-                self.put_chunk(c, dirty);
-            }
-            return None;
         }
         let id = self.free_lines.pop().unwrap_or_else(|| {
             self.lines.push(Line {
@@ -391,13 +390,27 @@ impl PoolState {
         let spot = self.take_at(line, at)?;
         let open = self.open_mut(line);
         open.cursor = (at + 1) % open.chunks.len();
-        if open.remaining == open.closing || open.next_chunk().is_none() {
-            self.stop_filling(line);
-        }
+        self.stop_if_full(line);
         Some(spot)
     }
 
-    /// Takes the next position of a given chunk: metadata and pair padding.
+    /// Takes the next position of a chunk for the padding of a flush, which counts as data does: the
+    /// last positions belong to the closing metadata. `None` when no padding is wanted any more.
+    pub(super) fn take_padding(&mut self, pair: &OpenPair) -> Option<Spot> {
+        let wanted = matches!(self.pair_step(pair), PairStep::Pad);
+        let spot = wanted.then(|| self.take_at(pair.line, pair.at)).flatten()?;
+        self.stop_if_full(pair.line);
+        Some(spot)
+    }
+
+    /// Without room for another data unit a line is closed.
+    fn stop_if_full(&mut self, line: u32) {
+        if self.open_mut(line).next_chunk().is_none() {
+            self.stop_filling(line);
+        }
+    }
+
+    /// Takes the next position of a given chunk, whosever it is.
     pub(super) fn take_at(&mut self, line: u32, at: usize) -> Option<Spot> {
         let (unit, len) = (self.shape.unit, self.shape.chunk_sectors);
         let open = self.lines[line as usize].open.as_mut()?;
@@ -734,6 +747,20 @@ mod tests {
         assert_eq!(first[..8], [0, 8, 16, 24, 0, 8, 16, 24], "page stripe over the active PUs");
         assert!(first.iter().all(|pu| [0, 8, 16, 24].contains(pu)));
         assert_eq!(pus(&mut p)[..4], [1, 9, 17, 25], "then the next PU of each");
+    }
+
+    /// Chunks that could only hold a line's metadata are no line, however many are free.
+    #[test]
+    fn what_holds_no_data_is_no_line() {
+        let mut p = PoolState::new(Shape { chunk_sectors: 8, ..shape(2, 1) }, 0);
+        for c in 0..3 {
+            p.put_chunk(c, false);
+        }
+        assert_eq!((p.next_width(false), p.next_width(true)), (None, None), "one PU, two units");
+        p.put_chunk(4, false);
+        assert_eq!(p.next_width(false), Some(2));
+        assert_eq!(p.begin_line(false).unwrap().1.len(), 2);
+        assert!(p.begin_line(true).is_none());
     }
 
     /// Metadata keeps its reserve: lines stop before they take it.

@@ -139,7 +139,7 @@ impl RingState {
 
     /// Takes up to `unit` live slots into `slots`, retries first. Dead slots that no flush or erase
     /// barrier covers are dropped on the way (FORMAT.md rule 2). `None` when there is too little and
-    /// nobody waits for it.
+    /// nobody waits for it; no slots when that shows only without the dead.
     pub(super) fn take_unit(
         &mut self,
         slab: &Slab,
@@ -158,6 +158,7 @@ impl RingState {
             out.retries += 1;
         }
         let covered = self.flush_to.max(self.barrier_to);
+        let waits = covered > self.head;
         while slots.len() < unit && !self.fifo.is_empty() {
             let from = slots.len();
             let n = (unit - from).min(self.fifo.len());
@@ -172,6 +173,14 @@ impl RingState {
             let dead = slots[from..].iter().fold(false, |dead, slot| dead | !heads.take(*slot));
             if dead && self.head > covered {
                 self.drop_dead(slab, slots, from, covered, &mut out.dropped);
+            }
+        }
+        if out.push == Push::None && slots.len() < unit && !waits {
+            // What is alive goes on waiting for company.
+            self.head -= slots.len() as u64;
+            for slot in slots.drain(..).rev() {
+                slab.untake(slot);
+                self.fifo.push_front(slot);
             }
         }
         // The next unit's slots were filled thousands of writes ago: have their lines come meanwhile.
@@ -238,6 +247,11 @@ impl RingState {
 
     pub(super) fn retried(&mut self, n: usize) {
         self.retry_open -= n as u64;
+    }
+
+    /// None of all slots is in use.
+    pub(super) fn is_empty(&self, slots: usize) -> bool {
+        self.free.len() == slots
     }
 
     /// Takes slots back that their last owner has set free.

@@ -187,14 +187,23 @@ impl Slab {
     }
 
     /// A superseded slot of the same sector became durable at `addr`: that copy may be the newest
-    /// before this slot's own now.
+    /// before this slot's own now. Not when a discard came between the two: what is below this slot
+    /// is then a tombstone of a higher stamp.
     pub(super) fn raise_prev(&self, slot: u32, addr: u64, stamp: u64) {
-        let (prev, before) = self.prev(slot);
-        if prev == 0 || stamp >= before {
+        let (_, before) = self.prev(slot);
+        if stamp >= before {
             let m = &self.meta[slot as usize];
             m.prev.store(addr + 1, Ordering::Relaxed);
             m.prev_stamp.store(stamp, Ordering::Relaxed);
         }
+    }
+
+    /// The drainer gives a slot back that it took and did not program.
+    pub(super) fn untake(&self, slot: u32) {
+        let head = self.head(slot);
+        debug_assert!(head.is(SlotState::Taken));
+        let buffered = head.with_state(SlotState::Buffered);
+        self.meta[slot as usize].head.store(buffered.0, Ordering::Relaxed);
     }
 
     /// An overwrite or discard kills a slot; `None` when the drainer had it first.
@@ -297,5 +306,25 @@ impl Heads<'_> {
             .compare_exchange(head.0, to.0, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
             .then_some(head)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// FORMAT.md, hole 1: an older slot that becomes durable is what is below a newer one, unless a
+    /// discard came between them: then a tombstone is, and a checkpoint must not forget the discard.
+    #[test]
+    fn a_discard_stays_between_two_slots_of_a_sector() {
+        let slab = Slab::new(2, 8);
+        // First of its sector at 20; the write over it takes over what is below.
+        slab.set_order(0, 30, (0, 19));
+        slab.raise_prev(0, 100, 20);
+        assert_eq!(slab.prev(0), (101, 20));
+        // Written at 20, discarded at 25, written again at 30.
+        slab.set_order(1, 30, (0, 29));
+        slab.raise_prev(1, 100, 20);
+        assert_eq!(slab.prev(1), (0, 29));
     }
 }

@@ -161,6 +161,60 @@ fn an_overwritten_buffered_sector_is_dropped() {
     b.settled();
 }
 
+/// P04: while nobody flushes, a sector that is overwritten again and again costs the medium nothing:
+/// what is alive among the dead waits for company like any other.
+#[test]
+fn overwrites_alone_program_nothing() {
+    let b = warm(small());
+    let before = b.stats().programmed_for(Cause::User);
+    for version in 1..=30 {
+        b.write(5, 1, version);
+        b.read(5, 1);
+    }
+    b.rest();
+    assert_eq!((b.stats().absorbed, b.stats().buffered_now), (29, 1));
+    assert_eq!((b.count(Cause::User), b.count(Cause::PaddingFlush)), (before, 0));
+    b.write(6, 3, 1);
+    b.rest();
+    assert_eq!((b.count(Cause::User), b.count(Cause::PaddingFlush)), (before + 4, 0));
+    b.settled();
+}
+
+/// A clean stop leaves nothing in the buffer that only a read-back window keeps there: its snapshot
+/// is to be the whole map (FORMAT.md, recovery, step 4).
+#[test]
+fn a_stop_leaves_nothing_in_the_buffer() {
+    let b = warm(small());
+    b.write(5, 1, 1);
+    let slots = b.dev.layout().slots as u64;
+    b.flush();
+    assert!(pointer(&b, "free") < slots, "programmed, but not yet readable");
+    let (cx, dev) = (b.cx.clone(), b.dev.clone());
+    b.wait(async move { dev.stop(&cx).await }).expect("a stop");
+    assert_eq!(pointer(&b, "free"), slots);
+    b.read_all();
+    assert_eq!(b.stats().read_from_buffer, 0);
+    b.agrees();
+}
+
+/// P07 with `pair_damage`: flushes that do nothing but pad fill line after line; the padding leaves
+/// the closing metadata its room and ends the line as data does.
+#[test]
+fn flushes_may_fill_whole_lines_with_padding() {
+    let mut setup = small();
+    setup.spec.cells.pair_damage = true;
+    let b = setup.build();
+    for version in 1..=100 {
+        b.write(version % 7, 1, version);
+        let flushes: Vec<_> = (0..version % 4).map(|_| b.begin_flush()).collect();
+        for flush in flushes {
+            b.wait(flush).expect("a flush");
+        }
+    }
+    assert!(b.lines(LineState::Closed) > 0);
+    b.settled();
+}
+
 /// P04: a flush covers the older of two versions as well (FORMAT.md rule 2): it is programmed as
 /// dead, counted once, and never valid.
 #[test]
