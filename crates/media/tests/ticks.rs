@@ -240,7 +240,7 @@ fn submit_command(time: &mut Timing, jobs: &[Job], number: usize, rules: Rules) 
             array: us(job.array),
             retry: Ns::ZERO,
         };
-        time.submit(op, at);
+        time.submit(&op, at);
     }
     part
 }

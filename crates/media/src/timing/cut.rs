@@ -34,6 +34,7 @@ impl Timing {
         }
         self.bus_free = Ns::ZERO;
         self.due.fill(NEVER);
+        self.first = 0;
         self.next = Ns::MAX;
         self.registers.fill(0);
         self.ops.clear();

@@ -14,8 +14,29 @@ pub(super) struct Waiting {
     pub(super) next: u32,
     /// Reads that went ahead of it.
     pub(super) passed: u32,
-    /// Waiting: the die's busy times when this arrived. Begun: what it waited for.
-    pub(super) b: Breakdown,
+    /// Waiting: the die's busy times by kind when this arrived. Begun: how long it waited for each.
+    pub(super) die: [Ns; 3],
+    /// Begun: how long it waited for the bus.
+    pub(super) channel: Ns,
+}
+
+impl Waiting {
+    /// Where the time of an operation went that has begun.
+    #[inline]
+    pub(super) fn breakdown(&self, command: Ns) -> Breakdown {
+        let [die_read, die_program, die_erase] = self.die;
+        Breakdown {
+            command,
+            die_read,
+            die_program,
+            die_erase,
+            channel: self.channel,
+            transfer: self.op.transfer,
+            array: self.op.array,
+            retry: self.op.retry,
+            ..Breakdown::default()
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -99,12 +120,5 @@ impl Die {
         let ahead = self.free[Kind::Erase as usize].saturating_sub(at);
         b[k] = b[k].saturating_sub(ahead);
         b
-    }
-
-    /// Busy times in the shape of what an operation waits for.
-    #[inline]
-    pub(super) fn seen_at(&self, at: Ns) -> Breakdown {
-        let [die_read, die_program, die_erase] = self.busy_at(at);
-        Breakdown { die_read, die_program, die_erase, ..Breakdown::default() }
     }
 }

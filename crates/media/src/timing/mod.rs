@@ -229,6 +229,8 @@ pub struct Timing {
     dies: Vec<Die>,
     /// Next phase change per die, with the submission number that breaks ties.
     due: Vec<(Ns, u64)>,
+    /// The die whose phase change comes first.
+    first: u32,
     /// Minimum of `due` and of the admission gate.
     next: Ns,
     /// Page registers: row + 1 per die and plane, 0 for none; void while the die says so.
@@ -262,6 +264,7 @@ impl Timing {
             bus_busy: Ns::ZERO,
             dies: vec![Die::new(); p.dies as usize],
             due: vec![NEVER; p.dies as usize],
+            first: 0,
             next: Ns::MAX,
             registers: vec![0; (p.dies * p.planes) as usize],
             ops: Vec::new(),
@@ -429,7 +432,7 @@ impl Timing {
 
     /// Adds an operation. The channel must have been advanced to `now + command`.
     #[inline]
-    pub fn submit(&mut self, op: ArrayOp, now: Ns) {
+    pub fn submit(&mut self, op: &ArrayOp, now: Ns) {
         let horizon = now + self.p.command;
         self.parts[op.part as usize].left += 1;
         self.seq += 1;
@@ -437,15 +440,16 @@ impl Timing {
             return self.admit_or_hold(op, now);
         }
         let die = &self.dies[op.die as usize];
-        let start = op.ready.max(die.free[op.kind as usize]);
-        if die.idle() && start <= horizon && self.next > start {
+        let at = op.ready.max(die.free[op.kind as usize]);
+        if die.idle() && at <= horizon && self.next > at {
             // Nothing was waited for when the die is free at once: then `seen` is not looked at.
-            let seen = match start > op.ready {
-                true => die.seen_at(op.ready),
-                false => Breakdown::default(),
+            let seen = match at > op.ready {
+                true => die.busy_at(op.ready),
+                false => [Ns::ZERO; 3],
             };
-            let array = self.sense_needed(&op);
-            self.start(op, array, start, self.seq, seen);
+            let array = self.sense_needed(op);
+            let id = self.keep(&ArrayOp { array, ..*op }, self.seq, seen);
+            self.start(id, at);
             let die = &self.dies[op.die as usize];
             if die.sensing != NONE || die.active != NONE {
                 self.refresh(op.die);
@@ -469,21 +473,33 @@ impl Timing {
         self.advance(now + self.p.command);
     }
 
-    /// Time of the die's next phase change.
+    /// Notes the time of a die's next phase change.
     fn refresh(&mut self, die: u32) {
-        self.due[die as usize] = self.due_of(die);
-        self.refresh_next();
+        let due = self.due_of(die);
+        let first = self.first;
+        self.due[die as usize] = due;
+        if die != first && due < self.due[first as usize] && self.gate.is_empty() {
+            self.first = die;
+            self.next = due.0;
+        } else if die == first || !self.gate.is_empty() {
+            self.refresh_next();
+        }
     }
 
+    /// Finds what comes first.
     #[inline]
     fn refresh_next(&mut self) {
-        let mut next = Ns::MAX;
-        for (at, _) in &self.due {
-            next = next.min(*at);
+        let (mut first, mut next) = (0, NEVER);
+        for (die, due) in self.due.iter().enumerate() {
+            // A tuple's own order compares for equality first; ties are rare.
+            if due.0 < next.0 || (due.0 == next.0 && due.1 < next.1) {
+                (first, next) = (die, *due);
+            }
         }
-        if !self.gate.is_empty() {
-            next = next.min(self.gate_due());
-        }
-        self.next = next;
+        self.first = first as u32;
+        self.next = match self.gate.is_empty() {
+            true => next.0,
+            false => next.0.min(self.gate_due()),
+        };
     }
 }

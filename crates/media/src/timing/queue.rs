@@ -8,13 +8,13 @@ use super::{ArrayOp, Die, DieQueue, Kind, NEVER, NONE, Timing};
 use flashlane_base::Ns;
 
 impl Timing {
-    pub(super) fn admit_or_hold(&mut self, op: ArrayOp, now: Ns) {
+    pub(super) fn admit_or_hold(&mut self, op: &ArrayOp, now: Ns) {
         self.admitted.retain(|end| *end > now);
         let held = !self.gate.is_empty();
         if held || self.unended + self.admitted.len() as u32 >= self.p.max_in_flight {
             let part = &mut self.parts[op.part as usize];
             part.die = NONE;
-            self.gate.push_back((op, self.seq));
+            self.gate.push_back((*op, self.seq));
             self.refresh_next();
         } else {
             self.unended += 1;
@@ -35,31 +35,37 @@ impl Timing {
         if let Some((mut op, seq)) = self.gate.pop_front() {
             op.ready = op.ready.max(at);
             self.unended += 1;
-            self.enqueue(op, at, seq);
+            self.enqueue(&op, at, seq);
         }
     }
 
-    pub(super) fn enqueue(&mut self, mut op: ArrayOp, now: Ns, seq: u64) {
+    /// Puts an operation behind what waits for its die.
+    pub(super) fn enqueue(&mut self, op: &ArrayOp, now: Ns, seq: u64) {
+        let fifo = self.p.queue == DieQueue::Fifo;
         // Under `fifo` the order of service is known, and with it what the registers will hold.
-        if self.p.queue == DieQueue::Fifo {
-            op.array = self.sense_needed(&op);
-        }
-        self.bound_of(&op);
-        let seen = self.dies[op.die as usize].seen_at(now.max(op.ready));
-        let id = self.keep(op, seq, seen);
-        let reads_apart = self.p.queue != DieQueue::Fifo && op.kind == Kind::Read;
-        let queue = &mut self.dies[op.die as usize].queues[reads_apart as usize];
-        if queue.head == NONE {
-            queue.head = id;
-        } else {
-            self.ops[queue.tail as usize].next = id;
+        let array = match fifo {
+            true => self.sense_needed(op),
+            false => op.array,
+        };
+        self.bound_of(op, array);
+        let seen = self.dies[op.die as usize].busy_at(now.max(op.ready));
+        let id = self.keep(&ArrayOp { array, ..*op }, seq, seen);
+        let die = &mut self.dies[op.die as usize];
+        let queue = &mut die.queues[(!fifo && op.kind == Kind::Read) as usize];
+        let head = queue.head;
+        match head {
+            NONE => queue.head = id,
+            _ => self.ops[queue.tail as usize].next = id,
         }
         queue.tail = id;
-        self.refresh(op.die);
+        // What comes next is known already: the end of the sense, or the start of the first.
+        if die.sensing == NONE && !(fifo && head != NONE) {
+            self.refresh(op.die);
+        }
     }
 
     /// Lower bound of an operation's end, from what is known now, into its part.
-    pub(super) fn bound_of(&mut self, op: &ArrayOp) {
+    pub(super) fn bound_of(&mut self, op: &ArrayOp, array: Ns) {
         let die = &mut self.dies[op.die as usize];
         let k = op.kind as usize;
         let part = &mut self.parts[op.part as usize];
@@ -69,24 +75,24 @@ impl Timing {
             part.bound = part.bound.max(op.ready + op.transfer);
             return;
         }
-        part.tail = op.transfer + op.array;
+        part.tail = op.transfer + array;
         let start = op.ready.max(die.free[k]).max(die.bound[k]);
         let end = match op.kind {
             Kind::Program => {
                 let sent = start.max(self.bus_free) + op.transfer;
-                let end = sent.max(die.array_free) + op.array;
+                let end = sent.max(die.array_free) + array;
                 die.bound = [end; 3];
                 if self.p.cache_program {
-                    die.bound[k] = end - op.array;
+                    die.bound[k] = end - array;
                 }
                 end
             }
             Kind::Erase => {
-                die.bound = [start + op.array; 3];
-                start + op.array
+                die.bound = [start + array; 3];
+                start + array
             }
             Kind::Read => {
-                let sensed = start + op.array + op.retry;
+                let sensed = start + array + op.retry;
                 let end = sensed.max(self.bus_free) + op.transfer;
                 die.bound = [end; 3];
                 if self.p.cache_read {
@@ -98,14 +104,15 @@ impl Timing {
         part.bound = part.bound.max(end);
     }
 
-    #[inline]
     /// When the bus is free at the earliest for a read that asks for it at `at`: the reads that
     /// sense now and end before have asked by then, and are sent first.
+    #[inline]
     pub(super) fn bus_behind(&self, at: Ns) -> Ns {
         let mut first = Ns::MAX;
         let mut before = Ns::ZERO;
-        for d in &self.dies {
-            if d.sensing != NONE && d.sense_end < at {
+        for (due, d) in self.due.iter().zip(&self.dies) {
+            // A die that senses has something due when it ends; others are not looked at.
+            if due.0 < at && d.sensing != NONE && d.sense_end < at {
                 first = first.min(d.sense_end);
                 before += self.ops[d.sensing as usize].op.transfer;
             }

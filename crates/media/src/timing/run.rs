@@ -3,9 +3,8 @@
 //! Owns: the life of an operation from its start to its end. Promises: the earliest change first,
 //! ties in the order of submission; the bus to whoever asks first. Never: chooses (that is `queue`).
 
-use super::die::Waiting;
+use super::die::{Die, Waiting};
 use super::{ArrayOp, DieQueue, Kind, NONE, Running, Timing};
-use crate::outcome::Breakdown;
 use flashlane_base::Ns;
 
 impl Timing {
@@ -35,121 +34,100 @@ impl Timing {
 
     /// Plays the earliest phase change.
     pub(super) fn step(&mut self) {
-        let mut die = 0;
-        for (i, due) in self.due.iter().enumerate() {
-            if *due < self.due[die] {
-                die = i;
-            }
-        }
-        let (at, _) = self.due[die];
+        let die = self.first;
+        let (at, _) = self.due[die as usize];
         if !self.gate.is_empty() && self.gate_due() <= at {
             let at = self.gate_due();
             self.open_gate(at);
             return self.refresh_next();
         }
-        let d = &self.dies[die];
+        let d = &self.dies[die as usize];
         if d.sensing != NONE {
-            self.end_sense(die as u32);
+            self.end_sense(die);
         } else if d.active != NONE {
-            self.step_active(die as u32);
+            self.step_active(die);
         } else if let Some((at, id)) = self.pick(d) {
-            self.start_waiting(die as u32, at, id);
+            self.start_waiting(die, at, id);
         }
-        self.refresh(die as u32);
+        self.refresh(die);
     }
 
     /// Takes a waiting operation out of its queue and starts it.
     pub(super) fn start_waiting(&mut self, die: u32, at: Ns, id: u32) {
-        let w = self.ops[id as usize];
-        let apart = (self.p.queue != DieQueue::Fifo && w.op.kind == Kind::Read) as usize;
-        let queue = &mut self.dies[die as usize].queues[apart];
-        debug_assert_eq!(queue.head, id, "only the head of a queue starts");
-        queue.head = w.next;
-        if apart == 1 {
-            let other = self.dies[die as usize].queues[0].head;
-            if other != NONE && self.ops[other as usize].seq < w.seq {
-                self.ops[other as usize].passed += 1;
-            }
+        let w = &self.ops[id as usize];
+        let (kind, part, seq, next) = (w.op.kind, w.op.part, w.seq, w.next);
+        let apart = (self.p.queue != DieQueue::Fifo && kind == Kind::Read) as usize;
+        let queues = &mut self.dies[die as usize].queues;
+        debug_assert_eq!(queues[apart].head, id, "only the head of a queue starts");
+        queues[apart].head = next;
+        let other = queues[0].head;
+        if apart == 1 && other != NONE && self.ops[other as usize].seq < seq {
+            self.ops[other as usize].passed += 1;
         }
-        let array = match self.p.queue {
-            DieQueue::Fifo => w.op.array,
-            _ => self.sense_needed(&w.op),
-        };
-        self.free_ops.push(id);
-        self.parts[w.op.part as usize].waiting -= 1;
-        self.start(w.op, array, at, w.seq, w.b);
+        if self.p.queue != DieQueue::Fifo {
+            let op = self.ops[id as usize].op;
+            self.ops[id as usize].op.array = self.sense_needed(&op);
+        }
+        self.parts[part as usize].waiting -= 1;
+        self.start(id, at);
     }
 
-    /// Starts an operation at `at`.
+    /// Starts a kept operation at `at`. Its slot is free again once its end is final.
     #[inline]
-    pub(super) fn start(&mut self, op: ArrayOp, array: Ns, at: Ns, seq: u64, seen: Breakdown) {
-        let waited = self.waited(&op, at, seen);
-        match op.kind {
-            Kind::Read if array == Ns::ZERO && op.retry == Ns::ZERO => {
-                self.grant_read(&op, at, Breakdown { array, ..waited });
+    pub(super) fn start(&mut self, id: u32, at: Ns) {
+        let w = &mut self.ops[id as usize];
+        let busy = &self.dies[w.op.die as usize];
+        w.die = waited(&w.op, at, w.die, busy);
+        match w.op.kind {
+            Kind::Read if w.op.array == Ns::ZERO && w.op.retry == Ns::ZERO => {
+                self.grant_read(id, at);
             }
-            Kind::Read => {
-                let op = ArrayOp { array, ..op };
-                let waited = Breakdown { array, ..waited };
-                let id = self.keep(op, seq, waited);
-                let die = &mut self.dies[op.die as usize];
-                let end = at + array + op.retry;
-                die.sensing = id;
-                die.sense_end = end;
-                // With a cache register the last transfer may still hold the die.
-                let held = die.free[Kind::Erase as usize];
-                die.busy[0] += end.saturating_sub(at.max(held));
-                die.holder = Kind::Read;
-                die.free = [end, end, end.max(held)];
-                let part = &mut self.parts[op.part as usize];
-                part.bound = part.bound.max(end + op.transfer);
-                let sent = self.bus_behind(end) + op.transfer;
-                let part = &mut self.parts[op.part as usize];
-                part.bound = part.bound.max(sent);
-            }
-            Kind::Program => self.start_program(op, at, seq, waited),
-            Kind::Erase => {
-                self.destroyed.push(op.token);
-                let end = at + array;
-                self.hold(&op, at, at, end, end);
-                self.settle_end(op, end, seq, Breakdown { array, ..waited });
-            }
+            Kind::Read => self.start_sense(id, at),
+            Kind::Program => self.start_program(id, at),
+            Kind::Erase => self.start_erase(id, at),
         }
     }
 
-    /// What the operation waited for between being ready and `at`.
+    /// The array of a read's die is busy until the sense, retries included, is over.
     #[inline]
-    pub(super) fn waited(&self, op: &ArrayOp, at: Ns, seen: Breakdown) -> Breakdown {
-        let mut b = Breakdown { command: self.p.command, ..Breakdown::default() };
-        let mut rest = at.saturating_sub(op.ready);
-        if rest != Ns::ZERO {
-            let busy = self.dies[op.die as usize].busy_at(at);
-            b.die_erase = busy[2].saturating_sub(seen.die_erase).min(rest);
-            rest -= b.die_erase;
-            b.die_program = busy[1].saturating_sub(seen.die_program).min(rest);
-            rest -= b.die_program;
-            b.die_read = rest;
-        }
-        b
+    fn start_sense(&mut self, id: u32, at: Ns) {
+        let ArrayOp { die, part, transfer, array, retry, .. } = self.ops[id as usize].op;
+        let die = &mut self.dies[die as usize];
+        let end = at + array + retry;
+        die.sensing = id;
+        die.sense_end = end;
+        // With a cache register the last transfer may still hold the die.
+        let held = die.free[Kind::Erase as usize];
+        die.busy[0] += end.saturating_sub(at.max(held));
+        die.holder = Kind::Read;
+        die.free = [end, end, end.max(held)];
+        let sent = self.bus_behind(end) + transfer;
+        let part = &mut self.parts[part as usize];
+        part.bound = part.bound.max(end + transfer).max(sent);
     }
 
-    pub(super) fn start_program(&mut self, op: ArrayOp, at: Ns, seq: u64, waited: Breakdown) {
+    fn start_program(&mut self, id: u32, at: Ns) {
+        let w = &mut self.ops[id as usize];
         let granted = at.max(self.bus_free);
-        let sent = granted + op.transfer;
+        let sent = granted + w.op.transfer;
         self.bus_free = sent;
-        self.bus_busy += op.transfer;
-        let from = sent.max(self.dies[op.die as usize].array_free);
-        let end = from + op.array;
+        self.bus_busy += w.op.transfer;
+        let from = sent.max(self.dies[w.op.die as usize].array_free);
+        let end = from + w.op.array;
+        w.channel = granted - at;
+        w.die[Kind::Program as usize] += from - sent;
         let reload = if self.p.cache_program { from } else { end };
+        let op = w.op;
         self.hold(&op, at, from, end, reload);
-        let b = Breakdown {
-            channel: granted - at,
-            transfer: op.transfer,
-            die_program: waited.die_program + (from - sent),
-            array: op.array,
-            ..waited
-        };
-        self.settle_end(op, end, seq, b);
+        self.settle_end(id, end);
+    }
+
+    fn start_erase(&mut self, id: u32, at: Ns) {
+        let op = self.ops[id as usize].op;
+        self.destroyed.push(op.token);
+        let end = at + op.array;
+        self.hold(&op, at, at, end, end);
+        self.settle_end(id, end);
     }
 
     /// The die is taken from `at` to `end` by a program or an erase.
@@ -175,22 +153,25 @@ impl Timing {
 
     /// The end of a program or erase is final, except under `suspend`.
     #[inline]
-    pub(super) fn settle_end(&mut self, op: ArrayOp, end: Ns, seq: u64, b: Breakdown) {
+    pub(super) fn settle_end(&mut self, id: u32, end: Ns) {
         if self.p.queue != DieQueue::Suspend {
-            return self.finalize(op.part, end, b);
+            return self.finalize(id, end);
         }
+        let w = &mut self.ops[id as usize];
+        w.passed = 0; // reads that interrupt it are counted apart from those it waited for
+        let op = &w.op;
         let part = &mut self.parts[op.part as usize];
         part.bound = part.bound.max(end);
-        let id = self.keep(op, seq, b);
         let die = &mut self.dies[op.die as usize];
         die.active = id;
         die.active_from = end - op.array;
         die.active_end = end;
     }
 
-    /// Puts an operation that waits, senses or may be interrupted into a slot.
-    pub(super) fn keep(&mut self, op: ArrayOp, seq: u64, b: Breakdown) -> u32 {
-        let w = Waiting { op, seq, next: NONE, passed: 0, b };
+    /// Puts an operation into a slot until its end is final. `seen`: the die's busy times by kind.
+    #[inline]
+    pub(super) fn keep(&mut self, op: &ArrayOp, seq: u64, seen: [Ns; 3]) -> u32 {
+        let w = Waiting { op: *op, seq, next: NONE, passed: 0, die: seen, channel: Ns::ZERO };
         match self.free_ops.pop() {
             Some(id) => {
                 self.ops[id as usize] = w;
@@ -207,19 +188,19 @@ impl Timing {
         let d = &mut self.dies[die as usize];
         let (id, at) = (d.sensing, d.sense_end);
         d.sensing = NONE;
-        let w = self.ops[id as usize];
-        self.free_ops.push(id);
-        self.grant_read(&w.op, at, w.b);
+        self.grant_read(id, at);
     }
 
     /// The read's data goes over the bus, asked for at `at`.
     #[inline]
-    pub(super) fn grant_read(&mut self, op: &ArrayOp, at: Ns, waited: Breakdown) {
+    pub(super) fn grant_read(&mut self, id: u32, at: Ns) {
+        let w = &mut self.ops[id as usize];
         let granted = at.max(self.bus_free);
-        let end = granted + op.transfer;
+        let end = granted + w.op.transfer;
         self.bus_free = end;
-        self.bus_busy += op.transfer;
-        let die = &mut self.dies[op.die as usize];
+        self.bus_busy += w.op.transfer;
+        w.channel = granted - at;
+        let die = &mut self.dies[w.op.die as usize];
         let held = die.free[Kind::Erase as usize];
         die.busy[0] += end.saturating_sub(at.max(held));
         die.holder = Kind::Read;
@@ -229,9 +210,7 @@ impl Timing {
             // it has sent the row before.
             die.free[0] = at.max(held);
         }
-        let b =
-            Breakdown { channel: granted - at, transfer: op.transfer, retry: op.retry, ..waited };
-        self.finalize(op.part, end, b);
+        self.finalize(id, end);
     }
 
     /// `suspend`: the active operation ends, is interrupted, or goes on.
@@ -283,23 +262,38 @@ impl Timing {
         let d = &mut self.dies[die as usize];
         let (id, end) = (d.active, d.active_end);
         d.active = NONE;
-        let w = self.ops[id as usize];
-        self.free_ops.push(id);
-        self.finalize(w.op.part, end, w.b);
+        self.finalize(id, end);
     }
 
+    /// The end of an operation is known: its part learns of it, its slot is free.
     #[inline]
-    pub(super) fn finalize(&mut self, part: u32, end: Ns, b: Breakdown) {
-        let p = &mut self.parts[part as usize];
+    pub(super) fn finalize(&mut self, id: u32, end: Ns) {
+        let w = &self.ops[id as usize];
+        let p = &mut self.parts[w.op.part as usize];
         p.left -= 1;
         if end >= p.end {
             p.end = end;
-            p.breakdown = b;
+            p.breakdown = w.breakdown(self.p.command);
             p.ended = true;
         }
+        self.free_ops.push(id);
         if self.p.max_in_flight != 0 {
             self.unended -= 1;
             self.admitted.push(end);
         }
     }
+}
+
+/// How long an operation waited, by what held the die, between being ready and `at`.
+#[inline]
+fn waited(op: &ArrayOp, at: Ns, seen: [Ns; 3], die: &Die) -> [Ns; 3] {
+    let mut rest = at.saturating_sub(op.ready);
+    if rest == Ns::ZERO {
+        return [Ns::ZERO; 3];
+    }
+    let busy = die.busy_at(at);
+    let erase = busy[2].saturating_sub(seen[2]).min(rest);
+    rest -= erase;
+    let program = busy[1].saturating_sub(seen[1]).min(rest);
+    [rest - program, program, erase]
 }

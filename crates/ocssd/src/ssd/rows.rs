@@ -85,7 +85,7 @@ impl Ssd {
     #[inline]
     pub(super) fn queue_op(&self, chan: &mut Chan, op: ArrayOp, now: Ns) {
         if self.options.timing {
-            chan.time.submit(op, now);
+            chan.time.submit(&op, now);
         } else if op.kind == Kind::Erase {
             chan.cells.drop_shelved(op.token);
         }
@@ -175,7 +175,7 @@ impl Ssd {
             };
             match job.kind == Kind::Read && cmd.planes == 0 {
                 true => self.gather_read(chan, cmd, op),
-                false => chan.time.submit(op, cmd.now),
+                false => chan.time.submit(&op, cmd.now),
             }
             sector = next;
         }
@@ -202,6 +202,6 @@ impl Ssd {
 #[inline]
 pub(super) fn flush_read(chan: &mut Chan, cmd: &mut Command<'_>) {
     if let Some(op) = cmd.row.take() {
-        chan.time.submit(op, cmd.now);
+        chan.time.submit(&op, cmd.now);
     }
 }
