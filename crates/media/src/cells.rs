@@ -492,28 +492,27 @@ impl Cells {
         self.store.read(body, sector, whole, content, oob)
     }
 
-    /// Asks the memory for a sector that will be read soon.
+    /// Asks the memory for sectors that will be read soon.
     #[inline]
-    pub fn prefetch(&self, index: u32, sector: u32) {
-        let chunk = &self.chunks[index as usize];
-        if sector < chunk.wp {
-            self.store.prefetch(&chunk.body, sector);
-        }
+    pub fn prefetch(&self, index: u32, sector: u32, n: u32) {
+        self.store.prefetch(&self.chunks[index as usize].body, sector, n);
     }
 
-    /// Copies out neighbouring sectors that `plain` found to hold data, when they are user data
-    /// read as such: false, and nothing done, otherwise.
+    /// Copies out `oob.len()` sectors that `plain` found to hold data, the `k`-th at `place(k)` of
+    /// `span` (first sector, sectors), when they are user data read as such: false, and nothing
+    /// done, otherwise.
     #[inline]
-    pub fn copy_run(
+    pub fn copy_places(
         &self,
         index: u32,
-        sector: u32,
+        span: (u32, u32),
+        place: impl Fn(usize) -> usize,
         content: &mut Scatter<'_>,
         first: usize,
         oob: &mut [[u8; OOB_BYTES]],
     ) -> bool {
         let body = &self.chunks[index as usize].body;
-        self.store.read_run(body, sector, content, first, oob)
+        self.store.read_places(body, span, place, content, first, oob)
     }
 
     /// Takes out a sector as it is kept, to program it elsewhere: bytes of content in `into`,

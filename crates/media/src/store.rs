@@ -7,7 +7,7 @@
 //! Never: asks whether a sector may be read or written.
 
 use crate::payload::{Gather, Scatter};
-use flashlane_base::{OOB_BYTES, SECTOR_BYTES};
+use flashlane_base::{OOB_BYTES, SECTOR_BYTES, prefetch};
 use serde::Deserialize;
 
 /// Which store.
@@ -234,12 +234,8 @@ impl Store {
     }
 
     fn keep_whole(&mut self, content: &[u8]) -> u32 {
-        // From the end in steps of a cache line: most metadata fills little of its sector.
-        let lines = content.rchunks(64).take_while(|l| l.iter().fold(0, |a, b| a | b) == 0).count();
-        let head = &content[..content.len().saturating_sub(lines * 64)];
-        let used = head.iter().rposition(|b| *b != 0).map_or(0, |p| p + 1);
-        let kept: Box<[u8]> = content[..used].into();
-        self.whole_bytes += used;
+        let kept: Box<[u8]> = without_zeros(content).into();
+        self.whole_bytes += kept.len();
         match self.free_wholes.pop() {
             Some(id) => {
                 self.wholes[id as usize] = kept;
@@ -260,13 +256,14 @@ impl Store {
         segment[at..at + self.record].split_at(self.record - OOB_BYTES)
     }
 
-    /// Asks the memory for the record of a programmed sector.
+    /// Asks the memory for the records of `n` sectors from `sector` on.
     #[inline]
-    pub fn prefetch(&self, body: &Body, sector: u32) {
+    pub fn prefetch(&self, body: &Body, sector: u32, n: u32) {
         let segment = body.segment((sector >> self.shift) as usize);
-        let at = (sector & ((1 << self.shift) - 1)) as usize * self.record;
-        if let Some(record) = segment.get(at..) {
-            prefetch(record);
+        let from = (sector & ((1 << self.shift) - 1)) as usize * self.record;
+        let to = (from + n as usize * self.record).min(segment.len());
+        for line in (from..to).step_by(64) {
+            prefetch(&segment[line]);
         }
     }
 
@@ -367,19 +364,21 @@ impl Store {
         self.free_wholes.push(id);
     }
 
-    /// Copies out `oob.len()` sectors of user data from `sector` on, when all of them are that and
-    /// the content unit is the store's: false, and nothing done, otherwise.
+    /// Copies out user data, `oob.len()` sectors that lie among the `span` sectors from `sector`
+    /// on: the `k`-th at `place(k)`. False, and nothing done, when not all of them are user data,
+    /// their content unit is not the store's, or they are not side by side in memory.
     #[inline]
-    pub fn read_run(
+    pub fn read_places(
         &self,
         body: &Body,
-        sector: u32,
+        (sector, span): (u32, u32),
+        place: impl Fn(usize) -> usize,
         content: &mut Scatter<'_>,
         first: usize,
         oob: &mut [[u8; OOB_BYTES]],
     ) -> bool {
         let (segment, at) = (sector >> self.shift, sector & ((1 << self.shift) - 1));
-        let end = at as usize + oob.len();
+        let end = at as usize + span as usize;
         let plain = self.kind == StoreKind::Stamps && content.unit == STAMP && !body.has_whole();
         if !plain || end > 1 << self.shift {
             return false;
@@ -388,9 +387,10 @@ impl Store {
         let (units, _) = content.base.as_chunks_mut::<STAMP>();
         let records = &records[at as usize..end];
         let index = &content.index[first..first + oob.len()];
-        for k in 0..oob.len() {
-            units[index[k] as usize].copy_from_slice(&records[k][..STAMP]);
-            oob[k].copy_from_slice(&records[k][STAMP..]);
+        for (k, (oob, i)) in oob.iter_mut().zip(index).enumerate() {
+            let record = &records[place(k)];
+            units[*i as usize].copy_from_slice(&record[..STAMP]);
+            oob.copy_from_slice(&record[STAMP..]);
         }
         true
     }
@@ -421,20 +421,17 @@ fn write_sectors(records: &mut [u8], base: &[u8], index: &[u32], oob: &[[u8; OOB
     }
 }
 
-/// Asks for the cache line at the front of `bytes`.
-#[inline]
-#[cfg(target_arch = "x86_64")]
-fn prefetch(bytes: &[u8]) {
-    use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-    // SAFETY: a prefetch reads nothing that the program could see and faults on no address; this
-    // one lies in a live slice. Asked for by `program_bench` (reads of scattered sectors).
-    unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast()) }
+/// Content without its trailing zeros.
+fn without_zeros(content: &[u8]) -> &[u8] {
+    // From the end in large steps, then in cache lines: most metadata fills little of its sector.
+    let blank = |bytes: &&[u8]| bytes.iter().fold(0, |all, b| all | b) == 0;
+    let mut used = content.len();
+    for step in [512, 64] {
+        used -= content[..used].rchunks_exact(step).take_while(blank).count() * step;
+    }
+    used = content[..used].iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
+    &content[..used]
 }
-
-/// Asks for nothing where there is no stable way to.
-#[inline]
-#[cfg(not(target_arch = "x86_64"))]
-fn prefetch(_: &[u8]) {}
 
 /// The name of full content, kept where a stamp would be.
 fn name_of(kept: &[u8]) -> u64 {
@@ -471,9 +468,9 @@ mod tests {
     fn what_was_never_written_may_be_asked_for() {
         let mut store = Store::new(StoreKind::Stamps, 4 << 13);
         let mut body = Body::default();
-        store.prefetch(&body, 3 << 13);
+        store.prefetch(&body, 3 << 13, 1);
         let user = Gather { base: &[9; STAMP], index: &[0], unit: STAMP };
         store.write(&mut body, 1 << 13, &user, 0, &[[1; OOB_BYTES]]);
-        store.prefetch(&body, 3 << 13);
+        store.prefetch(&body, 3 << 13, 1);
     }
 }

@@ -49,7 +49,6 @@ impl Ssd {
             cuts: AtomicU64::new(0),
             marks: Mutex::new(admin::Marks::new(&geo)),
             spare: Mutex::default(),
-            spare_runs: Mutex::default(),
             epoch: AtomicU64::new(0),
             spec: spec.clone(),
             options,

@@ -1,9 +1,10 @@
-//! Addresses into runs: neighbouring sectors of one chunk, in list order.
+//! Addresses into runs (neighbouring sectors of one chunk) or into parts of page rows.
 //!
-//! Owns: [`Decoder`], [`Run`]. Promises: the runs of a command cover its addresses in their order;
-//! a run lies in one chunk; a hole starts no run. Never: looks at the medium.
+//! Owns: [`Decoder`], [`Run`], [`RowPart`]. Promises: the runs, or the row parts, of a command cover
+//! its addresses in their order; a run lies in one chunk, a row part in one row; a hole starts
+//! neither. Never: looks at the medium.
 
-use flashlane_base::{FastDiv, Geometry, Ppa, PpaFormat, PpaStyle};
+use flashlane_base::{FastDiv, Geometry, Location, Ppa, PpaFormat, PpaStyle};
 
 /// Neighbouring sectors of one chunk, named by neighbouring addresses of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,14 +23,65 @@ pub struct Run {
     pub n: u32,
 }
 
+/// Sectors of one page row, named by neighbouring addresses of a command in any order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RowPart {
+    /// Channel.
+    pub channel: u32,
+    /// Die on the channel.
+    pub die: u32,
+    /// Chunk of the die.
+    pub chunk: u32,
+    /// Page row of the chunk.
+    pub row: u32,
+    /// First sector of the row in the chunk.
+    pub sector: u32,
+    /// Address of that sector.
+    pub base: Ppa,
+    /// Index of the first address in the command.
+    pub first: usize,
+    /// Addresses.
+    pub n: usize,
+    /// Sectors of the row that are named, one bit each.
+    pub named: u64,
+}
+
+impl RowPart {
+    /// The sector in the row that an address of this part names.
+    #[inline(always)]
+    pub fn place(&self, address: Ppa) -> usize {
+        (address.0 - self.base.0) as usize
+    }
+
+    /// First sector in the chunk and number of sectors from the lowest one named to the highest.
+    #[inline]
+    pub fn span(&self) -> (u32, u32) {
+        let lowest = self.named.trailing_zeros();
+        (self.sector + lowest, u64::BITS - self.named.leading_zeros() - lowest)
+    }
+}
+
+/// What an address names.
+#[derive(Clone, Copy)]
+struct Place {
+    channel: u32,
+    die: u32,
+    chunk: u32,
+    sector: u32,
+}
+
 /// Takes addresses apart.
 #[derive(Debug)]
 pub struct Decoder {
     format: PpaFormat,
+    geo: Geometry,
     luns: FastDiv,
+    row: FastDiv,
     chunk_sectors: u32,
     /// The address of the next sector in a chunk is the address plus one.
     linear: bool,
+    /// Bits of an address below the chunk, the die and the channel.
+    below: [u32; 3],
 }
 
 impl Decoder {
@@ -38,10 +90,15 @@ impl Decoder {
         // 1.2 packs (page, plane, sector): without holes in the two lower fields that is the
         // sector number itself.
         let dense = geo.sectors_per_page.is_power_of_two() && geo.planes.is_power_of_two();
+        let widths: Vec<u32> = format.fields().iter().map(|(_, bits)| *bits).collect();
+        let below = |fields: usize| widths[..widths.len() - fields].iter().sum();
         Decoder {
+            geo: *geo,
             luns: FastDiv::new(geo.pus_per_channel),
+            row: FastDiv::new(geo.sectors_per_row()),
             chunk_sectors: geo.sectors_per_chunk(),
             linear: format.style() == PpaStyle::V20 || dense,
+            below: [below(3), below(2), below(1)],
             format,
         }
     }
@@ -52,10 +109,59 @@ impl Decoder {
         &self.format
     }
 
+    /// Addresses can be taken apart by rows ([`Decoder::row_part`]).
+    pub fn has_rows(&self) -> bool {
+        self.linear && self.row.divisor() < u64::BITS
+    }
+
+    /// What an address names, or `None` for a hole.
+    #[inline]
+    fn place(&self, address: Ppa) -> Option<Place> {
+        if !self.linear {
+            let at = self.format.unpack(address)?;
+            let (channel, die) = self.luns.div_rem(at.pu);
+            return Some(Place { channel, die, chunk: at.chunk, sector: at.sector });
+        }
+        let [chunk, die, channel] = self.below;
+        let field = |from: u32, end: u32| (address.0 >> from & !(u64::MAX << (end - from))) as u32;
+        let at = Place {
+            channel: u32::try_from(address.0 >> channel).ok()?,
+            die: field(die, channel),
+            chunk: field(chunk, die),
+            sector: field(0, chunk),
+        };
+        let named = (at.channel < self.geo.channels)
+            & (at.die < self.geo.pus_per_channel)
+            & (at.chunk < self.geo.chunks_per_pu)
+            & (at.sector < self.chunk_sectors);
+        named.then_some(at)
+    }
+
+    /// The addresses from `first` on that name sectors of one row, or `None` for a hole. Only
+    /// where the layout has rows.
+    #[inline]
+    pub fn row_part(&self, addrs: &[Ppa], first: usize) -> Option<RowPart> {
+        let Place { channel, die, chunk, sector } = self.place(addrs[first])?;
+        let (row, in_row) = self.row.div_rem(sector);
+        let base = addrs[first].0 - in_row as u64;
+        let mut named = 0;
+        let mut n = 0;
+        for a in &addrs[first..] {
+            let k = a.0.wrapping_sub(base);
+            if k >= self.row.divisor() as u64 {
+                break;
+            }
+            named |= 1 << k;
+            n += 1;
+        }
+        let sector = sector - in_row;
+        Some(RowPart { channel, die, chunk, row, sector, base: Ppa(base), first, n, named })
+    }
+
     /// The run that starts at address `first`, or `None` for a hole.
     #[inline]
     pub fn run(&self, addrs: &[Ppa], first: usize) -> Option<Run> {
-        let at = self.format.unpack(addrs[first])?;
+        let at = self.place(addrs[first])?;
         let most = (addrs.len() - first).min((self.chunk_sectors - at.sector) as usize);
         let mut n = 1;
         if self.linear {
@@ -77,15 +183,16 @@ impl Decoder {
             let rest = list[n..].iter().zip(base + n as u64..);
             n += rest.take_while(|(a, want)| a.0 == *want).count();
         } else {
+            let start = self.format.unpack(addrs[first])?;
             while n < most {
-                let want = flashlane_base::Location { sector: at.sector + n as u32, ..at };
+                let want = Location { sector: at.sector + n as u32, ..start };
                 if self.format.unpack(addrs[first + n]) != Some(want) {
                     break;
                 }
                 n += 1;
             }
         }
-        let (channel, die) = self.luns.div_rem(at.pu);
-        Some(Run { channel, die, chunk: at.chunk, sector: at.sector, first, n: n as u32 })
+        let Place { channel, die, chunk, sector } = at;
+        Some(Run { channel, die, chunk, sector, first, n: n as u32 })
     }
 }

@@ -75,32 +75,32 @@ impl Ssd {
         let mut ask_at = Ns::ZERO;
         let (home, part) = ((ticket.id >> 48) as usize, ticket.id as u32);
         let mut last = (Ns::ZERO, Breakdown::default());
-        for (channel, part) in &others {
-            let mut guard = self.channels[*channel as usize].lock();
-            let chan = &mut *guard;
+        others.retain(|(channel, part)| {
+            let mut chan = self.channels[*channel as usize].lock();
             chan.time.settle(now);
             chan.sweep();
             let p = chan.time.part(*part);
             if p.left > 0 || p.end > now {
                 ask_at = ask_at.max(chan.time.ask_at(*part, now));
-            } else if p.end >= last.0 {
+                return true;
+            }
+            if p.end >= last.0 {
                 last = (p.end, chan.time.breakdown(*part));
             }
+            chan.time.close_part(*part);
+            false
+        });
+        let mut chan = self.channels[home].lock();
+        if last.0 > chan.time.part(part).end {
+            chan.time.take_end(part, last.0, last.1);
         }
-        if ask_at > Ns::ZERO {
-            self.channels[home].lock().extra[part as usize].others = others;
+        if !others.is_empty() {
+            chan.extra[part as usize].others = others;
             ticket.ask_at = ask_at;
             return Poll::Pending;
         }
-        for (channel, part) in others.drain(..) {
-            self.channels[channel as usize].lock().time.close_part(part);
-        }
+        drop(chan);
         self.spare.lock().push(others);
-        let mut guard = self.channels[home].lock();
-        if last.0 > guard.time.part(part).end {
-            guard.time.take_end(part, last.0, last.1);
-        }
-        drop(guard);
         // The others are gone now: what is left is a command on one channel.
         self.finish_command(now, ticket)
     }

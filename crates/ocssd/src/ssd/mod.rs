@@ -7,8 +7,8 @@
 //! A command takes the short lock of each channel it touches, one after the other, never two. Its
 //! share of a channel is a part; the part of the channel touched last keeps the command's outcome,
 //! and its name is the ticket. The stages are a file each: [`decode`] turns addresses into runs of
-//! neighbouring sectors, `write`, `read`, `reset` and `copy` check a run against the rules and turn
-//! it into row operations of a die, `finish` hands out.
+//! neighbouring sectors or parts of page rows, `write`, `read`, `reset` and `copy` check them
+//! against the rules and turn them into row operations of a die, `finish` hands out.
 
 mod admin;
 mod build;
@@ -112,8 +112,6 @@ pub struct Ssd {
     marks: Mutex<admin::Marks>,
     /// Lists of parts, for commands over several channels.
     spare: Mutex<Vec<Vec<(u32, u32)>>>,
-    /// Lists of runs, for commands that have several.
-    spare_runs: Mutex<Vec<Vec<Run>>>,
     /// Device time at which the present power-on began; callers count from zero after each.
     epoch: AtomicU64,
 }

@@ -13,7 +13,7 @@ use super::rows::Job;
 use super::{Chan, Command, Ssd, bytes, describe};
 use crate::device::{Scatter, Status, Ticket};
 use crate::rules::Rule;
-use crate::ssd::decode::Run;
+use crate::ssd::decode::{RowPart, Run};
 use flashlane_base::{OOB_BYTES, SECTOR_BYTES};
 use flashlane_media::cells::Found;
 use flashlane_media::errors::{History, Sensed, flip_bits};
@@ -49,62 +49,70 @@ impl Ssd {
         }
         cmd.bytes_out = bytes(n);
         let mut to = Target { content, oob, whole };
-        if let Some(run) = self.decoder.run(cmd.addrs, 0)
-            && run.n as usize == n
-        {
-            let (mut chan, part) = self.enter(cmd, None, run.channel);
-            self.read_run(&mut chan, cmd, &run, part, &mut to, retry);
-            return self.seal_held(Some(chan), cmd);
-        }
-        let mut runs = self.spare_runs.lock().pop().unwrap_or_default();
-        self.all_runs(cmd, &mut runs, &mut to);
-        let held = self.read_runs(cmd, &runs, &mut to, retry);
-        runs.clear();
-        self.spare_runs.lock().push(runs);
+        let held = self.read_in_order(cmd, &mut to, retry);
         self.seal_held(held, cmd)
     }
 
-    /// All runs of a command; holes are answered on the way.
-    fn all_runs(&self, cmd: &mut Command<'_>, runs: &mut Vec<Run>, to: &mut Target<'_>) {
-        let mut i = 0;
-        while i < cmd.addrs.len() {
-            match self.decoder.run(cmd.addrs, i) {
-                Some(run) => {
-                    runs.push(run);
-                    i += run.n as usize;
-                }
-                None => {
-                    self.read_hole(cmd, i, to);
-                    i += 1;
-                }
-            }
-        }
-    }
-
-    /// Runs in list order. What lies on one channel is fetched into the cache before it is looked
-    /// at: the misses of a collection's scattered sectors then pass side by side.
-    fn read_runs<'s>(
+    /// Reads row by row where nothing fails by itself and rows are sensed whole, else run by run;
+    /// in list order.
+    #[inline]
+    fn read_in_order<'s>(
         &'s self,
         cmd: &mut Command<'_>,
-        runs: &[Run],
         to: &mut Target<'_>,
         retry: bool,
     ) -> Option<MutexGuard<'s, Chan>> {
+        let by_rows = self.decoder.has_rows() && !self.fragile && cmd.planes == 0 && !to.whole;
         let mut held = None;
-        let mut fetched = 0;
-        for (k, run) in runs.iter().enumerate() {
-            let (mut chan, part) = self.enter(cmd, held.take(), run.channel);
-            if k == fetched {
-                let here = runs[k..].iter().take_while(|r| r.channel == run.channel);
-                for r in here {
-                    fetched += 1;
-                    chan.cells.prefetch(chan.cells.index(r.die, r.chunk), r.sector);
+        let mut i = 0;
+        while i < cmd.addrs.len() {
+            if by_rows && let Some(row) = self.decoder.row_part(cmd.addrs, i) {
+                let (mut chan, part) = self.enter(cmd, held.take(), row.channel);
+                let done = self.read_row(&mut chan, cmd, &row, part, to);
+                held = Some(chan);
+                if done {
+                    i += row.n;
+                    continue;
                 }
             }
-            self.read_run(&mut chan, cmd, run, part, to, retry);
+            let Some(run) = self.decoder.run(cmd.addrs, i) else {
+                self.read_hole(cmd, i, to);
+                i += 1;
+                continue;
+            };
+            let (mut chan, part) = self.enter(cmd, held.take(), run.channel);
+            self.read_run(&mut chan, cmd, &run, part, to, retry);
             held = Some(chan);
+            i += run.n as usize;
         }
         held
+    }
+
+    /// Sectors of one row that all give data; false, and nothing done, when one may not.
+    #[inline]
+    fn read_row(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        row: &RowPart,
+        part: u32,
+        to: &mut Target<'_>,
+    ) -> bool {
+        let index = chan.cells.index(row.die, row.chunk);
+        let (lowest, span) = row.span();
+        if chan.dead[row.die as usize] || !chan.cells.plain(index, lowest, span) {
+            return false;
+        }
+        // The misses of scattered sectors pass side by side, while the row is queued.
+        chan.cells.prefetch(index, lowest, span);
+        chan.count.read_sectors += row.n as u64;
+        chan.count.sent_sectors += row.n as u64;
+        chan.cells.note_reads(index, row.n as u32);
+        self.queue_row(chan, cmd, row, index, part);
+        let addrs = &cmd.addrs[row.first..row.first + row.n];
+        let all = (row.sector, self.geo.sectors_per_row());
+        self.copy_to(chan, cmd, index, all, |k| row.place(addrs[k]), row.first, row.n, to);
+        true
     }
 
     /// An address that names nothing: predefined data where the standard says so.
@@ -207,26 +215,41 @@ impl Ssd {
         to: &mut Target<'_>,
         retry: bool,
     ) {
-        let (first, end) = (piece.first, piece.first + piece.n as usize);
-        let oob = &mut to.oob[first..end];
-        let at = piece.sector;
-        let copied = !to.whole && chan.cells.copy_run(index, at, &mut to.content, first, oob);
-        let apart = if copied { 0 } else { piece.n };
-        for k in 0..apart {
-            let i = first + k as usize;
-            let content = to.content.sector(i);
-            let read =
-                chan.cells.copy_out(index, piece.sector + k, to.whole, content, &mut to.oob[i]);
-            if read.is_err() {
-                let seen = describe(&chan.cells, index);
-                self.refuse(cmd, i, Rule::Content, Status::InvalidField, seen);
-            }
-        }
+        let span = (piece.sector, piece.n);
+        self.copy_to(chan, cmd, index, span, |k| k, piece.first, piece.n as usize, to);
         let retries = match self.fragile {
             true => self.meet_errors(chan, cmd, piece, index, to, retry),
             false => 0,
         };
         self.queue_read(chan, cmd, piece, part, retries);
+    }
+
+    /// Content and out-of-band records of `n` addresses from `first` on, the `k`-th at `place(k)`
+    /// of `span` (first sector, sectors).
+    #[inline]
+    fn copy_to(
+        &self,
+        chan: &Chan,
+        cmd: &mut Command<'_>,
+        index: u32,
+        span: (u32, u32),
+        place: impl Fn(usize) -> usize,
+        first: usize,
+        n: usize,
+        to: &mut Target<'_>,
+    ) {
+        let oob = &mut to.oob[first..first + n];
+        if !to.whole && chan.cells.copy_places(index, span, &place, &mut to.content, first, oob) {
+            return;
+        }
+        for (k, oob) in oob.iter_mut().enumerate() {
+            let (i, sector) = (first + k, span.0 + place(k) as u32);
+            let content = to.content.sector(i);
+            if chan.cells.copy_out(index, sector, to.whole, content, oob).is_err() {
+                let seen = describe(&chan.cells, index);
+                self.refuse(cmd, i, Rule::Content, Status::InvalidField, seen);
+            }
+        }
     }
 
     /// Faults and bit errors of sectors that were read; returns the retries of the worst.

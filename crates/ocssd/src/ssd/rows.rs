@@ -1,10 +1,10 @@
-//! Runs into array operations: one for each page row, with its time.
+//! Runs and row parts into array operations: one for each page row, with its time.
 //!
 //! Owns: [`Times`], the split of a run into rows and planes. Promises: all sectors of a row, over
 //! all its planes, are one operation, unless the command asks for fewer planes at once.
 //! Never: looks at content.
 
-use super::decode::Run;
+use super::decode::{RowPart, Run};
 use super::{Chan, Command, Ssd};
 use crate::device::CellMode;
 use crate::spec::DeviceSpec;
@@ -165,7 +165,7 @@ impl Ssd {
                 chunk: run.chunk,
                 sector,
                 count: next - sector,
-                row: run.chunk as u64 * self.geo.pages_per_block as u64 + row as u64,
+                row: self.row_number(run.chunk, row),
                 planes: ((1u64 << (last_plane + 1)) - (1u64 << first_plane)) as u32,
                 token: 0,
                 ready: job.ready,
@@ -179,6 +179,50 @@ impl Ssd {
             }
             sector = next;
         }
+    }
+
+    /// Queues the sense of a row of which a command reads a part.
+    #[inline]
+    pub(super) fn queue_row(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        part_of: &RowPart,
+        index: u32,
+        part: u32,
+    ) {
+        if !self.options.timing {
+            return;
+        }
+        let page = self.geo.sectors_per_page;
+        let in_plane = !(u64::MAX << page);
+        let mut planes = 0;
+        for plane in 0..self.geo.planes {
+            planes |= u32::from(part_of.named >> (plane * page) & in_plane != 0) << plane;
+        }
+        let op = ArrayOp {
+            kind: Kind::Read,
+            suspend: cmd.suspend,
+            die: part_of.die,
+            part,
+            chunk: part_of.chunk,
+            sector: part_of.span().0,
+            count: part_of.n as u32,
+            row: self.row_number(part_of.chunk, part_of.row),
+            planes,
+            token: 0,
+            ready: cmd.now + self.command,
+            transfer: self.times.transfer[part_of.n],
+            array: self.times.read(part_of.row, chan.cells.chunk(index).mode),
+            retry: Ns::ZERO,
+        };
+        self.gather_read(chan, cmd, op);
+    }
+
+    /// A page row, counted over the die.
+    #[inline]
+    fn row_number(&self, chunk: u32, row: u32) -> u64 {
+        chunk as u64 * self.geo.pages_per_block as u64 + row as u64
     }
 
     /// Sectors of one row that stand in one list are one sense, side by side or not.
@@ -201,7 +245,8 @@ impl Ssd {
 /// Queues the row that was being gathered. To be called before a channel is left.
 #[inline]
 pub(super) fn flush_read(chan: &mut Chan, cmd: &mut Command<'_>) {
-    if let Some(op) = cmd.row.take() {
-        chan.time.submit(&op, cmd.now);
+    if let Some(op) = &cmd.row {
+        chan.time.submit(op, cmd.now);
+        cmd.row = None;
     }
 }
