@@ -13,7 +13,8 @@ use clap::Parser;
 use std::process::ExitCode;
 
 /// A simulation makes and drops a future per request, dozens in flight and larger than what the
-/// system's allocator keeps at hand: 13% of a run in steady state (bench/runs/2026-11-22).
+/// system's allocator keeps at hand: 11 to 18% of a run in steady
+/// state (`bench/runs/2026-11-22-x86_64-2c`).
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

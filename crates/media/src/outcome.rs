@@ -149,6 +149,20 @@ pub struct Breakdown {
     pub retry: Ns,
 }
 
+impl std::ops::AddAssign for Breakdown {
+    fn add_assign(&mut self, part: Breakdown) {
+        self.link += part.link;
+        self.command += part.command;
+        self.die_read += part.die_read;
+        self.die_program += part.die_program;
+        self.die_erase += part.die_erase;
+        self.channel += part.channel;
+        self.transfer += part.transfer;
+        self.array += part.array;
+        self.retry += part.retry;
+    }
+}
+
 /// State of a chunk (OCSSD 2.0, 2.3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]

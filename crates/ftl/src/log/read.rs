@@ -10,9 +10,7 @@ use super::map::Entry;
 use super::{HostFtl, add};
 use crate::block::{BlockError, BlockResult};
 use flashlane_base::{Lba, OOB_BYTES, Ppa, VECTOR_MAX};
-use flashlane_ocssd::device::{
-    Breakdown, Completion, Data, Flags, Op, Request, Scatter, Status, Ticket,
-};
+use flashlane_ocssd::device::{Completion, Data, Flags, Op, Request, Scatter, Status, Ticket};
 use flashlane_rt::Cx;
 
 /// A vector read in flight for up to 64 sectors of a request.
@@ -150,18 +148,7 @@ impl HostFtl {
         if heavy > 0 {
             add(&self.counters.high_ecc, heavy as u64);
         }
-        let (sum, d) = (&mut *self.counters.read_breakdown.lock(), &done.breakdown);
-        *sum = Breakdown {
-            link: sum.link + d.link,
-            command: sum.command + d.command,
-            die_read: sum.die_read + d.die_read,
-            die_program: sum.die_program + d.die_program,
-            die_erase: sum.die_erase + d.die_erase,
-            channel: sum.channel + d.channel,
-            transfer: sum.transfer + d.transfer,
-            array: sum.array + d.array,
-            retry: sum.retry + d.retry,
-        };
+        *self.counters.read_breakdown.lock() += done.breakdown;
     }
 }
 

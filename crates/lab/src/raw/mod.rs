@@ -280,22 +280,10 @@ impl Raw {
         let mut result = self.result.borrow_mut();
         result.failed += bad as u64;
         if op == Op::Read {
-            add(&mut result.breakdown, &done.breakdown);
+            result.breakdown += done.breakdown;
         }
         bad as u64
     }
-}
-
-fn add(sum: &mut Breakdown, part: &Breakdown) {
-    sum.link += part.link;
-    sum.command += part.command;
-    sum.die_read += part.die_read;
-    sum.die_program += part.die_program;
-    sum.die_erase += part.die_erase;
-    sum.channel += part.channel;
-    sum.transfer += part.transfer;
-    sum.array += part.array;
-    sum.retry += part.retry;
 }
 
 /// Keeps two streams at a ratio: `writes` of every hundred requests are writes. Whoever is ahead

@@ -225,7 +225,7 @@ pub async fn run_raw(
     let recorder = recorder.take();
     let mut after = stats();
     for stream in &streams {
-        super::add(&mut after.read_breakdown, &stream.result().breakdown);
+        after.read_breakdown += stream.result().breakdown;
     }
     let raw_sectors = device.geometry().sectors();
     Measured {
