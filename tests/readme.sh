@@ -6,7 +6,7 @@
 set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
-bin=${FLASHLANE:-$root/target/release/flashlane}
+bin=${FLASHLANE:-${CARGO_TARGET_DIR:-$root/target}/release/flashlane}
 case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
 if [ ! -x "$bin" ]; then
     echo "readme: no binary at $bin; run cargo build --release first" >&2
