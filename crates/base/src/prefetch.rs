@@ -7,7 +7,7 @@
 
 /// Asks for the cache line of `value`.
 #[inline(always)]
-pub fn prefetch<T>(value: &T) {
+pub fn prefetch<T: ?Sized>(value: &T) {
     prefetch_at(std::ptr::from_ref(value).cast());
 }
 

@@ -35,10 +35,17 @@ async fn phase(cx: &Cx, dev: &Arc<Pblk>, op: BlockOp, random: bool, count: u64, 
         tasks.push(cx.spawn_join(async move {
             let capacity = dev.info().capacity;
             let mut buf = [0u8; 8];
-            while left.get() > 0 {
-                left.set(left.get() - 1);
+            let mut draw = || {
+                left.set(left.get().checked_sub(1)?);
                 let lba = if random { rng.below(capacity) } else { next.get() };
                 next.set(next.get() + 1);
+                // What a host does that knows its queue: the request after this one.
+                dev.expect(Lba::new(lba));
+                Some(lba)
+            };
+            let mut ahead = draw();
+            while let Some(lba) = ahead {
+                ahead = draw();
                 buf.copy_from_slice(&lba.to_le_bytes());
                 let io = Io { op, lba: Lba::new(lba), sectors: 1, fua: false, buf: &mut buf };
                 dev.start(&cx2, io).await.expect("no faults are injected");

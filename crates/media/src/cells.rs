@@ -263,6 +263,9 @@ impl Cells {
             let body = &mut chunk.body;
             self.store.write(body, chunk.wp, content, first, oob);
         }
+        // The next program of this chunk comes when all other open chunks have had theirs.
+        let n = oob.len() as u32;
+        self.store.prefetch(&chunk.body, chunk.wp + n, n);
         self.move_pointer(index, oob.len() as u32, at);
     }
 

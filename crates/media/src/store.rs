@@ -262,8 +262,8 @@ impl Store {
         let segment = body.segment((sector >> self.shift) as usize);
         let from = (sector & ((1 << self.shift) - 1)) as usize * self.record;
         let to = (from + n as usize * self.record).min(segment.len());
-        for line in (from..to).step_by(64) {
-            prefetch(&segment[line]);
+        for line in segment.get(from..to).into_iter().flat_map(|records| records.chunks(64)) {
+            prefetch(line);
         }
     }
 

@@ -16,7 +16,7 @@ use crate::pipe::Pipe;
 use crate::spec::LinkSpec;
 use flashlane_base::{Geometry, Ns, PpaFormat, SECTOR_BYTES};
 use flashlane_rt::Cx;
-use parking_lot::Mutex;
+use flashlane_rt::sync::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Poll;

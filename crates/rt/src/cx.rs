@@ -86,6 +86,14 @@ impl Cx {
         Rng::stream(seed, name, self.core.0 as u64)
     }
 
+    /// A sequentially consistent fence; nothing in virtual time, where one thread runs everything.
+    #[inline]
+    pub fn fence(&self) {
+        if !self.is_virtual() {
+            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+        }
+    }
+
     /// Who is running now, to be woken later.
     #[inline]
     pub fn waiter(&self) -> Waiter {

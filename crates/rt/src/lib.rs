@@ -16,6 +16,7 @@
 pub mod cost;
 pub mod cx;
 mod local;
+mod mutex;
 pub mod sync;
 pub mod threads;
 mod timers;

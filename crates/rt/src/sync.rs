@@ -14,7 +14,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-pub use parking_lot::Mutex;
+pub use crate::mutex::{Mutex, MutexGuard, RawMutex};
 pub use std::sync::atomic::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
 };
@@ -266,8 +266,8 @@ impl Notify {
     /// Wakes everybody who waits. Cheap when nobody does.
     #[inline]
     pub fn wake(&self, cx: &Cx) {
-        // Pairs with the fence in `Wait::poll`: either we see the waiter, or it sees our change.
-        fence(Ordering::SeqCst);
+        // Pairs with the one in `Wait::poll`: either we see the waiter, or it sees our change.
+        cx.fence();
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
@@ -304,7 +304,7 @@ impl<F: FnMut() -> bool> Future for Wait<'_, F> {
             }
             this.notify.any.store(true, Ordering::Relaxed);
         }
-        fence(Ordering::SeqCst);
+        this.cx.fence();
         if (this.ready)() { Poll::Ready(()) } else { Poll::Pending }
     }
 }

@@ -8,6 +8,7 @@
 use crate::cost::CostTable;
 use crate::cx::{CoreId, Cx, Mode};
 use crate::local::Local;
+use crate::mutex::RunHere;
 use flashlane_base::{Ns, Rng};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -151,6 +152,7 @@ impl Clock {
 
 /// A virtual-time run.
 pub struct Virtual {
+    _here: RunHere,
     clock: Rc<Clock>,
     local: Rc<Local>,
     fingerprint: Cell<u64>,
@@ -164,6 +166,7 @@ impl Virtual {
     pub fn new(cores: u32, seed: u64, costs: CostTable) -> Virtual {
         assert!(cores > 0, "a run needs a core");
         Virtual {
+            _here: RunHere::begin(),
             clock: Rc::new(Clock {
                 now: Cell::new(0),
                 seed,

@@ -243,11 +243,12 @@ impl HostFtl {
         };
         let cost = self.costs.map_lookup.times(count);
         let (words, stamps) = self.map.lock.with(cx, cost, copy).await;
-        let bytes = header.encode_words(&words, &stamps);
+        let mut bytes = header.encode_words(&words, &stamps);
+        bytes.resize(bytes.len().next_multiple_of(self.geo.ws_min as usize * SECTOR_BYTES), 0);
         (header, bytes, count as u32)
     }
 
-    /// Programs one copy of a shard; a chunk that fails is left for the next.
+    /// Programs one copy of a shard, whole write units; a chunk that fails is left for the next.
     async fn place_shard(
         &self,
         cx: &Cx,
@@ -256,9 +257,6 @@ impl HostFtl {
         bytes: &[u8],
         id: u64,
     ) -> Result<Extent, BlockError> {
-        let mut bytes = bytes.to_vec();
-        let unit = self.geo.ws_min as usize * SECTOR_BYTES;
-        bytes.resize(bytes.len().next_multiple_of(unit), 0);
         let count = (bytes.len() / SECTOR_BYTES) as u32;
         loop {
             let fits = copy.cursor + count <= self.geo.sectors_per_chunk();
@@ -275,7 +273,7 @@ impl HostFtl {
             };
             let at = (chunk, copy.cursor);
             let tag = (LBA_CHECKPOINT, id);
-            if self.program_meta(cx, at, &bytes, tag, Cause::Metadata).await {
+            if self.program_meta(cx, at, bytes, tag, Cause::Metadata).await {
                 copy.cursor += count;
                 return Ok(Extent { chunk, sector: at.1, count });
             }

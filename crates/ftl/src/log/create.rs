@@ -404,7 +404,7 @@ impl HostFtl {
             chunk_base: (0..chunks).map(base).collect(),
             map: Map::new(layout.capacity, geo.sectors(), layout.slots + 1, true),
             // One slot more: zeros, the content of padding.
-            slab: Slab::new(layout.slots + 1, traits.content_bytes),
+            slab: Slab::new(layout.slots + 1, traits.content_bytes, cx.is_virtual()),
             ring: Ring::new(layout.slots, layout.ring_sectors),
             zeros: vec![0; shape.unit as usize * SECTOR_BYTES].into(),
             units: Mutex::new(Vec::new()),

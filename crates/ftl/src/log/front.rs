@@ -36,6 +36,18 @@ impl HostFtl {
         Err(BlockError::Invalid { op: io.op, lba: io.lba, sectors: io.sectors, capacity })
     }
 
+    /// A request for a sector begins, whose map entry was asked for when it was expected: now for
+    /// what the entry names. Most writes wait to be admitted, and it may come meanwhile.
+    #[inline]
+    pub(super) fn approach(&self, lba: u64) {
+        let map = self.map.view();
+        match map.decode(map.peek(lba)) {
+            Entry::Media(addr) => self.lines.prefetch(addr),
+            Entry::Slot(slot) => self.slab.prefetch(slot),
+            Entry::Unmapped | Entry::Poisoned => {}
+        }
+    }
+
     /// Writes sectors; with `fua` returns when they are durable.
     pub(super) async fn write(
         &self,

@@ -55,6 +55,8 @@ pub(super) struct Control {
     /// Batches that are not in flight, for the next ones.
     #[expect(clippy::vec_box, reason = "a batch moves between tasks as one pointer")]
     batches: Mutex<Vec<Box<Batch>>>,
+    /// Memory of the next reverse map.
+    reverse: Mutex<Vec<u8>>,
 }
 
 impl Control {
@@ -71,6 +73,7 @@ impl Control {
             past_barrier: AtomicBool::new(false),
             freeing: Mutex::new(Vec::new()),
             batches: Mutex::new(Vec::new()),
+            reverse: Mutex::new(Vec::new()),
         }
     }
 }
@@ -154,7 +157,8 @@ struct Victim {
 
 /// The reverse map of a victim: its closing metadata, if it could be read.
 struct ReverseMap {
-    bytes: Option<Vec<u8>>,
+    bytes: Vec<u8>,
+    good: bool,
 }
 
 impl HostFtl {
@@ -304,7 +308,8 @@ impl HostFtl {
             self.press(cx);
             let reverse = self.reverse_map(cx, line).await;
             let chunks = self.pool.lock().lines[line as usize].chunks.clone();
-            let view = reverse.bytes.as_deref().and_then(|b| ClosingView::decode(b).ok());
+            let view = Some(&reverse.bytes).filter(|_| reverse.good);
+            let view = view.and_then(|bytes| ClosingView::decode(bytes).ok());
             let mut batch = self.fresh_batch();
             for row in 0..self.shape.chunk_sectors / self.shape.unit {
                 for at in 0..chunks.len() {
@@ -317,6 +322,7 @@ impl HostFtl {
             }
             self.start_move(cx, batch, &victim).await;
             self.gc.moving.store(false, Ordering::Release);
+            *self.gc.reverse.lock() = reverse.bytes;
         }
         self.move_ended(cx, &victim);
     }
@@ -349,7 +355,8 @@ impl HostFtl {
         self.pool_changed.wake(cx);
     }
 
-    /// Reads a victim's closing metadata back. Any part that does not verify: none of it.
+    /// Reads a victim's closing metadata back. Any part that does not verify: none of it. Every
+    /// sector's out-of-band CRC covers what the sections' own cover.
     async fn reverse_map(&self, cx: &Cx, line: u32) -> ReverseMap {
         let (places, sequence) = {
             let p = self.pool.lock();
@@ -357,17 +364,18 @@ impl HostFtl {
             (l.closing.clone(), l.sequence)
         };
         let sectors: u32 = places.iter().map(|(_, _, count)| count).sum();
-        let mut bytes = vec![0; sectors as usize * SECTOR_BYTES];
+        let mut bytes = std::mem::take(&mut *self.gc.reverse.lock());
+        bytes.resize(sectors as usize * SECTOR_BYTES, 0);
         let mut rest = &mut bytes[..];
         for (chunk, sector, count) in places {
             let part = rest.split_off_mut(..count as usize * SECTOR_BYTES).expect("summed up");
             if !self.read_meta(cx, (chunk, sector), LBA_LINE_CLOSING, part).await {
-                return ReverseMap { bytes: None };
+                return ReverseMap { bytes, good: false };
             }
         }
         let good = ClosingView::decode(&bytes)
-            .is_ok_and(|(h, v)| h.line == line && h.sequence == sequence && v.check().is_ok());
-        ReverseMap { bytes: good.then_some(bytes) }
+            .is_ok_and(|(h, _)| h.line == line && h.sequence == sequence);
+        ReverseMap { bytes, good }
     }
 
     /// Adds the live sectors of one unit to a batch.

@@ -112,6 +112,13 @@ impl Lines {
         self.count(line, mask.count_ones().wrapping_neg());
     }
 
+    /// Asks for the cache lines that say what a sector's line is and whether it is valid.
+    #[inline]
+    pub(super) fn prefetch(&self, addr: u64) {
+        flashlane_base::prefetch(&self.valid_bits[(addr >> 6) as usize]);
+        flashlane_base::prefetch(&self.chunk_line[self.chunk_of(addr).0 as usize]);
+    }
+
     #[inline]
     pub(super) fn is_valid(&self, addr: u64) -> bool {
         self.valid_bits[(addr >> 6) as usize].load(Ordering::Relaxed) >> (addr & 63) & 1 != 0

@@ -60,6 +60,15 @@ impl View<'_> {
         }
     }
 
+    /// The raw entry, or that of an unmapped sector if there is none.
+    #[inline(always)]
+    pub(super) fn peek(&self, lba: u64) -> u64 {
+        match self.narrow.get(lba as usize) {
+            Some(e) => e.load(Ordering::Relaxed) as u64,
+            None => self.wide.get(lba as usize).map_or(0, |e| e.load(Ordering::Relaxed)),
+        }
+    }
+
     /// Asks for the cache line of an entry, if there is one.
     #[inline(always)]
     pub(super) fn prefetch(&self, lba: u64) {

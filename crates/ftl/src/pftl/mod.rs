@@ -42,9 +42,8 @@ mod stats;
 mod tests;
 
 use flashlane_ocssd::device::Device;
-use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Credits, Cx, Notify};
-use parking_lot::MutexGuard;
+use flashlane_rt::sync::{Mutex, MutexGuard};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 

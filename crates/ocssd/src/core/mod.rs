@@ -14,7 +14,7 @@ pub use partition::Partition;
 pub use stream::{Stream, StreamError};
 
 use crate::device::Device;
-use parking_lot::Mutex;
+use flashlane_rt::sync::Mutex;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;

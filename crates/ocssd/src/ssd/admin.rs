@@ -10,7 +10,7 @@ use crate::device::{ChunkInfo, ChunkState};
 use crate::rules::Violation;
 use flashlane_base::{Geometry, Location, Ns, Ppa, PpaStyle, Rng};
 use flashlane_media::counters::{DieBusy, MediaCounters};
-use parking_lot::Mutex;
+use flashlane_rt::sync::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, Ordering};
 

@@ -16,7 +16,7 @@ use flashlane_media::counters::Counters;
 use flashlane_media::errors::{ErrorModel, ErrorParams};
 use flashlane_media::fault::Faults;
 use flashlane_media::timing::{DieQueue, Timing, TimingParams};
-use parking_lot::Mutex;
+use flashlane_rt::sync::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 

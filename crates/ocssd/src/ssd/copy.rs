@@ -18,7 +18,7 @@ use crate::ssd::decode::Run;
 use flashlane_base::{Ns, OOB_BYTES, Ppa, SECTOR_BYTES};
 use flashlane_media::cells::Found;
 use flashlane_media::timing::Kind;
-use parking_lot::MutexGuard;
+use flashlane_rt::sync::MutexGuard;
 
 /// A sector on its way.
 struct Moved {

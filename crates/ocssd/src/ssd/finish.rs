@@ -7,7 +7,7 @@
 use super::{Chan, Command, Ssd};
 use crate::device::{Breakdown, Completion, Status, Ticket};
 use flashlane_base::{Ns, VECTOR_MAX};
-use parking_lot::MutexGuard;
+use flashlane_rt::sync::MutexGuard;
 use std::task::Poll;
 
 impl Ssd {

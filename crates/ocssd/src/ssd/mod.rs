@@ -43,7 +43,7 @@ use flashlane_media::errors::ErrorModel;
 use flashlane_media::fault::{FaultKind, Faults, Hit};
 use flashlane_media::timing::{ArrayOp, Timing};
 use flashlane_rt::Cx;
-use parking_lot::{Mutex, MutexGuard};
+use flashlane_rt::sync::{Mutex, MutexGuard};
 use rows::{Times, flush_read};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;

@@ -19,7 +19,7 @@ use flashlane_media::cells::Found;
 use flashlane_media::errors::{History, Sensed, flip_bits};
 use flashlane_media::fault::{FaultKind, Hit};
 use flashlane_media::timing::Kind;
-use parking_lot::MutexGuard;
+use flashlane_rt::sync::MutexGuard;
 
 /// Where a read goes to.
 pub(super) struct Target<'a> {

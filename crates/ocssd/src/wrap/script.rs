@@ -11,7 +11,7 @@
 use crate::device::{ChunkInfo, Completion, Data, Device, Op, Request, Status, Ticket, Traits};
 use flashlane_base::{Geometry, Ns, Ppa, PpaFormat, VECTOR_MAX};
 use flashlane_rt::Cx;
-use parking_lot::Mutex;
+use flashlane_rt::sync::Mutex;
 use std::sync::Arc;
 use std::task::Poll;
 

@@ -39,7 +39,7 @@
 
 use super::oob::{LBA_LIMIT, LBA_NONE, LBA_PADDING, PACKED_BYTES, pack_entry, unpack_entry};
 use super::{
-    FormatError, Reader, SECTOR_BYTES, Section, Uuid, check_envelope, open_block, put_u32, put_u64,
+    FormatError, Reader, SECTOR_BYTES, Section, UNIT_PADDING, Uuid, check_envelope, open_block, put_u32, put_u64,
     seal, whole_sectors,
 };
 
@@ -182,7 +182,7 @@ impl ClosingHeader {
     pub fn encode(&self, entries: &[[u8; PACKED_BYTES]]) -> Vec<u8> {
         assert_eq!(self.entries as usize, entries.len(), "closing metadata: entries");
         let length = closing_sectors(entries.len()) * SECTOR_BYTES;
-        let mut out = open_block(Section::LineClosing, &self.uuid, length);
+        let mut out = open_block(Section::LineClosing, &self.uuid, length + UNIT_PADDING);
         put_u32(&mut out, self.line);
         put_u32(&mut out, self.generation);
         put_u64(&mut out, self.sequence);

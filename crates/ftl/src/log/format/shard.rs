@@ -31,7 +31,7 @@
 
 use super::oob::{LBA_LIMIT, PACKED_BYTES, pack_entry, unpack_entry};
 use super::{
-    FormatError, Reader, Section, Uuid, check_envelope, open_block, put_u32, put_u64, seal,
+    FormatError, Reader, Section, UNIT_PADDING, Uuid, check_envelope, open_block, put_u32, put_u64, seal,
     whole_sectors,
 };
 
@@ -137,7 +137,7 @@ impl ShardHeader {
         let entries = words.len() / self.width.bytes();
         assert_eq!(entries * self.width.bytes(), words.len(), "shard: whole entries");
         let length = ShardHeader::encoded_len(self.width, entries, stamps.len());
-        let mut out = open_block(Section::Shard, &self.uuid, length);
+        let mut out = open_block(Section::Shard, &self.uuid, length + UNIT_PADDING);
         put_u64(&mut out, self.checkpoint);
         put_u32(&mut out, self.shard);
         out.extend_from_slice(&[self.width.bytes() as u8, 0, 0, 0]);
