@@ -181,6 +181,9 @@ pub trait Device: Send + Sync {
     }
     /// The completion, or when to ask again. Called on the core that submitted.
     fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<Completion>;
+    /// `n` sectors from this one, of one chunk, are going to be read soon: an emulated device may
+    /// bring them into the caches. No effect on results or times; any address will do.
+    fn expect(&self, _first: Ppa, _n: u32) {}
     /// State of `pu`'s chunks, from `first`, `count` of them.
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo>;
 }

@@ -111,6 +111,10 @@ impl Device for LinkedDevice {
         self.submit_at(cx, request, cx.now())
     }
 
+    fn expect(&self, first: flashlane_base::Ppa, n: u32) {
+        self.inner.expect(first, n);
+    }
+
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let sectors = request.addrs.len() as u64 * SECTOR_BYTES as u64;
         let (there, back) = match request.op {

@@ -112,6 +112,9 @@ impl Control {
     }
 }
 
+/// How many units ahead the device hears what will be read: a batch is four or more.
+const AHEAD: usize = 8;
+
 /// Live sectors of a victim that are read together and moved together.
 struct Batch {
     /// Sectors, of 64 at most.
@@ -313,6 +316,7 @@ impl HostFtl {
             let mut batch = self.fresh_batch();
             for row in 0..self.shape.chunk_sectors / self.shape.unit {
                 for at in 0..chunks.len() {
+                    self.expect_ahead(&chunks, at, row);
                     self.gather(&chunks, at, row, view.as_ref().map(|v| &v.1), &mut batch);
                     if batch.n + self.shape.unit as usize > VECTOR_MAX {
                         self.start_move(cx, batch, &victim).await;
@@ -376,6 +380,20 @@ impl HostFtl {
         let good = ClosingView::decode(&bytes)
             .is_ok_and(|(h, _)| h.line == line && h.sequence == sequence);
         ReverseMap { bytes, good }
+    }
+
+    /// Says to the device which unit will be read after the batch that is being gathered.
+    #[inline]
+    fn expect_ahead(&self, chunks: &[u32], at: usize, row: u32) {
+        let (mut at, mut row) = (at + AHEAD, row);
+        while at >= chunks.len() {
+            (at, row) = (at - chunks.len(), row + 1);
+        }
+        let sector = row * self.shape.unit;
+        if sector < self.shape.chunk_sectors {
+            let first = self.format.in_chunk(self.chunk_base[chunks[at] as usize], sector);
+            self.device.expect(first, self.shape.unit);
+        }
     }
 
     /// Adds the live sectors of one unit to a batch.

@@ -202,6 +202,10 @@ impl Device for Partition {
         polled
     }
 
+    fn expect(&self, first: Ppa, n: u32) {
+        self.device.expect(if self.whole { first } else { self.translate(first) }, n);
+    }
+
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
         match pu <= self.end - self.begin {
             true => self.device.chunk_report(pu + self.begin, first, count),

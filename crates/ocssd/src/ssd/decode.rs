@@ -63,11 +63,11 @@ impl RowPart {
 
 /// What an address names.
 #[derive(Clone, Copy)]
-struct Place {
-    channel: u32,
-    die: u32,
-    chunk: u32,
-    sector: u32,
+pub struct Place {
+    pub channel: u32,
+    pub die: u32,
+    pub chunk: u32,
+    pub sector: u32,
 }
 
 /// Takes addresses apart.
@@ -116,7 +116,7 @@ impl Decoder {
 
     /// What an address names, or `None` for a hole.
     #[inline]
-    fn place(&self, address: Ppa) -> Option<Place> {
+    pub fn place(&self, address: Ppa) -> Option<Place> {
         if !self.linear {
             let at = self.format.unpack(address)?;
             let (channel, die) = self.luns.div_rem(at.pu);

@@ -357,6 +357,16 @@ impl Device for Ssd {
         self.finish_command(cx.now(), ticket)
     }
 
+    fn expect(&self, first: Ppa, n: u32) {
+        let at = self.decoder.place(first);
+        // Not worth a wait for others.
+        let chan = at.as_ref().and_then(|at| self.channels[at.channel as usize].try_lock());
+        if let (Some(at), Some(chan)) = (&at, &chan) {
+            let index = chan.cells.index(at.die, at.chunk);
+            chan.cells.prefetch(index, at.sector, n);
+        }
+    }
+
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
         self.report(pu, first, count)
     }
