@@ -56,8 +56,7 @@ fn cause_of(slot: Head, retry: bool) -> Cause {
         // counted, so what follows is no retry.
         _ if retry && slot.counted() => Cause::Retry,
         _ if slot.is(SlotState::Dead) => Cause::Dead,
-        Origin::User => Cause::User,
-        Origin::Gc => Cause::Gc,
+        origin => origin.cause(),
     }
 }
 
@@ -170,12 +169,13 @@ impl HostFtl {
         out.cause.resize(out.slots.len(), Cause::User);
         let records = out.oob.iter_mut().zip(&mut out.cause);
         let heads = self.slab.heads();
+        let plain = taken.retries == 0 && !taken.dead;
         for ((i, slot), (oob, cause)) in out.slots.iter().enumerate().zip(records) {
-            let (head, stamp) = (heads.set_counted(*slot, true), heads.stamp(*slot));
+            let (head, stamp) = heads.count(*slot);
             *oob = Oob::unsealed(head.lba(), stamp);
-            *cause = cause_of(head, i < taken.retries);
+            *cause = if plain { head.origin().cause() } else { cause_of(head, i < taken.retries) };
             stamp_max = stamp_max.max(stamp);
-            gc += (head.origin() == Origin::Gc) as u64;
+            gc += head.origin() as u64;
         }
         out.credits = (out.slots.len() as u64 - gc, gc);
         out.index.extend_from_slice(&out.slots);
@@ -277,7 +277,7 @@ impl HostFtl {
                 // The medium never began: neither did we.
                 p.programmed[*cause as usize] -= 1;
                 if i < slots.len() && *cause != Cause::Retry {
-                    self.slab.heads().set_counted(slots[i], false);
+                    self.slab.heads().uncount(slots[i]);
                 }
             }
             p.unit_failed(spot, slots, done.failed, released)
@@ -324,8 +324,8 @@ impl HostFtl {
         self.map.lock.with(cx, cost, section).await;
     }
 
-    /// Valid before it is published: whoever finds an address may invalidate it. The slots belong to
-    /// nobody afterwards.
+    /// Valid before it is published: whoever finds an address may invalidate it. Where the map lock
+    /// keeps everybody out, the order does not show. The slots belong to nobody afterwards.
     fn publish_unit(&self, first: u64, slots: &[u32]) {
         let (map, heads) = (self.map.view(), self.slab.heads());
         let mut lbas = [0; VECTOR_MAX];
@@ -335,16 +335,24 @@ impl HostFtl {
                 continue;
             }
             let lba = heads.set_free(slot);
-            *at = lba;
-            let now = map.raw(lba);
-            if now == map.encode(Entry::Slot(slot)) {
+            let addr = first + i as u64;
+            let is_current = if self.map.is_exclusive() {
+                map.exchange(lba, map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)))
+            } else {
+                *at = lba;
+                map.raw(lba) == map.encode(Entry::Slot(slot))
+            };
+            if is_current {
                 current |= 1 << i;
-            } else if let Entry::Slot(newer) = map.decode(now) {
-                self.slab.raise_prev(newer, first + i as u64, self.slab.stamp(slot));
+            } else if let Entry::Slot(newer) = map.decode(map.raw(lba)) {
+                self.slab.raise_prev(newer, addr, self.slab.stamp(slot));
             }
         }
         if current != 0 {
             self.lines.validate(first, current);
+        }
+        if self.map.is_exclusive() {
+            return;
         }
         for ((i, slot), lba) in slots.iter().copied().enumerate().zip(&lbas) {
             let addr = first + i as u64;

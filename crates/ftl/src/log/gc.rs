@@ -422,8 +422,10 @@ impl HostFtl {
         batch.is_known = view.is_some();
         if let Some(view) = view {
             let entry = PoolState::entry_index(&self.shape, chunks.len(), at, row * unit);
+            let run = view.from(entry);
             for (known, addr) in batch.known[sectors].iter_mut().zip(addrs) {
-                let packed = view.packed(entry + (*addr - first) as usize);
+                let i = (*addr - first) as usize;
+                let packed = run.get(i).or_else(|| view.packed(entry + i));
                 *known = packed.copied().unwrap_or(pack_entry(LBA_NONE, 0));
             }
         }
@@ -522,8 +524,10 @@ impl HostFtl {
         };
         // Sectors that have left the medium, by the 64 in which they lie.
         let (mut word, mut left) = (0, 0u64);
-        let used = ring.insert_filled(&self.slab, batch.n, |i, slot| {
-            let addr = batch.addrs[i];
+        let n = batch.n.min(VECTOR_MAX);
+        let (addrs, oob) = (&batch.addrs[..n], &batch.oob[..n]);
+        let used = ring.insert_filled(&self.slab, n, |i, slot| {
+            let addr = addrs[i];
             if good >> i & 1 == 0 {
                 if self.lines.is_valid(addr) {
                     let known = batch.is_known.then(|| unpack_entry(&batch.known[i]).0);
@@ -531,7 +535,7 @@ impl HostFtl {
                 }
                 return false;
             }
-            let (lba, stamp, _) = Oob::decode_raw(&batch.oob[i]);
+            let (lba, stamp, _) = Oob::decode_raw(&oob[i]);
             let content = &batch.content[i * unit..(i + 1) * unit];
             self.slab.fill_moved(slot, (lba, stamp), addr, content);
             let (from, to) = (Entry::Media(addr), Entry::Slot(slot));

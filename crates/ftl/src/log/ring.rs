@@ -68,6 +68,8 @@ pub(super) struct Taken {
     pub(super) unit: u64,
     /// Why padding is allowed.
     pub(super) push: Push,
+    /// Some of the slots are dead: superseded before they were taken.
+    pub(super) dead: bool,
     /// Slots dropped because they were dead and no point covered them: (users, GC).
     pub(super) dropped: (u64, u64),
 }
@@ -150,7 +152,7 @@ impl RingState {
         if !self.has_work(unit) {
             return None;
         }
-        let mut out = Taken { retries: 0, unit: 0, push: self.push(), dropped: (0, 0) };
+        let mut out = Taken { retries: 0, unit: 0, push: self.push(), dead: false, dropped: (0, 0) };
         while slots.len() < unit
             && let Some(slot) = self.retry.pop_front()
         {
@@ -171,6 +173,7 @@ impl RingState {
             // Without an exit: almost always all of them are alive.
             let heads = slab.heads();
             let dead = slots[from..].iter().fold(false, |dead, slot| dead | !heads.take(*slot));
+            out.dead |= dead;
             if dead && self.head > covered {
                 self.drop_dead(slab, slots, from, covered, &mut out.dropped);
             }

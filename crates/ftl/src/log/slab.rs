@@ -6,6 +6,7 @@
 //! Never: decides when a slot is free (that is `ring` and `drain`).
 
 use super::format::{LBA_BITS, LBA_MASK};
+use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::{AtomicU64, Ordering};
 use std::cell::UnsafeCell;
 
@@ -26,6 +27,17 @@ pub(super) enum SlotState {
 pub(super) enum Origin {
     User = 0,
     Gc = 1,
+}
+
+impl Origin {
+    /// What the program of such a slot is counted for, if nothing came between.
+    #[inline(always)]
+    pub(super) fn cause(self) -> Cause {
+        match self {
+            Origin::User => Cause::User,
+            Origin::Gc => Cause::Gc,
+        }
+    }
 }
 
 /// What changes least and is asked for most, in one word: logical sector, origin, state, and
@@ -116,9 +128,9 @@ impl Slab {
     }
 
     /// Asks for the cache lines of a slot.
-    #[inline]
+    #[inline(always)]
     pub(super) fn prefetch(&self, slot: u32) {
-        flashlane_base::prefetch(&self.meta[slot as usize]);
+        flashlane_base::prefetch_at(self.meta.as_ptr().wrapping_add(slot as usize).cast());
         let base = self.base().as_ptr();
         flashlane_base::prefetch_at(base.wrapping_add(slot as usize * self.unit));
     }
@@ -140,7 +152,7 @@ impl Slab {
     }
 
     /// [`Slab::fill`] and [`Slab::set_order`] of a sector that GC moves from `addr`.
-    #[inline]
+    #[inline(always)]
     pub(super) fn fill_moved(
         &self,
         slot: u32,
@@ -149,9 +161,9 @@ impl Slab {
         content: &[u8],
     ) {
         debug_assert!(self.head(slot).is(SlotState::Free));
-        self.put_content(slot, content);
         let head = Head::new(lba, Origin::Gc, SlotState::Buffered);
         self.set_all(slot, head, stamp, (addr + 1, stamp));
+        self.put_content(slot, content);
     }
 
     #[inline(always)]
@@ -273,14 +285,20 @@ impl Heads<'_> {
         self.meta[slot as usize].stamp.load(Ordering::Relaxed)
     }
 
-    /// Says what a slot's program was counted for. The drainer owns the slot: nobody else changes
-    /// its head, since an overwrite kills buffered slots only. Returns the head before.
+    /// Says that a slot's program is counted. The drainer owns the slot: nobody else changes its
+    /// head, since an overwrite kills buffered slots only. Returns the head before, and the stamp.
     #[inline(always)]
-    pub(super) fn set_counted(&self, slot: u32, counted: bool) -> Head {
+    pub(super) fn count(&self, slot: u32) -> (Head, u64) {
         let m = &self.meta[slot as usize];
         let head = m.head.load(Ordering::Relaxed);
-        m.head.store(if counted { head | COUNTED } else { head & !COUNTED }, Ordering::Relaxed);
-        Head(head)
+        m.head.store(head | COUNTED, Ordering::Relaxed);
+        (Head(head), m.stamp.load(Ordering::Relaxed))
+    }
+
+    /// The medium did not begin a slot's program.
+    pub(super) fn uncount(&self, slot: u32) {
+        let m = &self.meta[slot as usize];
+        m.head.store(m.head.load(Ordering::Relaxed) & !COUNTED, Ordering::Relaxed);
     }
 
     /// The slot's content is not needed any more. Returns its logical sector.

@@ -349,6 +349,13 @@ impl<'a> ClosingView<'a> {
         self.sectors.get(index / SECTION_ENTRIES)?.get(at..)?.first_chunk::<PACKED_BYTES>()
     }
 
+    /// The entries from `index` to the end of its section, as they are stored.
+    #[inline]
+    pub fn from(&self, index: usize) -> &'a [[u8; PACKED_BYTES]] {
+        let (first, section) = self.section(index / SECTION_ENTRIES);
+        section.get(index - first..).unwrap_or_default()
+    }
+
     /// The entries of section `index` with the position of the first: for a replay over a line.
     pub fn section(&self, index: usize) -> (usize, &'a [[u8; PACKED_BYTES]]) {
         let first = index * SECTION_ENTRIES;
