@@ -180,6 +180,18 @@ impl Cx {
         self.local.spawn(Box::pin(future));
     }
 
+    /// Starts a task that has nothing to do before `at`: it is polled then, as if it slept first.
+    /// Like any other it tolerates being polled before.
+    #[inline]
+    pub fn spawn_at(&self, at: Ns, future: impl Future<Output = ()> + 'static) {
+        let id = self.local.take_in(Box::pin(future));
+        if at <= self.now() {
+            self.local.wake(id);
+        } else if at != Ns::MAX {
+            self.local.timers.borrow_mut().arm(at.as_ns(), id);
+        }
+    }
+
     /// Starts a task and lets the caller wait for what it returns.
     pub fn spawn_join<T: 'static>(&self, future: impl Future<Output = T> + 'static) -> Join<T> {
         let shared = Rc::new(JoinState { value: RefCell::new(None), waiter: Cell::new(None) });

@@ -29,7 +29,16 @@ pub(crate) struct Local {
 }
 
 impl Local {
+    /// Takes a task in and puts it into the ready queue.
     pub(crate) fn spawn(&self, task: Task) -> u32 {
+        let id = self.take_in(task);
+        self.wake(id);
+        id
+    }
+
+    /// Takes a task in. Its last owner may have been woken in its last poll: then the slot is still
+    /// in the ready queue.
+    pub(crate) fn take_in(&self, task: Task) -> u32 {
         self.alive.set(self.alive.get() + 1);
         let mut slots = self.slots.borrow_mut();
         let id = self.free.borrow_mut().pop().unwrap_or_else(|| {
@@ -37,13 +46,7 @@ impl Local {
             assert!(slots.len() <= 1 << TASK_BITS, "2^24 tasks at once");
             (slots.len() - 1) as u32
         });
-        let slot = &mut slots[id as usize];
-        slot.task = Some(task);
-        // The last owner may have been woken in its last poll: then the slot is still in the queue.
-        if !slot.queued {
-            slot.queued = true;
-            self.ready.borrow_mut().push(id);
-        }
+        slots[id as usize].task = Some(task);
         id
     }
 

@@ -88,7 +88,7 @@ impl HostFtl {
             };
             let ticket = self.build_and_submit(&cx, spot, &taken, &mut unit);
             let (me, their_cx) = (self.clone(), cx.clone());
-            cx.spawn(async move {
+            cx.spawn_at(ticket.ask_at, async move {
                 let done = me.device.wait(&their_cx, ticket).await;
                 me.unit_ended(&their_cx, unit, &done).await;
             });
@@ -202,12 +202,15 @@ impl HostFtl {
     #[inline]
     fn seal(&self, oob: &mut [[u8; OOB_BYTES]], slots: &[u32]) {
         if self.info.content_bytes == 8 {
-            let mut words = [0; VECTOR_MAX];
             let (kept, _) = self.slab.base().as_chunks::<8>();
-            for (word, slot) in words.iter_mut().zip(slots) {
-                *word = u64::from_le_bytes(kept[*slot as usize]);
+            for (oob, slots) in oob.chunks_mut(16).zip(slots.chunks(16)) {
+                let mut words = [0; 16];
+                for (word, slot) in words.iter_mut().zip(slots) {
+                    *word = u64::from_le_bytes(kept[*slot as usize]);
+                }
+                Oob::seal_words(oob, &words[..slots.len()]);
             }
-            return Oob::seal_words(oob, &words[..slots.len()]);
+            return;
         }
         for (record, slot) in oob.iter_mut().zip(slots) {
             let (lba, stamp, _) = Oob::decode_raw(record);
@@ -324,9 +327,36 @@ impl HostFtl {
         self.map.lock.with(cx, cost, section).await;
     }
 
-    /// Valid before it is published: whoever finds an address may invalidate it. Where the map lock
-    /// keeps everybody out, the order does not show. The slots belong to nobody afterwards.
+    /// The map moves on from a unit's slots, which belong to nobody afterwards.
+    #[inline]
     fn publish_unit(&self, first: u64, slots: &[u32]) {
+        match self.map.is_exclusive() {
+            true => self.publish_alone(first, slots),
+            false => self.publish_among_others(first, slots),
+        }
+    }
+
+    /// Under the map lock that everybody takes: the order in which map and valid bits change does
+    /// not show.
+    fn publish_alone(&self, first: u64, slots: &[u32]) {
+        let (map, heads) = (self.map.view(), self.slab.heads());
+        let mut current = 0u64;
+        for (i, slot) in slots.iter().copied().enumerate().filter(|(_, slot)| *slot != NO_SLOT) {
+            let (lba, addr) = (heads.set_free(slot), first + i as u64);
+            let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));
+            if map.exchange(lba, from, to) {
+                current |= 1 << i;
+            } else {
+                self.note_superseded(lba, slot, addr);
+            }
+        }
+        if current != 0 {
+            self.lines.validate(first, current);
+        }
+    }
+
+    /// Valid before it is published: whoever finds an address may invalidate it.
+    fn publish_among_others(&self, first: u64, slots: &[u32]) {
         let (map, heads) = (self.map.view(), self.slab.heads());
         let mut lbas = [0; VECTOR_MAX];
         let mut current = 0u64;
@@ -334,25 +364,15 @@ impl HostFtl {
             if slot == NO_SLOT {
                 continue;
             }
-            let lba = heads.set_free(slot);
-            let addr = first + i as u64;
-            let is_current = if self.map.is_exclusive() {
-                map.exchange(lba, map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)))
-            } else {
-                *at = lba;
-                map.raw(lba) == map.encode(Entry::Slot(slot))
-            };
-            if is_current {
+            *at = heads.set_free(slot);
+            if map.raw(*at) == map.encode(Entry::Slot(slot)) {
                 current |= 1 << i;
-            } else if let Entry::Slot(newer) = map.decode(map.raw(lba)) {
-                self.slab.raise_prev(newer, addr, self.slab.stamp(slot));
+            } else {
+                self.note_superseded(*at, slot, first + i as u64);
             }
         }
         if current != 0 {
             self.lines.validate(first, current);
-        }
-        if self.map.is_exclusive() {
-            return;
         }
         for ((i, slot), lba) in slots.iter().copied().enumerate().zip(&lbas) {
             let addr = first + i as u64;
@@ -360,6 +380,14 @@ impl HostFtl {
             if current >> i & 1 != 0 && !map.exchange(*lba, from, to) {
                 self.lines.invalidate(addr);
             }
+        }
+    }
+
+    /// A superseded slot became durable at `addr`: that is below a newer slot of its sector now.
+    #[cold]
+    fn note_superseded(&self, lba: u64, slot: u32, addr: u64) {
+        if let Entry::Slot(newer) = self.map.get(lba) {
+            self.slab.raise_prev(newer, addr, self.slab.stamp(slot));
         }
     }
 }

@@ -451,7 +451,7 @@ impl HostFtl {
         let ticket = self.submit_batch(cx, &mut batch);
         victim.moves.set(victim.moves.get() + 1);
         let (me, cx2, victim) = (self.clone(), cx.clone(), victim.clone());
-        cx.spawn(async move {
+        cx.spawn_at(ticket.ask_at, async move {
             let done = me.device.wait(&cx2, ticket).await;
             me.move_batch(&cx2, &batch, &done).await;
             me.gc.batches.lock().push(batch);
@@ -522,38 +522,55 @@ impl HostFtl {
             0 => batch.whole,
             _ => (0..batch.n).filter(read).fold(0, |m, i| m | 1 << i) & batch.whole,
         };
-        // Sectors that have left the medium, by the 64 in which they lie.
-        let (mut word, mut left) = (0, 0u64);
+        // Sectors that have left the medium, by the 64 in which they lie; and those that can't.
+        let (mut word, mut left, mut lost) = (0, 0u64, 0u64);
         let n = batch.n.min(VECTOR_MAX);
-        let (addrs, oob) = (&batch.addrs[..n], &batch.oob[..n]);
-        let used = ring.insert_filled(&self.slab, n, |i, slot| {
-            let addr = addrs[i];
+        let (addrs, oob, slots) = (&batch.addrs[..n], &batch.oob[..n], self.slab.filler());
+        let mut contents = batch.content.chunks_exact(unit);
+        let used = ring.insert_filled(slots, n, |i, slot| {
+            let (addr, content) = (addrs[i], contents.next().expect("one per sector"));
             if good >> i & 1 == 0 {
-                if self.lines.is_valid(addr) {
-                    let known = batch.is_known.then(|| unpack_entry(&batch.known[i]).0);
-                    self.poison(addr, known.unwrap_or(u64::MAX));
-                }
+                lost |= 1 << i;
                 return false;
             }
             let (lba, stamp, _) = Oob::decode_raw(&oob[i]);
-            let content = &batch.content[i * unit..(i + 1) * unit];
-            self.slab.fill_moved(slot, (lba, stamp), addr, content);
+            slots.fill_moved(slot, (lba, stamp), addr, content);
             let (from, to) = (Entry::Media(addr), Entry::Slot(slot));
             if !map.exchange(lba, map.encode(from), map.encode(to)) {
-                self.slab.set_free(slot);
+                slots.set_free(slot);
                 return false;
             }
-            if addr >> 6 != word && left != 0 {
-                self.lines.invalidate_in(line, word, std::mem::take(&mut left));
+            if addr >> 6 != word {
+                self.left(line, word, std::mem::take(&mut left));
+                word = addr >> 6;
             }
-            word = addr >> 6;
             left |= 1 << (addr & 63);
             true
         });
-        if left != 0 {
-            self.lines.invalidate_in(line, word, left);
+        self.left(line, word, left);
+        if lost != 0 {
+            self.poison_lost(batch, lost);
         }
         used
+    }
+
+    /// Sectors of the `word`-th 64 have left the medium.
+    #[inline]
+    fn left(&self, line: u32, word: u64, sectors: u64) {
+        if sectors != 0 {
+            self.lines.invalidate_in(line, word, sectors);
+        }
+    }
+
+    /// Sectors of a batch that could not be read: lost, where nothing newer is there.
+    #[cold]
+    fn poison_lost(&self, batch: &Batch, lost: u64) {
+        for i in (0..batch.n).filter(|i| lost >> i & 1 != 0) {
+            if self.lines.is_valid(batch.addrs[i]) {
+                let known = batch.is_known.then(|| unpack_entry(&batch.known[i]).0);
+                self.poison(batch.addrs[i], known.unwrap_or(u64::MAX));
+            }
+        }
     }
 
     /// The newest content of a sector can't be read: reads fail from now on until it is written.

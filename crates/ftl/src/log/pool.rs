@@ -197,6 +197,8 @@ pub(super) struct PoolState {
     pub(super) active_pus: u32,
     rotation: u32,
     pub(super) next_sequence: u64,
+    /// Memory of the next open line's entries.
+    spare_entries: Vec<[u8; PACKED_BYTES]>,
     /// Chunks that are never used again.
     pub(super) retired_chunks: Vec<u32>,
     /// Programmed sectors by cause, and erases: counted where positions are given out.
@@ -220,6 +222,7 @@ impl PoolState {
             active_pus,
             rotation: 0,
             next_sequence: 1,
+            spare_entries: Vec::new(),
             retired_chunks: Vec::new(),
             programmed: [0; Cause::ALL.len()],
             erases_total: 0,
@@ -323,6 +326,9 @@ impl PoolState {
     pub(super) fn opened(&mut self, id: u32, chunks: Vec<u32>) {
         let shape = self.shape;
         let width = chunks.len() as u32;
+        let mut entries = std::mem::take(&mut self.spare_entries);
+        entries.clear();
+        entries.resize((width * shape.chunk_sectors) as usize, pack_entry(LBA_NONE, 0));
         let line = &mut self.lines[id as usize];
         assert_eq!(line.state, LineState::Opening);
         line.state = LineState::Open;
@@ -343,7 +349,7 @@ impl PoolState {
             remaining: width * (shape.chunk_sectors / shape.unit),
             closing: shape.closing_units(width),
             in_flight: 0,
-            entries: vec![pack_entry(LBA_NONE, 0); (width * shape.chunk_sectors) as usize],
+            entries,
             causes: [0; Cause::ALL.len()],
             closing_began: false,
         };
@@ -595,7 +601,9 @@ impl PoolState {
         assert_eq!(l.state, LineState::Closing);
         l.state = LineState::Closed;
         l.closing = places;
-        l.open = None;
+        if let Some(open) = l.open.take() {
+            self.spare_entries = open.entries;
+        }
     }
 
     /// Takes a closed line for collection.

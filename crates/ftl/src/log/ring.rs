@@ -11,7 +11,7 @@
 //! only grow.
 
 use super::pool::Released;
-use super::slab::{Origin, Slab, SlotState};
+use super::slab::{Filler, Origin, Slab, SlotState};
 use flashlane_base::Ns;
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Lock, Notify, Waiter};
@@ -103,7 +103,7 @@ impl RingState {
     #[inline]
     pub(super) fn insert_filled(
         &mut self,
-        slab: &Slab,
+        slots: Filler<'_>,
         count: usize,
         mut fill: impl FnMut(usize, u32) -> bool,
     ) -> u64 {
@@ -111,7 +111,7 @@ impl RingState {
         for i in 0..count {
             let slot = self.free[left - 1];
             if let Some(ahead) = left.checked_sub(9) {
-                slab.prefetch(self.free[ahead]);
+                slots.prefetch(self.free[ahead]);
             }
             left -= fill(i, slot) as usize;
         }
@@ -152,7 +152,8 @@ impl RingState {
         if !self.has_work(unit) {
             return None;
         }
-        let mut out = Taken { retries: 0, unit: 0, push: self.push(), dead: false, dropped: (0, 0) };
+        let mut out =
+            Taken { retries: 0, unit: 0, push: self.push(), dead: false, dropped: (0, 0) };
         while slots.len() < unit
             && let Some(slot) = self.retry.pop_front()
         {
@@ -187,8 +188,8 @@ impl RingState {
             }
         }
         // The next unit's slots were filled thousands of writes ago: have their lines come meanwhile.
-        let (next, _) = self.fifo.as_slices();
-        next[..unit.min(next.len())].iter().for_each(|slot| slab.prefetch(*slot));
+        let ((next, _), lines) = (self.fifo.as_slices(), slab.filler());
+        next[..unit.min(next.len())].iter().for_each(|slot| lines.prefetch(*slot));
         out.unit = self.units_base + self.units.len() as u64;
         self.units.push_back((self.head, false));
         if slots.is_empty() {

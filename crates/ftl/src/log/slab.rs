@@ -96,6 +96,16 @@ struct Meta {
     prev_stamp: AtomicU64,
 }
 
+impl Meta {
+    #[inline(always)]
+    fn set(&self, head: Head, stamp: u64, (prev, prev_stamp): (u64, u64)) {
+        self.head.store(head.0, Ordering::Relaxed);
+        self.stamp.store(stamp, Ordering::Relaxed);
+        self.prev.store(prev, Ordering::Relaxed);
+        self.prev_stamp.store(prev_stamp, Ordering::Relaxed);
+    }
+}
+
 /// `prev` of a slot whose sector was lost before it was written again.
 pub(super) const POISONED: u64 = u64::MAX;
 
@@ -128,66 +138,32 @@ impl Slab {
     }
 
     /// Asks for the cache lines of a slot.
-    #[inline(always)]
+    #[inline]
     pub(super) fn prefetch(&self, slot: u32) {
-        flashlane_base::prefetch_at(self.meta.as_ptr().wrapping_add(slot as usize).cast());
-        let base = self.base().as_ptr();
-        flashlane_base::prefetch_at(base.wrapping_add(slot as usize * self.unit));
+        self.filler().prefetch(slot);
     }
 
     /// Fills a slot that the caller took from the free list.
     #[inline]
     pub(super) fn fill(&self, slot: u32, lba: u64, origin: Origin, content: &[u8]) {
-        debug_assert!(self.head(slot).is(SlotState::Free));
-        self.put_content(slot, content);
         let head = Head::new(lba, origin, SlotState::Free);
-        self.meta[slot as usize].head.store(head.0, Ordering::Relaxed);
+        self.filler().put(slot, content).head.store(head.0, Ordering::Relaxed);
     }
 
     /// Gives a filled slot its place in the order of its sector; before publication.
     #[inline]
     pub(super) fn set_order(&self, slot: u32, stamp: u64, prev: (u64, u64)) {
-        let head = self.head(slot).with_state(SlotState::Buffered);
-        self.set_all(slot, head, stamp, prev);
-    }
-
-    /// [`Slab::fill`] and [`Slab::set_order`] of a sector that GC moves from `addr`.
-    #[inline(always)]
-    pub(super) fn fill_moved(
-        &self,
-        slot: u32,
-        (lba, stamp): (u64, u64),
-        addr: u64,
-        content: &[u8],
-    ) {
-        debug_assert!(self.head(slot).is(SlotState::Free));
-        let head = Head::new(lba, Origin::Gc, SlotState::Buffered);
-        self.set_all(slot, head, stamp, (addr + 1, stamp));
-        self.put_content(slot, content);
-    }
-
-    #[inline(always)]
-    fn set_all(&self, slot: u32, head: Head, stamp: u64, (prev, prev_stamp): (u64, u64)) {
         let m = &self.meta[slot as usize];
-        m.head.store(head.0, Ordering::Relaxed);
-        m.stamp.store(stamp, Ordering::Relaxed);
-        m.prev.store(prev, Ordering::Relaxed);
-        m.prev_stamp.store(prev_stamp, Ordering::Relaxed);
+        let head = Head(m.head.load(Ordering::Relaxed)).with_state(SlotState::Buffered);
+        m.set(head, stamp, prev);
     }
 
+    /// For filling many slots: [`Filler`].
     #[inline(always)]
-    fn put_content(&self, slot: u32, content: &[u8]) {
-        assert!((slot as usize) < self.meta.len() && content.len() == self.unit);
-        // SAFETY: the slot exists and is as long as `content`; it is off the free list and not yet
-        // published: this task alone has it.
-        unsafe {
-            let base = (*self.content.get()).as_mut_ptr().add(slot as usize * self.unit);
-            // Eight bytes (`stamps`) are one load and one store, not a call.
-            match <[u8; 8]>::try_from(content) {
-                Ok(word) => base.cast::<[u8; 8]>().write_unaligned(word),
-                Err(_) => std::ptr::copy_nonoverlapping(content.as_ptr(), base, self.unit),
-            }
-        }
+    pub(super) fn filler(&self) -> Filler<'_> {
+        // SAFETY: only the pointer is read here, which never changes.
+        let content = unsafe { (*self.content.get()).as_mut_ptr() };
+        Filler { meta: &self.meta, content, unit: self.unit }
     }
 
     #[inline(always)]
@@ -265,6 +241,62 @@ impl Slab {
         // SAFETY: the command reads only slots which the drainer owns; the reference covers more,
         // but the other bytes are neither read nor relied upon through it.
         unsafe { &(*self.content.get()) }
+    }
+}
+
+/// Where slots lie, held in registers by loops that fill many of them.
+#[derive(Clone, Copy)]
+pub(super) struct Filler<'a> {
+    meta: &'a [Meta],
+    /// `unit` bytes per slot of `meta`.
+    content: *mut u8,
+    unit: usize,
+}
+
+impl<'a> Filler<'a> {
+    /// Asks for the cache lines of a slot.
+    #[inline(always)]
+    pub(super) fn prefetch(&self, slot: u32) {
+        flashlane_base::prefetch_at(self.meta.as_ptr().wrapping_add(slot as usize).cast());
+        flashlane_base::prefetch_at(self.content.wrapping_add(slot as usize * self.unit));
+    }
+
+    /// [`Slab::fill`] and [`Slab::set_order`] of a sector that GC moves from `addr`.
+    #[inline(always)]
+    pub(super) fn fill_moved(
+        &self,
+        slot: u32,
+        (lba, stamp): (u64, u64),
+        addr: u64,
+        content: &[u8],
+    ) {
+        let head = Head::new(lba, Origin::Gc, SlotState::Buffered);
+        self.put(slot, content).set(head, stamp, (addr + 1, stamp));
+    }
+
+    /// A filled slot that was not published after all.
+    #[inline(always)]
+    pub(super) fn set_free(&self, slot: u32) {
+        Heads { meta: self.meta, alone: true }.set_free(slot);
+    }
+
+    /// Copies content into a slot that the caller took from the free list.
+    #[inline(always)]
+    fn put(&self, slot: u32, content: &[u8]) -> &'a Meta {
+        let m = &self.meta[slot as usize];
+        debug_assert!(Head(m.head.load(Ordering::Relaxed)).is(SlotState::Free));
+        assert!(content.len() == self.unit, "content is no sector");
+        // SAFETY: the slot exists and is as long as `content`; it is off the free list and not yet
+        // published: this task alone has it.
+        unsafe {
+            let to = self.content.add(slot as usize * self.unit);
+            // Eight bytes (`stamps`) are one load and one store, not a call.
+            match <[u8; 8]>::try_from(content) {
+                Ok(word) => to.cast::<[u8; 8]>().write_unaligned(word),
+                Err(_) => std::ptr::copy_nonoverlapping(content.as_ptr(), to, self.unit),
+            }
+        }
+        m
     }
 }
 

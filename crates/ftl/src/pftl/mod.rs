@@ -42,8 +42,8 @@ mod stats;
 mod tests;
 
 use flashlane_ocssd::device::Device;
-use flashlane_rt::{Credits, Cx, Notify};
 use flashlane_rt::sync::{Mutex, MutexGuard};
+use flashlane_rt::{Credits, Cx, Notify};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 

@@ -7,8 +7,8 @@
 use crate::device::{Breakdown, Completion, Device, Op, Request, Status, Ticket, Traits};
 use crate::device::{Cause, ChunkInfo, Data, Flags};
 use flashlane_base::{Geometry, Ns, OOB_BYTES, Ppa, PpaFormat};
-use flashlane_rt::{CoreId, Cx};
 use flashlane_rt::sync::Mutex;
+use flashlane_rt::{CoreId, Cx};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;

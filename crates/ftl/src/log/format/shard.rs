@@ -31,8 +31,8 @@
 
 use super::oob::{LBA_LIMIT, PACKED_BYTES, pack_entry, unpack_entry};
 use super::{
-    FormatError, Reader, Section, UNIT_PADDING, Uuid, check_envelope, open_block, put_u32, put_u64, seal,
-    whole_sectors,
+    FormatError, Reader, Section, UNIT_PADDING, Uuid, check_envelope, open_block, put_u32, put_u64,
+    seal, whole_sectors,
 };
 
 /// Bytes before the entries.
