@@ -116,6 +116,10 @@ impl BlockDev for LinkedBlock {
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
         Box::pin(self.cross(cx, io))
     }
+
+    fn expect(&self, lba: flashlane_base::Lba) {
+        self.inner.expect(lba);
+    }
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 //!
 //! `cargo test --release -p flashlane-ftl --test pftl_speed -- --ignored --nocapture`
 //!
-//! The device of `facts/peers.md` 7 (16 GiB, 64 dies, 12% spare), stamps, 4 KiB requests at queue
+//! The device of docs/DECISIONS.md, Devices of comparisons (16 GiB, 64 dies, 12% spare), stamps, 4 KiB requests at queue
 //! depth 32: a sequential fill, random overwrites to steady state and beyond, random reads. Per
 //! second of CPU time of this thread; every read is compared.
 

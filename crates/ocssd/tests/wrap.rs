@@ -238,7 +238,7 @@ fn presets_have_the_capacity_of_their_sources() {
     };
     assert_eq!(raw("femu-32ch"), Bytes::from_gib(64), "QBLK Table I");
     assert_eq!(raw("parafs"), Bytes::from_gib(16), "ParaFS 4.1");
-    assert_eq!(raw("peers-16g"), Bytes::from_gib(16), "facts/peers.md 7");
+    assert_eq!(raw("peers-16g"), Bytes::from_gib(16), "as the simulators compared with");
     assert_eq!(raw("peers-64g"), Bytes::from_gib(64));
     let westlake = DeviceSpec::preset("westlake").unwrap().geometry();
     assert_eq!((westlake.pus(), westlake.sectors_per_chunk()), (128, 4096));

@@ -91,7 +91,6 @@ impl RawMutex {
 // only that thread passes `is_here` or `bind`, all others panic, and `held` keeps it from entering
 // twice. NO_THREAD, the name of all threads without runs, never becomes a home.
 unsafe impl lock_api::RawMutex for RawMutex {
-    #[expect(clippy::declare_interior_mutable_const, reason = "lock_api asks for a constant")]
     const INIT: RawMutex = RawMutex {
         home: AtomicU32::new(UNBOUND),
         held: AtomicBool::new(false),

@@ -76,7 +76,7 @@ pub struct PftlConfig {
 impl Default for PftlConfig {
     fn default() -> PftlConfig {
         PftlConfig {
-            // As the simulators that we compare with (facts/peers.md 7): 12% of raw.
+            // As the simulators that we compare with (docs/DECISIONS.md): 12% of raw.
             over_provisioning_percent: 12,
             buffer_sectors: None,
             gc_low_water_lines: 2,
@@ -351,6 +351,13 @@ impl BlockDev for Pftl {
             }
         })
     }
+
+    fn expect(&self, lba: flashlane_base::Lba) {
+        // Not worth a wait for others.
+        if let Some(c) = self.controller.try_lock() {
+            c.map.prefetch(lba.get() as u32);
+        }
+    }
 }
 
 impl Controller {
@@ -454,12 +461,5 @@ fn check_config(
 /// Asks for a table entry that will be needed soon.
 #[inline(always)]
 fn prefetch<T>(table: &[T], at: usize) {
-    #[cfg(target_arch = "x86_64")]
-    if let Some(entry) = table.get(at) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch changes nothing and can't fault; the address is of a live reference.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(entry).cast()) }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (table, at);
+    table.get(at).into_iter().for_each(flashlane_base::prefetch);
 }

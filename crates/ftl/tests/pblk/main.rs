@@ -1,4 +1,4 @@
-//! pblk through its public interface: the hard cases of `facts/pblk-qblk.md`, 8.3 and 8.4, by id.
+//! pblk through its public interface: the hard cases of P and G, by id.
 //!
 //! Owns: one claim per test, with the id of the case it answers. Every test ends settled
 //! ([`bench::Bench::settled`]): contents read back, no violation, both laws, a clean walk.

@@ -319,9 +319,12 @@ fn target_of(at: At, text: &str) -> Result<Item, String> {
     let value = Value::Text(kind.into());
     table.insert("kind".to_string(), Item { at, value });
     if let Some(pus) = pus {
-        let number: Option<i64> = pus.parse().ok().filter(|n| *n >= 0);
+        let number: Option<i64> = pus.parse().ok().filter(|n| *n > 0);
         let number = number.filter(|_| kind == "pblk").ok_or_else(|| {
-            format!("`{text}` is no target: write `pblk`, `pblk:4` (4 active PUs) or `pftl`")
+            format!(
+                "`{text}` is no target: write `pblk` (all PUs active), `pblk:4` (4 active PUs) or \
+                 `pftl`"
+            )
         })?;
         let value = Value::Int(number);
         table.insert("active_pus".to_string(), Item { at, value });

@@ -12,6 +12,7 @@ use flashlane_base::{Ns, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_rt::{CoreId, Cx, Join, Notify};
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::rc::Rc;
 
 /// A part of a plan that fits the device.
@@ -138,6 +139,8 @@ struct Copy {
     host: Rc<Host>,
     job: Rc<Job>,
     stream: RefCell<Stream>,
+    /// What comes next, told to the device as long before as a queue of this depth knows it.
+    ahead: RefCell<VecDeque<Planned>>,
     ends_at: Cell<Ns>,
     /// When the next read and the next write may be issued.
     next_at: [Cell<Ns>; 2],
@@ -157,6 +160,7 @@ impl Copy {
             host: host.clone(),
             job: job.clone(),
             stream: RefCell::new(stream),
+            ahead: RefCell::new(VecDeque::new()),
             ends_at: Cell::new(Ns::MAX),
             next_at: [Cell::new(cx.now()), Cell::new(cx.now())],
             arrivals: RefCell::new(Rng::stream(seed, &name, copy)),
@@ -205,8 +209,7 @@ impl Copy {
             if self.flushing.get() {
                 continue;
             }
-            let planned = self.stream.borrow_mut().plan();
-            match planned {
+            match self.plan() {
                 Planned::End => return,
                 Planned::Flush => self.flush(cx, &mut scratch).await,
                 Planned::Io(request) => {
@@ -230,6 +233,21 @@ impl Copy {
                     }
                     self.pause(cx).await;
                 }
+            }
+        }
+    }
+
+    /// What the job does next.
+    fn plan(&self) -> Planned {
+        let (mut ahead, mut stream) = (self.ahead.borrow_mut(), self.stream.borrow_mut());
+        loop {
+            let planned = stream.plan();
+            if let Planned::Io(request) = &planned {
+                self.host.expect(request.lba);
+            }
+            ahead.push_back(planned);
+            if ahead.len() > self.job.iodepth as usize {
+                return ahead.pop_front().unwrap_or(Planned::End);
             }
         }
     }

@@ -234,6 +234,11 @@ impl Host {
         (self.subject.begin)();
     }
 
+    /// A request for this sector comes soon.
+    pub(crate) fn expect(&self, lba: Lba) {
+        self.subject.device.expect(lba);
+    }
+
     /// Does one operation, verifies what was read, records it. False when it failed.
     pub(crate) async fn operation(
         &self,

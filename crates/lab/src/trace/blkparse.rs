@@ -255,7 +255,7 @@ mod tests {
         }
     }
 
-    /// The line that facts/peers.md 4.3 shows.
+    /// A line of `blkparse`, as its manual page shows one.
     #[test]
     fn the_example_of_the_manual_is_understood() {
         let line = "  8,16   1        1     1.427376394  5529  Q  WS 274432 + 8 [fio]";

@@ -38,11 +38,11 @@ const PIECE_SECTORS_MAX: u64 = 1 << 30;
 pub enum LayoutError {
     /// It addresses more than the device has.
     #[error(
-        "trace {trace} addresses {needs}{}, the device under test has {has}: use --scale-to-device \
-         to pack what it touches, {}or choose a larger device",
+        "trace {trace} addresses {needs}{}, the device under test has {has}: `flashlane run \
+         --scale-to-device` packs what it touches, {}or choose a larger device",
         if *devices > 1 { format!(" on {devices} devices") } else { String::new() },
         if *devices > 1 {
-            format!("replay one of its devices (--set 'workload.0.device=\"{example}\"'), ")
+            format!("`--set 'workload.0.device=\"{example}\"'` replays one of its devices, ")
         } else {
             String::new()
         }

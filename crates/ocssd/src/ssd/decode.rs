@@ -64,9 +64,13 @@ impl RowPart {
 /// What an address names.
 #[derive(Clone, Copy)]
 pub struct Place {
+    /// Channel.
     pub channel: u32,
+    /// Die on the channel: the PU.
     pub die: u32,
+    /// Chunk in the PU.
     pub chunk: u32,
+    /// Sector in the chunk.
     pub sector: u32,
 }
 
