@@ -362,7 +362,7 @@ impl HostFtl {
         uuid[8..].copy_from_slice(&draw.next_u64().to_le_bytes());
         let ftl = HostFtl::build(cx, device, &config, shape, layout, &good, uuid);
         ftl.begin_journal(cx).await?;
-        ftl.raise_ceiling(cx).await;
+        ftl.raise_ceiling(cx).await?;
         ftl.pool_moved(cx);
         let (a, b, c) = (ftl.clone(), ftl.clone(), ftl.clone());
         let (d, e) = (ftl.clone(), ftl.clone());
