@@ -284,6 +284,40 @@ fn a_stop_waits_for_the_padding_of_flushes() {
     }
 }
 
+/// FORMAT.md rule 18 with `pair_damage`: the spare that creation asks for pays for the padding of
+/// flushes and erase barriers too, however much of a chunk that is.
+#[test]
+fn the_reserve_covers_pair_padding() {
+    for window in [8, 16, 24, 32] {
+        let mut setup = tiny(60).op(0).untimed().untraced();
+        setup.spec.cells.pair_damage = true;
+        setup.spec.geometry.mw_cunits = window;
+        let b = setup.build();
+        b.fill(1);
+        for round in 2..40 {
+            b.overwrite(4, b.capacity() / 80, round);
+            b.flush();
+        }
+        assert!(b.stats().gc_victims > 20);
+        b.settled();
+    }
+}
+
+/// A device whose pairs reach over most of a chunk is refused, and the message says what would do.
+#[test]
+fn pairs_as_long_as_a_chunk_are_refused() {
+    let mut spec = tiny(60).spec;
+    spec.cells.pair_damage = true;
+    spec.geometry.mw_cunits = 60;
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let cx = run.cx();
+    let device = Ssd::new(&spec, SsdOptions::default()).expect("a device");
+    let create = async move { Pblk::create(&cx, device, LogConfig::default()).await.map(|_| ()) };
+    let refused = run.run(create).expect("no stall").expect_err("no spare covers that");
+    assert!(matches!(refused, CreateError::PairPadding { .. }), "{refused}");
+    assert!(refused.to_string().contains("longer chunks"), "{refused}");
+}
+
 /// P04: a flush covers the older of two versions as well (FORMAT.md rule 2): it is programmed as
 /// dead, counted once, and never valid.
 #[test]
