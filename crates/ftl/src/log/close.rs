@@ -214,34 +214,53 @@ impl HostFtl {
     }
 
     /// Pads every open chunk until what is programmed in it now is readable, hence safe from a torn
-    /// upper page (`pair_damage`).
+    /// upper page (`pair_damage`): one task per chunk, all of which have ended when this returns.
     pub(super) async fn close_pairs(&self, cx: &Cx) -> BlockResult {
         let pairs = self.pool.lock().unclosed_pairs();
-        for pair in pairs {
-            let OpenPair { line, at, sequence, .. } = pair;
-            let step = || self.pool.lock().pair_step(&pair);
-            loop {
-                match step() {
-                    PairStep::Done => break,
-                    PairStep::Pad => {
-                        let take = |p: &mut PoolState| p.take_padding(&pair);
-                        if let Some(spot) = self.spot_by(cx, (line, at), take).await {
-                            let tag = (LBA_PADDING, sequence);
-                            self.program_unit(cx, &spot, &self.zeros, tag, Cause::PaddingPair)
-                                .await;
-                            self.close_if_ready(cx, line);
-                        }
-                    }
-                    PairStep::Wait => {
+        let me = self.me.upgrade().expect("whoever flushes holds the target");
+        let tasks: Vec<_> = pairs
+            .into_iter()
+            .map(|pair| {
+                let (me, cx2) = (me.clone(), cx.clone());
+                me.task_began();
+                cx.spawn_join(async move {
+                    let closed = me.close_pair(&cx2, &pair).await;
+                    me.task_ended(&cx2);
+                    closed
+                })
+            })
+            .collect();
+        let mut closed = Ok(());
+        for task in tasks {
+            closed = closed.and(task.await);
+        }
+        closed
+    }
+
+    /// Pads one chunk, in its order. Whatever is programmed there meanwhile, data or the padding of
+    /// another flush, is padding that this one need not write.
+    async fn close_pair(&self, cx: &Cx, pair: &OpenPair) -> BlockResult {
+        let (line, at) = (pair.line, pair.at);
+        let step = || self.pool.lock().pair_step(pair);
+        loop {
+            match step() {
+                PairStep::Done => return Ok(()),
+                PairStep::Pad => {
+                    let take = |p: &mut PoolState| p.take_padding(pair);
+                    if let Some(spot) = self.spot_by(cx, (line, at), take).await {
+                        let tag = (LBA_PADDING, pair.sequence);
+                        self.program_unit(cx, &spot, &self.zeros, tag, Cause::PaddingPair).await;
                         self.close_if_ready(cx, line);
-                        let moved = || self.read_only() || matches!(step(), PairStep::Done);
-                        self.pool_changed.wait(cx, moved).await;
-                        self.check_writable()?;
                     }
+                }
+                PairStep::Wait => {
+                    self.close_if_ready(cx, line);
+                    let moved = || self.read_only() || matches!(step(), PairStep::Done);
+                    self.pool_changed.wait(cx, moved).await;
+                    self.check_writable()?;
                 }
             }
         }
-        Ok(())
     }
 }
 

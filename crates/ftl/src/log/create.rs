@@ -3,8 +3,9 @@
 //! Owns: the division of a target's chunks into data, reserve and metadata, the checks that refuse
 //! what could not run for ever, the start of the background tasks.
 //! Promises: a target that was created never runs out of room by itself: the reserve covers every
-//! admitted sector, one padded unit, closing metadata and one victim (FORMAT.md rule 18), and the
-//! metadata reserve two full checkpoints, one being written, and the log.
+//! admitted sector, one padded unit, the padding of page pairs, closing metadata and one victim
+//! (FORMAT.md rule 18), and the metadata reserve two full checkpoints, one being written, and the
+//! log.
 //! Never: recovers an older target (a later release does); chunks in use are taken over as free.
 
 use super::checkpoint::Checkpoints;
@@ -127,6 +128,18 @@ pub enum CreateError {
         /// The smallest over-provisioning that works; 101 when none does.
         percent: u32,
     },
+    /// Lines hold so little beside what a flush pads in them that no over-provisioning would do.
+    #[error(
+        "chunks too short: a flush pads up to {pads} of a line's {line_data} data sectors, so that \
+         no page pair is torn; use longer chunks, or a device whose pairs are safe \
+         (pair_damage = false)"
+    )]
+    PairPadding {
+        /// Data sectors per line.
+        line_data: u64,
+        /// Sectors that close all pairs of a line.
+        pads: u64,
+    },
     /// The device allows fewer open chunks than a line, its spare and the log need.
     #[error("the device allows {allowed} open chunks, the target needs {needed}")]
     OpenChunks {
@@ -167,6 +180,12 @@ impl Layout {
         let ring = c.ring_sectors.unwrap_or(default_ring(shape));
         if ring < least {
             return Err(CreateError::Ring { ring, least });
+        }
+        let width = if c.active_pus == 0 { shape.pus } else { c.active_pus };
+        let (line_data, pads) = (shape.line_data(width), (shape.pair_pads * width) as u64);
+        // Lines that may hold a fifth take what 80% of over-provisioning leaves, never less.
+        if pads > 0 && line_data.saturating_sub(pads) * 5 <= line_data {
+            return Err(CreateError::PairPadding { line_data, pads });
         }
         let plan = |percent| Layout::try_plan(shape, ws_min, good, ring as u64, c, percent);
         let percent = if asked == 0 { DEFAULT_OVER_PROVISIONING } else { asked };
@@ -265,9 +284,15 @@ impl Layout {
         let line = width as u64;
         let lines = (self.good_chunks.saturating_sub(self.meta_chunks)) / line;
         let line_data = (least.min(chunk_data(shape, width)) * line).div_ceil(1 << 16).max(1);
-        let data = self.capacity.div_ceil(line_data);
+        // An erase barrier pads the pairs of the chunks that the moves went to. A collection wins
+        // room nevertheless if the lines hold that much less on average, the victim least of all.
+        let pads = shape.pair_pads as u64;
+        let held = line_data.saturating_sub(pads * line).max(1);
+        let data = self.capacity.div_ceil(held);
+        // Each unit in the ring may be one that a flush pads for.
+        let admitted = self.admitted + self.admitted.div_ceil(shape.unit as u64) * pads;
         // What is admitted, one victim, and the rest of a line that a stop in time leaves unused.
-        let reserve = self.admitted.div_ceil(line_data) + (widest as u64).div_ceil(line) + 1;
+        let reserve = admitted.div_ceil(line_data) + (widest as u64).div_ceil(line) + 1;
         // Beyond data and reserve: the line being filled, its spare, one between the levels.
         let need = data + reserve + 3;
         if need > lines {
@@ -309,6 +334,7 @@ fn shape_of(device: &dyn Device) -> Shape {
         chunk_sectors: g.sectors_per_chunk(),
         unit: g.ws_opt,
         window: g.mw_cunits,
+        pair_pads: if device.traits().pair_damage { g.mw_cunits } else { 0 },
     }
 }
 
@@ -362,7 +388,7 @@ impl HostFtl {
         uuid[8..].copy_from_slice(&draw.next_u64().to_le_bytes());
         let ftl = HostFtl::build(cx, device, &config, shape, layout, &good, uuid);
         ftl.begin_journal(cx).await?;
-        ftl.raise_ceiling(cx).await;
+        ftl.raise_ceiling(cx).await?;
         ftl.pool_moved(cx);
         let (a, b, c) = (ftl.clone(), ftl.clone(), ftl.clone());
         let (d, e) = (ftl.clone(), ftl.clone());

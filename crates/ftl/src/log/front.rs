@@ -68,7 +68,7 @@ impl HostFtl {
             self.admit_user(cx, n as u64).await;
             self.check_writable().inspect_err(|_| self.ring.admission.release(cx, n as u64, 0))?;
             let content = &content[at as usize * unit..(at + n) as usize * unit];
-            end = self.buffer(cx, lba + at as u64, n, content).await;
+            end = self.buffer(cx, lba + at as u64, n, content).await?;
             at += n;
         }
         if fua && sectors > 0 {
@@ -90,8 +90,8 @@ impl HostFtl {
     }
 
     /// Puts admitted sectors into slots, the map and the ring. Returns the ring position behind
-    /// them.
-    async fn buffer(&self, cx: &Cx, lba: u64, n: u32, content: &[u8]) -> u64 {
+    /// them. Without a stamp for them (rule 6) nothing of that happens, and their room is given back.
+    async fn buffer(&self, cx: &Cx, lba: u64, n: u32, content: &[u8]) -> Result<u64, BlockError> {
         let unit = self.info.content_bytes;
         let take = |r: &mut RingState| match n {
             1 => Slots::from_buf_and_len([r.take_free(&self.slab), 0, 0, 0], 1),
@@ -104,7 +104,8 @@ impl HostFtl {
             self.slab.fill(*slot, lba + i as u64, Origin::User, c);
         }
         if self.needs_stamps(cx) {
-            Box::pin(self.raise_ceiling(cx)).await;
+            let raised = Box::pin(self.raise_ceiling(cx)).await;
+            raised.inspect_err(|_| self.give_back_unpublished(cx, &slots))?;
         }
         let cost = self.costs.map_update.times(n as u64);
         // One section, no await: publication, floor check and insertion cannot come apart for
@@ -129,7 +130,15 @@ impl HostFtl {
             self.ring.work.wake(cx);
         }
         self.gc.note_garbage(cx);
-        end
+        Ok(end)
+    }
+
+    /// Slots that were filled and nobody has seen are free again, and their room in the ring with
+    /// them.
+    #[cold]
+    fn give_back_unpublished(&self, cx: &Cx, slots: &[u32]) {
+        self.ring.state.now(|r| r.put_back(slots));
+        self.ring.admission.release(cx, slots.len() as u64, 0);
     }
 
     /// Makes a filled slot the newest content of its sector. Returns whether that killed a user
@@ -216,11 +225,12 @@ impl HostFtl {
         }
     }
 
-    /// Waits while the clock is above the durable ceiling.
+    /// Waits while the clock is above the durable ceiling; an error when it will stay there.
     #[cold]
-    pub(super) async fn raise_ceiling(&self, cx: &Cx) {
+    pub(super) async fn raise_ceiling(&self, cx: &Cx) -> BlockResult {
         let need = self.stamps_needed(cx);
-        while self.ceiling.load(Ordering::Acquire) < need && !self.read_only() {
+        while self.ceiling.load(Ordering::Acquire) < need {
+            self.check_writable()?;
             if !self.ceiling_raising.swap(true, Ordering::AcqRel) {
                 self.raise_once(cx).await;
                 continue;
@@ -231,6 +241,7 @@ impl HostFtl {
             };
             self.ceiling_raised.wait(cx, done).await;
         }
+        Ok(())
     }
 
     /// One more lease; by whoever has set `ceiling_raising`.
@@ -320,7 +331,7 @@ impl HostFtl {
             let n = (lba + count - at).min(super::create::DISCARD_PIECE);
             self.wait_for_log(cx).await?;
             if self.needs_stamps(cx) {
-                self.raise_ceiling(cx).await;
+                self.raise_ceiling(cx).await?;
             }
             self.discard_piece(cx, at, n).await;
             at += n;

@@ -282,7 +282,9 @@ impl HostFtl {
         let [users, gc] = self.ring.admission.snapshot();
         let p = self.pool.lock();
         let coming = p.count(LineState::Victim) + p.count(LineState::Freeing) > 0;
-        !coming || valid == 0 || p.room() >= users.0 + gc.0 + valid
+        // Of this victim's barrier and of the one before it.
+        let pads = 2 * (self.shape.pair_pads * p.width()) as u64;
+        !coming || valid == 0 || p.room() >= users.0 + gc.0 + valid + pads
     }
 
     fn take_victim(&self, force: bool) -> Option<u32> {

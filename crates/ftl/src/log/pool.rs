@@ -153,6 +153,9 @@ pub(super) struct Shape {
     pub(super) unit: u32,
     /// Sectors that must be complete behind a unit before it can be read.
     pub(super) window: u32,
+    /// Sectors that are padded in a chunk to close its page pairs: the window with `pair_damage`, 0
+    /// without.
+    pub(super) pair_pads: u32,
 }
 
 impl Shape {
@@ -727,6 +730,7 @@ mod tests {
             chunk_sectors: 64,
             unit: 4,
             window: 0,
+            pair_pads: 0,
         }
     }
 

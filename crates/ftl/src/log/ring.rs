@@ -94,6 +94,12 @@ impl RingState {
         slot
     }
 
+    /// Free slots that were not used after all.
+    #[cold]
+    pub(super) fn put_back(&mut self, slots: &[u32]) {
+        self.free.extend(slots.iter().rev());
+    }
+
     pub(super) fn insert(&mut self, slot: u32) {
         self.fifo.push_back(slot);
     }

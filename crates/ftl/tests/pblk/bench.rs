@@ -269,11 +269,19 @@ impl Bench {
     }
 
     pub(crate) fn discard(&self, lba: u64, sectors: u64) {
-        let range = lba..lba + sectors;
-        self.held.borrow_mut().retain(|l, _| !range.contains(l));
+        self.try_discard(lba, sectors).expect("a discard");
+    }
+
+    /// Discards; the outcome is the caller's.
+    pub(crate) fn try_discard(&self, lba: u64, sectors: u64) -> BlockResult {
         let (cx, dev) = (self.cx.clone(), self.dev.clone());
         let all = request(cx, dev, BlockOp::Discard, lba, sectors as u32, false, Vec::new());
-        self.wait(all).0.expect("a discard");
+        let (result, _) = self.wait(all);
+        if result.is_ok() {
+            let range = lba..lba + sectors;
+            self.held.borrow_mut().retain(|l, _| !range.contains(l));
+        }
+        result
     }
 
     /// Starts a read that is checked against what the sectors hold now; `Err` has the lost ones.

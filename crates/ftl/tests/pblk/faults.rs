@@ -4,8 +4,9 @@
 //! place matters, over scripted answers where the moment does.
 
 use crate::bench::{Bench, Setup, is_data, lba_of, of, tiny};
+use crate::ring::{pointer, users};
 use flashlane_base::{Lba, Location, Ns};
-use flashlane_ftl::block::BlockError;
+use flashlane_ftl::block::{BlockError, BlockResult};
 use flashlane_ftl::log::LineState;
 use flashlane_ocssd::device::{Cause, Op, Status};
 
@@ -211,6 +212,36 @@ fn without_good_chunks_the_target_is_read_only() {
     b.rest();
     b.read_all();
     b.agrees();
+}
+
+/// A write or discard whose stamp the log can no longer lease (the clock is above the durable
+/// ceiling, and every program fails) is refused, not acknowledged: nothing of it is seen, and its
+/// room in the ring and its slots are free again.
+#[test]
+fn without_a_durable_ceiling_nothing_is_acknowledged() {
+    let plan = "[[fault]]\nkind = \"early_close\"\nafter = \"100s\"\ntimes = 1000000\n";
+    let requests: [fn(&Bench) -> BlockResult; 4] = [
+        |b| b.try_write(2, 1, 2, false),
+        |b| b.try_write(0, 7, 2, false),
+        |b| b.try_write(0, 7, 2, true),
+        |b| b.try_discard(2, 5),
+    ];
+    for request in requests {
+        let b = small().faults(plan).build();
+        b.write(0, 16, 1);
+        b.drained();
+        let free = pointer(&b, "free");
+        b.sleep(Ns::from_secs(200));
+        let written = b.stats().host_written;
+        let error = request(&b).expect_err("nothing can be made durable");
+        assert!(matches!(error, BlockError::ReadOnly(_)), "{error}");
+        assert!(b.ssd.faults_happened()[0] > 0);
+        b.rest();
+        assert_eq!((users(&b), pointer(&b, "free")), (0, free));
+        assert_eq!(b.stats().host_written, written);
+        b.read_all();
+        b.agrees();
+    }
 }
 
 /// P26: an uncorrectable sector in a vector is an error for that sector alone; heavy correction is

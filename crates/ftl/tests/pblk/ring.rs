@@ -10,7 +10,7 @@ use flashlane_ftl::log::format::{LBA_LINE_CLOSING, LBA_LINE_FIRST};
 use flashlane_ftl::log::{AttributeError, CreateError, LineState, LogConfig, Pblk};
 use flashlane_ocssd::device::{Cause, Op, Status};
 use flashlane_ocssd::wrap::Traced;
-use flashlane_ocssd::{Ssd, SsdOptions};
+use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
 use flashlane_rt::{CostTable, Virtual};
 use std::collections::BTreeMap;
 
@@ -27,14 +27,14 @@ fn warm(setup: Setup) -> Bench {
 }
 
 /// Slots that users hold.
-fn users(b: &Bench) -> u64 {
+pub(crate) fn users(b: &Bench) -> u64 {
     let text = b.attribute("rate_limiter");
     let used = text.strip_prefix("u:").and_then(|t| t.split('/').next());
     used.and_then(|u| u.parse().ok()).expect("u:USED/SHARE")
 }
 
 /// A number in the `write_buffer` attribute.
-fn pointer(b: &Bench, name: &str) -> u64 {
+pub(crate) fn pointer(b: &Bench, name: &str) -> u64 {
     let text = b.attribute("write_buffer");
     let key = format!("{name}:");
     let field = text.split(' ').find_map(|f| f.strip_prefix(&key));
@@ -213,6 +213,109 @@ fn flushes_may_fill_whole_lines_with_padding() {
     }
     assert!(b.lines(LineState::Closed) > 0);
     b.settled();
+}
+
+/// A small `tlc-modern`: 16 PUs, units of 16, 8 units between a sector and its readability; page
+/// pairs are lost together when the power goes.
+fn tlc() -> Setup {
+    let mut setup = tiny(24);
+    let spec = DeviceSpec::preset("tlc-modern").expect("a preset");
+    setup.spec = spec.with_chunks_per_pu(24);
+    setup.spec.geometry.pages_per_block = 48;
+    setup
+}
+
+/// P07 with `pair_damage`: a flush pads every open chunk, all of them at the same time: it takes as
+/// long as one chunk does, and programs no more than one window for each.
+#[test]
+fn a_flush_pads_all_chunks_at_once() {
+    let setup = tlc();
+    let slowest = Ns::from_ns(1_249_800 + 100_000); // an upper page and its transfer
+    let units = 1 + setup.spec.geometry.mw_cunits / setup.spec.geometry.ws_opt;
+    let b = warm(setup);
+    for round in 0..3 {
+        let (started, padded) = (b.run.now(), b.count(Cause::PaddingPair));
+        b.write(round * 256, 256, 1); // a unit for each chunk
+        b.flush();
+        let took = b.run.now() - started;
+        assert!(took <= slowest.times(units as u64), "{took}");
+        assert!(took >= Ns::from_ms(2), "a pair was left open: {took}");
+        assert_eq!(b.count(Cause::PaddingPair) - padded, 16 * 128);
+        assert_eq!(b.stats().read_from_buffer, 0);
+        b.read(round * 256, 256);
+        assert_eq!(b.stats().read_from_buffer, 0, "what is closed is readable");
+    }
+    b.settled();
+}
+
+/// P07 with `pair_damage`: flushes together pad once: what one has closed the others find closed.
+#[test]
+fn flushes_together_pad_each_chunk_once() {
+    let b = warm(tlc());
+    let padded = b.count(Cause::PaddingPair);
+    b.write(0, 256, 1);
+    let flushes: Vec<_> = (0..5).map(|_| b.begin_flush()).collect();
+    for flush in flushes {
+        b.wait(flush).expect("a flush");
+    }
+    assert_eq!(b.count(Cause::PaddingPair) - padded, 16 * 128);
+    b.settled();
+}
+
+/// With `pair_damage`: a stop among flushes that pad ends after all of them, and nothing is
+/// programmed behind it.
+#[test]
+fn a_stop_waits_for_the_padding_of_flushes() {
+    for delay in [0, 100, 300, 2000, 5000] {
+        let b = warm(tlc());
+        b.write(0, 100, 1);
+        let flushes: Vec<_> = (0..3).map(|_| b.begin_flush()).collect();
+        b.sleep(Ns::from_us(delay));
+        let (cx, dev) = (b.cx.clone(), b.dev.clone());
+        b.wait(async move { dev.stop(&cx).await }).expect("a stop");
+        let programs = of(&b.trace.entries(), Op::Write).len();
+        for flush in flushes {
+            b.wait(flush).expect("a flush");
+        }
+        b.rest();
+        assert_eq!(of(&b.trace.entries(), Op::Write).len(), programs, "{delay} us");
+        b.read_all();
+        b.agrees();
+    }
+}
+
+/// FORMAT.md rule 18 with `pair_damage`: the spare that creation asks for pays for the padding of
+/// flushes and erase barriers too, however much of a chunk that is.
+#[test]
+fn the_reserve_covers_pair_padding() {
+    for window in [8, 16, 24, 32] {
+        let mut setup = tiny(60).op(0).untimed().untraced();
+        setup.spec.cells.pair_damage = true;
+        setup.spec.geometry.mw_cunits = window;
+        let b = setup.build();
+        b.fill(1);
+        for round in 2..40 {
+            b.overwrite(4, b.capacity() / 80, round);
+            b.flush();
+        }
+        assert!(b.stats().gc_victims > 20);
+        b.settled();
+    }
+}
+
+/// A device whose pairs reach over most of a chunk is refused, and the message says what would do.
+#[test]
+fn pairs_as_long_as_a_chunk_are_refused() {
+    let mut spec = tiny(60).spec;
+    spec.cells.pair_damage = true;
+    spec.geometry.mw_cunits = 60;
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let cx = run.cx();
+    let device = Ssd::new(&spec, SsdOptions::default()).expect("a device");
+    let create = async move { Pblk::create(&cx, device, LogConfig::default()).await.map(|_| ()) };
+    let refused = run.run(create).expect("no stall").expect_err("no spare covers that");
+    assert!(matches!(refused, CreateError::PairPadding { .. }), "{refused}");
+    assert!(refused.to_string().contains("longer chunks"), "{refused}");
 }
 
 /// P04: a flush covers the older of two versions as well (FORMAT.md rule 2): it is programmed as
