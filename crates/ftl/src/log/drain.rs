@@ -311,13 +311,7 @@ impl HostFtl {
         if released.is_empty() {
             return;
         }
-        let mut sectors = 0;
-        let (map, heads) = (self.map.view(), self.slab.heads());
-        for slot in released.slots() {
-            map.prefetch(heads.head(slot).lba());
-            sectors += 1;
-        }
-        let cost = self.costs.map_update.times(sectors);
+        let cost = self.costs.map_update.times(released.sectors());
         let section = |_: &mut ()| {
             for (first, slots) in released.units(self.shape.unit) {
                 self.publish_unit(first, slots);

@@ -68,7 +68,11 @@ impl HostFtl {
             self.admit_user(cx, n as u64).await;
             self.check_writable().inspect_err(|_| self.ring.admission.release(cx, n as u64, 0))?;
             let content = &content[at as usize * unit..(at + n) as usize * unit];
-            end = self.buffer(cx, lba + at as u64, n, content).await?;
+            let lba = lba + at as u64;
+            end = match self.costs.are_none && !self.needs_stamps(cx) {
+                true => self.buffer_at_once(cx, lba, content),
+                false => Box::pin(self.buffer(cx, lba, content)).await?,
+            };
             at += n;
         }
         if fua && sectors > 0 {
@@ -91,46 +95,72 @@ impl HostFtl {
 
     /// Puts admitted sectors into slots, the map and the ring. Returns the ring position behind
     /// them. Without a stamp for them (rule 6) nothing of that happens, and their room is given back.
-    async fn buffer(&self, cx: &Cx, lba: u64, n: u32, content: &[u8]) -> Result<u64, BlockError> {
-        let unit = self.info.content_bytes;
-        let take = |r: &mut RingState| match n {
-            1 => Slots::from_buf_and_len([r.take_free(&self.slab), 0, 0, 0], 1),
-            _ => (0..n).map(|_| r.take_free(&self.slab)).collect(),
-        };
-        let slots = self.ring.state.with(cx, self.costs.reserve, take).await;
+    async fn buffer(&self, cx: &Cx, lba: u64, content: &[u8]) -> Result<u64, BlockError> {
+        let n = content.len() / self.info.content_bytes;
+        let slots = self.ring.state.with(cx, self.costs.reserve, |r| self.take_slots(r, n)).await;
         cx.cpu(self.costs.copy.times(n as u64)).await;
-        for (i, slot) in slots.iter().enumerate() {
-            let c = &content[i * unit..(i + 1) * unit];
-            self.slab.fill(*slot, lba + i as u64, Origin::User, c);
-        }
+        self.fill(&slots, lba, content);
         if self.needs_stamps(cx) {
-            let raised = Box::pin(self.raise_ceiling(cx)).await;
+            let raised = self.raise_ceiling(cx).await;
             raised.inspect_err(|_| self.give_back_unpublished(cx, &slots))?;
         }
         let cost = self.costs.map_update.times(n as u64);
-        // One section, no await: publication, floor check and insertion cannot come apart for
-        // somebody else (rules 4, 12 and 13).
-        let (end, wake) = self
-            .map
-            .lock
-            .with(cx, cost, |()| {
-                let mut absorbed = 0;
-                for (i, slot) in slots.iter().enumerate() {
-                    absorbed += self.publish(cx, lba + i as u64, *slot) as u64;
-                }
-                self.ring.state.now(|r| {
-                    slots.iter().for_each(|s| r.insert(*s));
-                    r.host_written += n as u64;
-                    r.absorbed += absorbed;
-                    (r.tail(), r.has_work(self.shape.unit as usize))
-                })
-            })
-            .await;
+        let insert = |_: &mut ()| self.insert(cx, lba, &slots);
+        let (end, wake) = self.map.lock.with(cx, cost, insert).await;
+        self.inserted(cx, wake);
+        Ok(end)
+    }
+
+    /// [`HostFtl::buffer`] where CPU work costs nothing and stamps are leased: there is nothing to
+    /// wait for between the same steps.
+    fn buffer_at_once(&self, cx: &Cx, lba: u64, content: &[u8]) -> u64 {
+        let n = content.len() / self.info.content_bytes;
+        let slots = self.ring.state.enter(|r| self.take_slots(r, n));
+        self.fill(&slots, lba, content);
+        let (end, wake) = self.map.lock.enter(|()| self.insert(cx, lba, &slots));
+        self.inserted(cx, wake);
+        end
+    }
+
+    #[inline(always)]
+    fn take_slots(&self, r: &mut RingState, n: usize) -> Slots {
+        match n {
+            1 => Slots::from_buf_and_len([r.take_free(&self.slab), 0, 0, 0], 1),
+            _ => (0..n).map(|_| r.take_free(&self.slab)).collect(),
+        }
+    }
+
+    #[inline(always)]
+    fn fill(&self, slots: &[u32], lba: u64, content: &[u8]) {
+        let contents = content.chunks_exact(self.info.content_bytes);
+        for ((slot, content), lba) in slots.iter().zip(contents).zip(lba..) {
+            self.slab.fill(*slot, lba, Origin::User, content);
+        }
+    }
+
+    /// Publication, floor check and insertion in one section under the map lock: they cannot come
+    /// apart for somebody else (rules 4, 12 and 13). Returns the ring position behind the slots, and
+    /// whether the drainer has work.
+    #[inline(always)]
+    fn insert(&self, cx: &Cx, lba: u64, slots: &[u32]) -> (u64, bool) {
+        let mut absorbed = 0;
+        for (slot, lba) in slots.iter().zip(lba..) {
+            absorbed += self.publish(cx, lba, *slot) as u64;
+        }
+        self.ring.state.now(|r| {
+            slots.iter().for_each(|s| r.insert(*s));
+            r.host_written += slots.len() as u64;
+            r.absorbed += absorbed;
+            (r.tail(), r.has_work(self.shape.unit as usize))
+        })
+    }
+
+    #[inline(always)]
+    fn inserted(&self, cx: &Cx, wake: bool) {
         if wake {
             self.ring.work.wake(cx);
         }
         self.gc.note_garbage(cx);
-        Ok(end)
     }
 
     /// Slots that were filled and nobody has seen are free again, and their room in the ring with

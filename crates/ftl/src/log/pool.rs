@@ -111,6 +111,14 @@ impl Released {
         self.slots.iter().copied().filter(|s| *s != NO_SLOT)
     }
 
+    /// How many slots.
+    pub(super) fn sectors(&self) -> u64 {
+        match self.holes {
+            false => self.slots.len() as u64,
+            true => self.slots().count() as u64,
+        }
+    }
+
     /// Appends all slots to a list.
     #[inline]
     pub(super) fn add_slots_to(&self, list: &mut Vec<u32>) {
