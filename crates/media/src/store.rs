@@ -256,9 +256,13 @@ impl Store {
         segment[at..at + self.record].split_at(self.record - OOB_BYTES)
     }
 
-    /// Asks the memory for the records of `n` sectors from `sector` on.
+    /// Asks the memory for the records of `n` sectors from `sector` on, where they are short. Whole
+    /// sectors are streams, which the processor follows by itself, and would only push out others.
     #[inline]
     pub fn prefetch(&self, body: &Body, sector: u32, n: u32) {
+        if self.kind == StoreKind::Memory {
+            return;
+        }
         let segment = body.segment((sector >> self.shift) as usize);
         let from = (sector & ((1 << self.shift) - 1)) as usize * self.record;
         let to = (from + n as usize * self.record).min(segment.len());
