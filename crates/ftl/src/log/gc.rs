@@ -380,7 +380,7 @@ impl HostFtl {
             }
         }
         let good = ClosingView::decode(&bytes)
-            .is_ok_and(|(h, _)| h.line == line && h.sequence == sequence);
+            .is_ok_and(|(h, v)| h.line == line && h.sequence == sequence && v.is_in_place());
         ReverseMap { bytes, good }
     }
 

@@ -338,6 +338,16 @@ impl<'a> ClosingView<'a> {
         Ok(())
     }
 
+    /// Is every entry sector the one of its place and of this line? Without their CRCs, for who has
+    /// verified the out-of-band records of all of them.
+    pub fn is_in_place(&self) -> bool {
+        self.sectors.iter().enumerate().all(|(index, sector)| {
+            let mut at = Reader::new(&sector[4..], Section::ClosingEntries, 4);
+            at.u32().is_ok_and(|place| place as usize == index)
+                && at.u64().is_ok_and(|sequence| sequence == self.sequence)
+        })
+    }
+
     /// Checks all entry sectors; the first that fails is the error.
     pub fn check(&self) -> Result<(), FormatError> {
         (0..self.sections()).try_for_each(|index| self.check_section(index))

@@ -482,6 +482,20 @@ fn foreign_closing_sections_are_refused() {
     }
 }
 
+/// An older section of the same place, whole in itself, is not in its place: GC looks at no more,
+/// since the out-of-band records have vouched for the bytes.
+#[test]
+fn stale_closing_sections_are_not_in_place() {
+    let entries = vec![pack_entry(5, 77); 2 * SECTION_ENTRIES];
+    let ours = ClosingHeader::of(UUID, 3, 9, &entries).encode(&entries);
+    let older = ClosingHeader::of(UUID, 3, 8, &entries).encode(&entries);
+    let in_place = |bytes: &[u8]| ClosingView::decode(bytes).expect("our header").1.is_in_place();
+    assert!(in_place(&ours));
+    let (last, second) = (2 * SECTOR_BYTES, SECTOR_BYTES);
+    assert!(!in_place(&[&ours[..last], &older[last..]].concat()));
+    assert!(!in_place(&[&ours[..second], &ours[last..], &ours[second..last]].concat()));
+}
+
 // ---- versions --------------------------------------------------------------------------------
 
 fn with_version(mut block: Vec<u8>, major: u16, minor: u16) -> Vec<u8> {
