@@ -63,6 +63,7 @@ found! {
     found_a_victim_wider_than_the_reserve_of_narrow_lines: "pblk", 70338, 100;
     found_a_checkpoint_due_that_nobody_began: "pblk-faults", 80068, 100;
     found_lines_closed_for_the_log_that_eat_the_reserve: "pblk", 50024, 100;
+    found_a_log_longer_than_its_reserve_where_lines_are_many: "pblk", 721433, 100;
 }
 
 swarms! {

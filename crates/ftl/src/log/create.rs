@@ -10,7 +10,9 @@
 
 use super::checkpoint::Checkpoints;
 use super::epoch::Epochs;
-use super::format::{EntryWidth, PACKED_BYTES, STAMP_MAX, ShardHeader};
+use super::format::{
+    EntryWidth, Extent, LogBlockBuilder, PACKED_BYTES, Record, STAMP_MAX, ShardHeader,
+};
 use super::gc::Control;
 use super::journal::Journal;
 use super::limiter::{Levels, Limiter};
@@ -50,6 +52,21 @@ fn log_segments(shape: &Shape, ws_min: u32, good: u64) -> u32 {
     let wanted = (LOG_BLOCKS * ws_min).div_ceil(shape.chunk_sectors);
     wanted.min((good / 400) as u32).max(6)
 }
+
+/// Segments that a checkpoint's own records begin: of its shards and of every line there is.
+fn carried_segments(shape: &Shape, ws_min: u32, width: u32, lines: u64, shards: u64) -> u64 {
+    let block = super::journal::block_sectors(shape, ws_min);
+    let capacity = LogBlockBuilder::capacity(block) as u64;
+    let blocks = (shape.chunk_sectors / (block + shape.pair_pads)).max(1) as u64;
+    let opened = Record::Opened { line: 0, sequence: 0, chunks: vec![0; width as usize] };
+    let places = vec![Extent::default(); shape.closing_units(width) as usize];
+    let closed = Record::Closed { line: 0, sequence: 0, places };
+    let line = opened.encoded_len() as u64 + (closed.encoded_len() as u64).min(capacity);
+    (lines * line + shards * SHARD_RECORD_BYTES).div_ceil(blocks * capacity)
+}
+
+/// Bytes of a shard's record, with its header.
+const SHARD_RECORD_BYTES: u64 = 96;
 
 /// How a target divides what it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -235,7 +252,10 @@ impl Layout {
         let sectors = shards * longest + listed;
         let per_copy = sectors.div_ceil(chunk.saturating_sub(longest).max(1)).min(shards);
         let log_segments = log_segments(shape, ws_min, good);
-        let meta_chunks = 2 * log_segments as u64 + 2 + 3 * 2 * per_copy + 2;
+        // The log reaches back over two checkpoints and the one that is being written, each of which
+        // writes the records of all lines again.
+        let carried = carried_segments(shape, ws_min, width, good / width as u64, shards);
+        let meta_chunks = 2 * (log_segments as u64 + 3 * carried) + 2 + 3 * 2 * per_copy + 2;
         let mut layout = Layout {
             good_chunks: good,
             meta_chunks,

@@ -11,6 +11,7 @@ use super::format::{
     Anchor, LBA_ANCHOR, LBA_LOG, LBA_PADDING, LogBlockBuilder, LogBlockHeader, Record, SegmentPair,
     Uuid,
 };
+use super::pool::Shape;
 use crate::block::{BlockError, BlockResult};
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ocssd::device::Cause;
@@ -53,6 +54,19 @@ pub(super) struct Journal {
     pub(super) generation: u32,
     state: Mutex<JournalState>,
     progress: Notify,
+}
+
+/// Sectors of a log block: the medium's smallest write, or what the `opened` record of the widest
+/// line needs.
+pub(super) fn block_sectors(shape: &Shape, ws_min: u32) -> u32 {
+    let chunks = vec![0; shape.pus as usize];
+    let widest = Record::Opened { line: 0, sequence: 0, chunks }.encoded_len();
+    let links = 2 * Record::Segment { next: SegmentPair::default() }.encoded_len();
+    let mut sectors = ws_min;
+    while LogBlockBuilder::capacity(sectors) < widest + links {
+        sectors += ws_min;
+    }
+    sectors
 }
 
 impl Journal {
@@ -223,17 +237,8 @@ impl HostFtl {
         written.map(|()| chunks)
     }
 
-    /// Sectors of a log block: the medium's smallest write, or what the `opened` record of the
-    /// widest line needs.
     fn block_sectors(&self) -> u32 {
-        let chunks = vec![0; self.shape.pus as usize];
-        let widest = Record::Opened { line: 0, sequence: 0, chunks }.encoded_len();
-        let links = 2 * Record::Segment { next: SegmentPair::default() }.encoded_len();
-        let mut sectors = self.geo.ws_min;
-        while LogBlockBuilder::capacity(sectors) < widest + links {
-            sectors += self.geo.ws_min;
-        }
-        sectors
+        block_sectors(&self.shape, self.geo.ws_min)
     }
 
     /// Longest record that fits a block beside the links to other segments.
@@ -428,8 +433,10 @@ impl HostFtl {
         self.replace_anchor(cx, block, anchor.counter).await
     }
 
-    /// An anchor copy is lost: both move to fresh chunks, which recovery finds by scan.
+    /// An anchor copy is lost: both move to fresh chunks, which recovery finds by scan. Once they hold
+    /// the highest counter the old ones come back: one that can't be erased is retired then.
     async fn replace_anchor(&self, cx: &Cx, block: Vec<u8>, counter: u64) -> BlockResult {
+        let mut old = self.journal.state.lock().anchor.to_vec();
         loop {
             let pair = self.next_pair(cx).await?;
             let tag = (LBA_ANCHOR, counter);
@@ -439,8 +446,12 @@ impl HostFtl {
                 let mut s = self.journal.state.lock();
                 s.anchor = pair.chunks;
                 s.anchor_cursor = self.block_room();
+                drop(s);
+                let mut p = self.pool.lock();
+                old.into_iter().for_each(|chunk| p.put_meta_chunk(chunk));
                 return Ok(());
             }
+            old.extend(pair.chunks);
         }
     }
 }
