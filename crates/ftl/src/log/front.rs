@@ -69,7 +69,7 @@ impl HostFtl {
             self.check_writable().inspect_err(|_| self.ring.admission.release(cx, n as u64, 0))?;
             let content = &content[at as usize * unit..(at + n) as usize * unit];
             let lba = lba + at as u64;
-            end = match self.costs.are_none && !self.needs_stamps(cx) {
+            end = match self.costs.sections_are_free && !self.needs_stamps(cx) {
                 true => self.buffer_at_once(cx, lba, content),
                 false => Box::pin(self.buffer(cx, lba, content)).await?,
             };
@@ -111,8 +111,8 @@ impl HostFtl {
         Ok(end)
     }
 
-    /// [`HostFtl::buffer`] where CPU work costs nothing and stamps are leased: there is nothing to
-    /// wait for between the same steps.
+    /// [`HostFtl::buffer`] where sections are free and stamps are leased: there is nothing to wait for
+    /// between the same steps.
     fn buffer_at_once(&self, cx: &Cx, lba: u64, content: &[u8]) -> u64 {
         let n = content.len() / self.info.content_bytes;
         let slots = self.ring.state.enter(|r| self.take_slots(r, n));
