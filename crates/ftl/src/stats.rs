@@ -52,8 +52,10 @@ pub struct FtlStats {
     pub ring_full: Ns,
     /// Time that host writes waited because the limiter gave users no share.
     pub limited: Ns,
-    /// Time that flushes waited.
+    /// Time that flushes and FUA writes waited to be durable.
     pub flush_wait: Ns,
+    /// Of that, FUA writes.
+    pub fua_wait: Ns,
     /// Where host reads spent their device time, summed.
     pub read_breakdown: Breakdown,
 }

@@ -127,7 +127,7 @@ fn pblk() {
         swarm_on_threads(seed, |cx| {
             Box::pin(async move {
                 let ssd = tiny();
-                let config = LogConfig { over_provisioning_percent: 30, ..LogConfig::default() };
+                let config = LogConfig { over_provisioning_percent: 35, ..LogConfig::default() };
                 let ftl = Pblk::create(&cx, ssd.clone(), config).await.expect("fits");
                 let (dev, medium) = (ftl.clone(), ssd.clone());
                 Built {

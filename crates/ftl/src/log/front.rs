@@ -77,7 +77,9 @@ impl HostFtl {
         }
         if fua && sectors > 0 {
             add(&self.counters.flushes, 1);
+            let from = cx.now();
             Box::pin(self.wait_flushed(cx, end)).await?;
+            add(&self.counters.fua_wait_ns, (cx.now() - from).as_ns());
         }
         Ok(())
     }

@@ -127,6 +127,7 @@ struct Counters {
     ring_full_ns: AtomicU64,
     limited_ns: AtomicU64,
     flush_wait_ns: AtomicU64,
+    fua_wait_ns: AtomicU64,
     program_failures: AtomicU64,
     erase_failures: AtomicU64,
     read_failures: AtomicU64,
@@ -297,6 +298,7 @@ impl HostFtl {
             ring_full: Ns::from_ns(get(&c.ring_full_ns)),
             limited: Ns::from_ns(get(&c.limited_ns)),
             flush_wait: Ns::from_ns(get(&c.flush_wait_ns)),
+            fua_wait: Ns::from_ns(get(&c.fua_wait_ns)),
             read_breakdown: *c.read_breakdown.lock(),
         }
     }

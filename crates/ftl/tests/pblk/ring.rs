@@ -430,6 +430,12 @@ fn fua_returns_when_its_data_is_programmed() {
         assert!(program.finished.expect("ended") <= b.run.now());
     }
     assert_eq!(b.stats().flushes, 2);
+    // Its wait is counted as a FUA write's, a flush's is not.
+    let waited = b.stats().fua_wait;
+    assert!(waited >= Ns::from_us(540) && waited <= b.stats().flush_wait);
+    b.write(9, 1, 2);
+    b.flush();
+    assert_eq!(b.stats().fua_wait, waited);
     b.settled();
 }
 

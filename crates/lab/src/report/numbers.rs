@@ -295,8 +295,9 @@ pub struct WritePartsNs {
     pub ring_full: u64,
     /// Waiting while garbage collection had the buffer's share.
     pub limited: u64,
-    /// What is left: the layer's own CPU time, a block SSD's link, FUA writes until they are
-    /// durable.
+    /// FUA writes: waiting until they are durable.
+    pub fua: u64,
+    /// What is left: the layer's own CPU time, a block SSD's link.
     pub rest: u64,
 }
 
@@ -326,6 +327,7 @@ impl BreakdownNs {
             host_cpu: host_cpu(&r.write),
             ring_full: d(after.ring_full, before.ring_full),
             limited: d(after.limited, before.limited),
+            fua: d(after.fua_wait, before.fua_wait),
             rest: 0,
         };
         let left = |l: &Latencies, parts: &[Part]| {
@@ -377,15 +379,17 @@ impl ReadPartsNs {
 
 impl WritePartsNs {
     /// Each part.
-    pub(super) fn named(&self) -> [Part; 5] {
+    pub(super) fn named(&self) -> [Part; 6] {
         let full = "waiting for room in the buffer, that is for the flash";
         let limited = "waiting while garbage collection had the buffer's share";
-        let rest = "the rest (CPU work of pblk, FUA, a block SSD's link)";
+        let fua = "FUA writes until they were on the flash";
+        let rest = "the rest (CPU work of pblk, a block SSD's link)";
         [
             part("queue", "queue", self.queue, "waiting for the host's core"),
             part("host_cpu", "CPU", self.host_cpu, "the host's own work"),
             part("ring_full", "buffer full", self.ring_full, full),
             part("limited", "limited by GC", self.limited, limited),
+            part("fua", "FUA", self.fua, fua),
             part("rest", "rest", self.rest, rest),
         ]
     }
