@@ -3,8 +3,8 @@
 //! Owns: [`Mutex`], and on which threads a run in virtual time is alive. Promises: a mutex that is
 //! first taken on a thread with such a run belongs to that thread for good, and is a plain flag: a
 //! sixth of a simulation's time went into uncontended locks. Any other mutex is `parking_lot`'s.
-//! Never: lets another thread in: one that takes a mutex of a virtual run panics, as it would
-//! have had to (a [`crate::Virtual`] and its contexts never leave their thread).
+//! Never: lets another thread in. One that takes a mutex of a virtual run panics: a
+//! [`crate::Virtual`] and its contexts never leave their thread, so it has no business there.
 
 use parking_lot::lock_api::{self, GuardNoSend};
 use std::cell::Cell;

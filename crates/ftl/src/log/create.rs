@@ -10,11 +10,9 @@
 
 use super::checkpoint::Checkpoints;
 use super::epoch::Epochs;
-use super::format::{
-    EntryWidth, Extent, LogBlockBuilder, PACKED_BYTES, Record, STAMP_MAX, ShardHeader,
-};
+use super::format::{EntryWidth, Extent, PACKED_BYTES, Record, STAMP_MAX, ShardHeader};
 use super::gc::Control;
-use super::journal::Journal;
+use super::journal::{Journal, segment_bytes};
 use super::limiter::{Levels, Limiter};
 use super::lines::Lines;
 use super::map::Map;
@@ -55,18 +53,24 @@ fn log_segments(shape: &Shape, ws_min: u32, good: u64) -> u32 {
 
 /// Segments that a checkpoint's own records begin: of its shards and of every line there is.
 fn carried_segments(shape: &Shape, ws_min: u32, width: u32, lines: u64, shards: u64) -> u64 {
-    let block = super::journal::block_sectors(shape, ws_min);
-    let capacity = LogBlockBuilder::capacity(block) as u64;
-    let blocks = (shape.chunk_sectors / (block + shape.pair_pads)).max(1) as u64;
     let opened = Record::Opened { line: 0, sequence: 0, chunks: vec![0; width as usize] };
     let places = vec![Extent::default(); shape.closing_units(width) as usize];
     let closed = Record::Closed { line: 0, sequence: 0, places };
-    let line = opened.encoded_len() as u64 + (closed.encoded_len() as u64).min(capacity);
-    (lines * line + shards * SHARD_RECORD_BYTES).div_ceil(blocks * capacity)
+    let shard = Record::CheckpointShard {
+        checkpoint: 0,
+        shard: 0,
+        lba: 0,
+        count: 0,
+        places: [Extent::default(); 2],
+        position: 0,
+        floor: 0,
+        open_sequence: 0,
+    };
+    let segment = segment_bytes(shape, ws_min) as u64;
+    // Places too many for a log block are not recorded at all.
+    let line = opened.encoded_len() as u64 + (closed.encoded_len() as u64).min(segment);
+    (lines * line + shards * shard.encoded_len() as u64).div_ceil(segment)
 }
-
-/// Bytes of a shard's record, with its header.
-const SHARD_RECORD_BYTES: u64 = 96;
 
 /// How a target divides what it has.
 #[derive(Clone, Debug, PartialEq, Eq)]

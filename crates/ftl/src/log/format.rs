@@ -241,11 +241,11 @@ pub(crate) const fn whole_sectors(bytes: usize) -> usize {
     bytes.div_ceil(SECTOR_BYTES) * SECTOR_BYTES
 }
 
-/// Begins a block: the envelope with CRC still open. [`seal`] closes it.
 /// A block to which padding up to a write unit is going to be added finds the memory there, so that
 /// it is not copied for that.
 const UNIT_PADDING: usize = flashlane_base::VECTOR_MAX * SECTOR_BYTES;
 
+/// Begins a block: the envelope with CRC still open. [`seal`] closes it.
 fn open_block(section: Section, uuid: &Uuid, capacity: usize) -> Vec<u8> {
     let mut out = Vec::with_capacity(capacity);
     put_u32(&mut out, section.magic());

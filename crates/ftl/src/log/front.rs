@@ -36,8 +36,8 @@ impl HostFtl {
         Err(BlockError::Invalid { op: io.op, lba: io.lba, sectors: io.sectors, capacity })
     }
 
-    /// A request for a sector begins, whose map entry was asked for when it was expected: now for
-    /// what the entry names. Most writes wait to be admitted, and it may come meanwhile.
+    /// A write of a sector begins, whose map entry was asked for when it was expected: now for what
+    /// the entry names. Most writes wait to be admitted, and it may come meanwhile.
     #[inline]
     pub(super) fn approach(&self, lba: u64) {
         let map = self.map.view();

@@ -58,7 +58,7 @@ pub(super) struct Journal {
 
 /// Sectors of a log block: the medium's smallest write, or what the `opened` record of the widest
 /// line needs.
-pub(super) fn block_sectors(shape: &Shape, ws_min: u32) -> u32 {
+fn block_sectors(shape: &Shape, ws_min: u32) -> u32 {
     let chunks = vec![0; shape.pus as usize];
     let widest = Record::Opened { line: 0, sequence: 0, chunks }.encoded_len();
     let links = 2 * Record::Segment { next: SegmentPair::default() }.encoded_len();
@@ -67,6 +67,17 @@ pub(super) fn block_sectors(shape: &Shape, ws_min: u32) -> u32 {
         sectors += ws_min;
     }
     sectors
+}
+
+/// Sectors that a block takes in its chunk, with what closes its page pairs behind it.
+fn block_room(shape: &Shape, ws_min: u32) -> u32 {
+    block_sectors(shape, ws_min) + shape.pair_pads
+}
+
+/// Bytes of records that a segment holds when its blocks are full.
+pub(super) fn segment_bytes(shape: &Shape, ws_min: u32) -> usize {
+    let blocks = (shape.chunk_sectors / block_room(shape, ws_min)).max(1) as usize;
+    blocks * LogBlockBuilder::capacity(block_sectors(shape, ws_min))
 }
 
 impl Journal {
@@ -200,10 +211,8 @@ impl HostFtl {
         }
     }
 
-    /// Bytes of records that a segment holds when its blocks are full.
     pub(super) fn segment_bytes(&self) -> usize {
-        let blocks = (self.geo.sectors_per_chunk() / self.block_room()).max(1) as usize;
-        blocks * LogBlockBuilder::capacity(self.block_sectors())
+        segment_bytes(&self.shape, self.geo.ws_min)
     }
 
     /// Segments between checkpoints.
@@ -247,10 +256,8 @@ impl HostFtl {
         LogBlockBuilder::capacity(self.block_sectors()) - links
     }
 
-    /// Sectors that a block takes in its chunk, with what closes its page pairs behind it.
     fn block_room(&self) -> u32 {
-        let pads = if self.traits.pair_damage { self.shape.window } else { 0 };
-        self.block_sectors() + pads
+        block_room(&self.shape, self.geo.ws_min)
     }
 
     /// Writes as many pending records as fit one block, on both mirrors. A block that a mirror

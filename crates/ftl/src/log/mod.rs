@@ -405,12 +405,14 @@ impl BlockDev for HostFtl {
             return Box::pin(std::future::ready(Err(e)));
         }
         let Io { op, lba, sectors, fua, buf } = io;
-        self.approach(lba.get());
         // One future per operation, not one that holds them all: a request allocates what it needs,
         // which stays within the allocator's fast sizes.
         match op {
             BlockOp::Read => Box::pin(self.read(cx, lba.get(), sectors, buf)),
-            BlockOp::Write => Box::pin(self.write(cx, lba.get(), sectors, buf, fua)),
+            BlockOp::Write => {
+                self.approach(lba.get());
+                Box::pin(self.write(cx, lba.get(), sectors, buf, fua))
+            }
             BlockOp::Discard => Box::pin(self.discard(cx, lba.get(), sectors as u64)),
             BlockOp::Flush => Box::pin(self.flush(cx)),
         }

@@ -97,6 +97,14 @@ struct Meta {
 }
 
 impl Meta {
+    /// The content is not needed any more. Returns the logical sector.
+    #[inline(always)]
+    fn set_free(&self) -> u64 {
+        let lba = Head(self.head.load(Ordering::Relaxed)).lba();
+        self.head.store(lba, Ordering::Relaxed);
+        lba
+    }
+
     #[inline(always)]
     fn set(&self, head: Head, stamp: u64, (prev, prev_stamp): (u64, u64)) {
         self.head.store(head.0, Ordering::Relaxed);
@@ -277,7 +285,7 @@ impl<'a> Filler<'a> {
     /// A filled slot that was not published after all.
     #[inline(always)]
     pub(super) fn set_free(&self, slot: u32) {
-        Heads { meta: self.meta, alone: true }.set_free(slot);
+        self.meta[slot as usize].set_free();
     }
 
     /// Copies content into a slot that the caller took from the free list.
@@ -336,10 +344,7 @@ impl Heads<'_> {
     /// The slot's content is not needed any more. Returns its logical sector.
     #[inline(always)]
     pub(super) fn set_free(&self, slot: u32) -> u64 {
-        let m = &self.meta[slot as usize];
-        let lba = Head(m.head.load(Ordering::Relaxed)).lba();
-        m.head.store(lba, Ordering::Relaxed);
-        lba
+        self.meta[slot as usize].set_free()
     }
 
     /// The drainer takes a slot to program it; false when it was superseded before.
