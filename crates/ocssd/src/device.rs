@@ -46,15 +46,20 @@ pub struct Flags {
     pub scramble: bool,
 }
 
+impl Flags {
+    /// No hint, all planes.
+    pub const DEFAULT: Flags = Flags {
+        planes: 0,
+        cell: CellMode::Native,
+        suspend: false,
+        limited_retry: false,
+        scramble: false,
+    };
+}
+
 impl Default for Flags {
     fn default() -> Flags {
-        Flags {
-            planes: 0,
-            cell: CellMode::Native,
-            suspend: false,
-            limited_retry: false,
-            scramble: false,
-        }
+        Flags::DEFAULT
     }
 }
 
