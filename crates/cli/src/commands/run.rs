@@ -12,6 +12,9 @@ use std::rc::Rc;
 
 pub(crate) fn run(args: Run) -> Result<Ending> {
     let (_, experiment) = input::load(args.what.file.as_deref(), &args.what.changes())?;
+    if !experiment.vary.is_empty() {
+        anyhow::bail!("this experiment varies parameters: `flashlane sweep` runs its points");
+    }
     let json = Sink::open(args.json.as_deref())?;
     let csv = Sink::open(args.csv.as_deref())?;
     output::only_one_stdout(&[&json, &csv])?;

@@ -7,18 +7,21 @@ use super::numbers::{LatencyNs, Report, RunReport};
 
 /// A report as CSV.
 pub(super) fn csv(report: &Report) -> String {
-    let mut text = String::new();
-    for (i, run) in report.runs.iter().enumerate() {
-        let cells = cells(run);
-        if i == 0 {
-            text += &line(cells.iter().map(|(name, _)| name.as_str()));
-        }
-        text += &line(cells.iter().map(|(_, value)| value.as_str()));
-    }
-    text
+    let (names, runs) = table(report);
+    let lines = std::iter::once(&names).filter(|_| !runs.is_empty()).chain(&runs);
+    lines.map(|cells| line(cells.iter().map(String::as_str))).collect()
 }
 
-fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
+/// Names of the columns, and the cells of each run.
+pub(super) fn table(report: &Report) -> (Vec<String>, Vec<Vec<String>>) {
+    let runs: Vec<Vec<(String, String)>> = report.runs.iter().map(cells).collect();
+    let names = runs.first().into_iter().flatten().map(|(name, _)| name.clone()).collect();
+    let values = |run: Vec<(String, String)>| run.into_iter().map(|(_, value)| value).collect();
+    (names, runs.into_iter().map(values).collect())
+}
+
+/// A line of cells.
+pub(crate) fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = cells
         .map(|c| match c.contains([',', '"', '\n', '\r']) {
             true => format!("\"{}\"", c.replace('"', "\"\"")),

@@ -12,6 +12,7 @@ mod numbers;
 mod table;
 
 pub use config::Configuration;
+pub(crate) use csv::line as csv_line;
 pub use numbers::{
     BreakdownNs, BufferSectors, BusyRatio, FaultCounts, FillLevel, LatencyNs, LatencySet,
     ProgrammedSectors, ReadPartsNs, Report, RunReport, SlipReport, TimelineReport, WaitNs,
@@ -36,6 +37,11 @@ impl Report {
     /// One line per run, under a header.
     pub fn to_csv(&self) -> String {
         csv::csv(self)
+    }
+
+    /// The names of the columns and, of each run, its cells: what [`Report::to_csv`] writes.
+    pub fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        csv::table(self)
     }
 
     /// The table, the sentences and the notes.
