@@ -112,7 +112,7 @@ if run 0 reproduce; then
     has out lightnvm-fig8
 fi
 if run 0 trace info traces/ext4-sqlite-git.blkparse.zst; then has out "93598 requests"; fi
-for command in run check reproduce "trace info" "trace validate" completions; do
+for command in run check sweep compare reproduce "trace info" "trace validate" completions; do
     # shellcheck disable=SC2086
     if run 0 $command --help; then has out Examples; fi
 done
