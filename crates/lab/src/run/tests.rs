@@ -1,7 +1,7 @@
 //! Tests of the runner on a block device in memory.
 
 use super::*;
-use crate::trace::{TraceSource, scan};
+use crate::trace::{Reading, TraceSource, scan};
 use crate::workload::{Amount, Mix, Pace};
 use flashlane_ftl::block::{BlockInfo, Started};
 use flashlane_rt::{CostTable, Virtual};
@@ -139,7 +139,7 @@ fn job(name: &str, mix: Mix, random: bool) -> Job {
 fn trace(text: &'static str, replay: Replay) -> Work {
     let source = TraceSource::Bundled { name: "t", bytes: text.as_bytes() };
     Work::Trace(TraceJob {
-        scan: Rc::new(scan(&source, None).unwrap()),
+        scan: Rc::new(scan(&source, &Reading::default()).unwrap()),
         device: None,
         scale: false,
         replay,
