@@ -13,7 +13,7 @@ use super::lines::{Fields, decimal};
 use super::number::S;
 use super::device::{DEVICES_MAX, Devices};
 use super::table::Wrong;
-use super::{Expected, REQUEST_BYTES_MAX, TraceOp, TraceRecord};
+use super::{Expected, TraceOp, TraceRecord};
 use std::borrow::Cow;
 use std::io::Write;
 
@@ -240,12 +240,12 @@ fn extent(
         None => return Err((fields.column(), Expected::Text("`+` and a number of sectors"))),
     }
     let (column, count) = field(fields)?;
-    let range = Expected::Number("sectors of 512 B, 1 GiB in one read or write at most");
+    let range = Expected::Number("sectors of 512 B, 1 GiB in a read or write, 64 TiB in a discard");
     let extent = decimal(count).and_then(|count| {
         let (offset, len) = (sector.checked_mul(512)?, count.checked_mul(512)?);
         offset.checked_add(len)?;
-        let data = matches!(letters.op, Some(TraceOp::Read | TraceOp::Write));
-        (!data || len <= REQUEST_BYTES_MAX).then_some((offset, len))
+        let max = letters.op.unwrap_or(TraceOp::Flush).len_max();
+        (len <= max).then_some((offset, len))
     });
     extent.map(Some).ok_or((column, range))
 }

@@ -37,8 +37,8 @@ const CGROUP_BYTES: usize = 8;
 /// Low half of a note written into the trace.
 const MESSAGE: u32 = 2;
 
-/// Letters of the actions 1 to 19, as blkparse prints them; `?` for those it does not know.
-const LETTERS: &[u8; 20] = b"?QMFGSRDCPUTIXBAA???";
+/// Letters of the actions 1 to 19: as blkparse prints them, then a driver's data and zones.
+const LETTERS: &[u8; 20] = b"?QMFGSRDCPUTIXBAAdzz";
 
 /// Whether a file begins like one of blktrace; `Some(false)` for a version that is not read.
 pub fn looks_like(head: &[u8]) -> Option<bool> {

@@ -90,8 +90,21 @@ impl TraceRecord {
     };
 }
 
-/// Longest request that a trace may hold. Kernels split at a few MiB; a discard may cover a device.
+/// Longest read or write that a trace may hold. Kernels split at a few MiB.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 30;
+/// Longest discard: it may cover a device. A limit, because formats of 32 bits split it: without one
+/// a single line could become 2^32 records.
+pub const DISCARD_BYTES_MAX: u64 = 1 << 46;
+
+impl TraceOp {
+    /// Longest request of this kind.
+    pub fn len_max(self) -> u64 {
+        match self {
+            TraceOp::Read | TraceOp::Write => REQUEST_BYTES_MAX,
+            TraceOp::Discard | TraceOp::Flush => DISCARD_BYTES_MAX,
+        }
+    }
+}
 
 /// What is wrong with a field, for [`TraceError::Line`].
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::device::Devices;
 use super::lines::decimal;
 use super::number::Clock;
 use super::reader::Action;
-use super::{Expected, Format, REQUEST_BYTES_MAX, TraceOp, TraceRecord};
+use super::{Expected, Format, TraceOp, TraceRecord};
 
 /// Position and expectation of the first field that is wrong.
 pub type Wrong = (usize, Expected);
@@ -227,7 +227,10 @@ impl Table {
                 Cell::Length(unit) => {
                     let fits = |len: &u64| r.offset_bytes.checked_add(*len).is_some();
                     let len = decimal(field).and_then(|n| n.checked_mul(unit)).filter(fits);
-                    let short = |len: &u64| !is_data(means) || *len <= REQUEST_BYTES_MAX;
+                    let short = |len: &u64| match means {
+                        Means::Op(op) => *len <= op.len_max(),
+                        _ => true,
+                    };
                     r.len_bytes = len.filter(short).ok_or(wrong)?;
                 }
                 Cell::DeviceNumber | Cell::DeviceWord | Cell::Host => {
@@ -265,6 +268,9 @@ impl Table {
             Means::Op(TraceOp::Flush) => (r.offset_bytes, r.len_bytes) = (0, 0),
             // No data: nothing for a device to do. SPC allows it in so many words.
             Means::Op(_) if r.len_bytes == 0 => return self.end(cut, Line::Other('n')),
+            Means::Op(op) if r.len_bytes > op.len_max() => {
+                return Err((1, Expected::Text(TOO_LONG)));
+            }
             Means::Op(_) => {}
         }
         if !self.has_time() {
@@ -363,10 +369,6 @@ pub fn header_of(table: &Table) -> String {
     table.columns.iter().map(|c| c.names[0]).collect::<Vec<_>>().join(",") + "\n"
 }
 
-fn is_data(means: Means) -> bool {
-    matches!(means, Means::Op(TraceOp::Read | TraceOp::Write))
-}
-
 fn meaning(words: &[(&str, Means)], field: &[u8]) -> Option<Means> {
     let found = words.iter().find(|(word, _)| field.eq_ignore_ascii_case(word.as_bytes()));
     found.map(|(_, means)| *means)
@@ -376,6 +378,9 @@ fn word_for(words: &[(&'static str, Means)], op: TraceOp) -> &'static str {
     let found = words.iter().find(|(_, means)| *means == Means::Op(op));
     found.map_or("", |(word, _)| word)
 }
+
+/// For formats whose operation stands behind the length.
+const TOO_LONG: &str = "a read or write of 1 GiB at most, a discard of 64 TiB";
 
 /// Longest name of a device; a path has 4,096 at most, but nobody names a device so.
 const NAME_BYTES_MAX: usize = 255;
