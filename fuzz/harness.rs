@@ -16,7 +16,8 @@ pub(crate) fn corpus_folder(target: &str) -> PathBuf {
 /// The files of a target's corpus, in order of their names.
 pub(crate) fn corpus(target: &str) -> Vec<Vec<u8>> {
     let folder = corpus_folder(target);
-    let entries = std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
+    let entries =
+        std::fs::read_dir(&folder).unwrap_or_else(|e| panic!("{}: {e}", folder.display()));
     let mut paths: Vec<PathBuf> = entries.map(|e| e.expect("an entry").path()).collect();
     paths.sort();
     paths.iter().map(|p| std::fs::read(p).expect("a file of the corpus")).collect()
@@ -24,9 +25,30 @@ pub(crate) fn corpus(target: &str) -> Vec<Vec<u8>> {
 
 /// What often lies on an edge: numbers, separators, words of some format.
 const TOKENS: [&[u8]; 24] = [
-    b"0", b"1", b"-1", b"255", b"65535", b"65536", b"4294967295", b"4294967296",
-    b"9223372036854775807", b"18446744073709551615", b"18446744073709551616", b"1e9", b".", b",",
-    b"\n", b"\r\n", b" ", b"\0", b"\xff\xff\xff\xff", b"read", b"W", b"[", b"=", b"\"",
+    b"0",
+    b"1",
+    b"-1",
+    b"255",
+    b"65535",
+    b"65536",
+    b"4294967295",
+    b"4294967296",
+    b"9223372036854775807",
+    b"18446744073709551615",
+    b"18446744073709551616",
+    b"1e9",
+    b".",
+    b",",
+    b"\n",
+    b"\r\n",
+    b" ",
+    b"\0",
+    b"\xff\xff\xff\xff",
+    b"read",
+    b"W",
+    b"[",
+    b"=",
+    b"\"",
 ];
 
 /// The input of a seed.
@@ -34,7 +56,7 @@ pub(crate) fn input(target: &str, corpus: &[Vec<u8>], seed: u64) -> Vec<u8> {
     let mut rng = Rng::stream(seed, target, 0);
     let mut below = |n: usize| rng.below(n.max(1) as u64) as usize;
     let mut bytes = corpus[below(corpus.len())].clone();
-    for _ in 0..1 + below(6) {
+    for _ in 0..1 + below(3) {
         let at = below(bytes.len() + 1);
         let end = (at + 1 + below(16)).min(bytes.len());
         match below(9) {
@@ -78,7 +100,9 @@ pub(crate) fn input(target: &str, corpus: &[Vec<u8>], seed: u64) -> Vec<u8> {
 
 /// How a person runs one seed again.
 pub(crate) fn command(target: &str, seed: u64) -> String {
-    format!("cargo run --release -p flashlane-lab --example fuzz -- --target {target} --seed {seed}")
+    format!(
+        "cargo run --release -p flashlane-lab --example fuzz -- --target {target} --seed {seed}"
+    )
 }
 
 /// Runs a seed; an error holds the command that runs it again.
@@ -89,6 +113,7 @@ pub(crate) fn run_seed(
     run: &dyn Fn(&str, &[u8]) -> bool,
 ) -> Result<bool, String> {
     let bytes = input(target, corpus, seed);
-    catch_unwind(AssertUnwindSafe(|| run(target, &bytes)))
-        .map_err(|_| format!("target {target}, seed {seed} panicked. Run it again:\n{}", command(target, seed)))
+    catch_unwind(AssertUnwindSafe(|| run(target, &bytes))).map_err(|_| {
+        format!("target {target}, seed {seed} panicked. Run it again:\n{}", command(target, seed))
+    })
 }

@@ -17,19 +17,21 @@ mod targets;
 use std::io::Write;
 use std::process::ExitCode;
 
-const USAGE: &str = "--target NAME | all, --seed N | --from N --count M, --print (the input itself)";
+const USAGE: &str =
+    "--target NAME | all, --seed N | --from N --count M, --print (the input itself)";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let (mut target, mut from, mut count, mut print) = ("all".to_string(), 0, 1000, false);
     while let Some(flag) = args.next() {
+        print |= flag == "--print";
         let mut number = || args.next().and_then(|n| n.parse::<u64>().ok());
         let understood = match flag.as_str() {
             "--seed" => number().map(|n| (from, count) = (n, 1)),
             "--from" => number().map(|n| from = n),
             "--count" => number().map(|n| count = n),
             "--target" => args.next().map(|t| target = t),
-            "--print" => Some(print = true),
+            "--print" => Some(()),
             _ => None,
         };
         if understood.is_none() {
@@ -38,7 +40,8 @@ fn main() -> ExitCode {
         }
     }
     let all = targets::names();
-    let chosen: Vec<&str> = all.iter().copied().filter(|t| target == "all" || target == *t).collect();
+    let chosen: Vec<&str> =
+        all.iter().copied().filter(|t| target == "all" || target == *t).collect();
     if chosen.is_empty() {
         eprintln!("fuzz: no target `{target}`; there are: all, {}", all.join(", "));
         return ExitCode::from(2);

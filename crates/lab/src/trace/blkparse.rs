@@ -9,9 +9,9 @@
 //! `FWFS` is therefore flush, then write with FUA; `FN` and a `FWS` without sectors are flushes
 //! alone. Sectors are 512 bytes.
 
+use super::device::{DEVICES_MAX, Devices};
 use super::lines::{Fields, decimal};
 use super::number::S;
-use super::device::{DEVICES_MAX, Devices};
 use super::table::Wrong;
 use super::{Expected, TraceOp, TraceRecord};
 use std::borrow::Cow;
@@ -195,8 +195,7 @@ const _: () = assert!(DEVICES_MAX == 65536);
 pub fn write(event: u8, sequence: u64, r: &TraceRecord, device: &str, out: &mut Vec<u8>) {
     let (major, minor) = device.split_once(',').unwrap_or((device, "0"));
     let letters = Letters::of(r).text();
-    let (event, seconds, ns) =
-        (event as char, r.ts_ns / 1_000_000_000, r.ts_ns % 1_000_000_000);
+    let (event, seconds, ns) = (event as char, r.ts_ns / 1_000_000_000, r.ts_ns % 1_000_000_000);
     // A vector takes everything.
     let _ = write!(
         out,

@@ -10,6 +10,7 @@
 
 use super::blkparse::Letters;
 use super::device::Devices;
+use super::source::NamedInput;
 use super::{Expected, REQUEST_BYTES_MAX, TraceError, TraceOp, TraceRecord};
 use std::io::{self, BufRead, Read, Write};
 
@@ -77,10 +78,7 @@ pub struct Merge {
 
 impl Merge {
     /// Begins; each file is given with its name for messages.
-    pub fn new(
-        inputs: Vec<(String, Box<dyn BufRead>)>,
-        devices: &mut Devices,
-    ) -> Result<Merge, TraceError> {
+    pub fn new(inputs: Vec<NamedInput>, devices: &mut Devices) -> Result<Merge, TraceError> {
         let mut cpus = Vec::new();
         for (file, input) in inputs {
             let mut cpu =
@@ -186,11 +184,7 @@ impl Cpu {
             _ if raw.bytes > 0 => Some(TraceOp::Read),
             _ => None,
         };
-        let letters = Letters {
-            op,
-            preflush: raw.action & FLUSH != 0,
-            fua: raw.action & FUA != 0,
-        };
+        let letters = Letters { op, preflush: raw.action & FLUSH != 0, fua: raw.action & FUA != 0 };
         let len = raw.bytes as u64;
         let data = matches!(op, Some(TraceOp::Read | TraceOp::Write));
         let offset = raw.sector.checked_mul(512).filter(|o| o.checked_add(len).is_some());
@@ -244,13 +238,7 @@ impl Raw {
 }
 
 /// Writes an event (`D` or `C`) as a record of CPU 0, in little-endian order.
-pub fn write(
-    event: u8,
-    sequence: u64,
-    r: &TraceRecord,
-    device: &str,
-    out: &mut Vec<u8>,
-) {
+pub fn write(event: u8, sequence: u64, r: &TraceRecord, device: &str, out: &mut Vec<u8>) {
     let number = |text: &str| text.parse::<u32>().unwrap_or(0);
     let (major, minor) = device.split_once(',').map_or((0, 0), |(a, b)| (number(a), number(b)));
     let letters = Letters::of(r);
@@ -329,7 +317,8 @@ mod tests {
 
     #[test]
     fn records_of_all_cpus_come_in_order_of_time() {
-        let one = [record(10, 8, 4096, 1 | QUEUE | WRITE, b""), record(30, 8, 4096, 7 | ISSUE, b"")];
+        let one =
+            [record(10, 8, 4096, 1 | QUEUE | WRITE, b""), record(30, 8, 4096, 7 | ISSUE, b"")];
         let two = [record(20, u64::MAX, 0, 1 | QUEUE | FLUSH | WRITE, b"")];
         let events = all(&[one.concat(), two.concat()]).unwrap();
         assert_eq!(events.iter().map(|e| e.0).collect::<Vec<_>>(), [10, 20, 30]);
@@ -346,7 +335,8 @@ mod tests {
         assert_eq!(request(&of(8 | COMPLETE | DISCARD | WRITE)).1, TraceOp::Discard);
         assert_eq!(of(9), Event::Other(b'P'));
         assert_eq!(of(7 | ISSUE | PASSED_THROUGH), Event::Other(b'p'));
-        let noted = |action, text: &[u8]| all(&[record(1, 0, 0, action, text)]).unwrap()[0].1.clone();
+        let noted =
+            |action, text: &[u8]| all(&[record(1, 0, 0, action, text)]).unwrap()[0].1.clone();
         assert_eq!(noted(MESSAGE | NOTIFY, b"phase one\0"), Event::Note("phase one".into()));
         let with_group = noted(MESSAGE | CGROUP | NOTIFY, b"\x01\0\0\0\0\0\0\0two");
         assert_eq!(with_group, Event::Note("two".into()));
@@ -356,9 +346,19 @@ mod tests {
     #[test]
     fn the_other_byte_order_is_read_too() {
         let mut r = record(10, 8, 4096, 1 | QUEUE | WRITE, b"");
-        for (at, len) in
-            [(0, 4), (4, 4), (8, 8), (16, 8), (24, 4), (28, 4), (32, 4), (36, 4), (40, 4), (44, 2), (46, 2)]
-        {
+        for (at, len) in [
+            (0, 4),
+            (4, 4),
+            (8, 8),
+            (16, 8),
+            (24, 4),
+            (28, 4),
+            (32, 4),
+            (36, 4),
+            (40, 4),
+            (44, 2),
+            (46, 2),
+        ] {
             r[at..at + len].reverse();
         }
         assert_eq!(looks_like(&r), Some(true));

@@ -49,7 +49,8 @@ impl Converted {
 
     /// For people: where it went and what was changed.
     pub fn to_text(&self, out: &str) -> String {
-        let mut text = format!("{out}: {}, {} requests from {}\n", self.to, self.written, self.from);
+        let mut text =
+            format!("{out}: {}, {} requests from {}\n", self.to, self.written, self.from);
         for change in &self.changes {
             text += &format!("  {change}\n");
         }
@@ -149,8 +150,8 @@ pub fn convert<W: Write + Send>(
         None => scan.devices.names().to_vec(),
         Some(one) => vec![scan.devices.name(one)],
     };
-    let mut writer =
-        Writer::new(open().map_err(ConvertError::Write)?, what.to, &names).map_err(ConvertError::Write)?;
+    let mut writer = Writer::new(open().map_err(ConvertError::Write)?, what.to, &names)
+        .map_err(ConvertError::Write)?;
     let mut shaper = Shaper::new(carries, first_ns(scan));
     let mut written = 0;
     let read = each(scan, device, "convert", monitor, |mut r, out| {
@@ -167,12 +168,14 @@ pub fn convert<W: Write + Send>(
     let losses = shaper.losses;
     let mut changes = losses.describe(what.to);
     if writer.names() != names {
-        changes.push(format!(
-            "devices are called {} to {}: {} can't carry their names",
-            writer.names().first().map_or("", String::as_str),
-            writer.names().last().map_or("", String::as_str),
-            what.to
-        ));
+        let called = writer.names();
+        let called = match (called.first(), called.last()) {
+            (Some(first), Some(last)) if first != last => {
+                format!("devices are called {first} to {last}")
+            }
+            (first, _) => format!("the device is called {}", first.map_or("", String::as_str)),
+        };
+        changes.push(format!("{called}: {} can't carry their names", what.to));
     }
     if carries.from_zero && first_ns(scan) > 0 {
         let first = first_ns(scan);

@@ -134,8 +134,10 @@ impl Info {
             text += &format!(" in {} files, one per CPU", self.files);
         }
         text.push('\n');
-        for (kind, n) in &self.passed_over {
-            text += &format!("  {n} {} passed over: {}\n", self.parts, passed_over(*kind));
+        let passed_over = self.passed_over.iter().map(|(k, n)| format!("{} {n}", passed_over(*k)));
+        let passed_over: Vec<String> = passed_over.collect();
+        if !passed_over.is_empty() {
+            text += &format!("  {} passed over: {}\n", self.parts, passed_over.join("; "));
         }
         for a in &self.actions {
             let is = if a.replayed { "replayed" } else { "not replayed" };
@@ -199,7 +201,7 @@ impl Info {
 /// What a letter of [`super::reader::Counts::passed_over`] stands for.
 fn passed_over(kind: char) -> String {
     match kind {
-        's' => "headers, summaries, comments, empty".into(),
+        's' => "headers, summaries, comments or empty".into(),
         'm' => "notes".into(),
         'n' => "no data and no flush".into(),
         'p' => "commands that bypass the block layer".into(),

@@ -284,8 +284,8 @@ fn known_devices(scan: &Scan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Reading, TraceSource};
     use super::super::scan::scan;
+    use super::super::{Reading, TraceSource};
     use super::*;
 
     fn trace(text: &'static str) -> Scan {

@@ -16,6 +16,7 @@
 pub mod blkparse;
 pub mod blktrace;
 pub mod carries;
+mod contain;
 pub mod convert;
 pub mod device;
 pub mod format;

@@ -16,6 +16,7 @@
 //! | `flags` | u32 | 1 FUA, 2 a flush before it |
 //! | `lat_ns` | u64, may be null | how long it took, ns |
 
+use super::contain::contained;
 use super::device::{DEVICES_MAX, Devices};
 use super::{Expected, REQUEST_BYTES_MAX, TraceError, TraceOp, TraceRecord};
 use ::parquet::basic::{Compression, Encoding};
@@ -24,7 +25,7 @@ use ::parquet::data_type::{DataType, Int32Type, Int64Type};
 use ::parquet::errors::{ParquetError, Result as ParquetResult};
 use ::parquet::file::metadata::KeyValue;
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
-use ::parquet::file::reader::{ChunkReader, FileReader, Length};
+use ::parquet::file::reader::{ChunkReader, FileReader, Length, RowGroupReader};
 use ::parquet::file::serialized_reader::SerializedFileReader;
 use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::parser::parse_message_type;
@@ -193,13 +194,13 @@ impl Column {
         match &mut self.ints {
             Ints::I32(reader, raw) => {
                 raw.clear();
-                let (rows, ..) = reader.read_records(BATCH_ROWS, levels, None, raw)?;
+                let (rows, ..) = contained(|| reader.read_records(BATCH_ROWS, levels, None, raw))?;
                 let values = raw.iter().map(|v| *v as u32 as u64);
                 spread(values, rows, self.nullable, &self.levels, &mut self.values)
             }
             Ints::I64(reader, raw) => {
                 raw.clear();
-                let (rows, ..) = reader.read_records(BATCH_ROWS, levels, None, raw)?;
+                let (rows, ..) = contained(|| reader.read_records(BATCH_ROWS, levels, None, raw))?;
                 let values = raw.iter().map(|v| *v as u64);
                 spread(values, rows, self.nullable, &self.levels, &mut self.values)
             }
@@ -230,6 +231,7 @@ fn spread(
 pub struct Rows {
     file: String,
     reader: SerializedFileReader<Bounded>,
+    file_bytes: u64,
     names: Option<Vec<String>>,
     groups_read: usize,
     columns: Vec<Column>,
@@ -240,7 +242,8 @@ pub struct Rows {
 impl Rows {
     /// Opens a file; `file` is its name for messages.
     pub fn new(file: &str, store: Store) -> Result<Rows, TraceError> {
-        let reader = SerializedFileReader::new(Bounded(Arc::new(store)))
+        let file_bytes = store.len();
+        let reader = contained(|| SerializedFileReader::new(Bounded(Arc::new(store))))
             .map_err(|e| damaged(file, 0, e))?;
         let metadata = reader.metadata().file_metadata();
         for name in &COLUMNS[..LAT] {
@@ -262,7 +265,8 @@ impl Rows {
             }
         }
         let file = file.to_string();
-        Ok(Rows { file, reader, names, groups_read: 0, columns: Vec::new(), at: 0, rows: 0 })
+        let columns = Vec::new();
+        Ok(Rows { file, reader, file_bytes, names, groups_read: 0, columns, at: 0, rows: 0 })
     }
 
     /// Records read so far.
@@ -314,12 +318,12 @@ impl Rows {
     }
 
     fn open_group(&self, group: usize) -> ParquetResult<Vec<Column>> {
-        let group = self.reader.get_row_group(group)?;
+        let group = contained(|| self.reader.get_row_group(group))?;
         let mut columns = Vec::new();
         for name in COLUMNS {
             // Only the last one may be missing.
             let Some(index) = find(&self.reader, name) else { continue };
-            let ints = match group.get_column_reader(index)? {
+            let ints = match self.checked(&*group, index)? {
                 ColumnReader::Int32ColumnReader(reader) => Ints::I32(reader, Vec::new()),
                 ColumnReader::Int64ColumnReader(reader) => Ints::I64(reader, Vec::new()),
                 _ => return Err(ParquetError::General(format!("`{name}` holds no integers"))),
@@ -328,6 +332,25 @@ impl Rows {
             columns.push(Column { ints, nullable, levels: Vec::new(), values: Vec::new() });
         }
         Ok(columns)
+    }
+
+    /// The reader of a column whose place has been compared with the file: the library asserts it.
+    fn checked(&self, group: &dyn RowGroupReader, index: usize) -> ParquetResult<ColumnReader> {
+        let column = group.metadata().column(index);
+        let first = match column.dictionary_page_offset() {
+            Some(dictionary) => dictionary.min(column.data_page_offset()),
+            None => column.data_page_offset(),
+        };
+        let end = first.checked_add(column.compressed_size());
+        let inside = |at: i64| u64::try_from(at).is_ok_and(|at| at <= self.file_bytes);
+        let good = inside(first)
+            && column.compressed_size() >= 0
+            && end.is_some_and(inside)
+            && column.num_values() >= 0;
+        if !good {
+            return Err(ParquetError::General("a column that lies outside the file".into()));
+        }
+        contained(|| group.get_column_reader(index))
     }
 
     fn record(&self, devices: &mut Devices) -> Result<TraceRecord, TraceError> {
@@ -551,7 +574,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said_with_row_and_column() {
-        let said = |r: TraceRecord| read(written(&[some(1)[0], r], &["a"])).unwrap_err().to_string();
+        let said =
+            |r: TraceRecord| read(written(&[some(1)[0], r], &["a"])).unwrap_err().to_string();
         let none = TraceRecord { len_bytes: 0, ..some(1)[0] };
         assert!(said(none).contains("row 2, column `len`"), "{}", said(none));
         let nobody = TraceRecord { device: DeviceId(5), ..some(1)[0] };

@@ -96,8 +96,7 @@ impl Reader {
     pub fn open(source: &TraceSource, reading: &Reading) -> Result<Reader, TraceError> {
         let file = source.name();
         let mut raw = source.open()?;
-        let read_error =
-            |source| TraceError::Read { file: file.clone(), lines: 0, source };
+        let read_error = |source| TraceError::Read { file: file.clone(), lines: 0, source };
         let head = raw.fill_buf().map_err(read_error)?;
         let head = head[..head.len().min(HEAD_BYTES)].to_vec();
         let mut context = Context {

@@ -368,7 +368,8 @@ mod tests {
         );
         assert_eq!(s.notes, [(0, "phase one".to_string())]);
         assert_eq!((s.recorded.count(), s.recorded.max_ns()), (1, 3000));
-        let d = scan(&s.source, &Reading { action: Some(Action::Issued), ..Reading::default() }).unwrap();
+        let d = scan(&s.source, &Reading { action: Some(Action::Issued), ..Reading::default() })
+            .unwrap();
         assert_eq!(d.chosen().requests(), 1);
     }
 
@@ -383,10 +384,14 @@ mod tests {
         let gz = gz.finish().unwrap();
         for packed in [zst, gz] {
             let twice = [packed.clone(), packed.clone()].concat();
-            assert_eq!(scan(&bundled(packed.clone()), &Reading::default()).unwrap().chosen().requests(), 2);
+            assert_eq!(
+                scan(&bundled(packed.clone()), &Reading::default()).unwrap().chosen().requests(),
+                2
+            );
             assert_eq!(scan(&bundled(twice), &Reading::default()).unwrap().chosen().requests(), 4);
             let cut = packed[..packed.len() - 9].to_vec();
-            let said = scan(&bundled(cut), &Reading::default()).map(|_| ()).unwrap_err().to_string();
+            let said =
+                scan(&bundled(cut), &Reading::default()).map(|_| ()).unwrap_err().to_string();
             assert!(said.contains("truncated"), "{said}");
         }
     }
@@ -398,7 +403,9 @@ mod tests {
         assert!(line.contains("t (bundled):2:5") && line.contains("2 0 x 8 0\n      ^"), "{line}");
         assert!(said("1 0 0 8 0\n2 0 1").contains("middle of a line"));
         assert!(said("").contains("empty"));
-        assert!(said("128166372003061629,hm,1,Raed,383496192,32768,413\n").contains("--format msr"));
+        assert!(
+            said("128166372003061629,hm,1,Raed,383496192,32768,413\n").contains("--format msr")
+        );
         assert!(said("\x08tae\0\0\0").contains("blkparse -i"));
         assert!(said("\x07tae\0\0\0").contains("record 1 (byte 0)"));
         assert!(said("fio version 1 iolog\n").contains("another version"));

@@ -11,6 +11,9 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 use std::path::{Path, PathBuf};
 
+/// A file's name for messages, and its content.
+pub(super) type NamedInput = (String, Box<dyn BufRead>);
+
 /// A trace that can be opened as often as needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceSource {
@@ -84,7 +87,7 @@ impl TraceSource {
 
     /// All files of a trace that is kept in a file per CPU, `NAME.blktrace.CPU`, by CPU; itself
     /// alone when it is not called so.
-    pub(super) fn siblings(&self) -> Result<Vec<(String, Box<dyn BufRead>)>, TraceError> {
+    pub(super) fn siblings(&self) -> Result<Vec<NamedInput>, TraceError> {
         let mut paths = Vec::new();
         if let TraceSource::File(path) = self
             && let Some(stem) = blktrace_stem(path)

@@ -334,7 +334,8 @@ impl Table {
             if index > 0 {
                 out.push(self.between());
             }
-            let number = |n: u64, out: &mut Vec<u8>| out.extend_from_slice(n.to_string().as_bytes());
+            let number =
+                |n: u64, out: &mut Vec<u8>| out.extend_from_slice(n.to_string().as_bytes());
             match column.cell {
                 Cell::Time(clock) => clock.write(r.ts_ns, out),
                 Cell::Latency(clock) => {

@@ -22,8 +22,7 @@ const fn column(names: &'static [&'static str], expects: &'static str, cell: Cel
 }
 
 const OFFSET: Column = column(&["Offset"], "the offset in bytes", Cell::Offset(1));
-const SIZE: Column =
-    column(&["Size"], "the size in bytes, 1 GiB at most", Cell::Length(1));
+const SIZE: Column = column(&["Size"], "the size in bytes, 1 GiB at most", Cell::Length(1));
 const SECTOR_SIZE: &str = "the size in sectors of 512 B, up to 2097152 (1 GiB)";
 
 /// `arrival device lba size type`: MQSim's README, "ASCII trace"; DiskSim's manual, "ascii".
@@ -117,8 +116,11 @@ const FIO3_ACTION: Column = column(
 );
 const FIO_FILE: Column = column(&["filename"], "the name of a file", Cell::DeviceWord);
 const FIO_OFFSET: Column = column(&["offset"], "the offset in bytes", Cell::Offset(1));
-const FIO_LENGTH: Column =
-    column(&["length"], "the length in bytes, 1 GiB in a read or write, 64 TiB in a discard", Cell::Length(1));
+const FIO_LENGTH: Column = column(
+    &["length"],
+    "the length in bytes, 1 GiB in a read or write, 64 TiB in a discard",
+    Cell::Length(1),
+);
 
 /// fio's HOWTO, "Trace file format v2".
 const FIO2: [Column; 4] = [FIO_FILE, FIO2_ACTION, FIO_OFFSET, FIO_LENGTH];
@@ -143,7 +145,11 @@ const WISCSEE: [Column; 6] = [
         Cell::Op(&[("read", READ), ("write", WRITE), ("discard", DISCARD)]),
     ),
     column(&["offset"], "the offset in bytes", Cell::Offset(1)),
-    column(&["size"], "the size in bytes, 1 GiB in a read or write, 64 TiB in a discard", Cell::Length(1)),
+    column(
+        &["size"],
+        "the size in bytes, 1 GiB in a read or write, 64 TiB in a discard",
+        Cell::Length(1),
+    ),
     column(&["timestamp"], "the time in seconds", Cell::Time(S)),
 ];
 

@@ -12,42 +12,113 @@ use flashlane_lab::trace::{
 
 /// A sample and, counted by another program: requests by operation (read, write, discard, flush),
 /// devices, bytes, and the first request as time, operation, device, offset and length.
-type Sample = (
-    Format,
-    &'static str,
-    [u64; 4],
-    usize,
-    u64,
-    (u64, TraceOp, &'static str, u64, u64),
-);
+type Sample = (Format, &'static str, [u64; 4], usize, u64, (u64, TraceOp, &'static str, u64, u64));
 
 const SAMPLES: [Sample; 13] = [
-    (Format::Msr, "sample.msr.csv", [14, 10, 0, 0], 2, 779_776,
-        (12_816_637_200_307_043_000, TraceOp::Read, "web_0", 12_976_128, 4096)),
-    (Format::Systor, "sample.systor17.csv", [13, 10, 0, 0], 3, 258_560,
-        (1_455_592_765_000_202_000, TraceOp::Write, "0", 6_483_968, 4096)),
-    (Format::Alibaba, "sample.alibaba.csv", [8, 16, 0, 0], 3, 239_104,
-        (1_577_808_000_000_196_000, TraceOp::Write, "3", 10_559_488, 4096)),
-    (Format::Tencent, "sample.tencent.csv", [8, 16, 0, 0], 2, 319_488,
-        (1_538_323_200_000_000_000, TraceOp::Write, "1283", 7_446_528, 4096)),
-    (Format::Mqsim, "sample.mqsim.txt", [10, 14, 0, 0], 3, 351_232,
-        (938_911_500, TraceOp::Write, "13", 2_666_496, 4096)),
-    (Format::Ssdsim, "sample.ssdsim.txt", [7, 17, 0, 0], 1, 408_576,
-        (414_300, TraceOp::Write, "0", 2_277_376, 4096)),
-    (Format::Spc, "sample.spc.csv", [5, 19, 0, 0], 2, 331_264,
-        (2_581_000, TraceOp::Write, "1", 2_011_136, 4096)),
-    (Format::Femu, "sample.femu.csv", [12, 12, 0, 0], 2, 354_304,
-        (2_265_000, TraceOp::Read, "1", 10_162_176, 4096)),
-    (Format::Fio2, "sample.fio2.iolog", [7, 11, 3, 3], 2, 214_528,
-        (689_000, TraceOp::Write, "/dev/nvme0n1", 11_620_352, 4096)),
-    (Format::Fio3, "sample.fio3.iolog", [9, 9, 3, 3], 1, 187_392,
-        (537_000, TraceOp::Write, "/dev/nvme0n1", 12_451_840, 512)),
-    (Format::Wiscsee, "sample.wiscsee.txt", [3, 18, 3, 0], 1, 289_792,
-        (2_288_100, TraceOp::Write, "0", 2_351_104, 4096)),
-    (Format::Blkparse, "sample.blkparse.txt", [22, 28, 3, 7], 1, 2_151_022_592,
-        (0, TraceOp::Flush, "7,0", 0, 0)),
-    (Format::Parquet, "sample.parquet", [22, 28, 3, 7], 1, 2_151_022_592,
-        (0, TraceOp::Flush, "7,0", 0, 0)),
+    (
+        Format::Msr,
+        "sample.msr.csv",
+        [14, 10, 0, 0],
+        2,
+        779_776,
+        (12_816_637_200_307_043_000, TraceOp::Read, "web_0", 12_976_128, 4096),
+    ),
+    (
+        Format::Systor,
+        "sample.systor17.csv",
+        [13, 10, 0, 0],
+        3,
+        258_560,
+        (1_455_592_765_000_202_000, TraceOp::Write, "0", 6_483_968, 4096),
+    ),
+    (
+        Format::Alibaba,
+        "sample.alibaba.csv",
+        [8, 16, 0, 0],
+        3,
+        239_104,
+        (1_577_808_000_000_196_000, TraceOp::Write, "3", 10_559_488, 4096),
+    ),
+    (
+        Format::Tencent,
+        "sample.tencent.csv",
+        [8, 16, 0, 0],
+        2,
+        319_488,
+        (1_538_323_200_000_000_000, TraceOp::Write, "1283", 7_446_528, 4096),
+    ),
+    (
+        Format::Mqsim,
+        "sample.mqsim.txt",
+        [10, 14, 0, 0],
+        3,
+        351_232,
+        (938_911_500, TraceOp::Write, "13", 2_666_496, 4096),
+    ),
+    (
+        Format::Ssdsim,
+        "sample.ssdsim.txt",
+        [7, 17, 0, 0],
+        1,
+        408_576,
+        (414_300, TraceOp::Write, "0", 2_277_376, 4096),
+    ),
+    (
+        Format::Spc,
+        "sample.spc.csv",
+        [5, 19, 0, 0],
+        2,
+        331_264,
+        (2_581_000, TraceOp::Write, "1", 2_011_136, 4096),
+    ),
+    (
+        Format::Femu,
+        "sample.femu.csv",
+        [12, 12, 0, 0],
+        2,
+        354_304,
+        (2_265_000, TraceOp::Read, "1", 10_162_176, 4096),
+    ),
+    (
+        Format::Fio2,
+        "sample.fio2.iolog",
+        [7, 11, 3, 3],
+        2,
+        214_528,
+        (689_000, TraceOp::Write, "/dev/nvme0n1", 11_620_352, 4096),
+    ),
+    (
+        Format::Fio3,
+        "sample.fio3.iolog",
+        [9, 9, 3, 3],
+        1,
+        187_392,
+        (537_000, TraceOp::Write, "/dev/nvme0n1", 12_451_840, 512),
+    ),
+    (
+        Format::Wiscsee,
+        "sample.wiscsee.txt",
+        [3, 18, 3, 0],
+        1,
+        289_792,
+        (2_288_100, TraceOp::Write, "0", 2_351_104, 4096),
+    ),
+    (
+        Format::Blkparse,
+        "sample.blkparse.txt",
+        [22, 28, 3, 7],
+        1,
+        2_151_022_592,
+        (0, TraceOp::Flush, "7,0", 0, 0),
+    ),
+    (
+        Format::Parquet,
+        "sample.parquet",
+        [22, 28, 3, 7],
+        1,
+        2_151_022_592,
+        (0, TraceOp::Flush, "7,0", 0, 0),
+    ),
 ];
 
 fn read(name: &str, format: Option<Format>) -> Scan {
@@ -157,8 +228,7 @@ struct Limits {
 }
 
 const RW: &[TraceOp] = &[TraceOp::Read, TraceOp::Write];
-const ALL_OPS: &[TraceOp] =
-    &[TraceOp::Read, TraceOp::Write, TraceOp::Discard, TraceOp::Flush];
+const ALL_OPS: &[TraceOp] = &[TraceOp::Read, TraceOp::Write, TraceOp::Discard, TraceOp::Flush];
 
 fn limits(format: Format) -> Limits {
     let plain = Limits {
@@ -173,9 +243,7 @@ fn limits(format: Format) -> Limits {
         devices: true,
     };
     match format {
-        Format::Parquet => {
-            Limits { ops: ALL_OPS, latency_ns: Some(1), flags: true, ..plain }
-        }
+        Format::Parquet => Limits { ops: ALL_OPS, latency_ns: Some(1), flags: true, ..plain },
         Format::Blkparse | Format::Blktrace => Limits {
             from_zero: true,
             ops: ALL_OPS,
@@ -195,13 +263,9 @@ fn limits(format: Format) -> Limits {
             Limits { resolution_ns: 1_000_000_000, offset_unit: 512, len_unit: 512, ..plain }
         }
         Format::Spc => Limits { from_zero: true, offset_unit: 512, ..plain },
-        Format::Fio2 => Limits {
-            resolution_ns: 1_000,
-            from_zero: true,
-            in_order: true,
-            ops: ALL_OPS,
-            ..plain
-        },
+        Format::Fio2 => {
+            Limits { resolution_ns: 1_000, from_zero: true, in_order: true, ops: ALL_OPS, ..plain }
+        }
         Format::Fio3 => Limits { resolution_ns: 1_000, from_zero: true, ops: ALL_OPS, ..plain },
         Format::Wiscsee => Limits {
             from_zero: true,
@@ -219,7 +283,7 @@ fn expected(records: &[TraceRecord], format: Format) -> Vec<TraceRecord> {
     let l = limits(format);
     let zero = if l.from_zero { records.iter().map(|r| r.ts_ns).min().unwrap() } else { 0 };
     let mut latest = 0;
-    let kept = records.iter().filter(|r| l.ops.contains(&r.op)).filter_map(|r| {
+    let kept = records.iter().filter(|r| l.ops.contains(&r.op)).map(|r| {
         let mut r = *r;
         r.ts_ns = (r.ts_ns - zero) / l.resolution_ns * l.resolution_ns;
         if l.in_order {
@@ -231,7 +295,7 @@ fn expected(records: &[TraceRecord], format: Format) -> Vec<TraceRecord> {
         r.preflush &= l.flags;
         // All samples lie on sectors; nothing has to be widened.
         assert_eq!((r.offset_bytes % l.offset_unit, r.len_bytes % l.len_unit), (0, 0));
-        Some(r)
+        r
     });
     renumbered(kept.collect())
 }
@@ -262,7 +326,8 @@ fn samples_survive_every_other_format_and_the_way_back() {
     for sample in all_samples() {
         for there in Format::ALL {
             let many = sample.chosen().devices.len() > 1;
-            let one = (!limits(there).devices && many).then(|| sample.devices.name(records(&sample)[0].device));
+            let one = (!limits(there).devices && many)
+                .then(|| sample.devices.name(records(&sample)[0].device));
             let mut before = records(&sample);
             if one.is_some() {
                 let (zero, first) = (sample.chosen().first_ns.unwrap(), before[0].device);
@@ -281,7 +346,10 @@ fn samples_survive_every_other_format_and_the_way_back() {
             let got = renumbered(records(&middle));
             assert_eq!(got, wanted, "{way}");
             assert_eq!(done.written, wanted.len() as u64, "{way}");
-            if sample.format == Format::Wiscsee || limits(sample.format).devices || middle.chosen().devices.len() < 2 {
+            if sample.format == Format::Wiscsee
+                || limits(sample.format).devices
+                || middle.chosen().devices.len() < 2
+            {
                 let (bytes, _) = converted(&middle, sample.format, None);
                 let back = renumbered(records(&in_memory(bytes, sample.format)));
                 assert_eq!(back, expected(&got, sample.format), "{way} and back");
