@@ -366,7 +366,7 @@ fn a_conversion_that_can_not_be_done_leaves_everything_as_it_was() {
     h.file("old", "precious");
     let convert = |args: &[&str]| h.run(&[&["trace", "convert"], args].concat());
     convert(&["flush.txt", "old", "--to", "mqsim"]).refused(2, &["1 flushes left out", "--lossy"]);
-    convert(&["bad.csv", "old"]).refused(2, &["bad.csv:3:28", "`Read` or `Write`"]);
+    convert(&["bad.csv", "old"]).refused(2, &["bad.csv:3:26", "`Read` or `Write`"]);
     convert(&["t.csv", "old", "--device", "web_7"]).refused(2, &["no device `web_7`", "web_0"]);
     convert(&["t.csv", "old", "--to", "mqsin"]).refused(2, &["did you mean `mqsim`"]);
     convert(&["t.csv", "old", "--time-unit", "us"]).refused(2, &["MSR", "MQSim"]);

@@ -551,7 +551,7 @@ mod tests {
                 len_bytes: if flush { 0 } else { 512 + i },
                 fua: op == TraceOp::Write,
                 preflush: op == TraceOp::Write && i % 8 == 1,
-                latency_ns: (i % 3 > 0).then_some(i),
+                latency_ns: (!i.is_multiple_of(3)).then_some(i),
             }
         };
         (0..n).map(one).collect()
