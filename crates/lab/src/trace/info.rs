@@ -238,17 +238,21 @@ fn action(action: Action, s: &Summary, names: &Devices, replayed: bool) -> Actio
         backwards_max_ns: s.backwards_max_ns,
         footprint_bytes: (s.places.iter().count() as u64) << s.places.shift(),
         place_bytes: 1 << s.places.shift(),
-        devices: s
-            .devices
-            .iter()
-            .map(|(id, d)| DeviceInfo {
-                device: names.name(*id),
-                requests: d.requests,
-                first_byte: if d.end_byte == 0 { 0 } else { d.first_byte },
-                end_byte: d.end_byte,
-            })
-            .collect(),
+        devices: devices(s, names),
     }
+}
+
+/// Its devices; numbers in order, before other names.
+fn devices(s: &Summary, names: &Devices) -> Vec<DeviceInfo> {
+    let one = |(id, d): (&super::DeviceId, &super::scan::DeviceSummary)| DeviceInfo {
+        device: names.name(*id),
+        requests: d.requests,
+        first_byte: if d.end_byte == 0 { 0 } else { d.first_byte },
+        end_byte: d.end_byte,
+    };
+    let mut all: Vec<DeviceInfo> = s.devices.iter().map(one).collect();
+    all.sort_by_cached_key(|d| (d.device.parse::<u64>().unwrap_or(u64::MAX), d.device.clone()));
+    all
 }
 
 fn details(a: &ActionInfo) -> String {

@@ -419,7 +419,7 @@ fn a_public_trace_survives_the_own_format() {
         return;
     }
     let s = scan(&TraceSource::File(path), &Reading::default()).unwrap();
-    assert_eq!((s.chosen().requests(), s.chosen().devices.len()), (6_999, 14));
+    assert_eq!((s.chosen().requests(), s.chosen().devices.len()), (6_999, 16));
     let (bytes, done) = converted(&s, Format::Parquet, None);
     assert_eq!(done.written, 6_999);
     assert_eq!(records(&in_memory(bytes, Format::Parquet)), records(&s));
