@@ -29,6 +29,7 @@ pub mod parquet;
 pub mod reader;
 pub mod scan;
 pub mod source;
+pub mod store;
 pub mod table;
 pub mod tables;
 pub mod writer;

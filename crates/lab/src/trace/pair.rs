@@ -22,12 +22,14 @@ fn key(r: &TraceRecord) -> Key {
 /// Open requests, found by what their completion says.
 #[derive(Default)]
 pub struct Open {
+    len: usize,
     by_key: BTreeMap<Key, VecDeque<(u64, u64)>>,
 }
 
 impl Open {
     /// A request was made: its number, to be given back when it completes, and its time.
     pub fn made(&mut self, r: &TraceRecord, number: u64) {
+        self.len += 1;
         self.by_key.entry(key(r)).or_default().push_back((number, r.ts_ns));
     }
 
@@ -35,16 +37,29 @@ impl Open {
     pub fn completed(&mut self, r: &TraceRecord) -> Option<(u64, u64)> {
         let waiting = self.by_key.get_mut(&key(r))?;
         let (number, made_ns) = waiting.pop_front()?;
+        self.len -= 1;
         if waiting.is_empty() {
             self.by_key.remove(&key(r));
         }
         Some((number, r.ts_ns.saturating_sub(made_ns)))
     }
 
+    /// Requests that are open.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none is.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
     /// Forgets a request.
     fn forget(&mut self, r: &TraceRecord, number: u64) {
         if let Some(waiting) = self.by_key.get_mut(&key(r)) {
+            let before = waiting.len();
             waiting.retain(|(n, _)| *n != number);
+            self.len -= before - waiting.len();
             if waiting.is_empty() {
                 self.by_key.remove(&key(r));
             }

@@ -18,6 +18,7 @@
 
 use super::contain::contained;
 use super::device::{DEVICES_MAX, Devices};
+use super::store::{Bounded, Store};
 use super::{Expected, REQUEST_BYTES_MAX, TraceError, TraceOp, TraceRecord};
 use ::parquet::basic::{Compression, Encoding};
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -25,15 +26,13 @@ use ::parquet::data_type::{DataType, Int32Type, Int64Type};
 use ::parquet::errors::{ParquetError, Result as ParquetResult};
 use ::parquet::file::metadata::KeyValue;
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
-use ::parquet::file::reader::{ChunkReader, FileReader, Length, RowGroupReader};
+use ::parquet::file::reader::{FileReader, Length, RowGroupReader};
 use ::parquet::file::serialized_reader::SerializedFileReader;
 use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use ::parquet::schema::parser::parse_message_type;
 use ::parquet::schema::types::ColumnPath;
-use bytes::Bytes;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::sync::{Arc, Mutex};
+use std::io::Write;
+use std::sync::Arc;
 
 /// The columns by name, in the order in which they are written.
 pub const COLUMNS: [&str; 7] = ["ts_ns", "op", "stream", "offset", "len", "flags", "lat_ns"];
@@ -61,117 +60,12 @@ const NAMES_KEY: &str = "flashlane.devices";
 const GROUP_ROWS: usize = 1 << 19;
 /// Rows that are decoded at once.
 const BATCH_ROWS: usize = 1 << 13;
-/// Largest page; writers aim at 1 MiB.
-const PAGE_BYTES_MAX: usize = 1 << 26;
 
 const FUA: u64 = 1;
 const PREFLUSH: u64 = 2;
 
 /// The first four bytes of a file.
 pub const MAGIC: &[u8; 4] = b"PAR1";
-
-/// A file or bytes in memory.
-pub enum Store {
-    /// An open file.
-    File(Mutex<File>, u64),
-    /// Bytes.
-    Memory(Bytes),
-}
-
-impl Store {
-    /// Of an open file.
-    pub fn of_file(file: File) -> std::io::Result<Store> {
-        let len = file.metadata()?.len();
-        Ok(Store::File(Mutex::new(file), len))
-    }
-}
-
-impl Store {
-    /// The bytes from a place on, for a look at them.
-    pub fn get_read_at(&self, at: u64) -> impl Read + '_ {
-        At { store: self, at }
-    }
-}
-
-/// See [`Store::get_read_at`].
-struct At<'a> {
-    store: &'a Store,
-    at: u64,
-}
-
-impl Read for At<'_> {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        let n = read_at(self.store, self.at, out)?;
-        self.at += n as u64;
-        Ok(n)
-    }
-}
-
-fn read_at(store: &Store, at: u64, out: &mut [u8]) -> std::io::Result<usize> {
-    match store {
-        Store::Memory(bytes) => {
-            let from = (bytes.len() as u64).min(at) as usize;
-            (&bytes[from..]).read(out)
-        }
-        Store::File(file, _) => {
-            let mut file = file.lock().map_err(|_| std::io::ErrorKind::Other)?;
-            file.seek(SeekFrom::Start(at))?;
-            file.read(out)
-        }
-    }
-}
-
-impl Length for Store {
-    fn len(&self) -> u64 {
-        match self {
-            Store::File(_, len) => *len,
-            Store::Memory(bytes) => bytes.len() as u64,
-        }
-    }
-}
-
-/// Reads a piece after another, each at its own place.
-pub struct Part {
-    store: Arc<Store>,
-    at: u64,
-}
-
-impl Read for Part {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        let n = read_at(&self.store, self.at, out)?;
-        self.at += n as u64;
-        Ok(n)
-    }
-}
-
-/// What the library reads through: nothing beyond the file, no piece beyond a page's limit.
-struct Bounded(Arc<Store>);
-
-impl Length for Bounded {
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-}
-
-impl ChunkReader for Bounded {
-    type T = std::io::BufReader<Part>;
-
-    fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
-        let part = Part { store: self.0.clone(), at: start };
-        Ok(std::io::BufReader::with_capacity(1 << 16, part))
-    }
-
-    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
-        let end = start.checked_add(length as u64);
-        if length > PAGE_BYTES_MAX || end.is_none_or(|end| end > self.len()) {
-            let what = format!("a piece of {length} bytes at {start} that is not there");
-            return Err(ParquetError::General(what));
-        }
-        let mut bytes = vec![0; length];
-        Part { store: self.0.clone(), at: start }.read_exact(&mut bytes)?;
-        Ok(bytes.into())
-    }
-}
 
 enum Ints {
     I32(ColumnReaderImpl<Int32Type>, Vec<i32>),
@@ -243,7 +137,7 @@ impl Rows {
     /// Opens a file; `file` is its name for messages.
     pub fn new(file: &str, store: Store) -> Result<Rows, TraceError> {
         let file_bytes = store.len();
-        let reader = contained(|| SerializedFileReader::new(Bounded(Arc::new(store))))
+        let reader = contained(|| SerializedFileReader::new(Bounded::new(store)))
             .map_err(|e| damaged(file, 0, e))?;
         let metadata = reader.metadata().file_metadata();
         for name in &COLUMNS[..LAT] {

@@ -305,7 +305,6 @@ fn choose(
 struct Recorded {
     latencies: Latencies,
     open: BTreeMap<Action, Open>,
-    made: u64,
 }
 
 impl Recorded {
@@ -319,13 +318,13 @@ impl Recorded {
                 }
             }
             Action::Queued | Action::Issued => {
+                let open = self.open.entry(action).or_default();
                 // A request that was merged never completes under its own extent: forget them all
                 // when too many have gathered.
-                self.made += 1;
-                if self.made.is_multiple_of(WINDOW_MAX as u64) {
-                    self.open.clear();
+                if open.len() == WINDOW_MAX {
+                    *open = Open::default();
                 }
-                self.open.entry(action).or_default().made(r, self.made);
+                open.made(r, 0);
             }
             Action::Only => {
                 if let Some(ns) = r.latency_ns {

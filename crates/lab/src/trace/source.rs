@@ -5,7 +5,8 @@
 //! say which files of blktrace belong together.
 
 use super::TraceError;
-use super::parquet::{MAGIC, Store};
+use super::parquet::MAGIC;
+use super::store::Store;
 use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
