@@ -22,48 +22,38 @@ fn key(r: &TraceRecord) -> Key {
 /// Open requests, found by what their completion says.
 #[derive(Default)]
 pub struct Open {
-    len: usize,
-    by_key: BTreeMap<Key, VecDeque<(u64, u64)>>,
+    /// When each was made; of two alike the lower number comes first.
+    made_ns: BTreeMap<(Key, u64), u64>,
 }
 
 impl Open {
-    /// A request was made: its number, to be given back when it completes, and its time.
+    /// A request was made: its number, which grows, and is given back when it completes.
     pub fn made(&mut self, r: &TraceRecord, number: u64) {
-        self.len += 1;
-        self.by_key.entry(key(r)).or_default().push_back((number, r.ts_ns));
+        self.made_ns.insert((key(r), number), r.ts_ns);
     }
 
     /// A completion: number and latency of its request, if that is open.
     pub fn completed(&mut self, r: &TraceRecord) -> Option<(u64, u64)> {
-        let waiting = self.by_key.get_mut(&key(r))?;
-        let (number, made_ns) = waiting.pop_front()?;
-        self.len -= 1;
-        if waiting.is_empty() {
-            self.by_key.remove(&key(r));
-        }
+        let key = key(r);
+        let found = self.made_ns.range((key, 0)..=(key, u64::MAX)).next();
+        let (number, made_ns) = found.map(|((_, number), ns)| (*number, *ns))?;
+        self.forget(r, number);
         Some((number, r.ts_ns.saturating_sub(made_ns)))
     }
 
     /// Requests that are open.
     pub fn len(&self) -> usize {
-        self.len
+        self.made_ns.len()
     }
 
     /// Whether none is.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.made_ns.is_empty()
     }
 
     /// Forgets a request.
     fn forget(&mut self, r: &TraceRecord, number: u64) {
-        if let Some(waiting) = self.by_key.get_mut(&key(r)) {
-            let before = waiting.len();
-            waiting.retain(|(n, _)| *n != number);
-            self.len -= before - waiting.len();
-            if waiting.is_empty() {
-                self.by_key.remove(&key(r));
-            }
-        }
+        self.made_ns.remove(&(key(r), number));
     }
 }
 

@@ -305,6 +305,7 @@ fn choose(
 struct Recorded {
     latencies: Latencies,
     open: BTreeMap<Action, Open>,
+    made: u64,
 }
 
 impl Recorded {
@@ -324,7 +325,8 @@ impl Recorded {
                 if open.len() == WINDOW_MAX {
                     *open = Open::default();
                 }
-                open.made(r, 0);
+                self.made += 1;
+                open.made(r, self.made);
             }
             Action::Only => {
                 if let Some(ns) = r.latency_ns {
