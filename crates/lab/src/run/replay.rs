@@ -239,7 +239,9 @@ impl Waits {
             self.recorded_ns = self.recorded_ns.max(ended_ns.min(made_ns));
             self.ended = self.ended.max(join.await);
         }
-        self.ended + Ns::from_ns(made_ns.saturating_sub(self.recorded_ns).min(u64::MAX / 2))
+        // A trace may span centuries; the clock here must not wrap for it.
+        let pause = made_ns.saturating_sub(self.recorded_ns);
+        Ns::from_ns(self.ended.as_ns().saturating_add(pause).min(u64::MAX / 2))
     }
 
     fn add(&mut self, ended_ns: u64, join: Join<Ns>) {
