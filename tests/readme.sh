@@ -112,7 +112,12 @@ if run 0 reproduce; then
     has out lightnvm-fig8
 fi
 if run 0 trace info traces/ext4-sqlite-git.blkparse.zst; then has out "93598 requests"; fi
-for command in run check sweep compare reproduce "trace info" "trace validate" completions; do
+if run 0 trace info web.parquet; then has out "device web_1"; fi
+if run 0 trace info git.iolog; then has out "fio I/O log 3"; fi
+for sample in traces/samples/sample.*; do
+    run 0 trace validate "$sample" && has out "good"
+done
+for command in run check sweep compare reproduce "trace info" "trace validate" "trace convert" completions; do
     # shellcheck disable=SC2086
     if run 0 $command --help; then has out Examples; fi
 done
@@ -145,6 +150,13 @@ printf '[device]\npreset = "tlc-modern"\ncolour = 1\n' >bad.toml
 refused colour check bad.toml
 sed '20s/^/not a trace line /' traces/samples/sample.blkparse.txt >bad.txt
 refused "20" trace validate bad.txt
+refused "--lossy" trace convert traces/samples/sample.blkparse.txt lost.txt --to mqsim
+[ ! -e lost.txt ] || fail "$what: left lost.txt behind"
+refused "did you mean" trace convert traces/samples/sample.msr.csv lost.txt --to paquet
+sed '3s/[a-zA-Z]*,4096/Rite,4096/; 3s/Read,\|Write,/Rite,/' traces/samples/sample.msr.csv >bad.csv
+refused "bad.csv:3:" trace info bad.csv
+head -c 700 traces/samples/sample.parquet >cut.parquet
+refused "truncated" trace info cut.parquet
 printf '' >empty
 refused "invalid value '-1'" run job.fio --seed -1
 refused "regular file" run /dev/null

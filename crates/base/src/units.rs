@@ -93,7 +93,7 @@ impl fmt::Display for Ns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let n = self.0;
         let scaled = |f: &mut fmt::Formatter<'_>, unit: u64, name: &str| {
-            let tenths = (n + unit / 20) / (unit / 10);
+            let tenths = n / (unit / 10) + (n % (unit / 10) >= unit / 20) as u64;
             if tenths.is_multiple_of(10) {
                 write!(f, "{} {name}", tenths / 10)
             } else {
@@ -318,6 +318,14 @@ mod tests {
         for bad in ["", "us", "5", "5 parsecs", "1.2.3us", "0.5ns", "99999999999TiB", "-1us"] {
             assert!(bad.parse::<Ns>().is_err() && bad.parse::<Bytes>().is_err(), "{bad}");
         }
+    }
+
+    /// Found by fuzzing traces: the last representable times are printed too.
+    #[test]
+    fn every_time_can_be_printed() {
+        let shown = |ns| Ns::from_ns(ns).to_string();
+        assert_eq!([shown(0), shown(1_049), shown(1_050)], ["0 ns", "1 us", "1.1 us"]);
+        assert_eq!(shown(u64::MAX), "18446744073.7 s");
     }
 
     #[test]

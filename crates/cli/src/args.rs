@@ -6,6 +6,9 @@
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use flashlane_lab::experiment::{Change, default_preset, preset_names};
+use flashlane_lab::suggest;
+use flashlane_lab::trace::number::Clock;
+use flashlane_lab::trace::{Action, Format, Reading};
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "\
@@ -79,7 +82,7 @@ Examples:
 
 Exit code 1 when a verdict is not the one that the experiment's file expects.")]
     Reproduce(Reproduce),
-    /// Look at a trace
+    /// Look at a trace, check it, convert it
     #[command(subcommand)]
     Trace(Trace),
     /// Print completions for a shell
@@ -224,16 +227,68 @@ pub(crate) enum Trace {
     #[command(after_help = "\
 Examples:
   flashlane trace info traces/ext4-sqlite-git.blkparse.zst
+  flashlane trace info web_0.csv.gz
   blkparse -i sda -o - > sda.txt; flashlane trace info sda.txt --json -")]
     Info(TraceInfo),
     /// Check every line of a trace, and that it fits a device
     #[command(after_help = "\
 Examples:
   flashlane trace validate trace.txt
+  flashlane trace validate trace.csv --format tencent
   flashlane trace validate trace.txt --device peers-16g
 
 Exit code 2, with the first bad line and column, when it can't be used.")]
     Validate(TraceValidate),
+    /// Write a trace in another format
+    #[command(after_help = "\
+Examples:
+  flashlane trace convert web_0.csv.gz web_0.parquet
+  flashlane trace convert sda.blktrace.0 sda.iolog --to fio-iolog3 --lossy
+  flashlane trace convert web_0.parquet - --to mqsim | zstd > web_0.trace.zst
+
+What a format can't carry (flushes, bytes that are no whole sectors) is an error without --lossy.
+OUT appears when it is complete; what was there stays until then.")]
+    Convert(TraceConvert),
+}
+
+/// How a trace is read.
+#[derive(ClapArgs)]
+pub(crate) struct HowRead {
+    #[arg(long, value_name = "FORMAT", value_parser = format_of, help = format!(
+        "Format, recognized by content without it: {}", Format::words()))]
+    format: Option<Format>,
+    /// Unit of the times of an MQSim trace, as its configuration has it: `ps`, `ns` (default), `us`
+    #[arg(long, value_name = "UNIT", value_parser = ["ps", "ns", "us"])]
+    time_unit: Option<String>,
+    /// What `wait` in a fio log of version 2 counts from: the `previous` wait (fio's manual), or the
+    /// `start` of the log
+    #[arg(long, value_name = "FROM", value_parser = ["previous", "start"])]
+    wait: Option<String>,
+    /// Which event of a request is taken from a trace of events: `queued` or `issued`; queued ones
+    /// where there are any without it
+    #[arg(long, value_name = "EVENT", value_parser = ["queued", "issued"])]
+    action: Option<String>,
+}
+
+fn format_of(word: &str) -> Result<Format, String> {
+    Format::named(word).ok_or_else(|| {
+        let hint = suggest::hint(word, Format::ALL.map(Format::word));
+        format!("no such format{hint}; there are: {}", Format::words())
+    })
+}
+
+impl HowRead {
+    pub(crate) fn reading(&self) -> Reading {
+        Reading {
+            format: self.format,
+            action: self.action.as_deref().map(|word| match word {
+                "issued" => Action::Issued,
+                _ => Action::Queued,
+            }),
+            time_unit: self.time_unit.as_deref().and_then(Clock::named),
+            wait_from_start: self.wait.as_deref() == Some("start"),
+        }
+    }
 }
 
 #[derive(ClapArgs)]
@@ -241,6 +296,8 @@ pub(crate) struct TraceInfo {
     /// Trace; .gz and .zst are unpacked
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) how: HowRead,
     /// Write it as JSON; `-` prints it in place of the text
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
@@ -251,7 +308,33 @@ pub(crate) struct TraceValidate {
     /// Trace; .gz and .zst are unpacked
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) how: HowRead,
     /// Device preset that it is to be replayed on
     #[arg(long, value_name = "PRESET")]
     pub(crate) device: Option<String>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct TraceConvert {
+    /// Trace; .gz and .zst are unpacked
+    #[arg(value_name = "IN", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Where to; `-` is standard output
+    #[arg(value_name = "OUT", value_hint = ValueHint::FilePath)]
+    pub(crate) out: PathBuf,
+    #[command(flatten)]
+    pub(crate) how: HowRead,
+    /// Format to write
+    #[arg(long, value_name = "FORMAT", default_value = "parquet", value_parser = format_of)]
+    pub(crate) to: Format,
+    /// Only this device of it, as `trace info` names it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) device: Option<String>,
+    /// Leave out or change what the format can't carry, and say how much
+    #[arg(long)]
+    pub(crate) lossy: bool,
+    /// Write what was done as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
 }

@@ -30,6 +30,11 @@ pub(crate) fn complain(error: &anyhow::Error) {
     let _ = writeln!(io::stderr().lock(), "{text}");
 }
 
+/// Says on standard error what was done, beside a result on standard output.
+pub(crate) fn remark(text: &str) {
+    let _ = io::stderr().lock().write_all(text.as_bytes());
+}
+
 /// Whether an error is only that nobody reads on (`flashlane ... | head`).
 pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     let kind = error.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -60,12 +65,57 @@ impl Sink {
         matches!(self, Sink::Stdout)
     }
 
+    /// The place, for a result that is written piece by piece; without one it goes nowhere.
+    pub(crate) fn begin(self) -> Place {
+        match self {
+            Sink::None => Place::Nowhere,
+            Sink::Stdout => Place::Stdout(io::stdout()),
+            Sink::File(pending) => Place::File(pending),
+        }
+    }
+
     /// Writes the result there.
     pub(crate) fn write(self, text: &str) -> Result<()> {
         match self {
             Sink::None => Ok(()),
             Sink::Stdout => print(text),
             Sink::File(pending) => pending.write(text),
+        }
+    }
+}
+
+/// A place that a result is written to piece by piece; a file appears with [`Place::commit`].
+pub(crate) enum Place {
+    Nowhere,
+    Stdout(io::Stdout),
+    File(Pending),
+}
+
+impl Write for Place {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Place::Nowhere => Ok(bytes.len()),
+            Place::Stdout(out) => out.write(bytes),
+            Place::File(pending) => pending.file.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Place::Nowhere => Ok(()),
+            Place::Stdout(out) => out.flush(),
+            Place::File(pending) => pending.file.flush(),
+        }
+    }
+}
+
+impl Place {
+    /// All is written.
+    pub(crate) fn commit(mut self) -> Result<()> {
+        self.flush().context("cannot write the result")?;
+        match self {
+            Place::Nowhere | Place::Stdout(_) => Ok(()),
+            Place::File(pending) => pending.commit(),
         }
     }
 }
@@ -103,6 +153,12 @@ impl Pending {
     fn write(mut self, text: &str) -> Result<()> {
         let describe = || format!("cannot write {}", self.path.display());
         self.file.write_all(text.as_bytes()).with_context(describe)?;
+        self.commit()
+    }
+
+    /// What was written is complete: the file appears under its name.
+    fn commit(mut self) -> Result<()> {
+        let describe = || format!("cannot write {}", self.path.display());
         if let Some(beside) = &self.beside {
             self.file.sync_all().with_context(describe)?;
             fs::rename(beside, &self.path).with_context(describe)?;

@@ -324,8 +324,86 @@ fn traces_are_looked_at_and_checked() {
     h.run(&["trace", "validate", "far.txt", "--device", "tiny"]).refused(2, &["addresses"]);
     h.file("bad.txt", "8,0 0 1 0.0 9 Q R 0 + eight [x]\n");
     h.run(&["trace", "validate", "bad.txt"]).refused(2, &["bad.txt:1:23", "sectors"]);
-    h.file("bin.txt", b"\x07tae\0\0\0\0");
+    h.file("bin.txt", b"\x08tae\0\0\0\0");
     h.run(&["trace", "info", "bin.txt"]).refused(2, &["blkparse -i"]);
+    h.file("bin.txt", b"\x07tae\0\0\0\0");
+    h.run(&["trace", "info", "bin.txt"]).refused(2, &["record 1 (byte 0)", "truncated"]);
+}
+
+const MSR: &str = "128166372003061629,web,0,Write,4096,4096,1331\n\
+                   128166372013061629,web,0,Read,4096,4096,413\n";
+
+/// A trace in other formats: whole files or none, and what a format can't carry has to be allowed.
+#[test]
+fn traces_are_converted() {
+    let h = here();
+    h.file("t.csv", MSR);
+    let done = h.run(&["trace", "convert", "t.csv", "t.parquet"]).good();
+    assert_eq!(done.out, "t.parquet: Parquet, 2 requests from MSR Cambridge CSV\n");
+    h.run(&["trace", "convert", "t.parquet", "back.csv", "--to", "msr"]).good();
+    assert_eq!(std::fs::read_to_string(h.path("back.csv")).unwrap(), MSR);
+    let log = h.run(&["trace", "convert", "t.csv", "-", "--to", "fio-iolog3"]).good();
+    let lines: Vec<&str> = log.out.lines().collect();
+    assert_eq!(lines[0], "fio version 3 iolog");
+    assert_eq!(lines[3..], ["0 web_0 write 4096 4096", "1000000 web_0 read 4096 4096"]);
+    assert!(log.err.contains("2 latencies left out"), "{}", log.err);
+    let json = h.run(&["trace", "convert", "t.csv", "t.txt", "--to", "ssdsim", "--json", "-"]);
+    assert_eq!(json.good().json()["losses"]["latencies"], 2);
+    assert_eq!(std::fs::read_to_string(h.path("t.txt")).unwrap().lines().next(), Some("0 0 8 8 0"));
+    assert_eq!(h.files(), ["back.csv", "t.csv", "t.parquet", "t.txt"], "nothing else is left");
+    for file in ["t.csv", "t.parquet", "t.txt"] {
+        let run = h.run(&["run", file, "--target", "pftl", "--scale-to-device", "--json", "-"]);
+        assert_eq!(run.good().json()["runs"][0]["requests"], 2, "{file}");
+    }
+}
+
+#[test]
+fn a_conversion_that_can_not_be_done_leaves_everything_as_it_was() {
+    let h = here();
+    h.file("t.csv", MSR);
+    h.file("flush.txt", "8,0 0 1 0.0 9 Q FN [x]\n8,0 0 2 0.1 9 Q W 0 + 8 [x]\n");
+    h.file("bad.csv", format!("{MSR}128166372003061629,web,0,Wrote,4096,4096,1331\n"));
+    h.file("old", "precious");
+    let convert = |args: &[&str]| h.run(&[&["trace", "convert"], args].concat());
+    convert(&["flush.txt", "old", "--to", "mqsim"]).refused(2, &["1 flushes left out", "--lossy"]);
+    convert(&["bad.csv", "old"]).refused(2, &["bad.csv:3:26", "`Read` or `Write`"]);
+    convert(&["t.csv", "old", "--device", "web_7"]).refused(2, &["no device `web_7`", "web_0"]);
+    convert(&["t.csv", "old", "--to", "mqsin"]).refused(2, &["did you mean `mqsim`"]);
+    convert(&["t.csv", "old", "--time-unit", "us"]).refused(2, &["MSR", "MQSim"]);
+    convert(&["t.csv", "old", "--format", "tencent"]).refused(2, &["t.csv:1:1", "seconds"]);
+    convert(&["t.csv", "no/such/old"]).refused(2, &["cannot write no/such/old"]);
+    convert(&["t.csv", "-", "--json", "-"]).refused(2, &["standard output"]);
+    assert_eq!(std::fs::read_to_string(h.path("old")).unwrap(), "precious");
+    assert_eq!(h.files(), ["bad.csv", "flush.txt", "old", "t.csv"]);
+    let lossy = convert(&["flush.txt", "new", "--to", "mqsim", "--lossy"]).good();
+    assert!(lossy.out.contains("1 flushes left out"), "{}", lossy.out);
+    let none = "8,0 0 1 0.0 9 Q FN [x]\n";
+    h.file("none.txt", none);
+    convert(&["none.txt", "new2", "--to", "mqsim", "--lossy"]).refused(2, &["none of its 1"]);
+    if Path::new("/dev/full").exists() {
+        convert(&["t.csv", "/dev/full"]).refused(2, &["cannot write the converted trace"]);
+    }
+}
+
+/// Where a trace tells when requests ended, the order of ends and beginnings can be kept.
+#[test]
+fn a_dependent_replay_keeps_what_waited_for_what() {
+    let h = here();
+    // The second was made 1 s after the first had ended; the device here is faster than 1 s.
+    h.file("t.csv", "0,a,0,Write,0,4096,10000000\n20000000,a,0,Read,0,4096,100\n");
+    let of = |replay: &str| {
+        let set = format!("workload.0.replay={replay}");
+        let args = ["run", "t.csv", "--target", "pftl", "--json", "-", "--set", &set];
+        h.run(&args).good().json()["runs"][0]["runtime_ns"].as_u64().expect("a time")
+    };
+    let (open, dependent, closed) = (of("open"), of("dependent"), of("closed"));
+    let second = 1_000_000_000;
+    assert!(open >= 2 * second, "{open}");
+    assert!((second..second + second / 10).contains(&dependent), "{dependent}");
+    assert!(closed < second / 10, "{closed}");
+    h.file("m.txt", "0 0 0 8 0\n");
+    let args = ["run", "m.txt", "--target", "pftl", "--set", "workload.0.replay=dependent"];
+    h.run(&args).refused(2, &["no completions", "open"]);
 }
 
 /// MQSim/DiskSim ASCII: several devices, addresses far apart, 512-byte sectors, 0 is a write.
@@ -363,6 +441,7 @@ fn help_has_examples_and_completions_complete() {
         &["reproduce"],
         &["trace", "info"],
         &["trace", "validate"],
+        &["trace", "convert"],
         &["completions"],
     ] {
         let help = h.run(&[command, &["--help"]].concat()).good();

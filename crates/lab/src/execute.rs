@@ -9,7 +9,7 @@ use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
 use crate::stack::{Lines, Stack, StackError, behind_link, medium};
-use crate::trace::{Scan, TraceError, scan};
+use crate::trace::{Reading, Scan, TraceError, scan};
 use crate::workload::Job;
 use flashlane_base::{Geometry, Ns};
 use flashlane_ocssd::rules::Violation;
@@ -157,16 +157,21 @@ impl Outcome {
 
 /// Reads the traces of an experiment once.
 pub fn scan_traces(experiment: &Experiment) -> Result<Vec<Rc<Scan>>, TraceError> {
-    let mut scans: Vec<Rc<Scan>> = Vec::new();
+    let (mut scans, mut readings): (Vec<Rc<Scan>>, Vec<Reading>) = Default::default();
     for workload in &experiment.workloads {
         if let Workload::Trace(spec) = workload {
             // The same trace twice is read once.
-            let known = scans.iter().find(|s| s.source == spec.source && spec.action.is_none());
+            let known = scans
+                .iter()
+                .zip(&readings)
+                .find(|(s, reading)| s.source == spec.source && **reading == spec.reading)
+                .map(|(s, _)| s);
             let found = match known {
                 Some(known) => known.clone(),
-                None => Rc::new(scan(&spec.source, spec.action)?),
+                None => Rc::new(scan(&spec.source, &spec.reading)?),
             };
             scans.push(found);
+            readings.push(spec.reading);
         }
     }
     Ok(scans)
@@ -179,7 +184,7 @@ pub(crate) fn works_of(experiment: &Experiment, scans: &[Rc<Scan>]) -> Vec<Work>
         Workload::Job(job) => Work::Job(job.clone()),
         Workload::Trace(spec) => Work::Trace(TraceJob {
             scan: scans.next().expect("each trace was scanned").clone(),
-            device: spec.device,
+            device: spec.device.clone(),
             scale: spec.scale_to_device,
             replay: spec.replay,
             loops: spec.loops,

@@ -7,7 +7,7 @@
 use crate::bundled;
 use crate::experiment::{Base, Change, Experiment, ExperimentErrors, default_preset};
 use crate::fio;
-use crate::trace::{Reader, TraceError, TraceSource};
+use crate::trace::{Reader, Reading, TraceError, TraceSource};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -102,7 +102,7 @@ fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
         let why = "it is no regular file, and is read more than once: save it to a file first";
         return Err(read_error(std::io::Error::other(why)));
     }
-    let trace = match Reader::open(&source) {
+    let trace = match Reader::open(&source, &Reading::default()) {
         Ok(_) => return Ok(Recognized::Trace),
         Err(TraceError::Open { source, .. }) => return Err(read_error(source)),
         Err(e) => e,

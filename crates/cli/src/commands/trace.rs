@@ -1,22 +1,46 @@
-//! `flashlane trace info` and `flashlane trace validate`.
+//! `flashlane trace info`, `validate` and `convert`.
 
 use crate::Ending;
-use crate::args::{Trace, TraceInfo, TraceValidate};
+use crate::args::{HowRead, Trace, TraceConvert, TraceInfo, TraceValidate};
 use crate::output::{self, Sink};
-use anyhow::Result;
+use crate::watch::{Interrupt, Terminal};
+use anyhow::{Result, bail};
+use flashlane_lab::trace::convert::{Conversion, convert};
 use flashlane_lab::trace::info::{Info, fits_preset};
-use flashlane_lab::trace::{TraceSource, scan};
+use flashlane_lab::trace::scan::{Scan, scan_watched};
+use flashlane_lab::trace::{ConvertError, TraceError, TraceSource};
+use std::path::Path;
 
 pub(crate) fn trace(command: &Trace) -> Result<Ending> {
-    match command {
-        Trace::Info(args) => info(args),
-        Trace::Validate(args) => validate(args),
+    let interrupt = Interrupt::listen()?;
+    let done = match command {
+        Trace::Info(args) => info(args, &interrupt),
+        Trace::Validate(args) => validate(args, &interrupt),
+        Trace::Convert(args) => to_format(args, &interrupt),
+    };
+    match done {
+        Err(error) if is_interrupt(&error) => {
+            output::complain(&error);
+            Ok(Ending::Interrupted)
+        }
+        other => other,
     }
 }
 
-fn info(args: &TraceInfo) -> Result<Ending> {
+fn is_interrupt(error: &anyhow::Error) -> bool {
+    let read = matches!(error.downcast_ref(), Some(TraceError::Interrupted { .. }));
+    let convert = error.downcast_ref();
+    read || matches!(convert, Some(ConvertError::Trace(TraceError::Interrupted { .. })))
+}
+
+fn look(file: &Path, how: &HowRead, interrupt: &Interrupt) -> Result<Scan> {
+    let watch = Terminal::new(interrupt, &file.display().to_string());
+    Ok(scan_watched(&TraceSource::File(file.into()), &how.reading(), &watch)?)
+}
+
+fn info(args: &TraceInfo, interrupt: &Interrupt) -> Result<Ending> {
     let json = Sink::open(args.json.as_deref())?;
-    let info = Info::of(&scan(&TraceSource::File(args.file.clone()), None)?);
+    let info = Info::of(&look(&args.file, &args.how, interrupt)?);
     let quiet = json.is_stdout();
     json.write(&info.to_json())?;
     if !quiet {
@@ -25,12 +49,43 @@ fn info(args: &TraceInfo) -> Result<Ending> {
     Ok(Ending::Good)
 }
 
-fn validate(args: &TraceValidate) -> Result<Ending> {
-    let scan = scan(&TraceSource::File(args.file.clone()), None)?;
+fn validate(args: &TraceValidate, interrupt: &Interrupt) -> Result<Ending> {
+    let scan = look(&args.file, &args.how, interrupt)?;
     let mut text = Info::of(&scan).verdict();
     if let Some(preset) = &args.device {
         text += &fits_preset(&scan, preset)?;
     }
     output::print(&text)?;
+    Ok(Ending::Good)
+}
+
+fn to_format(args: &TraceConvert, interrupt: &Interrupt) -> Result<Ending> {
+    let json = Sink::open(args.json.as_deref())?;
+    let out = Sink::open(Some(&args.out))?;
+    if json.is_stdout() && out.is_stdout() {
+        bail!("OUT and --json both want standard output: give one of them a file");
+    }
+    let (to_stdout, quiet) = (out.is_stdout(), json.is_stdout() || out.is_stdout());
+    let scan = look(&args.file, &args.how, interrupt)?;
+    let what = Conversion { to: args.to, device: args.device.as_deref(), lossy: args.lossy };
+    let watch = Terminal::new(interrupt, &args.file.display().to_string());
+    let place = out.begin();
+    let converted = convert(&scan, &what, &watch, || Ok(place));
+    let (place, done) = match converted {
+        // Nobody reads on: no more of it is wanted.
+        Err(ConvertError::Write(e)) if to_stdout && e.kind() == std::io::ErrorKind::BrokenPipe => {
+            return Ok(Ending::Good);
+        }
+        other => other?,
+    };
+    place.commit()?;
+    json.write(&done.to_json())?;
+    let text = done.to_text(&args.out.display().to_string());
+    // Beside a trace on standard output, people read standard error.
+    if to_stdout {
+        output::remark(&text);
+    } else if !quiet {
+        output::print(&text)?;
+    }
     Ok(Ending::Good)
 }

@@ -8,8 +8,8 @@ use super::document::{Section, Value};
 use super::target::read_pus;
 use crate::fio::{self, options, values::Units};
 use crate::run::Replay;
-use crate::trace::reader::Action;
-use crate::trace::{DeviceId, TraceSource};
+use crate::trace::number::Clock;
+use crate::trace::{Action, Format, Reading, TraceSource};
 use crate::workload::Job;
 
 /// A trace to replay.
@@ -17,10 +17,10 @@ use crate::workload::Job;
 pub struct TraceSpec {
     /// Where it is.
     pub source: TraceSource,
-    /// Only this device of it.
-    pub device: Option<DeviceId>,
-    /// Which event of a request; chosen by content when absent.
-    pub action: Option<Action>,
+    /// Only the device of this name.
+    pub device: Option<String>,
+    /// How it is read.
+    pub reading: Reading,
     /// Times.
     pub replay: Replay,
     /// May be packed to fit the device.
@@ -133,42 +133,49 @@ fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {
             }
         },
     };
-    let device = s.text("device").and_then(|text| {
-        let id = parse_device(text);
-        if id.is_none() {
-            s.complain("device", "`device` is a number (MQSim) or `major,minor` (blkparse)");
-        }
-        id
-    });
-    let actions = [("queued", Action::Queued), ("issued", Action::Issued)];
-    let action = s.word("action", &actions);
-    let closed = s.word("replay", &[("open", false), ("closed", true)]).unwrap_or(false);
+    let device = s.text("device").map(str::to_string);
+    let reading = read_reading(s);
+    let kinds = [("open", Kind::Open), ("closed", Kind::Closed), ("dependent", Kind::Dependent)];
+    let kind = s.word("replay", &kinds).unwrap_or(Kind::Open);
     let depth = s.number("iodepth", 1, 65536).map(|n| n as u32);
     let speed = s.number("speed_percent", 1, 1_000_000).map(|n| n as u32);
-    let replay = if closed {
-        if speed.is_some() {
-            s.complain("speed_percent", "`speed_percent` is for `replay = \"open\"`");
+    if speed.is_some() && kind != Kind::Open {
+        s.complain("speed_percent", "`speed_percent` is for `replay = \"open\"`");
+    }
+    let depth_or = |default| depth.unwrap_or(default);
+    let replay = match kind {
+        Kind::Open => {
+            Replay::Open { speed_percent: speed.unwrap_or(100), depth: depth_or(OPEN_DEPTH) }
         }
-        Replay::Closed { depth: depth.unwrap_or(32) }
-    } else {
-        Replay::Open { speed_percent: speed.unwrap_or(100), depth: depth.unwrap_or(OPEN_DEPTH) }
+        Kind::Closed => Replay::Closed { depth: depth_or(32) },
+        Kind::Dependent => Replay::Dependent { depth: depth_or(OPEN_DEPTH) },
     };
     Some(TraceSpec {
         source,
         device,
-        action,
+        reading,
         replay,
         scale_to_device: s.flag("scale_to_device").unwrap_or(false),
         loops: s.number("loops", 1, 1_000_000).unwrap_or(1) as u32,
     })
 }
 
-/// `8,16` or `3`.
-fn parse_device(text: &str) -> Option<DeviceId> {
-    match text.split_once(',') {
-        Some((major, minor)) => {
-            Some(DeviceId::MajorMinor(major.trim().parse().ok()?, minor.trim().parse().ok()?))
-        }
-        None => text.trim().parse().ok().map(DeviceId::Number),
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Open,
+    Closed,
+    Dependent,
+}
+
+/// How a trace is read: `format`, `action`, `time_unit`, `wait`.
+fn read_reading(s: &Section<'_>) -> Reading {
+    let formats = Format::ALL.map(|f| (f.word(), f));
+    let units = ["ps", "ns", "us"].map(|word| (word, word));
+    let actions = [("queued", Action::Queued), ("issued", Action::Issued)];
+    Reading {
+        format: s.word("format", &formats),
+        action: s.word("action", &actions),
+        time_unit: s.word("time_unit", &units).and_then(Clock::named),
+        wait_from_start: s.word("wait", &[("previous", false), ("start", true)]).unwrap_or(false),
     }
 }

@@ -41,7 +41,7 @@ impl Configuration {
                 let scan = scans.next();
                 json!({ "trace": {
                     "source": spec.source.name(),
-                    "device": spec.device.map(|d| d.to_string()),
+                    "device": spec.device,
                     "action": scan.map(|s| s.action.to_string()),
                     "replay": spec.replay,
                     "scale_to_device": spec.scale_to_device,

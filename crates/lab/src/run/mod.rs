@@ -100,6 +100,15 @@ pub enum RunError {
     /// The trace does not fit the device.
     #[error(transparent)]
     Layout(#[from] LayoutError),
+    /// A dependent replay of a trace that does not say when requests ended.
+    #[error(
+        "trace {trace} has no completions, so `replay = \"dependent\"` knows nothing to wait for: \
+         use \"open\" or \"closed\""
+    )]
+    NoCompletions {
+        /// Trace.
+        trace: String,
+    },
     /// More requests in flight than a run keeps.
     #[error(
         "{wanted} requests in flight at once are more than the {max} a run keeps: lower iodepth or \

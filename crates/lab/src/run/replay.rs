@@ -1,18 +1,21 @@
-//! Replays a trace: at its own times, or as fast as a depth allows.
+//! Replays a trace: at its own times, as fast as a depth allows, or keeping what waited for what.
 //!
 //! Owns: the clock of a replay, its slip, what was fitted. Promises: a record is one request,
 //! whatever it becomes (a flush before it, several pieces); in open loop a request is issued at its
-//! time or, when too many are in flight, late and counted. Never: holds more of a trace than its
-//! scan kept.
+//! time or, when too many are in flight, late and counted; a dependent one is never issued before
+//! those it waited for have ended ([`Waits`]). Never: holds more of a trace than its scan kept, and
+//! the requests that were in flight when it was recorded.
 
 use super::{Host, RunError, Scratch};
+use crate::trace::pair::{Paired, WINDOW_MAX};
 use crate::trace::scan::Records;
-use crate::trace::{DeviceId, Layout, LayoutError, Piece, Scan, TraceOp, TraceRecord};
+use crate::trace::{Layout, Piece, Scan, TraceOp, TraceRecord};
 use flashlane_base::Ns;
 use flashlane_ftl::block::BlockOp;
-use flashlane_rt::{Credits, Cx};
+use flashlane_rt::{Credits, Cx, Join};
 use serde::Serialize;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 /// How the times of a trace are treated.
@@ -31,13 +34,21 @@ pub enum Replay {
         /// Requests in flight.
         depth: u32,
     },
+    /// A request is issued when those have ended that had ended before it when the trace was
+    /// recorded, and as long after the last of them as then; no more than `depth` in flight.
+    Dependent {
+        /// Requests in flight at most.
+        depth: u32,
+    },
 }
 
 impl Replay {
     /// Requests in flight at most.
     pub fn depth(&self) -> u32 {
         match self {
-            Replay::Open { depth, .. } | Replay::Closed { depth } => *depth,
+            Replay::Open { depth, .. } | Replay::Closed { depth } | Replay::Dependent { depth } => {
+                *depth
+            }
         }
     }
 }
@@ -47,8 +58,8 @@ impl Replay {
 pub struct TraceJob {
     /// Its scan.
     pub scan: Rc<Scan>,
-    /// Only this device of it.
-    pub device: Option<DeviceId>,
+    /// Only the device of this name.
+    pub device: Option<String>,
     /// May be packed to fit.
     pub scale: bool,
     /// Times.
@@ -64,15 +75,18 @@ pub(crate) struct PlannedTrace {
 }
 
 impl PlannedTrace {
-    pub(crate) fn new(job: &TraceJob, capacity: u64) -> Result<PlannedTrace, LayoutError> {
-        let layout = Layout::plan(&job.scan, capacity, job.device, job.scale)?;
+    pub(crate) fn new(job: &TraceJob, capacity: u64) -> Result<PlannedTrace, RunError> {
+        if matches!(job.replay, Replay::Dependent { .. }) && job.scan.recorded.count() == 0 {
+            return Err(RunError::NoCompletions { trace: job.scan.source.name() });
+        }
+        let layout = Layout::plan(&job.scan, capacity, job.device.as_deref(), job.scale)?;
         Ok(PlannedTrace { job: job.clone(), layout })
     }
 
     /// Requests that will be replayed.
     pub(crate) fn requests(&self) -> u64 {
         let summary = self.job.scan.chosen();
-        let each = match self.job.device {
+        let each = match self.layout.device() {
             Some(device) => summary.devices[&device].requests,
             None => summary.requests(),
         };
@@ -80,7 +94,11 @@ impl PlannedTrace {
     }
 
     pub(crate) fn records(&self) -> Result<Records<'_>, RunError> {
-        Ok(self.job.scan.records(self.job.device)?)
+        Ok(self.job.scan.records(self.layout.device())?)
+    }
+
+    fn timed(&self) -> Result<Paired, RunError> {
+        Ok(self.job.scan.timed(self.layout.device())?)
     }
 }
 
@@ -103,6 +121,9 @@ pub struct Replayed {
     pub shrunk: u64,
     /// Records that came before their predecessor's time; issued at once.
     pub backwards: u64,
+    /// Requests of a dependent replay that nobody waited for: the trace does not say when they
+    /// ended.
+    pub without_completion: u64,
 }
 
 /// Replays a trace.
@@ -125,7 +146,10 @@ pub(crate) async fn replay(
         scratch: RefCell::new(Vec::new()),
     });
     for _ in 0..trace.job.loops {
-        one_pass(cx, &shared, trace, &mut sums).await?;
+        match trace.job.replay {
+            Replay::Dependent { .. } => dependent_pass(cx, &shared, trace, &mut sums).await?,
+            _ => one_pass(cx, &shared, trace, &mut sums).await?,
+        }
     }
     // All credits back: everything in flight has ended.
     shared.credits.acquire(cx, trace.job.replay.depth() as u64).await;
@@ -167,16 +191,94 @@ async fn one_pass(
             let late = cx.now().saturating_sub(latest_due);
             shared.host.recorder.borrow_mut().slipped(cx.now(), late);
         }
-        let mut pieces = Vec::new();
-        let fitted = trace.layout.map(&record, &mut pieces);
-        sums.widened += fitted.widened as u64;
-        sums.shrunk += fitted.shrunk as u64;
-        sums.requests += 1;
+        let pieces = fitted(trace, &record, sums);
         let (task_cx, shared) = (cx.clone(), shared.clone());
         cx.spawn(async move {
             request(&task_cx, &shared, &record, &pieces).await;
             shared.credits.release(&task_cx, 1);
         });
+    }
+    Ok(())
+}
+
+/// Where a record lies on the device; counts what was done to it.
+fn fitted(trace: &PlannedTrace, record: &TraceRecord, sums: &mut Replayed) -> Vec<Piece> {
+    let mut pieces = Vec::new();
+    let fitted = trace.layout.map(record, &mut pieces);
+    sums.widened += fitted.widened as u64;
+    sums.shrunk += fitted.shrunk as u64;
+    sums.requests += 1;
+    pieces
+}
+
+/// Requests that later ones wait for, by when they ended in the trace.
+///
+/// A request waited for all that had ended before it was made, as far as a trace can tell; what it
+/// did then (thought, computed) took from the last of those ends until it was made.
+struct Waits {
+    /// Ended so late in the trace, and when they end here. Numbers keep equal times apart.
+    later: BTreeMap<(u64, u64), Join<Ns>>,
+    number: u64,
+    /// The last end in the trace among those that were waited for, and here.
+    recorded_ns: u64,
+    ended: Ns,
+}
+
+impl Waits {
+    fn new(first_ns: u64, now: Ns) -> Waits {
+        Waits { later: BTreeMap::new(), number: 0, recorded_ns: first_ns, ended: now }
+    }
+
+    /// Waits for what ended in the trace until `made_ns`, and says when a request that was made then
+    /// is due.
+    async fn due(&mut self, made_ns: u64) -> Ns {
+        while let Some(first) = self.later.first_entry()
+            && (first.key().0 <= made_ns || self.later.len() >= WINDOW_MAX)
+        {
+            let Some(((ended_ns, _), join)) = self.later.pop_first() else { break };
+            self.recorded_ns = self.recorded_ns.max(ended_ns.min(made_ns));
+            self.ended = self.ended.max(join.await);
+        }
+        // A trace may span centuries; the clock here must not wrap for it.
+        let pause = made_ns.saturating_sub(self.recorded_ns);
+        Ns::from_ns(self.ended.as_ns().saturating_add(pause).min(u64::MAX / 2))
+    }
+
+    fn add(&mut self, ended_ns: u64, join: Join<Ns>) {
+        self.number += 1;
+        self.later.insert((ended_ns, self.number), join);
+    }
+}
+
+async fn dependent_pass(
+    cx: &Cx,
+    shared: &Rc<Shared>,
+    trace: &PlannedTrace,
+    sums: &mut Replayed,
+) -> Result<(), RunError> {
+    let mut records = trace.timed()?;
+    let mut waits = Waits::new(trace.job.scan.chosen().first_ns.unwrap_or(0), cx.now());
+    let mut previous = 0;
+    while let Some(record) = records.advance()? {
+        if shared.host.stopped() {
+            break;
+        }
+        sums.backwards += (record.ts_ns < previous) as u64;
+        previous = record.ts_ns;
+        cx.sleep_until(waits.due(record.ts_ns).await).await;
+        shared.credits.acquire(cx, 1).await;
+        let pieces = fitted(trace, &record, sums);
+        let (task_cx, shared) = (cx.clone(), shared.clone());
+        let join = cx.spawn_join(async move {
+            request(&task_cx, &shared, &record, &pieces).await;
+            shared.credits.release(&task_cx, 1);
+            task_cx.now()
+        });
+        match record.latency_ns {
+            Some(ns) => waits.add(record.ts_ns.saturating_add(ns), join),
+            // Nobody knows when it ended, so nobody waits for it.
+            None => sums.without_completion += 1,
+        }
     }
     Ok(())
 }

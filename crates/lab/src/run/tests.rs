@@ -1,7 +1,7 @@
 //! Tests of the runner on a block device in memory.
 
 use super::*;
-use crate::trace::{TraceSource, scan};
+use crate::trace::{Reading, TraceSource, scan};
 use crate::workload::{Amount, Mix, Pace};
 use flashlane_ftl::block::{BlockInfo, Started, started};
 use flashlane_rt::{CostTable, Virtual};
@@ -139,7 +139,7 @@ fn job(name: &str, mix: Mix, random: bool) -> Job {
 fn trace(text: &'static str, replay: Replay) -> Work {
     let source = TraceSource::Bundled { name: "t", bytes: text.as_bytes() };
     Work::Trace(TraceJob {
-        scan: Rc::new(scan(&source, None).unwrap()),
+        scan: Rc::new(scan(&source, &Reading::default()).unwrap()),
         device: None,
         scale: false,
         replay,
@@ -296,6 +296,28 @@ fn a_trace_runs_at_its_own_times_or_as_fast_as_it_can() {
     assert_eq!((m.recorder.slip.by.count(), m.recorder.slip.late), (6, 0));
     let m = go(Arc::new(Memory::new(64)), &plan_of(vec![trace(FEW, Replay::Closed { depth: 1 })]));
     assert_eq!(m.recorder.end - m.recorder.start, Ns::from_us(70));
+}
+
+/// Times in ticks of 100 ns. When it was recorded the first took 5 us, the second was made 1 us and
+/// the third 3 us after it had ended; here it takes 10 us, and the two keep their distances from its
+/// end. The fourth waited for all of them.
+#[test]
+fn a_dependent_replay_keeps_the_pauses_behind_what_was_waited_for() {
+    let text = "0,a,0,Write,4096,4096,50\n60,a,0,Write,8192,4096,1000\n80,a,0,Write,12288,4096,10\n\
+                2060,a,0,Write,16384,4096,10\n";
+    let starts = |text| {
+        let device = Arc::new(Memory::new(64));
+        let m = go(device.clone(), &plan_of(vec![trace(text, Replay::Dependent { depth: 64 })]));
+        assert_eq!(m.recorder.requests, 4);
+        let log = &device.inside.get().log;
+        let base = log[0].4;
+        log.iter().take(4).map(|e| (e.4 - base) / 1000).collect::<Vec<_>>()
+    };
+    // The last end in the trace is the second's, at 106 us; the fourth came 100 us later.
+    assert_eq!(starts(text), [0, 11, 13, 23 + 100]);
+    let centuries = "0,a,0,Write,4096,4096,1\n90000000000000000,a,0,Write,4096,4096,1\n\
+                     180000000000000000,a,0,Write,4096,4096,1\n184467440737095500,a,0,Write,4096,4096,1\n";
+    assert_eq!(starts(centuries).len(), 4, "the clock does not wrap");
 }
 
 #[test]

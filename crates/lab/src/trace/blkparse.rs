@@ -9,8 +9,13 @@
 //! `FWFS` is therefore flush, then write with FUA; `FN` and a `FWS` without sectors are flushes
 //! alone. Sectors are 512 bytes.
 
+use super::device::{DEVICES_MAX, Devices};
 use super::lines::{Fields, decimal};
-use super::{DeviceId, Expected, REQUEST_BYTES_MAX, TraceOp, TraceRecord};
+use super::number::S;
+use super::table::Wrong;
+use super::{Expected, TraceOp, TraceRecord};
+use std::borrow::Cow;
+use std::io::Write;
 
 /// What a line is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -25,9 +30,6 @@ pub enum Line {
     Summary,
 }
 
-/// Position and expectation of the first field that is wrong.
-pub type Wrong = (usize, Expected);
-
 /// Actions other than Q, D, C and m: blkparse(1), section "TRACE ACTIONS".
 const PASSED_OVER: &[u8] = b"ABFGIMPRSTUX";
 
@@ -40,31 +42,81 @@ pub fn looks_like(line: &[u8]) -> bool {
     device.is_some() && numbers && next().contains(&b'.')
 }
 
-fn device_of(field: &[u8]) -> Option<DeviceId> {
+/// `8,16`: the device as it is named everywhere else.
+fn device_of(field: &[u8]) -> Option<Cow<'_, str>> {
     let comma = field.iter().position(|b| *b == b',')?;
+    let (major, minor) = (&field[..comma], &field[comma + 1..]);
     let number = |f: &[u8]| decimal(f).and_then(|n| u32::try_from(n).ok());
-    Some(DeviceId::MajorMinor(number(&field[..comma])?, number(&field[comma + 1..])?))
+    let (a, b) = (number(major)?, number(minor)?);
+    let plain = |f: &[u8]| f.len() == 1 || f[0] != b'0';
+    Some(match std::str::from_utf8(field) {
+        Ok(text) if plain(major) && plain(minor) => Cow::Borrowed(text),
+        _ => Cow::Owned(format!("{a},{b}")),
+    })
 }
 
 /// Seconds with up to nine decimals, in nanoseconds.
 fn time_of(field: &[u8]) -> Option<u64> {
     let dot = field.iter().position(|b| *b == b'.')?;
-    let (seconds, fraction) = (&field[..dot], &field[dot + 1..]);
-    if fraction.len() > 9 {
-        return None;
-    }
-    let scale = 10u64.pow(9 - fraction.len() as u32);
-    let ns = decimal(fraction)? * scale;
-    decimal(seconds)?.checked_mul(1_000_000_000)?.checked_add(ns)
+    (field.len() - dot <= 10).then(|| S.read(field))?
 }
 
 /// What the letters of the RWBS field say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Letters {
+pub(super) struct Letters {
     /// `None`: no data direction (`N`).
-    op: Option<TraceOp>,
-    preflush: bool,
-    fua: bool,
+    pub(super) op: Option<TraceOp>,
+    /// A flush goes first.
+    pub(super) preflush: bool,
+    /// Durable when acknowledged.
+    pub(super) fua: bool,
+}
+
+impl Letters {
+    /// The request that these letters, a place and a length make; `None` when there is nothing for
+    /// a device to do (no data and no flush: a completion of an empty flush prints so too).
+    pub(super) fn request(self, offset_bytes: u64, len_bytes: u64) -> Option<TraceRecord> {
+        let op = match self.op {
+            _ if len_bytes == 0 && self.preflush => TraceOp::Flush,
+            Some(TraceOp::Flush) => TraceOp::Flush,
+            Some(op) if len_bytes > 0 => op,
+            _ => return None,
+        };
+        let flush = op == TraceOp::Flush;
+        Some(TraceRecord {
+            op,
+            offset_bytes: if flush { 0 } else { offset_bytes },
+            len_bytes: if flush { 0 } else { len_bytes },
+            fua: self.fua && op == TraceOp::Write,
+            preflush: self.preflush && !flush,
+            ..TraceRecord::EMPTY
+        })
+    }
+
+    /// The letters of a record.
+    pub(super) fn of(r: &TraceRecord) -> Letters {
+        let flush = r.op == TraceOp::Flush;
+        Letters {
+            op: (!flush).then_some(r.op),
+            preflush: r.preflush || flush,
+            fua: r.fua && r.op == TraceOp::Write,
+        }
+    }
+
+    /// As blkparse prints them.
+    fn text(self) -> &'static str {
+        match (self.op, self.preflush, self.fua) {
+            (Some(TraceOp::Read), false, _) => "R",
+            (Some(TraceOp::Read), true, _) => "FR",
+            (Some(TraceOp::Write), false, false) => "W",
+            (Some(TraceOp::Write), false, true) => "WF",
+            (Some(TraceOp::Write), true, false) => "FW",
+            (Some(TraceOp::Write), true, true) => "FWF",
+            (Some(TraceOp::Discard), false, _) => "D",
+            (Some(TraceOp::Discard), true, _) => "FD",
+            (Some(TraceOp::Flush) | None, _, _) => "FN",
+        }
+    }
 }
 
 fn letters_of(field: &[u8]) -> Option<Letters> {
@@ -94,8 +146,8 @@ fn letters_of(field: &[u8]) -> Option<Letters> {
     known.then_some(Letters { op, preflush, fua: modifiers.contains(&b'F') })
 }
 
-/// Parses a line.
-pub fn parse(line: &[u8]) -> Result<Line, Wrong> {
+/// Parses a line; its device gets its number from `devices`.
+pub fn parse(line: &[u8], devices: &mut Devices) -> Result<Line, Wrong> {
     let mut fields = Fields::new(line);
     let Some((column, first)) = fields.next() else {
         return Ok(Line::Summary);
@@ -126,39 +178,38 @@ pub fn parse(line: &[u8]) -> Result<Line, Wrong> {
     let (column, rwbs) = field(&mut fields)?;
     let letters = letters_of(rwbs)
         .ok_or((column, Expected::Text("operation letters like R, WS, FWFS, DS or FN")))?;
-    event(action[0], device, ts_ns, letters, &mut fields)
-}
-
-fn event(
-    action: u8,
-    device: DeviceId,
-    ts_ns: u64,
-    letters: Letters,
-    fields: &mut Fields<'_>,
-) -> Result<Line, Wrong> {
-    let Some((offset_bytes, len_bytes)) = extent(action, letters, fields)? else {
+    let Some((offset_bytes, len_bytes)) = extent(action[0], letters, &mut fields)? else {
         return Ok(Line::Other(b'p'));
     };
-    let op = match letters.op {
-        _ if len_bytes == 0 && letters.preflush => TraceOp::Flush,
-        Some(TraceOp::Flush) => TraceOp::Flush,
-        Some(op) if len_bytes > 0 => op,
-        // No data and no flush: nothing for a device to do. A completion of the above prints so
-        // too.
-        _ => return Ok(Line::Other(b'n')),
+    let Some(record) = letters.request(offset_bytes, len_bytes) else {
+        return Ok(Line::Other(b'n'));
     };
-    let flush = op == TraceOp::Flush;
-    let record = TraceRecord {
-        ts_ns,
-        op,
-        device,
-        offset_bytes: if flush { 0 } else { offset_bytes },
-        len_bytes: if flush { 0 } else { len_bytes },
-        fua: letters.fua && op == TraceOp::Write,
-        preflush: letters.preflush && !flush,
-        latency_ns: None,
+    let device = devices.id(&device).ok_or((1, Expected::Number(TOO_MANY)))?;
+    Ok(Line::Event(action[0], TraceRecord { ts_ns, device, ..record }))
+}
+
+const TOO_MANY: &str = "at most 65536 devices; a column was misread";
+const _: () = assert!(DEVICES_MAX == 65536);
+
+/// Appends an event as a line, in blkparse's default format: `D` issued or `C` completed.
+pub fn write(event: u8, sequence: u64, r: &TraceRecord, device: &str, out: &mut Vec<u8>) {
+    let (major, minor) = device.split_once(',').unwrap_or((device, "0"));
+    let letters = Letters::of(r).text();
+    let (event, seconds, ns) = (event as char, r.ts_ns / 1_000_000_000, r.ts_ns % 1_000_000_000);
+    // A vector takes everything.
+    let _ = write!(
+        out,
+        "{major:>3},{minor:<3} {:>2} {sequence:>8} {seconds:>5}.{ns:09} {:>5} {event:>2} \
+         {letters:>3} ",
+        0, 0
+    );
+    let (sector, count) = (r.offset_bytes / 512, r.len_bytes / 512);
+    let _ = match (r.op, event) {
+        (TraceOp::Flush, 'C') => writeln!(out, "0 [0]"),
+        (TraceOp::Flush, _) => writeln!(out, "[flashlane]"),
+        (_, 'C') => writeln!(out, "{sector} + {count} [0]"),
+        _ => writeln!(out, "{sector} + {count} [flashlane]"),
     };
-    Ok(Line::Event(action, record))
 }
 
 /// `sector + count`, `sector [error]` of an empty completion, or only `[process]`. `None`: a
@@ -188,12 +239,12 @@ fn extent(
         None => return Err((fields.column(), Expected::Text("`+` and a number of sectors"))),
     }
     let (column, count) = field(fields)?;
-    let range = Expected::Number("sectors of 512 B, 1 GiB in one read or write at most");
+    let range = Expected::Number("sectors of 512 B, 1 GiB in a read or write, 64 TiB in a discard");
     let extent = decimal(count).and_then(|count| {
         let (offset, len) = (sector.checked_mul(512)?, count.checked_mul(512)?);
         offset.checked_add(len)?;
-        let data = matches!(letters.op, Some(TraceOp::Read | TraceOp::Write));
-        (!data || len <= REQUEST_BYTES_MAX).then_some((offset, len))
+        let max = letters.op.unwrap_or(TraceOp::Flush).len_max();
+        (len <= max).then_some((offset, len))
     });
     extent.map(Some).ok_or((column, range))
 }
@@ -249,7 +300,8 @@ mod tests {
     use super::*;
 
     fn event_of(line: &str) -> (u8, TraceRecord) {
-        match parse(line.as_bytes()) {
+        let mut devices = Devices::default();
+        match parse(line.as_bytes(), &mut devices) {
             Ok(Line::Event(action, record)) => (action, record),
             other => panic!("{line}: {other:?}"),
         }
@@ -261,7 +313,9 @@ mod tests {
         let line = "  8,16   1        1     1.427376394  5529  Q  WS 274432 + 8 [fio]";
         let (action, r) = event_of(line);
         assert_eq!(action, b'Q');
-        assert_eq!(r.device, DeviceId::MajorMinor(8, 16));
+        let mut devices = Devices::default();
+        parse(b"008,16 0 1 0.5 9 Q R 0 + 8 [a]", &mut devices).unwrap();
+        assert_eq!(devices.names(), ["8,16"]);
         assert_eq!((r.ts_ns, r.op), (1_427_376_394, TraceOp::Write));
         assert_eq!((r.offset_bytes, r.len_bytes), (274432 * 512, 4096));
         assert!(!r.fua && !r.preflush);
@@ -285,6 +339,7 @@ mod tests {
 
     #[test]
     fn what_is_not_a_request_is_passed_over_by_kind() {
+        let parse = |line: &[u8]| parse(line, &mut Devices::default());
         let of = |rest: &str| parse(format!("8,0 3 1 0.0 697 {rest}").as_bytes()).unwrap();
         assert_eq!(of("P   N [kworker/3:1]"), Line::Other(b'P'));
         assert_eq!(of("U   N [kworker/3:1] 1"), Line::Other(b'U'));
@@ -300,7 +355,7 @@ mod tests {
 
     #[test]
     fn the_first_wrong_field_is_named_with_its_column() {
-        let wrong = |line: &str| parse(line.as_bytes()).unwrap_err().0;
+        let wrong = |line: &str| parse(line.as_bytes(), &mut Devices::default()).unwrap_err().0;
         assert_eq!(wrong("sda 1 1 0.0 1 Q R 0 + 8"), 1);
         assert_eq!(wrong("8,0 x 1 0.0 1 Q R 0 + 8"), 5);
         assert_eq!(wrong("8,0 1 1 0 1 Q R 0 + 8"), 9);

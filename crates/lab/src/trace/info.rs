@@ -4,7 +4,7 @@
 //! is unusual (order, alignment, losses) is said with its number. Never: reads the trace again.
 
 use super::scan::{Scan, Summary};
-use super::{Action, Layout, LayoutError, TraceOp};
+use super::{Action, Devices, Layout, LayoutError, TraceOp};
 use crate::experiment::{DeviceChoice, Target, TargetKind};
 use crate::report::LatencyNs;
 use crate::stack::{StackError, capacity};
@@ -22,8 +22,12 @@ pub struct Info {
     pub file: String,
     /// Format.
     pub format: String,
-    /// Lines.
+    /// Files that it is kept in: more than one where each CPU has its own.
+    pub files: usize,
+    /// Lines, or records of a binary format.
     pub lines: u64,
+    /// What they are called: `lines` or `records`.
+    pub parts: &'static str,
     /// Lines that are no requests, by kind.
     pub passed_over: BTreeMap<char, u64>,
     /// Events of each action; the replayed one first.
@@ -101,14 +105,16 @@ const OPS: [(TraceOp, &str); 4] = [
 impl Info {
     /// The summary of a scan.
     pub fn of(scan: &Scan) -> Info {
-        let mut actions = vec![action(scan.action, scan.chosen(), true)];
+        let mut actions = vec![action(scan.action, scan.chosen(), &scan.devices, true)];
         for (a, summary) in scan.actions.iter().filter(|(a, _)| **a != scan.action) {
-            actions.push(action(*a, summary, false));
+            actions.push(action(*a, summary, &scan.devices, false));
         }
         Info {
             file: scan.source.name(),
             format: scan.format.to_string(),
+            files: scan.files,
             lines: scan.counts.lines,
+            parts: scan.format.part(),
             passed_over: scan.counts.passed_over.clone(),
             actions,
             recorded_latency_ns: (&scan.recorded).into(),
@@ -123,7 +129,16 @@ impl Info {
 
     /// For people.
     pub fn to_text(&self) -> String {
-        let mut text = format!("{}: {}, {} lines\n", self.file, self.format, self.lines);
+        let mut text = format!("{}: {}, {} {}", self.file, self.format, self.lines, self.parts);
+        if self.files > 1 {
+            text += &format!(" in {} files, one per CPU", self.files);
+        }
+        text.push('\n');
+        let passed_over = self.passed_over.iter().map(|(k, n)| format!("{} {n}", passed_over(*k)));
+        let passed_over: Vec<String> = passed_over.collect();
+        if !passed_over.is_empty() {
+            text += &format!("  {} passed over: {}\n", self.parts, passed_over.join("; "));
+        }
         for a in &self.actions {
             let is = if a.replayed { "replayed" } else { "not replayed" };
             text += &format!("\n{} events, {is}: {} requests", a.action, a.requests);
@@ -156,10 +171,11 @@ impl Info {
     pub fn verdict(&self) -> String {
         let a = &self.actions[0];
         let mut text = format!(
-            "{}: good: {}, {} lines, {} requests ({} events), {} device(s)",
+            "{}: good: {}, {} {}, {} requests ({} events), {} device(s)",
             self.file,
             self.format,
             self.lines,
+            self.parts,
             a.requests,
             a.action,
             a.devices.len()
@@ -172,11 +188,35 @@ impl Info {
                 text += &format!("; {n} {what}");
             }
         }
+        for d in a.devices.iter().take(DEVICES_SHOWN) {
+            text += &format!("\n  device {}: bytes {} to {}", d.device, d.first_byte, d.end_byte);
+        }
+        if a.devices.len() > DEVICES_SHOWN {
+            text += &format!("\n  ... and {} more devices", a.devices.len() - DEVICES_SHOWN);
+        }
         text + "\n"
     }
 }
 
-fn action(action: Action, s: &Summary, replayed: bool) -> ActionInfo {
+/// What a letter of [`super::reader::Counts::passed_over`] stands for.
+fn passed_over(kind: char) -> String {
+    match kind {
+        's' => "headers, summaries, comments or empty".into(),
+        'm' => "notes".into(),
+        'n' => "no data and no flush".into(),
+        'p' => "commands that bypass the block layer".into(),
+        'o' => "files added, opened, closed".into(),
+        'w' => "waits".into(),
+        'b' => "neither read nor write".into(),
+        'r' => "sync_file_range".into(),
+        other => format!("events `{other}`"),
+    }
+}
+
+/// Devices that are listed for people; JSON has all.
+const DEVICES_SHOWN: usize = 20;
+
+fn action(action: Action, s: &Summary, names: &Devices, replayed: bool) -> ActionInfo {
     ActionInfo {
         action: action.to_string(),
         replayed,
@@ -198,17 +238,21 @@ fn action(action: Action, s: &Summary, replayed: bool) -> ActionInfo {
         backwards_max_ns: s.backwards_max_ns,
         footprint_bytes: (s.places.iter().count() as u64) << s.places.shift(),
         place_bytes: 1 << s.places.shift(),
-        devices: s
-            .devices
-            .iter()
-            .map(|(id, d)| DeviceInfo {
-                device: id.to_string(),
-                requests: d.requests,
-                first_byte: if d.end_byte == 0 { 0 } else { d.first_byte },
-                end_byte: d.end_byte,
-            })
-            .collect(),
+        devices: devices(s, names),
     }
+}
+
+/// Its devices; numbers in order, before other names.
+fn devices(s: &Summary, names: &Devices) -> Vec<DeviceInfo> {
+    let one = |(id, d): (&super::DeviceId, &super::scan::DeviceSummary)| DeviceInfo {
+        device: names.name(*id),
+        requests: d.requests,
+        first_byte: if d.end_byte == 0 { 0 } else { d.first_byte },
+        end_byte: d.end_byte,
+    };
+    let mut all: Vec<DeviceInfo> = s.devices.iter().map(one).collect();
+    all.sort_by_cached_key(|d| (d.device.parse::<u64>().unwrap_or(u64::MAX), d.device.clone()));
+    all
 }
 
 fn details(a: &ActionInfo) -> String {
@@ -247,8 +291,7 @@ fn details(a: &ActionInfo) -> String {
             Ns::from_ns(a.backwards_max_ns)
         ),
     };
-    const SHOWN: usize = 20;
-    for d in a.devices.iter().take(SHOWN) {
+    for d in a.devices.iter().take(DEVICES_SHOWN) {
         text += &format!(
             "  device {}: {} requests, bytes {} to {} ({})\n",
             d.device,
@@ -258,8 +301,8 @@ fn details(a: &ActionInfo) -> String {
             Bytes::new(d.end_byte)
         );
     }
-    if a.devices.len() > SHOWN {
-        text += &format!("  ... and {} more devices\n", a.devices.len() - SHOWN);
+    if a.devices.len() > DEVICES_SHOWN {
+        text += &format!("  ... and {} more devices\n", a.devices.len() - DEVICES_SHOWN);
     }
     text
 }

@@ -109,17 +109,14 @@ impl Layout {
     pub fn plan(
         scan: &Scan,
         capacity: u64,
-        device: Option<DeviceId>,
+        device: Option<&str>,
         scale: bool,
     ) -> Result<Layout, LayoutError> {
         let devices = &scan.chosen().devices;
-        if let Some(wanted) = device.filter(|d| !devices.contains_key(d)) {
-            return Err(LayoutError::NoSuchDevice {
-                trace: scan.source.name(),
-                wanted: wanted.to_string(),
-                known: known_devices(scan),
-            });
-        }
+        let device = match device {
+            None => None,
+            Some(name) => Some(find_device(scan, name)?),
+        };
         let mut base = BTreeMap::new();
         let mut end = 0u64;
         for (id, d) in devices.iter().filter(|(id, _)| device.is_none_or(|want| want == **id)) {
@@ -140,7 +137,7 @@ impl Layout {
                 needs: Bytes::new(end.saturating_mul(SECTOR_BYTES as u64)),
                 devices: base.len(),
                 has: Bytes::new(capacity * SECTOR_BYTES as u64),
-                example: devices.keys().next().map(|d| d.to_string()).unwrap_or_default(),
+                example: devices.keys().next().map(|d| scan.devices.name(*d)).unwrap_or_default(),
             });
         }
         Ok(Layout::packed(scan, capacity, device))
@@ -261,10 +258,24 @@ impl Layout {
     }
 }
 
+/// The device of this name among those that are replayed.
+///
+/// # Errors
+/// [`LayoutError::NoSuchDevice`], which lists those that there are.
+pub fn find_device(scan: &Scan, name: &str) -> Result<DeviceId, LayoutError> {
+    let found = scan.devices.find(name).filter(|d| scan.chosen().devices.contains_key(d));
+    found.ok_or_else(|| LayoutError::NoSuchDevice {
+        trace: scan.source.name(),
+        wanted: name.into(),
+        known: known_devices(scan),
+    })
+}
+
 fn known_devices(scan: &Scan) -> String {
     const SHOWN: usize = 20;
     let devices = &scan.chosen().devices;
-    let mut names: Vec<String> = devices.keys().take(SHOWN).map(DeviceId::to_string).collect();
+    let name = |id: &DeviceId| scan.devices.name(*id);
+    let mut names: Vec<String> = devices.keys().take(SHOWN).map(name).collect();
     if devices.len() > SHOWN {
         names.push("...".into());
     }
@@ -273,26 +284,18 @@ fn known_devices(scan: &Scan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::TraceSource;
     use super::super::scan::scan;
+    use super::super::{Reading, TraceSource};
     use super::*;
 
     fn trace(text: &'static str) -> Scan {
         let bytes = text.as_bytes();
-        scan(&TraceSource::Bundled { name: "t", bytes }, None).unwrap()
+        scan(&TraceSource::Bundled { name: "t", bytes }, &Reading::default()).unwrap()
     }
 
-    fn record(op: TraceOp, device: u32, offset_bytes: u64, len_bytes: u64) -> TraceRecord {
-        TraceRecord {
-            ts_ns: 0,
-            op,
-            device: DeviceId::Number(device),
-            offset_bytes,
-            len_bytes,
-            fua: false,
-            preflush: false,
-            latency_ns: None,
-        }
+    /// `device` in the order of first appearance.
+    fn record(op: TraceOp, device: u16, offset_bytes: u64, len_bytes: u64) -> TraceRecord {
+        TraceRecord { op, device: DeviceId(device), offset_bytes, len_bytes, ..TraceRecord::EMPTY }
     }
 
     fn mapped(layout: &Layout, record: &TraceRecord) -> Vec<(u64, u32)> {
@@ -305,12 +308,12 @@ mod tests {
     fn one_device_lies_as_recorded_and_several_behind_each_other() {
         let one = trace("0 3 800 8 0\n");
         let layout = Layout::plan(&one, 101, None, false).unwrap();
-        assert_eq!(mapped(&layout, &record(TraceOp::Read, 3, 800 * 512, 4096)), [(100, 1)]);
+        assert_eq!(mapped(&layout, &record(TraceOp::Read, 0, 800 * 512, 4096)), [(100, 1)]);
         let two = trace("0 3 800 8 0\n0 9 8 8 0\n");
         let layout = Layout::plan(&two, 258, None, false).unwrap();
-        assert_eq!(mapped(&layout, &record(TraceOp::Read, 9, 4096, 4096)), [(257, 1)]);
-        let only = Layout::plan(&two, 2, Some(DeviceId::Number(9)), false).unwrap();
-        assert_eq!(mapped(&only, &record(TraceOp::Read, 9, 4096, 4096)), [(1, 1)]);
+        assert_eq!(mapped(&layout, &record(TraceOp::Read, 1, 4096, 4096)), [(257, 1)]);
+        let only = Layout::plan(&two, 2, Some("9"), false).unwrap();
+        assert_eq!(mapped(&only, &record(TraceOp::Read, 1, 4096, 4096)), [(1, 1)]);
     }
 
     #[test]
@@ -332,11 +335,11 @@ mod tests {
         assert!(error.to_string().contains("--scale-to-device"), "{error}");
         let layout = Layout::plan(&t, 1000, None, true).unwrap();
         // Three places of 1 MiB (256 sectors) each, in order of device and address.
-        assert_eq!(mapped(&layout, &record(TraceOp::Write, 1, 0, 4096)), [(0, 1)]);
-        let second = mapped(&layout, &record(TraceOp::Write, 1, 2000000 * 512, 8192));
+        assert_eq!(mapped(&layout, &record(TraceOp::Write, 0, 0, 4096)), [(0, 1)]);
+        let second = mapped(&layout, &record(TraceOp::Write, 0, 2000000 * 512, 8192));
         assert_eq!(second, [(256 + 2000000 / 8 % 256, 2)]);
         assert!(layout.description().starts_with("packed: 3"), "{}", layout.description());
-        let error = Layout::plan(&t, 1000, Some(DeviceId::Number(7)), true).unwrap_err();
+        let error = Layout::plan(&t, 1000, Some("7"), true).unwrap_err();
         assert!(error.to_string().contains("1; 2"), "{error}");
     }
 
@@ -348,7 +351,7 @@ mod tests {
         let layout = Layout::plan(&t, 3, None, true).unwrap();
         assert!(layout.description().contains("FOLDED"), "{layout:?}");
         for offset in [0, 2000000 * 512, 2000008 * 512] {
-            for (lba, n) in mapped(&layout, &record(TraceOp::Write, 1, offset, 4096)) {
+            for (lba, n) in mapped(&layout, &record(TraceOp::Write, 0, offset, 4096)) {
                 assert!(lba + n as u64 <= 3);
             }
         }
@@ -359,7 +362,7 @@ mod tests {
     fn a_discard_of_untouched_places_disappears_when_packed() {
         let t = trace("0 1 0 8 0\n0 1 4096000 8 0\n");
         let layout = Layout::plan(&t, 600, None, true).unwrap();
-        let whole = record(TraceOp::Discard, 1, 0, 1 << 40);
+        let whole = record(TraceOp::Discard, 0, 0, 1 << 40);
         assert_eq!(mapped(&layout, &whole), [(0, 512)]);
     }
 }

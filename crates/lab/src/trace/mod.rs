@@ -1,27 +1,44 @@
-//! Block traces: read, checked, laid out on a device.
+//! Block traces: read, checked, converted, laid out on a device.
 //!
-//! Owns: the common record ([`TraceRecord`]), recognition of a file by its content
-//! ([`Reader::open`]), the formats (`blkparse` text, MQSim/DiskSim ASCII), the scan that says what
-//! a trace holds ([`mod@scan`]) and the placement of its devices on ours ([`layout`]).
+//! Owns: the common record ([`TraceRecord`]), the formats ([`Format`]), recognition of a file by its
+//! content ([`Reader::open`]), the scan that says what a trace holds ([`mod@scan`]), conversion
+//! ([`mod@convert`]) and the placement of a trace's devices on ours ([`layout`]).
 //! Promises: a file of any size is read in bounded memory; the first line that is not understood is
 //! shown with its number, column and text; nothing is skipped without being counted.
 //! Never: guesses. A trace without a usable line is an error, not an empty run.
 //!
-//! The life of a trace: [`source`] opens and decompresses, [`lines`] cuts, a format parses,
-//! [`mod@scan`] looks at everything once (range, devices, order), [`layout`] maps to our sectors,
-//! `run` replays.
+//! The life of a trace: [`source`] opens and decompresses, [`reader`] recognizes and cuts
+//! ([`lines`]), a format parses ([`tables`] by their descriptions, [`blkparse`], [`blktrace`],
+//! [`parquet`]), [`mod@scan`] looks at everything once (range, devices, order). Then either
+//! [`layout`] maps to our sectors and `run` replays, or [`pair`] finds latencies, [`carries`] brings
+//! each record within another format's limits, and [`writer`] writes it.
 
 pub mod blkparse;
+pub mod blktrace;
+pub mod carries;
+mod contain;
+pub mod convert;
+pub mod device;
+pub mod format;
 pub mod info;
 pub mod layout;
 pub mod lines;
-pub mod mqsim;
+pub mod number;
+pub mod pair;
+pub mod parquet;
 pub mod reader;
 pub mod scan;
 pub mod source;
+pub mod store;
+pub mod table;
+pub mod tables;
+pub mod writer;
 
+pub use convert::{Conversion, ConvertError, convert};
+pub use device::{DeviceId, Devices};
+pub use format::Format;
 pub use layout::{Layout, LayoutError, Piece};
-pub use reader::{Action, Format, Reader};
+pub use reader::{Action, Reader, Reading};
 pub use scan::{Scan, scan};
 pub use source::TraceSource;
 
@@ -38,24 +55,6 @@ pub enum TraceOp {
     Discard,
     /// A flush without data.
     Flush,
-}
-
-/// A device as a trace names it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum DeviceId {
-    /// A plain number (MQSim).
-    Number(u32),
-    /// Major and minor number (blkparse).
-    MajorMinor(u32, u32),
-}
-
-impl fmt::Display for DeviceId {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            DeviceId::Number(n) => write!(f, "{n}"),
-            DeviceId::MajorMinor(major, minor) => write!(f, "{major},{minor}"),
-        }
-    }
 }
 
 /// One request of a trace, in the units of no particular format.
@@ -79,8 +78,35 @@ pub struct TraceRecord {
     pub latency_ns: Option<u64>,
 }
 
-/// Longest request that a trace may hold. Kernels split at a few MiB; a discard may cover a device.
+impl TraceRecord {
+    /// A read of nothing at the beginning of the first device: what parsers fill in.
+    pub const EMPTY: TraceRecord = TraceRecord {
+        ts_ns: 0,
+        op: TraceOp::Read,
+        device: DeviceId(0),
+        offset_bytes: 0,
+        len_bytes: 0,
+        fua: false,
+        preflush: false,
+        latency_ns: None,
+    };
+}
+
+/// Longest read or write that a trace may hold. Kernels split at a few MiB.
 pub const REQUEST_BYTES_MAX: u64 = 1 << 30;
+/// Longest discard: it may cover a device. A limit, because formats of 32 bits split it: without one
+/// a single line could become 2^32 records.
+pub const DISCARD_BYTES_MAX: u64 = 1 << 46;
+
+impl TraceOp {
+    /// Longest request of this kind.
+    pub fn len_max(self) -> u64 {
+        match self {
+            TraceOp::Read | TraceOp::Write => REQUEST_BYTES_MAX,
+            TraceOp::Discard | TraceOp::Flush => DISCARD_BYTES_MAX,
+        }
+    }
+}
 
 /// What is wrong with a field, for [`TraceError::Line`].
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,8 +142,8 @@ pub enum TraceError {
     },
     /// The file stops being readable: a disk error, or a compressed file that ends early.
     #[error(
-        "{file}: cannot read on behind line {lines}: {source} (a damaged or truncated file? copy it \
-         again)"
+        "{file}: cannot read on behind line or record {lines}: {source} (a damaged or truncated \
+         file? copy it again)"
     )]
     Read {
         /// File.
@@ -156,6 +182,56 @@ pub enum TraceError {
         /// What is there of it.
         text: String,
     },
+    /// A record of a binary file that is not understood.
+    #[error("{file}: record {record} (byte {at_bytes}): {expected}")]
+    Record {
+        /// File.
+        file: String,
+        /// Number of the record from 1.
+        record: u64,
+        /// Where it begins.
+        at_bytes: u64,
+        /// What should stand there.
+        expected: Expected,
+    },
+    /// A row of a Parquet file that is not understood.
+    #[error("{file}: row {row}, column `{column}`: {expected}")]
+    Row {
+        /// File.
+        file: String,
+        /// Number of the row from 1.
+        row: u64,
+        /// Which column.
+        column: &'static str,
+        /// What should stand there.
+        expected: Expected,
+    },
+    /// A Parquet file of something else.
+    #[error("{file}: a Parquet file without an integer column `{missing}`; a trace has: {known}")]
+    Columns {
+        /// File.
+        file: String,
+        /// What was looked for.
+        missing: &'static str,
+        /// All that a trace has.
+        known: String,
+    },
+    /// What was said about a trace does not suit its format.
+    #[error("{file} is {format}: {why}")]
+    Reading {
+        /// File.
+        file: String,
+        /// Its format.
+        format: Format,
+        /// What does not suit.
+        why: &'static str,
+    },
+    /// The user ended it.
+    #[error("{file}: interrupted")]
+    Interrupted {
+        /// File.
+        file: String,
+    },
     /// A line longer than any trace has.
     #[error("{file}:{line}: the line is longer than {max} bytes; this is no trace")]
     LongLine {
@@ -168,9 +244,9 @@ pub enum TraceError {
     },
     /// None of our formats.
     #[error(
-        "{file}: not a trace in a format known here. {why}\n  first line: {first}\n  known: blkparse \
-         text (`blkparse -i DEV`), MQSim/DiskSim ASCII (`time device sector sectors type`); .gz and \
-         .zst are unpacked"
+        "{file}: not a trace in a format known here. {why}\n  first line: {first}\n  known: {}; .gz \
+         and .zst are unpacked",
+        Format::words()
     )]
     Unrecognized {
         /// File.

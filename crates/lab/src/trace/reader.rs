@@ -1,32 +1,21 @@
 //! A trace as a stream of records, whatever its format.
 //!
 //! Owns: recognition by content, the choice among a request's events, what was passed over.
-//! Promises: one line in memory at a time; the first line that is not understood ends the stream
-//! with an error that shows it. Never: reorders; a trace out of order comes out of order.
+//! Promises: one line, record or page in memory at a time; the first one that is not understood
+//! ends the stream with an error that shows it. Never: reorders; a trace out of order comes out of
+//! order.
 
+use super::blktrace::{self, Event, Merge};
+use super::device::Devices;
 use super::lines::{LINE_BYTES_MAX, LineError, Lines};
-use super::{DeviceId, TraceError, TraceRecord, TraceSource, blkparse, mqsim, shown};
+use super::number::Clock;
+use super::parquet::{self, Rows};
+use super::table::{Context, Line, Table, Wrong};
+use super::tables::{self, TABLES};
+use super::{DeviceId, Expected, Format, TraceError, TraceRecord, TraceSource, blkparse, shown};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io::BufRead;
-
-/// A format of traces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Format {
-    /// Text of blkparse.
-    Blkparse,
-    /// ASCII of MQSim and DiskSim.
-    Mqsim,
-}
-
-impl fmt::Display for Format {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Format::Blkparse => "blkparse text",
-            Format::Mqsim => "MQSim/DiskSim ASCII",
-        })
-    }
-}
 
 /// Which event of a request a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -52,23 +41,48 @@ impl fmt::Display for Action {
     }
 }
 
+/// What a user says about a trace, beyond its content.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reading {
+    /// The format; recognized by content when absent.
+    pub format: Option<Format>,
+    /// Which event of a request is replayed; chosen by content when absent.
+    pub action: Option<Action>,
+    /// Unit of MQSim's times, which its own configuration sets; ns when absent.
+    pub time_unit: Option<Clock>,
+    /// fio's `wait` counts from the log's beginning (axboe/fio#756), not from the wait before
+    /// (fio's HOWTO).
+    pub wait_from_start: bool,
+}
+
 /// What was read so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Lines, of any kind.
+    /// Lines, of any kind; records of a binary format.
     pub lines: u64,
     /// Lines that are no requests, by the letter of their kind (`p` passed-through command, `n` no
-    /// data, `m` note, `s` summary or empty).
+    /// data, `m` note, `s` summary, header or empty, `o` a file opened, `w` a wait, `b` no type).
     pub passed_over: BTreeMap<char, u64>,
+}
+
+enum Input {
+    /// Lines of blkparse.
+    Blkparse(Lines),
+    /// Lines of a table.
+    Table(Lines, &'static Table),
+    /// blktrace's records.
+    Blktrace(Merge),
+    /// The own format.
+    Parquet(Box<Rows>),
 }
 
 /// A trace being read.
 pub struct Reader {
     file: String,
-    format: Format,
-    lines: Lines,
-    /// The line in `lines` has been read, but not parsed: recognition looked at it.
+    input: Input,
+    /// A line has been read, but not parsed: recognition looked at it.
     held: bool,
+    context: Context,
     counts: Counts,
     notes: Vec<(u64, String)>,
     last_ns: u64,
@@ -78,54 +92,94 @@ pub struct Reader {
 const NOTES_MAX: usize = 1000;
 
 impl Reader {
-    /// Opens a trace and recognizes its format.
-    pub fn open(source: &TraceSource) -> Result<Reader, TraceError> {
+    /// Opens a trace, and recognizes its format unless `reading` names it.
+    pub fn open(source: &TraceSource, reading: &Reading) -> Result<Reader, TraceError> {
         let file = source.name();
-        let mut input = source.open()?;
-        let head = input.fill_buf().map_err(|source| TraceError::Read {
-            file: file.clone(),
-            lines: 0,
-            source,
-        })?;
-        if let Some(why) = binary(head) {
-            return Err(TraceError::Unrecognized {
-                file,
-                why,
-                first: shown(&head[..head.len().min(64)]),
-            });
-        }
-        let mut reader = Reader {
-            file,
-            format: Format::Blkparse,
-            lines: Lines::new(input),
-            held: true,
-            counts: Counts::default(),
-            notes: Vec::new(),
-            last_ns: 0,
+        let mut raw = source.open()?;
+        let read_error = |source| TraceError::Read { file: file.clone(), lines: 0, source };
+        let head = raw.fill_buf().map_err(read_error)?;
+        let head = head[..head.len().min(HEAD_BYTES)].to_vec();
+        let mut context = Context {
+            time_unit: reading.time_unit,
+            wait_from_start: reading.wait_from_start,
+            ..Context::default()
         };
-        reader.recognize()?;
+        let input = match reading.format.or_else(|| binary_format(&head)) {
+            Some(Format::Parquet) if head.starts_with(parquet::MAGIC) => {
+                Input::Parquet(Box::new(Rows::new(&file, source.store()?)?))
+            }
+            Some(Format::Blktrace) if blktrace::looks_like(&head) == Some(true) => {
+                drop(raw);
+                Input::Blktrace(Merge::new(source.siblings()?, &mut context.devices)?)
+            }
+            _ => match unreadable(&head, reading.format) {
+                Some(why) => {
+                    let first = shown(&head[..head.len().min(64)]);
+                    return Err(TraceError::Unrecognized { file, why, first });
+                }
+                None => Input::Blkparse(Lines::new(raw)),
+            },
+        };
+        let notes = Vec::new();
+        let counts = Counts::default();
+        let mut reader = Reader { file, input, held: false, context, counts, notes, last_ns: 0 };
+        if let Input::Blkparse(_) = reader.input {
+            reader.recognize(reading.format)?;
+        }
+        reader.check(reading)?;
         Ok(reader)
     }
 
-    fn recognize(&mut self) -> Result<(), TraceError> {
+    /// Refuses what was said about a trace that is none of the kind.
+    fn check(&self, reading: &Reading) -> Result<(), TraceError> {
+        let format = self.format();
+        let why = match () {
+            _ if reading.time_unit.is_some() && format != Format::Mqsim => {
+                "a unit of time is for MQSim's format; this one's is fixed"
+            }
+            _ if reading.wait_from_start && format != Format::Fio2 => {
+                "waits are in version 2 of fio's I/O log; this trace has times"
+            }
+            _ => return Ok(()),
+        };
+        Err(TraceError::Reading { file: self.file.clone(), format, why })
+    }
+
+    /// Goes to the first line that says what the file is, and reads by it from there.
+    fn recognize(&mut self, want: Option<Format>) -> Result<(), TraceError> {
         while self.advance()? {
-            let line = self.lines.line();
+            let line = self.line();
             let skip = line.trim_ascii().is_empty() || line.starts_with(b"#");
             if skip || line.starts_with(b"Input file ") {
                 self.pass_over('s');
                 continue;
             }
-            self.format = if blkparse::looks_like(line) {
-                Format::Blkparse
-            } else if mqsim::looks_like(line) {
-                Format::Mqsim
-            } else {
-                return Err(TraceError::Unrecognized {
-                    file: self.file.clone(),
-                    why: resemblance(line),
-                    first: shown(line),
-                });
+            let table = match want {
+                Some(format) => tables::of(format),
+                None if blkparse::looks_like(line) => None,
+                None => Some(TABLES.iter().find(|t| t.looks_like(line)).ok_or_else(|| {
+                    TraceError::Unrecognized {
+                        file: self.file.clone(),
+                        why: resemblance(line),
+                        first: shown(line),
+                    }
+                })?),
             };
+            let header = table.is_some_and(|t| t.is_header(line));
+            self.held = true;
+            let Some(table) = table else { return Ok(()) };
+            if table.magic.is_some() && !header {
+                let expected = "the first line of a log, `fio version 2 iolog` or 3";
+                return Err(self.wrong((1, Expected::Text(expected))));
+            }
+            if header {
+                self.held = false;
+                self.pass_over('s');
+            }
+            let empty = Input::Blkparse(Lines::new(Box::new(std::io::empty())));
+            if let Input::Blkparse(lines) = std::mem::replace(&mut self.input, empty) {
+                self.input = Input::Table(lines, table);
+            }
             return Ok(());
         }
         Err(TraceError::Unrecognized {
@@ -137,7 +191,12 @@ impl Reader {
 
     /// The format.
     pub fn format(&self) -> Format {
-        self.format
+        match &self.input {
+            Input::Blkparse(_) => Format::Blkparse,
+            Input::Table(_, table) => table.format,
+            Input::Blktrace(_) => Format::Blktrace,
+            Input::Parquet(_) => Format::Parquet,
+        }
     }
 
     /// Name for messages.
@@ -145,9 +204,19 @@ impl Reader {
         &self.file
     }
 
+    /// Files that are read as one: more than one for a trace in a file per CPU.
+    pub fn files(&self) -> usize {
+        if let Input::Blktrace(merge) = &self.input { merge.files() } else { 1 }
+    }
+
     /// What was read so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
+    }
+
+    /// The devices seen so far.
+    pub fn devices(&self) -> &Devices {
+        &self.context.devices
     }
 
     /// Notes written into the trace so far, with their times; the first thousand.
@@ -158,13 +227,38 @@ impl Reader {
     /// The next event of any kind of request.
     pub fn next_event(&mut self) -> Result<Option<(Action, TraceRecord)>, TraceError> {
         loop {
-            if !self.held && !self.advance()? {
+            let more = match &mut self.input {
+                Input::Parquet(rows) => {
+                    let record = rows.next(&mut self.context.devices)?;
+                    self.counts.lines = rows.rows();
+                    return Ok(record.map(|r| (Action::Only, r)));
+                }
+                Input::Blktrace(merge) => {
+                    let next = merge.next(&mut self.context.devices)?;
+                    self.counts.lines = merge.records();
+                    match next {
+                        None => false,
+                        Some((ns, event)) => {
+                            self.last_ns = ns;
+                            if let Some(found) = self.blktrace_event(event) {
+                                return Ok(Some(found));
+                            }
+                            true
+                        }
+                    }
+                }
+                Input::Blkparse(_) | Input::Table(..) => {
+                    let more = self.held || self.advance()?;
+                    self.held = false;
+                    if more && let Some(found) = self.parse()? {
+                        self.last_ns = found.1.ts_ns;
+                        return Ok(Some(found));
+                    }
+                    more
+                }
+            };
+            if !more {
                 return Ok(None);
-            }
-            self.held = false;
-            if let Some(event) = self.parse()? {
-                self.last_ns = event.1.ts_ns;
-                return Ok(Some(event));
             }
         }
     }
@@ -183,61 +277,95 @@ impl Reader {
         Ok(None)
     }
 
-    fn parse(&mut self) -> Result<Option<(Action, TraceRecord)>, TraceError> {
-        let line = self.lines.line();
-        if self.format == Format::Mqsim {
-            return match mqsim::parse(line) {
-                Ok(Some(record)) => Ok(Some((Action::Only, record))),
-                Ok(None) => {
-                    self.pass_over('s');
-                    Ok(None)
-                }
-                Err(wrong) => Err(self.wrong(wrong)),
-            };
+    fn blktrace_event(&mut self, event: Event) -> Option<(Action, TraceRecord)> {
+        match event {
+            Event::Request(letter, record) => return Some((action_of(letter), record)),
+            Event::Other(letter) => self.pass_over(letter as char),
+            Event::Note(text) => self.note(text),
         }
-        match blkparse::parse(line) {
-            Ok(blkparse::Line::Event(action, record)) => {
-                let action = match action {
-                    b'Q' => Action::Queued,
-                    b'D' => Action::Issued,
-                    _ => Action::Completed,
-                };
-                return Ok(Some((action, record)));
-            }
-            Ok(blkparse::Line::Other(kind)) => self.pass_over(kind as char),
-            Ok(blkparse::Line::Note(text)) => {
-                self.pass_over('m');
-                if self.notes.len() < NOTES_MAX {
-                    self.notes.push((self.last_ns, text));
+        None
+    }
+
+    fn parse(&mut self) -> Result<Option<(Action, TraceRecord)>, TraceError> {
+        let parsed = match &self.input {
+            Input::Table(lines, table) => {
+                let line = lines.line();
+                if line.first().is_none_or(|b| *b == b'#') || line.trim_ascii().is_empty() {
+                    self.pass_over('s');
+                    return Ok(None);
+                }
+                match table.parse(line, &mut self.context) {
+                    Ok(Line::Event(action, record)) => return Ok(Some((action, record))),
+                    Ok(Line::Other(letter)) => Ok(Some(letter)),
+                    // Files that were put behind each other keep their headers.
+                    Err(_) if table.is_header(line) => Ok(Some('s')),
+                    Err(wrong) => Err(wrong),
                 }
             }
-            Ok(blkparse::Line::Summary) => self.pass_over('s'),
-            Err(wrong) => return Err(self.wrong(wrong)),
+            Input::Blkparse(lines) => {
+                match blkparse::parse(lines.line(), &mut self.context.devices) {
+                    Ok(blkparse::Line::Event(letter, record)) => {
+                        return Ok(Some((action_of(letter), record)));
+                    }
+                    Ok(blkparse::Line::Other(kind)) => Ok(Some(kind as char)),
+                    Ok(blkparse::Line::Note(text)) => {
+                        self.note(text);
+                        Ok(None)
+                    }
+                    Ok(blkparse::Line::Summary) => Ok(Some('s')),
+                    Err(wrong) => Err(wrong),
+                }
+            }
+            Input::Blktrace(_) | Input::Parquet(_) => Ok(None),
+        };
+        if let Some(letter) = parsed.map_err(|wrong| self.wrong(wrong))? {
+            self.pass_over(letter);
         }
         Ok(None)
+    }
+
+    fn note(&mut self, text: String) {
+        self.pass_over('m');
+        if self.notes.len() < NOTES_MAX {
+            self.notes.push((self.last_ns, text));
+        }
     }
 
     fn pass_over(&mut self, kind: char) {
         *self.counts.passed_over.entry(kind).or_default() += 1;
     }
 
-    fn wrong(&self, (column, expected): blkparse::Wrong) -> TraceError {
-        let (file, line) = (self.file.clone(), self.lines.number());
-        let text = shown(self.lines.line());
-        if !self.lines.complete() && self.counts.lines > 1 {
+    fn lines(&self) -> Option<&Lines> {
+        match &self.input {
+            Input::Blkparse(lines) | Input::Table(lines, _) => Some(lines),
+            Input::Blktrace(_) | Input::Parquet(_) => None,
+        }
+    }
+
+    fn line(&self) -> &[u8] {
+        self.lines().map_or(&[], Lines::line)
+    }
+
+    fn wrong(&self, (column, expected): Wrong) -> TraceError {
+        let line = self.lines().map_or(0, Lines::number);
+        let (file, text) = (self.file.clone(), shown(self.line()));
+        if self.lines().is_some_and(|l| !l.complete()) && self.counts.lines > 1 {
             return TraceError::Truncated { file, line, text };
         }
         TraceError::Line { file, line, column, expected, text }
     }
 
     fn advance(&mut self) -> Result<bool, TraceError> {
-        let more = self.lines.advance().map_err(|e| match e {
+        let (Input::Blkparse(lines) | Input::Table(lines, _)) = &mut self.input else {
+            return Ok(false);
+        };
+        let more = lines.advance().map_err(|e| match e {
             LineError::Io(source) => {
                 TraceError::Read { file: self.file.clone(), lines: self.counts.lines, source }
             }
             LineError::TooLong => TraceError::LongLine {
                 file: self.file.clone(),
-                line: self.lines.number(),
+                line: lines.number(),
                 max: LINE_BYTES_MAX,
             },
         })?;
@@ -246,44 +374,56 @@ impl Reader {
     }
 }
 
-/// What kind of binary file this is, if it is one.
-fn binary(head: &[u8]) -> Option<&'static str> {
-    // struct blk_io_trace: magic 0x65617400 | version 7, in either byte order.
-    if matches!(head, [7, b't', b'a', b'e', ..] | [b'e', b'a', b't', 7, ..]) {
+fn action_of(letter: u8) -> Action {
+    match letter {
+        b'Q' => Action::Queued,
+        b'D' => Action::Issued,
+        _ => Action::Completed,
+    }
+}
+
+/// Bytes at the beginning that are looked at.
+const HEAD_BYTES: usize = 512;
+
+fn binary_format(head: &[u8]) -> Option<Format> {
+    if head.starts_with(parquet::MAGIC) {
+        return Some(Format::Parquet);
+    }
+    blktrace::looks_like(head).map(|_| Format::Blktrace)
+}
+
+/// Why a file can't be read as lines.
+fn unreadable(head: &[u8], want: Option<Format>) -> Option<&'static str> {
+    if blktrace::looks_like(head) == Some(false) {
         return Some(
-            "It is a binary blktrace file: convert it with `blkparse -i FILE > FILE.txt`.",
+            "It is a binary blktrace file of another version than 7: convert it with `blkparse -i \
+             FILE > FILE.txt`.",
         );
     }
-    if head.starts_with(b"PAR1") {
-        return Some("It is a Parquet file, which this version does not read.");
+    match want {
+        Some(Format::Parquet) => return Some("It is no Parquet file (binary, begins with PAR1)."),
+        Some(Format::Blktrace) => return Some("It is no binary file of blktrace."),
+        _ => {}
     }
-    if head.iter().take(512).any(|b| *b == 0) {
-        return Some("It is a binary file.");
-    }
-    None
+    head.contains(&0).then_some("It is a binary file.")
 }
 
 /// What a first line of no known format looks like.
 fn resemblance(line: &[u8]) -> &'static str {
     let commas = line.iter().filter(|b| **b == b',').count();
     if line.starts_with(b"fio version") {
-        return "It is a fio I/O log, which this version does not read.";
-    }
-    if (4..=6).contains(&commas) {
-        return "It looks like CSV (MSR, SYSTOR, Alibaba, ...), which this version does not read.";
+        return "It is a fio I/O log of another version than 2 and 3.";
     }
     if line.starts_with(b"[") || line.contains(&b'=') {
         return "It looks like a configuration file.";
     }
-    "Its first line is of no known shape."
-}
-
-/// Whether a file starts like a trace, for telling the kinds of input apart.
-pub fn is_trace(source: &TraceSource) -> bool {
-    match Reader::open(source) {
-        Ok(_) => true,
-        // Packed or binary: no other kind of input is, so its error is the one to show.
-        Err(TraceError::Unrecognized { why, .. }) => why.contains("binary"),
-        Err(_) => false,
+    match commas {
+        6 => "It has seven fields like MSR's; `--format msr` shows which one is wrong.",
+        5 => "It has six fields like SYSTOR's; `--format systor17` shows which one is wrong.",
+        4 => {
+            "It has five fields like Alibaba's, Tencent's, SPC's and FEMU's; `--format` with one of \
+             them shows which field is wrong."
+        }
+        _ => "Its first line is of no known shape.",
     }
 }

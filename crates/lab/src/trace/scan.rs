@@ -4,19 +4,19 @@
 //! the set of touched places that [`super::layout`] packs. Promises: bounded memory; the places are
 //! kept coarser when there are many. Never: keeps a record.
 
-use super::reader::{Action, Counts, Format, Reader};
-use super::{DeviceId, TraceError, TraceOp, TraceRecord, TraceSource};
+use super::pair::{Open, Paired, WINDOW_MAX};
+use super::reader::{Action, Counts, Reader, Reading};
+use super::{DeviceId, Devices, Format, TraceError, TraceOp, TraceRecord, TraceSource};
 use crate::histogram::Latencies;
+use crate::run::{Monitor, Unwatched};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Places kept at most before they are kept 16 times as coarse: some 30 MiB.
 const PLACES_MAX: usize = 1 << 20;
-/// Devices in a trace; more mean that a column was misread.
-pub const DEVICES_MAX: usize = 4096;
 /// Records of an action that are kept in memory: 16 MiB. Longer traces are read again.
 const KEPT_MAX: usize = 1 << 18;
-/// Requests between issue and completion that are remembered for their latency.
-const OUTSTANDING_MAX: usize = 1 << 16;
+/// Records between two looks at the watcher.
+const WATCH_EVERY: u64 = 1 << 16;
 
 /// Touched places: units of 4 KiB × 16^n, coarse enough to fit the memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -151,8 +151,14 @@ impl Summary {
 pub struct Scan {
     /// Where it is.
     pub source: TraceSource,
+    /// What the user said about it.
+    pub reading: Reading,
     /// Its format.
     pub format: Format,
+    /// Files that it is kept in.
+    pub files: usize,
+    /// Its devices.
+    pub devices: Devices,
     /// Lines, and those that are no requests.
     pub counts: Counts,
     /// By action.
@@ -178,15 +184,20 @@ impl Scan {
     pub fn records(&self, device: Option<DeviceId>) -> Result<Records<'_>, TraceError> {
         let from = match &self.kept {
             Some(kept) => From::Memory(kept.iter()),
-            None => From::File(Reader::open(&self.source)?, self.action),
+            None => From::File(Reader::open(&self.source, &self.reading)?.into(), self.action),
         };
         Ok(Records { from, device })
+    }
+
+    /// The same with the latencies that completions tell, once more from the file.
+    pub fn timed(&self, device: Option<DeviceId>) -> Result<Paired, TraceError> {
+        Ok(Paired::new(Reader::open(&self.source, &self.reading)?, self.action, device))
     }
 }
 
 enum From<'a> {
     Memory(std::slice::Iter<'a, TraceRecord>),
-    File(Reader, Action),
+    File(Box<Reader>, Action),
 }
 
 /// Records of a trace, one after the other.
@@ -208,23 +219,32 @@ impl Records<'_> {
     }
 }
 
-/// Reads a trace once. `want` forces an action; without it queued requests are taken, or issued
-/// ones where none was queued.
-pub fn scan(source: &TraceSource, want: Option<Action>) -> Result<Scan, TraceError> {
-    let mut reader = Reader::open(source)?;
+/// Reads a trace once. Without an action in `reading` queued requests are taken, or issued ones
+/// where none was queued.
+pub fn scan(source: &TraceSource, reading: &Reading) -> Result<Scan, TraceError> {
+    scan_watched(source, reading, &Unwatched)
+}
+
+/// The same while somebody looks on, who may end it.
+pub fn scan_watched(
+    source: &TraceSource,
+    reading: &Reading,
+    monitor: &dyn Monitor,
+) -> Result<Scan, TraceError> {
+    let mut reader = Reader::open(source, reading)?;
     let mut actions: BTreeMap<Action, Summary> = BTreeMap::new();
     let mut recorded = Recorded::default();
     let mut kept: BTreeMap<Action, Vec<TraceRecord>> = BTreeMap::new();
+    let mut done = 0u64;
     while let Some((action, record)) = reader.next_event()? {
-        let summary = actions.entry(action).or_default();
-        summary.add(&record);
-        if summary.devices.len() > DEVICES_MAX {
-            return Err(TraceError::NothingMatched {
-                file: reader.file().into(),
-                lines: reader.counts().lines,
-                why: format!("more than {DEVICES_MAX} devices; a column was misread"),
-            });
+        done += 1;
+        if done.is_multiple_of(WATCH_EVERY) {
+            monitor.progress("read", done, None);
+            if monitor.interrupted() {
+                return Err(TraceError::Interrupted { file: reader.file().into() });
+            }
         }
+        actions.entry(action).or_default().add(&record);
         recorded.add(action, &record);
         if action != Action::Completed {
             let kept = kept.entry(action).or_default();
@@ -234,10 +254,13 @@ pub fn scan(source: &TraceSource, want: Option<Action>) -> Result<Scan, TraceErr
             }
         }
     }
-    let action = choose(&reader, &actions, want)?;
+    let action = choose(&reader, &actions, reading.action)?;
     Ok(Scan {
         source: source.clone(),
+        reading: Reading { format: Some(reader.format()), action: Some(action), ..*reading },
         format: reader.format(),
+        files: reader.files(),
+        devices: reader.devices().clone(),
         counts: reader.counts().clone(),
         action,
         actions,
@@ -253,7 +276,7 @@ fn choose(
     want: Option<Action>,
 ) -> Result<Action, TraceError> {
     let order: &[Action] = match &want {
-        Some(action) if reader.format() == Format::Blkparse => std::slice::from_ref(action),
+        Some(action) if !actions.contains_key(&Action::Only) => std::slice::from_ref(action),
         _ => &[Action::Queued, Action::Issued, Action::Only],
     };
     if let Some(action) = order.iter().find(|a| actions.contains_key(a)) {
@@ -276,30 +299,40 @@ fn choose(
     })
 }
 
-/// Pairs completions with their issue, or with their queueing where issues were not recorded.
+/// Latencies as recorded: from the same line, or from issue (or queueing where issues were not
+/// recorded) to completion.
 #[derive(Default)]
 struct Recorded {
     latencies: Latencies,
-    open: BTreeMap<(DeviceId, u64, u64), (Action, u64)>,
+    open: BTreeMap<Action, Open>,
+    made: u64,
 }
 
 impl Recorded {
     fn add(&mut self, action: Action, r: &TraceRecord) {
-        let key = (r.device, r.offset_bytes, r.len_bytes);
         match action {
             Action::Completed => {
-                if let Some((_, from)) = self.open.remove(&key) {
-                    self.latencies.record(r.ts_ns.saturating_sub(from));
+                let of = |a| self.open.get_mut(&a).and_then(|open| open.completed(r));
+                let [issued, queued] = [Action::Issued, Action::Queued].map(of);
+                if let Some((_, latency)) = issued.or(queued) {
+                    self.latencies.record(latency);
                 }
             }
-            // A request that was merged never completes under its own extent: forget the oldest.
-            Action::Queued | Action::Issued if r.len_bytes > 0 => {
-                self.open.insert(key, (action, r.ts_ns));
-                if self.open.len() > OUTSTANDING_MAX {
-                    self.open.clear();
+            Action::Queued | Action::Issued => {
+                let open = self.open.entry(action).or_default();
+                // A request that was merged never completes under its own extent: forget them all
+                // when too many have gathered.
+                if open.len() == WINDOW_MAX {
+                    *open = Open::default();
+                }
+                self.made += 1;
+                open.made(r, self.made);
+            }
+            Action::Only => {
+                if let Some(ns) = r.latency_ns {
+                    self.latencies.record(ns);
                 }
             }
-            _ => {}
         }
     }
 }
@@ -316,7 +349,7 @@ mod tests {
     }
 
     fn of(text: &str) -> Result<Scan, TraceError> {
-        scan(&bundled(text.as_bytes().to_vec()), None)
+        scan(&bundled(text.as_bytes().to_vec()), &Reading::default())
     }
 
     const FEW: &str = "  8,0 0 1 0.000000000 9 m N phase one\n  8,0 0 2 0.000001000 9 Q FWFS 8 + 8 [a]\n\
@@ -336,7 +369,8 @@ mod tests {
         );
         assert_eq!(s.notes, [(0, "phase one".to_string())]);
         assert_eq!((s.recorded.count(), s.recorded.max_ns()), (1, 3000));
-        let d = scan(&s.source, Some(Action::Issued)).unwrap();
+        let d = scan(&s.source, &Reading { action: Some(Action::Issued), ..Reading::default() })
+            .unwrap();
         assert_eq!(d.chosen().requests(), 1);
     }
 
@@ -351,10 +385,14 @@ mod tests {
         let gz = gz.finish().unwrap();
         for packed in [zst, gz] {
             let twice = [packed.clone(), packed.clone()].concat();
-            assert_eq!(scan(&bundled(packed.clone()), None).unwrap().chosen().requests(), 2);
-            assert_eq!(scan(&bundled(twice), None).unwrap().chosen().requests(), 4);
+            assert_eq!(
+                scan(&bundled(packed.clone()), &Reading::default()).unwrap().chosen().requests(),
+                2
+            );
+            assert_eq!(scan(&bundled(twice), &Reading::default()).unwrap().chosen().requests(), 4);
             let cut = packed[..packed.len() - 9].to_vec();
-            let said = scan(&bundled(cut), None).map(|_| ()).unwrap_err().to_string();
+            let said =
+                scan(&bundled(cut), &Reading::default()).map(|_| ()).unwrap_err().to_string();
             assert!(said.contains("truncated"), "{said}");
         }
     }
@@ -366,9 +404,13 @@ mod tests {
         assert!(line.contains("t (bundled):2:5") && line.contains("2 0 x 8 0\n      ^"), "{line}");
         assert!(said("1 0 0 8 0\n2 0 1").contains("middle of a line"));
         assert!(said("").contains("empty"));
-        assert!(said("128166372003061629,hm,1,Read,383496192,32768,413\n").contains("CSV"));
-        assert!(said("\x07tae\0\0\0").contains("blkparse -i"));
-        assert!(said("fio version 2 iolog\n").contains("fio I/O log"));
+        assert!(
+            said("128166372003061629,hm,1,Raed,383496192,32768,413\n").contains("--format msr")
+        );
+        assert!(said("\x08tae\0\0\0").contains("blkparse -i"));
+        assert!(said("\x07tae\0\0\0").contains("record 1 (byte 0)"));
+        assert!(said("fio version 1 iolog\n").contains("another version"));
+        assert!(said("fio version 2 iolog\n/dev/sda add\n").contains("0 of 2 lines matched"));
         let nothing = said("8,0 0 1 0.0 9 P N [x]\n8,0 0 2 0.0 9 C WS 8 + 8 [0]\n");
         assert!(
             nothing.contains("0 of 2 lines matched") && nothing.contains("C (completed)"),
@@ -382,7 +424,7 @@ mod tests {
     fn kept_and_read_records_are_the_same() {
         let mut s = of(FEW).unwrap();
         let all = |s: &Scan| {
-            let mut records = s.records(Some(DeviceId::MajorMinor(8, 0))).unwrap();
+            let mut records = s.records(s.devices.find("8,0")).unwrap();
             std::iter::from_fn(|| records.advance().unwrap()).collect::<Vec<_>>()
         };
         let kept = all(&s);
@@ -406,14 +448,14 @@ mod tests {
             let heads: [&[u8]; 6] = [b"", b"8,0 0 1 0.1 2 Q W 8 + 8\n", b"1 2 3 4 1\n",
                 &[0x1f, 0x8b, 8], &[0x28, 0xb5, 0x2f, 0xfd], b"  8,0 1 1 0.5 4 "];
             bytes.splice(0..0, heads[head].iter().copied());
-            let _ = scan(&bundled(bytes), None).map(|s| s.chosen().requests());
+            let _ = scan(&bundled(bytes), &Reading::default()).map(|s| s.chosen().requests());
         }
 
         /// Neither do lines made of the alphabet of traces.
         #[test]
         fn arbitrary_words_never_panic(words in prop::collection::vec("[0-9,.+\\[\\]QDCRWFSNMm ]{0,12}", 0..40)) {
             let text = format!("8,0 0 1 0.1 2 Q W 8 + 8\n{}", words.join(" ").replace("  ", "\n"));
-            let _ = scan(&bundled(text.into_bytes()), None).map(|s| s.chosen().requests());
+            let _ = scan(&bundled(text.into_bytes()), &Reading::default()).map(|s| s.chosen().requests());
         }
     }
 }

@@ -1,12 +1,19 @@
 //! Where a trace's bytes come from: a file or the program itself, plain, gzip or zstd.
 //!
 //! Owns: opening and unpacking, both recognized by content. Promises: streams; the decoders' own
-//! windows are the only memory. Never: looks at a file's name to decide what is in it.
+//! windows are the only memory. Never: looks at a file's name to decide what is in it; names only
+//! say which files of blktrace belong together.
 
 use super::TraceError;
+use super::parquet::MAGIC;
+use super::store::Store;
+use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+/// A file's name for messages, and its content.
+pub(super) type NamedInput = (String, Box<dyn BufRead>);
 
 /// A trace that can be opened as often as needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +27,13 @@ pub enum TraceSource {
         /// Content, maybe compressed.
         bytes: &'static [u8],
     },
+    /// Bytes made by a program: a test, a fuzzer.
+    Memory {
+        /// Name for messages.
+        name: String,
+        /// Content, maybe compressed.
+        bytes: Bytes,
+    },
 }
 
 impl TraceSource {
@@ -28,6 +42,7 @@ impl TraceSource {
         match self {
             TraceSource::File(path) => path.display().to_string(),
             TraceSource::Bundled { name, .. } => format!("{name} (bundled)"),
+            TraceSource::Memory { name, .. } => name.clone(),
         }
     }
 
@@ -44,8 +59,66 @@ impl TraceSource {
                 unpacked(file).map_err(open_error)
             }
             TraceSource::Bundled { bytes, .. } => unpacked(Cursor::new(*bytes)).map_err(open_error),
+            TraceSource::Memory { bytes, .. } => {
+                unpacked(Cursor::new(bytes.clone())).map_err(open_error)
+            }
         }
     }
+
+    /// For formats that are not read from front to back.
+    pub(super) fn store(&self) -> Result<Store, TraceError> {
+        let open_error = |source| TraceError::Open { file: self.name(), source };
+        let memory = |bytes: &[u8]| Store::Memory(Bytes::copy_from_slice(bytes));
+        let store = match self {
+            TraceSource::File(path) => {
+                let file = File::open(path).map_err(open_error)?;
+                Store::of_file(file).map_err(open_error)?
+            }
+            TraceSource::Bundled { bytes, .. } => memory(bytes),
+            TraceSource::Memory { bytes, .. } => Store::Memory(bytes.clone()),
+        };
+        let mut head = [0; 4];
+        let magic = store.get_read_at(0).read_exact(&mut head).is_ok_and(|()| &head == MAGIC);
+        if !magic {
+            let why = "a packed Parquet file can't be read from its end: unpack it first";
+            return Err(open_error(io::Error::other(why)));
+        }
+        Ok(store)
+    }
+
+    /// All files of a trace that is kept in a file per CPU, `NAME.blktrace.CPU`, by CPU; itself
+    /// alone when it is not called so.
+    pub(super) fn siblings(&self) -> Result<Vec<NamedInput>, TraceError> {
+        let mut paths = Vec::new();
+        if let TraceSource::File(path) = self
+            && let Some(stem) = blktrace_stem(path)
+        {
+            let open_error = |source| TraceError::Open { file: self.name(), source };
+            let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+            let entries = std::fs::read_dir(folder.unwrap_or(Path::new(".")));
+            for entry in entries.map_err(open_error)? {
+                let other = path.with_file_name(entry.map_err(open_error)?.file_name());
+                if blktrace_stem(&other).is_some_and(|(s, _)| s == stem.0) {
+                    paths.extend(blktrace_stem(&other).map(|(_, cpu)| (cpu, other)));
+                }
+            }
+            paths.sort();
+        }
+        if paths.len() < 2 {
+            return Ok(vec![(self.name(), self.open()?)]);
+        }
+        let one = |(_, path): (u32, PathBuf)| {
+            let source = TraceSource::File(path);
+            source.open().map(|input| (source.name(), input))
+        };
+        paths.into_iter().map(one).collect()
+    }
+}
+
+/// `sda` and 3 of `sda.blktrace.3`: how blktrace(8) calls the file of a CPU.
+fn blktrace_stem(path: &Path) -> Option<(String, u32)> {
+    let (stem, cpu) = path.file_name()?.to_str()?.rsplit_once(".blktrace.")?;
+    Some((stem.to_string(), cpu.parse().ok()?))
 }
 
 const GZIP: [u8; 2] = [0x1f, 0x8b];

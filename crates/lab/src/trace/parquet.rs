@@ -1,0 +1,487 @@
+//! The own format: Parquet, to which everything converts.
+//!
+//! Owns: its columns and their meaning ([`COLUMNS`]), row groups of bounded size, the devices' names
+//! in the file's metadata. Promises: every record of every format survives it (a discard of 4 GiB
+//! and more as several); a file written by another program is read when it has these columns, as
+//! integers of 32 or 64 bits, in any order, among others; memory is that of one row group's pages,
+//! whatever the file's size. Never: trusts a length it has not compared with the file's.
+//!
+//! | column | type | is |
+//! |---|---|---|
+//! | `ts_ns` | u64 | when the request was made, ns |
+//! | `op` | u8 | 0 read, 1 write, 2 discard, 3 flush |
+//! | `stream` | u16 | device, an index into the names |
+//! | `offset` | u64 | first byte |
+//! | `len` | u32 | bytes; 0 for a flush |
+//! | `flags` | u32 | 1 FUA, 2 a flush before it |
+//! | `lat_ns` | u64, may be null | how long it took, ns |
+
+use super::contain::contained;
+use super::device::{DEVICES_MAX, Devices};
+use super::store::{Bounded, Store};
+use super::{Expected, REQUEST_BYTES_MAX, TraceError, TraceOp, TraceRecord};
+use ::parquet::basic::{Compression, Encoding};
+use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use ::parquet::data_type::{DataType, Int32Type, Int64Type};
+use ::parquet::errors::{ParquetError, Result as ParquetResult};
+use ::parquet::file::metadata::KeyValue;
+use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
+use ::parquet::file::reader::{FileReader, Length, RowGroupReader};
+use ::parquet::file::serialized_reader::SerializedFileReader;
+use ::parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
+use ::parquet::schema::parser::parse_message_type;
+use ::parquet::schema::types::ColumnPath;
+use std::io::Write;
+use std::sync::Arc;
+
+/// The columns by name, in the order in which they are written.
+pub const COLUMNS: [&str; 7] = ["ts_ns", "op", "stream", "offset", "len", "flags", "lat_ns"];
+const TS: usize = 0;
+const OP: usize = 1;
+const STREAM: usize = 2;
+const OFFSET: usize = 3;
+const LEN: usize = 4;
+const FLAGS: usize = 5;
+const LAT: usize = 6;
+
+const SCHEMA: &str = "message trace {
+  required int64 ts_ns (integer(64,false));
+  required int32 op (integer(8,false));
+  required int32 stream (integer(16,false));
+  required int64 offset (integer(64,false));
+  required int32 len (integer(32,false));
+  required int32 flags (integer(32,false));
+  optional int64 lat_ns (integer(64,false));
+}";
+
+/// Key of the devices' names in the file's metadata: a JSON list, by `stream`.
+const NAMES_KEY: &str = "flashlane.devices";
+/// Rows of a row group: some 22 MiB while it is written; a file of 10^10 rows has 20,000.
+const GROUP_ROWS: usize = 1 << 19;
+/// Rows that are decoded at once.
+const BATCH_ROWS: usize = 1 << 13;
+
+const FUA: u64 = 1;
+const PREFLUSH: u64 = 2;
+
+/// The first four bytes of a file.
+pub const MAGIC: &[u8; 4] = b"PAR1";
+
+enum Ints {
+    I32(ColumnReaderImpl<Int32Type>, Vec<i32>),
+    I64(ColumnReaderImpl<Int64Type>, Vec<i64>),
+}
+
+/// One column of the row group that is read.
+struct Column {
+    ints: Ints,
+    nullable: bool,
+    levels: Vec<i16>,
+    values: Vec<Option<u64>>,
+}
+
+impl Column {
+    fn fill(&mut self) -> ParquetResult<()> {
+        self.levels.clear();
+        self.values.clear();
+        let levels = self.nullable.then_some(&mut self.levels);
+        match &mut self.ints {
+            Ints::I32(reader, raw) => {
+                raw.clear();
+                let (rows, ..) = contained(|| reader.read_records(BATCH_ROWS, levels, None, raw))?;
+                let values = raw.iter().map(|v| *v as u32 as u64);
+                spread(values, rows, self.nullable, &self.levels, &mut self.values)
+            }
+            Ints::I64(reader, raw) => {
+                raw.clear();
+                let (rows, ..) = contained(|| reader.read_records(BATCH_ROWS, levels, None, raw))?;
+                let values = raw.iter().map(|v| *v as u64);
+                spread(values, rows, self.nullable, &self.levels, &mut self.values)
+            }
+        }
+    }
+}
+
+/// Puts values at the rows that have one.
+fn spread(
+    mut values: impl Iterator<Item = u64>,
+    rows: usize,
+    nullable: bool,
+    levels: &[i16],
+    out: &mut Vec<Option<u64>>,
+) -> ParquetResult<()> {
+    for row in 0..rows {
+        let there = !nullable || levels.get(row) == Some(&1);
+        let value = if there { values.next() } else { None };
+        if there && value.is_none() {
+            return Err(ParquetError::General("fewer values than rows".into()));
+        }
+        out.push(value);
+    }
+    Ok(())
+}
+
+/// Reads a file's records.
+pub struct Rows {
+    file: String,
+    reader: SerializedFileReader<Bounded>,
+    file_bytes: u64,
+    names: Option<Vec<String>>,
+    groups_read: usize,
+    columns: Vec<Column>,
+    at: usize,
+    rows: u64,
+}
+
+impl Rows {
+    /// Opens a file; `file` is its name for messages.
+    pub fn new(file: &str, store: Store) -> Result<Rows, TraceError> {
+        let file_bytes = store.len();
+        let reader = contained(|| SerializedFileReader::new(Bounded::new(store)))
+            .map_err(|e| damaged(file, 0, e))?;
+        let metadata = reader.metadata().file_metadata();
+        for name in &COLUMNS[..LAT] {
+            find(&reader, name).ok_or_else(|| TraceError::Columns {
+                file: file.into(),
+                missing: name,
+                known: COLUMNS.join(", "),
+            })?;
+        }
+        let mut names = None;
+        for pair in metadata.key_value_metadata().into_iter().flatten() {
+            if pair.key == NAMES_KEY {
+                let list = pair.value.as_deref().map(serde_json::from_str::<Vec<String>>);
+                names = list.and_then(Result::ok).filter(|n| n.len() <= DEVICES_MAX);
+                if names.is_none() {
+                    let what = format!("`{NAMES_KEY}` is no JSON list of names");
+                    return Err(damaged(file, 0, ParquetError::General(what)));
+                }
+            }
+        }
+        let file = file.to_string();
+        let columns = Vec::new();
+        Ok(Rows { file, reader, file_bytes, names, groups_read: 0, columns, at: 0, rows: 0 })
+    }
+
+    /// Records read so far.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// The next record.
+    pub fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceRecord>, TraceError> {
+        while self.columns.first().is_none_or(|c| self.at >= c.values.len()) {
+            if !self.fill().map_err(|e| damaged(&self.file, self.rows, e))? {
+                return Ok(None);
+            }
+        }
+        let record = self.record(devices)?;
+        self.at += 1;
+        self.rows += 1;
+        Ok(Some(record))
+    }
+
+    /// Decodes the next rows; false when there are none.
+    fn fill(&mut self) -> ParquetResult<bool> {
+        self.at = 0;
+        let ended = match self.columns.first_mut() {
+            None => true,
+            Some(first) => {
+                first.fill()?;
+                first.values.is_empty()
+            }
+        };
+        if ended {
+            if self.groups_read == self.reader.num_row_groups() {
+                // The last one is kept until here: its columns must end together.
+                self.columns.clear();
+                return Ok(false);
+            }
+            self.columns = self.open_group(self.groups_read)?;
+            self.groups_read += 1;
+            self.columns[0].fill()?;
+        }
+        let rows = self.columns[0].values.len();
+        for column in &mut self.columns[1..] {
+            column.fill()?;
+            if column.values.len() != rows {
+                return Err(ParquetError::General("columns of different lengths".into()));
+            }
+        }
+        Ok(true)
+    }
+
+    fn open_group(&self, group: usize) -> ParquetResult<Vec<Column>> {
+        let group = contained(|| self.reader.get_row_group(group))?;
+        let mut columns = Vec::new();
+        for name in COLUMNS {
+            // Only the last one may be missing.
+            let Some(index) = find(&self.reader, name) else { continue };
+            let ints = match self.checked(&*group, index)? {
+                ColumnReader::Int32ColumnReader(reader) => Ints::I32(reader, Vec::new()),
+                ColumnReader::Int64ColumnReader(reader) => Ints::I64(reader, Vec::new()),
+                _ => return Err(ParquetError::General(format!("`{name}` holds no integers"))),
+            };
+            let nullable = group.metadata().schema_descr().column(index).max_def_level() > 0;
+            columns.push(Column { ints, nullable, levels: Vec::new(), values: Vec::new() });
+        }
+        Ok(columns)
+    }
+
+    /// The reader of a column whose place has been compared with the file: the library asserts it.
+    fn checked(&self, group: &dyn RowGroupReader, index: usize) -> ParquetResult<ColumnReader> {
+        let column = group.metadata().column(index);
+        let first = match column.dictionary_page_offset() {
+            Some(dictionary) => dictionary.min(column.data_page_offset()),
+            None => column.data_page_offset(),
+        };
+        let end = first.checked_add(column.compressed_size());
+        let inside = |at: i64| u64::try_from(at).is_ok_and(|at| at <= self.file_bytes);
+        let good = inside(first)
+            && column.compressed_size() >= 0
+            && end.is_some_and(inside)
+            && column.num_values() >= 0;
+        if !good {
+            return Err(ParquetError::General("a column that lies outside the file".into()));
+        }
+        contained(|| group.get_column_reader(index))
+    }
+
+    fn record(&self, devices: &mut Devices) -> Result<TraceRecord, TraceError> {
+        let wrong = |column: usize, expected| TraceError::Row {
+            file: self.file.clone(),
+            row: self.rows + 1,
+            column: COLUMNS[column],
+            expected: Expected::Text(expected),
+        };
+        let value = |column: usize| {
+            let value = self.columns[column].values[self.at];
+            value.ok_or_else(|| wrong(column, "a value in every row"))
+        };
+        let op = match value(OP)? {
+            0 => TraceOp::Read,
+            1 => TraceOp::Write,
+            2 => TraceOp::Discard,
+            3 => TraceOp::Flush,
+            _ => return Err(wrong(OP, "0 read, 1 write, 2 discard or 3 flush")),
+        };
+        let (offset_bytes, len_bytes) = (value(OFFSET)?, value(LEN)?);
+        let data = matches!(op, TraceOp::Read | TraceOp::Write);
+        let fits = offset_bytes.checked_add(len_bytes).is_some()
+            && (len_bytes == 0) == (op == TraceOp::Flush)
+            && (!data || len_bytes <= REQUEST_BYTES_MAX);
+        if !fits {
+            return Err(wrong(LEN, "1 byte to 1 GiB for a read or write, 0 for a flush"));
+        }
+        let flags = value(FLAGS)?;
+        if flags & !(FUA | PREFLUSH) != 0 {
+            return Err(wrong(FLAGS, "1 (FUA), 2 (a flush before it), both or none"));
+        }
+        let stream = value(STREAM)?;
+        let name = match &self.names {
+            Some(names) => names.get(stream as usize).cloned(),
+            None => (stream < DEVICES_MAX as u64).then(|| stream.to_string()),
+        };
+        let id = name.and_then(|name| devices.id(&name));
+        let device = id.ok_or_else(|| wrong(STREAM, "the number of a device that has a name"))?;
+        let flush = op == TraceOp::Flush;
+        Ok(TraceRecord {
+            ts_ns: value(TS)?,
+            op,
+            device,
+            offset_bytes: if flush { 0 } else { offset_bytes },
+            len_bytes,
+            fua: flags & FUA != 0 && op == TraceOp::Write,
+            preflush: flags & PREFLUSH != 0 && !flush,
+            latency_ns: self.columns.get(LAT).and_then(|c| c.values[self.at]),
+        })
+    }
+}
+
+/// The place of a flat column of integers.
+fn find(reader: &SerializedFileReader<Bounded>, name: &str) -> Option<usize> {
+    let schema = reader.metadata().file_metadata().schema_descr();
+    (0..schema.num_columns()).find(|index| {
+        let column = schema.column(*index);
+        column.path().string() == name && column.max_rep_level() == 0 && column.max_def_level() < 2
+    })
+}
+
+fn damaged(file: &str, rows: u64, error: ParquetError) -> TraceError {
+    TraceError::Read { file: file.into(), lines: rows, source: std::io::Error::other(error) }
+}
+
+/// Writes records.
+pub struct RowWriter<W: Write + Send> {
+    writer: SerializedFileWriter<W>,
+    ts: Vec<i64>,
+    op: Vec<i32>,
+    stream: Vec<i32>,
+    offset: Vec<i64>,
+    len: Vec<i32>,
+    flags: Vec<i32>,
+    lat: Vec<i64>,
+    lat_levels: Vec<i16>,
+}
+
+impl<W: Write + Send> RowWriter<W> {
+    /// Begins a file of a trace whose devices have these names.
+    pub fn new(out: W, names: &[String]) -> std::io::Result<RowWriter<W>> {
+        let schema = parse_message_type(SCHEMA).expect("the schema is a constant");
+        let names = serde_json::to_string(names).expect("strings");
+        let properties = WriterProperties::builder()
+            .set_created_by("flashlane".into())
+            .set_compression(Compression::SNAPPY)
+            .set_statistics_enabled(EnabledStatistics::None)
+            .set_offset_index_disabled(true)
+            .set_key_value_metadata(Some(vec![KeyValue::new(NAMES_KEY.into(), names)]))
+            // Times grow by little, so their differences need few bits.
+            .set_column_dictionary_enabled(ColumnPath::from("ts_ns"), false)
+            .set_column_encoding(ColumnPath::from("ts_ns"), Encoding::DELTA_BINARY_PACKED)
+            .build();
+        let writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties))?;
+        Ok(RowWriter {
+            writer,
+            ts: Vec::new(),
+            op: Vec::new(),
+            stream: Vec::new(),
+            offset: Vec::new(),
+            len: Vec::new(),
+            flags: Vec::new(),
+            lat: Vec::new(),
+            lat_levels: Vec::new(),
+        })
+    }
+
+    /// Adds a record within the limits of [`super::carries::Carries::PARQUET`].
+    pub fn write(&mut self, r: &TraceRecord) -> std::io::Result<()> {
+        self.ts.push(r.ts_ns as i64);
+        self.op.push(match r.op {
+            TraceOp::Read => 0,
+            TraceOp::Write => 1,
+            TraceOp::Discard => 2,
+            TraceOp::Flush => 3,
+        });
+        self.stream.push(r.device.0 as i32);
+        self.offset.push(r.offset_bytes as i64);
+        assert!(r.len_bytes <= u32::MAX as u64, "a record was not split: {r:?}");
+        self.len.push(r.len_bytes as u32 as i32);
+        let flags = (r.fua as u64 * FUA) | (r.preflush as u64 * PREFLUSH);
+        self.flags.push(flags as i32);
+        self.lat_levels.push(r.latency_ns.is_some() as i16);
+        self.lat.extend(r.latency_ns.map(|ns| ns as i64));
+        if self.ts.len() == GROUP_ROWS { self.flush() } else { Ok(()) }
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        let mut group = self.writer.next_row_group()?;
+        column::<Int64Type, W>(&mut group, &mut self.ts, None)?;
+        column::<Int32Type, W>(&mut group, &mut self.op, None)?;
+        column::<Int32Type, W>(&mut group, &mut self.stream, None)?;
+        column::<Int64Type, W>(&mut group, &mut self.offset, None)?;
+        column::<Int32Type, W>(&mut group, &mut self.len, None)?;
+        column::<Int32Type, W>(&mut group, &mut self.flags, None)?;
+        column::<Int64Type, W>(&mut group, &mut self.lat, Some(&self.lat_levels))?;
+        self.lat_levels.clear();
+        group.close()?;
+        Ok(())
+    }
+
+    /// Ends the file.
+    pub fn finish(mut self) -> std::io::Result<W> {
+        if !self.ts.is_empty() {
+            self.flush()?;
+        }
+        Ok(self.writer.into_inner()?)
+    }
+}
+
+fn column<T: DataType, W: Write + Send>(
+    group: &mut SerializedRowGroupWriter<'_, W>,
+    values: &mut Vec<T::T>,
+    levels: Option<&[i16]>,
+) -> ParquetResult<()> {
+    let next = group.next_column()?;
+    let mut column = next.ok_or_else(|| ParquetError::General("too many columns".into()))?;
+    column.typed::<T>().write_batch(values, levels, None)?;
+    values.clear();
+    column.close()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::DeviceId;
+
+    fn written(records: &[TraceRecord], names: &[&str]) -> Vec<u8> {
+        let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();
+        let mut writer = RowWriter::new(Vec::new(), &names).unwrap();
+        for r in records {
+            writer.write(r).unwrap();
+        }
+        writer.finish().unwrap()
+    }
+
+    fn read(bytes: Vec<u8>) -> Result<(Vec<TraceRecord>, Devices), TraceError> {
+        let mut devices = Devices::default();
+        let mut rows = Rows::new("t", Store::Memory(bytes.into()))?;
+        let mut all = Vec::new();
+        while let Some(r) = rows.next(&mut devices)? {
+            all.push(r);
+        }
+        Ok((all, devices))
+    }
+
+    fn some(n: u64) -> Vec<TraceRecord> {
+        let op = [TraceOp::Read, TraceOp::Write, TraceOp::Discard, TraceOp::Flush];
+        let one = |i: u64| {
+            let op = op[(i % 4) as usize];
+            let flush = op == TraceOp::Flush;
+            TraceRecord {
+                ts_ns: u64::MAX - n + i,
+                op,
+                device: DeviceId((i % 2) as u16),
+                offset_bytes: if flush { 0 } else { i * 4096 },
+                len_bytes: if flush { 0 } else { 512 + i },
+                fua: op == TraceOp::Write,
+                preflush: op == TraceOp::Write && i % 8 == 1,
+                latency_ns: (!i.is_multiple_of(3)).then_some(i),
+            }
+        };
+        (0..n).map(one).collect()
+    }
+
+    #[test]
+    fn every_record_survives_also_beyond_a_batch() {
+        for n in [0, 1, 7, BATCH_ROWS as u64, BATCH_ROWS as u64 + 1] {
+            let records = some(n);
+            let (read, devices) = read(written(&records, &["sda", "8,16"])).unwrap();
+            assert_eq!(read, records);
+            assert_eq!(devices.names(), &["sda", "8,16"].map(String::from)[..n.min(2) as usize]);
+        }
+    }
+
+    #[test]
+    fn the_same_records_are_the_same_bytes() {
+        assert_eq!(written(&some(100), &["a", "b"]), written(&some(100), &["a", "b"]));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_with_row_and_column() {
+        let said =
+            |r: TraceRecord| read(written(&[some(1)[0], r], &["a"])).unwrap_err().to_string();
+        let none = TraceRecord { len_bytes: 0, ..some(1)[0] };
+        assert!(said(none).contains("row 2, column `len`"), "{}", said(none));
+        let nobody = TraceRecord { device: DeviceId(5), ..some(1)[0] };
+        assert!(said(nobody).contains("row 2, column `stream`"));
+    }
+
+    #[test]
+    fn a_file_that_ends_early_is_refused() {
+        let whole = written(&some(100), &["a", "b"]);
+        for cut in [4, whole.len() / 2, whole.len() - 1] {
+            let said = read(whole[..cut].to_vec()).unwrap_err().to_string();
+            assert!(said.contains("damaged or truncated"), "{said}");
+        }
+    }
+}

@@ -1,0 +1,18 @@
+//! Traces through the lab's public interface: every format, damage, memory, conversion, fuzzing.
+
+mod formats;
+#[path = "../../../../fuzz/harness.rs"]
+mod harness;
+mod memory;
+mod replayable;
+#[path = "../../../../fuzz/targets.rs"]
+mod targets;
+
+mod fuzzing;
+
+use std::path::PathBuf;
+
+/// The samples of the repository.
+fn samples() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../traces/samples")
+}
