@@ -11,9 +11,9 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Prints a result.
-pub(crate) fn print(text: &str) -> Result<()> {
+pub(crate) fn print(text: impl AsRef<[u8]>) -> Result<()> {
     let mut out = io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let written = out.write_all(text.as_ref()).and_then(|()| out.flush());
     written.context("cannot write standard output")
 }
 
@@ -61,21 +61,81 @@ impl Sink {
     }
 
     /// Writes the result there.
-    pub(crate) fn write(self, text: &str) -> Result<()> {
+    pub(crate) fn write(self, result: impl AsRef<[u8]>) -> Result<()> {
+        self.make(|| result)
+    }
+
+    /// As `write`, of a result that is only made if it is wanted.
+    pub(crate) fn make<T: AsRef<[u8]>>(self, result: impl FnOnce() -> T) -> Result<()> {
         match self {
             Sink::None => Ok(()),
-            Sink::Stdout => print(text),
-            Sink::File(pending) => pending.write(text),
+            Sink::Stdout => print(result()),
+            Sink::File(pending) => pending.write(result().as_ref()),
         }
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        !matches!(self, Sink::None)
     }
 }
 
-/// Two results cannot both go to standard output.
-pub(crate) fn only_one_stdout(sinks: &[&Sink]) -> Result<()> {
-    if sinks.iter().filter(|s| s.is_stdout()).count() > 1 {
-        bail!("--json - and --csv - both want standard output: give one of them a file");
+/// Two results cannot both go to standard output, nor to one file: option and place of each.
+pub(crate) fn all_apart(wanted: &[(&str, Option<&Path>)]) -> Result<()> {
+    for (i, (option, path)) in wanted.iter().enumerate() {
+        let Some(path) = path else {
+            continue;
+        };
+        let same = |other: &&(&str, Option<&Path>)| other.1 == Some(*path);
+        if let Some((other, _)) = wanted[..i].iter().find(same) {
+            let place = match path.to_str() {
+                Some("-") => "standard output".into(),
+                _ => path.display().to_string(),
+            };
+            bail!("{other} and {option} both want {place}: give one of them another file");
+        }
     }
     Ok(())
+}
+
+/// A folder for files that will be there once they are complete.
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// It was not there before; without results it goes again.
+    made: bool,
+}
+
+impl Folder {
+    /// The folder at this place, made if it is not there; what it is in must be.
+    pub(crate) fn open(path: &Path) -> Result<Folder> {
+        let describe = || format!("cannot make the folder {}", path.display());
+        if path == Path::new("-") {
+            bail!("--report writes several files: name a folder, not `-`");
+        }
+        match fs::metadata(path) {
+            Ok(m) if m.is_dir() => return Ok(Folder { path: path.into(), made: false }),
+            Ok(_) => {
+                bail!("{} is no folder: --report writes several files into one", path.display())
+            }
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e).with_context(describe),
+            Err(_) => {}
+        }
+        fs::create_dir(path).with_context(describe)?;
+        Ok(Folder { path: path.into(), made: true })
+    }
+
+    /// A file in it.
+    pub(crate) fn file(&self, name: &str) -> Result<Sink> {
+        Ok(Sink::File(Pending::open(&self.path.join(name))?))
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.made {
+            // Refused while anything is in it.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
 }
 
 /// A file that will be there once it is complete.
@@ -100,9 +160,9 @@ impl Pending {
         Ok(Pending { path: path.into(), beside: Some(beside), file })
     }
 
-    fn write(mut self, text: &str) -> Result<()> {
+    fn write(mut self, text: &[u8]) -> Result<()> {
         let describe = || format!("cannot write {}", self.path.display());
-        self.file.write_all(text.as_bytes()).with_context(describe)?;
+        self.file.write_all(text).with_context(describe)?;
         if let Some(beside) = &self.beside {
             self.file.sync_all().with_context(describe)?;
             fs::rename(beside, &self.path).with_context(describe)?;

@@ -2,35 +2,122 @@
 
 use crate::Ending;
 use crate::args::Run;
-use crate::output::{self, Sink};
+use crate::output::{self, Folder, Sink, all_apart};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
-use flashlane_lab::execute::{Outcome, execute};
-use flashlane_lab::report::Report;
+use flashlane_lab::execute::{Observe, Outcome, execute_observed};
+use flashlane_lab::report::{self, Report, SPANS_MAX};
 use flashlane_lab::{input, run::Monitor};
+use std::io::Write;
+use std::path::Path;
 use std::rc::Rc;
 
 pub(crate) fn run(args: Run) -> Result<Ending> {
     let (_, experiment) = input::load(args.what.file.as_deref(), &args.what.changes())?;
-    let json = Sink::open(args.json.as_deref())?;
-    let csv = Sink::open(args.csv.as_deref())?;
-    output::only_one_stdout(&[&json, &csv])?;
+    let places = Places::open(&args)?;
     let interrupt = Interrupt::listen()?;
+    let observe = Observe {
+        intervals: places.hdr.iter().any(Sink::is_wanted),
+        spans: match places.perfetto.is_wanted() {
+            true => SPANS_MAX / experiment.targets.len().max(1),
+            false => 0,
+        },
+    };
     #[allow(clippy::disallowed_methods)] // how long it took is for people; no result depends on it
     let began = std::time::Instant::now();
-    let outcome = execute(&experiment, &|target| -> Rc<dyn Monitor> {
+    let outcome = execute_observed(&experiment, observe, &|target| -> Rc<dyn Monitor> {
         Rc::new(Terminal::new(&interrupt, &target.name))
     })?;
     let mut report = Report::of(&outcome);
     report.wall_seconds = began.elapsed().as_secs_f64();
-    let quiet = json.is_stdout() || csv.is_stdout();
-    json.write(&report.to_json())?;
-    csv.write(&report.to_csv())?;
+    let quiet = places.stdout;
+    places.write(&outcome, &report)?;
     if !quiet {
         let wall = format!("{:.1} s of real time\n", report.wall_seconds);
-        output::print(&(report.to_text() + &wall))?;
+        output::print(report.to_text() + &wall)?;
     }
     Ok(ending(&outcome))
+}
+
+/// Where results go: known to be writable before anything runs. Of two, the first is the option's
+/// own place and the second the folder's file.
+struct Places {
+    html: [Sink; 2],
+    json: [Sink; 2],
+    csv: [Sink; 2],
+    parquet: [Sink; 2],
+    fio: [Sink; 2],
+    hdr: [Sink; 2],
+    perfetto: Sink,
+    timeline_csv: Sink,
+    timeline_parquet: Sink,
+    /// One of them is standard output.
+    stdout: bool,
+    /// Goes last: an empty one that was made for this run is removed.
+    _folder: Option<Folder>,
+}
+
+impl Places {
+    fn open(args: &Run) -> Result<Places> {
+        let options = [
+            ("--json", &args.json),
+            ("--csv", &args.csv),
+            ("--html", &args.html),
+            ("--parquet", &args.parquet),
+            ("--fio-json", &args.fio_json),
+            ("--hdr", &args.hdr),
+            ("--perfetto", &args.perfetto),
+        ];
+        let options = options.map(|(name, path)| (name, path.as_deref()));
+        all_apart(&options)?;
+        let folder = args.report.as_deref().map(Folder::open).transpose()?;
+        let inside = |name: &str| match &folder {
+            Some(folder) => folder.file(name),
+            None => Ok(Sink::None),
+        };
+        let both = |path: &Option<std::path::PathBuf>, name: &str| -> Result<[Sink; 2]> {
+            Ok([Sink::open(path.as_deref())?, inside(name)?])
+        };
+        Ok(Places {
+            html: both(&args.html, "report.html")?,
+            json: both(&args.json, "results.json")?,
+            csv: both(&args.csv, "results.csv")?,
+            parquet: both(&args.parquet, "results.parquet")?,
+            fio: both(&args.fio_json, "fio.json")?,
+            hdr: both(&args.hdr, "latency.hlog")?,
+            perfetto: Sink::open(args.perfetto.as_deref())?,
+            timeline_csv: inside("timeline.csv")?,
+            timeline_parquet: inside("timeline.parquet")?,
+            stdout: options.iter().any(|(_, path)| *path == Some(Path::new("-"))),
+            _folder: folder,
+        })
+    }
+
+    fn write(self, outcome: &Outcome, report: &Report) -> Result<()> {
+        each(self.json, || report.to_json())?;
+        each(self.csv, || report.to_csv())?;
+        each(self.html, || report.to_html())?;
+        each(self.parquet, || report.to_parquet())?;
+        each(self.fio, || report::fio_json(outcome))?;
+        each(self.hdr, || report::hdr_log(outcome))?;
+        self.timeline_csv.make(|| report.timeline_csv())?;
+        self.timeline_parquet.make(|| report.timeline_parquet())?;
+        if self.perfetto.is_wanted() {
+            let trace = report::perfetto(outcome);
+            for cut in &trace.cuts {
+                let _ = writeln!(std::io::stderr().lock(), "flashlane: --perfetto: {cut}");
+            }
+            self.perfetto.write(trace.json)?;
+        }
+        Ok(())
+    }
+}
+
+fn each<T: AsRef<[u8]>>(sinks: [Sink; 2], result: impl Fn() -> T) -> Result<()> {
+    for sink in sinks {
+        sink.make(&result)?;
+    }
+    Ok(())
 }
 
 fn ending(outcome: &Outcome) -> Ending {
