@@ -288,6 +288,8 @@ struct Ran {
     raw_sectors: u64,
     lines: Option<Lines>,
     media: MediaSpan,
+    wear: Vec<BTreeMap<u32, u64>>,
+    spans: Kept,
     laws: Result<(), String>,
 }
 
@@ -313,8 +315,8 @@ fn run_target(
         target: target.clone(),
         measured: ran.measured,
         media: ran.media,
-        wear: wear_of(&ran.ssd, target.pus),
-        spans: ran.ssd.take_spans(),
+        wear: ran.wear,
+        spans: ran.spans,
         geometry: *ran.ssd.geometry(),
         raw_sectors: ran.raw_sectors,
         lines: ran.lines,
@@ -375,7 +377,8 @@ async fn raw_steps(
     let measured =
         run_raw(cx, &ssd, device, jobs, plan.seed, monitor, begin, observe.intervals).await;
     let media = span(cx, &ssd, &from.borrow(), &measured);
-    Ok(Ran { measured, ssd, raw_sectors, lines: None, media, laws: Ok(()) })
+    let (wear, spans) = (wear_of(&ssd, target.pus), ssd.take_spans());
+    Ok(Ran { measured, ssd, raw_sectors, lines: None, media, wear, spans, laws: Ok(()) })
 }
 
 /// The jobs of a workload as raw streams; an experiment with a raw target has no traces.
@@ -405,8 +408,10 @@ async fn steps(
         )?;
     stack.drain(cx).await;
     measured.after = stack.stats();
+    // Before the layer stops: what it writes then is none of the measured part.
     let media = span(cx, stack.ssd(), &from.borrow(), &measured);
+    let (wear, spans) = (wear_of(stack.ssd(), target.pus), stack.ssd().take_spans());
     let laws = stack.stop(cx).await;
     let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
-    Ok(Ran { measured, ssd, raw_sectors, lines: stack.lines(), media, laws })
+    Ok(Ran { measured, ssd, raw_sectors, lines: stack.lines(), media, wear, spans, laws })
 }

@@ -84,8 +84,8 @@ pub struct Figures {
 pub struct Heat {
     /// Time of a column.
     pub column_ns: u64,
-    /// Hundredths of the time that a die was busy, per die and column.
-    pub rows: Vec<Vec<u8>>,
+    /// Ten-thousandths of the time that a die was busy, per die and column.
+    pub rows: Vec<Vec<u16>>,
 }
 
 /// Columns of the occupancy at most.
@@ -234,7 +234,7 @@ fn heat(r: &Recorder) -> Heat {
                 // The last bucket ends with the run.
                 let time = (to as u64 * width).min(measured).saturating_sub(from as u64 * width);
                 let busy = ends[to][die].saturating_sub(ends[from][die]);
-                (busy * 100).checked_div(time).unwrap_or(0).min(100) as u8
+                (busy * 10_000).checked_div(time).unwrap_or(0).min(10_000) as u16
             })
             .collect()
     });

@@ -89,8 +89,11 @@ struct Latency {
     stddev: f64,
     #[serde(rename = "N")]
     n: u64,
-    percentile: Ordered<u64>,
-    bins: Ordered<u64>,
+    /// Both are left out where there is no value, as fio does.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    percentile: Option<Ordered<u64>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bins: Option<Ordered<u64>>,
 }
 
 /// Percentiles that fio prints unless told otherwise.
@@ -184,6 +187,7 @@ fn latency(record: Option<&OpRecord>) -> Latency {
     for (ns, n) in l.values() {
         *bins.entry(bin(ns)).or_default() += n;
     }
+    let any = l.count() > 0;
     let percentile = |p: f64| (format!("{p:.6}"), l.percentile_ns(p));
     Latency {
         min: l.min_ns(),
@@ -191,11 +195,8 @@ fn latency(record: Option<&OpRecord>) -> Latency {
         mean: l.mean_ns() as f64,
         stddev: l.stddev_ns(),
         n: l.count(),
-        percentile: Ordered(match l.count() {
-            0 => Vec::new(),
-            _ => PERCENTILES.into_iter().map(percentile).collect(),
-        }),
-        bins: Ordered(bins.into_iter().map(|(ns, n)| (ns.to_string(), n)).collect()),
+        percentile: any.then(|| Ordered(PERCENTILES.into_iter().map(percentile).collect())),
+        bins: any.then(|| Ordered(bins.into_iter().map(|(ns, n)| (ns.to_string(), n)).collect())),
     }
 }
 

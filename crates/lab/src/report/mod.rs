@@ -19,6 +19,8 @@ mod numbers;
 mod parquet;
 mod perfetto;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use config::Configuration;
 pub use course::{DieReport, Figures, Heat, TimelineReport, WearReport};
@@ -126,19 +128,4 @@ fn short_lists(pretty: &str) -> String {
         text.push('\n');
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::short_lists;
-
-    #[test]
-    fn lists_of_numbers_take_one_line_each() {
-        let value = serde_json::json!({
-            "a": [1, -2.5, 1e22], "b": [], "c": [[7], ["x", 8]], "d": [{ "e": 1 }], "f": "[\n1"
-        });
-        let text = short_lists(&serde_json::to_string_pretty(&value).unwrap());
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
-        assert!(text.contains("\"a\": [1, -2.5, 1e+22],\n"), "{text}");
-    }
 }

@@ -155,7 +155,7 @@ pub(super) const BAR: f64 = 44.0;
 /// Horizontal bars, one below the other, each under its name.
 pub(super) fn bars(size: &Size, x: &Axis, bars: &[Bar], alt: &str) -> String {
     let size =
-        &Size { left: 2.0, height: size.top + size.bottom + BAR * bars.len() as f64, ..*size };
+        &Size { left: 8.0, height: size.top + size.bottom + BAR * bars.len() as f64, ..*size };
     let mut s = open(size, "chart", alt, "");
     for (v, _) in &x.ticks {
         let at = size.x0() + x.at(*v) * (size.x1() - size.x0());
@@ -202,6 +202,9 @@ pub(super) fn bars(size: &Size, x: &Axis, bars: &[Bar], alt: &str) -> String {
     s + "</svg>\n"
 }
 
+/// Wider than this a bar is an area.
+const BAR_WIDTH_MAX: f64 = 44.0;
+
 /// Upright bars side by side, each with a number below it where there is room.
 pub(super) fn columns(
     size: &Size,
@@ -209,7 +212,6 @@ pub(super) fn columns(
     x_title: &str,
     columns: &[(String, f64)],
     class: &str,
-    note: &[String],
     alt: &str,
 ) -> String {
     let n = columns.len().max(1) as f64;
@@ -228,7 +230,7 @@ pub(super) fn columns(
     s += &axes(size, &x, y);
     for (i, (label, value)) in columns.iter().enumerate() {
         let left = size.x0() + each * i as f64;
-        let gap = (each * 0.12).min(4.0);
+        let gap = (each * 0.12).min(4.0).max((each - BAR_WIDTH_MAX) / 2.0);
         let top = size.y0() - y.at(*value) * (size.y0() - size.y1());
         let _ = write!(
             s,
@@ -242,35 +244,26 @@ pub(super) fn columns(
             c(*value)
         );
     }
-    for (i, text) in note.iter().enumerate() {
-        let _ = writeln!(
-            s,
-            "<text class=\"note\" x=\"{}\" y=\"{}\">{}</text>",
-            c(size.x1() + 6.0),
-            c(size.y1() + 12.0 + 15.0 * i as f64),
-            escape(text)
-        );
-    }
     s + "</svg>\n"
 }
 
 /// Levels of a heat map above nothing.
 pub(super) const LEVELS: usize = 8;
 
-/// The level of a percentage: 0 is nothing at all.
-pub(super) fn level(percent: u8) -> usize {
-    (percent as usize * LEVELS).div_ceil(100).min(LEVELS)
+/// The level of a share of `top`: 0 is nothing at all.
+pub(super) fn level(share: u16, top: u16) -> usize {
+    (share as usize * LEVELS).div_ceil(top.max(1) as usize).min(LEVELS)
 }
 
 /// Cells of a heat map in a square of one unit per cell, to be stretched over a frame: one path per
-/// level, runs of equal cells of a row as one.
-pub(super) fn cells(rows: &[Vec<u8>]) -> String {
+/// level up to `top`, runs of equal cells of a row as one.
+pub(super) fn cells(rows: &[Vec<u16>], top: u16) -> String {
     let mut paths = vec![String::new(); LEVELS + 1];
     for (y, row) in rows.iter().enumerate() {
         let mut x = 0;
         while x < row.len() {
-            let l = level(row[x]);
-            let run = row[x..].iter().take_while(|p| level(**p) == l).count();
+            let l = level(row[x], top);
+            let run = row[x..].iter().take_while(|p| level(**p, top) == l).count();
             if l > 0 {
                 let _ = write!(paths[l], "M{x} {y}h{run}v1h-{run}z");
             }
@@ -281,18 +274,18 @@ pub(super) fn cells(rows: &[Vec<u8>]) -> String {
     drawn.map(|(l, d)| format!("<path class=\"h{l}\" d=\"{d}\"/>")).collect()
 }
 
-/// A heat map of `rows` × `columns` cells that were drawn before under `id`; `groups` rows belong
-/// together and are named by `group`.
+/// A heat map of `rows` × `columns` cells that were drawn before under `id`, over a share of the
+/// axis; `groups` rows belong together and are named by `group`.
 pub(super) fn heat(
     size: &Size,
     x: &Axis,
     id: &str,
-    (rows, columns): (usize, usize),
+    (rows, columns, share): (usize, usize, f64),
     (groups, group): (usize, &str),
     alt: &str,
 ) -> String {
     let mut s = open(size, "chart heat", alt, "");
-    let (w, h) = (size.x1() - size.x0(), size.y0() - size.y1());
+    let (w, h) = ((size.x1() - size.x0()) * share, size.y0() - size.y1());
     let _ = write!(
         s,
         "<rect class=\"h0\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\
@@ -335,12 +328,13 @@ mod tests {
 
     #[test]
     fn levels_tell_nothing_from_little() {
-        assert_eq!((level(0), level(1), level(12), level(13), level(100)), (0, 1, 1, 2, LEVELS));
+        let levels = [0, 1, 125, 126, 1000, 9000].map(|share| level(share, 1000));
+        assert_eq!(levels, [0, 1, 1, 2, LEVELS, LEVELS]);
     }
 
     #[test]
     fn equal_neighbours_are_one_cell() {
-        let drawn = cells(&[vec![0, 50, 50, 0], vec![100, 100, 100, 100]]);
+        let drawn = cells(&[vec![0, 50, 50, 0], vec![100, 100, 100, 100]], 100);
         assert_eq!(
             drawn,
             "<path class=\"h4\" d=\"M1 0h2v1h-2z\"/><path class=\"h8\" d=\"M0 1h4v1h-4z\"/>"

@@ -34,6 +34,16 @@ pub(super) fn both(wide: f64, narrow: f64, draw: impl Fn(&Size) -> String) -> St
     )
 }
 
+/// As [`both`], for a drawing that is half as wide as the page.
+pub(super) fn half(height: f64, draw: impl Fn(&Size) -> String) -> String {
+    let narrow = Size { right: 8.0, ..Size::narrow(height) };
+    format!(
+        "<div class=\"wide\">{}</div><div class=\"narrow\">{}</div>\n",
+        draw(&Size::half(height)),
+        draw(&narrow)
+    )
+}
+
 pub(super) fn panel(title: &str, drawing: &str) -> String {
     format!("<div class=\"panel\"><h3>{}</h3>\n{drawing}</div>\n", escape(title))
 }
@@ -144,6 +154,7 @@ fn throughput(report: &Report) -> Figure {
     let sides: [(&str, Bytes); 2] =
         [("Reads", |r| &r.timeline.read_bytes), ("Writes", |r| &r.timeline.write_bytes)];
     let total = longest(report);
+    let paced = report.configuration.workloads.iter().any(|w| w.get("trace").is_some());
     let mut body = String::new();
     for (side, bytes) in sides {
         if report.runs.iter().all(|r| bytes(r).iter().all(|b| *b == 0)) {
@@ -161,9 +172,14 @@ fn throughput(report: &Report) -> Figure {
                     let values: Vec<f64> =
                         groups.iter().map(|g| rate(bytes(r), &ends, g)).collect();
                     let ends: Vec<f64> = groups.iter().map(|g| ends[g.end - 1]).collect();
+                    // Under a trace's pace they coincide: the first are the widest.
+                    let under = match paced {
+                        true => (report.runs.len() - 1 - i).min(page::COLOURS - 1),
+                        false => 0,
+                    };
                     Line {
                         name: r.name.clone(),
-                        class: run_class(i),
+                        class: format!("{} w{under}", run_class(i)),
                         points: steps(&values, &ends, factor),
                         steps: true,
                     }
@@ -220,6 +236,7 @@ fn curves(report: &Report) -> Option<Figure> {
             .unwrap_or(0);
         let nines = (requests.max(1) as f64).log10().ceil() as usize;
         let draw = |size: &Size| {
+            let size = &size.long_labels();
             let every = if size.width < 500.0 && high / low > 1e4 { 2 } else { 1 };
             let x = Axis::latency(low, high, every, "latency");
             let y = Axis::nines(nines, "");

@@ -3,7 +3,7 @@
 //! Owns: latency breakdown, erases and wear, occupancy. Promises and never: as in [`super::figures`].
 
 use super::charts::{self, Bar};
-use super::figures::{Figure, both, longest, panel};
+use super::figures::{Figure, both, half, longest, panel};
 use super::page::{self, Table};
 use super::svg::{Axis, Size, time, time_unit};
 use crate::report::numbers::{Part, Report, RunReport};
@@ -12,6 +12,8 @@ use std::fmt::Write;
 
 /// Rows of the table of dies at most; with more, a row is a channel.
 const DIE_ROWS_MAX: usize = 64;
+/// Ends of the colours of the occupancy, in ten-thousandths.
+const HEAT_TOPS: [u16; 6] = [500, 1_000, 2_000, 4_000, 6_000, 10_000];
 /// Bars of chunk erases at most.
 const WEAR_BARS_MAX: usize = 24;
 
@@ -127,29 +129,22 @@ pub(super) fn erases(report: &Report) -> Figure {
             .enumerate()
             .map(|(c, n)| (c.to_string(), *n as f64))
             .collect();
-        let note = [grouped(r.erases), "in all".into()];
         let by_channel = |size: &Size| {
             let y = Axis::linear(channel_top, 3, "", "");
             let alt = format!("{}: erases per channel", r.name);
-            charts::columns(size, &y, "channel", &channels, &class, &note, &alt)
+            charts::columns(size, &y, "channel", &channels, &class, &alt)
         };
-        body += &panel(&format!("{}: erases per channel", r.name), &both(150.0, 160.0, by_channel));
         let wear = wear_bars(r);
         let top = wear.iter().map(|w| w.1).fold(0.0, f64::max);
         let by_chunk = |size: &Size| {
             let y = Axis::linear(top, 3, "", "");
             let alt = format!("{}: chunks by their number of erases", r.name);
-            charts::columns(
-                size,
-                &y,
-                "erases of a chunk since it was new",
-                &wear,
-                &class,
-                &[],
-                &alt,
-            )
+            charts::columns(size, &y, "erases of a chunk since it was new", &wear, &class, &alt)
         };
-        body += &panel(&format!("{}: chunks by erases", r.name), &both(150.0, 160.0, by_chunk));
+        let title = format!("{}: {} erases, by channel", r.name, grouped(r.erases));
+        let pair = panel(&title, &half(150.0, by_channel))
+            + &panel(&format!("{}: chunks by erases", r.name), &half(150.0, by_chunk));
+        let _ = writeln!(body, "<div class=\"pair\">{pair}</div>");
         for (c, n) in r.wear.channel_erases.iter().enumerate() {
             let (least, most) = r.wear.channel_min_max.get(c).copied().unwrap_or_default();
             let name = format!("{}: channel {c}", r.name);
@@ -192,6 +187,9 @@ fn wear_bars(r: &RunReport) -> Vec<(String, f64)> {
 
 pub(super) fn occupancy(report: &Report) -> Option<Figure> {
     let total = longest(report);
+    let cells = || report.runs.iter().flat_map(|r| r.figures.heat.rows.iter().flatten());
+    let most = cells().copied().max().unwrap_or(0);
+    let top = HEAT_TOPS.into_iter().find(|top| *top >= most).unwrap_or(10_000);
     let mut body = String::new();
     let mut table = Table {
         head: ["", "reading", "programming", "erasing", "idle"].map(String::from).to_vec(),
@@ -205,36 +203,31 @@ pub(super) fn occupancy(report: &Report) -> Option<Figure> {
         }
         let id = format!("heat{i}");
         let each = r.figures.pus_per_channel.max(1) as usize;
+        // The last column may end a little behind the longest run: it is drawn to the run's end.
+        let share = (heat.column_ns as f64 * columns as f64 / total).min(1.0);
         let draw = |size: &Size| {
             let (factor, unit) = time_unit(total);
-            let end = heat.column_ns as f64 * columns as f64;
-            // The axis ends with the last column, which may end a little behind the run.
             let x =
-                Axis::exact(end / factor, size.x_ticks, &format!("virtual time ({unit})"), unit);
+                Axis::exact(total / factor, size.x_ticks, &format!("virtual time ({unit})"), unit);
             let alt = format!("{}: share of time that each die was busy, over time", r.name);
-            charts::heat(size, &x, &id, (rows, columns), (each, "ch "), &alt)
+            charts::heat(size, &x, &id, (rows, columns, share), (each, "ch "), &alt)
         };
         let height = (rows as f64 * 1.6).clamp(96.0, 240.0) + 50.0;
         let shared = format!(
             "<svg class=\"defs\" aria-hidden=\"true\" width=\"0\" height=\"0\"><defs><g id=\"{id}\">{}\
              </g></defs></svg>\n",
-            charts::cells(&heat.rows)
+            charts::cells(&heat.rows, top)
         );
         body += &panel(&r.name, &(shared + &both(height, height, draw)));
         die_rows(r, each, &mut table);
     }
-    let mut key = String::from("<p class=\"key\"><span>busy</span> ");
-    for l in 0..=charts::LEVELS {
-        let upto = l * 100 / charts::LEVELS;
-        let _ = write!(
-            key,
-            "<i class=\"b{l}\"></i>{}",
-            match l {
-                0 => "0% ".to_string(),
-                l if l % 2 == 0 => format!("≤{upto}% "),
-                _ => String::new(),
-            }
-        );
+    let mut key = String::from("<p class=\"key\">busy <i class=\"b0\"></i>0% ");
+    for l in 1..=charts::LEVELS {
+        let _ = write!(key, "<i class=\"b{l}\"></i>");
+        if l % 2 == 0 {
+            let upto = top as f64 / 100.0 * l as f64 / charts::LEVELS as f64;
+            let _ = write!(key, "up to {upto}% ");
+        }
     }
     key += "</p>\n";
     (!body.is_empty()).then(|| Figure {

@@ -29,12 +29,12 @@ impl Size {
             width: 860.0,
             height,
             left: 56.0,
-            right: 112.0,
+            right: 148.0,
             top: 10.0,
             bottom: 40.0,
             x_ticks: 8,
-            points: 256,
-            label: 17,
+            points: 172,
+            label: 18,
         }
     }
 
@@ -43,14 +43,24 @@ impl Size {
         Size {
             width: 358.0,
             height,
-            left: 44.0,
-            right: 72.0,
+            left: 46.0,
+            right: 86.0,
             top: 10.0,
             bottom: 40.0,
             x_ticks: 4,
-            points: 96,
-            label: 11,
+            points: 80,
+            label: 10,
         }
+    }
+
+    /// Half of a wide page, without names at the right.
+    pub(super) const fn half(height: f64) -> Size {
+        Size { width: 422.0, right: 8.0, x_ticks: 5, ..Size::wide(height) }
+    }
+
+    /// With room at the left for labels of eight characters.
+    pub(super) fn long_labels(self) -> Size {
+        Size { left: self.left.max(66.0), ..self }
     }
 
     pub(super) fn x0(&self) -> f64 {
