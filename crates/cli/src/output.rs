@@ -79,22 +79,31 @@ impl Sink {
     }
 }
 
-/// Two results cannot both go to standard output, nor to one file: option and place of each.
-pub(crate) fn all_apart(wanted: &[(&str, Option<&Path>)]) -> Result<()> {
+/// Two results cannot both go to standard output, nor to one file: who wants it, and the place.
+pub(crate) fn all_apart(wanted: &[(&str, &Path)]) -> Result<()> {
     for (i, (option, path)) in wanted.iter().enumerate() {
-        let Some(path) = path else {
-            continue;
-        };
-        let same = |other: &&(&str, Option<&Path>)| other.1 == Some(*path);
-        if let Some((other, _)) = wanted[..i].iter().find(same) {
-            let place = match path.to_str() {
-                Some("-") => "standard output".into(),
-                _ => path.display().to_string(),
+        if let Some((other, _)) = wanted[..i].iter().find(|(_, place)| same_place(place, path)) {
+            let place = match *path == Path::new("-") {
+                true => "standard output".into(),
+                false => path.display().to_string(),
             };
             bail!("{other} and {option} both want {place}: give one of them another file");
         }
     }
     Ok(())
+}
+
+/// Whether two paths name one file. What is no regular file (`/dev/null`, a pipe) takes several.
+fn same_place(a: &Path, b: &Path) -> bool {
+    if a == Path::new("-") || b == Path::new("-") {
+        return a == b;
+    }
+    let folder = |p: &Path| {
+        let parent = p.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::canonicalize(parent).unwrap_or_else(|_| parent.into())
+    };
+    let special = fs::metadata(a).is_ok_and(|m| !m.is_file());
+    !special && a.file_name() == b.file_name() && folder(a) == folder(b)
 }
 
 /// A folder for files that will be there once they are complete.
@@ -123,9 +132,9 @@ impl Folder {
         Ok(Folder { path: path.into(), made: true })
     }
 
-    /// A file in it.
-    pub(crate) fn file(&self, name: &str) -> Result<Sink> {
-        Ok(Sink::File(Pending::open(&self.path.join(name))?))
+    /// Where a file in it is.
+    pub(crate) fn place(&self, name: &str) -> PathBuf {
+        self.path.join(name)
     }
 }
 

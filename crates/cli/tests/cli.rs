@@ -270,6 +270,8 @@ fn wrong_input_is_answered_with_place_and_remedy() {
     run("e.toml", EXPERIMENT, &["--seed=-1"]).refused(2, &["--seed"]);
     run("e.toml", EXPERIMENT, &["--json", "-", "--csv", "-"]).refused(2, &["standard output"]);
     run("e.toml", EXPERIMENT, &["--html", "x", "--hdr", "x"]).refused(2, &["--html and --hdr"]);
+    run("e.toml", EXPERIMENT, &["--report", "r", "--html", "./r/report.html"])
+        .refused(2, &["--report and --html both want"]);
     run("e.toml", EXPERIMENT, &["--report", "-"]).refused(2, &["name a folder"]);
     run("e.toml", EXPERIMENT, &["--report", "e.toml"]).refused(2, &["e.toml is no folder"]);
     h.run(&["run", "nowhere.toml"]).refused(2, &["cannot read nowhere.toml"]);

@@ -9,7 +9,7 @@ use flashlane_lab::execute::{Observe, Outcome, execute_observed};
 use flashlane_lab::report::{self, Report, SPANS_MAX};
 use flashlane_lab::{input, run::Monitor};
 use std::io::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 pub(crate) fn run(args: Run) -> Result<Ending> {
@@ -59,36 +59,44 @@ struct Places {
 
 impl Places {
     fn open(args: &Run) -> Result<Places> {
-        let options = [
-            ("--json", &args.json),
-            ("--csv", &args.csv),
-            ("--html", &args.html),
-            ("--parquet", &args.parquet),
-            ("--fio-json", &args.fio_json),
-            ("--hdr", &args.hdr),
-            ("--perfetto", &args.perfetto),
-        ];
-        let options = options.map(|(name, path)| (name, path.as_deref()));
-        all_apart(&options)?;
         let folder = args.report.as_deref().map(Folder::open).transpose()?;
-        let inside = |name: &str| match &folder {
-            Some(folder) => folder.file(name),
-            None => Ok(Sink::None),
+        // Options with their files' names in the folder; none, and no option, where there is none.
+        let all: [(&str, Option<&PathBuf>, &str); 9] = [
+            ("--json", args.json.as_ref(), "results.json"),
+            ("--csv", args.csv.as_ref(), "results.csv"),
+            ("--html", args.html.as_ref(), "report.html"),
+            ("--parquet", args.parquet.as_ref(), "results.parquet"),
+            ("--fio-json", args.fio_json.as_ref(), "fio.json"),
+            ("--hdr", args.hdr.as_ref(), "latency.hlog"),
+            ("--perfetto", args.perfetto.as_ref(), ""),
+            ("", None, "timeline.csv"),
+            ("", None, "timeline.parquet"),
+        ];
+        let inside = |name: &str| {
+            folder.as_ref().filter(|_| !name.is_empty()).map(|folder| folder.place(name))
         };
-        let both = |path: &Option<std::path::PathBuf>, name: &str| -> Result<[Sink; 2]> {
-            Ok([Sink::open(path.as_deref())?, inside(name)?])
+        let places = all.map(|(option, own, name)| (option, own.cloned(), inside(name)));
+        let mut wanted: Vec<(&str, &Path)> = Vec::new();
+        for (option, own, inside) in &places {
+            wanted.extend(inside.as_deref().map(|path| ("--report", path)));
+            wanted.extend(own.as_deref().map(|path| (*option, path)));
+        }
+        all_apart(&wanted)?;
+        let open = |(_, own, inside): &(&str, Option<PathBuf>, Option<PathBuf>)| {
+            anyhow::Ok([Sink::open(own.as_deref())?, Sink::open(inside.as_deref())?])
         };
+        let [json, csv, html, parquet, fio, hdr, perfetto, timeline, timeline_parquet] = &places;
         Ok(Places {
-            html: both(&args.html, "report.html")?,
-            json: both(&args.json, "results.json")?,
-            csv: both(&args.csv, "results.csv")?,
-            parquet: both(&args.parquet, "results.parquet")?,
-            fio: both(&args.fio_json, "fio.json")?,
-            hdr: both(&args.hdr, "latency.hlog")?,
-            perfetto: Sink::open(args.perfetto.as_deref())?,
-            timeline_csv: inside("timeline.csv")?,
-            timeline_parquet: inside("timeline.parquet")?,
-            stdout: options.iter().any(|(_, path)| *path == Some(Path::new("-"))),
+            json: open(json)?,
+            csv: open(csv)?,
+            html: open(html)?,
+            parquet: open(parquet)?,
+            fio: open(fio)?,
+            hdr: open(hdr)?,
+            perfetto: Sink::open(perfetto.1.as_deref())?,
+            timeline_csv: Sink::open(timeline.2.as_deref())?,
+            timeline_parquet: Sink::open(timeline_parquet.2.as_deref())?,
+            stdout: wanted.iter().any(|(_, path)| *path == Path::new("-")),
             _folder: folder,
         })
     }

@@ -75,8 +75,6 @@ pub struct Figures {
     pub heat: Heat,
     /// PUs per channel.
     pub pus_per_channel: u32,
-    /// Name of what is counted as free.
-    pub free_of: &'static str,
 }
 
 /// Occupancy: a row per die, a column per span of time.
@@ -167,10 +165,6 @@ pub(super) fn figures(o: &RunOutcome) -> Figures {
         curves: [BlockOp::Read, BlockOp::Write].map(|op| curve(&r.latencies(op))),
         heat: heat(r),
         pus_per_channel: o.geometry.pus_per_channel,
-        free_of: match o.lines {
-            Some(_) => "chunks",
-            None => "lines",
-        },
     }
 }
 

@@ -128,6 +128,15 @@ pub(super) fn areas(
         );
         base = top;
     }
+    for (i, height) in base.iter().enumerate().filter(|(_, height)| **height > y.high) {
+        let _ = writeln!(
+            s,
+            "<text class=\"note\" x=\"{}\" y=\"{}\">▲ {}</text>",
+            c(right(ends[i]) + 3.0),
+            c(size.y1() + 12.0),
+            c(*height)
+        );
+    }
     for (i, text) in note.iter().enumerate() {
         let _ = writeln!(
             s,

@@ -4,7 +4,7 @@
 //! has a table with the same numbers (a course over time in at most 24 rows); what is not there (a
 //! limiter, flushes) gives no empty figure. Never: changes a number but for its unit.
 
-use super::charts::{self, Layer, Line};
+use super::charts::{self, Line};
 use super::page::{self, Table};
 use super::svg::{Axis, Size, escape, time, time_unit};
 use crate::report::numbers::{Report, RunReport};
@@ -12,8 +12,6 @@ use crate::report::table::grouped;
 
 /// Rows of a table of a course.
 const TABLE_ROWS: usize = 24;
-/// Share of all host writes that a step of the write amplification covers at least.
-const STEP_SHARE: f64 = 1.0 / 60.0;
 
 /// One figure.
 pub(super) struct Figure {
@@ -22,7 +20,7 @@ pub(super) struct Figure {
     pub(super) caption: String,
     /// HTML: panels.
     pub(super) body: String,
-    pub(super) table: Table,
+    pub(super) tables: Vec<Table>,
 }
 
 /// The same drawing for wide and for narrow pages; exactly one of them is shown.
@@ -57,7 +55,7 @@ pub(super) fn longest(report: &Report) -> f64 {
     report.runs.iter().map(|r| r.runtime_ns).max().unwrap_or(0).max(1) as f64
 }
 
-fn time_axis(ns: f64, size: &Size) -> (Axis, f64) {
+pub(super) fn time_axis(ns: f64, size: &Size) -> (Axis, f64) {
     let (factor, unit) = time_unit(ns);
     let title = format!("virtual time since the measured part began ({unit})");
     let title = if size.width < 500.0 { format!("virtual time ({unit})") } else { title };
@@ -65,7 +63,7 @@ fn time_axis(ns: f64, size: &Size) -> (Axis, f64) {
 }
 
 /// Ends of the buckets of a run, in ns; the last ends with the run.
-fn ends(r: &RunReport) -> Vec<f64> {
+pub(super) fn ends(r: &RunReport) -> Vec<f64> {
     let (width, n) = (r.timeline.bucket_ns as f64, r.timeline.operations.len());
     (1..=n).map(|i| (i as f64 * width).min(r.runtime_ns as f64)).collect()
 }
@@ -82,18 +80,18 @@ pub(super) fn all(report: &Report) -> Vec<Figure> {
     figures.extend(curves(report));
     figures.extend(slowest(report));
     figures.extend(super::parts::breakdown(report));
-    figures.extend(amplification(report));
+    figures.extend(super::causes::amplification(report));
     figures.push(super::parts::erases(report));
     figures.extend(super::parts::occupancy(report));
     figures.extend(room(report));
     figures
 }
 
+/// A column of a course: its head, the run, the text for a range of its spans.
+pub(super) type Course = (String, usize, Box<dyn Fn(std::ops::Range<usize>) -> String>);
+
 /// A table over time: one column per name, rows that cover the longest run.
-fn course_table(
-    report: &Report,
-    columns: Vec<(String, usize, Box<dyn Fn(std::ops::Range<usize>) -> String>)>,
-) -> Table {
+pub(super) fn course_table(report: &Report, columns: Vec<Course>) -> Table {
     let total = longest(report);
     let (factor, unit) = time_unit(total);
     let step = total / TABLE_ROWS as f64;
@@ -168,7 +166,7 @@ fn throughput(report: &Report) -> Figure {
                 .enumerate()
                 .map(|(i, r)| {
                     let ends = ends(r);
-                    let groups = groups(ends.len(), size.points);
+                    let groups = groups(ends.len(), size.points / 2);
                     let values: Vec<f64> =
                         groups.iter().map(|g| rate(bytes(r), &ends, g)).collect();
                     let ends: Vec<f64> = groups.iter().map(|g| ends[g.end - 1]).collect();
@@ -190,8 +188,7 @@ fn throughput(report: &Report) -> Figure {
         };
         body += &panel(&format!("{side}, MB/s"), &both(230.0, 220.0, draw));
     }
-    let mut columns: Vec<(String, usize, Box<dyn Fn(std::ops::Range<usize>) -> String>)> =
-        Vec::new();
+    let mut columns: Vec<Course> = Vec::new();
     for (i, r) in report.runs.iter().enumerate() {
         for (side, bytes) in sides {
             let (ends, bytes) = (ends(r), bytes(r).to_vec());
@@ -209,7 +206,7 @@ fn throughput(report: &Report) -> Figure {
                   bytes. Where a trace sets the pace, lines coincide as long as a stack keeps up."
                 .into(),
         body,
-        table: course_table(report, columns),
+        tables: vec![course_table(report, columns)],
     }
 }
 
@@ -237,8 +234,7 @@ fn curves(report: &Report) -> Option<Figure> {
         let nines = (requests.max(1) as f64).log10().ceil() as usize;
         let draw = |size: &Size| {
             let size = &size.long_labels();
-            let every = if size.width < 500.0 && high / low > 1e4 { 2 } else { 1 };
-            let x = Axis::latency(low, high, every, "latency");
+            let x = Axis::latency(low, high, size.x_ticks, "latency");
             let y = Axis::nines(nines, "");
             let line = |(i, r): (usize, &RunReport)| Line {
                 name: r.name.clone(),
@@ -278,7 +274,7 @@ fn curves(report: &Report) -> Option<Figure> {
                   others; the horizontal one is logarithmic. Percentiles are exact to a thousandth."
             .into(),
         body,
-        table,
+        tables: vec![table],
     })
 }
 
@@ -295,7 +291,7 @@ fn slowest(report: &Report) -> Option<Figure> {
         };
         let draw = |size: &Size| {
             let (x, factor) = time_axis(total, size);
-            let y = Axis::latency(low as f64, high as f64, 1, "");
+            let y = Axis::latency(low as f64, high as f64, 6, "");
             let line = |(i, r): (usize, &RunReport)| {
                 let ends = ends(r);
                 // A span without such a request has no longest one: the line goes on to the next.
@@ -312,8 +308,7 @@ fn slowest(report: &Report) -> Option<Figure> {
         };
         body += &panel(&format!("Longest latency of {side}"), &both(210.0, 210.0, draw));
     }
-    let mut columns: Vec<(String, usize, Box<dyn Fn(std::ops::Range<usize>) -> String>)> =
-        Vec::new();
+    let mut columns: Vec<Course> = Vec::new();
     for (i, r) in report.runs.iter().enumerate() {
         for (side, times) in sides {
             let times = times(r).to_vec();
@@ -333,117 +328,7 @@ fn slowest(report: &Report) -> Option<Figure> {
                   buffers do to the unlucky."
             .into(),
         body,
-        table: course_table(report, columns),
-    })
-}
-
-/// Causes in the order of the stack.
-pub(super) const CAUSES: [(&str, &str); 10] = [
-    ("user", "user data"),
-    ("gc", "moved by garbage collection"),
-    ("fold", "moved to another cell mode"),
-    ("padding_flush", "padding for flushes"),
-    ("padding_pair", "padding for page pairs"),
-    ("padding_gc", "padding for line ends and erases"),
-    ("metadata", "metadata"),
-    ("log", "log"),
-    ("retry", "sent again"),
-    ("dead", "overwritten in the buffer"),
-];
-
-/// Ranges of buckets that each cover a share of what the host wrote.
-fn write_steps(written: &[u64]) -> Vec<std::ops::Range<usize>> {
-    let total: u64 = written.iter().sum();
-    let least = ((total as f64 * STEP_SHARE) as u64).max(1);
-    let mut list: Vec<std::ops::Range<usize>> = Vec::new();
-    let (mut from, mut sum) = (0, 0);
-    for (i, n) in written.iter().enumerate() {
-        sum += n;
-        if sum >= least {
-            list.push(from..i + 1);
-            (from, sum) = (i + 1, 0);
-        }
-    }
-    // The rest is no step of its own.
-    match list.last_mut() {
-        Some(last) => last.end = written.len(),
-        None if total > 0 => list.push(0..written.len()),
-        None => {}
-    }
-    list
-}
-
-fn amplification(report: &Report) -> Option<Figure> {
-    let mut stacks: Vec<(&RunReport, Vec<f64>, Vec<Layer>)> = Vec::new();
-    for r in &report.runs {
-        let t = &r.timeline;
-        let steps = write_steps(&t.host_written_sectors);
-        let ends = ends(r);
-        let layers: Vec<Layer> = CAUSES
-            .iter()
-            .filter_map(|(key, name)| {
-                let programmed = t.programmed_by_cause_sectors.get(key)?;
-                let share = |g: &std::ops::Range<usize>| {
-                    let sum = |list: &[u64]| list[g.clone()].iter().sum::<u64>() as f64;
-                    sum(programmed) / sum(&t.host_written_sectors).max(1.0)
-                };
-                let values = steps.iter().map(share).collect();
-                Some(Layer { name: (*name).into(), class: format!("c-{key}"), values })
-            })
-            .collect();
-        if !steps.is_empty() && !layers.is_empty() {
-            stacks.push((r, steps.iter().map(|g| ends[g.end - 1]).collect(), layers));
-        }
-    }
-    let total = longest(report);
-    let top = |layers: &[Layer]| {
-        let n = layers.first().map_or(0, |l| l.values.len());
-        (0..n).map(|i| layers.iter().map(|l| l.values[i]).sum::<f64>()).fold(0.0, f64::max)
-    };
-    let high = stacks.iter().map(|(.., layers)| top(layers)).fold(1.0, f64::max);
-    let mut body = page::legend(CAUSES.iter().filter_map(|(key, name)| {
-        let used = stacks.iter().any(|s| s.2.iter().any(|l| l.class == format!("c-{key}")));
-        used.then(|| (format!("c-{key}"), (*name).to_string()))
-    }));
-    let mut table = Table { head: vec!["cause".into()], rows: Vec::new() };
-    for (r, ends, layers) in &stacks {
-        let whole = r.write_amplification_ratio.unwrap_or(0.0);
-        let draw = |size: &Size| {
-            let (x, factor) = time_axis(total, size);
-            let y = Axis::linear(high, 3, "", "");
-            let ends: Vec<f64> = ends.iter().map(|e| e / factor).collect();
-            let note = [format!("whole run"), format!("{whole:.2}")];
-            let alt = format!("{}: write amplification by cause over time", r.name);
-            charts::areas(size, &x, &y, &ends, layers, &note, &alt)
-        };
-        body += &panel(&r.name, &both(190.0, 190.0, draw));
-        table.head.push(r.name.clone());
-    }
-    for (i, (key, name)) in CAUSES.iter().enumerate() {
-        let share = |r: &RunReport| {
-            let written = r.buffer_sectors.host_written.max(1) as f64;
-            r.programmed_sectors.named()[i].1 as f64 / written
-        };
-        debug_assert!(report.runs.iter().all(|r| r.programmed_sectors.named()[i].0 == *key));
-        if stacks.iter().any(|(r, ..)| share(r) > 0.0) {
-            let mut row = vec![(*name).to_string()];
-            row.extend(stacks.iter().map(|(r, ..)| format!("{:.4}", share(r))));
-            table.rows.push(row);
-        }
-    }
-    let mut row = vec!["write amplification".to_string()];
-    let whole = |r: &RunReport| format!("{:.4}", r.write_amplification_ratio.unwrap_or(0.0));
-    row.extend(stacks.iter().map(|(r, ..)| whole(r)));
-    table.rows.push(row);
-    (!stacks.is_empty()).then(|| Figure {
-        title: "Write amplification by cause",
-        caption: "Sectors programmed per sector that the host wrote. A step is as long as it takes \
-                  the host to write a sixtieth of all it wrote, so that a quiet time has no ratio of \
-                  its own; what was written in a step may be programmed in the next. The flush that \
-                  ends a run is in the table and in the number at the right, not in the course."
-            .into(),
-        body,
-        table,
+        tables: vec![course_table(report, columns)],
     })
 }
 
@@ -474,8 +359,7 @@ fn room(report: &Report) -> Option<Figure> {
         };
         body += &panel(title, &both(210.0, 210.0, draw));
     }
-    let mut columns: Vec<(String, usize, Box<dyn Fn(std::ops::Range<usize>) -> String>)> =
-        Vec::new();
+    let mut columns: Vec<Course> = Vec::new();
     for (i, r) in report.runs.iter().enumerate() {
         for (_, name, of) in sides {
             let list = of(r).to_vec();
@@ -498,23 +382,13 @@ fn room(report: &Report) -> Option<Figure> {
                   A line that stays at 100% means that garbage collection was not needed."
             .into(),
         body,
-        table: course_table(report, columns),
+        tables: vec![course_table(report, columns)],
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_step_covers_its_share_of_the_writes_and_none_is_lost() {
-        let mut written = vec![0; 40];
-        (written[3], written[4], written[39]) = (600, 1, 1);
-        assert_eq!(write_steps(&written), [0..40]);
-        let steps = write_steps(&[100; 480]);
-        assert_eq!((steps.len(), &steps[0], &steps[59]), (60, &(0..8), &(472..480)));
-        assert!(write_steps(&[0; 9]).is_empty());
-    }
 
     #[test]
     fn a_value_holds_to_the_end_of_its_span() {

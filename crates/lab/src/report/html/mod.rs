@@ -5,9 +5,10 @@
 //! text alternative and a table; the same report gives the same bytes, whatever time it took.
 //! Never: computes a number.
 //!
-//! [`figures`] and [`parts`] say what is drawn, [`charts`] how, [`svg`] has scales and axes,
+//! [`figures`], [`causes`] and [`parts`] say what is drawn, [`charts`] how, [`svg`] has scales and axes,
 //! [`page`] the text around them.
 
+mod causes;
 mod charts;
 mod figures;
 mod page;
@@ -49,7 +50,7 @@ pub(super) fn page(report: &Report) -> String {
                 figure.title,
                 figure.caption,
                 figure.body,
-                figure.table.html(),
+                figure.tables.iter().map(page::Table::html).collect::<String>(),
                 n = i + 1,
             );
         }

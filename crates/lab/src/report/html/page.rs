@@ -141,10 +141,18 @@ fn trust(report: &Report) -> String {
             true => "No run here was steady.",
             false => "Not every run here was steady.",
         };
-        let why: Vec<String> = unsteady
-            .iter()
-            .map(|r| format!("{}: {}", escape(&r.name), escape(&r.steady_reason)))
-            .collect();
+        let mut why: Vec<(&str, Vec<&str>)> = Vec::new();
+        for r in &unsteady {
+            match why.iter_mut().find(|(reason, _)| *reason == r.steady_reason) {
+                Some((_, names)) => names.push(&r.name),
+                None => why.push((&r.steady_reason, vec![&r.name])),
+            }
+        }
+        let why = why.iter().map(|(reason, names)| match names.len() == report.runs.len() {
+            true => escape(reason),
+            false => format!("{}: {}", escape(&names.join("; ")), escape(reason)),
+        });
+        let why: Vec<String> = why.collect();
         say(
             "warn",
             format!(

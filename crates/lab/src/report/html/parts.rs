@@ -5,7 +5,7 @@
 use super::charts::{self, Bar};
 use super::figures::{Figure, both, half, longest, panel};
 use super::page::{self, Table};
-use super::svg::{Axis, Size, time, time_unit};
+use super::svg::{Axis, Size, escape, time, time_unit};
 use crate::report::numbers::{Part, Report, RunReport};
 use crate::report::table::grouped;
 use std::fmt::Write;
@@ -88,7 +88,7 @@ pub(super) fn breakdown(report: &Report) -> Option<Figure> {
                   that ended last is the one that counts."
             .into(),
         body,
-        table,
+        tables: vec![table],
     })
 }
 
@@ -141,10 +141,22 @@ pub(super) fn erases(report: &Report) -> Figure {
             let alt = format!("{}: chunks by their number of erases", r.name);
             charts::columns(size, &y, "erases of a chunk since it was new", &wear, &class, &alt)
         };
-        let title = format!("{}: {} erases, by channel", r.name, grouped(r.erases));
-        let pair = panel(&title, &half(150.0, by_channel))
-            + &panel(&format!("{}: chunks by erases", r.name), &half(150.0, by_chunk));
-        let _ = writeln!(body, "<div class=\"pair\">{pair}</div>");
+        let mut pair = String::new();
+        if r.erases > 0 {
+            let title = format!("{}: {} erases, by channel", r.name, grouped(r.erases));
+            pair += &panel(&title, &half(150.0, by_channel));
+        }
+        if wear.len() > 1 {
+            pair += &panel(&format!("{}: chunks by erases", r.name), &half(150.0, by_chunk));
+        }
+        let _ = match pair.is_empty() {
+            true => writeln!(
+                body,
+                "<p class=\"none\">{}: no chunk was erased in the measured part, and all are equally worn.</p>",
+                escape(&r.name)
+            ),
+            false => writeln!(body, "<div class=\"pair\">{pair}</div>"),
+        };
         for (c, n) in r.wear.channel_erases.iter().enumerate() {
             let (least, most) = r.wear.channel_min_max.get(c).copied().unwrap_or_default();
             let name = format!("{}: channel {c}", r.name);
@@ -162,7 +174,7 @@ pub(super) fn erases(report: &Report) -> Figure {
                   target was erased since the device was new, preparation included."
                 .into(),
         body,
-        table,
+        tables: vec![table],
     }
 }
 
@@ -237,7 +249,7 @@ pub(super) fn occupancy(report: &Report) -> Option<Figure> {
                   channel together, time to the right."
                 .into(),
         body: key + &body,
-        table,
+        tables: vec![table],
     })
 }
 

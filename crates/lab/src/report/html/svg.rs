@@ -43,7 +43,7 @@ impl Size {
         Size {
             width: 358.0,
             height,
-            left: 46.0,
+            left: 54.0,
             right: 86.0,
             top: 10.0,
             bottom: 40.0,
@@ -135,20 +135,32 @@ impl Axis {
         axis
     }
 
-    /// Times in ns, in powers of ten around `low` and `high`, both above 0.
-    pub(super) fn latency(low: f64, high: f64, every: usize, title: &str) -> Axis {
-        let (from, to) = (low.max(1.0).log10().floor(), high.max(10.0).log10().ceil());
-        let ticks = (from as i32..=to as i32)
-            .filter(|p| (p - from as i32) as usize % every.max(1) == 0)
-            .map(|p| (10f64.powi(p), time(10f64.powi(p))));
-        Axis {
-            kind: Kind::Log,
-            low: 10f64.powf(from),
-            high: 10f64.powf(to.max(from + 1.0)),
-            ticks: ticks.collect(),
-            title: title.into(),
-            unit: "ns",
+    /// Times in ns from `low` to `high`, both above 0, on a logarithmic scale: ticks at powers of ten,
+    /// over few of them also at 2 and 5 times those, at most `wanted` where that is possible.
+    pub(super) fn latency(low: f64, high: f64, wanted: usize, title: &str) -> Axis {
+        let low = low.max(1.0);
+        let high = high.max(low * 2.0);
+        let (low, high) = (low / 1.15, high * 1.15);
+        let powers = low.log10().floor() as i32..=high.log10().ceil() as i32;
+        let ticks = |steps: &[f64]| -> Vec<(f64, String)> {
+            let all = powers.clone().flat_map(|p| steps.iter().map(move |s| s * 10f64.powi(p)));
+            let within = all.filter(|v| (low..=high).contains(v));
+            within.map(|v| (v, time(v))).collect()
+        };
+        let finer = [&[1.0, 2.0, 5.0][..], &[1.0, 3.0], &[1.0]].map(ticks);
+        let mut ticks = finer
+            .iter()
+            .find(|t| t.len() <= wanted)
+            .unwrap_or_else(|| finer.last().expect("three ways"))
+            .clone();
+        while ticks.len() > wanted.max(2) {
+            let mut at = 0;
+            ticks.retain(|_| {
+                at += 1;
+                at % 2 == 1
+            });
         }
+        Axis { kind: Kind::Log, low, high, ticks, title: title.into(), unit: "ns" }
     }
 
     /// Shares, up to that many nines.
@@ -215,9 +227,9 @@ pub(super) fn time(ns: f64) -> String {
 /// The unit in which a span of ns reads best: factor and name.
 pub(super) fn time_unit(ns: f64) -> (f64, &'static str) {
     match ns {
-        n if n < 5e3 => (1.0, "ns"),
-        n if n < 5e6 => (1e3, "µs"),
-        n if n < 5e9 => (1e6, "ms"),
+        n if n < 2e3 => (1.0, "ns"),
+        n if n < 2e6 => (1e3, "µs"),
+        n if n < 2e9 => (1e6, "ms"),
         _ => (1e9, "s"),
     }
 }
@@ -343,9 +355,12 @@ mod tests {
         assert_eq!(labels(&Axis::linear(0.0, 4, "", "")), "0.0 0.5 1.0");
         let a = Axis::exact(65.3, 8, "", "s");
         assert_eq!((labels(&a).as_str(), a.high), ("0 10 20 30 40 50 60", 65.3));
-        let a = Axis::latency(90.0, 3e6, 1, "");
-        assert_eq!(labels(&a), "10 ns 100 ns 1 µs 10 µs 100 µs 1 ms 10 ms");
-        assert!((a.at(1e4) - 0.5).abs() < 1e-9);
+        let a = Axis::latency(90.0, 3e6, 6, "");
+        assert_eq!(labels(&a), "100 ns 1 µs 10 µs 100 µs 1 ms");
+        assert!((a.at((a.low * a.high).sqrt()) - 0.5).abs() < 1e-9);
+        assert_eq!(labels(&Axis::latency(90.0, 3e6, 3, "")), "100 ns 10 µs 1 ms");
+        assert_eq!(labels(&Axis::latency(2e3, 9e3, 6, "")), "2 µs 5 µs 10 µs");
+        assert!(!Axis::latency(7.0, 7.0, 6, "").ticks.is_empty(), "10 ns");
         let a = Axis::nines(4, "");
         assert!((a.at(0.99) - 0.5).abs() < 1e-9 && a.at(1.0) == 1.0, "{a:?}");
     }
