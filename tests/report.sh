@@ -37,8 +37,8 @@ have() {
     command -v "$program" >/dev/null 2>&1 && return 0
     if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
         echo "      installing $*"
-        { apt-get install -y --no-install-recommends "$@" ||
-            { apt-get update && apt-get install -y --no-install-recommends "$@"; }; } >said 2>&1 </dev/null
+        get() { timeout 300 apt-get install -y --no-install-recommends "$@"; }
+        { get "$@" || { timeout 120 apt-get update && get "$@"; }; } >said 2>&1 </dev/null
     fi
     command -v "$program" >/dev/null 2>&1
 }

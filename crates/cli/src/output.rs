@@ -116,7 +116,10 @@ pub(crate) struct Folder {
 impl Folder {
     /// The folder at this place, made if it is not there; what it is in must be.
     pub(crate) fn open(path: &Path) -> Result<Folder> {
-        let describe = || format!("cannot make the folder {}", path.display());
+        let describe = || {
+            let path = path.display();
+            format!("cannot make the folder {path} (only the last folder of a path is made)")
+        };
         if path == Path::new("-") {
             bail!("--report writes several files: name a folder, not `-`");
         }

@@ -292,7 +292,7 @@ fn places_that_cannot_be_written_are_refused_at_once() {
         .refused(2, &["cannot make the folder no/such/folder"]);
     // A folder made for a report that cannot be goes again.
     h.run(&["run", "e.toml", "--report", "new", "--target", "pblk:9999"])
-        .refused(2, &["pblk:9999"]);
+        .refused(2, &["9999 active PUs"]);
     h.run(&["run", "e.toml", "--report", "new", "--set", "workload.0.size=\"1TiB\""])
         .refused(2, &["choose a larger device"]);
     h.file("old.json", "precious");

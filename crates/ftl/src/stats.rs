@@ -67,8 +67,9 @@ pub struct Gauges {
     pub free: u64,
     /// Of so many.
     pub of: u64,
-    /// Buffer slots that users and garbage collection may hold, where a limiter divides the buffer.
-    pub shares: Option<(u64, u64)>,
+    /// Buffer slots that users may hold, of all, where a limiter divides the buffer between them
+    /// and garbage collection.
+    pub user_slots: Option<(u64, u64)>,
 }
 
 impl FtlStats {

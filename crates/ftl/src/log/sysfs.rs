@@ -202,12 +202,13 @@ impl HostFtl {
         Shares { users: user.1, gc: gc.1, collect }
     }
 
-    /// Free chunks, of those that lines are made of, and the limiter's shares.
+    /// Free chunks, of those that lines are made of, and the users' share of the ring.
     pub fn gauges(&self) -> Gauges {
-        let shares = self.shares();
+        let ring = self.layout.ring_sectors;
+        let users = self.shares().users.min(ring);
         let p = self.pool.lock();
         let (free, of) = (p.free_chunks(), self.layout.lines * u64::from(p.width()));
-        Gauges { free: free.min(of), of, shares: Some((shares.users, shares.gc)) }
+        Gauges { free: free.min(of), of, user_slots: Some((users, ring)) }
     }
 
     fn write_buffer_text(&self) -> String {

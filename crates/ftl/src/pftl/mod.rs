@@ -317,7 +317,7 @@ impl Pftl {
     /// Free lines, of all.
     pub fn gauges(&self) -> Gauges {
         let free = u64::from(self.controller.lock().place.free_lines());
-        Gauges { free, of: u64::from(self.layout.lines), shares: None }
+        Gauges { free, of: u64::from(self.layout.lines), user_slots: None }
     }
 
     /// All counters.

@@ -113,9 +113,8 @@ pub(super) fn timeline(o: &RunOutcome) -> TimelineReport {
     let has_room = ends.iter().any(|s| s.gauges.of > 0);
     let free = |s: &Rc<Sample>| ratio(s.gauges.free, s.gauges.of);
     let share = |s: &Rc<Sample>| {
-        let (users, gc) = s.gauges.shares?;
-        // Above the limiter's start users have all of it and GC nothing.
-        Some(ratio(users, users + gc))
+        let (users, all) = s.gauges.user_slots?;
+        Some(ratio(users, all))
     };
     TimelineReport {
         bucket_ns: t.width().as_ns(),

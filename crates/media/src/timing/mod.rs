@@ -33,6 +33,8 @@ use flashlane_base::Ns;
 use serde::Deserialize;
 use spans::Spans;
 pub use spans::{Phase, Span};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 /// In which order a die serves what waits for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -352,9 +354,10 @@ impl Timing {
         self.parts[id as usize].ended = true;
     }
 
-    /// Keeps spans from here on, `limit` at most; those kept before are forgotten.
-    pub fn keep_spans(&mut self, limit: usize) {
-        self.spans = Some(Box::new(Spans::new(self.p.dies, limit)));
+    /// Keeps spans from here on, while there is room (a number of spans, shared with other
+    /// channels); those kept before are forgotten.
+    pub fn keep_spans(&mut self, room: Arc<AtomicUsize>) {
+        self.spans = Some(Box::new(Spans::new(self.p.dies, room)));
     }
 
     /// The spans kept so far, in the order in which they began to be known, and the start of the

@@ -1,11 +1,13 @@
 //! What dies and buses did, one span each, for whoever wants to look at it.
 //!
-//! Owns: [`Span`], its phases, the bounded list of one channel. Promises: every phase that begins
-//! while a list is kept is in it, until the list is full; then the time of the first one that is
-//! not is known; a suspended operation is one span for each piece that ran. Never: changes a time.
+//! Owns: [`Span`], its phases, the list of one channel. Promises: every phase that begins while a
+//! list is kept is in it, until the room that all channels share is used up; then the time of the
+//! first one that is not is known; a suspended operation is one span for each piece that ran. Never: changes a time.
 
 use crate::outcome::Cause;
 use flashlane_base::Ns;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What a die or a bus was doing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -54,7 +56,8 @@ pub struct Span {
 #[derive(Debug)]
 pub(super) struct Spans {
     list: Vec<Span>,
-    limit: usize,
+    /// How many more there may be, on all channels together.
+    room: Arc<AtomicUsize>,
     /// The earliest span that found no room.
     cut: Option<Ns>,
     /// Where the last array span of each die is, for a suspend; `NONE` when it was not kept.
@@ -64,13 +67,14 @@ pub(super) struct Spans {
 const NONE: usize = usize::MAX;
 
 impl Spans {
-    pub(super) fn new(dies: u32, limit: usize) -> Spans {
-        Spans { list: Vec::new(), limit, cut: None, last: vec![NONE; dies as usize] }
+    pub(super) fn new(dies: u32, room: Arc<AtomicUsize>) -> Spans {
+        Spans { list: Vec::new(), room, cut: None, last: vec![NONE; dies as usize] }
     }
 
     #[cold]
     pub(super) fn add(&mut self, span: Span) {
-        let room = self.list.len() < self.limit;
+        let less = |room: usize| room.checked_sub(1);
+        let room = self.room.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less).is_ok();
         if !span.phase.on_bus() {
             self.last[span.die as usize] = if room { self.list.len() } else { NONE };
         }

@@ -8,23 +8,23 @@ use super::Ssd;
 use crate::device::{Cause, Data, Request};
 use flashlane_base::Ns;
 pub use flashlane_media::timing::{Phase, Span};
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What all channels kept.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     /// Channel and span, in the order of their beginning, then channel, phase and die.
     pub spans: Vec<(u32, Span)>,
-    /// Nothing that began from here on is in it: a channel's share of the room was used up.
+    /// Nothing that began from here on is in it: the room was used up.
     pub cut: Option<Ns>,
 }
 
 impl Ssd {
-    /// Keeps a span for every phase that begins from here on, `limit` in all at most, shared out
-    /// evenly among the channels.
+    /// Keeps a span for every phase that begins from here on, `limit` on all channels together.
     pub fn keep_spans(&self, limit: usize) {
-        let each = limit / self.channels.len().max(1);
-        self.channels.iter().for_each(|c| c.lock().time.keep_spans(each));
+        let room = Arc::new(AtomicUsize::new(limit));
+        self.channels.iter().for_each(|c| c.lock().time.keep_spans(room.clone()));
         self.watched.store(true, Ordering::Relaxed);
     }
 

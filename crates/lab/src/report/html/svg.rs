@@ -60,7 +60,7 @@ impl Size {
 
     /// With room at the left for labels of eight characters.
     pub(super) fn long_labels(self) -> Size {
-        Size { left: self.left.max(66.0), ..self }
+        Size { left: self.left.max(72.0), ..self }
     }
 
     pub(super) fn x0(&self) -> f64 {
