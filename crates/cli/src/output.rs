@@ -11,9 +11,13 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 /// Prints a result.
-pub(crate) fn print(text: impl AsRef<[u8]>) -> Result<()> {
+pub(crate) fn print(text: &str) -> Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
-    let written = out.write_all(text.as_ref()).and_then(|()| out.flush());
+    let written = out.write_all(bytes).and_then(|()| out.flush());
     written.context("cannot write standard output")
 }
 
@@ -61,7 +65,7 @@ impl Sink {
     }
 
     /// Writes the result there.
-    pub(crate) fn write(self, result: impl AsRef<[u8]>) -> Result<()> {
+    pub(crate) fn write(self, result: &str) -> Result<()> {
         self.make(|| result)
     }
 
@@ -69,7 +73,7 @@ impl Sink {
     pub(crate) fn make<T: AsRef<[u8]>>(self, result: impl FnOnce() -> T) -> Result<()> {
         match self {
             Sink::None => Ok(()),
-            Sink::Stdout => print(result()),
+            Sink::Stdout => print_bytes(result().as_ref()),
             Sink::File(pending) => pending.write(result().as_ref()),
         }
     }

@@ -34,7 +34,7 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     places.write(&outcome, &report)?;
     if !quiet {
         let wall = format!("{:.1} s of real time\n", report.wall_seconds);
-        output::print(report.to_text() + &wall)?;
+        output::print(&(report.to_text() + &wall))?;
     }
     Ok(ending(&outcome))
 }
@@ -115,7 +115,7 @@ impl Places {
             for cut in &trace.cuts {
                 let _ = writeln!(std::io::stderr().lock(), "flashlane: --perfetto: {cut}");
             }
-            self.perfetto.write(trace.json)?;
+            self.perfetto.write(&trace.json)?;
         }
         Ok(())
     }
