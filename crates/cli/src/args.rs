@@ -41,6 +41,30 @@ Examples:
 The whole experiment format is shown by the comments in experiments/*.toml.
 Exit codes: 0 done, 1 bad result, 2 not done, 130 interrupted with a partial result.")]
     Run(Run),
+    /// Run an experiment over a grid of parameters, on all cores
+    #[command(after_help = "\
+Examples:
+  flashlane sweep experiments/sweep-spare.toml
+  flashlane sweep job.fio --device tiny --vary target.0.over_provisioning_percent=20,30,40 --csv -
+  flashlane sweep experiment.toml --vary run.seed=1,2,3,4,5 --keep points/
+
+An axis is `[[vary]]` with `key` and `values` in the experiment, or `--vary KEY=V1,V2`; the last one
+varies fastest. A point that fails is a row with its error. With `--keep FOLDER` points that are done
+stay in that folder, and the same command goes on where it was interrupted.
+Exit codes: 0 done, 1 a point failed or is bad, 2 not done, 130 interrupted with a partial result.")]
+    Sweep(Sweep),
+    /// Compare runs, with confidence intervals over seeds
+    #[command(after_help = "\
+Examples:
+  flashlane compare a.toml b.toml
+  flashlane compare job.fio --seeds 10        its targets with each other
+  flashlane run a.toml --json a.json; flashlane run b.toml --json b.json; flashlane compare a.json b.json
+
+A RUN is an experiment, a fio job file or a trace, which runs under seeds 1 to N, or the JSON of an
+earlier `run` or `sweep`. All are compared with the first. Intervals are of 95% (Student's t; Welch's
+for differences); with one sample there is none.
+Exit codes: 0 done, 1 a run failed or is bad, 2 not done, 130 interrupted.")]
+    Compare(Compare),
     /// Say everything that is wrong with an experiment, and what it amounts to
     #[command(after_help = "\
 Examples:
@@ -153,6 +177,48 @@ pub(crate) struct Run {
     /// results.json, .csv and .parquet, timeline.csv and .parquet, fio.json, latency.hlog
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) report: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct Sweep {
+    #[command(flatten)]
+    pub(crate) what: What,
+    /// An axis: a key of the experiment and its values; may be repeated
+    #[arg(long, value_name = "KEY=V1,V2,...")]
+    pub(crate) vary: Vec<String>,
+    /// Points that run at a time; all cores without it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) jobs: Option<u16>,
+    /// Keep points that are done in this folder, and take those that are there
+    #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
+    pub(crate) keep: Option<PathBuf>,
+    /// Write the result as one JSON object; `-` prints it in place of the table
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+    /// Write one line per point and target as CSV; `-` prints it in place of the table
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) csv: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct Compare {
+    /// Experiments, job files, traces, or results of earlier runs (JSON)
+    #[arg(value_name = "RUN", required = true, value_hint = ValueHint::FilePath)]
+    pub(crate) runs: Vec<PathBuf>,
+    /// Seeds that each experiment runs under
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) seeds: u16,
+    #[arg(long, value_name = "PRESET", help = device_help())]
+    pub(crate) device: Option<String>,
+    /// Target to run on, as for `run`; may be repeated
+    #[arg(long, value_name = "TARGET")]
+    pub(crate) target: Vec<String>,
+    /// Runs at a time; all cores without it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) jobs: Option<u16>,
+    /// Write the result as one JSON object; `-` prints it in place of the table
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
 }
 
 #[derive(ClapArgs)]

@@ -6,6 +6,7 @@
 
 use anyhow::{Context, Result};
 use flashlane_lab::run::Monitor;
+use flashlane_lab::sweep::Watcher;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -87,6 +88,48 @@ impl Monitor for Terminal {
 }
 
 impl Drop for Terminal {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// A progress line for the points of a sweep, which end on any thread.
+pub(crate) struct Points {
+    interrupt: Interrupt,
+    bar: Option<ProgressBar>,
+}
+
+impl Points {
+    /// Watches so many points.
+    pub(crate) fn new(interrupt: &Interrupt, points: usize) -> Points {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let target = ProgressDrawTarget::stderr_with_hz(10);
+            let bar = ProgressBar::with_draw_target(Some(points as u64), target);
+            if let Ok(style) = ProgressStyle::with_template("[{bar:30}] {pos} of {len} points") {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar.tick();
+            bar
+        });
+        Points { interrupt: interrupt.clone(), bar }
+    }
+}
+
+impl Watcher for Points {
+    fn done(&self, _: usize, _: bool) {
+        if let Some(bar) = &self.bar {
+            bar.inc(1);
+        }
+    }
+
+    fn interrupted(&self) -> bool {
+        self.interrupt.happened()
+    }
+}
+
+impl Drop for Points {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

@@ -12,6 +12,7 @@
 
 pub mod bundled;
 pub mod check;
+pub mod compare;
 pub mod execute;
 pub mod experiment;
 pub mod fio;
@@ -22,6 +23,8 @@ pub mod report;
 pub mod reproduce;
 pub mod run;
 pub mod stack;
+
 pub mod suggest;
+pub mod sweep;
 pub mod trace;
 pub mod workload;

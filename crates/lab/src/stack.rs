@@ -35,6 +35,14 @@ pub enum StackError {
         /// What there is.
         last: u32,
     },
+    /// Lines of so few PUs hold too little.
+    #[error("{pus} active PUs need {lines} more spare lines than there are")]
+    Narrow {
+        /// What was asked for.
+        pus: u32,
+        /// What is missing.
+        lines: u64,
+    },
     /// The host FTL.
     #[error("{0}")]
     Pblk(#[from] flashlane_ftl::log::CreateError),
@@ -150,6 +158,16 @@ impl Stack {
         match &self.layer {
             Layer::Pblk(l) => l.stats(),
             Layer::Pftl(l) => l.stats(),
+        }
+    }
+
+    /// New data goes to so many PUs at a time from now on (pblk); 0 is all.
+    pub fn set_active_pus(&self, cx: &Cx, pus: u32) -> Result<(), StackError> {
+        match &self.layer {
+            Layer::Pblk(pblk) => {
+                pblk.set_active_pus(cx, pus).map_err(|lines| StackError::Narrow { pus, lines })
+            }
+            Layer::Pftl(_) => Ok(()),
         }
     }
 

@@ -49,16 +49,21 @@ pub struct Flags {
     pub cause: Cause,
 }
 
+impl Flags {
+    /// No hint, all planes.
+    pub const DEFAULT: Flags = Flags {
+        planes: 0,
+        cell: CellMode::Native,
+        suspend: false,
+        limited_retry: false,
+        scramble: false,
+        cause: Cause::User,
+    };
+}
+
 impl Default for Flags {
     fn default() -> Flags {
-        Flags {
-            planes: 0,
-            cell: CellMode::Native,
-            suspend: false,
-            limited_retry: false,
-            scramble: false,
-            cause: Cause::User,
-        }
+        Flags::DEFAULT
     }
 }
 

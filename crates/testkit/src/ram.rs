@@ -5,7 +5,9 @@
 //! cut leaves of each unflushed sector whatever is admissible. Never: is fast.
 
 use flashlane_base::{Lba, Ns, Rng};
-use flashlane_ftl::block::{BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Io, Started};
+use flashlane_ftl::block::{
+    BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Io, Started, started,
+};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
 use std::collections::BTreeMap;
@@ -158,6 +160,6 @@ impl BlockDev for Ram {
         &self.info
     }
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
-        Box::pin(self.serve(cx, io))
+        started(self.serve(cx, io))
     }
 }

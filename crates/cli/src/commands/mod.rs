@@ -1,8 +1,10 @@
 //! One file per command.
 
 mod check;
+mod compare;
 mod reproduce;
 mod run;
+mod sweep;
 mod trace;
 
 use crate::Ending;
@@ -17,6 +19,8 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
     match args.command {
         None => run::run(crate::args::Run::default()),
         Some(Command::Run(run)) => run::run(run),
+        Some(Command::Sweep(sweep)) => sweep::sweep(&sweep),
+        Some(Command::Compare(compare)) => compare::compare(&compare),
         Some(Command::Check(check)) => check::check(&check),
         Some(Command::Reproduce(r)) => reproduce::reproduce(&r),
         Some(Command::Trace(command)) => trace::trace(&command),

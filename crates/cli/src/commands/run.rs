@@ -14,6 +14,9 @@ use std::rc::Rc;
 
 pub(crate) fn run(args: Run) -> Result<Ending> {
     let (_, experiment) = input::load(args.what.file.as_deref(), &args.what.changes())?;
+    if !experiment.vary.is_empty() {
+        anyhow::bail!("this experiment varies parameters: `flashlane sweep` runs its points");
+    }
     let places = Places::open(&args)?;
     let interrupt = Interrupt::listen()?;
     let observe = Observe {

@@ -7,7 +7,8 @@
 
 use super::HostFtl;
 use super::format::{ClosingHeader, Extent, LBA_LINE_CLOSING, LBA_PADDING, Record};
-use super::pool::{LineState, NO_SLOT, Place, PoolState, Released, Spot};
+use super::pool::{LineState, Place, PoolState, Spot};
+use super::unit::Released;
 use crate::block::BlockResult;
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ocssd::device::Cause;
@@ -178,10 +179,10 @@ impl HostFtl {
         let again = {
             let mut p = self.pool.lock();
             if done.failed == 0 {
-                p.completed(spot, &[], &mut released);
+                p.completed(spot, None, &mut released);
                 Vec::new()
             } else {
-                p.unit_failed(spot, &[], done.failed, &mut released)
+                p.unit_failed(spot, None, done.failed, &mut released)
             }
         };
         if done.failed != 0 {
@@ -190,7 +191,7 @@ impl HostFtl {
         }
         // Only now may the next program reach this PU: the pool knows how this one ended.
         self.pu[spot.pu as usize].release(cx, 1);
-        self.publish_media(cx, &released).await;
+        self.publish_media(cx, released).await;
         self.ring.progress.wake(cx);
         self.pool.lock().published(spot.line);
         done.failed == 0
@@ -209,7 +210,7 @@ impl HostFtl {
                 assert!(c.window.is_empty(), "a slot would wait for ever in chunk {}", c.chunk);
             }
         }
-        self.publish_media(cx, &released).await;
+        self.publish_media(cx, released).await;
         self.ring.progress.wake(cx);
     }
 
@@ -291,7 +292,7 @@ impl PoolState {
         for (id, line) in self.lines.iter().enumerate() {
             let Some(open) = &line.open else { continue };
             for (at, c) in open.chunks.iter().enumerate() {
-                if c.window.iter().any(|s| *s != NO_SLOT) {
+                if c.window.iter().any(Option::is_some) {
                     let (line, sequence) = (id as u32, line.sequence);
                     out.push(OpenPair { line, sequence, at, end: c.done });
                 }

@@ -10,42 +10,34 @@
 use super::HostFtl;
 use super::format::{LBA_PADDING, Oob};
 use super::map::Entry;
-use super::pool::{NO_SLOT, Released, Spot};
+use super::pool::Spot;
 use super::ring::{Push, RingState, Taken};
 use super::slab::{Head, Origin, SlotState};
-use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX};
+use super::unit::{Released, Unit};
+use flashlane_base::{OOB_BYTES, Ppa};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Gather, Op, Request, Ticket};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Ordering;
 use std::sync::Arc;
 
-/// A unit from the ring to the map, with what its program needs. Kept and used again: clearing and
-/// allocating these lists for each unit showed in the profile.
-#[derive(Default)]
-pub(super) struct Unit {
+/// A unit whose program is under way.
+struct Program {
     spot: Spot,
-    /// Slots that hold data; the rest of the unit is padding.
-    slots: Vec<u32>,
+    unit: Box<Unit>,
     retries: usize,
+    /// Its place in the order of the ring.
     id: u64,
     /// Ring credits that come back: users, GC.
     credits: (u64, u64),
-    /// Of each sector: its address, its out-of-band record, what it is counted for, and which of the
-    /// slab's sectors its content is.
-    addrs: Vec<Ppa>,
-    oob: Vec<[u8; OOB_BYTES]>,
-    cause: Vec<Cause>,
-    index: Vec<u32>,
-    /// What its end makes readable.
-    released: Released,
 }
 
-impl Unit {
-    fn clear(&mut self) {
-        self.addrs.clear();
-        self.index.clear();
-        self.released.clear();
-    }
+/// What the device is told of each sector of a unit: its address, its out-of-band record, and which
+/// of the slab's sectors its content is. For one unit after the other.
+#[derive(Default)]
+struct Vectors {
+    addrs: Vec<Ppa>,
+    oob: Vec<[u8; OOB_BYTES]>,
+    index: Vec<u32>,
 }
 
 /// Why a slot is programmed.
@@ -64,6 +56,7 @@ impl HostFtl {
     /// The consumer of the ring, until the target stops.
     pub(super) async fn drain_loop(self: Arc<Self>, cx: Cx) {
         let sectors = self.shape.unit as usize;
+        let mut vectors = Vectors::default();
         loop {
             let wanted = || self.is_stopping() || self.ring.state.now(|r| r.has_work(sectors));
             self.ring.work.wait(&cx, wanted).await;
@@ -75,7 +68,7 @@ impl HostFtl {
             };
             cx.cpu(self.costs.drain_unit).await;
             let mut unit = self.units.lock().pop().unwrap_or_default();
-            let take = |r: &mut RingState| r.take_unit(&self.slab, sectors, &mut unit.slots);
+            let take = |r: &mut RingState| r.take_unit(&self.slab, sectors, &mut unit);
             let taken = self.ring.state.now(take);
             if let Some(taken) = &taken {
                 self.give_back_dropped(&cx, taken);
@@ -86,11 +79,11 @@ impl HostFtl {
                 self.units.lock().push(unit);
                 continue;
             };
-            let ticket = self.build_and_submit(&cx, spot, &taken, &mut unit);
+            let (ticket, program) = self.build_and_submit(&cx, spot, &taken, unit, &mut vectors);
             let (me, their_cx) = (self.clone(), cx.clone());
             cx.spawn_at(ticket.ask_at, async move {
                 let done = me.device.wait(&their_cx, ticket).await;
-                me.unit_ended(&their_cx, unit, &done).await;
+                me.unit_ended(&their_cx, program, &done).await;
             });
         }
     }
@@ -158,44 +151,57 @@ impl HostFtl {
     }
 
     /// Builds the unit's out-of-band records and hands it to the device.
-    fn build_and_submit(&self, cx: &Cx, spot: Spot, taken: &Taken, out: &mut Unit) -> Ticket {
-        let n = self.shape.unit;
-        out.clear();
-        (out.spot, out.retries, out.id) = (spot, taken.retries, taken.unit);
+    fn build_and_submit(
+        &self,
+        cx: &Cx,
+        spot: Spot,
+        taken: &Taken,
+        mut unit: Box<Unit>,
+        out: &mut Vectors,
+    ) -> (Ticket, Program) {
+        let n = self.shape.unit as usize;
+        let used = unit.slots.len();
+        unit.first = spot.chunk as u64 * self.shape.chunk_sectors as u64 + spot.sector as u64;
         let base = self.chunk_base[spot.chunk as usize];
-        self.format.extend_in_chunk(base, spot.sector, n, &mut out.addrs);
-        let (mut stamp_max, mut gc) = (0, 0);
-        out.oob.resize(out.slots.len(), [0; OOB_BYTES]);
-        out.cause.resize(out.slots.len(), Cause::User);
-        let records = out.oob.iter_mut().zip(&mut out.cause);
-        let heads = self.slab.heads();
-        let plain = taken.retries == 0 && !taken.dead;
-        for ((i, slot), (oob, cause)) in out.slots.iter().enumerate().zip(records) {
-            let (head, stamp) = heads.count(*slot);
+        out.addrs.clear();
+        self.format.extend_in_chunk(base, spot.sector, self.shape.unit, &mut out.addrs);
+        let (slots, mut stamp_max) = (self.slab.heads(), 0);
+        out.oob.resize(used, [0; OOB_BYTES]);
+        for (oob, (slot, head)) in out.oob.iter_mut().zip(unit.slots.iter().zip(&unit.heads)) {
+            let stamp = slots.stamp(*slot);
             *oob = Oob::unsealed(head.lba(), stamp);
-            *cause = if plain { head.origin().cause() } else { cause_of(head, i < taken.retries) };
             stamp_max = stamp_max.max(stamp);
-            gc += head.origin() as u64;
         }
-        out.credits = (out.slots.len() as u64 - gc, gc);
-        out.index.extend_from_slice(&out.slots);
-        self.seal(&mut out.oob, &out.slots);
-        if out.slots.len() < n as usize {
+        let gc = unit.heads.iter().map(|head| head.origin() as u64).sum();
+        let credits = (used as u64 - gc, gc);
+        let retry = (0..used).map(|i| i < taken.retries);
+        match taken.retries == 0 && !taken.dead {
+            true => unit.cause.extend(unit.heads.iter().map(|head| head.origin().cause())),
+            false => unit.cause.extend(unit.heads.iter().zip(retry).map(|(h, r)| cause_of(*h, r))),
+        }
+        self.seal(&mut out.oob, &unit.slots);
+        if used < n {
             let push = taken.push == Push::Gc;
-            self.pad(if push { Cause::PaddingGc } else { Cause::PaddingFlush }, out);
+            self.pad(
+                if push { Cause::PaddingGc } else { Cause::PaddingFlush },
+                &spot,
+                &mut unit,
+                out,
+            );
         }
+        let index = if used < n { &out.index } else { &unit.slots };
         self.lines.raise_stamp(spot.line, stamp_max);
-        self.pool.lock().programmed_unit(&spot, &out.oob, &out.cause);
-        let content =
-            Gather { base: self.slab.base(), index: &out.index, unit: self.info.content_bytes };
+        self.pool.lock().programmed_unit(&spot, &out.oob, &unit.cause);
+        let content = Gather { base: self.slab.base(), index, unit: self.info.content_bytes };
         let request = Request {
             op: Op::Write,
             flags: Flags::default(),
             addrs: &out.addrs,
-            data: Data::Write { content, oob: &out.oob, cause: &out.cause },
+            data: Data::Write { content, oob: &out.oob, cause: &unit.cause },
             whole_sectors: false,
         };
-        self.device.submit(cx, request)
+        let ticket = self.device.submit(cx, request);
+        (ticket, Program { spot, unit, retries: taken.retries, id: taken.unit, credits })
     }
 
     /// Completes out-of-band records by the CRC over their slots' content.
@@ -220,70 +226,74 @@ impl HostFtl {
 
     /// Fills the rest of a unit. Padding takes the content of the slab's zero slot.
     #[cold]
-    fn pad(&self, of: Cause, out: &mut Unit) {
+    fn pad(&self, of: Cause, spot: &Spot, unit: &mut Unit, out: &mut Vectors) {
         let zero = self.layout.slots;
-        let sequence = self.pool.lock().lines[out.spot.line as usize].sequence;
+        let sequence = self.pool.lock().lines[spot.line as usize].sequence;
         let mut padding = [Oob::unsealed(LBA_PADDING, sequence)];
         self.seal(&mut padding, &[zero]);
-        let missing = self.shape.unit as usize - out.slots.len();
-        super::add(&self.padding_dist[missing], 1);
-        for _ in 0..missing {
-            out.oob.push(padding[0]);
-            out.cause.push(of);
-            out.index.push(zero);
-        }
+        let n = self.shape.unit as usize;
+        super::add(&self.padding_dist[n - unit.slots.len()], 1);
+        out.index.clear();
+        out.index.extend_from_slice(&unit.slots);
+        out.index.resize(n, zero);
+        out.oob.resize(n, padding[0]);
+        unit.cause.resize(n, of);
     }
 
     /// A unit's program has ended.
-    async fn unit_ended(&self, cx: &Cx, mut unit: Box<Unit>, done: &Completion) {
+    async fn unit_ended(&self, cx: &Cx, program: Program, done: &Completion) {
+        let Program { spot, unit, retries, id, credits } = program;
+        let mut released = Released::new();
         match done.failed {
-            0 => {
-                let Unit { spot, slots, released, .. } = &mut *unit;
-                self.pool.lock().completed(spot, slots, released);
-            }
-            _ => self.unit_failed(cx, &mut unit, done),
+            0 => self.pool.lock().completed(&spot, Some(unit), &mut released),
+            _ => self.unit_failed(cx, &spot, unit, done, &mut released),
         }
         // Only now may the next program reach this PU: the pool knows how this one ended.
-        self.pu[unit.spot.pu as usize].release(cx, 1);
+        self.pu[spot.pu as usize].release(cx, 1);
         cx.cpu(self.costs.complete_unit).await;
-        self.publish_media(cx, &unit.released).await;
+        self.publish_media(cx, released).await;
         // Not before: a line that closed meanwhile could be taken for one without valid sectors.
-        let close = self.pool.lock().published(unit.spot.line);
+        let close = self.pool.lock().published(spot.line);
         self.ring.state.now(|r| {
-            r.unit_done(unit.id);
-            if unit.retries > 0 {
-                r.retried(unit.retries);
+            r.unit_done(id);
+            if retries > 0 {
+                r.retried(retries);
             }
         });
-        self.ring.admission.release(cx, unit.credits.0, unit.credits.1);
+        self.ring.admission.release(cx, credits.0, credits.1);
         self.ring.progress.wake(cx);
         if self.gc.wanted.load(Ordering::Relaxed) {
             // What is programmed is no longer in the way of the next victim (`gc::fits`).
             self.gc.work.wake(cx);
         }
         if close {
-            self.close_if_ready(cx, unit.spot.line);
+            self.close_if_ready(cx, spot.line);
         }
-        self.units.lock().push(unit);
     }
 
     /// Some of a unit could not be programmed: it goes out again elsewhere.
     #[cold]
-    fn unit_failed(&self, cx: &Cx, unit: &mut Unit, done: &Completion) {
-        let Unit { spot, slots, cause, released, .. } = unit;
+    fn unit_failed(
+        &self,
+        cx: &Cx,
+        spot: &Spot,
+        unit: Box<Unit>,
+        done: &Completion,
+        released: &mut Released,
+    ) {
         let again = {
             let mut p = self.pool.lock();
-            for (i, cause) in cause.iter().enumerate() {
+            for (i, cause) in unit.cause.iter().enumerate() {
                 if done.status(i).moved_pointer() {
                     continue;
                 }
                 // The medium never began: neither did we.
                 p.programmed[*cause as usize] -= 1;
-                if i < slots.len() && *cause != Cause::Retry {
-                    self.slab.heads().uncount(slots[i]);
+                if i < unit.slots.len() && *cause != Cause::Retry {
+                    self.slab.heads().uncount(unit.slots[i]);
                 }
             }
-            p.unit_failed(spot, slots, done.failed, released)
+            p.unit_failed(spot, Some(unit), done.failed, released)
         };
         self.note_program_failure(done);
         self.send_again(cx, &again);
@@ -305,73 +315,62 @@ impl HostFtl {
         self.ring.work.wake(cx);
     }
 
-    /// Sectors that the medium can give back now: the map moves on from their slots, which are
-    /// free then. Whoever overwrote a sector meanwhile has made its copy garbage already.
-    pub(super) async fn publish_media(&self, cx: &Cx, released: &Released) {
+    /// Units that the medium can give back now: the map moves on from their slots, which are free
+    /// then. Whoever overwrote a sector meanwhile has made its copy garbage already.
+    pub(super) async fn publish_media(&self, cx: &Cx, released: Released) {
         if released.is_empty() {
             return;
         }
-        let cost = self.costs.map_update.times(released.sectors());
+        let sectors = released.iter().map(|unit| unit.published()).sum();
+        let cost = self.costs.map_update.times(sectors);
         let section = |_: &mut ()| {
-            for (first, slots) in released.units(self.shape.unit) {
-                self.publish_unit(first, slots);
+            for unit in &released {
+                match self.map.is_exclusive() {
+                    true => self.publish_alone(unit),
+                    false => self.publish_among_others(unit),
+                }
             }
-            self.ring.state.now(|r| r.release(released));
+            self.ring.state.now(|r| released.iter().for_each(|unit| r.release(unit)));
         };
         self.map.lock.with(cx, cost, section).await;
-    }
-
-    /// The map moves on from a unit's slots, which belong to nobody afterwards.
-    #[inline]
-    fn publish_unit(&self, first: u64, slots: &[u32]) {
-        match self.map.is_exclusive() {
-            true => self.publish_alone(first, slots),
-            false => self.publish_among_others(first, slots),
-        }
+        self.units.lock().extend(released);
     }
 
     /// Under the map lock that everybody takes: the order in which map and valid bits change does
     /// not show.
-    fn publish_alone(&self, first: u64, slots: &[u32]) {
-        let (map, heads) = (self.map.view(), self.slab.heads());
+    fn publish_alone(&self, unit: &Unit) {
+        let map = self.map.view();
         let mut current = 0u64;
-        for (i, slot) in slots.iter().copied().enumerate().filter(|(_, slot)| *slot != NO_SLOT) {
-            let (lba, addr) = (heads.set_free(slot), first + i as u64);
+        for (addr, slot, lba) in unit.sectors() {
             let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));
             if map.exchange(lba, from, to) {
-                current |= 1 << i;
+                current |= 1 << (addr - unit.first);
             } else {
                 self.note_superseded(lba, slot, addr);
             }
         }
         if current != 0 {
-            self.lines.validate(first, current);
+            self.lines.validate(unit.first, current);
         }
     }
 
     /// Valid before it is published: whoever finds an address may invalidate it.
-    fn publish_among_others(&self, first: u64, slots: &[u32]) {
-        let (map, heads) = (self.map.view(), self.slab.heads());
-        let mut lbas = [0; VECTOR_MAX];
+    fn publish_among_others(&self, unit: &Unit) {
+        let map = self.map.view();
         let mut current = 0u64;
-        for ((i, slot), at) in slots.iter().copied().enumerate().zip(&mut lbas) {
-            if slot == NO_SLOT {
-                continue;
-            }
-            *at = heads.set_free(slot);
-            if map.raw(*at) == map.encode(Entry::Slot(slot)) {
-                current |= 1 << i;
+        for (addr, slot, lba) in unit.sectors() {
+            if map.raw(lba) == map.encode(Entry::Slot(slot)) {
+                current |= 1 << (addr - unit.first);
             } else {
-                self.note_superseded(*at, slot, first + i as u64);
+                self.note_superseded(lba, slot, addr);
             }
         }
         if current != 0 {
-            self.lines.validate(first, current);
+            self.lines.validate(unit.first, current);
         }
-        for ((i, slot), lba) in slots.iter().copied().enumerate().zip(&lbas) {
-            let addr = first + i as u64;
+        for (addr, slot, lba) in unit.sectors() {
             let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));
-            if current >> i & 1 != 0 && !map.exchange(*lba, from, to) {
+            if current >> (addr - unit.first) & 1 != 0 && !map.exchange(lba, from, to) {
                 self.lines.invalidate(addr);
             }
         }

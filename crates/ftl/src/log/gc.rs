@@ -470,7 +470,7 @@ impl HostFtl {
         let to = Scatter { base: &mut batch.content, index: &super::meta::IN_ORDER[..n], unit };
         let request = Request {
             op: Op::Read,
-            flags: Flags { cause: Cause::Gc, ..Flags::default() },
+            flags: Flags { cause: Cause::Gc, ..super::read::READ },
             addrs: &batch.ppas[..n],
             data: Data::Read { content: to, oob: &mut batch.oob[..n] },
             whole_sectors: false,

@@ -1,7 +1,8 @@
 //! The host FTL engine: pblk, and with other settings QBLK.
 //!
 //! Owns: a target's translation from logical sectors to flash, host-side. Stages, each a file:
-//! [`front`] admits requests, [`ring`] orders buffered slots (their content is in [`slab`]),
+//! [`front`] admits requests, [`ring`] orders buffered slots (their content is in [`slab`],
+//! a [`unit`] is what is programmed together),
 //! [`map`] says where a sector is, [`pool`] which chunks make a line and where the next unit goes,
 //! [`drain`] programs units, [`open`] and [`close`] begin and end lines, [`read`] reads, [`gc`]
 //! reclaims lines under [`limiter`], [`journal`] and [`checkpoint`] make the order durable in the
@@ -32,6 +33,7 @@ mod read;
 mod ring;
 mod slab;
 mod sysfs;
+mod unit;
 mod walk;
 
 pub use create::{CreateError, Layout};
@@ -39,7 +41,7 @@ pub use limiter::LimiterKind;
 pub use pool::LineState;
 pub use sysfs::{ATTRIBUTES, AttributeError};
 
-use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
+use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started, started};
 use crate::stats::FtlStats;
 use epoch::Epochs;
 use flashlane_base::{Geometry, Ns, Ppa, PpaFormat};
@@ -168,7 +170,7 @@ pub struct HostFtl {
     zeros: Box<[u8]>,
     /// Units that are not in flight, for the next ones.
     #[expect(clippy::vec_box, reason = "a unit moves between tasks as one pointer")]
-    units: Mutex<Vec<Box<drain::Unit>>>,
+    units: Mutex<Vec<Box<unit::Unit>>>,
     lines: Lines,
     pool: Mutex<PoolState>,
     /// Something about the pool changed: a line was opened, closed or freed.
@@ -402,19 +404,22 @@ impl BlockDev for HostFtl {
 
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
         if let Err(e) = self.check_request(&io) {
-            return Box::pin(std::future::ready(Err(e)));
+            return started(std::future::ready(Err(e)));
         }
         let Io { op, lba, sectors, fua, buf } = io;
         // One future per operation, not one that holds them all: a request allocates what it needs,
         // which stays within the allocator's fast sizes.
         match op {
-            BlockOp::Read => Box::pin(self.read(cx, lba.get(), sectors, buf)),
+            BlockOp::Read => started(self.read(cx, lba.get(), sectors, buf)),
             BlockOp::Write => {
                 self.approach(lba.get());
-                Box::pin(self.write(cx, lba.get(), sectors, buf, fua))
+                match self.is_short(sectors, fua) {
+                    true => started(self.short_write(cx, lba.get(), buf)),
+                    false => started(self.write(cx, lba.get(), sectors, buf, fua)),
+                }
             }
-            BlockOp::Discard => Box::pin(self.discard(cx, lba.get(), sectors as u64)),
-            BlockOp::Flush => Box::pin(self.flush(cx)),
+            BlockOp::Discard => started(self.discard(cx, lba.get(), sectors as u64)),
+            BlockOp::Flush => started(self.flush(cx)),
         }
     }
 

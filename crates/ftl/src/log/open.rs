@@ -7,7 +7,7 @@
 
 use super::HostFtl;
 use super::format::{LBA_LINE_FIRST, LineFirst, Record};
-use super::pool::Released;
+use super::unit::Released;
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
@@ -119,9 +119,9 @@ impl HostFtl {
             let mut none = Released::default();
             if done.failed != 0 {
                 self.note_meta_failure(&done, Cause::Metadata);
-                self.pool.lock().unit_failed(&spot, &[], done.failed, &mut none);
+                self.pool.lock().unit_failed(&spot, None, done.failed, &mut none);
             } else {
-                self.pool.lock().completed(&spot, &[], &mut none);
+                self.pool.lock().completed(&spot, None, &mut none);
             }
             self.pool.lock().published(line);
             self.pu[spot.pu as usize].release(cx, 1);

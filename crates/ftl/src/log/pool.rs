@@ -8,6 +8,7 @@
 
 use super::close::{OpenPair, PairStep};
 use super::format::{LBA_NONE, PACKED_BYTES, closing_sectors, pack_entry};
+use super::unit::{Released, Unit};
 use flashlane_base::OOB_BYTES;
 use flashlane_ocssd::device::Cause;
 use std::cmp::Reverse;
@@ -54,14 +55,11 @@ pub(super) struct OpenChunk {
     pub(super) next: u32,
     pub(super) done: u32,
     pub(super) alive: bool,
-    /// Programmed but not yet readable: `unit` slot ids per unit, [`NO_SLOT`] where there is none.
-    pub(super) window: VecDeque<u32>,
+    /// Programmed but not yet readable; none for a unit of padding or metadata.
+    pub(super) window: VecDeque<Option<Box<Unit>>>,
     /// End of the first unit in `window`.
     pub(super) window_end: u32,
 }
-
-/// No slot: padding or metadata.
-pub(super) const NO_SLOT: u32 = u32::MAX;
 
 /// What an open line needs beyond a closed one.
 pub(super) struct OpenLine {
@@ -78,65 +76,6 @@ pub(super) struct OpenLine {
     pub(super) causes: [u32; Cause::ALL.len()],
     /// Its closing metadata is being built.
     closing_began: bool,
-}
-
-/// Units that the medium can give back from now on, with the slots that held their content.
-#[derive(Default)]
-pub(super) struct Released {
-    firsts: Vec<u64>,
-    slots: Vec<u32>,
-    /// Some of `slots` are [`NO_SLOT`].
-    holes: bool,
-}
-
-impl Released {
-    /// Adds the unit at linear sector `first`: a slot per sector, [`NO_SLOT`] where there is none.
-    #[inline]
-    fn push(&mut self, first: u64, (front, back): (&[u32], &[u32])) {
-        self.firsts.push(first);
-        self.slots.extend_from_slice(front);
-        self.slots.extend_from_slice(back);
-        self.holes |= front.iter().chain(back).fold(false, |hole, s| hole | (*s == NO_SLOT));
-    }
-
-    /// (linear sector, slots) of each unit.
-    #[inline]
-    pub(super) fn units(&self, unit: u32) -> impl Iterator<Item = (u64, &[u32])> {
-        self.firsts.iter().copied().zip(self.slots.chunks_exact(unit as usize))
-    }
-
-    /// All slots.
-    #[inline]
-    pub(super) fn slots(&self) -> impl Iterator<Item = u32> {
-        self.slots.iter().copied().filter(|s| *s != NO_SLOT)
-    }
-
-    /// How many slots.
-    pub(super) fn sectors(&self) -> u64 {
-        match self.holes {
-            false => self.slots.len() as u64,
-            true => self.slots().count() as u64,
-        }
-    }
-
-    /// Appends all slots to a list.
-    #[inline]
-    pub(super) fn add_slots_to(&self, list: &mut Vec<u32>) {
-        match self.holes {
-            false => list.extend_from_slice(&self.slots),
-            true => list.extend(self.slots()),
-        }
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.firsts.is_empty()
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.firsts.clear();
-        self.slots.clear();
-        self.holes = false;
-    }
 }
 
 /// A position for one unit.
@@ -478,26 +417,30 @@ impl PoolState {
         (row * width + at) * shape.unit as usize + (sector % shape.unit) as usize
     }
 
-    /// A unit's program has ended; `slots` hold its content, padding and metadata have none. Adds
-    /// what the medium can now give back.
-    pub(super) fn completed(&mut self, spot: &Spot, slots: &[u32], released: &mut Released) {
+    /// The program at a position has ended; `unit` is what it holds, unless that is padding or
+    /// metadata. Adds what the medium can now give back.
+    pub(super) fn completed(
+        &mut self,
+        spot: &Spot,
+        unit: Option<Box<Unit>>,
+        released: &mut Released,
+    ) {
         let shape = self.shape;
         let open = self.open_mut(spot.line);
         let c = &mut open.chunks[spot.at];
         debug_assert_eq!(c.done, spot.sector, "one program in flight per PU");
         c.done = spot.sector + shape.unit;
-        c.window.extend(slots);
-        c.window.extend(std::iter::repeat_n(NO_SLOT, shape.unit as usize - slots.len()));
+        c.window.push_back(unit);
         c.release(&shape, released);
     }
 
-    /// A unit's program failed for the addresses in `failed`. The chunk takes nothing more. Returns
-    /// the slots whose content must go elsewhere: the failed ones, and where the medium needs a
-    /// window, all that are not readable yet (FORMAT.md rule 9).
+    /// A program failed for the sectors of `failed`. The chunk takes nothing more. Returns the slots
+    /// whose content must go elsewhere: the failed ones, and where the medium needs a window, all
+    /// that are not readable yet (FORMAT.md rule 9).
     pub(super) fn unit_failed(
         &mut self,
         spot: &Spot,
-        slots: &[u32],
+        unit: Option<Box<Unit>>,
         failed: u64,
         released: &mut Released,
     ) -> Vec<u32> {
@@ -511,21 +454,18 @@ impl PoolState {
             open.remaining -= (shape.chunk_sectors - c.next) / shape.unit;
         }
         let chunk = c.chunk;
-        let mut again: Vec<u32> = c.window.drain(..).filter(|s| *s != NO_SLOT).collect();
-        let base = chunk as u64 * shape.chunk_sectors as u64 + spot.sector as u64;
-        let mut lost: Vec<u32> = (c.window_end - shape.unit..spot.sector).collect();
-        let mut good = vec![NO_SLOT; shape.unit as usize];
-        for (i, good) in good.iter_mut().enumerate() {
-            let slot = slots.get(i).copied().unwrap_or(NO_SLOT);
-            if shape.window > 0 || failed >> i & 1 != 0 {
-                lost.push(spot.sector + i as u32);
-                again.extend((slot != NO_SLOT).then_some(slot));
-            } else {
-                *good = slot;
-            }
+        let lost = |i: usize| shape.window > 0 || failed >> i & 1 != 0;
+        let mut again = Vec::new();
+        for waiting in c.window.drain(..).flatten() {
+            waiting.give_slots_to(&mut again);
         }
-        released.push(base, (&good, &[]));
-        for sector in lost {
+        let mut sectors: Vec<u32> = (c.window_end - shape.unit..spot.sector).collect();
+        sectors.extend((0..shape.unit).filter(|i| lost(*i as usize)).map(|i| spot.sector + i));
+        if let Some(mut unit) = unit {
+            again.extend(unit.tear(lost));
+            released.push(unit);
+        }
+        for sector in sectors {
             let i = PoolState::entry_index(&shape, width, spot.at, sector);
             open.entries[i] = pack_entry(LBA_NONE, 0);
         }
@@ -708,19 +648,10 @@ impl OpenLine {
 impl OpenChunk {
     /// Moves units that have become readable out of the window.
     pub(super) fn release(&mut self, shape: &Shape, out: &mut Released) {
-        let base = self.chunk as u64 * shape.chunk_sectors as u64;
-        while !self.window.is_empty() {
-            let readable =
-                self.window_end + shape.window <= self.done || self.done == shape.chunk_sectors;
-            if !readable {
-                break;
-            }
-            let first = base + (self.window_end - shape.unit) as u64;
-            let unit = shape.unit as usize;
-            let (front, back) = self.window.as_slices();
-            let whole = front.len().min(unit);
-            out.push(first, (&front[..whole], &back[..unit - whole]));
-            self.window.drain(..unit);
+        let readable =
+            |end: u32| end + shape.window <= self.done || self.done == shape.chunk_sectors;
+        while !self.window.is_empty() && readable(self.window_end) {
+            out.extend(self.window.pop_front().flatten());
             self.window_end += shape.unit;
         }
     }
@@ -758,7 +689,7 @@ mod tests {
             while let Some((line, at, pu)) = p.next_pu() {
                 let spot = p.take(line, at).unwrap();
                 seen.push(pu);
-                p.completed(&spot, &[], &mut Released::default());
+                p.completed(&spot, None, &mut Released::default());
                 p.published(line);
             }
             seen

@@ -13,6 +13,10 @@ use flashlane_base::{Lba, OOB_BYTES, Ppa, VECTOR_MAX};
 use flashlane_ocssd::device::{Completion, Data, Flags, Op, Request, Scatter, Status, Ticket};
 use flashlane_rt::Cx;
 
+/// Flags of pblk's reads, GC's too: they may interrupt a program or an erase (pblk sets the hint on
+/// every read; facts of the interface: OCSSD 1.2, CDW12).
+pub(super) const READ: Flags = Flags { suspend: true, ..Flags::DEFAULT };
+
 /// A vector read in flight for up to 64 sectors of a request.
 struct Piece {
     ticket: Option<Ticket>,
@@ -125,7 +129,7 @@ impl HostFtl {
         let content = Scatter { base: buf, index: &index[..k], unit };
         let request = Request {
             op: Op::Read,
-            flags: Flags::default(),
+            flags: READ,
             addrs: &addrs[..k],
             data: Data::Read { content, oob: &mut oob[..k] },
             whole_sectors: false,

@@ -10,8 +10,8 @@
 //! `head` (subm) those handed to the device, `synced` (sync) those known to be programmed. They
 //! only grow.
 
-use super::pool::Released;
 use super::slab::{Filler, Origin, Slab, SlotState};
+use super::unit::Unit;
 use flashlane_base::Ns;
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Lock, Notify, Waiter};
@@ -145,60 +145,61 @@ impl RingState {
         n >= unit || n > 0 && self.push() != Push::None
     }
 
-    /// Takes up to `unit` live slots into `slots`, retries first. Dead slots that no flush or erase
-    /// barrier covers are dropped on the way (FORMAT.md rule 2). `None` when there is too little and
-    /// nobody waits for it; no slots when that shows only without the dead.
+    /// Takes up to `sectors` live slots into a unit, retries first: from now on they are the
+    /// drainer's, and their program counts. Dead slots that no flush or erase barrier covers are
+    /// dropped on the way (FORMAT.md rule 2). `None` when there is too little and nobody waits for
+    /// it; no slots when that shows only without the dead.
     pub(super) fn take_unit(
         &mut self,
         slab: &Slab,
-        unit: usize,
-        slots: &mut Vec<u32>,
+        sectors: usize,
+        unit: &mut Unit,
     ) -> Option<Taken> {
-        slots.clear();
-        if !self.has_work(unit) {
+        unit.clear();
+        let heads = slab.heads();
+        if !self.has_work(sectors) {
             return None;
         }
         let mut out =
             Taken { retries: 0, unit: 0, push: self.push(), dead: false, dropped: (0, 0) };
-        while slots.len() < unit
+        while unit.slots.len() < sectors
             && let Some(slot) = self.retry.pop_front()
         {
-            slots.push(slot);
+            unit.slots.push(slot);
+            unit.heads.push(heads.count(slot));
             out.retries += 1;
         }
         let covered = self.flush_to.max(self.barrier_to);
         let waits = covered > self.head;
-        while slots.len() < unit && !self.fifo.is_empty() {
-            let from = slots.len();
-            let n = (unit - from).min(self.fifo.len());
+        while unit.slots.len() < sectors && !self.fifo.is_empty() {
+            let from = unit.slots.len();
+            let n = (sectors - from).min(self.fifo.len());
             let (front, back) = self.fifo.as_slices();
             let whole = front.len().min(n);
-            slots.extend_from_slice(&front[..whole]);
-            slots.extend_from_slice(&back[..n - whole]);
+            unit.slots.extend_from_slice(&front[..whole]);
+            unit.slots.extend_from_slice(&back[..n - whole]);
             self.fifo.drain(..n);
             self.head += n as u64;
-            // Without an exit: almost always all of them are alive.
-            let heads = slab.heads();
-            let dead = slots[from..].iter().fold(false, |dead, slot| dead | !heads.take(*slot));
+            let dead = heads.take(&unit.slots[from..], &mut unit.heads);
             out.dead |= dead;
             if dead && self.head > covered {
-                self.drop_dead(slab, slots, from, covered, &mut out.dropped);
+                self.drop_dead(unit, from, covered, &mut out.dropped);
             }
         }
-        if out.push == Push::None && slots.len() < unit && !waits {
+        if out.push == Push::None && unit.slots.len() < sectors && !waits {
             // What is alive goes on waiting for company.
-            self.head -= slots.len() as u64;
-            for slot in slots.drain(..).rev() {
+            self.head -= unit.slots.len() as u64;
+            for slot in unit.slots.drain(..).rev() {
                 slab.untake(slot);
                 self.fifo.push_front(slot);
             }
         }
         // The next unit's slots were filled thousands of writes ago: have their lines come meanwhile.
         let ((next, _), lines) = (self.fifo.as_slices(), slab.filler());
-        next[..unit.min(next.len())].iter().for_each(|slot| lines.prefetch(*slot));
+        next[..sectors.min(next.len())].iter().for_each(|slot| lines.prefetch(*slot));
         out.unit = self.units_base + self.units.len() as u64;
         self.units.push_back((self.head, false));
-        if slots.is_empty() {
+        if unit.slots.is_empty() {
             self.unit_done(out.unit);
         }
         Some(out)
@@ -206,21 +207,14 @@ impl RingState {
 
     /// Drops the dead among the slots taken last, from index `from` on, that lie behind `covered`.
     #[cold]
-    fn drop_dead(
-        &mut self,
-        slab: &Slab,
-        slots: &mut Vec<u32>,
-        from: usize,
-        covered: u64,
-        dropped: &mut (u64, u64),
-    ) {
-        let mut position = self.head - (slots.len() - from) as u64;
+    fn drop_dead(&mut self, unit: &mut Unit, from: usize, covered: u64, dropped: &mut (u64, u64)) {
+        let mut position = self.head - (unit.slots.len() - from) as u64;
         let mut kept = from;
-        for i in from..slots.len() {
-            let (slot, head) = (slots[i], slab.head(slots[i]));
+        for i in from..unit.slots.len() {
+            let (slot, head) = (unit.slots[i], unit.heads[i]);
             position += 1;
             if !head.is(SlotState::Dead) || position <= covered {
-                slots[kept] = slot;
+                (unit.slots[kept], unit.heads[kept]) = (slot, head);
                 kept += 1;
                 continue;
             }
@@ -228,10 +222,10 @@ impl RingState {
                 Origin::User => dropped.0 += 1,
                 Origin::Gc => dropped.1 += 1,
             }
-            slab.set_free(slot);
             self.free.push(slot);
         }
-        slots.truncate(kept);
+        unit.slots.truncate(kept);
+        unit.heads.truncate(kept);
     }
 
     /// A unit's program has ended (well or with its failed slots queued as retries).
@@ -264,10 +258,10 @@ impl RingState {
         self.free.len() == slots
     }
 
-    /// Takes slots back that their last owner has set free.
+    /// Takes back the slots of a unit that is in the map.
     #[inline]
-    pub(super) fn release(&mut self, released: &Released) {
-        released.add_slots_to(&mut self.free);
+    pub(super) fn release(&mut self, unit: &Unit) {
+        unit.give_slots_to(&mut self.free);
     }
 
     /// Host sectors acknowledged, neither programmed nor superseded: counted by looking.

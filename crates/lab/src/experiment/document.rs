@@ -500,6 +500,14 @@ impl<'d> Section<'d> {
         })
     }
 
+    /// A list of strings, numbers and flags, each as TOML writes it.
+    pub fn scalars(&self, key: &str) -> Vec<String> {
+        self.list(key, "strings, numbers and flags", |value| match value {
+            Value::Table(_) | Value::List(_) => None,
+            scalar => Some(scalar.to_toml().to_string()),
+        })
+    }
+
     /// A list of strings.
     pub fn texts(&self, key: &str) -> Vec<String> {
         self.list(key, "strings", |value| match value {

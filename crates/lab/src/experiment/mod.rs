@@ -24,11 +24,13 @@
 mod device;
 pub mod document;
 mod target;
+mod vary;
 mod workload;
 
 pub use device::{DeviceChoice, default_preset, preset_names};
 pub use document::{Change, Complaint};
 pub use target::{Target, TargetKind};
+pub use vary::{POINTS_MAX, Vary};
 pub use workload::{TraceSpec, Workload};
 
 use crate::bundled;
@@ -66,6 +68,8 @@ pub struct Experiment {
     pub workloads: Vec<Workload>,
     /// How.
     pub run: RunSpec,
+    /// What a sweep varies; nothing in most.
+    pub vary: Vec<Vary>,
 }
 
 /// Everything that is wrong with an experiment.
@@ -128,12 +132,13 @@ impl Experiment {
         let workloads = workload::read_all(&root, base);
         let run = read_run(root.table("run"), base);
         check_raw(&root, &targets, &workloads);
+        let vary = vary::read_all(&root);
         root.finish();
         let complaints = document.complaints();
         if !complaints.is_empty() {
             return Err(ExperimentErrors(complaints));
         }
-        Ok(Experiment { name, description, targets, workloads, run })
+        Ok(Experiment { name, description, targets, workloads, run, vary })
     }
 }
 
@@ -215,7 +220,7 @@ fn read_run(section: Option<Section<'_>>, base: &Base) -> RunSpec {
 }
 
 /// A table that comes with the program, or a file.
-fn read_costs(name: &str, base: &Base) -> Result<CostTable, String> {
+pub(crate) fn read_costs(name: &str, base: &Base) -> Result<CostTable, String> {
     if name == "zero" {
         return Ok(CostTable::zero());
     }

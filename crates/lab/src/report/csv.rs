@@ -7,14 +7,16 @@ use super::columns::{Cell, Named};
 
 /// Rows under a header; nothing without rows.
 pub(super) fn csv(rows: &[Vec<Named>]) -> String {
-    let mut text = String::new();
-    for (i, row) in rows.iter().enumerate() {
-        if i == 0 {
-            text += &line(row.iter().map(|(name, _)| name.clone()));
-        }
-        text += &line(row.iter().map(|(_, value)| shown(value)));
-    }
-    text
+    let (names, rows) = table(rows);
+    let lines = std::iter::once(&names).filter(|_| !rows.is_empty()).chain(&rows);
+    lines.map(|cells| line(cells.iter().map(String::as_str))).collect()
+}
+
+/// Names of the columns, and the cells of each row as text.
+pub(super) fn table(rows: &[Vec<Named>]) -> (Vec<String>, Vec<Vec<String>>) {
+    let names = rows.first().into_iter().flatten().map(|(name, _)| name.clone()).collect();
+    let text = |row: &Vec<Named>| row.iter().map(|(_, value)| shown(value)).collect();
+    (names, rows.iter().map(text).collect())
 }
 
 fn shown(cell: &Cell) -> String {
@@ -26,11 +28,12 @@ fn shown(cell: &Cell) -> String {
     }
 }
 
-fn line(cells: impl Iterator<Item = String>) -> String {
+/// A line of cells.
+pub(crate) fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = cells
         .map(|c| match c.contains([',', '"', '\n', '\r']) {
             true => format!("\"{}\"", c.replace('"', "\"\"")),
-            false => c,
+            false => c.to_string(),
         })
         .collect();
     quoted.join(",") + "\n"
@@ -42,7 +45,7 @@ mod tests {
 
     #[test]
     fn cells_that_would_break_a_line_are_quoted() {
-        let cells = ["a,b", "say \"x\"", "plain"].map(String::from);
+        let cells = ["a,b", "say \"x\"", "plain"];
         assert_eq!(line(cells.into_iter()), "\"a,b\",\"say \"\"x\"\"\",plain\n");
     }
 }

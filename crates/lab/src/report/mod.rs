@@ -24,6 +24,7 @@ mod tests;
 
 pub use config::Configuration;
 pub use course::{DieReport, Figures, Heat, TimelineReport, WearReport};
+pub(crate) use csv::line as csv_line;
 pub use jobs::{JobOpReport, JobReport};
 pub use numbers::{
     BreakdownNs, BufferSectors, BusyRatio, FaultCounts, FillLevel, LatencyNs, LatencySet,
@@ -73,6 +74,11 @@ impl Report {
     /// One HTML file that needs nothing else.
     pub fn to_html(&self) -> String {
         html::page(self)
+    }
+
+    /// The names of the columns and, of each run, its cells: what [`Report::to_csv`] writes.
+    pub fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
+        csv::table(&self.rows())
     }
 
     /// The table, the sentences and the notes.

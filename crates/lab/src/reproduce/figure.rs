@@ -5,7 +5,8 @@
 //! Never: measures.
 
 use crate::experiment::document::{Document, Section};
-use crate::experiment::{Base, DeviceChoice, ExperimentErrors};
+use crate::experiment::{Base, DeviceChoice, ExperimentErrors, read_costs};
+use flashlane_rt::CostTable;
 use serde::Serialize;
 use std::fmt;
 use std::path::Path;
@@ -141,6 +142,8 @@ pub struct FigureFile {
     pub causes: Vec<String>,
     /// Devices by name.
     pub devices: Vec<(String, DeviceChoice)>,
+    /// What the host's CPU work costs; nothing without `costs`.
+    pub costs: CostTable,
     /// Numbers of the experiment by name (`[parameters]`).
     pub parameters: Vec<(String, u64)>,
     /// Rows in order.
@@ -166,6 +169,7 @@ impl FigureFile {
             ours: root.texts("ours"),
             causes: root.texts("causes"),
             devices: devices(&root, &document),
+            costs: costs(&root),
             parameters: parameters(&root),
             rows: root.tables("row").into_iter().map(row).collect(),
         };
@@ -212,6 +216,15 @@ fn devices(root: &Section<'_>, document: &Document) -> Vec<(String, DeviceChoice
     }
     table.finish();
     found
+}
+
+fn costs(root: &Section<'_>) -> CostTable {
+    let name = root.text("costs").unwrap_or("zero");
+    let table = read_costs(name, &Base::of(Path::new(""), None));
+    table.unwrap_or_else(|why| {
+        root.complain("costs", why);
+        CostTable::zero()
+    })
 }
 
 fn parameters(root: &Section<'_>) -> Vec<(String, u64)> {

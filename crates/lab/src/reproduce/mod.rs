@@ -7,6 +7,9 @@
 //!
 //! Start reading at [`FigureFile`], then a figure's own module.
 
+mod bench;
+mod fig4;
+mod fig5;
 mod fig8;
 mod figure;
 mod table1;
@@ -52,6 +55,16 @@ pub const FIGURES: &[Figure] = &[
         name: "lightnvm-table1",
         text: include_str!("../../../../experiments/lightnvm/table1.toml"),
         measure: table1::measure,
+    },
+    Figure {
+        name: "lightnvm-fig4",
+        text: include_str!("../../../../experiments/lightnvm/fig4.toml"),
+        measure: fig4::measure,
+    },
+    Figure {
+        name: "lightnvm-fig5",
+        text: include_str!("../../../../experiments/lightnvm/fig5.toml"),
+        measure: fig5::measure,
     },
     Figure {
         name: "lightnvm-fig8",

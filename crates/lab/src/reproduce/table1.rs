@@ -177,6 +177,7 @@ fn pblk(
             host_cores: 1,
             costs: CostTable::zero(),
         },
+        vary: Vec::new(),
     };
     super::one_run(FIGURE, execute(&experiment, &|t| watch(&t.name))?)
 }

@@ -1,0 +1,88 @@
+//! `flashlane compare`.
+
+use crate::Ending;
+use crate::args::Compare;
+use crate::output::{self, Sink};
+use crate::watch::{Interrupt, Points};
+use anyhow::{Context, Result, bail};
+use flashlane_lab::compare::{self, Series};
+use flashlane_lab::experiment::Change;
+use flashlane_lab::sweep::{self, Kept, Plan, Watcher};
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A result with a course over time is some megabytes.
+const RESULT_BYTES_MAX: u64 = 256 << 20;
+
+pub(crate) fn compare(args: &Compare) -> Result<Ending> {
+    let json = Sink::open(args.json.as_deref())?;
+    let mut changes: Vec<Change> = args.device.clone().map(Change::Device).into_iter().collect();
+    if !args.target.is_empty() {
+        changes.push(Change::Targets(args.target.clone()));
+    }
+    // Everything that can be wrong is found before anything runs.
+    let sources: Vec<Source> =
+        args.runs.iter().map(|path| source(path, &changes, args.seeds)).collect::<Result<_>>()?;
+    let interrupt = Interrupt::listen()?;
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let jobs = args.jobs.map_or(cores, usize::from);
+    let (mut all, mut bad): (Vec<Series>, bool) = (Vec::new(), false);
+    for (source, path) in sources.into_iter().zip(&args.runs) {
+        match source {
+            Source::Result(series) => all.extend(series),
+            Source::Plan(plan) => {
+                let watcher: Arc<dyn Watcher> = Arc::new(Points::new(&interrupt, plan.points()));
+                let result = sweep::run(&plan, jobs, &Kept::nothing(), &watcher);
+                drop(watcher);
+                if result.missing > 0 {
+                    return Ok(Ending::Interrupted);
+                }
+                if let Some(why) =
+                    result.points.iter().find_map(|p| p.result.as_ref()?.error.clone())
+                {
+                    bail!("{}: {why}", path.display());
+                }
+                bad |= result.bad > 0;
+                let value = serde_json::to_value(&result).context("a result is plain data")?;
+                all.extend(compare::series_of(&shown(path), &value)?);
+            }
+        }
+    }
+    let comparison = compare::compare(&all)?;
+    let quiet = json.is_stdout();
+    json.write(&comparison.to_json())?;
+    if !quiet {
+        output::print(&comparison.to_text())?;
+    }
+    Ok(if bad { Ending::Bad } else { Ending::Good })
+}
+
+enum Source {
+    Result(Vec<Series>),
+    Plan(Plan),
+}
+
+/// A file's name without its folder.
+fn shown(path: &Path) -> String {
+    path.file_name().map_or_else(|| path.display().to_string(), |n| n.to_string_lossy().into())
+}
+
+/// A result if it is JSON, else something to be run under seeds.
+fn source(path: &Path, changes: &[Change], seeds: u16) -> Result<Source> {
+    let describe = || format!("cannot read {}", path.display());
+    let mut file = File::open(path).with_context(describe)?;
+    let mut first = [0u8; 1];
+    // No experiment, job file or trace begins with a brace.
+    if path.is_file() && file.read(&mut first).with_context(describe)? == 1 && first == *b"{" {
+        let mut bytes = first.to_vec();
+        file.take(RESULT_BYTES_MAX).read_to_end(&mut bytes).with_context(describe)?;
+        let value = serde_json::from_slice(&bytes)
+            .with_context(|| format!("{} is no JSON result", path.display()))?;
+        return Ok(Source::Result(compare::series_of(&shown(path), &value)?));
+    }
+    let all: Vec<String> = (1..=seeds).map(|n| n.to_string()).collect();
+    let axis = format!("run.seed={}", all.join(","));
+    Ok(Source::Plan(Plan::new(Some(path), changes.to_vec(), &[axis])?))
+}

@@ -1,0 +1,47 @@
+//! `flashlane sweep`.
+
+use crate::Ending;
+use crate::args::Sweep;
+use crate::output::{self, Sink};
+use crate::watch::{Interrupt, Points};
+use anyhow::{Context, Result};
+use flashlane_lab::sweep::{self, Kept, Plan, SweepResult, Watcher};
+use std::path::Path;
+use std::sync::Arc;
+
+pub(crate) fn sweep(args: &Sweep) -> Result<Ending> {
+    let plan = Plan::new(args.what.file.as_deref(), args.what.changes(), &args.vary)?;
+    let wanted = [("--json", &args.json), ("--csv", &args.csv)];
+    let wanted: Vec<(&str, &Path)> =
+        wanted.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?))).collect();
+    output::all_apart(&wanted)?;
+    let json = Sink::open(args.json.as_deref())?;
+    let csv = Sink::open(args.csv.as_deref())?;
+    let kept = match &args.keep {
+        None => Kept::nothing(),
+        Some(folder) => Kept::in_folder(folder).with_context(|| {
+            format!("cannot keep points in {}: is it a folder of yours?", folder.display())
+        })?,
+    };
+    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let jobs = args.jobs.map_or(cores, usize::from);
+    let interrupt = Interrupt::listen()?;
+    let watcher: Arc<dyn Watcher> = Arc::new(Points::new(&interrupt, plan.points()));
+    let result = sweep::run(&plan, jobs, &kept, &watcher);
+    drop(watcher);
+    let quiet = json.is_stdout() || csv.is_stdout();
+    json.write(&result.to_json())?;
+    csv.write(&result.to_csv())?;
+    if !quiet {
+        output::print(&result.to_text())?;
+    }
+    Ok(ending(&result))
+}
+
+fn ending(result: &SweepResult) -> Ending {
+    match result {
+        r if r.failed + r.bad > 0 => Ending::Bad,
+        r if r.missing > 0 => Ending::Interrupted,
+        _ => Ending::Good,
+    }
+}

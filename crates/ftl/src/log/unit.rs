@@ -1,0 +1,79 @@
+//! A unit of data between the ring and the map.
+//!
+//! Owns: which slots a unit holds and whose sectors they are. Promises: a unit goes its way in one
+//! piece, ring → program → read-back window → map, so no stage makes a list of its own of what is in
+//! it. Never: decides where it goes (that is `pool`) or when it may be read (that is the window).
+
+use super::slab::Head;
+use flashlane_ocssd::device::Cause;
+use smallvec::SmallVec;
+
+/// No slot: this sector of the unit was not programmed.
+pub(super) const NO_SLOT: u32 = u32::MAX;
+
+/// Slots that are programmed together. Kept and used again: clearing and allocating the lists for
+/// each unit showed in the profile.
+#[derive(Default)]
+pub(super) struct Unit {
+    /// Where it lies: the linear sector of the first slot. The slots follow each other; the rest of
+    /// the unit, up to its whole length, is padding.
+    pub(super) first: u64,
+    /// The slots, from the first sector on; [`NO_SLOT`] where a program failed.
+    pub(super) slots: Vec<u32>,
+    /// What the slots' heads said when the drainer took them.
+    pub(super) heads: Vec<Head>,
+    /// What each sector of the unit is programmed for, padding included.
+    pub(super) cause: Vec<Cause>,
+    /// Some of `slots` are [`NO_SLOT`].
+    pub(super) torn: bool,
+}
+
+impl Unit {
+    pub(super) fn clear(&mut self) {
+        self.slots.clear();
+        self.heads.clear();
+        self.cause.clear();
+        self.torn = false;
+    }
+
+    /// The sectors that are to be published: (address, slot, logical sector).
+    #[inline(always)]
+    pub(super) fn sectors(&self) -> impl Iterator<Item = (u64, u32, u64)> {
+        let slots = self.slots.iter().copied().zip(&self.heads);
+        let sectors = slots.zip(self.first..).map(|((slot, head), at)| (at, slot, head.lba()));
+        sectors.filter(|(_, slot, _)| *slot != NO_SLOT)
+    }
+
+    /// How many sectors are to be published.
+    pub(super) fn published(&self) -> u64 {
+        match self.torn {
+            false => self.slots.len() as u64,
+            true => self.slots.iter().filter(|s| **s != NO_SLOT).count() as u64,
+        }
+    }
+
+    /// Appends the slots to a list.
+    #[inline]
+    pub(super) fn give_slots_to(&self, list: &mut Vec<u32>) {
+        match self.torn {
+            false => list.extend_from_slice(&self.slots),
+            true => list.extend(self.slots.iter().filter(|s| **s != NO_SLOT)),
+        }
+    }
+
+    /// Takes out the sectors that were not programmed, and returns their slots.
+    pub(super) fn tear(&mut self, lost: impl Fn(usize) -> bool) -> Vec<u32> {
+        let mut again = Vec::new();
+        for (i, slot) in self.slots.iter_mut().enumerate() {
+            if *slot != NO_SLOT && lost(i) {
+                again.push(std::mem::replace(slot, NO_SLOT));
+                self.torn = true;
+            }
+        }
+        again
+    }
+}
+
+/// Units that the medium can give back from now on: one, as a rule, and all of a window when a
+/// chunk is full.
+pub(super) type Released = SmallVec<[Box<Unit>; 2]>;

@@ -1,0 +1,193 @@
+//! Many runs of one experiment: a grid of parameters, on all cores.
+//!
+//! Owns: the points of a sweep, the order of their rows, what is kept of them for the next time.
+//! Promises: rows come in the order of the grid whatever core ran them, so the output of two cores
+//! is that of one, byte for byte; a point that fails is a row with its error; a point that was kept
+//! is not run again. Never: shares anything between points but the files that they read.
+//!
+//! Start reading at [`Plan::new`], then [`run`].
+
+mod kept;
+mod result;
+
+pub use kept::Kept;
+pub use result::{Point, SweepResult};
+
+use crate::execute::execute;
+use crate::experiment::{Change, Experiment, POINTS_MAX, Vary};
+use crate::input::{self, InputError};
+use crate::report::Report;
+use crate::run::Monitor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+
+/// Why a sweep can't begin.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SweepError {
+    /// The experiment itself, with nothing varied, or every single point.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// Nothing to vary.
+    #[error(
+        "there is nothing to vary: add `[[vary]]` with `key` and `values` to the experiment, or \
+         `--vary target.0.active_pus=4,16`"
+    )]
+    Nothing,
+    /// An axis that is none, or is there twice.
+    #[error("--vary: {0}")]
+    Axis(String),
+    /// Too many.
+    #[error("{0} points are more than {POINTS_MAX}")]
+    TooMany(String),
+}
+
+/// What is run: a file, what is changed about it, and the axes.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    file: Option<PathBuf>,
+    changes: Vec<Change>,
+    /// Axes in order; the last one varies fastest.
+    pub axes: Vec<Vary>,
+    /// Name of the experiment.
+    pub name: String,
+}
+
+impl Plan {
+    /// Reads the experiment; axes of the command line come behind its own, or replace them.
+    pub fn new(
+        file: Option<&Path>,
+        changes: Vec<Change>,
+        more: &[String],
+    ) -> Result<Plan, SweepError> {
+        let (_, experiment) = input::load(file, &changes)?;
+        let mut axes = experiment.vary.clone();
+        for text in more {
+            let axis = Vary::parse(text).map_err(SweepError::Axis)?;
+            match axes.iter_mut().find(|a| a.key == axis.key) {
+                Some(own) => *own = axis,
+                None => axes.push(axis),
+            }
+        }
+        if axes.is_empty() {
+            return Err(SweepError::Nothing);
+        }
+        let points = axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.values.len()));
+        if points.is_none_or(|n| n > POINTS_MAX) {
+            return Err(SweepError::TooMany(points.map_or("too many".into(), |n| n.to_string())));
+        }
+        let plan = Plan { file: file.map(Path::to_path_buf), changes, axes, name: experiment.name };
+        // A key that no point takes is wrong, not a row of errors.
+        let mut first = None;
+        for i in 0..plan.points() {
+            match plan.experiment(i) {
+                Ok(_) => return Ok(plan),
+                Err(e) => first = first.or(Some(e)),
+            }
+        }
+        Err(first.expect("a grid has a point").into())
+    }
+
+    /// Number of points.
+    pub fn points(&self) -> usize {
+        self.axes.iter().map(|a| a.values.len()).product()
+    }
+
+    /// The values of a point, one per axis.
+    pub fn values(&self, mut point: usize) -> Vec<&str> {
+        let mut values = Vec::new();
+        for axis in self.axes.iter().rev() {
+            let n = axis.values.len();
+            values.push(axis.values[point % n].as_str());
+            point /= n;
+        }
+        values.reverse();
+        values
+    }
+
+    fn changes_of(&self, point: usize) -> Vec<Change> {
+        let sets = self.axes.iter().zip(self.values(point));
+        let sets = sets.map(|(axis, value)| Change::Set(format!("{}={value}", axis.key)));
+        self.changes.iter().cloned().chain(sets).collect()
+    }
+
+    /// The experiment of a point.
+    pub(crate) fn experiment(&self, point: usize) -> Result<Experiment, InputError> {
+        let (_, experiment) = input::load(self.file.as_deref(), &self.changes_of(point))?;
+        Ok(experiment)
+    }
+}
+
+/// Watches a sweep from whatever core; the two are called often.
+pub trait Watcher: Send + Sync {
+    /// A point is done; `kept` when it was before.
+    fn done(&self, point: usize, kept: bool);
+    /// The user wants it to end.
+    fn interrupted(&self) -> bool;
+}
+
+/// Runs all points that are not kept, on `jobs` threads.
+pub fn run(plan: &Plan, jobs: usize, kept: &Kept, watcher: &Arc<dyn Watcher>) -> SweepResult {
+    let next = AtomicUsize::new(0);
+    let done: Vec<Mutex<Option<Point>>> = (0..plan.points()).map(|_| Mutex::default()).collect();
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.clamp(1, plan.points()) {
+            scope.spawn(|| {
+                loop {
+                    let i = next.fetch_add(1, Ordering::Relaxed);
+                    if i >= done.len() || watcher.interrupted() {
+                        return;
+                    }
+                    let Some((point, was_kept)) = point(plan, i, kept, watcher) else { return };
+                    *done[i].lock().unwrap_or_else(|e| e.into_inner()) = Some(point);
+                    watcher.done(i, was_kept);
+                }
+            });
+        }
+    });
+    let points = done.into_iter().map(|p| p.into_inner().unwrap_or_else(|e| e.into_inner()));
+    SweepResult::new(plan, points.collect())
+}
+
+/// One point, and whether it was kept; `None` when interrupted.
+fn point(plan: &Plan, i: usize, kept: &Kept, watcher: &Arc<dyn Watcher>) -> Option<(Point, bool)> {
+    let experiment = match plan.experiment(i) {
+        Ok(experiment) => experiment,
+        Err(e) => return Some((Point::failed(e.to_string()), false)),
+    };
+    let name = Kept::name_of(&experiment);
+    if let Some(point) = kept.find(&name) {
+        return Some((point, true));
+    }
+    // A bug at one point must not take the others with it.
+    let ran = catch_unwind(AssertUnwindSafe(|| execute(&experiment, &|_| watch(watcher))));
+    let point = match ran {
+        Ok(Ok(outcome)) if outcome.interrupted => return None,
+        Ok(Ok(outcome)) => Point::of(&Report::of(&outcome), outcome.is_bad()),
+        Ok(Err(e)) => Point::failed(e.to_string()),
+        Err(_) => {
+            let sets: Vec<String> = plan.changes_of(i).iter().map(|c| c.to_string()).collect();
+            let sets = sets.join(" ");
+            Point::failed(format!("a bug: please report it with `flashlane run ... {sets}`"))
+        }
+    };
+    match kept.keep(&name, &point) {
+        Ok(()) => Some((point, false)),
+        Err(e) => Some((Point::failed(e), false)),
+    }
+}
+
+/// Asks the watcher whether to go on; a run in progress draws nothing.
+fn watch(watcher: &Arc<dyn Watcher>) -> Rc<dyn Monitor> {
+    struct Quiet(Arc<dyn Watcher>);
+    impl Monitor for Quiet {
+        fn progress(&self, _: &str, _: u64, _: Option<u64>) {}
+        fn interrupted(&self) -> bool {
+            self.0.interrupted()
+        }
+    }
+    Rc::new(Quiet(watcher.clone()))
+}
