@@ -13,6 +13,7 @@ test: ## All tests; prints what was skipped and why
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) build --release
 	sh tests/readme.sh
+	sh tests/report.sh
 
 check: ## Formatting, lints, docs
 	$(CARGO) fmt --all --check

@@ -82,6 +82,14 @@ while read -r line; do
     run 0 $line
 done <commands
 
+echo "files that a report is made of"
+for file in quickstart-report/report.html quickstart-report/results.json quickstart-report/results.csv \
+    quickstart-report/results.parquet quickstart-report/timeline.csv quickstart-report/timeline.parquet \
+    quickstart-report/fio.json quickstart-report/latency.hlog report.html fio.json trace.json; do
+    if [ -s "$file" ]; then echo "ok      $file"; else fail "README.md: its commands leave no $file"; fi
+done
+if [ -n "$(find . -name '*.partial')" ]; then fail "something unfinished is left behind"; fi
+
 echo "the main job, without a command"
 if run 0; then
     for text in pblk "pblk, 4 PUs" "block SSD" "WA" "latency" "mean read in us" "mean write in us" \
@@ -163,6 +171,12 @@ refused "regular file" run /dev/null
 refused "4KiB" check experiments/quickstart.toml --set 'workload=[{rw="randread",bs="4k"}]'
 refused empty run empty --device peers-16g --target pblk
 refused "no/such/folder" run job.fio --device peers-16g --target pblk --json no/such/folder/out.json
+refused "no/such/folder" run job.fio --report no/such/folder
+refused "is no folder" run job.fio --report job.fio
+refused "name a folder" run job.fio --report -
+refused "both want same.json" run job.fio --json same.json --fio-json same.json
+refused "both want standard output" run job.fio --html - --csv -
+[ ! -e same.json ] || fail "a refused command wrote same.json"
 
 if [ "$bad" -ne 0 ]; then
     echo "readme: $bad checks failed"

@@ -38,6 +38,8 @@ Examples:
   flashlane run job.fio --device peers-16g --target pblk --target pftl
   flashlane run trace.txt.gz --device peers-64g --target pblk:4 --scale-to-device
   flashlane run --set target.0.over_provisioning_percent=20 --seed 7
+  flashlane run job.fio --target pblk --target pftl --report job-report
+  flashlane run job.fio --html report.html --perfetto trace.json --fio-json fio.json
 
 The whole experiment format is shown by the comments in experiments/*.toml.
 Exit codes: 0 done, 1 bad result, 2 not done, 130 interrupted with a partial result.")]
@@ -159,6 +161,25 @@ pub(crate) struct Run {
     /// Write one line per stack as CSV; `-` prints it in place of the table
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) csv: Option<PathBuf>,
+    /// Write a report with figures as one HTML file that needs nothing else
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) html: Option<PathBuf>,
+    /// Write one row per stack as Parquet, with the columns of the CSV
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) parquet: Option<PathBuf>,
+    /// Write the results per job as fio's --output-format=json+ has them
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) fio_json: Option<PathBuf>,
+    /// Write latencies over time as an HdrHistogram log
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) hdr: Option<PathBuf>,
+    /// Write what each channel and die did as a trace for ui.perfetto.dev
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) perfetto: Option<PathBuf>,
+    /// Write all of these but the Perfetto trace into a folder, made if need be: report.html,
+    /// results.json, .csv and .parquet, timeline.csv and .parquet, fio.json, latency.hlog
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) report: Option<PathBuf>,
 }
 
 #[derive(ClapArgs)]

@@ -12,8 +12,12 @@ use std::path::{Path, PathBuf};
 
 /// Prints a result.
 pub(crate) fn print(text: &str) -> Result<()> {
+    print_bytes(text.as_bytes())
+}
+
+fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
-    let written = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let written = out.write_all(bytes).and_then(|()| out.flush());
     written.context("cannot write standard output")
 }
 
@@ -75,12 +79,21 @@ impl Sink {
     }
 
     /// Writes the result there.
-    pub(crate) fn write(self, text: &str) -> Result<()> {
+    pub(crate) fn write(self, result: &str) -> Result<()> {
+        self.make(|| result)
+    }
+
+    /// As `write`, of a result that is only made if it is wanted.
+    pub(crate) fn make<T: AsRef<[u8]>>(self, result: impl FnOnce() -> T) -> Result<()> {
         match self {
             Sink::None => Ok(()),
-            Sink::Stdout => print(text),
-            Sink::File(pending) => pending.write(text),
+            Sink::Stdout => print_bytes(result().as_ref()),
+            Sink::File(pending) => pending.write(result().as_ref()),
         }
+    }
+
+    pub(crate) fn is_wanted(&self) -> bool {
+        !matches!(self, Sink::None)
     }
 }
 
@@ -120,12 +133,75 @@ impl Place {
     }
 }
 
-/// Two results cannot both go to standard output.
-pub(crate) fn only_one_stdout(sinks: &[&Sink]) -> Result<()> {
-    if sinks.iter().filter(|s| s.is_stdout()).count() > 1 {
-        bail!("--json - and --csv - both want standard output: give one of them a file");
+/// Two results cannot both go to standard output, nor to one file: who wants it, and the place.
+pub(crate) fn all_apart(wanted: &[(&str, &Path)]) -> Result<()> {
+    for (i, (option, path)) in wanted.iter().enumerate() {
+        if let Some((other, _)) = wanted[..i].iter().find(|(_, place)| same_place(place, path)) {
+            let place = match *path == Path::new("-") {
+                true => "standard output".into(),
+                false => path.display().to_string(),
+            };
+            bail!("{other} and {option} both want {place}: give one of them another file");
+        }
     }
     Ok(())
+}
+
+/// Whether two paths name one file. What is no regular file (`/dev/null`, a pipe) takes several.
+fn same_place(a: &Path, b: &Path) -> bool {
+    if a == Path::new("-") || b == Path::new("-") {
+        return a == b;
+    }
+    let folder = |p: &Path| {
+        let parent = p.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::canonicalize(parent).unwrap_or_else(|_| parent.into())
+    };
+    let special = fs::metadata(a).is_ok_and(|m| !m.is_file());
+    !special && a.file_name() == b.file_name() && folder(a) == folder(b)
+}
+
+/// A folder for files that will be there once they are complete.
+pub(crate) struct Folder {
+    path: PathBuf,
+    /// It was not there before; without results it goes again.
+    made: bool,
+}
+
+impl Folder {
+    /// The folder at this place, made if it is not there; what it is in must be.
+    pub(crate) fn open(path: &Path) -> Result<Folder> {
+        let describe = || {
+            let path = path.display();
+            format!("cannot make the folder {path} (only the last folder of a path is made)")
+        };
+        if path == Path::new("-") {
+            bail!("--report writes several files: name a folder, not `-`");
+        }
+        match fs::metadata(path) {
+            Ok(m) if m.is_dir() => return Ok(Folder { path: path.into(), made: false }),
+            Ok(_) => {
+                bail!("{} is no folder: --report writes several files into one", path.display())
+            }
+            Err(e) if e.kind() != io::ErrorKind::NotFound => return Err(e).with_context(describe),
+            Err(_) => {}
+        }
+        fs::create_dir(path).with_context(describe)?;
+        Ok(Folder { path: path.into(), made: true })
+    }
+
+    /// Where a file in it is.
+    pub(crate) fn place(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        if self.made {
+            // Refused while anything is in it.
+            let _ = fs::remove_dir(&self.path);
+        }
+    }
 }
 
 /// A file that will be there once it is complete.
@@ -150,9 +226,9 @@ impl Pending {
         Ok(Pending { path: path.into(), beside: Some(beside), file })
     }
 
-    fn write(mut self, text: &str) -> Result<()> {
+    fn write(mut self, text: &[u8]) -> Result<()> {
         let describe = || format!("cannot write {}", self.path.display());
-        self.file.write_all(text.as_bytes()).with_context(describe)?;
+        self.file.write_all(text).with_context(describe)?;
         self.commit()
     }
 

@@ -269,6 +269,11 @@ fn wrong_input_is_answered_with_place_and_remedy() {
     run("e.toml", EXPERIMENT, &["--set", "run.sede=1"]).refused(2, &["did you mean `seed`"]);
     run("e.toml", EXPERIMENT, &["--seed=-1"]).refused(2, &["--seed"]);
     run("e.toml", EXPERIMENT, &["--json", "-", "--csv", "-"]).refused(2, &["standard output"]);
+    run("e.toml", EXPERIMENT, &["--html", "x", "--hdr", "x"]).refused(2, &["--html and --hdr"]);
+    run("e.toml", EXPERIMENT, &["--report", "r", "--html", "./r/report.html"])
+        .refused(2, &["--report and --html both want"]);
+    run("e.toml", EXPERIMENT, &["--report", "-"]).refused(2, &["name a folder"]);
+    run("e.toml", EXPERIMENT, &["--report", "e.toml"]).refused(2, &["e.toml is no folder"]);
     h.run(&["run", "nowhere.toml"]).refused(2, &["cannot read nowhere.toml"]);
     h.run(&["run", "."]).refused(2, &["cannot read ."]);
     h.run(&["chek"]).refused(2, &["check"]);
@@ -283,6 +288,13 @@ fn places_that_cannot_be_written_are_refused_at_once() {
     h.run(&["run", "e.toml", "--json", "no/such/folder/r.json"])
         .refused(2, &["cannot write no/such/folder/r.json"]);
     h.run(&["run", "e.toml", "--json", "."]).refused(2, &["cannot write ."]);
+    h.run(&["run", "e.toml", "--report", "no/such/folder"])
+        .refused(2, &["cannot make the folder no/such/folder"]);
+    // A folder made for a report that cannot be goes again.
+    h.run(&["run", "e.toml", "--report", "new", "--target", "pblk:9999"])
+        .refused(2, &["9999 active PUs"]);
+    h.run(&["run", "e.toml", "--report", "new", "--set", "workload.0.size=\"1TiB\""])
+        .refused(2, &["choose a larger device"]);
     h.file("old.json", "precious");
     h.file("bad.toml", "name = 3");
     h.run(&["run", "bad.toml", "--json", "old.json"]).refused(2, &["bad.toml:1:1"]);
@@ -291,6 +303,49 @@ fn places_that_cannot_be_written_are_refused_at_once() {
         h.run(&["run", "e.toml", "--json", "/dev/full"]).refused(2, &["cannot write /dev/full"]);
     }
     assert_eq!(h.files(), ["bad.toml", "e.toml", "old.json"]);
+}
+
+/// A report is all its files, whole, and nothing else; the same seed gives the same bytes.
+#[test]
+fn a_report_is_a_folder_of_files_that_are_all_there() {
+    let h = here();
+    h.file("e.toml", EXPERIMENT);
+    h.run(&["run", "e.toml", "--report", "one", "--perfetto", "one.json"]).good();
+    h.run(&["run", "e.toml", "--report", "two", "--perfetto", "two.json"]).good();
+    let mut names: Vec<String> = std::fs::read_dir(h.path("one"))
+        .unwrap()
+        .map(|e| e.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort();
+    let want = [
+        "fio.json",
+        "latency.hlog",
+        "report.html",
+        "results.csv",
+        "results.json",
+        "results.parquet",
+        "timeline.csv",
+        "timeline.parquet",
+    ];
+    assert_eq!(names, want);
+    assert_eq!(h.files(), ["e.toml", "one", "one.json", "two", "two.json"]);
+    let read = |path: String| std::fs::read(h.path(&path)).unwrap();
+    assert!(read("one.json".into()) == read("two.json".into()), "the trace differs");
+    for name in want.iter().filter(|name| **name != "results.json") {
+        assert!(read(format!("one/{name}")) == read(format!("two/{name}")), "{name} differs");
+    }
+    let json = |path: &str| -> serde_json::Value {
+        let mut json: serde_json::Value = serde_json::from_slice(&read(path.into())).unwrap();
+        json["wall_seconds"] = 0.into();
+        json
+    };
+    assert_eq!(json("one/results.json"), json("two/results.json"));
+    // Into a folder that is there: its other files stay.
+    h.file("two/mine.txt", "precious");
+    h.run(&["run", "e.toml", "--report", "two"]).good();
+    assert_eq!(read("two/mine.txt".into()), b"precious");
+    let out = h.run(&["run", "e.toml", "--html", "-"]).good().out;
+    assert!(out.starts_with("<!doctype html>") && out.ends_with("</html>\n"));
 }
 
 #[test]

@@ -60,6 +60,18 @@ pub struct FtlStats {
     pub read_breakdown: Breakdown,
 }
 
+/// Where a layer stands at a moment; what [`FtlStats`] cannot say because it is no sum.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Gauges {
+    /// Chunks (pblk) or lines (block SSD) that are free for new data.
+    pub free: u64,
+    /// Of so many.
+    pub of: u64,
+    /// Buffer slots that users may hold, of all, where a limiter divides the buffer between them
+    /// and garbage collection.
+    pub user_slots: Option<(u64, u64)>,
+}
+
 impl FtlStats {
     /// Sectors programmed for all causes.
     pub fn programmed_total(&self) -> u64 {

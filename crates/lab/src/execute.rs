@@ -13,9 +13,11 @@ use crate::trace::{Reading, Scan, TraceError, scan};
 use crate::workload::Job;
 use flashlane_base::{Geometry, Ns};
 use flashlane_ocssd::rules::Violation;
-use flashlane_ocssd::{MediaCounters, Ssd};
+use flashlane_ocssd::ssd::spans::Kept;
+use flashlane_ocssd::{Device, MediaCounters, Ssd};
 use flashlane_rt::{Cx, Stalled, Virtual};
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -62,6 +64,15 @@ pub enum ExecuteError {
     },
 }
 
+/// What is kept of a run beside what every report has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Observe {
+    /// Latency histograms over time.
+    pub intervals: bool,
+    /// Spans of dies and channels, so many at most per target.
+    pub spans: usize,
+}
+
 /// One target's run.
 pub struct RunOutcome {
     /// Target.
@@ -70,6 +81,12 @@ pub struct RunOutcome {
     pub measured: Measured,
     /// The medium's counters over the measured part.
     pub media: MediaSpan,
+    /// Chunks of the target's PUs by erases since the device was new: per channel, erases → chunks.
+    pub wear: Vec<BTreeMap<u32, u64>>,
+    /// What dies and channels did, where that was asked for.
+    pub spans: Kept,
+    /// Dimensions of the device.
+    pub geometry: Geometry,
     /// Sectors of the PUs that the target has.
     pub raw_sectors: u64,
     /// How its lines are divided.
@@ -103,6 +120,10 @@ pub struct MediaSpan {
     pub channels: u64,
     /// Erases.
     pub erases: u64,
+    /// Erases of each channel.
+    pub channel_erases: Vec<u64>,
+    /// What held each die, in PU order: reading, programming, erasing.
+    pub die_spans: Vec<[Ns; 3]>,
     /// Sectors read.
     pub read_sectors: u64,
     /// Sectors programmed.
@@ -125,11 +146,36 @@ impl MediaSpan {
             dies: to.dies.len() as u64,
             channels: to.channels.len() as u64,
             erases: to.erases - from.erases,
+            channel_erases: since(&to.channel_erases, &from.channel_erases, |a, b| a - b),
+            die_spans: since(&to.dies, &from.dies, |a, b| {
+                [(a.read, b.read), (a.program, b.program), (a.erase, b.erase)]
+                    .map(|(a, b)| a.saturating_sub(b))
+            }),
             read_sectors: to.read_sectors - from.read_sectors,
             programmed: to.programmed_total() - from.programmed_total(),
             store_bytes: to.store_bytes,
         }
     }
+}
+
+/// Item by item what came about; `from` may be empty where nothing had begun.
+fn since<T: Copy + Default, R>(to: &[T], from: &[T], of: impl Fn(T, T) -> R) -> Vec<R> {
+    let before = from.iter().copied().chain(std::iter::repeat(T::default()));
+    to.iter().zip(before).map(|(a, b)| of(*a, b)).collect()
+}
+
+/// How often the chunks of some PUs were erased, per channel of the device.
+fn wear_of(ssd: &Ssd, pus: Option<(u32, u32)>) -> Vec<BTreeMap<u32, u64>> {
+    let geo = ssd.geometry();
+    let (first, last) = pus.unwrap_or((0, geo.pus() - 1));
+    let mut wear = vec![BTreeMap::new(); geo.channels as usize];
+    for pu in first..=last {
+        let channel = &mut wear[(pu / geo.pus_per_channel) as usize];
+        for chunk in ssd.chunk_report(pu, 0, geo.chunks_per_pu) {
+            *channel.entry(chunk.erases).or_default() += 1;
+        }
+    }
+    wear
 }
 
 /// An experiment's outcome.
@@ -207,6 +253,15 @@ pub fn execute(
     experiment: &Experiment,
     watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
 ) -> Result<Outcome, ExecuteError> {
+    execute_observed(experiment, Observe::default(), watch)
+}
+
+/// As [`execute`], keeping more: results and fingerprints are the same.
+pub fn execute_observed(
+    experiment: &Experiment,
+    observe: Observe,
+    watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
+) -> Result<Outcome, ExecuteError> {
     let traces = scan_traces(experiment)?;
     let plan = Rc::new(plan_of(experiment, &traces));
     let mut outcome = Outcome {
@@ -222,7 +277,7 @@ pub fn execute(
             outcome.interrupted = true;
             break;
         }
-        let run = run_target(experiment, target, &plan, monitor)?;
+        let run = run_target(experiment, observe, target, &plan, monitor)?;
         outcome.fingerprint =
             (outcome.fingerprint ^ run.fingerprint).wrapping_mul(0x0000_0100_0000_01b3);
         outcome.interrupted |= run.measured.interrupted;
@@ -238,11 +293,14 @@ struct Ran {
     raw_sectors: u64,
     lines: Option<Lines>,
     media: MediaSpan,
+    wear: Vec<BTreeMap<u32, u64>>,
+    spans: Kept,
     laws: Result<(), String>,
 }
 
 fn run_target(
     experiment: &Experiment,
+    observe: Observe,
     target: &Target,
     plan: &Rc<RunPlan>,
     monitor: Rc<dyn Monitor>,
@@ -253,8 +311,8 @@ fn run_target(
     let ran = vm
         .run(async move {
             match owned.kind {
-                TargetKind::Raw => raw_steps(&cx, &owned, &plan, monitor).await,
-                _ => steps(&cx, &owned, &plan, monitor).await,
+                TargetKind::Raw => raw_steps(&cx, observe, &owned, &plan, monitor).await,
+                _ => steps(&cx, observe, &owned, &plan, monitor).await,
             }
         })
         .map_err(|source| ExecuteError::Stalled { target: target.name.clone(), source })??;
@@ -262,6 +320,9 @@ fn run_target(
         target: target.clone(),
         measured: ran.measured,
         media: ran.media,
+        wear: ran.wear,
+        spans: ran.spans,
+        geometry: *ran.ssd.geometry(),
         raw_sectors: ran.raw_sectors,
         lines: ran.lines,
         violations: ran.ssd.counters().violations,
@@ -282,10 +343,20 @@ fn stack_error(target: &Target, source: StackError) -> ExecuteError {
 }
 
 /// The medium's counters when measuring begins, and whom to tell that it does.
-fn snapshot(cx: &Cx, ssd: &Arc<Ssd>) -> (Rc<RefCell<MediaCounters>>, Rc<dyn Fn()>) {
+fn snapshot(
+    cx: &Cx,
+    ssd: &Arc<Ssd>,
+    observe: Observe,
+) -> (Rc<RefCell<MediaCounters>>, Rc<dyn Fn()>) {
     let taken = Rc::new(RefCell::new(MediaCounters::default()));
     let (ssd, slot, cx) = (ssd.clone(), taken.clone(), cx.clone());
-    (taken, Rc::new(move || *slot.borrow_mut() = ssd.counters_at(cx.now())))
+    let begin = move || {
+        *slot.borrow_mut() = ssd.counters_at(cx.now());
+        if observe.spans > 0 {
+            ssd.keep_spans(observe.spans);
+        }
+    };
+    (taken, Rc::new(begin))
 }
 
 fn span(cx: &Cx, ssd: &Ssd, from: &MediaCounters, measured: &Measured) -> MediaSpan {
@@ -295,6 +366,7 @@ fn span(cx: &Cx, ssd: &Ssd, from: &MediaCounters, measured: &Measured) -> MediaS
 
 async fn raw_steps(
     cx: &Cx,
+    observe: Observe,
     target: &Target,
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
@@ -304,12 +376,14 @@ async fn raw_steps(
         target: target.name.clone(),
         source: source.into(),
     })?;
-    let (from, begin) = snapshot(cx, &ssd);
+    let (from, begin) = snapshot(cx, &ssd, observe);
     let raw_sectors = part.geometry().sectors();
     let device = behind_link(part, target);
-    let measured = run_raw(cx, &ssd, device, jobs, plan.seed, monitor, begin).await;
+    let measured =
+        run_raw(cx, &ssd, device, jobs, plan.seed, monitor, begin, observe.intervals).await;
     let media = span(cx, &ssd, &from.borrow(), &measured);
-    Ok(Ran { measured, ssd, raw_sectors, lines: None, media, laws: Ok(()) })
+    let (wear, spans) = (wear_of(&ssd, target.pus), ssd.take_spans());
+    Ok(Ran { measured, ssd, raw_sectors, lines: None, media, wear, spans, laws: Ok(()) })
 }
 
 /// The jobs of a workload as raw streams; an experiment with a raw target has no traces.
@@ -326,20 +400,23 @@ pub(crate) fn raw_jobs(works: &[Work], geo: &Geometry) -> Result<Vec<RawJob>, Ra
 
 async fn steps(
     cx: &Cx,
+    observe: Observe,
     target: &Target,
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
 ) -> Result<Ran, ExecuteError> {
     let stack = Stack::build(cx, target, plan.seed).await.map_err(|e| stack_error(target, e))?;
-    let (from, begin) = snapshot(cx, stack.ssd());
+    let (from, begin) = snapshot(cx, stack.ssd(), observe);
     let mut measured =
-        run::run(cx, stack.subject(begin), plan, monitor).await.map_err(|source| {
-            ExecuteError::Run { target: target.name.clone(), source: source.into() }
-        })?;
+        run::run(cx, stack.subject(begin, observe.intervals), plan, monitor).await.map_err(
+            |source| ExecuteError::Run { target: target.name.clone(), source: source.into() },
+        )?;
     stack.drain(cx).await;
     measured.after = stack.stats();
+    // Before the layer stops: what it writes then is none of the measured part.
     let media = span(cx, stack.ssd(), &from.borrow(), &measured);
+    let (wear, spans) = (wear_of(stack.ssd(), target.pus), stack.ssd().take_spans());
     let laws = stack.stop(cx).await;
     let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
-    Ok(Ran { measured, ssd, raw_sectors, lines: stack.lines(), media, laws })
+    Ok(Ran { measured, ssd, raw_sectors, lines: stack.lines(), media, wear, spans, laws })
 }

@@ -20,8 +20,8 @@ pub struct Latencies {
 
 impl Default for Latencies {
     fn default() -> Latencies {
-        let histogram = Histogram::new_with_bounds(1, TRACKED_MAX_NS, 3)
-            .expect("the bounds are constants that the library accepts");
+        // It grows with the largest value: a hundred jobs of short latencies take little room.
+        let histogram = Histogram::new(3).expect("a constant that the library accepts");
         Latencies { histogram, sum_ns: 0, min_ns: u64::MAX, max_ns: 0 }
     }
 }
@@ -30,7 +30,8 @@ impl Latencies {
     /// Adds a value.
     #[inline]
     pub fn record(&mut self, ns: u64) {
-        self.histogram.saturating_record(ns);
+        let tracked = self.histogram.record(ns.min(TRACKED_MAX_NS));
+        debug_assert!(tracked.is_ok(), "it grows with its values");
         self.sum_ns += ns as u128;
         self.min_ns = self.min_ns.min(ns);
         self.max_ns = self.max_ns.max(ns);
@@ -38,10 +39,30 @@ impl Latencies {
 
     /// Adds all values of another distribution.
     pub fn merge(&mut self, other: &Latencies) {
-        self.histogram.add(&other.histogram).expect("all distributions have the same bounds");
+        self.histogram.add(&other.histogram).expect("it grows with what is added");
         self.sum_ns += other.sum_ns;
         self.min_ns = self.min_ns.min(other.min_ns);
         self.max_ns = self.max_ns.max(other.max_ns);
+    }
+
+    /// Each value that occurs (to a thousandth, the largest of those that count as one), in
+    /// ascending order, with how often.
+    pub fn values(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let clamp = move |v: u64| v.clamp(self.min_ns, self.max_ns);
+        let high = move |v: u64| clamp(self.histogram.highest_equivalent(v));
+        self.histogram
+            .iter_recorded()
+            .map(move |v| (high(v.value_iterated_to()), v.count_since_last_iteration()))
+    }
+
+    /// The distribution as the library has it.
+    pub fn histogram(&self) -> &Histogram<u64> {
+        &self.histogram
+    }
+
+    /// Standard deviation in ns (of the population), to the precision of the percentiles.
+    pub fn stddev_ns(&self) -> f64 {
+        self.histogram.stdev()
     }
 
     /// Number of values.

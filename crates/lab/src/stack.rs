@@ -5,13 +5,13 @@
 //! Never: drives a stack.
 
 use crate::experiment::{Target, TargetKind};
-use crate::run::Subject;
+use crate::run::{Probe, Sample, Subject, Watch};
 use flashlane_base::Geometry;
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::log::Pblk;
 use flashlane_ftl::pftl::Pftl;
-use flashlane_ftl::stats::FtlStats;
+use flashlane_ftl::stats::{FtlStats, Gauges};
 use flashlane_ocssd::link::LinkedDevice;
 use flashlane_ocssd::spec::LinkSpec;
 use flashlane_ocssd::{Device, MediaCounters, Partition, SpecError, Ssd, SsdOptions};
@@ -118,9 +118,26 @@ impl Stack {
     }
 
     /// What the runner drives; `begin` is called when the measured part begins.
-    pub fn subject(&self, begin: Rc<dyn Fn()>) -> Subject {
-        let me = self.clone();
-        Subject { device: self.block(), stats: Rc::new(move || me.stats()), begin }
+    ///
+    /// With `intervals` latencies are also kept over time.
+    pub fn subject(&self, begin: Rc<dyn Fn()>, intervals: bool) -> Subject {
+        let (me, watched) = (self.clone(), self.clone());
+        let probe: Probe =
+            Rc::new(move |now| Sample::new(&watched.ssd.counters_at(now), watched.gauges()));
+        Subject {
+            device: self.block(),
+            stats: Rc::new(move || me.stats()),
+            begin,
+            watch: Watch { probe: Some(probe), intervals },
+        }
+    }
+
+    /// Where the layer stands.
+    fn gauges(&self) -> Gauges {
+        match &self.layer {
+            Layer::Pblk(l) => l.gauges(),
+            Layer::Pftl(l) => l.gauges(),
+        }
     }
 
     /// How pblk's lines are divided; `None` where the layer says nothing of its own.

@@ -80,6 +80,8 @@ pub struct MediaCounters {
     pub dies: Vec<DieBusy>,
     /// Busy time of every channel's bus.
     pub channels: Vec<Ns>,
+    /// Erases begun on every channel.
+    pub channel_erases: Vec<u64>,
     /// Bytes of this process that contents take.
     pub store_bytes: u64,
 }

@@ -44,6 +44,9 @@ pub struct Flags {
     pub limited_retry: bool,
     /// Scramble the data on the medium. Accepted, without effect on an emulated medium.
     pub scramble: bool,
+    /// For whom a read is made or a chunk erased: shown beside it where spans are kept, without
+    /// any effect. A write has a cause per sector.
+    pub cause: Cause,
 }
 
 impl Flags {
@@ -54,6 +57,7 @@ impl Flags {
         suspend: false,
         limited_retry: false,
         scramble: false,
+        cause: Cause::User,
     };
 }
 

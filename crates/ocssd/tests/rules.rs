@@ -474,6 +474,7 @@ fn d23_flags_are_accepted() {
             limited_retry: true,
             scramble: true,
             cell: CellMode::Native,
+            ..Flags::default()
         };
         let at = at.clone();
         let got = b.run(|cx, dev| async move { read(&cx, &*dev, &at, flags).await });

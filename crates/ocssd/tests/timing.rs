@@ -658,3 +658,39 @@ fn a_foreign_ticket_does_not_hang() {
         assert_ne!(done.failed, 0);
     }
 }
+
+/// What a die and its bus did, as `suspend_interrupts_and_resumes` has it: one span for each piece.
+#[test]
+fn spans_show_every_piece_and_nothing_twice() {
+    use flashlane_ocssd::ssd::spans::Phase::{Program, ReadTransfer, Sense, WriteTransfer};
+    let (b, ssd) = filled(&with(DieQueue::Suspend, |_| {}));
+    assert!(ssd.take_spans().spans.is_empty(), "nobody asked for any");
+    let start = b.now();
+    ssd.keep_spans(100);
+    play(&b, &[(0, Do::Write(0, 1, 0)), (100, Do::Read(0, 0, 0))]);
+    let kept = ssd.take_spans();
+    let seen: Vec<_> = kept
+        .spans
+        .iter()
+        .map(|(channel, s)| {
+            let time = |at: Ns| (at - start).as_ns() / 1000;
+            (*channel, s.die, s.phase, time(s.from), time(s.to), s.count)
+        })
+        .collect();
+    let want = [
+        (0, 0, WriteTransfer, 0, 10, 4),
+        (0, 0, Program, 10, 100, 4),
+        (0, 0, Sense, 100, 150, 4),
+        (0, 0, ReadTransfer, 150, 160, 4),
+        (0, 0, Program, 160, 590, 4),
+    ];
+    assert_eq!((seen.as_slice(), kept.cut), (&want[..], None));
+    // The first write takes all the room: everything ends where the second one begins.
+    let start = b.now();
+    ssd.keep_spans(2);
+    play(&b, &[(0, Do::Write(0, 1, 1)), (5, Do::Write(2, 1, 0))]);
+    let kept = ssd.take_spans();
+    assert_eq!(kept.cut, Some(start + us(5)));
+    let phases: Vec<_> = kept.spans.iter().map(|(channel, s)| (*channel, s.phase)).collect();
+    assert_eq!(phases, [(0, WriteTransfer)], "its program begins behind the cut");
+}

@@ -2,12 +2,14 @@
 
 use crate::Ending;
 use crate::args::Run;
-use crate::output::{self, Sink};
+use crate::output::{self, Folder, Sink, all_apart};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
-use flashlane_lab::execute::{Outcome, execute};
-use flashlane_lab::report::Report;
+use flashlane_lab::execute::{Observe, Outcome, execute_observed};
+use flashlane_lab::report::{self, Report, SPANS_MAX};
 use flashlane_lab::{input, run::Monitor};
+use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 pub(crate) fn run(args: Run) -> Result<Ending> {
@@ -15,25 +17,118 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     if !experiment.vary.is_empty() {
         anyhow::bail!("this experiment varies parameters: `flashlane sweep` runs its points");
     }
-    let json = Sink::open(args.json.as_deref())?;
-    let csv = Sink::open(args.csv.as_deref())?;
-    output::only_one_stdout(&[&json, &csv])?;
+    let places = Places::open(&args)?;
     let interrupt = Interrupt::listen()?;
+    let observe = Observe {
+        intervals: places.hdr.iter().any(Sink::is_wanted),
+        spans: match places.perfetto.is_wanted() {
+            true => SPANS_MAX / experiment.targets.len().max(1),
+            false => 0,
+        },
+    };
     #[allow(clippy::disallowed_methods)] // how long it took is for people; no result depends on it
     let began = std::time::Instant::now();
-    let outcome = execute(&experiment, &|target| -> Rc<dyn Monitor> {
+    let outcome = execute_observed(&experiment, observe, &|target| -> Rc<dyn Monitor> {
         Rc::new(Terminal::new(&interrupt, &target.name))
     })?;
     let mut report = Report::of(&outcome);
     report.wall_seconds = began.elapsed().as_secs_f64();
-    let quiet = json.is_stdout() || csv.is_stdout();
-    json.write(&report.to_json())?;
-    csv.write(&report.to_csv())?;
+    let quiet = places.stdout;
+    places.write(&outcome, &report)?;
     if !quiet {
         let wall = format!("{:.1} s of real time\n", report.wall_seconds);
         output::print(&(report.to_text() + &wall))?;
     }
     Ok(ending(&outcome))
+}
+
+/// Where results go: known to be writable before anything runs. Of two, the first is the option's
+/// own place and the second the folder's file.
+struct Places {
+    html: [Sink; 2],
+    json: [Sink; 2],
+    csv: [Sink; 2],
+    parquet: [Sink; 2],
+    fio: [Sink; 2],
+    hdr: [Sink; 2],
+    perfetto: Sink,
+    timeline_csv: Sink,
+    timeline_parquet: Sink,
+    /// One of them is standard output.
+    stdout: bool,
+    /// Goes last: an empty one that was made for this run is removed.
+    _folder: Option<Folder>,
+}
+
+impl Places {
+    fn open(args: &Run) -> Result<Places> {
+        let folder = args.report.as_deref().map(Folder::open).transpose()?;
+        // Options with their files' names in the folder; none, and no option, where there is none.
+        let all: [(&str, Option<&PathBuf>, &str); 9] = [
+            ("--json", args.json.as_ref(), "results.json"),
+            ("--csv", args.csv.as_ref(), "results.csv"),
+            ("--html", args.html.as_ref(), "report.html"),
+            ("--parquet", args.parquet.as_ref(), "results.parquet"),
+            ("--fio-json", args.fio_json.as_ref(), "fio.json"),
+            ("--hdr", args.hdr.as_ref(), "latency.hlog"),
+            ("--perfetto", args.perfetto.as_ref(), ""),
+            ("", None, "timeline.csv"),
+            ("", None, "timeline.parquet"),
+        ];
+        let inside = |name: &str| {
+            folder.as_ref().filter(|_| !name.is_empty()).map(|folder| folder.place(name))
+        };
+        let places = all.map(|(option, own, name)| (option, own.cloned(), inside(name)));
+        let mut wanted: Vec<(&str, &Path)> = Vec::new();
+        for (option, own, inside) in &places {
+            wanted.extend(inside.as_deref().map(|path| ("--report", path)));
+            wanted.extend(own.as_deref().map(|path| (*option, path)));
+        }
+        all_apart(&wanted)?;
+        let open = |(_, own, inside): &(&str, Option<PathBuf>, Option<PathBuf>)| {
+            anyhow::Ok([Sink::open(own.as_deref())?, Sink::open(inside.as_deref())?])
+        };
+        let [json, csv, html, parquet, fio, hdr, perfetto, timeline, timeline_parquet] = &places;
+        Ok(Places {
+            json: open(json)?,
+            csv: open(csv)?,
+            html: open(html)?,
+            parquet: open(parquet)?,
+            fio: open(fio)?,
+            hdr: open(hdr)?,
+            perfetto: Sink::open(perfetto.1.as_deref())?,
+            timeline_csv: Sink::open(timeline.2.as_deref())?,
+            timeline_parquet: Sink::open(timeline_parquet.2.as_deref())?,
+            stdout: wanted.iter().any(|(_, path)| *path == Path::new("-")),
+            _folder: folder,
+        })
+    }
+
+    fn write(self, outcome: &Outcome, report: &Report) -> Result<()> {
+        each(self.json, || report.to_json())?;
+        each(self.csv, || report.to_csv())?;
+        each(self.html, || report.to_html())?;
+        each(self.parquet, || report.to_parquet())?;
+        each(self.fio, || report::fio_json(outcome))?;
+        each(self.hdr, || report::hdr_log(outcome))?;
+        self.timeline_csv.make(|| report.timeline_csv())?;
+        self.timeline_parquet.make(|| report.timeline_parquet())?;
+        if self.perfetto.is_wanted() {
+            let trace = report::perfetto(outcome);
+            for cut in &trace.cuts {
+                let _ = writeln!(std::io::stderr().lock(), "flashlane: --perfetto: {cut}");
+            }
+            self.perfetto.write(&trace.json)?;
+        }
+        Ok(())
+    }
+}
+
+fn each<T: AsRef<[u8]>>(sinks: [Sink; 2], result: impl Fn() -> T) -> Result<()> {
+    for sink in sinks {
+        sink.make(&result)?;
+    }
+    Ok(())
 }
 
 fn ending(outcome: &Outcome) -> Ending {

@@ -6,13 +6,17 @@ use crate::output::{self, Sink};
 use crate::watch::{Interrupt, Points};
 use anyhow::{Context, Result};
 use flashlane_lab::sweep::{self, Kept, Plan, SweepResult, Watcher};
+use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) fn sweep(args: &Sweep) -> Result<Ending> {
     let plan = Plan::new(args.what.file.as_deref(), args.what.changes(), &args.vary)?;
+    let wanted = [("--json", &args.json), ("--csv", &args.csv)];
+    let wanted: Vec<(&str, &Path)> =
+        wanted.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?))).collect();
+    output::all_apart(&wanted)?;
     let json = Sink::open(args.json.as_deref())?;
     let csv = Sink::open(args.csv.as_deref())?;
-    output::only_one_stdout(&[&json, &csv])?;
     let kept = match &args.keep {
         None => Kept::nothing(),
         Some(folder) => Kept::in_folder(folder).with_context(|| {

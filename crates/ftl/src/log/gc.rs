@@ -25,7 +25,7 @@ use super::ring::{RingState, Waited};
 use super::slab::Origin;
 use super::{HostFtl, add};
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
-use flashlane_ocssd::device::{Completion, Data, Op, Request, Scatter, Ticket};
+use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Op, Request, Scatter, Ticket};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
 use std::cell::Cell;
@@ -470,7 +470,7 @@ impl HostFtl {
         let to = Scatter { base: &mut batch.content, index: &super::meta::IN_ORDER[..n], unit };
         let request = Request {
             op: Op::Read,
-            flags: super::read::READ,
+            flags: Flags { cause: Cause::Gc, ..super::read::READ },
             addrs: &batch.ppas[..n],
             data: Data::Read { content: to, oob: &mut batch.oob[..n] },
             whole_sectors: false,

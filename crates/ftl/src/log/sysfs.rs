@@ -6,7 +6,7 @@
 
 use super::limiter::Shares;
 use super::{HostFtl, LineState, get};
-use crate::stats::FtlStats;
+use crate::stats::{FtlStats, Gauges};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
 
@@ -200,6 +200,15 @@ impl HostFtl {
         let [user, gc] = self.ring.admission.snapshot();
         let collect = self.gc.wanted.load(super::Ordering::Relaxed);
         Shares { users: user.1, gc: gc.1, collect }
+    }
+
+    /// Free chunks, of those that lines are made of, and the users' share of the ring.
+    pub fn gauges(&self) -> Gauges {
+        let ring = self.layout.ring_sectors;
+        let users = self.shares().users.min(ring);
+        let p = self.pool.lock();
+        let (free, of) = (p.free_chunks(), self.layout.lines * u64::from(p.width()));
+        Gauges { free: free.min(of), of, user_slots: Some((users, ring)) }
     }
 
     fn write_buffer_text(&self) -> String {

@@ -19,7 +19,7 @@
 //! its own, and the last free line is kept for it.
 
 use flashlane_base::{Location, OOB_BYTES, Ppa, VECTOR_MAX};
-use flashlane_ocssd::device::{Completion, Data, Device, Flags, InFlight, Op, Request};
+use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, InFlight, Op, Request};
 use flashlane_ocssd::device::{Scatter, Status};
 use flashlane_rt::{Cx, Waiter};
 use std::future::poll_fn;
@@ -148,7 +148,7 @@ async fn erase(ftl: &Pftl, cx: &Cx, line: u32, positions: &[u32]) -> Vec<u32> {
             let addrs: Vec<Ppa> = part.iter().map(at).collect();
             let request = Request {
                 op: Op::Reset,
-                flags: Flags::default(),
+                flags: Flags { cause: Cause::Gc, ..Flags::default() },
                 addrs: &addrs,
                 data: Data::None,
                 whole_sectors: false,
@@ -337,7 +337,7 @@ impl Controller {
             cx,
             Request {
                 op: Op::Read,
-                flags: Flags::default(),
+                flags: Flags { cause: Cause::Gc, ..Flags::default() },
                 addrs: &self.scratch.addrs[..n],
                 data: Data::Read {
                     content: Scatter {

@@ -50,7 +50,7 @@ use std::sync::Arc;
 pub use stats::{INVALID_CLASSES, PftlStats};
 
 use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started, started};
-use crate::stats::FtlStats;
+use crate::stats::{FtlStats, Gauges};
 use buffer::{Buffer, Kind, Sizes, Stage};
 use drain::{Scratch, Window, Worker};
 use gc::Gc;
@@ -312,6 +312,12 @@ impl Pftl {
     /// The counters that every layer keeps.
     pub fn stats(&self) -> FtlStats {
         self.controller.lock().stats.ftl.clone()
+    }
+
+    /// Free lines, of all.
+    pub fn gauges(&self) -> Gauges {
+        let free = u64::from(self.controller.lock().place.free_lines());
+        Gauges { free, of: u64::from(self.layout.lines), user_slots: None }
     }
 
     /// All counters.

@@ -91,6 +91,8 @@ pub struct Told {
     pub recorder: Rc<RefCell<Recorder>>,
     /// Counters now.
     pub stats: Rc<dyn Fn() -> FtlStats>,
+    /// The job that the stream is.
+    pub job: usize,
 }
 
 /// Content of a sector: a function of its address, so that a misplaced one shows.
@@ -210,7 +212,7 @@ impl Raw {
         if let Some(told) = &self.told {
             let op = if self.stream.write { BlockOp::Write } else { BlockOp::Read };
             let mut recorder = told.recorder.borrow_mut();
-            recorder.operation(op, n, start, cx.now(), &*told.stats);
+            recorder.operation(Some(told.job), op, n, start, cx.now(), &*told.stats);
             recorder.request(start, bad == 0);
         }
         let mut result = self.result.borrow_mut();

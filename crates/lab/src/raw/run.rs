@@ -5,10 +5,10 @@
 //! readers find their chunks written. Never: two streams on one PU, unless both read.
 
 use super::{Order, Raw, RawStream, Told};
-use crate::run::{Measured, Monitor, Prepared, Recorder, Steady};
+use crate::run::{Measured, Monitor, Prepared, Probe, Recorder, Sample, Steady, Watch};
 use crate::workload::{Job, Mix, Sizes};
 use flashlane_base::{Geometry, Ns, VECTOR_MAX};
-use flashlane_ftl::stats::FtlStats;
+use flashlane_ftl::stats::{FtlStats, Gauges};
 use flashlane_ocssd::device::{Cause, Device};
 use flashlane_ocssd::{MediaCounters, Ssd};
 use flashlane_rt::{Cx, Join};
@@ -172,7 +172,8 @@ struct Shared {
 /// Commands between two looks at the monitor.
 const LOOK_EVERY: u64 = 512;
 
-/// Runs jobs on a raw target. `begin` is called when the measured part begins.
+/// Runs jobs on a raw target. `begin` is called when the measured part begins; with `intervals`
+/// latencies are also kept over time.
 pub async fn run_raw(
     cx: &Cx,
     ssd: &Arc<Ssd>,
@@ -181,6 +182,7 @@ pub async fn run_raw(
     seed: u64,
     monitor: Rc<dyn Monitor>,
     begin: Rc<dyn Fn()>,
+    intervals: bool,
 ) -> Measured {
     let recorder = Rc::new(RefCell::new(Recorder::new()));
     let mut filled = 0;
@@ -198,7 +200,10 @@ pub async fn run_raw(
     };
     let total: Option<u64> = jobs.iter().map(total).sum();
     let shared = Rc::new(Shared { monitor, stop: Cell::new(false), done: Cell::new(0), total });
-    recorder.borrow_mut().begin(cx.now());
+    let watched = ssd.clone();
+    let probe: Probe =
+        Rc::new(move |now| Sample::new(&watched.counters_at(now), Gauges::default()));
+    recorder.borrow_mut().begin(cx.now(), &Watch { probe: Some(probe), intervals });
     begin();
     let medium = ssd.clone();
     let stats: Rc<dyn Fn() -> FtlStats> = Rc::new(move || stats_of(&medium.counters()));
@@ -207,7 +212,7 @@ pub async fn run_raw(
         .iter()
         .enumerate()
         .map(|(i, job)| {
-            let told = Told { recorder: recorder.clone(), stats: stats.clone() };
+            let told = Told { recorder: recorder.clone(), stats: stats.clone(), job: i };
             let seed = seed.wrapping_add(i as u64);
             Raw::recorded(device.clone(), job.stream.clone(), seed, Some(told))
         })

@@ -1,23 +1,36 @@
 //! What came out, for people and for programs.
 //!
-//! Owns: the numbers of an outcome ([`Report`]), their JSON and CSV, the table and the sentences
-//! that say where a difference comes from. Promises: names of keys end in their unit; the same
+//! Owns: the numbers of an outcome ([`Report`]), the formats they are written in (table, HTML, JSON,
+//! CSV, Parquet, fio's JSON, HdrHistogram log, Perfetto trace) and the sentences that say where a
+//! difference comes from. Promises: names of keys end in their unit; the same
 //! outcome gives the same bytes, except `wall_seconds`. Never: computes what the runner did not
 //! record, and never calls an unsteady run steady.
 
+mod columns;
 mod config;
+mod course;
 mod csv;
 mod explain;
+mod fio_json;
+mod hdr;
+mod html;
+mod jobs;
 mod numbers;
+mod parquet;
+mod perfetto;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use config::Configuration;
+pub use course::{DieReport, Figures, Heat, TimelineReport, WearReport};
 pub(crate) use csv::line as csv_line;
+pub use jobs::{JobOpReport, JobReport};
 pub use numbers::{
     BreakdownNs, BufferSectors, BusyRatio, FaultCounts, FillLevel, LatencyNs, LatencySet,
-    ProgrammedSectors, ReadPartsNs, Report, RunReport, SlipReport, TimelineReport, WaitNs,
-    WritePartsNs,
+    ProgrammedSectors, ReadPartsNs, Report, RunReport, SlipReport, WaitNs, WritePartsNs,
 };
+pub use perfetto::{PerfettoTrace, SPANS_MAX};
 pub(crate) use table::{aligned, mb_per_s};
 
 use crate::execute::Outcome;
@@ -36,12 +49,36 @@ impl Report {
 
     /// One line per run, under a header.
     pub fn to_csv(&self) -> String {
-        csv::csv(self)
+        csv::csv(&self.rows())
+    }
+
+    /// The same as Parquet.
+    pub fn to_parquet(&self) -> Vec<u8> {
+        parquet::parquet(&self.rows())
+    }
+
+    /// The course of all runs: one line per run and span of time.
+    pub fn timeline_csv(&self) -> String {
+        csv::csv(&columns::timeline(self))
+    }
+
+    /// The same as Parquet.
+    pub fn timeline_parquet(&self) -> Vec<u8> {
+        parquet::parquet(&columns::timeline(self))
+    }
+
+    fn rows(&self) -> Vec<Vec<columns::Named>> {
+        self.runs.iter().map(columns::run).collect()
+    }
+
+    /// One HTML file that needs nothing else.
+    pub fn to_html(&self) -> String {
+        html::page(self)
     }
 
     /// The names of the columns and, of each run, its cells: what [`Report::to_csv`] writes.
     pub fn cells(&self) -> (Vec<String>, Vec<Vec<String>>) {
-        csv::table(self)
+        csv::table(&self.rows())
     }
 
     /// The table, the sentences and the notes.
@@ -56,6 +93,23 @@ impl Report {
         text += &table::notes(self);
         text
     }
+}
+
+/// The results in the shape of fio's `--output-format=json+`.
+pub fn fio_json(outcome: &Outcome) -> String {
+    fio_json::text(outcome)
+}
+
+/// Latencies over time as an HdrHistogram log; empty but for its head unless the outcome was
+/// observed with `intervals`.
+pub fn hdr_log(outcome: &Outcome) -> Vec<u8> {
+    hdr::log(outcome)
+}
+
+/// What dies and channels did, as a trace for Perfetto; empty unless the outcome was observed with
+/// `spans`.
+pub fn perfetto(outcome: &Outcome) -> PerfettoTrace {
+    perfetto::trace(outcome)
 }
 
 /// Pretty JSON with each list of numbers on one line: a timeline has thousands of them.
@@ -80,19 +134,4 @@ fn short_lists(pretty: &str) -> String {
         text.push('\n');
     }
     text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::short_lists;
-
-    #[test]
-    fn lists_of_numbers_take_one_line_each() {
-        let value = serde_json::json!({
-            "a": [1, -2.5, 1e22], "b": [], "c": [[7], ["x", 8]], "d": [{ "e": 1 }], "f": "[\n1"
-        });
-        let text = short_lists(&serde_json::to_string_pretty(&value).unwrap());
-        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
-        assert!(text.contains("\"a\": [1, -2.5, 1e+22],\n"), "{text}");
-    }
 }

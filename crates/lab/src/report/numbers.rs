@@ -5,12 +5,15 @@
 //! Never: formats.
 
 use super::config::Configuration;
+use super::course::{self, DieReport, Figures, TimelineReport, WearReport};
+use super::jobs::{self, JobReport};
 use crate::execute::{Outcome, RunOutcome};
 use crate::histogram::Latencies;
 use crate::run::record::Recorder;
 use crate::run::{Prepared, Replayed};
 use crate::stack::Lines;
 use flashlane_base::{Ns, SECTOR_BYTES};
+use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::device::Cause;
 use serde::Serialize;
@@ -109,6 +112,15 @@ pub struct RunReport {
     pub ended_in_ramp: bool,
     /// The course of the run.
     pub timeline: TimelineReport,
+    /// What each part of the workload did.
+    pub jobs: Vec<JobReport>,
+    /// Erases by channel and chunk.
+    pub wear: WearReport,
+    /// How busy each die was.
+    pub die_busy_ratio: DieReport,
+    /// What only the figures show.
+    #[serde(skip)]
+    pub figures: Figures,
     /// Fingerprint of this run.
     pub fingerprint: String,
     /// Events that were simulated.
@@ -308,9 +320,10 @@ impl BreakdownNs {
         let (a, b) = (&before.read_breakdown, &after.read_breakdown);
         let d = |to: Ns, from: Ns| to.saturating_sub(from).as_ns();
         let host_cpu = |l: &Latencies| m.submit_cost.as_ns() * l.count();
+        let (reads, writes) = (r.latencies(BlockOp::Read), r.latencies(BlockOp::Write));
         let mut read = ReadPartsNs {
             queue: r.read_queue.as_ns(),
-            host_cpu: host_cpu(&r.read),
+            host_cpu: host_cpu(&reads),
             link: d(b.link, a.link),
             command: d(b.command, a.command),
             channel: d(b.channel, a.channel),
@@ -324,7 +337,7 @@ impl BreakdownNs {
         };
         let mut write = WritePartsNs {
             queue: r.write_queue.as_ns(),
-            host_cpu: host_cpu(&r.write),
+            host_cpu: host_cpu(&writes),
             ring_full: d(after.ring_full, before.ring_full),
             limited: d(after.limited, before.limited),
             fua: d(after.fua_wait, before.fua_wait),
@@ -334,8 +347,8 @@ impl BreakdownNs {
             let known: u64 = parts.iter().map(|p| p.ns).sum();
             (l.mean_ns() * l.count()).saturating_sub(known)
         };
-        read.rest = left(&r.read, &read.named());
-        write.rest = left(&r.write, &write.named());
+        read.rest = left(&reads, &read.named());
+        write.rest = left(&writes, &write.named());
         BreakdownNs { read, write }
     }
 }
@@ -478,23 +491,6 @@ pub struct SlipReport {
     pub max_ns: u64,
 }
 
-/// The course of a run, in spans of equal length.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct TimelineReport {
-    /// Length of a span.
-    pub bucket_ns: u64,
-    /// Bytes read in each.
-    pub read_bytes: Vec<u64>,
-    /// Bytes written in each.
-    pub write_bytes: Vec<u64>,
-    /// Longest read in each.
-    pub read_max_ns: Vec<u64>,
-    /// Longest write in each.
-    pub write_max_ns: Vec<u64>,
-    /// Sectors programmed in each.
-    pub programmed_sectors: Vec<u64>,
-}
-
 pub(super) fn report(outcome: &Outcome) -> Report {
     Report {
         fingerprint: format!("{:016x}", outcome.fingerprint),
@@ -502,13 +498,13 @@ pub(super) fn report(outcome: &Outcome) -> Report {
         experiment: outcome.experiment.name.clone(),
         description: outcome.experiment.description.clone(),
         interrupted: outcome.interrupted,
-        runs: outcome.runs.iter().map(run).collect(),
+        runs: outcome.runs.iter().map(|o| run(outcome, o)).collect(),
         configuration: Configuration::of(outcome),
         version: env!("CARGO_PKG_VERSION"),
     }
 }
 
-fn run(o: &RunOutcome) -> RunReport {
+fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
     let m = &o.measured;
     let (r, before, after) = (&m.recorder, &m.before, &m.after);
     let programmed = ProgrammedSectors::between(before, after);
@@ -522,10 +518,10 @@ fn run(o: &RunOutcome) -> RunReport {
         bytes_discarded: r.sectors_discarded * sector,
         runtime_ns: (r.end - r.start).as_ns(),
         latency_ns: LatencySet {
-            read: (&r.read).into(),
-            write: (&r.write).into(),
-            discard: (&r.discard).into(),
-            flush: (&r.flush).into(),
+            read: (&r.latencies(BlockOp::Read)).into(),
+            write: (&r.latencies(BlockOp::Write)).into(),
+            discard: (&r.latencies(BlockOp::Discard)).into(),
+            flush: (&r.latencies(BlockOp::Flush)).into(),
         },
         write_amplification_ratio: (host_written > 0)
             .then(|| programmed.total() as f64 / host_written as f64),
@@ -562,7 +558,11 @@ fn run(o: &RunOutcome) -> RunReport {
         read_only: m.read_only.map(str::to_string),
         interrupted: m.interrupted,
         ended_in_ramp: m.ended_in_ramp,
-        timeline: timeline(r, before.programmed_total()),
+        timeline: course::timeline(o),
+        jobs: jobs::reports(outcome, o),
+        wear: course::wear(o),
+        die_busy_ratio: course::dies(o),
+        figures: course::figures(o),
         fingerprint: format!("{:016x}", o.fingerprint),
         events: o.polls,
     }
@@ -614,23 +614,5 @@ fn slip(r: &Recorder) -> SlipReport {
         mean_ns: r.slip.by.mean_ns(),
         p99_ns: r.slip.by.percentile_ns(99.0),
         max_ns: r.slip.by.max_ns(),
-    }
-}
-
-fn timeline(r: &Recorder, programmed_before: u64) -> TimelineReport {
-    let t = &r.timeline;
-    let mut before = programmed_before;
-    let programmed = t.buckets().iter().map(|b| {
-        let n = b.programmed - before;
-        before = b.programmed;
-        n
-    });
-    TimelineReport {
-        bucket_ns: t.width().as_ns(),
-        programmed_sectors: programmed.collect(),
-        read_bytes: t.buckets().iter().map(|b| b.read_bytes).collect(),
-        write_bytes: t.buckets().iter().map(|b| b.write_bytes).collect(),
-        read_max_ns: t.buckets().iter().map(|b| b.read_max_ns).collect(),
-        write_max_ns: t.buckets().iter().map(|b| b.write_max_ns).collect(),
     }
 }

@@ -12,6 +12,7 @@ use crate::run::{Fill, Host, Monitor, Overwrite, Recorder, RunPlan, Work, drive}
 use crate::stack::Stack;
 use crate::workload::{Amount, Job, Mix, Sizes};
 use flashlane_base::{Ns, SECTOR_BYTES};
+use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::log::{LimiterKind, LogConfig};
 use flashlane_rt::Cx;
 use std::rc::Rc;
@@ -67,7 +68,7 @@ impl Bench {
             pus: None,
         };
         let stack = Stack::build(cx, &target, SEED).await?;
-        let host = Rc::new(Host::new(cx, stack.subject(Rc::new(|| ())), monitor));
+        let host = Rc::new(Host::new(cx, stack.subject(Rc::new(|| ()), false), monitor));
         let data = data / SECTOR_BYTES as u64;
         let bench = Bench { cx: cx.clone(), stack, host, figure, data };
         let mut fill = job("fill", Mix::Write, false, 64, 32);
@@ -116,7 +117,7 @@ impl Bench {
         Ok(Some(Phase {
             read_rate: rate(recorder.sectors_read),
             write_rate: rate(recorder.sectors_written),
-            read: recorder.read.clone(),
+            read: recorder.latencies(BlockOp::Read),
         }))
     }
 

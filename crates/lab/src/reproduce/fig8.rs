@@ -142,7 +142,7 @@ fn mixed(
     let cx = vm.cx();
     let (reads, wrong, stack) = vm.run(async move {
         let stack = Stack::build(&cx, &target, SEED).await?;
-        let host = Rc::new(Host::new(&cx, stack.subject(Rc::new(|| ())), monitor));
+        let host = Rc::new(Host::new(&cx, stack.subject(Rc::new(|| ()), false), monitor));
         let region = host.capacity * fill / 100 / WRITE as u64 * WRITE as u64;
         fill_up(&cx, &host, region).await;
         cx.sleep(Ns::from_ms(100)).await;
@@ -169,7 +169,7 @@ fn mixed(
         writing.await;
         let recorder = host.recorder.borrow();
         let wrong = recorder.wrong_sectors + recorder.uncorrectable;
-        Ok::<_, ReproduceError>((recorder.read.clone(), wrong, stack.clone()))
+        Ok::<_, ReproduceError>((recorder.latencies(BlockOp::Read), wrong, stack.clone()))
     })??;
     let violations = stack.ssd().counters().violations;
     if wrong + violations > 0 {

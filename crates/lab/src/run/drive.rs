@@ -62,7 +62,7 @@ pub(crate) async fn drive(
     let mut traces: Vec<Join<Result<Replayed, RunError>>> = Vec::new();
     let mut replayed = Vec::new();
     let mut core = 0;
-    for work in works {
+    for (part, work) in works.into_iter().enumerate() {
         match work {
             Part::Job(job, streams) => {
                 if job.stonewall {
@@ -71,7 +71,9 @@ pub(crate) async fn drive(
                 for (copy, stream) in streams.into_iter().enumerate() {
                     let cx = cx.on_core(CoreId(core % cx.cores()));
                     core += 1;
-                    let copy = Rc::new(Copy::new(&cx, host, &job, copy as u64, stream, plan.seed));
+                    let copy = Rc::new(
+                        Copy::new(&cx, host, &job, copy as u64, stream, plan.seed).of(part),
+                    );
                     jobs.push(cx.clone().spawn_join(async move { copy.run(&cx).await }));
                 }
             }
@@ -138,6 +140,8 @@ pub(crate) async fn run_job(cx: &Cx, host: &Rc<Host>, job: Job, seed: u64) -> Re
 struct Copy {
     host: Rc<Host>,
     job: Rc<Job>,
+    /// Where the plan has it; none while preparing.
+    part: Option<usize>,
     stream: RefCell<Stream>,
     /// What comes next, told to the device as long before as a queue of this depth knows it.
     ahead: RefCell<VecDeque<Planned>>,
@@ -159,6 +163,7 @@ impl Copy {
         Copy {
             host: host.clone(),
             job: job.clone(),
+            part: None,
             stream: RefCell::new(stream),
             ahead: RefCell::new(VecDeque::new()),
             ends_at: Cell::new(Ns::MAX),
@@ -169,6 +174,15 @@ impl Copy {
             changed: Notify::new(),
             since_pause: Cell::new(0),
         }
+    }
+
+    /// The copy of a part of the plan.
+    fn of(self, part: usize) -> Copy {
+        Copy { part: Some(part), ..self }
+    }
+
+    fn scratch(&self) -> Scratch {
+        Scratch { job: self.part, ..Scratch::default() }
     }
 
     async fn run(self: Rc<Copy>, cx: &Cx) {
@@ -197,7 +211,7 @@ impl Copy {
 
     /// One of `iodepth` request slots.
     async fn slot(&self, cx: &Cx) {
-        let mut scratch = Scratch::default();
+        let mut scratch = self.scratch();
         loop {
             if self.flushing.get() {
                 self.changed.wait(cx, || !self.flushing.get()).await;
@@ -297,7 +311,7 @@ impl Copy {
     /// fio's verify phase: the region is read once, in order.
     async fn read_back(&self, cx: &Cx) {
         let (start, length) = self.stream.borrow().region();
-        let mut scratch = Scratch::default();
+        let mut scratch = self.scratch();
         let step = self.job.bs[0].max().max(16);
         let mut at = 0;
         while at < length && !self.host.stopped() {

@@ -11,10 +11,13 @@
 //! Start reading at [`run`], then [`drive`].
 
 pub mod drive;
+pub mod intervals;
+pub mod jobs;
 pub mod oracle;
 pub mod prepare;
 pub mod record;
 pub mod replay;
+pub mod sample;
 pub mod steady;
 #[cfg(test)]
 mod tests;
@@ -23,6 +26,7 @@ pub use oracle::Mismatch;
 pub use prepare::{Fill, Overwrite, Prepared};
 pub use record::{Bucket, Recorder, Timeline};
 pub use replay::{Replay, Replayed, TraceJob};
+pub use sample::{Probe, Sample, Watch};
 pub use steady::Steady;
 
 use crate::trace::{LayoutError, TraceError};
@@ -63,6 +67,8 @@ pub struct Subject {
     pub stats: Rc<dyn Fn() -> FtlStats>,
     /// Called when the measured part begins.
     pub begin: Rc<dyn Fn()>,
+    /// What is kept beside sums.
+    pub watch: Watch,
 }
 
 /// One part of a workload.
@@ -180,6 +186,8 @@ pub(crate) struct Host {
 /// Buffers of one request, used again by the next.
 #[derive(Default)]
 pub(crate) struct Scratch {
+    /// The part of the plan that it belongs to, if that is a job.
+    pub(crate) job: Option<usize>,
     buf: Vec<u8>,
     windows: Windows,
 }
@@ -239,7 +247,7 @@ impl Host {
     pub(crate) fn begin_measuring(&self, now: Ns) {
         let mapped = self.oracle.borrow().mapped();
         *self.before.borrow_mut() = Some((self.stats(), mapped));
-        self.recorder.borrow_mut().begin(now);
+        self.recorder.borrow_mut().begin(now, &self.subject.watch);
         (self.subject.begin)();
     }
 
@@ -306,7 +314,7 @@ impl Host {
         let result = self.subject.device.start(cx, io).await;
         self.settle(op, lba, sectors, &result, scratch);
         let mut recorder = self.recorder.borrow_mut();
-        recorder.operation(op, sectors, start, cx.now(), &*self.subject.stats);
+        recorder.operation(scratch.job, op, sectors, start, cx.now(), &*self.subject.stats);
         recorder.queued(op, start, waited);
         drop(recorder);
         self.done.set(self.done.get() + 1);

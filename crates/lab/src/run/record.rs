@@ -4,11 +4,16 @@
 //! does not grow with the length of a run; nothing before the ramp's end is in the results.
 //! Never: decides what a number means ([`super::steady`], `report`).
 
+use super::intervals::Intervals;
+use super::jobs::JobRecord;
+use super::sample::{Probe, Sample, Watch};
 use crate::histogram::Latencies;
 use crate::run::oracle::Mismatch;
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::stats::FtlStats;
+use flashlane_ocssd::device::Cause;
+use std::rc::Rc;
 
 /// Buckets of the course of a run; when they are full, neighbours are joined.
 const BUCKETS_MAX: usize = 512;
@@ -17,7 +22,8 @@ const FIRST_WIDTH: Ns = Ns::from_us(100);
 /// Mismatches kept for the report; all are counted.
 const MISMATCHES_SHOWN: usize = 5;
 
-/// One span of the course of a run. Sums within the span, except the last two, which are states.
+/// One span of the course of a run. Sums within the span, down to `write_max_ns`; behind it states at
+/// the span's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
     /// Bytes read.
@@ -34,6 +40,8 @@ pub struct Bucket {
     pub host_written: u64,
     /// Sectors programmed by then.
     pub programmed: u64,
+    /// Of those, by cause, in the order of [`Cause::ALL`].
+    pub causes: [u64; Cause::ALL.len()],
     /// Lines or blocks collected by then.
     pub collected: u64,
 }
@@ -45,30 +53,61 @@ impl Bucket {
         self.requests += later.requests;
         self.read_max_ns = self.read_max_ns.max(later.read_max_ns);
         self.write_max_ns = self.write_max_ns.max(later.write_max_ns);
-        self.host_written = later.host_written;
-        self.programmed = later.programmed;
-        self.collected = later.collected;
+        let sums = Bucket {
+            read_bytes: self.read_bytes,
+            write_bytes: self.write_bytes,
+            requests: self.requests,
+            read_max_ns: self.read_max_ns,
+            write_max_ns: self.write_max_ns,
+            ..*later
+        };
+        *self = sums;
+    }
+
+    /// Takes over the states of a layer's counters.
+    fn set_states(&mut self, stats: &FtlStats) {
+        self.host_written = stats.host_written;
+        self.programmed = stats.programmed_total();
+        self.causes = stats.programmed;
+        self.collected = stats.gc_victims + stats.gc_free_rides;
+    }
+
+    /// An empty span behind this one: the states go on.
+    fn next(&self) -> Bucket {
+        Bucket {
+            host_written: self.host_written,
+            programmed: self.programmed,
+            causes: self.causes,
+            collected: self.collected,
+            ..Bucket::default()
+        }
     }
 }
 
 /// The course of a run: buckets of equal width from the start of the measured part.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone)]
 pub struct Timeline {
     start: Ns,
     width: Ns,
     buckets: Vec<Bucket>,
+    /// The first sample is taken at the start, the others at the end of each bucket; buckets that
+    /// are found to have ended together share one. Empty when nobody looks.
+    samples: Vec<Rc<Sample>>,
+    probe: Option<Probe>,
     current: Bucket,
     /// End of the current bucket.
     end: Ns,
 }
 
 impl Timeline {
-    /// Starts at `start`.
-    pub fn new(start: Ns) -> Timeline {
+    /// Starts at `start`; `probe` is asked then and whenever a bucket ends.
+    pub fn new(start: Ns, probe: Option<Probe>) -> Timeline {
         Timeline {
             start,
             width: FIRST_WIDTH,
             buckets: Vec::new(),
+            samples: probe.iter().map(|look| Rc::new(look(start))).collect(),
+            probe,
             current: Bucket::default(),
             end: start + FIRST_WIDTH,
         }
@@ -84,16 +123,19 @@ impl Timeline {
         &self.buckets
     }
 
+    /// States at the start and at the end of each bucket, if anybody looked.
+    pub fn samples(&self) -> &[Rc<Sample>] {
+        &self.samples
+    }
+
     /// Closes the buckets that ended before `now`; `stats` is asked at most once.
     #[inline]
     fn advance(&mut self, now: Ns, stats: &dyn Fn() -> FtlStats) {
         if now < self.end {
             return;
         }
-        let stats = stats();
-        self.current.host_written = stats.host_written;
-        self.current.programmed = stats.programmed_total();
-        self.current.collected = stats.gc_victims + stats.gc_free_rides;
+        self.current.set_states(&stats());
+        let sample = self.probe.as_ref().map(|look| Rc::new(look(now)));
         // A long pause closes many at once: join first, so that there are few to close.
         while now >= self.end {
             let left = (now - self.end).as_ns() / self.width.as_ns();
@@ -101,13 +143,9 @@ impl Timeline {
                 self.halve();
                 continue;
             }
-            let state = Bucket {
-                host_written: self.current.host_written,
-                programmed: self.current.programmed,
-                collected: self.current.collected,
-                ..Bucket::default()
-            };
-            self.buckets.push(std::mem::replace(&mut self.current, state));
+            let next = self.current.next();
+            self.buckets.push(std::mem::replace(&mut self.current, next));
+            self.samples.extend(sample.clone());
             self.end += self.width;
         }
     }
@@ -130,6 +168,10 @@ impl Timeline {
             joined.push(bucket);
         }
         self.buckets = joined;
+        if let Some((first, ends)) = self.samples.split_first() {
+            let of_pairs = ends.chunks_exact(2).map(|pair| &pair[1]);
+            self.samples = std::iter::once(first).chain(of_pairs).cloned().collect();
+        }
         self.width = self.width.times(2);
         self.end = self.start + self.width.times(self.buckets.len() as u64 + 1);
     }
@@ -137,12 +179,10 @@ impl Timeline {
     /// Ends the course at `now`: the open bucket is kept if it has anything in it.
     fn close(&mut self, now: Ns, stats: &dyn Fn() -> FtlStats) {
         self.advance(now, stats);
-        let stats = stats();
-        self.current.host_written = stats.host_written;
-        self.current.programmed = stats.programmed_total();
-        self.current.collected = stats.gc_victims + stats.gc_free_rides;
+        self.current.set_states(&stats());
         if self.current.requests > 0 {
             self.buckets.push(self.current);
+            self.samples.extend(self.probe.as_ref().map(|look| Rc::new(look(now))));
         }
     }
 }
@@ -163,14 +203,10 @@ pub struct Recorder {
     pub start: Ns,
     /// When its last request ended.
     pub end: Ns,
-    /// Latencies of reads.
-    pub read: Latencies,
-    /// Latencies of writes.
-    pub write: Latencies,
-    /// Latencies of discards.
-    pub discard: Latencies,
-    /// Latencies of flushes.
-    pub flush: Latencies,
+    /// What each part of the plan did: first everything that is no job's, then job by job.
+    jobs: Vec<JobRecord>,
+    /// Latencies over time, where somebody asked for them.
+    pub intervals: Option<Intervals>,
     /// Sectors read.
     pub sectors_read: u64,
     /// Sectors written.
@@ -204,10 +240,8 @@ impl Recorder {
             measuring: false,
             start: Ns::ZERO,
             end: Ns::ZERO,
-            read: Latencies::default(),
-            write: Latencies::default(),
-            discard: Latencies::default(),
-            flush: Latencies::default(),
+            jobs: Vec::new(),
+            intervals: None,
             sectors_read: 0,
             sectors_written: 0,
             sectors_discarded: 0,
@@ -219,15 +253,30 @@ impl Recorder {
             read_queue: Ns::ZERO,
             write_queue: Ns::ZERO,
             slip: Slip::default(),
-            timeline: Timeline::new(Ns::ZERO),
+            timeline: Timeline::new(Ns::ZERO, None),
         }
     }
 
     /// The measured part begins.
-    pub fn begin(&mut self, now: Ns) {
+    pub fn begin(&mut self, now: Ns, watch: &Watch) {
         self.measuring = true;
         (self.start, self.end) = (now, now);
-        self.timeline = Timeline::new(now);
+        self.timeline = Timeline::new(now, watch.probe.clone());
+        self.intervals = watch.intervals.then(|| Intervals::new(now));
+    }
+
+    /// What a job did; `None` is everything that is no job's.
+    pub fn job(&self, job: Option<usize>) -> Option<&JobRecord> {
+        self.jobs.get(job.map_or(0, |job| job + 1))
+    }
+
+    /// Latencies of one operation, over all jobs.
+    pub fn latencies(&self, op: BlockOp) -> Latencies {
+        let mut all = Latencies::default();
+        for record in self.jobs.iter().filter_map(|job| job.op(op)) {
+            all.merge(&record.latency);
+        }
+        all
     }
 
     /// Whether what started at `start` is to be recorded.
@@ -236,10 +285,11 @@ impl Recorder {
         self.measuring && start >= self.start
     }
 
-    /// One operation on the device ended.
+    /// One operation on the device ended, of this job if it is one's.
     #[inline]
     pub fn operation(
         &mut self,
+        job: Option<usize>,
         op: BlockOp,
         sectors: u32,
         start: Ns,
@@ -252,25 +302,30 @@ impl Recorder {
         let took = (now - start).as_ns();
         let bytes = sectors as u64 * SECTOR_BYTES as u64;
         self.timeline.advance(now, stats);
+        let job = job.map_or(0, |job| job + 1);
+        if job >= self.jobs.len() {
+            self.jobs.resize_with(job + 1, JobRecord::default);
+        }
+        self.jobs[job].record(op, sectors, start, now);
+        if let Some(intervals) = &mut self.intervals {
+            intervals.record(op, now - start, now);
+        }
         let bucket = &mut self.timeline.current;
         match op {
             BlockOp::Read => {
-                self.read.record(took);
                 self.sectors_read += sectors as u64;
                 bucket.read_bytes += bytes;
                 bucket.read_max_ns = bucket.read_max_ns.max(took);
             }
             BlockOp::Write => {
-                self.write.record(took);
                 self.sectors_written += sectors as u64;
                 bucket.write_bytes += bytes;
                 bucket.write_max_ns = bucket.write_max_ns.max(took);
             }
             BlockOp::Discard => {
-                self.discard.record(took);
                 self.sectors_discarded += sectors as u64;
             }
-            BlockOp::Flush => self.flush.record(took),
+            BlockOp::Flush => {}
         }
         bucket.requests += 1;
         self.end = self.end.max(now);
@@ -328,6 +383,7 @@ impl Default for Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use flashlane_ftl::stats::Gauges;
     use proptest::prelude::{prop, prop_assert, prop_assert_eq, proptest};
 
     proptest! {
@@ -336,11 +392,16 @@ mod tests {
         fn joining_buckets_loses_nothing(gaps in prop::collection::vec(0u64..40_000_000, 1..400)) {
             let stats = FtlStats::default;
             let mut r = Recorder::new();
-            r.begin(Ns::from_us(7));
+            // Each sample says when it was taken.
+            let probe: Probe = Rc::new(|now: Ns| {
+                let gauges = Gauges { free: now.as_ns(), ..Gauges::default() };
+                Sample { gauges, ..Sample::default() }
+            });
+            r.begin(Ns::from_us(7), &Watch { probe: Some(probe), intervals: false });
             let mut now = Ns::from_us(7);
             for (i, gap) in gaps.iter().enumerate() {
                 now += Ns::from_ns(*gap);
-                r.operation(BlockOp::Write, i as u32 % 7, now, now, &stats);
+                r.operation(None, BlockOp::Write, i as u32 % 7, now, now, &stats);
             }
             r.close(&stats);
             let t = &r.timeline;
@@ -349,6 +410,9 @@ mod tests {
             prop_assert_eq!(bytes, r.sectors_written * 4096);
             let n: u64 = t.buckets().iter().map(|b| b.requests).sum();
             prop_assert_eq!(n, gaps.len() as u64);
+            prop_assert_eq!(t.samples().len(), t.buckets().len() + 1);
+            let ends: Vec<u64> = t.samples().iter().map(|s| s.gauges.free).collect();
+            prop_assert!(ends.is_sorted() && ends.last() == Some(&(now.as_ns())), "{ends:?}");
             let span = t.width().times(t.buckets().len() as u64);
             prop_assert!(span >= now.saturating_sub(Ns::from_us(7)));
             prop_assert!(span <= now + t.width().times(2));
@@ -359,9 +423,9 @@ mod tests {
     fn a_pause_of_a_year_costs_nothing() {
         let stats = FtlStats::default;
         let mut r = Recorder::new();
-        r.begin(Ns::ZERO);
+        r.begin(Ns::ZERO, &Watch::default());
         for at in [Ns::from_us(1), Ns::from_secs(365 * 86_400)] {
-            r.operation(BlockOp::Read, 1, at, at, &stats);
+            r.operation(None, BlockOp::Read, 1, at, at, &stats);
         }
         r.close(&stats);
         assert!(r.timeline.buckets().len() <= BUCKETS_MAX);
@@ -372,12 +436,12 @@ mod tests {
     fn what_started_before_the_measured_part_is_not_in_it() {
         let stats = FtlStats::default;
         let mut r = Recorder::new();
-        r.operation(BlockOp::Read, 1, Ns::ZERO, Ns::from_us(5), &stats);
-        r.begin(Ns::from_us(4));
-        r.operation(BlockOp::Read, 1, Ns::from_us(3), Ns::from_us(5), &stats);
+        r.operation(None, BlockOp::Read, 1, Ns::ZERO, Ns::from_us(5), &stats);
+        r.begin(Ns::from_us(4), &Watch::default());
+        r.operation(None, BlockOp::Read, 1, Ns::from_us(3), Ns::from_us(5), &stats);
         r.request(Ns::from_us(3), true);
-        assert_eq!((r.read.count(), r.requests), (0, 0));
-        r.operation(BlockOp::Read, 1, Ns::from_us(4), Ns::from_us(5), &stats);
-        assert_eq!(r.read.count(), 1);
+        assert_eq!((r.latencies(BlockOp::Read).count(), r.requests), (0, 0));
+        r.operation(None, BlockOp::Read, 1, Ns::from_us(4), Ns::from_us(5), &stats);
+        assert_eq!(r.latencies(BlockOp::Read).count(), 1);
     }
 }

@@ -114,7 +114,8 @@ fn stats() -> FtlStats {
 fn go_watched(device: Arc<Memory>, plan: &RunPlan, monitor: Rc<dyn Monitor>) -> (Measured, u64) {
     let vm = Virtual::new(2, plan.seed, CostTable::zero());
     let (cx, plan) = (vm.cx(), plan.clone());
-    let subject = Subject { device, stats: Rc::new(stats), begin: Rc::new(|| ()) };
+    let subject =
+        Subject { device, stats: Rc::new(stats), begin: Rc::new(|| ()), watch: Watch::default() };
     let measured = vm
         .run(async move { run(&cx, subject, &plan, monitor).await })
         .expect("nothing stalls")
@@ -156,7 +157,7 @@ fn a_closed_loop_keeps_its_depth_and_counts_everything() {
     assert_eq!(m.recorder.requests, 4096);
     assert_eq!(m.recorder.sectors_read + m.recorder.sectors_written, 4096);
     assert_eq!((m.recorder.wrong_sectors, m.recorder.failed), (0, 0));
-    assert_eq!(m.recorder.read.percentile_ns(99.0), 10_000);
+    assert_eq!(m.recorder.latencies(BlockOp::Read).percentile_ns(99.0), 10_000);
     // 4096 requests, 8 at a time, 10 us each.
     assert_eq!(m.recorder.end - m.recorder.start, Ns::from_us(5120));
     assert_eq!(m.prepared.filled_sectors, 4096, "what is read was laid out first");
@@ -334,7 +335,12 @@ fn a_trace_that_does_not_fit_is_refused_before_it_runs() {
     let vm = Virtual::new(1, 1, CostTable::zero());
     let (cx, device) = (vm.cx(), Arc::new(Memory::new(8)));
     let plan = plan_of(vec![trace("0 0 800 8 0\n", Replay::Closed { depth: 1 })]);
-    let subject = Subject { device: device.clone(), stats: Rc::new(stats), begin: Rc::new(|| ()) };
+    let subject = Subject {
+        device: device.clone(),
+        stats: Rc::new(stats),
+        begin: Rc::new(|| ()),
+        watch: Watch::default(),
+    };
     let said =
         vm.run(async move { run(&cx, subject, &plan, Rc::new(Unwatched)).await.map(|_| ()) });
     let said = said.unwrap().unwrap_err().to_string();

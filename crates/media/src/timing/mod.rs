@@ -25,11 +25,16 @@ mod cut;
 mod die;
 mod queue;
 mod run;
+mod spans;
 
-use crate::outcome::Breakdown;
+use crate::outcome::{Breakdown, Cause};
 use die::{Die, Waiting};
 use flashlane_base::Ns;
 use serde::Deserialize;
+use spans::Spans;
+pub use spans::{Phase, Span};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 /// In which order a die serves what waits for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -156,6 +161,8 @@ pub struct Part {
     kind: Option<Kind>,
     /// Time from the start of the last of them to its end, at least.
     tail: Ns,
+    /// For whom, while spans are kept.
+    cause: Option<Cause>,
 }
 
 impl Part {
@@ -248,6 +255,8 @@ pub struct Timing {
     destroyed: Vec<u32>,
     /// An operation that has begun has a final end, and none is held back.
     simple: bool,
+    /// Who looks on.
+    spans: Option<Box<Spans>>,
 }
 
 /// End of time for a die without work.
@@ -277,6 +286,7 @@ impl Timing {
             unended: 0,
             destroyed: Vec::new(),
             simple: p.queue != DieQueue::Suspend && p.max_in_flight == 0,
+            spans: None,
             p,
         }
     }
@@ -342,6 +352,51 @@ impl Timing {
         self.delay_part(id, at);
         self.parts[id as usize].breakdown = breakdown;
         self.parts[id as usize].ended = true;
+    }
+
+    /// Keeps spans from here on, while there is room (a number of spans, shared with other
+    /// channels); those kept before are forgotten.
+    pub fn keep_spans(&mut self, room: Arc<AtomicUsize>) {
+        self.spans = Some(Box::new(Spans::new(self.p.dies, room)));
+    }
+
+    /// The spans kept so far, in the order in which they began to be known, and the start of the
+    /// earliest that found no room; nothing is kept from here on.
+    pub fn take_spans(&mut self) -> (Vec<Span>, Option<Ns>) {
+        self.spans.take().map(|spans| spans.into_parts()).unwrap_or_default()
+    }
+
+    /// Whether spans are kept, and a part's cause is worth saying.
+    #[inline]
+    pub fn keeps_spans(&self) -> bool {
+        self.spans.is_some()
+    }
+
+    /// Says for whom a part is.
+    pub fn set_cause(&mut self, id: u32, cause: Cause) {
+        self.parts[id as usize].cause = Some(cause);
+    }
+
+    /// Keeps a span of an operation given as part, die, chunk, first sector and sectors.
+    #[cold]
+    fn show(&mut self, phase: Phase, op: (u32, u32, u32, u32, u32), from: Ns, to: Ns) {
+        let (part, die, chunk, sector, count) = op;
+        let cause = self.parts[part as usize].cause.unwrap_or(Cause::User);
+        if let Some(spans) = &mut self.spans
+            && from < to
+        {
+            spans.add(Span { phase, cause, die, chunk, sector, count, from, to });
+        }
+    }
+
+    /// As `show`, for an operation as it is kept.
+    #[inline]
+    fn show_op(&mut self, phase: Phase, id: u32, from: Ns, to: Ns) {
+        if self.spans.is_some() {
+            let op = &self.ops[id as usize].op;
+            let at = (op.part, op.die, op.chunk, op.sector, op.count);
+            self.show(phase, at, from, to);
+        }
     }
 
     /// Busy time of a die (read, program, erase) up to `now`.
@@ -414,6 +469,11 @@ impl Timing {
             from,
             end,
         });
+        if self.spans.is_some() {
+            let at = (op.part, op.die, op.chunk, op.sector, op.count);
+            self.show(Phase::WriteTransfer, at, granted, sent);
+            self.show(Phase::Program, at, from, end);
+        }
         let part = &mut self.parts[op.part as usize];
         if end >= part.end {
             part.end = end;

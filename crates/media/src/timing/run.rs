@@ -4,7 +4,7 @@
 //! ties in the order of submission; the bus to whoever asks first. Never: chooses (that is `queue`).
 
 use super::die::{Die, Waiting};
-use super::{ArrayOp, DieQueue, Kind, NONE, Running, Timing};
+use super::{ArrayOp, DieQueue, Kind, NONE, Phase, Running, Timing};
 use flashlane_base::Ns;
 
 impl Timing {
@@ -92,8 +92,9 @@ impl Timing {
     #[inline]
     fn start_sense(&mut self, id: u32, at: Ns) {
         let ArrayOp { die, part, transfer, array, retry, .. } = self.ops[id as usize].op;
-        let die = &mut self.dies[die as usize];
         let end = at + array + retry;
+        self.show_op(Phase::Sense, id, at, end);
+        let die = &mut self.dies[die as usize];
         die.sensing = id;
         die.sense_end = end;
         // With a cache register the last transfer may still hold the die.
@@ -118,6 +119,8 @@ impl Timing {
         w.die[Kind::Program as usize] += from - sent;
         let reload = if self.p.cache_program { from } else { end };
         let op = w.op;
+        self.show_op(Phase::WriteTransfer, id, granted, sent);
+        self.show_op(Phase::Program, id, from, end);
         self.hold(&op, at, from, end, reload);
         self.settle_end(id, end);
     }
@@ -126,6 +129,7 @@ impl Timing {
         let op = self.ops[id as usize].op;
         self.destroyed.push(op.token);
         let end = at + op.array;
+        self.show_op(Phase::Erase, id, at, end);
         self.hold(&op, at, at, end, end);
         self.settle_end(id, end);
     }
@@ -210,6 +214,7 @@ impl Timing {
             // it has sent the row before.
             die.free[0] = at.max(held);
         }
+        self.show_op(Phase::ReadTransfer, id, granted, end);
         self.finalize(id, end);
     }
 
@@ -232,6 +237,7 @@ impl Timing {
                     let k = self.ops[active].op.kind as usize;
                     d.busy[k] -= left;
                     d.free = [at; 3];
+                    self.halt_span(die, at);
                 }
                 self.start_waiting(die, at, id);
             }
@@ -254,8 +260,19 @@ impl Timing {
         if let Some(last) = &mut d.last[d.turn] {
             last.end = d.active_end;
         }
+        let active = d.active;
         let part = &mut self.parts[op.part as usize];
         part.bound = part.bound.max(at + rest);
+        let phase = if op.kind == Kind::Erase { Phase::Erase } else { Phase::Program };
+        self.show_op(phase, active, at, at + rest);
+    }
+
+    /// What a die did is interrupted.
+    #[inline]
+    fn halt_span(&mut self, die: u32, at: Ns) {
+        if let Some(spans) = &mut self.spans {
+            spans.halt(die, at);
+        }
     }
 
     pub(super) fn end_active(&mut self, die: u32) {

@@ -289,6 +289,7 @@ impl Ssd {
             all.absorb(&chan.count);
             all.store_bytes += chan.cells.store().bytes() as u64;
             all.channels.push(chan.time.bus_busy());
+            all.channel_erases.push(chan.count.erases);
             for die in 0..self.geo.pus_per_channel {
                 let [read, program, erase] = chan.time.die_busy(die, until);
                 all.dies.push(DieBusy { read, program, erase });

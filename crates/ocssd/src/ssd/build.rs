@@ -18,7 +18,7 @@ use flashlane_media::fault::Faults;
 use flashlane_media::timing::{DieQueue, Timing, TimingParams};
 use flashlane_rt::sync::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 
 impl Ssd {
     /// A new device, erased, with the factory bad blocks of its seed.
@@ -50,6 +50,7 @@ impl Ssd {
             marks: Mutex::new(admin::Marks::new(&geo)),
             spare: Mutex::default(),
             epoch: AtomicU64::new(0),
+            watched: AtomicBool::new(false),
             spec: spec.clone(),
             options,
             ws_min: FastDiv::new(geo.ws_min),

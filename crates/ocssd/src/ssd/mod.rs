@@ -20,6 +20,7 @@ mod power;
 mod read;
 mod reset;
 mod rows;
+pub mod spans;
 mod write;
 
 pub use admin::{
@@ -29,7 +30,7 @@ pub use admin::{
 pub use identify::Identify;
 pub use power::{Cut, PowerOn};
 
-use crate::device::{ChunkInfo, Data, Device, Op, Request, Status, Ticket, Traits};
+use crate::device::{Cause, ChunkInfo, Data, Device, Op, Request, Status, Ticket, Traits};
 use crate::pipe::Pipe;
 use crate::rules::{FoundChunk, Rule, Violation, Violations};
 use crate::spec::{DeviceSpec, SsdOptions};
@@ -45,7 +46,7 @@ use flashlane_media::timing::{ArrayOp, Timing};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::{Mutex, MutexGuard};
 use rows::{Times, flush_read};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 
 /// What a command keeps until it is finished, beside its part's times.
@@ -114,6 +115,8 @@ pub struct Ssd {
     spare: Mutex<Vec<Vec<(u32, u32)>>>,
     /// Device time at which the present power-on began; callers count from zero after each.
     epoch: AtomicU64,
+    /// Spans are kept: commands say for whom they are.
+    watched: AtomicBool,
 }
 
 impl Ssd {
@@ -245,6 +248,9 @@ impl Ssd {
             Some(at) => cmd.others.swap_remove(at).1,
             None => open_part(&mut chan, cmd.now + self.command),
         };
+        if chan.time.keeps_spans() {
+            chan.time.set_cause(part, cmd.cause);
+        }
         cmd.home = Some((channel, part));
         (chan, part)
     }
@@ -257,6 +263,8 @@ struct Command<'a> {
     addrs: &'a [Ppa],
     planes: u8,
     suspend: bool,
+    /// For whom, while spans are kept.
+    cause: Cause,
     failed: u64,
     /// Empty until an address fails.
     status: Vec<Status>,
@@ -280,6 +288,7 @@ impl<'a> Command<'a> {
             addrs: request.addrs,
             planes: request.flags.planes,
             suspend: request.flags.suspend,
+            cause: Cause::User,
             failed: 0,
             status: Vec::new(),
             bytes_out: 0,
@@ -377,6 +386,9 @@ impl Ssd {
     #[inline]
     fn accept(&self, now: Ns, request: Request<'_>) -> Ticket {
         let mut cmd = Command::new(now, &request);
+        if self.watched.load(Ordering::Relaxed) {
+            cmd.cause = spans::cause_of(&request);
+        }
         let planes_ok = matches!(cmd.planes, 0 | 1 | 2 | 4) && cmd.planes as u32 <= self.geo.planes;
         let n = cmd.addrs.len();
         let counted = (1..=VECTOR_MAX).contains(&n) || request.op == Op::Flush;

@@ -1,0 +1,110 @@
+//! One row per run: the columns of CSV and Parquet, and those of the course over time.
+//!
+//! Owns: names, order and types of the columns. Promises: names end in their unit; both formats have
+//! the same names and values; a later version only adds columns at the end. Never: formats.
+
+use super::numbers::{LatencyNs, Report, RunReport};
+
+/// A value.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Cell {
+    Int(u64),
+    /// Nothing where there is no such number.
+    Ratio(Option<f64>),
+    Text(String),
+    Bool(bool),
+}
+
+/// A named value.
+pub(super) type Named = (String, Cell);
+
+fn int(name: impl Into<String>, n: u64) -> Named {
+    (name.into(), Cell::Int(n))
+}
+fn text(name: &str, value: &str) -> Named {
+    (name.into(), Cell::Text(value.into()))
+}
+fn ratio(name: &str, value: f64) -> Named {
+    (name.into(), Cell::Ratio(Some(value)))
+}
+
+/// A run's row.
+pub(super) fn run(r: &RunReport) -> Vec<Named> {
+    let mut cells = vec![
+        text("name", &r.name),
+        int("requests", r.requests),
+        int("read_bytes", r.bytes_read),
+        int("written_bytes", r.bytes_written),
+        int("discarded_bytes", r.bytes_discarded),
+        int("runtime_ns", r.runtime_ns),
+    ];
+    let l = &r.latency_ns;
+    let all = [("read", l.read), ("write", l.write), ("discard", l.discard), ("flush", l.flush)];
+    for (op, latency) in all {
+        latencies(op, &latency, &mut cells);
+    }
+    cells.push(("write_amplification_ratio".into(), Cell::Ratio(r.write_amplification_ratio)));
+    for (cause, n) in r.programmed_sectors.named() {
+        cells.push(int(format!("programmed_{cause}_sectors"), n));
+    }
+    cells.push(int("absorbed_sectors", r.buffer_sectors.absorbed));
+    cells.push(int("erases", r.erases));
+    cells.push(int("violations", r.violations));
+    cells.push(int("wrong_sectors", r.wrong_sectors));
+    cells.push(("steady".into(), Cell::Bool(r.steady)));
+    cells.push(text("steady_reason", &r.steady_reason));
+    cells.push(ratio("fill_start_ratio", r.fill.at_start_ratio));
+    cells.push(ratio("spare_ratio", r.fill.spare_ratio));
+    cells.push(text("fingerprint", &r.fingerprint));
+    // Columns that came later, at the end.
+    let b = &r.latency_breakdown_ns;
+    let parts = [("read", &b.read.named()[..]), ("write", &b.write.named()[..])];
+    for (op, parts) in parts {
+        for part in parts {
+            cells.push(int(format!("{op}_{}_sum_ns", part.key), part.ns));
+        }
+    }
+    cells.push(("interrupted".into(), Cell::Bool(r.interrupted)));
+    cells
+}
+
+fn latencies(op: &str, l: &LatencyNs, cells: &mut Vec<Named>) {
+    let named =
+        [("mean", l.mean), ("p50", l.p50), ("p99", l.p99), ("p99_9", l.p99_9), ("max", l.max)];
+    for (name, value) in named {
+        cells.push(int(format!("{op}_{name}_ns"), value));
+    }
+}
+
+/// The course of all runs: a row per run and span of time, all with the same columns.
+pub(super) fn timeline(report: &Report) -> Vec<Vec<Named>> {
+    let mut rows = Vec::new();
+    for r in &report.runs {
+        let t = &r.timeline;
+        for i in 0..t.operations.len() {
+            let start = i as u64 * t.bucket_ns;
+            let mut row = vec![
+                text("name", &r.name),
+                int("start_ns", start),
+                int("end_ns", (start + t.bucket_ns).min(r.runtime_ns)),
+                int("operations", t.operations[i]),
+                int("read_bytes", t.read_bytes[i]),
+                int("write_bytes", t.write_bytes[i]),
+                int("read_max_ns", t.read_max_ns[i]),
+                int("write_max_ns", t.write_max_ns[i]),
+                int("host_written_sectors", t.host_written_sectors[i]),
+            ];
+            for (cause, _) in r.programmed_sectors.named() {
+                let n = t.programmed_by_cause_sectors.get(cause).map_or(0, |list| list[i]);
+                row.push(int(format!("programmed_{cause}_sectors"), n));
+            }
+            for (name, list) in
+                [("free_ratio", &t.free_ratio), ("user_share_ratio", &t.user_share_ratio)]
+            {
+                row.push((name.into(), Cell::Ratio(list.get(i).copied())));
+            }
+            rows.push(row);
+        }
+    }
+    rows
+}

@@ -1,0 +1,268 @@
+//! What a run did over time and where on the device: the numbers behind the figures.
+//!
+//! Owns: the timeline, the occupancy of dies, erases and wear by channel, points of latency curves.
+//! Promises: every list of a timeline has one item per span; sums over it are the run's own.
+//! Never: draws, and never fills a gap with a number that was not measured: what a layer does not
+//! have (a limiter) is an empty list.
+
+use crate::execute::RunOutcome;
+use crate::histogram::Latencies;
+use crate::run::record::Recorder;
+use crate::run::{Bucket, Sample};
+use flashlane_ftl::block::BlockOp;
+use flashlane_ocssd::device::Cause;
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// The course of a run, in spans of equal length from the start of the measured part.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct TimelineReport {
+    /// Length of a span.
+    pub bucket_ns: u64,
+    /// Bytes read in each.
+    pub read_bytes: Vec<u64>,
+    /// Bytes written in each.
+    pub write_bytes: Vec<u64>,
+    /// Longest read in each.
+    pub read_max_ns: Vec<u64>,
+    /// Longest write in each.
+    pub write_max_ns: Vec<u64>,
+    /// Sectors programmed in each.
+    pub programmed_sectors: Vec<u64>,
+    /// Operations that ended in each.
+    pub operations: Vec<u64>,
+    /// Sectors that the layer took from the host in each.
+    pub host_written_sectors: Vec<u64>,
+    /// Sectors programmed in each, by cause; causes that never occurred are not there.
+    pub programmed_by_cause_sectors: BTreeMap<&'static str, Vec<u64>>,
+    /// Share of the chunks (pblk) or lines (block SSD) that were free at the end of each.
+    pub free_ratio: Vec<f64>,
+    /// Share of the write buffer that users may hold at the end of each; empty without a limiter.
+    pub user_share_ratio: Vec<f64>,
+}
+
+/// How often chunks of the target were erased, since the device was new.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct WearReport {
+    /// Erases in the measured part, per channel of the device.
+    pub channel_erases: Vec<u64>,
+    /// Least and most erases of a chunk, per channel.
+    pub channel_min_max: Vec<(u32, u32)>,
+    /// Numbers of erases that occur ...
+    pub erases: Vec<u32>,
+    /// ... and how many chunks had that many.
+    pub chunks: Vec<u64>,
+}
+
+/// Shares of the measured time, per die in PU order.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct DieReport {
+    /// Reading.
+    pub read_ratio: Vec<f64>,
+    /// Programming.
+    pub program_ratio: Vec<f64>,
+    /// Erasing.
+    pub erase_ratio: Vec<f64>,
+}
+
+/// What only the figures show: too much for a file of results.
+#[derive(Clone, Debug, Default)]
+pub struct Figures {
+    /// Points of the latency distributions of reads and writes: share not above, latency in ns.
+    pub curves: [Vec<(f64, u64)>; 2],
+    /// Occupancy of dies over time.
+    pub heat: Heat,
+    /// PUs per channel.
+    pub pus_per_channel: u32,
+}
+
+/// Occupancy: a row per die, a column per span of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Heat {
+    /// Time of a column.
+    pub column_ns: u64,
+    /// Ten-thousandths of the time that a die was busy, per die and column.
+    pub rows: Vec<Vec<u16>>,
+}
+
+/// Columns of the occupancy at most.
+const HEAT_COLUMNS_MAX: usize = 96;
+/// Points of a latency curve at most: more than a screen shows.
+const CURVE_POINTS_MAX: usize = 240;
+
+pub(super) fn timeline(o: &RunOutcome) -> TimelineReport {
+    let (r, before) = (&o.measured.recorder, &o.measured.before);
+    let t = &r.timeline;
+    let list = |of: fn(&Bucket) -> u64| -> Vec<u64> { t.buckets().iter().map(of).collect() };
+    let differences = |first: u64, of: &dyn Fn(&Bucket) -> u64| -> Vec<u64> {
+        let mut last = first;
+        let step = |b: &Bucket| of(b) - std::mem::replace(&mut last, of(b));
+        t.buckets().iter().map(step).collect()
+    };
+    let mut causes = BTreeMap::new();
+    for cause in Cause::ALL {
+        let i = cause as usize;
+        let each = differences(before.programmed[i], &|b| b.causes[i]);
+        if each.iter().any(|n| *n > 0) {
+            causes.insert(cause.name(), each);
+        }
+    }
+    let ends = t.samples().get(1..).unwrap_or_default();
+    let ratio = |part: u64, of: u64| part as f64 / of.max(1) as f64;
+    let has_room = ends.iter().any(|s| s.gauges.of > 0);
+    let free = |s: &Rc<Sample>| ratio(s.gauges.free, s.gauges.of);
+    let share = |s: &Rc<Sample>| {
+        let (users, all) = s.gauges.user_slots?;
+        Some(ratio(users, all))
+    };
+    TimelineReport {
+        bucket_ns: t.width().as_ns(),
+        programmed_sectors: differences(before.programmed_total(), &|b| b.programmed),
+        host_written_sectors: differences(before.host_written, &|b| b.host_written),
+        programmed_by_cause_sectors: causes,
+        read_bytes: list(|b| b.read_bytes),
+        write_bytes: list(|b| b.write_bytes),
+        operations: list(|b| b.requests),
+        read_max_ns: list(|b| b.read_max_ns),
+        write_max_ns: list(|b| b.write_max_ns),
+        free_ratio: if has_room { ends.iter().map(free).collect() } else { Vec::new() },
+        user_share_ratio: ends.iter().map_while(share).collect(),
+    }
+}
+
+pub(super) fn wear(o: &RunOutcome) -> WearReport {
+    let mut all: BTreeMap<u32, u64> = BTreeMap::new();
+    for (erases, chunks) in o.wear.iter().flatten() {
+        *all.entry(*erases).or_default() += chunks;
+    }
+    let ends = |channel: &BTreeMap<u32, u64>| {
+        let first = channel.first_key_value().map_or(0, |(e, _)| *e);
+        (first, channel.last_key_value().map_or(0, |(e, _)| *e))
+    };
+    WearReport {
+        channel_erases: o.media.channel_erases.clone(),
+        channel_min_max: o.wear.iter().map(ends).collect(),
+        erases: all.keys().copied().collect(),
+        chunks: all.values().copied().collect(),
+    }
+}
+
+pub(super) fn dies(o: &RunOutcome) -> DieReport {
+    let all = o.media.time.as_ns().max(1) as f64;
+    let of = |kind: usize| -> Vec<f64> {
+        let shares = o.media.die_spans.iter().map(|d| d[kind].as_ns() as f64 / all);
+        // Four digits: a ten-thousandth of the time.
+        shares.map(|s| (s * 1e4).round() / 1e4).collect()
+    };
+    DieReport { read_ratio: of(0), program_ratio: of(1), erase_ratio: of(2) }
+}
+
+pub(super) fn figures(o: &RunOutcome) -> Figures {
+    let r = &o.measured.recorder;
+    Figures {
+        curves: [BlockOp::Read, BlockOp::Write].map(|op| curve(&r.latencies(op))),
+        heat: heat(r),
+        pus_per_channel: o.geometry.pus_per_channel,
+    }
+}
+
+/// Points of a distribution, few where they are close together: on a scale of nines, or of the
+/// logarithm of the latency.
+fn curve(l: &Latencies) -> Vec<(f64, u64)> {
+    let total = l.count();
+    let nines = |q: f64| -(1.0 - q).max(1e-9).log10();
+    let mut points: Vec<(f64, u64)> = Vec::new();
+    let mut seen = 0;
+    let step = 1.0 / CURVE_POINTS_MAX as f64;
+    for (ns, n) in l.values() {
+        seen += n;
+        let q = seen as f64 / total as f64;
+        let far = points.last().is_none_or(|(last, at)| {
+            let right = (ns.max(1) as f64 / (*at).max(1) as f64).log10() / 6.0;
+            right >= step || (nines(q) - nines(*last)) / 6.0 >= step
+        });
+        if far || seen == total {
+            points.push((q, ns));
+        }
+    }
+    points
+}
+
+/// Busy time of each die at the end of each bucket (one more row for the start). Buckets that share
+/// a sample had no end of a request in them: their part of the time is spread evenly.
+fn busy_at_ends(samples: &[Rc<Sample>]) -> Vec<Vec<u64>> {
+    let total = |s: &Sample| -> Vec<u64> {
+        s.dies.iter().map(|d| d.iter().map(|t| t.as_ns()).sum()).collect()
+    };
+    let mut rows: Vec<Vec<u64>> = samples.first().map(|s| total(s)).into_iter().collect();
+    let mut at = 1;
+    while at < samples.len() {
+        let together = samples[at..].iter().take_while(|s| Rc::ptr_eq(s, &samples[at])).count();
+        let (from, to) = (rows[at - 1].clone(), total(&samples[at]));
+        for k in 1..=together as u64 {
+            let mix = |(a, b): (&u64, &u64)| a + b.saturating_sub(*a) * k / together as u64;
+            rows.push(from.iter().zip(&to).map(mix).collect());
+        }
+        at += together;
+    }
+    rows
+}
+
+fn heat(r: &Recorder) -> Heat {
+    let t = &r.timeline;
+    let ends = busy_at_ends(t.samples());
+    let buckets = ends.len().saturating_sub(1);
+    let (Some(first), true) = (ends.first(), buckets > 0) else {
+        return Heat::default();
+    };
+    let each = buckets.div_ceil(HEAT_COLUMNS_MAX);
+    let width = t.width().as_ns();
+    let measured = (r.end - r.start).as_ns();
+    let rows = (0..first.len()).map(|die| {
+        (0..buckets)
+            .step_by(each)
+            .map(|from| {
+                let to = (from + each).min(buckets);
+                // The last bucket ends with the run.
+                let time = (to as u64 * width).min(measured).saturating_sub(from as u64 * width);
+                let busy = ends[to][die].saturating_sub(ends[from][die]);
+                (busy * 10_000).checked_div(time).unwrap_or(0).min(10_000) as u16
+            })
+            .collect()
+    });
+    Heat { column_ns: each as u64 * width, rows: rows.collect() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashlane_base::Ns;
+
+    fn sample(busy: u64) -> Rc<Sample> {
+        let die = [Ns::from_ns(busy), Ns::ZERO, Ns::ZERO];
+        Rc::new(Sample { dies: vec![die], ..Sample::default() })
+    }
+
+    #[test]
+    fn what_one_look_found_is_spread_over_the_buckets_it_closed() {
+        let late = sample(40);
+        let samples = [sample(10), sample(20), late.clone(), late.clone(), late, sample(50)];
+        let ends: Vec<u64> = busy_at_ends(&samples).into_iter().map(|row| row[0]).collect();
+        assert_eq!(ends, [10, 20, 26, 33, 40, 50]);
+        assert!(busy_at_ends(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_curve_ends_at_the_largest_value_and_rises() {
+        let mut l = Latencies::default();
+        (1..100_000u64).for_each(|i| l.record(i * i));
+        let points = curve(&l);
+        assert!(points.len() <= 2 * CURVE_POINTS_MAX, "{}", points.len());
+        assert_eq!(points.last(), Some(&(1.0, l.max_ns())));
+        assert!(points.is_sorted_by(|a, b| a.0 < b.0 && a.1 <= b.1));
+        let median = points.iter().find(|(q, _)| *q >= 0.5).expect("half of them").1 as f64;
+        assert!((median / l.percentile_ns(50.0) as f64 - 1.0).abs() < 0.1, "{median}");
+        assert!(curve(&Latencies::default()).is_empty());
+    }
+}

@@ -1,0 +1,352 @@
+//! Drawings of numbers: lines, stacked areas, bars, a heat map.
+//!
+//! Owns: how each kind of chart looks, at any size. Promises: colour is never the only difference
+//! (labels at the lines, patterns of dashes, a table behind it); nothing is drawn outside its frame.
+//! Never: computes what it draws.
+
+use super::svg::{Axis, Kind, Size, apart, axes, c, cut, escape, open, x_axis};
+use std::fmt::Write;
+
+/// A line.
+pub(super) struct Line {
+    pub(super) name: String,
+    /// Colour and dashes.
+    pub(super) class: String,
+    /// In the units of the axes, ascending in x.
+    pub(super) points: Vec<(f64, f64)>,
+    /// Each value holds from its place to the next.
+    pub(super) steps: bool,
+}
+
+/// Where both axes lie, for the script that shows values under the pointer.
+fn pointer(size: &Size, x: &Axis, y: &Axis) -> String {
+    let kind = |a: &Axis| match a.kind {
+        Kind::Linear => "lin",
+        Kind::Log => "log",
+        Kind::Nines => "nines",
+    };
+    format!(
+        " data-x=\"{},{},{},{},{},{}\" data-y=\"{},{},{},{},{},{}\"",
+        kind(x),
+        x.low,
+        x.high,
+        c(size.x0()),
+        c(size.x1()),
+        escape(x.unit),
+        kind(y),
+        y.low,
+        y.high,
+        c(size.y0()),
+        c(size.y1()),
+        escape(y.unit)
+    )
+}
+
+/// Lines over a common axis, each with its name at its end.
+pub(super) fn lines(size: &Size, x: &Axis, y: &Axis, lines: &[Line], alt: &str) -> String {
+    let mut s = open(size, "chart lines", alt, &pointer(size, x, y));
+    s += &axes(size, x, y);
+    let mut labels: Vec<(f64, usize)> = Vec::new();
+    for (i, line) in lines.iter().enumerate() {
+        let place = |(px, py): (f64, f64)| {
+            let right = size.x0() + x.at(px) * (size.x1() - size.x0());
+            (right, size.y0() - y.at(py) * (size.y0() - size.y1()))
+        };
+        let mut d = String::new();
+        let mut last = None;
+        for (px, py) in line.points.iter().map(|p| place(*p)) {
+            let _ = match last {
+                None => write!(d, "M{} {}", c(px), c(py)),
+                Some(_) if line.steps => write!(d, "H{}V{}", c(px), c(py)),
+                Some(_) => write!(d, "L{} {}", c(px), c(py)),
+            };
+            last = Some((px, py));
+        }
+        let Some((_, end)) = last else {
+            continue;
+        };
+        let _ = writeln!(
+            s,
+            "<path class=\"line {}\" d=\"{d}\" data-name=\"{}\"/>",
+            line.class,
+            escape(&line.name)
+        );
+        labels.push((end + 4.0, i));
+    }
+    apart(&mut labels, 14.0, size.y1() + 6.0, size.y0() + 4.0);
+    for (at, i) in labels {
+        let _ = writeln!(
+            s,
+            "<text class=\"label {}\" x=\"{}\" y=\"{}\">{}</text>",
+            lines[i].class,
+            c(size.x1() + 6.0),
+            c(at),
+            escape(&cut(&lines[i].name, size.label))
+        );
+    }
+    s + "</svg>\n"
+}
+
+/// A layer of a stack of areas.
+pub(super) struct Layer {
+    pub(super) name: String,
+    pub(super) class: String,
+    /// One per span.
+    pub(super) values: Vec<f64>,
+}
+
+/// Stacked steps: `ends` are the right ends of the spans, from 0 on; `note` stands at the right.
+pub(super) fn areas(
+    size: &Size,
+    x: &Axis,
+    y: &Axis,
+    ends: &[f64],
+    layers: &[Layer],
+    note: &[String],
+    alt: &str,
+) -> String {
+    let mut s = open(size, "chart", alt, "");
+    s += &axes(size, x, y);
+    let right = |v: f64| size.x0() + x.at(v) * (size.x1() - size.x0());
+    let up = |v: f64| size.y0() - y.at(v) * (size.y0() - size.y1());
+    let mut base = vec![0.0; ends.len()];
+    for layer in layers {
+        let top: Vec<f64> = base.iter().zip(&layer.values).map(|(b, v)| b + v).collect();
+        let mut d = format!("M{} {}", c(right(0.0)), c(up(top.first().copied().unwrap_or(0.0))));
+        for (i, end) in ends.iter().enumerate() {
+            let _ = write!(d, "V{}H{}", c(up(top[i])), c(right(*end)));
+        }
+        for i in (0..ends.len()).rev() {
+            let from = if i == 0 { 0.0 } else { ends[i - 1] };
+            let _ = write!(d, "V{}H{}", c(up(base[i])), c(right(from)));
+        }
+        let _ = writeln!(
+            s,
+            "<path class=\"area {}\" d=\"{d}Z\"><title>{}</title></path>",
+            layer.class,
+            escape(&layer.name)
+        );
+        base = top;
+    }
+    for (i, height) in base.iter().enumerate().filter(|(_, height)| **height > y.high) {
+        let _ = writeln!(
+            s,
+            "<text class=\"note\" x=\"{}\" y=\"{}\">▲ {}</text>",
+            c(right(ends[i]) + 3.0),
+            c(size.y1() + 12.0),
+            c(*height)
+        );
+    }
+    for (i, text) in note.iter().enumerate() {
+        let _ = writeln!(
+            s,
+            "<text class=\"note\" x=\"{}\" y=\"{}\">{}</text>",
+            c(size.x1() + 6.0),
+            c(size.y1() + 12.0 + 15.0 * i as f64),
+            escape(text)
+        );
+    }
+    s + "</svg>\n"
+}
+
+/// A bar of several parts.
+pub(super) struct Bar {
+    pub(super) name: String,
+    /// Class, name, length.
+    pub(super) parts: Vec<(&'static str, String, f64)>,
+    /// Said at its end.
+    pub(super) total: String,
+}
+
+/// Height of a horizontal bar with its name above it.
+pub(super) const BAR: f64 = 44.0;
+
+/// Horizontal bars, one below the other, each under its name.
+pub(super) fn bars(size: &Size, x: &Axis, bars: &[Bar], alt: &str) -> String {
+    let size =
+        &Size { left: 8.0, height: size.top + size.bottom + BAR * bars.len() as f64, ..*size };
+    let mut s = open(size, "chart", alt, "");
+    for (v, _) in &x.ticks {
+        let at = size.x0() + x.at(*v) * (size.x1() - size.x0());
+        let _ =
+            write!(s, "<path class=\"grid\" d=\"M{} {}V{}\"/>", c(at), c(size.y1()), c(size.y0()));
+    }
+    s += &x_axis(size, x);
+    for (i, bar) in bars.iter().enumerate() {
+        let top = size.y1() + BAR * i as f64;
+        let _ = writeln!(
+            s,
+            "<text class=\"head\" x=\"{}\" y=\"{}\">{}</text>",
+            c(size.x0()),
+            c(top + 13.0),
+            escape(&bar.name)
+        );
+        let mut from = 0.0;
+        for (class, name, length) in &bar.parts {
+            let at = size.x0() + x.at(from) * (size.x1() - size.x0());
+            from += length;
+            let to = size.x0() + x.at(from) * (size.x1() - size.x0());
+            if to - at < 0.05 {
+                continue;
+            }
+            let _ = write!(
+                s,
+                "<path class=\"area {class}\" d=\"M{} {}H{}v20H{}Z\"><title>{}</title></path>",
+                c(at),
+                c(top + 18.0),
+                c(to),
+                c(at),
+                escape(name)
+            );
+        }
+        let end = size.x0() + x.at(from) * (size.x1() - size.x0());
+        let _ = writeln!(
+            s,
+            "<text class=\"note\" x=\"{}\" y=\"{}\">{}</text>",
+            c(end + 6.0),
+            c(top + 33.0),
+            escape(&bar.total)
+        );
+    }
+    s + "</svg>\n"
+}
+
+/// Wider than this a bar is an area.
+const BAR_WIDTH_MAX: f64 = 44.0;
+
+/// Upright bars side by side, each with a number below it where there is room.
+pub(super) fn columns(
+    size: &Size,
+    y: &Axis,
+    x_title: &str,
+    columns: &[(String, f64)],
+    class: &str,
+    alt: &str,
+) -> String {
+    let n = columns.len().max(1) as f64;
+    let each = (size.x1() - size.x0()) / n;
+    // Every k-th label, so that they keep apart.
+    let widest = columns.iter().map(|(l, _)| l.chars().count()).max().unwrap_or(1) as f64;
+    let every = ((widest * 7.5 + 4.0) / each).ceil().max(1.0) as usize;
+    let mut x = Axis::exact(n, 1, x_title, "");
+    x.ticks = columns
+        .iter()
+        .enumerate()
+        .step_by(every)
+        .map(|(i, (label, _))| (i as f64 + 0.5, label.clone()))
+        .collect();
+    let mut s = open(size, "chart", alt, "");
+    s += &axes(size, &x, y);
+    for (i, (label, value)) in columns.iter().enumerate() {
+        let left = size.x0() + each * i as f64;
+        let gap = (each * 0.12).min(4.0).max((each - BAR_WIDTH_MAX) / 2.0);
+        let top = size.y0() - y.at(*value) * (size.y0() - size.y1());
+        let _ = write!(
+            s,
+            "<path class=\"area {class}\" d=\"M{} {}V{}H{}V{}Z\"><title>{}: {}</title></path>",
+            c(left + gap),
+            c(size.y0()),
+            c(top),
+            c(left + each - gap),
+            c(size.y0()),
+            escape(label),
+            c(*value)
+        );
+    }
+    s + "</svg>\n"
+}
+
+/// Levels of a heat map above nothing.
+pub(super) const LEVELS: usize = 8;
+
+/// The level of a share of `top`: 0 is nothing at all.
+pub(super) fn level(share: u16, top: u16) -> usize {
+    (share as usize * LEVELS).div_ceil(top.max(1) as usize).min(LEVELS)
+}
+
+/// Cells of a heat map in a square of one unit per cell, to be stretched over a frame: one path per
+/// level up to `top`, runs of equal cells of a row as one.
+pub(super) fn cells(rows: &[Vec<u16>], top: u16) -> String {
+    let mut paths = vec![String::new(); LEVELS + 1];
+    for (y, row) in rows.iter().enumerate() {
+        let mut x = 0;
+        while x < row.len() {
+            let l = level(row[x], top);
+            let run = row[x..].iter().take_while(|p| level(**p, top) == l).count();
+            if l > 0 {
+                let _ = write!(paths[l], "M{x} {y}h{run}v1h-{run}z");
+            }
+            x += run;
+        }
+    }
+    let drawn = paths.iter().enumerate().filter(|(_, d)| !d.is_empty());
+    drawn.map(|(l, d)| format!("<path class=\"h{l}\" d=\"{d}\"/>")).collect()
+}
+
+/// A heat map of `rows` × `columns` cells that were drawn before under `id`, over a share of the
+/// axis; `groups` rows belong together and are named by `group`.
+pub(super) fn heat(
+    size: &Size,
+    x: &Axis,
+    id: &str,
+    (rows, columns, share): (usize, usize, f64),
+    (groups, group): (usize, &str),
+    alt: &str,
+) -> String {
+    let mut s = open(size, "chart heat", alt, "");
+    let (w, h) = ((size.x1() - size.x0()) * share, size.y0() - size.y1());
+    let _ = write!(
+        s,
+        "<rect class=\"h0\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\
+         <use href=\"#{id}\" transform=\"translate({} {}) scale({:.5} {:.5})\"/>",
+        c(size.x0()),
+        c(size.y1()),
+        c(w),
+        c(h),
+        c(size.x0()),
+        c(size.y1()),
+        w / columns.max(1) as f64,
+        h / rows.max(1) as f64
+    );
+    let n = rows.div_ceil(groups.max(1));
+    let each = h / n.max(1) as f64;
+    // Names keep a line apart.
+    let every = (14.0 / each).ceil().max(1.0) as usize;
+    for g in 0..n {
+        let at = size.y1() + each * g as f64;
+        if g > 0 {
+            let _ = write!(s, "<path class=\"cut\" d=\"M{} {}h{}\"/>", c(size.x0()), c(at), c(w));
+        }
+        if g % every == 0 {
+            let _ = write!(
+                s,
+                "<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}{g}</text>",
+                c(size.x0() - 6.0),
+                c(at + (each / 2.0).max(5.0) + 4.0),
+                escape(group)
+            );
+        }
+    }
+    s += &x_axis(size, x);
+    s + "\n</svg>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn levels_tell_nothing_from_little() {
+        let levels = [0, 1, 125, 126, 1000, 9000].map(|share| level(share, 1000));
+        assert_eq!(levels, [0, 1, 1, 2, LEVELS, LEVELS]);
+    }
+
+    #[test]
+    fn equal_neighbours_are_one_cell() {
+        let drawn = cells(&[vec![0, 50, 50, 0], vec![100, 100, 100, 100]], 100);
+        assert_eq!(
+            drawn,
+            "<path class=\"h4\" d=\"M1 0h2v1h-2z\"/><path class=\"h8\" d=\"M0 1h4v1h-4z\"/>"
+        );
+    }
+}

@@ -1,0 +1,66 @@
+//! The report as one HTML file.
+//!
+//! Owns: the document. Promises: nothing is loaded from anywhere; it works without scripts (one
+//! shows values under the pointer), in light and dark, on a phone and on paper; every figure has a
+//! text alternative and a table; the same report gives the same bytes, whatever time it took.
+//! Never: computes a number.
+//!
+//! [`figures`], [`causes`] and [`parts`] say what is drawn, [`charts`] how, [`svg`] has scales and axes,
+//! [`page`] the text around them.
+
+mod causes;
+mod charts;
+mod figures;
+mod page;
+mod parts;
+mod svg;
+
+use super::numbers::Report;
+use std::fmt::Write;
+use svg::escape;
+
+const STYLE: &str = include_str!("style.css");
+const SCRIPT: &str = include_str!("pointer.js");
+
+/// A report as a page.
+pub(super) fn page(report: &Report) -> String {
+    let mut s = format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
+         <meta name=\"color-scheme\" content=\"light dark\">\n\
+         <meta name=\"generator\" content=\"flashlane {}\">\n\
+         <meta name=\"flashlane-fingerprint\" content=\"{}\">\n\
+         <link rel=\"icon\" href=\"data:,\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n\
+         <body>\n<main>\n",
+        report.version,
+        report.fingerprint,
+        escape(&report.experiment)
+    );
+    s += &page::head(report);
+    if !report.runs.is_empty() {
+        s += &page::results(report);
+        s += &page::jobs(report);
+        s += "<section id=\"figures\">\n<h2>Figures</h2>\n";
+        for (i, figure) in figures::all(report).iter().enumerate() {
+            let _ = write!(
+                s,
+                "<figure id=\"figure{n}\">\n<figcaption><b>Figure {n}. {}.</b> {}</figcaption>\n{}\
+                 <details class=\"data\"><summary>Data of figure {n}</summary>\n{}</details>\n\
+                 </figure>\n",
+                figure.title,
+                figure.caption,
+                figure.body,
+                figure.tables.iter().map(page::Table::html).collect::<String>(),
+                n = i + 1,
+            );
+        }
+        s += "</section>\n";
+    }
+    s += &page::configuration(report);
+    let _ = write!(
+        s,
+        "</main>\n<div id=\"tip\" role=\"status\" hidden></div>\n<script>\n{SCRIPT}</script>\n\
+         </body>\n</html>\n"
+    );
+    s
+}

@@ -1,0 +1,311 @@
+//! The page around the figures: head, results, tables, configuration.
+//!
+//! Owns: the text of a report. Promises: what decides a run stands in it (configuration, seed, fill,
+//! spare, fingerprint); a run that was not steady is called so, with the reason, before any figure.
+//! Never: draws.
+
+use super::svg::{escape, time};
+use crate::report::numbers::{Report, RunReport};
+use crate::report::table::{grouped, mb_per_s};
+use flashlane_base::{Bytes, Ns};
+use std::fmt::Write;
+
+/// Colours for stacks; with more stacks they come again.
+pub(super) const COLOURS: usize = 6;
+
+/// A table: the first cell of a row is its name.
+pub(super) struct Table {
+    pub(super) head: Vec<String>,
+    pub(super) rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    pub(super) fn html(&self) -> String {
+        let mut s = String::from("<table>\n<thead><tr>");
+        for cell in &self.head {
+            let _ = write!(s, "<th scope=\"col\">{}</th>", escape(cell));
+        }
+        s += "</tr></thead>\n<tbody>\n";
+        for row in &self.rows {
+            s += "<tr>";
+            for (i, cell) in row.iter().enumerate() {
+                let _ = match i {
+                    0 => write!(s, "<th scope=\"row\">{}</th>", escape(cell)),
+                    _ => {
+                        // On a phone the head of a column stands beside each value.
+                        let head = self.head.get(i).map_or("", String::as_str);
+                        write!(s, "<td data-h=\"{}\">{}</td>", escape(head), escape(cell))
+                    }
+                };
+            }
+            s += "</tr>\n";
+        }
+        s + "</tbody>\n</table>\n"
+    }
+}
+
+/// Colours and their names.
+pub(super) fn legend(items: impl Iterator<Item = (String, String)>) -> String {
+    let mut s = String::from("<ul class=\"legend\">");
+    for (class, name) in items {
+        let _ = write!(s, "<li><i class=\"{class}\"></i>{}</li>", escape(&name));
+    }
+    s + "</ul>\n"
+}
+
+/// Title, what was run, and how far it may be trusted.
+pub(super) fn head(report: &Report) -> String {
+    let mut s = format!("<header>\n<h1>{}</h1>\n", escape(&report.experiment));
+    if !report.description.is_empty() {
+        let _ = writeln!(s, "<p class=\"lead\">{}</p>", escape(&report.description));
+    }
+    let c = &report.configuration;
+    let devices: Vec<&str> = {
+        let mut names: Vec<&str> =
+            c.targets.iter().filter_map(|t| t["device"]["name"].as_str()).collect();
+        names.dedup();
+        names
+    };
+    let facts = [
+        ("device", devices.join(", ")),
+        ("workload", workloads(report)),
+        ("seed", format!("{} ({})", c.seed, c.rng)),
+        ("host CPU costs", format!("{}, {} core(s)", c.costs, c.host_cores)),
+        ("fingerprint", report.fingerprint.clone()),
+        ("program", format!("flashlane {}", report.version)),
+    ];
+    s += "<dl class=\"facts\">\n";
+    for (name, value) in facts {
+        let _ = writeln!(s, "<div><dt>{name}</dt><dd>{}</dd></div>", escape(&value));
+    }
+    s += "</dl>\n";
+    s += &trust(report);
+    s + "</header>\n"
+}
+
+fn workloads(report: &Report) -> String {
+    let name = |w: &serde_json::Value| {
+        let trace = w["trace"]["source"].as_str().map(|s| format!("trace {s}"));
+        let job = w["job"]["name"].as_str().map(|s| format!("job {s}"));
+        trace.or(job).unwrap_or_default()
+    };
+    report.configuration.workloads.iter().map(name).collect::<Vec<_>>().join(", ")
+}
+
+/// What a reader must know before any number: what went wrong, what was cut short, what was not
+/// steady.
+fn trust(report: &Report) -> String {
+    let mut s = String::new();
+    let mut say = |class: &str, text: String| {
+        let _ = writeln!(s, "<p class=\"notice {class}\">{text}</p>");
+    };
+    for r in &report.runs {
+        let name = escape(&r.name);
+        if r.violations > 0 || r.wrong_sectors > 0 || r.counter_laws != "hold" {
+            say(
+                "bad",
+                format!(
+                    "<b>{name}: this result is bad.</b> {} broken rules of the medium, {} sectors with \
+                 wrong content, counters: {}.",
+                    r.violations,
+                    r.wrong_sectors,
+                    escape(&r.counter_laws)
+                ),
+            );
+        }
+        if let Some(why) = &r.read_only {
+            say("bad", format!("<b>{name} became read-only:</b> {}.", escape(why)));
+        }
+        if r.failed_requests > 0 || r.uncorrectable_sectors > 0 {
+            say(
+                "bad",
+                format!(
+                    "<b>{name}:</b> {} requests failed, {} sectors could not be read.",
+                    r.failed_requests, r.uncorrectable_sectors
+                ),
+            );
+        }
+        if r.ended_in_ramp {
+            say(
+                "bad",
+                format!("<b>{name}:</b> everything ended within the ramp; nothing was measured."),
+            );
+        }
+    }
+    if report.interrupted {
+        say("bad", "<b>Interrupted:</b> the numbers are of what was done so far.".into());
+    }
+    let unsteady: Vec<&RunReport> = report.runs.iter().filter(|r| !r.steady).collect();
+    if !unsteady.is_empty() {
+        let which = match unsteady.len() == report.runs.len() {
+            true => "No run here was steady.",
+            false => "Not every run here was steady.",
+        };
+        let mut why: Vec<(&str, Vec<&str>)> = Vec::new();
+        for r in &unsteady {
+            match why.iter_mut().find(|(reason, _)| *reason == r.steady_reason) {
+                Some((_, names)) => names.push(&r.name),
+                None => why.push((&r.steady_reason, vec![&r.name])),
+            }
+        }
+        let why = why.iter().map(|(reason, names)| match names.len() == report.runs.len() {
+            true => escape(reason),
+            false => format!("{}: {}", escape(&names.join("; ")), escape(reason)),
+        });
+        let why: Vec<String> = why.collect();
+        say(
+            "warn",
+            format!(
+                "<b>{which}</b> Its numbers describe what happened here, not what the stack settles at. \
+             {}.",
+                why.join("; ")
+            ),
+        );
+    }
+    s
+}
+
+/// The results, a column per stack.
+pub(super) fn results(report: &Report) -> String {
+    let mut table = Table { head: vec![String::new()], rows: Vec::new() };
+    table.head.extend(report.runs.iter().map(|r| r.name.clone()));
+    type Cell = fn(&RunReport) -> Option<String>;
+    let rows: [(&str, Cell); 17] = [
+        ("steady", |r| Some(if r.steady { "yes".into() } else { "no".into() })),
+        ("requests", |r| Some(grouped(r.requests))),
+        ("virtual time", |r| Some(Ns::from_ns(r.runtime_ns).to_string())),
+        ("read, MB/s", |r| rate(r.bytes_read, r.runtime_ns)),
+        ("written, MB/s", |r| rate(r.bytes_written, r.runtime_ns)),
+        ("requests per s", |r| Some(grouped(per_second(r.requests, r.runtime_ns)))),
+        ("mean read", |r| {
+            (r.latency_ns.read.count > 0).then(|| time(r.latency_ns.read.mean as f64))
+        }),
+        ("read, 99%", |r| {
+            (r.latency_ns.read.count > 0).then(|| time(r.latency_ns.read.p99 as f64))
+        }),
+        ("read, 99.9%", |r| {
+            (r.latency_ns.read.count > 0).then(|| time(r.latency_ns.read.p99_9 as f64))
+        }),
+        ("mean write", |r| {
+            (r.latency_ns.write.count > 0).then(|| time(r.latency_ns.write.mean as f64))
+        }),
+        ("write, 99%", |r| {
+            (r.latency_ns.write.count > 0).then(|| time(r.latency_ns.write.p99 as f64))
+        }),
+        ("write, 99.9%", |r| {
+            (r.latency_ns.write.count > 0).then(|| time(r.latency_ns.write.p99_9 as f64))
+        }),
+        ("write amplification", |r| r.write_amplification_ratio.map(|w| format!("{w:.3}"))),
+        ("erases", |r| Some(grouped(r.erases))),
+        ("capacity", |r| Some(Bytes::new(r.fill.capacity_bytes).to_string())),
+        ("spare", |r| Some(spare(r))),
+        ("filled, from → to", |r| {
+            let percent = |v: f64| format!("{:.1}%", v * 100.0);
+            Some(format!("{} → {}", percent(r.fill.at_start_ratio), percent(r.fill.at_end_ratio)))
+        }),
+    ];
+    for (name, of) in rows {
+        let cells: Vec<Option<String>> = report.runs.iter().map(of).collect();
+        if cells.iter().any(Option::is_some) {
+            let mut row = vec![name.to_string()];
+            row.extend(cells.into_iter().map(|cell| cell.unwrap_or_else(|| "–".into())));
+            table.rows.push(row);
+        }
+    }
+    let keys = report.runs.iter().enumerate().map(|(i, r)| {
+        (format!("f{}", i % COLOURS), format!("{}, fingerprint {}", r.name, r.fingerprint))
+    });
+    format!(
+        "<section id=\"results\">\n<h2>Results</h2>\n<div class=\"results\">{}</div>\n{}</section>\n",
+        table.html(),
+        legend(keys)
+    )
+}
+
+fn rate(bytes: u64, ns: u64) -> Option<String> {
+    (bytes > 0).then(|| format!("{:.1}", mb_per_s(bytes, ns)))
+}
+
+fn per_second(n: u64, ns: u64) -> u64 {
+    (n as u128 * 1_000_000_000).checked_div(ns as u128).unwrap_or(0) as u64
+}
+
+fn spare(r: &RunReport) -> String {
+    let nominal = format!("{:.1}%", r.fill.spare_ratio * 100.0);
+    match &r.fill.lines {
+        Some(l) => format!("{nominal} ({:.1}% effective)", l.effective_spare_ratio * 100.0),
+        None => nominal,
+    }
+}
+
+/// Per part of the workload, where there are several.
+pub(super) fn jobs(report: &Report) -> String {
+    if report.runs.iter().all(|r| r.jobs.len() < 2) {
+        return String::new();
+    }
+    let mut table = Table {
+        head: [
+            "",
+            "time",
+            "reads",
+            "read, MB/s",
+            "read, 99%",
+            "writes",
+            "written, MB/s",
+            "write, 99%",
+        ]
+        .map(String::from)
+        .to_vec(),
+        rows: Vec::new(),
+    };
+    for r in &report.runs {
+        for job in &r.jobs {
+            let op = |o: &crate::report::JobOpReport| match o.latency_ns.count {
+                0 => ["–".to_string(), "–".into(), "–".into()],
+                n => [
+                    grouped(n),
+                    rate(o.bytes, job.runtime_ns).unwrap_or_else(|| "–".into()),
+                    time(o.latency_ns.p99 as f64),
+                ],
+            };
+            let mut row = vec![format!("{}: {}", r.name, job.name), time(job.runtime_ns as f64)];
+            row.extend(op(&job.read));
+            row.extend(op(&job.write));
+            table.rows.push(row);
+        }
+    }
+    format!("<section id=\"jobs\">\n<h2>Jobs</h2>\n{}</section>\n", table.html())
+}
+
+/// The configuration as it was run.
+pub(super) fn configuration(report: &Report) -> String {
+    let pretty = |v: &serde_json::Value| serde_json::to_string_pretty(v).expect("plain data");
+    let mut s =
+        String::from("<section id=\"configuration\">\n<h2>Configuration as it was run</h2>\n");
+    let c = &report.configuration;
+    let _ = writeln!(
+        s,
+        "<p>Defaults and changes from the command line filled in. Prepared with fill <code>{}</code>, \
+         overwrite <code>{}</code>. The same configuration and seed give the same fingerprint and the \
+         same bytes of every result.</p>",
+        escape(&c.fill.to_string()),
+        escape(&c.overwrite.to_string())
+    );
+    for (target, run) in c.targets.iter().zip(report.runs.iter().map(|r| &r.name)) {
+        let _ = writeln!(
+            s,
+            "<details><summary>Stack: {}</summary><pre>{}</pre></details>",
+            escape(run),
+            escape(&pretty(target))
+        );
+    }
+    for (i, w) in c.workloads.iter().enumerate() {
+        let _ = writeln!(
+            s,
+            "<details><summary>Workload {}</summary><pre>{}</pre></details>",
+            i + 1,
+            escape(&pretty(w))
+        );
+    }
+    s + "</section>\n"
+}

@@ -1,0 +1,97 @@
+//! Results per part of the workload.
+//!
+//! Owns: the names of the parts, their numbers. Promises: one item per job of the plan, in order,
+//! also of a job that did nothing; replayed traces together are one more. Never: adds up parts.
+
+use super::numbers::LatencyNs;
+use crate::execute::{Outcome, RunOutcome};
+use crate::experiment::Workload;
+use crate::run::jobs::{JobRecord, OpRecord};
+use crate::workload::Job;
+use flashlane_base::Ns;
+use flashlane_ftl::block::BlockOp;
+use serde::Serialize;
+
+/// What one part of the workload did; all copies (`numjobs`) of a job together.
+#[derive(Clone, Debug, Serialize)]
+pub struct JobReport {
+    /// The job's name; a trace's is its file.
+    pub name: String,
+    /// From the issue of its first measured operation to the end of its last.
+    pub runtime_ns: u64,
+    /// Reads.
+    pub read: JobOpReport,
+    /// Writes.
+    pub write: JobOpReport,
+    /// Discards.
+    pub discard: JobOpReport,
+    /// Flushes.
+    pub flush: JobOpReport,
+}
+
+/// Operations of one kind.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct JobOpReport {
+    /// Bytes; 0 for flushes.
+    pub bytes: u64,
+    /// Latencies; `count` is the number of operations.
+    pub latency_ns: LatencyNs,
+}
+
+/// A part of the workload and what it did; `None` where it did nothing.
+pub(super) struct Part<'a> {
+    pub(super) name: String,
+    /// The job; none for traces.
+    pub(super) job: Option<&'a Job>,
+    pub(super) record: Option<&'a JobRecord>,
+}
+
+/// The parts of the workload of a run.
+pub(super) fn parts<'a>(outcome: &'a Outcome, run: &'a RunOutcome) -> Vec<Part<'a>> {
+    let recorder = &run.measured.recorder;
+    let mut parts = Vec::new();
+    let mut traces: Vec<String> = Vec::new();
+    for (i, workload) in outcome.experiment.workloads.iter().enumerate() {
+        match workload {
+            Workload::Job(job) => parts.push(Part {
+                name: job.name.clone(),
+                job: Some(job),
+                record: recorder.job(Some(i)),
+            }),
+            Workload::Trace(spec) => traces.push(spec.source.name()),
+        }
+    }
+    if !traces.is_empty() {
+        let name = traces.join(" + ");
+        parts.push(Part { name, job: None, record: recorder.job(None) });
+    }
+    parts
+}
+
+/// Their numbers.
+pub(super) fn reports(outcome: &Outcome, run: &RunOutcome) -> Vec<JobReport> {
+    let op = |record: Option<&OpRecord>| {
+        record.map_or(JobOpReport::default(), |r| JobOpReport {
+            bytes: r.bytes,
+            latency_ns: (&r.latency).into(),
+        })
+    };
+    let report = |part: Part<'_>| {
+        let of = |kind| op(part.record.and_then(|r| r.op(kind)));
+        JobReport {
+            runtime_ns: runtime(part.record).as_ns(),
+            read: of(BlockOp::Read),
+            write: of(BlockOp::Write),
+            discard: of(BlockOp::Discard),
+            flush: of(BlockOp::Flush),
+            name: part.name,
+        }
+    };
+    parts(outcome, run).into_iter().map(report).collect()
+}
+
+/// How long a part was at work; 0 when it never was.
+pub(super) fn runtime(record: Option<&JobRecord>) -> Ns {
+    let of = |r: &JobRecord| r.start.map_or(Ns::ZERO, |start| r.end.saturating_sub(start));
+    record.map_or(Ns::ZERO, of)
+}

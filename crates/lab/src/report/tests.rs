@@ -1,0 +1,269 @@
+//! Tests of what is written out, on small runs of real stacks.
+
+use super::*;
+use crate::execute::{Observe, execute_observed};
+use crate::experiment::{Base, Experiment};
+use crate::run::Unwatched;
+use flashlane_base::Ns;
+use flashlane_ftl::block::BlockOp;
+use hdrhistogram::serialization::Deserializer;
+use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+/// Two jobs, one after the other, on pblk, on a part of the PUs, and on the block SSD.
+const EXPERIMENT: &str = r#"
+name = "small"
+description = "<script>alert(1)</script> & more"
+[device]
+preset = "tiny"
+[[target]]
+kind = "pblk"
+[[target]]
+kind = "pftl"
+name = "block, SSD"
+over_provisioning_percent = 25
+[[workload]]
+name = "fill"
+rw = "write"
+bs = "64KiB"
+size = "60%"
+iodepth = 4
+[[workload]]
+name = "mixed"
+stonewall = true
+rw = "randrw"
+bs = "4KiB"
+size = "60%"
+io_size = "24MiB"
+norandommap = true
+iodepth = 8
+fsync = 64
+[run]
+seed = 5
+"#;
+
+fn outcome(observe: Observe) -> Outcome {
+    let base = Base::of(Path::new(""), None);
+    let e = Experiment::parse("small.toml", EXPERIMENT, &base, &[])
+        .map_err(|e| e.to_string())
+        .expect("a good experiment");
+    execute_observed(&e, observe, &|_| Rc::new(Unwatched))
+        .map_err(|e| e.to_string())
+        .expect("it runs")
+}
+
+const ALL: Observe = Observe { intervals: true, spans: 1 << 20 };
+
+#[test]
+fn looking_on_changes_nothing() {
+    let (seen, unseen) = (outcome(ALL), outcome(Observe::default()));
+    assert_eq!(seen.fingerprint, unseen.fingerprint);
+    assert_eq!(Report::of(&seen).to_json(), Report::of(&unseen).to_json());
+    assert_eq!(Report::of(&seen).to_html(), Report::of(&unseen).to_html());
+    assert!(unseen.runs.iter().all(|r| r.spans.spans.is_empty()));
+}
+
+/// What jobs did adds up to what the run did, in every output that has both.
+#[test]
+fn parts_add_up_to_the_run() {
+    let report = Report::of(&outcome(ALL));
+    for r in &report.runs {
+        let names: Vec<&str> = r.jobs.iter().map(|j| &*j.name).collect();
+        assert_eq!(names, ["fill", "mixed"]);
+        let sum = |of: &dyn Fn(&JobReport) -> u64| r.jobs.iter().map(of).sum::<u64>();
+        assert_eq!(sum(&|j| j.read.bytes), r.bytes_read);
+        assert_eq!(sum(&|j| j.write.bytes), r.bytes_written);
+        assert_eq!(sum(&|j| j.flush.latency_ns.count), r.latency_ns.flush.count);
+        assert_eq!((r.jobs[0].read.latency_ns.count, r.jobs[0].flush.latency_ns.count), (0, 0));
+        assert!(r.jobs[1].read.latency_ns.count > 0 && r.jobs[1].flush.latency_ns.count > 0);
+        assert!(sum(&|j| j.runtime_ns) <= r.runtime_ns, "one waits for the other");
+        let t = &r.timeline;
+        let total = |list: &[u64]| list.iter().sum::<u64>();
+        assert_eq!(total(&t.write_bytes), r.bytes_written);
+        assert_eq!(total(&t.host_written_sectors) * 4096, r.bytes_written);
+        let causes: u64 = t.programmed_by_cause_sectors.values().map(|list| total(list)).sum();
+        assert_eq!(causes, total(&t.programmed_sectors));
+        assert!(t.free_ratio.iter().all(|f| (0.0..=1.0).contains(f)));
+        assert_eq!(t.free_ratio.len(), t.operations.len());
+        assert_eq!(total(&r.wear.channel_erases), r.erases);
+    }
+    assert_eq!(
+        report.runs[0].timeline.user_share_ratio.len(),
+        report.runs[0].timeline.operations.len()
+    );
+    assert!(report.runs[1].timeline.user_share_ratio.is_empty(), "the block SSD has no limiter");
+}
+
+/// Buses carry in the trace exactly what the medium counted; on a track nothing overlaps.
+#[test]
+fn a_trace_shows_everything_once() {
+    let outcome = outcome(ALL);
+    for run in &outcome.runs {
+        assert!(run.spans.cut.is_none());
+        let on_bus = run.spans.spans.iter().filter(|(_, s)| s.phase.on_bus());
+        let carried = on_bus.fold(Ns::ZERO, |sum, (_, s)| sum + (s.to - s.from));
+        assert_eq!(carried, run.media.channel_busy, "{}", run.target.name);
+    }
+    let trace = perfetto(&outcome);
+    assert!(trace.cuts.is_empty());
+    let json: serde_json::Value = serde_json::from_str(&trace.json).expect("JSON");
+    let mut ends: BTreeMap<(u64, u64), f64> = BTreeMap::new();
+    let mut seen: BTreeMap<String, u64> = BTreeMap::new();
+    for event in json["traceEvents"].as_array().expect("a list") {
+        if event["ph"] != "X" {
+            continue;
+        }
+        let number = |key: &str| event[key].as_f64().expect("a number");
+        let track = (number("pid") as u64, number("tid") as u64);
+        let end = ends.entry(track).or_default();
+        assert!(number("ts") >= *end - 1e-6, "{event} begins before {end}");
+        *end = number("ts") + number("dur");
+        *seen.entry(event["name"].as_str().expect("a name").into()).or_default() += 1;
+    }
+    let kinds: Vec<&str> = seen.keys().map(String::as_str).collect();
+    assert_eq!(kinds, ["erase", "program", "read transfer", "sense", "write transfer"]);
+    for name in ["die 0: GC", "die 0: user", "channel 1: GC", "channel 1: user", "pblk: dies"] {
+        assert!(trace.json.contains(&format!("\"{name}\"")), "no track {name}");
+    }
+}
+
+#[test]
+fn a_trace_without_room_ends_at_one_moment_and_says_so() {
+    let outcome = outcome(Observe { intervals: false, spans: 400 });
+    let trace = perfetto(&outcome);
+    assert_eq!(trace.cuts.len(), 2);
+    assert!(trace.cuts[0].starts_with("pblk: the trace has the first "), "{}", trace.cuts[0]);
+    for run in &outcome.runs {
+        let cut = run.spans.cut.expect("there was no room");
+        assert!(run.spans.spans.len() <= 400 && run.spans.spans.iter().all(|(_, s)| s.from < cut));
+        assert!(!run.spans.spans.is_empty());
+    }
+    serde_json::from_str::<serde_json::Value>(&trace.json).expect("JSON");
+}
+
+/// The library's own reader finds every latency in the log.
+#[test]
+fn an_hdr_log_holds_the_whole_distribution() {
+    let outcome = outcome(ALL);
+    let log = hdr_log(&outcome);
+    let mut found: BTreeMap<String, hdrhistogram::Histogram<u64>> = BTreeMap::new();
+    let mut deserializer = Deserializer::new();
+    for entry in IntervalLogIterator::new(&log) {
+        let LogEntry::Interval(interval) = entry.expect("a line of a log") else {
+            continue;
+        };
+        let bytes = base64_of(interval.encoded_histogram());
+        let part = deserializer.deserialize::<u64, _>(&mut bytes.as_slice()).expect("a histogram");
+        let tag = interval.tag().expect("a tag").as_str().to_string();
+        let all = found.entry(tag).or_insert_with(|| hdrhistogram::Histogram::new(3).unwrap());
+        all.add(&part).expect("it grows");
+    }
+    let tags: Vec<&str> = found.keys().map(String::as_str).collect();
+    let ops = ["flush", "read", "write"];
+    let want: Vec<String> = ["block_SSD", "pblk"]
+        .iter()
+        .flat_map(|s| ops.iter().map(move |op| format!("{s}.{op}")))
+        .collect();
+    assert_eq!(tags, want);
+    let read = outcome.runs[0].measured.recorder.latencies(BlockOp::Read);
+    let logged = &found["pblk.read"];
+    assert_eq!((logged.len(), logged.max() >= read.max_ns()), (read.count(), true));
+    assert_eq!(logged.value_at_percentile(99.0), read.histogram().value_at_percentile(99.0));
+}
+
+/// Standard base64, for a test; the library keeps its own to itself.
+fn base64_of(text: &str) -> Vec<u8> {
+    let value = |c: u8| match c {
+        b'A'..=b'Z' => c - b'A',
+        b'a'..=b'z' => c - b'a' + 26,
+        b'0'..=b'9' => c - b'0' + 52,
+        b'+' => 62,
+        _ => 63,
+    };
+    let mut out = Vec::new();
+    for four in text.trim_end_matches('=').as_bytes().chunks(4) {
+        let bits = four.iter().fold(0u32, |bits, c| bits << 6 | value(*c) as u32);
+        let bits = bits << (6 * (4 - four.len()));
+        out.extend(&bits.to_be_bytes()[1..four.len()]);
+    }
+    out
+}
+
+#[test]
+fn fio_json_has_each_job_of_each_stack() {
+    let outcome = outcome(Observe::default());
+    let json: serde_json::Value = serde_json::from_str(&fio_json(&outcome)).expect("JSON");
+    let jobs = json["jobs"].as_array().expect("a list");
+    let names: Vec<&str> = jobs.iter().map(|j| j["jobname"].as_str().expect("a name")).collect();
+    assert_eq!(names, ["pblk: fill", "pblk: mixed", "block, SSD: fill", "block, SSD: mixed"]);
+    let report = Report::of(&outcome);
+    for (job, ours) in jobs.iter().zip(report.runs.iter().flat_map(|r| &r.jobs)) {
+        for (side, ours) in [("read", &ours.read), ("write", &ours.write), ("trim", &ours.discard)]
+        {
+            let side = &job[side];
+            assert_eq!(side["total_ios"], ours.latency_ns.count);
+            assert_eq!(side["io_bytes"], ours.bytes);
+            // fio's own script fails on empty bins: where nothing was done there are none.
+            let bins = side["clat_ns"]["bins"].as_object();
+            assert_eq!(bins.is_some(), ours.latency_ns.count > 0);
+            let counts = bins.into_iter().flat_map(|bins| bins.values());
+            let sum: u64 = counts.map(|n| n.as_u64().expect("a count")).sum();
+            assert_eq!(sum, ours.latency_ns.count);
+            if sum > 0 {
+                assert_eq!(side["clat_ns"]["percentile"]["99.000000"], ours.latency_ns.p99);
+            }
+        }
+        assert_eq!(job["sync"]["total_ios"], ours.flush.latency_ns.count);
+    }
+}
+
+#[test]
+fn a_page_says_what_was_run_and_never_that_it_was_steady_when_it_was_not() {
+    let report = Report::of(&outcome(Observe::default()));
+    assert!(report.runs.iter().all(|r| !r.steady), "this run is meant not to be");
+    let page = report.to_html();
+    for text in [
+        "No run here was steady.",
+        &report.fingerprint,
+        &report.runs[1].steady_reason,
+        "block, SSD",
+        "5 (xoshiro256++/splitmix64)",
+        "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more",
+        "Figure 8.",
+        "<h2>Jobs</h2>",
+        "effective)",
+    ] {
+        assert!(page.contains(text), "no `{text}`");
+    }
+    assert!(!page.contains("alert(1)</script>"), "text of a user is text");
+    assert_eq!(page.matches("<figure").count(), page.matches("<details class=\"data\">").count());
+    // What was not measured is not drawn: no mark for it, and no number that is none.
+    assert!(!page.contains("NaN") && !page.contains("inf"), "a number that is none");
+}
+
+/// An outcome without any run (interrupted at once) is still a report in every format.
+#[test]
+fn nothing_at_all_can_be_written_out() {
+    let mut none = outcome(Observe::default());
+    none.runs.clear();
+    none.interrupted = true;
+    let report = Report::of(&none);
+    assert!(report.to_html().contains("<b>Interrupted:</b>"));
+    assert_eq!((report.to_csv(), report.timeline_csv()), (String::new(), String::new()));
+    assert!(report.to_parquet().starts_with(b"PAR1"));
+    for json in [fio_json(&none), perfetto(&none).json] {
+        serde_json::from_str::<serde_json::Value>(&json).expect("JSON");
+    }
+}
+
+#[test]
+fn lists_of_numbers_take_one_line_each() {
+    let value = serde_json::json!({
+        "a": [1, -2.5, 1e22], "b": [], "c": [[7], ["x", 8]], "d": [{ "e": 1 }], "f": "[\n1"
+    });
+    let text = short_lists(&serde_json::to_string_pretty(&value).unwrap());
+    assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
+    assert!(text.contains("\"a\": [1, -2.5, 1e+22],\n"), "{text}");
+}
