@@ -1,0 +1,111 @@
+//! Runs the program in a folder of its own, as a person would, and looks at what comes of it.
+
+#![allow(dead_code)] // each test program uses some of it
+
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+pub(crate) struct Here {
+    folder: tempfile::TempDir,
+}
+
+pub(crate) fn here() -> Here {
+    Here { folder: tempfile::tempdir().expect("a folder for this test") }
+}
+
+impl Here {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        std::fs::write(self.path(name), text).expect("a file of this test");
+        self.path(name)
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flashlane"));
+        command.args(args).current_dir(self.folder.path()).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Done {
+        Done::of(self.command(args).output().expect("the program starts"))
+    }
+
+    /// What comes of it when Ctrl-C is pressed after a while.
+    pub(crate) fn interrupted(&self, args: &[&str]) -> Done {
+        let child = self
+            .command(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        #[allow(clippy::disallowed_methods)] // a person waits, then presses Ctrl-C
+        std::thread::sleep(Duration::from_secs(2));
+        let pid = child.id().to_string();
+        let kill = Command::new("kill").args(["-INT", &pid]).status().expect("kill is everywhere");
+        assert!(kill.success());
+        Done::of(child.wait_with_output().expect("it ends"))
+    }
+
+    pub(crate) fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.folder.path()).expect("the folder of this test");
+        let mut names: Vec<String> =
+            entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into()).collect();
+        names.sort();
+        names
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Done {
+    pub(crate) fn of(output: Output) -> Done {
+        let done = Done {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).expect("text"),
+            err: String::from_utf8(output.stderr).expect("text"),
+        };
+        assert!(!done.err.contains("panicked"), "{done:?}");
+        done
+    }
+
+    /// It was refused with this exit code, saying all of these, printing nothing.
+    pub(crate) fn refused(&self, code: i32, says: &[&str]) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.out.is_empty(), "{self:?}");
+        for part in says {
+            assert!(self.err.contains(part), "`{part}` is missing: {}", self.err);
+        }
+    }
+
+    pub(crate) fn good(self) -> Done {
+        assert_eq!(self.code, 0, "{self:?}");
+        self
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).expect("one JSON object on standard output")
+    }
+}
+
+/// Small enough for a test: 64 MiB raw.
+pub(crate) const EXPERIMENT: &str = r#"
+name = "small"
+[device]
+preset = "tiny"
+[device.geometry]
+chunks_per_pu = 64
+[[target]]
+kind = "pftl"
+[[workload]]
+rw = "randrw"
+iodepth = 8
+"#;
