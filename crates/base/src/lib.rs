@@ -2,8 +2,8 @@
 //!
 //! Owns: the newtypes with their arithmetic ([`Ns`], [`Bytes`], [`Lba`]), the shape of a device
 //! ([`Geometry`]), the physical page address ([`Ppa`], [`PpaFormat`]), the random generator
-//! ([`Rng`]), a division by a constant known at run time ([`FastDiv`]) and the memory of large
-//! tables ([`Zeroed`]). Promises: integers only, no clock, no environment.
+//! ([`Rng`]) and a division by a constant known at run time ([`FastDiv`]).
+//! Promises: integers only, no clock, no environment, no allocation proportional to input.
 //! Never: knows what flash is beyond its dimensions.
 //!
 //! Start reading at [`geometry`], then [`ppa`].
@@ -14,7 +14,6 @@ pub mod ppa;
 pub mod prefetch;
 pub mod rng;
 pub mod units;
-pub mod zeroed;
 
 pub use fastdiv::FastDiv;
 pub use geometry::{Geometry, GeometryError};
@@ -22,7 +21,6 @@ pub use ppa::{Location, Ppa, PpaFormat, PpaStyle};
 pub use prefetch::{prefetch, prefetch_at};
 pub use rng::Rng;
 pub use units::{Bytes, Lba, Ns, UnitError};
-pub use zeroed::Zeroed;
 
 /// Bytes in a sector, the unit of mapping and of every address here (pblk exposes 4 KiB sectors).
 pub const SECTOR_BYTES: usize = 4096;

@@ -5,15 +5,13 @@
 //! sectors; atomicity is one sector; discarded and unwritten sectors read as zeros (FORMAT.md).
 //! Never: knows what is below.
 //!
-//! `start` returns the request as a future: in place if it is a few words, in one allocation (about
-//! 20 ns measured, against 30–60 for a spawned task with a reply slot) if not. So layers stack
-//! without a task per layer.
+//! `start` returns the request as a future in one allocation (about 20 ns measured, against 30–60
+//! for a spawned task with a reply slot): layers stack without a task per layer.
 
 use flashlane_base::Lba;
 use flashlane_rt::Cx;
-use smallbox::SmallBox;
-use smallbox::space::S16;
 use std::future::Future;
+use std::pin::Pin;
 
 /// What a host asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -84,14 +82,8 @@ pub struct BlockInfo {
 
 /// Outcome of a request.
 pub type BlockResult = Result<(), BlockError>;
-/// A request on its way. Up to 128 bytes of it lie in place.
-pub type Started<'a> = SmallBox<dyn Future<Output = BlockResult> + 'a, S16>;
-
-/// What [`BlockDev::start`] returns, of a layer's own future.
-#[inline(always)]
-pub fn started<'a>(request: impl Future<Output = BlockResult> + 'a) -> Started<'a> {
-    smallbox::smallbox!(request)
-}
+/// A request on its way.
+pub type Started<'a> = Pin<Box<dyn Future<Output = BlockResult> + 'a>>;
 
 /// A block device: pblk, QBLK, PFTL, and whatever stands on them.
 pub trait BlockDev: Send + Sync {

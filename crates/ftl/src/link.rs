@@ -11,7 +11,7 @@
 //!
 //! A sector crosses as 4096 bytes, also where the medium's store keeps 8 of them.
 
-use crate::block::{BlockDev, BlockInfo, BlockOp, BlockResult, Io, Started, started};
+use crate::block::{BlockDev, BlockInfo, BlockOp, BlockResult, Io, Started};
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ocssd::link::Link;
 use flashlane_ocssd::spec::LinkSpec;
@@ -114,7 +114,7 @@ impl BlockDev for LinkedBlock {
     }
 
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
-        started(self.cross(cx, io))
+        Box::pin(self.cross(cx, io))
     }
 
     fn expect(&self, lba: flashlane_base::Lba) {
@@ -142,7 +142,7 @@ mod tests {
         }
         fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
             self.asked.lock().push((io.op, cx.now()));
-            started(async move {
+            Box::pin(async move {
                 cx.sleep(Ns::from_us(10)).await;
                 match io.op {
                     BlockOp::Discard => Err(BlockError::ReadOnly("a test")),

@@ -150,7 +150,7 @@ impl Cells {
         let n = p.dies * p.chunks_per_die;
         Cells {
             chunks: (0..n).map(|_| Chunk::new()).collect(),
-            store: Store::new(store, n, p.sectors),
+            store: Store::new(store, p.sectors),
             damage: BTreeMap::new(),
             shelf: Vec::new(),
             free_shelf: Vec::new(),

@@ -7,7 +7,7 @@
 //! Never: asks whether a sector may be read or written.
 
 use crate::payload::{Gather, Scatter};
-use flashlane_base::{OOB_BYTES, SECTOR_BYTES, Zeroed, prefetch_at};
+use flashlane_base::{OOB_BYTES, SECTOR_BYTES, prefetch};
 use serde::Deserialize;
 
 /// Which store.
@@ -35,22 +35,20 @@ const STAMP: usize = 8;
 /// Bytes of a segment, about: with stamps a whole chunk of most devices, so that a sector is one
 /// step away from its chunk; small enough that a chunk which is only begun costs little.
 const SEGMENT_BYTES: usize = 128 << 10;
-/// Bytes of a block of segments at most: large enough for huge pages.
-const BLOCK_BYTES: usize = 16 << 20;
 
 /// The content of one chunk.
 #[derive(Debug, Default)]
 pub struct Body {
-    /// Name of the first segment; 0 while nothing is written.
-    first: u32,
+    /// The first segment; empty while nothing is written.
+    first: Box<[u8]>,
     more: Option<Box<More>>,
 }
 
 /// What few chunks have.
 #[derive(Debug, Default)]
 struct More {
-    /// Names of the segments behind the first.
-    segments: Vec<u32>,
+    /// Segments behind the first.
+    segments: Vec<Box<[u8]>>,
     /// `stamps` only: which sectors hold the name of full content instead of a stamp; empty when
     /// none does.
     whole: Box<[u64]>,
@@ -71,21 +69,20 @@ impl Body {
         self.more.as_ref().is_some_and(|m| !m.whole.is_empty())
     }
 
-    /// Name of a segment; 0 when nothing was written there, which a torn erase's pointer does not
-    /// say.
+    /// A segment; empty when nothing was written there, which a torn erase's pointer does not say.
     #[inline]
-    fn segment(&self, i: usize) -> u32 {
+    fn segment(&self, i: usize) -> &[u8] {
         match (i, &self.more) {
-            (0, _) => self.first,
-            (i, Some(more)) => more.segments.get(i - 1).copied().unwrap_or(0),
-            (_, None) => 0,
+            (0, _) => &self.first,
+            (i, Some(more)) => more.segments.get(i - 1).map_or(&[], |s| s),
+            (_, None) => &[],
         }
     }
 
     /// Segments that exist.
     fn segments(&self) -> usize {
         let more = self.more.as_ref().map_or(0, |m| m.segments.len());
-        more + usize::from(self.first != 0)
+        more + usize::from(!self.first.is_empty())
     }
 }
 
@@ -100,13 +97,7 @@ pub struct Store {
     record: usize,
     shift: u32,
     chunk_sectors: u32,
-    /// Bytes of a segment.
-    segment: usize,
-    /// Segments, `1 << block_shift` in a block; number `i` has the name `i + 1`.
-    blocks: Vec<Zeroed<u8>>,
-    block_shift: u32,
-    /// Names of segments that no chunk has.
-    pool: Vec<u32>,
+    pool: Vec<Box<[u8]>>,
     wholes: Vec<Box<[u8]>>,
     free_wholes: Vec<u32>,
     segments: usize,
@@ -114,22 +105,16 @@ pub struct Store {
 }
 
 impl Store {
-    /// A store for so many chunks of that many sectors.
-    pub fn new(kind: StoreKind, chunks: u32, chunk_sectors: u32) -> Store {
+    /// A store for chunks of that many sectors.
+    pub fn new(kind: StoreKind, chunk_sectors: u32) -> Store {
         let record = kind.content_bytes() + OOB_BYTES;
         let fit = (SEGMENT_BYTES / record).max(8) as u32;
         let sectors = chunk_sectors.next_power_of_two().min(fit.next_power_of_two());
-        let segment = record * sectors.min(chunk_sectors) as usize;
-        let all = chunks as u64 * chunk_sectors.div_ceil(sectors) as u64;
-        let most = (BLOCK_BYTES / segment).max(1) as u64;
         Store {
             kind,
             record,
             shift: sectors.trailing_zeros(),
             chunk_sectors,
-            segment,
-            blocks: Vec::new(),
-            block_shift: most.min(all.next_power_of_two()).ilog2(),
             pool: Vec::new(),
             wholes: Vec::new(),
             free_wholes: Vec::new(),
@@ -145,7 +130,7 @@ impl Store {
 
     /// Bytes that contents take, pool included.
     pub fn bytes(&self) -> usize {
-        self.segments * self.segment + self.whole_bytes
+        self.segments * (self.record << self.shift) + self.whole_bytes
     }
 
     /// True when `unit` is what a program of this kind of content carries.
@@ -165,12 +150,12 @@ impl Store {
         oob: &[[u8; OOB_BYTES]],
     ) {
         debug_assert_eq!(content.unit, self.kind.content_bytes());
-        let (mut done, n, kind) = (0, oob.len(), self.kind);
+        let (mut done, n) = (0, oob.len());
         while done < n {
             let (records, span) = self.span(body, sector + done as u32, n - done);
             let index = &content.index[first + done..first + done + span];
             let oob = &oob[done..done + span];
-            if kind == StoreKind::Stamps {
+            if self.kind == StoreKind::Stamps {
                 write_stamps(records, content.base, index, oob);
             } else {
                 write_sectors(records, content.base, index, oob);
@@ -218,47 +203,32 @@ impl Store {
 
     /// The records from `sector` on that lie in one segment, `n` at most.
     #[inline]
-    fn span(&mut self, body: &mut Body, sector: u32, n: usize) -> (&mut [u8], usize) {
+    fn span<'b>(&mut self, body: &'b mut Body, sector: u32, n: usize) -> (&'b mut [u8], usize) {
         let (segment, at) = ((sector >> self.shift) as usize, sector & ((1 << self.shift) - 1));
         if segment >= body.segments() {
             self.grow(body, segment);
         }
         let span = n.min((1usize << self.shift) - at as usize);
         let from = at as usize * self.record;
-        let (block, start) = self.place(body.segment(segment) - 1);
-        let records = start + from..start + from + span * self.record;
-        (&mut self.blocks[block][records], span)
-    }
-
-    /// Where segment number `i` lies: (block, first byte in it).
-    #[inline(always)]
-    fn place(&self, i: u32) -> (usize, usize) {
-        let in_block = i & ((1 << self.block_shift) - 1);
-        ((i >> self.block_shift) as usize, in_block as usize * self.segment)
-    }
-
-    /// The bytes of a segment of a chunk; none where nothing was written.
-    #[inline(always)]
-    fn bytes_of(&self, body: &Body, segment: usize) -> &[u8] {
-        let Some(i) = body.segment(segment).checked_sub(1) else { return &[] };
-        let (block, start) = self.place(i);
-        &self.blocks[block][start..start + self.segment]
+        let memory = match (segment, &mut body.more) {
+            (0, _) | (_, None) => &mut body.first,
+            (i, Some(more)) => &mut more.segments[i - 1],
+        };
+        (&mut memory[from..from + span * self.record], span)
     }
 
     /// Adds segments up to number `segment`.
     #[cold]
     fn grow(&mut self, body: &mut Body, segment: usize) {
         while body.segments() <= segment {
+            let sectors = (1usize << self.shift).min(self.chunk_sectors as usize);
             let fresh = self.pool.pop().unwrap_or_else(|| {
-                if self.segments == self.blocks.len() << self.block_shift {
-                    self.blocks.push(Zeroed::new(self.segment << self.block_shift));
-                }
                 self.segments += 1;
-                self.segments as u32
+                vec![0; self.record * sectors].into()
             });
-            match body.first {
-                0 => body.first = fresh,
-                _ => body.more.get_or_insert_default().segments.push(fresh),
+            match body.first.is_empty() {
+                true => body.first = fresh,
+                false => body.more.get_or_insert_default().segments.push(fresh),
             }
         }
     }
@@ -280,8 +250,8 @@ impl Store {
 
     /// The record of a programmed sector: (content as kept, out-of-band record).
     #[inline]
-    fn record(&self, body: &Body, sector: u32) -> (&[u8], &[u8]) {
-        let segment = self.bytes_of(body, (sector >> self.shift) as usize);
+    fn record<'b>(&self, body: &'b Body, sector: u32) -> (&'b [u8], &'b [u8]) {
+        let segment = body.segment((sector >> self.shift) as usize);
         let at = (sector & ((1 << self.shift) - 1)) as usize * self.record;
         segment[at..at + self.record].split_at(self.record - OOB_BYTES)
     }
@@ -293,11 +263,11 @@ impl Store {
         if self.kind == StoreKind::Memory {
             return;
         }
-        let segment = self.bytes_of(body, (sector >> self.shift) as usize);
+        let segment = body.segment((sector >> self.shift) as usize);
         let from = (sector & ((1 << self.shift) - 1)) as usize * self.record;
         let to = (from + n as usize * self.record).min(segment.len());
-        for line in (from..to).step_by(64) {
-            prefetch_at(segment.as_ptr().wrapping_add(line));
+        for line in segment.get(from..to).into_iter().flat_map(|records| records.chunks(64)) {
+            prefetch(line);
         }
     }
 
@@ -362,7 +332,7 @@ impl Store {
         if let Some(mut more) = body.more.take() {
             self.pool.append(&mut more.segments);
         }
-        if body.first != 0 {
+        if !body.first.is_empty() {
             self.pool.push(body.first);
         }
     }
@@ -417,8 +387,7 @@ impl Store {
         if !plain || end > 1 << self.shift {
             return false;
         }
-        let (records, _) =
-            self.bytes_of(body, segment as usize).as_chunks::<{ STAMP + OOB_BYTES }>();
+        let (records, _) = body.segment(segment as usize).as_chunks::<{ STAMP + OOB_BYTES }>();
         let (units, _) = content.base.as_chunks_mut::<STAMP>();
         let records = &records[at as usize..end];
         let index = &content.index[first..first + oob.len()];
@@ -483,7 +452,7 @@ mod tests {
     /// is read as what it is.
     #[test]
     fn a_forgotten_sector_takes_either_kind_of_content() {
-        let mut store = Store::new(StoreKind::Stamps, 1, 4 << 13);
+        let mut store = Store::new(StoreKind::Stamps, 4 << 13);
         let mut body = Body::default();
         let full = [7; SECTOR_BYTES];
         let oob = [[1; OOB_BYTES]; 2];
@@ -501,7 +470,7 @@ mod tests {
     /// The pointer of a chunk whose erase was torn lies behind everything that it holds.
     #[test]
     fn what_was_never_written_may_be_asked_for() {
-        let mut store = Store::new(StoreKind::Stamps, 1, 4 << 13);
+        let mut store = Store::new(StoreKind::Stamps, 4 << 13);
         let mut body = Body::default();
         store.prefetch(&body, 3 << 13, 1);
         let user = Gather { base: &[9; STAMP], index: &[0], unit: STAMP };

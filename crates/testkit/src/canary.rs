@@ -10,7 +10,7 @@
 
 use crate::ram::range;
 use flashlane_base::Lba;
-use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, BlockResult, Io, Started, started};
+use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, BlockResult, Io, Started};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -240,6 +240,6 @@ impl BlockDev for Canary {
         self.inner.info()
     }
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
-        started(self.serve(cx, io))
+        Box::pin(self.serve(cx, io))
     }
 }

@@ -5,9 +5,7 @@
 //! cut leaves of each unflushed sector whatever is admissible. Never: is fast.
 
 use flashlane_base::{Lba, Ns, Rng};
-use flashlane_ftl::block::{
-    BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Io, Started, started,
-};
+use flashlane_ftl::block::{BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Io, Started};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
 use std::collections::BTreeMap;
@@ -160,6 +158,6 @@ impl BlockDev for Ram {
         &self.info
     }
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
-        started(self.serve(cx, io))
+        Box::pin(self.serve(cx, io))
     }
 }

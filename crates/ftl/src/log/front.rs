@@ -10,73 +10,16 @@
 
 use super::format::{Record, STAMP_MAX};
 use super::map::Entry;
-use super::ring::{Admit, RingState, Waited};
+use super::ring::{RingState, Waited};
 use super::slab::{Origin, POISONED};
 use super::{HostFtl, add};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
-use flashlane_base::Ns;
 use flashlane_rt::Cx;
 use flashlane_rt::sync::{Ordering, fence};
 use smallvec::SmallVec;
-use std::future::Future;
-use std::pin::Pin;
-use std::task::{Context, Poll};
 
 /// Slots of one piece of a write; most writes are short.
 type Slots = SmallVec<[u32; 4]>;
-
-/// A write of one piece, without FUA, on a host whose steps cost nothing by themselves: most writes
-/// there are. It waits for its admission and for nothing else, as a rule, so it is a future of a
-/// few words. [`HostFtl::write`] does the same in hundreds of bytes, which a simulation feels.
-pub(super) struct ShortWrite<'a> {
-    ftl: &'a HostFtl,
-    cx: &'a Cx,
-    lba: u64,
-    content: &'a [u8],
-    stage: Stage<'a>,
-}
-
-/// What a short write waits for.
-enum Stage<'a> {
-    Begin,
-    /// Room in the ring; since when.
-    Admission(Admit<'a>, Ns),
-    /// A stamp: rare, so the rest is [`HostFtl::buffer`].
-    Stamps(Pin<Box<dyn Future<Output = Result<u64, BlockError>> + 'a>>),
-}
-
-impl Future for ShortWrite<'_> {
-    type Output = BlockResult;
-    #[inline]
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<BlockResult> {
-        let this = &mut *self;
-        let (ftl, cx) = (this.ftl, this.cx);
-        let n = || (this.content.len() / ftl.info.content_bytes) as u64;
-        loop {
-            match &mut this.stage {
-                Stage::Begin => {
-                    ftl.check_writable()?;
-                    let admit = ftl.ring.admission.acquire(cx, Origin::User, n());
-                    this.stage = Stage::Admission(admit, cx.now());
-                }
-                Stage::Admission(admit, from) => {
-                    let Poll::Ready(waited) = Pin::new(admit).poll(context) else {
-                        return Poll::Pending;
-                    };
-                    ftl.admitted_user(cx, waited, *from);
-                    let give_back = |_: &_| ftl.ring.admission.release(cx, n(), 0);
-                    ftl.check_writable().inspect_err(give_back)?;
-                    if !ftl.needs_stamps(cx) {
-                        ftl.buffer_at_once(cx, this.lba, this.content);
-                        return Poll::Ready(Ok(()));
-                    }
-                    this.stage = Stage::Stamps(Box::pin(ftl.buffer(cx, this.lba, this.content)));
-                }
-                Stage::Stamps(rest) => return rest.as_mut().poll(context).map_ok(|_| ()),
-            }
-        }
-    }
-}
 
 impl HostFtl {
     /// Is the request inside the device, and its buffer of the right size?
@@ -144,36 +87,12 @@ impl HostFtl {
     async fn admit_user(&self, cx: &Cx, n: u64) {
         let from = cx.now();
         let waited = self.ring.admission.acquire(cx, Origin::User, n).await;
-        self.admitted_user(cx, waited, from);
-    }
-
-    /// A user who asked at `from` is admitted.
-    #[inline]
-    fn admitted_user(&self, cx: &Cx, waited: Waited, from: Ns) {
         let counter = match waited {
             Waited::No => return,
             Waited::RingFull => &self.counters.ring_full_ns,
             Waited::Limited => &self.counters.limited_ns,
         };
         add(counter, (cx.now() - from).as_ns());
-    }
-
-    /// Is a write of so many sectors a [`ShortWrite`]?
-    #[inline]
-    pub(super) fn is_short(&self, sectors: u32, fua: bool) -> bool {
-        let one_piece = (1..=self.layout.piece_sectors).contains(&sectors);
-        one_piece && !fua && self.costs.front_write == Ns::ZERO && self.costs.sections_are_free
-    }
-
-    /// [`HostFtl::write`] of what [`HostFtl::is_short`].
-    #[inline]
-    pub(super) fn short_write<'a>(
-        &'a self,
-        cx: &'a Cx,
-        lba: u64,
-        content: &'a [u8],
-    ) -> ShortWrite<'a> {
-        ShortWrite { ftl: self, cx, lba, content, stage: Stage::Begin }
     }
 
     /// Puts admitted sectors into slots, the map and the ring. Returns the ring position behind

@@ -5,7 +5,8 @@
 //! Promises: a line's count is the number of its set bits; a bit is set and cleared by whoever won
 //! the exchange on the map, so exactly once. Never: knows a line's state (that is `pool`).
 
-use flashlane_base::{FastDiv, Zeroed};
+use super::map::zeroed_u64;
+use flashlane_base::FastDiv;
 use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering};
 
 /// No line.
@@ -19,10 +20,10 @@ pub(super) struct Lines {
     /// Every change is made under the map lock (pblk): plain loads and stores do, a third of the
     /// price of the locked instructions that an atomic map needs.
     exclusive: bool,
-    valid_bits: Zeroed<AtomicU64>,
+    valid_bits: Box<[AtomicU64]>,
     chunk_line: Box<[AtomicU32]>,
     valid: Box<[AtomicU32]>,
-    stamp_max: Zeroed<AtomicU64>,
+    stamp_max: Box<[AtomicU64]>,
 }
 
 impl Lines {
@@ -33,10 +34,10 @@ impl Lines {
             div: FastDiv::new(chunk_sectors),
             narrow: sectors <= u32::MAX as u64,
             exclusive,
-            valid_bits: Zeroed::new(sectors.div_ceil(64) as usize),
+            valid_bits: zeroed_u64(sectors.div_ceil(64) as usize),
             chunk_line: (0..chunks).map(|_| AtomicU32::new(NO_LINE)).collect(),
             valid: (0..chunks).map(|_| AtomicU32::new(0)).collect(),
-            stamp_max: Zeroed::new(chunks as usize),
+            stamp_max: zeroed_u64(chunks as usize),
         }
     }
 

@@ -7,7 +7,6 @@
 //! Entry (FORMAT.md): 0 unmapped; all ones poisoned; top bit set: slot id; else media address + 1.
 //! 32 bits wide while linear physical sectors + 1 and slot ids fit 31 bits, else 64.
 
-use flashlane_base::Zeroed;
 use flashlane_rt::Lock;
 use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering};
 
@@ -25,8 +24,8 @@ pub enum Entry {
 }
 
 enum Entries {
-    Narrow(Zeroed<AtomicU32>),
-    Wide(Zeroed<AtomicU64>),
+    Narrow(Box<[AtomicU32]>),
+    Wide(Box<[AtomicU64]>),
 }
 
 /// The map of a target.
@@ -132,12 +131,25 @@ impl View<'_> {
     }
 }
 
+/// Zeroed atomics without touching the pages: a fresh map of a 2 TB drive costs nothing.
+fn zeroed_u32(n: usize) -> Box<[AtomicU32]> {
+    let plain: Box<[u32]> = vec![0u32; n].into_boxed_slice();
+    // SAFETY: AtomicU32 has the size, alignment and bit validity of u32 (documented in std).
+    unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU32]) }
+}
+
+pub(super) fn zeroed_u64(n: usize) -> Box<[AtomicU64]> {
+    let plain: Box<[u64]> = vec![0u64; n].into_boxed_slice();
+    // SAFETY: AtomicU64 has the size, alignment and bit validity of u64 (documented in std).
+    unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU64]) }
+}
+
 impl Map {
     /// A map of `capacity` unmapped sectors over `physical` linear sectors and `slots` slots.
     pub fn new(capacity: u64, physical: u64, slots: u32, exclusive: bool) -> Map {
         if Map::is_narrow(physical, slots) {
             Map {
-                entries: Entries::Narrow(Zeroed::new(capacity as usize)),
+                entries: Entries::Narrow(zeroed_u32(capacity as usize)),
                 tag: 1 << 31,
                 ones: u32::MAX as u64,
                 exclusive,
@@ -145,7 +157,7 @@ impl Map {
             }
         } else {
             Map {
-                entries: Entries::Wide(Zeroed::new(capacity as usize)),
+                entries: Entries::Wide(zeroed_u64(capacity as usize)),
                 tag: 1 << 63,
                 ones: u64::MAX,
                 exclusive,

@@ -41,7 +41,7 @@ pub use limiter::LimiterKind;
 pub use pool::LineState;
 pub use sysfs::{ATTRIBUTES, AttributeError};
 
-use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started, started};
+use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
 use crate::stats::FtlStats;
 use epoch::Epochs;
 use flashlane_base::{Geometry, Ns, Ppa, PpaFormat};
@@ -404,22 +404,19 @@ impl BlockDev for HostFtl {
 
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
         if let Err(e) = self.check_request(&io) {
-            return started(std::future::ready(Err(e)));
+            return Box::pin(std::future::ready(Err(e)));
         }
         let Io { op, lba, sectors, fua, buf } = io;
         // One future per operation, not one that holds them all: a request allocates what it needs,
         // which stays within the allocator's fast sizes.
         match op {
-            BlockOp::Read => started(self.read(cx, lba.get(), sectors, buf)),
+            BlockOp::Read => Box::pin(self.read(cx, lba.get(), sectors, buf)),
             BlockOp::Write => {
                 self.approach(lba.get());
-                match self.is_short(sectors, fua) {
-                    true => started(self.short_write(cx, lba.get(), buf)),
-                    false => started(self.write(cx, lba.get(), sectors, buf, fua)),
-                }
+                Box::pin(self.write(cx, lba.get(), sectors, buf, fua))
             }
-            BlockOp::Discard => started(self.discard(cx, lba.get(), sectors as u64)),
-            BlockOp::Flush => started(self.flush(cx)),
+            BlockOp::Discard => Box::pin(self.discard(cx, lba.get(), sectors as u64)),
+            BlockOp::Flush => Box::pin(self.flush(cx)),
         }
     }
 

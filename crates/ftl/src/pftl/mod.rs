@@ -49,7 +49,7 @@ use std::sync::Arc;
 
 pub use stats::{INVALID_CLASSES, PftlStats};
 
-use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started, started};
+use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
 use crate::stats::{FtlStats, Gauges};
 use buffer::{Buffer, Kind, Sizes, Stage};
 use drain::{Scratch, Window, Worker};
@@ -346,7 +346,7 @@ impl BlockDev for Pftl {
     }
 
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
-        started(async move {
+        Box::pin(async move {
             self.check(&io)?;
             let lba = io.lba.get() as u32;
             match io.op {

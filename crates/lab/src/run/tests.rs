@@ -3,7 +3,7 @@
 use super::*;
 use crate::trace::{Reading, TraceSource, scan};
 use crate::workload::{Amount, Mix, Pace};
-use flashlane_ftl::block::{BlockInfo, Started, started};
+use flashlane_ftl::block::{BlockInfo, Started};
 use flashlane_rt::{CostTable, Virtual};
 use parking_lot_free::Shelf;
 
@@ -93,7 +93,7 @@ impl BlockDev for Memory {
         &self.info
     }
     fn start<'a>(&'a self, cx: &'a Cx, mut io: Io<'a>) -> Started<'a> {
-        started(async move {
+        Box::pin(async move {
             {
                 let mut inside = self.inside.get();
                 inside.log.push((io.op, io.lba.get(), io.sectors, io.fua, cx.now().as_ns()));
