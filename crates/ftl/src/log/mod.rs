@@ -2,7 +2,7 @@
 //!
 //! Owns: a target's translation from logical sectors to flash, host-side. Stages, each a file:
 //! [`front`] admits requests, [`ring`] orders buffered slots (their content is in [`slab`],
-//! a [`unit`] is what is programmed together),
+//! a [`mod@unit`] is what is programmed together),
 //! [`map`] says where a sector is, [`pool`] which chunks make a line and where the next unit goes,
 //! [`drain`] programs units, [`open`] and [`close`] begin and end lines, [`read`] reads, [`gc`]
 //! reclaims lines under [`limiter`], [`journal`] and [`checkpoint`] make the order durable in the

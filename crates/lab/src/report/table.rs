@@ -332,7 +332,8 @@ fn prepared(r: &RunReport, notes: &mut Vec<String>) {
     }
     if let (Some(settled), Some(last)) = (p.settled, p.last_amplification) {
         let not = if settled { "" } else { "not " };
-        said.push(format!("write amplification {not}settled at {last:.2}"));
+        let rate = p.last_bytes_per_second.unwrap_or(0.0) / 1e6;
+        said.push(format!("write amplification {not}settled at {last:.2}, {rate:.0} MB/s"));
     }
     if !said.is_empty() {
         notes.push(format!("{name}: before measuring: {}", said.join(", ")));

@@ -1,6 +1,7 @@
 //! What is done to a device before the measured part.
 //!
-//! Owns: filling, overwriting, waiting for write amplification to settle. Promises: reads of the
+//! Owns: filling, overwriting, waiting for write amplification and throughput to
+//! settle. Promises: reads of the
 //! workload find data where a real device would have some (`auto`), so that they cost what reads
 //! cost; everything is flushed before measuring starts. Never: measures.
 
@@ -38,7 +39,7 @@ pub enum Overwrite {
     None,
     /// This many percent of what was filled.
     Percent(u64),
-    /// Until write amplification has settled.
+    /// Until write amplification and throughput have settled.
     Steady,
 }
 
@@ -49,10 +50,12 @@ pub struct Prepared {
     pub filled_sectors: u64,
     /// Sectors written at random.
     pub overwritten_sectors: u64,
-    /// For `steady`: whether write amplification settled, and where.
+    /// For `steady`: whether write amplification and throughput settled.
     pub settled: Option<bool>,
     /// Write amplification of the last round of overwriting.
     pub last_amplification: Option<f64>,
+    /// What the host wrote per second of virtual time in that round, bytes.
+    pub last_bytes_per_second: Option<f64>,
 }
 
 /// Filling goes in large requests, many at once: it is no part of what is measured.
@@ -62,8 +65,10 @@ const DEPTH: u32 = 32;
 const ROUND_PERCENT: u64 = 25;
 /// ... until this many rounds in a row ...
 const SETTLED_ROUNDS: usize = 4;
-/// ... lie within this share of their mean, or so many rounds have passed.
-const SETTLED_WITHIN: f64 = 0.03;
+/// ... lie within this share of their mean, or so many rounds have passed. Throughput follows write
+/// amplification with waits of its own, so it may move as much as SNIA's steady state lets it.
+const AMPLIFICATION_WITHIN: f64 = 0.03;
+const THROUGHPUT_WITHIN: f64 = 0.10;
 const ROUNDS_MAX: usize = 100;
 
 pub(crate) async fn prepare(
@@ -159,13 +164,16 @@ async fn overwrite(
         Overwrite::Steady => (ROUND_PERCENT, ROUNDS_MAX),
     };
     let sectors = (region as u128 * share as u128 / 100).max(1) as u64;
-    let mut seen: Vec<f64> = Vec::new();
+    let (mut amplification, mut throughput) = (Vec::new(), Vec::new());
+    let settled = |amplification: &[f64], throughput: &[f64]| {
+        settled(amplification, AMPLIFICATION_WITHIN) && settled(throughput, THROUGHPUT_WITHIN)
+    };
     for round in 0..rounds {
         if host.stopped() {
             break;
         }
         host.begin_stage("overwrite", Some(sectors));
-        let before = host.stats();
+        let (before, began) = (host.stats(), cx.now());
         let mut job = Job::new(&format!("overwrite.{round}"));
         (job.rw, job.random, job.norandommap) = (Mix::Write, true, true);
         job.size = Some(Amount::Bytes(region * SECTOR_BYTES as u64));
@@ -178,22 +186,28 @@ async fn overwrite(
         if wrote == 0 {
             break;
         }
-        seen.push((after.programmed_total() - before.programmed_total()) as f64 / wrote as f64);
-        if after.gc_victims > before.gc_victims && settled(&seen) {
+        let programmed = after.programmed_total() - before.programmed_total();
+        amplification.push(programmed as f64 / wrote as f64);
+        let bytes = (wrote * SECTOR_BYTES as u64) as f64;
+        throughput.push(bytes / (cx.now() - began).as_secs_f64());
+        if after.gc_victims > before.gc_victims && settled(&amplification, &throughput) {
             break;
         }
     }
-    done.last_amplification = seen.last().copied();
-    done.settled = (plan.overwrite == Overwrite::Steady).then(|| settled(&seen));
+    done.last_amplification = amplification.last().copied();
+    done.last_bytes_per_second = throughput.last().copied();
+    let steady = plan.overwrite == Overwrite::Steady;
+    done.settled = steady.then(|| settled(&amplification, &throughput));
     Ok(())
 }
 
-fn settled(seen: &[f64]) -> bool {
+/// The last rounds lie close to their mean.
+fn settled(seen: &[f64], within: f64) -> bool {
     let Some(last) = seen.len().checked_sub(SETTLED_ROUNDS).map(|from| &seen[from..]) else {
         return false;
     };
     let mean = last.iter().sum::<f64>() / last.len() as f64;
-    last.iter().all(|w| (w - mean).abs() <= mean * SETTLED_WITHIN)
+    last.iter().all(|w| (w - mean).abs() <= mean * within)
 }
 
 /// Writes the sectors that a trace reads before it writes or discards them.
@@ -283,8 +297,8 @@ mod tests {
 
     #[test]
     fn settled_means_several_rounds_alike() {
-        assert!(!settled(&[2.0, 2.0, 2.0]));
-        assert!(settled(&[9.0, 2.0, 2.05, 2.0, 2.05]));
-        assert!(!settled(&[2.0, 2.1, 2.2, 2.3]));
+        assert!(!settled(&[2.0, 2.0, 2.0], AMPLIFICATION_WITHIN));
+        assert!(settled(&[9.0, 2.0, 2.05, 2.0, 2.05], AMPLIFICATION_WITHIN));
+        assert!(!settled(&[2.0, 2.1, 2.2, 2.3], AMPLIFICATION_WITHIN));
     }
 }
