@@ -48,7 +48,7 @@ Exit codes: 0 done, 1 bad result, 2 not done, 130 interrupted with a partial res
     #[command(after_help = "\
 Examples:
   flashlane sweep experiments/sweep-spare.toml
-  flashlane sweep job.fio --device tiny --vary target.0.over_provisioning_percent=20,30,40 --csv -
+  flashlane sweep job.fio --device peers-16g --vary target.0.over_provisioning_percent=12,20 --csv -
   flashlane sweep experiment.toml --vary run.seed=1,2,3,4,5 --keep points/
 
 An axis is `[[vary]]` with `key` and `values` in the experiment, or `--vary KEY=V1,V2`; the last one

@@ -147,6 +147,28 @@ pub(crate) fn all_apart(wanted: &[(&str, &Path)]) -> Result<()> {
     Ok(())
 }
 
+/// A result may not replace what it is made from: who wants it, and the place.
+pub(crate) fn keep_inputs(inputs: &[PathBuf], wanted: &[(&str, &Path)]) -> Result<()> {
+    let whole = |p: &Path| fs::canonicalize(p).ok();
+    for (option, path) in wanted {
+        let is = |input: &&PathBuf| {
+            same_place(input, path) || whole(input).is_some_and(|i| whole(path) == Some(i))
+        };
+        if let Some(input) = inputs.iter().find(is).filter(|i| i.is_file()) {
+            let input = input.display();
+            bail!("{option} would replace {input}, which is read: give it another file");
+        }
+    }
+    Ok(())
+}
+
+/// The options of a command with the places that were given.
+pub(crate) fn given<'a>(
+    all: &[(&'static str, Option<&'a PathBuf>)],
+) -> Vec<(&'static str, &'a Path)> {
+    all.iter().filter_map(|(option, path)| Some((*option, path.as_ref()?.as_path()))).collect()
+}
+
 /// Whether two paths name one file. What is no regular file (`/dev/null`, a pipe) takes several.
 fn same_place(a: &Path, b: &Path) -> bool {
     if a == Path::new("-") || b == Path::new("-") {

@@ -98,6 +98,7 @@ impl Drop for Terminal {
 /// A progress line for the points of a sweep, which end on any thread.
 pub(crate) struct Points {
     interrupt: Interrupt,
+    troubled: AtomicBool,
     bar: Option<ProgressBar>,
 }
 
@@ -113,7 +114,7 @@ impl Points {
             bar.tick();
             bar
         });
-        Points { interrupt: interrupt.clone(), bar }
+        Points { interrupt: interrupt.clone(), troubled: AtomicBool::new(false), bar }
     }
 }
 
@@ -121,6 +122,14 @@ impl Watcher for Points {
     fn done(&self, _: usize, _: bool) {
         if let Some(bar) = &self.bar {
             bar.inc(1);
+        }
+    }
+
+    fn trouble(&self, why: &str) {
+        // Said once: the next point will meet the same.
+        if !self.troubled.swap(true, Ordering::Relaxed) {
+            let say = || crate::output::remark(&format!("flashlane: {why}; its row is complete\n"));
+            self.bar.as_ref().map_or_else(say, |bar| bar.suspend(say));
         }
     }
 

@@ -574,3 +574,36 @@ fn a_figure_is_reproduced_with_its_verdict() {
     assert!(rows.iter().all(|r| r["what"].is_string() && r["here"].is_number()));
     assert!(rows.iter().all(|r| r.get("paper").is_some()));
 }
+
+/// A result never takes the place of what it is made from.
+#[test]
+fn what_is_read_is_not_overwritten() {
+    let h = here();
+    let files = [("e.toml", EXPERIMENT), ("job.fio", JOB), ("t.txt", TRACE), ("r.json", "{}")];
+    files.iter().for_each(|(name, text)| drop(h.file(name, text)));
+    for args in [
+        &["run", "e.toml", "--html", "e.toml"][..],
+        &["run", "job.fio", "--csv", "./job.fio"],
+        &["run", "t.txt", "--json", "t.txt"],
+        &["sweep", "e.toml", "--vary", "run.seed=1,2", "--csv", "e.toml"],
+        &["compare", "e.toml", "r.json", "--json", "r.json"],
+        &["trace", "info", "t.txt", "--json", "t.txt"],
+        &["trace", "convert", "t.txt", "t.txt"],
+    ] {
+        h.run(args).refused(2, &["would replace", "give it another file"]);
+    }
+    h.run(&["trace", "convert", "t.txt", "o", "--json", "o"]).refused(2, &["both want o"]);
+    for (name, text) in files {
+        assert_eq!(std::fs::read_to_string(h.path(name)).expect("it is there"), text);
+    }
+    assert_eq!(h.files().len(), 4);
+}
+
+#[test]
+fn a_time_of_another_century_is_a_damaged_line() {
+    let h = here();
+    h.file("t.csv", "128166372003061629,a,0,Write,4096,4096,9\n99,a,0,Write,4096,4096,9\n");
+    for command in [&["trace", "validate", "t.csv"][..], &["run", "t.csv", "--target", "pftl"]] {
+        h.run(command).refused(2, &["span 406 years", "a time in it is wrong"]);
+    }
+}

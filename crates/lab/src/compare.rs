@@ -74,6 +74,17 @@ pub enum CompareError {
     Alone(String),
 }
 
+/// What a result of `run` or `sweep` lacks, in words: part of it is in no series.
+pub fn lacks(result: &Value) -> Option<String> {
+    let count = |key: &str| result.get(key).and_then(Value::as_u64).filter(|n| *n > 0);
+    let missing = count("missing").map(|n| format!("{n} points were not run"));
+    let failed = count("failed").map(|n| format!("{n} points failed"));
+    let cut = (result.get("interrupted") == Some(&Value::Bool(true)))
+        .then(|| "it was interrupted".into());
+    let all: Vec<String> = [cut, missing, failed].into_iter().flatten().collect();
+    (!all.is_empty()).then(|| all.join(", "))
+}
+
 /// The series in a result of `run` or `sweep`: one per target, and per point of a sweep but for its
 /// seed.
 pub fn series_of(file: &str, result: &Value) -> Result<Vec<Series>, CompareError> {
@@ -162,7 +173,9 @@ pub fn compare(series: &[Series]) -> Result<Comparison, CompareError> {
             if own.len() < s.samples.len() {
                 return None; // no reads, say
             }
-            let difference = if i == 0 { None } else { difference(&own, &first) };
+            // The first may lack what this one has.
+            let whole = first.len() == series[0].samples.len();
+            let difference = if i == 0 || !whole { None } else { difference(&own, &first) };
             Some(Compared {
                 metric: m.name,
                 unit: m.unit,
@@ -185,8 +198,12 @@ pub fn compare(series: &[Series]) -> Result<Comparison, CompareError> {
     Ok(Comparison { confidence: 0.95, series: series.iter().enumerate().map(report).collect() })
 }
 
+/// Samples that are alike come back as they are: a sum would round.
 fn mean(samples: &[f64]) -> f64 {
-    samples.iter().sum::<f64>() / samples.len() as f64
+    match samples.iter().all(|x| *x == samples[0]) {
+        true => samples[0],
+        false => samples.iter().sum::<f64>() / samples.len() as f64,
+    }
 }
 
 /// Variance of the mean; `None` with one sample.
@@ -265,7 +282,7 @@ impl Comparison {
                     (None, _) => (String::new(), ""),
                     (Some(d), None) => (format!("{:+.2}%", d.mean), "no interval: one sample"),
                     (Some(d), Some(differs)) => (
-                        format!("{:+.2}% +- {:.2}", d.mean, d.half_width.unwrap_or(0.0)),
+                        format!("{:+.3}% +- {:.3}%", d.mean, d.half_width.unwrap_or(0.0)),
                         if differs { "differs" } else { "no difference shown" },
                     ),
                 };
@@ -273,7 +290,11 @@ impl Comparison {
                     std::mem::take(&mut title),
                     series.name.clone(),
                     format!("{:.2}", m.value.mean),
-                    m.value.half_width.map_or("-".into(), |h| format!("+- {h:.2}")),
+                    match m.value.half_width {
+                        None => "-".into(),
+                        Some(0.0) => "same under every seed".into(),
+                        Some(h) => format!("+- {h:.2}"),
+                    },
                     difference,
                     verdict.into(),
                 ]);

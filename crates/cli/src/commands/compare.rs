@@ -17,6 +17,7 @@ use std::sync::Arc;
 const RESULT_BYTES_MAX: u64 = 256 << 20;
 
 pub(crate) fn compare(args: &Compare) -> Result<Ending> {
+    output::keep_inputs(&args.runs, &output::given(&[("--json", args.json.as_ref())]))?;
     let json = Sink::open(args.json.as_deref())?;
     let mut changes: Vec<Change> = args.device.clone().map(Change::Device).into_iter().collect();
     if !args.target.is_empty() {
@@ -25,9 +26,17 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
     // Everything that can be wrong is found before anything runs.
     let sources: Vec<Source> =
         args.runs.iter().map(|path| source(path, &changes, args.seeds)).collect::<Result<_>>()?;
+    let series: usize = sources.iter().map(Source::series).sum();
+    if let ([path], 1) = (&args.runs[..], series) {
+        bail!(
+            "{}: one series is nothing to compare: give another run, or another --target",
+            shown(path)
+        );
+    }
     let interrupt = Interrupt::listen()?;
     let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
     let jobs = args.jobs.map_or(cores, usize::from);
+    let mut interrupted = false;
     let (mut all, mut bad): (Vec<Series>, bool) = (Vec::new(), false);
     for (source, path) in sources.into_iter().zip(&args.runs) {
         match source {
@@ -36,9 +45,7 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
                 let watcher: Arc<dyn Watcher> = Arc::new(Points::new(&interrupt, plan.points()));
                 let result = sweep::run(&plan, jobs, &Kept::nothing(), &watcher);
                 drop(watcher);
-                if result.missing > 0 {
-                    return Ok(Ending::Interrupted);
-                }
+                interrupted |= result.missing > 0;
                 if let Some(why) =
                     result.points.iter().find_map(|p| p.result.as_ref()?.error.clone())
                 {
@@ -46,9 +53,17 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
                 }
                 bad |= result.bad > 0;
                 let value = serde_json::to_value(&result).context("a result is plain data")?;
+                if interrupted {
+                    output::remark("flashlane: INTERRUPTED: seeds that were not run are missing\n");
+                    all.extend(compare::series_of(&shown(path), &value).unwrap_or_default());
+                    break;
+                }
                 all.extend(compare::series_of(&shown(path), &value)?);
             }
         }
+    }
+    if interrupted && all.len() < 2 {
+        return Ok(Ending::Interrupted);
     }
     let comparison = compare::compare(&all)?;
     let quiet = json.is_stdout();
@@ -56,12 +71,25 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
     if !quiet {
         output::print(&comparison.to_text())?;
     }
-    Ok(if bad { Ending::Bad } else { Ending::Good })
+    Ok(match (bad, interrupted) {
+        (true, _) => Ending::Bad,
+        (false, true) => Ending::Interrupted,
+        (false, false) => Ending::Good,
+    })
 }
 
 enum Source {
     Result(Vec<Series>),
     Plan(Plan),
+}
+
+impl Source {
+    fn series(&self) -> usize {
+        match self {
+            Source::Result(series) => series.len(),
+            Source::Plan(plan) => plan.targets(),
+        }
+    }
 }
 
 /// A file's name without its folder.
@@ -80,6 +108,9 @@ fn source(path: &Path, changes: &[Change], seeds: u16) -> Result<Source> {
         file.take(RESULT_BYTES_MAX).read_to_end(&mut bytes).with_context(describe)?;
         let value = serde_json::from_slice(&bytes)
             .with_context(|| format!("{} is no JSON result", path.display()))?;
+        if let Some(lack) = compare::lacks(&value) {
+            output::remark(&format!("flashlane: {} is part of a result: {lack}\n", path.display()));
+        }
         return Ok(Source::Result(compare::series_of(&shown(path), &value)?));
     }
     let all: Vec<String> = (1..=seeds).map(|n| n.to_string()).collect();

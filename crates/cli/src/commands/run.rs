@@ -2,11 +2,13 @@
 
 use crate::Ending;
 use crate::args::Run;
-use crate::output::{self, Folder, Sink, all_apart};
+use crate::output::{self, Folder, Sink, all_apart, keep_inputs};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
 use flashlane_lab::execute::{Observe, Outcome, execute_observed};
+use flashlane_lab::experiment::{Experiment, Workload};
 use flashlane_lab::report::{self, Report, SPANS_MAX};
+use flashlane_lab::trace::TraceSource;
 use flashlane_lab::{input, run::Monitor};
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,7 +19,7 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     if !experiment.vary.is_empty() {
         anyhow::bail!("this experiment varies parameters: `flashlane sweep` runs its points");
     }
-    let places = Places::open(&args)?;
+    let places = Places::open(&args, &inputs(&args, &experiment))?;
     let interrupt = Interrupt::listen()?;
     let observe = Observe {
         intervals: places.hdr.iter().any(Sink::is_wanted),
@@ -42,6 +44,18 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     Ok(ending(&outcome))
 }
 
+/// Files that are read.
+fn inputs(args: &Run, experiment: &Experiment) -> Vec<PathBuf> {
+    let traces = experiment.workloads.iter().filter_map(|w| match w {
+        Workload::Trace(trace) => match &trace.source {
+            TraceSource::File(path) => Some(path.clone()),
+            TraceSource::Bundled { .. } | TraceSource::Memory { .. } => None,
+        },
+        Workload::Job(_) => None,
+    });
+    args.what.file.iter().cloned().chain(traces).collect()
+}
+
 /// Where results go: known to be writable before anything runs. Of two, the first is the option's
 /// own place and the second the folder's file.
 struct Places {
@@ -61,7 +75,7 @@ struct Places {
 }
 
 impl Places {
-    fn open(args: &Run) -> Result<Places> {
+    fn open(args: &Run, inputs: &[PathBuf]) -> Result<Places> {
         let folder = args.report.as_deref().map(Folder::open).transpose()?;
         // Options with their files' names in the folder; none, and no option, where there is none.
         let all: [(&str, Option<&PathBuf>, &str); 9] = [
@@ -85,6 +99,7 @@ impl Places {
             wanted.extend(own.as_deref().map(|path| (*option, path)));
         }
         all_apart(&wanted)?;
+        keep_inputs(inputs, &wanted)?;
         let open = |(_, own, inside): &(&str, Option<PathBuf>, Option<PathBuf>)| {
             anyhow::Ok([Sink::open(own.as_deref())?, Sink::open(inside.as_deref())?])
         };

@@ -15,6 +15,7 @@ pub(crate) fn sweep(args: &Sweep) -> Result<Ending> {
     let wanted: Vec<(&str, &Path)> =
         wanted.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?))).collect();
     output::all_apart(&wanted)?;
+    output::keep_inputs(args.what.file.as_slice(), &wanted)?;
     let json = Sink::open(args.json.as_deref())?;
     let csv = Sink::open(args.csv.as_deref())?;
     let kept = match &args.keep {

@@ -4,7 +4,7 @@ use crate::Ending;
 use crate::args::{HowRead, Trace, TraceConvert, TraceInfo, TraceValidate};
 use crate::output::{self, Sink};
 use crate::watch::{Interrupt, Terminal};
-use anyhow::{Result, bail};
+use anyhow::Result;
 use flashlane_lab::trace::convert::{Conversion, convert};
 use flashlane_lab::trace::info::{Info, fits_preset};
 use flashlane_lab::trace::scan::{Scan, scan_watched};
@@ -39,6 +39,10 @@ fn look(file: &Path, how: &HowRead, interrupt: &Interrupt) -> Result<Scan> {
 }
 
 fn info(args: &TraceInfo, interrupt: &Interrupt) -> Result<Ending> {
+    output::keep_inputs(
+        std::slice::from_ref(&args.file),
+        &output::given(&[("--json", args.json.as_ref())]),
+    )?;
     let json = Sink::open(args.json.as_deref())?;
     let info = Info::of(&look(&args.file, &args.how, interrupt)?);
     let quiet = json.is_stdout();
@@ -60,11 +64,11 @@ fn validate(args: &TraceValidate, interrupt: &Interrupt) -> Result<Ending> {
 }
 
 fn to_format(args: &TraceConvert, interrupt: &Interrupt) -> Result<Ending> {
+    let wanted = output::given(&[("OUT", Some(&args.out)), ("--json", args.json.as_ref())]);
+    output::all_apart(&wanted)?;
+    output::keep_inputs(std::slice::from_ref(&args.file), &wanted)?;
     let json = Sink::open(args.json.as_deref())?;
     let out = Sink::open(Some(&args.out))?;
-    if json.is_stdout() && out.is_stdout() {
-        bail!("OUT and --json both want standard output: give one of them a file");
-    }
     let (to_stdout, quiet) = (out.is_stdout(), json.is_stdout() || out.is_stdout());
     let scan = look(&args.file, &args.how, interrupt)?;
     let what = Conversion { to: args.to, device: args.device.as_deref(), lossy: args.lossy };

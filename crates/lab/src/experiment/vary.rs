@@ -22,11 +22,29 @@ impl Vary {
     pub fn parse(text: &str) -> Result<Vary, String> {
         let usage = "write it `--vary target.0.active_pus=4,16,64`";
         let (key, values) = text.split_once('=').ok_or_else(|| usage.to_string())?;
-        let values: Vec<String> = values.split(',').map(|v| v.trim().to_string()).collect();
-        if key.trim().is_empty() || values.iter().any(String::is_empty) {
+        // As TOML if it is some, with commas inside of strings; bare words if not.
+        let toml = toml::from_str::<toml::Table>(&format!("values = [{values}]"));
+        let values: Vec<String> = match toml.ok().and_then(|mut t| t.remove("values")) {
+            Some(toml::Value::Array(list)) => list.iter().map(toml::Value::to_string).collect(),
+            _ if values.contains(['"', '\'']) => {
+                return Err(format!("`{values}` has quotes: then each value must be TOML"));
+            }
+            _ => values.split(',').map(|v| v.trim().to_string()).collect(),
+        };
+        if key.trim().is_empty() || values.is_empty() || values.iter().any(String::is_empty) {
             return Err(usage.into());
         }
-        Ok(Vary { key: key.trim().into(), values })
+        let axis = Vary { key: key.trim().into(), values };
+        match axis.twice() {
+            Some(value) => Err(format!("`{}` takes the value {value} twice", axis.key)),
+            None => Ok(axis),
+        }
+    }
+
+    /// A value that is there twice: it would be one point in two rows.
+    fn twice(&self) -> Option<&str> {
+        let mut rest = self.values.iter().enumerate();
+        rest.find(|(i, v)| self.values[..*i].contains(v)).map(|(_, v)| v.as_str())
     }
 }
 
@@ -42,7 +60,11 @@ pub(super) fn read_all(root: &Section<'_>) -> Vec<Vary> {
         } else if all.iter().any(|v| v.key == key) {
             table.complain("key", format!("`{key}` is varied twice"));
         } else {
-            all.push(Vary { key, values });
+            let axis = Vary { key, values };
+            if let Some(value) = axis.twice() {
+                table.complain("values", format!("the value {value} is there twice"));
+            }
+            all.push(axis);
         }
         table.finish();
     }

@@ -96,8 +96,13 @@ pub(super) fn timeline(o: &RunOutcome) -> TimelineReport {
     let t = &r.timeline;
     let list = |of: fn(&Bucket) -> u64| -> Vec<u64> { t.buckets().iter().map(of).collect() };
     let differences = |first: u64, of: &dyn Fn(&Bucket) -> u64| -> Vec<u64> {
+        // A program that the medium refuses is counted when it is sent and not any more when it comes
+        // back: where that lies in the next step, the step before keeps it and the next has less.
         let mut last = first;
-        let step = |b: &Bucket| of(b) - std::mem::replace(&mut last, of(b));
+        let step = |b: &Bucket| {
+            let now = of(b).max(last);
+            now - std::mem::replace(&mut last, now)
+        };
         t.buckets().iter().map(step).collect()
     };
     let mut causes = BTreeMap::new();

@@ -159,9 +159,8 @@ fn one(number: usize, run: &RunOutcome, json: &mut String) {
     if let Some(cut) = run.spans.cut {
         let _ = writeln!(
             json,
-            "{{\"ph\":\"i\",\"s\":\"g\",\"name\":\"the trace of {} ends here\",\"pid\":{dies},\
-             \"tid\":0,\"ts\":{}}},",
-            stack_name.replace(['"', '\\'], "'"),
+            "{{\"ph\":\"i\",\"s\":\"g\",\"name\":{},\"pid\":{dies},\"tid\":0,\"ts\":{}}},",
+            quoted(&format!("the trace of {stack_name} ends here")),
             us(cut.saturating_sub(start))
         );
     }

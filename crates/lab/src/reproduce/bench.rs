@@ -109,8 +109,12 @@ impl Bench {
         let recorder = self.host.recorder.borrow();
         let wrong = recorder.wrong_sectors + recorder.uncorrectable + recorder.failed;
         let violations = self.stack.ssd().counters().violations;
-        if wrong + violations > 0 {
-            let what = format!("{wrong} requests or sectors went wrong, {violations} violations");
+        let collected = self.stack.stats().gc_victims;
+        if wrong + violations + collected > 0 {
+            let what = format!(
+                "{wrong} requests or sectors went wrong, {violations} violations, {collected} lines \
+                 collected where nothing should be"
+            );
             return Err(ReproduceError::Bad { figure: self.figure, what });
         }
         let rate = |sectors: u64| mb_per_s(sectors * SECTOR_BYTES as u64, span.as_ns());

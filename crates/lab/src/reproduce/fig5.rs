@@ -1,7 +1,8 @@
 //! LightNVM, Figure 5: reads beside writes, by the number of PUs that take new data.
 //!
 //! Owns: the mixes of (a) to (d), each under the three die queues. Promises: reads go to data that
-//! was written over all PUs, writes go behind it; nothing is overwritten and nothing collected.
+//! was written over all PUs, writes go behind it, from the same place in each measurement; a
+//! measurement beside which garbage is collected is refused.
 //! Never: measures while the buffer still takes what the flash could not.
 //!
 //! | part | writes, 256 KiB, one at a time | random reads |

@@ -165,6 +165,7 @@ async fn overwrite(
     };
     let sectors = (region as u128 * share as u128 / 100).max(1) as u64;
     let (mut amplification, mut throughput) = (Vec::new(), Vec::new());
+    let mut has_settled = false;
     let settled = |amplification: &[f64], throughput: &[f64]| {
         settled(amplification, AMPLIFICATION_WITHIN) && settled(throughput, THROUGHPUT_WITHIN)
     };
@@ -190,14 +191,15 @@ async fn overwrite(
         amplification.push(programmed as f64 / wrote as f64);
         let bytes = (wrote * SECTOR_BYTES as u64) as f64;
         throughput.push(bytes / (cx.now() - began).as_secs_f64());
-        if after.gc_victims > before.gc_victims && settled(&amplification, &throughput) {
+        // Without garbage collection there is nothing that could have settled.
+        has_settled = after.gc_victims > before.gc_victims && settled(&amplification, &throughput);
+        if has_settled {
             break;
         }
     }
     done.last_amplification = amplification.last().copied();
     done.last_bytes_per_second = throughput.last().copied();
-    let steady = plan.overwrite == Overwrite::Steady;
-    done.settled = steady.then(|| settled(&amplification, &throughput));
+    done.settled = (plan.overwrite == Overwrite::Steady).then_some(has_settled);
     Ok(())
 }
 

@@ -11,15 +11,24 @@ use crate::trace::TraceSource;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A folder of points, or none.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     folder: Option<PathBuf>,
+    /// What the program is: another one may come to other numbers.
+    program: String,
 }
 
 /// A point is some kilobytes per target; more is no file of ours.
 const FILE_BYTES_MAX: u64 = 64 << 20;
+
+/// Size and time of a file.
+fn age_of(path: &Path) -> String {
+    let Ok(meta) = fs::metadata(path) else { return String::new() };
+    format!("{} {:?}", meta.len(), meta.modified().ok())
+}
 
 impl Kept {
     /// Keeps nothing.
@@ -27,17 +36,22 @@ impl Kept {
         Kept::default()
     }
 
-    /// Keeps points in a folder, which is made if need be.
+    /// Keeps points in a folder, which is made if need be, and in which files can be made.
     pub fn in_folder(folder: &Path) -> std::io::Result<Kept> {
         fs::create_dir_all(folder)?;
-        Ok(Kept { folder: Some(folder.to_path_buf()) })
+        let probe = folder.join(format!(".{}.partial", std::process::id()));
+        fs::File::create(&probe)?;
+        fs::remove_file(&probe)?;
+        let program = std::env::current_exe().ok().map(|path| age_of(&path)).unwrap_or_default();
+        Ok(Kept { folder: Some(folder.to_path_buf()), program })
     }
 
     /// The name of what an experiment is.
-    pub(super) fn name_of(experiment: &Experiment) -> String {
+    pub(super) fn name_of(&self, experiment: &Experiment) -> String {
         let Experiment { name, description, targets, workloads, run, vary: _ } = experiment;
         let version = env!("CARGO_PKG_VERSION");
-        let mut all = format!("{version} {name:?} {description:?} {targets:?} {run:?}");
+        let program = &self.program;
+        let mut all = format!("{version} {program} {name:?} {description:?} {targets:?} {run:?}");
         for workload in workloads {
             let Workload::Trace(trace) = workload else {
                 all += &format!(" {workload:?}");
@@ -48,10 +62,15 @@ impl Kept {
             let mut spec = trace.clone();
             let source = std::mem::replace(&mut spec.source, nowhere);
             all += &format!(" {spec:?} {}", source.name());
-            if let TraceSource::File(path) = &source
-                && let Ok(meta) = fs::metadata(path)
-            {
-                all += &format!(" {} {:?}", meta.len(), meta.modified().ok());
+            if let TraceSource::File(path) = &source {
+                // With its siblings, which one trace may consist of.
+                let stem = path.file_stem().map(|s| s.to_os_string()).unwrap_or_default();
+                let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+                let entries = fs::read_dir(folder.unwrap_or(Path::new("."))).into_iter().flatten();
+                let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
+                files.retain(|f| f.file_stem() == Some(&stem));
+                files.sort();
+                files.iter().for_each(|f| all += &format!(" {f:?} {}", age_of(f)));
             }
         }
         // FNV-1a, 64 bits, twice over different beginnings: names, not secrets.
@@ -81,7 +100,9 @@ impl Kept {
         let Some(path) = self.path(name).filter(|_| point.error.is_none()) else {
             return Ok(());
         };
-        let beside = path.with_extension(format!("{}.partial", std::process::id()));
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+        let beside = path.with_extension(format!("{}.{n}.partial", std::process::id()));
         let text = serde_json::to_vec_pretty(point).expect("plain data");
         let write = || {
             let mut file = fs::File::create(&beside)?;

@@ -91,6 +91,11 @@ impl Plan {
         Err(first.expect("a grid has a point").into())
     }
 
+    /// Targets that each point runs on.
+    pub fn targets(&self) -> usize {
+        (0..self.points()).find_map(|i| self.experiment(i).ok()).map_or(0, |e| e.targets.len())
+    }
+
     /// Number of points.
     pub fn points(&self) -> usize {
         self.axes.iter().map(|a| a.values.len()).product()
@@ -125,6 +130,8 @@ impl Plan {
 pub trait Watcher: Send + Sync {
     /// A point is done; `kept` when it was before.
     fn done(&self, point: usize, kept: bool);
+    /// A point is done and can't be kept.
+    fn trouble(&self, why: &str);
     /// The user wants it to end.
     fn interrupted(&self) -> bool;
 }
@@ -158,7 +165,7 @@ fn point(plan: &Plan, i: usize, kept: &Kept, watcher: &Arc<dyn Watcher>) -> Opti
         Ok(experiment) => experiment,
         Err(e) => return Some((Point::failed(e.to_string()), false)),
     };
-    let name = Kept::name_of(&experiment);
+    let name = kept.name_of(&experiment);
     if let Some(point) = kept.find(&name) {
         return Some((point, true));
     }
@@ -174,10 +181,10 @@ fn point(plan: &Plan, i: usize, kept: &Kept, watcher: &Arc<dyn Watcher>) -> Opti
             Point::failed(format!("a bug: please report it with `flashlane run ... {sets}`"))
         }
     };
-    match kept.keep(&name, &point) {
-        Ok(()) => Some((point, false)),
-        Err(e) => Some((Point::failed(e), false)),
+    if let Err(why) = kept.keep(&name, &point) {
+        watcher.trouble(&why);
     }
+    Some((point, false))
 }
 
 /// Asks the watcher whether to go on; a run in progress draws nothing.

@@ -106,7 +106,12 @@ impl SweepResult {
         let results = || self.points.iter().filter_map(|p| p.result.as_ref());
         let columns = results().map(|r| &r.columns).find(|c| !c.is_empty());
         let columns: Vec<&str> = columns.into_iter().flatten().map(String::as_str).collect();
-        let keys = self.keys.iter().map(String::as_str);
+        // A key that is called as a column is the experiment's.
+        let taken = |key: &String| key == "error" || columns.contains(&key.as_str());
+        let name =
+            |key: &String| if taken(key) { format!("experiment.{key}") } else { key.clone() };
+        let keys: Vec<String> = self.keys.iter().map(name).collect();
+        let keys = keys.iter().map(String::as_str);
         let mut text = csv_line(keys.chain(["error"]).chain(columns.iter().copied()));
         for point in &self.points {
             let values = || point.values.iter().map(String::as_str);
@@ -137,13 +142,19 @@ impl SweepResult {
                 }
                 let blank = (0..6).map(|_| String::new());
                 table.push(
-                    point.values.iter().cloned().chain(["FAILED".into()]).chain(blank).collect(),
+                    point
+                        .values
+                        .iter()
+                        .map(|v| in_line(v))
+                        .chain(["FAILED".into()])
+                        .chain(blank)
+                        .collect(),
                 );
             }
             for row in rows {
                 let result = point.result.as_ref().expect("it has rows");
                 let cell = |name: &str| result.cell(row, name).unwrap_or_default();
-                table.push(point.values.iter().cloned().chain(summary(cell)).collect());
+                table.push(point.values.iter().map(|v| in_line(v)).chain(summary(cell)).collect());
             }
         }
         let mut text = format!("{}: {} points\n\n", self.experiment, self.points.len());
@@ -171,8 +182,16 @@ fn rows_of(point: &PointReport) -> (Vec<&Vec<String>>, &str) {
 
 /// A value as people write it: TOML's quotes are for the parser.
 fn unquoted(value: &str) -> String {
-    let inside = value.strip_prefix('"').and_then(|v| v.strip_suffix('"'));
-    inside.unwrap_or(value).to_string()
+    let toml = toml::from_str::<toml::Table>(&format!("value = {value}"));
+    match toml.ok().and_then(|mut t| t.remove("value")) {
+        Some(toml::Value::String(text)) => text,
+        _ => value.to_string(),
+    }
+}
+
+/// A value in a table, in one line.
+fn in_line(value: &str) -> String {
+    value.chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// The cells of the table, of a row of the CSV.
@@ -183,8 +202,8 @@ fn summary(cell: impl Fn(&str) -> String) -> Vec<String> {
         Some(bytes) if bytes > 0.0 && seconds > 0.0 => format!("{:.1}", bytes / 1e6 / seconds),
         _ => "-".into(),
     };
-    let us = |name: &str| match number(name) {
-        Some(ns) if ns > 0.0 => format!("{:.1}us", ns / 1e3),
+    let us = |name: &str, bytes: &str| match number(name).filter(|_| number(bytes) > Some(0.0)) {
+        Some(ns) => format!("{:.1}us", ns / 1e3),
         _ => "-".into(),
     };
     vec![
@@ -192,8 +211,8 @@ fn summary(cell: impl Fn(&str) -> String) -> Vec<String> {
         rate("read_bytes"),
         rate("written_bytes"),
         number("write_amplification_ratio").map_or("-".into(), |w| format!("{w:.3}")),
-        us("read_p99_ns"),
-        us("write_p99_ns"),
+        us("read_p99_ns", "read_bytes"),
+        us("write_p99_ns", "written_bytes"),
         if cell("steady") == "true" { "yes".into() } else { "no".into() },
     ]
 }

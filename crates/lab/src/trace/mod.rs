@@ -153,6 +153,21 @@ pub enum TraceError {
         /// What the system or the decompressor said.
         source: std::io::Error,
     },
+    /// Times that can't all be right.
+    #[error(
+        "{file}: its requests span {years} years, from {first} s to {last} s by its own clock, so a \
+         time in it is wrong: correct or remove that line"
+    )]
+    Times {
+        /// File.
+        file: String,
+        /// Between the earliest and the latest.
+        years: u64,
+        /// The earliest, seconds.
+        first: u64,
+        /// The latest.
+        last: u64,
+    },
     /// A line that is not understood.
     #[error(
         "{file}:{line}:{column}: {expected}\n  {text}\n  {marker}^",

@@ -19,7 +19,7 @@
 use super::contain::contained;
 use super::device::{DEVICES_MAX, Devices};
 use super::store::{Bounded, Store};
-use super::{Expected, REQUEST_BYTES_MAX, TraceError, TraceOp, TraceRecord};
+use super::{Expected, TraceError, TraceOp, TraceRecord};
 use ::parquet::basic::{Compression, Encoding};
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use ::parquet::data_type::{DataType, Int32Type, Int64Type};
@@ -266,10 +266,9 @@ impl Rows {
             _ => return Err(wrong(OP, "0 read, 1 write, 2 discard or 3 flush")),
         };
         let (offset_bytes, len_bytes) = (value(OFFSET)?, value(LEN)?);
-        let data = matches!(op, TraceOp::Read | TraceOp::Write);
         let fits = offset_bytes.checked_add(len_bytes).is_some()
             && (len_bytes == 0) == (op == TraceOp::Flush)
-            && (!data || len_bytes <= REQUEST_BYTES_MAX);
+            && len_bytes <= op.len_max();
         if !fits {
             return Err(wrong(LEN, "1 byte to 1 GiB for a read or write, 0 for a flush"));
         }

@@ -219,6 +219,10 @@ impl Records<'_> {
     }
 }
 
+/// Recordings are hours, or days. What spans more than a century has a damaged time in it.
+const YEARS_MAX: u64 = 100;
+const YEAR_NS: u64 = 31_557_600 * 1_000_000_000;
+
 /// Reads a trace once. Without an action in `reading` queued requests are taken, or issued ones
 /// where none was queued.
 pub fn scan(source: &TraceSource, reading: &Reading) -> Result<Scan, TraceError> {
@@ -255,6 +259,14 @@ pub fn scan_watched(
         }
     }
     let action = choose(&reader, &actions, reading.action)?;
+    let chosen = &actions[&action];
+    let years = chosen.duration_ns() / YEAR_NS;
+    if years > YEARS_MAX {
+        let second = 1_000_000_000;
+        let first = chosen.first_ns.unwrap_or(0) / second;
+        let file = reader.file().into();
+        return Err(TraceError::Times { file, years, first, last: chosen.last_ns / second });
+    }
     Ok(Scan {
         source: source.clone(),
         reading: Reading { format: Some(reader.format()), action: Some(action), ..*reading },
