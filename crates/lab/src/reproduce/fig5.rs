@@ -2,7 +2,7 @@
 //!
 //! Owns: the mixes of (a) to (d), each under the three die queues. Promises: reads go to data that
 //! was written over all PUs, writes go behind it, from the same place in each measurement; a
-//! measurement beside which garbage is collected is refused.
+//! measurement beside which garbage collection moves anything is refused.
 //! Never: measures while the buffer still takes what the flash could not.
 //!
 //! | part | writes, 256 KiB, one at a time | random reads |
