@@ -34,8 +34,7 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
         );
     }
     let interrupt = Interrupt::listen()?;
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let jobs = args.jobs.map_or(cores, usize::from);
+    let jobs = super::jobs(args.jobs);
     let mut interrupted = false;
     let (mut all, mut bad): (Vec<Series>, bool) = (Vec::new(), false);
     for (source, path) in sources.into_iter().zip(&args.runs) {

@@ -33,6 +33,12 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
     }
 }
 
+/// Points that run at a time: as many as asked for, else as there are cores.
+fn jobs(wanted: Option<u16>) -> usize {
+    let cores = || std::thread::available_parallelism().map_or(1, |n| n.get());
+    wanted.map_or_else(cores, usize::from)
+}
+
 /// Whose fault an error is: a simulation that stalls or breaks rules is a bad result, anything else
 /// could not be done as it was asked for.
 pub(crate) fn blame(error: &anyhow::Error) -> Ending {

@@ -6,14 +6,11 @@ use crate::output::{self, Sink};
 use crate::watch::{Interrupt, Points};
 use anyhow::{Context, Result};
 use flashlane_lab::sweep::{self, Kept, Plan, SweepResult, Watcher};
-use std::path::Path;
 use std::sync::Arc;
 
 pub(crate) fn sweep(args: &Sweep) -> Result<Ending> {
     let plan = Plan::new(args.what.file.as_deref(), args.what.changes(), &args.vary)?;
-    let wanted = [("--json", &args.json), ("--csv", &args.csv)];
-    let wanted: Vec<(&str, &Path)> =
-        wanted.into_iter().filter_map(|(option, path)| Some((option, path.as_deref()?))).collect();
+    let wanted = output::given(&[("--json", args.json.as_ref()), ("--csv", args.csv.as_ref())]);
     output::all_apart(&wanted)?;
     output::keep_inputs(args.what.file.as_slice(), &wanted)?;
     let json = Sink::open(args.json.as_deref())?;
@@ -24,11 +21,9 @@ pub(crate) fn sweep(args: &Sweep) -> Result<Ending> {
             format!("cannot keep points in {}: is it a folder of yours?", folder.display())
         })?,
     };
-    let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
-    let jobs = args.jobs.map_or(cores, usize::from);
     let interrupt = Interrupt::listen()?;
     let watcher: Arc<dyn Watcher> = Arc::new(Points::new(&interrupt, plan.points()));
-    let result = sweep::run(&plan, jobs, &kept, &watcher);
+    let result = sweep::run(&plan, super::jobs(args.jobs), &kept, &watcher);
     drop(watcher);
     let quiet = json.is_stdout() || csv.is_stdout();
     json.write(&result.to_json())?;

@@ -30,7 +30,7 @@ mod workload;
 pub use device::{DeviceChoice, default_preset, preset_names};
 pub use document::{Change, Complaint};
 pub use target::{Target, TargetKind};
-pub use vary::{POINTS_MAX, Vary};
+pub use vary::Vary;
 pub use workload::{TraceSpec, Workload};
 
 use crate::bundled;

@@ -6,7 +6,7 @@
 use super::document::Section;
 
 /// Points of a sweep at most.
-pub const POINTS_MAX: usize = 65_536;
+const POINTS_MAX: usize = 65_536;
 
 /// One axis: a key of the experiment and the values that it takes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,6 +41,14 @@ impl Vary {
         }
     }
 
+    /// Points of a grid; why not, if they are too many.
+    pub fn points(axes: &[Vary]) -> Result<usize, String> {
+        let points = axes.iter().try_fold(1usize, |n, axis| n.checked_mul(axis.values.len()));
+        let few = points.filter(|n| *n <= POINTS_MAX);
+        let many = || points.map_or("too many".into(), |n| n.to_string());
+        few.ok_or_else(|| format!("{} points are more than {POINTS_MAX}", many()))
+    }
+
     /// A value that is there twice: it would be one point in two rows.
     fn twice(&self) -> Option<&str> {
         let mut rest = self.values.iter().enumerate();
@@ -68,9 +76,8 @@ pub(super) fn read_all(root: &Section<'_>) -> Vec<Vary> {
         }
         table.finish();
     }
-    let points = all.iter().try_fold(1usize, |n, v| n.checked_mul(v.values.len()));
-    if points.is_none_or(|n| n > POINTS_MAX) {
-        root.complain("vary", format!("more than {POINTS_MAX} points"));
+    if let Err(many) = Vary::points(&all) {
+        root.complain("vary", many);
     }
     all
 }

@@ -1,8 +1,8 @@
 //! A target that is filled once and measured many times, as fio's users do it.
 //!
 //! Owns: the order of one measurement: jobs begin, a ramp passes, a span is measured, all end.
-//! Promises: everything read is verified, and a measurement with a wrong sector, a broken rule or an
-//! interrupt gives no number. Never: erases or refills between measurements.
+//! Promises: everything read is verified, and a measurement with a wrong sector, a broken rule, a
+//! move of garbage collection or an interrupt gives no number. Never: erases or refills between measurements.
 
 use super::ReproduceError;
 use crate::experiment::{DeviceChoice, Target, TargetKind};

@@ -59,14 +59,14 @@ fn points() -> impl Iterator<Item = (bool, u32, u32)> {
 fn value(grid: &Grid, id: &str) -> Option<f64> {
     let all_there = grid.len() == points().count();
     match id {
-        "rate_by_depth" => all_there.then(|| least_step(grid, true, Phase::rate)),
-        "rate_by_block" => all_there.then(|| least_step(grid, false, Phase::rate)),
+        "rate_by_depth" => all_there.then(|| least_step(grid, true, |p| p.read_rate)),
+        "rate_by_block" => all_there.then(|| least_step(grid, false, |p| p.read_rate)),
         "mean_by_depth" => all_there.then(|| least_step(grid, true, Phase::read_mean)),
         "sequential_over_random" => all_there.then(|| {
             let whole = |(random, kib, _): &(bool, u32, u32)| !random && *kib >= STRIPE;
             let pairs = grid.iter().filter(|(at, _)| whole(at));
             let ratio = |((_, kib, depth), sequential): (&(bool, u32, u32), &Phase)| {
-                sequential.rate() / grid[&(true, *kib, *depth)].rate()
+                sequential.read_rate / grid[&(true, *kib, *depth)].read_rate
             };
             pairs.map(ratio).fold(f64::MAX, f64::min)
         }),
@@ -76,18 +76,12 @@ fn value(grid: &Grid, id: &str) -> Option<f64> {
             let (kib, depth) = (parts.next()?.parse().ok()?, parts.next()?.parse().ok()?);
             let phase = grid.get(&(random, kib, depth))?;
             Some(match parts.next()? {
-                "rate" => phase.rate(),
+                "rate" => phase.read_rate,
                 "mean" => phase.read_mean(),
                 "p99" => phase.read_percentile(99.0),
                 _ => return None,
             })
         }
-    }
-}
-
-impl Phase {
-    fn rate(&self) -> f64 {
-        self.read_rate
     }
 }
 

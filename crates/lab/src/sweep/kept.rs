@@ -1,7 +1,7 @@
 //! Points of earlier sweeps, kept in a folder.
 //!
-//! Owns: a file per point, named by what the point is: program version, everything that the
-//! experiment resolves to, size and time of the files that it reads. Promises: a file is there whole
+//! Owns: a file per point, named by what the point is: the program (version, size and time of its
+//! file), everything that the experiment resolves to, size and time of the traces that it reads. Promises: a file is there whole
 //! or not at all; a point that would come out otherwise has another name; a file that is not ours is
 //! not read as a point. Never: deletes anything.
 
@@ -62,15 +62,9 @@ impl Kept {
             let mut spec = trace.clone();
             let source = std::mem::replace(&mut spec.source, nowhere);
             all += &format!(" {spec:?} {}", source.name());
-            if let TraceSource::File(path) = &source {
-                // With its siblings, which one trace may consist of.
-                let stem = path.file_stem().map(|s| s.to_os_string()).unwrap_or_default();
-                let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
-                let entries = fs::read_dir(folder.unwrap_or(Path::new("."))).into_iter().flatten();
-                let mut files: Vec<PathBuf> = entries.flatten().map(|e| e.path()).collect();
-                files.retain(|f| f.file_stem() == Some(&stem));
-                files.sort();
-                files.iter().for_each(|f| all += &format!(" {f:?} {}", age_of(f)));
+            // What can't be listed can't be read either: the point fails, and is not kept.
+            for file in source.files().unwrap_or_default() {
+                all += &format!(" {file:?} {}", age_of(&file));
             }
         }
         // FNV-1a, 64 bits, twice over different beginnings: names, not secrets.

@@ -14,7 +14,7 @@ pub use kept::Kept;
 pub use result::{Point, SweepResult};
 
 use crate::execute::execute;
-use crate::experiment::{Change, Experiment, POINTS_MAX, Vary};
+use crate::experiment::{Change, Experiment, Vary};
 use crate::input::{self, InputError};
 use crate::report::Report;
 use crate::run::Monitor;
@@ -41,7 +41,7 @@ pub enum SweepError {
     #[error("--vary: {0}")]
     Axis(String),
     /// Too many.
-    #[error("{0} points are more than {POINTS_MAX}")]
+    #[error("{0}")]
     TooMany(String),
 }
 
@@ -75,10 +75,7 @@ impl Plan {
         if axes.is_empty() {
             return Err(SweepError::Nothing);
         }
-        let points = axes.iter().try_fold(1usize, |n, a| n.checked_mul(a.values.len()));
-        if points.is_none_or(|n| n > POINTS_MAX) {
-            return Err(SweepError::TooMany(points.map_or("too many".into(), |n| n.to_string())));
-        }
+        Vary::points(&axes).map_err(SweepError::TooMany)?;
         let plan = Plan { file: file.map(Path::to_path_buf), changes, axes, name: experiment.name };
         // A key that no point takes is wrong, not a row of errors.
         let mut first = None;
@@ -126,7 +123,7 @@ impl Plan {
     }
 }
 
-/// Watches a sweep from whatever core; the two are called often.
+/// Watches a sweep, from whatever core.
 pub trait Watcher: Send + Sync {
     /// A point is done; `kept` when it was before.
     fn done(&self, point: usize, kept: bool);

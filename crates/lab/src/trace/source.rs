@@ -87,31 +87,39 @@ impl TraceSource {
     }
 
     /// All files of a trace that is kept in a file per CPU, `NAME.blktrace.CPU`, by CPU; itself
-    /// alone when it is not called so.
-    pub(super) fn siblings(&self) -> Result<Vec<NamedInput>, TraceError> {
+    /// alone when it is not called so, and none where it is no file.
+    pub(crate) fn files(&self) -> Result<Vec<PathBuf>, TraceError> {
+        let TraceSource::File(own) = self else { return Ok(Vec::new()) };
         let mut paths = Vec::new();
-        if let TraceSource::File(path) = self
-            && let Some(stem) = blktrace_stem(path)
-        {
+        if let Some(stem) = blktrace_stem(own) {
             let open_error = |source| TraceError::Open { file: self.name(), source };
-            let folder = path.parent().filter(|p| !p.as_os_str().is_empty());
+            let folder = own.parent().filter(|p| !p.as_os_str().is_empty());
             let entries = std::fs::read_dir(folder.unwrap_or(Path::new(".")));
             for entry in entries.map_err(open_error)? {
-                let other = path.with_file_name(entry.map_err(open_error)?.file_name());
+                let other = own.with_file_name(entry.map_err(open_error)?.file_name());
                 if blktrace_stem(&other).is_some_and(|(s, _)| s == stem.0) {
                     paths.extend(blktrace_stem(&other).map(|(_, cpu)| (cpu, other)));
                 }
             }
             paths.sort();
         }
-        if paths.len() < 2 {
+        match paths.len() {
+            0 => Ok(vec![own.clone()]),
+            _ => Ok(paths.into_iter().map(|(_, path)| path).collect()),
+        }
+    }
+
+    /// [`TraceSource::files`], opened; itself where it is no file.
+    pub(super) fn siblings(&self) -> Result<Vec<NamedInput>, TraceError> {
+        let files = self.files()?;
+        if files.len() < 2 {
             return Ok(vec![(self.name(), self.open()?)]);
         }
-        let one = |(_, path): (u32, PathBuf)| {
+        let one = |path: PathBuf| {
             let source = TraceSource::File(path);
             source.open().map(|input| (source.name(), input))
         };
-        paths.into_iter().map(one).collect()
+        files.into_iter().map(one).collect()
     }
 }
 
