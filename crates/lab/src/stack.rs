@@ -188,8 +188,8 @@ impl Stack {
     /// and, on devices that are not too large, the maps against a walk.
     pub async fn stop(&self, cx: &Cx) -> Result<(), String> {
         if let Layer::Pblk(l) = &self.layer {
-            // Read-only targets cannot write their snapshot; that is known and reported.
-            let _ = l.stop(cx).await;
+            // Read-only targets can make nothing durable; that is known and reported.
+            let _ = l.quiesce(cx).await;
         }
         let walk = match &self.layer {
             _ if self.raw_sectors > WALK_SECTORS_MAX => Ok(()),

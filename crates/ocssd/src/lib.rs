@@ -18,4 +18,4 @@ pub use crate::core::{Core, CoreError, Partition, TargetInfo, TargetKind, Target
 pub use device::Device;
 pub use flashlane_media::counters::{DieBusy, MediaCounters};
 pub use spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
-pub use ssd::Ssd;
+pub use ssd::{PowerOn, Ssd};

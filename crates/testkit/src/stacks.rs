@@ -13,12 +13,13 @@ use crate::witness::Witness;
 use flashlane_base::{Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::link::LinkedBlock;
-use flashlane_ftl::log::{self, LogConfig, Pblk};
+use flashlane_ftl::log::{self, LogConfig, MountError, MountOptions, Pblk};
 use flashlane_ftl::pftl::{self, Pftl, PftlConfig};
 use flashlane_ftl::stats::FtlStats;
+use flashlane_ocssd::device::Cause;
 use flashlane_ocssd::link::LinkedDevice;
 use flashlane_ocssd::spec::LinkSpec;
-use flashlane_ocssd::{Device, DeviceSpec, Ssd, SsdOptions};
+use flashlane_ocssd::{Device, DeviceSpec, PowerOn, Ssd, SsdOptions};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -28,8 +29,8 @@ pub const STACKS: &[Stack] = &[
     Stack { name: "ram", seeds: 200, lives: 4, machine: ram },
     Stack { name: "pftl", seeds: 60, lives: 1, machine: pftl },
     Stack { name: "pftl-faults", seeds: 60, lives: 1, machine: pftl_faults },
-    Stack { name: "pblk-faults", seeds: 40, lives: 1, machine: pblk_faults },
-    Stack { name: "pblk", seeds: 40, lives: 1, machine: pblk },
+    Stack { name: "pblk-faults", seeds: 40, lives: 4, machine: pblk_faults },
+    Stack { name: "pblk", seeds: 40, lives: 4, machine: pblk },
 ];
 
 /// The row of this name.
@@ -56,6 +57,7 @@ impl Machine for RamMachine {
                 knob: None,
                 check_idle: Box::new(|| Ok(())),
                 may_give_up: false,
+                ack_is_durable: false,
                 state: Box::new(String::new),
                 stop: Box::pin(async { Ok(()) }),
                 check_stopped: Box::new(|| Ok(())),
@@ -99,10 +101,25 @@ impl<C> OnSsd<C> {
 
     /// What the layer gets to see of it.
     fn device(&self, ssd: &Arc<Ssd>, boot: &Boot) -> Arc<dyn Device> {
-        let mut device: Arc<dyn Device> = ssd.clone();
-        if self.faulty {
-            device = Arc::new(Witness::new(device, boot.oracle.clone()));
-        }
+        self.watched(ssd, self.witness(ssd, boot), boot)
+    }
+
+    /// A witness for all lives of a device on which things go wrong.
+    fn witness(&self, ssd: &Arc<Ssd>, boot: &Boot) -> Option<Arc<Witness>> {
+        self.faulty.then(|| Arc::new(Witness::new(ssd.clone(), boot.oracle.clone())))
+    }
+
+    /// The device, with whoever looks on in this life.
+    fn watched(
+        &self,
+        ssd: &Arc<Ssd>,
+        witness: Option<Arc<Witness>>,
+        boot: &Boot,
+    ) -> Arc<dyn Device> {
+        let mut device: Arc<dyn Device> = match witness {
+            Some(witness) => witness,
+            None => ssd.clone(),
+        };
         if let Some(moments) = &boot.moments {
             device = Arc::new(NotingDevice::new(device, moments.clone()));
         }
@@ -141,9 +158,18 @@ fn no_violations(ssd: &Ssd) -> Result<(), String> {
     }
 }
 
-fn both_laws(stats: &FtlStats, ssd: &Ssd) -> Result<(), String> {
+/// Sectors programmed, by cause, as the medium counts them.
+type Programmed = [u64; Cause::ALL.len()];
+
+fn programmed(ssd: &Ssd) -> Programmed {
+    ssd.counters().programmed
+}
+
+/// Both laws, for a life that began when the medium had counted `before`.
+fn both_laws(stats: &FtlStats, ssd: &Ssd, before: &Programmed) -> Result<(), String> {
     stats.check_host_law().map_err(|e| format!("host law: {e}"))?;
-    let medium = ssd.counters().programmed;
+    let mut medium = programmed(ssd);
+    medium.iter_mut().zip(before).for_each(|(now, before)| *now -= before);
     stats.check_media_law(&medium).map_err(|e| format!("media law: {e}"))
 }
 
@@ -193,6 +219,7 @@ impl Machine for OnSsd<PftlConfig> {
                     idle.walk()
                 }),
                 may_give_up: self.faulty,
+                ack_is_durable: true,
                 state: Box::new(move || format!("{:?}", state.details())),
                 stop: Box::pin(async move {
                     stopping.stop(&cx).await;
@@ -200,7 +227,7 @@ impl Machine for OnSsd<PftlConfig> {
                 }),
                 check_stopped: Box::new(move || {
                     no_violations(&medium)?;
-                    both_laws(&stopped.stats(), &medium)?;
+                    both_laws(&stopped.stats(), &medium, &Programmed::default())?;
                     stopped.walk()
                 }),
             })
@@ -228,12 +255,12 @@ fn pblk_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
         ring_sectors: devices::one_of(&mut rng, &[None, Some(256)]),
         ..LogConfig::default()
     };
-    let mut machine = OnSsd::draw(seed, faulty, config);
-    if machine.spec.borrow().cells.pair_damage {
+    let mut on = OnSsd::draw(seed, faulty, config);
+    if on.spec.borrow().cells.pair_damage {
         // Collections pad, too: the least spare that covers it, at least the default's 11%.
-        machine.config.over_provisioning_percent = 0;
+        on.config.over_provisioning_percent = 0;
     }
-    Ok(Rc::new(machine))
+    Ok(Rc::new(PblkMachine { on, medium: RefCell::default() }))
 }
 
 /// Active PUs, GC off for a while (longer, and a full device rightly stands still), one forced
@@ -268,22 +295,60 @@ fn pblk_state(ftl: &Pblk) -> String {
     )
 }
 
-impl Machine for OnSsd<LogConfig> {
+/// A target, and the medium that is left of it while the power is off.
+struct PblkMachine {
+    on: OnSsd<LogConfig>,
+    medium: RefCell<Option<(Arc<Ssd>, Option<Arc<Witness>>)>>,
+}
+
+impl PblkMachine {
+    /// Creates the target in the first life, mounts it in a later one.
+    async fn bring_up(&self, boot: &Boot) -> Result<(Arc<Ssd>, Arc<Pblk>), String> {
+        let medium = self.medium.borrow().clone();
+        if let Some((ssd, witness)) = medium {
+            let device = self.linked(self.on.watched(&ssd, witness, boot));
+            let options = MountOptions::default();
+            match Pblk::mount(&boot.cx, device, options).await {
+                Ok(ftl) => return Ok((ssd, ftl)),
+                // The first life was cut before the target was there.
+                Err(MountError::NoTarget | MountError::LogLost) if boot.oracle.get().is_none() => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+        loop {
+            let ssd = self.on.ssd()?;
+            let witness = self.on.witness(&ssd, boot);
+            let device = self.linked(self.on.watched(&ssd, witness.clone(), boot));
+            *self.medium.borrow_mut() = Some((ssd.clone(), witness));
+            match Pblk::create(&boot.cx, device, self.on.config.clone()).await {
+                Ok(ftl) => return Ok((ssd, ftl)),
+                Err(log::CreateError::TooSmall { .. }) if self.on.enlarge() => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    fn linked(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
+        match &self.on.link {
+            Some(link) => Arc::new(LinkedDevice::new(device, link)),
+            None => device,
+        }
+    }
+
+    fn power_off(&self, at: Ns) {
+        if let Some((ssd, _)) = &*self.medium.borrow() {
+            ssd.power_cut(at, PowerOn::ClockRestarts);
+        }
+    }
+}
+
+impl Machine for PblkMachine {
     fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
         Box::pin(async move {
             let cx = boot.cx.clone();
-            let (ssd, ftl) = loop {
-                let ssd = self.ssd()?;
-                let mut device = self.device(&ssd, &boot);
-                if let Some(link) = &self.link {
-                    device = Arc::new(LinkedDevice::new(device, link));
-                }
-                match Pblk::create(&cx, device, self.config.clone()).await {
-                    Ok(ftl) => break (ssd, ftl),
-                    Err(log::CreateError::TooSmall { .. }) if self.enlarge() => {}
-                    Err(error) => return Err(error.to_string()),
-                }
-            };
+            let before = self.medium.borrow().as_ref().map(|(ssd, _)| programmed(ssd));
+            let (ssd, ftl) = self.bring_up(&boot).await?;
+            let before = before.filter(|_| ftl.recovery().is_some()).unwrap_or_default();
             let (idle, stopped, stopping) = (ftl.clone(), ftl.clone(), ftl.clone());
             let (state, medium) = (ftl.clone(), ssd.clone());
             Ok(Up {
@@ -293,19 +358,25 @@ impl Machine for OnSsd<LogConfig> {
                     idle.stats().check_host_law()?;
                     idle.check_consistency()
                 }),
-                may_give_up: self.faulty,
+                may_give_up: self.on.faulty,
+                ack_is_durable: false,
                 state: Box::new(move || pblk_state(&state)),
                 stop: Box::pin(async move { stopping.stop(&cx).await.map_err(|e| e.to_string()) }),
                 check_stopped: Box::new(move || {
                     no_violations(&medium)?;
-                    both_laws(&stopped.stats(), &medium)?;
+                    both_laws(&stopped.stats(), &medium, &before)?;
                     stopped.check_consistency()
                 }),
             })
         })
     }
-    fn cut(&self, _: Ns, _: u64) {}
+    fn cut(&self, at: Ns, _: u64) {
+        self.power_off(at);
+    }
+    fn off(&self, at: Ns) {
+        self.power_off(at);
+    }
     fn describe(&self) -> String {
-        format!("{}, {:?}", self.describe_device(), self.config)
+        format!("{}, {:?}", self.on.describe_device(), self.on.config)
     }
 }

@@ -41,6 +41,18 @@ impl Checkpoints {
             next: flashlane_rt::sync::AtomicU64::new(1),
         }
     }
+
+    /// The complete ones that recovery found, oldest first: (position, next line, chunks). `next` is
+    /// the id of the next one.
+    pub(super) fn resume(
+        &self,
+        kept: impl Iterator<Item = (u64, u64, Vec<u32>)>,
+        next: u64,
+    ) {
+        let complete = |(position, next_line, chunks)| Complete { position, next_line, chunks };
+        *self.kept.lock() = kept.map(complete).collect();
+        self.next.store(next, Ordering::Release);
+    }
 }
 
 /// One of the two copies: where its next shard goes.
@@ -157,7 +169,7 @@ impl HostFtl {
             bytes += record.encoded_len();
             self.journal.append(record);
         };
-        append(Record::Config { bytes: self.config.clone() });
+        append(Record::Config { bytes: self.config.lock().clone() });
         append(Record::Ceiling { stamp: self.stamp_ceiling() });
         let p = self.pool.lock();
         for chunk in p.retired_chunks.iter().copied() {
@@ -169,6 +181,9 @@ impl HostFtl {
                 continue;
             }
             append(Record::Opened { line, sequence, chunks: l.chunks.clone() });
+            if !l.frontier.is_empty() && l.closing.is_empty() {
+                append(Record::Frontier { line, sequence, pointers: l.frontier.clone() });
+            }
             if l.state >= LineState::Closed {
                 append(self.closed_record(line, sequence, &l.closing));
             }
@@ -244,7 +259,7 @@ impl HostFtl {
         let cost = self.costs.map_lookup.times(count);
         let (words, stamps) = self.map.lock.with(cx, cost, copy).await;
         let mut bytes = header.encode_words(&words, &stamps);
-        bytes.resize(bytes.len().next_multiple_of(self.geo.ws_min as usize * SECTOR_BYTES), 0);
+        bytes.resize(bytes.len().next_multiple_of(self.flash.geo.ws_min as usize * SECTOR_BYTES), 0);
         (header, bytes, count as u32)
     }
 
@@ -259,7 +274,7 @@ impl HostFtl {
     ) -> Result<Extent, BlockError> {
         let count = (bytes.len() / SECTOR_BYTES) as u32;
         loop {
-            let fits = copy.cursor + count <= self.geo.sectors_per_chunk();
+            let fits = copy.cursor + count <= self.flash.geo.sectors_per_chunk();
             let Some(chunk) = copy.chunk.filter(|_| fits) else {
                 let Some(chunk) = self.fresh_meta_chunk(cx, not).await else {
                     let why = "no good chunk left for a checkpoint";

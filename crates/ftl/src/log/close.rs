@@ -174,7 +174,7 @@ impl HostFtl {
         let entries = [tag; 64];
         self.note_entries(spot, &entries[..self.shape.unit as usize], cause);
         let ticket = self.submit_meta(cx, (spot.chunk, spot.sector), bytes, tag, cause);
-        let done = self.device.wait(cx, ticket).await;
+        let done = self.flash.device.wait(cx, ticket).await;
         let mut released = Released::default();
         let again = {
             let mut p = self.pool.lock();

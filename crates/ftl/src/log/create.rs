@@ -6,10 +6,11 @@
 //! admitted sector, one padded unit, the padding of page pairs, closing metadata and one victim
 //! (FORMAT.md rule 18), and the metadata reserve two full checkpoints, one being written, and the
 //! log.
-//! Never: recovers an older target (a later release does); chunks in use are taken over as free.
+//! Never: recovers an older target (that is `recover`); chunks in use are taken over as free.
 
 use super::checkpoint::Checkpoints;
 use super::epoch::Epochs;
+use super::flash::Flash;
 use super::format::{EntryWidth, Extent, PACKED_BYTES, Record, STAMP_MAX, ShardHeader};
 use super::gc::Control;
 use super::journal::{Journal, segment_bytes};
@@ -19,12 +20,14 @@ use super::map::Map;
 use super::pool::{PoolState, Shape};
 use super::ring::Ring;
 use super::slab::Slab;
+use super::recover::{self, MountError};
 use super::{Costs, Counters, HostFtl, LogConfig};
 use crate::block::BlockInfo;
-use flashlane_base::{Location, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_base::{SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ocssd::device::{ChunkState, Device};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// pblk's default over-provisioning, percent.
@@ -185,8 +188,57 @@ fn least_ring(shape: &Shape) -> u32 {
     128.max(4 * shape.unit)
 }
 
+/// What the log keeps of a target's making: whoever mounts it plans the same layout.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(super) struct Stored {
+    /// As created: the layout follows from it.
+    pub(super) config: LogConfig,
+    /// PUs that take new data at a time now; 0 is all.
+    pub(super) active_pus: u32,
+    /// Good chunks when it was created: its capacity follows from them.
+    pub(super) good_chunks: u64,
+    pus: u32,
+    chunks_per_pu: u32,
+    chunk_sectors: u32,
+    unit: u32,
+}
+
+impl Stored {
+    fn new(config: &LogConfig, good_chunks: u64, shape: &Shape) -> Stored {
+        let Shape { pus, chunks_per_pu, chunk_sectors, unit, .. } = *shape;
+        let active_pus = config.active_pus;
+        let config = config.clone();
+        Stored { config, active_pus, good_chunks, pus, chunks_per_pu, chunk_sectors, unit }
+    }
+
+    pub(super) fn encode(&self) -> Vec<u8> {
+        serde_json::to_vec(self).expect("numbers and names")
+    }
+
+    pub(super) fn decode(bytes: &[u8]) -> Result<Stored, String> {
+        serde_json::from_slice(bytes).map_err(|e| e.to_string())
+    }
+
+    /// Is this the device that the target was created on?
+    pub(super) fn check_device(&self, shape: &Shape) -> Result<(), MountError> {
+        let mut here = Stored::new(&self.config, self.good_chunks, shape);
+        here.active_pus = self.active_pus;
+        let chunks = u64::from(shape.pus) * u64::from(shape.chunks_per_pu);
+        if *self == here && self.good_chunks <= chunks {
+            return Ok(());
+        }
+        let text = |s: &Stored| {
+            format!(
+                "{} PUs of {} chunks of {} sectors, written {} at a time",
+                s.pus, s.chunks_per_pu, s.chunk_sectors, s.unit
+            )
+        };
+        Err(MountError::Device { created: text(self), found: text(&here) })
+    }
+}
+
 impl Layout {
-    fn plan(shape: &Shape, ws_min: u32, good: u64, c: &LogConfig) -> Result<Layout, CreateError> {
+    pub(super) fn plan(shape: &Shape, ws_min: u32, good: u64, c: &LogConfig) -> Result<Layout, CreateError> {
         let asked = c.over_provisioning_percent;
         if asked != 0 && !(3..=80).contains(&asked) {
             return Err(CreateError::OverProvisioning(asked));
@@ -349,7 +401,7 @@ fn shard_sectors(entries: u32, width: EntryWidth, ws_min: u32) -> u32 {
     (bytes.div_ceil(SECTOR_BYTES) as u32).next_multiple_of(ws_min)
 }
 
-fn shape_of(device: &dyn Device) -> Shape {
+pub(super) fn shape_of(device: &dyn Device) -> Shape {
     let g = device.geometry();
     Shape {
         pus: g.pus(),
@@ -410,40 +462,48 @@ impl HostFtl {
         let mut draw = cx.stream("ftl.uuid");
         uuid[..8].copy_from_slice(&draw.next_u64().to_le_bytes());
         uuid[8..].copy_from_slice(&draw.next_u64().to_le_bytes());
-        let ftl = HostFtl::build(cx, device, &config, shape, layout, &good, uuid);
-        ftl.begin_journal(cx).await?;
-        ftl.raise_ceiling(cx).await?;
-        ftl.pool_moved(cx);
-        let (a, b, c) = (ftl.clone(), ftl.clone(), ftl.clone());
-        let (d, e) = (ftl.clone(), ftl.clone());
-        ftl.background(cx, a.open_loop(cx.clone()));
-        ftl.background(cx, b.drain_loop(cx.clone()));
-        ftl.background(cx, c.gc_loop(cx.clone()));
-        ftl.background(cx, d.free_loop(cx.clone()));
-        ftl.background(cx, e.checkpoint_loop(cx.clone()));
-        Ok(ftl)
-    }
-
-    fn build(
-        cx: &Cx,
-        device: Arc<dyn Device>,
-        config: &LogConfig,
-        shape: Shape,
-        layout: Layout,
-        good: &[(u32, bool)],
-        uuid: [u8; 16],
-    ) -> Arc<HostFtl> {
-        let (geo, format, traits) = (*device.geometry(), *device.format(), *device.traits());
-        let chunks = geo.chunks();
+        let stored = Stored::new(&config, good.len() as u64, &shape);
         let mut pool = PoolState::new(shape, config.active_pus);
         pool.meta_reserve = layout.meta_chunks;
         good.iter().for_each(|(chunk, dirty)| pool.put_chunk(*chunk, *dirty));
+        let flash = Flash::new(device);
+        let anchors = recover::old_anchors(cx, &flash, shape).await;
+        let ftl = HostFtl::build(cx, flash, stored, shape, layout, pool, Journal::new(uuid));
+        for chunk in anchors {
+            // One that can't be erased is bad, and a mount would not read it either.
+            ftl.erase(cx, chunk).await;
+        }
+        ftl.begin_journal(cx).await?;
+        ftl.raise_ceiling(cx).await?;
+        ftl.start(cx);
+        Ok(ftl)
+    }
+
+    /// Starts the background tasks.
+    pub(super) fn start(self: &Arc<Self>, cx: &Cx) {
+        self.pool_moved(cx);
+        let (a, b, c) = (self.clone(), self.clone(), self.clone());
+        let (d, e) = (self.clone(), self.clone());
+        self.background(cx, a.open_loop(cx.clone()));
+        self.background(cx, b.drain_loop(cx.clone()));
+        self.background(cx, c.gc_loop(cx.clone()));
+        self.background(cx, d.free_loop(cx.clone()));
+        self.background(cx, e.checkpoint_loop(cx.clone()));
+    }
+
+    pub(super) fn build(
+        cx: &Cx,
+        flash: Flash,
+        stored: Stored,
+        shape: Shape,
+        layout: Layout,
+        pool: PoolState,
+        journal: Journal,
+    ) -> Arc<HostFtl> {
+        let (geo, traits) = (flash.geo, *flash.device.traits());
+        let (chunks, config) = (geo.chunks(), &stored.config);
         let levels =
             layout.levels(&shape, layout.width, u64::MAX, layout.width).expect("planned with it");
-        let base = |chunk: u32| {
-            let (pu, chunk) = (chunk / geo.chunks_per_pu, chunk % geo.chunks_per_pu);
-            format.pack(Location { pu, chunk, sector: 0 })
-        };
         Arc::new_cyclic(|me| HostFtl {
             me: me.clone(),
             info: BlockInfo {
@@ -451,7 +511,6 @@ impl HostFtl {
                 content_bytes: traits.content_bytes,
                 layer: "pblk",
             },
-            chunk_base: (0..chunks).map(base).collect(),
             map: Map::new(layout.capacity, geo.sectors(), layout.slots + 1, true),
             // One slot more: zeros, the content of padding.
             slab: Slab::new(layout.slots + 1, traits.content_bytes, cx.is_virtual()),
@@ -470,7 +529,7 @@ impl HostFtl {
             )),
             gc: Control::new(config.gc),
             epochs: Epochs::new(cx.cores()),
-            journal: Journal::new(uuid, 1),
+            journal,
             checkpoints: Checkpoints::new(),
             ceiling: AtomicU64::new(0),
             ceiling_raising: AtomicBool::new(false),
@@ -488,10 +547,9 @@ impl HostFtl {
             tasks_ended: Notify::new(),
             read_only: AtomicBool::new(false),
             read_only_why: Mutex::new(None),
-            device,
-            geo,
-            config: format!("{config:?}").into_bytes(),
-            format,
+            flash,
+            config: Mutex::new(stored.encode()),
+            recovery: Mutex::new(None),
             traits,
             shape,
             layout,

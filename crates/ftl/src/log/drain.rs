@@ -82,7 +82,7 @@ impl HostFtl {
             let (ticket, program) = self.build_and_submit(&cx, spot, &taken, unit, &mut vectors);
             let (me, their_cx) = (self.clone(), cx.clone());
             cx.spawn_at(ticket.ask_at, async move {
-                let done = me.device.wait(&their_cx, ticket).await;
+                let done = me.flash.device.wait(&their_cx, ticket).await;
                 me.unit_ended(&their_cx, program, &done).await;
             });
         }
@@ -162,9 +162,9 @@ impl HostFtl {
         let n = self.shape.unit as usize;
         let used = unit.slots.len();
         unit.first = spot.chunk as u64 * self.shape.chunk_sectors as u64 + spot.sector as u64;
-        let base = self.chunk_base[spot.chunk as usize];
+        let base = self.flash.chunk_base[spot.chunk as usize];
         out.addrs.clear();
-        self.format.extend_in_chunk(base, spot.sector, self.shape.unit, &mut out.addrs);
+        self.flash.format.extend_in_chunk(base, spot.sector, self.shape.unit, &mut out.addrs);
         let (slots, mut stamp_max) = (self.slab.heads(), 0);
         out.oob.resize(used, [0; OOB_BYTES]);
         for (oob, (slot, head)) in out.oob.iter_mut().zip(unit.slots.iter().zip(&unit.heads)) {
@@ -200,7 +200,7 @@ impl HostFtl {
             data: Data::Write { content, oob: &out.oob, cause: &unit.cause },
             whole_sectors: false,
         };
-        let ticket = self.device.submit(cx, request);
+        let ticket = self.flash.device.submit(cx, request);
         (ticket, Program { spot, unit, retries: taken.retries, id: taken.unit, credits })
     }
 

@@ -25,7 +25,7 @@ use super::ring::{RingState, Waited};
 use super::slab::Origin;
 use super::{HostFtl, add};
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
-use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Op, Request, Scatter, Ticket};
+use flashlane_ocssd::device::{Cause, ChunkState, Completion, Data, Flags, Op, Request, Scatter, Ticket};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
 use std::cell::Cell;
@@ -228,7 +228,7 @@ impl HostFtl {
     }
 
     /// The line to collect next: a line with a failed chunk first, then one with nothing valid,
-    /// then, when the limiter wants it or `force`, the fewest valid sectors. A line that is valid
+    /// then, when the limiter wants it or `force`, the fewest valid sectors per chunk. A line that is valid
     /// throughout is never worth it.
     fn candidate(&self, force: bool) -> Option<u32> {
         let wanted = force || self.is_wanted();
@@ -237,18 +237,20 @@ impl HostFtl {
         }
         let p = self.pool.lock();
         let closed = p.lines.iter().enumerate().filter(|(_, l)| l.state == LineState::Closed);
-        let mut best: Option<(u32, u32)> = None;
+        let mut best: Option<(u64, u64, u32)> = None;
         for (id, l) in closed {
-            let valid = self.lines.valid(id as u32);
+            let valid = self.lines.valid(id as u32) as u64;
             if l.failed || valid == 0 {
                 return Some(id as u32);
             }
-            let data = self.shape.line_data(l.chunks.len() as u32);
-            if (valid as u64) < data && best.is_none_or(|(v, _)| valid < v) {
-                best = Some((valid, id as u32));
+            let chunks = l.chunks.len() as u64;
+            // Per chunk: a narrow line has few valid sectors however full it is.
+            let less = |(v, n, _): (u64, u64, u32)| valid * n < v * chunks;
+            if valid < self.shape.line_data(chunks as u32) && best.is_none_or(less) {
+                best = Some((valid, chunks, id as u32));
             }
         }
-        best.filter(|_| wanted).map(|(_, id)| id)
+        best.filter(|_| wanted).map(|(.., id)| id)
     }
 
     /// By the limiter, or by hand.
@@ -375,7 +377,7 @@ impl HostFtl {
         let mut rest = &mut bytes[..];
         for (chunk, sector, count) in places {
             let part = rest.split_off_mut(..count as usize * SECTOR_BYTES).expect("summed up");
-            if !self.read_meta(cx, (chunk, sector), LBA_LINE_CLOSING, part).await {
+            if !self.flash.read_meta(cx, (chunk, sector), LBA_LINE_CLOSING, part).await {
                 return ReverseMap { bytes, good: false };
             }
         }
@@ -393,8 +395,8 @@ impl HostFtl {
         }
         let sector = row * self.shape.unit;
         if sector < self.shape.chunk_sectors {
-            let first = self.format.in_chunk(self.chunk_base[chunks[at] as usize], sector);
-            self.device.expect(first, self.shape.unit);
+            let first = self.flash.format.in_chunk(self.flash.chunk_base[chunks[at] as usize], sector);
+            self.flash.device.expect(first, self.shape.unit);
         }
     }
 
@@ -410,7 +412,7 @@ impl HostFtl {
     ) {
         let unit = self.shape.unit;
         let first = chunks[at] as u64 * self.shape.chunk_sectors as u64 + (row * unit) as u64;
-        let base = self.chunk_base[chunks[at] as usize];
+        let base = self.flash.chunk_base[chunks[at] as usize];
         let mut bits = self.lines.bits(first, unit);
         let sectors = batch.n..batch.n + bits.count_ones() as usize;
         batch.n = sectors.end;
@@ -419,7 +421,7 @@ impl HostFtl {
             let i = bits.trailing_zeros();
             bits &= bits - 1;
             *addr = first + i as u64;
-            *ppa = self.format.in_chunk(base, row * unit + i);
+            *ppa = self.flash.format.in_chunk(base, row * unit + i);
         }
         batch.is_known = view.is_some();
         if let Some(view) = view {
@@ -454,7 +456,7 @@ impl HostFtl {
         victim.moves.set(victim.moves.get() + 1);
         let (me, cx2, victim) = (self.clone(), cx.clone(), victim.clone());
         cx.spawn_at(ticket.ask_at, async move {
-            let done = me.device.wait(&cx2, ticket).await;
+            let done = me.flash.device.wait(&cx2, ticket).await;
             me.move_batch(&cx2, &batch, &done).await;
             me.gc.batches.lock().push(batch);
             me.move_ended(&cx2, &victim);
@@ -467,7 +469,7 @@ impl HostFtl {
         let unit = self.info.content_bytes;
         let n = batch.n;
         batch.content.resize(n * unit, 0);
-        let to = Scatter { base: &mut batch.content, index: &super::meta::IN_ORDER[..n], unit };
+        let to = Scatter { base: &mut batch.content, index: &super::flash::IN_ORDER[..n], unit };
         let request = Request {
             op: Op::Read,
             flags: Flags { cause: Cause::Gc, ..super::read::READ },
@@ -475,7 +477,7 @@ impl HostFtl {
             data: Data::Read { content: to, oob: &mut batch.oob[..n] },
             whole_sectors: false,
         };
-        let ticket = self.device.submit(cx, request);
+        let ticket = self.flash.device.submit(cx, request);
         let (map, capacity) = (self.map.view(), self.info.capacity);
         batch.whole = whole_sectors(&batch.oob[..n], &batch.content, unit);
         for (i, oob) in batch.oob[..n].iter().enumerate() {
@@ -610,7 +612,7 @@ impl HostFtl {
         }
     }
 
-    async fn free_lines(&self, cx: &Cx, lines: &[u32]) -> crate::block::BlockResult {
+    pub(super) async fn free_lines(&self, cx: &Cx, lines: &[u32]) -> crate::block::BlockResult {
         self.epochs.synchronize(cx).await;
         let to = self.ring.state.now(|r| r.tail());
         self.wait_safe(cx, to, false).await?;
@@ -626,7 +628,11 @@ impl HostFtl {
         }
         self.commit(cx, at).await?;
         for line in lines {
-            let chunks = self.pool.lock().freed(*line);
+            let chunks = self.pool.lock().lines[*line as usize].chunks.clone();
+            // A line that was given up early leaves chunks that were never written.
+            let dirty = chunks.iter().map(|c| self.chunk_info(*c).state != ChunkState::Free);
+            let dirty: Vec<bool> = dirty.collect();
+            self.pool.lock().freed(*line, &dirty);
             chunks.iter().for_each(|c| self.lines.set_line(*c, super::lines::NO_LINE));
         }
         self.gc.past_barrier.store(false, Ordering::Release);

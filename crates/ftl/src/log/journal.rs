@@ -44,7 +44,8 @@ pub(super) struct JournalState {
     marked: u64,
     /// Segments that a checkpoint's own records take: not what makes the next one due.
     carried: u64,
-    anchor: [u32; 2],
+    /// None before the first is written in this life.
+    anchor: Option<[u32; 2]>,
     anchor_cursor: u32,
     anchor_counter: u64,
 }
@@ -58,7 +59,7 @@ pub(super) struct Journal {
 
 /// Sectors of a log block: the medium's smallest write, or what the `opened` record of the widest
 /// line needs.
-fn block_sectors(shape: &Shape, ws_min: u32) -> u32 {
+pub(super) fn block_sectors(shape: &Shape, ws_min: u32) -> u32 {
     let chunks = vec![0; shape.pus as usize];
     let widest = Record::Opened { line: 0, sequence: 0, chunks }.encoded_len();
     let links = 2 * Record::Segment { next: SegmentPair::default() }.encoded_len();
@@ -70,7 +71,7 @@ fn block_sectors(shape: &Shape, ws_min: u32) -> u32 {
 }
 
 /// Sectors that a block takes in its chunk, with what closes its page pairs behind it.
-fn block_room(shape: &Shape, ws_min: u32) -> u32 {
+pub(super) fn block_room(shape: &Shape, ws_min: u32) -> u32 {
     block_sectors(shape, ws_min) + shape.pair_pads
 }
 
@@ -81,25 +82,38 @@ pub(super) fn segment_bytes(shape: &Shape, ws_min: u32) -> usize {
 }
 
 impl Journal {
-    pub(super) fn new(uuid: Uuid, generation: u32) -> Journal {
+    /// The log of a new target.
+    pub(super) fn new(uuid: Uuid) -> Journal {
+        Journal::resume(uuid, 1, VecDeque::new(), (1, 1), 0)
+    }
+
+    /// The log that recovery found: its pairs, the next record's sequence and the next pair's id, the
+    /// highest counter of an anchor. [`HostFtl::renew_log`] comes before anything else.
+    pub(super) fn resume(
+        uuid: Uuid,
+        generation: u32,
+        segments: VecDeque<Segment>,
+        (next_sequence, next_segment): (u64, u64),
+        anchor_counter: u64,
+    ) -> Journal {
         Journal {
             uuid,
             generation,
             state: Mutex::new(JournalState {
                 pending: VecDeque::new(),
-                first_pending: 1,
+                first_pending: next_sequence,
                 appended: 0,
                 durable: 0,
                 writing: false,
                 thin: false,
-                segments: VecDeque::new(),
+                segments,
                 cursor: 0,
-                next_segment: 1,
-                marked: 3,
+                next_segment,
+                marked: next_segment + 1,
                 carried: 0,
-                anchor: [0; 2],
+                anchor: None,
                 anchor_cursor: 0,
-                anchor_counter: 0,
+                anchor_counter,
             }),
             progress: Notify::new(),
         }
@@ -162,10 +176,16 @@ impl Journal {
         let mut chunks = Vec::new();
         while s.segments.len() > 1 && s.segments[1].first_sequence <= position {
             let old = s.segments.pop_front().expect("more than one");
-            chunks.extend(old.pair.chunks);
+            chunks.extend(chunks_of(&old.pair));
         }
         chunks
     }
+}
+
+/// The chunks of a pair; of one that recovery found in a single copy, that one.
+fn chunks_of(pair: &SegmentPair) -> impl Iterator<Item = u32> {
+    let [a, b] = pair.chunks;
+    std::iter::once(a).chain((b != a).then_some(b))
 }
 
 impl HostFtl {
@@ -212,7 +232,7 @@ impl HostFtl {
     }
 
     pub(super) fn segment_bytes(&self) -> usize {
-        segment_bytes(&self.shape, self.geo.ws_min)
+        segment_bytes(&self.shape, self.flash.geo.ws_min)
     }
 
     /// Segments between checkpoints.
@@ -247,7 +267,7 @@ impl HostFtl {
     }
 
     fn block_sectors(&self) -> u32 {
-        block_sectors(&self.shape, self.geo.ws_min)
+        block_sectors(&self.shape, self.flash.geo.ws_min)
     }
 
     /// Longest record that fits a block beside the links to other segments.
@@ -257,7 +277,7 @@ impl HostFtl {
     }
 
     fn block_room(&self) -> u32 {
-        block_room(&self.shape, self.geo.ws_min)
+        block_room(&self.shape, self.flash.geo.ws_min)
     }
 
     /// Writes as many pending records as fit one block, on both mirrors. A block that a mirror
@@ -267,7 +287,7 @@ impl HostFtl {
         loop {
             let last = {
                 let s = self.journal.state.lock();
-                s.cursor + 2 * self.block_room() > self.geo.sectors_per_chunk()
+                s.cursor + 2 * self.block_room() > self.flash.geo.sectors_per_chunk()
             };
             // The last block of a segment names the next pair, which must be erased by then.
             let next = if last { Some(self.next_pair(cx).await?) } else { None };
@@ -356,7 +376,7 @@ impl HostFtl {
             |i: usize| self.submit_meta(cx, (pair.chunks[i], cursor), block, tag, Cause::Log);
         let mut good = true;
         for ticket in [submit(0), submit(1)] {
-            let done = self.device.wait(cx, ticket).await;
+            let done = self.flash.device.wait(cx, ticket).await;
             if done.failed != 0 {
                 good = false;
                 self.note_meta_failure(&done, Cause::Log);
@@ -390,23 +410,90 @@ impl HostFtl {
 
     /// First pair and anchor of a new target; then the records that a new life begins with.
     pub(super) async fn begin_journal(&self, cx: &Cx) -> BlockResult {
-        let anchor = self.next_pair(cx).await?.chunks;
         let pair = self.next_pair(cx).await?;
         {
             let mut s = self.journal.state.lock();
-            s.anchor = anchor;
             let first_sequence = s.first_pending;
             s.segments.push_back(Segment { pair, first_sequence });
         }
         self.journal.append(Record::Started);
-        let at = self.journal.append(Record::Config { bytes: self.config.clone() });
+        let config = self.config.lock().clone();
+        let at = self.journal.append(Record::Config { bytes: config });
         self.commit(cx, at).await?;
         self.write_anchor(cx).await
     }
 
+    /// The log goes on in a new life: `tail`, the valid records of the last pair unless that is complete,
+    /// is copied to a fresh one before anything is acted on; then an anchor names that, and `started` is
+    /// durable (FORMAT.md rules 15 and 22). `anchors`: chunks that hold anchors of before.
+    pub(super) async fn renew_log(
+        &self,
+        cx: &Cx,
+        tail: Option<Vec<Record>>,
+        anchors: Vec<u32>,
+    ) -> BlockResult {
+        let mut old = anchors;
+        let (first_sequence, records) = match tail {
+            Some(records) => {
+                let last = self.journal.state.lock().segments.pop_back().expect("it has a tail");
+                old.extend(chunks_of(&last.pair));
+                (last.first_sequence, records)
+            }
+            None => (self.journal.state.lock().first_pending, Vec::new()),
+        };
+        // A pair that fails is nobody's: the next recovery takes it for free.
+        let (pair, cursor) = loop {
+            let pair = self.next_pair(cx).await?;
+            if let Some(cursor) = self.copy_records(cx, &pair, first_sequence, &records).await {
+                break (pair, cursor);
+            }
+        };
+        {
+            let mut s = self.journal.state.lock();
+            s.segments.push_back(Segment { pair, first_sequence });
+            s.cursor = cursor;
+        }
+        self.write_anchor(cx).await?;
+        {
+            let mut p = self.pool.lock();
+            old.into_iter().for_each(|chunk| p.put_meta_chunk(chunk));
+        }
+        let at = self.journal.append(Record::Started);
+        self.commit(cx, at).await
+    }
+
+    /// Writes records that have their sequences already to a fresh pair. Returns where the pair goes on;
+    /// `None` when a mirror failed.
+    async fn copy_records(
+        &self,
+        cx: &Cx,
+        pair: &SegmentPair,
+        first_sequence: u64,
+        records: &[Record],
+    ) -> Option<u32> {
+        let (mut cursor, mut done) = (0, 0);
+        while done < records.len() {
+            let mut block = LogBlockBuilder::new(LogBlockHeader {
+                uuid: self.journal.uuid,
+                generation: self.journal.generation,
+                sectors: self.block_sectors(),
+                first_sequence: first_sequence + done as u64,
+                segment: pair.id,
+            });
+            let fit = records[done..].iter().take_while(|record| block.push(record).is_ok()).count();
+            assert!(fit > 0, "every record came out of a block as large as this");
+            if !self.write_mirrors(cx, pair, cursor, &block.finish()).await {
+                return None;
+            }
+            done += fit;
+            cursor += self.block_room();
+        }
+        Some(cursor)
+    }
+
     /// Rewrites the anchor: one copy after the other, so that one is whole at any moment.
     async fn write_anchor(&self, cx: &Cx) -> BlockResult {
-        let (anchor, chunks, cursor) = {
+        let (anchor, chunks, mut cursor) = {
             let mut s = self.journal.state.lock();
             s.anchor_counter += 1;
             let cursor = s.anchor_cursor;
@@ -422,17 +509,19 @@ impl HostFtl {
         };
         let mut block = anchor.encode();
         block.resize(self.block_room() as usize * SECTOR_BYTES, 0);
-        let full = cursor + self.block_room() > self.geo.sectors_per_chunk();
+        let Some(chunks) = chunks else {
+            return self.replace_anchor(cx, block, anchor.counter).await;
+        };
+        let full = cursor + self.block_room() > self.flash.geo.sectors_per_chunk();
+        if full {
+            cursor = 0;
+            self.journal.state.lock().anchor_cursor = self.first_anchor_room();
+        }
         let mut good = 0;
         for chunk in chunks {
-            let at = if full { 0 } else { cursor };
             let erased = !full || self.erase(cx, chunk).await;
-            let tag = (LBA_ANCHOR, anchor.counter);
-            good += (erased && self.program_meta(cx, (chunk, at), &block, tag, Cause::Log).await)
-                as u32;
-        }
-        if full {
-            self.journal.state.lock().anchor_cursor = self.block_room();
+            let written = erased && self.put_anchor(cx, (chunk, cursor), &block, anchor.counter).await;
+            good += u32::from(written);
         }
         if good == 2 {
             return Ok(());
@@ -440,19 +529,41 @@ impl HostFtl {
         self.replace_anchor(cx, block, anchor.counter).await
     }
 
+    /// Sectors that the first anchor of a chunk takes, with the padding that makes it readable: by its
+    /// first sector recovery tells what a chunk is, and it can't pad what it does not know.
+    fn first_anchor_room(&self) -> u32 {
+        let room = self.block_room() + self.shape.window - self.shape.pair_pads;
+        room.next_multiple_of(self.shape.unit).min(self.shape.chunk_sectors)
+    }
+
+    /// Programs one copy of an anchor.
+    async fn put_anchor(&self, cx: &Cx, at: (u32, u32), block: &[u8], counter: u64) -> bool {
+        let tag = (LBA_ANCHOR, counter);
+        if !self.program_meta(cx, at, block, tag, Cause::Log).await {
+            return false;
+        }
+        let behind = self.first_anchor_room() - self.block_room();
+        if at.1 > 0 || behind == 0 {
+            return true;
+        }
+        let zeros = vec![0u8; behind as usize * SECTOR_BYTES];
+        let tag = (LBA_PADDING, counter);
+        let at = (at.0, self.block_room());
+        self.program_meta(cx, at, &zeros, tag, Cause::PaddingPair).await
+    }
+
     /// An anchor copy is lost: both move to fresh chunks, which recovery finds by scan. Once they hold
     /// the highest counter the old ones come back: one that can't be erased is retired then.
     async fn replace_anchor(&self, cx: &Cx, block: Vec<u8>, counter: u64) -> BlockResult {
-        let mut old = self.journal.state.lock().anchor.to_vec();
+        let mut old: Vec<u32> = self.journal.state.lock().anchor.into_iter().flatten().collect();
         loop {
             let pair = self.next_pair(cx).await?;
-            let tag = (LBA_ANCHOR, counter);
-            let a = self.program_meta(cx, (pair.chunks[0], 0), &block, tag, Cause::Log).await;
-            let b = self.program_meta(cx, (pair.chunks[1], 0), &block, tag, Cause::Log).await;
+            let a = self.put_anchor(cx, (pair.chunks[0], 0), &block, counter).await;
+            let b = self.put_anchor(cx, (pair.chunks[1], 0), &block, counter).await;
             if a && b {
                 let mut s = self.journal.state.lock();
-                s.anchor = pair.chunks;
-                s.anchor_cursor = self.block_room();
+                s.anchor = Some(pair.chunks);
+                s.anchor_cursor = self.first_anchor_room();
                 drop(s);
                 let mut p = self.pool.lock();
                 old.into_iter().for_each(|chunk| p.put_meta_chunk(chunk));

@@ -19,6 +19,7 @@ mod close;
 mod create;
 mod drain;
 mod epoch;
+mod flash;
 pub mod format;
 mod front;
 mod gc;
@@ -30,6 +31,7 @@ mod meta;
 mod open;
 mod pool;
 mod read;
+pub mod recover;
 mod ring;
 mod slab;
 mod sysfs;
@@ -39,12 +41,14 @@ mod walk;
 pub use create::{CreateError, Layout};
 pub use limiter::LimiterKind;
 pub use pool::LineState;
+pub use recover::{MountError, MountOptions, Recovery};
 pub use sysfs::{ATTRIBUTES, AttributeError};
 
 use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
 use crate::stats::FtlStats;
 use epoch::Epochs;
-use flashlane_base::{Geometry, Ns, Ppa, PpaFormat};
+use flash::Flash;
+use flashlane_base::{Geometry, Ns};
 use flashlane_ocssd::device::{Breakdown, Device, Traits};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
@@ -54,11 +58,13 @@ use lines::Lines;
 use map::Map;
 use pool::{PoolState, Shape};
 use ring::Ring;
+use serde::{Deserialize, Serialize};
 use slab::Slab;
 use std::sync::{Arc, Weak};
 
 /// Settings of a target. pblk is the default: one ring, one pool, a locked map, minimum requests.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LogConfig {
     /// Share of the good chunks kept from the host, percent, 3..=80. 0 is the default: the kernel's
     /// 11, or the smallest that leaves room for the reserves where 11 does not (as pblk adjusts its
@@ -152,17 +158,15 @@ fn get(counter: &AtomicU64) -> u64 {
 /// A target: pblk over the PUs of a device.
 pub struct HostFtl {
     me: Weak<HostFtl>,
-    device: Arc<dyn Device>,
-    geo: Geometry,
-    format: PpaFormat,
+    flash: Flash,
     traits: Traits,
     shape: Shape,
     layout: Layout,
     /// The configuration as the log records it.
-    config: Vec<u8>,
+    config: Mutex<Vec<u8>>,
+    /// What the mount did that this life began with.
+    recovery: Mutex<Option<recover::Recovery>>,
     info: BlockInfo,
-    /// Address of sector 0 of each chunk of the target.
-    chunk_base: Box<[Ppa]>,
     map: Map,
     slab: Slab,
     ring: Ring,
@@ -215,12 +219,12 @@ pub type Pblk = HostFtl;
 impl HostFtl {
     /// The medium below.
     pub fn device(&self) -> &Arc<dyn Device> {
-        &self.device
+        &self.flash.device
     }
 
     /// Dimensions of the target's part of the medium.
     pub fn geometry(&self) -> &Geometry {
-        &self.geo
+        &self.flash.geo
     }
 
     /// How the target divides its chunks.
@@ -238,6 +242,7 @@ impl HostFtl {
         self.widest_line.store(widest as u64, Ordering::Relaxed);
         self.least_chunk_data.store(least, Ordering::Relaxed);
         self.limiter.lock().set_levels(levels);
+        self.record_active_pus(pus);
         let abandoned = {
             let mut p = self.pool.lock();
             p.active_pus = width;
@@ -252,6 +257,32 @@ impl HostFtl {
         }
         self.pool_moved(cx);
         Ok(())
+    }
+
+    /// The next mount goes on with as many PUs; in the log with the next commit.
+    fn record_active_pus(&self, pus: u32) {
+        let mut bytes = self.config.lock();
+        if let Ok(mut stored) = create::Stored::decode(&bytes) {
+            stored.active_pus = pus;
+            *bytes = stored.encode();
+            self.journal.append(format::Record::Config { bytes: bytes.clone() });
+        }
+    }
+
+    /// Lines of these widths hold data: the levels of the limiter cover them.
+    fn note_widths(&self, widths: impl Iterator<Item = u32>) {
+        let (mut least, mut widest) = (get(&self.least_chunk_data), get(&self.widest_line) as u32);
+        for width in widths {
+            least = least.min(create::chunk_data(&self.shape, width));
+            widest = widest.max(width);
+        }
+        let width = self.pool.lock().width();
+        // Where the spare does not cover them, what was planned at creation has to do.
+        if let Ok(levels) = self.layout.levels(&self.shape, width, least, widest) {
+            self.widest_line.store(widest as u64, Ordering::Relaxed);
+            self.least_chunk_data.store(least, Ordering::Relaxed);
+            self.limiter.lock().set_levels(levels);
+        }
     }
 
     /// Turns garbage collection on or off; victims already taken are finished.
@@ -365,9 +396,27 @@ impl HostFtl {
         self.tasks_ended.wake(cx);
     }
 
-    /// Makes everything durable, writes a snapshot and ends the background tasks. The target takes
-    /// no request afterwards.
+    /// Makes everything durable, closes the open lines, writes a snapshot and ends the background tasks:
+    /// the next mount finds the map, and reads no line. The target takes no request afterwards.
     pub async fn stop(self: &Arc<Self>, cx: &Cx) -> crate::block::BlockResult {
+        let stopped = match self.come_to_rest(cx).await {
+            Ok(()) => self.put_away(cx).await,
+            failed => failed,
+        };
+        self.end_tasks(cx).await;
+        stopped
+    }
+
+    /// Makes everything durable and ends the background tasks, without a snapshot: for who is not going
+    /// to mount the target again. It takes no request afterwards.
+    pub async fn quiesce(self: &Arc<Self>, cx: &Cx) -> crate::block::BlockResult {
+        let rested = self.come_to_rest(cx).await;
+        self.end_tasks(cx).await;
+        rested
+    }
+
+    /// Finishes the victims that were taken, and flushes.
+    async fn come_to_rest(&self, cx: &Cx) -> crate::block::BlockResult {
         self.gc.enabled.store(false, Ordering::SeqCst);
         self.gc.force(false);
         // Victims that were taken are finished: their barriers may pad from now on.
@@ -378,22 +427,34 @@ impl HostFtl {
             p.count(LineState::Victim) + p.count(LineState::Freeing) > 0
         };
         self.pool_changed.wait(cx, || !collecting() || self.read_only()).await;
-        let flushed = self.flush(cx).await;
-        // The snapshot is to be the map, and it can't name slots: the next start has nothing else.
-        let empty = match &flushed {
-            Ok(()) => self.wait_empty(cx).await,
-            Err(_) => Ok(()),
-        };
-        let snapshot = match flushed.and(empty) {
-            Ok(()) => self.snapshot(cx).await,
-            failed => failed,
-        };
+        self.flush(cx).await
+    }
+
+    /// Closes the open lines, frees those that hold nothing, waits until nothing is in a slot any more
+    /// (the snapshot is to be the map, and can't name slots), writes the snapshot.
+    async fn put_away(&self, cx: &Cx) -> crate::block::BlockResult {
+        self.pool.lock().opens = false;
+        let busy = |p: &PoolState| p.count(LineState::Opening) + p.count(LineState::Closing) > 0;
+        let settled = || self.read_only() || !busy(&self.pool.lock());
+        self.pool_changed.wait(cx, settled).await;
+        let (open, untouched) = self.pool.lock().take_open_lines();
+        for line in open {
+            self.close_if_ready(cx, line);
+        }
+        if !untouched.is_empty() {
+            self.free_lines(cx, &untouched).await?;
+        }
+        self.pool_changed.wait(cx, settled).await;
+        self.wait_empty(cx).await?;
+        self.snapshot(cx).await
+    }
+
+    async fn end_tasks(&self, cx: &Cx) {
         self.stopping.store(true, Ordering::SeqCst);
         for waiting in [&self.ring.work, &self.ring.progress, &self.pool_changed, &self.gc.work] {
             waiting.wake(cx);
         }
         self.tasks_ended.wait(cx, || self.tasks.load(Ordering::Acquire) == 0).await;
-        snapshot
     }
 }
 

@@ -30,7 +30,7 @@ impl HostFtl {
 
     fn can_open(&self) -> bool {
         let p = self.pool.lock();
-        p.spare.is_none() && p.next_width(p.is_cornered()).is_some()
+        p.opens && p.spare.is_none() && p.next_width(p.is_cornered()).is_some()
     }
 
     /// Opens one line: choose, erase, record, first metadata.
@@ -114,7 +114,7 @@ impl HostFtl {
             let tag = (LBA_LINE_FIRST, sequence);
             let at = (spot.chunk, spot.sector);
             let ticket = self.submit_meta(cx, at, part, tag, Cause::Metadata);
-            let done = self.device.wait(cx, ticket).await;
+            let done = self.flash.device.wait(cx, ticket).await;
             self.note_entries(&spot, &[tag; 64][..self.shape.unit as usize], Cause::Metadata);
             let mut none = Released::default();
             if done.failed != 0 {

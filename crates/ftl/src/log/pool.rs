@@ -44,7 +44,34 @@ pub(super) struct Line {
     /// A program failed in it: collected first, its failed chunks retired.
     pub(super) failed: bool,
     pub(super) retire: Vec<u32>,
+    /// How far its chunks had been written when a recovery found it open; empty if none did.
+    pub(super) frontier: Vec<u32>,
     pub(super) open: Option<Box<OpenLine>>,
+}
+
+impl Line {
+    const FREE: Line = Line {
+        state: LineState::Free,
+        sequence: 0,
+        chunks: Vec::new(),
+        closing: Vec::new(),
+        failed: false,
+        retire: Vec::new(),
+        frontier: Vec::new(),
+        open: None,
+    };
+}
+
+/// A line as recovery found it.
+pub(super) struct Restored {
+    pub(super) sequence: u64,
+    pub(super) chunks: Vec<u32>,
+    pub(super) closing: Vec<Place>,
+    /// Chunks that take nothing more.
+    pub(super) retire: Vec<u32>,
+    pub(super) frontier: Vec<u32>,
+    /// Of an open line: its entries, and where each chunk goes on, if it does.
+    pub(super) open: Option<(Vec<[u8; PACKED_BYTES]>, Vec<Option<u32>>)>,
 }
 
 /// A chunk of an open line.
@@ -144,6 +171,8 @@ pub(super) struct PoolState {
     free_lines: Vec<u32>,
     pub(super) current: Option<u32>,
     pub(super) spare: Option<u32>,
+    /// Lines are opened.
+    pub(super) opens: bool,
     pub(super) active_pus: u32,
     rotation: u32,
     pub(super) next_sequence: u64,
@@ -169,6 +198,7 @@ impl PoolState {
             free_lines: Vec::new(),
             current: None,
             spare: None,
+            opens: true,
             active_pus,
             rotation: 0,
             next_sequence: 1,
@@ -249,15 +279,7 @@ impl PoolState {
             }
         }
         let id = self.free_lines.pop().unwrap_or_else(|| {
-            self.lines.push(Line {
-                state: LineState::Free,
-                sequence: 0,
-                chunks: Vec::new(),
-                closing: Vec::new(),
-                failed: false,
-                retire: Vec::new(),
-                open: None,
-            });
+            self.lines.push(Line::FREE);
             (self.lines.len() - 1) as u32
         });
         let sequence = self.next_sequence;
@@ -269,7 +291,29 @@ impl PoolState {
         line.failed = false;
         line.closing.clear();
         line.retire.clear();
+        line.frontier.clear();
         Some((id, chunks))
+    }
+
+    /// No line takes data any more: (lines to close, lines in which nothing but their first metadata is,
+    /// which are to be freed).
+    pub(super) fn take_open_lines(&mut self) -> (Vec<u32>, Vec<u32>) {
+        let open: Vec<u32> = self.current.into_iter().chain(self.spare).collect();
+        let is_untouched = |line: &u32| {
+            let line = &self.lines[*line as usize];
+            let width = line.chunks.len() as u32;
+            let units = width * (self.shape.chunk_sectors / self.shape.unit);
+            let first = self.shape.first_units(width);
+            line.open.as_ref().is_some_and(|o| o.in_flight == 0 && o.remaining == units - first)
+        };
+        let (untouched, to_close): (Vec<u32>, Vec<u32>) = open.into_iter().partition(is_untouched);
+        untouched.iter().chain(&to_close).for_each(|line| self.stop_filling(*line));
+        for line in &untouched {
+            let line = &mut self.lines[*line as usize];
+            line.state = LineState::Freeing;
+            line.open = None;
+        }
+        (to_close, untouched)
     }
 
     /// The chunks are erased (those that failed are gone): the line can take its first metadata.
@@ -283,18 +327,7 @@ impl PoolState {
         assert_eq!(line.state, LineState::Opening);
         line.state = LineState::Open;
         let open = OpenLine {
-            chunks: chunks
-                .iter()
-                .map(|c| OpenChunk {
-                    chunk: *c,
-                    pu: c / shape.chunks_per_pu,
-                    next: 0,
-                    done: 0,
-                    alive: true,
-                    window: VecDeque::new(),
-                    window_end: shape.unit,
-                })
-                .collect(),
+            chunks: chunks.iter().map(|c| OpenChunk::new(&shape, *c, Some(0))).collect(),
             cursor: 0,
             remaining: width * (shape.chunk_sectors / shape.unit),
             closing: shape.closing_units(width),
@@ -305,6 +338,50 @@ impl PoolState {
         };
         line.chunks = chunks;
         line.open = Some(Box::new(open));
+    }
+
+    /// A line that recovery found; [`PoolState::restored`] follows the last one.
+    pub(super) fn restore_line(&mut self, id: u32, found: Restored) {
+        let shape = self.shape;
+        if self.lines.len() <= id as usize {
+            self.lines.resize_with(id as usize + 1, || Line::FREE);
+        }
+        let open = found.open.map(|(entries, pointers)| {
+            let chunks = found.chunks.iter().zip(pointers);
+            let chunks: Vec<OpenChunk> =
+                chunks.map(|(chunk, next)| OpenChunk::new(&shape, *chunk, next)).collect();
+            let alive = chunks.iter().filter(|c| c.alive);
+            let remaining = alive.map(|c| (shape.chunk_sectors - c.next) / shape.unit).sum();
+            Box::new(OpenLine {
+                cursor: 0,
+                remaining,
+                closing: shape.closing_units(chunks.len() as u32),
+                chunks,
+                in_flight: 0,
+                entries,
+                causes: [0; Cause::ALL.len()],
+                closing_began: false,
+            })
+        });
+        let line = &mut self.lines[id as usize];
+        assert_eq!(line.state, LineState::Free, "line {id} was restored twice");
+        *line = Line {
+            state: if open.is_some() { LineState::Open } else { LineState::Closed },
+            sequence: found.sequence,
+            chunks: found.chunks,
+            closing: found.closing,
+            failed: !found.retire.is_empty(),
+            retire: found.retire,
+            frontier: found.frontier,
+            open,
+        };
+    }
+
+    /// All lines are restored: the other ids are free.
+    pub(super) fn restored(&mut self) {
+        let free = |(_, l): &(usize, &Line)| l.state == LineState::Free;
+        let ids = self.lines.iter().enumerate().filter(free).map(|(id, _)| id as u32);
+        self.free_lines = ids.rev().collect();
     }
 
     /// A line that lost too many chunks while it was opened: its id is free again.
@@ -578,21 +655,21 @@ impl PoolState {
         l.state = LineState::Closed;
     }
 
-    /// The `freed` record is durable: the chunks are free, the retired ones never again.
-    pub(super) fn freed(&mut self, line: u32) -> Vec<u32> {
+    /// The `freed` record is durable: the chunks are free, the retired ones never again. `dirty`: which
+    /// of them need an erase.
+    pub(super) fn freed(&mut self, line: u32, dirty: &[bool]) {
         let l = &mut self.lines[line as usize];
         assert_eq!(l.state, LineState::Freeing);
         l.state = LineState::Free;
         let (chunks, retire) = (std::mem::take(&mut l.chunks), std::mem::take(&mut l.retire));
         self.free_lines.push(line);
-        for c in &chunks {
-            if retire.contains(c) {
-                self.retired_chunks.push(*c);
+        for (chunk, dirty) in chunks.into_iter().zip(dirty) {
+            if retire.contains(&chunk) {
+                self.retired_chunks.push(chunk);
             } else {
-                self.put_chunk(*c, true);
+                self.put_chunk(chunk, *dirty);
             }
         }
-        chunks
     }
 
     /// Lines by state, in the order of [`LineState`].
@@ -646,6 +723,20 @@ impl OpenLine {
 }
 
 impl OpenChunk {
+    /// A chunk that goes on at a sector; at none: it takes nothing more.
+    fn new(shape: &Shape, chunk: u32, next: Option<u32>) -> OpenChunk {
+        let at = next.unwrap_or(shape.chunk_sectors);
+        OpenChunk {
+            chunk,
+            pu: chunk / shape.chunks_per_pu,
+            next: at,
+            done: at,
+            alive: next.is_some(),
+            window: VecDeque::new(),
+            window_end: at + shape.unit,
+        }
+    }
+
     /// Moves units that have become readable out of the window.
     pub(super) fn release(&mut self, shape: &Shape, out: &mut Released) {
         let readable =

@@ -44,7 +44,7 @@ impl HostFtl {
         for piece in one.into_iter().chain(more) {
             let mut failed = piece.poisoned;
             if let Some(ticket) = piece.ticket {
-                let done = self.device.wait(cx, ticket).await;
+                let done = self.flash.device.wait(cx, ticket).await;
                 self.note_read(&done);
                 failed |= failed_sectors(piece.media, piece.foreign, &done);
             }
@@ -102,7 +102,7 @@ impl HostFtl {
             match self.map.get(lba + (first + i) as u64) {
                 Entry::Media(addr) => {
                     let (chunk, sector) = self.lines.chunk_of(addr);
-                    addrs[k] = self.format.in_chunk(self.chunk_base[chunk as usize], sector);
+                    addrs[k] = self.flash.format.in_chunk(self.flash.chunk_base[chunk as usize], sector);
                     index[k] = first + i;
                     media |= 1 << i;
                     k += 1;
@@ -134,7 +134,7 @@ impl HostFtl {
             data: Data::Read { content, oob: &mut oob[..k] },
             whole_sectors: false,
         };
-        let ticket = self.device.submit(cx, request);
+        let ticket = self.flash.device.submit(cx, request);
         // Content is there since the submission; whether the medium vouches for it comes later.
         let mut foreign = 0;
         for i in 0..k {

@@ -97,7 +97,7 @@ impl HostFtl {
             "max_sec_per_write" => self.shape.unit.to_string(),
             "write_buffer" => self.write_buffer_text(),
             "ppa_format" => {
-                let fields = self.format.fields();
+                let fields = self.flash.format.fields();
                 let text: Vec<_> = fields.iter().map(|(n, b)| format!("{n}:{b}")).collect();
                 text.join(" ")
             }

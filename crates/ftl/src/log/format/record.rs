@@ -166,6 +166,17 @@ pub enum Record {
         /// The next pair.
         next: SegmentPair,
     },
+    /// How far the chunks of an open line had been written when the power came back, before recovery
+    /// pads any of them: behind that lies nothing of the host's, and only the last unit before it may
+    /// be torn, however often recovery itself is cut.
+    Frontier {
+        /// Line id.
+        line: u32,
+        /// Line sequence.
+        sequence: u64,
+        /// Write pointer of each chunk of the line, in stripe order, sectors.
+        pointers: Vec<u32>,
+    },
     /// First record of every segment but a target's first: names the pair before it. Where a mirror
     /// failed, that pair ends without a [`Record::Segment`], and only this leads to it.
     Follows {
@@ -192,6 +203,7 @@ impl Record {
             Record::Segment { .. } => 12,
             Record::Stopped { .. } => 13,
             Record::Follows { .. } => 14,
+            Record::Frontier { .. } => 15,
         }
     }
 
@@ -201,6 +213,7 @@ impl Record {
             + match self {
                 Record::Started => 0,
                 Record::Opened { chunks, .. } => 16 + 4 * chunks.len(),
+                Record::Frontier { pointers, .. } => 16 + 4 * pointers.len(),
                 Record::Closed { places, .. } => 16 + 12 * places.len(),
                 Record::Freed { .. } => 12,
                 Record::Retired { .. } => 4,
@@ -246,10 +259,11 @@ pub fn encode_record(record: &Record, generation: u32, sequence: u64, out: &mut 
 fn put_payload(record: &Record, out: &mut Vec<u8>) {
     match record {
         Record::Started => {}
-        Record::Opened { line, sequence, chunks } => {
+        Record::Opened { line, sequence, chunks: words }
+        | Record::Frontier { line, sequence, pointers: words } => {
             put_line(out, *line, *sequence);
-            put_u32(out, u32::try_from(chunks.len()).expect("a record fits a block"));
-            chunks.iter().for_each(|chunk| put_u32(out, *chunk));
+            put_u32(out, u32::try_from(words.len()).expect("a record fits a block"));
+            words.iter().for_each(|word| put_u32(out, *word));
         }
         Record::Closed { line, sequence, places } => {
             put_line(out, *line, *sequence);
@@ -391,6 +405,11 @@ fn take_payload(kind: u8, at: &mut Reader<'_>, offset: usize) -> Result<Record, 
         12 => Record::Segment { next: take_pair(at)? },
         13 => Record::Stopped { checkpoint: at.u64()? },
         14 => Record::Follows { previous: take_pair(at)? },
+        15 => {
+            let (line, sequence) = take_line(at)?;
+            let count = at.u32()? as usize;
+            Record::Frontier { line, sequence, pointers: at.list_u32(count)? }
+        }
         kind => return Err(FormatError::UnknownRecord { offset, kind }),
     })
 }

@@ -79,6 +79,8 @@ fn any_record() -> impl Strategy<Value = Record> {
         vec(any::<u8>(), 0..=CONFIG_BYTES_MAX).prop_map(|bytes| Record::Config { bytes }),
         any_pair().prop_map(|next| Record::Segment { next }),
         any_pair().prop_map(|previous| Record::Follows { previous }),
+        (any::<(u32, u64)>(), vec(any::<u32>(), 0..40))
+            .prop_map(|((line, sequence), pointers)| Record::Frontier { line, sequence, pointers }),
         any::<u64>().prop_map(|checkpoint| Record::Stopped { checkpoint }),
     ]
 }

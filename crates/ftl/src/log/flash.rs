@@ -1,0 +1,147 @@
+//! The medium as a target addresses it: chunks by number, whole sectors of metadata.
+//!
+//! Owns: the device with the address of each chunk's first sector, and the vector commands that
+//! carry no user data. Promises: a read that says *good* has verified type, content and record of
+//! every sector. Never: counts, chooses a place, or knows what the bytes mean.
+
+use super::format::Oob;
+use flashlane_base::{Geometry, Location, OOB_BYTES, Ppa, PpaFormat, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_ocssd::device::{
+    Cause, CellMode, Completion, Data, Device, Flags, Gather, Op, Request, Scatter, Ticket,
+};
+use flashlane_rt::Cx;
+use std::sync::Arc;
+
+/// 0, 1, 2, ...: sectors of a block that lie one behind the other.
+pub(super) const IN_ORDER: [u32; VECTOR_MAX] = {
+    let mut a = [0; VECTOR_MAX];
+    let mut i = 0;
+    while i < VECTOR_MAX {
+        a[i] = i as u32;
+        i += 1;
+    }
+    a
+};
+
+/// Out-of-band records of one vector.
+pub(super) type Records = [[u8; OOB_BYTES]; VECTOR_MAX];
+
+/// See the module's head. A chunk is `pu × chunks per PU + chunk`.
+#[derive(Clone)]
+pub(super) struct Flash {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) geo: Geometry,
+    pub(super) format: PpaFormat,
+    /// Address of sector 0 of each chunk of the target.
+    pub(super) chunk_base: Arc<[Ppa]>,
+}
+
+impl Flash {
+    pub(super) fn new(device: Arc<dyn Device>) -> Flash {
+        let (geo, format) = (*device.geometry(), *device.format());
+        let base = |chunk: u32| {
+            let (pu, chunk) = (chunk / geo.chunks_per_pu, chunk % geo.chunks_per_pu);
+            format.pack(Location { pu, chunk, sector: 0 })
+        };
+        Flash { chunk_base: (0..geo.chunks()).map(base).collect(), device, geo, format }
+    }
+
+    /// Addresses of `n` sectors from `sector` of a chunk.
+    #[inline]
+    pub(super) fn addresses(&self, chunk: u32, sector: u32, n: usize) -> [Ppa; VECTOR_MAX] {
+        let base = self.chunk_base[chunk as usize];
+        let mut out = [Ppa(0); VECTOR_MAX];
+        for (i, a) in out[..n].iter_mut().enumerate() {
+            *a = self.format.in_chunk(base, sector + i as u32);
+        }
+        out
+    }
+
+    /// Submits one write unit of metadata: whole sectors typed `lba`, stamped with `stamp`.
+    pub(super) fn submit_meta(
+        &self,
+        cx: &Cx,
+        (chunk, sector): (u32, u32),
+        bytes: &[u8],
+        (lba, stamp): (u64, u64),
+        cause: Cause,
+    ) -> Ticket {
+        let n = bytes.len() / SECTOR_BYTES;
+        let addrs = self.addresses(chunk, sector, n);
+        let mut oob = [[0u8; OOB_BYTES]; VECTOR_MAX];
+        for (o, content) in oob.iter_mut().zip(bytes.chunks_exact(SECTOR_BYTES)) {
+            *o = Oob::encode_raw(lba, stamp, Oob::content_crc(content));
+        }
+        let content = Gather { base: bytes, index: &IN_ORDER[..n], unit: SECTOR_BYTES };
+        let causes = [cause; VECTOR_MAX];
+        self.device.submit(
+            cx,
+            Request {
+                op: Op::Write,
+                flags: Flags::default(),
+                addrs: &addrs[..n],
+                data: Data::Write { content, oob: &oob[..n], cause: &causes[..n] },
+                whole_sectors: true,
+            },
+        )
+    }
+
+    /// Reads up to 64 sectors into `content`, `unit` bytes each: 4096 (`whole` as metadata is kept),
+    /// the store's unit of user data, or 0 for the out-of-band records alone.
+    pub(super) async fn read(
+        &self,
+        cx: &Cx,
+        addrs: &[Ppa],
+        content: &mut [u8],
+        (unit, whole): (usize, bool),
+        oob: &mut Records,
+    ) -> Completion {
+        let n = addrs.len();
+        let content = Scatter { base: content, index: &IN_ORDER[..n], unit };
+        let request = Request {
+            op: Op::Read,
+            flags: Flags::default(),
+            addrs,
+            data: Data::Read { content, oob: &mut oob[..n] },
+            whole_sectors: whole,
+        };
+        self.device.io(cx, request).await
+    }
+
+    /// Reads whole sectors of one chunk into `bytes` and verifies each. False when any of them is not
+    /// what was written there under this type.
+    pub(super) async fn read_meta(
+        &self,
+        cx: &Cx,
+        (chunk, sector): (u32, u32),
+        lba: u64,
+        bytes: &mut [u8],
+    ) -> bool {
+        let mut at = sector;
+        for part in bytes.chunks_mut(VECTOR_MAX * SECTOR_BYTES) {
+            let n = part.len() / SECTOR_BYTES;
+            let addrs = self.addresses(chunk, at, n);
+            let mut oob = [[0u8; OOB_BYTES]; VECTOR_MAX];
+            let done =
+                self.read(cx, &addrs[..n], part, (SECTOR_BYTES, true), &mut oob).await;
+            let sectors = part.chunks_exact(SECTOR_BYTES).zip(&oob).enumerate();
+            let good = |(i, (content, oob)): (usize, (&[u8], &[u8; OOB_BYTES]))| {
+                done.status(i).is_ok() && Oob::verify_for(oob, lba, content)
+            };
+            if !sectors.into_iter().all(good) {
+                return false;
+            }
+            at += n as u32;
+        }
+        true
+    }
+
+    /// Erases a chunk.
+    pub(super) async fn reset(&self, cx: &Cx, chunk: u32) -> Completion {
+        let addrs = [self.chunk_base[chunk as usize]];
+        let flags = Flags { cell: CellMode::Native, ..Flags::default() };
+        let request =
+            Request { op: Op::Reset, flags, addrs: &addrs, data: Data::None, whole_sectors: false };
+        self.device.io(cx, request).await
+    }
+}

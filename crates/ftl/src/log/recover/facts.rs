@@ -1,0 +1,209 @@
+//! What the log says: lines, checkpoints, discards, bad chunks, the ceiling.
+//!
+//! Owns: the fold over the log's records. Promises: the same records give the same facts however often
+//! some of them are repeated (carried records); numbers that lie outside the target are damage, never
+//! an index. Never: reads the medium.
+
+use super::super::format::{Extent, LogEntry, Record};
+use super::super::pool::Shape;
+use super::history::History;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A line that was opened and not freed.
+#[derive(Clone, Debug)]
+pub(super) struct Told {
+    pub(super) sequence: u64,
+    pub(super) chunks: Vec<u32>,
+    /// Where its closing metadata lies, once it is closed; empty: it could not be written.
+    pub(super) closed: Option<Vec<Extent>>,
+    /// Write pointers of its chunks at the first recovery that found it open.
+    pub(super) frontier: Option<Vec<u32>>,
+}
+
+/// One shard of a checkpoint, as its record names it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ShardPlace {
+    pub(super) lba: u64,
+    pub(super) count: u32,
+    pub(super) places: [Extent; 2],
+    pub(super) open_sequence: u64,
+}
+
+/// A complete checkpoint.
+#[derive(Clone, Debug)]
+pub(super) struct Checkpoint {
+    pub(super) id: u64,
+    pub(super) position: u64,
+    pub(super) shards: Vec<Option<ShardPlace>>,
+}
+
+impl Checkpoint {
+    /// The chunks that it lies in.
+    pub(super) fn chunks(&self) -> BTreeSet<u32> {
+        let places = self.shards.iter().flatten().flat_map(|s| s.places);
+        places.map(|p| p.chunk).collect()
+    }
+
+    /// Lowest line that was open or in flight when one of its shards began.
+    pub(super) fn open_sequence(&self) -> u64 {
+        self.shards.iter().flatten().map(|s| s.open_sequence).min().unwrap_or(0)
+    }
+}
+
+/// A discard or a poisoned sector, with its place in the log.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Event {
+    pub(super) sequence: u64,
+    pub(super) lba: u64,
+    pub(super) count: u64,
+    pub(super) stamp: u64,
+}
+
+/// See the module's head.
+#[derive(Default)]
+pub(super) struct Facts {
+    /// By line id.
+    pub(super) lines: BTreeMap<u32, Told>,
+    freed: BTreeSet<u64>,
+    pub(super) retired: BTreeSet<u32>,
+    pub(super) ceiling: u64,
+    pub(super) config: Vec<u8>,
+    /// The two newest that are complete, newest first.
+    pub(super) checkpoints: Vec<Checkpoint>,
+    /// One above the largest id of a checkpoint that was ever begun.
+    pub(super) next_checkpoint: u64,
+    begun: BTreeMap<u64, BTreeMap<u32, ShardPlace>>,
+    pub(super) discards: Vec<Event>,
+    pub(super) poisons: Vec<Event>,
+    /// Largest sequence of a line.
+    pub(super) last_line: u64,
+    /// The log begins with the target's first record.
+    pub(super) is_whole: bool,
+    /// The target was stopped, and nothing happened since.
+    pub(super) stopped: bool,
+    pub(super) damage: Option<String>,
+}
+
+impl Facts {
+    pub(super) fn of(history: &History, shape: &Shape) -> Facts {
+        let mut facts = Facts {
+            next_checkpoint: 1,
+            is_whole: history.is_whole(),
+            ..Facts::default()
+        };
+        for entry in &history.entries {
+            facts.take(entry, shape);
+        }
+        facts.begun.clear();
+        facts
+    }
+
+    fn take(&mut self, entry: &LogEntry, shape: &Shape) {
+        if !is_inside(&entry.record, shape) {
+            let at = entry.sequence;
+            self.damage.get_or_insert(format!("record {at} of the FTL log names what is not there"));
+            return;
+        }
+        // Links between segments say nothing about the target.
+        if !matches!(entry.record, Record::Segment { .. } | Record::Follows { .. }) {
+            self.stopped = matches!(entry.record, Record::Stopped { .. });
+        }
+        let event =
+            |lba, count, stamp| Event { sequence: entry.sequence, lba, count, stamp };
+        match entry.record.clone() {
+            Record::Opened { line, sequence, chunks } => self.opened(line, sequence, chunks),
+            Record::Closed { line, sequence, places } => {
+                if let Some(told) = self.line(line, sequence) {
+                    told.closed = Some(places);
+                }
+            }
+            Record::Frontier { line, sequence, pointers } => {
+                if let Some(told) = self.line(line, sequence) {
+                    told.frontier.get_or_insert(pointers);
+                }
+            }
+            Record::Freed { line, sequence } => {
+                self.freed.insert(sequence);
+                if self.line(line, sequence).is_some() {
+                    self.lines.remove(&line);
+                }
+            }
+            Record::Retired { chunk } => drop(self.retired.insert(chunk)),
+            Record::Discarded { lba, count, stamp } => {
+                self.discards.push(event(lba, count, stamp));
+            }
+            Record::Poisoned { lba, stamp } => self.poisons.push(event(lba, 1, stamp)),
+            Record::Ceiling { stamp } => self.ceiling = self.ceiling.max(stamp),
+            Record::CheckpointShard {
+                checkpoint, shard, lba, count, places, open_sequence, ..
+            } => {
+                self.next_checkpoint = self.next_checkpoint.max(checkpoint.saturating_add(1));
+                let place = ShardPlace { lba, count, places, open_sequence };
+                self.begun.entry(checkpoint).or_default().insert(shard, place);
+            }
+            Record::CheckpointComplete { checkpoint, shards, position } => {
+                self.completed(checkpoint, shards, position);
+            }
+            Record::Config { bytes } => self.config = bytes,
+            Record::Started
+            | Record::Segment { .. }
+            | Record::Stopped { .. }
+            | Record::Follows { .. } => {}
+        }
+    }
+
+    fn opened(&mut self, line: u32, sequence: u64, chunks: Vec<u32>) {
+        self.last_line = self.last_line.max(sequence);
+        let known = self.lines.get(&line).is_some_and(|told| told.sequence >= sequence);
+        // `freed` is final for a sequence, wherever it stands: carried records may repeat `opened`.
+        if !known && !self.freed.contains(&sequence) {
+            self.lines.insert(line, Told { sequence, chunks, closed: None, frontier: None });
+        }
+    }
+
+    fn line(&mut self, line: u32, sequence: u64) -> Option<&mut Told> {
+        self.lines.get_mut(&line).filter(|told| told.sequence == sequence)
+    }
+
+    fn completed(&mut self, id: u64, shards: u32, position: u64) {
+        let mut named = self.begun.remove(&id).unwrap_or_default();
+        // The log was read from the older of two on; a third is not kept.
+        let count = shards.min(named.keys().next_back().map_or(0, |last| last + 1));
+        let shards = (0..count).map(|shard| named.remove(&shard)).collect();
+        self.checkpoints.insert(0, Checkpoint { id, position, shards });
+        self.checkpoints.truncate(2);
+        self.next_checkpoint = self.next_checkpoint.max(id.saturating_add(1));
+        self.begun.retain(|other, _| *other > id);
+    }
+
+    /// The line that each chunk belongs to.
+    pub(super) fn owners(&self) -> BTreeMap<u32, u32> {
+        let chunks = |(id, told): (&u32, &Told)| {
+            let id = *id;
+            told.chunks.clone().into_iter().map(move |chunk| (chunk, id))
+        };
+        self.lines.iter().flat_map(chunks).collect()
+    }
+}
+
+/// Does a record name only chunks and sectors that there are?
+fn is_inside(record: &Record, shape: &Shape) -> bool {
+    let chunks = shape.pus * shape.chunks_per_pu;
+    let chunk = |c: &u32| *c < chunks;
+    let extent = |e: &Extent| {
+        let end = e.sector.checked_add(e.count);
+        chunk(&e.chunk) && end.is_some_and(|end| end <= shape.chunk_sectors)
+    };
+    // A line has an id below the number of chunks, since it has one at least.
+    match record {
+        Record::Opened { line, chunks: of, .. } => {
+            let distinct: BTreeSet<&u32> = of.iter().collect();
+            chunk(line) && !of.is_empty() && distinct.len() == of.len() && of.iter().all(chunk)
+        }
+        Record::Closed { line, places, .. } => chunk(line) && places.iter().all(extent),
+        Record::Freed { line, .. } | Record::Frontier { line, .. } => chunk(line),
+        Record::Retired { chunk: c } => chunk(c),
+        Record::CheckpointShard { places, .. } => places.iter().all(extent),
+        _ => true,
+    }
+}

@@ -1,0 +1,387 @@
+//! Reading the FTL log back: anchors, pairs, records.
+//!
+//! Owns: which pairs are the log, which of a block's copies counts, where the log ends. Promises: gives
+//! the longest sequence of records that is intact in one copy or the other, block by block (FORMAT.md,
+//! section 4); says whether something is missing that must be there. Never: interprets a record beyond
+//! the links between pairs; programs more than padding.
+
+use super::super::flash::{Flash, Records};
+use super::super::format::{
+    Anchor, FormatError, LBA_ANCHOR, LBA_LOG, LBA_NONE, LogBlock, LogEntry, Record, SegmentPair, Uuid,
+    is_newer_minor,
+};
+use super::super::journal::{block_room, block_sectors};
+use super::MountError;
+use super::survey::{First, Survey};
+use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_rt::Cx;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A pair of the log with the first record that counts in it.
+#[derive(Clone, Debug)]
+pub(super) struct Part {
+    pub(super) pair: SegmentPair,
+    pub(super) first_sequence: u64,
+}
+
+/// The log as it was found.
+pub(super) struct History {
+    pub(super) uuid: Uuid,
+    /// Largest generation seen anywhere, and largest id of a pair.
+    pub(super) generation: u32,
+    pub(super) last_pair: u64,
+    /// Oldest first.
+    pub(super) parts: Vec<Part>,
+    /// In order, without a gap.
+    pub(super) entries: Vec<LogEntry>,
+    /// Chunks that hold anchors, and the highest counter in them.
+    pub(super) anchors: Vec<u32>,
+    pub(super) anchor_counter: u64,
+    /// A later minor version wrote here: nothing may be changed.
+    pub(super) is_newer: bool,
+    /// Something that must be there is missing.
+    pub(super) damage: Option<String>,
+}
+
+impl History {
+    /// True when the log begins with the target's first record.
+    pub(super) fn is_whole(&self) -> bool {
+        self.entries.first().is_some_and(|e| e.sequence == 1)
+    }
+
+    /// The records of the last pair, which recovery copies; none when the pair is complete.
+    pub(super) fn tail(&self) -> Option<(u64, &[LogEntry])> {
+        let last = self.parts.last()?;
+        if matches!(self.entries.last()?.record, Record::Segment { .. }) {
+            return None;
+        }
+        let from = self.entries.partition_point(|e| e.sequence < last.first_sequence);
+        Some((last.first_sequence, &self.entries[from..]))
+    }
+
+    /// Sequence of the next record.
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.entries.last().map_or(1, |e| e.sequence + 1)
+    }
+}
+
+/// One block as one of its copies has it.
+struct Block {
+    first_sequence: u64,
+    entries: Vec<LogEntry>,
+    /// Every record that the header counts is intact.
+    complete: bool,
+}
+
+/// What a pair's copies hold.
+#[derive(Default)]
+struct Content {
+    blocks: Vec<Block>,
+    generation: u32,
+    /// Something intact follows a block that neither copy has.
+    gap: bool,
+    is_newer: bool,
+}
+
+/// Geometry of blocks in a chunk.
+#[derive(Clone, Copy)]
+struct Grid {
+    sectors: u32,
+    room: u32,
+}
+
+/// Reads the log of `wanted`, or of the target that the newest anchor belongs to.
+pub(super) async fn read(
+    cx: &Cx,
+    survey: &mut Survey,
+    wanted: Option<Uuid>,
+) -> Result<History, MountError> {
+    let grid = Grid {
+        sectors: block_sectors(&survey.shape, survey.flash.geo.ws_min),
+        room: block_room(&survey.shape, survey.flash.geo.ws_min),
+    };
+    let firsts = survey.first_records(cx).await;
+    let anchors = read_anchors(cx, survey, &firsts, wanted).await?;
+    let uuid = match (&anchors.newest, wanted) {
+        (Some(anchor), _) => anchor.uuid,
+        (None, Some(uuid)) => uuid,
+        (None, None) => uuid_of_logs(cx, survey, grid, &firsts).await.ok_or(MountError::NoTarget)?,
+    };
+    // Where each pair may lie: by what its sectors say, and by what anchors and other pairs say.
+    let mut places: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
+    for first in firsts.iter().filter(|f| f.lba == LBA_LOG) {
+        places.entry(first.stamp).or_default().insert(first.chunk);
+    }
+    let mut name = |pair: &SegmentPair| places.entry(pair.id).or_default().extend(pair.chunks);
+    anchors.newest.iter().for_each(|a| [a.current, a.oldest].iter().for_each(&mut name));
+    let range = match &anchors.newest {
+        Some(a) => a.oldest.id..=a.current.id,
+        None => 0..=u64::MAX,
+    };
+    let last_pair = places.keys().next_back().copied().unwrap_or(0);
+    let mut found: BTreeMap<u64, (SegmentPair, Content)> = BTreeMap::new();
+    let mut next = places.keys().next_back().copied();
+    while let Some(id) = next {
+        let chunks = holders(cx, survey, &places[&id], id, range.contains(&id)).await;
+        let content = read_pair(cx, survey, grid, (uuid, id), &chunks).await?;
+        for record in content.blocks.iter().flat_map(|b| &b.entries).map(|e| &e.record) {
+            if let Record::Follows { previous } = record {
+                places.entry(previous.id).or_default().extend(previous.chunks);
+            }
+        }
+        if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
+            found.insert(id, (SegmentPair { id, chunks: [*first, *last] }, content));
+        }
+        next = places.range(..id).next_back().map(|(id, _)| *id);
+    }
+    let generation = found.values().map(|(_, c)| c.generation).max().unwrap_or(0);
+    let mut history = History {
+        uuid,
+        generation: generation.max(anchors.newest.as_ref().map_or(0, |a| a.generation)),
+        last_pair,
+        parts: Vec::new(),
+        entries: Vec::new(),
+        anchors: anchors.chunks,
+        anchor_counter: anchors.newest.as_ref().map_or(0, |a| a.counter),
+        is_newer: anchors.is_newer,
+        damage: None,
+    };
+    let is_anchored = anchors.newest.is_some();
+    for (id, (pair, content)) in found {
+        if range.contains(&id) {
+            history.join(pair, content, is_anchored);
+        }
+    }
+    if let Some(anchor) = &anchors.newest {
+        history.check_beginning(anchor);
+    }
+    if history.entries.is_empty() {
+        return Err(MountError::LogLost);
+    }
+    Ok(history)
+}
+
+impl History {
+    /// Adds a younger pair. Its first block may begin again at a record that was read already: a block
+    /// that one copy of an older pair could not take, or a copy of that pair's valid part (rule 22).
+    fn join(&mut self, pair: SegmentPair, content: Content, is_anchored: bool) {
+        self.is_newer |= content.is_newer;
+        if content.gap {
+            self.say(format!("the FTL log has a hole in segment {}", pair.id));
+        }
+        let Some(first) = content.blocks.first().map(|b| b.first_sequence) else { return };
+        if first > self.next_sequence() && !self.entries.is_empty() {
+            if is_anchored {
+                let (from, to) = (self.next_sequence(), first - 1);
+                self.say(format!("records {from} to {to} of the FTL log are missing"));
+            }
+            // Without an anchor what lies behind the hole may have been cut long ago.
+            self.entries.clear();
+            self.parts.clear();
+        }
+        for block in content.blocks {
+            let keep = self.entries.partition_point(|e| e.sequence < block.first_sequence);
+            self.entries.truncate(keep);
+            self.entries.extend(block.entries);
+        }
+        // A pair whose records all came again later is no part of the log any more.
+        self.parts.retain(|p| p.first_sequence < first);
+        self.parts.push(Part { pair, first_sequence: first });
+    }
+
+    /// The oldest pair that an anchor names must be there.
+    fn check_beginning(&mut self, anchor: &Anchor) {
+        if self.parts.first().is_none_or(|p| p.pair.id != anchor.oldest.id) {
+            self.say(format!("segment {} of the FTL log can't be read", anchor.oldest.id));
+        }
+    }
+
+    fn say(&mut self, what: String) {
+        self.damage.get_or_insert(what);
+    }
+}
+
+/// What the anchors of a target say.
+struct Anchors {
+    newest: Option<Anchor>,
+    chunks: Vec<u32>,
+    is_newer: bool,
+}
+
+async fn read_anchors(
+    cx: &Cx,
+    survey: &mut Survey,
+    firsts: &[First],
+    wanted: Option<Uuid>,
+) -> Result<Anchors, MountError> {
+    let mut all: Vec<(u32, Anchor, bool)> = Vec::new();
+    for first in firsts.iter().filter(|f| f.lba == LBA_ANCHOR) {
+        let end = survey.pointer(first.chunk);
+        survey.make_readable(cx, first.chunk).await;
+        // The newest one that can be read: from the end. Sectors between two anchors are no anchor.
+        let mut bytes = vec![0; SECTOR_BYTES];
+        for sector in (0..end).rev().filter(|s| s.is_multiple_of(survey.flash.geo.ws_min)) {
+            if !survey.flash.read_meta(cx, (first.chunk, sector), LBA_ANCHOR, &mut bytes).await {
+                continue;
+            }
+            match Anchor::decode(&bytes) {
+                Ok(a) if wanted.is_none_or(|uuid| uuid == a.uuid) => {
+                    all.push((first.chunk, a, is_newer_minor(&bytes)));
+                    break;
+                }
+                Err(error @ FormatError::NewerMajor { .. }) => {
+                    return Err(MountError::Newer(error));
+                }
+                _ => {}
+            }
+        }
+    }
+    let newest = all.iter().max_by_key(|(_, a, _)| a.counter).map(|(_, a, _)| *a);
+    let ours = |a: &Anchor| newest.is_some_and(|n| n.uuid == a.uuid);
+    all.retain(|(_, a, _)| ours(a));
+    Ok(Anchors {
+        newest,
+        is_newer: all.iter().any(|(_, _, newer)| *newer),
+        chunks: all.into_iter().map(|(chunk, ..)| chunk).collect(),
+    })
+}
+
+/// Without any anchor: the target of the newest block of a log.
+async fn uuid_of_logs(
+    cx: &Cx,
+    survey: &Survey,
+    grid: Grid,
+    firsts: &[First],
+) -> Option<Uuid> {
+    let mut newest: Option<(u32, u64, Uuid)> = None;
+    for first in firsts.iter().filter(|f| f.lba == LBA_LOG) {
+        let mut bytes = vec![0; grid.sectors as usize * SECTOR_BYTES];
+        if survey.flash.read_meta(cx, (first.chunk, 0), LBA_LOG, &mut bytes).await
+            && let Ok(block) = LogBlock::decode(&bytes)
+        {
+            let h = block.header();
+            newest = newest.max(Some((h.generation, h.segment, h.uuid)));
+        }
+    }
+    newest.map(|(_, _, uuid)| uuid)
+}
+
+/// Which of these chunks hold the pair: those whose first sector says so. A pair of the log that can't be
+/// read to its end, or not yet at all, is padded; what else a chunk may be by now is left alone.
+async fn holders(
+    cx: &Cx,
+    survey: &mut Survey,
+    chunks: &BTreeSet<u32>,
+    id: u64,
+    is_in_log: bool,
+) -> Vec<u32> {
+    let mut holders = Vec::new();
+    let is_it = |f: &First| (f.lba, f.stamp) == (LBA_LOG, id);
+    for chunk in chunks.iter().copied().filter(|c| survey.is_written(*c)).collect::<Vec<_>>() {
+        let first = survey.first_of(cx, chunk).await;
+        let is_other = first.as_ref().is_some_and(|f| !is_it(f) && f.lba != LBA_NONE);
+        if is_other {
+            continue;
+        }
+        if is_in_log {
+            survey.make_readable(cx, chunk).await;
+        }
+        if survey.first_of(cx, chunk).await.as_ref().is_some_and(is_it) {
+            holders.push(chunk);
+        }
+    }
+    holders
+}
+
+/// The blocks of a pair, each from the copy that has it whole, up to the first that neither has.
+async fn read_pair(
+    cx: &Cx,
+    survey: &Survey,
+    grid: Grid,
+    (uuid, id): (Uuid, u64),
+    chunks: &[u32],
+) -> Result<Content, MountError> {
+    let mut content = Content::default();
+    let mut blocks: Vec<Option<Block>> = Vec::new();
+    for chunk in chunks {
+        let count = (survey.pointer(*chunk) + grid.room - grid.sectors) / grid.room;
+        blocks.resize_with(blocks.len().max(count as usize), || None);
+        let missing = |(i, b): (usize, &Option<Block>)| {
+            let is_whole = b.as_ref().is_some_and(|b| b.complete);
+            (!is_whole && i < count as usize).then_some(i as u32)
+        };
+        let missing: Vec<u32> = blocks.iter().enumerate().filter_map(missing).collect();
+        // As many blocks as one vector holds.
+        for some in missing.chunks((VECTOR_MAX / grid.sectors as usize).max(1)) {
+            let bytes = read_blocks(&survey.flash, cx, *chunk, grid, some).await;
+            for (i, bytes) in some.iter().zip(bytes.chunks(grid.sectors as usize * SECTOR_BYTES)) {
+                let Some(block) = decode(bytes, uuid, id, &mut content)? else { continue };
+                let old = &mut blocks[*i as usize];
+                if old.as_ref().is_none_or(|old| old.entries.len() < block.entries.len()) {
+                    *old = Some(block);
+                }
+            }
+        }
+    }
+    let mut ended = false;
+    for block in blocks {
+        match block {
+            Some(_) if ended => content.gap = true,
+            Some(block) => {
+                ended = !block.complete;
+                content.blocks.push(block);
+            }
+            None => ended = true,
+        }
+    }
+    Ok(content)
+}
+
+/// Blocks of one chunk, as they are there.
+async fn read_blocks(flash: &Flash, cx: &Cx, chunk: u32, grid: Grid, which: &[u32]) -> Vec<u8> {
+    let addrs: Vec<_> = which
+        .iter()
+        .flat_map(|i| {
+            let addrs = flash.addresses(chunk, i * grid.room, grid.sectors as usize);
+            addrs.into_iter().take(grid.sectors as usize)
+        })
+        .collect();
+    let mut bytes = vec![0; addrs.len() * SECTOR_BYTES];
+    for (addrs, bytes) in addrs.chunks(VECTOR_MAX).zip(bytes.chunks_mut(VECTOR_MAX * SECTOR_BYTES)) {
+        let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
+        flash.read(cx, addrs, bytes, (SECTOR_BYTES, true), &mut oob).await;
+    }
+    bytes
+}
+
+/// A block of this pair; `None` when it is none, or has no intact record.
+fn decode(
+    bytes: &[u8],
+    uuid: Uuid,
+    id: u64,
+    content: &mut Content,
+) -> Result<Option<Block>, MountError> {
+    let mut records = match LogBlock::decode(bytes) {
+        Ok(block) if block.header().uuid == uuid && block.header().segment == id => block,
+        Err(error @ FormatError::NewerMajor { .. }) => return Err(MountError::Newer(error)),
+        _ => return Ok(None),
+    };
+    let header = *records.header();
+    content.generation = content.generation.max(header.generation);
+    content.is_newer |= is_newer_minor(bytes);
+    let mut entries = Vec::new();
+    let mut complete = true;
+    for entry in &mut records {
+        match entry {
+            Ok(entry) => entries.push(entry),
+            Err(error) => {
+                content.is_newer |= matches!(error, FormatError::UnknownRecord { .. });
+                complete = false;
+            }
+        }
+    }
+    if entries.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some(Block { first_sequence: header.first_sequence, entries, complete }))
+}

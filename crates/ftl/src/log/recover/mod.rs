@@ -1,0 +1,548 @@
+//! Mounting a target that is on the medium: after a clean stop, a power cut, or a cut in here.
+//!
+//! Owns: the order of the steps (FORMAT.md, section 10), each a file: [`survey`] looks at the medium,
+//! [`history`] reads the log, [`facts`] says what it means, [`scan`] what lines hold, [`replay`] makes the
+//! map of it; then the target writes again. Promises: what was flushed is there, what was not is old or
+//! new; each corrupt layer falls back to the next, never to wrong data; a cut anywhere in here changes
+//! nothing of that. Never: erases anything that a record or a checkpoint still names.
+//!
+//! The life of a mount: chunk report → anchors → pairs of the log, each block from the copy that has it →
+//! the valid part of the last pair copied to a fresh one, in a new generation → `started` → checkpoint
+//! into the map → lines that were open since, by closing metadata or sector by sector → discards and
+//! poisoned sectors → open lines closed, a checkpoint → users.
+
+mod facts;
+mod history;
+mod replay;
+mod scan;
+mod survey;
+
+use super::create::{CreateError, Layout, Stored, shape_of};
+use super::flash::Flash;
+use super::format::{FormatError, LBA_ANCHOR, Record, Uuid, unpack_entry};
+use super::journal::{Journal, Segment};
+use super::pool::{PoolState, Restored, Shape};
+use super::{HostFtl, LineState};
+use crate::block::BlockError;
+use facts::{Facts, Told};
+use flashlane_base::Ns;
+use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Device};
+use flashlane_rt::Cx;
+use flashlane_rt::sync::Ordering;
+use history::History;
+use replay::Replay;
+use scan::{Content, Reader, Span};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+use std::sync::Arc;
+use survey::{Survey, padded_end};
+
+pub use scan::Place;
+
+/// What a mount may do.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MountOptions {
+    /// The target, if several may have been on these chunks; `None` is the one of the newest anchor.
+    pub uuid: Option<Uuid>,
+    /// Write nothing: the map is built, reads work, everything else is refused.
+    pub read_only: bool,
+    /// Mount writable although units behind the frontier can't be read: older copies of what was in
+    /// them may come back.
+    pub accept_lost: bool,
+    /// Mount although both checkpoints are unreadable: discarded sectors may come back.
+    pub undo_discards: bool,
+}
+
+/// Why a target could not be mounted. Nothing was erased, nor anything written but padding and a copy of
+/// the end of its log.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// Neither an anchor nor a log.
+    #[error("no pblk target is on these PUs; create one first")]
+    NoTarget,
+    /// There are anchors, but no record of the log can be read.
+    #[error("the FTL log can't be read at all: neither copy of any of its blocks is intact")]
+    LogLost,
+    /// Written by a later version.
+    #[error("{0}")]
+    Newer(FormatError),
+    /// Written by a later minor version.
+    #[error("a newer flashlane has written to this target: mount it read-only, or use a newer one")]
+    NewerMinor,
+    /// The device is not the one it was created on.
+    #[error("the target was created on {created}, this is {found}")]
+    Device {
+        /// As recorded.
+        created: String,
+        /// As it is.
+        found: String,
+    },
+    /// The configuration in the log makes no sense.
+    #[error("the target's configuration in the FTL log can't be used: {0}")]
+    Config(String),
+    /// Its layout is impossible here.
+    #[error("the target's configuration can't be used: {0}")]
+    Layout(#[from] CreateError),
+    /// Something that must be in the log is not.
+    #[error("{0}; mount it read-only to save what is there")]
+    Damaged(String),
+    /// Both checkpoints are unreadable.
+    #[error(
+        "{shards} shards of the map can't be read from either checkpoint; mounting with \
+         undo_discards rebuilds them from the lines, but sectors that were discarded may come back"
+    )]
+    CheckpointsLost {
+        /// How many.
+        shards: usize,
+    },
+    /// Units that must be readable are not.
+    #[error(
+        "{count} write units can't be read, the first at chunk {} sector {}: older copies of what was in \
+         them may come back; mount read-only, or with accept_lost", first.0, first.1
+    )]
+    LostUnits {
+        /// How many.
+        count: usize,
+        /// Chunk of the target and sector of the first.
+        first: Place,
+    },
+    /// The first records of the new life could not be written.
+    #[error("the target could not be started: {0}")]
+    Start(#[from] BlockError),
+}
+
+/// What a mount did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// The target had been stopped: the map is the checkpoint.
+    pub clean: bool,
+    /// Which life this is.
+    pub generation: u32,
+    /// Records read from the log.
+    pub records: u64,
+    /// Lines replayed by closing metadata, and sector by sector.
+    pub lines_replayed: u64,
+    /// See there.
+    pub lines_scanned: u64,
+    /// Units whose program the power cut tore, as far as can be told: (chunk, sector).
+    pub torn_units: Vec<Place>,
+    /// Units behind the frontier that can't be read.
+    pub lost_units: Vec<Place>,
+    /// Sectors whose place in the map led nowhere: reads of them fail.
+    pub astray: u64,
+    /// Sectors of padding written so that the ends of open chunks can be read.
+    pub padded_sectors: u64,
+    /// The steps with the time each took.
+    pub steps: Vec<(&'static str, Ns)>,
+}
+
+/// Names steps and takes their times.
+struct Clock {
+    last: Ns,
+}
+
+impl Clock {
+    fn step(&mut self, cx: &Cx, report: &mut Recovery, name: &'static str) {
+        report.steps.push((name, cx.now() - self.last));
+        self.last = cx.now();
+    }
+}
+
+/// A line with what is known of its chunks.
+struct Found {
+    id: u32,
+    told: Told,
+    spans: Vec<Span>,
+}
+
+impl HostFtl {
+    /// Mounts the target that is on `device` (give it the partition it was created on) and starts its
+    /// background tasks on the caller's core.
+    pub async fn mount(
+        cx: &Cx,
+        device: Arc<dyn Device>,
+        options: MountOptions,
+    ) -> Result<Arc<HostFtl>, MountError> {
+        let shape = shape_of(&*device);
+        let mut report = Recovery::default();
+        let mut clock = Clock { last: cx.now() };
+        let mut survey = Survey::take(Flash::new(device), shape, options.read_only);
+        let mut history = history::read(cx, &mut survey, options.uuid).await?;
+        let facts = Facts::of(&history, &shape);
+        report.records = history.entries.len() as u64;
+        clock.step(cx, &mut report, "log");
+        check(&history, &facts, &options)?;
+        let stored = Stored::decode(&facts.config).map_err(MountError::Config)?;
+        stored.check_device(&shape)?;
+        for chunk in facts.checkpoints.iter().flat_map(|c| c.chunks()) {
+            survey.make_readable(cx, chunk).await;
+        }
+        let ftl = HostFtl::assemble(cx, &survey, &history, &facts, stored)?;
+        report.padded_sectors = survey.padded;
+        if options.read_only {
+            ftl.give_up(cx, "it was mounted read-only");
+        } else {
+            let tail = history.tail().map(|(_, records)| {
+                records.iter().map(|entry| entry.record.clone()).collect::<Vec<_>>()
+            });
+            ftl.renew_log(cx, tail, std::mem::take(&mut history.anchors)).await?;
+            clock.step(cx, &mut report, "log copied, started");
+        }
+        let mut lines = found_lines(&survey, &facts);
+        if !options.read_only {
+            report.padded_sectors += ftl.pad_open_lines(cx, &survey, &mut lines).await?;
+            clock.step(cx, &mut report, "open lines padded");
+        }
+        let contents = ftl.rebuild_map(cx, &facts, &lines, &options, &mut report, &mut clock).await?;
+        report.generation = ftl.journal.generation;
+        if !options.read_only {
+            ftl.settle(cx, lines, contents).await?;
+            clock.step(cx, &mut report, "open lines closed, checkpoint");
+        }
+        *ftl.recovery.lock() = Some(report);
+        if !options.read_only {
+            ftl.start(cx);
+        }
+        Ok(ftl)
+    }
+
+    /// What the mount did that this life began with; `None` for a target that was created in it.
+    pub fn recovery(&self) -> Option<Recovery> {
+        self.recovery.lock().clone()
+    }
+
+    /// The target as the log describes it, with an empty map.
+    fn assemble(
+        cx: &Cx,
+        survey: &Survey,
+        history: &History,
+        facts: &Facts,
+        stored: Stored,
+    ) -> Result<Arc<HostFtl>, MountError> {
+        let shape = survey.shape;
+        let ws_min = survey.flash.geo.ws_min;
+        let layout = Layout::plan(&shape, ws_min, stored.good_chunks, &stored.config)?;
+        let mut pool = PoolState::new(shape, stored.active_pus);
+        pool.next_sequence = facts.last_line + 1;
+        pool.retired_chunks = facts.retired.iter().copied().collect();
+        for (erases, info) in pool.erases.iter_mut().zip(&survey.chunks) {
+            *erases = info.erases;
+        }
+        pool.programmed[Cause::PaddingGc as usize] = survey.padded;
+        let owners = facts.owners();
+        let in_use: usize = facts.lines.values().map(|told| told.chunks.len()).sum();
+        if owners.len() != in_use {
+            return Err(MountError::Damaged("two lines of the FTL log share a chunk".into()));
+        }
+        let meta = metadata_chunks(history, facts);
+        pool.meta_reserve = layout.meta_chunks.saturating_sub(meta.len() as u64);
+        for (chunk, info) in (0u32..).zip(&survey.chunks) {
+            let whole = info.length == shape.chunk_sectors || info.state != ChunkState::Free;
+            let free = info.state != ChunkState::Offline
+                && whole
+                && !owners.contains_key(&chunk)
+                && !meta.contains(&chunk)
+                && !facts.retired.contains(&chunk);
+            if free {
+                pool.put_chunk(chunk, info.state != ChunkState::Free);
+            }
+        }
+        let segments = history.parts.iter().map(|part| Segment {
+            pair: part.pair,
+            first_sequence: part.first_sequence,
+        });
+        let journal = Journal::resume(
+            history.uuid,
+            history.generation + 1,
+            segments.collect(),
+            (history.next_sequence(), history.last_pair + 1),
+            history.anchor_counter,
+        );
+        let ftl = HostFtl::build(cx, survey.flash.clone(), stored, shape, layout, pool, journal);
+        for (id, told) in &facts.lines {
+            told.chunks.iter().for_each(|chunk| ftl.lines.set_line(*chunk, *id));
+            // Not known, so as high as any.
+            ftl.lines.raise_stamp(*id, facts.ceiling);
+        }
+        ftl.floor.store(facts.ceiling, Ordering::SeqCst);
+        ftl.ceiling.store(facts.ceiling, Ordering::SeqCst);
+        ftl.note_widths(facts.lines.values().map(|told| told.chunks.len() as u32));
+        let kept = facts.checkpoints.iter().rev();
+        let kept = kept.map(|c| (c.position, c.open_sequence(), c.chunks().into_iter().collect()));
+        ftl.checkpoints.resume(kept, facts.next_checkpoint);
+        Ok(ftl)
+    }
+
+    /// Pads the ends of open lines' chunks so that they can be read. Before that it is on record how far
+    /// they had been written: only there may something be torn, however often this is cut.
+    async fn pad_open_lines(
+        self: &Arc<Self>,
+        cx: &Cx,
+        survey: &Survey,
+        lines: &mut [Found],
+    ) -> Result<u64, MountError> {
+        let open = |l: &&mut Found| l.told.closed.is_none() && l.spans.iter().any(|s| s.end > 0);
+        let mut record = 0;
+        for line in lines.iter_mut().filter(open).filter(|l| l.told.frontier.is_none()) {
+            let pointers: Vec<u32> = line.spans.iter().map(|s| s.end).collect();
+            line.told.frontier = Some(pointers.clone());
+            let (id, sequence) = (line.id, line.told.sequence);
+            record = self.journal.append(Record::Frontier { line: id, sequence, pointers });
+        }
+        self.commit(cx, record).await?;
+        let mut tasks = Vec::new();
+        for line in lines.iter_mut().filter(open) {
+            for span in &line.spans {
+                let info = &survey.chunks[span.chunk as usize];
+                let (from, to) = (info.write_pointer, padded_end(&self.shape, span.end));
+                if info.state != ChunkState::Open || from >= to {
+                    continue;
+                }
+                let (me, their_cx) = (self.clone(), cx.clone());
+                let (chunk, sequence) = (span.chunk, line.told.sequence);
+                tasks.push(cx.spawn_join(async move {
+                    let (unit, range) = (me.shape.unit, (from, to));
+                    survey::pad(&me.flash, &their_cx, chunk, range, sequence, unit).await
+                }));
+            }
+        }
+        let mut padded = 0;
+        for task in tasks {
+            padded += task.await;
+        }
+        self.pool.lock().programmed[Cause::PaddingGc as usize] += padded;
+        Ok(padded)
+    }
+
+    /// Checkpoint, lines, records: the map. Returns what open lines hold, which is to be their closing
+    /// metadata.
+    async fn rebuild_map(
+        self: &Arc<Self>,
+        cx: &Cx,
+        facts: &Facts,
+        lines: &[Found],
+        options: &MountOptions,
+        report: &mut Recovery,
+        clock: &mut Clock,
+    ) -> Result<BTreeMap<u32, Content>, MountError> {
+        let (bases, listed, missing) = replay::load(self, cx, &facts.checkpoints).await;
+        // A young target has no checkpoint yet: its log has everything since it was created.
+        if !missing.is_empty() && !(facts.checkpoints.is_empty() && facts.is_whole) {
+            if !options.undo_discards {
+                return Err(MountError::CheckpointsLost { shards: missing.len() });
+            }
+        }
+        clock.step(cx, report, "checkpoint");
+        let mut replay = Replay::new(self, facts, (bases, listed));
+        report.clean = facts.stopped && missing.is_empty();
+        let mut contents = BTreeMap::new();
+        if !report.clean {
+            let (first_line, position) = replay.begins();
+            let discards: Vec<_> =
+                facts.discards.iter().filter(|d| d.sequence >= position).copied().collect();
+            let discards = replay::merge(&discards, self.info.capacity);
+            let poisons: Vec<_> =
+                facts.poisons.iter().filter(|p| p.sequence >= position).copied().collect();
+            let reader = Rc::new(self.reader(facts.ceiling));
+            let mut asked = BTreeSet::new();
+            let ranges = discards.iter().flat_map(|(from, to, _)| *from..*to);
+            replay.note_conflicts(ranges, &mut asked);
+            replay.note_conflicts(poisons.iter().map(|p| p.lba), &mut asked);
+            let mut by_age: Vec<&Found> = lines.iter().collect();
+            by_age.sort_by_key(|l| l.told.sequence);
+            let (older, replayed): (Vec<&Found>, Vec<&Found>) =
+                by_age.into_iter().partition(|l| l.told.sequence < first_line);
+            for line in &replayed {
+                let content = reader.read(cx, &line.told, &line.spans).await;
+                let lbas = content.entries.iter().map(|entry| unpack_entry(entry).0);
+                replay.note_conflicts(lbas, &mut asked);
+                note(report, &content);
+                if line.told.closed.is_none() {
+                    contents.insert(line.id, content);
+                }
+            }
+            clock.step(cx, report, "lines looked through");
+            for line in older.iter().filter(|l| asked.contains(&l.told.sequence)) {
+                let content = reader.read(cx, &line.told, &line.spans).await;
+                replay.give_stamps(&line.told.chunks, &content);
+                report.lost_units.extend(&content.lost);
+            }
+            clock.step(cx, report, "stamps of older lines");
+            for line in &replayed {
+                match contents.get(&line.id) {
+                    Some(content) => replay.claim_line(&line.told.chunks, content),
+                    None => {
+                        let content = reader.read(cx, &line.told, &line.spans).await;
+                        replay.claim_line(&line.told.chunks, &content);
+                    }
+                }
+            }
+            replay.claim_records(&discards, &poisons);
+            clock.step(cx, report, "lines and log replayed");
+        }
+        report.astray = replay.finish(report.clean);
+        if let Some(first) = report.lost_units.first()
+            && !options.accept_lost
+            && !options.read_only
+        {
+            let count = report.lost_units.len();
+            return Err(MountError::LostUnits { count, first: *first });
+        }
+        // Clean as the start may be, lines that were open get their closing metadata.
+        let reader = Rc::new(self.reader(facts.ceiling));
+        for line in lines.iter().filter(|l| l.told.closed.is_none()) {
+            if !contents.contains_key(&line.id) {
+                contents.insert(line.id, reader.read(cx, &line.told, &line.spans).await);
+            }
+        }
+        Ok(contents)
+    }
+
+    fn reader(&self, ceiling: u64) -> Reader {
+        Reader {
+            flash: self.flash.clone(),
+            shape: self.shape,
+            uuid: self.journal.uuid,
+            content_bytes: self.info.content_bytes,
+            pair_sectors: self.shape.pair_pads,
+            capacity: self.info.capacity,
+            ceiling,
+        }
+    }
+
+    /// The lines as they are from now on: closed ones as they were, open ones closed, what holds nothing
+    /// freed; then a checkpoint, so that nothing of before counts any more (FORMAT.md rule 6).
+    async fn settle(
+        self: &Arc<Self>,
+        cx: &Cx,
+        lines: Vec<Found>,
+        mut contents: BTreeMap<u32, Content>,
+    ) -> Result<(), MountError> {
+        let mut open = Vec::new();
+        let mut freed = Vec::new();
+        for line in lines {
+            let infos: Vec<ChunkInfo> =
+                line.told.chunks.iter().map(|chunk| self.chunk_info(*chunk)).collect();
+            let is_open = line.told.closed.is_none();
+            if is_open && self.lines.valid(line.id) == 0 {
+                freed.push(line);
+                continue;
+            }
+            let entries = contents.remove(&line.id).map(|content| content.entries);
+            let restored = restored(&self.shape, &line, &infos, entries.filter(|_| is_open));
+            self.pool.lock().restore_line(line.id, restored);
+            if is_open {
+                open.push(line.id);
+            }
+        }
+        self.pool.lock().restored();
+        let mut record = 0;
+        for line in &freed {
+            let sequence = line.told.sequence;
+            record = self.journal.append(Record::Freed { line: line.id, sequence });
+        }
+        self.raise_ceiling(cx).await?;
+        self.commit(cx, record).await?;
+        for chunk in freed.iter().flat_map(|line| &line.told.chunks) {
+            self.lines.set_line(*chunk, super::lines::NO_LINE);
+            let info = self.chunk_info(*chunk);
+            if info.state != ChunkState::Offline {
+                self.pool.lock().put_chunk(*chunk, info.state != ChunkState::Free);
+            }
+        }
+        for line in open {
+            self.pool.lock().stop_filling(line);
+            self.close_if_ready(cx, line);
+        }
+        let closing = || self.pool.lock().count(LineState::Closing) > 0;
+        self.pool_changed.wait(cx, || !closing() || self.read_only()).await;
+        self.checkpoint(cx).await?;
+        Ok(())
+    }
+}
+
+/// What forbids a mount before anything is built.
+fn check(history: &History, facts: &Facts, options: &MountOptions) -> Result<(), MountError> {
+    if options.read_only {
+        return Ok(());
+    }
+    if history.is_newer {
+        return Err(MountError::NewerMinor);
+    }
+    match history.damage.as_ref().or(facts.damage.as_ref()) {
+        Some(damage) => Err(MountError::Damaged(damage.clone())),
+        None => Ok(()),
+    }
+}
+
+/// Chunks of the log, its anchors and the checkpoints that are kept.
+fn metadata_chunks(history: &History, facts: &Facts) -> BTreeSet<u32> {
+    let pairs = history.parts.iter().flat_map(|part| part.pair.chunks);
+    let shards = facts.checkpoints.iter().flat_map(|c| c.chunks());
+    pairs.chain(history.anchors.iter().copied()).chain(shards).collect()
+}
+
+/// The lines of the log with how far their chunks had been written.
+fn found_lines(survey: &Survey, facts: &Facts) -> Vec<Found> {
+    let lines = facts.lines.iter().map(|(id, told)| {
+        let span = |(i, chunk): (usize, &u32)| {
+            let recorded = told.frontier.as_ref().and_then(|f| f.get(i)).copied();
+            let pointer = survey.pointer(*chunk);
+            let end = recorded.map_or(pointer, |end| end.min(pointer));
+            // Every unit of a closed line had ended, but where a chunk was left before its end, and but
+            // for those that a recovery closed.
+            let may_be_torn = told.closed.is_none()
+                || recorded.is_some()
+                || end < survey.shape.chunk_sectors;
+            Span { chunk: *chunk, end, may_be_torn }
+        };
+        let spans = told.chunks.iter().enumerate().map(span).collect();
+        Found { id: *id, told: told.clone(), spans }
+    });
+    lines.collect()
+}
+
+fn note(report: &mut Recovery, content: &Content) {
+    match content.scanned {
+        true => report.lines_scanned += 1,
+        false => report.lines_replayed += 1,
+    }
+    report.torn_units.extend(&content.torn);
+    report.lost_units.extend(&content.lost);
+}
+
+/// A line as the pool is to have it.
+fn restored(
+    shape: &Shape,
+    line: &Found,
+    infos: &[ChunkInfo],
+    entries: Option<Vec<[u8; super::format::PACKED_BYTES]>>,
+) -> Restored {
+    let gone = |info: &ChunkInfo| {
+        let early = info.state == ChunkState::Closed && info.write_pointer < shape.chunk_sectors;
+        early || info.state == ChunkState::Offline
+    };
+    let pointer = |info: &ChunkInfo| {
+        let is_whole = info.write_pointer.is_multiple_of(shape.unit);
+        (!gone(info) && is_whole).then_some(info.write_pointer)
+    };
+    let chunks = line.told.chunks.iter().zip(infos);
+    let closed = line.told.closed.iter().flatten();
+    Restored {
+        sequence: line.told.sequence,
+        chunks: line.told.chunks.clone(),
+        closing: closed.map(|p| (p.chunk, p.sector, p.count)).collect(),
+        retire: chunks.filter(|(_, info)| gone(info)).map(|(chunk, _)| *chunk).collect(),
+        frontier: line.told.frontier.clone().unwrap_or_default(),
+        open: entries.map(|entries| (entries, infos.iter().map(pointer).collect())),
+    }
+}
+
+/// Anchors of older targets on these chunks: erased before a new one is created, so that a later mount
+/// finds the new one.
+pub(super) async fn old_anchors(cx: &Cx, flash: &Flash, shape: Shape) -> Vec<u32> {
+    let survey = Survey::take(flash.clone(), shape, false);
+    let firsts = survey.first_records(cx).await;
+    firsts.iter().filter(|f| f.lba == LBA_ANCHOR).map(|f| f.chunk).collect()
+}

@@ -1,0 +1,408 @@
+//! The map from checkpoint, lines and log: per sector the highest claim counts.
+//!
+//! Owns: loading shards, the order of claims (FORMAT.md, section 10, step 8). Promises: a claim is compared
+//! by stamp always; an entry of the checkpoint that leads nowhere becomes an error, never zeros or other
+//! data. Never: writes to the medium.
+//!
+//! Memory: 8 bytes per logical sector of those 4096-sector pages that a replayed line or record touches;
+//! nothing else grows with the target.
+
+use super::super::HostFtl;
+use super::super::format::{LBA_CHECKPOINT, LBA_LIMIT, ShardEntry, ShardView, unpack_entry};
+use super::super::map::Entry;
+use super::facts::{Checkpoint, Event, Facts, ShardPlace};
+use super::scan::Content;
+use flashlane_base::SECTOR_BYTES;
+use flashlane_rt::Cx;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// What a shard says of all its sectors.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Base {
+    /// Where replay of the log begins.
+    pub(super) position: u64,
+    /// An unmapped entry is a tombstone at this stamp.
+    floor: u64,
+    /// Lines from this sequence on are replayed whole: what the shard says of them is void.
+    pub(super) open_sequence: u64,
+}
+
+/// A claim on a sector: by stamp, then by [`Rank`]. Zero is no claim yet.
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+struct Claim(u64);
+
+/// What decides between claims of one stamp.
+#[derive(Clone, Copy)]
+enum Rank {
+    /// A copy whose content is bad.
+    Unverified,
+    Poison,
+    Copy,
+    Tombstone,
+}
+
+impl Claim {
+    fn new(stamp: u64, rank: Rank) -> Claim {
+        Claim(stamp << 2 | rank as u64)
+    }
+    fn is_known(self) -> bool {
+        self.0 != 0
+    }
+    fn stamp(self) -> u64 {
+        self.0 >> 2
+    }
+}
+
+/// Sectors in a page of claims.
+const PAGE: u64 = 4096;
+
+/// The claims that won so far.
+struct Claims {
+    pages: Vec<Option<Box<[Claim]>>>,
+}
+
+impl Claims {
+    fn new(capacity: u64) -> Claims {
+        let mut pages = Vec::new();
+        pages.resize_with(capacity.div_ceil(PAGE) as usize, || None);
+        Claims { pages }
+    }
+    fn get(&self, lba: u64) -> Claim {
+        let page = self.pages[(lba / PAGE) as usize].as_ref();
+        page.map_or(Claim::default(), |page| page[(lba % PAGE) as usize])
+    }
+    fn of(&mut self, lba: u64) -> &mut Claim {
+        let page = self.pages[(lba / PAGE) as usize]
+            .get_or_insert_with(|| vec![Claim::default(); PAGE as usize].into());
+        &mut page[(lba % PAGE) as usize]
+    }
+}
+
+/// The state of a replay; the map itself is the target's.
+pub(super) struct Replay<'a> {
+    ftl: &'a HostFtl,
+    bases: Vec<Base>,
+    /// Stamps that shards list for single sectors.
+    listed: BTreeMap<u64, u64>,
+    claims: Claims,
+    /// Sequence of the line that each chunk belongs to.
+    sequences: Vec<u64>,
+}
+
+/// No line.
+const NONE: u64 = 0;
+
+impl<'a> Replay<'a> {
+    pub(super) fn new(
+        ftl: &'a HostFtl,
+        facts: &Facts,
+        (bases, listed): (Vec<Base>, BTreeMap<u64, u64>),
+    ) -> Replay<'a> {
+        let mut sequences = vec![NONE; ftl.flash.geo.chunks() as usize];
+        for told in facts.lines.values() {
+            told.chunks.iter().for_each(|c| sequences[*c as usize] = told.sequence);
+        }
+        Replay { ftl, bases, listed, claims: Claims::new(ftl.info.capacity), sequences }
+    }
+
+    /// Lowest sequence of a line that is replayed, and the lowest position in the log.
+    pub(super) fn begins(&self) -> (u64, u64) {
+        let line = self.bases.iter().map(|b| b.open_sequence).min().unwrap_or(0);
+        let position = self.bases.iter().map(|b| b.position).min().unwrap_or(0);
+        (line, position)
+    }
+
+    fn base(&self, lba: u64) -> Base {
+        self.bases[(lba / self.ftl.layout.shard_entries as u64) as usize]
+    }
+
+    fn sequence_of(&self, addr: u64) -> u64 {
+        self.sequences[self.ftl.lines.chunk_of(addr).0 as usize]
+    }
+
+    /// The lines whose closing metadata must be asked for the stamps of sectors that the checkpoint
+    /// names, since these sectors are claimed by others, too.
+    pub(super) fn note_conflicts(&self, lbas: impl Iterator<Item = u64>, lines: &mut BTreeSet<u64>) {
+        for lba in lbas.filter(|lba| *lba < self.ftl.info.capacity) {
+            if let Entry::Media(addr) = self.ftl.map.get(lba) {
+                let sequence = self.sequence_of(addr);
+                if sequence != NONE && sequence < self.base(lba).open_sequence {
+                    lines.insert(sequence);
+                }
+            }
+        }
+    }
+
+    /// A line gives the stamps of those of its sectors that the checkpoint names.
+    pub(super) fn give_stamps(&mut self, chunks: &[u32], content: &Content) {
+        let width = chunks.len();
+        for (i, entry) in content.entries.iter().enumerate() {
+            let (lba, stamp) = unpack_entry(entry);
+            if lba >= self.ftl.info.capacity {
+                continue;
+            }
+            let addr = self.address(chunks, width, i);
+            if self.ftl.map.get(lba) == Entry::Media(addr) {
+                let rank = match content.unverified.contains(&(i as u32)) {
+                    true => Rank::Unverified,
+                    false => Rank::Copy,
+                };
+                *self.claims.of(lba) = Claim::new(stamp, rank);
+            }
+        }
+    }
+
+    /// Linear sector of the `i`-th in stripe order.
+    fn address(&self, chunks: &[u32], width: usize, i: usize) -> u64 {
+        let unit = self.ftl.shape.unit as usize;
+        let (row, rest) = (i / (unit * width), i % (unit * width));
+        let sector = row * unit + rest % unit;
+        chunks[rest / unit] as u64 * self.ftl.shape.chunk_sectors as u64 + sector as u64
+    }
+
+    /// The claim that a sector has now, be it only the checkpoint's. An entry of the checkpoint into a
+    /// line that is replayed, or into none, claims nothing.
+    fn present(&mut self, lba: u64) -> Claim {
+        let known = self.claims.get(lba);
+        if known.is_known() {
+            return known;
+        }
+        let base = self.base(lba);
+        let listed = self.listed.get(&lba).copied();
+        let claim = match self.ftl.map.get(lba) {
+            Entry::Unmapped => Claim::new(listed.unwrap_or(base.floor), Rank::Tombstone),
+            Entry::Poisoned => Claim::new(listed.unwrap_or(base.floor), Rank::Poison),
+            Entry::Media(_) | Entry::Slot(_) => {
+                self.set(lba, Entry::Unmapped);
+                Claim::new(0, Rank::Poison)
+            }
+        };
+        *self.claims.of(lba) = claim;
+        claim
+    }
+
+    fn set(&self, lba: u64, entry: Entry) {
+        let map = &self.ftl.map;
+        let changed = map.exchange(lba, map.raw(lba), map.encode(entry));
+        debug_assert!(changed, "nobody else is here");
+    }
+
+    /// A line's copies claim their sectors. Lines come in the order of their sequence.
+    pub(super) fn claim_line(&mut self, chunks: &[u32], content: &Content) {
+        let width = chunks.len();
+        for (i, entry) in content.entries.iter().enumerate() {
+            let (lba, stamp) = unpack_entry(entry);
+            if lba >= LBA_LIMIT || lba >= self.ftl.info.capacity {
+                continue;
+            }
+            let rank = match content.unverified.contains(&(i as u32)) {
+                true => Rank::Unverified,
+                false => Rank::Copy,
+            };
+            let claim = Claim::new(stamp, rank);
+            // Equal claims: the later line, then the later stripe position: this one.
+            if claim >= self.present(lba) {
+                self.set(lba, Entry::Media(self.address(chunks, width, i)));
+                *self.claims.of(lba) = claim;
+            }
+        }
+    }
+
+    /// Discards and poisoned sectors that the checkpoint may not know.
+    pub(super) fn claim_records(&mut self, discards: &[(u64, u64, u64)], poisons: &[Event]) {
+        for (lba, end, stamp) in discards.iter().copied() {
+            let claim = Claim::new(stamp, Rank::Tombstone);
+            for lba in lba..end {
+                if claim > self.present(lba) {
+                    self.set(lba, Entry::Unmapped);
+                    *self.claims.of(lba) = claim;
+                }
+            }
+        }
+        for poison in poisons.iter().filter(|p| p.lba < self.ftl.info.capacity) {
+            let claim = Claim::new(poison.stamp, Rank::Poison);
+            if claim > self.present(poison.lba) {
+                self.set(poison.lba, Entry::Poisoned);
+                *self.claims.of(poison.lba) = claim;
+            }
+        }
+    }
+
+    /// The map is complete: valid bits, counts and poisons follow from it. Returns how many sectors
+    /// lead nowhere, which is damage: they are errors from now on.
+    pub(super) fn finish(self, clean: bool) -> u64 {
+        let (ftl, mut astray) = (self.ftl, 0);
+        let mut poisons = BTreeMap::new();
+        for lba in 0..ftl.info.capacity {
+            match ftl.map.get(lba) {
+                Entry::Media(addr) => {
+                    let sequence = match self.is_on_medium(addr) {
+                        true => self.sequence_of(addr),
+                        false => NONE,
+                    };
+                    let void = !clean
+                        && !self.claims.get(lba).is_known()
+                        && sequence >= self.base(lba).open_sequence;
+                    if sequence == NONE || void || ftl.lines.is_valid(addr) {
+                        self.set(lba, Entry::Poisoned);
+                        poisons.insert(lba, ftl.floor.load(flashlane_rt::sync::Ordering::SeqCst));
+                        astray += 1;
+                    } else {
+                        ftl.lines.validate(addr, 1);
+                    }
+                }
+                Entry::Poisoned => {
+                    let claim = self.claims.get(lba);
+                    let listed = || self.listed.get(&lba).copied().unwrap_or(self.base(lba).floor);
+                    let stamp = if claim.is_known() { claim.stamp() } else { listed() };
+                    poisons.insert(lba, stamp);
+                }
+                Entry::Unmapped | Entry::Slot(_) => {}
+            }
+        }
+        *ftl.poisons.lock() = poisons;
+        astray
+    }
+
+    fn is_on_medium(&self, addr: u64) -> bool {
+        addr < self.ftl.flash.geo.sectors()
+    }
+}
+
+/// Ranges with the largest stamp that any of these discards has there, none over another:
+/// (first, end, stamp).
+pub(super) fn merge(discards: &[Event], capacity: u64) -> Vec<(u64, u64, u64)> {
+    let mut edges: Vec<(u64, bool, u64)> = Vec::new();
+    for d in discards {
+        let (from, to) = (d.lba.min(capacity), d.lba.saturating_add(d.count).min(capacity));
+        if from < to {
+            edges.push((from, true, d.stamp));
+            edges.push((to, false, d.stamp));
+        }
+    }
+    edges.sort_unstable();
+    let mut active: BTreeMap<u64, u32> = BTreeMap::new();
+    let mut out: Vec<(u64, u64, u64)> = Vec::new();
+    let mut at = 0;
+    for (edge, begins, stamp) in edges {
+        if let Some((stamp, _)) = active.last_key_value()
+            && at < edge
+        {
+            match out.last_mut() {
+                Some(last) if last.1 == at && last.2 == *stamp => last.1 = edge,
+                _ => out.push((at, edge, *stamp)),
+            }
+        }
+        at = edge;
+        if begins {
+            *active.entry(stamp).or_default() += 1;
+        } else if let Some(n) = active.get_mut(&stamp) {
+            *n -= 1;
+            if *n == 0 {
+                active.remove(&stamp);
+            }
+        }
+    }
+    out
+}
+
+/// A shard that was read: its base, its listed stamps.
+type Loaded = (Base, Vec<(u64, u64)>);
+
+/// Shards read at a time.
+const AT_A_TIME: usize = 64;
+
+/// Loads the newest checkpoint into the map; a shard that neither of its copies gives comes from the
+/// older one. Returns what each shard says of itself, their listed stamps, and the shards that came
+/// from nowhere.
+pub(super) async fn load(
+    ftl: &Arc<HostFtl>,
+    cx: &Cx,
+    checkpoints: &[Checkpoint],
+) -> (Vec<Base>, BTreeMap<u64, u64>, Vec<u64>) {
+    let per_shard = ftl.layout.shard_entries as u64;
+    let shards = ftl.info.capacity.div_ceil(per_shard);
+    let (mut bases, mut listed) = (Vec::new(), BTreeMap::new());
+    let mut missing = Vec::new();
+    let candidates = |shard: u64| -> Vec<(u64, ShardPlace)> {
+        let of = |c: &Checkpoint| Some((c.id, c.shards.get(shard as usize).copied()??));
+        checkpoints.iter().filter_map(of).collect()
+    };
+    let all: Vec<u64> = (0..shards).collect();
+    for some in all.chunks(AT_A_TIME) {
+        let tasks: Vec<_> = some
+            .iter()
+            .map(|shard| {
+                let (ftl, their_cx, shard) = (ftl.clone(), cx.clone(), *shard);
+                let candidates = candidates(shard);
+                cx.spawn_join(async move {
+                    for (id, place) in candidates {
+                        let loaded = ftl.load_shard(&their_cx, id, shard, &place).await;
+                        if loaded.is_some() {
+                            return loaded;
+                        }
+                    }
+                    None
+                })
+            })
+            .collect();
+        for (task, shard) in tasks.into_iter().zip(some) {
+            match task.await {
+                Some((base, stamps)) => {
+                    bases.push(base);
+                    listed.extend(stamps);
+                }
+                None => {
+                    bases.push(Base::default());
+                    missing.push(*shard);
+                }
+            }
+        }
+    }
+    (bases, listed, missing)
+}
+
+impl HostFtl {
+    /// One shard, from either copy, into the map.
+    async fn load_shard(
+        &self,
+        cx: &Cx,
+        id: u64,
+        shard: u64,
+        place: &ShardPlace,
+    ) -> Option<Loaded> {
+        let (lba, count) = (shard * self.layout.shard_entries as u64, u64::from(place.count));
+        if place.lba != lba || lba + count > self.info.capacity {
+            return None;
+        }
+        for extent in place.places {
+            let mut bytes = vec![0; extent.count as usize * SECTOR_BYTES];
+            let at = (extent.chunk, extent.sector);
+            if !self.flash.read_meta(cx, at, LBA_CHECKPOINT, &mut bytes).await {
+                continue;
+            }
+            let Ok(view) = ShardView::decode(&bytes) else { continue };
+            let h = view.header();
+            let same = (h.uuid, h.checkpoint, u64::from(h.shard), h.lba, view.len() as u64)
+                == (self.journal.uuid, id, shard, lba, count);
+            if !same {
+                continue;
+            }
+            for (lba, entry) in (lba..).zip(view.entries()) {
+                let entry = match entry {
+                    ShardEntry::Unmapped => continue,
+                    ShardEntry::Poisoned => Entry::Poisoned,
+                    ShardEntry::Media(addr) if addr >= self.flash.geo.sectors() => Entry::Poisoned,
+                    ShardEntry::Media(addr) => Entry::Media(addr),
+                };
+                self.map.exchange(lba, 0, self.map.encode(entry));
+            }
+            let base =
+                Base { position: h.position, floor: h.floor, open_sequence: h.open_sequence };
+            return Some((base, view.stamps().collect()));
+        }
+        None
+    }
+}
+

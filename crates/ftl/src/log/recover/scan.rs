@@ -1,0 +1,296 @@
+//! What a line holds: by its closing metadata, or sector by sector.
+//!
+//! Owns: reading closing metadata back, the scan of out-of-band records, the verdict on what can't be
+//! read. Promises: a sector at the frontier that does not verify was never written; behind it a record
+//! whose bytes the device calls good takes part in the order though its content is bad, and anything
+//! else is reported as lost (FORMAT.md rule 7, holes 13 and 16). Never: decides which copy is the newest.
+
+use super::super::flash::{Flash, Records};
+use super::super::format::{
+    ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, LBA_NONE, Oob, PACKED_BYTES, Uuid, pack_entry,
+};
+use super::super::pool::{PoolState, Shape};
+use super::facts::Told;
+use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_rt::Cx;
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+/// How often a unit that can't be read is read again.
+const RETRIES: u32 = 2;
+const NOTHING: [u8; PACKED_BYTES] = pack_entry(LBA_NONE, 0);
+
+/// A place on the medium: chunk of the target, first sector.
+pub type Place = (u32, u32);
+
+/// A line as it was found, in stripe order.
+#[derive(Default)]
+pub(super) struct Content {
+    pub(super) entries: Vec<[u8; PACKED_BYTES]>,
+    /// Entries whose content can't be vouched for: reads of them fail.
+    pub(super) unverified: BTreeSet<u32>,
+    /// Units at the frontier that can't be read: power failed in their program.
+    pub(super) torn: Vec<Place>,
+    /// Units behind it that can't be.
+    pub(super) lost: Vec<Place>,
+    /// It was scanned: there is no closing metadata, or some of it is damaged.
+    pub(super) scanned: bool,
+}
+
+/// A chunk of a line that is scanned.
+#[derive(Clone, Copy)]
+pub(super) struct Span {
+    pub(super) chunk: u32,
+    /// Sectors that were written when the power came back.
+    pub(super) end: u32,
+    /// The power may have failed in its last program.
+    pub(super) may_be_torn: bool,
+}
+
+/// See the module's head.
+pub(super) struct Reader {
+    pub(super) flash: Flash,
+    pub(super) shape: Shape,
+    pub(super) uuid: Uuid,
+    /// Bytes of content per sector of user data.
+    pub(super) content_bytes: usize,
+    /// Sectors before a torn unit that it may have taken along.
+    pub(super) pair_sectors: u32,
+    pub(super) capacity: u64,
+    pub(super) ceiling: u64,
+}
+
+impl Reader {
+    /// What a line holds. `spans` are its chunks in stripe order.
+    pub(super) async fn read(self: &Rc<Self>, cx: &Cx, told: &Told, spans: &[Span]) -> Content {
+        let closing = self.read_closing(cx, told).await;
+        let view = closing.as_ref().and_then(|bytes| ClosingView::decode(bytes).ok());
+        let width = told.chunks.len();
+        let sectors = width * self.shape.chunk_sectors as usize;
+        let view = view.filter(|(header, view)| {
+            (header.uuid, header.sequence) == (self.uuid, told.sequence) && view.len() == sectors
+        });
+        let Some((_, view)) = view else {
+            return self.scan(cx, width, spans).await;
+        };
+        let good = |section: &usize| view.check_section(*section).is_ok();
+        if (0..view.sections()).all(|section| good(&section)) {
+            let entries = (0..view.sections()).flat_map(|s| view.section(s).1.iter().copied());
+            return Content { entries: entries.collect(), ..Content::default() };
+        }
+        // A damaged section costs its own entries: closing metadata is believed before the records.
+        let mut content = self.scan(cx, width, spans).await;
+        for section in (0..view.sections()).filter(good) {
+            let (first, entries) = view.section(section);
+            content.entries[first..first + entries.len()].copy_from_slice(entries);
+            let said = first as u32..(first + entries.len()) as u32;
+            content.unverified.retain(|i| !said.contains(i));
+        }
+        content
+    }
+
+    /// The bytes of a line's closing metadata; what can't be read is zeros, which no section verifies.
+    async fn read_closing(&self, cx: &Cx, told: &Told) -> Option<Vec<u8>> {
+        let places = told.closed.as_ref().filter(|places| !places.is_empty())?;
+        let most = self.shape.closing_units(told.chunks.len() as u32) * self.shape.unit;
+        let sectors: u64 = places.iter().map(|p| u64::from(p.count)).sum();
+        if sectors > u64::from(most) {
+            return None;
+        }
+        let mut bytes = vec![0; sectors as usize * SECTOR_BYTES];
+        let mut parts = Vec::new();
+        let mut rest = bytes.as_mut_slice();
+        for place in places {
+            for from in (0..place.count).step_by(VECTOR_MAX) {
+                let n = (place.count - from).min(VECTOR_MAX as u32);
+                let (part, behind) = rest.split_at_mut(n as usize * SECTOR_BYTES);
+                rest = behind;
+                parts.push(((place.chunk, place.sector + from), part));
+            }
+        }
+        // All of them at a time: they lie on all PUs of the line.
+        let tasks: Vec<_> = parts
+            .iter()
+            .map(|((chunk, sector), part)| {
+                let (flash, their_cx, at) = (self.flash.clone(), cx.clone(), (*chunk, *sector));
+                let mut part = vec![0; part.len()];
+                cx.spawn_join(async move {
+                    let good = flash.read_meta(&their_cx, at, LBA_LINE_CLOSING, &mut part).await;
+                    if !good {
+                        read_good_sectors(&flash, &their_cx, at, &mut part).await;
+                    }
+                    part
+                })
+            })
+            .collect();
+        for (task, (_, part)) in tasks.into_iter().zip(parts) {
+            part.copy_from_slice(&task.await);
+        }
+        Some(bytes)
+    }
+
+    /// Sector by sector, all chunks at a time.
+    async fn scan(self: &Rc<Self>, cx: &Cx, width: usize, spans: &[Span]) -> Content {
+        let tasks: Vec<_> = spans
+            .iter()
+            .map(|span| {
+                let (me, their_cx, span) = (self.clone(), cx.clone(), *span);
+                cx.spawn_join(async move { me.scan_chunk(&their_cx, span).await })
+            })
+            .collect();
+        let sectors = width * self.shape.chunk_sectors as usize;
+        let mut content =
+            Content { entries: vec![NOTHING; sectors], scanned: true, ..Content::default() };
+        for (at, task) in tasks.into_iter().enumerate() {
+            let chunk = task.await;
+            for (sector, (entry, verified)) in chunk.sectors.iter().enumerate() {
+                let i = PoolState::entry_index(&self.shape, width, at, sector as u32);
+                content.entries[i] = *entry;
+                if !verified {
+                    content.unverified.insert(i as u32);
+                }
+            }
+            content.torn.extend(chunk.torn);
+            content.lost.extend(chunk.lost);
+        }
+        content
+    }
+
+    async fn scan_chunk(&self, cx: &Cx, span: Span) -> Scanned {
+        let unit = self.shape.unit;
+        let last_unit = span.end.saturating_sub(1) / unit * unit;
+        let frontier = match span.may_be_torn {
+            true => last_unit.saturating_sub(self.pair_sectors),
+            false => span.end,
+        };
+        let mut out = Scanned::default();
+        let step = VECTOR_MAX as u32 / unit * unit;
+        for from in (0..span.end).step_by(step as usize) {
+            let n = step.min(span.end - from);
+            let mut seen = self.look(cx, span.chunk, from, n).await;
+            for first in (0..n).step_by(unit as usize) {
+                let sectors = first as usize..(first + unit).min(n) as usize;
+                for _ in 0..RETRIES {
+                    if seen[sectors.clone()].iter().all(|s| s.good) {
+                        break;
+                    }
+                    let (at, n) = (from + first, sectors.len() as u32);
+                    let again = self.look(cx, span.chunk, at, n).await;
+                    for (old, new) in seen[sectors.clone()].iter_mut().zip(again) {
+                        if !old.good && (new.good || new.sure) {
+                            *old = new;
+                        }
+                    }
+                }
+                self.judge(&mut out, (span.chunk, from + first), &seen[sectors], frontier);
+            }
+        }
+        out
+    }
+
+    /// One unit, or the beginning of one.
+    fn judge(&self, out: &mut Scanned, place: Place, seen: &[Seen], frontier: u32) {
+        let (mut torn, mut lost) = (false, false);
+        for (s, sector) in seen.iter().zip(place.1..) {
+            let (lba, stamp, _) = Oob::decode_raw(&s.oob);
+            let mut packed = NOTHING;
+            packed.copy_from_slice(&s.oob[..PACKED_BYTES]);
+            let plausible = lba < self.capacity && (1..=self.ceiling).contains(&stamp);
+            let entry = match (s.good, sector >= frontier) {
+                (true, _) if lba < LBA_LIMIT && !plausible => (NOTHING, true),
+                (true, _) => (packed, true),
+                (false, true) => {
+                    torn = true;
+                    (NOTHING, true)
+                }
+                (false, false) if s.sure && plausible => (packed, false),
+                (false, false) => {
+                    lost = true;
+                    (NOTHING, true)
+                }
+            };
+            out.sectors.push(entry);
+        }
+        if torn {
+            out.torn.push(place);
+        }
+        if lost {
+            out.lost.push(place);
+        }
+    }
+
+    /// Reads sectors of a chunk, records and content, and verifies them.
+    async fn look(&self, cx: &Cx, chunk: u32, sector: u32, n: u32) -> Vec<Seen> {
+        let addrs = self.flash.addresses(chunk, sector, n as usize);
+        let addrs = &addrs[..n as usize];
+        let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
+        let unit = self.content_bytes;
+        if unit == SECTOR_BYTES {
+            // All sectors are of one kind: one read gives everything.
+            let mut content = vec![0; addrs.len() * SECTOR_BYTES];
+            let done = self.flash.read(cx, addrs, &mut content, (unit, false), &mut oob).await;
+            let sectors = content.chunks_exact(SECTOR_BYTES).zip(&oob).enumerate();
+            return sectors
+                .map(|(i, (content, oob))| Seen {
+                    oob: *oob,
+                    sure: done.status(i).is_ok(),
+                    good: done.status(i).is_ok() && Oob::verify(oob, content),
+                })
+                .collect();
+        }
+        let done = self.flash.read(cx, addrs, &mut [], (0, false), &mut oob).await;
+        let mut seen: Vec<Seen> = oob[..addrs.len()]
+            .iter()
+            .enumerate()
+            .map(|(i, oob)| {
+                let (lba, ..) = Oob::decode_raw(oob);
+                let sure = done.status(i).is_ok();
+                // Nobody reads the content of other types by this record.
+                Seen { oob: *oob, sure, good: sure && lba >= LBA_LIMIT && lba != LBA_NONE }
+            })
+            .collect();
+        let user: Vec<usize> = (0..seen.len())
+            .filter(|i| seen[*i].sure && Oob::decode_raw(&seen[*i].oob).0 < LBA_LIMIT)
+            .collect();
+        if user.is_empty() {
+            return seen;
+        }
+        let addrs: Vec<Ppa> = user.iter().map(|i| addrs[*i]).collect();
+        let mut content = vec![0; user.len() * unit];
+        let done = self.flash.read(cx, &addrs, &mut content, (unit, false), &mut oob).await;
+        for (k, i) in user.into_iter().enumerate() {
+            let content = &content[k * unit..(k + 1) * unit];
+            seen[i].sure = done.status(k).is_ok();
+            seen[i].good = seen[i].sure && Oob::verify(&seen[i].oob, content);
+        }
+        seen
+    }
+}
+
+/// A sector as the device gives it.
+#[derive(Clone, Copy)]
+struct Seen {
+    oob: [u8; OOB_BYTES],
+    /// The device vouches for the bytes.
+    sure: bool,
+    /// Content and record agree.
+    good: bool,
+}
+
+/// What a chunk's scan found.
+#[derive(Default)]
+struct Scanned {
+    /// Per sector: its entry, and whether its content verified.
+    sectors: Vec<([u8; PACKED_BYTES], bool)>,
+    torn: Vec<Place>,
+    lost: Vec<Place>,
+}
+
+/// Sectors of metadata one by one, after one of them failed: the others still count.
+async fn read_good_sectors(flash: &Flash, cx: &Cx, (chunk, sector): Place, bytes: &mut [u8]) {
+    for (at, part) in (sector..).zip(bytes.chunks_mut(SECTOR_BYTES)) {
+        if !flash.read_meta(cx, (chunk, at), LBA_LINE_CLOSING, part).await {
+            part.fill(0);
+        }
+    }
+}
