@@ -348,6 +348,7 @@ impl Machine for PblkMachine {
             let cx = boot.cx.clone();
             let before = self.medium.borrow().as_ref().map(|(ssd, _)| programmed(ssd));
             let (ssd, ftl) = self.bring_up(&boot).await?;
+            ftl.check_consistency().map_err(|e| format!("after bringing it up: {e}"))?;
             let before = before.filter(|_| ftl.recovery().is_some()).unwrap_or_default();
             let (idle, stopped, stopping) = (ftl.clone(), ftl.clone(), ftl.clone());
             let (state, medium) = (ftl.clone(), ssd.clone());

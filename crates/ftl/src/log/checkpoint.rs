@@ -23,7 +23,7 @@ pub(super) struct Complete {
     position: u64,
     /// Sequence of the next line when it began.
     next_line: u64,
-    chunks: Vec<u32>,
+    pub(super) chunks: Vec<u32>,
 }
 
 /// What checkpoints remember between runs.
@@ -177,7 +177,8 @@ impl HostFtl {
         }
         for (id, l) in p.lines.iter().enumerate() {
             let (line, sequence) = (id as u32, l.sequence);
-            if matches!(l.state, LineState::Free | LineState::Opening) {
+            // Nor one whose `freed` is in the log: that may be cut before this (FORMAT.md, hole 26).
+            if matches!(l.state, LineState::Free | LineState::Opening) || l.gone {
                 continue;
             }
             append(Record::Opened { line, sequence, chunks: l.chunks.clone() });

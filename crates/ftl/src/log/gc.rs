@@ -619,11 +619,13 @@ impl HostFtl {
         self.gc.past_barrier.store(true, Ordering::Release);
         let mut at = self.journal.appended();
         for line in lines {
-            let sequence = self.pool.lock().lines[*line as usize].sequence;
-            at = self.journal.append(Record::Freed { line: *line, sequence });
-            let retired = self.pool.lock().lines[*line as usize].retire.clone();
-            for chunk in retired {
-                at = self.journal.append(Record::Retired { chunk });
+            let mut p = self.pool.lock();
+            let l = &mut p.lines[*line as usize];
+            // Together: a checkpoint that is under way must not carry the line on behind this record.
+            l.gone = true;
+            at = self.journal.append(Record::Freed { line: *line, sequence: l.sequence });
+            for chunk in &l.retire {
+                at = self.journal.append(Record::Retired { chunk: *chunk });
             }
         }
         self.commit(cx, at).await?;

@@ -143,6 +143,13 @@ impl Journal {
         self.state.lock().pending.len()
     }
 
+    /// The chunks of log and anchor.
+    pub(super) fn chunks(&self) -> Vec<u32> {
+        let s = self.state.lock();
+        let pairs = s.segments.iter().flat_map(|segment| chunks_of(&segment.pair));
+        pairs.chain(s.anchor.into_iter().flatten()).collect()
+    }
+
     /// A mirror has failed since the last checkpoint.
     pub(super) fn is_thin(&self) -> bool {
         self.state.lock().thin

@@ -44,6 +44,8 @@ pub(super) struct Line {
     /// A program failed in it: collected first, its failed chunks retired.
     pub(super) failed: bool,
     pub(super) retire: Vec<u32>,
+    /// `freed` is in the log, durable or not.
+    pub(super) gone: bool,
     /// How far its chunks had been written when a recovery found it open; empty if none did.
     pub(super) frontier: Vec<u32>,
     pub(super) open: Option<Box<OpenLine>>,
@@ -57,6 +59,7 @@ impl Line {
         closing: Vec::new(),
         failed: false,
         retire: Vec::new(),
+        gone: false,
         frontier: Vec::new(),
         open: None,
     };
@@ -223,6 +226,11 @@ impl PoolState {
         Some((chunk, dirty))
     }
 
+    /// The free chunks, in no order.
+    pub(super) fn free_list(&self) -> impl Iterator<Item = u32> {
+        self.free.iter().flatten().map(|Reverse((_, chunk, _))| *chunk)
+    }
+
     /// Free chunks that lines may take.
     pub(super) fn free_chunks(&self) -> u64 {
         self.free_total.saturating_sub(self.meta_reserve)
@@ -292,6 +300,7 @@ impl PoolState {
         line.closing.clear();
         line.retire.clear();
         line.frontier.clear();
+        line.gone = false;
         Some((id, chunks))
     }
 
@@ -372,6 +381,7 @@ impl PoolState {
             closing: found.closing,
             failed: !found.retire.is_empty(),
             retire: found.retire,
+            gone: false,
             frontier: found.frontier,
             open,
         };

@@ -1,11 +1,11 @@
 //! The walk that every test ends with: does everything the engine believes agree?
 //!
 //! Owns: the comparison of map, valid bits and valid counts. Promises: finds a sector that is valid
-//! twice or not at all. Never: changes anything; meant for a target without requests in flight.
+//! twice or not at all, and a chunk in two places. Never: changes anything; meant for a target without requests in flight.
 
 use super::HostFtl;
 use super::map::Entry;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 impl HostFtl {
     /// Checks that every mapped media sector is valid exactly once, nothing else is, and the lines'
@@ -31,6 +31,7 @@ impl HostFtl {
                 _ => {}
             }
         }
+        self.check_places()?;
         let (bits, counts) = (self.lines.count_bits(), self.lines.total_valid());
         if bits != seen.len() as u64 || counts != bits {
             return Err(format!(
@@ -39,6 +40,27 @@ impl HostFtl {
             ));
         }
         Ok(())
+    }
+
+    /// A chunk is free, in a line, in the log, in a checkpoint or retired: one of these.
+    fn check_places(&self) -> Result<(), String> {
+        let mut seen = BTreeMap::new();
+        let mut take = |chunk: u32, place: String| match seen.insert(chunk, place.clone()) {
+            Some(before) => Err(format!("chunk {chunk} is in {place} and in {before}")),
+            None => Ok(()),
+        };
+        let p = self.pool.lock();
+        p.free_list().try_for_each(|chunk| take(chunk, "the free list".into()))?;
+        for (id, line) in p.lines.iter().enumerate() {
+            let mut chunks = line.chunks.iter();
+            chunks.try_for_each(|chunk| take(*chunk, format!("line {id}")))?;
+        }
+        p.retired_chunks.iter().try_for_each(|chunk| take(*chunk, "the retired".into()))?;
+        for chunk in self.journal.chunks() {
+            take(chunk, "the log".into())?;
+        }
+        let kept = self.checkpoints.kept.lock();
+        kept.iter().flat_map(|c| &c.chunks).try_for_each(|c| take(*c, "a checkpoint".into()))
     }
 
     /// Lines in each state, chunks free for lines, chunks retired: pblk's `lines` attribute.

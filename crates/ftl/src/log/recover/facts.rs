@@ -95,6 +95,7 @@ impl Facts {
             facts.take(entry, shape);
         }
         facts.begun.clear();
+        facts.saw_line(history.last_line);
         facts
     }
 
@@ -123,6 +124,7 @@ impl Facts {
                 }
             }
             Record::Freed { line, sequence } => {
+                self.saw_line(sequence);
                 self.freed.insert(sequence);
                 if self.line(line, sequence).is_some() {
                     self.lines.remove(&line);
@@ -138,6 +140,7 @@ impl Facts {
                 checkpoint, shard, lba, count, places, open_sequence, ..
             } => {
                 self.next_checkpoint = self.next_checkpoint.max(checkpoint.saturating_add(1));
+                self.saw_line(open_sequence.saturating_sub(1));
                 let place = ShardPlace { lba, count, places, open_sequence };
                 self.begun.entry(checkpoint).or_default().insert(shard, place);
             }
@@ -153,12 +156,17 @@ impl Facts {
     }
 
     fn opened(&mut self, line: u32, sequence: u64, chunks: Vec<u32>) {
-        self.last_line = self.last_line.max(sequence);
+        self.saw_line(sequence);
         let known = self.lines.get(&line).is_some_and(|told| told.sequence >= sequence);
         // `freed` is final for a sequence, wherever it stands: carried records may repeat `opened`.
         if !known && !self.freed.contains(&sequence) {
             self.lines.insert(line, Told { sequence, chunks, closed: None, frontier: None });
         }
+    }
+
+    /// Sequences of lines are never used again, whichever record is the last to name one (hole 22).
+    pub(super) fn saw_line(&mut self, sequence: u64) {
+        self.last_line = self.last_line.max(sequence);
     }
 
     fn line(&mut self, line: u32, sequence: u64) -> Option<&mut Told> {

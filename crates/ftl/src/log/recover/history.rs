@@ -7,7 +7,7 @@
 
 use super::super::flash::{Flash, Records};
 use super::super::format::{
-    Anchor, FormatError, LBA_ANCHOR, LBA_LOG, LBA_NONE, LogBlock, LogEntry, Record, SegmentPair, Uuid,
+    Anchor, FormatError, LBA_ANCHOR, LBA_LINE_FIRST, LBA_LOG, LBA_NONE, LogBlock, LogEntry, Record, SegmentPair, Uuid,
     is_newer_minor,
 };
 use super::super::journal::{block_room, block_sectors};
@@ -30,6 +30,8 @@ pub(super) struct History {
     /// Largest generation seen anywhere, and largest id of a pair.
     pub(super) generation: u32,
     pub(super) last_pair: u64,
+    /// Largest sequence in the first metadata of a line.
+    pub(super) last_line: u64,
     /// Oldest first.
     pub(super) parts: Vec<Part>,
     /// In order, without a gap.
@@ -139,6 +141,7 @@ pub(super) async fn read(
         uuid,
         generation: generation.max(anchors.newest.as_ref().map_or(0, |a| a.generation)),
         last_pair,
+        last_line: last_line(cx, survey, &firsts, uuid).await,
         parts: Vec::new(),
         entries: Vec::new(),
         anchors: anchors.chunks,
@@ -244,6 +247,23 @@ async fn read_anchors(
         is_newer: all.iter().any(|(_, _, newer)| *newer),
         chunks: all.into_iter().map(|(chunk, ..)| chunk).collect(),
     })
+}
+
+/// The largest sequence that a line of this target has in its first metadata.
+async fn last_line(cx: &Cx, survey: &Survey, firsts: &[First], uuid: Uuid) -> u64 {
+    let mut claims: Vec<&First> = firsts.iter().filter(|f| f.lba == LBA_LINE_FIRST).collect();
+    claims.sort_by_key(|f| std::cmp::Reverse(f.stamp));
+    for claim in claims {
+        let mut bytes = vec![0; SECTOR_BYTES];
+        let at = (claim.chunk, 0);
+        let good = survey.flash.read_meta(cx, at, LBA_LINE_FIRST, &mut bytes).await;
+        // Of a line with very many chunks this is the beginning: the record vouches for it.
+        let ours = bytes.get(16..32) == Some(uuid.as_slice());
+        if good && ours {
+            return claim.stamp;
+        }
+    }
+    0
 }
 
 /// Without any anchor: the target of the newest block of a log.
