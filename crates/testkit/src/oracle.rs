@@ -161,6 +161,8 @@ struct State {
     active: BTreeMap<u64, ActiveRead>,
     /// Sectors whose medium was damaged at this time: a read error is admissible.
     damaged: BTreeMap<u64, Seq>,
+    /// Versions whose medium was ever damaged: a cut may bring one back.
+    hurt: BTreeMap<u64, BTreeSet<Version>>,
     /// What a cut leaves at least of each sector that is not in `past`.
     durable: Vec<Version>,
     past: BTreeMap<u64, Vec<Past>>,
@@ -193,6 +195,7 @@ impl Oracle {
                 busy: BTreeMap::new(),
                 active: BTreeMap::new(),
                 damaged: BTreeMap::new(),
+                hurt: BTreeMap::new(),
                 durable: vec![Version::ZEROS; capacity as usize],
                 past: BTreeMap::new(),
                 flushed: 0,
@@ -337,6 +340,7 @@ impl Oracle {
         let mut s = self.state.lock();
         s.seq += 1;
         let (at, now) = (lba.get(), s.seq);
+        s.hurt.entry(at).or_default().insert(version);
         for read in s.active.values_mut() {
             let i = at.wrapping_sub(read.lba) as usize;
             let seen = read.at_begin.get(i) == Some(&version) || read.also.contains(&(at, version));
@@ -376,6 +380,11 @@ impl Oracle {
         let mut s = self.state.lock();
         s.seq += 1;
         let now = s.seq;
+        let back = |(at, hurt): (&u64, &BTreeSet<Version>)| {
+            s.survivors(*at).iter().any(|v| hurt.contains(v)).then_some((*at, now))
+        };
+        let back: Vec<(u64, Seq)> = s.hurt.iter().filter_map(back).collect();
+        s.damaged.extend(back);
         let sectors: Vec<u64> = s.past.keys().copied().collect();
         s.busy.clear();
         s.active.clear();

@@ -23,6 +23,9 @@ pub(super) const IN_ORDER: [u32; VECTOR_MAX] = {
     a
 };
 
+/// How often recovery reads again what it can't read.
+pub(super) const RETRIES: u32 = 2;
+
 /// Out-of-band records of one vector.
 pub(super) type Records = [[u8; OOB_BYTES]; VECTOR_MAX];
 
@@ -134,6 +137,22 @@ impl Flash {
             at += n as u32;
         }
         true
+    }
+
+    /// [`Flash::read_meta`], again where it fails: what recovery can't read is lost for good.
+    pub(super) async fn read_meta_again(
+        &self,
+        cx: &Cx,
+        at: (u32, u32),
+        lba: u64,
+        bytes: &mut [u8],
+    ) -> bool {
+        for _ in 0..=RETRIES {
+            if self.read_meta(cx, at, lba, bytes).await {
+                return true;
+            }
+        }
+        false
     }
 
     /// Erases a chunk.

@@ -433,6 +433,22 @@ impl HostFtl {
     /// Closes the open lines, frees those that hold nothing, waits until nothing is in a slot any more
     /// (the snapshot is to be the map, and can't name slots), writes the snapshot.
     async fn put_away(&self, cx: &Cx) -> crate::block::BlockResult {
+        let slots = self.layout.slots as usize;
+        loop {
+            self.close_all(cx).await?;
+            self.check_writable()?;
+            if self.ring.state.now(|r| r.is_empty(slots)) {
+                return self.snapshot(cx).await;
+            }
+            // A program failed while lines were closed, and what it held needs a line again.
+            self.pool.lock().opens = true;
+            self.pool_changed.wake(cx);
+            self.wait_empty(cx).await?;
+        }
+    }
+
+    /// Closes the open lines, and opens none until told otherwise.
+    async fn close_all(&self, cx: &Cx) -> crate::block::BlockResult {
         self.pool.lock().opens = false;
         let busy = |p: &PoolState| p.count(LineState::Opening) + p.count(LineState::Closing) > 0;
         let settled = || self.read_only() || !busy(&self.pool.lock());
@@ -445,8 +461,7 @@ impl HostFtl {
             self.free_lines(cx, &untouched).await?;
         }
         self.pool_changed.wait(cx, settled).await;
-        self.wait_empty(cx).await?;
-        self.snapshot(cx).await
+        Ok(())
     }
 
     async fn end_tasks(&self, cx: &Cx) {

@@ -95,6 +95,13 @@ impl Facts {
             facts.take(entry, shape);
         }
         facts.begun.clear();
+        // It was cut behind the older of two checkpoints (rule 16), never before there were two.
+        let needed = facts.checkpoints.get(1).map_or(1, |older| older.position);
+        let first = history.entries.first().map_or(1, |e| e.sequence);
+        if first > needed {
+            let what = format!("records {needed} to {} of the FTL log can't be read", first - 1);
+            facts.damage.get_or_insert(what);
+        }
         facts.saw_line(history.last_line);
         facts
     }

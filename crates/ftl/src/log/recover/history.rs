@@ -5,7 +5,7 @@
 //! section 4); says whether something is missing that must be there. Never: interprets a record beyond
 //! the links between pairs; programs more than padding.
 
-use super::super::flash::{Flash, Records};
+use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
     Anchor, FormatError, LBA_ANCHOR, LBA_LINE_FIRST, LBA_LOG, LBA_NONE, LogBlock, LogEntry, Record, SegmentPair, Uuid,
     is_newer_minor,
@@ -155,9 +155,6 @@ pub(super) async fn read(
             history.join(pair, content, is_anchored);
         }
     }
-    if let Some(anchor) = &anchors.newest {
-        history.check_beginning(anchor);
-    }
     if history.entries.is_empty() {
         return Err(MountError::LogLost);
     }
@@ -192,13 +189,6 @@ impl History {
         self.parts.push(Part { pair, first_sequence: first });
     }
 
-    /// The oldest pair that an anchor names must be there.
-    fn check_beginning(&mut self, anchor: &Anchor) {
-        if self.parts.first().is_none_or(|p| p.pair.id != anchor.oldest.id) {
-            self.say(format!("segment {} of the FTL log can't be read", anchor.oldest.id));
-        }
-    }
-
     fn say(&mut self, what: String) {
         self.damage.get_or_insert(what);
     }
@@ -224,7 +214,8 @@ async fn read_anchors(
         // The newest one that can be read: from the end. Sectors between two anchors are no anchor.
         let mut bytes = vec![0; SECTOR_BYTES];
         for sector in (0..end).rev().filter(|s| s.is_multiple_of(survey.flash.geo.ws_min)) {
-            if !survey.flash.read_meta(cx, (first.chunk, sector), LBA_ANCHOR, &mut bytes).await {
+            let at = (first.chunk, sector);
+            if !survey.flash.read_meta_again(cx, at, LBA_ANCHOR, &mut bytes).await {
                 continue;
             }
             match Anchor::decode(&bytes) {
@@ -256,7 +247,7 @@ async fn last_line(cx: &Cx, survey: &Survey, firsts: &[First], uuid: Uuid) -> u6
     for claim in claims {
         let mut bytes = vec![0; SECTOR_BYTES];
         let at = (claim.chunk, 0);
-        let good = survey.flash.read_meta(cx, at, LBA_LINE_FIRST, &mut bytes).await;
+        let good = survey.flash.read_meta_again(cx, at, LBA_LINE_FIRST, &mut bytes).await;
         // Of a line with very many chunks this is the beginning: the record vouches for it.
         let ours = bytes.get(16..32) == Some(uuid.as_slice());
         if good && ours {
@@ -331,14 +322,22 @@ async fn read_pair(
             (!is_whole && i < count as usize).then_some(i as u32)
         };
         let missing: Vec<u32> = blocks.iter().enumerate().filter_map(missing).collect();
-        // As many blocks as one vector holds.
+        // As many blocks as one vector holds; what fails once more.
         for some in missing.chunks((VECTOR_MAX / grid.sectors as usize).max(1)) {
-            let bytes = read_blocks(&survey.flash, cx, *chunk, grid, some).await;
-            for (i, bytes) in some.iter().zip(bytes.chunks(grid.sectors as usize * SECTOR_BYTES)) {
-                let Some(block) = decode(bytes, uuid, id, &mut content)? else { continue };
-                let old = &mut blocks[*i as usize];
-                if old.as_ref().is_none_or(|old| old.entries.len() < block.entries.len()) {
-                    *old = Some(block);
+            let mut some = some.to_vec();
+            for _ in 0..=RETRIES {
+                let bytes = read_blocks(&survey.flash, cx, *chunk, grid, &some).await;
+                let sectors = grid.sectors as usize * SECTOR_BYTES;
+                for (i, bytes) in some.iter().zip(bytes.chunks(sectors)) {
+                    let Some(block) = decode(bytes, uuid, id, &mut content)? else { continue };
+                    let old = &mut blocks[*i as usize];
+                    if old.as_ref().is_none_or(|old| old.entries.len() < block.entries.len()) {
+                        *old = Some(block);
+                    }
+                }
+                some.retain(|i| blocks[*i as usize].as_ref().is_none_or(|b| !b.complete));
+                if some.is_empty() {
+                    break;
                 }
             }
         }

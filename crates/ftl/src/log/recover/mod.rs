@@ -405,7 +405,6 @@ impl HostFtl {
             shape: self.shape,
             uuid: self.journal.uuid,
             content_bytes: self.info.content_bytes,
-            pair_sectors: self.shape.pair_pads,
             capacity: self.info.capacity,
             ceiling,
         }
@@ -485,17 +484,20 @@ fn metadata_chunks(history: &History, facts: &Facts) -> BTreeSet<u32> {
 
 /// The lines of the log with how far their chunks had been written.
 fn found_lines(survey: &Survey, facts: &Facts) -> Vec<Found> {
+    let shape = &survey.shape;
     let lines = facts.lines.iter().map(|(id, told)| {
         let span = |(i, chunk): (usize, &u32)| {
             let recorded = told.frontier.as_ref().and_then(|f| f.get(i)).copied();
             let pointer = survey.pointer(*chunk);
             let end = recorded.map_or(pointer, |end| end.min(pointer));
-            // Every unit of a closed line had ended, but where a chunk was left before its end, and but
-            // for those that a recovery closed.
-            let may_be_torn = told.closed.is_none()
-                || recorded.is_some()
-                || end < survey.shape.chunk_sectors;
-            Span { chunk: *chunk, end, may_be_torn }
+            // The power failed in the last unit of an open line's chunk, if anywhere, and may have taken
+            // its page pairs along. Every unit of a closed line had ended, if perhaps badly: the last of
+            // a chunk, which then was left; what it could not give back any more was sent again.
+            let last_unit = end.saturating_sub(1) / shape.unit * shape.unit;
+            let was_left = told.closed.is_some() && end < shape.chunk_sectors;
+            let before = if was_left { shape.window } else { shape.pair_pads };
+            let frontier = last_unit.saturating_sub(before);
+            Span { chunk: *chunk, end, frontier }
         };
         let spans = told.chunks.iter().enumerate().map(span).collect();
         Found { id: *id, told: told.clone(), spans }

@@ -379,7 +379,7 @@ impl HostFtl {
         for extent in place.places {
             let mut bytes = vec![0; extent.count as usize * SECTOR_BYTES];
             let at = (extent.chunk, extent.sector);
-            if !self.flash.read_meta(cx, at, LBA_CHECKPOINT, &mut bytes).await {
+            if !self.flash.read_meta_again(cx, at, LBA_CHECKPOINT, &mut bytes).await {
                 continue;
             }
             let Ok(view) = ShardView::decode(&bytes) else { continue };

@@ -5,7 +5,7 @@
 //! whose bytes the device calls good takes part in the order though its content is bad, and anything
 //! else is reported as lost (FORMAT.md rule 7, holes 13 and 16). Never: decides which copy is the newest.
 
-use super::super::flash::{Flash, Records};
+use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
     ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, LBA_NONE, Oob, PACKED_BYTES, Uuid, pack_entry,
 };
@@ -16,8 +16,6 @@ use flashlane_rt::Cx;
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
-/// How often a unit that can't be read is read again.
-const RETRIES: u32 = 2;
 const NOTHING: [u8; PACKED_BYTES] = pack_entry(LBA_NONE, 0);
 
 /// A place on the medium: chunk of the target, first sector.
@@ -43,8 +41,8 @@ pub(super) struct Span {
     pub(super) chunk: u32,
     /// Sectors that were written when the power came back.
     pub(super) end: u32,
-    /// The power may have failed in its last program.
-    pub(super) may_be_torn: bool,
+    /// From here on what can't be read was never written, or was written again elsewhere.
+    pub(super) frontier: u32,
 }
 
 /// See the module's head.
@@ -54,8 +52,6 @@ pub(super) struct Reader {
     pub(super) uuid: Uuid,
     /// Bytes of content per sector of user data.
     pub(super) content_bytes: usize,
-    /// Sectors before a torn unit that it may have taken along.
-    pub(super) pair_sectors: u32,
     pub(super) capacity: u64,
     pub(super) ceiling: u64,
 }
@@ -115,7 +111,7 @@ impl Reader {
                 let (flash, their_cx, at) = (self.flash.clone(), cx.clone(), (*chunk, *sector));
                 let mut part = vec![0; part.len()];
                 cx.spawn_join(async move {
-                    let good = flash.read_meta(&their_cx, at, LBA_LINE_CLOSING, &mut part).await;
+                    let good = flash.read_meta_again(&their_cx, at, LBA_LINE_CLOSING, &mut part).await;
                     if !good {
                         read_good_sectors(&flash, &their_cx, at, &mut part).await;
                     }
@@ -158,11 +154,6 @@ impl Reader {
 
     async fn scan_chunk(&self, cx: &Cx, span: Span) -> Scanned {
         let unit = self.shape.unit;
-        let last_unit = span.end.saturating_sub(1) / unit * unit;
-        let frontier = match span.may_be_torn {
-            true => last_unit.saturating_sub(self.pair_sectors),
-            false => span.end,
-        };
         let mut out = Scanned::default();
         let step = VECTOR_MAX as u32 / unit * unit;
         for from in (0..span.end).step_by(step as usize) {
@@ -182,7 +173,7 @@ impl Reader {
                         }
                     }
                 }
-                self.judge(&mut out, (span.chunk, from + first), &seen[sectors], frontier);
+                self.judge(&mut out, (span.chunk, from + first), &seen[sectors], span.frontier);
             }
         }
         out
@@ -289,7 +280,7 @@ struct Scanned {
 /// Sectors of metadata one by one, after one of them failed: the others still count.
 async fn read_good_sectors(flash: &Flash, cx: &Cx, (chunk, sector): Place, bytes: &mut [u8]) {
     for (at, part) in (sector..).zip(bytes.chunks_mut(SECTOR_BYTES)) {
-        if !flash.read_meta(cx, (chunk, at), LBA_LINE_CLOSING, part).await {
+        if !flash.read_meta_again(cx, (chunk, at), LBA_LINE_CLOSING, part).await {
             part.fill(0);
         }
     }

@@ -4,7 +4,7 @@
 //! open chunk readable. Promises: padding holds nothing that a later recovery could take for data, and
 //! goes only behind what was written. Never: decides what a chunk means.
 
-use super::super::flash::{Flash, Records};
+use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{LBA_PADDING, Oob};
 use super::super::pool::Shape;
 use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX};
@@ -128,13 +128,23 @@ pub(in super::super) async fn pad(
 async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> Vec<First> {
     let mut found = Vec::new();
     for some in chunks.chunks(VECTOR_MAX) {
-        let addrs: Vec<_> = some.iter().map(|c| flash.chunk_base[*c as usize]).collect();
-        let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
-        let done = flash.read(cx, &addrs, &mut [], (0, true), &mut oob).await;
-        for (i, chunk) in some.iter().enumerate() {
-            if done.status(i).is_ok() {
+        let mut some = some.to_vec();
+        for _ in 0..=RETRIES {
+            let addrs: Vec<_> = some.iter().map(|c| flash.chunk_base[*c as usize]).collect();
+            let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
+            let done = flash.read(cx, &addrs, &mut [], (0, true), &mut oob).await;
+            let mut again = Vec::new();
+            for (i, chunk) in some.into_iter().enumerate() {
+                if !done.status(i).is_ok() {
+                    again.push(chunk);
+                    continue;
+                }
                 let (lba, stamp, _) = Oob::decode_raw(&oob[i]);
-                found.push(First { chunk: *chunk, lba, stamp });
+                found.push(First { chunk, lba, stamp });
+            }
+            some = again;
+            if some.is_empty() {
+                break;
             }
         }
     }
