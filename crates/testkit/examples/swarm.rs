@@ -4,7 +4,7 @@
 //! Never: is needed by `cargo test`.
 //!
 //! ```text
-//! swarm --target pblk --seed 7 [--effort 100] [--no-knobs] [--watch LBA] [--twice] [--options]
+//! swarm --target pblk --seed 7 [--effort 100] [--lives 1] [--no-knobs] [--watch LBA] [--twice] [--options]
 //! swarm --target ram --seed 7 --cut NS [--cut NS]     power cuts at these times, one per life
 //! swarm --target ram --seed 7 --everywhere 1000        1000 power cuts, spread over the run
 //! swarm --target pblk --from 1000 --count 500 [--keep-going]
@@ -34,6 +34,7 @@ struct Args {
     options: bool,
     no_knobs: bool,
     cuts: Vec<Ns>,
+    lives: Option<u64>,
     everywhere: Option<u64>,
 }
 
@@ -52,6 +53,7 @@ fn parse() -> Result<Args, String> {
         options: false,
         no_knobs: false,
         cuts: Vec::new(),
+        lives: None,
         everywhere: None,
     };
     let mut words = std::env::args().skip(1);
@@ -71,6 +73,7 @@ fn parse() -> Result<Args, String> {
             "--keep-going" => args.keep_going = true,
             "--cut-at-end" => args.cut_at_end = true,
             "--cut" => args.cuts.push(Ns::from_ns(number()?)),
+            "--lives" => args.lives = Some(number()?),
             "--everywhere" => args.everywhere = Some(number()?),
             "--no-knobs" => args.no_knobs = true,
             "--options" => args.options = true,
@@ -100,6 +103,7 @@ fn one(stack: &Stack, seed: u64, args: &Args, quiet: bool) -> bool {
         cut_at_end: args.cut_at_end,
         knobs: !args.no_knobs,
         cuts: args.cuts.clone(),
+        lives: args.lives,
         ..Plan::default()
     };
     if args.options {

@@ -106,6 +106,8 @@ pub struct Plan {
     pub knobs: bool,
     /// Cut the power at these times, one per life, and live once more; empty: as the seed says.
     pub cuts: Vec<Ns>,
+    /// How many lives, where no cuts are given; `None`: as the seed says.
+    pub lives: Option<u64>,
     /// Note when something happened in the first life.
     pub moments: Option<Moments>,
 }
@@ -119,6 +121,7 @@ impl Default for Plan {
             cut_at_end: false,
             knobs: true,
             cuts: Vec::new(),
+            lives: None,
             moments: None,
         }
     }
@@ -171,6 +174,9 @@ impl fmt::Display for Failed {
         if !self.plan.knobs {
             write!(f, " --no-knobs")?;
         }
+        if let Some(lives) = self.plan.lives {
+            write!(f, " --lives {lives}")?;
+        }
         let mut cuts = self.plan.cuts.iter();
         cuts.try_for_each(|at| write!(f, " --cut {}", at.as_ns()))
     }
@@ -197,7 +203,7 @@ pub fn run_seed(stack: &Stack, seed: u64, plan: &Plan) -> Result<Done, Failed> {
     let mut rng = Rng::stream(seed, "swarm.lives", 0);
     let drawn = 1 + rng.below(stack.lives);
     let lives = match plan.cuts.len() as u64 {
-        0 => drawn,
+        0 => plan.lives.unwrap_or(drawn),
         cuts => cuts + 1,
     };
     let oracle = OracleSlot::default();
@@ -302,9 +308,7 @@ impl Life {
         let look = async move {
             let up = life.machine.clone().up(life.boot(&cx)).await?;
             let host = life.host_of(up.dev.clone(), &up);
-            swarm::read_back(cx, host)
-                .await
-                .map_err(|b| b.to_string())
+            swarm::read_back(cx, host).await.map_err(|b| b.to_string())
         };
         run.run(look).map_err(|stalled| stalled.to_string())?
     }

@@ -38,14 +38,14 @@ macro_rules! swarms {
     };
 }
 
-/// Seeds that once failed, each for the reason its name gives.
+/// Seeds that once failed, each for the reason its name gives, with the lives they had then.
 macro_rules! found {
-    ($($test:ident: $name:literal, $seed:literal, $effort:literal;)*) => {
+    ($($test:ident: $name:literal, $seed:literal, $effort:literal, $lives:expr;)*) => {
         $(
             #[test]
             fn $test() {
                 let stack = stacks::find($name).expect("a row of the table");
-                let plan = Plan { effort: $effort, ..Plan::default() };
+                let plan = Plan { effort: $effort, lives: $lives, ..Plan::default() };
                 run_seed(stack, $seed, &plan).unwrap_or_else(|f| panic!("{f}"));
             }
         )*
@@ -53,17 +53,24 @@ macro_rules! found {
 }
 
 found! {
-    found_flushes_that_take_the_last_room_of_a_line: "pblk", 300128, 20;
-    found_a_user_share_smaller_than_a_unit_waits_for_ever: "pblk-faults", 10205, 100;
-    found_spare_gone_while_gc_is_off_is_noticed_when_it_is_on: "pblk-faults", 10367, 100;
-    found_a_line_freed_before_its_last_unit_was_published: "pblk", 20155, 20;
-    found_padding_for_barriers_that_eats_what_collections_win: "pblk-faults", 30278, 100;
-    found_a_stop_whose_padding_keeps_gc_going: "pftl-faults", 41082, 100;
-    found_a_checkpoint_whose_records_make_the_next_one_due: "pblk", 50009, 100;
-    found_a_victim_wider_than_the_reserve_of_narrow_lines: "pblk", 70338, 100;
-    found_a_checkpoint_due_that_nobody_began: "pblk-faults", 80068, 100;
-    found_lines_closed_for_the_log_that_eat_the_reserve: "pblk", 50024, 100;
-    found_a_log_longer_than_its_reserve_where_lines_are_many: "pblk", 721433, 100;
+    found_flushes_that_take_the_last_room_of_a_line: "pblk", 300128, 20, Some(1);
+    found_a_user_share_smaller_than_a_unit_waits_for_ever: "pblk-faults", 10205, 100, Some(1);
+    found_spare_gone_while_gc_is_off_is_noticed_when_it_is_on: "pblk-faults", 10367, 100, Some(1);
+    found_a_line_freed_before_its_last_unit_was_published: "pblk", 20155, 20, Some(1);
+    found_padding_for_barriers_that_eats_what_collections_win: "pblk-faults", 30278, 100, Some(1);
+    found_a_stop_whose_padding_keeps_gc_going: "pftl-faults", 41082, 100, Some(1);
+    found_a_checkpoint_whose_records_make_the_next_one_due: "pblk", 50009, 100, Some(1);
+    found_a_victim_wider_than_the_reserve_of_narrow_lines: "pblk", 70338, 100, Some(1);
+    found_a_checkpoint_due_that_nobody_began: "pblk-faults", 80068, 100, Some(1);
+    found_lines_closed_for_the_log_that_eat_the_reserve: "pblk", 50024, 100, Some(1);
+    found_a_log_longer_than_its_reserve_where_lines_are_many: "pblk", 721433, 100, Some(1);
+    found_a_line_carried_on_behind_its_freed_record: "pblk", 419, 100, None;
+    found_a_torn_unit_in_a_line_that_recovery_closed: "pblk", 218, 100, None;
+    found_a_chunk_of_a_former_pair_padded_as_log: "pblk", 53, 100, None;
+    found_a_window_that_was_sent_again_taken_for_lost: "pblk-faults", 151, 100, None;
+    found_a_last_unit_that_failed_taken_for_lost: "pblk-faults", 427, 100, None;
+    found_a_log_whose_first_pair_failed_at_once: "pblk-faults", 52, 100, None;
+    found_a_stop_with_nowhere_to_send_a_failed_sector_again: "pblk-faults", 474, 100, None;
 }
 
 swarms! {

@@ -44,11 +44,7 @@ impl Checkpoints {
 
     /// The complete ones that recovery found, oldest first: (position, next line, chunks). `next` is
     /// the id of the next one.
-    pub(super) fn resume(
-        &self,
-        kept: impl Iterator<Item = (u64, u64, Vec<u32>)>,
-        next: u64,
-    ) {
+    pub(super) fn resume(&self, kept: impl Iterator<Item = (u64, u64, Vec<u32>)>, next: u64) {
         let complete = |(position, next_line, chunks)| Complete { position, next_line, chunks };
         *self.kept.lock() = kept.map(complete).collect();
         self.next.store(next, Ordering::Release);
@@ -260,7 +256,8 @@ impl HostFtl {
         let cost = self.costs.map_lookup.times(count);
         let (words, stamps) = self.map.lock.with(cx, cost, copy).await;
         let mut bytes = header.encode_words(&words, &stamps);
-        bytes.resize(bytes.len().next_multiple_of(self.flash.geo.ws_min as usize * SECTOR_BYTES), 0);
+        bytes
+            .resize(bytes.len().next_multiple_of(self.flash.geo.ws_min as usize * SECTOR_BYTES), 0);
         (header, bytes, count as u32)
     }
 

@@ -18,9 +18,9 @@ use super::limiter::{Levels, Limiter};
 use super::lines::Lines;
 use super::map::Map;
 use super::pool::{PoolState, Shape};
+use super::recover::{self, MountError};
 use super::ring::Ring;
 use super::slab::Slab;
-use super::recover::{self, MountError};
 use super::{Costs, Counters, HostFtl, LogConfig};
 use crate::block::BlockInfo;
 use flashlane_base::{SECTOR_BYTES, VECTOR_MAX};
@@ -238,7 +238,12 @@ impl Stored {
 }
 
 impl Layout {
-    pub(super) fn plan(shape: &Shape, ws_min: u32, good: u64, c: &LogConfig) -> Result<Layout, CreateError> {
+    pub(super) fn plan(
+        shape: &Shape,
+        ws_min: u32,
+        good: u64,
+        c: &LogConfig,
+    ) -> Result<Layout, CreateError> {
         let asked = c.over_provisioning_percent;
         if asked != 0 && !(3..=80).contains(&asked) {
             return Err(CreateError::OverProvisioning(asked));

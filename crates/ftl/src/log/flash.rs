@@ -125,8 +125,7 @@ impl Flash {
             let n = part.len() / SECTOR_BYTES;
             let addrs = self.addresses(chunk, at, n);
             let mut oob = [[0u8; OOB_BYTES]; VECTOR_MAX];
-            let done =
-                self.read(cx, &addrs[..n], part, (SECTOR_BYTES, true), &mut oob).await;
+            let done = self.read(cx, &addrs[..n], part, (SECTOR_BYTES, true), &mut oob).await;
             let sectors = part.chunks_exact(SECTOR_BYTES).zip(&oob).enumerate();
             let good = |(i, (content, oob)): (usize, (&[u8], &[u8; OOB_BYTES]))| {
                 done.status(i).is_ok() && Oob::verify_for(oob, lba, content)

@@ -25,7 +25,9 @@ use super::ring::{RingState, Waited};
 use super::slab::Origin;
 use super::{HostFtl, add};
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
-use flashlane_ocssd::device::{Cause, ChunkState, Completion, Data, Flags, Op, Request, Scatter, Ticket};
+use flashlane_ocssd::device::{
+    Cause, ChunkState, Completion, Data, Flags, Op, Request, Scatter, Ticket,
+};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
 use std::cell::Cell;
@@ -395,7 +397,8 @@ impl HostFtl {
         }
         let sector = row * self.shape.unit;
         if sector < self.shape.chunk_sectors {
-            let first = self.flash.format.in_chunk(self.flash.chunk_base[chunks[at] as usize], sector);
+            let first =
+                self.flash.format.in_chunk(self.flash.chunk_base[chunks[at] as usize], sector);
             self.flash.device.expect(first, self.shape.unit);
         }
     }

@@ -487,7 +487,8 @@ impl HostFtl {
                 first_sequence: first_sequence + done as u64,
                 segment: pair.id,
             });
-            let fit = records[done..].iter().take_while(|record| block.push(record).is_ok()).count();
+            let fit =
+                records[done..].iter().take_while(|record| block.push(record).is_ok()).count();
             assert!(fit > 0, "every record came out of a block as large as this");
             if !self.write_mirrors(cx, pair, cursor, &block.finish()).await {
                 return None;
@@ -527,7 +528,8 @@ impl HostFtl {
         let mut good = 0;
         for chunk in chunks {
             let erased = !full || self.erase(cx, chunk).await;
-            let written = erased && self.put_anchor(cx, (chunk, cursor), &block, anchor.counter).await;
+            let written =
+                erased && self.put_anchor(cx, (chunk, cursor), &block, anchor.counter).await;
             good += u32::from(written);
         }
         if good == 2 {

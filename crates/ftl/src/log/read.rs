@@ -102,7 +102,8 @@ impl HostFtl {
             match self.map.get(lba + (first + i) as u64) {
                 Entry::Media(addr) => {
                     let (chunk, sector) = self.lines.chunk_of(addr);
-                    addrs[k] = self.flash.format.in_chunk(self.flash.chunk_base[chunk as usize], sector);
+                    addrs[k] =
+                        self.flash.format.in_chunk(self.flash.chunk_base[chunk as usize], sector);
                     index[k] = first + i;
                     media |= 1 << i;
                     k += 1;

@@ -86,11 +86,8 @@ pub(super) struct Facts {
 
 impl Facts {
     pub(super) fn of(history: &History, shape: &Shape) -> Facts {
-        let mut facts = Facts {
-            next_checkpoint: 1,
-            is_whole: history.is_whole(),
-            ..Facts::default()
-        };
+        let mut facts =
+            Facts { next_checkpoint: 1, is_whole: history.is_whole(), ..Facts::default() };
         for entry in &history.entries {
             facts.take(entry, shape);
         }
@@ -109,15 +106,15 @@ impl Facts {
     fn take(&mut self, entry: &LogEntry, shape: &Shape) {
         if !is_inside(&entry.record, shape) {
             let at = entry.sequence;
-            self.damage.get_or_insert(format!("record {at} of the FTL log names what is not there"));
+            self.damage
+                .get_or_insert(format!("record {at} of the FTL log names what is not there"));
             return;
         }
         // Links between segments say nothing about the target.
         if !matches!(entry.record, Record::Segment { .. } | Record::Follows { .. }) {
             self.stopped = matches!(entry.record, Record::Stopped { .. });
         }
-        let event =
-            |lba, count, stamp| Event { sequence: entry.sequence, lba, count, stamp };
+        let event = |lba, count, stamp| Event { sequence: entry.sequence, lba, count, stamp };
         match entry.record.clone() {
             Record::Opened { line, sequence, chunks } => self.opened(line, sequence, chunks),
             Record::Closed { line, sequence, places } => {
@@ -144,7 +141,13 @@ impl Facts {
             Record::Poisoned { lba, stamp } => self.poisons.push(event(lba, 1, stamp)),
             Record::Ceiling { stamp } => self.ceiling = self.ceiling.max(stamp),
             Record::CheckpointShard {
-                checkpoint, shard, lba, count, places, open_sequence, ..
+                checkpoint,
+                shard,
+                lba,
+                count,
+                places,
+                open_sequence,
+                ..
             } => {
                 self.next_checkpoint = self.next_checkpoint.max(checkpoint.saturating_add(1));
                 self.saw_line(open_sequence.saturating_sub(1));

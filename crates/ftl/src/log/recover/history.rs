@@ -7,8 +7,8 @@
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
-    Anchor, FormatError, LBA_ANCHOR, LBA_LINE_FIRST, LBA_LOG, LBA_NONE, LogBlock, LogEntry, Record, SegmentPair, Uuid,
-    is_newer_minor,
+    Anchor, FormatError, LBA_ANCHOR, LBA_LINE_FIRST, LBA_LOG, LBA_NONE, LogBlock, LogEntry, Record,
+    SegmentPair, Uuid, is_newer_minor,
 };
 use super::super::journal::{block_room, block_sectors};
 use super::MountError;
@@ -107,7 +107,9 @@ pub(super) async fn read(
     let uuid = match (&anchors.newest, wanted) {
         (Some(anchor), _) => anchor.uuid,
         (None, Some(uuid)) => uuid,
-        (None, None) => uuid_of_logs(cx, survey, grid, &firsts).await.ok_or(MountError::NoTarget)?,
+        (None, None) => {
+            uuid_of_logs(cx, survey, grid, &firsts).await.ok_or(MountError::NoTarget)?
+        }
     };
     // Where each pair may lie: by what its sectors say, and by what anchors and other pairs say.
     let mut places: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
@@ -258,12 +260,7 @@ async fn last_line(cx: &Cx, survey: &Survey, firsts: &[First], uuid: Uuid) -> u6
 }
 
 /// Without any anchor: the target of the newest block of a log.
-async fn uuid_of_logs(
-    cx: &Cx,
-    survey: &Survey,
-    grid: Grid,
-    firsts: &[First],
-) -> Option<Uuid> {
+async fn uuid_of_logs(cx: &Cx, survey: &Survey, grid: Grid, firsts: &[First]) -> Option<Uuid> {
     let mut newest: Option<(u32, u64, Uuid)> = None;
     for first in firsts.iter().filter(|f| f.lba == LBA_LOG) {
         let mut bytes = vec![0; grid.sectors as usize * SECTOR_BYTES];
@@ -366,7 +363,8 @@ async fn read_blocks(flash: &Flash, cx: &Cx, chunk: u32, grid: Grid, which: &[u3
         })
         .collect();
     let mut bytes = vec![0; addrs.len() * SECTOR_BYTES];
-    for (addrs, bytes) in addrs.chunks(VECTOR_MAX).zip(bytes.chunks_mut(VECTOR_MAX * SECTOR_BYTES)) {
+    for (addrs, bytes) in addrs.chunks(VECTOR_MAX).zip(bytes.chunks_mut(VECTOR_MAX * SECTOR_BYTES))
+    {
         let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
         flash.read(cx, addrs, bytes, (SECTOR_BYTES, true), &mut oob).await;
     }

@@ -194,7 +194,8 @@ impl HostFtl {
             report.padded_sectors += ftl.pad_open_lines(cx, &survey, &mut lines).await?;
             clock.step(cx, &mut report, "open lines padded");
         }
-        let contents = ftl.rebuild_map(cx, &facts, &lines, &options, &mut report, &mut clock).await?;
+        let contents =
+            ftl.rebuild_map(cx, &facts, &lines, &options, &mut report, &mut clock).await?;
         report.generation = ftl.journal.generation;
         if !options.read_only {
             ftl.settle(cx, lines, contents).await?;
@@ -248,10 +249,10 @@ impl HostFtl {
                 pool.put_chunk(chunk, info.state != ChunkState::Free);
             }
         }
-        let segments = history.parts.iter().map(|part| Segment {
-            pair: part.pair,
-            first_sequence: part.first_sequence,
-        });
+        let segments = history
+            .parts
+            .iter()
+            .map(|part| Segment { pair: part.pair, first_sequence: part.first_sequence });
         let journal = Journal::resume(
             history.uuid,
             history.generation + 1,

@@ -123,7 +123,11 @@ impl<'a> Replay<'a> {
 
     /// The lines whose closing metadata must be asked for the stamps of sectors that the checkpoint
     /// names, since these sectors are claimed by others, too.
-    pub(super) fn note_conflicts(&self, lbas: impl Iterator<Item = u64>, lines: &mut BTreeSet<u64>) {
+    pub(super) fn note_conflicts(
+        &self,
+        lbas: impl Iterator<Item = u64>,
+        lines: &mut BTreeSet<u64>,
+    ) {
         for lba in lbas.filter(|lba| *lba < self.ftl.info.capacity) {
             if let Entry::Media(addr) = self.ftl.map.get(lba) {
                 let sequence = self.sequence_of(addr);
@@ -365,13 +369,7 @@ pub(super) async fn load(
 
 impl HostFtl {
     /// One shard, from either copy, into the map.
-    async fn load_shard(
-        &self,
-        cx: &Cx,
-        id: u64,
-        shard: u64,
-        place: &ShardPlace,
-    ) -> Option<Loaded> {
+    async fn load_shard(&self, cx: &Cx, id: u64, shard: u64, place: &ShardPlace) -> Option<Loaded> {
         let (lba, count) = (shard * self.layout.shard_entries as u64, u64::from(place.count));
         if place.lba != lba || lba + count > self.info.capacity {
             return None;
@@ -405,4 +403,3 @@ impl HostFtl {
         None
     }
 }
-

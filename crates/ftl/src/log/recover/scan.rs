@@ -111,7 +111,8 @@ impl Reader {
                 let (flash, their_cx, at) = (self.flash.clone(), cx.clone(), (*chunk, *sector));
                 let mut part = vec![0; part.len()];
                 cx.spawn_join(async move {
-                    let good = flash.read_meta_again(&their_cx, at, LBA_LINE_CLOSING, &mut part).await;
+                    let good =
+                        flash.read_meta_again(&their_cx, at, LBA_LINE_CLOSING, &mut part).await;
                     if !good {
                         read_good_sectors(&flash, &their_cx, at, &mut part).await;
                     }
