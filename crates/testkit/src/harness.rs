@@ -254,13 +254,21 @@ enum End {
     Cut,
 }
 
+/// The stream that lives and their ends are drawn from.
+const LIVES: &str = "swarm.lives";
+
+/// Lives that `seed` has where nobody says how many.
+pub fn drawn_lives(stack: &dyn Source, seed: u64) -> u64 {
+    1 + Rng::stream(seed, LIVES, 0).below(stack.lives())
+}
+
 /// Runs one seed on a stack.
 pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Failed> {
     let name = stack.name().to_string();
     let failed =
         |what: String| Failed { stack: name.clone(), seed, plan: Box::new(plan.clone()), what };
     let machine = stack.machine(seed).map_err(failed)?;
-    let mut rng = Rng::stream(seed, "swarm.lives", 0);
+    let mut rng = Rng::stream(seed, LIVES, 0);
     let drawn = 1 + rng.below(stack.lives());
     let lives = match plan.cuts.len() as u64 {
         0 => plan.lives.unwrap_or(drawn),

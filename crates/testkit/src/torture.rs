@@ -42,6 +42,12 @@ impl Mode {
         ("exhaustive", Mode::Exhaustive),
     ];
 
+    /// The name.
+    pub fn name(self) -> &'static str {
+        let named = Mode::ALL.iter().find(|(_, mode)| *mode == self);
+        named.map_or("", |(name, _)| name)
+    }
+
     /// Which of `len` places are cut, in order; `most` at most unless all are.
     fn place(self, len: usize, most: usize) -> Vec<usize> {
         let spread = |all: &[usize]| {
@@ -203,6 +209,23 @@ pub fn torture(
     ordered.into_inner().unwrap_or_else(PoisonError::into_inner).end()
 }
 
+/// Runs exactly this plan on every source: what a failure's flags say.
+pub fn replay(sources: &[&dyn Source], seed: u64, plan: &Plan) -> Outcome {
+    harness::say_where_it_panicked();
+    let mut outcome = Outcome::default();
+    for source in sources {
+        let mut one = One { source: *source, seed, tally: Tally::default(), watcher: &Nobody };
+        let ran = one.run(plan.clone(), None);
+        one.tally.seeds += 1;
+        outcome.tally.add(&one.tally);
+        outcome.failures.extend(ran.err().map(|caught| {
+            let found = one.flags(&caught.plan);
+            one.failure(caught, found)
+        }));
+    }
+    outcome
+}
+
 /// Results in the order of seeds: what follows the failure that was enough is as if never run.
 #[derive(Default)]
 struct Ordered {
@@ -255,8 +278,11 @@ impl One<'_> {
     fn torture(&mut self, how: &How) -> Option<Failure> {
         let (mode, two, effort) = self.drawn(how);
         let result = match mode {
-            Mode::Drawn => self.run(Plan { effort, ..Plan::default() }, None),
-            Mode::None => self.run(Plan { effort, lives: Some(1), ..Plan::default() }, None),
+            Mode::Drawn | Mode::None => {
+                let drawn = harness::drawn_lives(self.source, self.seed);
+                let lives = Some(if mode == Mode::None { 1 } else { drawn });
+                self.run(Plan { effort, lives, ..Plan::default() }, None)
+            }
             mode => self.hunt(mode, two, effort, FIRST_MAX),
         };
         self.tally.seeds += 1;
@@ -265,15 +291,19 @@ impl One<'_> {
         // What is spent on it is no part of what was tried.
         let mut smaller = One { tally: Tally::default(), ..*self };
         let caught = smaller.make_smaller(caught, two);
-        Some(Failure {
+        Some(self.failure(caught, found))
+    }
+
+    fn failure(&self, caught: Caught, found: String) -> Failure {
+        Failure {
             target: self.source.name().into(),
             seed: self.seed,
-            cuts: caught.plan.cuts.clone(),
             place: caught.place,
             flags: self.flags(&caught.plan),
+            cuts: caught.plan.cuts,
             what: caught.what,
             found,
-        })
+        }
     }
 
     fn flags(&self, plan: &Plan) -> String {
@@ -376,8 +406,7 @@ impl One<'_> {
             }
         }
         if caught.plan.cuts.is_empty() {
-            let drawn = self.source.lives();
-            for lives in 1..caught.plan.lives.unwrap_or(drawn) {
+            for lives in 1..caught.plan.lives.unwrap_or(1) {
                 let plan = Plan { lives: Some(lives), ..caught.plan.clone() };
                 if let Err(smaller) = self.run(plan, None) {
                     return smaller;
@@ -452,12 +481,13 @@ mod tests {
     fn threads_change_nothing() {
         let ram = stacks::find("ram").expect("a row of the table");
         let run = |jobs| {
-            let seeds = Seeds { from: 3, count: Some(12) };
-            torture(&[ram], &How::default(), seeds, jobs, &Nobody)
+            let seeds = Seeds { from: 3, count: Some(3) };
+            let how = How { mode: Mode::Log, cuts: None, effort: Some(2) };
+            torture(&[ram], &how, seeds, jobs, &Nobody)
         };
         let one = run(1);
         assert_eq!(one, run(3));
-        assert_eq!((one.tally.seeds, one.failures.len()), (12, 0));
-        assert!(one.tally.cuts > 100, "{one:?}");
+        assert_eq!((one.tally.seeds, one.failures.len()), (3, 0));
+        assert!(one.tally.cuts > 50, "{one:?}");
     }
 }

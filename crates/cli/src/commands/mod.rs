@@ -5,6 +5,7 @@ mod compare;
 mod reproduce;
 mod run;
 mod sweep;
+mod torture;
 mod trace;
 
 use crate::Ending;
@@ -23,6 +24,7 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
         Some(Command::Compare(compare)) => compare::compare(&compare),
         Some(Command::Check(check)) => check::check(&check),
         Some(Command::Reproduce(r)) => reproduce::reproduce(&r),
+        Some(Command::Torture(torture)) => torture::torture(&torture),
         Some(Command::Trace(command)) => trace::trace(&command),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
