@@ -76,11 +76,13 @@ pub struct How {
     pub cuts: Option<u32>,
     /// How much is written before the first cut, 100 is normal; `None`: as the mode and seed say.
     pub effort: Option<u64>,
+    /// Of the places that the mode chose for the first cut, every n-th.
+    pub every: usize,
 }
 
 impl Default for How {
     fn default() -> How {
-        How { mode: Mode::Drawn, cuts: None, effort: None }
+        How { mode: Mode::Drawn, cuts: None, effort: None, every: 1 }
     }
 }
 
@@ -283,7 +285,7 @@ impl One<'_> {
                 let lives = Some(if mode == Mode::None { 1 } else { drawn });
                 self.run(Plan { effort, lives, ..Plan::default() }, None)
             }
-            mode => self.hunt(mode, two, effort, FIRST_MAX),
+            mode => self.hunt(mode, two, effort, FIRST_MAX, how.every),
         };
         self.tally.seeds += 1;
         let caught = result.err()?;
@@ -362,12 +364,19 @@ impl One<'_> {
     }
 
     /// Cuts as the mode says, `most` first ones at most; the first that fails.
-    fn hunt(&mut self, mode: Mode, two: bool, effort: u64, most: usize) -> Result<(), Caught> {
+    fn hunt(
+        &mut self,
+        mode: Mode,
+        two: bool,
+        effort: u64,
+        most: usize,
+        every: usize,
+    ) -> Result<(), Caught> {
         let first = self.record(&[], effort, None)?;
         if self.source.lives() < 2 {
             return Ok(());
         }
-        for i in mode.place(first.len(), most) {
+        for i in mode.place(first.len(), most).into_iter().step_by(every) {
             if self.watcher.stop() {
                 return Ok(());
             }
@@ -398,7 +407,7 @@ impl One<'_> {
             }
             let tried = match caught.plan.cuts.len() {
                 0 => self.run(Plan { effort, ..caught.plan.clone() }, None),
-                _ => self.hunt(Mode::Linear, two, effort, most),
+                _ => self.hunt(Mode::Linear, two, effort, most, 1),
             };
             if let Err(smaller) = tried {
                 caught = smaller;
@@ -482,7 +491,7 @@ mod tests {
         let ram = stacks::find("ram").expect("a row of the table");
         let run = |jobs| {
             let seeds = Seeds { from: 3, count: Some(3) };
-            let how = How { mode: Mode::Log, cuts: None, effort: Some(2) };
+            let how = How { mode: Mode::Log, effort: Some(2), ..How::default() };
             torture(&[ram], &how, seeds, jobs, &Nobody)
         };
         let one = run(1);

@@ -46,7 +46,7 @@ pub(crate) fn torture(args: &Torture) -> Result<Ending> {
         Some(seed) if exact => replay(&sources, seed, args),
         one => {
             let effort = args.effort.or(own.iter().map(effort_of).min());
-            let how = How { mode: args.mode, cuts: args.cuts, effort };
+            let how = How { mode: args.mode, cuts: args.cuts, effort, ..How::default() };
             let from = one.unwrap_or(args.from);
             let seeds = Seeds { from, count: one.map(|_| 1).or(args.seeds) };
             torture::torture(&sources, &how, seeds, super::jobs(args.jobs), &watcher)
@@ -74,7 +74,7 @@ fn rows(name: &str) -> Result<Vec<&'static dyn Source>> {
     if named.is_empty() {
         let names: Vec<_> = STACKS.iter().map(|s| s.name).chain(["all"]).collect();
         let hint = suggest::hint(name, names.iter().copied());
-        bail!("--target: no stack `{name}`{hint}; there are: {}", names.join(", "));
+        bail!("--target: no stack `{name}`{hint} (there are: {})", names.join(", "));
     }
     Ok(named)
 }
