@@ -125,7 +125,7 @@ if run 0 trace info git.iolog; then has out "fio I/O log 3"; fi
 for sample in traces/samples/sample.*; do
     run 0 trace validate "$sample" && has out "good"
 done
-for command in run check sweep compare reproduce "trace info" "trace validate" "trace convert" completions; do
+for command in run check sweep compare torture reproduce "trace info" "trace validate" "trace convert" completions; do
     # shellcheck disable=SC2086
     if run 0 $command --help; then has out Examples; fi
 done
