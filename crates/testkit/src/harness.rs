@@ -67,7 +67,10 @@ pub struct Boot {
 
 /// The medium of a life, and how many faults had struck it before.
 #[derive(Clone, Default)]
-pub struct MediumSlot(Rc<RefCell<Option<(Arc<Ssd>, u64)>>>);
+pub struct MediumSlot(Rc<RefCell<Option<Medium>>>);
+
+/// The medium, and how often faults had struck it.
+type Medium = (Arc<Ssd>, u64);
 
 impl MediumSlot {
     /// This is the medium from now on.

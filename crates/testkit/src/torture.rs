@@ -263,7 +263,7 @@ impl Ordered {
 
 /// A run that failed.
 struct Caught {
-    plan: Plan,
+    plan: Box<Plan>,
     place: Option<(usize, usize)>,
     what: String,
 }
@@ -343,7 +343,11 @@ impl One<'_> {
             Err(failed) => {
                 let cuts = plan.cuts.len() as u64;
                 self.tally.add(&Tally { seeds: 0, lives: cuts + 1, cuts, faults: 0 });
-                Err(Caught { plan: Plan { moments: None, ..plan }, place, what: failed.what })
+                Err(Caught {
+                    plan: Box::new(Plan { moments: None, ..plan }),
+                    place,
+                    what: failed.what,
+                })
             }
         }
     }
@@ -406,7 +410,7 @@ impl One<'_> {
                 break;
             }
             let tried = match caught.plan.cuts.len() {
-                0 => self.run(Plan { effort, ..caught.plan.clone() }, None),
+                0 => self.run(Plan { effort, ..*caught.plan.clone() }, None),
                 _ => self.hunt(Mode::Linear, two, effort, most, 1),
             };
             if let Err(smaller) = tried {
@@ -416,7 +420,7 @@ impl One<'_> {
         }
         if caught.plan.cuts.is_empty() {
             for lives in 1..caught.plan.lives.unwrap_or(1) {
-                let plan = Plan { lives: Some(lives), ..caught.plan.clone() };
+                let plan = Plan { lives: Some(lives), ..*caught.plan.clone() };
                 if let Err(smaller) = self.run(plan, None) {
                     return smaller;
                 }
@@ -428,7 +432,8 @@ impl One<'_> {
 
     /// The earliest last cut that still fails, found by trying some before it, then some between.
     fn earliest(&mut self, mut caught: Caught) -> Caught {
-        let Some((_, before)) = caught.plan.cuts.clone().split_last().map(|(l, b)| (*l, b.to_vec()))
+        let Some((_, before)) =
+            caught.plan.cuts.clone().split_last().map(|(l, b)| (*l, b.to_vec()))
         else {
             return caught;
         };
@@ -472,7 +477,11 @@ impl One<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::{Boot, Machine, Up};
     use crate::stacks;
+    use crate::swarm::Boxed;
+    use std::cell::Cell;
+    use std::rc::Rc;
 
     #[test]
     fn a_mode_places_cuts_as_its_name_says() {
@@ -498,5 +507,69 @@ mod tests {
         assert_eq!(one, run(3));
         assert_eq!((one.tally.seeds, one.failures.len()), (3, 0));
         assert!(one.tally.cuts > 50, "{one:?}");
+    }
+
+    /// Memory that does not come back from a cut behind its first 300 us.
+    struct Brittle;
+
+    struct Broken {
+        inner: Rc<dyn Machine>,
+        broken: Cell<bool>,
+    }
+
+    const FROM: Ns = Ns::from_us(300);
+
+    impl Source for Brittle {
+        fn name(&self) -> &str {
+            "brittle one"
+        }
+        fn lives(&self) -> u64 {
+            4
+        }
+        fn machine(&self, seed: u64) -> Result<Rc<dyn Machine>, String> {
+            let inner = stacks::find("ram").expect("a row of the table").machine(seed)?;
+            Ok(Rc::new(Broken { inner, broken: Cell::new(false) }))
+        }
+    }
+
+    impl Machine for Broken {
+        fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
+            match self.broken.get() {
+                true => panic!("it broke"),
+                false => self.inner.clone().up(boot),
+            }
+        }
+        fn cut(&self, at: Ns, seed: u64) {
+            self.broken.set(at >= FROM);
+            self.inner.cut(at, seed);
+        }
+        fn describe(&self) -> String {
+            "memory that breaks".into()
+        }
+    }
+
+    #[test]
+    fn a_failure_is_found_made_small_and_replayed() {
+        let how = How { mode: Mode::Linear, effort: Some(2), ..How::default() };
+        let run = |jobs| torture(&[&Brittle], &how, Seeds { from: 0, count: None }, jobs, &Nobody);
+        let one = run(1);
+        assert_eq!(one, run(3), "what is behind the last failure does not count");
+        assert_eq!(one.failures.len(), FAILURES_MAX);
+        for failure in &one.failures {
+            let (at, place) = (failure.cuts[0], failure.place.expect("a place").0);
+            let start = "--target 'brittle one' --seed ";
+            assert!(
+                failure.flags.starts_with(start) && failure.flags.contains(" --effort 1 --cut")
+            );
+            assert!(failure.what.contains("torture.rs:") && failure.what.ends_with(": it broke"));
+            let (seed, tally) = (failure.seed, Tally::default());
+            let mut again = One { source: &Brittle, seed, tally, watcher: &Nobody };
+            let places = again.record(&[], 1, None).unwrap_or_else(|c| panic!("{}", c.what));
+            assert_eq!(places[place], at);
+            assert!(at >= FROM && places[place - 1] < FROM, "not the earliest: {failure:?}");
+            let plan = Plan { effort: 1, cuts: failure.cuts.clone(), ..Plan::default() };
+            let replayed = replay(&[&Brittle], seed, &plan);
+            assert_eq!(replayed.failures[0].what, failure.what);
+        }
     }
 }

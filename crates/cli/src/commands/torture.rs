@@ -11,7 +11,9 @@ use flashlane_lab::suggest;
 use flashlane_testkit::harness::quoted;
 use flashlane_testkit::stacks::STACKS;
 use flashlane_testkit::torture::FAILURES_MAX;
-use flashlane_testkit::{Failure, How, Layer, Ns, Outcome, Own, Plan, Seeds, Source, Tally, torture};
+use flashlane_testkit::{
+    Failure, How, Layer, Ns, Outcome, Own, Plan, Seeds, Source, Tally, torture,
+};
 use serde_json::json;
 use std::time::Duration;
 
