@@ -377,3 +377,36 @@ fn a_flush_without_a_change_costs_nothing() {
     bench.read(&[(0, 0, 0, 2)]);
     assert_eq!(flush(), 0);
 }
+
+/// A commit that a power loss tore, and one at the same place that the next loss tears: what is
+/// there afterwards is one of them or what was before, never parts of both.
+#[test]
+fn frames_of_two_torn_commits_do_not_mix() {
+    let settings = |byte: u8| vec![byte; 1200];
+    let file = fresh();
+    open(file.clone()).set_targets(&settings(1)).expect("kept");
+    let (start, from) = (file.bytes(), file.ops());
+    open(file.clone()).set_targets(&settings(2)).expect("kept");
+    let first = file.log()[from..].to_vec();
+    let mut images = 0;
+    for at in 0..=first.len() {
+        let moment = Moment::new(&start, &first, at);
+        for n in 0..moment.count() {
+            let torn = moment.nth(n);
+            let file = Arc::new(MemoryFile::new(torn.clone()));
+            let ssd = open(file.clone());
+            let found = ssd.targets();
+            ssd.set_targets(&settings(3)).expect("kept");
+            let second = file.log();
+            for at in 0..=second.len() {
+                let moment = Moment::new(&torn, &second, at);
+                for n in 0..moment.count() {
+                    let again = open(Arc::new(MemoryFile::new(moment.nth(n)))).targets();
+                    assert!(again == found || again == settings(3), "{again:?}");
+                    images += 1;
+                }
+            }
+        }
+    }
+    assert!(images > 100, "{images}");
+}

@@ -56,8 +56,6 @@ pub struct Table {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Head {
     sequence: u64,
-    /// Sequence of the commit before; of no meaning in the first of a half.
-    before: u64,
     /// Frames of this commit, and which of them this is.
     count: u32,
     index: u32,
@@ -108,9 +106,8 @@ impl Head {
         let mut out = [0; FRAME_BYTES];
         out[4..8].copy_from_slice(&self.rows.to_le_bytes());
         out[8..16].copy_from_slice(&self.sequence.to_le_bytes());
-        out[16..24].copy_from_slice(&self.before.to_le_bytes());
-        out[24..28].copy_from_slice(&self.count.to_le_bytes());
-        out[28..32].copy_from_slice(&self.index.to_le_bytes());
+        out[16..20].copy_from_slice(&self.count.to_le_bytes());
+        out[20..24].copy_from_slice(&self.index.to_le_bytes());
         for (to, (number, row)) in out[FRAME_HEAD..].chunks_exact_mut(NUMBERED).zip(rows) {
             to[..4].copy_from_slice(&number.to_le_bytes());
             to[4..].copy_from_slice(row);
@@ -129,9 +126,8 @@ impl Frame<'_> {
         let head = Head {
             rows: le32(bytes, 4),
             sequence: le64(bytes, 8),
-            before: le64(bytes, 16),
-            count: le32(bytes, 24),
-            index: le32(bytes, 28),
+            count: le32(bytes, 16),
+            index: le32(bytes, 20),
         };
         let sound = le32(bytes, 0) == crc32c::crc32c(&bytes[4..])
             && head.rows as usize <= ROWS_PER_FRAME
@@ -164,8 +160,7 @@ impl Chain {
                 }
                 Some(Frame::Zero) | None => return chain,
             };
-            let follows = chain.last == 0 || first.before == chain.last;
-            if first.index != 0 || first.sequence <= chain.last || !follows {
+            if first.index != 0 || first.sequence <= chain.last {
                 return chain; // of an earlier round
             }
             let Some(all) = frames.get(at..at.saturating_add(first.count as usize)) else {
@@ -335,13 +330,7 @@ impl Table {
             (self.half, self.next) = (1 - self.half, 0);
         }
         self.used += 1;
-        let head = Head {
-            sequence: self.used,
-            before: self.last,
-            count: count as u32,
-            index: 0,
-            rows: 0,
-        };
+        let head = Head { sequence: self.used, count: count as u32, index: 0, rows: 0 };
         let mut bytes = Vec::with_capacity(count as usize * FRAME_BYTES);
         for index in 0..count as usize {
             let rest = rows.get(index * ROWS_PER_FRAME..).unwrap_or(&[]);

@@ -31,7 +31,7 @@ pub struct Header {
 }
 
 /// The regions of an image of such a device.
-pub(crate) fn layout(spec: &DeviceSpec) -> Layout {
+pub fn layout(spec: &DeviceSpec) -> Layout {
     let geo = spec.geometry();
     Layout {
         channels: geo.channels,
@@ -112,7 +112,7 @@ impl Header {
     ///
     /// # Errors
     /// As [`Header::read`].
-    pub fn parse(bytes: &[u8]) -> Result<Header, ImageError> {
+    fn parse(bytes: &[u8]) -> Result<Header, ImageError> {
         let number = |at: usize, n: usize| le(&bytes[at..at + n]);
         let version = (number(16, 2) as u16, number(18, 2) as u16);
         if version.0 > VERSION.0 {

@@ -11,8 +11,7 @@ mod copy;
 mod header;
 
 pub use copy::{CopyKind, copy_image};
-pub(crate) use header::layout;
-pub use header::{Header, MAGIC, VERSION};
+pub use header::{Header, MAGIC, VERSION, layout};
 
 use crate::spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 use crate::ssd::Ssd;
