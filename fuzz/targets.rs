@@ -5,6 +5,7 @@
 //! message. Never: knows where bytes come from: libFuzzer (`fuzz/fuzz_targets`) or the seeded run
 //! (`harness.rs`).
 
+use flashlane_base::{Location, Ppa};
 use flashlane_lab::experiment::{Base, Experiment};
 use flashlane_lab::fio;
 use flashlane_lab::run::Unwatched;
@@ -19,7 +20,6 @@ use flashlane_ocssd::device::{
 };
 use flashlane_ocssd::image::{Header, MAGIC, layout};
 use flashlane_ocssd::{CreateImage, DeviceSpec, ImageError, OpenImage, Ssd};
-use flashlane_base::{Location, Ppa};
 use flashlane_rt::{CostTable, Virtual};
 use std::path::Path;
 use std::sync::Arc;
@@ -149,7 +149,10 @@ fn image_header(bytes: &[u8]) -> bool {
     let read = Header::read(&MemoryFile::new(file));
     if let Ok(header) = &read {
         let again = header.to_bytes().map(MemoryFile::new).and_then(|f| Header::read(&f));
-        assert_eq!(format!("{:?}", again.expect("what was read is written")), format!("{header:?}"));
+        assert_eq!(
+            format!("{:?}", again.expect("what was read is written")),
+            format!("{header:?}")
+        );
     }
     said(read)
 }

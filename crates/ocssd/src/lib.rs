@@ -17,7 +17,7 @@ pub mod wrap;
 
 pub use crate::core::{Core, CoreError, Partition, TargetInfo, TargetKind, TargetSpec};
 pub use device::Device;
-pub use image::{CopyKind, CreateImage, ImageError, OpenImage, copy_image};
 pub use flashlane_media::counters::{DieBusy, MediaCounters};
+pub use image::{CopyKind, CreateImage, ImageError, OpenImage, copy_image};
 pub use spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 pub use ssd::Ssd;

@@ -190,8 +190,13 @@ impl History {
             }
             if info.state != ChunkState::Offline {
                 let flags = Flags::default();
-                let erase =
-                    Request { op: Op::Reset, flags, addrs: &at, data: Data::None, whole_sectors: false };
+                let erase = Request {
+                    op: Op::Reset,
+                    flags,
+                    addrs: &at,
+                    data: Data::None,
+                    whole_sectors: false,
+                };
                 let _ = dev.submit(&cx, erase);
                 // Over an erase that may not have begun when the power goes.
                 let _ = dev.submit(&cx, filled.request(&at, false));
@@ -266,9 +271,8 @@ fn play(seed: u64, steps: u32, host: impl Fn(Arc<MemoryFile>) -> Arc<dyn HostFil
     let mut history = History::on(file.clone(), host(file), seed);
     (0..steps).for_each(|_| history.step());
     let mut rng = Rng::new(seed);
-    let images = (from..=history.file.ops())
-        .map(|at| history.lose_power(&start, from, at, &mut rng))
-        .sum();
+    let images =
+        (from..=history.file.ops()).map(|at| history.lose_power(&start, from, at, &mut rng)).sum();
     (images, commits(&history.ssd))
 }
 
@@ -354,9 +358,8 @@ fn a_host_that_does_not_sync_is_noticed() {
         let careless = |file| -> Arc<dyn HostFile> {
             Arc::new(Careless { file, syncs: AtomicU64::new(0), skips })
         };
-        let noticed = (1..=12).any(|seed| {
-            catch_unwind(AssertUnwindSafe(|| play(seed, 40, careless))).is_err()
-        });
+        let noticed = (1..=12)
+            .any(|seed| catch_unwind(AssertUnwindSafe(|| play(seed, 40, careless))).is_err());
         assert!(noticed, "sync {skips} of a commit is missed by nobody");
     }
 }

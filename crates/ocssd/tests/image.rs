@@ -8,9 +8,11 @@ use flashlane_media::host::HostFile;
 use flashlane_media::host::memory::MemoryFile;
 use flashlane_media::image::HEADER_BYTES;
 use flashlane_ocssd::device::*;
+use flashlane_ocssd::spec::EccSpec;
 use flashlane_ocssd::ssd::FACTORY_BAD;
 use flashlane_ocssd::{
-    CopyKind, CreateImage, DeviceSpec, ImageError, OpenImage, Ssd, SsdOptions, StoreKind, copy_image,
+    CopyKind, CreateImage, DeviceSpec, FaultPlan, ImageError, OpenImage, Ssd, SsdOptions,
+    StoreKind, copy_image,
 };
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
@@ -69,8 +71,7 @@ fn a_closed_image_opens_as_it_was() {
     let ssd = open(&path).unwrap();
     assert!(ssd.traits().volatile && ssd.traits().content_bytes == 4096);
     let bench = Bench::new(ssd.clone());
-    let good: Vec<u32> =
-        (0..16).filter(|c| bench.info(1, *c).state == ChunkState::Free).collect();
+    let good: Vec<u32> = (0..16).filter(|c| bench.info(1, *c).state == ChunkState::Free).collect();
     for pu in 0..4 {
         assert_eq!(ssd.bad_blocks(pu), in_memory.bad_blocks(pu), "the seed's factory marks");
     }
@@ -378,4 +379,111 @@ fn target_settings_are_bounded() {
     let store = SsdOptions { store: StoreKind::File, ..SsdOptions::default() };
     let refused = Ssd::new(&spec(), store).err().expect("refused").to_string();
     assert!(refused.contains("image"), "{refused}");
+}
+
+/// A drive that is closed and opened in the middle goes on as one that never was: random numbers,
+/// read counts and ages are where they were.
+#[test]
+fn errors_go_on_where_they_were() {
+    let spec = tiny(|s| {
+        s.geometry.mw_cunits = 0;
+        s.cells.rated_erases = 4;
+        s.ecc = Some(EccSpec {
+            codeword_bytes: 1024,
+            correctable_bits: 40,
+            high_bits: 20,
+            rber_fresh: 50_000_000,
+            rber_worn: 100_000_000,
+            rber_per_day: 1_000_000,
+            rber_per_1000_reads: 900_000_000,
+            retries: 2,
+            retry_gain: 2,
+            program_fail_ppm: 100_000,
+            erase_fail_ppm: 100_000,
+        });
+    });
+    let play = |bench: &Bench| {
+        let mut seen = Vec::new();
+        for round in 0..30 {
+            let chunk = round % 3;
+            let info = bench.info(0, chunk);
+            if matches!(info.state, ChunkState::Free | ChunkState::Open) && info.write_pointer < 64
+            {
+                seen.push(format!(
+                    "{:?}",
+                    bench.write(&[(0, chunk, info.write_pointer, 32)], 7).status
+                ));
+            } else {
+                seen.push(format!("{:?}", bench.reset(0, chunk)));
+            }
+            seen.push(format!("{:?}", bench.read(&[(0, chunk, 0, 64)]).data));
+        }
+        seen
+    };
+    let memory = common::ssd(&spec, SsdOptions { seed: 9, ..common::memory() });
+    let bench = Bench::new(memory.clone());
+    let wanted = [play(&bench), play(&bench)];
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &spec, &CreateImage { seed: 9, ..CreateImage::default() })
+        .unwrap();
+    let mut counters = None;
+    for wanted in wanted {
+        let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
+        assert!(play(&Bench::new(ssd.clone())) == wanted, "other errors");
+        ssd.close().unwrap();
+        counters = Some(ssd.counters());
+    }
+    let (image, memory) = (counters.unwrap(), memory.counters());
+    assert!(image.corrected_bits > 1000 && image.program_failures > 0);
+    assert_eq!(image.corrected_bits, memory.corrected_bits);
+    assert_eq!((image.programmed, image.erases), (memory.programmed, memory.erases));
+}
+
+/// A die that stopped working does not work again because the process was started again.
+#[test]
+fn a_dead_die_stays_dead() {
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
+    let plan = "[[fault]]\nkind = \"die_fail\"\nat = \"pu 2\"";
+    let faults = FaultPlan::from_toml(plan).unwrap();
+    let ssd = Ssd::open_on(file.clone(), &OpenImage { faults, ..OpenImage::default() }).unwrap();
+    assert_eq!(Bench::new(ssd.clone()).write(&[(2, 0, 0, 4)], 1).status(0), Status::WriteFault);
+    ssd.close().unwrap();
+    let ssd = Ssd::open_on(file, &OpenImage::default()).unwrap();
+    let bench = Bench::new(ssd);
+    assert_eq!(bench.info(2, 0).state, ChunkState::Offline);
+    assert_eq!(bench.write(&[(2, 0, 0, 4)], 1).status(0), Status::WriteFault);
+    assert_eq!(bench.write(&[(1, 0, 0, 4)], 1).failed, 0);
+}
+
+/// What a crash left in slots that nobody has is given back when the image is opened.
+#[test]
+fn what_a_crash_left_behind_is_given_back() {
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
+    let empty = file.len().unwrap();
+    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
+    let bench = Bench::new(ssd);
+    (0..5).for_each(|chunk| drop(bench.write(&[(0, chunk, 0, 64)], 1)));
+    assert!(file.len().unwrap() > empty + 5 * 64 * 4096);
+    drop(bench);
+    Ssd::open_on(file.clone(), &read_only()).unwrap();
+    assert!(file.len().unwrap() > empty, "not by a reader");
+    Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
+    assert_eq!(file.len().unwrap(), empty);
+}
+
+/// Chunks that are erased and written again without a flush take no more room than the bound says.
+#[test]
+fn rewriting_without_a_flush_is_bounded() {
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
+    let empty = file.len().unwrap();
+    let bench = Bench::new(Ssd::open_on(file.clone(), &OpenImage::default()).unwrap());
+    for _ in 0..300 {
+        bench.write(&[(0, 0, 0, 64)], 1);
+        assert_eq!(bench.reset(0, 0), Status::Ok);
+    }
+    let slots = (file.len().unwrap() - empty) / (64 * 4096 + 4096);
+    assert!(slots <= 64 + 4 + 2, "{slots} slots for a chunk");
 }

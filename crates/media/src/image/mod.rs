@@ -57,8 +57,10 @@ pub enum ImageFault {
         needed: u64,
     },
     /// A row of the table does not match its checksum.
-    #[error("the image is damaged: table row {row} at byte {at} does not match its checksum; go \
-             back to a snapshot")]
+    #[error(
+        "the image is damaged: table row {row} at byte {at} does not match its checksum; go \
+             back to a snapshot"
+    )]
     Row {
         /// Which row.
         row: u32,
@@ -66,8 +68,10 @@ pub enum ImageFault {
         at: u64,
     },
     /// A frame of the journal does not match its checksum.
-    #[error("the image is damaged: the journal frame at byte {at} does not match its checksum; go \
-             back to a snapshot")]
+    #[error(
+        "the image is damaged: the journal frame at byte {at} does not match its checksum; go \
+             back to a snapshot"
+    )]
     Frame {
         /// Where it lies.
         at: u64,

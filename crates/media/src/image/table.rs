@@ -134,7 +134,9 @@ impl Frame<'_> {
             && head.sequence > 0
             && head.index < head.count;
         match sound {
-            true => Frame::Good(head, &bytes[FRAME_HEAD..FRAME_HEAD + head.rows as usize * NUMBERED]),
+            true => {
+                Frame::Good(head, &bytes[FRAME_HEAD..FRAME_HEAD + head.rows as usize * NUMBERED])
+            }
             false => Frame::Bad,
         }
     }
@@ -170,7 +172,9 @@ impl Chain {
             let mut rows = Vec::new();
             for (frame, index) in all.iter().zip(0..) {
                 match frame {
-                    Frame::Good(head, bytes) if *head == (Head { index, rows: head.rows, ..first }) => {
+                    Frame::Good(head, bytes)
+                        if *head == (Head { index, rows: head.rows, ..first }) =>
+                    {
                         rows.extend(bytes.chunks_exact(NUMBERED).map(|numbered| {
                             let mut row = [0; ROW_BYTES];
                             row.copy_from_slice(&numbered[4..]);
@@ -285,7 +289,9 @@ impl Table {
             let from = self.rows.len() as u32;
             let n = (all - from).min((BATCH / STORED_ROW_BYTES) as u32);
             let bytes = &mut bytes[..n as usize * STORED_ROW_BYTES];
-            self.file.read_at(self.row_at(from), bytes).map_err(ImageFault::io("read the table of"))?;
+            self.file
+                .read_at(self.row_at(from), bytes)
+                .map_err(ImageFault::io("read the table of"))?;
             for (stored, number) in bytes.chunks_exact(STORED_ROW_BYTES).zip(from..) {
                 let mut row = [0; ROW_BYTES];
                 row.copy_from_slice(&stored[..ROW_BYTES]);

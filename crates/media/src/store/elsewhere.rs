@@ -76,9 +76,7 @@ impl Store {
                 let pool = pool.clone();
                 self.write_pool(&pool, body, sector, content, first, oob)
             }
-            Some(Elsewhere::File(image, _)) => {
-                write_slot(image, body, sector, content, first, oob)
-            }
+            Some(Elsewhere::File(image, _)) => write_slot(image, body, sector, content, first, oob),
             None => Ok(()),
         };
         done.map_err(|e| {

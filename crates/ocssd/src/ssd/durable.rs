@@ -319,12 +319,7 @@ impl Ssd {
     }
 
     /// A command to a device with an image.
-    pub(super) fn accept_durable(
-        &self,
-        image: &Durable,
-        now: Ns,
-        request: Request<'_>,
-    ) -> Ticket {
+    pub(super) fn accept_durable(&self, image: &Durable, now: Ns, request: Request<'_>) -> Ticket {
         image.clock.fetch_max(self.device_time(now).as_ns(), Ordering::Relaxed);
         let changes = matches!(request.op, Op::Write | Op::Reset | Op::Copy);
         if changes && let Err(e) = self.make_ready(image) {
@@ -518,9 +513,7 @@ impl Ssd {
         }
         match bytes.len() <= layout.extra_bytes() {
             true => Ok(bytes),
-            false => {
-                Err(ImageFault::Room { room: layout.extra_bytes(), needed: bytes.len() })
-            }
+            false => Err(ImageFault::Room { room: layout.extra_bytes(), needed: bytes.len() }),
         }
     }
 
@@ -601,8 +594,7 @@ fn restore_channel(
     chan: &mut Chan,
     number: u32,
 ) -> Result<(), ImageFault> {
-    let counts: Vec<u8> =
-        (0..3).flat_map(|k| *table.row(layout.channel_row(number) + k)).collect();
+    let counts: Vec<u8> = (0..3).flat_map(|k| *table.row(layout.channel_row(number) + k)).collect();
     let mut counts = Reader { bytes: &counts };
     let mut next = || counts.u64().unwrap_or(0);
     chan.count.programmed = std::array::from_fn(|_| next());

@@ -24,11 +24,11 @@ mod rows;
 pub mod spans;
 mod write;
 
-pub use durable::ImageInfo;
 pub use admin::{
     BadBlockTable, DEVICE_RESERVED, Event, FACTORY_BAD, GROWN_BAD, HOST_RESERVED, MEDIA_MANAGER,
     Notice,
 };
+pub use durable::ImageInfo;
 pub use identify::Identify;
 pub use power::{Cut, PowerOn};
 
@@ -37,6 +37,7 @@ use crate::pipe::Pipe;
 use crate::rules::{FoundChunk, Rule, Violation, Violations};
 use crate::spec::{DeviceSpec, SsdOptions};
 use decode::{Decoder, Run};
+use durable::Durable;
 use flashlane_base::{
     FastDiv, Geometry, Ns, Ppa, PpaFormat, PpaStyle, Rng, SECTOR_BYTES, VECTOR_MAX,
 };
@@ -49,7 +50,6 @@ use flashlane_media::store::Trouble;
 use flashlane_media::timing::{ArrayOp, Timing};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::{Mutex, MutexGuard};
-use durable::Durable;
 use rows::{Times, flush_read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
