@@ -35,7 +35,7 @@ pub enum DriveError {
 /// No such preset or key, or an impossible device.
 pub fn device(preset: &str, sets: &[String]) -> Result<DeviceSpec, DriveError> {
     let text = format!(
-        "[device]\npreset = {}\n[[target]]\nkind = \"raw\"\n[[workload]]\nrw = \"read\"\n",
+        "[device]\npreset = {}\n[[target]]\nkind = \"pftl\"\n[[workload]]\nrw = \"read\"\n",
         toml::Value::from(preset)
     );
     let changes: Vec<Change> = sets.iter().map(|s| Change::Set(format!("device.{s}"))).collect();
@@ -232,7 +232,7 @@ impl Look {
             for (key, value) in of {
                 let shown = match value {
                     Value::String(s) => s.clone(),
-                    Value::Object(wide) => wide["lo"].to_string(),
+                    Value::Object(wide) => wide.get("lo").unwrap_or(value).to_string(),
                     other => other.to_string(),
                 };
                 if key != "ocp" {

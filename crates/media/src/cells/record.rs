@@ -40,8 +40,8 @@ impl Chunk {
         }
         row[16] = code(&STATES, &self.state);
         row[17] = (self.mode == CellMode::Slc) as u8;
-        row[18] =
-            self.damaged as u8 * DAMAGED | self.failed as u8 * FAILED | self.doomed as u8 * DOOMED;
+        let flags = [(self.damaged, DAMAGED), (self.failed, FAILED), (self.doomed, DOOMED)];
+        row[18] = flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum();
         row[19] = code(&LAST, &self.last);
         row[24..32].copy_from_slice(&self.last_at.as_ns().to_le_bytes());
         row[32..40].copy_from_slice(&self.since.as_ns().to_le_bytes());
