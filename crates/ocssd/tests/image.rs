@@ -489,3 +489,57 @@ fn rewriting_without_a_flush_is_bounded() {
     let slots = (file.len().unwrap() - empty) / (64 * 4096 + 4096);
     assert!(slots <= 64 + 4 + 2, "{slots} slots for a chunk");
 }
+
+/// Writes a unit and its number, round after round, and says which numbers are durable.
+#[test]
+#[ignore = "the process that the next test kills"]
+fn writes_until_it_is_killed() {
+    let ssd = open(Path::new("a.img")).unwrap();
+    let bench = Bench::new(ssd.clone());
+    let first = ssd.targets().first().map_or(0, |n| *n);
+    for n in first + 1..=200 {
+        let (chunk, sector) = (n as u32 / 16 % 16, n as u32 % 16 * 4);
+        if sector == 0 && bench.info(0, chunk).state == ChunkState::Closed {
+            assert_eq!(bench.reset(0, chunk), Status::Ok);
+        }
+        let at = bench.info(0, chunk).write_pointer;
+        assert_eq!(bench.write(&[(0, chunk, at, 4)], n).failed, 0);
+        ssd.set_targets(&[n]).unwrap();
+        println!("\ndurable {n}");
+    }
+}
+
+/// `kill -9` at any moment costs nothing that was said to be durable.
+#[test]
+fn a_killed_process_loses_nothing_durable() {
+    use std::io::{BufRead, BufReader};
+    let folder = Folder::new("killed");
+    create(&folder.file("a.img")).unwrap();
+    let mut last = 0;
+    for lines in [1, 7, 20, 33] {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "writes_until_it_is_killed", "--ignored", "--nocapture"])
+            .current_dir(&folder.0)
+            .stdout(std::process::Stdio::piped())
+            .spawn()
+            .unwrap();
+        let said = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let mut said = said.filter_map(|l| l.strip_prefix("durable ")?.parse::<u8>().ok());
+        let mut heard: Vec<u8> = said.by_ref().take(lines).collect();
+        child.kill().unwrap();
+        heard.extend(said);
+        child.wait().unwrap();
+        let ssd = Ssd::open_image(&folder.file("a.img"), &read_only()).unwrap();
+        let found = ssd.targets()[0];
+        assert!(found >= *heard.last().unwrap() && *heard.last().unwrap() > last, "{heard:?}");
+        last = *heard.last().unwrap();
+        let bench = Bench::new(ssd);
+        let written: u32 = (0..16).map(|chunk| bench.info(0, chunk).write_pointer / 4).sum();
+        assert_eq!(written, found as u32, "the commit is of one moment");
+        for n in 1..=found as u32 {
+            // Chunk 0 takes numbers 1 to 15, the next ones 16 each.
+            let sector = if n < 16 { n - 1 } else { n % 16 } * 4;
+            assert!(bench.read(&[(0, n / 16, sector, 4)]).holds(3, n as u8), "{n}");
+        }
+    }
+}

@@ -17,6 +17,8 @@ use crate::spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreK
 use crate::ssd::Ssd;
 use flashlane_media::host::{DiskFile, HostFile, LockError};
 use flashlane_media::image::{HOLDER_AT, ImageFault};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -245,10 +247,15 @@ fn make(
 }
 
 fn put_in_place(fresh: &Path, path: &Path, replace: bool) -> Result<(), ImageError> {
-    // A hard link fails when somebody was faster; a rename would take that file away.
     let placed = match replace {
         true => std::fs::rename(fresh, path),
-        false => std::fs::hard_link(fresh, path).and_then(|()| std::fs::remove_file(fresh)),
+        false => match renameat_with(CWD, fresh, CWD, path, RenameFlags::NOREPLACE) {
+            // A file system without it: a link fails, too, when somebody was faster.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                std::fs::hard_link(fresh, path).and_then(|()| std::fs::remove_file(fresh))
+            }
+            renamed => renamed.map_err(io::Error::from),
+        },
     };
     placed.map_err(|e| match e.kind() {
         io::ErrorKind::AlreadyExists => ImageError::Exists,
