@@ -3,7 +3,7 @@
 mod common;
 
 use common::{Bench, tiny};
-use flashlane_base::{Ns, Rng};
+use flashlane_base::{Ns, Ppa, Rng};
 use flashlane_media::host::HostFile;
 use flashlane_media::host::memory::MemoryFile;
 use flashlane_media::image::HEADER_BYTES;
@@ -14,9 +14,11 @@ use flashlane_ocssd::{
     CopyKind, CreateImage, DeviceSpec, FaultPlan, ImageError, OpenImage, Ssd, SsdOptions,
     StoreKind, copy_image,
 };
+use flashlane_rt::Threads;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A folder that goes with the test.
 struct Folder(PathBuf);
@@ -541,5 +543,65 @@ fn a_killed_process_loses_nothing_durable() {
             let sector = if n < 16 { n - 1 } else { n % 16 } * 4;
             assert!(bench.read(&[(0, n / 16, sector, 4)]).holds(3, n as u8), "{n}");
         }
+    }
+}
+
+/// Cores that write, erase and flush beside each other: what each had flushed is there, and every
+/// chunk is what its erases say.
+#[test]
+fn cores_flush_beside_each_other() {
+    const CORES: u32 = 3;
+    let fill = |erases: u32, sector: u32| ((erases * 16 + sector / 4) % 250 + 1) as u8;
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
+    let options = OpenImage { timing: false, ..OpenImage::default() };
+    let ssd = Ssd::open_on(file.clone(), &options).unwrap();
+    // Units that each core's last flush covered.
+    let durable: [AtomicU32; CORES as usize] = Default::default();
+    let shared = Arc::new((ssd, durable));
+    Threads::new(CORES, 1).run(|cx| {
+        let shared = shared.clone();
+        async move {
+            let (dev, pu) = (&*shared.0, cx.core().0);
+            for n in 0..400 {
+                let chunk = n / 16 % 3;
+                let info = dev.chunk_report(pu, chunk, 1)[0];
+                let at = |sector, n| common::addrs(dev, &[(pu, chunk, sector, n)]);
+                let mut wp = info.write_pointer;
+                let mut erases = info.erases;
+                let plain = async |op, addrs: &[Ppa]| {
+                    let flags = Flags::default();
+                    let request =
+                        Request { op, flags, addrs, data: Data::None, whole_sectors: false };
+                    let dev: &dyn Device = dev;
+                    assert_eq!(dev.io(&cx, request).await.failed, 0);
+                };
+                if info.state == ChunkState::Closed {
+                    plain(Op::Reset, &at(0, 1)).await;
+                    (wp, erases) = (0, erases + 1);
+                }
+                let done = common::write(&cx, dev, &at(wp, 4), fill(erases, wp)).await;
+                assert_eq!(done.failed, 0);
+                if n % 7 == pu {
+                    plain(Op::Flush, &[]).await;
+                    shared.1[pu as usize].store(n + 1, Ordering::Relaxed);
+                }
+            }
+        }
+    });
+    let again = Ssd::open_on(Arc::new(MemoryFile::new(file.bytes())), &options).unwrap();
+    let bench = Bench::new(again);
+    for pu in 0..CORES {
+        let mut units = 0;
+        for chunk in 0..3 {
+            let info = bench.info(pu, chunk);
+            units += info.erases * 16 + info.write_pointer / 4;
+            for sector in (0..info.write_pointer).step_by(4) {
+                let got = bench.read(&[(pu, chunk, sector, 4)]);
+                assert!((0..4).all(|i| got.holds(i, fill(info.erases, sector))));
+            }
+        }
+        let flushed = shared.1[pu as usize].load(Ordering::Relaxed);
+        assert!(units >= flushed && flushed > 390, "{units} of {flushed}");
     }
 }
