@@ -27,7 +27,7 @@ pub enum Op {
     Reset,
     /// Read then write inside the device: addresses are (source, destination) pairs.
     Copy,
-    /// Make everything accepted durable (a no-op without a device-side buffer).
+    /// Make everything accepted durable: a no-op unless the device is [`Traits::volatile`].
     Flush,
 }
 
@@ -166,6 +166,9 @@ pub struct Traits {
     pub max_open: (u32, u32),
     /// Reading unwritten data is an error, not zeros.
     pub dulbe: bool,
+    /// What was accepted survives the loss of the host only behind an [`Op::Flush`] that completed
+    /// well: the contents lie in an image file.
+    pub volatile: bool,
     /// Typical (read, program, erase) time of one unit, for planning.
     pub typical: (Ns, Ns, Ns),
 }

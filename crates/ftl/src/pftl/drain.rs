@@ -349,7 +349,10 @@ impl Controller {
             assert!(
                 matches!(
                     status,
-                    Status::WriteNextUnit | Status::ChunkEarlyClose | Status::WriteFault
+                    Status::WriteNextUnit
+                        | Status::ChunkEarlyClose
+                        | Status::WriteFault
+                        | Status::HostFault
                 ),
                 "a program at the write pointer of line {} gave {status:?}",
                 job.line

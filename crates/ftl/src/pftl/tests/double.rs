@@ -69,6 +69,7 @@ impl Double {
                 content_bytes: 8,
                 max_open: (0, 0),
                 dulbe: true,
+                volatile: false,
                 typical: (Ns::ZERO, Ns::ZERO, Ns::ZERO),
             },
             times,
