@@ -41,6 +41,8 @@ pub struct Up {
     pub check_idle: Check,
     /// It may become read-only.
     pub may_give_up: bool,
+    /// What it acknowledges survives a power cut, flushed or not.
+    pub ack_is_durable: bool,
     /// Its state in a line, for whoever looks at a hang.
     pub state: Box<dyn Fn() -> String>,
     /// Ends its background tasks, with everything durable.
@@ -66,6 +68,8 @@ pub trait Machine {
     fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>>;
     /// The power went off at this time of the run, which has been dropped already.
     fn cut(&self, at: Ns, seed: u64);
+    /// The power went off after a stop; nothing was under way.
+    fn off(&self, _at: Ns) {}
     /// The machine in a line.
     fn describe(&self) -> String;
 }
@@ -278,6 +282,8 @@ impl Life {
             if let Some(oracle) = self.oracle.get() {
                 oracle.power_cut();
             }
+        } else {
+            self.machine.off(now);
         }
         if let Some(oracle) = self.oracle.get() {
             done.capacity = oracle.capacity();
@@ -295,7 +301,8 @@ impl Life {
         let (cx, life) = (run.cx(), self.clone());
         let look = async move {
             let up = life.machine.clone().up(life.boot(&cx)).await?;
-            swarm::read_back(cx, life.host_of(up.dev, up.may_give_up))
+            let host = life.host_of(up.dev.clone(), &up);
+            swarm::read_back(cx, host)
                 .await
                 .map_err(|b| b.to_string())
         };
@@ -310,11 +317,14 @@ impl Life {
         self.host.borrow().as_ref().map_or(0, |host| host.ended())
     }
 
-    fn host_of(&self, dev: Arc<dyn BlockDev>, may_give_up: bool) -> Rc<Host> {
+    fn host_of(&self, dev: Arc<dyn BlockDev>, up: &Up) -> Rc<Host> {
         let info = dev.info();
-        let new = || Arc::new(Oracle::new(info.capacity, info.content_bytes));
+        let new = || {
+            let oracle = Oracle::new(info.capacity, info.content_bytes);
+            Arc::new(oracle.with_durable_acks(up.ack_is_durable))
+        };
         let oracle = self.oracle.get_or_init(new).clone();
-        let host = Host::new(dev, oracle, self.plan.watched, may_give_up);
+        let host = Host::new(dev, oracle, self.plan.watched, up.may_give_up);
         let host = Rc::new(host.noting(self.plan.moments.clone()));
         *self.host.borrow_mut() = Some(host.clone());
         host
@@ -362,7 +372,7 @@ impl Life {
             Some(wrap) => wrap(up.dev.clone()),
             None => up.dev.clone(),
         };
-        let host = self.host_of(dev, up.may_give_up);
+        let host = self.host_of(dev, &up);
         *self.state.borrow_mut() = Some(up.state);
         let said = |broken: swarm::Broken| broken.to_string();
         if !self.first {

@@ -31,6 +31,7 @@ pub struct Update {
     /// Version of the first sector, the others follow; zeros for a discard.
     first: Version,
     sectors: u32,
+    /// Durable when it has ended well.
     fua: bool,
     begin: Seq,
 }
@@ -171,6 +172,8 @@ struct State {
 pub struct Oracle {
     capacity: u64,
     content_bytes: usize,
+    /// What is acknowledged is durable, as if every update were a FUA write.
+    ack_is_durable: bool,
     state: Mutex<State>,
 }
 
@@ -181,6 +184,7 @@ impl Oracle {
         Oracle {
             capacity,
             content_bytes,
+            ack_is_durable: false,
             state: Mutex::new(State {
                 seq: 0,
                 versions: 0,
@@ -194,6 +198,11 @@ impl Oracle {
                 flushed: 0,
             }),
         }
+    }
+
+    /// For a device whose buffer outlives a power cut: what it has acknowledged is durable.
+    pub fn with_durable_acks(self, ack_is_durable: bool) -> Oracle {
+        Oracle { ack_is_durable, ..self }
     }
 
     /// Sectors of the device.
@@ -212,7 +221,8 @@ impl Oracle {
         let mut s = self.state.lock();
         let first = Version(s.versions + 1);
         s.versions += sectors;
-        let update = s.begin(BlockOp::Write, lba, first, sectors, fua);
+        let durable = fua || self.ack_is_durable;
+        let update = s.begin(BlockOp::Write, lba, first, sectors, durable);
         drop(s);
         for (i, sector) in buf.chunks_exact_mut(self.content_bytes).enumerate() {
             content::fill(Lba::new(lba.get() + i as u64), update.version(i as u32), sector);
@@ -223,7 +233,7 @@ impl Oracle {
     /// A discard begins.
     pub fn begin_discard(&self, lba: Lba, sectors: u32) -> Update {
         let mut s = self.state.lock();
-        s.begin(BlockOp::Discard, lba, Version::ZEROS, sectors, false)
+        s.begin(BlockOp::Discard, lba, Version::ZEROS, sectors, self.ack_is_durable)
     }
 
     /// An update has ended. One that failed may have happened or not, sector by sector.

@@ -243,6 +243,16 @@ impl Buffer {
         self.push_back(slot);
     }
 
+    /// A sector that a former life had in its buffer waits to be programmed, for all that is known
+    /// once more. Its content is the caller's to fill in.
+    pub(super) fn restore(&mut self, kind: Kind, lba: u32, stamp: u64, holds_room: bool) -> u32 {
+        let slot = self.alloc(kind);
+        let cause = Cause::Retry;
+        self.slots[slot as usize] = Slot { lba, stamp, cause, live: true, holds_room, ..EMPTY };
+        self.push_back(slot);
+        slot
+    }
+
     /// Puts a slot at the end of its queue.
     #[inline]
     pub(super) fn push_back(&mut self, slot: u32) {

@@ -19,7 +19,7 @@ use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX};
 use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, Gather, InFlight};
 use flashlane_ocssd::device::{Op, Request, Status};
 use flashlane_rt::{Cx, Waiter};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -29,12 +29,22 @@ use super::map::Entry;
 use super::{Controller, Pftl, Phase, Room, read};
 use crate::log::format::{LBA_PADDING, Oob};
 
+/// What a unit is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    /// Slots of the buffer.
+    Sectors(Kind),
+    /// Pages ([`super::pages`]).
+    Pages,
+}
+
 /// A unit on its way to the medium.
 #[derive(Clone, Copy, Debug)]
-struct Job {
+pub(super) struct Job {
     stream: usize,
-    line: u32,
-    row: u32,
+    pub(super) line: u32,
+    pub(super) row: u32,
+    load: Load,
 }
 
 /// The worker of a PU.
@@ -44,8 +54,10 @@ pub(super) struct Worker {
     job: Option<Job>,
     /// The job has gone to the medium.
     submitted: bool,
-    /// Slots of the job, in the order of its addresses.
-    slots: Vec<u32>,
+    /// Slots of the job, in the order of its addresses; of a job of pages, [`NIL`] for each.
+    pub(super) slots: Vec<u32>,
+    /// Pages of the job, likewise.
+    pub(super) pages: Vec<u32>,
 }
 
 /// Programmed slots that their chunk can't give back yet, unit by unit, the oldest first; [`NIL`]
@@ -56,7 +68,7 @@ pub(super) type Window = VecDeque<u32>;
 pub(super) struct Scratch {
     pub(super) addrs: [Ppa; VECTOR_MAX],
     pub(super) oob: [[u8; OOB_BYTES]; VECTOR_MAX],
-    cause: [Cause; VECTOR_MAX],
+    pub(super) cause: [Cause; VECTOR_MAX],
 }
 
 impl Scratch {
@@ -96,8 +108,8 @@ impl Controller {
     /// Gives every unit that is due to a PU and wakes that PU's worker, unless it is `me`, who is
     /// about to look. Called after everything that may have made a unit due.
     pub(super) fn dispatch(&mut self, cx: &Cx, me: Option<u32>) {
-        while let Some((kind, stream, position)) = self.next_unit() {
-            self.assign(kind, stream, position);
+        while let Some((load, stream, position)) = self.next_unit() {
+            self.assign(load, stream, position);
             let worker = &self.workers[position as usize];
             if me != Some(position)
                 && let Some(waiter) = worker.waiter
@@ -110,14 +122,22 @@ impl Controller {
 
     /// The next unit to form, with the stream and position it goes to.
     #[inline]
-    fn next_unit(&mut self) -> Option<(Kind, usize, u32)> {
+    fn next_unit(&mut self) -> Option<(Load, usize, u32)> {
         for kind in [Kind::Gc, Kind::User] {
+            if kind == Kind::User
+                && self.pages.dirty() > 0
+                && let Some(next) = self.next_pages()
+            {
+                return Some(next);
+            }
             if !self.is_unit_due(kind) || kind == Kind::User && !self.user_may_program() {
                 continue;
             }
             let moving = self.buffer.waiting(Kind::Gc);
             match self.place.next(kind, moving) {
-                Some((stream, position)) => return Some((kind, stream, position)),
+                Some((stream, position)) => {
+                    return Some((Load::Sectors(kind), stream, position));
+                }
                 None => self.check_room(kind),
             }
         }
@@ -135,17 +155,23 @@ impl Controller {
         rest && (kind == Kind::User || self.gc.is_quiet())
     }
 
-    fn assign(&mut self, kind: Kind, stream: usize, position: u32) {
+    fn assign(&mut self, load: Load, stream: usize, position: u32) {
         let (line, row) = self.place.claim(stream, position);
-        if kind == Kind::User {
-            self.note_user_unit();
-        }
         let worker = &mut self.workers[position as usize];
         assert!(worker.job.is_none(), "a busy PU was called idle");
-        worker.job = Some(Job { stream, line, row });
+        worker.job = Some(Job { stream, line, row, load });
         worker.submitted = false;
         worker.slots.clear();
-        self.buffer.pop_unit(kind, self.place.layout.unit, &mut worker.slots);
+        let unit = self.place.layout.unit;
+        match load {
+            Load::Sectors(kind) => {
+                self.buffer.pop_unit(kind, unit, &mut worker.slots);
+                if kind == Kind::User {
+                    self.note_user_unit();
+                }
+            }
+            Load::Pages => worker.pages = self.pages.take(unit),
+        }
     }
 
     /// Submits the job of a PU, if it has one, and notes who waits for the next.
@@ -159,6 +185,9 @@ impl Controller {
         worker.waiter = Some(cx.waiter());
         let job = worker.job.filter(|_| !worker.submitted)?;
         worker.submitted = true;
+        if job.load == Load::Pages {
+            return Some(self.submit_pages(cx, device, position, job));
+        }
         let slots = std::mem::take(&mut worker.slots);
         let format = device.format();
         let chunk = format.pack(self.place.layout.chunk(job.line, position));
@@ -222,15 +251,20 @@ impl Controller {
         let job = job.expect("a program ended that nobody started");
         let mut slots = std::mem::take(&mut worker.slots);
         let window = job.stream * self.workers.len() + position as usize;
-        self.ask_for_entries(&slots, window, position, job);
         let mut room = Room::default();
         let mut over = false;
-        if done.failed != 0 {
-            over = self.program_failed(&mut slots, position, job, done, &mut room);
+        if job.load == Load::Pages {
+            over = self.settle_pages(&mut slots, position, job, done);
+        } else {
+            self.ask_for_entries(&slots, window, position, job);
+            if done.failed != 0 {
+                over = self.program_failed(&mut slots, position, job, done, &mut room);
+            }
+            self.programmed(&mut slots, position, job, &mut room);
         }
-        self.programmed(&mut slots, position, job, &mut room);
         self.windows[window].extend(&slots);
         if over {
+            self.pages_in_lost_chunk(job.line, position);
             self.empty_window(window, &mut room);
         } else {
             self.advance_window(window, position, job);
@@ -354,9 +388,8 @@ impl Controller {
                 "a program at the write pointer of line {} gave {status:?}",
                 job.line
             );
-            over |= self.place.program_failed(job.line, position, status);
-            self.stats.ftl.program_failures += 1;
             let programmed = status == Status::WriteNextUnit;
+            over |= self.note_failure(position, job, status);
             if *slot == self.buffer.padding() {
                 let pad = Cause::PaddingFlush as usize;
                 self.stats.ftl.programmed[pad] -= !programmed as u64;
@@ -370,6 +403,25 @@ impl Controller {
         }
         self.check_spare();
         over
+    }
+
+    /// A sector's program failed: of the chunk, the unit and the counters. Returns whether the
+    /// chunk is over.
+    #[cold]
+    pub(super) fn note_failure(&mut self, position: u32, job: Job, status: Status) -> bool {
+        self.stats.ftl.program_failures += 1;
+        if status == Status::WriteNextUnit {
+            let base = self.place.layout.unit_at(job.line, job.row, position);
+            self.pages.set_void(self.place.layout.unit_of(base), true);
+        }
+        self.place.program_failed(job.line, position, status)
+    }
+
+    /// Units in a program that has not ended.
+    pub(super) fn units_under_way(&self) -> BTreeSet<u32> {
+        let layout = &self.place.layout;
+        let jobs = (0u32..).zip(&self.workers).filter_map(|(p, w)| Some((p, w.job?)));
+        jobs.map(|(p, job)| layout.unit_of(layout.unit_at(job.line, job.row, p))).collect()
     }
 
     /// A sector was counted as programmed when it was sent, but never was.

@@ -87,8 +87,12 @@ impl Pftl {
             let until = end.min(at.saturating_add(DISCARD_PIECE));
             let mut c = self.controller.lock();
             let mut left = Room::default();
+            let mut changed = false;
             for lba in at..until {
-                c.forget(lba, &mut left);
+                changed |= c.forget(lba, &mut left);
+            }
+            if changed {
+                c.pages.touch_trims(at, until);
             }
             c.stats.ftl.host_discarded += (until - at) as u64;
             self.go_on(cx, c, None, left);
@@ -161,11 +165,11 @@ impl Controller {
         }
     }
 
-    /// The sector's content is not needed any more.
-    fn forget(&mut self, lba: u32, left: &mut Room) {
+    /// The sector's content is not needed any more. False if it had none.
+    fn forget(&mut self, lba: u32, left: &mut Room) -> bool {
         let entry = self.map.get(lba);
         if entry == Entry::Unmapped {
-            return;
+            return false;
         }
         if let Entry::Slot(slot) = entry {
             let s = self.buffer.slot_mut(slot);
@@ -177,6 +181,7 @@ impl Controller {
         }
         self.retire_copy(entry, left);
         self.map.set(lba, Entry::Unmapped);
+        true
     }
 
     /// The copy that `entry` names is garbage: it leaves the queue, is not kept when its program

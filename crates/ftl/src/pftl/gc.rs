@@ -19,7 +19,7 @@
 //! its own, and the last free line is kept for it.
 
 use flashlane_base::{Location, OOB_BYTES, Ppa, VECTOR_MAX};
-use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, InFlight, Op, Request};
+use flashlane_ocssd::device::{Cause, ChunkState, Completion, Data, Device, Flags, InFlight, Op, Request};
 use flashlane_ocssd::device::{Scatter, Status};
 use flashlane_rt::{Cx, Waiter};
 use std::future::poll_fn;
@@ -28,6 +28,7 @@ use std::task::Poll;
 
 use super::buffer::{Kind, NIL};
 use super::map::Entry;
+use super::recover::pad;
 use super::stats::note_victim;
 use super::{Controller, Pftl, Phase, Room, read};
 
@@ -128,13 +129,35 @@ pub(super) async fn eraser(ftl: Arc<Pftl>, cx: Cx) {
         let Some((line, positions)) = next.await else {
             return;
         };
+        finish(&ftl, &cx, line).await;
         let failed = erase(&ftl, &cx, line, &positions).await;
         let mut c = ftl.controller.lock();
         c.stats.ftl.erases += positions.len() as u64;
         c.stats.ftl.erase_failures += failed.len() as u64;
+        c.forget_voids(line, &positions);
         c.place.erased(line, &positions, &failed);
         c.check_spare();
         ftl.go_on(&cx, c, None, Room::default());
+    }
+}
+
+/// Fills chunks of `line` that a former life left open: not every device erases an open chunk.
+async fn finish(ftl: &Pftl, cx: &Cx, line: u32) {
+    let unfinished = ftl.controller.lock().place.unfinished(line);
+    for position in unfinished {
+        let report = || ftl.device.chunk_report(ftl.layout.pu(position), line, 1);
+        while let Some(info) = report().first().copied()
+            && info.state == ChunkState::Open
+        {
+            let (layout, from) = (&ftl.layout, info.write_pointer);
+            let n = layout.unit - from % layout.unit;
+            let done = pad(cx, &*ftl.device, layout, line, position, from, n).await;
+            let moved = (0..n).filter(|i| done.status(*i as usize).moved_pointer()).count();
+            ftl.controller.lock().stats.ftl.programmed[Cause::PaddingPair as usize] += moved as u64;
+            if moved == 0 {
+                break;
+            }
+        }
     }
 }
 
@@ -293,20 +316,31 @@ impl Controller {
     /// Returns how many; what was passed over pays for host programs.
     fn collect(&mut self, me: u32, victim: u32) -> u32 {
         let from = self.gc.scan;
+        let capacity = self.map.capacity();
         let mover = &mut self.gc.movers[me as usize];
         mover.victim = victim;
         mover.slots.clear();
         mover.from.clear();
+        let mut pages = Vec::new();
         while mover.slots.len() < self.gc.batch as usize {
             let Some(at) = self.map.next_valid(self.gc.scan, self.gc.scan_end) else {
                 self.gc.scan = self.gc.scan_end;
                 break;
             };
             self.gc.scan = at + 1;
+            let lba = self.map.owner(at);
+            if lba >= capacity {
+                pages.push((lba, at));
+                continue;
+            }
             mover.slots.push(self.buffer.alloc(Kind::Gc));
-            mover.from.push((at, self.map.owner(at)));
+            mover.from.push((at, lba));
         }
         let found = mover.slots.len() as u32;
+        for (lba, at) in pages {
+            let page = self.pages.page_of(lba).expect("behind the capacity there are pages only");
+            self.lose_page_copy(page, at);
+        }
         self.earn(self.gc.scan - from - found);
         found
     }
@@ -383,6 +417,7 @@ impl Controller {
                 moved += 1;
             } else {
                 self.map.set(*lba, Entry::Poisoned);
+                self.pages.touch_trims(*lba, *lba + 1);
                 self.drop_moved(*slot);
             }
         }

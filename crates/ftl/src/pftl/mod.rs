@@ -32,11 +32,15 @@
 
 mod buffer;
 mod drain;
+mod dump;
+mod flush;
 mod front;
 mod gc;
 mod map;
+mod pages;
 mod place;
 mod read;
+mod recover;
 mod stats;
 #[cfg(test)]
 mod tests;
@@ -47,6 +51,8 @@ use flashlane_rt::{Credits, Cx, Notify};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+pub use dump::Dump;
+pub use recover::MountError;
 pub use stats::{INVALID_CLASSES, PftlStats};
 
 use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
@@ -55,6 +61,7 @@ use buffer::{Buffer, Kind, Sizes, Stage};
 use drain::{Scratch, Window, Worker};
 use gc::Gc;
 use map::{Entry, Map};
+use pages::Pages;
 use place::{Layout, Place};
 
 /// How a device FTL is built. In TOML every key may be left out.
@@ -71,7 +78,23 @@ pub struct PftlConfig {
     pub gc_low_water_lines: u32,
     /// GC read commands (of up to 64 sectors) in flight; `None` reads about two units per PU ahead.
     pub gc_reads: Option<u32>,
+    /// The buffer is on capacitors: what is acknowledged is durable, and a flush has nothing to
+    /// wait for. Without, it is lost when the power goes, and a flush programs it.
+    pub capacitors: bool,
+    /// Mount although sectors can't be read that were good once: older copies of what they held may
+    /// be taken for it.
+    pub accept_lost_sectors: bool,
+    /// Pages of trims (of 4 KiB, each for 16,128 logical sectors) that the capacitors keep
+    /// unwritten at most; `None` is 1024. Without effect where there are no capacitors.
+    pub dirty_pages: Option<u32>,
 }
+
+/// Pages that capacitors save: 4 MiB, which the dies of a drive program in about a millisecond.
+const DIRTY_PAGES: u32 = 1024;
+/// Bits of a stamp below the number of the life. So stamps of a life are above all that any life
+/// before may have given out, whether the medium shows them or not: 2^42 writes of 4 KiB are 16 PiB
+/// in a life, and there are 2^18 lives.
+const LIFE_SHIFT: u32 = 42;
 
 impl Default for PftlConfig {
     fn default() -> PftlConfig {
@@ -81,6 +104,9 @@ impl Default for PftlConfig {
             buffer_sectors: None,
             gc_low_water_lines: 2,
             gc_reads: None,
+            capacitors: true,
+            accept_lost_sectors: false,
+            dirty_pages: None,
         }
     }
 }
@@ -143,6 +169,7 @@ pub struct Pftl {
     device: Arc<dyn Device>,
     info: BlockInfo,
     layout: Layout,
+    capacitors: bool,
     /// Sectors of a write admitted at once.
     piece: u32,
     controller: Mutex<Controller>,
@@ -181,6 +208,7 @@ impl Room {
 /// The state of the controller: everything that the mutex guards.
 struct Controller {
     map: Map,
+    pages: Pages,
     buffer: Buffer,
     place: Place,
     gc: Gc,
@@ -194,6 +222,8 @@ struct Controller {
     scratch: Box<Scratch>,
     /// Of the last write; one order for all sectors.
     stamp: u64,
+    /// Pages that may be dirty while the device runs.
+    dirty_pages: u32,
     phase: Phase,
     read_only: Option<&'static str>,
     /// Waiting writers have been told.
@@ -218,8 +248,7 @@ impl Pftl {
             device.chunk_report(pu, 0, geo.chunks_per_pu)
         })
         .map_err(|chunks| CreateError::NotBlank { chunks })?;
-        let percent = 100 - config.over_provisioning_percent as u64;
-        let capacity = (geo.sectors() as u128 * percent as u128 / 100) as u64;
+        let capacity = capacity_of(&config, geo.sectors());
         let needed = place::SPARE_LINES_MIN * layout.line_sectors as u64;
         if place.usable() < capacity + needed || capacity == 0 {
             return Err(CreateError::TooSmall {
@@ -229,33 +258,9 @@ impl Pftl {
                 needed,
             });
         }
-        let windows = place.streams() * layout.positions as usize;
-        let movers = sizes.gc_room / flashlane_base::VECTOR_MAX as u32;
-        let controller = Controller {
-            map: Map::new(capacity, geo.sectors()),
-            buffer: Buffer::new(sizes),
-            gc: Gc::new(config.gc_low_water_lines, movers),
-            workers: (0..layout.positions).map(|_| Worker::default()).collect(),
-            windows: (0..windows).map(|_| Window::new()).collect(),
-            window_sectors: geo.mw_cunits,
-            content_bytes: traits.content_bytes,
-            scratch: Scratch::new(),
-            stamp: 0,
-            phase: Phase::Running,
-            read_only: None,
-            told: false,
-            stats: PftlStats::default(),
-            place,
-        };
-        let ftl = Arc::new(Pftl {
-            info: BlockInfo { capacity, content_bytes: traits.content_bytes, layer: "pftl" },
-            piece: sizes.user_room / 4,
-            controller: Mutex::new(controller),
-            room: Credits::new(sizes.user_room as u64),
-            settled: Notify::new(),
-            device,
-            layout,
-        });
+        let parts = Parts { layout, sizes, place, capacity };
+        let (ftl, movers) = parts.assemble(device, &config);
+        let ftl = Arc::new(ftl);
         ftl.start_tasks(cx, movers);
         Ok(ftl)
     }
@@ -340,6 +345,60 @@ impl Pftl {
     }
 }
 
+/// What a controller is put together from.
+struct Parts {
+    layout: Layout,
+    sizes: Sizes,
+    place: Place,
+    capacity: u64,
+}
+
+impl Parts {
+    /// An FTL with nothing in it, and how many movers it has.
+    fn assemble(self, device: Arc<dyn Device>, config: &PftlConfig) -> (Pftl, u32) {
+        let Parts { layout, sizes, place, capacity } = self;
+        let (geo, traits) = (*device.geometry(), *device.traits());
+        let windows = place.streams() * layout.positions as usize;
+        let movers = sizes.gc_room / flashlane_base::VECTOR_MAX as u32;
+        let units = (geo.sectors() / layout.unit as u64) as u32;
+        let controller = Controller {
+            map: Map::new(capacity, geo.sectors()),
+            pages: Pages::new(capacity as u32, units),
+            buffer: Buffer::new(sizes),
+            gc: Gc::new(config.gc_low_water_lines, movers),
+            workers: (0..layout.positions).map(|_| Worker::default()).collect(),
+            windows: (0..windows).map(|_| Window::new()).collect(),
+            window_sectors: geo.mw_cunits,
+            content_bytes: traits.content_bytes,
+            scratch: Scratch::new(),
+            stamp: 1 << LIFE_SHIFT,
+            dirty_pages: config.dirty_pages.unwrap_or(DIRTY_PAGES),
+            phase: Phase::Running,
+            read_only: None,
+            told: false,
+            stats: PftlStats::default(),
+            place,
+        };
+        let ftl = Pftl {
+            info: BlockInfo { capacity, content_bytes: traits.content_bytes, layer: "pftl" },
+            capacitors: config.capacitors,
+            piece: sizes.user_room / 4,
+            controller: Mutex::new(controller),
+            room: Credits::new(sizes.user_room as u64),
+            settled: Notify::new(),
+            device,
+            layout,
+        };
+        (ftl, movers)
+    }
+}
+
+/// Sectors that the host sees.
+fn capacity_of(config: &PftlConfig, sectors: u64) -> u64 {
+    let percent = 100 - config.over_provisioning_percent as u64;
+    (sectors as u128 * percent as u128 / 100) as u64
+}
+
 impl BlockDev for Pftl {
     fn info(&self) -> &BlockInfo {
         &self.info
@@ -369,7 +428,8 @@ impl BlockDev for Pftl {
 impl Controller {
     /// Nothing waits or is under way; or nothing that waits can ever go.
     fn is_drained(&self) -> bool {
-        let waiting = Kind::ALL.iter().any(|k| self.buffer.waiting(*k) > 0);
+        let sectors = Kind::ALL.iter().any(|k| self.buffer.waiting(*k) > 0);
+        let waiting = sectors || self.pages.dirty() > 0;
         let idle = self.no_program_flies() && self.gc.is_quiet() && self.place.is_settled();
         idle && (!waiting || self.read_only.is_some())
     }
@@ -399,6 +459,15 @@ impl Controller {
             };
             if !self.map.is_valid(at) || self.map.owner(at) != lba {
                 return Err(format!("lba {lba}: physical sector {at} is not its copy"));
+            }
+            per_line[self.place.layout.line_of(at) as usize] += 1;
+        }
+        for page in 0..self.pages.count() {
+            let Some(at) = self.pages.at(page) else {
+                continue;
+            };
+            if !self.map.is_valid(at) || self.map.owner(at) != self.pages.lba(page) {
+                return Err(format!("page {page}: physical sector {at} is not its copy"));
             }
             per_line[self.place.layout.line_of(at) as usize] += 1;
         }

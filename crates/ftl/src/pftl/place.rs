@@ -19,7 +19,7 @@
 
 use flashlane_base::{FastDiv, Geometry, Location};
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Status};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::buffer::{Kind, NIL};
 
@@ -103,6 +103,20 @@ impl Layout {
     #[inline]
     pub(super) fn unit_of(&self, at: u32) -> u32 {
         self.by_unit.div(at)
+    }
+
+    /// Line, position, and sector in the chunk of a physical sector.
+    pub(super) fn in_chunk(&self, at: u32) -> (u32, u32, u32) {
+        let (line, within) = self.by_line.div_rem(at);
+        let (unit, sector) = self.by_unit.div_rem(within);
+        let (row, position) = self.by_position.div_rem(unit);
+        (line, position, row * self.unit + sector)
+    }
+
+    /// The inverse of [`Layout::in_chunk`].
+    pub(super) fn sector_at(&self, line: u32, position: u32, sector: u32) -> u32 {
+        let (row, within) = self.by_unit.div_rem(sector);
+        self.unit_at(line, row, position) + within
     }
 
     /// First sector of a chunk.
@@ -199,6 +213,9 @@ const RETIRED: u8 = 1;
 const SUSPECT: u8 = 2;
 /// Chunk flag: something was programmed since its last erase.
 const WRITTEN: u8 = 4;
+/// Chunk flag: open, and nobody will write on: it has to be filled before it can be erased on every
+/// device.
+const UNFINISHED: u8 = 8;
 
 /// The open line of a stream.
 #[derive(Clone, Debug)]
@@ -211,6 +228,18 @@ struct Stream {
     /// Position after the one used last.
     cursor: u32,
     units_left: u32,
+}
+
+/// What a mount has found, for [`Place::adopt`].
+pub(super) struct Stock<'a> {
+    /// The chunk report, per line × position.
+    pub(super) chunks: &'a [ChunkInfo],
+    /// The lines that were open, if it is known.
+    pub(super) open: Option<&'a BTreeSet<u32>>,
+    /// The lines that were to be erased, if it is known.
+    pub(super) leaving: Option<&'a BTreeSet<u32>>,
+    /// Largest stamp in each line: their order.
+    pub(super) stamps: &'a [u64],
 }
 
 /// All lines and chunks.
@@ -247,6 +276,15 @@ impl Place {
         open_limits: (u32, u32),
         report: impl Fn(u32) -> Vec<ChunkInfo>,
     ) -> Result<Place, u64> {
+        let mut place = Place::empty(layout, open_limits);
+        let pus: Vec<u32> = (0..place.layout.positions).map(|p| place.layout.pu(p)).collect();
+        match place.take_stock(|position| report(pus[position as usize])) {
+            0 => Ok(place),
+            used => Err(used),
+        }
+    }
+
+    fn empty(layout: Layout, open_limits: (u32, u32)) -> Place {
         let unlimited = |n: u32| if n == 0 { u32::MAX } else { n };
         let positions = layout.positions;
         let two = unlimited(open_limits.0) >= 2 * positions && unlimited(open_limits.1) >= 2;
@@ -257,7 +295,7 @@ impl Place {
             cursor: 0,
             units_left: 0,
         };
-        let mut place = Place {
+        Place {
             lines: Vec::new(),
             chunks: vec![0; (layout.lines * positions) as usize],
             free: Vec::new(),
@@ -272,14 +310,108 @@ impl Place {
             retired: 0,
             opened: 0,
             layout,
-        };
-        match place.take_stock(report) {
-            0 => Ok(place),
-            used => Err(used),
         }
     }
 
-    /// Returns how many chunks are not blank.
+    /// Takes over what is on the device. Lines that were open are written on, as many as there are
+    /// streams; where nobody knows which they were, those with open chunks. GC gets the one with
+    /// most room: all that it needs to go on may be there.
+    pub(super) fn adopt(layout: Layout, open_limits: (u32, u32), stock: Stock<'_>) -> Place {
+        let mut place = Place::empty(layout, open_limits);
+        let positions = place.layout.positions;
+        let chunk = |line: u32, position: u32| &stock.chunks[(line * positions + position) as usize];
+        let lines = place.layout.lines;
+        place.take_stock(|position| (0..lines).map(|line| *chunk(line, position)).collect());
+        let mut order: Vec<u32> = (0..lines).collect();
+        order.sort_by_key(|line| stock.stamps[*line as usize]);
+        let mut open = Vec::new();
+        for line in order {
+            let chunks = (0..positions).map(|p| chunk(line, p));
+            if place.line(line).chunks == 0 || !place.mark_written(line, chunks) {
+                continue;
+            }
+            place.opened += 1;
+            let sequence = place.opened;
+            place.free.retain(|free| *free != line);
+            let l = &mut place.lines[line as usize];
+            (l.state, l.sequence) = (LineState::Closed, sequence);
+            place.promised -= std::mem::take(&mut l.promised) as u64;
+            if stock.leaving.is_some_and(|leaving| leaving.contains(&line)) {
+                place.await_erase(line);
+                continue;
+            }
+            let any_open = || (0..positions).any(|p| chunk(line, p).state == ChunkState::Open);
+            if stock.open.map_or_else(any_open, |open| open.contains(&line)) {
+                open.push(line);
+            }
+        }
+        place.resume(open, chunk);
+        place
+    }
+
+    /// Notes what is written in a line, and which chunks failed. False if nothing is.
+    fn mark_written<'a>(
+        &mut self,
+        line: u32,
+        chunks: impl Iterator<Item = &'a ChunkInfo>,
+    ) -> bool {
+        let mut any = false;
+        for (position, info) in (0u32..).zip(chunks) {
+            let at = self.chunk_index(line, position);
+            if info.state == ChunkState::Free || self.chunks[at] & RETIRED != 0 {
+                continue;
+            }
+            any = true;
+            self.chunks[at] |= WRITTEN;
+            if info.state == ChunkState::Closed && info.write_pointer < self.layout.chunk_sectors {
+                self.chunks[at] |= SUSPECT;
+                self.lines[line as usize].suspects += 1;
+                self.good_chunks -= 1;
+            }
+            if info.state == ChunkState::Open {
+                self.chunks[at] |= UNFINISHED;
+            }
+        }
+        any
+    }
+
+    /// A line that nobody needs waits for its erase.
+    fn await_erase(&mut self, line: u32) {
+        let l = &mut self.lines[line as usize];
+        l.state = LineState::Leaving;
+        l.promised = (l.chunks - l.suspects) * self.layout.chunk_sectors;
+        self.promised += l.promised as u64;
+        self.coming += 1;
+        self.leaving.push_back(line);
+    }
+
+    /// Streams go on in those of these lines that have most room.
+    fn resume<'a>(&mut self, open: Vec<u32>, chunk: impl Fn(u32, u32) -> &'a ChunkInfo) {
+        let (positions, unit, rows) =
+            (self.layout.positions, self.layout.unit, self.layout.rows);
+        let row_of = |info: &ChunkInfo| match info.state {
+            ChunkState::Free | ChunkState::Open => info.write_pointer.div_ceil(unit),
+            ChunkState::Closed | ChunkState::Offline => rows,
+        };
+        let room = |line: u32| (0..positions).map(|p| rows - row_of(chunk(line, p))).sum::<u32>();
+        let mut open: Vec<(u32, u32)> = open.into_iter().map(|line| (room(line), line)).collect();
+        open.retain(|(room, _)| *room > 0);
+        open.sort_by_key(|(room, line)| (std::cmp::Reverse(*room), *line));
+        for (s, (units_left, line)) in (0..self.streams.len()).rev().zip(open) {
+            let l = &mut self.lines[line as usize];
+            l.state = LineState::Open;
+            for position in 0..positions {
+                let at = self.chunk_index(line, position);
+                self.chunks[at] &= !UNFINISHED;
+                let row = row_of(chunk(line, position));
+                self.streams[s].row[position as usize] = row;
+                self.streams[s].room.set(position, row < rows);
+            }
+            (self.streams[s].line, self.streams[s].units_left) = (line, units_left);
+        }
+    }
+
+    /// Counts chunks, `report` gives those of a position. Returns how many are not blank.
     fn take_stock(&mut self, report: impl Fn(u32) -> Vec<ChunkInfo>) -> u64 {
         let blank = Line {
             state: LineState::Dead,
@@ -297,7 +429,7 @@ impl Place {
         let mut used = 0;
         for position in 0..self.layout.positions {
             self.idle.set(position, true);
-            for (line, info) in (0u32..).zip(report(self.layout.pu(position))) {
+            for (line, info) in (0u32..).zip(report(position)) {
                 self.lines[line as usize].erases += info.erases as u64;
                 if info.state == ChunkState::Offline {
                     let at = self.chunk_index(line, position);
@@ -363,6 +495,16 @@ impl Place {
     pub(super) fn has_spare_for(&self, capacity: u64) -> bool {
         let unit_each = (self.layout.positions * self.layout.unit) as u64;
         self.usable() >= capacity + SPARE_LINES_STOP * self.layout.line_sectors as u64 + unit_each
+    }
+
+    /// Lines in a state.
+    pub(super) fn lines_in(&self, state: LineState) -> BTreeSet<u32> {
+        self.lines().filter(|(_, l)| l.state == state).map(|(line, _)| line).collect()
+    }
+
+    /// No program is to come to the line of this sector, nor under way in it.
+    pub(super) fn is_closed_at(&self, at: u32) -> bool {
+        !matches!(self.line(self.layout.line_of(at)).state, LineState::Open)
     }
 
     /// Number of the line opened last.
@@ -589,6 +731,12 @@ impl Place {
         let needs = |f: &u8| f & RETIRED == 0 && f & WRITTEN != 0;
         let flags = (0u32..).zip(self.flags_of(line));
         flags.filter(|(_, f)| needs(f)).map(|(p, _)| p).collect()
+    }
+
+    /// Positions whose chunk in `line` has to be filled first.
+    pub(super) fn unfinished(&self, line: u32) -> Vec<u32> {
+        let flags = (0u32..).zip(self.flags_of(line));
+        flags.filter(|(_, f)| **f & UNFINISHED != 0).map(|(p, _)| p).collect()
     }
 
     /// The chunks of `line` were erased; those at `failed` positions could not be.
