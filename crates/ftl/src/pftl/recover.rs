@@ -408,6 +408,14 @@ impl Mount<'_> {
         seen.max(lines).max(dump.map_or(0, |d| d.stamp))
     }
 
+    /// Was this unit's program cut, or one that may have taken it along? Either way the dump holds
+    /// what was in it: a buffer lets go of a unit when the window behind it is programmed.
+    fn was_cut(&self, dump: &Dump, line: u32, position: u32, row: u32) -> bool {
+        let last = self.layout.rows.min(row + self.window / self.layout.unit + 1);
+        let mut behind = (row..last).map(|row| self.layout.unit_at(line, row, position));
+        behind.any(|at| dump.cut.contains(&self.layout.unit_of(at)))
+    }
+
     /// Decides whether what could not be read is a loss; marks what is none as void.
     fn judge_unreadable(
         &self,
@@ -424,7 +432,7 @@ impl Mount<'_> {
             let (line, position, sector) = layout.in_chunk(*at);
             let chunk = self.chunk_index(line, position);
             let torn = dump.is_none() && sector + slack >= found.data_end[chunk];
-            let cut = dump.is_some_and(|d| d.cut.contains(&unit));
+            let cut = dump.is_some_and(|d| self.was_cut(d, line, position, sector / layout.unit));
             if !(torn || cut || !found.any[chunk] || pages.is_void(unit)) {
                 lost.push(*at);
             }
