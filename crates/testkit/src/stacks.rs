@@ -189,6 +189,7 @@ fn pftl_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
         gc_low_water_lines: devices::one_of(&mut rng, &[2, 2, 3]),
         gc_reads: devices::one_of(&mut rng, &[None, Some(1), Some(3)]),
         dirty_pages: devices::one_of(&mut rng, &[None, None, Some(0)]),
+        capacitors: devices::one_of(&mut rng, &[true, false]),
         ..PftlConfig::default()
     };
     let on = OnSsd::draw(seed, faulty, config);

@@ -60,6 +60,13 @@ pub(super) struct Worker {
     pub(super) pages: Vec<u32>,
 }
 
+impl Worker {
+    /// Slots of its job, submitted or not.
+    pub(super) fn flying(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().copied().filter(|_| self.job.is_some())
+    }
+}
+
 /// Programmed slots that their chunk can't give back yet, unit by unit, the oldest first; [`NIL`]
 /// where a sector was dead, lost or padding.
 pub(super) type Window = VecDeque<u32>;
@@ -125,7 +132,7 @@ impl Controller {
     fn next_unit(&mut self) -> Option<(Load, usize, u32)> {
         for kind in [Kind::Gc, Kind::User] {
             if kind == Kind::User
-                && self.pages.dirty() > 0
+                && self.pages.waiting() > 0
                 && let Some(next) = self.next_pages()
             {
                 return Some(next);
@@ -134,7 +141,11 @@ impl Controller {
                 continue;
             }
             let moving = self.buffer.waiting(Kind::Gc);
-            match self.place.next(kind, moving) {
+            let mut next = self.place.next(kind, moving);
+            if next.is_none() && kind == Kind::User && self.barrier_needs_room() {
+                next = self.place.next(Kind::Gc, moving);
+            }
+            match next {
                 Some((stream, position)) => {
                     return Some((Load::Sectors(kind), stream, position));
                 }
@@ -148,7 +159,7 @@ impl Controller {
     #[inline]
     fn is_unit_due(&self, kind: Kind) -> bool {
         let waiting = self.buffer.waiting(kind);
-        if waiting >= self.place.layout.unit {
+        if waiting >= self.place.layout.unit || self.buffer.covered_waiting(kind) > 0 {
             return true;
         }
         let rest = self.phase == Phase::Draining && waiting > 0;
@@ -170,7 +181,10 @@ impl Controller {
                     self.note_user_unit();
                 }
             }
-            Load::Pages => worker.pages = self.pages.take(unit),
+            Load::Pages => {
+                let pages = self.take_pages(unit);
+                self.workers[position as usize].pages = pages;
+            }
         }
     }
 
@@ -278,6 +292,10 @@ impl Controller {
     #[inline]
     fn programmed(&mut self, slots: &mut [u32], position: u32, job: Job, room: &mut Room) {
         let base = self.place.layout.unit_at(job.line, job.row, position);
+        if self.buffer.covered() > 0 {
+            let programmed = slots.iter().filter(|slot| **slot != NIL);
+            programmed.for_each(|slot| self.buffer.uncover(*slot));
+        }
         let mut valid = 0;
         for (at, slot) in (base..).zip(slots) {
             if *slot == NIL || *slot == self.buffer.padding() {
@@ -414,7 +432,9 @@ impl Controller {
             let base = self.place.layout.unit_at(job.line, job.row, position);
             self.pages.set_void(self.place.layout.unit_of(base), true);
         }
-        self.place.program_failed(job.line, position, status)
+        // Without capacitors nobody would know of the void unit behind later ones.
+        let abandon = !self.capacitors;
+        self.place.program_failed(job.line, position, status, abandon)
     }
 
     /// Units in a program that has not ended.
@@ -447,10 +467,16 @@ impl Controller {
 
     /// Puts a slot back to the front of its queue, or frees it if its content is garbage by now.
     fn put_back(&mut self, slot: u32, room: &mut Room) {
-        if self.buffer.slot(slot).live {
+        let live = self.buffer.slot(slot).live;
+        if live || self.buffer.is_kept(slot) {
+            let s = self.buffer.slot_mut(slot);
+            if !live && s.cause == Cause::User {
+                s.cause = Cause::Dead;
+            }
             self.buffer.push_front(slot);
             return;
         }
+        self.buffer.uncover(slot);
         if std::mem::take(&mut self.buffer.slot_mut(slot).holds_room) {
             room.add(self.buffer.kind(slot));
         }

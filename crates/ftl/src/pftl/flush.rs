@@ -24,15 +24,20 @@ impl Controller {
     pub(super) fn next_pages(&mut self) -> Option<(Load, usize, u32)> {
         let most = match self.phase {
             Phase::Running => self.dirty_pages,
-            Phase::Draining | Phase::Stopped => 0,
+            Phase::Mounting | Phase::Draining | Phase::Stopped => 0,
         };
-        if self.pages.dirty() <= most || self.pages.flying() > 0 {
+        // Pages of a barrier go where GC goes: it waits for them.
+        let (due, as_if) = match self.capacitors {
+            true => (self.pages.dirty() > most && self.pages.flying() == 0, Kind::User),
+            false => (self.held_pages_wait(), Kind::Gc),
+        };
+        if !due {
             return None;
         }
         let moving = self.buffer.waiting(Kind::Gc);
-        match self.place.next(Kind::User, moving) {
+        match self.place.next(as_if, moving) {
             Some((stream, position)) => return Some((Load::Pages, stream, position)),
-            None => self.check_room(Kind::User),
+            None => self.check_room(as_if),
         }
         None
     }
@@ -56,8 +61,8 @@ impl Controller {
         for (i, sector) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
             let (lba, stamp, cause) = match pages.get(i) {
                 Some(page) => {
-                    self.pages.build(*page, &self.map, self.stamp, sector);
-                    (self.pages.lba(*page) as u64, self.stamp, Cause::Metadata)
+                    let stamp = self.make_page(*page, sector);
+                    (self.pages.lba(*page) as u64, stamp, Cause::Metadata)
                 }
                 None => (LBA_PADDING, self.place.opened(), Cause::PaddingFlush),
             };
@@ -81,6 +86,16 @@ impl Controller {
         );
         self.workers[position as usize].pages = pages;
         flight
+    }
+
+    /// The bytes of a page, and the stamp at which they are true: now, or when a barrier began.
+    fn make_page(&self, page: u32, sector: &mut [u8]) -> u64 {
+        if let Some(held) = self.barriers.held.iter().find(|h| h.page == page) {
+            sector.copy_from_slice(&held.bytes);
+            return held.stamp;
+        }
+        self.pages.build(page, &self.map, self.stamp, sector);
+        self.stamp
     }
 
     /// Takes in the result of a job of pages, whose place in the window holds no slots. Returns
@@ -111,8 +126,10 @@ impl Controller {
             let cause = page.map_or(Cause::PaddingFlush, |_| Cause::Metadata);
             let programmed = status == Status::WriteNextUnit;
             self.stats.ftl.programmed[cause as usize] -= !programmed as u64;
-            if let Some(page) = page {
-                self.pages.failed(*page);
+            match page {
+                Some(page) if self.capacitors => self.pages.failed(*page),
+                Some(page) => self.held_page_ended(*page, false),
+                None => {}
             }
         }
         if done.failed != 0 {
@@ -122,6 +139,7 @@ impl Controller {
     }
 
     fn page_landed(&mut self, page: u32, at: u32) {
+        self.held_page_ended(page, true);
         if let Some(before) = self.pages.landed(page, at) {
             self.forget_copy(before);
         }

@@ -73,10 +73,7 @@ impl Pftl {
             lba += sectors;
             self.go_on(cx, c, None, left);
         }
-        if fua {
-            self.controller.lock().stats.ftl.flushes += 1;
-        }
-        Ok(())
+        if fua { self.flush(cx).await } else { Ok(()) }
     }
 
     /// Forgets `sectors` sectors from `lba`.
@@ -101,10 +98,17 @@ impl Pftl {
         Ok(())
     }
 
-    /// Everything acknowledged is durable already: counted, not waited for.
-    pub(super) fn flush(&self) -> BlockResult {
+    /// Makes everything acknowledged durable. On capacitors it is already: counted, not waited for.
+    pub(super) async fn flush(&self, cx: &Cx) -> BlockResult {
         self.controller.lock().stats.ftl.flushes += 1;
-        Ok(())
+        if self.capacitors {
+            return Ok(());
+        }
+        let from = cx.now();
+        self.sync(cx).await;
+        let mut c = self.controller.lock();
+        c.stats.ftl.flush_wait += cx.now() - from;
+        c.read_only.map_or(Ok(()), |why| Err(BlockError::ReadOnly(why)))
     }
 }
 
@@ -112,7 +116,7 @@ impl Controller {
     /// Why host data can't be taken any more.
     fn refusal(&self) -> Option<&'static str> {
         match self.phase {
-            Phase::Running => self.read_only,
+            Phase::Mounting | Phase::Running => self.read_only,
             Phase::Draining | Phase::Stopped => Some("the device was stopped"),
         }
     }
@@ -192,6 +196,13 @@ impl Controller {
             Entry::Unmapped | Entry::Poisoned => {}
             Entry::Media(at) => self.forget_copy(at),
             Entry::Slot(slot) => match self.buffer.slot(slot).stage {
+                Stage::Waiting if self.buffer.is_kept(slot) => {
+                    let s = self.buffer.slot_mut(slot);
+                    s.live = false;
+                    if s.cause == Cause::User {
+                        s.cause = Cause::Dead;
+                    }
+                }
                 Stage::Waiting => {
                     self.buffer.unlink(slot);
                     let kind = self.buffer.kind(slot);

@@ -60,6 +60,8 @@ pub(super) struct Gc {
     idle: Vec<u32>,
     reads: u32,
     eraser: Option<Waiter>,
+    /// A line is being erased.
+    erasing: bool,
     /// Programs that the host may do while GC is wanted, in sectors.
     pace: u32,
     /// No closed line holds garbage: pointless to pace the host, try again at the next change.
@@ -78,9 +80,15 @@ impl Gc {
             idle: Vec::new(),
             reads: 0,
             eraser: None,
+            erasing: false,
             pace: 0,
             hopeless: false,
         }
+    }
+
+    /// A line is being erased.
+    pub(super) fn is_erasing(&self) -> bool {
+        self.erasing
     }
 
     /// No victim is being read.
@@ -121,7 +129,7 @@ pub(super) async fn eraser(ftl: Arc<Pftl>, cx: Cx) {
             if c.phase == Phase::Stopped {
                 return Poll::Ready(None);
             }
-            match c.place.next_erase() {
+            match c.next_erase() {
                 Some(line) => Poll::Ready(Some((line, c.place.to_erase(line)))),
                 None => Poll::Pending,
             }
@@ -136,6 +144,7 @@ pub(super) async fn eraser(ftl: Arc<Pftl>, cx: Cx) {
         c.stats.ftl.erase_failures += failed.len() as u64;
         c.forget_voids(line, &positions);
         c.place.erased(line, &positions, &failed);
+        c.gc.erasing = false;
         c.check_spare();
         ftl.go_on(&cx, c, None, Room::default());
     }
@@ -194,7 +203,17 @@ async fn erase(ftl: &Pftl, cx: &Cx, line: u32, positions: &[u32]) -> Vec<u32> {
 }
 
 impl Controller {
+    /// The next line to be erased.
+    fn next_erase(&mut self) -> Option<u32> {
+        let line = self.place.next_erase(self.barriers_done())?;
+        self.gc.erasing = true;
+        Some(line)
+    }
+
     fn gc_is_wanted(&self) -> bool {
+        if self.phase == Phase::Mounting {
+            return false;
+        }
         // A device that stops needs room for what waits, no stock of free lines: each victim would
         // end in a padded unit, which is garbage for the next.
         let stocks = self.phase == Phase::Running;
@@ -208,7 +227,10 @@ impl Controller {
     /// paid with one that GC found dead.
     #[inline]
     pub(super) fn user_may_program(&self) -> bool {
-        !self.gc_is_wanted() || self.gc.hopeless || self.gc.pace >= self.place.layout.unit
+        !self.gc_is_wanted()
+            || self.gc.hopeless
+            || self.gc.pace >= self.place.layout.unit
+            || self.barrier_needs_room()
     }
 
     /// A unit of host data was placed.
@@ -283,6 +305,11 @@ impl Controller {
             if self.place.line(victim).moving == 0 {
                 self.victim_done(cx, victim);
             }
+        }
+        self.ask_for_erases(cx);
+        if self.barrier_needs_room() {
+            // A line has begun to wait for a barrier that waits for room: it may take GC's now.
+            self.dispatch(cx, None);
         }
         let mover = &mut self.gc.movers[me as usize];
         if !mover.idle {
@@ -443,7 +470,7 @@ impl Controller {
 
     /// The scan is through and all reads are back.
     fn victim_done(&mut self, cx: &Cx, victim: u32) {
-        self.place.leave(victim);
+        self.place.leave(victim, self.barrier_after_now());
         self.call_eraser(cx);
     }
 
@@ -459,7 +486,12 @@ impl Controller {
     /// garbage. Only failed chunks lead here. What waits stays in the buffer, readable.
     #[cold]
     pub(super) fn check_room(&mut self, kind: Kind) {
-        let quiet = self.gc.reads == 0 && self.place.coming == 0 && self.no_program_flies();
+        // A line that waits for a barrier comes only if the barrier finds room.
+        let coming = match self.capacitors {
+            true => self.place.coming > 0,
+            false => self.gc.erasing,
+        };
+        let quiet = self.gc.reads == 0 && !coming && self.no_program_flies();
         if !quiet || self.read_only.is_some() {
             return;
         }

@@ -42,6 +42,7 @@ mod place;
 mod read;
 mod recover;
 mod stats;
+mod sync;
 #[cfg(test)]
 mod tests;
 
@@ -63,6 +64,7 @@ use gc::Gc;
 use map::{Entry, Map};
 use pages::Pages;
 use place::{Layout, Place};
+use sync::Barriers;
 
 /// How a device FTL is built. In TOML every key may be left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -175,13 +177,15 @@ pub struct Pftl {
     controller: Mutex<Controller>,
     /// Room for host sectors in the buffer.
     room: Credits,
-    /// Woken while the device drains, when something has ended.
+    /// Woken while the device drains, or a barrier is under way, when something has ended.
     settled: Notify,
 }
 
 /// Whether background tasks go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    /// What a mount has found is made durable; no host yet, and no GC.
+    Mounting,
     Running,
     /// No more host writes; what waits is programmed.
     Draining,
@@ -222,6 +226,8 @@ struct Controller {
     scratch: Box<Scratch>,
     /// Of the last write; one order for all sectors.
     stamp: u64,
+    capacitors: bool,
+    barriers: Barriers,
     /// Pages that may be dirty while the device runs.
     dirty_pages: u32,
     phase: Phase,
@@ -244,12 +250,14 @@ impl Pftl {
         let layout = Layout::new(&geo);
         check_device(&layout, geo.sectors(), traits.max_open)?;
         let sizes = check_config(&config, &layout, geo.mw_cunits, traits.content_bytes)?;
-        let place = Place::new(layout.clone(), traits.max_open, |pu| {
+        let mut place = Place::new(layout.clone(), traits.max_open, |pu| {
             device.chunk_report(pu, 0, geo.chunks_per_pu)
         })
         .map_err(|chunks| CreateError::NotBlank { chunks })?;
         let capacity = capacity_of(&config, geo.sectors());
-        let needed = place::SPARE_LINES_MIN * layout.line_sectors as u64;
+        let reserve = if config.capacitors { 0 } else { sync::reserve(&layout, &sizes) };
+        place.set_reserve(reserve);
+        let needed = place::SPARE_LINES_MIN * layout.line_sectors as u64 + reserve as u64;
         if place.usable() < capacity + needed || capacity == 0 {
             return Err(CreateError::TooSmall {
                 capacity,
@@ -273,6 +281,9 @@ impl Pftl {
             cx.spawn(gc::mover(self.clone(), cx.clone(), mover));
         }
         cx.spawn(gc::eraser(self.clone(), cx.clone()));
+        if !self.capacitors {
+            cx.spawn(sync::syncer(self.clone(), cx.clone()));
+        }
     }
 
     /// Ends a section of the controller: starts what has become due, then lets go of the state and
@@ -281,14 +292,21 @@ impl Pftl {
     fn go_on(&self, cx: &Cx, mut c: MutexGuard<'_, Controller>, me: Option<u32>, room: Room) {
         c.buffer.give_gc_room(room.gc);
         c.dispatch(cx, me);
-        let draining = c.phase != Phase::Running;
+        let mut user = room.user;
+        if !self.capacitors {
+            user = c.ration(user);
+            c.ask_for_erases(cx);
+        }
+        let awaited = c.phase != Phase::Running || c.barrier_is_active();
         let tell = c.read_only.is_some() && !c.told;
         c.told |= tell;
+        // The end of a barrier is told by whoever ends it.
+        let awaited = awaited || tell || me.is_none() && !self.capacitors;
         drop(c);
-        if room.user > 0 {
-            self.room.release(cx, room.user as u64);
+        if user > 0 {
+            self.room.release(cx, user as u64);
         }
-        if draining {
+        if awaited {
             self.settled.wake(cx);
         }
         if tell {
@@ -307,11 +325,22 @@ impl Pftl {
             }
             self.go_on(cx, c, None, Room::default());
         }
-        self.settled.wait(cx, || self.controller.lock().is_drained()).await;
+        loop {
+            self.settled.wait(cx, || self.controller.lock().is_drained()).await;
+            let c = self.controller.lock();
+            if self.capacitors || c.pages.waiting() == 0 || c.read_only.is_some() {
+                break;
+            }
+            drop(c);
+            self.sync(cx).await;
+        }
         let mut c = self.controller.lock();
         c.phase = Phase::Stopped;
         c.wake_workers(cx);
         c.wake_gc(cx);
+        c.call_syncer(cx);
+        drop(c);
+        self.settled.wake(cx);
     }
 
     /// The counters that every layer keeps.
@@ -372,6 +401,8 @@ impl Parts {
             content_bytes: traits.content_bytes,
             scratch: Scratch::new(),
             stamp: 1 << LIFE_SHIFT,
+            capacitors: config.capacitors,
+            barriers: Barriers::default(),
             dirty_pages: config.dirty_pages.unwrap_or(DIRTY_PAGES),
             phase: Phase::Running,
             read_only: None,
@@ -412,7 +443,7 @@ impl BlockDev for Pftl {
                 BlockOp::Read => self.read(cx, lba, io.buf).await,
                 BlockOp::Write => self.write(cx, lba, io.fua, io.buf).await,
                 BlockOp::Discard => self.discard(cx, lba, io.sectors),
-                BlockOp::Flush => self.flush(),
+                BlockOp::Flush => self.flush(cx).await,
             }
         })
     }
@@ -429,9 +460,13 @@ impl Controller {
     /// Nothing waits or is under way; or nothing that waits can ever go.
     fn is_drained(&self) -> bool {
         let sectors = Kind::ALL.iter().any(|k| self.buffer.waiting(*k) > 0);
-        let waiting = sectors || self.pages.dirty() > 0;
-        let idle = self.no_program_flies() && self.gc.is_quiet() && self.place.is_settled();
-        idle && (!waiting || self.read_only.is_some())
+        let pages = self.capacitors && self.pages.dirty() > 0;
+        let still = self.no_program_flies() && self.gc.is_quiet();
+        if self.read_only.is_some() {
+            // A line that waits for a barrier may wait for ever.
+            return still && (self.place.is_settled() || !self.capacitors && !self.gc.is_erasing());
+        }
+        still && self.place.is_settled() && !sectors && !pages
     }
 
     fn walk(&self) -> Result<(), String> {

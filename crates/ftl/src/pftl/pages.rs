@@ -120,6 +120,12 @@ impl Pages {
         self.dirty
     }
 
+    /// Pages that wait to be written, or are held by a barrier until its slots are programmed.
+    #[inline]
+    pub(super) fn waiting(&self) -> u32 {
+        self.dirty + self.flying
+    }
+
     /// Pages being programmed.
     pub(super) fn flying(&self) -> u32 {
         self.flying

@@ -205,6 +205,8 @@ pub(super) struct Line {
     promised: u32,
     /// When it was opened, as a number.
     pub(super) sequence: u64,
+    /// It may be erased when this barrier has ended.
+    safe_after: u64,
 }
 
 /// Chunk flag: bad, never used again.
@@ -265,6 +267,8 @@ pub(super) struct Place {
     good_chunks: u64,
     retired: u64,
     opened: u64,
+    /// Sectors beyond a line that the host leaves to GC.
+    reserve: u32,
 }
 
 impl Place {
@@ -282,6 +286,11 @@ impl Place {
             0 => Ok(place),
             used => Err(used),
         }
+    }
+
+    /// The host leaves so many sectors to GC, beyond a line.
+    pub(super) fn set_reserve(&mut self, sectors: u32) {
+        self.reserve = sectors;
     }
 
     fn empty(layout: Layout, open_limits: (u32, u32)) -> Place {
@@ -309,6 +318,7 @@ impl Place {
             good_chunks: 0,
             retired: 0,
             opened: 0,
+            reserve: 0,
             layout,
         }
     }
@@ -424,6 +434,7 @@ impl Place {
             erases: 0,
             promised: 0,
             sequence: 0,
+            safe_after: 0,
         };
         self.lines = vec![blank; self.layout.lines as usize];
         let mut used = 0;
@@ -493,7 +504,7 @@ impl Place {
 
     /// True when the good chunks hold `capacity` and what GC needs to keep going.
     pub(super) fn has_spare_for(&self, capacity: u64) -> bool {
-        let unit_each = (self.layout.positions * self.layout.unit) as u64;
+        let unit_each = (self.layout.positions * self.layout.unit + self.reserve) as u64;
         self.usable() >= capacity + SPARE_LINES_STOP * self.layout.line_sectors as u64 + unit_each
     }
 
@@ -548,7 +559,23 @@ impl Place {
         }
         let line = self.layout.line_sectors;
         let takes = if shared { self.layout.unit } else { line };
-        self.outlook(moving) >= (takes + line) as i64
+        self.outlook(moving) >= (takes + line + self.reserve) as i64
+    }
+
+    /// True when the host's data has room that nobody needs.
+    pub(super) fn host_has_room(&mut self, moving: u32) -> bool {
+        self.host_denied = !self.host_may_go_on(moving);
+        !self.host_denied
+    }
+
+    /// Number of lines that wait for an erase.
+    pub(super) fn leaving(&self) -> usize {
+        self.leaving.len()
+    }
+
+    /// The barrier that covers all lines that wait for an erase.
+    pub(super) fn barrier_wanted(&self) -> u64 {
+        self.leaving.iter().map(|line| self.line(*line).safe_after).max().unwrap_or(0)
     }
 
     /// GC's own stream; where failed chunks have taken the room it counted on and no line is on its
@@ -662,17 +689,26 @@ impl Place {
     /// A program in this chunk failed with `status`: its next erase retires it. Returns whether it
     /// is over at once. It is when the device closed it (F1h) or the die is dead; after F0h it is
     /// written on behind the failed unit, as one may: there is no other way to close it, and an
-    /// open chunk can't be erased on every device. Called before [`Place::landed`].
-    pub(super) fn program_failed(&mut self, line: u32, position: u32, status: Status) -> bool {
+    /// open chunk can't be erased on every device. With `abandon` it is left as it is, to be filled
+    /// before its erase. Called before [`Place::landed`].
+    pub(super) fn program_failed(
+        &mut self,
+        line: u32,
+        position: u32,
+        status: Status,
+        abandon: bool,
+    ) -> bool {
         let at = self.chunk_index(line, position);
         if self.chunks[at] & SUSPECT == 0 {
             self.chunks[at] |= SUSPECT;
             self.lines[line as usize].suspects += 1;
             self.good_chunks -= 1;
         }
-        if status == Status::WriteNextUnit {
+        let open = status == Status::WriteNextUnit;
+        if open && !abandon {
             return false;
         }
+        self.chunks[at] |= if open { UNFINISHED } else { 0 };
         let rows = self.layout.rows;
         if let Some(stream) = self.streams.iter_mut().find(|s| s.line == line) {
             stream.units_left -= rows - stream.row[position as usize];
@@ -682,7 +718,7 @@ impl Place {
                 stream.line = NIL;
             }
         }
-        true
+        !open
     }
 
     /// The closed line that costs least: fewest valid sectors, as a share of what it will hold
@@ -710,18 +746,22 @@ impl Place {
         best.map(|(.., line)| line)
     }
 
-    /// All live sectors of a victim have left: it may be erased.
-    pub(super) fn leave(&mut self, line: u32) {
+    /// All live sectors of a victim have left: it may be erased when barrier `safe_after` has ended.
+    pub(super) fn leave(&mut self, line: u32, safe_after: u64) {
         let l = &mut self.lines[line as usize];
         assert_eq!(l.valid, 0, "line {line} is to be erased with live sectors");
+        l.safe_after = safe_after;
         l.state = LineState::Leaving;
         self.victims.retain(|v| *v != line);
         self.leaving.push_back(line);
     }
 
-    /// Takes the oldest leaving line that nobody reads.
-    pub(super) fn next_erase(&mut self) -> Option<u32> {
-        let free = |line: &u32| self.lines[*line as usize].readers == 0;
+    /// Takes the oldest leaving line that nobody reads, and nobody needs after `barrier`.
+    pub(super) fn next_erase(&mut self, barrier: u64) -> Option<u32> {
+        let free = |line: &u32| {
+            let l = &self.lines[*line as usize];
+            l.readers == 0 && l.safe_after <= barrier
+        };
         let at = self.leaving.iter().position(free)?;
         self.leaving.remove(at)
     }

@@ -34,8 +34,8 @@ use super::map::Entry;
 use super::pages::{PAGE_BYTES, Pages, Said};
 use super::place::{Layout, Place, Stock};
 use super::{
-    Controller, CreateError, LIFE_SHIFT, Parts, Pftl, PftlConfig, Room, capacity_of, check_config,
-    check_device, read,
+    Controller, CreateError, LIFE_SHIFT, Parts, Pftl, PftlConfig, Phase, Room, capacity_of,
+    check_config, check_device, read, sync,
 };
 use crate::log::format::{LBA_LIMIT, LBA_PADDING, Oob};
 
@@ -103,12 +103,15 @@ struct Claim {
 
 /// What the scan has found.
 struct Found {
+    /// Logical sectors of the host.
+    capacity: u64,
     /// Per logical sector, pages included.
     newest: Vec<Claim>,
     /// Further copies with the stamp of the newest: (logical sector, stamp, physical sector).
     equal: Vec<(u32, u64, u32)>,
     unreadable: BTreeSet<u32>,
-    /// Per chunk: its last sector that is a copy of something, + 1.
+    /// Per chunk: its last sector that is a copy of a host's sector, + 1. Pages do not count: those
+    /// that say what is void are programmed before anything else, maybe behind a torn unit.
     data_end: Vec<u32>,
     /// Per chunk: something of it could be read.
     any: Vec<bool>,
@@ -186,7 +189,10 @@ impl Pftl {
             leaving: dump.map(|d| &d.leaving),
             stamps: &found.stamp_of_line,
         };
-        let place = Place::adopt(layout.clone(), traits.max_open, stock);
+        let mut place = Place::adopt(layout.clone(), traits.max_open, stock);
+        if !config.capacitors {
+            place.set_reserve(sync::reserve(&layout, &sizes));
+        }
         let parts = Parts { layout, sizes, place, capacity };
         let (ftl, movers) = parts.assemble(device, &config);
         {
@@ -199,9 +205,17 @@ impl Pftl {
             let taken = ftl.room.try_acquire(room.user as u64);
             assert!(taken, "the dump was checked against the buffer");
             c.check_spare();
+            if !config.capacitors {
+                c.phase = Phase::Mounting;
+                c.pages.touch(0);
+            }
         }
         let ftl = Arc::new(ftl);
         ftl.start_tasks(cx, movers);
+        if !config.capacitors {
+            ftl.sync(cx).await;
+            ftl.controller.lock().phase = Phase::Running;
+        }
         ftl.go_on(cx, ftl.controller.lock(), None, Room::default());
         Ok(ftl)
     }
@@ -289,6 +303,7 @@ impl Mount<'_> {
         let chunks = self.chunks.len();
         let none = Claim { stamp: 0, at: NIL };
         let found = Arc::new(Mutex::new(Found {
+            capacity: self.capacity,
             newest: vec![none; self.capacity as usize + pages as usize],
             equal: Vec::new(),
             unreadable: BTreeSet::new(),
@@ -625,11 +640,14 @@ impl Found {
         if lba >= LBA_LIMIT {
             return;
         }
+        let host = lba < self.capacity;
         let Some(newest) = self.newest.get_mut(lba as usize) else {
             self.foreign.get_or_insert((at, lba));
             return;
         };
-        self.data_end[chunk] = self.data_end[chunk].max(sector + 1);
+        if host {
+            self.data_end[chunk] = self.data_end[chunk].max(sector + 1);
+        }
         let of_line = &mut self.stamp_of_line[line as usize];
         *of_line = (*of_line).max(stamp);
         if newest.at == NIL || stamp > newest.stamp {

@@ -1,0 +1,235 @@
+//! Barriers of a device without capacitors: everything accepted so far becomes durable.
+//!
+//! Owns: what a flush and an erase wait for, and the task that does it. Promises: when a barrier
+//! has ended, every sector, trim and loss that was accepted before it began is on the medium, or
+//! something younger is; a power cut in the middle of one leaves each sector as it was before, or
+//! younger. Never: runs where there are capacitors.
+//!
+//! 1. All buffered sectors are *covered*, in one section of the controller, and the pages that have
+//!    changed are made. A covered slot is programmed even if its sector is overwritten or discarded
+//!    meanwhile: what follows it is not covered.
+//! 2. Covered sectors go out, the last unit of each queue filled with padding. With `pair_damage`
+//!    open pairs are padded, too.
+//! 3. Only now the pages go out: one that no longer says "trimmed" of a sector must not be found
+//!    before the sector's new content is there, else the content before the trim would be.
+//!
+//! Who asks: a flush or FUA write, and the eraser. A line may be erased when a barrier that began
+//! after it was empty has ended: what was moved out of it is programmed then, what replaced its
+//! garbage is too, and the trims that made garbage of it are on the medium.
+//!
+//! Lines wait for an erase while the host waits for lines, so a barrier for an erase must not wait
+//! for the host: its sectors may take the room of GC, which keeps a reserve for that
+//! ([`reserve`]), and the host gets no room in the buffer for them until it may go on by itself.
+
+use flashlane_rt::{Cx, Waiter};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::buffer::{Kind, Sizes};
+use super::place::Layout;
+use super::recover::pad;
+use super::{Controller, Pftl, Phase, Room};
+
+/// A page that a barrier has made and that is not yet programmed.
+pub(super) struct Held {
+    pub(super) page: u32,
+    pub(super) stamp: u64,
+    pub(super) bytes: Vec<u8>,
+    sent: bool,
+}
+
+/// State of the barriers.
+#[derive(Default)]
+pub(super) struct Barriers {
+    /// Number of the last one that somebody wants.
+    asked: u64,
+    /// Number of the last one that has ended.
+    done: u64,
+    active: bool,
+    pub(super) held: Vec<Held>,
+    /// The sectors are out, pages may go.
+    pages_go: bool,
+    /// Room of the host that it does not get yet.
+    withheld: u32,
+    syncer: Option<Waiter>,
+}
+
+/// Sectors that GC keeps beyond a line where there are no capacitors: the buffer, which a barrier
+/// may put into GC's room once, and three lines. A power cut costs the rest of GC's open line where
+/// chunks are short for their windows (recovery pads them), and may be followed by others.
+pub(super) fn reserve(layout: &Layout, sizes: &Sizes) -> u32 {
+    sizes.user_room + 3 * layout.line_sectors
+}
+
+impl Pftl {
+    /// Waits for a barrier that begins from now on; returns early when the device is read-only.
+    pub(super) async fn sync(&self, cx: &Cx) {
+        let mine = {
+            let mut c = self.controller.lock();
+            c.barriers.asked += 1;
+            c.call_syncer(cx);
+            c.barriers.asked
+        };
+        let over = || {
+            let c = self.controller.lock();
+            c.barriers.done >= mine || c.read_only.is_some() || c.phase == Phase::Stopped
+        };
+        self.settled.wait(cx, over).await;
+    }
+
+    /// Waits until all covered slots are programmed, or no more can be.
+    async fn wait_for(&self, cx: &Cx, ready: impl Fn(&Controller) -> bool) {
+        let over = || {
+            let c = self.controller.lock();
+            ready(&c) || c.phase == Phase::Stopped
+        };
+        self.settled.wait(cx, over).await;
+    }
+
+    async fn run_barrier(&self, cx: &Cx) {
+        let number = {
+            let mut c = self.controller.lock();
+            let number = c.begin_barrier();
+            self.go_on(cx, c, None, Room::default());
+            number
+        };
+        self.wait_for(cx, |c| c.buffer.covered() == 0).await;
+        let any = !self.controller.lock().barriers.held.is_empty();
+        self.close_pairs(cx).await;
+        if any {
+            let mut c = self.controller.lock();
+            c.barriers.pages_go = true;
+            self.go_on(cx, c, None, Room::default());
+            self.wait_for(cx, |c| c.barriers.held.is_empty()).await;
+            self.close_pairs(cx).await;
+        }
+        let mut c = self.controller.lock();
+        if c.phase == Phase::Stopped {
+            return;
+        }
+        (c.barriers.active, c.barriers.pages_go) = (false, false);
+        c.barriers.done = number;
+        c.call_eraser(cx);
+        self.go_on(cx, c, None, Room::default());
+    }
+
+    /// Pads open pairs, so that no program to come can take what is in them along.
+    async fn close_pairs(&self, cx: &Cx) {
+        let _ = (cx, pad);
+    }
+}
+
+/// Runs barriers as they are asked for, one at a time, until the device stops.
+pub(super) async fn syncer(ftl: Arc<Pftl>, cx: Cx) {
+    loop {
+        let due = poll_fn(|_| {
+            let mut c = ftl.controller.lock();
+            c.barriers.syncer = Some(cx.waiter());
+            match c.phase {
+                Phase::Stopped => Poll::Ready(false),
+                _ if c.barriers.asked > c.barriers.done => Poll::Ready(true),
+                _ => Poll::Pending,
+            }
+        });
+        if !due.await {
+            return;
+        }
+        ftl.run_barrier(&cx).await;
+    }
+}
+
+impl Controller {
+    fn begin_barrier(&mut self) -> u64 {
+        self.barriers.active = true;
+        let flying = self.workers.iter().flat_map(|w| w.flying()).collect::<Vec<_>>();
+        self.buffer.cover(flying.into_iter());
+        self.stamp += 1;
+        for page in self.pages.take(u32::MAX) {
+            let mut bytes = vec![0; super::pages::PAGE_BYTES];
+            self.pages.build(page, &self.map, self.stamp, &mut bytes);
+            self.barriers.held.push(Held { page, stamp: self.stamp, bytes, sent: false });
+        }
+        self.barriers.asked
+    }
+
+    /// Number of a barrier that begins from now on.
+    pub(super) fn barrier_after_now(&self) -> u64 {
+        self.barriers.asked + 1
+    }
+
+    /// Number of the last barrier that has ended; on capacitors nobody needs one.
+    pub(super) fn barriers_done(&self) -> u64 {
+        if self.capacitors { u64::MAX } else { self.barriers.done }
+    }
+
+    /// A barrier is under way.
+    pub(super) fn barrier_is_active(&self) -> bool {
+        self.barriers.active
+    }
+
+    /// Covered sectors of the host must go out so that a line can be erased.
+    pub(super) fn barrier_needs_room(&self) -> bool {
+        self.buffer.covered_waiting(Kind::User) > 0 && self.place.leaving() > 0
+    }
+
+    /// Asks for the barrier that lines to be erased wait for, when GC has nothing better to do.
+    pub(super) fn ask_for_erases(&mut self, cx: &Cx) {
+        if self.capacitors || self.place.leaving() == 0 {
+            return;
+        }
+        let wanted = self.place.barrier_wanted();
+        let idle = self.gc.is_quiet() || self.place.free_lines() == 0;
+        if wanted > self.barriers.asked && idle {
+            self.barriers.asked = wanted;
+            self.call_syncer(cx);
+        }
+    }
+
+    /// Wakes the task that runs barriers.
+    pub(super) fn call_syncer(&self, cx: &Cx) {
+        if let Some(waiter) = self.barriers.syncer {
+            cx.wake(waiter);
+        }
+    }
+
+    /// What the host gets of the room that became free: nothing while its sectors take GC's.
+    pub(super) fn ration(&mut self, user: u32) -> u32 {
+        let moving = self.buffer.waiting(Kind::Gc);
+        self.barriers.withheld += user;
+        if self.barriers.withheld == 0 || self.place.host_denied && !self.place.host_has_room(moving)
+        {
+            return 0;
+        }
+        std::mem::take(&mut self.barriers.withheld)
+    }
+
+    /// Pages for a unit: those that a barrier has made, or those that have changed.
+    pub(super) fn take_pages(&mut self, unit: u32) -> Vec<u32> {
+        if self.capacitors {
+            return self.pages.take(unit);
+        }
+        let mut taken = Vec::new();
+        for held in self.barriers.held.iter_mut().filter(|h| !h.sent).take(unit as usize) {
+            held.sent = true;
+            taken.push(held.page);
+        }
+        taken
+    }
+
+    /// Pages of a barrier wait for a program.
+    pub(super) fn held_pages_wait(&self) -> bool {
+        self.barriers.pages_go && self.barriers.held.iter().any(|h| !h.sent)
+    }
+
+    /// The program of a held page has ended.
+    pub(super) fn held_page_ended(&mut self, page: u32, well: bool) {
+        match well {
+            true => self.barriers.held.retain(|h| h.page != page),
+            false => {
+                let held = self.barriers.held.iter_mut().filter(|h| h.page == page);
+                held.for_each(|h| h.sent = false);
+            }
+        }
+    }
+}
