@@ -192,7 +192,12 @@ fn pftl_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
         capacitors: devices::one_of(&mut rng, &[true, false]),
         ..PftlConfig::default()
     };
-    let on = OnSsd::draw(seed, faulty, config);
+    let mut on = OnSsd::draw(seed, faulty, config);
+    if !on.config.capacitors {
+        // A barrier pads a unit, or half of a small chunk.
+        let least = if on.spec.borrow().cells.pair_damage { 75 } else { 30 };
+        on.config.over_provisioning_percent = on.config.over_provisioning_percent.max(least);
+    }
     Ok(Rc::new(PftlMachine { on, kept: RefCell::default() }))
 }
 

@@ -36,6 +36,8 @@ pub(super) enum Load {
     Sectors(Kind),
     /// Pages ([`super::pages`]).
     Pages,
+    /// Nothing: it closes pairs.
+    Padding,
 }
 
 /// A unit on its way to the medium.
@@ -44,7 +46,7 @@ pub(super) struct Job {
     stream: usize,
     pub(super) line: u32,
     pub(super) row: u32,
-    load: Load,
+    pub(super) load: Load,
 }
 
 /// The worker of a PU.
@@ -130,6 +132,11 @@ impl Controller {
     /// The next unit to form, with the stream and position it goes to.
     #[inline]
     fn next_unit(&mut self) -> Option<(Load, usize, u32)> {
+        if self.barriers.is_closing()
+            && let Some((stream, position)) = self.next_padding()
+        {
+            return Some((Load::Padding, stream, position));
+        }
         for kind in [Kind::Gc, Kind::User] {
             if kind == Kind::User
                 && self.pages.waiting() > 0
@@ -181,6 +188,7 @@ impl Controller {
                     self.note_user_unit();
                 }
             }
+            Load::Padding => worker.slots.resize(unit as usize, NIL),
             Load::Pages => {
                 let pages = self.take_pages(unit);
                 self.workers[position as usize].pages = pages;
@@ -199,7 +207,7 @@ impl Controller {
         worker.waiter = Some(cx.waiter());
         let job = worker.job.filter(|_| !worker.submitted)?;
         worker.submitted = true;
-        if job.load == Load::Pages {
+        if !matches!(job.load, Load::Sectors(_)) {
             return Some(self.submit_pages(cx, device, position, job));
         }
         let slots = std::mem::take(&mut worker.slots);
@@ -267,7 +275,7 @@ impl Controller {
         let window = job.stream * self.workers.len() + position as usize;
         let mut room = Room::default();
         let mut over = false;
-        if job.load == Load::Pages {
+        if !matches!(job.load, Load::Sectors(_)) {
             over = self.settle_pages(&mut slots, position, job, done);
         } else {
             self.ask_for_entries(&slots, window, position, job);
@@ -277,6 +285,10 @@ impl Controller {
             self.programmed(&mut slots, position, job, &mut room);
         }
         self.windows[window].extend(&slots);
+        if self.barriers.has_pairs() {
+            let over = self.place.is_over(job.stream, job.line, position);
+            self.note_pairs(window, job.line, job.row + 1, job.load == Load::Padding, over);
+        }
         if over {
             self.pages_in_lost_chunk(job.line, position);
             self.empty_window(window, &mut room);

@@ -57,6 +57,10 @@ impl Controller {
         let chunk = format.pack(self.place.layout.chunk(job.line, position));
         let first = job.row * unit as u32;
         let mut bytes = vec![0; unit * PAGE_BYTES];
+        let fill = match job.load {
+            Load::Padding => Cause::PaddingPair,
+            _ => Cause::PaddingFlush,
+        };
         self.stamp += 1;
         for (i, sector) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
             let (lba, stamp, cause) = match pages.get(i) {
@@ -64,7 +68,7 @@ impl Controller {
                     let stamp = self.make_page(*page, sector);
                     (self.pages.lba(*page) as u64, stamp, Cause::Metadata)
                 }
-                None => (LBA_PADDING, self.place.opened(), Cause::PaddingFlush),
+                None => (LBA_PADDING, self.place.opened(), fill),
             };
             self.scratch.addrs[i] = format.in_chunk(chunk, first + i as u32);
             self.scratch.oob[i] = Oob::encode_raw(lba, stamp, read::content_crc(sector));
@@ -123,7 +127,11 @@ impl Controller {
                 continue;
             }
             over |= self.note_failure(position, job, status);
-            let cause = page.map_or(Cause::PaddingFlush, |_| Cause::Metadata);
+            let cause = match (page, job.load) {
+                (Some(_), _) => Cause::Metadata,
+                (None, Load::Padding) => Cause::PaddingPair,
+                (None, _) => Cause::PaddingFlush,
+            };
             let programmed = status == Status::WriteNextUnit;
             self.stats.ftl.programmed[cause as usize] -= !programmed as u64;
             match page {

@@ -32,6 +32,10 @@ use super::recover::pad;
 use super::stats::note_victim;
 use super::{Controller, Pftl, Phase, Room, read};
 
+/// Lines beyond the low water that wait for one barrier, where there are no capacitors. Fewer would
+/// let the padding of a barrier eat what a victim of a short line wins.
+const GATHERED: u32 = 3;
+
 /// One read command of GC and the task that waits for it.
 #[derive(Default)]
 struct Mover {
@@ -217,7 +221,10 @@ impl Controller {
         // A device that stops needs room for what waits, no stock of free lines: each victim would
         // end in a padded unit, which is garbage for the next.
         let stocks = self.phase == Phase::Running;
-        let low = stocks && self.place.free_lines() + self.place.coming < self.gc.low_water;
+        // Lines that wait for a barrier share its padding: some may gather.
+        let gathering = if self.capacitors { 0 } else { GATHERED.min(self.place.coming) };
+        let coming = self.place.coming - gathering;
+        let low = stocks && self.place.free_lines() + coming < self.gc.low_water;
         // Enough free lines by number, but short ones, or spoken for by what waits to be moved.
         let starved = self.place.host_denied && self.place.reclaims_nothing();
         low || starved

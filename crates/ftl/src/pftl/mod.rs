@@ -257,7 +257,10 @@ impl Pftl {
         let capacity = capacity_of(&config, geo.sectors());
         let reserve = if config.capacitors { 0 } else { sync::reserve(&layout, &sizes) };
         place.set_reserve(reserve);
-        let needed = place::SPARE_LINES_MIN * layout.line_sectors as u64 + reserve as u64;
+        let mut needed = place::SPARE_LINES_MIN * layout.line_sectors as u64 + reserve as u64;
+        if !config.capacitors {
+            needed += sync::spare_for_padding(&layout, traits.pair_sectors);
+        }
         if place.usable() < capacity + needed || capacity == 0 {
             return Err(CreateError::TooSmall {
                 capacity,
@@ -390,6 +393,10 @@ impl Parts {
         let windows = place.streams() * layout.positions as usize;
         let movers = sizes.gc_room / flashlane_base::VECTOR_MAX as u32;
         let units = (geo.sectors() / layout.unit as u64) as u32;
+        let pair_units = match config.capacitors {
+            true => 0,
+            false => traits.pair_sectors.div_ceil(layout.unit),
+        };
         let controller = Controller {
             map: Map::new(capacity, geo.sectors()),
             pages: Pages::new(capacity as u32, units),
@@ -402,7 +409,7 @@ impl Parts {
             scratch: Scratch::new(),
             stamp: 1 << LIFE_SHIFT,
             capacitors: config.capacitors,
-            barriers: Barriers::default(),
+            barriers: Barriers::new(windows, pair_units),
             dirty_pages: config.dirty_pages.unwrap_or(DIRTY_PAGES),
             phase: Phase::Running,
             read_only: None,

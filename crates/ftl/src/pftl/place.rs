@@ -147,6 +147,10 @@ impl Bits {
         *word = if on { *word | bit } else { *word & !bit };
     }
 
+    fn has(&self, i: u32) -> bool {
+        self.0[i as usize / 64] >> (i % 64) & 1 == 1
+    }
+
     /// The first member of both sets at or behind `from`, else from the start.
     #[inline]
     fn next_common(&self, other: &Bits, from: u32) -> Option<u32> {
@@ -568,6 +572,17 @@ impl Place {
         !self.host_denied
     }
 
+    /// Nothing more is programmed at this position of the line.
+    pub(super) fn is_over(&self, stream: usize, line: u32, position: u32) -> bool {
+        let s = &self.streams[stream];
+        s.line != line || !s.room.has(position)
+    }
+
+    /// May a unit be programmed at this position of the line now?
+    pub(super) fn is_ready(&self, stream: usize, line: u32, position: u32) -> bool {
+        !self.is_over(stream, line, position) && self.idle.has(position)
+    }
+
     /// Number of lines that wait for an erase.
     pub(super) fn leaving(&self) -> usize {
         self.leaving.len()
@@ -718,7 +733,7 @@ impl Place {
                 stream.line = NIL;
             }
         }
-        !open
+        true
     }
 
     /// The closed line that costs least: fewest valid sectors, as a share of what it will hold

@@ -28,7 +28,6 @@ use std::task::Poll;
 
 use super::buffer::{Kind, Sizes};
 use super::place::Layout;
-use super::recover::pad;
 use super::{Controller, Pftl, Phase, Room};
 
 /// A page that a barrier has made and that is not yet programmed.
@@ -53,6 +52,42 @@ pub(super) struct Barriers {
     /// Room of the host that it does not get yet.
     withheld: u32,
     syncer: Option<Waiter>,
+    /// With `pair_damage`: per stream × position, what stands in open pairs.
+    pairs: Vec<Pairs>,
+    /// Units behind one that close its pairs.
+    pair_units: u32,
+    /// What a barrier pads: (stream × position, line, row that closes it).
+    closing: Vec<(usize, u32, u32)>,
+}
+
+/// The open chunk of a stream at a position.
+#[derive(Clone, Copy, Default)]
+struct Pairs {
+    line: u32,
+    /// Rows programmed.
+    row: u32,
+    /// With so many rows programmed, everything in it that is not padding is in closed pairs.
+    closed_at: u32,
+}
+
+impl Barriers {
+    /// For a device whose units have open pairs until `pair_units` more are programmed, 0 for none.
+    pub(super) fn new(windows: usize, pair_units: u32) -> Barriers {
+        let windows = if pair_units == 0 { 0 } else { windows };
+        Barriers { pairs: vec![Pairs::default(); windows], pair_units, ..Barriers::default() }
+    }
+
+    /// A torn program may take others along.
+    #[inline]
+    pub(super) fn has_pairs(&self) -> bool {
+        self.pair_units > 0
+    }
+
+    /// Pairs are being padded.
+    #[inline]
+    pub(super) fn is_closing(&self) -> bool {
+        !self.closing.is_empty()
+    }
 }
 
 /// Sectors that GC keeps beyond a line where there are no capacitors: the buffer, which a barrier
@@ -60,6 +95,13 @@ pub(super) struct Barriers {
 /// chunks are short for their windows (recovery pads them), and may be followed by others.
 pub(super) fn reserve(layout: &Layout, sizes: &Sizes) -> u32 {
     sizes.user_room + 3 * layout.line_sectors
+}
+
+/// Spare that a device needs beside all that, in sectors: a barrier for erases pads the last units
+/// and, with `pair_damage`, the pairs of GC's open line; its victims must win more.
+pub(super) fn spare_for_padding(layout: &Layout, pair_sectors: u32) -> u64 {
+    let padded = (pair_sectors * layout.positions).clamp(layout.unit, layout.line_sectors);
+    padded as u64 * layout.lines as u64
 }
 
 impl Pftl {
@@ -116,7 +158,16 @@ impl Pftl {
 
     /// Pads open pairs, so that no program to come can take what is in them along.
     async fn close_pairs(&self, cx: &Cx) {
-        let _ = (cx, pad);
+        {
+            let mut c = self.controller.lock();
+            if !c.barriers.has_pairs() {
+                return;
+            }
+            c.begin_closing();
+            self.go_on(cx, c, None, Room::default());
+        }
+        self.wait_for(cx, |c| c.pairs_are_closed()).await;
+        self.controller.lock().barriers.closing.clear();
     }
 }
 
@@ -171,6 +222,56 @@ impl Controller {
     /// Covered sectors of the host must go out so that a line can be erased.
     pub(super) fn barrier_needs_room(&self) -> bool {
         self.buffer.covered_waiting(Kind::User) > 0 && self.place.leaving() > 0
+    }
+
+    /// A unit is on the medium, the `rows`-th of its chunk; `over`: no more will follow.
+    #[cold]
+    pub(super) fn note_pairs(
+        &mut self,
+        window: usize,
+        line: u32,
+        rows: u32,
+        padding: bool,
+        over: bool,
+    ) {
+        let end = self.place.layout.rows;
+        let ahead = self.barriers.pair_units;
+        let pairs = &mut self.barriers.pairs[window];
+        if pairs.line != line || rows == 1 {
+            *pairs = Pairs { line, row: 0, closed_at: 0 };
+        }
+        pairs.row = rows;
+        if !padding {
+            pairs.closed_at = (rows + ahead).min(end);
+        }
+        if over {
+            pairs.closed_at = pairs.closed_at.min(rows);
+        }
+    }
+
+    fn begin_closing(&mut self) {
+        let pairs = self.barriers.pairs.iter().enumerate();
+        let open = pairs.filter(|(_, p)| p.row < p.closed_at);
+        self.barriers.closing = open.map(|(w, p)| (w, p.line, p.closed_at)).collect();
+    }
+
+    fn is_closed(&self, (window, line, row): (usize, u32, u32)) -> bool {
+        let pairs = &self.barriers.pairs[window];
+        pairs.line != line || pairs.row >= row || pairs.row >= pairs.closed_at
+    }
+
+    fn pairs_are_closed(&self) -> bool {
+        self.barriers.closing.iter().all(|pair| self.is_closed(*pair))
+    }
+
+    /// Where a unit of padding is due to close pairs.
+    #[cold]
+    pub(super) fn next_padding(&self) -> Option<(usize, u32)> {
+        let positions = self.workers.len();
+        let due = self.barriers.closing.iter().filter(|pair| !self.is_closed(**pair));
+        let mut at = due.map(|(window, line, _)| (window / positions, window % positions, *line));
+        let ready = at.find(|(s, p, line)| self.place.is_ready(*s, *line, *p as u32));
+        ready.map(|(stream, position, _)| (stream, position as u32))
     }
 
     /// Asks for the barrier that lines to be erased wait for, when GC has nothing better to do.
