@@ -302,9 +302,7 @@ impl Life {
         let look = async move {
             let up = life.machine.clone().up(life.boot(&cx)).await?;
             let host = life.host_of(up.dev.clone(), &up);
-            swarm::read_back(cx, host)
-                .await
-                .map_err(|b| b.to_string())
+            swarm::read_back(cx, host).await.map_err(|b| b.to_string())
         };
         run.run(look).map_err(|stalled| stalled.to_string())?
     }
@@ -386,11 +384,12 @@ impl Life {
             return Ok(End::Cut);
         }
         host.now_doing("stopping".into());
-        match up.stop.await {
-            Err(_) if up.may_give_up => {}
-            stopped => stopped?,
-        }
+        // A device that has given up can't make the rest durable: the end is as good as a cut.
+        let end = match up.stop.await {
+            Err(_) if up.may_give_up => End::Cut,
+            stopped => stopped.map(|()| End::Stopped)?,
+        };
         (up.check_stopped)()?;
-        Ok(End::Stopped)
+        Ok(end)
     }
 }

@@ -278,7 +278,10 @@ impl Machine for PftlMachine {
                 state: Box::new(move || format!("{:?}", state.details())),
                 stop: Box::pin(async move {
                     stopping.stop(&cx).await;
-                    Ok(())
+                    match stopping.read_only() {
+                        Some(why) if !self.on.config.capacitors => Err(why.into()),
+                        _ => Ok(()),
+                    }
                 }),
                 check_stopped: Box::new(move || {
                     no_violations(&ssd)?;

@@ -19,7 +19,9 @@
 //! its own, and the last free line is kept for it.
 
 use flashlane_base::{Location, OOB_BYTES, Ppa, VECTOR_MAX};
-use flashlane_ocssd::device::{Cause, ChunkState, Completion, Data, Device, Flags, InFlight, Op, Request};
+use flashlane_ocssd::device::{
+    Cause, ChunkState, Completion, Data, Device, Flags, InFlight, Op, Request,
+};
 use flashlane_ocssd::device::{Scatter, Status};
 use flashlane_rt::{Cx, Waiter};
 use std::future::poll_fn;

@@ -346,6 +346,12 @@ impl Pftl {
         self.settled.wake(cx);
     }
 
+    /// Why the device takes no more writes, if it does not. Without capacitors a read-only device
+    /// can't make anything durable either, when it is stopped no more than when it is flushed.
+    pub fn read_only(&self) -> Option<&'static str> {
+        self.controller.lock().read_only
+    }
+
     /// The counters that every layer keeps.
     pub fn stats(&self) -> FtlStats {
         self.controller.lock().stats.ftl.clone()

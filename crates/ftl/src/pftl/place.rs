@@ -333,7 +333,8 @@ impl Place {
     pub(super) fn adopt(layout: Layout, open_limits: (u32, u32), stock: Stock<'_>) -> Place {
         let mut place = Place::empty(layout, open_limits);
         let positions = place.layout.positions;
-        let chunk = |line: u32, position: u32| &stock.chunks[(line * positions + position) as usize];
+        let chunk =
+            |line: u32, position: u32| &stock.chunks[(line * positions + position) as usize];
         let lines = place.layout.lines;
         place.take_stock(|position| (0..lines).map(|line| *chunk(line, position)).collect());
         let mut order: Vec<u32> = (0..lines).collect();
@@ -364,11 +365,7 @@ impl Place {
     }
 
     /// Notes what is written in a line, and which chunks failed. False if nothing is.
-    fn mark_written<'a>(
-        &mut self,
-        line: u32,
-        chunks: impl Iterator<Item = &'a ChunkInfo>,
-    ) -> bool {
+    fn mark_written<'a>(&mut self, line: u32, chunks: impl Iterator<Item = &'a ChunkInfo>) -> bool {
         let mut any = false;
         for (position, info) in (0u32..).zip(chunks) {
             let at = self.chunk_index(line, position);
@@ -401,8 +398,7 @@ impl Place {
 
     /// Streams go on in those of these lines that have most room.
     fn resume<'a>(&mut self, open: Vec<u32>, chunk: impl Fn(u32, u32) -> &'a ChunkInfo) {
-        let (positions, unit, rows) =
-            (self.layout.positions, self.layout.unit, self.layout.rows);
+        let (positions, unit, rows) = (self.layout.positions, self.layout.unit, self.layout.rows);
         let row_of = |info: &ChunkInfo| match info.state {
             ChunkState::Free | ChunkState::Open => info.write_pointer.div_ceil(unit),
             ChunkState::Closed | ChunkState::Offline => rows,

@@ -134,7 +134,7 @@ struct Mount<'a> {
     /// Padding programmed, in sectors.
     padded: u64,
     /// Sectors of padding whose program failed.
-    failed: u64,
+    failed: Vec<u32>,
 }
 
 impl Pftl {
@@ -162,7 +162,7 @@ impl Pftl {
             content_bytes: traits.content_bytes,
             chunks: Vec::new(),
             padded: 0,
-            failed: 0,
+            failed: Vec::new(),
             device: device.clone(),
             layout: layout.clone(),
             capacity,
@@ -200,7 +200,7 @@ impl Pftl {
             c.stamp = ((stamp >> LIFE_SHIFT) + 1) << LIFE_SHIFT;
             c.pages = pages;
             c.stats.ftl.programmed[Cause::PaddingPair as usize] = mount.padded;
-            c.stats.ftl.program_failures = mount.failed;
+            c.stats.ftl.program_failures = mount.failed.len() as u64;
             let room = c.take_in(&found, &lost, dump);
             let taken = ftl.room.try_acquire(room.user as u64);
             assert!(taken, "the dump was checked against the buffer");
@@ -245,9 +245,8 @@ impl Mount<'_> {
 
     fn take_stock(&mut self) {
         let (lines, positions) = (self.layout.lines, self.layout.positions);
-        let per_position: Vec<Vec<ChunkInfo>> = (0..positions)
-            .map(|p| self.device.chunk_report(self.layout.pu(p), 0, lines))
-            .collect();
+        let per_position: Vec<Vec<ChunkInfo>> =
+            (0..positions).map(|p| self.device.chunk_report(self.layout.pu(p), 0, lines)).collect();
         let of = |line: u32| per_position.iter().map(move |chunks| chunks[line as usize]);
         self.chunks = (0..lines).flat_map(of).collect();
     }
@@ -281,7 +280,7 @@ impl Mount<'_> {
         for join in joins {
             let (padded, failed) = join.await;
             self.padded += padded;
-            self.failed += failed;
+            self.failed.extend(failed);
         }
         self.take_stock();
     }
@@ -446,7 +445,9 @@ impl Mount<'_> {
             let unit = layout.unit_of(*at);
             let (line, position, sector) = layout.in_chunk(*at);
             let chunk = self.chunk_index(line, position);
-            let torn = dump.is_none() && sector + slack >= found.data_end[chunk];
+            // A unit may fail in parts; nothing is behind it then but the rest of itself.
+            let end = sector / layout.unit * layout.unit + layout.unit;
+            let torn = dump.is_none() && end + slack >= found.data_end[chunk];
             let cut = dump.is_some_and(|d| self.was_cut(d, line, position, sector / layout.unit));
             if !(torn || cut || !found.any[chunk] || pages.is_void(unit)) {
                 lost.push(*at);
@@ -463,7 +464,8 @@ impl Mount<'_> {
                 sector: place.sector,
             });
         }
-        found.unreadable.iter().for_each(|at| pages.set_void(layout.unit_of(*at), true));
+        let void = found.unreadable.iter().chain(&self.failed);
+        void.for_each(|at| pages.set_void(layout.unit_of(*at), true));
         // What could not be read yet is in the dump, and will be programmed again.
         for line in dump.iter().flat_map(|d| &d.open) {
             for position in 0..layout.positions {
@@ -525,16 +527,16 @@ impl Controller {
     }
 }
 
-/// Programs padding on one PU: (line, from sector, to sector) each. Returns the sectors programmed
-/// and those that failed.
+/// Programs padding on one PU: (line, from sector, to sector) each. Returns how many sectors were
+/// programmed, and the physical sectors that failed.
 async fn pad_chunks(
     cx: Cx,
     device: Arc<dyn Device>,
     layout: Layout,
     position: u32,
     work: Vec<(u32, u32, u32)>,
-) -> (u64, u64) {
-    let (mut padded, mut failed) = (0, 0);
+) -> (u64, Vec<u32>) {
+    let (mut padded, mut failed) = (0, Vec::new());
     for (line, from, end) in work {
         let mut at = from;
         while at < end {
@@ -542,7 +544,8 @@ async fn pad_chunks(
             let done = pad(&cx, &*device, &layout, line, position, at, n).await;
             let status = |i: u32| done.status(i as usize);
             padded += (0..n).filter(|i| status(*i).moved_pointer()).count() as u64;
-            failed += (0..n).filter(|i| !status(*i).is_ok()).count() as u64;
+            let bad = (0..n).filter(|i| !status(*i).is_ok());
+            failed.extend(bad.map(|i| layout.sector_at(line, position, at + i)));
             if !(0..n).all(|i| status(i).moved_pointer()) {
                 break;
             }

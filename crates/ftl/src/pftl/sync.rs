@@ -298,7 +298,8 @@ impl Controller {
     pub(super) fn ration(&mut self, user: u32) -> u32 {
         let moving = self.buffer.waiting(Kind::Gc);
         self.barriers.withheld += user;
-        if self.barriers.withheld == 0 || self.place.host_denied && !self.place.host_has_room(moving)
+        if self.barriers.withheld == 0
+            || self.place.host_denied && !self.place.host_has_room(moving)
         {
             return 0;
         }
