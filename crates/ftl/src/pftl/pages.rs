@@ -369,6 +369,6 @@ mod tests {
         pages.failed(1);
         assert_eq!((pages.dirty(), pages.flying()), (1, 1));
         pages.lose_copy(0);
-        assert_eq!(pages.take(9), [0, 1]);
+        assert_eq!(pages.take(9), [1, 0], "the one that waits longest first");
     }
 }
