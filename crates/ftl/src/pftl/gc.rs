@@ -336,6 +336,9 @@ impl Controller {
         let victim = self.place.greediest();
         self.gc.hopeless = victim.is_none();
         let victim = victim?;
+        if !self.has_room_beside_barrier(victim) {
+            return None;
+        }
         let layout = &self.place.layout;
         self.gc.scan = victim * layout.line_sectors;
         self.gc.scan_end = self.gc.scan + layout.line_sectors;
@@ -346,6 +349,17 @@ impl Controller {
         note_victim(&mut self.stats, valid, sectors);
         self.gc.victim = Some(victim);
         Some(victim)
+    }
+
+    /// True when a victim leaves room for the barrier that lines are waiting for: lines that gather
+    /// are of no use until it has ended.
+    fn has_room_beside_barrier(&self, victim: u32) -> bool {
+        if self.capacitors || self.place.coming == 0 {
+            return true;
+        }
+        let moving = self.buffer.waiting(Kind::Gc) + self.gc.reads * self.gc.batch;
+        let valid = self.place.line(victim).valid;
+        self.place.room_now() >= moving + valid + self.room_for_barrier()
     }
 
     /// Scans on through the victim until a batch of live sectors is found, and takes slots for them.

@@ -415,7 +415,7 @@ impl Parts {
             scratch: Scratch::new(),
             stamp: 1 << LIFE_SHIFT,
             capacitors: config.capacitors,
-            barriers: Barriers::new(windows, pair_units),
+            barriers: Barriers::new(windows, pair_units, sizes.user_room),
             dirty_pages: config.dirty_pages.unwrap_or(DIRTY_PAGES),
             phase: Phase::Running,
             read_only: None,

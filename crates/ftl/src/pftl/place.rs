@@ -568,6 +568,13 @@ impl Place {
         !self.host_denied
     }
 
+    /// Sectors that GC can write to now, before anything is erased.
+    pub(super) fn room_now(&self) -> u32 {
+        let own = &self.streams[self.streams.len() - 1];
+        let free: u32 = self.free.iter().map(|line| self.line(*line).promised).sum();
+        own.units_left * self.layout.unit + free
+    }
+
     /// Nothing more is programmed at this position of the line.
     pub(super) fn is_over(&self, stream: usize, line: u32, position: u32) -> bool {
         let s = &self.streams[stream];

@@ -52,6 +52,8 @@ pub(super) struct Barriers {
     /// Room of the host that it does not get yet.
     withheld: u32,
     syncer: Option<Waiter>,
+    /// Sectors of the host that the buffer holds at most.
+    user_room: u32,
     /// With `pair_damage`: per stream × position, what stands in open pairs.
     pairs: Vec<Pairs>,
     /// Units behind one that close its pairs.
@@ -72,9 +74,10 @@ struct Pairs {
 
 impl Barriers {
     /// For a device whose units have open pairs until `pair_units` more are programmed, 0 for none.
-    pub(super) fn new(windows: usize, pair_units: u32) -> Barriers {
+    pub(super) fn new(windows: usize, pair_units: u32, user_room: u32) -> Barriers {
         let windows = if pair_units == 0 { 0 } else { windows };
-        Barriers { pairs: vec![Pairs::default(); windows], pair_units, ..Barriers::default() }
+        let pairs = vec![Pairs::default(); windows];
+        Barriers { pairs, pair_units, user_room, ..Barriers::default() }
     }
 
     /// A torn program may take others along.
@@ -212,6 +215,15 @@ impl Controller {
     /// Number of the last barrier that has ended; on capacitors nobody needs one.
     pub(super) fn barriers_done(&self) -> u64 {
         if self.capacitors { u64::MAX } else { self.barriers.done }
+    }
+
+    /// Sectors that a barrier may program at most: what the host may have in the buffer when it
+    /// begins, the last units, pages, pairs.
+    pub(super) fn room_for_barrier(&self) -> u32 {
+        let layout = &self.place.layout;
+        let pairs = self.barriers.pair_units * layout.unit * layout.positions;
+        let pages = self.pages.waiting().next_multiple_of(layout.unit);
+        self.barriers.user_room + 2 * layout.unit + pages + pairs.min(layout.line_sectors)
     }
 
     /// A barrier is under way.
