@@ -273,6 +273,9 @@ pub(super) struct Place {
     opened: u64,
     /// Sectors beyond a line that the host leaves to GC.
     reserve: u32,
+    /// A barrier is under way: what it waits for may go to the host's line, because the lines that
+    /// are on their way wait for it.
+    pub(super) lend: bool,
 }
 
 impl Place {
@@ -323,6 +326,7 @@ impl Place {
             retired: 0,
             opened: 0,
             reserve: 0,
+            lend: false,
             layout,
         }
     }
@@ -596,14 +600,14 @@ impl Place {
         self.leaving.iter().map(|line| self.line(*line).safe_after).max().unwrap_or(0)
     }
 
-    /// GC's own stream; where failed chunks have taken the room it counted on and no line is on its
-    /// way, the host's.
+    /// GC's own stream; where failed chunks or a power cut have taken the room it counted on and no
+    /// line is on its way, the host's.
     fn stream_for_gc(&self) -> Option<usize> {
         let own = self.streams.len() - 1;
         if self.streams[own].line != NIL || !self.free.is_empty() {
             return Some(own);
         }
-        (self.coming == 0 && self.streams[0].line != NIL).then_some(0)
+        ((self.coming == 0 || self.lend) && self.streams[0].line != NIL).then_some(0)
     }
 
     /// Sectors that GC will have left to write to when all it has begun is done: its open line, the

@@ -153,7 +153,7 @@ impl Pftl {
         if c.phase == Phase::Stopped {
             return;
         }
-        (c.barriers.active, c.barriers.pages_go) = (false, false);
+        (c.barriers.active, c.barriers.pages_go, c.place.lend) = (false, false, false);
         c.barriers.done = number;
         c.call_eraser(cx);
         self.go_on(cx, c, None, Room::default());
@@ -195,7 +195,7 @@ pub(super) async fn syncer(ftl: Arc<Pftl>, cx: Cx) {
 
 impl Controller {
     fn begin_barrier(&mut self) -> u64 {
-        self.barriers.active = true;
+        (self.barriers.active, self.place.lend) = (true, true);
         let flying = self.workers.iter().flat_map(|w| w.flying()).collect::<Vec<_>>();
         self.buffer.cover(flying.into_iter());
         self.stamp += 1;
