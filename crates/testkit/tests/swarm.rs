@@ -64,6 +64,13 @@ found! {
     found_a_checkpoint_due_that_nobody_began: "pblk-faults", 80068, 100;
     found_lines_closed_for_the_log_that_eat_the_reserve: "pblk", 50024, 100;
     found_a_log_longer_than_its_reserve_where_lines_are_many: "pblk", 721433, 100;
+    found_a_torn_program_that_took_its_word_line_along_in_a_full_chunk: "pftl", 414, 100;
+    found_padding_for_barriers_that_eats_what_victims_win: "pftl", 789, 100;
+    found_lines_gathered_for_a_barrier_that_take_its_room: "pftl", 103040, 100;
+    found_slots_in_the_window_of_a_chunk_that_was_left: "pftl-faults", 13, 100;
+    found_a_unit_that_failed_in_parts: "pftl-faults", 218, 100;
+    found_padding_of_a_mount_that_failed: "pftl-faults", 657, 100;
+    found_discards_lost_with_a_device_that_gave_up: "pftl-faults", 905, 100;
 }
 
 swarms! {

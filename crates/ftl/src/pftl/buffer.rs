@@ -1,9 +1,9 @@
-//! The capacitor-backed write buffer: slots, the two lines of waiting sectors, the room for GC.
+//! The write buffer: slots, the two lines of waiting sectors, the room for GC.
 //!
 //! Owns: the content of every sector that is on its way to the medium, and the order in which
 //! sectors leave. Promises: a slot that the map names keeps its content until the map names
 //! something else; a sector that dies while it waits leaves the queue at once and is never
-//! programmed. Never: knows where a sector goes (that is `place.rs`).
+//! programmed, unless a barrier covers it. Never: knows where a sector goes (that is `place.rs`).
 //!
 //! A slot in use is `Waiting`, `Flying`, and `Window` on media where a programmed sector can't be
 //! read yet (`mw_cunits`); it goes back to `Waiting` when the medium lost it. A free slot is one on

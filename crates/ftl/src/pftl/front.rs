@@ -1,14 +1,14 @@
 //! What the host asks for: write, discard, flush.
 //!
 //! Owns: checking a request, admitting sectors to the buffer, taking sectors away. Promises: a
-//! write is acknowledged when all of it is in the buffer, and durable then (capacitors), so flush
-//! and FUA have nothing to wait for; writers that find the buffer full get room in the order they
+//! write is acknowledged when all of it is in the buffer; on capacitors it is durable then, so flush
+//! and FUA have nothing to wait for, without they wait for a barrier (`sync.rs`); writers that find the buffer full get room in the order they
 //! came; a write that is refused has changed nothing, or whole sectors from its start. Never: waits
 //! for the medium except through the buffer's room.
 //!
 //! A sector that is overwritten while it waits takes the new content in its old place: the old one
 //! is never programmed (`absorbed`). One that is discarded while it waits leaves the buffer
-//! (`discarded_in_buffer`). A sector already in a program command is past that: it is programmed
+//! (`discarded_in_buffer`), unless a barrier covers it. A sector already in a program command is past that: it is programmed
 //! and garbage when it lands.
 
 use flashlane_base::Ns;

@@ -11,7 +11,8 @@
 //! their way; movers read its valid sectors in stripe order, a vector command each, into slots of
 //! GC's own; a sector that was overwritten or discarded meanwhile is dropped; when the last read is
 //! back the line is `Leaving`, when the last reader has left it is erased and `Free`. The moved
-//! sectors may still wait in the buffer then: capacitors make it as durable as the medium.
+//! sectors may still wait in the buffer then: capacitors make it as durable as the medium. Without
+//! them the line waits for a barrier (`sync.rs`), and some more gather meanwhile.
 //!
 //! Pace: while GC is wanted, host programs are paid with garbage found. Each dead sector of a
 //! victim buys one, so the host goes on at just the rate at which room comes back, instead of

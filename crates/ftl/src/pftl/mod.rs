@@ -1,9 +1,8 @@
 //! PFTL: a page-mapped FTL inside the device. The block SSD of every comparison.
 //!
 //! Owns: everything between [`BlockDev`] and an Open-Channel device, as a drive's controller has
-//! it: write buffer, map, placement, garbage collection. Promises: what [`BlockDev`] promises; a
-//! write is durable when acknowledged (the buffer is backed by capacitors); no rule of the medium
-//! is broken; both counter laws hold whenever no program is in flight. Never: charges host CPU time
+//! it: write buffer, map, placement, garbage collection, recovery. Promises: what [`BlockDev`]
+//! promises; on capacitors a write is durable when acknowledged; no rule of the medium is broken; both counter laws hold whenever no program is in flight. Never: charges host CPU time
 //! (its controller is not the host's core), and never sees the host's link, which goes above
 //! ([`crate::link::LinkedBlock`]).
 //!
@@ -23,10 +22,15 @@
 //! valid sectors into slots of its own, and erases it; the moved sectors are programmed like
 //! others, first of all, to a line of their own.
 //!
-//! **Life of a mount.** None yet: the maps live as long as the process. Power is no threat to them
-//! either (capacitors). A mount would scan the out-of-band records of all written units, lines in
-//! the order of their sequence and sectors in stripe order, and keep the highest stamp per logical
-//! sector; every write has a stamp of its own, copies keep it. Trims would need a log.
+//! **Life of a mount.** `recover` reads the out-of-band records of all written sectors and keeps the
+//! highest stamp per logical sector; every write has a stamp of its own, copies keep it. What the
+//! records can't say (trims, lost sectors, units whose program failed) is in `pages` of the device's
+//! own, which lie among the host's sectors and are found like them.
+//!
+//! **Power.** With capacitors ([`PftlConfig::capacitors`], the default) the controller saves a
+//! [`Dump`] when the power goes, so what is acknowledged is durable. Without, what is in the buffer
+//! is lost, and a flush is a barrier (`sync`): it programs what was accepted before it, then the
+//! pages. A line is erased behind such a barrier.
 //!
 //! One mutex guards the controller's state, never held across an await: it is one controller.
 
@@ -239,7 +243,8 @@ struct Controller {
 
 impl Pftl {
     /// Builds the FTL over all of `device` and starts its background tasks on the core of `cx`.
-    /// The device must be blank: there is no mount yet, and this never erases data unasked.
+    /// The device must be blank: this never erases data unasked. What was created before is brought
+    /// up by [`Pftl::mount`].
     pub fn create(
         cx: &Cx,
         device: Arc<dyn Device>,
