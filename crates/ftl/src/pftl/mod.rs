@@ -335,11 +335,9 @@ impl Pftl {
         }
         loop {
             self.settled.wait(cx, || self.controller.lock().is_drained()).await;
-            let c = self.controller.lock();
-            if self.capacitors || c.pages.waiting() == 0 || c.read_only.is_some() {
+            if self.controller.lock().is_saved() {
                 break;
             }
-            drop(c);
             self.sync(cx).await;
         }
         let mut c = self.controller.lock();
@@ -485,6 +483,11 @@ impl Controller {
             return still && (self.place.is_settled() || !self.capacitors && !self.gc.is_erasing());
         }
         still && self.place.is_settled() && !sectors && !pages
+    }
+
+    /// The pages of a drained device are on the medium, or will never be.
+    fn is_saved(&self) -> bool {
+        self.capacitors || self.pages.waiting() == 0 || self.read_only.is_some()
     }
 
     fn walk(&self) -> Result<(), String> {

@@ -140,12 +140,8 @@ impl Pftl {
             number
         };
         self.wait_for(cx, |c| c.buffer.covered() == 0).await;
-        let any = !self.controller.lock().barriers.held.is_empty();
         self.close_pairs(cx).await;
-        if any {
-            let mut c = self.controller.lock();
-            c.barriers.pages_go = true;
-            self.go_on(cx, c, None, Room::default());
+        if self.let_pages_go(cx) {
             self.wait_for(cx, |c| c.barriers.held.is_empty()).await;
             self.close_pairs(cx).await;
         }
@@ -157,6 +153,15 @@ impl Pftl {
         c.barriers.done = number;
         c.call_eraser(cx);
         self.go_on(cx, c, None, Room::default());
+    }
+
+    /// Sends the pages of a barrier out; false if it has none.
+    fn let_pages_go(&self, cx: &Cx) -> bool {
+        let mut c = self.controller.lock();
+        let any = !c.barriers.held.is_empty();
+        c.barriers.pages_go = any;
+        self.go_on(cx, c, None, Room::default());
+        any
     }
 
     /// Pads open pairs, so that no program to come can take what is in them along.
