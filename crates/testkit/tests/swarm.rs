@@ -67,6 +67,7 @@ found! {
     found_a_torn_program_that_took_its_word_line_along_in_a_full_chunk: "pftl", 414, 100;
     found_padding_for_barriers_that_eats_what_victims_win: "pftl", 789, 100;
     found_lines_gathered_for_a_barrier_that_take_its_room: "pftl", 103040, 100;
+    found_a_mount_whose_only_room_are_lines_without_anything_in_them: "pftl", 303552, 100;
     found_slots_in_the_window_of_a_chunk_that_was_left: "pftl-faults", 13, 100;
     found_a_unit_that_failed_in_parts: "pftl-faults", 218, 100;
     found_padding_of_a_mount_that_failed: "pftl-faults", 657, 100;

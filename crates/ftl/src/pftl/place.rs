@@ -400,6 +400,13 @@ impl Place {
         self.leaving.push_back(line);
     }
 
+    /// Closed lines without anything valid wait for their erase.
+    pub(super) fn erase_empty_lines(&mut self) {
+        let empty = self.lines().filter(|(_, l)| l.state == LineState::Closed && l.valid == 0);
+        let empty: Vec<u32> = empty.map(|(line, _)| line).collect();
+        empty.into_iter().for_each(|line| self.await_erase(line));
+    }
+
     /// Streams go on in those of these lines that have most room.
     fn resume<'a>(&mut self, open: Vec<u32>, chunk: impl Fn(u32, u32) -> &'a ChunkInfo) {
         let (positions, unit, rows) = (self.layout.positions, self.layout.unit, self.layout.rows);

@@ -523,6 +523,8 @@ impl Controller {
             let line = self.place.layout.line_of(claim.at);
             self.place.line_mut(line).valid += 1;
         }
+        // All that counts was found elsewhere, on the medium: such lines may be all the room there is.
+        self.place.erase_empty_lines();
         room
     }
 }
