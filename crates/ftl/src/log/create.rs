@@ -480,6 +480,7 @@ impl HostFtl {
         }
         ftl.begin_journal(cx).await?;
         ftl.raise_ceiling(cx).await?;
+        ftl.outlive_host(cx).await?;
         ftl.start(cx);
         Ok(ftl)
     }

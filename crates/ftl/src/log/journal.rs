@@ -386,7 +386,7 @@ impl HostFtl {
             let done = self.flash.device.wait(cx, ticket).await;
             if done.failed != 0 {
                 good = false;
-                self.note_meta_failure(&done, Cause::Log);
+                self.note_meta_failure(cx, &done, Cause::Log);
             }
         }
         if self.traits.pair_damage && good {

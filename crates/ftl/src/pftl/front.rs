@@ -106,7 +106,11 @@ impl Pftl {
         }
         let from = cx.now();
         self.sync(cx).await;
+        let survives = self.device.flush(cx).await;
         let mut c = self.controller.lock();
+        if !survives {
+            c.read_only.get_or_insert(super::HOST_TROUBLE);
+        }
         c.stats.ftl.flush_wait += cx.now() - from;
         c.read_only.map_or(Ok(()), |why| Err(BlockError::ReadOnly(why)))
     }

@@ -199,6 +199,7 @@ impl HostFtl {
         report.generation = ftl.journal.generation;
         if !options.read_only {
             ftl.settle(cx, lines, contents).await?;
+            ftl.outlive_host(cx).await?;
             clock.step(cx, &mut report, "open lines closed, checkpoint");
         }
         *ftl.recovery.lock() = Some(report);
