@@ -511,11 +511,12 @@ impl Life {
             return Ok(End::Cut);
         }
         host.now_doing("stopping".into());
-        match up.stop.await {
-            Err(_) if up.may_give_up => {}
-            stopped => stopped?,
-        }
+        // A device that has given up can't make the rest durable: the end is as good as a cut.
+        let end = match up.stop.await {
+            Err(_) if up.may_give_up => End::Cut,
+            stopped => stopped.map(|()| End::Stopped)?,
+        };
         (up.check_stopped)()?;
-        Ok(End::Stopped)
+        Ok(end)
     }
 }

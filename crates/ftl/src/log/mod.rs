@@ -340,7 +340,8 @@ impl HostFtl {
     async fn snapshot(&self, cx: &Cx) -> crate::block::BlockResult {
         let checkpoint = self.checkpoint(cx).await?;
         let at = self.journal.append(format::Record::Stopped { checkpoint });
-        self.commit(cx, at).await
+        self.commit(cx, at).await?;
+        self.outlive_host(cx).await
     }
 
     #[inline]
