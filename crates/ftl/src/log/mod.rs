@@ -340,7 +340,9 @@ impl HostFtl {
     async fn snapshot(&self, cx: &Cx) -> crate::block::BlockResult {
         let checkpoint = self.checkpoint(cx).await?;
         let at = self.journal.append(format::Record::Stopped { checkpoint });
-        self.commit(cx, at).await
+        self.commit(cx, at).await?;
+        self.pad_metadata(cx).await;
+        Ok(())
     }
 
     #[inline]

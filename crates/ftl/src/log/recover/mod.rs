@@ -35,7 +35,8 @@ use scan::{Content, Reader, Span};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use survey::{Survey, padded_end};
+use survey::Survey;
+pub(super) use survey::padded_end;
 
 pub use scan::Place;
 
