@@ -28,6 +28,16 @@ impl Rng {
         Rng { s: std::array::from_fn(|_| splitmix64(&mut state)) }
     }
 
+    /// Where the generator stands, to go on from later.
+    pub fn state(&self) -> [u64; 4] {
+        self.s
+    }
+
+    /// A generator that goes on where another stood; `None` for all zeros, which none ever is.
+    pub fn from_state(s: [u64; 4]) -> Option<Rng> {
+        (s != [0; 4]).then_some(Rng { s })
+    }
+
     /// The stream `name`, `index` of the run `seed`. Different names give independent streams.
     pub fn stream(seed: u64, name: &str, index: u64) -> Rng {
         // FNV-1a over the name: any fixed hash would do, this one is a line.

@@ -87,6 +87,9 @@ Exit code 1 when a verdict is not the one that the experiment's file expects.")]
     /// Look at a trace, check it, convert it
     #[command(subcommand)]
     Trace(Trace),
+    /// Make a drive image, look at it, check it, copy it
+    #[command(subcommand)]
+    Drive(Drive),
     /// Print completions for a shell
     #[command(after_help = "\
 Examples:
@@ -119,7 +122,8 @@ pub(crate) struct What {
     /// job file or a trace runs on `pblk` without it
     #[arg(long, value_name = "TARGET")]
     target: Vec<String>,
-    /// What is kept of contents: `stamps` (8 checked bytes per sector) or `memory` (all 4096)
+    /// What is kept of contents: `stamps` (8 checked bytes per sector), `memory` (all 4096) or
+    /// `compact` (all 4096, equal sectors once)
     #[arg(long, value_name = "STORE")]
     store: Option<String>,
     /// Seed of every random stream, 0 to 2^63 - 1; 1 where nothing names another
@@ -270,6 +274,109 @@ Examples:
 What a format can't carry (flushes, bytes that are no whole sectors) is an error without --lossy.
 OUT appears when it is complete; what was there stays until then.")]
     Convert(TraceConvert),
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Drive {
+    /// Make an image: a drive that lives in a sparse file
+    #[command(after_help = "\
+Examples:
+  flashlane drive create my.img --preset peers-16g
+  flashlane drive create small.img --preset tiny --set geometry.chunks_per_pu=64 --seed 7
+
+FILE appears when it is complete. It takes room on the disk as it is written to.")]
+    Create(DriveCreate),
+    /// Say what a drive is and what it holds
+    #[command(after_help = "\
+Examples:
+  flashlane drive info my.img
+  flashlane drive info my.img --json -
+  flashlane drive info --presets")]
+    Info(DriveInfo),
+    /// Print a drive's health, with the names that nvme-cli and OCP use
+    #[command(after_help = "\
+Examples:
+  flashlane drive smart my.img
+  flashlane drive smart my.img --json -")]
+    Smart(DriveSmart),
+    /// Check an image: its header, its table and journal, and that all of it can be read
+    #[command(after_help = "\
+Examples:
+  flashlane drive check my.img
+
+Exit codes: 0 good, 1 something is wrong with it but it can be used, 2 it can't be used.")]
+    Check(DriveCheck),
+    /// Copy a drive as it is now; the copy keeps the uuid
+    #[command(after_help = "\
+Examples:
+  flashlane drive snapshot my.img before-the-test.img
+
+The copy shares its blocks with the drive where the file system can.")]
+    Snapshot(DriveCopy),
+    /// Make another drive with the same content and a uuid of its own
+    #[command(after_help = "\
+Examples:
+  flashlane drive clone my.img second.img")]
+    Clone(DriveCopy),
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct DriveCreate {
+    /// Image
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    #[arg(long, value_name = "PRESET", default_value = default_preset(), help = format!(
+        "Device: {}", preset_names().join(", ")))]
+    pub(crate) preset: String,
+    /// Change a key of the device, `geometry.chunks_per_pu=64`; may be repeated
+    #[arg(long, value_name = "KEY=VALUE")]
+    pub(crate) set: Vec<String>,
+    /// Seed of bad blocks and errors
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Replace a file of that name
+    #[arg(long)]
+    pub(crate) force: bool,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct DriveInfo {
+    /// Image
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath, required_unless_present = "presets")]
+    pub(crate) file: Option<PathBuf>,
+    /// List the devices that images can be made of
+    #[arg(long, conflicts_with_all = ["file", "json"])]
+    pub(crate) presets: bool,
+    /// Write it as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct DriveSmart {
+    /// Image
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    /// Write it as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct DriveCheck {
+    /// Image
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct DriveCopy {
+    /// Image
+    #[arg(value_name = "FROM", value_hint = ValueHint::FilePath)]
+    pub(crate) from: PathBuf,
+    /// Where the copy goes; nothing may be there
+    #[arg(value_name = "TO", value_hint = ValueHint::FilePath)]
+    pub(crate) to: PathBuf,
 }
 
 /// How a trace is read.

@@ -13,6 +13,7 @@
 pub mod bundled;
 pub mod check;
 pub mod compare;
+pub mod drive;
 pub mod execute;
 pub mod experiment;
 pub mod fio;

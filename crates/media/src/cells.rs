@@ -10,10 +10,14 @@
 //! out at the end, operations on one chunk keep their order under every die policy, and a power cut
 //! takes back what had not begun ([`Cells::undo_program`], [`Cells::undo_erase`]).
 
+mod record;
+
+pub use record::Lost;
+
 use crate::outcome::{CellMode, ChunkState};
 use crate::pairing::PageMap;
 use crate::payload::{Gather, Scatter};
-use crate::store::{Body, Store, StoreKind, WrongUnit};
+use crate::store::{Body, HostFailed, Store, StoreKind, Unread};
 use flashlane_base::{FastDiv, Ns, OOB_BYTES, SECTOR_BYTES};
 use std::collections::BTreeMap;
 
@@ -142,21 +146,25 @@ pub struct Cells {
     slc_sectors: u32,
     /// Open chunks per die.
     open: Vec<u32>,
+    /// Dies with chunks that changed since this was asked last. Programs are noted only where the
+    /// contents outlive the process, reads never.
+    touched: Vec<bool>,
 }
 
 impl Cells {
-    /// Erased chunks.
-    pub fn new(p: CellParams, store: StoreKind) -> Cells {
+    /// Erased chunks. The store is one for chunks of `p.sectors`.
+    pub fn new(p: CellParams, store: Store) -> Cells {
         let n = p.dies * p.chunks_per_die;
         Cells {
             chunks: (0..n).map(|_| Chunk::new()).collect(),
-            store: Store::new(store, p.sectors),
+            store,
             damage: BTreeMap::new(),
             shelf: Vec::new(),
             free_shelf: Vec::new(),
             rows: FastDiv::new(p.row),
             slc_sectors: p.sectors / p.row / p.bits.max(1) * p.row,
             open: vec![0; p.dies as usize],
+            touched: vec![false; p.dies as usize],
             p,
         }
     }
@@ -176,6 +184,7 @@ impl Cells {
     /// A chunk, to mark it.
     #[inline]
     pub fn chunk_mut(&mut self, index: u32) -> &mut Chunk {
+        self.touch(index);
         &mut self.chunks[index as usize]
     }
 
@@ -216,11 +225,17 @@ impl Cells {
         self.rows.div(sector)
     }
 
+    /// The chunk's die holds something new.
+    fn touch(&mut self, index: u32) {
+        self.touched[(index / self.p.chunks_per_die) as usize] = true;
+    }
+
     fn set_state(&mut self, index: u32, to: ChunkState) {
         let chunk = &mut self.chunks[index as usize];
         let die = (index / self.p.chunks_per_die) as usize;
         self.open[die] -= (chunk.state == ChunkState::Open) as u32;
         self.open[die] += (to == ChunkState::Open) as u32;
+        self.touched[die] = true;
         chunk.state = to;
     }
 
@@ -245,6 +260,9 @@ impl Cells {
     }
 
     /// Programs `oob.len()` sectors at the write pointer.
+    ///
+    /// # Errors
+    /// The host did not take them; nothing changed. Never with a store in memory.
     #[inline]
     pub fn program(
         &mut self,
@@ -254,19 +272,23 @@ impl Cells {
         oob: &[[u8; OOB_BYTES]],
         whole: bool,
         at: Ns,
-    ) {
+    ) -> Result<(), HostFailed> {
         let chunk = &mut self.chunks[index as usize];
         if whole {
             let body = &mut chunk.body;
-            self.store.write_whole(body, chunk.wp, content, first, oob);
+            self.store.write_whole(body, chunk.wp, content, first, oob)?;
         } else {
             let body = &mut chunk.body;
-            self.store.write(body, chunk.wp, content, first, oob);
+            self.store.write(body, chunk.wp, content, first, oob)?;
         }
         // The next program of this chunk comes when all other open chunks have had theirs.
         let n = oob.len() as u32;
         self.store.prefetch(&chunk.body, chunk.wp + n, n);
         self.move_pointer(index, oob.len() as u32, at);
+        if self.store.kind() == StoreKind::File {
+            self.touch(index);
+        }
+        Ok(())
     }
 
     /// A program that failed softly: the pointer moves on, the data is lost.
@@ -275,6 +297,7 @@ impl Cells {
         let from = chunk.wp;
         self.store.write_nothing(&mut chunk.body, from, n);
         self.move_pointer(index, n, at);
+        self.touch(index);
         self.chunks[index as usize].last = LastOp::FailedProgram;
         self.mark_damaged(index, from, from + n);
     }
@@ -316,6 +339,7 @@ impl Cells {
 
     /// Data of these sectors is lost.
     pub fn mark_damaged(&mut self, index: u32, from: u32, end: u32) {
+        self.touch(index);
         self.chunks[index as usize].damaged = true;
         self.damage.entry(index).or_default().push((from, end));
     }
@@ -382,6 +406,7 @@ impl Cells {
     /// Power cut: the program of `from..end` was under way; it holds nothing that could be read.
     /// With `pairs_too`, programmed pages of the same word line are lost with it.
     pub fn tear_program(&mut self, index: u32, from: u32, end: u32, pairs_too: bool, at: Ns) {
+        self.touch(index);
         let chunk = &mut self.chunks[index as usize];
         chunk.last = LastOp::PowerCut;
         chunk.last_at = at;
@@ -490,7 +515,7 @@ impl Cells {
         whole: bool,
         content: &mut [u8],
         oob: &mut [u8; OOB_BYTES],
-    ) -> Result<(), WrongUnit> {
+    ) -> Result<(), Unread> {
         let body = &self.chunks[index as usize].body;
         self.store.read(body, sector, whole, content, oob)
     }
@@ -520,12 +545,15 @@ impl Cells {
 
     /// Takes out a sector as it is kept, to program it elsewhere: bytes of content in `into`,
     /// whether they are a whole sector, out-of-band record.
+    ///
+    /// # Errors
+    /// The host could not give it.
     pub fn extract(
         &self,
         index: u32,
         sector: u32,
         into: &mut [u8; SECTOR_BYTES],
-    ) -> (usize, bool, [u8; OOB_BYTES]) {
+    ) -> Result<(usize, bool, [u8; OOB_BYTES]), Unread> {
         self.store.extract(&self.chunks[index as usize].body, sector, into)
     }
 

@@ -4,9 +4,12 @@
 //! Promises: integers only; the same seed and the same commands give the same results.
 //! Never: knows addresses of hosts, vector commands or translation layers.
 pub mod cells;
+pub mod compact;
 pub mod counters;
 pub mod errors;
 pub mod fault;
+pub mod host;
+pub mod image;
 pub mod outcome;
 pub mod pairing;
 pub mod payload;

@@ -109,6 +109,10 @@ pub enum Status {
     InvalidAddress = 0x080,
     /// Opening one more chunk would break an open-chunk limit.
     TooManyOpen = 0x2f3,
+    /// The host under the device could not: its disk is full or failed, or the image is open for
+    /// reading only (NVMe: internal error). Nothing changed on the medium; a write may be tried
+    /// again, at the same place, when the host can.
+    HostFault = 0x006,
 }
 
 impl Status {

@@ -4,10 +4,10 @@
 //! the preset's list of times) and the rows that share its word line, whatever the block's length.
 //! Never: says what time that is.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Order in which the pages of a block share word lines.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Pairing {
     /// All pages alike; readability follows `mw_cunits` alone.

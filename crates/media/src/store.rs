@@ -3,8 +3,13 @@
 //! Owns: the records of programmed sectors (content and out-of-band record side by side) and the
 //! memory they lie in. Promises: a chunk that was never written costs nothing; in steady state
 //! nothing is allocated, since an erased chunk's memory goes to the next one that is written;
-//! under `stamps` a sector costs 24 bytes, a metadata sector its real bytes more.
-//! Never: asks whether a sector may be read or written.
+//! under `stamps` a sector costs 24 bytes, a metadata sector its real bytes more; only contents that
+//! are kept [`elsewhere`] (a pool, an image) can fail. Never: asks whether a sector may be read or
+//! written.
+
+mod elsewhere;
+
+pub use elsewhere::{Elsewhere, Trouble};
 
 use crate::payload::{Gather, Scatter};
 use flashlane_base::{OOB_BYTES, SECTOR_BYTES, prefetch};
@@ -19,13 +24,17 @@ pub enum StoreKind {
     /// Eight bytes per sector of user data; metadata in full, without its trailing zeros.
     #[default]
     Stamps,
+    /// All 4096 bytes, equal ones once, in bounded memory; the rest in a file of the process.
+    Compact,
+    /// All 4096 bytes in an image file, which outlives the process.
+    File,
 }
 
 impl StoreKind {
     /// Content bytes per sector of user data.
     pub const fn content_bytes(self) -> usize {
         match self {
-            StoreKind::Memory => SECTOR_BYTES,
+            StoreKind::Memory | StoreKind::Compact | StoreKind::File => SECTOR_BYTES,
             StoreKind::Stamps => STAMP,
         }
     }
@@ -52,9 +61,21 @@ struct More {
     /// `stamps` only: which sectors hold the name of full content instead of a stamp; empty when
     /// none does.
     whole: Box<[u64]>,
+    /// `file` only: where in the image the chunk's content is.
+    slot: Option<u32>,
 }
 
 impl Body {
+    /// The slot of the image that holds the content.
+    pub(crate) fn slot(&self) -> Option<u32> {
+        self.more.as_ref().and_then(|m| m.slot)
+    }
+
+    /// The content lies in this slot of the image.
+    pub(crate) fn set_slot(&mut self, slot: u32) {
+        self.more.get_or_insert_default().slot = Some(slot);
+    }
+
     #[inline]
     fn is_whole(&self, sector: u32) -> bool {
         let Some(more) = &self.more else {
@@ -86,9 +107,18 @@ impl Body {
     }
 }
 
-/// The caller's content unit is not what the sector holds.
+/// Why content was not copied out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WrongUnit;
+pub enum Unread {
+    /// The caller's content unit is not what the sector holds.
+    WrongUnit,
+    /// The host could not give it.
+    Host,
+}
+
+/// The host did not take a content: its disk is full, or failed. Nothing was programmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostFailed;
 
 /// Memory of a channel's chunks.
 #[derive(Debug)]
@@ -102,12 +132,17 @@ pub struct Store {
     free_wholes: Vec<u32>,
     segments: usize,
     whole_bytes: usize,
+    /// Contents are not in the records.
+    elsewhere: Option<Box<Elsewhere>>,
 }
 
 impl Store {
-    /// A store for chunks of that many sectors.
+    /// A store in memory for chunks of that many sectors: `memory` or `stamps`.
     pub fn new(kind: StoreKind, chunk_sectors: u32) -> Store {
-        let record = kind.content_bytes() + OOB_BYTES;
+        Store::of(kind, kind.content_bytes() + OOB_BYTES, chunk_sectors)
+    }
+
+    fn of(kind: StoreKind, record: usize, chunk_sectors: u32) -> Store {
         let fit = (SEGMENT_BYTES / record).max(8) as u32;
         let sectors = chunk_sectors.next_power_of_two().min(fit.next_power_of_two());
         Store {
@@ -120,6 +155,7 @@ impl Store {
             free_wholes: Vec::new(),
             segments: 0,
             whole_bytes: 0,
+            elsewhere: None,
         }
     }
 
@@ -128,7 +164,7 @@ impl Store {
         self.kind
     }
 
-    /// Bytes that contents take, pool included.
+    /// Bytes that contents take in this channel's memory, free pieces included.
     pub fn bytes(&self) -> usize {
         self.segments * (self.record << self.shift) + self.whole_bytes
     }
@@ -148,8 +184,11 @@ impl Store {
         content: &Gather<'_>,
         first: usize,
         oob: &[[u8; OOB_BYTES]],
-    ) {
+    ) -> Result<(), HostFailed> {
         debug_assert_eq!(content.unit, self.kind.content_bytes());
+        if self.elsewhere.is_some() {
+            return self.write_elsewhere(body, sector, content, first, oob);
+        }
         let (mut done, n) = (0, oob.len());
         while done < n {
             let (records, span) = self.span(body, sector + done as u32, n - done);
@@ -162,6 +201,7 @@ impl Store {
             }
             done += span;
         }
+        Ok(())
     }
 
     /// Like `write`, for content of 4096 bytes under every store.
@@ -172,8 +212,8 @@ impl Store {
         content: &Gather<'_>,
         first: usize,
         oob: &[[u8; OOB_BYTES]],
-    ) {
-        if self.kind == StoreKind::Memory {
+    ) -> Result<(), HostFailed> {
+        if self.kind != StoreKind::Stamps {
             return self.write(body, sector, content, first, oob);
         }
         for (k, oob) in oob.iter().enumerate() {
@@ -189,10 +229,14 @@ impl Store {
             }
             more.whole[at as usize / 64] |= 1 << (at % 64);
         }
+        Ok(())
     }
 
     /// Fills in sectors that hold nothing (their program failed), so that later ones have a place.
     pub fn write_nothing(&mut self, body: &mut Body, sector: u32, n: u32) {
+        if self.kind == StoreKind::File {
+            return; // places in a file need no filling
+        }
         let mut done = 0;
         while done < n as usize {
             let (record, span) = self.span(body, sector + done as u32, n as usize - done);
@@ -222,10 +266,13 @@ impl Store {
     fn grow(&mut self, body: &mut Body, segment: usize) {
         while body.segments() <= segment {
             let sectors = (1usize << self.shift).min(self.chunk_sectors as usize);
-            let fresh = self.pool.pop().unwrap_or_else(|| {
+            let mut fresh = self.pool.pop().unwrap_or_else(|| {
                 self.segments += 1;
                 vec![0; self.record * sectors].into()
             });
+            if self.kind == StoreKind::Compact {
+                fresh.fill(0); // no names of the chunk before
+            }
             match body.first.is_empty() {
                 true => body.first = fresh,
                 false => body.more.get_or_insert_default().segments.push(fresh),
@@ -280,7 +327,10 @@ impl Store {
         whole: bool,
         content: &mut [u8],
         oob: &mut [u8; OOB_BYTES],
-    ) -> Result<(), WrongUnit> {
+    ) -> Result<(), Unread> {
+        if self.elsewhere.is_some() {
+            return self.read_elsewhere(body, sector, content, oob);
+        }
         let (kept, kept_oob) = self.record(body, sector);
         oob.copy_from_slice(kept_oob);
         if content.is_empty() {
@@ -293,7 +343,7 @@ impl Store {
         let is_whole = body.is_whole(sector);
         if is_whole != whole {
             content.fill(0);
-            return Err(WrongUnit);
+            return Err(Unread::WrongUnit);
         }
         if is_whole {
             let full = &self.wholes[name_of(kept) as usize];
@@ -312,20 +362,22 @@ impl Store {
         body: &Body,
         sector: u32,
         into: &mut [u8; SECTOR_BYTES],
-    ) -> (usize, bool, [u8; OOB_BYTES]) {
+    ) -> Result<(usize, bool, [u8; OOB_BYTES]), Unread> {
         let whole = body.is_whole(sector);
         let unit = match whole {
             true => SECTOR_BYTES,
             false => self.kind.content_bytes(),
         };
         let mut oob = [0; OOB_BYTES];
-        let read = self.read(body, sector, whole, &mut into[..unit], &mut oob);
-        debug_assert!(read.is_ok(), "the unit was chosen to fit");
-        (unit, whole, oob)
+        self.read(body, sector, whole, &mut into[..unit], &mut oob)?;
+        Ok((unit, whole, oob))
     }
 
     /// Takes a chunk's memory back.
     pub fn free(&mut self, mut body: Body) {
+        if self.elsewhere.is_some() {
+            self.free_elsewhere(&body);
+        }
         if body.has_whole() {
             self.free_wholes_of(&body);
         }
@@ -342,6 +394,9 @@ impl Store {
     /// Forgets the sectors `from .. end`, which are going to be programmed again without an erase:
     /// their program never was.
     pub fn forget(&mut self, body: &mut Body, from: u32, end: u32) {
+        if self.elsewhere.is_some() {
+            return self.forget_elsewhere(body, from, end);
+        }
         for sector in from..end {
             if body.is_whole(sector) {
                 self.free_whole(body, sector);
@@ -381,6 +436,9 @@ impl Store {
         first: usize,
         oob: &mut [[u8; OOB_BYTES]],
     ) -> bool {
+        if self.kind == StoreKind::File {
+            return self.read_file(body, sector, place, content, first, oob);
+        }
         let (segment, at) = (sector >> self.shift, sector & ((1 << self.shift) - 1));
         let end = at as usize + span as usize;
         let plain = self.kind == StoreKind::Stamps && content.unit == STAMP && !body.has_whole();
@@ -457,11 +515,11 @@ mod tests {
         let full = [7; SECTOR_BYTES];
         let oob = [[1; OOB_BYTES]; 2];
         let meta = Gather { base: &full, index: &[0, 0], unit: SECTOR_BYTES };
-        store.write_whole(&mut body, 2, &meta, 0, &oob);
+        store.write_whole(&mut body, 2, &meta, 0, &oob).unwrap();
         store.forget(&mut body, 2, 4);
         assert_eq!(store.whole_bytes, 0);
         let user = Gather { base: &[9; STAMP], index: &[0, 0], unit: STAMP };
-        store.write(&mut body, 2, &user, 0, &oob);
+        store.write(&mut body, 2, &user, 0, &oob).unwrap();
         let mut content = [0; STAMP];
         let read = store.read(&body, 3, false, &mut content, &mut [0; OOB_BYTES]);
         assert_eq!((read, content), (Ok(()), [9; STAMP]));
@@ -474,7 +532,7 @@ mod tests {
         let mut body = Body::default();
         store.prefetch(&body, 3 << 13, 1);
         let user = Gather { base: &[9; STAMP], index: &[0], unit: STAMP };
-        store.write(&mut body, 1 << 13, &user, 0, &[[1; OOB_BYTES]]);
+        store.write(&mut body, 1 << 13, &user, 0, &[[1; OOB_BYTES]]).unwrap();
         store.prefetch(&body, 3 << 13, 1);
     }
 }

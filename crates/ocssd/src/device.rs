@@ -27,7 +27,7 @@ pub enum Op {
     Reset,
     /// Read then write inside the device: addresses are (source, destination) pairs.
     Copy,
-    /// Make everything accepted durable (a no-op without a device-side buffer).
+    /// Make everything accepted durable: a no-op unless the device is [`Traits::volatile`].
     Flush,
 }
 
@@ -166,6 +166,9 @@ pub struct Traits {
     pub max_open: (u32, u32),
     /// Reading unwritten data is an error, not zeros.
     pub dulbe: bool,
+    /// What was accepted survives the loss of the host only behind an [`Op::Flush`] that completed
+    /// well: the contents lie in an image file.
+    pub volatile: bool,
     /// Typical (read, program, erase) time of one unit, for planning.
     pub typical: (Ns, Ns, Ns),
 }
@@ -203,6 +206,17 @@ impl<'d> dyn Device + 'd {
     pub fn io<'a>(&'a self, cx: &'a Cx, request: Request<'_>) -> InFlight<'a> {
         let ticket = self.submit(cx, request);
         self.wait(cx, ticket)
+    }
+
+    /// Has everything accepted survive its host too, where that takes a command
+    /// ([`Traits::volatile`]). False when the host failed it.
+    pub async fn flush(&self, cx: &Cx) -> bool {
+        if !self.traits().volatile {
+            return true;
+        }
+        let (flags, data) = (Flags::default(), Data::None);
+        let request = Request { op: Op::Flush, flags, addrs: &[], data, whole_sectors: false };
+        self.io(cx, request).await.status(0).is_ok()
     }
 
     /// Waits for a command that was submitted before.

@@ -6,6 +6,7 @@
 //! Start reading at [`device`], then [`spec`], then [`ssd`].
 pub mod core;
 pub mod device;
+pub mod image;
 pub mod link;
 mod pipe;
 pub mod rules;
@@ -17,5 +18,6 @@ pub mod wrap;
 pub use crate::core::{Core, CoreError, Partition, TargetInfo, TargetKind, TargetSpec};
 pub use device::Device;
 pub use flashlane_media::counters::{DieBusy, MediaCounters};
+pub use image::{CopyKind, CreateImage, ImageError, OpenImage, copy_image};
 pub use spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 pub use ssd::{PowerOn, Ssd};

@@ -11,10 +11,10 @@ use flashlane_media::pairing::PageMap;
 pub use flashlane_media::pairing::Pairing;
 pub use flashlane_media::store::StoreKind;
 pub use flashlane_media::timing::DieQueue;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 /// Everything that is fixed about a device.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceSpec {
     /// Name of the preset or of the user's own.
@@ -41,7 +41,7 @@ pub struct DeviceSpec {
 }
 
 /// Dimensions; see [`Geometry`].
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
     /// Channels.
@@ -65,7 +65,7 @@ pub struct Shape {
 }
 
 /// Times and bandwidths.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimingSpec {
     /// Overhead of every command.
@@ -115,7 +115,7 @@ fn default_burst() -> u32 {
 }
 
 /// Longest times (identify: TRDM, TWRM, TCRSM).
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MaxTimes {
     /// Read.
@@ -127,7 +127,7 @@ pub struct MaxTimes {
 }
 
 /// Cells and pages.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CellSpec {
     /// Bits per cell.
@@ -156,7 +156,7 @@ impl Default for CellSpec {
 }
 
 /// Times of a chunk in single-bit mode.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlcSpec {
     /// Sense.
@@ -171,7 +171,7 @@ pub struct SlcSpec {
 }
 
 /// Limits and abilities.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitSpec {
     /// Open chunks on the device; 0 is no limit.
@@ -195,7 +195,7 @@ pub struct LimitSpec {
 }
 
 /// Bit errors and the code that corrects them.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct EccSpec {
     /// Bytes per codeword.
@@ -233,7 +233,7 @@ fn default_gain() -> u32 {
 }
 
 /// The host's bus.
-#[derive(Clone, Copy, Debug, Deserialize)]
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkSpec {
     /// Bytes per second to the device; 0B is no limit.
@@ -261,6 +261,8 @@ pub struct SsdOptions {
     pub timing: bool,
     /// Reads of unwritten sectors are errors.
     pub dulbe: bool,
+    /// `compact` only: bytes of contents that are kept in memory.
+    pub compact_cap: u64,
 }
 
 impl Default for SsdOptions {
@@ -272,6 +274,7 @@ impl Default for SsdOptions {
             faults: FaultPlan::default(),
             timing: true,
             dulbe: false,
+            compact_cap: flashlane_media::compact::CAP_DEFAULT,
         }
     }
 }

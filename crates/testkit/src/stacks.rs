@@ -14,7 +14,7 @@ use flashlane_base::{Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::log::{self, LogConfig, MountError, MountOptions, Pblk};
-use flashlane_ftl::pftl::{self, Pftl, PftlConfig};
+use flashlane_ftl::pftl::{self, Dump, Pftl, PftlConfig};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::device::Cause;
 use flashlane_ocssd::link::LinkedDevice;
@@ -27,8 +27,8 @@ use std::sync::Arc;
 /// Every stack. Seeds are chosen so that the default test run stays within its minute.
 pub const STACKS: &[Stack] = &[
     Stack { name: "ram", seeds: 200, lives: 4, machine: ram },
-    Stack { name: "pftl", seeds: 60, lives: 1, machine: pftl },
-    Stack { name: "pftl-faults", seeds: 60, lives: 1, machine: pftl_faults },
+    Stack { name: "pftl", seeds: 60, lives: 4, machine: pftl },
+    Stack { name: "pftl-faults", seeds: 60, lives: 4, machine: pftl_faults },
     Stack { name: "pblk-faults", seeds: 40, lives: 4, machine: pblk_faults },
     Stack { name: "pblk", seeds: 40, lives: 4, machine: pblk },
 ];
@@ -97,11 +97,6 @@ impl<C> OnSsd<C> {
 
     fn ssd(&self) -> Result<Arc<Ssd>, String> {
         Ssd::new(&self.spec.borrow(), self.options.clone()).map_err(|e| e.to_string())
-    }
-
-    /// What the layer gets to see of it.
-    fn device(&self, ssd: &Arc<Ssd>, boot: &Boot) -> Arc<dyn Device> {
-        self.watched(ssd, self.witness(ssd, boot), boot)
     }
 
     /// A witness for all lives of a device on which things go wrong.
@@ -187,27 +182,81 @@ fn pftl_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
         over_provisioning_percent: devices::one_of(&mut rng, &[12, 20, 30, 50]),
         gc_low_water_lines: devices::one_of(&mut rng, &[2, 2, 3]),
         gc_reads: devices::one_of(&mut rng, &[None, Some(1), Some(3)]),
+        dirty_pages: devices::one_of(&mut rng, &[None, None, Some(0)]),
+        capacitors: devices::one_of(&mut rng, &[true, false]),
         ..PftlConfig::default()
     };
-    Ok(Rc::new(OnSsd::draw(seed, faulty, config)))
+    let mut on = OnSsd::draw(seed, faulty, config);
+    if !on.config.capacitors {
+        // A barrier pads a unit, or half of a small chunk.
+        let least = if on.spec.borrow().cells.pair_damage { 75 } else { 30 };
+        on.config.over_provisioning_percent = on.config.over_provisioning_percent.max(least);
+    }
+    Ok(Rc::new(PftlMachine { on, kept: RefCell::default() }))
 }
 
-impl Machine for OnSsd<PftlConfig> {
+/// The block SSD, and what is left of it while the power is off.
+struct PftlMachine {
+    on: OnSsd<PftlConfig>,
+    kept: RefCell<PftlKept>,
+}
+
+#[derive(Default)]
+struct PftlKept {
+    /// The medium, and what the layer sees of it.
+    medium: Option<(Arc<Ssd>, Option<Arc<Witness>>)>,
+    /// The layer of this life.
+    ftl: Option<Arc<Pftl>>,
+    dump: Option<Dump>,
+}
+
+impl PftlMachine {
+    /// Creates the device in the first life, mounts it in a later one.
+    async fn bring_up(&self, boot: &Boot) -> Result<(Arc<Ssd>, Arc<Pftl>), String> {
+        let medium = self.kept.borrow().medium.clone();
+        if let Some((ssd, witness)) = medium {
+            let device = self.on.watched(&ssd, witness, boot);
+            let dump = self.kept.borrow().dump.clone();
+            let config = self.on.config.clone();
+            let ftl = Pftl::mount(&boot.cx, device, config, dump.as_ref()).await;
+            return Ok((ssd, ftl.map_err(|e| e.to_string())?));
+        }
+        loop {
+            let ssd = self.on.ssd()?;
+            let witness = self.on.witness(&ssd, boot);
+            let device = self.on.watched(&ssd, witness.clone(), boot);
+            match Pftl::create(&boot.cx, device, self.on.config.clone()) {
+                Ok(ftl) => {
+                    self.kept.borrow_mut().medium = Some((ssd.clone(), witness));
+                    return Ok((ssd, ftl));
+                }
+                Err(pftl::CreateError::TooSmall { .. }) if self.on.enlarge() => {}
+                Err(error) => return Err(error.to_string()),
+            }
+        }
+    }
+
+    fn power_off(&self, at: Ns) {
+        let mut kept = self.kept.borrow_mut();
+        if let Some(ftl) = kept.ftl.take() {
+            kept.dump = ftl.power_lost();
+        }
+        if let Some((ssd, _)) = &kept.medium {
+            ssd.power_cut(at, PowerOn::ClockRestarts);
+        }
+    }
+}
+
+impl Machine for PftlMachine {
     fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
         Box::pin(async move {
             let cx = boot.cx.clone();
-            let (ssd, ftl) = loop {
-                let ssd = self.ssd()?;
-                let device = self.device(&ssd, &boot);
-                match Pftl::create(&cx, device, self.config.clone()) {
-                    Ok(ftl) => break (ssd, ftl),
-                    Err(pftl::CreateError::TooSmall { .. }) if self.enlarge() => {}
-                    Err(error) => return Err(error.to_string()),
-                }
-            };
+            let before = self.kept.borrow().medium.as_ref().map(|(ssd, _)| programmed(ssd));
+            let (ssd, ftl) = self.bring_up(&boot).await?;
+            self.kept.borrow_mut().ftl = Some(ftl.clone());
             let (idle, stopped, stopping) = (ftl.clone(), ftl.clone(), ftl.clone());
-            let (state, medium) = (ftl.clone(), ssd.clone());
-            let dev: Arc<dyn BlockDev> = match &self.link {
+            let state = ftl.clone();
+            let dev: Arc<dyn BlockDev> = match &self.on.link {
                 Some(link) => Arc::new(LinkedBlock::new(ftl, link)),
                 None => ftl,
             };
@@ -218,24 +267,32 @@ impl Machine for OnSsd<PftlConfig> {
                     idle.stats().check_host_law()?;
                     idle.walk()
                 }),
-                may_give_up: self.faulty,
-                ack_is_durable: true,
+                may_give_up: self.on.faulty,
+                ack_is_durable: self.on.config.capacitors,
                 state: Box::new(move || format!("{:?}", state.details())),
                 stop: Box::pin(async move {
                     stopping.stop(&cx).await;
-                    Ok(())
+                    match stopping.read_only() {
+                        Some(why) if !self.on.config.capacitors => Err(why.into()),
+                        _ => Ok(()),
+                    }
                 }),
                 check_stopped: Box::new(move || {
-                    no_violations(&medium)?;
-                    both_laws(&stopped.stats(), &medium, &Programmed::default())?;
+                    no_violations(&ssd)?;
+                    both_laws(&stopped.stats(), &ssd, &before.unwrap_or_default())?;
                     stopped.walk()
                 }),
             })
         })
     }
-    fn cut(&self, _: Ns, _: u64) {}
+    fn cut(&self, at: Ns, _: u64) {
+        self.power_off(at);
+    }
+    fn off(&self, at: Ns) {
+        self.power_off(at);
+    }
     fn describe(&self) -> String {
-        format!("{}, {:?}", self.describe_device(), self.config)
+        format!("{}, {:?}", self.on.describe_device(), self.on.config)
     }
 }
 

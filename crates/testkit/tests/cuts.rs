@@ -4,8 +4,10 @@
 //! is old or new. Promises: prints the command that replays a failure. Never: cuts a stack without a
 //! mount (`lives` of 1 in the table).
 
-use flashlane_testkit::stacks::STACKS;
-use flashlane_testkit::{Plan, cut_everywhere};
+use flashlane_base::Ns;
+use flashlane_testkit::moments::Moments;
+use flashlane_testkit::stacks::{self, STACKS};
+use flashlane_testkit::{Plan, Stack, cut_everywhere, run_seed};
 
 #[test]
 fn a_cut_at_any_moment_leaves_what_was_promised() {
@@ -16,5 +18,25 @@ fn a_cut_at_any_moment_leaves_what_was_promised() {
             cuts += cut_everywhere(stack, seed, &plan, 120).unwrap_or_else(|f| panic!("{f}"));
         }
         println!("{}: {cuts} cuts", stack.name);
+    }
+}
+
+/// The block SSD, with and without capacitors: at each moment of a short run (commands begin and
+/// end, and halfway between), and again in each magnitude of the recovery's time.
+#[test]
+fn a_second_cut_at_any_time_of_a_recovery_changes_nothing() {
+    let stack = stacks::find("pftl").expect("a row of the table");
+    for seed in [1, 3, 6, 7] {
+        let moments = Moments::default();
+        let alone = Stack { lives: 1, ..*stack };
+        let recorded = Plan { effort: 2, moments: Some(moments.clone()), ..Plan::default() };
+        run_seed(&alone, seed, &recorded).unwrap_or_else(|f| panic!("{f}"));
+        for first in moments.cuts(12) {
+            for magnitude in 10..26 {
+                let cuts = vec![first, Ns::from_ns(3 << (magnitude - 1))];
+                let plan = Plan { effort: 2, cuts, ..Plan::default() };
+                run_seed(stack, seed, &plan).unwrap_or_else(|f| panic!("{f}"));
+            }
+        }
     }
 }

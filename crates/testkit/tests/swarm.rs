@@ -71,6 +71,14 @@ found! {
     found_a_last_unit_that_failed_taken_for_lost: "pblk-faults", 427, 100, None;
     found_a_log_whose_first_pair_failed_at_once: "pblk-faults", 52, 100, None;
     found_a_stop_with_nowhere_to_send_a_failed_sector_again: "pblk-faults", 474, 100, None;
+    found_a_torn_program_that_took_its_word_line_along_in_a_full_chunk: "pftl", 414, 100, None;
+    found_padding_for_barriers_that_eats_what_victims_win: "pftl", 789, 100, None;
+    found_lines_gathered_for_a_barrier_that_take_its_room: "pftl", 103040, 100, None;
+    found_a_mount_whose_only_room_are_lines_without_anything_in_them: "pftl", 303552, 100, None;
+    found_slots_in_the_window_of_a_chunk_that_was_left: "pftl-faults", 13, 100, None;
+    found_a_unit_that_failed_in_parts: "pftl-faults", 218, 100, None;
+    found_padding_of_a_mount_that_failed: "pftl-faults", 657, 100, None;
+    found_discards_lost_with_a_device_that_gave_up: "pftl-faults", 905, 100, None;
 }
 
 swarms! {

@@ -2,6 +2,7 @@
 
 mod check;
 mod compare;
+mod drive;
 mod reproduce;
 mod run;
 mod sweep;
@@ -24,6 +25,7 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
         Some(Command::Check(check)) => check::check(&check),
         Some(Command::Reproduce(r)) => reproduce::reproduce(&r),
         Some(Command::Trace(command)) => trace::trace(&command),
+        Some(Command::Drive(command)) => drive::drive(&command),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "flashlane", &mut script);

@@ -9,6 +9,10 @@ use flashlane_base::SECTOR_BYTES;
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Status, Ticket};
 use flashlane_rt::Cx;
 
+/// Why nothing can be made durable on an image.
+pub(super) const HOST_TROUBLE: &str =
+    "the host could not keep what was written: its disk is full or failing";
+
 impl HostFtl {
     /// Submits one write unit of metadata: whole sectors typed `lba`, stamped with `stamp`.
     pub(super) fn submit_meta(
@@ -38,7 +42,7 @@ impl HostFtl {
             let ticket = self.submit_meta(cx, (chunk, at), unit, tag, cause);
             let done = self.flash.device.wait(cx, ticket).await;
             if done.failed != 0 {
-                self.note_meta_failure(&done, cause);
+                self.note_meta_failure(cx, &done, cause);
                 return false;
             }
             at += (unit.len() / SECTOR_BYTES) as u32;
@@ -69,13 +73,18 @@ impl HostFtl {
         }
     }
 
-    pub(super) fn note_program_failure(&self, done: &Completion) {
+    /// Some of a program failed. Where the host failed it, no chunk is bad, but nothing can be made
+    /// durable either: the target becomes read-only until it is mounted again.
+    pub(super) fn note_program_failure(&self, cx: &Cx, done: &Completion) {
         super::add(&self.counters.program_failures, done.failed.count_ones() as u64);
+        if done.status.contains(&Status::HostFault) {
+            self.give_up(cx, HOST_TROUBLE);
+        }
     }
 
     /// A unit of metadata failed: what the medium did not begin is taken back from the counters.
-    pub(super) fn note_meta_failure(&self, done: &Completion, cause: Cause) {
-        self.note_program_failure(done);
+    pub(super) fn note_meta_failure(&self, cx: &Cx, done: &Completion, cause: Cause) {
+        self.note_program_failure(cx, done);
         let refused = done.status.iter().filter(|s| !s.moved_pointer()).count() as u64;
         self.pool.lock().programmed[cause as usize] -= refused;
     }
@@ -91,6 +100,9 @@ impl HostFtl {
         let ok = done.status(0) == Status::Ok;
         if !ok {
             super::add(&self.counters.erase_failures, 1);
+        }
+        if done.status(0) == Status::HostFault {
+            self.give_up(cx, HOST_TROUBLE);
         }
         ok
     }

@@ -342,7 +342,7 @@ impl HostFtl {
         let at = self.journal.append(format::Record::Stopped { checkpoint });
         self.commit(cx, at).await?;
         self.pad_metadata(cx).await;
-        Ok(())
+        self.outlive_host(cx).await
     }
 
     #[inline]

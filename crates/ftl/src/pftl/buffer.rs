@@ -1,9 +1,9 @@
-//! The capacitor-backed write buffer: slots, the two lines of waiting sectors, the room for GC.
+//! The write buffer: slots, the two lines of waiting sectors, the room for GC.
 //!
 //! Owns: the content of every sector that is on its way to the medium, and the order in which
 //! sectors leave. Promises: a slot that the map names keeps its content until the map names
 //! something else; a sector that dies while it waits leaves the queue at once and is never
-//! programmed. Never: knows where a sector goes (that is `place.rs`).
+//! programmed, unless a barrier covers it. Never: knows where a sector goes (that is `place.rs`).
 //!
 //! A slot in use is `Waiting`, `Flying`, and `Window` on media where a programmed sector can't be
 //! read yet (`mw_cunits`); it goes back to `Waiting` when the medium lost it. A free slot is one on
@@ -66,6 +66,8 @@ pub(super) struct Slot {
     pub(super) holds_room: bool,
     /// `oob` is that of the content.
     pub(super) sealed: bool,
+    /// A barrier waits until it is programmed, dead or alive ([`super::sync`]).
+    covered: bool,
 }
 
 const EMPTY: Slot = Slot {
@@ -80,6 +82,7 @@ const EMPTY: Slot = Slot {
     discarded: false,
     holds_room: false,
     sealed: false,
+    covered: false,
 };
 
 /// A queue of waiting slots. One may leave from the middle: it leaves a [`NIL`] behind, and when
@@ -130,6 +133,10 @@ pub(super) struct Buffer {
     gc_first: u32,
     /// GC sectors that nobody holds.
     gc_room: u32,
+    /// Slots that a barrier waits for.
+    covered: u32,
+    /// Of those, slots that stand in a queue, per kind.
+    covered_waiting: [u32; 2],
 }
 
 impl Buffer {
@@ -147,6 +154,8 @@ impl Buffer {
             queue: Default::default(),
             gc_first: user,
             gc_room: sizes.gc_room,
+            covered: 0,
+            covered_waiting: [0; 2],
         }
     }
 
@@ -243,6 +252,16 @@ impl Buffer {
         self.push_back(slot);
     }
 
+    /// A sector that a former life had in its buffer waits to be programmed, for all that is known
+    /// once more. Its content is the caller's to fill in.
+    pub(super) fn restore(&mut self, kind: Kind, lba: u32, stamp: u64, holds_room: bool) -> u32 {
+        let slot = self.alloc(kind);
+        let cause = Cause::Retry;
+        self.slots[slot as usize] = Slot { lba, stamp, cause, live: true, holds_room, ..EMPTY };
+        self.push_back(slot);
+        slot
+    }
+
     /// Puts a slot at the end of its queue.
     #[inline]
     pub(super) fn push_back(&mut self, slot: u32) {
@@ -264,6 +283,7 @@ impl Buffer {
         (s.place, s.stage) = (queue.first, Stage::Waiting);
         queue.slots.push_front(slot);
         queue.len += 1;
+        self.covered_waiting[kind] += s.covered as u32;
     }
 
     /// Takes a slot out of its queue, wherever it stands.
@@ -277,6 +297,10 @@ impl Buffer {
         assert_eq!(queue.slots[at], slot, "slot {slot} is not where it should stand");
         queue.slots[at] = NIL;
         queue.len -= 1;
+        if std::mem::take(&mut s.covered) {
+            self.covered -= 1;
+            self.covered_waiting[kind] -= 1;
+        }
         if queue.slots.len() > 2 * queue.len as usize + GAPS {
             queue.slots.retain(|slot| *slot != NIL);
             for (at, slot) in (0u32..).zip(&queue.slots) {
@@ -299,8 +323,51 @@ impl Buffer {
             }
         }
         queue.len -= taken;
+        if self.covered_waiting[kind as usize] > 0 {
+            let covered = out.iter().filter(|slot| self.slots[**slot as usize].covered).count();
+            self.covered_waiting[kind as usize] -= covered as u32;
+        }
         let padding = self.padding();
         out.resize(unit as usize, padding);
+    }
+
+    /// Covers all slots that wait, and these, which fly: none of them is dropped before it is
+    /// programmed, whatever happens to its sector meanwhile.
+    pub(super) fn cover(&mut self, flying: impl Iterator<Item = u32>) {
+        let waiting = self.queue.iter().flat_map(|q| q.slots.iter().copied());
+        let padding = self.slots.len() as u32 - 1;
+        for slot in waiting.chain(flying).filter(|slot| *slot != NIL && *slot != padding) {
+            let s = &mut self.slots[slot as usize];
+            if std::mem::replace(&mut s.covered, true) {
+                continue;
+            }
+            self.covered += 1;
+            let kind = (slot >= self.gc_first) as usize;
+            self.covered_waiting[kind] += (s.stage == Stage::Waiting) as u32;
+        }
+    }
+
+    /// Slots that a barrier waits for.
+    #[inline]
+    pub(super) fn covered(&self) -> u32 {
+        self.covered
+    }
+
+    /// Of those, slots that wait in the queue of a kind.
+    #[inline]
+    pub(super) fn covered_waiting(&self, kind: Kind) -> u32 {
+        self.covered_waiting[kind as usize]
+    }
+
+    /// Is this slot of the host kept for a barrier, though its content may be dead? Of a slot of GC
+    /// the sector is still where it was moved from.
+    pub(super) fn is_kept(&self, slot: u32) -> bool {
+        self.slots[slot as usize].covered && self.kind(slot) == Kind::User
+    }
+
+    /// A slot in no queue was programmed, or is dropped.
+    pub(super) fn uncover(&mut self, slot: u32) {
+        self.covered -= std::mem::take(&mut self.slots[slot as usize].covered) as u32;
     }
 
     /// Takes room for `n` sectors of GC, all or nothing.

@@ -19,7 +19,7 @@ use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX};
 use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, Gather, InFlight};
 use flashlane_ocssd::device::{Op, Request, Status};
 use flashlane_rt::{Cx, Waiter};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -29,12 +29,24 @@ use super::map::Entry;
 use super::{Controller, Pftl, Phase, Room, read};
 use crate::log::format::{LBA_PADDING, Oob};
 
+/// What a unit is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Load {
+    /// Slots of the buffer.
+    Sectors(Kind),
+    /// Pages ([`super::pages`]).
+    Pages,
+    /// Nothing: it closes pairs.
+    Padding,
+}
+
 /// A unit on its way to the medium.
 #[derive(Clone, Copy, Debug)]
-struct Job {
+pub(super) struct Job {
     stream: usize,
-    line: u32,
-    row: u32,
+    pub(super) line: u32,
+    pub(super) row: u32,
+    pub(super) load: Load,
 }
 
 /// The worker of a PU.
@@ -44,8 +56,17 @@ pub(super) struct Worker {
     job: Option<Job>,
     /// The job has gone to the medium.
     submitted: bool,
-    /// Slots of the job, in the order of its addresses.
-    slots: Vec<u32>,
+    /// Slots of the job, in the order of its addresses; of a job of pages, [`NIL`] for each.
+    pub(super) slots: Vec<u32>,
+    /// Pages of the job, likewise.
+    pub(super) pages: Vec<u32>,
+}
+
+impl Worker {
+    /// Slots of its job, submitted or not.
+    pub(super) fn flying(&self) -> impl Iterator<Item = u32> {
+        self.slots.iter().copied().filter(|_| self.job.is_some())
+    }
 }
 
 /// Programmed slots that their chunk can't give back yet, unit by unit, the oldest first; [`NIL`]
@@ -56,7 +77,7 @@ pub(super) type Window = VecDeque<u32>;
 pub(super) struct Scratch {
     pub(super) addrs: [Ppa; VECTOR_MAX],
     pub(super) oob: [[u8; OOB_BYTES]; VECTOR_MAX],
-    cause: [Cause; VECTOR_MAX],
+    pub(super) cause: [Cause; VECTOR_MAX],
 }
 
 impl Scratch {
@@ -96,8 +117,8 @@ impl Controller {
     /// Gives every unit that is due to a PU and wakes that PU's worker, unless it is `me`, who is
     /// about to look. Called after everything that may have made a unit due.
     pub(super) fn dispatch(&mut self, cx: &Cx, me: Option<u32>) {
-        while let Some((kind, stream, position)) = self.next_unit() {
-            self.assign(kind, stream, position);
+        while let Some((load, stream, position)) = self.next_unit() {
+            self.assign(load, stream, position);
             let worker = &self.workers[position as usize];
             if me != Some(position)
                 && let Some(waiter) = worker.waiter
@@ -110,14 +131,31 @@ impl Controller {
 
     /// The next unit to form, with the stream and position it goes to.
     #[inline]
-    fn next_unit(&mut self) -> Option<(Kind, usize, u32)> {
+    fn next_unit(&mut self) -> Option<(Load, usize, u32)> {
+        if self.barriers.is_closing()
+            && let Some((stream, position)) = self.next_padding()
+        {
+            return Some((Load::Padding, stream, position));
+        }
         for kind in [Kind::Gc, Kind::User] {
+            if kind == Kind::User
+                && self.pages.waiting() > 0
+                && let Some(next) = self.next_pages()
+            {
+                return Some(next);
+            }
             if !self.is_unit_due(kind) || kind == Kind::User && !self.user_may_program() {
                 continue;
             }
             let moving = self.buffer.waiting(Kind::Gc);
-            match self.place.next(kind, moving) {
-                Some((stream, position)) => return Some((kind, stream, position)),
+            let mut next = self.place.next(kind, moving);
+            if next.is_none() && kind == Kind::User && self.barrier_needs_room() {
+                next = self.place.next(Kind::Gc, moving);
+            }
+            match next {
+                Some((stream, position)) => {
+                    return Some((Load::Sectors(kind), stream, position));
+                }
                 None => self.check_room(kind),
             }
         }
@@ -128,24 +166,34 @@ impl Controller {
     #[inline]
     fn is_unit_due(&self, kind: Kind) -> bool {
         let waiting = self.buffer.waiting(kind);
-        if waiting >= self.place.layout.unit {
+        if waiting >= self.place.layout.unit || self.buffer.covered_waiting(kind) > 0 {
             return true;
         }
         let rest = self.phase == Phase::Draining && waiting > 0;
         rest && (kind == Kind::User || self.gc.is_quiet())
     }
 
-    fn assign(&mut self, kind: Kind, stream: usize, position: u32) {
+    fn assign(&mut self, load: Load, stream: usize, position: u32) {
         let (line, row) = self.place.claim(stream, position);
-        if kind == Kind::User {
-            self.note_user_unit();
-        }
         let worker = &mut self.workers[position as usize];
         assert!(worker.job.is_none(), "a busy PU was called idle");
-        worker.job = Some(Job { stream, line, row });
+        worker.job = Some(Job { stream, line, row, load });
         worker.submitted = false;
         worker.slots.clear();
-        self.buffer.pop_unit(kind, self.place.layout.unit, &mut worker.slots);
+        let unit = self.place.layout.unit;
+        match load {
+            Load::Sectors(kind) => {
+                self.buffer.pop_unit(kind, unit, &mut worker.slots);
+                if kind == Kind::User {
+                    self.note_user_unit();
+                }
+            }
+            Load::Padding => worker.slots.resize(unit as usize, NIL),
+            Load::Pages => {
+                let pages = self.take_pages(unit);
+                self.workers[position as usize].pages = pages;
+            }
+        }
     }
 
     /// Submits the job of a PU, if it has one, and notes who waits for the next.
@@ -159,6 +207,9 @@ impl Controller {
         worker.waiter = Some(cx.waiter());
         let job = worker.job.filter(|_| !worker.submitted)?;
         worker.submitted = true;
+        if !matches!(job.load, Load::Sectors(_)) {
+            return Some(self.submit_pages(cx, device, position, job));
+        }
         let slots = std::mem::take(&mut worker.slots);
         let format = device.format();
         let chunk = format.pack(self.place.layout.chunk(job.line, position));
@@ -222,15 +273,24 @@ impl Controller {
         let job = job.expect("a program ended that nobody started");
         let mut slots = std::mem::take(&mut worker.slots);
         let window = job.stream * self.workers.len() + position as usize;
-        self.ask_for_entries(&slots, window, position, job);
         let mut room = Room::default();
         let mut over = false;
-        if done.failed != 0 {
-            over = self.program_failed(&mut slots, position, job, done, &mut room);
+        if !matches!(job.load, Load::Sectors(_)) {
+            over = self.settle_pages(&mut slots, position, job, done);
+        } else {
+            self.ask_for_entries(&slots, window, position, job);
+            if done.failed != 0 {
+                over = self.program_failed(&mut slots, position, job, done, &mut room);
+            }
+            self.programmed(&mut slots, position, job, &mut room);
         }
-        self.programmed(&mut slots, position, job, &mut room);
         self.windows[window].extend(&slots);
+        if self.barriers.has_pairs() {
+            let over = self.place.is_over(job.stream, job.line, position);
+            self.note_pairs(window, job.line, job.row + 1, job.load == Load::Padding, over);
+        }
         if over {
+            self.pages_in_lost_chunk(job.line, position);
             self.empty_window(window, &mut room);
         } else {
             self.advance_window(window, position, job);
@@ -244,6 +304,10 @@ impl Controller {
     #[inline]
     fn programmed(&mut self, slots: &mut [u32], position: u32, job: Job, room: &mut Room) {
         let base = self.place.layout.unit_at(job.line, job.row, position);
+        if self.buffer.covered() > 0 {
+            let programmed = slots.iter().filter(|slot| **slot != NIL);
+            programmed.for_each(|slot| self.buffer.uncover(*slot));
+        }
         let mut valid = 0;
         for (at, slot) in (base..).zip(slots) {
             if *slot == NIL || *slot == self.buffer.padding() {
@@ -349,14 +413,16 @@ impl Controller {
             assert!(
                 matches!(
                     status,
-                    Status::WriteNextUnit | Status::ChunkEarlyClose | Status::WriteFault
+                    Status::WriteNextUnit
+                        | Status::ChunkEarlyClose
+                        | Status::WriteFault
+                        | Status::HostFault
                 ),
                 "a program at the write pointer of line {} gave {status:?}",
                 job.line
             );
-            over |= self.place.program_failed(job.line, position, status);
-            self.stats.ftl.program_failures += 1;
             let programmed = status == Status::WriteNextUnit;
+            over |= self.note_failure(position, job, status);
             if *slot == self.buffer.padding() {
                 let pad = Cause::PaddingFlush as usize;
                 self.stats.ftl.programmed[pad] -= !programmed as u64;
@@ -370,6 +436,27 @@ impl Controller {
         }
         self.check_spare();
         over
+    }
+
+    /// A sector's program failed: of the chunk, the unit and the counters. Returns whether the
+    /// chunk is over.
+    #[cold]
+    pub(super) fn note_failure(&mut self, position: u32, job: Job, status: Status) -> bool {
+        self.stats.ftl.program_failures += 1;
+        if status == Status::WriteNextUnit {
+            let base = self.place.layout.unit_at(job.line, job.row, position);
+            self.pages.set_void(self.place.layout.unit_of(base), true);
+        }
+        // Without capacitors nobody would know of the void unit behind later ones.
+        let abandon = !self.capacitors;
+        self.place.program_failed(job.line, position, status, abandon)
+    }
+
+    /// Units in a program that has not ended.
+    pub(super) fn units_under_way(&self) -> BTreeSet<u32> {
+        let layout = &self.place.layout;
+        let jobs = (0u32..).zip(&self.workers).filter_map(|(p, w)| Some((p, w.job?)));
+        jobs.map(|(p, job)| layout.unit_of(layout.unit_at(job.line, job.row, p))).collect()
     }
 
     /// A sector was counted as programmed when it was sent, but never was.
@@ -395,10 +482,16 @@ impl Controller {
 
     /// Puts a slot back to the front of its queue, or frees it if its content is garbage by now.
     fn put_back(&mut self, slot: u32, room: &mut Room) {
-        if self.buffer.slot(slot).live {
+        let live = self.buffer.slot(slot).live;
+        if live || self.buffer.is_kept(slot) {
+            let s = self.buffer.slot_mut(slot);
+            if !live && s.cause == Cause::User {
+                s.cause = Cause::Dead;
+            }
             self.buffer.push_front(slot);
             return;
         }
+        self.buffer.uncover(slot);
         if std::mem::take(&mut self.buffer.slot_mut(slot).holds_room) {
             room.add(self.buffer.kind(slot));
         }

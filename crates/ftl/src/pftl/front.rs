@@ -1,14 +1,14 @@
 //! What the host asks for: write, discard, flush.
 //!
 //! Owns: checking a request, admitting sectors to the buffer, taking sectors away. Promises: a
-//! write is acknowledged when all of it is in the buffer, and durable then (capacitors), so flush
-//! and FUA have nothing to wait for; writers that find the buffer full get room in the order they
+//! write is acknowledged when all of it is in the buffer; on capacitors it is durable then, so flush
+//! and FUA have nothing to wait for, without they wait for a barrier (`sync.rs`); writers that find the buffer full get room in the order they
 //! came; a write that is refused has changed nothing, or whole sectors from its start. Never: waits
 //! for the medium except through the buffer's room.
 //!
 //! A sector that is overwritten while it waits takes the new content in its old place: the old one
 //! is never programmed (`absorbed`). One that is discarded while it waits leaves the buffer
-//! (`discarded_in_buffer`). A sector already in a program command is past that: it is programmed
+//! (`discarded_in_buffer`), unless a barrier covers it. A sector already in a program command is past that: it is programmed
 //! and garbage when it lands.
 
 use flashlane_base::Ns;
@@ -73,10 +73,7 @@ impl Pftl {
             lba += sectors;
             self.go_on(cx, c, None, left);
         }
-        if fua {
-            self.controller.lock().stats.ftl.flushes += 1;
-        }
-        Ok(())
+        if fua { self.flush(cx).await } else { Ok(()) }
     }
 
     /// Forgets `sectors` sectors from `lba`.
@@ -87,8 +84,12 @@ impl Pftl {
             let until = end.min(at.saturating_add(DISCARD_PIECE));
             let mut c = self.controller.lock();
             let mut left = Room::default();
+            let mut changed = false;
             for lba in at..until {
-                c.forget(lba, &mut left);
+                changed |= c.forget(lba, &mut left);
+            }
+            if changed {
+                c.pages.touch_trims(at, until);
             }
             c.stats.ftl.host_discarded += (until - at) as u64;
             self.go_on(cx, c, None, left);
@@ -97,10 +98,21 @@ impl Pftl {
         Ok(())
     }
 
-    /// Everything acknowledged is durable already: counted, not waited for.
-    pub(super) fn flush(&self) -> BlockResult {
+    /// Makes everything acknowledged durable. On capacitors it is already: counted, not waited for.
+    pub(super) async fn flush(&self, cx: &Cx) -> BlockResult {
         self.controller.lock().stats.ftl.flushes += 1;
-        Ok(())
+        if self.capacitors {
+            return Ok(());
+        }
+        let from = cx.now();
+        self.sync(cx).await;
+        let survives = self.device.flush(cx).await;
+        let mut c = self.controller.lock();
+        if !survives {
+            c.read_only.get_or_insert(super::HOST_TROUBLE);
+        }
+        c.stats.ftl.flush_wait += cx.now() - from;
+        c.read_only.map_or(Ok(()), |why| Err(BlockError::ReadOnly(why)))
     }
 }
 
@@ -108,7 +120,7 @@ impl Controller {
     /// Why host data can't be taken any more.
     fn refusal(&self) -> Option<&'static str> {
         match self.phase {
-            Phase::Running => self.read_only,
+            Phase::Mounting | Phase::Running => self.read_only,
             Phase::Draining | Phase::Stopped => Some("the device was stopped"),
         }
     }
@@ -161,11 +173,11 @@ impl Controller {
         }
     }
 
-    /// The sector's content is not needed any more.
-    fn forget(&mut self, lba: u32, left: &mut Room) {
+    /// The sector's content is not needed any more. False if it had none.
+    fn forget(&mut self, lba: u32, left: &mut Room) -> bool {
         let entry = self.map.get(lba);
         if entry == Entry::Unmapped {
-            return;
+            return false;
         }
         if let Entry::Slot(slot) = entry {
             let s = self.buffer.slot_mut(slot);
@@ -177,6 +189,7 @@ impl Controller {
         }
         self.retire_copy(entry, left);
         self.map.set(lba, Entry::Unmapped);
+        true
     }
 
     /// The copy that `entry` names is garbage: it leaves the queue, is not kept when its program
@@ -187,6 +200,13 @@ impl Controller {
             Entry::Unmapped | Entry::Poisoned => {}
             Entry::Media(at) => self.forget_copy(at),
             Entry::Slot(slot) => match self.buffer.slot(slot).stage {
+                Stage::Waiting if self.buffer.is_kept(slot) => {
+                    let s = self.buffer.slot_mut(slot);
+                    s.live = false;
+                    if s.cause == Cause::User {
+                        s.cause = Cause::Dead;
+                    }
+                }
                 Stage::Waiting => {
                     self.buffer.unlink(slot);
                     let kind = self.buffer.kind(slot);

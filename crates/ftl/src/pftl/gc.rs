@@ -11,7 +11,8 @@
 //! their way; movers read its valid sectors in stripe order, a vector command each, into slots of
 //! GC's own; a sector that was overwritten or discarded meanwhile is dropped; when the last read is
 //! back the line is `Leaving`, when the last reader has left it is erased and `Free`. The moved
-//! sectors may still wait in the buffer then: capacitors make it as durable as the medium.
+//! sectors may still wait in the buffer then: capacitors make it as durable as the medium. Without
+//! them the line waits for a barrier (`sync.rs`), and some more gather meanwhile.
 //!
 //! Pace: while GC is wanted, host programs are paid with garbage found. Each dead sector of a
 //! victim buys one, so the host goes on at just the rate at which room comes back, instead of
@@ -19,7 +20,9 @@
 //! its own, and the last free line is kept for it.
 
 use flashlane_base::{Location, OOB_BYTES, Ppa, VECTOR_MAX};
-use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, InFlight, Op, Request};
+use flashlane_ocssd::device::{
+    Cause, ChunkState, Completion, Data, Device, Flags, InFlight, Op, Request,
+};
 use flashlane_ocssd::device::{Scatter, Status};
 use flashlane_rt::{Cx, Waiter};
 use std::future::poll_fn;
@@ -28,8 +31,13 @@ use std::task::Poll;
 
 use super::buffer::{Kind, NIL};
 use super::map::Entry;
+use super::recover::pad;
 use super::stats::note_victim;
 use super::{Controller, Pftl, Phase, Room, read};
+
+/// Lines beyond the low water that wait for one barrier, where there are no capacitors. Fewer would
+/// let the padding of a barrier eat what a victim of a short line wins.
+const GATHERED: u32 = 3;
 
 /// One read command of GC and the task that waits for it.
 #[derive(Default)]
@@ -59,6 +67,8 @@ pub(super) struct Gc {
     idle: Vec<u32>,
     reads: u32,
     eraser: Option<Waiter>,
+    /// A line is being erased.
+    erasing: bool,
     /// Programs that the host may do while GC is wanted, in sectors.
     pace: u32,
     /// No closed line holds garbage: pointless to pace the host, try again at the next change.
@@ -77,9 +87,15 @@ impl Gc {
             idle: Vec::new(),
             reads: 0,
             eraser: None,
+            erasing: false,
             pace: 0,
             hopeless: false,
         }
+    }
+
+    /// A line is being erased.
+    pub(super) fn is_erasing(&self) -> bool {
+        self.erasing
     }
 
     /// No victim is being read.
@@ -120,7 +136,7 @@ pub(super) async fn eraser(ftl: Arc<Pftl>, cx: Cx) {
             if c.phase == Phase::Stopped {
                 return Poll::Ready(None);
             }
-            match c.place.next_erase() {
+            match c.next_erase() {
                 Some(line) => Poll::Ready(Some((line, c.place.to_erase(line)))),
                 None => Poll::Pending,
             }
@@ -128,13 +144,36 @@ pub(super) async fn eraser(ftl: Arc<Pftl>, cx: Cx) {
         let Some((line, positions)) = next.await else {
             return;
         };
+        finish(&ftl, &cx, line).await;
         let failed = erase(&ftl, &cx, line, &positions).await;
         let mut c = ftl.controller.lock();
         c.stats.ftl.erases += positions.len() as u64;
         c.stats.ftl.erase_failures += failed.len() as u64;
+        c.forget_voids(line, &positions);
         c.place.erased(line, &positions, &failed);
+        c.gc.erasing = false;
         c.check_spare();
         ftl.go_on(&cx, c, None, Room::default());
+    }
+}
+
+/// Fills chunks of `line` that a former life left open: not every device erases an open chunk.
+async fn finish(ftl: &Pftl, cx: &Cx, line: u32) {
+    let unfinished = ftl.controller.lock().place.unfinished(line);
+    for position in unfinished {
+        let report = || ftl.device.chunk_report(ftl.layout.pu(position), line, 1);
+        while let Some(info) = report().first().copied()
+            && info.state == ChunkState::Open
+        {
+            let (layout, from) = (&ftl.layout, info.write_pointer);
+            let n = layout.unit - from % layout.unit;
+            let done = pad(cx, &*ftl.device, layout, line, position, from, n).await;
+            let moved = (0..n).filter(|i| done.status(*i as usize).moved_pointer()).count();
+            ftl.controller.lock().stats.ftl.programmed[Cause::PaddingPair as usize] += moved as u64;
+            if moved == 0 {
+                break;
+            }
+        }
     }
 }
 
@@ -171,11 +210,24 @@ async fn erase(ftl: &Pftl, cx: &Cx, line: u32, positions: &[u32]) -> Vec<u32> {
 }
 
 impl Controller {
+    /// The next line to be erased.
+    fn next_erase(&mut self) -> Option<u32> {
+        let line = self.place.next_erase(self.barriers_done())?;
+        self.gc.erasing = true;
+        Some(line)
+    }
+
     fn gc_is_wanted(&self) -> bool {
+        if self.phase == Phase::Mounting {
+            return false;
+        }
         // A device that stops needs room for what waits, no stock of free lines: each victim would
         // end in a padded unit, which is garbage for the next.
         let stocks = self.phase == Phase::Running;
-        let low = stocks && self.place.free_lines() + self.place.coming < self.gc.low_water;
+        // Lines that wait for a barrier share its padding: some may gather.
+        let gathering = if self.capacitors { 0 } else { GATHERED.min(self.place.coming) };
+        let coming = self.place.coming - gathering;
+        let low = stocks && self.place.free_lines() + coming < self.gc.low_water;
         // Enough free lines by number, but short ones, or spoken for by what waits to be moved.
         let starved = self.place.host_denied && self.place.reclaims_nothing();
         low || starved
@@ -185,7 +237,10 @@ impl Controller {
     /// paid with one that GC found dead.
     #[inline]
     pub(super) fn user_may_program(&self) -> bool {
-        !self.gc_is_wanted() || self.gc.hopeless || self.gc.pace >= self.place.layout.unit
+        !self.gc_is_wanted()
+            || self.gc.hopeless
+            || self.gc.pace >= self.place.layout.unit
+            || self.barrier_needs_room()
     }
 
     /// A unit of host data was placed.
@@ -261,6 +316,11 @@ impl Controller {
                 self.victim_done(cx, victim);
             }
         }
+        self.ask_for_erases(cx);
+        if self.barrier_needs_room() {
+            // A line has begun to wait for a barrier that waits for room: it may take GC's now.
+            self.dispatch(cx, None);
+        }
         let mover = &mut self.gc.movers[me as usize];
         if !mover.idle {
             mover.idle = true;
@@ -277,6 +337,9 @@ impl Controller {
         let victim = self.place.greediest();
         self.gc.hopeless = victim.is_none();
         let victim = victim?;
+        if !self.has_room_beside_barrier(victim) {
+            return None;
+        }
         let layout = &self.place.layout;
         self.gc.scan = victim * layout.line_sectors;
         self.gc.scan_end = self.gc.scan + layout.line_sectors;
@@ -289,24 +352,46 @@ impl Controller {
         Some(victim)
     }
 
+    /// True when a victim leaves room for the barrier that lines are waiting for: lines that gather
+    /// are of no use until it has ended.
+    fn has_room_beside_barrier(&self, victim: u32) -> bool {
+        if self.capacitors || self.place.coming == 0 {
+            return true;
+        }
+        let moving = self.buffer.waiting(Kind::Gc) + self.gc.reads * self.gc.batch;
+        let valid = self.place.line(victim).valid;
+        self.place.room_now() >= moving + valid + self.room_for_barrier()
+    }
+
     /// Scans on through the victim until a batch of live sectors is found, and takes slots for them.
     /// Returns how many; what was passed over pays for host programs.
     fn collect(&mut self, me: u32, victim: u32) -> u32 {
         let from = self.gc.scan;
+        let capacity = self.map.capacity();
         let mover = &mut self.gc.movers[me as usize];
         mover.victim = victim;
         mover.slots.clear();
         mover.from.clear();
+        let mut pages = Vec::new();
         while mover.slots.len() < self.gc.batch as usize {
             let Some(at) = self.map.next_valid(self.gc.scan, self.gc.scan_end) else {
                 self.gc.scan = self.gc.scan_end;
                 break;
             };
             self.gc.scan = at + 1;
+            let lba = self.map.owner(at);
+            if lba >= capacity {
+                pages.push((lba, at));
+                continue;
+            }
             mover.slots.push(self.buffer.alloc(Kind::Gc));
-            mover.from.push((at, self.map.owner(at)));
+            mover.from.push((at, lba));
         }
         let found = mover.slots.len() as u32;
+        for (lba, at) in pages {
+            let page = self.pages.page_of(lba).expect("behind the capacity there are pages only");
+            self.lose_page_copy(page, at);
+        }
         self.earn(self.gc.scan - from - found);
         found
     }
@@ -383,6 +468,7 @@ impl Controller {
                 moved += 1;
             } else {
                 self.map.set(*lba, Entry::Poisoned);
+                self.pages.touch_trims(*lba, *lba + 1);
                 self.drop_moved(*slot);
             }
         }
@@ -408,7 +494,7 @@ impl Controller {
 
     /// The scan is through and all reads are back.
     fn victim_done(&mut self, cx: &Cx, victim: u32) {
-        self.place.leave(victim);
+        self.place.leave(victim, self.barrier_after_now());
         self.call_eraser(cx);
     }
 
@@ -424,7 +510,12 @@ impl Controller {
     /// garbage. Only failed chunks lead here. What waits stays in the buffer, readable.
     #[cold]
     pub(super) fn check_room(&mut self, kind: Kind) {
-        let quiet = self.gc.reads == 0 && self.place.coming == 0 && self.no_program_flies();
+        // A line that waits for a barrier comes only if the barrier finds room.
+        let coming = match self.capacitors {
+            true => self.place.coming > 0,
+            false => self.gc.erasing,
+        };
+        let quiet = self.gc.reads == 0 && !coming && self.no_program_flies();
         if !quiet || self.read_only.is_some() {
             return;
         }

@@ -1,9 +1,8 @@
 //! PFTL: a page-mapped FTL inside the device. The block SSD of every comparison.
 //!
 //! Owns: everything between [`BlockDev`] and an Open-Channel device, as a drive's controller has
-//! it: write buffer, map, placement, garbage collection. Promises: what [`BlockDev`] promises; a
-//! write is durable when acknowledged (the buffer is backed by capacitors); no rule of the medium
-//! is broken; both counter laws hold whenever no program is in flight. Never: charges host CPU time
+//! it: write buffer, map, placement, garbage collection, recovery. Promises: what [`BlockDev`]
+//! promises; on capacitors a write is durable when acknowledged; no rule of the medium is broken; both counter laws hold whenever no program is in flight. Never: charges host CPU time
 //! (its controller is not the host's core), and never sees the host's link, which goes above
 //! ([`crate::link::LinkedBlock`]).
 //!
@@ -23,30 +22,42 @@
 //! valid sectors into slots of its own, and erases it; the moved sectors are programmed like
 //! others, first of all, to a line of their own.
 //!
-//! **Life of a mount.** None yet: the maps live as long as the process. Power is no threat to them
-//! either (capacitors). A mount would scan the out-of-band records of all written units, lines in
-//! the order of their sequence and sectors in stripe order, and keep the highest stamp per logical
-//! sector; every write has a stamp of its own, copies keep it. Trims would need a log.
+//! **Life of a mount.** `recover` reads the out-of-band records of all written sectors and keeps the
+//! highest stamp per logical sector; every write has a stamp of its own, copies keep it. What the
+//! records can't say (trims, lost sectors, units whose program failed) is in `pages` of the device's
+//! own, which lie among the host's sectors and are found like them.
+//!
+//! **Power.** With capacitors ([`PftlConfig::capacitors`], the default) the controller saves a
+//! [`Dump`] when the power goes, so what is acknowledged is durable. Without, what is in the buffer
+//! is lost, and a flush is a barrier (`sync`): it programs what was accepted before it, then the
+//! pages. A line is erased behind such a barrier.
 //!
 //! One mutex guards the controller's state, never held across an await: it is one controller.
 
 mod buffer;
 mod drain;
+mod dump;
+mod flush;
 mod front;
 mod gc;
 mod map;
+mod pages;
 mod place;
 mod read;
+mod recover;
 mod stats;
+mod sync;
 #[cfg(test)]
 mod tests;
 
-use flashlane_ocssd::device::Device;
+use flashlane_ocssd::device::{Device, Traits};
 use flashlane_rt::sync::{Mutex, MutexGuard};
 use flashlane_rt::{Credits, Cx, Notify};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
+pub use dump::Dump;
+pub use recover::MountError;
 pub use stats::{INVALID_CLASSES, PftlStats};
 
 use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
@@ -55,7 +66,9 @@ use buffer::{Buffer, Kind, Sizes, Stage};
 use drain::{Scratch, Window, Worker};
 use gc::Gc;
 use map::{Entry, Map};
+use pages::Pages;
 use place::{Layout, Place};
+use sync::Barriers;
 
 /// How a device FTL is built. In TOML every key may be left out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +84,23 @@ pub struct PftlConfig {
     pub gc_low_water_lines: u32,
     /// GC read commands (of up to 64 sectors) in flight; `None` reads about two units per PU ahead.
     pub gc_reads: Option<u32>,
+    /// The buffer is on capacitors: what is acknowledged is durable, and a flush has nothing to
+    /// wait for. Without, it is lost when the power goes, and a flush programs it.
+    pub capacitors: bool,
+    /// Mount although sectors can't be read that were good once: older copies of what they held may
+    /// be taken for it.
+    pub accept_lost_sectors: bool,
+    /// Pages of trims (of 4 KiB, each for 16,128 logical sectors) that the capacitors keep
+    /// unwritten at most; `None` is 1024. Without effect where there are no capacitors.
+    pub dirty_pages: Option<u32>,
 }
+
+/// Pages that capacitors save: 4 MiB, which the dies of a drive program in about a millisecond.
+const DIRTY_PAGES: u32 = 1024;
+/// Bits of a stamp below the number of the life. So stamps of a life are above all that any life
+/// before may have given out, whether the medium shows them or not: 2^42 writes of 4 KiB are 16 PiB
+/// in a life, and there are 2^18 lives.
+const LIFE_SHIFT: u32 = 42;
 
 impl Default for PftlConfig {
     fn default() -> PftlConfig {
@@ -81,7 +110,18 @@ impl Default for PftlConfig {
             buffer_sectors: None,
             gc_low_water_lines: 2,
             gc_reads: None,
+            capacitors: true,
+            accept_lost_sectors: false,
+            dirty_pages: None,
         }
+    }
+}
+
+impl PftlConfig {
+    /// Where the medium itself outlives its host only once it is flushed (an image), no capacitors
+    /// save this process's memory: the buffer is volatile there.
+    fn on(self, traits: &Traits) -> PftlConfig {
+        PftlConfig { capacitors: self.capacitors && !traits.volatile, ..self }
     }
 }
 
@@ -138,23 +178,29 @@ pub enum CreateError {
     },
 }
 
+/// Why nothing can be made durable on an image.
+const HOST_TROUBLE: &str = "the host could not keep what was written: its disk is full or failing";
+
 /// A page-mapped device FTL on a device.
 pub struct Pftl {
     device: Arc<dyn Device>,
     info: BlockInfo,
     layout: Layout,
+    capacitors: bool,
     /// Sectors of a write admitted at once.
     piece: u32,
     controller: Mutex<Controller>,
     /// Room for host sectors in the buffer.
     room: Credits,
-    /// Woken while the device drains, when something has ended.
+    /// Woken while the device drains, or a barrier is under way, when something has ended.
     settled: Notify,
 }
 
 /// Whether background tasks go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    /// What a mount has found is made durable; no host yet, and no GC.
+    Mounting,
     Running,
     /// No more host writes; what waits is programmed.
     Draining,
@@ -181,6 +227,7 @@ impl Room {
 /// The state of the controller: everything that the mutex guards.
 struct Controller {
     map: Map,
+    pages: Pages,
     buffer: Buffer,
     place: Place,
     gc: Gc,
@@ -194,6 +241,10 @@ struct Controller {
     scratch: Box<Scratch>,
     /// Of the last write; one order for all sectors.
     stamp: u64,
+    capacitors: bool,
+    barriers: Barriers,
+    /// Pages that may be dirty while the device runs.
+    dirty_pages: u32,
     phase: Phase,
     read_only: Option<&'static str>,
     /// Waiting writers have been told.
@@ -203,7 +254,8 @@ struct Controller {
 
 impl Pftl {
     /// Builds the FTL over all of `device` and starts its background tasks on the core of `cx`.
-    /// The device must be blank: there is no mount yet, and this never erases data unasked.
+    /// The device must be blank: this never erases data unasked. What was created before is brought
+    /// up by [`Pftl::mount`].
     pub fn create(
         cx: &Cx,
         device: Arc<dyn Device>,
@@ -211,16 +263,21 @@ impl Pftl {
     ) -> Result<Arc<Pftl>, CreateError> {
         let geo = *device.geometry();
         let traits = *device.traits();
+        let config = config.on(&traits);
         let layout = Layout::new(&geo);
         check_device(&layout, geo.sectors(), traits.max_open)?;
         let sizes = check_config(&config, &layout, geo.mw_cunits, traits.content_bytes)?;
-        let place = Place::new(layout.clone(), traits.max_open, |pu| {
+        let mut place = Place::new(layout.clone(), traits.max_open, |pu| {
             device.chunk_report(pu, 0, geo.chunks_per_pu)
         })
         .map_err(|chunks| CreateError::NotBlank { chunks })?;
-        let percent = 100 - config.over_provisioning_percent as u64;
-        let capacity = (geo.sectors() as u128 * percent as u128 / 100) as u64;
-        let needed = place::SPARE_LINES_MIN * layout.line_sectors as u64;
+        let capacity = capacity_of(&config, geo.sectors());
+        let reserve = if config.capacitors { 0 } else { sync::reserve(&layout, &sizes) };
+        place.set_reserve(reserve);
+        let mut needed = place::SPARE_LINES_MIN * layout.line_sectors as u64 + reserve as u64;
+        if !config.capacitors {
+            needed += sync::spare_for_padding(&layout, traits.pair_sectors);
+        }
         if place.usable() < capacity + needed || capacity == 0 {
             return Err(CreateError::TooSmall {
                 capacity,
@@ -229,33 +286,9 @@ impl Pftl {
                 needed,
             });
         }
-        let windows = place.streams() * layout.positions as usize;
-        let movers = sizes.gc_room / flashlane_base::VECTOR_MAX as u32;
-        let controller = Controller {
-            map: Map::new(capacity, geo.sectors()),
-            buffer: Buffer::new(sizes),
-            gc: Gc::new(config.gc_low_water_lines, movers),
-            workers: (0..layout.positions).map(|_| Worker::default()).collect(),
-            windows: (0..windows).map(|_| Window::new()).collect(),
-            window_sectors: geo.mw_cunits,
-            content_bytes: traits.content_bytes,
-            scratch: Scratch::new(),
-            stamp: 0,
-            phase: Phase::Running,
-            read_only: None,
-            told: false,
-            stats: PftlStats::default(),
-            place,
-        };
-        let ftl = Arc::new(Pftl {
-            info: BlockInfo { capacity, content_bytes: traits.content_bytes, layer: "pftl" },
-            piece: sizes.user_room / 4,
-            controller: Mutex::new(controller),
-            room: Credits::new(sizes.user_room as u64),
-            settled: Notify::new(),
-            device,
-            layout,
-        });
+        let parts = Parts { layout, sizes, place, capacity };
+        let (ftl, movers) = parts.assemble(device, &config);
+        let ftl = Arc::new(ftl);
         ftl.start_tasks(cx, movers);
         Ok(ftl)
     }
@@ -268,6 +301,9 @@ impl Pftl {
             cx.spawn(gc::mover(self.clone(), cx.clone(), mover));
         }
         cx.spawn(gc::eraser(self.clone(), cx.clone()));
+        if !self.capacitors {
+            cx.spawn(sync::syncer(self.clone(), cx.clone()));
+        }
     }
 
     /// Ends a section of the controller: starts what has become due, then lets go of the state and
@@ -276,14 +312,21 @@ impl Pftl {
     fn go_on(&self, cx: &Cx, mut c: MutexGuard<'_, Controller>, me: Option<u32>, room: Room) {
         c.buffer.give_gc_room(room.gc);
         c.dispatch(cx, me);
-        let draining = c.phase != Phase::Running;
+        let mut user = room.user;
+        if !self.capacitors {
+            user = c.ration(user);
+            c.ask_for_erases(cx);
+        }
+        let awaited = c.phase != Phase::Running || c.barrier_is_active();
         let tell = c.read_only.is_some() && !c.told;
         c.told |= tell;
+        // The end of a barrier is told by whoever ends it.
+        let awaited = awaited || tell || me.is_none() && !self.capacitors;
         drop(c);
-        if room.user > 0 {
-            self.room.release(cx, room.user as u64);
+        if user > 0 {
+            self.room.release(cx, user as u64);
         }
-        if draining {
+        if awaited {
             self.settled.wake(cx);
         }
         if tell {
@@ -302,11 +345,30 @@ impl Pftl {
             }
             self.go_on(cx, c, None, Room::default());
         }
-        self.settled.wait(cx, || self.controller.lock().is_drained()).await;
+        loop {
+            self.settled.wait(cx, || self.controller.lock().is_drained()).await;
+            if self.controller.lock().is_saved() {
+                break;
+            }
+            self.sync(cx).await;
+        }
+        let survives = self.device.flush(cx).await;
         let mut c = self.controller.lock();
+        if !survives {
+            c.read_only.get_or_insert(HOST_TROUBLE);
+        }
         c.phase = Phase::Stopped;
         c.wake_workers(cx);
         c.wake_gc(cx);
+        c.call_syncer(cx);
+        drop(c);
+        self.settled.wake(cx);
+    }
+
+    /// Why the device takes no more writes, if it does not. Without capacitors a read-only device
+    /// can't make anything durable either, when it is stopped no more than when it is flushed.
+    pub fn read_only(&self) -> Option<&'static str> {
+        self.controller.lock().read_only
     }
 
     /// The counters that every layer keeps.
@@ -340,6 +402,66 @@ impl Pftl {
     }
 }
 
+/// What a controller is put together from.
+struct Parts {
+    layout: Layout,
+    sizes: Sizes,
+    place: Place,
+    capacity: u64,
+}
+
+impl Parts {
+    /// An FTL with nothing in it, and how many movers it has.
+    fn assemble(self, device: Arc<dyn Device>, config: &PftlConfig) -> (Pftl, u32) {
+        let Parts { layout, sizes, place, capacity } = self;
+        let (geo, traits) = (*device.geometry(), *device.traits());
+        let windows = place.streams() * layout.positions as usize;
+        let movers = sizes.gc_room / flashlane_base::VECTOR_MAX as u32;
+        let units = (geo.sectors() / layout.unit as u64) as u32;
+        let pair_units = match config.capacitors {
+            true => 0,
+            false => traits.pair_sectors.div_ceil(layout.unit),
+        };
+        let controller = Controller {
+            map: Map::new(capacity, geo.sectors()),
+            pages: Pages::new(capacity as u32, units),
+            buffer: Buffer::new(sizes),
+            gc: Gc::new(config.gc_low_water_lines, movers),
+            workers: (0..layout.positions).map(|_| Worker::default()).collect(),
+            windows: (0..windows).map(|_| Window::new()).collect(),
+            window_sectors: geo.mw_cunits,
+            content_bytes: traits.content_bytes,
+            scratch: Scratch::new(),
+            stamp: 1 << LIFE_SHIFT,
+            capacitors: config.capacitors,
+            barriers: Barriers::new(windows, pair_units, sizes.user_room),
+            dirty_pages: config.dirty_pages.unwrap_or(DIRTY_PAGES),
+            phase: Phase::Running,
+            read_only: None,
+            told: false,
+            stats: PftlStats::default(),
+            place,
+        };
+        let ftl = Pftl {
+            info: BlockInfo { capacity, content_bytes: traits.content_bytes, layer: "pftl" },
+            capacitors: config.capacitors,
+            piece: sizes.user_room / 4,
+            controller: Mutex::new(controller),
+            room: Credits::new(sizes.user_room as u64),
+            settled: Notify::new(),
+            device,
+            layout,
+        };
+        (ftl, movers)
+    }
+}
+
+/// Sectors that the host sees.
+fn capacity_of(config: &PftlConfig, sectors: u64) -> u64 {
+    let percent = 100 - config.over_provisioning_percent as u64;
+    (sectors as u128 * percent as u128 / 100) as u64
+}
+
 impl BlockDev for Pftl {
     fn info(&self) -> &BlockInfo {
         &self.info
@@ -353,7 +475,7 @@ impl BlockDev for Pftl {
                 BlockOp::Read => self.read(cx, lba, io.buf).await,
                 BlockOp::Write => self.write(cx, lba, io.fua, io.buf).await,
                 BlockOp::Discard => self.discard(cx, lba, io.sectors),
-                BlockOp::Flush => self.flush(),
+                BlockOp::Flush => self.flush(cx).await,
             }
         })
     }
@@ -369,9 +491,19 @@ impl BlockDev for Pftl {
 impl Controller {
     /// Nothing waits or is under way; or nothing that waits can ever go.
     fn is_drained(&self) -> bool {
-        let waiting = Kind::ALL.iter().any(|k| self.buffer.waiting(*k) > 0);
-        let idle = self.no_program_flies() && self.gc.is_quiet() && self.place.is_settled();
-        idle && (!waiting || self.read_only.is_some())
+        let sectors = Kind::ALL.iter().any(|k| self.buffer.waiting(*k) > 0);
+        let pages = self.capacitors && self.pages.dirty() > 0;
+        let still = self.no_program_flies() && self.gc.is_quiet();
+        if self.read_only.is_some() {
+            // A line that waits for a barrier may wait for ever.
+            return still && (self.place.is_settled() || !self.capacitors && !self.gc.is_erasing());
+        }
+        still && self.place.is_settled() && !sectors && !pages
+    }
+
+    /// The pages of a drained device are on the medium, or will never be.
+    fn is_saved(&self) -> bool {
+        self.capacitors || self.pages.waiting() == 0 || self.read_only.is_some()
     }
 
     fn walk(&self) -> Result<(), String> {
@@ -399,6 +531,15 @@ impl Controller {
             };
             if !self.map.is_valid(at) || self.map.owner(at) != lba {
                 return Err(format!("lba {lba}: physical sector {at} is not its copy"));
+            }
+            per_line[self.place.layout.line_of(at) as usize] += 1;
+        }
+        for page in 0..self.pages.count() {
+            let Some(at) = self.pages.at(page) else {
+                continue;
+            };
+            if !self.map.is_valid(at) || self.map.owner(at) != self.pages.lba(page) {
+                return Err(format!("page {page}: physical sector {at} is not its copy"));
             }
             per_line[self.place.layout.line_of(at) as usize] += 1;
         }

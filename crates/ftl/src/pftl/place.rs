@@ -19,7 +19,7 @@
 
 use flashlane_base::{FastDiv, Geometry, Location};
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Status};
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::buffer::{Kind, NIL};
 
@@ -105,6 +105,20 @@ impl Layout {
         self.by_unit.div(at)
     }
 
+    /// Line, position, and sector in the chunk of a physical sector.
+    pub(super) fn in_chunk(&self, at: u32) -> (u32, u32, u32) {
+        let (line, within) = self.by_line.div_rem(at);
+        let (unit, sector) = self.by_unit.div_rem(within);
+        let (row, position) = self.by_position.div_rem(unit);
+        (line, position, row * self.unit + sector)
+    }
+
+    /// The inverse of [`Layout::in_chunk`].
+    pub(super) fn sector_at(&self, line: u32, position: u32, sector: u32) -> u32 {
+        let (row, within) = self.by_unit.div_rem(sector);
+        self.unit_at(line, row, position) + within
+    }
+
     /// First sector of a chunk.
     #[inline]
     pub(super) fn chunk(&self, line: u32, position: u32) -> Location {
@@ -131,6 +145,10 @@ impl Bits {
         let bit = 1u64 << (i % 64);
         let word = &mut self.0[i as usize / 64];
         *word = if on { *word | bit } else { *word & !bit };
+    }
+
+    fn has(&self, i: u32) -> bool {
+        self.0[i as usize / 64] >> (i % 64) & 1 == 1
     }
 
     /// The first member of both sets at or behind `from`, else from the start.
@@ -191,6 +209,8 @@ pub(super) struct Line {
     promised: u32,
     /// When it was opened, as a number.
     pub(super) sequence: u64,
+    /// It may be erased when this barrier has ended.
+    safe_after: u64,
 }
 
 /// Chunk flag: bad, never used again.
@@ -199,6 +219,9 @@ const RETIRED: u8 = 1;
 const SUSPECT: u8 = 2;
 /// Chunk flag: something was programmed since its last erase.
 const WRITTEN: u8 = 4;
+/// Chunk flag: open, and nobody will write on: it has to be filled before it can be erased on every
+/// device.
+const UNFINISHED: u8 = 8;
 
 /// The open line of a stream.
 #[derive(Clone, Debug)]
@@ -211,6 +234,18 @@ struct Stream {
     /// Position after the one used last.
     cursor: u32,
     units_left: u32,
+}
+
+/// What a mount has found, for [`Place::adopt`].
+pub(super) struct Stock<'a> {
+    /// The chunk report, per line × position.
+    pub(super) chunks: &'a [ChunkInfo],
+    /// The lines that were open, if it is known.
+    pub(super) open: Option<&'a BTreeSet<u32>>,
+    /// The lines that were to be erased, if it is known.
+    pub(super) leaving: Option<&'a BTreeSet<u32>>,
+    /// Largest stamp in each line: their order.
+    pub(super) stamps: &'a [u64],
 }
 
 /// All lines and chunks.
@@ -236,6 +271,11 @@ pub(super) struct Place {
     good_chunks: u64,
     retired: u64,
     opened: u64,
+    /// Sectors beyond a line that the host leaves to GC.
+    reserve: u32,
+    /// A barrier is under way: what it waits for may go to the host's line, because the lines that
+    /// are on their way wait for it.
+    pub(super) lend: bool,
 }
 
 impl Place {
@@ -247,6 +287,20 @@ impl Place {
         open_limits: (u32, u32),
         report: impl Fn(u32) -> Vec<ChunkInfo>,
     ) -> Result<Place, u64> {
+        let mut place = Place::empty(layout, open_limits);
+        let pus: Vec<u32> = (0..place.layout.positions).map(|p| place.layout.pu(p)).collect();
+        match place.take_stock(|position| report(pus[position as usize])) {
+            0 => Ok(place),
+            used => Err(used),
+        }
+    }
+
+    /// The host leaves so many sectors to GC, beyond a line.
+    pub(super) fn set_reserve(&mut self, sectors: u32) {
+        self.reserve = sectors;
+    }
+
+    fn empty(layout: Layout, open_limits: (u32, u32)) -> Place {
         let unlimited = |n: u32| if n == 0 { u32::MAX } else { n };
         let positions = layout.positions;
         let two = unlimited(open_limits.0) >= 2 * positions && unlimited(open_limits.1) >= 2;
@@ -257,7 +311,7 @@ impl Place {
             cursor: 0,
             units_left: 0,
         };
-        let mut place = Place {
+        Place {
             lines: Vec::new(),
             chunks: vec![0; (layout.lines * positions) as usize],
             free: Vec::new(),
@@ -271,15 +325,114 @@ impl Place {
             good_chunks: 0,
             retired: 0,
             opened: 0,
+            reserve: 0,
+            lend: false,
             layout,
-        };
-        match place.take_stock(report) {
-            0 => Ok(place),
-            used => Err(used),
         }
     }
 
-    /// Returns how many chunks are not blank.
+    /// Takes over what is on the device. Lines that were open are written on, as many as there are
+    /// streams; where nobody knows which they were, those with open chunks. GC gets the one with
+    /// most room: all that it needs to go on may be there.
+    pub(super) fn adopt(layout: Layout, open_limits: (u32, u32), stock: Stock<'_>) -> Place {
+        let mut place = Place::empty(layout, open_limits);
+        let positions = place.layout.positions;
+        let chunk =
+            |line: u32, position: u32| &stock.chunks[(line * positions + position) as usize];
+        let lines = place.layout.lines;
+        place.take_stock(|position| (0..lines).map(|line| *chunk(line, position)).collect());
+        let mut order: Vec<u32> = (0..lines).collect();
+        order.sort_by_key(|line| stock.stamps[*line as usize]);
+        let mut open = Vec::new();
+        for line in order {
+            let chunks = (0..positions).map(|p| chunk(line, p));
+            if place.line(line).chunks == 0 || !place.mark_written(line, chunks) {
+                continue;
+            }
+            place.opened += 1;
+            let sequence = place.opened;
+            place.free.retain(|free| *free != line);
+            let l = &mut place.lines[line as usize];
+            (l.state, l.sequence) = (LineState::Closed, sequence);
+            place.promised -= std::mem::take(&mut l.promised) as u64;
+            if stock.leaving.is_some_and(|leaving| leaving.contains(&line)) {
+                place.await_erase(line);
+                continue;
+            }
+            let any_open = || (0..positions).any(|p| chunk(line, p).state == ChunkState::Open);
+            if stock.open.map_or_else(any_open, |open| open.contains(&line)) {
+                open.push(line);
+            }
+        }
+        place.resume(open, chunk);
+        place
+    }
+
+    /// Notes what is written in a line, and which chunks failed. False if nothing is.
+    fn mark_written<'a>(&mut self, line: u32, chunks: impl Iterator<Item = &'a ChunkInfo>) -> bool {
+        let mut any = false;
+        for (position, info) in (0u32..).zip(chunks) {
+            let at = self.chunk_index(line, position);
+            if info.state == ChunkState::Free || self.chunks[at] & RETIRED != 0 {
+                continue;
+            }
+            any = true;
+            self.chunks[at] |= WRITTEN;
+            if info.state == ChunkState::Closed && info.write_pointer < self.layout.chunk_sectors {
+                self.chunks[at] |= SUSPECT;
+                self.lines[line as usize].suspects += 1;
+                self.good_chunks -= 1;
+            }
+            if info.state == ChunkState::Open {
+                self.chunks[at] |= UNFINISHED;
+            }
+        }
+        any
+    }
+
+    /// A line that nobody needs waits for its erase.
+    fn await_erase(&mut self, line: u32) {
+        let l = &mut self.lines[line as usize];
+        l.state = LineState::Leaving;
+        l.promised = (l.chunks - l.suspects) * self.layout.chunk_sectors;
+        self.promised += l.promised as u64;
+        self.coming += 1;
+        self.leaving.push_back(line);
+    }
+
+    /// Closed lines without anything valid wait for their erase.
+    pub(super) fn erase_empty_lines(&mut self) {
+        let empty = self.lines().filter(|(_, l)| l.state == LineState::Closed && l.valid == 0);
+        let empty: Vec<u32> = empty.map(|(line, _)| line).collect();
+        empty.into_iter().for_each(|line| self.await_erase(line));
+    }
+
+    /// Streams go on in those of these lines that have most room.
+    fn resume<'a>(&mut self, open: Vec<u32>, chunk: impl Fn(u32, u32) -> &'a ChunkInfo) {
+        let (positions, unit, rows) = (self.layout.positions, self.layout.unit, self.layout.rows);
+        let row_of = |info: &ChunkInfo| match info.state {
+            ChunkState::Free | ChunkState::Open => info.write_pointer.div_ceil(unit),
+            ChunkState::Closed | ChunkState::Offline => rows,
+        };
+        let room = |line: u32| (0..positions).map(|p| rows - row_of(chunk(line, p))).sum::<u32>();
+        let mut open: Vec<(u32, u32)> = open.into_iter().map(|line| (room(line), line)).collect();
+        open.retain(|(room, _)| *room > 0);
+        open.sort_by_key(|(room, line)| (std::cmp::Reverse(*room), *line));
+        for (s, (units_left, line)) in (0..self.streams.len()).rev().zip(open) {
+            let l = &mut self.lines[line as usize];
+            l.state = LineState::Open;
+            for position in 0..positions {
+                let at = self.chunk_index(line, position);
+                self.chunks[at] &= !UNFINISHED;
+                let row = row_of(chunk(line, position));
+                self.streams[s].row[position as usize] = row;
+                self.streams[s].room.set(position, row < rows);
+            }
+            (self.streams[s].line, self.streams[s].units_left) = (line, units_left);
+        }
+    }
+
+    /// Counts chunks, `report` gives those of a position. Returns how many are not blank.
     fn take_stock(&mut self, report: impl Fn(u32) -> Vec<ChunkInfo>) -> u64 {
         let blank = Line {
             state: LineState::Dead,
@@ -292,12 +445,13 @@ impl Place {
             erases: 0,
             promised: 0,
             sequence: 0,
+            safe_after: 0,
         };
         self.lines = vec![blank; self.layout.lines as usize];
         let mut used = 0;
         for position in 0..self.layout.positions {
             self.idle.set(position, true);
-            for (line, info) in (0u32..).zip(report(self.layout.pu(position))) {
+            for (line, info) in (0u32..).zip(report(position)) {
                 self.lines[line as usize].erases += info.erases as u64;
                 if info.state == ChunkState::Offline {
                     let at = self.chunk_index(line, position);
@@ -361,8 +515,18 @@ impl Place {
 
     /// True when the good chunks hold `capacity` and what GC needs to keep going.
     pub(super) fn has_spare_for(&self, capacity: u64) -> bool {
-        let unit_each = (self.layout.positions * self.layout.unit) as u64;
+        let unit_each = (self.layout.positions * self.layout.unit + self.reserve) as u64;
         self.usable() >= capacity + SPARE_LINES_STOP * self.layout.line_sectors as u64 + unit_each
+    }
+
+    /// Lines in a state.
+    pub(super) fn lines_in(&self, state: LineState) -> BTreeSet<u32> {
+        self.lines().filter(|(_, l)| l.state == state).map(|(line, _)| line).collect()
+    }
+
+    /// No program is to come to the line of this sector, nor under way in it.
+    pub(super) fn is_closed_at(&self, at: u32) -> bool {
+        !matches!(self.line(self.layout.line_of(at)).state, LineState::Open)
     }
 
     /// Number of the line opened last.
@@ -406,17 +570,51 @@ impl Place {
         }
         let line = self.layout.line_sectors;
         let takes = if shared { self.layout.unit } else { line };
-        self.outlook(moving) >= (takes + line) as i64
+        self.outlook(moving) >= (takes + line + self.reserve) as i64
     }
 
-    /// GC's own stream; where failed chunks have taken the room it counted on and no line is on its
-    /// way, the host's.
+    /// True when the host's data has room that nobody needs.
+    pub(super) fn host_has_room(&mut self, moving: u32) -> bool {
+        self.host_denied = !self.host_may_go_on(moving);
+        !self.host_denied
+    }
+
+    /// Sectors that GC can write to now, before anything is erased.
+    pub(super) fn room_now(&self) -> u32 {
+        let own = &self.streams[self.streams.len() - 1];
+        let free: u32 = self.free.iter().map(|line| self.line(*line).promised).sum();
+        own.units_left * self.layout.unit + free
+    }
+
+    /// Nothing more is programmed at this position of the line.
+    pub(super) fn is_over(&self, stream: usize, line: u32, position: u32) -> bool {
+        let s = &self.streams[stream];
+        s.line != line || !s.room.has(position)
+    }
+
+    /// May a unit be programmed at this position of the line now?
+    pub(super) fn is_ready(&self, stream: usize, line: u32, position: u32) -> bool {
+        !self.is_over(stream, line, position) && self.idle.has(position)
+    }
+
+    /// Number of lines that wait for an erase.
+    pub(super) fn leaving(&self) -> usize {
+        self.leaving.len()
+    }
+
+    /// The barrier that covers all lines that wait for an erase.
+    pub(super) fn barrier_wanted(&self) -> u64 {
+        self.leaving.iter().map(|line| self.line(*line).safe_after).max().unwrap_or(0)
+    }
+
+    /// GC's own stream; where failed chunks or a power cut have taken the room it counted on and no
+    /// line is on its way, the host's.
     fn stream_for_gc(&self) -> Option<usize> {
         let own = self.streams.len() - 1;
         if self.streams[own].line != NIL || !self.free.is_empty() {
             return Some(own);
         }
-        (self.coming == 0 && self.streams[0].line != NIL).then_some(0)
+        ((self.coming == 0 || self.lend) && self.streams[0].line != NIL).then_some(0)
     }
 
     /// Sectors that GC will have left to write to when all it has begun is done: its open line, the
@@ -520,17 +718,26 @@ impl Place {
     /// A program in this chunk failed with `status`: its next erase retires it. Returns whether it
     /// is over at once. It is when the device closed it (F1h) or the die is dead; after F0h it is
     /// written on behind the failed unit, as one may: there is no other way to close it, and an
-    /// open chunk can't be erased on every device. Called before [`Place::landed`].
-    pub(super) fn program_failed(&mut self, line: u32, position: u32, status: Status) -> bool {
+    /// open chunk can't be erased on every device. With `abandon` it is left as it is, to be filled
+    /// before its erase. Called before [`Place::landed`].
+    pub(super) fn program_failed(
+        &mut self,
+        line: u32,
+        position: u32,
+        status: Status,
+        abandon: bool,
+    ) -> bool {
         let at = self.chunk_index(line, position);
         if self.chunks[at] & SUSPECT == 0 {
             self.chunks[at] |= SUSPECT;
             self.lines[line as usize].suspects += 1;
             self.good_chunks -= 1;
         }
-        if status == Status::WriteNextUnit {
+        let open = status == Status::WriteNextUnit;
+        if open && !abandon {
             return false;
         }
+        self.chunks[at] |= if open { UNFINISHED } else { 0 };
         let rows = self.layout.rows;
         if let Some(stream) = self.streams.iter_mut().find(|s| s.line == line) {
             stream.units_left -= rows - stream.row[position as usize];
@@ -568,18 +775,22 @@ impl Place {
         best.map(|(.., line)| line)
     }
 
-    /// All live sectors of a victim have left: it may be erased.
-    pub(super) fn leave(&mut self, line: u32) {
+    /// All live sectors of a victim have left: it may be erased when barrier `safe_after` has ended.
+    pub(super) fn leave(&mut self, line: u32, safe_after: u64) {
         let l = &mut self.lines[line as usize];
         assert_eq!(l.valid, 0, "line {line} is to be erased with live sectors");
+        l.safe_after = safe_after;
         l.state = LineState::Leaving;
         self.victims.retain(|v| *v != line);
         self.leaving.push_back(line);
     }
 
-    /// Takes the oldest leaving line that nobody reads.
-    pub(super) fn next_erase(&mut self) -> Option<u32> {
-        let free = |line: &u32| self.lines[*line as usize].readers == 0;
+    /// Takes the oldest leaving line that nobody reads, and nobody needs after `barrier`.
+    pub(super) fn next_erase(&mut self, barrier: u64) -> Option<u32> {
+        let free = |line: &u32| {
+            let l = &self.lines[*line as usize];
+            l.readers == 0 && l.safe_after <= barrier
+        };
         let at = self.leaving.iter().position(free)?;
         self.leaving.remove(at)
     }
@@ -589,6 +800,12 @@ impl Place {
         let needs = |f: &u8| f & RETIRED == 0 && f & WRITTEN != 0;
         let flags = (0u32..).zip(self.flags_of(line));
         flags.filter(|(_, f)| needs(f)).map(|(p, _)| p).collect()
+    }
+
+    /// Positions whose chunk in `line` has to be filled first.
+    pub(super) fn unfinished(&self, line: u32) -> Vec<u32> {
+        let flags = (0u32..).zip(self.flags_of(line));
+        flags.filter(|(_, f)| **f & UNFINISHED != 0).map(|(p, _)| p).collect()
     }
 
     /// The chunks of `line` were erased; those at `failed` positions could not be.

@@ -399,8 +399,10 @@ fn the_buffer_absorbs_overwrites_and_discards() {
         assert!(matches!(refused, Err(BlockError::ReadOnly(_))));
     });
     let s = ftl.stats();
-    // 11 written, 2 absorbed, 1 discarded: 8 programmed in two units, no padding.
-    assert_eq!((s.programmed_for(Cause::User), s.programmed_for(Cause::PaddingFlush)), (8, 0));
+    // 11 written, 2 absorbed, 1 discarded: 8 programmed in two units, no padding. The stop has
+    // programmed the page that says what was discarded, with 3 sectors of padding.
+    assert_eq!((s.programmed_for(Cause::User), s.programmed_for(Cause::Metadata)), (8, 1));
+    assert_eq!(s.programmed_for(Cause::PaddingFlush), 3);
 }
 
 /// Discards that are never followed by a whole unit must not fill the buffer with the dead.

@@ -60,7 +60,11 @@ pub(super) fn read(
 
 fn read_options(s: &Section<'_>) -> SsdOptions {
     let mut options = SsdOptions::default();
-    let stores = [("stamps", StoreKind::Stamps), ("memory", StoreKind::Memory)];
+    let stores = [
+        ("stamps", StoreKind::Stamps),
+        ("memory", StoreKind::Memory),
+        ("compact", StoreKind::Compact),
+    ];
     options.store = s.word("store", &stores).unwrap_or(options.store);
     let queues = [
         ("fifo", DieQueue::Fifo),

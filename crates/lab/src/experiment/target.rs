@@ -143,5 +143,7 @@ fn read_pftl(s: &Section<'_>) -> PftlConfig {
         c.gc_low_water_lines = lines as u32;
     }
     c.gc_reads = s.number("gc_reads", 1, most).map(|n| n as u32);
+    c.capacitors = s.flag("capacitors").unwrap_or(c.capacitors);
+    c.dirty_pages = s.number("dirty_pages", 0, most).map(|n| n as u32);
     c
 }

@@ -30,14 +30,14 @@ mod spans;
 use crate::outcome::{Breakdown, Cause};
 use die::{Die, Waiting};
 use flashlane_base::Ns;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use spans::Spans;
 pub use spans::{Phase, Span};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
 
 /// In which order a die serves what waits for it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DieQueue {
     /// As it came.

@@ -12,6 +12,7 @@ use flashlane_base::{Geometry, Location, Ns, Ppa, PpaStyle, Rng};
 use flashlane_media::counters::{DieBusy, MediaCounters};
 use flashlane_rt::sync::Mutex;
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::PoisonError;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bit of a factory bad block (OCSSD 1.2).
@@ -37,7 +38,12 @@ impl Marks {
         Marks { planes: geo.planes as usize, marks: BTreeMap::new() }
     }
 
-    fn of(&mut self, pu: u32, chunk: u32) -> &mut Vec<u8> {
+    /// All marks, by PU and chunk.
+    pub(super) fn all(&self) -> &BTreeMap<(u32, u32), Vec<u8>> {
+        &self.marks
+    }
+
+    pub(super) fn of(&mut self, pu: u32, chunk: u32) -> &mut Vec<u8> {
         let planes = self.planes;
         self.marks.entry((pu, chunk)).or_insert_with(|| vec![0; planes])
     }
@@ -180,6 +186,7 @@ impl Ssd {
             };
             self.fold_mark(at, good);
         }
+        self.changed_outside();
         true
     }
 
@@ -284,6 +291,9 @@ impl Ssd {
             violations: self.violations.lock().count(),
             ..MediaCounters::default()
         };
+        if let Some(pool) = &self.pool {
+            all.store_bytes = pool.lock().unwrap_or_else(PoisonError::into_inner).bytes();
+        }
         for channel in &self.channels {
             let chan = channel.lock();
             all.absorb(&chan.count);

@@ -9,12 +9,14 @@ use super::rows::Times;
 use super::{Chan, Ssd, admin};
 use crate::device::Traits;
 use crate::pipe::Pipe;
-use crate::spec::{DeviceSpec, SpecError, SsdOptions};
+use crate::spec::{DeviceSpec, SpecError, SsdOptions, StoreKind};
 use flashlane_base::{FastDiv, Ns, PpaFormat, Rng};
 use flashlane_media::cells::{CellParams, Cells};
+use flashlane_media::compact::Pool;
 use flashlane_media::counters::Counters;
 use flashlane_media::errors::{ErrorModel, ErrorParams};
 use flashlane_media::fault::Faults;
+use flashlane_media::store::{Elsewhere, Store, Trouble};
 use flashlane_media::timing::{DieQueue, Timing, TimingParams};
 use flashlane_rt::sync::Mutex;
 use std::sync::Arc;
@@ -22,7 +24,40 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 
 impl Ssd {
     /// A new device, erased, with the factory bad blocks of its seed.
+    ///
+    /// # Errors
+    /// The spec or the fault plan is impossible, or the store is `file`: that is an image's.
     pub fn new(spec: &DeviceSpec, options: SsdOptions) -> Result<Arc<Ssd>, SpecError> {
+        let trouble = Arc::new(Trouble::default());
+        let sectors = spec.geometry().sectors_per_chunk();
+        let pool = (options.store == StoreKind::Compact)
+            .then(|| Pool::new(options.compact_cap, std::env::temp_dir()))
+            .map(|pool| Arc::new(std::sync::Mutex::new(pool)));
+        let ssd = match (options.store, &pool) {
+            (StoreKind::File, _) => {
+                return Err(SpecError::Value {
+                    device: spec.name.clone(),
+                    key: "store",
+                    problem: "is `file`: create an image and open it".into(),
+                });
+            }
+            (_, Some(pool)) => {
+                let shared = || Elsewhere::Compact(pool.clone(), trouble.clone());
+                Ssd::build(spec, options, || Store::elsewhere(shared(), sectors))?
+            }
+            (kind, None) => Ssd::build(spec, options, || Store::new(kind, sectors))?,
+        };
+        let ssd = Ssd { trouble, pool, ..ssd };
+        ssd.mark_factory_bad();
+        Ok(Arc::new(ssd))
+    }
+
+    /// A device without a history, each channel with a store of its own.
+    pub(super) fn build(
+        spec: &DeviceSpec,
+        options: SsdOptions,
+        store: impl Fn() -> Store,
+    ) -> Result<Ssd, SpecError> {
         spec.check()?;
         let geo = spec.geometry();
         let format = PpaFormat::new(spec.ppa, &geo);
@@ -30,12 +65,12 @@ impl Ssd {
         let faults = !options.faults.is_empty();
         options.faults.check(geo.pus(), geo.chunks_per_pu, geo.sectors_per_chunk())?;
         let command = if options.timing { spec.timing.command } else { Ns::ZERO };
-        let ssd = Ssd {
+        Ok(Ssd {
             traits: traits(spec, &options),
             times: Times::new(spec),
             command,
             channels: (0..geo.channels)
-                .map(|c| Mutex::new(channel(spec, &options, queue, command, c)))
+                .map(|c| Mutex::new(channel(spec, &options, queue, command, c, store())))
                 .collect(),
             write_pipe: Pipe::new(limit(spec.timing.controller_write, &options)),
             read_pipe: Pipe::new(limit(spec.timing.controller_read, &options)),
@@ -44,7 +79,9 @@ impl Ssd {
             violations: Mutex::default(),
             errors: error_model(spec),
             faults: faults.then(|| Mutex::new(Faults::new(&options.faults, options.seed))),
-            fragile: faults || spec.ecc.is_some(),
+            fragile: faults
+                || spec.ecc.is_some()
+                || matches!(options.store, StoreKind::Compact | StoreKind::File),
             notices: admin::Notices::default(),
             cuts: AtomicU64::new(0),
             marks: Mutex::new(admin::Marks::new(&geo)),
@@ -57,9 +94,10 @@ impl Ssd {
             row: FastDiv::new(geo.sectors_per_row()),
             page: FastDiv::new(geo.sectors_per_page),
             geo,
-        };
-        ssd.mark_factory_bad();
-        Ok(Arc::new(ssd))
+            trouble: Arc::default(),
+            pool: None,
+            image: None,
+        })
     }
 }
 
@@ -107,6 +145,7 @@ fn traits(spec: &DeviceSpec, options: &SsdOptions) -> Traits {
         content_bytes: options.store.content_bytes(),
         max_open: (spec.limits.max_open, spec.limits.max_open_per_pu),
         dulbe: options.dulbe,
+        volatile: options.store == StoreKind::File,
         typical: if zero { Default::default() } else { typical },
     }
 }
@@ -117,6 +156,7 @@ fn channel(
     queue: DieQueue,
     command: Ns,
     number: u32,
+    store: Store,
 ) -> Chan {
     let geo = spec.geometry();
     let time = Timing::new(TimingParams {
@@ -148,7 +188,7 @@ fn channel(
     };
     Chan {
         time,
-        cells: Cells::new(cells, options.store),
+        cells: Cells::new(cells, store),
         count: Counters::default(),
         extra: Vec::new(),
         read_rng: streams("media.read"),

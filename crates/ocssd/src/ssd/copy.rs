@@ -15,8 +15,9 @@ use super::{Chan, Command, Ssd, describe};
 use crate::device::{Cause, Gather, Status, Ticket};
 use crate::rules::Rule;
 use crate::ssd::decode::Run;
-use flashlane_base::{Ns, OOB_BYTES, Ppa, SECTOR_BYTES};
+use flashlane_base::{Ns, OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_media::cells::Found;
+use flashlane_media::store::HostFailed;
 use flashlane_media::timing::Kind;
 use flashlane_rt::sync::MutexGuard;
 
@@ -112,8 +113,8 @@ impl Ssd {
             for k in 0..run.n {
                 match self.fetch_one(&chan, index, run.sector + k, run.die) {
                     Ok(sector) => moved.push(sector),
-                    Err(Status::Uncorrectable) => {
-                        cmd.fail(2 * (i + k as usize), Status::Uncorrectable);
+                    Err(status @ (Status::Uncorrectable | Status::HostFault)) => {
+                        cmd.fail(2 * (i + k as usize), status);
                         return (Some(chan), ready);
                     }
                     Err(status) => {
@@ -141,7 +142,10 @@ impl Ssd {
             Found::Nothing | Found::Early => return Err(Status::InvalidField),
         }
         let mut content = Box::new([0; SECTOR_BYTES]);
-        let (unit, whole, oob) = chan.cells.extract(index, sector, &mut content);
+        let (unit, whole, oob) = match chan.cells.extract(index, sector, &mut content) {
+            Ok(kept) => kept,
+            Err(_) => return Err(Status::HostFault),
+        };
         Ok(Moved { content, unit, whole, oob })
     }
 
@@ -166,17 +170,8 @@ impl Ssd {
         }
         let status = self.program_outcome(chan, cmd, piece, index);
         if status == Status::Ok {
-            for (k, sector) in moved.iter().enumerate() {
-                let one = Run { sector: piece.sector + k as u32, first: 0, n: 1, ..*piece };
-                let content =
-                    Gather { base: &sector.content[..sector.unit], index: &[0], unit: sector.unit };
-                let payload = Payload {
-                    content,
-                    oob: &[sector.oob],
-                    cause: &[Cause::Gc],
-                    whole: sector.whole,
-                };
-                self.program(chan, cmd, &one, index, &payload);
+            if self.program_moved(chan, cmd, piece, index, moved).is_err() {
+                return places.for_each(|i| cmd.fail(i, Status::HostFault));
             }
         } else {
             if status == Status::WriteNextUnit {
@@ -189,5 +184,35 @@ impl Ssd {
         }
         let job = Job { kind: Kind::Program, ready, retries: 0 };
         self.queue_rows(chan, cmd, piece, index, part, job);
+    }
+
+    /// Programs what was read: neighbours of one kind of content at once, so that a host which
+    /// fails, where all are of one kind, leaves no half unit.
+    fn program_moved(
+        &self,
+        chan: &mut Chan,
+        cmd: &Command<'_>,
+        piece: &Run,
+        index: u32,
+        moved: &[Moved],
+    ) -> Result<(), HostFailed> {
+        let mut sector = piece.sector;
+        for alike in moved.chunk_by(|a, b| a.whole == b.whole) {
+            let n = alike.len();
+            let unit = alike[0].unit;
+            let base: Vec<u8> = alike.iter().flat_map(|m| &m.content[..unit]).copied().collect();
+            let places: Vec<u32> = (0..n as u32).collect();
+            let oob: Vec<[u8; OOB_BYTES]> = alike.iter().map(|m| m.oob).collect();
+            let payload = Payload {
+                content: Gather { base: &base, index: &places, unit },
+                oob: &oob,
+                cause: &[Cause::Gc; VECTOR_MAX][..n],
+                whole: alike[0].whole,
+            };
+            let run = Run { sector, first: 0, n: n as u32, ..*piece };
+            self.program(chan, cmd, &run, index, &payload)?;
+            sector += n as u32;
+        }
+        Ok(())
     }
 }

@@ -14,6 +14,7 @@ mod admin;
 mod build;
 mod copy;
 pub mod decode;
+mod durable;
 mod finish;
 mod identify;
 mod power;
@@ -27,6 +28,7 @@ pub use admin::{
     BadBlockTable, DEVICE_RESERVED, Event, FACTORY_BAD, GROWN_BAD, HOST_RESERVED, MEDIA_MANAGER,
     Notice,
 };
+pub use durable::ImageInfo;
 pub use identify::Identify;
 pub use power::{Cut, PowerOn};
 
@@ -35,17 +37,21 @@ use crate::pipe::Pipe;
 use crate::rules::{FoundChunk, Rule, Violation, Violations};
 use crate::spec::{DeviceSpec, SsdOptions};
 use decode::{Decoder, Run};
+use durable::Durable;
 use flashlane_base::{
     FastDiv, Geometry, Ns, Ppa, PpaFormat, PpaStyle, Rng, SECTOR_BYTES, VECTOR_MAX,
 };
 use flashlane_media::cells::{Cells, LastOp};
+use flashlane_media::compact::Pool;
 use flashlane_media::counters::Counters;
 use flashlane_media::errors::ErrorModel;
 use flashlane_media::fault::{FaultKind, Faults, Hit};
+use flashlane_media::store::Trouble;
 use flashlane_media::timing::{ArrayOp, Timing};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::{Mutex, MutexGuard};
 use rows::{Times, flush_read};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
 
@@ -117,6 +123,12 @@ pub struct Ssd {
     epoch: AtomicU64,
     /// Spans are kept: commands say for whom they are.
     watched: AtomicBool,
+    /// What the host could not do last.
+    trouble: Arc<Trouble>,
+    /// Contents, with the compact store.
+    pool: Option<Arc<std::sync::Mutex<Pool>>>,
+    /// The file that the device lives in.
+    image: Option<Box<Durable>>,
 }
 
 impl Ssd {
@@ -385,6 +397,14 @@ impl Ssd {
     /// A command that arrives at `now`, which may lie ahead of the caller's clock.
     #[inline]
     fn accept(&self, now: Ns, request: Request<'_>) -> Ticket {
+        if let Some(image) = &self.image {
+            return self.accept_durable(image, now, request);
+        }
+        self.carry_out(now, request)
+    }
+
+    #[inline]
+    fn carry_out(&self, now: Ns, request: Request<'_>) -> Ticket {
         let mut cmd = Command::new(now, &request);
         if self.watched.load(Ordering::Relaxed) {
             cmd.cause = spans::cause_of(&request);
@@ -405,7 +425,7 @@ impl Ssd {
             }
             (Op::Reset, _) => self.reset(&mut cmd, request.flags.cell),
             (Op::Copy, _) => self.copy(&mut cmd),
-            (Op::Flush, _) => self.seal(&mut cmd),
+            (Op::Flush, _) => self.flush(&mut cmd),
             _ => self.malformed(&mut cmd),
         }
     }

@@ -7,7 +7,8 @@
 //! write unit never survives. On capacitors everything accepted is completed. States, pointers and
 //! wear survive as the chunk report shows them. Never: waits.
 //!
-//! Tickets from before the cut complete as failed.
+//! Tickets from before the cut complete as failed. On an image what the cut left is committed, since
+//! what it took back may be programmed again over bytes that the last commit names.
 
 use super::{Chan, Extra, Ssd};
 use crate::device::ChunkState;
@@ -66,6 +67,7 @@ impl Ssd {
         if then == PowerOn::ClockRestarts {
             self.epoch.fetch_add(at.as_ns(), Ordering::Relaxed);
         }
+        self.settle_image();
         cut
     }
 

@@ -18,6 +18,7 @@ use flashlane_base::{OOB_BYTES, SECTOR_BYTES};
 use flashlane_media::cells::Found;
 use flashlane_media::errors::{History, Sensed, flip_bits};
 use flashlane_media::fault::{FaultKind, Hit};
+use flashlane_media::store::Unread;
 use flashlane_media::timing::Kind;
 use flashlane_rt::sync::MutexGuard;
 
@@ -245,9 +246,17 @@ impl Ssd {
         for (k, oob) in oob.iter_mut().enumerate() {
             let (i, sector) = (first + k, span.0 + place(k) as u32);
             let content = to.content.sector(i);
-            if chan.cells.copy_out(index, sector, to.whole, content, oob).is_err() {
-                let seen = describe(&chan.cells, index);
-                self.refuse(cmd, i, Rule::Content, Status::InvalidField, seen);
+            match chan.cells.copy_out(index, sector, to.whole, content, oob) {
+                Ok(()) => {}
+                Err(Unread::WrongUnit) => {
+                    let seen = describe(&chan.cells, index);
+                    self.refuse(cmd, i, Rule::Content, Status::InvalidField, seen);
+                }
+                Err(Unread::Host) => {
+                    content.fill(0);
+                    *oob = [0xff; OOB_BYTES];
+                    cmd.fail(i, Status::HostFault);
+                }
             }
         }
     }
@@ -266,6 +275,9 @@ impl Ssd {
         let mut worst = 0;
         for k in 0..piece.n {
             let i = piece.first + k as usize;
+            if cmd.failed >> i & 1 == 1 {
+                continue; // there is nothing to have errors
+            }
             let one = Run { sector: piece.sector + k, first: i, n: 1, ..*piece };
             let mut sensed = match &self.errors {
                 Some(model) => model.sense(mean, &mut chan.read_rng[piece.die as usize], retry),

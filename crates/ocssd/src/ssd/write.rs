@@ -14,6 +14,7 @@ use crate::rules::Rule;
 use crate::ssd::decode::Run;
 use flashlane_base::{Ns, OOB_BYTES};
 use flashlane_media::fault::{FaultKind, Hit};
+use flashlane_media::store::HostFailed;
 use flashlane_media::timing::Kind;
 use std::sync::atomic::Ordering;
 
@@ -80,7 +81,9 @@ impl Ssd {
         let job = Job { kind: Kind::Program, ready, retries: 0 };
         let open = chan.cells.open_on(run.die);
         if !self.fragile && self.may_write(chan, index, run).is_ok() {
-            self.program(chan, cmd, run, index, payload);
+            if self.program(chan, cmd, run, index, payload).is_err() {
+                return self.host_failed(cmd, run.first..run.first + run.n as usize);
+            }
             self.note_open(chan, run.die, open);
             return self.queue_rows(chan, cmd, run, index, part, job);
         }
@@ -94,9 +97,19 @@ impl Ssd {
             };
             done += piece.n;
             let open = chan.cells.open_on(run.die);
-            self.write_unit(chan, cmd, &piece, index, part, job, payload);
+            let taken = self.write_unit(chan, cmd, &piece, index, part, job, payload);
             self.note_open(chan, run.die, open);
+            if taken.is_err() {
+                // What follows would be out of order, which is not the caller's doing.
+                return self.host_failed(cmd, piece.first..run.first + run.n as usize);
+            }
         }
+    }
+
+    /// The host did not take these addresses' content: nothing happened to them.
+    #[cold]
+    pub(super) fn host_failed(&self, cmd: &mut Command<'_>, range: std::ops::Range<usize>) {
+        range.for_each(|i| cmd.fail(i, Status::HostFault));
     }
 
     /// Keeps the device-wide count of open chunks, when there is a limit.
@@ -108,7 +121,8 @@ impl Ssd {
         }
     }
 
-    /// One write unit, with everything that can happen to it.
+    /// One write unit, with everything that can happen to it; an error when the host did not take
+    /// it and nothing happened.
     fn write_unit(
         &self,
         chan: &mut Chan,
@@ -118,7 +132,7 @@ impl Ssd {
         part: u32,
         job: Job,
         payload: &Payload<'_>,
-    ) {
+    ) -> Result<(), HostFailed> {
         if let Err(rule) = self.may_write(chan, index, piece) {
             let failed = chan.cells.chunk(index).failed;
             let seen = describe(&chan.cells, index);
@@ -130,10 +144,10 @@ impl Ssd {
                     false => self.refuse(cmd, i, rule, rule.status(), seen),
                 }
             }
-            return;
+            return Ok(());
         }
         match self.program_outcome(chan, cmd, piece, index) {
-            Status::Ok => self.program(chan, cmd, piece, index, payload),
+            Status::Ok => self.program(chan, cmd, piece, index, payload)?,
             status => {
                 let range = piece.first..piece.first + piece.n as usize;
                 if status == Status::WriteNextUnit {
@@ -144,6 +158,7 @@ impl Ssd {
             }
         }
         self.queue_rows(chan, cmd, piece, index, part, job);
+        Ok(())
     }
 
     /// How a program that breaks no rule ends.
@@ -211,7 +226,7 @@ impl Ssd {
         (chunk.erases, rated)
     }
 
-    /// Content, state and counters of a program that succeeds.
+    /// Content, state and counters of a program that succeeds, if the host takes the content.
     #[inline]
     pub(super) fn program(
         &self,
@@ -220,17 +235,18 @@ impl Ssd {
         run: &Run,
         index: u32,
         payload: &Payload<'_>,
-    ) {
+    ) -> Result<(), HostFailed> {
         let range = run.first..run.first + run.n as usize;
-        count_causes(&mut chan.count.programmed, &payload.cause[range.clone()]);
         chan.cells.program(
             index,
             &payload.content,
             run.first,
-            &payload.oob[range],
+            &payload.oob[range.clone()],
             payload.whole,
             self.device_time(cmd.now),
-        );
+        )?;
+        count_causes(&mut chan.count.programmed, &payload.cause[range]);
+        Ok(())
     }
 
     /// The rules of a write, in the order of what they mean to the caller.

@@ -7,8 +7,8 @@
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
-    Anchor, FormatError, LBA_ANCHOR, LBA_LINE_FIRST, LBA_LOG, LBA_NONE, LogBlock, LogEntry, Record,
-    SegmentPair, Uuid, is_newer_minor,
+    Anchor, FormatError, LBA_ANCHOR, LBA_LINE_FIRST, LBA_LOG, LBA_NONE, LogBlock,
+    LogBlockHeader as Header, LogEntry, Record, SegmentPair, Uuid, is_newer_minor,
 };
 use super::super::journal::{block_room, block_sectors};
 use super::MountError;
@@ -73,6 +73,8 @@ struct Block {
     entries: Vec<LogEntry>,
     /// Every record that the header counts is intact.
     complete: bool,
+    /// Sectors: those of its place, or of several.
+    sectors: u32,
 }
 
 /// What a pair's copies hold.
@@ -229,7 +231,7 @@ async fn read_anchors(
     let mut all: Vec<(u32, Anchor, bool)> = Vec::new();
     for first in firsts.iter().filter(|f| f.lba == LBA_ANCHOR) {
         let end = survey.pointer(first.chunk);
-        survey.make_readable(cx, first.chunk).await;
+        survey.make_readable(cx, [first.chunk]).await;
         // The newest one that can be read: from the end. Sectors between two anchors are no anchor.
         let mut bytes = vec![0; SECTOR_BYTES];
         for sector in (0..end).rev().filter(|s| s.is_multiple_of(survey.flash.geo.ws_min)) {
@@ -327,7 +329,7 @@ async fn holders(
         }
         let is_sure = first.as_ref().is_some_and(is_it);
         if pads == Pads::Unknown || pads == Pads::Sure && is_sure {
-            survey.make_readable(cx, chunk).await;
+            survey.make_readable(cx, [chunk]).await;
         }
         let first = survey.first_of(cx, chunk).await;
         if first.as_ref().is_none_or(is_it) {
@@ -363,7 +365,17 @@ async fn read_pair(
                 let bytes = read_blocks(&survey.flash, cx, *chunk, grid, &some).await;
                 let sectors = grid.sectors as usize * SECTOR_BYTES;
                 for (i, bytes) in some.iter().zip(bytes.chunks(sectors)) {
-                    let Some(block) = decode(bytes, uuid, id, &mut content)? else { continue };
+                    let Some(mut block) = decode(bytes, uuid, id, &mut content)? else { continue };
+                    if block.sectors > grid.sectors {
+                        let all = Grid { sectors: block.sectors, ..grid };
+                        let end = i * grid.room + block.sectors;
+                        if end > survey.pointer(*chunk) {
+                            continue; // it was never programmed to its end
+                        }
+                        let bytes = read_blocks(&survey.flash, cx, *chunk, all, &[*i]).await;
+                        let Some(whole) = decode(&bytes, uuid, id, &mut content)? else { continue };
+                        block = whole;
+                    }
                     *is_sure = true;
                     let old = &mut blocks[*i as usize];
                     if old.as_ref().is_none_or(|old| old.entries.len() < block.entries.len()) {
@@ -378,12 +390,15 @@ async fn read_pair(
         }
     }
     chunks.retain(|holder| holder.is_sure);
-    let mut ended = false;
-    for block in blocks {
+    let (mut ended, mut behind) = (false, 0);
+    for (at, block) in (0u32..).step_by(grid.room as usize).zip(blocks) {
         match block {
+            // The place lies within a block that takes several.
+            _ if at < behind => {}
             Some(_) if ended => content.gap = true,
             Some(block) => {
                 ended = !block.complete;
+                behind = at + block.sectors;
                 content.blocks.push(block);
             }
             None => ended = true,
@@ -439,5 +454,6 @@ fn decode(
     if entries.is_empty() {
         return Ok(None);
     }
-    Ok(Some(Block { first_sequence: header.first_sequence, entries, complete }))
+    let Header { first_sequence, sectors, .. } = header;
+    Ok(Some(Block { first_sequence, entries, complete, sectors }))
 }

@@ -176,9 +176,7 @@ impl HostFtl {
         check(&history, &facts, &options)?;
         let stored = Stored::decode(&facts.config).map_err(MountError::Config)?;
         stored.check_device(&shape)?;
-        for chunk in facts.checkpoints.iter().flat_map(|c| c.chunks()) {
-            survey.make_readable(cx, chunk).await;
-        }
+        survey.make_readable(cx, facts.checkpoints.iter().flat_map(|c| c.chunks())).await;
         let ftl = HostFtl::assemble(cx, &survey, &history, &facts, stored)?;
         report.padded_sectors = survey.padded;
         if options.read_only {
@@ -199,7 +197,8 @@ impl HostFtl {
             ftl.rebuild_map(cx, &facts, &lines, &options, &mut report, &mut clock).await?;
         report.generation = ftl.journal.generation;
         if !options.read_only {
-            ftl.settle(cx, lines, contents).await?;
+            ftl.settle(cx, lines, contents, report.clean).await?;
+            ftl.outlive_host(cx).await?;
             clock.step(cx, &mut report, "open lines closed, checkpoint");
         }
         *ftl.recovery.lock() = Some(report);
@@ -419,6 +418,7 @@ impl HostFtl {
         cx: &Cx,
         lines: Vec<Found>,
         mut contents: BTreeMap<u32, Content>,
+        clean: bool,
     ) -> Result<(), MountError> {
         let mut open = Vec::new();
         let mut freed = Vec::new();
@@ -452,13 +452,17 @@ impl HostFtl {
                 self.pool.lock().put_chunk(*chunk, info.state != ChunkState::Free);
             }
         }
+        // The checkpoint that a clean stop ends with says all that there is to say.
+        let nothing_new = clean && open.is_empty() && freed.is_empty();
         for line in open {
             self.pool.lock().stop_filling(line);
             self.close_if_ready(cx, line);
         }
         let closing = || self.pool.lock().count(LineState::Closing) > 0;
         self.pool_changed.wait(cx, || !closing() || self.read_only()).await;
-        self.checkpoint(cx).await?;
+        if !nothing_new {
+            self.checkpoint(cx).await?;
+        }
         Ok(())
     }
 }

@@ -69,6 +69,7 @@ impl Double {
                 content_bytes: 8,
                 max_open: (0, 0),
                 dulbe: true,
+                volatile: false,
                 typical: (Ns::ZERO, Ns::ZERO, Ns::ZERO),
             },
             times,
@@ -132,8 +133,9 @@ impl Double {
         let early = fault == Some(Status::ChunkEarlyClose);
         for (i, cause) in cause.iter().enumerate().filter(|_| !early) {
             inner.seen.programmed[*cause as usize] += 1;
-            let word = content.sector(i).try_into().expect("8 bytes of content");
-            c.sectors.push((word, oob[i]));
+            // Of a page, which has 4096, nothing else is ever asked for here.
+            let word = content.sector(i).first_chunk().expect("8 bytes of content");
+            c.sectors.push((*word, oob[i]));
         }
         let before = c.state;
         c.state = if c.sectors.len() as u32 == self.geo.sectors_per_chunk() || early {

@@ -1,0 +1,192 @@
+//! Pages on their way to the medium: when they go, the unit that carries them, what came of it.
+//!
+//! Owns: the programs of [`super::pages`]. Promises: a page says what is true when it is submitted,
+//! at a stamp of its own; its former copy is garbage when the new one is programmed, not before.
+//! Never: chooses a place (`place.rs`).
+//!
+//! A device with capacitors keeps up to `dirty_pages` pages unwritten, because the capacitors save
+//! them; then a unit of them goes out at a time. When the device stops, all go.
+
+use flashlane_base::Ppa;
+use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, Gather, InFlight};
+use flashlane_ocssd::device::{Op, Request, Status};
+use flashlane_rt::Cx;
+
+use super::buffer::{Kind, NIL};
+use super::drain::{Job, Load};
+use super::pages::PAGE_BYTES;
+use super::{Controller, Phase, read};
+use crate::log::format::{LBA_PADDING, Oob};
+
+impl Controller {
+    /// A unit of pages is due and has a place.
+    #[cold]
+    pub(super) fn next_pages(&mut self) -> Option<(Load, usize, u32)> {
+        let most = match self.phase {
+            Phase::Running => self.dirty_pages,
+            Phase::Mounting | Phase::Draining | Phase::Stopped => 0,
+        };
+        // Pages of a barrier go where GC goes: it waits for them.
+        let (due, as_if) = match self.capacitors {
+            true => (self.pages.dirty() > most && self.pages.flying() == 0, Kind::User),
+            false => (self.held_pages_wait(), Kind::Gc),
+        };
+        if !due {
+            return None;
+        }
+        let moving = self.buffer.waiting(Kind::Gc);
+        match self.place.next(as_if, moving) {
+            Some((stream, position)) => return Some((Load::Pages, stream, position)),
+            None => self.check_room(as_if),
+        }
+        None
+    }
+
+    /// Makes the pages of a job and submits them.
+    #[cold]
+    pub(super) fn submit_pages<'a>(
+        &mut self,
+        cx: &'a Cx,
+        device: &'a (dyn Device + 'static),
+        position: u32,
+        job: Job,
+    ) -> InFlight<'a> {
+        let unit = self.place.layout.unit as usize;
+        let pages = std::mem::take(&mut self.workers[position as usize].pages);
+        let format = device.format();
+        let chunk = format.pack(self.place.layout.chunk(job.line, position));
+        let first = job.row * unit as u32;
+        let mut bytes = vec![0; unit * PAGE_BYTES];
+        let fill = match job.load {
+            Load::Padding => Cause::PaddingPair,
+            _ => Cause::PaddingFlush,
+        };
+        self.stamp += 1;
+        for (i, sector) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
+            let (lba, stamp, cause) = match pages.get(i) {
+                Some(page) => {
+                    let stamp = self.make_page(*page, sector);
+                    (self.pages.lba(*page) as u64, stamp, Cause::Metadata)
+                }
+                None => (LBA_PADDING, self.place.opened(), fill),
+            };
+            self.scratch.addrs[i] = format.in_chunk(chunk, first + i as u32);
+            self.scratch.oob[i] = Oob::encode_raw(lba, stamp, read::content_crc(sector));
+            self.scratch.cause[i] = cause;
+            self.stats.ftl.programmed[cause as usize] += 1;
+        }
+        let index: Vec<u32> = (0..unit as u32).collect();
+        let content = Gather { base: &bytes, index: &index, unit: PAGE_BYTES };
+        let (oob, cause) = (&self.scratch.oob[..unit], &self.scratch.cause[..unit]);
+        let flight = device.io(
+            cx,
+            Request {
+                op: Op::Write,
+                flags: Flags::default(),
+                addrs: &self.scratch.addrs[..unit] as &[Ppa],
+                data: Data::Write { content, oob, cause },
+                whole_sectors: true,
+            },
+        );
+        self.workers[position as usize].pages = pages;
+        flight
+    }
+
+    /// The bytes of a page, and the stamp at which they are true: now, or when a barrier began.
+    fn make_page(&self, page: u32, sector: &mut [u8]) -> u64 {
+        if let Some(held) = self.barriers.held.iter().find(|h| h.page == page) {
+            sector.copy_from_slice(&held.bytes);
+            return held.stamp;
+        }
+        self.pages.build(page, &self.map, self.stamp, sector);
+        self.stamp
+    }
+
+    /// Takes in the result of a job of pages, whose place in the window holds no slots. Returns
+    /// whether the chunk is over.
+    #[cold]
+    pub(super) fn settle_pages(
+        &mut self,
+        slots: &mut Vec<u32>,
+        position: u32,
+        job: Job,
+        done: &Completion,
+    ) -> bool {
+        let unit = self.place.layout.unit;
+        slots.clear();
+        slots.resize(unit as usize, NIL);
+        let pages = std::mem::take(&mut self.workers[position as usize].pages);
+        let base = self.place.layout.unit_at(job.line, job.row, position);
+        let mut over = false;
+        for i in (0..unit).rev() {
+            let (page, status) = (pages.get(i as usize), done.status(i as usize));
+            if status.is_ok() {
+                if let Some(page) = page {
+                    self.page_landed(*page, base + i);
+                }
+                continue;
+            }
+            over |= self.note_failure(position, job, status);
+            let cause = match (page, job.load) {
+                (Some(_), _) => Cause::Metadata,
+                (None, Load::Padding) => Cause::PaddingPair,
+                (None, _) => Cause::PaddingFlush,
+            };
+            let programmed = status == Status::WriteNextUnit;
+            self.stats.ftl.programmed[cause as usize] -= !programmed as u64;
+            match page {
+                Some(page) if self.capacitors => self.pages.failed(*page),
+                Some(page) => self.held_page_ended(*page, false),
+                None => {}
+            }
+        }
+        if done.failed != 0 {
+            self.check_spare();
+        }
+        over
+    }
+
+    fn page_landed(&mut self, page: u32, at: u32) {
+        self.held_page_ended(page, true);
+        if let Some(before) = self.pages.landed(page, at) {
+            self.forget_copy(before);
+        }
+        self.map.take(at, self.pages.lba(page));
+        let line = self.place.layout.line_of(at);
+        self.place.line_mut(line).valid += 1;
+    }
+
+    /// A chunk is over before it can give back what was programmed last: pages in it are written
+    /// again, like sectors.
+    #[cold]
+    pub(super) fn pages_in_lost_chunk(&mut self, line: u32, position: u32) {
+        for page in 0..self.pages.count() {
+            let in_it = |at: u32| {
+                let (l, p, _) = self.place.layout.in_chunk(at);
+                (l, p) == (line, position)
+            };
+            if self.pages.at(page).is_some_and(in_it) {
+                self.pages.touch(page);
+            }
+        }
+    }
+
+    /// The copy of a page lies in a victim: it is garbage, and a new one is due.
+    pub(super) fn lose_page_copy(&mut self, page: u32, at: u32) {
+        self.forget_copy(at);
+        self.pages.lose_copy(page);
+    }
+
+    /// Units of chunks that were erased are not void any more.
+    pub(super) fn forget_voids(&mut self, line: u32, positions: &[u32]) {
+        if !self.pages.any_void() {
+            return;
+        }
+        for position in positions {
+            for row in 0..self.place.layout.rows {
+                let at = self.place.layout.unit_at(line, row, *position);
+                self.pages.set_void(self.place.layout.unit_of(at), false);
+            }
+        }
+    }
+}

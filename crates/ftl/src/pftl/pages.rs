@@ -1,0 +1,374 @@
+//! What the medium must remember beside the host's sectors: trims, lost sectors, void units.
+//!
+//! Owns: the pages of this memory (which exist, which differ from their copy on the medium) and
+//! their bytes. Promises: a page stands alone and says all about its range at one stamp, so the
+//! newest page that can be read is the truth and nothing has to be replayed; a page from the medium
+//! is believed only if it is intact. Never: decides when a page is programmed (`drain.rs`,
+//! `sync.rs`), or holds state that the map has (a page of trims is made from the map when it goes
+//! out).
+//!
+//! A page is one sector. It has a logical number behind the host's capacity and is placed, moved,
+//! ordered by its stamp and found again like any other sector; so it wears no place out, and needs
+//! no anchor, segments or mirrors. Garbage collection makes a new one instead of moving the old.
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 0 | 4 | magic `FLpp` |
+//! | 4 | 4 | CRC32C over bytes 8 .. 4096 |
+//! | 8 | 2 | major version, 1 |
+//! | 10 | 2 | zero |
+//! | 12 | 4 | number of the page |
+//! | 16 | 8 | capacity of the device, in sectors |
+//! | 24 | 8 | first sector, or unit, it speaks of |
+//! | 32 | 8 | stamp at which it is true |
+//! | 40 | 24 | zero |
+//! | 64 | 4032 | trims: two bits per logical sector; void units: one bit per unit |
+//!
+//! Two bits: 0 nothing, 1 reads as zeros (a copy below the page's stamp is void), 2 its content is
+//! lost (reads fail until a copy above the stamp). Bits count from the lowest of each byte.
+
+use super::buffer::NIL;
+use super::map::{Entry, Map};
+
+/// Bytes of a page, and of the content of its sector under every store.
+pub(super) const PAGE_BYTES: usize = flashlane_base::SECTOR_BYTES;
+const HEADER: usize = 64;
+const MAGIC: u32 = u32::from_le_bytes(*b"FLpp");
+const MAJOR: u16 = 1;
+/// Logical sectors that a page of trims speaks of.
+pub(super) const TRIM_SPAN: u32 = ((PAGE_BYTES - HEADER) * 4) as u32;
+/// Units that a page of void units speaks of.
+pub(super) const VOID_SPAN: u32 = ((PAGE_BYTES - HEADER) * 8) as u32;
+
+/// What a page says of a logical sector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Said {
+    /// Nothing: ask the copies.
+    Nothing,
+    /// It reads as zeros.
+    Trimmed,
+    /// Its content is lost.
+    Lost,
+}
+
+/// Where a page stands.
+#[derive(Clone, Copy, Debug)]
+struct State {
+    /// What it would say now is not what the newest copy says, or there is no copy.
+    dirty: bool,
+    /// A copy is being programmed.
+    flying: bool,
+    /// Physical sector of its newest programmed copy.
+    at: u32,
+}
+
+/// All pages of a device, and the void units that nothing else remembers.
+pub(super) struct Pages {
+    capacity: u32,
+    states: Vec<State>,
+    trims: u32,
+    /// A bit per unit: unreadable sectors in it are no loss, whatever was there is elsewhere.
+    void: Vec<u64>,
+    voids: u64,
+    dirty: u32,
+    flying: u32,
+    /// Page to look at first when some are written.
+    cursor: u32,
+}
+
+impl Pages {
+    /// No page differs from the medium, which has none. `units` of the device.
+    pub(super) fn new(capacity: u32, units: u32) -> Pages {
+        let (trims, voids) = Pages::numbers(capacity, units);
+        let clean = State { dirty: false, flying: false, at: NIL };
+        Pages {
+            capacity,
+            states: vec![clean; (trims + voids) as usize],
+            trims,
+            void: vec![0; units.div_ceil(64) as usize],
+            voids: 0,
+            dirty: 0,
+            flying: 0,
+            cursor: 0,
+        }
+    }
+
+    /// Pages of trims and of void units.
+    fn numbers(capacity: u32, units: u32) -> (u32, u32) {
+        (capacity.div_ceil(TRIM_SPAN), units.div_ceil(VOID_SPAN))
+    }
+
+    /// Pages.
+    pub(super) fn count(&self) -> u32 {
+        self.states.len() as u32
+    }
+
+    /// The page's logical sector.
+    pub(super) fn lba(&self, page: u32) -> u32 {
+        self.capacity + page
+    }
+
+    /// The page of a logical sector behind the capacity.
+    #[inline]
+    pub(super) fn page_of(&self, lba: u32) -> Option<u32> {
+        lba.checked_sub(self.capacity).filter(|page| *page < self.count())
+    }
+
+    /// Pages that wait to be written.
+    #[inline]
+    pub(super) fn dirty(&self) -> u32 {
+        self.dirty
+    }
+
+    /// Pages that wait to be written, or are held by a barrier until its slots are programmed.
+    #[inline]
+    pub(super) fn waiting(&self) -> u32 {
+        self.dirty + self.flying
+    }
+
+    /// Pages being programmed.
+    pub(super) fn flying(&self) -> u32 {
+        self.flying
+    }
+
+    pub(super) fn is_dirty(&self, page: u32) -> bool {
+        self.states[page as usize].dirty
+    }
+
+    pub(super) fn is_flying(&self, page: u32) -> bool {
+        self.states[page as usize].flying
+    }
+
+    /// Where the newest programmed copy lies.
+    pub(super) fn at(&self, page: u32) -> Option<u32> {
+        Some(self.states[page as usize].at).filter(|at| *at != NIL)
+    }
+
+    /// What the page would say has changed.
+    pub(super) fn touch(&mut self, page: u32) {
+        let state = &mut self.states[page as usize];
+        self.dirty += !state.dirty as u32;
+        state.dirty = true;
+    }
+
+    /// What the pages would say of these logical sectors has changed.
+    pub(super) fn touch_trims(&mut self, lba: u32, end: u32) {
+        if lba < end {
+            (lba / TRIM_SPAN..=(end - 1) / TRIM_SPAN).for_each(|page| self.touch(page));
+        }
+    }
+
+    /// Takes up to `most` dirty pages that are not being programmed: they fly from now on.
+    pub(super) fn take(&mut self, most: u32) -> Vec<u32> {
+        let n = self.count();
+        let all = (0..n).map(|i| (self.cursor + i) % n);
+        let due = all.filter(|page| {
+            let state = &self.states[*page as usize];
+            state.dirty && !state.flying
+        });
+        let taken: Vec<u32> = due.take(most as usize).collect();
+        for page in &taken {
+            let state = &mut self.states[*page as usize];
+            (state.dirty, state.flying) = (false, true);
+            self.dirty -= 1;
+            self.flying += 1;
+            self.cursor = (page + 1) % n;
+        }
+        taken
+    }
+
+    /// A page's program has ended well: its copy lies at `at`. Returns where the one before lay.
+    pub(super) fn landed(&mut self, page: u32, at: u32) -> Option<u32> {
+        let state = &mut self.states[page as usize];
+        state.flying = false;
+        self.flying -= 1;
+        let before = std::mem::replace(&mut state.at, at);
+        Some(before).filter(|at| *at != NIL)
+    }
+
+    /// A page's program has failed: it waits again.
+    pub(super) fn failed(&mut self, page: u32) {
+        self.states[page as usize].flying = false;
+        self.flying -= 1;
+        self.touch(page);
+    }
+
+    /// Its copy is going to be erased: another must be written.
+    pub(super) fn lose_copy(&mut self, page: u32) {
+        self.states[page as usize].at = NIL;
+        self.touch(page);
+    }
+
+    /// A mount has found the newest copy.
+    pub(super) fn found(&mut self, page: u32, at: u32) {
+        self.states[page as usize].at = at;
+    }
+
+    /// Unreadable sectors of this unit are no loss.
+    pub(super) fn is_void(&self, unit: u32) -> bool {
+        self.void[unit as usize / 64] >> (unit % 64) & 1 == 1
+    }
+
+    /// Sets or clears the mark of a unit whose program failed or was torn.
+    pub(super) fn set_void(&mut self, unit: u32, on: bool) {
+        if self.is_void(unit) == on || !on && self.voids == 0 {
+            return;
+        }
+        self.void[unit as usize / 64] ^= 1 << (unit % 64);
+        self.voids = if on { self.voids + 1 } else { self.voids - 1 };
+        self.touch(self.trims + unit / VOID_SPAN);
+    }
+
+    /// Some unit is marked.
+    pub(super) fn any_void(&self) -> bool {
+        self.voids > 0
+    }
+
+    /// The bytes of a page as it would be now, true at `stamp`.
+    pub(super) fn build(&self, page: u32, map: &Map, stamp: u64, out: &mut [u8]) {
+        let (header, bits) = out[..PAGE_BYTES].split_at_mut(HEADER);
+        header.fill(0);
+        bits.fill(0);
+        let first = match page.checked_sub(self.trims) {
+            None => {
+                let first = page * TRIM_SPAN;
+                let end = self.capacity.min(first + TRIM_SPAN);
+                for (i, lba) in (first..end).enumerate() {
+                    let said = match map.get(lba) {
+                        Entry::Unmapped => 1,
+                        Entry::Poisoned => 2,
+                        Entry::Slot(_) | Entry::Media(_) => continue,
+                    };
+                    bits[i / 4] |= said << (i % 4 * 2);
+                }
+                first
+            }
+            Some(voids) => {
+                let first = voids * VOID_SPAN;
+                let words = self.void.iter().skip(first as usize / 64);
+                for (eight, word) in bits.chunks_exact_mut(8).zip(words) {
+                    eight.copy_from_slice(&word.to_le_bytes());
+                }
+                first
+            }
+        };
+        header[..4].copy_from_slice(&MAGIC.to_le_bytes());
+        header[8..10].copy_from_slice(&MAJOR.to_le_bytes());
+        header[12..16].copy_from_slice(&page.to_le_bytes());
+        header[16..24].copy_from_slice(&(self.capacity as u64).to_le_bytes());
+        header[24..32].copy_from_slice(&(first as u64).to_le_bytes());
+        header[32..40].copy_from_slice(&stamp.to_le_bytes());
+        let crc = crc32c::crc32c(&out[8..PAGE_BYTES]);
+        out[4..8].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// The stamp of an intact page of this device; `None` for anything else.
+    pub(super) fn check(&self, page: u32, bytes: &[u8]) -> Option<u64> {
+        let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let long = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
+        let whole = bytes.len() == PAGE_BYTES && word(0)? == MAGIC;
+        let intact = whole && word(4)? == crc32c::crc32c(&bytes[8..]);
+        let ours = word(8)? == MAJOR as u32 && word(12)? == page;
+        (intact && ours && long(16)? == self.capacity as u64).then_some(long(32)?)
+    }
+
+    /// What an intact page of trims says of each logical sector of its range; nothing for a page of
+    /// void units, whose units are marked instead.
+    pub(super) fn read(&mut self, page: u32, bytes: &[u8], mut say: impl FnMut(u32, Said)) {
+        let bits = &bytes[HEADER..];
+        if let Some(voids) = page.checked_sub(self.trims) {
+            let units = self.void.len() as u32 * 64;
+            let first = voids * VOID_SPAN;
+            for unit in first..units.min(first + VOID_SPAN) {
+                let i = unit - first;
+                if bits[i as usize / 8] >> (i % 8) & 1 == 1 && !self.is_void(unit) {
+                    self.void[unit as usize / 64] |= 1 << (unit % 64);
+                    self.voids += 1;
+                }
+            }
+            return;
+        }
+        let first = page * TRIM_SPAN;
+        for (i, lba) in (first..self.capacity.min(first + TRIM_SPAN)).enumerate() {
+            match bits[i / 4] >> (i % 4 * 2) & 3 {
+                1 => say(lba, Said::Trimmed),
+                2 => say(lba, Said::Lost),
+                _ => say(lba, Said::Nothing),
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a page says is what the map said when it was made, and nothing else passes for it.
+    #[test]
+    fn a_page_says_what_the_map_said() {
+        let capacity = TRIM_SPAN + 100;
+        let mut map = Map::new(capacity as u64, capacity as u64);
+        for lba in (0..capacity).step_by(3) {
+            map.set(lba, Entry::Media(lba));
+        }
+        map.set(TRIM_SPAN + 7, Entry::Poisoned);
+        let mut pages = Pages::new(capacity, 1000);
+        assert_eq!(pages.count(), 3);
+        let mut bytes = vec![0xaa; PAGE_BYTES];
+        for page in 0..2 {
+            pages.build(page, &map, 77, &mut bytes);
+            assert_eq!(pages.check(page, &bytes), Some(77));
+            assert_eq!(pages.check(page + 1, &bytes), None);
+            pages.read(page, &bytes, |lba, said| {
+                let expected = match map.get(lba) {
+                    Entry::Unmapped => Said::Trimmed,
+                    Entry::Poisoned => Said::Lost,
+                    _ => Said::Nothing,
+                };
+                assert_eq!(said, expected, "lba {lba}");
+            });
+        }
+        bytes[4000] ^= 1;
+        assert_eq!(pages.check(1, &bytes), None);
+        assert_eq!(pages.check(1, &bytes[..100]), None);
+    }
+
+    #[test]
+    fn void_units_survive_the_trip() {
+        let mut pages = Pages::new(100, VOID_SPAN + 5);
+        assert_eq!(pages.count(), 3);
+        pages.set_void(3, true);
+        pages.set_void(VOID_SPAN + 4, true);
+        pages.set_void(9, true);
+        pages.set_void(9, false);
+        assert_eq!(pages.take(9), [1, 2]);
+        let map = Map::new(100, 100);
+        let mut other = Pages::new(100, VOID_SPAN + 5);
+        let mut bytes = vec![0; PAGE_BYTES];
+        for page in [1, 2] {
+            pages.build(page, &map, 5, &mut bytes);
+            assert_eq!(other.check(page, &bytes), Some(5));
+            other.read(page, &bytes, |_, _| panic!("no trims here"));
+        }
+        let marked: Vec<u32> = (0..VOID_SPAN + 5).filter(|u| other.is_void(*u)).collect();
+        assert_eq!(marked, [3, VOID_SPAN + 4]);
+        assert!(other.any_void());
+    }
+
+    /// A page that changes while it flies is written again; one that failed, too.
+    #[test]
+    fn a_page_is_taken_once_until_it_changes() {
+        let mut pages = Pages::new(3 * TRIM_SPAN, 10);
+        pages.touch_trims(0, 3 * TRIM_SPAN);
+        assert_eq!(pages.take(2), [0, 1]);
+        pages.touch(0);
+        assert_eq!(pages.take(9), [2]);
+        assert_eq!(pages.landed(0, 40), None);
+        assert_eq!(pages.take(9), [0]);
+        assert_eq!(pages.landed(0, 50), Some(40));
+        pages.failed(1);
+        assert_eq!((pages.dirty(), pages.flying()), (1, 1));
+        pages.lose_copy(0);
+        assert_eq!(pages.take(9), [1, 0], "the one that waits longest first");
+    }
+}

@@ -1,0 +1,354 @@
+//! Barriers of a device without capacitors: everything accepted so far becomes durable.
+//!
+//! Owns: what a flush and an erase wait for, and the task that does it. Promises: when a barrier
+//! has ended, every sector, trim and loss that was accepted before it began is on the medium, or
+//! something younger is; a power cut in the middle of one leaves each sector as it was before, or
+//! younger. Never: runs where there are capacitors.
+//!
+//! 1. All buffered sectors are *covered*, in one section of the controller, and the pages that have
+//!    changed are made. A covered slot is programmed even if its sector is overwritten or discarded
+//!    meanwhile: what follows it is not covered.
+//! 2. Covered sectors go out, the last unit of each queue filled with padding. With `pair_damage`
+//!    open pairs are padded, too.
+//! 3. Only now the pages go out: one that no longer says "trimmed" of a sector must not be found
+//!    before the sector's new content is there, else the content before the trim would be.
+//!
+//! Who asks: a flush or FUA write, and the eraser. A line may be erased when a barrier that began
+//! after it was empty has ended: what was moved out of it is programmed then, what replaced its
+//! garbage is too, and the trims that made garbage of it are on the medium.
+//!
+//! Lines wait for an erase while the host waits for lines, so a barrier for an erase must not wait
+//! for the host: its sectors may take the room of GC, which keeps a reserve for that
+//! ([`reserve`]), and the host gets no room in the buffer for them until it may go on by itself.
+
+use flashlane_rt::{Cx, Waiter};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::buffer::{Kind, Sizes};
+use super::place::Layout;
+use super::{Controller, Pftl, Phase, Room};
+
+/// A page that a barrier has made and that is not yet programmed.
+pub(super) struct Held {
+    pub(super) page: u32,
+    pub(super) stamp: u64,
+    pub(super) bytes: Vec<u8>,
+    sent: bool,
+}
+
+/// State of the barriers.
+#[derive(Default)]
+pub(super) struct Barriers {
+    /// Number of the last one that somebody wants.
+    asked: u64,
+    /// Number of the last one that has ended.
+    done: u64,
+    active: bool,
+    pub(super) held: Vec<Held>,
+    /// The sectors are out, pages may go.
+    pages_go: bool,
+    /// Room of the host that it does not get yet.
+    withheld: u32,
+    syncer: Option<Waiter>,
+    /// Sectors of the host that the buffer holds at most.
+    user_room: u32,
+    /// With `pair_damage`: per stream × position, what stands in open pairs.
+    pairs: Vec<Pairs>,
+    /// Units behind one that close its pairs.
+    pair_units: u32,
+    /// What a barrier pads: (stream × position, line, row that closes it).
+    closing: Vec<(usize, u32, u32)>,
+}
+
+/// The open chunk of a stream at a position.
+#[derive(Clone, Copy, Default)]
+struct Pairs {
+    line: u32,
+    /// Rows programmed.
+    row: u32,
+    /// With so many rows programmed, everything in it that is not padding is in closed pairs.
+    closed_at: u32,
+}
+
+impl Barriers {
+    /// For a device whose units have open pairs until `pair_units` more are programmed, 0 for none.
+    pub(super) fn new(windows: usize, pair_units: u32, user_room: u32) -> Barriers {
+        let windows = if pair_units == 0 { 0 } else { windows };
+        let pairs = vec![Pairs::default(); windows];
+        Barriers { pairs, pair_units, user_room, ..Barriers::default() }
+    }
+
+    /// A torn program may take others along.
+    #[inline]
+    pub(super) fn has_pairs(&self) -> bool {
+        self.pair_units > 0
+    }
+
+    /// Pairs are being padded.
+    #[inline]
+    pub(super) fn is_closing(&self) -> bool {
+        !self.closing.is_empty()
+    }
+}
+
+/// Sectors that GC keeps beyond a line where there are no capacitors: the buffer, which a barrier
+/// may put into GC's room once, and three lines. A power cut costs the rest of GC's open line where
+/// chunks are short for their windows (recovery pads them), and may be followed by others.
+pub(super) fn reserve(layout: &Layout, sizes: &Sizes) -> u32 {
+    sizes.user_room + 3 * layout.line_sectors
+}
+
+/// Spare that a device needs beside all that, in sectors: a barrier for erases pads the last units
+/// and, with `pair_damage`, the pairs of GC's open line; its victims must win more.
+pub(super) fn spare_for_padding(layout: &Layout, pair_sectors: u32) -> u64 {
+    let padded = (pair_sectors * layout.positions).clamp(layout.unit, layout.line_sectors);
+    padded as u64 * layout.lines as u64
+}
+
+impl Pftl {
+    /// Waits for a barrier that begins from now on; returns early when the device is read-only.
+    pub(super) async fn sync(&self, cx: &Cx) {
+        let mine = {
+            let mut c = self.controller.lock();
+            c.barriers.asked += 1;
+            c.call_syncer(cx);
+            c.barriers.asked
+        };
+        let over = || {
+            let c = self.controller.lock();
+            c.barriers.done >= mine || c.read_only.is_some() || c.phase == Phase::Stopped
+        };
+        self.settled.wait(cx, over).await;
+    }
+
+    /// Waits until all covered slots are programmed, or no more can be.
+    async fn wait_for(&self, cx: &Cx, ready: impl Fn(&Controller) -> bool) {
+        let over = || {
+            let c = self.controller.lock();
+            ready(&c) || c.phase == Phase::Stopped
+        };
+        self.settled.wait(cx, over).await;
+    }
+
+    async fn run_barrier(&self, cx: &Cx) {
+        let number = {
+            let mut c = self.controller.lock();
+            let number = c.begin_barrier();
+            self.go_on(cx, c, None, Room::default());
+            number
+        };
+        self.wait_for(cx, |c| c.buffer.covered() == 0).await;
+        self.close_pairs(cx).await;
+        if self.let_pages_go(cx) {
+            self.wait_for(cx, |c| c.barriers.held.is_empty()).await;
+            self.close_pairs(cx).await;
+        }
+        let mut c = self.controller.lock();
+        if c.phase == Phase::Stopped {
+            return;
+        }
+        (c.barriers.active, c.barriers.pages_go, c.place.lend) = (false, false, false);
+        c.barriers.done = number;
+        c.call_eraser(cx);
+        self.go_on(cx, c, None, Room::default());
+    }
+
+    /// Sends the pages of a barrier out; false if it has none.
+    fn let_pages_go(&self, cx: &Cx) -> bool {
+        let mut c = self.controller.lock();
+        let any = !c.barriers.held.is_empty();
+        c.barriers.pages_go = any;
+        self.go_on(cx, c, None, Room::default());
+        any
+    }
+
+    /// Pads open pairs, so that no program to come can take what is in them along.
+    async fn close_pairs(&self, cx: &Cx) {
+        {
+            let mut c = self.controller.lock();
+            if !c.barriers.has_pairs() {
+                return;
+            }
+            c.begin_closing();
+            self.go_on(cx, c, None, Room::default());
+        }
+        self.wait_for(cx, |c| c.pairs_are_closed()).await;
+        self.controller.lock().barriers.closing.clear();
+    }
+}
+
+/// Runs barriers as they are asked for, one at a time, until the device stops.
+pub(super) async fn syncer(ftl: Arc<Pftl>, cx: Cx) {
+    loop {
+        let due = poll_fn(|_| {
+            let mut c = ftl.controller.lock();
+            c.barriers.syncer = Some(cx.waiter());
+            match c.phase {
+                Phase::Stopped => Poll::Ready(false),
+                _ if c.barriers.asked > c.barriers.done => Poll::Ready(true),
+                _ => Poll::Pending,
+            }
+        });
+        if !due.await {
+            return;
+        }
+        ftl.run_barrier(&cx).await;
+    }
+}
+
+impl Controller {
+    fn begin_barrier(&mut self) -> u64 {
+        (self.barriers.active, self.place.lend) = (true, true);
+        let flying = self.workers.iter().flat_map(|w| w.flying()).collect::<Vec<_>>();
+        self.buffer.cover(flying.into_iter());
+        self.stamp += 1;
+        for page in self.pages.take(u32::MAX) {
+            let mut bytes = vec![0; super::pages::PAGE_BYTES];
+            self.pages.build(page, &self.map, self.stamp, &mut bytes);
+            self.barriers.held.push(Held { page, stamp: self.stamp, bytes, sent: false });
+        }
+        self.barriers.asked
+    }
+
+    /// Number of a barrier that begins from now on.
+    pub(super) fn barrier_after_now(&self) -> u64 {
+        self.barriers.asked + 1
+    }
+
+    /// Number of the last barrier that has ended; on capacitors nobody needs one.
+    pub(super) fn barriers_done(&self) -> u64 {
+        if self.capacitors { u64::MAX } else { self.barriers.done }
+    }
+
+    /// Sectors that a barrier may program at most: what the host may have in the buffer when it
+    /// begins, the last units, pages, pairs.
+    pub(super) fn room_for_barrier(&self) -> u32 {
+        let layout = &self.place.layout;
+        let pairs = self.barriers.pair_units * layout.unit * layout.positions;
+        let pages = self.pages.waiting().next_multiple_of(layout.unit);
+        self.barriers.user_room + 2 * layout.unit + pages + pairs.min(layout.line_sectors)
+    }
+
+    /// A barrier is under way.
+    pub(super) fn barrier_is_active(&self) -> bool {
+        self.barriers.active
+    }
+
+    /// Covered sectors of the host must go out so that a line can be erased.
+    pub(super) fn barrier_needs_room(&self) -> bool {
+        self.buffer.covered_waiting(Kind::User) > 0 && self.place.leaving() > 0
+    }
+
+    /// A unit is on the medium, the `rows`-th of its chunk; `over`: no more will follow.
+    #[cold]
+    pub(super) fn note_pairs(
+        &mut self,
+        window: usize,
+        line: u32,
+        rows: u32,
+        padding: bool,
+        over: bool,
+    ) {
+        let end = self.place.layout.rows;
+        let ahead = self.barriers.pair_units;
+        let pairs = &mut self.barriers.pairs[window];
+        if pairs.line != line || rows == 1 {
+            *pairs = Pairs { line, row: 0, closed_at: 0 };
+        }
+        pairs.row = rows;
+        if !padding {
+            pairs.closed_at = (rows + ahead).min(end);
+        }
+        if over {
+            pairs.closed_at = pairs.closed_at.min(rows);
+        }
+    }
+
+    fn begin_closing(&mut self) {
+        let pairs = self.barriers.pairs.iter().enumerate();
+        let open = pairs.filter(|(_, p)| p.row < p.closed_at);
+        self.barriers.closing = open.map(|(w, p)| (w, p.line, p.closed_at)).collect();
+    }
+
+    fn is_closed(&self, (window, line, row): (usize, u32, u32)) -> bool {
+        let pairs = &self.barriers.pairs[window];
+        pairs.line != line || pairs.row >= row || pairs.row >= pairs.closed_at
+    }
+
+    fn pairs_are_closed(&self) -> bool {
+        self.barriers.closing.iter().all(|pair| self.is_closed(*pair))
+    }
+
+    /// Where a unit of padding is due to close pairs.
+    #[cold]
+    pub(super) fn next_padding(&self) -> Option<(usize, u32)> {
+        let positions = self.workers.len();
+        let due = self.barriers.closing.iter().filter(|pair| !self.is_closed(**pair));
+        let mut at = due.map(|(window, line, _)| (window / positions, window % positions, *line));
+        let ready = at.find(|(s, p, line)| self.place.is_ready(*s, *line, *p as u32));
+        ready.map(|(stream, position, _)| (stream, position as u32))
+    }
+
+    /// Asks for the barrier that lines to be erased wait for, when GC has nothing better to do.
+    pub(super) fn ask_for_erases(&mut self, cx: &Cx) {
+        if self.capacitors || self.place.leaving() == 0 {
+            return;
+        }
+        let wanted = self.place.barrier_wanted();
+        let idle = self.gc.is_quiet() || self.place.free_lines() == 0;
+        if wanted > self.barriers.asked && idle {
+            self.barriers.asked = wanted;
+            self.call_syncer(cx);
+        }
+    }
+
+    /// Wakes the task that runs barriers.
+    pub(super) fn call_syncer(&self, cx: &Cx) {
+        if let Some(waiter) = self.barriers.syncer {
+            cx.wake(waiter);
+        }
+    }
+
+    /// What the host gets of the room that became free: nothing while its sectors take GC's.
+    pub(super) fn ration(&mut self, user: u32) -> u32 {
+        let moving = self.buffer.waiting(Kind::Gc);
+        self.barriers.withheld += user;
+        if self.barriers.withheld == 0
+            || self.place.host_denied && !self.place.host_has_room(moving)
+        {
+            return 0;
+        }
+        std::mem::take(&mut self.barriers.withheld)
+    }
+
+    /// Pages for a unit: those that a barrier has made, or those that have changed.
+    pub(super) fn take_pages(&mut self, unit: u32) -> Vec<u32> {
+        if self.capacitors {
+            return self.pages.take(unit);
+        }
+        let mut taken = Vec::new();
+        for held in self.barriers.held.iter_mut().filter(|h| !h.sent).take(unit as usize) {
+            held.sent = true;
+            taken.push(held.page);
+        }
+        taken
+    }
+
+    /// Pages of a barrier wait for a program.
+    pub(super) fn held_pages_wait(&self) -> bool {
+        self.barriers.pages_go && self.barriers.held.iter().any(|h| !h.sent)
+    }
+
+    /// The program of a held page has ended.
+    pub(super) fn held_page_ended(&mut self, page: u32, well: bool) {
+        match well {
+            true => self.barriers.held.retain(|h| h.page != page),
+            false => {
+                let held = self.barriers.held.iter_mut().filter(|h| h.page == page);
+                held.for_each(|h| h.sent = false);
+            }
+        }
+    }
+}

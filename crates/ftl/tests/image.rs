@@ -1,0 +1,73 @@
+//! The layers on a device that lives in an image: all goes well, and the host's disk is full.
+
+use flashlane_base::{Lba, Rng};
+use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, Io};
+use flashlane_ftl::log::{LogConfig, Pblk};
+use flashlane_ftl::pftl::{Pftl, PftlConfig};
+use flashlane_media::host::HostFile;
+use flashlane_media::host::memory::MemoryFile;
+use flashlane_ocssd::{CreateImage, DeviceSpec, OpenImage, Ssd};
+use flashlane_rt::{CostTable, Virtual};
+use std::sync::Arc;
+
+/// Overwrites at random, on a disk with room for so many more bytes: writes that were
+/// acknowledged, and what ended them.
+fn overwrite(pblk: bool, room: Option<u64>) -> (u64, Result<(), BlockError>) {
+    let spec = DeviceSpec::preset("tiny").expect("a preset").with_chunks_per_pu(40);
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
+    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("opened");
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let (cx, device) = (run.cx(), ssd.clone());
+    let dev = run.run(async move {
+        let layer: Arc<dyn BlockDev> = match pblk {
+            true => Pblk::create(&cx, device, LogConfig::default()).await.expect("a target"),
+            false => Pftl::create(&cx, device, PftlConfig::default()).expect("a target"),
+        };
+        layer
+    });
+    let dev = dev.expect("no stall");
+    file.limit(room.map(|room| file.len().expect("in memory") + room));
+    let cx = run.cx();
+    let done = run.run(async move {
+        let capacity = dev.info().capacity;
+        let mut rng = Rng::new(1);
+        let mut buf = [0; 4096];
+        for n in 0..6000 {
+            let lba = Lba::new(rng.below(capacity));
+            buf.fill(n as u8);
+            let io = Io { op: BlockOp::Write, lba, sectors: 1, fua: false, buf: &mut buf };
+            if let Err(e) = dev.start(&cx, io).await {
+                return (n, Err(e));
+            }
+        }
+        (6000, Ok(()))
+    });
+    assert_eq!(ssd.violations(), [], "no layer breaks a rule");
+    assert_eq!(ssd.host_trouble().is_some(), room.is_some());
+    for pu in 0..spec.geometry().pus() {
+        let blocks = ssd.bad_blocks(pu).expect("a PU").blocks;
+        assert!(blocks.iter().all(|mark| *mark == 0), "nothing on the medium is bad");
+    }
+    done.expect("nothing hangs")
+}
+
+/// Both layers collect garbage on an image as they do in memory.
+#[test]
+fn layers_run_on_an_image() {
+    for pblk in [true, false] {
+        let (writes, end) = overwrite(pblk, None);
+        assert_eq!((writes, end), (6000, Ok(())));
+    }
+}
+
+/// A full disk is a failed program to a layer. It tries elsewhere, then takes no more writes; it
+/// does not hang, and the drive is as good as before.
+#[test]
+fn a_full_disk_ends_in_read_only() {
+    for pblk in [true, false] {
+        let (writes, end) = overwrite(pblk, Some(2 << 20));
+        assert!(matches!(end, Err(BlockError::ReadOnly(_))), "pblk {pblk}: {end:?}");
+        assert!(writes > 100, "{writes}");
+    }
+}

@@ -1,0 +1,354 @@
+//! Drive images as a person handles them: make one, look at it, check it.
+//!
+//! Owns: the texts and JSON of `flashlane drive`. Promises: looking and checking write nothing; SMART
+//! has only what the device counts, under the names that nvme-cli and OCP use. Never: knows the bytes
+//! of an image (that is the device's).
+
+use crate::experiment::{Base, Change, Experiment};
+use crate::report::aligned;
+use flashlane_base::{Bytes, Location, Ns, Ppa, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_media::image::HEADER_BYTES;
+use flashlane_ocssd::device::{ChunkState, Data, Flags, Op, Request, Scatter, Status};
+use flashlane_ocssd::ssd::ImageInfo;
+pub use flashlane_ocssd::{CopyKind, copy_image};
+use flashlane_ocssd::{CreateImage, Device, DeviceSpec, ImageError, OpenImage, Ssd};
+use flashlane_rt::{CostTable, Virtual};
+use serde_json::{Map, Value, json};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Why a drive could not be made or looked at.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DriveError {
+    /// The image.
+    #[error(transparent)]
+    Image(#[from] ImageError),
+    /// The device that was asked for; all that is wrong with it.
+    #[error("{0}")]
+    Device(String),
+}
+
+/// The device of a preset with keys changed, `geometry.chunks_per_pu=64`.
+///
+/// # Errors
+/// No such preset or key, or an impossible device.
+pub fn device(preset: &str, sets: &[String]) -> Result<DeviceSpec, DriveError> {
+    let text = format!(
+        "[device]\npreset = {}\n[[target]]\nkind = \"pftl\"\n[[workload]]\nrw = \"read\"\n",
+        toml::Value::from(preset)
+    );
+    let changes: Vec<Change> = sets.iter().map(|s| Change::Set(format!("device.{s}"))).collect();
+    let base = Base::of(Path::new(""), None);
+    let parsed = Experiment::parse("drive", &text, &base, &changes);
+    let experiment = parsed.map_err(|e| DriveError::Device(e.to_string()))?;
+    let of = experiment.targets.into_iter().next().map(|t| t.device.spec);
+    of.ok_or_else(|| DriveError::Device("there is no device".into()))
+}
+
+/// Makes an image, and says what it is.
+///
+/// # Errors
+/// As [`Ssd::create_image`].
+pub fn create(
+    path: &Path,
+    spec: &DeviceSpec,
+    seed: u64,
+    replace: bool,
+) -> Result<String, DriveError> {
+    Ssd::create_image(path, spec, &CreateImage { seed, replace, uuid: None })?;
+    Ok(Look::at(path)?.to_text())
+}
+
+/// The presets and their sizes.
+pub fn presets() -> String {
+    let mut rows = vec![row(["preset", "raw", "channels x PUs", "chunk", "cells"])];
+    for name in DeviceSpec::preset_names() {
+        let Ok(spec) = DeviceSpec::preset(name) else { continue };
+        let geo = spec.geometry();
+        let bytes = |sectors: u64| Bytes::new(sectors * SECTOR_BYTES as u64).to_string();
+        rows.push(row([
+            name,
+            &bytes(geo.sectors()),
+            &format!("{} x {}", geo.channels, geo.pus_per_channel),
+            &bytes(geo.sectors_per_chunk() as u64),
+            &format!("{} bit", spec.cells.bits),
+        ]));
+    }
+    aligned(&rows)
+}
+
+fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(String::from).to_vec()
+}
+
+/// A drive that is looked at.
+pub struct Look {
+    ssd: Arc<Ssd>,
+    info: ImageInfo,
+}
+
+impl Look {
+    /// Opens an image for reading.
+    ///
+    /// # Errors
+    /// As [`Ssd::open_image`].
+    pub fn at(path: &Path) -> Result<Look, DriveError> {
+        let how = OpenImage { read_only: true, timing: false, ..OpenImage::default() };
+        let ssd = Ssd::open_image(path, &how)?;
+        let info = ssd.image_info().ok_or(ImageError::InMemory)?;
+        Ok(Look { ssd, info })
+    }
+
+    fn uuid(&self) -> String {
+        let hex: String = self.info.uuid.iter().map(|b| format!("{b:02x}")).collect();
+        [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
+    }
+
+    /// Chunks per state: free, open, closed, offline.
+    fn states(&self) -> [u64; 4] {
+        let all = [ChunkState::Free, ChunkState::Open, ChunkState::Closed, ChunkState::Offline];
+        let mut count = [0; 4];
+        for pu in 0..self.ssd.geometry().pus() {
+            for chunk in self.ssd.chunk_report(pu, 0, u32::MAX) {
+                let state = all.iter().position(|s| *s == chunk.state);
+                state.into_iter().for_each(|s| count[s] += 1);
+            }
+        }
+        count
+    }
+
+    /// What it is, for people.
+    pub fn to_text(&self) -> String {
+        let (geo, info) = (self.ssd.geometry(), &self.info);
+        let [free, open, closed, offline] = self.states();
+        let raw = Bytes::new(geo.sectors() * SECTOR_BYTES as u64);
+        let rows = [
+            ("device", self.ssd.spec().name.clone()),
+            ("uuid", self.uuid()),
+            ("raw capacity", raw.to_string()),
+            (
+                "geometry",
+                format!(
+                    "{} channels x {} PUs x {} chunks of {} sectors",
+                    geo.channels,
+                    geo.pus_per_channel,
+                    geo.chunks_per_pu,
+                    geo.sectors_per_chunk()
+                ),
+            ),
+            ("chunks", format!("{free} free, {open} open, {closed} closed, {offline} offline")),
+            ("on the host's disk", Bytes::new(info.slot_bytes).to_string()),
+            ("target settings", Bytes::new(self.ssd.targets().len() as u64).to_string()),
+            ("device time", info.clock.to_string()),
+            ("commits", info.commits.to_string()),
+            ("seed", info.seed.to_string()),
+            ("format", format!("{}.{}", info.version.0, info.version.1)),
+        ];
+        rows.iter().map(|(name, value)| format!("{name:<20}{value}\n")).collect()
+    }
+
+    /// What it is, as one JSON object with units in its keys.
+    pub fn to_json(&self) -> String {
+        let (geo, info) = (self.ssd.geometry(), &self.info);
+        let [free, open, closed, offline] = self.states();
+        text_of(&json!({
+            "device": self.ssd.spec().name,
+            "uuid": self.uuid(),
+            "raw_bytes": geo.sectors() * SECTOR_BYTES as u64,
+            "geometry": {
+                "channels": geo.channels,
+                "pus_per_channel": geo.pus_per_channel,
+                "planes": geo.planes,
+                "chunks_per_pu": geo.chunks_per_pu,
+                "sectors_per_chunk": geo.sectors_per_chunk(),
+                "ws_min": geo.ws_min,
+                "ws_opt": geo.ws_opt,
+                "mw_cunits": geo.mw_cunits,
+            },
+            "chunks": { "free": free, "open": open, "closed": closed, "offline": offline },
+            "host_disk_bytes": info.slot_bytes,
+            "target_settings_bytes": self.ssd.targets().len(),
+            "device_time_ns": info.clock.as_ns(),
+            "commits": info.commits,
+            "seed": info.seed,
+            "format": format!("{}.{}", info.version.0, info.version.1),
+        }))
+    }
+
+    /// The drive's health: keys of `nvme smart-log -o json` (128-bit values are strings there), and
+    /// below `ocp` those of the OCP extended log. What is not modelled (temperature, host
+    /// commands) is not there.
+    pub fn smart(&self) -> Value {
+        let (geo, info, count) = (self.ssd.geometry(), &self.info, self.ssd.counters());
+        let [free, _, _, offline] = self.states();
+        let reports: Vec<_> =
+            (0..geo.pus()).map(|pu| self.ssd.chunk_report(pu, 0, u32::MAX)).collect();
+        let erases: Vec<u64> = reports.iter().flatten().map(|c| c.erases as u64).collect();
+        let chunks = erases.len().max(1) as u64;
+        let sum: u64 = erases.iter().sum();
+        let rated = self.ssd.spec().cells.rated_erases.max(1) as u64;
+        let units = |bytes: u64| bytes.div_ceil(512_000).to_string();
+        let dead = reports.iter().filter(|r| r.iter().all(|c| c.state == ChunkState::Offline));
+        let bytes = |sectors: u64| json!({ "hi": 0, "lo": sectors * SECTOR_BYTES as u64 });
+        let good = 100 * (chunks - offline) / chunks;
+        json!({
+            "critical_warning": 0,
+            "avail_spare": good,
+            "spare_thresh": 10,
+            "percent_used": (100 * sum / chunks / rated).min(255),
+            "data_units_read": units(count.host_read_bytes),
+            "data_units_written": units(count.host_write_bytes),
+            "power_cycles": info.power_cycles.to_string(),
+            "power_on_hours": (info.clock.as_ns() / Ns::from_secs(3600).as_ns()).to_string(),
+            "unsafe_shutdowns": (info.unsafe_shutdowns + info.power_cuts).to_string(),
+            "media_errors": count.uncorrectable.to_string(),
+            "ocp": {
+                "Physical media units written": bytes(count.programmed_total()),
+                "Physical media units read": bytes(count.read_sectors),
+                "Bad user nand blocks - Raw": offline,
+                "Bad user nand blocks - Normalized": good,
+                "Uncorrectable read error count": count.uncorrectable,
+                "Soft ecc error count": count.high_ecc,
+                "Max User data erase counts": erases.iter().max(),
+                "Min User data erase counts": erases.iter().min(),
+                "Nand avg erase count": sum / chunks,
+                "Percent free blocks": 100 * free / chunks,
+                "Media dies offline": dead.count(),
+            },
+        })
+    }
+
+    /// [`Look::smart`] as JSON text.
+    pub fn smart_json(&self) -> String {
+        text_of(&self.smart())
+    }
+
+    /// [`Look::smart`] for people.
+    pub fn smart_text(&self) -> String {
+        let smart = self.smart();
+        let mut text = String::new();
+        let mut lines = |of: &Map<String, Value>| {
+            for (key, value) in of {
+                let shown = match value {
+                    Value::String(s) => s.clone(),
+                    Value::Object(wide) => wide.get("lo").unwrap_or(value).to_string(),
+                    other => other.to_string(),
+                };
+                if key != "ocp" {
+                    text += &format!("{key:<36}{shown}\n");
+                }
+            }
+        };
+        [Some(&smart), smart.get("ocp")]
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_object)
+            .for_each(&mut lines);
+        text
+    }
+
+    /// Reads everything that the drive holds; what opening it has checked goes without saying.
+    pub fn check(&self, path: &Path) -> Checked {
+        let mut checked = Checked { copies: sound_headers(path), ..Checked::default() };
+        let geo = *self.ssd.geometry();
+        for pu in 0..geo.pus() {
+            for (info, chunk) in self.ssd.chunk_report(pu, 0, u32::MAX).iter().zip(0..) {
+                let mut sector = 0;
+                while sector < info.write_pointer {
+                    let n = (info.write_pointer - sector).min(VECTOR_MAX as u32);
+                    let place = |s| self.ssd.format().pack(Location { pu, chunk, sector: s });
+                    let at: Vec<Ppa> = (sector..sector + n).map(place).collect();
+                    checked.sectors += n as u64;
+                    for (status, at) in read(&self.ssd, &at).into_iter().zip(sector..) {
+                        match status {
+                            Status::HostFault if checked.unreadable.len() < 16 => {
+                                checked.unreadable.push(Location { pu, chunk, sector: at })
+                            }
+                            Status::Uncorrectable => checked.lost += 1,
+                            _ => {}
+                        }
+                    }
+                    sector += n;
+                }
+            }
+        }
+        checked
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+pub struct Checked {
+    /// Intact copies of the header, of two.
+    pub copies: u32,
+    /// Sectors read.
+    pub sectors: u64,
+    /// Sectors that the simulated medium has lost: no fault of the image.
+    pub lost: u64,
+    /// Sectors that the host could not give, the first of them.
+    pub unreadable: Vec<Location>,
+}
+
+impl Checked {
+    /// True when nothing is wrong with the image.
+    pub fn is_good(&self) -> bool {
+        self.copies == 2 && self.unreadable.is_empty()
+    }
+
+    /// The verdict for people.
+    pub fn to_text(&self) -> String {
+        let mut text = format!(
+            "{} sectors read, {} of them lost by the simulated medium\n",
+            self.sectors, self.lost
+        );
+        if self.copies < 2 {
+            text += "one of the two copies of the header is damaged: make a clone, it has both\n";
+        }
+        for at in &self.unreadable {
+            text += &format!("the host can't read {at}: look at the disk, go back to a snapshot\n");
+        }
+        text + if self.is_good() { "good\n" } else { "NOT good\n" }
+    }
+}
+
+/// Copies of the header that are intact, each alone in front of an otherwise empty file.
+fn sound_headers(path: &Path) -> u32 {
+    use flashlane_media::host::memory::MemoryFile;
+    use std::io::Read;
+    let mut bytes = Vec::new();
+    let both = std::fs::File::open(path)
+        .and_then(|file| file.take(2 * HEADER_BYTES).read_to_end(&mut bytes));
+    let sound = |copy: &&[u8]| {
+        flashlane_ocssd::image::Header::read(&MemoryFile::new(copy.to_vec())).is_ok()
+    };
+    both.map_or(0, |_| bytes.chunks(HEADER_BYTES as usize).filter(sound).count() as u32)
+}
+
+/// Reads sectors; a status each.
+fn read(ssd: &Arc<Ssd>, at: &[Ppa]) -> Vec<Status> {
+    let n = at.len();
+    let clock = Virtual::new(1, 0, CostTable::zero());
+    let (cx, ssd, at) = (clock.cx(), ssd.clone(), at.to_vec());
+    let done = clock.run(async move {
+        let index: Vec<u32> = (0..n as u32).collect();
+        let mut base = vec![0; n * SECTOR_BYTES];
+        let mut oob = vec![[0; 16]; n];
+        let content = Scatter { base: &mut base, index: &index, unit: SECTOR_BYTES };
+        let request = Request {
+            op: Op::Read,
+            flags: Flags::default(),
+            addrs: &at,
+            data: Data::Read { content, oob: &mut oob },
+            whole_sectors: false,
+        };
+        let device: &dyn Device = &*ssd;
+        device.io(&cx, request).await
+    });
+    let failed = || vec![Status::HostFault; n];
+    done.map_or_else(|_| failed(), |done| (0..n).map(|i| done.status(i)).collect())
+}
+
+fn text_of(value: &Value) -> String {
+    format!("{value:#}\n")
+}

@@ -1,0 +1,134 @@
+//! A chunk as an image keeps it, and lost sectors beside it.
+//!
+//! Owns: the bytes of a chunk's row. Promises: what is read back behaves as what was written did;
+//! a row that no chunk can have is refused with what is wrong. Never: knows where rows lie.
+//!
+//! Bytes are in `docs/IMAGE.md`, "Row of a chunk".
+
+use super::{CellMode, Cells, Chunk, ChunkState, LastOp};
+use crate::image::table::{ROW_BYTES, Row};
+use flashlane_base::Ns;
+
+const STATES: [ChunkState; 4] =
+    [ChunkState::Free, ChunkState::Open, ChunkState::Closed, ChunkState::Offline];
+const LAST: [LastOp; 6] = [
+    LastOp::Nothing,
+    LastOp::Program,
+    LastOp::Erase,
+    LastOp::FailedProgram,
+    LastOp::FailedErase,
+    LastOp::PowerCut,
+];
+const DAMAGED: u8 = 1;
+const FAILED: u8 = 2;
+const DOOMED: u8 = 4;
+
+/// Which of a list it is.
+fn code<T: PartialEq>(list: &[T], of: &T) -> u8 {
+    list.iter().position(|x| x == of).unwrap_or(0) as u8
+}
+
+/// Lost sectors of a chunk: (chunk of the channel, first, end).
+pub type Lost = (u32, u32, u32);
+
+impl Chunk {
+    fn to_row(&self) -> Row {
+        let mut row = [0; ROW_BYTES];
+        let slot = self.body.slot().map_or(0, |slot| slot + 1);
+        for (at, word) in [self.wp, self.erases, self.reads, slot].into_iter().enumerate() {
+            row[at * 4..at * 4 + 4].copy_from_slice(&word.to_le_bytes());
+        }
+        row[16] = code(&STATES, &self.state);
+        row[17] = (self.mode == CellMode::Slc) as u8;
+        let flags = [(self.damaged, DAMAGED), (self.failed, FAILED), (self.doomed, DOOMED)];
+        row[18] = flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum();
+        row[19] = code(&LAST, &self.last);
+        row[24..32].copy_from_slice(&self.last_at.as_ns().to_le_bytes());
+        row[32..40].copy_from_slice(&self.since.as_ns().to_le_bytes());
+        row
+    }
+
+    fn from_row(row: &Row) -> Option<Chunk> {
+        let word = |at: usize| row[at..at + 4].iter().rev().fold(0, |n, b| n << 8 | *b as u32);
+        let time = |at: usize| Ns::from_ns((word(at + 4) as u64) << 32 | word(at) as u64);
+        let mut chunk = Chunk {
+            wp: word(0),
+            erases: word(4),
+            reads: word(8),
+            state: *STATES.get(row[16] as usize)?,
+            mode: match row[17] {
+                0 => CellMode::Native,
+                1 => CellMode::Slc,
+                _ => return None,
+            },
+            damaged: row[18] & DAMAGED != 0,
+            failed: row[18] & FAILED != 0,
+            doomed: row[18] & DOOMED != 0,
+            last: *LAST.get(row[19] as usize)?,
+            last_at: time(24),
+            since: time(32),
+            ..Chunk::new()
+        };
+        if let Some(slot) = word(12).checked_sub(1) {
+            chunk.body.set_slot(slot);
+        }
+        Some(chunk)
+    }
+}
+
+impl Cells {
+    /// The row of a chunk.
+    pub fn row(&self, index: u32) -> Row {
+        self.chunks[index as usize].to_row()
+    }
+
+    /// Makes the chunk what a row says; gives its slot. To be done before anything else.
+    ///
+    /// # Errors
+    /// What is wrong with the row.
+    pub fn restore(&mut self, index: u32, row: &Row) -> Result<Option<u32>, String> {
+        let chunk = Chunk::from_row(row).ok_or("it has a state that there is not")?;
+        let (state, wp, slot) = (chunk.state, chunk.wp, chunk.body.slot());
+        self.chunks[index as usize] = Chunk { state: ChunkState::Free, ..chunk };
+        let length = self.length(index);
+        if wp > length || state == ChunkState::Free && wp != 0 {
+            return Err(format!("its write pointer is {wp}, its length {length}"));
+        }
+        if state == ChunkState::Open && (wp == 0 || wp == length) {
+            return Err(format!("it is open with write pointer {wp} of {length}"));
+        }
+        self.set_state(index, state);
+        Ok(slot)
+    }
+
+    /// Lost sectors of all chunks.
+    pub fn lost(&self) -> impl Iterator<Item = Lost> + '_ {
+        self.damage.iter().flat_map(|(index, list)| list.iter().map(|r| (*index, r.0, r.1)))
+    }
+
+    /// Takes back what [`Cells::lost`] gave, after the rows.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn restore_lost(&mut self, (index, from, end): Lost) -> Result<(), String> {
+        let known = self.chunks.get(index as usize).is_some_and(|c| c.damaged);
+        if !known || from > end || end > self.p.sectors {
+            return Err(format!("sectors {from} to {end} of chunk {index} can't be lost"));
+        }
+        self.damage.entry(index).or_default().push((from, end));
+        Ok(())
+    }
+
+    /// Dies whose chunks changed since the last call, one flag each.
+    pub fn take_touched(&mut self) -> Vec<bool> {
+        let fresh = vec![false; self.touched.len()];
+        std::mem::replace(&mut self.touched, fresh)
+    }
+
+    /// These dies changed, too.
+    pub fn touch_again(&mut self, dies: &[bool]) {
+        for (mine, theirs) in self.touched.iter_mut().zip(dies) {
+            *mine |= theirs;
+        }
+    }
+}

@@ -1,0 +1,108 @@
+//! Where the content of chunks lies in an image.
+//!
+//! Owns: which slots are free, which wait for a commit, the room they take on the host's disk.
+//! Promises: a slot that the last commit names is neither written over nor given back, whatever
+//! happened to its chunk since; a full disk shows when a chunk gets its slot. Never: knows whose a
+//! slot is.
+//!
+//! A chunk gets a slot with its first program and leaves it when its old content is gone for good.
+//! Then the slot waits: the commit that says so must be durable before its room is given back, or a
+//! rollback would find the old data gone.
+
+use super::Layout;
+use crate::host::HostFile;
+use std::collections::BTreeSet;
+use std::io;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// The slots of an image.
+#[derive(Debug, Default)]
+pub struct Slots {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Slots from here on were never used, nor is the file as long.
+    end: u32,
+    free: BTreeSet<u32>,
+    /// Left since the last commit.
+    waiting: Vec<u32>,
+}
+
+impl Slots {
+    /// Slots of an image in which these are taken.
+    pub fn new(taken: &BTreeSet<u32>) -> Slots {
+        let end = taken.last().map_or(0, |last| last + 1);
+        let free = (0..end).filter(|s| !taken.contains(s)).collect();
+        Slots { state: Mutex::new(State { end, free, waiting: Vec::new() }) }
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Each change below is one step: a panic elsewhere leaves nothing half done.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes a slot, with room on the disk for all of it.
+    pub fn take(&self, file: &dyn HostFile, layout: &Layout) -> io::Result<u32> {
+        let mut state = self.state();
+        let slot = state.free.first().copied().unwrap_or(state.end);
+        file.allocate(layout.slot_at(slot), layout.slot_bytes())?;
+        if !state.free.remove(&slot) {
+            state.end += 1;
+        }
+        Ok(slot)
+    }
+
+    /// A slot whose content nobody will ask for any more, once that is durable.
+    pub fn leave(&self, slot: u32) {
+        self.state().waiting.push(slot);
+    }
+
+    /// Slots that wait for a commit.
+    pub fn waiting(&self) -> usize {
+        self.state().waiting.len()
+    }
+
+    /// Takes the slots that wait, for a commit that is about to begin.
+    pub fn take_waiting(&self) -> Vec<u32> {
+        std::mem::take(&mut self.state().waiting)
+    }
+
+    /// The commit failed: they wait again.
+    pub fn wait_again(&self, mut slots: Vec<u32>) {
+        self.state().waiting.append(&mut slots);
+    }
+
+    /// The commit is durable: their room goes back to the host. That it can't is no loss.
+    pub fn release(&self, slots: Vec<u32>, file: &dyn HostFile, layout: &Layout) {
+        for slot in slots {
+            let _ = file.punch(layout.slot_at(slot), layout.slot_bytes());
+            self.state().free.insert(slot);
+        }
+    }
+
+    /// Gives back whatever a crash left in slots that nobody has, and cuts the file behind the
+    /// last one that somebody has.
+    pub fn tidy(&self, file: &dyn HostFile, layout: &Layout) -> io::Result<()> {
+        let state = self.state();
+        for slot in &state.free {
+            file.punch(layout.slot_at(*slot), layout.slot_bytes())?;
+        }
+        let end = layout.slot_at(state.end);
+        if file.len()? > end { file.set_len(end) } else { Ok(()) }
+    }
+
+    /// Bytes of the host's disk that slots in use take.
+    pub fn bytes(&self, layout: &Layout) -> u64 {
+        let state = self.state();
+        (state.end as u64 - state.free.len() as u64) * layout.slot_bytes()
+    }
+}
+
+impl Layout {
+    /// Where a slot begins.
+    pub fn slot_at(&self, slot: u32) -> u64 {
+        self.slots_at() + slot as u64 * self.slot_bytes()
+    }
+}

@@ -1,0 +1,282 @@
+//! A device that lives in a file: create, open, look at, copy.
+//!
+//! Owns: [`ImageError`], the options, the lock on a file, copies of images. Promises: an existing
+//! file is never replaced unless that is asked for; of two processes the second is told who holds
+//! the image; nothing is written to a file that was not found to be sound. Never: knows what a commit
+//! is made of (`ssd/durable.rs` and the medium's `image` do).
+//!
+//! Bytes and order rules are in `docs/IMAGE.md`.
+
+mod copy;
+mod header;
+
+pub use copy::{CopyKind, copy_image};
+pub use header::{Header, MAGIC, VERSION, layout};
+
+use crate::spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
+use crate::ssd::Ssd;
+use flashlane_media::host::{DiskFile, HostFile, LockError};
+use flashlane_media::image::{HOLDER_AT, ImageFault};
+use rustix::fs::{CWD, RenameFlags, renameat_with};
+use rustix::io::Errno;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Why an image could not be created, opened or copied.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ImageError {
+    /// Something about a file of this name.
+    #[error("{}: {problem}", path.display())]
+    At {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        problem: Box<ImageError>,
+    },
+    /// The image's own trouble.
+    #[error(transparent)]
+    Fault(#[from] ImageFault),
+    /// Not an image.
+    #[error("not a drive image{}; `flashlane drive create` makes one", empty(*len))]
+    NotAnImage {
+        /// Length of the file.
+        len: u64,
+    },
+    /// Both copies of the header are damaged.
+    #[error("the image is damaged: neither copy of its header is intact; go back to a snapshot")]
+    Header,
+    /// Of a newer major version.
+    #[error(
+        "the image has format {}.{}, this program knows up to {}.x; use a newer one",
+        version.0, version.1, VERSION.0
+    )]
+    Newer {
+        /// Its version.
+        version: (u16, u16),
+    },
+    /// Another process has it open.
+    #[error("the image is in use by {}; stop that first", who(*pid))]
+    Held {
+        /// Which process, where that is known.
+        pid: Option<u32>,
+    },
+    /// The spec can't be kept.
+    #[error("the device spec {problem}")]
+    Text {
+        /// Why.
+        problem: String,
+    },
+    /// The spec is impossible.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// There is a file already.
+    #[error("the file exists; choose another name, or have it replaced")]
+    Exists,
+    /// Target settings that are too long.
+    #[error("{len} bytes of target settings; an image takes {most}")]
+    Targets {
+        /// Bytes given.
+        len: usize,
+        /// Bytes at most.
+        most: usize,
+    },
+    /// The device has no image.
+    #[error("the device lives in memory, not in an image")]
+    InMemory,
+}
+
+fn empty(len: u64) -> &'static str {
+    match len {
+        0 => " (it is empty)",
+        _ => "",
+    }
+}
+
+fn who(pid: Option<u32>) -> String {
+    pid.map_or("another process".into(), |pid| format!("process {pid}"))
+}
+
+impl ImageError {
+    /// The error with the file's name in front.
+    fn at(self, path: &Path) -> ImageError {
+        ImageError::At { path: path.into(), problem: Box::new(self) }
+    }
+}
+
+/// How an image is created.
+#[derive(Clone, Debug, Default)]
+pub struct CreateImage {
+    /// Seed of the device's factory marks and errors.
+    pub seed: u64,
+    /// Replace a file of that name.
+    pub replace: bool,
+    /// Its name among images; drawn when none is given.
+    pub uuid: Option<[u8; 16]>,
+}
+
+/// How an image is opened.
+#[derive(Clone, Debug)]
+pub struct OpenImage {
+    /// Nothing is written; any number of readers may have it open.
+    pub read_only: bool,
+    /// In place of the spec's die queue.
+    pub queue: Option<DieQueue>,
+    /// What goes wrong on purpose; its counts begin anew.
+    pub faults: FaultPlan,
+    /// False: commands take no time.
+    pub timing: bool,
+    /// Reads of unwritten sectors are errors.
+    pub dulbe: bool,
+}
+
+impl Default for OpenImage {
+    fn default() -> OpenImage {
+        OpenImage {
+            read_only: false,
+            queue: None,
+            faults: FaultPlan::default(),
+            timing: true,
+            dulbe: false,
+        }
+    }
+}
+
+impl OpenImage {
+    pub(crate) fn options(&self, seed: u64) -> SsdOptions {
+        SsdOptions {
+            store: StoreKind::File,
+            seed,
+            queue: self.queue,
+            faults: self.faults.clone(),
+            timing: self.timing,
+            dulbe: self.dulbe,
+            ..SsdOptions::default()
+        }
+    }
+}
+
+impl Ssd {
+    /// Creates an image of a new device. It is complete and durable when this returns; before,
+    /// there is no file of that name, or the old one.
+    ///
+    /// # Errors
+    /// There is a file already, the spec is impossible, or the host failed.
+    pub fn create_image(
+        path: &Path,
+        spec: &DeviceSpec,
+        options: &CreateImage,
+    ) -> Result<(), ImageError> {
+        let create = || {
+            spec.check()?;
+            let uuid = match options.uuid {
+                Some(uuid) => uuid,
+                None => draw_uuid()?,
+            };
+            make(path, options.replace, |file| {
+                Ssd::create_on(file, spec, &CreateImage { uuid: Some(uuid), ..options.clone() })
+            })
+        };
+        create().map_err(|e: ImageError| e.at(path))
+    }
+
+    /// Opens an image, alone or for reading.
+    ///
+    /// # Errors
+    /// It is no image, damaged, newer, in use, or the host failed. Nothing was written to it.
+    pub fn open_image(path: &Path, options: &OpenImage) -> Result<Arc<Ssd>, ImageError> {
+        let open = || {
+            let file = hold(path, options.read_only)?;
+            let ssd = Ssd::open_held(file.clone(), Some(file.clone()), options)?;
+            if !ssd.is_read_only() {
+                // For people and for the next who wants it; the lock is what counts.
+                let pid = format!("{}\n", std::process::id());
+                file.write_at(HOLDER_AT, pid.as_bytes()).map_err(ImageFault::io("write to"))?;
+            }
+            Ok(ssd)
+        };
+        open().map_err(|e: ImageError| e.at(path))
+    }
+}
+
+/// Opens and locks a file.
+fn hold(path: &Path, read_only: bool) -> Result<Arc<DiskFile>, ImageError> {
+    let file = DiskFile::open(path, !read_only).map_err(ImageFault::io("open"))?;
+    match file.lock(read_only) {
+        Ok(()) => Ok(Arc::new(file)),
+        Err(LockError::Io(e)) => Err(ImageFault::io("lock")(e).into()),
+        Err(LockError::Held(pid)) => Err(ImageError::Held { pid: pid.or_else(|| noted(&file)) }),
+    }
+}
+
+/// The process that noted itself as the holder, if it is alive.
+fn noted(file: &DiskFile) -> Option<u32> {
+    let mut bytes = [0; 16];
+    file.read_at(HOLDER_AT, &mut bytes).ok()?;
+    let pid: u32 = std::str::from_utf8(&bytes).ok()?.split('\n').next()?.parse().ok()?;
+    Path::new("/proc").join(pid.to_string()).exists().then_some(pid)
+}
+
+/// Makes a file under another name, has it filled, and gives it its name when it is durable.
+fn make(
+    path: &Path,
+    replace: bool,
+    fill: impl FnOnce(Arc<DiskFile>) -> Result<(), ImageError>,
+) -> Result<(), ImageError> {
+    match std::fs::symlink_metadata(path) {
+        Ok(_) if !replace => return Err(ImageError::Exists),
+        Ok(there) if there.is_file() => drop(hold(path, false)?),
+        Ok(_) => {
+            let says = io::Error::new(io::ErrorKind::InvalidInput, "not a regular file");
+            return Err(ImageFault::io("replace")(says).into());
+        }
+        Err(_) => {}
+    }
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".new-{}", std::process::id()));
+    let fresh = path.with_file_name(name);
+    let filled = DiskFile::create(&fresh)
+        .map_err(|e| ImageFault::io("create")(e).into())
+        .and_then(|file| fill(Arc::new(file)))
+        .and_then(|()| put_in_place(&fresh, path, replace));
+    if filled.is_err() {
+        let _ = std::fs::remove_file(&fresh);
+    }
+    filled
+}
+
+fn put_in_place(fresh: &Path, path: &Path, replace: bool) -> Result<(), ImageError> {
+    let placed = match replace {
+        true => std::fs::rename(fresh, path),
+        false => match renameat_with(CWD, fresh, CWD, path, RenameFlags::NOREPLACE) {
+            // A file system without it: a link fails, too, when somebody was faster.
+            Err(Errno::INVAL | Errno::NOSYS) => {
+                std::fs::hard_link(fresh, path).and_then(|()| std::fs::remove_file(fresh))
+            }
+            renamed => renamed.map_err(io::Error::from),
+        },
+    };
+    placed.map_err(|e| match e.kind() {
+        io::ErrorKind::AlreadyExists => ImageError::Exists,
+        _ => ImageFault::io("name")(e).into(),
+    })?;
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+    synced.map_err(|e| ImageFault::io("sync the folder of")(e).into())
+}
+
+/// A random uuid (version 4).
+fn draw_uuid() -> Result<[u8; 16], ImageError> {
+    use std::io::Read;
+    let mut uuid = [0; 16];
+    std::fs::File::open("/dev/urandom")
+        .and_then(|mut random| random.read_exact(&mut uuid))
+        .map_err(ImageFault::io("draw a uuid for"))?;
+    uuid[6] = uuid[6] & 0x0f | 0x40;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    Ok(uuid)
+}

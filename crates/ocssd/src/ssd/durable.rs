@@ -1,0 +1,638 @@
+//! A device whose chunks outlive the process: commits, and coming back.
+//!
+//! Owns: what of a device is in its image's table, the moment of a commit, the return to the last
+//! one. Promises: a commit is the device at one moment, with everything that it had accepted then
+//! carried out; it contains no part of a command's unit; when nothing changed a flush costs nothing.
+//! Reads alone change nothing: their counts go along with the next commit. Never: waits for the medium.
+//!
+//! Order of locks: the table, then all channels in order, then marks and targets. Nobody who has a
+//! channel takes the table.
+
+use super::{Chan, Command, Ssd};
+use crate::device::{Op, Request, Status, Ticket};
+use crate::image::{self, CreateImage, Header, ImageError, OpenImage, VERSION};
+use crate::spec::DeviceSpec;
+use flashlane_base::{Ns, Rng};
+use flashlane_media::counters::Counters;
+use flashlane_media::host::{DiskFile, HostFile};
+use flashlane_media::image::slots::Slots;
+use flashlane_media::image::table::{ROW_BYTES, Row, Table};
+use flashlane_media::image::{HOLDER_AT, ImageFault, Layout, Shared, TARGETS_MAX};
+use flashlane_media::store::{Elsewhere, Store, Trouble};
+use flashlane_rt::sync::{Mutex, MutexGuard};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// The image that a device lives in.
+pub(super) struct Durable {
+    header: Header,
+    shared: Arc<Shared>,
+    /// The file on disk, where it is one.
+    disk: Option<Arc<DiskFile>>,
+    table: Mutex<Table>,
+    /// Something changed since the last commit.
+    changed: AtomicBool,
+    /// The medium took back what the last commit names: nothing is programmed before the next.
+    overdue: AtomicBool,
+    closed: AtomicBool,
+    /// Latest device time seen.
+    clock: AtomicU64,
+    life: Life,
+    targets: Mutex<Vec<u8>>,
+}
+
+/// Counts of a drive's life.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Life {
+    power_cycles: u64,
+    unsafe_shutdowns: u64,
+}
+
+/// What is known of an image.
+#[derive(Clone, Debug)]
+pub struct ImageInfo {
+    /// Format version, (major, minor).
+    pub version: (u16, u16),
+    /// Its uuid.
+    pub uuid: [u8; 16],
+    /// Seed of the device.
+    pub seed: u64,
+    /// It is open for reading only.
+    pub read_only: bool,
+    /// Commits so far.
+    pub commits: u64,
+    /// How often it was opened for writing.
+    pub power_cycles: u64,
+    /// How often it was not closed before.
+    pub unsafe_shutdowns: u64,
+    /// Cuts of the simulated power.
+    pub power_cuts: u64,
+    /// Device time at the last commit, or later.
+    pub clock: Ns,
+    /// Bytes of the host's disk that chunks with content take.
+    pub slot_bytes: u64,
+}
+
+/// Bytes one after the other.
+struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, n: usize) -> Option<&'a [u8]> {
+        let (taken, rest) = self.bytes.split_at_checked(n)?;
+        self.bytes = rest;
+        Some(taken)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take(4).map(|b| b.iter().rev().fold(0, |n, b| n << 8 | *b as u32))
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take(8).map(|b| b.iter().rev().fold(0, |n, b| n << 8 | *b as u64))
+    }
+}
+
+/// Rows full of numbers.
+fn rows_of(numbers: impl IntoIterator<Item = u64>) -> Vec<Row> {
+    let bytes: Vec<u8> = numbers.into_iter().flat_map(u64::to_le_bytes).collect();
+    rows_of_bytes(&bytes)
+}
+
+fn rows_of_bytes(bytes: &[u8]) -> Vec<Row> {
+    let row = |part: &[u8]| {
+        let mut row = [0; ROW_BYTES];
+        row[..part.len()].copy_from_slice(part);
+        row
+    };
+    bytes.chunks(ROW_BYTES).map(row).collect()
+}
+
+fn wrong(what: impl Into<String>) -> ImageFault {
+    ImageFault::Value(what.into())
+}
+
+/// A channel's counters, in the order of their fields.
+fn counter_fields(c: &mut Counters) -> [&mut u64; 11] {
+    [
+        &mut c.read_sectors,
+        &mut c.early_reads,
+        &mut c.erases,
+        &mut c.program_failures,
+        &mut c.erase_failures,
+        &mut c.corrected_bits,
+        &mut c.high_ecc,
+        &mut c.uncorrectable,
+        &mut c.retries,
+        &mut c.sent_sectors,
+        &mut c.received_sectors,
+    ]
+}
+
+impl Ssd {
+    /// Writes the image of a new device to an empty file, and syncs it. The header comes last: what
+    /// was interrupted is no image.
+    ///
+    /// # Errors
+    /// The spec is impossible, or the host failed.
+    pub fn create_on(
+        file: Arc<dyn HostFile>,
+        spec: &DeviceSpec,
+        options: &CreateImage,
+    ) -> Result<(), ImageError> {
+        let uuid = options.uuid.unwrap_or_default();
+        let header = Header { version: VERSION, uuid, seed: options.seed, spec: spec.clone() };
+        let bytes = header.to_bytes()?;
+        let image = Shared {
+            file: file.clone(),
+            layout: image::layout(spec),
+            read_only: false,
+            slots: Slots::default(),
+        };
+        let layout = image.layout;
+        let ssd = Ssd::build_on(spec, &OpenImage::default(), options.seed, &Arc::new(image))?;
+        ssd.mark_factory_bad();
+        let mut table = Table::create(file.clone(), layout, ssd.new_rows(&layout)?)?;
+        table.sync()?;
+        file.write_at(0, &bytes).map_err(ImageFault::io("write"))?;
+        table.sync()?;
+        Ok(())
+    }
+
+    /// Opens an image in any file; nobody else may have it.
+    ///
+    /// # Errors
+    /// It is no image, damaged, newer, or the host failed. Nothing was written to it.
+    pub fn open_on(file: Arc<dyn HostFile>, options: &OpenImage) -> Result<Arc<Ssd>, ImageError> {
+        Ssd::open_held(file, None, options)
+    }
+
+    pub(crate) fn open_held(
+        file: Arc<dyn HostFile>,
+        disk: Option<Arc<DiskFile>>,
+        options: &OpenImage,
+    ) -> Result<Arc<Ssd>, ImageError> {
+        let header = Header::read(&*file)?;
+        let read_only = options.read_only || header.version.1 > VERSION.1;
+        let layout = image::layout(&header.spec);
+        let mut table = Table::open(file.clone(), layout)?;
+        let taken = taken_slots(&table, &layout)?;
+        let end = taken.last().map_or(layout.slots_at(), |last| layout.slot_at(last + 1));
+        let len = file.len().map_err(ImageFault::io("measure"))?;
+        if len < end {
+            return Err(ImageFault::Short { len, needed: end }.into());
+        }
+        let slots = Slots::new(&taken);
+        let shared = Arc::new(Shared { file, layout, read_only, slots });
+        let mut ssd = Ssd::build_on(&header.spec, options, header.seed, &shared)?;
+        let restored = ssd.restore(&table, &layout)?;
+        if !read_only {
+            // What a killed process wrote may be in the host's memory only, and is built on now.
+            table.sync()?;
+            shared.slots.tidy(&*shared.file, &layout).map_err(ImageFault::io("tidy"))?;
+        }
+        let life = Life {
+            power_cycles: restored.life.power_cycles + !read_only as u64,
+            unsafe_shutdowns: restored.life.unsafe_shutdowns
+                + (!read_only && !restored.clean) as u64,
+        };
+        ssd.image = Some(Box::new(Durable {
+            header,
+            shared,
+            disk,
+            table: Mutex::new(table),
+            changed: AtomicBool::new(false),
+            overdue: AtomicBool::new(false),
+            closed: AtomicBool::new(false),
+            clock: AtomicU64::new(restored.clock),
+            life,
+            targets: Mutex::new(restored.targets),
+        }));
+        Ok(Arc::new(ssd))
+    }
+
+    fn build_on(
+        spec: &DeviceSpec,
+        options: &OpenImage,
+        seed: u64,
+        shared: &Arc<Shared>,
+    ) -> Result<Ssd, ImageError> {
+        let trouble = Arc::new(Trouble::default());
+        let sectors = shared.layout.sectors;
+        let place = || Elsewhere::File(shared.clone(), trouble.clone());
+        let ssd = Ssd::build(spec, options.options(seed), || Store::elsewhere(place(), sectors))?;
+        Ok(Ssd { trouble, ..ssd })
+    }
+
+    /// True when nothing that is sent to this device can change it.
+    pub fn is_read_only(&self) -> bool {
+        self.image.as_ref().is_some_and(|i| i.shared.read_only || i.closed.load(Ordering::Relaxed))
+    }
+
+    /// What the host could not do last, for people.
+    pub fn host_trouble(&self) -> Option<String> {
+        self.trouble.last()
+    }
+
+    /// The image's own data; `None` for a device in memory.
+    pub fn image_info(&self) -> Option<ImageInfo> {
+        let image = self.image.as_ref()?;
+        Some(ImageInfo {
+            version: image.header.version,
+            uuid: image.header.uuid,
+            seed: image.header.seed,
+            read_only: image.shared.read_only,
+            commits: image.table.lock().sequence(),
+            power_cycles: image.life.power_cycles,
+            unsafe_shutdowns: image.life.unsafe_shutdowns,
+            power_cuts: self.cuts.load(Ordering::Relaxed),
+            clock: Ns::from_ns(image.clock.load(Ordering::Relaxed)),
+            slot_bytes: image.shared.slots.bytes(&image.shared.layout),
+        })
+    }
+
+    /// Settings of targets, as they were given; empty without an image.
+    pub fn targets(&self) -> Vec<u8> {
+        self.image.as_ref().map_or_else(Vec::new, |image| image.targets.lock().clone())
+    }
+
+    /// Keeps settings of targets, at most [`TARGETS_MAX`] bytes, in place of the ones before: durable
+    /// when this returns, with everything else that the device has accepted.
+    ///
+    /// # Errors
+    /// They are too long, the device has no image, or the host failed: then the old ones stay.
+    pub fn set_targets(&self, bytes: &[u8]) -> Result<(), ImageError> {
+        let image = self.image.as_ref().ok_or(ImageError::InMemory)?;
+        if bytes.len() > TARGETS_MAX {
+            return Err(ImageError::Targets { len: bytes.len(), most: TARGETS_MAX });
+        }
+        if self.is_read_only() {
+            return Err(ImageFault::ReadOnly.into());
+        }
+        let old = std::mem::replace(&mut *image.targets.lock(), bytes.into());
+        image.changed.store(true, Ordering::Relaxed);
+        self.commit(image, false).map_err(|e| {
+            *image.targets.lock() = old;
+            e.into()
+        })
+    }
+
+    /// Commits and gives the file to others; nothing changes on the device from then on. Without it
+    /// the device is as at its last flush when it is opened again. For a device in memory, nothing.
+    ///
+    /// # Errors
+    /// The host failed; it may be tried again.
+    pub fn close(&self) -> Result<(), ImageError> {
+        let Some(image) = self.image.as_ref().filter(|_| !self.is_read_only()) else {
+            return Ok(());
+        };
+        for channel in &self.channels {
+            let mut chan = channel.lock();
+            let all = vec![true; chan.dead.len()];
+            chan.cells.touch_again(&all); // read counts, too
+        }
+        self.commit(image, true)?;
+        image.closed.store(true, Ordering::Relaxed);
+        if let Some(disk) = &image.disk {
+            let _ = disk.write_at(HOLDER_AT, &[0; 16]); // the lock is what counts
+            disk.unlock().map_err(ImageFault::io("unlock"))?;
+        }
+        Ok(())
+    }
+
+    /// Commits, and calls `body` with the file while no other commit can begin.
+    pub(crate) fn while_committed(
+        &self,
+        body: impl FnOnce(&DiskFile) -> Result<(), ImageError>,
+    ) -> Result<(), ImageError> {
+        let Some((image, disk)) = self.image.as_ref().and_then(|i| Some((i, i.disk.as_ref()?)))
+        else {
+            return Err(ImageError::InMemory);
+        };
+        self.commit(image, false)?;
+        let held = image.table.lock();
+        let done = body(disk);
+        drop(held);
+        done
+    }
+
+    /// A command to a device with an image.
+    pub(super) fn accept_durable(&self, image: &Durable, now: Ns, request: Request<'_>) -> Ticket {
+        image.clock.fetch_max(self.device_time(now).as_ns(), Ordering::Relaxed);
+        let changes = matches!(request.op, Op::Write | Op::Reset | Op::Copy);
+        if changes && let Err(e) = self.make_ready(image) {
+            self.trouble.note(e);
+            return self.answer(&mut Command::new(now, &request), Status::HostFault);
+        }
+        let ticket = self.carry_out(now, request);
+        if changes {
+            // Behind the change: a commit either sees it, or is followed by another one.
+            image.changed.store(true, Ordering::Relaxed);
+        }
+        ticket
+    }
+
+    /// Before something changes: no commit is overdue, and not too much room waits for one.
+    fn make_ready(&self, image: &Durable) -> Result<(), ImageFault> {
+        if self.is_read_only() {
+            return Err(ImageFault::ReadOnly);
+        }
+        let most = 64 + image.shared.layout.chunks as usize / 16;
+        if image.shared.slots.waiting() >= most {
+            // Only room is at stake; who flushes hears what is wrong.
+            let _ = self.commit(image, false);
+        }
+        match image.overdue.load(Ordering::Relaxed) {
+            true => self.commit(image, false),
+            false => Ok(()),
+        }
+    }
+
+    /// Completes when everything accepted is durable.
+    pub(super) fn flush(&self, cmd: &mut Command<'_>) -> Ticket {
+        match &self.image {
+            Some(image) if self.commit(image, false).is_err() => {
+                self.answer(cmd, Status::HostFault)
+            }
+            _ => self.seal(cmd),
+        }
+    }
+
+    /// Something changed that no command did.
+    pub(super) fn changed_outside(&self) {
+        if let Some(image) = &self.image {
+            image.changed.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A power cut took back what the last commit may name: commits, or has it done before the next
+    /// program.
+    pub(super) fn settle_image(&self) {
+        if let Some(image) = self.image.as_ref().filter(|_| !self.is_read_only()) {
+            image.overdue.store(true, Ordering::Relaxed);
+            image.changed.store(true, Ordering::Relaxed);
+            let _ = self.commit(image, false); // whoever programs next tries again, and hears
+        }
+    }
+
+    /// Makes the device durable as it is now.
+    fn commit(&self, image: &Durable, clean: bool) -> Result<(), ImageFault> {
+        if self.is_read_only() {
+            return Ok(());
+        }
+        let mut table = image.table.lock();
+        if !image.changed.swap(false, Ordering::Relaxed) && !clean {
+            return Ok(());
+        }
+        let freed = image.shared.slots.take_waiting();
+        let mut touched = Vec::new();
+        let done = self
+            .changed_rows(image, &table, clean, &mut touched)
+            .and_then(|rows| table.commit(rows));
+        match &done {
+            Ok(()) => {
+                image.overdue.store(false, Ordering::Relaxed);
+                image.shared.slots.release(freed, &*image.shared.file, &image.shared.layout);
+            }
+            Err(e) => {
+                self.trouble.note(e);
+                image.changed.store(true, Ordering::Relaxed);
+                image.shared.slots.wait_again(freed);
+                for (channel, dies) in self.channels.iter().zip(&touched) {
+                    channel.lock().cells.touch_again(dies);
+                }
+            }
+        }
+        done
+    }
+
+    /// The rows that differ from the table's, at one moment of all channels.
+    fn changed_rows(
+        &self,
+        image: &Durable,
+        table: &Table,
+        clean: bool,
+        touched: &mut Vec<Vec<bool>>,
+    ) -> Result<Vec<(u32, Row)>, ImageFault> {
+        let layout = &image.shared.layout;
+        let mut chans: Vec<_> = self.channels.iter().map(Mutex::lock).collect();
+        touched.extend(chans.iter_mut().map(|chan| chan.cells.take_touched()));
+        let mut rows = self.state_rows(layout, &mut chans, image, clean)?;
+        let dies = touched.iter().flatten();
+        for (die, _) in (0..).zip(dies).filter(|(_, touched)| **touched) {
+            let chan = &chans[self.geo.channel_of(die) as usize];
+            rows.extend(chunk_rows(layout, chan, die));
+        }
+        rows.retain(|(number, row)| table.row(*number) != row);
+        Ok(rows)
+    }
+
+    /// All rows of a device without an image yet.
+    fn new_rows(&self, layout: &Layout) -> Result<Vec<(u32, Row)>, ImageFault> {
+        let mut chans: Vec<_> = self.channels.iter().map(Mutex::lock).collect();
+        let state = State { clean: true, ..State::default() };
+        let mut rows = self.rows_of_state(layout, &mut chans, &state)?;
+        for die in 0..layout.dies {
+            let chan = &chans[self.geo.channel_of(die) as usize];
+            rows.extend(chunk_rows(layout, chan, die));
+        }
+        Ok(rows)
+    }
+
+    fn state_rows(
+        &self,
+        layout: &Layout,
+        chans: &mut [MutexGuard<'_, Chan>],
+        image: &Durable,
+        clean: bool,
+    ) -> Result<Vec<(u32, Row)>, ImageFault> {
+        let state = State {
+            clock: image.clock.load(Ordering::Relaxed),
+            life: image.life,
+            clean,
+            targets: image.targets.lock().clone(),
+        };
+        self.rows_of_state(layout, chans, &state)
+    }
+
+    /// Rows of the device, its channels, its dies, and of what has no fixed size.
+    fn rows_of_state(
+        &self,
+        layout: &Layout,
+        chans: &mut [MutexGuard<'_, Chan>],
+        state: &State,
+    ) -> Result<Vec<(u32, Row)>, ImageFault> {
+        let extra = self.extra(layout, chans, &state.targets)?;
+        let device = rows_of([
+            state.clock,
+            self.cuts.load(Ordering::Relaxed),
+            state.life.power_cycles,
+            state.life.unsafe_shutdowns,
+            extra.len() as u64 | (state.clean as u64) << 32,
+        ]);
+        let mut rows = vec![(0, device[0])];
+        for (number, chan) in (0..).zip(chans.iter_mut()) {
+            let others = counter_fields(&mut chan.count).map(|c| *c);
+            let counts = rows_of(chan.count.programmed.into_iter().chain(others));
+            rows.extend((layout.channel_row(number)..).zip(counts));
+            let pus = number * self.geo.pus_per_channel;
+            for (die, lun) in (pus..).zip(0..chan.dead.len()) {
+                let read = chan.read_rng[lun].state().into_iter().chain([chan.dead[lun] as u64]);
+                let both = [rows_of(read), rows_of(chan.wear_rng[lun].state())].concat();
+                rows.extend((layout.die_row(die)..).zip(both));
+            }
+        }
+        rows.extend((layout.extra_row()..).zip(rows_of_bytes(&extra)));
+        Ok(rows)
+    }
+
+    /// Target settings, lost sectors, bad-block marks.
+    fn extra(
+        &self,
+        layout: &Layout,
+        chans: &[MutexGuard<'_, Chan>],
+        targets: &[u8],
+    ) -> Result<Vec<u8>, ImageFault> {
+        let per_channel = layout.chunks / layout.channels;
+        let lost: Vec<u32> = (0..)
+            .zip(chans)
+            .flat_map(|(channel, chan)| {
+                chan.cells.lost().flat_map(move |l| [channel * per_channel + l.0, l.1, l.2])
+            })
+            .collect();
+        let mut bytes = (targets.len() as u32).to_le_bytes().to_vec();
+        bytes.extend(targets);
+        bytes.extend((lost.len() as u32 / 3).to_le_bytes());
+        bytes.extend(lost.into_iter().flat_map(u32::to_le_bytes));
+        let marks = self.marks.lock();
+        bytes.extend((marks.all().len() as u32).to_le_bytes());
+        for ((pu, chunk), planes) in marks.all() {
+            bytes.extend(pu.to_le_bytes().iter().chain(&chunk.to_le_bytes()).chain(planes));
+        }
+        match bytes.len() <= layout.extra_bytes() {
+            true => Ok(bytes),
+            false => Err(ImageFault::Room { room: layout.extra_bytes(), needed: bytes.len() }),
+        }
+    }
+
+    /// Makes a device without a history the one that the table says.
+    fn restore(&mut self, table: &Table, layout: &Layout) -> Result<State, ImageFault> {
+        let mut device = Reader { bytes: table.row(0) };
+        let mut next = || device.u64().unwrap_or(0);
+        let (clock, cuts, power_cycles, unsafe_shutdowns, rest) =
+            (next(), next(), next(), next(), next());
+        self.epoch = AtomicU64::new(clock);
+        self.cuts = AtomicU64::new(cuts);
+        let mut open = 0;
+        for (number, channel) in (0..).zip(&mut self.channels) {
+            let chan = channel.get_mut();
+            restore_channel(table, layout, chan, number)?;
+            open += (0..chan.dead.len() as u32).map(|d| chan.cells.open_on(d) as u64).sum::<u64>();
+        }
+        self.open = AtomicU64::new(open);
+        let extra_len = (rest as u32 as usize).min(layout.extra_bytes());
+        let rows = layout.extra_row()..layout.extra_row() + extra_len.div_ceil(ROW_BYTES) as u32;
+        let extra: Vec<u8> = rows.flat_map(|number| *table.row(number)).collect();
+        let targets = self
+            .restore_extra(layout, &extra[..extra_len])
+            .ok_or_else(|| wrong("marks, lost sectors or target settings make no sense"))?;
+        Ok(State {
+            clock,
+            life: Life { power_cycles, unsafe_shutdowns },
+            clean: rest >> 32 & 1 == 1,
+            targets,
+        })
+    }
+
+    fn restore_extra(&mut self, layout: &Layout, bytes: &[u8]) -> Option<Vec<u8>> {
+        let mut from = Reader { bytes };
+        let len = from.u32()? as usize;
+        let targets = from.take(len).filter(|t| t.len() <= TARGETS_MAX)?.to_vec();
+        let per_channel = layout.chunks / layout.channels;
+        for _ in 0..from.u32()? {
+            let (chunk, first, end) = (from.u32()?, from.u32()?, from.u32()?);
+            let chan = self.channels.get_mut((chunk / per_channel) as usize)?.get_mut();
+            chan.cells.restore_lost((chunk % per_channel, first, end)).ok()?;
+        }
+        let marks = self.marks.get_mut();
+        for _ in 0..from.u32()? {
+            let (pu, chunk) = (from.u32()?, from.u32()?);
+            let known = pu < self.geo.pus() && chunk < self.geo.chunks_per_pu;
+            let planes = from.take(self.geo.planes as usize).filter(|_| known)?;
+            marks.of(pu, chunk).copy_from_slice(planes);
+        }
+        from.bytes.is_empty().then_some(targets)
+    }
+}
+
+/// What of a device is in its first row and in what has no fixed size.
+#[derive(Default)]
+struct State {
+    clock: u64,
+    life: Life,
+    clean: bool,
+    targets: Vec<u8>,
+}
+
+/// Rows of a die's chunks; the die is counted over the device.
+fn chunk_rows<'c>(
+    layout: &Layout,
+    chan: &'c Chan,
+    die: u32,
+) -> impl Iterator<Item = (u32, Row)> + 'c {
+    let per_die = layout.chunks / layout.dies;
+    let lun = die % (layout.dies / layout.channels);
+    let first = layout.chunk_row(die * per_die);
+    (0..per_die).map(move |c| (first + c, chan.cells.row(chan.cells.index(lun, c))))
+}
+
+fn restore_channel(
+    table: &Table,
+    layout: &Layout,
+    chan: &mut Chan,
+    number: u32,
+) -> Result<(), ImageFault> {
+    let counts: Vec<u8> = (0..3).flat_map(|k| *table.row(layout.channel_row(number) + k)).collect();
+    let mut counts = Reader { bytes: &counts };
+    let mut next = || counts.u64().unwrap_or(0);
+    chan.count.programmed = std::array::from_fn(|_| next());
+    counter_fields(&mut chan.count).into_iter().for_each(|c| *c = next());
+    let (luns, per_die) = (chan.dead.len() as u32, layout.chunks / layout.dies);
+    for lun in 0..luns {
+        let die = number * luns + lun;
+        let rng = |row: &Row| {
+            let mut from = Reader { bytes: row };
+            let state = std::array::from_fn(|_| from.u64().unwrap_or(0));
+            let rng = Rng::from_state(state);
+            rng.ok_or_else(|| wrong(format!("die {die} has no random numbers")))
+        };
+        let (first, second) = (table.row(layout.die_row(die)), table.row(layout.die_row(die) + 1));
+        chan.read_rng[lun as usize] = rng(first)?;
+        chan.wear_rng[lun as usize] = rng(second)?;
+        chan.dead[lun as usize] = first[32] & 1 == 1;
+        for chunk in 0..per_die {
+            let row = table.row(layout.chunk_row(die * per_die + chunk));
+            let restored = chan.cells.restore(chan.cells.index(lun, chunk), row);
+            restored.map_err(|e| wrong(format!("chunk {chunk} of PU {die}: {e}")))?;
+        }
+    }
+    chan.cells.take_touched(); // nothing changed yet
+    Ok(())
+}
+
+/// Slots that chunks have; each has its own.
+fn taken_slots(table: &Table, layout: &Layout) -> Result<BTreeSet<u32>, ImageFault> {
+    let mut taken = BTreeSet::new();
+    for chunk in 0..layout.chunks {
+        let row = table.row(layout.chunk_row(chunk));
+        let mut from = Reader { bytes: &row[12..] };
+        let Some(slot) = from.u32().and_then(|slot| slot.checked_sub(1)) else { continue };
+        // Chunks need as many slots as there are; waiting ones make it a few more.
+        if slot as u64 >= 4 * layout.chunks as u64 + 1024 || !taken.insert(slot) {
+            return Err(wrong(format!("chunk {chunk} names slot {slot}, which it can't have")));
+        }
+    }
+    Ok(taken)
+}

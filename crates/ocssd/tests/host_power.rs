@@ -1,0 +1,415 @@
+//! The host loses its power, or kills the process: an image is as at a commit, none older than the
+//! last flush that completed, with all data of that commit.
+//!
+//! A history is played on a file in memory that remembers every operation. Then, for each moment of
+//! it, files are made as a power loss may leave them: of what was not synced, every piece of 512
+//! bytes is there or not, in any of its versions. All of them where there are few, seeded samples
+//! where there are many.
+
+mod common;
+
+use common::{Bench, Filled, addrs, tiny};
+use flashlane_base::{Ns, OOB_BYTES, Rng};
+use flashlane_media::host::HostFile;
+use flashlane_media::host::memory::{MemoryFile, Moment};
+use flashlane_ocssd::device::*;
+use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
+use flashlane_ocssd::{CreateImage, DeviceSpec, OpenImage, Ssd};
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+const CHUNKS: u32 = 3;
+const PUS: u32 = 2;
+const SECTORS: u32 = 4;
+
+fn spec() -> DeviceSpec {
+    tiny(|s| {
+        let g = &mut s.geometry;
+        (g.channels, g.pus_per_channel, g.planes, g.chunks_per_pu) = (PUS, 1, 1, CHUNKS);
+        (g.pages_per_block, g.sectors_per_page, g.ws_min, g.ws_opt) = (2, 2, 2, 2);
+        g.mw_cunits = 0;
+    })
+}
+
+/// Everything that can be seen of a device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Seen {
+    chunks: Vec<ChunkInfo>,
+    status: Vec<Status>,
+    /// First and last byte of each sector; whole sectors are compared against these.
+    content: Vec<u8>,
+    oob: Vec<[u8; OOB_BYTES]>,
+    targets: Vec<u8>,
+    marks: Vec<u8>,
+}
+
+fn look(ssd: &Arc<Ssd>) -> Seen {
+    let bench = Bench::new(ssd.clone());
+    let places: Vec<_> =
+        (0..PUS).flat_map(|pu| (0..CHUNKS).map(move |c| (pu, c, 0, SECTORS))).collect();
+    let got = bench.read(&places);
+    let n = got.oob.len();
+    for sector in got.data.chunks(4096) {
+        assert!(sector.iter().all(|b| *b == sector[0]), "a sector of two writes");
+    }
+    let planes = |pu| ssd.bad_blocks(pu).expect("a PU").blocks;
+    Seen {
+        chunks: (0..PUS).flat_map(|pu| ssd.chunk_report(pu, 0, CHUNKS)).collect(),
+        status: (0..n).map(|i| got.done.status(i)).collect(),
+        content: got.data.chunks(4096).map(|s| s[0]).collect(),
+        oob: got.oob,
+        targets: ssd.targets(),
+        marks: (0..PUS).flat_map(planes).collect(),
+    }
+}
+
+fn open(file: Arc<dyn HostFile>) -> Arc<Ssd> {
+    Ssd::open_on(file, &OpenImage::default()).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn commits(ssd: &Ssd) -> u64 {
+    ssd.image_info().expect("an image").commits
+}
+
+fn fresh() -> Arc<MemoryFile> {
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).expect("created");
+    file
+}
+
+/// A device in use, and what its commits looked like.
+struct History {
+    file: Arc<MemoryFile>,
+    /// The file as the device has it.
+    host: Arc<dyn HostFile>,
+    ssd: Arc<Ssd>,
+    rng: Rng,
+    fill: u8,
+    /// What each commit must look like.
+    snapshots: BTreeMap<u64, Seen>,
+    /// (operations of the file, commit that was durable then).
+    durable: Vec<(usize, u64)>,
+}
+
+impl History {
+    fn new(file: Arc<MemoryFile>, seed: u64) -> History {
+        History::on(file.clone(), file, seed)
+    }
+
+    fn on(file: Arc<MemoryFile>, host: Arc<dyn HostFile>, seed: u64) -> History {
+        let ssd = open(host.clone());
+        let snapshots = BTreeMap::from([(commits(&ssd), look(&ssd))]);
+        let durable = vec![(file.ops(), commits(&ssd))];
+        History { file, host, ssd, rng: Rng::new(seed), fill: 1, snapshots, durable }
+    }
+
+    fn below(&mut self, n: u64) -> u32 {
+        self.rng.below(n) as u32
+    }
+
+    /// Does something; what a commit during it may look like is as before it or as after it.
+    fn step(&mut self) {
+        let before = look(&self.ssd);
+        let first = commits(&self.ssd);
+        let what = self.below(16);
+        match what {
+            0..7 => self.write(),
+            7..9 => self.erase(),
+            9..12 => {
+                let done = Bench::new(self.ssd.clone()).plain(Op::Flush, vec![], Flags::default());
+                assert_eq!(done.failed, 0);
+            }
+            12 => self.cut(),
+            13 => {
+                let len = self.below(300) as usize;
+                let byte = self.fill;
+                self.ssd.set_targets(&vec![byte; len]).expect("kept");
+            }
+            14 => self.mark(),
+            _ => self.kill(),
+        }
+        if what < 15 {
+            self.note(first, before, (9..14).contains(&what));
+        }
+    }
+
+    fn note(&mut self, first: u64, before: Seen, changed_first: bool) {
+        let now = commits(&self.ssd);
+        assert!(now <= first + 1, "one commit per step");
+        if now > first {
+            let seen = if changed_first { look(&self.ssd) } else { before };
+            self.snapshots.insert(now, seen);
+            self.durable.push((self.file.ops(), now));
+        }
+    }
+
+    fn chunk(&mut self) -> (u32, u32) {
+        (self.below(PUS as u64), self.below(CHUNKS as u64))
+    }
+
+    fn write(&mut self) {
+        let bench = Bench::new(self.ssd.clone());
+        let (pu, chunk) = self.chunk();
+        let info = bench.info(pu, chunk);
+        if !matches!(info.state, ChunkState::Free | ChunkState::Open) {
+            return self.erase();
+        }
+        self.fill = self.fill % 250 + 1;
+        let n = 2.max(2 * self.below(3)).min(SECTORS - info.write_pointer);
+        let done = bench.write(&[(pu, chunk, info.write_pointer, n)], self.fill);
+        assert_eq!(done.failed, 0, "{done:?}");
+    }
+
+    fn erase(&mut self) {
+        let (pu, chunk) = self.chunk();
+        let bench = Bench::new(self.ssd.clone());
+        if bench.info(pu, chunk).state != ChunkState::Offline {
+            assert_eq!(bench.reset(pu, chunk), Status::Ok);
+        }
+    }
+
+    /// The simulated power goes while commands are under way.
+    fn cut(&mut self) {
+        let bench = Bench::new(self.ssd.clone());
+        self.fill = self.fill % 250 + 1;
+        let (pu, chunk) = self.chunk();
+        let info = bench.info(pu, chunk);
+        let fill = self.fill;
+        let ssd = self.ssd.clone();
+        let after = Ns::from_us(200 * self.below(40) as u64);
+        let writable = matches!(info.state, ChunkState::Free | ChunkState::Open);
+        bench.run(move |cx, dev| async move {
+            let filled = Filled::new(2, 4096, fill);
+            let at = addrs(&*dev, &[(pu, chunk, 0, 2)]);
+            let behind = addrs(&*dev, &[(pu, chunk, info.write_pointer.min(SECTORS - 2), 2)]);
+            if writable {
+                let _ = dev.submit(&cx, filled.request(&behind, false));
+            }
+            if info.state != ChunkState::Offline {
+                let flags = Flags::default();
+                let erase = Request {
+                    op: Op::Reset,
+                    flags,
+                    addrs: &at,
+                    data: Data::None,
+                    whole_sectors: false,
+                };
+                let _ = dev.submit(&cx, erase);
+                // Over an erase that may not have begun when the power goes.
+                let _ = dev.submit(&cx, filled.request(&at, false));
+            }
+            ssd.power_cut(cx.now() + after, PowerOn::ClockGoesOn);
+        });
+    }
+
+    fn mark(&mut self) {
+        let (pu, chunk) = self.chunk();
+        let at = addrs(&*self.ssd, &[(pu, chunk, 0, 1)]);
+        let mark = [GROWN_BAD, 0, 0][self.below(3) as usize];
+        assert!(self.ssd.set_bad_blocks(&at, mark));
+    }
+
+    /// The process is killed, at rest or in the middle of a commit; the host's cache survives.
+    fn kill(&mut self) {
+        let before = look(&self.ssd);
+        let last = commits(&self.ssd);
+        if self.below(2) == 0 {
+            let n = self.below(4) as u64;
+            self.file.fail_after(n, ErrorKind::Other);
+            let done = Bench::new(self.ssd.clone()).plain(Op::Flush, vec![], Flags::default());
+            self.file.heal();
+            if done.failed == 0 && commits(&self.ssd) > last {
+                self.snapshots.insert(commits(&self.ssd), before.clone());
+                self.durable.push((self.file.ops(), commits(&self.ssd)));
+            }
+        }
+        let last = commits(&self.ssd);
+        self.ssd = open(self.host.clone());
+        let found = commits(&self.ssd);
+        assert!(found == last || found == last + 1, "{found} after {last}");
+        let seen = look(&self.ssd);
+        let wanted = self.snapshots.entry(found).or_insert(before);
+        assert_eq!(seen, *wanted, "commit {found}");
+        self.durable.push((self.file.ops(), found));
+    }
+
+    /// What a power loss before operation `at` may leave: how many images were looked at.
+    fn lose_power(&self, start: &[u8], from: usize, at: usize, rng: &mut Rng) -> u64 {
+        let log = self.file.log();
+        let moment = Moment::new(start, &log[from..], at - from);
+        let safe = self.durable.iter().filter(|(ops, _)| *ops <= at).map(|(_, c)| *c).max();
+        let check = |bytes: Vec<u8>| self.check(bytes, safe.unwrap_or(0), at);
+        match moment.count() {
+            n if n <= 128 => {
+                (0..n).for_each(|image| check(moment.nth(image)));
+                n
+            }
+            _ => {
+                (0..16).for_each(|k| check(moment.sample(rng, k % 9)));
+                16
+            }
+        }
+    }
+
+    fn check(&self, bytes: Vec<u8>, safe: u64, at: usize) {
+        let ssd = open(Arc::new(MemoryFile::new(bytes)));
+        let found = commits(&ssd);
+        assert!(found >= safe, "before operation {at}: commit {found}, but {safe} was durable");
+        let wanted = self.snapshots.get(&found);
+        let wanted = wanted.unwrap_or_else(|| panic!("before operation {at}: commit {found}?"));
+        assert_eq!(look(&ssd), *wanted, "before operation {at}: commit {found}");
+    }
+}
+
+fn play(seed: u64, steps: u32, host: impl Fn(Arc<MemoryFile>) -> Arc<dyn HostFile>) -> (u64, u64) {
+    let file = fresh();
+    let start = file.bytes();
+    let from = file.ops();
+    let mut history = History::on(file.clone(), host(file), seed);
+    (0..steps).for_each(|_| history.step());
+    let mut rng = Rng::new(seed);
+    let images =
+        (from..=history.file.ops()).map(|at| history.lose_power(&start, from, at, &mut rng)).sum();
+    (images, commits(&history.ssd))
+}
+
+/// Writes, erases, flushes, cuts of the simulated power, bad blocks, target settings and kills, by
+/// seed; power lost before every operation on the file.
+#[test]
+fn a_power_loss_of_the_host_leaves_a_commit() {
+    let mut images = 0;
+    for seed in 1..=12 {
+        let (n, commits) = play(seed, 40, |file| file);
+        assert!(commits > 5, "seed {seed} commits");
+        images += n;
+    }
+    println!("{images} images");
+    assert!(images > 5_000, "{images}");
+}
+
+/// The journal's halves take turns: rows go to their places in between.
+#[test]
+fn a_power_loss_while_the_journal_turns_over_leaves_a_commit() {
+    let file = fresh();
+    let mut history = History::new(file, 99);
+    let mut turned = 0;
+    let mut rng = Rng::new(5);
+    for round in 0..450u32 {
+        // Losses are looked at around the turns only.
+        let (start, from) = (history.file.bytes(), history.file.ops());
+        history.durable.retain(|(_, c)| *c + 1 >= commits(&history.ssd));
+        history.durable.iter_mut().for_each(|(ops, _)| *ops = (*ops).min(from));
+        let before = look(&history.ssd);
+        let first = commits(&history.ssd);
+        history.ssd.set_targets(&round.to_le_bytes().repeat(40)).expect("kept");
+        history.note(first, before, true);
+        let ops = history.file.ops();
+        if ops - from > 3 {
+            turned += 1;
+            for at in from..=ops {
+                history.lose_power(&start, from, at, &mut rng);
+            }
+        }
+    }
+    assert!(turned >= 2, "{turned} turns");
+}
+
+/// A host that calls a sync done without doing it: every other one, the first or the second.
+struct Careless {
+    file: Arc<MemoryFile>,
+    syncs: AtomicU64,
+    skips: u64,
+}
+
+impl HostFile for Careless {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(at, into)
+    }
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_at(at, bytes)
+    }
+    fn punch(&self, at: u64, len: u64) -> io::Result<()> {
+        self.file.punch(at, len)
+    }
+    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
+        self.file.allocate(at, len)
+    }
+    fn sync(&self) -> io::Result<()> {
+        match self.syncs.fetch_add(1, Ordering::Relaxed) % 2 == self.skips {
+            true => Ok(()),
+            false => self.file.sync(),
+        }
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+}
+
+/// The tests above can fail: each of a commit's syncs is missed.
+#[test]
+fn a_host_that_does_not_sync_is_noticed() {
+    for skips in 0..2 {
+        let careless = |file| -> Arc<dyn HostFile> {
+            Arc::new(Careless { file, syncs: AtomicU64::new(0), skips })
+        };
+        let noticed = (1..=12)
+            .any(|seed| catch_unwind(AssertUnwindSafe(|| play(seed, 40, careless))).is_err());
+        assert!(noticed, "sync {skips} of a commit is missed by nobody");
+    }
+}
+
+/// A flush after nothing, or after reads, does nothing to the file.
+#[test]
+fn a_flush_without_a_change_costs_nothing() {
+    let file = fresh();
+    let bench = Bench::new(open(file.clone()));
+    let flush = || {
+        let before = file.ops();
+        assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
+        file.ops() - before
+    };
+    assert_eq!(flush(), 0);
+    bench.write(&[(0, 0, 0, 2)], 7);
+    assert!(flush() > 0);
+    bench.read(&[(0, 0, 0, 2)]);
+    assert_eq!(flush(), 0);
+}
+
+/// A commit that a power loss tore, and one at the same place that the next loss tears: what is
+/// there afterwards is one of them or what was before, never parts of both.
+#[test]
+fn frames_of_two_torn_commits_do_not_mix() {
+    let settings = |byte: u8| vec![byte; 1200];
+    let file = fresh();
+    open(file.clone()).set_targets(&settings(1)).expect("kept");
+    let (start, from) = (file.bytes(), file.ops());
+    open(file.clone()).set_targets(&settings(2)).expect("kept");
+    let first = file.log()[from..].to_vec();
+    let mut images = 0;
+    for at in 0..=first.len() {
+        let moment = Moment::new(&start, &first, at);
+        for n in 0..moment.count() {
+            let torn = moment.nth(n);
+            let file = Arc::new(MemoryFile::new(torn.clone()));
+            let ssd = open(file.clone());
+            let found = ssd.targets();
+            ssd.set_targets(&settings(3)).expect("kept");
+            let second = file.log();
+            for at in 0..=second.len() {
+                let moment = Moment::new(&torn, &second, at);
+                for n in 0..moment.count() {
+                    let again = open(Arc::new(MemoryFile::new(moment.nth(n)))).targets();
+                    assert!(again == found || again == settings(3), "{again:?}");
+                    images += 1;
+                }
+            }
+        }
+    }
+    assert!(images > 100, "{images}");
+}

@@ -1,0 +1,88 @@
+//! An image of each format version is kept, and opens for ever.
+//!
+//! `tests/data/image-v1.img.gz` was written by version 1.0 and is never written again. `cargo test -p
+//! flashlane-ocssd --test kept -- --ignored --nocapture` writes one like it elsewhere, for the next.
+
+mod common;
+
+use common::{Bench, tiny};
+use flashlane_base::Ns;
+use flashlane_media::host::memory::MemoryFile;
+use flashlane_ocssd::device::*;
+use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
+use flashlane_ocssd::{CreateImage, OpenImage, Ssd};
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+fn path() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/image-v1.img.gz")
+}
+
+/// Writes an image with something of everything, to the folder of temporary files.
+#[test]
+#[ignore = "for the next version"]
+fn write_it() {
+    let spec = tiny(|s| {
+        let g = &mut s.geometry;
+        (g.channels, g.pus_per_channel, g.chunks_per_pu, g.mw_cunits) = (2, 1, 4, 0);
+        s.cells.slc = None;
+    });
+    let file = Arc::new(MemoryFile::default());
+    let create = CreateImage { seed: 11, uuid: Some(*b"kept-by-version1"), replace: false };
+    Ssd::create_on(file.clone(), &spec, &create).unwrap();
+    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
+    let bench = Bench::new(ssd.clone());
+    bench.write_up_to(0, 0, 64, 21);
+    bench.write_up_to(0, 1, 24, 22);
+    bench.write_up_to(1, 2, 64, 23);
+    assert_eq!(bench.reset(1, 2), Status::Ok);
+    let late = bench.at(&[(1, 3, 0, 4)]);
+    let cut = ssd.clone();
+    bench.run(move |cx, dev| async move {
+        let filled = common::Filled::new(4, 4096, 24);
+        let _ = dev.submit(&cx, filled.request(&late, false));
+        // In the middle of its program.
+        cut.power_cut(cx.now() + Ns::from_us(300), PowerOn::ClockGoesOn);
+    });
+    assert!(ssd.set_bad_blocks(&bench.at(&[(1, 0, 0, 1)]), GROWN_BAD));
+    ssd.set_targets(b"targets of version 1").unwrap();
+    // Programmed, and never flushed.
+    bench.write_up_to(0, 1, 32, 25);
+    let path = std::env::temp_dir().join("image-v1.img.gz");
+    println!("{}", path.display());
+    let out = std::fs::File::create(path).unwrap();
+    let mut packed = flate2::write::GzEncoder::new(out, flate2::Compression::best());
+    packed.write_all(&file.bytes()).unwrap();
+    packed.finish().unwrap();
+}
+
+/// What version 1.0 wrote and left without closing is read as it was at its last commit.
+#[test]
+fn an_image_of_version_1_opens() {
+    let mut bytes = Vec::new();
+    let packed = std::fs::File::open(path()).unwrap();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
+    let ssd = Ssd::open_on(Arc::new(MemoryFile::new(bytes)), &OpenImage::default()).unwrap();
+    let info = ssd.image_info().unwrap();
+    assert_eq!((info.version, &info.uuid, info.seed), ((1, 0), b"kept-by-version1", 11));
+    assert_eq!((info.power_cuts, info.unsafe_shutdowns), (1, 1));
+    assert_eq!(ssd.targets(), b"targets of version 1");
+    let bench = Bench::new(ssd.clone());
+    let states: Vec<_> = (0..2)
+        .flat_map(|pu| ssd.chunk_report(pu, 0, 4))
+        .map(|c| (c.state, c.write_pointer, c.erases))
+        .collect();
+    use ChunkState::{Closed, Free, Offline, Open};
+    let pu0 = [(Closed, 64, 0), (Open, 24, 0), (Free, 0, 0), (Free, 0, 0)];
+    let pu1 = [(Offline, 0, 0), (Free, 0, 0), (Free, 0, 1), (Open, 4, 0)];
+    assert_eq!(states, [pu0, pu1].concat());
+    let got = bench.read(&[(0, 0, 0, 64)]);
+    assert!((0..64).all(|i| got.holds(i, 21)));
+    let got = bench.read(&[(0, 1, 0, 24), (1, 3, 0, 4)]);
+    assert!((0..24).all(|i| got.holds(i, 22)));
+    assert!((24..28).all(|i| got.done.status(i) == Status::Uncorrectable), "torn");
+    let programmed: u64 = ssd.counters().programmed.iter().sum();
+    assert_eq!(programmed, 64 + 24 + 64 + 4);
+    assert_eq!(bench.write(&[(0, 1, 24, 4)], 9).failed, 0, "it goes on");
+}
