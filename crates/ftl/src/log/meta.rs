@@ -4,8 +4,9 @@
 //! `false`, never a partial success. Never: decides where a block goes.
 
 use super::HostFtl;
+use super::format::LBA_PADDING;
 use flashlane_base::SECTOR_BYTES;
-use flashlane_ocssd::device::{Cause, ChunkInfo, Completion, Status, Ticket};
+use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Status, Ticket};
 use flashlane_rt::Cx;
 
 /// Why nothing can be made durable on an image.
@@ -47,6 +48,29 @@ impl HostFtl {
             at += (unit.len() / SECTOR_BYTES) as u32;
         }
         true
+    }
+
+    /// Pads the open chunks of log, anchor and newest checkpoint as far as the medium needs to give back
+    /// what is in them: the next mount may be read-only, and can't. Where a program fails, that mount
+    /// is all it costs. One chunk at a time: a power cut tears one copy at most.
+    pub(super) async fn pad_metadata(&self, cx: &Cx) {
+        if self.shape.window == 0 {
+            return;
+        }
+        let checkpoint = {
+            let kept = self.checkpoints.kept.lock();
+            kept.last().map_or(Vec::new(), |c| c.chunks.clone())
+        };
+        for chunk in self.journal.chunks().into_iter().chain(checkpoint) {
+            let info = self.chunk_info(chunk);
+            if info.state == ChunkState::Open {
+                let from = info.write_pointer;
+                let end = super::recover::padded_end(&self.shape, from);
+                let zeros = vec![0u8; (end - from) as usize * SECTOR_BYTES];
+                let tag = (LBA_PADDING, 0);
+                self.program_meta(cx, (chunk, from), &zeros, tag, Cause::PaddingGc).await;
+            }
+        }
     }
 
     /// Some of a program failed. Where the host failed it, no chunk is bad, but nothing can be made

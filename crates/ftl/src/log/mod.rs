@@ -341,6 +341,7 @@ impl HostFtl {
         let checkpoint = self.checkpoint(cx).await?;
         let at = self.journal.append(format::Record::Stopped { checkpoint });
         self.commit(cx, at).await?;
+        self.pad_metadata(cx).await;
         self.outlive_host(cx).await
     }
 

@@ -35,7 +35,8 @@ use scan::{Content, Reader, Span};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use survey::{Survey, padded_end};
+use survey::Survey;
+pub(super) use survey::padded_end;
 
 pub use scan::Place;
 
@@ -326,16 +327,16 @@ impl HostFtl {
         report: &mut Recovery,
         clock: &mut Clock,
     ) -> Result<BTreeMap<u32, Content>, MountError> {
-        let (bases, listed, missing) = replay::load(self, cx, &facts.checkpoints).await;
+        let map = replay::load(self, cx, &facts.checkpoints).await;
         // A young target has no checkpoint yet: its log has everything since it was created.
-        if !missing.is_empty() && !(facts.checkpoints.is_empty() && facts.is_whole) {
-            if !options.undo_discards {
-                return Err(MountError::CheckpointsLost { shards: missing.len() });
-            }
+        let is_lost = map.missing > 0 && !(facts.checkpoints.is_empty() && facts.is_whole);
+        if is_lost && !options.undo_discards {
+            return Err(MountError::CheckpointsLost { shards: map.missing });
         }
         clock.step(cx, report, "checkpoint");
-        let mut replay = Replay::new(self, facts, (bases, listed));
-        report.clean = facts.stopped && missing.is_empty();
+        // A shard of the older checkpoint is not the map at the stop: it has to be replayed onto.
+        report.clean = facts.stopped && map.missing + map.older == 0;
+        let mut replay = Replay::new(self, facts, map);
         let mut contents = BTreeMap::new();
         if !report.clean {
             let (first_line, position) = replay.begins();

@@ -101,7 +101,7 @@ impl Survey {
 
 /// Up to where a chunk that was written up to `pointer` is padded: whole units, and as many as the medium
 /// needs to give back what is before them.
-pub(super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
+pub(in super::super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
     (pointer + shape.window).next_multiple_of(shape.unit).min(shape.chunk_sectors)
 }
 
