@@ -267,7 +267,7 @@ pub(crate) struct LineAt {
 pub(crate) enum Up {
     /// The power went off first.
     Cut,
-    Running(Bench),
+    Running(Box<Bench>),
     Refused(MountError),
 }
 
@@ -284,7 +284,7 @@ impl Medium {
     /// A new target on whatever is on it.
     pub(crate) fn create(&self) -> Bench {
         match self.create_until(None) {
-            Up::Running(bench) => bench,
+            Up::Running(bench) => *bench,
             _ => unreachable!("nobody cuts, create has other errors"),
         }
     }
@@ -310,7 +310,7 @@ impl Medium {
 
     pub(crate) fn mount(&self, options: MountOptions) -> Result<Bench, MountError> {
         match self.mount_until(options, None) {
-            Up::Running(bench) => Ok(bench),
+            Up::Running(bench) => Ok(*bench),
             Up::Refused(error) => Err(error),
             Up::Cut => unreachable!("nobody cuts"),
         }
@@ -346,7 +346,7 @@ impl Medium {
         let ended = run.run(async move { until_off(&their_cx, &watched, join).await });
         let ended = ended.expect("it ends");
         match ended {
-            Some(Ok(dev)) => Up::Running(Bench::on(self.clone(), face, run, dev, before)),
+            Some(Ok(dev)) => Up::Running(Box::new(Bench::on(self.clone(), face, run, dev, before))),
             Some(Err(error)) => {
                 let at = run.now();
                 drop((run, cx));
