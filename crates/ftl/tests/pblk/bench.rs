@@ -7,7 +7,8 @@
 //! seen no violation, both counter laws hold and the walk finds nothing.
 //! Never: looks into pblk other than through its public interface.
 
-use crate::medium::{Face, Medium};
+use crate::face::Face;
+use crate::medium::Medium;
 use flashlane_base::{Lba, Location, Ns, Ppa, Rng};
 use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
 use flashlane_ftl::log::format::{LBA_LIMIT, LBA_MASK};

@@ -13,12 +13,15 @@
 mod again;
 mod bench;
 mod damage;
+mod decay;
+mod face;
 mod faults;
 mod gc;
 mod log;
 mod medium;
 mod model;
 mod recover;
+mod restart;
 mod ring;
 mod rules;
 mod steady;

@@ -1,22 +1,22 @@
-//! A medium over several lives: cuts, mounts, damage to what lies on it, a count of what is asked.
+//! A medium over several lives: cuts, mounts, damage, the place of each structure.
 //!
-//! Owns: the wrapper next to the SSD ([`Face`]), the place of each structure on the medium
-//! ([`Medium::log`] and its neighbours, decoded from what was written), the moment of a cut ([`Stop`]).
+//! Owns: bringing a target up and switching it off ([`Medium::mount_until`], [`Bench::cut`]), the place of each
+//! structure on the medium ([`Medium::log`] and its neighbours, decoded from what was written).
 //! Promises: damage stays until its chunk is erased; what was written before a cut is told by the chunk
 //! report. Never: looks into pblk other than through its public interface.
 
 use crate::bench::{Bench, Setup, lba_of};
-use flashlane_base::{Geometry, Location, Ns, OOB_BYTES, Ppa, PpaFormat};
+use crate::face::{Face, Truth};
+pub(crate) use crate::face::{Spot, Stop, Wrote};
+use flashlane_base::{Geometry, Ns};
 use flashlane_ftl::log::format::{
     Anchor, Extent, LBA_ANCHOR, LBA_LIMIT, LBA_LOG, LogBlock, LogEntry, Oob, Record,
 };
 use flashlane_ftl::log::{CreateError, LogConfig, MountError, MountOptions, Pblk};
-use flashlane_ocssd::device::{
-    ChunkInfo, Completion, Data, Device, Op, Request, Scatter, Status, Ticket, Traits,
-};
+use flashlane_ocssd::device::{ChunkInfo, Device};
 use flashlane_ocssd::{PowerOn, Ssd};
 use flashlane_rt::sync::Mutex;
-use flashlane_rt::{Cx, Notify, Virtual};
+use flashlane_rt::{Cx, Virtual};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::{Future, poll_fn};
@@ -24,216 +24,6 @@ use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-
-/// Chunk of the target and sector in it.
-pub(crate) type Spot = (u32, u32);
-
-/// A sector as it was written; content of metadata only.
-#[derive(Clone)]
-pub(crate) struct Wrote {
-    pub(crate) oob: [u8; OOB_BYTES],
-    pub(crate) bytes: Vec<u8>,
-}
-
-impl Wrote {
-    pub(crate) fn stamp(&self) -> u64 {
-        Oob::decode_raw(&self.oob).1
-    }
-}
-
-/// What is on the medium, and what is wrong with it.
-#[derive(Default)]
-pub(crate) struct Truth {
-    pub(crate) written: BTreeMap<Spot, Wrote>,
-    unreadable: BTreeSet<Spot>,
-    flipped: BTreeSet<Spot>,
-    replaced: BTreeMap<Spot, Wrote>,
-    geometry: Option<Geometry>,
-}
-
-/// When the power goes off by itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
-    /// Before the n-th command reaches the device.
-    Before(u64),
-    /// In the middle of the n-th command.
-    Within(u64),
-}
-
-#[derive(Default)]
-struct Seen {
-    commands: u64,
-    /// The commands with their places.
-    asked: Vec<(Op, Vec<Spot>)>,
-    /// Failures to be merged into completions.
-    bad: BTreeMap<u64, Vec<usize>>,
-    /// When the power goes off, once that is known.
-    off_at: Option<Ns>,
-}
-
-/// The wrapper of one life.
-pub(crate) struct Face {
-    ssd: Arc<Ssd>,
-    truth: Arc<Mutex<Truth>>,
-    /// What it says of itself.
-    geo: Geometry,
-    seen: Mutex<Seen>,
-    stop: Option<Stop>,
-    stopped: Notify,
-}
-
-/// Ticket of a command that the power cut kept from the device.
-const NEVER: u64 = 1 << 62;
-
-impl Face {
-    fn new(ssd: Arc<Ssd>, truth: Arc<Mutex<Truth>>, stop: Option<Stop>) -> Face {
-        let geo = truth.lock().geometry.unwrap_or(*ssd.geometry());
-        Face { ssd, truth, geo, seen: Mutex::default(), stop, stopped: Notify::new() }
-    }
-
-    fn spot(&self, addr: Ppa) -> Spot {
-        let at = self.ssd.format().unpack(addr).unwrap_or(Location { pu: 0, chunk: 0, sector: 0 });
-        (at.pu * self.ssd.geometry().chunks_per_pu + at.chunk, at.sector)
-    }
-
-    /// Commands so far.
-    pub(crate) fn commands(&self) -> u64 {
-        self.seen.lock().commands
-    }
-
-    /// All commands so far, with their places.
-    pub(crate) fn everything(&self) -> Vec<(Op, Vec<Spot>)> {
-        self.seen.lock().asked.clone()
-    }
-
-    /// The places of all commands of a kind.
-    pub(crate) fn asked(&self, op: Op) -> Vec<Spot> {
-        let seen = self.seen.lock();
-        seen.asked.iter().filter(|(o, _)| *o == op).flat_map(|(_, s)| s.clone()).collect()
-    }
-
-    /// Commands of a kind.
-    pub(crate) fn count(&self, op: Op) -> usize {
-        self.seen.lock().asked.iter().filter(|(o, _)| *o == op).count()
-    }
-
-    fn note_write(&self, request: &Request<'_>, spots: &[Spot]) {
-        let mut truth = self.truth.lock();
-        match &request.data {
-            Data::Write { content, oob, .. } => {
-                for (i, spot) in spots.iter().enumerate() {
-                    let bytes = match request.whole_sectors {
-                        true => content.sector(i).to_vec(),
-                        false => Vec::new(),
-                    };
-                    truth.written.insert(*spot, Wrote { oob: oob[i], bytes });
-                }
-            }
-            _ => {
-                for (chunk, _) in spots {
-                    let whole = (*chunk, 0)..(*chunk + 1, 0);
-                    let gone = |s: &Spot| !whole.contains(s);
-                    truth.written.retain(|s, _| gone(s));
-                    truth.unreadable.retain(gone);
-                    truth.flipped.retain(gone);
-                    truth.replaced.retain(|s, _| gone(s));
-                }
-            }
-        }
-    }
-
-    /// Reads, with the damage in what comes back.
-    fn read(&self, cx: &Cx, request: Request<'_>, spots: &[Spot]) -> Ticket {
-        let Data::Read { content, oob } = request.data else { unreachable!("a read") };
-        let Scatter { base, index, unit } = content;
-        let data =
-            Data::Read { content: Scatter { base: &mut *base, index, unit }, oob: &mut *oob };
-        let ticket = self.ssd.submit(cx, Request { data, ..request });
-        let truth = self.truth.lock();
-        let mut bad = Vec::new();
-        for (i, spot) in spots.iter().enumerate() {
-            let at = index[i] as usize * unit;
-            let content = &mut base[at..at + unit];
-            if let Some(other) = truth.replaced.get(spot) {
-                oob[i] = other.oob;
-                content.copy_from_slice(&other.bytes[..unit]);
-            }
-            if truth.flipped.contains(spot) && unit > 0 {
-                content[unit / 2] ^= 0x10;
-            }
-            if truth.unreadable.contains(spot) {
-                content.fill(0);
-                oob[i].fill(0);
-                bad.push(i);
-            }
-        }
-        if !bad.is_empty() {
-            self.seen.lock().bad.insert(ticket.id, bad);
-        }
-        ticket
-    }
-}
-
-impl Device for Face {
-    fn geometry(&self) -> &Geometry {
-        &self.geo
-    }
-    fn format(&self) -> &PpaFormat {
-        self.ssd.format()
-    }
-    fn traits(&self) -> &Traits {
-        self.ssd.traits()
-    }
-    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
-        let spots: Vec<Spot> = request.addrs.iter().map(|a| self.spot(*a)).collect();
-        let number = {
-            let mut seen = self.seen.lock();
-            seen.commands += 1;
-            seen.asked.push((request.op, spots.clone()));
-            if self.stop == Some(Stop::Before(seen.commands - 1)) {
-                seen.off_at = Some(cx.now());
-            }
-            seen.commands - 1
-        };
-        if self.seen.lock().off_at.is_some_and(|at| at <= cx.now()) {
-            self.stopped.wake(cx);
-            return Ticket { id: NEVER, ask_at: Ns::MAX };
-        }
-        let ticket = match request.op {
-            Op::Read => self.read(cx, request, &spots),
-            _ => {
-                self.note_write(&request, &spots);
-                self.ssd.submit(cx, request)
-            }
-        };
-        if self.stop == Some(Stop::Within(number)) {
-            let span = ticket.ask_at.as_ns().saturating_sub(cx.now().as_ns());
-            let at = cx.now() + Ns::from_ns(span - span / 3);
-            self.seen.lock().off_at = Some(at);
-            self.stopped.wake(cx);
-        }
-        ticket
-    }
-    fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<Completion> {
-        if ticket.id == NEVER {
-            return Poll::Pending;
-        }
-        let id = ticket.id;
-        let Poll::Ready(mut done) = self.ssd.finish(cx, ticket) else { return Poll::Pending };
-        if let Some(bad) = self.seen.lock().bad.remove(&id) {
-            let most = bad.iter().copied().max().unwrap_or(0) + 1;
-            done.status.resize(done.status.len().max(most).max(64), Status::Ok);
-            for i in bad {
-                done.failed |= 1 << i;
-                done.status[i] = Status::Uncorrectable;
-            }
-        }
-        Poll::Ready(done)
-    }
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.ssd.chunk_report(pu, first, count)
-    }
-}
 
 /// The medium, while the power is off and while it is on.
 #[derive(Clone)]
@@ -267,7 +57,7 @@ pub(crate) struct LineAt {
 pub(crate) enum Up {
     /// The power went off first.
     Cut,
-    Running(Bench),
+    Running(Box<Bench>),
     Refused(MountError),
 }
 
@@ -284,7 +74,7 @@ impl Medium {
     /// A new target on whatever is on it.
     pub(crate) fn create(&self) -> Bench {
         match self.create_until(None) {
-            Up::Running(bench) => bench,
+            Up::Running(bench) => *bench,
             _ => unreachable!("nobody cuts, create has other errors"),
         }
     }
@@ -310,7 +100,7 @@ impl Medium {
 
     pub(crate) fn mount(&self, options: MountOptions) -> Result<Bench, MountError> {
         match self.mount_until(options, None) {
-            Up::Running(bench) => Ok(bench),
+            Up::Running(bench) => Ok(*bench),
             Up::Refused(error) => Err(error),
             Up::Cut => unreachable!("nobody cuts"),
         }
@@ -346,7 +136,7 @@ impl Medium {
         let ended = run.run(async move { until_off(&their_cx, &watched, join).await });
         let ended = ended.expect("it ends");
         match ended {
-            Some(Ok(dev)) => Up::Running(Bench::on(self.clone(), face, run, dev, before)),
+            Some(Ok(dev)) => Up::Running(Box::new(Bench::on(self.clone(), face, run, dev, before))),
             Some(Err(error)) => {
                 let at = run.now();
                 drop((run, cx));
@@ -546,7 +336,7 @@ async fn create(
 /// Runs `work`, until the power goes off.
 async fn until_off<T>(cx: &Cx, face: &Face, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
-    let off = || face.seen.lock().off_at;
+    let off = || face.off_at();
     let mut stopped = pin!(face.stopped.wait(cx, || off().is_some()));
     let mut is_stopped = false;
     poll_fn(|context| {
