@@ -10,6 +10,11 @@ use flashlane_ocssd::{CreateImage, DeviceSpec, OpenImage, Ssd};
 use flashlane_rt::{CostTable, Virtual};
 use std::sync::Arc;
 
+/// On an image the buffer is volatile, which takes more spare where chunks are short.
+fn volatile() -> PftlConfig {
+    PftlConfig { over_provisioning_percent: 50, ..PftlConfig::default() }
+}
+
 /// Overwrites at random, on a disk with room for so many more bytes: writes that were
 /// acknowledged, and what ended them.
 fn overwrite(pblk: bool, room: Option<u64>) -> (u64, Result<(), BlockError>) {
@@ -22,7 +27,7 @@ fn overwrite(pblk: bool, room: Option<u64>) -> (u64, Result<(), BlockError>) {
     let dev = run.run(async move {
         let layer: Arc<dyn BlockDev> = match pblk {
             true => Pblk::create(&cx, device, LogConfig::default()).await.expect("a target"),
-            false => Pftl::create(&cx, device, PftlConfig::default()).expect("a target"),
+            false => Pftl::create(&cx, device, volatile()).expect("a target"),
         };
         layer
     });
