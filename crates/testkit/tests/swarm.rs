@@ -79,6 +79,7 @@ found! {
     found_a_unit_that_failed_in_parts: "pftl-faults", 218, 100, None;
     found_padding_of_a_mount_that_failed: "pftl-faults", 657, 100, None;
     found_discards_lost_with_a_device_that_gave_up: "pftl-faults", 905, 100, None;
+    found_a_move_dropped_after_the_barrier_that_erases_its_source_began: "pftl-faults", 300573, 100, None;
 }
 
 swarms! {

@@ -359,10 +359,10 @@ impl Buffer {
         self.covered_waiting[kind as usize]
     }
 
-    /// Is this slot of the host kept for a barrier, though its content may be dead? Of a slot of GC
-    /// the sector is still where it was moved from.
+    /// Is this slot kept for a barrier, though its content may be dead? One of GC too: the line it
+    /// was moved from may be erased behind this barrier, what killed it waits for a later one.
     pub(super) fn is_kept(&self, slot: u32) -> bool {
-        self.slots[slot as usize].covered && self.kind(slot) == Kind::User
+        self.slots[slot as usize].covered
     }
 
     /// A slot in no queue was programmed, or is dropped.
