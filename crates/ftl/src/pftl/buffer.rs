@@ -9,8 +9,8 @@
 //! read yet (`mw_cunits`); it goes back to `Waiting` when the medium lost it. A free slot is one on
 //! the free list: its fields mean nothing, because to write them would be one more cache miss. Host
 //! data and data moved by GC wait in queues of their own and own slots of their own, so neither can
-//! take the other's room. GC room is granted in whole batches, and a batch is granted only when
-//! nothing but a rest too small for a unit is in the way.
+//! take the other's room. GC room is granted in whole batches, or for all that a victim
+//! has left, and a batch is granted only when nothing but a rest too small for a unit is in the way.
 //!
 //! Slots = host room + GC room + twice what the windows can hold. Room is given back when a sector
 //! is programmed; the window's slots come out of the second part.
