@@ -262,6 +262,14 @@ impl Buffer {
         slot
     }
 
+    /// A sector that a former life has programmed to `at`, where it can't be read back yet.
+    pub(super) fn restore_window(&mut self, kind: Kind, lba: u32, stamp: u64, at: u32) -> u32 {
+        let slot = self.alloc(kind);
+        let (cause, stage) = (Cause::Retry, Stage::Window);
+        self.slots[slot as usize] = Slot { lba, at, stamp, cause, stage, live: true, ..EMPTY };
+        slot
+    }
+
     /// Puts a slot at the end of its queue.
     #[inline]
     pub(super) fn push_back(&mut self, slot: u32) {
