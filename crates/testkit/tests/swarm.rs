@@ -79,6 +79,9 @@ found! {
     found_a_unit_that_failed_in_parts: "pftl-faults", 218, 100, None;
     found_padding_of_a_mount_that_failed: "pftl-faults", 657, 100, None;
     found_discards_lost_with_a_device_that_gave_up: "pftl-faults", 905, 100, None;
+    found_a_move_dropped_behind_the_barrier_for_its_source: "pftl-faults", 300573, 100, None;
+    found_an_empty_victim_that_waits_for_room_to_read: "pftl", 301808, 100, None;
+    found_a_stop_that_waits_for_a_victim_of_a_device_that_gave_up: "pftl-faults", 400100, 100, None;
 }
 
 swarms! {

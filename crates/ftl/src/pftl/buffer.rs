@@ -9,8 +9,8 @@
 //! read yet (`mw_cunits`); it goes back to `Waiting` when the medium lost it. A free slot is one on
 //! the free list: its fields mean nothing, because to write them would be one more cache miss. Host
 //! data and data moved by GC wait in queues of their own and own slots of their own, so neither can
-//! take the other's room. GC room is granted in whole batches, and a batch is granted only when
-//! nothing but a rest too small for a unit is in the way.
+//! take the other's room. GC room is granted in whole batches, or for all that a victim
+//! has left, and a batch is granted only when nothing but a rest too small for a unit is in the way.
 //!
 //! Slots = host room + GC room + twice what the windows can hold. Room is given back when a sector
 //! is programmed; the window's slots come out of the second part.
@@ -262,6 +262,14 @@ impl Buffer {
         slot
     }
 
+    /// A sector that a former life has programmed to `at`, where it can't be read back yet.
+    pub(super) fn restore_window(&mut self, kind: Kind, lba: u32, stamp: u64, at: u32) -> u32 {
+        let slot = self.alloc(kind);
+        let (cause, stage) = (Cause::Retry, Stage::Window);
+        self.slots[slot as usize] = Slot { lba, at, stamp, cause, stage, live: true, ..EMPTY };
+        slot
+    }
+
     /// Puts a slot at the end of its queue.
     #[inline]
     pub(super) fn push_back(&mut self, slot: u32) {
@@ -359,10 +367,10 @@ impl Buffer {
         self.covered_waiting[kind as usize]
     }
 
-    /// Is this slot of the host kept for a barrier, though its content may be dead? Of a slot of GC
-    /// the sector is still where it was moved from.
+    /// Is this slot kept for a barrier, though its content may be dead? One of GC too: the line it
+    /// was moved from may be erased behind this barrier, what killed it waits for a later one.
     pub(super) fn is_kept(&self, slot: u32) -> bool {
-        self.slots[slot as usize].covered && self.kind(slot) == Kind::User
+        self.slots[slot as usize].covered
     }
 
     /// A slot in no queue was programmed, or is dropped.

@@ -25,6 +25,8 @@ pub(super) struct Saved {
     pub(super) stamp: u64,
     /// It counts against the room of its pool.
     pub(super) holds_room: bool,
+    /// Physical sector of its programmed copy that could not be read back yet.
+    pub(super) at: Option<u32>,
     pub(super) content: Vec<u8>,
 }
 
@@ -113,7 +115,8 @@ impl Controller {
         let (kind, s) = (self.buffer.kind(slot), self.buffer.slot(slot));
         let stamp = if s.sealed { Oob::decode_raw(&s.oob).1 } else { s.stamp };
         let holds_room = s.holds_room && s.stage != Stage::Window;
+        let at = (s.stage == Stage::Window).then_some(s.at);
         let content = self.buffer.content(slot).to_vec();
-        Saved { kind, lba: s.lba, stamp, holds_room, content }
+        Saved { kind, lba: s.lba, stamp, holds_room, at, content }
     }
 }

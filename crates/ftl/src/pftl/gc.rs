@@ -262,7 +262,7 @@ impl Controller {
     #[inline]
     pub(super) fn call_gc(&mut self, cx: &Cx) {
         let work = self.gc.victim.is_some() || self.gc_is_wanted();
-        if !work || self.buffer.gc_room() < self.gc.batch {
+        if !work || self.buffer.gc_room() < self.room_to_go_on() {
             return;
         }
         if let Some(m) = self.gc.idle.pop() {
@@ -272,6 +272,23 @@ impl Controller {
                 cx.wake(waiter);
             }
         }
+    }
+
+    /// Room in the buffer that the next read needs: a batch, or all that is left of the victim. With
+    /// less than a batch a line could be freed that GC needs to program what takes the room.
+    #[inline]
+    fn room_to_go_on(&self) -> u32 {
+        match self.gc.victim {
+            // What is being read is not left, but counts as valid.
+            Some(victim) if self.gc.reads == 0 => self.gc.batch.min(self.place.line(victim).valid),
+            _ => self.gc.batch,
+        }
+    }
+
+    /// No victim is being read, and none can be read on before something is programmed.
+    pub(super) fn gc_rests(&self) -> bool {
+        let waits = || self.buffer.gc_room() < self.room_to_go_on();
+        self.gc.is_quiet() || self.gc.reads == 0 && waits()
     }
 
     /// Wakes the eraser.
@@ -300,11 +317,12 @@ impl Controller {
         let mover = &mut self.gc.movers[me as usize];
         mover.waiter = Some(cx.waiter());
         while let Some(victim) = self.gc.victim.or_else(|| self.take_victim()) {
-            if !self.buffer.take_gc_room(self.gc.batch) {
+            let room = self.room_to_go_on();
+            if !self.buffer.take_gc_room(room) {
                 break;
             }
             let found = self.collect(me, victim);
-            self.buffer.give_gc_room(self.gc.batch - found);
+            self.buffer.give_gc_room(room - found);
             if found > 0 {
                 // There may be more to read, and room for it.
                 self.call_gc(cx);
@@ -519,9 +537,12 @@ impl Controller {
         if !quiet || self.read_only.is_some() {
             return;
         }
-        let full = self.buffer.gc_room() < self.gc.batch;
+        let full = self.buffer.gc_room() < self.room_to_go_on();
         let stuck = match kind {
-            Kind::Gc => self.place.is_out_of_room() && (full || self.place.greediest().is_none()),
+            Kind::Gc => {
+                let ends = self.gc.victim.is_none() && self.place.greediest().is_none();
+                self.place.is_out_of_room() && (full || ends)
+            }
             Kind::User => {
                 let denied = self.place.host_denied && self.gc.victim.is_none();
                 denied && self.place.greediest().is_none()

@@ -495,7 +495,8 @@ impl Controller {
         let pages = self.capacitors && self.pages.dirty() > 0;
         let still = self.no_program_flies() && self.gc.is_quiet();
         if self.read_only.is_some() {
-            // A line that waits for a barrier may wait for ever.
+            // A victim may wait for ever for room, a line for a barrier.
+            let still = self.no_program_flies() && self.gc_rests();
             return still && (self.place.is_settled() || !self.capacitors && !self.gc.is_erasing());
         }
         still && self.place.is_settled() && !sectors && !pages

@@ -597,6 +597,11 @@ impl Place {
         !self.is_over(stream, line, position) && self.idle.has(position)
     }
 
+    /// The stream that writes this line.
+    pub(super) fn stream_of(&self, line: u32) -> Option<usize> {
+        self.streams.iter().position(|s| s.line == line)
+    }
+
     /// Number of lines that wait for an erase.
     pub(super) fn leaving(&self) -> usize {
         self.leaving.len()

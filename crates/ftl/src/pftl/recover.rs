@@ -17,7 +17,9 @@
 //!    are marked void from now on, because data will be written behind them. Anything else once was
 //!    good: nobody knows whose it was, so an older copy of it would pass for its content. The mount
 //!    is refused ([`MountError::Lost`]) unless [`PftlConfig::accept_lost_sectors`].
-//! 6. Open lines are written on. The stamps of this life are above all that were ever given out.
+//! 6. Open lines are written on; what a dump holds of their windows stands there, unless a cut
+//!    program may have harmed it, and is not programmed again. The stamps of this life are above
+//!    all that were ever given out.
 //! 7. Without capacitors: void units and the new life are made durable. Then the host may write.
 
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
@@ -25,7 +27,7 @@ use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Data, De
 use flashlane_ocssd::device::{Gather, Op, Request, Scatter, Status};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::buffer::{NIL, Sizes};
@@ -121,6 +123,15 @@ struct Found {
     foreign: Option<(u32, u64)>,
 }
 
+/// Units that a former life has programmed and the medium can't give back yet.
+#[derive(Default)]
+struct Standing {
+    /// Unit → its window, and its first sector in that.
+    units: BTreeMap<u32, (usize, u32)>,
+    /// (window, units in it), those that do not stand included.
+    windows: Vec<(usize, u32)>,
+}
+
 /// What all steps need.
 struct Mount<'a> {
     cx: &'a Cx,
@@ -194,6 +205,8 @@ impl Pftl {
         if !config.capacitors {
             place.set_reserve(sync::reserve(&layout, &sizes));
         }
+        let standing = mount.standing(&place, dump, traits.pair_sectors);
+        mount.void_the_rest(&mut pages, dump, &standing);
         let parts = Parts { layout, sizes, place, capacity };
         let (ftl, movers) = parts.assemble(device, &config);
         {
@@ -202,7 +215,7 @@ impl Pftl {
             c.pages = pages;
             c.stats.ftl.programmed[Cause::PaddingPair as usize] = mount.padded;
             c.stats.ftl.program_failures = mount.failed.len() as u64;
-            let room = c.take_in(&found, &lost, dump);
+            let room = c.take_in(&found, &lost, dump, &standing);
             let taken = ftl.room.try_acquire(room.user as u64);
             assert!(taken, "the dump was checked against the buffer");
             c.check_spare();
@@ -425,8 +438,8 @@ impl Mount<'_> {
 
     /// Was this unit's program cut, or one that may have taken it along? Either way the dump holds
     /// what was in it: a buffer lets go of a unit when the window behind it is programmed.
-    fn was_cut(&self, dump: &Dump, line: u32, position: u32, row: u32) -> bool {
-        let last = self.layout.rows.min(row + self.window / self.layout.unit + 1);
+    fn was_cut(&self, dump: &Dump, line: u32, position: u32, row: u32, reach: u32) -> bool {
+        let last = self.layout.rows.min(row + reach.div_ceil(self.layout.unit) + 1);
         let mut behind = (row..last).map(|row| self.layout.unit_at(line, row, position));
         behind.any(|at| dump.cut.contains(&self.layout.unit_of(at)))
     }
@@ -449,7 +462,8 @@ impl Mount<'_> {
             // A unit may fail in parts; nothing is behind it then but the rest of itself.
             let end = sector / layout.unit * layout.unit + layout.unit;
             let torn = dump.is_none() && end + slack >= found.data_end[chunk];
-            let cut = dump.is_some_and(|d| self.was_cut(d, line, position, sector / layout.unit));
+            let row = sector / layout.unit;
+            let cut = dump.is_some_and(|d| self.was_cut(d, line, position, row, self.window));
             if !(torn || cut || !found.any[chunk] || pages.is_void(unit)) {
                 lost.push(*at);
             }
@@ -467,26 +481,78 @@ impl Mount<'_> {
         }
         let void = found.unreadable.iter().chain(&self.failed);
         void.for_each(|at| pages.set_void(layout.unit_of(*at), true));
-        // What could not be read yet is in the dump, and will be programmed again.
-        for line in dump.iter().flat_map(|d| &d.open) {
-            for position in 0..layout.positions {
+        Ok(())
+    }
+
+    /// Units in the windows of chunks that are written on, which no cut program can have harmed:
+    /// what the dump holds of them is programmed already. Not to program it again is more than
+    /// thrift: where windows are long it would take the room that GC needs. `reach`: sectors that
+    /// a program may take along.
+    fn standing(&self, place: &Place, dump: Option<&Dump>, reach: u32) -> Standing {
+        let (unit, keep) = (self.layout.unit, self.window / self.layout.unit);
+        let mut standing = Standing::default();
+        let Some(dump) = dump else {
+            return standing;
+        };
+        for line in &dump.open {
+            let Some(stream) = place.stream_of(*line) else {
+                continue;
+            };
+            for position in 0..self.layout.positions {
                 let info = &self.chunks[self.chunk_index(*line, position)];
-                let written = info.write_pointer.min(layout.chunk_sectors);
-                let rows = self.readable(info) / layout.unit..written.div_ceil(layout.unit);
-                for row in rows {
-                    let at = layout.unit_at(*line, row, position);
-                    pages.set_void(layout.unit_of(at), true);
+                let whole = info.write_pointer.is_multiple_of(unit);
+                if info.state != ChunkState::Open || !whole {
+                    continue;
+                }
+                let end = info.write_pointer / unit;
+                let first = end.saturating_sub(keep);
+                let window = stream * self.layout.positions as usize + position as usize;
+                standing.windows.push((window, end - first));
+                for row in first..end {
+                    if self.was_cut(dump, *line, position, row, reach) {
+                        continue;
+                    }
+                    let at = self.layout.unit_at(*line, row, position);
+                    let place = (window, (row - first) * unit);
+                    standing.units.insert(self.layout.unit_of(at), place);
                 }
             }
         }
-        Ok(())
+        standing
+    }
+
+    /// What could not be read yet and does not stand is in the dump, and will be programmed again.
+    fn void_the_rest(&self, pages: &mut Pages, dump: Option<&Dump>, standing: &Standing) {
+        for line in dump.iter().flat_map(|d| &d.open) {
+            for position in 0..self.layout.positions {
+                let info = &self.chunks[self.chunk_index(*line, position)];
+                let written = info.write_pointer.min(self.layout.chunk_sectors);
+                let unit = self.layout.unit;
+                for row in self.readable(info) / unit..written.div_ceil(unit) {
+                    let unit = self.layout.unit_of(self.layout.unit_at(*line, row, position));
+                    if !standing.units.contains_key(&unit) {
+                        pages.set_void(unit, true);
+                    }
+                }
+            }
+        }
     }
 }
 
 impl Controller {
     /// Fills map and buffer with what was found. Returns the room that the dump's sectors hold.
-    fn take_in(&mut self, found: &Found, lost: &[u32], dump: Option<&Dump>) -> Room {
+    fn take_in(
+        &mut self,
+        found: &Found,
+        lost: &[u32],
+        dump: Option<&Dump>,
+        standing: &Standing,
+    ) -> Room {
         let mut room = Room::default();
+        let unit = self.place.layout.unit;
+        for (window, units) in &standing.windows {
+            self.windows[*window].resize((units * unit) as usize, NIL);
+        }
         for lba in lost {
             if found.newest[*lba as usize].at == NIL {
                 self.map.set(*lba, Entry::Poisoned);
@@ -497,10 +563,25 @@ impl Controller {
             if claim.stamp > saved.stamp {
                 continue;
             }
+            let (kind, lba, stamp) = (saved.kind, saved.lba, saved.stamp);
+            let stands = saved.at.and_then(|at| {
+                let (window, first) = standing.units.get(&self.place.layout.unit_of(at))?;
+                Some((at, *window, (first + at % unit) as usize))
+            });
+            let slot = match stands {
+                Some((at, window, i)) => {
+                    let slot = self.buffer.restore_window(kind, lba, stamp, at);
+                    self.windows[window][i] = slot;
+                    self.map.take(at, lba);
+                    let line = self.place.layout.line_of(at);
+                    self.place.line_mut(line).valid += 1;
+                    slot
+                }
+                None => self.buffer.restore(kind, lba, stamp, saved.holds_room),
+            };
             if saved.holds_room {
-                room.add(saved.kind);
+                room.add(kind);
             }
-            let slot = self.buffer.restore(saved.kind, saved.lba, saved.stamp, saved.holds_room);
             self.buffer.content_mut(slot).copy_from_slice(&saved.content);
             self.map.set(saved.lba, Entry::Slot(slot));
         }
