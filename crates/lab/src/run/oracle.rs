@@ -346,6 +346,8 @@ mod tests {
         assert_eq!(read(&mut o, 7, &old), None);
         assert_eq!(read(&mut o, 7, &[0; 8]), None);
         let new = write(&mut o, 7, 8);
+        assert_eq!(read(&mut o, 7, &old), None, "in flight");
+        o.finish(7, 1, true);
         assert_eq!(read(&mut o, 7, &new), None);
         assert!(read(&mut o, 7, &old).is_some(), "this run's write is lost");
         assert!(read(&mut o, 7, &[0; 8]).is_some());
