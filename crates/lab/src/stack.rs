@@ -5,7 +5,7 @@
 //! Promises: a target that does not fit its device is an error with the layer's own reason; a target
 //! of a drive is stopped cleanly, and its image closed, however a run ends. Never: drives a stack.
 
-use crate::experiment::{DriveTarget, Target, TargetKind};
+use crate::experiment::{DeviceChoice, DriveTarget, Target, TargetKind};
 use crate::lnvm::{Drive, LnvmError, Mounted};
 use crate::run::{Probe, Sample, Subject, Watch};
 use flashlane_base::Geometry;
@@ -391,17 +391,16 @@ async fn mount_layer(
     }
 }
 
-/// The target of an experiment that stands for one of a drive: the drive's device, what its table says
-/// of the target. The options of the experiment's own device stay.
+/// A target of a drive, to be run on: the drive's device with these options, what its table says of
+/// the target.
 ///
 /// # Errors
 /// There is no such drive or target, or its settings make no sense.
-pub fn target_of_drive(on: &DriveTarget, like: &Target) -> Result<Target, StackError> {
+pub fn target_of_drive(on: &DriveTarget, options: &SsdOptions) -> Result<Target, StackError> {
     let drive = Drive::look(&on.image)?;
     let (info, _) = drive.target(&on.name)?;
-    let mut device = like.device.clone();
-    device.spec = drive.ssd.spec().clone();
-    device.options.store = StoreKind::File;
+    let options = SsdOptions { store: StoreKind::File, ..options.clone() };
+    let device = DeviceChoice { spec: drive.ssd.spec().clone(), options };
     Ok(Target {
         name: on.name.clone(),
         kind: kind_of(&info)?,

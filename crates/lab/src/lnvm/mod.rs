@@ -10,17 +10,22 @@
 
 pub mod show;
 
-use crate::stack::{StackError, mount_pblk, mount_pftl};
+pub use flashlane_ftl::log::LimiterKind;
+pub use flashlane_ocssd::TargetKind;
+
+use crate::experiment::{DriveTarget, Experiment};
+use crate::run::Fill;
+use crate::stack::{StackError, mount_pblk, mount_pftl, target_of_drive};
 use crate::suggest;
 use flashlane_base::{Geometry, Location, Ns, PpaStyle};
 use flashlane_ftl::block::BlockDev;
-use flashlane_ftl::log::{LimiterKind, LogConfig, MountError, Pblk, Recovery};
+use flashlane_ftl::log::{LogConfig, MountError, Pblk, Recovery};
 use flashlane_ftl::pftl::{Pftl, PftlConfig};
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Data, Flags, Op, Request};
 use flashlane_ocssd::ssd::{GROWN_BAD, HOST_RESERVED};
 use flashlane_ocssd::{
-    Core, CoreError, Device, ImageError, OpenImage, Partition, Ssd, TargetInfo, TargetKind,
-    TargetSpec, TargetState,
+    Core, CoreError, Device, ImageError, OpenImage, Partition, Ssd, TargetInfo, TargetSpec,
+    TargetState,
 };
 use flashlane_rt::{CostTable, Cx, Stalled, Virtual};
 use std::path::{Path, PathBuf};
@@ -99,6 +104,14 @@ pub enum LnvmError {
         path: PathBuf,
         /// As it was created.
         found: String,
+    },
+    /// A run on a drive that names none of several targets, or more than one.
+    #[error("{}: a run on a drive is on one target: name it with --target ({known})", path.display())]
+    WhichTarget {
+        /// The image.
+        path: PathBuf,
+        /// What there is.
+        known: String,
     },
     /// Types that this program can't run on an image.
     #[error("targets of type {0} are not in this version; there are pblk, raw and pftl")]
@@ -224,6 +237,42 @@ fn no_target(path: &Path, name: &str, all: &[TargetInfo]) -> LnvmError {
     };
     let hint = suggest::hint(name, names);
     LnvmError::NoTarget { path: path.into(), name: name.into(), hint, known }
+}
+
+/// The target that a run on a drive is on, of those that its command line names, and its type: the
+/// drive's only one where it names none.
+///
+/// # Errors
+/// There is no such drive or target, or none or several are meant.
+pub fn choose(path: &Path, names: &[String]) -> Result<(DriveTarget, TargetKind), LnvmError> {
+    let drive = Drive::look(path)?;
+    let all = drive.core.list();
+    let name = match (names, &all[..]) {
+        ([name], _) => name.clone(),
+        ([], [one]) => one.name.clone(),
+        (_, []) => return Err(no_target(path, names.first().map_or("", |n| n), &all)),
+        _ => {
+            let known: Vec<&str> = all.iter().map(|t| &*t.name).collect();
+            let known = format!("there are: {}", known.join(", "));
+            return Err(LnvmError::WhichTarget { path: path.into(), known });
+        }
+    };
+    let (info, _) = drive.target(&name)?;
+    Ok((DriveTarget { image: path.into(), name }, info.kind))
+}
+
+/// Has an experiment run on a target of a drive. What is there is what it finds: nothing is filled
+/// unless the experiment says how much.
+///
+/// # Errors
+/// There is no such drive or target, or its settings make no sense.
+pub fn put_on_drive(experiment: &mut Experiment, on: &DriveTarget) -> Result<(), StackError> {
+    let Some(like) = experiment.targets.first() else { return Ok(()) };
+    experiment.targets = vec![target_of_drive(on, &like.device.options)?];
+    if experiment.run.fill == Fill::Auto {
+        experiment.run.fill = Fill::None;
+    }
+    Ok(())
 }
 
 /// A target to be created.
