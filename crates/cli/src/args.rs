@@ -433,7 +433,7 @@ Examples:
   flashlane lnvm info my.img
   flashlane lnvm info my.img -n db --json -
 
-Nothing is written: a pblk target is mounted for reading, and shown as a mount finds it.")]
+Nothing is written: a pblk target is mounted in memory above the image, and shown as a mount finds it.")]
     Info(LnvmInfo),
     /// Show the identify page (1.2) or geometry page (2.0)
     #[command(visible_alias = "geometry", after_help = "\

@@ -151,13 +151,20 @@ fn flushed_sectors_survive_kill_9() {
             .stderr(Stdio::piped())
             .spawn()
             .expect("the writer starts");
+        // Read as it comes: a full pipe would stop the writer.
+        let mut out = child.stdout.take().expect("a pipe");
+        let reader = std::thread::spawn(move || {
+            let mut said = Vec::new();
+            std::io::Read::read_to_end(&mut out, &mut said).map(|_| said)
+        });
         // Every fourth is killed early, most likely while it mounts.
         let wait = if round % 4 == 3 { rng.below(40) } else { 60 + rng.below(300) };
         #[allow(clippy::disallowed_methods)] // a moment that nobody chose
         std::thread::sleep(Duration::from_millis(wait));
         child.kill().expect("it runs until it is killed");
         let output = child.wait_with_output().expect("it is gone");
-        let said = String::from_utf8_lossy(&output.stdout);
+        let said = reader.join().expect("it reads").expect("a pipe");
+        let said = String::from_utf8_lossy(&said);
         let err = String::from_utf8_lossy(&output.stderr);
         assert!(!err.contains("panicked"), "round {round} (seed {seed}): {said}{err}");
         assert!(!said.contains("mounted unclean"), "round {round}: it had been stopped cleanly");

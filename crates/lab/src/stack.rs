@@ -92,9 +92,8 @@ pub(crate) async fn mount_pblk(
     cx: &Cx,
     device: Arc<dyn Device>,
     uuid: Option<Uuid>,
-    read_only: bool,
 ) -> Result<Arc<Pblk>, StackError> {
-    let options = MountOptions { uuid, read_only, ..MountOptions::default() };
+    let options = MountOptions { uuid, ..MountOptions::default() };
     Ok(Pblk::mount(cx, device, options).await?)
 }
 
@@ -380,7 +379,7 @@ async fn mount_layer(
 ) -> Result<(Layer, Arc<dyn BlockDev>), StackError> {
     match &target.kind {
         TargetKind::Pblk(_) => {
-            let pblk = mount_pblk(cx, behind_link(part, target), info.uuid, false).await?;
+            let pblk = mount_pblk(cx, behind_link(part, target), info.uuid).await?;
             Ok((Layer::Pblk(pblk.clone()), pblk))
         }
         TargetKind::Pftl(config) => {

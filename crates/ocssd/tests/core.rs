@@ -1,5 +1,5 @@
-//! The lnvm core: hard cases L01 to L12 of the facts sheet (8.2), as far as they need neither an
-//! image nor the command line, and placement by the application (L4).
+//! The lnvm core: hard cases L01 to L12 of the facts sheet (8.2), as far as they do not need the
+//! command line, targets on an image, and placement by the application (L4).
 
 mod common;
 

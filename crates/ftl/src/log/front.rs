@@ -14,6 +14,7 @@ use super::ring::{RingState, Waited};
 use super::slab::{Origin, POISONED};
 use super::{HostFtl, add};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
+use crate::durable::flush_medium;
 use flashlane_rt::Cx;
 use flashlane_rt::sync::{Ordering, fence};
 use smallvec::SmallVec;
@@ -300,6 +301,9 @@ impl HostFtl {
         let discards = self.journal.appended();
         self.wait_safe(cx, to, true).await?;
         self.commit(cx, discards).await?;
+        if self.traits.volatile {
+            Box::pin(flush_medium(cx, &*self.flash.device)).await?;
+        }
         add(&self.counters.flush_wait_ns, (cx.now() - from).as_ns());
         self.check_writable()
     }

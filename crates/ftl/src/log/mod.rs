@@ -45,6 +45,7 @@ pub use recover::{MountError, MountOptions, Recovery};
 pub use sysfs::{ATTRIBUTES, AttributeError};
 
 use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
+use crate::durable::flush_medium;
 use crate::stats::FtlStats;
 use epoch::Epochs;
 use flash::Flash;
@@ -418,7 +419,8 @@ impl HostFtl {
             failed => failed,
         };
         self.end_tasks(cx).await;
-        stopped
+        stopped?;
+        flush_medium(cx, &*self.flash.device).await
     }
 
     /// Makes everything durable and ends the background tasks, without a snapshot: for who is not going

@@ -19,6 +19,7 @@ use super::buffer::{Kind, NIL, Stage, copy_sector};
 use super::map::Entry;
 use super::{Controller, Pftl, Phase, Room};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
+use crate::durable::flush_medium;
 
 /// Sectors discarded under one hold of the controller.
 const DISCARD_PIECE: u32 = 4096;
@@ -106,9 +107,10 @@ impl Pftl {
         }
         let from = cx.now();
         self.sync(cx).await;
+        let kept = flush_medium(cx, &*self.device).await;
         let mut c = self.controller.lock();
         c.stats.ftl.flush_wait += cx.now() - from;
-        c.read_only.map_or(Ok(()), |why| Err(BlockError::ReadOnly(why)))
+        c.read_only.map_or(kept, |why| Err(BlockError::ReadOnly(why)))
     }
 }
 

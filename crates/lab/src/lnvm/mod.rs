@@ -8,6 +8,7 @@
 //! Without `factory` a create finds the pblk that is on its PUs and recovers it, as the kernel did;
 //! where there is none it makes one.
 
+mod shadow;
 pub mod show;
 
 pub use flashlane_ftl::log::LimiterKind;
@@ -21,6 +22,7 @@ use flashlane_base::{Geometry, Location, Ns, PpaStyle};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{LogConfig, MountError, Pblk, Recovery};
 use flashlane_ftl::pftl::{Pftl, PftlConfig};
+use flashlane_media::image::ImageFault;
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Data, Flags, Op, Request};
 use flashlane_ocssd::ssd::{GROWN_BAD, HOST_RESERVED};
 use flashlane_ocssd::{
@@ -28,6 +30,7 @@ use flashlane_ocssd::{
     TargetState,
 };
 use flashlane_rt::{CostTable, Cx, Stalled, Virtual};
+use shadow::Shadow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -183,6 +186,18 @@ impl Drive {
     /// As [`Drive::open`].
     pub fn look(path: &Path) -> Result<Drive, LnvmError> {
         Drive::open(path, &OpenImage { read_only: true, ..OpenImage::default() })
+    }
+
+    /// Opens an image so that it can be written to, and what is written goes nowhere. Hold the drive
+    /// that was opened for reading as long.
+    fn shadow(&self) -> Result<Drive, LnvmError> {
+        let at = |e: ImageError| {
+            LnvmError::Image(ImageError::At { path: self.path.clone(), problem: Box::new(e) })
+        };
+        let file = Shadow::of(&self.path).map_err(|e| at(ImageFault::io("open")(e).into()))?;
+        let ssd = Ssd::open_on(Arc::new(file), &OpenImage::default()).map_err(at)?;
+        let core = Core::on_image(ssd.clone()).map_err(|e| core_error(&self.path, e))?;
+        Ok(Drive { path: self.path.clone(), ssd, core })
     }
 
     /// A target that can be used, and its part of the device.
@@ -415,7 +430,7 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
         TargetKind::Pblk => {
             let found = match ask.factory {
                 true => None,
-                false => match mount_pblk(cx, device.clone(), None, false).await {
+                false => match mount_pblk(cx, device.clone(), None).await {
                     Ok(found) => Some(found),
                     Err(StackError::MountPblk(MountError::NoTarget)) => None,
                     Err(e) => return Err(e),

@@ -1,8 +1,8 @@
 //! What the `lnvm` verbs print: nvme-cli's lines, sysfs's names, JSON.
 //!
 //! Owns: the texts. Promises: lines that nvme-cli prints look as they do there; attributes have the names
-//! of `/sys/block/*/lightnvm` and `/sys/block/*/pblk`; to show a pblk target it is mounted for reading:
-//! nothing is written. Never: changes a drive.
+//! of `/sys/block/*/lightnvm` and `/sys/block/*/pblk`; to show a pblk target it is mounted on a shadow
+//! of the image: nothing is written. Never: changes a drive.
 
 use super::{Created, Drive, LnvmError, pu_of};
 use crate::report::short;
@@ -175,11 +175,11 @@ fn pblk_attributes(
     drive: &Drive,
     info: &TargetInfo,
 ) -> Result<(u64, Option<Recovery>, Vec<(&'static str, String)>), LnvmError> {
-    let (_, part) = drive.target(&info.name)?;
+    let (_, part) = drive.shadow()?.target(&info.name)?;
     let vm = Virtual::new(1, 0, CostTable::zero());
     let (cx, uuid) = (vm.cx(), info.uuid);
     let shown = vm.run(async move {
-        let pblk = mount_pblk(&cx, part, uuid, true).await?;
+        let pblk = mount_pblk(&cx, part, uuid).await?;
         let of = |name: &str| pblk.attribute(name).unwrap_or_default();
         let all: Vec<_> = ATTRIBUTES.iter().map(|(name, _)| (*name, of(name))).collect();
         Ok::<_, StackError>((pblk.info().capacity, pblk.recovery(), all))
