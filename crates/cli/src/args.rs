@@ -436,9 +436,12 @@ Examples:
 Nothing is written: a pblk target is mounted in memory above the image, and shown as a mount finds it.")]
     Info(LnvmInfo),
     /// Show the identify page (1.2) or geometry page (2.0)
-    #[command(visible_alias = "geometry", after_help = "\
+    #[command(
+        visible_alias = "geometry",
+        after_help = "\
 Examples:
-  flashlane lnvm id-ns my.img -H")]
+  flashlane lnvm id-ns my.img -H"
+    )]
     IdNs(LnvmIdNs),
     /// Show the state of every chunk
     #[command(after_help = "\

@@ -28,7 +28,8 @@ fn a_target_is_made_run_on_and_found_again() {
     let made = h.run(&["lnvm", "create", "-d", "a.img", "-n", "db", "-t", "pblk", "-f"]).good();
     assert!(made.out.contains("target db: pblk on LUNs 0 to 3"), "{}", made.out);
     let list = h.run(&["lnvm", "list", "a.img"]).good().out;
-    for part in ["Number of devices: 1", "Block manager", "gennvm", "Number of targets: 1", "ready"] {
+    for part in ["Number of devices: 1", "Block manager", "gennvm", "Number of targets: 1", "ready"]
+    {
         assert!(list.contains(part), "`{part}` is missing:\n{list}");
     }
     let run = |job: &str, more: &[&str]| {
@@ -42,7 +43,10 @@ fn a_target_is_made_run_on_and_found_again() {
     // Its only target need not be named. What the first run wrote is there: reads reach the medium.
     let second = run("r.fio", &[]);
     assert_eq!(of(&second, "mount")["recovery"]["clean"], true);
-    assert_eq!((of(&second, "wrong_sectors"), of(&second, "failed_requests")), (0.into(), 0.into()));
+    assert_eq!(
+        (of(&second, "wrong_sectors"), of(&second, "failed_requests")),
+        (0.into(), 0.into())
+    );
     assert_eq!(of(&second, "prepared")["filled_sectors"], 0);
     assert!(second["runs"][0]["latency_breakdown_ns"].to_string().contains("die"));
     let p50 = of(&second, "latency_ns")["read"]["p50"].as_u64().unwrap();
@@ -51,7 +55,8 @@ fn a_target_is_made_run_on_and_found_again() {
     assert!(text.contains("target `db` of a.img: it had been stopped cleanly"), "{text}");
     // Removed and created again without -f: the data is found.
     h.run(&["lnvm", "remove", "a.img", "-n", "db"]).good();
-    let again = h.run(&["lnvm", "create", "a.img", "-n", "db2", "-t", "pblk", "--json", "-"]).good();
+    let again =
+        h.run(&["lnvm", "create", "a.img", "-n", "db2", "-t", "pblk", "--json", "-"]).good();
     assert_eq!(again.json()["recovery"]["clean"], true);
     assert_eq!(of(&run("r.fio", &[]), "wrong_sectors"), 0);
     assert!(h.run(&["drive", "check", "a.img"]).good().out.ends_with("good\n"));
@@ -95,7 +100,10 @@ fn two_targets_share_a_drive_and_not_a_pu() {
     let erased = h.run(&["lnvm", "factory", "a.img"]).good().out;
     assert!(!erased.starts_with("0 chunks"), "{erased}");
     let log = h.run(&["lnvm", "chunk-log", "a.img"]).good().out;
-    assert!(log.starts_with("Total chunks in namespace: 256\n") && !log.contains("CLOSED"), "{log}");
+    assert!(
+        log.starts_with("Total chunks in namespace: 256\n") && !log.contains("CLOSED"),
+        "{log}"
+    );
     h.run(&["lnvm", "create", "a.img", "-n", "s", "-t", "pftl"]).good();
     h.file("w.fio", WRITE);
     let run = h.run(&["run", "w.fio", "--drive", "a.img", "--json", "-"]).good().json();

@@ -5,10 +5,10 @@
 //! progress and starts no other. Never: formats a result.
 
 use crate::experiment::{Experiment, Target, TargetKind, Workload};
+use crate::lnvm::Mounted;
 use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
-use crate::lnvm::Mounted;
 use crate::stack::{Lines, Stack, StackError, behind_link, raw_medium};
 use crate::trace::{Reading, Scan, TraceError, scan};
 use crate::workload::Job;

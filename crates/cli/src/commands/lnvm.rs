@@ -31,9 +31,8 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
             }),
         },
         Lnvm::DiagBbtbl(args) => {
-            let get = || {
-                show::bad_blocks(&args.drive, args.namespace_id, args.channel_id, args.lun_id)
-            };
+            let get =
+                || show::bad_blocks(&args.drive, args.namespace_id, args.channel_id, args.lun_id);
             match args.raw_binary {
                 true => raw(&get()?.2),
                 false => give(&[args.drive.clone()], args.json.as_ref(), || {
@@ -97,9 +96,7 @@ fn create(args: &LnvmCreate) -> Result<Ending> {
         active_pus: args.active_pus,
         limiter: args.limiter,
     };
-    give(&[drive.into()], args.json.as_ref(), || {
-        Ok(show::created(&lnvm::create(drive, &ask)?))
-    })
+    give(&[drive.into()], args.json.as_ref(), || Ok(show::created(&lnvm::create(drive, &ask)?)))
 }
 
 /// Prints a result, or writes its JSON.

@@ -236,10 +236,10 @@ impl HostFtl {
     /// The settings that it runs with; those of a mounted target are in its log.
     pub fn settings(&self) -> LogConfig {
         let stored = create::Stored::decode(&self.config.lock());
-        stored.map_or_else(|_| LogConfig::default(), |stored| LogConfig {
-            active_pus: stored.active_pus,
-            ..stored.config
-        })
+        stored.map_or_else(
+            |_| LogConfig::default(),
+            |stored| LogConfig { active_pus: stored.active_pus, ..stored.config },
+        )
     }
 
     /// How the target divides its chunks.

@@ -82,10 +82,8 @@ pub fn list(paths: &[&Path]) -> Result<(String, String), LnvmError> {
     }
     text += &format!("\nNumber of targets: {}\n", targets.len());
     if !targets.is_empty() {
-        text += &format!(
-            "{:<12}\t{:<8}\t{:<12}\t{:<9}\tState\n",
-            "Target", "Type", "Device", "LUNs"
-        );
+        text +=
+            &format!("{:<12}\t{:<8}\t{:<12}\t{:<9}\tState\n", "Target", "Type", "Device", "LUNs");
         text += &targets.concat();
     }
     Ok((text, text_of(&json!({ "devices": devices }))))
@@ -170,26 +168,32 @@ fn media_capabilities(id: &Identify) -> u32 {
     u32::from(id.slc_mode) | u32::from(id.suspend) << 1
 }
 
-/// What sysfs showed of a pblk target: capacity in bytes, attributes.
-fn pblk_attributes(
-    drive: &Drive,
-    info: &TargetInfo,
-) -> Result<(u64, Option<Recovery>, Vec<(&'static str, String)>), LnvmError> {
+/// A pblk target as a mount finds it.
+struct Shown {
+    bytes: u64,
+    recovery: Option<Recovery>,
+    /// What sysfs showed.
+    attributes: Vec<(&'static str, String)>,
+}
+
+fn pblk_attributes(drive: &Drive, info: &TargetInfo) -> Result<Shown, LnvmError> {
     let (_, part) = drive.shadow()?.target(&info.name)?;
     let vm = Virtual::new(1, 0, CostTable::zero());
     let (cx, uuid) = (vm.cx(), info.uuid);
     let shown = vm.run(async move {
         let pblk = mount_pblk(&cx, part, uuid).await?;
         let of = |name: &str| pblk.attribute(name).unwrap_or_default();
-        let all: Vec<_> = ATTRIBUTES.iter().map(|(name, _)| (*name, of(name))).collect();
-        Ok::<_, StackError>((pblk.info().capacity, pblk.recovery(), all))
+        Ok(Shown {
+            bytes: pblk.info().capacity * SECTOR_BYTES as u64,
+            recovery: pblk.recovery(),
+            attributes: ATTRIBUTES.iter().map(|(name, _)| (*name, of(name))).collect(),
+        })
     })?;
-    let (sectors, recovery, all) = shown.map_err(|source| LnvmError::Target {
+    shown.map_err(|source: StackError| LnvmError::Target {
         path: drive.path.clone(),
         name: info.name.clone(),
         source: Box::new(source),
-    })?;
-    Ok((sectors * SECTOR_BYTES as u64, recovery, all))
+    })
 }
 
 /// `lnvm info`: types, the device's attributes, and each target's, or only that one's.
@@ -260,15 +264,17 @@ fn target(drive: &Drive, t: &TargetInfo) -> (String, Value) {
         return (text, json);
     }
     match pblk_attributes(drive, t) {
-        Ok((bytes, recovery, all)) => {
+        Ok(Shown { bytes, recovery, attributes }) => {
             text += &line("capacity", &Bytes::new(bytes).to_string());
             let clean = recovery.as_ref().is_some_and(|r| r.clean);
             text += &line("stopped", if clean { "cleanly" } else { "NOT cleanly" });
-            for (name, value) in &all {
+            for (name, value) in &attributes {
                 text += &line(name, value);
             }
-            let sysfs: Map<String, Value> =
-                all.into_iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
+            let sysfs: Map<String, Value> = attributes
+                .into_iter()
+                .map(|(name, value)| (name.to_string(), json!(value)))
+                .collect();
             json["capacity_bytes"] = json!(bytes);
             json["stopped_cleanly"] = json!(clean);
             json["pblk"] = Value::Object(sysfs);
@@ -360,7 +366,8 @@ fn id12(id: &Identify, human: bool) -> String {
     for (name, value) in rows {
         text += &format!(" {name:<8}: {value}\n");
     }
-    text += &format!(" mpos    : {:#x}\n mccap   : {:#x}\n", plane_modes(id), media_capabilities(id));
+    text +=
+        &format!(" mpos    : {:#x}\n mccap   : {:#x}\n", plane_modes(id), media_capabilities(id));
     text + " cpar    : 0\n"
 }
 
@@ -376,7 +383,8 @@ fn id20(id: &Identify, human: bool) -> String {
     }
     text += "wit           : 0\nlba format\n";
     let bits = |name: &str| id.format.iter().find(|(n, _)| *n == name).map_or(0, |(_, b)| *b);
-    let rows = [("grp len", "group"), ("pu len", "pu"), ("chk len", "chunk"), ("clba len", "sector")];
+    let rows =
+        [("grp len", "group"), ("pu len", "pu"), ("chk len", "chunk"), ("clba len", "sector")];
     for (name, field) in rows {
         text += &format!(" {name:<13}: {}\n", bits(field));
     }

@@ -28,7 +28,8 @@ pub(crate) use csv::line as csv_line;
 pub use jobs::{JobOpReport, JobReport};
 pub use numbers::{
     BreakdownNs, BufferSectors, BusyRatio, FaultCounts, FillLevel, LatencyNs, LatencySet,
-    MountReport, ProgrammedSectors, ReadPartsNs, Report, RunReport, SlipReport, WaitNs, WritePartsNs,
+    MountReport, ProgrammedSectors, ReadPartsNs, Report, RunReport, SlipReport, WaitNs,
+    WritePartsNs,
 };
 pub use perfetto::{PerfettoTrace, SPANS_MAX};
 pub(crate) use table::{aligned, mb_per_s, short};

@@ -114,8 +114,13 @@ fn stats() -> FtlStats {
 fn go_watched(device: Arc<Memory>, plan: &RunPlan, monitor: Rc<dyn Monitor>) -> (Measured, u64) {
     let vm = Virtual::new(2, plan.seed, CostTable::zero());
     let (cx, plan) = (vm.cx(), plan.clone());
-    let subject =
-        Subject { device, stats: Rc::new(stats), begin: Rc::new(|| ()), watch: Watch::default(), used: None };
+    let subject = Subject {
+        device,
+        stats: Rc::new(stats),
+        begin: Rc::new(|| ()),
+        watch: Watch::default(),
+        used: None,
+    };
     let measured = vm
         .run(async move { run(&cx, subject, &plan, monitor).await })
         .expect("nothing stalls")

@@ -18,7 +18,7 @@ mod table;
 
 pub use partition::Partition;
 pub use stream::{Stream, StreamError};
-pub use table::{TableError, uuid_text};
+pub use table::{TableError, Version, uuid_text};
 
 use crate::device::Device;
 use crate::ssd::Ssd;
@@ -257,18 +257,25 @@ struct Target {
     in_the_making: bool,
 }
 
+/// The image that keeps a table.
+struct Kept {
+    ssd: Arc<Ssd>,
+    /// The table's version, if that is a newer one.
+    newer: Option<table::Version>,
+}
+
 #[derive(Default)]
 struct State {
     devices: Vec<Attached>,
     targets: Vec<Target>,
-    /// The image that keeps the table, and the table's version if that is a newer one.
-    image: Option<(Arc<Ssd>, Option<(u16, u16)>)>,
+    /// Who keeps the table.
+    image: Option<Kept>,
 }
 
 impl State {
     /// Has the image keep `targets`, then has them in place of the ones before.
     fn set(&mut self, targets: Vec<Target>) -> Result<(), CoreError> {
-        if let Some((ssd, newer)) = &self.image {
+        if let Some(Kept { ssd, newer }) = &self.image {
             if let Some(version) = *newer {
                 return Err(TableError::NewerMinor { version }.into());
             }
@@ -337,7 +344,7 @@ impl Core {
                 let part = Arc::new(Partition::new(device.clone(), e.begin, e.end));
                 state.targets.push(Target { info, part, in_the_making: false });
             }
-            state.image = Some((ssd, newer));
+            state.image = Some(Kept { ssd, newer });
         }
         Ok(core)
     }

@@ -12,8 +12,10 @@ use serde_json::Value;
 
 /// First bytes of a table.
 const MAGIC: [u8; 8] = *b"FLtarget";
-/// Version that this program writes: (major, minor).
-const VERSION: (u16, u16) = (1, 0);
+/// Major, minor.
+pub type Version = (u16, u16);
+/// Version that this program writes.
+const VERSION: Version = (1, 0);
 /// Magic, checksum, version.
 const HEAD: usize = 16;
 
@@ -31,7 +33,7 @@ pub enum TableError {
     )]
     Newer {
         /// Its version.
-        version: (u16, u16),
+        version: Version,
     },
     /// Of a newer minor version, and to be changed.
     #[error(
@@ -40,7 +42,7 @@ pub enum TableError {
     )]
     NewerMinor {
         /// Its version.
-        version: (u16, u16),
+        version: Version,
     },
     /// Intact, but it makes no sense.
     #[error("the drive's table of targets makes no sense: {problem}")]
@@ -141,12 +143,12 @@ pub(super) fn encode(entries: &[Entry]) -> Vec<u8> {
     out
 }
 
+/// Entries, and the version of a newer table.
+type Decoded = (Vec<Entry>, Option<Version>);
+
 /// The entries of a table for a device of `pus` PUs, and the version if it is a newer minor one.
 /// No bytes are a table without entries.
-pub(super) fn decode(
-    bytes: &[u8],
-    pus: u32,
-) -> Result<(Vec<Entry>, Option<(u16, u16)>), TableError> {
+pub(super) fn decode(bytes: &[u8], pus: u32) -> Result<Decoded, TableError> {
     if bytes.is_empty() {
         return Ok((Vec::new(), None));
     }
