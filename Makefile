@@ -23,7 +23,7 @@ check: ## Formatting, lints, docs
 bench: ## Speed of the stack on this machine, into bench/runs/
 	sh bench/run.sh
 
-soak: ## Seeded simulations with faults until stopped (Ctrl-C)
-	$(CARGO) run --release -p flashlane-testkit --example swarm -- --seconds 0
+soak: ## Seeded simulations with faults and power cuts until stopped (Ctrl-C)
+	$(CARGO) run --release -- torture --target all --seconds 0
 
 full: test soak ## Everything

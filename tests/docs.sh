@@ -60,7 +60,7 @@ allow media "base rt"
 allow ocssd "base rt media"
 allow ftl "base rt media ocssd"
 allow lab "base rt media ocssd ftl"
-allow cli "base rt media ocssd ftl lab"
+allow cli "base rt media ocssd ftl lab testkit"
 allow testkit "base rt media ocssd ftl"
 allow model ""
 

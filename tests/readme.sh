@@ -125,7 +125,7 @@ if run 0 trace info git.iolog; then has out "fio I/O log 3"; fi
 for sample in traces/samples/sample.*; do
     run 0 trace validate "$sample" && has out "good"
 done
-for command in run check sweep compare reproduce "trace info" "trace validate" "trace convert" \
+for command in run check sweep compare torture reproduce "trace info" "trace validate" "trace convert" \
     "drive create" "lnvm list" "lnvm create" "lnvm remove" "lnvm info" "lnvm id-ns" "lnvm chunk-log" "lnvm diag-bbtbl" \
     "lnvm diag-set-bbtbl" "lnvm factory" completions; do
     # shellcheck disable=SC2086

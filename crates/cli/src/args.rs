@@ -10,6 +10,8 @@ use flashlane_lab::lnvm::{LimiterKind, TargetKind};
 use flashlane_lab::suggest;
 use flashlane_lab::trace::number::Clock;
 use flashlane_lab::trace::{Action, Format, Reading};
+use flashlane_testkit::Mode;
+use flashlane_testkit::stacks::STACKS;
 use std::path::PathBuf;
 
 const EXIT_CODES: &str = "\
@@ -86,6 +88,26 @@ Examples:
 
 Exit code 1 when a verdict is not the one that the experiment's file expects.")]
     Reproduce(Reproduce),
+    /// Cut the power again and again, and look whether everything promised is still there
+    #[command(after_help = "\
+Examples:
+  flashlane torture                          all stacks on small devices, 10 seconds
+  flashlane torture --target pblk --seeds 20 --mode linear --cuts 2
+  flashlane torture --seconds 60 --target pblk --json -
+  flashlane torture experiments/torture.toml --seeds 2
+  flashlane torture --target pblk --seed 7 --effort 5 --cut 1200000      one run, as a failure names it
+
+A seed draws a small device, its faults and a workload; an EXPERIMENT brings its own device, fault plan
+and targets, and the seed only the workload. The power goes off while the device works (`--mode`), comes
+back, and every sector is compared with what was acknowledged, flushed and discarded.
+  drawn       each seed draws: lives that end anywhere, linear or log, one cut or two (the default)
+  none        no cut
+  linear      32 places, evenly spread over the run
+  log         32 places, dense at the beginning
+  exhaustive  every place: around each begin and end of a device command, and in between
+With `--seeds` the output is the same on any number of cores.
+Exit codes: 0 done, 1 a failure was found, 2 not done, 130 interrupted with a partial result.")]
+    Torture(Torture),
     /// Look at a trace, check it, convert it
     #[command(subcommand)]
     Trace(Trace),
@@ -267,6 +289,68 @@ pub(crate) struct Reproduce {
     /// The paper's own sizes, however long it takes
     #[arg(long)]
     pub(crate) full: bool,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct Torture {
+    /// Experiment (TOML) with a device and targets of your own; without one small devices of many
+    /// shapes, drawn by the seed
+    #[arg(value_name = "EXPERIMENT", value_hint = ValueHint::FilePath)]
+    pub(crate) file: Option<PathBuf>,
+    #[arg(long, value_name = "TARGET", help = format!(
+        "Stack: {} or all; with an EXPERIMENT the name of one of its targets", stack_names()))]
+    pub(crate) target: Option<String>,
+    /// Go on for so many seconds; 0 is until Ctrl-C; 10 where nothing says how long
+    #[arg(long, value_name = "N", conflicts_with = "seeds")]
+    pub(crate) seconds: Option<u64>,
+    /// Go through so many seeds, each on every target
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) seeds: Option<u64>,
+    /// First seed
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub(crate) from: u64,
+    /// Where the power goes off: drawn, none, linear, log or exhaustive
+    #[arg(long, value_name = "MODE", default_value = "drawn", value_parser = mode_of)]
+    pub(crate) mode: Mode,
+    /// Cuts in a row, 1 or 2; the second one hits the recovery from the first, or what follows
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
+    pub(crate) cuts: Option<u32>,
+    /// How much is written before the first cut, 100 is twice the capacity; as mode and seed say
+    /// without it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=10_000))]
+    pub(crate) effort: Option<u64>,
+    /// Threads; all cores without it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
+    pub(crate) jobs: Option<u16>,
+    /// Change a key of the experiment, `device.geometry.chunks_per_pu=64`; may be repeated
+    #[arg(long, value_name = "KEY=VALUE", requires = "file")]
+    pub(crate) set: Vec<String>,
+    /// Only this seed; with --cut or --lives only that one run of it
+    #[arg(long, value_name = "SEED", conflicts_with_all = ["seconds", "seeds", "from"])]
+    pub(crate) seed: Option<u64>,
+    /// Cut the power at this time of a life, in ns; may be repeated, one per life
+    #[arg(long, value_name = "NS", requires = "seed", conflicts_with_all = ["mode", "cuts"])]
+    pub(crate) cut: Vec<u64>,
+    /// Lives that the run has, where no --cut says it
+    #[arg(long, value_name = "N", requires = "seed", conflicts_with_all = ["mode", "cuts", "cut"],
+        value_parser = clap::value_parser!(u64).range(1..=16))]
+    pub(crate) lives: Option<u64>,
+    /// Write the result as one JSON object; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+fn stack_names() -> String {
+    STACKS.iter().map(|stack| stack.name).collect::<Vec<_>>().join(", ")
+}
+
+fn mode_of(word: &str) -> Result<Mode, String> {
+    let named = Mode::ALL.iter().find(|(name, _)| *name == word);
+    named.map(|(_, mode)| *mode).ok_or_else(|| {
+        let names = Mode::ALL.map(|(name, _)| name);
+        let hint = suggest::hint(word, names);
+        format!("no such mode{hint}; there are: {}", names.join(", "))
+    })
 }
 
 #[derive(Subcommand)]

@@ -7,6 +7,7 @@
 use anyhow::{Context, Result};
 use flashlane_lab::run::Monitor;
 use flashlane_lab::sweep::Watcher;
+use flashlane_testkit::{Failure, Tally, torture};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
@@ -14,6 +15,7 @@ use std::cell::RefCell;
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Set by Ctrl-C.
 #[derive(Clone)]
@@ -139,6 +141,68 @@ impl Watcher for Points {
 }
 
 impl Drop for Points {
+    fn drop(&mut self) {
+        if let Some(bar) = &self.bar {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+/// A line of counts while stacks are tortured; when it is over.
+pub(crate) struct Torturer {
+    interrupt: Interrupt,
+    ends: Option<Instant>,
+    bar: Option<ProgressBar>,
+    /// How a failure is said.
+    say: fn(&Failure) -> String,
+}
+
+impl Torturer {
+    /// Watches for so long; `None`: until it is done, or Ctrl-C.
+    pub(crate) fn new(
+        interrupt: &Interrupt,
+        span: Option<Duration>,
+        say: fn(&Failure) -> String,
+    ) -> Torturer {
+        let bar = std::io::stderr().is_terminal().then(|| {
+            let target = ProgressDrawTarget::stderr_with_hz(10);
+            let bar = ProgressBar::with_draw_target(None, target);
+            if let Ok(style) = ProgressStyle::with_template("{elapsed} {msg}") {
+                bar.set_style(style);
+            }
+            bar
+        });
+        #[allow(clippy::disallowed_methods)] // `--seconds` is real time; no result of a seed is
+        let ends = span.and_then(|span| Instant::now().checked_add(span));
+        Torturer { interrupt: interrupt.clone(), ends, bar, say }
+    }
+}
+
+impl torture::Watcher for Torturer {
+    fn progress(&self, tally: &Tally) {
+        if let Some(bar) = &self.bar {
+            let Tally { seeds, lives, cuts, faults } = tally;
+            let said = format!("{seeds} seeds, {lives} lives, {cuts} cuts, {faults} faults");
+            bar.set_message(said);
+            bar.tick();
+        }
+    }
+
+    fn failed(&self, failure: &Failure) {
+        // Whoever waits for hours wants to know now; elsewhere the result says it.
+        if let Some(bar) = &self.bar {
+            bar.suspend(|| crate::output::remark(&(self.say)(failure)));
+        }
+    }
+
+    fn stop(&self) -> bool {
+        #[allow(clippy::disallowed_methods)]
+        let over = self.ends.is_some_and(|ends| Instant::now() >= ends);
+        over || self.interrupt.happened()
+    }
+}
+
+impl Drop for Torturer {
     fn drop(&mut self) {
         if let Some(bar) = &self.bar {
             bar.finish_and_clear();

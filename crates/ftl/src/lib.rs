@@ -7,7 +7,6 @@
 //! Start reading at [`block`], then [`log`].
 
 pub mod block;
-mod durable;
 pub mod link;
 pub mod log;
 pub mod pftl;

@@ -208,6 +208,17 @@ impl<'d> dyn Device + 'd {
         self.wait(cx, ticket)
     }
 
+    /// Has everything accepted survive its host too, where that takes a command
+    /// ([`Traits::volatile`]). False when the host failed it.
+    pub async fn flush(&self, cx: &Cx) -> bool {
+        if !self.traits().volatile {
+            return true;
+        }
+        let (flags, data) = (Flags::default(), Data::None);
+        let request = Request { op: Op::Flush, flags, addrs: &[], data, whole_sectors: false };
+        self.io(cx, request).await.status(0).is_ok()
+    }
+
     /// Waits for a command that was submitted before.
     #[inline]
     pub fn wait<'a>(&'a self, cx: &'a Cx, ticket: Ticket) -> InFlight<'a> {

@@ -10,15 +10,16 @@ use crate::oracle::Oracle;
 use crate::swarm::{self, Boxed, Knob, Options};
 use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::BlockDev;
+use flashlane_ocssd::Ssd;
 use flashlane_rt::{Cx, Virtual};
 use std::any::Any;
 use std::cell::RefCell;
 use std::fmt;
 use std::future::{Future, poll_fn};
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Once, OnceLock};
 use std::task::Poll;
 
 /// Virtual time without any request ending after which a run counts as hung. The longest wait of a
@@ -60,6 +61,31 @@ pub struct Boot {
     pub oracle: OracleSlot,
     /// Where to note when device commands begin and end, if somebody wants to know.
     pub moments: Option<Moments>,
+    /// Where to put the medium, so that the faults that struck can be counted.
+    pub medium: MediumSlot,
+}
+
+/// The medium of a life, and how many faults had struck it before.
+#[derive(Clone, Default)]
+pub struct MediumSlot(Rc<RefCell<Option<Medium>>>);
+
+/// The medium, and how often faults had struck it.
+type Medium = (Arc<Ssd>, u64);
+
+impl MediumSlot {
+    /// This is the medium from now on.
+    pub fn put(&self, ssd: &Arc<Ssd>) {
+        *self.0.borrow_mut() = Some((ssd.clone(), struck(ssd)));
+    }
+
+    /// Faults that struck since; it is let go.
+    fn take(&self) -> u64 {
+        self.0.take().map_or(0, |(ssd, before)| struck(&ssd) - before)
+    }
+}
+
+fn struck(ssd: &Ssd) -> u64 {
+    ssd.faults_happened().iter().sum()
 }
 
 /// A stack as something that power cuts happen to: what is left when a run is dropped.
@@ -87,6 +113,29 @@ pub struct Stack {
     pub machine: fn(u64) -> Result<Rc<dyn Machine>, String>,
 }
 
+/// What can be run: a row of the table, or a stack of somebody's own. It is shared by threads; a
+/// machine stays on the thread that made it.
+pub trait Source: Sync {
+    /// Name, as `--target` has it.
+    fn name(&self) -> &str;
+    /// Lives at most.
+    fn lives(&self) -> u64;
+    /// A new machine for a seed.
+    fn machine(&self, seed: u64) -> Result<Rc<dyn Machine>, String>;
+}
+
+impl Source for Stack {
+    fn name(&self) -> &str {
+        self.name
+    }
+    fn lives(&self) -> u64 {
+        self.lives
+    }
+    fn machine(&self, seed: u64) -> Result<Rc<dyn Machine>, String> {
+        (self.machine)(seed)
+    }
+}
+
 /// Puts something between the stack and the host: a canary.
 pub type Wrap = Rc<dyn Fn(Arc<dyn BlockDev>) -> Arc<dyn BlockDev>>;
 
@@ -108,7 +157,7 @@ pub struct Plan {
     pub cuts: Vec<Ns>,
     /// How many lives, where no cuts are given; `None`: as the seed says.
     pub lives: Option<u64>,
-    /// Note when something happened in the first life.
+    /// Note when something happened in the last life.
     pub moments: Option<Moments>,
 }
 
@@ -144,6 +193,8 @@ pub struct Done {
     pub lives: u64,
     /// Power cuts among their ends.
     pub cuts: u64,
+    /// Faults of the fault plan that struck.
+    pub faults: u64,
     /// Sectors of the device.
     pub capacity: u64,
     /// It became read-only.
@@ -154,7 +205,7 @@ pub struct Done {
 #[derive(Clone)]
 pub struct Failed {
     /// Name of the stack.
-    pub stack: &'static str,
+    pub stack: String,
     /// Seed.
     pub seed: u64,
     /// How it was run.
@@ -163,22 +214,33 @@ pub struct Failed {
     pub what: String,
 }
 
+impl Plan {
+    /// The flags that name this way to run a seed, for `flashlane torture` and for the example.
+    pub fn flags(&self) -> String {
+        let mut flags = String::new();
+        if self.effort != Plan::default().effort {
+            flags += &format!(" --effort {}", self.effort);
+        }
+        if !self.knobs {
+            flags += " --no-knobs";
+        }
+        if let Some(lives) = self.lives.filter(|_| self.cuts.is_empty()) {
+            flags += &format!(" --lives {lives}");
+        }
+        for at in &self.cuts {
+            flags += &format!(" --cut {}", at.as_ns());
+        }
+        flags
+    }
+}
+
 impl fmt::Display for Failed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}, seed {}: {}", self.stack, self.seed, self.what)?;
         let command = "cargo run --release -p flashlane-testkit --example swarm --";
-        write!(f, "\n  replay: {command} --target {} --seed {}", self.stack, self.seed)?;
-        if self.plan.effort != Plan::default().effort {
-            write!(f, " --effort {}", self.plan.effort)?;
-        }
-        if !self.plan.knobs {
-            write!(f, " --no-knobs")?;
-        }
-        if let Some(lives) = self.plan.lives {
-            write!(f, " --lives {lives}")?;
-        }
-        let mut cuts = self.plan.cuts.iter();
-        cuts.try_for_each(|at| write!(f, " --cut {}", at.as_ns()))
+        let name = quoted(&self.stack);
+        write!(f, "\n  replay: {command} --target {name} --seed {}", self.seed)?;
+        write!(f, "{}", self.plan.flags())
     }
 }
 
@@ -195,13 +257,22 @@ enum End {
     Cut,
 }
 
+/// The stream that lives and their ends are drawn from.
+const LIVES: &str = "swarm.lives";
+
+/// Lives that `seed` has where nobody says how many.
+pub fn drawn_lives(stack: &dyn Source, seed: u64) -> u64 {
+    1 + Rng::stream(seed, LIVES, 0).below(stack.lives())
+}
+
 /// Runs one seed on a stack.
-pub fn run_seed(stack: &Stack, seed: u64, plan: &Plan) -> Result<Done, Failed> {
+pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Failed> {
+    let name = stack.name().to_string();
     let failed =
-        |what: String| Failed { stack: stack.name, seed, plan: Box::new(plan.clone()), what };
-    let machine = (stack.machine)(seed).map_err(failed)?;
-    let mut rng = Rng::stream(seed, "swarm.lives", 0);
-    let drawn = 1 + rng.below(stack.lives);
+        |what: String| Failed { stack: name.clone(), seed, plan: Box::new(plan.clone()), what };
+    let machine = stack.machine(seed).map_err(failed)?;
+    let mut rng = Rng::stream(seed, LIVES, 0);
+    let drawn = 1 + rng.below(stack.lives());
     let lives = match plan.cuts.len() as u64 {
         0 => plan.lives.unwrap_or(drawn),
         cuts => cuts + 1,
@@ -215,8 +286,10 @@ pub fn run_seed(stack: &Stack, seed: u64, plan: &Plan) -> Result<Done, Failed> {
         let drawn = Ns::from_ns(rng.below(1 << magnitude));
         let cut_at = plan.cuts.get(number as usize).copied().unwrap_or(drawn);
         let mut plan = plan.clone();
-        if number > 0 {
+        if !last {
             plan.moments = None;
+        }
+        if number > 0 {
             // After a cut that somebody chose, what is found counts; a little work suffices.
             plan.effort = if plan.cuts.is_empty() { plan.effort } else { 2 };
         }
@@ -231,16 +304,58 @@ pub fn run_seed(stack: &Stack, seed: u64, plan: &Plan) -> Result<Done, Failed> {
             cut_at_end,
             host: Rc::default(),
             state: Rc::default(),
+            medium: MediumSlot::default(),
         };
-        // A panic is a broken invariant of the stack; it is this seed's result like any other.
-        let outcome = catch_unwind(AssertUnwindSafe(|| life.run(&mut done)));
-        let outcome = outcome.unwrap_or_else(|panic| Err(format!("panic: {}", text_of(&*panic))));
+        let outcome = caught(|| life.run(&mut done));
+        done.faults += life.medium.take();
         outcome.map_err(|what| {
             let device = machine.describe();
             failed(format!("life {} of {lives} on {device}: {what}", number + 1))
         })?;
     }
     Ok(done)
+}
+
+/// A word of a command line.
+pub fn quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./=:".contains(c);
+    match !word.is_empty() && word.chars().all(plain) {
+        true => word.into(),
+        false => format!("'{}'", word.replace('\'', "'\\''")),
+    }
+}
+
+thread_local! {
+    /// Where the last panic of this thread was; `None` outside a seed.
+    static PANICKED: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// From now on a panic inside a seed prints nothing: it is that seed's result, with its place.
+pub(crate) fn say_where_it_panicked() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let usual = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            let noted = PANICKED.with_borrow_mut(|place| match place {
+                Some(place) => {
+                    *place = info.location().map(|l| format!(" at {l}")).unwrap_or_default();
+                    true
+                }
+                None => false,
+            });
+            if !noted {
+                usual(info);
+            }
+        }));
+    });
+}
+
+/// What `life` comes to; a panic is a broken invariant of the stack, a result like any other.
+fn caught(life: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
+    PANICKED.set(Some(String::new()));
+    let outcome = catch_unwind(AssertUnwindSafe(life));
+    let place = PANICKED.take().unwrap_or_default();
+    outcome.unwrap_or_else(|panic| Err(format!("panic{place}: {}", text_of(&*panic))))
 }
 
 fn text_of(panic: &(dyn Any + Send)) -> String {
@@ -261,6 +376,7 @@ struct Life {
     cut_at: Option<Ns>,
     cut_at_end: bool,
     host: Rc<RefCell<Option<Rc<Host>>>>,
+    medium: MediumSlot,
     #[allow(clippy::type_complexity)]
     state: Rc<RefCell<Option<Box<dyn Fn() -> String>>>>,
 }
@@ -314,7 +430,12 @@ impl Life {
     }
 
     fn boot(&self, cx: &Cx) -> Boot {
-        Boot { cx: cx.clone(), oracle: self.oracle.clone(), moments: self.plan.moments.clone() }
+        Boot {
+            cx: cx.clone(),
+            oracle: self.oracle.clone(),
+            moments: self.plan.moments.clone(),
+            medium: self.medium.clone(),
+        }
     }
 
     fn ended(&self) -> u64 {

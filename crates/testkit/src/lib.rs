@@ -1,11 +1,12 @@
 //! Simulation testing: an oracle, a swarm of workloads, canaries, and the stacks they run on.
 //!
 //! Owns: [`oracle`] (what each sector may contain), [`swarm`] (what a seed does), [`harness`] (one
-//! seed on one stack, with replay command), [`cuts`] (a power cut at every moment), [`canary`] (the
+//! seed on one stack, with replay command), [`torture`] (many seeds with power cuts at chosen moments,
+//! on all cores), [`cuts`] (one seed, cut everywhere), [`canary`] (the
 //! proof that a defect is noticed), [`ram`] (a correct device, the reference), [`witness`] (what
-//! faults of the medium excuse), [`stacks`] (the table). May know: every layer that gives a block
-//! device. Promises: a failing seed prints the one command that replays it. Never: is part of the
-//! product; other crates have it as a dev-dependency only.
+//! faults of the medium excuse), [`stacks`] (the table), [`own`] (a user's stack). May know: every
+//! layer that gives a block device. Promises: a failing seed prints the one command that replays it.
+//! Never: is below anything; of the product only `flashlane torture` has it.
 //!
 //! Start reading at [`oracle`], then [`swarm`], then [`stacks`].
 //!
@@ -19,15 +20,20 @@ pub mod harness;
 pub mod host;
 pub mod moments;
 pub mod oracle;
+pub mod own;
 pub mod ram;
 pub mod stacks;
 pub mod swarm;
+pub mod torture;
 pub mod witness;
 
 pub use canary::{Canary, Cheat};
 pub use content::{Found, Version};
 pub use cuts::cut_everywhere;
-pub use harness::{Boot, Done, Failed, Machine, Plan, Stack, Up, run_seed};
+pub use flashlane_base::Ns;
+pub use harness::{Boot, Done, Failed, Machine, Plan, Source, Stack, Up, run_seed};
 pub use host::Host;
 pub use oracle::{Oracle, Wrong};
+pub use own::{Layer, Own};
 pub use ram::{Keep, Ram};
+pub use torture::{Failure, How, Mode, Outcome, Seeds, Tally, Watcher};

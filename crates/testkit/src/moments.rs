@@ -22,18 +22,23 @@ impl Moments {
         self.0.lock().insert(at);
     }
 
-    /// Times at which to cut: around every moment and halfway to the next, `most` of them at most,
-    /// evenly spread.
-    pub fn cuts(&self, most: usize) -> Vec<Ns> {
+    /// Times at which to cut: just before, at and just behind every moment, and halfway to the
+    /// next, in order.
+    pub fn places(&self) -> Vec<Ns> {
         let moments: Vec<u64> = self.0.lock().iter().map(|at| at.as_ns()).collect();
         let mut all = BTreeSet::new();
         for (i, at) in moments.iter().enumerate() {
             let next = moments.get(i + 1).copied().unwrap_or(at + 2);
             all.extend([at.saturating_sub(1), *at, at + 1, at + (next - at) / 2]);
         }
-        let all: Vec<u64> = all.into_iter().collect();
+        all.into_iter().map(Ns::from_ns).collect()
+    }
+
+    /// `most` of them at most, evenly spread.
+    pub fn cuts(&self, most: usize) -> Vec<Ns> {
+        let all = self.places();
         let kept = most.min(all.len());
-        (0..kept).map(|i| Ns::from_ns(all[i * all.len() / kept])).collect()
+        (0..kept).map(|i| all[i * all.len() / kept]).collect()
     }
 }
 
@@ -71,6 +76,8 @@ impl Device for NotingDevice {
     fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<Completion> {
         let polled = self.inner.finish(cx, ticket);
         if let Poll::Ready(done) = &polled {
+            // The program, erase or sense itself: from here to the end.
+            self.moments.note(done.finished.saturating_sub(done.breakdown.array));
             self.moments.note(done.finished);
         }
         polled

@@ -138,6 +138,8 @@ struct Past {
     fua: bool,
     /// False for an update that failed: it may have happened or not.
     certain: bool,
+    /// An unordered update that a read showed to have come after this one.
+    beaten_by: Option<Version>,
 }
 
 struct ActiveRead {
@@ -402,6 +404,7 @@ impl Oracle {
                 end: now,
                 fua: false,
                 certain: true,
+                beaten_by: None,
             };
             s.past.insert(at, left.iter().map(past).collect());
             let busy = Busy {
@@ -476,7 +479,7 @@ impl State {
         if past.len() >= 16 && past.len().is_power_of_two() {
             forget(past, flushed);
         }
-        past.push(Past { version, begin, end: UNDER_WAY, fua, certain: true });
+        past.push(Past { version, begin, end: UNDER_WAY, fua, certain: true, beaten_by: None });
     }
 
     fn end_sector(&mut self, at: u64, version: Version, update: &Update, done: bool) {
@@ -531,7 +534,7 @@ impl State {
         // Zeros have no version of their own to tell one discard from another.
         for p in past.iter_mut() {
             if p.version != version && p.version != Version::ZEROS && losers.contains(&p.version) {
-                (p.begin, p.end) = (0, 0);
+                p.beaten_by = Some(version);
             }
         }
         forget(past, self.flushed);
@@ -549,7 +552,7 @@ impl State {
 
 impl Past {
     fn before_all(version: Version) -> Past {
-        Past { version, begin: 0, end: 0, fua: false, certain: true }
+        Past { version, begin: 0, end: 0, fua: false, certain: true, beaten_by: None }
     }
 
     /// It must survive, or something that is not wholly before it.
@@ -558,10 +561,12 @@ impl Past {
     }
 }
 
-/// Drops what a durable update has replaced for good: what ended before that update began.
+/// Drops what a durable update has replaced for good: what ended before that update began, or was
+/// seen to have come before it.
 fn forget(past: &mut Vec<Past>, flushed: Seq) {
     let durable = past.iter().filter(|p| p.is_durable(flushed));
+    let versions: Vec<Version> = durable.clone().map(|p| p.version).collect();
     if let Some(begin) = durable.map(|p| p.begin).max() {
-        past.retain(|p| p.end >= begin);
+        past.retain(|p| p.end >= begin && p.beaten_by.is_none_or(|by| !versions.contains(&by)));
     }
 }

@@ -19,7 +19,7 @@ use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::device::Cause;
 use flashlane_ocssd::link::LinkedDevice;
 use flashlane_ocssd::spec::LinkSpec;
-use flashlane_ocssd::{Device, DeviceSpec, PowerOn, Ssd, SsdOptions};
+use flashlane_ocssd::{Device, DeviceSpec, Partition, PowerOn, Ssd, SsdOptions};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -73,14 +73,18 @@ impl Machine for RamMachine {
 }
 
 /// A layer on an emulated SSD.
-struct OnSsd<C> {
-    spec: RefCell<DeviceSpec>,
-    options: SsdOptions,
+pub(crate) struct OnSsd<C> {
+    pub(crate) spec: RefCell<DeviceSpec>,
+    pub(crate) options: SsdOptions,
     /// Things go wrong on purpose: a witness tells the oracle what that excuses.
-    faulty: bool,
+    pub(crate) faulty: bool,
     /// The host's link: below a host FTL, above a device FTL.
-    link: Option<LinkSpec>,
-    config: C,
+    pub(crate) link: Option<LinkSpec>,
+    /// The PUs that the layer has, where not all.
+    pub(crate) pus: Option<(u32, u32)>,
+    /// The device is as somebody wants it: it does not grow.
+    pub(crate) fixed: bool,
+    pub(crate) config: C,
 }
 
 /// Chunks that a device may be enlarged to when a layer finds it too small.
@@ -92,7 +96,8 @@ impl<C> OnSsd<C> {
         if faulty {
             options.faults = devices::faults(seed);
         }
-        OnSsd { spec: RefCell::new(spec), options, faulty, link: devices::link(seed), config }
+        let (spec, link) = (RefCell::new(spec), devices::link(seed));
+        OnSsd { spec, options, faulty, link, pus: None, fixed: false, config }
     }
 
     fn ssd(&self) -> Result<Arc<Ssd>, String> {
@@ -118,11 +123,18 @@ impl<C> OnSsd<C> {
         if let Some(moments) = &boot.moments {
             device = Arc::new(NotingDevice::new(device, moments.clone()));
         }
-        device
+        boot.medium.put(ssd);
+        match self.pus {
+            Some((first, last)) => Arc::new(Partition::new(device, first, last)),
+            None => device,
+        }
     }
 
     /// Doubles the device; false when it is large enough for anything.
     fn enlarge(&self) -> bool {
+        if self.fixed {
+            return false;
+        }
         let mut spec = self.spec.borrow_mut();
         let chunks = spec.geometry.chunks_per_pu * 2;
         *spec = spec.clone().with_chunks_per_pu(chunks);
@@ -192,7 +204,11 @@ fn pftl_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
         let least = if on.spec.borrow().cells.pair_damage { 75 } else { 30 };
         on.config.over_provisioning_percent = on.config.over_provisioning_percent.max(least);
     }
-    Ok(Rc::new(PftlMachine { on, kept: RefCell::default() }))
+    Ok(pftl_machine(on))
+}
+
+pub(crate) fn pftl_machine(on: OnSsd<PftlConfig>) -> Rc<dyn Machine> {
+    Rc::new(PftlMachine { on, kept: RefCell::default() })
 }
 
 /// The block SSD, and what is left of it while the power is off.
@@ -317,7 +333,11 @@ fn pblk_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
         // Collections pad, too: the least spare that covers it, at least the default's 11%.
         on.config.over_provisioning_percent = 0;
     }
-    Ok(Rc::new(PblkMachine { on, medium: RefCell::default() }))
+    Ok(pblk_machine(on))
+}
+
+pub(crate) fn pblk_machine(on: OnSsd<LogConfig>) -> Rc<dyn Machine> {
+    Rc::new(PblkMachine { on, medium: RefCell::default() })
 }
 
 /// Active PUs, GC off for a while (longer, and a full device rightly stands still), one forced
@@ -352,10 +372,13 @@ fn pblk_state(ftl: &Pblk) -> String {
     )
 }
 
+/// A medium, and who watches it where things go wrong on it.
+type Medium = (Arc<Ssd>, Option<Arc<Witness>>);
+
 /// A target, and the medium that is left of it while the power is off.
 struct PblkMachine {
     on: OnSsd<LogConfig>,
-    medium: RefCell<Option<(Arc<Ssd>, Option<Arc<Witness>>)>>,
+    medium: RefCell<Option<Medium>>,
 }
 
 impl PblkMachine {

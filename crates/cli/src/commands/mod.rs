@@ -7,6 +7,7 @@ mod lnvm;
 mod reproduce;
 mod run;
 mod sweep;
+mod torture;
 mod trace;
 
 use crate::Ending;
@@ -26,6 +27,7 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
         Some(Command::Compare(compare)) => compare::compare(&compare),
         Some(Command::Check(check)) => check::check(&check),
         Some(Command::Reproduce(r)) => reproduce::reproduce(&r),
+        Some(Command::Torture(torture)) => torture::torture(&torture),
         Some(Command::Trace(command)) => trace::trace(&command),
         Some(Command::Drive(command)) => drive::drive(&command),
         Some(Command::Lnvm(command)) => lnvm::lnvm(&command),

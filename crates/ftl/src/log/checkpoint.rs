@@ -59,6 +59,23 @@ struct Copy {
     chunks: Vec<u32>,
 }
 
+impl Copy {
+    /// Does its chunk hold so many bytes more?
+    fn has_room(&self, bytes: usize, chunk_sectors: u32) -> bool {
+        let count = (bytes / SECTOR_BYTES) as u32;
+        self.chunk.is_some() && self.cursor + count <= chunk_sectors
+    }
+}
+
+/// What a lane has written.
+struct Lane {
+    /// Bytes of its records.
+    own: usize,
+    /// Where a replay begins for it.
+    position: u64,
+    chunks: Vec<u32>,
+}
+
 impl HostFtl {
     /// Checkpoints whenever a quarter of the log was written since the last, until the target
     /// stops: the log reaches back to the older of two, so it holds half, and room for what is
@@ -119,18 +136,60 @@ impl HostFtl {
         let next_line = self.pool.lock().next_sequence;
         let per_shard = self.layout.shard_entries as u64;
         let shards = self.info.capacity.div_ceil(per_shard);
-        let mut copies = [Copy::default(), Copy::default()];
+        let me = self.me.upgrade().expect("whoever writes a checkpoint holds the target");
+        let lanes = u64::from(self.layout.checkpoint_lanes);
+        let tasks: Vec<_> = (0..lanes)
+            .map(|lane| {
+                let (me, their_cx) = (me.clone(), cx.clone());
+                me.task_began();
+                cx.spawn_join(async move {
+                    let shards = (lane..shards).step_by(lanes as usize);
+                    let written = me.write_lane(&their_cx, id, shards).await;
+                    me.task_ended(&their_cx);
+                    written
+                })
+            })
+            .collect();
         // Bytes of the checkpoint's own records.
         let mut own = 0;
         let mut position = self.journal.next_sequence();
-        for shard in 0..shards {
-            let (header, bytes, count) = self.build_shard(cx, id, shard, per_shard).await;
-            position = position.min(header.position);
-            let mut places = [Extent::default(); 2];
-            for i in 0..2 {
-                let not = copies[1 - i].chunk.map(|c| c / self.shape.chunks_per_pu);
-                places[i] = self.place_shard(cx, &mut copies[i], not, &bytes, id).await?;
+        let (mut chunks, mut failed) = (Vec::new(), None);
+        for task in tasks {
+            match task.await {
+                Ok(lane) => {
+                    own += lane.own;
+                    position = position.min(lane.position);
+                    chunks.extend(lane.chunks);
+                }
+                Err(error) => failed = Some(error),
             }
+        }
+        failed.map_or(Ok(()), Err)?;
+        own += self.carry_forward();
+        let complete =
+            Record::CheckpointComplete { checkpoint: id, shards: shards as u32, position };
+        let at = self.journal.append(complete);
+        self.commit(cx, at).await?;
+        self.journal.set_carried(own.div_ceil(self.segment_bytes()) as u64);
+        self.keep(cx, Complete { position, next_line, chunks }).await?;
+        self.pool_moved(cx);
+        Ok(id)
+    }
+
+    /// Writes some of the shards, one after the other.
+    async fn write_lane(
+        &self,
+        cx: &Cx,
+        id: u64,
+        shards: impl Iterator<Item = u64>,
+    ) -> Result<Lane, BlockError> {
+        let mut copies = [Copy::default(), Copy::default()];
+        let mut lane = Lane { own: 0, position: u64::MAX, chunks: Vec::new() };
+        let per_shard = self.layout.shard_entries as u64;
+        for shard in shards {
+            let (header, bytes, count) = self.build_shard(cx, id, shard, per_shard).await;
+            lane.position = lane.position.min(header.position);
+            let places = self.place_twice(cx, &mut copies, bytes.into(), id).await?;
             let record = Record::CheckpointShard {
                 checkpoint: id,
                 shard: shard as u32,
@@ -141,19 +200,11 @@ impl HostFtl {
                 floor: header.floor,
                 open_sequence: header.open_sequence,
             };
-            own += record.encoded_len();
+            lane.own += record.encoded_len();
             self.journal.append(record);
         }
-        own += self.carry_forward();
-        let complete =
-            Record::CheckpointComplete { checkpoint: id, shards: shards as u32, position };
-        let at = self.journal.append(complete);
-        self.commit(cx, at).await?;
-        self.journal.set_carried(own.div_ceil(self.segment_bytes()) as u64);
-        let chunks = copies.into_iter().flat_map(|c| c.chunks).collect();
-        self.keep(cx, Complete { position, next_line, chunks }).await?;
-        self.pool_moved(cx);
-        Ok(id)
+        lane.chunks = copies.into_iter().flat_map(|c| c.chunks).collect();
+        Ok(lane)
     }
 
     /// Records that stay true although the log before this checkpoint is going to be cut: the
@@ -261,6 +312,56 @@ impl HostFtl {
         (header, bytes, count as u32)
     }
 
+    /// Programs both copies of a shard, side by side; each takes its chunk with an eye to the other's.
+    async fn place_twice(
+        &self,
+        cx: &Cx,
+        copies: &mut [Copy; 2],
+        bytes: Arc<[u8]>,
+        id: u64,
+    ) -> Result<[Extent; 2], BlockError> {
+        let me = self.me.upgrade().expect("whoever writes a checkpoint holds the target");
+        let pu = |copy: &Copy| copy.chunk.map(|c| c / self.shape.chunks_per_pu);
+        let mut tasks = Vec::new();
+        for i in 0..2 {
+            let not = pu(&copies[1 - i]);
+            let mut copy = std::mem::take(&mut copies[i]);
+            // Where a chunk is to be taken, the other copy's next one is not known yet: one by one.
+            if !copy.has_room(bytes.len(), self.flash.geo.sectors_per_chunk()) {
+                self.take_chunk(cx, &mut copy, not).await?;
+            }
+            copies[i] = copy;
+        }
+        for i in 0..2 {
+            let not = pu(&copies[1 - i]);
+            let mut copy = std::mem::take(&mut copies[i]);
+            let (me, their_cx, bytes) = (me.clone(), cx.clone(), bytes.clone());
+            tasks.push(cx.spawn_join(async move {
+                let place = me.place_shard(&their_cx, &mut copy, not, &bytes, id).await;
+                (copy, place)
+            }));
+        }
+        let mut places = [Ok(Extent::default()), Ok(Extent::default())];
+        for (i, task) in tasks.into_iter().enumerate() {
+            (copies[i], places[i]) = task.await;
+        }
+        let [a, b] = places;
+        Ok([a?, b?])
+    }
+
+    /// A fresh chunk for a copy, on another PU than `not` where there is one.
+    async fn take_chunk(&self, cx: &Cx, copy: &mut Copy, not: Option<u32>) -> BlockResult {
+        let Some(chunk) = self.fresh_meta_chunk(cx, not).await else {
+            let why = "no good chunk left for a checkpoint";
+            self.give_up(cx, why);
+            return Err(BlockError::ReadOnly(why));
+        };
+        copy.chunk = Some(chunk);
+        copy.chunks.push(chunk);
+        copy.cursor = 0;
+        Ok(())
+    }
+
     /// Programs one copy of a shard, whole write units; a chunk that fails is left for the next.
     async fn place_shard(
         &self,
@@ -272,16 +373,9 @@ impl HostFtl {
     ) -> Result<Extent, BlockError> {
         let count = (bytes.len() / SECTOR_BYTES) as u32;
         loop {
-            let fits = copy.cursor + count <= self.flash.geo.sectors_per_chunk();
+            let fits = copy.has_room(bytes.len(), self.flash.geo.sectors_per_chunk());
             let Some(chunk) = copy.chunk.filter(|_| fits) else {
-                let Some(chunk) = self.fresh_meta_chunk(cx, not).await else {
-                    let why = "no good chunk left for a checkpoint";
-                    self.give_up(cx, why);
-                    return Err(BlockError::ReadOnly(why));
-                };
-                copy.chunk = Some(chunk);
-                copy.chunks.push(chunk);
-                copy.cursor = 0;
+                self.take_chunk(cx, copy, not).await?;
                 continue;
             };
             let at = (chunk, copy.cursor);

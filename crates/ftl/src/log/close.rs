@@ -186,7 +186,7 @@ impl HostFtl {
             }
         };
         if done.failed != 0 {
-            self.note_meta_failure(&done, cause);
+            self.note_meta_failure(cx, &done, cause);
             self.send_again(cx, &again);
         }
         // Only now may the next program reach this PU: the pool knows how this one ended.

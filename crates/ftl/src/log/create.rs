@@ -54,6 +54,12 @@ fn log_segments(shape: &Shape, ws_min: u32, good: u64) -> u32 {
     wanted.min((good / 400) as u32).max(6)
 }
 
+/// How many shards are written at a time: each lane has its own chunks, of which the last is not full,
+/// so the lanes of three checkpoints stay within a hundredth of all chunks.
+fn checkpoint_lanes(shape: &Shape, good: u64, shards: u64) -> u64 {
+    (good / 512).min(u64::from(shape.pus) / 2).min(shards).clamp(1, 16)
+}
+
 /// Segments that a checkpoint's own records begin: of its shards and of every line there is.
 fn carried_segments(shape: &Shape, ws_min: u32, width: u32, lines: u64, shards: u64) -> u64 {
     let opened = Record::Opened { line: 0, sequence: 0, chunks: vec![0; width as usize] };
@@ -102,6 +108,8 @@ pub struct Layout {
     pub piece_sectors: u32,
     /// Segment pairs of the log.
     pub log_segments: u32,
+    /// Shards of a checkpoint that are written at a time, each on two PUs of its own.
+    pub checkpoint_lanes: u32,
     /// Map entries in one checkpoint shard.
     pub shard_entries: u32,
     /// Bytes of a map entry, in memory and in shards.
@@ -310,8 +318,10 @@ impl Layout {
         // A shard always fits a chunk.
         let listed = (slots as u64 * PACKED_BYTES as u64).div_ceil(SECTOR_BYTES as u64);
         let longest = (shard_sectors + ws_min) as u64;
-        let sectors = shards * longest + listed;
-        let per_copy = sectors.div_ceil(chunk.saturating_sub(longest).max(1)).min(shards);
+        let lanes = checkpoint_lanes(shape, good, shards);
+        let per_lane = shards.div_ceil(lanes);
+        let sectors = per_lane * longest + listed;
+        let per_copy = sectors.div_ceil(chunk.saturating_sub(longest).max(1)).min(per_lane) * lanes;
         let log_segments = log_segments(shape, ws_min, good);
         // The log reaches back over two checkpoints and the one that is being written, each of which
         // writes the records of all lines again.
@@ -330,6 +340,7 @@ impl Layout {
             slots,
             piece_sectors: PIECE_MAX.min(ring as u32 / 4),
             log_segments,
+            checkpoint_lanes: lanes as u32,
             shard_entries,
             entry_width,
             capacity,
@@ -480,6 +491,7 @@ impl HostFtl {
         }
         ftl.begin_journal(cx).await?;
         ftl.raise_ceiling(cx).await?;
+        ftl.outlive_host(cx).await?;
         ftl.start(cx);
         Ok(ftl)
     }

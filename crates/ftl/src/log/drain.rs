@@ -295,7 +295,7 @@ impl HostFtl {
             }
             p.unit_failed(spot, Some(unit), done.failed, released)
         };
-        self.note_program_failure(done);
+        self.note_program_failure(cx, done);
         self.send_again(cx, &again);
     }
 

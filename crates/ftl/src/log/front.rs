@@ -14,7 +14,6 @@ use super::ring::{RingState, Waited};
 use super::slab::{Origin, POISONED};
 use super::{HostFtl, add};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
-use crate::durable::flush_medium;
 use flashlane_rt::Cx;
 use flashlane_rt::sync::{Ordering, fence};
 use smallvec::SmallVec;
@@ -301,10 +300,17 @@ impl HostFtl {
         let discards = self.journal.appended();
         self.wait_safe(cx, to, true).await?;
         self.commit(cx, discards).await?;
-        if self.traits.volatile {
-            Box::pin(flush_medium(cx, &*self.flash.device)).await?;
-        }
+        self.outlive_host(cx).await?;
         add(&self.counters.flush_wait_ns, (cx.now() - from).as_ns());
+        self.check_writable()
+    }
+
+    /// What the medium has survives the end of its host, too (a drive in an image).
+    pub(super) async fn outlive_host(&self, cx: &Cx) -> BlockResult {
+        if self.flash.device.flush(cx).await {
+            return Ok(());
+        }
+        self.give_up(cx, super::meta::HOST_TROUBLE);
         self.check_writable()
     }
 

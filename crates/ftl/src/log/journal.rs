@@ -386,7 +386,7 @@ impl HostFtl {
             let done = self.flash.device.wait(cx, ticket).await;
             if done.failed != 0 {
                 good = false;
-                self.note_meta_failure(&done, Cause::Log);
+                self.note_meta_failure(cx, &done, Cause::Log);
             }
         }
         if self.traits.pair_damage && good {
@@ -469,8 +469,9 @@ impl HostFtl {
         self.commit(cx, at).await
     }
 
-    /// Writes records that have their sequences already to a fresh pair. Returns where the pair goes on;
-    /// `None` when a mirror failed.
+    /// Writes records that have their sequences already to a fresh pair, as one block of as many places as
+    /// it takes: nothing is acknowledged in between. Returns where the pair goes on; `None` when a mirror
+    /// failed.
     async fn copy_records(
         &self,
         cx: &Cx,
@@ -478,23 +479,33 @@ impl HostFtl {
         first_sequence: u64,
         records: &[Record],
     ) -> Option<u32> {
-        let (mut cursor, mut done) = (0, 0);
-        while done < records.len() {
-            let mut block = LogBlockBuilder::new(LogBlockHeader {
-                uuid: self.journal.uuid,
-                generation: self.journal.generation,
-                sectors: self.block_sectors(),
-                first_sequence: first_sequence + done as u64,
-                segment: pair.id,
-            });
-            let fit =
-                records[done..].iter().take_while(|record| block.push(record).is_ok()).count();
-            assert!(fit > 0, "every record came out of a block as large as this");
-            if !self.write_mirrors(cx, pair, cursor, &block.finish()).await {
+        if records.is_empty() {
+            return Some(0);
+        }
+        let bytes: usize = records.iter().map(Record::encoded_len).sum();
+        let mut sectors = self.block_sectors();
+        while LogBlockBuilder::capacity(sectors) < bytes {
+            sectors += self.block_room();
+        }
+        let mut block = LogBlockBuilder::new(LogBlockHeader {
+            uuid: self.journal.uuid,
+            generation: self.journal.generation,
+            sectors,
+            first_sequence,
+            segment: pair.id,
+        });
+        for record in records {
+            block.push(record).expect("sized for all of them");
+        }
+        let block = block.finish();
+        let cursor = sectors + self.shape.pair_pads;
+        let tag = (LBA_LOG, pair.id);
+        let mut padded = block;
+        padded.resize(cursor as usize * SECTOR_BYTES, 0);
+        for chunk in pair.chunks {
+            if !self.program_meta(cx, (chunk, 0), &padded, tag, Cause::Log).await {
                 return None;
             }
-            done += fit;
-            cursor += self.block_room();
         }
         Some(cursor)
     }

@@ -4,9 +4,14 @@
 //! `false`, never a partial success. Never: decides where a block goes.
 
 use super::HostFtl;
+use super::format::LBA_PADDING;
 use flashlane_base::SECTOR_BYTES;
-use flashlane_ocssd::device::{Cause, ChunkInfo, Completion, Status, Ticket};
+use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Status, Ticket};
 use flashlane_rt::Cx;
+
+/// Why nothing can be made durable on an image.
+pub(super) const HOST_TROUBLE: &str =
+    "the host could not keep what was written: its disk is full or failing";
 
 impl HostFtl {
     /// Submits one write unit of metadata: whole sectors typed `lba`, stamped with `stamp`.
@@ -37,7 +42,7 @@ impl HostFtl {
             let ticket = self.submit_meta(cx, (chunk, at), unit, tag, cause);
             let done = self.flash.device.wait(cx, ticket).await;
             if done.failed != 0 {
-                self.note_meta_failure(&done, cause);
+                self.note_meta_failure(cx, &done, cause);
                 return false;
             }
             at += (unit.len() / SECTOR_BYTES) as u32;
@@ -45,13 +50,41 @@ impl HostFtl {
         true
     }
 
-    pub(super) fn note_program_failure(&self, done: &Completion) {
+    /// Pads the open chunks of log, anchor and newest checkpoint as far as the medium needs to give back
+    /// what is in them: the next mount may be read-only, and can't. Where a program fails, that mount
+    /// is all it costs. One chunk at a time: a power cut tears one copy at most.
+    pub(super) async fn pad_metadata(&self, cx: &Cx) {
+        if self.shape.window == 0 {
+            return;
+        }
+        let checkpoint = {
+            let kept = self.checkpoints.kept.lock();
+            kept.last().map_or(Vec::new(), |c| c.chunks.clone())
+        };
+        for chunk in self.journal.chunks().into_iter().chain(checkpoint) {
+            let info = self.chunk_info(chunk);
+            if info.state == ChunkState::Open {
+                let from = info.write_pointer;
+                let end = super::recover::padded_end(&self.shape, from);
+                let zeros = vec![0u8; (end - from) as usize * SECTOR_BYTES];
+                let tag = (LBA_PADDING, 0);
+                self.program_meta(cx, (chunk, from), &zeros, tag, Cause::PaddingGc).await;
+            }
+        }
+    }
+
+    /// Some of a program failed. Where the host failed it, no chunk is bad, but nothing can be made
+    /// durable either: the target becomes read-only until it is mounted again.
+    pub(super) fn note_program_failure(&self, cx: &Cx, done: &Completion) {
         super::add(&self.counters.program_failures, done.failed.count_ones() as u64);
+        if done.status.contains(&Status::HostFault) {
+            self.give_up(cx, HOST_TROUBLE);
+        }
     }
 
     /// A unit of metadata failed: what the medium did not begin is taken back from the counters.
-    pub(super) fn note_meta_failure(&self, done: &Completion, cause: Cause) {
-        self.note_program_failure(done);
+    pub(super) fn note_meta_failure(&self, cx: &Cx, done: &Completion, cause: Cause) {
+        self.note_program_failure(cx, done);
         let refused = done.status.iter().filter(|s| !s.moved_pointer()).count() as u64;
         self.pool.lock().programmed[cause as usize] -= refused;
     }
@@ -67,6 +100,9 @@ impl HostFtl {
         let ok = done.status(0) == Status::Ok;
         if !ok {
             super::add(&self.counters.erase_failures, 1);
+        }
+        if done.status(0) == Status::HostFault {
+            self.give_up(cx, HOST_TROUBLE);
         }
         ok
     }

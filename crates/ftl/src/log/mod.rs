@@ -45,7 +45,6 @@ pub use recover::{MountError, MountOptions, Recovery};
 pub use sysfs::{ATTRIBUTES, AttributeError};
 
 use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
-use crate::durable::flush_medium;
 use crate::stats::FtlStats;
 use epoch::Epochs;
 use flash::Flash;
@@ -355,7 +354,9 @@ impl HostFtl {
     async fn snapshot(&self, cx: &Cx) -> crate::block::BlockResult {
         let checkpoint = self.checkpoint(cx).await?;
         let at = self.journal.append(format::Record::Stopped { checkpoint });
-        self.commit(cx, at).await
+        self.commit(cx, at).await?;
+        self.pad_metadata(cx).await;
+        self.outlive_host(cx).await
     }
 
     #[inline]
@@ -419,8 +420,7 @@ impl HostFtl {
             failed => failed,
         };
         self.end_tasks(cx).await;
-        stopped?;
-        flush_medium(cx, &*self.flash.device).await
+        stopped
     }
 
     /// Makes everything durable and ends the background tasks, without a snapshot: for who is not going

@@ -118,7 +118,7 @@ impl HostFtl {
             self.note_entries(&spot, &[tag; 64][..self.shape.unit as usize], Cause::Metadata);
             let mut none = Released::default();
             if done.failed != 0 {
-                self.note_meta_failure(&done, Cause::Metadata);
+                self.note_meta_failure(cx, &done, Cause::Metadata);
                 self.pool.lock().unit_failed(&spot, None, done.failed, &mut none);
             } else {
                 self.pool.lock().completed(&spot, None, &mut none);

@@ -19,7 +19,6 @@ use super::buffer::{Kind, NIL, Stage, copy_sector};
 use super::map::Entry;
 use super::{Controller, Pftl, Phase, Room};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
-use crate::durable::flush_medium;
 
 /// Sectors discarded under one hold of the controller.
 const DISCARD_PIECE: u32 = 4096;
@@ -107,10 +106,13 @@ impl Pftl {
         }
         let from = cx.now();
         self.sync(cx).await;
-        let kept = flush_medium(cx, &*self.device).await;
+        let survives = self.device.flush(cx).await;
         let mut c = self.controller.lock();
+        if !survives {
+            c.read_only.get_or_insert(super::HOST_TROUBLE);
+        }
         c.stats.ftl.flush_wait += cx.now() - from;
-        c.read_only.map_or(kept, |why| Err(BlockError::ReadOnly(why)))
+        c.read_only.map_or(Ok(()), |why| Err(BlockError::ReadOnly(why)))
     }
 }
 

@@ -50,7 +50,7 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
-use flashlane_ocssd::device::Device;
+use flashlane_ocssd::device::{Device, Traits};
 use flashlane_rt::sync::{Mutex, MutexGuard};
 use flashlane_rt::{Credits, Cx, Notify};
 use serde::{Deserialize, Serialize};
@@ -117,6 +117,14 @@ impl Default for PftlConfig {
     }
 }
 
+impl PftlConfig {
+    /// Where the medium itself outlives its host only once it is flushed (an image), no capacitors
+    /// save this process's memory: the buffer is volatile there.
+    fn on(self, traits: &Traits) -> PftlConfig {
+        PftlConfig { capacitors: self.capacitors && !traits.volatile, ..self }
+    }
+}
+
 /// Why a device FTL can't be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -169,6 +177,9 @@ pub enum CreateError {
         needed: u32,
     },
 }
+
+/// Why nothing can be made durable on an image.
+const HOST_TROUBLE: &str = "the host could not keep what was written: its disk is full or failing";
 
 /// A page-mapped device FTL on a device.
 pub struct Pftl {
@@ -252,6 +263,7 @@ impl Pftl {
     ) -> Result<Arc<Pftl>, CreateError> {
         let geo = *device.geometry();
         let traits = *device.traits();
+        let config = config.on(&traits);
         let layout = Layout::new(&geo);
         check_device(&layout, geo.sectors(), traits.max_open)?;
         let sizes = check_config(&config, &layout, geo.mw_cunits, traits.content_bytes)?;
@@ -340,7 +352,11 @@ impl Pftl {
             }
             self.sync(cx).await;
         }
+        let survives = self.device.flush(cx).await;
         let mut c = self.controller.lock();
+        if !survives {
+            c.read_only.get_or_insert(HOST_TROUBLE);
+        }
         c.phase = Phase::Stopped;
         c.wake_workers(cx);
         c.wake_gc(cx);

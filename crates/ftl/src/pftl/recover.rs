@@ -151,6 +151,7 @@ impl Pftl {
     ) -> Result<Arc<Pftl>, MountError> {
         let geo = *device.geometry();
         let traits = *device.traits();
+        let config = config.on(&traits);
         let layout = Layout::new(&geo);
         check_device(&layout, geo.sectors(), traits.max_open)?;
         let sizes = check_config(&config, &layout, geo.mw_cunits, traits.content_bytes)?;

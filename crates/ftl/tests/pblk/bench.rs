@@ -7,6 +7,7 @@
 //! seen no violation, both counter laws hold and the walk finds nothing.
 //! Never: looks into pblk other than through its public interface.
 
+use crate::medium::{Face, Medium};
 use flashlane_base::{Lba, Location, Ns, Ppa, Rng};
 use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
 use flashlane_ftl::log::format::{LBA_LIMIT, LBA_MASK};
@@ -113,7 +114,12 @@ pub(crate) struct Bench {
     pub(crate) trace: Arc<TracingDevice>,
     pub(crate) dev: Arc<Pblk>,
     /// Version of each sector that is not zeros.
-    held: Rc<RefCell<BTreeMap<u64, u64>>>,
+    pub(crate) held: Rc<RefCell<BTreeMap<u64, u64>>>,
+    /// What is under it; only a bench made by a [`Medium`] goes through its face.
+    pub(crate) medium: Medium,
+    pub(crate) face: Arc<Face>,
+    /// What the medium had counted when this life began.
+    before: [u64; Cause::ALL.len()],
 }
 
 /// Content of a version of a sector: no two alike, in every word.
@@ -144,7 +150,8 @@ async fn request(
 
 impl Bench {
     fn new(setup: Setup) -> Bench {
-        let ssd = Ssd::new(&setup.spec, setup.options).expect("a device");
+        let medium = Medium::new(setup.clone());
+        let (ssd, face) = (medium.ssd.clone(), medium.face(None));
         let script = Arc::new(ScriptedDevice::new(ssd.clone()));
         let trace = Arc::new(TracingDevice::new(script.clone()));
         let device: Arc<dyn Device> = match setup.traced {
@@ -159,9 +166,25 @@ impl Bench {
             .run(async move { Pblk::create(&theirs, device, config).await })
             .expect("creation ends")
             .unwrap_or_else(|e| panic!("{e}"));
-        let bench = Bench { run, cx, ssd, script, trace, dev, held: Rc::default() };
+        let held = medium.held.clone();
+        let before = Default::default();
+        let bench = Bench { run, cx, ssd, script, trace, dev, held, medium, face, before };
         bench.rest(); // the first lines are open
         bench
+    }
+
+    /// A target that a [`Medium`] brought up, with nothing between it and the medium's face.
+    pub(crate) fn on(
+        medium: Medium,
+        face: Arc<Face>,
+        run: Virtual,
+        dev: Arc<Pblk>,
+        before: [u64; Cause::ALL.len()],
+    ) -> Bench {
+        let script = Arc::new(ScriptedDevice::new(face.clone()));
+        let trace = Arc::new(TracingDevice::new(script.clone()));
+        let (cx, ssd, held) = (run.cx(), medium.ssd.clone(), medium.held.clone());
+        Bench { run, cx, ssd, script, trace, dev, held, medium, face, before }
     }
 
     /// Runs to the end of `work`.
@@ -425,7 +448,9 @@ impl Bench {
         assert_eq!(counters.violations, 0, "{:?}", self.ssd.violations().first());
         let stats = self.stats();
         stats.check_host_law().expect("host law");
-        stats.check_media_law(&counters.programmed).expect("media law");
+        let mut programmed = counters.programmed;
+        programmed.iter_mut().zip(&self.before).for_each(|(now, before)| *now -= before);
+        stats.check_media_law(&programmed).expect("media law");
         self.dev.check_consistency().expect("the walk");
     }
 }

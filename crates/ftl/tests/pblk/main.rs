@@ -10,10 +10,16 @@
 //!   users) in `log/ring.rs`, the golden example of active PUs in `log/pool.rs`.
 //! - P15, P20, G01 and G10's formulas differ from the kernel by design; the tests say how.
 
+mod again;
 mod bench;
+mod damage;
 mod faults;
 mod gc;
 mod log;
+mod medium;
 mod model;
+mod recover;
 mod ring;
+mod rules;
 mod steady;
+mod story;

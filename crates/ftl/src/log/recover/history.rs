@@ -7,8 +7,8 @@
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
-    Anchor, FormatError, LBA_ANCHOR, LBA_LINE_FIRST, LBA_LOG, LBA_NONE, LogBlock, LogEntry, Record,
-    SegmentPair, Uuid, is_newer_minor,
+    Anchor, FormatError, LBA_ANCHOR, LBA_LINE_FIRST, LBA_LOG, LBA_NONE, LogBlock,
+    LogBlockHeader as Header, LogEntry, Record, SegmentPair, Uuid, is_newer_minor,
 };
 use super::super::journal::{block_room, block_sectors};
 use super::MountError;
@@ -73,6 +73,8 @@ struct Block {
     entries: Vec<LogEntry>,
     /// Every record that the header counts is intact.
     complete: bool,
+    /// Sectors: those of its place, or of several.
+    sectors: u32,
 }
 
 /// What a pair's copies hold.
@@ -83,6 +85,14 @@ struct Content {
     /// Something intact follows a block that neither copy has.
     gap: bool,
     is_newer: bool,
+}
+
+impl Content {
+    /// Is this record here, or a later one?
+    fn reaches(&self, sequence: u64) -> bool {
+        let last = self.blocks.last().and_then(|block| block.entries.last());
+        last.is_some_and(|entry| entry.sequence >= sequence)
+    }
 }
 
 /// Geometry of blocks in a chunk.
@@ -118,23 +128,31 @@ pub(super) async fn read(
     }
     let mut name = |pair: &SegmentPair| places.entry(pair.id).or_default().extend(pair.chunks);
     anchors.newest.iter().for_each(|a| [a.current, a.oldest].iter().for_each(&mut name));
+    // What a younger pair than the anchor's holds is the log's only if it leads on: a copy that
+    // recovery had begun is none, but the newest anchors may be damaged.
     let range = match &anchors.newest {
         Some(a) => a.oldest.id..=a.current.id,
-        None => 0..=u64::MAX,
+        None => 0..=0,
     };
     let last_pair = places.keys().next_back().copied().unwrap_or(0);
     let mut found: BTreeMap<u64, (SegmentPair, Content)> = BTreeMap::new();
     let mut next = places.keys().next_back().copied();
     while let Some(id) = next {
-        let chunks = holders(cx, survey, &places[&id], id, range.contains(&id)).await;
-        let content = read_pair(cx, survey, grid, (uuid, id), &chunks).await?;
+        let pads = match id {
+            _ if range.contains(&id) => Pads::Unknown,
+            _ if id > *range.end() => Pads::Sure,
+            _ => Pads::None,
+        };
+        let mut chunks = holders(cx, survey, &places[&id], id, pads).await;
+        let content = read_pair(cx, survey, grid, (uuid, id), &mut chunks).await?;
         for record in content.blocks.iter().flat_map(|b| &b.entries).map(|e| &e.record) {
             if let Record::Follows { previous } = record {
                 places.entry(previous.id).or_default().extend(previous.chunks);
             }
         }
         if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
-            found.insert(id, (SegmentPair { id, chunks: [*first, *last] }, content));
+            let chunks = [first.chunk, last.chunk];
+            found.insert(id, (SegmentPair { id, chunks }, content));
         }
         next = places.range(..id).next_back().map(|(id, _)| *id);
     }
@@ -153,7 +171,8 @@ pub(super) async fn read(
     };
     let is_anchored = anchors.newest.is_some();
     for (id, (pair, content)) in found {
-        if range.contains(&id) {
+        let leads_on = id > *range.end() && content.reaches(history.next_sequence());
+        if range.contains(&id) || leads_on {
             history.join(pair, content, is_anchored);
         }
     }
@@ -212,7 +231,7 @@ async fn read_anchors(
     let mut all: Vec<(u32, Anchor, bool)> = Vec::new();
     for first in firsts.iter().filter(|f| f.lba == LBA_ANCHOR) {
         let end = survey.pointer(first.chunk);
-        survey.make_readable(cx, first.chunk).await;
+        survey.make_readable(cx, [first.chunk]).await;
         // The newest one that can be read: from the end. Sectors between two anchors are no anchor.
         let mut bytes = vec![0; SECTOR_BYTES];
         for sector in (0..end).rev().filter(|s| s.is_multiple_of(survey.flash.geo.ws_min)) {
@@ -274,15 +293,32 @@ async fn uuid_of_logs(cx: &Cx, survey: &Survey, grid: Grid, firsts: &[First]) ->
     newest.map(|(_, _, uuid)| uuid)
 }
 
-/// Which of these chunks hold the pair: those whose first sector says so. A pair of the log that can't be
-/// read to its end, or not yet at all, is padded; what else a chunk may be by now is left alone.
+/// A chunk that holds a pair, or might.
+struct Holder {
+    chunk: u32,
+    /// Its first sector says so. Where that can't be read, its blocks may.
+    is_sure: bool,
+}
+
+/// Which chunks of a pair may be padded, so that they can be read.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pads {
+    None,
+    /// Those whose first sector says that they hold it.
+    Sure,
+    /// And those whose first sector can't be read.
+    Unknown,
+}
+
+/// Which of these chunks hold the pair: those whose first sector says so, or can't be read. A pair that
+/// can't be read to its end, or not yet at all, is padded; what else a chunk may be by now is left alone.
 async fn holders(
     cx: &Cx,
     survey: &mut Survey,
     chunks: &BTreeSet<u32>,
     id: u64,
-    is_in_log: bool,
-) -> Vec<u32> {
+    pads: Pads,
+) -> Vec<Holder> {
     let mut holders = Vec::new();
     let is_it = |f: &First| (f.lba, f.stamp) == (LBA_LOG, id);
     for chunk in chunks.iter().copied().filter(|c| survey.is_written(*c)).collect::<Vec<_>>() {
@@ -291,27 +327,30 @@ async fn holders(
         if is_other {
             continue;
         }
-        if is_in_log {
-            survey.make_readable(cx, chunk).await;
+        let is_sure = first.as_ref().is_some_and(is_it);
+        if pads == Pads::Unknown || pads == Pads::Sure && is_sure {
+            survey.make_readable(cx, [chunk]).await;
         }
-        if survey.first_of(cx, chunk).await.as_ref().is_some_and(is_it) {
-            holders.push(chunk);
+        let first = survey.first_of(cx, chunk).await;
+        if first.as_ref().is_none_or(is_it) {
+            holders.push(Holder { chunk, is_sure: first.is_some() });
         }
     }
     holders
 }
 
-/// The blocks of a pair, each from the copy that has it whole, up to the first that neither has.
+/// The blocks of a pair, each from the copy that has it whole, up to the first that neither has. Chunks
+/// that turn out not to hold it are taken out.
 async fn read_pair(
     cx: &Cx,
     survey: &Survey,
     grid: Grid,
     (uuid, id): (Uuid, u64),
-    chunks: &[u32],
+    chunks: &mut Vec<Holder>,
 ) -> Result<Content, MountError> {
     let mut content = Content::default();
     let mut blocks: Vec<Option<Block>> = Vec::new();
-    for chunk in chunks {
+    for Holder { chunk, is_sure } in chunks.iter_mut() {
         let count = (survey.pointer(*chunk) + grid.room - grid.sectors) / grid.room;
         blocks.resize_with(blocks.len().max(count as usize), || None);
         let missing = |(i, b): (usize, &Option<Block>)| {
@@ -326,7 +365,18 @@ async fn read_pair(
                 let bytes = read_blocks(&survey.flash, cx, *chunk, grid, &some).await;
                 let sectors = grid.sectors as usize * SECTOR_BYTES;
                 for (i, bytes) in some.iter().zip(bytes.chunks(sectors)) {
-                    let Some(block) = decode(bytes, uuid, id, &mut content)? else { continue };
+                    let Some(mut block) = decode(bytes, uuid, id, &mut content)? else { continue };
+                    if block.sectors > grid.sectors {
+                        let all = Grid { sectors: block.sectors, ..grid };
+                        let end = i * grid.room + block.sectors;
+                        if end > survey.pointer(*chunk) {
+                            continue; // it was never programmed to its end
+                        }
+                        let bytes = read_blocks(&survey.flash, cx, *chunk, all, &[*i]).await;
+                        let Some(whole) = decode(&bytes, uuid, id, &mut content)? else { continue };
+                        block = whole;
+                    }
+                    *is_sure = true;
                     let old = &mut blocks[*i as usize];
                     if old.as_ref().is_none_or(|old| old.entries.len() < block.entries.len()) {
                         *old = Some(block);
@@ -339,12 +389,16 @@ async fn read_pair(
             }
         }
     }
-    let mut ended = false;
-    for block in blocks {
+    chunks.retain(|holder| holder.is_sure);
+    let (mut ended, mut behind) = (false, 0);
+    for (at, block) in (0u32..).step_by(grid.room as usize).zip(blocks) {
         match block {
+            // The place lies within a block that takes several.
+            _ if at < behind => {}
             Some(_) if ended => content.gap = true,
             Some(block) => {
                 ended = !block.complete;
+                behind = at + block.sectors;
                 content.blocks.push(block);
             }
             None => ended = true,
@@ -400,5 +454,6 @@ fn decode(
     if entries.is_empty() {
         return Ok(None);
     }
-    Ok(Some(Block { first_sequence: header.first_sequence, entries, complete }))
+    let Header { first_sequence, sectors, .. } = header;
+    Ok(Some(Block { first_sequence, entries, complete, sectors }))
 }

@@ -35,7 +35,8 @@ use scan::{Content, Reader, Span};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
-use survey::{Survey, padded_end};
+use survey::Survey;
+pub(super) use survey::padded_end;
 
 pub use scan::Place;
 
@@ -175,9 +176,7 @@ impl HostFtl {
         check(&history, &facts, &options)?;
         let stored = Stored::decode(&facts.config).map_err(MountError::Config)?;
         stored.check_device(&shape)?;
-        for chunk in facts.checkpoints.iter().flat_map(|c| c.chunks()) {
-            survey.make_readable(cx, chunk).await;
-        }
+        survey.make_readable(cx, facts.checkpoints.iter().flat_map(|c| c.chunks())).await;
         let ftl = HostFtl::assemble(cx, &survey, &history, &facts, stored)?;
         report.padded_sectors = survey.padded;
         if options.read_only {
@@ -198,7 +197,8 @@ impl HostFtl {
             ftl.rebuild_map(cx, &facts, &lines, &options, &mut report, &mut clock).await?;
         report.generation = ftl.journal.generation;
         if !options.read_only {
-            ftl.settle(cx, lines, contents).await?;
+            ftl.settle(cx, lines, contents, report.clean).await?;
+            ftl.outlive_host(cx).await?;
             clock.step(cx, &mut report, "open lines closed, checkpoint");
         }
         *ftl.recovery.lock() = Some(report);
@@ -327,16 +327,16 @@ impl HostFtl {
         report: &mut Recovery,
         clock: &mut Clock,
     ) -> Result<BTreeMap<u32, Content>, MountError> {
-        let (bases, listed, missing) = replay::load(self, cx, &facts.checkpoints).await;
+        let map = replay::load(self, cx, &facts.checkpoints).await;
         // A young target has no checkpoint yet: its log has everything since it was created.
-        if !missing.is_empty() && !(facts.checkpoints.is_empty() && facts.is_whole) {
-            if !options.undo_discards {
-                return Err(MountError::CheckpointsLost { shards: missing.len() });
-            }
+        let is_lost = map.missing > 0 && !(facts.checkpoints.is_empty() && facts.is_whole);
+        if is_lost && !options.undo_discards {
+            return Err(MountError::CheckpointsLost { shards: map.missing });
         }
         clock.step(cx, report, "checkpoint");
-        let mut replay = Replay::new(self, facts, (bases, listed));
-        report.clean = facts.stopped && missing.is_empty();
+        // A shard of the older checkpoint is not the map at the stop: it has to be replayed onto.
+        report.clean = facts.stopped && map.missing + map.older == 0;
+        let mut replay = Replay::new(self, facts, map);
         let mut contents = BTreeMap::new();
         if !report.clean {
             let (first_line, position) = replay.begins();
@@ -418,6 +418,7 @@ impl HostFtl {
         cx: &Cx,
         lines: Vec<Found>,
         mut contents: BTreeMap<u32, Content>,
+        clean: bool,
     ) -> Result<(), MountError> {
         let mut open = Vec::new();
         let mut freed = Vec::new();
@@ -451,13 +452,17 @@ impl HostFtl {
                 self.pool.lock().put_chunk(*chunk, info.state != ChunkState::Free);
             }
         }
+        // The checkpoint that a clean stop ends with says all that there is to say.
+        let nothing_new = clean && open.is_empty() && freed.is_empty();
         for line in open {
             self.pool.lock().stop_filling(line);
             self.close_if_ready(cx, line);
         }
         let closing = || self.pool.lock().count(LineState::Closing) > 0;
         self.pool_changed.wait(cx, || !closing() || self.read_only()).await;
-        self.checkpoint(cx).await?;
+        if !nothing_new {
+            self.checkpoint(cx).await?;
+        }
         Ok(())
     }
 }

@@ -97,7 +97,7 @@ impl<'a> Replay<'a> {
     pub(super) fn new(
         ftl: &'a HostFtl,
         facts: &Facts,
-        (bases, listed): (Vec<Base>, BTreeMap<u64, u64>),
+        FromCheckpoint { bases, listed, .. }: FromCheckpoint,
     ) -> Replay<'a> {
         let mut sequences = vec![NONE; ftl.flash.geo.chunks() as usize];
         for told in facts.lines.values() {
@@ -317,18 +317,30 @@ type Loaded = (Base, Vec<(u64, u64)>);
 /// Shards read at a time.
 const AT_A_TIME: usize = 64;
 
+/// What [`load`] found.
+#[derive(Default)]
+pub(super) struct FromCheckpoint {
+    /// What each shard says of itself.
+    pub(super) bases: Vec<Base>,
+    /// Stamps that shards list for single sectors.
+    pub(super) listed: BTreeMap<u64, u64>,
+    /// Shards that came from nowhere.
+    pub(super) missing: usize,
+    /// Shards that came from the older checkpoint.
+    pub(super) older: usize,
+}
+
 /// Loads the newest checkpoint into the map; a shard that neither of its copies gives comes from the
-/// older one. Returns what each shard says of itself, their listed stamps, and the shards that came
-/// from nowhere.
+/// older one.
 pub(super) async fn load(
     ftl: &Arc<HostFtl>,
     cx: &Cx,
     checkpoints: &[Checkpoint],
-) -> (Vec<Base>, BTreeMap<u64, u64>, Vec<u64>) {
+) -> FromCheckpoint {
     let per_shard = ftl.layout.shard_entries as u64;
     let shards = ftl.info.capacity.div_ceil(per_shard);
-    let (mut bases, mut listed) = (Vec::new(), BTreeMap::new());
-    let mut missing = Vec::new();
+    let mut map = FromCheckpoint::default();
+    let newest = checkpoints.first().map(|c| c.id);
     let candidates = |shard: u64| -> Vec<(u64, ShardPlace)> {
         let of = |c: &Checkpoint| Some((c.id, c.shards.get(shard as usize).copied()??));
         checkpoints.iter().filter_map(of).collect()
@@ -343,28 +355,29 @@ pub(super) async fn load(
                 cx.spawn_join(async move {
                     for (id, place) in candidates {
                         let loaded = ftl.load_shard(&their_cx, id, shard, &place).await;
-                        if loaded.is_some() {
-                            return loaded;
+                        if let Some(loaded) = loaded {
+                            return Some((id, loaded));
                         }
                     }
                     None
                 })
             })
             .collect();
-        for (task, shard) in tasks.into_iter().zip(some) {
+        for task in tasks {
             match task.await {
-                Some((base, stamps)) => {
-                    bases.push(base);
-                    listed.extend(stamps);
+                Some((id, (base, stamps))) => {
+                    map.bases.push(base);
+                    map.listed.extend(stamps);
+                    map.older += usize::from(Some(id) != newest);
                 }
                 None => {
-                    bases.push(Base::default());
-                    missing.push(*shard);
+                    map.bases.push(Base::default());
+                    map.missing += 1;
                 }
             }
         }
     }
-    (bases, listed, missing)
+    map
 }
 
 impl HostFtl {

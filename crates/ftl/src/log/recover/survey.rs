@@ -77,22 +77,31 @@ impl Survey {
         read_first(&self.flash, cx, &[chunk]).await.pop()
     }
 
-    /// Pads an open chunk behind what was written, until the medium gives all of that back.
-    pub(super) async fn make_readable(&mut self, cx: &Cx, chunk: u32) {
-        let is_open = self.chunks.get(chunk as usize).is_some_and(|c| c.state == ChunkState::Open);
-        let wanted = is_open && !self.read_only && self.shape.window > 0;
-        if !wanted || !self.readable.insert(chunk) {
-            return;
+    /// Pads open chunks behind what was written, until the medium gives all of that back.
+    pub(super) async fn make_readable(&mut self, cx: &Cx, chunks: impl IntoIterator<Item = u32>) {
+        let mut tasks = Vec::new();
+        for chunk in chunks {
+            let state = self.chunks.get(chunk as usize).map(|c| c.state);
+            let wanted =
+                state == Some(ChunkState::Open) && !self.read_only && self.shape.window > 0;
+            if !wanted || !self.readable.insert(chunk) {
+                continue;
+            }
+            let range = (self.pointer(chunk), padded_end(&self.shape, self.pointer(chunk)));
+            let (flash, their_cx, unit) = (self.flash.clone(), cx.clone(), self.shape.unit);
+            tasks.push(
+                cx.spawn_join(async move { pad(&flash, &their_cx, chunk, range, 0, unit).await }),
+            );
         }
-        let end = padded_end(&self.shape, self.pointer(chunk));
-        let from = self.pointer(chunk);
-        self.padded += pad(&self.flash, cx, chunk, (from, end), 0, self.shape.unit).await;
+        for task in tasks {
+            self.padded += task.await;
+        }
     }
 }
 
 /// Up to where a chunk that was written up to `pointer` is padded: whole units, and as many as the medium
 /// needs to give back what is before them.
-pub(super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
+pub(in super::super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
     (pointer + shape.window).next_multiple_of(shape.unit).min(shape.chunk_sectors)
 }
 

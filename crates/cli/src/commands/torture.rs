@@ -1,0 +1,247 @@
+//! `flashlane torture`.
+
+use crate::Ending;
+use crate::args::Torture;
+use crate::output::{self, Sink};
+use crate::watch::{Interrupt, Torturer};
+use anyhow::{Context, Result, bail};
+use flashlane_lab::experiment::{Change, Experiment, Target, TargetKind};
+use flashlane_lab::input::{self, Kind};
+use flashlane_lab::suggest;
+use flashlane_testkit::harness::quoted;
+use flashlane_testkit::stacks::STACKS;
+use flashlane_testkit::torture::FAILURES_MAX;
+use flashlane_testkit::{
+    Failure, How, Layer, Ns, Outcome, Own, Plan, Seeds, Source, Tally, torture,
+};
+use serde_json::json;
+use std::time::Duration;
+
+/// A device is brought up and read whole after every cut.
+const SECTORS_MAX: u64 = 4 << 20;
+/// Sectors that the workload writes before the first cut on a device of somebody's own, about.
+const OWN_SECTORS: u64 = 4_000;
+/// How long, where nothing says it.
+const SECONDS: u64 = 10;
+
+pub(crate) fn torture(args: &Torture) -> Result<Ending> {
+    let own = match args.file {
+        Some(_) => own_targets(args)?,
+        None => Vec::new(),
+    };
+    let sources = match args.file {
+        Some(_) => own.iter().map(|own| own as &dyn Source).collect(),
+        None => rows(args.target.as_deref().unwrap_or("all"))?,
+    };
+    let wanted = output::given(&[("--json", args.json.as_ref())]);
+    output::keep_inputs(args.file.as_slice(), &wanted)?;
+    let json = Sink::open(args.json.as_deref())?;
+    let interrupt = Interrupt::listen()?;
+    let seconds = match (args.seeds, args.seed) {
+        (None, None) => args.seconds.unwrap_or(SECONDS),
+        _ => 0,
+    };
+    let span = (seconds > 0).then(|| Duration::from_secs(seconds));
+    let watcher = Torturer::new(&interrupt, span, |failure| said(failure, ""));
+    let exact = !args.cut.is_empty() || args.lives.is_some();
+    let outcome = match args.seed {
+        Some(seed) if exact => replay(&sources, seed, args),
+        one => {
+            let effort = args.effort.or(own.iter().map(effort_of).min());
+            let how = How { mode: args.mode, cuts: args.cuts, effort, ..How::default() };
+            let from = one.unwrap_or(args.from);
+            let seeds = Seeds { from, count: one.map(|_| 1).or(args.seeds) };
+            torture::torture(&sources, &how, seeds, super::jobs(args.jobs), &watcher)
+        }
+    };
+    drop(watcher);
+    let targets = sources.iter().map(|source| source.name()).collect();
+    let result = Report { args, targets, outcome, partial: interrupt.happened() };
+    let quiet = json.is_stdout();
+    json.write(&result.to_json())?;
+    if !quiet {
+        output::print(&result.to_text())?;
+    }
+    Ok(match () {
+        _ if !result.outcome.failures.is_empty() => Ending::Bad,
+        _ if result.partial => Ending::Interrupted,
+        _ => Ending::Good,
+    })
+}
+
+/// The rows of the table that a name stands for.
+fn rows(name: &str) -> Result<Vec<&'static dyn Source>> {
+    let all = STACKS.iter().map(|stack| stack as &dyn Source);
+    let named: Vec<_> = all.filter(|s| name == "all" || s.name() == name).collect();
+    if named.is_empty() {
+        let names: Vec<_> = STACKS.iter().map(|s| s.name).chain(["all"]).collect();
+        let hint = suggest::hint(name, names.iter().copied());
+        bail!("--target: no stack `{name}`{hint} (there are: {})", names.join(", "));
+    }
+    Ok(named)
+}
+
+/// The targets of the experiment, each tried out once.
+fn own_targets(args: &Torture) -> Result<Vec<Own>> {
+    let changes: Vec<Change> = args.set.iter().cloned().map(Change::Set).collect();
+    let (kind, experiment) = input::load(args.file.as_deref(), &changes)?;
+    if kind != Kind::Experiment {
+        bail!(
+            "torture brings its own workload: give it an experiment (TOML with [device] and \
+             [[target]]), not a job file or a trace"
+        );
+    }
+    if !experiment.vary.is_empty() {
+        bail!("this experiment varies parameters: give one point of it with `--set KEY=VALUE`");
+    }
+    let chosen = chosen(args, &experiment)?;
+    let own: Vec<Own> = chosen.into_iter().map(own).collect::<Result<_>>()?;
+    for target in &own {
+        let why = || format!("target `{}` can't be built", target.name);
+        target.try_out(args.from).map_err(anyhow::Error::msg).with_context(why)?;
+    }
+    Ok(own)
+}
+
+fn chosen<'a>(args: &Torture, experiment: &'a Experiment) -> Result<Vec<&'a Target>> {
+    let wanted = args.target.as_deref().filter(|name| *name != "all");
+    let of = |t: &&Target| wanted.is_none_or(|name| t.name == name);
+    let chosen: Vec<&Target> = experiment.targets.iter().filter(of).collect();
+    if chosen.is_empty() {
+        let names: Vec<&str> = experiment.targets.iter().map(|t| t.name.as_str()).collect();
+        let (name, names) = (wanted.unwrap_or_default(), names.join("`, `"));
+        bail!("--target: the experiment has no target `{name}`; it has `{names}`");
+    }
+    Ok(chosen)
+}
+
+fn own(target: &Target) -> Result<Own> {
+    let layer = match &target.kind {
+        TargetKind::Pblk(config) => Layer::Pblk(config.clone()),
+        TargetKind::Pftl(config) => Layer::Pftl(config.clone()),
+        TargetKind::Raw => bail!(
+            "target `{}` is raw: there is no layer that promises anything; use `pblk` or `pftl`",
+            target.name
+        ),
+    };
+    let geometry = target.device.spec.geometry();
+    let (sectors, chunks) = (geometry.sectors(), geometry.chunks_per_pu as u64);
+    if sectors > SECTORS_MAX {
+        let fit = (chunks * SECTORS_MAX / sectors).max(1);
+        bail!(
+            "the device has {sectors} sectors, and is read whole after every cut: {SECTORS_MAX} are \
+             the most; make it smaller, as with `--set device.geometry.chunks_per_pu={fit}`"
+        );
+    }
+    let device = &target.device;
+    Ok(Own {
+        name: target.name.clone(),
+        spec: device.spec.clone(),
+        options: device.options.clone(),
+        pus: target.pus,
+        layer,
+    })
+}
+
+/// Percent of twice the capacity, so that a short run is short on a large device, too.
+fn effort_of(own: &Own) -> u64 {
+    (OWN_SECTORS * 100 / own.spec.geometry().sectors().max(1)).clamp(1, 100)
+}
+
+/// One run, exactly.
+fn replay(sources: &[&dyn Source], seed: u64, args: &Torture) -> Outcome {
+    let plan = Plan {
+        effort: args.effort.unwrap_or(Plan::default().effort),
+        cuts: args.cut.iter().copied().map(Ns::from_ns).collect(),
+        lives: args.lives,
+        ..Plan::default()
+    };
+    torture::replay(sources, seed, &plan)
+}
+
+/// What came of it, and of what.
+struct Report<'a> {
+    args: &'a Torture,
+    targets: Vec<&'a str>,
+    outcome: Outcome,
+    /// Ended by Ctrl-C.
+    partial: bool,
+}
+
+impl Report<'_> {
+    /// The command that replays a failure.
+    fn command(&self, flags: &str) -> String {
+        let mut command = "flashlane torture".to_string();
+        if let Some(file) = &self.args.file {
+            command += &format!(" {}", quoted(&file.to_string_lossy()));
+        }
+        for set in &self.args.set {
+            command += &format!(" --set {}", quoted(set));
+        }
+        format!("{command} {flags}")
+    }
+
+    fn to_json(&self) -> String {
+        let Tally { seeds, lives, cuts, faults } = self.outcome.tally;
+        let failures = self.outcome.failures.iter().map(|f| {
+            json!({
+                "target": f.target,
+                "seed": f.seed,
+                "cuts": f.cuts.iter().map(|at| at.as_ns()).collect::<Vec<_>>(),
+                "place": f.place.map(|(at, _)| at),
+                "places": f.place.map(|(_, of)| of),
+                "what": f.what,
+                "replay": self.command(&f.flags),
+                "found": self.command(&f.found),
+            })
+        });
+        let mode = self.args.cut.is_empty().then(|| self.args.mode.name());
+        let result = json!({
+            "targets": self.targets,
+            "mode": mode,
+            "partial": self.partial,
+            "seeds": seeds,
+            "lives": lives,
+            "cuts": cuts,
+            "faults": faults,
+            "failures": failures.collect::<Vec<_>>(),
+        });
+        format!("{result:#}\n")
+    }
+
+    fn to_text(&self) -> String {
+        let Tally { seeds, lives, cuts, faults } = self.outcome.tally;
+        let failures = &self.outcome.failures;
+        let mut text = format!(
+            "{}: {seeds} seeds, {lives} lives, {cuts} power cuts, {faults} faults{}\n",
+            self.targets.join(", "),
+            if self.partial { ", interrupted" } else { "" },
+        );
+        for failure in failures {
+            text += &said(failure, &self.command(&failure.flags));
+        }
+        text += &match failures.len() {
+            0 => "No failure: every sector held what was promised, no rule was broken.\n".into(),
+            1 => "1 failure\n".into(),
+            FAILURES_MAX => format!("{FAILURES_MAX} failures; stopped there\n"),
+            n => format!("{n} failures\n"),
+        };
+        text
+    }
+}
+
+fn said(failure: &Failure, replay: &str) -> String {
+    let mut text = format!("FAILED {}, seed {}", failure.target, failure.seed);
+    let cuts: Vec<String> = failure.cuts.iter().map(|at| at.to_string()).collect();
+    if !cuts.is_empty() {
+        text += &format!(", power cut at {}", cuts.join(", then at "));
+    }
+    if let Some((at, of)) = failure.place {
+        text += &format!(" (place {at} of {of})");
+    }
+    text += &format!(": {}\n", failure.what);
+    match replay {
+        "" => text,
+        replay => text + &format!("  replay: {replay}\n"),
+    }
+}

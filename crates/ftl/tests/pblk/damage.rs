@@ -1,0 +1,569 @@
+//! Damage of each layer on the medium, with the power off: flushed data is there, or an error, never
+//! anything else (FORMAT.md, sections 4, 8 and 10).
+//!
+//! Owns: one test per structure and per number of its copies that are damaged. Geometry: `tiny` without a
+//! window, so that a read-only mount sees all that was written, and one medium serves many attempts.
+
+use crate::bench::{Bench, Setup, tiny};
+use crate::medium::{Medium, Spot, spots};
+use flashlane_ftl::log::format::{LBA_LINE_CLOSING, LBA_LINE_FIRST, LBA_LOG, Record};
+use flashlane_ftl::log::{MountError, MountOptions};
+use flashlane_ocssd::device::Op;
+use std::collections::BTreeSet;
+
+const LINE: u32 = 248;
+const WRITTEN: u64 = 700;
+
+fn small() -> Setup {
+    let mut setup = tiny(40).manual_gc();
+    setup.spec.geometry.mw_cunits = 0;
+    setup
+}
+
+/// A target that has lived: overwrites, discards, several checkpoints, and data flushed since.
+fn lived_in(setup: Setup) -> Bench {
+    let bench = Medium::new(setup).create();
+    bench.write(0, WRITTEN as u32, 1);
+    bench.drained();
+    for i in 0..60 {
+        bench.write(i * 11, 3, 2 + i);
+        bench.discard(600 + i, 1);
+        bench.flush();
+    }
+    bench.rest();
+    bench.write(20, 9, 90);
+    bench.discard(300, 7);
+    bench.flush();
+    bench
+}
+
+/// Everything is as it was flushed.
+fn intact(bench: &Bench) {
+    bench.read_all();
+    bench.dev.check_consistency().expect("the walk");
+}
+
+/// Every sector is what was flushed, or an error. Returns how many are errors.
+fn right_or_error(bench: &Bench) -> usize {
+    let held = bench.held.borrow().clone();
+    let want = |lba: &u64| held.get(lba).copied().unwrap_or(0);
+    (0..WRITTEN + 50).filter(|lba| bench.version(*lba, &[want(lba)]).is_none()).count()
+}
+
+fn options(change: impl FnOnce(&mut MountOptions)) -> MountOptions {
+    let mut options = MountOptions::default();
+    change(&mut options);
+    options
+}
+
+/// Either way of being damaged.
+fn each_way(medium: &Medium, places: &[Spot], then: impl Fn(&str)) {
+    medium.wreck(places.iter().copied());
+    then("unreadable");
+    medium.heal();
+    medium.flip(places.iter().copied());
+    then("flipped");
+    medium.heal();
+}
+
+/// Nothing damaged: a read-only mount gives everything, writes nothing, refuses writes; also after a
+/// clean stop.
+#[test]
+fn a_read_only_mount_reads_everything_and_writes_nothing() {
+    for clean in [false, true] {
+        let bench = lived_in(small());
+        let medium = if clean { bench.shut_down() } else { bench.cut() };
+        let bench = medium.read_only();
+        assert_eq!(bench.recovery().clean, clean);
+        intact(&bench);
+        assert!(bench.try_write(0, 4, 99, false).is_err());
+        assert!(bench.try_discard(0, 4).is_err());
+        assert!(bench.try_flush().is_err());
+        bench.rest();
+        intact(&bench);
+        assert_eq!((bench.face.count(Op::Write), bench.face.count(Op::Reset)), (0, 0));
+        let medium = bench.cut();
+        let bench = medium.mounted();
+        assert_eq!(bench.recovery().clean, clean);
+        intact(&bench);
+        bench.shut_down();
+    }
+}
+
+/// On a device with a window, too, a read-only mount after a clean stop sees everything.
+#[test]
+fn a_read_only_mount_after_a_clean_stop_needs_no_padding() {
+    for rounds in 0..20 {
+        let bench = lived_in(tiny(40).manual_gc());
+        some_more(&bench, rounds);
+        let medium = bench.shut_down();
+        let bench = medium.read_only();
+        assert!(bench.recovery().clean, "{rounds} rounds");
+        intact(&bench);
+        assert_eq!((bench.face.count(Op::Write), bench.face.count(Op::Reset)), (0, 0));
+        bench.cut().mounted().read_all();
+    }
+}
+
+/// After a cut it can't see the last sectors of open chunks, the map's among them: it is refused, or what
+/// it gives is right.
+#[test]
+fn a_read_only_mount_after_a_cut_is_right_or_refused() {
+    for rounds in 0..20 {
+        let bench = lived_in(tiny(40).manual_gc());
+        some_more(&bench, rounds);
+        let medium = bench.cut();
+        let programmed = medium.ssd.counters().programmed_total();
+        if let Ok(bench) = medium.mount(options(|o| o.read_only = true)) {
+            right_or_error(&bench);
+            bench.cut();
+        }
+        assert_eq!(medium.ssd.counters().programmed_total(), programmed);
+    }
+}
+
+/// So many more blocks of the log.
+fn some_more(bench: &Bench, rounds: u64) {
+    for i in 0..rounds {
+        bench.write(400 + i * 2, 1, 100 + i);
+        bench.discard(350 + i, 1);
+        bench.flush();
+    }
+}
+
+/// The newest anchor, one copy.
+#[test]
+fn one_copy_of_the_newest_anchor_is_enough() {
+    for copy in 0..2 {
+        let medium = lived_in(small()).cut();
+        let counter = medium.newest_anchor().counter;
+        let copies: Vec<_> =
+            medium.anchors().into_iter().filter(|(_, a)| a.counter == counter).collect();
+        assert_eq!(copies.len(), 2);
+        each_way(&medium, &[copies[copy].0], |how| {
+            let bench = medium.read_only();
+            assert_eq!(right_or_error(&bench), 0, "{how}");
+            bench.cut();
+        });
+        medium.wreck([copies[copy].0]);
+        let bench = medium.mounted();
+        intact(&bench);
+        bench.shut_down();
+    }
+}
+
+/// The newest anchor, both copies: an older one leads to the log, and its pairs lead on, wherever in a
+/// pair the log ended; in the next life and after a clean stop, too.
+#[test]
+fn without_the_newest_anchor_the_log_leads_on() {
+    for (clean, lives) in [(false, 1), (true, 1), (false, 2), (true, 2)] {
+        for rounds in 0..20 {
+            let mut bench = lived_in(small());
+            if lives == 2 {
+                bench = bench.cut().mounted();
+            }
+            some_more(&bench, rounds);
+            let medium = if clean { bench.shut_down() } else { bench.cut() };
+            let counter = medium.newest_anchor().counter;
+            let newest = medium.anchors().into_iter().filter(|(_, a)| a.counter == counter);
+            let newest: Vec<Spot> = newest.map(|(at, _)| at).collect();
+            medium.wreck(newest);
+            // One of two: all is there, or it says that something is missing.
+            match medium.mount(MountOptions::default()) {
+                Ok(bench) => {
+                    let bad = right_or_error(&bench);
+                    assert_eq!(bad, 0, "clean {clean}, life {lives}, {rounds} rounds");
+                    bench.shut_down();
+                }
+                Err(MountError::Damaged(_) | MountError::LogLost) => {}
+                Err(other) => panic!("clean {clean}, life {lives}, {rounds} rounds: {other}"),
+            }
+        }
+    }
+}
+
+/// All anchors: the log is found by its blocks.
+#[test]
+fn without_any_anchor_the_log_is_found() {
+    let medium = lived_in(small()).cut();
+    medium.wreck(medium.anchors().into_iter().map(|(at, _)| at));
+    match medium.mount(MountOptions::default()) {
+        Ok(bench) => {
+            assert_eq!(right_or_error(&bench), 0);
+            bench.shut_down();
+        }
+        Err(MountError::Damaged(_) | MountError::LogLost) => {}
+        Err(other) => panic!("{other}"),
+    }
+}
+
+/// The blocks of the log: (sequence, places of its copies).
+fn blocks(medium: &Medium) -> Vec<(u64, Vec<Spot>)> {
+    let mut blocks: Vec<((u64, u64), Vec<Spot>)> = Vec::new();
+    for block in medium.log() {
+        let key = (block.segment, block.first_sequence);
+        match blocks.last_mut() {
+            Some((k, places)) if *k == key => places.push(block.at),
+            _ => blocks.push((key, vec![block.at])),
+        }
+    }
+    blocks.into_iter().map(|((_, sequence), places)| (sequence, places)).collect()
+}
+
+/// Every block of the log in one copy, then alternating: each block from the copy that has it
+/// (FORMAT.md rule 22, hole 17).
+#[test]
+fn a_log_block_is_read_from_the_copy_that_has_it() {
+    let medium = lived_in(small()).cut();
+    let blocks = blocks(&medium);
+    assert!(blocks.len() > 20 && blocks.iter().all(|(_, places)| places.len() == 2));
+    for (sequence, places) in &blocks {
+        for place in places {
+            each_way(&medium, &[*place], |how| {
+                let bench = medium.read_only();
+                assert_eq!(right_or_error(&bench), 0, "{how}, the block of record {sequence}");
+                bench.cut();
+            });
+        }
+    }
+    for odd in 0..2 {
+        medium.wreck(blocks.iter().enumerate().map(|(i, (_, places))| places[(i + odd) % 2]));
+        let bench = medium.read_only();
+        assert_eq!(right_or_error(&bench), 0);
+        bench.cut();
+        medium.heal();
+    }
+    medium.wreck(blocks.iter().enumerate().map(|(i, (_, places))| places[i % 2]));
+    let bench = medium.mounted();
+    intact(&bench);
+    bench.shut_down();
+}
+
+/// Every block of the log but the last, in both copies: the mount is refused, unless read-only or all that
+/// it had to say is said again later.
+#[test]
+fn a_log_block_lost_in_both_copies_is_noticed() {
+    let medium = lived_in(small()).cut();
+    let blocks = blocks(&medium);
+    let (mut refused, most) = (0, blocks.len() - 1);
+    for (sequence, places) in &blocks[..most] {
+        medium.wreck(places.clone());
+        let mut writable = options(|_| {});
+        writable.accept_lost = true;
+        match medium.mount_until(writable, Some(crate::medium::Stop::Before(u64::MAX))) {
+            crate::medium::Up::Refused(MountError::Damaged(_)) => refused += 1,
+            crate::medium::Up::Refused(other) => panic!("record {sequence}: {other}"),
+            _ => panic!("the block of record {sequence} is not missed"),
+        }
+        let bench = medium.read_only();
+        right_or_some_version(&bench);
+        bench.cut();
+        medium.heal();
+    }
+    assert_eq!(refused, most);
+    intact(&medium.mounted());
+}
+
+/// What is read is at least some version of that very sector.
+fn right_or_some_version(bench: &Bench) {
+    let all: Vec<u64> = (0..100).collect();
+    (0..WRITTEN + 50).for_each(|lba| assert!(bench.version(lba, &all) < Some(100)));
+}
+
+/// A record in the middle of a log block, in one copy: the block comes from the other.
+#[test]
+fn a_damaged_record_costs_one_copy_of_its_block() {
+    let medium = lived_in(small()).cut();
+    let block = medium.log().into_iter().rev().find(|b| b.entries.len() > 2).expect("a full one");
+    // Header of 64 bytes, then the first record.
+    let second = 64 + block.entries[0].record.encoded_len();
+    medium.rewrite(block.at, |bytes| bytes[second + 30] ^= 1);
+    let bench = medium.mounted();
+    intact(&bench);
+    bench.shut_down();
+}
+
+/// The newest checkpoint's shards in one copy, in both (the older checkpoint takes over), and the older
+/// one's in both (nobody needs it).
+#[test]
+fn a_shard_comes_from_its_other_copy_or_from_the_older_checkpoint() {
+    let medium = lived_in(small()).cut();
+    let checkpoints = medium.checkpoints();
+    assert!(checkpoints.len() >= 2, "{checkpoints:?}");
+    let newest = &checkpoints[0].1;
+    let older = &checkpoints[1].1;
+    let copy = |of: &[[flashlane_ftl::log::format::Extent; 2]], i: usize| -> Vec<Spot> {
+        of.iter().flat_map(|places| spots(&places[i])).collect()
+    };
+    let both = |of: &_| [copy(of, 0), copy(of, 1)].concat();
+    for places in [copy(newest, 0), copy(newest, 1), both(newest), both(older)] {
+        each_way(&medium, &places, |how| {
+            let bench = medium.read_only();
+            assert_eq!(right_or_error(&bench), 0, "{how}");
+            bench.cut();
+        });
+    }
+    medium.wreck(both(newest));
+    let bench = medium.mounted();
+    intact(&bench);
+    let bench = bench.shut_down().mounted();
+    intact(&bench);
+    bench.shut_down();
+}
+
+/// As before, after a clean stop: without the newest checkpoint the start is not clean.
+#[test]
+fn a_clean_stop_without_its_checkpoint_is_no_clean_start() {
+    let medium = lived_in(small()).shut_down();
+    let newest = medium.checkpoints()[0].1.clone();
+    medium.wreck(newest.iter().flat_map(|p| [spots(&p[0]), spots(&p[1])].concat()));
+    let bench = medium.mounted();
+    assert!(bench.recovery().lines_replayed > 0, "{:?}", bench.recovery());
+    intact(&bench);
+    bench.shut_down();
+}
+
+/// Both checkpoints (rule 16): refused, and with `undo_discards` what was not discarded is there, what
+/// was is zeros or what it had been.
+#[test]
+fn without_both_checkpoints_only_discards_are_undone() {
+    let medium = lived_in(small()).cut();
+    for (_, shards) in medium.checkpoints() {
+        medium.wreck(shards.iter().flat_map(|p| [spots(&p[0]), spots(&p[1])].concat()));
+    }
+    let error = medium.refused(MountOptions::default());
+    assert!(matches!(error, MountError::CheckpointsLost { shards: 1.. }), "{error}");
+    let bench = medium.mount(options(|o| o.undo_discards = true)).expect("as asked for");
+    for lba in 0..WRITTEN {
+        let held = bench.held.borrow().get(&lba).copied();
+        match held {
+            Some(version) => assert_eq!(bench.version(lba, &[version]), Some(version)),
+            None => {
+                let back = bench.version(lba, &(0..100).collect::<Vec<_>>());
+                if back != Some(0) {
+                    bench.held.borrow_mut().insert(lba, back.expect("readable"));
+                }
+            }
+        }
+    }
+    // From here on nothing moves any more.
+    bench.shut_down().mounted().read_all();
+}
+
+/// A line of several sections, closed and replayed. Returns it with the places of its closing metadata.
+fn with_closing(setup: Setup) -> (Medium, Vec<Spot>) {
+    let bench = Medium::new(setup).create();
+    let line = bench.dev.layout().line_data as u32;
+    bench.write(0, line, 1);
+    bench.write(5, 100, 2);
+    bench.drained();
+    bench.write(900, 1, 3);
+    bench.drained();
+    let medium = bench.cut();
+    let closing = medium.typed(LBA_LINE_CLOSING).into_iter().map(|(at, _)| at).collect();
+    (medium, closing)
+}
+
+/// R06: closing metadata damaged in each sector, in all, in its header's sequence: the line is scanned
+/// for what is missing, all data is there.
+#[test]
+fn r06_closing_metadata_damaged_in_each_part() {
+    let wide = || {
+        let mut setup = small().shape(2, 4, 16);
+        setup.spec.geometry.mw_cunits = 0;
+        setup
+    };
+    for setup in [small(), wide(), tiny(40).manual_gc()] {
+        let (medium, closing) = with_closing(setup.clone());
+        let window = setup.spec.geometry.mw_cunits > 0;
+        let sections = closing.len();
+        assert!(sections >= 4, "{sections}");
+        if !window {
+            let mut scanned = BTreeSet::new();
+            for place in &closing {
+                each_way(&medium, &[*place], |how| {
+                    let bench = medium.read_only();
+                    assert_eq!(bench.recovery().lost_units, [], "{how} {place:?}");
+                    intact(&bench);
+                    bench.cut();
+                });
+                medium.wreck([*place]);
+                let bench = medium.read_only();
+                scanned.insert(bench.recovery().lines_scanned);
+                bench.cut();
+                medium.heal();
+            }
+            // Damage of a sector that holds something costs a scan; of padding, nothing.
+            assert!(scanned.len() == 2, "{scanned:?}");
+        }
+        medium.wreck(closing);
+        let bench = medium.mounted();
+        assert_eq!(bench.recovery().lost_units, []);
+        intact(&bench);
+        bench.shut_down();
+    }
+}
+
+/// R06: closing metadata that is intact, of another line's life (its sequence): it is not believed.
+#[test]
+fn r06_closing_metadata_of_another_sequence_is_not_believed() {
+    let (medium, closing) = with_closing(small());
+    // The header sector: sequence at 40, the CRC covers 8 .. 4096.
+    medium.rewrite(closing[0], |bytes| {
+        bytes[40] ^= 1;
+        let crc = crc32c::crc32c(&bytes[8..4096]);
+        bytes[4..8].copy_from_slice(&crc.to_le_bytes());
+    });
+    let bench = medium.mounted();
+    assert!(bench.recovery().lines_scanned >= 2, "{:?}", bench.recovery());
+    intact(&bench);
+    bench.shut_down();
+}
+
+/// First metadata of every line.
+#[test]
+fn first_metadata_is_not_needed_for_the_data() {
+    let medium = lived_in(small()).cut();
+    let firsts: Vec<Spot> = medium.typed(LBA_LINE_FIRST).into_iter().map(|(at, _)| at).collect();
+    each_way(&medium, &firsts, |how| {
+        let bench = medium.mount(options(|o| (o.read_only, o.accept_lost) = (true, true)));
+        let bench = bench.unwrap_or_else(|e| panic!("{how}: {e}"));
+        assert_eq!(right_or_error(&bench), 0, "{how}");
+        bench.cut();
+    });
+}
+
+/// Rule 7: the unit at the frontier of an open chunk can't be read: it was never written, its place is
+/// reported, the copies before it count.
+#[test]
+fn a_bad_unit_at_the_frontier_never_was() {
+    for flip in [false, true] {
+        let bench = Medium::new(small()).create();
+        bench.write(0, 32, 1);
+        bench.drained();
+        bench.write(8, 4, 2);
+        bench.flush();
+        let medium = bench.cut();
+        let unit = medium.unit_of(medium.newest(8));
+        let end = medium.info(unit[0].0).write_pointer;
+        assert_eq!(unit[3].1 + 1, end, "the last unit of its chunk");
+        if flip {
+            medium.flip(unit.clone())
+        } else {
+            medium.wreck(unit.clone())
+        }
+        let bench = medium.mounted();
+        assert_eq!(bench.recovery().torn_units, [unit[0]]);
+        assert_eq!(bench.recovery().lost_units, []);
+        for lba in 0..32 {
+            assert_eq!(bench.version(lba, &[1]), Some(1), "sector {lba}");
+        }
+        bench.agrees();
+        // And the verdict stands in later lives.
+        medium.heal();
+        let bench = bench.cut().mounted();
+        for lba in 0..32 {
+            assert_eq!(bench.version(lba, &[1]), Some(1), "sector {lba}");
+        }
+    }
+}
+
+/// Rule 7: a unit behind the frontier that can't be read at all: the mount is refused; accepted, older
+/// copies of what was in it come back, nothing else changes.
+#[test]
+fn a_bad_unit_behind_the_frontier_is_lost() {
+    let bench = Medium::new(small()).create();
+    bench.write(0, 32, 1);
+    bench.drained();
+    bench.write(8, 4, 2);
+    bench.drained();
+    bench.write(100, 32, 3);
+    bench.flush();
+    let medium = bench.cut();
+    let unit = medium.unit_of(medium.newest(8));
+    medium.wreck(unit.clone());
+    match medium.refused(MountOptions::default()) {
+        MountError::LostUnits { count: 1, first } => assert_eq!(first, unit[0]),
+        other => panic!("{other}"),
+    }
+    let bench = medium.mount(options(|o| o.accept_lost = true)).expect("as asked for");
+    assert_eq!(bench.recovery().lost_units, [unit[0]]);
+    for lba in (0..32).chain(100..132) {
+        let want = if lba < 100 { 1 } else { 3 };
+        assert_eq!(bench.version(lba, &[want]), Some(want), "sector {lba}");
+    }
+    bench.agrees();
+}
+
+/// Rule 7: a unit behind the frontier whose records can be read but whose content is wrong: an error, not
+/// an older copy.
+#[test]
+fn bad_content_behind_the_frontier_is_an_error() {
+    let mut setup = small().memory();
+    setup.spec.geometry.mw_cunits = 0;
+    for setup in [small(), setup] {
+        let bench = Medium::new(setup).create();
+        bench.write(0, 32, 1);
+        bench.drained();
+        bench.write(8, 4, 2);
+        bench.drained();
+        bench.write(100, 32, 3);
+        bench.flush();
+        let medium = bench.cut();
+        medium.flip([medium.newest(9)]);
+        let bench = medium.mounted();
+        assert_eq!(bench.recovery().lost_units, []);
+        for lba in (0..32).chain(100..132) {
+            let want = match lba {
+                0..8 | 12..32 => 1,
+                100.. => 3,
+                _ => 2,
+            };
+            let found = bench.version(lba, &[want]);
+            assert_eq!(found, (lba != 9).then_some(want), "sector {lba}");
+        }
+        bench.agrees();
+        bench.write(9, 1, 4);
+        let bench = bench.shut_down().mounted();
+        assert_eq!(bench.version(9, &[4]), Some(4));
+    }
+}
+
+/// A closed line's sector that decays while the power is off: an error, in a clean life and after a cut.
+#[test]
+fn a_decayed_sector_of_a_closed_line_is_an_error() {
+    for (clean, flip) in [(true, true), (true, false), (false, true), (false, false)] {
+        let bench = lived_in(small());
+        let medium = if clean { bench.shut_down() } else { bench.cut() };
+        let place = medium.newest(500);
+        if flip {
+            medium.flip([place])
+        } else {
+            medium.wreck([place])
+        }
+        let bench = medium.mounted();
+        assert_eq!(right_or_error(&bench), 1, "clean: {clean}, flip: {flip}");
+        assert_eq!(bench.version(500, &[]), None);
+        bench.agrees();
+    }
+}
+
+/// A log chunk erased behind the target's back, one of a pair: the other is enough; both: noticed.
+#[test]
+fn a_pair_of_the_log_that_is_gone_is_noticed() {
+    let medium = lived_in(small()).cut();
+    let log = medium.log();
+    let first = medium.newest_anchor().oldest;
+    assert!(log.iter().any(|b| b.segment > first.id));
+    let chunk = |c: u32| (0..64).map(move |s| (c, s));
+    medium.wreck(chunk(first.chunks[0]));
+    let bench = medium.read_only();
+    assert_eq!(right_or_error(&bench), 0);
+    bench.cut();
+    medium.wreck(chunk(first.chunks[1]));
+    let error = medium.refused(MountOptions::default());
+    assert!(matches!(error, MountError::Damaged(_)), "{error}");
+    assert!(medium.typed(LBA_LOG).len() > 8);
+    assert!(medium.records().iter().any(|e| matches!(e.record, Record::Ceiling { .. })));
+    assert_eq!(LINE, 248);
+}

@@ -1,0 +1,597 @@
+//! A medium over several lives: cuts, mounts, damage to what lies on it, a count of what is asked.
+//!
+//! Owns: the wrapper next to the SSD ([`Face`]), the place of each structure on the medium
+//! ([`Medium::log`] and its neighbours, decoded from what was written), the moment of a cut ([`Stop`]).
+//! Promises: damage stays until its chunk is erased; what was written before a cut is told by the chunk
+//! report. Never: looks into pblk other than through its public interface.
+
+use crate::bench::{Bench, Setup, lba_of};
+use flashlane_base::{Geometry, Location, Ns, OOB_BYTES, Ppa, PpaFormat};
+use flashlane_ftl::log::format::{
+    Anchor, Extent, LBA_ANCHOR, LBA_LIMIT, LBA_LOG, LogBlock, LogEntry, Oob, Record,
+};
+use flashlane_ftl::log::{CreateError, LogConfig, MountError, MountOptions, Pblk};
+use flashlane_ocssd::device::{
+    ChunkInfo, Completion, Data, Device, Op, Request, Scatter, Status, Ticket, Traits,
+};
+use flashlane_ocssd::{PowerOn, Ssd};
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{Cx, Notify, Virtual};
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+/// Chunk of the target and sector in it.
+pub(crate) type Spot = (u32, u32);
+
+/// A sector as it was written; content of metadata only.
+#[derive(Clone)]
+pub(crate) struct Wrote {
+    pub(crate) oob: [u8; OOB_BYTES],
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Wrote {
+    pub(crate) fn stamp(&self) -> u64 {
+        Oob::decode_raw(&self.oob).1
+    }
+}
+
+/// What is on the medium, and what is wrong with it.
+#[derive(Default)]
+pub(crate) struct Truth {
+    pub(crate) written: BTreeMap<Spot, Wrote>,
+    unreadable: BTreeSet<Spot>,
+    flipped: BTreeSet<Spot>,
+    replaced: BTreeMap<Spot, Wrote>,
+    geometry: Option<Geometry>,
+}
+
+/// When the power goes off by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stop {
+    /// Before the n-th command reaches the device.
+    Before(u64),
+    /// In the middle of the n-th command.
+    Within(u64),
+}
+
+#[derive(Default)]
+struct Seen {
+    commands: u64,
+    /// The commands with their places.
+    asked: Vec<(Op, Vec<Spot>)>,
+    /// Failures to be merged into completions.
+    bad: BTreeMap<u64, Vec<usize>>,
+    /// When the power goes off, once that is known.
+    off_at: Option<Ns>,
+}
+
+/// The wrapper of one life.
+pub(crate) struct Face {
+    ssd: Arc<Ssd>,
+    truth: Arc<Mutex<Truth>>,
+    /// What it says of itself.
+    geo: Geometry,
+    seen: Mutex<Seen>,
+    stop: Option<Stop>,
+    stopped: Notify,
+}
+
+/// Ticket of a command that the power cut kept from the device.
+const NEVER: u64 = 1 << 62;
+
+impl Face {
+    fn new(ssd: Arc<Ssd>, truth: Arc<Mutex<Truth>>, stop: Option<Stop>) -> Face {
+        let geo = truth.lock().geometry.unwrap_or(*ssd.geometry());
+        Face { ssd, truth, geo, seen: Mutex::default(), stop, stopped: Notify::new() }
+    }
+
+    fn spot(&self, addr: Ppa) -> Spot {
+        let at = self.ssd.format().unpack(addr).unwrap_or(Location { pu: 0, chunk: 0, sector: 0 });
+        (at.pu * self.ssd.geometry().chunks_per_pu + at.chunk, at.sector)
+    }
+
+    /// Commands so far.
+    pub(crate) fn commands(&self) -> u64 {
+        self.seen.lock().commands
+    }
+
+    /// All commands so far, with their places.
+    pub(crate) fn everything(&self) -> Vec<(Op, Vec<Spot>)> {
+        self.seen.lock().asked.clone()
+    }
+
+    /// The places of all commands of a kind.
+    pub(crate) fn asked(&self, op: Op) -> Vec<Spot> {
+        let seen = self.seen.lock();
+        seen.asked.iter().filter(|(o, _)| *o == op).flat_map(|(_, s)| s.clone()).collect()
+    }
+
+    /// Commands of a kind.
+    pub(crate) fn count(&self, op: Op) -> usize {
+        self.seen.lock().asked.iter().filter(|(o, _)| *o == op).count()
+    }
+
+    fn note_write(&self, request: &Request<'_>, spots: &[Spot]) {
+        let mut truth = self.truth.lock();
+        match &request.data {
+            Data::Write { content, oob, .. } => {
+                for (i, spot) in spots.iter().enumerate() {
+                    let bytes = match request.whole_sectors {
+                        true => content.sector(i).to_vec(),
+                        false => Vec::new(),
+                    };
+                    truth.written.insert(*spot, Wrote { oob: oob[i], bytes });
+                }
+            }
+            _ => {
+                for (chunk, _) in spots {
+                    let whole = (*chunk, 0)..(*chunk + 1, 0);
+                    let gone = |s: &Spot| !whole.contains(s);
+                    truth.written.retain(|s, _| gone(s));
+                    truth.unreadable.retain(gone);
+                    truth.flipped.retain(gone);
+                    truth.replaced.retain(|s, _| gone(s));
+                }
+            }
+        }
+    }
+
+    /// Reads, with the damage in what comes back.
+    fn read(&self, cx: &Cx, request: Request<'_>, spots: &[Spot]) -> Ticket {
+        let Data::Read { content, oob } = request.data else { unreachable!("a read") };
+        let Scatter { base, index, unit } = content;
+        let data =
+            Data::Read { content: Scatter { base: &mut *base, index, unit }, oob: &mut *oob };
+        let ticket = self.ssd.submit(cx, Request { data, ..request });
+        let truth = self.truth.lock();
+        let mut bad = Vec::new();
+        for (i, spot) in spots.iter().enumerate() {
+            let at = index[i] as usize * unit;
+            let content = &mut base[at..at + unit];
+            if let Some(other) = truth.replaced.get(spot) {
+                oob[i] = other.oob;
+                content.copy_from_slice(&other.bytes[..unit]);
+            }
+            if truth.flipped.contains(spot) && unit > 0 {
+                content[unit / 2] ^= 0x10;
+            }
+            if truth.unreadable.contains(spot) {
+                content.fill(0);
+                oob[i].fill(0);
+                bad.push(i);
+            }
+        }
+        if !bad.is_empty() {
+            self.seen.lock().bad.insert(ticket.id, bad);
+        }
+        ticket
+    }
+}
+
+impl Device for Face {
+    fn geometry(&self) -> &Geometry {
+        &self.geo
+    }
+    fn format(&self) -> &PpaFormat {
+        self.ssd.format()
+    }
+    fn traits(&self) -> &Traits {
+        self.ssd.traits()
+    }
+    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
+        let spots: Vec<Spot> = request.addrs.iter().map(|a| self.spot(*a)).collect();
+        let number = {
+            let mut seen = self.seen.lock();
+            seen.commands += 1;
+            seen.asked.push((request.op, spots.clone()));
+            if self.stop == Some(Stop::Before(seen.commands - 1)) {
+                seen.off_at = Some(cx.now());
+            }
+            seen.commands - 1
+        };
+        if self.seen.lock().off_at.is_some_and(|at| at <= cx.now()) {
+            self.stopped.wake(cx);
+            return Ticket { id: NEVER, ask_at: Ns::MAX };
+        }
+        let ticket = match request.op {
+            Op::Read => self.read(cx, request, &spots),
+            _ => {
+                self.note_write(&request, &spots);
+                self.ssd.submit(cx, request)
+            }
+        };
+        if self.stop == Some(Stop::Within(number)) {
+            let span = ticket.ask_at.as_ns().saturating_sub(cx.now().as_ns());
+            let at = cx.now() + Ns::from_ns(span - span / 3);
+            self.seen.lock().off_at = Some(at);
+            self.stopped.wake(cx);
+        }
+        ticket
+    }
+    fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<Completion> {
+        if ticket.id == NEVER {
+            return Poll::Pending;
+        }
+        let id = ticket.id;
+        let Poll::Ready(mut done) = self.ssd.finish(cx, ticket) else { return Poll::Pending };
+        if let Some(bad) = self.seen.lock().bad.remove(&id) {
+            let most = bad.iter().copied().max().unwrap_or(0) + 1;
+            done.status.resize(done.status.len().max(most).max(64), Status::Ok);
+            for i in bad {
+                done.failed |= 1 << i;
+                done.status[i] = Status::Uncorrectable;
+            }
+        }
+        Poll::Ready(done)
+    }
+    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
+        self.ssd.chunk_report(pu, first, count)
+    }
+}
+
+/// The medium, while the power is off and while it is on.
+#[derive(Clone)]
+pub(crate) struct Medium {
+    pub(crate) setup: Setup,
+    pub(crate) ssd: Arc<Ssd>,
+    truth: Arc<Mutex<Truth>>,
+    /// Version of each sector that is not zeros, as acknowledged.
+    pub(crate) held: Rc<RefCell<BTreeMap<u64, u64>>>,
+}
+
+/// A block of the log with its place.
+#[derive(Clone)]
+pub(crate) struct LogAt {
+    pub(crate) at: Spot,
+    pub(crate) segment: u64,
+    pub(crate) first_sequence: u64,
+    pub(crate) entries: Vec<LogEntry>,
+}
+
+/// A line as the log has it.
+#[derive(Clone, Debug)]
+pub(crate) struct LineAt {
+    pub(crate) sequence: u64,
+    pub(crate) chunks: Vec<u32>,
+    /// Where its closing metadata lies.
+    pub(crate) closed: Option<Vec<Extent>>,
+}
+
+/// How an attempt to mount ended.
+pub(crate) enum Up {
+    /// The power went off first.
+    Cut,
+    Running(Bench),
+    Refused(MountError),
+}
+
+impl Medium {
+    pub(crate) fn new(setup: Setup) -> Medium {
+        let ssd = Ssd::new(&setup.spec, setup.options.clone()).expect("a device");
+        Medium { setup, ssd, truth: Arc::default(), held: Rc::default() }
+    }
+
+    pub(crate) fn face(&self, stop: Option<Stop>) -> Arc<Face> {
+        Arc::new(Face::new(self.ssd.clone(), self.truth.clone(), stop))
+    }
+
+    /// A new target on whatever is on it.
+    pub(crate) fn create(&self) -> Bench {
+        match self.create_until(None) {
+            Up::Running(bench) => bench,
+            _ => unreachable!("nobody cuts, create has other errors"),
+        }
+    }
+
+    pub(crate) fn create_until(&self, stop: Option<Stop>) -> Up {
+        let config = self.setup.config.clone();
+        let made = |cx: Cx, device| async move { create(cx, device, config).await };
+        let Up::Running(bench) = self.power_on(stop, made) else { return Up::Cut };
+        self.held.borrow_mut().clear();
+        let cx = bench.cx.clone();
+        // The first lines are opened meanwhile.
+        if bench.works_until_off(async move { cx.sleep(Ns::from_ms(100)).await }) {
+            bench.cut();
+            return Up::Cut;
+        }
+        Up::Running(bench)
+    }
+
+    /// Mounts what must be mountable.
+    pub(crate) fn mounted(&self) -> Bench {
+        self.mount(MountOptions::default()).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    pub(crate) fn mount(&self, options: MountOptions) -> Result<Bench, MountError> {
+        match self.mount_until(options, None) {
+            Up::Running(bench) => Ok(bench),
+            Up::Refused(error) => Err(error),
+            Up::Cut => unreachable!("nobody cuts"),
+        }
+    }
+
+    /// Why it can't be mounted.
+    pub(crate) fn refused(&self, options: MountOptions) -> MountError {
+        match self.mount(options) {
+            Err(error) => error,
+            Ok(bench) => panic!("it mounted: {:?}", bench.dev.recovery()),
+        }
+    }
+
+    pub(crate) fn read_only(&self) -> Bench {
+        let options = MountOptions { read_only: true, ..MountOptions::default() };
+        self.mount(options).unwrap_or_else(|e| panic!("{e}"))
+    }
+
+    pub(crate) fn mount_until(&self, options: MountOptions, stop: Option<Stop>) -> Up {
+        self.power_on(stop, |cx, device| async move { Pblk::mount(&cx, device, options).await })
+    }
+
+    fn power_on<F>(&self, stop: Option<Stop>, work: impl FnOnce(Cx, Arc<dyn Device>) -> F) -> Up
+    where
+        F: Future<Output = Result<Arc<Pblk>, MountError>> + 'static,
+    {
+        let before = self.ssd.counters().programmed;
+        let face = self.face(stop);
+        let run = Virtual::new(self.setup.cores, self.setup.seed, self.setup.costs.clone());
+        let cx = run.cx();
+        let (watched, work) = (face.clone(), work(cx.clone(), face.clone()));
+        let (their_cx, join) = (cx.clone(), cx.spawn_join(work));
+        let ended = run.run(async move { until_off(&their_cx, &watched, join).await });
+        let ended = ended.expect("it ends");
+        match ended {
+            Some(Ok(dev)) => Up::Running(Bench::on(self.clone(), face, run, dev, before)),
+            Some(Err(error)) => {
+                let at = run.now();
+                drop((run, cx));
+                self.ssd.power_cut(at, PowerOn::ClockRestarts);
+                Up::Refused(error)
+            }
+            None => {
+                let at = run.now();
+                drop((run, cx));
+                self.ssd.power_cut(at, PowerOn::ClockRestarts);
+                Up::Cut
+            }
+        }
+    }
+
+    // Damage.
+
+    /// The device says something else of itself from the next power-on.
+    pub(crate) fn pretend(&self, change: impl FnOnce(&mut Geometry)) {
+        let mut geometry = *self.ssd.geometry();
+        change(&mut geometry);
+        self.truth.lock().geometry = Some(geometry);
+    }
+
+    /// These sectors can't be read any more, neither content nor record.
+    pub(crate) fn wreck(&self, spots: impl IntoIterator<Item = Spot>) {
+        self.truth.lock().unreadable.extend(spots);
+    }
+
+    /// A bit of their content is wrong, and the device does not notice.
+    pub(crate) fn flip(&self, spots: impl IntoIterator<Item = Spot>) {
+        self.truth.lock().flipped.extend(spots);
+    }
+
+    /// They are well again.
+    pub(crate) fn heal(&self) {
+        let mut truth = self.truth.lock();
+        truth.unreadable.clear();
+        truth.flipped.clear();
+        truth.replaced.clear();
+    }
+
+    /// Other content in metadata, with the record that fits it; the rest of the sector's record stays.
+    pub(crate) fn rewrite(&self, spot: Spot, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut truth = self.truth.lock();
+        let mut wrote = truth.written[&spot].clone();
+        change(&mut wrote.bytes);
+        let (lba, stamp, _) = Oob::decode_raw(&wrote.oob);
+        wrote.oob = Oob::encode_raw(lba, stamp, Oob::content_crc(&wrote.bytes));
+        truth.replaced.insert(spot, wrote);
+    }
+
+    // What lies where.
+
+    pub(crate) fn info(&self, chunk: u32) -> ChunkInfo {
+        let per_pu = self.ssd.geometry().chunks_per_pu;
+        self.ssd.chunk_report(chunk / per_pu, chunk % per_pu, 1)[0]
+    }
+
+    pub(crate) fn chunks(&self) -> u32 {
+        self.ssd.geometry().pus() * self.ssd.geometry().chunks_per_pu
+    }
+
+    /// Everything that is below its chunk's write pointer, in the order of places.
+    pub(crate) fn written(&self) -> Vec<(Spot, Wrote)> {
+        let truth = self.truth.lock();
+        let there = |(at, _): &(&Spot, &Wrote)| at.1 < self.info(at.0).write_pointer;
+        truth.written.iter().filter(there).map(|(at, w)| (*at, w.clone())).collect()
+    }
+
+    /// The sectors of a type.
+    pub(crate) fn typed(&self, lba: u64) -> Vec<(Spot, Wrote)> {
+        self.written().into_iter().filter(|(_, w)| lba_of(&w.oob) == lba).collect()
+    }
+
+    /// The anchors, highest counter last.
+    pub(crate) fn anchors(&self) -> Vec<(Spot, Anchor)> {
+        let decoded = |(at, w): (Spot, Wrote)| Some((at, Anchor::decode(&w.bytes).ok()?));
+        let mut all: Vec<_> = self.typed(LBA_ANCHOR).into_iter().filter_map(decoded).collect();
+        all.sort_by_key(|(_, a)| a.counter);
+        all
+    }
+
+    pub(crate) fn newest_anchor(&self) -> Anchor {
+        self.anchors().last().expect("an anchor").1
+    }
+
+    /// The blocks of the newest target's log, each copy of each, oldest first.
+    pub(crate) fn log(&self) -> Vec<LogAt> {
+        let anchor = self.newest_anchor();
+        let sectors = self.typed(LBA_LOG);
+        let mut blocks = Vec::new();
+        for (at, wrote) in &sectors {
+            let mut bytes = wrote.bytes.clone();
+            let behind = sectors.iter().filter(|(s, _)| s.0 == at.0 && s.1 > at.1).take(63);
+            behind.for_each(|(_, w)| bytes.extend(&w.bytes));
+            let Ok(block) = LogBlock::decode(&bytes) else { continue };
+            let h = *block.header();
+            let ours = h.uuid == anchor.uuid && h.segment >= anchor.oldest.id;
+            if ours {
+                let entries = block.map(|e| e.expect("an intact record")).collect();
+                let (segment, first_sequence) = (h.segment, h.first_sequence);
+                blocks.push(LogAt { at: *at, segment, first_sequence, entries });
+            }
+        }
+        blocks.sort_by_key(|b| (b.segment, b.first_sequence, b.at));
+        blocks
+    }
+
+    /// The records of the log, each once.
+    pub(crate) fn records(&self) -> Vec<LogEntry> {
+        let mut all: BTreeMap<u64, LogEntry> = BTreeMap::new();
+        for entry in self.log().into_iter().flat_map(|b| b.entries) {
+            all.insert(entry.sequence, entry);
+        }
+        all.into_values().collect()
+    }
+
+    /// Complete checkpoints, newest first: the two copies of each shard.
+    pub(crate) fn checkpoints(&self) -> Vec<(u64, Vec<[Extent; 2]>)> {
+        let records = self.records();
+        let complete = |e: &LogEntry| match e.record {
+            Record::CheckpointComplete { checkpoint, .. } => Some(checkpoint),
+            _ => None,
+        };
+        let ids = records.iter().rev().filter_map(complete);
+        let shards = |id: u64| {
+            let of = |e: &LogEntry| match &e.record {
+                Record::CheckpointShard { checkpoint, places, .. } if *checkpoint == id => {
+                    Some(*places)
+                }
+                _ => None,
+            };
+            (id, records.iter().filter_map(of).collect())
+        };
+        ids.map(shards).collect()
+    }
+
+    /// Lines that were opened and not freed, by sequence.
+    pub(crate) fn lines(&self) -> Vec<LineAt> {
+        let mut lines: BTreeMap<u64, LineAt> = BTreeMap::new();
+        let mut freed = BTreeSet::new();
+        for entry in self.records() {
+            match entry.record {
+                Record::Opened { sequence, chunks, .. } => {
+                    let new = LineAt { sequence, chunks, closed: None };
+                    lines.entry(sequence).or_insert(new);
+                }
+                Record::Closed { sequence, places, .. } => {
+                    if let Some(line) = lines.get_mut(&sequence) {
+                        line.closed = Some(places);
+                    }
+                }
+                Record::Freed { sequence, .. } => drop(freed.insert(sequence)),
+                _ => {}
+            }
+        }
+        lines.into_values().filter(|l| !freed.contains(&l.sequence)).collect()
+    }
+
+    /// The copies of a sector, newest stamp last.
+    pub(crate) fn copies(&self, lba: u64) -> Vec<(Spot, u64)> {
+        assert!(lba < LBA_LIMIT);
+        let mut all: Vec<_> =
+            self.typed(lba).into_iter().map(|(at, wrote)| (at, wrote.stamp())).collect();
+        all.sort_by_key(|(_, stamp)| *stamp);
+        all
+    }
+
+    /// The newest copy of a sector.
+    pub(crate) fn newest(&self, lba: u64) -> Spot {
+        self.copies(lba).last().expect("a copy").0
+    }
+
+    /// The unit that a sector lies in.
+    pub(crate) fn unit_of(&self, (chunk, sector): Spot) -> Vec<Spot> {
+        let unit = self.ssd.geometry().ws_opt;
+        let first = sector / unit * unit;
+        (first..first + unit).map(|s| (chunk, s)).collect()
+    }
+}
+
+/// All sectors of an extent.
+pub(crate) fn spots(e: &Extent) -> Vec<Spot> {
+    (e.sector..e.sector + e.count).map(|s| (e.chunk, s)).collect()
+}
+
+async fn create(
+    cx: Cx,
+    device: Arc<dyn Device>,
+    config: LogConfig,
+) -> Result<Arc<Pblk>, MountError> {
+    let made: Result<_, CreateError> = Pblk::create(&cx, device, config).await;
+    made.map_err(MountError::Layout)
+}
+
+/// Runs `work`, until the power goes off.
+async fn until_off<T>(cx: &Cx, face: &Face, work: impl Future<Output = T>) -> Option<T> {
+    let mut work = pin!(work);
+    let off = || face.seen.lock().off_at;
+    let mut stopped = pin!(face.stopped.wait(cx, || off().is_some()));
+    let mut is_stopped = false;
+    poll_fn(|context| {
+        if !is_stopped && stopped.as_mut().poll(context).is_ready() {
+            is_stopped = true;
+            cx.arm(off().expect("just seen"));
+        }
+        if is_stopped && off().is_some_and(|at| at <= cx.now()) {
+            return Poll::Ready(None);
+        }
+        work.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+impl Bench {
+    /// The bench, its run over, and what is under it: the power goes off now.
+    pub(crate) fn cut(self) -> Medium {
+        let medium = self.medium.clone();
+        let at = self.run.now();
+        // The tasks hold the target, which must be gone when the power comes back.
+        let Bench { run, .. } = self;
+        drop(run);
+        medium.ssd.power_cut(at, PowerOn::ClockRestarts);
+        medium
+    }
+
+    /// Stopped cleanly, then switched off.
+    pub(crate) fn shut_down(self) -> Medium {
+        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        self.wait(async move { dev.stop(&cx).await }).expect("everything is durable");
+        self.rest();
+        self.agrees();
+        self.cut()
+    }
+
+    /// Works until the power goes off by itself (made with a [`Stop`]); false when it stays on.
+    pub(crate) fn works_until_off(&self, work: impl Future<Output = ()> + 'static) -> bool {
+        let (cx, face) = (self.cx.clone(), self.face.clone());
+        let join = cx.spawn_join(work);
+        let ended = self.run.run(async move { until_off(&cx, &face, join).await });
+        ended.expect("it ends").is_none()
+    }
+
+    pub(crate) fn recovery(&self) -> flashlane_ftl::log::Recovery {
+        self.dev.recovery().expect("it was mounted")
+    }
+}

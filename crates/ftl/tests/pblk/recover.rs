@@ -1,0 +1,460 @@
+//! Recovery, one claim per test (facts, section 8.5: R01 to R16); what is damaged is in `damage`, cuts in
+//! recovery itself in `again`, the order rules in `rules`.
+//!
+//! Owns: the tests. R13 is in `again`, R06 and the rest of R05 in `damage`. Geometry: `tiny` (4 PUs, chunks
+//! of 64 sectors, units of 4, a window of 8; a line has 248 data sectors).
+
+use crate::bench::{Bench, Setup, lba_of, tiny};
+use crate::medium::{Medium, Stop, Up};
+use crate::story::{Do, Telling, cut_at_each};
+use flashlane_base::Ns;
+use flashlane_ftl::log::format::{LBA_LINE_CLOSING, LBA_LINE_FIRST, pack_entry};
+use flashlane_ftl::log::{LineState, MountError, MountOptions};
+use flashlane_ocssd::device::{ChunkState, Op};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+/// Data sectors of a line.
+const LINE: u32 = 248;
+
+pub(crate) fn small() -> Setup {
+    tiny(40).manual_gc()
+}
+
+/// A new target.
+pub(crate) fn made(setup: Setup) -> Bench {
+    Medium::new(setup).create()
+}
+
+/// Content checked, everything agrees, and a clean stop.
+fn finished(bench: Bench) {
+    bench.read_all();
+    bench.shut_down();
+}
+
+/// R01: nothing at all; a target without data; one whose creation was cut anywhere.
+#[test]
+fn r01_an_empty_device_and_an_unfinished_creation() {
+    let empty = Medium::new(small());
+    assert!(matches!(empty.refused(MountOptions::default()), MountError::NoTarget));
+    let bench = made(small());
+    let commands = bench.face.commands();
+    let medium = bench.cut();
+    finished(medium.mounted());
+    assert!(commands > 10);
+    for n in 0..commands {
+        for stop in [Stop::Before(n), Stop::Within(n)] {
+            let medium = Medium::new(small());
+            assert!(matches!(medium.create_until(Some(stop)), Up::Cut), "{stop:?}");
+            match medium.mount(MountOptions::default()) {
+                Ok(bench) => finished(bench),
+                Err(MountError::NoTarget | MountError::LogLost) => finished(medium.create()),
+                Err(other) => panic!("{stop:?}: {other}"),
+            }
+        }
+    }
+}
+
+/// R01: first metadata that is torn, of another kind, of a later version or of another target: the log
+/// names the line, its data is there.
+#[test]
+fn r01_first_metadata_that_makes_no_sense() {
+    for byte in [0, 4, 12, 20, 48] {
+        let bench = made(small());
+        bench.write(0, LINE + 8, 1);
+        bench.drained();
+        let medium = bench.cut();
+        let firsts: Vec<_> = medium.typed(LBA_LINE_FIRST).into_iter().map(|(at, _)| at).collect();
+        assert!(firsts.len() >= 2);
+        for at in firsts {
+            medium.rewrite(at, |bytes| bytes[byte] ^= 0x41);
+        }
+        finished(medium.mounted());
+    }
+}
+
+/// R02: closed lines replayed in the order of their sequence, wherever their chunks are: each sector
+/// has its last version, and the counts agree with a recount.
+#[test]
+fn r02_the_newest_copy_of_several_lines_counts() {
+    let bench = made(small());
+    for version in 1..5 {
+        bench.write(0, LINE, version);
+        bench.write(30 * version, 20, 10 + version);
+    }
+    bench.drained();
+    let medium = bench.cut();
+    let lines = medium.lines();
+    assert!(lines.iter().filter(|l| l.closed.is_some()).count() >= 3, "{lines:?}");
+    let bench = medium.mounted();
+    let did = bench.recovery();
+    assert!(!did.clean && did.lines_replayed >= 3, "{did:?}");
+    assert_eq!((did.astray, did.lost_units.len()), (0, 0));
+    finished(bench);
+}
+
+/// R03, R04: the power goes off at every command while an open line is written, between the members
+/// of its stripe too: what was flushed is there, what was not is old or new.
+#[test]
+fn r03_r04_an_open_line_cut_at_every_command() {
+    let story = [
+        Do::Write(0, 9),
+        Do::Flush,
+        Do::Write(4, 21),
+        Do::Write(2, 4),
+        Do::Flush,
+        Do::Write(0, 30),
+        Do::Write(8, 1),
+        Do::Fua(9, 1),
+        Do::Write(3, 2),
+        Do::Flush,
+    ];
+    let before = [Do::Write(0, 32), Do::Flush];
+    assert!(cut_at_each(&small(), &before, &story, 1) > 30);
+}
+
+/// R05: a flushed unit inside the window of its chunk, with reads of unwritten sectors failing or
+/// giving zeros: it is padded and there; sector 0 is not taken over by zeros.
+#[test]
+fn r05_the_end_of_an_open_chunk_is_padded_and_read() {
+    for dulbe in [false, true] {
+        let mut setup = small();
+        setup.options.dulbe = dulbe;
+        let bench = made(setup);
+        bench.write(0, 4, 1);
+        bench.drained();
+        bench.write(100, 3, 2);
+        bench.flush();
+        let medium = bench.cut();
+        let (chunk, sector) = medium.newest(100);
+        let pointer = medium.info(chunk).write_pointer;
+        assert!(sector + 8 >= pointer, "inside the window");
+        let bench = medium.mounted();
+        let did = bench.recovery();
+        assert!(did.padded_sectors > 0);
+        assert_eq!((did.torn_units.len(), did.lost_units.len()), (0, 0), "{did:?}");
+        finished(bench);
+    }
+}
+
+/// R07: a program failed in a line that was closed since, softly or hard: its sectors are neither lost
+/// nor twice there, by closing metadata and by scan.
+#[test]
+fn r07_a_line_closed_with_a_failed_unit() {
+    let line = {
+        let medium = made(small()).cut();
+        medium.lines()[0].clone()
+    };
+    let (pu, chunk) = (line.chunks[1] / 40, line.chunks[1] % 40);
+    for kind in ["early_close", "write_next_unit"] {
+        for sector in [0, 32, 60] {
+            for scan in [false, true] {
+                let place = format!("pu {pu} chunk {chunk} sector {sector}");
+                let plan = format!("[[fault]]\nkind = \"{kind}\"\nat = \"{place}\"\n");
+                let bench = made(small().faults(&plan));
+                bench.write(0, LINE, 1);
+                bench.write(7, 50, 2);
+                bench.drained();
+                bench.write(500, 1, 1);
+                bench.drained();
+                assert_eq!(bench.ssd.faults_happened(), [1]);
+                let medium = bench.cut();
+                if scan {
+                    medium.wreck(medium.typed(LBA_LINE_CLOSING).into_iter().map(|(at, _)| at));
+                }
+                let bench = medium.mounted();
+                assert_eq!(bench.recovery().lost_units, [], "{plan} {scan}");
+                finished(bench);
+            }
+        }
+    }
+}
+
+/// R08: two lines without closing metadata on record, both with data: both are recovered and closed.
+#[test]
+fn r08_two_open_lines_are_recovered_and_closed() {
+    let bench = made(small());
+    bench.write(0, LINE, 1);
+    bench.write(100, 60, 2);
+    bench.flush();
+    let medium = bench.cut();
+    let open: Vec<_> = medium.lines().into_iter().filter(|l| l.closed.is_none()).collect();
+    let has_data = |chunks: &[u32]| {
+        medium.written().iter().any(|(at, w)| chunks.contains(&at.0) && lba_of(&w.oob) < 1000)
+    };
+    let open: Vec<_> = open.into_iter().filter(|l| has_data(&l.chunks)).collect();
+    assert_eq!(open.len(), 2, "{open:?}");
+    let bench = medium.mounted();
+    assert!(bench.recovery().lines_scanned >= 2);
+    assert_eq!(bench.lines(LineState::Closed), 2, "{}", bench.attribute("lines"));
+    bench.read_all();
+    let medium = bench.cut();
+    let lines = medium.lines();
+    let closed = |s: u64| lines.iter().any(|l| l.sequence == s && l.closed.is_some());
+    assert!(open.iter().all(|l| closed(l.sequence)), "{lines:?}");
+}
+
+/// R09: the power goes off at every command while one line ends and the next begins: the last data, its
+/// closing metadata, the next line's first metadata, its first data.
+#[test]
+fn r09_a_line_switch_cut_at_every_command() {
+    let before = [Do::Write(0, LINE - 10), Do::Flush];
+    let story =
+        [Do::Write(40, 6), Do::Flush, Do::Write(60, 12), Do::Rest(2000), Do::Flush, Do::Rest(9000)];
+    assert!(cut_at_each(&small(), &before, &story, 1) > 20);
+}
+
+/// R09: the power goes off at every command of a collection: the old copy counts or the new, and both
+/// are the same.
+#[test]
+fn r09_a_collection_cut_at_every_command() {
+    let before =
+        [Do::Write(0, LINE), Do::Flush, Do::Write(0, LINE - 30), Do::Flush, Do::Rest(20_000)];
+    let story = [Do::Gc, Do::Rest(20_000)];
+    assert!(cut_at_each(&small(), &before, &story, 1) > 20);
+}
+
+/// R10: a discard that was flushed is for ever: over cuts, checkpoints and collections, with every older
+/// copy still on the medium.
+#[test]
+fn r10_a_flushed_discard_is_for_ever() {
+    let bench = made(small());
+    bench.write(0, LINE, 1);
+    bench.write(0, 100, 2);
+    bench.flush();
+    bench.discard(10, 40);
+    bench.flush();
+    let mut medium = bench.cut();
+    assert!(medium.copies(20).len() >= 2, "old copies are there");
+    for life in 0..4 {
+        let bench = medium.mounted();
+        bench.read_all();
+        bench.write(300 + life * 50, 50, 3 + life);
+        bench.flush();
+        bench.gc_once();
+        bench.read_all();
+        medium = if life == 2 { bench.shut_down() } else { bench.cut() };
+    }
+    finished(medium.mounted());
+}
+
+/// R10: discards, flushed and not, cut at every command: what was discarded durably never returns.
+#[test]
+fn r10_discards_cut_at_every_command() {
+    let before = [Do::Write(0, 64), Do::Flush, Do::Write(0, 8)];
+    let story = [
+        Do::Discard(4, 12),
+        Do::Write(8, 2),
+        Do::Flush,
+        Do::Write(30, 4),
+        Do::Discard(30, 2),
+        Do::Flush,
+        Do::Discard(0, 64),
+        Do::Write(5, 1),
+        Do::Flush,
+    ];
+    assert!(cut_at_each(&small(), &before, &story, 1) > 20);
+}
+
+/// R11: many bad chunks, so that lines are narrower than the PUs; first metadata whose program failed.
+#[test]
+fn r11_narrow_lines_and_first_metadata_that_failed() {
+    for seed in 1..4 {
+        let mut setup = small();
+        setup.spec.limits.factory_bad_ppm = 250_000;
+        setup.options.seed = seed;
+        let bench = made(setup);
+        bench.fill(1);
+        bench.write(3, 90, 2);
+        bench.drained();
+        let medium = bench.cut();
+        let bench = medium.mounted();
+        assert_eq!(bench.recovery().astray, 0);
+        finished(bench);
+    }
+    let bench = made(small());
+    bench.write(0, LINE, 1);
+    bench.drained();
+    let line = bench.cut().lines()[1].clone();
+    let (pu, chunk) = (line.chunks[0] / 40, line.chunks[0] % 40);
+    let place = format!("pu {pu} chunk {chunk} sector 0");
+    let plan = format!("[[fault]]\nkind = \"early_close\"\nat = \"{place}\"\n");
+    let bench = made(small().faults(&plan));
+    bench.write(0, 2 * LINE, 1);
+    bench.drained();
+    assert_eq!(bench.ssd.faults_happened(), [1]);
+    finished(bench.cut().mounted());
+}
+
+/// R12: after a clean stop no line is scanned or replayed, none is read but its first sector (which tells
+/// what a chunk is), nothing is padded; the counts are those of before.
+#[test]
+fn r12_a_clean_start_reads_no_line() {
+    let bench = made(small());
+    bench.write(0, 4 * LINE, 1);
+    bench.write(50, 200, 2);
+    bench.discard(0, 20);
+    let valid = |b: &Bench| (b.free_chunks() > 0, b.retired());
+    let medium = bench.shut_down();
+    let of_lines: Vec<u32> = medium.lines().iter().flat_map(|l| l.chunks.clone()).collect();
+    assert!(of_lines.len() >= 16);
+    let bench = medium.mounted();
+    let did = bench.recovery();
+    assert!(did.clean, "{did:?}");
+    assert_eq!((did.lines_scanned, did.lines_replayed), (0, 0));
+    let read: Vec<_> = bench.face.asked(Op::Read);
+    let inside: Vec<_> = read.iter().filter(|s| s.1 > 0 && of_lines.contains(&s.0)).collect();
+    assert!(inside.is_empty(), "{inside:?}");
+    assert_eq!(valid(&bench), (true, 0));
+    bench.agrees();
+    finished(bench);
+}
+
+/// R12: and a start after a cut is not clean, even when nothing was written since the start.
+#[test]
+fn r12_a_cut_life_is_not_clean() {
+    let bench = made(small());
+    bench.write(0, LINE, 1);
+    let bench = bench.shut_down().mounted();
+    assert!(bench.recovery().clean);
+    let bench = bench.cut().mounted();
+    assert!(!bench.recovery().clean);
+    finished(bench);
+}
+
+/// R14: entries beyond the capacity, in closing metadata and in a record, are nobody's.
+#[test]
+fn r14_sectors_beyond_the_capacity_are_ignored() {
+    let bench = made(small());
+    bench.write(0, LINE, 1);
+    bench.drained();
+    bench.write(400, 4, 1);
+    bench.drained();
+    let capacity = bench.capacity();
+    let medium = bench.cut();
+    let closing = medium.typed(LBA_LINE_CLOSING);
+    let (at, first) = closing[1].clone();
+    let entry = 16 + 12 * 8;
+    let uuid = medium.newest_anchor().uuid;
+    assert!(first.bytes.len() == 4096);
+    // The entry of a sector that another line has a newer copy of.
+    medium.rewrite(at, |bytes| {
+        bytes[entry..entry + 12].copy_from_slice(&pack_entry(capacity + 3, 5));
+        let crc = crc32c::crc32c_append(crc32c::crc32c(&uuid), &bytes[4..4096]);
+        bytes[..4].copy_from_slice(&crc.to_le_bytes());
+    });
+    let bench = medium.mounted();
+    assert!(bench.recovery().lines_replayed >= 1, "{:?}", bench.recovery());
+    bench.agrees();
+    let lost: Vec<u64> =
+        (0..LINE as u64).filter(|l| bench.version(*l, &[1, 0]) != Some(1)).collect();
+    assert!(lost.len() <= 1, "{lost:?}: the rewritten entry's own");
+}
+
+/// R15: a chunk that went bad while the power was off: its sectors are errors, nothing else is; after a
+/// clean stop and after a cut.
+#[test]
+fn r15_a_chunk_that_went_bad_costs_its_own_sectors() {
+    for clean in [true, false] {
+        let bench = made(small());
+        bench.write(0, 3 * LINE, 1);
+        bench.drained();
+        let medium = if clean { bench.shut_down() } else { bench.cut() };
+        let (chunk, _) = medium.newest(300);
+        let here: Vec<u64> =
+            (0..3 * u64::from(LINE)).filter(|l| medium.newest(*l).0 == chunk).collect();
+        assert!(here.len() > 40);
+        medium.wreck((0..64).map(|s| (chunk, s)));
+        let options = MountOptions { accept_lost: true, ..MountOptions::default() };
+        let bench = medium.mount(options).unwrap_or_else(|e| panic!("{e}"));
+        for lba in 0..3 * u64::from(LINE) {
+            let version = bench.version(lba, &[1]);
+            assert_eq!(version.is_none(), here.contains(&lba), "sector {lba}, clean: {clean}");
+        }
+        // What is written over them is well again, in the next life too.
+        here.iter().for_each(|lba| bench.write(*lba, 1, 2));
+        let bench = bench.shut_down().mounted();
+        finished(bench);
+    }
+}
+
+/// R16: a target created over an older one: the old one never comes back, at once, after a cut, and when
+/// the new one has overwritten some of it.
+#[test]
+fn r16_an_older_target_never_comes_back() {
+    for clean in [true, false] {
+        let bench = made(small());
+        bench.write(0, 3 * LINE, 1);
+        bench.drained();
+        let mut medium = if clean { bench.shut_down() } else { bench.cut() };
+        let old = medium.newest_anchor().uuid;
+        medium.setup.seed = 99;
+        let mut medium = medium.create().cut();
+        assert_ne!(medium.newest_anchor().uuid, old);
+        for life in 0..3 {
+            let bench = medium.mounted();
+            bench.read_all();
+            bench.write(life * 100, 80, 5 + life);
+            bench.flush();
+            medium = bench.cut();
+        }
+        finished(medium.mounted());
+    }
+}
+
+/// R16: the creation over an older target, cut at every command: one of the two is there, never a mixture;
+/// of the old one sectors may be gone, which is an error.
+#[test]
+fn r16_a_creation_over_a_target_cut_at_every_command() {
+    let old = || {
+        let bench = made(small());
+        bench.write(0, 2 * LINE, 1);
+        bench.drained();
+        let mut medium = bench.cut();
+        medium.setup.seed = 99;
+        medium
+    };
+    let bench = old().create();
+    let commands = bench.face.commands();
+    let (mut olds, mut news) = (0, 0);
+    for n in 0..commands {
+        for stop in [Stop::Before(n), Stop::Within(n)] {
+            let medium = old();
+            let uuid = medium.newest_anchor().uuid;
+            assert!(matches!(medium.create_until(Some(stop)), Up::Cut));
+            let is_new = medium.anchors().last().is_some_and(|(_, a)| a.uuid != uuid);
+            let bench = match medium.mount(MountOptions::default()) {
+                Ok(bench) => bench,
+                Err(error) => {
+                    assert!(!is_new || news == 0, "{stop:?}: {error}");
+                    continue;
+                }
+            };
+            let found: Vec<_> =
+                (0..2 * u64::from(LINE)).map(|l| bench.version(l, &[0, 1])).collect();
+            if found.iter().all(|v| *v == Some(0)) {
+                news += 1;
+            } else {
+                assert!(found.iter().all(|v| *v != Some(0)), "{stop:?}: a mixture");
+                assert_eq!(news, 0, "{stop:?}: the old one came back");
+                olds += 1;
+            }
+            bench.agrees();
+        }
+    }
+    assert!(news > 0, "{olds} {news}");
+}
+
+/// A story that nobody interrupts is what it should be, too: the stories' own check.
+#[test]
+fn a_story_is_told_as_written() {
+    let bench = made(small());
+    let telling = Rc::new(RefCell::new(Telling::default()));
+    bench.told(&[Do::Write(0, 3), Do::Discard(1, 1), Do::Flush, Do::Write(2, 1)], &telling);
+    assert_eq!(telling.borrow().may_hold(0), [1]);
+    assert_eq!(telling.borrow().may_hold(1), [0]);
+    assert_eq!(telling.borrow().may_hold(2), [1, 4]);
+    assert_eq!(bench.version(2, &[4]), Some(4));
+    bench.sleep(Ns::from_ms(1));
+    assert_ne!(bench.medium.info(0).state, ChunkState::Offline);
+}

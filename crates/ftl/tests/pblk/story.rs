@@ -1,0 +1,195 @@
+//! A short story of requests, told again and again with the power going off at each of its commands.
+//!
+//! Owns: what each sector may hold after a cut ([`Telling::may_hold`]), the enumeration of cuts
+//! ([`cut_at_each`]). Promises: the story up to the cut is the same each time; what was flushed is asked
+//! for exactly, what was not may be old or new, per sector. Never: samples where it can enumerate.
+
+use crate::bench::{Bench, Setup, content};
+use crate::medium::{Medium, Stop, Up};
+use flashlane_base::{Lba, Ns};
+use flashlane_ftl::block::{BlockDev, BlockOp, Io};
+use flashlane_ftl::log::{MountOptions, Pblk};
+use flashlane_rt::Cx;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A step. The n-th step writes version n, counted from 1.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Do {
+    Write(u64, u32),
+    /// A write with FUA.
+    Fua(u64, u32),
+    Discard(u64, u32),
+    Flush,
+    Gc,
+    /// A clean stop; the last step.
+    Stop,
+    /// Nothing, for so many microseconds.
+    Rest(u64),
+}
+
+/// What happened to the sectors so far. A version of 0 is zeros.
+#[derive(Default)]
+pub(crate) struct Telling {
+    /// Versions that a sector may have after a cut: what was durable last, and everything since.
+    states: BTreeMap<u64, Vec<u64>>,
+    version: u64,
+}
+
+impl Telling {
+    fn set(&mut self, lba: u64, sectors: u32, version: u64) {
+        for l in lba..lba + u64::from(sectors) {
+            self.states.entry(l).or_insert_with(|| vec![0]).push(version);
+        }
+    }
+
+    fn durable(&mut self, lba: u64) {
+        if let Some(states) = self.states.get_mut(&lba) {
+            states.drain(..states.len() - 1);
+        }
+    }
+
+    /// The versions that a sector may have after a cut now.
+    pub(crate) fn may_hold(&self, lba: u64) -> Vec<u64> {
+        self.states.get(&lba).cloned().unwrap_or_else(|| vec![0])
+    }
+}
+
+/// Tells a story to a target. Steps follow each other; a version becomes durable when the flush behind
+/// it has returned.
+pub(crate) async fn tell(cx: Cx, dev: Arc<Pblk>, steps: Vec<Do>, so_far: Rc<RefCell<Telling>>) {
+    let unit = dev.info().content_bytes;
+    for step in steps {
+        let version = {
+            let mut t = so_far.borrow_mut();
+            t.version += 1;
+            t.version
+        };
+        let (op, lba, sectors, fua) = match step {
+            Do::Write(lba, sectors) => (BlockOp::Write, lba, sectors, false),
+            Do::Fua(lba, sectors) => (BlockOp::Write, lba, sectors, true),
+            Do::Discard(lba, sectors) => (BlockOp::Discard, lba, sectors, false),
+            Do::Flush => (BlockOp::Flush, 0, 0, false),
+            Do::Gc => {
+                dev.gc_once(&cx).await;
+                continue;
+            }
+            Do::Stop => {
+                dev.stop(&cx).await.expect("everything is durable");
+                let mut t = so_far.borrow_mut();
+                let all: Vec<u64> = t.states.keys().copied().collect();
+                all.into_iter().for_each(|l| t.durable(l));
+                continue;
+            }
+            Do::Rest(us) => {
+                cx.sleep(Ns::from_us(us)).await;
+                continue;
+            }
+        };
+        let mut buf = Vec::new();
+        match op {
+            BlockOp::Write => {
+                so_far.borrow_mut().set(lba, sectors, version);
+                let each = lba..lba + u64::from(sectors);
+                buf = each.flat_map(|l| content(l, version, unit)).collect();
+            }
+            BlockOp::Discard => so_far.borrow_mut().set(lba, sectors, 0),
+            _ => {}
+        }
+        let io = Io { op, lba: Lba::new(lba), sectors, fua, buf: &mut buf };
+        dev.start(&cx, io).await.expect("a request");
+        let mut t = so_far.borrow_mut();
+        if op == BlockOp::Flush {
+            let all: Vec<u64> = t.states.keys().copied().collect();
+            all.into_iter().for_each(|l| t.durable(l));
+        }
+        if fua {
+            (lba..lba + u64::from(sectors)).for_each(|l| t.durable(l));
+        }
+    }
+}
+
+impl Bench {
+    /// Tells a story to its end.
+    pub(crate) fn told(&self, steps: &[Do], so_far: &Rc<RefCell<Telling>>) {
+        self.wait(tell(self.cx.clone(), self.dev.clone(), steps.to_vec(), so_far.clone()));
+    }
+
+    /// Which version a sector has; 0 is zeros, `None` an error. Another content is no version of it.
+    pub(crate) fn version(&self, lba: u64, candidates: &[u64]) -> Option<u64> {
+        let unit = self.dev.info().content_bytes;
+        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        let (read, got) = self.wait(async move {
+            let mut buf = vec![0xa5; unit];
+            let io =
+                Io { op: BlockOp::Read, lba: Lba::new(lba), sectors: 1, fua: false, buf: &mut buf };
+            (dev.start(&cx, io).await, buf)
+        });
+        read.ok()?;
+        let is = |version: &&u64| match **version {
+            0 => got.iter().all(|b| *b == 0),
+            version => got == content(lba, version, unit),
+        };
+        let found = candidates.iter().find(is).copied();
+        let all: Vec<u64> = (0..200).filter(|v| is(&v)).collect();
+        Some(found.unwrap_or_else(|| panic!("sector {lba} has {all:?}, not {candidates:?}")))
+    }
+
+    /// Every sector of the story is what it may be.
+    pub(crate) fn agrees_with(&self, telling: &Telling) -> BTreeMap<u64, u64> {
+        let sector = |lba: &u64| {
+            let version = self.version(*lba, &telling.may_hold(*lba));
+            (*lba, version.unwrap_or_else(|| panic!("sector {lba} can't be read")))
+        };
+        telling.states.keys().map(sector).collect()
+    }
+}
+
+/// Tells `before` undisturbed, then `story` with the power going off at each of its commands, before and
+/// within; what is found then is what it may be, twice, and the target works on. Returns the cuts.
+pub(crate) fn cut_at_each(setup: &Setup, before: &[Do], story: &[Do], every: usize) -> usize {
+    let begin = |stop| {
+        let Up::Running(bench) = Medium::new(setup.clone()).create_until(stop) else {
+            panic!("the power goes off in the story");
+        };
+        let telling = Rc::new(RefCell::new(Telling::default()));
+        bench.told(before, &telling);
+        (bench, telling)
+    };
+    let (bench, telling) = begin(None);
+    let first = bench.face.commands();
+    bench.told(story, &telling);
+    let last = bench.face.commands();
+    bench.cut();
+    let mut cuts = 0;
+    for n in (first..last).step_by(every) {
+        for stop in [Stop::Before(n), Stop::Within(n)] {
+            let (bench, telling) = begin(Some(stop));
+            let work = tell(bench.cx.clone(), bench.dev.clone(), story.to_vec(), telling.clone());
+            bench.works_until_off(work);
+            let medium = bench.cut();
+            check(&medium, &telling.borrow(), stop);
+            cuts += 1;
+        }
+    }
+    cuts
+}
+
+/// What the story may have left is there, in two lives; then everything still works.
+fn check(medium: &Medium, telling: &Telling, stop: Stop) {
+    let mounted = |medium: &Medium| match medium.mount(MountOptions::default()) {
+        Ok(bench) => bench,
+        Err(error) => panic!("{stop:?}: {error}"),
+    };
+    let bench = mounted(medium);
+    let found = bench.agrees_with(telling);
+    bench.agrees();
+    let bench = mounted(&bench.cut());
+    assert_eq!(bench.agrees_with(telling), found, "{stop:?}");
+    bench.write(0, 8, 1000);
+    bench.flush();
+    bench.read(0, 8);
+    bench.agrees();
+}

@@ -1,0 +1,575 @@
+//! Torture: seeds, faults and power cuts at chosen moments, on all cores, until somebody says stop.
+//!
+//! Owns: where a mode places cuts, the order of seeds, what is counted, how a failure is made
+//! small. Promises: the same sources, seeds and mode give the same [`Outcome`] on any number of
+//! threads; a failure names the one run that shows it, with the least effort and the earliest cut
+//! that were found in [`SMALLER_RUNS_MAX`] tries. Never: reads a clock; [`Watcher::stop`] does.
+//!
+//! A cut is tried like this: a run of one life is recorded ([`Moments`]); the same run begins
+//! again and loses its power at one of these times; the next life brings the device up, reads all
+//! of it, uses it a little and stops. With two cuts that next life is recorded, too, and is cut in
+//! its recovery or in what comes after.
+
+use crate::harness::{self, Plan, Source, run_seed};
+use crate::moments::Moments;
+use flashlane_base::{Ns, Rng};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+/// Where the power goes off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Mode {
+    /// Each seed draws a way: lives that end anywhere (as the swarm has them), linear or log.
+    Drawn,
+    /// No cut: one life to its end.
+    None,
+    /// Evenly spread over the run.
+    Linear,
+    /// Dense at the beginning: the first places, then ever wider apart.
+    Log,
+    /// Every place.
+    Exhaustive,
+}
+
+impl Mode {
+    /// All, with their names.
+    pub const ALL: [(&str, Mode); 5] = [
+        ("drawn", Mode::Drawn),
+        ("none", Mode::None),
+        ("linear", Mode::Linear),
+        ("log", Mode::Log),
+        ("exhaustive", Mode::Exhaustive),
+    ];
+
+    /// The name.
+    pub fn name(self) -> &'static str {
+        let named = Mode::ALL.iter().find(|(_, mode)| *mode == self);
+        named.map_or("", |(name, _)| name)
+    }
+
+    /// Which of `len` places are cut, in order; `most` at most unless all are.
+    fn place(self, len: usize, most: usize) -> Vec<usize> {
+        let spread = |all: &[usize]| {
+            let kept = most.min(all.len());
+            (0..kept).map(|i| all[i * all.len() / kept]).collect()
+        };
+        match self {
+            Mode::Drawn | Mode::None => Vec::new(),
+            Mode::Exhaustive => (0..len).collect(),
+            Mode::Linear => spread(&(0..len).collect::<Vec<_>>()),
+            Mode::Log => {
+                // 0 to 8 one by one, then four in each doubling.
+                let steps = std::iter::successors(Some(0), |at| Some(at + (at / 4).max(1)));
+                spread(&steps.take_while(|at| *at < len).collect::<Vec<_>>())
+            }
+        }
+    }
+}
+
+/// How each seed is tortured.
+#[derive(Clone, Copy, Debug)]
+pub struct How {
+    /// Where cuts are placed.
+    pub mode: Mode,
+    /// One or two; `None`: one, and with [`Mode::Drawn`] as the seed says.
+    pub cuts: Option<u32>,
+    /// How much is written before the first cut, 100 is normal; `None`: as the mode and seed say.
+    pub effort: Option<u64>,
+    /// Of the places that the mode chose for the first cut, every n-th.
+    pub every: usize,
+}
+
+impl Default for How {
+    fn default() -> How {
+        How { mode: Mode::Drawn, cuts: None, effort: None, every: 1 }
+    }
+}
+
+/// First cuts of a seed in modes that choose.
+const FIRST_MAX: usize = 32;
+/// Second cuts for each of them.
+const SECOND_MAX: usize = 6;
+/// Runs that may be spent on making a failure smaller.
+pub const SMALLER_RUNS_MAX: u64 = 300;
+/// After so many failures nothing new is begun: they have one cause more often than not.
+pub const FAILURES_MAX: usize = 8;
+
+/// What was done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Seeds that were done, over all sources.
+    pub seeds: u64,
+    /// Lives: from power-on to power-off.
+    pub lives: u64,
+    /// Of those, ended by a cut.
+    pub cuts: u64,
+    /// Faults of fault plans that struck.
+    pub faults: u64,
+}
+
+impl Tally {
+    fn add(&mut self, other: &Tally) {
+        self.seeds += other.seeds;
+        self.lives += other.lives;
+        self.cuts += other.cuts;
+        self.faults += other.faults;
+    }
+}
+
+/// A run that showed a defect, as small as it could be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    /// Source.
+    pub target: String,
+    /// Seed.
+    pub seed: u64,
+    /// Times of the cuts, one per life.
+    pub cuts: Vec<Ns>,
+    /// Which place of the recorded run the last cut is, and how many places there are.
+    pub place: Option<(usize, usize)>,
+    /// Device, life and what was wrong.
+    pub what: String,
+    /// Flags that replay it, from `--target` on.
+    pub flags: String,
+    /// Flags of the run in which it was first seen.
+    pub found: String,
+}
+
+/// What came of it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Outcome {
+    /// Counts.
+    pub tally: Tally,
+    /// Failures in the order of seeds.
+    pub failures: Vec<Failure>,
+}
+
+/// Who looks on, from any thread.
+pub trait Watcher: Sync {
+    /// So much has been done; called after each seed.
+    fn progress(&self, _: &Tally) {}
+    /// A failure, as soon as it is known.
+    fn failed(&self, _: &Failure) {}
+    /// It is to end: asked before every run.
+    fn stop(&self) -> bool {
+        false
+    }
+}
+
+/// Nobody.
+pub struct Nobody;
+
+impl Watcher for Nobody {}
+
+/// Which seeds.
+#[derive(Clone, Copy, Debug)]
+pub struct Seeds {
+    /// The first.
+    pub from: u64,
+    /// How many; `None`: until stopped.
+    pub count: Option<u64>,
+}
+
+/// Tortures every source with every seed on `jobs` threads.
+pub fn torture(
+    sources: &[&dyn Source],
+    how: &How,
+    seeds: Seeds,
+    jobs: usize,
+    watcher: &dyn Watcher,
+) -> Outcome {
+    harness::say_where_it_panicked();
+    let width = sources.len() as u64;
+    let all = seeds.count.map_or(u64::MAX, |count| count.saturating_mul(width));
+    let (next, enough) = (AtomicU64::new(0), AtomicBool::new(width == 0));
+    let ordered = Mutex::new(Ordered::default());
+    let work = || {
+        while !enough.load(Ordering::Relaxed) && !watcher.stop() {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            if number >= all {
+                return;
+            }
+            let source = sources[(number % width) as usize];
+            let seed = seeds.from.saturating_add(number / width);
+            let mut one = One { source, seed, tally: Tally::default(), watcher };
+            let failure = one.torture(how);
+            failure.iter().for_each(|f| watcher.failed(f));
+            let mut ordered = ordered.lock().unwrap_or_else(PoisonError::into_inner);
+            ordered.take(number, one.tally, failure);
+            if ordered.outcome.failures.len() >= FAILURES_MAX {
+                enough.store(true, Ordering::Relaxed);
+            }
+            watcher.progress(&ordered.outcome.tally);
+        }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..jobs.max(1) {
+            scope.spawn(work);
+        }
+    });
+    ordered.into_inner().unwrap_or_else(PoisonError::into_inner).end()
+}
+
+/// Runs exactly this plan on every source: what a failure's flags say.
+pub fn replay(sources: &[&dyn Source], seed: u64, plan: &Plan) -> Outcome {
+    harness::say_where_it_panicked();
+    let mut outcome = Outcome::default();
+    for source in sources {
+        let mut one = One { source: *source, seed, tally: Tally::default(), watcher: &Nobody };
+        let ran = one.run(plan.clone(), None);
+        one.tally.seeds += 1;
+        outcome.tally.add(&one.tally);
+        outcome.failures.extend(ran.err().map(|caught| {
+            let found = one.flags(&caught.plan);
+            one.failure(caught, found)
+        }));
+    }
+    outcome
+}
+
+/// Results in the order of seeds: what follows the failure that was enough is as if never run.
+#[derive(Default)]
+struct Ordered {
+    next: u64,
+    waiting: BTreeMap<u64, (Tally, Option<Failure>)>,
+    outcome: Outcome,
+}
+
+impl Ordered {
+    fn take(&mut self, number: u64, tally: Tally, failure: Option<Failure>) {
+        self.waiting.insert(number, (tally, failure));
+        while let Some(one) = self.waiting.remove(&self.next) {
+            self.next += 1;
+            self.add(one);
+        }
+    }
+
+    fn add(&mut self, (tally, failure): (Tally, Option<Failure>)) {
+        if self.outcome.failures.len() < FAILURES_MAX {
+            self.outcome.tally.add(&tally);
+            self.outcome.failures.extend(failure);
+        }
+    }
+
+    fn end(mut self) -> Outcome {
+        // Stopped in the middle: what was done behind a seed that was not counts, too.
+        for one in std::mem::take(&mut self.waiting).into_values() {
+            self.add(one);
+        }
+        self.outcome
+    }
+}
+
+/// A run that failed.
+struct Caught {
+    plan: Box<Plan>,
+    place: Option<(usize, usize)>,
+    what: String,
+}
+
+/// One seed on one source.
+struct One<'a> {
+    source: &'a dyn Source,
+    seed: u64,
+    tally: Tally,
+    watcher: &'a dyn Watcher,
+}
+
+impl One<'_> {
+    fn torture(&mut self, how: &How) -> Option<Failure> {
+        let (mode, two, effort) = self.drawn(how);
+        let result = match mode {
+            Mode::Drawn | Mode::None => {
+                let drawn = harness::drawn_lives(self.source, self.seed);
+                let lives = Some(if mode == Mode::None { 1 } else { drawn });
+                self.run(Plan { effort, lives, ..Plan::default() }, None)
+            }
+            mode => self.hunt(mode, two, effort, FIRST_MAX, how.every),
+        };
+        self.tally.seeds += 1;
+        let caught = result.err()?;
+        let found = self.flags(&caught.plan);
+        // What is spent on it is no part of what was tried.
+        let mut smaller = One { tally: Tally::default(), ..*self };
+        let caught = smaller.make_smaller(caught, two);
+        Some(self.failure(caught, found))
+    }
+
+    fn failure(&self, caught: Caught, found: String) -> Failure {
+        Failure {
+            target: self.source.name().into(),
+            seed: self.seed,
+            place: caught.place,
+            flags: self.flags(&caught.plan),
+            cuts: caught.plan.cuts,
+            what: caught.what,
+            found,
+        }
+    }
+
+    fn flags(&self, plan: &Plan) -> String {
+        let name = harness::quoted(self.source.name());
+        format!("--target {name} --seed {}{}", self.seed, plan.flags())
+    }
+
+    /// What is done with this seed: mode, two cuts or one, effort.
+    fn drawn(&self, how: &How) -> (Mode, bool, u64) {
+        let mut rng = Rng::stream(self.seed, "testkit.torture", 0);
+        let way = [Mode::Drawn, Mode::Linear, Mode::Linear, Mode::Log][rng.below(4) as usize];
+        let (two, effort) = (rng.below(2) == 0, [1, 2, 5, 10, 20][rng.below(5) as usize]);
+        let drawn = how.mode == Mode::Drawn;
+        let mode = if drawn { way } else { how.mode };
+        // A short run where it is run again for each cut.
+        let effort = match mode {
+            Mode::Drawn | Mode::None => 100,
+            Mode::Linear | Mode::Log => effort,
+            Mode::Exhaustive => 1,
+        };
+        let two = how.cuts.map_or(drawn && two, |cuts| cuts > 1);
+        (mode, two, how.effort.unwrap_or(effort))
+    }
+
+    fn run(&mut self, plan: Plan, place: Option<(usize, usize)>) -> Result<(), Caught> {
+        if self.watcher.stop() {
+            return Ok(());
+        }
+        match run_seed(self.source, self.seed, &plan) {
+            Ok(done) => {
+                let (lives, cuts, faults) = (done.lives, done.cuts, done.faults);
+                self.tally.add(&Tally { seeds: 0, lives, cuts, faults });
+                Ok(())
+            }
+            Err(failed) => {
+                let cuts = plan.cuts.len() as u64;
+                self.tally.add(&Tally { seeds: 0, lives: cuts + 1, cuts, faults: 0 });
+                Err(Caught {
+                    plan: Box::new(Plan { moments: None, ..plan }),
+                    place,
+                    what: failed.what,
+                })
+            }
+        }
+    }
+
+    /// A life with these cuts before it; the places in it.
+    fn record(
+        &mut self,
+        cuts: &[Ns],
+        effort: u64,
+        place: Option<(usize, usize)>,
+    ) -> Result<Vec<Ns>, Caught> {
+        let moments = Moments::default();
+        let lives = cuts.is_empty().then_some(1);
+        let recorded = Some(moments.clone());
+        let cuts = cuts.to_vec();
+        self.run(Plan { effort, lives, cuts, moments: recorded, ..Plan::default() }, place)?;
+        Ok(moments.places())
+    }
+
+    /// Cuts as the mode says, `most` first ones at most; the first that fails.
+    fn hunt(
+        &mut self,
+        mode: Mode,
+        two: bool,
+        effort: u64,
+        most: usize,
+        every: usize,
+    ) -> Result<(), Caught> {
+        let first = self.record(&[], effort, None)?;
+        if self.source.lives() < 2 {
+            return Ok(());
+        }
+        for i in mode.place(first.len(), most).into_iter().step_by(every) {
+            if self.watcher.stop() {
+                return Ok(());
+            }
+            let (at, place) = (first[i], Some((i, first.len())));
+            if !two {
+                let cuts = vec![at];
+                self.run(Plan { effort, cuts, ..Plan::default() }, place)?;
+                continue;
+            }
+            let second = self.record(&[at], effort, place)?;
+            for j in mode.place(second.len(), SECOND_MAX) {
+                // Another part of the places after each first cut.
+                let j = if mode == Mode::Linear { (j + i) % second.len() } else { j };
+                let cuts = vec![at, second[j]];
+                let place = Some((j, second.len()));
+                self.run(Plan { effort, cuts, ..Plan::default() }, place)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The least effort, then the fewest lives or the earliest cut that still fail.
+    fn make_smaller(&mut self, mut caught: Caught, two: bool) -> Caught {
+        let most = 24;
+        for effort in [1, 2, 5, 10, 20, 50] {
+            if effort >= caught.plan.effort || self.is_spent() {
+                break;
+            }
+            let tried = match caught.plan.cuts.len() {
+                0 => self.run(Plan { effort, ..*caught.plan.clone() }, None),
+                _ => self.hunt(Mode::Linear, two, effort, most, 1),
+            };
+            if let Err(smaller) = tried {
+                caught = smaller;
+                break;
+            }
+        }
+        if caught.plan.cuts.is_empty() {
+            for lives in 1..caught.plan.lives.unwrap_or(1) {
+                let plan = Plan { lives: Some(lives), ..*caught.plan.clone() };
+                if let Err(smaller) = self.run(plan, None) {
+                    return smaller;
+                }
+            }
+            return caught;
+        }
+        self.earliest(caught)
+    }
+
+    /// The earliest last cut that still fails, found by trying some before it, then some between.
+    fn earliest(&mut self, mut caught: Caught) -> Caught {
+        let Some((_, before)) =
+            caught.plan.cuts.clone().split_last().map(|(l, b)| (*l, b.to_vec()))
+        else {
+            return caught;
+        };
+        let effort = caught.plan.effort;
+        let Ok(places) = self.record(&before, effort, None) else {
+            return caught; // it fails without this cut; the run without it was not the first to
+        };
+        let (mut good, Some((mut bad, _))) = (0, caught.place) else {
+            return caught;
+        };
+        bad = bad.min(places.len());
+        while good < bad && !self.is_spent() {
+            let step = ((bad - good) / 16).max(1);
+            let tried = (good..bad).step_by(step).find_map(|i| {
+                let mut cuts = before.clone();
+                cuts.push(places[i]);
+                let plan = Plan { effort, cuts, ..Plan::default() };
+                match self.is_spent() {
+                    true => None,
+                    false => self.run(plan, Some((i, places.len()))).err().map(|c| (i, c)),
+                }
+            });
+            match tried {
+                None => break,
+                Some((i, smaller)) => {
+                    // What lies between two tries has not been tried yet.
+                    good = if step == 1 { i } else { i.saturating_sub(step - 1).max(good) };
+                    (bad, caught) = (i, smaller);
+                }
+            }
+        }
+        caught
+    }
+
+    /// Enough has been spent on making it smaller.
+    fn is_spent(&self) -> bool {
+        self.watcher.stop() || self.tally.lives > 2 * SMALLER_RUNS_MAX
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::{Boot, Machine, Up};
+    use crate::stacks;
+    use crate::swarm::Boxed;
+    use std::cell::Cell;
+    use std::rc::Rc;
+
+    #[test]
+    fn a_mode_places_cuts_as_its_name_says() {
+        assert_eq!(Mode::Linear.place(100, 4), [0, 25, 50, 75]);
+        assert_eq!(Mode::Exhaustive.place(5, 2), [0, 1, 2, 3, 4]);
+        assert!(Mode::None.place(5, 2).is_empty());
+        let log = Mode::Log.place(1000, 100);
+        assert_eq!(log[..10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 10]);
+        assert!(log.len() < 40 && log[log.len() - 1] > 700, "{log:?}");
+        assert_eq!(Mode::Log.place(1000, 6).len(), 6);
+        assert!(Mode::Linear.place(0, 4).is_empty());
+    }
+
+    #[test]
+    fn threads_change_nothing() {
+        let ram = stacks::find("ram").expect("a row of the table");
+        let run = |jobs| {
+            let seeds = Seeds { from: 3, count: Some(3) };
+            let how = How { mode: Mode::Log, effort: Some(2), ..How::default() };
+            torture(&[ram], &how, seeds, jobs, &Nobody)
+        };
+        let one = run(1);
+        assert_eq!(one, run(3));
+        assert_eq!((one.tally.seeds, one.failures.len()), (3, 0));
+        assert!(one.tally.cuts > 50, "{one:?}");
+    }
+
+    /// Memory that does not come back from a cut behind its first 300 us.
+    struct Brittle;
+
+    struct Broken {
+        inner: Rc<dyn Machine>,
+        broken: Cell<bool>,
+    }
+
+    const FROM: Ns = Ns::from_us(300);
+
+    impl Source for Brittle {
+        fn name(&self) -> &str {
+            "brittle one"
+        }
+        fn lives(&self) -> u64 {
+            4
+        }
+        fn machine(&self, seed: u64) -> Result<Rc<dyn Machine>, String> {
+            let inner = stacks::find("ram").expect("a row of the table").machine(seed)?;
+            Ok(Rc::new(Broken { inner, broken: Cell::new(false) }))
+        }
+    }
+
+    impl Machine for Broken {
+        fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
+            match self.broken.get() {
+                true => panic!("it broke"),
+                false => self.inner.clone().up(boot),
+            }
+        }
+        fn cut(&self, at: Ns, seed: u64) {
+            self.broken.set(at >= FROM);
+            self.inner.cut(at, seed);
+        }
+        fn describe(&self) -> String {
+            "memory that breaks".into()
+        }
+    }
+
+    #[test]
+    fn a_failure_is_found_made_small_and_replayed() {
+        let how = How { mode: Mode::Linear, effort: Some(2), ..How::default() };
+        let run = |jobs| torture(&[&Brittle], &how, Seeds { from: 0, count: None }, jobs, &Nobody);
+        let one = run(1);
+        assert_eq!(one, run(3), "what is behind the last failure does not count");
+        assert_eq!(one.failures.len(), FAILURES_MAX);
+        for failure in &one.failures {
+            let (at, place) = (failure.cuts[0], failure.place.expect("a place").0);
+            let start = "--target 'brittle one' --seed ";
+            assert!(
+                failure.flags.starts_with(start) && failure.flags.contains(" --effort 1 --cut")
+            );
+            assert!(failure.what.contains("torture.rs:") && failure.what.ends_with(": it broke"));
+            let (seed, tally) = (failure.seed, Tally::default());
+            let mut again = One { source: &Brittle, seed, tally, watcher: &Nobody };
+            let places = again.record(&[], 1, None).unwrap_or_else(|c| panic!("{}", c.what));
+            assert_eq!(places[place], at);
+            assert!(at >= FROM && places[place - 1] < FROM, "not the earliest: {failure:?}");
+            let plan = Plan { effort: 1, cuts: failure.cuts.clone(), ..Plan::default() };
+            let replayed = replay(&[&Brittle], seed, &plan);
+            assert_eq!(replayed.failures[0].what, failure.what);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! The crash tests of every test run: many power cuts over all stacks, and a few cases cut at every
+//! moment.
+//!
+//! Owns: how many cuts are promised. Promises: prints how many there were, fails if they are fewer,
+//! and prints the command that replays a failure. Never: depends on how fast the machine is.
+
+use flashlane_ftl::log::LogConfig;
+use flashlane_ocssd::{DeviceSpec, SsdOptions};
+use flashlane_testkit::stacks::STACKS;
+use flashlane_testkit::torture::{Nobody, torture};
+use flashlane_testkit::{How, Layer, Mode, Own, Seeds, Source, Tally};
+
+/// On all cores. A test of this file waits for the others only where it shares these with them.
+fn tortured(sources: &[&dyn Source], how: How, from: u64, count: u64) -> Tally {
+    let jobs = std::thread::available_parallelism().map_or(1, |n| n.get());
+    let outcome = torture(sources, &how, Seeds { from, count: Some(count) }, jobs, &Nobody);
+    let failures = outcome.failures.iter().map(|f| {
+        let replay = format!("cargo run --release -- torture {}", f.flags);
+        format!("{}, seed {}: {}\n  replay: {replay}", f.target, f.seed, f.what)
+    });
+    let failures: Vec<String> = failures.collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    let names: Vec<&str> = sources.iter().map(|s| s.name()).collect();
+    println!("{}, {:?}: {:?}", names.join(", "), how, outcome.tally);
+    outcome.tally
+}
+
+/// Evenly spread, dense at the beginning, and where the seeds say; a second cut in the recovery from
+/// the first.
+#[test]
+fn twenty_thousand_power_cuts_lose_nothing_that_was_promised() {
+    let rows: Vec<&dyn Source> =
+        STACKS.iter().filter(|s| s.lives > 1).map(|s| s as &dyn Source).collect();
+    let how = How { cuts: Some(2), effort: Some(2), ..How::default() };
+    let linear = tortured(&rows, How { mode: Mode::Linear, ..how }, 0, 7);
+    let log = tortured(&rows, How { mode: Mode::Log, ..how }, 100, 6);
+    let one = How { mode: Mode::Linear, cuts: Some(1), effort: Some(10), ..how };
+    let longer = tortured(&rows, one, 200, 8);
+    let cuts = linear.cuts + log.cuts + longer.cuts;
+    println!("{cuts} power cuts over {} stacks", rows.len());
+    assert!(cuts >= 20_000, "{cuts} power cuts");
+}
+
+/// A device of so few sectors that a run can be cut at each of its places.
+fn smallest() -> Own {
+    let text = |chunks: u32| {
+        format!(
+            "name = \"smallest\"\nppa = \"2.0\"\n\
+             [geometry]\nchannels = 1\npus_per_channel = 2\nplanes = 1\nchunks_per_pu = {chunks}\n\
+             pages_per_block = 8\nsectors_per_page = 2\nws_min = 2\nws_opt = 2\nmw_cunits = 4\n\
+             [timing]\nread = [\"50us\"]\nprogram = [\"500us\"]\nerase = \"3ms\"\n\
+             channel_bandwidth = \"400MB\"\n[limits]\nreset_free = true\nreset_open = true\n"
+        )
+    };
+    for chunks in (16..1024).step_by(8) {
+        let own = Own {
+            name: "smallest".into(),
+            spec: DeviceSpec::from_toml(&text(chunks)).expect("a device that can be"),
+            options: SsdOptions::default(),
+            pus: None,
+            layer: Layer::Pblk(LogConfig::default()),
+        };
+        if let Ok(capacity) = own.try_out(0) {
+            println!("{capacity} sectors on {} of the device", own.spec.geometry().sectors());
+            return own;
+        }
+    }
+    unreachable!("pblk fits no device");
+}
+
+#[test]
+fn a_small_device_is_cut_at_every_place_of_short_runs() {
+    let own = smallest();
+    let how = How { mode: Mode::Exhaustive, effort: Some(1), ..How::default() };
+    let one = tortured(&[&own], How { cuts: Some(1), ..how }, 0, 3);
+    // Every place of a recovery, from every so-many-eth place of a run.
+    let two = tortured(&[&own], How { cuts: Some(2), every: 160, ..how }, 0, 1);
+    println!("{} power cuts", one.cuts + two.cuts);
+    assert!(one.cuts > 1_000 && two.cuts > 1_000, "{} and {}", one.cuts, two.cuts);
+}
