@@ -65,6 +65,9 @@ impl Line {
     };
 }
 
+/// Entries of an open line, and where each of its chunks goes on.
+type OpenEntries = (Vec<[u8; PACKED_BYTES]>, Vec<Option<u32>>);
+
 /// A line as recovery found it.
 pub(super) struct Restored {
     pub(super) sequence: u64,
@@ -74,7 +77,7 @@ pub(super) struct Restored {
     pub(super) retire: Vec<u32>,
     pub(super) frontier: Vec<u32>,
     /// Of an open line: its entries, and where each chunk goes on, if it does.
-    pub(super) open: Option<(Vec<[u8; PACKED_BYTES]>, Vec<Option<u32>>)>,
+    pub(super) open: Option<OpenEntries>,
 }
 
 /// A chunk of an open line.

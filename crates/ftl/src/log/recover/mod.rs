@@ -32,6 +32,7 @@ use flashlane_rt::sync::Ordering;
 use history::History;
 use replay::Replay;
 use scan::{Content, Reader, Span};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -393,8 +394,8 @@ impl HostFtl {
         // Clean as the start may be, lines that were open get their closing metadata.
         let reader = Rc::new(self.reader(facts.ceiling));
         for line in lines.iter().filter(|l| l.told.closed.is_none()) {
-            if !contents.contains_key(&line.id) {
-                contents.insert(line.id, reader.read(cx, &line.told, &line.spans).await);
+            if let Entry::Vacant(entry) = contents.entry(line.id) {
+                entry.insert(reader.read(cx, &line.told, &line.spans).await);
             }
         }
         Ok(contents)
