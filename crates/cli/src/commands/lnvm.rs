@@ -6,6 +6,7 @@ use crate::output::{self, Sink};
 use anyhow::{Result, bail};
 use flashlane_lab::lnvm::{self, Block, Create, Erased, Factory, show};
 use std::path::{Path, PathBuf};
+use std::slice::from_ref;
 
 pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
     match command {
@@ -15,18 +16,18 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
             give(inputs, args.json.as_ref(), || Ok(show::list(&paths)?))
         }
         Lnvm::Create(args) => create(args),
-        Lnvm::Remove(args) => give(&[args.drive.clone()], args.json.as_ref(), || {
+        Lnvm::Remove(args) => give(from_ref(&args.drive), args.json.as_ref(), || {
             Ok(show::removed(&lnvm::remove(&args.drive, &args.target_name)?))
         }),
-        Lnvm::Info(args) => give(&[args.drive.clone()], args.json.as_ref(), || {
+        Lnvm::Info(args) => give(from_ref(&args.drive), args.json.as_ref(), || {
             Ok(show::info(&args.drive, args.target_name.as_deref())?)
         }),
-        Lnvm::IdNs(args) => give(&[args.drive.clone()], args.json.as_ref(), || {
+        Lnvm::IdNs(args) => give(from_ref(&args.drive), args.json.as_ref(), || {
             Ok(show::id_ns(&args.drive, args.namespace_id, args.human_readable)?)
         }),
         Lnvm::ChunkLog(args) => match args.output_format.as_str() {
             "binary" => raw(&show::chunk_log_binary(&args.drive)?),
-            _ => give(&[args.drive.clone()], args.json.as_ref(), || {
+            _ => give(from_ref(&args.drive), args.json.as_ref(), || {
                 Ok(show::chunk_log(&args.drive)?)
             }),
         },
@@ -35,7 +36,7 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
                 || show::bad_blocks(&args.drive, args.namespace_id, args.channel_id, args.lun_id);
             match args.raw_binary {
                 true => raw(&get()?.2),
-                false => give(&[args.drive.clone()], args.json.as_ref(), || {
+                false => give(from_ref(&args.drive), args.json.as_ref(), || {
                     Ok(get().map(|(text, json, _)| (text, json))?)
                 }),
             }
