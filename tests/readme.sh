@@ -125,7 +125,9 @@ if run 0 trace info git.iolog; then has out "fio I/O log 3"; fi
 for sample in traces/samples/sample.*; do
     run 0 trace validate "$sample" && has out "good"
 done
-for command in run check sweep compare torture reproduce "trace info" "trace validate" "trace convert" completions; do
+for command in run check sweep compare torture reproduce "trace info" "trace validate" "trace convert" \
+    "drive create" "lnvm list" "lnvm create" "lnvm remove" "lnvm info" "lnvm id-ns" "lnvm chunk-log" "lnvm diag-bbtbl" \
+    "lnvm diag-set-bbtbl" "lnvm factory" completions; do
     # shellcheck disable=SC2086
     if run 0 $command --help; then has out Examples; fi
 done
@@ -169,6 +171,8 @@ printf '' >empty
 refused "invalid value '-1'" run job.fio --seed -1
 refused "regular file" run /dev/null
 refused "4KiB" check experiments/quickstart.toml --set 'workload=[{rw="randread",bs="4k"}]'
+refused "there are: db, log" run job.fio --drive db.img
+refused "is busy" lnvm create db.img -n other -t raw -b 1 -e 2
 refused empty run empty --device peers-16g --target pblk
 refused "no/such/folder" run job.fio --device peers-16g --target pblk --json no/such/folder/out.json
 refused "no/such/folder" run job.fio --report no/such/folder

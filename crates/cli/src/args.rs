@@ -6,6 +6,7 @@
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use flashlane_lab::experiment::{Change, default_preset, preset_names};
+use flashlane_lab::lnvm::{LimiterKind, TargetKind};
 use flashlane_lab::suggest;
 use flashlane_lab::trace::number::Clock;
 use flashlane_lab::trace::{Action, Format, Reading};
@@ -42,6 +43,7 @@ Examples:
   flashlane run --set target.0.over_provisioning_percent=20 --seed 7
   flashlane run job.fio --target pblk --target pftl --report job-report
   flashlane run job.fio --html report.html --perfetto trace.json --fio-json fio.json
+  flashlane run job.fio --drive my.img --target db      on a target of a drive; its data stays
 
 The whole experiment format is shown by the comments in experiments/*.toml.
 Exit codes: 0 done, 1 bad result, 2 not done, 130 interrupted with a partial result.")]
@@ -112,6 +114,9 @@ Exit codes: 0 done, 1 a failure was found, 2 not done, 130 interrupted with a pa
     /// Make a drive image, look at it, check it, copy it
     #[command(subcommand)]
     Drive(Drive),
+    /// Targets on a drive image: the verbs and options of nvme-cli's lnvm plugin
+    #[command(subcommand)]
+    Lnvm(Lnvm),
     /// Print completions for a shell
     #[command(after_help = "\
 Examples:
@@ -160,6 +165,19 @@ pub(crate) struct What {
 }
 
 impl What {
+    /// Names given with `--target`.
+    pub(crate) fn targets(&self) -> &[String] {
+        &self.target
+    }
+
+    /// The changes with this one target in place of those asked for.
+    pub(crate) fn changes_on(&self, target: &str) -> Vec<Change> {
+        let mut changes = self.changes();
+        changes.retain(|change| !matches!(change, Change::Targets(_)));
+        changes.insert(0, Change::Targets(vec![target.into()]));
+        changes
+    }
+
     /// The changes, in the order in which they are applied: whole tables first, single keys last.
     pub(crate) fn changes(&self) -> Vec<Change> {
         let mut changes = Vec::new();
@@ -181,6 +199,11 @@ impl What {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) what: What,
+    /// Run on a target of this drive image, which `--target` names (it need not where there is but
+    /// one): mounted as it was left, stopped cleanly; nothing is filled unless `run.fill` says so
+    #[arg(long, value_name = "DRIVE", value_hint = ValueHint::FilePath,
+        conflicts_with_all = ["device", "store"])]
+    pub(crate) drive: Option<PathBuf>,
     /// Write the result as one JSON object; `-` prints it in place of the table
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
@@ -461,6 +484,277 @@ pub(crate) struct DriveCopy {
     /// Where the copy goes; nothing may be there
     #[arg(value_name = "TO", value_hint = ValueHint::FilePath)]
     pub(crate) to: PathBuf,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Lnvm {
+    /// List drives and their targets
+    #[command(after_help = "\
+Examples:
+  flashlane lnvm list my.img
+  flashlane lnvm list *.img --json -")]
+    List(LnvmList),
+    /// Create a target on a range of LUNs
+    #[command(after_help = "\
+Examples:
+  flashlane lnvm create my.img -n db -t pblk -f
+  flashlane lnvm create -d my.img -n db -t pblk -b 0 -e 31 -o 20
+  flashlane lnvm create my.img -n log -t raw -b 32 -e 63
+
+A LUN is counted over all channels: channel x LUNs per channel + LUN. Without -f a pblk that is on these
+LUNs is recovered, with its data; where there is none, one is made. With -f whatever is there is given
+up. A create that was cut off is shown by `list` as half created: create it again, or remove it.
+Types: pblk (host FTL), pftl (block SSD; the whole drive), raw (vector I/O on the PUs).")]
+    Create(LnvmCreate),
+    /// Remove a target; its data stays on the LUNs until something else is created there
+    #[command(after_help = "\
+Examples:
+  flashlane lnvm remove my.img -n db")]
+    Remove(LnvmRemove),
+    /// Show target types, the drive's attributes and each target's, by their names in sysfs
+    #[command(after_help = "\
+Examples:
+  flashlane lnvm info my.img
+  flashlane lnvm info my.img -n db --json -
+
+Nothing is written: a pblk target is mounted in memory above the image, and shown as a mount finds it.")]
+    Info(LnvmInfo),
+    /// Show the identify page (1.2) or geometry page (2.0)
+    #[command(
+        visible_alias = "geometry",
+        after_help = "\
+Examples:
+  flashlane lnvm id-ns my.img -H"
+    )]
+    IdNs(LnvmIdNs),
+    /// Show the state of every chunk
+    #[command(after_help = "\
+Examples:
+  flashlane lnvm chunk-log my.img
+  flashlane lnvm chunk-log my.img -o binary > chunks.bin")]
+    ChunkLog(LnvmChunkLog),
+    /// Show a LUN's bad-block table (devices of 1.2)
+    #[command(after_help = "\
+Examples:
+  flashlane lnvm diag-bbtbl my.img -c 0 -l 1")]
+    DiagBbtbl(LnvmBbtbl),
+    /// Mark a block, or take its mark off
+    #[command(after_help = "\
+Examples:
+  flashlane lnvm diag-set-bbtbl my.img -c 0 -l 1 -b 7 -v 8
+  flashlane lnvm diag-set-bbtbl my.img -c 0 -l 1 -b 7 -v 0
+
+Marks: 0 good, 1 factory, 2 grown, 4 device, 8 host, 16 media manager. A marked block is offline.
+Blocks of a target are refused.")]
+    DiagSetBbtbl(LnvmSetBbtbl),
+    /// Erase a drive that has no targets, and take marks off
+    #[command(after_help = "\
+Examples:
+  flashlane lnvm factory my.img
+  flashlane lnvm factory -d my.img -e -s      only blocks with the host's mark, and take that off
+
+Marks that blocks have from the factory stay.")]
+    Factory(LnvmFactory),
+}
+
+/// A drive, as the first word or with -d.
+#[derive(ClapArgs)]
+pub(crate) struct OneDrive {
+    /// Image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: Option<PathBuf>,
+    /// The same, as nvme-cli has it
+    #[arg(short, long, value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) device_name: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LnvmList {
+    /// Images
+    #[arg(value_name = "DRIVE", required = true, value_hint = ValueHint::FilePath)]
+    pub(crate) drives: Vec<PathBuf>,
+    /// Write it as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+fn type_of(word: &str) -> Result<TargetKind, String> {
+    word.parse().map_err(|_| {
+        let hint = suggest::hint(word, ["pblk", "pftl", "raw"]);
+        format!("no such target type{hint}; there are pblk, pftl and raw")
+    })
+}
+
+fn limiter_of(word: &str) -> Result<LimiterKind, String> {
+    Ok(match word {
+        "pid" => LimiterKind::Pid,
+        "kernel_table" => LimiterKind::KernelTable,
+        "channel_states" => LimiterKind::ChannelStates,
+        "off" => LimiterKind::Off,
+        _ => return Err("there are pid, kernel_table, channel_states and off".into()),
+    })
+}
+
+/// -1 or a number that is not negative.
+fn or_minus_one() -> clap::builder::RangedI64ValueParser<i64> {
+    clap::value_parser!(i64).range(-1..=i64::from(u32::MAX))
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LnvmCreate {
+    #[command(flatten)]
+    pub(crate) drive: OneDrive,
+    /// Name of the target
+    #[arg(short = 'n', long, value_name = "NAME")]
+    pub(crate) target_name: String,
+    /// Type: `pblk`, `pftl` or `raw`
+    #[arg(short = 't', long, value_name = "TYPE", value_parser = type_of)]
+    pub(crate) target_type: TargetKind,
+    /// First LUN; -1 is the drive's first
+    #[arg(short = 'b', long, value_name = "NUM", default_value_t = -1,
+        allow_negative_numbers = true, value_parser = or_minus_one())]
+    pub(crate) lun_begin: i64,
+    /// Last LUN; -1 is the drive's last
+    #[arg(short = 'e', long, value_name = "NUM", default_value_t = -1,
+        allow_negative_numbers = true, value_parser = or_minus_one())]
+    pub(crate) lun_end: i64,
+    /// Over-provisioning in percent, 3 to 80; -1 is the type's default
+    #[arg(short = 'o', long, value_name = "NUM", default_value_t = -1,
+        allow_negative_numbers = true, value_parser = or_minus_one())]
+    pub(crate) over_prov: i64,
+    /// Factory mode: do not recover what is there, give it up
+    #[arg(short = 'f', long)]
+    pub(crate) factory: bool,
+    /// PUs of a new pblk that take new data at a time; 0 is all
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub(crate) active_pus: u32,
+    /// Limiter of a new pblk: `pid`, `kernel_table`, `channel_states` or `off`
+    #[arg(long, value_name = "NAME", default_value = "pid", value_parser = limiter_of)]
+    pub(crate) limiter: LimiterKind,
+    /// Write it as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LnvmRemove {
+    /// Image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Name of the target
+    #[arg(short = 'n', long, value_name = "NAME")]
+    pub(crate) target_name: String,
+    /// Write it as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LnvmInfo {
+    /// Image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Only this target
+    #[arg(short = 'n', long, value_name = "NAME")]
+    pub(crate) target_name: Option<String>,
+    /// Write it as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LnvmIdNs {
+    /// Image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Namespace; a drive has one
+    #[arg(short = 'n', long, value_name = "NUM", default_value_t = 1)]
+    pub(crate) namespace_id: u32,
+    /// Say what bits mean
+    #[arg(short = 'H', long)]
+    pub(crate) human_readable: bool,
+    /// Write it as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LnvmChunkLog {
+    /// Image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// `normal`, or `binary`: descriptors of 32 bytes
+    #[arg(short = 'o', long, value_name = "FMT", default_value = "normal",
+        value_parser = ["normal", "binary"])]
+    pub(crate) output_format: String,
+    /// As `normal` is anyway
+    #[arg(short = 'H', long)]
+    pub(crate) human_readable: bool,
+    /// Write it as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LnvmBbtbl {
+    /// Image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Namespace; a drive has one
+    #[arg(short = 'n', long, value_name = "NUM", default_value_t = 1)]
+    pub(crate) namespace_id: u32,
+    /// Channel
+    #[arg(short = 'c', long, value_name = "NUM", default_value_t = 0)]
+    pub(crate) channel_id: u32,
+    /// LUN in the channel
+    #[arg(short = 'l', long, value_name = "NUM", default_value_t = 0)]
+    pub(crate) lun_id: u32,
+    /// Print the table's bytes
+    #[arg(short = 'b', long)]
+    pub(crate) raw_binary: bool,
+    /// Write it as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LnvmSetBbtbl {
+    /// Image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Namespace; a drive has one
+    #[arg(short = 'n', long, value_name = "NUM", default_value_t = 1)]
+    pub(crate) namespace_id: u32,
+    /// Channel
+    #[arg(short = 'c', long, value_name = "NUM", default_value_t = 0)]
+    pub(crate) channel_id: u32,
+    /// LUN in the channel
+    #[arg(short = 'l', long, value_name = "NUM", default_value_t = 0)]
+    pub(crate) lun_id: u32,
+    /// Plane; on devices of 2.0 all planes get the mark
+    #[arg(short = 'p', long, value_name = "NUM", default_value_t = 0)]
+    pub(crate) plane_id: u32,
+    /// Block
+    #[arg(short = 'b', long, value_name = "NUM", default_value_t = 0)]
+    pub(crate) block_id: u32,
+    /// Mark
+    #[arg(short = 'v', long, value_name = "NUM", default_value_t = 0)]
+    pub(crate) value: u32,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LnvmFactory {
+    #[command(flatten)]
+    pub(crate) drive: OneDrive,
+    /// Erase only blocks with the host's mark; all without it
+    #[arg(short = 'e', long)]
+    pub(crate) erase_only_marked: bool,
+    /// Take the host's marks off
+    #[arg(short = 's', long)]
+    pub(crate) clear_host_side_blks: bool,
+    /// Take the marks of blocks that went bad in use off
+    #[arg(short = 'b', long)]
+    pub(crate) clear_bb_blks: bool,
 }
 
 /// How a trace is read.

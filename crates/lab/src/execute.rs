@@ -5,10 +5,11 @@
 //! progress and starts no other. Never: formats a result.
 
 use crate::experiment::{Experiment, Target, TargetKind, Workload};
+use crate::lnvm::Mounted;
 use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
-use crate::stack::{Lines, Stack, StackError, behind_link, medium};
+use crate::stack::{Lines, Stack, StackError, behind_link, raw_medium};
 use crate::trace::{Reading, Scan, TraceError, scan};
 use crate::workload::Job;
 use flashlane_base::{Geometry, Ns};
@@ -91,6 +92,8 @@ pub struct RunOutcome {
     pub raw_sectors: u64,
     /// How its lines are divided.
     pub lines: Option<Lines>,
+    /// How it was found on its drive, if it lives on one.
+    pub mounted: Option<Mounted>,
     /// Broken rules in the whole run, preparation included.
     pub violations: u64,
     /// The first of them.
@@ -292,6 +295,7 @@ struct Ran {
     ssd: Arc<Ssd>,
     raw_sectors: u64,
     lines: Option<Lines>,
+    mounted: Option<Mounted>,
     media: MediaSpan,
     wear: Vec<BTreeMap<u32, u64>>,
     spans: Kept,
@@ -325,6 +329,7 @@ fn run_target(
         geometry: *ran.ssd.geometry(),
         raw_sectors: ran.raw_sectors,
         lines: ran.lines,
+        mounted: ran.mounted,
         violations: ran.ssd.counters().violations,
         violations_shown: ran.ssd.violations(),
         laws: ran.laws,
@@ -371,7 +376,7 @@ async fn raw_steps(
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
 ) -> Result<Ran, ExecuteError> {
-    let (ssd, part) = medium(target, plan.seed).map_err(|e| stack_error(target, e))?;
+    let (ssd, part, drive) = raw_medium(target, plan.seed).map_err(|e| stack_error(target, e))?;
     let jobs = raw_jobs(&plan.work, part.geometry()).map_err(|source| ExecuteError::Raw {
         target: target.name.clone(),
         source: source.into(),
@@ -383,7 +388,11 @@ async fn raw_steps(
         run_raw(cx, &ssd, device, jobs, plan.seed, monitor, begin, observe.intervals).await;
     let media = span(cx, &ssd, &from.borrow(), &measured);
     let (wear, spans) = (wear_of(&ssd, target.pus), ssd.take_spans());
-    Ok(Ran { measured, ssd, raw_sectors, lines: None, media, wear, spans, laws: Ok(()) })
+    if let Some(drive) = drive {
+        drive.close().map_err(|e| stack_error(target, e.into()))?;
+    }
+    let (lines, mounted, laws) = (None, None, Ok(()));
+    Ok(Ran { measured, ssd, raw_sectors, lines, mounted, media, wear, spans, laws })
 }
 
 /// The jobs of a workload as raw streams; an experiment with a raw target has no traces.
@@ -407,16 +416,23 @@ async fn steps(
 ) -> Result<Ran, ExecuteError> {
     let stack = Stack::build(cx, target, plan.seed).await.map_err(|e| stack_error(target, e))?;
     let (from, begin) = snapshot(cx, stack.ssd(), observe);
-    let mut measured =
-        run::run(cx, stack.subject(begin, observe.intervals), plan, monitor).await.map_err(
-            |source| ExecuteError::Run { target: target.name.clone(), source: source.into() },
-        )?;
+    let ran = run::run(cx, stack.subject(begin, observe.intervals), plan, monitor).await;
+    let mut measured = match ran {
+        Ok(measured) => measured,
+        Err(source) => {
+            stack.leave(cx).await;
+            let source = source.into();
+            return Err(ExecuteError::Run { target: target.name.clone(), source });
+        }
+    };
     stack.drain(cx).await;
     measured.after = stack.stats();
     // Before the layer stops: what it writes then is none of the measured part.
     let media = span(cx, stack.ssd(), &from.borrow(), &measured);
     let (wear, spans) = (wear_of(stack.ssd(), target.pus), stack.ssd().take_spans());
     let laws = stack.stop(cx).await;
+    stack.close().map_err(|e| stack_error(target, e))?;
     let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
-    Ok(Ran { measured, ssd, raw_sectors, lines: stack.lines(), media, wear, spans, laws })
+    let (lines, mounted) = (stack.lines(), stack.mounted().cloned());
+    Ok(Ran { measured, ssd, raw_sectors, lines, mounted, media, wear, spans, laws })
 }

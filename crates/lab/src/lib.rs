@@ -19,6 +19,7 @@ pub mod experiment;
 pub mod fio;
 pub mod histogram;
 pub mod input;
+pub mod lnvm;
 pub mod raw;
 pub mod report;
 pub mod reproduce;

@@ -1,20 +1,25 @@
-//! Builds the stacks: a fresh device, a layer on it. The only place that knows how.
+//! Builds the stacks: a fresh device, a layer on it; or a drive image, and the target that is mounted
+//! from it. The only place that knows how.
 //!
-//! Owns: construction, drain and stop of every kind of target, the check of both counter laws.
-//! Promises: a target that does not fit its device is an error with the layer's own reason.
-//! Never: drives a stack.
+//! Owns: construction, mount, drain and stop of every kind of target, the check of both counter laws.
+//! Promises: a target that does not fit its device is an error with the layer's own reason; a target
+//! of a drive is stopped cleanly, and its image closed, however a run ends. Never: drives a stack.
 
-use crate::experiment::{Target, TargetKind};
+use crate::experiment::{DeviceChoice, DriveTarget, Target, TargetKind};
+use crate::lnvm::{Drive, LnvmError, Mounted};
 use crate::run::{Probe, Sample, Subject, Watch};
 use flashlane_base::Geometry;
-use flashlane_ftl::block::BlockDev;
+use flashlane_ftl::block::{BlockDev, BlockError};
 use flashlane_ftl::link::LinkedBlock;
-use flashlane_ftl::log::Pblk;
-use flashlane_ftl::pftl::Pftl;
+use flashlane_ftl::log::format::Uuid;
+use flashlane_ftl::log::{MountError, MountOptions, Pblk};
+use flashlane_ftl::pftl::{Pftl, PftlConfig};
 use flashlane_ftl::stats::{FtlStats, Gauges};
 use flashlane_ocssd::link::LinkedDevice;
 use flashlane_ocssd::spec::LinkSpec;
-use flashlane_ocssd::{Device, MediaCounters, Partition, SpecError, Ssd, SsdOptions};
+use flashlane_ocssd::{
+    Device, MediaCounters, OpenImage, Partition, SpecError, Ssd, SsdOptions, StoreKind, TargetInfo,
+};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use serde::Serialize;
 use std::rc::Rc;
@@ -49,6 +54,56 @@ pub enum StackError {
     /// The device FTL.
     #[error("{0}")]
     Pftl(#[from] flashlane_ftl::pftl::CreateError),
+    /// The drive that the target lives on.
+    #[error("{0}")]
+    Drive(Box<LnvmError>),
+    /// The host FTL on it.
+    #[error("{0}")]
+    MountPblk(#[from] MountError),
+    /// The device FTL on it.
+    #[error("{0}")]
+    MountPftl(#[from] flashlane_ftl::pftl::MountError),
+    /// Its settings in the drive's table of targets.
+    #[error("its settings in the drive's table of targets can't be used: {0}")]
+    Settings(String),
+    /// It could not be stopped.
+    #[error("it could not be stopped: {0}")]
+    Stop(BlockError),
+    /// It can't make anything durable.
+    #[error("it is read-only: {0}")]
+    ReadOnly(&'static str),
+}
+
+impl From<LnvmError> for StackError {
+    fn from(e: LnvmError) -> StackError {
+        StackError::Drive(Box::new(e))
+    }
+}
+
+impl StackError {
+    /// What is on the medium is in the way.
+    pub(crate) fn is_mount(&self) -> bool {
+        matches!(self, StackError::MountPblk(_) | StackError::MountPftl(_))
+    }
+}
+
+/// Mounts the pblk on these PUs.
+pub(crate) async fn mount_pblk(
+    cx: &Cx,
+    device: Arc<dyn Device>,
+    uuid: Option<Uuid>,
+) -> Result<Arc<Pblk>, StackError> {
+    let options = MountOptions { uuid, ..MountOptions::default() };
+    Ok(Pblk::mount(cx, device, options).await?)
+}
+
+/// Mounts the device FTL on this device; an empty device is an empty one.
+pub(crate) async fn mount_pftl(
+    cx: &Cx,
+    device: Arc<dyn Device>,
+    config: PftlConfig,
+) -> Result<Arc<Pftl>, StackError> {
+    Ok(Pftl::mount(cx, device, config, None).await?)
 }
 
 #[derive(Clone)]
@@ -65,6 +120,18 @@ pub struct Stack {
     /// What the host sees: the layer, behind the host's bus where the layer is inside the device.
     block: Arc<dyn BlockDev>,
     raw_sectors: u64,
+    /// The drive that it was mounted from.
+    home: Option<Rc<Home>>,
+}
+
+/// Where a mounted stack came from.
+struct Home {
+    drive: Drive,
+    mounted: Mounted,
+    /// Sectors that the medium had programmed before, by cause.
+    programmed: [u64; 10],
+    /// Commits of the image before: a number that no earlier run had.
+    life: u64,
 }
 
 /// How a host FTL's lines are divided, in lines at the width that it was created with.
@@ -84,10 +151,13 @@ pub struct Lines {
 const WALK_SECTORS_MAX: u64 = 1 << 21;
 
 impl Stack {
-    /// Builds a target on a fresh device; its background tasks start on the core of `cx`.
+    /// Builds a target on a fresh device, or mounts it from its drive; its background tasks start on
+    /// the core of `cx`.
     pub async fn build(cx: &Cx, target: &Target, seed: u64) -> Result<Stack, StackError> {
+        if let Some(on) = &target.drive {
+            return Stack::mount(cx, target, on).await;
+        }
         let (ssd, part) = medium(target, seed)?;
-        let link = link_of(target);
         let raw_sectors = part.geometry().sectors();
         let (layer, block): (Layer, Arc<dyn BlockDev>) = match &target.kind {
             TargetKind::Pblk(config) => {
@@ -97,14 +167,67 @@ impl Stack {
             TargetKind::Raw => unreachable!("raw targets have no layer; `raw::run` drives them"),
             TargetKind::Pftl(config) => {
                 let pftl = Pftl::create(cx, part, config.clone())?;
-                let block: Arc<dyn BlockDev> = match link {
-                    Some(link) => Arc::new(LinkedBlock::new(pftl.clone(), link)),
-                    None => pftl.clone(),
-                };
-                (Layer::Pftl(pftl), block)
+                (Layer::Pftl(pftl.clone()), behind_bus(pftl, target))
             }
         };
-        Ok(Stack { ssd, layer, block, raw_sectors })
+        Ok(Stack { ssd, layer, block, raw_sectors, home: None })
+    }
+
+    /// Mounts a target of a drive.
+    async fn mount(cx: &Cx, target: &Target, on: &DriveTarget) -> Result<Stack, StackError> {
+        let drive = open_drive(target, on)?;
+        let ssd = drive.ssd.clone();
+        let programmed = ssd.counters().programmed;
+        let life = ssd.image_info().map_or(0, |i| i.commits);
+        let began = cx.now();
+        let found = match drive.target(&on.name) {
+            Ok((info, part)) => {
+                let raw_sectors = part.geometry().sectors();
+                let layer = mount_layer(cx, target, &info, part).await;
+                layer.map(|(layer, block)| (info, layer, block, raw_sectors))
+            }
+            Err(e) => Err(e.into()),
+        };
+        let (info, layer, block, raw_sectors) = match found {
+            Ok(found) => found,
+            Err(e) => {
+                let _ = drive.close(); // why it could not be mounted matters more
+                return Err(e);
+            }
+        };
+        let recovery = match &layer {
+            Layer::Pblk(l) => l.recovery(),
+            Layer::Pftl(_) => None,
+        };
+        let time = cx.now() - began;
+        let mounted = Mounted { path: on.image.clone(), info, recovery, time };
+        let home = Some(Rc::new(Home { drive, mounted, programmed, life }));
+        Ok(Stack { ssd, layer, block, raw_sectors, home })
+    }
+
+    /// How the target was found on its drive, if it lives on one.
+    pub fn mounted(&self) -> Option<&Mounted> {
+        self.home.as_ref().map(|h| &h.mounted)
+    }
+
+    /// Closes the image of a stopped target that lives on one.
+    ///
+    /// # Errors
+    /// The host failed: what was not flushed may be lost.
+    pub fn close(&self) -> Result<(), StackError> {
+        match &self.home {
+            Some(home) => Ok(home.drive.close()?),
+            None => Ok(()),
+        }
+    }
+
+    /// For a run that could not be done: a target of a drive is put back as it was found.
+    pub async fn leave(&self, cx: &Cx) {
+        if self.home.is_some() {
+            self.drain(cx).await;
+            let _ = self.stop(cx).await; // what kept the run from being done matters more
+            let _ = self.close();
+        }
     }
 
     /// What a workload sees.
@@ -129,6 +252,7 @@ impl Stack {
             stats: Rc::new(move || me.stats()),
             begin,
             watch: Watch { probe: Some(probe), intervals },
+            used: self.home.as_ref().map(|h| h.life),
         }
     }
 
@@ -189,7 +313,10 @@ impl Stack {
     pub async fn stop(&self, cx: &Cx) -> Result<(), String> {
         if let Layer::Pblk(l) = &self.layer {
             // Read-only targets can make nothing durable; that is known and reported.
-            let _ = l.quiesce(cx).await;
+            let _ = match self.home {
+                Some(_) => l.stop(cx).await,
+                None => l.quiesce(cx).await,
+            };
         }
         let walk = match &self.layer {
             _ if self.raw_sectors > WALK_SECTORS_MAX => Ok(()),
@@ -197,7 +324,13 @@ impl Stack {
             Layer::Pftl(l) => l.walk(),
         };
         let stats = self.stats();
-        let medium: MediaCounters = self.ssd.counters();
+        let mut medium: MediaCounters = self.ssd.counters();
+        if let Some(home) = &self.home {
+            // The layer has counted since it was mounted, the medium since it was new.
+            for (now, before) in medium.programmed.iter_mut().zip(home.programmed) {
+                *now -= before;
+            }
+        }
         stats.check_host_law().and_then(|()| stats.check_media_law(&medium.programmed)).and(walk)
     }
 }
@@ -210,6 +343,83 @@ pub(crate) fn capacity(target: &Target, seed: u64, costs: CostTable) -> Result<u
     // A stall while creating would be a bug; the run itself reports it with its seed.
     let stack = built.unwrap_or_else(|stalled| unreachable!("creating a target: {stalled}"))?;
     Ok(stack.block().info().capacity)
+}
+
+/// A target of a drive without a layer: its device, its part of it, who closes it.
+pub(crate) type Medium = (Arc<Ssd>, Arc<dyn Device>, Option<Drive>);
+
+/// A fresh device, or that of a drive, and the part of it that a target has.
+pub(crate) fn raw_medium(target: &Target, seed: u64) -> Result<Medium, StackError> {
+    let Some(on) = &target.drive else {
+        return medium(target, seed).map(|(ssd, part)| (ssd, part, None));
+    };
+    let drive = open_drive(target, on)?;
+    let part: Arc<dyn Device> = drive.target(&on.name)?.1;
+    Ok((drive.ssd.clone(), part, Some(drive)))
+}
+
+/// Opens a drive with the options of the experiment's device.
+fn open_drive(target: &Target, on: &DriveTarget) -> Result<Drive, StackError> {
+    let o = &target.device.options;
+    let how = OpenImage {
+        read_only: false,
+        queue: o.queue,
+        faults: o.faults.clone(),
+        timing: o.timing,
+        dulbe: o.dulbe,
+    };
+    Ok(Drive::open(&on.image, &how)?)
+}
+
+async fn mount_layer(
+    cx: &Cx,
+    target: &Target,
+    info: &TargetInfo,
+    part: Arc<Partition>,
+) -> Result<(Layer, Arc<dyn BlockDev>), StackError> {
+    match &target.kind {
+        TargetKind::Pblk(_) => {
+            let pblk = mount_pblk(cx, behind_link(part, target), info.uuid).await?;
+            Ok((Layer::Pblk(pblk.clone()), pblk))
+        }
+        TargetKind::Pftl(config) => {
+            let pftl = mount_pftl(cx, part, config.clone()).await?;
+            Ok((Layer::Pftl(pftl.clone()), behind_bus(pftl, target)))
+        }
+        TargetKind::Raw => unreachable!("raw targets have no layer; `raw::run` drives them"),
+    }
+}
+
+/// A target of a drive, to be run on: the drive's device with these options, what its table says of
+/// the target.
+///
+/// # Errors
+/// There is no such drive or target, or its settings make no sense.
+pub fn target_of_drive(on: &DriveTarget, options: &SsdOptions) -> Result<Target, StackError> {
+    let drive = Drive::look(&on.image)?;
+    let (info, _) = drive.target(&on.name)?;
+    let options = SsdOptions { store: StoreKind::File, ..options.clone() };
+    let device = DeviceChoice { spec: drive.ssd.spec().clone(), options };
+    Ok(Target {
+        name: on.name.clone(),
+        kind: kind_of(&info)?,
+        device,
+        pus: Some((info.begin, info.end)),
+        drive: Some(on.clone()),
+    })
+}
+
+/// What an entry of the table stands for.
+fn kind_of(info: &TargetInfo) -> Result<TargetKind, StackError> {
+    use flashlane_ocssd::TargetKind as Kind;
+    let wrong = |e: serde_json::Error| StackError::Settings(e.to_string());
+    let settings = info.settings.clone();
+    Ok(match info.kind {
+        Kind::Raw => TargetKind::Raw,
+        Kind::Pblk => TargetKind::Pblk(serde_json::from_value(settings).map_err(wrong)?),
+        Kind::Pftl => TargetKind::Pftl(serde_json::from_value(settings).map_err(wrong)?),
+        Kind::Qblk => return Err(LnvmError::NotYet(info.kind).into()),
+    })
 }
 
 /// A fresh device, and the part of it that a target has.
@@ -233,6 +443,14 @@ pub(crate) fn medium(
 /// The host's bus, unless the device is one that takes no time.
 fn link_of(target: &Target) -> Option<&LinkSpec> {
     target.device.spec.link.as_ref().filter(|_| target.device.options.timing)
+}
+
+/// A layer inside the device as the host reaches it.
+fn behind_bus(pftl: Arc<Pftl>, target: &Target) -> Arc<dyn BlockDev> {
+    match link_of(target) {
+        Some(link) => Arc::new(LinkedBlock::new(pftl, link)),
+        None => pftl,
+    }
 }
 
 /// A device as the host reaches it.

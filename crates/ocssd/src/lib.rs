@@ -15,7 +15,9 @@ pub mod spec;
 pub mod ssd;
 pub mod wrap;
 
-pub use crate::core::{Core, CoreError, Partition, TargetInfo, TargetKind, TargetSpec};
+pub use crate::core::{
+    Core, CoreError, Partition, TargetInfo, TargetKind, TargetSpec, TargetState,
+};
 pub use device::Device;
 pub use flashlane_media::counters::{DieBusy, MediaCounters};
 pub use image::{CopyKind, CreateImage, ImageError, OpenImage, copy_image};

@@ -1,5 +1,5 @@
-//! The lnvm core: hard cases L01 to L12 of the facts sheet (8.2), as far as they need neither an
-//! image nor the command line, and placement by the application (L4).
+//! The lnvm core: hard cases L01 to L12 of the facts sheet (8.2), as far as they do not need the
+//! command line, targets on an image, and placement by the application (L4).
 
 mod common;
 
@@ -334,4 +334,89 @@ fn a_full_stream_takes_back_erased_chunks() {
         let short = Gather { index: &index[..3], ..content };
         assert_eq!(s.append(&cx, short, &oob, &cause).await, Err(StreamError::Length(3)));
     });
+}
+
+mod on_an_image {
+    use super::*;
+    use flashlane_media::host::memory::MemoryFile;
+    use flashlane_ocssd::core::TableError;
+    use flashlane_ocssd::{CreateImage, OpenImage, Ssd, TargetState};
+
+    fn image() -> Arc<MemoryFile> {
+        let file = Arc::new(MemoryFile::new(Vec::new()));
+        let spec = DeviceSpec::preset("tiny").unwrap();
+        Ssd::create_on(file.clone(), &spec, &CreateImage::default()).unwrap();
+        file
+    }
+
+    fn open(file: &Arc<MemoryFile>) -> (Arc<Ssd>, Core) {
+        let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
+        let core = Core::on_image(ssd.clone()).unwrap();
+        (ssd, core)
+    }
+
+    /// Dropped without a close, as a killed process leaves it: what a call returned from is there.
+    #[test]
+    fn every_step_of_a_create_is_there_after_a_kill() {
+        let file = image();
+        let settings = serde_json::json!({ "limiter": "off" });
+        let uuid = [7; 16];
+        open(&file).1.begin(&raw("a", 0, 1)).unwrap();
+        {
+            let (_, core) = open(&file);
+            let list = core.list();
+            assert_eq!((list.len(), list[0].state), (1, TargetState::BeingCreated));
+            assert_eq!(core.owner("flash0", 1).as_deref(), Some("a"));
+            assert!(matches!(core.begin(&raw("b", 1, 2)), Err(CoreError::Busy { .. })));
+            // Made again, elsewhere: what was left of the first try is gone.
+            core.begin(&raw("a", 2, 3)).unwrap();
+            assert!(matches!(core.begin(&raw("a", 2, 3)), Err(CoreError::Taken { .. })));
+            core.complete("a", Some(uuid), settings.clone()).unwrap();
+        }
+        {
+            let (_, core) = open(&file);
+            let list = core.list();
+            assert_eq!((list.len(), list[0].state), (1, TargetState::Ready));
+            assert_eq!((list[0].begin, list[0].end, list[0].uuid), (2, 3, Some(uuid)));
+            assert_eq!(list[0].settings, settings);
+            assert!(core.open("a").is_ok());
+            core.create(&raw("b", 0, 0)).unwrap();
+            core.remove("a").unwrap();
+        }
+        let (_, core) = open(&file);
+        assert_eq!(core.list().iter().map(|t| &*t.name).collect::<Vec<_>>(), ["b"]);
+        let failed = core.create_with(&raw("c", 1, 1), |_| Err("no"));
+        assert!(matches!(failed, Err(CoreError::Init { .. })));
+        drop(core);
+        assert_eq!(open(&file).1.list().len(), 1);
+    }
+
+    #[test]
+    fn what_can_t_be_written_has_not_happened() {
+        let file = image();
+        open(&file).1.create(&raw("a", 0, 1)).unwrap();
+        let how = OpenImage { read_only: true, ..OpenImage::default() };
+        let core = Core::on_image(Ssd::open_on(file.clone(), &how).unwrap()).unwrap();
+        assert!(matches!(core.remove("a"), Err(CoreError::Save { .. })));
+        assert!(matches!(core.create(&raw("b", 2, 3)), Err(CoreError::Save { .. })));
+        assert_eq!(core.list().len(), 1);
+        assert!(core.open("a").is_ok());
+    }
+
+    #[test]
+    fn a_table_that_is_none_is_refused() {
+        let file = image();
+        let (ssd, _) = open(&file);
+        ssd.set_targets(b"something else").unwrap();
+        let damaged = CoreError::Table(TableError::Damaged);
+        assert_eq!(Core::on_image(ssd).map(|_| ()), Err(damaged));
+    }
+
+    #[test]
+    fn a_block_ssd_takes_the_whole_device() {
+        let (_, core) = open(&image());
+        let part = TargetSpec::new("s", TargetKind::Pftl).on(0, 1);
+        assert!(matches!(core.create(&part), Err(CoreError::Whole { .. })));
+        core.create(&TargetSpec::new("s", TargetKind::Pftl)).unwrap();
+    }
 }

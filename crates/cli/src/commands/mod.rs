@@ -3,6 +3,7 @@
 mod check;
 mod compare;
 mod drive;
+mod lnvm;
 mod reproduce;
 mod run;
 mod sweep;
@@ -14,6 +15,7 @@ use crate::args::{Args, Command};
 use anyhow::Result;
 use clap::CommandFactory;
 use flashlane_lab::execute::ExecuteError;
+use flashlane_lab::lnvm::LnvmError;
 use flashlane_lab::reproduce::ReproduceError;
 
 /// Runs what the command line says; without a command, `run`.
@@ -28,6 +30,7 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
         Some(Command::Torture(torture)) => torture::torture(&torture),
         Some(Command::Trace(command)) => trace::trace(&command),
         Some(Command::Drive(command)) => drive::drive(&command),
+        Some(Command::Lnvm(command)) => lnvm::lnvm(&command),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "flashlane", &mut script);
@@ -52,5 +55,6 @@ pub(crate) fn blame(error: &anyhow::Error) -> Ending {
         Some(ReproduceError::Execute(e)) => matches!(e, ExecuteError::Stalled { .. }),
         _ => false,
     };
-    if stalled || figure { Ending::Bad } else { Ending::Unusable }
+    let target = matches!(error.downcast_ref(), Some(LnvmError::Stalled(_)));
+    if stalled || figure || target { Ending::Bad } else { Ending::Unusable }
 }

@@ -9,13 +9,13 @@ use flashlane_lab::execute::{Observe, Outcome, execute_observed};
 use flashlane_lab::experiment::{Experiment, Workload};
 use flashlane_lab::report::{self, Report, SPANS_MAX};
 use flashlane_lab::trace::TraceSource;
-use flashlane_lab::{input, run::Monitor};
+use flashlane_lab::{input, lnvm, run::Monitor};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 pub(crate) fn run(args: Run) -> Result<Ending> {
-    let (_, experiment) = input::load(args.what.file.as_deref(), &args.what.changes())?;
+    let experiment = load(&args)?;
     if !experiment.vary.is_empty() {
         anyhow::bail!("this experiment varies parameters: `flashlane sweep` runs its points");
     }
@@ -44,6 +44,18 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     Ok(ending(&outcome))
 }
 
+/// The experiment; with `--drive`, on that.
+fn load(args: &Run) -> Result<Experiment> {
+    let file = args.what.file.as_deref();
+    let Some(drive) = &args.drive else {
+        return Ok(input::load(file, &args.what.changes())?.1);
+    };
+    let (on, kind) = lnvm::choose(drive, args.what.targets())?;
+    let (_, mut experiment) = input::load(file, &args.what.changes_on(&kind.to_string()))?;
+    lnvm::put_on_drive(&mut experiment, &on)?;
+    Ok(experiment)
+}
+
 /// Files that are read.
 fn inputs(args: &Run, experiment: &Experiment) -> Vec<PathBuf> {
     let traces = experiment.workloads.iter().filter_map(|w| match w {
@@ -53,7 +65,7 @@ fn inputs(args: &Run, experiment: &Experiment) -> Vec<PathBuf> {
         },
         Workload::Job(_) => None,
     });
-    args.what.file.iter().cloned().chain(traces).collect()
+    args.what.file.iter().chain(&args.drive).cloned().chain(traces).collect()
 }
 
 /// Where results go: known to be writable before anything runs. Of two, the first is the option's

@@ -227,6 +227,20 @@ impl HostFtl {
         &self.flash.geo
     }
 
+    /// The target's name among targets, drawn when it was created.
+    pub fn uuid(&self) -> format::Uuid {
+        self.journal.uuid
+    }
+
+    /// The settings that it runs with; those of a mounted target are in its log.
+    pub fn settings(&self) -> LogConfig {
+        let stored = create::Stored::decode(&self.config.lock());
+        stored.map_or_else(
+            |_| LogConfig::default(),
+            |stored| LogConfig { active_pus: stored.active_pus, ..stored.config },
+        )
+    }
+
     /// How the target divides its chunks.
     pub fn layout(&self) -> &Layout {
         &self.layout

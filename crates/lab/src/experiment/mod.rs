@@ -29,7 +29,7 @@ mod workload;
 
 pub use device::{DeviceChoice, default_preset, preset_names};
 pub use document::{Change, Complaint};
-pub use target::{Target, TargetKind};
+pub use target::{DriveTarget, Target, TargetKind};
 pub use vary::Vary;
 pub use workload::{TraceSpec, Workload};
 

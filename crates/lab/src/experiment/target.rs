@@ -8,6 +8,7 @@ use super::device::{DeviceChoice, on_preset};
 use super::document::Section;
 use flashlane_ftl::log::{LimiterKind, LogConfig};
 use flashlane_ftl::pftl::PftlConfig;
+use std::path::PathBuf;
 
 /// What a target is.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,6 +32,17 @@ pub struct Target {
     pub device: DeviceChoice,
     /// On which of its PUs, first and last; all without it.
     pub pus: Option<(u32, u32)>,
+    /// The drive that it lives on, in place of a fresh device.
+    pub drive: Option<DriveTarget>,
+}
+
+/// A target of a drive image.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DriveTarget {
+    /// The image.
+    pub image: PathBuf,
+    /// The target's name there.
+    pub name: String,
 }
 
 /// Reads all targets; complaints go to the document.
@@ -95,7 +107,7 @@ fn read(s: &Section<'_>, device: Option<&DeviceChoice>) -> Option<Target> {
         TargetKind::Pftl(_) => "block SSD (pftl)".to_string(),
         TargetKind::Raw => "raw".to_string(),
     };
-    Some(Target { name: name.map_or(default, str::to_string), kind, device, pus })
+    Some(Target { name: name.map_or(default, str::to_string), kind, device, pus, drive: None })
 }
 
 /// The key `pus` of a target or a workload.

@@ -28,10 +28,11 @@ pub(crate) use csv::line as csv_line;
 pub use jobs::{JobOpReport, JobReport};
 pub use numbers::{
     BreakdownNs, BufferSectors, BusyRatio, FaultCounts, FillLevel, LatencyNs, LatencySet,
-    ProgrammedSectors, ReadPartsNs, Report, RunReport, SlipReport, WaitNs, WritePartsNs,
+    MountReport, ProgrammedSectors, ReadPartsNs, Report, RunReport, SlipReport, WaitNs,
+    WritePartsNs,
 };
 pub use perfetto::{PerfettoTrace, SPANS_MAX};
-pub(crate) use table::{aligned, mb_per_s};
+pub(crate) use table::{aligned, mb_per_s, short};
 
 use crate::execute::Outcome;
 
@@ -90,6 +91,7 @@ impl Report {
         text += &table::breakdowns(self);
         text += &table::occupancy(self);
         text += &explain::sentences(self);
+        text += &table::mounts(self);
         text += &table::notes(self);
         text
     }

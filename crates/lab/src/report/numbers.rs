@@ -9,6 +9,7 @@ use super::course::{self, DieReport, Figures, TimelineReport, WearReport};
 use super::jobs::{self, JobReport};
 use crate::execute::{Outcome, RunOutcome};
 use crate::histogram::Latencies;
+use crate::lnvm::{Mounted, show};
 use crate::run::record::Recorder;
 use crate::run::{Prepared, Replayed};
 use crate::stack::Lines;
@@ -98,6 +99,9 @@ pub struct RunReport {
     pub busy_ratio: BusyRatio,
     /// How full the device was.
     pub fill: FillLevel,
+    /// How the target was found on its drive; only of runs on one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mount: Option<MountReport>,
     /// What was done before measuring.
     pub prepared: Prepared,
     /// How traces were replayed.
@@ -125,6 +129,40 @@ pub struct RunReport {
     pub fingerprint: String,
     /// Events that were simulated.
     pub events: u64,
+}
+
+/// How a target was found on its drive.
+#[derive(Clone, Debug, Serialize)]
+pub struct MountReport {
+    /// The image.
+    pub drive: String,
+    /// The target's name there.
+    pub target: String,
+    /// Device time that mounting took.
+    pub time_ns: u64,
+    /// pblk's own account; null for other targets.
+    pub recovery: serde_json::Value,
+    /// The same for people.
+    #[serde(skip)]
+    pub text: String,
+}
+
+impl MountReport {
+    fn of(m: &Mounted) -> MountReport {
+        let drive = m.path.display().to_string();
+        let target = m.info.name.clone();
+        let how = match &m.recovery {
+            Some(r) => show::recovery_text(r),
+            None => format!("mounted in {}", super::short(m.time.as_ns())),
+        };
+        MountReport {
+            text: format!("target `{target}` of {drive}: {how}"),
+            drive,
+            target,
+            time_ns: m.time.as_ns(),
+            recovery: m.recovery.as_ref().map_or(serde_json::Value::Null, show::recovery_json),
+        }
+    }
 }
 
 /// A distribution, in nanoseconds.
@@ -552,6 +590,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         },
         busy_ratio: busy(o),
         fill: fill(o),
+        mount: o.mounted.as_ref().map(MountReport::of),
         prepared: m.prepared.clone(),
         replayed: m.replayed.clone(),
         slip: slip(r),

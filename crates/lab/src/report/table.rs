@@ -253,6 +253,12 @@ pub(super) fn causes(report: &Report) -> String {
 }
 
 /// What else must be known to read the numbers.
+/// How each target that lives on a drive was found.
+pub(super) fn mounts(report: &Report) -> String {
+    let of = |r: &RunReport| r.mount.as_ref().map(|m| format!("{}: {}\n", r.name, m.text));
+    report.runs.iter().filter_map(of).collect()
+}
+
 pub(super) fn notes(report: &Report) -> String {
     let mut notes: Vec<String> = Vec::new();
     for run in &report.runs {

@@ -66,6 +66,7 @@ impl Bench {
             kind: TargetKind::Pblk(config),
             device: device.clone(),
             pus: None,
+            drive: None,
         };
         let stack = Stack::build(cx, &target, SEED).await?;
         let host = Rc::new(Host::new(cx, stack.subject(Rc::new(|| ()), false), monitor));

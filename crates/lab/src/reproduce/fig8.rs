@@ -136,6 +136,7 @@ fn mixed(
         kind: TargetKind::Pftl(PftlConfig::default()),
         device,
         pus: None,
+        drive: None,
     };
     let monitor = watch("block SSD");
     let vm = Virtual::new(1, SEED, CostTable::zero());

@@ -168,6 +168,7 @@ fn pblk(
             kind: TargetKind::Pblk(config),
             device: device.clone(),
             pus: None,
+            drive: None,
         }],
         workloads: vec![Workload::Job(job.into())],
         run: RunSpec {

@@ -69,6 +69,8 @@ pub struct Subject {
     pub begin: Rc<dyn Fn()>,
     /// What is kept beside sums.
     pub watch: Watch,
+    /// Sectors may hold something from before; a number that no earlier run on the device had.
+    pub used: Option<u64>,
 }
 
 /// One part of a workload.
@@ -204,7 +206,10 @@ impl Host {
         Host {
             unit,
             capacity,
-            oracle: RefCell::new(Oracle::new(capacity)),
+            oracle: RefCell::new(match subject.used {
+                Some(life) => Oracle::of_used(capacity, life),
+                None => Oracle::new(capacity),
+            }),
             recorder: RefCell::new(Recorder::new()),
             monitor,
             stop: Cell::new(None),

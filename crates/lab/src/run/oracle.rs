@@ -87,6 +87,9 @@ pub struct Oracle {
     side: BTreeMap<u64, Side>,
     discards: u64,
     mapped: u64,
+    /// Version of what nobody here has written yet, and whether something may be there all the same.
+    first: u32,
+    inherited: bool,
 }
 
 /// Stamp of a version of a sector; never zero.
@@ -143,7 +146,17 @@ impl Oracle {
             side: BTreeMap::new(),
             discards: 0,
             mapped: 0,
+            first: 0,
+            inherited: false,
         }
+    }
+
+    /// An oracle of sectors that may hold anything until they are written here. `life` tells this run
+    /// from earlier ones: its versions begin somewhere else, so that what an earlier run left is not
+    /// taken for its own.
+    pub fn of_used(capacity: u64, life: u64) -> Oracle {
+        let first = (life.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 36) as u32 & VERSION_MASK;
+        Oracle { first, inherited: true, ..Oracle::new(capacity) }
     }
 
     /// Sectors whose newest version is data.
@@ -153,8 +166,8 @@ impl Oracle {
 
     #[inline]
     fn word(&mut self, lba: u64) -> &mut u32 {
-        let page = &mut self.pages[lba as usize / PAGE];
-        &mut page.get_or_insert_with(|| Box::new([0; PAGE]))[lba as usize % PAGE]
+        let (page, first) = (&mut self.pages[lba as usize / PAGE], self.first);
+        &mut page.get_or_insert_with(|| Box::new([first; PAGE]))[lba as usize % PAGE]
     }
 
     /// A write (or discard) of a sector starts; returns its version.
@@ -261,7 +274,7 @@ impl Oracle {
     fn window(&mut self, lba: u64) -> Window {
         let word = match &self.pages[lba as usize / PAGE] {
             Some(page) => page[lba as usize % PAGE],
-            None => 0,
+            None => self.first,
         };
         let (version, data) = (word & VERSION_MASK, word & DATA != 0);
         if word & SIDE != 0 {
@@ -294,8 +307,11 @@ impl Oracle {
             let window = windows.windows[i];
             let newest = match &self.pages[at as usize / PAGE] {
                 Some(page) => page[at as usize % PAGE] & VERSION_MASK,
-                None => 0,
+                None => self.first,
             };
+            if self.inherited && window.low == self.first {
+                continue; // what was there before this run: the layer's own checksums have to do
+            }
             let found = stamp_of(sector);
             let right = match decode(found) {
                 _ if found == 0 => window.zero || self.discards != windows.discards,
@@ -319,6 +335,26 @@ impl Oracle {
 mod tests {
     use super::*;
     use proptest::prelude::{any, prop, prop_assert, prop_assert_eq, proptest};
+
+    /// What was there before is nobody's business; what this run wrote is, though an earlier run of
+    /// the same kind has left stamps of its own.
+    #[test]
+    fn a_used_device_may_hold_anything_until_it_is_written() {
+        let mut before = Oracle::of_used(100, 1);
+        let old = write(&mut before, 7, 8);
+        let mut o = Oracle::of_used(100, 2);
+        assert_eq!(read(&mut o, 7, &old), None);
+        assert_eq!(read(&mut o, 7, &[0; 8]), None);
+        let new = write(&mut o, 7, 8);
+        assert_eq!(read(&mut o, 7, &old), None, "in flight");
+        o.finish(7, 1, true);
+        assert_eq!(read(&mut o, 7, &new), None);
+        assert!(read(&mut o, 7, &old).is_some(), "this run's write is lost");
+        assert!(read(&mut o, 7, &[0; 8]).is_some());
+        o.begin_discard(7, 1);
+        o.finish(7, 1, true);
+        assert!(read(&mut o, 7, &new).is_some() && read(&mut o, 7, &[0; 8]).is_none());
+    }
 
     fn read(oracle: &mut Oracle, lba: u64, content: &[u8]) -> Option<Mismatch> {
         let mut w = Windows::default();

@@ -114,8 +114,13 @@ fn stats() -> FtlStats {
 fn go_watched(device: Arc<Memory>, plan: &RunPlan, monitor: Rc<dyn Monitor>) -> (Measured, u64) {
     let vm = Virtual::new(2, plan.seed, CostTable::zero());
     let (cx, plan) = (vm.cx(), plan.clone());
-    let subject =
-        Subject { device, stats: Rc::new(stats), begin: Rc::new(|| ()), watch: Watch::default() };
+    let subject = Subject {
+        device,
+        stats: Rc::new(stats),
+        begin: Rc::new(|| ()),
+        watch: Watch::default(),
+        used: None,
+    };
     let measured = vm
         .run(async move { run(&cx, subject, &plan, monitor).await })
         .expect("nothing stalls")
@@ -340,6 +345,7 @@ fn a_trace_that_does_not_fit_is_refused_before_it_runs() {
         stats: Rc::new(stats),
         begin: Rc::new(|| ()),
         watch: Watch::default(),
+        used: None,
     };
     let said =
         vm.run(async move { run(&cx, subject, &plan, Rc::new(Unwatched)).await.map(|_| ()) });

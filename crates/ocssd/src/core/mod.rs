@@ -2,19 +2,28 @@
 //!
 //! Owns: [`Core`], its devices and the targets on them. Promises: two targets never share a PU; a
 //! name is used once over all devices; a create that fails at any step leaves nothing behind; a
-//! removed target's handle reaches the device no more. Never: knows what a target does with its
+//! removed target's handle reaches the device no more; on an image ([`Core::on_image`]) every change
+//! of the table is durable before it counts. Never: knows what a target does with its
 //! PUs (pblk and QBLK are started by their own crate on the [`Partition`] given here).
+//!
+//! On an image a target is made in three steps: an entry "being created", then whatever lies on its
+//! PUs, then the entry with its uuid. A process that dies in between leaves an entry that says so; it
+//! can be removed, or created again. Removing takes the entry first.
 //!
 //! Requirements L1, L2, L4; hard cases L01 to L12 of the facts sheet.
 
 mod partition;
 mod stream;
+mod table;
 
 pub use partition::Partition;
 pub use stream::{Stream, StreamError};
+pub use table::{TableError, Version, uuid_text};
 
 use crate::device::Device;
+use crate::ssd::Ssd;
 use flashlane_rt::sync::Mutex;
+use serde_json::Value;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -28,12 +37,27 @@ pub enum TargetKind {
     Pblk,
     /// QBLK.
     Qblk,
+    /// The page-mapped FTL of a block SSD; it takes the whole device.
+    Pftl,
 }
 
 impl TargetKind {
     /// All kinds, by name.
-    pub const ALL: [(&'static str, TargetKind); 3] =
-        [("raw", TargetKind::Raw), ("pblk", TargetKind::Pblk), ("qblk", TargetKind::Qblk)];
+    pub const ALL: [(&'static str, TargetKind); 4] = [
+        ("raw", TargetKind::Raw),
+        ("pblk", TargetKind::Pblk),
+        ("qblk", TargetKind::Qblk),
+        ("pftl", TargetKind::Pftl),
+    ];
+}
+
+/// How far a target has come.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TargetState {
+    /// Its making began and has not ended, or never will.
+    BeingCreated,
+    /// It can be used.
+    Ready,
 }
 
 impl FromStr for TargetKind {
@@ -68,6 +92,8 @@ pub struct TargetSpec {
     pub over_provisioning: Option<u32>,
     /// Ignore what is on the medium.
     pub factory: bool,
+    /// What else its kind wants to be told; kept with the target.
+    pub settings: Value,
 }
 
 impl TargetSpec {
@@ -81,6 +107,7 @@ impl TargetSpec {
             end: None,
             over_provisioning: None,
             factory: false,
+            settings: Value::Null,
         }
     }
 
@@ -108,6 +135,12 @@ pub struct TargetInfo {
     pub over_provisioning: Option<u32>,
     /// What is on the medium was to be ignored.
     pub factory: bool,
+    /// How far it has come.
+    pub state: TargetState,
+    /// What lies on its PUs calls itself so.
+    pub uuid: Option<[u8; 16]>,
+    /// What else its kind was told.
+    pub settings: Value,
 }
 
 /// Why the core refused.
@@ -126,7 +159,7 @@ pub enum CoreError {
         device: String,
     },
     /// No such kind of target.
-    #[error("there is no target type `{0}` (raw, pblk, qblk)")]
+    #[error("there is no target type `{0}` (raw, pblk, qblk, pftl)")]
     Kind(String),
     /// No such device.
     #[error("there is no device `{name}` (there are: {known})")]
@@ -173,9 +206,26 @@ pub enum CoreError {
         /// What was to run there.
         kind: TargetKind,
     },
+    /// A kind that takes the whole device, on a part of it.
+    #[error("a {kind} target takes the whole device, PUs 0 to {last}")]
+    Whole {
+        /// What was to run there.
+        kind: TargetKind,
+        /// The device's last PU.
+        last: u32,
+    },
     /// No such target.
     #[error("there is no target `{0}`")]
     NoTarget(String),
+    /// The table on the image.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// The table could not be written; it is as before.
+    #[error("the table of targets could not be written: {problem}")]
+    Save {
+        /// Why.
+        problem: String,
+    },
     /// Commands are under way.
     #[error("target `{name}` has {commands} commands under way; wait for them, then remove it")]
     InFlight {
@@ -199,15 +249,56 @@ struct Attached {
     device: Arc<dyn Device>,
 }
 
+#[derive(Clone)]
 struct Target {
     info: TargetInfo,
     part: Arc<Partition>,
+    /// Somebody in this process is making it.
+    in_the_making: bool,
+}
+
+/// The image that keeps a table.
+struct Kept {
+    ssd: Arc<Ssd>,
+    /// The table's version, if that is a newer one.
+    newer: Option<table::Version>,
 }
 
 #[derive(Default)]
 struct State {
     devices: Vec<Attached>,
     targets: Vec<Target>,
+    /// Who keeps the table.
+    image: Option<Kept>,
+}
+
+impl State {
+    /// Has the image keep `targets`, then has them in place of the ones before.
+    fn set(&mut self, targets: Vec<Target>) -> Result<(), CoreError> {
+        if let Some(Kept { ssd, newer }) = &self.image {
+            if let Some(version) = *newer {
+                return Err(TableError::NewerMinor { version }.into());
+            }
+            let entries: Vec<_> = targets.iter().map(|t| entry(&t.info)).collect();
+            ssd.set_targets(&table::encode(&entries))
+                .map_err(|e| CoreError::Save { problem: e.to_string() })?;
+        }
+        self.targets = targets;
+        Ok(())
+    }
+}
+
+fn entry(info: &TargetInfo) -> table::Entry {
+    table::Entry {
+        name: info.name.clone(),
+        kind: info.kind.to_string(),
+        begin: info.begin,
+        end: info.end,
+        over_provisioning: info.over_provisioning,
+        state: table::Entry::state(info.state),
+        uuid: info.uuid.as_ref().map(uuid_text),
+        settings: info.settings.clone(),
+    }
 }
 
 /// Devices and the targets on them.
@@ -222,6 +313,40 @@ impl Core {
         let core = Core::default();
         core.state.lock().devices.push(Attached { name: "flash0".into(), device });
         core
+    }
+
+    /// A core with one device, `flash0`, that lives in an image: its targets are those in the image's
+    /// table, and every change is durable when it returns.
+    ///
+    /// # Errors
+    /// The table is damaged, newer, or makes no sense on this device.
+    pub fn on_image(ssd: Arc<Ssd>) -> Result<Core, CoreError> {
+        let device: Arc<dyn Device> = ssd.clone();
+        let pus = device.geometry().pus();
+        let (entries, newer) = table::decode(&ssd.targets(), pus)?;
+        let core = Core::new(device.clone());
+        {
+            let mut state = core.state.lock();
+            for e in entries {
+                let (kind, how_far, uuid) = e.parse(pus)?;
+                let info = TargetInfo {
+                    device: "flash0".into(),
+                    name: e.name,
+                    kind,
+                    begin: e.begin,
+                    end: e.end,
+                    over_provisioning: e.over_provisioning,
+                    factory: false,
+                    state: how_far,
+                    uuid,
+                    settings: e.settings,
+                };
+                let part = Arc::new(Partition::new(device.clone(), e.begin, e.end));
+                state.targets.push(Target { info, part, in_the_making: false });
+            }
+            state.image = Some(Kept { ssd, newer });
+        }
+        Ok(core)
     }
 
     /// Adds a device.
@@ -258,23 +383,67 @@ impl Core {
         spec: &TargetSpec,
         init: impl FnOnce(&Arc<Partition>) -> Result<(), E>,
     ) -> Result<Arc<Partition>, CoreError> {
-        let part = self.reserve(spec)?;
+        let part = self.begin(spec)?;
         // Not under the lock: a target's start may ask the core.
         match init(&part) {
-            Ok(()) => Ok(part),
+            Ok(()) => self.complete(&spec.name, None, spec.settings.clone()).map(|()| part),
             Err(e) => {
-                part.close();
-                self.state.lock().targets.retain(|t| t.info.name != spec.name);
+                self.abandon(&spec.name)?;
                 Err(CoreError::Init { name: spec.name.clone(), problem: e.to_string() })
             }
         }
+    }
+
+    /// The first step of a create: the PUs are taken, the entry says "being created". An entry of
+    /// that name whose making never ended is replaced. End it with [`Core::complete`] or
+    /// [`Core::abandon`].
+    ///
+    /// # Errors
+    /// What was asked for cannot be, or the image could not be written: nothing has changed.
+    pub fn begin(&self, spec: &TargetSpec) -> Result<Arc<Partition>, CoreError> {
+        self.reserve(spec)
+    }
+
+    /// The last step of a create: the target can be used.
+    ///
+    /// # Errors
+    /// No such target, or the image could not be written: it stays in the making.
+    pub fn complete(
+        &self,
+        name: &str,
+        uuid: Option<[u8; 16]>,
+        settings: Value,
+    ) -> Result<(), CoreError> {
+        let mut state = self.state.lock();
+        let mut targets = state.targets.clone();
+        let found = targets.iter_mut().find(|t| t.info.name == name);
+        let target = found.ok_or_else(|| CoreError::NoTarget(name.into()))?;
+        target.in_the_making = false;
+        (target.info.state, target.info.uuid) = (TargetState::Ready, uuid);
+        target.info.settings = settings;
+        state.set(targets)
+    }
+
+    /// The end of a create that failed: its entry goes, its part of the device is closed.
+    ///
+    /// # Errors
+    /// The image could not be written: the entry stays, "being created".
+    pub fn abandon(&self, name: &str) -> Result<(), CoreError> {
+        let mut state = self.state.lock();
+        let (gone, kept) = state.targets.clone().into_iter().partition(|t| t.info.name == name);
+        let gone: Vec<Target> = gone;
+        gone.iter().for_each(|t| t.part.close());
+        state.set(kept)
     }
 
     /// All checks, then the reservation, in one go: nothing is set before everything is right.
     fn reserve(&self, spec: &TargetSpec) -> Result<Arc<Partition>, CoreError> {
         let mut state = self.state.lock();
         check_name(&spec.name)?;
-        if let Some(t) = state.targets.iter().find(|t| t.info.name == spec.name) {
+        let mut targets = state.targets.clone();
+        let left = |t: &Target| t.info.state == TargetState::BeingCreated && !t.in_the_making;
+        targets.retain(|t| t.info.name != spec.name || !left(t));
+        if let Some(t) = targets.iter().find(|t| t.info.name == spec.name) {
             return Err(CoreError::Taken {
                 name: spec.name.clone(),
                 device: t.info.device.clone(),
@@ -293,7 +462,7 @@ impl Core {
             let i = &t.info;
             i.device == attached.name && i.begin <= end && begin <= i.end
         };
-        if let Some(t) = state.targets.iter().find(overlap) {
+        if let Some(t) = targets.iter().find(overlap) {
             return Err(CoreError::Busy {
                 pu: begin.max(t.info.begin),
                 owner: t.info.name.clone(),
@@ -303,6 +472,9 @@ impl Core {
         if !part.balanced() && spec.kind != TargetKind::Raw {
             return Err(CoreError::Unbalanced { begin, end, kind: spec.kind });
         }
+        if spec.kind == TargetKind::Pftl && (begin, end) != (0, last) {
+            return Err(CoreError::Whole { kind: spec.kind, last });
+        }
         let info = TargetInfo {
             device: attached.name.clone(),
             name: spec.name.clone(),
@@ -311,8 +483,12 @@ impl Core {
             end,
             over_provisioning: spec.over_provisioning,
             factory: spec.factory,
+            state: TargetState::BeingCreated,
+            uuid: None,
+            settings: spec.settings.clone(),
         };
-        state.targets.push(Target { info, part: part.clone() });
+        targets.push(Target { info, part: part.clone(), in_the_making: true });
+        state.set(targets)?;
         Ok(part)
     }
 
@@ -327,8 +503,11 @@ impl Core {
         if commands != 0 {
             return Err(CoreError::InFlight { name: name.into(), commands });
         }
-        state.targets[at].part.close();
-        Ok(state.targets.remove(at).info)
+        let mut targets = state.targets.clone();
+        let gone = targets.remove(at);
+        state.set(targets)?;
+        gone.part.close();
+        Ok(gone.info)
     }
 
     /// All targets, in the order in which they were created.

@@ -1,0 +1,124 @@
+//! `flashlane lnvm`: nvme-cli's lnvm verbs on drive images.
+
+use crate::Ending;
+use crate::args::{Lnvm, LnvmCreate, OneDrive};
+use crate::output::{self, Sink};
+use anyhow::{Result, bail};
+use flashlane_lab::lnvm::{self, Block, Create, Erased, Factory, show};
+use std::path::{Path, PathBuf};
+use std::slice::from_ref;
+
+pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
+    match command {
+        Lnvm::List(args) => {
+            let paths: Vec<&Path> = args.drives.iter().map(PathBuf::as_path).collect();
+            let inputs = &args.drives;
+            give(inputs, args.json.as_ref(), || Ok(show::list(&paths)?))
+        }
+        Lnvm::Create(args) => create(args),
+        Lnvm::Remove(args) => give(from_ref(&args.drive), args.json.as_ref(), || {
+            Ok(show::removed(&lnvm::remove(&args.drive, &args.target_name)?))
+        }),
+        Lnvm::Info(args) => give(from_ref(&args.drive), args.json.as_ref(), || {
+            Ok(show::info(&args.drive, args.target_name.as_deref())?)
+        }),
+        Lnvm::IdNs(args) => give(from_ref(&args.drive), args.json.as_ref(), || {
+            Ok(show::id_ns(&args.drive, args.namespace_id, args.human_readable)?)
+        }),
+        Lnvm::ChunkLog(args) => match args.output_format.as_str() {
+            "binary" => raw(&show::chunk_log_binary(&args.drive)?),
+            _ => give(from_ref(&args.drive), args.json.as_ref(), || {
+                Ok(show::chunk_log(&args.drive)?)
+            }),
+        },
+        Lnvm::DiagBbtbl(args) => {
+            let get =
+                || show::bad_blocks(&args.drive, args.namespace_id, args.channel_id, args.lun_id);
+            match args.raw_binary {
+                true => raw(&get()?.2),
+                false => give(from_ref(&args.drive), args.json.as_ref(), || {
+                    Ok(get().map(|(text, json, _)| (text, json))?)
+                }),
+            }
+        }
+        Lnvm::DiagSetBbtbl(args) => {
+            if args.namespace_id != 1 {
+                bail!("there is no namespace {}: a drive has one, number 1", args.namespace_id);
+            }
+            let at = Block {
+                channel: args.channel_id,
+                lun: args.lun_id,
+                plane: args.plane_id,
+                block: args.block_id,
+            };
+            lnvm::set_bad_block(&args.drive, at, args.value)?;
+            let Block { channel, lun, plane, block } = at;
+            output::print(&format!(
+                "Updating: Ch.: {channel} LUN: {lun} Plane: {plane} Block: {block} -> {}\n",
+                args.value
+            ))?;
+            Ok(Ending::Good)
+        }
+        Lnvm::Factory(args) => {
+            let ask = Factory {
+                only_marked: args.erase_only_marked,
+                clear_host: args.clear_host_side_blks,
+                clear_grown: args.clear_bb_blks,
+            };
+            let Erased { chunks, failed, unmarked } = lnvm::factory(args.drive.get()?, ask)?;
+            output::print(&format!(
+                "{chunks} chunks erased, {failed} could not be, marks taken off {unmarked}\n"
+            ))?;
+            Ok(if failed == 0 { Ending::Good } else { Ending::Bad })
+        }
+    }
+}
+
+impl OneDrive {
+    /// The drive, named in either way.
+    fn get(&self) -> Result<&Path> {
+        match (&self.drive, &self.device_name) {
+            (Some(one), None) | (None, Some(one)) => Ok(one),
+            _ => bail!("name the drive once: `flashlane lnvm ... my.img`, or with -d"),
+        }
+    }
+}
+
+fn create(args: &LnvmCreate) -> Result<Ending> {
+    let drive = args.drive.get()?;
+    let given = |n: i64| u32::try_from(n).ok();
+    let ask = Create {
+        name: args.target_name.clone(),
+        kind: args.target_type,
+        begin: given(args.lun_begin),
+        end: given(args.lun_end),
+        over_provisioning: given(args.over_prov),
+        factory: args.factory,
+        active_pus: args.active_pus,
+        limiter: args.limiter,
+    };
+    give(&[drive.into()], args.json.as_ref(), || Ok(show::created(&lnvm::create(drive, &ask)?)))
+}
+
+/// Prints a result, or writes its JSON.
+fn give(
+    inputs: &[PathBuf],
+    json: Option<&PathBuf>,
+    get: impl FnOnce() -> Result<(String, String)>,
+) -> Result<Ending> {
+    output::keep_inputs(inputs, &output::given(&[("--json", json)]))?;
+    let json = Sink::open(json.map(PathBuf::as_path))?;
+    let (text, of_json) = get()?;
+    let quiet = json.is_stdout();
+    json.write(&of_json)?;
+    if !quiet {
+        output::print(&text)?;
+    }
+    Ok(Ending::Good)
+}
+
+/// Prints bytes for programs.
+fn raw(bytes: &[u8]) -> Result<Ending> {
+    output::print_bytes(bytes)?;
+    Ok(Ending::Good)
+}

@@ -1,0 +1,190 @@
+//! `flashlane lnvm` and `flashlane run --drive`: targets made, shown, run on, found again, refused.
+
+mod harness;
+
+use flashlane_ocssd::{OpenImage, Ssd};
+use harness::{Here, here};
+
+/// 64 MiB raw: 2 channels of 2 LUNs, 64 chunks each.
+fn drive() -> Here {
+    let h = here();
+    h.run(&["drive", "create", "a.img", "--preset", "tiny", "--set", "geometry.chunks_per_pu=64"])
+        .good();
+    h
+}
+
+fn bytes(h: &Here) -> Vec<u8> {
+    std::fs::read(h.path("a.img")).unwrap()
+}
+
+const WRITE: &str = "[w]\nrw=write\nbs=64k\nsize=4m\n";
+const READ: &str = "[r]\nrw=read\nbs=64k\nsize=4m\n";
+
+#[test]
+fn a_target_is_made_run_on_and_found_again() {
+    let h = drive();
+    h.file("w.fio", WRITE);
+    h.file("r.fio", READ);
+    let made = h.run(&["lnvm", "create", "-d", "a.img", "-n", "db", "-t", "pblk", "-f"]).good();
+    assert!(made.out.contains("target db: pblk on LUNs 0 to 3"), "{}", made.out);
+    let list = h.run(&["lnvm", "list", "a.img"]).good().out;
+    for part in ["Number of devices: 1", "Block manager", "gennvm", "Number of targets: 1", "ready"]
+    {
+        assert!(list.contains(part), "`{part}` is missing:\n{list}");
+    }
+    let run = |job: &str, more: &[&str]| {
+        let args = [&["run", job, "--drive", "a.img", "--json", "-"], more].concat();
+        h.run(&args).good().json()
+    };
+    let first = run("w.fio", &["--target", "db"]);
+    let of = |json: &serde_json::Value, key: &str| json["runs"][0][key].clone();
+    assert_eq!(of(&first, "mount")["recovery"]["clean"], true, "{first:#}");
+    assert_eq!(of(&first, "counter_laws"), "hold");
+    // Its only target need not be named. What the first run wrote is there: reads reach the medium.
+    let second = run("r.fio", &[]);
+    assert_eq!(of(&second, "mount")["recovery"]["clean"], true);
+    assert_eq!(
+        (of(&second, "wrong_sectors"), of(&second, "failed_requests")),
+        (0.into(), 0.into())
+    );
+    assert_eq!(of(&second, "prepared")["filled_sectors"], 0);
+    assert!(second["runs"][0]["latency_breakdown_ns"].to_string().contains("die"));
+    let p50 = of(&second, "latency_ns")["read"]["p50"].as_u64().unwrap();
+    assert!(p50 > 10_000, "read from the medium, not unmapped: {p50} ns");
+    let text = h.run(&["run", "w.fio", "--drive", "a.img"]).good().out;
+    assert!(text.contains("target `db` of a.img: it had been stopped cleanly"), "{text}");
+    // Removed and created again without -f: the data is found.
+    h.run(&["lnvm", "remove", "a.img", "-n", "db"]).good();
+    let again =
+        h.run(&["lnvm", "create", "a.img", "-n", "db2", "-t", "pblk", "--json", "-"]).good();
+    assert_eq!(again.json()["recovery"]["clean"], true);
+    assert_eq!(of(&run("r.fio", &[]), "wrong_sectors"), 0);
+    assert!(h.run(&["drive", "check", "a.img"]).good().out.ends_with("good\n"));
+}
+
+#[test]
+fn two_targets_share_a_drive_and_not_a_pu() {
+    let h = drive();
+    let create = |args: &[&str]| h.run(&[&["lnvm", "create", "a.img"], args].concat());
+    create(&["-n", "a", "-t", "pblk", "-b", "0", "-e", "1", "-f"]).good();
+    let refused = |args: &[&str], says: &[&str]| {
+        let before = bytes(&h);
+        create(args).refused(2, says);
+        // But for the moment of its closing, which every opening moves.
+        let targets = h.run(&["lnvm", "list", "a.img", "--json", "-"]).good().json();
+        assert_eq!(targets["devices"][0]["targets"].as_array().unwrap().len(), 1);
+        assert_eq!(bytes(&h).len(), before.len());
+    };
+    refused(&["-n", "b", "-t", "pblk", "-b", "1", "-e", "3"], &["PU 1 is busy", "`a`"]);
+    refused(&["-n", "a", "-t", "raw", "-b", "2"], &["taken"]);
+    refused(&["-n", "b", "-t", "raw", "-b", "2", "-e", "4"], &["PUs 2 to 4", "0 to 3"]);
+    refused(&["-n", "b", "-t", "raw", "-b", "3", "-e", "2"], &["PUs 3 to 2"]);
+    refused(&["-n", "b/c", "-t", "raw", "-b", "2"], &["b/c", "no name"]);
+    refused(&["-n", "Ünï", "-t", "raw", "-b", "2"], &["Ünï", "letters"]);
+    refused(&["-n", "b", "-t", "pblkk", "-b", "2"], &["did you mean `pblk`"]);
+    refused(&["-n", "b", "-t", "qblk", "-b", "2"], &["qblk"]);
+    refused(&["-n", "b", "-t", "pftl", "-b", "2"], &["whole"]);
+    refused(&["-n", "b", "-t", "raw", "-b", "2", "-o", "81"], &["81", "80"]);
+    refused(&["-n", "b", "-t", "raw", "-b", "-2"], &["-2"]);
+    refused(&["-n", "b", "-t", "pblk", "-b", "2", "-f", "--active-pus", "9"], &["9 active PUs"]);
+    create(&["-n", "b", "-t", "raw", "-b", "2"]).good();
+    let info = h.run(&["lnvm", "info", "a.img", "--json", "-"]).good().json();
+    assert_eq!(info["targets"][1]["lun_end"], 3);
+    assert!(info["targets"][0]["pblk"]["write_amp_mileage"].is_string(), "{info:#}");
+    h.run(&["run", "--drive", "a.img"]).refused(2, &["--target", "a, b"]);
+    h.run(&["run", "--drive", "a.img", "--target", "c"]).refused(2, &["no target `c`", "a, b"]);
+    h.run(&["lnvm", "remove", "a.img", "-n", "aa"]).refused(2, &["no target `aa`"]);
+    h.run(&["lnvm", "factory", "a.img"]).refused(2, &["`a`", "remove it first"]);
+    h.run(&["lnvm", "remove", "a.img", "-n", "a"]).good();
+    h.run(&["lnvm", "remove", "a.img", "-n", "b"]).good();
+    let erased = h.run(&["lnvm", "factory", "a.img"]).good().out;
+    assert!(!erased.starts_with("0 chunks"), "{erased}");
+    let log = h.run(&["lnvm", "chunk-log", "a.img"]).good().out;
+    assert!(
+        log.starts_with("Total chunks in namespace: 256\n") && !log.contains("CLOSED"),
+        "{log}"
+    );
+    h.run(&["lnvm", "create", "a.img", "-n", "s", "-t", "pftl"]).good();
+    h.file("w.fio", WRITE);
+    let run = h.run(&["run", "w.fio", "--drive", "a.img", "--json", "-"]).good().json();
+    assert_eq!(run["runs"][0]["counter_laws"], "hold");
+    h.file("r.fio", READ);
+    let run = h.run(&["run", "r.fio", "--drive", "a.img", "--json", "-"]).good().json();
+    assert_eq!(run["runs"][0]["wrong_sectors"], 0);
+    assert!(run["runs"][0]["latency_ns"]["read"]["p50"].as_u64().unwrap() > 10_000);
+}
+
+#[test]
+fn looking_writes_nothing() {
+    let h = drive();
+    h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk", "-o", "20"]).good();
+    let before = bytes(&h);
+    let info = h.run(&["lnvm", "info", "a.img"]).good().out;
+    for part in [
+        "3 target type(s) registered.",
+        "Type\tVersion",
+        "rate_limiter",
+        "write_luns",
+        "gc_state",
+        "padding_dist",
+        "cleanly",
+    ] {
+        assert!(info.contains(part), "`{part}` is missing:\n{info}");
+    }
+    assert!(info.contains("num_channels         2") || info.contains("groups               2"));
+    let id = h.run(&["lnvm", "id-ns", "a.img", "-H"]).good().out;
+    assert!(id.starts_with("ver"), "{id}");
+    h.run(&["lnvm", "id-ns", "a.img", "-n", "2"]).refused(2, &["namespace 2"]);
+    h.run(&["lnvm", "chunk-log", "a.img", "--json", "-"]).good().json();
+    h.run(&["lnvm", "list", "a.img"]).good();
+    h.run(&["lnvm", "info", "a.img", "-n", "nobody"]).refused(2, &["nobody", "db"]);
+    assert!(bytes(&h) == before, "something was written");
+}
+
+#[test]
+fn blocks_are_marked_and_unmarked() {
+    let h = drive();
+    let mark = |args: &[&str]| h.run(&[&["lnvm", "diag-set-bbtbl", "a.img"], args].concat());
+    let said = mark(&["-c", "1", "-l", "0", "-b", "7", "-v", "8"]).good().out;
+    assert_eq!(said, "Updating: Ch.: 1 LUN: 0 Plane: 0 Block: 7 -> 8\n");
+    let offline = || h.run(&["lnvm", "chunk-log", "a.img"]).good().out.matches("OFFLINE").count();
+    assert_eq!(offline(), 1);
+    mark(&["-c", "2"]).refused(2, &["channel 2", "0 to 1"]);
+    mark(&["-b", "64"]).refused(2, &["block 64"]);
+    mark(&["-v", "32"]).refused(2, &["32", "no mark"]);
+    h.run(&["lnvm", "factory", "a.img", "-e", "-s"]).good();
+    assert_eq!(offline(), 0);
+    h.run(&["lnvm", "create", "a.img", "-n", "r", "-t", "raw"]).good();
+    mark(&["-v", "8"]).refused(2, &["`r`"]);
+}
+
+#[test]
+fn what_is_no_drive_or_not_ours_is_said() {
+    let h = drive();
+    h.file("text.img", "hello");
+    let refused = |args: &[&str], says: &[&str]| h.run(args).refused(2, says);
+    refused(&["lnvm", "list", "text.img"], &["text.img", "not a drive image"]);
+    refused(&["lnvm", "list", "none.img"], &["none.img", "No such file"]);
+    refused(&["lnvm", "create", "-n", "a", "-t", "raw"], &["name the drive"]);
+    refused(&["run", "--drive", "text.img"], &["text.img", "not a drive image"]);
+    refused(&["run", "--drive", "a.img"], &["a.img", "lnvm create"]);
+    refused(&["run", "--drive", "a.img", "--device", "tiny"], &["--device"]);
+    h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk"]).good();
+    refused(&["run", "--drive", "a.img", "--json", "a.img"], &["replace"]);
+    h.file("big.fio", "[w]\nrw=write\nbs=64k\nsize=400m\n");
+    refused(&["run", "big.fio", "--drive", "a.img"], &["db"]);
+    // A run that could not be done leaves the target as it was.
+    let info = h.run(&["lnvm", "info", "a.img"]).good().out;
+    assert!(info.contains("stopped              cleanly"), "{info}");
+    // Too small for a pblk.
+    h.run(&["drive", "create", "s.img", "--preset", "tiny", "--set", "geometry.chunks_per_pu=2"])
+        .good();
+    refused(&["lnvm", "create", "s.img", "-n", "db", "-t", "pblk"], &["db", "too small"]);
+    let list = h.run(&["lnvm", "list", "s.img"]).good().out;
+    assert!(list.contains("Number of targets: 0"), "{list}");
+    // Who holds it is said.
+    let _held = Ssd::open_image(&h.path("a.img"), &OpenImage::default()).unwrap();
+    let me = format!("process {}", std::process::id());
+    refused(&["lnvm", "create", "a.img", "-n", "x", "-t", "raw"], &["in use by", &me]);
+    refused(&["run", "--drive", "a.img"], &["in use by"]);
+}
