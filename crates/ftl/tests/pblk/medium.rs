@@ -54,6 +54,7 @@ pub(crate) struct LineAt {
 }
 
 /// How an attempt to mount ended.
+#[allow(clippy::large_enum_variant)] // one at a time, in tests
 pub(crate) enum Up {
     /// The power went off first.
     Cut,
