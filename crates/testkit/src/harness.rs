@@ -199,6 +199,8 @@ pub struct Done {
     pub capacity: u64,
     /// It became read-only.
     pub gave_up: bool,
+    /// What it acknowledged was durable: a flush makes no difference.
+    pub durable_acks: bool,
 }
 
 /// A run that showed a defect.
@@ -409,6 +411,7 @@ impl Life {
         }
         if let Some(oracle) = self.oracle.get() {
             done.capacity = oracle.capacity();
+            done.durable_acks = oracle.acks_are_durable();
             done.sectors_written = oracle.sectors_written();
         }
         match self.cut_at_end {

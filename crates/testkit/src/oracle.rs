@@ -210,6 +210,11 @@ impl Oracle {
         Oracle { ack_is_durable, ..self }
     }
 
+    /// Is what was acknowledged durable, flushed or not?
+    pub fn acks_are_durable(&self) -> bool {
+        self.ack_is_durable
+    }
+
     /// Sectors of the device.
     pub fn capacity(&self) -> u64 {
         self.capacity

@@ -354,9 +354,7 @@ impl HostFtl {
     async fn snapshot(&self, cx: &Cx) -> crate::block::BlockResult {
         let checkpoint = self.checkpoint(cx).await?;
         let at = self.journal.append(format::Record::Stopped { checkpoint });
-        self.commit(cx, at).await?;
-        self.pad_metadata(cx).await;
-        self.outlive_host(cx).await
+        self.commit(cx, at).await
     }
 
     #[inline]
@@ -420,7 +418,10 @@ impl HostFtl {
             failed => failed,
         };
         self.end_tasks(cx).await;
-        stopped
+        stopped?;
+        // Only now does nobody write to the log any more.
+        self.pad_metadata(cx).await;
+        self.outlive_host(cx).await
     }
 
     /// Makes everything durable and ends the background tasks, without a snapshot: for who is not going
