@@ -232,7 +232,7 @@ impl HostFtl {
             if !l.frontier.is_empty() && l.closing.is_empty() {
                 append(Record::Frontier { line, sequence, pointers: l.frontier.clone() });
             }
-            if l.state >= LineState::Closed {
+            if l.logged {
                 append(self.closed_record(line, sequence, &l.closing));
             }
         }

@@ -45,10 +45,21 @@ impl HostFtl {
         let (bytes, sequence) = self.build_closing(line);
         let places = self.write_closing(cx, line, sequence, bytes).await;
         self.empty_windows(cx, line).await;
-        // Durable with the next commit; until then recovery scans the line.
-        self.journal.append(self.closed_record(line, sequence, &places));
-        self.pool.lock().closed(line, places);
+        self.pool.lock().closed(line, places.clone());
         self.pool_moved(cx);
+        // What its failed chunks held goes out again, and its closing metadata does not name it: until
+        // that is programmed recovery has to find it here (FORMAT.md, hole 35).
+        let sent = || self.ring.state.now(|r| r.nothing_again());
+        self.ring.progress.wait(cx, || sent() || self.read_only()).await;
+        let mut p = self.pool.lock();
+        let l = &mut p.lines[line as usize];
+        if l.sequence == sequence && !l.gone && !self.read_only() {
+            // Durable with the next commit; until then recovery scans the line.
+            self.journal.append(self.closed_record(line, sequence, &places));
+            l.logged = true;
+        }
+        drop(p);
+        self.pool_changed.wake(cx);
     }
 
     /// The record of a closed line. Places that lie one behind the other are one extent; where they

@@ -56,7 +56,7 @@ use journal::Journal;
 use limiter::Limiter;
 use lines::Lines;
 use map::Map;
-use pool::{PoolState, Shape};
+use pool::{Line, PoolState, Shape};
 use ring::Ring;
 use serde::{Deserialize, Serialize};
 use slab::Slab;
@@ -455,6 +455,8 @@ impl HostFtl {
             self.close_all(cx).await?;
             self.check_writable()?;
             if self.ring.state.now(|r| r.is_empty(slots)) {
+                let logged = || !self.pool.lock().lines.iter().any(Line::is_unlogged);
+                self.pool_changed.wait(cx, || logged() || self.read_only()).await;
                 return self.snapshot(cx).await;
             }
             // A program failed while lines were closed, and what it held needs a line again.

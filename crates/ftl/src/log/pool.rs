@@ -44,6 +44,9 @@ pub(super) struct Line {
     /// A program failed in it: collected first, its failed chunks retired.
     pub(super) failed: bool,
     pub(super) retire: Vec<u32>,
+    /// `closed` is in the log, durable or not: not before what its failed chunks held is programmed
+    /// elsewhere, since its closing metadata does not name that.
+    pub(super) logged: bool,
     /// `freed` is in the log, durable or not.
     pub(super) gone: bool,
     /// How far its chunks had been written when a recovery found it open; empty if none did.
@@ -52,6 +55,11 @@ pub(super) struct Line {
 }
 
 impl Line {
+    /// Closed, and the log does not say so yet.
+    pub(super) fn is_unlogged(&self) -> bool {
+        self.state == LineState::Closed && !self.logged
+    }
+
     const FREE: Line = Line {
         state: LineState::Free,
         sequence: 0,
@@ -59,6 +67,7 @@ impl Line {
         closing: Vec::new(),
         failed: false,
         retire: Vec::new(),
+        logged: false,
         gone: false,
         frontier: Vec::new(),
         open: None,
@@ -304,6 +313,7 @@ impl PoolState {
         line.retire.clear();
         line.frontier.clear();
         line.gone = false;
+        line.logged = false;
         Some((id, chunks))
     }
 
@@ -384,6 +394,7 @@ impl PoolState {
             closing: found.closing,
             failed: !found.retire.is_empty(),
             retire: found.retire,
+            logged: open.is_none(),
             gone: false,
             frontier: found.frontier,
             open,
@@ -711,11 +722,9 @@ impl PoolState {
         self.free_chunks() / width as u64 * self.shape.line_data(width) + open * unit
     }
 
-    /// Lowest sequence of a line that is being opened, open or closing.
+    /// Lowest sequence of a line that is being opened, or not closed in the log.
     pub(super) fn lowest_open_sequence(&self) -> u64 {
-        let is = |l: &&Line| {
-            matches!(l.state, LineState::Opening | LineState::Open | LineState::Closing)
-        };
+        let is = |l: &&Line| l.state != LineState::Free && !l.logged;
         self.lines.iter().filter(is).map(|l| l.sequence).min().unwrap_or(self.next_sequence)
     }
 }

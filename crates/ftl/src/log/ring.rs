@@ -238,6 +238,11 @@ impl RingState {
         }
     }
 
+    /// Nothing that went out again is still to be programmed.
+    pub(super) fn nothing_again(&self) -> bool {
+        self.retry_open == 0
+    }
+
     /// Everything before this position is programmed, as long as no retry is open.
     pub(super) fn durable_to(&self) -> u64 {
         if self.retry_open > 0 { 0 } else { self.synced }
