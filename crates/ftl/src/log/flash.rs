@@ -23,8 +23,9 @@ pub(super) const IN_ORDER: [u32; VECTOR_MAX] = {
     a
 };
 
-/// How often recovery reads again what it can't read.
-pub(super) const RETRIES: u32 = 2;
+/// How often recovery reads again what it can't read: as often as NAND has levels to try (eight in
+/// most tables of read retry). Only what power cuts tore costs that much.
+pub(super) const RETRIES: u32 = 7;
 
 /// Out-of-band records of one vector.
 pub(super) type Records = [[u8; OOB_BYTES]; VECTOR_MAX];

@@ -128,6 +128,44 @@ fn a_bad_unit_at_the_frontier_never_was() {
     }
 }
 
+/// Hole 36: a sector of the unit at the frontier is bad, its neighbour is not: the unit was programmed,
+/// and may have been flushed. Without its record it is lost; with it reads are errors.
+#[test]
+fn a_bad_sector_of_a_unit_at_the_frontier_has_decayed() {
+    for flip in [false, true] {
+        let bench = Medium::new(small()).create();
+        bench.write(0, 32, 1);
+        bench.drained();
+        bench.write(8, 4, 2);
+        bench.flush();
+        let medium = bench.cut();
+        let unit = medium.unit_of(medium.newest(8));
+        let end = medium.info(unit[0].0).write_pointer;
+        assert_eq!(unit[3].1 + 1, end, "the last unit of its chunk");
+        let bench = if flip {
+            medium.flip([unit[0]]);
+            medium.mounted()
+        } else {
+            medium.wreck([unit[0]]);
+            match medium.refused(MountOptions::default()) {
+                MountError::LostUnits { count: 1, first } => assert_eq!(first, unit[0]),
+                other => panic!("{other}"),
+            }
+            medium.mount(options(|o| o.accept_lost = true)).expect("as asked for")
+        };
+        assert_eq!(bench.recovery().torn_units, []);
+        let old = if flip { None } else { Some(1) };
+        assert_eq!(bench.version(8, &[1, 2]), old, "the bad one");
+        for lba in (0..8).chain(12..32) {
+            assert_eq!(bench.version(lba, &[1]), Some(1), "sector {lba}");
+        }
+        for lba in 9..12 {
+            assert_eq!(bench.version(lba, &[2]), Some(2), "sector {lba}");
+        }
+        bench.agrees();
+    }
+}
+
 /// Rule 7: a unit behind the frontier that can't be read at all: the mount is refused; accepted, older
 /// copies of what was in it come back, nothing else changes.
 #[test]

@@ -504,7 +504,8 @@ fn found_lines(survey: &Survey, facts: &Facts) -> Vec<Found> {
             let was_left = told.closed.is_some() && end < shape.chunk_sectors;
             let before = if was_left { shape.window } else { shape.pair_pads };
             let frontier = last_unit.saturating_sub(before);
-            Span { chunk: *chunk, end, frontier }
+            let written = if told.closed.is_some() { end } else { last_unit };
+            Span { chunk: *chunk, end, frontier, written }
         };
         let spans = told.chunks.iter().enumerate().map(span).collect();
         Found { id: *id, told: told.clone(), spans }

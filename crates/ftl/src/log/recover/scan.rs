@@ -1,9 +1,10 @@
 //! What a line holds: by its closing metadata, or sector by sector.
 //!
 //! Owns: reading closing metadata back, the scan of out-of-band records, the verdict on what can't be
-//! read. Promises: a sector at the frontier that does not verify was never written; behind it a record
-//! whose bytes the device calls good takes part in the order though its content is bad, and anything
-//! else is reported as lost (FORMAT.md rule 7, holes 13 and 16). Never: decides which copy is the newest.
+//! read. Promises: a write unit at the frontier of which no sector verifies was never written; elsewhere
+//! a record that the device vouches for takes part in the order though its content is bad, and anything
+//! else is reported as lost (FORMAT.md rule 7, holes 13, 16 and 36). Never: decides which copy is the
+//! newest.
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
@@ -43,6 +44,8 @@ pub(super) struct Span {
     pub(super) end: u32,
     /// From here on what can't be read was never written, or was written again elsewhere.
     pub(super) frontier: u32,
+    /// From here on it was never written, which is true of a whole write unit or of none of it.
+    pub(super) written: u32,
 }
 
 /// See the module's head.
@@ -174,34 +177,42 @@ impl Reader {
                         }
                     }
                 }
-                self.judge(&mut out, (span.chunk, from + first), &seen[sectors], span.frontier);
+                self.judge(&mut out, (span.chunk, from + first), &seen[sectors], span);
             }
         }
         out
     }
 
     /// One unit, or the beginning of one.
-    fn judge(&self, out: &mut Scanned, place: Place, seen: &[Seen], frontier: u32) {
+    fn judge(&self, out: &mut Scanned, place: Place, seen: &[Seen], span: Span) {
         let (mut torn, mut lost) = (false, false);
-        for (s, sector) in seen.iter().zip(place.1..) {
-            let (lba, stamp, _) = Oob::decode_raw(&s.oob);
-            let mut packed = NOTHING;
-            packed.copy_from_slice(&s.oob[..PACKED_BYTES]);
-            let plausible = lba < self.capacity && (1..=self.ceiling).contains(&stamp);
-            let entry = match (s.good, sector >= frontier) {
-                (true, _) if lba < LBA_LIMIT && !plausible => (NOTHING, true),
-                (true, _) => (packed, true),
-                (false, true) => {
-                    torn = true;
-                    (NOTHING, true)
-                }
-                (false, false) if s.sure && plausible => (packed, false),
-                (false, false) => {
-                    lost = true;
-                    (NOTHING, true)
-                }
-            };
-            out.sectors.push(entry);
+        // The device tears `ws_min` sectors as a whole: where one of them verifies, all were programmed,
+        // and another one has decayed since (FORMAT.md, hole 36).
+        let piece = self.flash.geo.ws_min as usize;
+        let pieces = seen.chunks(piece).zip((place.1..).step_by(piece));
+        for (sectors, from) in pieces {
+            let was_written = from >= span.written && sectors.iter().any(|s| s.good);
+            let is_frontier = from >= span.frontier && !was_written;
+            for s in sectors {
+                let (lba, stamp, _) = Oob::decode_raw(&s.oob);
+                let mut packed = NOTHING;
+                packed.copy_from_slice(&s.oob[..PACKED_BYTES]);
+                let plausible = lba < self.capacity && (1..=self.ceiling).contains(&stamp);
+                let entry = match (s.good, is_frontier) {
+                    (true, _) if lba < LBA_LIMIT && !plausible => (NOTHING, true),
+                    (true, _) => (packed, true),
+                    (false, true) => {
+                        torn = true;
+                        (NOTHING, true)
+                    }
+                    (false, false) if s.sure && plausible => (packed, false),
+                    (false, false) => {
+                        lost = true;
+                        (NOTHING, true)
+                    }
+                };
+                out.sectors.push(entry);
+            }
         }
         if torn {
             out.torn.push(place);
@@ -252,8 +263,7 @@ impl Reader {
         let done = self.flash.read(cx, &addrs, &mut content, (unit, false), &mut oob).await;
         for (k, i) in user.into_iter().enumerate() {
             let content = &content[k * unit..(k + 1) * unit];
-            seen[i].sure = done.status(k).is_ok();
-            seen[i].good = seen[i].sure && Oob::verify(&seen[i].oob, content);
+            seen[i].good = done.status(k).is_ok() && Oob::verify(&seen[i].oob, content);
         }
         seen
     }
@@ -263,7 +273,7 @@ impl Reader {
 #[derive(Clone, Copy)]
 struct Seen {
     oob: [u8; OOB_BYTES],
-    /// The device vouches for the bytes.
+    /// The device vouches for the record.
     sure: bool,
     /// Content and record agree.
     good: bool,
