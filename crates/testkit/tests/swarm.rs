@@ -53,6 +53,7 @@ macro_rules! found {
 }
 
 found! {
+    found_lines_abandoned_for_another_width_until_nothing_is_left: "pblk", 83, 100, None;
     found_flushes_that_take_the_last_room_of_a_line: "pblk", 300128, 20, Some(1);
     found_a_user_share_smaller_than_a_unit_waits_for_ever: "pblk-faults", 10205, 100, Some(1);
     found_spare_gone_while_gc_is_off_is_noticed_when_it_is_on: "pblk-faults", 10367, 100, Some(1);

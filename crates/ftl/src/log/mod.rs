@@ -247,7 +247,9 @@ impl HostFtl {
     }
 
     /// Changes how many PUs take new data; 0 is all. The open lines are padded and closed first
-    /// (FORMAT.md, Line). `Err` with the number of spare lines that are missing at that width.
+    /// (FORMAT.md, Line); where garbage collection is short of chunks they are filled first, since
+    /// their rest is reserved for it (rule 18). `Err` with the number of spare lines that are missing at
+    /// that width.
     pub fn set_active_pus(&self, cx: &Cx, pus: u32) -> Result<(), u64> {
         let width = if pus == 0 { self.shape.pus } else { pus.min(self.shape.pus) };
         let least = get(&self.least_chunk_data).min(create::chunk_data(&self.shape, width));
@@ -259,8 +261,12 @@ impl HostFtl {
         self.record_active_pus(pus);
         let abandoned = {
             let mut p = self.pool.lock();
+            let is_new = p.width() != width;
             p.active_pus = width;
-            let open: Vec<u32> = p.current.into_iter().chain(p.spare).collect();
+            // Their rest is lost until they are collected, and two others are opened instead.
+            let affordable = p.free_chunks() >= levels.reserve + 2 * levels.line;
+            let open = p.current.into_iter().chain(p.spare);
+            let open: Vec<u32> = open.filter(|_| is_new && affordable).collect();
             for line in &open {
                 p.stop_filling(*line);
             }
