@@ -18,6 +18,7 @@ use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Notify};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// A pair with the first record it holds.
 #[derive(Clone, Copy, Debug)]
@@ -502,12 +503,19 @@ impl HostFtl {
         let tag = (LBA_LOG, pair.id);
         let mut padded = block;
         padded.resize(cursor as usize * SECTOR_BYTES, 0);
-        for chunk in pair.chunks {
-            if !self.program_meta(cx, (chunk, 0), &padded, tag, Cause::Log).await {
-                return None;
-            }
+        // Both at a time: nobody reads this pair before an anchor names it.
+        let padded: Arc<[u8]> = padded.into();
+        let me = self.me.upgrade().expect("whoever mounts holds the target");
+        let copies = pair.chunks.map(|chunk| {
+            let (me, cx2, bytes) = (me.clone(), cx.clone(), padded.clone());
+            let write = async move { me.program_meta(&cx2, (chunk, 0), &bytes, tag, Cause::Log).await };
+            cx.spawn_join(write)
+        });
+        let mut good = true;
+        for copy in copies {
+            good &= copy.await;
         }
-        Some(cursor)
+        good.then_some(cursor)
     }
 
     /// Rewrites the anchor: one copy after the other, so that one is whole at any moment.

@@ -475,7 +475,7 @@ impl HostFtl {
     /// Closes the open lines, and opens none until told otherwise.
     async fn close_all(&self, cx: &Cx) -> crate::block::BlockResult {
         self.pool.lock().opens = false;
-        let busy = |p: &PoolState| p.count(LineState::Opening) + p.count(LineState::Closing) > 0;
+        let busy = |p: &PoolState| p.is_opening() || p.count(LineState::Closing) > 0;
         let settled = || self.read_only() || !busy(&self.pool.lock());
         self.pool_changed.wait(cx, settled).await;
         let (open, untouched) = self.pool.lock().take_open_lines();

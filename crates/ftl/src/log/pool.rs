@@ -174,6 +174,9 @@ impl Shape {
     }
 }
 
+/// Lines that may be closing at a time, the one that just became full included.
+pub(super) const MOST_CLOSING: usize = 2;
+
 pub(super) struct PoolState {
     pub(super) shape: Shape,
     /// Free chunks per PU, least worn first: (erases, chunk of the PU, needs an erase).
@@ -422,10 +425,10 @@ impl PoolState {
 
     /// The line that takes data, after moving on to the spare where the current one is full.
     ///
-    /// At most one line before it may still be closing: what lies in the read-back windows of open
+    /// At most [`MOST_CLOSING`] - 1 lines before it may still be closing: what lies in the read-back windows of open
     /// and closing lines is in slots, and their number is fixed.
     fn data_line(&mut self) -> Option<u32> {
-        if self.current.is_none() && self.count(LineState::Closing) < 2 {
+        if self.current.is_none() && self.count(LineState::Closing) < MOST_CLOSING {
             self.current = self.spare.take();
         }
         self.current
@@ -701,14 +704,23 @@ impl PoolState {
         self.lines.iter().filter(|l| l.state == state).count()
     }
 
+    /// A line is on its way to take data, its first metadata included.
+    pub(super) fn is_opening(&self) -> bool {
+        let serves = |id: usize| [self.current, self.spare].contains(&Some(id as u32));
+        self.lines.iter().enumerate().any(|(id, l)| match l.state {
+            LineState::Opening => true,
+            LineState::Open => !serves(id),
+            _ => false,
+        })
+    }
+
     /// Nothing takes data, and nothing is about to be given back without some being taken: lines
     /// that wait to be freed wait for the ring to be programmed.
     pub(super) fn is_cornered(&self) -> bool {
-        let none = |s| self.count(s) == 0;
         self.current.is_none()
             && self.spare.is_none()
-            && none(LineState::Opening)
-            && none(LineState::Closing)
+            && !self.is_opening()
+            && self.count(LineState::Closing) == 0
     }
 
     /// Data sectors that free chunks and open lines can still take.
@@ -722,9 +734,10 @@ impl PoolState {
         self.free_chunks() / width as u64 * self.shape.line_data(width) + open * unit
     }
 
-    /// Lowest sequence of a line that is being opened, or not closed in the log.
+    /// Lowest sequence of a line that is being opened, or not closed in the log. One that recovery found
+    /// open is neither: all that it holds is in the map, and it takes nothing any more.
     pub(super) fn lowest_open_sequence(&self) -> u64 {
-        let is = |l: &&Line| l.state != LineState::Free && !l.logged;
+        let is = |l: &&Line| l.state != LineState::Free && !l.logged && l.frontier.is_empty();
         self.lines.iter().filter(is).map(|l| l.sequence).min().unwrap_or(self.next_sequence)
     }
 }

@@ -187,6 +187,7 @@ fn r08_two_open_lines_are_recovered_and_closed() {
     assert_eq!(open.len(), 2, "{open:?}");
     let bench = medium.mounted();
     assert!(bench.recovery().lines_scanned >= 2);
+    bench.rest();
     assert_eq!(bench.lines(LineState::Closed), 2, "{}", bench.attribute("lines"));
     bench.read_all();
     let medium = bench.cut();

@@ -409,12 +409,15 @@ async fn read_pair(
 
 /// Blocks of one chunk, as they are there.
 async fn read_blocks(flash: &Flash, cx: &Cx, chunk: u32, grid: Grid, which: &[u32]) -> Vec<u8> {
+    // A block that takes several places may be longer than a vector.
+    let parts = |i: &u32| {
+        let (from, end) = (i * grid.room, i * grid.room + grid.sectors);
+        (from..end).step_by(VECTOR_MAX).map(move |at| (at, (end - at).min(VECTOR_MAX as u32)))
+    };
     let addrs: Vec<_> = which
         .iter()
-        .flat_map(|i| {
-            let addrs = flash.addresses(chunk, i * grid.room, grid.sectors as usize);
-            addrs.into_iter().take(grid.sectors as usize)
-        })
+        .flat_map(parts)
+        .flat_map(|(at, n)| flash.addresses(chunk, at, n as usize).into_iter().take(n as usize))
         .collect();
     let mut bytes = vec![0; addrs.len() * SECTOR_BYTES];
     for (addrs, bytes) in addrs.chunks(VECTOR_MAX).zip(bytes.chunks_mut(VECTOR_MAX * SECTOR_BYTES))

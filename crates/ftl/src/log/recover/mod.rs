@@ -21,7 +21,7 @@ use super::create::{CreateError, Layout, Stored, shape_of};
 use super::flash::Flash;
 use super::format::{FormatError, LBA_ANCHOR, Record, Uuid, unpack_entry};
 use super::journal::{Journal, Segment};
-use super::pool::{PoolState, Restored, Shape};
+use super::pool::{Line, MOST_CLOSING, PoolState, Restored, Shape};
 use super::{HostFtl, LineState};
 use crate::block::BlockError;
 use facts::{Facts, Told};
@@ -200,7 +200,7 @@ impl HostFtl {
         if !options.read_only {
             ftl.settle(cx, lines, contents, report.clean).await?;
             ftl.outlive_host(cx).await?;
-            clock.step(cx, &mut report, "open lines closed, checkpoint");
+            clock.step(cx, &mut report, "checkpoint written");
         }
         *ftl.recovery.lock() = Some(report);
         if !options.read_only {
@@ -412,8 +412,8 @@ impl HostFtl {
         }
     }
 
-    /// The lines as they are from now on: closed ones as they were, open ones closed, what holds nothing
-    /// freed; then a checkpoint, so that nothing of before counts any more (FORMAT.md rule 6).
+    /// The lines as they are from now on: closed ones as they were, open ones about to be, what holds
+    /// nothing freed; and a checkpoint, so that nothing of before counts any more (FORMAT.md rule 6).
     async fn settle(
         self: &Arc<Self>,
         cx: &Cx,
@@ -455,16 +455,30 @@ impl HostFtl {
         }
         // The checkpoint that a clean stop ends with says all that there is to say.
         let nothing_new = clean && open.is_empty() && freed.is_empty();
-        for line in open {
-            self.pool.lock().stop_filling(line);
-            self.close_if_ready(cx, line);
-        }
-        let closing = || self.pool.lock().count(LineState::Closing) > 0;
-        self.pool_changed.wait(cx, || !closing() || self.read_only()).await;
+        open.iter().for_each(|line| self.pool.lock().stop_filling(*line));
+        // It needs nothing of what is to be closed: the map has all that is in there, and how far that had
+        // been written is on record. Nor have users to wait for more than they would live.
         if !nothing_new {
             self.checkpoint(cx).await?;
         }
+        open.iter().for_each(|line| self.close_if_ready(cx, *line));
+        if !open.is_empty() {
+            let (me, their_cx) = (self.clone(), cx.clone());
+            self.background(cx, async move { me.log_closed(&their_cx).await });
+        }
+        let many = || self.pool.lock().count(LineState::Closing) > MOST_CLOSING;
+        self.pool_changed.wait(cx, || !many() || self.read_only()).await;
         Ok(())
+    }
+
+    /// Once the lines that were found open are closed, the log says so: the next start need not look.
+    async fn log_closed(&self, cx: &Cx) {
+        let is_left = |l: &Line| {
+            !l.frontier.is_empty() && (l.state == LineState::Closing || l.is_unlogged())
+        };
+        let left = || self.pool.lock().lines.iter().any(is_left);
+        self.pool_changed.wait(cx, || !left() || self.read_only()).await;
+        let _ = self.commit(cx, self.journal.appended()).await; // or it is read-only, and says why
     }
 }
 

@@ -162,7 +162,9 @@ impl Reader {
         let step = VECTOR_MAX as u32 / unit * unit;
         for from in (0..span.end).step_by(step as usize) {
             let n = step.min(span.end - from);
-            let mut seen = self.look(cx, span.chunk, from, n).await;
+            // Behind the frontier a record counts whatever its content is: reads verify it.
+            let verify = from + n > span.frontier;
+            let mut seen = self.look(cx, span.chunk, from, n, verify).await;
             for first in (0..n).step_by(unit as usize) {
                 let sectors = first as usize..(first + unit).min(n) as usize;
                 for _ in 0..RETRIES {
@@ -170,7 +172,7 @@ impl Reader {
                         break;
                     }
                     let (at, n) = (from + first, sectors.len() as u32);
-                    let again = self.look(cx, span.chunk, at, n).await;
+                    let again = self.look(cx, span.chunk, at, n, verify).await;
                     for (old, new) in seen[sectors.clone()].iter_mut().zip(again) {
                         if !old.good && (new.good || new.sure) {
                             *old = new;
@@ -222,13 +224,13 @@ impl Reader {
         }
     }
 
-    /// Reads sectors of a chunk, records and content, and verifies them.
-    async fn look(&self, cx: &Cx, chunk: u32, sector: u32, n: u32) -> Vec<Seen> {
+    /// Reads the records of sectors of a chunk and, with `verify`, their content.
+    async fn look(&self, cx: &Cx, chunk: u32, sector: u32, n: u32, verify: bool) -> Vec<Seen> {
         let addrs = self.flash.addresses(chunk, sector, n as usize);
         let addrs = &addrs[..n as usize];
         let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
         let unit = self.content_bytes;
-        if unit == SECTOR_BYTES {
+        if verify && unit == SECTOR_BYTES {
             // All sectors are of one kind: one read gives everything.
             let mut content = vec![0; addrs.len() * SECTOR_BYTES];
             let done = self.flash.read(cx, addrs, &mut content, (unit, false), &mut oob).await;
@@ -249,9 +251,13 @@ impl Reader {
                 let (lba, ..) = Oob::decode_raw(oob);
                 let sure = done.status(i).is_ok();
                 // Nobody reads the content of other types by this record.
-                Seen { oob: *oob, sure, good: sure && lba >= LBA_LIMIT && lba != LBA_NONE }
+                let is_meta = lba >= LBA_LIMIT && lba != LBA_NONE;
+                Seen { oob: *oob, sure, good: sure && (is_meta || !verify && lba != LBA_NONE) }
             })
             .collect();
+        if !verify {
+            return seen;
+        }
         let user: Vec<usize> = (0..seen.len())
             .filter(|i| seen[*i].sure && Oob::decode_raw(&seen[*i].oob).0 < LBA_LIMIT)
             .collect();
@@ -275,7 +281,7 @@ struct Seen {
     oob: [u8; OOB_BYTES],
     /// The device vouches for the record.
     sure: bool,
-    /// Content and record agree.
+    /// Content and record agree, as far as that was looked at.
     good: bool,
 }
 
