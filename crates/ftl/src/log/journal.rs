@@ -508,7 +508,8 @@ impl HostFtl {
         let me = self.me.upgrade().expect("whoever mounts holds the target");
         let copies = pair.chunks.map(|chunk| {
             let (me, cx2, bytes) = (me.clone(), cx.clone(), padded.clone());
-            let write = async move { me.program_meta(&cx2, (chunk, 0), &bytes, tag, Cause::Log).await };
+            let write =
+                async move { me.program_meta(&cx2, (chunk, 0), &bytes, tag, Cause::Log).await };
             cx.spawn_join(write)
         });
         let mut good = true;

@@ -232,7 +232,7 @@ impl Medium {
         let mut blocks = Vec::new();
         for (at, wrote) in &sectors {
             let mut bytes = wrote.bytes.clone();
-            let behind = sectors.iter().filter(|(s, _)| s.0 == at.0 && s.1 > at.1).take(63);
+            let behind = sectors.iter().filter(|(s, _)| s.0 == at.0 && s.1 > at.1);
             behind.for_each(|(_, w)| bytes.extend(&w.bytes));
             let Ok(block) = LogBlock::decode(&bytes) else { continue };
             let h = *block.header();

@@ -5,6 +5,7 @@
 use crate::bench::Bench;
 use crate::medium::{Stop, Up};
 use crate::recover::{LINE, finished, made, small};
+use flashlane_base::{SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ftl::log::MountOptions;
 use flashlane_ftl::log::format::{LBA_LINE_CLOSING, pack_entry};
 use flashlane_ocssd::device::Op;
@@ -166,4 +167,25 @@ fn r16_a_creation_over_a_target_cut_at_every_command() {
         }
     }
     assert!(news > 0, "{olds} {news}");
+}
+
+/// A start copies the valid records of the last pair as one block, which may be longer than a vector.
+#[test]
+fn a_log_block_longer_than_a_vector_is_read_back() {
+    let mut setup = small().untimed().untraced();
+    setup.spec.geometry.pages_per_block *= 16;
+    let bench = made(setup);
+    bench.write(0, 14_000, 1);
+    (0..14_000).for_each(|lba| bench.discard(lba, 1));
+    bench.flush();
+    let medium = bench.cut();
+    let bench = medium.mounted();
+    let bytes = |b: &crate::medium::LogAt| -> usize {
+        b.entries.iter().map(|entry| entry.record.encoded_len()).sum()
+    };
+    let longest = bench.medium.log().iter().map(bytes).max();
+    assert!(longest > Some(VECTOR_MAX * SECTOR_BYTES), "{longest:?}");
+    let bench = bench.cut().mounted();
+    bench.read_all();
+    finished(bench);
 }

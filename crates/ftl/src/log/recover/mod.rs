@@ -473,9 +473,8 @@ impl HostFtl {
 
     /// Once the lines that were found open are closed, the log says so: the next start need not look.
     async fn log_closed(&self, cx: &Cx) {
-        let is_left = |l: &Line| {
-            !l.frontier.is_empty() && (l.state == LineState::Closing || l.is_unlogged())
-        };
+        let is_left =
+            |l: &Line| !l.frontier.is_empty() && (l.state == LineState::Closing || l.is_unlogged());
         let left = || self.pool.lock().lines.iter().any(is_left);
         self.pool_changed.wait(cx, || !left() || self.read_only()).await;
         let _ = self.commit(cx, self.journal.appended()).await; // or it is read-only, and says why
