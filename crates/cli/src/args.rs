@@ -257,9 +257,9 @@ pub(crate) struct Compare {
     /// Experiments, job files, traces, or results of earlier runs (JSON)
     #[arg(value_name = "RUN", required = true, value_hint = ValueHint::FilePath)]
     pub(crate) runs: Vec<PathBuf>,
-    /// Seeds that each experiment runs under
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub(crate) seeds: u16,
+    /// Seeds that each experiment runs under; 5 without it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) seeds: Option<u16>,
     #[arg(long, value_name = "PRESET", help = device_help())]
     pub(crate) device: Option<String>,
     /// Target to run on, as for `run`; may be repeated
@@ -300,7 +300,8 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "TARGET", help = format!(
         "Stack: {} or all; with an EXPERIMENT the name of one of its targets", stack_names()))]
     pub(crate) target: Option<String>,
-    /// Go on for so many seconds; 0 is until Ctrl-C; 10 where nothing says how long
+    /// Go on for so many seconds, then end the runs under way; 0 is until Ctrl-C; 10 where nothing
+    /// says how long
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     pub(crate) seconds: Option<u64>,
     /// Go through so many seeds, each on every target
@@ -384,9 +385,10 @@ Exit code 2, with the first bad line and column, when it can't be used.")]
 Examples:
   flashlane trace convert web_0.csv.gz web_0.parquet
   flashlane trace convert sda.blktrace.0 sda.iolog --to fio-iolog3 --lossy
-  flashlane trace convert web_0.parquet - --to mqsim | zstd > web_0.trace.zst
+  flashlane trace convert web_0.parquet - --to mqsim --lossy | zstd > web_0.trace.zst
 
-What a format can't carry (flushes, bytes that are no whole sectors) is an error without --lossy.
+What a format can't carry (flushes, bytes that are no whole sectors, latencies, fractions of its unit of
+time) is an error without --lossy.
 OUT appears when it is complete; what was there stays until then.")]
     Convert(TraceConvert),
 }
