@@ -2,8 +2,9 @@
 //! records, logs, pages, user data, with checksums that are wrong and with some that are right.
 //!
 //! Owns: the drives (made once), what a change of theirs is, and what must hold whatever was changed.
-//! Promises: a mount gives the target or a message, in bounded virtual time, and a read gives a content
-//! that this sector had, zeros or an error; if a checksum of user data was forged, anything at all.
+//! Promises: a mount gives the target or a message, in bounded virtual time, and a read gives what
+//! [`Right`] says. Without a change, or with one in one copy of metadata (not a line's first), nothing is
+//! refused or lost.
 //! Never: knows where changes come from.
 
 use super::blocks::{seal, seal_entries};
@@ -57,6 +58,17 @@ pub(crate) fn run(target: &str, bytes: &[u8]) -> Option<bool> {
     Some(drive.changed(changes).mount(drive))
 }
 
+/// What a read may give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Right {
+    /// What was written last.
+    Newest,
+    /// A content that this sector had at some time, zeros or an error.
+    Own,
+    /// Anything: a checksum of user data was forged.
+    Any,
+}
+
 /// What each sector held, by address, oldest first; version 0 is zeros.
 type Held = Vec<Vec<u32>>;
 
@@ -83,7 +95,7 @@ fn kind_of(lba: u64, capacity: u64) -> usize {
     match lba {
         LBA_LOG => 1,
         LBA_ANCHOR => 2,
-        LBA_LINE_FIRST => 3,
+        LBA_LINE_FIRST => LINE_FIRST,
         LBA_LINE_CLOSING => 4,
         LBA_CHECKPOINT => 5,
         user if user < capacity => USER,
@@ -93,6 +105,7 @@ fn kind_of(lba: u64, capacity: u64) -> usize {
     }
 }
 
+const LINE_FIRST: usize = 3;
 const USER: usize = 6;
 
 fn spec() -> DeviceSpec {
@@ -373,7 +386,10 @@ impl Changed {
     fn note(&mut self, at: &At, how: usize) {
         // An out-of-band record can make user data of anything, and the other way round.
         self.forged |= how & SEALED != 0 && (at.kind >= USER || how & RECORD != 0);
-        match at.kind < USER && how & (SEALED | EVERYWHERE) == 0 {
+        // In an open line a sector of first metadata is one more that was flushed and can't be read:
+        // a mount for writing is refused, without it being needed.
+        let spare = at.kind < USER && at.kind != LINE_FIRST;
+        match spare && how & (SEALED | EVERYWHERE) == 0 {
             true => self.metadata += 1,
             false => self.others += 1,
         }
@@ -392,18 +408,24 @@ impl Changed {
             } else if way != Way::ReadOnly {
                 let again = self.life(drive, &file, way, &held);
                 assert!(
-                    self.forged || self.others > 0 || again.is_ok(),
+                    self.right(drive.layer) != Right::Newest || again.is_ok(),
                     "what was mounted and stopped is refused: {again:?}"
                 );
             }
             first
         });
-        // One copy of one sector of metadata is nothing that a mount needs.
-        let one = self.metadata + self.others == 1 && self.metadata == 1;
-        if one && drive.layer == Layer::Pblk {
-            assert!(plain[0].is_ok(), "{:?}", plain[0]);
-        }
+        assert!(self.right(drive.layer) != Right::Newest || plain[0].is_ok(), "{:?}", plain[0]);
         plain[0].is_ok()
+    }
+
+    /// One copy of one sector of metadata is nothing that pblk needs.
+    fn right(&self, layer: Layer) -> Right {
+        match (self.metadata, self.others) {
+            _ if self.forged => Right::Any,
+            (0, 0) => Right::Newest,
+            (1, 0) if layer == Layer::Pblk => Right::Newest,
+            _ => Right::Own,
+        }
     }
 
     /// One life: everything is read, some is written and collected, then it is stopped.
@@ -414,13 +436,14 @@ impl Changed {
         way: Way,
         held: &Rc<RefCell<Held>>,
     ) -> Result<(), String> {
-        let (layer, ssd, forged) = (drive.layer, open(file), self.forged);
+        let (layer, ssd, right) = (drive.layer, open(file), self.right(drive.layer));
         let held = held.clone();
         run_bounded(move |cx| async move {
             let target = Target::mount(&cx, layer, ssd, way).await?;
             let capacity = target.dev().info().capacity;
-            assert!(forged || capacity as usize == held.borrow().len(), "{capacity} sectors");
-            read_all(&cx, &target, &held.borrow(), forged).await;
+            let same = capacity as usize == held.borrow().len();
+            assert!(right == Right::Any || same, "{capacity} sectors");
+            read_all(&cx, &target, &held.borrow(), right).await;
             if way == Way::ReadOnly {
                 return Ok(());
             }
@@ -428,17 +451,11 @@ impl Changed {
             for lba in (0..capacity.saturating_sub(4)).step_by(11) {
                 version += 1;
                 now.resize(capacity as usize, vec![0]);
-                match write(&cx, &target, (lba, 4), version, &mut now).await {
-                    Ok(()) | Err(BlockError::ReadOnly(_)) => {}
-                    Err(e) => panic!("a write fails: {e}"),
-                }
+                taken(write(&cx, &target, (lba, 4), version, &mut now).await, right);
             }
             target.collect(&cx).await;
-            match ask(&cx, target.dev(), BlockOp::Flush, 0, 0, &mut []).await {
-                Ok(()) | Err(BlockError::ReadOnly(_)) => {}
-                Err(e) => panic!("a flush fails: {e}"),
-            }
-            read_all(&cx, &target, &now, forged).await;
+            taken(ask(&cx, target.dev(), BlockOp::Flush, 0, 0, &mut []).await, right);
+            read_all(&cx, &target, &now, right).await;
             *held.borrow_mut() = now;
             target.stop(&cx).await;
             Ok(())
@@ -446,19 +463,38 @@ impl Changed {
     }
 }
 
-/// Each sector gives what it had at some time, or an error.
-async fn read_all(cx: &Cx, target: &Target, held: &Held, forged: bool) {
+/// A write or a flush is done, or the target has become read-only over its damage.
+fn taken(result: BlockResult, right: Right) {
+    match result {
+        Ok(()) => {}
+        Err(BlockError::ReadOnly(_)) if right != Right::Newest => {}
+        Err(e) => panic!("a write or flush fails: {e}"),
+    }
+}
+
+/// Each sector gives what is right.
+async fn read_all(cx: &Cx, target: &Target, held: &Held, right: Right) {
     for lba in 0..target.dev().info().capacity {
         let mut sector = vec![0xa5; SECTOR_BYTES];
         match ask(cx, target.dev(), BlockOp::Read, lba, 1, &mut sector).await {
-            Ok(()) if forged => {}
-            Ok(()) => match content::name(&sector) {
-                Found::Zeros => {}
-                Found::Sector(of, version)
-                    if of.get() == lba && held[lba as usize].contains(&version.0) => {}
-                wrong => panic!("sector {lba} holds {wrong}"),
-            },
-            Err(BlockError::Uncorrectable(_)) => {}
+            Ok(()) if right == Right::Any => {}
+            Ok(()) => {
+                let (found, held) = (content::name(&sector), &held[lba as usize]);
+                let version = match found {
+                    Found::Zeros => Some(0),
+                    Found::Sector(of, version) if of.get() == lba => Some(version.0),
+                    _ => None,
+                };
+                let is_right = version.is_some_and(|version| match right {
+                    Right::Newest => held.last() == Some(&version),
+                    _ => version == 0 || held.contains(&version),
+                });
+                assert!(
+                    is_right,
+                    "sector {lba} holds {found}, where {right:?} of {held:?} is right"
+                );
+            }
+            Err(BlockError::Uncorrectable(_)) if right != Right::Newest => {}
             Err(e) => panic!("a read of sector {lba} fails: {e}"),
         }
     }
