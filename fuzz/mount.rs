@@ -441,13 +441,14 @@ impl Changed {
         run_bounded(move |cx| async move {
             let target = Target::mount(&cx, layer, ssd, way).await?;
             let capacity = target.dev().info().capacity;
-            let same = capacity as usize == held.borrow().len();
+            let mut now = held.borrow().clone();
+            let same = capacity as usize == now.len();
             assert!(right == Right::Any || same, "{capacity} sectors");
-            read_all(&cx, &target, &held.borrow(), right).await;
+            read_all(&cx, &target, &now, right).await;
             if way == Way::ReadOnly {
                 return Ok(());
             }
-            let (mut version, mut now) = (100, held.borrow().clone());
+            let mut version = 100;
             for lba in (0..capacity.saturating_sub(4)).step_by(11) {
                 version += 1;
                 now.resize(capacity as usize, vec![0]);
