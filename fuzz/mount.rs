@@ -3,8 +3,7 @@
 //!
 //! Owns: the drives (made once), what a change of theirs is, and what must hold whatever was changed.
 //! Promises: a mount gives the target or a message, in bounded virtual time, and a read gives what
-//! [`Right`] says. Without a change, or with one in one copy of metadata (not a line's first), nothing is
-//! refused or lost.
+//! [`Right`] says. Without a change, or with one in one copy of metadata, nothing is refused or lost.
 //! Never: knows where changes come from.
 
 use super::blocks::{seal, seal_entries};
@@ -95,7 +94,7 @@ fn kind_of(lba: u64, capacity: u64) -> usize {
     match lba {
         LBA_LOG => 1,
         LBA_ANCHOR => 2,
-        LBA_LINE_FIRST => LINE_FIRST,
+        LBA_LINE_FIRST => 3,
         LBA_LINE_CLOSING => 4,
         LBA_CHECKPOINT => 5,
         user if user < capacity => USER,
@@ -105,7 +104,6 @@ fn kind_of(lba: u64, capacity: u64) -> usize {
     }
 }
 
-const LINE_FIRST: usize = 3;
 const USER: usize = 6;
 
 fn spec() -> DeviceSpec {
@@ -386,9 +384,8 @@ impl Changed {
     fn note(&mut self, at: &At, how: usize) {
         // An out-of-band record can make user data of anything, and the other way round.
         self.forged |= how & SEALED != 0 && (at.kind >= USER || how & RECORD != 0);
-        // In an open line a sector of first metadata is one more that was flushed and can't be read:
-        // a mount for writing is refused, without it being needed.
-        let spare = at.kind < USER && at.kind != LINE_FIRST;
+        // A line's metadata without its record may have been user data.
+        let spare = at.kind < USER && !(how & RECORD != 0 && (3..5).contains(&at.kind));
         match spare && how & (SEALED | EVERYWHERE) == 0 {
             true => self.metadata += 1,
             false => self.others += 1,

@@ -223,10 +223,10 @@ impl Reader {
             let done = self.flash.read(cx, addrs, &mut content, (unit, false), &mut oob).await;
             let sectors = content.chunks_exact(SECTOR_BYTES).zip(&oob).enumerate();
             return sectors
-                .map(|(i, (content, oob))| Seen {
-                    oob: *oob,
-                    sure: done.status(i).is_ok(),
-                    good: done.status(i).is_ok() && Oob::verify(oob, content),
+                .map(|(i, (content, oob))| {
+                    let sure = done.status(i).is_ok();
+                    let good = sure && (is_typed(oob) || Oob::verify(oob, content));
+                    Seen { oob: *oob, sure, good }
                 })
                 .collect();
         }
@@ -235,10 +235,8 @@ impl Reader {
             .iter()
             .enumerate()
             .map(|(i, oob)| {
-                let (lba, ..) = Oob::decode_raw(oob);
                 let sure = done.status(i).is_ok();
-                // Nobody reads the content of other types by this record.
-                Seen { oob: *oob, sure, good: sure && lba >= LBA_LIMIT && lba != LBA_NONE }
+                Seen { oob: *oob, sure, good: sure && is_typed(oob) }
             })
             .collect();
         let user: Vec<usize> = (0..seen.len())
@@ -257,6 +255,12 @@ impl Reader {
         }
         seen
     }
+}
+
+/// Is it no user data? Nobody reads the content of other types by this record, so it need not be good.
+fn is_typed(oob: &[u8; OOB_BYTES]) -> bool {
+    let (lba, ..) = Oob::decode_raw(oob);
+    lba >= LBA_LIMIT && lba != LBA_NONE
 }
 
 /// A sector as the device gives it.
