@@ -1,9 +1,13 @@
-//! What is fuzzed: every trace parser, fio's job files, experiments, drive images.
+//! What is fuzzed: every trace parser, fio's job files, experiments, fault plans, drive images, what
+//! FTLs write on the medium ([`blocks`]) and how they mount it ([`mount`]).
 //!
 //! Owns: one function per kind of input that does everything a user can do with such a file, and
 //! what must hold whatever the bytes are. Promises: returns; an input is used or refused with a
 //! message. Never: knows where bytes come from: libFuzzer (`fuzz/fuzz_targets`) or the seeded run
 //! (`harness.rs`).
+
+mod blocks;
+mod mount;
 
 use flashlane_base::{Location, Ppa};
 use flashlane_lab::experiment::{Base, Experiment};
@@ -24,10 +28,11 @@ use flashlane_rt::{CostTable, Virtual};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Names of the targets: the formats of traces, `fio`, `toml`, and parts of drive images.
+/// Names of the targets: the formats of traces, `fio`, `toml`, parts of drive images, blocks, mounts.
 pub(crate) fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = Format::ALL.map(Format::word).to_vec();
     names.extend(["fio", "toml", "image", "image-header", "image-table"]);
+    names.extend(blocks::NAMES.iter().chain(&mount::NAMES));
     names
 }
 
@@ -50,6 +55,9 @@ pub(crate) fn run(target: &str, bytes: &[u8]) -> bool {
         "image-header" => image_header(bytes),
         "image-table" => image_table(bytes),
         word => {
+            if let Some(done) = blocks::run(word, bytes).or_else(|| mount::run(word, bytes)) {
+                return done;
+            }
             let format = Format::named(word).unwrap_or_else(|| panic!("no target `{word}`"));
             // By its content first: any format may come of it.
             trace(bytes, None);

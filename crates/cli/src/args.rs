@@ -257,9 +257,9 @@ pub(crate) struct Compare {
     /// Experiments, job files, traces, or results of earlier runs (JSON)
     #[arg(value_name = "RUN", required = true, value_hint = ValueHint::FilePath)]
     pub(crate) runs: Vec<PathBuf>,
-    /// Seeds that each experiment runs under
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
-    pub(crate) seeds: u16,
+    /// Seeds that each experiment runs under; 5 without it
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub(crate) seeds: Option<u16>,
     #[arg(long, value_name = "PRESET", help = device_help())]
     pub(crate) device: Option<String>,
     /// Target to run on, as for `run`; may be repeated
@@ -300,7 +300,8 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "TARGET", help = format!(
         "Stack: {} or all; with an EXPERIMENT the name of one of its targets", stack_names()))]
     pub(crate) target: Option<String>,
-    /// Go on for so many seconds; 0 is until Ctrl-C; 10 where nothing says how long
+    /// Go on for so many seconds, then end the runs under way; 0 is until Ctrl-C; 10 where nothing
+    /// says how long
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     pub(crate) seconds: Option<u64>,
     /// Go through so many seeds, each on every target
@@ -353,6 +354,14 @@ fn mode_of(word: &str) -> Result<Mode, String> {
     })
 }
 
+/// Where a text for people goes as JSON.
+#[derive(ClapArgs)]
+pub(crate) struct AsJson {
+    /// Write it as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
 #[derive(Subcommand)]
 pub(crate) enum Trace {
     /// Say what is in a trace: format, operations, devices, ranges, order, latencies
@@ -376,9 +385,10 @@ Exit code 2, with the first bad line and column, when it can't be used.")]
 Examples:
   flashlane trace convert web_0.csv.gz web_0.parquet
   flashlane trace convert sda.blktrace.0 sda.iolog --to fio-iolog3 --lossy
-  flashlane trace convert web_0.parquet - --to mqsim | zstd > web_0.trace.zst
+  flashlane trace convert web_0.parquet - --to mqsim --lossy | zstd > web_0.trace.zst
 
-What a format can't carry (flushes, bytes that are no whole sectors) is an error without --lossy.
+What a format can't carry (flushes, bytes that are no whole sectors, latencies, fractions of its unit of
+time) is an error without --lossy.
 OUT appears when it is complete; what was there stays until then.")]
     Convert(TraceConvert),
 }
@@ -454,9 +464,8 @@ pub(crate) struct DriveInfo {
     /// List the devices that images can be made of
     #[arg(long, conflicts_with_all = ["file", "json"])]
     pub(crate) presets: bool,
-    /// Write it as JSON; `-` prints it in place of the text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 #[derive(ClapArgs)]
@@ -464,9 +473,8 @@ pub(crate) struct DriveSmart {
     /// Image
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
-    /// Write it as JSON; `-` prints it in place of the text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 #[derive(ClapArgs)]
@@ -568,14 +576,40 @@ pub(crate) struct OneDrive {
     pub(crate) device_name: Option<PathBuf>,
 }
 
+/// A drive, as the first word.
+#[derive(ClapArgs)]
+pub(crate) struct OfDrive {
+    /// Image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+}
+
+/// A namespace of it.
+#[derive(ClapArgs)]
+pub(crate) struct OneNamespace {
+    /// Namespace; a drive has one
+    #[arg(short = 'n', long, value_name = "NUM", default_value_t = 1)]
+    pub(crate) namespace_id: u32,
+}
+
+/// A LUN of it.
+#[derive(ClapArgs)]
+pub(crate) struct OneLun {
+    /// Channel
+    #[arg(short = 'c', long, value_name = "NUM", default_value_t = 0)]
+    pub(crate) channel_id: u32,
+    /// LUN in the channel
+    #[arg(short = 'l', long, value_name = "NUM", default_value_t = 0)]
+    pub(crate) lun_id: u32,
+}
+
 #[derive(ClapArgs)]
 pub(crate) struct LnvmList {
     /// Images
     #[arg(value_name = "DRIVE", required = true, value_hint = ValueHint::FilePath)]
     pub(crate) drives: Vec<PathBuf>,
-    /// Write it as JSON; `-` prints it in place of the text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 fn type_of(word: &str) -> Result<TargetKind, String> {
@@ -631,58 +665,49 @@ pub(crate) struct LnvmCreate {
     /// Limiter of a new pblk: `pid`, `kernel_table`, `channel_states` or `off`
     #[arg(long, value_name = "NAME", default_value = "pid", value_parser = limiter_of)]
     pub(crate) limiter: LimiterKind,
-    /// Write it as JSON; `-` prints it in place of the text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 #[derive(ClapArgs)]
 pub(crate) struct LnvmRemove {
-    /// Image
-    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
-    pub(crate) drive: PathBuf,
+    #[command(flatten)]
+    pub(crate) on: OfDrive,
     /// Name of the target
     #[arg(short = 'n', long, value_name = "NAME")]
     pub(crate) target_name: String,
-    /// Write it as JSON; `-` prints it in place of the text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 #[derive(ClapArgs)]
 pub(crate) struct LnvmInfo {
-    /// Image
-    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
-    pub(crate) drive: PathBuf,
+    #[command(flatten)]
+    pub(crate) on: OfDrive,
     /// Only this target
     #[arg(short = 'n', long, value_name = "NAME")]
     pub(crate) target_name: Option<String>,
-    /// Write it as JSON; `-` prints it in place of the text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 #[derive(ClapArgs)]
 pub(crate) struct LnvmIdNs {
-    /// Image
-    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
-    pub(crate) drive: PathBuf,
-    /// Namespace; a drive has one
-    #[arg(short = 'n', long, value_name = "NUM", default_value_t = 1)]
-    pub(crate) namespace_id: u32,
+    #[command(flatten)]
+    pub(crate) on: OfDrive,
+    #[command(flatten)]
+    pub(crate) ns: OneNamespace,
     /// Say what bits mean
     #[arg(short = 'H', long)]
     pub(crate) human_readable: bool,
-    /// Write it as JSON; `-` prints it in place of the text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 #[derive(ClapArgs)]
 pub(crate) struct LnvmChunkLog {
-    /// Image
-    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
-    pub(crate) drive: PathBuf,
+    #[command(flatten)]
+    pub(crate) on: OfDrive,
     /// `normal`, or `binary`: descriptors of 32 bytes
     #[arg(short = 'o', long, value_name = "FMT", default_value = "normal",
         value_parser = ["normal", "binary"])]
@@ -690,47 +715,33 @@ pub(crate) struct LnvmChunkLog {
     /// As `normal` is anyway
     #[arg(short = 'H', long)]
     pub(crate) human_readable: bool,
-    /// Write it as JSON; `-` prints it in place of the text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 #[derive(ClapArgs)]
 pub(crate) struct LnvmBbtbl {
-    /// Image
-    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
-    pub(crate) drive: PathBuf,
-    /// Namespace; a drive has one
-    #[arg(short = 'n', long, value_name = "NUM", default_value_t = 1)]
-    pub(crate) namespace_id: u32,
-    /// Channel
-    #[arg(short = 'c', long, value_name = "NUM", default_value_t = 0)]
-    pub(crate) channel_id: u32,
-    /// LUN in the channel
-    #[arg(short = 'l', long, value_name = "NUM", default_value_t = 0)]
-    pub(crate) lun_id: u32,
+    #[command(flatten)]
+    pub(crate) on: OfDrive,
+    #[command(flatten)]
+    pub(crate) ns: OneNamespace,
+    #[command(flatten)]
+    pub(crate) lun: OneLun,
     /// Print the table's bytes
     #[arg(short = 'b', long)]
     pub(crate) raw_binary: bool,
-    /// Write it as JSON; `-` prints it in place of the text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 #[derive(ClapArgs)]
 pub(crate) struct LnvmSetBbtbl {
-    /// Image
-    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
-    pub(crate) drive: PathBuf,
-    /// Namespace; a drive has one
-    #[arg(short = 'n', long, value_name = "NUM", default_value_t = 1)]
-    pub(crate) namespace_id: u32,
-    /// Channel
-    #[arg(short = 'c', long, value_name = "NUM", default_value_t = 0)]
-    pub(crate) channel_id: u32,
-    /// LUN in the channel
-    #[arg(short = 'l', long, value_name = "NUM", default_value_t = 0)]
-    pub(crate) lun_id: u32,
+    #[command(flatten)]
+    pub(crate) on: OfDrive,
+    #[command(flatten)]
+    pub(crate) ns: OneNamespace,
+    #[command(flatten)]
+    pub(crate) lun: OneLun,
     /// Plane; on devices of 2.0 all planes get the mark
     #[arg(short = 'p', long, value_name = "NUM", default_value_t = 0)]
     pub(crate) plane_id: u32,
@@ -804,9 +815,8 @@ pub(crate) struct TraceInfo {
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) how: HowRead,
-    /// Write it as JSON; `-` prints it in place of the text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 #[derive(ClapArgs)]

@@ -59,6 +59,9 @@ pub(crate) enum Sink {
 impl Sink {
     /// Opens the place that an option names; `-` is standard output.
     pub(crate) fn open(path: Option<&Path>) -> Result<Sink> {
+        if let Some(path) = path {
+            refuse_packed(path)?;
+        }
         Ok(match path {
             None => Sink::None,
             Some(p) if p == Path::new("-") => Sink::Stdout,
@@ -180,7 +183,40 @@ fn same_place(a: &Path, b: &Path) -> bool {
         fs::canonicalize(parent).unwrap_or_else(|_| parent.into())
     };
     let special = fs::metadata(a).is_ok_and(|m| !m.is_file());
+    let (a, b) = (&behind_links(a), &behind_links(b));
     !special && a.file_name() == b.file_name() && folder(a) == folder(b)
+}
+
+/// Nothing here packs what it writes: a name that says so would be wrong.
+fn refuse_packed(path: &Path) -> Result<()> {
+    let ending = path.extension().and_then(|e| e.to_str()).unwrap_or("");
+    let program = match ending {
+        "gz" => "gzip",
+        "zst" => "zstd",
+        _ => return Ok(()),
+    };
+    let (path, plain) = (path.display(), path.with_extension(""));
+    bail!(
+        "{path}: results are not written packed: write {}, then `{program}` it, or write to `-` and \
+         pipe that into `{program} > {path}`",
+        plain.display()
+    );
+}
+
+/// Symbolic links that lead to a file at most, as in Linux.
+const LINKS_MAX: usize = 40;
+
+/// What a path leads to through symbolic links, whether it is there or not: that is replaced, and
+/// the links stay.
+fn behind_links(path: &Path) -> PathBuf {
+    let mut at = path.to_path_buf();
+    for _ in 0..LINKS_MAX {
+        match fs::read_link(&at) {
+            Ok(to) => at = at.parent().unwrap_or(Path::new("")).join(to),
+            Err(_) => break,
+        }
+    }
+    at
 }
 
 /// A folder for files that will be there once they are complete.
@@ -242,6 +278,10 @@ impl Pending {
         if special {
             let file = fs::OpenOptions::new().write(true).open(path).with_context(describe)?;
             return Ok(Pending { path: path.into(), beside: None, file });
+        }
+        let path = &behind_links(path);
+        if path.is_symlink() {
+            bail!("cannot write {}: its symbolic links lead nowhere", path.display());
         }
         let name = path.file_name().with_context(describe)?.to_string_lossy();
         let beside = path.with_file_name(format!(".{name}.{}.partial", std::process::id()));

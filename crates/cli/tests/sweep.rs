@@ -57,6 +57,14 @@ fn a_failed_point_is_a_row() {
     assert!(lines[2].starts_with("900GiB,\"target `block SSD (pftl)`"), "{done:?}");
     let table = h.run(&["sweep", "e.toml", "--vary", vary]);
     assert!(table.out.contains("FAILED") && table.out.contains("1 points: target"), "{table:?}");
+    // What compares it says so, too, and does not call it good.
+    h.run(&["sweep", "e.toml", "--vary", vary, "--json", "s.json"]);
+    h.run(&["run", "e.toml", "--json", "r.json"]).good();
+    let compared = h.run(&["compare", "r.json", "s.json"]);
+    assert_eq!(compared.code, 1, "{compared:?}");
+    assert!(compared.out.contains("s.json is part of a result: 1 points failed"), "{compared:?}");
+    let json = h.run(&["compare", "r.json", "s.json", "--json", "-"]).json();
+    assert_eq!(json["lacks"].as_array().map(Vec::len), Some(1), "{json}");
 }
 
 #[test]
@@ -68,6 +76,14 @@ fn what_can_not_be_swept_is_refused_before_anything_runs() {
     h.run(&["sweep", "e.toml", "--vary", "seed"]).refused(2, &["--vary", "target.0.active_pus"]);
     h.run(&["sweep", "e.toml", "--vary", "run.sed=1,2"]).refused(2, &["did you mean `seed`"]);
     h.run(&["run", "s.toml"]).refused(2, &["flashlane sweep"]);
+    for (set, by) in [(["--set", "run.seed=3"], "--set run.seed=3"), (["--seed", "3"], "--seed 3")]
+    {
+        let args = [&["sweep", "e.toml", "--vary", "run.seed=1,2"], &set[..]].concat();
+        h.run(&args).refused(2, &["`run.seed` is varied", by, "leave one of them out"]);
+    }
+    h.file("job.fio", "[w]\nrw=randwrite\nsize=1m\n");
+    let says = ["unknown key `bs`", "of a job file itself can't be set or varied", "[[workload]]"];
+    h.run(&["sweep", "job.fio", "--vary", "bs=4k,8k"]).refused(2, &says);
     h.run(&["sweep", "s.toml", "--keep", "s.toml"]).refused(2, &["cannot keep points in s.toml"]);
     let many: Vec<String> = (0..300).map(|n| n.to_string()).collect();
     let many = many.join(",");
@@ -78,7 +94,7 @@ fn what_can_not_be_swept_is_refused_before_anything_runs() {
     h.run(&["sweep", "t.toml"]).refused(2, &["t.toml:20:1", "`run.seed` is varied twice"]);
     h.file("t.toml", grid() + "[[vary]]\nkey = \"run.fill\"\nvalues = [[1]]\n");
     h.run(&["sweep", "t.toml"]).refused(2, &["t.toml:21:1", "a list of strings"]);
-    assert_eq!(h.files(), ["e.toml", "s.toml", "t.toml"]);
+    assert_eq!(h.files(), ["e.toml", "job.fio", "s.toml", "t.toml"]);
 }
 
 /// Interrupted and begun again, a sweep comes to what it would have come to at once.
@@ -129,6 +145,10 @@ fn runs_are_compared_with_how_sure_that_is() {
     run("b.json", "2");
     let table = h.run(&["compare", "a.json", "b.json"]).good().out;
     assert!(table.contains("no interval: one sample"), "{table}");
+    for (option, value) in [("--seeds", "3"), ("--device", "tiny"), ("--target", "pftl")] {
+        let says = [option, "result of an earlier run"];
+        h.run(&["compare", "a.json", "b.json", option, value]).refused(2, &says);
+    }
     h.file("c.json", "{}");
     h.run(&["compare", "a.json", "c.json"]).refused(2, &["c.json: no result of"]);
     h.file("d.json", "{ no");

@@ -2,7 +2,7 @@
 
 mod harness;
 
-use harness::here;
+use harness::{Here, here};
 
 /// 16 MiB with a fault plan beside it.
 const OWN: &str = r#"
@@ -23,6 +23,14 @@ rw = "randwrite"
 size = "1MiB"
 "#;
 const FAULTS: &str = "[[fault]]\nkind = \"early_close\"\nprobability = \"1e-2\"\ntimes = 3\n";
+
+/// A folder with [`OWN`] as `mine.toml` and these faults.
+fn own(faults: &str) -> Here {
+    let h = here();
+    h.file("mine.toml", OWN);
+    h.file("faults.toml", faults);
+    h
+}
 
 /// What is promised about the JSON, and the same bytes on one core and on two.
 #[test]
@@ -61,9 +69,7 @@ fn time_is_a_limit_and_ctrl_c_is_one_too() {
 /// A device of one's own, its faults and its targets.
 #[test]
 fn an_experiment_brings_its_own_stacks() {
-    let h = here();
-    h.file("mine.toml", OWN);
-    h.file("faults.toml", FAULTS);
+    let h = own(FAULTS);
     let args = ["torture", "mine.toml", "--seeds", "1", "--mode", "linear", "--json", "-"];
     let json = h.run(&args).good().json();
     assert_eq!(json["targets"], serde_json::json!(["pblk", "my pblk"]));
@@ -76,11 +82,9 @@ fn an_experiment_brings_its_own_stacks() {
 /// What fails is exit code 1, and the command that is printed fails in the same way.
 #[test]
 fn a_failure_prints_the_command_that_replays_it() {
-    let h = here();
-    h.file("mine.toml", OWN);
     // Nothing that pblk writes for itself comes back: it can't be mounted.
     let fault = "[[fault]]\nkind = \"read_uncorrectable\"\nafter = \"2ms\"\nprobability = \"1\"\n";
-    h.file("faults.toml", fault);
+    let h = own(fault);
     let args = ["torture", "mine.toml", "--target", "my pblk", "--mode", "linear", "--seeds", "1"];
     let done = h.run(&[&args[..], &["--json", "-"]].concat());
     assert_eq!(done.code, 1, "{done:?}");
@@ -101,9 +105,7 @@ fn a_failure_prints_the_command_that_replays_it() {
 
 #[test]
 fn what_can_not_be_tortured_is_refused() {
-    let h = here();
-    h.file("mine.toml", OWN);
-    h.file("faults.toml", FAULTS);
+    let h = own(FAULTS);
     let with = |from: &str, to: &str| h.file("other.toml", OWN.replace(from, to));
     h.run(&["torture", "--target", "pblkk"]).refused(2, &["did you mean `pblk`", "pftl-faults"]);
     h.run(&["torture", "--mode", "linaer"]).refused(2, &["did you mean `linear`"]);
@@ -120,6 +122,10 @@ fn what_can_not_be_tortured_is_refused() {
     h.run(&["torture", "other.toml"]).refused(2, &says);
     let set = "device.geometry.chunks_per_pu=64";
     h.run(&["torture", "other.toml", "--set", set, "--seeds", "1", "--mode", "none"]).good();
+    h.file("vary.toml", format!("{OWN}[[vary]]\nkey = \"run.seed\"\nvalues = [1, 2]\n"));
+    h.run(&["torture", "vary.toml"]).refused(2, &["varies `run.seed`", "--set run.seed=VALUE"]);
+    let one = ["torture", "vary.toml", "--set", "run.seed=1", "--seeds", "1", "--mode", "none"];
+    h.run(&one).good();
     with("chunks_per_pu = 64", "chunks_per_pu = 4");
     h.run(&["torture", "other.toml"]).refused(2, &["target `pblk` can't be built"]);
     h.file("job.fio", "[w]\nrw=randwrite\nsize=2m\n");

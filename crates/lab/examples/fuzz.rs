@@ -7,6 +7,7 @@
 //! cargo run --release -p flashlane-lab --example fuzz -- --target msr --seed 7     one seed
 //! cargo run --release -p flashlane-lab --example fuzz -- --from 1000 --count 9000  all targets
 //! cargo run --release -p flashlane-lab --example fuzz -- --target msr --seed 7 --print
+//! cargo run --release -p flashlane-lab --example fuzz -- --target msr --input FILE    that input
 //! ```
 
 #[path = "../../../fuzz/harness.rs"]
@@ -18,11 +19,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "--target NAME | all, --seed N | --from N --count M, --print (the input itself)";
+    "--target NAME | all, --seed N | --from N --count M | --input FILE, --print (the input itself)";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
     let (mut target, mut from, mut count, mut print) = ("all".to_string(), 0, 1000, false);
+    let mut input = None;
     while let Some(flag) = args.next() {
         print |= flag == "--print";
         let mut number = || args.next().and_then(|n| n.parse::<u64>().ok());
@@ -31,6 +33,7 @@ fn main() -> ExitCode {
             "--from" => number().map(|n| from = n),
             "--count" => number().map(|n| count = n),
             "--target" => args.next().map(|t| target = t),
+            "--input" => args.next().map(|file| input = Some(file)),
             "--print" => Some(()),
             _ => None,
         };
@@ -45,6 +48,19 @@ fn main() -> ExitCode {
     if chosen.is_empty() {
         eprintln!("fuzz: no target `{target}`; there are: all, {}", all.join(", "));
         return ExitCode::from(2);
+    }
+    if let Some(file) = input {
+        let bytes = match std::fs::read(&file) {
+            Ok(bytes) => bytes,
+            Err(e) => {
+                eprintln!("fuzz: cannot read {file}: {e}");
+                return ExitCode::from(2);
+            }
+        };
+        for target in chosen {
+            println!("{target}: {file}, accepted: {}", targets::run(target, &bytes));
+        }
+        return ExitCode::SUCCESS;
     }
     for target in chosen {
         let corpus = harness::corpus(target);

@@ -74,6 +74,11 @@ pub enum CompareError {
     Alone(String),
 }
 
+/// Points of a result of `sweep` that failed: they are in no series.
+pub fn failed(result: &Value) -> u64 {
+    result.get("failed").and_then(Value::as_u64).unwrap_or(0)
+}
+
 /// What a result of `run` or `sweep` lacks, in words: part of it is in no series.
 pub fn lacks(result: &Value) -> Option<String> {
     let count = |key: &str| result.get(key).and_then(Value::as_u64).filter(|n| *n > 0);
@@ -159,6 +164,8 @@ pub struct Comparison {
     pub confidence: f64,
     /// In the order in which they were given.
     pub series: Vec<SeriesReport>,
+    /// What is in no series: points of results that failed or were not run, in words.
+    pub lacks: Vec<String>,
 }
 
 /// Compares all series with the first.
@@ -195,7 +202,8 @@ pub fn compare(series: &[Series]) -> Result<Comparison, CompareError> {
             metrics: metrics.collect(),
         }
     };
-    Ok(Comparison { confidence: 0.95, series: series.iter().enumerate().map(report).collect() })
+    let series = series.iter().enumerate().map(report).collect();
+    Ok(Comparison { confidence: 0.95, series, lacks: Vec::new() })
 }
 
 /// Samples that are alike come back as they are: a sum would round.
@@ -303,6 +311,9 @@ impl Comparison {
         let mut text = aligned(&rows);
         for s in &self.series {
             text += &format!("\n{}: {} samples, {} steady", s.name, s.samples, s.steady);
+        }
+        for lack in &self.lacks {
+            text += &format!("\n{lack}");
         }
         text + "\n"
     }

@@ -7,6 +7,7 @@
 use crate::bundled;
 use crate::experiment::{Base, Change, Experiment, ExperimentErrors, default_preset};
 use crate::fio;
+use crate::trace::reader::byte_order_mark;
 use crate::trace::{Reader, Reading, TraceError, TraceSource};
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -69,7 +70,8 @@ pub fn load(file: Option<&Path>, changes: &[Change]) -> Result<(Kind, Experiment
     };
     let e = Experiment::parse(&shown, &text, &base, changes).map_err(|errors| match kind {
         Recognized::Experiment(_) => errors,
-        Recognized::Fio | Recognized::Trace => places_in_file(errors, &shown),
+        Recognized::Fio => places_in_file(errors, &shown, OWN_OF_JOB),
+        Recognized::Trace => places_in_file(errors, &shown, ""),
     })?;
     let kind = match kind {
         Recognized::Experiment(_) => Kind::Experiment,
@@ -95,13 +97,6 @@ const TEXT_BYTES_MAX: u64 = 1 << 20;
 fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
     let source = TraceSource::File(path.to_path_buf());
     let read_error = |source| InputError::Read { file: shown.into(), source };
-    // Its kind is found by reading it, and a trace is read once more for each target.
-    let once = path == Path::new("-")
-        || std::fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir());
-    if once {
-        let why = "it is no regular file, and is read more than once: save it to a file first";
-        return Err(read_error(std::io::Error::other(why)));
-    }
     let trace = match Reader::open(&source, &Reading::default()) {
         Ok(_) => return Ok(Recognized::Trace),
         Err(TraceError::Open { source, .. }) => return Err(read_error(source)),
@@ -111,6 +106,9 @@ fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
     let file = std::fs::File::open(path).map_err(read_error)?;
     file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut text).map_err(read_error)?;
     let unknown = |trace| InputError::Unknown { file: shown.into(), trace };
+    if byte_order_mark(&text).is_some() {
+        return Err(unknown(trace));
+    }
     let Ok(text) = String::from_utf8(text) else {
         return Err(unknown(trace));
     };
@@ -129,11 +127,19 @@ fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
     if toml { Ok(Recognized::Experiment(text)) } else { Err(unknown(trace)) }
 }
 
+/// What a change of a key that an experiment does not have may have meant, on a job file.
+const OWN_OF_JOB: &str = "; options of a job file itself can't be set or varied: change the file, or \
+                          write its jobs as `[[workload]]` of an experiment";
+
 /// Complaints about an experiment that nobody wrote: their places are those in the job file, where
-/// they have one, and never a line of the text that stands for it.
-fn places_in_file(mut errors: ExperimentErrors, shown: &str) -> ExperimentErrors {
+/// they have one, and never a line of the text that stands for it. `own` is what there is to say
+/// about a key that the experiment does not have.
+fn places_in_file(mut errors: ExperimentErrors, shown: &str, own: &str) -> ExperimentErrors {
     for c in &mut errors.0 {
         if !c.place.starts_with(shown) {
+            if c.message.contains("unknown key") {
+                c.message += own;
+            }
             continue;
         }
         (c.place, c.text) = (shown.into(), String::new());
@@ -184,11 +190,27 @@ mod tests {
         assert!(kind_of("name = \"x\"\n").unwrap_err().contains("no [device]"));
         let said = kind_of("once upon a time\n").unwrap_err();
         assert!(said.contains("neither an experiment") && said.contains("as a trace"), "{said}");
+        let set = [Change::Set("workload.0.bs=8k".into())];
+        let mut job = tempfile::NamedTempFile::new().unwrap();
+        job.write_all(b"[j]\nrw=randread\nsize=1m\n").unwrap();
+        let said = load(Some(job.path()), &set).map(|_| ()).unwrap_err().to_string();
+        assert!(
+            said.contains("unknown key `bs`") && said.contains("of a job file itself"),
+            "{said}"
+        );
         // The text that stands for a job file or a trace is nobody's: it has no place in a message.
         let said = kind_of("[j]\nrw=randread\nbs=4q\n").unwrap_err();
         assert!(said.contains(":3: `bs` takes") && !said.contains("[[workload]]"), "{said}");
         assert!(said.ends_with("bs=4q"), "{said}");
         let said = load(Some(Path::new("/dev/null")), &[]).map(|_| ()).unwrap_err().to_string();
+        assert!(said.contains("no regular file"), "{said}");
+        for marked in
+            ["\u{feff}[j]\nrw=randread\n", "\u{feff}name = \"x\"\n", "\u{feff}0 0 0 8 0\n"]
+        {
+            let said = kind_of(marked).unwrap_err();
+            assert!(said.contains("byte order mark"), "{said}");
+        }
+        let said = load(Some(Path::new("-")), &[]).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains("no regular file"), "{said}");
         assert!(kind_of("").unwrap_err().contains("empty"));
         assert!(kind_of("\0\0\0").unwrap_err().contains("binary"));

@@ -5,14 +5,17 @@ use crate::args::Compare;
 use crate::output::{self, Sink};
 use crate::watch::{Interrupt, Points};
 use anyhow::{Context, Result, bail};
-use flashlane_lab::compare::{self, Series};
+use flashlane_lab::compare::{self, Comparison, Series};
 use flashlane_lab::experiment::Change;
 use flashlane_lab::sweep::{self, Kept, Plan, Watcher};
+use flashlane_lab::trace::source;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+/// Seeds, where nothing says how many.
+const SEEDS: u16 = 5;
 /// A result with a course over time is some megabytes.
 const RESULT_BYTES_MAX: u64 = 256 << 20;
 
@@ -24,8 +27,12 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
         changes.push(Change::Targets(args.target.clone()));
     }
     // Everything that can be wrong is found before anything runs.
+    let seeds = args.seeds.unwrap_or(SEEDS);
     let sources: Vec<Source> =
-        args.runs.iter().map(|path| source(path, &changes, args.seeds)).collect::<Result<_>>()?;
+        args.runs.iter().map(|path| source_of(path, &changes, seeds)).collect::<Result<_>>()?;
+    if sources.iter().all(|source| matches!(source, Source::Result { .. })) {
+        refuse_options_of_runs(args)?;
+    }
     let series: usize = sources.iter().map(Source::series).sum();
     if let ([path], 1) = (&args.runs[..], series) {
         bail!(
@@ -37,9 +44,14 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
     let jobs = super::jobs(args.jobs);
     let mut interrupted = false;
     let (mut all, mut bad): (Vec<Series>, bool) = (Vec::new(), false);
+    let mut lacks = Vec::new();
     for (source, path) in sources.into_iter().zip(&args.runs) {
         match source {
-            Source::Result(series) => all.extend(series),
+            Source::Result { series, lack, failed } => {
+                all.extend(series);
+                lacks.extend(lack);
+                bad |= failed;
+            }
             Source::Plan(plan) => {
                 let watcher: Arc<dyn Watcher> = Arc::new(Points::new(&interrupt, plan.points()));
                 let result = sweep::run(&plan, jobs, &Kept::nothing(), &watcher);
@@ -64,7 +76,7 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
     if interrupted && all.len() < 2 {
         return Ok(Ending::Interrupted);
     }
-    let comparison = compare::compare(&all)?;
+    let comparison = Comparison { lacks, ..compare::compare(&all)? };
     let quiet = json.is_stdout();
     json.write(&comparison.to_json())?;
     if !quiet {
@@ -77,15 +89,37 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
     })
 }
 
+/// Options that say how something runs, where nothing does.
+fn refuse_options_of_runs(args: &Compare) -> Result<()> {
+    let given = [
+        ("--seeds", args.seeds.is_some()),
+        ("--device", args.device.is_some()),
+        ("--target", !args.target.is_empty()),
+        ("--jobs", args.jobs.is_some()),
+    ];
+    match given.iter().find(|(_, given)| *given) {
+        Some((option, _)) => bail!(
+            "{option} is for what compare runs itself, and each RUN here is the result of an earlier \
+             run: leave it out, or name the experiments"
+        ),
+        None => Ok(()),
+    }
+}
+
 enum Source {
-    Result(Vec<Series>),
+    /// Of an earlier run, with what is in no series, and whether some of that failed.
+    Result {
+        series: Vec<Series>,
+        lack: Option<String>,
+        failed: bool,
+    },
     Plan(Plan),
 }
 
 impl Source {
     fn series(&self) -> usize {
         match self {
-            Source::Result(series) => series.len(),
+            Source::Result { series, .. } => series.len(),
             Source::Plan(plan) => plan.targets(),
         }
     }
@@ -97,20 +131,25 @@ fn shown(path: &Path) -> String {
 }
 
 /// A result if it is JSON, else something to be run under seeds.
-fn source(path: &Path, changes: &[Change], seeds: u16) -> Result<Source> {
+fn source_of(path: &Path, changes: &[Change], seeds: u16) -> Result<Source> {
     let describe = || format!("cannot read {}", path.display());
+    source::regular(path).with_context(describe)?;
     let mut file = File::open(path).with_context(describe)?;
     let mut first = [0u8; 1];
     // No experiment, job file or trace begins with a brace.
-    if path.is_file() && file.read(&mut first).with_context(describe)? == 1 && first == *b"{" {
+    if file.read(&mut first).with_context(describe)? == 1 && first == *b"{" {
         let mut bytes = first.to_vec();
         file.take(RESULT_BYTES_MAX).read_to_end(&mut bytes).with_context(describe)?;
         let value = serde_json::from_slice(&bytes)
             .with_context(|| format!("{} is no JSON result", path.display()))?;
-        if let Some(lack) = compare::lacks(&value) {
-            output::remark(&format!("flashlane: {} is part of a result: {lack}\n", path.display()));
+        let lack = compare::lacks(&value);
+        let lack = lack.map(|lack| format!("{} is part of a result: {lack}", path.display()));
+        if let Some(lack) = &lack {
+            output::remark(&format!("flashlane: {lack}\n"));
         }
-        return Ok(Source::Result(compare::series_of(&shown(path), &value)?));
+        let failed = compare::failed(&value) > 0;
+        let series = compare::series_of(&shown(path), &value)?;
+        return Ok(Source::Result { series, lack, failed });
     }
     let all: Vec<String> = (1..=seeds).map(|n| n.to_string()).collect();
     let axis = format!("run.seed={}", all.join(","));

@@ -12,7 +12,7 @@ pub(crate) fn drive(command: &Drive) -> Result<Ending> {
         Drive::Create(args) => create(args),
         Drive::Info(args) => info(args),
         Drive::Smart(args) => {
-            show(&args.file, args.json.as_ref(), Look::smart_text, Look::smart_json)
+            show(&args.file, args.out.json.as_ref(), Look::smart_text, Look::smart_json)
         }
         Drive::Check(args) => {
             let checked = Look::at(&args.file)?.check(&args.file);
@@ -32,7 +32,7 @@ fn create(args: &DriveCreate) -> Result<Ending> {
 
 fn info(args: &DriveInfo) -> Result<Ending> {
     match &args.file {
-        Some(file) => show(file, args.json.as_ref(), Look::to_text, Look::to_json),
+        Some(file) => show(file, args.out.json.as_ref(), Look::to_text, Look::to_json),
         None => {
             output::print(&drive::presets())?;
             Ok(Ending::Good)

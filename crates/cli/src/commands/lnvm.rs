@@ -13,45 +13,51 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
         Lnvm::List(args) => {
             let paths: Vec<&Path> = args.drives.iter().map(PathBuf::as_path).collect();
             let inputs = &args.drives;
-            give(inputs, args.json.as_ref(), || Ok(show::list(&paths)?))
+            give(inputs, args.out.json.as_ref(), || Ok(show::list(&paths)?))
         }
         Lnvm::Create(args) => create(args),
-        Lnvm::Remove(args) => give(from_ref(&args.drive), args.json.as_ref(), || {
-            Ok(show::removed(&lnvm::remove(&args.drive, &args.target_name)?))
+        Lnvm::Remove(args) => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
+            Ok(show::removed(&lnvm::remove(&args.on.drive, &args.target_name)?))
         }),
-        Lnvm::Info(args) => give(from_ref(&args.drive), args.json.as_ref(), || {
-            Ok(show::info(&args.drive, args.target_name.as_deref())?)
+        Lnvm::Info(args) => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
+            Ok(show::info(&args.on.drive, args.target_name.as_deref())?)
         }),
-        Lnvm::IdNs(args) => give(from_ref(&args.drive), args.json.as_ref(), || {
-            Ok(show::id_ns(&args.drive, args.namespace_id, args.human_readable)?)
+        Lnvm::IdNs(args) => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
+            Ok(show::id_ns(&args.on.drive, args.ns.namespace_id, args.human_readable)?)
         }),
         Lnvm::ChunkLog(args) => match args.output_format.as_str() {
-            "binary" => raw(&show::chunk_log_binary(&args.drive)?),
-            _ => give(from_ref(&args.drive), args.json.as_ref(), || {
-                Ok(show::chunk_log(&args.drive)?)
+            "binary" => raw(&show::chunk_log_binary(&args.on.drive)?),
+            _ => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
+                Ok(show::chunk_log(&args.on.drive)?)
             }),
         },
         Lnvm::DiagBbtbl(args) => {
-            let get =
-                || show::bad_blocks(&args.drive, args.namespace_id, args.channel_id, args.lun_id);
+            let get = || {
+                show::bad_blocks(
+                    &args.on.drive,
+                    args.ns.namespace_id,
+                    args.lun.channel_id,
+                    args.lun.lun_id,
+                )
+            };
             match args.raw_binary {
                 true => raw(&get()?.2),
-                false => give(from_ref(&args.drive), args.json.as_ref(), || {
+                false => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
                     Ok(get().map(|(text, json, _)| (text, json))?)
                 }),
             }
         }
         Lnvm::DiagSetBbtbl(args) => {
-            if args.namespace_id != 1 {
-                bail!("there is no namespace {}: a drive has one, number 1", args.namespace_id);
+            if args.ns.namespace_id != 1 {
+                bail!("there is no namespace {}: a drive has one, number 1", args.ns.namespace_id);
             }
             let at = Block {
-                channel: args.channel_id,
-                lun: args.lun_id,
+                channel: args.lun.channel_id,
+                lun: args.lun.lun_id,
                 plane: args.plane_id,
                 block: args.block_id,
             };
-            lnvm::set_bad_block(&args.drive, at, args.value)?;
+            lnvm::set_bad_block(&args.on.drive, at, args.value)?;
             let Block { channel, lun, plane, block } = at;
             output::print(&format!(
                 "Updating: Ch.: {channel} LUN: {lun} Plane: {plane} Block: {block} -> {}\n",
@@ -97,7 +103,7 @@ fn create(args: &LnvmCreate) -> Result<Ending> {
         active_pus: args.active_pus,
         limiter: args.limiter,
     };
-    give(&[drive.into()], args.json.as_ref(), || Ok(show::created(&lnvm::create(drive, &ask)?)))
+    give(&[drive.into()], args.out.json.as_ref(), || Ok(show::created(&lnvm::create(drive, &ask)?)))
 }
 
 /// Prints a result, or writes its JSON.

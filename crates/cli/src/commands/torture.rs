@@ -91,8 +91,12 @@ fn own_targets(args: &Torture) -> Result<Vec<Own>> {
              [[target]]), not a job file or a trace"
         );
     }
-    if !experiment.vary.is_empty() {
-        bail!("this experiment varies parameters: give one point of it with `--set KEY=VALUE`");
+    let is_set = |key: &str| {
+        let keys = args.set.iter().filter_map(|set| set.split_once('='));
+        keys.map(|(own, _)| own.trim()).any(|own| own == key)
+    };
+    if let Some(axis) = experiment.vary.iter().find(|axis| !is_set(&axis.key)) {
+        bail!("this experiment varies `{0}`: give it one value, `--set {0}=VALUE`", axis.key);
     }
     let chosen = chosen(args, &experiment)?;
     let own: Vec<Own> = chosen.into_iter().map(own).collect::<Result<_>>()?;

@@ -41,9 +41,9 @@ fn look(file: &Path, how: &HowRead, interrupt: &Interrupt) -> Result<Scan> {
 fn info(args: &TraceInfo, interrupt: &Interrupt) -> Result<Ending> {
     output::keep_inputs(
         std::slice::from_ref(&args.file),
-        &output::given(&[("--json", args.json.as_ref())]),
+        &output::given(&[("--json", args.out.json.as_ref())]),
     )?;
-    let json = Sink::open(args.json.as_deref())?;
+    let json = Sink::open(args.out.json.as_deref())?;
     let info = Info::of(&look(&args.file, &args.how, interrupt)?);
     let quiet = json.is_stdout();
     json.write(&info.to_json())?;

@@ -109,3 +109,12 @@ kind = "pftl"
 rw = "randrw"
 iodepth = 8
 "#;
+
+pub(crate) const JOB: &str =
+    "[global]\nioengine=libaio\nbs=4k\niodepth=4\n[w]\nrw=randwrite\nsize=2m\nfsync=64\n";
+
+pub(crate) const TRACE: &str =
+    "  8,0 0 1 0.000000000 9 Q WS 8 + 8 [a]\n  8,0 0 2 0.000100000 9 Q R 8 + 8 [a]\n";
+
+pub(crate) const MSR: &str = "128166372003061629,web,0,Write,4096,4096,1331\n\
+                   128166372013061629,web,0,Read,4096,4096,413\n";

@@ -52,6 +52,10 @@ pub const MAJOR: u16 = 1;
 /// stack opens such a target read-only.
 pub const MINOR: u16 = 0;
 
+/// Largest stamp, sequence, id or counter that a mount goes on from. Each has 60 bits in some
+/// out-of-band record, and what is above leaves no room for a life (2^50 stamps are 13 days).
+pub const COUNT_MAX: u64 = STAMP_MAX - (1 << 50);
+
 /// Identity of a target, drawn when it is created; blocks of another target never mix in.
 pub type Uuid = [u8; 16];
 

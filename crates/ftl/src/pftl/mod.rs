@@ -101,6 +101,8 @@ const DIRTY_PAGES: u32 = 1024;
 /// before may have given out, whether the medium shows them or not: 2^42 writes of 4 KiB are 16 PiB
 /// in a life, and there are 2^18 lives.
 const LIFE_SHIFT: u32 = 42;
+/// The last stamp that a life can come behind. Who finds a higher one has not found ours.
+const STAMP_LAST: u64 = crate::log::format::STAMP_MAX - (1 << LIFE_SHIFT);
 
 impl Default for PftlConfig {
     fn default() -> PftlConfig {

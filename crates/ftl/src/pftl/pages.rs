@@ -27,6 +27,7 @@
 //! Two bits: 0 nothing, 1 reads as zeros (a copy below the page's stamp is void), 2 its content is
 //! lost (reads fail until a copy above the stamp). Bits count from the lowest of each byte.
 
+use super::STAMP_LAST;
 use super::buffer::NIL;
 use super::map::{Entry, Map};
 
@@ -269,7 +270,8 @@ impl Pages {
         let whole = bytes.len() == PAGE_BYTES && word(0)? == MAGIC;
         let intact = whole && word(4)? == crc32c::crc32c(&bytes[8..]);
         let ours = word(8)? == MAJOR as u32 && word(12)? == page;
-        (intact && ours && long(16)? == self.capacity as u64).then_some(long(32)?)
+        let stamp = long(32).filter(|stamp| *stamp <= STAMP_LAST)?;
+        (intact && ours && long(16)? == self.capacity as u64).then_some(stamp)
     }
 
     /// What an intact page of trims says of each logical sector of its range; nothing for a page of
@@ -330,6 +332,10 @@ mod tests {
         }
         bytes[4000] ^= 1;
         assert_eq!(pages.check(1, &bytes), None);
+        pages.build(1, &map, STAMP_LAST, &mut bytes);
+        assert_eq!(pages.check(1, &bytes), Some(STAMP_LAST));
+        pages.build(1, &map, STAMP_LAST + 1, &mut bytes);
+        assert_eq!(pages.check(1, &bytes), None, "no life could follow");
         assert_eq!(pages.check(1, &bytes[..100]), None);
     }
 

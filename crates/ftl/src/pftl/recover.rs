@@ -36,8 +36,8 @@ use super::map::Entry;
 use super::pages::{PAGE_BYTES, Pages, Said};
 use super::place::{Layout, Place, Stock};
 use super::{
-    Controller, CreateError, LIFE_SHIFT, Parts, Pftl, PftlConfig, Phase, Room, capacity_of,
-    check_config, check_device, read, sync,
+    Controller, CreateError, LIFE_SHIFT, Parts, Pftl, PftlConfig, Phase, Room, STAMP_LAST,
+    capacity_of, check_config, check_device, read, sync,
 };
 use crate::log::format::{LBA_LIMIT, LBA_PADDING, Oob};
 
@@ -719,7 +719,9 @@ impl Found {
     fn note(&mut self, layout: &Layout, at: u32, record: Option<(u64, u64)>) {
         let (line, position, sector) = layout.in_chunk(at);
         let chunk = (line * layout.positions + position) as usize;
-        let Some((lba, stamp)) = record else {
+        // Of another FTL, or damaged: no copy of ours has such a stamp.
+        let is_ours = |(lba, stamp): &(u64, u64)| *lba >= LBA_LIMIT || *stamp <= STAMP_LAST;
+        let Some((lba, stamp)) = record.filter(is_ours) else {
             self.unreadable.insert(at);
             return;
         };

@@ -3,16 +3,17 @@
 //!
 //! Owns: one test per part of a line. Geometry: that of `damage`.
 
-use crate::bench::{Setup, tiny};
+use crate::bench::{Bench, Setup};
 use crate::damage::{each_way, intact, lived_in, options, right_or_error, small};
 use crate::medium::{Medium, Spot};
+use crate::recover::{made, small as windowed};
 use flashlane_ftl::log::format::{LBA_LINE_CLOSING, LBA_LINE_FIRST};
 use flashlane_ftl::log::{MountError, MountOptions};
 use std::collections::BTreeSet;
 
 /// A line of several sections, closed and replayed. Returns it with the places of its closing metadata.
 fn with_closing(setup: Setup) -> (Medium, Vec<Spot>) {
-    let bench = Medium::new(setup).create();
+    let bench = made(setup);
     let line = bench.dev.layout().line_data as u32;
     bench.write(0, line, 1);
     bench.write(5, 100, 2);
@@ -20,7 +21,7 @@ fn with_closing(setup: Setup) -> (Medium, Vec<Spot>) {
     bench.write(900, 1, 3);
     bench.drained();
     let medium = bench.cut();
-    let closing = medium.typed(LBA_LINE_CLOSING).into_iter().map(|(at, _)| at).collect();
+    let closing = medium.spots(LBA_LINE_CLOSING);
     (medium, closing)
 }
 
@@ -33,7 +34,7 @@ fn r06_closing_metadata_damaged_in_each_part() {
         setup.spec.geometry.mw_cunits = 0;
         setup
     };
-    for setup in [small(), wide(), tiny(40).manual_gc()] {
+    for setup in [small(), wide(), windowed()] {
         let (medium, closing) = with_closing(setup.clone());
         let window = setup.spec.geometry.mw_cunits > 0;
         let sections = closing.len();
@@ -84,7 +85,7 @@ fn r06_closing_metadata_of_another_sequence_is_not_believed() {
 #[test]
 fn first_metadata_is_not_needed_for_the_data() {
     let medium = lived_in(small()).cut();
-    let firsts: Vec<Spot> = medium.typed(LBA_LINE_FIRST).into_iter().map(|(at, _)| at).collect();
+    let firsts = medium.spots(LBA_LINE_FIRST);
     each_way(&medium, &firsts, |how| {
         let bench = medium.mount(options(|o| (o.read_only, o.accept_lost) = (true, true)));
         let bench = bench.unwrap_or_else(|e| panic!("{how}: {e}"));
@@ -93,38 +94,53 @@ fn first_metadata_is_not_needed_for_the_data() {
     });
 }
 
+/// 32 sectors in version 1, then the unit of sectors 8 to 12 in version 2.
+fn overwritten(setup: Setup) -> Bench {
+    let bench = made(setup);
+    bench.write(0, 32, 1);
+    bench.drained();
+    bench.write(8, 4, 2);
+    bench
+}
+
+/// [`overwritten`], with units in version 3 behind that one in its chunk, when the power goes.
+fn written_behind(setup: Setup) -> Medium {
+    let bench = overwritten(setup);
+    bench.drained();
+    bench.write(100, 32, 3);
+    bench.flush();
+    bench.cut()
+}
+
+/// These sectors hold this version each; with none a read fails.
+fn hold(bench: &Bench, lbas: impl Iterator<Item = u64>, version: impl Fn(u64) -> Option<u64>) {
+    for lba in lbas {
+        let want = version(lba);
+        assert_eq!(bench.version(lba, want.as_slice()), want, "sector {lba}");
+    }
+}
+
 /// Rule 7: the unit at the frontier of an open chunk can't be read: it was never written, its place is
 /// reported, the copies before it count.
 #[test]
 fn a_bad_unit_at_the_frontier_never_was() {
     for flip in [false, true] {
-        let bench = Medium::new(small()).create();
-        bench.write(0, 32, 1);
-        bench.drained();
-        bench.write(8, 4, 2);
+        let bench = overwritten(small());
         bench.flush();
         let medium = bench.cut();
         let unit = medium.unit_of(medium.newest(8));
         let end = medium.info(unit[0].0).write_pointer;
         assert_eq!(unit[3].1 + 1, end, "the last unit of its chunk");
-        if flip {
-            medium.flip(unit.clone())
-        } else {
-            medium.wreck(unit.clone())
-        }
+        medium.spoil(flip, unit.clone());
         let bench = medium.mounted();
         assert_eq!(bench.recovery().torn_units, [unit[0]]);
         assert_eq!(bench.recovery().lost_units, []);
-        for lba in 0..32 {
-            assert_eq!(bench.version(lba, &[1]), Some(1), "sector {lba}");
-        }
+        hold(&bench, 0..32, |_| Some(1));
         bench.agrees();
         // And the verdict stands in later lives.
         medium.heal();
         let bench = bench.cut().mounted();
-        for lba in 0..32 {
-            assert_eq!(bench.version(lba, &[1]), Some(1), "sector {lba}");
-        }
+        hold(&bench, 0..32, |_| Some(1));
     }
 }
 
@@ -170,14 +186,7 @@ fn a_bad_sector_of_a_unit_at_the_frontier_has_decayed() {
 /// copies of what was in it come back, nothing else changes.
 #[test]
 fn a_bad_unit_behind_the_frontier_is_lost() {
-    let bench = Medium::new(small()).create();
-    bench.write(0, 32, 1);
-    bench.drained();
-    bench.write(8, 4, 2);
-    bench.drained();
-    bench.write(100, 32, 3);
-    bench.flush();
-    let medium = bench.cut();
+    let medium = written_behind(small());
     let unit = medium.unit_of(medium.newest(8));
     medium.wreck(unit.clone());
     match medium.refused(MountOptions::default()) {
@@ -186,10 +195,7 @@ fn a_bad_unit_behind_the_frontier_is_lost() {
     }
     let bench = medium.mount(options(|o| o.accept_lost = true)).expect("as asked for");
     assert_eq!(bench.recovery().lost_units, [unit[0]]);
-    for lba in (0..32).chain(100..132) {
-        let want = if lba < 100 { 1 } else { 3 };
-        assert_eq!(bench.version(lba, &[want]), Some(want), "sector {lba}");
-    }
+    hold(&bench, (0..32).chain(100..132), |lba| Some(if lba < 100 { 1 } else { 3 }));
     bench.agrees();
 }
 
@@ -200,26 +206,16 @@ fn bad_content_behind_the_frontier_is_an_error() {
     let mut setup = small().memory();
     setup.spec.geometry.mw_cunits = 0;
     for setup in [small(), setup] {
-        let bench = Medium::new(setup).create();
-        bench.write(0, 32, 1);
-        bench.drained();
-        bench.write(8, 4, 2);
-        bench.drained();
-        bench.write(100, 32, 3);
-        bench.flush();
-        let medium = bench.cut();
+        let medium = written_behind(setup);
         medium.flip([medium.newest(9)]);
         let bench = medium.mounted();
         assert_eq!(bench.recovery().lost_units, []);
-        for lba in (0..32).chain(100..132) {
-            let want = match lba {
-                0..8 | 12..32 => 1,
-                100.. => 3,
-                _ => 2,
-            };
-            let found = bench.version(lba, &[want]);
-            assert_eq!(found, (lba != 9).then_some(want), "sector {lba}");
-        }
+        hold(&bench, (0..32).chain(100..132), |lba| match lba {
+            9 => None,
+            8..12 => Some(2),
+            0..32 => Some(1),
+            _ => Some(3),
+        });
         bench.agrees();
         bench.write(9, 1, 4);
         let bench = bench.shut_down().mounted();
@@ -234,11 +230,7 @@ fn a_decayed_sector_of_a_closed_line_is_an_error() {
         let bench = lived_in(small());
         let medium = if clean { bench.shut_down() } else { bench.cut() };
         let place = medium.newest(500);
-        if flip {
-            medium.flip([place])
-        } else {
-            medium.wreck([place])
-        }
+        medium.spoil(flip, [place]);
         let bench = medium.mounted();
         assert_eq!(right_or_error(&bench), 1, "clean: {clean}, flip: {flip}");
         assert_eq!(bench.version(500, &[]), None);

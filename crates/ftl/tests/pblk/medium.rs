@@ -167,6 +167,14 @@ impl Medium {
         self.truth.lock().unreadable.extend(spots);
     }
 
+    /// Decayed, so that the device does not notice, or does.
+    pub(crate) fn spoil(&self, unnoticed: bool, spots: impl IntoIterator<Item = Spot>) {
+        match unnoticed {
+            true => self.flip(spots),
+            false => self.wreck(spots),
+        }
+    }
+
     /// A bit of their content is wrong, and the device does not notice.
     pub(crate) fn flip(&self, spots: impl IntoIterator<Item = Spot>) {
         self.truth.lock().flipped.extend(spots);
@@ -211,6 +219,11 @@ impl Medium {
     /// The sectors of a type.
     pub(crate) fn typed(&self, lba: u64) -> Vec<(Spot, Wrote)> {
         self.written().into_iter().filter(|(_, w)| lba_of(&w.oob) == lba).collect()
+    }
+
+    /// Where the sectors of a type are.
+    pub(crate) fn spots(&self, lba: u64) -> Vec<Spot> {
+        self.typed(lba).into_iter().map(|(at, _)| at).collect()
     }
 
     /// The anchors, highest counter last.

@@ -65,7 +65,7 @@ fn r01_first_metadata_that_makes_no_sense() {
         bench.write(0, LINE + 8, 1);
         bench.drained();
         let medium = bench.cut();
-        let firsts: Vec<_> = medium.typed(LBA_LINE_FIRST).into_iter().map(|(at, _)| at).collect();
+        let firsts = medium.spots(LBA_LINE_FIRST);
         assert!(firsts.len() >= 2);
         for at in firsts {
             medium.rewrite(at, |bytes| bytes[byte] ^= 0x41);
@@ -138,6 +138,12 @@ fn r05_the_end_of_an_open_chunk_is_padded_and_read() {
     }
 }
 
+/// A fault of programs at one place of a chunk of the target.
+fn fault_at(kind: &str, chunk: u32, sector: u32) -> String {
+    let (pu, chunk) = (chunk / 40, chunk % 40);
+    format!("[[fault]]\nkind = \"{kind}\"\nat = \"pu {pu} chunk {chunk} sector {sector}\"\n")
+}
+
 /// R07: a program failed in a line that was closed since, softly or hard: its sectors are neither lost
 /// nor twice there, by closing metadata and by scan.
 #[test]
@@ -146,12 +152,10 @@ fn r07_a_line_closed_with_a_failed_unit() {
         let medium = made(small()).cut();
         medium.lines()[0].clone()
     };
-    let (pu, chunk) = (line.chunks[1] / 40, line.chunks[1] % 40);
     for kind in ["early_close", "write_next_unit"] {
         for sector in [0, 32, 60] {
             for scan in [false, true] {
-                let place = format!("pu {pu} chunk {chunk} sector {sector}");
-                let plan = format!("[[fault]]\nkind = \"{kind}\"\nat = \"{place}\"\n");
+                let plan = fault_at(kind, line.chunks[1], sector);
                 let bench = made(small().faults(&plan));
                 bench.write(0, LINE, 1);
                 bench.write(7, 50, 2);
@@ -161,7 +165,7 @@ fn r07_a_line_closed_with_a_failed_unit() {
                 assert_eq!(bench.ssd.faults_happened(), [1]);
                 let medium = bench.cut();
                 if scan {
-                    medium.wreck(medium.typed(LBA_LINE_CLOSING).into_iter().map(|(at, _)| at));
+                    medium.wreck(medium.spots(LBA_LINE_CLOSING));
                 }
                 let bench = medium.mounted();
                 assert_eq!(bench.recovery().lost_units, [], "{plan} {scan}");
@@ -278,10 +282,7 @@ fn r11_narrow_lines_and_first_metadata_that_failed() {
     bench.write(0, LINE, 1);
     bench.drained();
     let line = bench.cut().lines()[1].clone();
-    let (pu, chunk) = (line.chunks[0] / 40, line.chunks[0] % 40);
-    let place = format!("pu {pu} chunk {chunk} sector 0");
-    let plan = format!("[[fault]]\nkind = \"early_close\"\nat = \"{place}\"\n");
-    let bench = made(small().faults(&plan));
+    let bench = made(small().faults(&fault_at("early_close", line.chunks[0], 0)));
     bench.write(0, 2 * LINE, 1);
     bench.drained();
     assert_eq!(bench.ssd.faults_happened(), [1]);

@@ -3,8 +3,9 @@
 //! Owns: the rules that can be isolated here, by cutting a story at every command or by the order in which
 //! commands went out. Which test covers which rule is in `docs/TESTING.md`. Geometry: `tiny`.
 
-use crate::bench::{Bench, Setup, lba_of, tiny};
+use crate::bench::{Bench, lba_of};
 use crate::medium::{Medium, Spot, Stop, Up};
+use crate::recover::{LINE, made, small};
 use crate::story::{Do, Telling, cut_at_each, tell};
 use flashlane_base::Ns;
 use flashlane_ftl::log::format::{LBA_LIMIT, LBA_LOG, Record};
@@ -13,16 +14,6 @@ use flashlane_ocssd::device::Op;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
-
-const LINE: u32 = 248;
-
-fn small() -> Setup {
-    tiny(40).manual_gc()
-}
-
-fn made(setup: Setup) -> Bench {
-    Medium::new(setup).create()
-}
 
 /// Rule 1: a line whose sectors were all overwritten or discarded, the newer versions still in slots and
 /// the discard not flushed, is collected and erased; whenever the power goes off, the old version or a
@@ -410,7 +401,7 @@ fn rule_22_the_log_is_copied_before_anything_is_acted_on() {
         .iter()
         .position(|(op, spots)| *op == Op::Write && anchors.contains(&spots[0]))
         .expect("an anchor was written");
-    let log: Vec<u32> = medium.typed(LBA_LOG).into_iter().map(|(at, _)| at.0).collect();
+    let log: Vec<u32> = medium.spots(LBA_LOG).into_iter().map(|(chunk, _)| chunk).collect();
     for (op, spots) in &commands[..named] {
         let chunk = spots[0].0;
         match op {

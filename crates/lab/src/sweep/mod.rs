@@ -75,6 +75,13 @@ impl Plan {
         if axes.is_empty() {
             return Err(SweepError::Nothing);
         }
+        if let Some((key, change)) = also_set(&axes, &changes) {
+            let says = format!(
+                "`{key}` is varied, and `{change}` would change nothing: leave one of them out \
+                 (`--vary {key}=VALUE` replaces the values that an experiment varies it over)"
+            );
+            return Err(SweepError::Axis(says));
+        }
         Vary::points(&axes).map_err(SweepError::TooMany)?;
         let plan = Plan { file: file.map(Path::to_path_buf), changes, axes, name: experiment.name };
         // A key that no point takes is wrong, not a row of errors.
@@ -121,6 +128,19 @@ impl Plan {
         let (_, experiment) = input::load(self.file.as_deref(), &self.changes_of(point))?;
         Ok(experiment)
     }
+}
+
+/// A key that is varied and set to one value besides.
+fn also_set<'a>(axes: &[Vary], changes: &'a [Change]) -> Option<(&'a str, &'a Change)> {
+    let key = |change: &'a Change| match change {
+        Change::Set(set) => set.split_once('=').map(|(key, _)| key.trim()),
+        Change::Seed(_) => Some("run.seed"),
+        Change::Device(_) => Some("device.preset"),
+        Change::Store(_) => Some("device.store"),
+        Change::Targets(_) | Change::ScaleToDevice => None,
+    };
+    let mut set = changes.iter().filter_map(|change| Some((key(change)?, change)));
+    set.find(|(key, _)| axes.iter().any(|axis| axis.key == *key))
 }
 
 /// Watches a sweep, from whatever core.

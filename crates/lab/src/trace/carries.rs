@@ -8,6 +8,9 @@ use super::number::Clock;
 use super::{REQUEST_BYTES_MAX, TraceOp, TraceRecord};
 use serde::Serialize;
 
+/// Longest name of a device in a line of text; a path has 4,096 at most, but nobody names a device so.
+pub(super) const NAME_BYTES_MAX: usize = 255;
+
 /// How a format names devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Naming {
@@ -41,9 +44,13 @@ impl Naming {
             }
             Naming::HostDisk => name.rsplit_once('_').is_some_and(|(host, disk)| {
                 let plain = |b: u8| b.is_ascii_graphic() && b != b',';
-                !host.is_empty() && host.bytes().all(plain) && number(disk)
+                let short = (1..=NAME_BYTES_MAX).contains(&host.len());
+                short && host.bytes().all(plain) && number(disk)
             }),
-            Naming::Word => !name.is_empty() && name.bytes().all(|b| b.is_ascii_graphic()),
+            Naming::Word => {
+                let short = (1..=NAME_BYTES_MAX).contains(&name.len());
+                short && name.bytes().all(|b| b.is_ascii_graphic())
+            }
         }
     }
 
@@ -105,9 +112,11 @@ impl Carries {
         flags: true,
     };
 
-    /// Whether a request may come out as another one or not at all.
-    pub fn can_change_requests(&self) -> bool {
-        self.ops.contains(&false) || self.offset_unit > 1 || self.len_unit > 1 || !self.flags
+    /// Whether something of a request may not come out.
+    pub fn can_lose(&self) -> bool {
+        let times = self.resolution_ns > 1 || self.in_order || self.latency_ns != Some(1);
+        let units = self.offset_unit > 1 || self.len_unit > 1;
+        times || units || self.ops.contains(&false) || !self.flags
     }
 
     /// blkparse's text and blktrace's records: 32 bits of bytes in a record.
@@ -145,9 +154,11 @@ pub struct Losses {
 }
 
 impl Losses {
-    /// Whether the requests themselves are others than before.
-    pub fn changes_requests(&self) -> bool {
-        self.left_out.iter().any(|n| *n > 0) || self.resized > 0 || self.flags > 0
+    /// Whether something can't be had back: requests, their flags, their times, how long they took. A
+    /// discard in several pieces is still there.
+    pub fn any(&self) -> bool {
+        let times = self.rounded + self.latencies + self.reordered;
+        self.left_out.iter().sum::<u64>() + self.resized + self.flags + times > 0
     }
 
     /// In words, one per kind of loss.
@@ -321,8 +332,10 @@ mod tests {
         assert_eq!((losses.rounded, losses.latencies), (1, 1));
         let mut fua = record(TraceOp::Write, 0, 512);
         fua.fua = true;
-        assert!(shaped(Format::Fio3, &fua).1.changes_requests());
-        assert!(!shaped(Format::Parquet, &fua).1.changes_requests());
+        assert_eq!(shaped(Format::Fio3, &fua).1.flags, 1);
+        assert!(shaped(Format::Tencent, &record(TraceOp::Write, 0, 512)).1.any());
+        assert!(!shaped(Format::Parquet, &fua).1.any());
+        assert!(Format::ALL.iter().all(|f| f.carries().can_lose() == (*f != Format::Parquet)));
     }
 
     #[test]
@@ -342,6 +355,8 @@ mod tests {
             (Naming::MajorMinor, "259,1048575", "4096,0"),
             (Naming::HostDisk, "web_1_0", "usr"),
             (Naming::Word, "/dev/sda", "a b"),
+            (Naming::Word, &"a".repeat(255), &"a".repeat(256)),
+            (Naming::HostDisk, &("a".repeat(255) + "_0"), &("a".repeat(256) + "_0")),
         ] {
             assert!(naming.holds(good) && !naming.holds(bad), "{naming:?}");
             assert!(naming.holds(&naming.stands_for(7)), "{naming:?}");

@@ -20,7 +20,7 @@ pub struct Conversion<'a> {
     pub to: Format,
     /// Only this device.
     pub device: Option<&'a str>,
-    /// Requests may be left out or changed where the format can't carry them.
+    /// Requests, times and latencies may be left out or changed where the format can't carry them.
     pub lossy: bool,
 }
 
@@ -68,7 +68,7 @@ pub enum ConvertError {
     /// The device is not in it.
     #[error(transparent)]
     Device(#[from] LayoutError),
-    /// The result would be of other requests.
+    /// Something would be lost.
     #[error(
         "{file}: {format} can't carry all of it: {}; `--lossy` writes it all the same, `--to \
          parquet` carries everything",
@@ -134,14 +134,14 @@ pub fn convert<W: Write + Send>(
             example: devices.keys().next().map(|d| scan.devices.name(*d)).unwrap_or_default(),
         });
     }
-    if !what.lossy && carries.can_change_requests() {
+    if !what.lossy && carries.can_lose() {
         // Once without writing: to know what would be lost before anything is written.
         let mut judge = Shaper::new(carries, first_ns(scan));
         each(scan, device, "check", monitor, |r, out| {
             judge.shape(&r, out);
             Ok(())
         })?;
-        if judge.losses.changes_requests() {
+        if judge.losses.any() {
             let what_is = judge.losses.describe(what.to);
             return Err(ConvertError::Lossy { file, format: what.to, what: what_is });
         }

@@ -30,6 +30,8 @@ pub struct Info {
     pub parts: &'static str,
     /// Lines that are no requests, by kind.
     pub passed_over: BTreeMap<char, u64>,
+    /// The last line has no line feed: if the file was cut there, what it says may be wrong.
+    pub unended: bool,
     /// Events of each action; the replayed one first.
     pub actions: Vec<ActionInfo>,
     /// Issue to completion as recorded.
@@ -116,6 +118,7 @@ impl Info {
             lines: scan.counts.lines,
             parts: scan.format.part(),
             passed_over: scan.counts.passed_over.clone(),
+            unended: scan.counts.unended,
             actions,
             recorded_latency_ns: (&scan.recorded).into(),
             notes: scan.notes.iter().map(|(ns, t)| (*ns as f64 / 1e9, t.clone())).collect(),
@@ -138,6 +141,9 @@ impl Info {
         let passed_over: Vec<String> = passed_over.collect();
         if !passed_over.is_empty() {
             text += &format!("  {} passed over: {}\n", self.parts, passed_over.join("; "));
+        }
+        if self.unended {
+            text += &format!("  {UNENDED}\n");
         }
         for a in &self.actions {
             let is = if a.replayed { "replayed" } else { "not replayed" };
@@ -188,6 +194,9 @@ impl Info {
                 text += &format!("; {n} {what}");
             }
         }
+        if self.unended {
+            text += &format!("; {UNENDED}");
+        }
         for d in a.devices.iter().take(DEVICES_SHOWN) {
             text += &format!("\n  device {}: bytes {} to {}", d.device, d.first_byte, d.end_byte);
         }
@@ -212,6 +221,9 @@ fn passed_over(kind: char) -> String {
         other => format!("events `{other}`"),
     }
 }
+
+/// Of a line that is good as it is, and would be if half of its last number were missing.
+const UNENDED: &str = "the last line has no end: was the file cut? then its last field is wrong";
 
 /// Devices that are listed for people; JSON has all.
 const DEVICES_SHOWN: usize = 20;

@@ -475,6 +475,21 @@ mod tests {
         assert!(said(nobody).contains("row 2, column `stream`"));
     }
 
+    /// The size that a page claims is not believed: the library would make room for all of it.
+    #[test]
+    fn a_page_that_claims_too_much_is_refused() {
+        let whole = written(&vec![some(1)[0]; 4000], &["a"]);
+        assert!(read(whole.clone()).is_ok());
+        // A page header: tag, type (data or dictionary), tag, a size of two bytes, tag.
+        let is_header =
+            |w: &[u8]| matches!(w, [0x15, 0 | 4, 0x15, a, b, 0x15, ..] if *a > 0x7f && *b < 0x80);
+        let at = whole.windows(6).position(is_header).expect("a page of 64 bytes and more");
+        let mut bytes = whole.clone();
+        (bytes[at + 3], bytes[at + 4]) = (0xfe, 0x7f);
+        let said = read(bytes).unwrap_err().to_string();
+        assert!(said.contains("claims to unpack to 8191"), "{said}");
+    }
+
     #[test]
     fn a_file_that_ends_early_is_refused() {
         let whole = written(&some(100), &["a", "b"]);

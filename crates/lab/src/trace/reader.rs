@@ -63,6 +63,8 @@ pub struct Counts {
     /// Lines that are no requests, by the letter of their kind (`p` passed-through command, `n` no
     /// data, `m` note, `s` summary, header or empty, `o` a file opened, `w` a wait, `b` no type).
     pub passed_over: BTreeMap<char, u64>,
+    /// The last line has no end: if the file was cut there, what it says may be wrong.
+    pub unended: bool,
 }
 
 enum Input {
@@ -369,6 +371,7 @@ impl Reader {
                 max: LINE_BYTES_MAX,
             },
         })?;
+        self.counts.unended = if more { !lines.complete() } else { self.counts.unended };
         self.counts.lines += more as u64;
         Ok(more)
     }
@@ -405,7 +408,20 @@ fn unreadable(head: &[u8], want: Option<Format>) -> Option<&'static str> {
         Some(Format::Blktrace) => return Some("It is no binary file of blktrace."),
         _ => {}
     }
-    head.contains(&0).then_some("It is a binary file.")
+    byte_order_mark(head).or(head.contains(&0).then_some("It is a binary file."))
+}
+
+/// What to do about a byte order mark at the beginning of a text, if there is one.
+pub(crate) fn byte_order_mark(head: &[u8]) -> Option<&'static str> {
+    match head {
+        [0xef, 0xbb, 0xbf, ..] => {
+            Some("It begins with a byte order mark: save it as UTF-8 without one.")
+        }
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+            Some("It begins with the byte order mark of UTF-16: save it as UTF-8.")
+        }
+        _ => None,
+    }
 }
 
 /// What a first line of no known format looks like.

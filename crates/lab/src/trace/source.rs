@@ -51,11 +51,8 @@ impl TraceSource {
         let open_error = |source| TraceError::Open { file: self.name(), source };
         match self {
             TraceSource::File(path) => {
+                regular(path).map_err(open_error)?;
                 let file = File::open(path).map_err(open_error)?;
-                // Opening a folder succeeds on Linux and fails only when read.
-                if file.metadata().map_err(open_error)?.is_dir() {
-                    return Err(open_error(io::ErrorKind::IsADirectory.into()));
-                }
                 unpacked(file).map_err(open_error)
             }
             TraceSource::Bundled { bytes, .. } => unpacked(Cursor::new(*bytes)).map_err(open_error),
@@ -86,8 +83,9 @@ impl TraceSource {
         Ok(store)
     }
 
-    /// All files of a trace that is kept in a file per CPU, `NAME.blktrace.CPU`, by CPU; itself
-    /// alone when it is not called so, and none where it is no file.
+    /// All files of a trace that is kept in a file per CPU, `NAME.blktrace.CPU`, maybe packed, by CPU;
+    /// itself alone when it is not called so, and none where it is no file. Of a CPU that is there plain
+    /// and packed the one counts that was named, else the plain one.
     pub(crate) fn files(&self) -> Result<Vec<PathBuf>, TraceError> {
         let TraceSource::File(own) = self else { return Ok(Vec::new()) };
         let mut paths = Vec::new();
@@ -101,7 +99,8 @@ impl TraceSource {
                     paths.extend(blktrace_stem(&other).map(|(_, cpu)| (cpu, other)));
                 }
             }
-            paths.sort();
+            paths.sort_by_key(|(cpu, path)| (*cpu, path != own, path.clone()));
+            paths.dedup_by_key(|(cpu, _)| *cpu);
         }
         match paths.len() {
             0 => Ok(vec![own.clone()]),
@@ -123,9 +122,27 @@ impl TraceSource {
     }
 }
 
-/// `sda` and 3 of `sda.blktrace.3`: how blktrace(8) calls the file of a CPU.
+/// A file can be read more than once, as everything here is: not a folder, a pipe or a terminal.
+///
+/// # Errors
+/// What the system says, or what to do instead.
+pub fn regular(path: &Path) -> io::Result<()> {
+    let once = "it is no regular file, and is read more than once: save it to a file first";
+    match std::fs::metadata(path) {
+        Ok(m) if m.is_file() => Ok(()),
+        // Opening a folder succeeds on Linux and fails only when read.
+        Ok(m) if m.is_dir() => Err(io::ErrorKind::IsADirectory.into()),
+        Ok(_) => Err(io::Error::other(once)),
+        Err(_) if path == Path::new("-") => Err(io::Error::other(once)),
+        Err(e) => Err(e),
+    }
+}
+
+/// `sda` and 3 of `sda.blktrace.3`: how blktrace(8) calls the file of a CPU; packed it has one ending
+/// more.
 fn blktrace_stem(path: &Path) -> Option<(String, u32)> {
     let (stem, cpu) = path.file_name()?.to_str()?.rsplit_once(".blktrace.")?;
+    let cpu = cpu.strip_suffix(".gz").or(cpu.strip_suffix(".zst")).unwrap_or(cpu);
     Some((stem.to_string(), cpu.parse().ok()?))
 }
 
@@ -194,5 +211,31 @@ impl<R: Read> Read for Zstd<R> {
                 },
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The files of a trace belong together whether they are packed or not.
+    #[test]
+    fn a_packed_file_of_a_cpu_finds_its_siblings() {
+        let folder = tempfile::tempdir().unwrap();
+        let all =
+            ["sda.blktrace.0.gz", "sda.blktrace.1", "sda.blktrace.1.zst", "sda.blktrace.10.gz"];
+        for name in all.iter().chain(&["sdb.blktrace.0", "sda.blktrace.x", "sda.blktrace.2.txt"]) {
+            std::fs::write(folder.path().join(name), "").unwrap();
+        }
+        let files = |name: &str| {
+            let files = TraceSource::File(folder.path().join(name)).files().unwrap();
+            let name = |path: &PathBuf| path.file_name().unwrap().to_str().unwrap().to_string();
+            files.iter().map(name).collect::<Vec<_>>()
+        };
+        assert_eq!(files(all[0]), [all[0], all[1], all[3]]);
+        assert_eq!(files(all[1]), [all[0], all[1], all[3]]);
+        assert_eq!(files(all[2]), [all[0], all[2], all[3]], "the one that was named");
+        assert_eq!(files("sdb.blktrace.0"), ["sdb.blktrace.0"]);
+        assert_eq!(files("sda.blktrace.2.txt"), ["sda.blktrace.2.txt"]);
     }
 }

@@ -5,7 +5,7 @@
 //! [`super::tables`]. Promises: the first field that is wrong is named with its column; a line that
 //! was written is parsed to the same record. Never: guesses a unit.
 
-use super::carries::{self, Carries, Naming};
+use super::carries::{self, Carries, NAME_BYTES_MAX, Naming};
 use super::device::Devices;
 use super::lines::decimal;
 use super::number::Clock;
@@ -382,9 +382,6 @@ fn word_for(words: &[(&'static str, Means)], op: TraceOp) -> &'static str {
 
 /// For formats whose operation stands behind the length.
 const TOO_LONG: &str = "a read or write of 1 GiB at most, a discard of 64 TiB";
-
-/// Longest name of a device; a path has 4,096 at most, but nobody names a device so.
-const NAME_BYTES_MAX: usize = 255;
 
 fn push_name(name: &mut String, field: &[u8], cell: Cell) -> Option<()> {
     if matches!(cell, Cell::DeviceNumber) {

@@ -8,29 +8,41 @@ use super::targets;
 const SEEDS: u64 = 250;
 /// What one input may allocate: the places of a trace take most of it.
 const BYTES_MAX: usize = 160 << 20;
+/// What a block may, with what is written of it again: its own size a few times over.
+const BLOCK_BYTES_MAX: usize = 4 << 20;
 /// Targets whose inputs are no text.
 const BINARY: [&str; 5] = ["parquet", "blktrace", "image", "image-header", "image-table"];
+/// Blocks on the medium. A fault plan is text.
+const BLOCKS: [&str; 7] =
+    ["line-first", "line-closing", "oob", "record", "log-block", "anchor", "shard"];
+/// Drives that were written to and changed.
+const MOUNTS: [&str; 2] = ["mount-pblk", "mount-pftl"];
 
 fn fuzz(target: &str, seeds: std::ops::Range<u64>) {
+    fuzz_within(target, seeds, BYTES_MAX);
+}
+
+fn fuzz_within(target: &str, seeds: std::ops::Range<u64>, bytes_max: usize) {
     let corpus = corpus(target);
     let mut accepted = 0;
     for (index, file) in corpus.iter().enumerate() {
         let (taken, peak) = peak_of(|| targets::run(target, file));
-        assert!(peak < BYTES_MAX, "{target}: file {index} of the corpus took {peak} bytes");
+        assert!(peak < bytes_max, "{target}: file {index} of the corpus took {peak} bytes");
         accepted += taken as u64;
     }
     assert!(accepted > 0, "{target}: no file of the corpus is a good one");
     for seed in seeds {
         let (done, peak) = peak_of(|| run_seed(target, &corpus, seed, &targets::run));
         accepted += done.unwrap_or_else(|e| panic!("{e}")) as u64;
-        assert!(peak < BYTES_MAX, "{peak} bytes: {}", command(target, seed));
+        assert!(peak < bytes_max, "{peak} bytes: {}", command(target, seed));
     }
     println!("{target}: {accepted} accepted");
 }
 
 #[test]
 fn mutated_text_formats_are_used_or_refused() {
-    for target in targets::names().into_iter().filter(|t| !BINARY.contains(t)) {
+    let others = [&BINARY[..], &BLOCKS, &MOUNTS].concat();
+    for target in targets::names().into_iter().filter(|t| !others.contains(t)) {
         fuzz(target, 0..SEEDS);
     }
 }
@@ -39,6 +51,20 @@ fn mutated_text_formats_are_used_or_refused() {
 fn mutated_binary_formats_are_used_or_refused() {
     for target in BINARY {
         fuzz(target, 0..4 * SEEDS);
+    }
+}
+
+#[test]
+fn mutated_blocks_of_the_medium_are_used_or_refused() {
+    for target in BLOCKS {
+        fuzz_within(target, 0..4 * SEEDS, BLOCK_BYTES_MAX);
+    }
+}
+
+#[test]
+fn drives_with_changed_bytes_are_mounted_or_refused() {
+    for target in MOUNTS {
+        fuzz(target, 0..SEEDS / 2);
     }
 }
 

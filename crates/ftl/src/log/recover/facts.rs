@@ -4,7 +4,7 @@
 //! some of them are repeated (carried records); numbers that lie outside the target are damage, never
 //! an index. Never: reads the medium.
 
-use super::super::format::{Extent, LogEntry, Record};
+use super::super::format::{COUNT_MAX, Extent, LogEntry, Record};
 use super::super::pool::Shape;
 use super::history::History;
 use std::collections::{BTreeMap, BTreeSet};
@@ -204,7 +204,7 @@ impl Facts {
     }
 }
 
-/// Does a record name only chunks and sectors that there are?
+/// Does a record name only chunks and sectors that there are, and numbers that others can follow?
 fn is_inside(record: &Record, shape: &Shape) -> bool {
     let chunks = shape.pus * shape.chunks_per_pu;
     let chunk = |c: &u32| *c < chunks;
@@ -214,14 +214,20 @@ fn is_inside(record: &Record, shape: &Shape) -> bool {
     };
     // A line has an id below the number of chunks, since it has one at least.
     match record {
-        Record::Opened { line, chunks: of, .. } => {
+        Record::Opened { line, sequence, chunks: of } => {
             let distinct: BTreeSet<&u32> = of.iter().collect();
-            chunk(line) && !of.is_empty() && distinct.len() == of.len() && of.iter().all(chunk)
+            let all = !of.is_empty() && distinct.len() == of.len() && of.iter().all(chunk);
+            chunk(line) && all && *sequence <= COUNT_MAX
         }
         Record::Closed { line, places, .. } => chunk(line) && places.iter().all(extent),
-        Record::Freed { line, .. } | Record::Frontier { line, .. } => chunk(line),
+        Record::Freed { line, sequence } => chunk(line) && *sequence <= COUNT_MAX,
+        Record::Frontier { line, .. } => chunk(line),
         Record::Retired { chunk: c } => chunk(c),
-        Record::CheckpointShard { places, .. } => places.iter().all(extent),
+        Record::Ceiling { stamp } => *stamp <= COUNT_MAX,
+        Record::CheckpointShard { places, checkpoint, open_sequence, .. } => {
+            places.iter().all(extent) && *checkpoint.max(open_sequence) <= COUNT_MAX
+        }
+        Record::CheckpointComplete { checkpoint, .. } => *checkpoint <= COUNT_MAX,
         _ => true,
     }
 }

@@ -7,7 +7,7 @@
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
-    Anchor, FormatError, LBA_ANCHOR, LBA_LINE_FIRST, LBA_LOG, LBA_NONE, LogBlock,
+    Anchor, COUNT_MAX, FormatError, LBA_ANCHOR, LBA_LINE_FIRST, LBA_LOG, LBA_NONE, LogBlock,
     LogBlockHeader as Header, LogEntry, Record, SegmentPair, Uuid, is_newer_minor,
 };
 use super::super::journal::{block_room, block_sectors};
@@ -123,7 +123,7 @@ pub(super) async fn read(
     };
     // Where each pair may lie: by what its sectors say, and by what anchors and other pairs say.
     let mut places: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
-    for first in firsts.iter().filter(|f| f.lba == LBA_LOG) {
+    for first in firsts.iter().filter(|f| f.lba == LBA_LOG && f.stamp <= COUNT_MAX) {
         places.entry(first.stamp).or_default().insert(first.chunk);
     }
     let mut name = |pair: &SegmentPair| places.entry(pair.id).or_default().extend(pair.chunks);
@@ -240,7 +240,7 @@ async fn read_anchors(
                 continue;
             }
             match Anchor::decode(&bytes) {
-                Ok(a) if wanted.is_none_or(|uuid| uuid == a.uuid) => {
+                Ok(a) if wanted.is_none_or(|uuid| uuid == a.uuid) && goes_on(&a) => {
                     all.push((first.chunk, a, is_newer_minor(&bytes)));
                     break;
                 }
@@ -261,9 +261,15 @@ async fn read_anchors(
     })
 }
 
+/// Can a life come behind this one? An anchor that leaves no number for it was not written by us.
+fn goes_on(a: &Anchor) -> bool {
+    a.generation < u32::MAX && a.counter.max(a.current.id).max(a.oldest.id) <= COUNT_MAX
+}
+
 /// The largest sequence that a line of this target has in its first metadata.
 async fn last_line(cx: &Cx, survey: &Survey, firsts: &[First], uuid: Uuid) -> u64 {
-    let mut claims: Vec<&First> = firsts.iter().filter(|f| f.lba == LBA_LINE_FIRST).collect();
+    let is_claim = |f: &&First| f.lba == LBA_LINE_FIRST && f.stamp <= COUNT_MAX;
+    let mut claims: Vec<&First> = firsts.iter().filter(is_claim).collect();
     claims.sort_by_key(|f| std::cmp::Reverse(f.stamp));
     for claim in claims {
         let mut bytes = vec![0; SECTOR_BYTES];
@@ -368,8 +374,8 @@ async fn read_pair(
                     let Some(mut block) = decode(bytes, uuid, id, &mut content)? else { continue };
                     if block.sectors > grid.sectors {
                         let all = Grid { sectors: block.sectors, ..grid };
-                        let end = i * grid.room + block.sectors;
-                        if end > survey.pointer(*chunk) {
+                        let end = (i * grid.room).saturating_add(block.sectors);
+                        if end > survey.pointer(*chunk) || block.sectors > VECTOR_MAX as u32 {
                             continue; // it was never programmed to its end
                         }
                         let bytes = read_blocks(&survey.flash, cx, *chunk, all, &[*i]).await;
@@ -441,6 +447,10 @@ fn decode(
         _ => return Ok(None),
     };
     let header = *records.header();
+    // Nothing could follow it: no block of ours, whatever its checksum says.
+    if header.generation == u32::MAX || header.first_sequence > COUNT_MAX {
+        return Ok(None);
+    }
     content.generation = content.generation.max(header.generation);
     content.is_newer |= is_newer_minor(bytes);
     let mut entries = Vec::new();

@@ -236,10 +236,10 @@ impl Reader {
             let done = self.flash.read(cx, addrs, &mut content, (unit, false), &mut oob).await;
             let sectors = content.chunks_exact(SECTOR_BYTES).zip(&oob).enumerate();
             return sectors
-                .map(|(i, (content, oob))| Seen {
-                    oob: *oob,
-                    sure: done.status(i).is_ok(),
-                    good: done.status(i).is_ok() && Oob::verify(oob, content),
+                .map(|(i, (content, oob))| {
+                    let sure = done.status(i).is_ok();
+                    let good = sure && (is_typed(oob) || Oob::verify(oob, content));
+                    Seen { oob: *oob, sure, good }
                 })
                 .collect();
         }
@@ -248,11 +248,9 @@ impl Reader {
             .iter()
             .enumerate()
             .map(|(i, oob)| {
-                let (lba, ..) = Oob::decode_raw(oob);
                 let sure = done.status(i).is_ok();
-                // Nobody reads the content of other types by this record.
-                let is_meta = lba >= LBA_LIMIT && lba != LBA_NONE;
-                Seen { oob: *oob, sure, good: sure && (is_meta || !verify && lba != LBA_NONE) }
+                let is_known = Oob::decode_raw(oob).0 != LBA_NONE && !verify;
+                Seen { oob: *oob, sure, good: sure && (is_typed(oob) || is_known) }
             })
             .collect();
         if !verify {
@@ -273,6 +271,12 @@ impl Reader {
         }
         seen
     }
+}
+
+/// Is it no user data? Nobody reads the content of other types by this record, so it need not be good.
+fn is_typed(oob: &[u8; OOB_BYTES]) -> bool {
+    let (lba, ..) = Oob::decode_raw(oob);
+    lba >= LBA_LIMIT && lba != LBA_NONE
 }
 
 /// A sector as the device gives it.
