@@ -235,6 +235,21 @@ fn many_clients_at_a_time_are_all_answered() {
     holder.interrupt();
 }
 
+/// Asks until nobody listens: how often it was answered.
+fn pester(h: &Here, first: usize) -> u32 {
+    let asks =
+        ["\"smart\"", "\"info\"", "\"chunk_log\"", "{\"knobs\":{\"target\":\"db\",\"set\":[]}}"];
+    let mut answered = 0;
+    for ask in asks.iter().cycle().skip(first) {
+        let Ok(stream) = UnixStream::connect(h.path("a.img.ctl")) else { break };
+        let _ = (&stream).write_all(format!("{{\"version\":1,\"ask\":{ask}}}\n").as_bytes());
+        let mut all = String::new();
+        let _ = (&stream).read_to_string(&mut all);
+        answered += u32::from(all.contains("\"answer\""));
+    }
+    answered
+}
+
 /// Asked all the time or never, a run does the same things in the same order.
 #[test]
 fn who_looks_on_changes_nothing() {
@@ -246,20 +261,12 @@ fn who_looks_on_changes_nothing() {
             return (h.run(&args).good().json(), 0);
         }
         let mut holder = h.hold_with(&args, "a.img.ctl");
-        let mut answered = 0;
-        let asks = [
-            "\"smart\"",
-            "\"info\"",
-            "\"chunk_log\"",
-            "{\"knobs\":{\"target\":\"db\",\"set\":[]}}",
-        ];
-        for ask in asks.iter().cycle() {
-            let Ok(stream) = UnixStream::connect(h.path("a.img.ctl")) else { break };
-            let _ = (&stream).write_all(format!("{{\"version\":1,\"ask\":{ask}}}\n").as_bytes());
-            let mut all = String::new();
-            let _ = (&stream).read_to_string(&mut all);
-            answered += u32::from(all.contains("\"answer\""));
-        }
+        // Four ask without a pause until nobody listens any more; the run ends all the same.
+        let answered = std::thread::scope(|scope| {
+            let h = &h;
+            let clients: Vec<_> = (0..4).map(|i| scope.spawn(move || pester(h, i))).collect();
+            clients.into_iter().map(|c| c.join().expect("it ends")).sum::<u32>()
+        });
         (holder.output().good().json(), answered)
     };
     let ((alone, _), (watched, answered)) = (run(false), run(true));

@@ -144,7 +144,7 @@ fn knobs_are_kept_and_count_at_the_next_mount() {
     let h = drive();
     assert_eq!((knob(&h, "active_pus"), knob(&h, "limiter")), ("4".into(), "pid".into()));
     let said = knobs(&h, &["active_pus=2", "limiter=kernel_table"]).good().out;
-    assert!(said.contains("active_pus          2               kept"), "{said}");
+    assert!(said.contains("active_pus          kept          2\n"), "{said}");
     assert_eq!((knob(&h, "active_pus"), knob(&h, "limiter")), ("2".into(), "kernel_table".into()));
     // A run mounts the target as its knobs say; `info` shows it so.
     run(&h, "w.fio");

@@ -111,7 +111,7 @@ fn a_runs_own_plan_is_not_kept() {
     let file = fresh();
     let how = OpenImage { faults: plan("[[fault]]\nkind = \"bit_flip\""), ..OpenImage::default() };
     let ssd = Ssd::open_on(file.clone(), &how).unwrap();
-    ssd.inject(&plan(&UNREADABLE.repeat(1))).unwrap();
+    ssd.inject(&plan(UNREADABLE)).unwrap();
     ssd.set_targets(&[9; 64 << 10]).unwrap();
     for _ in 0..127 {
         ssd.inject(&plan(UNREADABLE)).unwrap();

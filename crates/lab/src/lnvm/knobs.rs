@@ -177,7 +177,7 @@ fn said(target: &str, values: &[(&'static str, String)], in_use: bool) -> Answer
     let mut json = Map::new();
     for (name, value) in values {
         let kept = if kept_as(name).is_some() { "kept" } else { "for this use" };
-        text += &format!("{name:<20}{value:<16}{kept}\n");
+        text += &format!("{name:<20}{kept:<14}{value}\n");
         json.insert((*name).into(), json!(value));
     }
     let json = json!({ "target": target, "in_use": in_use, "knobs": json });

@@ -59,6 +59,15 @@ pub enum ImageError {
         /// Its version.
         version: (u16, u16),
     },
+    /// Of a newer minor version, and to be changed.
+    #[error(
+        "a newer flashlane has written the image (format {}.{}, this program writes {}.{}): it can be read \
+         but not changed; use that one", version.0, version.1, VERSION.0, VERSION.1
+    )]
+    NewerMinor {
+        /// Its version.
+        version: (u16, u16),
+    },
     /// Another process has it open.
     #[error("the image is in use by {}; stop that first", who(*pid))]
     Held {

@@ -37,7 +37,7 @@ impl Ssd {
         let mut to = Header::read(&*file)?;
         let from = to.version;
         if from > VERSION {
-            return Err(ImageError::Newer { version: from });
+            return Err(ImageError::NewerMinor { version: from });
         }
         Ssd::open_on(file.clone(), &OpenImage { read_only: true, ..OpenImage::default() })?;
         to.version = VERSION;
