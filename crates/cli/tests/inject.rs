@@ -160,6 +160,7 @@ fn knobs_are_kept_and_count_at_the_next_mount() {
     assert_eq!(knob(&h, "active_pus"), "4");
     let refused = |args: &[&str], says: &[&str]| knobs(&h, args).refused(2, says);
     refused(&["active_pus=9"], &["a.img", "`db`", "4 PUs"]);
+    refused(&["active_pus=1", "active_pus=2"], &["twice"]);
     refused(&["active_pus=-1"], &["whole number"]);
     refused(&["write_luns=3"], &["read-only"]);
     refused(&["active_puss=3"], &["active_puss", "active_pus"]);

@@ -3,8 +3,8 @@
 //! Owns: what can be asked ([`Ask`]), the messages, and the choice between the image and its holder
 //! ([`reach`]). Promises: the socket is `DRIVE.ctl` beside the image, for its owner only; another version
 //! of the protocol is refused in words; a question is answered between two steps of the holder's run; no
-//! client can crash it, hang it, take more than half of its time, or have it keep more than a bounded
-//! number of bytes. Never: decides who has a drive; the lock on the image does.
+//! client can crash it, hang it, take more than half of its time (but for copies of a drive, each of which
+//! is followed by half a minute), or have it keep more than a bounded number of bytes. Never: decides who has a drive; the lock on the image does.
 //!
 //! A message is a line of JSON. The holder begins: `{"flashlane":"drive control","version":1,"process":7}`.
 //! The client asks once: `{"version":1,"ask":"smart"}`. The holder answers

@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Clients at a time.
-const CLIENTS_MAX: usize = 32;
+const CLIENTS_MAX: usize = 16;
 /// A client has so long to ask.
 const TO_ASK: Duration = Duration::from_secs(5);
 /// And so long to take the answer.
@@ -291,7 +291,7 @@ fn have_answered(ask: Ask, shared: &Shared) -> Reply {
     let Ok((answer, took)) = answer.recv() else {
         return Reply::Refused(CLOSING.into());
     };
-    *turn = now().checked_add(took);
+    *turn = now().checked_add(took.min(TO_TAKE));
     answer
 }
 

@@ -144,6 +144,9 @@ pub enum LnvmError {
         /// Why.
         source: AttributeError,
     },
+    /// A knob that is to be set to two values.
+    #[error("a knob is given twice: each has one value")]
+    KnobTwice,
     /// A target of a type without knobs.
     #[error("{}: target `{name}` is of type {kind}, which has no knobs", path.display())]
     NoKnobs {

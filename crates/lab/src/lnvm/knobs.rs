@@ -13,6 +13,7 @@ use flashlane_ftl::log::{ATTRIBUTES, AttributeError, Pblk};
 use flashlane_ocssd::{TargetInfo, TargetKind};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use serde_json::{Map, Value, json};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -69,12 +70,18 @@ pub fn knobs(path: &Path, target: &str, set: &[(String, String)]) -> Result<Answ
     })
 }
 
-/// The knobs of a target that has some.
-fn pblk_of(drive: &Drive, target: &str) -> Result<TargetInfo, LnvmError> {
+/// A target that has knobs, none of which is to be set twice.
+fn pblk_of(drive: &Drive, target: &str, set: &[(String, String)]) -> Result<TargetInfo, LnvmError> {
     let (info, _) = drive.target(target)?;
-    match info.kind {
-        TargetKind::Pblk => Ok(info),
-        kind => Err(LnvmError::NoKnobs { path: drive.path.clone(), name: target.into(), kind }),
+    if info.kind != TargetKind::Pblk {
+        let (path, name) = (drive.path.clone(), target.into());
+        return Err(LnvmError::NoKnobs { path, name, kind: info.kind });
+    }
+    // So there is no more to do than there are knobs.
+    let names: BTreeSet<&str> = set.iter().map(|(name, _)| name.as_str()).collect();
+    match names.len() == set.len() {
+        true => Ok(info),
+        false => Err(LnvmError::KnobTwice),
     }
 }
 
@@ -84,7 +91,7 @@ pub(crate) fn at_rest(
     target: &str,
     set: &[(String, String)],
 ) -> Result<Answer, LnvmError> {
-    let info = pblk_of(drive, target)?;
+    let info = pblk_of(drive, target, set)?;
     let (path, name) = (drive.path.clone(), target.to_string());
     for knob in knob_names().filter(|knob| kept_as(knob).is_none()) {
         if set.iter().any(|(name, _)| name == knob) {
@@ -120,7 +127,7 @@ pub(crate) fn in_use(
     set: &[(String, String)],
 ) -> Result<Answer, LnvmError> {
     let drive = live.drive();
-    let info = pblk_of(drive, live.target())?;
+    let info = pblk_of(drive, live.target(), set)?;
     let (path, name) = (drive.path.clone(), info.name.clone());
     set_all(cx, pblk, set).map_err(|source| LnvmError::Knob { path, name, source })?;
     keep(drive, &info, set)?;
@@ -129,7 +136,7 @@ pub(crate) fn in_use(
 
 /// Of the target in use while it has no knobs: it is being mounted, or of a type without.
 pub(crate) fn of_unmounted(drive: &Drive, target: &str) -> Result<Answer, LnvmError> {
-    pblk_of(drive, target)?;
+    pblk_of(drive, target, &[])?;
     Err(LnvmError::Mounting { path: drive.path.clone(), name: target.into() })
 }
 
