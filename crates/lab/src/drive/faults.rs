@@ -6,6 +6,7 @@
 
 use super::{DriveError, text_of};
 use crate::control::{Answer, Ask, reach};
+use crate::lnvm::open_to_change;
 pub use flashlane_media::fault::FaultKind;
 use flashlane_media::fault::FaultPlan;
 use flashlane_media::fault::kept::FaultState;
@@ -61,7 +62,7 @@ fn change<T>(
     path: &Path,
     change: impl FnOnce(&Ssd) -> Result<T, DriveError>,
 ) -> Result<T, DriveError> {
-    let ssd = Ssd::open_image(path, &OpenImage::default())?;
+    let ssd = open_to_change(path, &OpenImage::default())?;
     let done = change(&ssd);
     let closed = ssd.close().map_err(at(path));
     let done = done?; // why it could not be done matters more

@@ -58,9 +58,13 @@ impl Drive {
     /// Opens an image.
     ///
     /// # Errors
-    /// It is no image, in use, or its table of targets can't be used.
+    /// It is no image, in use, to be changed and of a newer minor version, or its table of targets can't be
+    /// used.
     pub fn open(path: &Path, how: &OpenImage) -> Result<Drive, LnvmError> {
-        let ssd = Ssd::open_image(path, how)?;
+        let ssd = match how.read_only {
+            true => Ssd::open_image(path, how)?,
+            false => open_to_change(path, how)?,
+        };
         let core = Core::on_image(ssd.clone()).map_err(|e| core_error(path, e))?;
         Ok(Drive { path: path.into(), ssd, core: Arc::new(core) })
     }
@@ -138,6 +142,18 @@ impl Drive {
         uuid.into_iter().chain(commits.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         })
+    }
+}
+
+/// Opens an image to change it: one that can only be read is refused.
+pub(crate) fn open_to_change(path: &Path, how: &OpenImage) -> Result<Arc<Ssd>, ImageError> {
+    let ssd = Ssd::open_image(path, how)?;
+    match ssd.image_info().filter(|info| info.read_only) {
+        None => Ok(ssd),
+        Some(info) => {
+            let problem = Box::new(ImageError::NewerMinor { version: info.version });
+            Err(ImageError::At { path: path.into(), problem })
+        }
     }
 }
 
@@ -505,4 +521,41 @@ pub fn init(path: &Path, media_manager: &str) -> Result<Answer, LnvmError> {
     reach(path, || Ok(Ask::List), || Ok::<_, LnvmError>(show::list_of(&Drive::look(path)?)))?;
     let text = format!("Successfully initialized device: {} ({media_manager})\n", path.display());
     Ok(Answer { text, ..Answer::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drive::{create, device, faults};
+    use flashlane_media::image::HEADER_BYTES;
+
+    /// An image that a newer program wrote is looked at, and what would change it says so.
+    #[test]
+    fn an_image_of_a_newer_minor_version_is_only_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.img");
+        let sets = ["geometry.chunks_per_pu=8".to_string()];
+        create(&path, &device("tiny", &sets).unwrap(), 1, false).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        for copy in bytes[..2 * HEADER_BYTES as usize].chunks_mut(HEADER_BYTES as usize) {
+            copy[18] = 9;
+            let end = u32::from_le_bytes(copy[12..16].try_into().unwrap()) as usize;
+            let crc = crc32c::crc32c(&copy[12..end]).to_le_bytes();
+            copy[8..12].copy_from_slice(&crc);
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        show::list(&[&path]).unwrap();
+        faults::list_faults(&path).unwrap();
+        let plan = "[[fault]]\nkind = \"bit_flip\"";
+        let said = [
+            remove(&path, "db").unwrap_err().to_string(),
+            factory(&path, Factory::default()).unwrap_err().to_string(),
+            faults::inject(&path, plan).unwrap_err().to_string(),
+            crate::drive::upgrade(&path).unwrap_err().to_string(),
+        ];
+        for said in said {
+            assert!(said.contains("a.img") && said.contains("format 1.9"), "{said}");
+        }
+        assert!(std::fs::read(&path).unwrap() == bytes, "untouched");
+    }
 }
