@@ -126,7 +126,7 @@ for sample in traces/samples/sample.*; do
     run 0 trace validate "$sample" && has out "good"
 done
 for command in run check sweep compare torture reproduce "trace info" "trace validate" "trace convert" \
-    "drive create" "lnvm list" "lnvm create" "lnvm remove" "lnvm info" "lnvm id-ns" "lnvm chunk-log" "lnvm diag-bbtbl" \
+    "drive create" "drive inject" "drive upgrade" "lnvm list" "lnvm knobs" "lnvm init" "lnvm create" "lnvm remove" "lnvm info" "lnvm id-ns" "lnvm chunk-log" "lnvm diag-bbtbl" \
     "lnvm diag-set-bbtbl" "lnvm factory" completions; do
     # shellcheck disable=SC2086
     if run 0 $command --help; then has out Examples; fi

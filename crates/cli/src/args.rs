@@ -5,6 +5,7 @@
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
+use flashlane_lab::drive::faults::FaultKind;
 use flashlane_lab::experiment::{Change, default_preset, preset_names};
 use flashlane_lab::lnvm::{LimiterKind, TargetKind};
 use flashlane_lab::suggest;
@@ -428,13 +429,95 @@ Exit codes: 0 good, 1 something is wrong with it but it can be used, 2 it can't 
 Examples:
   flashlane drive snapshot my.img before-the-test.img
 
-The copy shares its blocks with the drive where the file system can.")]
+The copy shares its blocks with the drive where the file system can. Of a drive in use it is what was
+flushed, and what the device has taken since.")]
     Snapshot(DriveCopy),
     /// Make another drive with the same content and a uuid of its own
     #[command(after_help = "\
 Examples:
   flashlane drive clone my.img second.img")]
     Clone(DriveCopy),
+    /// Put faults into a drive, show them, take them away
+    #[command(after_help = "\
+Examples:
+  flashlane drive inject my.img read_uncorrectable --at \"pu 3 chunk 17\" --times 2
+  flashlane drive inject my.img early_close --probability 1e-4 --after 3ms
+  flashlane drive inject my.img --plan faults.toml
+  flashlane drive inject my.img --list
+  flashlane drive inject my.img --clear
+
+A fault in a drive in use counts from now on. All are kept in the image, with what of them has happened, and
+the next who opens the drive meets those that are left.")]
+    Inject(DriveInject),
+    /// Bring an image to the format of this program
+    #[command(after_help = "\
+Examples:
+  flashlane drive upgrade old.img
+
+What the drive holds stays as it is. An upgrade that is cut off, by whatever, leaves an image that opens.")]
+    Upgrade(DriveUpgrade),
+}
+
+#[derive(ClapArgs)]
+#[command(group(clap::ArgGroup::new("what").required(true).args(["kind", "plan", "list", "clear"])))]
+pub(crate) struct DriveInject {
+    /// Image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
+    #[arg(value_name = "KIND", value_parser = fault_kind, help = format!(
+        "What happens: {}", fault_kinds().join(", ")))]
+    pub(crate) kind: Option<String>,
+    /// Where: `pu 3 chunk 17 sector 32`; what is left out matches
+    #[arg(long, value_name = "PLACE", requires = "kind", conflicts_with_all = NO_LINE)]
+    pub(crate) at: Option<String>,
+    /// From the N-th operation on that matches
+    #[arg(long, value_name = "N", requires = "kind", conflicts_with_all = NO_LINE)]
+    pub(crate) count: Option<u64>,
+    /// Not before so much device time from now: `3ms`
+    #[arg(long, value_name = "TIME", requires = "kind", conflicts_with_all = NO_LINE)]
+    pub(crate) after: Option<String>,
+    /// Chance of each match: `1e-4`
+    #[arg(long, value_name = "P", requires = "kind", conflicts_with_all = NO_LINE)]
+    pub(crate) probability: Option<String>,
+    /// How often at most; once without it, with --probability without end
+    #[arg(long, value_name = "N", requires = "kind", conflicts_with_all = NO_LINE)]
+    pub(crate) times: Option<u64>,
+    /// All lines of a fault plan, a TOML file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) plan: Option<PathBuf>,
+    /// Show the faults, and what of them has happened
+    #[arg(long)]
+    pub(crate) list: bool,
+    /// Take all faults away
+    #[arg(long)]
+    pub(crate) clear: bool,
+    /// Write it as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+/// With these no line is given.
+const NO_LINE: [&str; 3] = ["plan", "list", "clear"];
+
+fn fault_kinds() -> Vec<&'static str> {
+    FaultKind::ALL.iter().map(|(name, _)| *name).collect()
+}
+
+fn fault_kind(word: &str) -> Result<String, String> {
+    match fault_kinds().contains(&word) {
+        true => Ok(word.into()),
+        false => {
+            let hint = suggest::hint(word, fault_kinds());
+            Err(format!("no such fault{hint}; there are {}", fault_kinds().join(", ")))
+        }
+    }
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct DriveUpgrade {
+    /// Image
+    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) file: PathBuf,
 }
 
 #[derive(ClapArgs)]
@@ -532,7 +615,8 @@ Nothing is written: a pblk target is mounted in memory above the image, and show
         visible_alias = "geometry",
         after_help = "\
 Examples:
-  flashlane lnvm id-ns my.img -H"
+  flashlane lnvm id-ns my.img -H
+  flashlane lnvm id-ns my.img -b > page.bin"
     )]
     IdNs(LnvmIdNs),
     /// Show the state of every chunk
@@ -563,6 +647,54 @@ Examples:
 
 Marks that blocks have from the factory stay.")]
     Factory(LnvmFactory),
+    /// See that a drive can be used; it has its media manager from the start
+    #[command(after_help = "\
+Examples:
+  flashlane lnvm init my.img
+  flashlane lnvm init -d my.img -m gennvm")]
+    Init(LnvmInit),
+    /// Show a pblk target's knobs, by their names in sysfs, or set them
+    #[command(after_help = "\
+Examples:
+  flashlane lnvm knobs my.img -n db
+  flashlane lnvm knobs my.img -n db active_pus=2 limiter=kernel_table
+  flashlane lnvm knobs my.img -n db gc_enabled=0
+  flashlane lnvm knobs my.img -n db gc_force=1      while it is in use
+
+active_pus, gc_enabled and limiter are kept with the target, and apply at once where it is in use. gc_enabled:
+1 collects when the limiter says, 0 does not, until nothing else makes room. gc_force=1 collects without end,
+gc_force=0 stops that. limiter: pid, kernel_table, channel_states, off.")]
+    Knobs(LnvmKnobs),
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LnvmInit {
+    #[command(flatten)]
+    pub(crate) drive: OneDrive,
+    /// Media manager
+    #[arg(short = 'm', long, value_name = "NAME", default_value = "gennvm")]
+    pub(crate) mediamgr_name: String,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct LnvmKnobs {
+    /// Image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Name of the target
+    #[arg(short = 'n', long, value_name = "NAME")]
+    pub(crate) target_name: String,
+    /// Knobs to set, in this order
+    #[arg(value_name = "KNOB=VALUE", value_parser = knob)]
+    pub(crate) set: Vec<(String, String)>,
+    /// Write it as JSON; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) json: Option<PathBuf>,
+}
+
+fn knob(word: &str) -> Result<(String, String), String> {
+    let (name, value) = word.split_once('=').ok_or("write KNOB=VALUE, active_pus=2")?;
+    Ok((name.trim().into(), value.trim().into()))
 }
 
 /// A drive, as the first word or with -d.
@@ -620,13 +752,8 @@ fn type_of(word: &str) -> Result<TargetKind, String> {
 }
 
 fn limiter_of(word: &str) -> Result<LimiterKind, String> {
-    Ok(match word {
-        "pid" => LimiterKind::Pid,
-        "kernel_table" => LimiterKind::KernelTable,
-        "channel_states" => LimiterKind::ChannelStates,
-        "off" => LimiterKind::Off,
-        _ => return Err("there are pid, kernel_table, channel_states and off".into()),
-    })
+    let names = || LimiterKind::ALL.map(|(name, _)| name).join(", ");
+    LimiterKind::named(word).ok_or_else(|| format!("there are {}", names()))
 }
 
 /// -1 or a number that is not negative.
@@ -697,6 +824,9 @@ pub(crate) struct LnvmIdNs {
     pub(crate) on: OfDrive,
     #[command(flatten)]
     pub(crate) ns: OneNamespace,
+    /// Print the page's 4096 bytes
+    #[arg(short = 'b', long, conflicts_with_all = ["human_readable", "json"])]
+    pub(crate) raw_binary: bool,
     /// Say what bits mean
     #[arg(short = 'H', long)]
     pub(crate) human_readable: bool,

@@ -5,7 +5,9 @@
 //! older one stays as it is until the new one is complete. Never: prints anything but results on
 //! standard output.
 
+use crate::Ending;
 use anyhow::{Context, Result, bail};
+use flashlane_lab::control::Answer;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -20,6 +22,23 @@ pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     let written = out.write_all(bytes).and_then(|()| out.flush());
     written.context("cannot write standard output")
+}
+
+/// Prints what a verb came to, or writes it as JSON.
+pub(crate) fn give(
+    inputs: &[PathBuf],
+    json: Option<&PathBuf>,
+    get: impl FnOnce() -> Result<Answer>,
+) -> Result<Ending> {
+    keep_inputs(inputs, &given(&[("--json", json)]))?;
+    let json = Sink::open(json.map(PathBuf::as_path))?;
+    let answer = get()?;
+    let quiet = json.is_stdout();
+    json.write(&answer.json)?;
+    if !quiet {
+        print(&answer.text)?;
+    }
+    Ok(Ending::Good)
 }
 
 /// Says on standard error what went wrong.

@@ -141,6 +141,92 @@ fn looking_writes_nothing() {
     assert!(bytes(&h) == before, "something was written");
 }
 
+/// The pages of both interfaces, field by field against what `id-ns` says as JSON.
+#[test]
+fn identify_pages_are_those_of_the_specification() {
+    let h = drive();
+    h.run(&[
+        "drive",
+        "create",
+        "w.img",
+        "--preset",
+        "westlake",
+        "--set",
+        "geometry.chunks_per_pu=4",
+    ])
+    .good();
+    let page = |drive: &str| {
+        let raw = h.command(&["lnvm", "id-ns", drive, "-b"]).output().unwrap().stdout;
+        assert_eq!(raw.len(), 4096);
+        let json = h.run(&["lnvm", "id-ns", drive, "--json", "-"]).good().json();
+        (raw, json)
+    };
+    let number = |page: &[u8], at: usize, bytes: usize| {
+        page[at..at + bytes].iter().rev().fold(0u64, |n, b| n << 8 | u64::from(*b))
+    };
+    let mut seen = Vec::new();
+    for drive in ["a.img", "w.img"] {
+        let (raw, json) = page(drive);
+        seen.push(raw[0]);
+        // Where it lies, bytes, and sysfs's name.
+        let fields: &[(usize, usize, &str)] = match raw[0] {
+            1 => &[
+                (256 + 4, 1, "num_channels"),
+                (256 + 5, 1, "num_luns"),
+                (256 + 6, 1, "num_planes"),
+                (256 + 8, 2, "num_blocks"),
+                (256 + 10, 2, "num_pages"),
+                (256 + 12, 2, "page_size"),
+                (256 + 14, 2, "hw_sector_size"),
+                (256 + 16, 2, "oob_sector_size"),
+                (256 + 20, 4, "read_typ"),
+                (256 + 24, 4, "read_max"),
+                (256 + 28, 4, "prog_typ"),
+                (256 + 36, 4, "erase_typ"),
+                (256 + 44, 4, "multiplane_modes"),
+                (256 + 48, 4, "media_capabilities"),
+            ],
+            _ => &[
+                (16, 4, "capabilities"),
+                (64, 2, "groups"),
+                (66, 2, "punits"),
+                (68, 4, "chunks"),
+                (72, 4, "clba"),
+                (128, 4, "ws_min"),
+                (132, 4, "ws_opt"),
+                (136, 4, "mw_cunits"),
+                (140, 4, "maxoc"),
+                (144, 4, "maxocpu"),
+                (192, 4, "read_typ"),
+                (200, 4, "write_typ"),
+                (208, 4, "reset_typ"),
+                (212, 4, "reset_max"),
+            ],
+        };
+        for (at, bytes, name) in fields {
+            assert_eq!(Some(number(&raw, *at, *bytes)), json[*name].as_u64(), "{drive}: {name}");
+        }
+        if raw[0] == 1 {
+            // Starts and lengths of the six address fields cover the bits once.
+            let pairs: Vec<(u8, u8)> = raw[12..24].chunks(2).map(|p| (p[0], p[1])).collect();
+            let mut by_start = pairs.clone();
+            by_start.sort_unstable();
+            let mut at = 0;
+            for (start, bits) in by_start {
+                assert_eq!(start, at, "{pairs:?}");
+                at += bits;
+            }
+        }
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [1, 2], "both interfaces");
+    h.run(&["lnvm", "id-ns", "a.img", "-b", "-H"]).refused(2, &["--human-readable"]);
+    let said = h.run(&["lnvm", "init", "-d", "a.img"]).good().out;
+    assert_eq!(said, "Successfully initialized device: a.img (gennvm)\n");
+    h.run(&["lnvm", "init", "a.img", "-m", "sysblk"]).refused(2, &["sysblk", "gennvm"]);
+    h.run(&["lnvm", "init", "none.img"]).refused(2, &["none.img"]);
+}
+
 #[test]
 fn blocks_are_marked_and_unmarked() {
     let h = drive();

@@ -4,17 +4,21 @@
 //! has only what the device counts, under the names that nvme-cli and OCP use. Never: knows the bytes
 //! of an image (that is the device's).
 
+pub mod faults;
+
+use crate::control::{Answer, Ask, ControlError, MayBeHeld, reach};
 use crate::experiment::{Base, Change, Experiment};
 use crate::report::aligned;
 use flashlane_base::{Bytes, Location, Ns, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_media::image::HEADER_BYTES;
+pub use flashlane_ocssd::CopyKind;
 use flashlane_ocssd::device::{ChunkState, Data, Flags, Op, Request, Scatter, Status};
 use flashlane_ocssd::ssd::ImageInfo;
-pub use flashlane_ocssd::{CopyKind, copy_image};
 use flashlane_ocssd::{CreateImage, Device, DeviceSpec, ImageError, OpenImage, Ssd};
+use flashlane_ocssd::{copy_image, upgrade_image};
 use flashlane_rt::{CostTable, Virtual};
 use serde_json::{Map, Value, json};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Why a drive could not be made or looked at.
@@ -27,6 +31,18 @@ pub enum DriveError {
     /// The device that was asked for; all that is wrong with it.
     #[error("{0}")]
     Device(String),
+    /// The process that has the drive open.
+    #[error(transparent)]
+    Control(#[from] ControlError),
+    /// A plan without lines.
+    #[error("the fault plan has no [[fault]]: nothing would be injected")]
+    NoFaults,
+}
+
+impl MayBeHeld for DriveError {
+    fn is_held(&self) -> bool {
+        matches!(self, DriveError::Image(e) if e.is_held())
+    }
 }
 
 /// The device of a preset with keys changed, `geometry.chunks_per_pu=64`.
@@ -82,10 +98,85 @@ fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
     cells.map(String::from).to_vec()
 }
 
+/// `drive info`.
+///
+/// # Errors
+/// As [`Look::at`]; or it is in use, and who has it does not answer.
+pub fn info(path: &Path) -> Result<Answer, DriveError> {
+    let look = |look: Look| Answer::new((look.to_text(), look.to_json()));
+    reach(path, || Ok(Ask::Info), || Ok(look(Look::at(path)?)))
+}
+
+/// `drive smart`.
+///
+/// # Errors
+/// As [`info`].
+pub fn smart(path: &Path) -> Result<Answer, DriveError> {
+    let look = |look: Look| Answer::new((look.smart_text(), look.smart_json()));
+    reach(path, || Ok(Ask::Smart), || Ok(look(Look::at(path)?)))
+}
+
+/// `drive snapshot` and `drive clone`: what the copy is.
+///
+/// # Errors
+/// As [`copy_image`]; or it is in use, and who has it does not answer.
+pub fn copy(from: &Path, to: &Path, kind: CopyKind) -> Result<String, DriveError> {
+    let here = || Ok::<_, DriveError>(copy_image(from, to, kind).map(|()| Answer::default())?);
+    reach(from, || Ask::copy(to, kind), here)?;
+    Ok(Look::at(to)?.to_text())
+}
+
+/// `drive check`. A drive in use is checked as a snapshot that is taken for it beside the image, and
+/// removed: reading every sector of the drive itself would disturb who uses it.
+///
+/// # Errors
+/// As [`copy`].
+pub fn check(path: &Path) -> Result<Checked, DriveError> {
+    match Look::at(path) {
+        Err(e) if e.is_held() => {}
+        looked => return Ok(looked?.check(path)),
+    }
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(format!(".check-{}", std::process::id()));
+    let copied = Removed(path.with_file_name(name));
+    copy(path, &copied.0, CopyKind::Snapshot)?;
+    Ok(Checked { snapshot: true, ..Look::at(&copied.0)?.check(&copied.0) })
+}
+
+/// A file that goes when this does.
+struct Removed(PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// `drive upgrade`: what was done.
+///
+/// # Errors
+/// It is no image, damaged, newer, in use, or the host failed.
+pub fn upgrade(path: &Path) -> Result<String, DriveError> {
+    let (from, to) = upgrade_image(path)?;
+    let text = |v: (u16, u16)| format!("{}.{}", v.0, v.1);
+    Ok(match from == to {
+        true => format!("{}: format {}, there is nothing to do\n", path.display(), text(to)),
+        false => format!(
+            "{}: format {} is now {}: it keeps faults (`flashlane drive inject`); older programs open it for \
+             reading only\n",
+            path.display(),
+            text(from),
+            text(to)
+        ),
+    })
+}
+
 /// A drive that is looked at.
 pub struct Look {
     ssd: Arc<Ssd>,
     info: ImageInfo,
+    /// The target that this process runs on it.
+    in_use: Option<String>,
 }
 
 impl Look {
@@ -95,9 +186,16 @@ impl Look {
     /// As [`Ssd::open_image`].
     pub fn at(path: &Path) -> Result<Look, DriveError> {
         let how = OpenImage { read_only: true, timing: false, ..OpenImage::default() };
-        let ssd = Ssd::open_image(path, &how)?;
+        Look::of(Ssd::open_image(path, &how)?, None)
+    }
+
+    /// Looks at a device that is open; `in_use` is the target that runs on it.
+    ///
+    /// # Errors
+    /// It lives in memory.
+    pub(crate) fn of(ssd: Arc<Ssd>, in_use: Option<&str>) -> Result<Look, DriveError> {
         let info = ssd.image_info().ok_or(ImageError::InMemory)?;
-        Ok(Look { ssd, info })
+        Ok(Look { ssd, info, in_use: in_use.map(str::to_string) })
     }
 
     fn uuid(&self) -> String {
@@ -143,8 +241,13 @@ impl Look {
             ("device time", info.clock.to_string()),
             ("commits", info.commits.to_string()),
             ("seed", info.seed.to_string()),
+            ("faults", self.ssd.faults().len().to_string()),
             ("format", format!("{}.{}", info.version.0, info.version.1)),
         ];
+        let in_use = self.in_use.iter().map(|target| {
+            ("in use", format!("by process {}, target `{target}`", std::process::id()))
+        });
+        let rows: Vec<_> = rows.into_iter().chain(in_use).collect();
         rows.iter().map(|(name, value)| format!("{name:<20}{value}\n")).collect()
     }
 
@@ -172,7 +275,12 @@ impl Look {
             "device_time_ns": info.clock.as_ns(),
             "commits": info.commits,
             "seed": info.seed,
+            "faults": self.ssd.faults().len(),
             "format": format!("{}.{}", info.version.0, info.version.1),
+            "in_use": self.in_use.as_ref().map(|target| json!({
+                "process": std::process::id(),
+                "target": target,
+            })),
         }))
     }
 
@@ -288,6 +396,8 @@ pub struct Checked {
     pub lost: u64,
     /// Sectors that the host could not give, the first of them.
     pub unreadable: Vec<Location>,
+    /// The drive is in use: this is of a snapshot.
+    pub snapshot: bool,
 }
 
 impl Checked {
@@ -302,6 +412,9 @@ impl Checked {
             "{} sectors read, {} of them lost by the simulated medium\n",
             self.sectors, self.lost
         );
+        if self.snapshot {
+            text += "the drive is in use: this is a snapshot of it, taken for the check\n";
+        }
         if self.copies < 2 {
             text += "one of the two copies of the header is damaged: make a clone, it has both\n";
         }

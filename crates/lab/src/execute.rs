@@ -376,7 +376,8 @@ async fn raw_steps(
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
 ) -> Result<Ran, ExecuteError> {
-    let (ssd, part, drive) = raw_medium(target, plan.seed).map_err(|e| stack_error(target, e))?;
+    let (ssd, part, drive) =
+        raw_medium(cx, target, plan.seed).map_err(|e| stack_error(target, e))?;
     let jobs = raw_jobs(&plan.work, part.geometry()).map_err(|source| ExecuteError::Raw {
         target: target.name.clone(),
         source: source.into(),
@@ -389,7 +390,7 @@ async fn raw_steps(
     let media = span(cx, &ssd, &from.borrow(), &measured);
     let (wear, spans) = (wear_of(&ssd, target.pus), ssd.take_spans());
     if let Some(drive) = drive {
-        drive.close().map_err(|e| stack_error(target, e.into()))?;
+        drive.close().map_err(|e| stack_error(target, e))?;
     }
     let (lines, mounted, laws) = (None, None, Ok(()));
     Ok(Ran { measured, ssd, raw_sectors, lines, mounted, media, wear, spans, laws })
@@ -433,6 +434,6 @@ async fn steps(
     let laws = stack.stop(cx).await;
     stack.close().map_err(|e| stack_error(target, e))?;
     let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
-    let (lines, mounted) = (stack.lines(), stack.mounted().cloned());
+    let (lines, mounted) = (stack.lines(), stack.mounted());
     Ok(Ran { measured, ssd, raw_sectors, lines, mounted, media, wear, spans, laws })
 }

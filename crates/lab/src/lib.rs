@@ -1,7 +1,8 @@
 //! The lab: what is asked of a stack, what came out of it, and what that means.
 //!
 //! Owns: traces ([`trace`]), fio job files ([`fio`]), experiments ([`experiment`]), the generators
-//! and the runner that drive a stack in virtual time ([`workload`], [`run`]), histograms, steady
+//! and the runner that drive a stack in virtual time ([`workload`], [`run`]), drives and the socket of those
+//! in use ([`drive`], [`lnvm`], [`control`]), histograms, steady
 //! state, reports ([`report`]) and the papers' figures ([`reproduce`]).
 //! Promises: the same seed gives the same bytes of output; whatever is wrong with an input is said
 //! with file, line and remedy before anything runs; every sector read is checked against what was
@@ -13,6 +14,7 @@
 pub mod bundled;
 pub mod check;
 pub mod compare;
+pub mod control;
 pub mod drive;
 pub mod execute;
 pub mod experiment;

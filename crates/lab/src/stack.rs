@@ -5,8 +5,9 @@
 //! Promises: a target that does not fit its device is an error with the layer's own reason; a target
 //! of a drive is stopped cleanly, and its image closed, however a run ends. Never: drives a stack.
 
+use crate::control::{ControlError, Live, live::Attended};
 use crate::experiment::{DeviceChoice, DriveTarget, Target, TargetKind};
-use crate::lnvm::{Drive, LnvmError, Mounted};
+use crate::lnvm::{Drive, LnvmError, Mounted, knobs};
 use crate::run::{Probe, Sample, Subject, Watch};
 use flashlane_base::Geometry;
 use flashlane_ftl::block::{BlockDev, BlockError};
@@ -22,6 +23,7 @@ use flashlane_ocssd::{
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
 use serde::Serialize;
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -63,6 +65,9 @@ pub enum StackError {
     /// The device FTL on it.
     #[error("{0}")]
     MountPftl(#[from] flashlane_ftl::pftl::MountError),
+    /// Nobody could ask this process while it has the drive open.
+    #[error("{0}")]
+    Control(#[from] ControlError),
     /// Its settings in the drive's table of targets.
     #[error("its settings in the drive's table of targets can't be used: {0}")]
     Settings(String),
@@ -127,6 +132,9 @@ pub struct Stack {
 /// Where a mounted stack came from.
 struct Home {
     drive: Drive,
+    live: Rc<Live>,
+    /// Until the image is closed.
+    attended: RefCell<Option<Attended>>,
     mounted: Mounted,
     /// Sectors that the medium had programmed before, by cause.
     programmed: [u64; 10],
@@ -176,6 +184,14 @@ impl Stack {
     /// Mounts a target of a drive.
     async fn mount(cx: &Cx, target: &Target, on: &DriveTarget) -> Result<Stack, StackError> {
         let drive = open_drive(target, on)?;
+        let live = Live::new(drive.clone(), &on.name);
+        let attended = match live.attend(cx) {
+            Ok(attended) => attended,
+            Err(e) => {
+                let _ = drive.close(); // nothing has happened to it
+                return Err(e.into());
+            }
+        };
         let ssd = drive.ssd.clone();
         let programmed = ssd.counters().programmed;
         let life = ssd.image_info().map_or(0, |i| i.commits);
@@ -191,23 +207,32 @@ impl Stack {
         let (info, layer, block, raw_sectors) = match found {
             Ok(found) => found,
             Err(e) => {
+                drop(attended);
                 let _ = drive.close(); // why it could not be mounted matters more
                 return Err(e);
             }
         };
         let recovery = match &layer {
-            Layer::Pblk(l) => l.recovery(),
+            Layer::Pblk(l) => {
+                for refused in knobs::apply(cx, l, &info.settings) {
+                    live.note(format!("a kept knob: {refused}"));
+                }
+                live.set_pblk(l.clone());
+                l.recovery()
+            }
             Layer::Pftl(_) => None,
         };
         let time = cx.now() - began;
-        let mounted = Mounted { path: on.image.clone(), info, recovery, time };
-        let home = Some(Rc::new(Home { drive, mounted, programmed, life }));
+        let mounted = Mounted { path: on.image.clone(), info, recovery, time, notes: Vec::new() };
+        let attended = RefCell::new(Some(attended));
+        let home = Some(Rc::new(Home { drive, live, attended, mounted, programmed, life }));
         Ok(Stack { ssd, layer, block, raw_sectors, home })
     }
 
-    /// How the target was found on its drive, if it lives on one.
-    pub fn mounted(&self) -> Option<&Mounted> {
-        self.home.as_ref().map(|h| &h.mounted)
+    /// How the target was found on its drive, if it lives on one, and what did not go as its knobs say.
+    pub fn mounted(&self) -> Option<Mounted> {
+        let home = self.home.as_ref()?;
+        Some(Mounted { notes: home.live.notes(), ..home.mounted.clone() })
     }
 
     /// Closes the image of a stopped target that lives on one.
@@ -216,7 +241,11 @@ impl Stack {
     /// The host failed: what was not flushed may be lost.
     pub fn close(&self) -> Result<(), StackError> {
         match &self.home {
-            Some(home) => Ok(home.drive.close()?),
+            Some(home) => {
+                // Nobody listens any more when another process may open the image.
+                home.attended.borrow_mut().take();
+                Ok(home.drive.close()?)
+            }
             None => Ok(()),
         }
     }
@@ -345,17 +374,43 @@ pub(crate) fn capacity(target: &Target, seed: u64, costs: CostTable) -> Result<u
     Ok(stack.block().info().capacity)
 }
 
+/// The drive of a target without a layer, open and attended.
+pub(crate) struct RawHome {
+    drive: Drive,
+    attended: Attended,
+}
+
+impl RawHome {
+    /// As [`Stack::close`].
+    pub(crate) fn close(self) -> Result<(), StackError> {
+        drop(self.attended);
+        Ok(self.drive.close()?)
+    }
+}
+
 /// A target of a drive without a layer: its device, its part of it, who closes it.
-pub(crate) type Medium = (Arc<Ssd>, Arc<dyn Device>, Option<Drive>);
+pub(crate) type Medium = (Arc<Ssd>, Arc<dyn Device>, Option<RawHome>);
 
 /// A fresh device, or that of a drive, and the part of it that a target has.
-pub(crate) fn raw_medium(target: &Target, seed: u64) -> Result<Medium, StackError> {
+pub(crate) fn raw_medium(cx: &Cx, target: &Target, seed: u64) -> Result<Medium, StackError> {
     let Some(on) = &target.drive else {
         return medium(target, seed).map(|(ssd, part)| (ssd, part, None));
     };
     let drive = open_drive(target, on)?;
-    let part: Arc<dyn Device> = drive.target(&on.name)?.1;
-    Ok((drive.ssd.clone(), part, Some(drive)))
+    let open = || {
+        let part: Arc<dyn Device> = drive.target(&on.name)?.1;
+        Ok::<_, StackError>((part, Live::new(drive.clone(), &on.name).attend(cx)?))
+    };
+    match open() {
+        Ok((part, attended)) => {
+            let ssd = drive.ssd.clone();
+            Ok((ssd, part, Some(RawHome { drive, attended })))
+        }
+        Err(e) => {
+            let _ = drive.close(); // nothing has happened to it
+            Err(e)
+        }
+    }
 }
 
 /// Opens a drive with the options of the experiment's device.

@@ -1,6 +1,7 @@
 //! What goes wrong on purpose, and where.
 //!
-//! Owns: the fault plan, its TOML form, what of it has happened. Promises: the same plan, seed and
+//! Owns: the fault plan, its TOML form, what of it has happened; lines that a drive keeps are in
+//! [`kept`]. Promises: the same plan, seed and
 //! commands fail at the same places; an unknown key or a value that cannot be is an error that
 //! names the fault by its number. Never: fails an operation that no line of the plan names.
 //!
@@ -14,8 +15,11 @@
 //! times = 2                        # then no more; 1 when nothing is said, no end with probability
 //! ```
 
+pub mod kept;
+
 use flashlane_base::{Ns, Rng};
 use serde::Deserialize;
+use std::fmt;
 
 /// What happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
@@ -51,6 +55,33 @@ pub enum Hit {
 }
 
 impl FaultKind {
+    /// All kinds with their names in a plan. The place in this list, from 1, is a kind's code in an
+    /// image: new ones go to the end.
+    pub const ALL: [(&'static str, FaultKind); 8] = [
+        ("program_fail", FaultKind::ProgramFail),
+        ("write_next_unit", FaultKind::WriteNextUnit),
+        ("early_close", FaultKind::EarlyClose),
+        ("erase_fail", FaultKind::EraseFail),
+        ("read_uncorrectable", FaultKind::ReadUncorrectable),
+        ("read_high_ecc", FaultKind::ReadHighEcc),
+        ("bit_flip", FaultKind::BitFlip),
+        ("die_fail", FaultKind::DieFail),
+    ];
+
+    /// Its name in a plan.
+    pub fn name(self) -> &'static str {
+        FaultKind::ALL[self.code() as usize - 1].0
+    }
+
+    fn code(self) -> u8 {
+        let at = FaultKind::ALL.iter().position(|(_, kind)| *kind == self);
+        at.map_or(0, |at| at as u8 + 1)
+    }
+
+    fn of_code(code: u8) -> Option<FaultKind> {
+        FaultKind::ALL.get((code as usize).checked_sub(1)?).map(|(_, kind)| *kind)
+    }
+
     fn hits(self, hit: Hit) -> bool {
         match self {
             FaultKind::ProgramFail | FaultKind::WriteNextUnit | FaultKind::EarlyClose => {
@@ -84,6 +115,31 @@ pub struct Fault {
     pub chance: Option<u64>,
     /// How often at most.
     pub times: u64,
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.kind.name())?;
+        for (name, at) in [("pu", self.pu), ("chunk", self.chunk), ("sector", self.sector)] {
+            if let Some(at) = at {
+                write!(f, " {name} {at}")?;
+            }
+        }
+        if self.count > 1 {
+            write!(f, ", from match {} on", self.count)?;
+        }
+        if self.after > Ns::ZERO {
+            write!(f, ", not before {} of device time", self.after)?;
+        }
+        if let Some(parts) = self.chance {
+            write!(f, ", probability {:.3e}", parts as f64 / (1u64 << 32) as f64)?;
+        }
+        match self.times {
+            u64::MAX => f.write_str(", without end"),
+            1 => f.write_str(", once"),
+            n => write!(f, ", {n} times"),
+        }
+    }
 }
 
 /// Faults to be injected. Empty by default.
@@ -251,17 +307,19 @@ fn chance(text: &str) -> Result<u64, String> {
 }
 
 /// A plan at work: how often each line has matched and happened.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Faults {
     lines: Vec<Live>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Live {
     fault: Fault,
     matched: u64,
     happened: u64,
     rng: Rng,
+    /// Not of the plan that the device was opened with.
+    injected: bool,
 }
 
 impl Faults {
@@ -272,6 +330,7 @@ impl Faults {
             matched: 0,
             happened: 0,
             rng: Rng::stream(seed, "media.faults", i as u64),
+            injected: false,
         };
         Faults { lines: plan.faults.iter().enumerate().map(live).collect() }
     }
@@ -345,6 +404,20 @@ mod tests {
         let late = (0..1000).filter(|_| strike(Hit::Read, 1, 0, 4).is_some()).count();
         assert_eq!(early, 0);
         assert!((400..600).contains(&late), "{late}");
+    }
+
+    #[test]
+    fn a_line_is_said_in_words() {
+        let plan = FaultPlan::from_toml(EXAMPLE).unwrap();
+        let said = plan.faults.iter().map(Fault::to_string).collect::<Vec<_>>();
+        assert_eq!(said[0], "early_close pu 3 chunk 17 sector 32, from match 2 on, once");
+        assert!(said[1].starts_with("read_uncorrectable chunk 1, not before 3"), "{}", said[1]);
+        assert!(said[1].ends_with("probability 5.000e-1, without end"), "{}", said[1]);
+        for (name, kind) in FaultKind::ALL {
+            let line = format!("[[fault]]\nkind = \"{name}\"");
+            assert_eq!(FaultPlan::from_toml(&line).unwrap().faults[0].kind, kind);
+            assert_eq!((kind.name(), FaultKind::of_code(kind.code())), (name, Some(kind)));
+        }
     }
 
     #[test]

@@ -20,6 +20,6 @@ pub use crate::core::{
 };
 pub use device::Device;
 pub use flashlane_media::counters::{DieBusy, MediaCounters};
-pub use image::{CopyKind, CreateImage, ImageError, OpenImage, copy_image};
+pub use image::{CopyKind, CreateImage, ImageError, OpenImage, copy_image, upgrade_image};
 pub use spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 pub use ssd::{PowerOn, Ssd};

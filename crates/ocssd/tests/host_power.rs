@@ -10,13 +10,14 @@ mod common;
 
 use common::{Bench, Filled, addrs, tiny};
 use flashlane_base::{Ns, OOB_BYTES, Rng};
+use flashlane_media::fault::kept::FaultState;
 use flashlane_media::host::HostFile;
 use flashlane_media::host::memory::{MemoryFile, Moment};
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
-use flashlane_ocssd::{CreateImage, DeviceSpec, OpenImage, Ssd};
+use flashlane_ocssd::{CreateImage, DeviceSpec, FaultPlan, OpenImage, Ssd};
 use std::collections::BTreeMap;
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -44,6 +45,7 @@ struct Seen {
     oob: Vec<[u8; OOB_BYTES]>,
     targets: Vec<u8>,
     marks: Vec<u8>,
+    faults: Vec<FaultState>,
 }
 
 fn look(ssd: &Arc<Ssd>) -> Seen {
@@ -63,6 +65,7 @@ fn look(ssd: &Arc<Ssd>) -> Seen {
         oob: got.oob,
         targets: ssd.targets(),
         marks: (0..PUS).flat_map(planes).collect(),
+        faults: ssd.faults(),
     }
 }
 
@@ -123,6 +126,7 @@ impl History {
                 assert_eq!(done.failed, 0);
             }
             12 => self.cut(),
+            13 if self.below(2) == 0 => self.inject(),
             13 => {
                 let len = self.below(300) as usize;
                 let byte = self.fill;
@@ -203,6 +207,18 @@ impl History {
             }
             ssd.power_cut(cx.now() + after, PowerOn::ClockGoesOn);
         });
+    }
+
+    /// A fault for a time that never comes, or none at all.
+    fn inject(&mut self) {
+        if self.below(4) == 0 {
+            self.ssd.clear_faults().expect("cleared");
+        } else {
+            let (pu, chunk) = self.chunk();
+            let line = format!("pu = {pu}\nchunk = {chunk}\nafter = \"{}s\"", 1000 + self.below(9));
+            let plan = format!("[[fault]]\nkind = \"die_fail\"\n{line}");
+            self.ssd.inject(&FaultPlan::from_toml(&plan).expect("a plan")).expect("kept");
+        }
     }
 
     fn mark(&mut self) {
@@ -412,4 +428,58 @@ fn frames_of_two_torn_commits_do_not_mix() {
         }
     }
     assert!(images > 100, "{images}");
+}
+
+/// The host loses its power in an upgrade: before each write and sync, with each part of what was not
+/// synced. What is left opens, is of the one format or the other, and is otherwise as it was; the next
+/// upgrade ends what this one had begun.
+#[test]
+fn a_power_loss_in_an_upgrade_leaves_an_image() {
+    let old = || {
+        let mut packed = &include_bytes!("data/image-v1.img.gz")[..];
+        let mut bytes = Vec::new();
+        flate2::read::GzDecoder::new(&mut packed).read_to_end(&mut bytes).expect("an image");
+        bytes
+    };
+    let content = |ssd: &Arc<Ssd>| {
+        let bench = Bench::new(ssd.clone());
+        let states: Vec<_> = (0..2).flat_map(|pu| ssd.chunk_report(pu, 0, 4)).collect();
+        (states, bench.read(&[(0, 0, 0, 64)]).data, ssd.targets(), ssd.faults())
+    };
+    let version = |ssd: &Ssd| ssd.image_info().expect("an image").version;
+    let damaged = |at: usize| {
+        let mut bytes = old();
+        bytes[at] ^= 1;
+        bytes
+    };
+    // Both copies of the header sound, and either one of them not.
+    for start in [old(), damaged(30), damaged((16 << 10) + 30)] {
+        let wanted = content(&open(Arc::new(MemoryFile::new(start.clone()))));
+        let file = Arc::new(MemoryFile::new(start.clone()));
+        assert_eq!(Ssd::upgrade_on(file.clone()).unwrap(), ((1, 0), (1, 1)));
+        let log = file.log();
+        let (mut images, mut seen) = (0, BTreeMap::new());
+        for at in 0..=log.len() {
+            let moment = Moment::new(&start, &log, at);
+            let mut rng = Rng::new(at as u64);
+            let all = moment.count() <= 128;
+            for n in 0..moment.count().min(128) {
+                let left = if all { moment.nth(n) } else { moment.sample(&mut rng, n % 9) };
+                let ssd = open(Arc::new(MemoryFile::new(left.clone())));
+                *seen.entry(version(&ssd)).or_insert(0) += 1;
+                assert_eq!(content(&ssd), wanted, "before operation {at}");
+                let again = Arc::new(MemoryFile::new(left));
+                Ssd::upgrade_on(again.clone()).unwrap_or_else(|e| panic!("{e}"));
+                let ops = again.ops();
+                assert_eq!(Ssd::upgrade_on(again.clone()).unwrap(), ((1, 1), (1, 1)));
+                assert_eq!(again.ops(), ops, "nothing more to do, nothing written");
+                let bytes = again.bytes();
+                let (one, other) = bytes[..32 << 10].split_at(16 << 10);
+                assert!(one == other, "both copies are of the new format");
+                assert_eq!(version(&open(again)), (1, 1));
+                images += 1;
+            }
+        }
+        assert!(images >= 4 && seen.len() == 2, "{images} images: {seen:?}");
+    }
 }

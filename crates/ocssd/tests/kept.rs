@@ -1,7 +1,8 @@
 //! An image of each format version is kept, and opens for ever.
 //!
-//! `tests/data/image-v1.img.gz` was written by version 1.0 and is never written again. `cargo test -p
-//! flashlane-ocssd --test kept -- --ignored --nocapture` writes one like it elsewhere, for the next.
+//! `tests/data/image-v1.img.gz` was written by version 1.0, `image-v1.1.img.gz` by 1.1, and they are never
+//! written again. `cargo test -p flashlane-ocssd --test kept -- --ignored --nocapture` writes one like them
+//! elsewhere, for the next.
 
 mod common;
 
@@ -10,14 +11,22 @@ use flashlane_base::Ns;
 use flashlane_media::host::memory::MemoryFile;
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
-use flashlane_ocssd::{CreateImage, OpenImage, Ssd};
+use flashlane_ocssd::{CreateImage, FaultPlan, OpenImage, Ssd};
 use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-fn path() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data/image-v1.img.gz")
+fn kept(name: &str) -> Vec<u8> {
+    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
+    let mut bytes = Vec::new();
+    let packed = std::fs::File::open(path).unwrap();
+    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
+    bytes
 }
+
+/// Two faults: one that has happened once of two times, one that waits.
+const FAULTS: &str = "[[fault]]\nkind = \"read_high_ecc\"\nat = \"pu 0 chunk 0 sector 5\"\ntimes = 2\n\
+                      [[fault]]\nkind = \"erase_fail\"\nat = \"pu 1\"\nprobability = \"0.25\"\nafter = \"9s\"";
 
 /// Writes an image with something of everything, to the folder of temporary files.
 #[test]
@@ -46,10 +55,12 @@ fn write_it() {
         cut.power_cut(cx.now() + Ns::from_us(300), PowerOn::ClockGoesOn);
     });
     assert!(ssd.set_bad_blocks(&bench.at(&[(1, 0, 0, 1)]), GROWN_BAD));
+    ssd.inject(&FaultPlan::from_toml(FAULTS).unwrap()).unwrap();
+    bench.read(&[(0, 0, 0, 8)]);
     ssd.set_targets(b"targets of version 1").unwrap();
     // Programmed, and never flushed.
     bench.write_up_to(0, 1, 32, 25);
-    let path = std::env::temp_dir().join("image-v1.img.gz");
+    let path = std::env::temp_dir().join("image-of-this-version.img.gz");
     println!("{}", path.display());
     let out = std::fs::File::create(path).unwrap();
     let mut packed = flate2::write::GzEncoder::new(out, flate2::Compression::best());
@@ -60,12 +71,32 @@ fn write_it() {
 /// What version 1.0 wrote and left without closing is read as it was at its last commit.
 #[test]
 fn an_image_of_version_1_opens() {
-    let mut bytes = Vec::new();
-    let packed = std::fs::File::open(path()).unwrap();
-    flate2::read::GzDecoder::new(packed).read_to_end(&mut bytes).unwrap();
-    let ssd = Ssd::open_on(Arc::new(MemoryFile::new(bytes)), &OpenImage::default()).unwrap();
+    let file = Arc::new(MemoryFile::new(kept("image-v1.img.gz")));
+    let ssd = Ssd::open_on(file, &OpenImage::default()).unwrap();
+    assert_eq!(ssd.image_info().unwrap().version, (1, 0));
+    assert!(ssd.faults().is_empty());
+    as_it_was_left(&ssd);
+}
+
+/// So is what version 1.1 wrote, with its faults.
+#[test]
+fn an_image_of_version_1_1_opens() {
+    let file = Arc::new(MemoryFile::new(kept("image-v1.1.img.gz")));
+    let ssd = Ssd::open_on(file, &OpenImage::default()).unwrap();
+    assert_eq!(ssd.image_info().unwrap().version, (1, 1));
+    let faults = ssd.faults();
+    assert_eq!(faults.len(), 2);
+    assert_eq!((faults[0].fault.sector, faults[0].matched, faults[0].happened), (Some(5), 1, 1));
+    assert_eq!((faults[1].fault.chance, faults[1].happened), (Some(1 << 30), 0));
+    assert!(faults[1].fault.after.as_ns() > 9_000_000_000, "from when it was injected");
+    assert!(faults.iter().all(|f| f.injected && f.is_armed()));
+    as_it_was_left(&ssd);
+    assert_eq!(ssd.faults()[0].happened, 2, "the second time");
+}
+
+fn as_it_was_left(ssd: &Arc<Ssd>) {
     let info = ssd.image_info().unwrap();
-    assert_eq!((info.version, &info.uuid, info.seed), ((1, 0), b"kept-by-version1", 11));
+    assert_eq!((&info.uuid, info.seed), (b"kept-by-version1", 11));
     assert_eq!((info.power_cuts, info.unsafe_shutdowns), (1, 1));
     assert_eq!(ssd.targets(), b"targets of version 1");
     let bench = Bench::new(ssd.clone());

@@ -13,6 +13,7 @@
 //!
 //! Start reading at [`cx`], then [`virt`] (60 lines of executor), then [`sync`].
 
+pub mod attend;
 pub mod cost;
 pub mod cx;
 mod local;
@@ -22,6 +23,7 @@ pub mod threads;
 mod timers;
 pub mod virt;
 
+pub use attend::{Attendant, Attending};
 pub use cost::{CostError, CostTable};
 pub use cx::{CoreId, Cx, Join, Waiter};
 pub use sync::{Credits, Lock, LockStats, Notify};

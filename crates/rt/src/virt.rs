@@ -5,6 +5,7 @@
 //! run in a seeded random order, so nothing can come to depend on the order of wake-ups.
 //! Never: looks at the machine's clock.
 
+use crate::attend::Present;
 use crate::cost::CostTable;
 use crate::cx::{CoreId, Cx, Mode};
 use crate::local::Local;
@@ -64,6 +65,9 @@ pub(crate) struct Clock {
     seed: u64,
     cores: RefCell<Vec<Core>>,
     costs: CostTable,
+    /// Who answers questions from outside, and whether there is anybody.
+    pub(crate) attended: Cell<bool>,
+    pub(crate) attendant: RefCell<Option<Present>>,
 }
 
 impl Clock {
@@ -172,6 +176,8 @@ impl Virtual {
                 seed,
                 cores: RefCell::new((0..cores).map(|_| Core::default()).collect()),
                 costs,
+                attended: Cell::new(false),
+                attendant: RefCell::new(None),
             }),
             local: Rc::new(Local::default()),
             fingerprint: Cell::new(0xcbf2_9ce4_8422_2325),
@@ -195,6 +201,7 @@ impl Virtual {
             let value = main.await;
             *theirs.borrow_mut() = Some(value);
         }));
+        let mut served = false;
         loop {
             while let Some(id) = self.next_ready() {
                 self.note(id);
@@ -204,8 +211,15 @@ impl Virtual {
                     return Ok(value);
                 }
             }
+            // Once per step: who asks without end does not keep time from passing.
+            if !std::mem::replace(&mut served, true) && self.clock.attend(|| self.cx()) {
+                continue;
+            }
             let next = self.local.timers.borrow().next_at();
             let Some(at) = next else {
+                if self.clock.unstick(|| self.cx()) {
+                    continue;
+                }
                 return Err(Stalled {
                     now: Ns::from_ns(self.clock.now.get()),
                     tasks: self.local.alive(),
@@ -215,6 +229,7 @@ impl Virtual {
             debug_assert!(at >= self.clock.now.get(), "time went back");
             self.clock.now.set(at.max(self.clock.now.get()));
             self.local.fire_due(self.clock.now.get());
+            served = false;
         }
     }
 
@@ -263,5 +278,9 @@ impl Virtual {
 impl Drop for Virtual {
     fn drop(&mut self) {
         self.local.clear();
+        // It may hold contexts, and they hold the clock.
+        self.clock.attended.set(false);
+        let gone = self.clock.attendant.borrow_mut().take();
+        drop(gone);
     }
 }

@@ -8,9 +8,11 @@
 //! Replay: `cargo test -p flashlane-rt --test virtual_time <name>`.
 
 use flashlane_base::Ns;
-use flashlane_rt::{CoreId, CostTable, Credits, Cx, Fingerprint, Lock, Notify, Virtual};
+use flashlane_rt::{Attendant, CoreId, CostTable, Credits, Cx, Fingerprint, Lock, Notify, Virtual};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 fn us(n: u64) -> Ns {
     Ns::from_us(n)
@@ -480,4 +482,121 @@ fn dropping_a_run_drops_its_tasks() {
     assert_eq!(Rc::strong_count(&alive), 13);
     drop(run);
     assert_eq!(Rc::strong_count(&alive), 1);
+}
+
+/// What an attended run is asked, and what it does about it.
+struct Counting {
+    served: Rc<Cell<u64>>,
+    /// Woken when nothing else can run.
+    stuck: Option<Rc<Notify>>,
+    open: Rc<Cell<bool>>,
+}
+
+impl Attendant for Counting {
+    fn serve(&mut self, cx: &Cx) {
+        self.served.set(self.served.get() + 1);
+        assert!(cx.now() >= Ns::ZERO);
+    }
+
+    fn unstick(&mut self, cx: &Cx) -> bool {
+        let Some(stuck) = self.stuck.take() else {
+            return false;
+        };
+        self.open.set(true);
+        stuck.wake(cx);
+        true
+    }
+}
+
+fn counting(stuck: Option<Rc<Notify>>) -> Counting {
+    Counting { served: Rc::default(), stuck, open: Rc::default() }
+}
+
+/// Questions between steps change nothing: the same run, asked before every step or never.
+#[test]
+fn an_attended_run_is_the_same_run() {
+    let run = |asked: Option<u64>| {
+        let vm = Virtual::new(2, 7, CostTable::zero());
+        let cx = vm.cx();
+        let attendant = counting(None);
+        let served = attendant.served.clone();
+        let flag = Arc::new(AtomicBool::new(false));
+        let attending = asked.map(|_| cx.attend(flag.clone(), attendant));
+        vm.run(async move {
+            let tasks: Vec<_> = (0..50u64)
+                .map(|i| {
+                    let (cx, flag) = (cx.clone(), flag.clone());
+                    cx.clone().spawn_join(async move {
+                        for k in 0..20 {
+                            cx.sleep(Ns::from_ns(1 + (i * 7 + k * 13) % 29)).await;
+                            if asked.is_some_and(|every| (i + k) % every == 0) {
+                                flag.store(true, Ordering::Relaxed);
+                            }
+                        }
+                    })
+                })
+                .collect();
+            for task in tasks {
+                task.await;
+            }
+        })
+        .unwrap();
+        drop(attending);
+        (vm.fingerprint(), served.get())
+    };
+    let (alone, nobody) = run(None);
+    assert_eq!(nobody, 0);
+    let (often, served) = run(Some(1));
+    assert!(served > 50, "{served}");
+    assert_eq!(often, alone);
+    assert_eq!(run(Some(1000)).0, alone, "attended and hardly ever asked");
+}
+
+/// A flag that is always set does not keep time from passing, and a dropped attendance is over.
+#[test]
+fn who_asks_without_end_does_not_stop_the_clock() {
+    let vm = Virtual::new(1, 7, CostTable::zero());
+    let cx = vm.cx();
+    struct Greedy(Arc<AtomicBool>, Rc<Cell<u64>>);
+    impl Attendant for Greedy {
+        fn serve(&mut self, _: &Cx) {
+            self.0.store(true, Ordering::Relaxed);
+            self.1.set(self.1.get() + 1);
+        }
+        fn unstick(&mut self, _: &Cx) -> bool {
+            false
+        }
+    }
+    let (flag, served) = (Arc::new(AtomicBool::new(true)), Rc::new(Cell::new(0)));
+    let attending = cx.attend(flag.clone(), Greedy(flag, served.clone()));
+    let theirs = cx.clone();
+    let end = vm.run(async move {
+        for _ in 0..10 {
+            theirs.sleep(Ns::from_us(1)).await;
+        }
+        theirs.now()
+    });
+    assert_eq!(end, Ok(Ns::from_us(10)));
+    assert!((10..=11).contains(&served.get()), "once per step: {}", served.get());
+    drop(attending);
+    let theirs = cx.clone();
+    vm.run(async move { theirs.sleep(Ns::from_us(1)).await }).unwrap();
+    assert!(served.get() <= 11, "it was over");
+}
+
+/// Who attends a run may undo what stalled it; if not, it is stalled.
+#[test]
+fn a_stalled_run_goes_on_when_its_attendant_can_help() {
+    let vm = Virtual::new(1, 7, CostTable::zero());
+    let cx = vm.cx();
+    let gate = Rc::new(Notify::new());
+    let attendant = counting(Some(gate.clone()));
+    let open = attendant.open.clone();
+    let _attending = cx.attend(Arc::default(), attendant);
+    let waits = |gate: Rc<Notify>, open: Rc<Cell<bool>>| {
+        let cx = cx.clone();
+        async move { gate.wait(&cx, || open.get()).await }
+    };
+    vm.run(waits(gate.clone(), open)).unwrap();
+    assert!(vm.run(waits(gate, Rc::default())).is_err(), "it helps once");
 }

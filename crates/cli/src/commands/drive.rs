@@ -1,26 +1,35 @@
-//! `flashlane drive create`, `info`, `smart`, `check`, `snapshot` and `clone`.
+//! `flashlane drive create`, `info`, `smart`, `check`, `snapshot`, `clone`, `inject` and `upgrade`.
 
 use crate::Ending;
-use crate::args::{Drive, DriveCopy, DriveCreate, DriveInfo};
-use crate::output::{self, Sink};
-use anyhow::Result;
-use flashlane_lab::drive::{self, CopyKind, Look};
-use std::path::{Path, PathBuf};
+use crate::args::{Drive, DriveCopy, DriveCreate, DriveInfo, DriveInject};
+use crate::output::{self, give};
+use anyhow::{Context, Result};
+use flashlane_lab::control::ASK_MAX;
+use flashlane_lab::drive::faults::{self, FaultWords};
+use flashlane_lab::drive::{self, CopyKind};
+use std::io::Read;
+use std::path::Path;
+use std::slice::from_ref;
 
 pub(crate) fn drive(command: &Drive) -> Result<Ending> {
     match command {
         Drive::Create(args) => create(args),
         Drive::Info(args) => info(args),
         Drive::Smart(args) => {
-            show(&args.file, args.out.json.as_ref(), Look::smart_text, Look::smart_json)
+            give(from_ref(&args.file), args.out.json.as_ref(), || Ok(drive::smart(&args.file)?))
         }
         Drive::Check(args) => {
-            let checked = Look::at(&args.file)?.check(&args.file);
+            let checked = drive::check(&args.file)?;
             output::print(&checked.to_text())?;
             Ok(if checked.is_good() { Ending::Good } else { Ending::Bad })
         }
         Drive::Snapshot(args) => copy(args, CopyKind::Snapshot),
         Drive::Clone(args) => copy(args, CopyKind::Clone),
+        Drive::Inject(args) => inject(args),
+        Drive::Upgrade(args) => {
+            output::print(&drive::upgrade(&args.file)?)?;
+            Ok(Ending::Good)
+        }
     }
 }
 
@@ -32,7 +41,7 @@ fn create(args: &DriveCreate) -> Result<Ending> {
 
 fn info(args: &DriveInfo) -> Result<Ending> {
     match &args.file {
-        Some(file) => show(file, args.out.json.as_ref(), Look::to_text, Look::to_json),
+        Some(file) => give(from_ref(file), args.out.json.as_ref(), || Ok(drive::info(file)?)),
         None => {
             output::print(&drive::presets())?;
             Ok(Ending::Good)
@@ -40,25 +49,46 @@ fn info(args: &DriveInfo) -> Result<Ending> {
     }
 }
 
-fn show(
-    file: &Path,
-    json: Option<&PathBuf>,
-    text: impl Fn(&Look) -> String,
-    of_json: impl Fn(&Look) -> String,
-) -> Result<Ending> {
-    output::keep_inputs(&[file.into()], &output::given(&[("--json", json)]))?;
-    let json = Sink::open(json.map(PathBuf::as_path))?;
-    let look = Look::at(file)?;
-    let quiet = json.is_stdout();
-    json.make(|| of_json(&look))?;
-    if !quiet {
-        output::print(&text(&look))?;
-    }
+fn copy(args: &DriveCopy, kind: CopyKind) -> Result<Ending> {
+    output::print(&drive::copy(&args.from, &args.to, kind)?)?;
     Ok(Ending::Good)
 }
 
-fn copy(args: &DriveCopy, kind: CopyKind) -> Result<Ending> {
-    drive::copy_image(&args.from, &args.to, kind)?;
-    output::print(&Look::at(&args.to)?.to_text())?;
-    Ok(Ending::Good)
+fn inject(args: &DriveInject) -> Result<Ending> {
+    let mut inputs = vec![args.file.clone()];
+    inputs.extend(args.plan.clone());
+    give(&inputs, args.json.as_ref(), || {
+        if args.list {
+            return Ok(faults::list_faults(&args.file)?);
+        }
+        if args.clear {
+            return Ok(faults::clear_faults(&args.file)?);
+        }
+        let plan = match &args.plan {
+            Some(plan) => read_plan(plan)?,
+            None => FaultWords {
+                kind: args.kind.clone().unwrap_or_default(),
+                at: args.at.clone(),
+                count: args.count,
+                after: args.after.clone(),
+                probability: args.probability.clone(),
+                times: args.times,
+            }
+            .to_plan(),
+        };
+        Ok(faults::inject(&args.file, &plan)?)
+    })
+}
+
+/// A plan that is no longer than a plan can be.
+fn read_plan(path: &Path) -> Result<String> {
+    let mut text = String::new();
+    let most = ASK_MAX as u64 / 2;
+    std::fs::File::open(path)
+        .and_then(|file| file.take(most + 1).read_to_string(&mut text))
+        .with_context(|| format!("cannot read the fault plan {}", path.display()))?;
+    if text.len() as u64 > most {
+        anyhow::bail!("{}: a fault plan is at most {most} bytes long", path.display());
+    }
+    Ok(text)
 }

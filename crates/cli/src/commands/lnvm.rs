@@ -2,7 +2,7 @@
 
 use crate::Ending;
 use crate::args::{Lnvm, LnvmCreate, OneDrive};
-use crate::output::{self, Sink};
+use crate::output::{self, give};
 use anyhow::{Result, bail};
 use flashlane_lab::lnvm::{self, Block, Create, Erased, Factory, show};
 use std::path::{Path, PathBuf};
@@ -17,23 +17,27 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
         }
         Lnvm::Create(args) => create(args),
         Lnvm::Remove(args) => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
-            Ok(show::removed(&lnvm::remove(&args.on.drive, &args.target_name)?))
+            Ok(lnvm::remove(&args.on.drive, &args.target_name)?)
         }),
         Lnvm::Info(args) => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
             Ok(show::info(&args.on.drive, args.target_name.as_deref())?)
         }),
-        Lnvm::IdNs(args) => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
-            Ok(show::id_ns(&args.on.drive, args.ns.namespace_id, args.human_readable)?)
-        }),
+        Lnvm::IdNs(args) => {
+            let get = || show::id_ns(&args.on.drive, args.ns.namespace_id, args.human_readable);
+            match args.raw_binary {
+                true => raw(&get()?.bytes),
+                false => give(from_ref(&args.on.drive), args.out.json.as_ref(), || Ok(get()?)),
+            }
+        }
         Lnvm::ChunkLog(args) => match args.output_format.as_str() {
-            "binary" => raw(&show::chunk_log_binary(&args.on.drive)?),
+            "binary" => raw(&show::chunk_log(&args.on.drive)?.bytes),
             _ => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
                 Ok(show::chunk_log(&args.on.drive)?)
             }),
         },
         Lnvm::DiagBbtbl(args) => {
             let get = || {
-                show::bad_blocks(
+                lnvm::bad_blocks(
                     &args.on.drive,
                     args.ns.namespace_id,
                     args.lun.channel_id,
@@ -41,10 +45,8 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
                 )
             };
             match args.raw_binary {
-                true => raw(&get()?.2),
-                false => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
-                    Ok(get().map(|(text, json, _)| (text, json))?)
-                }),
+                true => raw(&get()?.bytes),
+                false => give(from_ref(&args.on.drive), args.out.json.as_ref(), || Ok(get()?)),
             }
         }
         Lnvm::DiagSetBbtbl(args) => {
@@ -57,12 +59,7 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
                 plane: args.plane_id,
                 block: args.block_id,
             };
-            lnvm::set_bad_block(&args.on.drive, at, args.value)?;
-            let Block { channel, lun, plane, block } = at;
-            output::print(&format!(
-                "Updating: Ch.: {channel} LUN: {lun} Plane: {plane} Block: {block} -> {}\n",
-                args.value
-            ))?;
+            output::print(&lnvm::set_bad_block(&args.on.drive, at, args.value)?.text)?;
             Ok(Ending::Good)
         }
         Lnvm::Factory(args) => {
@@ -77,6 +74,13 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
             ))?;
             Ok(if failed == 0 { Ending::Good } else { Ending::Bad })
         }
+        Lnvm::Init(args) => {
+            output::print(&lnvm::init(args.drive.get()?, &args.mediamgr_name)?.text)?;
+            Ok(Ending::Good)
+        }
+        Lnvm::Knobs(args) => give(from_ref(&args.drive), args.json.as_ref(), || {
+            Ok(lnvm::knobs(&args.drive, &args.target_name, &args.set)?)
+        }),
     }
 }
 
@@ -104,23 +108,6 @@ fn create(args: &LnvmCreate) -> Result<Ending> {
         limiter: args.limiter,
     };
     give(&[drive.into()], args.out.json.as_ref(), || Ok(show::created(&lnvm::create(drive, &ask)?)))
-}
-
-/// Prints a result, or writes its JSON.
-fn give(
-    inputs: &[PathBuf],
-    json: Option<&PathBuf>,
-    get: impl FnOnce() -> Result<(String, String)>,
-) -> Result<Ending> {
-    output::keep_inputs(inputs, &output::given(&[("--json", json)]))?;
-    let json = Sink::open(json.map(PathBuf::as_path))?;
-    let (text, of_json) = get()?;
-    let quiet = json.is_stdout();
-    json.write(&of_json)?;
-    if !quiet {
-        output::print(&text)?;
-    }
-    Ok(Ending::Good)
 }
 
 /// Prints bytes for programs.

@@ -2,8 +2,9 @@
 
 #![allow(dead_code)] // each test program uses some of it
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::Duration;
 
 pub(crate) struct Here {
@@ -56,6 +57,87 @@ impl Here {
             entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into()).collect();
         names.sort();
         names
+    }
+}
+
+/// Years of virtual time.
+const ENDLESS: &str =
+    "[w]\nrw=randwrite\nbs=4k\nsize=8m\niodepth=4\nfsync=64\ntime_based\nruntime=9999999\n";
+
+/// A process that has a drive open until it is ended.
+pub(crate) struct Holder {
+    child: Option<Child>,
+}
+
+/// A moment, while another process does something.
+pub(crate) fn pause() {
+    #[allow(clippy::disallowed_methods)]
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+impl Here {
+    /// Runs on a target, and is there when the socket is.
+    pub(crate) fn hold(&self, image: &str, target: &str, socket: &str) -> Holder {
+        self.file("endless.fio", ENDLESS);
+        self.hold_with(&["run", "endless.fio", "--drive", image, "--target", target], socket)
+    }
+
+    pub(crate) fn hold_with(&self, args: &[&str], socket: &str) -> Holder {
+        let before = std::fs::metadata(self.path(socket)).map(|there| there.ino()).ok();
+        let mut command = self.command(args);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut holder = Holder { child: Some(child.expect("the program starts")) };
+        for _ in 0..3000 {
+            let there = std::fs::metadata(self.path(socket)).map(|there| there.ino()).ok();
+            if there.is_some() && there != before {
+                return holder;
+            }
+            if !holder.is_running() {
+                panic!("it ended: {:?}", holder.output());
+            }
+            pause();
+        }
+        panic!("nobody listens at {socket}");
+    }
+}
+
+impl Holder {
+    pub(crate) fn id(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    pub(crate) fn output(&mut self) -> Done {
+        Done::of(self.child.take().expect("it runs").wait_with_output().expect("it ends"))
+    }
+
+    /// Ended with Ctrl-C: what it says.
+    pub(crate) fn interrupt(mut self) -> Done {
+        let kill = Command::new("kill").args(["-INT", &self.id().to_string()]).status();
+        assert!(kill.expect("kill is everywhere").success());
+        let done = self.output();
+        assert_eq!(done.code, 130, "{done:?}");
+        done
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().expect("it runs until it is killed");
+        child.wait().expect("it is gone");
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        let child = self.child.as_mut().expect("it runs");
+        child.try_wait().expect("a child").is_none()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 

@@ -23,6 +23,21 @@ pub enum LimiterKind {
     Off,
 }
 
+impl LimiterKind {
+    /// All kinds, by name.
+    pub const ALL: [(&'static str, LimiterKind); 4] = [
+        ("pid", LimiterKind::Pid),
+        ("kernel_table", LimiterKind::KernelTable),
+        ("channel_states", LimiterKind::ChannelStates),
+        ("off", LimiterKind::Off),
+    ];
+
+    /// The kind of that name.
+    pub fn named(name: &str) -> Option<LimiterKind> {
+        LimiterKind::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
+    }
+}
+
 /// Free-chunk levels that a controller works between, in chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Levels {
@@ -93,6 +108,18 @@ impl Limiter {
     /// Other levels, because lines have another width now.
     pub fn set_levels(&mut self, levels: Levels) {
         *self = Limiter { levels, integral: 0, last_error: 0, state: State::High, ..self.clone() };
+    }
+
+    /// Another controller, from its beginning.
+    pub fn set_kind(&mut self, kind: LimiterKind) {
+        self.kind = kind;
+        self.set_levels(self.levels);
+    }
+
+    /// The controller's name.
+    pub fn name(&self) -> &'static str {
+        let known = LimiterKind::ALL.iter().find(|(_, kind)| *kind == self.kind);
+        known.map_or("", |(name, _)| name)
     }
 
     /// The levels.

@@ -4,7 +4,7 @@
 //! Promises: names are the kernel's (facts: Linux 5.10 `pblk-sysfs.c`); a value that is refused
 //! changes nothing and says what would do. Never: counts anything itself.
 
-use super::limiter::Shares;
+use super::limiter::{LimiterKind, Shares};
 use super::{HostFtl, LineState, get};
 use crate::stats::{FtlStats, Gauges};
 use flashlane_ocssd::device::Cause;
@@ -28,6 +28,8 @@ pub const ATTRIBUTES: &[(&str, bool)] = &[
     // Beyond the kernel: the paper's run-time knob (LightNVM 4.2.1) and the switch of GC.
     ("active_pus", true),
     ("gc_enabled", true),
+    // Which controller shares the ring (LightNVM 4.2.4; the kernel has one).
+    ("limiter", true),
 ];
 
 /// Why an attribute could not be read or written.
@@ -121,6 +123,7 @@ impl HostFtl {
             "gc_enabled" => {
                 (self.gc.enabled.load(std::sync::atomic::Ordering::Relaxed) as u8).to_string()
             }
+            "limiter" => self.limiter.lock().name().into(),
             other => return Err(AttributeError::Unknown(other.into())),
         })
     }
@@ -134,6 +137,14 @@ impl HostFtl {
             return Err(AttributeError::ReadOnly((*name).into()));
         }
         let refuse = |remedy: String| AttributeError::Value { name, value: value.into(), remedy };
+        if *name == "limiter" {
+            let names = || LimiterKind::ALL.map(|(name, _)| name).join(", ");
+            let kind = LimiterKind::named(value.trim());
+            let kind = kind.ok_or_else(|| refuse(format!("there are {}", names())))?;
+            self.limiter.lock().set_kind(kind);
+            self.pool_moved(cx);
+            return Ok(());
+        }
         let n: u32 = value.trim().parse().map_err(|_| refuse("write a whole number".into()))?;
         match *name {
             "gc_force" | "gc_enabled" => match n {

@@ -115,6 +115,24 @@ fn a_line_whose_completions_are_late_is_no_victim() {
     b.settled();
 }
 
+/// The limiter is a knob that can be turned while garbage is collected.
+#[test]
+fn the_limiter_can_be_changed_under_load() {
+    let b = small().build();
+    assert_eq!(b.attribute("limiter"), "pid");
+    for (version, name) in (1..).zip(["kernel_table", "channel_states", "off", "pid"]) {
+        b.fill(version);
+        b.dev.set_attribute(&b.cx, "limiter", name).expect("a limiter");
+        assert_eq!(b.attribute("limiter"), name);
+        b.fill(version + 10);
+    }
+    let refused = b.dev.set_attribute(&b.cx, "limiter", "none").expect_err("no limiter");
+    assert!(refused.to_string().contains("kernel_table"), "{refused}");
+    assert_eq!(b.attribute("limiter"), "pid");
+    assert!(b.stats().gc_victims + b.stats().gc_free_rides > 0, "it was collected");
+    b.settled();
+}
+
 /// G04, G15: overwrites at any moment of a collection win: before the victim is read, while it is
 /// read, while the copy is in the ring, while it is programmed; with and without a flush between.
 #[test]

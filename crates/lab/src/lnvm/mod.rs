@@ -8,17 +8,26 @@
 //! Without `factory` a create finds the pblk that is on its PUs and recovers it, as the kernel did;
 //! where there is none it makes one.
 
+pub(crate) mod bad_blocks;
+mod error;
+pub(crate) mod knobs;
 mod shadow;
 pub mod show;
+
+pub use bad_blocks::{Block, bad_blocks, set_bad_block};
+pub use error::LnvmError;
+pub use knobs::knobs;
 
 pub use flashlane_ftl::log::LimiterKind;
 pub use flashlane_ocssd::TargetKind;
 
+use crate::control::{Answer, Ask, reach};
 use crate::experiment::{DriveTarget, Experiment};
 use crate::run::Fill;
 use crate::stack::{StackError, mount_pblk, mount_pftl, target_of_drive};
 use crate::suggest;
-use flashlane_base::{Geometry, Location, Ns, PpaStyle};
+use bad_blocks::set_mark;
+use flashlane_base::{Geometry, Location, Ns};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{LogConfig, MountError, Pblk, Recovery};
 use flashlane_ftl::pftl::{Pftl, PftlConfig};
@@ -29,155 +38,35 @@ use flashlane_ocssd::{
     Core, CoreError, Device, ImageError, OpenImage, Partition, Ssd, TargetInfo, TargetSpec,
     TargetState,
 };
-use flashlane_rt::{CostTable, Cx, Stalled, Virtual};
+use flashlane_rt::{CostTable, Cx, Virtual};
 use shadow::Shadow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Why something about targets could not be done. Nothing has changed, unless it says so.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum LnvmError {
-    /// The image.
-    #[error(transparent)]
-    Image(#[from] ImageError),
-    /// Its table of targets, or what was asked of it.
-    #[error("{}: {source}", path.display())]
-    Core {
-        /// The image.
-        path: PathBuf,
-        /// Why.
-        source: Box<CoreError>,
-    },
-    /// No such target on this drive.
-    #[error("{}: there is no target `{name}`{hint} ({known})", path.display())]
-    NoTarget {
-        /// The image.
-        path: PathBuf,
-        /// What was asked for.
-        name: String,
-        /// A name like it.
-        hint: String,
-        /// What there is.
-        known: String,
-    },
-    /// A target that was never finished.
-    #[error(
-        "{}: target `{name}` is only half created: create it again (`flashlane lnvm create`), or \
-         remove it", path.display()
-    )]
-    HalfCreated {
-        /// The image.
-        path: PathBuf,
-        /// The target.
-        name: String,
-    },
-    /// The target itself.
-    #[error("{}: target `{name}`: {source}", path.display())]
-    Target {
-        /// The image.
-        path: PathBuf,
-        /// The target.
-        name: String,
-        /// Why.
-        source: Box<StackError>,
-    },
-    /// What is on the PUs can't be taken over.
-    #[error(
-        "{}: what is on PUs {begin} to {end} can't be taken over: {source}; -f makes a new target \
-         there, and gives that up", path.display()
-    )]
-    TakeOver {
-        /// The image.
-        path: PathBuf,
-        /// First PU.
-        begin: u32,
-        /// Last PU.
-        end: u32,
-        /// Why.
-        source: Box<StackError>,
-    },
-    /// The target that was found has another over-provisioning than asked for.
-    #[error(
-        "{}: the target on these PUs was created with over-provisioning of {found}: leave -o out to \
-         take it over, or give -f to make a new one, which gives its data up", path.display()
-    )]
-    OtherSpare {
-        /// The image.
-        path: PathBuf,
-        /// As it was created.
-        found: String,
-    },
-    /// A run on a drive that names none of several targets, or more than one.
-    #[error("{}: a run on a drive is on one target: name it with --target ({known})", path.display())]
-    WhichTarget {
-        /// The image.
-        path: PathBuf,
-        /// What there is.
-        known: String,
-    },
-    /// Types that this program can't run on an image.
-    #[error("targets of type {0} are not in this version; there are pblk, raw and pftl")]
-    NotYet(TargetKind),
-    /// Something that must not happen under a target.
-    #[error("{}: PU {pu} belongs to target `{owner}`; remove it first", path.display())]
-    Owned {
-        /// The image.
-        path: PathBuf,
-        /// Which.
-        pu: u32,
-        /// Whose.
-        owner: String,
-    },
-    /// A number that names nothing on this device.
-    #[error("there is no {what} {found}: the device has 0 to {last}")]
-    Place {
-        /// Channel, LUN, block or plane.
-        what: &'static str,
-        /// What was asked for.
-        found: u32,
-        /// The last one.
-        last: u32,
-    },
-    /// A mark that is none.
-    #[error(
-        "{0} is no mark: 0 (good), 1 (factory), 2 (grown), 4 (device), 8 (host), 16 (media manager), \
-         or a sum of them"
-    )]
-    Mark(u32),
-    /// Namespaces: there is one.
-    #[error("there is no namespace {0}: a drive has one, number 1")]
-    Namespace(u32),
-    /// Tables per PU are of the 1.2 interface.
-    #[error("`{verb}` is for devices of the 1.2 interface, this is one of 2.0: use chunk-log")]
-    Style {
-        /// What was asked for.
-        verb: &'static str,
-    },
-    /// A bug of ours.
-    #[error("{0}")]
-    Stalled(#[from] Stalled),
-}
-
 /// A drive with its targets, open.
+#[derive(Clone)]
 pub struct Drive {
     /// The image.
     pub path: PathBuf,
     /// The device in it.
     pub ssd: Arc<Ssd>,
     /// Its targets.
-    pub core: Core,
+    pub core: Arc<Core>,
 }
 
 impl Drive {
     /// Opens an image.
     ///
     /// # Errors
-    /// It is no image, in use, or its table of targets can't be used.
+    /// It is no image, in use, to be changed and of a newer minor version, or its table of targets can't be
+    /// used.
     pub fn open(path: &Path, how: &OpenImage) -> Result<Drive, LnvmError> {
-        let ssd = Ssd::open_image(path, how)?;
+        let ssd = match how.read_only {
+            true => Ssd::open_image(path, how)?,
+            false => open_to_change(path, how)?,
+        };
         let core = Core::on_image(ssd.clone()).map_err(|e| core_error(path, e))?;
-        Ok(Drive { path: path.into(), ssd, core })
+        Ok(Drive { path: path.into(), ssd, core: Arc::new(core) })
     }
 
     /// Opens an image for reading, however many others read it.
@@ -188,16 +77,34 @@ impl Drive {
         Drive::open(path, &OpenImage { read_only: true, ..OpenImage::default() })
     }
 
+    /// Opens an image, changes something, and closes it.
+    ///
+    /// # Errors
+    /// As [`Drive::open`], those of `change`, or the host failed.
+    pub(crate) fn change<T>(
+        path: &Path,
+        change: impl FnOnce(&Drive) -> Result<T, LnvmError>,
+    ) -> Result<T, LnvmError> {
+        let drive = Drive::open(path, &OpenImage::default())?;
+        let done = change(&drive);
+        let closed = drive.close();
+        let done = done?; // why it could not be done matters more
+        closed.map(|()| done)
+    }
+
+    /// An error with the image's name in front.
+    pub(crate) fn at(&self, e: ImageError) -> LnvmError {
+        LnvmError::Image(ImageError::At { path: self.path.clone(), problem: Box::new(e) })
+    }
+
     /// Opens an image so that it can be written to, and what is written goes nowhere. Hold the drive
     /// that was opened for reading as long.
     fn shadow(&self) -> Result<Drive, LnvmError> {
-        let at = |e: ImageError| {
-            LnvmError::Image(ImageError::At { path: self.path.clone(), problem: Box::new(e) })
-        };
+        let at = |e: ImageError| self.at(e);
         let file = Shadow::of(&self.path).map_err(|e| at(ImageFault::io("open")(e).into()))?;
         let ssd = Ssd::open_on(Arc::new(file), &OpenImage::default()).map_err(at)?;
         let core = Core::on_image(ssd.clone()).map_err(|e| core_error(&self.path, e))?;
-        Ok(Drive { path: self.path.clone(), ssd, core })
+        Ok(Drive { path: self.path.clone(), ssd, core: Arc::new(core) })
     }
 
     /// A target that can be used, and its part of the device.
@@ -225,9 +132,7 @@ impl Drive {
     /// # Errors
     /// The host failed.
     pub fn close(&self) -> Result<(), LnvmError> {
-        self.ssd.close().map_err(|e| {
-            LnvmError::Image(ImageError::At { path: self.path.clone(), problem: Box::new(e) })
-        })
+        self.ssd.close().map_err(|e| self.at(e))
     }
 
     /// A seed that no earlier moment of any drive has had: names of targets are drawn from it.
@@ -237,6 +142,18 @@ impl Drive {
         uuid.into_iter().chain(commits.to_le_bytes()).fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
         })
+    }
+}
+
+/// Opens an image to change it: one that can only be read is refused.
+pub(crate) fn open_to_change(path: &Path, how: &OpenImage) -> Result<Arc<Ssd>, ImageError> {
+    let ssd = Ssd::open_image(path, how)?;
+    match ssd.image_info().filter(|info| info.read_only) {
+        None => Ok(ssd),
+        Some(info) => {
+            let problem = Box::new(ImageError::NewerMinor { version: info.version });
+            Err(ImageError::At { path: path.into(), problem })
+        }
     }
 }
 
@@ -356,11 +273,7 @@ pub fn create(path: &Path, ask: &Create) -> Result<Created, LnvmError> {
     if ask.kind == TargetKind::Qblk {
         return Err(LnvmError::NotYet(ask.kind));
     }
-    let drive = Drive::open(path, &OpenImage::default())?;
-    let created = create_on(&drive, ask);
-    let closed = drive.close();
-    let created = created?;
-    closed.map(|()| created)
+    Drive::change(path, |drive| create_on(drive, ask))
 }
 
 fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
@@ -472,15 +385,18 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
 ///
 /// # Errors
 /// There is none of that name.
-pub fn remove(path: &Path, name: &str) -> Result<TargetInfo, LnvmError> {
-    let drive = Drive::open(path, &OpenImage::default())?;
+pub fn remove(path: &Path, name: &str) -> Result<Answer, LnvmError> {
+    let ask = || Ok(Ask::Remove { target: name.into() });
+    reach(path, ask, || Drive::change(path, |drive| remove_of(drive, name)))
+}
+
+/// [`remove`] on a drive that is open.
+pub(crate) fn remove_of(drive: &Drive, name: &str) -> Result<Answer, LnvmError> {
     let removed = drive.core.remove(name).map_err(|e| match e {
-        CoreError::NoTarget(_) => no_target(path, name, &drive.core.list()),
-        other => core_error(path, other),
-    });
-    let closed = drive.close();
-    let removed = removed?;
-    closed.map(|()| removed)
+        CoreError::NoTarget(_) => no_target(&drive.path, name, &drive.core.list()),
+        other => core_error(&drive.path, other),
+    })?;
+    Ok(show::removed(&removed))
 }
 
 /// What `factory` is to do, as nvme-cli's flags say it.
@@ -510,11 +426,7 @@ pub struct Erased {
 /// # Errors
 /// There are targets.
 pub fn factory(path: &Path, ask: Factory) -> Result<Erased, LnvmError> {
-    let drive = Drive::open(path, &OpenImage::default())?;
-    let done = factory_on(&drive, ask);
-    let closed = drive.close();
-    let done = done?;
-    closed.map(|()| done)
+    Drive::change(path, |drive| factory_on(drive, ask))
 }
 
 fn factory_on(drive: &Drive, ask: Factory) -> Result<Erased, LnvmError> {
@@ -582,69 +494,6 @@ async fn erase(
     (good, failed)
 }
 
-/// Where a mark goes: channel, LUN in it, plane, block.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
-    /// Channel.
-    pub channel: u32,
-    /// LUN in the channel.
-    pub lun: u32,
-    /// Plane; a 2.0 device names none, all get the mark.
-    pub plane: u32,
-    /// Block.
-    pub block: u32,
-}
-
-fn within(what: &'static str, found: u32, count: u32) -> Result<(), LnvmError> {
-    match found < count {
-        true => Ok(()),
-        false => Err(LnvmError::Place { what, found, last: count - 1 }),
-    }
-}
-
-/// The PU of a channel and a LUN in it.
-pub(super) fn pu_of(geo: &Geometry, channel: u32, lun: u32) -> Result<u32, LnvmError> {
-    within("channel", channel, geo.channels)?;
-    within("LUN", lun, geo.pus_per_channel)?;
-    Ok(channel * geo.pus_per_channel + lun)
-}
-
-/// Gives a block a mark in place of the one it has.
-///
-/// # Errors
-/// There is no such block or mark, or the block belongs to a target.
-pub fn set_bad_block(path: &Path, at: Block, mark: u32) -> Result<(), LnvmError> {
-    let bits = u8::try_from(mark).ok().filter(|m| *m < 32).ok_or(LnvmError::Mark(mark))?;
-    let drive = Drive::open(path, &OpenImage::default())?;
-    let set = || {
-        let geo = drive.geometry();
-        let pu = pu_of(&geo, at.channel, at.lun)?;
-        within("plane", at.plane, geo.planes)?;
-        within("block", at.block, geo.chunks_per_pu)?;
-        if let Some(owner) = drive.core.owner("flash0", pu) {
-            return Err(LnvmError::Owned { path: path.into(), pu, owner });
-        }
-        set_mark(&drive, (pu, at.plane, at.block), bits);
-        Ok(())
-    };
-    let done = set();
-    let closed = drive.close();
-    done?;
-    closed
-}
-
-fn set_mark(drive: &Drive, (pu, plane, chunk): (u32, u32, u32), mark: u8) {
-    let geo = drive.geometry();
-    // The first sector of the plane's first page.
-    let sector = match drive.ssd.format().style() {
-        PpaStyle::V12 => plane * geo.sectors_per_page,
-        PpaStyle::V20 => 0,
-    };
-    let at = drive.ssd.format().pack(Location { pu, chunk, sector });
-    let done = drive.ssd.set_bad_blocks(&[at], mark);
-    assert!(done, "the place and the mark were checked");
-}
-
 /// What was found when a target was mounted for a run.
 #[derive(Clone, Debug)]
 pub struct Mounted {
@@ -656,4 +505,57 @@ pub struct Mounted {
     pub recovery: Option<Recovery>,
     /// Device time that it took.
     pub time: Ns,
+    /// What did not go as its knobs say.
+    pub notes: Vec<String>,
+}
+
+/// `lnvm init`: nvme-cli has a device found and given a media manager; on an image both are there, so
+/// all that is left is to see that it is sound.
+///
+/// # Errors
+/// No such drive, or another media manager than the one there is.
+pub fn init(path: &Path, media_manager: &str) -> Result<Answer, LnvmError> {
+    if media_manager != "gennvm" {
+        return Err(LnvmError::MediaManager(media_manager.into()));
+    }
+    reach(path, || Ok(Ask::List), || Ok::<_, LnvmError>(show::list_of(&Drive::look(path)?)))?;
+    let text = format!("Successfully initialized device: {} ({media_manager})\n", path.display());
+    Ok(Answer { text, ..Answer::default() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::drive::{create, device, faults};
+    use flashlane_media::image::HEADER_BYTES;
+
+    /// An image that a newer program wrote is looked at, and what would change it says so.
+    #[test]
+    fn an_image_of_a_newer_minor_version_is_only_looked_at() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.img");
+        let sets = ["geometry.chunks_per_pu=8".to_string()];
+        create(&path, &device("tiny", &sets).unwrap(), 1, false).unwrap();
+        let mut bytes = std::fs::read(&path).unwrap();
+        for copy in bytes[..2 * HEADER_BYTES as usize].chunks_mut(HEADER_BYTES as usize) {
+            copy[18] = 9;
+            let end = u32::from_le_bytes(copy[12..16].try_into().unwrap()) as usize;
+            let crc = crc32c::crc32c(&copy[12..end]).to_le_bytes();
+            copy[8..12].copy_from_slice(&crc);
+        }
+        std::fs::write(&path, &bytes).unwrap();
+        show::list(&[&path]).unwrap();
+        faults::list_faults(&path).unwrap();
+        let plan = "[[fault]]\nkind = \"bit_flip\"";
+        let said = [
+            remove(&path, "db").unwrap_err().to_string(),
+            factory(&path, Factory::default()).unwrap_err().to_string(),
+            faults::inject(&path, plan).unwrap_err().to_string(),
+            crate::drive::upgrade(&path).unwrap_err().to_string(),
+        ];
+        for said in said {
+            assert!(said.contains("a.img") && said.contains("format 1.9"), "{said}");
+        }
+        assert!(std::fs::read(&path).unwrap() == bytes, "untouched");
+    }
 }

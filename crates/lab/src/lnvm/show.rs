@@ -4,17 +4,23 @@
 //! of `/sys/block/*/lightnvm` and `/sys/block/*/pblk`; to show a pblk target it is mounted on a shadow
 //! of the image: nothing is written. Never: changes a drive.
 
-use super::{Created, Drive, LnvmError, pu_of};
+mod identify;
+
+pub use identify::id_ns;
+pub(crate) use identify::id_ns_of;
+
+use super::{Created, Drive, LnvmError, knobs};
+use crate::control::{Answer, Ask, Live, reach};
 use crate::report::short;
 use crate::stack::{StackError, mount_pblk};
-use flashlane_base::{Bytes, Location, Ns, PpaStyle, SECTOR_BYTES};
+use flashlane_base::{Bytes, Location, SECTOR_BYTES};
 use flashlane_ftl::block::BlockDev;
-use flashlane_ftl::log::{ATTRIBUTES, Recovery};
+use flashlane_ftl::log::{ATTRIBUTES, Pblk, Recovery};
 use flashlane_ocssd::core::uuid_text;
 use flashlane_ocssd::device::{CellMode, ChunkInfo, ChunkState};
-use flashlane_ocssd::ssd::Identify;
 use flashlane_ocssd::{Device, TargetInfo, TargetKind, TargetState};
 use flashlane_rt::{CostTable, Virtual};
+use identify::device_attributes;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
@@ -25,8 +31,16 @@ fn version(v: [u32; 3]) -> String {
     format!("({},{},{})", v[0], v[1], v[2])
 }
 
-fn text_of(value: &Value) -> String {
+pub(super) fn text_of(value: &Value) -> String {
     format!("{value:#}\n")
+}
+
+/// A drive has one namespace.
+pub(super) fn one_namespace(namespace: u32) -> Result<(), LnvmError> {
+    match namespace {
+        1 => Ok(()),
+        other => Err(LnvmError::Namespace(other)),
+    }
 }
 
 /// State of a target in a word or two.
@@ -54,31 +68,24 @@ fn target_json(info: &TargetInfo) -> Value {
 ///
 /// # Errors
 /// One of them can't be opened.
-pub fn list(paths: &[&Path]) -> Result<(String, String), LnvmError> {
+pub fn list(paths: &[&Path]) -> Result<Answer, LnvmError> {
     let mut text = format!("Number of devices: {}\n", paths.len());
     text += &format!("{:<12}\t{:<12}\tVersion\n", "Device", "Block manager");
     let mut devices = Vec::new();
     let mut targets = Vec::new();
     for path in paths {
-        let drive = Drive::look(path)?;
+        let answer =
+            reach(path, || Ok(Ask::List), || Ok::<_, LnvmError>(list_of(&Drive::look(path)?)))?;
         let shown = path.display().to_string();
         text += &format!("{shown:<12}\t{:<12}\t{}\n", "gennvm", version([0, 1, 0]));
-        let all = drive.core.list();
-        for t in &all {
-            targets.push(format!(
-                "{:<12}\t{:<8}\t{:<12}\t{:<9}\t{}\n",
-                t.name,
-                t.kind.to_string(),
-                shown,
-                format!("{}-{}", t.begin, t.end),
-                state(t)
-            ));
+        let all: Value = serde_json::from_str(&answer.json).unwrap_or_default();
+        for t in all.as_array().into_iter().flatten() {
+            let of = |key: &str| plain(&t[key]);
+            let luns = format!("{}-{}", of("lun_begin"), of("lun_end"));
+            let (name, kind, state) = (of("name"), of("type"), of("state"));
+            targets.push(format!("{name:<12}\t{kind:<8}\t{shown:<12}\t{luns:<9}\t{state}\n"));
         }
-        devices.push(json!({
-            "device": shown,
-            "block_manager": "gennvm",
-            "targets": all.iter().map(target_json).collect::<Vec<_>>(),
-        }));
+        devices.push(json!({ "device": shown, "block_manager": "gennvm", "targets": all }));
     }
     text += &format!("\nNumber of targets: {}\n", targets.len());
     if !targets.is_empty() {
@@ -86,86 +93,13 @@ pub fn list(paths: &[&Path]) -> Result<(String, String), LnvmError> {
             &format!("{:<12}\t{:<8}\t{:<12}\t{:<9}\tState\n", "Target", "Type", "Device", "LUNs");
         text += &targets.concat();
     }
-    Ok((text, text_of(&json!({ "devices": devices }))))
+    Ok(Answer::new((text, text_of(&json!({ "devices": devices })))))
 }
 
-/// Attributes of the device, by sysfs's names for its interface.
-fn device_attributes(id: &Identify) -> Vec<(&'static str, Value)> {
-    let g = &id.geometry;
-    let ns = |t: Ns| json!(t.as_ns());
-    let both = |v: &'static str, caps: u64| {
-        vec![
-            ("version", json!(v)),
-            ("capabilities", json!(caps)),
-            ("read_typ", ns(id.read.0)),
-            ("read_max", ns(id.read.1)),
-        ]
-    };
-    match id.style {
-        PpaStyle::V12 => {
-            let format: Vec<String> =
-                id.format.iter().map(|(name, bits)| format!("{name}:{bits}")).collect();
-            let mut all = both("1", 1);
-            all.extend([
-                ("device_mode", json!(0)),
-                ("media_manager", json!("gennvm")),
-                ("ppa_format", json!(format.join(","))),
-                ("media_type", json!(0)),
-                ("flash_media_type", json!(id.flash_media_type)),
-                ("num_channels", json!(g.channels)),
-                ("num_luns", json!(g.pus_per_channel)),
-                ("num_planes", json!(g.planes)),
-                ("num_blocks", json!(g.chunks_per_pu)),
-                ("num_pages", json!(g.pages_per_block)),
-                ("page_size", json!(id.page_bytes)),
-                ("hw_sector_size", json!(id.sector_bytes)),
-                ("oob_sector_size", json!(id.oob_bytes)),
-                ("prog_typ", ns(id.program.0)),
-                ("prog_max", ns(id.program.1)),
-                ("erase_typ", ns(id.erase.0)),
-                ("erase_max", ns(id.erase.1)),
-                ("multiplane_modes", json!(plane_modes(id))),
-                ("media_capabilities", json!(media_capabilities(id))),
-                ("max_phys_secs", json!(id.vector_max)),
-            ]);
-            all
-        }
-        PpaStyle::V20 => {
-            let mut all = both("2.0", capabilities(id));
-            all.extend([
-                ("groups", json!(g.channels)),
-                ("punits", json!(g.pus_per_channel)),
-                ("chunks", json!(g.chunks_per_pu)),
-                ("clba", json!(g.sectors_per_chunk())),
-                ("ws_min", json!(g.ws_min)),
-                ("ws_opt", json!(g.ws_opt)),
-                ("maxoc", json!(id.max_open.0)),
-                ("maxocpu", json!(id.max_open.1)),
-                ("mw_cunits", json!(g.mw_cunits)),
-                ("write_typ", ns(id.program.0)),
-                ("write_max", ns(id.program.1)),
-                ("reset_typ", ns(id.erase.0)),
-                ("reset_max", ns(id.erase.1)),
-            ]);
-            all
-        }
-    }
-}
-
-/// 2.0 media and controller capabilities: vector copy, resets of free chunks.
-fn capabilities(id: &Identify) -> u64 {
-    u64::from(id.vector_copy) | u64::from(id.reset_free) << 1
-}
-
-/// 1.2 `mpos`: planes at once for reads, programs and erases.
-fn plane_modes(id: &Identify) -> u32 {
-    let modes = id.plane_modes.iter().fold(0, |bits, n| bits | 1 << n.trailing_zeros());
-    modes | modes << 8 | modes << 16
-}
-
-/// 1.2 `mccap`: single-bit mode, suspend.
-fn media_capabilities(id: &Identify) -> u32 {
-    u32::from(id.slc_mode) | u32::from(id.suspend) << 1
+/// The targets of a drive that is open; [`list`] makes lines of them.
+pub(crate) fn list_of(drive: &Drive) -> Answer {
+    let all: Vec<Value> = drive.core.list().iter().map(target_json).collect();
+    Answer { json: text_of(&json!(all)), ..Answer::default() }
 }
 
 /// A pblk target as a mount finds it.
@@ -176,22 +110,34 @@ struct Shown {
     attributes: Vec<(&'static str, String)>,
 }
 
+/// What sysfs showed of a pblk.
+fn attributes_of(pblk: &Pblk) -> Vec<(&'static str, String)> {
+    let of = |name: &str| pblk.attribute(name).unwrap_or_default();
+    ATTRIBUTES.iter().map(|(name, _)| (*name, of(name))).collect()
+}
+
+fn shown(pblk: &Pblk) -> Shown {
+    Shown {
+        bytes: pblk.info().capacity * SECTOR_BYTES as u64,
+        recovery: pblk.recovery(),
+        attributes: attributes_of(pblk),
+    }
+}
+
+/// Of a target that is not in use, on a shadow of the image.
 fn pblk_attributes(drive: &Drive, info: &TargetInfo) -> Result<Shown, LnvmError> {
     let (_, part) = drive.shadow()?.target(&info.name)?;
     let vm = Virtual::new(1, 0, CostTable::zero());
-    let (cx, uuid) = (vm.cx(), info.uuid);
-    let shown = vm.run(async move {
+    let (cx, info, settings) = (vm.cx(), info.clone(), info.settings.clone());
+    let (uuid, name) = (info.uuid, info.name);
+    let found = vm.run(async move {
         let pblk = mount_pblk(&cx, part, uuid).await?;
-        let of = |name: &str| pblk.attribute(name).unwrap_or_default();
-        Ok(Shown {
-            bytes: pblk.info().capacity * SECTOR_BYTES as u64,
-            recovery: pblk.recovery(),
-            attributes: ATTRIBUTES.iter().map(|(name, _)| (*name, of(name))).collect(),
-        })
+        knobs::apply(&cx, &pblk, &settings);
+        Ok(shown(&pblk))
     })?;
-    shown.map_err(|source: StackError| LnvmError::Target {
+    found.map_err(|source: StackError| LnvmError::Target {
         path: drive.path.clone(),
-        name: info.name.clone(),
+        name,
         source: Box::new(source),
     })
 }
@@ -200,15 +146,24 @@ fn pblk_attributes(drive: &Drive, info: &TargetInfo) -> Result<Shown, LnvmError>
 ///
 /// # Errors
 /// No such drive or target.
-pub fn info(path: &Path, only: Option<&str>) -> Result<(String, String), LnvmError> {
-    let drive = Drive::look(path)?;
+pub fn info(path: &Path, only: Option<&str>) -> Result<Answer, LnvmError> {
+    let ask = || Ok(Ask::LnvmInfo { target: only.map(str::to_string) });
+    reach(path, ask, || info_of(&Drive::look(path)?, only, None))
+}
+
+/// [`info`] of a drive that is open; by `live`, if it is in use.
+pub(crate) fn info_of(
+    drive: &Drive,
+    only: Option<&str>,
+    live: Option<&Live>,
+) -> Result<Answer, LnvmError> {
     let id = drive.ssd.identify();
     let mut text = format!("LightNVM (0,1,0). {} target type(s) registered.\n", TYPES.len());
     text += "Type\tVersion\n";
     for (name, v) in TYPES {
         text += &format!("{name}\t{}\n", version(v));
     }
-    text += &format!("\nDevice {} ({}):\n", path.display(), id.name);
+    text += &format!("\nDevice {} ({}):\n", drive.path.display(), id.name);
     let attributes = device_attributes(&id);
     for (name, value) in &attributes {
         text += &line(name, &plain(value));
@@ -221,7 +176,7 @@ pub fn info(path: &Path, only: Option<&str>) -> Result<(String, String), LnvmErr
         drive.target(name)?;
     }
     for t in all.iter().filter(|t| only.is_none_or(|name| t.name == name)) {
-        let (said, json) = target(&drive, t);
+        let (said, json) = target(drive, t, live);
         text += &said;
         targets.push(json);
     }
@@ -231,10 +186,10 @@ pub fn info(path: &Path, only: Option<&str>) -> Result<(String, String), LnvmErr
         TYPES.iter().map(|(name, v)| json!({ "type": name, "version": v })).collect();
     let json = json!({
         "types": types,
-        "device": { "path": path.display().to_string(), "name": id.name, "lightnvm": device },
+        "device": { "path": drive.path.display().to_string(), "name": id.name, "lightnvm": device },
         "targets": targets,
     });
-    Ok((text, text_of(&json)))
+    Ok(Answer::new((text, text_of(&json))))
 }
 
 fn plain(value: &Value) -> String {
@@ -246,7 +201,7 @@ fn line(name: &str, value: &str) -> String {
 }
 
 /// A target; one that can't be mounted is shown with the reason.
-fn target(drive: &Drive, t: &TargetInfo) -> (String, Value) {
+fn target(drive: &Drive, t: &TargetInfo, live: Option<&Live>) -> (String, Value) {
     let mut json = target_json(t);
     let mut text = format!("\nTarget {}:\n", t.name);
     text += &line("type", &t.kind.to_string());
@@ -255,6 +210,12 @@ fn target(drive: &Drive, t: &TargetInfo) -> (String, Value) {
     if let Some(uuid) = &t.uuid {
         text += &line("uuid", &uuid_text(uuid));
     }
+    let in_use = live.is_some_and(|live| live.target() == t.name);
+    if in_use {
+        text += &line("in use", &format!("by process {}", std::process::id()));
+        json["in_use_by"] = json!(std::process::id());
+    }
+    let running = live.filter(|_| in_use).and_then(Live::pblk);
     if t.kind != TargetKind::Pblk || t.state != TargetState::Ready {
         if let Some(settings) = t.settings.as_object() {
             for (name, value) in settings.iter().filter(|(_, value)| !value.is_null()) {
@@ -263,11 +224,20 @@ fn target(drive: &Drive, t: &TargetInfo) -> (String, Value) {
         }
         return (text, json);
     }
-    match pblk_attributes(drive, t) {
+    if in_use && running.is_none() {
+        return (text, json); // it is being mounted
+    }
+    let found = match &running {
+        Some(pblk) => Ok(shown(pblk)),
+        None => pblk_attributes(drive, t),
+    };
+    match found {
         Ok(Shown { bytes, recovery, attributes }) => {
             text += &line("capacity", &Bytes::new(bytes).to_string());
             let clean = recovery.as_ref().is_some_and(|r| r.clean);
-            text += &line("stopped", if clean { "cleanly" } else { "NOT cleanly" });
+            if !in_use {
+                text += &line("stopped", if clean { "cleanly" } else { "NOT cleanly" });
+            }
             for (name, value) in &attributes {
                 text += &line(name, value);
             }
@@ -285,148 +255,6 @@ fn target(drive: &Drive, t: &TargetInfo) -> (String, Value) {
         }
     }
     (text, json)
-}
-
-/// `lnvm id-ns`: the identify page of 1.2 or the geometry page of 2.0.
-///
-/// # Errors
-/// No such drive or namespace.
-pub fn id_ns(path: &Path, namespace: u32, human: bool) -> Result<(String, String), LnvmError> {
-    if namespace != 1 {
-        return Err(LnvmError::Namespace(namespace));
-    }
-    let drive = Drive::look(path)?;
-    let id = drive.ssd.identify();
-    let attributes: Map<String, Value> =
-        device_attributes(&id).into_iter().map(|(n, v)| (n.to_string(), v)).collect();
-    let text = match id.style {
-        PpaStyle::V12 => id12(&id, human),
-        PpaStyle::V20 => id20(&id, human),
-    };
-    Ok((text, text_of(&Value::Object(attributes))))
-}
-
-fn id12(id: &Identify, human: bool) -> String {
-    let g = &id.geometry;
-    let say = |text: &str| if human { format!("           {text}\n") } else { String::new() };
-    let mut text = "verid    : 0x1\nvmnt     : 0\n".to_string();
-    text += &say("Generic/Enable opcodes as found in this spec.");
-    text += "cgrps    : 1\ncap      : 0x1\n";
-    text += &say("[0]: Bad block table management");
-    text += "dom      : 0x2\n";
-    text += &say("[1]: Error Code Correction(ECC) mode");
-    text += "ppaf     :\n";
-    let mut at = 0;
-    let mut fields: Vec<String> = Vec::new();
-    for (name, bits) in &id.format {
-        let short = match *name {
-            "channel" => "ch",
-            "pu" | "lun" => "lun",
-            "plane" => "pl",
-            "block" | "chunk" => "blk",
-            "page" => "pg",
-            _ => "sec",
-        };
-        fields.push(format!(
-            " {:<8}: {at} {:<9}: {bits}\n",
-            format!("{short} offs"),
-            format!("{short} bits")
-        ));
-        at += bits;
-    }
-    fields.reverse();
-    text += &fields.concat();
-    text += "grp      : 0\n mtype   : 0\n";
-    text += &say("NAND Flash Memory");
-    let kinds = ["slc", "mlc", "tlc"];
-    let kind = kinds.iter().position(|k| *k == id.flash_media_type);
-    text += &format!(" fmtype  : {}\n", kind.unwrap_or(kinds.len()));
-    text += &say(match kind {
-        Some(0) => "Single bit Level Cell flash (SLC)",
-        Some(1) => "Two bit Level Cell flash (MLC)",
-        Some(2) => "Three bit Level Cell flash (TLC)",
-        _ => "Reserved",
-    });
-    let rows = [
-        ("chnls", g.channels as u64),
-        ("luns", g.pus_per_channel as u64),
-        ("plns", g.planes as u64),
-        ("blks", g.chunks_per_pu as u64),
-        ("pgs", g.pages_per_block as u64),
-        ("fpg_sz", id.page_bytes as u64),
-        ("csecs", id.sector_bytes as u64),
-        ("sos", id.oob_bytes as u64),
-        ("trdt", id.read.0.as_ns()),
-        ("trdm", id.read.1.as_ns()),
-        ("tprt", id.program.0.as_ns()),
-        ("tprm", id.program.1.as_ns()),
-        ("tbet", id.erase.0.as_ns()),
-        ("tbem", id.erase.1.as_ns()),
-    ];
-    for (name, value) in rows {
-        text += &format!(" {name:<8}: {value}\n");
-    }
-    text +=
-        &format!(" mpos    : {:#x}\n mccap   : {:#x}\n", plane_modes(id), media_capabilities(id));
-    text + " cpar    : 0\n"
-}
-
-fn id20(id: &Identify, human: bool) -> String {
-    let g = &id.geometry;
-    let mut text = "ver_major     : 0x2\nver_minor     : 0\n".to_string();
-    text += &format!("mccap         : {:#x}\n", capabilities(id));
-    if human && id.vector_copy {
-        text += "           [0]: Vector copy support\n";
-    }
-    if human && id.reset_free {
-        text += "           [1]: Multiple resets support\n";
-    }
-    text += "wit           : 0\nlba format\n";
-    let bits = |name: &str| id.format.iter().find(|(n, _)| *n == name).map_or(0, |(_, b)| *b);
-    let rows =
-        [("grp len", "group"), ("pu len", "pu"), ("chk len", "chunk"), ("clba len", "sector")];
-    for (name, field) in rows {
-        text += &format!(" {name:<13}: {}\n", bits(field));
-    }
-    let parts: [(&str, Vec<(&str, u64)>); 3] = [
-        (
-            "geometry",
-            vec![
-                ("num_grp", g.channels as u64),
-                ("num_pu", g.pus_per_channel as u64),
-                ("num_chk", g.chunks_per_pu as u64),
-                ("clba", g.sectors_per_chunk() as u64),
-            ],
-        ),
-        (
-            "write req",
-            vec![
-                ("ws_min", g.ws_min as u64),
-                ("ws_opt", g.ws_opt as u64),
-                ("mw_cunits", g.mw_cunits as u64),
-                ("maxoc", id.max_open.0 as u64),
-                ("maxocpu", id.max_open.1 as u64),
-            ],
-        ),
-        (
-            "perf metrics",
-            vec![
-                ("trdt (ns)", id.read.0.as_ns()),
-                ("trdm (ns)", id.read.1.as_ns()),
-                ("twrt (ns)", id.program.0.as_ns()),
-                ("twrm (ns)", id.program.1.as_ns()),
-                ("tcrst (ns)", id.erase.0.as_ns()),
-                ("tcrsm (ns)", id.erase.1.as_ns()),
-            ],
-        ),
-    ];
-    for (head, rows) in parts {
-        text += &format!("{head}\n");
-        for (name, value) in rows {
-            text += &format!(" {name:<13}: {value}\n");
-        }
-    }
-    text
 }
 
 /// A chunk's state as a bit, and in a word.
@@ -455,8 +283,13 @@ fn chunks(drive: &Drive) -> Vec<(u64, ChunkInfo)> {
 ///
 /// # Errors
 /// No such drive.
-pub fn chunk_log(path: &Path) -> Result<(String, String), LnvmError> {
-    let all = chunks(&Drive::look(path)?);
+pub fn chunk_log(path: &Path) -> Result<Answer, LnvmError> {
+    reach(path, || Ok(Ask::ChunkLog), || Ok(chunk_log_of(&Drive::look(path)?)))
+}
+
+/// [`chunk_log`] of a drive that is open; as bytes, the descriptors of 32 bytes each (OCSSD 2.0, 2.3).
+pub(crate) fn chunk_log_of(drive: &Drive) -> Answer {
+    let all = chunks(drive);
     let mut text = format!("Total chunks in namespace: {}\n", all.len());
     let mut json = Vec::new();
     for (i, (slba, c)) in all.iter().enumerate() {
@@ -472,63 +305,19 @@ pub fn chunk_log(path: &Path) -> Result<(String, String), LnvmError> {
             "cell_mode": match c.cell { CellMode::Slc => "slc", _ => "native" },
         }));
     }
-    Ok((text, text_of(&json!({ "chunks": json }))))
+    let json = text_of(&json!({ "chunks": json }));
+    Answer { text, json, bytes: descriptors(&all) }
 }
 
-/// `lnvm chunk-log -o binary`: the descriptors of 32 bytes each (OCSSD 2.0, 2.3).
-///
-/// # Errors
-/// No such drive.
-pub fn chunk_log_binary(path: &Path) -> Result<Vec<u8>, LnvmError> {
+fn descriptors(all: &[(u64, ChunkInfo)]) -> Vec<u8> {
     let mut out = Vec::new();
-    for (slba, c) in chunks(&Drive::look(path)?) {
+    for (slba, c) in all {
         out.extend([chunk_state(c.state).0, 1, c.wear_index, 0, 0, 0, 0, 0]);
         out.extend(slba.to_le_bytes());
         out.extend(u64::from(c.length).to_le_bytes());
         out.extend(u64::from(c.write_pointer).to_le_bytes());
     }
-    Ok(out)
-}
-
-/// `lnvm diag-bbtbl`: the counts of a PU's bad-block table, as JSON too, and its bytes.
-///
-/// # Errors
-/// No such drive, channel or LUN, or it is a device of 2.0.
-pub fn bad_blocks(
-    path: &Path,
-    namespace: u32,
-    channel: u32,
-    lun: u32,
-) -> Result<(String, String, Vec<u8>), LnvmError> {
-    if namespace != 1 {
-        return Err(LnvmError::Namespace(namespace));
-    }
-    let drive = Drive::look(path)?;
-    if drive.ssd.format().style() == PpaStyle::V20 {
-        return Err(LnvmError::Style { verb: "diag-bbtbl" });
-    }
-    let pu = pu_of(drive.ssd.geometry(), channel, lun)?;
-    let Some(table) = drive.ssd.bad_blocks(pu) else {
-        return Err(LnvmError::Place { what: "PU", found: pu, last: 0 });
-    };
-    let rows = [
-        ("verid", 1),
-        ("tblks", table.blocks.len() as u64),
-        ("tfact", table.factory_bad.into()),
-        ("tgrown", table.grown_bad.into()),
-        ("tdresv", table.device_reserved.into()),
-        ("thresv", table.host_reserved.into()),
-    ];
-    let mut text = "LightNVM Bad Block Stats:\n".to_string();
-    for (name, value) in rows {
-        let value = if name == "verid" { format!("{value:#x}") } else { value.to_string() };
-        text += &format!("{name:<9}: {value}\n");
-    }
-    text += "Use raw output to retrieve table.\n";
-    let mut json: Map<String, Value> =
-        rows.iter().map(|(name, value)| (name.to_string(), json!(value))).collect();
-    json.insert("blk".into(), json!(table.blocks));
-    Ok((text, text_of(&Value::Object(json)), table.blocks))
+    out
 }
 
 /// What a mount did, in a line: clean or not, the time of each step.
@@ -577,7 +366,7 @@ pub fn recovery_json(r: &Recovery) -> Value {
 }
 
 /// What a create came to.
-pub fn created(c: &Created) -> (String, String) {
+pub fn created(c: &Created) -> Answer {
     let i = &c.info;
     let mut text = format!("target {}: {} on LUNs {} to {}", i.name, i.kind, i.begin, i.end);
     if let Some(sectors) = c.capacity {
@@ -590,14 +379,14 @@ pub fn created(c: &Created) -> (String, String) {
     let mut json = target_json(i);
     json["capacity_bytes"] = json!(c.capacity.map(|s| s * SECTOR_BYTES as u64));
     json["recovery"] = json!(c.recovery.as_ref().map(recovery_json));
-    (text, text_of(&json))
+    Answer::new((text, text_of(&json)))
 }
 
 /// A target that was taken off.
-pub fn removed(i: &TargetInfo) -> (String, String) {
+pub(crate) fn removed(i: &TargetInfo) -> Answer {
     let text = format!(
         "target {} is removed; what is on LUNs {} to {} stays until something is created there\n",
         i.name, i.begin, i.end
     );
-    (text, text_of(&target_json(i)))
+    Answer::new((text, text_of(&target_json(i))))
 }

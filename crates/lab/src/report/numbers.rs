@@ -142,7 +142,9 @@ pub struct MountReport {
     pub time_ns: u64,
     /// pblk's own account; null for other targets.
     pub recovery: serde_json::Value,
-    /// The same for people.
+    /// What did not go as the target's knobs say.
+    pub notes: Vec<String>,
+    /// All of it for people.
     #[serde(skip)]
     pub text: String,
 }
@@ -155,8 +157,10 @@ impl MountReport {
             Some(r) => show::recovery_text(r),
             None => format!("mounted in {}", super::short(m.time.as_ns())),
         };
+        let notes: String = m.notes.iter().map(|note| format!("; {note}")).collect();
         MountReport {
-            text: format!("target `{target}` of {drive}: {how}"),
+            text: format!("target `{target}` of {drive}: {how}{notes}"),
+            notes: m.notes.clone(),
             drive,
             target,
             time_ns: m.time.as_ns(),

@@ -79,10 +79,10 @@ pub enum ImageFault {
     /// Intact, but nothing that this program writes.
     #[error("the image is damaged: {0}; go back to a snapshot")]
     Value(String),
-    /// More bad-block marks, lost sectors and target settings than the table has room for.
+    /// More bad-block marks, lost sectors, target settings and faults than the table has room for.
     #[error(
-        "the image has room for {room} bytes of marks, lost sectors and target settings, not \
-         {needed}; erase chunks that hold lost sectors"
+        "the image has room for {room} bytes of marks, lost sectors, target settings and faults, not \
+         {needed}; erase chunks that hold lost sectors, or clear faults"
     )]
     Room {
         /// Bytes there are.

@@ -424,6 +424,18 @@ impl Core {
         state.set(targets)
     }
 
+    /// Keeps other settings for a target; its kind says what they mean, and when they count.
+    ///
+    /// # Errors
+    /// No such target, or the image could not be written: the old ones stay.
+    pub fn set_settings(&self, name: &str, settings: Value) -> Result<(), CoreError> {
+        let mut state = self.state.lock();
+        let mut targets = state.targets.clone();
+        let found = targets.iter_mut().find(|t| t.info.name == name);
+        found.ok_or_else(|| CoreError::NoTarget(name.into()))?.info.settings = settings;
+        state.set(targets)
+    }
+
     /// The end of a create that failed: its entry goes, its part of the device is closed.
     ///
     /// # Errors

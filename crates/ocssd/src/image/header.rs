@@ -14,7 +14,7 @@ use flashlane_media::image::{HEADER_BYTES, ImageFault, Layout};
 /// First bytes of an image.
 pub const MAGIC: [u8; 8] = *b"FLdrive\n";
 /// Version that this program writes. It refuses a newer major one and only reads a newer minor one.
-pub const VERSION: (u16, u16) = (1, 0);
+pub const VERSION: (u16, u16) = (1, 1);
 const FIXED: usize = 128;
 
 /// What an image says of itself.
@@ -133,7 +133,7 @@ impl Header {
 }
 
 /// A copy without its unused room, when its checksum is right.
-fn intact(copy: &[u8]) -> Option<&[u8]> {
+pub(super) fn intact(copy: &[u8]) -> Option<&[u8]> {
     let end = le(&copy[12..16]) as usize;
     let sound = copy[..8] == MAGIC
         && (FIXED..=copy.len()).contains(&end)

@@ -9,12 +9,15 @@
 
 mod copy;
 mod header;
+mod upgrade;
 
 pub use copy::{CopyKind, copy_image};
 pub use header::{Header, MAGIC, VERSION, layout};
+pub use upgrade::{Version, upgrade_image};
 
 use crate::spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 use crate::ssd::Ssd;
+use flashlane_media::fault::FaultError;
 use flashlane_media::host::{DiskFile, HostFile, LockError};
 use flashlane_media::image::{HOLDER_AT, ImageFault};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -56,6 +59,15 @@ pub enum ImageError {
         /// Its version.
         version: (u16, u16),
     },
+    /// Of a newer minor version, and to be changed.
+    #[error(
+        "a newer flashlane has written the image (format {}.{}, this program writes {}.{}): it can be read \
+         but not changed; use that one", version.0, version.1, VERSION.0, VERSION.1
+    )]
+    NewerMinor {
+        /// Its version.
+        version: (u16, u16),
+    },
     /// Another process has it open.
     #[error("the image is in use by {}; stop that first", who(*pid))]
     Held {
@@ -82,6 +94,26 @@ pub enum ImageError {
         /// Bytes at most.
         most: usize,
     },
+    /// Faults that cannot be.
+    #[error(transparent)]
+    Faults(#[from] FaultError),
+    /// More injected faults than an image keeps.
+    #[error("a drive keeps at most {most} faults; clear those that are there first")]
+    TooManyFaults {
+        /// How many.
+        most: usize,
+    },
+    /// Of an older version, which lacks something.
+    #[error(
+        "the image has format {}.{}, which keeps no {what}: `flashlane drive upgrade` brings it to {}.{}",
+        version.0, version.1, VERSION.0, VERSION.1
+    )]
+    Older {
+        /// Its version.
+        version: (u16, u16),
+        /// What it lacks.
+        what: &'static str,
+    },
     /// The device has no image.
     #[error("the device lives in memory, not in an image")]
     InMemory,
@@ -99,6 +131,14 @@ fn who(pid: Option<u32>) -> String {
 }
 
 impl ImageError {
+    /// Whether another process has the image open, and nothing else is wrong.
+    pub fn is_held(&self) -> bool {
+        match self {
+            ImageError::At { problem, .. } => problem.is_held(),
+            other => matches!(other, ImageError::Held { .. }),
+        }
+    }
+
     /// The error with the file's name in front.
     fn at(self, path: &Path) -> ImageError {
         ImageError::At { path: path.into(), problem: Box::new(self) }

@@ -238,7 +238,7 @@ impl Ssd {
 
     /// How often each line of the fault plan has happened.
     pub fn faults_happened(&self) -> Vec<u64> {
-        self.faults.as_ref().map_or_else(Vec::new, |f| f.lock().happened())
+        self.faults.lock().happened()
     }
 
     pub(super) fn report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {

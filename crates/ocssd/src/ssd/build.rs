@@ -78,7 +78,8 @@ impl Ssd {
             open: AtomicU64::new(0),
             violations: Mutex::default(),
             errors: error_model(spec),
-            faults: faults.then(|| Mutex::new(Faults::new(&options.faults, options.seed))),
+            faults: Mutex::new(Faults::new(&options.faults, options.seed)),
+            armed: AtomicBool::new(faults),
             fragile: faults
                 || spec.ecc.is_some()
                 || matches!(options.store, StoreKind::Compact | StoreKind::File),

@@ -8,10 +8,11 @@
 //! Order of locks: the table, then all channels in order, then marks and targets. Nobody who has a
 //! channel takes the table.
 
+use super::inject::KEEPS_FAULTS;
 use super::{Chan, Command, Ssd};
 use crate::device::{Op, Request, Status, Ticket};
 use crate::image::{self, CreateImage, Header, ImageError, OpenImage, VERSION};
-use crate::spec::DeviceSpec;
+use crate::spec::{DeviceSpec, FaultPlan};
 use flashlane_base::{Ns, Rng};
 use flashlane_media::counters::Counters;
 use flashlane_media::host::{DiskFile, HostFile};
@@ -187,7 +188,10 @@ impl Ssd {
         let slots = Slots::new(&taken);
         let shared = Arc::new(Shared { file, layout, read_only, slots });
         let mut ssd = Ssd::build_on(&header.spec, options, header.seed, &shared)?;
-        let restored = ssd.restore(&table, &layout)?;
+        let restored = ssd.restore(&table, &layout, header.version)?;
+        // Who only looks meets no injected fault: what is not written back has not happened.
+        let armed = !options.faults.is_empty() || !read_only && !ssd.faults.get_mut().is_empty();
+        ssd.armed = AtomicBool::new(armed);
         if !read_only {
             // What a killed process wrote may be in the host's memory only, and is built on now.
             table.sync()?;
@@ -277,6 +281,17 @@ impl Ssd {
             *image.targets.lock() = old;
             e.into()
         })
+    }
+
+    /// Makes everything that the device has accepted, and what was changed outside of commands,
+    /// durable.
+    ///
+    /// # Errors
+    /// The device has no image, or the host failed.
+    pub fn make_durable(&self) -> Result<(), ImageError> {
+        let image = self.image.as_ref().ok_or(ImageError::InMemory)?;
+        image.changed.store(true, Ordering::Relaxed);
+        Ok(self.commit(image, false)?)
     }
 
     /// Commits and gives the file to others; nothing changes on the device from then on. Without it
@@ -453,6 +468,10 @@ impl Ssd {
             life: image.life,
             clean,
             targets: image.targets.lock().clone(),
+            faults: match image.header.version >= KEEPS_FAULTS {
+                true => self.faults.lock().encode(),
+                false => Vec::new(),
+            },
         };
         self.rows_of_state(layout, chans, &state)
     }
@@ -464,13 +483,20 @@ impl Ssd {
         chans: &mut [MutexGuard<'_, Chan>],
         state: &State,
     ) -> Result<Vec<(u32, Row)>, ImageFault> {
-        let extra = self.extra(layout, chans, &state.targets)?;
+        let mut extra = self.extra(chans, layout.chunks / layout.channels, &state.targets);
+        let extra_len = extra.len() as u64;
+        // Behind what format 1.0 reads.
+        extra.extend(&state.faults);
+        if extra.len() > layout.extra_bytes() {
+            return Err(ImageFault::Room { room: layout.extra_bytes(), needed: extra.len() });
+        }
         let device = rows_of([
             state.clock,
             self.cuts.load(Ordering::Relaxed),
             state.life.power_cycles,
             state.life.unsafe_shutdowns,
-            extra.len() as u64 | (state.clean as u64) << 32,
+            extra_len | (state.clean as u64) << 32,
+            state.faults.len() as u64,
         ]);
         let mut rows = vec![(0, device[0])];
         for (number, chan) in (0..).zip(chans.iter_mut()) {
@@ -489,13 +515,7 @@ impl Ssd {
     }
 
     /// Target settings, lost sectors, bad-block marks.
-    fn extra(
-        &self,
-        layout: &Layout,
-        chans: &[MutexGuard<'_, Chan>],
-        targets: &[u8],
-    ) -> Result<Vec<u8>, ImageFault> {
-        let per_channel = layout.chunks / layout.channels;
+    fn extra(&self, chans: &[MutexGuard<'_, Chan>], per_channel: u32, targets: &[u8]) -> Vec<u8> {
         let lost: Vec<u32> = (0..)
             .zip(chans)
             .flat_map(|(channel, chan)| {
@@ -511,18 +531,20 @@ impl Ssd {
         for ((pu, chunk), planes) in marks.all() {
             bytes.extend(pu.to_le_bytes().iter().chain(&chunk.to_le_bytes()).chain(planes));
         }
-        match bytes.len() <= layout.extra_bytes() {
-            true => Ok(bytes),
-            false => Err(ImageFault::Room { room: layout.extra_bytes(), needed: bytes.len() }),
-        }
+        bytes
     }
 
     /// Makes a device without a history the one that the table says.
-    fn restore(&mut self, table: &Table, layout: &Layout) -> Result<State, ImageFault> {
+    fn restore(
+        &mut self,
+        table: &Table,
+        layout: &Layout,
+        version: (u16, u16),
+    ) -> Result<State, ImageFault> {
         let mut device = Reader { bytes: table.row(0) };
         let mut next = || device.u64().unwrap_or(0);
-        let (clock, cuts, power_cycles, unsafe_shutdowns, rest) =
-            (next(), next(), next(), next(), next());
+        let (clock, cuts, power_cycles, unsafe_shutdowns, rest, faults_len) =
+            (next(), next(), next(), next(), next(), next());
         self.epoch = AtomicU64::new(clock);
         self.cuts = AtomicU64::new(cuts);
         let mut open = 0;
@@ -533,8 +555,15 @@ impl Ssd {
         }
         self.open = AtomicU64::new(open);
         let extra_len = (rest as u32 as usize).min(layout.extra_bytes());
-        let rows = layout.extra_row()..layout.extra_row() + extra_len.div_ceil(ROW_BYTES) as u32;
+        let faults_len = match version >= KEEPS_FAULTS {
+            true => (faults_len as u32 as usize).min(layout.extra_bytes() - extra_len),
+            false => 0,
+        };
+        let end = (extra_len + faults_len).div_ceil(ROW_BYTES) as u32;
+        let rows = layout.extra_row()..layout.extra_row() + end;
         let extra: Vec<u8> = rows.flat_map(|number| *table.row(number)).collect();
+        self.restore_faults(&extra[extra_len..extra_len + faults_len])
+            .ok_or_else(|| wrong("its faults make no sense"))?;
         let targets = self
             .restore_extra(layout, &extra[..extra_len])
             .ok_or_else(|| wrong("marks, lost sectors or target settings make no sense"))?;
@@ -543,7 +572,17 @@ impl Ssd {
             life: Life { power_cycles, unsafe_shutdowns },
             clean: rest >> 32 & 1 == 1,
             targets,
+            faults: Vec::new(),
         })
+    }
+
+    /// Has the faults that were injected go on.
+    fn restore_faults(&mut self, bytes: &[u8]) -> Option<()> {
+        let geo = self.geo;
+        let faults = self.faults.get_mut();
+        faults.restore(bytes)?;
+        let plan = FaultPlan { faults: faults.states().into_iter().map(|s| s.fault).collect() };
+        plan.check(geo.pus(), geo.chunks_per_pu, geo.sectors_per_chunk()).ok()
     }
 
     fn restore_extra(&mut self, layout: &Layout, bytes: &[u8]) -> Option<Vec<u8>> {
@@ -574,6 +613,8 @@ struct State {
     life: Life,
     clean: bool,
     targets: Vec<u8>,
+    /// Injected faults; behind the rest, from format 1.1 on.
+    faults: Vec<u8>,
 }
 
 /// Rows of a die's chunks; the die is counted over the device.

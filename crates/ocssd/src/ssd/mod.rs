@@ -17,6 +17,7 @@ pub mod decode;
 mod durable;
 mod finish;
 mod identify;
+mod inject;
 mod power;
 mod read;
 mod reset;
@@ -111,7 +112,9 @@ pub struct Ssd {
     open: AtomicU64,
     violations: Mutex<Violations>,
     errors: Option<ErrorModel>,
-    faults: Option<Mutex<Faults>>,
+    faults: Mutex<Faults>,
+    /// There are some.
+    armed: AtomicBool,
     /// Operations may fail by themselves: each gets a second look.
     fragile: bool,
     notices: admin::Notices,
@@ -171,10 +174,12 @@ impl Ssd {
 
     /// What the fault plan has for an operation.
     fn strike(&self, hit: Hit, run: &Run, now: Ns) -> Option<FaultKind> {
-        let faults = self.faults.as_ref()?;
+        if !self.armed.load(Ordering::Relaxed) {
+            return None;
+        }
         let pu = run.channel * self.geo.pus_per_channel + run.die;
         let at = self.device_time(now);
-        let mut faults = faults.lock();
+        let mut faults = self.faults.lock();
         faults.strike(hit, pu, run.chunk, run.sector, run.n, at)
     }
 

@@ -1,0 +1,178 @@
+//! A drive in use, as the run's thread knows it: answers questions, helps a run that can't go on.
+//!
+//! Owns: which verb may be done to a drive under a run, and how. Promises: what only looks changes nothing
+//! of the run; a copy is the drive at a commit made for it; the target in use is neither removed nor its
+//! blocks marked. Never: waits for virtual time.
+
+use super::server::Questions;
+use super::socket::path_of;
+use super::{Answer, Ask, ControlError, Listening, io_error};
+use crate::drive::{DriveError, Look, faults};
+use crate::lnvm::{Block, Drive, LnvmError, bad_blocks, knobs, remove_of, show};
+use flashlane_ftl::log::Pblk;
+use flashlane_media::fault::FaultPlan;
+use flashlane_ocssd::CopyKind;
+use flashlane_rt::{Attendant, Attending, Cx};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// A drive that is in use by this process.
+pub(crate) struct Live {
+    drive: Drive,
+    target: String,
+    /// The target, once it is mounted.
+    pblk: RefCell<Option<Arc<Pblk>>>,
+    /// Collection was switched on against a knob.
+    lifted: Cell<bool>,
+    notes: RefCell<Vec<String>>,
+}
+
+/// A drive whose holder listens, until it is dropped.
+pub(crate) struct Attended {
+    _attending: Attending,
+    _listening: Listening,
+}
+
+impl Live {
+    /// A drive with the target that is about to be used.
+    pub(crate) fn new(drive: Drive, target: &str) -> Rc<Live> {
+        Rc::new(Live {
+            drive,
+            target: target.into(),
+            pblk: RefCell::new(None),
+            lifted: Cell::new(false),
+            notes: RefCell::default(),
+        })
+    }
+
+    /// Listens at the drive's control socket, and answers between the steps of a run.
+    ///
+    /// # Errors
+    /// The socket's place can't be had.
+    pub(crate) fn attend(self: &Rc<Live>, cx: &Cx) -> Result<Attended, ControlError> {
+        let image = &self.drive.path;
+        let path = path_of(image).map_err(|e| io_error("find", image, e))?;
+        let (listening, asked, questions) = Listening::begin(&path)?;
+        let attending = cx.attend(asked, Holder { live: self.clone(), questions });
+        Ok(Attended { _attending: attending, _listening: listening })
+    }
+
+    /// The target is mounted.
+    pub(crate) fn set_pblk(&self, pblk: Arc<Pblk>) {
+        *self.pblk.borrow_mut() = Some(pblk);
+    }
+
+    /// The target that is in use, once it is mounted and if it is a pblk.
+    pub(crate) fn pblk(&self) -> Option<Arc<Pblk>> {
+        self.pblk.borrow().clone()
+    }
+
+    /// The drive.
+    pub(crate) fn drive(&self) -> &Drive {
+        &self.drive
+    }
+
+    /// The name of the target that is in use.
+    pub(crate) fn target(&self) -> &str {
+        &self.target
+    }
+
+    /// Notes something that did not go as asked for.
+    pub(crate) fn note(&self, what: String) {
+        self.notes.borrow_mut().push(what);
+    }
+
+    /// What was noted.
+    pub(crate) fn notes(&self) -> Vec<String> {
+        self.notes.borrow().clone()
+    }
+
+    fn look(&self) -> Result<Look, String> {
+        Look::of(self.drive.ssd.clone(), Some(&self.target)).map_err(|e| e.to_string())
+    }
+
+    fn answer(&self, cx: &Cx, ask: &Ask) -> Result<Answer, String> {
+        let drive = &self.drive;
+        let said = |e: LnvmError| e.to_string();
+        let drive_said = |e: DriveError| e.to_string();
+        match ask {
+            Ask::Info => self.look().map(|look| Answer::new((look.to_text(), look.to_json()))),
+            Ask::Smart => {
+                self.look().map(|look| Answer::new((look.smart_text(), look.smart_json())))
+            }
+            Ask::Copy { to, clone } => {
+                let kind = if *clone { CopyKind::Clone } else { CopyKind::Snapshot };
+                let copied = drive.ssd.copy_image_to(to, kind);
+                copied.map(|()| Answer::default()).map_err(|e| e.to_string())
+            }
+            Ask::Inject { plan } => {
+                let plan = FaultPlan::from_toml(plan).map_err(|e| e.to_string())?;
+                faults::inject_into(&drive.ssd, &drive.path, &plan, true).map_err(drive_said)
+            }
+            Ask::Faults => Ok(faults::list_of(&drive.ssd)),
+            Ask::ClearFaults => faults::clear_of(&drive.ssd, &drive.path).map_err(drive_said),
+            Ask::List => Ok(show::list_of(drive)),
+            Ask::LnvmInfo { target } => {
+                // Other targets are shown on a shadow of the image: as at its last commit.
+                drive.ssd.make_durable().map_err(|e| drive.at(e).to_string())?;
+                show::info_of(drive, target.as_deref(), Some(self)).map_err(said)
+            }
+            Ask::IdNs { namespace, human } => {
+                show::id_ns_of(drive, *namespace, *human).map_err(said)
+            }
+            Ask::ChunkLog => Ok(show::chunk_log_of(drive)),
+            Ask::BadBlocks { namespace, channel, lun } => {
+                bad_blocks::bad_blocks_of(drive, *namespace, *channel, *lun).map_err(said)
+            }
+            Ask::SetBadBlock { channel, lun, plane, block, mark } => {
+                let at = Block { channel: *channel, lun: *lun, plane: *plane, block: *block };
+                bad_blocks::set_bad_block_of(drive, at, *mark).map_err(said)
+            }
+            Ask::Remove { target } if *target == self.target => Err(format!(
+                "{}: target `{target}` is in use by process {}: it can be removed when that has ended",
+                drive.path.display(),
+                std::process::id()
+            )),
+            Ask::Remove { target } => remove_of(drive, target).map_err(said),
+            Ask::Knobs { target, set } if *target == self.target => match self.pblk() {
+                Some(pblk) => knobs::in_use(cx, self, &pblk, set).map_err(said),
+                None => knobs::of_unmounted(drive, target).map_err(said),
+            },
+            Ask::Knobs { target, set } => {
+                drive.ssd.make_durable().map_err(|e| drive.at(e).to_string())?;
+                knobs::at_rest(drive, target, set).map_err(said)
+            }
+        }
+    }
+
+    /// Writes wait for room, and a knob has switched off what makes room.
+    fn unstick(&self, cx: &Cx) -> bool {
+        let Some(pblk) = self.pblk() else {
+            return false;
+        };
+        let off = pblk.attribute("gc_enabled").is_ok_and(|on| on == "0");
+        if !off || self.lifted.replace(true) {
+            return false;
+        }
+        self.note(format!("gc_enabled=0 could not be kept up: no room was left at {}", cx.now()));
+        pblk.set_gc(cx, true);
+        true
+    }
+}
+
+/// Attends the run.
+struct Holder {
+    live: Rc<Live>,
+    questions: Questions,
+}
+
+impl Attendant for Holder {
+    fn serve(&mut self, cx: &Cx) {
+        self.questions.answer(|ask| self.live.answer(cx, ask));
+    }
+
+    fn unstick(&mut self, cx: &Cx) -> bool {
+        self.live.unstick(cx)
+    }
+}

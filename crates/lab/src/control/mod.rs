@@ -1,0 +1,269 @@
+//! The control socket of a drive in use: who has it open answers the verbs of those who can't open it.
+//!
+//! Owns: what can be asked ([`Ask`]), the messages, and the choice between the image and its holder
+//! ([`reach`]). Promises: the socket is `DRIVE.ctl` beside the image, for its owner only; another version
+//! of the protocol is refused in words; a question is answered between two steps of the holder's run; no
+//! client can crash it, hang it, take more than half of its time (but for copies of a drive, each of which
+//! is followed by half a minute), or have it keep more than a bounded number of bytes. Never: decides who has a drive; the lock on the image does.
+//!
+//! A message is a line of JSON. The holder begins: `{"flashlane":"drive control","version":1,"process":7}`.
+//! The client asks once: `{"version":1,"ask":"smart"}`. The holder answers
+//! `{"answer":{"text":..,"json":..}}` or `{"refused":".."}` and closes. [`server`] listens on threads of its
+//! own, [`live`] answers on the run's thread, [`client`] asks.
+
+mod client;
+pub(crate) mod live;
+mod server;
+mod socket;
+
+pub(crate) use live::Live;
+pub(crate) use server::Listening;
+pub use socket::path_of;
+
+use flashlane_ocssd::CopyKind;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// Version of the protocol.
+pub const VERSION: u32 = 1;
+/// What the holder calls itself.
+const NAME: &str = "drive control";
+/// Longest question in bytes: a fault plan of some thousand lines.
+pub const ASK_MAX: usize = 256 << 10;
+/// Longest answer in bytes: the chunk log of a million chunks.
+const ANSWER_MAX: u64 = 512 << 20;
+
+/// What a holder is asked.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case", deny_unknown_fields)]
+pub enum Ask {
+    /// `drive info`.
+    Info,
+    /// `drive smart`.
+    Smart,
+    /// `drive snapshot` and `drive clone`.
+    Copy {
+        /// Where to, from the root.
+        to: PathBuf,
+        /// It gets a uuid of its own.
+        clone: bool,
+    },
+    /// `drive inject`: adds lines.
+    Inject {
+        /// A plan as TOML.
+        plan: String,
+    },
+    /// `drive inject --list`.
+    Faults,
+    /// `drive inject --clear`.
+    ClearFaults,
+    /// `lnvm list`, of this drive.
+    List,
+    /// `lnvm info`.
+    LnvmInfo {
+        /// Only this one.
+        target: Option<String>,
+    },
+    /// `lnvm id-ns`.
+    IdNs {
+        /// Namespace.
+        namespace: u32,
+        /// Say what bits mean.
+        human: bool,
+    },
+    /// `lnvm chunk-log`.
+    ChunkLog,
+    /// `lnvm diag-bbtbl`.
+    BadBlocks {
+        /// Namespace.
+        namespace: u32,
+        /// Channel.
+        channel: u32,
+        /// LUN in the channel.
+        lun: u32,
+    },
+    /// `lnvm diag-set-bbtbl`.
+    SetBadBlock {
+        /// Channel.
+        channel: u32,
+        /// LUN in the channel.
+        lun: u32,
+        /// Plane.
+        plane: u32,
+        /// Block.
+        block: u32,
+        /// Mark.
+        mark: u32,
+    },
+    /// `lnvm remove`.
+    Remove {
+        /// Which.
+        target: String,
+    },
+    /// `lnvm knobs`.
+    Knobs {
+        /// Whose.
+        target: String,
+        /// Names and values, in this order; none to show them.
+        set: Vec<(String, String)>,
+    },
+}
+
+impl Ask {
+    /// A copy of a drive; `to` may be relative.
+    ///
+    /// # Errors
+    /// The name can't be sent.
+    pub fn copy(to: &Path, kind: CopyKind) -> Result<Ask, ControlError> {
+        let to = std::path::absolute(to).map_err(|source| io_error("name", to, source))?;
+        if to.to_str().is_none() {
+            return Err(ControlError::Name { path: to });
+        }
+        Ok(Ask::Copy { to, clone: kind == CopyKind::Clone })
+    }
+}
+
+/// What a verb came to.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Answer {
+    /// For people.
+    pub text: String,
+    /// For programs.
+    #[serde(default)]
+    pub json: String,
+    /// For programs that read structures.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub bytes: Vec<u8>,
+}
+
+impl Answer {
+    /// Text, and the same as JSON.
+    pub fn new((text, json): (String, String)) -> Answer {
+        Answer { text, json, bytes: Vec::new() }
+    }
+}
+
+/// The holder's first line.
+#[derive(Serialize, Deserialize)]
+struct Greeting {
+    flashlane: String,
+    version: u32,
+    process: u32,
+}
+
+/// A client's line.
+#[derive(Serialize, Deserialize)]
+struct Question {
+    version: u32,
+    ask: Ask,
+}
+
+/// The holder's last line.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+enum Reply {
+    Answer(Answer),
+    Refused(String),
+}
+
+/// Why a holder could not be asked, or could not begin to listen.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// Nobody listens.
+    #[error("{}: nobody listens", path.display())]
+    Nobody {
+        /// The socket.
+        path: PathBuf,
+    },
+    /// The holder refuses, in its own words.
+    #[error("{0}")]
+    Refused(String),
+    /// The holder speaks another version.
+    #[error(
+        "{}: process {process} has the drive open and speaks version {version} of the control protocol, \
+         this program {VERSION}: use the flashlane that it was started from", path.display()
+    )]
+    Version {
+        /// The socket.
+        path: PathBuf,
+        /// The holder.
+        process: u32,
+        /// Its version.
+        version: u32,
+    },
+    /// What listens there is no holder of ours, or ended in the middle.
+    #[error("{}: {problem}", path.display())]
+    Answer {
+        /// The socket.
+        path: PathBuf,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The host.
+    #[error("cannot {action} {}: {source}", path.display())]
+    Io {
+        /// What was tried.
+        action: &'static str,
+        /// With what.
+        path: PathBuf,
+        /// What the host said.
+        source: io::Error,
+    },
+    /// The place of the socket can't be had.
+    #[error("cannot listen at {}, the drive's control socket: {problem}", path.display())]
+    Listen {
+        /// The socket.
+        path: PathBuf,
+        /// Why, and what would do.
+        problem: String,
+    },
+    /// A name that can't be sent.
+    #[error("{}: the process that has the drive open can't be told this name; use one in UTF-8", path.display())]
+    Name {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+fn io_error(action: &'static str, path: &Path, source: io::Error) -> ControlError {
+    ControlError::Io { action, path: path.into(), source }
+}
+
+/// Errors of a verb that may only say that another process has the image open.
+pub(crate) trait MayBeHeld: From<ControlError> {
+    /// It says that.
+    fn is_held(&self) -> bool;
+}
+
+/// Does a verb on an image with `here`, or has the process do it that has the image open.
+///
+/// # Errors
+/// Those of `here`; also when the image is in use and nobody answers.
+pub(crate) fn reach<E: MayBeHeld>(
+    image: &Path,
+    ask: impl Fn() -> Result<Ask, ControlError>,
+    here: impl Fn() -> Result<Answer, E>,
+) -> Result<Answer, E> {
+    for _ in 0..TRIES {
+        match here() {
+            Err(held) if held.is_held() => {}
+            done => return done,
+        }
+        match client::ask(image, &ask()?) {
+            // It is about to listen, or to give the image back; or it never listens.
+            Err(ControlError::Nobody { .. }) => {}
+            answered => return Ok(answered?),
+        }
+        #[allow(clippy::disallowed_methods)] // for another process
+        std::thread::sleep(BETWEEN);
+    }
+    // Then the image says who has it.
+    here()
+}
+
+/// How often an image is looked at whose holder does not listen, and the time between.
+const TRIES: u32 = 10;
+const BETWEEN: Duration = Duration::from_millis(50);

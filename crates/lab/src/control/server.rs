@@ -1,0 +1,318 @@
+//! The holder's side of the socket, on threads of its own.
+//!
+//! Owns: who is connected and for how long, the question that the run's thread is to answer next.
+//! Promises: a client is heard for a bounded time, with a bounded number of bytes; more clients than fit
+//! wait to be accepted; the run answers one question at a time and then has as long for itself as the
+//! answer took; when it ends, the socket's name is gone before the image is given to others. Never: looks
+//! at a drive.
+
+use super::socket::listen_at;
+use super::{ASK_MAX, Answer, Ask, ControlError, Greeting, NAME, Question, Reply, VERSION};
+use rustix::net::{Shutdown, shutdown};
+use std::collections::BTreeMap;
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{SyncSender, sync_channel};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// Clients at a time.
+const CLIENTS_MAX: usize = 16;
+/// A client has so long to ask.
+const TO_ASK: Duration = Duration::from_secs(5);
+/// And so long to take the answer.
+const TO_TAKE: Duration = Duration::from_secs(30);
+/// How often a client that says nothing is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Answers under way when the holder closes get so long.
+const TO_END: Duration = Duration::from_secs(2);
+
+/// A question on its way to the run's thread.
+pub(super) struct Job {
+    /// What.
+    pub(super) ask: Ask,
+    reply: SyncSender<(Reply, Duration)>,
+}
+
+/// What the threads share.
+#[derive(Default)]
+struct Shared {
+    /// The run looks at it between two steps.
+    asked: Arc<AtomicBool>,
+    /// The next question.
+    next: Mutex<Option<Job>>,
+    /// Whoever has it may ask next, and when that may be.
+    turn: Mutex<Option<Instant>>,
+    closing: AtomicBool,
+    clients: Mutex<BTreeMap<u64, UnixStream>>,
+    /// A client has gone.
+    gone: Condvar,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Real time, for clients; nothing in a run depends on it.
+fn now() -> Instant {
+    #[allow(clippy::disallowed_methods)]
+    Instant::now()
+}
+
+/// The end at which questions arrive on the run's thread.
+pub(super) struct Questions(Arc<Shared>);
+
+impl Questions {
+    /// Answers the question that waits, if one does.
+    pub(super) fn answer(&self, with: impl FnOnce(&Ask) -> Result<Answer, String>) {
+        let Some(job) = lock(&self.0.next).take() else {
+            return;
+        };
+        let began = now();
+        let reply = match with(&job.ask) {
+            Ok(answer) => Reply::Answer(answer),
+            Err(why) => Reply::Refused(why),
+        };
+        // A client that has gone meanwhile needs no answer.
+        let _ = job.reply.send((reply, now() - began));
+    }
+}
+
+/// A socket that is listened at, until it is dropped.
+pub(crate) struct Listening {
+    path: PathBuf,
+    /// Which file it is: the name may be another's by the time this one goes.
+    inode: u64,
+    listener: UnixListener,
+    shared: Arc<Shared>,
+    acceptor: Option<JoinHandle<()>>,
+}
+
+impl Listening {
+    /// Listens at the socket of an image that is locked: the socket, the flag that says that somebody has
+    /// asked, and where the questions arrive.
+    ///
+    /// # Errors
+    /// The place can't be had.
+    pub(super) fn begin(
+        path: &Path,
+    ) -> Result<(Listening, Arc<AtomicBool>, Questions), ControlError> {
+        let refuse =
+            |e: io::Error| ControlError::Listen { path: path.into(), problem: e.to_string() };
+        let listener = listen_at(path)?;
+        let inode = std::fs::symlink_metadata(path).map_err(refuse)?.ino();
+        let shared = Arc::new(Shared::default());
+        let (theirs, ours) = (shared.clone(), listener.try_clone().map_err(refuse)?);
+        let acceptor = std::thread::Builder::new()
+            .name("drive control".into())
+            .spawn(move || accept(&ours, &theirs));
+        let acceptor = acceptor.map_err(|e| {
+            let _ = std::fs::remove_file(path);
+            refuse(e)
+        })?;
+        let (asked, questions) = (shared.asked.clone(), Questions(shared.clone()));
+        let (path, acceptor) = (path.into(), Some(acceptor));
+        Ok((Listening { path, inode, listener, shared, acceptor }, asked, questions))
+    }
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        if std::fs::symlink_metadata(&self.path).is_ok_and(|there| there.ino() == self.inode) {
+            let _ = std::fs::remove_file(&self.path);
+        }
+        {
+            let mut next = lock(&self.shared.next);
+            self.shared.closing.store(true, Ordering::SeqCst);
+            // Its client hears that nobody answers any more.
+            *next = None;
+        }
+        let _ = shutdown(&self.listener, Shutdown::Both);
+        if let Some(acceptor) = self.acceptor.take() {
+            let _ = acceptor.join();
+        }
+        let mut clients = lock(&self.shared.clients);
+        for client in clients.values() {
+            let _ = client.shutdown(std::net::Shutdown::Read);
+        }
+        let end = now() + TO_END;
+        while !clients.is_empty() {
+            let left = end.saturating_duration_since(now());
+            if left.is_zero() {
+                return;
+            }
+            let waited = self.shared.gone.wait_timeout(clients, left);
+            clients = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+}
+
+/// Takes clients in until the socket is shut down.
+fn accept(listener: &UnixListener, shared: &Arc<Shared>) {
+    for number in 0.. {
+        {
+            let mut clients = lock(&shared.clients);
+            while clients.len() >= CLIENTS_MAX && !shared.closing.load(Ordering::SeqCst) {
+                let waited = shared.gone.wait_timeout(clients, LOOK_EVERY);
+                clients = waited.unwrap_or_else(PoisonError::into_inner).0;
+            }
+        }
+        let accepted = listener.accept();
+        if shared.closing.load(Ordering::SeqCst) {
+            return;
+        }
+        let kept = accepted.and_then(|(stream, _)| Ok((stream.try_clone()?, stream)));
+        let Ok((kept, stream)) = kept else {
+            // No descriptors left, most likely: clients that go give some back.
+            let clients = lock(&shared.clients);
+            let _ = shared.gone.wait_timeout(clients, LOOK_EVERY);
+            continue;
+        };
+        lock(&shared.clients).insert(number, kept);
+        let theirs = shared.clone();
+        let thread = std::thread::Builder::new().name("drive control client".into());
+        let spawned = thread.spawn(move || {
+            serve(&stream, &theirs);
+            lock(&theirs.clients).remove(&number);
+            theirs.gone.notify_all();
+        });
+        if spawned.is_err() {
+            lock(&shared.clients).remove(&number);
+        }
+    }
+}
+
+/// One client: greets, hears, has it answered, says so.
+fn serve(stream: &UnixStream, shared: &Shared) {
+    let greeting =
+        Greeting { flashlane: NAME.into(), version: VERSION, process: std::process::id() };
+    if say(stream, &greeting, TO_ASK).is_err() {
+        return;
+    }
+    let reply = match hear(stream, shared) {
+        Ok(Some(line)) => match parse(&line) {
+            Ok(ask) => have_answered(ask, shared),
+            Err(why) => Reply::Refused(why),
+        },
+        Ok(None) => return,
+        Err(why) => Reply::Refused(why),
+    };
+    let _ = say(stream, &reply, TO_TAKE);
+    // What it has sent beyond its question is read off, so that closing does not take the answer back.
+    let _ = stream.shutdown(std::net::Shutdown::Write);
+    let _ = stream.set_nonblocking(true);
+    let mut rest = [0; 4096];
+    let mut reader = stream;
+    for _ in 0..ASK_MAX / rest.len() {
+        if !matches!(reader.read(&mut rest), Ok(1..)) {
+            break;
+        }
+    }
+}
+
+/// A question; `None` when the client has gone.
+fn hear(stream: &UnixStream, shared: &Shared) -> Result<Option<Vec<u8>>, String> {
+    let end = now() + TO_ASK;
+    let _ = stream.set_read_timeout(Some(LOOK_EVERY));
+    let mut line = Vec::new();
+    let mut part = [0; 4096];
+    let mut reader = stream;
+    loop {
+        match reader.read(&mut part) {
+            Ok(0) if shared.closing.load(Ordering::SeqCst) => return Err(CLOSING.into()),
+            Ok(0) => return Ok(None),
+            Ok(n) => match part[..n].iter().position(|b| *b == b'\n') {
+                Some(at) => {
+                    line.extend_from_slice(&part[..at]);
+                    return match line.len() <= ASK_MAX {
+                        true => Ok(Some(line)),
+                        false => Err(too_long()),
+                    };
+                }
+                None => line.extend_from_slice(&part[..n]),
+            },
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
+            Err(_) => return Ok(None),
+        }
+        if line.len() > ASK_MAX {
+            return Err(too_long());
+        }
+        if now() >= end {
+            return Err(format!("no question came within {} s", TO_ASK.as_secs()));
+        }
+    }
+}
+
+fn too_long() -> String {
+    format!("a question is one line of at most {ASK_MAX} bytes")
+}
+
+const CLOSING: &str = "the process that had the drive open is closing it; try again";
+
+/// What a line asks.
+fn parse(line: &[u8]) -> Result<Ask, String> {
+    let value: serde_json::Value = serde_json::from_slice(line).map_err(|_| {
+        format!("this is no question: send one line of JSON, {{\"version\":{VERSION},\"ask\":\"smart\"}}")
+    })?;
+    let version = value.get("version").and_then(serde_json::Value::as_u64);
+    if version != Some(VERSION.into()) {
+        let said = version.map_or("no version".into(), |v| format!("version {v}"));
+        return Err(format!(
+            "the question has {said} of the control protocol, the process that has the drive open speaks \
+             {VERSION}: use the flashlane that it was started from"
+        ));
+    }
+    let question: Question =
+        serde_json::from_value(value).map_err(|e| format!("this can't be asked: {e}"))?;
+    Ok(question.ask)
+}
+
+/// Has the run's thread answer.
+fn have_answered(ask: Ask, shared: &Shared) -> Reply {
+    let mut turn = lock(&shared.turn);
+    // The run has as long for itself as it was kept from it, however many ask.
+    if let Some(left) = turn.and_then(|at| at.checked_duration_since(now())) {
+        #[allow(clippy::disallowed_methods)] // clients wait in real time
+        std::thread::sleep(left);
+    }
+    let (reply, answer) = sync_channel(1);
+    {
+        let mut next = lock(&shared.next);
+        if shared.closing.load(Ordering::SeqCst) {
+            return Reply::Refused(CLOSING.into());
+        }
+        *next = Some(Job { ask, reply });
+    }
+    shared.asked.store(true, Ordering::SeqCst);
+    let Ok((answer, took)) = answer.recv() else {
+        return Reply::Refused(CLOSING.into());
+    };
+    *turn = now().checked_add(took.min(TO_TAKE));
+    answer
+}
+
+/// Sends a line, as far as the client takes it in time.
+fn say(stream: &UnixStream, message: &impl serde::Serialize, within: Duration) -> io::Result<()> {
+    let mut text = serde_json::to_vec(message).map_err(io::Error::other)?;
+    text.push(b'\n');
+    let end = now() + within;
+    let (mut writer, mut rest) = (stream, &text[..]);
+    while !rest.is_empty() {
+        let left = end.saturating_duration_since(now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        stream.set_write_timeout(Some(left))?;
+        match writer.write(rest) {
+            Ok(0) => return Err(ErrorKind::WriteZero.into()),
+            Ok(n) => rest = &rest[n..],
+            Err(e) if e.kind() == ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,208 @@
+//! Faults put into a drive by hand.
+//!
+//! Owns: the lines of `drive inject`. Promises: what is refused has changed nothing; on a drive at rest a
+//! fault is kept until it is cleared, also when it has happened, and the next who opens the drive meets
+//! it. Never: knows the bytes of an image.
+
+use super::{DriveError, text_of};
+use crate::control::{Answer, Ask, reach};
+use crate::lnvm::open_to_change;
+pub use flashlane_media::fault::FaultKind;
+use flashlane_media::fault::FaultPlan;
+use flashlane_media::fault::kept::FaultState;
+use flashlane_ocssd::{ImageError, OpenImage, Ssd};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+
+/// A line of a plan, from words of a command line.
+#[derive(Clone, Debug, Default)]
+pub struct FaultWords {
+    /// What happens.
+    pub kind: String,
+    /// Where, `pu 3 chunk 17 sector 32`.
+    pub at: Option<String>,
+    /// From which match on.
+    pub count: Option<u64>,
+    /// How long from now.
+    pub after: Option<String>,
+    /// Chance of each match.
+    pub probability: Option<String>,
+    /// How often.
+    pub times: Option<u64>,
+}
+
+impl FaultWords {
+    /// The line as a plan.
+    pub fn to_plan(&self) -> String {
+        let text = |t: &Option<String>| t.as_ref().map(|t| toml::Value::from(t.as_str()));
+        // What is too large for TOML is as much as there is.
+        let number = |n: Option<u64>| n.map(|n| i64::try_from(n).unwrap_or(i64::MAX).into());
+        let keys = [
+            ("kind", Some(toml::Value::from(self.kind.as_str()))),
+            ("at", text(&self.at)),
+            ("count", number(self.count)),
+            ("after", text(&self.after)),
+            ("probability", text(&self.probability)),
+            ("times", number(self.times)),
+        ];
+        let given =
+            keys.into_iter().filter_map(|(key, value)| Some(format!("{key} = {}\n", value?)));
+        given.fold("[[fault]]\n".into(), |plan, line| plan + &line)
+    }
+}
+
+/// An error with the image's name in front.
+fn at(path: &Path) -> impl Fn(ImageError) -> DriveError {
+    move |e| DriveError::Image(ImageError::At { path: path.into(), problem: Box::new(e) })
+}
+
+/// Opens a drive, changes its faults, closes it.
+fn change<T>(
+    path: &Path,
+    change: impl FnOnce(&Ssd) -> Result<T, DriveError>,
+) -> Result<T, DriveError> {
+    let ssd = open_to_change(path, &OpenImage::default())?;
+    let done = change(&ssd);
+    let closed = ssd.close().map_err(at(path));
+    let done = done?; // why it could not be done matters more
+    closed.map(|()| done)
+}
+
+/// Opens a drive for reading.
+fn look(path: &Path) -> Result<Arc<Ssd>, DriveError> {
+    Ok(Ssd::open_image(path, &OpenImage { read_only: true, ..OpenImage::default() })?)
+}
+
+/// `drive inject`: adds the lines of a plan.
+///
+/// # Errors
+/// No such drive, a plan that makes no sense on it, an image of a format that keeps none, or the host
+/// failed.
+pub fn inject(path: &Path, plan: &str) -> Result<Answer, DriveError> {
+    let lines = FaultPlan::from_toml(plan).map_err(ImageError::from)?;
+    if lines.is_empty() {
+        return Err(DriveError::NoFaults);
+    }
+    let ask = || Ok(Ask::Inject { plan: plan.into() });
+    reach(path, ask, || {
+        // Not opened for writing before it is known that it can be done.
+        let ssd = look(path)?;
+        let info = ssd.image_info().ok_or(ImageError::InMemory)?;
+        if !ssd.keeps_faults() {
+            return Err(at(path)(ImageError::Older { version: info.version, what: "faults" }));
+        }
+        drop(ssd);
+        change(path, |ssd| inject_into(ssd, path, &lines, false))
+    })
+}
+
+/// [`inject`] into a drive that is open.
+pub(crate) fn inject_into(
+    ssd: &Ssd,
+    path: &Path,
+    plan: &FaultPlan,
+    in_use: bool,
+) -> Result<Answer, DriveError> {
+    let before = ssd.faults().len();
+    ssd.inject(plan).map_err(at(path))?;
+    let now = ssd.faults();
+    let mut answer = list(now.get(before..).unwrap_or_default());
+    answer.text += match (in_use, ssd.keeps_faults()) {
+        (false, _) => "kept; the next who opens the drive meets it\n",
+        (true, true) => "from now on, and kept\n",
+        (true, false) => {
+            "from now on, until the drive is closed: its image has format 1.0, which keeps no faults \
+             (`flashlane drive upgrade`)\n"
+        }
+    };
+    Ok(answer)
+}
+
+/// `drive inject --list`.
+///
+/// # Errors
+/// No such drive.
+pub fn list_faults(path: &Path) -> Result<Answer, DriveError> {
+    reach(path, || Ok(Ask::Faults), || look(path).map(|ssd| list_of(&ssd)))
+}
+
+/// [`list_faults`] of a drive that is open.
+pub(crate) fn list_of(ssd: &Ssd) -> Answer {
+    list(&ssd.faults())
+}
+
+/// `drive inject --clear`.
+///
+/// # Errors
+/// No such drive, or the host failed.
+pub fn clear_faults(path: &Path) -> Result<Answer, DriveError> {
+    reach(path, || Ok(Ask::ClearFaults), || change(path, |ssd| clear_of(ssd, path)))
+}
+
+/// [`clear_faults`] of a drive that is open.
+pub(crate) fn clear_of(ssd: &Ssd, path: &Path) -> Result<Answer, DriveError> {
+    let gone = ssd.clear_faults().map_err(at(path))?;
+    let text = format!("{gone} faults cleared\n");
+    Ok(Answer::new((text, text_of(&json!({ "cleared": gone })))))
+}
+
+fn list(faults: &[FaultState]) -> Answer {
+    let mut text = String::new();
+    let mut all = Vec::new();
+    for (i, state) in (1..).zip(faults) {
+        let whose = if state.injected { "" } else { "; of this run's plan" };
+        let happened = match (state.happened, state.is_armed()) {
+            (0, _) => "has not happened".to_string(),
+            (n, true) => format!("has happened {n} times"),
+            (n, false) => format!("has happened {n} times, no more"),
+        };
+        text += &format!("{i:>3}  {}; {happened}{whose}\n", state.fault);
+        all.push(fault_json(state));
+    }
+    if faults.is_empty() {
+        text += "no faults\n";
+    }
+    Answer::new((text, text_of(&json!({ "faults": all }))))
+}
+
+fn fault_json(state: &FaultState) -> Value {
+    let f = &state.fault;
+    json!({
+        "kind": f.kind.name(),
+        "pu": f.pu,
+        "chunk": f.chunk,
+        "sector": f.sector,
+        "count": f.count,
+        "after_ns": f.after.as_ns(),
+        "probability": f.chance.map(|parts| parts as f64 / (1u64 << 32) as f64),
+        "times": (f.times < u64::MAX).then_some(f.times),
+        "matched": state.matched,
+        "happened": state.happened,
+        "injected": state.injected,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a person types comes through TOML as it was typed, whatever is in it.
+    #[test]
+    fn words_become_a_line() {
+        let words = FaultWords {
+            kind: "early_close".into(),
+            at: Some("pu 3 chunk 17".into()),
+            count: Some(5),
+            after: Some("3ms".into()),
+            probability: Some("1e-4".into()),
+            times: Some(u64::MAX),
+        };
+        let plan = FaultPlan::from_toml(&words.to_plan()).unwrap();
+        let f = &plan.faults[0];
+        assert_eq!((f.pu, f.chunk, f.count, f.after.as_ns()), (Some(3), Some(17), 5, 3_000_000));
+        let nasty = FaultWords { kind: "a\"\n[[fault]]\nkind = \"die_fail".into(), ..words };
+        let said = FaultPlan::from_toml(&nasty.to_plan()).unwrap_err().to_string();
+        assert!(said.contains("unknown variant"), "{said}");
+    }
+}
