@@ -91,11 +91,7 @@ impl HostFtl {
 
     /// Erases a chunk. False when it is bad now.
     pub(super) async fn erase(&self, cx: &Cx, chunk: u32) -> bool {
-        {
-            let mut p = self.pool.lock();
-            p.erases[chunk as usize] += 1;
-            p.erases_total += 1;
-        }
+        self.pool.lock().note_erase(chunk);
         let done = self.flash.reset(cx, chunk).await;
         let ok = done.status(0) == Status::Ok;
         if !ok {

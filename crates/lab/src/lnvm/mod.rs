@@ -11,7 +11,8 @@
 mod shadow;
 pub mod show;
 
-pub use flashlane_ftl::log::LimiterKind;
+pub use flashlane_base::Ns;
+pub use flashlane_ftl::log::{LimiterKind, Scrub, ScrubConfig, WearConfig, WearLeveling};
 pub use flashlane_ocssd::TargetKind;
 
 use crate::experiment::{DriveTarget, Experiment};
@@ -309,6 +310,10 @@ pub struct Create {
     pub active_pus: u32,
     /// How pblk's ring is shared between users and GC.
     pub limiter: LimiterKind,
+    /// How pblk spreads wear.
+    pub wear: WearConfig,
+    /// Whether pblk moves data before it decays.
+    pub scrub: ScrubConfig,
 }
 
 /// What a create came to.
@@ -336,6 +341,8 @@ impl Create {
             over_provisioning_percent: self.over_provisioning.unwrap_or(0),
             active_pus: self.active_pus,
             limiter: self.limiter,
+            wear: self.wear,
+            scrub: self.scrub,
             ..LogConfig::default()
         }
     }
