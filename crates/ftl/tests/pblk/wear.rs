@@ -56,13 +56,14 @@ fn each_policy_levels_more_than_the_one_before() {
     let (dynamic, plain) = spread_of(WearLeveling::Dynamic);
     let (leveled, stats) = spread_of(WearLeveling::Static);
     let most = |all: &[u32]| all[all.len() - 1];
-    let spread = |all: &[u32]| most(all) - all[0];
     assert!(most(&dynamic) < most(&off), "the most worn chunk is worn less");
     assert!(dynamic[0] <= 1 && off[0] <= 1, "cold data keeps its chunks");
     assert!(stats.leveled_lines > 10 && plain.leveled_lines == 0);
-    assert!(spread(&leveled) * 2 < spread(&dynamic), "{leveled:?}");
+    // But for what metadata keeps: the anchor's chunks are not rewritten for their wear.
+    let twentieth = leveled.len() / 20;
     let mean = leveled.iter().sum::<u32>() / leveled.len() as u32;
-    assert!(leveled[0] + SPREAD + 8 >= mean, "{mean} on average, least {}", leveled[0]);
+    assert!(leveled[twentieth] + SPREAD + 2 >= mean, "{mean} on average: {leveled:?}");
+    assert_eq!(dynamic[twentieth * 10], 0, "half of the chunks have never been erased");
 }
 
 /// The same commands at the same times, whatever is drawn besides: a second run does the same.
