@@ -103,7 +103,7 @@ pub(crate) fn decaying(rng: &mut Rng) -> EccSpec {
         high_bits: 8,
         rber_fresh: one_of(rng, &[0, 0, 400_000_000]),
         rber_worn: one_of(rng, &[0, 1_000_000_000]),
-        rber_per_day: one_of(rng, &[0, 10_000_000_000_000]),
+        rber_per_day: one_of(rng, &[0, 1_000_000_000_000]),
         rber_per_1000_reads: one_of(rng, &[0, 1_000_000_000]),
         retries: one_of(rng, &[0, 2]),
         retry_gain: 2,

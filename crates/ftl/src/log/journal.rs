@@ -487,10 +487,7 @@ impl HostFtl {
             s.cursor = cursor;
         }
         self.write_anchor(cx, false).await?;
-        {
-            let mut p = self.pool.lock();
-            old.into_iter().for_each(|chunk| p.put_meta_chunk(chunk));
-        }
+        self.give_meta_back(&old);
         let at = self.journal.append(Record::Started);
         self.commit(cx, at).await
     }
@@ -612,8 +609,7 @@ impl HostFtl {
                 s.anchor = Some(pair.chunks);
                 s.anchor_cursor = self.first_anchor_room();
                 drop(s);
-                let mut p = self.pool.lock();
-                old.into_iter().for_each(|chunk| p.put_meta_chunk(chunk));
+                self.give_meta_back(&old);
                 return Ok(());
             }
             old.extend(pair.chunks);

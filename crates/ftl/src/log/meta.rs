@@ -121,6 +121,15 @@ impl HostFtl {
         }
     }
 
+    /// Chunks of metadata that nothing names any more are free. A pair of the log that nothing was
+    /// written to needs no erase, and a strict device refuses one.
+    pub(super) fn give_meta_back(&self, chunks: &[u32]) {
+        for chunk in chunks {
+            let dirty = self.chunk_info(*chunk).state != ChunkState::Free;
+            self.pool.lock().put_meta_chunk(*chunk, dirty);
+        }
+    }
+
     /// The chunk is bad: recorded, never used again. Its share of the reserve has to come from
     /// the free chunks.
     pub(super) fn retire(&self, chunk: u32) {

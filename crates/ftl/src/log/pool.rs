@@ -308,8 +308,8 @@ impl PoolState {
     }
 
     /// A metadata chunk comes back, and with it its share of the reserve.
-    pub(super) fn put_meta_chunk(&mut self, chunk: u32) {
-        self.put_chunk(chunk, true);
+    pub(super) fn put_meta_chunk(&mut self, chunk: u32, dirty: bool) {
+        self.put_chunk(chunk, dirty);
         self.meta_reserve += 1;
     }
 
