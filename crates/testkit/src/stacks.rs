@@ -33,7 +33,7 @@ pub const STACKS: &[Stack] = &[
     Stack { name: "pftl-faults", seeds: 60, lives: 4, machine: pftl_faults },
     Stack { name: "pblk-faults", seeds: 40, lives: 4, machine: pblk_faults },
     Stack { name: "pblk", seeds: 40, lives: 4, machine: pblk },
-    Stack { name: "pblk-care", seeds: 30, lives: 4, machine: pblk_care },
+    Stack { name: "pblk-care-faults", seeds: 30, lives: 4, machine: pblk_care },
 ];
 
 /// The row of this name.

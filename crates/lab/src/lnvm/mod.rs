@@ -11,7 +11,6 @@
 mod shadow;
 pub mod show;
 
-pub use flashlane_base::Ns;
 pub use flashlane_ftl::log::{LimiterKind, Scrub, ScrubConfig, WearConfig, WearLeveling};
 pub use flashlane_ocssd::TargetKind;
 
@@ -19,7 +18,8 @@ use crate::experiment::{DriveTarget, Experiment};
 use crate::run::Fill;
 use crate::stack::{StackError, mount_pblk, mount_pftl, target_of_drive};
 use crate::suggest;
-use flashlane_base::{Geometry, Location, Ns, PpaStyle};
+pub use flashlane_base::Ns;
+use flashlane_base::{Geometry, Location, PpaStyle};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{LogConfig, MountError, Pblk, Recovery};
 use flashlane_ftl::pftl::{Pftl, PftlConfig};
