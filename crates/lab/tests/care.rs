@@ -4,6 +4,7 @@
 //! `experiments/scrub.toml`. Promises: runs the files as they are. Never: changes a number of theirs.
 
 use flashlane_lab::execute::execute;
+use flashlane_lab::experiment::Change;
 use flashlane_lab::input;
 use flashlane_lab::report::{Report, RunReport};
 use flashlane_lab::run::{Monitor, Unwatched};
@@ -28,6 +29,29 @@ fn runs<const N: usize>(file: &str) -> [RunReport; N] {
         assert_eq!(r.counter_laws, "hold");
     }
     runs.try_into().expect("as many targets")
+}
+
+/// A setting without its policy would do nothing: it is a complaint with key and remedy.
+#[test]
+fn settings_that_do_nothing_are_refused() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
+    let refused = |file: &str, set: &str| {
+        let changes = [Change::Set(set.into())];
+        let error = input::load(Some(&folder.join(file)), &changes).err().expect(set);
+        error.to_string()
+    };
+    for (file, set, parts) in [
+        ("scrub.toml", "target.0.scrub_interval=\"1h\"", ["scrub_interval", "patrol"]),
+        ("scrub.toml", "target.0.scrub_sectors=2", ["scrub_sectors", "patrol"]),
+        ("scrub.toml", "target.0.scrub=\"patrl\"", ["patrl", "patrol"]),
+        ("scrub.toml", "target.2.scrub_interval=\"soon\"", ["scrub_interval", "soon"]),
+        ("wear-leveling.toml", "target.1.wear_spread=3", ["wear_spread", "static"]),
+        ("wear-leveling.toml", "target.2.wear_spread=0", ["wear_spread", "1"]),
+        ("wear-leveling.toml", "target.0.wear_leveling=\"statc\"", ["statc", "static"]),
+    ] {
+        let says = refused(file, set);
+        assert!(parts.iter().all(|part| says.contains(part)), "{set}: {says}");
+    }
 }
 
 #[test]

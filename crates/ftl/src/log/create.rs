@@ -485,8 +485,7 @@ impl HostFtl {
         uuid[..8].copy_from_slice(&draw.next_u64().to_le_bytes());
         uuid[8..].copy_from_slice(&draw.next_u64().to_le_bytes());
         let stored = Stored::new(&config, good.len() as u64, &shape);
-        let mut pool =
-            PoolState::new(shape, config.active_pus, config.wear.least_worn_first());
+        let mut pool = PoolState::new(shape, config.active_pus, config.wear.least_worn_first());
         pool.meta_reserve = layout.meta_chunks;
         for (chunk, info) in &good {
             pool.set_erases(*chunk, info.erases);

@@ -150,11 +150,14 @@ impl HostFtl {
 
     /// The `k`-th sector of a command, in `line`, was not simply good.
     fn note_decay(&self, cx: &Cx, line: u32, done: &Completion, k: usize) {
-        if line == NO_LINE {
+        let status = done.status(k);
+        // Anything else says nothing of the cells.
+        let decays = matches!(status, Status::HighEcc | Status::Uncorrectable);
+        if line == NO_LINE || !decays {
             return;
         }
         // The code alone does not do any more.
-        let urgent = !done.status(k).is_ok() || done.breakdown.retry > Ns::ZERO;
+        let urgent = status == Status::Uncorrectable || done.breakdown.retry > Ns::ZERO;
         let mut p = self.pool.lock();
         let l = &mut p.lines[line as usize];
         use LineState::{Closed, Closing, Open};
@@ -306,14 +309,12 @@ impl HostFtl {
         };
         let chunks = self.journal.chunks().into_iter().chain(kept).filter(readable);
         let first = |chunk: u32| u64::from(chunk) * u64::from(len);
-        let sectors: Vec<u64> =
-            chunks.flat_map(|c| first(c)..first(c) + u64::from(unit)).collect();
+        let sectors: Vec<u64> = chunks.flat_map(|c| first(c)..first(c) + u64::from(unit)).collect();
         let mut decays = false;
         for part in sectors.chunks(VECTOR_MAX) {
             let done = self.sense(cx, part).await;
-            let worse = |k: usize| {
-                matches!(done.status(k), Status::HighEcc | Status::Uncorrectable)
-            };
+            let worse =
+                |k: usize| matches!(done.status(k), Status::HighEcc | Status::Uncorrectable);
             decays |= (0..part.len()).any(worse);
         }
         decays

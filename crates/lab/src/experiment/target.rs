@@ -7,9 +7,7 @@
 use super::device::{DeviceChoice, on_preset};
 use super::document::Section;
 use flashlane_base::Ns;
-use flashlane_ftl::log::{
-    LimiterKind, LogConfig, Scrub, ScrubConfig, WearConfig, WearLeveling,
-};
+use flashlane_ftl::log::{LimiterKind, LogConfig, Scrub, ScrubConfig, WearConfig, WearLeveling};
 use flashlane_ftl::pftl::PftlConfig;
 use std::path::PathBuf;
 
