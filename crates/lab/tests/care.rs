@@ -59,9 +59,9 @@ fn static_wear_leveling_uses_the_chunks_of_cold_data() {
     let [off, dynamic, leveled] = runs("wear-leveling.toml");
     // Most chunks hold cold data, and are never erased again.
     assert!(off.wear.p50 <= 1 && dynamic.wear.p50 <= 1);
-    assert!(dynamic.wear.most * 3 < off.wear.most * 2);
-    assert!(leveled.wear.most - leveled.wear.p50 <= 16);
-    assert!(leveled.wear.p50 > 16 && leveled.care.leveled_lines > 0);
+    assert!(dynamic.wear.most < off.wear.most);
+    assert!(leveled.wear.p99 < leveled.wear.p50 * 3 / 2, "within half of the median");
+    assert!(leveled.wear.least > 8 && leveled.wear.p50 > 16 && leveled.care.leveled_lines > 0);
     // What it costs: cold data among hot, that collections move again.
     assert!(leveled.write_amplification_ratio > dynamic.write_amplification_ratio);
     assert_eq!((off.care, dynamic.care), Default::default());
