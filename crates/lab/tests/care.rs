@@ -37,7 +37,7 @@ fn settings_that_do_nothing_are_refused() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
     let refused = |file: &str, set: &str| {
         let changes = [Change::Set(set.into())];
-        let error = input::load(Some(&folder.join(file)), &changes).err().expect(set);
+        let error = input::load(Some(&folder.join(file)), &changes).expect_err(set);
         error.to_string()
     };
     for (file, set, parts) in [

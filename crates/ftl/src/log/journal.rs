@@ -553,7 +553,7 @@ impl HostFtl {
         let mut block = anchor.encode();
         block.resize(self.block_room() as usize * SECTOR_BYTES, 0);
         let full = cursor + self.block_room() > self.flash.geo.sectors_per_chunk();
-        let stays = |chunks: &[u32; 2]| !afresh && !(full && self.is_worn_ahead(chunks));
+        let stays = |chunks: &[u32; 2]| !(afresh || full && self.is_worn_ahead(chunks));
         let Some(chunks) = chunks.filter(stays) else {
             return self.replace_anchor(cx, block, anchor.counter).await;
         };
