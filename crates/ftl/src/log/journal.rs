@@ -552,11 +552,10 @@ impl HostFtl {
         };
         let mut block = anchor.encode();
         block.resize(self.block_room() as usize * SECTOR_BYTES, 0);
-        let full = cursor + self.block_room() > self.flash.geo.sectors_per_chunk();
-        let stays = |chunks: &[u32; 2]| !(afresh || full && self.is_worn_ahead(chunks));
-        let Some(chunks) = chunks.filter(stays) else {
+        let Some(chunks) = chunks.filter(|_| !afresh) else {
             return self.replace_anchor(cx, block, anchor.counter).await;
         };
+        let full = cursor + self.block_room() > self.flash.geo.sectors_per_chunk();
         if full {
             cursor = 0;
             self.journal.state.lock().anchor_cursor = self.first_anchor_room();

@@ -266,12 +266,6 @@ impl PoolState {
         (ahead.saturating_sub(u128::from(line.wear) * chunks) / (width * chunks)) as u64
     }
 
-    /// Was a chunk erased so many times more than the average one?
-    pub(super) fn is_ahead(&self, chunk: u32, spread: u32) -> bool {
-        let [_, mean, _] = self.wear_range();
-        u64::from(self.erases[chunk as usize]) >= mean + u64::from(spread)
-    }
-
     /// Erases of the least worn chunk, of the average one (rounded down) and of the most worn.
     pub(super) fn wear_range(&self) -> [u64; 3] {
         let of = |erases: Option<&u32>| erases.copied().map_or(0, u64::from);

@@ -159,15 +159,6 @@ impl HostFtl {
         Some((id, Reason::Wear)).filter(has_room)
     }
 
-    /// Does one of these chunks, which stay where they are, run ahead in wear, and is that looked at?
-    pub(super) fn is_worn_ahead(&self, chunks: &[u32; 2]) -> bool {
-        let WearConfig { leveling, spread } = self.care.wear;
-        leveling == WearLeveling::Static && {
-            let p = self.pool.lock();
-            chunks.iter().any(|chunk| p.is_ahead(*chunk, spread))
-        }
-    }
-
     /// By the limiter, or by hand.
     pub(super) fn is_wanted(&self) -> bool {
         self.gc.wanted.load(Ordering::Acquire) || self.gc.forced.load(Ordering::Acquire)
