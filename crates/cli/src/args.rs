@@ -7,7 +7,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use flashlane_lab::drive::faults::FaultKind;
 use flashlane_lab::experiment::{Change, default_preset, preset_names};
-use flashlane_lab::lnvm::{LimiterKind, TargetKind};
+use flashlane_lab::lnvm::{LimiterKind, Ns, Scrub, TargetKind, WearLeveling};
 use flashlane_lab::suggest;
 use flashlane_lab::trace::number::Clock;
 use flashlane_lab::trace::{Action, Format, Reading};
@@ -756,6 +756,28 @@ fn limiter_of(word: &str) -> Result<LimiterKind, String> {
     LimiterKind::named(word).ok_or_else(|| format!("there are {}", names()))
 }
 
+/// One of a few words.
+fn one_of<T: Copy>(names: &[(&str, T)], word: &str) -> Result<T, String> {
+    let known = || names.iter().map(|(name, _)| *name);
+    let found = names.iter().find(|(name, _)| *name == word);
+    found.map(|(_, value)| *value).ok_or_else(|| {
+        let hint = suggest::hint(word, known());
+        format!("there are {}{hint}", known().collect::<Vec<_>>().join(", "))
+    })
+}
+
+fn leveling_of(word: &str) -> Result<WearLeveling, String> {
+    one_of(&WearLeveling::NAMES, word)
+}
+
+fn scrub_of(word: &str) -> Result<Scrub, String> {
+    one_of(&Scrub::NAMES, word)
+}
+
+fn time_of(text: &str) -> Result<Ns, String> {
+    text.parse::<Ns>().map_err(|e| e.to_string())
+}
+
 /// -1 or a number that is not negative.
 fn or_minus_one() -> clap::builder::RangedI64ValueParser<i64> {
     clap::value_parser!(i64).range(-1..=i64::from(u32::MAX))
@@ -792,6 +814,18 @@ pub(crate) struct LnvmCreate {
     /// Limiter of a new pblk: `pid`, `kernel_table`, `channel_states` or `off`
     #[arg(long, value_name = "NAME", default_value = "pid", value_parser = limiter_of)]
     pub(crate) limiter: LimiterKind,
+    /// Wear leveling of a new pblk: `off`, `dynamic` or `static`
+    #[arg(long, value_name = "NAME", default_value = "dynamic", value_parser = leveling_of)]
+    pub(crate) wear_leveling: WearLeveling,
+    /// `static` moves what lies on chunks erased so many times less than the average [default: 32]
+    #[arg(long, value_name = "ERASES", value_parser = clap::value_parser!(u32).range(1..))]
+    pub(crate) wear_spread: Option<u32>,
+    /// Moves data of a new pblk before it decays: `off`, at `reads`, or with a `patrol`, too
+    #[arg(long, value_name = "NAME", default_value = "off", value_parser = scrub_of)]
+    pub(crate) scrub: Scrub,
+    /// Time in which a patrol looks at every chunk, like `24h` [default: a week]
+    #[arg(long, value_name = "TIME", value_parser = time_of)]
+    pub(crate) scrub_interval: Option<Ns>,
     #[command(flatten)]
     pub(crate) out: AsJson,
 }

@@ -114,6 +114,29 @@ fn two_targets_share_a_drive_and_not_a_pu() {
     assert!(run["runs"][0]["latency_ns"]["read"]["p50"].as_u64().unwrap() > 10_000);
 }
 
+/// Wear leveling and scrubbing are settings of the target: they are in its log, and shown.
+#[test]
+fn wear_leveling_and_scrubbing_stay_with_the_target() {
+    let h = drive();
+    let create = |name: &str, more: &[&str]| {
+        let args = ["lnvm", "create", "a.img", "-n", name, "-t", "pblk", "-o", "30"];
+        h.run(&[&args, more].concat())
+    };
+    create("x", &["--wear-spread", "3"]).refused(2, &["--wear-leveling static"]);
+    create("x", &["--scrub-interval", "1h"]).refused(2, &["--scrub patrol"]);
+    create("x", &["--scrub", "always"]).refused(2, &["off, reads, patrol"]);
+    create("x", &["--scrub", "patrol", "--scrub-interval", "1us"]).refused(2, &["longer"]);
+    let wear = ["--wear-leveling", "static", "--wear-spread", "3"];
+    let scrub = ["--scrub", "patrol", "--scrub-interval", "2h"];
+    create("db", &[wear, scrub].concat()).good();
+    h.file("w.fio", WRITE);
+    h.run(&["run", "w.fio", "--drive", "a.img", "--target", "db", "--json", "-"]).good();
+    let info = h.run(&["lnvm", "info", "a.img", "-n", "db"]).good().out;
+    for part in ["static spread:3 erases:", "patrol interval_ms:7200000 sectors:1"] {
+        assert!(info.contains(part), "`{part}` is missing:\n{info}");
+    }
+}
+
 #[test]
 fn looking_writes_nothing() {
     let h = drive();

@@ -38,6 +38,12 @@ pub struct FtlStats {
     pub gc_moved: u64,
     /// Lines with nothing live.
     pub gc_free_rides: u64,
+    /// Of the victims, those taken because their chunks were worn too little.
+    pub leveled_lines: u64,
+    /// Those taken because their data decayed.
+    pub scrubbed_lines: u64,
+    /// Sectors that the patrol read, in search of data that decays.
+    pub patrol_reads: u64,
     /// Failed sectors of programs, erases and reads.
     pub program_failures: u64,
     /// Failed erases.

@@ -119,6 +119,18 @@ impl Cx {
         self.local.timers.borrow_mut().arm(at.as_ns(), self.local.current.get());
     }
 
+    /// As [`Cx::arm`], for who looks after something in idle time and whom nobody waits for: it keeps
+    /// no virtual run alive. A run in which nothing else is armed has stalled.
+    pub fn arm_idle(&self, at: Ns) {
+        match &self.mode {
+            Mode::Virtual(_) if at != Ns::MAX => {
+                let at = at.max(self.now());
+                self.local.arm_idle(at.as_ns(), self.local.current.get());
+            }
+            _ => self.arm(at),
+        }
+    }
+
     /// Sleeps until the clock reads `at` or later.
     #[inline]
     pub fn sleep_until(&self, at: Ns) -> Sleep<'_> {

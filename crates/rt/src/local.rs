@@ -6,6 +6,9 @@
 
 use crate::timers::{TASK_BITS, Timers};
 use std::cell::{Cell, RefCell};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::collections::binary_heap::PeekMut;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -24,6 +27,8 @@ pub(crate) struct Local {
     free: RefCell<Vec<u32>>,
     pub(crate) ready: RefCell<Vec<u32>>,
     pub(crate) timers: RefCell<Timers>,
+    /// (time, task) of who looks after something in idle time: they keep no run alive.
+    idle: RefCell<BinaryHeap<Reverse<(u64, u32)>>>,
     pub(crate) current: Cell<u32>,
     alive: Cell<usize>,
 }
@@ -93,6 +98,26 @@ impl Local {
             };
             self.wake(id);
         }
+        loop {
+            let mut idle = self.idle.borrow_mut();
+            let Some(due) = idle.peek_mut().filter(|next| next.0.0 <= now) else {
+                break;
+            };
+            let Reverse((_, id)) = PeekMut::pop(due);
+            drop(idle);
+            self.wake(id);
+        }
+    }
+
+    /// Has a task woken at `at`, if the run gets there.
+    pub(crate) fn arm_idle(&self, at: u64, task: u32) {
+        self.idle.borrow_mut().push(Reverse((at, task)));
+    }
+
+    /// When the next of them is due.
+    #[inline]
+    pub(crate) fn next_idle(&self) -> Option<u64> {
+        self.idle.borrow().peek().map(|next| next.0.0)
     }
 
     pub(crate) fn alive(&self) -> usize {

@@ -226,6 +226,7 @@ impl Virtual {
                     seed: self.clock.seed,
                 });
             };
+            let at = self.local.next_idle().map_or(at, |idle| idle.min(at));
             debug_assert!(at >= self.clock.now.get(), "time went back");
             self.clock.now.set(at.max(self.clock.now.get()));
             self.local.fire_due(self.clock.now.get());

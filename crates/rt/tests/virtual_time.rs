@@ -424,6 +424,32 @@ fn a_deadlock_is_reported_not_waited_for() {
     assert!(stalled.to_string().contains("77"), "{stalled}");
 }
 
+/// Who works in idle time is called when others let time pass, and does not keep a run alive in
+/// which nobody else has anything to wait for.
+#[test]
+fn idle_work_is_called_in_time_and_hides_no_deadlock() {
+    let run = run_of(1, 3);
+    let (cx, calls) = (run.cx(), Rc::new(RefCell::new(Vec::new())));
+    let noted = calls.clone();
+    let stalled = run
+        .run(async move {
+            let idle = cx.clone();
+            cx.spawn(async move {
+                loop {
+                    noted.borrow_mut().push(idle.now());
+                    let next = idle.now() + us(10);
+                    idle.arm_idle(next);
+                    Notify::new().wait(&idle, || idle.now() >= next).await;
+                }
+            });
+            cx.sleep(us(35)).await;
+            Notify::new().wait(&cx, || false).await;
+        })
+        .expect_err("nobody wakes it");
+    assert_eq!(stalled.now, us(35));
+    assert_eq!(*calls.borrow(), [us(0), us(10), us(20), us(30)]);
+}
+
 /// A second main task finds the tasks of the first where they were.
 #[test]
 fn a_run_can_be_continued() {

@@ -5,7 +5,7 @@
 //! Never: draws what no layer supports (write units above one vector).
 
 use flashlane_base::{Bytes, Ns, Rng};
-use flashlane_ocssd::spec::LinkSpec;
+use flashlane_ocssd::spec::{EccSpec, LinkSpec};
 use flashlane_ocssd::{DeviceSpec, FaultPlan, SsdOptions, StoreKind};
 
 /// Draws from a list.
@@ -91,6 +91,24 @@ pub fn faults(seed: u64) -> FaultPlan {
     match FaultPlan::from_toml(&text) {
         Ok(plan) => plan,
         Err(error) => panic!("seed {seed} drew an impossible plan: {error}\n{text}"),
+    }
+}
+
+/// Cells of which reads tell within milliseconds that they decay, by themselves, by age or by being
+/// read, and whose code corrects far more than that.
+pub(crate) fn decaying(rng: &mut Rng) -> EccSpec {
+    EccSpec {
+        codeword_bytes: 1024,
+        correctable_bits: 250,
+        high_bits: 8,
+        rber_fresh: one_of(rng, &[0, 0, 400_000_000]),
+        rber_worn: one_of(rng, &[0, 1_000_000_000]),
+        rber_per_day: one_of(rng, &[0, 1_000_000_000_000]),
+        rber_per_1000_reads: one_of(rng, &[0, 1_000_000_000]),
+        retries: one_of(rng, &[0, 2]),
+        retry_gain: 2,
+        program_fail_ppm: 0,
+        erase_fail_ppm: 0,
     }
 }
 

@@ -13,7 +13,9 @@ use crate::witness::Witness;
 use flashlane_base::{Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::link::LinkedBlock;
-use flashlane_ftl::log::{self, LogConfig, MountError, MountOptions, Pblk};
+use flashlane_ftl::log::{
+    self, LogConfig, MountError, MountOptions, Pblk, Scrub, ScrubConfig, WearConfig, WearLeveling,
+};
 use flashlane_ftl::pftl::{self, Dump, Pftl, PftlConfig};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::device::Cause;
@@ -31,6 +33,7 @@ pub const STACKS: &[Stack] = &[
     Stack { name: "pftl-faults", seeds: 60, lives: 4, machine: pftl_faults },
     Stack { name: "pblk-faults", seeds: 40, lives: 4, machine: pblk_faults },
     Stack { name: "pblk", seeds: 40, lives: 4, machine: pblk },
+    Stack { name: "pblk-care-faults", seeds: 30, lives: 4, machine: pblk_care },
 ];
 
 /// The row of this name.
@@ -320,7 +323,33 @@ fn pblk_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
     pblk_on(seed, true)
 }
 
+/// Wear leveling and scrubbing, at a pace at which a short run sees them, on cells that decay as
+/// fast; with the faults of the seed in every second one.
+fn pblk_care(seed: u64) -> Result<Rc<dyn Machine>, String> {
+    let mut on = pblk_drawn(seed, seed % 2 == 1);
+    let mut rng = Rng::stream(seed, "testkit.care", 0);
+    let r = &mut rng;
+    use WearLeveling::{Off, Static};
+    on.config.wear = WearConfig {
+        leveling: devices::one_of(r, &[Off, Static, Static, Static]),
+        spread: devices::one_of(r, &[1, 1, 3, 10]),
+    };
+    on.config.scrub = ScrubConfig {
+        mode: devices::one_of(r, &[Scrub::Off, Scrub::Reads, Scrub::Patrol, Scrub::Patrol]),
+        interval: devices::one_of(r, &[Ns::from_ms(1), Ns::from_ms(50), Ns::from_secs(2)]),
+        sectors: devices::one_of(r, &[1, 1, 3]),
+    };
+    on.spec.borrow_mut().ecc = Some(devices::decaying(r));
+    // What can't be corrected is excused.
+    on.faulty = true;
+    Ok(pblk_machine(on))
+}
+
 fn pblk_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(pblk_drawn(seed, faulty)))
+}
+
+fn pblk_drawn(seed: u64, faulty: bool) -> OnSsd<LogConfig> {
     let mut rng = Rng::stream(seed, "testkit.pblk", 0);
     let config = LogConfig {
         over_provisioning_percent: devices::one_of(&mut rng, &[11, 20, 30, 50]),
@@ -333,7 +362,7 @@ fn pblk_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
         // Collections pad, too: the least spare that covers it, at least the default's 11%.
         on.config.over_provisioning_percent = 0;
     }
-    Ok(pblk_machine(on))
+    on
 }
 
 pub(crate) fn pblk_machine(on: OnSsd<LogConfig>) -> Rc<dyn Machine> {

@@ -91,4 +91,5 @@ swarms! {
     pftl_faults: "pftl-faults",
     pblk: "pblk",
     pblk_faults: "pblk-faults",
+    pblk_care_faults: "pblk-care-faults",
 }

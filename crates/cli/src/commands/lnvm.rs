@@ -4,7 +4,9 @@ use crate::Ending;
 use crate::args::{Lnvm, LnvmCreate, OneDrive};
 use crate::output::{self, give};
 use anyhow::{Result, bail};
-use flashlane_lab::lnvm::{self, Block, Create, Erased, Factory, show};
+use flashlane_lab::lnvm::{
+    self, Block, Create, Erased, Factory, Scrub, ScrubConfig, WearConfig, WearLeveling, show,
+};
 use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
@@ -97,6 +99,20 @@ impl OneDrive {
 fn create(args: &LnvmCreate) -> Result<Ending> {
     let drive = args.drive.get()?;
     let given = |n: i64| u32::try_from(n).ok();
+    let (mut wear, mut scrub) = (WearConfig::default(), ScrubConfig::default());
+    (wear.leveling, scrub.mode) = (args.wear_leveling, args.scrub);
+    if let Some(spread) = args.wear_spread {
+        if wear.leveling != WearLeveling::Static {
+            bail!("--wear-spread is for --wear-leveling static");
+        }
+        wear.spread = spread;
+    }
+    if let Some(interval) = args.scrub_interval {
+        if scrub.mode == Scrub::Off {
+            bail!("--scrub-interval needs --scrub reads or --scrub patrol");
+        }
+        scrub.interval = interval;
+    }
     let ask = Create {
         name: args.target_name.clone(),
         kind: args.target_type,
@@ -106,6 +122,8 @@ fn create(args: &LnvmCreate) -> Result<Ending> {
         factory: args.factory,
         active_pus: args.active_pus,
         limiter: args.limiter,
+        wear,
+        scrub,
     };
     give(&[drive.into()], args.out.json.as_ref(), || Ok(show::created(&lnvm::create(drive, &ask)?)))
 }

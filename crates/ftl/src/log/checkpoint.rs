@@ -254,8 +254,7 @@ impl HostFtl {
         if let Some(position) = cut {
             give_back.extend(self.cut_journal(cx, position).await?);
         }
-        let mut p = self.pool.lock();
-        give_back.into_iter().for_each(|c| p.put_meta_chunk(c));
+        self.give_meta_back(&give_back);
         Ok(())
     }
 

@@ -20,11 +20,13 @@ use super::map::Map;
 use super::pool::{PoolState, Shape};
 use super::recover::{self, MountError};
 use super::ring::Ring;
+use super::scrub::Scrubber;
 use super::slab::Slab;
+use super::victim::Care;
 use super::{Costs, Counters, HostFtl, LogConfig};
 use crate::block::BlockInfo;
 use flashlane_base::{SECTOR_BYTES, VECTOR_MAX};
-use flashlane_ocssd::device::{ChunkState, Device};
+use flashlane_ocssd::device::{ChunkInfo, ChunkState, Device};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
 use serde::{Deserialize, Serialize};
@@ -180,6 +182,9 @@ pub enum CreateError {
         /// Needed.
         needed: u32,
     },
+    /// A setting that makes no sense, and what would do.
+    #[error("{0}")]
+    Setting(&'static str),
     /// The first records could not be written.
     #[error("the target could not be started: {0}")]
     Start(#[from] crate::block::BlockError),
@@ -262,6 +267,7 @@ impl Layout {
         if shape.unit > VECTOR_MAX as u32 {
             return Err(CreateError::WriteUnit(shape.unit));
         }
+        c.wear.check().and(c.scrub.check()).map_err(CreateError::Setting)?;
         let least = least_ring(shape);
         let ring = c.ring_sectors.unwrap_or(default_ring(shape));
         if ring < least {
@@ -430,8 +436,8 @@ pub(super) fn shape_of(device: &dyn Device) -> Shape {
     }
 }
 
-/// Good chunks of a device with "needs an erase".
-fn good_chunks(device: &dyn Device, shape: &Shape) -> Vec<(u32, bool)> {
+/// Good chunks of a device, as it reports them.
+fn good_chunks(device: &dyn Device, shape: &Shape) -> Vec<(u32, ChunkInfo)> {
     let mut good = Vec::new();
     for pu in 0..shape.pus {
         let report = device.chunk_report(pu, 0, shape.chunks_per_pu);
@@ -439,7 +445,7 @@ fn good_chunks(device: &dyn Device, shape: &Shape) -> Vec<(u32, bool)> {
             let whole = info.length == shape.chunk_sectors || info.state != ChunkState::Free;
             if info.state != ChunkState::Offline && whole {
                 let id = pu * shape.chunks_per_pu + chunk as u32;
-                good.push((id, info.state != ChunkState::Free));
+                good.push((id, *info));
             }
         }
     }
@@ -479,9 +485,12 @@ impl HostFtl {
         uuid[..8].copy_from_slice(&draw.next_u64().to_le_bytes());
         uuid[8..].copy_from_slice(&draw.next_u64().to_le_bytes());
         let stored = Stored::new(&config, good.len() as u64, &shape);
-        let mut pool = PoolState::new(shape, config.active_pus);
+        let mut pool = PoolState::new(shape, config.active_pus, config.wear.least_worn_first());
         pool.meta_reserve = layout.meta_chunks;
-        good.iter().for_each(|(chunk, dirty)| pool.put_chunk(*chunk, *dirty));
+        for (chunk, info) in &good {
+            pool.set_erases(*chunk, info.erases);
+            pool.put_chunk(*chunk, info.state != ChunkState::Free);
+        }
         let flash = Flash::new(device);
         let anchors = recover::old_anchors(cx, &flash, shape).await;
         let ftl = HostFtl::build(cx, flash, stored, shape, layout, pool, Journal::new(uuid));
@@ -500,12 +509,15 @@ impl HostFtl {
     pub(super) fn start(self: &Arc<Self>, cx: &Cx) {
         self.pool_moved(cx);
         let (a, b, c) = (self.clone(), self.clone(), self.clone());
-        let (d, e) = (self.clone(), self.clone());
+        let (d, e, f) = (self.clone(), self.clone(), self.clone());
         self.background(cx, a.open_loop(cx.clone()));
         self.background(cx, b.drain_loop(cx.clone()));
         self.background(cx, c.gc_loop(cx.clone()));
         self.background(cx, d.free_loop(cx.clone()));
         self.background(cx, e.checkpoint_loop(cx.clone()));
+        if self.scrub.is_on() {
+            self.background(cx, f.scrub_loop(cx.clone()));
+        }
     }
 
     pub(super) fn build(
@@ -545,6 +557,8 @@ impl HostFtl {
                 shape.unit as u64,
             )),
             gc: Control::new(config.gc),
+            care: Care::new(config.wear),
+            scrub: Scrubber::new(config.scrub, cx.now(), layout.lines),
             epochs: Epochs::new(cx.cores()),
             journal,
             checkpoints: Checkpoints::new(),

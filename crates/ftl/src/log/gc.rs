@@ -1,18 +1,20 @@
-//! Reclaims lines: picks a victim, moves live sectors through the ring, has its chunks freed.
+//! Reclaims lines: moves a victim's live sectors through the ring, has its chunks freed.
 //!
-//! Owns: the choice (fewest valid sectors), the moves, the erase barrier, forced collection.
+//! Owns: the moves, the erase barrier, forced collection, for whatever reason `victim` chose a line.
 //! Promises: an acknowledged sector is readable at every instant of a move; the map changes from
 //! old place to slot in one exchange; a line is freed only after, in this order: its last
 //! invalidation, the end of every operation of that epoch, a barrier over the ring and the log, a
 //! durable `freed` record (FORMAT.md rule 1). An unreadable live sector is poisoned, never
 //! rewritten (rule 14). Moves are admitted victim after victim, and only while the medium has room
 //! for everything admitted, so the reserve covers them.
-//! Never: decides *when* to run (that is `limiter`) or *where* data goes (that is `pool`).
+//! Never: decides *when* to run (that is `limiter`), *what* to collect (that is `victim`) or *where*
+//! data goes (that is `pool`).
 //!
 //! The life of a GC: victim → its closing metadata read back (what is where) → live sectors read in
 //! vectors → each into a slot with its old stamp, unless overwritten meanwhile → drained like any
 //! other → barrier → `freed` → chunks free.
 
+use super::flash::RETRIES;
 use super::format::{
     ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, LBA_NONE, Oob, PACKED_BYTES, Record, pack_entry,
     unpack_entry,
@@ -23,6 +25,7 @@ use super::pool::{LineState, PoolState};
 use super::read::whole_sectors;
 use super::ring::{RingState, Waited};
 use super::slab::Origin;
+use super::victim::Reason;
 use super::{HostFtl, add};
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ocssd::device::{
@@ -31,6 +34,7 @@ use flashlane_ocssd::device::{
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
 use std::cell::Cell;
+use std::ops::Range;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -41,13 +45,13 @@ pub(super) struct Control {
     pub(super) wanted: AtomicBool,
     pub(super) work: Notify,
     /// Collect whatever the limiter says (pblk's `gc_force`).
-    forced: AtomicBool,
+    pub(super) forced: AtomicBool,
     /// GC would collect, but every line is valid throughout: the next garbage is news.
     hungry: AtomicBool,
     /// A victim's sectors are on their way into the ring.
     moving: AtomicBool,
     /// Victims taken since users last had a share of the ring.
-    fruitless: AtomicU64,
+    pub(super) fruitless: AtomicU64,
     /// The moves of one victim are admitted at a time.
     turn: Credits,
     /// Lines whose erase barrier has passed: their chunks are about to come back.
@@ -133,6 +137,8 @@ struct Batch {
     /// Of which sectors content, address and stamp agree with each other and with the closing
     /// metadata.
     whole: u64,
+    /// Which could be read in a second try only.
+    saved: u64,
     /// Ring slots admitted for it.
     admitted: u64,
 }
@@ -148,6 +154,7 @@ impl Default for Batch {
             oob: [[0; OOB_BYTES]; VECTOR_MAX],
             content: Vec::new(),
             whole: 0,
+            saved: 0,
             admitted: 0,
         }
     }
@@ -173,7 +180,7 @@ impl HostFtl {
             let ready = || {
                 let best = self.candidate(false);
                 self.gc.hungry.store(best.is_none() && self.is_wanted(), Ordering::Relaxed);
-                best.is_some_and(|line| self.fits(line)) || self.is_exhausted(best)
+                best.is_some_and(|(line, _)| self.fits(line)) || self.is_exhausted(best)
             };
             if !ready() {
                 self.press(&cx);
@@ -187,9 +194,13 @@ impl HostFtl {
                 self.give_up(&cx, "no spare is left to write to: bad chunks have eaten it");
             }
             self.gc.turn.acquire(&cx, 1).await;
-            if let Some(line) = self.take_victim(false) {
-                self.gc.fruitless.fetch_add(1, Ordering::Relaxed);
-                self.move_line(&cx, line).await;
+            match self.take_victim(false) {
+                Some((line, Reason::Room)) => {
+                    self.gc.fruitless.fetch_add(1, Ordering::Relaxed);
+                    self.move_line(&cx, line).await;
+                }
+                Some((line, _)) => self.care_for(&cx, line).await,
+                None => {}
             }
             self.gc.turn.release(&cx, 1);
         }
@@ -201,11 +212,11 @@ impl HostFtl {
         // Whoever waits behind a barrier can't wait for company.
         self.ring.state.now(|r| r.urgent += 1);
         self.ring.work.wake(cx);
-        let fits = || self.candidate(true).is_none_or(|line| self.fits(line));
+        let fits = || self.candidate(true).is_none_or(|(line, _)| self.fits(line));
         self.pool_changed.wait(cx, || self.read_only() || fits()).await;
         let victim = self.take_victim(true);
         let collected = match victim {
-            Some(line) => self.collect(cx, line).await,
+            Some((line, _)) => self.collect(cx, line).await,
             None => {
                 self.gc.turn.release(cx, 1);
                 false
@@ -220,6 +231,27 @@ impl HostFtl {
         let sequence = self.pool.lock().lines[line as usize].sequence;
         self.move_line(cx, line).await;
         self.gc.turn.release(cx, 1);
+        self.wait_gone(cx, line, sequence).await
+    }
+
+    /// Moves a victim that was taken for another reason than room. Nobody waits for its chunks, and
+    /// perhaps nobody comes to fill the last unit before its barrier.
+    async fn care_for(self: &Arc<Self>, cx: &Cx, line: u32) {
+        let sequence = self.pool.lock().lines[line as usize].sequence;
+        self.move_line(cx, line).await;
+        self.ring.state.now(|r| r.urgent += 1);
+        self.ring.work.wake(cx);
+        let (me, their_cx) = (self.clone(), cx.clone());
+        self.background(cx, async move {
+            me.wait_gone(&their_cx, line, sequence).await;
+            me.ring.state.now(|r| r.urgent -= 1);
+            me.care.done();
+            me.gc.work.wake(&their_cx);
+        });
+    }
+
+    /// Waits until a victim's chunks are free, or it is closed again; false where that can't be.
+    async fn wait_gone(&self, cx: &Cx, line: u32, sequence: u64) -> bool {
         let gone = || {
             let p = self.pool.lock();
             let l = &p.lines[line as usize];
@@ -227,82 +259,6 @@ impl HostFtl {
         };
         self.pool_changed.wait(cx, || self.read_only() || gone()).await;
         gone()
-    }
-
-    /// The line to collect next: a line with a failed chunk first, then one with nothing valid,
-    /// then, when the limiter wants it or `force`, the fewest valid sectors per chunk. A line that is valid
-    /// throughout is never worth it.
-    fn candidate(&self, force: bool) -> Option<u32> {
-        let wanted = force || self.is_wanted();
-        if !force && !self.gc.enabled.load(Ordering::Acquire) {
-            return None;
-        }
-        let p = self.pool.lock();
-        let closed = p.lines.iter().enumerate().filter(|(_, l)| l.state == LineState::Closed);
-        let mut best: Option<(u64, u64, u32)> = None;
-        for (id, l) in closed {
-            let valid = self.lines.valid(id as u32) as u64;
-            if l.failed || valid == 0 {
-                return Some(id as u32);
-            }
-            let chunks = l.chunks.len() as u64;
-            // Per chunk: a narrow line has few valid sectors however full it is.
-            let less = |(v, n, _): (u64, u64, u32)| valid * n < v * chunks;
-            if valid < self.shape.line_data(chunks as u32) && best.is_none_or(less) {
-                best = Some((valid, chunks, id as u32));
-            }
-        }
-        best.filter(|_| wanted).map(|(.., id)| id)
-    }
-
-    /// By the limiter, or by hand.
-    fn is_wanted(&self) -> bool {
-        self.gc.wanted.load(Ordering::Acquire) || self.gc.forced.load(Ordering::Acquire)
-    }
-
-    /// Bad chunks have eaten the spare that was checked at creation: users have no share, and
-    /// nothing is about to be freed and no line (`best`) is worth collecting; or every line could
-    /// have been collected twice meanwhile, so all that collections win is lost to padding.
-    fn is_exhausted(&self, best: Option<u32>) -> bool {
-        let hopeless = || {
-            let p = self.pool.lock();
-            use LineState::{Closing, Freeing, Opening, Victim};
-            let coming = [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0);
-            let fruitless = self.gc.fruitless.load(Ordering::Relaxed);
-            !coming && best.is_none() || fruitless > 2 * p.lines.len() as u64
-        };
-        self.shares().users == 0
-            && self.gc.enabled.load(Ordering::Acquire)
-            && !self.read_only()
-            && hopeless()
-    }
-
-    /// Is there room on the medium for everything admitted and the victim's sectors? Moves fill the
-    /// ring, whose tail the erase barrier waits for: without this, victim after victim would eat
-    /// the chunks that those before them are going to give back. With nothing to come back the
-    /// reserve covers one victim by itself.
-    fn fits(&self, line: u32) -> bool {
-        let valid = self.lines.valid(line) as u64;
-        let [users, gc] = self.ring.admission.snapshot();
-        let p = self.pool.lock();
-        let coming = p.count(LineState::Victim) + p.count(LineState::Freeing) > 0;
-        // Of this victim's barrier and of the one before it.
-        let pads = 2 * (self.shape.pair_pads * p.width()) as u64;
-        !coming || valid == 0 || p.room() >= users.0 + gc.0 + valid + pads
-    }
-
-    fn take_victim(&self, force: bool) -> Option<u32> {
-        let line = self.candidate(force).filter(|_| !self.read_only())?;
-        if !force && !self.fits(line) {
-            return None;
-        }
-        let mut p = self.pool.lock();
-        if p.lines[line as usize].state != LineState::Closed {
-            return None;
-        }
-        p.make_victim(line);
-        add(&self.counters.gc_victims, 1);
-        Some(line)
     }
 
     /// Moves what is live; whoever ends the last move hands the line on to be freed.
@@ -460,6 +416,9 @@ impl HostFtl {
         let (me, cx2, victim) = (self.clone(), cx.clone(), victim.clone());
         cx.spawn_at(ticket.ask_at, async move {
             let done = me.flash.device.wait(&cx2, ticket).await;
+            if me.scrub.is_on() {
+                me.read_again(&cx2, &mut batch, &done).await;
+            }
             me.move_batch(&cx2, &batch, &done).await;
             me.gc.batches.lock().push(batch);
             me.move_ended(&cx2, &victim);
@@ -481,18 +440,51 @@ impl HostFtl {
             whole_sectors: false,
         };
         let ticket = self.flash.device.submit(cx, request);
+        batch.saved = 0;
+        batch.whole = self.agreeing(batch, 0..n);
+        ticket
+    }
+
+    /// Which sectors of a batch are what their records and the closing metadata say; the first of
+    /// `which` is bit 0.
+    #[inline]
+    fn agreeing(&self, batch: &Batch, which: Range<usize>) -> u64 {
+        let unit = self.info.content_bytes;
         let (map, capacity) = (self.map.view(), self.info.capacity);
-        batch.whole = whole_sectors(&batch.oob[..n], &batch.content, unit);
-        for (i, oob) in batch.oob[..n].iter().enumerate() {
+        let (oob, content) = (&batch.oob[which.clone()], &batch.content);
+        let content = &content[which.start * unit..which.end * unit];
+        let mut whole = whole_sectors(oob, content, unit);
+        for (i, oob) in oob.iter().enumerate() {
             let (lba, ..) = Oob::decode_raw(oob);
             map.prefetch(lba);
-            batch.whole &= !(u64::from(lba >= capacity) << i);
+            whole &= !(u64::from(lba >= capacity) << i);
         }
-        let known = if batch.is_known { &batch.known[..n] } else { &[] };
-        for (i, (oob, known)) in batch.oob.iter().zip(known).enumerate() {
-            batch.whole &= !(u64::from(oob[..PACKED_BYTES] != *known) << i);
+        let known = if batch.is_known { &batch.known[which] } else { &[] };
+        for (i, (oob, known)) in oob.iter().zip(known).enumerate() {
+            whole &= !(u64::from(oob[..PACKED_BYTES] != *known) << i);
         }
-        ticket
+        whole
+    }
+
+    /// Reads what could not be read again, each sector by itself: what is given up here is lost for
+    /// good.
+    async fn read_again(&self, cx: &Cx, batch: &mut Batch, done: &Completion) {
+        let unit = self.info.content_bytes;
+        let good = |batch: &Batch, i: usize| done.status(i).is_ok() && batch.whole >> i & 1 != 0;
+        for i in 0..batch.n {
+            let mut left = RETRIES;
+            let live = |batch: &Batch| self.lines.is_valid(batch.addrs[i]);
+            while !good(batch, i) && batch.saved >> i & 1 == 0 && left > 0 && live(batch) {
+                left -= 1;
+                let mut oob = [[0u8; OOB_BYTES]; VECTOR_MAX];
+                let to = &mut batch.content[i * unit..(i + 1) * unit];
+                let ppa = &batch.ppas[i..=i];
+                let again = self.flash.read(cx, ppa, to, (unit, false), &mut oob).await;
+                batch.oob[i] = oob[0];
+                let whole = again.status(0).is_ok() && self.agreeing(batch, i..i + 1) != 0;
+                batch.saved |= u64::from(whole) << i;
+            }
+        }
     }
 
     /// Puts what is still live into slots.
@@ -528,7 +520,7 @@ impl HostFtl {
         let good = match done.failed {
             0 => batch.whole,
             _ => (0..batch.n).filter(read).fold(0, |m, i| m | 1 << i) & batch.whole,
-        };
+        } | batch.saved;
         // Sectors that have left the medium, by the 64 in which they lie; and those that can't.
         let (mut word, mut left, mut lost) = (0, 0u64, 0u64);
         let n = batch.n.min(VECTOR_MAX);

@@ -269,9 +269,40 @@ impl HostFtl {
     pub(super) async fn cut_journal(&self, cx: &Cx, position: u64) -> Result<Vec<u32>, BlockError> {
         self.take_log(cx).await;
         let chunks = self.journal.cut(position);
-        let written = if chunks.is_empty() { Ok(()) } else { self.write_anchor(cx).await };
+        let written = if chunks.is_empty() { Ok(()) } else { self.write_anchor(cx, false).await };
         self.release_log(cx);
         written.map(|()| chunks)
+    }
+
+    /// Goes on in a fresh pair, with an anchor in fresh chunks. What the pairs before hold is needed
+    /// until two checkpoints have followed.
+    pub(super) async fn move_log(&self, cx: &Cx) -> BlockResult {
+        self.take_log(cx).await;
+        let moved = match self.next_pair(cx).await {
+            Ok(pair) => {
+                self.begin_segment(pair);
+                self.write_anchor(cx, true).await
+            }
+            Err(e) => Err(e),
+        };
+        self.release_log(cx);
+        moved
+    }
+
+    /// What comes goes to this pair.
+    fn begin_segment(&self, pair: SegmentPair) {
+        let mut s = self.journal.state.lock();
+        let first_sequence = s.first_pending;
+        s.segments.push_back(Segment { pair, first_sequence });
+        s.cursor = 0;
+    }
+
+    /// Runs while the log is not written.
+    pub(super) async fn with_log_at_rest<T>(&self, cx: &Cx, work: impl Future<Output = T>) -> T {
+        self.take_log(cx).await;
+        let out = work.await;
+        self.release_log(cx);
+        out
     }
 
     fn block_sectors(&self) -> u32 {
@@ -326,15 +357,10 @@ impl HostFtl {
                 Some(pair) => pair,
                 None => self.next_pair(cx).await?,
             };
-            {
-                let mut s = self.journal.state.lock();
-                let first_sequence = s.first_pending;
-                s.segments.push_back(Segment { pair, first_sequence });
-                s.cursor = 0;
-            }
+            self.begin_segment(pair);
             // A checkpoint may be due.
             self.pool_changed.wake(cx);
-            self.write_anchor(cx).await?;
+            self.write_anchor(cx, false).await?;
             if written {
                 return Ok(());
             }
@@ -428,7 +454,7 @@ impl HostFtl {
         let config = self.config.lock().clone();
         let at = self.journal.append(Record::Config { bytes: config });
         self.commit(cx, at).await?;
-        self.write_anchor(cx).await
+        self.write_anchor(cx, false).await
     }
 
     /// The log goes on in a new life: `tail`, the valid records of the last pair unless that is complete,
@@ -461,11 +487,8 @@ impl HostFtl {
             s.segments.push_back(Segment { pair, first_sequence });
             s.cursor = cursor;
         }
-        self.write_anchor(cx).await?;
-        {
-            let mut p = self.pool.lock();
-            old.into_iter().for_each(|chunk| p.put_meta_chunk(chunk));
-        }
+        self.write_anchor(cx, false).await?;
+        self.give_meta_back(&old);
         let at = self.journal.append(Record::Started);
         self.commit(cx, at).await
     }
@@ -519,8 +542,9 @@ impl HostFtl {
         good.then_some(cursor)
     }
 
-    /// Rewrites the anchor: one copy after the other, so that one is whole at any moment.
-    async fn write_anchor(&self, cx: &Cx) -> BlockResult {
+    /// Rewrites the anchor: one copy after the other, so that one is whole at any moment; `afresh`, in
+    /// other chunks.
+    async fn write_anchor(&self, cx: &Cx, afresh: bool) -> BlockResult {
         let (anchor, chunks, mut cursor) = {
             let mut s = self.journal.state.lock();
             s.anchor_counter += 1;
@@ -537,7 +561,7 @@ impl HostFtl {
         };
         let mut block = anchor.encode();
         block.resize(self.block_room() as usize * SECTOR_BYTES, 0);
-        let Some(chunks) = chunks else {
+        let Some(chunks) = chunks.filter(|_| !afresh) else {
             return self.replace_anchor(cx, block, anchor.counter).await;
         };
         let full = cursor + self.block_room() > self.flash.geo.sectors_per_chunk();
@@ -594,8 +618,7 @@ impl HostFtl {
                 s.anchor = Some(pair.chunks);
                 s.anchor_cursor = self.first_anchor_room();
                 drop(s);
-                let mut p = self.pool.lock();
-                old.into_iter().for_each(|chunk| p.put_meta_chunk(chunk));
+                self.give_meta_back(&old);
                 return Ok(());
             }
             old.extend(pair.chunks);

@@ -91,11 +91,7 @@ impl HostFtl {
 
     /// Erases a chunk. False when it is bad now.
     pub(super) async fn erase(&self, cx: &Cx, chunk: u32) -> bool {
-        {
-            let mut p = self.pool.lock();
-            p.erases[chunk as usize] += 1;
-            p.erases_total += 1;
-        }
+        self.pool.lock().note_erase(chunk);
         let done = self.flash.reset(cx, chunk).await;
         let ok = done.status(0) == Status::Ok;
         if !ok {
@@ -122,6 +118,15 @@ impl HostFtl {
             }
             self.retire(chunk);
             self.pool.lock().meta_reserve += 1;
+        }
+    }
+
+    /// Chunks of metadata that nothing names any more are free. A pair of the log that nothing was
+    /// written to needs no erase, and a strict device refuses one.
+    pub(super) fn give_meta_back(&self, chunks: &[u32]) {
+        for chunk in chunks {
+            let dirty = self.chunk_info(*chunk).state != ChunkState::Free;
+            self.pool.lock().put_meta_chunk(*chunk, dirty);
         }
     }
 

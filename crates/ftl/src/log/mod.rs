@@ -5,7 +5,7 @@
 //! a [`mod@unit`] is what is programmed together),
 //! [`map`] says where a sector is, [`pool`] which chunks make a line and where the next unit goes,
 //! [`drain`] programs units, [`open`] and [`close`] begin and end lines, [`read`] reads, [`gc`]
-//! reclaims lines under [`limiter`], [`journal`] and [`checkpoint`] make the order durable in the
+//! reclaims lines that [`victim`] chose under [`limiter`], [`scrub`] looks for data that decays, [`journal`] and [`checkpoint`] make the order durable in the
 //! layout of [`mod@format`], [`epoch`] says when nobody can hold an address any more.
 //!
 //! Promises: those of `docs/FORMAT.md`: an acknowledged sector is readable at every instant; a
@@ -33,16 +33,20 @@ mod pool;
 mod read;
 pub mod recover;
 mod ring;
+mod scrub;
 mod slab;
 mod sysfs;
 mod unit;
+mod victim;
 mod walk;
 
 pub use create::{CreateError, Layout};
 pub use limiter::LimiterKind;
 pub use pool::LineState;
 pub use recover::{MountError, MountOptions, Recovery};
+pub use scrub::{Scrub, ScrubConfig};
 pub use sysfs::{ATTRIBUTES, AttributeError};
+pub use victim::{WearConfig, WearLeveling};
 
 use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
 use crate::stats::FtlStats;
@@ -78,6 +82,18 @@ pub struct LogConfig {
     pub limiter: LimiterKind,
     /// Garbage collection runs by itself.
     pub gc: bool,
+    /// How wear is spread over the chunks.
+    #[serde(skip_serializing_if = "is_default")]
+    pub wear: WearConfig,
+    /// Whether data is moved before it can't be read any more.
+    #[serde(skip_serializing_if = "is_default")]
+    pub scrub: ScrubConfig,
+}
+
+/// Settings that are left out where they are written down, so that what was written before there
+/// were any is the same.
+fn is_default<T: Default + PartialEq>(setting: &T) -> bool {
+    *setting == T::default()
 }
 
 impl Default for LogConfig {
@@ -88,6 +104,8 @@ impl Default for LogConfig {
             ring_sectors: None,
             limiter: LimiterKind::Pid,
             gc: true,
+            wear: WearConfig::default(),
+            scrub: ScrubConfig::default(),
         }
     }
 }
@@ -144,6 +162,9 @@ struct Counters {
     gc_victims: AtomicU64,
     gc_moved: AtomicU64,
     gc_free_rides: AtomicU64,
+    leveled_lines: AtomicU64,
+    scrubbed_lines: AtomicU64,
+    patrol_reads: AtomicU64,
     read_breakdown: Mutex<Breakdown>,
 }
 
@@ -183,6 +204,8 @@ pub struct HostFtl {
     pu: Box<[Credits]>,
     limiter: Mutex<Limiter>,
     gc: gc::Control,
+    care: victim::Care,
+    scrub: scrub::Scrubber,
     epochs: Epochs,
     journal: Journal,
     checkpoints: checkpoint::Checkpoints,
@@ -343,6 +366,9 @@ impl HostFtl {
             gc_victims: get(&c.gc_victims),
             gc_moved: get(&c.gc_moved),
             gc_free_rides: get(&c.gc_free_rides),
+            leveled_lines: get(&c.leveled_lines),
+            scrubbed_lines: get(&c.scrubbed_lines),
+            patrol_reads: get(&c.patrol_reads),
             program_failures: get(&c.program_failures),
             erase_failures: get(&c.erase_failures),
             read_failures: get(&c.read_failures),
@@ -384,6 +410,7 @@ impl HostFtl {
         self.ring.progress.wake(cx);
         self.pool_changed.wake(cx);
         self.gc.work.wake(cx);
+        self.scrub.work.wake(cx);
         // Whoever waits for room gets it, and an error right after.
         self.ring.admission.open(cx);
     }
@@ -491,7 +518,8 @@ impl HostFtl {
 
     async fn end_tasks(&self, cx: &Cx) {
         self.stopping.store(true, Ordering::SeqCst);
-        for waiting in [&self.ring.work, &self.ring.progress, &self.pool_changed, &self.gc.work] {
+        let [ring, gc, scrub] = [&self.ring.work, &self.gc.work, &self.scrub.work];
+        for waiting in [ring, &self.ring.progress, &self.pool_changed, gc, scrub] {
             waiting.wake(cx);
         }
         self.tasks_ended.wait(cx, || self.tasks.load(Ordering::Acquire) == 0).await;

@@ -145,6 +145,7 @@ impl HostFtl {
         self.gc.set_shares(cx, shares);
         self.press(cx);
         self.pool_changed.wake(cx);
+        self.scrub.work.wake(cx);
     }
 
     /// Tells the drainer whether an erase barrier may be padded for: when no line can be opened

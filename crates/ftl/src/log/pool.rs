@@ -8,6 +8,7 @@
 
 use super::close::{OpenPair, PairStep};
 use super::format::{LBA_NONE, PACKED_BYTES, closing_sectors, pack_entry};
+use super::scrub::Decay;
 use super::unit::{Released, Unit};
 use flashlane_base::OOB_BYTES;
 use flashlane_ocssd::device::Cause;
@@ -51,6 +52,10 @@ pub(super) struct Line {
     pub(super) gone: bool,
     /// How far its chunks had been written when a recovery found it open; empty if none did.
     pub(super) frontier: Vec<u32>,
+    /// Erases of its chunks when it was opened, summed.
+    pub(super) wear: u64,
+    /// What reads of it met.
+    pub(super) decay: Decay,
     pub(super) open: Option<Box<OpenLine>>,
 }
 
@@ -70,6 +75,8 @@ impl Line {
         logged: false,
         gone: false,
         frontier: Vec::new(),
+        wear: 0,
+        decay: Decay::NONE,
         open: None,
     };
 }
@@ -179,10 +186,15 @@ pub(super) const MOST_CLOSING: usize = 2;
 
 pub(super) struct PoolState {
     pub(super) shape: Shape,
-    /// Free chunks per PU, least worn first: (erases, chunk of the PU, needs an erase).
+    /// Free chunks per PU in the order in which they are taken: (erases, chunk of the PU, needs an
+    /// erase), with 0 for the erases where wear is not looked at.
     free: Vec<BinaryHeap<Reverse<(u32, u32, bool)>>>,
     free_total: u64,
-    pub(super) erases: Vec<u32>,
+    /// The least worn free chunk of a PU is taken first; else the one with the lowest number.
+    least_worn_first: bool,
+    /// Erases of each chunk since the device was new, and their sum.
+    erases: Vec<u32>,
+    erases_sum: u64,
     /// Free chunks that only the log and checkpoints may take.
     pub(super) meta_reserve: u64,
     pub(super) lines: Vec<Line>,
@@ -204,13 +216,15 @@ pub(super) struct PoolState {
 }
 
 impl PoolState {
-    pub(super) fn new(shape: Shape, active_pus: u32) -> PoolState {
+    pub(super) fn new(shape: Shape, active_pus: u32, least_worn_first: bool) -> PoolState {
         let chunks = shape.pus * shape.chunks_per_pu;
         PoolState {
             shape,
             free: (0..shape.pus).map(|_| BinaryHeap::new()).collect(),
             free_total: 0,
+            least_worn_first,
             erases: vec![0; chunks as usize],
+            erases_sum: 0,
             meta_reserve: 0,
             lines: Vec::new(),
             free_lines: Vec::new(),
@@ -230,9 +244,40 @@ impl PoolState {
     /// A chunk becomes free; `dirty` ones are erased before use.
     pub(super) fn put_chunk(&mut self, chunk: u32, dirty: bool) {
         let pu = chunk / self.shape.chunks_per_pu;
-        let erases = self.erases[chunk as usize];
+        let erases = if self.least_worn_first { self.erases[chunk as usize] } else { 0 };
         self.free[pu as usize].push(Reverse((erases, chunk, dirty)));
         self.free_total += 1;
+    }
+
+    /// How often a chunk was erased before this life.
+    pub(super) fn set_erases(&mut self, chunk: u32, erases: u32) {
+        let before = std::mem::replace(&mut self.erases[chunk as usize], erases);
+        self.erases_sum = self.erases_sum + u64::from(erases) - u64::from(before);
+    }
+
+    /// A chunk is about to be erased.
+    pub(super) fn note_erase(&mut self, chunk: u32) {
+        self.set_erases(chunk, self.erases[chunk as usize] + 1);
+        self.erases_total += 1;
+    }
+
+    /// How many erases the chunks of a line lag behind the average chunk, per chunk.
+    pub(super) fn lag(&self, line: &Line) -> u64 {
+        let chunks = self.erases.len() as u128;
+        let width = line.chunks.len().max(1) as u128;
+        let ahead = u128::from(self.erases_sum) * width;
+        (ahead.saturating_sub(u128::from(line.wear) * chunks) / (width * chunks)) as u64
+    }
+
+    /// Erases of the least worn chunk, of the average one (rounded down) and of the most worn.
+    pub(super) fn wear_range(&self) -> [u64; 3] {
+        let of = |erases: Option<&u32>| erases.copied().map_or(0, u64::from);
+        let mean = self.erases_sum / self.erases.len().max(1) as u64;
+        [of(self.erases.iter().min()), mean, of(self.erases.iter().max())]
+    }
+
+    fn wear_of(&self, chunks: &[u32]) -> u64 {
+        chunks.iter().map(|c| u64::from(self.erases[*c as usize])).sum()
     }
 
     fn pop_chunk(&mut self, pu: u32) -> Option<(u32, bool)> {
@@ -266,8 +311,8 @@ impl PoolState {
     }
 
     /// A metadata chunk comes back, and with it its share of the reserve.
-    pub(super) fn put_meta_chunk(&mut self, chunk: u32) {
-        self.put_chunk(chunk, true);
+    pub(super) fn put_meta_chunk(&mut self, chunk: u32, dirty: bool) {
+        self.put_chunk(chunk, dirty);
         self.meta_reserve += 1;
     }
 
@@ -317,6 +362,7 @@ impl PoolState {
         line.frontier.clear();
         line.gone = false;
         line.logged = false;
+        line.decay = Decay::NONE;
         Some((id, chunks))
     }
 
@@ -348,6 +394,7 @@ impl PoolState {
         let mut entries = std::mem::take(&mut self.spare_entries);
         entries.clear();
         entries.resize((width * shape.chunk_sectors) as usize, pack_entry(LBA_NONE, 0));
+        let wear = self.wear_of(&chunks);
         let line = &mut self.lines[id as usize];
         assert_eq!(line.state, LineState::Opening);
         line.state = LineState::Open;
@@ -362,6 +409,7 @@ impl PoolState {
             closing_began: false,
         };
         line.chunks = chunks;
+        line.wear = wear;
         line.open = Some(Box::new(open));
     }
 
@@ -388,6 +436,7 @@ impl PoolState {
                 closing_began: false,
             })
         });
+        let wear = self.wear_of(&found.chunks);
         let line = &mut self.lines[id as usize];
         assert_eq!(line.state, LineState::Free, "line {id} was restored twice");
         *line = Line {
@@ -400,6 +449,8 @@ impl PoolState {
             logged: open.is_none(),
             gone: false,
             frontier: found.frontier,
+            wear,
+            decay: Decay::NONE,
             open,
         };
     }
@@ -803,7 +854,7 @@ mod tests {
     /// first; when the block on PU 0 is full, PU 1 follows.
     #[test]
     fn four_active_of_four_by_eight() {
-        let mut p = PoolState::new(shape(4, 8), 4);
+        let mut p = PoolState::new(shape(4, 8), 4, true);
         for c in 0..32 * 4 {
             p.put_chunk(c, false);
         }
@@ -829,7 +880,7 @@ mod tests {
     /// Chunks that could only hold a line's metadata are no line, however many are free.
     #[test]
     fn what_holds_no_data_is_no_line() {
-        let mut p = PoolState::new(Shape { chunk_sectors: 8, ..shape(2, 1) }, 0);
+        let mut p = PoolState::new(Shape { chunk_sectors: 8, ..shape(2, 1) }, 0, true);
         for c in 0..3 {
             p.put_chunk(c, false);
         }
@@ -843,7 +894,7 @@ mod tests {
     /// Metadata keeps its reserve: lines stop before they take it.
     #[test]
     fn lines_leave_the_metadata_reserve() {
-        let mut p = PoolState::new(shape(2, 2), 0);
+        let mut p = PoolState::new(shape(2, 2), 0, true);
         for c in 0..16 {
             p.put_chunk(c, false);
         }

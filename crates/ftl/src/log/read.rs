@@ -45,7 +45,7 @@ impl HostFtl {
             let mut failed = piece.poisoned;
             if let Some(ticket) = piece.ticket {
                 let done = self.flash.device.wait(cx, ticket).await;
-                self.note_read(&done);
+                self.note_read(cx, lba + piece.first as u64, piece.media, &done);
                 failed |= failed_sectors(piece.media, piece.foreign, &done);
             }
             let first = lba + piece.first as u64;
@@ -148,10 +148,13 @@ impl HostFtl {
         Some(Piece { ticket: Some(ticket), first, media, foreign, poisoned })
     }
 
-    fn note_read(&self, done: &Completion) {
+    fn note_read(&self, cx: &Cx, lba: u64, sectors: u64, done: &Completion) {
         let heavy = done.status.iter().filter(|s| **s == Status::HighEcc).count();
         if heavy > 0 {
             add(&self.counters.high_ecc, heavy as u64);
+        }
+        if done.failed != 0 {
+            self.note_host_read(cx, lba, sectors, done);
         }
         *self.counters.read_breakdown.lock() += done.breakdown;
     }

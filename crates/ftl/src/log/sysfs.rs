@@ -5,7 +5,7 @@
 //! changes nothing and says what would do. Never: counts anything itself.
 
 use super::limiter::{LimiterKind, Shares};
-use super::{HostFtl, LineState, get};
+use super::{HostFtl, LineState, Scrub, WearLeveling, get};
 use crate::stats::{FtlStats, Gauges};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
@@ -30,6 +30,8 @@ pub const ATTRIBUTES: &[(&str, bool)] = &[
     ("gc_enabled", true),
     // Which controller shares the ring (LightNVM 4.2.4; the kernel has one).
     ("limiter", true),
+    ("wear_leveling", false),
+    ("scrub", false),
 ];
 
 /// Why an attribute could not be read or written.
@@ -55,6 +57,10 @@ pub enum AttributeError {
 
 fn names() -> String {
     ATTRIBUTES.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", ")
+}
+
+fn name_of<T: PartialEq>(names: &[(&'static str, T)], of: T) -> &'static str {
+    names.iter().find(|(_, value)| *value == of).map_or("", |(name, _)| name)
 }
 
 /// user, GC and padding sectors, and their ratio to the first, as the kernel prints them.
@@ -124,8 +130,33 @@ impl HostFtl {
                 (self.gc.enabled.load(std::sync::atomic::Ordering::Relaxed) as u8).to_string()
             }
             "limiter" => self.limiter.lock().name().into(),
+            "wear_leveling" => self.wear_text(&s),
+            "scrub" => self.scrub_text(&s),
             other => return Err(AttributeError::Unknown(other.into())),
         })
+    }
+
+    fn wear_text(&self, s: &FtlStats) -> String {
+        let wear = self.settings().wear;
+        let [least, mean, most] = self.pool.lock().wear_range();
+        format!(
+            "{} spread:{} erases:{least}..{most} mean:{mean} moved_lines:{}",
+            name_of(&WearLeveling::NAMES, wear.leveling),
+            wear.spread,
+            s.leveled_lines
+        )
+    }
+
+    fn scrub_text(&self, s: &FtlStats) -> String {
+        let scrub = self.settings().scrub;
+        format!(
+            "{} interval_ms:{} sectors:{} moved_lines:{} patrol_sectors:{}",
+            name_of(&Scrub::NAMES, scrub.mode),
+            scrub.interval.as_ns() / 1_000_000,
+            scrub.sectors,
+            s.scrubbed_lines,
+            s.patrol_reads
+        )
     }
 
     /// Writes an attribute.

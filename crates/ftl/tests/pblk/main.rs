@@ -24,5 +24,7 @@ mod recover;
 mod restart;
 mod ring;
 mod rules;
+mod scrub;
 mod steady;
 mod story;
+mod wear;

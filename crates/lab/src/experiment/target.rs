@@ -6,7 +6,8 @@
 
 use super::device::{DeviceChoice, on_preset};
 use super::document::Section;
-use flashlane_ftl::log::{LimiterKind, LogConfig};
+use flashlane_base::Ns;
+use flashlane_ftl::log::{LimiterKind, LogConfig, Scrub, ScrubConfig, WearConfig, WearLeveling};
 use flashlane_ftl::pftl::PftlConfig;
 use std::path::PathBuf;
 
@@ -141,7 +142,37 @@ fn read_pblk(s: &Section<'_>) -> LogConfig {
     c.ring_sectors = s.number("ring_sectors", 1, u32::MAX as u64).map(|n| n as u32);
     c.limiter = s.word("limiter", &limiters).unwrap_or_default();
     c.gc = s.flag("gc").unwrap_or(c.gc);
+    c.wear = read_wear(s);
+    c.scrub = read_scrub(s);
     c
+}
+
+fn read_wear(s: &Section<'_>) -> WearConfig {
+    let default = WearConfig::default();
+    let spread = s.number("wear_spread", 1, u32::MAX as u64).map(|n| n as u32);
+    let leveling = s.word("wear_leveling", &WearLeveling::NAMES).unwrap_or(default.leveling);
+    if spread.is_some() && leveling != WearLeveling::Static {
+        s.complain("wear_spread", "`wear_spread` is for `wear_leveling = \"static\"`");
+    }
+    WearConfig { leveling, spread: spread.unwrap_or(default.spread) }
+}
+
+fn read_scrub(s: &Section<'_>) -> ScrubConfig {
+    let default = ScrubConfig::default();
+    let mode = s.word("scrub", &Scrub::NAMES).unwrap_or(default.mode);
+    let interval: Option<Ns> = s.parsed("scrub_interval");
+    let sectors = s.number("scrub_sectors", 1, u32::MAX as u64).map(|n| n as u32);
+    if mode == Scrub::Off {
+        for key in ["scrub_interval", "scrub_sectors"].into_iter().filter(|key| s.has(key)) {
+            let says = format!("`{key}` needs `scrub`: \"reads\" or \"patrol\"");
+            s.complain(key, says);
+        }
+    }
+    ScrubConfig {
+        mode,
+        interval: interval.unwrap_or(default.interval),
+        sectors: sectors.unwrap_or(default.sectors),
+    }
 }
 
 fn read_pftl(s: &Section<'_>) -> PftlConfig {

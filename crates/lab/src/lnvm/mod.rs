@@ -18,7 +18,7 @@ pub use bad_blocks::{Block, bad_blocks, set_bad_block};
 pub use error::LnvmError;
 pub use knobs::knobs;
 
-pub use flashlane_ftl::log::LimiterKind;
+pub use flashlane_ftl::log::{LimiterKind, Scrub, ScrubConfig, WearConfig, WearLeveling};
 pub use flashlane_ocssd::TargetKind;
 
 use crate::control::{Answer, Ask, reach};
@@ -27,7 +27,8 @@ use crate::run::Fill;
 use crate::stack::{StackError, mount_pblk, mount_pftl, target_of_drive};
 use crate::suggest;
 use bad_blocks::set_mark;
-use flashlane_base::{Geometry, Location, Ns};
+pub use flashlane_base::Ns;
+use flashlane_base::{Geometry, Location};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{LogConfig, MountError, Pblk, Recovery};
 use flashlane_ftl::pftl::{Pftl, PftlConfig};
@@ -226,6 +227,10 @@ pub struct Create {
     pub active_pus: u32,
     /// How pblk's ring is shared between users and GC.
     pub limiter: LimiterKind,
+    /// How pblk spreads wear.
+    pub wear: WearConfig,
+    /// Whether pblk moves data before it decays.
+    pub scrub: ScrubConfig,
 }
 
 /// What a create came to.
@@ -253,6 +258,8 @@ impl Create {
             over_provisioning_percent: self.over_provisioning.unwrap_or(0),
             active_pus: self.active_pus,
             limiter: self.limiter,
+            wear: self.wear,
+            scrub: self.scrub,
             ..LogConfig::default()
         }
     }

@@ -65,6 +65,14 @@ pub(super) fn run(r: &RunReport) -> Vec<Named> {
         }
     }
     cells.push(("interrupted".into(), Cell::Bool(r.interrupted)));
+    let w = &r.wear;
+    let wear = [("least", w.least), ("p50", w.p50), ("p99", w.p99), ("most", w.most)];
+    for (name, erases) in wear {
+        cells.push(int(format!("chunk_{name}_erases"), erases.into()));
+    }
+    cells.push(int("leveled_lines", r.care.leveled_lines));
+    cells.push(int("scrubbed_lines", r.care.scrubbed_lines));
+    cells.push(int("patrol_read_sectors", r.care.patrol_read_sectors));
     cells
 }
 

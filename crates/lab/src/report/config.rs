@@ -6,6 +6,7 @@
 use crate::execute::Outcome;
 use crate::experiment::{Target, TargetKind, Workload};
 use flashlane_base::Ns;
+use flashlane_ftl::log::{LogConfig, ScrubConfig, WearConfig};
 use flashlane_ocssd::DeviceSpec;
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -62,18 +63,29 @@ impl Configuration {
     }
 }
 
+fn pblk(c: &LogConfig) -> Value {
+    let mut all = json!({
+        "kind": "pblk",
+        // 0 is a default that adjusts itself; what came of it is in `fill.spare_ratio`.
+        "over_provisioning_percent":
+            Some(c.over_provisioning_percent).filter(|percent| *percent != 0),
+        "active_pus": c.active_pus,
+        "ring_sectors": c.ring_sectors,
+        "limiter": c.limiter,
+        "gc": c.gc,
+    });
+    if c.wear != WearConfig::default() {
+        all["wear"] = json!(c.wear);
+    }
+    if c.scrub != ScrubConfig::default() {
+        all["scrub"] = json!(c.scrub);
+    }
+    all
+}
+
 fn target(t: &Target) -> Value {
     let layer = match &t.kind {
-        TargetKind::Pblk(c) => json!({
-            "kind": "pblk",
-            // 0 is a default that adjusts itself; what came of it is in `fill.spare_ratio`.
-            "over_provisioning_percent":
-                Some(c.over_provisioning_percent).filter(|percent| *percent != 0),
-            "active_pus": c.active_pus,
-            "ring_sectors": c.ring_sectors,
-            "limiter": c.limiter,
-            "gc": c.gc,
-        }),
+        TargetKind::Pblk(c) => pblk(c),
         TargetKind::Raw => json!({ "kind": "raw" }),
         TargetKind::Pftl(c) => json!({ "kind": "pftl", "settings": c }),
     };

@@ -53,6 +53,15 @@ pub struct WearReport {
     pub erases: Vec<u32>,
     /// ... and how many chunks had that many.
     pub chunks: Vec<u64>,
+    /// Erases of the least worn chunk, of the median, of the chunk that 99 of 100 are not above, of the
+    /// most worn one.
+    pub least: u32,
+    /// See `least`.
+    pub p50: u32,
+    /// See `least`.
+    pub p99: u32,
+    /// See `least`.
+    pub most: u32,
 }
 
 /// Shares of the measured time, per die in PU order.
@@ -145,7 +154,22 @@ pub(super) fn wear(o: &RunOutcome) -> WearReport {
         let first = channel.first_key_value().map_or(0, |(e, _)| *e);
         (first, channel.last_key_value().map_or(0, |(e, _)| *e))
     };
+    let total: u64 = all.values().sum();
+    // The chunk with so many of a hundred not above it.
+    let of_hundred = |percent: u64| {
+        let mut seen = 0;
+        let found = all.iter().find(|(_, chunks)| {
+            seen += **chunks;
+            seen * 100 >= total * percent
+        });
+        found.map_or(0, |(erases, _)| *erases)
+    };
+    let (least, most) = ends(&all);
     WearReport {
+        least,
+        p50: of_hundred(50),
+        p99: of_hundred(99),
+        most,
         channel_erases: o.media.channel_erases.clone(),
         channel_min_max: o.wear.iter().map(ends).collect(),
         erases: all.keys().copied().collect(),

@@ -27,8 +27,8 @@ pub use course::{DieReport, Figures, Heat, TimelineReport, WearReport};
 pub(crate) use csv::line as csv_line;
 pub use jobs::{JobOpReport, JobReport};
 pub use numbers::{
-    BreakdownNs, BufferSectors, BusyRatio, FaultCounts, FillLevel, LatencyNs, LatencySet,
-    MountReport, ProgrammedSectors, ReadPartsNs, Report, RunReport, SlipReport, WaitNs,
+    BreakdownNs, BufferSectors, BusyRatio, CareCounts, FaultCounts, FillLevel, LatencyNs,
+    LatencySet, MountReport, ProgrammedSectors, ReadPartsNs, Report, RunReport, SlipReport, WaitNs,
     WritePartsNs,
 };
 pub use perfetto::{PerfettoTrace, SPANS_MAX};

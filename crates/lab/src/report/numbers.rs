@@ -71,6 +71,8 @@ pub struct RunReport {
     pub gc_victims: u64,
     /// Sectors moved.
     pub gc_moved_sectors: u64,
+    /// What was done for the medium's sake in the whole run, preparation included.
+    pub care: CareCounts,
     /// Broken rules of the medium, in the whole run.
     pub violations: u64,
     /// The first of them, in words.
@@ -506,6 +508,27 @@ pub struct FaultCounts {
     pub high_ecc: u64,
 }
 
+/// Wear leveling and scrubbing.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct CareCounts {
+    /// Lines collected because their chunks were worn too little.
+    pub leveled_lines: u64,
+    /// Lines collected because their data decayed.
+    pub scrubbed_lines: u64,
+    /// Sectors read in search of data that decays.
+    pub patrol_read_sectors: u64,
+}
+
+impl CareCounts {
+    fn of(stats: &FtlStats) -> CareCounts {
+        CareCounts {
+            leveled_lines: stats.leveled_lines,
+            scrubbed_lines: stats.scrubbed_lines,
+            patrol_read_sectors: stats.patrol_reads,
+        }
+    }
+}
+
 impl FaultCounts {
     fn of(stats: &FtlStats) -> FaultCounts {
         FaultCounts {
@@ -573,6 +596,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         erases: o.media.erases,
         gc_victims: after.gc_victims - before.gc_victims,
         gc_moved_sectors: after.gc_moved - before.gc_moved,
+        care: CareCounts::of(after),
         violations: o.violations,
         violations_shown: o.violations_shown.iter().take(5).map(|v| v.to_string()).collect(),
         steady: m.steady.steady,

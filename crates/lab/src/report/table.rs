@@ -4,7 +4,7 @@
 //! is left out; what was not normal (late, failed, interrupted, unsteady) is said below.
 //! Never: wider than it must be.
 
-use super::numbers::{FaultCounts, LatencyNs, Part, Report, RunReport};
+use super::numbers::{CareCounts, FaultCounts, LatencyNs, Part, Report, RunReport};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 
 /// Aligns columns: the first to the left, the others to the right.
@@ -367,6 +367,19 @@ fn troubles(r: &RunReport, notes: &mut Vec<String>) {
             "{name}: the medium failed: {} sectors in programs, {} erases, {} sectors in reads of \
              the host and {} of garbage collection; {} reads were heavily corrected",
             f.program_failures, f.erase_failures, f.read_failures, f.gc_read_failures, f.high_ecc
+        ));
+    }
+    let (c, w) = (&r.care, &r.wear);
+    if *c != CareCounts::default() {
+        notes.push(format!(
+            "{name}: {} lines moved to level wear, {} because they decayed ({} sectors read to \
+             find out); chunks were erased {} to {} times, half of them up to {}",
+            grouped(c.leveled_lines),
+            grouped(c.scrubbed_lines),
+            grouped(c.patrol_read_sectors),
+            w.least,
+            w.most,
+            w.p50
         ));
     }
     if r.violations > 0 {

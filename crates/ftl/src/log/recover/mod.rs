@@ -225,11 +225,12 @@ impl HostFtl {
         let shape = survey.shape;
         let ws_min = survey.flash.geo.ws_min;
         let layout = Layout::plan(&shape, ws_min, stored.good_chunks, &stored.config)?;
-        let mut pool = PoolState::new(shape, stored.active_pus);
+        let mut pool =
+            PoolState::new(shape, stored.active_pus, stored.config.wear.least_worn_first());
         pool.next_sequence = facts.last_line + 1;
         pool.retired_chunks = facts.retired.iter().copied().collect();
-        for (erases, info) in pool.erases.iter_mut().zip(&survey.chunks) {
-            *erases = info.erases;
+        for (chunk, info) in (0u32..).zip(&survey.chunks) {
+            pool.set_erases(chunk, info.erases);
         }
         pool.programmed[Cause::PaddingGc as usize] = survey.padded;
         let owners = facts.owners();

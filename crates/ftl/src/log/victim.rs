@@ -1,0 +1,227 @@
+//! Which line is collected next, and why.
+//!
+//! Owns: the choice of victims for room, for wear and for data that decays, and the room that each
+//! must find. Promises: a line with a failed chunk comes first; a line is never collected for another
+//! reason than room while another such line is on its way, nor without free room for everything
+//! admitted and all that is valid in it, so that collections for room keep their reserve; what is
+//! chosen depends on counts and sequences only. Never: moves anything (that is `gc`: every victim goes
+//! the same way, under the same rules).
+//!
+//! Static wear leveling needs no second stream: a line whose chunks lag behind is collected like any
+//! other, its sectors go to whatever line is open, which is made of chunks that were worn by the
+//! traffic that passed the cold ones by; and the chunks that come back are the least worn, so they are
+//! taken first.
+
+use super::pool::{Line, LineState, PoolState};
+use super::{HostFtl, add};
+use flashlane_rt::sync::{AtomicBool, AtomicU64, Ordering};
+use serde::{Deserialize, Serialize};
+
+/// How wear is spread over the chunks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum WearLeveling {
+    /// Not at all: of a PU's free chunks the one with the lowest number is taken.
+    Off,
+    /// The least worn free chunk of a PU is taken.
+    #[default]
+    Dynamic,
+    /// And data that lies still on chunks of little wear is moved, so that they are used, too.
+    Static,
+}
+
+impl WearLeveling {
+    /// Names in files and options.
+    pub const NAMES: [(&str, WearLeveling); 3] = [
+        ("off", WearLeveling::Off),
+        ("dynamic", WearLeveling::Dynamic),
+        ("static", WearLeveling::Static),
+    ];
+}
+
+/// Settings of wear leveling.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct WearConfig {
+    /// Policy.
+    pub leveling: WearLeveling,
+    /// `static`: a line is moved whose chunks were erased so many times less than the average chunk.
+    pub spread: u32,
+}
+
+impl Default for WearConfig {
+    fn default() -> WearConfig {
+        WearConfig { leveling: WearLeveling::Dynamic, spread: 32 }
+    }
+}
+
+impl WearConfig {
+    pub(super) fn least_worn_first(self) -> bool {
+        self.leveling != WearLeveling::Off
+    }
+
+    pub(super) fn check(self) -> Result<(), &'static str> {
+        match self.spread {
+            0 => Err("a wear spread of 0 erases would move data for ever: at least 1"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// One line in so many is moved for wear at most: what that writes is bounded by as much.
+const LEVEL_EVERY: u64 = 8;
+
+/// Why a line is collected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Reason {
+    /// Its room, or a bad chunk in it.
+    Room,
+    /// Its chunks are worn too little.
+    Wear,
+    /// Its data decays.
+    Decay,
+}
+
+/// What is collected for other reasons than room.
+pub(super) struct Care {
+    wear: WearConfig,
+    /// One line at a time.
+    under_way: AtomicBool,
+    /// Sequence that lines had come to when one was moved for its wear.
+    leveled: AtomicU64,
+}
+
+impl Care {
+    pub(super) fn new(wear: WearConfig) -> Care {
+        Care { wear, under_way: AtomicBool::new(false), leveled: AtomicU64::new(0) }
+    }
+
+    /// The line that was collected for such a reason is free.
+    pub(super) fn done(&self) {
+        self.under_way.store(false, Ordering::Release);
+    }
+}
+
+impl HostFtl {
+    /// The line to collect next: a line with a failed chunk or nothing valid first; then one that
+    /// decays or lags behind in wear, if there is room to spare; then, when the limiter wants it or
+    /// `force`, the fewest valid sectors per chunk. For its room a line that is valid throughout is
+    /// never worth it.
+    pub(super) fn candidate(&self, force: bool) -> Option<(u32, Reason)> {
+        let wanted = force || self.is_wanted();
+        if !force && !self.gc.enabled.load(Ordering::Acquire) {
+            return None;
+        }
+        let p = self.pool.lock();
+        let closed = p.lines.iter().enumerate().filter(|(_, l)| l.state == LineState::Closed);
+        let mut best: Option<(u64, u64, u32)> = None;
+        for (id, l) in closed {
+            let valid = self.lines.valid(id as u32) as u64;
+            if l.failed || valid == 0 {
+                return Some((id as u32, Reason::Room));
+            }
+            let chunks = l.chunks.len() as u64;
+            // Per chunk: a narrow line has few valid sectors however full it is.
+            let less = |(v, n, _): (u64, u64, u32)| valid * n < v * chunks;
+            if valid < self.shape.line_data(chunks as u32) && best.is_none_or(less) {
+                best = Some((valid, chunks, id as u32));
+            }
+        }
+        if !force && let Some(cared) = self.cared_for(&p) {
+            return Some(cared);
+        }
+        best.filter(|_| wanted).map(|(.., id)| (id, Reason::Room))
+    }
+
+    /// A line that decays, the oldest first; else the one that lags most behind in wear. None while
+    /// users have no share of the ring: then room comes first.
+    fn cared_for(&self, p: &PoolState) -> Option<(u32, Reason)> {
+        let levels = self.care.wear.leveling == WearLeveling::Static;
+        if !levels && !self.scrub.is_on() || self.care.under_way.load(Ordering::Acquire) {
+            return None;
+        }
+        let has_room = |(id, _): &(u32, Reason)| self.shares().users > 0 && self.has_room(p, *id);
+        let closed = || (0u32..).zip(&p.lines).filter(|(_, l)| l.state == LineState::Closed);
+        let decays = closed().filter(|(_, l)| l.decay.due).min_by_key(|(_, l)| l.sequence);
+        if let Some((id, _)) = decays {
+            return Some((id, Reason::Decay)).filter(has_room);
+        }
+        let since = p.next_sequence - self.care.leveled.load(Ordering::Relaxed);
+        if !levels || since < LEVEL_EVERY {
+            return None;
+        }
+        // Cold: every other line could have been written again since.
+        let cold = |l: &Line| p.next_sequence - l.sequence > p.lines.len() as u64;
+        let lagging = closed().filter(|(_, l)| cold(l)).map(|(id, l)| (p.lag(l), l.sequence, id));
+        let (_, _, id) = lagging
+            .filter(|(lag, ..)| *lag >= u64::from(self.care.wear.spread))
+            .max_by_key(|(lag, sequence, _)| (*lag, std::cmp::Reverse(*sequence)))?;
+        Some((id, Reason::Wear)).filter(has_room)
+    }
+
+    /// By the limiter, or by hand.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.gc.wanted.load(Ordering::Acquire) || self.gc.forced.load(Ordering::Acquire)
+    }
+
+    /// Bad chunks have eaten the spare that was checked at creation: users have no share, and
+    /// nothing is about to be freed and no line (`best`) is worth collecting; or every line could
+    /// have been collected twice meanwhile, so all that collections win is lost to padding.
+    pub(super) fn is_exhausted(&self, best: Option<(u32, Reason)>) -> bool {
+        let hopeless = || {
+            let p = self.pool.lock();
+            use LineState::{Closing, Freeing, Opening, Victim};
+            let coming = [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0);
+            let fruitless = self.gc.fruitless.load(Ordering::Relaxed);
+            !coming && best.is_none() || fruitless > 2 * p.lines.len() as u64
+        };
+        self.shares().users == 0
+            && self.gc.enabled.load(Ordering::Acquire)
+            && !self.read_only()
+            && hopeless()
+    }
+
+    /// Is there room on the medium for everything admitted and the victim's sectors? Moves fill the
+    /// ring, whose tail the erase barrier waits for: without this, victim after victim would eat
+    /// the chunks that those before them are going to give back. With nothing to come back the
+    /// reserve covers one victim by itself.
+    pub(super) fn fits(&self, line: u32) -> bool {
+        let p = self.pool.lock();
+        let coming = p.count(LineState::Victim) + p.count(LineState::Freeing) > 0;
+        !coming || self.lines.valid(line) == 0 || self.has_room(&p, line)
+    }
+
+    /// As [`HostFtl::fits`], whatever is to come back.
+    fn has_room(&self, p: &PoolState, line: u32) -> bool {
+        let valid = self.lines.valid(line) as u64;
+        let [users, gc] = self.ring.admission.snapshot();
+        // Of this victim's barrier and of the one before it.
+        let pads = 2 * (self.shape.pair_pads * p.width()) as u64;
+        p.room() >= users.0 + gc.0 + valid + pads
+    }
+
+    pub(super) fn take_victim(&self, force: bool) -> Option<(u32, Reason)> {
+        let (line, why) = self.candidate(force).filter(|_| !self.read_only())?;
+        if !force && !self.fits(line) {
+            return None;
+        }
+        let mut p = self.pool.lock();
+        if p.lines[line as usize].state != LineState::Closed {
+            return None;
+        }
+        p.make_victim(line);
+        add(&self.counters.gc_victims, 1);
+        match why {
+            Reason::Room => {}
+            Reason::Wear => {
+                self.care.leveled.store(p.next_sequence, Ordering::Relaxed);
+                add(&self.counters.leveled_lines, 1);
+            }
+            Reason::Decay => add(&self.counters.scrubbed_lines, 1),
+        }
+        if why != Reason::Room {
+            self.care.under_way.store(true, Ordering::Release);
+        }
+        Some((line, why))
+    }
+}
