@@ -657,7 +657,7 @@ pub(super) async fn pad(
     let oob = Oob::encode_raw(LBA_PADDING, 0, read::content_crc(&zeros));
     let request = Request {
         op: Op::Write,
-        flags: Flags::default(),
+        flags: Flags::DURABLE,
         addrs: &addrs,
         data: Data::Write {
             content: Gather { base: &zeros, index: &vec![0; n as usize], unit: content_bytes },
