@@ -90,4 +90,7 @@ swarms! {
     pftl_faults: "pftl-faults",
     pblk: "pblk",
     pblk_faults: "pblk-faults",
+    pblk_buffer: "pblk-buffer",
+    pblk_buffer_faults: "pblk-buffer-faults",
+    pftl_buffer_faults: "pftl-buffer-faults",
 }
