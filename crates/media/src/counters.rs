@@ -47,7 +47,7 @@ pub struct DieBusy {
     pub erase: Ns,
 }
 
-/// What a device's write buffer counted since the power came.
+/// What a device's write buffer counted since the device was made or opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BufferCount {
     /// Sectors acknowledged from it, before they were programmed.
@@ -58,6 +58,18 @@ pub struct BufferCount {
     pub waits: u64,
     /// Sectors whose program failed behind the acknowledgement: kept until their chunk is erased.
     pub kept: u64,
+}
+
+impl BufferCount {
+    /// What came about since `before`.
+    pub fn since(&self, before: &BufferCount) -> BufferCount {
+        BufferCount {
+            accepted: self.accepted - before.accepted,
+            hits: self.hits - before.hits,
+            waits: self.waits - before.waits,
+            kept: self.kept - before.kept,
+        }
+    }
 }
 
 /// Everything the medium counted, over all channels.

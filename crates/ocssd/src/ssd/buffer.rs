@@ -85,7 +85,7 @@ impl Buffer {
         Some(Box::new(Buffer { size, state: Mutex::default() }))
     }
 
-    /// What it counted since the power came.
+    /// What it counted since the device was made or opened.
     pub(super) fn count(&self) -> BufferCount {
         self.state.lock().count
     }
@@ -121,7 +121,7 @@ impl Buffer {
 impl State {
     /// The power has gone, and come back: nothing is under way, `kept` sectors are still here.
     pub(super) fn restart(&mut self, kept: u64) {
-        *self = State { next: self.next, kept, ..State::default() };
+        *self = State { next: self.next, kept, count: self.count, ..State::default() };
     }
 
     /// A flush: the name to wait for, unless there is nothing to flush.
