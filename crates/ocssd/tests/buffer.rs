@@ -114,13 +114,8 @@ fn a_full_buffer_makes_writes_wait() {
     b.run(|cx, dev| async move {
         write(&cx, &*dev, &first, 1).await;
         let flags = Flags::default();
-        let request = || Request {
-            op: Op::Flush,
-            flags,
-            addrs: &[],
-            data: Data::None,
-            whole_sectors: false,
-        };
+        let request =
+            || Request { op: Op::Flush, flags, addrs: &[], data: Data::None, whole_sectors: false };
         let flush = dev.submit(&cx, request());
         write(&cx, &*dev, &behind, 1).await;
         assert_eq!(dev.wait(&cx, flush).await.finished, PROGRAM);
@@ -267,7 +262,8 @@ fn a_cut_takes_what_was_only_buffered() {
 }
 
 const EARLY: &str = "[[fault]]\nkind = \"early_close\"\nat = \"pu 0 chunk 0 sector 4\"\ntimes = 1";
-const SOFT: &str = "[[fault]]\nkind = \"write_next_unit\"\nat = \"pu 0 chunk 0 sector 4\"\ntimes = 1";
+const SOFT: &str =
+    "[[fault]]\nkind = \"write_next_unit\"\nat = \"pu 0 chunk 0 sector 4\"\ntimes = 1";
 
 /// A program that fails hard behind its acknowledgement: the write was good and its data can be read; the
 /// chunk is closed and takes no more, which is nobody's fault; a notice says what to move, when the

@@ -388,7 +388,8 @@ impl Mount<'_> {
             (claim.stamp, claim.at) == (stamp, at)
         };
         let saved = dump.iter().flat_map(|d| &d.sectors);
-        let there = saved.filter_map(|s| Some((s.lba, s.at.filter(|at| newest(s.lba, s.stamp, *at))?)));
+        let there =
+            saved.filter_map(|s| Some((s.lba, s.at.filter(|at| newest(s.lba, s.stamp, *at))?)));
         let there: Vec<(u32, u32)> = there.collect();
         let good = verify(self.cx, &*self.device, &self.layout, self.content_bytes, &there).await;
         there.iter().zip(good).filter(|(_, good)| *good).map(|((_, at), _)| *at).collect()

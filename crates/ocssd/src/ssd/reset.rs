@@ -43,10 +43,8 @@ impl Ssd {
             let index = chan.cells.index(run.die, run.chunk);
             let kept = chan.cells.kept_of(index);
             self.reset_chunk(&mut chan, cmd, &run, part, mode);
-            let gone = matches!(
-                chan.cells.chunk(index).state,
-                ChunkState::Free | ChunkState::Offline
-            );
+            let gone =
+                matches!(chan.cells.chunk(index).state, ChunkState::Free | ChunkState::Offline);
             if let Some(state) = buffered.as_mut().filter(|_| gone) {
                 state.was_reset(run.channel, index, kept - chan.cells.kept_of(index));
             }

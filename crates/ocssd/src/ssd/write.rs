@@ -28,12 +28,7 @@ pub(super) struct Payload<'a> {
 
 impl Ssd {
     #[inline]
-    pub(super) fn write(
-        &self,
-        cmd: &mut Command<'_>,
-        payload: Payload<'_>,
-        fua: bool,
-    ) -> Ticket {
+    pub(super) fn write(&self, cmd: &mut Command<'_>, payload: Payload<'_>, fua: bool) -> Ticket {
         let n = cmd.addrs.len();
         let Payload { content, oob, cause, whole } = &payload;
         let unit = match whole {
