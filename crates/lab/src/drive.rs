@@ -123,7 +123,7 @@ impl Look {
         let (geo, info) = (self.ssd.geometry(), &self.info);
         let [free, open, closed, offline] = self.states();
         let raw = Bytes::new(geo.sectors() * SECTOR_BYTES as u64);
-        let rows = [
+        let mut rows = vec![
             ("device", self.ssd.spec().name.clone()),
             ("uuid", self.uuid()),
             ("raw capacity", raw.to_string()),
@@ -145,6 +145,11 @@ impl Look {
             ("seed", info.seed.to_string()),
             ("format", format!("{}.{}", info.version.0, info.version.1)),
         ];
+        let limits = &self.ssd.spec().limits;
+        if let Some(size) = limits.write_buffer {
+            let on = if limits.capacitors { " on capacitors" } else { "" };
+            rows.insert(4, ("write buffer", format!("{size}{on}")));
+        }
         rows.iter().map(|(name, value)| format!("{name:<20}{value}\n")).collect()
     }
 
@@ -167,6 +172,7 @@ impl Look {
                 "mw_cunits": geo.mw_cunits,
             },
             "chunks": { "free": free, "open": open, "closed": closed, "offline": offline },
+            "write_buffer_bytes": self.ssd.spec().limits.write_buffer.map_or(0, |size| size.get()),
             "host_disk_bytes": info.slot_bytes,
             "target_settings_bytes": self.ssd.targets().len(),
             "device_time_ns": info.clock.as_ns(),
