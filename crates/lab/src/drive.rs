@@ -221,7 +221,7 @@ impl Look {
         let (geo, info) = (self.ssd.geometry(), &self.info);
         let [free, open, closed, offline] = self.states();
         let raw = Bytes::new(geo.sectors() * SECTOR_BYTES as u64);
-        let rows = [
+        let rows = vec![
             ("device", self.ssd.spec().name.clone()),
             ("uuid", self.uuid()),
             ("raw capacity", raw.to_string()),
@@ -247,7 +247,14 @@ impl Look {
         let in_use = self.in_use.iter().map(|target| {
             ("in use", format!("by process {}, target `{target}`", std::process::id()))
         });
-        let rows: Vec<_> = rows.into_iter().chain(in_use).collect();
+        let limits = &self.ssd.spec().limits;
+        let buffer = limits.write_buffer.map(|size| {
+            let on = if limits.capacitors { " on capacitors" } else { "" };
+            ("write buffer", format!("{size}{on}"))
+        });
+        let (before, after) = rows.split_at(4);
+        let rows = before.iter().cloned().chain(buffer).chain(after.iter().cloned()).chain(in_use);
+        let rows: Vec<_> = rows.collect();
         rows.iter().map(|(name, value)| format!("{name:<20}{value}\n")).collect()
     }
 
@@ -270,6 +277,7 @@ impl Look {
                 "mw_cunits": geo.mw_cunits,
             },
             "chunks": { "free": free, "open": open, "closed": closed, "offline": offline },
+            "write_buffer_bytes": self.ssd.spec().limits.write_buffer.map_or(0, |size| size.get()),
             "host_disk_bytes": info.slot_bytes,
             "target_settings_bytes": self.ssd.targets().len(),
             "device_time_ns": info.clock.as_ns(),

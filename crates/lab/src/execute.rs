@@ -15,7 +15,7 @@ use crate::workload::Job;
 use flashlane_base::{Geometry, Ns};
 use flashlane_ocssd::rules::Violation;
 use flashlane_ocssd::ssd::spans::Kept;
-use flashlane_ocssd::{Device, MediaCounters, Ssd};
+use flashlane_ocssd::{BufferCount, Device, MediaCounters, Ssd};
 use flashlane_rt::{Cx, Stalled, Virtual};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -133,6 +133,8 @@ pub struct MediaSpan {
     pub programmed: u64,
     /// Memory that contents took at the end.
     pub store_bytes: u64,
+    /// What the device's write buffer did, where it has one.
+    pub buffer: Option<BufferCount>,
 }
 
 impl MediaSpan {
@@ -157,6 +159,7 @@ impl MediaSpan {
             read_sectors: to.read_sectors - from.read_sectors,
             programmed: to.programmed_total() - from.programmed_total(),
             store_bytes: to.store_bytes,
+            buffer: to.buffer.map(|now| now.since(&from.buffer.unwrap_or_default())),
         }
     }
 }

@@ -10,6 +10,7 @@
 //! out at the end, operations on one chunk keep their order under every die policy, and a power cut
 //! takes back what had not begun ([`Cells::undo_program`], [`Cells::undo_erase`]).
 
+mod kept;
 mod record;
 
 pub use record::Lost;
@@ -80,6 +81,8 @@ pub struct Chunk {
     pub failed: bool,
     /// The next erase fails.
     pub doomed: bool,
+    /// Some sectors are kept beside the medium: their program failed behind its acknowledgement.
+    kept: bool,
     /// What was done last.
     pub last: LastOp,
     /// When.
@@ -102,6 +105,7 @@ impl Chunk {
             damaged: false,
             failed: false,
             doomed: false,
+            kept: false,
             last: LastOp::Nothing,
             last_at: Ns::ZERO,
             since: Ns::ZERO,
@@ -130,6 +134,7 @@ pub struct Shelved {
     pub index: u32,
     chunk: Chunk,
     damage: Option<Vec<(u32, u32)>>,
+    kept: Option<Vec<(u32, u32)>>,
 }
 
 /// The chunks of one channel.
@@ -140,6 +145,8 @@ pub struct Cells {
     store: Store,
     /// Lost ranges (first, end) of damaged chunks.
     damage: BTreeMap<u32, Vec<(u32, u32)>>,
+    /// Ranges (first, end) that the device keeps in place of the medium.
+    kept: BTreeMap<u32, Vec<(u32, u32)>>,
     shelf: Vec<Option<Shelved>>,
     free_shelf: Vec<u32>,
     rows: FastDiv,
@@ -159,6 +166,7 @@ impl Cells {
             chunks: (0..n).map(|_| Chunk::new()).collect(),
             store,
             damage: BTreeMap::new(),
+            kept: BTreeMap::new(),
             shelf: Vec::new(),
             free_shelf: Vec::new(),
             rows: FastDiv::new(p.row),
@@ -314,6 +322,7 @@ impl Cells {
     /// The chunk is bad from now on; its content is not to be had.
     pub fn retire(&mut self, index: u32, at: Ns) {
         self.set_state(index, ChunkState::Offline);
+        self.give_up_kept(index, 0);
         let chunk = &mut self.chunks[index as usize];
         chunk.failed = true;
         chunk.last = LastOp::FailedErase;
@@ -360,7 +369,8 @@ impl Cells {
         let mut old = std::mem::replace(chunk, fresh);
         old.state = state;
         let damage = old.damaged.then(|| self.damage.remove(&index)).flatten();
-        let shelved = Some(Shelved { index, chunk: old, damage });
+        let kept = old.kept.then(|| self.kept.remove(&index)).flatten();
+        let shelved = Some(Shelved { index, chunk: old, damage, kept });
         match self.free_shelf.pop() {
             Some(name) => {
                 self.shelf[name as usize] = shelved;
@@ -401,6 +411,7 @@ impl Cells {
                 range.1 = range.1.min(sector);
             }
         }
+        self.give_up_kept(index, sector);
     }
 
     /// Power cut: the program of `from..end` was under way; it holds nothing that could be read.
@@ -413,6 +424,7 @@ impl Cells {
         if from >= chunk.wp {
             return; // it failed, and left the chunk closed before it
         }
+        self.give_up_kept(index, from);
         self.mark_damaged(index, from, end);
         let chunk = &self.chunks[index as usize];
         if !pairs_too || chunk.mode == CellMode::Slc {
@@ -440,6 +452,10 @@ impl Cells {
         if let Some(damage) = old.damage {
             self.damage.insert(old.index, damage);
         }
+        self.kept.remove(&old.index);
+        if let Some(kept) = old.kept {
+            self.kept.insert(old.index, kept);
+        }
         self.chunks[old.index as usize].state = ChunkState::Free;
         self.set_state(old.index, state);
     }
@@ -456,6 +472,7 @@ impl Cells {
         chunk.last_at = at;
         self.set_state(index, ChunkState::Closed);
         self.damage.remove(&index);
+        self.give_up_kept(index, 0);
         self.mark_damaged(index, 0, length);
     }
 
@@ -500,7 +517,8 @@ impl Cells {
             return Found::Early;
         }
         let lost = |ranges: &Vec<(u32, u32)>| ranges.iter().any(|r| (r.0..r.1).contains(&sector));
-        if chunk.damaged && self.damage.get(&index).is_some_and(lost) {
+        if chunk.damaged && self.damage.get(&index).is_some_and(lost) && !self.keeps(index, sector)
+        {
             return Found::Damaged;
         }
         Found::Data

@@ -47,6 +47,31 @@ pub struct DieBusy {
     pub erase: Ns,
 }
 
+/// What a device's write buffer counted since the device was made or opened.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BufferCount {
+    /// Sectors acknowledged from it, before they were programmed.
+    pub accepted: u64,
+    /// Sectors that reads found in it.
+    pub hits: u64,
+    /// Write commands that found it full, and waited.
+    pub waits: u64,
+    /// Sectors whose program failed behind the acknowledgement: kept until their chunk is erased.
+    pub kept: u64,
+}
+
+impl BufferCount {
+    /// What came about since `before`.
+    pub fn since(&self, before: &BufferCount) -> BufferCount {
+        BufferCount {
+            accepted: self.accepted - before.accepted,
+            hits: self.hits - before.hits,
+            waits: self.waits - before.waits,
+            kept: self.kept - before.kept,
+        }
+    }
+}
+
 /// Everything the medium counted, over all channels.
 #[derive(Clone, Debug, Default)]
 pub struct MediaCounters {
@@ -84,6 +109,8 @@ pub struct MediaCounters {
     pub channel_erases: Vec<u64>,
     /// Bytes of this process that contents take.
     pub store_bytes: u64,
+    /// What the device's write buffer did, where it has one.
+    pub buffer: Option<BufferCount>,
 }
 
 impl MediaCounters {

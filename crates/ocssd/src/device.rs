@@ -27,7 +27,8 @@ pub enum Op {
     Reset,
     /// Read then write inside the device: addresses are (source, destination) pairs.
     Copy,
-    /// Make everything accepted durable: a no-op unless the device is [`Traits::volatile`].
+    /// Make everything accepted durable: a no-op unless the device is [`Traits::volatile`] or
+    /// [`Traits::buffered`].
     Flush,
 }
 
@@ -44,6 +45,9 @@ pub struct Flags {
     pub limited_retry: bool,
     /// Scramble the data on the medium. Accepted, without effect on an emulated medium.
     pub scramble: bool,
+    /// A write completes when it is durable, whatever buffers the device has (CDW12 bit 30). Without
+    /// effect where every write does.
+    pub fua: bool,
     /// For whom a read is made or a chunk erased: shown beside it where spans are kept, without
     /// any effect. A write has a cause per sector.
     pub cause: Cause,
@@ -57,8 +61,12 @@ impl Flags {
         suspend: false,
         limited_retry: false,
         scramble: false,
+        fua: false,
         cause: Cause::User,
     };
+
+    /// No hint, and durable when complete.
+    pub const DURABLE: Flags = Flags { fua: true, ..Flags::DEFAULT };
 }
 
 impl Default for Flags {
@@ -169,6 +177,10 @@ pub struct Traits {
     /// What was accepted survives the loss of the host only behind an [`Op::Flush`] that completed
     /// well: the contents lie in an image file.
     pub volatile: bool,
+    /// A write is acknowledged when it is in a buffer of the device that has no capacitors: a power cut
+    /// loses what is not programmed, and not in the order of the acknowledgements, until an
+    /// [`Op::Flush`] behind it has completed. [`Flags::fua`] writes are programmed when they complete.
+    pub buffered: bool,
     /// Typical (read, program, erase) time of one unit, for planning.
     pub typical: (Ns, Ns, Ns),
 }
@@ -208,12 +220,22 @@ impl<'d> dyn Device + 'd {
         self.wait(cx, ticket)
     }
 
-    /// Has everything accepted survive its host too, where that takes a command
-    /// ([`Traits::volatile`]). False when the host failed it.
+    /// Has everything accepted survive the end of its host and of the power too, where that takes a
+    /// command ([`Traits::volatile`], [`Traits::buffered`]). False when the host failed it.
     pub async fn flush(&self, cx: &Cx) -> bool {
-        if !self.traits().volatile {
-            return true;
+        match self.traits().volatile {
+            true => self.send_flush(cx).await,
+            false => self.settle(cx).await,
         }
+    }
+
+    /// Has everything acknowledged on the medium before what comes next, where an acknowledgement does
+    /// not say that ([`Traits::buffered`]). False when the host failed it.
+    pub async fn settle(&self, cx: &Cx) -> bool {
+        !self.traits().buffered || self.send_flush(cx).await
+    }
+
+    async fn send_flush(&self, cx: &Cx) -> bool {
         let (flags, data) = (Flags::default(), Data::None);
         let request = Request { op: Op::Flush, flags, addrs: &[], data, whole_sectors: false };
         self.io(cx, request).await.status(0).is_ok()

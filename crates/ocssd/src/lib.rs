@@ -19,7 +19,7 @@ pub use crate::core::{
     Core, CoreError, Partition, TargetInfo, TargetKind, TargetSpec, TargetState,
 };
 pub use device::Device;
-pub use flashlane_media::counters::{DieBusy, MediaCounters};
+pub use flashlane_media::counters::{BufferCount, DieBusy, MediaCounters};
 pub use image::{CopyKind, CreateImage, ImageError, OpenImage, copy_image, upgrade_image};
 pub use spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 pub use ssd::{PowerOn, Ssd};

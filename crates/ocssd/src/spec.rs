@@ -190,6 +190,9 @@ pub struct LimitSpec {
     pub factory_bad_ppm: u32,
     /// What the device accepted is completed on capacitors when the power goes.
     pub capacitors: bool,
+    /// RAM of the controller in which a write is acknowledged before it is programmed; absent is none.
+    /// With `capacitors` a power cut loses nothing of it.
+    pub write_buffer: Option<Bytes>,
     /// Chance in a million that a chunk closed early goes offline at its next reset.
     pub early_close_offline_ppm: u32,
 }
@@ -443,8 +446,27 @@ impl DeviceSpec {
         }
         self.check_units(&geo)?;
         self.check_times()?;
+        self.check_buffer(&geo)?;
         self.check_link()?;
         self.check_ecc()
+    }
+
+    /// Bytes above which a buffer is a typing error: no controller has so much.
+    const BUFFER_MAX: u64 = 64 << 30;
+
+    fn check_buffer(&self, geo: &Geometry) -> Result<(), SpecError> {
+        let Some(size) = self.limits.write_buffer else {
+            return Ok(());
+        };
+        let least = geo.ws_opt as u64 * SECTOR_BYTES as u64;
+        if !(least..=DeviceSpec::BUFFER_MAX).contains(&size.get()) {
+            let says = format!(
+                "is {size}: it holds at least one write of `ws_opt` ({least} bytes) and at most 64 \
+                 GiB; leave it out for a device without"
+            );
+            return Err(self.value("limits.write_buffer", says));
+        }
+        Ok(())
     }
 
     fn check_link(&self) -> Result<(), SpecError> {

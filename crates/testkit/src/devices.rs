@@ -67,6 +67,15 @@ pub fn small(seed: u64, sectors: u64) -> (DeviceSpec, SsdOptions) {
     (spec, options)
 }
 
+/// The same device with a write buffer, from one unit to more than most seeds ever fill, with or without
+/// capacitors.
+pub fn with_buffer(seed: u64, spec: &mut DeviceSpec) {
+    let mut rng = Rng::stream(seed, "testkit.buffer", 0);
+    let units = one_of(&mut rng, &[1, 2, 4, 16, 64, 1024]);
+    spec.limits.write_buffer = Some(Bytes::from_kib(4 * units * spec.geometry.ws_opt as u64));
+    spec.limits.capacitors = rng.below(2) == 0;
+}
+
 /// The faults of a seed: each kind or not, rare, and few enough that the spare chunks outlast them.
 pub fn faults(seed: u64) -> FaultPlan {
     let mut rng = Rng::stream(seed, "testkit.faults", 0);
@@ -139,9 +148,14 @@ pub fn describe_faults(options: &SsdOptions) -> String {
 /// The device in a line, for messages.
 pub fn describe(spec: &DeviceSpec, options: &SsdOptions) -> String {
     let g = &spec.geometry;
+    let buffer = match (spec.limits.write_buffer, spec.limits.capacitors) {
+        (None, _) => String::new(),
+        (Some(size), false) => format!(", write buffer {size}"),
+        (Some(size), true) => format!(", write buffer {size} on capacitors"),
+    };
     format!(
         "{}x{} PUs, {} chunks of {} pages x {} planes x {} sectors, ws {}/{}, window {}, {:?}, \
-         pair_damage {}, {:?}, timing {}, dulbe {}",
+         pair_damage {}, {:?}, timing {}, dulbe {}{buffer}",
         g.channels,
         g.pus_per_channel,
         g.chunks_per_pu,

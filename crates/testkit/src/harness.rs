@@ -69,18 +69,33 @@ pub struct Boot {
 #[derive(Clone, Default)]
 pub struct MediumSlot(Rc<RefCell<Option<Medium>>>);
 
-/// The medium, and how often faults had struck it.
-type Medium = (Arc<Ssd>, u64);
+/// The medium, how often faults had struck it, and who wants to know when its dies were at work.
+type Medium = (Arc<Ssd>, u64, Option<Moments>);
+
+/// Programs and erases whose times are noted.
+const SPANS: usize = 1_000_000;
 
 impl MediumSlot {
-    /// This is the medium from now on.
-    pub fn put(&self, ssd: &Arc<Ssd>) {
-        *self.0.borrow_mut() = Some((ssd.clone(), struck(ssd)));
+    /// This is the medium from now on. Where it acknowledges from a buffer, completions don't say when
+    /// its dies are at work: it notes that itself.
+    pub fn put(&self, ssd: &Arc<Ssd>, moments: &Option<Moments>) {
+        let moments = moments.clone().filter(|_| ssd.spec().limits.write_buffer.is_some());
+        if moments.is_some() {
+            ssd.keep_spans(SPANS);
+        }
+        *self.0.borrow_mut() = Some((ssd.clone(), struck(ssd), moments));
     }
 
     /// Faults that struck since; it is let go.
     fn take(&self) -> u64 {
-        self.0.take().map_or(0, |(ssd, before)| struck(&ssd) - before)
+        let Some((ssd, before, moments)) = self.0.take() else { return 0 };
+        if let Some(moments) = moments {
+            for (_, span) in ssd.take_spans().spans {
+                moments.note(span.from);
+                moments.note(span.to);
+            }
+        }
+        struck(&ssd) - before
     }
 }
 

@@ -34,6 +34,9 @@ pub const STACKS: &[Stack] = &[
     Stack { name: "pblk-faults", seeds: 40, lives: 4, machine: pblk_faults },
     Stack { name: "pblk", seeds: 40, lives: 4, machine: pblk },
     Stack { name: "pblk-care-faults", seeds: 30, lives: 4, machine: pblk_care },
+    Stack { name: "pblk-buffer", seeds: 24, lives: 4, machine: pblk_buffer },
+    Stack { name: "pblk-buffer-faults", seeds: 24, lives: 4, machine: pblk_buffer_faults },
+    Stack { name: "pftl-buffer-faults", seeds: 16, lives: 4, machine: pftl_buffer_faults },
 ];
 
 /// The row of this name.
@@ -103,6 +106,12 @@ impl<C> OnSsd<C> {
         OnSsd { spec, options, faulty, link, pus: None, fixed: false, config }
     }
 
+    /// The device has a write buffer.
+    fn buffered(self, seed: u64) -> OnSsd<C> {
+        devices::with_buffer(seed, &mut self.spec.borrow_mut());
+        self
+    }
+
     fn ssd(&self) -> Result<Arc<Ssd>, String> {
         Ssd::new(&self.spec.borrow(), self.options.clone()).map_err(|e| e.to_string())
     }
@@ -126,7 +135,7 @@ impl<C> OnSsd<C> {
         if let Some(moments) = &boot.moments {
             device = Arc::new(NotingDevice::new(device, moments.clone()));
         }
-        boot.medium.put(ssd);
+        boot.medium.put(ssd, &boot.moments);
         match self.pus {
             Some((first, last)) => Arc::new(Partition::new(device, first, last)),
             None => device,
@@ -184,14 +193,18 @@ fn both_laws(stats: &FtlStats, ssd: &Ssd, before: &Programmed) -> Result<(), Str
 }
 
 fn pftl(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    pftl_on(seed, false)
+    Ok(pftl_machine(pftl_on(seed, false)))
 }
 
 fn pftl_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    pftl_on(seed, true)
+    Ok(pftl_machine(pftl_on(seed, true)))
 }
 
-fn pftl_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
+fn pftl_buffer_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
+    Ok(pftl_machine(pftl_on(seed, true).buffered(seed)))
+}
+
+fn pftl_on(seed: u64, faulty: bool) -> OnSsd<PftlConfig> {
     let mut rng = Rng::stream(seed, "testkit.pftl", 0);
     let config = PftlConfig {
         over_provisioning_percent: devices::one_of(&mut rng, &[12, 20, 30, 50]),
@@ -207,7 +220,7 @@ fn pftl_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
         let least = if on.spec.borrow().cells.pair_damage { 75 } else { 30 };
         on.config.over_provisioning_percent = on.config.over_provisioning_percent.max(least);
     }
-    Ok(pftl_machine(on))
+    on
 }
 
 pub(crate) fn pftl_machine(on: OnSsd<PftlConfig>) -> Rc<dyn Machine> {
@@ -316,17 +329,17 @@ impl Machine for PftlMachine {
 }
 
 fn pblk(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    pblk_on(seed, false)
+    Ok(pblk_machine(pblk_on(seed, false)))
 }
 
 fn pblk_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    pblk_on(seed, true)
+    Ok(pblk_machine(pblk_on(seed, true)))
 }
 
 /// Wear leveling and scrubbing, at a pace at which a short run sees them, on cells that decay as
 /// fast; with the faults of the seed in every second one.
 fn pblk_care(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    let mut on = pblk_drawn(seed, seed % 2 == 1);
+    let mut on = pblk_on(seed, seed % 2 == 1);
     let mut rng = Rng::stream(seed, "testkit.care", 0);
     let r = &mut rng;
     use WearLeveling::{Off, Static};
@@ -345,11 +358,15 @@ fn pblk_care(seed: u64) -> Result<Rc<dyn Machine>, String> {
     Ok(pblk_machine(on))
 }
 
-fn pblk_on(seed: u64, faulty: bool) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(pblk_drawn(seed, faulty)))
+fn pblk_buffer(seed: u64) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(pblk_on(seed, false).buffered(seed)))
 }
 
-fn pblk_drawn(seed: u64, faulty: bool) -> OnSsd<LogConfig> {
+fn pblk_buffer_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(pblk_on(seed, true).buffered(seed)))
+}
+
+fn pblk_on(seed: u64, faulty: bool) -> OnSsd<LogConfig> {
     let mut rng = Rng::stream(seed, "testkit.pblk", 0);
     let config = LogConfig {
         over_provisioning_percent: devices::one_of(&mut rng, &[11, 20, 30, 50]),

@@ -3,6 +3,7 @@
 //! Owns: one test per row of [`STACKS`]. Promises: a failure prints the command that replays it.
 //! Never: draws a seed from anywhere but a counter.
 
+use flashlane_base::Ns;
 use flashlane_testkit::stacks::{self, STACKS};
 use flashlane_testkit::{Plan, run_seed};
 
@@ -85,6 +86,16 @@ found! {
     found_a_stop_that_waits_for_a_victim_of_a_device_that_gave_up: "pftl-faults", 400100, 100, None;
 }
 
+/// A cut in the last row of GC's line: its full chunks can be read, and what the capacitors had of their
+/// windows was programmed again all the same, into the room that GC counted on.
+#[test]
+fn found_windows_of_full_chunks_programmed_again() {
+    let stack = stacks::find("pftl").expect("a row of the table");
+    let plan = Plan { cuts: vec![Ns::from_ns(1_573_104_529)], ..Plan::default() };
+    let done = run_seed(stack, 301_808, &plan).unwrap_or_else(|f| panic!("{f}"));
+    assert!(!done.gave_up);
+}
+
 swarms! {
     ram: "ram",
     pftl: "pftl",
@@ -92,4 +103,7 @@ swarms! {
     pblk: "pblk",
     pblk_faults: "pblk-faults",
     pblk_care_faults: "pblk-care-faults",
+    pblk_buffer: "pblk-buffer",
+    pblk_buffer_faults: "pblk-buffer-faults",
+    pftl_buffer_faults: "pftl-buffer-faults",
 }

@@ -165,6 +165,8 @@ impl HostFtl {
             }
         }
         failed.map_or(Ok(()), Err)?;
+        // The shards name places; `complete` makes them count instead of the ones before.
+        self.settle_device(cx).await?;
         own += self.carry_forward();
         let complete =
             Record::CheckpointComplete { checkpoint: id, shards: shards as u32, position };

@@ -42,6 +42,8 @@ impl HostFtl {
     }
 
     async fn close_line(self: Arc<Self>, cx: &Cx, line: u32) {
+        // Who reads the closing metadata does not look at the sectors.
+        let mut settled = self.settle_device(cx).await;
         let (bytes, sequence) = self.build_closing(line);
         let places = self.write_closing(cx, line, sequence, bytes).await;
         self.empty_windows(cx, line).await;
@@ -51,9 +53,11 @@ impl HostFtl {
         // that is programmed recovery has to find it here (FORMAT.md, hole 35).
         let sent = || self.ring.state.now(|r| r.nothing_again());
         self.ring.progress.wait(cx, || sent() || self.read_only()).await;
+        // Nor for what went out again to where it was.
+        settled = settled.and(self.settle_device(cx).await);
         let mut p = self.pool.lock();
         let l = &mut p.lines[line as usize];
-        if l.sequence == sequence && !l.gone && !self.read_only() {
+        if l.sequence == sequence && !l.gone && !self.read_only() && settled.is_ok() {
             // Durable with the next commit; until then recovery scans the line.
             self.journal.append(self.closed_record(line, sequence, &places));
             l.logged = true;

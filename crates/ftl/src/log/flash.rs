@@ -82,7 +82,8 @@ impl Flash {
             cx,
             Request {
                 op: Op::Write,
-                flags: Flags::default(),
+                // What order rests on is on the medium when it completes, whatever buffer the device has.
+                flags: Flags::DURABLE,
                 addrs: &addrs[..n],
                 data: Data::Write { content, oob: &oob[..n], cause: &causes[..n] },
                 whole_sectors: true,

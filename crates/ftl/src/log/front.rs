@@ -305,9 +305,22 @@ impl HostFtl {
         self.check_writable()
     }
 
-    /// What the medium has survives the end of its host, too (a drive in an image).
+    /// What the device has survives the end of its host (a drive in an image) and of the power (a write
+    /// buffer without capacitors), too.
     pub(super) async fn outlive_host(&self, cx: &Cx) -> BlockResult {
-        if self.flash.device.flush(cx).await {
+        let survives = self.flash.device.flush(cx).await;
+        self.check_host(cx, survives)
+    }
+
+    /// What the device has acknowledged is on the medium before what comes next. Nothing to do unless it
+    /// acknowledges from a buffer without capacitors, which may lose the earlier and keep the later.
+    pub(super) async fn settle_device(&self, cx: &Cx) -> BlockResult {
+        let survives = self.flash.device.settle(cx).await;
+        self.check_host(cx, survives)
+    }
+
+    fn check_host(&self, cx: &Cx, survives: bool) -> BlockResult {
+        if survives {
             return Ok(());
         }
         self.give_up(cx, super::meta::HOST_TROUBLE);

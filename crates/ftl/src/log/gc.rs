@@ -611,6 +611,7 @@ impl HostFtl {
         self.epochs.synchronize(cx).await;
         let to = self.ring.state.now(|r| r.tail());
         self.wait_safe(cx, to, false).await?;
+        self.settle_device(cx).await?;
         self.gc.past_barrier.store(true, Ordering::Release);
         let mut at = self.journal.appended();
         for line in lines {

@@ -229,7 +229,7 @@ impl Controller {
             cx,
             Request {
                 op: Op::Write,
-                flags: Flags::default(),
+                flags: Flags::DURABLE,
                 addrs: &self.scratch.addrs[..n],
                 data: Data::Write {
                     content: Gather {

@@ -82,7 +82,7 @@ impl Controller {
             cx,
             Request {
                 op: Op::Write,
-                flags: Flags::default(),
+                flags: Flags::DURABLE,
                 addrs: &self.scratch.addrs[..unit] as &[Ppa],
                 data: Data::Write { content, oob, cause },
                 whole_sectors: true,

@@ -263,17 +263,12 @@ impl Pftl {
         device: Arc<dyn Device>,
         config: PftlConfig,
     ) -> Result<Arc<Pftl>, CreateError> {
-        let geo = *device.geometry();
-        let traits = *device.traits();
-        let config = config.on(&traits);
-        let layout = Layout::new(&geo);
-        check_device(&layout, geo.sectors(), traits.max_open)?;
-        let sizes = check_config(&config, &layout, geo.mw_cunits, traits.content_bytes)?;
+        let (geo, traits) = (*device.geometry(), *device.traits());
+        let Frame { config, layout, sizes, capacity } = Frame::of(&*device, config)?;
         let mut place = Place::new(layout.clone(), traits.max_open, |pu| {
             device.chunk_report(pu, 0, geo.chunks_per_pu)
         })
         .map_err(|chunks| CreateError::NotBlank { chunks })?;
-        let capacity = capacity_of(&config, geo.sectors());
         let reserve = if config.capacitors { 0 } else { sync::reserve(&layout, &sizes) };
         place.set_reserve(reserve);
         let mut needed = place::SPARE_LINES_MIN * layout.line_sectors as u64 + reserve as u64;
@@ -401,6 +396,26 @@ impl Pftl {
     /// one, and each line counts as many valid sectors as the walk finds. For tests and `fsck`.
     pub fn walk(&self) -> Result<(), String> {
         self.controller.lock().walk()
+    }
+}
+
+/// What follows from device and configuration alone.
+struct Frame {
+    config: PftlConfig,
+    layout: Layout,
+    sizes: Sizes,
+    capacity: u64,
+}
+
+impl Frame {
+    fn of(device: &dyn Device, config: PftlConfig) -> Result<Frame, CreateError> {
+        let (geo, traits) = (device.geometry(), device.traits());
+        let config = config.on(traits);
+        let layout = Layout::new(geo);
+        check_device(&layout, geo.sectors(), traits.max_open)?;
+        let sizes = check_config(&config, &layout, geo.mw_cunits, traits.content_bytes)?;
+        let capacity = capacity_of(&config, geo.sectors());
+        Ok(Frame { config, layout, sizes, capacity })
     }
 }
 

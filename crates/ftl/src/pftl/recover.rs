@@ -18,11 +18,12 @@
 //!    good: nobody knows whose it was, so an older copy of it would pass for its content. The mount
 //!    is refused ([`MountError::Lost`]) unless [`PftlConfig::accept_lost_sectors`].
 //! 6. Open lines are written on; what a dump holds of their windows stands there, unless a cut
-//!    program may have harmed it, and is not programmed again. The stamps of this life are above
+//!    program may have harmed it, and is not programmed again; nor is what a chunk has that was full, or
+//!    that a cut program has filled: it can be read. The stamps of this life are above
 //!    all that were ever given out.
 //! 7. Without capacitors: void units and the new life are made durable. Then the host may write.
 
-use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Data, Device, Flags};
 use flashlane_ocssd::device::{Gather, Op, Request, Scatter, Status};
 use flashlane_rt::Cx;
@@ -36,8 +37,8 @@ use super::map::Entry;
 use super::pages::{PAGE_BYTES, Pages, Said};
 use super::place::{Layout, Place, Stock};
 use super::{
-    Controller, CreateError, LIFE_SHIFT, Parts, Pftl, PftlConfig, Phase, Room, STAMP_LAST,
-    capacity_of, check_config, check_device, read, sync,
+    Controller, CreateError, Frame, LIFE_SHIFT, Parts, Pftl, PftlConfig, Phase, Room, STAMP_LAST,
+    read, sync,
 };
 use crate::log::format::{LBA_LIMIT, LBA_PADDING, Oob};
 
@@ -160,13 +161,8 @@ impl Pftl {
         config: PftlConfig,
         dump: Option<&Dump>,
     ) -> Result<Arc<Pftl>, MountError> {
-        let geo = *device.geometry();
-        let traits = *device.traits();
-        let config = config.on(&traits);
-        let layout = Layout::new(&geo);
-        check_device(&layout, geo.sectors(), traits.max_open)?;
-        let sizes = check_config(&config, &layout, geo.mw_cunits, traits.content_bytes)?;
-        let capacity = capacity_of(&config, geo.sectors());
+        let (geo, traits) = (*device.geometry(), *device.traits());
+        let Frame { config, layout, sizes, capacity } = Frame::of(&*device, config)?;
         check_dump(dump, capacity, &sizes)?;
         let mut mount = Mount {
             cx,
@@ -192,6 +188,7 @@ impl Pftl {
         }
         mount.choose_equal(&mut found).await;
         let lost = mount.read_pages(&mut pages, &mut found, dump).await;
+        let readable = mount.readable_of(&found, dump).await;
         let stamp = mount.last_stamp(&found, dump);
         let slack = if traits.pair_damage { mount.window + layout.unit } else { 0 };
         mount.judge_unreadable(&mut pages, &found, dump, slack, config.accept_lost_sectors)?;
@@ -215,7 +212,7 @@ impl Pftl {
             c.pages = pages;
             c.stats.ftl.programmed[Cause::PaddingPair as usize] = mount.padded;
             c.stats.ftl.program_failures = mount.failed.len() as u64;
-            let room = c.take_in(&found, &lost, dump, &standing);
+            let room = c.take_in(&found, &lost, (dump, &readable), &standing);
             let taken = ftl.room.try_acquire(room.user as u64);
             assert!(taken, "the dump was checked against the buffer");
             c.check_spare();
@@ -383,6 +380,22 @@ impl Mount<'_> {
         }
     }
 
+    /// Physical sectors that a dump holds the content of because they could not be read back yet, and
+    /// that can be read now. To program them again would take the room that GC counts on: where
+    /// windows are long, most of a chunk.
+    async fn readable_of(&self, found: &Found, dump: Option<&Dump>) -> BTreeSet<u32> {
+        let newest = |lba: u32, stamp: u64, at: u32| {
+            let claim = found.newest[lba as usize];
+            (claim.stamp, claim.at) == (stamp, at)
+        };
+        let saved = dump.iter().flat_map(|d| &d.sectors);
+        let there =
+            saved.filter_map(|s| Some((s.lba, s.at.filter(|at| newest(s.lba, s.stamp, *at))?)));
+        let there: Vec<(u32, u32)> = there.collect();
+        let good = verify(self.cx, &*self.device, &self.layout, self.content_bytes, &there).await;
+        there.iter().zip(good).filter(|(_, good)| *good).map(|((_, at), _)| *at).collect()
+    }
+
     /// Takes in what the newest pages say; returns the sectors whose content is lost. A page that
     /// can't be read counts as unreadable like any other sector.
     async fn read_pages(
@@ -545,7 +558,7 @@ impl Controller {
         &mut self,
         found: &Found,
         lost: &[u32],
-        dump: Option<&Dump>,
+        (dump, readable): (Option<&Dump>, &BTreeSet<u32>),
         standing: &Standing,
     ) -> Room {
         let mut room = Room::default();
@@ -560,7 +573,8 @@ impl Controller {
         }
         for saved in dump.iter().flat_map(|d| &d.sectors) {
             let claim = found.newest[saved.lba as usize];
-            if claim.stamp > saved.stamp {
+            let is_readable = saved.at.is_some_and(|at| readable.contains(&at));
+            if claim.stamp > saved.stamp || is_readable {
                 continue;
             }
             let (kind, lba, stamp) = (saved.kind, saved.lba, saved.stamp);
@@ -657,7 +671,7 @@ pub(super) async fn pad(
     let oob = Oob::encode_raw(LBA_PADDING, 0, read::content_crc(&zeros));
     let request = Request {
         op: Op::Write,
-        flags: Flags::default(),
+        flags: Flags::DURABLE,
         addrs: &addrs,
         data: Data::Write {
             content: Gather { base: &zeros, index: &vec![0; n as usize], unit: content_bytes },
@@ -747,6 +761,31 @@ impl Found {
     }
 }
 
+/// Reads up to a vector of physical sectors, `unit` bytes of content each (0: records alone), `whole` as
+/// pages are kept: completion, contents, records.
+async fn read_sectors(
+    cx: &Cx,
+    device: &(dyn Device + 'static),
+    layout: &Layout,
+    ats: impl Iterator<Item = u32>,
+    (unit, whole): (usize, bool),
+) -> (Completion, Vec<u8>, Vec<[u8; OOB_BYTES]>) {
+    let addrs: Vec<Ppa> = ats.map(|at| device.format().pack(layout.location(at))).collect();
+    let index: Vec<u32> = (0..addrs.len() as u32).collect();
+    let mut oob = vec![[0; OOB_BYTES]; addrs.len()];
+    let mut bytes = vec![0; addrs.len() * unit];
+    let content = Scatter { base: &mut bytes, index: &index, unit };
+    let request = Request {
+        op: Op::Read,
+        flags: Flags { cause: Cause::Metadata, ..Flags::default() },
+        addrs: &addrs,
+        data: Data::Read { content, oob: &mut oob },
+        whole_sectors: whole,
+    };
+    let done = device.io(cx, request).await;
+    (done, bytes, oob)
+}
+
 /// Records of up to a vector of sectors: (lba or type, stamp), `None` where it can't be read.
 async fn read_records(
     cx: &Cx,
@@ -757,19 +796,8 @@ async fn read_records(
     let mut records = vec![None; ats.len()];
     let mut left: Vec<usize> = (0..ats.len()).collect();
     for _ in 0..TRIES {
-        let addrs: Vec<Ppa> =
-            left.iter().map(|i| device.format().pack(layout.location(ats[*i]))).collect();
-        let index: Vec<u32> = (0..left.len() as u32).collect();
-        let mut oob = vec![[0; OOB_BYTES]; left.len()];
-        let content = Scatter { base: &mut [], index: &index, unit: 0 };
-        let request = Request {
-            op: Op::Read,
-            flags: Flags { cause: Cause::Metadata, ..Flags::default() },
-            addrs: &addrs,
-            data: Data::Read { content, oob: &mut oob },
-            whole_sectors: false,
-        };
-        let done = device.io(cx, request).await;
+        let now = left.iter().map(|i| ats[*i]);
+        let (done, _, oob) = read_sectors(cx, device, layout, now, (0, false)).await;
         let mut again = Vec::new();
         for (k, i) in left.iter().enumerate() {
             let unwritten = oob[k] == [0xff; OOB_BYTES];
@@ -803,20 +831,9 @@ async fn verify(
     let mut good = vec![false; copies.len()];
     for (part, good) in copies.chunks(VECTOR_MAX).zip(good.chunks_mut(VECTOR_MAX)) {
         for _ in 0..TRIES {
-            let addrs: Vec<Ppa> =
-                part.iter().map(|(_, at)| device.format().pack(layout.location(*at))).collect();
-            let index: Vec<u32> = (0..part.len() as u32).collect();
-            let mut oob = vec![[0; OOB_BYTES]; part.len()];
-            let mut bytes = vec![0; part.len() * content_bytes];
-            let content = Scatter { base: &mut bytes, index: &index, unit: content_bytes };
-            let request = Request {
-                op: Op::Read,
-                flags: Flags { cause: Cause::Metadata, ..Flags::default() },
-                addrs: &addrs,
-                data: Data::Read { content, oob: &mut oob },
-                whole_sectors: false,
-            };
-            let done = device.io(cx, request).await;
+            let ats = part.iter().map(|(_, at)| *at);
+            let unit = (content_bytes, false);
+            let (done, bytes, oob) = read_sectors(cx, device, layout, ats, unit).await;
             for (i, (lba, _)) in part.iter().enumerate() {
                 let content = &bytes[i * content_bytes..(i + 1) * content_bytes];
                 good[i] |= done.status(i).is_ok() && read::is_of(&oob[i], *lba, content);
@@ -837,18 +854,8 @@ async fn read_page(
     at: u32,
 ) -> Option<Vec<u8>> {
     for _ in 0..TRIES {
-        let addrs = [device.format().pack(layout.location(at))];
-        let mut oob = [[0; OOB_BYTES]];
-        let mut bytes = vec![0; SECTOR_BYTES];
-        let content = Scatter { base: &mut bytes, index: &[0], unit: PAGE_BYTES };
-        let request = Request {
-            op: Op::Read,
-            flags: Flags { cause: Cause::Metadata, ..Flags::default() },
-            addrs: &addrs,
-            data: Data::Read { content, oob: &mut oob },
-            whole_sectors: true,
-        };
-        let done = device.io(cx, request).await;
+        let ats = std::iter::once(at);
+        let (done, bytes, oob) = read_sectors(cx, device, layout, ats, (PAGE_BYTES, true)).await;
         if done.status(0).is_ok() && Oob::verify_crc(&oob[0], read::content_crc(&bytes)) {
             return Some(bytes);
         }

@@ -49,6 +49,8 @@ pub(crate) enum Stop {
     Before(u64),
     /// In the middle of the n-th command.
     Within(u64),
+    /// At this time of the life, whatever is under way.
+    At(Ns),
 }
 
 #[derive(Default)]
@@ -80,7 +82,12 @@ const NEVER: u64 = 1 << 62;
 impl Face {
     pub(crate) fn new(ssd: Arc<Ssd>, truth: Arc<Mutex<Truth>>, stop: Option<Stop>) -> Face {
         let geo = truth.lock().geometry.unwrap_or(*ssd.geometry());
-        Face { ssd, truth, geo, seen: Mutex::default(), stop, stopped: Notify::new() }
+        let off_at = match stop {
+            Some(Stop::At(at)) => Some(at),
+            _ => None,
+        };
+        let seen = Mutex::new(Seen { off_at, ..Seen::default() });
+        Face { ssd, truth, geo, seen, stop, stopped: Notify::new() }
     }
 
     /// When the power goes off, once that is known.

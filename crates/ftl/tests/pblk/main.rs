@@ -12,6 +12,7 @@
 
 mod again;
 mod bench;
+mod buffer;
 mod damage;
 mod decay;
 mod face;

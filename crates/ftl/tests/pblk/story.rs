@@ -177,6 +177,45 @@ pub(crate) fn cut_at_each(setup: &Setup, before: &[Do], story: &[Do], every: usi
     cuts
 }
 
+/// Tells `before` undisturbed, then `story` with the power going off `every` so often from its beginning
+/// until `after` its end; as [`cut_at_each`] otherwise.
+pub(crate) fn cut_at_times(
+    setup: &Setup,
+    before: &[Do],
+    story: &[Do],
+    (every, after): (Ns, Ns),
+) -> usize {
+    let begin = |stop| {
+        let Up::Running(bench) = Medium::new(setup.clone()).create_until(stop) else {
+            panic!("the power goes off in the story");
+        };
+        let telling = Rc::new(RefCell::new(Telling::default()));
+        bench.told(before, &telling);
+        (bench, telling)
+    };
+    let (bench, telling) = begin(None);
+    let mut at = bench.cx.now() + Ns::from_ns(1);
+    bench.told(story, &telling);
+    let end = bench.cx.now() + after;
+    bench.cut();
+    let mut cuts = 0;
+    while at < end {
+        let stop = Stop::At(at);
+        let (bench, telling) = begin(Some(stop));
+        let (cx, steps, told) = (bench.cx.clone(), story.to_vec(), telling.clone());
+        let dev = bench.dev.clone();
+        bench.works_until_off(async move {
+            tell(cx.clone(), dev, steps, told).await;
+            cx.sleep_until(end).await;
+        });
+        let medium = bench.cut();
+        check(&medium, &telling.borrow(), stop);
+        at += every;
+        cuts += 1;
+    }
+    cuts
+}
+
 /// What the story may have left is there, in two lives; then everything still works.
 fn check(medium: &Medium, telling: &Telling, stop: Stop) {
     let mounted = |medium: &Medium| match medium.mount(MountOptions::default()) {

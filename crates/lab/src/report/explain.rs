@@ -20,8 +20,8 @@ const COLUMNS: usize = 100;
 pub(super) fn sentences(report: &Report) -> String {
     let mut items = compare(report);
     for run in &report.runs {
-        let said: Vec<String> =
-            [amplification(run), write_waits(run), reads(run)].into_iter().flatten().collect();
+        let said = [amplification(run), write_waits(run), reads(run), device_buffer(run)];
+        let said: Vec<String> = said.into_iter().flatten().collect();
         if !said.is_empty() {
             items.push(format!("{}: {}", run.name, said.join(" ")));
         }
@@ -132,6 +132,24 @@ fn reads(r: &RunReport) -> Option<String> {
         if s >= WORTH_SAYING {
             text += &format!("; {:.0}% of their sectors {what}", s * 100.0);
         }
+    }
+    Some(text + ".")
+}
+
+/// What the write buffer of the device did.
+fn device_buffer(r: &RunReport) -> Option<String> {
+    let b = r.device_buffer.filter(|b| b.accepted_sectors > 0)?;
+    let mut text = format!(
+        "The device acknowledged {} sectors from its own write buffer",
+        grouped(b.accepted_sectors)
+    );
+    let more = [
+        (b.read_sectors, "sectors were read from it"),
+        (b.full_waits, "writes found it full"),
+        (b.failed_sectors, "sectors failed to be programmed afterwards"),
+    ];
+    for (n, what) in more.into_iter().filter(|(n, _)| *n > 0) {
+        text += &format!("; {} {what}", grouped(n));
     }
     Some(text + ".")
 }

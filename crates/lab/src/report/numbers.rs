@@ -16,6 +16,7 @@ use crate::stack::Lines;
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::stats::FtlStats;
+use flashlane_ocssd::BufferCount;
 use flashlane_ocssd::device::Cause;
 use serde::Serialize;
 
@@ -63,6 +64,9 @@ pub struct RunReport {
     pub programmed_sectors: ProgrammedSectors,
     /// What never reached the medium.
     pub buffer_sectors: BufferSectors,
+    /// What the device's own write buffer did; only of devices that have one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device_buffer: Option<DeviceBuffer>,
     /// Flushes and FUA writes that the layer saw; the flush that ends a run is one.
     pub flushes: u64,
     /// Chunk erases.
@@ -299,6 +303,30 @@ pub struct BufferSectors {
     pub read_from_buffer: u64,
     /// Reads of sectors that hold nothing.
     pub read_unmapped: u64,
+}
+
+/// A device's write buffer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DeviceBuffer {
+    /// Sectors acknowledged from it before they were programmed.
+    pub accepted_sectors: u64,
+    /// Sectors that reads found in it.
+    pub read_sectors: u64,
+    /// Write commands that found it full.
+    pub full_waits: u64,
+    /// Sectors whose program failed behind the acknowledgement.
+    pub failed_sectors: u64,
+}
+
+impl DeviceBuffer {
+    fn of(count: &BufferCount) -> DeviceBuffer {
+        DeviceBuffer {
+            accepted_sectors: count.accepted,
+            read_sectors: count.hits,
+            full_waits: count.waits,
+            failed_sectors: count.kept,
+        }
+    }
 }
 
 /// Where the time of requests went.
@@ -592,6 +620,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
             .then(|| programmed.total() as f64 / host_written as f64),
         programmed_sectors: programmed,
         buffer_sectors: buffer(before, after),
+        device_buffer: o.media.buffer.as_ref().map(DeviceBuffer::of),
         flushes: after.flushes - before.flushes,
         erases: o.media.erases,
         gc_victims: after.gc_victims - before.gc_victims,

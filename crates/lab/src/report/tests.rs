@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::execute::{Observe, execute_observed};
-use crate::experiment::{Base, Experiment};
+use crate::experiment::{Base, Change, Experiment};
 use crate::run::Unwatched;
 use flashlane_base::Ns;
 use flashlane_ftl::block::BlockOp;
@@ -63,6 +63,35 @@ fn looking_on_changes_nothing() {
     assert_eq!(Report::of(&seen).to_json(), Report::of(&unseen).to_json());
     assert_eq!(Report::of(&seen).to_html(), Report::of(&unseen).to_html());
     assert!(unseen.runs.iter().all(|r| r.spans.spans.is_empty()));
+}
+
+/// A device's write buffer is in the results and in words, and nowhere else.
+#[test]
+fn a_write_buffer_of_the_device_is_reported() {
+    let run = |sets: &[&str]| {
+        let sets: Vec<Change> = sets.iter().map(|s| Change::Set(s.to_string())).collect();
+        let base = Base::of(Path::new(""), None);
+        let e = Experiment::parse("small.toml", EXPERIMENT, &base, &sets).expect("an experiment");
+        let outcome = execute_observed(&e, Observe::default(), &|_| Rc::new(Unwatched));
+        Report::of(&outcome.map_err(|e| e.to_string()).expect("it runs"))
+    };
+    let plain = run(&[]);
+    assert!(plain.runs.iter().all(|r| r.device_buffer.is_none()));
+    assert!(!plain.to_json().contains("device_buffer"));
+    let safe = run(&["device.limits.write_buffer=64KiB", "device.limits.capacitors=true"]);
+    let said = "acknowledged";
+    for r in &safe.runs {
+        let b = r.device_buffer.expect("it has one");
+        // The rest were programmed before there was room.
+        assert!((1_000..=r.programmed_sectors.total()).contains(&b.accepted_sectors), "{b:?}");
+        assert!(b.full_waits > 0 && b.failed_sectors == 0 && r.counter_laws == "hold");
+        assert!(r.write_amplification_ratio.is_some() && r.wrong_sectors == 0);
+    }
+    assert!(safe.to_text().contains(said) && !plain.to_text().contains(said));
+    assert!(safe.runs[0].latency_ns.flush.mean < plain.runs[0].latency_ns.flush.mean);
+    // Without capacitors the block SSD, a controller itself, writes through.
+    let volatile = run(&["device.limits.write_buffer=64KiB"]);
+    assert_eq!(volatile.runs[1].device_buffer.expect("it has one").accepted_sectors, 0);
 }
 
 /// What jobs did adds up to what the run did, in every output that has both.

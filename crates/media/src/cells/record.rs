@@ -22,13 +22,14 @@ const LAST: [LastOp; 6] = [
 const DAMAGED: u8 = 1;
 const FAILED: u8 = 2;
 const DOOMED: u8 = 4;
+const KEPT: u8 = 8;
 
 /// Which of a list it is.
 fn code<T: PartialEq>(list: &[T], of: &T) -> u8 {
     list.iter().position(|x| x == of).unwrap_or(0) as u8
 }
 
-/// Lost sectors of a chunk: (chunk of the channel, first, end).
+/// Lost or kept sectors of a chunk: (chunk of the channel, first, end).
 pub type Lost = (u32, u32, u32);
 
 impl Chunk {
@@ -40,7 +41,12 @@ impl Chunk {
         }
         row[16] = code(&STATES, &self.state);
         row[17] = (self.mode == CellMode::Slc) as u8;
-        let flags = [(self.damaged, DAMAGED), (self.failed, FAILED), (self.doomed, DOOMED)];
+        let flags = [
+            (self.damaged, DAMAGED),
+            (self.failed, FAILED),
+            (self.doomed, DOOMED),
+            (self.kept, KEPT),
+        ];
         row[18] = flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum();
         row[19] = code(&LAST, &self.last);
         row[24..32].copy_from_slice(&self.last_at.as_ns().to_le_bytes());
@@ -64,6 +70,7 @@ impl Chunk {
             damaged: row[18] & DAMAGED != 0,
             failed: row[18] & FAILED != 0,
             doomed: row[18] & DOOMED != 0,
+            kept: row[18] & KEPT != 0,
             last: *LAST.get(row[19] as usize)?,
             last_at: time(24),
             since: time(32),

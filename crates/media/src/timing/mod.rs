@@ -347,6 +347,25 @@ impl Timing {
         part.end = at;
     }
 
+    /// A part that is done waited until `at` for programs that are not its own.
+    pub fn wait_for_programs(&mut self, id: u32, at: Ns) {
+        let breakdown = self.breakdown(id);
+        let part = &mut self.parts[id as usize];
+        let waited = at.saturating_sub(part.end);
+        if waited > Ns::ZERO {
+            let die_program = breakdown.die_program + waited;
+            self.take_end(id, at, Breakdown { die_program, ..breakdown });
+        }
+    }
+
+    /// A part is not over before `at`, whatever its operations do.
+    #[inline]
+    pub fn not_before(&mut self, id: u32, at: Ns) {
+        let part = &mut self.parts[id as usize];
+        part.end = part.end.max(at);
+        part.bound = part.bound.max(at);
+    }
+
     /// A part that is done ends with another channel's, which ended later.
     pub fn take_end(&mut self, id: u32, at: Ns, breakdown: Breakdown) {
         self.delay_part(id, at);

@@ -73,6 +73,10 @@ pub enum Event {
     Unrecoverable,
     /// A chunk went offline.
     Retired,
+    /// A program failed behind its acknowledgement from the write buffer. The data is good, the device
+    /// has it and the chunk has not: the host should move it and reset the chunk. In the log's
+    /// terms of OCSSD 2.0: *high* error rate, logical blocks named.
+    ProgramFailed,
 }
 
 /// An entry of the chunk notification log.
@@ -291,6 +295,7 @@ impl Ssd {
             violations: self.violations.lock().count(),
             ..MediaCounters::default()
         };
+        all.buffer = self.buffer.as_ref().map(|buffer| buffer.count());
         if let Some(pool) = &self.pool {
             all.store_bytes = pool.lock().unwrap_or_else(PoisonError::into_inner).bytes();
         }

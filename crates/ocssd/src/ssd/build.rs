@@ -4,6 +4,7 @@
 //! nothing is allocated in proportion to its capacity but a word or ten per chunk.
 //! Never: runs after construction.
 
+use super::buffer::Buffer;
 use super::decode::Decoder;
 use super::rows::Times;
 use super::{Chan, Ssd, admin};
@@ -98,6 +99,7 @@ impl Ssd {
             trouble: Arc::default(),
             pool: None,
             image: None,
+            buffer: Buffer::of(spec),
         })
     }
 }
@@ -147,6 +149,7 @@ fn traits(spec: &DeviceSpec, options: &SsdOptions) -> Traits {
         max_open: (spec.limits.max_open, spec.limits.max_open_per_pu),
         dulbe: options.dulbe,
         volatile: options.store == StoreKind::File,
+        buffered: spec.limits.write_buffer.is_some() && !spec.limits.capacitors,
         typical: if zero { Default::default() } else { typical },
     }
 }

@@ -365,14 +365,20 @@ impl Ssd {
         }
     }
 
-    /// Completes when everything accepted is durable.
+    /// Completes when everything accepted is durable: the file has it, and no buffer.
     pub(super) fn flush(&self, cmd: &mut Command<'_>) -> Ticket {
         match &self.image {
             Some(image) if self.commit(image, false).is_err() => {
-                self.answer(cmd, Status::HostFault)
+                return self.answer(cmd, Status::HostFault);
             }
-            _ => self.seal(cmd),
+            _ => {}
         }
+        if let Some(buffer) = &self.buffer {
+            let mut state = buffer.state.lock();
+            self.settle_buffer(buffer, &mut state, cmd.now);
+            cmd.waits.extend(state.flush());
+        }
+        self.seal(cmd)
     }
 
     /// Something changed that no command did.
@@ -514,7 +520,7 @@ impl Ssd {
         Ok(rows)
     }
 
-    /// Target settings, lost sectors, bad-block marks.
+    /// Target settings, lost sectors, bad-block marks; sectors that the device keeps, where it does.
     fn extra(&self, chans: &[MutexGuard<'_, Chan>], per_channel: u32, targets: &[u8]) -> Vec<u8> {
         let lost: Vec<u32> = (0..)
             .zip(chans)
@@ -530,6 +536,16 @@ impl Ssd {
         bytes.extend((marks.all().len() as u32).to_le_bytes());
         for ((pu, chunk), planes) in marks.all() {
             bytes.extend(pu.to_le_bytes().iter().chain(&chunk.to_le_bytes()).chain(planes));
+        }
+        let kept: Vec<u32> = (0..)
+            .zip(chans)
+            .flat_map(|(channel, chan)| {
+                chan.cells.kept().flat_map(move |k| [channel * per_channel + k.0, k.1, k.2])
+            })
+            .collect();
+        if !kept.is_empty() {
+            bytes.extend((kept.len() as u32 / 3).to_le_bytes());
+            bytes.extend(kept.into_iter().flat_map(u32::to_le_bytes));
         }
         bytes
     }
@@ -567,6 +583,10 @@ impl Ssd {
         let targets = self
             .restore_extra(layout, &extra[..extra_len])
             .ok_or_else(|| wrong("marks, lost sectors or target settings make no sense"))?;
+        let kept = self.count_kept();
+        if let Some(buffer) = &self.buffer {
+            buffer.state.lock().restart(kept);
+        }
         Ok(State {
             clock,
             life: Life { power_cycles, unsafe_shutdowns },
@@ -601,6 +621,12 @@ impl Ssd {
             let known = pu < self.geo.pus() && chunk < self.geo.chunks_per_pu;
             let planes = from.take(self.geo.planes as usize).filter(|_| known)?;
             marks.of(pu, chunk).copy_from_slice(planes);
+        }
+        let kept = if from.bytes.is_empty() { 0 } else { from.u32()? };
+        for _ in 0..kept {
+            let (chunk, first, end) = (from.u32()?, from.u32()?, from.u32()?);
+            let chan = self.channels.get_mut((chunk / per_channel) as usize)?.get_mut();
+            chan.cells.restore_kept((chunk % per_channel, first, end)).ok()?;
         }
         from.bytes.is_empty().then_some(targets)
     }

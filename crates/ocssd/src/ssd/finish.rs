@@ -49,6 +49,12 @@ impl Ssd {
             drop(guard);
             return self.finish_others(now, ticket, others);
         }
+        if !chan.extra[part as usize].waits.is_empty() {
+            let extra = &mut chan.extra[part as usize];
+            let waits = (std::mem::take(&mut extra.waits), extra.since);
+            drop(guard);
+            return self.finish_waits(now, ticket, waits);
+        }
         let extra = &mut chan.extra[part as usize];
         if extra.bytes_out != 0 && !extra.sent {
             extra.sent = true;
@@ -63,6 +69,28 @@ impl Ssd {
             }
         }
         Poll::Ready(close(chan, part))
+    }
+
+    /// What a command waits for in the buffer; then, when it is so, the command itself.
+    fn finish_waits(
+        &self,
+        now: Ns,
+        ticket: &mut Ticket,
+        (mut waits, mut since): (Vec<u64>, Ns),
+    ) -> Poll<Completion> {
+        let (home, part) = ((ticket.id >> 48) as usize, ticket.id as u32);
+        let answered = self.answered(now, &mut waits, &mut since);
+        let mut chan = self.channels[home].lock();
+        if let Err(ask_at) = answered {
+            let extra = &mut chan.extra[part as usize];
+            (extra.waits, extra.since) = (waits, since);
+            ticket.ask_at = ask_at;
+            return Poll::Pending;
+        }
+        // The room that it waited for was that of programs.
+        chan.time.wait_for_programs(part, since);
+        drop(chan);
+        self.finish_command(now, ticket)
     }
 
     /// The parts on other channels; then, when they are over, the command itself.

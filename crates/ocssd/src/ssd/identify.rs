@@ -51,6 +51,8 @@ pub struct Identify {
     pub slc_mode: bool,
     /// Programs and erases can be suspended.
     pub suspend: bool,
+    /// Bytes of writes that are acknowledged before they are programmed; 0 is none.
+    pub write_buffer: u64,
     /// Addresses per vector command at most.
     pub vector_max: usize,
 }
@@ -98,6 +100,7 @@ impl Ssd {
             erase_ignored: spec.limits.erase_ignored,
             slc_mode: spec.cells.slc.is_some(),
             suspend: queue == crate::spec::DieQueue::Suspend,
+            write_buffer: spec.limits.write_buffer.map_or(0, |size| size.get()),
             vector_max: flashlane_base::VECTOR_MAX,
         }
     }

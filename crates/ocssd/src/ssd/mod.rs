@@ -6,11 +6,12 @@
 //!
 //! A command takes the short lock of each channel it touches, one after the other, never two. Its
 //! share of a channel is a part; the part of the channel touched last keeps the command's outcome,
-//! and its name is the ticket. The stages are a file each: [`decode`] turns addresses into runs of
+//! and its name is the ticket. Where there is a [`buffer`], its lock comes first. The stages are a file each: [`decode`] turns addresses into runs of
 //! neighbouring sectors or parts of page rows, `write`, `read`, `reset` and `copy` check them
 //! against the rules and turn them into row operations of a die, `finish` hands out.
 
 mod admin;
+mod buffer;
 mod build;
 mod copy;
 pub mod decode;
@@ -37,6 +38,7 @@ use crate::device::{Cause, ChunkInfo, Data, Device, Op, Request, Status, Ticket,
 use crate::pipe::Pipe;
 use crate::rules::{FoundChunk, Rule, Violation, Violations};
 use crate::spec::{DeviceSpec, SsdOptions};
+use buffer::{Behind, Buffer};
 use decode::{Decoder, Run};
 use durable::Durable;
 use flashlane_base::{
@@ -55,6 +57,7 @@ use rows::{Times, flush_read};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;
+use write::Payload;
 
 /// What a command keeps until it is finished, beside its part's times.
 #[derive(Default)]
@@ -68,6 +71,9 @@ struct Extra {
     /// Time that the payload took to reach the device.
     link: Ns,
     sent: bool,
+    /// What of the buffer must happen first, and since when what has happened is so.
+    waits: Vec<u64>,
+    since: Ns,
 }
 
 /// A channel: its times, its cells, what it counted.
@@ -132,6 +138,8 @@ pub struct Ssd {
     pool: Option<Arc<std::sync::Mutex<Pool>>>,
     /// The file that the device lives in.
     image: Option<Box<Durable>>,
+    /// Where writes are acknowledged, when they are before they are programmed.
+    buffer: Option<Box<Buffer>>,
 }
 
 impl Ssd {
@@ -217,6 +225,10 @@ impl Ssd {
         extra.bytes_out = cmd.bytes_out;
         extra.link = cmd.link;
         extra.sent = false;
+        if !cmd.waits.is_empty() {
+            extra.waits = std::mem::take(&mut cmd.waits);
+            extra.since = Ns::ZERO;
+        }
         if !cmd.others.is_empty() {
             extra.others = std::mem::take(&mut cmd.others);
             ask_at = ask_at.max(cmd.others_ask);
@@ -294,6 +306,13 @@ struct Command<'a> {
     others_ask: Ns,
     /// A row that is being read, while its sectors are gathered.
     row: Option<ArrayOp>,
+    /// A write that is acknowledged from the buffer: sectors that it still has room for.
+    room: Option<u64>,
+    behind: Vec<Behind>,
+    waits: Vec<u64>,
+    /// What is being read lies in the buffer, and how much did.
+    in_buffer: bool,
+    hits: u64,
 }
 
 impl<'a> Command<'a> {
@@ -314,6 +333,11 @@ impl<'a> Command<'a> {
             others: Vec::new(),
             others_ask: Ns::ZERO,
             row: None,
+            room: None,
+            behind: Vec::new(),
+            waits: Vec::new(),
+            in_buffer: false,
+            hits: 0,
         }
     }
 
@@ -422,7 +446,8 @@ impl Ssd {
         }
         match (request.op, request.data) {
             (Op::Write, Data::Write { content, oob, cause }) => {
-                self.write(&mut cmd, content, oob, cause, request.whole_sectors)
+                let payload = Payload { content, oob, cause, whole: request.whole_sectors };
+                self.write(&mut cmd, payload, request.flags.fua)
             }
             (Op::Read, Data::Read { content, oob }) => {
                 let retry = !request.flags.limited_retry;

@@ -4,7 +4,7 @@
 //! that had not begun never was; one under way is a torn unit that reads as uncorrectable and,
 //! where the device has `pair_damage`, may take the programmed pages of its word line with it; an erase
 //! under way leaves a chunk that must be erased again; one that had not begun never was. Half a
-//! write unit never survives. On capacitors everything accepted is completed. States, pointers and
+//! write unit never survives. That a buffer had acknowledged a program changes none of this. On capacitors everything accepted is completed. States, pointers and
 //! wear survive as the chunk report shows them. Never: waits.
 //!
 //! Tickets from before the cut complete as failed. On an image what the cut left is committed, since
@@ -45,6 +45,7 @@ impl Ssd {
         let number = self.cuts.fetch_add(1, Ordering::Relaxed);
         let mut rng = Rng::stream(self.options.seed, "media.power_cut", number);
         let mut open = 0;
+        let mut buffered = self.buffer.as_ref().map(|buffer| buffer.state.lock());
         for channel in &self.channels {
             let mut guard = channel.lock();
             let chan = &mut *guard;
@@ -62,6 +63,10 @@ impl Ssd {
                 .sum::<u64>();
         }
         self.open.store(open, Ordering::Relaxed);
+        if let Some(state) = &mut buffered {
+            state.restart(self.count_kept());
+        }
+        drop(buffered);
         self.write_pipe.reset();
         self.read_pipe.reset();
         if then == PowerOn::ClockRestarts {

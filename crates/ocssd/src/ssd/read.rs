@@ -9,6 +9,7 @@
 //! wants: it takes the time of the read and fits sectors of either kind of content.
 
 use super::admin::Event;
+use super::buffer::State;
 use super::rows::Job;
 use super::{Chan, Command, Ssd, bytes, describe};
 use crate::device::{Scatter, Status, Ticket};
@@ -50,7 +51,15 @@ impl Ssd {
         }
         cmd.bytes_out = bytes(n);
         let mut to = Target { content, oob, whole };
-        let held = self.read_in_order(cmd, &mut to, retry);
+        let mut buffered = self.buffer.as_deref().map(|buffer| {
+            let mut state = buffer.state.lock();
+            self.settle_buffer(buffer, &mut state, cmd.now);
+            state
+        });
+        let held = self.read_in_order(cmd, &mut to, retry, buffered.as_deref());
+        if let Some(state) = &mut buffered {
+            state.note_hits(cmd.hits);
+        }
         self.seal_held(held, cmd)
     }
 
@@ -62,8 +71,10 @@ impl Ssd {
         cmd: &mut Command<'_>,
         to: &mut Target<'_>,
         retry: bool,
+        buffered: Option<&State>,
     ) -> Option<MutexGuard<'s, Chan>> {
         let by_rows = self.decoder.has_rows() && !self.fragile && cmd.planes == 0 && !to.whole;
+        let by_rows = by_rows && buffered.is_none();
         let mut held = None;
         let mut i = 0;
         while i < cmd.addrs.len() {
@@ -82,7 +93,10 @@ impl Ssd {
                 continue;
             };
             let (mut chan, part) = self.enter(cmd, held.take(), run.channel);
-            self.read_run(&mut chan, cmd, &run, part, to, retry);
+            match buffered {
+                Some(state) => self.read_both(&mut chan, cmd, &run, part, to, (retry, state)),
+                None => self.read_run(&mut chan, cmd, &run, part, to, retry),
+            }
             held = Some(chan);
             i += run.n as usize;
         }
@@ -125,6 +139,30 @@ impl Ssd {
         if cmd.status[i] == Status::Ok {
             cmd.failed &= !(1 << i); // a violation to count, but not an error to the caller
         }
+    }
+
+    /// A run of which some may lie in the buffer.
+    fn read_both(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        run: &Run,
+        part: u32,
+        to: &mut Target<'_>,
+        (retry, state): (bool, &State),
+    ) {
+        let index = chan.cells.index(run.die, run.chunk);
+        let mut k = 0;
+        while k < run.n {
+            let has = |m: u32| state.has(chan, run.channel, index, run.sector + m);
+            cmd.in_buffer = has(k);
+            let same = |m: &u32| has(*m) == cmd.in_buffer;
+            let n = 1 + (k + 1..run.n).take_while(same).count() as u32;
+            let piece = Run { sector: run.sector + k, first: run.first + k as usize, n, ..*run };
+            self.read_run(chan, cmd, &piece, part, to, retry);
+            k += n;
+        }
+        cmd.in_buffer = false;
     }
 
     #[inline]
@@ -218,6 +256,10 @@ impl Ssd {
     ) {
         let span = (piece.sector, piece.n);
         self.copy_to(chan, cmd, index, span, |k| k, piece.first, piece.n as usize, to);
+        if cmd.in_buffer {
+            cmd.hits += piece.n as u64;
+            return; // nothing is sensed
+        }
         let retries = match self.fragile {
             true => self.meet_errors(chan, cmd, piece, index, to, retry),
             false => 0,

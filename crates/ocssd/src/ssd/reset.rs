@@ -18,6 +18,11 @@ impl Ssd {
         if mode == CellMode::Slc && self.times.slc.is_none() {
             return self.malformed(cmd);
         }
+        let mut buffered = self.buffer.as_deref().map(|buffer| {
+            let mut state = buffer.state.lock();
+            self.settle_buffer(buffer, &mut state, cmd.now);
+            state
+        });
         let mut held = None;
         let mut before: Option<(u32, u32, u32)> = None;
         for i in 0..cmd.addrs.len() {
@@ -35,7 +40,14 @@ impl Ssd {
             }
             before = Some(chunk);
             let (mut chan, part) = self.enter(cmd, held.take(), run.channel);
+            let index = chan.cells.index(run.die, run.chunk);
+            let kept = chan.cells.kept_of(index);
             self.reset_chunk(&mut chan, cmd, &run, part, mode);
+            let gone =
+                matches!(chan.cells.chunk(index).state, ChunkState::Free | ChunkState::Offline);
+            if let Some(state) = buffered.as_mut().filter(|_| gone) {
+                state.was_reset(run.channel, index, kept - chan.cells.kept_of(index));
+            }
             held = Some(chan);
         }
         self.seal_held(held, cmd)

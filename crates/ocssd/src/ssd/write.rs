@@ -28,15 +28,9 @@ pub(super) struct Payload<'a> {
 
 impl Ssd {
     #[inline]
-    pub(super) fn write(
-        &self,
-        cmd: &mut Command<'_>,
-        content: Gather<'_>,
-        oob: &[[u8; OOB_BYTES]],
-        cause: &[Cause],
-        whole: bool,
-    ) -> Ticket {
+    pub(super) fn write(&self, cmd: &mut Command<'_>, payload: Payload<'_>, fua: bool) -> Ticket {
         let n = cmd.addrs.len();
+        let Payload { content, oob, cause, whole } = &payload;
         let unit = match whole {
             true => flashlane_base::SECTOR_BYTES,
             false => self.traits.content_bytes,
@@ -48,7 +42,15 @@ impl Ssd {
         let received = self.write_pipe.pass(cmd.now, bytes(n));
         cmd.link = received - cmd.now;
         let ready = received + self.command;
-        let payload = Payload { content, oob, cause, whole };
+        // On capacitors what is in the buffer is durable.
+        let durable = fua && !self.spec.limits.capacitors;
+        let buffer = self.buffer.as_deref().filter(|_| !durable);
+        let mut buffered = buffer.map(|buffer| {
+            let mut state = buffer.state.lock();
+            self.settle_buffer(buffer, &mut state, cmd.now);
+            cmd.room = Some(buffer.room(&state));
+            state
+        });
         let mut held = None;
         let mut i = 0;
         while i < n {
@@ -62,6 +64,9 @@ impl Ssd {
             self.write_run(&mut chan, cmd, &run, part, ready, &payload);
             i += run.n as usize;
             held = Some(chan);
+        }
+        if let Some(state) = &mut buffered {
+            self.enter_buffer(state, cmd);
         }
         self.seal_held(held, cmd)
     }
@@ -85,7 +90,7 @@ impl Ssd {
                 return self.host_failed(cmd, run.first..run.first + run.n as usize);
             }
             self.note_open(chan, run.die, open);
-            return self.queue_rows(chan, cmd, run, index, part, job);
+            return self.queue_program(chan, cmd, run, index, part, job, false);
         }
         let mut done = 0;
         while done < run.n {
@@ -147,7 +152,14 @@ impl Ssd {
             return Ok(());
         }
         match self.program_outcome(chan, cmd, piece, index) {
-            Status::Ok => self.program(chan, cmd, piece, index, payload)?,
+            Status::Ok => {
+                self.program(chan, cmd, piece, index, payload)?;
+                self.queue_program(chan, cmd, piece, index, part, job, false);
+            }
+            status if Ssd::fails_behind(cmd, piece, status) => {
+                self.fail_behind(chan, cmd, piece, index, payload, status)?;
+                self.queue_program(chan, cmd, piece, index, part, job, true);
+            }
             status => {
                 let range = piece.first..piece.first + piece.n as usize;
                 if status == Status::WriteNextUnit {
@@ -155,9 +167,9 @@ impl Ssd {
                 }
                 self.program_failed(chan, cmd.now, piece, index, status);
                 range.for_each(|i| cmd.fail(i, status));
+                self.queue_rows(chan, cmd, piece, index, part, job);
             }
         }
-        self.queue_rows(chan, cmd, piece, index, part, job);
         Ok(())
     }
 
@@ -205,14 +217,17 @@ impl Ssd {
         let at = self.device_time(now);
         match status {
             Status::WriteNextUnit => chan.cells.program_lost(index, piece.n, at),
-            Status::ChunkEarlyClose => {
-                let ppm = self.spec.limits.early_close_offline_ppm as u64;
-                let doomed = ppm != 0 && chan.wear_rng[piece.die as usize].below(1_000_000) < ppm;
-                chan.cells.close_early(index, at);
-                chan.cells.chunk_mut(index).doomed = doomed;
-            }
+            Status::ChunkEarlyClose => self.close_early(chan, now, piece, index),
             _ => {} // a dead die: nothing happens
         }
+    }
+
+    /// The chunk takes nothing any more; its next erase may fail.
+    pub(super) fn close_early(&self, chan: &mut Chan, now: Ns, piece: &Run, index: u32) {
+        let ppm = self.spec.limits.early_close_offline_ppm as u64;
+        let doomed = ppm != 0 && chan.wear_rng[piece.die as usize].below(1_000_000) < ppm;
+        chan.cells.close_early(index, self.device_time(now));
+        chan.cells.chunk_mut(index).doomed = doomed;
     }
 
     /// Erases of a chunk and those it is made for in its mode.

@@ -70,6 +70,7 @@ impl Double {
                 max_open: (0, 0),
                 dulbe: true,
                 volatile: false,
+                buffered: false,
                 typical: (Ns::ZERO, Ns::ZERO, Ns::ZERO),
             },
             times,

@@ -1,0 +1,66 @@
+//! Sectors whose program failed behind its acknowledgement: the device has their content, the medium has not.
+//!
+//! Owns: which they are. Promises: they go when their chunk is erased or taken offline, and come back
+//! with the chunk when a power cut takes its erase back; a program that a cut takes back takes them
+//! along. Never: says where the device has them, or how much it can keep.
+
+use super::{Cells, Lost};
+
+impl Cells {
+    /// The program of these sectors, which are below the write pointer, failed: the device keeps them.
+    pub fn keep(&mut self, index: u32, from: u32, end: u32) {
+        self.touch(index);
+        self.chunks[index as usize].kept = true;
+        let ranges = self.kept.entry(index).or_default();
+        match ranges.last_mut() {
+            Some(last) if last.1 == from => last.1 = end,
+            _ => ranges.push((from, end)),
+        }
+    }
+
+    /// Nothing is kept from `from` on any more.
+    pub(super) fn give_up_kept(&mut self, index: u32, from: u32) {
+        if !self.chunks[index as usize].kept {
+            return;
+        }
+        let ranges = self.kept.entry(index).or_default();
+        ranges.retain(|r| r.0 < from);
+        ranges.iter_mut().for_each(|r| r.1 = r.1.min(from));
+        if ranges.is_empty() {
+            self.kept.remove(&index);
+            self.chunks[index as usize].kept = false;
+        }
+        self.touch(index);
+    }
+
+    /// Whether a sector is kept.
+    #[inline]
+    pub fn keeps(&self, index: u32, sector: u32) -> bool {
+        let holds = |ranges: &Vec<(u32, u32)>| ranges.iter().any(|r| (r.0..r.1).contains(&sector));
+        self.chunks[index as usize].kept && self.kept.get(&index).is_some_and(holds)
+    }
+
+    /// Sectors kept of a chunk.
+    pub fn kept_of(&self, index: u32) -> u64 {
+        let sum = |ranges: &Vec<(u32, u32)>| ranges.iter().map(|r| (r.1 - r.0) as u64).sum();
+        self.kept.get(&index).map_or(0, sum)
+    }
+
+    /// Kept sectors of all chunks.
+    pub fn kept(&self) -> impl Iterator<Item = Lost> + '_ {
+        self.kept.iter().flat_map(|(index, list)| list.iter().map(|r| (*index, r.0, r.1)))
+    }
+
+    /// Takes back what [`Cells::kept`] gave, after the rows.
+    ///
+    /// # Errors
+    /// What is wrong with it.
+    pub fn restore_kept(&mut self, (index, from, end): Lost) -> Result<(), String> {
+        let known = self.chunks.get(index as usize).is_some_and(|c| c.kept && end <= c.wp);
+        if !known || from > end {
+            return Err(format!("sectors {from} to {end} of chunk {index} can't be kept"));
+        }
+        self.kept.entry(index).or_default().push((from, end));
+        Ok(())
+    }
+}
