@@ -138,8 +138,9 @@ pub fn check(path: &Path) -> Result<Checked, DriveError> {
     }
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".check-{}", std::process::id()));
-    let copied = Removed(path.with_file_name(name));
-    copy(path, &copied.0, CopyKind::Snapshot)?;
+    let copied = path.with_file_name(name);
+    copy(path, &copied, CopyKind::Snapshot)?;
+    let copied = Removed(copied);
     Ok(Checked { snapshot: true, ..Look::at(&copied.0)?.check(&copied.0) })
 }
 

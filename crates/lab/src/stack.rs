@@ -342,8 +342,11 @@ impl Stack {
     pub async fn stop(&self, cx: &Cx) -> Result<(), String> {
         if let Layer::Pblk(l) = &self.layer {
             // Read-only targets can make nothing durable; that is known and reported.
-            let _ = match self.home {
-                Some(_) => l.stop(cx).await,
+            let _ = match &self.home {
+                Some(home) => {
+                    home.live.take_pblk();
+                    l.stop(cx).await
+                }
                 None => l.quiesce(cx).await,
             };
         }
@@ -420,6 +423,7 @@ fn open_drive(target: &Target, on: &DriveTarget) -> Result<Drive, StackError> {
         read_only: false,
         queue: o.queue,
         faults: o.faults.clone(),
+        quiet: false,
         timing: o.timing,
         dulbe: o.dulbe,
     };

@@ -358,7 +358,7 @@ impl Faults {
             if !named {
                 continue;
             }
-            line.matched += 1;
+            line.matched = line.matched.saturating_add(1);
             let due = line.matched >= f.count && line.happened < f.times;
             if struck.is_none() && due && f.chance.is_none_or(|c| line.rng.chance_2_32(c)) {
                 line.happened += 1;

@@ -63,6 +63,11 @@ impl Live {
         *self.pblk.borrow_mut() = Some(pblk);
     }
 
+    /// The target is being stopped: its knobs are not to be turned any more.
+    pub(crate) fn take_pblk(&self) {
+        self.pblk.borrow_mut().take();
+    }
+
     /// The target that is in use, once it is mounted and if it is a pblk.
     pub(crate) fn pblk(&self) -> Option<Arc<Pblk>> {
         self.pblk.borrow().clone()
@@ -152,10 +157,15 @@ impl Live {
             return false;
         };
         let off = pblk.attribute("gc_enabled").is_ok_and(|on| on == "0");
-        if !off || self.lifted.replace(true) {
+        if !off {
             return false;
         }
-        self.note(format!("gc_enabled=0 could not be kept up: no room was left at {}", cx.now()));
+        if !self.lifted.replace(true) {
+            self.note(format!(
+                "gc_enabled=0 could not be kept up: no room was left at {}",
+                cx.now()
+            ));
+        }
         pblk.set_gc(cx, true);
         true
     }

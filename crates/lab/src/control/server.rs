@@ -8,7 +8,8 @@
 
 use super::socket::listen_at;
 use super::{ASK_MAX, Answer, Ask, ControlError, Greeting, NAME, Question, Reply, VERSION};
-use rustix::net::{Shutdown, shutdown};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -195,7 +196,10 @@ fn serve(stream: &UnixStream, shared: &Shared) {
     }
     let reply = match hear(stream, shared) {
         Ok(Some(line)) => match parse(&line) {
-            Ok(ask) => have_answered(ask, shared),
+            Ok(ask) => match have_answered(ask, stream, shared) {
+                Some(reply) => reply,
+                None => return,
+            },
             Err(why) => Reply::Refused(why),
         },
         Ok(None) => return,
@@ -271,8 +275,17 @@ fn parse(line: &[u8]) -> Result<Ask, String> {
     Ok(question.ask)
 }
 
-/// Has the run's thread answer.
-fn have_answered(ask: Ask, shared: &Shared) -> Reply {
+/// Has the client closed its end? Who gave up waiting must not find later that it was done.
+fn has_gone(stream: &UnixStream) -> bool {
+    let mut one = [0; 1];
+    match recv(stream, &mut one, RecvFlags::PEEK | RecvFlags::DONTWAIT) {
+        Ok((_, n)) => n == 0,
+        Err(e) => !matches!(e, Errno::AGAIN | Errno::INTR),
+    }
+}
+
+/// Has the run's thread answer; `None` when the client has gone before its turn came.
+fn have_answered(ask: Ask, stream: &UnixStream, shared: &Shared) -> Option<Reply> {
     let mut turn = lock(&shared.turn);
     // The run has as long for itself as it was kept from it, however many ask.
     if let Some(left) = turn.and_then(|at| at.checked_duration_since(now())) {
@@ -283,16 +296,19 @@ fn have_answered(ask: Ask, shared: &Shared) -> Reply {
     {
         let mut next = lock(&shared.next);
         if shared.closing.load(Ordering::SeqCst) {
-            return Reply::Refused(CLOSING.into());
+            return Some(Reply::Refused(CLOSING.into()));
+        }
+        if has_gone(stream) {
+            return None;
         }
         *next = Some(Job { ask, reply });
     }
     shared.asked.store(true, Ordering::SeqCst);
     let Ok((answer, took)) = answer.recv() else {
-        return Reply::Refused(CLOSING.into());
+        return Some(Reply::Refused(CLOSING.into()));
     };
     *turn = now().checked_add(took.min(TO_TAKE));
-    answer
+    Some(answer)
 }
 
 /// Sends a line, as far as the client takes it in time.

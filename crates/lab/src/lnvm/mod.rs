@@ -103,7 +103,9 @@ impl Drive {
     fn shadow(&self) -> Result<Drive, LnvmError> {
         let at = |e: ImageError| self.at(e);
         let file = Shadow::of(&self.path).map_err(|e| at(ImageFault::io("open")(e).into()))?;
-        let ssd = Ssd::open_on(Arc::new(file), &OpenImage::default()).map_err(at)?;
+        // Nothing that happens here has happened, so no fault is met either.
+        let how = OpenImage { quiet: true, ..OpenImage::default() };
+        let ssd = Ssd::open_on(Arc::new(file), &how).map_err(at)?;
         let core = Core::on_image(ssd.clone()).map_err(|e| core_error(&self.path, e))?;
         Ok(Drive { path: self.path.clone(), ssd, core: Arc::new(core) })
     }

@@ -165,6 +165,8 @@ pub struct OpenImage {
     pub queue: Option<DieQueue>,
     /// What goes wrong on purpose; its counts begin anew.
     pub faults: FaultPlan,
+    /// Injected faults that the image keeps do not strike. So it is where `read_only`, anyway.
+    pub quiet: bool,
     /// False: commands take no time.
     pub timing: bool,
     /// Reads of unwritten sectors are errors.
@@ -177,6 +179,7 @@ impl Default for OpenImage {
             read_only: false,
             queue: None,
             faults: FaultPlan::default(),
+            quiet: false,
             timing: true,
             dulbe: false,
         }

@@ -190,7 +190,8 @@ impl Ssd {
         let mut ssd = Ssd::build_on(&header.spec, options, header.seed, &shared)?;
         let restored = ssd.restore(&table, &layout, header.version)?;
         // Who only looks meets no injected fault: what is not written back has not happened.
-        let armed = !options.faults.is_empty() || !read_only && !ssd.faults.get_mut().is_empty();
+        let kept = !read_only && !options.quiet && !ssd.faults.get_mut().is_empty();
+        let armed = !options.faults.is_empty() || kept;
         ssd.armed = AtomicBool::new(armed);
         if !read_only {
             // What a killed process wrote may be in the host's memory only, and is built on now.

@@ -375,7 +375,7 @@ async fn read_pair(
                     if block.sectors > grid.sectors {
                         let all = Grid { sectors: block.sectors, ..grid };
                         let end = (i * grid.room).saturating_add(block.sectors);
-                        if end > survey.pointer(*chunk) || block.sectors > VECTOR_MAX as u32 {
+                        if end > survey.pointer(*chunk) {
                             continue; // it was never programmed to its end
                         }
                         let bytes = read_blocks(&survey.flash, cx, *chunk, all, &[*i]).await;
