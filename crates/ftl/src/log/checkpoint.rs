@@ -231,7 +231,7 @@ impl HostFtl {
                 continue;
             }
             append(Record::Opened { line, sequence, chunks: l.chunks.clone() });
-            if !l.frontier.is_empty() && l.closing.is_empty() {
+            if !l.frontier.is_empty() && (!l.logged || l.closing.is_empty()) {
                 append(Record::Frontier { line, sequence, pointers: l.frontier.clone() });
             }
             if l.logged {

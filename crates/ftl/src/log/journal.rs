@@ -25,6 +25,15 @@ use std::sync::Arc;
 pub(super) struct Segment {
     pub(super) pair: SegmentPair,
     pub(super) first_sequence: u64,
+    /// Both copies have its first block.
+    pub(super) is_begun: bool,
+}
+
+/// How the anchor is written after the log has left a pair before its end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Anew {
+    InPlace,
+    InFreshChunks,
 }
 
 pub(super) struct JournalState {
@@ -281,7 +290,7 @@ impl HostFtl {
         let moved = match self.next_pair(cx).await {
             Ok(pair) => {
                 self.begin_segment(pair);
-                self.write_anchor(cx, true).await
+                self.write_block_to(cx, Some(Anew::InFreshChunks)).await
             }
             Err(e) => Err(e),
         };
@@ -293,7 +302,7 @@ impl HostFtl {
     fn begin_segment(&self, pair: SegmentPair) {
         let mut s = self.journal.state.lock();
         let first_sequence = s.first_pending;
-        s.segments.push_back(Segment { pair, first_sequence });
+        s.segments.push_back(Segment { pair, first_sequence, is_begun: false });
         s.cursor = 0;
     }
 
@@ -323,6 +332,13 @@ impl HostFtl {
     /// could not take goes to a fresh pair before anything is acknowledged; what the pair left
     /// behind holds stays readable below its write pointers until a checkpoint cuts it off.
     async fn write_block(&self, cx: &Cx) -> BlockResult {
+        self.write_block_to(cx, None).await
+    }
+
+    /// As [`Self::write_block`]. `anchor`: the log has left a pair before its end, so the anchor has to
+    /// name the current one. Not before that leads back: the chunks left behind may not be readable yet,
+    /// and recovery pads only what is named (FORMAT.md, hole 37).
+    async fn write_block_to(&self, cx: &Cx, mut anchor: Option<Anew>) -> BlockResult {
         loop {
             let last = {
                 let s = self.journal.state.lock();
@@ -340,30 +356,35 @@ impl HostFtl {
                 (block, pair, cursor, count, links)
             };
             let written = self.write_mirrors(cx, &pair, cursor, &block).await;
-            if written {
+            if !written {
+                self.journal.set_thin(true);
+                let pair = match next {
+                    Some(pair) => pair,
+                    None => self.next_pair(cx).await?,
+                };
+                self.begin_segment(pair);
+                // A checkpoint is due.
+                self.pool_changed.wake(cx);
+                anchor.get_or_insert(Anew::InPlace);
+                continue;
+            }
+            if let Some(segment) = self.journal.state.lock().segments.back_mut() {
+                segment.is_begun = true;
+            }
+            if let Some(anew) = anchor {
+                self.write_anchor(cx, anew == Anew::InFreshChunks).await?;
+            }
+            {
                 let mut s = self.journal.state.lock();
                 s.pending.drain(..count);
                 s.durable += count as u64;
                 s.first_pending += count as u64 + links;
-                if next.is_none() {
-                    return Ok(());
-                }
             }
-            if !written {
-                self.journal.set_thin(true);
-                self.pool_changed.wake(cx);
-            }
-            let pair = match next {
-                Some(pair) => pair,
-                None => self.next_pair(cx).await?,
-            };
+            let Some(pair) = next else { return Ok(()) };
             self.begin_segment(pair);
             // A checkpoint may be due.
             self.pool_changed.wake(cx);
-            self.write_anchor(cx, false).await?;
-            if written {
-                return Ok(());
-            }
+            return self.write_anchor(cx, false).await;
         }
     }
 
@@ -396,11 +417,12 @@ impl HostFtl {
         (block.finish(), count)
     }
 
-    /// The pair before, when a segment is about to get its first block: a chain from the current
-    /// pair back holds even where a failed mirror took the forward link along.
+    /// The pair before that holds anything, when a segment is about to get its first block: a chain from
+    /// the current pair back holds even where a failed mirror took the forward link along.
     fn link_back(&self, s: &JournalState) -> Option<SegmentPair> {
-        let before = s.segments.len().checked_sub(2)?;
-        (s.cursor == 0).then(|| s.segments[before].pair)
+        let mut before = s.segments.iter().rev().skip(1);
+        let before = before.find(|segment| segment.is_begun)?.pair;
+        (s.cursor == 0).then_some(before)
     }
 
     async fn write_mirrors(&self, cx: &Cx, pair: &SegmentPair, cursor: u32, block: &[u8]) -> bool {
@@ -448,7 +470,7 @@ impl HostFtl {
         {
             let mut s = self.journal.state.lock();
             let first_sequence = s.first_pending;
-            s.segments.push_back(Segment { pair, first_sequence });
+            s.segments.push_back(Segment { pair, first_sequence, is_begun: false });
         }
         self.journal.append(Record::Started);
         let config = self.config.lock().clone();
@@ -484,7 +506,8 @@ impl HostFtl {
         };
         {
             let mut s = self.journal.state.lock();
-            s.segments.push_back(Segment { pair, first_sequence });
+            let is_begun = !records.is_empty();
+            s.segments.push_back(Segment { pair, first_sequence, is_begun });
             s.cursor = cursor;
         }
         self.write_anchor(cx, false).await?;

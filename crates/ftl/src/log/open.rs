@@ -41,7 +41,8 @@ impl HostFtl {
         let begun = {
             let mut p = self.pool.lock();
             let cornered = p.is_cornered();
-            p.begin_line(cornered)
+            // A stop may have come while this waited.
+            if p.opens { p.begin_line(cornered) } else { None }
         };
         let Some((line, chunks)) = begun else { return };
         let good = self.erase_all(cx, &chunks).await;

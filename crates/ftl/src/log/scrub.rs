@@ -222,7 +222,9 @@ impl HostFtl {
     /// The line that is filled, where it decays: it has to be closed to be moved. Not under GC's
     /// levels, where lines fill by themselves: the padding is no part of the reserve.
     fn decayed_open_line(&self) -> Option<u32> {
-        if self.gc.wanted.load(Ordering::Acquire) {
+        // Without collection nobody would move what is in there.
+        let collects = self.gc.enabled.load(Ordering::Acquire);
+        if !collects || self.gc.wanted.load(Ordering::Acquire) {
             return None;
         }
         let p = self.pool.lock();

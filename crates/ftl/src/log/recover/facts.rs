@@ -223,7 +223,9 @@ fn is_inside(record: &Record, shape: &Shape) -> bool {
         Record::Freed { line, sequence } => chunk(line) && *sequence <= COUNT_MAX,
         Record::Frontier { line, .. } => chunk(line),
         Record::Retired { chunk: c } => chunk(c),
-        Record::Ceiling { stamp } => *stamp <= COUNT_MAX,
+        Record::Ceiling { stamp }
+        | Record::Discarded { stamp, .. }
+        | Record::Poisoned { stamp, .. } => *stamp <= COUNT_MAX,
         Record::CheckpointShard { places, checkpoint, open_sequence, .. } => {
             places.iter().all(extent) && *checkpoint.max(open_sequence) <= COUNT_MAX
         }

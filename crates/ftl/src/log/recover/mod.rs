@@ -251,10 +251,11 @@ impl HostFtl {
                 pool.put_chunk(chunk, info.state != ChunkState::Free);
             }
         }
-        let segments = history
-            .parts
-            .iter()
-            .map(|part| Segment { pair: part.pair, first_sequence: part.first_sequence });
+        let segments = history.parts.iter().map(|part| Segment {
+            pair: part.pair,
+            first_sequence: part.first_sequence,
+            is_begun: true,
+        });
         let journal = Journal::resume(
             history.uuid,
             history.generation + 1,
@@ -518,7 +519,7 @@ fn found_lines(survey: &Survey, facts: &Facts) -> Vec<Found> {
             let was_left = told.closed.is_some() && end < shape.chunk_sectors;
             let before = if was_left { shape.window } else { shape.pair_pads };
             let frontier = last_unit.saturating_sub(before);
-            let written = if told.closed.is_some() { end } else { last_unit };
+            let written = if told.closed.is_some() { end } else { frontier };
             Span { chunk: *chunk, end, frontier, written }
         };
         let spans = told.chunks.iter().enumerate().map(span).collect();

@@ -196,10 +196,10 @@ impl Reader {
             let was_written = from >= span.written && sectors.iter().any(|s| s.good);
             let is_frontier = from >= span.frontier && !was_written;
             for s in sectors {
-                let (lba, stamp, _) = Oob::decode_raw(&s.oob);
+                let (lba, ..) = Oob::decode_raw(&s.oob);
                 let mut packed = NOTHING;
                 packed.copy_from_slice(&s.oob[..PACKED_BYTES]);
-                let plausible = lba < self.capacity && (1..=self.ceiling).contains(&stamp);
+                let plausible = self.is_plausible(&s.oob);
                 let entry = match (s.good, is_frontier) {
                     (true, _) if lba < LBA_LIMIT && !plausible => (NOTHING, true),
                     (true, _) => (packed, true),
@@ -222,6 +222,12 @@ impl Reader {
         if lost {
             out.lost.push(place);
         }
+    }
+
+    /// Can it be the record of a user's sector? (FORMAT.md, hole 13)
+    fn is_plausible(&self, oob: &[u8; OOB_BYTES]) -> bool {
+        let (lba, stamp, _) = Oob::decode_raw(oob);
+        lba < self.capacity && (1..=self.ceiling).contains(&stamp)
     }
 
     /// Reads the records of sectors of a chunk and, with `verify`, their content.
@@ -249,8 +255,8 @@ impl Reader {
             .enumerate()
             .map(|(i, oob)| {
                 let sure = done.status(i).is_ok();
-                let is_known = Oob::decode_raw(oob).0 != LBA_NONE && !verify;
-                Seen { oob: *oob, sure, good: sure && (is_typed(oob) || is_known) }
+                let believed = !verify && self.is_plausible(oob);
+                Seen { oob: *oob, sure, good: sure && (is_typed(oob) || believed) }
             })
             .collect();
         if !verify {
