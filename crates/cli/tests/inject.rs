@@ -198,6 +198,19 @@ fn until(what: &str, mut come_true: impl FnMut() -> bool) {
 }
 
 #[test]
+fn collection_that_is_switched_off_again_and_again_stops_no_run() {
+    let h = drive();
+    let holder = h.hold("a.img", "db", "a.img.ctl");
+    until("the mount", || knobs(&h, &[]).code == 0);
+    for knob_off in ["gc_enabled=0", "gc_force=0", "gc_enabled=0"] {
+        knobs(&h, &[knob_off]).good();
+        until("collection", || knob(&h, "gc_enabled") == "1");
+    }
+    holder.interrupt();
+    run(&h, "r.fio");
+}
+
+#[test]
 fn faults_and_knobs_of_a_drive_in_use_count_at_once_and_are_kept() {
     let h = drive();
     let holder = h.hold("a.img", "db", "a.img.ctl");

@@ -84,7 +84,7 @@ pub enum ImageError {
     #[error(transparent)]
     Spec(#[from] SpecError),
     /// There is a file already.
-    #[error("the file exists; choose another name, or have it replaced")]
+    #[error("the file exists: choose another name, or remove it first")]
     Exists,
     /// Target settings that are too long.
     #[error("{len} bytes of target settings; an image takes {most}")]
@@ -98,7 +98,7 @@ pub enum ImageError {
     #[error(transparent)]
     Faults(#[from] FaultError),
     /// More injected faults than an image keeps.
-    #[error("a drive keeps at most {most} faults; clear those that are there first")]
+    #[error("a drive keeps at most {most} faults: clear what is there, or give fewer")]
     TooManyFaults {
         /// How many.
         most: usize,
