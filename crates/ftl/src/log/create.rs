@@ -56,10 +56,17 @@ fn log_segments(shape: &Shape, ws_min: u32, good: u64) -> u32 {
     wanted.min((good / 400) as u32).max(6)
 }
 
-/// How many shards are written at a time: each lane has its own chunks, of which the last is not full,
-/// so the lanes of three checkpoints stay within a hundredth of all chunks.
-fn checkpoint_lanes(shape: &Shape, good: u64, shards: u64) -> u64 {
-    (good / 512).min(u64::from(shape.pus) / 2).min(shards).clamp(1, 16)
+/// A lane that writes no more need not be two: 6 MiB, which MLC takes a third of a second for.
+const LANE_SECTORS: u64 = 1536;
+
+/// How many shards are written at a time: each lane has its own chunks, of which the last is not full.
+/// What is reserved for three checkpoints of two copies is spare that GC has not, so lanes cost less
+/// than a 160th of all chunks, and there are no more than a copy of `sectors` is long for. `per_copy`:
+/// chunks of a copy on so many lanes.
+fn checkpoint_lanes(shape: &Shape, good: u64, sectors: u64, per_copy: impl Fn(u64) -> u64) -> u64 {
+    let price = |lanes: u64| 3 * 2 * per_copy(lanes).saturating_sub(per_copy(1));
+    let most = (sectors / LANE_SECTORS).min(u64::from(shape.pus) / 2).clamp(1, 16);
+    (1..=most).rev().find(|lanes| price(*lanes) <= good / 160).unwrap_or(1)
 }
 
 /// Segments that a checkpoint's own records begin: of its shards and of every line there is.
@@ -324,10 +331,14 @@ impl Layout {
         // A shard always fits a chunk.
         let listed = (slots as u64 * PACKED_BYTES as u64).div_ceil(SECTOR_BYTES as u64);
         let longest = (shard_sectors + ws_min) as u64;
-        let lanes = checkpoint_lanes(shape, good, shards);
-        let per_lane = shards.div_ceil(lanes);
-        let sectors = per_lane * longest + listed;
-        let per_copy = sectors.div_ceil(chunk.saturating_sub(longest).max(1)).min(per_lane) * lanes;
+        let per_copy = |lanes: u64| {
+            let per_lane = shards.div_ceil(lanes);
+            let sectors = per_lane * longest + listed;
+            let chunks = sectors.div_ceil(chunk.saturating_sub(longest).max(1));
+            chunks.min(per_lane) * lanes.min(shards)
+        };
+        let lanes = checkpoint_lanes(shape, good, shards * longest, per_copy);
+        let per_copy = per_copy(lanes);
         let log_segments = log_segments(shape, ws_min, good);
         // The log reaches back over two checkpoints and the one that is being written, each of which
         // writes the records of all lines again.
