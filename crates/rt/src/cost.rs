@@ -17,6 +17,7 @@ pub const STAGES: &[(&str, &str)] = &[
     ("map.update", "map change under its lock, per sector"),
     ("map.lookup", "map lookup, per sector"),
     ("drain.unit", "building one write unit"),
+    ("pool.take", "taking positions in a pool under its lock, per drained request"),
     ("complete.unit", "completion of one write unit"),
 ];
 

@@ -105,18 +105,18 @@ impl HostFtl {
             let kept = self.checkpoints.kept.lock();
             (kept.len() == 2).then(|| kept[0].next_line)
         };
-        let Some(before) = before.filter(|_| !self.gc.wanted.load(Ordering::Acquire)) else {
-            return;
-        };
-        let oldest = {
-            let mut p = self.pool.lock();
-            let old = |line: &u32| p.lines[*line as usize].sequence < before;
-            let oldest = p.current.filter(old).filter(|_| p.spare.is_some());
-            oldest.inspect(|line| p.stop_filling(*line))
-        };
-        if let Some(line) = oldest {
-            self.close_if_ready(cx, line);
-            self.pool_changed.wake(cx);
+        let Some(before) = before else { return };
+        for pool in self.pools.iter().filter(|pool| !pool.collector.is_wanted()) {
+            let oldest = {
+                let mut p = pool.lock();
+                let old = |line: &u32| p.line(*line).sequence < before;
+                let oldest = p.current.filter(old).filter(|_| p.spare.is_some());
+                oldest.inspect(|line| p.stop_filling(*line))
+            };
+            if let Some(line) = oldest {
+                self.close_if_ready(cx, line);
+                self.pool_changed.wake(cx);
+            }
         }
     }
 
@@ -133,7 +133,7 @@ impl HostFtl {
         self.journal.mark();
         // There is room in the log again.
         self.pool_changed.wake(cx);
-        let next_line = self.pool.lock().next_sequence;
+        let next_line = self.pools.next_sequence();
         let per_shard = self.layout.shard_entries as u64;
         let shards = self.info.capacity.div_ceil(per_shard);
         let me = self.me.upgrade().expect("whoever writes a checkpoint holds the target");
@@ -220,22 +220,24 @@ impl HostFtl {
         };
         append(Record::Config { bytes: self.config.lock().clone() });
         append(Record::Ceiling { stamp: self.stamp_ceiling() });
-        let p = self.pool.lock();
-        for chunk in p.retired_chunks.iter().copied() {
-            append(Record::Retired { chunk });
-        }
-        for (id, l) in p.lines.iter().enumerate() {
-            let (line, sequence) = (id as u32, l.sequence);
-            // Nor one whose `freed` is in the log: that may be cut before this (FORMAT.md, hole 26).
-            if matches!(l.state, LineState::Free | LineState::Opening) || l.gone {
-                continue;
+        for pool in self.pools.iter() {
+            let p = pool.lock();
+            for chunk in p.retired_chunks.iter().copied() {
+                append(Record::Retired { chunk });
             }
-            append(Record::Opened { line, sequence, chunks: l.chunks.clone() });
-            if !l.frontier.is_empty() && (!l.logged || l.closing.is_empty()) {
-                append(Record::Frontier { line, sequence, pointers: l.frontier.clone() });
-            }
-            if l.logged {
-                append(self.closed_record(line, sequence, &l.closing));
+            for (line, l) in p.lines() {
+                let sequence = l.sequence;
+                // Nor one whose `freed` is in the log: that may be cut before this (FORMAT.md, hole 26).
+                if matches!(l.state, LineState::Free | LineState::Opening) || l.gone {
+                    continue;
+                }
+                append(Record::Opened { line, sequence, chunks: l.chunks.clone() });
+                if !l.frontier.is_empty() && (!l.logged || l.closing.is_empty()) {
+                    append(Record::Frontier { line, sequence, pointers: l.frontier.clone() });
+                }
+                if l.logged {
+                    append(self.closed_record(line, sequence, &l.closing));
+                }
             }
         }
         bytes
@@ -273,7 +275,7 @@ impl HostFtl {
         let count = per_shard.min(self.info.capacity - lba);
         // Position first, the floor last before the entries (FORMAT.md, hole 3).
         let position = self.journal.next_sequence();
-        let open_sequence = self.pool.lock().lowest_open_sequence();
+        let open_sequence = self.pools.lowest_open_sequence();
         let header = ShardHeader {
             uuid: self.journal.uuid,
             checkpoint: id,
@@ -306,7 +308,14 @@ impl HostFtl {
             (words, stamps)
         };
         let cost = self.costs.map_lookup.times(count);
-        let (words, stamps) = self.map.lock.with(cx, cost, copy).await;
+        let (words, stamps) = match self.map.is_exclusive() {
+            true => self.map.lock.with(cx, cost, copy).await,
+            false => {
+                cx.cpu(cost).await;
+                let _inside = self.sections.enter(cx);
+                copy(&mut ())
+            }
+        };
         let mut bytes = header.encode_words(&words, &stamps);
         bytes
             .resize(bytes.len().next_multiple_of(self.flash.geo.ws_min as usize * SECTOR_BYTES), 0);

@@ -31,7 +31,7 @@ impl HostFtl {
     pub(super) fn close_if_ready(&self, cx: &Cx, line: u32) {
         let Some(me) = self.me.upgrade() else { return };
         {
-            let mut p = self.pool.lock();
+            let mut p = self.pools.of_line(line).lock();
             if !p.ready_to_close(line) {
                 return;
             }
@@ -47,16 +47,16 @@ impl HostFtl {
         let (bytes, sequence) = self.build_closing(line);
         let places = self.write_closing(cx, line, sequence, bytes).await;
         self.empty_windows(cx, line).await;
-        self.pool.lock().closed(line, places.clone());
+        self.pools.of_line(line).lock().closed(line, places.clone());
         self.pool_moved(cx);
         // What its failed chunks held goes out again, and its closing metadata does not name it: until
         // that is programmed recovery has to find it here (FORMAT.md, hole 35).
-        let sent = || self.ring.state.now(|r| r.nothing_again());
-        self.ring.progress.wait(cx, || sent() || self.read_only()).await;
+        let sent = || self.rings.nothing_again();
+        self.rings.progress.wait(cx, || sent() || self.read_only()).await;
         // Nor for what went out again to where it was.
         settled = settled.and(self.settle_device(cx).await);
-        let mut p = self.pool.lock();
-        let l = &mut p.lines[line as usize];
+        let mut p = self.pools.of_line(line).lock();
+        let l = p.line_mut(line);
         if l.sequence == sequence && !l.gone && !self.read_only() && settled.is_ok() {
             // Durable with the next commit; until then recovery scans the line.
             self.journal.append(self.closed_record(line, sequence, &places));
@@ -84,8 +84,8 @@ impl HostFtl {
     }
 
     fn build_closing(&self, line: u32) -> (Vec<u8>, u64) {
-        let p = self.pool.lock();
-        let l = &p.lines[line as usize];
+        let p = self.pools.of_line(line).lock();
+        let l = p.line(line);
         let open = l.open.as_ref().expect("a closing line is open");
         let mut header = ClosingHeader::of(self.journal.uuid, line, l.sequence, &open.entries);
         header.generation = self.journal.generation;
@@ -107,7 +107,7 @@ impl HostFtl {
         bytes.resize(bytes.len().next_multiple_of(unit), 0);
         let whole = bytes.len() / unit;
         let todo = Rc::new(Parts { bytes, unit, todo: RefCell::new((0..whole).collect()) });
-        let chunks = self.pool.lock().lines[line as usize].chunks.len();
+        let chunks = self.pools.of_line(line).lock().line(line).chunks.len();
         let tasks: Vec<_> = (0..chunks)
             .map(|at| {
                 let (me, cx2, todo) = (self.clone(), cx.clone(), todo.clone());
@@ -167,11 +167,13 @@ impl HostFtl {
         (line, at): (u32, usize),
         take: impl FnOnce(&mut PoolState) -> Option<Spot>,
     ) -> Option<Spot> {
-        let pu = self.pool.lock().pu_of(line, at)?;
-        self.pu[pu as usize].acquire(cx, 1).await;
-        let spot = take(&mut self.pool.lock());
+        let pool = self.pools.of_line(line);
+        let pu = pool.lock().pu_of(line, at)?;
+        // All of the budget: it is submitted a while after its position is taken.
+        self.pu[pu as usize].acquire(cx, self.pu_budget).await;
+        let spot = take(&mut pool.lock());
         if spot.is_none() {
-            self.pu[pu as usize].release(cx, 1);
+            self.pu[pu as usize].release(cx, self.pu_budget);
         }
         spot
     }
@@ -192,23 +194,22 @@ impl HostFtl {
         let done = self.flash.device.wait(cx, ticket).await;
         let mut released = Released::default();
         let again = {
-            let mut p = self.pool.lock();
+            let mut p = self.pools.of_line(spot.line).lock();
             if done.failed == 0 {
-                p.completed(spot, None, &mut released);
-                Vec::new()
+                p.completed(spot, None, &mut released)
             } else {
                 p.unit_failed(spot, None, done.failed, &mut released)
             }
         };
         if done.failed != 0 {
-            self.note_meta_failure(cx, &done, cause);
-            self.send_again(cx, &again);
+            self.note_meta_failure(cx, spot.chunk, &done, cause);
         }
+        self.rings.send_again(cx, &again, &self.slab);
         // Only now may the next program reach this PU: the pool knows how this one ended.
-        self.pu[spot.pu as usize].release(cx, 1);
+        self.pu[spot.pu as usize].release(cx, self.pu_budget);
         self.publish_media(cx, released).await;
-        self.ring.progress.wake(cx);
-        self.pool.lock().published(spot.line);
+        self.rings.progress.wake(cx);
+        self.pools.of_line(spot.line).lock().published(spot.line);
         done.failed == 0
     }
 
@@ -217,22 +218,23 @@ impl HostFtl {
     async fn empty_windows(&self, cx: &Cx, line: u32) {
         let mut released = Released::default();
         {
-            let mut p = self.pool.lock();
+            let mut p = self.pools.of_line(line).lock();
             let shape = p.shape;
-            let open = p.lines[line as usize].open.as_mut().expect("a closing line is open");
+            let open = p.line_mut(line).open.as_mut().expect("a closing line is open");
             for c in &mut open.chunks {
                 c.release(&shape, &mut released);
                 assert!(c.window.is_empty(), "a slot would wait for ever in chunk {}", c.chunk);
             }
         }
         self.publish_media(cx, released).await;
-        self.ring.progress.wake(cx);
+        self.rings.progress.wake(cx);
     }
 
     /// Pads every open chunk until what is programmed in it now is readable, hence safe from a torn
     /// upper page (`pair_damage`): one task per chunk, all of which have ended when this returns.
     pub(super) async fn close_pairs(&self, cx: &Cx) -> BlockResult {
-        let pairs = self.pool.lock().unclosed_pairs();
+        let pairs = self.pools.iter().flat_map(|pool| pool.lock().unclosed_pairs());
+        let pairs: Vec<OpenPair> = pairs.collect();
         let me = self.me.upgrade().expect("whoever flushes holds the target");
         let tasks: Vec<_> = pairs
             .into_iter()
@@ -257,7 +259,7 @@ impl HostFtl {
     /// another flush, is padding that this one need not write.
     async fn close_pair(&self, cx: &Cx, pair: &OpenPair) -> BlockResult {
         let (line, at) = (pair.line, pair.at);
-        let step = || self.pool.lock().pair_step(pair);
+        let step = || self.pools.of_line(line).lock().pair_step(pair);
         loop {
             match step() {
                 PairStep::Done => return Ok(()),
@@ -304,11 +306,11 @@ impl PoolState {
     /// Chunks with programmed units that are not readable yet.
     fn unclosed_pairs(&self) -> Vec<OpenPair> {
         let mut out = Vec::new();
-        for (id, line) in self.lines.iter().enumerate() {
+        for (id, line) in self.lines() {
             let Some(open) = &line.open else { continue };
             for (at, c) in open.chunks.iter().enumerate() {
                 if c.window.iter().any(Option::is_some) {
-                    let (line, sequence) = (id as u32, line.sequence);
+                    let (line, sequence) = (id, line.sequence);
                     out.push(OpenPair { line, sequence, at, end: c.done });
                 }
             }
@@ -317,7 +319,7 @@ impl PoolState {
     }
 
     pub(super) fn pair_step(&self, pair: &OpenPair) -> PairStep {
-        let l = &self.lines[pair.line as usize];
+        let l = self.line(pair.line);
         let Some(open) = l.open.as_ref().filter(|_| l.sequence == pair.sequence) else {
             return PairStep::Done;
         };

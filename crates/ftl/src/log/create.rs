@@ -19,16 +19,19 @@ use super::lines::Lines;
 use super::map::Map;
 use super::pool::{PoolState, Shape};
 use super::recover::{self, MountError};
-use super::ring::Ring;
 use super::scrub::Scrubber;
-use super::slab::Slab;
+use super::ring::Ring;
+use super::slab::{RING_BITS, Slab};
 use super::victim::Care;
-use super::{Costs, Counters, HostFtl, LogConfig};
+use super::pools::{Pool, Pools};
+use super::rings::{Rings, idle_slots};
+use super::sections::Sections;
+use super::{Costs, Counters, Drain, HostFtl, LogConfig, MapAccess, PoolSet, RingSet};
 use crate::block::BlockInfo;
 use flashlane_base::{SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Device};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
-use flashlane_rt::{Credits, Cx, Notify};
+use flashlane_rt::{CoreId, Credits, Cx, Notify};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
@@ -97,17 +100,21 @@ pub struct Layout {
     pub good_chunks: u64,
     /// Chunks kept for the log, its anchor, checkpoints, and two to replace failing ones.
     pub meta_chunks: u64,
+    /// Pools of lines: one, or one per channel.
+    pub pools: u32,
+    /// Write buffers: one, or one per core.
+    pub rings: u32,
     /// Chunks in a line, as created.
     pub width: u32,
     /// Data sectors in such a line.
     pub line_data: u64,
-    /// Lines of that width that make up the data part.
+    /// Lines of that width that make up the data part, over all pools.
     pub lines: u64,
-    /// Lines that users may never touch.
+    /// Lines that users may never touch, over all pools.
     pub reserve_lines: u64,
-    /// Free lines below which GC runs.
+    /// Free lines below which GC runs, over all pools.
     pub start_lines: u64,
-    /// Slots of the ring.
+    /// Slots of the rings, all together.
     pub ring_sectors: u64,
     /// Sectors that may be admitted and not yet programmed: the ring and two padded units.
     pub admitted: u64,
@@ -221,14 +228,25 @@ pub(super) struct Stored {
     chunks_per_pu: u32,
     chunk_sectors: u32,
     unit: u32,
+    /// Rings, as many as the host had cores then.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub(super) rings: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+fn is_one(n: &u32) -> bool {
+    *n == 1
 }
 
 impl Stored {
-    fn new(config: &LogConfig, good_chunks: u64, shape: &Shape) -> Stored {
+    fn new(config: &LogConfig, good_chunks: u64, shape: &Shape, rings: u32) -> Stored {
         let Shape { pus, chunks_per_pu, chunk_sectors, unit, .. } = *shape;
         let active_pus = config.active_pus;
         let config = config.clone();
-        Stored { config, active_pus, good_chunks, pus, chunks_per_pu, chunk_sectors, unit }
+        Stored { config, active_pus, good_chunks, pus, chunks_per_pu, chunk_sectors, unit, rings }
     }
 
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -241,7 +259,7 @@ impl Stored {
 
     /// Is this the device that the target was created on?
     pub(super) fn check_device(&self, shape: &Shape) -> Result<(), MountError> {
-        let mut here = Stored::new(&self.config, self.good_chunks, shape);
+        let mut here = Stored::new(&self.config, self.good_chunks, shape, self.rings);
         here.active_pus = self.active_pus;
         let chunks = u64::from(shape.pus) * u64::from(shape.chunks_per_pu);
         if *self == here && self.good_chunks <= chunks {
@@ -263,6 +281,7 @@ impl Layout {
         ws_min: u32,
         good: u64,
         c: &LogConfig,
+        rings: u32,
     ) -> Result<Layout, CreateError> {
         let asked = c.over_provisioning_percent;
         if asked != 0 && !(3..=80).contains(&asked) {
@@ -274,19 +293,23 @@ impl Layout {
         if shape.unit > VECTOR_MAX as u32 {
             return Err(CreateError::WriteUnit(shape.unit));
         }
-        c.wear.check().and(c.scrub.check()).map_err(CreateError::Setting)?;
+        c.check().map_err(CreateError::Setting)?;
+        if rings == 0 || rings >= 1 << RING_BITS {
+            return Err(CreateError::Setting("a target has one ring, or one for each of 65535 cores"));
+        }
         let least = least_ring(shape);
         let ring = c.ring_sectors.unwrap_or(default_ring(shape));
         if ring < least {
             return Err(CreateError::Ring { ring, least });
         }
-        let width = if c.active_pus == 0 { shape.pus } else { c.active_pus };
+        let ring = (ring / rings).max(least);
+        let width = shape.width(c.active_pus);
         let (line_data, pads) = (shape.line_data(width), (shape.pair_pads * width) as u64);
         // Lines that may hold a fifth take what 80% of over-provisioning leaves, never less.
         if pads > 0 && line_data.saturating_sub(pads) * 5 <= line_data {
             return Err(CreateError::PairPadding { line_data, pads });
         }
-        let plan = |percent| Layout::try_plan(shape, ws_min, good, ring as u64, c, percent);
+        let plan = |percent| Layout::try_plan(shape, ws_min, good, (rings, ring), c, percent);
         let percent = if asked == 0 { DEFAULT_OVER_PROVISIONING } else { asked };
         let smallest = || (percent..=80).find(|p| plan(*p).is_ok());
         plan(percent).or_else(|(layout, need)| match smallest() {
@@ -305,11 +328,11 @@ impl Layout {
         shape: &Shape,
         ws_min: u32,
         good: u64,
-        ring: u64,
+        (rings, ring): (u32, u32),
         c: &LogConfig,
         percent: u32,
     ) -> Result<Layout, (Layout, u64)> {
-        let width = if c.active_pus == 0 { shape.pus } else { c.active_pus };
+        let width = shape.width(c.active_pus);
         let line_data = shape.line_data(width);
         let chunk = shape.chunk_sectors as u64;
         // Metadata of lines is not the host's.
@@ -317,7 +340,7 @@ impl Layout {
         let capacity = provisioned * line_data / width as u64;
         // Read-back windows of the open lines, at the widest they can be set to.
         let windows = 3 * (shape.pus * (shape.window + shape.unit)) as u64;
-        let slots = (ring + windows) as u32 + PIECE_MAX;
+        let slots = rings * (ring + PIECE_MAX + idle_slots(rings)) + windows as u32;
         let physical = (shape.pus * shape.chunks_per_pu) as u64 * chunk;
         let entry_width = match Map::is_narrow(physical, slots + 1) {
             true => EntryWidth::Four,
@@ -347,15 +370,17 @@ impl Layout {
         let mut layout = Layout {
             good_chunks: good,
             meta_chunks,
+            pools: shape.pools,
+            rings,
             width,
             line_data,
             lines: good.saturating_sub(meta_chunks) / width as u64,
             reserve_lines: 0,
             start_lines: 0,
-            ring_sectors: ring,
-            admitted: ring + 2 * shape.unit as u64,
+            ring_sectors: u64::from(rings * ring),
+            admitted: u64::from(rings * (ring + 2 * shape.unit)),
             slots,
-            piece_sectors: PIECE_MAX.min(ring as u32 / 4),
+            piece_sectors: PIECE_MAX.min(ring / 4),
             log_segments,
             checkpoint_lanes: lanes as u32,
             shard_entries,
@@ -367,8 +392,9 @@ impl Layout {
         }
         match layout.levels(shape, width, u64::MAX, width) {
             Ok(levels) => {
-                layout.reserve_lines = levels.reserve / width as u64;
-                layout.start_lines = levels.start / width as u64;
+                let pools = u64::from(shape.pools);
+                layout.reserve_lines = pools * levels.reserve / width as u64;
+                layout.start_lines = pools * levels.start / width as u64;
                 Ok(layout)
             }
             Err(missing) => {
@@ -378,8 +404,8 @@ impl Layout {
         }
     }
 
-    /// Between which free chunks the limiter works when lines are `width` chunks wide. `Err` with
-    /// the number of lines that are missing for that.
+    /// Between which free chunks the limiter of each pool works when lines are `width` chunks wide: a
+    /// pool has its part of everything. `Err` with the number of lines that are missing for that.
     /// `least`: the fewest data sectors per chunk ([`chunk_data`]) at any width used so far, since
     /// lines of all those widths may hold the data.
     /// `widest`: the most chunks in a line at any of those widths, since a victim may be as wide.
@@ -390,22 +416,23 @@ impl Layout {
         least: u64,
         widest: u32,
     ) -> Result<Levels, u64> {
-        let line = width as u64;
-        let lines = (self.good_chunks.saturating_sub(self.meta_chunks)) / line;
+        let (line, pools) = (width as u64, u64::from(shape.pools));
+        let lines = self.good_chunks.saturating_sub(self.meta_chunks) / (line * pools);
         let line_data = (least.min(chunk_data(shape, width)) * line).div_ceil(1 << 16).max(1);
         // An erase barrier pads the pairs of the chunks that the moves went to. A collection wins
         // room nevertheless if the lines hold that much less on average, the victim least of all.
         let pads = shape.pair_pads as u64;
         let held = line_data.saturating_sub(pads * line).max(1);
-        let data = self.capacity.div_ceil(held);
+        let data = self.capacity.div_ceil(held * pools);
         // Each unit in the ring may be one that a flush pads for.
-        let admitted = self.admitted + self.admitted.div_ceil(shape.unit as u64) * pads;
+        let admitted = self.admitted.div_ceil(pools);
+        let admitted = admitted + admitted.div_ceil(shape.unit as u64) * pads;
         // What is admitted, one victim, and the rest of a line that a stop in time leaves unused.
         let reserve = admitted.div_ceil(line_data) + (widest as u64).div_ceil(line) + 1;
         // Beyond data and reserve: the line being filled, its spare, one between the levels.
         let need = data + reserve + 3;
         if need > lines {
-            return Err(need - lines);
+            return Err(pools * (need - lines));
         }
         // GC starts late, so that victims are as empty as can be, but with room for the limiter to
         // work in: up to four lines above the reserve.
@@ -439,12 +466,22 @@ pub(super) fn shape_of(device: &dyn Device) -> Shape {
     Shape {
         pus: g.pus(),
         channels: g.channels,
+        pools: 1,
         chunks_per_pu: g.chunks_per_pu,
         chunk_sectors: g.sectors_per_chunk(),
         unit: g.ws_opt,
         window: g.mw_cunits,
         pair_pads: if device.traits().pair_damage { g.mw_cunits } else { 0 },
     }
+}
+
+/// A device's shape, divided into the pools that a target is to have.
+pub(super) fn divided(shape: Shape, config: &LogConfig) -> Shape {
+    let pools = match config.pools {
+        PoolSet::All => 1,
+        PoolSet::PerChannel => shape.channels,
+    };
+    Shape { pools, ..shape }
 }
 
 /// Good chunks of a device, as it reports them.
@@ -486,25 +523,30 @@ impl HostFtl {
         device: Arc<dyn Device>,
         config: LogConfig,
     ) -> Result<Arc<HostFtl>, CreateError> {
-        let shape = shape_of(&*device);
+        let shape = divided(shape_of(&*device), &config);
         let good = good_chunks(&*device, &shape);
         let ws_min = device.geometry().ws_min;
-        let layout = Layout::plan(&shape, ws_min, good.len() as u64, &config)?;
+        let rings = match config.rings {
+            RingSet::One => 1,
+            RingSet::PerCore => cx.cores(),
+        };
+        let layout = Layout::plan(&shape, ws_min, good.len() as u64, &config, rings)?;
         check_open_limits(&*device, shape.pus)?;
         let mut uuid = [0u8; 16];
         let mut draw = cx.stream("ftl.uuid");
         uuid[..8].copy_from_slice(&draw.next_u64().to_le_bytes());
         uuid[8..].copy_from_slice(&draw.next_u64().to_le_bytes());
-        let stored = Stored::new(&config, good.len() as u64, &shape);
-        let mut pool = PoolState::new(shape, config.active_pus, config.wear.least_worn_first());
-        pool.meta_reserve = layout.meta_chunks;
-        for (chunk, info) in &good {
-            pool.set_erases(*chunk, info.erases);
-            pool.put_chunk(*chunk, info.state != ChunkState::Free);
-        }
+        let stored = Stored::new(&config, good.len() as u64, &shape, rings);
         let flash = Flash::new(device);
         let anchors = recover::old_anchors(cx, &flash, shape).await;
-        let ftl = HostFtl::build(cx, flash, stored, shape, layout, pool, Journal::new(uuid));
+        let meta = layout.meta_chunks;
+        let ftl = HostFtl::build(cx, flash, stored, shape, layout, 1, Journal::new(uuid));
+        for (chunk, info) in &good {
+            let mut p = ftl.pools.of_chunk(*chunk).lock();
+            p.set_erases(*chunk, info.erases);
+            p.put_chunk(*chunk, info.state != ChunkState::Free);
+        }
+        ftl.pools.reserve_meta(meta);
         for chunk in anchors {
             // One that can't be erased is bad, and a mount would not read it either.
             ftl.erase(cx, chunk).await;
@@ -519,15 +561,44 @@ impl HostFtl {
     /// Starts the background tasks.
     pub(super) fn start(self: &Arc<Self>, cx: &Cx) {
         self.pool_moved(cx);
-        let (a, b, c) = (self.clone(), self.clone(), self.clone());
-        let (d, e, f) = (self.clone(), self.clone(), self.clone());
-        self.background(cx, a.open_loop(cx.clone()));
-        self.background(cx, b.drain_loop(cx.clone()));
-        self.background(cx, c.gc_loop(cx.clone()));
-        self.background(cx, d.free_loop(cx.clone()));
-        self.background(cx, e.checkpoint_loop(cx.clone()));
+        // Each of many pools and rings has a core of its own where cores can be reached.
+        let home = |i: usize| match cx.is_virtual() {
+            true => cx.on_core(CoreId(i as u32 % cx.cores())),
+            false => cx.clone(),
+        };
+        for pool in 0..self.pools.len() {
+            let cx = home(pool);
+            self.background(&cx, self.clone().open_loop(cx.clone(), pool));
+        }
+        if !self.starts_late {
+            for ring in self.rings.iter() {
+                self.start_drainer(&home(ring.at), ring);
+            }
+        }
+        for pool in 0..self.pools.len() {
+            let cx = home(pool);
+            self.background(&cx, self.clone().gc_loop(cx.clone(), pool));
+        }
+        self.background(cx, self.clone().free_loop(cx.clone()));
+        self.background(cx, self.clone().checkpoint_loop(cx.clone()));
         if self.scrub.is_on() {
-            self.background(cx, f.scrub_loop(cx.clone()));
+            self.background(cx, self.clone().scrub_loop(cx.clone()));
+        }
+    }
+
+    /// Somebody is going to put something into a ring: it has a drainer from now on.
+    #[inline]
+    pub(super) fn serve(&self, cx: &Cx, ring: &Ring) {
+        if self.starts_late && !ring.is_drained.load(Ordering::Relaxed) {
+            self.start_drainer(cx, ring);
+        }
+    }
+
+    #[cold]
+    fn start_drainer(&self, cx: &Cx, ring: &Ring) {
+        let Some(me) = self.me.upgrade() else { return };
+        if !ring.is_drained.swap(true, Ordering::AcqRel) {
+            me.background(cx, me.clone().drain_loop(cx.clone(), ring.at));
         }
     }
 
@@ -537,11 +608,16 @@ impl HostFtl {
         stored: Stored,
         shape: Shape,
         layout: Layout,
-        pool: PoolState,
+        next_line: u64,
         journal: Journal,
     ) -> Arc<HostFtl> {
         let (geo, traits) = (flash.geo, *flash.device.traits());
         let (chunks, config) = (geo.chunks(), &stored.config);
+        let exclusive = config.map == MapAccess::Locked;
+        let is_shared = !exclusive && !cx.is_virtual();
+        let sections = Arc::new(Sections::new(if is_shared { cx.cores() } else { 0 }));
+        let per_ring = layout.ring_sectors / u64::from(layout.rings);
+        let next_line = Arc::new(AtomicU64::new(next_line));
         let levels =
             layout.levels(&shape, layout.width, u64::MAX, layout.width).expect("planned with it");
         Arc::new_cyclic(|me| HostFtl {
@@ -549,24 +625,44 @@ impl HostFtl {
             info: BlockInfo {
                 capacity: layout.capacity,
                 content_bytes: traits.content_bytes,
-                layer: "pblk",
+                layer: config.layer(),
             },
-            map: Map::new(layout.capacity, geo.sectors(), layout.slots + 1, true),
+            map: Map::new(layout.capacity, geo.sectors(), layout.slots + 1, exclusive),
             // One slot more: zeros, the content of padding.
-            slab: Slab::new(layout.slots + 1, traits.content_bytes, cx.is_virtual()),
-            ring: Ring::new(layout.slots, layout.ring_sectors),
+            slab: Slab::new(
+                layout.slots + 1,
+                traits.content_bytes,
+                cx.is_virtual(),
+                is_shared,
+            ),
+            rings: Rings::new(layout.rings, per_ring, (layout.slots, shape.unit), sections.clone()),
+            sections,
+            drain: config.drain,
+            request_units: match config.drain {
+                Drain::Minimum => 1,
+                Drain::Large => (VECTOR_MAX as u32 / shape.unit).min(shape.pool_pus()) as usize,
+            },
+            borrow: config.borrow && layout.rings > 1,
+            starts_late: layout.rings > 1 && !cx.is_virtual(),
             zeros: vec![0; shape.unit as usize * SECTOR_BYTES].into(),
             units: Mutex::new(Vec::new()),
-            lines: Lines::new(chunks, shape.chunk_sectors, true),
-            pool: Mutex::new(pool),
+            lines: Lines::new(chunks, shape.chunk_sectors, exclusive),
+            pools: Pools::new(
+                &shape,
+                next_line.clone(),
+                (0..shape.pools).map(|pool| {
+                    let (width, least_worn) =
+                        (shape.width(stored.active_pus), config.wear.least_worn_first());
+                    let unit = u64::from(shape.unit);
+                    let limiter =
+                        Limiter::new(config.limiter, levels, layout.ring_sectors, unit);
+                    let next_line = next_line.clone();
+                    Pool::new(PoolState::new(shape, pool, width, least_worn, next_line), limiter)
+                }),
+            ),
             pool_changed: Notify::new(),
-            pu: (0..shape.pus).map(|_| Credits::new(1)).collect(),
-            limiter: Mutex::new(Limiter::new(
-                config.limiter,
-                levels,
-                layout.ring_sectors,
-                shape.unit as u64,
-            )),
+            pu: (0..shape.pus).map(|_| Credits::new(u64::from(config.pu_budget))).collect(),
+            pu_budget: u64::from(config.pu_budget),
             gc: Control::new(config.gc),
             care: Care::new(config.wear),
             scrub: Scrubber::new(config.scrub, cx.now(), layout.lines),

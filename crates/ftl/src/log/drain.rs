@@ -1,43 +1,60 @@
-//! From the ring to the medium: the consumer.
+//! From a ring to the medium: the consumer.
 //!
-//! Owns: the drain task, building a unit, what happens when its program ends.
-//! Promises: units of a chunk are submitted in its order (positions are taken under the PU's
-//! semaphore); a failed sector goes out again with its stamp, before anything newer; the map moves
-//! from slot to medium by exchange only when the medium can give the sector back.
+//! Owns: the drain tasks, building a request, what happens when its programs end. A request is one
+//! unit (pblk), or as many as there are, one for each PU of a channel (QBLK, II-D).
+//! Promises: units of a chunk are submitted in its order (positions are taken and submitted in one
+//! section of the pool, under the PUs' semaphores, which are taken in ascending order); a failed
+//! sector goes out again with its stamp, before anything newer; the map moves from slot to medium by
+//! exchange only when the medium can give the sector back.
 //! Never: pads unless somebody can't wait for company: a flush, a failed sector, or an erase barrier
 //! when the allocator starves, the target stops or a collection was asked for by hand.
 
-use super::HostFtl;
 use super::format::{LBA_PADDING, Oob};
 use super::map::Entry;
-use super::pool::Spot;
-use super::ring::{Push, RingState, Taken};
-use super::slab::{Head, Origin, SlotState};
+use super::pool::{Chosen, Spot};
+use super::ring::{Push, Ring, Taken};
+use super::slab::{Head, SlotState};
 use super::unit::{Released, Unit};
+use super::{Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa};
-use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Gather, Op, Request, Ticket};
+use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Gather, Op, Request};
 use flashlane_rt::Cx;
-use flashlane_rt::sync::Ordering;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A unit whose program is under way.
-struct Program {
-    spot: Spot,
+/// A unit that the drainer took.
+struct Part {
     unit: Box<Unit>,
-    retries: usize,
-    /// Its place in the order of the ring.
-    id: u64,
+    taken: Taken,
+}
+
+/// Units on their way to a place.
+type Parts = SmallVec<[Part; 1]>;
+
+/// A request whose programs are under way: one unit, or several of one channel (QBLK, II-D).
+struct Program {
+    parts: SmallVec<[(Spot, Part); 1]>,
+    ring: usize,
     /// Ring credits that come back: users, GC.
     credits: (u64, u64),
 }
 
-/// What the device is told of each sector of a unit: its address, its out-of-band record, and which
-/// of the slab's sectors its content is. For one unit after the other.
+/// Chunks that are to take the next units, their PUs' semaphores held.
+struct Places {
+    pool: usize,
+    chosen: Chosen,
+}
+
+/// What the device is told of each sector of a request: its address, its out-of-band record, and
+/// which of the slab's sectors its content is. For one request after the other.
 #[derive(Default)]
 struct Vectors {
     addrs: Vec<Ppa>,
     oob: Vec<[u8; OOB_BYTES]>,
+    cause: Vec<Cause>,
     index: Vec<u32>,
+    /// Largest stamp of each unit.
+    stamps: SmallVec<[u64; 1]>,
 }
 
 /// Why a slot is programmed.
@@ -53,48 +70,83 @@ fn cause_of(slot: Head, retry: bool) -> Cause {
 }
 
 impl HostFtl {
-    /// The consumer of the ring, until the target stops.
-    pub(super) async fn drain_loop(self: Arc<Self>, cx: Cx) {
+    /// The consumer of a ring, until the target stops.
+    pub(super) async fn drain_loop(self: Arc<Self>, cx: Cx, ring: usize) {
         let sectors = self.shape.unit as usize;
+        let ring = self.rings.get(ring);
         let mut vectors = Vectors::default();
         loop {
-            let wanted = || self.is_stopping() || self.ring.state.now(|r| r.has_work(sectors));
-            self.ring.work.wait(&cx, wanted).await;
+            let wanted = || self.is_stopping() || ring.state.now(|r| r.has_work(sectors));
+            ring.work.wait(&cx, wanted).await;
             if self.is_stopping() {
                 return;
             }
-            let Some(spot) = self.place(&cx).await else {
+            let want = match self.drain {
+                Drain::Minimum => 1,
+                Drain::Large => ring.state.now(|r| r.waiting() / sectors).clamp(1, self.request_units),
+            };
+            // Its place first: until there is one, what is overwritten need not be programmed.
+            let Some(mut places) = self.places(&cx, ring, want).await else {
                 return;
             };
             cx.cpu(self.costs.drain_unit).await;
-            let mut unit = self.units.lock().pop().unwrap_or_default();
-            let take = |r: &mut RingState| r.take_unit(&self.slab, sectors, &mut unit);
-            let taken = self.ring.state.now(take);
-            if let Some(taken) = &taken {
-                self.give_back_dropped(&cx, taken);
-            }
-            let Some(taken) = taken.filter(|_| !unit.slots.is_empty()) else {
+            let mut parts = self.take_parts(&cx, ring, places.chosen.chunks.len());
+            if parts.is_empty() {
                 // Everything was dead, or the flush that wanted it was served meanwhile.
-                self.untake(&cx, spot);
-                self.units.lock().push(unit);
+                self.pools.get(places.pool).lock().unchoose(&places.chosen);
+                self.release_pus(&cx, &places.chosen.chunks);
                 continue;
-            };
-            let (ticket, program) = self.build_and_submit(&cx, spot, &taken, unit, &mut vectors);
-            let (me, their_cx) = (self.clone(), cx.clone());
-            cx.spawn_at(ticket.ask_at, async move {
-                let done = me.flash.device.wait(&their_cx, ticket).await;
-                me.unit_ended(&their_cx, program, &done).await;
-            });
+            }
+            while !parts.is_empty() {
+                let taking = &self.pools.get(places.pool).taking;
+                taking.with(&cx, self.costs.pool_take, |_| ()).await;
+                self.program(&cx, ring, &places, &mut parts, &mut vectors);
+                if parts.is_empty() {
+                    break;
+                }
+                // The line moved on before these had a place in it.
+                match self.places(&cx, ring, parts.len()).await {
+                    Some(others) => places = others,
+                    None => return,
+                }
+            }
         }
     }
 
-    /// The position of the next data unit, with its PU's semaphore held. Waits for a line; `None`
-    /// when the target stops.
-    async fn place(&self, cx: &Cx) -> Option<Spot> {
+    /// Takes up to `most` units out of the ring.
+    fn take_parts(&self, cx: &Cx, ring: &Ring, most: usize) -> Parts {
+        let sectors = self.shape.unit as usize;
+        let mut parts = Parts::new();
+        while parts.len() < most {
+            let mut unit = self.units.lock().pop().unwrap_or_default();
+            let taken = ring.state.now(|r| r.take_unit(&self.slab, sectors, &mut unit));
+            if let Some(taken) = &taken {
+                self.give_back_dropped(cx, ring, taken);
+            }
+            match taken.filter(|_| !unit.slots.is_empty()) {
+                Some(taken) => parts.push(Part { unit, taken }),
+                None => {
+                    self.units.lock().push(unit);
+                    break;
+                }
+            }
+        }
+        parts
+    }
+
+    /// Places for up to `want` units of one channel, with the semaphores of their PUs held. Waits for a
+    /// line; `None` when the target stops.
+    async fn places(&self, cx: &Cx, ring: &Ring, want: usize) -> Option<Places> {
         loop {
-            let next = self.pool.lock().next_pu();
-            let Some((line, at, pu)) = next else {
-                self.ring.set_starving(cx, true);
+            let pools = self.pools.len();
+            let first = self.rings.next_pool(ring, pools);
+            let mut each = (0..pools).map(|i| (first + i) % pools);
+            let found = each.find_map(|pool| {
+                let chosen = self.pools.get(pool).lock().choose(want);
+                chosen.map(|chosen| Places { pool, chosen })
+            });
+            let Some(places) = found else {
+                self.rings.set_starving(cx, true);
                 self.pool_changed.wake(cx); // the opener may have waited for a free spare place
                 if self.is_stranded() {
                     let why = "no chunk is left to write to: bad chunks have eaten the reserve";
@@ -103,7 +155,7 @@ impl HostFtl {
                 let ready = || {
                     self.is_stopping()
                         || self.read_only()
-                        || self.pool.lock().next_pu().is_some()
+                        || self.pools.any(|p| p.has_room())
                         || self.is_stranded()
                 };
                 self.pool_changed.wait(cx, ready).await;
@@ -112,96 +164,149 @@ impl HostFtl {
                 }
                 continue;
             };
-            self.pu[pu as usize].acquire(cx, 1).await;
-            let (spot, moved) = {
-                let mut p = self.pool.lock();
-                let spot = p.take(line, at);
-                (spot, p.spare.is_none())
-            };
-            if moved {
-                self.pool_changed.wake(cx);
-            }
-            if spot.is_some() {
-                return spot;
-            }
-            self.pu[pu as usize].release(cx, 1);
+            self.acquire_pus(cx, &places.chosen.chunks).await;
+            return Some(places);
         }
     }
 
-    /// What is in the ring has nowhere to go, ever: no line can be opened, none is on its way, and
-    /// every line to be freed waits for the ring. Bad chunks have eaten the reserve.
+    /// Takes the semaphores of some PUs in ascending order, so that drainers who want some of the same
+    /// never wait for each other in a circle (QBLK, II-D and Figure 5).
+    async fn acquire_pus(&self, cx: &Cx, chunks: &[(usize, u32)]) {
+        if let [(_, pu)] = chunks {
+            return self.pu[*pu as usize].acquire(cx, 1).await;
+        }
+        let mut pus: SmallVec<[u32; 8]> = chunks.iter().map(|(_, pu)| *pu).collect();
+        pus.sort_unstable();
+        for pu in pus {
+            self.pu[pu as usize].acquire(cx, 1).await;
+        }
+    }
+
+    fn release_pus(&self, cx: &Cx, chunks: &[(usize, u32)]) {
+        chunks.iter().for_each(|(_, pu)| self.pu[*pu as usize].release(cx, 1));
+    }
+
+    /// What is in the rings has nowhere to go, ever: no line can be opened, none is on its way, and
+    /// every line to be freed waits for the rings. Bad chunks have eaten the reserve.
     fn is_stranded(&self) -> bool {
-        let p = self.pool.lock();
-        p.is_cornered() && p.next_width(true).is_none() && !self.gc.is_giving_back()
+        self.pools.all(|p| p.is_cornered() && p.next_width(true).is_none())
+            && !self.gc.is_giving_back()
     }
 
     /// Returns the room of slots that were dropped.
-    fn give_back_dropped(&self, cx: &Cx, taken: &Taken) {
+    fn give_back_dropped(&self, cx: &Cx, ring: &Ring, taken: &Taken) {
         if taken.dropped != (0, 0) {
-            self.ring.admission.release(cx, taken.dropped.0, taken.dropped.1);
-            self.ring.progress.wake(cx);
+            ring.admission.release(cx, taken.dropped.0, taken.dropped.1);
+            self.rings.progress.wake(cx);
         }
     }
 
-    /// Gives a position back that nothing was written to: possible because its PU is still held.
-    fn untake(&self, cx: &Cx, spot: Spot) {
-        self.pool.lock().untake(&spot);
-        self.pu[spot.pu as usize].release(cx, 1);
-        self.close_if_ready(cx, spot.line);
-    }
-
-    /// Builds the unit's out-of-band records and hands it to the device.
-    fn build_and_submit(
+    /// Programs as many of the units as find a place in the line that was chosen; those stay in
+    /// `parts` that do not.
+    fn program(
         &self,
         cx: &Cx,
-        spot: Spot,
-        taken: &Taken,
-        mut unit: Box<Unit>,
+        ring: &Ring,
+        places: &Places,
+        parts: &mut Parts,
         out: &mut Vectors,
-    ) -> (Ticket, Program) {
-        let n = self.shape.unit as usize;
-        let used = unit.slots.len();
-        unit.first = spot.chunk as u64 * self.shape.chunk_sectors as u64 + spot.sector as u64;
-        let base = self.flash.chunk_base[spot.chunk as usize];
+    ) {
+        let (n, chosen) = (self.shape.unit as usize, &places.chosen);
+        let single = parts.len() == 1;
+        let mut credits = (0, 0);
+        out.oob.clear();
+        out.cause.clear();
+        out.index.clear();
+        out.stamps.clear();
+        for part in parts.iter_mut() {
+            self.describe(part, chosen.sequence, single, out);
+        }
+        let mut placed: SmallVec<[(Spot, Part); 1]> = SmallVec::new();
+        // In one section: programs reach a chunk in the order of its positions (FORMAT.md rule 23).
+        let mut p = self.pools.get(places.pool).lock();
         out.addrs.clear();
-        self.flash.format.extend_in_chunk(base, spot.sector, self.shape.unit, &mut out.addrs);
+        for (at, pu) in &chosen.chunks {
+            let spot = match parts.is_empty() {
+                true => None,
+                false => p.take_chosen(chosen.line, *at),
+            };
+            let Some(spot) = spot else {
+                self.pu[*pu as usize].release(cx, 1);
+                continue;
+            };
+            let mut part = parts.remove(0);
+            part.unit.first =
+                spot.chunk as u64 * self.shape.chunk_sectors as u64 + spot.sector as u64;
+            let base = self.flash.chunk_base[spot.chunk as usize];
+            self.flash.format.extend_in_chunk(base, spot.sector, self.shape.unit, &mut out.addrs);
+            let at = placed.len() * n;
+            self.lines.raise_stamp(spot.line, out.stamps[placed.len()]);
+            p.programmed_unit(&spot, &out.oob[at..at + n], &out.cause[at..at + n]);
+            let gc: u64 = part.unit.heads.iter().map(|head| head.origin() as u64).sum();
+            credits = (credits.0 + part.unit.slots.len() as u64 - gc, credits.1 + gc);
+            placed.push((spot, part));
+        }
+        let moved = p.spare.is_none();
+        if !placed.is_empty() {
+            let sectors = placed.len() * n;
+            let index = match out.index.is_empty() {
+                true => &placed[0].1.unit.slots[..],
+                false => &out.index[..sectors],
+            };
+            let content = Gather { base: self.slab.base(), index, unit: self.info.content_bytes };
+            let (oob, cause) = (&out.oob[..sectors], &out.cause[..sectors]);
+            let request = Request {
+                op: Op::Write,
+                flags: Flags::default(),
+                addrs: &out.addrs,
+                data: Data::Write { content, oob, cause },
+                whole_sectors: false,
+            };
+            let ticket = self.flash.device.submit(cx, request);
+            let (me, their_cx) = (self.me.upgrade().expect("it drains"), cx.clone());
+            let program = Program { parts: placed, ring: ring.at, credits };
+            cx.spawn_at(ticket.ask_at, async move {
+                let done = me.flash.device.wait(&their_cx, ticket).await;
+                me.program_ended(&their_cx, program, &done).await;
+            });
+        }
+        drop(p);
+        if moved {
+            self.pool_changed.wake(cx);
+        }
+    }
+
+    /// Adds a unit to what the device is told: records, causes, and, unless it is the only one and
+    /// full, whose slots they are.
+    fn describe(&self, part: &mut Part, sequence: u64, single: bool, out: &mut Vectors) {
+        let n = self.shape.unit as usize;
+        let Part { unit, taken } = part;
+        let (used, from) = (unit.slots.len(), out.oob.len());
         let (slots, mut stamp_max) = (self.slab.heads(), 0);
-        out.oob.resize(used, [0; OOB_BYTES]);
-        for (oob, (slot, head)) in out.oob.iter_mut().zip(unit.slots.iter().zip(&unit.heads)) {
+        out.oob.resize(from + used, [0; OOB_BYTES]);
+        let records = &mut out.oob[from..];
+        for (oob, (slot, head)) in records.iter_mut().zip(unit.slots.iter().zip(&unit.heads)) {
             let stamp = slots.stamp(*slot);
             *oob = Oob::unsealed(head.lba(), stamp);
             stamp_max = stamp_max.max(stamp);
         }
-        let gc = unit.heads.iter().map(|head| head.origin() as u64).sum();
-        let credits = (used as u64 - gc, gc);
+        out.stamps.push(stamp_max);
+        self.seal(records, &unit.slots);
         let retry = (0..used).map(|i| i < taken.retries);
         match taken.retries == 0 && !taken.dead {
-            true => unit.cause.extend(unit.heads.iter().map(|head| head.origin().cause())),
-            false => unit.cause.extend(unit.heads.iter().zip(retry).map(|(h, r)| cause_of(*h, r))),
+            true => out.cause.extend(unit.heads.iter().map(|head| head.origin().cause())),
+            false => out.cause.extend(unit.heads.iter().zip(retry).map(|(h, r)| cause_of(*h, r))),
         }
-        self.seal(&mut out.oob, &unit.slots);
+        if !single || used < n {
+            out.index.extend_from_slice(&unit.slots);
+        }
         if used < n {
             let push = taken.push == Push::Gc;
-            self.pad(
-                if push { Cause::PaddingGc } else { Cause::PaddingFlush },
-                &spot,
-                &mut unit,
-                out,
-            );
+            let of = if push { Cause::PaddingGc } else { Cause::PaddingFlush };
+            self.pad(of, sequence, used, out);
         }
-        let index = if used < n { &out.index } else { &unit.slots };
-        self.lines.raise_stamp(spot.line, stamp_max);
-        self.pool.lock().programmed_unit(&spot, &out.oob, &unit.cause);
-        let content = Gather { base: self.slab.base(), index, unit: self.info.content_bytes };
-        let request = Request {
-            op: Op::Write,
-            flags: Flags::default(),
-            addrs: &out.addrs,
-            data: Data::Write { content, oob: &out.oob, cause: &unit.cause },
-            whole_sectors: false,
-        };
-        let ticket = self.flash.device.submit(cx, request);
-        (ticket, Program { spot, unit, retries: taken.retries, id: taken.unit, credits })
+        unit.cause.clear();
+        unit.cause.extend_from_slice(&out.cause[from..from + n]);
     }
 
     /// Completes out-of-band records by the CRC over their slots' content.
@@ -224,95 +329,85 @@ impl HostFtl {
         }
     }
 
-    /// Fills the rest of a unit. Padding takes the content of the slab's zero slot.
+    /// Fills the rest of a unit, of which `used` sectors are there. Padding takes the content of the
+    /// slab's zero slot.
     #[cold]
-    fn pad(&self, of: Cause, spot: &Spot, unit: &mut Unit, out: &mut Vectors) {
+    fn pad(&self, of: Cause, sequence: u64, used: usize, out: &mut Vectors) {
         let zero = self.layout.slots;
-        let sequence = self.pool.lock().lines[spot.line as usize].sequence;
         let mut padding = [Oob::unsealed(LBA_PADDING, sequence)];
         self.seal(&mut padding, &[zero]);
-        let n = self.shape.unit as usize;
-        super::add(&self.padding_dist[n - unit.slots.len()], 1);
-        out.index.clear();
-        out.index.extend_from_slice(&unit.slots);
-        out.index.resize(n, zero);
-        out.oob.resize(n, padding[0]);
-        unit.cause.resize(n, of);
+        let rest = self.shape.unit as usize - used;
+        super::add(&self.padding_dist[rest], 1);
+        out.index.resize(out.index.len() + rest, zero);
+        out.oob.resize(out.oob.len() + rest, padding[0]);
+        out.cause.resize(out.cause.len() + rest, of);
     }
 
-    /// A unit's program has ended.
-    async fn unit_ended(&self, cx: &Cx, program: Program, done: &Completion) {
-        let Program { spot, unit, retries, id, credits } = program;
+    /// A request's programs have ended.
+    async fn program_ended(&self, cx: &Cx, program: Program, done: &Completion) {
+        let Program { parts, ring, credits } = program;
+        let n = self.shape.unit as usize;
+        let ring = self.rings.get(ring);
         let mut released = Released::new();
-        match done.failed {
-            0 => self.pool.lock().completed(&spot, Some(unit), &mut released),
-            _ => self.unit_failed(cx, &spot, unit, done, &mut released),
+        let mut ended: SmallVec<[(Spot, Taken); 1]> = SmallVec::new();
+        for (i, (spot, Part { unit, taken })) in parts.into_iter().enumerate() {
+            let failed = done.failed >> (i * n) & (u64::MAX >> (64 - n));
+            let again = match failed {
+                0 => self.pools.of_line(spot.line).lock().completed(&spot, Some(unit), &mut released),
+                _ => self.unit_failed(&spot, unit, (done, i * n, failed), &mut released),
+            };
+            self.rings.send_again(cx, &again, &self.slab);
+            // Only now may the next program reach this PU: the pool knows how this one ended.
+            self.pu[spot.pu as usize].release(cx, 1);
+            ended.push((spot, taken));
         }
-        // Only now may the next program reach this PU: the pool knows how this one ended.
-        self.pu[spot.pu as usize].release(cx, 1);
+        if done.failed != 0 {
+            self.note_program_failure(cx, done);
+        }
         cx.cpu(self.costs.complete_unit).await;
         self.publish_media(cx, released).await;
         // Not before: a line that closed meanwhile could be taken for one without valid sectors.
-        let close = self.pool.lock().published(spot.line);
-        self.ring.state.now(|r| {
-            r.unit_done(id);
-            if retries > 0 {
-                r.retried(retries);
+        let close: SmallVec<[u32; 1]> = ended
+            .iter()
+            .filter(|(spot, _)| self.pools.of_line(spot.line).lock().published(spot.line))
+            .map(|(spot, _)| spot.line)
+            .collect();
+        ring.state.now(|r| {
+            for (_, taken) in &ended {
+                r.unit_done(taken.unit);
+                r.retried(taken.retries);
             }
         });
-        self.ring.admission.release(cx, credits.0, credits.1);
-        self.ring.progress.wake(cx);
-        if self.gc.wanted.load(Ordering::Relaxed) {
-            // What is programmed is no longer in the way of the next victim (`gc::fits`).
-            self.gc.work.wake(cx);
-        }
-        if close {
-            self.close_if_ready(cx, spot.line);
-        }
+        ring.admission.release(cx, credits.0, credits.1);
+        self.rings.progress.wake(cx);
+        // What is programmed is no longer in the way of the next victim (`gc::fits`).
+        let wanting = self.pools.iter().map(|pool| &pool.collector).filter(|c| c.is_wanted());
+        wanting.for_each(|collector| collector.work.wake(cx));
+        close.iter().for_each(|line| self.close_if_ready(cx, *line));
     }
 
-    /// Some of a unit could not be programmed: it goes out again elsewhere.
+    /// Some of a unit could not be programmed: `failed`, where its sector `i` is the `first + i`-th of
+    /// the request. Returns the slots that go out again elsewhere.
     #[cold]
     fn unit_failed(
         &self,
-        cx: &Cx,
         spot: &Spot,
         unit: Box<Unit>,
-        done: &Completion,
+        (done, first, failed): (&Completion, usize, u64),
         released: &mut Released,
-    ) {
-        let again = {
-            let mut p = self.pool.lock();
-            for (i, cause) in unit.cause.iter().enumerate() {
-                if done.status(i).moved_pointer() {
-                    continue;
-                }
-                // The medium never began: neither did we.
-                p.programmed[*cause as usize] -= 1;
-                if i < unit.slots.len() && *cause != Cause::Retry {
-                    self.slab.heads().uncount(unit.slots[i]);
-                }
+    ) -> Vec<u32> {
+        let mut p = self.pools.of_line(spot.line).lock();
+        for (i, cause) in unit.cause.iter().enumerate() {
+            if done.status(first + i).moved_pointer() {
+                continue;
             }
-            p.unit_failed(spot, Some(unit), done.failed, released)
-        };
-        self.note_program_failure(cx, done);
-        self.send_again(cx, &again);
-    }
-
-    /// Queues slots whose program failed, or whose window went away, to be programmed elsewhere.
-    /// They take room in the ring again, waiting for none: it was theirs before.
-    pub(super) fn send_again(&self, cx: &Cx, slots: &[u32]) {
-        if slots.is_empty() {
-            return;
+            // The medium never began: neither did we.
+            p.programmed[*cause as usize] -= 1;
+            if i < unit.slots.len() && *cause != Cause::Retry {
+                self.slab.heads().uncount(unit.slots[i]);
+            }
         }
-        let gc = slots.iter().filter(|s| self.slab.origin(**s) == Origin::Gc).count() as u64;
-        self.ring.admission.force(slots.len() as u64 - gc, gc);
-        self.ring.state.now(|r| {
-            for s in slots {
-                r.retry(*s);
-            }
-        });
-        self.ring.work.wake(cx);
+        p.unit_failed(spot, Some(unit), failed, released)
     }
 
     /// Units that the medium can give back now: the map moves on from their slots, which are free
@@ -323,16 +418,18 @@ impl HostFtl {
         }
         let sectors = released.iter().map(|unit| unit.published()).sum();
         let cost = self.costs.map_update.times(sectors);
-        let section = |_: &mut ()| {
-            for unit in &released {
-                match self.map.is_exclusive() {
-                    true => self.publish_alone(unit),
-                    false => self.publish_among_others(unit),
-                }
-            }
-            self.ring.state.now(|r| released.iter().for_each(|unit| r.release(unit)));
-        };
-        self.map.lock.with(cx, cost, section).await;
+        let give_back = || self.rings.of(cx).state.now(|r| r.free.release(&released));
+        if self.map.is_exclusive() {
+            let section = |_: &mut ()| {
+                released.iter().for_each(|unit| self.publish_alone(unit));
+                give_back();
+            };
+            self.map.lock.with(cx, cost, section).await;
+        } else {
+            cx.cpu(cost).await;
+            released.iter().for_each(|unit| self.publish_among_others(cx, unit));
+            give_back();
+        }
         self.units.lock().extend(released);
     }
 
@@ -354,8 +451,10 @@ impl HostFtl {
         }
     }
 
-    /// Valid before it is published: whoever finds an address may invalidate it.
-    fn publish_among_others(&self, unit: &Unit) {
+    /// Valid before it is published: whoever finds an address may invalidate it. Whoever loses the
+    /// exchange makes its own sector garbage (QBLK, II-C, situation 2).
+    fn publish_among_others(&self, cx: &Cx, unit: &Unit) {
+        let _inside = self.sections.enter(cx);
         let map = self.map.view();
         let mut current = 0u64;
         for (addr, slot, lba) in unit.sectors() {
@@ -372,15 +471,24 @@ impl HostFtl {
             let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));
             if current >> (addr - unit.first) & 1 != 0 && !map.exchange(lba, from, to) {
                 self.lines.invalidate(addr);
+                self.note_superseded(lba, slot, addr);
             }
         }
     }
 
-    /// A superseded slot became durable at `addr`: that is below a newer slot of its sector now.
+    /// A superseded slot became durable at `addr`: that is below a newer slot of its sector now. Where
+    /// that is being superseded itself, below the newest one: whoever does so looks again behind its
+    /// exchange, as this does behind the note.
     #[cold]
     fn note_superseded(&self, lba: u64, slot: u32, addr: u64) {
-        if let Entry::Slot(newer) = self.map.get(lba) {
-            self.slab.raise_prev(newer, addr, self.slab.stamp(slot));
+        let stamp = self.slab.stamp(slot);
+        let mut before = None;
+        while let Entry::Slot(newer) = self.map.get(lba)
+            && before != Some(newer)
+        {
+            self.slab.raise_prev(newer, addr, stamp);
+            self.map.settle();
+            before = Some(newer);
         }
     }
 }

@@ -10,13 +10,15 @@
 
 use super::format::{Record, STAMP_MAX};
 use super::map::Entry;
-use super::ring::{RingState, Waited};
+use super::ring::{Ring, RingState, Waited};
+use super::rings::Positions;
 use super::slab::{Origin, POISONED};
 use super::{HostFtl, add};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
 use flashlane_rt::Cx;
-use flashlane_rt::sync::{Ordering, fence};
+use flashlane_rt::sync::Ordering;
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Slots of one piece of a write; most writes are short.
 type Slots = SmallVec<[u32; 4]>;
@@ -59,97 +61,129 @@ impl HostFtl {
     ) -> BlockResult {
         self.check_writable()?;
         cx.cpu(self.costs.front_write).await;
+        let home = self.rings.of(cx);
         let unit = self.info.content_bytes;
         let piece = self.layout.piece_sectors;
-        let mut end = 0;
+        let mut ends: SmallVec<[(usize, u64); 1]> = SmallVec::new();
         let mut at = 0;
         while at < sectors {
             let n = piece.min(sectors - at);
-            self.admit_user(cx, n as u64).await;
-            self.check_writable().inspect_err(|_| self.ring.admission.release(cx, n as u64, 0))?;
+            let ring = self.admit_user(cx, home, n as u64).await;
+            self.serve(cx, ring);
+            self.check_writable().inspect_err(|_| ring.admission.release(cx, n as u64, 0))?;
             let content = &content[at as usize * unit..(at + n) as usize * unit];
             let lba = lba + at as u64;
-            end = match self.costs.sections_are_free && !self.needs_stamps(cx) {
-                true => self.buffer_at_once(cx, lba, content),
-                false => Box::pin(self.buffer(cx, lba, content)).await?,
+            let end = match self.costs.sections_are_free && !self.needs_stamps(cx) {
+                true => self.buffer_at_once(cx, ring, lba, content),
+                false => Box::pin(self.buffer(cx, ring, lba, content)).await?,
             };
+            if fua {
+                ends.push((ring.at, end));
+            }
             at += n;
         }
         if fua && sectors > 0 {
             add(&self.counters.flushes, 1);
             let from = cx.now();
-            Box::pin(self.wait_flushed(cx, end)).await?;
+            Box::pin(self.wait_flushed(cx, self.rings.positions(&ends))).await?;
             add(&self.counters.fua_wait_ns, (cx.now() - from).as_ns());
         }
         Ok(())
     }
 
-    async fn admit_user(&self, cx: &Cx, n: u64) {
+    /// Waits for room in the ring of the caller's core; where idle rings' room may be borrowed, takes
+    /// what one of them has first. Returns the ring.
+    async fn admit_user<'a>(&'a self, cx: &Cx, home: &'a Ring, n: u64) -> &'a Ring {
+        if self.borrow
+            && let Some(ring) = self.rings.with_room(cx, home, n)
+        {
+            return ring;
+        }
         let from = cx.now();
-        let waited = self.ring.admission.acquire(cx, Origin::User, n).await;
+        let waited = home.admission.acquire(cx, Origin::User, n).await;
         let counter = match waited {
-            Waited::No => return,
+            Waited::No => return home,
             Waited::RingFull => &self.counters.ring_full_ns,
             Waited::Limited => &self.counters.limited_ns,
         };
         add(counter, (cx.now() - from).as_ns());
+        home
     }
 
     /// Puts admitted sectors into slots, the map and the ring. Returns the ring position behind
     /// them. Without a stamp for them (rule 6) nothing of that happens, and their room is given back.
-    async fn buffer(&self, cx: &Cx, lba: u64, content: &[u8]) -> Result<u64, BlockError> {
+    async fn buffer(
+        &self,
+        cx: &Cx,
+        ring: &Ring,
+        lba: u64,
+        content: &[u8],
+    ) -> Result<u64, BlockError> {
         let n = content.len() / self.info.content_bytes;
-        let slots = self.ring.state.with(cx, self.costs.reserve, |r| self.take_slots(r, n)).await;
+        let slots = ring.state.with(cx, self.costs.reserve, |r| self.take_slots(r, n)).await;
         cx.cpu(self.costs.copy.times(n as u64)).await;
-        self.fill(&slots, lba, content);
+        self.fill(&slots, ring, lba, content);
         if self.needs_stamps(cx) {
             let raised = self.raise_ceiling(cx).await;
-            raised.inspect_err(|_| self.give_back_unpublished(cx, &slots))?;
+            raised.inspect_err(|_| self.give_back_unpublished(cx, ring, &slots))?;
         }
         let cost = self.costs.map_update.times(n as u64);
-        let insert = |_: &mut ()| self.insert(cx, lba, &slots);
-        let (end, wake) = self.map.lock.with(cx, cost, insert).await;
-        self.inserted(cx, wake);
+        let (end, wake) = match self.map.is_exclusive() {
+            true => {
+                let insert = |_: &mut ()| self.insert(cx, ring, lba, &slots);
+                self.map.lock.with(cx, cost, insert).await
+            }
+            false => {
+                cx.cpu(cost).await;
+                self.insert(cx, ring, lba, &slots)
+            }
+        };
+        self.inserted(cx, ring, wake);
         Ok(end)
     }
 
     /// [`HostFtl::buffer`] where sections are free and stamps are leased: there is nothing to wait for
     /// between the same steps.
-    fn buffer_at_once(&self, cx: &Cx, lba: u64, content: &[u8]) -> u64 {
+    fn buffer_at_once(&self, cx: &Cx, ring: &Ring, lba: u64, content: &[u8]) -> u64 {
         let n = content.len() / self.info.content_bytes;
-        let slots = self.ring.state.enter(|r| self.take_slots(r, n));
-        self.fill(&slots, lba, content);
-        let (end, wake) = self.map.lock.enter(|()| self.insert(cx, lba, &slots));
-        self.inserted(cx, wake);
+        let slots = ring.state.enter(|r| self.take_slots(r, n));
+        self.fill(&slots, ring, lba, content);
+        let (end, wake) = match self.map.is_exclusive() {
+            true => self.map.lock.enter(|()| self.insert(cx, ring, lba, &slots)),
+            false => self.insert(cx, ring, lba, &slots),
+        };
+        self.inserted(cx, ring, wake);
         end
     }
 
     #[inline(always)]
     fn take_slots(&self, r: &mut RingState, n: usize) -> Slots {
         match n {
-            1 => Slots::from_buf_and_len([r.take_free(&self.slab), 0, 0, 0], 1),
-            _ => (0..n).map(|_| r.take_free(&self.slab)).collect(),
+            1 => Slots::from_buf_and_len([r.free.take(&self.slab), 0, 0, 0], 1),
+            _ => (0..n).map(|_| r.free.take(&self.slab)).collect(),
         }
     }
 
     #[inline(always)]
-    fn fill(&self, slots: &[u32], lba: u64, content: &[u8]) {
+    fn fill(&self, slots: &[u32], ring: &Ring, lba: u64, content: &[u8]) {
         let contents = content.chunks_exact(self.info.content_bytes);
         for ((slot, content), lba) in slots.iter().zip(contents).zip(lba..) {
-            self.slab.fill(*slot, lba, Origin::User, content);
+            self.slab.fill(*slot, lba, ring.at as u32, content);
         }
     }
 
-    /// Publication, floor check and insertion in one section under the map lock: they cannot come
-    /// apart for somebody else (rules 4, 12 and 13). Returns the ring position behind the slots, and
-    /// whether the drainer has work.
+    /// Publication, then insertion (rules 12 and 13): under the map lock, or each sector's publication
+    /// as one section. Returns the ring position behind the slots, and whether the drainer has work.
     #[inline(always)]
-    fn insert(&self, cx: &Cx, lba: u64, slots: &[u32]) -> (u64, bool) {
+    fn insert(&self, cx: &Cx, ring: &Ring, lba: u64, slots: &[u32]) -> (u64, bool) {
         let mut absorbed = 0;
-        for (slot, lba) in slots.iter().zip(lba..) {
-            absorbed += self.publish(cx, lba, *slot) as u64;
+        {
+            let _inside = self.sections.enter(cx);
+            for (slot, lba) in slots.iter().zip(lba..) {
+                absorbed += self.publish(cx, lba, *slot) as u64;
+            }
         }
-        self.ring.state.now(|r| {
+        ring.state.now(|r| {
             slots.iter().for_each(|s| r.insert(*s));
             r.host_written += slots.len() as u64;
             r.absorbed += absorbed;
@@ -158,19 +192,19 @@ impl HostFtl {
     }
 
     #[inline(always)]
-    fn inserted(&self, cx: &Cx, wake: bool) {
+    fn inserted(&self, cx: &Cx, ring: &Ring, wake: bool) {
         if wake {
-            self.ring.work.wake(cx);
+            ring.work.wake(cx);
         }
-        self.gc.note_garbage(cx);
+        self.note_garbage(cx);
     }
 
     /// Slots that were filled and nobody has seen are free again, and their room in the ring with
     /// them.
     #[cold]
-    fn give_back_unpublished(&self, cx: &Cx, slots: &[u32]) {
-        self.ring.state.now(|r| r.put_back(slots));
-        self.ring.admission.release(cx, slots.len() as u64, 0);
+    fn give_back_unpublished(&self, cx: &Cx, ring: &Ring, slots: &[u32]) {
+        ring.state.now(|r| r.free.put_back(slots));
+        ring.admission.release(cx, slots.len() as u64, 0);
     }
 
     /// Makes a filled slot the newest content of its sector. Returns whether that killed a user
@@ -193,14 +227,14 @@ impl HostFtl {
             if !self.map.exchange(lba, old, new) {
                 continue;
             }
-            if !self.map.is_exclusive() {
-                fence(Ordering::SeqCst);
+            if let Entry::Slot(older) = entry
+                && !self.map.is_exclusive()
+            {
+                // What is below it may have become durable between the look and the exchange.
+                self.map.settle();
+                self.slab.inherit(slot, self.slab.prev(older));
             }
-            if self.floor.load(Ordering::SeqCst) >= stamp {
-                // A discard began meanwhile: the slot must come after it (rule 4).
-                self.slab.set_order(slot, self.floor.load(Ordering::SeqCst) + 1, prev);
-            }
-            return self.supersede(lba, entry);
+            return self.supersede(lba, (entry, before));
         }
     }
 
@@ -214,9 +248,9 @@ impl HostFtl {
         }
     }
 
-    /// Somebody replaced `entry`: its sector or slot is garbage. True when a host sector died in
-    /// the buffer before it was programmed.
-    pub(super) fn supersede(&self, lba: u64, entry: Entry) -> bool {
+    /// Somebody replaced an entry, of at most that stamp: its sector or slot is garbage. True when a
+    /// host sector died in the buffer before it was programmed.
+    pub(super) fn supersede(&self, lba: u64, (entry, stamp): (Entry, u64)) -> bool {
         match entry {
             Entry::Unmapped => false,
             Entry::Media(a) => {
@@ -225,7 +259,10 @@ impl HostFtl {
             }
             Entry::Slot(s) => self.slab.kill(s) == Some(Origin::User),
             Entry::Poisoned => {
-                self.poisons.lock().remove(&lba);
+                let mut poisons = self.poisons.lock();
+                if poisons.get(&lba) == Some(&stamp) {
+                    poisons.remove(&lba);
+                }
                 false
             }
         }
@@ -291,14 +328,14 @@ impl HostFtl {
     pub(super) async fn flush(&self, cx: &Cx) -> BlockResult {
         self.check_writable()?;
         add(&self.counters.flushes, 1);
-        let to = self.ring.state.now(|r| r.tail());
+        let to = self.rings.tails();
         self.wait_flushed(cx, to).await
     }
 
-    async fn wait_flushed(&self, cx: &Cx, to: u64) -> BlockResult {
+    async fn wait_flushed(&self, cx: &Cx, to: Positions) -> BlockResult {
         let from = cx.now();
         let discards = self.journal.appended();
-        self.wait_safe(cx, to, true).await?;
+        self.wait_safe(cx, &to, true).await?;
         self.commit(cx, discards).await?;
         self.outlive_host(cx).await?;
         add(&self.counters.flush_wait_ns, (cx.now() - from).as_ns());
@@ -327,14 +364,15 @@ impl HostFtl {
         self.check_writable()
     }
 
-    /// Waits until the ring is programmed up to a position. `flush` lets the drainer pad for it.
-    pub(super) async fn wait_programmed(&self, cx: &Cx, to: u64, flush: bool) -> BlockResult {
-        self.ring.wait_durable(cx, to, flush, || self.read_only()).await;
+    /// Waits until the rings are programmed up to their positions. `flush` lets the drainers pad for it.
+    async fn wait_programmed(&self, cx: &Cx, to: &Positions, flush: bool) -> BlockResult {
+        self.rings.wait_durable(cx, to, flush, || self.read_only()).await;
         self.check_writable()
     }
 
-    /// Waits until everything before a ring position is programmed and no torn page can take it along.
-    pub(super) async fn wait_safe(&self, cx: &Cx, to: u64, flush: bool) -> BlockResult {
+    /// Waits until everything before the rings' positions is programmed and no torn page can take it
+    /// along.
+    pub(super) async fn wait_safe(&self, cx: &Cx, to: &Positions, flush: bool) -> BlockResult {
         self.wait_closed(cx, to, flush, self.traits.pair_damage).await
     }
 
@@ -342,13 +380,13 @@ impl HostFtl {
     /// any more. For a target that nobody writes to.
     pub(super) async fn wait_empty(&self, cx: &Cx) -> BlockResult {
         let slots = self.layout.slots as usize;
-        let empty = || self.ring.state.now(|r| r.is_empty(slots));
+        let empty = || self.rings.is_empty(slots);
         loop {
-            let (to, before) = self.ring.state.now(|r| (r.tail(), r.sent_again));
-            self.wait_closed(cx, to, true, true).await?;
-            let sent_again = || self.ring.state.now(|r| r.sent_again) != before;
+            let (to, before) = (self.rings.tails(), self.rings.sent_again());
+            self.wait_closed(cx, &to, true, true).await?;
+            let sent_again = || self.rings.sent_again() != before;
             let done = || empty() || sent_again() || self.read_only();
-            self.ring.progress.wait(cx, done).await;
+            self.rings.progress.wait(cx, done).await;
             self.check_writable()?;
             if empty() {
                 return Ok(());
@@ -356,11 +394,11 @@ impl HostFtl {
         }
     }
 
-    /// Waits until everything before a ring position is programmed, and with `pairs` readable. What
+    /// Waits until everything before the rings' positions is programmed, and with `pairs` readable. What
     /// goes out again because a program failed while pairs were closed is waited for, too.
-    async fn wait_closed(&self, cx: &Cx, to: u64, flush: bool, pairs: bool) -> BlockResult {
+    async fn wait_closed(&self, cx: &Cx, to: &Positions, flush: bool, pairs: bool) -> BlockResult {
         loop {
-            let sent_again = || self.ring.state.now(|r| r.sent_again);
+            let sent_again = || self.rings.sent_again();
             let before = sent_again();
             self.wait_programmed(cx, to, flush).await?;
             if !pairs {
@@ -396,44 +434,143 @@ impl HostFtl {
 
     async fn discard_piece(&self, cx: &Cx, lba: u64, count: u64) {
         let cost = self.costs.map_update.times(count);
-        let clear = |_: &mut ()| {
-            // `floor` first, entries after: a write that sees a cleared entry sees the floor too.
-            let stamp = self.discard_stamp(cx, lba, count);
-            self.floor.fetch_max(stamp, Ordering::SeqCst);
-            let mut killed = 0;
-            let mut any = false;
+        if self.map.is_exclusive() {
+            let clear = |_: &mut ()| self.clear_alone(cx, lba, count);
+            self.map.lock.with(cx, cost, clear).await;
+        } else {
+            cx.cpu(cost).await;
+            self.clear_among_others(cx, lba, count).await;
+        }
+        // Lines may be empty now, which is worth a look whatever the limiter wants.
+        self.wake_collectors(cx);
+    }
+
+    /// Under the map lock: nothing is written between the choice of the stamp and the last entry.
+    fn clear_alone(&self, cx: &Cx, lba: u64, count: u64) {
+        let stamp = self.discard_stamp(cx, lba..lba + count);
+        self.floor.fetch_max(stamp, Ordering::SeqCst);
+        let (mut killed, mut any) = (0, false);
+        for at in lba..lba + count {
+            let old = self.map.raw(at);
+            if old == 0 {
+                continue;
+            }
+            any = true;
+            let changed = self.map.exchange(at, old, 0);
+            debug_assert!(changed, "entries change under the lock");
+            killed += self.supersede(at, self.seen(at, old)) as u64;
+        }
+        if any {
+            self.note_discarded(cx, lba, (count, stamp), killed);
+        }
+    }
+
+    /// The floor first; then who read the old one has published; then the entries: whatever has a
+    /// stamp above the discard's was written meanwhile and stays (rule 4). Of a sector on the medium
+    /// only a bound of its stamp is known, which may have grown since: it is looked at again under a
+    /// stamp of its own.
+    async fn clear_among_others(&self, cx: &Cx, lba: u64, count: u64) {
+        let mut again: Vec<(u64, u64)> = Vec::new();
+        let stamp = {
+            let _inside = self.sections.enter(cx);
+            self.discard_stamp(cx, lba..lba + count)
+        };
+        self.floor.fetch_max(stamp, Ordering::SeqCst);
+        self.sections.synchronize(cx).await;
+        let (mut killed, mut any) = (0, false);
+        {
+            let _inside = self.sections.enter(cx);
             for at in lba..lba + count {
-                loop {
-                    let old = self.map.raw(at);
-                    if old == 0 {
-                        break;
+                match self.clear_below(at, stamp, None) {
+                    Cleared::Nothing => {}
+                    Cleared::Garbage(in_buffer) => {
+                        any = true;
+                        killed += in_buffer as u64;
                     }
-                    any = true;
-                    if self.map.exchange(at, old, 0) {
-                        killed += self.supersede(at, self.map.decode(old)) as u64;
-                        break;
-                    }
+                    Cleared::Unsure(raw) => again.push((at, raw)),
                 }
             }
-            if any {
-                self.ring.state.now(|r| r.discarded_in_buffer += killed);
-                self.journal.append(Record::Discarded { lba, count, stamp });
+        }
+        if any {
+            self.note_discarded(cx, lba, (count, stamp), killed);
+        }
+        while !again.is_empty() {
+            let stamp = {
+                let _inside = self.sections.enter(cx);
+                again.iter().fold(0, |stamp, (at, _)| stamp.max(self.discard_stamp(cx, *at..*at + 1)))
+            };
+            self.floor.fetch_max(stamp, Ordering::SeqCst);
+            self.sections.synchronize(cx).await;
+            let mut unsure = Vec::new();
+            for (at, raw) in again {
+                let cleared = {
+                    let _inside = self.sections.enter(cx);
+                    self.clear_below(at, stamp, Some(raw))
+                };
+                match cleared {
+                    Cleared::Nothing => {}
+                    Cleared::Garbage(in_buffer) => {
+                        self.note_discarded(cx, at, (1, stamp), in_buffer as u64);
+                    }
+                    Cleared::Unsure(raw) => unsure.push((at, raw)),
+                }
             }
-        };
-        self.map.lock.with(cx, cost, clear).await;
-        // Lines may be empty now, which is worth a look whatever the limiter wants.
-        self.gc.work.wake(cx);
+            again = unsure;
+        }
+    }
+
+    /// Clears an entry unless what it names was written behind a discard of that stamp. `seen`: what it
+    /// was when the stamp was chosen.
+    fn clear_below(&self, lba: u64, stamp: u64, seen: Option<u64>) -> Cleared {
+        loop {
+            let old = self.map.raw(lba);
+            if old == 0 {
+                return Cleared::Nothing;
+            }
+            let (entry, bound) = self.seen(lba, old);
+            if bound > stamp && seen != Some(old) {
+                return match entry {
+                    Entry::Media(_) | Entry::Poisoned => Cleared::Unsure(old),
+                    _ => Cleared::Nothing,
+                };
+            }
+            if self.map.exchange(lba, old, 0) {
+                return Cleared::Garbage(self.supersede(lba, (entry, bound)));
+            }
+        }
+    }
+
+    /// The log says so, and the counters.
+    fn note_discarded(&self, cx: &Cx, lba: u64, (count, stamp): (u64, u64), killed: u64) {
+        self.rings.of(cx).state.now(|r| r.discarded_in_buffer += killed);
+        self.journal.append(Record::Discarded { lba, count, stamp });
+    }
+
+    /// An entry, and an upper bound of the stamp of what it names.
+    fn seen(&self, lba: u64, raw: u64) -> (Entry, u64) {
+        let entry = self.map.decode(raw);
+        (entry, self.stamp_of(lba, entry))
     }
 
     /// A stamp above everything that the range holds.
-    fn discard_stamp(&self, cx: &Cx, lba: u64, count: u64) -> u64 {
+    fn discard_stamp(&self, cx: &Cx, range: Range<u64>) -> u64 {
         let mut stamp = cx.now().as_ns().max(self.floor.load(Ordering::SeqCst) + 1);
-        for at in lba..lba + count {
+        for at in range {
             let old = self.map.raw(at);
             if old != 0 {
-                stamp = stamp.max(self.stamp_of(at, self.map.decode(old)) + 1);
+                stamp = stamp.max(self.seen(at, old).1 + 1);
             }
         }
         stamp
     }
+}
+
+/// What became of an entry that was to be cleared.
+enum Cleared {
+    /// It was clear, or written behind the discard.
+    Nothing,
+    /// What it named is garbage; true when that is a host sector that was never programmed.
+    Garbage(bool),
+    /// It names this, which may be older or newer.
+    Unsure(u64),
 }

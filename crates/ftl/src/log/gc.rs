@@ -22,6 +22,7 @@ use super::format::{
 use super::limiter::Shares;
 use super::map::Entry;
 use super::pool::{LineState, PoolState};
+use super::pools::Pool;
 use super::read::whole_sectors;
 use super::ring::{RingState, Waited};
 use super::slab::Origin;
@@ -41,19 +42,10 @@ use std::sync::Arc;
 /// Switches and queues of garbage collection.
 pub(super) struct Control {
     pub(super) enabled: AtomicBool,
-    /// The limiter wants victims taken.
-    pub(super) wanted: AtomicBool,
-    pub(super) work: Notify,
     /// Collect whatever the limiter says (pblk's `gc_force`).
     pub(super) forced: AtomicBool,
-    /// GC would collect, but every line is valid throughout: the next garbage is news.
+    /// A collector is hungry.
     hungry: AtomicBool,
-    /// A victim's sectors are on their way into the ring.
-    moving: AtomicBool,
-    /// Victims taken since users last had a share of the ring.
-    pub(super) fruitless: AtomicU64,
-    /// The moves of one victim are admitted at a time.
-    turn: Credits,
     /// Lines whose erase barrier has passed: their chunks are about to come back.
     past_barrier: AtomicBool,
     /// Lines with nothing live, waiting for the barrier.
@@ -69,13 +61,8 @@ impl Control {
     pub(super) fn new(enabled: bool) -> Control {
         Control {
             enabled: AtomicBool::new(enabled),
-            wanted: AtomicBool::new(false),
-            work: Notify::new(),
             forced: AtomicBool::new(false),
             hungry: AtomicBool::new(false),
-            moving: AtomicBool::new(false),
-            fruitless: AtomicU64::new(0),
-            turn: Credits::new(1),
             past_barrier: AtomicBool::new(false),
             freeing: Mutex::new(Vec::new()),
             batches: Mutex::new(Vec::new()),
@@ -90,12 +77,44 @@ impl Control {
         self.past_barrier.load(Ordering::Acquire)
     }
 
-    /// Garbage was made: who found none looks again.
-    #[inline]
-    pub(super) fn note_garbage(&self, cx: &Cx) {
-        if self.hungry.load(Ordering::Relaxed) {
-            self.work.wake(cx);
+    /// Collects line after line until switched off.
+    pub(super) fn force(&self, on: bool) {
+        self.forced.store(on, Ordering::SeqCst);
+    }
+}
+
+/// Garbage collection of one pool.
+pub(super) struct Collector {
+    /// The limiter wants victims taken.
+    wanted: AtomicBool,
+    pub(super) work: Notify,
+    /// It would collect, but every line is valid throughout: the next garbage is news.
+    hungry: AtomicBool,
+    /// A victim's sectors are on their way into the ring.
+    moving: AtomicBool,
+    /// Victims taken since users last had a share of the ring.
+    pub(super) fruitless: AtomicU64,
+    /// The moves of one victim are admitted at a time.
+    turn: Credits,
+}
+
+impl Default for Collector {
+    fn default() -> Collector {
+        Collector {
+            wanted: AtomicBool::new(false),
+            work: Notify::new(),
+            hungry: AtomicBool::new(false),
+            moving: AtomicBool::new(false),
+            fruitless: AtomicU64::new(0),
+            turn: Credits::new(1),
         }
+    }
+}
+
+impl Collector {
+    /// The limiter wants victims taken.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.wanted.load(Ordering::Acquire)
     }
 
     /// New shares: does GC take victims, and may users write?
@@ -110,11 +129,6 @@ impl Control {
     /// Must a barrier not wait for company, because GC wants chunks back and brings none?
     pub(super) fn is_pressed(&self) -> bool {
         self.wanted.load(Ordering::Acquire) && !self.moving.load(Ordering::Acquire)
-    }
-
-    /// Collects line after line until switched off.
-    pub(super) fn force(&self, on: bool) {
-        self.forced.store(on, Ordering::SeqCst);
     }
 }
 
@@ -174,87 +188,118 @@ struct ReverseMap {
 }
 
 impl HostFtl {
-    /// Takes victims while the limiter wants it, until the target stops or is read-only.
-    pub(super) async fn gc_loop(self: Arc<Self>, cx: Cx) {
+    /// Garbage was made: who found none looks again.
+    #[inline]
+    pub(super) fn note_garbage(&self, cx: &Cx) {
+        if self.gc.hungry.load(Ordering::Relaxed) {
+            self.feed(cx);
+        }
+    }
+
+    #[cold]
+    fn feed(&self, cx: &Cx) {
+        self.gc.hungry.store(false, Ordering::SeqCst);
+        let hungry = self.pools.iter().map(|pool| &pool.collector);
+        hungry.filter(|c| c.hungry.load(Ordering::SeqCst)).for_each(|c| c.work.wake(cx));
+    }
+
+    /// Has every collector look again.
+    pub(super) fn wake_collectors(&self, cx: &Cx) {
+        self.pools.iter().for_each(|pool| pool.collector.work.wake(cx));
+    }
+
+    /// Takes a pool's victims while its limiter wants it, until the target stops or is read-only.
+    pub(super) async fn gc_loop(self: Arc<Self>, cx: Cx, pool: usize) {
+        let pool = self.pools.get(pool);
+        let collector = &pool.collector;
         loop {
             let ready = || {
-                let best = self.candidate(false);
-                self.gc.hungry.store(best.is_none() && self.is_wanted(), Ordering::Relaxed);
+                let best = self.candidate(pool, false);
+                let hungry = best.is_none() && self.is_wanted(pool);
+                collector.hungry.store(hungry, Ordering::SeqCst);
+                if hungry {
+                    self.gc.hungry.store(true, Ordering::SeqCst);
+                }
                 best.is_some_and(|(line, _)| self.fits(line)) || self.is_exhausted(best)
             };
             if !ready() {
                 self.press(&cx);
             }
             let ended = || self.is_stopping() || self.read_only();
-            self.gc.work.wait(&cx, || ended() || ready()).await;
+            collector.work.wait(&cx, || ended() || ready()).await;
             if ended() {
                 return;
             }
-            if self.is_exhausted(self.candidate(false)) {
+            if self.is_exhausted(self.candidate(pool, false)) {
                 self.give_up(&cx, "no spare is left to write to: bad chunks have eaten it");
             }
-            self.gc.turn.acquire(&cx, 1).await;
-            match self.take_victim(false) {
+            collector.turn.acquire(&cx, 1).await;
+            match self.take_victim(pool, false) {
                 Some((line, Reason::Room)) => {
-                    self.gc.fruitless.fetch_add(1, Ordering::Relaxed);
+                    collector.fruitless.fetch_add(1, Ordering::Relaxed);
                     self.move_line(&cx, line).await;
                 }
                 Some((line, _)) => self.care_for(&cx, line).await,
                 None => {}
             }
-            self.gc.turn.release(&cx, 1);
+            collector.turn.release(&cx, 1);
         }
     }
 
-    /// One forced collection, from choice to free chunks. It waits for its room as any other does.
+    /// One forced collection, from choice to free chunks, of the pool that has most to win. It waits for
+    /// its room as any other does.
     pub(super) async fn collect_one(self: &Arc<Self>, cx: &Cx) -> bool {
-        self.gc.turn.acquire(cx, 1).await;
+        let valid = |pool: &&Pool| {
+            let best = self.candidate(pool, true);
+            best.map_or(u32::MAX, |(line, _)| self.lines.valid(line))
+        };
+        let pool = self.pools.iter().min_by_key(valid).expect("a target has a pool");
+        pool.collector.turn.acquire(cx, 1).await;
         // Whoever waits behind a barrier can't wait for company.
-        self.ring.state.now(|r| r.urgent += 1);
-        self.ring.work.wake(cx);
-        let fits = || self.candidate(true).is_none_or(|(line, _)| self.fits(line));
+        self.rings.hurry(cx, 1);
+        let fits = || self.candidate(pool, true).is_none_or(|(line, _)| self.fits(line));
         self.pool_changed.wait(cx, || self.read_only() || fits()).await;
-        let victim = self.take_victim(true);
+        let victim = self.take_victim(pool, true);
         let collected = match victim {
             Some((line, _)) => self.collect(cx, line).await,
             None => {
-                self.gc.turn.release(cx, 1);
+                pool.collector.turn.release(cx, 1);
                 false
             }
         };
-        self.ring.state.now(|r| r.urgent -= 1);
+        self.rings.hurry(cx, -1);
         collected
     }
 
     /// Moves a victim, gives the turn on, and waits until its chunks are free.
     async fn collect(self: &Arc<Self>, cx: &Cx, line: u32) -> bool {
-        let sequence = self.pool.lock().lines[line as usize].sequence;
+        let pool = self.pools.of_line(line);
+        let sequence = pool.lock().line(line).sequence;
         self.move_line(cx, line).await;
-        self.gc.turn.release(cx, 1);
+        pool.collector.turn.release(cx, 1);
         self.wait_gone(cx, line, sequence).await
     }
 
     /// Moves a victim that was taken for another reason than room. Nobody waits for its chunks, and
     /// perhaps nobody comes to fill the last unit before its barrier.
     async fn care_for(self: &Arc<Self>, cx: &Cx, line: u32) {
-        let sequence = self.pool.lock().lines[line as usize].sequence;
+        let sequence = self.pools.of_line(line).lock().line(line).sequence;
         self.move_line(cx, line).await;
-        self.ring.state.now(|r| r.urgent += 1);
-        self.ring.work.wake(cx);
+        self.rings.hurry(cx, 1);
         let (me, their_cx) = (self.clone(), cx.clone());
         self.background(cx, async move {
             me.wait_gone(&their_cx, line, sequence).await;
-            me.ring.state.now(|r| r.urgent -= 1);
+            me.rings.hurry(&their_cx, -1);
             me.care.done();
-            me.gc.work.wake(&their_cx);
+            me.wake_collectors(&their_cx);
         });
     }
 
     /// Waits until a victim's chunks are free, or it is closed again; false where that can't be.
     async fn wait_gone(&self, cx: &Cx, line: u32, sequence: u64) -> bool {
         let gone = || {
-            let p = self.pool.lock();
-            let l = &p.lines[line as usize];
+            let p = self.pools.of_line(line).lock();
+            let l = p.line(line);
             l.sequence != sequence || matches!(l.state, LineState::Free | LineState::Closed)
         };
         self.pool_changed.wait(cx, || self.read_only() || gone()).await;
@@ -269,10 +314,11 @@ impl HostFtl {
             add(&self.counters.gc_free_rides, 1);
         } else {
             // Its sectors are company for what waits in the ring: nobody pads for a barrier now.
-            self.gc.moving.store(true, Ordering::Release);
+            let collector = &self.pools.of_line(line).collector;
+            collector.moving.store(true, Ordering::Release);
             self.press(cx);
             let reverse = self.reverse_map(cx, line).await;
-            let chunks = self.pool.lock().lines[line as usize].chunks.clone();
+            let chunks = self.pools.of_line(line).lock().line(line).chunks.clone();
             let view = Some(&reverse.bytes).filter(|_| reverse.good);
             let view = view.and_then(|bytes| ClosingView::decode(bytes).ok());
             let mut batch = self.fresh_batch();
@@ -287,7 +333,7 @@ impl HostFtl {
                 }
             }
             self.start_move(cx, batch, &victim).await;
-            self.gc.moving.store(false, Ordering::Release);
+            collector.moving.store(false, Ordering::Release);
             *self.gc.reverse.lock() = reverse.bytes;
         }
         self.move_ended(cx, &victim);
@@ -309,7 +355,7 @@ impl HostFtl {
 
     /// All moves of a victim have ended.
     fn moved(&self, cx: &Cx, line: u32) {
-        let mut p = self.pool.lock();
+        let mut p = self.pools.of_line(line).lock();
         if self.lines.valid(line) == 0 {
             p.make_freeing(line);
             self.gc.freeing.lock().push(line);
@@ -317,7 +363,7 @@ impl HostFtl {
             p.back_to_closed(line);
         }
         drop(p);
-        self.gc.work.wake(cx);
+        self.wake_collectors(cx);
         self.pool_changed.wake(cx);
     }
 
@@ -325,8 +371,8 @@ impl HostFtl {
     /// sector's out-of-band CRC covers what the sections' own cover.
     async fn reverse_map(&self, cx: &Cx, line: u32) -> ReverseMap {
         let (places, sequence) = {
-            let p = self.pool.lock();
-            let l = &p.lines[line as usize];
+            let p = self.pools.of_line(line).lock();
+            let l = p.line(line);
             (l.closing.clone(), l.sequence)
         };
         let sectors: u32 = places.iter().map(|(_, _, count)| count).sum();
@@ -396,9 +442,10 @@ impl HostFtl {
 
     /// Admits a batch under GC's share and starts its read and move.
     async fn start_move(self: &Arc<Self>, cx: &Cx, mut batch: Box<Batch>, victim: &Rc<Victim>) {
-        let admitted = batch.n as u64;
+        let (admitted, ring) = (batch.n as u64, self.rings.of(cx));
         if admitted > 0 {
-            let waited = self.ring.admission.acquire(cx, Origin::Gc, admitted).await;
+            self.serve(cx, ring);
+            let waited = ring.admission.acquire(cx, Origin::Gc, admitted).await;
             if waited != Waited::No {
                 // What was overwritten meanwhile need not be read.
                 batch.retain(|addr| self.lines.is_valid(addr));
@@ -406,7 +453,7 @@ impl HostFtl {
         }
         if self.read_only() || batch.n == 0 {
             // Read-only: everybody was let in to be told so, nothing is moved any more.
-            self.ring.admission.release(cx, 0, admitted);
+            ring.admission.release(cx, 0, admitted);
             self.gc.batches.lock().push(batch);
             return;
         }
@@ -494,26 +541,38 @@ impl HostFtl {
             // Asked for at submission, thousands of events ago.
             map.prefetch(Oob::decode_raw(oob).0);
         }
-        let cost = self.costs.map_update.times(batch.n as u64);
+        let (cost, ring) = (self.costs.map_update.times(batch.n as u64), self.rings.of(cx));
         let section = |_: &mut ()| {
-            self.ring.state.now(|r| {
-                let used = self.move_sectors(r, batch, done);
+            ring.state.now(|r| {
+                let used = self.move_sectors(cx, (r, ring.at as u32), batch, done);
                 (used, r.has_work(self.shape.unit as usize))
             })
         };
-        let (used, work) = self.map.lock.with(cx, cost, section).await;
+        let (used, work) = match self.map.is_exclusive() {
+            true => self.map.lock.with(cx, cost, section).await,
+            false => {
+                cx.cpu(cost).await;
+                section(&mut ())
+            }
+        };
         add(&self.counters.gc_moved, used);
         if used < batch.admitted {
-            self.ring.admission.release(cx, 0, batch.admitted - used);
+            ring.admission.release(cx, 0, batch.admitted - used);
         }
         if work {
-            self.ring.work.wake(cx);
+            ring.work.wake(cx);
         }
     }
 
     /// Moves the sectors of a batch into slots, but for those that are garbage by now. Returns how
     /// many slots were used.
-    fn move_sectors(&self, ring: &mut RingState, batch: &Batch, done: &Completion) -> u64 {
+    fn move_sectors(
+        &self,
+        cx: &Cx,
+        (state, ring): (&mut RingState, u32),
+        batch: &Batch,
+        done: &Completion,
+    ) -> u64 {
         let (unit, map) = (self.info.content_bytes, self.map.view());
         let line = self.lines.line_of(batch.addrs[0]);
         let read = |i: &usize| done.status(*i).is_ok();
@@ -526,14 +585,15 @@ impl HostFtl {
         let n = batch.n.min(VECTOR_MAX);
         let (addrs, oob, slots) = (&batch.addrs[..n], &batch.oob[..n], self.slab.filler());
         let mut contents = batch.content.chunks_exact(unit);
-        let used = ring.insert_filled(slots, n, |i, slot| {
+        let used = state.insert_filled(slots, n, |i, slot| {
             let (addr, content) = (addrs[i], contents.next().expect("one per sector"));
             if good >> i & 1 == 0 {
                 lost |= 1 << i;
                 return false;
             }
             let (lba, stamp, _) = Oob::decode_raw(&oob[i]);
-            slots.fill_moved(slot, (lba, stamp), addr, content);
+            slots.fill_moved((slot, ring), (lba, stamp), addr, content);
+            let _inside = self.sections.enter(cx);
             let (from, to) = (Entry::Media(addr), Entry::Slot(slot));
             if !map.exchange(lba, map.encode(from), map.encode(to)) {
                 slots.set_free(slot);
@@ -584,8 +644,11 @@ impl HostFtl {
         };
         let Some(lba) = lba else { return };
         let stamp = self.lines.stamp_max(self.lines.line_of(addr));
+        // Whoever finds it poisoned finds the stamp.
+        let mut poisons = self.poisons.lock();
         if self.map.exchange(lba, from, self.map.encode(Entry::Poisoned)) {
-            self.poisons.lock().insert(lba, stamp);
+            poisons.insert(lba, stamp);
+            drop(poisons);
             self.lines.invalidate(addr);
             self.journal.append(Record::Poisoned { lba, stamp });
         }
@@ -609,14 +672,15 @@ impl HostFtl {
 
     pub(super) async fn free_lines(&self, cx: &Cx, lines: &[u32]) -> crate::block::BlockResult {
         self.epochs.synchronize(cx).await;
-        let to = self.ring.state.now(|r| r.tail());
-        self.wait_safe(cx, to, false).await?;
+        self.sections.synchronize(cx).await;
+        let to = self.rings.tails();
+        self.wait_safe(cx, &to, false).await?;
         self.settle_device(cx).await?;
         self.gc.past_barrier.store(true, Ordering::Release);
         let mut at = self.journal.appended();
         for line in lines {
-            let mut p = self.pool.lock();
-            let l = &mut p.lines[*line as usize];
+            let mut p = self.pools.of_line(*line).lock();
+            let l = p.line_mut(*line);
             // Together: a checkpoint that is under way must not carry the line on behind this record.
             l.gone = true;
             at = self.journal.append(Record::Freed { line: *line, sequence: l.sequence });
@@ -626,11 +690,12 @@ impl HostFtl {
         }
         self.commit(cx, at).await?;
         for line in lines {
-            let chunks = self.pool.lock().lines[*line as usize].chunks.clone();
+            let pool = self.pools.of_line(*line);
+            let chunks = pool.lock().line(*line).chunks.clone();
             // A line that was given up early leaves chunks that were never written.
             let dirty = chunks.iter().map(|c| self.chunk_info(*c).state != ChunkState::Free);
             let dirty: Vec<bool> = dirty.collect();
-            self.pool.lock().freed(*line, &dirty);
+            pool.lock().freed(*line, &dirty);
             chunks.iter().for_each(|c| self.lines.set_line(*c, super::lines::NO_LINE));
         }
         self.gc.past_barrier.store(false, Ordering::Release);

@@ -431,11 +431,11 @@ impl HostFtl {
         let submit =
             |i: usize| self.submit_meta(cx, (pair.chunks[i], cursor), block, tag, Cause::Log);
         let mut good = true;
-        for ticket in [submit(0), submit(1)] {
+        for (ticket, chunk) in [submit(0), submit(1)].into_iter().zip(pair.chunks) {
             let done = self.flash.device.wait(cx, ticket).await;
             if done.failed != 0 {
                 good = false;
-                self.note_meta_failure(cx, &done, Cause::Log);
+                self.note_meta_failure(cx, chunk, &done, Cause::Log);
             }
         }
         if self.traits.pair_damage && good {

@@ -8,7 +8,7 @@
 //! 32 bits wide while linear physical sectors + 1 and slot ids fit 31 bits, else 64.
 
 use flashlane_rt::Lock;
-use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering};
+use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering, fence};
 
 /// What a map entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -193,6 +193,14 @@ impl Map {
     #[inline]
     pub(super) fn is_exclusive(&self) -> bool {
         self.exclusive
+    }
+
+    /// What was stored before is seen by whoever changes an entry that is read after this.
+    #[inline]
+    pub(super) fn settle(&self) {
+        if !self.exclusive {
+            fence(Ordering::SeqCst);
+        }
     }
 
     /// The raw entry.

@@ -23,7 +23,9 @@ impl HostFtl {
         tag: (u64, u64),
         cause: Cause,
     ) -> Ticket {
-        self.pool.lock().programmed[cause as usize] += (bytes.len() / SECTOR_BYTES) as u64;
+        let mut p = self.pools.of_chunk(at.0).lock();
+        p.programmed[cause as usize] += (bytes.len() / SECTOR_BYTES) as u64;
+        drop(p);
         self.flash.submit_meta(cx, at, bytes, tag, cause)
     }
 
@@ -42,7 +44,7 @@ impl HostFtl {
             let ticket = self.submit_meta(cx, (chunk, at), unit, tag, cause);
             let done = self.flash.device.wait(cx, ticket).await;
             if done.failed != 0 {
-                self.note_meta_failure(cx, &done, cause);
+                self.note_meta_failure(cx, chunk, &done, cause);
                 return false;
             }
             at += (unit.len() / SECTOR_BYTES) as u32;
@@ -83,15 +85,15 @@ impl HostFtl {
     }
 
     /// A unit of metadata failed: what the medium did not begin is taken back from the counters.
-    pub(super) fn note_meta_failure(&self, cx: &Cx, done: &Completion, cause: Cause) {
+    pub(super) fn note_meta_failure(&self, cx: &Cx, chunk: u32, done: &Completion, cause: Cause) {
         self.note_program_failure(cx, done);
         let refused = done.status.iter().filter(|s| !s.moved_pointer()).count() as u64;
-        self.pool.lock().programmed[cause as usize] -= refused;
+        self.pools.of_chunk(chunk).lock().programmed[cause as usize] -= refused;
     }
 
     /// Erases a chunk. False when it is bad now.
     pub(super) async fn erase(&self, cx: &Cx, chunk: u32) -> bool {
-        self.pool.lock().note_erase(chunk);
+        self.pools.of_chunk(chunk).lock().note_erase(chunk);
         let done = self.flash.reset(cx, chunk).await;
         let ok = done.status(0) == Status::Ok;
         if !ok {
@@ -112,12 +114,12 @@ impl HostFtl {
     /// Takes, and erases where needed, a chunk for metadata, on another PU than `not`.
     pub(super) async fn fresh_meta_chunk(&self, cx: &Cx, not: Option<u32>) -> Option<u32> {
         loop {
-            let (chunk, dirty) = self.pool.lock().take_meta_chunk(not)?;
+            let (chunk, dirty) = self.pools.take_meta_chunk(not)?;
             if !dirty || self.erase(cx, chunk).await {
                 return Some(chunk);
             }
             self.retire(chunk);
-            self.pool.lock().meta_reserve += 1;
+            self.pools.of_chunk(chunk).lock().meta_reserve += 1;
         }
     }
 
@@ -126,7 +128,7 @@ impl HostFtl {
     pub(super) fn give_meta_back(&self, chunks: &[u32]) {
         for chunk in chunks {
             let dirty = self.chunk_info(*chunk).state != ChunkState::Free;
-            self.pool.lock().put_meta_chunk(*chunk, dirty);
+            self.pools.of_chunk(*chunk).lock().put_meta_chunk(*chunk, dirty);
         }
     }
 
@@ -134,6 +136,6 @@ impl HostFtl {
     /// the free chunks.
     pub(super) fn retire(&self, chunk: u32) {
         self.journal.append(super::format::Record::Retired { chunk });
-        self.pool.lock().retired_chunks.push(chunk);
+        self.pools.of_chunk(chunk).lock().retired_chunks.push(chunk);
     }
 }

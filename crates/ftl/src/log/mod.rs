@@ -1,12 +1,15 @@
 //! The host FTL engine: pblk, and with other settings QBLK.
 //!
 //! Owns: a target's translation from logical sectors to flash, host-side. Stages, each a file:
-//! [`front`] admits requests, [`ring`] orders buffered slots (their content is in [`slab`],
-//! a [`mod@unit`] is what is programmed together),
-//! [`map`] says where a sector is, [`pool`] which chunks make a line and where the next unit goes,
+//! [`front`] admits requests, [`ring`] orders buffered slots (one ring, or one per core: [`rings`];
+//! their content is in [`slab`], a [`mod@unit`] is what is programmed together),
+//! [`map`] says where a sector is, [`pool`] which chunks make a line and where the next unit goes
+//! (one for all PUs, or one per channel: [`pools`]),
 //! [`drain`] programs units, [`open`] and [`close`] begin and end lines, [`read`] reads, [`gc`]
 //! reclaims lines that [`victim`] chose under [`limiter`], [`scrub`] looks for data that decays, [`journal`] and [`checkpoint`] make the order durable in the
-//! layout of [`mod@format`], [`epoch`] says when nobody can hold an address any more.
+//! layout of [`mod@format`], [`epoch`] says when nobody can hold an address any more, [`sections`] when
+//! nobody looks at a slot. pblk and QBLK differ in the switches of [`config`], each with its two arms in
+//! one stage: rings, pools, map, drain.
 //!
 //! Promises: those of `docs/FORMAT.md`: an acknowledged sector is readable at every instant; a
 //! flush returns when everything acknowledged before it is on the medium; no rule of the medium is
@@ -16,6 +19,7 @@
 
 mod checkpoint;
 mod close;
+mod config;
 mod create;
 mod drain;
 mod epoch;
@@ -30,16 +34,20 @@ pub mod map;
 mod meta;
 mod open;
 mod pool;
+mod pools;
 mod read;
 pub mod recover;
 mod ring;
+mod rings;
 mod scrub;
+mod sections;
 mod slab;
 mod sysfs;
 mod unit;
 mod victim;
 mod walk;
 
+pub use config::{Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet};
 pub use create::{CreateError, Layout};
 pub use limiter::LimiterKind;
 pub use pool::LineState;
@@ -57,58 +65,14 @@ use flashlane_ocssd::device::{Breakdown, Device, Traits};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
 use journal::Journal;
-use limiter::Limiter;
 use lines::Lines;
 use map::Map;
-use pool::{Line, PoolState, Shape};
-use ring::Ring;
-use serde::{Deserialize, Serialize};
+use pool::{Line, Shape};
+use pools::Pools;
+use rings::Rings;
+use sections::Sections;
 use slab::Slab;
 use std::sync::{Arc, Weak};
-
-/// Settings of a target. pblk is the default: one ring, one pool, a locked map, minimum requests.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct LogConfig {
-    /// Share of the good chunks kept from the host, percent, 3..=80. 0 is the default: the kernel's
-    /// 11, or the smallest that leaves room for the reserves where 11 does not (as pblk adjusts its
-    /// default, and only its default).
-    pub over_provisioning_percent: u32,
-    /// PUs that take new data at a time; 0 is all (LightNVM 4.2.1).
-    pub active_pus: u32,
-    /// Slots of the write buffer; `None` is pblk's: sectors to write before readable × PUs.
-    pub ring_sectors: Option<u32>,
-    /// How the ring is shared between users and GC.
-    pub limiter: LimiterKind,
-    /// Garbage collection runs by itself.
-    pub gc: bool,
-    /// How wear is spread over the chunks.
-    #[serde(skip_serializing_if = "is_default")]
-    pub wear: WearConfig,
-    /// Whether data is moved before it can't be read any more.
-    #[serde(skip_serializing_if = "is_default")]
-    pub scrub: ScrubConfig,
-}
-
-/// Settings that are left out where they are written down, so that what was written before there
-/// were any is the same.
-fn is_default<T: Default + PartialEq>(setting: &T) -> bool {
-    *setting == T::default()
-}
-
-impl Default for LogConfig {
-    fn default() -> LogConfig {
-        LogConfig {
-            over_provisioning_percent: 0,
-            active_pus: 0,
-            ring_sectors: None,
-            limiter: LimiterKind::Pid,
-            gc: true,
-            wear: WearConfig::default(),
-            scrub: ScrubConfig::default(),
-        }
-    }
-}
 
 /// CPU costs of the stages in this run.
 struct Costs {
@@ -119,6 +83,7 @@ struct Costs {
     map_update: Ns,
     map_lookup: Ns,
     drain_unit: Ns,
+    pool_take: Ns,
     complete_unit: Ns,
     /// Nothing that happens under a lock costs anything, nor the copy between two such steps: real
     /// threads, or a host whose cost is charged as a whole.
@@ -136,6 +101,7 @@ impl Costs {
             map_update: cx.stage_cost("map.update"),
             map_lookup: cx.stage_cost("map.lookup"),
             drain_unit: cx.stage_cost("drain.unit"),
+            pool_take: cx.stage_cost("pool.take"),
             complete_unit: cx.stage_cost("complete.unit"),
             sections_are_free: sections.iter().all(|stage| cx.stage_cost(stage) == Ns::ZERO),
         }
@@ -190,19 +156,28 @@ pub struct HostFtl {
     info: BlockInfo,
     map: Map,
     slab: Slab,
-    ring: Ring,
+    rings: Rings,
+    /// Who looks at the map without its lock.
+    sections: Arc<Sections>,
+    drain: Drain,
+    /// Write units in a request at most.
+    request_units: usize,
+    borrow: bool,
+    /// A ring's drainer is started by the first who writes to it, on that core: real ones can't be
+    /// reached from another.
+    starts_late: bool,
     /// A write unit of padding, whole sectors.
     zeros: Box<[u8]>,
     /// Units that are not in flight, for the next ones.
     #[expect(clippy::vec_box, reason = "a unit moves between tasks as one pointer")]
     units: Mutex<Vec<Box<unit::Unit>>>,
     lines: Lines,
-    pool: Mutex<PoolState>,
-    /// Something about the pool changed: a line was opened, closed or freed.
+    pools: Pools,
+    /// Something about a pool changed: a line was opened, closed or freed.
     pool_changed: Notify,
-    /// One program in flight per PU (pblk's semaphore, initial count 1).
+    /// Programs in flight per PU (pblk's and QBLK's semaphore; metadata takes all of one).
     pu: Box<[Credits]>,
-    limiter: Mutex<Limiter>,
+    pu_budget: u64,
     gc: gc::Control,
     care: victim::Care,
     scrub: scrub::Scrubber,
@@ -274,29 +249,31 @@ impl HostFtl {
     /// their rest is reserved for it (rule 18). `Err` with the number of spare lines that are missing at
     /// that width.
     pub fn set_active_pus(&self, cx: &Cx, pus: u32) -> Result<(), u64> {
-        let width = if pus == 0 { self.shape.pus } else { pus.min(self.shape.pus) };
+        let width = self.shape.width(pus);
         let least = get(&self.least_chunk_data).min(create::chunk_data(&self.shape, width));
         let widest = width.max(get(&self.widest_line) as u32);
         let levels = self.layout.levels(&self.shape, width, least, widest)?;
         self.widest_line.store(widest as u64, Ordering::Relaxed);
         self.least_chunk_data.store(least, Ordering::Relaxed);
-        self.limiter.lock().set_levels(levels);
+        self.pools.set_levels(levels);
         self.record_active_pus(pus);
-        let abandoned = {
-            let mut p = self.pool.lock();
-            let is_new = p.width() != width;
-            p.active_pus = width;
-            // Their rest is lost until they are collected, and two others are opened instead.
-            let affordable = p.free_chunks() >= levels.reserve + 2 * levels.line;
-            let open = p.current.into_iter().chain(p.spare);
-            let open: Vec<u32> = open.filter(|_| is_new && affordable).collect();
-            for line in &open {
-                p.stop_filling(*line);
+        for pool in self.pools.iter() {
+            let abandoned = {
+                let mut p = pool.lock();
+                let is_new = p.width() != width;
+                p.set_width(width);
+                // Their rest is lost until they are collected, and two others are opened instead.
+                let affordable = p.free_chunks() >= levels.reserve + 2 * levels.line;
+                let open = p.current.into_iter().chain(p.spare);
+                let open: Vec<u32> = open.filter(|_| is_new && affordable).collect();
+                for line in &open {
+                    p.stop_filling(*line);
+                }
+                open
+            };
+            for line in abandoned {
+                self.close_if_ready(cx, line);
             }
-            open
-        };
-        for line in abandoned {
-            self.close_if_ready(cx, line);
         }
         self.pool_moved(cx);
         Ok(())
@@ -319,19 +296,19 @@ impl HostFtl {
             least = least.min(create::chunk_data(&self.shape, width));
             widest = widest.max(width);
         }
-        let width = self.pool.lock().width();
+        let width = self.pools.get(0).lock().width();
         // Where the spare does not cover them, what was planned at creation has to do.
         if let Ok(levels) = self.layout.levels(&self.shape, width, least, widest) {
             self.widest_line.store(widest as u64, Ordering::Relaxed);
             self.least_chunk_data.store(least, Ordering::Relaxed);
-            self.limiter.lock().set_levels(levels);
+            self.pools.set_levels(levels);
         }
     }
 
     /// Turns garbage collection on or off; victims already taken are finished.
     pub fn set_gc(&self, cx: &Cx, on: bool) {
         self.gc.enabled.store(on, Ordering::SeqCst);
-        self.gc.work.wake(cx);
+        self.wake_collectors(cx);
     }
 
     /// Collects the line with the fewest valid sectors now, whatever the limiter says (pblk's
@@ -343,14 +320,12 @@ impl HostFtl {
     /// Counters since creation.
     pub fn stats(&self) -> FtlStats {
         let c = &self.counters;
-        let (host_written, absorbed, discarded_in_buffer, buffered_now) =
-            self.ring.state.now(|r| {
-                (r.host_written, r.absorbed, r.discarded_in_buffer, r.buffered_user(&self.slab))
-            });
-        let (programmed, erases) = {
-            let p = self.pool.lock();
-            (p.programmed, p.erases_total)
-        };
+        let (host_written, absorbed) =
+            (self.rings.sum(|r| r.host_written), self.rings.sum(|r| r.absorbed));
+        let discarded_in_buffer = self.rings.sum(|r| r.discarded_in_buffer);
+        let buffered_now = self.rings.sum(|r| r.buffered_user(&self.slab));
+        let programmed = self.pools.programmed();
+        let erases = self.pools.sum(|p| p.erases_total);
         FtlStats {
             host_written,
             host_read: get(&c.host_read),
@@ -407,12 +382,12 @@ impl HostFtl {
     fn give_up(&self, cx: &Cx, why: &'static str) {
         self.read_only_why.lock().get_or_insert(why);
         self.read_only.store(true, Ordering::Release);
-        self.ring.progress.wake(cx);
+        self.rings.progress.wake(cx);
         self.pool_changed.wake(cx);
-        self.gc.work.wake(cx);
+        self.wake_collectors(cx);
         self.scrub.work.wake(cx);
         // Whoever waits for room gets it, and an error right after.
-        self.ring.admission.open(cx);
+        self.rings.open(cx);
     }
 
     fn is_stopping(&self) -> bool {
@@ -470,11 +445,9 @@ impl HostFtl {
         self.gc.enabled.store(false, Ordering::SeqCst);
         self.gc.force(false);
         // Victims that were taken are finished: their barriers may pad from now on.
-        self.ring.state.now(|r| r.urgent += 1);
-        self.ring.work.wake(cx);
+        self.rings.hurry(cx, 1);
         let collecting = || {
-            let p = self.pool.lock();
-            p.count(LineState::Victim) + p.count(LineState::Freeing) > 0
+            self.pools.any(|p| p.count(LineState::Victim) + p.count(LineState::Freeing) > 0)
         };
         self.pool_changed.wait(cx, || !collecting() || self.read_only()).await;
         self.flush(cx).await
@@ -487,13 +460,13 @@ impl HostFtl {
         loop {
             self.close_all(cx).await?;
             self.check_writable()?;
-            if self.ring.state.now(|r| r.is_empty(slots)) {
-                let logged = || !self.pool.lock().lines.iter().any(Line::is_unlogged);
+            if self.rings.is_empty(slots) {
+                let logged = || !self.pools.any_line(Line::is_unlogged);
                 self.pool_changed.wait(cx, || logged() || self.read_only()).await;
                 return self.snapshot(cx).await;
             }
             // A program failed while lines were closed, and what it held needs a line again.
-            self.pool.lock().opens = true;
+            self.pools.iter().for_each(|pool| pool.lock().opens = true);
             self.pool_changed.wake(cx);
             self.wait_empty(cx).await?;
         }
@@ -501,13 +474,17 @@ impl HostFtl {
 
     /// Closes the open lines, and opens none until told otherwise.
     async fn close_all(&self, cx: &Cx) -> crate::block::BlockResult {
-        self.pool.lock().opens = false;
-        let busy = |p: &PoolState| p.is_opening() || p.count(LineState::Closing) > 0;
-        let settled = || self.read_only() || !busy(&self.pool.lock());
+        self.pools.iter().for_each(|pool| pool.lock().opens = false);
+        let busy = || self.pools.any(|p| p.is_opening() || p.count(LineState::Closing) > 0);
+        let settled = || self.read_only() || !busy();
         self.pool_changed.wait(cx, settled).await;
-        let (open, untouched) = self.pool.lock().take_open_lines();
-        for line in open {
-            self.close_if_ready(cx, line);
+        let mut untouched = Vec::new();
+        for pool in self.pools.iter() {
+            let (open, none) = pool.lock().take_open_lines();
+            untouched.extend(none);
+            for line in open {
+                self.close_if_ready(cx, line);
+            }
         }
         if !untouched.is_empty() {
             self.free_lines(cx, &untouched).await?;
@@ -518,10 +495,11 @@ impl HostFtl {
 
     async fn end_tasks(&self, cx: &Cx) {
         self.stopping.store(true, Ordering::SeqCst);
-        let [ring, gc, scrub] = [&self.ring.work, &self.gc.work, &self.scrub.work];
-        for waiting in [ring, &self.ring.progress, &self.pool_changed, gc, scrub] {
+        self.rings.iter().for_each(|ring| ring.work.wake(cx));
+        for waiting in [&self.rings.progress, &self.pool_changed, &self.scrub.work] {
             waiting.wake(cx);
         }
+        self.wake_collectors(cx);
         self.tasks_ended.wait(cx, || self.tasks.load(Ordering::Acquire) == 0).await;
     }
 }

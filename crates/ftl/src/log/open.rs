@@ -7,66 +7,76 @@
 
 use super::HostFtl;
 use super::format::{LBA_LINE_FIRST, LineFirst, Record};
+use super::pool::PoolState;
+use super::pools::Pool;
+use super::limiter::Shares;
 use super::unit::Released;
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 impl HostFtl {
-    /// Keeps a spare line ready until the target stops.
-    pub(super) async fn open_loop(self: Arc<Self>, cx: Cx) {
+    /// Keeps a pool's spare line ready until the target stops.
+    pub(super) async fn open_loop(self: Arc<Self>, cx: Cx, pool: usize) {
         loop {
             let me = &self;
-            let wanted = || me.is_stopping() || me.read_only() || me.can_open();
+            let wanted = || me.is_stopping() || me.read_only() || me.can_open(pool);
             self.pool_changed.wait(&cx, wanted).await;
             if self.is_stopping() || self.read_only() {
                 return;
             }
-            self.open_line(&cx).await;
+            self.open_line(&cx, pool).await;
             self.pool_moved(&cx);
         }
     }
 
-    fn can_open(&self) -> bool {
-        let p = self.pool.lock();
-        p.opens && p.spare.is_none() && p.next_width(p.is_cornered()).is_some()
+    fn can_open(&self, pool: usize) -> bool {
+        let is_cornered = self.is_cornered(pool);
+        let p = self.pools.get(pool).lock();
+        p.opens && p.spare.is_none() && p.next_width(is_cornered).is_some()
+    }
+
+    /// Nothing takes data in any pool: what is free in this one has to do, however narrow.
+    fn is_cornered(&self, pool: usize) -> bool {
+        self.pools.get(pool).lock().is_cornered() && self.pools.all(|p| p.is_cornered())
     }
 
     /// Opens one line: choose, erase, record, first metadata.
-    async fn open_line(self: &Arc<Self>, cx: &Cx) {
+    async fn open_line(self: &Arc<Self>, cx: &Cx, pool: usize) {
         if self.wait_for_log(cx).await.is_err() {
             return;
         }
         let begun = {
-            let mut p = self.pool.lock();
-            let cornered = p.is_cornered();
+            let cornered = self.is_cornered(pool);
+            let mut p = self.pools.get(pool).lock();
             // A stop may have come while this waited.
             if p.opens { p.begin_line(cornered) } else { None }
         };
         let Some((line, chunks)) = begun else { return };
         let good = self.erase_all(cx, &chunks).await;
         if self.shape.line_data(good.len() as u32) == 0 {
-            let mut p = self.pool.lock();
+            let mut p = self.pools.get(pool).lock();
             good.iter().for_each(|c| p.put_chunk(*c, false));
             p.give_up_opening(line);
             return;
         }
-        let sequence = self.pool.lock().lines[line as usize].sequence;
+        let sequence = self.pools.get(pool).lock().line(line).sequence;
         let at = self.journal.append(Record::Opened { line, sequence, chunks: good.clone() });
         if self.commit(cx, at).await.is_err() {
             return;
         }
         good.iter().for_each(|c| self.lines.set_line(*c, line));
         self.lines.reset(line);
-        self.pool.lock().opened(line, good.clone());
+        self.pools.get(pool).lock().opened(line, good.clone());
         if self.write_first(cx, line, sequence, good).await {
-            let mut p = self.pool.lock();
-            if p.lines[line as usize].state == super::LineState::Open {
+            let mut p = self.pools.get(pool).lock();
+            if p.line(line).state == super::LineState::Open {
                 p.spare = Some(line);
             }
         } else {
-            self.pool.lock().stop_filling(line);
+            self.pools.get(pool).lock().stop_filling(line);
         }
         self.close_if_ready(cx, line);
     }
@@ -119,13 +129,14 @@ impl HostFtl {
             self.note_entries(&spot, &[tag; 64][..self.shape.unit as usize], Cause::Metadata);
             let mut none = Released::default();
             if done.failed != 0 {
-                self.note_meta_failure(cx, &done, Cause::Metadata);
-                self.pool.lock().unit_failed(&spot, None, done.failed, &mut none);
+                self.note_meta_failure(cx, spot.chunk, &done, Cause::Metadata);
+                let mut p = self.pools.of_line(line).lock();
+                p.unit_failed(&spot, None, done.failed, &mut none);
             } else {
-                self.pool.lock().completed(&spot, None, &mut none);
+                self.pools.of_line(line).lock().completed(&spot, None, &mut none);
             }
-            self.pool.lock().published(line);
-            self.pu[spot.pu as usize].release(cx, 1);
+            self.pools.of_line(line).lock().published(line);
+            self.pu[spot.pu as usize].release(cx, self.pu_budget);
             if done.failed != 0 {
                 return false;
             }
@@ -135,15 +146,26 @@ impl HostFtl {
 
     /// Records what a unit holds for the line's closing metadata.
     pub(super) fn note_entries(&self, spot: &super::pool::Spot, entries: &[(u64, u64)], of: Cause) {
-        self.pool.lock().note_entries(spot, entries, &[of; 64][..entries.len()]);
+        let mut p = self.pools.of_line(spot.line).lock();
+        p.note_entries(spot, entries, &[of; 64][..entries.len()]);
     }
 
     /// The number of free chunks changed: new shares, and whoever waits for a line looks again.
     pub(super) fn pool_moved(&self, cx: &Cx) {
-        let free = self.pool.lock().free_chunks();
-        let shares = self.limiter.lock().update(free);
-        self.ring.admission.set_shares(cx, shares.users, shares.gc);
-        self.gc.set_shares(cx, shares);
+        let shares: SmallVec<[Shares; 1]> = self
+            .pools
+            .iter()
+            .map(|pool| {
+                let free = pool.lock().free_chunks();
+                pool.limiter.lock().update(free)
+            })
+            .collect();
+        // Every limiter divides the whole buffer; the budget is what they come to on average.
+        let mean = |of: fn(&Shares) -> u64| shares.iter().map(of).sum::<u64>() / shares.len() as u64;
+        self.rings.set_shares(cx, mean(|s| s.users), mean(|s| s.gc));
+        for (pool, shares) in self.pools.iter().zip(shares) {
+            pool.collector.set_shares(cx, shares);
+        }
         self.press(cx);
         self.pool_changed.wake(cx);
         self.scrub.work.wake(cx);
@@ -153,10 +175,8 @@ impl HostFtl {
     /// without what is behind it, or when GC waits for those chunks and brings no company. Users may
     /// be held back by them.
     pub(super) fn press(&self, cx: &Cx) {
-        let starving = {
-            let p = self.pool.lock();
-            p.spare.is_none() && p.free_chunks() < p.width() as u64
-        };
-        self.ring.set_starving(cx, starving || self.gc.is_pressed());
+        let short = |p: &mut PoolState| p.spare.is_none() && p.free_chunks() < p.width() as u64;
+        let pressed = |pool: &Pool| short(&mut pool.lock()) || pool.collector.is_pressed();
+        self.rings.set_starving(cx, self.pools.iter().any(pressed));
     }
 }

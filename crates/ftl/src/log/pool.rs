@@ -1,7 +1,8 @@
 //! Lines and chunks: what is free, what is open, where the next unit goes.
 //!
-//! Owns: the free chunks of every PU, the state of every line, the open lines with their write
-//! positions and read-back windows, the choice of PUs under `active_pus`.
+//! Owns: of the PUs of one pool (pblk: all there are, QBLK: a channel's) the free chunks, the state of
+//! every line, the open lines with their write positions and read-back windows, the choice of PUs under
+//! `active_pus`. Which pool a chunk or line belongs to is known to [`super::pools`].
 //! Promises: a chunk is in one place only (free list, a line, the log, a checkpoint, retired); a
 //! position is given out once, in the order of the chunk; metadata keeps its reserved chunks.
 //! Never: talks to the medium (that is `open`, `drain` and `gc`).
@@ -12,8 +13,12 @@ use super::scrub::Decay;
 use super::unit::{Released, Unit};
 use flashlane_base::OOB_BYTES;
 use flashlane_ocssd::device::Cause;
+use flashlane_rt::sync::{AtomicU64, Ordering};
+use smallvec::SmallVec;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
 
 /// A line's life. Transitions are methods of [`PoolState`] that assert the state they leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -100,10 +105,13 @@ pub(super) struct Restored {
 pub(super) struct OpenChunk {
     pub(super) chunk: u32,
     pub(super) pu: u32,
-    /// Next sector to give out, next sector to complete, sectors in the chunk.
+    /// Next sector to give out, next sector to complete.
     pub(super) next: u32,
     pub(super) done: u32,
     pub(super) alive: bool,
+    /// Units that have ended before one in front of them, with their first sectors: where several
+    /// programs of a PU are in flight, whoever submitted them may hear of them in any order.
+    early: Vec<(u32, Option<Box<Unit>>)>,
     /// Programmed but not yet readable; none for a unit of padding or metadata.
     pub(super) window: VecDeque<Option<Box<Unit>>>,
     /// End of the first unit in `window`.
@@ -138,11 +146,21 @@ pub(super) struct Spot {
     pub(super) sector: u32,
 }
 
-/// Fixed numbers of a pool.
+/// Chunks that are to take a data unit each.
+pub(super) struct Chosen {
+    pub(super) line: u32,
+    pub(super) sequence: u64,
+    /// (index of the chunk in the line, its PU).
+    pub(super) chunks: SmallVec<[(usize, u32); 1]>,
+}
+
+/// Fixed numbers of a target.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
     pub(super) pus: u32,
     pub(super) channels: u32,
+    /// Pools that the PUs are divided into, in their order: one, or one per channel.
+    pub(super) pools: u32,
     pub(super) chunks_per_pu: u32,
     pub(super) chunk_sectors: u32,
     /// Sectors per write unit (ws_opt).
@@ -155,11 +173,30 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// The `i`-th PU in placement order: channels first, so that few active PUs use all channels
-    /// (golden example: 4 of 4 × 8 are PUs 0, 8, 16, 24, then 1, 9, 17, 25).
+    /// PUs of a pool.
+    pub(super) fn pool_pus(&self) -> u32 {
+        self.pus / self.pools
+    }
+
+    /// Line ids of a pool: more than it can have lines.
+    pub(super) fn pool_lines(&self) -> u32 {
+        self.pool_pus() * self.chunks_per_pu
+    }
+
+    /// Chunks of a line when `active_pus` of the target's PUs take new data; 0 is all.
+    pub(super) fn width(&self, active_pus: u32) -> u32 {
+        match active_pus.div_ceil(self.pools) {
+            0 => self.pool_pus(),
+            some => some.min(self.pool_pus()),
+        }
+    }
+
+    /// The `i`-th PU of a pool in placement order: channels first, so that few active PUs use all
+    /// channels (golden example: 4 of 4 × 8 are PUs 0, 8, 16, 24, then 1, 9, 17, 25).
     fn pu_in_order(&self, i: u32) -> u32 {
-        let per_channel = self.pus / self.channels;
-        let (lun, channel) = (i / self.channels, i % self.channels);
+        let channels = self.channels / self.pools;
+        let per_channel = self.pool_pus() / channels;
+        let (lun, channel) = (i / channels, i % channels);
         channel * per_channel + lun
     }
 
@@ -186,6 +223,10 @@ pub(super) const MOST_CLOSING: usize = 2;
 
 pub(super) struct PoolState {
     pub(super) shape: Shape,
+    /// Of the target's PUs, chunks and line ids, the first that are this pool's.
+    first_pu: u32,
+    first_chunk: u32,
+    first_line: u32,
     /// Free chunks per PU in the order in which they are taken: (erases, chunk of the PU, needs an
     /// erase), with 0 for the erases where wear is not looked at.
     free: Vec<BinaryHeap<Reverse<(u32, u32, bool)>>>,
@@ -197,15 +238,17 @@ pub(super) struct PoolState {
     erases_sum: u64,
     /// Free chunks that only the log and checkpoints may take.
     pub(super) meta_reserve: u64,
-    pub(super) lines: Vec<Line>,
+    lines: Vec<Line>,
     free_lines: Vec<u32>,
     pub(super) current: Option<u32>,
     pub(super) spare: Option<u32>,
     /// Lines are opened.
     pub(super) opens: bool,
-    pub(super) active_pus: u32,
+    /// Chunks of the next line, if so many PUs have a free one.
+    width: u32,
     rotation: u32,
-    pub(super) next_sequence: u64,
+    /// Sequence of the next line, over all pools.
+    next_sequence: Arc<AtomicU64>,
     /// Memory of the next open line's entries.
     spare_entries: Vec<[u8; PACKED_BYTES]>,
     /// Chunks that are never used again.
@@ -216,11 +259,21 @@ pub(super) struct PoolState {
 }
 
 impl PoolState {
-    pub(super) fn new(shape: Shape, active_pus: u32, least_worn_first: bool) -> PoolState {
-        let chunks = shape.pus * shape.chunks_per_pu;
+    /// The `pool`-th of a target's pools, whose lines have `width` chunks.
+    pub(super) fn new(
+        shape: Shape,
+        pool: u32,
+        width: u32,
+        least_worn_first: bool,
+        next_sequence: Arc<AtomicU64>,
+    ) -> PoolState {
+        let chunks = shape.pool_pus() * shape.chunks_per_pu;
         PoolState {
             shape,
-            free: (0..shape.pus).map(|_| BinaryHeap::new()).collect(),
+            first_pu: pool * shape.pool_pus(),
+            first_chunk: pool * chunks,
+            first_line: pool * shape.pool_lines(),
+            free: (0..shape.pool_pus()).map(|_| BinaryHeap::new()).collect(),
             free_total: 0,
             least_worn_first,
             erases: vec![0; chunks as usize],
@@ -231,9 +284,9 @@ impl PoolState {
             current: None,
             spare: None,
             opens: true,
-            active_pus,
+            width,
             rotation: 0,
-            next_sequence: 1,
+            next_sequence,
             spare_entries: Vec::new(),
             retired_chunks: Vec::new(),
             programmed: [0; Cause::ALL.len()],
@@ -241,23 +294,52 @@ impl PoolState {
         }
     }
 
+    pub(super) fn line(&self, id: u32) -> &Line {
+        &self.lines[(id - self.first_line) as usize]
+    }
+
+    pub(super) fn line_mut(&mut self, id: u32) -> &mut Line {
+        &mut self.lines[(id - self.first_line) as usize]
+    }
+
+    /// Every line with its id, those that are not in use, too.
+    pub(super) fn lines(&self) -> impl Iterator<Item = (u32, &Line)> {
+        (self.first_line..).zip(&self.lines)
+    }
+
+    /// How often a chunk was erased.
+    fn erases(&self, chunk: u32) -> u32 {
+        self.erases[(chunk - self.first_chunk) as usize]
+    }
+
+    /// Of a PU of this pool, the free chunks.
+    fn free_of(&self, pu: u32) -> &BinaryHeap<Reverse<(u32, u32, bool)>> {
+        &self.free[(pu - self.first_pu) as usize]
+    }
+
+    /// Sequence of the next line of any pool.
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.next_sequence.load(Ordering::SeqCst)
+    }
+
     /// A chunk becomes free; `dirty` ones are erased before use.
     pub(super) fn put_chunk(&mut self, chunk: u32, dirty: bool) {
         let pu = chunk / self.shape.chunks_per_pu;
-        let erases = if self.least_worn_first { self.erases[chunk as usize] } else { 0 };
-        self.free[pu as usize].push(Reverse((erases, chunk, dirty)));
+        let erases = if self.least_worn_first { self.erases(chunk) } else { 0 };
+        self.free[(pu - self.first_pu) as usize].push(Reverse((erases, chunk, dirty)));
         self.free_total += 1;
     }
 
     /// How often a chunk was erased before this life.
     pub(super) fn set_erases(&mut self, chunk: u32, erases: u32) {
-        let before = std::mem::replace(&mut self.erases[chunk as usize], erases);
+        let chunk = (chunk - self.first_chunk) as usize;
+        let before = std::mem::replace(&mut self.erases[chunk], erases);
         self.erases_sum = self.erases_sum + u64::from(erases) - u64::from(before);
     }
 
     /// A chunk is about to be erased.
     pub(super) fn note_erase(&mut self, chunk: u32) {
-        self.set_erases(chunk, self.erases[chunk as usize] + 1);
+        self.set_erases(chunk, self.erases(chunk) + 1);
         self.erases_total += 1;
     }
 
@@ -269,19 +351,17 @@ impl PoolState {
         (ahead.saturating_sub(u128::from(line.wear) * chunks) / (width * chunks)) as u64
     }
 
-    /// Erases of the least worn chunk, of the average one (rounded down) and of the most worn.
-    pub(super) fn wear_range(&self) -> [u64; 3] {
-        let of = |erases: Option<&u32>| erases.copied().map_or(0, u64::from);
-        let mean = self.erases_sum / self.erases.len().max(1) as u64;
-        [of(self.erases.iter().min()), mean, of(self.erases.iter().max())]
+    /// Erases of every chunk.
+    pub(super) fn wear(&self) -> &[u32] {
+        &self.erases
     }
 
     fn wear_of(&self, chunks: &[u32]) -> u64 {
-        chunks.iter().map(|c| u64::from(self.erases[*c as usize])).sum()
+        chunks.iter().map(|c| u64::from(self.erases(*c))).sum()
     }
 
     fn pop_chunk(&mut self, pu: u32) -> Option<(u32, bool)> {
-        let Reverse((_, chunk, dirty)) = self.free[pu as usize].pop()?;
+        let Reverse((_, chunk, dirty)) = self.free[(pu - self.first_pu) as usize].pop()?;
         self.free_total -= 1;
         Some((chunk, dirty))
     }
@@ -299,12 +379,13 @@ impl PoolState {
     /// A free chunk for metadata, on the PU that has most, apart from `not` unless only that one has
     /// any left: two copies on one die are better than none. (chunk, needs an erase).
     pub(super) fn take_meta_chunk(&mut self, not: Option<u32>) -> Option<(u32, bool)> {
-        let free = |pu: &u32| self.free[*pu as usize].len();
+        let free = |pu: &u32| self.free_of(*pu).len();
         let most = |pus: &mut dyn Iterator<Item = u32>| {
             pus.filter(|pu| free(pu) > 0).max_by_key(|pu| (free(pu), Reverse(*pu)))
         };
-        let elsewhere = most(&mut (0..self.shape.pus).filter(|pu| Some(*pu) != not));
-        let pu = elsewhere.or_else(|| most(&mut (0..self.shape.pus)))?;
+        let pus = self.pus();
+        let elsewhere = most(&mut pus.clone().filter(|pu| Some(*pu) != not));
+        let pu = elsewhere.or_else(|| most(&mut pus.clone()))?;
         let got = self.pop_chunk(pu)?;
         self.meta_reserve = self.meta_reserve.saturating_sub(1);
         Some(got)
@@ -316,9 +397,24 @@ impl PoolState {
         self.meta_reserve += 1;
     }
 
+    /// Has it a free chunk on another PU than `not`?
+    pub(super) fn has_chunk_off(&self, not: Option<u32>) -> bool {
+        self.pus().any(|pu| Some(pu) != not && !self.free_of(pu).is_empty())
+    }
+
+    /// The PUs of this pool.
+    pub(super) fn pus(&self) -> Range<u32> {
+        self.first_pu..self.first_pu + self.shape.pool_pus()
+    }
+
     /// Width of the next line.
     pub(super) fn width(&self) -> u32 {
-        if self.active_pus == 0 { self.shape.pus } else { self.active_pus.min(self.shape.pus) }
+        self.width
+    }
+
+    /// Lines have another width from the next one on.
+    pub(super) fn set_width(&mut self, width: u32) {
+        self.width = width;
     }
 
     /// How many chunks the next line gets; `None` when they could not hold any data.
@@ -335,24 +431,24 @@ impl PoolState {
     pub(super) fn begin_line(&mut self, narrow: bool) -> Option<(u32, Vec<(u32, bool)>)> {
         let width = self.next_width(narrow)?;
         let start = self.rotation;
-        self.rotation = (self.rotation + width) % self.shape.pus;
+        let pus = self.shape.pool_pus();
+        self.rotation = (self.rotation + width) % pus;
         let mut chunks = Vec::with_capacity(width as usize);
-        for i in 0..self.shape.pus {
+        for i in 0..pus {
             if chunks.len() == width as usize {
                 break;
             }
-            let pu = self.shape.pu_in_order((start + i) % self.shape.pus);
+            let pu = self.first_pu + self.shape.pu_in_order((start + i) % pus);
             if let Some(c) = self.pop_chunk(pu) {
                 chunks.push(c);
             }
         }
         let id = self.free_lines.pop().unwrap_or_else(|| {
             self.lines.push(Line::FREE);
-            (self.lines.len() - 1) as u32
+            self.first_line + (self.lines.len() - 1) as u32
         });
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
-        let line = &mut self.lines[id as usize];
+        let sequence = self.next_sequence.fetch_add(1, Ordering::SeqCst);
+        let line = self.line_mut(id);
         assert_eq!(line.state, LineState::Free, "line {id} is in use");
         line.state = LineState::Opening;
         line.sequence = sequence;
@@ -371,7 +467,7 @@ impl PoolState {
     pub(super) fn take_open_lines(&mut self) -> (Vec<u32>, Vec<u32>) {
         let open: Vec<u32> = self.current.into_iter().chain(self.spare).collect();
         let is_untouched = |line: &u32| {
-            let line = &self.lines[*line as usize];
+            let line = self.line(*line);
             let width = line.chunks.len() as u32;
             let units = width * (self.shape.chunk_sectors / self.shape.unit);
             let first = self.shape.first_units(width);
@@ -380,7 +476,7 @@ impl PoolState {
         let (untouched, to_close): (Vec<u32>, Vec<u32>) = open.into_iter().partition(is_untouched);
         untouched.iter().chain(&to_close).for_each(|line| self.stop_filling(*line));
         for line in &untouched {
-            let line = &mut self.lines[*line as usize];
+            let line = self.line_mut(*line);
             line.state = LineState::Freeing;
             line.open = None;
         }
@@ -395,7 +491,7 @@ impl PoolState {
         entries.clear();
         entries.resize((width * shape.chunk_sectors) as usize, pack_entry(LBA_NONE, 0));
         let wear = self.wear_of(&chunks);
-        let line = &mut self.lines[id as usize];
+        let line = self.line_mut(id);
         assert_eq!(line.state, LineState::Opening);
         line.state = LineState::Open;
         let open = OpenLine {
@@ -416,8 +512,9 @@ impl PoolState {
     /// A line that recovery found; [`PoolState::restored`] follows the last one.
     pub(super) fn restore_line(&mut self, id: u32, found: Restored) {
         let shape = self.shape;
-        if self.lines.len() <= id as usize {
-            self.lines.resize_with(id as usize + 1, || Line::FREE);
+        let needed = (id - self.first_line) as usize + 1;
+        if self.lines.len() < needed {
+            self.lines.resize_with(needed, || Line::FREE);
         }
         let open = found.open.map(|(entries, pointers)| {
             let chunks = found.chunks.iter().zip(pointers);
@@ -437,7 +534,7 @@ impl PoolState {
             })
         });
         let wear = self.wear_of(&found.chunks);
-        let line = &mut self.lines[id as usize];
+        let line = self.line_mut(id);
         assert_eq!(line.state, LineState::Free, "line {id} was restored twice");
         *line = Line {
             state: if open.is_some() { LineState::Open } else { LineState::Closed },
@@ -457,21 +554,22 @@ impl PoolState {
 
     /// All lines are restored: the other ids are free.
     pub(super) fn restored(&mut self) {
-        let free = |(_, l): &(usize, &Line)| l.state == LineState::Free;
-        let ids = self.lines.iter().enumerate().filter(free).map(|(id, _)| id as u32);
-        self.free_lines = ids.rev().collect();
+        let free = self.lines().filter(|(_, l)| l.state == LineState::Free);
+        let mut ids: Vec<u32> = free.map(|(id, _)| id).collect();
+        ids.reverse();
+        self.free_lines = ids;
     }
 
     /// A line that lost too many chunks while it was opened: its id is free again.
     pub(super) fn give_up_opening(&mut self, id: u32) {
-        let line = &mut self.lines[id as usize];
+        let line = self.line_mut(id);
         assert_eq!(line.state, LineState::Opening);
         line.state = LineState::Free;
         self.free_lines.push(id);
     }
 
     fn open_mut(&mut self, line: u32) -> &mut OpenLine {
-        self.lines[line as usize].open.as_mut().expect("only open lines have positions")
+        self.line_mut(line).open.as_mut().expect("only open lines have positions")
     }
 
     /// The line that takes data, after moving on to the spare where the current one is full.
@@ -485,22 +583,46 @@ impl PoolState {
         self.current
     }
 
-    /// The PU of the next data unit, without taking the position.
-    pub(super) fn next_pu(&mut self) -> Option<(u32, usize, u32)> {
-        let line = self.data_line()?;
-        let open = self.open_mut(line);
-        let at = open.next_chunk()?;
-        Some((line, at, open.chunks[at].pu))
+    /// Can it take a data unit now?
+    pub(super) fn has_room(&mut self) -> bool {
+        self.data_line().is_some_and(|line| self.open_mut(line).next_chunk().is_some())
     }
 
-    /// Takes the position that `next_pu` announced; `None` when things have moved on meanwhile.
-    pub(super) fn take(&mut self, line: u32, at: usize) -> Option<Spot> {
-        if self.current != Some(line) || self.open_mut(line).next_chunk() != Some(at) {
+    /// The chunks that are to take the next `want` data units, one each, in the order of the stripe;
+    /// `None` when there is room for none. Nothing is taken yet, but who chooses next gets others.
+    pub(super) fn choose(&mut self, want: usize) -> Option<Chosen> {
+        let line = self.data_line()?;
+        let sequence = self.line(line).sequence;
+        let open = self.open_mut(line);
+        let room = open.remaining.saturating_sub(open.closing) as usize;
+        let mut chunks: SmallVec<[(usize, u32); 1]> = SmallVec::new();
+        while chunks.len() < want.min(room)
+            && let Some(at) = open.next_chunk()
+            && chunks.iter().all(|(other, _)| *other != at)
+        {
+            chunks.push((at, open.chunks[at].pu));
+            open.cursor = (at + 1) % open.chunks.len();
+        }
+        (!chunks.is_empty()).then_some(Chosen { line, sequence, chunks })
+    }
+
+    /// What was chosen is not needed: the stripe goes on where it was.
+    pub(super) fn unchoose(&mut self, chosen: &Chosen) {
+        if self.current == Some(chosen.line) {
+            self.open_mut(chosen.line).cursor = chosen.chunks[0].0;
+        }
+    }
+
+    /// Takes the position that a chosen chunk has now; `None` when the line has moved on meanwhile.
+    pub(super) fn take_chosen(&mut self, line: u32, at: usize) -> Option<Spot> {
+        if self.current != Some(line) {
+            return None;
+        }
+        let open = self.open_mut(line);
+        if open.remaining <= open.closing {
             return None;
         }
         let spot = self.take_at(line, at)?;
-        let open = self.open_mut(line);
-        open.cursor = (at + 1) % open.chunks.len();
         self.stop_if_full(line);
         Some(spot)
     }
@@ -524,7 +646,7 @@ impl PoolState {
     /// Takes the next position of a given chunk, whosever it is.
     pub(super) fn take_at(&mut self, line: u32, at: usize) -> Option<Spot> {
         let (unit, len) = (self.shape.unit, self.shape.chunk_sectors);
-        let open = self.lines[line as usize].open.as_mut()?;
+        let open = self.line_mut(line).open.as_mut()?;
         let c = &mut open.chunks[at];
         if !c.alive || c.next + unit > len {
             return None;
@@ -536,21 +658,6 @@ impl PoolState {
         Some(spot)
     }
 
-    /// Gives back the position taken last of a chunk, nothing having been written there.
-    pub(super) fn untake(&mut self, spot: &Spot) {
-        let unit = self.shape.unit;
-        let open = self.open_mut(spot.line);
-        open.in_flight -= 1;
-        open.remaining += 1;
-        let c = &mut open.chunks[spot.at];
-        assert_eq!(c.next, spot.sector + unit, "only the last position can be given back");
-        c.next = spot.sector;
-        // Taking it may have ended the line's filling; then the room goes to the closing padding.
-        if self.current == Some(spot.line) {
-            self.open_mut(spot.line).cursor = spot.at;
-        }
-    }
-
     /// No more data into this line.
     pub(super) fn stop_filling(&mut self, line: u32) {
         if self.current == Some(line) {
@@ -559,7 +666,7 @@ impl PoolState {
         if self.spare == Some(line) {
             self.spare = None;
         }
-        let l = &mut self.lines[line as usize];
+        let l = self.line_mut(line);
         if l.state == LineState::Open {
             l.state = LineState::Closing;
         }
@@ -572,21 +679,24 @@ impl PoolState {
         (row * width + at) * shape.unit as usize + (sector % shape.unit) as usize
     }
 
-    /// The program at a position has ended; `unit` is what it holds, unless that is padding or
-    /// metadata. Adds what the medium can now give back.
+    /// The program at a position has ended well; `unit` is what it holds, unless that is padding or
+    /// metadata. Adds what the medium can now give back. Returns the slots that must go elsewhere
+    /// nevertheless: those of a unit in a chunk that another program has ended meanwhile.
     pub(super) fn completed(
         &mut self,
         spot: &Spot,
         unit: Option<Box<Unit>>,
         released: &mut Released,
-    ) {
+    ) -> Vec<u32> {
         let shape = self.shape;
         let open = self.open_mut(spot.line);
         let c = &mut open.chunks[spot.at];
-        debug_assert_eq!(c.done, spot.sector, "one program in flight per PU");
-        c.done = spot.sector + shape.unit;
-        c.window.push_back(unit);
+        if !c.alive {
+            return self.unit_failed(spot, unit, u64::MAX, released);
+        }
+        c.end(&shape, spot.sector, unit);
         c.release(&shape, released);
+        Vec::new()
     }
 
     /// A program failed for the sectors of `failed`. The chunk takes nothing more. Returns the slots
@@ -600,8 +710,8 @@ impl PoolState {
         released: &mut Released,
     ) -> Vec<u32> {
         let shape = self.shape;
-        let width = self.lines[spot.line as usize].chunks.len();
-        self.lines[spot.line as usize].failed = true;
+        let width = self.line(spot.line).chunks.len();
+        self.line_mut(spot.line).failed = true;
         let open = self.open_mut(spot.line);
         let c = &mut open.chunks[spot.at];
         if c.alive {
@@ -611,10 +721,13 @@ impl PoolState {
         let chunk = c.chunk;
         let lost = |i: usize| shape.window > 0 || failed >> i & 1 != 0;
         let mut again = Vec::new();
-        for waiting in c.window.drain(..).flatten() {
+        let mut sectors: Vec<u32> = (c.window_end - shape.unit..spot.sector).collect();
+        let early = std::mem::take(&mut c.early);
+        sectors.extend(early.iter().flat_map(|(first, _)| *first..first + shape.unit));
+        let early = early.into_iter().filter_map(|(_, unit)| unit);
+        for waiting in c.window.drain(..).flatten().chain(early) {
             waiting.give_slots_to(&mut again);
         }
-        let mut sectors: Vec<u32> = (c.window_end - shape.unit..spot.sector).collect();
         sectors.extend((0..shape.unit).filter(|i| lost(*i as usize)).map(|i| spot.sector + i));
         if let Some(mut unit) = unit {
             again.extend(unit.tear(lost));
@@ -625,7 +738,7 @@ impl PoolState {
             open.entries[i] = pack_entry(LBA_NONE, 0);
         }
         let full = open.remaining <= open.closing;
-        let line = &mut self.lines[spot.line as usize];
+        let line = self.line_mut(spot.line);
         if !line.retire.contains(&chunk) {
             line.retire.push(chunk);
         }
@@ -644,7 +757,7 @@ impl PoolState {
 
     /// True when a line that takes no more data has nothing in flight: time to close it.
     pub(super) fn ready_to_close(&self, line: u32) -> bool {
-        let l = &self.lines[line as usize];
+        let l = self.line(line);
         let idle = |o: &OpenLine| o.in_flight == 0 && !o.closing_began;
         l.state == LineState::Closing && l.open.as_ref().is_some_and(|o| idle(o))
     }
@@ -656,14 +769,14 @@ impl PoolState {
 
     /// The PU of a chunk of an open line.
     pub(super) fn pu_of(&self, line: u32, at: usize) -> Option<u32> {
-        let open = self.lines[line as usize].open.as_ref()?;
+        let open = self.line(line).open.as_ref()?;
         Some(open.chunks[at].pu)
     }
 
     /// Notes what a unit holds, for the line's closing metadata.
     pub(super) fn note_entries(&mut self, spot: &Spot, entries: &[(u64, u64)], cause: &[Cause]) {
         let shape = self.shape;
-        let width = self.lines[spot.line as usize].chunks.len();
+        let width = self.line(spot.line).chunks.len();
         let open = self.open_mut(spot.line);
         let first = PoolState::entry_index(&shape, width, spot.at, spot.sector);
         for (e, (lba, stamp)) in open.entries[first..].iter_mut().zip(entries) {
@@ -687,7 +800,7 @@ impl PoolState {
             counts[*c as usize] += 1;
         }
         let shape = self.shape;
-        let width = self.lines[spot.line as usize].chunks.len();
+        let width = self.line(spot.line).chunks.len();
         for (sum, n) in self.programmed.iter_mut().zip(counts) {
             *sum += n as u64;
         }
@@ -703,7 +816,7 @@ impl PoolState {
 
     /// The closing metadata is on the medium (or could not be written): the line is closed.
     pub(super) fn closed(&mut self, line: u32, places: Vec<Place>) {
-        let l = &mut self.lines[line as usize];
+        let l = self.line_mut(line);
         assert_eq!(l.state, LineState::Closing);
         l.state = LineState::Closed;
         l.closing = places;
@@ -714,21 +827,21 @@ impl PoolState {
 
     /// Takes a closed line for collection.
     pub(super) fn make_victim(&mut self, line: u32) {
-        let l = &mut self.lines[line as usize];
+        let l = self.line_mut(line);
         assert_eq!(l.state, LineState::Closed, "only closed lines are collected");
         l.state = LineState::Victim;
     }
 
     /// Nothing lives in the victim any more.
     pub(super) fn make_freeing(&mut self, line: u32) {
-        let l = &mut self.lines[line as usize];
+        let l = self.line_mut(line);
         assert_eq!(l.state, LineState::Victim);
         l.state = LineState::Freeing;
     }
 
     /// A victim that could not be emptied goes back.
     pub(super) fn back_to_closed(&mut self, line: u32) {
-        let l = &mut self.lines[line as usize];
+        let l = self.line_mut(line);
         assert_eq!(l.state, LineState::Victim);
         l.state = LineState::Closed;
     }
@@ -736,7 +849,7 @@ impl PoolState {
     /// The `freed` record is durable: the chunks are free, the retired ones never again. `dirty`: which
     /// of them need an erase.
     pub(super) fn freed(&mut self, line: u32, dirty: &[bool]) {
-        let l = &mut self.lines[line as usize];
+        let l = self.line_mut(line);
         assert_eq!(l.state, LineState::Freeing);
         l.state = LineState::Free;
         let (chunks, retire) = (std::mem::take(&mut l.chunks), std::mem::take(&mut l.retire));
@@ -757,8 +870,8 @@ impl PoolState {
 
     /// A line is on its way to take data, its first metadata included.
     pub(super) fn is_opening(&self) -> bool {
-        let serves = |id: usize| [self.current, self.spare].contains(&Some(id as u32));
-        self.lines.iter().enumerate().any(|(id, l)| match l.state {
+        let serves = |id: u32| [self.current, self.spare].contains(&Some(id));
+        self.lines().any(|(id, l)| match l.state {
             LineState::Opening => true,
             LineState::Open => !serves(id),
             _ => false,
@@ -777,7 +890,7 @@ impl PoolState {
     /// Data sectors that free chunks and open lines can still take.
     pub(super) fn room(&self) -> u64 {
         let rest = |l: u32| {
-            let open = self.lines[l as usize].open.as_ref();
+            let open = self.line(l).open.as_ref();
             open.map_or(0, |o| o.remaining.saturating_sub(o.closing) as u64)
         };
         let open: u64 = self.current.into_iter().chain(self.spare).map(rest).sum();
@@ -785,11 +898,12 @@ impl PoolState {
         self.free_chunks() / width as u64 * self.shape.line_data(width) + open * unit
     }
 
-    /// Lowest sequence of a line that is being opened, or not closed in the log. One that recovery found
+    /// Lowest sequence of a line that is being opened, or not closed in the log; the largest number if
+    /// there is none. One that recovery found
     /// open is neither: all that it holds is in the map, and it takes nothing any more.
     pub(super) fn lowest_open_sequence(&self) -> u64 {
         let is = |l: &&Line| l.state != LineState::Free && !l.logged && l.frontier.is_empty();
-        self.lines.iter().filter(is).map(|l| l.sequence).min().unwrap_or(self.next_sequence)
+        self.lines.iter().filter(is).map(|l| l.sequence).min().unwrap_or(u64::MAX)
     }
 }
 
@@ -818,8 +932,23 @@ impl OpenChunk {
             next: at,
             done: at,
             alive: next.is_some(),
+            early: Vec::new(),
             window: VecDeque::new(),
             window_end: at + shape.unit,
+        }
+    }
+
+    /// The unit that begins at `sector` has ended.
+    fn end(&mut self, shape: &Shape, sector: u32, unit: Option<Box<Unit>>) {
+        if sector != self.done {
+            self.early.push((sector, unit));
+            return;
+        }
+        self.window.push_back(unit);
+        self.done += shape.unit;
+        while let Some(i) = self.early.iter().position(|(first, _)| *first == self.done) {
+            self.window.push_back(self.early.swap_remove(i).1);
+            self.done += shape.unit;
         }
     }
 
@@ -842,6 +971,7 @@ mod tests {
         Shape {
             pus: channels * per_channel,
             channels,
+            pools: 1,
             chunks_per_pu: 4,
             chunk_sectors: 64,
             unit: 4,
@@ -850,11 +980,16 @@ mod tests {
         }
     }
 
+    fn pool(shape: Shape, width: u32) -> PoolState {
+        let width = shape.width(width);
+        PoolState::new(shape, 0, width, true, Arc::new(AtomicU64::new(1)))
+    }
+
     /// The paper's example (LightNVM 4.2.1): 4 active PUs of 4 channels × 8: PU 0, 8, 16, 24
     /// first; when the block on PU 0 is full, PU 1 follows.
     #[test]
     fn four_active_of_four_by_eight() {
-        let mut p = PoolState::new(shape(4, 8), 4, true);
+        let mut p = pool(shape(4, 8), 4);
         for c in 0..32 * 4 {
             p.put_chunk(c, false);
         }
@@ -863,9 +998,9 @@ mod tests {
             p.opened(id, chunks.iter().map(|c| c.0).collect());
             p.spare = Some(id);
             let mut seen = Vec::new();
-            while let Some((line, at, pu)) = p.next_pu() {
-                let spot = p.take(line, at).unwrap();
-                seen.push(pu);
+            while let Some(Chosen { line, chunks, .. }) = p.choose(1) {
+                let spot = p.take_chosen(line, chunks[0].0).unwrap();
+                seen.push(chunks[0].1);
                 p.completed(&spot, None, &mut Released::default());
                 p.published(line);
             }
@@ -880,7 +1015,7 @@ mod tests {
     /// Chunks that could only hold a line's metadata are no line, however many are free.
     #[test]
     fn what_holds_no_data_is_no_line() {
-        let mut p = PoolState::new(Shape { chunk_sectors: 8, ..shape(2, 1) }, 0, true);
+        let mut p = pool(Shape { chunk_sectors: 8, ..shape(2, 1) }, 0);
         for c in 0..3 {
             p.put_chunk(c, false);
         }
@@ -894,7 +1029,7 @@ mod tests {
     /// Metadata keeps its reserve: lines stop before they take it.
     #[test]
     fn lines_leave_the_metadata_reserve() {
-        let mut p = PoolState::new(shape(2, 2), 0, true);
+        let mut p = pool(shape(2, 2), 0);
         for c in 0..16 {
             p.put_chunk(c, false);
         }

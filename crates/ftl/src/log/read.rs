@@ -39,7 +39,14 @@ impl HostFtl {
         // From the lookup to the end of the device's read nobody may erase what was looked up.
         let operation = self.epochs.begin(cx);
         let submit = |_: &mut ()| self.look_up_and_submit(cx, lba, n, buf);
-        let (one, more) = self.map.lock.with(cx, cost, submit).await;
+        let (one, more) = match self.map.is_exclusive() {
+            true => self.map.lock.with(cx, cost, submit).await,
+            false => {
+                cx.cpu(cost).await;
+                let _inside = self.sections.enter(cx);
+                self.look_up_and_submit(cx, lba, n, buf)
+            }
+        };
         let mut lost = Vec::new();
         for piece in one.into_iter().chain(more) {
             let mut failed = piece.poisoned;

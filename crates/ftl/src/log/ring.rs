@@ -1,7 +1,7 @@
-//! The write buffer: which slots wait to be programmed, in what order, and who may add more.
+//! A write buffer: which slots wait to be programmed, in what order, and who may add more.
 //!
-//! Owns: the order of buffered slots, the free slots, the positions that flushes wait for, the
-//! admission of users and GC under the limiter's shares.
+//! Owns: the order of buffered slots, the positions that flushes wait for, the admission of users and
+//! GC under the limiter's shares, of one ring; what concerns all of a target is in [`super::rings`].
 //! Promises: a slot is drained in the order of its insertion; `durable_to` never passes a slot
 //! that is not programmed; admission is all or nothing and first come first served per origin.
 //! Never: touches the map or the medium.
@@ -10,10 +10,11 @@
 //! `head` (subm) those handed to the device, `synced` (sync) those known to be programmed. They
 //! only grow.
 
+use super::rings::FreeSlots;
 use super::slab::{Filler, Origin, Slab, SlotState};
 use super::unit::Unit;
 use flashlane_base::Ns;
-use flashlane_rt::sync::Mutex;
+use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex};
 use flashlane_rt::{Cx, Lock, Notify, Waiter};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -31,7 +32,6 @@ pub(super) enum Push {
     Gc,
 }
 
-#[derive(Default)]
 pub(super) struct RingState {
     fifo: VecDeque<u32>,
     head: u64,
@@ -53,7 +53,7 @@ pub(super) struct RingState {
     /// How many wait for a barrier without being able to wait for company: a target that stops, a
     /// collection by hand. Nobody may come to fill the last unit.
     pub(super) urgent: u32,
-    free: Vec<u32>,
+    pub(super) free: FreeSlots,
     /// Counters that change with the ring.
     pub(super) host_written: u64,
     pub(super) absorbed: u64,
@@ -75,6 +75,27 @@ pub(super) struct Taken {
 }
 
 impl RingState {
+    fn new(free: FreeSlots) -> RingState {
+        RingState {
+            fifo: VecDeque::new(),
+            head: 0,
+            retry: VecDeque::new(),
+            retry_open: 0,
+            sent_again: 0,
+            units: VecDeque::new(),
+            units_base: 0,
+            synced: 0,
+            flush_to: 0,
+            barrier_to: 0,
+            starving: false,
+            urgent: 0,
+            free,
+            host_written: 0,
+            absorbed: 0,
+            discarded_in_buffer: 0,
+        }
+    }
+
     /// Slots that wait to be drained.
     pub(super) fn waiting(&self) -> usize {
         self.fifo.len() + self.retry.len()
@@ -82,22 +103,6 @@ impl RingState {
 
     pub(super) fn tail(&self) -> u64 {
         self.head + self.fifo.len() as u64
-    }
-
-    /// A free slot; the lines of the one after the next few are asked for.
-    #[inline]
-    pub(super) fn take_free(&mut self, slab: &Slab) -> u32 {
-        let slot = self.free.pop().expect("admission bounds the slots in use");
-        if let Some(ahead) = self.free.len().checked_sub(8) {
-            slab.prefetch(self.free[ahead]);
-        }
-        slot
-    }
-
-    /// Free slots that were not used after all.
-    #[cold]
-    pub(super) fn put_back(&mut self, slots: &[u32]) {
-        self.free.extend(slots.iter().rev());
     }
 
     pub(super) fn insert(&mut self, slot: u32) {
@@ -113,15 +118,16 @@ impl RingState {
         count: usize,
         mut fill: impl FnMut(usize, u32) -> bool,
     ) -> u64 {
-        let mut left = self.free.len();
+        let free = self.free.at_least(count);
+        let mut left = free.len();
         for i in 0..count {
-            let slot = self.free[left - 1];
+            let slot = free[left - 1];
             if let Some(ahead) = left.checked_sub(9) {
-                slots.prefetch(self.free[ahead]);
+                slots.prefetch(free[ahead]);
             }
             left -= fill(i, slot) as usize;
         }
-        let filled = self.free.drain(left..);
+        let filled = free.drain(left..);
         let used = filled.len() as u64;
         self.fifo.extend(filled.rev());
         used
@@ -222,7 +228,7 @@ impl RingState {
                 Origin::User => dropped.0 += 1,
                 Origin::Gc => dropped.1 += 1,
             }
-            self.free.push(slot);
+            self.free.give(slot);
         }
         unit.slots.truncate(kept);
         unit.heads.truncate(kept);
@@ -258,17 +264,6 @@ impl RingState {
         self.retry_open -= n as u64;
     }
 
-    /// None of all slots is in use.
-    pub(super) fn is_empty(&self, slots: usize) -> bool {
-        self.free.len() == slots
-    }
-
-    /// Takes back the slots of a unit that is in the map.
-    #[inline]
-    pub(super) fn release(&mut self, unit: &Unit) {
-        unit.give_slots_to(&mut self.free);
-    }
-
     /// Host sectors acknowledged, neither programmed nor superseded: counted by looking.
     pub(super) fn buffered_user(&self, slab: &Slab) -> u64 {
         let user = |s: &&u32| slab.origin(**s) == Origin::User;
@@ -284,45 +279,42 @@ impl RingState {
 
     /// pblk's `write_buffer` attribute: (mem, subm, sync, flush point, free slots).
     pub(super) fn pointers(&self) -> (u64, u64, u64, u64, usize) {
-        (self.tail(), self.head, self.synced, self.flush_to, self.free.len())
+        (self.tail(), self.head, self.synced, self.flush_to, self.free.count())
     }
 }
 
 pub(super) struct Ring {
+    /// Its place among the target's rings.
+    pub(super) at: usize,
     pub(super) state: Lock<RingState>,
     /// The drainer waits here.
     pub(super) work: Notify,
-    /// Flushes, FUA writes and barriers wait here.
-    pub(super) progress: Notify,
     pub(super) admission: Admission,
+    /// Counts the requests of its drainer: which channel is next.
+    pub(super) pointer: AtomicU64,
+    /// It has a drainer.
+    pub(super) is_drained: AtomicBool,
 }
 
 impl Ring {
-    pub(super) fn new(slots: u32, capacity: u64) -> Ring {
-        let state = RingState { free: (0..slots).rev().collect(), ..RingState::default() };
+    pub(super) fn new(at: u32, free: FreeSlots, capacity: u64) -> Ring {
         Ring {
-            state: Lock::new(state),
+            at: at as usize,
+            state: Lock::new(RingState::new(free)),
             work: Notify::new(),
-            progress: Notify::new(),
             admission: Admission::new(capacity),
+            pointer: AtomicU64::new(u64::from(at)),
+            is_drained: AtomicBool::new(false),
         }
     }
 
-    /// Waits until everything before `to` is programmed, or `give_up` says that it never will be.
-    /// `flush` asks the drainer to pad for it.
-    pub(super) async fn wait_durable(
-        &self,
-        cx: &Cx,
-        to: u64,
-        flush: bool,
-        give_up: impl Fn() -> bool,
-    ) {
+    /// Somebody waits for what is before `to`, and with `flush` may be padded for.
+    pub(super) fn wait_for(&self, cx: &Cx, to: u64, flush: bool) {
         self.state.now(|r| {
             let point = if flush { &mut r.flush_to } else { &mut r.barrier_to };
             *point = (*point).max(to);
         });
         self.work.wake(cx);
-        self.progress.wait(cx, || self.state.now(|r| r.durable_to() >= to) || give_up()).await;
     }
 
     /// Tells the drainer whether an erase barrier may be padded for.
@@ -426,6 +418,21 @@ impl Admission {
 
     pub(super) fn acquire<'a>(&'a self, cx: &'a Cx, origin: Origin, n: u64) -> Admit<'a> {
         Admit { admission: self, cx, origin, n, ticket: None, waited: Waited::No }
+    }
+
+    /// Takes room for `n` user sectors if that is there now; of another core's ring (not `own`) only
+    /// what leaves half of it to its own writers.
+    pub(super) fn try_user(&self, cx: &Cx, n: u64, own: bool) -> bool {
+        let mut g = self.gate.lock();
+        let spare = if own { 0 } else { g.capacity / 2 };
+        let fits = g.room() >= n + spare && g.fits(Origin::User as usize, n, cx.now());
+        let line = &mut g.origin[Origin::User as usize];
+        let taken = line.queue.is_empty() && fits;
+        if taken {
+            line.used += n;
+            g.last_user = Some(cx.now());
+        }
+        taken
     }
 
     pub(super) fn release(&self, cx: &Cx, users: u64, gc: u64) {

@@ -13,7 +13,7 @@
 
 use super::lines::NO_LINE;
 use super::map::Entry;
-use super::pool::LineState;
+use super::pool::{LineState, PoolState};
 use super::{HostFtl, add};
 use flashlane_base::{Ns, OOB_BYTES, Ppa, VECTOR_MAX};
 use flashlane_ocssd::device::{ChunkState, Completion, Status};
@@ -158,8 +158,9 @@ impl HostFtl {
         }
         // The code alone does not do any more.
         let urgent = status == Status::Uncorrectable || done.breakdown.retry > Ns::ZERO;
-        let mut p = self.pool.lock();
-        let l = &mut p.lines[line as usize];
+        let pool = self.pools.of_line(line);
+        let mut p = pool.lock();
+        let l = p.line_mut(line);
         use LineState::{Closed, Closing, Open};
         if l.decay.due || !matches!(l.state, Open | Closing | Closed) {
             return;
@@ -170,7 +171,7 @@ impl HostFtl {
         l.decay.due = urgent || l.decay.heavy >= config.sectors && take();
         if l.decay.due {
             drop(p);
-            self.gc.work.wake(cx);
+            pool.collector.work.wake(cx);
             self.scrub.work.wake(cx);
         }
     }
@@ -196,7 +197,7 @@ impl HostFtl {
                 return;
             }
             if let Some(line) = self.decayed_open_line() {
-                self.pool.lock().stop_filling(line);
+                self.pools.of_line(line).lock().stop_filling(line);
                 self.close_if_ready(&cx, line);
                 self.pool_changed.wake(&cx);
             }
@@ -214,8 +215,8 @@ impl HostFtl {
 
     /// Between two lines, so that all are looked at in an interval.
     fn pause(&self) -> Ns {
-        let p = self.pool.lock();
-        let in_use = p.lines.iter().filter(|l| l.state != LineState::Free).count() as u64 + 1;
+        let in_use = |p: &PoolState| p.lines().filter(|(_, l)| l.state != LineState::Free).count();
+        let in_use = self.pools.sum(|p| in_use(p) as u64) + 1;
         Ns::from_ns(self.scrub.config.interval.as_ns() / in_use).max(PAUSE_MIN)
     }
 
@@ -223,13 +224,15 @@ impl HostFtl {
     /// levels, where lines fill by themselves: the padding is no part of the reserve.
     fn decayed_open_line(&self) -> Option<u32> {
         // Without collection nobody would move what is in there.
-        let collects = self.gc.enabled.load(Ordering::Acquire);
-        if !collects || self.gc.wanted.load(Ordering::Acquire) {
+        if !self.gc.enabled.load(Ordering::Acquire) {
             return None;
         }
-        let p = self.pool.lock();
-        let decays = |line: &u32| p.lines[*line as usize].decay.due;
-        p.current.filter(decays).filter(|_| p.spare.is_some())
+        let decayed = |p: &PoolState| {
+            let decays = |line: &u32| p.line(*line).decay.due;
+            p.current.filter(decays).filter(|_| p.spare.is_some())
+        };
+        let mut pools = self.pools.iter().filter(|pool| !pool.collector.is_wanted());
+        pools.find_map(|pool| decayed(&pool.lock()))
     }
 
     /// Looks at the first line from `cursor` on that holds data; `None` when there is none.
@@ -237,12 +240,12 @@ impl HostFtl {
         use LineState::{Closed, Closing, Open};
         // Until the reads have ended nobody erases what was chosen.
         let operation = self.epochs.begin(cx);
-        let found = {
-            let p = self.pool.lock();
-            let mut lines = (0u32..).zip(&p.lines).skip(cursor as usize);
-            let holds = |l: &super::pool::Line| matches!(l.state, Open | Closing | Closed);
+        let holds = |l: &super::pool::Line| matches!(l.state, Open | Closing | Closed);
+        let first = |p: &PoolState| {
+            let mut lines = p.lines().filter(|(id, _)| *id >= cursor);
             lines.find(|(_, l)| holds(l) && !l.decay.due).map(|(id, l)| (id, l.chunks.clone()))
         };
+        let found = self.pools.iter().find_map(|pool| first(&pool.lock()));
         if let Some((line, chunks)) = &found {
             let mut sectors = Vec::new();
             chunks.iter().for_each(|chunk| self.choose(*chunk, pass, &mut sectors));

@@ -7,8 +7,11 @@
 
 use super::format::{LBA_BITS, LBA_MASK};
 use flashlane_ocssd::device::Cause;
-use flashlane_rt::sync::{AtomicU64, Ordering};
+use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use std::cell::UnsafeCell;
+
+/// So many slots' `prev` can change at a time.
+const PREV_LOCKS: usize = 64;
 
 /// A slot's life: free → buffered → taken (by the drainer) or dead (overwritten or discarded
 /// before). `buffered → taken | dead` is one exchange, so each host sector is counted once. A slot
@@ -41,19 +44,30 @@ impl Origin {
     }
 }
 
-/// What changes least and is asked for most, in one word: logical sector, origin, state, and
-/// whether the medium has counted a program of the slot (then the next one is a retry).
+/// What changes least and is asked for most, in one word: logical sector, origin, the ring that it
+/// is in, state, and whether the medium has counted a program of the slot (then the next one is a
+/// retry).
 #[derive(Clone, Copy)]
 pub(super) struct Head(u64);
 
 const GC: u64 = 1 << LBA_BITS;
 const COUNTED: u64 = GC << 1;
-const STATE: u32 = LBA_BITS + 2;
+const RING: u32 = LBA_BITS + 2;
+/// More rings than there are cores.
+pub(super) const RING_BITS: u32 = 16;
+const STATE: u32 = RING + RING_BITS;
 
 impl Head {
     #[inline(always)]
-    fn new(lba: u64, origin: Origin, state: SlotState) -> Head {
-        Head(lba | (origin as u64 * GC) | (state as u64) << STATE)
+    fn new(lba: u64, (origin, ring): (Origin, u32), state: SlotState) -> Head {
+        let ring = u64::from(ring) << RING;
+        Head(lba | (origin as u64 * GC) | ring | (state as u64) << STATE)
+    }
+
+    /// The ring that it goes through.
+    #[inline(always)]
+    pub(super) fn ring(self) -> u32 {
+        (self.0 >> RING) as u32 & ((1 << RING_BITS) - 1)
     }
 
     #[inline(always)]
@@ -124,25 +138,37 @@ pub(super) struct Slab {
     meta: Box<[Meta]>,
     /// A run in virtual time: one thread does everything, so nothing need be one instruction.
     alone: bool,
+    /// `prev` and its stamp change together, under one of these; none where the map has a lock.
+    prev_locks: Box<[Mutex<()>]>,
 }
 
 // SAFETY: `content` is written by the one who took the slot from the free list, before it is
 // published by a release exchange on the map, and read after an acquire load of that entry, under
-// the map lock or by the drainer that owns the slot; it is written again only after the slot went
-// back to the free list, which the map lock orders behind those readers.
+// the map lock, in a section, or by the drainer that owns the slot; it is written again only after the
+// slot went back to the free list, which the map lock or the end of the sections orders behind those
+// readers.
 unsafe impl Sync for Slab {}
 // SAFETY: plain memory.
 unsafe impl Send for Slab {}
 
 impl Slab {
-    pub(super) fn new(slots: u32, unit: usize, alone: bool) -> Slab {
+    /// `shared`: slots change without the map's lock, on several threads.
+    pub(super) fn new(slots: u32, unit: usize, alone: bool, shared: bool) -> Slab {
         let n = slots as usize;
+        let locks = if shared { PREV_LOCKS } else { 0 };
         Slab {
             content: UnsafeCell::new(vec![0; n * unit].into_boxed_slice()),
             unit,
             meta: (0..n).map(|_| Meta::default()).collect(),
             alone,
+            prev_locks: (0..locks).map(|_| Mutex::new(())).collect(),
         }
+    }
+
+    /// Keeps `prev` of a slot as it is.
+    #[inline]
+    fn lock_prev(&self, slot: u32) -> Option<MutexGuard<'_, ()>> {
+        self.prev_locks.get(slot as usize % PREV_LOCKS).map(Mutex::lock)
     }
 
     /// Asks for the cache lines of a slot.
@@ -153,8 +179,8 @@ impl Slab {
 
     /// Fills a slot that the caller took from the free list.
     #[inline]
-    pub(super) fn fill(&self, slot: u32, lba: u64, origin: Origin, content: &[u8]) {
-        let head = Head::new(lba, origin, SlotState::Free);
+    pub(super) fn fill(&self, slot: u32, lba: u64, ring: u32, content: &[u8]) {
+        let head = Head::new(lba, (Origin::User, ring), SlotState::Free);
         self.filler().put(slot, content).head.store(head.0, Ordering::Relaxed);
     }
 
@@ -178,9 +204,15 @@ impl Slab {
     pub(super) fn origin(&self, slot: u32) -> Origin {
         self.head(slot).origin()
     }
-    /// (`prev`, its stamp); changes under the map lock only.
+    /// (`prev`, its stamp).
     #[inline]
     pub(super) fn prev(&self, slot: u32) -> (u64, u64) {
+        let _both = self.lock_prev(slot);
+        self.prev_alone(slot)
+    }
+
+    #[inline]
+    fn prev_alone(&self, slot: u32) -> (u64, u64) {
         let m = &self.meta[slot as usize];
         (m.prev.load(Ordering::Relaxed), m.prev_stamp.load(Ordering::Relaxed))
     }
@@ -189,10 +221,16 @@ impl Slab {
     /// before this slot's own now. Not when a discard came between the two: what is below this slot
     /// is then a tombstone of a higher stamp.
     pub(super) fn raise_prev(&self, slot: u32, addr: u64, stamp: u64) {
-        let (_, before) = self.prev(slot);
+        self.inherit(slot, (addr + 1, stamp));
+    }
+
+    /// What is below a slot is at least this.
+    pub(super) fn inherit(&self, slot: u32, (prev, stamp): (u64, u64)) {
+        let _both = self.lock_prev(slot);
+        let (_, before) = self.prev_alone(slot);
         if stamp >= before {
             let m = &self.meta[slot as usize];
-            m.prev.store(addr + 1, Ordering::Relaxed);
+            m.prev.store(prev, Ordering::Relaxed);
             m.prev_stamp.store(stamp, Ordering::Relaxed);
         }
     }
@@ -268,12 +306,12 @@ impl<'a> Filler<'a> {
     #[inline(always)]
     pub(super) fn fill_moved(
         &self,
-        slot: u32,
+        (slot, ring): (u32, u32),
         (lba, stamp): (u64, u64),
         addr: u64,
         content: &[u8],
     ) {
-        let head = Head::new(lba, Origin::Gc, SlotState::Buffered);
+        let head = Head::new(lba, (Origin::Gc, ring), SlotState::Buffered);
         self.put(slot, content).set(head, stamp, (addr + 1, stamp));
     }
 
@@ -393,7 +431,7 @@ mod tests {
     /// discard came between them: then a tombstone is, and a checkpoint must not forget the discard.
     #[test]
     fn a_discard_stays_between_two_slots_of_a_sector() {
-        let slab = Slab::new(2, 8, false);
+        let slab = Slab::new(2, 8, false, false);
         // First of its sector at 20; the write over it takes over what is below.
         slab.set_order(0, 30, (0, 19));
         slab.raise_prev(0, 100, 20);

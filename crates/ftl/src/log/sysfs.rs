@@ -99,7 +99,7 @@ impl HostFtl {
             "gc_state" => format!(
                 "gc_enabled={} gc_active={}",
                 self.gc.enabled.load(std::sync::atomic::Ordering::Relaxed) as u8,
-                self.gc.wanted.load(std::sync::atomic::Ordering::Relaxed) as u8
+                self.shares().collect as u8
             ),
             "gc_force" => "0".into(),
             "max_sec_per_write" => self.shape.unit.to_string(),
@@ -111,9 +111,12 @@ impl HostFtl {
             }
             "lines" => self.lines_text(),
             "lines_info" => {
-                let p = self.pool.lock();
                 let show = |l: Option<u32>| l.map_or("none".into(), |l: u32| l.to_string());
-                format!("current={} next={}", show(p.current), show(p.spare))
+                let pools = self.pools.iter().map(|pool| {
+                    let p = pool.lock();
+                    format!("current={} next={}", show(p.current), show(p.spare))
+                });
+                pools.collect::<Vec<_>>().join("; ")
             }
             "write_amp_mileage" => {
                 let [user, gc, pad] = trip(&s);
@@ -125,11 +128,11 @@ impl HostFtl {
                 write_amp(now[0] - from[0], now[1] - from[1], now[2] - from[2])
             }
             "padding_dist" => self.padding_text(),
-            "active_pus" => self.pool.lock().width().to_string(),
+            "active_pus" => self.pools.sum(|p| u64::from(p.width())).to_string(),
             "gc_enabled" => {
                 (self.gc.enabled.load(std::sync::atomic::Ordering::Relaxed) as u8).to_string()
             }
-            "limiter" => self.limiter.lock().name().into(),
+            "limiter" => self.pools.get(0).limiter.lock().name().into(),
             "wear_leveling" => self.wear_text(&s),
             "scrub" => self.scrub_text(&s),
             other => return Err(AttributeError::Unknown(other.into())),
@@ -138,7 +141,7 @@ impl HostFtl {
 
     fn wear_text(&self, s: &FtlStats) -> String {
         let wear = self.settings().wear;
-        let [least, mean, most] = self.pool.lock().wear_range();
+        let [least, mean, most] = self.pools.wear_range();
         format!(
             "{} spread:{} erases:{least}..{most} mean:{mean} moved_lines:{}",
             name_of(&WearLeveling::NAMES, wear.leveling),
@@ -172,7 +175,7 @@ impl HostFtl {
             let names = || LimiterKind::ALL.map(|(name, _)| name).join(", ");
             let kind = LimiterKind::named(value.trim());
             let kind = kind.ok_or_else(|| refuse(format!("there are {}", names())))?;
-            self.limiter.lock().set_kind(kind);
+            self.pools.iter().for_each(|pool| pool.limiter.lock().set_kind(kind));
             self.pool_moved(cx);
             return Ok(());
         }
@@ -184,7 +187,7 @@ impl HostFtl {
                     if *name == "gc_force" {
                         self.gc.force(n == 1);
                         self.pool_changed.wake(cx);
-                        self.gc.work.wake(cx);
+                        self.wake_collectors(cx);
                     }
                 }
                 _ => return Err(refuse("write 1 or 0".into())),
@@ -210,37 +213,41 @@ impl HostFtl {
     }
 
     fn write_luns(&self) -> String {
-        let p = self.pool.lock();
-        let Some(line) = p.current.or(p.spare) else {
-            return "none".into();
-        };
-        let chunks = &p.lines[line as usize].chunks;
-        let pus: Vec<_> = chunks
-            .iter()
-            .map(|c| {
+        let mut pus = Vec::new();
+        for pool in self.pools.iter() {
+            let p = pool.lock();
+            let Some(line) = p.current.or(p.spare) else { continue };
+            pus.extend(p.line(line).chunks.iter().map(|c| {
                 let pu = c / self.shape.chunks_per_pu;
                 let busy = self.pu[pu as usize].free() == 0;
                 format!("{pu}:{}", if busy { "busy" } else { "free" })
-            })
-            .collect();
-        pus.join(" ")
+            }));
+        }
+        if pus.is_empty() { "none".into() } else { pus.join(" ") }
     }
 
     /// Shares as they stand, and what the limiter works between.
     fn rate_limiter_text(&self) -> String {
-        let [user, gc] = self.ring.admission.snapshot();
-        let levels = self.limiter.lock().levels();
+        let [user, gc] = self.rings.snapshot();
+        let levels = self.pools.get(0).limiter.lock().levels();
+        let pools = self.pools.len() as u64;
         let (_, free, _) = self.line_counts();
         format!(
             "u:{}/{},gc:{}/{}(stop:<{},start:<{},free:{})",
-            user.0, user.1, gc.0, gc.1, levels.reserve, levels.start, free
+            user.0,
+            user.1,
+            gc.0,
+            gc.1,
+            levels.reserve * pools,
+            levels.start * pools,
+            free
         )
     }
 
     /// The limiter's present shares of the ring.
     pub fn shares(&self) -> Shares {
-        let [user, gc] = self.ring.admission.snapshot();
-        let collect = self.gc.wanted.load(super::Ordering::Relaxed);
+        let [user, gc] = self.rings.snapshot();
+        let collect = self.pools.iter().any(|pool| pool.collector.is_wanted());
         Shares { users: user.1, gc: gc.1, collect }
     }
 
@@ -248,17 +255,18 @@ impl HostFtl {
     pub fn gauges(&self) -> Gauges {
         let ring = self.layout.ring_sectors;
         let users = self.shares().users.min(ring);
-        let p = self.pool.lock();
-        let (free, of) = (p.free_chunks(), self.layout.lines * u64::from(p.width()));
+        let free = self.pools.sum(|p| p.free_chunks());
+        let of = self.layout.lines * u64::from(self.pools.get(0).lock().width());
         Gauges { free: free.min(of), of, user_slots: Some((users, ring)) }
     }
 
     fn write_buffer_text(&self) -> String {
-        let (mem, subm, sync, flush, free) = self.ring.state.now(|r| r.pointers());
-        format!(
-            "size:{} mem:{mem} subm:{subm} sync:{sync} flush_point:{flush} free:{free}",
-            self.layout.ring_sectors
-        )
+        let size = self.layout.ring_sectors / self.rings.len() as u64;
+        let rings = self.rings.iter().map(|ring| {
+            let (mem, subm, sync, flush, free) = ring.state.now(|r| r.pointers());
+            format!("size:{size} mem:{mem} subm:{subm} sync:{sync} flush_point:{flush} free:{free}")
+        });
+        rings.collect::<Vec<_>>().join("; ")
     }
 
     fn lines_text(&self) -> String {

@@ -13,6 +13,7 @@
 //! taken first.
 
 use super::pool::{Line, LineState, PoolState};
+use super::pools::Pool;
 use super::{HostFtl, add};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
@@ -107,73 +108,79 @@ impl HostFtl {
     /// decays or lags behind in wear, if there is room to spare; then, when the limiter wants it or
     /// `force`, the fewest valid sectors per chunk. For its room a line that is valid throughout is
     /// never worth it.
-    pub(super) fn candidate(&self, force: bool) -> Option<(u32, Reason)> {
-        let wanted = force || self.is_wanted();
+    pub(super) fn candidate(&self, pool: &Pool, force: bool) -> Option<(u32, Reason)> {
+        let wanted = force || self.is_wanted(pool);
         if !force && !self.gc.enabled.load(Ordering::Acquire) {
             return None;
         }
-        let p = self.pool.lock();
-        let closed = p.lines.iter().enumerate().filter(|(_, l)| l.state == LineState::Closed);
+        let p = pool.lock();
+        let closed = p.lines().filter(|(_, l)| l.state == LineState::Closed);
         let mut best: Option<(u64, u64, u32)> = None;
         for (id, l) in closed {
-            let valid = self.lines.valid(id as u32) as u64;
+            let valid = self.lines.valid(id) as u64;
             if l.failed || valid == 0 {
-                return Some((id as u32, Reason::Room));
+                return Some((id, Reason::Room));
             }
             let chunks = l.chunks.len() as u64;
             // Per chunk: a narrow line has few valid sectors however full it is.
             let less = |(v, n, _): (u64, u64, u32)| valid * n < v * chunks;
             if valid < self.shape.line_data(chunks as u32) && best.is_none_or(less) {
-                best = Some((valid, chunks, id as u32));
+                best = Some((valid, chunks, id));
             }
         }
-        if !force && let Some(cared) = self.cared_for(&p) {
+        let cared = if force { None } else { self.cared_for(&p) };
+        drop(p);
+        let is_affordable = |(id, _): &(u32, Reason)| self.shares().users > 0 && self.has_room(*id);
+        if let Some(cared) = cared.filter(is_affordable) {
             return Some(cared);
         }
         best.filter(|_| wanted).map(|(.., id)| (id, Reason::Room))
     }
 
-    /// A line that decays, the oldest first; else the one that lags most behind in wear. None while
-    /// users have no share of the ring: then room comes first.
+    /// A line that decays, the oldest first; else the one that lags most behind in wear. Neither is taken
+    /// while users have no share of the ring: then room comes first.
     fn cared_for(&self, p: &PoolState) -> Option<(u32, Reason)> {
         let levels = self.care.wear.leveling == WearLeveling::Static;
         if !levels && !self.scrub.is_on() || self.care.under_way.load(Ordering::Acquire) {
             return None;
         }
-        let has_room = |(id, _): &(u32, Reason)| self.shares().users > 0 && self.has_room(p, *id);
-        let closed = || (0u32..).zip(&p.lines).filter(|(_, l)| l.state == LineState::Closed);
+        let closed = || p.lines().filter(|(_, l)| l.state == LineState::Closed);
         let decays = closed().filter(|(_, l)| l.decay.due).min_by_key(|(_, l)| l.sequence);
         if let Some((id, _)) = decays {
-            return Some((id, Reason::Decay)).filter(has_room);
+            return Some((id, Reason::Decay));
         }
-        let since = p.next_sequence - self.care.leveled.load(Ordering::Relaxed);
+        let since = p.next_sequence() - self.care.leveled.load(Ordering::Relaxed);
         if !levels || since < LEVEL_EVERY {
             return None;
         }
         // Cold: every other line could have been written again since.
-        let cold = |l: &Line| p.next_sequence - l.sequence > p.lines.len() as u64;
+        let lines = p.lines().count() as u64 * self.pools.len() as u64;
+        let cold = |l: &Line| p.next_sequence() - l.sequence > lines;
         let lagging = closed().filter(|(_, l)| cold(l)).map(|(id, l)| (p.lag(l), l.sequence, id));
         let (_, _, id) = lagging
             .filter(|(lag, ..)| *lag >= u64::from(self.care.wear.spread))
             .max_by_key(|(lag, sequence, _)| (*lag, std::cmp::Reverse(*sequence)))?;
-        Some((id, Reason::Wear)).filter(has_room)
+        Some((id, Reason::Wear))
     }
 
     /// By the limiter, or by hand.
-    pub(super) fn is_wanted(&self) -> bool {
-        self.gc.wanted.load(Ordering::Acquire) || self.gc.forced.load(Ordering::Acquire)
+    pub(super) fn is_wanted(&self, pool: &Pool) -> bool {
+        pool.collector.is_wanted() || self.gc.forced.load(Ordering::Acquire)
     }
 
     /// Bad chunks have eaten the spare that was checked at creation: users have no share, and
-    /// nothing is about to be freed and no line (`best`) is worth collecting; or every line could
-    /// have been collected twice meanwhile, so all that collections win is lost to padding.
+    /// nothing is about to be freed and no line (`best` of one pool) is worth collecting; or every line
+    /// could have been collected twice meanwhile, so all that collections win is lost to padding.
     pub(super) fn is_exhausted(&self, best: Option<(u32, Reason)>) -> bool {
         let hopeless = || {
-            let p = self.pool.lock();
             use LineState::{Closing, Freeing, Opening, Victim};
-            let coming = [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0);
-            let fruitless = self.gc.fruitless.load(Ordering::Relaxed);
-            !coming && best.is_none() || fruitless > 2 * p.lines.len() as u64
+            let comes = |p: &PoolState| [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0);
+            let nothing = || self.pools.iter().all(|pool| self.candidate(pool, false).is_none());
+            let fruitless = |pool: &Pool| {
+                pool.collector.fruitless.load(Ordering::Relaxed) > 2 * pool.lock().lines().count() as u64
+            };
+            !self.pools.any(|p| comes(p)) && best.is_none() && nothing()
+                || self.pools.iter().all(fruitless)
         };
         self.shares().users == 0
             && self.gc.enabled.load(Ordering::Acquire)
@@ -186,27 +193,29 @@ impl HostFtl {
     /// the chunks that those before them are going to give back. With nothing to come back the
     /// reserve covers one victim by itself.
     pub(super) fn fits(&self, line: u32) -> bool {
-        let p = self.pool.lock();
-        let coming = p.count(LineState::Victim) + p.count(LineState::Freeing) > 0;
-        !coming || self.lines.valid(line) == 0 || self.has_room(&p, line)
+        let coming = {
+            let p = self.pools.of_line(line).lock();
+            p.count(LineState::Victim) + p.count(LineState::Freeing) > 0
+        };
+        !coming || self.lines.valid(line) == 0 || self.has_room(line)
     }
 
     /// As [`HostFtl::fits`], whatever is to come back.
-    fn has_room(&self, p: &PoolState, line: u32) -> bool {
+    fn has_room(&self, line: u32) -> bool {
         let valid = self.lines.valid(line) as u64;
-        let [users, gc] = self.ring.admission.snapshot();
+        let [users, gc] = self.rings.snapshot();
         // Of this victim's barrier and of the one before it.
-        let pads = 2 * (self.shape.pair_pads * p.width()) as u64;
-        p.room() >= users.0 + gc.0 + valid + pads
+        let pads = 2 * self.pools.sum(|p| (self.shape.pair_pads * p.width()) as u64);
+        self.pools.sum(|p| p.room()) >= users.0 + gc.0 + valid + pads
     }
 
-    pub(super) fn take_victim(&self, force: bool) -> Option<(u32, Reason)> {
-        let (line, why) = self.candidate(force).filter(|_| !self.read_only())?;
+    pub(super) fn take_victim(&self, pool: &Pool, force: bool) -> Option<(u32, Reason)> {
+        let (line, why) = self.candidate(pool, force).filter(|_| !self.read_only())?;
         if !force && !self.fits(line) {
             return None;
         }
-        let mut p = self.pool.lock();
-        if p.lines[line as usize].state != LineState::Closed {
+        let mut p = pool.lock();
+        if p.line(line).state != LineState::Closed {
             return None;
         }
         p.make_victim(line);
@@ -214,7 +223,7 @@ impl HostFtl {
         match why {
             Reason::Room => {}
             Reason::Wear => {
-                self.care.leveled.store(p.next_sequence, Ordering::Relaxed);
+                self.care.leveled.store(p.next_sequence(), Ordering::Relaxed);
                 add(&self.counters.leveled_lines, 1);
             }
             Reason::Decay => add(&self.counters.scrubbed_lines, 1),

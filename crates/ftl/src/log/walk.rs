@@ -49,13 +49,15 @@ impl HostFtl {
             Some(before) => Err(format!("chunk {chunk} is in {place} and in {before}")),
             None => Ok(()),
         };
-        let p = self.pool.lock();
-        p.free_list().try_for_each(|chunk| take(chunk, "the free list".into()))?;
-        for (id, line) in p.lines.iter().enumerate() {
-            let mut chunks = line.chunks.iter();
-            chunks.try_for_each(|chunk| take(*chunk, format!("line {id}")))?;
+        for pool in self.pools.iter() {
+            let p = pool.lock();
+            p.free_list().try_for_each(|chunk| take(chunk, "the free list".into()))?;
+            for (id, line) in p.lines() {
+                let mut chunks = line.chunks.iter();
+                chunks.try_for_each(|chunk| take(*chunk, format!("line {id}")))?;
+            }
+            p.retired_chunks.iter().try_for_each(|chunk| take(*chunk, "the retired".into()))?;
         }
-        p.retired_chunks.iter().try_for_each(|chunk| take(*chunk, "the retired".into()))?;
         for chunk in self.journal.chunks() {
             take(chunk, "the log".into())?;
         }
@@ -66,9 +68,10 @@ impl HostFtl {
     /// Lines in each state, chunks free for lines, chunks retired: pblk's `lines` attribute.
     pub fn line_counts(&self) -> (Vec<(super::LineState, usize)>, u64, u64) {
         use super::LineState::{Closed, Closing, Free, Freeing, Open, Opening, Victim};
-        let p = self.pool.lock();
         let states = [Free, Opening, Open, Closing, Closed, Victim, Freeing];
-        let counts = states.iter().map(|s| (*s, p.count(*s))).collect();
-        (counts, p.free_chunks(), p.retired_chunks.len() as u64)
+        let count = |s: &super::LineState| (*s, self.pools.count(*s) as usize);
+        let counts = states.iter().map(count).collect();
+        let retired = self.pools.sum(|p| p.retired_chunks.len() as u64);
+        (counts, self.pools.sum(|p| p.free_chunks()), retired)
     }
 }

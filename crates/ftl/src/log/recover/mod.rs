@@ -17,11 +17,11 @@ mod replay;
 mod scan;
 mod survey;
 
-use super::create::{CreateError, Layout, Stored, shape_of};
+use super::create::{CreateError, Layout, Stored, divided, shape_of};
 use super::flash::Flash;
 use super::format::{FormatError, LBA_ANCHOR, Record, Uuid, unpack_entry};
 use super::journal::{Journal, Segment};
-use super::pool::{Line, MOST_CLOSING, PoolState, Restored, Shape};
+use super::pool::{Line, MOST_CLOSING, Restored, Shape};
 use super::{HostFtl, LineState};
 use crate::block::BlockError;
 use facts::{Facts, Told};
@@ -222,35 +222,23 @@ impl HostFtl {
         facts: &Facts,
         stored: Stored,
     ) -> Result<Arc<HostFtl>, MountError> {
-        let shape = survey.shape;
+        let shape = divided(survey.shape, &stored.config);
         let ws_min = survey.flash.geo.ws_min;
-        let layout = Layout::plan(&shape, ws_min, stored.good_chunks, &stored.config)?;
-        let mut pool =
-            PoolState::new(shape, stored.active_pus, stored.config.wear.least_worn_first());
-        pool.next_sequence = facts.last_line + 1;
-        pool.retired_chunks = facts.retired.iter().copied().collect();
-        for (chunk, info) in (0u32..).zip(&survey.chunks) {
-            pool.set_erases(chunk, info.erases);
-        }
-        pool.programmed[Cause::PaddingGc as usize] = survey.padded;
+        let layout =
+            Layout::plan(&shape, ws_min, stored.good_chunks, &stored.config, stored.rings)?;
         let owners = facts.owners();
         let in_use: usize = facts.lines.values().map(|told| told.chunks.len()).sum();
         if owners.len() != in_use {
             return Err(MountError::Damaged("two lines of the FTL log share a chunk".into()));
         }
-        let meta = metadata_chunks(history, facts);
-        pool.meta_reserve = layout.meta_chunks.saturating_sub(meta.len() as u64);
-        for (chunk, info) in (0u32..).zip(&survey.chunks) {
-            let whole = info.length == shape.chunk_sectors || info.state != ChunkState::Free;
-            let free = info.state != ChunkState::Offline
-                && whole
-                && !owners.contains_key(&chunk)
-                && !meta.contains(&chunk)
-                && !facts.retired.contains(&chunk);
-            if free {
-                pool.put_chunk(chunk, info.state != ChunkState::Free);
-            }
+        let pool_chunks = shape.pool_lines();
+        let strays = |(id, told): (&u32, &Told)| {
+            told.chunks.iter().any(|chunk| chunk / pool_chunks != id / pool_chunks)
+        };
+        if facts.lines.iter().any(strays) {
+            return Err(MountError::Damaged("a line of the FTL log leaves its channel".into()));
         }
+        let meta = metadata_chunks(history, facts);
         let segments = history.parts.iter().map(|part| Segment {
             pair: part.pair,
             first_sequence: part.first_sequence,
@@ -263,7 +251,28 @@ impl HostFtl {
             (history.next_sequence(), history.last_pair + 1),
             history.anchor_counter,
         );
-        let ftl = HostFtl::build(cx, survey.flash.clone(), stored, shape, layout, pool, journal);
+        let reserve = layout.meta_chunks.saturating_sub(meta.len() as u64);
+        let next_line = facts.last_line + 1;
+        let ftl =
+            HostFtl::build(cx, survey.flash.clone(), stored, shape, layout, next_line, journal);
+        ftl.pools.reserve_meta(reserve);
+        for (chunk, info) in (0u32..).zip(&survey.chunks) {
+            let whole = info.length == shape.chunk_sectors || info.state != ChunkState::Free;
+            let free = info.state != ChunkState::Offline
+                && whole
+                && !owners.contains_key(&chunk)
+                && !meta.contains(&chunk)
+                && !facts.retired.contains(&chunk);
+            let mut p = ftl.pools.of_chunk(chunk).lock();
+            p.set_erases(chunk, info.erases);
+            if facts.retired.contains(&chunk) {
+                p.retired_chunks.push(chunk);
+            }
+            if free {
+                p.put_chunk(chunk, info.state != ChunkState::Free);
+            }
+        }
+        ftl.pools.get(0).lock().programmed[Cause::PaddingGc as usize] = survey.padded;
         for (id, told) in &facts.lines {
             told.chunks.iter().for_each(|chunk| ftl.lines.set_line(*chunk, *id));
             // Not known, so as high as any.
@@ -315,7 +324,7 @@ impl HostFtl {
         for task in tasks {
             padded += task.await;
         }
-        self.pool.lock().programmed[Cause::PaddingGc as usize] += padded;
+        self.pools.get(0).lock().programmed[Cause::PaddingGc as usize] += padded;
         Ok(padded)
     }
 
@@ -435,12 +444,12 @@ impl HostFtl {
             }
             let entries = contents.remove(&line.id).map(|content| content.entries);
             let restored = restored(&self.shape, &line, &infos, entries.filter(|_| is_open));
-            self.pool.lock().restore_line(line.id, restored);
+            self.pools.of_line(line.id).lock().restore_line(line.id, restored);
             if is_open {
                 open.push(line.id);
             }
         }
-        self.pool.lock().restored();
+        self.pools.iter().for_each(|pool| pool.lock().restored());
         let mut record = 0;
         for line in &freed {
             let sequence = line.told.sequence;
@@ -452,12 +461,13 @@ impl HostFtl {
             self.lines.set_line(*chunk, super::lines::NO_LINE);
             let info = self.chunk_info(*chunk);
             if info.state != ChunkState::Offline {
-                self.pool.lock().put_chunk(*chunk, info.state != ChunkState::Free);
+                let mut p = self.pools.of_chunk(*chunk).lock();
+                p.put_chunk(*chunk, info.state != ChunkState::Free);
             }
         }
         // The checkpoint that a clean stop ends with says all that there is to say.
         let nothing_new = clean && open.is_empty() && freed.is_empty();
-        open.iter().for_each(|line| self.pool.lock().stop_filling(*line));
+        open.iter().for_each(|line| self.pools.of_line(*line).lock().stop_filling(*line));
         // It needs nothing of what is to be closed: the map has all that is in there, and how far that had
         // been written is on record. Nor have users to wait for more than they would live.
         if !nothing_new {
@@ -468,7 +478,7 @@ impl HostFtl {
             let (me, their_cx) = (self.clone(), cx.clone());
             self.background(cx, async move { me.log_closed(&their_cx).await });
         }
-        let many = || self.pool.lock().count(LineState::Closing) > MOST_CLOSING;
+        let many = || self.pools.any(|p| p.count(LineState::Closing) > MOST_CLOSING);
         self.pool_changed.wait(cx, || !many() || self.read_only()).await;
         Ok(())
     }
@@ -477,7 +487,7 @@ impl HostFtl {
     async fn log_closed(&self, cx: &Cx) {
         let is_left =
             |l: &Line| !l.frontier.is_empty() && (l.state == LineState::Closing || l.is_unlogged());
-        let left = || self.pool.lock().lines.iter().any(is_left);
+        let left = || self.pools.any_line(is_left);
         self.pool_changed.wait(cx, || !left() || self.read_only()).await;
         let _ = self.commit(cx, self.journal.appended()).await; // or it is read-only, and says why
     }

@@ -1,0 +1,184 @@
+//! Settings of a target: pblk, QBLK, and everything between.
+//!
+//! Owns: the switches and their names. Promises: a switch that is off is left out where settings are
+//! written down, so that what was written before there were any reads the same. Never: plans room
+//! (that is `create`).
+
+use super::limiter::LimiterKind;
+use super::scrub::ScrubConfig;
+use super::victim::WearConfig;
+use serde::{Deserialize, Serialize};
+
+/// How many write buffers a target has (QBLK, section II-A).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RingSet {
+    /// pblk: one, which all cores share.
+    #[default]
+    One,
+    /// QBLK: one per core of the host that creates the target, each with a drainer of its own.
+    PerCore,
+}
+
+impl RingSet {
+    /// Names in files and options.
+    pub const NAMES: [(&str, RingSet); 2] = [("one", RingSet::One), ("per_core", RingSet::PerCore)];
+}
+
+/// How a target's PUs are divided into pools, each with its own lines, free chunks, lock and garbage
+/// collection (QBLK, section II-B).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolSet {
+    /// pblk: one, a line spans all PUs.
+    #[default]
+    All,
+    /// QBLK: one per channel.
+    PerChannel,
+}
+
+impl PoolSet {
+    /// Names in files and options.
+    pub const NAMES: [(&str, PoolSet); 2] =
+        [("all", PoolSet::All), ("per_channel", PoolSet::PerChannel)];
+}
+
+/// How entries of the map change (QBLK, section II-C).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum MapAccess {
+    /// pblk: under one lock around the whole map.
+    #[default]
+    Locked,
+    /// QBLK: each by itself, by compare-exchange.
+    Atomic,
+}
+
+impl MapAccess {
+    /// Names in files and options.
+    pub const NAMES: [(&str, MapAccess); 2] =
+        [("locked", MapAccess::Locked), ("atomic", MapAccess::Atomic)];
+}
+
+/// How much a drainer sends to the device in one request (QBLK, section II-D).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Drain {
+    /// pblk: one write unit of one PU.
+    #[default]
+    Minimum,
+    /// QBLK: as many units as there are, one for each PU of a line at most, 64 sectors at most.
+    Large,
+}
+
+impl Drain {
+    /// Names in files and options.
+    pub const NAMES: [(&str, Drain); 2] = [("minimum", Drain::Minimum), ("large", Drain::Large)];
+}
+
+/// QBLK's budget: programs in flight per PU (section II-D).
+pub const QBLK_PU_BUDGET: u32 = 8;
+/// No device queues more per PU than this.
+pub(super) const PU_BUDGET_MAX: u32 = 64;
+
+/// Settings of a target. pblk is the default: one ring, one pool, a locked map, minimum requests.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct LogConfig {
+    /// Share of the good chunks kept from the host, percent, 3..=80. 0 is the default: the kernel's
+    /// 11, or the smallest that leaves room for the reserves where 11 does not (as pblk adjusts its
+    /// default, and only its default).
+    pub over_provisioning_percent: u32,
+    /// PUs that take new data at a time; 0 is all (LightNVM 4.2.1).
+    pub active_pus: u32,
+    /// Slots of the write buffer, over all rings; `None` is pblk's: sectors to write before readable ×
+    /// PUs. A ring has its part of them, and at least max(128, 4 × ws_opt).
+    pub ring_sectors: Option<u32>,
+    /// How the ring is shared between users and GC.
+    pub limiter: LimiterKind,
+    /// Garbage collection runs by itself.
+    pub gc: bool,
+    /// How wear is spread over the chunks.
+    #[serde(skip_serializing_if = "is_default")]
+    pub wear: WearConfig,
+    /// Whether data is moved before it can't be read any more.
+    #[serde(skip_serializing_if = "is_default")]
+    pub scrub: ScrubConfig,
+    /// Write buffers.
+    #[serde(skip_serializing_if = "is_default")]
+    pub rings: RingSet,
+    /// Pools of lines.
+    #[serde(skip_serializing_if = "is_default")]
+    pub pools: PoolSet,
+    /// Access to the map.
+    #[serde(skip_serializing_if = "is_default")]
+    pub map: MapAccess,
+    /// Size of requests.
+    #[serde(skip_serializing_if = "is_default")]
+    pub drain: Drain,
+    /// Programs in flight per PU, 1..=64 (the initial count of pblk's and QBLK's semaphores).
+    #[serde(skip_serializing_if = "is_one")]
+    pub pu_budget: u32,
+    /// A writer whose ring is full takes room that idle cores' rings have (QBLK's future work, section
+    /// II-A2).
+    #[serde(skip_serializing_if = "is_default")]
+    pub borrow: bool,
+}
+
+fn is_default<T: Default + PartialEq>(setting: &T) -> bool {
+    *setting == T::default()
+}
+
+fn is_one(setting: &u32) -> bool {
+    *setting == 1
+}
+
+impl Default for LogConfig {
+    fn default() -> LogConfig {
+        LogConfig {
+            over_provisioning_percent: 0,
+            active_pus: 0,
+            ring_sectors: None,
+            limiter: LimiterKind::Pid,
+            gc: true,
+            wear: WearConfig::default(),
+            scrub: ScrubConfig::default(),
+            rings: RingSet::One,
+            pools: PoolSet::All,
+            map: MapAccess::Locked,
+            drain: Drain::Minimum,
+            pu_budget: 1,
+            borrow: false,
+        }
+    }
+}
+
+impl LogConfig {
+    /// QBLK: its four techniques on, its limiter.
+    pub fn qblk() -> LogConfig {
+        LogConfig {
+            limiter: LimiterKind::ChannelStates,
+            rings: RingSet::PerCore,
+            pools: PoolSet::PerChannel,
+            map: MapAccess::Atomic,
+            drain: Drain::Large,
+            pu_budget: QBLK_PU_BUDGET,
+            ..LogConfig::default()
+        }
+    }
+
+    /// What such a target calls itself: QBLK has at least one of the four techniques.
+    pub fn layer(&self) -> &'static str {
+        let pblk = LogConfig::default();
+        let same = (self.rings, self.pools, self.map, self.drain)
+            == (pblk.rings, pblk.pools, pblk.map, pblk.drain);
+        if same { "pblk" } else { "qblk" }
+    }
+
+    pub(super) fn check(&self) -> Result<(), &'static str> {
+        if !(1..=PU_BUDGET_MAX).contains(&self.pu_budget) {
+            return Err("a budget of programs per PU is 1..=64");
+        }
+        self.wear.check().and(self.scrub.check())
+    }
+}

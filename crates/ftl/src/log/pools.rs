@@ -1,0 +1,181 @@
+//! The pools of a target: one over all PUs (pblk), or one per channel (QBLK, section II-B).
+//!
+//! Owns: which pool a chunk or a line belongs to, and what is asked of all of them: sums, the lowest
+//! sequence, a chunk for metadata. Promises: a pool's lock is never taken while another's is held, so
+//! drainers of different channels do not meet. Never: knows what a pool does inside (that is `pool`).
+
+use super::gc::Collector;
+use super::limiter::{Levels, Limiter};
+use super::pool::{Line, LineState, PoolState, Shape};
+use flashlane_base::FastDiv;
+use flashlane_ocssd::device::Cause;
+use flashlane_rt::Lock;
+use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+/// One pool: its chunks and lines under their own lock, its garbage collection, its limiter.
+pub(super) struct Pool {
+    state: Mutex<PoolState>,
+    /// Held while positions are taken: what drainers of one channel compete for (QBLK, II-B).
+    pub(super) taking: Lock<()>,
+    pub(super) limiter: Mutex<Limiter>,
+    pub(super) collector: Collector,
+}
+
+impl Pool {
+    pub(super) fn new(state: PoolState, limiter: Limiter) -> Pool {
+        Pool {
+            state: Mutex::new(state),
+            taking: Lock::new(()),
+            limiter: Mutex::new(limiter),
+            collector: Collector::default(),
+        }
+    }
+
+    #[inline]
+    pub(super) fn lock(&self) -> MutexGuard<'_, PoolState> {
+        self.state.lock()
+    }
+}
+
+/// All pools of a target.
+pub(super) struct Pools {
+    each: Box<[Pool]>,
+    /// Chunks of a pool, and as many line ids.
+    chunks: FastDiv,
+    next_sequence: Arc<AtomicU64>,
+}
+
+impl Pools {
+    /// Of a target that begins with line `next_sequence`.
+    pub(super) fn new(
+        shape: &Shape,
+        next_sequence: Arc<AtomicU64>,
+        pools: impl Iterator<Item = Pool>,
+    ) -> Pools {
+        let each: Box<[Pool]> = pools.collect();
+        assert_eq!(each.len(), shape.pools as usize);
+        Pools { each, chunks: FastDiv::new(shape.pool_lines()), next_sequence }
+    }
+
+    #[inline]
+    fn at(&self, id: u32) -> usize {
+        match self.each.len() {
+            1 => 0,
+            _ => self.chunks.div_rem(id).0 as usize,
+        }
+    }
+
+    /// The pool that a line belongs to.
+    #[inline]
+    pub(super) fn of_line(&self, line: u32) -> &Pool {
+        &self.each[self.at(line)]
+    }
+
+    /// The pool that a chunk belongs to.
+    #[inline]
+    pub(super) fn of_chunk(&self, chunk: u32) -> &Pool {
+        &self.each[self.at(chunk)]
+    }
+
+    #[inline]
+    pub(super) fn get(&self, pool: usize) -> &Pool {
+        &self.each[pool]
+    }
+
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.each.len()
+    }
+
+    #[inline]
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Pool> {
+        self.each.iter()
+    }
+
+    /// Does it hold for a pool?
+    pub(super) fn any(&self, holds: impl Fn(&mut PoolState) -> bool) -> bool {
+        self.iter().any(|pool| holds(&mut pool.lock()))
+    }
+
+    /// Does it hold for every pool?
+    pub(super) fn all(&self, holds: impl Fn(&mut PoolState) -> bool) -> bool {
+        self.iter().all(|pool| holds(&mut pool.lock()))
+    }
+
+    /// Of all pools together.
+    pub(super) fn sum(&self, of: impl Fn(&PoolState) -> u64) -> u64 {
+        self.iter().map(|pool| of(&pool.lock())).sum()
+    }
+
+    /// Lines in a state.
+    pub(super) fn count(&self, state: LineState) -> u64 {
+        self.sum(|p| p.count(state) as u64)
+    }
+
+    /// Does it hold for a line of any pool?
+    pub(super) fn any_line(&self, holds: impl Fn(&Line) -> bool) -> bool {
+        self.any(|p| p.lines().any(|(_, line)| holds(line)))
+    }
+
+    /// Sectors programmed, by cause.
+    pub(super) fn programmed(&self) -> [u64; Cause::ALL.len()] {
+        let mut sum = [0; Cause::ALL.len()];
+        for pool in self.iter() {
+            let p = pool.lock();
+            sum.iter_mut().zip(p.programmed).for_each(|(sum, n)| *sum += n);
+        }
+        sum
+    }
+
+    /// Erases of the least worn chunk, of the average one (rounded down) and of the most worn.
+    pub(super) fn wear_range(&self) -> [u64; 3] {
+        let (mut least, mut most, mut total, mut chunks) = (u64::MAX, 0, 0, 0);
+        for pool in self.iter() {
+            for erases in pool.lock().wear().iter().copied().map(u64::from) {
+                (least, most) = (least.min(erases), most.max(erases));
+                (total, chunks) = (total + erases, chunks + 1);
+            }
+        }
+        [least.min(most), total / chunks.max(1), most]
+    }
+
+    /// Sequence of the next line.
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.next_sequence.load(Ordering::SeqCst)
+    }
+
+    /// Lowest sequence of a line that is being opened or not closed in the log: a replay that begins
+    /// there misses nothing that is in flight.
+    pub(super) fn lowest_open_sequence(&self) -> u64 {
+        // First: a line that begins while the pools are looked at has this sequence or a later one.
+        let next = self.next_sequence();
+        self.iter().map(|pool| pool.lock().lowest_open_sequence()).min().unwrap_or(next).min(next)
+    }
+
+    /// A free chunk for metadata, of the pool with the largest reserve for it, on another PU than `not`
+    /// where there is one: two copies on one die are better than none. (chunk, needs an erase).
+    pub(super) fn take_meta_chunk(&self, not: Option<u32>) -> Option<(u32, bool)> {
+        let rank = |pool: &Pool, at: usize| {
+            let p = pool.lock();
+            let has = [p.has_chunk_off(not), p.has_chunk_off(None)];
+            (has, p.meta_reserve, p.free_chunks(), Reverse(at))
+        };
+        let best = self.iter().enumerate().max_by_key(|(at, pool)| rank(pool, *at));
+        best?.1.lock().take_meta_chunk(not)
+    }
+
+    /// Keeps `chunks` in all from the lines, for metadata.
+    pub(super) fn reserve_meta(&self, chunks: u64) {
+        let pools = self.len() as u64;
+        for (i, pool) in self.iter().enumerate() {
+            pool.lock().meta_reserve = chunks / pools + u64::from((i as u64) < chunks % pools);
+        }
+    }
+
+    /// The controllers of all pools, from their beginning.
+    pub(super) fn set_levels(&self, levels: Levels) {
+        self.iter().for_each(|pool| pool.limiter.lock().set_levels(levels));
+    }
+}

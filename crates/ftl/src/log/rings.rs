@@ -1,0 +1,330 @@
+//! The rings of a target: one (pblk), or one per core (QBLK, section II-A).
+//!
+//! Owns: which ring a core writes to, the free slots that no ring keeps, and what is asked of all
+//! rings: positions, shares, waiting. Promises: a slot that a ring's admission has room for is there,
+//! whichever ring's drainer gives it back; a position of all rings is reached when every ring has
+//! reached its own. Never: drains (that is `drain`).
+
+use super::ring::{Ring, RingState};
+use super::sections::Sections;
+use super::slab::{Origin, Slab};
+use super::unit::Unit;
+use flashlane_rt::sync::{Mutex, Ordering};
+use flashlane_rt::{Cx, Notify};
+use smallvec::{SmallVec, smallvec};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Free slots that change between a ring and the depot at a time.
+const BATCH: usize = 64;
+/// Free slots that a ring keeps for itself.
+const KEPT: usize = 2 * BATCH;
+/// Slots of a ring that may wait for sections to end.
+const WAITING: usize = 256;
+
+/// Slots that a ring may hold beside those that its admission and the windows count.
+pub(super) fn idle_slots(rings: u32) -> u32 {
+    if rings == 1 { 0 } else { (KEPT + WAITING) as u32 }
+}
+
+/// A position in every ring.
+pub(super) type Positions = SmallVec<[u64; 1]>;
+
+/// Free slots.
+pub(super) struct FreeSlots {
+    free: Vec<u32>,
+    /// Out of the map, but perhaps seen by a section: (epoch, slot).
+    waiting: VecDeque<(u64, u32)>,
+    /// There are other rings.
+    shares: bool,
+    common: Arc<Common>,
+}
+
+/// What all rings share.
+struct Common {
+    depot: Mutex<Vec<u32>>,
+    sections: Arc<Sections>,
+}
+
+impl FreeSlots {
+    /// The slot that the next one but a few will be: its lines are asked for.
+    #[inline]
+    pub(super) fn take(&mut self, slab: &Slab) -> u32 {
+        if self.free.is_empty() {
+            self.fetch(1);
+        }
+        let slot = self.free.pop().expect("admission bounds the slots in use");
+        if let Some(ahead) = self.free.len().checked_sub(8) {
+            slab.prefetch(self.free[ahead]);
+        }
+        slot
+    }
+
+    /// The free slots, at least `n` of them, the next at the end.
+    #[inline]
+    pub(super) fn at_least(&mut self, n: usize) -> &mut Vec<u32> {
+        if self.free.len() < n {
+            self.fetch(n);
+        }
+        &mut self.free
+    }
+
+    /// Has at least `n` slots here.
+    #[cold]
+    fn fetch(&mut self, n: usize) {
+        let common = self.common.clone();
+        while self.free.len() < n {
+            self.reclaim();
+            let mut depot = common.depot.lock();
+            let some = depot.len() - depot.len().min(BATCH);
+            self.free.extend(depot.drain(some..));
+            let found = self.free.len() >= n || !depot.is_empty();
+            drop(depot);
+            // What there is beyond is on its way: sections end by themselves.
+            assert!(found || !self.waiting.is_empty(), "admission bounds the slots in use");
+            if !found {
+                common.sections.advance();
+                std::hint::spin_loop();
+            }
+        }
+    }
+
+    /// A slot that is not in the map any more.
+    #[inline]
+    pub(super) fn give(&mut self, slot: u32) {
+        match self.common.sections.are_counted() {
+            false => self.free.push(slot),
+            true => self.waiting.push_back((self.common.sections.retired(), slot)),
+        }
+    }
+
+    /// Slots that never were in the map, the next to be taken first.
+    pub(super) fn put_back(&mut self, slots: &[u32]) {
+        self.free.extend(slots.iter().rev());
+    }
+
+    /// Takes back the slots of units that are in the map.
+    #[inline]
+    pub(super) fn release(&mut self, units: &[Box<Unit>]) {
+        match self.common.sections.are_counted() {
+            false => units.iter().for_each(|unit| unit.give_slots_to(&mut self.free)),
+            true => self.let_wait(units),
+        }
+        if self.shares && self.free.len() > KEPT {
+            self.give_up();
+        }
+    }
+
+    fn let_wait(&mut self, units: &[Box<Unit>]) {
+        let epoch = self.common.sections.retired();
+        let slots = units.iter().flat_map(|unit| unit.sectors()).map(|(_, slot, _)| slot);
+        self.waiting.extend(slots.map(|slot| (epoch, slot)));
+        self.common.sections.advance();
+        self.reclaim();
+        while self.waiting.len() > WAITING {
+            self.common.sections.advance();
+            self.reclaim();
+            std::hint::spin_loop();
+        }
+    }
+
+    /// What no section can see any more is free.
+    fn reclaim(&mut self) {
+        while let Some((epoch, slot)) = self.waiting.front().copied()
+            && self.common.sections.passed(epoch)
+        {
+            self.waiting.pop_front();
+            self.free.push(slot);
+        }
+    }
+
+    fn give_up(&mut self) {
+        let mut depot = self.common.depot.lock();
+        depot.extend(self.free.drain(BATCH..));
+    }
+
+    /// Slots that nobody uses, here.
+    pub(super) fn count(&self) -> usize {
+        self.free.len() + self.waiting.len()
+    }
+}
+
+pub(super) struct Rings {
+    each: Box<[Ring]>,
+    common: Arc<Common>,
+    /// Sectors of a write unit.
+    unit: u64,
+    /// Flushes, FUA writes and barriers wait here.
+    pub(super) progress: Notify,
+}
+
+impl Rings {
+    /// `rings` of `capacity` slots each, over `slots` slots in all; what is programmed together has `unit`
+    /// sectors.
+    pub(super) fn new(
+        rings: u32,
+        capacity: u64,
+        (slots, unit): (u32, u32),
+        sections: Arc<Sections>,
+    ) -> Rings {
+        let shares = rings > 1;
+        let mut all: Vec<u32> = (0..slots).rev().collect();
+        let depot = if shares { std::mem::take(&mut all) } else { Vec::new() };
+        let common = Arc::new(Common { depot: Mutex::new(depot), sections });
+        let ring = |at| {
+            let free = std::mem::take(&mut all);
+            let waiting = VecDeque::new();
+            Ring::new(at, FreeSlots { free, waiting, shares, common: common.clone() }, capacity)
+        };
+        let each = (0..rings).map(ring).collect();
+        Rings { each, common, unit: u64::from(unit), progress: Notify::new() }
+    }
+
+    /// The ring that the caller's core writes to.
+    #[inline]
+    pub(super) fn of(&self, cx: &Cx) -> &Ring {
+        match self.each.len() {
+            1 => &self.each[0],
+            n => &self.each[cx.core().0 as usize % n],
+        }
+    }
+
+    #[inline]
+    pub(super) fn get(&self, ring: usize) -> &Ring {
+        &self.each[ring]
+    }
+
+    pub(super) fn iter(&self) -> std::slice::Iter<'_, Ring> {
+        self.each.iter()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.each.len()
+    }
+
+    /// Of all rings together.
+    pub(super) fn sum(&self, of: impl Fn(&RingState) -> u64) -> u64 {
+        self.iter().map(|ring| ring.state.now(|r| of(r))).sum()
+    }
+
+    /// Where every ring ends now.
+    pub(super) fn tails(&self) -> Positions {
+        self.iter().map(|ring| ring.state.now(|r| r.tail())).collect()
+    }
+
+    /// The last of some (ring, position), nothing in the others.
+    pub(super) fn positions(&self, of: &[(usize, u64)]) -> Positions {
+        let mut positions: Positions = smallvec![0; self.len()];
+        of.iter().for_each(|(ring, to)| positions[*ring] = positions[*ring].max(*to));
+        positions
+    }
+
+    /// A ring that has room for `n` user sectors now, which it takes: the caller's own, else the next
+    /// one that is half empty (QBLK's future work: few writers use what others leave).
+    pub(super) fn with_room(&self, cx: &Cx, home: &Ring, n: u64) -> Option<&Ring> {
+        let rings = self.len();
+        let each = (0..rings).map(|i| &self.each[(home.at + i) % rings]);
+        each.clone().find(|ring| ring.admission.try_user(cx, n, ring.at == home.at))
+    }
+
+    /// Slots ever sent again.
+    pub(super) fn sent_again(&self) -> u64 {
+        self.sum(|r| r.sent_again)
+    }
+
+    /// Nothing that went out again is still to be programmed.
+    pub(super) fn nothing_again(&self) -> bool {
+        self.iter().all(|ring| ring.state.now(|r| r.nothing_again()))
+    }
+
+    /// None of all slots is in use.
+    pub(super) fn is_empty(&self, slots: usize) -> bool {
+        let kept = self.sum(|r| r.free.count() as u64) as usize;
+        kept + self.common.depot.lock().len() == slots
+    }
+
+    /// Waits until everything before `to` is programmed, or `give_up` says that it never will be.
+    /// `flush` asks the drainers to pad for it.
+    pub(super) async fn wait_durable(
+        &self,
+        cx: &Cx,
+        to: &Positions,
+        flush: bool,
+        give_up: impl Fn() -> bool,
+    ) {
+        for (ring, to) in self.iter().zip(to).filter(|(_, to)| **to > 0) {
+            ring.wait_for(cx, *to, flush);
+        }
+        let durable = |(ring, to): (&Ring, &u64)| *to == 0 || ring.state.now(|r| r.durable_to() >= *to);
+        self.progress.wait(cx, || self.iter().zip(to).all(durable) || give_up()).await;
+    }
+
+    /// Somebody waits for a barrier and can't wait for company (`by` 1), or does not any more (-1).
+    pub(super) fn hurry(&self, cx: &Cx, by: i32) {
+        for ring in self.iter() {
+            ring.state.now(|r| r.urgent = r.urgent.checked_add_signed(by).expect("counted"));
+            if by > 0 {
+                ring.work.wake(cx);
+            }
+        }
+    }
+
+    /// Tells the drainers whether an erase barrier may be padded for.
+    pub(super) fn set_starving(&self, cx: &Cx, starving: bool) {
+        self.iter().for_each(|ring| ring.set_starving(cx, starving));
+    }
+
+    /// New shares of the whole buffer: each ring's are as large a part of it, and if any a unit, since
+    /// who fills less waits for company.
+    pub(super) fn set_shares(&self, cx: &Cx, users: u64, gc: u64) {
+        let part = |of: u64| match of {
+            0 => 0,
+            some => some.div_ceil(self.len() as u64).max(self.unit),
+        };
+        self.iter().for_each(|ring| ring.admission.set_shares(cx, part(users), part(gc)));
+    }
+
+    /// Lets everybody in: the target has become read-only, and they are told so.
+    pub(super) fn open(&self, cx: &Cx) {
+        self.iter().for_each(|ring| ring.admission.open(cx));
+    }
+
+    /// (used, share) of users and of GC, of all rings together.
+    pub(super) fn snapshot(&self) -> [(u64, u64); 2] {
+        let mut sum = [(0, 0); 2];
+        for ring in self.iter() {
+            let ring = ring.admission.snapshot();
+            sum.iter_mut().zip(ring).for_each(|(sum, (used, share))| {
+                *sum = (sum.0 + used, sum.1 + share);
+            });
+        }
+        sum
+    }
+
+    /// Slots went out of their program, or lost their window: they go out again, each in its ring.
+    /// They take room there again, waiting for none: it was theirs before.
+    pub(super) fn send_again(&self, cx: &Cx, slots: &[u32], slab: &Slab) {
+        for ring in self.iter() {
+            let heads = slots.iter().map(|slot| (slot, slab.head(*slot)));
+            let mine = heads.filter(|(_, head)| self.len() == 1 || head.ring() as usize == ring.at);
+            let mine: SmallVec<[(u32, Origin); 16]> =
+                mine.map(|(slot, head)| (*slot, head.origin())).collect();
+            if mine.is_empty() {
+                continue;
+            }
+            let gc = mine.iter().filter(|(_, origin)| *origin == Origin::Gc).count() as u64;
+            ring.admission.force(mine.len() as u64 - gc, gc);
+            ring.state.now(|r| mine.iter().for_each(|(slot, _)| r.retry(*slot)));
+            ring.work.wake(cx);
+        }
+    }
+
+    /// The next channel of a ring's pointer (QBLK, II-B2: it starts at queue mod channels and moves on
+    /// with every request).
+    pub(super) fn next_pool(&self, ring: &Ring, pools: usize) -> usize {
+        match pools {
+            1 => 0,
+            n => ring.pointer.fetch_add(1, Ordering::Relaxed) as usize % n,
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! Who may still look at a slot or an address that is no longer in the map.
+//!
+//! Owns: per core whether it is inside a section, and since which epoch. A section is a straight line
+//! of code without an await that begins with a look at the map: load … compare-exchange, load … copy.
+//! Promises: what was taken out of the map before `retired` was asked is unreachable once `passed`
+//! says so; sections are not nested and never wait, so everybody passes soon. Where one thread does
+//! everything, or the map has a lock, there is nothing to count and nothing is.
+//! Never: waits for device commands (that is `epoch`).
+//!
+//! The algorithm is epoch-based reclamation (K. Fraser, Practical lock-freedom, 2004, 5.2.3): a core
+//! announces the epoch that it sees; the epoch moves on when every announced one is the present; what
+//! was retired two epochs ago is seen by nobody.
+
+use flashlane_rt::Cx;
+use flashlane_rt::sync::{AtomicU64, Ordering, fence};
+
+/// Not inside a section.
+const OUTSIDE: u64 = 0;
+
+#[repr(align(128))]
+struct Announced(AtomicU64);
+
+pub(super) struct Sections {
+    epoch: AtomicU64,
+    /// Empty where nothing need be counted.
+    cores: Box<[Announced]>,
+}
+
+/// Inside a section until dropped.
+pub(super) struct Inside<'a>(Option<&'a AtomicU64>);
+
+impl Drop for Inside<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        if let Some(announced) = self.0 {
+            announced.store(OUTSIDE, Ordering::Release);
+        }
+    }
+}
+
+impl Sections {
+    /// `cores` real ones that share the map without a lock; 0 where nothing need be counted.
+    pub(super) fn new(cores: u32) -> Sections {
+        let announced = |_| Announced(AtomicU64::new(OUTSIDE));
+        Sections { epoch: AtomicU64::new(1), cores: (0..cores).map(announced).collect() }
+    }
+
+    #[inline]
+    pub(super) fn are_counted(&self) -> bool {
+        !self.cores.is_empty()
+    }
+
+    /// The core begins a section.
+    #[inline]
+    pub(super) fn enter(&self, cx: &Cx) -> Inside<'_> {
+        let Some(Announced(mine)) = self.cores.get(cx.core().0 as usize) else {
+            debug_assert!(!self.are_counted(), "a core that nobody told of");
+            return Inside(None);
+        };
+        debug_assert_eq!(mine.load(Ordering::Relaxed), OUTSIDE, "sections are not nested");
+        mine.store(self.epoch.load(Ordering::Relaxed), Ordering::Relaxed);
+        // Announced before anything is looked at; pairs with the one in `advance`.
+        fence(Ordering::SeqCst);
+        Inside(Some(mine))
+    }
+
+    /// The epoch in which something was taken out of the map, just now.
+    #[inline]
+    pub(super) fn retired(&self) -> u64 {
+        fence(Ordering::SeqCst);
+        self.epoch.load(Ordering::Relaxed)
+    }
+
+    /// Has everybody who may have seen what was retired in that epoch left?
+    #[inline]
+    pub(super) fn passed(&self, epoch: u64) -> bool {
+        !self.are_counted() || self.epoch.load(Ordering::Acquire) >= epoch + 2
+    }
+
+    /// Moves the epoch on if nobody lags behind.
+    pub(super) fn advance(&self) {
+        let now = self.epoch.load(Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+        let lags = |at: u64| at != OUTSIDE && at != now;
+        if !self.cores.iter().any(|core| lags(core.0.load(Ordering::Relaxed))) {
+            fence(Ordering::Acquire);
+            let _ = self.epoch.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// Waits until every section that has begun by now has ended.
+    pub(super) async fn synchronize(&self, cx: &Cx) {
+        if !self.are_counted() {
+            return;
+        }
+        let epoch = self.retired();
+        while !self.passed(epoch) {
+            self.advance();
+            cx.yield_now().await;
+        }
+    }
+}
