@@ -14,7 +14,8 @@ use flashlane_base::{Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::log::{
-    self, LogConfig, MountError, MountOptions, Pblk, Scrub, ScrubConfig, WearConfig, WearLeveling,
+    self, Drain, LimiterKind, LogConfig, MapAccess, MountError, MountOptions, Pblk, PoolSet, RingSet,
+    Scrub, ScrubConfig, WearConfig, WearLeveling,
 };
 use flashlane_ftl::pftl::{self, Dump, Pftl, PftlConfig};
 use flashlane_ftl::stats::FtlStats;
@@ -36,6 +37,9 @@ pub const STACKS: &[Stack] = &[
     Stack { name: "pblk-care-faults", seeds: 30, lives: 4, machine: pblk_care },
     Stack { name: "pblk-buffer", seeds: 24, lives: 4, machine: pblk_buffer },
     Stack { name: "pblk-buffer-faults", seeds: 24, lives: 4, machine: pblk_buffer_faults },
+    Stack { name: "qblk", seeds: 40, lives: 4, machine: qblk },
+    Stack { name: "qblk-faults", seeds: 40, lives: 4, machine: qblk_faults },
+    Stack { name: "qblk-buffer-faults", seeds: 16, lives: 4, machine: qblk_buffer_faults },
     Stack { name: "pftl-buffer-faults", seeds: 16, lives: 4, machine: pftl_buffer_faults },
 ];
 
@@ -364,6 +368,44 @@ fn pblk_buffer(seed: u64) -> Result<Rc<dyn Machine>, String> {
 
 fn pblk_buffer_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
     Ok(pblk_machine(pblk_on(seed, true).buffered(seed)))
+}
+
+fn qblk(seed: u64) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(qblk_on(seed, false)))
+}
+
+fn qblk_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(qblk_on(seed, true)))
+}
+
+fn qblk_buffer_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(qblk_on(seed, true).buffered(seed)))
+}
+
+/// QBLK, or something between pblk and it: each switch by itself, all of them most of the time.
+fn qblk_on(seed: u64, faulty: bool) -> OnSsd<LogConfig> {
+    let mut on = pblk_on(seed, faulty);
+    let mut rng = Rng::stream(seed, "testkit.qblk", 0);
+    let r = &mut rng;
+    let c = &mut on.config;
+    let all = r.below(2) == 0;
+    let on_or = |r: &mut Rng| all || r.below(2) == 0;
+    if on_or(r) {
+        c.rings = RingSet::PerCore;
+    }
+    if on_or(r) {
+        c.pools = PoolSet::PerChannel;
+    }
+    if on_or(r) {
+        c.map = MapAccess::Atomic;
+    }
+    if on_or(r) {
+        c.drain = Drain::Large;
+    }
+    c.pu_budget = devices::one_of(r, &[1, 2, 8, 8]);
+    c.borrow = r.below(3) == 0;
+    c.limiter = devices::one_of(r, &[LimiterKind::ChannelStates, LimiterKind::Pid]);
+    on
 }
 
 fn pblk_on(seed: u64, faulty: bool) -> OnSsd<LogConfig> {

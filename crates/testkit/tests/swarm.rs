@@ -105,5 +105,8 @@ swarms! {
     pblk_care_faults: "pblk-care-faults",
     pblk_buffer: "pblk-buffer",
     pblk_buffer_faults: "pblk-buffer-faults",
+    qblk: "qblk",
+    qblk_faults: "qblk-faults",
+    qblk_buffer_faults: "qblk-buffer-faults",
     pftl_buffer_faults: "pftl-buffer-faults",
 }

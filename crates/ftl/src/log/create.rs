@@ -9,6 +9,7 @@
 //! Never: recovers an older target (that is `recover`); chunks in use are taken over as free.
 
 use super::checkpoint::Checkpoints;
+use super::config::PU_BUDGET_MAX;
 use super::epoch::Epochs;
 use super::flash::Flash;
 use super::format::{EntryWidth, Extent, PACKED_BYTES, Record, STAMP_MAX, ShardHeader};
@@ -467,6 +468,7 @@ pub(super) fn shape_of(device: &dyn Device) -> Shape {
         pus: g.pus(),
         channels: g.channels,
         pools: 1,
+        behind: 0,
         chunks_per_pu: g.chunks_per_pu,
         chunk_sectors: g.sectors_per_chunk(),
         unit: g.ws_opt,
@@ -475,13 +477,13 @@ pub(super) fn shape_of(device: &dyn Device) -> Shape {
     }
 }
 
-/// A device's shape, divided into the pools that a target is to have.
+/// A device's shape, divided into the pools that a target of this configuration has.
 pub(super) fn divided(shape: Shape, config: &LogConfig) -> Shape {
     let pools = match config.pools {
         PoolSet::All => 1,
         PoolSet::PerChannel => shape.channels,
     };
-    Shape { pools, ..shape }
+    Shape { pools, behind: config.pu_budget.min(PU_BUDGET_MAX).saturating_sub(1) * shape.unit, ..shape }
 }
 
 /// Good chunks of a device, as it reports them.

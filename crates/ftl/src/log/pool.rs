@@ -167,6 +167,8 @@ pub(super) struct Shape {
     pub(super) unit: u32,
     /// Sectors that must be complete behind a unit before it can be read.
     pub(super) window: u32,
+    /// Sectors of a chunk that may be in flight behind a unit, and be programmed although it fails.
+    pub(super) behind: u32,
     /// Sectors that are padded in a chunk to close its page pairs: the window with `pair_damage`, 0
     /// without.
     pub(super) pair_pads: u32,
@@ -976,6 +978,7 @@ mod tests {
             chunk_sectors: 64,
             unit: 4,
             window: 0,
+            behind: 0,
             pair_pads: 0,
         }
     }

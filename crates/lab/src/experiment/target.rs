@@ -7,14 +7,17 @@
 use super::device::{DeviceChoice, on_preset};
 use super::document::Section;
 use flashlane_base::Ns;
-use flashlane_ftl::log::{LimiterKind, LogConfig, Scrub, ScrubConfig, WearConfig, WearLeveling};
+use flashlane_ftl::log::{
+    Drain, LimiterKind, LogConfig, MapAccess, PoolSet, RingSet, Scrub, ScrubConfig, WearConfig,
+    WearLeveling,
+};
 use flashlane_ftl::pftl::PftlConfig;
 use std::path::PathBuf;
 
 /// What a target is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TargetKind {
-    /// The host FTL pblk.
+    /// A host FTL: pblk, QBLK, or something between.
     Pblk(LogConfig),
     /// A block SSD: the page-mapped FTL inside the device.
     Pftl(PftlConfig),
@@ -70,13 +73,19 @@ fn read(s: &Section<'_>, device: Option<&DeviceChoice>) -> Option<Target> {
     #[derive(Clone, Copy)]
     enum Kind {
         Pblk,
+        Qblk,
         Pftl,
         Raw,
     }
-    let kinds = [("pblk", Kind::Pblk), ("pftl", Kind::Pftl), ("raw", Kind::Raw)];
+    let kinds = [
+        ("pblk", Kind::Pblk),
+        ("qblk", Kind::Qblk),
+        ("pftl", Kind::Pftl),
+        ("raw", Kind::Raw),
+    ];
     let name = s.text("name");
     if !s.has("kind") {
-        s.complain("kind", "needs `kind` (pblk, pftl or raw)");
+        s.complain("kind", "needs `kind` (pblk, qblk, pftl or raw)");
     }
     let own_device = s.text("device");
     let pus = read_pus(s);
@@ -88,7 +97,8 @@ fn read(s: &Section<'_>, device: Option<&DeviceChoice>) -> Option<Target> {
         return None;
     };
     let kind = match kind {
-        Kind::Pblk => TargetKind::Pblk(read_pblk(s)),
+        Kind::Pblk => TargetKind::Pblk(read_host_ftl(s, LogConfig::default())),
+        Kind::Qblk => TargetKind::Pblk(read_host_ftl(s, LogConfig::qblk())),
         Kind::Pftl => TargetKind::Pftl(read_pftl(s)),
         Kind::Raw => TargetKind::Raw,
     };
@@ -103,8 +113,8 @@ fn read(s: &Section<'_>, device: Option<&DeviceChoice>) -> Option<Target> {
         },
     };
     let default = match &kind {
-        TargetKind::Pblk(LogConfig { active_pus: 0, .. }) => "pblk".to_string(),
-        TargetKind::Pblk(c) => format!("pblk, {} active PUs", c.active_pus),
+        TargetKind::Pblk(c) if c.active_pus == 0 => c.layer().to_string(),
+        TargetKind::Pblk(c) => format!("{}, {} active PUs", c.layer(), c.active_pus),
         TargetKind::Pftl(_) => "block SSD (pftl)".to_string(),
         TargetKind::Raw => "raw".to_string(),
     };
@@ -127,23 +137,25 @@ fn parse_pus(text: &str) -> Option<(u32, u32)> {
     (range.0 <= range.1).then_some(range)
 }
 
-fn read_pblk(s: &Section<'_>) -> LogConfig {
-    let mut c = LogConfig::default();
-    let limiters = [
-        ("pid", LimiterKind::Pid),
-        ("kernel_table", LimiterKind::KernelTable),
-        ("channel_states", LimiterKind::ChannelStates),
-        ("off", LimiterKind::Off),
-    ];
+/// Keys of pblk and QBLK: what one leaves out is as `c` has it.
+fn read_host_ftl(s: &Section<'_>, mut c: LogConfig) -> LogConfig {
     if let Some(percent) = s.number("over_provisioning_percent", 3, 80) {
         c.over_provisioning_percent = percent as u32;
     }
     c.active_pus = s.number("active_pus", 0, u32::MAX as u64).unwrap_or(0) as u32;
     c.ring_sectors = s.number("ring_sectors", 1, u32::MAX as u64).map(|n| n as u32);
-    c.limiter = s.word("limiter", &limiters).unwrap_or_default();
+    c.limiter = s.word("limiter", &LimiterKind::ALL).unwrap_or(c.limiter);
     c.gc = s.flag("gc").unwrap_or(c.gc);
     c.wear = read_wear(s);
     c.scrub = read_scrub(s);
+    c.rings = s.word("rings", &RingSet::NAMES).unwrap_or(c.rings);
+    c.pools = s.word("pools", &PoolSet::NAMES).unwrap_or(c.pools);
+    c.map = s.word("map", &MapAccess::NAMES).unwrap_or(c.map);
+    c.drain = s.word("drain", &Drain::NAMES).unwrap_or(c.drain);
+    if let Some(budget) = s.number("pu_budget", 1, 64) {
+        c.pu_budget = budget as u32;
+    }
+    c.borrow = s.flag("borrow").unwrap_or(c.borrow);
     c
 }
 

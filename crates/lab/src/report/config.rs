@@ -65,7 +65,7 @@ impl Configuration {
 
 fn pblk(c: &LogConfig) -> Value {
     let mut all = json!({
-        "kind": "pblk",
+        "kind": c.layer(),
         // 0 is a default that adjusts itself; what came of it is in `fill.spare_ratio`.
         "over_provisioning_percent":
             Some(c.over_provisioning_percent).filter(|percent| *percent != 0),
@@ -79,6 +79,13 @@ fn pblk(c: &LogConfig) -> Value {
     }
     if c.scrub != ScrubConfig::default() {
         all["scrub"] = json!(c.scrub);
+    }
+    if c.layer() != "pblk" || c.pu_budget != 1 {
+        let switches = json!({
+            "rings": c.rings, "pools": c.pools, "map": c.map, "drain": c.drain,
+            "pu_budget": c.pu_budget, "borrow": c.borrow,
+        });
+        all["switches"] = switches;
     }
     all
 }

@@ -189,7 +189,7 @@ impl HostFtl {
             ftl.renew_log(cx, tail, std::mem::take(&mut history.anchors)).await?;
             clock.step(cx, &mut report, "log copied, started");
         }
-        let mut lines = found_lines(&survey, &facts);
+        let mut lines = found_lines(&ftl.shape, &survey, &facts);
         if !options.read_only {
             report.padded_sectors += ftl.pad_open_lines(cx, &survey, &mut lines).await?;
             clock.step(cx, &mut report, "open lines padded");
@@ -515,8 +515,7 @@ fn metadata_chunks(history: &History, facts: &Facts) -> BTreeSet<u32> {
 }
 
 /// The lines of the log with how far their chunks had been written.
-fn found_lines(survey: &Survey, facts: &Facts) -> Vec<Found> {
-    let shape = &survey.shape;
+fn found_lines(shape: &Shape, survey: &Survey, facts: &Facts) -> Vec<Found> {
     let lines = facts.lines.iter().map(|(id, told)| {
         let span = |(i, chunk): (usize, &u32)| {
             let recorded = told.frontier.as_ref().and_then(|f| f.get(i)).copied();
@@ -524,11 +523,12 @@ fn found_lines(survey: &Survey, facts: &Facts) -> Vec<Found> {
             let end = recorded.map_or(pointer, |end| end.min(pointer));
             // The power failed in the last unit of an open line's chunk, if anywhere, and may have taken
             // its page pairs along. Every unit of a closed line had ended, if perhaps badly: the last of
-            // a chunk, which then was left; what it could not give back any more was sent again.
+            // a chunk, which then was left; what it could not give back any more was sent again. Behind
+            // one that ended badly come those that were in flight with it.
             let last_unit = end.saturating_sub(1) / shape.unit * shape.unit;
             let was_left = told.closed.is_some() && end < shape.chunk_sectors;
             let before = if was_left { shape.window } else { shape.pair_pads };
-            let frontier = last_unit.saturating_sub(before);
+            let frontier = last_unit.saturating_sub(before.max(shape.behind));
             let written = if told.closed.is_some() { end } else { frontier };
             Span { chunk: *chunk, end, frontier, written }
         };
