@@ -402,6 +402,7 @@ fn qblk_on(seed: u64, faulty: bool) -> OnSsd<LogConfig> {
     if on_or(r) {
         c.drain = Drain::Large;
     }
+    c.cores = devices::one_of(r, &[1, 2, 3, 4]);
     c.pu_budget = devices::one_of(r, &[1, 2, 8, 8]);
     c.borrow = r.below(3) == 0;
     c.limiter = devices::one_of(r, &[LimiterKind::ChannelStates, LimiterKind::Pid]);

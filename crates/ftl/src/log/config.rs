@@ -107,6 +107,10 @@ pub struct LogConfig {
     /// Write buffers.
     #[serde(skip_serializing_if = "is_default")]
     pub rings: RingSet,
+    /// Cores that have a ring each; 0: those of the host that creates the target. More cores share rings,
+    /// fewer leave some alone.
+    #[serde(skip_serializing_if = "is_default")]
+    pub cores: u32,
     /// Pools of lines.
     #[serde(skip_serializing_if = "is_default")]
     pub pools: PoolSet,
@@ -144,6 +148,7 @@ impl Default for LogConfig {
             wear: WearConfig::default(),
             scrub: ScrubConfig::default(),
             rings: RingSet::One,
+            cores: 0,
             pools: PoolSet::All,
             map: MapAccess::Locked,
             drain: Drain::Minimum,

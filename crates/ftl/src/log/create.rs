@@ -530,7 +530,8 @@ impl HostFtl {
         let ws_min = device.geometry().ws_min;
         let rings = match config.rings {
             RingSet::One => 1,
-            RingSet::PerCore => cx.cores(),
+            RingSet::PerCore if config.cores == 0 => cx.cores(),
+            RingSet::PerCore => config.cores,
         };
         let layout = Layout::plan(&shape, ws_min, good.len() as u64, &config, rings)?;
         check_open_limits(&*device, shape.pus)?;

@@ -12,13 +12,13 @@
 use super::format::{LBA_PADDING, Oob};
 use super::map::Entry;
 use super::pool::{Chosen, Spot};
-use super::ring::{Push, Ring, Taken};
+use super::ring::{Push, Ring, RingState, Taken};
 use super::slab::{Head, SlotState};
 use super::unit::{Released, Unit};
 use super::{Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Gather, Op, Request};
-use flashlane_rt::Cx;
+use flashlane_rt::{Cx, Lock};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -107,10 +107,21 @@ impl HostFtl {
                 // The line moved on before these had a place in it.
                 match self.places(&cx, ring, parts.len()).await {
                     Some(others) => places = others,
-                    None => return,
+                    None => return self.leave_unprogrammed(&ring.state, &parts),
                 }
             }
         }
+    }
+
+    /// Nothing is programmed any more: what the units hold is still buffered.
+    fn leave_unprogrammed(&self, ring: &Lock<RingState>, parts: &[Part]) {
+        let slots = parts.iter().flat_map(|part| &part.unit.slots);
+        ring.now(|r| {
+            for slot in slots {
+                self.slab.heads().uncount(*slot);
+                r.retry(*slot);
+            }
+        });
     }
 
     /// Takes up to `most` units out of the ring.

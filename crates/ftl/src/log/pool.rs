@@ -723,7 +723,10 @@ impl PoolState {
         let chunk = c.chunk;
         let lost = |i: usize| shape.window > 0 || failed >> i & 1 != 0;
         let mut again = Vec::new();
-        let mut sectors: Vec<u32> = (c.window_end - shape.unit..spot.sector).collect();
+        // Units that are still in flight here speak for themselves when they end.
+        let waiting = c.window_end - shape.unit;
+        let waiting = waiting..waiting + c.window.len() as u32 * shape.unit;
+        let mut sectors: Vec<u32> = waiting.collect();
         let early = std::mem::take(&mut c.early);
         sectors.extend(early.iter().flat_map(|(first, _)| *first..first + shape.unit));
         let early = early.into_iter().filter_map(|(_, unit)| unit);

@@ -149,6 +149,7 @@ fn read_host_ftl(s: &Section<'_>, mut c: LogConfig) -> LogConfig {
     c.wear = read_wear(s);
     c.scrub = read_scrub(s);
     c.rings = s.word("rings", &RingSet::NAMES).unwrap_or(c.rings);
+    c.cores = s.number("cores", 1, 65_535).unwrap_or(0) as u32;
     c.pools = s.word("pools", &PoolSet::NAMES).unwrap_or(c.pools);
     c.map = s.word("map", &MapAccess::NAMES).unwrap_or(c.map);
     c.drain = s.word("drain", &Drain::NAMES).unwrap_or(c.drain);
