@@ -6,7 +6,7 @@
 
 use flashlane_base::Rng;
 use flashlane_ftl::block::BlockDev;
-use flashlane_ftl::log::{LogConfig, Pblk};
+use flashlane_ftl::log::{Drain, LogConfig, MapAccess, Pblk, PoolSet, RingSet};
 use flashlane_ftl::pftl::{Pftl, PftlConfig};
 use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
 use flashlane_rt::{Cx, Notify, Threads};
@@ -33,15 +33,28 @@ struct Shared {
 
 /// Each core drives its own workload of `seed` against the one device that core 0 has built.
 fn swarm_on_threads(seed: u64, build: fn(Cx) -> Boxed<'static, Built>) {
+    swarm_on_threads_with(seed, build);
+}
+
+fn swarm_on_threads_with(
+    seed: u64,
+    build: impl Fn(Cx) -> Boxed<'static, Built> + Send + Sync + 'static,
+) {
     let shared = Arc::new(Shared {
         stack: OnceLock::new(),
         done: AtomicU32::new(0),
         changed: Notify::new(),
     });
-    Threads::new(CORES, seed).run(|cx| one_core(cx, shared.clone(), seed, build));
+    let build = Arc::new(build);
+    Threads::new(CORES, seed).run(|cx| one_core(cx, shared.clone(), seed, build.clone()));
 }
 
-async fn one_core(cx: Cx, shared: Arc<Shared>, seed: u64, build: fn(Cx) -> Boxed<'static, Built>) {
+async fn one_core(
+    cx: Cx,
+    shared: Arc<Shared>,
+    seed: u64,
+    build: Arc<impl Fn(Cx) -> Boxed<'static, Built>>,
+) {
     let mut built = None;
     if cx.core().0 == 0 {
         let new = build(cx.clone()).await;
@@ -121,29 +134,54 @@ fn pftl() {
     }
 }
 
+/// A host FTL of this configuration.
+fn host_ftl(cx: Cx, config: LogConfig) -> Boxed<'static, Built> {
+    Box::pin(async move {
+        let ssd = tiny();
+        let ftl = Pblk::create(&cx, ssd.clone(), config).await.expect("fits");
+        let (dev, medium) = (ftl.clone(), ssd.clone());
+        Built {
+            dev,
+            stop: Box::new(move |cx| {
+                let (ftl, medium) = (ftl.clone(), medium.clone());
+                Box::pin(async move {
+                    ftl.stop(&cx).await.map_err(|e| e.to_string())?;
+                    zero_violations(&medium)?;
+                    ftl.stats().check_host_law()?;
+                    ftl.stats().check_media_law(&medium.counters().programmed)?;
+                    ftl.check_consistency()
+                })
+            }),
+        }
+    })
+}
+
+fn spare(config: LogConfig) -> LogConfig {
+    LogConfig { over_provisioning_percent: 50, ..config }
+}
+
 #[test]
 fn pblk() {
     for seed in 0..10 {
-        swarm_on_threads(seed, |cx| {
-            Box::pin(async move {
-                let ssd = tiny();
-                let config = LogConfig { over_provisioning_percent: 35, ..LogConfig::default() };
-                let ftl = Pblk::create(&cx, ssd.clone(), config).await.expect("fits");
-                let (dev, medium) = (ftl.clone(), ssd.clone());
-                Built {
-                    dev,
-                    stop: Box::new(move |cx| {
-                        let (ftl, medium) = (ftl.clone(), medium.clone());
-                        Box::pin(async move {
-                            ftl.stop(&cx).await.map_err(|e| e.to_string())?;
-                            zero_violations(&medium)?;
-                            ftl.stats().check_host_law()?;
-                            ftl.stats().check_media_law(&medium.counters().programmed)?;
-                            ftl.check_consistency()
-                        })
-                    }),
-                }
-            })
-        });
+        swarm_on_threads(seed, |cx| host_ftl(cx, spare(LogConfig::default())));
+    }
+}
+
+#[test]
+fn qblk() {
+    for seed in 0..20 {
+        swarm_on_threads(seed, |cx| host_ftl(cx, spare(LogConfig::qblk())));
+    }
+}
+
+/// Each of QBLK's techniques without the others, and few writers on idle rings.
+#[test]
+fn qblk_in_parts() {
+    let rings = LogConfig { rings: RingSet::PerCore, borrow: true, ..LogConfig::default() };
+    let pools = LogConfig { pools: PoolSet::PerChannel, ..LogConfig::default() };
+    let map = LogConfig { map: MapAccess::Atomic, ..LogConfig::default() };
+    let drain = LogConfig { drain: Drain::Large, pu_budget: 8, ..LogConfig::default() };
+    for (seed, config) in (0..).zip([rings, pools, map, drain].into_iter().cycle().take(12)) {
+        swarm_on_threads_with(seed, move |cx| host_ftl(cx, spare(config.clone())));
     }
 }
