@@ -479,7 +479,8 @@ impl HostFtl {
                 let mut oob = [[0u8; OOB_BYTES]; VECTOR_MAX];
                 let to = &mut batch.content[i * unit..(i + 1) * unit];
                 let ppa = &batch.ppas[i..=i];
-                let again = self.flash.read(cx, ppa, to, (unit, false), &mut oob).await;
+                let read = self.flash.read(cx, ppa, to, (unit, false), &mut oob, Cause::Gc);
+                let again = read.await;
                 batch.oob[i] = oob[0];
                 let whole = again.status(0).is_ok() && self.agreeing(batch, i..i + 1) != 0;
                 batch.saved |= u64::from(whole) << i;

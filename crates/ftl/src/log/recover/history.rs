@@ -14,6 +14,7 @@ use super::super::journal::{block_room, block_sectors};
 use super::MountError;
 use super::survey::{First, Survey};
 use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
@@ -279,7 +280,8 @@ async fn newest_anchor(
         let addrs: Vec<_> = addrs.collect();
         let mut content = vec![0; some.len() * SECTOR_BYTES];
         let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
-        let done = flash.read(cx, &addrs, &mut content, (SECTOR_BYTES, true), &mut oob).await;
+        let kind = (SECTOR_BYTES, true);
+        let done = flash.read(cx, &addrs, &mut content, kind, &mut oob, Cause::Log).await;
         for (i, sector) in some.iter().enumerate() {
             let content = &content[i * SECTOR_BYTES..][..SECTOR_BYTES];
             if done.status(i).is_ok() && Oob::verify_for(&oob[i], LBA_PADDING, content) {
@@ -501,7 +503,7 @@ async fn read_blocks(flash: &Flash, cx: &Cx, chunk: u32, grid: Grid, which: &[u3
     for (addrs, bytes) in addrs.chunks(VECTOR_MAX).zip(bytes.chunks_mut(VECTOR_MAX * SECTOR_BYTES))
     {
         let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
-        flash.read(cx, addrs, bytes, (SECTOR_BYTES, true), &mut oob).await;
+        flash.read(cx, addrs, bytes, (SECTOR_BYTES, true), &mut oob, Cause::Log).await;
     }
     bytes
 }

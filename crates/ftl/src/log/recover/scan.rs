@@ -13,11 +13,15 @@ use super::super::format::{
 use super::super::pool::{PoolState, Shape};
 use super::facts::Told;
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_ocssd::device::Cause;
 use flashlane_rt::{Cx, Join};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 const NOTHING: [u8; PACKED_BYTES] = pack_entry(LBA_NONE, 0);
+
+/// For whom lines are scanned.
+const FOR: Cause = Cause::Metadata;
 
 /// A place on the medium: chunk of the target, first sector.
 pub type Place = (u32, u32);
@@ -291,7 +295,8 @@ impl Reader {
         if verify && unit == SECTOR_BYTES {
             // All sectors are of one kind: one read gives everything.
             let mut content = vec![0; addrs.len() * SECTOR_BYTES];
-            let done = self.flash.read(cx, addrs, &mut content, (unit, false), &mut oob).await;
+            let read = self.flash.read(cx, addrs, &mut content, (unit, false), &mut oob, FOR);
+            let done = read.await;
             let sectors = content.chunks_exact(SECTOR_BYTES).zip(&oob).enumerate();
             return sectors
                 .map(|(i, (content, oob))| {
@@ -301,7 +306,7 @@ impl Reader {
                 })
                 .collect();
         }
-        let done = self.flash.read(cx, addrs, &mut [], (0, false), &mut oob).await;
+        let done = self.flash.read(cx, addrs, &mut [], (0, false), &mut oob, FOR).await;
         let mut seen: Vec<Seen> = oob[..addrs.len()]
             .iter()
             .enumerate()
@@ -322,7 +327,7 @@ impl Reader {
         }
         let addrs: Vec<Ppa> = user.iter().map(|i| addrs[*i]).collect();
         let mut content = vec![0; user.len() * unit];
-        let done = self.flash.read(cx, &addrs, &mut content, (unit, false), &mut oob).await;
+        let done = self.flash.read(cx, &addrs, &mut content, (unit, false), &mut oob, FOR).await;
         for (k, i) in user.into_iter().enumerate() {
             let content = &content[k * unit..(k + 1) * unit];
             seen[i].good = done.status(k).is_ok() && Oob::verify(&seen[i].oob, content);

@@ -142,7 +142,8 @@ async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> Vec<First> {
         for _ in 0..=RETRIES {
             let addrs: Vec<_> = some.iter().map(|c| flash.chunk_base[*c as usize]).collect();
             let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
-            let done = flash.read(cx, &addrs, &mut [], (0, true), &mut oob).await;
+            let read = flash.read(cx, &addrs, &mut [], (0, true), &mut oob, Cause::Metadata);
+            let done = read.await;
             let mut again = Vec::new();
             for (i, chunk) in some.into_iter().enumerate() {
                 if !done.status(i).is_ok() {
