@@ -446,7 +446,8 @@ impl HostFtl {
     }
 
     /// Which sectors of a batch are what their records and the closing metadata say; the first of
-    /// `which` is bit 0.
+    /// `which` is bit 0. What is nothing there could not be read when a recovery scanned the line: the
+    /// record speaks for itself, and the map, which still leads here.
     #[inline]
     fn agreeing(&self, batch: &Batch, which: Range<usize>) -> u64 {
         let unit = self.info.content_bytes;
@@ -461,7 +462,8 @@ impl HostFtl {
         }
         let known = if batch.is_known { &batch.known[which] } else { &[] };
         for (i, (oob, known)) in oob.iter().zip(known).enumerate() {
-            whole &= !(u64::from(oob[..PACKED_BYTES] != *known) << i);
+            let differs = oob[..PACKED_BYTES] != *known && unpack_entry(known).0 != LBA_NONE;
+            whole &= !(u64::from(differs) << i);
         }
         whole
     }

@@ -456,7 +456,10 @@ impl HostFtl {
         for line in lines.iter().filter(|l| l.told.closed.is_none()) {
             if let Entry::Vacant(place) = contents.entry(line.id) {
                 let ahead = ahead.remove(&line.id);
-                place.insert(reader.read(cx, &line.told, &line.spans, ahead).await);
+                let content = reader.read(cx, &line.told, &line.spans, ahead).await;
+                // The map has what they hold already: no older copy comes back for what can't be read.
+                note(report, &content);
+                place.insert(content);
             }
         }
         Ok(contents)
