@@ -193,6 +193,26 @@ fn what_scrubbing_reads_is_not_the_users() {
     b.settled();
 }
 
+/// A patrol that finds log and checkpoints decayed moves them, again and again; a stop in the middle of
+/// that is a clean one.
+#[test]
+fn a_stop_ends_the_patrol_first() {
+    let mut setup = forgetful(Scrub::Patrol);
+    setup.spec.ecc = None;
+    setup.config.scrub.interval = Ns::from_ms(1);
+    let plan = "[[fault]]\nkind = \"read_high_ecc\"\nprobability = \"0.5\"\n";
+    setup.options.faults = FaultPlan::from_toml(plan).expect("a plan");
+    for rest in 0..12 {
+        let b = Medium::new(setup.clone()).create();
+        b.write(0, 300, 1);
+        b.flush();
+        b.sleep(Ns::from_us(1700 * rest));
+        let b = b.shut_down().mounted();
+        assert!(b.recovery().clean, "after {rest}");
+        b.read_all();
+    }
+}
+
 /// Who looks on writes nothing as long as there is nothing to see.
 #[test]
 fn a_patrol_of_healthy_lines_writes_nothing() {
