@@ -144,6 +144,31 @@ fn r13_recovery_of_a_long_log_cut_twice_with_pair_damage() {
     assert!(cut_every_mount(|| cut(long_used(&paired())), 2) > 40);
 }
 
+/// Hole 38: recovery pads both copies of both checkpoints, so that their ends can be read, and is cut: what
+/// was written of them before is there, whatever a torn program takes along.
+#[test]
+fn found_38_a_cut_while_a_checkpoint_is_padded_takes_no_shard_along() {
+    let mut cuts = 0;
+    for seed in [2, 13, 17, 21] {
+        let mut setup = paired();
+        setup.options.seed = seed;
+        let undisturbed = cut(long_used(&setup)).mounted().recovery();
+        for n in 30..60 {
+            let medium = cut(long_used(&setup));
+            let shards = medium.checkpoints().into_iter().take(2).flat_map(|(_, shards)| shards);
+            let chunks: Vec<u32> = shards.flat_map(|places| places.map(|p| p.chunk)).collect();
+            let ends = || chunks.iter().map(|c| medium.info(*c).write_pointer).collect::<Vec<_>>();
+            let before = ends();
+            let stop = Some(Stop::Within(n));
+            assert!(matches!(medium.mount_until(MountOptions::default(), stop), Up::Cut));
+            cuts += u32::from(ends() != before);
+            let lines = medium.mounted().recovery().lines_replayed;
+            assert_eq!(lines, undisturbed.lines_replayed, "seed {seed}, command {n}");
+        }
+    }
+    assert!(cuts > 20, "{cuts}");
+}
+
 /// R13: after a recovery nothing moves any more: three more lives, clean and cut, change no sector.
 #[test]
 fn r13_recovery_is_idempotent() {
