@@ -491,6 +491,8 @@ impl HostFtl {
         let ws_min = device.geometry().ws_min;
         let layout = Layout::plan(&shape, ws_min, good.len() as u64, &config)?;
         check_open_limits(&*device, shape.pus)?;
+        let flash = Flash::new(device);
+        recover::erase_older(cx, &flash, shape).await;
         let mut uuid = [0u8; 16];
         let mut draw = cx.stream("ftl.uuid");
         uuid[..8].copy_from_slice(&draw.next_u64().to_le_bytes());
@@ -498,17 +500,11 @@ impl HostFtl {
         let stored = Stored::new(&config, good.len() as u64, &shape);
         let mut pool = PoolState::new(shape, config.active_pus, config.wear.least_worn_first());
         pool.meta_reserve = layout.meta_chunks;
-        for (chunk, info) in &good {
+        for (chunk, info) in &good_chunks(&*flash.device, &shape) {
             pool.set_erases(*chunk, info.erases);
             pool.put_chunk(*chunk, info.state != ChunkState::Free);
         }
-        let flash = Flash::new(device);
-        let anchors = recover::old_anchors(cx, &flash, shape).await;
         let ftl = HostFtl::build(cx, flash, stored, shape, layout, pool, Journal::new(uuid));
-        for chunk in anchors {
-            // One that can't be erased is bad, and a mount would not read it either.
-            ftl.erase(cx, chunk).await;
-        }
         ftl.begin_journal(cx).await?;
         ftl.raise_ceiling(cx).await?;
         ftl.outlive_host(cx).await?;

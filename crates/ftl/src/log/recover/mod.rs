@@ -19,7 +19,7 @@ mod survey;
 
 use super::create::{CreateError, Layout, Stored, shape_of};
 use super::flash::Flash;
-use super::format::{FormatError, LBA_ANCHOR, LogEntry, Record, Uuid, unpack_entry};
+use super::format::{FormatError, LBA_ANCHOR, LBA_LOG, LogEntry, Record, Uuid, unpack_entry};
 use super::journal::{Journal, Segment};
 use super::pool::{Line, MOST_CLOSING, PoolState, Restored, Shape};
 use super::{HostFtl, LineState};
@@ -626,10 +626,28 @@ fn restored(
     }
 }
 
-/// Anchors of older targets on these chunks: erased before a new one is created, so that a later mount
-/// finds the new one.
-pub(super) async fn old_anchors(cx: &Cx, flash: &Flash, shape: Shape) -> Vec<u32> {
+/// Erases log and anchors of older targets on these chunks before a new one is created, so that a later
+/// mount finds the new one. The oldest pair of a log first, the anchors last: however far this came, an
+/// older target is there in full, or what is missing of its log is noticed, or nothing is left of it.
+pub(super) async fn erase_older(cx: &Cx, flash: &Flash, shape: Shape) {
     let survey = Survey::take(flash.clone(), shape, false);
-    let firsts = survey.first_records(cx).await;
-    firsts.iter().filter(|f| f.lba == LBA_ANCHOR).map(|f| f.chunk).collect()
+    let mut pairs: BTreeMap<(bool, u64), Vec<u32>> = BTreeMap::new();
+    for first in survey.first_records(cx).await {
+        match first.lba {
+            LBA_LOG => pairs.entry((false, first.stamp)).or_default().push(first.chunk),
+            LBA_ANCHOR => pairs.entry((true, 0)).or_default().push(first.chunk),
+            _ => {}
+        }
+    }
+    for chunks in pairs.into_values() {
+        let erase = |chunk: u32| {
+            let (flash, their_cx) = (flash.clone(), cx.clone());
+            cx.spawn_join(async move { flash.reset(&their_cx, chunk).await })
+        };
+        let erases: Vec<_> = chunks.into_iter().map(erase).collect();
+        for erase in erases {
+            // One that can't be erased is bad, and a mount would not read it either.
+            erase.await;
+        }
+    }
 }
