@@ -6,7 +6,7 @@
 //! window, so that a read-only mount sees all that was written, and one medium serves many attempts.
 
 use crate::bench::{Bench, Setup, tiny};
-use crate::medium::{Medium, Spot, spots};
+use crate::medium::{Medium, Spot, Stop, Up, spots};
 use flashlane_ftl::log::format::{LBA_CHECKPOINT, LBA_LOG, Record, ShardView};
 use flashlane_ftl::log::{MountError, MountOptions};
 use flashlane_ocssd::device::Op;
@@ -182,6 +182,35 @@ fn without_the_newest_anchor_the_log_leads_on() {
     }
 }
 
+/// The newest anchor can't be read by a mount, which is cut, and then it can: it is not as new as the one
+/// that the mount wrote.
+#[test]
+fn an_anchor_that_comes_back_is_an_older_one() {
+    let (mut back, mut n) = (0, 0);
+    loop {
+        let medium = lived_in(small()).cut();
+        let newest = medium.newest_anchor();
+        let copies = medium.anchors().into_iter().filter(|(_, a)| a.counter == newest.counter);
+        medium.wreck(copies.map(|(at, _)| at).collect::<Vec<_>>());
+        let stop = Some(Stop::Before(n));
+        let is_over = !matches!(medium.mount_until(MountOptions::default(), stop), Up::Cut);
+        medium.heal();
+        let anchors = medium.anchors();
+        let is_back = anchors.iter().any(|(_, a)| *a == newest);
+        for (_, anchor) in anchors {
+            let of_then = anchor.generation > newest.generation;
+            assert_eq!(of_then, anchor.counter > newest.counter, "command {n}: {anchor:?}");
+            back += u32::from(of_then && is_back);
+        }
+        if is_over {
+            break;
+        }
+        intact(&medium.mounted());
+        n += 1;
+    }
+    assert!(back > 0);
+}
+
 /// All anchors: the log is found by its blocks.
 #[test]
 fn without_any_anchor_the_log_is_found() {
@@ -250,9 +279,9 @@ fn a_log_block_lost_in_both_copies_is_noticed() {
         medium.wreck(places.clone());
         let mut writable = options(|_| {});
         writable.accept_lost = true;
-        match medium.mount_until(writable, Some(crate::medium::Stop::Before(u64::MAX))) {
-            crate::medium::Up::Refused(MountError::Damaged(_)) => refused += 1,
-            crate::medium::Up::Refused(other) => panic!("record {sequence}: {other}"),
+        match medium.mount_until(writable, Some(Stop::Before(u64::MAX))) {
+            Up::Refused(MountError::Damaged(_)) => refused += 1,
+            Up::Refused(other) => panic!("record {sequence}: {other}"),
             _ => panic!("the block of record {sequence} is not missed"),
         }
         let bench = medium.read_only();

@@ -19,6 +19,11 @@ use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
+/// How far this life's counters are above the newest anchor that could be read: there may be newer ones
+/// that can be read again one day, which must not be taken for the newest then. The log of an anchor that
+/// so many followed is gone.
+const UNSEEN: u64 = 1 << 20;
+
 /// Sectors that are looked at together for the newest anchor.
 const ANCHORS_AT_A_TIME: usize = 16;
 
@@ -41,7 +46,7 @@ pub(super) struct History {
     pub(super) parts: Vec<Part>,
     /// In order, without a gap.
     pub(super) entries: Vec<LogEntry>,
-    /// Chunks that hold anchors, and the highest counter in them.
+    /// Chunks that hold anchors, and a counter that no anchor of before is above.
     pub(super) anchors: Vec<u32>,
     pub(super) anchor_counter: u64,
     /// A later minor version wrote here: nothing may be changed.
@@ -172,7 +177,7 @@ pub(super) async fn read(
         parts: Vec::new(),
         entries: Vec::new(),
         anchors: anchors.chunks,
-        anchor_counter: anchors.newest.as_ref().map_or(0, |a| a.counter),
+        anchor_counter: anchors.newest.as_ref().map_or(0, |a| a.counter + UNSEEN),
         is_newer: anchors.is_newer,
         damage: None,
     };
