@@ -222,6 +222,9 @@ impl HostFtl {
     /// both checkpoints, and when that is cut it may take no shard along (FORMAT.md, hole 38). A chunk
     /// that fails now is written no more.
     async fn close_ends(&self, cx: &Cx, copies: &[Copy; 2], id: u64) {
+        if self.shape.pair_pads == 0 {
+            return;
+        }
         let me = self.me.upgrade().expect("whoever writes a checkpoint holds the target");
         let zeros: Arc<[u8]> = vec![0; self.shape.pair_pads as usize * SECTOR_BYTES].into();
         let pads: Vec<_> = copies
