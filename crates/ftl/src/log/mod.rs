@@ -463,6 +463,9 @@ impl HostFtl {
             if self.rings.is_empty(slots) {
                 let logged = || !self.pools.any_line(Line::is_unlogged);
                 self.pool_changed.wait(cx, || logged() || self.read_only()).await;
+                // Nobody else writes to the log from here on: a patrol that moves it, or a checkpoint that
+                // was due, would stand behind `stopped`, and the next start would not be clean.
+                self.end_tasks(cx).await;
                 return self.snapshot(cx).await;
             }
             // A program failed while lines were closed, and what it held needs a line again.
