@@ -305,7 +305,7 @@ impl HostFtl {
             });
             (words, stamps)
         };
-        let cost = self.costs.map_lookup.times(count);
+        let cost = self.costs.map_copy.times(count);
         let (words, stamps) = self.map.lock.with(cx, cost, copy).await;
         let mut bytes = header.encode_words(&words, &stamps);
         bytes

@@ -66,7 +66,7 @@ impl HostFtl {
             let Some(spot) = self.place(&cx).await else {
                 return;
             };
-            cx.cpu(self.costs.drain_unit).await;
+            cx.floating().cpu(self.costs.drain_unit).await;
             let mut unit = self.units.lock().pop().unwrap_or_default();
             let take = |r: &mut RingState| r.take_unit(&self.slab, sectors, &mut unit);
             let taken = self.ring.state.now(take);
@@ -83,7 +83,8 @@ impl HostFtl {
             let (me, their_cx) = (self.clone(), cx.clone());
             cx.spawn_at(ticket.ask_at, async move {
                 let done = me.flash.device.wait(&their_cx, ticket).await;
-                me.unit_ended(&their_cx, program, &done).await;
+                let served_by = their_cx.interrupt(program.spot.pu as u64);
+                me.unit_ended(&served_by, program, &done).await;
             });
         }
     }

@@ -118,6 +118,7 @@ struct Costs {
     copy: Ns,
     map_update: Ns,
     map_lookup: Ns,
+    map_copy: Ns,
     drain_unit: Ns,
     complete_unit: Ns,
     /// Nothing that happens under a lock costs anything, nor the copy between two such steps: real
@@ -127,7 +128,7 @@ struct Costs {
 
 impl Costs {
     fn of(cx: &Cx) -> Costs {
-        let sections = ["ring.reserve", "copy.sector", "map.update", "map.lookup"];
+        let sections = ["ring.reserve", "copy.sector", "map.update", "map.lookup", "map.copy"];
         Costs {
             front_write: cx.stage_cost("front.write"),
             front_read: cx.stage_cost("front.read"),
@@ -135,6 +136,7 @@ impl Costs {
             copy: cx.stage_cost("copy.sector"),
             map_update: cx.stage_cost("map.update"),
             map_lookup: cx.stage_cost("map.lookup"),
+            map_copy: cx.stage_cost("map.copy"),
             drain_unit: cx.stage_cost("drain.unit"),
             complete_unit: cx.stage_cost("complete.unit"),
             sections_are_free: sections.iter().all(|stage| cx.stage_cost(stage) == Ns::ZERO),
