@@ -169,9 +169,9 @@ mod tests {
     fn all_threads_get_through_the_lock() {
         let by_thread = hammer_all(2, 20);
         assert_eq!(by_thread.len(), 2);
-        for i in 0..20 {
-            assert!(by_thread[0][i].sections >= SECTIONS + WARM, "round {i}");
-            assert!(by_thread[1][i].sections >= WARM, "round {i}");
+        for (mine, theirs) in by_thread[0].iter().zip(&by_thread[1]) {
+            assert!(mine.sections >= SECTIONS + WARM && theirs.sections >= WARM);
         }
+        assert!(by_thread.iter().all(|rounds| rounds.len() == 20));
     }
 }
