@@ -342,7 +342,7 @@ impl HostFtl {
             });
             (words, stamps)
         };
-        let cost = self.costs.map_lookup.times(count);
+        let cost = self.costs.map_copy.times(count);
         let (words, stamps) = match self.map.is_exclusive() {
             true => self.map.lock.with(cx, cost, copy).await,
             false => {

@@ -674,7 +674,7 @@ impl HostFtl {
             ceiling_raised: Notify::new(),
             floor: AtomicU64::new(0),
             poisons: Mutex::new(std::collections::BTreeMap::new()),
-            costs: Costs::of(cx),
+            costs: Costs::of(cx, layout.rings > 1, exclusive),
             counters: Counters::default(),
             padding_dist: (0..=VECTOR_MAX).map(|_| AtomicU64::new(0)).collect(),
             trip_start: Mutex::new([0; 3]),

@@ -89,7 +89,7 @@ impl HostFtl {
             let Some(mut places) = self.places(&cx, ring, want).await else {
                 return;
             };
-            cx.cpu(self.costs.drain_unit).await;
+            cx.floating().cpu(self.costs.drain_unit.times(places.chosen.chunks.len() as u64)).await;
             let mut parts = self.take_parts(&cx, ring, places.chosen.chunks.len());
             if parts.is_empty() {
                 // Everything was dead, or the flush that wanted it was served meanwhile.
@@ -278,7 +278,8 @@ impl HostFtl {
             let program = Program { parts: placed, ring: ring.at, credits };
             cx.spawn_at(ticket.ask_at, async move {
                 let done = me.flash.device.wait(&their_cx, ticket).await;
-                me.program_ended(&their_cx, program, &done).await;
+                let served_by = their_cx.interrupt(program.parts[0].0.pu as u64);
+                me.program_ended(&served_by, program, &done).await;
             });
         }
         drop(p);
@@ -375,7 +376,7 @@ impl HostFtl {
         if done.failed != 0 {
             self.note_program_failure(cx, done);
         }
-        cx.cpu(self.costs.complete_unit).await;
+        cx.cpu(self.costs.complete_unit.times(ended.len() as u64)).await;
         self.publish_media(cx, released).await;
         // Not before: a line that closed meanwhile could be taken for one without valid sectors.
         let close: SmallVec<[u32; 1]> = ended
