@@ -15,7 +15,7 @@ use flashlane_base::{Lba, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
 use flashlane_lab::experiment::DriveTarget;
 use flashlane_lab::lnvm::show::recovery_text;
-use flashlane_lab::stack::{Stack, target_of_drive};
+use flashlane_lab::stack::{MountHow, Stack, target_of_drive};
 use flashlane_ocssd::SsdOptions;
 use flashlane_rt::{CostTable, Cx, Virtual};
 use harness::here;
@@ -59,7 +59,7 @@ fn write_of(sector: &[u8]) -> Option<u64> {
 }
 
 async fn mount(cx: &Cx, image: &Path) -> Stack {
-    let on = DriveTarget { image: image.into(), name: "t".into() };
+    let on = DriveTarget { image: image.into(), name: "t".into(), how: MountHow::default() };
     let target = target_of_drive(&on, &SsdOptions::default()).expect("a target of the drive");
     Stack::build(cx, &target, 1).await.unwrap_or_else(|e| panic!("mounting: {e}"))
 }

@@ -79,10 +79,10 @@ pub enum MountError {
         capacity: u64,
     },
     /// Sectors that were good once can't be read, and nothing says whose they were.
+    /// [`PftlConfig::accept_lost_sectors`] mounts it all the same.
     #[error(
         "pftl: {sectors} sectors can't be read, the first is sector {sector} of chunk {chunk} on \
-         PU {pu}; older copies of what they held would be taken for it: set accept_lost_sectors \
-         to mount all the same"
+         PU {pu}; older copies of what they held would be taken for it"
     )]
     Lost {
         /// How many.

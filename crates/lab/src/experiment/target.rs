@@ -6,6 +6,7 @@
 
 use super::device::{DeviceChoice, on_preset};
 use super::document::Section;
+use crate::stack::MountHow;
 use flashlane_base::Ns;
 use flashlane_ftl::log::{
     Drain, LimiterKind, LogConfig, MapAccess, PoolSet, RingSet, Scrub, ScrubConfig, WearConfig,
@@ -47,6 +48,8 @@ pub struct DriveTarget {
     pub image: PathBuf,
     /// The target's name there.
     pub name: String,
+    /// What of it is mounted that is not sound.
+    pub how: MountHow,
 }
 
 /// Reads all targets; complaints go to the document.

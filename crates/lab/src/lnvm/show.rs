@@ -12,7 +12,7 @@ pub(crate) use identify::id_ns_of;
 use super::{Created, Drive, LnvmError, knobs};
 use crate::control::{Answer, Ask, Live, reach};
 use crate::report::short;
-use crate::stack::{StackError, mount_pblk};
+use crate::stack::{MountHow, StackError, mount_pblk};
 use flashlane_base::{Bytes, Location, SECTOR_BYTES};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{ATTRIBUTES, Pblk, Recovery};
@@ -131,7 +131,7 @@ fn pblk_attributes(drive: &Drive, info: &TargetInfo) -> Result<Shown, LnvmError>
     let (cx, info, settings) = (vm.cx(), info.clone(), info.settings.clone());
     let (uuid, name) = (info.uuid, info.name);
     let found = vm.run(async move {
-        let pblk = mount_pblk(&cx, part, uuid).await?;
+        let pblk = mount_pblk(&cx, part, uuid, MountHow::default()).await?;
         knobs::apply(&cx, &pblk, &settings);
         Ok(shown(&pblk))
     })?;
