@@ -23,6 +23,9 @@ use std::collections::{BTreeSet, VecDeque};
 
 use super::buffer::{Kind, NIL};
 
+mod spare;
+pub(super) use spare::OpenChunk;
+
 /// Spare lines without which a device is refused. With three, whenever the host is denied a line
 /// some closed line holds garbage: the host is denied when less than two lines are free or on their
 /// way, GC's open line is the third, and what is valid fits the rest with room to spare.
