@@ -34,6 +34,9 @@ use super::{Controller, Pftl, Phase, Room, buffer::Kind};
 /// discarded meanwhile.
 const TRIES: u32 = 3;
 
+/// Victims that a stop takes at most to make room for a snapshot.
+const VICTIMS_MAX: u32 = 8;
+
 /// What is being programmed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -82,13 +85,14 @@ pub(super) struct Writer {
 impl Pftl {
     /// Leaves a snapshot on a drained device, if it can.
     pub(super) async fn leave_snapshot(&self, cx: &Cx) {
+        let mut victims = VICTIMS_MAX;
         for _ in 0..TRIES {
-            {
-                let mut c = self.controller.lock();
-                if !c.begin_snapshot() {
+            while !self.begin_snapshot(cx) {
+                let Some(left) = victims.checked_sub(1).filter(|_| self.make_room(cx)) else {
                     return;
-                }
-                self.go_on(cx, c, None, Room::default());
+                };
+                victims = left;
+                self.settle(cx).await;
             }
             let left = loop {
                 self.settled.wait(cx, || self.controller.lock().stage_is_over()).await;
@@ -106,19 +110,41 @@ impl Pftl {
             self.settle(cx).await;
         }
     }
+
+    /// Starts on a snapshot, if it can be had now.
+    fn begin_snapshot(&self, cx: &Cx) -> bool {
+        let mut c = self.controller.lock();
+        let begun = c.begin_snapshot();
+        self.go_on(cx, c, None, Room::default());
+        begun
+    }
+
+    /// Has GC take a victim where room is all that a snapshot wants; false if it is not, or there is
+    /// no victim.
+    fn make_room(&self, cx: &Cx) -> bool {
+        let mut c = self.controller.lock();
+        let begun = c.may_have_snapshot() && c.begin_victim().is_some();
+        self.go_on(cx, c, None, Room::default());
+        begun
+    }
 }
 
 impl Controller {
+    /// Whether there can be a snapshot, if there is room.
+    fn may_have_snapshot(&self) -> bool {
+        let fits = self.place.layout.rows >= self.reach + 2;
+        let calm = self.phase == Phase::Draining && self.read_only.is_none() && self.is_quiet();
+        fits && calm && self.shape().lists() <= LISTS_MAX
+    }
+
     /// Starts on a snapshot; false if there is no room for one, or nothing to be gained.
     fn begin_snapshot(&mut self) -> bool {
         let shape = self.shape();
         let layout = &self.place.layout;
-        let fits = layout.rows >= self.reach + 2 && shape.lists() <= LISTS_MAX;
-        let calm = self.phase == Phase::Draining && self.read_only.is_none() && self.is_quiet();
         let units = |sectors: usize| (sectors as u32).div_ceil(layout.unit);
         let sealing = (self.reach + 1) * layout.positions;
         let host = units(shape.body()) + units(shape.lists()) + sealing + self.reach + 2;
-        if !(fits && calm && self.place.can_spare(host, sealing)) {
+        if !(self.may_have_snapshot() && self.place.can_spare(host, sealing)) {
             return false;
         }
         self.stamp += 1;
