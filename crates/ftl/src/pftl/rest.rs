@@ -134,7 +134,9 @@ impl Controller {
     fn may_have_snapshot(&self) -> bool {
         let fits = self.place.layout.rows >= self.reach + 2;
         let calm = self.phase == Phase::Draining && self.read_only.is_none() && self.is_quiet();
-        fits && calm && self.shape().lists() <= LISTS_MAX
+        // A blank device is found blank at once.
+        let any = self.place.opened() > 0;
+        any && fits && calm && self.shape().lists() <= LISTS_MAX
     }
 
     /// Starts on a snapshot; false if there is no room for one, or nothing to be gained.

@@ -73,10 +73,11 @@ impl Mount<'_> {
             return Err("it contradicts the device");
         }
         self.step("read the snapshot");
-        if !self.mark(&root).await {
+        let marked = self.mark(&root).await;
+        self.take_stock();
+        if !marked {
             return Err("the program that is to mark it as taken failed");
         }
-        self.take_stock();
         self.step("mark it");
         self.report.from_snapshot = true;
         Ok(Rest { root, words })
