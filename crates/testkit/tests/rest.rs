@@ -19,6 +19,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+/// Cuts per kind of device, evenly spread over the moments.
+const CUTS: usize = 40;
+
 /// A device and how its FTL is built.
 #[derive(Clone, Debug)]
 struct Kind {
@@ -199,7 +202,7 @@ fn a_cut_in_a_stop_costs_nothing() {
         let moments = Moments::default();
         let (_, began, _) = first_life(&kind, None, &moments);
         let cuts: Vec<Ns> = moments.places().into_iter().filter(|at| *at >= began).collect();
-        let step = cuts.len().div_ceil(160);
+        let step = cuts.len().div_ceil(CUTS);
         let (mut taken, mut tried) = (0, 0);
         for cut in cuts.iter().step_by(step) {
             let (mut off, _, ended) = first_life(&kind, Some(*cut), &Moments::default());
@@ -277,7 +280,7 @@ fn a_cut_in_the_life_after_a_stop_never_brings_the_snapshot_back() {
         let (mut off, ..) = first_life(&kind, None, &Moments::default());
         second_life(&kind, &mut off, None, &moments);
         let cuts = moments.places();
-        let step = cuts.len().div_ceil(160);
+        let step = cuts.len().div_ceil(CUTS);
         let mut taken = 0;
         for cut in cuts.iter().step_by(step) {
             let (mut off, ..) = first_life(&kind, None, &Moments::default());

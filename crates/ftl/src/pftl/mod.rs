@@ -22,10 +22,11 @@
 //! valid sectors into slots of its own, and erases it; the moved sectors are programmed like
 //! others, first of all, to a line of their own.
 //!
-//! **Life of a mount.** `recover` reads the out-of-band records of all written sectors and keeps the
-//! highest stamp per logical sector; every write has a stamp of its own, copies keep it. What the
-//! records can't say (trims, lost sectors, units whose program failed) is in `pages` of the device's
-//! own, which lie among the host's sectors and are found like them.
+//! **Life of a mount.** `recover` takes the snapshot that a clean stop has left (`rest`). Where there
+//! is none it reads the out-of-band records of all written sectors and keeps the highest stamp per
+//! logical sector; every write has a stamp of its own, copies keep it. What the records can't say
+//! (trims, lost sectors, units whose program failed) is in `pages` of the device's own, which lie
+//! among the host's sectors and are found like them.
 //!
 //! **Power.** With capacitors ([`PftlConfig::capacitors`], the default) the controller saves a
 //! [`Dump`] when the power goes, so what is acknowledged is durable. Without, what is in the buffer
