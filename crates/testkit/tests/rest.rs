@@ -267,8 +267,7 @@ fn second_life(kind: &Kind, off: &mut Off, cut: Option<Ns>, moments: &Moments) -
     let now = run.now();
     drop(run);
     off.ssd.power_cut(now, PowerOn::ClockRestarts);
-    let written = written.borrow().clone();
-    written
+    written.take()
 }
 
 /// Rule 15, and cuts at every command of the mount itself: what the life after a stop has made
