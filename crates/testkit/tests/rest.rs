@@ -173,6 +173,28 @@ impl Off {
         found
     }
 
+    /// Mounts it, writes a good part of it and flushes; then the power goes.
+    fn write_on(&mut self, kind: &Kind) {
+        let run = Virtual::new(1, 5, CostTable::zero());
+        let (cx, device, config) = (run.cx(), self.ssd.clone(), kind.config.clone());
+        let (dump, mut held) = (self.dump.clone(), self.held.clone());
+        let ended = run.run(async move {
+            let ftl = Pftl::mount(&cx, device, config, dump.as_ref()).await.expect("a mount");
+            for version in 200_000..200_100u64 {
+                let lba = version * 11 % held.len() as u64;
+                put(&ftl, &cx, lba, version).await;
+                held[lba as usize] = version;
+            }
+            flush(&ftl, &cx).await;
+            (ftl, held)
+        });
+        let (ftl, held) = ended.expect("no stall");
+        (self.held, self.dump) = (held, ftl.power_lost());
+        let now = run.now();
+        drop((run, ftl));
+        self.ssd.power_cut(now, PowerOn::ClockRestarts);
+    }
+
     /// The state of every chunk: what programs and erases change.
     fn chunks(&self) -> Vec<ChunkInfo> {
         let geo = *self.ssd.geometry();
@@ -212,6 +234,10 @@ fn a_cut_in_a_stop_costs_nothing() {
             assert!(!ended || did.from_snapshot, "{what}: {did:?}");
             assert!(!did.from_snapshot || off.chunks() != before, "{what}: no mark");
             assert!(!off.look(&kind, &what).did.from_snapshot, "{what}: taken twice");
+            // What was torn lies behind data now.
+            let (mut off, ..) = first_life(&kind, Some(*cut), &Moments::default());
+            off.write_on(&kind);
+            off.look(&kind, &what);
             (taken, tried) = (taken + did.from_snapshot as u32, tried + 1);
         }
         println!("{}: {tried} cuts in a stop, {taken} snapshots taken", kind.name);

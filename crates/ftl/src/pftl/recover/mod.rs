@@ -176,7 +176,7 @@ impl Pftl {
             match mount.find_rest(shape).await {
                 Ok(rest) => {
                     let stamp = rest.stamp().max(last_stamp);
-                    rest.tell_pages(&mut pages, units);
+                    rest.tell_pages(&mut pages, units, &layout);
                     let place = rest.place(&mount, traits.max_open);
                     let parts = Parts { layout, sizes, place, capacity };
                     let fill = |c: &mut Controller| c.take_rest(rest, geo.sectors());

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use super::super::map::{Entry, Map};
 use super::super::pages::Pages;
-use super::super::place::{Place, Stock};
+use super::super::place::{Layout, Place, Stock};
 use super::super::snapshot::{self, Part, Root, Shape, Words};
 use super::super::{Controller, Room};
 use super::sectors::{read_records, read_snapshot};
@@ -38,10 +38,16 @@ impl Rest {
         self.root.stamp
     }
 
-    /// Where the pages lie, and which units are void.
-    pub(super) fn tell_pages(&self, pages: &mut Pages, units: u32) {
+    /// Where the pages lie, and which units are void: the copies behind the root too, of which the
+    /// last may be torn. A pointer does not say, and data will be written behind it.
+    pub(super) fn tell_pages(&self, pages: &mut Pages, units: u32, layout: &Layout) {
         self.words.pages().for_each(|(page, at)| pages.found(page, at));
         self.words.voids(units).for_each(|unit| pages.found_void(unit));
+        let root = &self.root;
+        for row in root.row + 1..=root.row + root.behind {
+            let at = layout.unit_at(root.line, row, root.position);
+            pages.set_void(layout.unit_of(at), true);
+        }
     }
 
     /// Lines and chunks as they were left.
