@@ -9,7 +9,7 @@ use crate::control::live::Attending;
 use crate::control::power::Switch;
 use crate::control::{ControlError, Live};
 use crate::experiment::{DeviceChoice, DriveTarget, Target, TargetKind};
-use crate::lnvm::{Drive, LnvmError, Mounted, knobs};
+use crate::lnvm::{Account, Drive, LnvmError, Mounted, knobs};
 use crate::run::{Probe, Sample, Subject, Watch};
 use flashlane_base::Geometry;
 use flashlane_ftl::block::{BlockDev, BlockError};
@@ -291,9 +291,9 @@ impl Stack {
                     live.note(format!("a kept knob: {refused}"));
                 }
                 live.set_pblk(l.clone());
-                l.recovery()
+                l.recovery().map(Account::Pblk)
             }
-            Layer::Pftl(_) => None,
+            Layer::Pftl(l) => l.recovery().map(Account::Pftl),
         };
         let time = cx.now() - began;
         let mounted = Mounted { path: on.image.clone(), info, recovery, time, notes: Vec::new() };
@@ -405,22 +405,27 @@ impl Stack {
     /// afterwards: its flush ends with the data in its power-safe buffer.
     pub async fn drain(&self, cx: &Cx) {
         if let Layer::Pftl(l) = &self.layer {
-            l.stop(cx).await;
+            l.drain(cx).await;
         }
     }
 
     /// Ends the layer's tasks, then checks that counters agree: the host's law, the medium's law,
     /// and, on devices that are not too large, the maps against a walk.
     pub async fn stop(&self, cx: &Cx) -> Result<(), String> {
-        if let Layer::Pblk(l) = &self.layer {
-            // Read-only targets can make nothing durable; that is known and reported.
-            let _ = match &self.home {
-                Some(home) => {
-                    home.live.take_pblk();
-                    l.stop(cx).await
-                }
-                None => l.quiesce(cx).await,
-            };
+        match (&self.layer, &self.home) {
+            (Layer::Pblk(l), home) => {
+                // Read-only targets can make nothing durable; that is known and reported.
+                let _ = match home {
+                    Some(home) => {
+                        home.live.take_pblk();
+                        l.stop(cx).await
+                    }
+                    None => l.quiesce(cx).await,
+                };
+            }
+            // A snapshot is for who comes back.
+            (Layer::Pftl(l), Some(_)) => l.stop(cx).await,
+            (Layer::Pftl(l), None) => l.quiesce(cx).await,
         }
         let walk = match &self.layer {
             _ if self.raw_sectors > WALK_SECTORS_MAX => Ok(()),

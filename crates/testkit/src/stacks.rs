@@ -14,8 +14,8 @@ use flashlane_base::{Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::log::{
-    self, Drain, LimiterKind, LogConfig, MapAccess, MountError, MountOptions, Pblk, PoolSet, RingSet,
-    Scrub, ScrubConfig, WearConfig, WearLeveling,
+    self, Drain, LimiterKind, LogConfig, MapAccess, MountError, MountOptions, Pblk, PoolSet,
+    RingSet, Scrub, ScrubConfig, WearConfig, WearLeveling,
 };
 use flashlane_ftl::pftl::{self, Dump, Pftl, PftlConfig};
 use flashlane_ftl::stats::FtlStats;

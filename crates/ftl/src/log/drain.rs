@@ -80,7 +80,9 @@ impl HostFtl {
             }
             let want = match self.drain {
                 Drain::Minimum => 1,
-                Drain::Large => ring.state.now(|r| r.waiting() / sectors).clamp(1, self.request_units),
+                Drain::Large => {
+                    ring.state.now(|r| r.waiting() / sectors).clamp(1, self.request_units)
+                }
             };
             // Its place first: until there is one, what is overwritten need not be programmed.
             let Some(mut places) = self.places(&cx, ring, want).await else {
@@ -207,14 +209,7 @@ impl HostFtl {
 
     /// Programs as many of the units as find a place in the line that was chosen; those stay in
     /// `units` that do not.
-    fn program(
-        &self,
-        cx: &Cx,
-        ring: &Ring,
-        places: &Places,
-        units: &mut Units,
-        out: &mut Vectors,
-    ) {
+    fn program(&self, cx: &Cx, ring: &Ring, places: &Places, units: &mut Units, out: &mut Vectors) {
         let (n, chosen) = (self.shape.unit as usize, &places.chosen);
         let single = units.len() == 1;
         let mut credits = (0, 0);
@@ -239,8 +234,7 @@ impl HostFtl {
                 continue;
             };
             let mut unit = units.remove(0);
-            unit.first =
-                spot.chunk as u64 * self.shape.chunk_sectors as u64 + spot.sector as u64;
+            unit.first = spot.chunk as u64 * self.shape.chunk_sectors as u64 + spot.sector as u64;
             let base = self.flash.chunk_base[spot.chunk as usize];
             self.flash.format.extend_in_chunk(base, spot.sector, self.shape.unit, &mut out.addrs);
             let at = placed.len() * n;
@@ -359,7 +353,9 @@ impl HostFtl {
             ended.push((spot.line, unit.id, unit.retries));
             let failed = done.failed >> (i * n) & (u64::MAX >> (64 - n));
             let again = match failed {
-                0 => self.pools.of_line(spot.line).lock().completed(&spot, Some(unit), &mut released),
+                0 => {
+                    self.pools.of_line(spot.line).lock().completed(&spot, Some(unit), &mut released)
+                }
                 _ => self.unit_failed(&spot, unit, (done, i * n, failed), &mut released),
             };
             if !again.is_empty() {

@@ -7,9 +7,9 @@
 
 use super::HostFtl;
 use super::format::{LBA_LINE_FIRST, LineFirst, Record};
+use super::limiter::Shares;
 use super::pool::PoolState;
 use super::pools::Pool;
-use super::limiter::Shares;
 use super::unit::Released;
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ocssd::device::Cause;
@@ -136,7 +136,7 @@ impl HostFtl {
                 self.pools.of_line(line).lock().completed(&spot, None, &mut none);
             }
             self.pools.of_line(line).lock().published(line);
-            self.pu[spot.pu as usize].release(cx, self.pu_budget);
+            self.pu[spot.pu as usize].release(cx, 1);
             if done.failed != 0 {
                 return false;
             }
@@ -161,7 +161,8 @@ impl HostFtl {
             })
             .collect();
         // Every limiter divides the whole buffer; the budget is what they come to on average.
-        let mean = |of: fn(&Shares) -> u64| shares.iter().map(of).sum::<u64>() / shares.len() as u64;
+        let mean =
+            |of: fn(&Shares) -> u64| shares.iter().map(of).sum::<u64>() / shares.len() as u64;
         self.rings.set_shares(cx, mean(|s| s.users), mean(|s| s.gc));
         for (pool, shares) in self.pools.iter().zip(shares) {
             pool.collector.set_shares(cx, shares);

@@ -255,7 +255,8 @@ impl Rings {
         for (ring, to) in self.iter().zip(to).filter(|(_, to)| **to > 0) {
             ring.wait_for(cx, *to, flush);
         }
-        let durable = |(ring, to): (&Ring, &u64)| *to == 0 || ring.state.now(|r| r.durable_to() >= *to);
+        let durable =
+            |(ring, to): (&Ring, &u64)| *to == 0 || ring.state.now(|r| r.durable_to() >= *to);
         self.progress.wait(cx, || self.iter().zip(to).all(durable) || give_up()).await;
     }
 

@@ -174,10 +174,12 @@ impl HostFtl {
     pub(super) fn is_exhausted(&self, best: Option<(u32, Reason)>) -> bool {
         let hopeless = || {
             use LineState::{Closing, Freeing, Opening, Victim};
-            let comes = |p: &PoolState| [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0);
+            let comes =
+                |p: &PoolState| [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0);
             let nothing = || self.pools.iter().all(|pool| self.candidate(pool, false).is_none());
             let fruitless = |pool: &Pool| {
-                pool.collector.fruitless.load(Ordering::Relaxed) > 2 * pool.lock().lines().count() as u64
+                pool.collector.fruitless.load(Ordering::Relaxed)
+                    > 2 * pool.lock().lines().count() as u64
             };
             !self.pools.any(|p| comes(p)) && best.is_none() && nothing()
                 || self.pools.iter().all(fruitless)

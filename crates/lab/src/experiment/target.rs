@@ -80,12 +80,8 @@ fn read(s: &Section<'_>, device: Option<&DeviceChoice>) -> Option<Target> {
         Pftl,
         Raw,
     }
-    let kinds = [
-        ("pblk", Kind::Pblk),
-        ("qblk", Kind::Qblk),
-        ("pftl", Kind::Pftl),
-        ("raw", Kind::Raw),
-    ];
+    let kinds =
+        [("pblk", Kind::Pblk), ("qblk", Kind::Qblk), ("pftl", Kind::Pftl), ("raw", Kind::Raw)];
     let name = s.text("name");
     if !s.has("kind") {
         s.complain("kind", "needs `kind` (pblk, qblk, pftl or raw)");

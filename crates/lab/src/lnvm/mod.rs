@@ -589,6 +589,15 @@ async fn erase(
     (good, failed)
 }
 
+/// What a layer says of its mount.
+#[derive(Clone, Debug)]
+pub enum Account {
+    /// pblk.
+    Pblk(Recovery),
+    /// The block SSD's FTL.
+    Pftl(flashlane_ftl::pftl::Recovery),
+}
+
 /// What was found when a target was mounted for a run.
 #[derive(Clone, Debug)]
 pub struct Mounted {
@@ -596,8 +605,8 @@ pub struct Mounted {
     pub path: PathBuf,
     /// The target.
     pub info: TargetInfo,
-    /// pblk's own account.
-    pub recovery: Option<Recovery>,
+    /// The layer's own account.
+    pub recovery: Option<Account>,
     /// Device time that it took.
     pub time: Ns,
     /// What did not go as its knobs say.

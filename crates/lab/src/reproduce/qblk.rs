@@ -74,7 +74,8 @@ pub(super) fn fig7(
         }
     }
     let rate = |name: &str, threads: u32| here.get(&format!("{name}_{threads}")).copied();
-    let of = |name: &str| FIG7.iter().filter_map(|t| Some((*t, rate(name, *t)?))).collect::<Vec<_>>();
+    let of =
+        |name: &str| FIG7.iter().filter_map(|t| Some((*t, rate(name, *t)?))).collect::<Vec<_>>();
     let peak = |rates: &[(u32, f64)]| rates.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1));
     let (pblk, qblk) = (of("pblk"), of("qblk"));
     let mut derived = Values::new();
