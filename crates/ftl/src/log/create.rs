@@ -643,6 +643,7 @@ impl HostFtl {
                 Drain::Minimum => 1,
                 Drain::Large => (VECTOR_MAX as u32 / shape.unit).min(shape.pool_pus()) as usize,
             },
+            passes: shape.pools > 1 && !config.in_turn,
             borrow: config.borrow && layout.rings > 1,
             starts_late: layout.rings > 1 && !cx.is_virtual(),
             zeros: vec![0; shape.unit as usize * SECTOR_BYTES].into(),

@@ -167,6 +167,8 @@ pub struct HostFtl {
     drain: Drain,
     /// Write units in a request at most.
     request_units: usize,
+    /// Busy channels are passed by.
+    passes: bool,
     borrow: bool,
     /// A ring's drainer is started by the first who writes to it, on that core: real ones can't be
     /// reached from another.

@@ -155,6 +155,7 @@ fn read_host_ftl(s: &Section<'_>, mut c: LogConfig) -> LogConfig {
     if let Some(budget) = s.number("pu_budget", 1, 64) {
         c.pu_budget = budget as u32;
     }
+    c.in_turn = s.flag("in_turn").unwrap_or(c.in_turn);
     c.borrow = s.flag("borrow").unwrap_or(c.borrow);
     c
 }

@@ -66,6 +66,10 @@ pub(super) fn fig7(
             here.insert(format!("{name}_{threads}"), p.rate);
         }
     }
+    let waiting = LogConfig { in_turn: true, ..LogConfig::qblk() };
+    if let Some(p) = point(FIGURE, file, size, watch, ("qblk", waiting, 32))? {
+        here.insert("qblk_in_turn_32".into(), p.rate);
+    }
     // The same host if it cost nothing: what the flash alone gives either of them.
     for (name, config) in both() {
         let target = (name, config, 32);
@@ -81,6 +85,9 @@ pub(super) fn fig7(
     let mut derived = Values::new();
     if let (Some(p), Some(q)) = (rate("pblk", 32), rate("qblk", 32)) {
         derived.insert("ratio_32".into(), q / p);
+        if let Some(waiting) = rate("qblk_in_turn", 32) {
+            derived.insert("ratio_in_turn_32".into(), waiting / p);
+        }
     }
     if pblk.len() == FIG7.len() && qblk.len() == FIG7.len() {
         let (at, pblk_peak) = peak(&pblk).expect("there are some");
@@ -121,6 +128,7 @@ pub(super) fn ablation(
         ("without_map", drain(pools(rings(pblk())))),
         ("without_drain", map(pools(rings(pblk())))),
         ("all", all()),
+        ("in_turn", LogConfig { in_turn: true, ..all() }),
         ("borrow", LogConfig { borrow: true, ..all() }),
     ];
     'all: for threads in [1, 4, 32] {
