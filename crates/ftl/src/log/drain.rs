@@ -83,7 +83,9 @@ impl HostFtl {
             }
             let want = match self.drain {
                 Drain::Minimum => 1,
-                Drain::Large => ring.state.now(|r| r.waiting() / sectors).clamp(1, self.request_units),
+                Drain::Large => {
+                    ring.state.now(|r| r.waiting() / sectors).clamp(1, self.request_units)
+                }
             };
             // Its place first: until there is one, what is overwritten need not be programmed.
             let Some(mut places) = self.places(&cx, ring, want).await else {
@@ -201,7 +203,7 @@ impl HostFtl {
     /// every line to be freed waits for the rings. Bad chunks have eaten the reserve.
     fn is_stranded(&self) -> bool {
         self.pools.all(|p| p.is_cornered() && p.next_width(true).is_none())
-            && !self.gc.is_giving_back()
+            && self.frees_behind_rings()
     }
 
     /// Returns the room of slots that were dropped.
@@ -214,14 +216,7 @@ impl HostFtl {
 
     /// Programs as many of the units as find a place in the line that was chosen; those stay in
     /// `parts` that do not.
-    fn program(
-        &self,
-        cx: &Cx,
-        ring: &Ring,
-        places: &Places,
-        parts: &mut Parts,
-        out: &mut Vectors,
-    ) {
+    fn program(&self, cx: &Cx, ring: &Ring, places: &Places, parts: &mut Parts, out: &mut Vectors) {
         let (n, chosen) = (self.shape.unit as usize, &places.chosen);
         let single = parts.len() == 1;
         let mut credits = (0, 0);
@@ -364,7 +359,9 @@ impl HostFtl {
         for (i, (spot, Part { unit, taken })) in parts.into_iter().enumerate() {
             let failed = done.failed >> (i * n) & (u64::MAX >> (64 - n));
             let again = match failed {
-                0 => self.pools.of_line(spot.line).lock().completed(&spot, Some(unit), &mut released),
+                0 => {
+                    self.pools.of_line(spot.line).lock().completed(&spot, Some(unit), &mut released)
+                }
                 _ => self.unit_failed(&spot, unit, (done, i * n, failed), &mut released),
             };
             self.rings.send_again(cx, &again, &self.slab);
@@ -503,3 +500,6 @@ impl HostFtl {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
