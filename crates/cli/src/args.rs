@@ -109,6 +109,19 @@ back, and every sector is compared with what was acknowledged, flushed and disca
 With `--seeds` the output is the same on any number of cores.
 Exit codes: 0 done, 1 a failure was found, 2 not done, 130 interrupted with a partial result.")]
     Torture(Torture),
+    /// Measure what the host's own work takes on this machine
+    #[command(after_help = "\
+Examples:
+  flashlane bench --calibrate                           the cost table on standard output
+  flashlane bench --calibrate -o ours.toml              into a file, and a summary
+  flashlane run job.fio --set run.costs=ours.toml       pays for CPU work what was measured
+
+A run in virtual time charges what a cost table says for each stage of the host's work (`costs` in
+`[run]`: a table's name or file). This makes such a table from the code of this very program on real
+threads: its own build matters, so measure with the one that is optimized. Takes some seconds; on a
+machine that has other work a value may be off, and the price of a contended lock be missing.
+Exit codes: 0 done, 2 not done.")]
+    Bench(Bench),
     /// Look at a trace, check it, convert it
     #[command(subcommand)]
     Trace(Trace),
@@ -194,6 +207,20 @@ impl What {
         changes.extend(self.set.iter().cloned().map(Change::Set));
         changes
     }
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct Bench {
+    /// Measure the stages of the cost model and make a cost table
+    #[arg(long)]
+    pub(crate) calibrate: bool,
+    /// Write the table to this file, `-` for standard output
+    #[arg(short = 'o', long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "calibrate")]
+    pub(crate) output: Option<PathBuf>,
+    /// Rounds that each median is taken over
+    #[arg(long, value_name = "N", default_value_t = 400, requires = "calibrate",
+          value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) rounds: u32,
 }
 
 #[derive(ClapArgs, Default)]

@@ -11,5 +11,8 @@ pub const TRACE: (&str, &[u8]) =
 pub const QUICKSTART: &str = include_str!("../../../experiments/quickstart.toml");
 
 /// CPU cost tables by name, beside `zero`.
-pub const COSTS: &[(&str, &str)] =
-    &[("lightnvm-fast17", include_str!("../../../presets/cpu/lightnvm-fast17.toml"))];
+pub const COSTS: &[(&str, &str)] = &[
+    ("lightnvm-fast17", include_str!("../../../presets/cpu/lightnvm-fast17.toml")),
+    ("linux-4.16-femu", include_str!("../../../presets/cpu/linux-4.16-femu.toml")),
+    ("ours-amd-epyc-2c", include_str!("../../../presets/cpu/ours-amd-epyc-2c.toml")),
+];

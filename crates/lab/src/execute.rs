@@ -104,8 +104,6 @@ pub struct RunOutcome {
     pub fingerprint: u64,
     /// Events simulated.
     pub polls: u64,
-    /// CPU time charged per simulated core, and how much of it spun on locks.
-    pub core_busy: Vec<(Ns, Ns)>,
 }
 
 /// What the medium did between two moments.
@@ -338,7 +336,6 @@ fn run_target(
         laws: ran.laws,
         fingerprint: vm.fingerprint().0,
         polls: vm.polls(),
-        core_busy: vm.core_busy(),
     })
 }
 

@@ -12,6 +12,7 @@
 //! Start reading at [`experiment`] (what a run is), then [`run`] (how it is driven).
 
 pub mod bundled;
+pub mod calibrate;
 pub mod check;
 pub mod compare;
 pub mod control;

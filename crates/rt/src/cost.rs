@@ -12,19 +12,26 @@ pub const STAGES: &[(&str, &str)] = &[
     ("host.submit", "generator or application to the block layer, per request"),
     ("front.write", "write entry of a layer, per request"),
     ("front.read", "read entry of a layer, per request"),
-    ("ring.reserve", "admission to a ring under its lock, per request"),
+    ("ring.reserve", "admission to a ring that all cores share, under its lock, per request"),
+    ("ring.own", "admission to the ring of one's own core, per request"),
     ("copy.sector", "copy of one 4 KiB sector into a slot"),
-    ("map.update", "map change under its lock, per sector"),
+    ("map.update", "map change under the map's lock, per sector"),
+    ("map.exchange", "map change by one atomic exchange, per sector"),
     ("map.lookup", "map lookup, per sector"),
-    ("drain.unit", "building one write unit"),
-    ("pool.take", "taking positions in a pool under its lock, per drained request"),
-    ("complete.unit", "completion of one write unit"),
+    ("map.copy", "copy of map entries in order, for a checkpoint, per sector"),
+    (
+        "pool.take",
+        "taking positions for one drained request, under the lock of what they are taken from",
+    ),
+    ("drain.unit", "building and submitting one write unit"),
+    ("complete.unit", "completion of one write unit, on the core that serves the interrupt"),
 ];
 
 /// CPU costs by stage and the behaviour of contended spin locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CostTable {
     name: String,
+    source: String,
     stages: BTreeMap<String, Ns>,
     /// Extra hold time per waiter when a contended lock changes hands (cache line transfers):
     /// a fair FIFO lock plateaus with more waiters, real spin locks fall.
@@ -54,7 +61,6 @@ pub enum CostError {
 struct File {
     name: String,
     #[serde(default)]
-    #[allow(dead_code)] // there for people: where the numbers are from
     source: String,
     #[serde(default)]
     handoff_per_waiter: Option<Ns>,
@@ -65,7 +71,12 @@ struct File {
 impl CostTable {
     /// The host that costs nothing: device times only.
     pub fn zero() -> CostTable {
-        CostTable { name: "zero".into(), stages: BTreeMap::new(), handoff_per_waiter: Ns::ZERO }
+        CostTable {
+            name: "zero".into(),
+            source: "the host's own work costs nothing".into(),
+            stages: BTreeMap::new(),
+            handoff_per_waiter: Ns::ZERO,
+        }
     }
 
     /// Reads a table.
@@ -81,6 +92,7 @@ impl CostTable {
         }
         Ok(CostTable {
             name: file.name,
+            source: file.source,
             stages: file.stages,
             handoff_per_waiter: file.handoff_per_waiter.unwrap_or(Ns::ZERO),
         })
@@ -89,6 +101,16 @@ impl CostTable {
     /// The table's name, printed with every result that depends on it.
     pub fn name(&self) -> &str {
         &self.name
+    }
+
+    /// Where its numbers are from, printed beside its name; empty where the file does not say.
+    pub fn source(&self) -> &str {
+        &self.source
+    }
+
+    /// Stages that the table says nothing of: they cost nothing.
+    pub fn unsaid(&self) -> Vec<&'static str> {
+        STAGES.iter().map(|(name, _)| *name).filter(|n| !self.stages.contains_key(*n)).collect()
     }
 
     /// Cost of a stage; asserts that the stage is one of [`STAGES`], so a typo in code shows.

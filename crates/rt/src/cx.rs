@@ -6,7 +6,7 @@
 
 use crate::local::Local;
 use crate::threads::ThreadCore;
-use crate::virt::Clock;
+use crate::virt::{Clock, CoreTime};
 use flashlane_base::{Ns, Rng};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -35,6 +35,8 @@ pub(crate) enum Mode {
 #[derive(Clone)]
 pub struct Cx {
     pub(crate) core: CoreId,
+    /// Its CPU work goes before what waits for a turn on the core.
+    pub(crate) urgent: bool,
     pub(crate) local: Rc<Local>,
     pub(crate) mode: Mode,
 }
@@ -74,6 +76,41 @@ impl Cx {
         assert!(self.is_virtual() || core == self.core, "a real core is reached through its inbox");
         assert!(core.0 < self.cores(), "core {} of {}", core.0, self.cores());
         Cx { core, ..self.clone() }
+    }
+
+    /// The core that serves interrupt `n`, as seen from its handler: interrupts are spread evenly over
+    /// cores, and their work goes before that of threads which wait for the core (whoever holds it,
+    /// also to spin, keeps it). A real core serves its own.
+    pub fn interrupt(&self, n: u64) -> Cx {
+        match self.is_virtual() {
+            true => self.on_core(CoreId((n % self.cores() as u64) as u32)).urgent(),
+            false => self.clone(),
+        }
+    }
+
+    /// As a thread that sleeps most of the time and that the scheduler may put anywhere sees it: the
+    /// core that has been idle longest, or else is free first, and there before the threads that wait. For a burst of work: ask again
+    /// for the next. A real thread stays where it is.
+    pub fn floating(&self) -> Cx {
+        match &self.mode {
+            Mode::Virtual(c) => self.on_core(c.first_free(self.core)).urgent(),
+            Mode::Threads(_) => self.clone(),
+        }
+    }
+
+    /// This core, and there before the threads that wait for it: what a scheduler gives a thread
+    /// bound to its core that sleeps most of the time.
+    pub fn urgent(mut self) -> Cx {
+        self.urgent = true;
+        self
+    }
+
+    /// What each simulated core has done until now; nothing on real threads, where the system knows.
+    pub fn core_times(&self) -> Vec<CoreTime> {
+        match &self.mode {
+            Mode::Virtual(c) => c.core_times(),
+            Mode::Threads(_) => Vec::new(),
+        }
     }
 
     /// The random stream `name` of this run, one per core. The caller keeps it: asking twice gives
@@ -157,10 +194,12 @@ impl Cx {
     #[inline]
     pub fn cpu(&self, cost: Ns) -> Cpu<'_> {
         let (turn, end) = match &self.mode {
-            Mode::Virtual(c) if cost != Ns::ZERO => match c.occupy(self.core, cost) {
-                Some(end) => (None, end),
-                None => (Some(self.turn()), Ns::ZERO),
-            },
+            Mode::Virtual(c) if cost != Ns::ZERO => {
+                match c.occupy(self.core, cost, self.urgent, &self.local) {
+                    Some(end) => (None, end),
+                    None => (Some(self.turn()), Ns::ZERO),
+                }
+            }
             _ => (None, Ns::ZERO),
         };
         Cpu { turn, cost, done: self.sleep_until(end) }
@@ -172,7 +211,7 @@ impl Cx {
     pub(crate) fn turn(&self) -> Turn<'_> {
         let ticket = match &self.mode {
             Mode::Virtual(c) if !c.is_idle(self.core) => {
-                Some(c.queue_up(self.core, self.local.current.get(), &self.local))
+                Some(c.queue_up(self.core, self.local.current.get(), self.urgent, &self.local))
             }
             _ => None,
         };

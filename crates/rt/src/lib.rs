@@ -24,8 +24,8 @@ mod timers;
 pub mod virt;
 
 pub use attend::{Attendant, Attending};
-pub use cost::{CostError, CostTable};
+pub use cost::{CostError, CostTable, STAGES};
 pub use cx::{CoreId, Cx, Join, Waiter};
 pub use sync::{Credits, Lock, LockStats, Notify};
 pub use threads::Threads;
-pub use virt::{Fingerprint, Stalled, Virtual};
+pub use virt::{CoreTime, Fingerprint, Stalled, Virtual};

@@ -32,7 +32,15 @@ pub struct LockStats {
 
 /// A spin lock around a value. In virtual time `with` charges the section's cost to the caller's
 /// core and to the lock's own timeline; those who come meanwhile burn their cores until it is
-/// theirs. With cost zero and nobody there it is a plain call. In virtual time a lock keeps points
+/// theirs.
+///
+/// A hand-over costs `handoff_per_waiter` for each task at the lock: all of them poll one cache line,
+/// and a release takes it from each. Whoever arrives pays for those ahead of it; that is the same in
+/// sum as a price on each release for those who then wait, because a task with k ahead of it is there
+/// for k releases. So a lock that more cores spin on passes less, where one that costs nothing to
+/// hand over only stops growing.
+///
+/// With cost zero and nobody there it is a plain call. In virtual time a lock keeps points
 /// of its run's clock: it must not outlive the run.
 pub struct Lock<T> {
     free_at: AtomicU64,
@@ -92,8 +100,10 @@ impl<T> Lock<T> {
         self.free_at.store(end, Ordering::Relaxed);
         self.waiting.store(waiting + 1, Ordering::Relaxed);
         self.contended.fetch_add(contended as u64, Ordering::Relaxed);
-        self.spun.fetch_add(start - now, Ordering::Relaxed);
-        cx.occupy_until(end, start - now);
+        // Until the line that says so has reached it, a waiter spins although the lock is its own.
+        let spun = start + handoff.as_ns() - now;
+        self.spun.fetch_add(spun, Ordering::Relaxed);
+        cx.occupy_until(end, spun);
         cx.sleep_until(Ns::from_ns(end)).await;
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }

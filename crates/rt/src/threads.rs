@@ -147,7 +147,8 @@ where
     *inbox.owner.lock() = Some(std::thread::current());
     let thread = Rc::new(ThreadCore { shared: shared.clone(), last: Cell::new(0) });
     let local = Rc::new(Local::default());
-    let cx = Cx { core, local: local.clone(), mode: Mode::Threads(thread.clone()) };
+    let mode = Mode::Threads(thread.clone());
+    let cx = Cx { core, urgent: false, local: local.clone(), mode };
     let _end = EndOfCore { shared: &shared, local: &local };
     let mut join = Box::pin(cx.spawn_join(main(cx.clone())));
     let mut value = None;

@@ -52,11 +52,40 @@ struct Core {
     busy: u64,
     /// Of that, spinning on locks.
     spun: u64,
-    /// Waiting for their turn, in order of arrival: (ticket, task). How long a spin lock will hold
-    /// a core is known only when the core gets to it, so whoever comes behind such a claim can't be
-    /// given an end yet and stands here. Empty as long as every claim knows its length.
-    queue: VecDeque<(u64, u32)>,
+    /// When the last spin on this core ends.
+    spin_end: u64,
+    /// Waiting for their turn, the urgent first, each kind in order of arrival. How long a spin lock
+    /// will hold a core is known only when the core gets to it, so whoever comes behind such a claim
+    /// can't be given an end yet and stands here. Empty as long as every claim knows its length.
+    queue: VecDeque<Queued>,
     next_ticket: u64,
+}
+
+/// A task that waits for its turn on a core.
+struct Queued {
+    ticket: u64,
+    task: u32,
+    urgent: bool,
+}
+
+/// What a simulated core has done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CoreTime {
+    /// At work, spinning included.
+    pub busy: Ns,
+    /// Of that, spinning on locks.
+    pub spun: Ns,
+}
+
+impl Core {
+    /// What it has done by `now`. It is charged ahead: from now to `free` it will be busy without a
+    /// break, and it spins, if at all, up to `spin_end`.
+    fn time(&self, now: u64) -> CoreTime {
+        CoreTime {
+            busy: Ns::from_ns(self.busy - self.free.saturating_sub(now)),
+            spun: Ns::from_ns(self.spun - self.spin_end.saturating_sub(now)),
+        }
+    }
 }
 
 /// State that all contexts of a virtual run share.
@@ -82,16 +111,33 @@ impl Clock {
     }
 
     /// Takes the core for `cost` behind what it already owes; returns when that is done, or `None`
-    /// when somebody ahead does not know yet how long it will take: then queue up.
+    /// when somebody ahead does not know yet how long it will take: then queue up. Urgent work goes
+    /// before those.
     #[inline]
-    pub(crate) fn occupy(&self, core: CoreId, cost: Ns) -> Option<Ns> {
+    pub(crate) fn occupy(&self, core: CoreId, cost: Ns, urgent: bool, local: &Local) -> Option<Ns> {
         let core = &mut self.cores.borrow_mut()[core.0 as usize];
-        if !core.queue.is_empty() {
+        if !core.queue.is_empty() && !urgent {
             return None;
         }
         core.free = core.free.max(self.now.get()) + cost.as_ns();
         core.busy += cost.as_ns();
+        self.call(core, local);
         Some(Ns::from_ns(core.free))
+    }
+
+    /// The core that has been idle longest, or else will be free first; of equals the one asking or
+    /// the next behind it, round.
+    pub(crate) fn first_free(&self, from: CoreId) -> CoreId {
+        let cores = self.cores.borrow();
+        let n = cores.len();
+        let round = (0..n).map(|i| (from.0 as usize + i) % n);
+        let first = round.min_by_key(|i| cores[*i].free);
+        CoreId(first.expect("a run has a core") as u32)
+    }
+
+    /// What each core has done until now.
+    pub(crate) fn core_times(&self) -> Vec<CoreTime> {
+        self.cores.borrow().iter().map(|core| core.time(self.now.get())).collect()
     }
 
     /// True when the core has nothing to do and nobody waits for it.
@@ -102,12 +148,14 @@ impl Clock {
     }
 
     /// Queues `task` up for its core. The head of the queue is polled when the core is free.
-    pub(crate) fn queue_up(&self, core: CoreId, task: u32, local: &Local) -> u64 {
+    pub(crate) fn queue_up(&self, core: CoreId, task: u32, urgent: bool, local: &Local) -> u64 {
         let core = &mut self.cores.borrow_mut()[core.0 as usize];
         let ticket = core.next_ticket;
         core.next_ticket += 1;
-        core.queue.push_back((ticket, task));
-        if core.queue.len() == 1 {
+        let ahead = |q: &Queued| q.urgent || !urgent;
+        let at = core.queue.iter().rposition(ahead).map_or(0, |last| last + 1);
+        core.queue.insert(at, Queued { ticket, task, urgent });
+        if at == 0 {
             self.call(core, local);
         }
         ticket
@@ -116,7 +164,7 @@ impl Clock {
     /// Takes the turn if it is the ticket's; [`Clock::occupy_until`] must follow in the same poll.
     pub(crate) fn take_turn(&self, core: CoreId, ticket: u64) -> bool {
         let core = &mut self.cores.borrow_mut()[core.0 as usize];
-        let mine = core.queue.front().is_some_and(|(t, _)| *t == ticket);
+        let mine = core.queue.front().is_some_and(|q| q.ticket == ticket);
         let turn = mine && core.free <= self.now.get();
         if turn {
             core.queue.pop_front();
@@ -127,8 +175,8 @@ impl Clock {
     /// Gives a place in the queue up: the task was dropped before its turn.
     pub(crate) fn leave(&self, core: CoreId, ticket: u64, local: &Local) {
         let core = &mut self.cores.borrow_mut()[core.0 as usize];
-        let was_head = core.queue.front().is_some_and(|(t, _)| *t == ticket);
-        core.queue.retain(|(t, _)| *t != ticket);
+        let was_head = core.queue.front().is_some_and(|q| q.ticket == ticket);
+        core.queue.retain(|q| q.ticket != ticket);
         if was_head {
             self.call(core, local);
         }
@@ -141,15 +189,17 @@ impl Clock {
         debug_assert!(core.free <= self.now.get(), "a turn was taken on a busy core");
         core.busy += end - self.now.get();
         core.spun += spun;
+        core.spin_end = self.now.get() + spun;
         core.free = end;
         self.call(core, local);
     }
 
     /// Has the head of the core's queue polled when the core is free.
+    #[inline]
     fn call(&self, core: &Core, local: &Local) {
-        if let Some((_, task)) = core.queue.front() {
+        if let Some(head) = core.queue.front() {
             let at = core.free.max(self.now.get());
-            local.timers.borrow_mut().arm(at, *task);
+            local.timers.borrow_mut().arm(at, head.task);
         }
     }
 }
@@ -189,7 +239,7 @@ impl Virtual {
     /// The context of core 0.
     pub fn cx(&self) -> Cx {
         let mode = Mode::Virtual(self.clock.clone());
-        Cx { core: CoreId(0), local: self.local.clone(), mode }
+        Cx { core: CoreId(0), urgent: false, local: self.local.clone(), mode }
     }
 
     /// Runs until `main` returns; tasks that still wait then stay where they are and go on at the
@@ -269,10 +319,16 @@ impl Virtual {
         self.polls.get()
     }
 
-    /// CPU time charged per core: (busy, of which spinning on locks).
+    /// CPU time charged per core, also what it will only be done with later: (busy, of which
+    /// spinning on locks). What was done by now: [`Virtual::core_times`].
     pub fn core_busy(&self) -> Vec<(Ns, Ns)> {
         let cores = self.clock.cores.borrow();
         cores.iter().map(|c| (Ns::from_ns(c.busy), Ns::from_ns(c.spun))).collect()
+    }
+
+    /// What each core has done until now: never more than the time that has passed.
+    pub fn core_times(&self) -> Vec<CoreTime> {
+        self.clock.core_times()
     }
 }
 

@@ -1,5 +1,6 @@
 //! One file per command.
 
+mod bench;
 mod check;
 mod compare;
 mod drive;
@@ -28,6 +29,7 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
         Some(Command::Check(check)) => check::check(&check),
         Some(Command::Reproduce(r)) => reproduce::reproduce(&r),
         Some(Command::Torture(torture)) => torture::torture(&torture),
+        Some(Command::Bench(bench)) => bench::bench(&bench),
         Some(Command::Trace(command)) => trace::trace(&command),
         Some(Command::Drive(command)) => drive::drive(&command),
         Some(Command::Lnvm(command)) => lnvm::lnvm(&command),

@@ -7,7 +7,7 @@
 //! Never: stops writers; a shard is a fuzzy copy taken while they go on.
 
 use super::HostFtl;
-use super::format::{Extent, LBA_CHECKPOINT, Record, ShardHeader};
+use super::format::{Extent, LBA_CHECKPOINT, LBA_PADDING, Record, ShardHeader};
 use super::map::Entry;
 use super::pool::LineState;
 use super::slab::POISONED;
@@ -57,9 +57,17 @@ struct Copy {
     chunk: Option<u32>,
     cursor: u32,
     chunks: Vec<u32>,
+    /// Chunks that were left, and where.
+    left: Vec<(u32, u32)>,
 }
 
 impl Copy {
+    /// Up to where each chunk is written that this copy is in.
+    fn ends(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
+        let last = self.chunk.map(|chunk| (chunk, self.cursor));
+        self.left.iter().copied().chain(last)
+    }
+
     /// Does its chunk hold so many bytes more?
     fn has_room(&self, bytes: usize, chunk_sectors: u32) -> bool {
         let count = (bytes / SECTOR_BYTES) as u32;
@@ -205,8 +213,35 @@ impl HostFtl {
             lane.own += record.encoded_len();
             self.journal.append(record);
         }
+        self.close_ends(cx, &copies, id).await;
         lane.chunks = copies.into_iter().flat_map(|c| c.chunks).collect();
         Ok(lane)
+    }
+
+    /// Closes the page pairs at the end of each chunk, all at a time: a mount pads there, both copies of
+    /// both checkpoints, and when that is cut it may take no shard along (FORMAT.md, hole 38). A chunk
+    /// that fails now is written no more.
+    async fn close_ends(&self, cx: &Cx, copies: &[Copy; 2], id: u64) {
+        if self.shape.pair_pads == 0 {
+            return;
+        }
+        let me = self.me.upgrade().expect("whoever writes a checkpoint holds the target");
+        let zeros: Arc<[u8]> = vec![0; self.shape.pair_pads as usize * SECTOR_BYTES].into();
+        let pads: Vec<_> = copies
+            .iter()
+            .flat_map(Copy::ends)
+            .map(|at| {
+                let (me, their_cx, zeros) = (me.clone(), cx.clone(), zeros.clone());
+                let n = me.shape.pair_pads.min(me.shape.chunk_sectors - at.1) as usize;
+                cx.spawn_join(async move {
+                    let (bytes, tag) = (&zeros[..n * SECTOR_BYTES], (LBA_PADDING, id));
+                    me.program_meta(&their_cx, at, bytes, tag, Cause::PaddingPair).await
+                })
+            })
+            .collect();
+        for pad in pads {
+            pad.await;
+        }
     }
 
     /// Records that stay true although the log before this checkpoint is going to be cut: the
@@ -307,7 +342,7 @@ impl HostFtl {
             });
             (words, stamps)
         };
-        let cost = self.costs.map_lookup.times(count);
+        let cost = self.costs.map_copy.times(count);
         let (words, stamps) = match self.map.is_exclusive() {
             true => self.map.lock.with(cx, cost, copy).await,
             false => {
@@ -366,6 +401,7 @@ impl HostFtl {
             self.give_up(cx, why);
             return Err(BlockError::ReadOnly(why));
         };
+        copy.left.extend(copy.chunk.map(|left| (left, copy.cursor)));
         copy.chunk = Some(chunk);
         copy.chunks.push(chunk);
         copy.cursor = 0;

@@ -339,8 +339,9 @@ impl Layout {
         // Metadata of lines is not the host's.
         let provisioned = good * (100 - percent as u64) / 100;
         let capacity = provisioned * line_data / width as u64;
-        // Read-back windows of the open lines, at the widest they can be set to.
-        let windows = 3 * (shape.pus * (shape.window + shape.unit)) as u64;
+        // Read-back windows of the open lines, at the widest they can be set to, and what ended there before
+        // a unit in front of it.
+        let windows = 3 * (shape.pus * (shape.window + shape.behind + shape.unit)) as u64;
         let slots = rings * (ring + PIECE_MAX + idle_slots(rings)) + windows as u32;
         let physical = (shape.pus * shape.chunks_per_pu) as u64 * chunk;
         let entry_width = match Map::is_narrow(physical, slots + 1) {
@@ -535,25 +536,21 @@ impl HostFtl {
         };
         let layout = Layout::plan(&shape, ws_min, good.len() as u64, &config, rings)?;
         check_open_limits(&*device, shape.pus)?;
+        let flash = Flash::new(device);
+        recover::erase_older(cx, &flash, shape).await;
         let mut uuid = [0u8; 16];
         let mut draw = cx.stream("ftl.uuid");
         uuid[..8].copy_from_slice(&draw.next_u64().to_le_bytes());
         uuid[8..].copy_from_slice(&draw.next_u64().to_le_bytes());
         let stored = Stored::new(&config, good.len() as u64, &shape, rings);
-        let flash = Flash::new(device);
-        let anchors = recover::old_anchors(cx, &flash, shape).await;
         let meta = layout.meta_chunks;
         let ftl = HostFtl::build(cx, flash, stored, shape, layout, 1, Journal::new(uuid));
-        for (chunk, info) in &good {
+        for (chunk, info) in &good_chunks(&*ftl.flash.device, &shape) {
             let mut p = ftl.pools.of_chunk(*chunk).lock();
             p.set_erases(*chunk, info.erases);
             p.put_chunk(*chunk, info.state != ChunkState::Free);
         }
         ftl.pools.reserve_meta(meta);
-        for chunk in anchors {
-            // One that can't be erased is bad, and a mount would not read it either.
-            ftl.erase(cx, chunk).await;
-        }
         ftl.begin_journal(cx).await?;
         ftl.raise_ceiling(cx).await?;
         ftl.outlive_host(cx).await?;
@@ -677,7 +674,7 @@ impl HostFtl {
             ceiling_raised: Notify::new(),
             floor: AtomicU64::new(0),
             poisons: Mutex::new(std::collections::BTreeMap::new()),
-            costs: Costs::of(cx),
+            costs: Costs::of(cx, layout.rings > 1, exclusive),
             counters: Counters::default(),
             padding_dist: (0..=VECTOR_MAX).map(|_| AtomicU64::new(0)).collect(),
             trip_start: Mutex::new([0; 3]),

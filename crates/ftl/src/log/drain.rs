@@ -12,9 +12,9 @@
 use super::format::{LBA_PADDING, Oob};
 use super::map::Entry;
 use super::pool::{Chosen, Spot};
-use super::ring::{Push, Ring, RingState, Taken};
+use super::ring::{Dropped, Ring, RingState};
 use super::slab::{Head, SlotState};
-use super::unit::{Released, Unit};
+use super::unit::{Push, Released, Unit};
 use super::{Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Gather, Op, Request};
@@ -22,18 +22,15 @@ use flashlane_rt::{Cx, Lock};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// A unit that the drainer took.
-struct Part {
-    unit: Box<Unit>,
-    taken: Taken,
-}
-
 /// Units on their way to a place.
-type Parts = SmallVec<[Part; 1]>;
+type Units = SmallVec<[Box<Unit>; 1]>;
+
+/// Units with their places.
+type Placed = SmallVec<[(Spot, Box<Unit>); 1]>;
 
 /// A request whose programs are under way: one unit, or several of one channel (QBLK, II-D).
 struct Program {
-    parts: SmallVec<[(Spot, Part); 1]>,
+    units: Placed,
     ring: usize,
     /// Ring credits that come back: users, GC.
     credits: (u64, u64),
@@ -91,33 +88,33 @@ impl HostFtl {
             let Some(mut places) = self.places(&cx, ring, want).await else {
                 return;
             };
-            cx.cpu(self.costs.drain_unit).await;
-            let mut parts = self.take_parts(&cx, ring, places.chosen.chunks.len());
-            if parts.is_empty() {
+            cx.floating().cpu(self.costs.drain_unit.times(places.chosen.chunks.len() as u64)).await;
+            let mut units = self.take_units(&cx, ring, places.chosen.chunks.len());
+            if units.is_empty() {
                 // Everything was dead, or the flush that wanted it was served meanwhile.
                 self.pools.get(places.pool).lock().unchoose(&places.chosen);
                 self.release_pus(&cx, &places.chosen.chunks);
                 continue;
             }
-            while !parts.is_empty() {
+            while !units.is_empty() {
                 let taking = &self.pools.get(places.pool).taking;
                 taking.with(&cx, self.costs.pool_take, |_| ()).await;
-                self.program(&cx, ring, &places, &mut parts, &mut vectors);
-                if parts.is_empty() {
+                self.program(&cx, ring, &places, &mut units, &mut vectors);
+                if units.is_empty() {
                     break;
                 }
                 // The line moved on before these had a place in it.
-                match self.places(&cx, ring, parts.len()).await {
+                match self.places(&cx, ring, units.len()).await {
                     Some(others) => places = others,
-                    None => return self.leave_unprogrammed(&ring.state, &parts),
+                    None => return self.leave_unprogrammed(&ring.state, &units),
                 }
             }
         }
     }
 
     /// Nothing is programmed any more: what the units hold is still buffered.
-    fn leave_unprogrammed(&self, ring: &Lock<RingState>, parts: &[Part]) {
-        let slots = parts.iter().flat_map(|part| &part.unit.slots);
+    fn leave_unprogrammed(&self, ring: &Lock<RingState>, units: &[Box<Unit>]) {
+        let slots = units.iter().flat_map(|unit| &unit.slots);
         ring.now(|r| {
             for slot in slots {
                 self.slab.heads().uncount(*slot);
@@ -127,24 +124,20 @@ impl HostFtl {
     }
 
     /// Takes up to `most` units out of the ring.
-    fn take_parts(&self, cx: &Cx, ring: &Ring, most: usize) -> Parts {
+    fn take_units(&self, cx: &Cx, ring: &Ring, most: usize) -> Units {
         let sectors = self.shape.unit as usize;
-        let mut parts = Parts::new();
-        while parts.len() < most {
+        let mut units = Units::new();
+        while units.len() < most {
             let mut unit = self.units.lock().pop().unwrap_or_default();
-            let taken = ring.state.now(|r| r.take_unit(&self.slab, sectors, &mut unit));
-            if let Some(taken) = &taken {
-                self.give_back_dropped(cx, ring, taken);
+            let dropped = ring.state.now(|r| r.take_unit(&self.slab, sectors, &mut unit));
+            self.give_back_dropped(cx, ring, dropped.unwrap_or_default());
+            if unit.slots.is_empty() {
+                self.units.lock().push(unit);
+                break;
             }
-            match taken.filter(|_| !unit.slots.is_empty()) {
-                Some(taken) => parts.push(Part { unit, taken }),
-                None => {
-                    self.units.lock().push(unit);
-                    break;
-                }
-            }
+            units.push(unit);
         }
-        parts
+        units
     }
 
     /// Places for up to `want` units of one channel, with the semaphores of their PUs held. Waits for a
@@ -207,32 +200,32 @@ impl HostFtl {
     }
 
     /// Returns the room of slots that were dropped.
-    fn give_back_dropped(&self, cx: &Cx, ring: &Ring, taken: &Taken) {
-        if taken.dropped != (0, 0) {
-            ring.admission.release(cx, taken.dropped.0, taken.dropped.1);
+    fn give_back_dropped(&self, cx: &Cx, ring: &Ring, (users, gc): Dropped) {
+        if (users, gc) != (0, 0) {
+            ring.admission.release(cx, users, gc);
             self.rings.progress.wake(cx);
         }
     }
 
     /// Programs as many of the units as find a place in the line that was chosen; those stay in
-    /// `parts` that do not.
-    fn program(&self, cx: &Cx, ring: &Ring, places: &Places, parts: &mut Parts, out: &mut Vectors) {
+    /// `units` that do not.
+    fn program(&self, cx: &Cx, ring: &Ring, places: &Places, units: &mut Units, out: &mut Vectors) {
         let (n, chosen) = (self.shape.unit as usize, &places.chosen);
-        let single = parts.len() == 1;
+        let single = units.len() == 1;
         let mut credits = (0, 0);
         out.oob.clear();
         out.cause.clear();
         out.index.clear();
         out.stamps.clear();
-        for part in parts.iter_mut() {
-            self.describe(part, chosen.sequence, single, out);
+        for unit in units.iter_mut() {
+            self.describe(unit, chosen.sequence, single, out);
         }
-        let mut placed: SmallVec<[(Spot, Part); 1]> = SmallVec::new();
+        let mut placed = Placed::new();
         // In one section: programs reach a chunk in the order of its positions (FORMAT.md rule 23).
         let mut p = self.pools.get(places.pool).lock();
         out.addrs.clear();
         for (at, pu) in &chosen.chunks {
-            let spot = match parts.is_empty() {
+            let spot = match units.is_empty() {
                 true => None,
                 false => p.take_chosen(chosen.line, *at),
             };
@@ -240,23 +233,23 @@ impl HostFtl {
                 self.pu[*pu as usize].release(cx, 1);
                 continue;
             };
-            let mut part = parts.remove(0);
-            part.unit.first =
+            let mut unit = units.remove(0);
+            unit.first =
                 spot.chunk as u64 * self.shape.chunk_sectors as u64 + spot.sector as u64;
             let base = self.flash.chunk_base[spot.chunk as usize];
             self.flash.format.extend_in_chunk(base, spot.sector, self.shape.unit, &mut out.addrs);
             let at = placed.len() * n;
             self.lines.raise_stamp(spot.line, out.stamps[placed.len()]);
             p.programmed_unit(&spot, &out.oob[at..at + n], &out.cause[at..at + n]);
-            let gc: u64 = part.unit.heads.iter().map(|head| head.origin() as u64).sum();
-            credits = (credits.0 + part.unit.slots.len() as u64 - gc, credits.1 + gc);
-            placed.push((spot, part));
+            let gc: u64 = unit.heads.iter().map(|head| head.origin() as u64).sum();
+            credits = (credits.0 + unit.slots.len() as u64 - gc, credits.1 + gc);
+            placed.push((spot, unit));
         }
         let moved = p.spare.is_none();
         if !placed.is_empty() {
             let sectors = placed.len() * n;
             let index = match out.index.is_empty() {
-                true => &placed[0].1.unit.slots[..],
+                true => &placed[0].1.slots[..],
                 false => &out.index[..sectors],
             };
             let content = Gather { base: self.slab.base(), index, unit: self.info.content_bytes };
@@ -270,10 +263,11 @@ impl HostFtl {
             };
             let ticket = self.flash.device.submit(cx, request);
             let (me, their_cx) = (self.me.upgrade().expect("it drains"), cx.clone());
-            let program = Program { parts: placed, ring: ring.at, credits };
+            let program = Program { units: placed, ring: ring.at, credits };
             cx.spawn_at(ticket.ask_at, async move {
                 let done = me.flash.device.wait(&their_cx, ticket).await;
-                me.program_ended(&their_cx, program, &done).await;
+                let served_by = their_cx.interrupt(program.units[0].0.pu as u64);
+                me.program_ended(&served_by, program, &done).await;
             });
         }
         drop(p);
@@ -284,9 +278,8 @@ impl HostFtl {
 
     /// Adds a unit to what the device is told: records, causes, and, unless it is the only one and
     /// full, whose slots they are.
-    fn describe(&self, part: &mut Part, sequence: u64, single: bool, out: &mut Vectors) {
+    fn describe(&self, unit: &mut Unit, sequence: u64, single: bool, out: &mut Vectors) {
         let n = self.shape.unit as usize;
-        let Part { unit, taken } = part;
         let (used, from) = (unit.slots.len(), out.oob.len());
         let (slots, mut stamp_max) = (self.slab.heads(), 0);
         out.oob.resize(from + used, [0; OOB_BYTES]);
@@ -298,8 +291,8 @@ impl HostFtl {
         }
         out.stamps.push(stamp_max);
         self.seal(records, &unit.slots);
-        let retry = (0..used).map(|i| i < taken.retries);
-        match taken.retries == 0 && !taken.dead {
+        let retry = (0..used).map(|i| i < unit.retries);
+        match unit.retries == 0 && !unit.dead {
             true => out.cause.extend(unit.heads.iter().map(|head| head.origin().cause())),
             false => out.cause.extend(unit.heads.iter().zip(retry).map(|(h, r)| cause_of(*h, r))),
         }
@@ -307,7 +300,7 @@ impl HostFtl {
             out.index.extend_from_slice(&unit.slots);
         }
         if used < n {
-            let push = taken.push == Push::Gc;
+            let push = unit.push == Push::Gc;
             let of = if push { Cause::PaddingGc } else { Cause::PaddingFlush };
             self.pad(of, sequence, used, out);
         }
@@ -351,12 +344,14 @@ impl HostFtl {
 
     /// A request's programs have ended.
     async fn program_ended(&self, cx: &Cx, program: Program, done: &Completion) {
-        let Program { parts, ring, credits } = program;
+        let Program { units, ring, credits } = program;
         let n = self.shape.unit as usize;
         let ring = self.rings.get(ring);
         let mut released = Released::new();
-        let mut ended: SmallVec<[(Spot, Taken); 1]> = SmallVec::new();
-        for (i, (spot, Part { unit, taken })) in parts.into_iter().enumerate() {
+        // (line, unit of the ring, how many of its slots went out again)
+        let mut ended: SmallVec<[(u32, u64, usize); 1]> = SmallVec::new();
+        for (i, (spot, unit)) in units.into_iter().enumerate() {
+            ended.push((spot.line, unit.id, unit.retries));
             let failed = done.failed >> (i * n) & (u64::MAX >> (64 - n));
             let again = match failed {
                 0 => {
@@ -364,26 +359,25 @@ impl HostFtl {
                 }
                 _ => self.unit_failed(&spot, unit, (done, i * n, failed), &mut released),
             };
-            self.rings.send_again(cx, &again, &self.slab);
+            if !again.is_empty() {
+                self.rings.send_again(cx, &again, &self.slab);
+            }
             // Only now may the next program reach this PU: the pool knows how this one ended.
             self.pu[spot.pu as usize].release(cx, 1);
-            ended.push((spot, taken));
         }
         if done.failed != 0 {
             self.note_program_failure(cx, done);
         }
-        cx.cpu(self.costs.complete_unit).await;
+        cx.cpu(self.costs.complete_unit.times(ended.len() as u64)).await;
         self.publish_media(cx, released).await;
         // Not before: a line that closed meanwhile could be taken for one without valid sectors.
-        let close: SmallVec<[u32; 1]> = ended
-            .iter()
-            .filter(|(spot, _)| self.pools.of_line(spot.line).lock().published(spot.line))
-            .map(|(spot, _)| spot.line)
-            .collect();
+        let published = |line: &u32| self.pools.of_line(*line).lock().published(*line);
+        let close: SmallVec<[u32; 1]> =
+            ended.iter().map(|(line, ..)| *line).filter(published).collect();
         ring.state.now(|r| {
-            for (_, taken) in &ended {
-                r.unit_done(taken.unit);
-                r.retried(taken.retries);
+            for (_, unit, retries) in &ended {
+                r.unit_done(*unit);
+                r.retried(*retries);
             }
         });
         ring.admission.release(cx, credits.0, credits.1);

@@ -4,7 +4,7 @@
 //! carry no user data. Promises: a read that says *good* has verified type, content and record of
 //! every sector. Never: counts, chooses a place, or knows what the bytes mean.
 
-use super::format::Oob;
+use super::format::{LBA_ANCHOR, LBA_LOG, Oob};
 use flashlane_base::{Geometry, Location, OOB_BYTES, Ppa, PpaFormat, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ocssd::device::{
     Cause, CellMode, Completion, Data, Device, Flags, Gather, Op, Request, Scatter, Ticket,
@@ -92,7 +92,8 @@ impl Flash {
     }
 
     /// Reads up to 64 sectors into `content`, `unit` bytes each: 4096 (`whole` as metadata is kept),
-    /// the store's unit of user data, or 0 for the out-of-band records alone.
+    /// the store's unit of user data, or 0 for the out-of-band records alone. No user waits for any of
+    /// them: `cause` is for whom they are read.
     pub(super) async fn read(
         &self,
         cx: &Cx,
@@ -100,12 +101,13 @@ impl Flash {
         content: &mut [u8],
         (unit, whole): (usize, bool),
         oob: &mut Records,
+        cause: Cause,
     ) -> Completion {
         let n = addrs.len();
         let content = Scatter { base: content, index: &IN_ORDER[..n], unit };
         let request = Request {
             op: Op::Read,
-            flags: Flags::default(),
+            flags: Flags { cause, ..Flags::default() },
             addrs,
             data: Data::Read { content, oob: &mut oob[..n] },
             whole_sectors: whole,
@@ -122,12 +124,17 @@ impl Flash {
         lba: u64,
         bytes: &mut [u8],
     ) -> bool {
+        let cause = match lba {
+            LBA_LOG | LBA_ANCHOR => Cause::Log,
+            _ => Cause::Metadata,
+        };
         let mut at = sector;
         for part in bytes.chunks_mut(VECTOR_MAX * SECTOR_BYTES) {
             let n = part.len() / SECTOR_BYTES;
             let addrs = self.addresses(chunk, at, n);
             let mut oob = [[0u8; OOB_BYTES]; VECTOR_MAX];
-            let done = self.read(cx, &addrs[..n], part, (SECTOR_BYTES, true), &mut oob).await;
+            let kind = (SECTOR_BYTES, true);
+            let done = self.read(cx, &addrs[..n], part, kind, &mut oob, cause).await;
             let sectors = part.chunks_exact(SECTOR_BYTES).zip(&oob).enumerate();
             let good = |(i, (content, oob)): (usize, (&[u8], &[u8; OOB_BYTES]))| {
                 done.status(i).is_ok() && Oob::verify_for(oob, lba, content)

@@ -499,7 +499,8 @@ impl HostFtl {
     }
 
     /// Which sectors of a batch are what their records and the closing metadata say; the first of
-    /// `which` is bit 0.
+    /// `which` is bit 0. What is nothing there could not be read when a recovery scanned the line: the
+    /// record speaks for itself, and the map, which still leads here.
     #[inline]
     fn agreeing(&self, batch: &Batch, which: Range<usize>) -> u64 {
         let unit = self.info.content_bytes;
@@ -514,7 +515,8 @@ impl HostFtl {
         }
         let known = if batch.is_known { &batch.known[which] } else { &[] };
         for (i, (oob, known)) in oob.iter().zip(known).enumerate() {
-            whole &= !(u64::from(oob[..PACKED_BYTES] != *known) << i);
+            let differs = oob[..PACKED_BYTES] != *known && unpack_entry(known).0 != LBA_NONE;
+            whole &= !(u64::from(differs) << i);
         }
         whole
     }
@@ -532,7 +534,8 @@ impl HostFtl {
                 let mut oob = [[0u8; OOB_BYTES]; VECTOR_MAX];
                 let to = &mut batch.content[i * unit..(i + 1) * unit];
                 let ppa = &batch.ppas[i..=i];
-                let again = self.flash.read(cx, ppa, to, (unit, false), &mut oob).await;
+                let read = self.flash.read(cx, ppa, to, (unit, false), &mut oob, Cause::Gc);
+                let again = read.await;
                 batch.oob[i] = oob[0];
                 let whole = again.status(0).is_ok() && self.agreeing(batch, i..i + 1) != 0;
                 batch.saved |= u64::from(whole) << i;

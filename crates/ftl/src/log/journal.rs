@@ -439,13 +439,13 @@ impl HostFtl {
             }
         }
         if self.traits.pair_damage && good {
+            // Both at a time: a cut can take this block only, which nobody was told of; the padding behind
+            // the one before is complete.
             let zeros = vec![0u8; self.shape.window as usize * SECTOR_BYTES];
             let behind = cursor + self.block_sectors();
-            for chunk in pair.chunks {
-                let tag = (LBA_PADDING, pair.id);
-                let at = (chunk, behind);
-                good &= self.program_meta(cx, at, &zeros, tag, Cause::PaddingPair).await;
-            }
+            let (places, tag) = (pair.chunks.map(|chunk| (chunk, behind)), (LBA_PADDING, pair.id));
+            let padded = self.program_both(cx, places, zeros.into(), tag, Cause::PaddingPair).await;
+            good = padded == [true; 2];
         }
         good
     }
@@ -456,12 +456,10 @@ impl HostFtl {
             self.give_up(cx, "no two good chunks left for the FTL log");
             BlockError::ReadOnly("no two good chunks left for the FTL log")
         };
-        let a = self.fresh_meta_chunk(cx, None).await.ok_or_else(lost)?;
-        let pu = a / self.shape.chunks_per_pu;
-        let b = self.fresh_meta_chunk(cx, Some(pu)).await.ok_or_else(lost)?;
+        let chunks = self.fresh_meta_pair(cx).await.ok_or_else(lost)?;
         let mut s = self.journal.state.lock();
         s.next_segment += 1;
-        Ok(SegmentPair { id: s.next_segment - 1, chunks: [a, b] })
+        Ok(SegmentPair { id: s.next_segment - 1, chunks })
     }
 
     /// First pair and anchor of a new target; then the records that a new life begins with.
@@ -550,25 +548,16 @@ impl HostFtl {
         let mut padded = block;
         padded.resize(cursor as usize * SECTOR_BYTES, 0);
         // Both at a time: nobody reads this pair before an anchor names it.
-        let padded: Arc<[u8]> = padded.into();
-        let me = self.me.upgrade().expect("whoever mounts holds the target");
-        let copies = pair.chunks.map(|chunk| {
-            let (me, cx2, bytes) = (me.clone(), cx.clone(), padded.clone());
-            let write =
-                async move { me.program_meta(&cx2, (chunk, 0), &bytes, tag, Cause::Log).await };
-            cx.spawn_join(write)
-        });
-        let mut good = true;
-        for copy in copies {
-            good &= copy.await;
-        }
-        good.then_some(cursor)
+        let places = pair.chunks.map(|chunk| (chunk, 0));
+        let good = self.program_both(cx, places, padded.into(), tag, Cause::Log).await;
+        (good == [true; 2]).then_some(cursor)
     }
 
-    /// Rewrites the anchor: one copy after the other, so that one is whole at any moment; `afresh`, in
-    /// other chunks.
+    /// Rewrites the anchor; `afresh`, in other chunks. Behind the ones of before both copies go out at a
+    /// time; where their chunks are full one is erased and written after the other, so that one is whole
+    /// at any moment.
     async fn write_anchor(&self, cx: &Cx, afresh: bool) -> BlockResult {
-        let (anchor, chunks, mut cursor) = {
+        let (anchor, chunks, cursor) = {
             let mut s = self.journal.state.lock();
             s.anchor_counter += 1;
             let cursor = s.anchor_cursor;
@@ -589,20 +578,45 @@ impl HostFtl {
         };
         let full = cursor + self.block_room() > self.flash.geo.sectors_per_chunk();
         if full {
-            cursor = 0;
             self.journal.state.lock().anchor_cursor = self.first_anchor_room();
         }
-        let mut good = 0;
-        for chunk in chunks {
-            let erased = !full || self.erase(cx, chunk).await;
-            let written =
-                erased && self.put_anchor(cx, (chunk, cursor), &block, anchor.counter).await;
-            good += u32::from(written);
-        }
-        if good == 2 {
+        let good = match full {
+            true => {
+                let mut good = true;
+                for chunk in chunks {
+                    // Not the second where the first is lost: it holds the highest counter.
+                    good = good
+                        && self.erase(cx, chunk).await
+                        && self.put_anchor(cx, (chunk, 0), &block, anchor.counter).await;
+                }
+                good
+            }
+            false => self.put_anchors(cx, chunks, cursor, &block, anchor.counter).await,
+        };
+        if good {
             return Ok(());
         }
         self.replace_anchor(cx, block, anchor.counter).await
+    }
+
+    /// Programs both copies of an anchor.
+    async fn put_anchors(
+        &self,
+        cx: &Cx,
+        chunks: [u32; 2],
+        cursor: u32,
+        block: &[u8],
+        counter: u64,
+    ) -> bool {
+        let me = self.me.upgrade().expect("whoever writes the log holds the target");
+        let block: Arc<[u8]> = block.into();
+        let [a, b] = chunks.map(|chunk| {
+            let (me, cx2, block) = (me.clone(), cx.clone(), block.clone());
+            let put = async move { me.put_anchor(&cx2, (chunk, cursor), &block, counter).await };
+            cx.spawn_join(put)
+        });
+        let (a, b) = (a.await, b.await);
+        a && b
     }
 
     /// Sectors that the first anchor of a chunk takes, with the padding that makes it readable: by its
@@ -634,9 +648,7 @@ impl HostFtl {
         let mut old: Vec<u32> = self.journal.state.lock().anchor.into_iter().flatten().collect();
         loop {
             let pair = self.next_pair(cx).await?;
-            let a = self.put_anchor(cx, (pair.chunks[0], 0), &block, counter).await;
-            let b = self.put_anchor(cx, (pair.chunks[1], 0), &block, counter).await;
-            if a && b {
+            if self.put_anchors(cx, pair.chunks, 0, &block, counter).await {
                 let mut s = self.journal.state.lock();
                 s.anchor = Some(pair.chunks);
                 s.anchor_cursor = self.first_anchor_room();

@@ -8,6 +8,7 @@ use super::format::LBA_PADDING;
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Status, Ticket};
 use flashlane_rt::Cx;
+use std::sync::Arc;
 
 /// Why nothing can be made durable on an image.
 pub(super) const HOST_TROUBLE: &str =
@@ -50,6 +51,24 @@ impl HostFtl {
             at += (unit.len() / SECTOR_BYTES) as u32;
         }
         true
+    }
+
+    /// [`HostFtl::program_meta`] of one block into two chunks at a time; which of them took it.
+    pub(super) async fn program_both(
+        &self,
+        cx: &Cx,
+        places: [(u32, u32); 2],
+        bytes: Arc<[u8]>,
+        tag: (u64, u64),
+        cause: Cause,
+    ) -> [bool; 2] {
+        let me = self.me.upgrade().expect("whoever writes metadata holds the target");
+        let copies = places.map(|at| {
+            let (me, cx2, bytes) = (me.clone(), cx.clone(), bytes.clone());
+            cx.spawn_join(async move { me.program_meta(&cx2, at, &bytes, tag, cause).await })
+        });
+        let [a, b] = copies;
+        [a.await, b.await]
     }
 
     /// Pads the open chunks of log, anchor and newest checkpoint as far as the medium needs to give back
@@ -114,13 +133,45 @@ impl HostFtl {
     /// Takes, and erases where needed, a chunk for metadata, on another PU than `not`.
     pub(super) async fn fresh_meta_chunk(&self, cx: &Cx, not: Option<u32>) -> Option<u32> {
         loop {
-            let (chunk, dirty) = self.pools.take_meta_chunk(not)?;
-            if !dirty || self.erase(cx, chunk).await {
+            let taken = self.pools.take_meta_chunk(not)?;
+            if let Some(chunk) = self.erased_meta_chunk(cx, taken).await {
                 return Some(chunk);
             }
-            self.retire(chunk);
-            self.pools.of_chunk(chunk).lock().meta_reserve += 1;
         }
+    }
+
+    /// Two such chunks on two PUs, erased at a time.
+    pub(super) async fn fresh_meta_pair(&self, cx: &Cx) -> Option<[u32; 2]> {
+        let per_pu = self.shape.chunks_per_pu;
+        let a = self.pools.take_meta_chunk(None)?;
+        let b = self.pools.take_meta_chunk(Some(a.0 / per_pu));
+        let me = self.me.upgrade().expect("whoever writes metadata holds the target");
+        let their_cx = cx.clone();
+        let first = cx.spawn_join(async move { me.erased_meta_chunk(&their_cx, a).await });
+        let b = match b {
+            Some(b) => self.erased_meta_chunk(cx, b).await,
+            None => None,
+        };
+        // One that is bad is replaced by one on another PU than the one that is good.
+        let a = match first.await {
+            Some(a) => a,
+            None => self.fresh_meta_chunk(cx, b.map(|b| b / per_pu)).await?,
+        };
+        let b = match b {
+            Some(b) => b,
+            None => self.fresh_meta_chunk(cx, Some(a / per_pu)).await?,
+        };
+        Some([a, b])
+    }
+
+    /// Erases a chunk that was taken where that is needed; a bad one is retired.
+    async fn erased_meta_chunk(&self, cx: &Cx, (chunk, dirty): (u32, bool)) -> Option<u32> {
+        if !dirty || self.erase(cx, chunk).await {
+            return Some(chunk);
+        }
+        self.retire(chunk);
+        self.pools.of_chunk(chunk).lock().meta_reserve += 1;
+        None
     }
 
     /// Chunks of metadata that nothing names any more are free. A pair of the log that nothing was

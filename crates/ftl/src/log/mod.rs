@@ -82,6 +82,7 @@ struct Costs {
     copy: Ns,
     map_update: Ns,
     map_lookup: Ns,
+    map_copy: Ns,
     drain_unit: Ns,
     pool_take: Ns,
     complete_unit: Ns,
@@ -91,15 +92,19 @@ struct Costs {
 }
 
 impl Costs {
-    fn of(cx: &Cx) -> Costs {
-        let sections = ["ring.reserve", "copy.sector", "map.update", "map.lookup"];
+    /// `own_ring`: of each core; `locked`: the map has a lock.
+    fn of(cx: &Cx, own_ring: bool, locked: bool) -> Costs {
+        let reserve = if own_ring { "ring.own" } else { "ring.reserve" };
+        let update = if locked { "map.update" } else { "map.exchange" };
+        let sections = [reserve, "copy.sector", update, "map.lookup", "map.copy"];
         Costs {
             front_write: cx.stage_cost("front.write"),
             front_read: cx.stage_cost("front.read"),
-            reserve: cx.stage_cost("ring.reserve"),
+            reserve: cx.stage_cost(reserve),
             copy: cx.stage_cost("copy.sector"),
-            map_update: cx.stage_cost("map.update"),
+            map_update: cx.stage_cost(update),
             map_lookup: cx.stage_cost("map.lookup"),
+            map_copy: cx.stage_cost("map.copy"),
             drain_unit: cx.stage_cost("drain.unit"),
             pool_take: cx.stage_cost("pool.take"),
             complete_unit: cx.stage_cost("complete.unit"),
@@ -463,6 +468,9 @@ impl HostFtl {
             if self.rings.is_empty(slots) {
                 let logged = || !self.pools.any_line(Line::is_unlogged);
                 self.pool_changed.wait(cx, || logged() || self.read_only()).await;
+                // Nobody else writes to the log from here on: a patrol that moves it, or a checkpoint that
+                // was due, would stand behind `stopped`, and the next start would not be clean.
+                self.end_tasks(cx).await;
                 return self.snapshot(cx).await;
             }
             // A program failed while lines were closed, and what it held needs a line again.

@@ -12,7 +12,7 @@
 
 use super::rings::FreeSlots;
 use super::slab::{Filler, Origin, Slab, SlotState};
-use super::unit::Unit;
+use super::unit::{Push, Unit};
 use flashlane_base::Ns;
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex};
 use flashlane_rt::{Cx, Lock, Notify, Waiter};
@@ -20,17 +20,6 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-
-/// Why the drainer must program what there is, even if it is less than a unit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Push {
-    /// Nobody waits.
-    None,
-    /// A flush or FUA write waits for a position ahead.
-    Flush,
-    /// An erase barrier waits and the allocator starves.
-    Gc,
-}
 
 pub(super) struct RingState {
     fifo: VecDeque<u32>,
@@ -60,19 +49,8 @@ pub(super) struct RingState {
     pub(super) discarded_in_buffer: u64,
 }
 
-/// What the drainer has to know of the slots that it took.
-pub(super) struct Taken {
-    /// How many slots, from the front, are retries.
-    pub(super) retries: usize,
-    /// Id of the unit in the ring's order.
-    pub(super) unit: u64,
-    /// Why padding is allowed.
-    pub(super) push: Push,
-    /// Some of the slots are dead: superseded before they were taken.
-    pub(super) dead: bool,
-    /// Slots dropped because they were dead and no point covered them: (users, GC).
-    pub(super) dropped: (u64, u64),
-}
+/// Room that comes back since dead slots were dropped: users, GC.
+pub(super) type Dropped = (u64, u64);
 
 impl RingState {
     fn new(free: FreeSlots) -> RingState {
@@ -160,20 +138,20 @@ impl RingState {
         slab: &Slab,
         sectors: usize,
         unit: &mut Unit,
-    ) -> Option<Taken> {
+    ) -> Option<Dropped> {
         unit.clear();
         let heads = slab.heads();
         if !self.has_work(sectors) {
             return None;
         }
-        let mut out =
-            Taken { retries: 0, unit: 0, push: self.push(), dead: false, dropped: (0, 0) };
+        unit.push = self.push();
+        let mut dropped = (0, 0);
         while unit.slots.len() < sectors
             && let Some(slot) = self.retry.pop_front()
         {
             unit.slots.push(slot);
             unit.heads.push(heads.count(slot));
-            out.retries += 1;
+            unit.retries += 1;
         }
         let covered = self.flush_to.max(self.barrier_to);
         let waits = covered > self.head;
@@ -187,12 +165,12 @@ impl RingState {
             self.fifo.drain(..n);
             self.head += n as u64;
             let dead = heads.take(&unit.slots[from..], &mut unit.heads);
-            out.dead |= dead;
+            unit.dead |= dead;
             if dead && self.head > covered {
-                self.drop_dead(unit, from, covered, &mut out.dropped);
+                self.drop_dead(unit, from, covered, &mut dropped);
             }
         }
-        if out.push == Push::None && unit.slots.len() < sectors && !waits {
+        if unit.push == Push::None && unit.slots.len() < sectors && !waits {
             // What is alive goes on waiting for company.
             self.head -= unit.slots.len() as u64;
             for slot in unit.slots.drain(..).rev() {
@@ -203,17 +181,17 @@ impl RingState {
         // The next unit's slots were filled thousands of writes ago: have their lines come meanwhile.
         let ((next, _), lines) = (self.fifo.as_slices(), slab.filler());
         next[..sectors.min(next.len())].iter().for_each(|slot| lines.prefetch(*slot));
-        out.unit = self.units_base + self.units.len() as u64;
+        unit.id = self.units_base + self.units.len() as u64;
         self.units.push_back((self.head, false));
         if unit.slots.is_empty() {
-            self.unit_done(out.unit);
+            self.unit_done(unit.id);
         }
-        Some(out)
+        Some(dropped)
     }
 
     /// Drops the dead among the slots taken last, from index `from` on, that lie behind `covered`.
     #[cold]
-    fn drop_dead(&mut self, unit: &mut Unit, from: usize, covered: u64, dropped: &mut (u64, u64)) {
+    fn drop_dead(&mut self, unit: &mut Unit, from: usize, covered: u64, dropped: &mut Dropped) {
         let mut position = self.head - (unit.slots.len() - from) as u64;
         let mut kept = from;
         for i in from..unit.slots.len() {

@@ -16,7 +16,7 @@ use super::map::Entry;
 use super::pool::{LineState, PoolState};
 use super::{HostFtl, add};
 use flashlane_base::{Ns, OOB_BYTES, Ppa, VECTOR_MAX};
-use flashlane_ocssd::device::{ChunkState, Completion, Status};
+use flashlane_ocssd::device::{Cause, ChunkState, Completion, Status};
 use flashlane_rt::sync::{Mutex, Ordering};
 use flashlane_rt::{Cx, Notify};
 use serde::{Deserialize, Serialize};
@@ -287,7 +287,8 @@ impl HostFtl {
         let mut oob = [[0u8; OOB_BYTES]; VECTOR_MAX];
         let n = sectors.len();
         add(&self.counters.patrol_reads, n as u64);
-        self.flash.read(cx, &addrs[..n], &mut [], (0, false), &mut oob).await
+        let kind = (0, false);
+        self.flash.read(cx, &addrs[..n], &mut [], kind, &mut oob, Cause::Gc).await
     }
 
     /// Looks at log, anchor and checkpoints, once a pass. Where they decay the log goes on in fresh

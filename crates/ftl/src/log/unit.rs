@@ -26,6 +26,26 @@ pub(super) struct Unit {
     pub(super) cause: Vec<Cause>,
     /// Some of `slots` are [`NO_SLOT`].
     pub(super) torn: bool,
+    /// Its place in the order of its ring.
+    pub(super) id: u64,
+    /// How many of the slots, from the front, go out again.
+    pub(super) retries: usize,
+    /// Some of the slots are dead: superseded before they were taken.
+    pub(super) dead: bool,
+    /// Why it may be padded.
+    pub(super) push: Push,
+}
+
+/// Why the drainer must program what there is, even if it is less than a unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) enum Push {
+    /// Nobody waits.
+    #[default]
+    None,
+    /// A flush or FUA write waits for a position ahead.
+    Flush,
+    /// An erase barrier waits and the allocator starves.
+    Gc,
 }
 
 impl Unit {
@@ -34,6 +54,7 @@ impl Unit {
         self.heads.clear();
         self.cause.clear();
         self.torn = false;
+        (self.id, self.retries, self.dead, self.push) = (0, 0, false, Push::None);
     }
 
     /// The sectors that are to be published: (address, slot, logical sector).

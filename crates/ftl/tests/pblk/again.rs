@@ -10,6 +10,7 @@ use crate::story::{Do, cut_at_each};
 use flashlane_ftl::log::format::{Oob, Record};
 use flashlane_ftl::log::{MountError, MountOptions};
 use flashlane_ocssd::device::Op;
+use flashlane_ocssd::spec::Pairing;
 
 const WRITTEN: u64 = 300;
 
@@ -120,13 +121,52 @@ fn r13_recovery_cut_at_every_command_with_other_windows() {
     }
 }
 
+/// Pages that share word lines, and a torn one may take the other along.
+fn paired() -> Setup {
+    let mut setup = tiny(60).manual_gc();
+    setup.spec.cells.pairing = Pairing::Mlc;
+    setup.spec.cells.bits = 2;
+    setup.spec.cells.pair_damage = true;
+    setup.spec.geometry.mw_cunits = 12;
+    setup.config.over_provisioning_percent = 0;
+    setup
+}
+
 /// R13: a torn program may take its page pair along: still nothing flushed is lost.
 #[test]
 fn r13_recovery_cut_twice_with_pair_damage() {
-    let mut setup = small();
-    setup.spec.cells.pair_damage = true;
-    setup.config.over_provisioning_percent = 0;
-    assert!(cut_every_mount(|| cut(used(&setup)), 2) > 40);
+    assert!(cut_every_mount(|| cut(used(&paired())), 2) > 40);
+}
+
+/// R13: nor a checkpoint in both copies, whose end recovery pads so that it can be read.
+#[test]
+fn r13_recovery_of_a_long_log_cut_twice_with_pair_damage() {
+    assert!(cut_every_mount(|| cut(long_used(&paired())), 2) > 40);
+}
+
+/// Hole 38: recovery pads both copies of both checkpoints, so that their ends can be read, and is cut: what
+/// was written of them before is there, whatever a torn program takes along.
+#[test]
+fn found_38_a_cut_while_a_checkpoint_is_padded_takes_no_shard_along() {
+    let mut cuts = 0;
+    for seed in [2, 13, 17, 21] {
+        let mut setup = paired();
+        setup.options.seed = seed;
+        let undisturbed = cut(long_used(&setup)).mounted().recovery();
+        for n in 30..60 {
+            let medium = cut(long_used(&setup));
+            let shards = medium.checkpoints().into_iter().take(2).flat_map(|(_, shards)| shards);
+            let chunks: Vec<u32> = shards.flat_map(|places| places.map(|p| p.chunk)).collect();
+            let ends = || chunks.iter().map(|c| medium.info(*c).write_pointer).collect::<Vec<_>>();
+            let before = ends();
+            let stop = Some(Stop::Within(n));
+            assert!(matches!(medium.mount_until(MountOptions::default(), stop), Up::Cut));
+            cuts += u32::from(ends() != before);
+            let lines = medium.mounted().recovery().lines_replayed;
+            assert_eq!(lines, undisturbed.lines_replayed, "seed {seed}, command {n}");
+        }
+    }
+    assert!(cuts > 20, "{cuts}");
 }
 
 /// R13: after a recovery nothing moves any more: three more lives, clean and cut, change no sector.

@@ -6,10 +6,11 @@
 //! window, so that a read-only mount sees all that was written, and one medium serves many attempts.
 
 use crate::bench::{Bench, Setup, tiny};
-use crate::medium::{Medium, Spot, spots};
-use flashlane_ftl::log::format::{LBA_LOG, Record};
+use crate::medium::{Medium, Spot, Stop, Up, spots};
+use flashlane_ftl::log::format::{LBA_CHECKPOINT, LBA_LOG, Record, ShardView};
 use flashlane_ftl::log::{MountError, MountOptions};
 use flashlane_ocssd::device::Op;
+use std::collections::BTreeMap;
 
 const WRITTEN: u64 = 700;
 
@@ -181,6 +182,35 @@ fn without_the_newest_anchor_the_log_leads_on() {
     }
 }
 
+/// The newest anchor can't be read by a mount, which is cut, and then it can: it is not as new as the one
+/// that the mount wrote.
+#[test]
+fn an_anchor_that_comes_back_is_an_older_one() {
+    let (mut back, mut n) = (0, 0);
+    loop {
+        let medium = lived_in(small()).cut();
+        let newest = medium.newest_anchor();
+        let copies = medium.anchors().into_iter().filter(|(_, a)| a.counter == newest.counter);
+        medium.wreck(copies.map(|(at, _)| at).collect::<Vec<_>>());
+        let stop = Some(Stop::Before(n));
+        let is_over = !matches!(medium.mount_until(MountOptions::default(), stop), Up::Cut);
+        medium.heal();
+        let anchors = medium.anchors();
+        let is_back = anchors.iter().any(|(_, a)| *a == newest);
+        for (_, anchor) in anchors {
+            let of_then = anchor.generation > newest.generation;
+            assert_eq!(of_then, anchor.counter > newest.counter, "command {n}: {anchor:?}");
+            back += u32::from(of_then && is_back);
+        }
+        if is_over {
+            break;
+        }
+        intact(&medium.mounted());
+        n += 1;
+    }
+    assert!(back > 0);
+}
+
 /// All anchors: the log is found by its blocks.
 #[test]
 fn without_any_anchor_the_log_is_found() {
@@ -249,9 +279,9 @@ fn a_log_block_lost_in_both_copies_is_noticed() {
         medium.wreck(places.clone());
         let mut writable = options(|_| {});
         writable.accept_lost = true;
-        match medium.mount_until(writable, Some(crate::medium::Stop::Before(u64::MAX))) {
-            crate::medium::Up::Refused(MountError::Damaged(_)) => refused += 1,
-            crate::medium::Up::Refused(other) => panic!("record {sequence}: {other}"),
+        match medium.mount_until(writable, Some(Stop::Before(u64::MAX))) {
+            Up::Refused(MountError::Damaged(_)) => refused += 1,
+            Up::Refused(other) => panic!("record {sequence}: {other}"),
             _ => panic!("the block of record {sequence} is not missed"),
         }
         let bench = medium.read_only();
@@ -310,7 +340,52 @@ fn a_shard_comes_from_its_other_copy_or_from_the_older_checkpoint() {
     bench.shut_down();
 }
 
-/// As before, after a clean stop: without the newest checkpoint the start is not clean.
+/// A shard that says of itself a stamp above the durable ceiling is damaged, however right its checksums
+/// are: its other copy counts, or the older checkpoint.
+#[test]
+fn a_shard_with_a_stamp_above_the_ceiling_is_not_believed() {
+    for in_floor in [false, true] {
+        for copies in 1..3 {
+            let bench = lived_in(small());
+            // A sector that is lost for good: its stamp is listed.
+            let medium = bench.medium.clone();
+            medium.wreck([medium.newest(500)]);
+            while bench.stats().gc_read_failures == 0 {
+                assert!(bench.gc_once());
+            }
+            let medium = bench.shut_down();
+            let (_, shards) = medium.checkpoints()[0].clone();
+            for extent in &shards[0][..copies] {
+                forge(&medium, &spots(extent), in_floor);
+            }
+            let bench = medium.mounted();
+            assert_eq!(bench.recovery().clean, copies == 1);
+            assert_eq!(right_or_error(&bench), 1);
+            assert_eq!(bench.version(500, &[]), None);
+            bench.write(500, 1, 77);
+            intact(&bench);
+            bench.shut_down();
+        }
+    }
+}
+
+/// Raises a listed stamp of the shard at `places`, or its floor, and makes its checksums right.
+fn forge(medium: &Medium, places: &[Spot], in_floor: bool) {
+    let written: BTreeMap<Spot, _> = medium.typed(LBA_CHECKPOINT).into_iter().collect();
+    let bytes: Vec<u8> = places.iter().flat_map(|at| written[at].bytes.clone()).collect();
+    let view = ShardView::decode(&bytes).expect("a shard");
+    let (mut header, mut stamps) = (view.header().clone(), view.stamps().collect::<Vec<_>>());
+    match in_floor {
+        true => header.floor += 1 << 50,
+        false => stamps.last_mut().expect("a lost sector").1 += 1 << 50,
+    }
+    let forged = header.encode(&view.entries().collect::<Vec<_>>(), &stamps);
+    for (at, sector) in places.iter().zip(forged.chunks(4096)) {
+        medium.rewrite(*at, |bytes| bytes.copy_from_slice(sector));
+    }
+}
+
+/// After a clean stop: without the newest checkpoint the start is not clean.
 #[test]
 fn a_clean_stop_without_its_checkpoint_is_no_clean_start() {
     let medium = lived_in(small()).shut_down();

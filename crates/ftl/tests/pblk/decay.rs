@@ -237,3 +237,31 @@ fn a_decayed_sector_of_a_closed_line_is_an_error() {
         bench.agrees();
     }
 }
+
+/// A line that a first mount took over is scanned again by a second, since it was not closed by then. What
+/// can't be read at that moment is reported, but not given up: the map has it, and a collection finds
+/// it by its own record, whatever the closing metadata says.
+#[test]
+fn what_a_second_mount_can_not_read_is_not_given_up() {
+    let medium = written_behind(small());
+    let unit = medium.unit_of(medium.newest(8));
+    let open =
+        |m: &Medium| m.lines().iter().any(|l| l.chunks.contains(&unit[0].0) && l.closed.is_none());
+    let medium = medium.mounted().cut();
+    assert!(open(&medium));
+    medium.wreck(unit.clone());
+    let bench = medium.mounted();
+    assert_eq!(bench.recovery().lost_units, [unit[0]]);
+    bench.rest();
+    assert!(!open(&medium));
+    medium.heal();
+    for _ in 0..20 {
+        if medium.newest(8).0 == unit[0].0 {
+            bench.gc_once();
+        }
+    }
+    assert_ne!(medium.newest(8).0, unit[0].0, "it was collected");
+    assert_eq!(bench.stats().gc_read_failures, 0);
+    hold(&bench, 8..12, |_| Some(2));
+    bench.agrees();
+}

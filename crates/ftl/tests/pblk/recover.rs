@@ -6,6 +6,7 @@
 //! of 64 sectors, units of 4, a window of 8; a line has 248 data sectors).
 
 use crate::bench::{Bench, Setup, lba_of, tiny};
+use crate::damage::lived_in;
 use crate::medium::{Medium, Stop, Up};
 use crate::story::{Do, Telling, cut_at_each};
 use flashlane_base::Ns;
@@ -54,6 +55,41 @@ fn r01_an_empty_device_and_an_unfinished_creation() {
             }
         }
     }
+}
+
+/// R01: a target is created over an older one, and cut anywhere: the older one is there in full, or one can
+/// be created again.
+#[test]
+fn r01_a_creation_over_an_older_target_cut_at_every_command() {
+    let older = || {
+        // Its log has moved on, so that the new one's first chunks hold data.
+        let mut medium = lived_in(small()).shut_down();
+        medium.setup.seed += 1; // another uuid
+        medium
+    };
+    let (mut same, mut refused, commands) = (0, 0, older().create().face.commands());
+    for n in 0..commands {
+        for stop in [Stop::Before(n), Stop::Within(n)] {
+            let medium = older();
+            let uuid = medium.newest_anchor().uuid;
+            assert!(matches!(medium.create_until(Some(stop)), Up::Cut), "{stop:?}");
+            match medium.mount(MountOptions::default()) {
+                Ok(bench) => {
+                    match bench.dev.uuid() == uuid {
+                        true => same += 1,
+                        false => bench.held.borrow_mut().clear(),
+                    }
+                    finished(bench);
+                }
+                Err(MountError::NoTarget | MountError::LogLost | MountError::Damaged(_)) => {
+                    refused += 1;
+                    finished(medium.create());
+                }
+                Err(other) => panic!("{stop:?}: {other}"),
+            }
+        }
+    }
+    assert!(same > 0 && refused > 0, "{same}, {refused} of {commands}");
 }
 
 /// R01: first metadata that is torn, of another kind, of a later version or of another target: the log

@@ -9,7 +9,7 @@ use crate::bench::{Bench, Setup, tiny};
 use crate::medium::Medium;
 use flashlane_base::{Lba, Ns};
 use flashlane_ftl::log::{LineState, MountOptions, Scrub};
-use flashlane_ocssd::device::{Op, Status};
+use flashlane_ocssd::device::{Cause, Op, Status};
 use flashlane_ocssd::spec::EccSpec;
 use flashlane_ocssd::{FaultPlan, PowerOn};
 
@@ -166,6 +166,50 @@ fn a_collection_reads_again_before_it_gives_up() {
         assert_eq!(b.stats().gc_read_failures, failures, "{mode:?}");
         assert_eq!(lost(&b).len() as u64, failures);
         b.stopped();
+    }
+}
+
+/// What scrubbing and collections read, and read again, no user asked for.
+#[test]
+fn what_scrubbing_reads_is_not_the_users() {
+    let mut setup = tiny(40).manual_gc();
+    setup.config.scrub.mode = Scrub::Patrol;
+    setup.config.scrub.interval = DAY;
+    let b = setup.build();
+    b.write(0, 4 * 248, 1);
+    b.drained();
+    b.discard(248, 62);
+    b.ssd.keep_spans(1 << 20);
+    // The first read of a collection is the closing metadata.
+    b.answer(Op::Read, 1, 1 << 5, Status::Uncorrectable, Ns::from_us(60));
+    assert!(b.gc_once());
+    assert_eq!(b.stats().gc_read_failures, 0, "it was read again");
+    b.sleep(DAY.times(2));
+    assert!(b.stats().patrol_reads > 0);
+    let kept = b.ssd.take_spans();
+    let reads: Vec<Cause> = kept.spans.iter().map(|(_, s)| s.cause).collect();
+    assert!(reads.contains(&Cause::Gc) && reads.contains(&Cause::Metadata));
+    assert!(!reads.contains(&Cause::User));
+    b.settled();
+}
+
+/// A patrol that finds log and checkpoints decayed moves them, again and again; a stop in the middle of
+/// that is a clean one.
+#[test]
+fn a_stop_ends_the_patrol_first() {
+    let mut setup = forgetful(Scrub::Patrol);
+    setup.spec.ecc = None;
+    setup.config.scrub.interval = Ns::from_ms(1);
+    let plan = "[[fault]]\nkind = \"read_high_ecc\"\nprobability = \"0.5\"\n";
+    setup.options.faults = FaultPlan::from_toml(plan).expect("a plan");
+    for rest in 0..12 {
+        let b = Medium::new(setup.clone()).create();
+        b.write(0, 300, 1);
+        b.flush();
+        b.sleep(Ns::from_us(1700 * rest));
+        let b = b.shut_down().mounted();
+        assert!(b.recovery().clean, "after {rest}");
+        b.read_all();
     }
 }
 

@@ -5,7 +5,7 @@
 //! readers find their chunks written. Never: two streams on one PU, unless both read.
 
 use super::{Order, Raw, RawStream, Told};
-use crate::run::{Measured, Monitor, Prepared, Probe, Recorder, Sample, Steady, Watch};
+use crate::run::{CpuSpan, Measured, Monitor, Prepared, Probe, Recorder, Sample, Steady, Watch};
 use crate::workload::{Job, Mix, Sizes};
 use flashlane_base::{Geometry, Ns, VECTOR_MAX};
 use flashlane_ftl::stats::{FtlStats, Gauges};
@@ -205,6 +205,7 @@ pub async fn run_raw(
         Rc::new(move |now| Sample::new(&watched.counters_at(now), Gauges::default()));
     recorder.borrow_mut().begin(cx.now(), &Watch { probe: Some(probe), intervals });
     begin();
+    let cpu_before = CpuSpan::until_now(cx);
     let medium = ssd.clone();
     let stats: Rc<dyn Fn() -> FtlStats> = Rc::new(move || stats_of(&medium.counters()));
     let before = stats();
@@ -227,6 +228,7 @@ pub async fn run_raw(
     let wrong: u64 = streams.iter().map(|s| s.result().wrong).sum();
     recorder.borrow_mut().wrong_sectors = wrong;
     recorder.borrow_mut().close(&*stats);
+    let cpu = CpuSpan::until_now(cx).since(&cpu_before);
     let recorder = recorder.take();
     let mut after = stats();
     for stream in &streams {
@@ -246,6 +248,7 @@ pub async fn run_raw(
         mapped: (filled, filled + recorder.sectors_written.min(raw_sectors)),
         capacity: raw_sectors,
         submit_cost: Ns::ZERO,
+        cpu,
         replayed: Vec::new(),
         ended_in_ramp: false,
         recorder,

@@ -73,6 +73,9 @@ pub(super) fn run(r: &RunReport) -> Vec<Named> {
     cells.push(int("leveled_lines", r.care.leveled_lines));
     cells.push(int("scrubbed_lines", r.care.scrubbed_lines));
     cells.push(int("patrol_read_sectors", r.care.patrol_read_sectors));
+    cells.push(text("costs", &r.cpu.costs));
+    cells.push(ratio("cpu_busy_ratio", r.cpu.busy_ratio));
+    cells.push(ratio("cpu_lock_ratio", r.cpu.lock_ratio));
     cells
 }
 

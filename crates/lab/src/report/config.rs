@@ -24,6 +24,8 @@ pub struct Configuration {
     pub rng: &'static str,
     /// Name of the CPU cost table.
     pub costs: String,
+    /// Where its numbers are from.
+    pub costs_source: String,
     /// Simulated host cores.
     pub host_cores: u32,
     /// Preparation.
@@ -56,6 +58,10 @@ impl Configuration {
             seed: e.run.seed,
             rng: flashlane_base::rng::RNG_NAME,
             costs: e.run.costs.name().to_string(),
+            costs_source: match e.run.costs.source() {
+                "" => "its file has no `source`".into(),
+                source => source.to_string(),
+            },
             host_cores: e.run.host_cores,
             fill: json!(e.run.fill),
             overwrite: json!(e.run.overwrite),

@@ -90,6 +90,7 @@ impl Report {
         text += &table::causes(self);
         text += &table::breakdowns(self);
         text += &table::occupancy(self);
+        text += &table::cpu(self);
         text += &explain::sentences(self);
         text += &table::mounts(self);
         text += &table::notes(self);

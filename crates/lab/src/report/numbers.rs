@@ -103,6 +103,8 @@ pub struct RunReport {
     pub wait_ns: WaitNs,
     /// How busy dies and channels were.
     pub busy_ratio: BusyRatio,
+    /// How busy the host's cores were.
+    pub cpu: CpuReport,
     /// How full the device was.
     pub fill: FillLevel,
     /// How the target was found on its drive; only of runs on one.
@@ -504,6 +506,42 @@ pub struct BusyRatio {
     pub channel: f64,
 }
 
+/// What the simulated cores of the host did in the measured part, as shares of its time.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct CpuReport {
+    /// Name of the table that says what work costs; `zero` is a host that costs nothing.
+    pub costs: String,
+    /// All cores: at work, spinning included.
+    pub busy_ratio: f64,
+    /// All cores: spinning on locks.
+    pub lock_ratio: f64,
+    /// All cores: doing nothing.
+    pub idle_ratio: f64,
+    /// Each core at work, spinning included.
+    pub core_busy_ratio: Vec<f64>,
+    /// Each core spinning on locks.
+    pub core_lock_ratio: Vec<f64>,
+}
+
+impl CpuReport {
+    fn of(outcome: &Outcome, o: &RunOutcome) -> CpuReport {
+        let time = o.measured.cpu.time.as_ns() as f64;
+        let share = |span: Ns| if time == 0.0 { 0.0 } else { span.as_ns() as f64 / time };
+        let cores = &o.measured.cpu.cores;
+        let busy: Vec<f64> = cores.iter().map(|core| share(core.busy)).collect();
+        let lock: Vec<f64> = cores.iter().map(|core| share(core.spun)).collect();
+        let mean = |list: &[f64]| list.iter().sum::<f64>() / list.len().max(1) as f64;
+        CpuReport {
+            costs: outcome.experiment.run.costs.name().to_string(),
+            busy_ratio: mean(&busy),
+            lock_ratio: mean(&lock),
+            idle_ratio: 1.0 - mean(&busy),
+            core_busy_ratio: busy,
+            core_lock_ratio: lock,
+        }
+    }
+}
+
 /// How full the device was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct FillLevel {
@@ -646,6 +684,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
             flush: after.flush_wait.saturating_sub(before.flush_wait).as_ns(),
         },
         busy_ratio: busy(o),
+        cpu: CpuReport::of(outcome, o),
         fill: fill(o),
         mount: o.mounted.as_ref().map(MountReport::of),
         prepared: m.prepared.clone(),

@@ -96,7 +96,8 @@ pub(super) fn head(report: &Report) -> String {
     }
     let s = if c.host_cores == 1 { "" } else { "s" };
     text += &format!("seed {}, CPU costs `{}` on {} host core{s}", c.seed, c.costs, c.host_cores);
-    text + "\n\n"
+    text += &format!(" ({})\n\n", c.costs_source);
+    text
 }
 
 /// A row per stack: what it did, at what fill and spare.
@@ -220,6 +221,21 @@ pub(super) fn occupancy(report: &Report) -> String {
     for r in &report.runs {
         let b = &r.busy_ratio;
         let cells = [b.die_program, b.die_read, b.die_erase, b.channel].map(share);
+        rows.push([vec![r.name.clone()], cells.to_vec()].concat());
+    }
+    aligned(&rows) + "\n"
+}
+
+/// How busy the host's cores were, where its work costs anything.
+pub(super) fn cpu(report: &Report) -> String {
+    if report.runs.iter().all(|r| r.cpu.busy_ratio == 0.0) {
+        return String::new();
+    }
+    let head = ["host CPU, share of time", "busy", "of it spinning on locks", "idle"];
+    let mut rows = vec![head.map(str::to_string).to_vec()];
+    let share = |x: f64| format!("{:.2}%", x * 100.0);
+    for r in &report.runs {
+        let cells = [r.cpu.busy_ratio, r.cpu.lock_ratio, r.cpu.idle_ratio].map(share);
         rows.push([vec![r.name.clone()], cells.to_vec()].concat());
     }
     aligned(&rows) + "\n"

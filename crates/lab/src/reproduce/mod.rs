@@ -127,6 +127,8 @@ pub struct FigureResult {
     pub expected: Verdict,
     /// In words.
     pub rule: String,
+    /// Table of what the host's CPU work costs; `zero` is nothing.
+    pub costs: String,
     /// What is ours: sizes, fill levels, policies that the paper does not state.
     pub ours: Vec<String>,
     /// Where differences from the paper come from, and the experiment that isolates each.
@@ -190,6 +192,7 @@ impl Figure {
             title: file.title.clone(),
             paper: file.paper.clone(),
             rule: file.rule.clone(),
+            costs: file.costs.name().into(),
             ours: file.ours.clone(),
             causes: file.causes.clone(),
             rows,
@@ -241,6 +244,9 @@ impl FigureResult {
             text += "INTERRUPTED: rows without a value were not measured\n";
         } else if !self.as_expected() {
             text += &format!("EXPECTED: {}\n", self.expected);
+        }
+        if self.costs != "zero" {
+            text += &format!("CPU costs: {}\n", self.costs);
         }
         for ours in &self.ours {
             text += &format!("ours: {ours}\n");

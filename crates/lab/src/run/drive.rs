@@ -50,12 +50,12 @@ pub(crate) async fn drive(
     host.begin_stage("run", total(&works));
     let ramp = plan.work.iter().map(ramp_of).max().unwrap_or(Ns::ZERO);
     if ramp == Ns::ZERO {
-        host.begin_measuring(cx.now());
+        host.begin_measuring(cx);
     } else {
         let (cx, host) = (cx.clone(), host.clone());
         cx.clone().spawn(async move {
             cx.sleep(ramp).await;
-            host.begin_measuring(cx.now());
+            host.begin_measuring(&cx);
         });
     }
     let mut jobs: Vec<Join<()>> = Vec::new();

@@ -10,6 +10,7 @@
 //!
 //! Start reading at [`run`], then [`drive`].
 
+mod cpu;
 pub mod drive;
 pub mod intervals;
 pub mod jobs;
@@ -22,6 +23,7 @@ pub mod steady;
 #[cfg(test)]
 mod tests;
 
+pub use cpu::CpuSpan;
 pub use oracle::Mismatch;
 pub use prepare::{Fill, Overwrite, Prepared};
 pub use record::{Bucket, Recorder, Timeline};
@@ -155,6 +157,8 @@ pub struct Measured {
     pub capacity: u64,
     /// Host CPU time that submitting one operation costs.
     pub submit_cost: Ns,
+    /// What the host's cores did, up to the end of the last request.
+    pub cpu: CpuSpan,
     /// How traces were replayed, in the order of the plan.
     pub replayed: Vec<Replayed>,
     /// The measured part never began: everything ended within the ramp.
@@ -182,7 +186,7 @@ pub(crate) struct Host {
     done: Cell<u64>,
     total: Cell<Option<u64>>,
     /// State when the measured part began.
-    before: RefCell<Option<(FtlStats, u64)>>,
+    before: RefCell<Option<(FtlStats, u64, CpuSpan)>>,
 }
 
 /// Buffers of one request, used again by the next.
@@ -249,10 +253,10 @@ impl Host {
     }
 
     /// The measured part begins now.
-    pub(crate) fn begin_measuring(&self, now: Ns) {
+    pub(crate) fn begin_measuring(&self, cx: &Cx) {
         let mapped = self.oracle.borrow().mapped();
-        *self.before.borrow_mut() = Some((self.stats(), mapped));
-        self.recorder.borrow_mut().begin(now, &self.subject.watch);
+        *self.before.borrow_mut() = Some((self.stats(), mapped, CpuSpan::until_now(cx)));
+        self.recorder.borrow_mut().begin(cx.now(), &self.subject.watch);
         (self.subject.begin)();
     }
 
@@ -386,9 +390,10 @@ pub async fn run(
     let replayed = drive::drive(cx, &host, plan, works).await?;
     let ended_in_ramp = host.before.borrow().is_none();
     if ended_in_ramp {
-        host.begin_measuring(cx.now());
+        host.begin_measuring(cx);
     }
     host.recorder.borrow_mut().close(&*host.subject.stats);
+    let cpu = CpuSpan::until_now(cx);
     // What the host wrote is still in buffers: it counts as written only once it is programmed.
     let mut scratch = Scratch::default();
     host.done.set(0);
@@ -399,7 +404,7 @@ pub async fn run(
             None
         }
     };
-    let (before, mapped) = host.before.borrow_mut().take().expect("set above");
+    let (before, mapped, cpu_before) = host.before.borrow_mut().take().expect("set above");
     let interrupted = host.stop.get() == Some(Stop::Interrupted);
     let recorder = host.recorder.take();
     let at_start = Bucket {
@@ -421,6 +426,7 @@ pub async fn run(
         mapped: (mapped, mapped_end),
         capacity: host.capacity,
         submit_cost: host.submit_cost,
+        cpu: cpu.since(&cpu_before),
         replayed,
         ended_in_ramp,
     })

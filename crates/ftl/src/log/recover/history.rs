@@ -7,15 +7,25 @@
 
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{
-    Anchor, COUNT_MAX, FormatError, LBA_ANCHOR, LBA_LINE_FIRST, LBA_LOG, LBA_NONE, LogBlock,
-    LogBlockHeader as Header, LogEntry, Record, SegmentPair, Uuid, is_newer_minor,
+    Anchor, COUNT_MAX, FormatError, LBA_ANCHOR, LBA_LINE_FIRST, LBA_LOG, LBA_NONE, LBA_PADDING,
+    LogBlock, LogBlockHeader as Header, LogEntry, Oob, Record, SegmentPair, Uuid, is_newer_minor,
 };
 use super::super::journal::{block_room, block_sectors};
 use super::MountError;
 use super::survey::{First, Survey};
 use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+/// How far this life's counters are above the newest anchor that could be read: there may be newer ones
+/// that can be read again one day, which must not be taken for the newest then. The log of an anchor that
+/// so many followed is gone.
+const UNSEEN: u64 = 1 << 20;
+
+/// Sectors that are looked at together for the newest anchor.
+const ANCHORS_AT_A_TIME: usize = 16;
 
 /// A pair of the log with the first record that counts in it.
 #[derive(Clone, Debug)]
@@ -36,7 +46,7 @@ pub(super) struct History {
     pub(super) parts: Vec<Part>,
     /// In order, without a gap.
     pub(super) entries: Vec<LogEntry>,
-    /// Chunks that hold anchors, and the highest counter in them.
+    /// Chunks that hold anchors, and a counter that no anchor of before is above.
     pub(super) anchors: Vec<u32>,
     pub(super) anchor_counter: u64,
     /// A later minor version wrote here: nothing may be changed.
@@ -136,25 +146,27 @@ pub(super) async fn read(
     };
     let last_pair = places.keys().next_back().copied().unwrap_or(0);
     let mut found: BTreeMap<u64, (SegmentPair, Content)> = BTreeMap::new();
-    let mut next = places.keys().next_back().copied();
-    while let Some(id) = next {
-        let pads = match id {
-            _ if range.contains(&id) => Pads::Unknown,
-            _ if id > *range.end() => Pads::Sure,
-            _ => Pads::None,
-        };
-        let mut chunks = holders(cx, survey, &places[&id], id, pads).await;
-        let content = read_pair(cx, survey, grid, (uuid, id), &mut chunks).await?;
-        for record in content.blocks.iter().flat_map(|b| &b.entries).map(|e| &e.record) {
-            if let Record::Follows { previous } = record {
-                places.entry(previous.id).or_default().extend(previous.chunks);
+    let mut looked_at: BTreeMap<u64, BTreeSet<u32>> = BTreeMap::new();
+    loop {
+        // All pairs at a time; then those that they say are before them, or in another chunk, too.
+        let new = places.iter().filter(|(id, chunks)| looked_at.get(id) != Some(chunks));
+        let new: BTreeMap<u64, BTreeSet<u32>> = new.map(|(id, c)| (*id, c.clone())).collect();
+        if new.is_empty() {
+            break;
+        }
+        for (id, chunks, content) in read_pairs(cx, survey, grid, uuid, &new, &range).await? {
+            for record in content.blocks.iter().flat_map(|b| &b.entries).map(|e| &e.record) {
+                if let Record::Follows { previous } = record
+                    && previous.id < id
+                {
+                    places.entry(previous.id).or_default().extend(previous.chunks);
+                }
+            }
+            if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
+                found.insert(id, (SegmentPair { id, chunks: [*first, *last] }, content));
             }
         }
-        if let (Some(first), Some(last)) = (chunks.first(), chunks.last()) {
-            let chunks = [first.chunk, last.chunk];
-            found.insert(id, (SegmentPair { id, chunks }, content));
-        }
-        next = places.range(..id).next_back().map(|(id, _)| *id);
+        looked_at.extend(new);
     }
     let generation = found.values().map(|(_, c)| c.generation).max().unwrap_or(0);
     let mut history = History {
@@ -165,7 +177,7 @@ pub(super) async fn read(
         parts: Vec::new(),
         entries: Vec::new(),
         anchors: anchors.chunks,
-        anchor_counter: anchors.newest.as_ref().map_or(0, |a| a.counter),
+        anchor_counter: anchors.newest.as_ref().map_or(0, |a| a.counter + UNSEEN),
         is_newer: anchors.is_newer,
         damage: None,
     };
@@ -228,28 +240,24 @@ async fn read_anchors(
     firsts: &[First],
     wanted: Option<Uuid>,
 ) -> Result<Anchors, MountError> {
+    let chunks = firsts.iter().filter(|f| f.lba == LBA_ANCHOR).map(|f| f.chunk);
+    let chunks: Vec<u32> = chunks.collect();
+    survey.make_readable(cx, chunks.iter().copied()).await;
+    let tasks: Vec<_> = chunks
+        .iter()
+        .map(|chunk| {
+            let (flash, their_cx, at) = (survey.flash.clone(), cx.clone(), *chunk);
+            let end = survey.pointer(at);
+            cx.spawn_join(async move { newest_anchor(&flash, &their_cx, (at, end), wanted).await })
+        })
+        .collect();
+    let mut read = Vec::new();
+    for task in tasks {
+        read.push(task.await);
+    }
     let mut all: Vec<(u32, Anchor, bool)> = Vec::new();
-    for first in firsts.iter().filter(|f| f.lba == LBA_ANCHOR) {
-        let end = survey.pointer(first.chunk);
-        survey.make_readable(cx, [first.chunk]).await;
-        // The newest one that can be read: from the end. Sectors between two anchors are no anchor.
-        let mut bytes = vec![0; SECTOR_BYTES];
-        for sector in (0..end).rev().filter(|s| s.is_multiple_of(survey.flash.geo.ws_min)) {
-            let at = (first.chunk, sector);
-            if !survey.flash.read_meta_again(cx, at, LBA_ANCHOR, &mut bytes).await {
-                continue;
-            }
-            match Anchor::decode(&bytes) {
-                Ok(a) if wanted.is_none_or(|uuid| uuid == a.uuid) && goes_on(&a) => {
-                    all.push((first.chunk, a, is_newer_minor(&bytes)));
-                    break;
-                }
-                Err(error @ FormatError::NewerMajor { .. }) => {
-                    return Err(MountError::Newer(error));
-                }
-                _ => {}
-            }
-        }
+    for (chunk, read) in chunks.into_iter().zip(read) {
+        all.extend(read?.map(|(anchor, newer)| (chunk, anchor, newer)));
     }
     let newest = all.iter().max_by_key(|(_, a, _)| a.counter).map(|(_, a, _)| *a);
     let ours = |a: &Anchor| newest.is_some_and(|n| n.uuid == a.uuid);
@@ -259,6 +267,46 @@ async fn read_anchors(
         is_newer: all.iter().any(|(_, _, newer)| *newer),
         chunks: all.into_iter().map(|(chunk, ..)| chunk).collect(),
     })
+}
+
+/// The newest anchor in a chunk that was written up to `end`, and whether a newer minor version wrote it.
+async fn newest_anchor(
+    flash: &Flash,
+    cx: &Cx,
+    (chunk, end): (u32, u32),
+    wanted: Option<Uuid>,
+) -> Result<Option<(Anchor, bool)>, MountError> {
+    // From the end. Sectors between two anchors are no anchor, which their records say.
+    let step = flash.geo.ws_min;
+    let sectors: Vec<u32> = (0..end).step_by(step as usize).rev().collect();
+    let mut bytes = vec![0; SECTOR_BYTES];
+    for some in sectors.chunks(ANCHORS_AT_A_TIME) {
+        let addrs = some.iter().map(|s| flash.addresses(chunk, *s, 1)[0]);
+        let addrs: Vec<_> = addrs.collect();
+        let mut content = vec![0; some.len() * SECTOR_BYTES];
+        let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
+        let kind = (SECTOR_BYTES, true);
+        let done = flash.read(cx, &addrs, &mut content, kind, &mut oob, Cause::Log).await;
+        for (i, sector) in some.iter().enumerate() {
+            let content = &content[i * SECTOR_BYTES..][..SECTOR_BYTES];
+            if done.status(i).is_ok() && Oob::verify_for(&oob[i], LBA_PADDING, content) {
+                continue;
+            }
+            if !flash.read_meta_again(cx, (chunk, *sector), LBA_ANCHOR, &mut bytes).await {
+                continue;
+            }
+            match Anchor::decode(&bytes) {
+                Ok(a) if wanted.is_none_or(|uuid| uuid == a.uuid) && goes_on(&a) => {
+                    return Ok(Some((a, is_newer_minor(&bytes))));
+                }
+                Err(error @ FormatError::NewerMajor { .. }) => {
+                    return Err(MountError::Newer(error));
+                }
+                _ => {}
+            }
+        }
+    }
+    Ok(None)
 }
 
 /// Can a life come behind this one? An anchor that leaves no number for it was not written by us.
@@ -302,62 +350,93 @@ async fn uuid_of_logs(cx: &Cx, survey: &Survey, grid: Grid, firsts: &[First]) ->
 /// A chunk that holds a pair, or might.
 struct Holder {
     chunk: u32,
+    /// Up to where it was written.
+    pointer: u32,
     /// Its first sector says so. Where that can't be read, its blocks may.
     is_sure: bool,
 }
 
-/// Which chunks of a pair may be padded, so that they can be read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Pads {
-    None,
-    /// Those whose first sector says that they hold it.
-    Sure,
-    /// And those whose first sector can't be read.
-    Unknown,
+/// Reads pairs, all at a time: each with the chunks that hold it. `range`: the pairs that the anchor
+/// names.
+async fn read_pairs(
+    cx: &Cx,
+    survey: &mut Survey,
+    grid: Grid,
+    uuid: Uuid,
+    pairs: &BTreeMap<u64, BTreeSet<u32>>,
+    range: &RangeInclusive<u64>,
+) -> Result<Vec<(u64, Vec<u32>, Content)>, MountError> {
+    let held = holders(cx, survey, pairs, range).await;
+    let tasks: Vec<_> = held
+        .into_iter()
+        .map(|(id, holders)| {
+            let (flash, their_cx) = (survey.flash.clone(), cx.clone());
+            let pair = async move { read_pair(&flash, &their_cx, grid, (uuid, id), holders).await };
+            (id, cx.spawn_join(pair))
+        })
+        .collect();
+    let mut read = Vec::new();
+    for (id, task) in tasks {
+        read.push((id, task.await));
+    }
+    let ended = |(id, pair): (u64, Result<(Vec<u32>, Content), MountError>)| {
+        pair.map(|(chunks, content)| (id, chunks, content))
+    };
+    read.into_iter().map(ended).collect()
 }
 
-/// Which of these chunks hold the pair: those whose first sector says so, or can't be read. A pair that
-/// can't be read to its end, or not yet at all, is padded; what else a chunk may be by now is left alone.
+/// Which of these chunks hold each pair: those whose first sector says so, or can't be read. What can't be
+/// read to its end, or not yet at all, is padded where it may be that pair: in one that the anchor names
+/// also a chunk whose first sector can't be read, in a younger one only a chunk that says so, in an older
+/// one none. What else a chunk may be by now is left alone.
 async fn holders(
     cx: &Cx,
     survey: &mut Survey,
-    chunks: &BTreeSet<u32>,
-    id: u64,
-    pads: Pads,
-) -> Vec<Holder> {
-    let mut holders = Vec::new();
-    let is_it = |f: &First| (f.lba, f.stamp) == (LBA_LOG, id);
-    for chunk in chunks.iter().copied().filter(|c| survey.is_written(*c)).collect::<Vec<_>>() {
-        let first = survey.first_of(cx, chunk).await;
-        let is_other = first.as_ref().is_some_and(|f| !is_it(f) && f.lba != LBA_NONE);
-        if is_other {
-            continue;
-        }
-        let is_sure = first.as_ref().is_some_and(is_it);
-        if pads == Pads::Unknown || pads == Pads::Sure && is_sure {
-            survey.make_readable(cx, [chunk]).await;
-        }
-        let first = survey.first_of(cx, chunk).await;
-        if first.as_ref().is_none_or(is_it) {
-            holders.push(Holder { chunk, is_sure: first.is_some() });
-        }
+    pairs: &BTreeMap<u64, BTreeSet<u32>>,
+    range: &RangeInclusive<u64>,
+) -> Vec<(u64, Vec<Holder>)> {
+    let is_it = |f: &First, id: u64| (f.lba, f.stamp) == (LBA_LOG, id);
+    let all: BTreeSet<u32> = pairs.values().flatten().copied().collect();
+    let all: Vec<u32> = all.into_iter().filter(|c| survey.is_written(*c)).collect();
+    let before = survey.firsts_of(cx, &all).await;
+    let may_be = |chunk: &u32, id: u64| {
+        let first = before.get(chunk);
+        all.binary_search(chunk).is_ok() && first.is_none_or(|f| is_it(f, id) || f.lba == LBA_NONE)
+    };
+    let mut padded = BTreeSet::new();
+    for (id, chunks) in pairs {
+        let is_sure = |chunk: &u32| before.get(chunk).is_some_and(|f| is_it(f, *id));
+        let pads = |chunk: &u32| range.contains(id) || id > range.end() && is_sure(chunk);
+        padded.extend(chunks.iter().copied().filter(|c| may_be(c, *id) && pads(c)));
     }
-    holders
+    survey.make_readable(cx, padded).await;
+    let after = survey.firsts_of(cx, &all).await;
+    let holders = pairs.iter().map(|(id, chunks)| {
+        let chunks = chunks.iter().filter(|c| may_be(c, *id));
+        let chunks = chunks.filter(|c| after.get(c).is_none_or(|f| is_it(f, *id)));
+        let holder = |chunk: &u32| Holder {
+            chunk: *chunk,
+            pointer: survey.pointer(*chunk),
+            is_sure: after.contains_key(chunk),
+        };
+        (*id, chunks.map(holder).collect())
+    });
+    holders.collect()
 }
 
-/// The blocks of a pair, each from the copy that has it whole, up to the first that neither has. Chunks
-/// that turn out not to hold it are taken out.
+/// The blocks of a pair, each from the copy that has it whole, up to the first that neither has, and the
+/// chunks that turn out to hold it.
 async fn read_pair(
+    flash: &Flash,
     cx: &Cx,
-    survey: &Survey,
     grid: Grid,
     (uuid, id): (Uuid, u64),
-    chunks: &mut Vec<Holder>,
-) -> Result<Content, MountError> {
+    mut chunks: Vec<Holder>,
+) -> Result<(Vec<u32>, Content), MountError> {
     let mut content = Content::default();
     let mut blocks: Vec<Option<Block>> = Vec::new();
-    for Holder { chunk, is_sure } in chunks.iter_mut() {
-        let count = (survey.pointer(*chunk) + grid.room - grid.sectors) / grid.room;
+    for Holder { chunk, pointer, is_sure } in chunks.iter_mut() {
+        let count = (*pointer + grid.room - grid.sectors) / grid.room;
         blocks.resize_with(blocks.len().max(count as usize), || None);
         let missing = |(i, b): (usize, &Option<Block>)| {
             let is_whole = b.as_ref().is_some_and(|b| b.complete);
@@ -368,17 +447,17 @@ async fn read_pair(
         for some in missing.chunks((VECTOR_MAX / grid.sectors as usize).max(1)) {
             let mut some = some.to_vec();
             for _ in 0..=RETRIES {
-                let bytes = read_blocks(&survey.flash, cx, *chunk, grid, &some).await;
+                let bytes = read_blocks(flash, cx, *chunk, grid, &some).await;
                 let sectors = grid.sectors as usize * SECTOR_BYTES;
                 for (i, bytes) in some.iter().zip(bytes.chunks(sectors)) {
                     let Some(mut block) = decode(bytes, uuid, id, &mut content)? else { continue };
                     if block.sectors > grid.sectors {
                         let all = Grid { sectors: block.sectors, ..grid };
                         let end = (i * grid.room).saturating_add(block.sectors);
-                        if end > survey.pointer(*chunk) {
+                        if end > *pointer {
                             continue; // it was never programmed to its end
                         }
-                        let bytes = read_blocks(&survey.flash, cx, *chunk, all, &[*i]).await;
+                        let bytes = read_blocks(flash, cx, *chunk, all, &[*i]).await;
                         let Some(whole) = decode(&bytes, uuid, id, &mut content)? else { continue };
                         block = whole;
                     }
@@ -410,7 +489,7 @@ async fn read_pair(
             None => ended = true,
         }
     }
-    Ok(content)
+    Ok((chunks.into_iter().map(|holder| holder.chunk).collect(), content))
 }
 
 /// Blocks of one chunk, as they are there.
@@ -429,7 +508,7 @@ async fn read_blocks(flash: &Flash, cx: &Cx, chunk: u32, grid: Grid, which: &[u3
     for (addrs, bytes) in addrs.chunks(VECTOR_MAX).zip(bytes.chunks_mut(VECTOR_MAX * SECTOR_BYTES))
     {
         let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
-        flash.read(cx, addrs, bytes, (SECTOR_BYTES, true), &mut oob).await;
+        flash.read(cx, addrs, bytes, (SECTOR_BYTES, true), &mut oob, Cause::Log).await;
     }
     bytes
 }

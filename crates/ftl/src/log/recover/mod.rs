@@ -19,7 +19,7 @@ mod survey;
 
 use super::create::{CreateError, Layout, Stored, divided, shape_of};
 use super::flash::Flash;
-use super::format::{FormatError, LBA_ANCHOR, Record, Uuid, unpack_entry};
+use super::format::{FormatError, LBA_ANCHOR, LBA_LOG, LogEntry, Record, Uuid, unpack_entry};
 use super::journal::{Journal, Segment};
 use super::pool::{Line, MOST_CLOSING, Restored, Shape};
 use super::{HostFtl, LineState};
@@ -27,11 +27,11 @@ use crate::block::BlockError;
 use facts::{Facts, Told};
 use flashlane_base::Ns;
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Device};
-use flashlane_rt::Cx;
 use flashlane_rt::sync::Ordering;
+use flashlane_rt::{Cx, Join};
 use history::History;
-use replay::Replay;
-use scan::{Content, Reader, Span};
+use replay::{FromCheckpoint, Replay};
+use scan::{Ahead, Content, Reader, Span};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -151,6 +151,13 @@ impl Clock {
     }
 }
 
+/// Reads that were begun early.
+struct Early {
+    map: Join<FromCheckpoint>,
+    /// By line id.
+    lines: BTreeMap<u32, Ahead>,
+}
+
 /// A line with what is known of its chunks.
 struct Found {
     id: u32,
@@ -180,22 +187,26 @@ impl HostFtl {
         survey.make_readable(cx, facts.checkpoints.iter().flat_map(|c| c.chunks())).await;
         let ftl = HostFtl::assemble(cx, &survey, &history, &facts, stored)?;
         report.padded_sectors = survey.padded;
-        if options.read_only {
-            ftl.give_up(cx, "it was mounted read-only");
-        } else {
-            let tail = history.tail().map(|(_, records)| {
-                records.iter().map(|entry| entry.record.clone()).collect::<Vec<_>>()
-            });
-            ftl.renew_log(cx, tail, std::mem::take(&mut history.anchors)).await?;
-            clock.step(cx, &mut report, "log copied, started");
-        }
         let mut lines = found_lines(&ftl.shape, &survey, &facts);
-        if !options.read_only {
-            report.padded_sectors += ftl.pad_open_lines(cx, &survey, &mut lines).await?;
-            clock.step(cx, &mut report, "open lines padded");
+        let mut early = ftl.read_early(cx, &survey, &facts, &lines);
+        let began = ftl.begin_life(cx, &survey, &mut history, &mut lines, &options);
+        let began = began.await.map(|padded| report.padded_sectors += padded);
+        clock.step(cx, &mut report, "log copied, started, open lines padded");
+        let map = early.map.await;
+        clock.step(cx, &mut report, "checkpoint");
+        let rebuilt = match began {
+            Ok(()) => {
+                let found = (&facts, &lines[..], map);
+                let ahead = &mut early.lines;
+                ftl.rebuild_map(cx, found, ahead, &options, &mut report, &mut clock).await
+            }
+            Err(error) => Err(error),
+        };
+        // What nobody asked for ends first: nothing of a mount goes on behind it.
+        for ahead in early.lines.into_values() {
+            ahead.ended().await;
         }
-        let contents =
-            ftl.rebuild_map(cx, &facts, &lines, &options, &mut report, &mut clock).await?;
+        let contents = rebuilt?;
         report.generation = ftl.journal.generation;
         if !options.read_only {
             ftl.settle(cx, lines, contents, report.clean).await?;
@@ -287,6 +298,53 @@ impl HostFtl {
         Ok(ftl)
     }
 
+    /// Begins what only reads, beside what is written first: the checkpoint, and open lines as far as the
+    /// medium gives them back already.
+    fn read_early(
+        self: &Arc<Self>,
+        cx: &Cx,
+        survey: &Survey,
+        facts: &Facts,
+        lines: &[Found],
+    ) -> Early {
+        let (me, their_cx) = (self.clone(), cx.clone());
+        let checkpoints = facts.checkpoints.clone();
+        let load = async move { replay::load(&me, &their_cx, &checkpoints).await };
+        let map = cx.spawn_join(load);
+        let reader = Rc::new(self.reader(facts.ceiling));
+        let readable = |span: &Span| {
+            let info = &survey.chunks[span.chunk as usize];
+            let window = if info.state == ChunkState::Open { self.shape.window } else { 0 };
+            (*span, info.write_pointer.saturating_sub(window))
+        };
+        let ahead =
+            |line: &Found| (line.id, reader.scan_ahead(cx, line.spans.iter().map(readable)));
+        let lines = lines.iter().filter(|l| l.told.closed.is_none()).map(ahead).collect();
+        Early { map, lines }
+    }
+
+    /// The first writes of this life: the valid part of the log, an anchor, `started`; then how far open
+    /// lines had been written, and their padding. Returns the sectors of that.
+    async fn begin_life(
+        self: &Arc<Self>,
+        cx: &Cx,
+        survey: &Survey,
+        history: &mut History,
+        lines: &mut [Found],
+        options: &MountOptions,
+    ) -> Result<u64, MountError> {
+        if options.read_only {
+            self.give_up(cx, "it was mounted read-only");
+            return Ok(0);
+        }
+        let records = |(_, records): (u64, &[LogEntry])| {
+            records.iter().map(|entry| entry.record.clone()).collect::<Vec<_>>()
+        };
+        let tail = history.tail().map(records);
+        self.renew_log(cx, tail, std::mem::take(&mut history.anchors)).await?;
+        self.pad_open_lines(cx, survey, lines).await
+    }
+
     /// Pads the ends of open lines' chunks so that they can be read. Before that it is on record how far
     /// they had been written: only there may something be torn, however often this is cut.
     async fn pad_open_lines(
@@ -333,19 +391,17 @@ impl HostFtl {
     async fn rebuild_map(
         self: &Arc<Self>,
         cx: &Cx,
-        facts: &Facts,
-        lines: &[Found],
+        (facts, lines, map): (&Facts, &[Found], FromCheckpoint),
+        ahead: &mut BTreeMap<u32, Ahead>,
         options: &MountOptions,
         report: &mut Recovery,
         clock: &mut Clock,
     ) -> Result<BTreeMap<u32, Content>, MountError> {
-        let map = replay::load(self, cx, &facts.checkpoints).await;
         // A young target has no checkpoint yet: its log has everything since it was created.
         let is_lost = map.missing > 0 && !(facts.checkpoints.is_empty() && facts.is_whole);
         if is_lost && !options.undo_discards {
             return Err(MountError::CheckpointsLost { shards: map.missing });
         }
-        clock.step(cx, report, "checkpoint");
         // A shard of the older checkpoint is not the map at the stop: it has to be replayed onto.
         report.clean = facts.stopped && map.missing + map.older == 0;
         let mut replay = Replay::new(self, facts, map);
@@ -367,7 +423,8 @@ impl HostFtl {
             let (older, replayed): (Vec<&Found>, Vec<&Found>) =
                 by_age.into_iter().partition(|l| l.told.sequence < first_line);
             for line in &replayed {
-                let content = reader.read(cx, &line.told, &line.spans).await;
+                let ahead = ahead.remove(&line.id);
+                let content = reader.read(cx, &line.told, &line.spans, ahead).await;
                 let lbas = content.entries.iter().map(|entry| unpack_entry(entry).0);
                 replay.note_conflicts(lbas, &mut asked);
                 note(report, &content);
@@ -377,7 +434,8 @@ impl HostFtl {
             }
             clock.step(cx, report, "lines looked through");
             for line in older.iter().filter(|l| asked.contains(&l.told.sequence)) {
-                let content = reader.read(cx, &line.told, &line.spans).await;
+                let ahead = ahead.remove(&line.id);
+                let content = reader.read(cx, &line.told, &line.spans, ahead).await;
                 replay.give_stamps(&line.told.chunks, &content);
                 report.lost_units.extend(&content.lost);
             }
@@ -386,7 +444,7 @@ impl HostFtl {
                 match contents.get(&line.id) {
                     Some(content) => replay.claim_line(&line.told.chunks, content),
                     None => {
-                        let content = reader.read(cx, &line.told, &line.spans).await;
+                        let content = reader.read(cx, &line.told, &line.spans, None).await;
                         replay.claim_line(&line.told.chunks, &content);
                     }
                 }
@@ -406,7 +464,11 @@ impl HostFtl {
         let reader = Rc::new(self.reader(facts.ceiling));
         for line in lines.iter().filter(|l| l.told.closed.is_none()) {
             if let Entry::Vacant(place) = contents.entry(line.id) {
-                place.insert(reader.read(cx, &line.told, &line.spans).await);
+                let ahead = ahead.remove(&line.id);
+                let content = reader.read(cx, &line.told, &line.spans, ahead).await;
+                // The map has what they hold already: no older copy comes back for what can't be read.
+                note(report, &content);
+                place.insert(content);
             }
         }
         Ok(contents)
@@ -574,10 +636,28 @@ fn restored(
     }
 }
 
-/// Anchors of older targets on these chunks: erased before a new one is created, so that a later mount
-/// finds the new one.
-pub(super) async fn old_anchors(cx: &Cx, flash: &Flash, shape: Shape) -> Vec<u32> {
+/// Erases log and anchors of older targets on these chunks before a new one is created, so that a later
+/// mount finds the new one. The oldest pair of a log first, the anchors last: however far this came, an
+/// older target is there in full, or what is missing of its log is noticed, or nothing is left of it.
+pub(super) async fn erase_older(cx: &Cx, flash: &Flash, shape: Shape) {
     let survey = Survey::take(flash.clone(), shape, false);
-    let firsts = survey.first_records(cx).await;
-    firsts.iter().filter(|f| f.lba == LBA_ANCHOR).map(|f| f.chunk).collect()
+    let mut pairs: BTreeMap<(bool, u64), Vec<u32>> = BTreeMap::new();
+    for first in survey.first_records(cx).await {
+        match first.lba {
+            LBA_LOG => pairs.entry((false, first.stamp)).or_default().push(first.chunk),
+            LBA_ANCHOR => pairs.entry((true, 0)).or_default().push(first.chunk),
+            _ => {}
+        }
+    }
+    for chunks in pairs.into_values() {
+        let erase = |chunk: u32| {
+            let (flash, their_cx) = (flash.clone(), cx.clone());
+            cx.spawn_join(async move { flash.reset(&their_cx, chunk).await })
+        };
+        let erases: Vec<_> = chunks.into_iter().map(erase).collect();
+        for erase in erases {
+            // One that can't be erased is bad, and a mount would not read it either.
+            erase.await;
+        }
+    }
 }

@@ -14,6 +14,7 @@ use super::facts::{Checkpoint, Event, Facts, ShardPlace};
 use super::scan::Content;
 use flashlane_base::SECTOR_BYTES;
 use flashlane_rt::Cx;
+use flashlane_rt::sync::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -250,7 +251,7 @@ impl<'a> Replay<'a> {
                         && sequence >= self.base(lba).open_sequence;
                     if sequence == NONE || void || ftl.lines.is_valid(addr) {
                         self.set(lba, Entry::Poisoned);
-                        poisons.insert(lba, ftl.floor.load(flashlane_rt::sync::Ordering::SeqCst));
+                        poisons.insert(lba, ftl.floor.load(Ordering::SeqCst));
                         astray += 1;
                     } else {
                         ftl.lines.validate(addr, 1);
@@ -397,7 +398,10 @@ impl HostFtl {
             let h = view.header();
             let same = (h.uuid, h.checkpoint, u64::from(h.shard), h.lba, view.len() as u64)
                 == (self.journal.uuid, id, shard, lba, count);
-            if !same {
+            // No stamp lies above the ceiling that was durable when the shard was written (rule 6): a shard
+            // with one is not what we wrote, whatever its checksum says.
+            let ceiling = self.ceiling.load(Ordering::Acquire);
+            if !same || h.floor.max(view.stamps().map(|s| s.1).max().unwrap_or(0)) > ceiling {
                 continue;
             }
             for (lba, entry) in (lba..).zip(view.entries()) {

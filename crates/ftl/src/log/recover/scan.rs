@@ -13,11 +13,15 @@ use super::super::format::{
 use super::super::pool::{PoolState, Shape};
 use super::facts::Told;
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
-use flashlane_rt::Cx;
+use flashlane_ocssd::device::Cause;
+use flashlane_rt::{Cx, Join};
 use std::collections::BTreeSet;
 use std::rc::Rc;
 
 const NOTHING: [u8; PACKED_BYTES] = pack_entry(LBA_NONE, 0);
+
+/// For whom lines are scanned.
+const FOR: Cause = Cause::Metadata;
 
 /// A place on the medium: chunk of the target, first sector.
 pub type Place = (u32, u32);
@@ -59,9 +63,46 @@ pub(super) struct Reader {
     pub(super) ceiling: u64,
 }
 
+/// A scan that has begun: by chunk, the sectors up to one from which the other goes on.
+pub(super) struct Ahead(Vec<Join<Scanned>>);
+
+impl Ahead {
+    /// Waits until nothing of it is under way.
+    pub(super) async fn ended(self) {
+        for task in self.0 {
+            drop(task.await);
+        }
+    }
+}
+
 impl Reader {
-    /// What a line holds. `spans` are its chunks in stripe order.
-    pub(super) async fn read(self: &Rc<Self>, cx: &Cx, told: &Told, spans: &[Span]) -> Content {
+    /// Begins to scan the chunks of a line that was left open, each up to the last write unit before
+    /// `ends`, where they can be read by now.
+    pub(super) fn scan_ahead(
+        self: &Rc<Self>,
+        cx: &Cx,
+        spans: impl Iterator<Item = (Span, u32)>,
+    ) -> Ahead {
+        let tasks = spans.map(|(span, end)| {
+            let (me, their_cx) = (self.clone(), cx.clone());
+            let end = end.min(span.end) / self.shape.unit * self.shape.unit;
+            cx.spawn_join(async move {
+                let mut out = Scanned::default();
+                me.scan_chunk(&their_cx, span, end, &mut out).await;
+                out
+            })
+        });
+        Ahead(tasks.collect())
+    }
+
+    /// What a line holds. `spans` are its chunks in stripe order, `ahead` is what was begun of a scan.
+    pub(super) async fn read(
+        self: &Rc<Self>,
+        cx: &Cx,
+        told: &Told,
+        spans: &[Span],
+        ahead: Option<Ahead>,
+    ) -> Content {
         let closing = self.read_closing(cx, told).await;
         let view = closing.as_ref().and_then(|bytes| ClosingView::decode(bytes).ok());
         let width = told.chunks.len();
@@ -70,7 +111,7 @@ impl Reader {
             (header.uuid, header.sequence) == (self.uuid, told.sequence) && view.len() == sectors
         });
         let Some((_, view)) = view else {
-            return self.scan(cx, width, spans).await;
+            return self.scan(cx, width, spans, ahead).await;
         };
         let good = |section: &usize| view.check_section(*section).is_ok();
         if (0..view.sections()).all(|section| good(&section)) {
@@ -78,7 +119,7 @@ impl Reader {
             return Content { entries: entries.collect(), ..Content::default() };
         }
         // A damaged section costs its own entries: closing metadata is believed before the records.
-        let mut content = self.scan(cx, width, spans).await;
+        let mut content = self.scan(cx, width, spans, ahead).await;
         for section in (0..view.sections()).filter(good) {
             let (first, entries) = view.section(section);
             content.entries[first..first + entries.len()].copy_from_slice(entries);
@@ -130,12 +171,28 @@ impl Reader {
     }
 
     /// Sector by sector, all chunks at a time.
-    async fn scan(self: &Rc<Self>, cx: &Cx, width: usize, spans: &[Span]) -> Content {
+    async fn scan(
+        self: &Rc<Self>,
+        cx: &Cx,
+        width: usize,
+        spans: &[Span],
+        ahead: Option<Ahead>,
+    ) -> Content {
+        let begun = ahead.into_iter().flat_map(|ahead| ahead.0).map(Some);
+        let begun = begun.chain(std::iter::repeat_with(|| None));
         let tasks: Vec<_> = spans
             .iter()
-            .map(|span| {
+            .zip(begun)
+            .map(|(span, begun)| {
                 let (me, their_cx, span) = (self.clone(), cx.clone(), *span);
-                cx.spawn_join(async move { me.scan_chunk(&their_cx, span).await })
+                cx.spawn_join(async move {
+                    let mut out = match begun {
+                        Some(begun) => begun.await,
+                        None => Scanned::default(),
+                    };
+                    me.scan_chunk(&their_cx, span, span.end, &mut out).await;
+                    out
+                })
             })
             .collect();
         let sectors = width * self.shape.chunk_sectors as usize;
@@ -156,12 +213,12 @@ impl Reader {
         content
     }
 
-    async fn scan_chunk(&self, cx: &Cx, span: Span) -> Scanned {
+    /// Scans a chunk from where `out` ends, at a write unit, up to `end`.
+    async fn scan_chunk(&self, cx: &Cx, span: Span, end: u32, out: &mut Scanned) {
         let unit = self.shape.unit;
-        let mut out = Scanned::default();
         let step = VECTOR_MAX as u32 / unit * unit;
-        for from in (0..span.end).step_by(step as usize) {
-            let n = step.min(span.end - from);
+        for from in (out.sectors.len() as u32..end).step_by(step as usize) {
+            let n = step.min(end - from);
             // Behind the frontier a record counts whatever its content is: reads verify it.
             let verify = from + n > span.frontier;
             let mut seen = self.look(cx, span.chunk, from, n, verify).await;
@@ -179,10 +236,9 @@ impl Reader {
                         }
                     }
                 }
-                self.judge(&mut out, (span.chunk, from + first), &seen[sectors], span);
+                self.judge(out, (span.chunk, from + first), &seen[sectors], span);
             }
         }
-        out
     }
 
     /// One unit, or the beginning of one.
@@ -239,7 +295,8 @@ impl Reader {
         if verify && unit == SECTOR_BYTES {
             // All sectors are of one kind: one read gives everything.
             let mut content = vec![0; addrs.len() * SECTOR_BYTES];
-            let done = self.flash.read(cx, addrs, &mut content, (unit, false), &mut oob).await;
+            let read = self.flash.read(cx, addrs, &mut content, (unit, false), &mut oob, FOR);
+            let done = read.await;
             let sectors = content.chunks_exact(SECTOR_BYTES).zip(&oob).enumerate();
             return sectors
                 .map(|(i, (content, oob))| {
@@ -249,7 +306,7 @@ impl Reader {
                 })
                 .collect();
         }
-        let done = self.flash.read(cx, addrs, &mut [], (0, false), &mut oob).await;
+        let done = self.flash.read(cx, addrs, &mut [], (0, false), &mut oob, FOR).await;
         let mut seen: Vec<Seen> = oob[..addrs.len()]
             .iter()
             .enumerate()
@@ -270,7 +327,7 @@ impl Reader {
         }
         let addrs: Vec<Ppa> = user.iter().map(|i| addrs[*i]).collect();
         let mut content = vec![0; user.len() * unit];
-        let done = self.flash.read(cx, &addrs, &mut content, (unit, false), &mut oob).await;
+        let done = self.flash.read(cx, &addrs, &mut content, (unit, false), &mut oob, FOR).await;
         for (k, i) in user.into_iter().enumerate() {
             let content = &content[k * unit..(k + 1) * unit];
             seen[i].good = done.status(k).is_ok() && Oob::verify(&seen[i].oob, content);

@@ -10,7 +10,7 @@ use super::super::pool::Shape;
 use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState};
 use flashlane_rt::Cx;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// The first record of a chunk: unverified, so a claim.
@@ -72,9 +72,10 @@ impl Survey {
         all
     }
 
-    /// The first record of one chunk.
-    pub(super) async fn first_of(&self, cx: &Cx, chunk: u32) -> Option<First> {
-        read_first(&self.flash, cx, &[chunk]).await.pop()
+    /// The first records of some chunks, by chunk; what can't be read is left out.
+    pub(super) async fn firsts_of(&self, cx: &Cx, chunks: &[u32]) -> BTreeMap<u32, First> {
+        let firsts = read_first(&self.flash, cx, chunks).await;
+        firsts.into_iter().map(|first| (first.chunk, first)).collect()
     }
 
     /// Pads open chunks behind what was written, until the medium gives all of that back.
@@ -141,7 +142,8 @@ async fn read_first(flash: &Flash, cx: &Cx, chunks: &[u32]) -> Vec<First> {
         for _ in 0..=RETRIES {
             let addrs: Vec<_> = some.iter().map(|c| flash.chunk_base[*c as usize]).collect();
             let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
-            let done = flash.read(cx, &addrs, &mut [], (0, true), &mut oob).await;
+            let read = flash.read(cx, &addrs, &mut [], (0, true), &mut oob, Cause::Metadata);
+            let done = read.await;
             let mut again = Vec::new();
             for (i, chunk) in some.into_iter().enumerate() {
                 if !done.status(i).is_ok() {

@@ -70,7 +70,7 @@ pub(super) fn head(report: &Report) -> String {
         ("device", devices.join(", ")),
         ("workload", workloads(report)),
         ("seed", format!("{} ({})", c.seed, c.rng)),
-        ("host CPU costs", format!("{}, {} core(s)", c.costs, c.host_cores)),
+        ("host CPU costs", format!("{} ({}), {} core(s)", c.costs, c.costs_source, c.host_cores)),
         ("fingerprint", report.fingerprint.clone()),
         ("program", format!("flashlane {}", report.version)),
     ];
@@ -165,12 +165,17 @@ fn trust(report: &Report) -> String {
     s
 }
 
+/// A share of the host's CPU time, where its work costs anything.
+fn cpu_share(r: &RunReport, share: f64) -> Option<String> {
+    (r.cpu.busy_ratio > 0.0).then(|| format!("{:.2}%", share * 100.0))
+}
+
 /// The results, a column per stack.
 pub(super) fn results(report: &Report) -> String {
     let mut table = Table { head: vec![String::new()], rows: Vec::new() };
     table.head.extend(report.runs.iter().map(|r| r.name.clone()));
     type Cell = fn(&RunReport) -> Option<String>;
-    let rows: [(&str, Cell); 17] = [
+    let rows: [(&str, Cell); 19] = [
         ("steady", |r| Some(if r.steady { "yes".into() } else { "no".into() })),
         ("requests", |r| Some(grouped(r.requests))),
         ("virtual time", |r| Some(Ns::from_ns(r.runtime_ns).to_string())),
@@ -196,6 +201,8 @@ pub(super) fn results(report: &Report) -> String {
             (r.latency_ns.write.count > 0).then(|| time(r.latency_ns.write.p99_9 as f64))
         }),
         ("write amplification", |r| r.write_amplification_ratio.map(|w| format!("{w:.3}"))),
+        ("host CPU busy", |r| cpu_share(r, r.cpu.busy_ratio)),
+        ("of it spinning on locks", |r| cpu_share(r, r.cpu.lock_ratio)),
         ("erases", |r| Some(grouped(r.erases))),
         ("capacity", |r| Some(Bytes::new(r.fill.capacity_bytes).to_string())),
         ("spare", |r| Some(spare(r))),

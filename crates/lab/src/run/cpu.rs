@@ -1,0 +1,33 @@
+//! What the host's cores did between two moments.
+//!
+//! Owns: the difference of two looks at the cores. Promises: no core is busy for longer than the
+//! span. Never: counts what is charged but not done yet.
+
+use flashlane_base::Ns;
+use flashlane_rt::{CoreTime, Cx};
+
+/// What each simulated core of the host did in a span of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CpuSpan {
+    /// Length.
+    pub time: Ns,
+    /// By core.
+    pub cores: Vec<CoreTime>,
+}
+
+impl CpuSpan {
+    /// From the beginning of the run to now.
+    pub(crate) fn until_now(cx: &Cx) -> CpuSpan {
+        CpuSpan { time: cx.now(), cores: cx.core_times() }
+    }
+
+    /// From the end of an earlier span to the end of this one, where both begin with the run.
+    pub(crate) fn since(&self, earlier: &CpuSpan) -> CpuSpan {
+        let pairs = self.cores.iter().zip(&earlier.cores);
+        let each = |(to, from): (&CoreTime, &CoreTime)| CoreTime {
+            busy: to.busy - from.busy,
+            spun: to.spun - from.spun,
+        };
+        CpuSpan { time: self.time - earlier.time, cores: pairs.map(each).collect() }
+    }
+}
