@@ -45,7 +45,7 @@ fn q16_channels_collect_at_once_and_give_the_budget_back() {
     assert!(overlaps.count() > 5, "channels collect at the same time");
     // What is moved from one channel goes to any.
     let moved = entries.iter().filter(|e| is_data(e) && e.causes.contains(&Cause::Gc));
-    let channels: BTreeSet<u32> = moved.map(|e| channel(e)).collect();
+    let channels: BTreeSet<u32> = moved.map(channel).collect();
     assert_eq!(channels.len(), 4, "{channels:?}");
     // Without users, collection gets each channel above its level.
     b.discard(0, b.capacity() * 3 / 4);
