@@ -229,7 +229,7 @@ impl HostFtl {
     /// every line to be freed waits for the rings. Bad chunks have eaten the reserve.
     fn is_stranded(&self) -> bool {
         self.pools.all(|p| p.is_cornered() && p.next_width(true).is_none())
-            && !self.gc.is_giving_back()
+            && self.frees_behind_rings()
     }
 
     /// Returns the room of slots that were dropped.
@@ -526,3 +526,6 @@ impl HostFtl {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -25,6 +25,7 @@ use super::pool::{LineState, PoolState};
 use super::pools::Pool;
 use super::read::whole_sectors;
 use super::ring::{RingState, Waited};
+use super::rings::Positions;
 use super::slab::Origin;
 use super::victim::Reason;
 use super::{HostFtl, add};
@@ -46,8 +47,10 @@ pub(super) struct Control {
     pub(super) forced: AtomicBool,
     /// A collector is hungry.
     hungry: AtomicBool,
-    /// Lines whose erase barrier has passed: their chunks are about to come back.
-    past_barrier: AtomicBool,
+    /// Pools choose their victims one after the other: each sees what the others have claimed.
+    pub(super) choosing: Mutex<()>,
+    /// Where the rings have to come to before lines are freed, while that is waited for.
+    barrier: Mutex<Option<Positions>>,
     /// Lines with nothing live, waiting for the barrier.
     freeing: Mutex<Vec<u32>>,
     /// Batches that are not in flight, for the next ones.
@@ -63,7 +66,8 @@ impl Control {
             enabled: AtomicBool::new(enabled),
             forced: AtomicBool::new(false),
             hungry: AtomicBool::new(false),
-            past_barrier: AtomicBool::new(false),
+            choosing: Mutex::new(()),
+            barrier: Mutex::new(None),
             freeing: Mutex::new(Vec::new()),
             batches: Mutex::new(Vec::new()),
             reverse: Mutex::new(Vec::new()),
@@ -72,11 +76,6 @@ impl Control {
 }
 
 impl Control {
-    /// Is the free task between a barrier and the chunks that come back behind it?
-    pub(super) fn is_giving_back(&self) -> bool {
-        self.past_barrier.load(Ordering::Acquire)
-    }
-
     /// Collects line after line until switched off.
     pub(super) fn force(&self, on: bool) {
         self.forced.store(on, Ordering::SeqCst);
@@ -94,6 +93,8 @@ pub(super) struct Collector {
     moving: AtomicBool,
     /// Victims taken since users last had a share of the ring.
     pub(super) fruitless: AtomicU64,
+    /// Valid sectors of that victim that have not been admitted yet.
+    pub(super) claim: AtomicU64,
     /// The moves of one victim are admitted at a time.
     turn: Credits,
 }
@@ -106,6 +107,7 @@ impl Default for Collector {
             hungry: AtomicBool::new(false),
             moving: AtomicBool::new(false),
             fruitless: AtomicU64::new(0),
+            claim: AtomicU64::new(0),
             turn: Credits::new(1),
         }
     }
@@ -336,6 +338,7 @@ impl HostFtl {
             collector.moving.store(false, Ordering::Release);
             *self.gc.reverse.lock() = reverse.bytes;
         }
+        self.pools.of_line(line).collector.claim.store(0, Ordering::Release);
         self.move_ended(cx, &victim);
     }
 
@@ -446,6 +449,9 @@ impl HostFtl {
         if admitted > 0 {
             self.serve(cx, ring);
             let waited = ring.admission.acquire(cx, Origin::Gc, admitted).await;
+            let claim = &self.pools.of_line(victim.line).collector.claim;
+            let left = claim.load(Ordering::Acquire).saturating_sub(admitted);
+            claim.store(left, Ordering::Release);
             if waited != Waited::No {
                 // What was overwritten meanwhile need not be read.
                 batch.retain(|addr| self.lines.is_valid(addr));
@@ -657,6 +663,14 @@ impl HostFtl {
         }
     }
 
+    /// Do all lines that are to be freed, if any, wait for what is in the rings?
+    pub(super) fn frees_behind_rings(&self) -> bool {
+        match &*self.gc.barrier.lock() {
+            Some(to) => !self.rings.are_durable(to),
+            None => !self.pools.any(|p| p.count(LineState::Freeing) > 0),
+        }
+    }
+
     /// Frees emptied lines behind the erase barrier, until the target stops.
     pub(super) async fn free_loop(self: Arc<Self>, cx: Cx) {
         loop {
@@ -677,9 +691,12 @@ impl HostFtl {
         self.epochs.synchronize(cx).await;
         self.sections.synchronize(cx).await;
         let to = self.rings.tails();
-        self.wait_safe(cx, &to, false).await?;
+        *self.gc.barrier.lock() = Some(to.clone());
+        self.pool_changed.wake(cx); // drainers without a place may wait for that
+        let safe = self.wait_safe(cx, &to, false).await;
+        *self.gc.barrier.lock() = None;
+        safe?;
         self.settle_device(cx).await?;
-        self.gc.past_barrier.store(true, Ordering::Release);
         let mut at = self.journal.appended();
         for line in lines {
             let mut p = self.pools.of_line(*line).lock();
@@ -701,7 +718,6 @@ impl HostFtl {
             pool.lock().freed(*line, &dirty);
             chunks.iter().for_each(|c| self.lines.set_line(*c, super::lines::NO_LINE));
         }
-        self.gc.past_barrier.store(false, Ordering::Release);
         Ok(())
     }
 }

@@ -152,14 +152,22 @@ impl HostFtl {
 
     /// The number of free chunks changed: new shares, and whoever waits for a line looks again.
     pub(super) fn pool_moved(&self, cx: &Cx) {
-        let shares: SmallVec<[Shares; 1]> = self
+        let (mut free, mut reserve) = (0, 0);
+        let mut shares: SmallVec<[Shares; 1]> = self
             .pools
             .iter()
             .map(|pool| {
-                let free = pool.lock().free_chunks();
-                pool.limiter.lock().update(free)
+                let mine = pool.lock().free_chunks();
+                let mut limiter = pool.limiter.lock();
+                (free, reserve) = (free + mine, reserve + limiter.levels().reserve);
+                limiter.update(mine)
             })
             .collect();
+        if free <= reserve {
+            // What is admitted goes to any pool: the reserves cover it together, however they are spread.
+            let none = Shares { users: 0, gc: self.layout.ring_sectors, collect: true };
+            shares.fill(none);
+        }
         // Every limiter divides the whole buffer; the budget is what they come to on average.
         let mean =
             |of: fn(&Shares) -> u64| shares.iter().map(of).sum::<u64>() / shares.len() as u64;

@@ -179,3 +179,77 @@ impl Pools {
         self.iter().for_each(|pool| pool.limiter.lock().set_levels(levels));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::limiter::LimiterKind;
+    use super::*;
+
+    /// Three channels of two PUs, all chunks free.
+    fn three() -> Pools {
+        let shape = Shape {
+            pus: 6,
+            channels: 3,
+            pools: 3,
+            chunks_per_pu: 4,
+            chunk_sectors: 64,
+            unit: 4,
+            window: 0,
+            behind: 0,
+            pair_pads: 0,
+        };
+        let sequence = Arc::new(AtomicU64::new(1));
+        let levels = Levels { start: 6, reserve: 4, line: 2 };
+        let each = (0..3).map(|pool| {
+            let mut state = PoolState::new(shape, pool, 2, true, sequence.clone());
+            (pool * 8..pool * 8 + 8).for_each(|chunk| state.put_chunk(chunk, false));
+            Pool::new(state, Limiter::new(LimiterKind::ChannelStates, levels, 256, 4))
+        });
+        Pools::new(&shape, sequence.clone(), each)
+    }
+
+    /// Every chunk and line id belongs to the channel that it is on.
+    #[test]
+    fn chunks_and_lines_belong_to_their_channel() {
+        let pools = three();
+        for chunk in 0..24 {
+            assert!(std::ptr::eq(pools.of_chunk(chunk), pools.get(chunk as usize / 8)));
+        }
+        for pool in 0..3 {
+            let (line, chunks) = pools.get(pool).lock().begin_line(false).expect("free chunks");
+            assert!(std::ptr::eq(pools.of_line(line), pools.get(pool)));
+            assert!(chunks.iter().all(|(chunk, _)| *chunk as usize / 8 == pool), "{chunks:?}");
+        }
+    }
+
+    /// Q23: sequences go over all channels, so that lines of any two have an order.
+    #[test]
+    fn sequences_are_one_for_all_channels() {
+        let pools = three();
+        let begin = |pool: usize| {
+            let mut p = pools.get(pool).lock();
+            let (line, _) = p.begin_line(false).expect("free chunks");
+            p.line(line).sequence
+        };
+        assert_eq!([2, 0, 1, 1, 0].map(begin), [1, 2, 3, 4, 5]);
+        assert_eq!((pools.lowest_open_sequence(), pools.next_sequence()), (1, 6));
+    }
+
+    /// The reserve for metadata is divided without a rest; what is taken for it comes from who has most, the
+    /// copies from two PUs.
+    #[test]
+    fn metadata_takes_from_every_channel_in_turn() {
+        let pools = three();
+        pools.reserve_meta(7);
+        let kept = |pools: &Pools| pools.iter().map(|p| p.lock().meta_reserve).collect::<Vec<_>>();
+        assert_eq!(kept(&pools), [3, 2, 2]);
+        let mut not = None;
+        for left in (0..7).rev() {
+            let (chunk, _) = pools.take_meta_chunk(not).expect("reserved");
+            assert_ne!(Some(chunk / 4), not, "another PU");
+            not = Some(chunk / 4);
+            assert_eq!(kept(&pools).iter().sum::<u64>(), left);
+            assert!(kept(&pools).iter().max() <= kept(&pools).iter().min().map(|n| n + 1).as_ref());
+        }
+    }
+}

@@ -255,9 +255,14 @@ impl Rings {
         for (ring, to) in self.iter().zip(to).filter(|(_, to)| **to > 0) {
             ring.wait_for(cx, *to, flush);
         }
+        self.progress.wait(cx, || self.are_durable(to) || give_up()).await;
+    }
+
+    /// Is everything before these positions programmed?
+    pub(super) fn are_durable(&self, to: &Positions) -> bool {
         let durable =
             |(ring, to): (&Ring, &u64)| *to == 0 || ring.state.now(|r| r.durable_to() >= *to);
-        self.progress.wait(cx, || self.iter().zip(to).all(durable) || give_up()).await;
+        self.iter().zip(to).all(durable)
     }
 
     /// Somebody waits for a barrier and can't wait for company (`by` 1), or does not any more (-1).
@@ -327,5 +332,75 @@ impl Rings {
             1 => 0,
             n => ring.pointer.fetch_add(1, Ordering::Relaxed) as usize % n,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashlane_rt::{CoreId, CostTable, Virtual};
+    use std::collections::BTreeSet;
+
+    const RINGS: u32 = 3;
+    const CAPACITY: u32 = 128;
+
+    fn rings(cores: u32) -> (Rings, Slab, Arc<Sections>, u32) {
+        let slots = RINGS * (CAPACITY + 64 + idle_slots(RINGS));
+        let sections = Arc::new(Sections::new(cores));
+        let rings = Rings::new(RINGS, CAPACITY.into(), (slots, 4), sections.clone());
+        (rings, Slab::new(slots + 1, 8, true, false), sections, slots)
+    }
+
+    fn take(rings: &Rings, slab: &Slab, ring: usize, n: usize) -> Vec<u32> {
+        rings.get(ring).state.now(|r| (0..n).map(|_| r.free.take(slab)).collect())
+    }
+
+    fn release(rings: &Rings, slab: &Slab, ring: usize, slots: Vec<u32>) {
+        let heads = slots.iter().map(|slot| slab.head(*slot)).collect();
+        let unit = Unit { slots, heads, ..Unit::default() };
+        rings.get(ring).state.now(|r| r.free.release(&[Box::new(unit)]));
+    }
+
+    /// Q05: one ring takes slots, another's drainer gives them back, for ever: through the depot they come
+    /// round, each is in one place at a time, and none is lost.
+    #[test]
+    fn slots_move_between_rings_and_none_is_lost() {
+        let (rings, slab, _, slots) = rings(0);
+        let mut out: Vec<Vec<u32>> = Vec::new();
+        for round in 0..2000 {
+            out.push(take(&rings, &slab, round % 3, 1 + round * 7 % 190));
+            let all: Vec<u32> = out.iter().flatten().copied().collect();
+            assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "one slot twice");
+            assert!(!rings.is_empty(slots as usize));
+            if out.len() > 2 {
+                release(&rings, &slab, (round + 1) % 3, out.remove(0));
+            }
+            let kept = |ring: &Ring| ring.state.now(|r| r.free.count());
+            assert!(rings.iter().all(|ring| kept(ring) <= KEPT.max(BATCH + 190)));
+        }
+        out.drain(..).for_each(|some| release(&rings, &slab, 0, some));
+        assert!(rings.is_empty(slots as usize));
+        let reached = slots as usize - 2 * KEPT;
+        assert_eq!(take(&rings, &slab, 2, reached).len(), reached, "all but what others keep");
+    }
+
+    /// Q05: while a core is in a section that may have seen a slot in the map, nobody gets that slot.
+    #[test]
+    fn a_slot_is_not_taken_under_a_section() {
+        let (rings, slab, sections, slots) = rings(2);
+        let run = Virtual::new(2, 1, CostTable::zero());
+        let mine = take(&rings, &slab, 0, 100);
+        let reader = sections.enter(&run.cx().on_core(CoreId(1)));
+        release(&rings, &slab, 0, mine.clone());
+        for _ in 0..10 {
+            sections.advance();
+        }
+        let others = take(&rings, &slab, 1, slots as usize - 100 - 64);
+        assert!(mine.iter().all(|slot| !others.contains(slot)));
+        drop(reader);
+        release(&rings, &slab, 1, others[..4].to_vec());
+        sections.advance();
+        let more = take(&rings, &slab, 0, 100);
+        assert!(mine.iter().any(|slot| more.contains(slot)), "nobody is in a section");
     }
 }

@@ -100,3 +100,77 @@ impl Sections {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashlane_rt::{CoreId, CostTable, Threads, Virtual};
+    use std::sync::Arc;
+
+    /// What was retired while a core was in a section has passed when that has ended, not before, however
+    /// often somebody asks; sections that began later delay nobody.
+    #[test]
+    fn an_epoch_passes_when_its_sections_have_ended() {
+        let run = Virtual::new(3, 1, CostTable::zero());
+        let sections = Sections::new(3);
+        let early = sections.enter(&run.cx().on_core(CoreId(1)));
+        let retired = sections.retired();
+        for _ in 0..10 {
+            sections.advance();
+            assert!(!sections.passed(retired));
+        }
+        let late = sections.enter(&run.cx().on_core(CoreId(2)));
+        drop(early);
+        sections.advance();
+        assert!(sections.passed(retired), "the late one saw the new epoch");
+        drop(late);
+        assert!(Sections::new(0).passed(retired), "nothing is counted");
+    }
+
+    const NEVER: u64 = u64::MAX;
+
+    struct Shared {
+        sections: Sections,
+        slots: [AtomicU64; 4],
+        /// What the map says.
+        current: AtomicU64,
+        done: AtomicU64,
+    }
+
+    async fn core(cx: Cx, s: Arc<Shared>) {
+        if cx.core() != CoreId(0) {
+            while s.done.load(Ordering::SeqCst) == 0 {
+                let _inside = s.sections.enter(&cx);
+                let at = s.current.load(Ordering::Acquire) as usize;
+                for _ in 0..20 {
+                    assert_ne!(s.slots[at].load(Ordering::Relaxed), NEVER, "reused under a reader");
+                }
+            }
+            return;
+        }
+        for i in 1..3000u64 {
+            let (old, new) = ((i - 1) % 4, i % 4);
+            s.slots[new as usize].store(i, Ordering::Relaxed);
+            s.current.store(new, Ordering::Release);
+            let retired = s.sections.retired();
+            while !s.sections.passed(retired) {
+                s.sections.advance();
+                std::thread::yield_now();
+            }
+            s.slots[old as usize].store(NEVER, Ordering::Relaxed);
+        }
+        s.done.store(1, Ordering::SeqCst);
+    }
+
+    /// On real threads: a slot is scribbled over as soon as it has passed, and no reader sees that.
+    #[test]
+    fn nothing_is_reused_under_a_reader() {
+        let s = Arc::new(Shared {
+            sections: Sections::new(3),
+            slots: Default::default(),
+            current: AtomicU64::new(0),
+            done: AtomicU64::new(0),
+        });
+        Threads::new(3, 1).run(|cx| core(cx, s.clone()));
+    }
+}

@@ -208,11 +208,16 @@ impl HostFtl {
         let [users, gc] = self.rings.snapshot();
         // Of this victim's barrier and of the one before it.
         let pads = 2 * self.pools.sum(|p| (self.shape.pair_pads * p.width()) as u64);
-        self.pools.sum(|p| p.room()) >= users.0 + gc.0 + valid + pads
+        // The tail of each ring may be padded, and what others have claimed is as good as admitted.
+        let tails = self.rings.len() as u64 * u64::from(self.shape.unit);
+        let claims = self.pools.iter().map(|pool| pool.collector.claim.load(Ordering::Acquire));
+        let claims: u64 = claims.sum();
+        self.pools.sum(|p| p.room()) >= users.0 + gc.0 + claims + valid + pads + tails
     }
 
     pub(super) fn take_victim(&self, pool: &Pool, force: bool) -> Option<(u32, Reason)> {
         let (line, why) = self.candidate(pool, force).filter(|_| !self.read_only())?;
+        let _alone = self.gc.choosing.lock();
         if !force && !self.fits(line) {
             return None;
         }
@@ -221,6 +226,7 @@ impl HostFtl {
             return None;
         }
         p.make_victim(line);
+        pool.collector.claim.store(u64::from(self.lines.valid(line)), Ordering::Release);
         add(&self.counters.gc_victims, 1);
         match why {
             Reason::Room => {}

@@ -1,0 +1,277 @@
+//! The paper's examples and what needs a look inside: the release of a slot (Figure 4), semaphores (Figure
+//! 5), channels without room (Q12), the limiters of many channels (Q16, Q17).
+//!
+//! Owns: the tests. The rest of Q01 to Q25 goes through the public interface (`tests/qblk`).
+
+use super::*;
+use crate::block::{BlockDev, BlockOp, Io};
+use crate::log::LogConfig;
+use flashlane_base::{Lba, Ns};
+use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
+use flashlane_rt::{CoreId, CostTable, Credits, Stalled, Virtual};
+use std::cell::Cell;
+use std::rc::Rc;
+
+/// QBLK on `tiny` with so many channels of so many PUs, GC by hand.
+fn target(run: &Virtual, channels: u32, per_channel: u32, config: LogConfig) -> Arc<HostFtl> {
+    let spec = DeviceSpec::preset("tiny").expect("built in").with_chunks_per_pu(60);
+    let spec = spec.with_parallelism(channels, per_channel);
+    let ssd = Ssd::new(&spec, SsdOptions { timing: false, ..SsdOptions::default() });
+    let (cx, ssd) = (run.cx(), ssd.expect("a device"));
+    let config = LogConfig { over_provisioning_percent: 60, gc: false, ..config };
+    run.run(async move {
+        let ftl = HostFtl::create(&cx, ssd, config).await.expect("fits");
+        cx.sleep(Ns::from_ms(10)).await;
+        ftl
+    })
+    .expect("no stall")
+}
+
+async fn write(cx: &Cx, ftl: &HostFtl, lba: u64, sectors: u32) {
+    let mut buf = vec![7; sectors as usize * ftl.info.content_bytes];
+    let io = Io { op: BlockOp::Write, lba: Lba::new(lba), sectors, fua: false, buf: &mut buf };
+    ftl.start(cx, io).await.expect("a write");
+}
+
+fn slot_of(ftl: &HostFtl, lba: u64) -> u32 {
+    match ftl.map.get(lba) {
+        Entry::Slot(slot) => slot,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// The paper's Figure 4: what is in `slots` is on flash page 21 and the following now.
+fn released(ftl: &HostFtl, slots: &[u32]) -> Unit {
+    ftl.lines.set_line(0, 0);
+    let heads = slots.iter().map(|slot| ftl.slab.head(*slot)).collect();
+    Unit { first: 21, slots: slots.to_vec(), heads, ..Unit::default() }
+}
+
+/// Figure 4, Q02: LPN 6 is in entry (a), whose data is on flash page 21. Nobody has written it since: the map
+/// goes on to page 21, which is valid.
+#[test]
+fn q02_figure_4_a_release_moves_the_map_on() {
+    let run = Virtual::new(4, 1, CostTable::zero());
+    let (ftl, cx) = (target(&run, 2, 1, LogConfig::qblk()), run.cx());
+    run.run(async move {
+        write(&cx, &ftl, 6, 1).await;
+        let a = slot_of(&ftl, 6);
+        ftl.publish_among_others(&cx, &released(&ftl, &[a]));
+        assert_eq!(ftl.map.get(6), Entry::Media(21));
+        assert!(ftl.lines.is_valid(21));
+    })
+    .expect("no stall");
+}
+
+/// Figure 4, Q02: LPN 6 is written on CPU 2, into entry (d) of its ring, just before (a) is released: the map
+/// keeps (d), page 21 is invalid. It is known to be the durable copy below (d), of (a)'s stamp.
+#[test]
+fn q02_figure_4_a_rewritten_sector_keeps_its_new_slot() {
+    let run = Virtual::new(4, 1, CostTable::zero());
+    let (ftl, cx) = (target(&run, 2, 1, LogConfig::qblk()), run.cx());
+    run.run(async move {
+        write(&cx, &ftl, 6, 1).await;
+        let a = slot_of(&ftl, 6);
+        write(&cx.on_core(CoreId(2)), &ftl, 6, 1).await;
+        let d = slot_of(&ftl, 6);
+        assert_eq!((ftl.slab.head(a).ring(), ftl.slab.head(d).ring()), (0, 2));
+        ftl.publish_among_others(&cx, &released(&ftl, &[a]));
+        assert_eq!(ftl.map.get(6), Entry::Slot(d));
+        assert!(!ftl.lines.is_valid(21));
+        assert_eq!(ftl.slab.prev(d), (21 + 1, ftl.slab.stamp(a)));
+    })
+    .expect("no stall");
+}
+
+/// Q02: the entry changes between the look and the exchange (here: the unit names one slot twice, so its first
+/// page wins): whoever loses the exchange makes its own page garbage, once.
+#[test]
+fn q02_the_loser_of_the_exchange_invalidates_its_page() {
+    let run = Virtual::new(4, 1, CostTable::zero());
+    let (ftl, cx) = (target(&run, 2, 1, LogConfig::qblk()), run.cx());
+    run.run(async move {
+        write(&cx, &ftl, 6, 1).await;
+        let a = slot_of(&ftl, 6);
+        let before = ftl.lines.total_valid();
+        ftl.publish_among_others(&cx, &released(&ftl, &[a, a]));
+        assert_eq!(ftl.map.get(6), Entry::Media(21));
+        assert!(ftl.lines.is_valid(21) && !ftl.lines.is_valid(22));
+        assert_eq!(ftl.lines.total_valid(), before + 1);
+    })
+    .expect("no stall");
+}
+
+/// The requests of Figure 5, in the order in which they were mapped.
+const FIGURE_5: [&[u32]; 3] = [&[0, 1], &[2, 3, 0], &[1, 2]];
+
+/// Takes and gives back, `rounds` times, each after a moment in which the others run.
+async fn compete(cx: Cx, ftl: Arc<HostFtl>, pus: &'static [u32], rounds: u64) {
+    let chunks: Vec<(usize, u32)> = pus.iter().map(|pu| (*pu as usize, *pu)).collect();
+    for _ in 0..rounds {
+        ftl.acquire_pus(&cx, &chunks).await;
+        cx.yield_now().await;
+        ftl.release_pus(&cx, &chunks);
+    }
+}
+
+/// Figure 5, Q08: requests A (LUNs 0, 1), B (2, 3, 0), C (1, 2) of one channel, 10^6 of them at a budget of
+/// one, fewer at others: nobody waits for ever; also beside metadata that takes all of a LUN's budget, one
+/// LUN after the other.
+#[test]
+fn q08_figure_5_does_not_deadlock() {
+    for (budget, rounds) in [(1, 333_334), (2, 20_000), (8, 5_000)] {
+        let run = Virtual::new(4, budget.into(), CostTable::zero());
+        let ftl = target(&run, 1, 4, LogConfig { pu_budget: budget, ..LogConfig::qblk() });
+        let (cx, them) = (run.cx(), ftl.clone());
+        let ended = run.run(async move {
+            let mut joins = Vec::new();
+            for i in 0..3 * budget {
+                let cx = cx.on_core(CoreId(i % 4));
+                let pus = FIGURE_5[i as usize % 3];
+                joins.push(cx.clone().spawn_join(compete(cx, them.clone(), pus, rounds)));
+            }
+            let (cx, me) = (cx.clone(), them.clone());
+            joins.push(cx.clone().spawn_join(async move {
+                for i in 0..rounds {
+                    let pu = &me.pu[i as usize % 4];
+                    pu.acquire(&cx, me.pu_budget).await;
+                    cx.yield_now().await;
+                    pu.release(&cx, me.pu_budget);
+                }
+            }));
+            for join in joins {
+                join.await;
+            }
+        });
+        assert_eq!(ended, Ok(()), "budget {budget}");
+        assert!(ftl.pu.iter().all(|pu| pu.free() == u64::from(budget)));
+    }
+}
+
+/// And the example is one: in the order of mapping the three stall, A with LUN 0, B with 2 and 3, C with 1.
+#[test]
+fn q08_figure_5_in_the_order_of_mapping_is_a_deadlock() {
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let cx = run.cx();
+    let stalled = run.run(async move {
+        let luns: Rc<Vec<Credits>> = Rc::new((0..4).map(|_| Credits::new(1)).collect());
+        let take = |pus: &'static [u32]| {
+            let (luns, cx) = (luns.clone(), cx.clone());
+            cx.clone().spawn_join(async move {
+                for pu in pus {
+                    luns[*pu as usize].acquire(&cx, 1).await;
+                    cx.sleep(Ns::from_us(1)).await;
+                }
+                pus.iter().for_each(|pu| luns[*pu as usize].release(&cx, 1));
+            })
+        };
+        for join in FIGURE_5.map(take) {
+            join.await;
+        }
+    });
+    assert!(matches!(stalled, Err(Stalled { .. })), "{stalled:?}");
+}
+
+/// Takes a channel's open lines away, so that it has no room; returns them.
+fn fill(ftl: &HostFtl, pool: usize) -> (Option<u32>, Option<u32>) {
+    let mut p = ftl.pools.get(pool).lock();
+    p.opens = false;
+    (p.current.take(), p.spare.take())
+}
+
+fn refill(ftl: &HostFtl, cx: &Cx, pool: usize, lines: (Option<u32>, Option<u32>)) {
+    let mut p = ftl.pools.get(pool).lock();
+    (p.current, p.spare) = lines;
+    drop(p);
+    ftl.pool_changed.wake(cx);
+}
+
+/// Channels of the media copies of `n` sectors.
+fn channels(ftl: &HostFtl, n: u64) -> Vec<u64> {
+    let per_channel = u64::from(ftl.shape.pool_lines() * ftl.shape.chunk_sectors);
+    let channel = |lba| match ftl.map.get(lba) {
+        Entry::Media(at) => at / per_channel,
+        other => panic!("sector {lba}: {other:?}"),
+    };
+    (0..n).map(channel).collect()
+}
+
+/// Q12: a full channel is skipped, in whichever order the pointers come to it; with all channels full writers
+/// are acknowledged while their rings have room and flushes wait, without spinning, until one has a line
+/// again.
+#[test]
+fn q12_full_channels_are_skipped_and_waited_for() {
+    let run = Virtual::new(4, 1, CostTable::zero());
+    let (ftl, cx) = (target(&run, 3, 1, LogConfig::qblk()), run.cx());
+    run.run(async move {
+        let lines = [fill(&ftl, 0), fill(&ftl, 1), fill(&ftl, 2)];
+        refill(&ftl, &cx, 1, lines[1]);
+        for i in 0..9 {
+            write(&cx.on_core(CoreId(i as u32 % 4)), &ftl, 4 * i, 4).await;
+        }
+        ftl.flush(&cx).await.expect("channel 1 has room");
+        // What the window keeps in slots comes when the next units are programmed.
+        write(&cx, &ftl, 100, 16).await;
+        ftl.flush(&cx).await.expect("channel 1 has room");
+        assert_eq!(channels(&ftl, 36), [1; 36]);
+
+        fill(&ftl, 1);
+        for core in 0..4 {
+            write(&cx.on_core(CoreId(core)), &ftl, 36 + u64::from(core), 1).await;
+        }
+        let ended = Rc::new(Cell::new(false));
+        let (their_cx, them, over) = (cx.clone(), ftl.clone(), ended.clone());
+        let flush = cx.spawn_join(async move {
+            them.flush(&their_cx).await.expect("in the end");
+            over.set(true);
+        });
+        cx.sleep(Ns::from_secs(5)).await;
+        assert!(!ended.get() && !ftl.read_only(), "nowhere to go");
+        refill(&ftl, &cx, 2, lines[2]);
+        flush.await;
+        write(&cx, &ftl, 100, 16).await;
+        ftl.flush(&cx).await.expect("channel 2 has room");
+        assert_eq!(channels(&ftl, 40)[36..], [2; 4]);
+        ftl.check_consistency().expect("valid once");
+    })
+    .expect("waiting is no spinning");
+}
+
+/// Q16, Q17: each of 66 channels is heard when it runs short, the ninth and the last, too: it collects and
+/// users have less; the share is never negative nor above the buffer, nothing is left of it when all are
+/// short, and all of it comes back.
+#[test]
+fn q16_q17_every_channel_counts_in_the_budget() {
+    let run = Virtual::new(2, 1, CostTable::zero());
+    let (ftl, cx) = (target(&run, 66, 1, LogConfig::qblk()), run.cx());
+    run.run(async move {
+        let ring = ftl.layout.ring_sectors;
+        let whole = |ftl: &HostFtl| (ftl.shares().users, ftl.shares().collect) == (ring, false);
+        assert!(whole(&ftl));
+        let short = |pool: usize, leaves: u64| {
+            let mut p = ftl.pools.get(pool).lock();
+            let take = p.free_chunks() - leaves;
+            p.meta_reserve += take;
+            take
+        };
+        let give = |pool: usize, taken: u64| ftl.pools.get(pool).lock().meta_reserve -= taken;
+        for pool in [0, 7, 8, 31, 63, 64, 65] {
+            let taken = short(pool, 0);
+            ftl.pool_moved(&cx);
+            let wanted = |i: &usize| ftl.pools.get(*i).collector.is_wanted();
+            assert_eq!((0..66).filter(wanted).collect::<Vec<_>>(), [pool]);
+            let shares = ftl.shares();
+            assert!(shares.collect && shares.users < ring && shares.users > 0, "{shares:?}");
+            give(pool, taken);
+            ftl.pool_moved(&cx);
+            assert!(whole(&ftl), "channel {pool} left its low state");
+        }
+        let taken: Vec<u64> = (0..66).map(|pool| short(pool, 0)).collect();
+        ftl.pool_moved(&cx);
+        assert_eq!((ftl.shares().users, ftl.shares().gc), (0, ring));
+        (0..66).zip(taken).for_each(|(pool, taken)| give(pool, taken));
+        ftl.pool_moved(&cx);
+        assert!(whole(&ftl));
+    })
+    .expect("no stall");
+}
