@@ -800,8 +800,8 @@ pub(crate) struct LnvmList {
 
 fn type_of(word: &str) -> Result<TargetKind, String> {
     word.parse().map_err(|_| {
-        let hint = suggest::hint(word, ["pblk", "pftl", "raw"]);
-        format!("no such target type{hint}; there are pblk, pftl and raw")
+        let hint = suggest::hint(word, ["pblk", "qblk", "pftl", "raw"]);
+        format!("no such target type{hint}; there are pblk, qblk, pftl and raw")
     })
 }
 
@@ -844,7 +844,7 @@ pub(crate) struct LnvmCreate {
     /// Name of the target
     #[arg(short = 'n', long, value_name = "NAME")]
     pub(crate) target_name: String,
-    /// Type: `pblk`, `pftl` or `raw`
+    /// Type: `pblk`, `qblk`, `pftl` or `raw`
     #[arg(short = 't', long, value_name = "TYPE", value_parser = type_of)]
     pub(crate) target_type: TargetKind,
     /// First LUN; -1 is the drive's first
@@ -864,6 +864,9 @@ pub(crate) struct LnvmCreate {
     pub(crate) factory: bool,
     #[command(flatten)]
     pub(crate) how: HowMounted,
+    /// Cores that a new qblk has a ring and a drainer for [default: this machine's]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_535))]
+    pub(crate) cores: Option<u32>,
     /// PUs of a new pblk that take new data at a time; 0 is all [default: 0]
     #[arg(long, value_name = "N")]
     pub(crate) active_pus: Option<u32>,

@@ -82,7 +82,8 @@ fn two_targets_share_a_drive_and_not_a_pu() {
     refused(&["-n", "b/c", "-t", "raw", "-b", "2"], &["b/c", "no name"]);
     refused(&["-n", "Ünï", "-t", "raw", "-b", "2"], &["Ünï", "letters"]);
     refused(&["-n", "b", "-t", "pblkk", "-b", "2"], &["did you mean `pblk`"]);
-    refused(&["-n", "b", "-t", "qblk", "-b", "2"], &["qblk"]);
+    refused(&["-n", "b", "-t", "qblk", "-b", "2", "--cores", "0"], &["--cores", "1..=65535"]);
+    refused(&["-n", "b", "-t", "pblk", "-b", "2", "--cores", "2"], &["--cores is for", "qblk"]);
     refused(&["-n", "b", "-t", "pftl", "-b", "2"], &["whole"]);
     refused(&["-n", "b", "-t", "raw", "-b", "2", "-o", "81"], &["81", "80"]);
     refused(&["-n", "b", "-t", "raw", "-b", "-2"], &["-2"]);
@@ -421,4 +422,28 @@ fn what_is_no_drive_or_not_ours_is_said() {
     let me = format!("process {}", std::process::id());
     refused(&["lnvm", "create", "a.img", "-n", "x", "-t", "raw"], &["in use by", &me]);
     refused(&["run", "--drive", "a.img"], &["in use by"]);
+}
+
+/// QBLK on a drive: created for three cores, used, found again with what it was created with; what lies
+/// there is not taken for the other kind.
+#[test]
+fn qblk_lives_on_a_drive() {
+    let h = here();
+    h.run(&["drive", "create", "q.img", "--preset", "tiny", "--set", "geometry.chunks_per_pu=64"])
+        .good();
+    let create = |kind: &str, more: &[&str]| {
+        let mut args = vec!["lnvm", "create", "q.img", "-n", "q", "-t", kind];
+        args.extend(more);
+        h.run(&args)
+    };
+    create("qblk", &["-f", "--cores", "3"]).good();
+    h.file("w.fio", "[w]\nrw=randwrite\nbs=4k\nsize=8M\nnumjobs=3\nfsync=64\nverify=crc32c\n");
+    h.run(&["run", "w.fio", "--drive", "q.img", "--target", "q"]).good();
+    let info = h.run(&["lnvm", "info", "q.img"]).good().out;
+    assert!(info.contains("qblk"), "{info}");
+    // A ring for each of the three cores, whoever looks.
+    assert_eq!(info.matches("flush_point:").count(), 3, "{info}");
+    h.run(&["lnvm", "remove", "q.img", "-n", "q"]).good();
+    create("pblk", &[]).refused(1, &["--target-type", "qblk"]);
+    create("qblk", &[]).good();
 }

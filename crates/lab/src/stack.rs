@@ -564,9 +564,10 @@ fn kind_of(info: &TargetInfo) -> Result<TargetKind, StackError> {
     let settings = info.settings.clone();
     Ok(match info.kind {
         Kind::Raw => TargetKind::Raw,
-        Kind::Pblk => TargetKind::Pblk(serde_json::from_value(settings).map_err(wrong)?),
+        Kind::Pblk | Kind::Qblk => {
+            TargetKind::Pblk(serde_json::from_value(settings).map_err(wrong)?)
+        }
         Kind::Pftl => TargetKind::Pftl(serde_json::from_value(settings).map_err(wrong)?),
-        Kind::Qblk => return Err(LnvmError::NotYet(info.kind).into()),
     })
 }
 

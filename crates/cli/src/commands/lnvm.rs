@@ -4,7 +4,9 @@ use crate::Ending;
 use crate::args::{Lnvm, LnvmCreate, OneDrive};
 use crate::output::{self, give};
 use anyhow::{Result, bail};
-use flashlane_lab::lnvm::{self, Block, Create, Erased, Factory, Scrub, WearLeveling, show};
+use flashlane_lab::lnvm::{
+    self, Block, Create, Erased, Factory, Scrub, TargetKind, WearLeveling, show,
+};
 use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
@@ -107,6 +109,10 @@ fn create(args: &LnvmCreate) -> Result<Ending> {
     if let Some(flag) = flag.filter(|_| args.factory) {
         bail!("{flag} is about what is on the LUNs, and -f gives that up: give one of them");
     }
+    if args.cores.is_some() && args.target_type != TargetKind::Qblk {
+        bail!("--cores is for targets of type qblk: others have one ring");
+    }
+    let here = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
     let ask = Create {
         name: args.target_name.clone(),
         kind: args.target_type,
@@ -116,6 +122,7 @@ fn create(args: &LnvmCreate) -> Result<Ending> {
         factory: args.factory,
         how,
         active_pus: args.active_pus,
+        cores: Some(args.cores.unwrap_or_else(here)),
         limiter: args.limiter,
         wear_leveling: args.wear_leveling,
         wear_spread: args.wear_spread,

@@ -125,9 +125,6 @@ pub enum LnvmError {
         /// What there is.
         known: String,
     },
-    /// Types that this program can't run on an image.
-    #[error("targets of type {0} are not in this version; there are pblk, raw and pftl")]
-    NotYet(TargetKind),
     /// Something that must not happen under a target.
     #[error("{}: PU {pu} belongs to target `{owner}`; remove it first", path.display())]
     Owned {

@@ -10,7 +10,7 @@ use super::{Drive, LnvmError};
 use crate::control::{Answer, Ask, Live, reach};
 use crate::stack::{MountHow, StackError, mount_pblk};
 use flashlane_ftl::log::{ATTRIBUTES, AttributeError, Pblk};
-use flashlane_ocssd::{TargetInfo, TargetKind};
+use flashlane_ocssd::TargetInfo;
 use flashlane_rt::{CostTable, Cx, Virtual};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
@@ -73,7 +73,7 @@ pub fn knobs(path: &Path, target: &str, set: &[(String, String)]) -> Result<Answ
 /// A target that has knobs, none of which is to be set twice.
 fn pblk_of(drive: &Drive, target: &str, set: &[(String, String)]) -> Result<TargetInfo, LnvmError> {
     let (info, _) = drive.target(target)?;
-    if info.kind != TargetKind::Pblk {
+    if !info.kind.is_host_ftl() {
         let (path, name) = (drive.path.clone(), target.into());
         return Err(LnvmError::NoKnobs { path, name, kind: info.kind });
     }
@@ -222,7 +222,7 @@ mod tests {
     use super::super::{Create, create_on};
     use super::*;
     use flashlane_media::host::memory::MemoryFile;
-    use flashlane_ocssd::{Core, CreateImage, OpenImage, Ssd};
+    use flashlane_ocssd::{Core, CreateImage, OpenImage, Ssd, TargetKind};
     use std::io::ErrorKind;
 
     fn open(file: &Arc<MemoryFile>) -> Drive {
@@ -248,6 +248,7 @@ mod tests {
             factory: false,
             how: MountHow::default(),
             active_pus: None,
+            cores: None,
             limiter: None,
             wear_leveling: None,
             wear_spread: None,

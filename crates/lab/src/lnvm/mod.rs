@@ -232,8 +232,10 @@ pub struct Create {
     pub factory: bool,
     /// What of a target that is there is taken over though it is not sound.
     pub how: MountHow,
-    /// PUs that take new data at a time (pblk); 0 is all.
+    /// PUs that take new data at a time (pblk and qblk); 0 is all.
     pub active_pus: Option<u32>,
+    /// Rings of a new qblk: for as many cores; one without it.
+    pub cores: Option<u32>,
     /// How pblk's ring is shared between users and GC.
     pub limiter: Option<LimiterKind>,
     /// How pblk spreads wear.
@@ -267,18 +269,21 @@ struct Made {
     differs: Option<(&'static str, String)>,
 }
 
-/// A pblk that nobody says anything of.
-fn new_pblk() -> LogConfig {
-    LogConfig { over_provisioning_percent: 0, ..LogConfig::default() }
-}
-
 fn word<T: PartialEq>(names: &[(&'static str, T)], of: T) -> String {
     names.iter().find(|(_, value)| *value == of).map_or("", |(name, _)| name).into()
 }
 
 impl Create {
-    /// A new pblk, or one that is like `found` but for what was asked for.
-    fn pblk(&self, found: LogConfig) -> LogConfig {
+    /// A host FTL that nobody says anything of.
+    fn new_host_ftl(&self) -> LogConfig {
+        match self.kind {
+            TargetKind::Qblk => LogConfig { cores: self.cores.unwrap_or(1), ..LogConfig::qblk() },
+            _ => LogConfig::default(),
+        }
+    }
+
+    /// A new host FTL, or one that is like `found` but for what was asked for.
+    fn host_ftl(&self, found: LogConfig) -> LogConfig {
         let (wear, scrub) = (found.wear, found.scrub);
         LogConfig {
             over_provisioning_percent: self
@@ -302,7 +307,10 @@ impl Create {
     /// Of a pblk that is there: the first setting that was asked for and that it does not have, as its option
     /// and what it has.
     fn differs(&self, found: &LogConfig, pus: u32) -> Option<(&'static str, String)> {
-        let asked = self.pblk(found.clone());
+        if found.layer() != self.kind.to_string() {
+            return Some(("--target-type", found.layer().into()));
+        }
+        let asked = self.host_ftl(found.clone());
         let width = |active: u32| if active == 0 { pus } else { active };
         if width(asked.active_pus) != width(found.active_pus) {
             return Some(("--active-pus", width(found.active_pus).to_string()));
@@ -334,7 +342,7 @@ impl Create {
             ("--scrub", self.scrub.is_some()),
             ("--scrub-interval", self.scrub_interval.is_some()),
         ];
-        let wrong = given.into_iter().filter(|_| self.kind != TargetKind::Pblk);
+        let wrong = given.into_iter().filter(|_| !self.kind.is_host_ftl());
         wrong.filter(|(_, given)| *given).map(|(flag, _)| flag).next()
     }
 
@@ -351,9 +359,6 @@ impl Create {
 /// # Errors
 /// Name, type or PUs can't be had, the target does not fit, or what is on the PUs can't be taken over.
 pub fn create(path: &Path, ask: &Create) -> Result<Created, LnvmError> {
-    if ask.kind == TargetKind::Qblk {
-        return Err(LnvmError::NotYet(ask.kind));
-    }
     if let Some(flag) = ask.misplaced() {
         return Err(LnvmError::ForPblk { flag, kind: ask.kind });
     }
@@ -362,9 +367,11 @@ pub fn create(path: &Path, ask: &Create) -> Result<Created, LnvmError> {
 
 fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
     let settings = match ask.kind {
-        TargetKind::Pblk => serde_json::to_value(ask.pblk(new_pblk())),
+        TargetKind::Pblk | TargetKind::Qblk => {
+            serde_json::to_value(ask.host_ftl(ask.new_host_ftl()))
+        }
         TargetKind::Pftl => serde_json::to_value(ask.pftl()),
-        TargetKind::Raw | TargetKind::Qblk => Ok(serde_json::Value::Null),
+        TargetKind::Raw => Ok(serde_json::Value::Null),
     };
     let spec = TargetSpec {
         device: None,
@@ -424,14 +431,14 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
     ask.how.check(ask.kind)?;
     let pus = device.geometry().pus();
     match ask.kind {
-        TargetKind::Raw | TargetKind::Qblk => {
+        TargetKind::Raw => {
             if ask.factory {
                 erase(cx, &device, |_, _, _| true).await;
             }
             let settings = serde_json::Value::Null;
             Ok(Made { uuid: None, capacity: None, recovery: None, settings, differs: None })
         }
-        TargetKind::Pblk => {
+        TargetKind::Pblk | TargetKind::Qblk => {
             let found = match ask.factory {
                 true => None,
                 false => match mount_pblk(cx, device.clone(), None, ask.how).await {
@@ -442,7 +449,7 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
             };
             let pblk = match found {
                 Some(pblk) => pblk,
-                None => Pblk::create(cx, device, ask.pblk(new_pblk())).await?,
+                None => Pblk::create(cx, device, ask.host_ftl(ask.new_host_ftl())).await?,
             };
             let made = Made {
                 uuid: Some(pblk.uuid()),

@@ -18,7 +18,7 @@ use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{ATTRIBUTES, Pblk, Recovery};
 use flashlane_ocssd::core::uuid_text;
 use flashlane_ocssd::device::{CellMode, ChunkInfo, ChunkState};
-use flashlane_ocssd::{Device, TargetInfo, TargetKind, TargetState};
+use flashlane_ocssd::{Device, TargetInfo, TargetState};
 use flashlane_rt::{CostTable, Virtual};
 use identify::device_attributes;
 use serde_json::{Map, Value, json};
@@ -216,7 +216,7 @@ fn target(drive: &Drive, t: &TargetInfo, live: Option<&Live>) -> (String, Value)
         json["in_use_by"] = json!(std::process::id());
     }
     let running = live.filter(|_| in_use).and_then(Live::pblk);
-    if t.kind != TargetKind::Pblk || t.state != TargetState::Ready {
+    if !t.kind.is_host_ftl() || t.state != TargetState::Ready {
         if let Some(settings) = t.settings.as_object() {
             for (name, value) in settings.iter().filter(|(_, value)| !value.is_null()) {
                 text += &line(name, &plain(value));

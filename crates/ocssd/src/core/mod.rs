@@ -49,6 +49,11 @@ impl TargetKind {
         ("qblk", TargetKind::Qblk),
         ("pftl", TargetKind::Pftl),
     ];
+
+    /// A host FTL: one engine, with QBLK's techniques or without.
+    pub fn is_host_ftl(self) -> bool {
+        matches!(self, TargetKind::Pblk | TargetKind::Qblk)
+    }
 }
 
 /// How far a target has come.
