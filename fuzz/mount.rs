@@ -10,8 +10,8 @@ use super::blocks::{seal, seal_entries};
 use flashlane_base::{Lba, Ns};
 use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
 use flashlane_ftl::log::format::{
-    LBA_ANCHOR, LBA_CHECKPOINT, LBA_LIMIT, LBA_LINE_CLOSING, LBA_LINE_FIRST, LBA_LOG, Oob,
-    SECTOR_BYTES, identify,
+    LBA_ANCHOR, LBA_CHECKPOINT, LBA_LIMIT, LBA_LINE_CLOSING, LBA_LINE_FIRST, LBA_LOG, LBA_SNAPSHOT,
+    Oob, SECTOR_BYTES, identify,
 };
 use flashlane_ftl::log::{LogConfig, MountOptions, Pblk};
 use flashlane_ftl::pftl::{Pftl, PftlConfig};
@@ -97,6 +97,8 @@ fn kind_of(lba: u64, capacity: u64) -> usize {
         LBA_LINE_FIRST => 3,
         LBA_LINE_CLOSING => 4,
         LBA_CHECKPOINT => 5,
+        // What the block SSD leaves at a stop.
+        LBA_SNAPSHOT => 1,
         user if user < capacity => USER,
         // The block SSD's pages have numbers behind its capacity.
         page if page < LBA_LIMIT => 5,
@@ -277,7 +279,8 @@ const EVERYWHERE: usize = 32;
 fn reseal(file: &mut [u8], at: &At) {
     let begins = |file: &[u8], at: usize| identify(&file[at..]).is_some();
     let content = at.content..at.content + SECTOR_BYTES;
-    let is_page = file[content.clone()].starts_with(b"FLpp");
+    // A page of the block SSD, or a sector of its snapshot.
+    let is_page = file[content.clone()].starts_with(b"FLp");
     // Closing metadata and the blocks of a log are longer than a sector.
     let first = (0..16).filter_map(|n| at.content.checked_sub(n * SECTOR_BYTES));
     let first = first.take_while(|at| *at > 0).find(|at| begins(file, *at));

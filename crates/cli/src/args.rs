@@ -5,9 +5,9 @@
 
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
-use flashlane_lab::drive::faults::FaultKind;
+use flashlane_lab::drive::faults::{FaultKind, POWER_CUT};
 use flashlane_lab::experiment::{Change, default_preset, preset_names};
-use flashlane_lab::lnvm::{LimiterKind, Ns, Scrub, TargetKind, WearLeveling};
+use flashlane_lab::lnvm::{LimiterKind, MountHow, Ns, Scrub, TargetKind, WearLeveling};
 use flashlane_lab::suggest;
 use flashlane_lab::trace::number::Clock;
 use flashlane_lab::trace::{Action, Format, Reading};
@@ -21,7 +21,8 @@ Exit codes:
   1    the result is bad: a rule of the medium was broken, data was wrong, a verdict is not what
        its experiment expects
   2    not done: wrong usage or input, a file that can't be read or written
-  130  interrupted (Ctrl-C); what was done so far has been printed";
+  130  interrupted (Ctrl-C); what was done so far has been printed; or the power of the drive that
+       a run was on was cut (`drive inject DRIVE power_cut`)";
 
 /// A host-managed flash storage stack: emulated Open-Channel SSDs and the layers on them, in
 /// virtual time.
@@ -223,6 +224,28 @@ pub(crate) struct Bench {
     pub(crate) rounds: u32,
 }
 
+/// What of a target on a drive is mounted that is not sound.
+#[derive(ClapArgs, Default)]
+pub(crate) struct HowMounted {
+    /// Mount a target of which sectors can't be read: they are lost, and older copies of what was in
+    /// them may come back
+    #[arg(long)]
+    pub(crate) accept_lost: bool,
+    /// Mount a pblk target whose checkpoints can't be read: sectors that were discarded may come back
+    #[arg(long)]
+    pub(crate) undo_discards: bool,
+}
+
+impl HowMounted {
+    /// The first of them that was given, and what they amount to.
+    pub(crate) fn get(&self) -> (Option<&'static str>, MountHow) {
+        let HowMounted { accept_lost, undo_discards } = *self;
+        let given = [("--accept-lost", accept_lost), ("--undo-discards", undo_discards)];
+        let first = given.iter().find(|(_, given)| *given).map(|(flag, _)| *flag);
+        (first, MountHow { accept_lost, undo_discards })
+    }
+}
+
 #[derive(ClapArgs, Default)]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -232,6 +255,8 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DRIVE", value_hint = ValueHint::FilePath,
         conflicts_with_all = ["device", "store"])]
     pub(crate) drive: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) how: HowMounted,
     /// Write the result as one JSON object; `-` prints it in place of the table
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
@@ -328,8 +353,8 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "TARGET", help = format!(
         "Stack: {} or all; with an EXPERIMENT the name of one of its targets", stack_names()))]
     pub(crate) target: Option<String>,
-    /// Go on for so many seconds, then end the runs under way; 0 is until Ctrl-C; 10 where nothing
-    /// says how long
+    /// Go on for so many seconds, then leave the runs under way where they are; 0 is until Ctrl-C; 10
+    /// where nothing says how long
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     pub(crate) seconds: Option<u64>,
     /// Go through so many seeds, each on every target
@@ -472,9 +497,11 @@ Examples:
   flashlane drive inject my.img --plan faults.toml
   flashlane drive inject my.img --list
   flashlane drive inject my.img --clear
+  flashlane drive inject my.img power_cut     while a run uses it
 
 A fault in a drive in use counts from now on. All are kept in the image, with what of them has happened, and
-the next who opens the drive meets those that are left.")]
+the next who opens the drive meets those that are left. power_cut ends the run that uses the drive as a power
+cut at that moment would, and is no fault that is kept.")]
     Inject(DriveInject),
     /// Bring an image to the format of this program
     #[command(after_help = "\
@@ -527,7 +554,7 @@ pub(crate) struct DriveInject {
 const NO_LINE: [&str; 3] = ["plan", "list", "clear"];
 
 fn fault_kinds() -> Vec<&'static str> {
-    FaultKind::ALL.iter().map(|(name, _)| *name).collect()
+    FaultKind::ALL.iter().map(|(name, _)| *name).chain([POWER_CUT]).collect()
 }
 
 fn fault_kind(word: &str) -> Result<String, String> {
@@ -620,8 +647,8 @@ Examples:
   flashlane lnvm create my.img -n log -t raw -b 32 -e 63
 
 A LUN is counted over all channels: channel x LUNs per channel + LUN. Without -f a pblk that is on these
-LUNs is recovered, with its data; where there is none, one is made. With -f whatever is there is given
-up. A create that was cut off is shown by `list` as half created: create it again, or remove it.
+LUNs is recovered, with its data and its settings (others are refused); where there is none, one is made.
+With -f whatever is there is given up. A create that was cut off is shown by `list` as half created: create it again, or remove it.
 Types: pblk (host FTL), pftl (block SSD; the whole drive), raw (vector I/O on the PUs).")]
     Create(LnvmCreate),
     /// Remove a target; its data stays on the LUNs until something else is created there
@@ -835,21 +862,23 @@ pub(crate) struct LnvmCreate {
     /// Factory mode: do not recover what is there, give it up
     #[arg(short = 'f', long)]
     pub(crate) factory: bool,
-    /// PUs of a new pblk that take new data at a time; 0 is all
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    pub(crate) active_pus: u32,
-    /// Limiter of a new pblk: `pid`, `kernel_table`, `channel_states` or `off`
-    #[arg(long, value_name = "NAME", default_value = "pid", value_parser = limiter_of)]
-    pub(crate) limiter: LimiterKind,
-    /// Wear leveling of a new pblk: `off`, `dynamic` or `static`
-    #[arg(long, value_name = "NAME", default_value = "dynamic", value_parser = leveling_of)]
-    pub(crate) wear_leveling: WearLeveling,
+    #[command(flatten)]
+    pub(crate) how: HowMounted,
+    /// PUs of a new pblk that take new data at a time; 0 is all [default: 0]
+    #[arg(long, value_name = "N")]
+    pub(crate) active_pus: Option<u32>,
+    /// Limiter of a new pblk: `pid`, `kernel_table`, `channel_states` or `off` [default: pid]
+    #[arg(long, value_name = "NAME", value_parser = limiter_of)]
+    pub(crate) limiter: Option<LimiterKind>,
+    /// Wear leveling of a new pblk: `off`, `dynamic` or `static` [default: dynamic]
+    #[arg(long, value_name = "NAME", value_parser = leveling_of)]
+    pub(crate) wear_leveling: Option<WearLeveling>,
     /// `static` moves what lies on chunks erased so many times less than the average [default: 32]
     #[arg(long, value_name = "ERASES", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) wear_spread: Option<u32>,
-    /// Moves data of a new pblk before it decays: `off`, at `reads`, or with a `patrol`, too
-    #[arg(long, value_name = "NAME", default_value = "off", value_parser = scrub_of)]
-    pub(crate) scrub: Scrub,
+    /// Moves data of a new pblk before it decays: `off`, at `reads`, or with a `patrol`, too [default: off]
+    #[arg(long, value_name = "NAME", value_parser = scrub_of)]
+    pub(crate) scrub: Option<Scrub>,
     /// Time in which a patrol looks at every chunk, like `24h` [default: a week]
     #[arg(long, value_name = "TIME", value_parser = time_of)]
     pub(crate) scrub_interval: Option<Ns>,

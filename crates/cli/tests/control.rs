@@ -168,6 +168,53 @@ fn said(h: &Here, bytes: &[u8]) -> Value {
     line(&mut reader)
 }
 
+fn kill(signal: &str, pid: u32) {
+    let kill = std::process::Command::new("kill").args([signal, &pid.to_string()]).status();
+    assert!(kill.expect("kill is everywhere").success());
+}
+
+/// A holder that is stopped (Ctrl-Z): who it is is said, after a while that is not a minute; continued, it
+/// answers.
+#[test]
+fn a_stopped_holder_is_named() {
+    let h = drive();
+    let holder = h.hold("a.img", "db", "a.img.ctl");
+    let pid = holder.id();
+    kill("-STOP", pid);
+    let says = [&format!("process {pid}"), "is stopped", &format!("`kill -CONT {pid}`")[..]];
+    h.run(&["drive", "smart", "a.img"]).refused(2, &says);
+    kill("-CONT", pid);
+    h.run(&["drive", "smart", "a.img"]).good();
+    holder.interrupt();
+}
+
+/// The power of a drive in use goes: the run ends and says so, what it had flushed is there at the next mount.
+#[test]
+fn the_power_of_a_drive_in_use_is_cut() {
+    let h = drive();
+    h.file("r.fio", "[r]\nrw=read\nbs=64k\nsize=8m\n");
+    h.run(&["drive", "inject", "a.img", "power_cut"]).refused(2, &["a.img", "nobody uses"]);
+    for round in 1..=5 {
+        let mut holder = h.hold("a.img", "db", "a.img.ctl");
+        (0..round * 3).for_each(|_| pause());
+        let cut = h.run(&["drive", "inject", "a.img", "power_cut", "--json", "-"]).good().json();
+        assert!(cut["at_ns"].is_u64(), "{cut}");
+        let done = holder.output();
+        assert_eq!((done.code, &done.out[..]), (130, ""), "{done:?}");
+        for part in ["`db`", "a.img", "the power of the drive was cut"] {
+            assert!(done.err.contains(part), "{done:?}");
+        }
+        assert_eq!(h.files(), ["a.img", "endless.fio", "r.fio"], "the socket is gone");
+        let smart = h.run(&["drive", "smart", "a.img", "--json", "-"]).good().json();
+        assert_eq!(smart["unsafe_shutdowns"], round.to_string());
+        let args = ["run", "r.fio", "--drive", "a.img", "--target", "db", "--json", "-"];
+        let run = h.run(&args).good().json()["runs"][0].clone();
+        assert_eq!(run["mount"]["recovery"]["clean"], false, "{run:#}");
+        assert_eq!((&run["failed_requests"], &run["counter_laws"]), (&0.into(), &"hold".into()));
+    }
+    assert!(h.run(&["drive", "check", "a.img"]).good().out.ends_with("good\n"));
+}
+
 #[test]
 fn garbage_is_answered_in_words_and_the_run_goes_on() {
     let h = drive();

@@ -91,12 +91,23 @@ fn what_can_t_be_injected_is_said() {
     refused(&["bit_flip", "--at", "plane 3"], &["`plane`", "pu 3 chunk 17"]);
     refused(&["bit_flip", "--at", "pu 4"], &["a.img", "0 to 3"]);
     refused(&["bit_flip", "--probability", "2"], &["probability"]);
-    refused(&["bit_flip", "--after", "soon"], &["soon"]);
+    refused(&["bit_flip", "--after", "soon"], &["--after is `soon`", "50us"]);
+    refused(&["bit_flip", "--at", "pu"], &["--at needs one number"]);
+    refused(&["power_cut", "--at", "pu 1"], &["--at is not for power_cut"]);
+    refused(&["power_cut"], &["a.img", "nobody uses the drive"]);
     refused(&["bit_flip", "--times", "0"], &["counted from 1"]);
     refused(&["--at", "pu 3", "--list"], &["--list"]);
     refused(&["--at", "pu 3"], &["KIND"]);
     refused(&["bit_flip", "--clear"], &["--clear"]);
     refused(&["--plan", "none.toml"], &["none.toml", "No such file"]);
+    // Of a plan: which file, which entry, which line.
+    let second = "[[fault]]\nkind = \"bit_flip\"\n\n[[fault]]\nkind = \"bit_flip\"\n";
+    h.file("plan.toml", format!("{second}count = 0\n"));
+    refused(&["--plan", "plan.toml"], &["plan.toml", "[[fault]] number 2 (line 4): `count`"]);
+    h.file("plan.toml", format!("{second}pu = 9\n"));
+    refused(&["--plan", "plan.toml"], &["plan.toml", "a.img", "number 2: `pu` is 9"]);
+    h.file("plan.toml", format!("{second}puu = 9\n"));
+    refused(&["--plan", "plan.toml"], &["plan.toml", "line 6", "puu"]);
     h.file("plan.toml", "");
     refused(&["--plan", "plan.toml"], &["no [[fault]]"]);
     h.file("plan.toml", "[[fault]]\nkind = \"bit_flip\"\n".repeat(129));
@@ -232,8 +243,13 @@ fn faults_and_knobs_of_a_drive_in_use_count_at_once_and_are_kept() {
     };
     let before = moved();
     until("a forced collection", || moved() > before);
+    assert_eq!((knob(&h, "gc_force"), knob(&h, "gc_enabled")), ("1".into(), "1".into()));
     knobs(&h, &["gc_force=0", "limiter=channel_states"]).good();
-    knobs(&h, &["active_pus=3", "limiter=nonsense"]).refused(2, &["limiter"]);
+    assert_eq!((knob(&h, "gc_force"), knob(&h, "gc_enabled")), ("0".into(), "0".into()));
+    knobs(&h, &["gc_enabled=1"]).good();
+    knobs(&h, &["active_pus=3", "gc_force=1", "limiter=nonsense"]).refused(2, &["limiter"]);
+    // All or none: collection is neither forced, nor off since it is not.
+    assert_eq!((knob(&h, "gc_force"), knob(&h, "gc_enabled")), ("0".into(), "1".into()));
     assert_eq!(attribute("active_pus"), "2");
     holder.interrupt();
     assert_eq!(

@@ -13,9 +13,11 @@ mod harness;
 
 use flashlane_base::{Lba, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
+use flashlane_ftl::log::Recovery;
 use flashlane_lab::experiment::DriveTarget;
+use flashlane_lab::lnvm::Account;
 use flashlane_lab::lnvm::show::recovery_text;
-use flashlane_lab::stack::{Stack, target_of_drive};
+use flashlane_lab::stack::{MountHow, Stack, target_of_drive};
 use flashlane_ocssd::SsdOptions;
 use flashlane_rt::{CostTable, Cx, Virtual};
 use harness::here;
@@ -59,7 +61,7 @@ fn write_of(sector: &[u8]) -> Option<u64> {
 }
 
 async fn mount(cx: &Cx, image: &Path) -> Stack {
-    let on = DriveTarget { image: image.into(), name: "t".into() };
+    let on = DriveTarget { image: image.into(), name: "t".into(), how: MountHow::default() };
     let target = target_of_drive(&on, &SsdOptions::default()).expect("a target of the drive");
     Stack::build(cx, &target, 1).await.unwrap_or_else(|e| panic!("mounting: {e}"))
 }
@@ -80,6 +82,14 @@ fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 
+/// What pblk says of its mount.
+fn account(stack: &Stack) -> Recovery {
+    match stack.mounted().and_then(|m| m.recovery.clone()) {
+        Some(Account::Pblk(recovery)) => recovery,
+        _ => panic!("a pblk says how it was mounted"),
+    }
+}
+
 /// Not a test of its own: the process that is killed.
 #[test]
 #[ignore = "the process that `flushed_sectors_survive_kill_9` kills; alone it does nothing"]
@@ -92,7 +102,7 @@ fn writer() {
     let cx = vm.cx();
     vm.run(async move {
         let stack = mount(&cx, &image).await;
-        let recovery = stack.mounted().and_then(|m| m.recovery.clone()).expect("a pblk");
+        let recovery = account(&stack);
         say(&format!("mounted {}", if recovery.clean { "clean" } else { "unclean" }));
         let dev = stack.block();
         let mut i = from;
@@ -122,7 +132,7 @@ fn read_all(image: &Path) -> (Vec<Option<u64>>, bool, String) {
             io(&cx, &dev, BlockOp::Read, lba, &mut buf).await;
             found.push(write_of(&buf));
         }
-        let recovery = stack.mounted().and_then(|m| m.recovery.clone()).expect("a pblk");
+        let recovery = account(&stack);
         stack.stop(&cx).await.expect("counters agree");
         stack.close().expect("the image is closed");
         (found, recovery.clean, recovery_text(&recovery))

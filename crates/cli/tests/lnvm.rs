@@ -76,7 +76,7 @@ fn two_targets_share_a_drive_and_not_a_pu() {
         assert_eq!(bytes(&h).len(), before.len());
     };
     refused(&["-n", "b", "-t", "pblk", "-b", "1", "-e", "3"], &["PU 1 is busy", "`a`"]);
-    refused(&["-n", "a", "-t", "raw", "-b", "2"], &["taken"]);
+    refused(&["-n", "a", "-t", "raw", "-b", "2"], &["a.img: there is a target `a`", "lnvm remove"]);
     refused(&["-n", "b", "-t", "raw", "-b", "2", "-e", "4"], &["PUs 2 to 4", "0 to 3"]);
     refused(&["-n", "b", "-t", "raw", "-b", "3", "-e", "2"], &["PUs 3 to 2"]);
     refused(&["-n", "b/c", "-t", "raw", "-b", "2"], &["b/c", "no name"]);
@@ -135,6 +135,131 @@ fn wear_leveling_and_scrubbing_stay_with_the_target() {
     for part in ["static spread:3 erases:", "patrol interval_ms:7200000 sectors:1"] {
         assert!(info.contains(part), "`{part}` is missing:\n{info}");
     }
+}
+
+/// What is asked for of a pblk that is there, and that it does not have, is refused and not forgotten.
+#[test]
+fn a_target_that_is_found_has_the_settings_that_it_was_made_with() {
+    let h = drive();
+    let create = |more: &[&str]| {
+        let args = ["lnvm", "create", "a.img", "-n", "db", "-t", "pblk"];
+        h.run(&[&args, more].concat())
+    };
+    let wear = ["--wear-leveling", "static", "--wear-spread", "3"];
+    let rest = ["--scrub", "patrol", "--scrub-interval", "2h", "--limiter", "off"];
+    create(&[&wear[..], &rest, &["--active-pus", "2", "-o", "40"]].concat()).good();
+    let remove = || h.run(&["lnvm", "remove", "a.img", "-n", "db"]).good();
+    remove();
+    for (more, says) in [
+        (&["--wear-leveling", "off"][..], "--wear-leveling static"),
+        (&["--wear-leveling", "static", "--wear-spread", "4"], "--wear-spread 3"),
+        (&["--scrub", "reads"], "--scrub patrol"),
+        (&["--scrub", "patrol", "--scrub-interval", "1h"], "--scrub-interval 7200s"),
+        (
+            &["--limiter", "pid"],
+            "--limiter off: leave --limiter out to take it over (`flashlane lnvm knobs`",
+        ),
+        (&["--active-pus", "4"], "--active-pus 2"),
+    ] {
+        create(more).refused(2, &["a.img: the target on these PUs has", says, "-f"]);
+    }
+    // Nothing asked for, what it has, or another one.
+    create(&wear[..2]).good();
+    remove();
+    create(&[&wear[..], &rest, &["--active-pus", "2", "-o", "40"]].concat()).good();
+    let info = h.run(&["lnvm", "info", "a.img", "-n", "db"]).good().out;
+    assert!(info.contains("static spread:3") && info.contains("patrol interval_ms:7200000"));
+    remove();
+    create(&["-f", "--wear-leveling", "off"]).good();
+    remove();
+    // Types that have none of it.
+    for kind in ["raw", "pftl"] {
+        let args = ["lnvm", "create", "a.img", "-n", "r", "-t", kind, "--scrub", "reads"];
+        h.run(&args).refused(2, &["--scrub is for pblk targets", kind]);
+    }
+}
+
+/// The image `to` is a copy of `a.img` in which a unit that was flushed can't be read, of those that
+/// the `skip`-th half full chunk holds; none when there is no such chunk.
+fn with_a_bad_unit(h: &Here, to: &str, skip: usize) -> Option<()> {
+    let log = h.run(&["lnvm", "chunk-log", "a.img", "--json", "-"]).good().json();
+    let half = |(_, c): &(usize, &serde_json::Value)| {
+        c["state"] == "open" && c["wp"].as_u64().is_some_and(|wp| (36..60).contains(&wp))
+    };
+    let chunks = log["chunks"].as_array().expect("chunks").iter().enumerate();
+    let (at, _) = chunks.filter(half).nth(skip)?;
+    h.run(&["drive", "snapshot", "a.img", to]).good();
+    // 64 chunks on each PU.
+    let at = format!("pu {} chunk {} sector 16", at / 64, at % 64);
+    let inject = ["drive", "inject", to, "read_uncorrectable", "--at", &at];
+    h.run(&[&inject[..], &["--times", "1000000"]].concat()).good();
+    Some(())
+}
+
+/// A unit that was flushed and can't be read: the mount is refused, and the option that the message names
+/// mounts it all the same.
+#[test]
+fn a_target_with_a_lost_unit_is_mounted_when_asked() {
+    let h = drive();
+    h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk"]).good();
+    h.file("r.fio", READ);
+    let run = |image: &str, more: &[&str]| {
+        h.run(&[&["run", "r.fio", "--drive", image, "--json", "-"], more].concat())
+    };
+    // Chunks that are half full when the process is killed are data's, or the log's, which has two copies.
+    let mut tried = 0;
+    let lost = 'lost: loop {
+        let holder = h.hold("a.img", "db", "a.img.ctl");
+        (0..10).for_each(|_| harness::pause());
+        holder.kill();
+        for skip in 0.. {
+            tried += 1;
+            assert!(tried < 200, "no chunk of data is half full");
+            let copy = format!("{tried}.img");
+            let Some(()) = with_a_bad_unit(&h, &copy, skip) else { break };
+            if run(&copy, &[]).code != 0 {
+                break 'lost copy;
+            }
+        }
+    };
+    let says = ["`db`", "write units can't be read", "`--accept-lost`", "`run --drive`"];
+    run(&lost, &[]).refused(2, &says);
+    let accepted = format!("accepted-{lost}");
+    h.run(&["drive", "snapshot", &lost, &accepted]).good();
+    let read = run(&accepted, &["--accept-lost"]).good().json()["runs"][0].clone();
+    assert!(read["mount"]["recovery"]["lost_units"].as_u64() > Some(0), "{}", read["mount"]);
+    assert_eq!((&read["failed_requests"], &read["counter_laws"]), (&0.into(), &"hold".into()));
+    // From then on it is sound: what was in that unit is gone.
+    let read = run(&accepted, &[]).good().json()["runs"][0].clone();
+    assert_eq!(read["mount"]["recovery"]["clean"], true);
+    // Also where it is to be taken over.
+    h.run(&["lnvm", "remove", &lost, "-n", "db"]).good();
+    let create = ["lnvm", "create", &lost, "-n", "db", "-t", "pblk"];
+    h.run(&create).refused(2, &[&lost, "`--accept-lost`", "-f"]);
+    h.run(&[&create[..], &["--accept-lost", "-f"]].concat()).refused(2, &["--accept-lost", "-f"]);
+    let taken = h.run(&[&create[..], &["--accept-lost", "--json", "-"]].concat()).good().json();
+    assert!(taken["recovery"]["lost_units"].as_u64() > Some(0), "{taken:#}");
+    assert_eq!(run(&lost, &[]).good().json()["runs"][0]["mount"]["recovery"]["clean"], true);
+    // Where they mean nothing.
+    h.run(&["run", "r.fio", "--accept-lost"]).refused(2, &["--accept-lost", "--drive"]);
+    h.run(&["lnvm", "remove", &lost, "-n", "db"]).good();
+    h.run(&["lnvm", "create", &lost, "-n", "db", "-t", "pftl", "-f"]).good();
+    run(&lost, &["--undo-discards"]).refused(2, &["`--undo-discards` is for pblk targets", "pftl"]);
+}
+
+/// A run is told to accept what is lost, too.
+#[test]
+fn a_run_accepts_what_is_lost() {
+    let h = drive();
+    h.run(&["lnvm", "create", "a.img", "-n", "s", "-t", "pftl"]).good();
+    h.file("w.fio", WRITE);
+    h.file("r.fio", READ);
+    h.run(&["run", "w.fio", "--drive", "a.img"]).good();
+    let at = ["drive", "inject", "a.img", "read_uncorrectable", "--at", "sector 9"];
+    h.run(&[&at[..], &["--times", "1000000"]].concat()).good();
+    let run = ["run", "r.fio", "--drive", "a.img", "--json", "-"];
+    h.run(&run).refused(2, &["sectors can't be read", "`--accept-lost`"]);
+    h.run(&[&run[..], &["--accept-lost"]].concat()).good();
 }
 
 #[test]

@@ -66,6 +66,26 @@ fn time_is_a_limit_and_ctrl_c_is_one_too() {
     assert!(json["partial"] == true && json["cuts"].as_u64() > Some(0), "{json}");
 }
 
+/// One run of minutes: what was left in its middle is neither a seed, nor a life, nor a failure.
+#[test]
+fn a_long_run_is_left_in_its_middle() {
+    let h = own(FAULTS);
+    let size = "device.geometry.chunks_per_pu=1024";
+    let own = ["torture", "mine.toml", "--set", size, "--target", "pblk"];
+    let long = ["--effort", "10000", "--json", "-"];
+    let none = |json: serde_json::Value| {
+        assert_eq!((&json["seeds"], &json["lives"]), (&0.into(), &0.into()), "{json}");
+        assert_eq!(json["failures"], serde_json::json!([]));
+    };
+    let over = h.run(&[&own[..], &["--seconds", "1", "--mode", "none"], &long].concat());
+    none(over.good().json());
+    for way in [&["--mode", "none"][..], &["--lives", "1"]] {
+        let done = h.interrupted(&[&own[..], &["--seed", "1"], way, &long].concat());
+        assert_eq!(done.code, 130, "{done:?}");
+        none(done.json());
+    }
+}
+
 /// A device of one's own, its faults and its targets.
 #[test]
 fn an_experiment_brings_its_own_stacks() {

@@ -34,6 +34,20 @@ pub enum DriveError {
     /// The process that has the drive open.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// A power cut of a drive that nobody uses.
+    #[error("{}: nobody uses the drive, so there is no power to cut: start a run on it first", path.display())]
+    NoPower {
+        /// The image.
+        path: PathBuf,
+    },
+    /// An option of a fault whose value can't be.
+    #[error("--{key} {problem}")]
+    Word {
+        /// The option.
+        key: &'static str,
+        /// What is wrong and what would do.
+        problem: String,
+    },
     /// A plan without lines.
     #[error("the fault plan has no [[fault]]: nothing would be injected")]
     NoFaults,

@@ -4,6 +4,7 @@
 //! fingerprints. Promises: targets do not influence each other; an interrupt ends the run in
 //! progress and starts no other. Never: formats a result.
 
+use crate::control::power::Switch;
 use crate::experiment::{Experiment, Target, TargetKind, Workload};
 use crate::lnvm::Mounted;
 use crate::raw;
@@ -19,6 +20,7 @@ use flashlane_ocssd::{BufferCount, Device, MediaCounters, Ssd};
 use flashlane_rt::{Cx, Stalled, Virtual};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -54,6 +56,19 @@ pub enum ExecuteError {
         target: String,
         /// Why.
         source: Box<RawError>,
+    },
+    /// Somebody cut the power of the drive that the target lives on.
+    #[error(
+        "target `{target}` of {}: the power of the drive was cut {at} into the run; what was not flushed may be \
+         lost, and the next mount recovers the rest", image.display()
+    )]
+    PowerCut {
+        /// Target.
+        target: String,
+        /// The drive.
+        image: PathBuf,
+        /// When, from the begin of the run.
+        at: Ns,
     },
     /// A bug of ours.
     #[error("target `{target}`: {source}")]
@@ -313,14 +328,28 @@ fn run_target(
     let spec = &experiment.run;
     let vm = Virtual::new(spec.host_cores, spec.seed, spec.costs.clone());
     let (cx, owned, plan) = (vm.cx(), target.clone(), plan.clone());
+    let switch = Rc::new(Switch::default());
+    let power = switch.clone();
     let ran = vm
         .run(async move {
-            match owned.kind {
-                TargetKind::Raw => raw_steps(&cx, observe, &owned, &plan, monitor).await,
-                _ => steps(&cx, observe, &owned, &plan, monitor).await,
-            }
+            let steps = async {
+                match owned.kind {
+                    TargetKind::Raw => {
+                        raw_steps(&cx, observe, &owned, &plan, monitor, &power).await
+                    }
+                    _ => steps(&cx, observe, &owned, &plan, monitor, &power).await,
+                }
+            };
+            power.unless_off(&cx, steps).await
         })
-        .map_err(|source| ExecuteError::Stalled { target: target.name.clone(), source })??;
+        .map_err(|source| ExecuteError::Stalled { target: target.name.clone(), source })?;
+    let Some(ran) = ran else {
+        let at = vm.now();
+        drop(vm); // nobody uses the drive when its power goes
+        let image = switch.cut(at).map_err(|e| stack_error(target, e.into()))?;
+        return Err(ExecuteError::PowerCut { target: target.name.clone(), image, at });
+    };
+    let ran = ran?;
     Ok(RunOutcome {
         target: target.clone(),
         measured: ran.measured,
@@ -375,13 +404,19 @@ async fn raw_steps(
     target: &Target,
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
+    power: &Rc<Switch>,
 ) -> Result<Ran, ExecuteError> {
     let (ssd, part, drive) =
-        raw_medium(cx, target, plan.seed).map_err(|e| stack_error(target, e))?;
-    let jobs = raw_jobs(&plan.work, part.geometry()).map_err(|source| ExecuteError::Raw {
-        target: target.name.clone(),
-        source: source.into(),
-    })?;
+        raw_medium(cx, target, plan.seed, power).map_err(|e| stack_error(target, e))?;
+    let jobs = match raw_jobs(&plan.work, part.geometry()) {
+        Ok(jobs) => jobs,
+        Err(source) => {
+            // Nothing has happened to it, and nobody may go on listening.
+            let _ = drive.map(|drive| drive.close());
+            let source = source.into();
+            return Err(ExecuteError::Raw { target: target.name.clone(), source });
+        }
+    };
     let (from, begin) = snapshot(cx, &ssd, observe);
     let raw_sectors = part.geometry().sectors();
     let device = behind_link(part, target);
@@ -414,8 +449,10 @@ async fn steps(
     target: &Target,
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
+    power: &Rc<Switch>,
 ) -> Result<Ran, ExecuteError> {
-    let stack = Stack::build(cx, target, plan.seed).await.map_err(|e| stack_error(target, e))?;
+    let stack = Stack::powered(cx, target, plan.seed, Some(power.clone())).await;
+    let stack = stack.map_err(|e| stack_error(target, e))?;
     let (from, begin) = snapshot(cx, stack.ssd(), observe);
     let ran = run::run(cx, stack.subject(begin, observe.intervals), plan, monitor).await;
     let mut measured = match ran {

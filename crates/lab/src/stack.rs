@@ -5,9 +5,11 @@
 //! Promises: a target that does not fit its device is an error with the layer's own reason; a target
 //! of a drive is stopped cleanly, and its image closed, however a run ends. Never: drives a stack.
 
-use crate::control::{ControlError, Live, live::Attended};
+use crate::control::live::Attending;
+use crate::control::power::Switch;
+use crate::control::{ControlError, Live};
 use crate::experiment::{DeviceChoice, DriveTarget, Target, TargetKind};
-use crate::lnvm::{Drive, LnvmError, Mounted, knobs};
+use crate::lnvm::{Account, Drive, LnvmError, Mounted, knobs};
 use crate::run::{Probe, Sample, Subject, Watch};
 use flashlane_base::Geometry;
 use flashlane_ftl::block::{BlockDev, BlockError};
@@ -23,7 +25,6 @@ use flashlane_ocssd::{
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
 use serde::Serialize;
-use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -60,11 +61,19 @@ pub enum StackError {
     #[error("{0}")]
     Drive(Box<LnvmError>),
     /// The host FTL on it.
-    #[error("{0}")]
+    #[error("{}{}", .0, remedy_pblk(.0))]
     MountPblk(#[from] MountError),
     /// The device FTL on it.
-    #[error("{0}")]
+    #[error("{}{}", .0, remedy_pftl(.0))]
     MountPftl(#[from] flashlane_ftl::pftl::MountError),
+    /// A way to mount that only a host FTL has.
+    #[error("`{flag}` is for pblk targets, this one is of type {kind}")]
+    HowPblk {
+        /// As it is given.
+        flag: &'static str,
+        /// Its type.
+        kind: flashlane_ocssd::TargetKind,
+    },
     /// Nobody could ask this process while it has the drive open.
     #[error("{0}")]
     Control(#[from] ControlError),
@@ -92,13 +101,60 @@ impl StackError {
     }
 }
 
+/// What of a target on a drive is mounted that is not sound, as the options of the commands say it that mount
+/// for good: `run --drive` and `lnvm create`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MountHow {
+    /// `--accept-lost`: what can't be read is lost; older copies of it may come back.
+    pub accept_lost: bool,
+    /// `--undo-discards`: the map is rebuilt without its checkpoints; discarded sectors may come back.
+    pub undo_discards: bool,
+}
+
+impl MountHow {
+    /// Refuses what a target of this type does not have.
+    pub(crate) fn check(self, kind: flashlane_ocssd::TargetKind) -> Result<(), StackError> {
+        use flashlane_ocssd::TargetKind::{Pblk, Pftl};
+        let wrong = match kind {
+            Pblk => None,
+            Pftl => self.undo_discards.then_some("--undo-discards"),
+            _ if self.accept_lost => Some("--accept-lost"),
+            _ => self.undo_discards.then_some("--undo-discards"),
+        };
+        wrong.map_or(Ok(()), |flag| Err(StackError::HowPblk { flag, kind }))
+    }
+}
+
+fn with(flag: &str) -> String {
+    format!("; with `{flag}`, `run --drive` and `lnvm create` mount it all the same")
+}
+
+/// What would do where a pblk can't be mounted.
+fn remedy_pblk(e: &MountError) -> String {
+    match e {
+        MountError::LostUnits { .. } => with("--accept-lost"),
+        MountError::CheckpointsLost { .. } => with("--undo-discards"),
+        _ => String::new(),
+    }
+}
+
+/// The same of a device FTL.
+fn remedy_pftl(e: &flashlane_ftl::pftl::MountError) -> String {
+    match e {
+        flashlane_ftl::pftl::MountError::Lost { .. } => with("--accept-lost"),
+        _ => String::new(),
+    }
+}
+
 /// Mounts the pblk on these PUs.
 pub(crate) async fn mount_pblk(
     cx: &Cx,
     device: Arc<dyn Device>,
     uuid: Option<Uuid>,
+    how: MountHow,
 ) -> Result<Arc<Pblk>, StackError> {
-    let options = MountOptions { uuid, ..MountOptions::default() };
+    let MountHow { accept_lost, undo_discards } = how;
+    let options = MountOptions { uuid, accept_lost, undo_discards, ..MountOptions::default() };
     Ok(Pblk::mount(cx, device, options).await?)
 }
 
@@ -107,8 +163,10 @@ pub(crate) async fn mount_pftl(
     cx: &Cx,
     device: Arc<dyn Device>,
     config: PftlConfig,
+    how: MountHow,
 ) -> Result<Arc<Pftl>, StackError> {
-    Ok(Pftl::mount(cx, device, config, None).await?)
+    let accept_lost_sectors = config.accept_lost_sectors || how.accept_lost;
+    Ok(Pftl::mount(cx, device, PftlConfig { accept_lost_sectors, ..config }, None).await?)
 }
 
 #[derive(Clone)]
@@ -134,7 +192,7 @@ struct Home {
     drive: Drive,
     live: Rc<Live>,
     /// Until the image is closed.
-    attended: RefCell<Option<Attended>>,
+    attended: Attending,
     mounted: Mounted,
     /// Sectors that the medium had programmed before, by cause.
     programmed: [u64; 10],
@@ -162,8 +220,18 @@ impl Stack {
     /// Builds a target on a fresh device, or mounts it from its drive; its background tasks start on
     /// the core of `cx`.
     pub async fn build(cx: &Cx, target: &Target, seed: u64) -> Result<Stack, StackError> {
+        Stack::powered(cx, target, seed, None).await
+    }
+
+    /// As [`Stack::build`]; the power of its drive, if it lives on one, is behind a switch.
+    pub(crate) async fn powered(
+        cx: &Cx,
+        target: &Target,
+        seed: u64,
+        switch: Option<Rc<Switch>>,
+    ) -> Result<Stack, StackError> {
         if let Some(on) = &target.drive {
-            return Stack::mount(cx, target, on).await;
+            return Stack::mount(cx, target, on, switch).await;
         }
         let (ssd, part) = medium(target, seed)?;
         let raw_sectors = part.geometry().sectors();
@@ -182,9 +250,14 @@ impl Stack {
     }
 
     /// Mounts a target of a drive.
-    async fn mount(cx: &Cx, target: &Target, on: &DriveTarget) -> Result<Stack, StackError> {
+    async fn mount(
+        cx: &Cx,
+        target: &Target,
+        on: &DriveTarget,
+        switch: Option<Rc<Switch>>,
+    ) -> Result<Stack, StackError> {
         let drive = open_drive(target, on)?;
-        let live = Live::new(drive.clone(), &on.name);
+        let live = Live::new(drive.clone(), &on.name, switch);
         let attended = match live.attend(cx) {
             Ok(attended) => attended,
             Err(e) => {
@@ -199,7 +272,7 @@ impl Stack {
         let found = match drive.target(&on.name) {
             Ok((info, part)) => {
                 let raw_sectors = part.geometry().sectors();
-                let layer = mount_layer(cx, target, &info, part).await;
+                let layer = mount_layer(cx, target, &info, part, on.how).await;
                 layer.map(|(layer, block)| (info, layer, block, raw_sectors))
             }
             Err(e) => Err(e.into()),
@@ -207,7 +280,7 @@ impl Stack {
         let (info, layer, block, raw_sectors) = match found {
             Ok(found) => found,
             Err(e) => {
-                drop(attended);
+                attended.take();
                 let _ = drive.close(); // why it could not be mounted matters more
                 return Err(e);
             }
@@ -218,13 +291,12 @@ impl Stack {
                     live.note(format!("a kept knob: {refused}"));
                 }
                 live.set_pblk(l.clone());
-                l.recovery()
+                l.recovery().map(Account::Pblk)
             }
-            Layer::Pftl(_) => None,
+            Layer::Pftl(l) => l.recovery().map(Account::Pftl),
         };
         let time = cx.now() - began;
         let mounted = Mounted { path: on.image.clone(), info, recovery, time, notes: Vec::new() };
-        let attended = RefCell::new(Some(attended));
         let home = Some(Rc::new(Home { drive, live, attended, mounted, programmed, life }));
         Ok(Stack { ssd, layer, block, raw_sectors, home })
     }
@@ -243,7 +315,7 @@ impl Stack {
         match &self.home {
             Some(home) => {
                 // Nobody listens any more when another process may open the image.
-                home.attended.borrow_mut().take();
+                home.attended.take();
                 Ok(home.drive.close()?)
             }
             None => Ok(()),
@@ -333,22 +405,27 @@ impl Stack {
     /// afterwards: its flush ends with the data in its power-safe buffer.
     pub async fn drain(&self, cx: &Cx) {
         if let Layer::Pftl(l) = &self.layer {
-            l.stop(cx).await;
+            l.drain(cx).await;
         }
     }
 
     /// Ends the layer's tasks, then checks that counters agree: the host's law, the medium's law,
     /// and, on devices that are not too large, the maps against a walk.
     pub async fn stop(&self, cx: &Cx) -> Result<(), String> {
-        if let Layer::Pblk(l) = &self.layer {
-            // Read-only targets can make nothing durable; that is known and reported.
-            let _ = match &self.home {
-                Some(home) => {
-                    home.live.take_pblk();
-                    l.stop(cx).await
-                }
-                None => l.quiesce(cx).await,
-            };
+        match (&self.layer, &self.home) {
+            (Layer::Pblk(l), home) => {
+                // Read-only targets can make nothing durable; that is known and reported.
+                let _ = match home {
+                    Some(home) => {
+                        home.live.take_pblk();
+                        l.stop(cx).await
+                    }
+                    None => l.quiesce(cx).await,
+                };
+            }
+            // A snapshot is for who comes back.
+            (Layer::Pftl(l), Some(_)) => l.stop(cx).await,
+            (Layer::Pftl(l), None) => l.quiesce(cx).await,
         }
         let walk = match &self.layer {
             _ if self.raw_sectors > WALK_SECTORS_MAX => Ok(()),
@@ -380,13 +457,13 @@ pub(crate) fn capacity(target: &Target, seed: u64, costs: CostTable) -> Result<u
 /// The drive of a target without a layer, open and attended.
 pub(crate) struct RawHome {
     drive: Drive,
-    attended: Attended,
+    attended: Attending,
 }
 
 impl RawHome {
     /// As [`Stack::close`].
     pub(crate) fn close(self) -> Result<(), StackError> {
-        drop(self.attended);
+        self.attended.take();
         Ok(self.drive.close()?)
     }
 }
@@ -395,14 +472,24 @@ impl RawHome {
 pub(crate) type Medium = (Arc<Ssd>, Arc<dyn Device>, Option<RawHome>);
 
 /// A fresh device, or that of a drive, and the part of it that a target has.
-pub(crate) fn raw_medium(cx: &Cx, target: &Target, seed: u64) -> Result<Medium, StackError> {
+pub(crate) fn raw_medium(
+    cx: &Cx,
+    target: &Target,
+    seed: u64,
+    switch: &Rc<Switch>,
+) -> Result<Medium, StackError> {
     let Some(on) = &target.drive else {
         return medium(target, seed).map(|(ssd, part)| (ssd, part, None));
     };
     let drive = open_drive(target, on)?;
     let open = || {
-        let part: Arc<dyn Device> = drive.target(&on.name)?.1;
-        Ok::<_, StackError>((part, Live::new(drive.clone(), &on.name).attend(cx)?))
+        let (info, part) = drive.target(&on.name)?;
+        on.how.check(info.kind)?;
+        let part: Arc<dyn Device> = part;
+        Ok::<_, StackError>((
+            part,
+            Live::new(drive.clone(), &on.name, Some(switch.clone())).attend(cx)?,
+        ))
     };
     match open() {
         Ok((part, attended)) => {
@@ -435,14 +522,16 @@ async fn mount_layer(
     target: &Target,
     info: &TargetInfo,
     part: Arc<Partition>,
+    how: MountHow,
 ) -> Result<(Layer, Arc<dyn BlockDev>), StackError> {
+    how.check(info.kind)?;
     match &target.kind {
         TargetKind::Pblk(_) => {
-            let pblk = mount_pblk(cx, behind_link(part, target), info.uuid).await?;
+            let pblk = mount_pblk(cx, behind_link(part, target), info.uuid, how).await?;
             Ok((Layer::Pblk(pblk.clone()), pblk))
         }
         TargetKind::Pftl(config) => {
-            let pftl = mount_pftl(cx, part, config.clone()).await?;
+            let pftl = mount_pftl(cx, part, config.clone(), how).await?;
             Ok((Layer::Pftl(pftl.clone()), behind_bus(pftl, target)))
         }
         TargetKind::Raw => unreachable!("raw targets have no layer; `raw::run` drives them"),

@@ -132,7 +132,11 @@ impl fmt::Display for Fault {
             write!(f, ", not before {} of device time", self.after)?;
         }
         if let Some(parts) = self.chance {
-            write!(f, ", probability {:.3e}", parts as f64 / (1u64 << 32) as f64)?;
+            // As it is written in a plan.
+            let text = format!("{:.3e}", parts as f64 / (1u64 << 32) as f64);
+            let (digits, exponent) = text.split_once('e').unwrap_or((&text, "0"));
+            let digits = digits.trim_end_matches('0').trim_end_matches('.');
+            write!(f, ", probability {digits}e{exponent}")?;
         }
         match self.times {
             u64::MAX => f.write_str(", without end"),
@@ -157,10 +161,12 @@ pub enum FaultError {
     #[error("fault plan: {0}")]
     Syntax(String),
     /// A line with a value that cannot be.
-    #[error("fault plan, [[fault]] number {number}: `{key}` {problem}")]
+    #[error("fault plan, [[fault]] number {number}{}: `{key}` {problem}", of_line(.line))]
     Value {
-        /// Which line, counted from 1.
+        /// Which, counted from 1.
         number: usize,
+        /// The line of the file in which it begins, counted from 1, as far as that is known.
+        line: Option<usize>,
         /// Which key.
         key: &'static str,
         /// What is wrong and what would do.
@@ -168,11 +174,15 @@ pub enum FaultError {
     },
 }
 
+fn of_line(line: &Option<usize>) -> String {
+    line.map_or(String::new(), |line| format!(" (line {line})"))
+}
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
-    fault: Vec<Line>,
+    fault: Vec<toml::Spanned<Line>>,
 }
 
 #[derive(Deserialize)]
@@ -194,7 +204,12 @@ impl FaultPlan {
     pub fn from_toml(text: &str) -> Result<FaultPlan, FaultError> {
         let file: File = toml::from_str(text).map_err(|e| FaultError::Syntax(e.to_string()))?;
         let lines = file.fault.into_iter().enumerate();
-        let faults = lines.map(|(i, line)| line.into_fault(i + 1)).collect::<Result<_, _>>()?;
+        let fault = |(i, line): (usize, toml::Spanned<Line>)| {
+            let before = text.get(..line.span().start).unwrap_or_default();
+            let at = 1 + before.bytes().filter(|b| *b == b'\n').count();
+            line.into_inner().into_fault(i + 1, at)
+        };
+        let faults = lines.map(fault).collect::<Result<_, _>>()?;
         Ok(FaultPlan { faults })
     }
 
@@ -212,6 +227,7 @@ impl FaultPlan {
                 if let Some(at) = at.filter(|at| *at >= limit) {
                     return Err(FaultError::Value {
                         number: i + 1,
+                        line: None,
                         key,
                         problem: format!("is {at}, the device has 0 to {}", limit - 1),
                     });
@@ -223,8 +239,9 @@ impl FaultPlan {
 }
 
 impl Line {
-    fn into_fault(self, number: usize) -> Result<Fault, FaultError> {
-        let wrong = |key, problem: String| FaultError::Value { number, key, problem };
+    fn into_fault(self, number: usize, line: usize) -> Result<Fault, FaultError> {
+        let line = Some(line);
+        let wrong = |key, problem: String| FaultError::Value { number, line, key, problem };
         let (mut pu, mut chunk, mut sector) = (self.pu, self.chunk, self.sector);
         if let Some(at) = &self.at {
             if pu.is_some() || chunk.is_some() || sector.is_some() {
@@ -412,7 +429,7 @@ mod tests {
         let said = plan.faults.iter().map(Fault::to_string).collect::<Vec<_>>();
         assert_eq!(said[0], "early_close pu 3 chunk 17 sector 32, from match 2 on, once");
         assert!(said[1].starts_with("read_uncorrectable chunk 1, not before 3"), "{}", said[1]);
-        assert!(said[1].ends_with("probability 5.000e-1, without end"), "{}", said[1]);
+        assert!(said[1].ends_with("probability 5e-1, without end"), "{}", said[1]);
         for (name, kind) in FaultKind::ALL {
             let line = format!("[[fault]]\nkind = \"{name}\"");
             assert_eq!(FaultPlan::from_toml(&line).unwrap().faults[0].kind, kind);
@@ -431,6 +448,10 @@ mod tests {
             ("[[fault]]\nkind = \"bit_flip\"\nprobability = \"2\"", "`2`"),
             ("[[fault]]\nkind = \"bit_flip\"\nprobability = \"\"", "probability"),
             ("[[fault]]\nkind = \"bit_flip\"\ncount = 0", "count"),
+            (
+                "# a comment\n[[fault]]\nkind = \"bit_flip\"\n\n[[fault]]\nkind = \"bit_flip\"\ncount = 0",
+                "number 2 (line 5): `count`",
+            ),
         ];
         for (text, says) in cases {
             let said = FaultPlan::from_toml(text).unwrap_err().to_string();

@@ -7,7 +7,7 @@ use common::*;
 use flashlane_base::{Bytes, Location, Ns, Rng};
 use flashlane_media::host::memory::MemoryFile;
 use flashlane_ocssd::device::*;
-use flashlane_ocssd::ssd::{Event, PowerOn};
+use flashlane_ocssd::ssd::{Event, GROWN_BAD, PowerOn};
 use flashlane_ocssd::{
     BufferCount, CreateImage, DeviceSpec, DieQueue, FaultPlan, OpenImage, Ssd, SsdOptions,
 };
@@ -440,6 +440,39 @@ fn an_image_has_what_was_flushed_and_kept() {
         assert!((0..8).all(|i| got.holds(i, 1)));
         assert_eq!(b.info(0, 0).state, ChunkState::Closed);
         assert_eq!(ends(&b, &[(2, 0, 0), (2, 0, 4)]), [Ns::ZERO, PROGRAM], "one unit of room");
+    }
+}
+
+/// What nobody can read any more takes no room: the host has marked its chunk bad, or its die is dead. A mark
+/// that is taken back brings back what the medium has.
+#[test]
+fn what_is_given_up_takes_no_room() {
+    let dies = format!("{EARLY}\n[[fault]]\nkind = \"die_fail\"\nat = \"pu 0\"\nafter = \"1s\"\n");
+    for marked in [true, false] {
+        let (b, ssd) = bench(&buffered(2, |_| {}), if marked { EARLY } else { &dies });
+        b.write(&[(0, 0, 0, 8)], 1);
+        flush(&b);
+        assert_eq!(ends(&b, &[(2, 0, 0), (2, 0, 4)]), [Ns::ZERO, PROGRAM], "one unit of room");
+        flush(&b);
+        if marked {
+            assert!(ssd.set_bad_blocks(&b.at(&[(0, 0, 0, 1)]), GROWN_BAD));
+        } else {
+            b.run(|cx, _| async move { cx.sleep(Ns::from_secs(1)).await });
+            assert_eq!(b.read(&[(0, 1, 0, 1)]).done.failed, 0, "nothing is there to be lost");
+            assert_eq!(b.write(&[(0, 1, 0, 4)], 1).status(0), Status::WriteFault);
+        }
+        assert_eq!(b.info(0, 0).state, ChunkState::Offline);
+        assert_eq!(ends(&b, &[(2, 0, 8), (2, 0, 12)]), [Ns::ZERO; 2]);
+        flush(&b);
+        // And does not come back.
+        ssd.power_cut(b.now(), PowerOn::ClockGoesOn);
+        assert_eq!(ends(&b, &[(2, 0, 16), (2, 0, 20)]), [Ns::ZERO; 2]);
+        if marked {
+            assert!(ssd.set_bad_blocks(&b.at(&[(0, 0, 0, 1)]), 0));
+            let got = b.read(&[(0, 0, 0, 8)]);
+            assert!((0..4).all(|i| got.holds(i, 1)));
+            assert!((4..8).all(|i| got.done.status(i) == Status::Uncorrectable));
+        }
     }
 }
 

@@ -1,8 +1,8 @@
 //! Somebody outside of a virtual run who may ask something of it while it runs.
 //!
 //! Owns: who attends a run ([`Attendant`]), for how long ([`Attending`]). Promises: questions are
-//! answered between two steps of the run, when no task is being polled and no lock is held; while
-//! nobody asks a step costs one load more, and a run does the same things in the same order whether it
+//! answered between two steps of the run, or every 4096 polls of one that is long, when no task is being polled
+//! and no lock is held; while nobody asks a step costs one load more, and a run does the same things in the same order whether it
 //! is attended or not. Never: reads a socket; whoever sets the flag does, on a thread of its own.
 
 use crate::cx::{Cx, Mode};
@@ -58,7 +58,7 @@ impl Cx {
 }
 
 impl Clock {
-    /// Between two steps: true when somebody had asked, and tasks may be ready again.
+    /// Between two polls: true when somebody had asked, and tasks may be ready again.
     #[inline]
     pub(crate) fn attend(&self, cx: impl FnOnce() -> Cx) -> bool {
         self.attended.get() && self.answer(cx)

@@ -43,6 +43,10 @@ pub struct Stalled {
     pub seed: u64,
 }
 
+/// Polls after which somebody who attends is heard in the middle of a step: what costs no time can go on
+/// for many.
+const LOOK_EVERY: u64 = 4096;
+
 /// One simulated core: a timeline with a free-at, and those who wait for their turn on it.
 #[derive(Default)]
 struct Core {
@@ -259,6 +263,9 @@ impl Virtual {
                     && let Some(value) = out.borrow_mut().take()
                 {
                     return Ok(value);
+                }
+                if self.polls.get().is_multiple_of(LOOK_EVERY) {
+                    self.clock.attend(|| self.cx());
                 }
             }
             // Once per step: who asks without end does not keep time from passing.

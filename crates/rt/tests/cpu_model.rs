@@ -265,6 +265,34 @@ fn a_floating_thread_runs_where_there_is_room() {
     assert_eq!(found.expect("no stall"), [0, 3, 1, 0, 1, 1, 2, 3, 0]);
 }
 
+/// Two threads that look for room at one moment find it on two cores, also where threads wait: what
+/// the first was given is taken at once.
+#[test]
+fn floating_threads_spread_over_cores_with_waiting_threads() {
+    let run = Virtual::new(3, 1, table(0));
+    let cx = run.cx();
+    let found = run.run(async move {
+        let lock = Rc::new(Lock::new(()));
+        // Core 2 holds the lock to 30 and works on; 0 and 1 spin, and a thread more waits on each.
+        for (at, core) in [(0, 2), (1, 0), (2, 1), (3, 0), (3, 1)] {
+            let (cx, lock) = (cx.on_core(CoreId(core)), lock.clone());
+            let inside = if core == 2 { us(30) } else { us(2) };
+            cx.clone().spawn(async move {
+                cx.sleep_until(us(at)).await;
+                lock.with(&cx, inside, |()| ()).await;
+            });
+        }
+        cx.sleep_until(us(4)).await;
+        let busy = cx.on_core(CoreId(2));
+        cx.spawn(async move { busy.cpu(us(100)).await });
+        cx.sleep_until(us(5)).await;
+        let first = cx.floating();
+        let _work = first.cpu(us(10));
+        (first.core().0, cx.floating().core().0)
+    });
+    assert_eq!(found.expect("no stall"), (0, 1));
+}
+
 /// A drain thread on cores that all spin still gets on: it does not wait for the threads that wait.
 #[test]
 fn a_floating_thread_does_not_starve_among_spinning_ones() {

@@ -610,6 +610,26 @@ fn who_asks_without_end_does_not_stop_the_clock() {
     assert!(served.get() <= 11, "it was over");
 }
 
+/// A step in which no time passes may be long: who asks is heard in it.
+#[test]
+fn a_long_step_is_attended() {
+    let vm = Virtual::new(1, 7, CostTable::zero());
+    let cx = vm.cx();
+    let (attendant, flag) = (counting(None), Arc::new(AtomicBool::new(true)));
+    let served = attendant.served.clone();
+    let _attending = cx.attend(flag, attendant);
+    let heard = vm.run(async move {
+        for _ in 0..100_000 {
+            if served.get() > 0 {
+                return true;
+            }
+            cx.yield_now().await;
+        }
+        false
+    });
+    assert_eq!((heard, vm.now()), (Ok(true), Ns::ZERO));
+}
+
 /// Who attends a run may undo what stalled it; if not, it is stalled.
 #[test]
 fn a_stalled_run_goes_on_when_its_attendant_can_help() {

@@ -11,14 +11,16 @@ use crate::swarm::{self, Boxed, Knob, Options};
 use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ocssd::Ssd;
-use flashlane_rt::{Cx, Virtual};
+use flashlane_rt::sync::Notify;
+use flashlane_rt::{Attendant, Attending, Cx, Virtual};
 use std::any::Any;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::future::{Future, poll_fn};
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Once, OnceLock};
 use std::task::Poll;
 
@@ -174,6 +176,9 @@ pub struct Plan {
     pub lives: Option<u64>,
     /// Note when something happened in the last life.
     pub moments: Option<Moments>,
+    /// Whoever sets it, from any thread, has the run end where it is: it is then [`Done::left`], and
+    /// clears it. Nothing that a run comes to depends on it until then.
+    pub leave: Option<Arc<AtomicBool>>,
 }
 
 impl Default for Plan {
@@ -187,6 +192,7 @@ impl Default for Plan {
             cuts: Vec::new(),
             lives: None,
             moments: None,
+            leave: None,
         }
     }
 }
@@ -204,7 +210,7 @@ pub struct Done {
     pub fingerprint: u64,
     /// Virtual time of all lives.
     pub span: Ns,
-    /// Lives.
+    /// Lives that ended.
     pub lives: u64,
     /// Power cuts among their ends.
     pub cuts: u64,
@@ -216,6 +222,8 @@ pub struct Done {
     pub gave_up: bool,
     /// What it acknowledged was durable: a flush makes no difference.
     pub durable_acks: bool,
+    /// It was left in the middle of a life: what there is so far was good.
+    pub left: bool,
 }
 
 /// A run that showed a defect.
@@ -272,6 +280,28 @@ impl fmt::Debug for Failed {
 enum End {
     Stopped,
     Cut,
+    Left,
+}
+
+/// Who leaves in the middle of a life.
+#[derive(Default)]
+struct Leaver {
+    leaves: Cell<bool>,
+    changed: Notify,
+}
+
+/// Hears that it is to leave.
+struct Bell(Rc<Leaver>);
+
+impl Attendant for Bell {
+    fn serve(&mut self, cx: &Cx) {
+        self.0.leaves.set(true);
+        self.0.changed.wake(cx);
+    }
+
+    fn unstick(&mut self, _: &Cx) -> bool {
+        false
+    }
 }
 
 /// The stream that lives and their ends are drawn from.
@@ -295,7 +325,7 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
         cuts => cuts + 1,
     };
     let oracle = OracleSlot::default();
-    let mut done = Done { lives, ..Done::default() };
+    let mut done = Done::default();
     for number in 0..lives {
         let last = number + 1 == lives;
         // From a microsecond, in the middle of bringing it up, to a minute, when all is done.
@@ -322,6 +352,7 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
             host: Rc::default(),
             state: Rc::default(),
             medium: MediumSlot::default(),
+            leaver: Rc::default(),
         };
         let outcome = caught(|| life.run(&mut done));
         done.faults += life.medium.take();
@@ -329,6 +360,10 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
             let device = machine.describe();
             failed(format!("life {} of {lives} on {device}: {what}", number + 1))
         })?;
+        if done.left {
+            break;
+        }
+        done.lives += 1;
     }
     Ok(done)
 }
@@ -394,6 +429,7 @@ struct Life {
     cut_at_end: bool,
     host: Rc<RefCell<Option<Rc<Host>>>>,
     medium: MediumSlot,
+    leaver: Rc<Leaver>,
     #[allow(clippy::type_complexity)]
     state: Rc<RefCell<Option<Box<dyn Fn() -> String>>>>,
 }
@@ -403,8 +439,13 @@ impl Life {
         // The capacity is known only when the stack is up; cores and costs don't depend on it.
         let options = Options::draw(self.seed, 1, self.plan.effort);
         let run = Virtual::new(options.cores, self.seed, options.costs());
+        let attending: Option<Attending> = {
+            let leave = self.plan.leave.clone();
+            leave.map(|asked| run.cx().attend(asked, Bell(self.leaver.clone())))
+        };
         let end =
             run.run(self.clone().watch(run.cx())).map_err(|stalled| stalled.to_string())??;
+        drop(attending);
         done.requests += self.ended();
         done.gave_up |= self.host.borrow().as_ref().is_some_and(|h| h.has_given_up());
         done.polls += run.polls();
@@ -415,6 +456,10 @@ impl Life {
         // Whoever still holds a part of the stack must not keep the medium busy.
         self.host.take();
         self.state.take();
+        if end == End::Left {
+            done.left = true;
+            return Ok(());
+        }
         if end == End::Cut {
             done.cuts += 1;
             self.machine.cut(now, self.seed);
@@ -476,6 +521,7 @@ impl Life {
     /// Runs the life until its end, its cut, or until nothing happens any more.
     async fn watch(self, cx: Cx) -> Result<End, String> {
         let mut life = pin!(cx.spawn_join(self.clone().live(cx.clone())));
+        let mut left = pin!(self.leaver.changed.wait(&cx, || self.leaver.leaves.get()));
         let (mut look_at, mut seen) = (HUNG_AFTER, 0);
         cx.arm(look_at);
         cx.arm(self.cut_at.unwrap_or(Ns::MAX));
@@ -485,6 +531,9 @@ impl Life {
             }
             if self.cut_at.is_some_and(|at| cx.now() >= at) {
                 return Poll::Ready(Ok(End::Cut));
+            }
+            if left.as_mut().poll(context).is_ready() {
+                return Poll::Ready(Ok(End::Left));
             }
             if cx.now() >= look_at {
                 let ended = self.ended();

@@ -14,8 +14,8 @@ use flashlane_base::{Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::log::{
-    self, Drain, LimiterKind, LogConfig, MapAccess, MountError, MountOptions, Pblk, PoolSet, RingSet,
-    Scrub, ScrubConfig, WearConfig, WearLeveling,
+    self, Drain, LimiterKind, LogConfig, MapAccess, MountError, MountOptions, Pblk, PoolSet,
+    RingSet, Scrub, ScrubConfig, WearConfig, WearLeveling,
 };
 use flashlane_ftl::pftl::{self, Dump, Pftl, PftlConfig};
 use flashlane_ftl::stats::FtlStats;
@@ -404,6 +404,7 @@ fn qblk_on(seed: u64, faulty: bool) -> OnSsd<LogConfig> {
     }
     c.cores = devices::one_of(r, &[1, 2, 3, 4]);
     c.pu_budget = devices::one_of(r, &[1, 2, 8, 8]);
+    c.in_turn = r.below(3) == 0;
     c.borrow = r.below(3) == 0;
     c.limiter = devices::one_of(r, &[LimiterKind::ChannelStates, LimiterKind::Pid]);
     on

@@ -3,7 +3,8 @@
 //! Owns: where a mode places cuts, the order of seeds, what is counted, how a failure is made
 //! small. Promises: the same sources, seeds and mode give the same [`Outcome`] on any number of
 //! threads; a failure names the one run that shows it, with the least effort and the earliest cut
-//! that were found in [`SMALLER_RUNS_MAX`] tries. Never: reads a clock; [`Watcher::stop`] does.
+//! that were found in [`SMALLER_RUNS_MAX`] tries; told to stop, the runs under way end where they are, within
+//! [`LOOK_EVERY`] and a step. Never: reads a clock; [`Watcher::stop`] does.
 //!
 //! A cut is tried like this: a run of one life is recorded ([`Moments`]); the same run begins
 //! again and loses its power at one of these times; the next life brings the device up, reads all
@@ -15,7 +16,8 @@ use crate::moments::Moments;
 use flashlane_base::{Ns, Rng};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 /// Where the power goes off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -95,12 +97,15 @@ pub const SMALLER_RUNS_MAX: u64 = 300;
 /// After so many failures nothing new is begun: they have one cause more often than not.
 pub const FAILURES_MAX: usize = 8;
 
+/// How often somebody asks whether it is to stop.
+const LOOK_EVERY: Duration = Duration::from_millis(50);
+
 /// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Seeds that were done, over all sources.
+    /// Seeds that were done to their end, over all sources.
     pub seeds: u64,
-    /// Lives: from power-on to power-off.
+    /// Lives: from power-on to power-off; one that was left in its middle is none.
     pub lives: u64,
     /// Of those, ended by a cut.
     pub cuts: u64,
@@ -151,7 +156,7 @@ pub trait Watcher: Sync {
     fn progress(&self, _: &Tally) {}
     /// A failure, as soon as it is known.
     fn failed(&self, _: &Failure) {}
-    /// It is to end: asked before every run.
+    /// It is to end: asked before every run, and while they run. Once it is so it stays so.
     fn stop(&self) -> bool {
         false
     }
@@ -184,7 +189,7 @@ pub fn torture(
     let all = seeds.count.map_or(u64::MAX, |count| count.saturating_mul(width));
     let (next, enough) = (AtomicU64::new(0), AtomicBool::new(width == 0));
     let ordered = Mutex::new(Ordered::default());
-    let work = || {
+    let work = |leave: &Arc<AtomicBool>| {
         while !enough.load(Ordering::Relaxed) && !watcher.stop() {
             let number = next.fetch_add(1, Ordering::Relaxed);
             if number >= all {
@@ -192,7 +197,7 @@ pub fn torture(
             }
             let source = sources[(number % width) as usize];
             let seed = seeds.from.saturating_add(number / width);
-            let mut one = One { source, seed, tally: Tally::default(), watcher };
+            let mut one = One::new(source, seed, watcher, leave);
             let failure = one.torture(how);
             failure.iter().for_each(|f| watcher.failed(f));
             let mut ordered = ordered.lock().unwrap_or_else(PoisonError::into_inner);
@@ -203,29 +208,71 @@ pub fn torture(
             watcher.progress(&ordered.outcome.tally);
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.max(1) {
-            scope.spawn(work);
-        }
-    });
+    watched(jobs.max(1), watcher, work);
     ordered.into_inner().unwrap_or_else(PoisonError::into_inner).end()
 }
 
-/// Runs exactly this plan on every source: what a failure's flags say.
-pub fn replay(sources: &[&dyn Source], seed: u64, plan: &Plan) -> Outcome {
-    harness::say_where_it_panicked();
-    let mut outcome = Outcome::default();
-    for source in sources {
-        let mut one = One { source: *source, seed, tally: Tally::default(), watcher: &Nobody };
-        let ran = one.run(plan.clone(), None);
-        one.tally.seeds += 1;
-        outcome.tally.add(&one.tally);
-        outcome.failures.extend(ran.err().map(|caught| {
-            let found = one.flags(&caught.plan);
-            one.failure(caught, found)
-        }));
+/// Does `work` on so many threads. When the watcher says stop, each is told by the flag that it was given,
+/// again and again until all have ended.
+fn watched(jobs: usize, watcher: &dyn Watcher, work: impl Fn(&Arc<AtomicBool>) + Sync) {
+    let leave: Vec<Arc<AtomicBool>> = (0..jobs).map(|_| Arc::default()).collect();
+    let (working, ended) = (Mutex::new(jobs), Condvar::new());
+    std::thread::scope(|scope| {
+        for leave in &leave {
+            scope.spawn(|| {
+                // Who panics has ended, too.
+                let _gone = Gone(&working, &ended);
+                work(leave);
+            });
+        }
+        let mut left = working.lock().unwrap_or_else(PoisonError::into_inner);
+        while *left > 0 {
+            let waited = ended.wait_timeout(left, LOOK_EVERY);
+            left = waited.unwrap_or_else(PoisonError::into_inner).0;
+            if watcher.stop() {
+                leave.iter().for_each(|leave| leave.store(true, Ordering::SeqCst));
+            }
+        }
+    });
+}
+
+/// One thread less works when it goes.
+struct Gone<'a>(&'a Mutex<usize>, &'a Condvar);
+
+impl Drop for Gone<'_> {
+    fn drop(&mut self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) -= 1;
+        self.1.notify_all();
     }
-    outcome
+}
+
+/// Runs exactly this plan on every source: what a failure's flags say.
+pub fn replay(
+    sources: &[&dyn Source],
+    seed: u64,
+    plan: &Plan,
+    watcher: &(dyn Watcher + '_),
+) -> Outcome {
+    harness::say_where_it_panicked();
+    // A plan stays on the thread that made it; these are its parts.
+    let (effort, lives, knobs) = (plan.effort, plan.lives, plan.knobs);
+    let cuts = plan.cuts.clone();
+    let outcome = Mutex::new(Outcome::default());
+    watched(1, watcher, |leave| {
+        let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        for source in sources {
+            let mut one = One::new(*source, seed, watcher, leave);
+            let plan = Plan { effort, lives, knobs, cuts: cuts.clone(), ..Plan::default() };
+            let ran = one.run(plan, None);
+            one.tally.seeds += u64::from(!one.left);
+            outcome.tally.add(&one.tally);
+            outcome.failures.extend(ran.err().map(|caught| {
+                let found = one.flags(&caught.plan);
+                one.failure(caught, found)
+            }));
+        }
+    });
+    outcome.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Results in the order of seeds: what follows the failure that was enough is as if never run.
@@ -274,9 +321,21 @@ struct One<'a> {
     seed: u64,
     tally: Tally,
     watcher: &'a dyn Watcher,
+    /// Set when the run under way is to end.
+    leave: &'a Arc<AtomicBool>,
+    /// A run was left, or not begun.
+    left: bool,
 }
 
-impl One<'_> {
+impl<'a> One<'a> {
+    fn new(
+        source: &'a dyn Source,
+        seed: u64,
+        watcher: &'a dyn Watcher,
+        leave: &'a Arc<AtomicBool>,
+    ) -> One<'a> {
+        One { source, seed, tally: Tally::default(), watcher, leave, left: false }
+    }
     fn torture(&mut self, how: &How) -> Option<Failure> {
         let (mode, two, effort) = self.drawn(how);
         let result = match mode {
@@ -287,7 +346,7 @@ impl One<'_> {
             }
             mode => self.hunt(mode, two, effort, FIRST_MAX, how.every),
         };
-        self.tally.seeds += 1;
+        self.tally.seeds += u64::from(!self.left);
         let caught = result.err()?;
         let found = self.flags(&caught.plan);
         // What is spent on it is no part of what was tried.
@@ -332,10 +391,13 @@ impl One<'_> {
 
     fn run(&mut self, plan: Plan, place: Option<(usize, usize)>) -> Result<(), Caught> {
         if self.watcher.stop() {
+            self.left = true;
             return Ok(());
         }
+        let plan = Plan { leave: Some(self.leave.clone()), ..plan };
         match run_seed(self.source, self.seed, &plan) {
             Ok(done) => {
+                self.left |= done.left;
                 let (lives, cuts, faults) = (done.lives, done.cuts, done.faults);
                 self.tally.add(&Tally { seeds: 0, lives, cuts, faults });
                 Ok(())
@@ -344,7 +406,7 @@ impl One<'_> {
                 let cuts = plan.cuts.len() as u64;
                 self.tally.add(&Tally { seeds: 0, lives: cuts + 1, cuts, faults: 0 });
                 Err(Caught {
-                    plan: Box::new(Plan { moments: None, ..plan }),
+                    plan: Box::new(Plan { moments: None, leave: None, ..plan }),
                     place,
                     what: failed.what,
                 })
@@ -381,7 +443,7 @@ impl One<'_> {
             return Ok(());
         }
         for i in mode.place(first.len(), most).into_iter().step_by(every) {
-            if self.watcher.stop() {
+            if self.left {
                 return Ok(());
             }
             let (at, place) = (first[i], Some((i, first.len())));
@@ -562,14 +624,46 @@ mod tests {
                 failure.flags.starts_with(start) && failure.flags.contains(" --effort 1 --cut")
             );
             assert!(failure.what.contains("torture.rs:") && failure.what.ends_with(": it broke"));
-            let (seed, tally) = (failure.seed, Tally::default());
-            let mut again = One { source: &Brittle, seed, tally, watcher: &Nobody };
+            let (seed, leave) = (failure.seed, Arc::default());
+            let mut again = One::new(&Brittle, seed, &Nobody, &leave);
             let places = again.record(&[], 1, None).unwrap_or_else(|c| panic!("{}", c.what));
             assert_eq!(places[place], at);
             assert!(at >= FROM && places[place - 1] < FROM, "not the earliest: {failure:?}");
             let plan = Plan { effort: 1, cuts: failure.cuts.clone(), ..Plan::default() };
-            let replayed = replay(&[&Brittle], seed, &plan);
+            let replayed = replay(&[&Brittle], seed, &plan, &Nobody);
             assert_eq!(replayed.failures[0].what, failure.what);
         }
+    }
+
+    /// Says stop when it is asked for the sixth time.
+    struct Soon(AtomicU64);
+
+    impl Watcher for Soon {
+        fn stop(&self) -> bool {
+            self.0.fetch_add(1, Ordering::SeqCst) >= 5
+        }
+    }
+
+    #[test]
+    fn a_run_under_way_ends_where_it_is() {
+        let pblk = stacks::find("pblk").expect("a row of the table");
+        let how = How { mode: Mode::None, effort: Some(10_000), ..How::default() };
+        let soon = || Soon(AtomicU64::new(0));
+        let seeds = Seeds { from: 1, count: Some(1) };
+        let left = torture(&[pblk], &how, seeds, 1, &soon());
+        assert_eq!(left, Outcome::default(), "neither a seed, nor a life, nor a failure");
+        let plan = Plan { effort: 10_000, lives: Some(1), ..Plan::default() };
+        assert_eq!(replay(&[pblk], 1, &plan, &soon()), Outcome::default());
+    }
+
+    /// A run that somebody may leave, and nobody does, is the same run.
+    #[test]
+    fn who_may_leave_and_does_not_changes_nothing() {
+        let pblk = stacks::find("pblk").expect("a row of the table");
+        let run = |leave| {
+            let plan = Plan { effort: 5, leave, ..Plan::default() };
+            run_seed(pblk, 7, &plan).unwrap_or_else(|f| panic!("{f}"))
+        };
+        assert_eq!(run(None), run(Some(Arc::default())));
     }
 }

@@ -84,6 +84,7 @@ found! {
     found_a_move_dropped_behind_the_barrier_for_its_source: "pftl-faults", 300573, 100, None;
     found_an_empty_victim_that_waits_for_room_to_read: "pftl", 301808, 100, None;
     found_a_stop_that_waits_for_a_victim_of_a_device_that_gave_up: "pftl-faults", 400100, 100, None;
+    found_a_scan_behind_a_mark_that_failed: "pftl-faults", 2362, 100, None;
 }
 
 /// A cut in the last row of GC's line: its full chunks can be read, and what the capacitors had of their

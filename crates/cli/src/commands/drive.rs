@@ -3,7 +3,7 @@
 use crate::Ending;
 use crate::args::{Drive, DriveCopy, DriveCreate, DriveInfo, DriveInject};
 use crate::output::{self, give};
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use flashlane_lab::control::ASK_MAX;
 use flashlane_lab::drive::faults::{self, FaultWords};
 use flashlane_lab::drive::{self, CopyKind};
@@ -64,19 +64,33 @@ fn inject(args: &DriveInject) -> Result<Ending> {
         if args.clear {
             return Ok(faults::clear_faults(&args.file)?);
         }
-        let plan = match &args.plan {
-            Some(plan) => read_plan(plan)?,
-            None => FaultWords {
-                kind: args.kind.clone().unwrap_or_default(),
-                at: args.at.clone(),
-                count: args.count,
-                after: args.after.clone(),
-                probability: args.probability.clone(),
-                times: args.times,
+        if args.kind.as_deref() == Some(faults::POWER_CUT) {
+            let given = [
+                ("--at", args.at.is_some()),
+                ("--count", args.count.is_some()),
+                ("--after", args.after.is_some()),
+                ("--probability", args.probability.is_some()),
+                ("--times", args.times.is_some()),
+            ];
+            if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
+                bail!("{option} is not for power_cut: the power goes now, and for the whole drive");
             }
-            .to_plan(),
+            return Ok(faults::power_cut(&args.file)?);
+        }
+        if let Some(plan) = &args.plan {
+            let text = read_plan(plan)?;
+            let why = || format!("cannot inject the plan {}", plan.display());
+            return faults::inject(&args.file, &text).with_context(why);
+        }
+        let words = FaultWords {
+            kind: args.kind.clone().unwrap_or_default(),
+            at: args.at.clone(),
+            count: args.count,
+            after: args.after.clone(),
+            probability: args.probability.clone(),
+            times: args.times,
         };
-        Ok(faults::inject(&args.file, &plan)?)
+        Ok(faults::inject(&args.file, &words.checked()?)?)
     })
 }
 

@@ -4,9 +4,7 @@ use crate::Ending;
 use crate::args::{Lnvm, LnvmCreate, OneDrive};
 use crate::output::{self, give};
 use anyhow::{Result, bail};
-use flashlane_lab::lnvm::{
-    self, Block, Create, Erased, Factory, Scrub, ScrubConfig, WearConfig, WearLeveling, show,
-};
+use flashlane_lab::lnvm::{self, Block, Create, Erased, Factory, Scrub, WearLeveling, show};
 use std::path::{Path, PathBuf};
 use std::slice::from_ref;
 
@@ -99,19 +97,15 @@ impl OneDrive {
 fn create(args: &LnvmCreate) -> Result<Ending> {
     let drive = args.drive.get()?;
     let given = |n: i64| u32::try_from(n).ok();
-    let (mut wear, mut scrub) = (WearConfig::default(), ScrubConfig::default());
-    (wear.leveling, scrub.mode) = (args.wear_leveling, args.scrub);
-    if let Some(spread) = args.wear_spread {
-        if wear.leveling != WearLeveling::Static {
-            bail!("--wear-spread is for --wear-leveling static");
-        }
-        wear.spread = spread;
+    if args.wear_spread.is_some() && args.wear_leveling != Some(WearLeveling::Static) {
+        bail!("--wear-spread is for --wear-leveling static");
     }
-    if let Some(interval) = args.scrub_interval {
-        if scrub.mode == Scrub::Off {
-            bail!("--scrub-interval needs --scrub reads or --scrub patrol");
-        }
-        scrub.interval = interval;
+    if args.scrub_interval.is_some() && matches!(args.scrub, None | Some(Scrub::Off)) {
+        bail!("--scrub-interval needs --scrub reads or --scrub patrol");
+    }
+    let (flag, how) = args.how.get();
+    if let Some(flag) = flag.filter(|_| args.factory) {
+        bail!("{flag} is about what is on the LUNs, and -f gives that up: give one of them");
     }
     let ask = Create {
         name: args.target_name.clone(),
@@ -120,10 +114,13 @@ fn create(args: &LnvmCreate) -> Result<Ending> {
         end: given(args.lun_end),
         over_provisioning: given(args.over_prov),
         factory: args.factory,
+        how,
         active_pus: args.active_pus,
         limiter: args.limiter,
-        wear,
-        scrub,
+        wear_leveling: args.wear_leveling,
+        wear_spread: args.wear_spread,
+        scrub: args.scrub,
+        scrub_interval: args.scrub_interval,
     };
     give(&[drive.into()], args.out.json.as_ref(), || Ok(show::created(&lnvm::create(drive, &ask)?)))
 }

@@ -58,5 +58,8 @@ pub(crate) fn blame(error: &anyhow::Error) -> Ending {
         _ => false,
     };
     let target = matches!(error.downcast_ref(), Some(LnvmError::Stalled(_)));
+    if matches!(error.downcast_ref(), Some(ExecuteError::PowerCut { .. })) {
+        return Ending::Interrupted;
+    }
     if stalled || figure || target { Ending::Bad } else { Ending::Unusable }
 }

@@ -47,10 +47,14 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
 /// The experiment; with `--drive`, on that.
 fn load(args: &Run) -> Result<Experiment> {
     let file = args.what.file.as_deref();
+    let (flag, how) = args.how.get();
     let Some(drive) = &args.drive else {
+        if let Some(flag) = flag {
+            anyhow::bail!("{flag} is about a target of a drive: name the drive with --drive");
+        }
         return Ok(input::load(file, &args.what.changes())?.1);
     };
-    let (on, kind) = lnvm::choose(drive, args.what.targets())?;
+    let (on, kind) = lnvm::choose(drive, args.what.targets(), how)?;
     let (_, mut experiment) = input::load(file, &args.what.changes_on(&kind.to_string()))?;
     lnvm::put_on_drive(&mut experiment, &on)?;
     Ok(experiment)

@@ -45,7 +45,7 @@ pub(crate) fn torture(args: &Torture) -> Result<Ending> {
     let watcher = Torturer::new(&interrupt, span, |failure| said(failure, ""));
     let exact = !args.cut.is_empty() || args.lives.is_some();
     let outcome = match args.seed {
-        Some(seed) if exact => replay(&sources, seed, args),
+        Some(seed) if exact => replay(&sources, seed, args, &watcher),
         one => {
             let effort = args.effort.or(own.iter().map(effort_of).min());
             let how = How { mode: args.mode, cuts: args.cuts, effort, ..How::default() };
@@ -153,14 +153,14 @@ fn effort_of(own: &Own) -> u64 {
 }
 
 /// One run, exactly.
-fn replay(sources: &[&dyn Source], seed: u64, args: &Torture) -> Outcome {
+fn replay(sources: &[&dyn Source], seed: u64, args: &Torture, watcher: &Torturer) -> Outcome {
     let plan = Plan {
         effort: args.effort.unwrap_or(Plan::default().effort),
         cuts: args.cut.iter().copied().map(Ns::from_ns).collect(),
         lives: args.lives,
         ..Plan::default()
     };
-    torture::replay(sources, seed, &plan)
+    torture::replay(sources, seed, &plan, watcher)
 }
 
 /// What came of it, and of what.

@@ -140,12 +140,12 @@ impl HostFtl {
             let part = parts.todo.borrow_mut().pop_front();
             let Some(i) = part else {
                 let tag = (LBA_PADDING, sequence);
-                self.program_unit(cx, &spot, &self.zeros, tag, Cause::PaddingGc).await;
+                self.program_unit(cx, (&spot, 1), &self.zeros, tag, Cause::PaddingGc).await;
                 continue;
             };
             let tag = (LBA_LINE_CLOSING, sequence);
             let bytes = &parts.bytes[i * parts.unit..(i + 1) * parts.unit];
-            if self.program_unit(cx, &spot, bytes, tag, Cause::Metadata).await {
+            if self.program_unit(cx, (&spot, 1), bytes, tag, Cause::Metadata).await {
                 placed.push((i, (spot.chunk, spot.sector, self.shape.unit)));
             } else {
                 parts.todo.borrow_mut().push_front(i);
@@ -154,36 +154,37 @@ impl HostFtl {
         placed
     }
 
-    /// The next position of a chunk, with the PU's semaphore held.
+    /// The next position of a chunk that takes no data, with the PU's semaphore held: nobody else takes
+    /// one there, so programs reach it in order.
     pub(super) async fn spot_in(&self, cx: &Cx, line: u32, at: usize) -> Option<Spot> {
-        self.spot_by(cx, (line, at), |p| p.take_at(line, at)).await
+        self.spot_by(cx, (line, at), 1, |p| p.take_at(line, at)).await
     }
 
-    /// The position that `take` gives in a chunk, with the PU's semaphore held; positions are taken
-    /// under it, so programs reach a chunk in order.
+    /// The position that `take` gives in a chunk, with so much of the PU's semaphore held. It is
+    /// submitted a while after it is taken: where others take positions in between, all of it.
     async fn spot_by(
         &self,
         cx: &Cx,
         (line, at): (u32, usize),
+        held: u64,
         take: impl FnOnce(&mut PoolState) -> Option<Spot>,
     ) -> Option<Spot> {
         let pool = self.pools.of_line(line);
         let pu = pool.lock().pu_of(line, at)?;
-        // All of the budget: it is submitted a while after its position is taken.
-        self.pu[pu as usize].acquire(cx, self.pu_budget).await;
+        self.pu[pu as usize].acquire(cx, held).await;
         let spot = take(&mut pool.lock());
         if spot.is_none() {
-            self.pu[pu as usize].release(cx, self.pu_budget);
+            self.pu[pu as usize].release(cx, held);
         }
         spot
     }
 
-    /// Programs one unit of whole sectors at a position that [`Self::spot_in`] gave, and releases
-    /// the PU. What that makes readable in the chunk's window is published.
+    /// Programs one unit of whole sectors at a position that [`Self::spot_by`] gave, and releases what
+    /// is held of the PU. What that makes readable in the chunk's window is published.
     async fn program_unit(
         &self,
         cx: &Cx,
-        spot: &Spot,
+        (spot, held): (&Spot, u64),
         bytes: &[u8],
         tag: (u64, u64),
         cause: Cause,
@@ -206,7 +207,7 @@ impl HostFtl {
         }
         self.rings.send_again(cx, &again, &self.slab);
         // Only now may the next program reach this PU: the pool knows how this one ended.
-        self.pu[spot.pu as usize].release(cx, self.pu_budget);
+        self.pu[spot.pu as usize].release(cx, held);
         self.publish_media(cx, released).await;
         self.rings.progress.wake(cx);
         self.pools.of_line(spot.line).lock().published(spot.line);
@@ -265,9 +266,10 @@ impl HostFtl {
                 PairStep::Done => return Ok(()),
                 PairStep::Pad => {
                     let take = |p: &mut PoolState| p.take_padding(pair);
-                    if let Some(spot) = self.spot_by(cx, (line, at), take).await {
-                        let tag = (LBA_PADDING, pair.sequence);
-                        self.program_unit(cx, &spot, &self.zeros, tag, Cause::PaddingPair).await;
+                    let all = self.pu_budget;
+                    if let Some(spot) = self.spot_by(cx, (line, at), all, take).await {
+                        let (spot, tag) = ((&spot, all), (LBA_PADDING, pair.sequence));
+                        self.program_unit(cx, spot, &self.zeros, tag, Cause::PaddingPair).await;
                         self.close_if_ready(cx, line);
                     }
                 }

@@ -123,6 +123,10 @@ pub struct LogConfig {
     /// Programs in flight per PU, 1..=64 (the initial count of pblk's and QBLK's semaphores).
     #[serde(skip_serializing_if = "is_one")]
     pub pu_budget: u32,
+    /// A drainer waits for the channel whose turn it is, be it busy (QBLK as published, section II-B2); else
+    /// it takes the next one that is not.
+    #[serde(skip_serializing_if = "is_default")]
+    pub in_turn: bool,
     /// A writer whose ring is full takes room that idle cores' rings have (QBLK's future work, section
     /// II-A2).
     #[serde(skip_serializing_if = "is_default")]
@@ -153,6 +157,7 @@ impl Default for LogConfig {
             map: MapAccess::Locked,
             drain: Drain::Minimum,
             pu_budget: 1,
+            in_turn: false,
             borrow: false,
         }
     }

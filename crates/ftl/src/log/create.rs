@@ -19,14 +19,14 @@ use super::limiter::{Levels, Limiter};
 use super::lines::Lines;
 use super::map::Map;
 use super::pool::{PoolState, Shape};
+use super::pools::{Pool, Pools};
 use super::recover::{self, MountError};
-use super::scrub::Scrubber;
 use super::ring::Ring;
+use super::rings::{Rings, idle_slots};
+use super::scrub::Scrubber;
+use super::sections::Sections;
 use super::slab::{RING_BITS, Slab};
 use super::victim::Care;
-use super::pools::{Pool, Pools};
-use super::rings::{Rings, idle_slots};
-use super::sections::Sections;
 use super::{Costs, Counters, Drain, HostFtl, LogConfig, MapAccess, PoolSet, RingSet};
 use crate::block::BlockInfo;
 use flashlane_base::{SECTOR_BYTES, VECTOR_MAX};
@@ -296,7 +296,9 @@ impl Layout {
         }
         c.check().map_err(CreateError::Setting)?;
         if rings == 0 || rings >= 1 << RING_BITS {
-            return Err(CreateError::Setting("a target has one ring, or one for each of 65535 cores"));
+            return Err(CreateError::Setting(
+                "a target has one ring, or one for each of 65535 cores",
+            ));
         }
         let least = least_ring(shape);
         let ring = c.ring_sectors.unwrap_or(default_ring(shape));
@@ -484,7 +486,11 @@ pub(super) fn divided(shape: Shape, config: &LogConfig) -> Shape {
         PoolSet::All => 1,
         PoolSet::PerChannel => shape.channels,
     };
-    Shape { pools, behind: config.pu_budget.min(PU_BUDGET_MAX).saturating_sub(1) * shape.unit, ..shape }
+    Shape {
+        pools,
+        behind: config.pu_budget.min(PU_BUDGET_MAX).saturating_sub(1) * shape.unit,
+        ..shape
+    }
 }
 
 /// Good chunks of a device, as it reports them.
@@ -629,12 +635,7 @@ impl HostFtl {
             },
             map: Map::new(layout.capacity, geo.sectors(), layout.slots + 1, exclusive),
             // One slot more: zeros, the content of padding.
-            slab: Slab::new(
-                layout.slots + 1,
-                traits.content_bytes,
-                cx.is_virtual(),
-                is_shared,
-            ),
+            slab: Slab::new(layout.slots + 1, traits.content_bytes, cx.is_virtual(), is_shared),
             rings: Rings::new(layout.rings, per_ring, (layout.slots, shape.unit), sections.clone()),
             sections,
             drain: config.drain,
@@ -642,6 +643,7 @@ impl HostFtl {
                 Drain::Minimum => 1,
                 Drain::Large => (VECTOR_MAX as u32 / shape.unit).min(shape.pool_pus()) as usize,
             },
+            passes: shape.pools > 1 && !config.in_turn,
             borrow: config.borrow && layout.rings > 1,
             starts_late: layout.rings > 1 && !cx.is_virtual(),
             zeros: vec![0; shape.unit as usize * SECTOR_BYTES].into(),
@@ -654,8 +656,7 @@ impl HostFtl {
                     let (width, least_worn) =
                         (shape.width(stored.active_pus), config.wear.least_worn_first());
                     let unit = u64::from(shape.unit);
-                    let limiter =
-                        Limiter::new(config.limiter, levels, layout.ring_sectors, unit);
+                    let limiter = Limiter::new(config.limiter, levels, layout.ring_sectors, unit);
                     let next_line = next_line.clone();
                     Pool::new(PoolState::new(shape, pool, width, least_worn, next_line), limiter)
                 }),

@@ -88,7 +88,8 @@ impl HostFtl {
             let Some(mut places) = self.places(&cx, ring, want).await else {
                 return;
             };
-            cx.floating().cpu(self.costs.drain_unit.times(places.chosen.chunks.len() as u64)).await;
+            let cost = self.costs.drain_unit.times(places.chosen.chunks.len() as u64);
+            self.worker(&cx).cpu(cost).await;
             let mut units = self.take_units(&cx, ring, places.chosen.chunks.len());
             if units.is_empty() {
                 // Everything was dead, or the flush that wanted it was served meanwhile.
@@ -98,7 +99,7 @@ impl HostFtl {
             }
             while !units.is_empty() {
                 let taking = &self.pools.get(places.pool).taking;
-                taking.with(&cx, self.costs.pool_take, |_| ()).await;
+                taking.with(&self.worker(&cx), self.costs.pool_take, |_| ()).await;
                 self.program(&cx, ring, &places, &mut units, &mut vectors);
                 if units.is_empty() {
                     break;
@@ -146,12 +147,23 @@ impl HostFtl {
         loop {
             let pools = self.pools.len();
             let first = self.rings.next_pool(ring, pools);
-            let mut each = (0..pools).map(|i| (first + i) % pools);
-            let found = each.find_map(|pool| {
+            let each = || (0..pools).map(|i| (first + i) % pools);
+            let choose = |pool: usize| {
                 let chosen = self.pools.get(pool).lock().choose(want);
                 chosen.map(|chosen| Places { pool, chosen })
-            });
-            let Some(places) = found else {
+            };
+            // A busy channel is passed by: else all drainers gather behind the slowest one.
+            let free = |places: &Places| {
+                let free = self.try_acquire_pus(cx, &places.chosen.chunks);
+                if !free {
+                    self.pools.get(places.pool).lock().unchoose(&places.chosen);
+                }
+                free
+            };
+            if let Some(places) = each().filter(|_| self.passes).filter_map(choose).find(free) {
+                return Some(places);
+            }
+            let Some(places) = each().find_map(choose) else {
                 self.rings.set_starving(cx, true);
                 self.pool_changed.wake(cx); // the opener may have waited for a free spare place
                 if self.is_stranded() {
@@ -185,6 +197,27 @@ impl HostFtl {
         pus.sort_unstable();
         for pu in pus {
             self.pu[pu as usize].acquire(cx, 1).await;
+        }
+    }
+
+    /// As [`HostFtl::acquire_pus`], where none has to be waited for; or takes none.
+    fn try_acquire_pus(&self, cx: &Cx, chunks: &[(usize, u32)]) -> bool {
+        let is_busy = |(_, pu): &(usize, u32)| !self.pu[*pu as usize].try_acquire(1);
+        match chunks.iter().position(is_busy) {
+            None => true,
+            Some(busy) => {
+                self.release_pus(cx, &chunks[..busy]);
+                false
+            }
+        }
+    }
+
+    /// Who does a drainer's work: the one kernel thread of pblk runs wherever there is room, each of
+    /// QBLK's on the core whose ring it drains.
+    fn worker(&self, cx: &Cx) -> Cx {
+        match self.rings.len() {
+            1 => cx.floating(),
+            _ => cx.clone().urgent(),
         }
     }
 
@@ -234,8 +267,7 @@ impl HostFtl {
                 continue;
             };
             let mut unit = units.remove(0);
-            unit.first =
-                spot.chunk as u64 * self.shape.chunk_sectors as u64 + spot.sector as u64;
+            unit.first = spot.chunk as u64 * self.shape.chunk_sectors as u64 + spot.sector as u64;
             let base = self.flash.chunk_base[spot.chunk as usize];
             self.flash.format.extend_in_chunk(base, spot.sector, self.shape.unit, &mut out.addrs);
             let at = placed.len() * n;

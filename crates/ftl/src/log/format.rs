@@ -33,8 +33,8 @@ use std::fmt;
 pub use line::{CAUSES, ClosingHeader, ClosingView, LineFirst, SECTION_ENTRIES, closing_sectors};
 pub use oob::{
     LBA_ANCHOR, LBA_BITS, LBA_CHECKPOINT, LBA_LIMIT, LBA_LINE_CLOSING, LBA_LINE_FIRST, LBA_LOG,
-    LBA_MASK, LBA_NONE, LBA_PADDING, Oob, OobLba, PACKED_BYTES, STAMP_BITS, STAMP_MAX, pack_entry,
-    unpack_entry,
+    LBA_MASK, LBA_NONE, LBA_PADDING, LBA_SNAPSHOT, Oob, OobLba, PACKED_BYTES, STAMP_BITS,
+    STAMP_MAX, pack_entry, unpack_entry,
 };
 pub use record::{
     Anchor, CONFIG_BYTES_MAX, Extent, LogBlock, LogBlockBuilder, LogBlockHeader, LogEntry, Record,

@@ -497,7 +497,9 @@ impl HostFtl {
         while !again.is_empty() {
             let stamp = {
                 let _inside = self.sections.enter(cx);
-                again.iter().fold(0, |stamp, (at, _)| stamp.max(self.discard_stamp(cx, *at..*at + 1)))
+                again
+                    .iter()
+                    .fold(0, |stamp, (at, _)| stamp.max(self.discard_stamp(cx, *at..*at + 1)))
             };
             self.floor.fetch_max(stamp, Ordering::SeqCst);
             self.sections.synchronize(cx).await;

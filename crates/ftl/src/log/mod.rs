@@ -167,6 +167,8 @@ pub struct HostFtl {
     drain: Drain,
     /// Write units in a request at most.
     request_units: usize,
+    /// Busy channels are passed by.
+    passes: bool,
     borrow: bool,
     /// A ring's drainer is started by the first who writes to it, on that core: real ones can't be
     /// reached from another.
@@ -180,7 +182,7 @@ pub struct HostFtl {
     pools: Pools,
     /// Something about a pool changed: a line was opened, closed or freed.
     pool_changed: Notify,
-    /// Programs in flight per PU (pblk's and QBLK's semaphore; metadata takes all of one).
+    /// Programs in flight per PU (pblk's and QBLK's semaphore; padding of open pairs takes all of one).
     pu: Box<[Credits]>,
     pu_budget: u64,
     gc: gc::Control,
@@ -451,9 +453,8 @@ impl HostFtl {
         self.gc.force(false);
         // Victims that were taken are finished: their barriers may pad from now on.
         self.rings.hurry(cx, 1);
-        let collecting = || {
-            self.pools.any(|p| p.count(LineState::Victim) + p.count(LineState::Freeing) > 0)
-        };
+        let collecting =
+            || self.pools.any(|p| p.count(LineState::Victim) + p.count(LineState::Freeing) > 0);
         self.pool_changed.wait(cx, || !collecting() || self.read_only()).await;
         self.flush(cx).await
     }

@@ -136,7 +136,7 @@ impl HostFtl {
                 self.pools.of_line(line).lock().completed(&spot, None, &mut none);
             }
             self.pools.of_line(line).lock().published(line);
-            self.pu[spot.pu as usize].release(cx, self.pu_budget);
+            self.pu[spot.pu as usize].release(cx, 1);
             if done.failed != 0 {
                 return false;
             }

@@ -101,7 +101,10 @@ impl HostFtl {
                 self.gc.enabled.load(std::sync::atomic::Ordering::Relaxed) as u8,
                 self.shares().collect as u8
             ),
-            "gc_force" => "0".into(),
+            // The kernel's can only be written; who can read a knob wants to see where it stands.
+            "gc_force" => {
+                (self.gc.forced.load(std::sync::atomic::Ordering::Relaxed) as u8).to_string()
+            }
             "max_sec_per_write" => self.shape.unit.to_string(),
             "write_buffer" => self.write_buffer_text(),
             "ppa_format" => {
@@ -203,7 +206,7 @@ impl HostFtl {
                 return Err(refuse(format!("the target has {} PUs (0 is all)", self.shape.pus)));
             }
             "active_pus" => self.set_active_pus(cx, n).map_err(|missing| {
-                refuse(format!("lines of that width would need {missing} more of spare"))
+                refuse(format!("that width needs {missing} more spare lines than there are"))
             })?,
             _ if n != 0 => return Err(refuse("write 0 to reset it".into())),
             "write_amp_trip" => *self.trip_start.lock() = trip(&self.stats()),

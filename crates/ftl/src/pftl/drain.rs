@@ -36,7 +36,9 @@ pub(super) enum Load {
     Sectors(Kind),
     /// Pages ([`super::pages`]).
     Pages,
-    /// Nothing: it closes pairs.
+    /// Sectors of a snapshot ([`super::rest`]).
+    Snapshot,
+    /// Nothing: it closes pairs and windows.
     Padding,
 }
 
@@ -132,6 +134,11 @@ impl Controller {
     /// The next unit to form, with the stream and position it goes to.
     #[inline]
     fn next_unit(&mut self) -> Option<(Load, usize, u32)> {
+        if self.writer.is_some()
+            && let Some(next) = self.next_of_snapshot()
+        {
+            return Some(next);
+        }
         if self.barriers.is_closing()
             && let Some((stream, position)) = self.next_padding()
         {
@@ -189,6 +196,10 @@ impl Controller {
                 }
             }
             Load::Padding => worker.slots.resize(unit as usize, NIL),
+            Load::Snapshot => {
+                worker.slots.resize(unit as usize, NIL);
+                self.take_snapshot_unit(position);
+            }
             Load::Pages => {
                 let pages = self.take_pages(unit);
                 self.workers[position as usize].pages = pages;
@@ -287,7 +298,8 @@ impl Controller {
         self.windows[window].extend(&slots);
         if self.barriers.has_pairs() {
             let over = self.place.is_over(job.stream, job.line, position);
-            self.note_pairs(window, job.line, job.row + 1, job.load == Load::Padding, over);
+            let padding = matches!(job.load, Load::Padding | Load::Snapshot);
+            self.note_pairs(window, job.line, job.row + 1, padding, over);
         }
         if over {
             self.pages_in_lost_chunk(job.line, position);
@@ -443,6 +455,7 @@ impl Controller {
     #[cold]
     pub(super) fn note_failure(&mut self, position: u32, job: Job, status: Status) -> bool {
         self.stats.ftl.program_failures += 1;
+        self.fail_snapshot();
         if status == Status::WriteNextUnit {
             let base = self.place.layout.unit_at(job.line, job.row, position);
             self.pages.set_void(self.place.layout.unit_of(base), true);

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use super::buffer::{Kind, Stage};
 use super::pages::PAGE_BYTES;
 use super::place::LineState;
-use super::{Controller, Pftl};
+use super::{Controller, Pftl, Phase};
 use crate::log::format::Oob;
 
 /// A buffered sector.
@@ -35,6 +35,8 @@ pub(super) struct Saved {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dump {
     pub(super) capacity: u64,
+    /// The device was stopped and has left a snapshot: everything is on the medium.
+    pub(super) stopped: bool,
     /// Of the last write.
     pub(super) stamp: u64,
     /// In the order of their stamps.
@@ -83,15 +85,19 @@ impl Controller {
         dump.sectors.sort_by_key(|saved| saved.stamp);
         self.stamp += 1;
         dump.stamp = self.stamp;
+        // What is open was sealed then: it can be read.
+        let at_rest = self.at_rest && self.phase == Phase::Stopped;
         for page in 0..self.pages.count() {
             // A copy in an open line may not be readable yet.
             let open = self.pages.at(page).is_some_and(|at| !self.place.is_closed_at(at));
+            let open = open && !at_rest;
             if open || self.pages.is_dirty(page) || self.pages.is_flying(page) {
                 let mut bytes = vec![0; PAGE_BYTES];
                 self.pages.build(page, &self.map, self.stamp, &mut bytes);
                 dump.pages.push((page, bytes));
             }
         }
+        dump.stopped = at_rest && dump.sectors.is_empty() && dump.pages.is_empty();
         dump
     }
 

@@ -16,7 +16,7 @@ use super::buffer::{Kind, NIL};
 use super::drain::{Job, Load};
 use super::pages::PAGE_BYTES;
 use super::{Controller, Phase, read};
-use crate::log::format::{LBA_PADDING, Oob};
+use crate::log::format::{LBA_PADDING, LBA_SNAPSHOT, Oob};
 
 impl Controller {
     /// A unit of pages is due and has a place.
@@ -63,12 +63,17 @@ impl Controller {
         };
         self.stamp += 1;
         for (i, sector) in bytes.chunks_exact_mut(PAGE_BYTES).enumerate() {
-            let (lba, stamp, cause) = match pages.get(i) {
-                Some(page) => {
+            let snapshot = match job.load {
+                Load::Snapshot => self.snapshot_sector(position, i, sector),
+                _ => None,
+            };
+            let (lba, stamp, cause) = match (pages.get(i), snapshot) {
+                (Some(page), _) => {
                     let stamp = self.make_page(*page, sector);
                     (self.pages.lba(*page) as u64, stamp, Cause::Metadata)
                 }
-                None => (LBA_PADDING, self.place.opened(), fill),
+                (None, Some(stamp)) => (LBA_SNAPSHOT, stamp, Cause::Metadata),
+                (None, None) => (LBA_PADDING, self.place.opened(), fill),
             };
             self.scratch.addrs[i] = format.in_chunk(chunk, first + i as u32);
             self.scratch.oob[i] = Oob::encode_raw(lba, stamp, read::content_crc(sector));
@@ -117,6 +122,10 @@ impl Controller {
         slots.resize(unit as usize, NIL);
         let pages = std::mem::take(&mut self.workers[position as usize].pages);
         let base = self.place.layout.unit_at(job.line, job.row, position);
+        let held = match job.load {
+            Load::Snapshot => self.settle_snapshot(position, base, done),
+            _ => pages.len(),
+        };
         let mut over = false;
         for i in (0..unit).rev() {
             let (page, status) = (pages.get(i as usize), done.status(i as usize));
@@ -127,10 +136,10 @@ impl Controller {
                 continue;
             }
             over |= self.note_failure(position, job, status);
-            let cause = match (page, job.load) {
-                (Some(_), _) => Cause::Metadata,
-                (None, Load::Padding) => Cause::PaddingPair,
-                (None, _) => Cause::PaddingFlush,
+            let cause = match job.load {
+                _ if (i as usize) < held => Cause::Metadata,
+                Load::Padding => Cause::PaddingPair,
+                _ => Cause::PaddingFlush,
             };
             let programmed = status == Status::WriteNextUnit;
             self.stats.ftl.programmed[cause as usize] -= !programmed as u64;

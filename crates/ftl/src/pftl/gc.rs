@@ -352,6 +352,11 @@ impl Controller {
         if !self.gc_is_wanted() || self.read_only.is_some() {
             return None;
         }
+        self.begin_victim()
+    }
+
+    /// Starts on the closed line with most garbage.
+    pub(super) fn begin_victim(&mut self) -> Option<u32> {
         let victim = self.place.greediest();
         self.gc.hopeless = victim.is_none();
         let victim = victim?;

@@ -50,6 +50,18 @@ impl Map {
         }
     }
 
+    /// A map with these entries, as [`Map::word`] gave them; nothing is valid yet.
+    pub(super) fn of(entries: Vec<u32>, physical: u64) -> Map {
+        assert!(physical <= PHYSICAL_MAX && entries.len() as u64 <= physical);
+        Map { entries, ..Map::new(0, physical) }
+    }
+
+    /// An entry as it is kept.
+    #[inline]
+    pub(super) fn word(&self, lba: u32) -> u32 {
+        self.entries[lba as usize]
+    }
+
     #[inline]
     pub(super) fn get(&self, lba: u32) -> Entry {
         match self.entries[lba as usize] {

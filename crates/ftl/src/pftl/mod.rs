@@ -22,10 +22,11 @@
 //! valid sectors into slots of its own, and erases it; the moved sectors are programmed like
 //! others, first of all, to a line of their own.
 //!
-//! **Life of a mount.** `recover` reads the out-of-band records of all written sectors and keeps the
-//! highest stamp per logical sector; every write has a stamp of its own, copies keep it. What the
-//! records can't say (trims, lost sectors, units whose program failed) is in `pages` of the device's
-//! own, which lie among the host's sectors and are found like them.
+//! **Life of a mount.** `recover` takes the snapshot that a clean stop has left (`rest`). Where there
+//! is none it reads the out-of-band records of all written sectors and keeps the highest stamp per
+//! logical sector; every write has a stamp of its own, copies keep it. What the records can't say
+//! (trims, lost sectors, units whose program failed) is in `pages` of the device's own, which lie
+//! among the host's sectors and are found like them.
 //!
 //! **Power.** With capacitors ([`PftlConfig::capacitors`], the default) the controller saves a
 //! [`Dump`] when the power goes, so what is acknowledged is durable. Without, what is in the buffer
@@ -45,6 +46,8 @@ mod pages;
 mod place;
 mod read;
 mod recover;
+mod rest;
+mod snapshot;
 mod stats;
 mod sync;
 #[cfg(test)]
@@ -57,7 +60,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 pub use dump::Dump;
-pub use recover::MountError;
+pub use recover::{MountError, Recovery};
 pub use stats::{INVALID_CLASSES, PftlStats};
 
 use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
@@ -68,6 +71,7 @@ use gc::Gc;
 use map::{Entry, Map};
 use pages::Pages;
 use place::{Layout, Place};
+use rest::Writer;
 use sync::Barriers;
 
 /// How a device FTL is built. In TOML every key may be left out.
@@ -247,6 +251,13 @@ struct Controller {
     barriers: Barriers,
     /// Pages that may be dirty while the device runs.
     dirty_pages: u32,
+    /// See [`reach`].
+    reach: u32,
+    /// A snapshot is being written.
+    writer: Option<Writer>,
+    /// A snapshot was left, and nothing came behind it.
+    at_rest: bool,
+    recovery: Option<Recovery>,
     phase: Phase,
     read_only: Option<&'static str>,
     /// Waiting writers have been told.
@@ -332,9 +343,9 @@ impl Pftl {
         }
     }
 
-    /// Programs what is in the buffer, waits for GC and erases under way, and ends the background
-    /// tasks. Reads go on; writes are refused from now on.
-    pub async fn stop(&self, cx: &Cx) {
+    /// Programs what is in the buffer and waits for GC and erases under way. Reads go on; writes are
+    /// refused from now on. [`Pftl::stop`] or [`Pftl::quiesce`] comes next.
+    pub async fn drain(&self, cx: &Cx) {
         {
             let mut c = self.controller.lock();
             if c.phase == Phase::Running {
@@ -342,24 +353,56 @@ impl Pftl {
             }
             self.go_on(cx, c, None, Room::default());
         }
+        self.settle(cx).await;
+        self.flush_device(cx).await;
+    }
+
+    /// Waits until a device that drains has drained, and its pages are saved.
+    async fn settle(&self, cx: &Cx) {
         loop {
             self.settled.wait(cx, || self.controller.lock().is_drained()).await;
             if self.controller.lock().is_saved() {
-                break;
+                return;
             }
             self.sync(cx).await;
         }
-        let survives = self.device.flush(cx).await;
-        let mut c = self.controller.lock();
-        if !survives {
-            c.read_only.get_or_insert(HOST_TROUBLE);
+    }
+
+    /// Drains the device, leaves a snapshot where there is room for one, so that the next mount need
+    /// not scan, and ends the background tasks.
+    pub async fn stop(&self, cx: &Cx) {
+        self.drain(cx).await;
+        self.leave_snapshot(cx).await;
+        self.end(cx).await;
+    }
+
+    /// Drains the device and ends the background tasks, for one that will not be mounted again: no
+    /// snapshot.
+    pub async fn quiesce(&self, cx: &Cx) {
+        self.drain(cx).await;
+        self.end(cx).await;
+    }
+
+    async fn flush_device(&self, cx: &Cx) {
+        if !self.device.flush(cx).await {
+            self.controller.lock().read_only.get_or_insert(HOST_TROUBLE);
         }
+    }
+
+    async fn end(&self, cx: &Cx) {
+        self.flush_device(cx).await;
+        let mut c = self.controller.lock();
         c.phase = Phase::Stopped;
         c.wake_workers(cx);
         c.wake_gc(cx);
         c.call_syncer(cx);
         drop(c);
         self.settled.wake(cx);
+    }
+
+    /// What the mount did; `None` for a device that was created.
+    pub fn recovery(&self) -> Option<Recovery> {
+        self.controller.lock().recovery.clone()
     }
 
     /// Why the device takes no more writes, if it does not. Without capacitors a read-only device
@@ -439,6 +482,7 @@ impl Parts {
             true => 0,
             false => traits.pair_sectors.div_ceil(layout.unit),
         };
+        let reach = reach(&*device, &layout);
         let controller = Controller {
             map: Map::new(capacity, geo.sectors()),
             pages: Pages::new(capacity as u32, units),
@@ -453,6 +497,10 @@ impl Parts {
             capacitors: config.capacitors,
             barriers: Barriers::new(windows, pair_units, sizes.user_room),
             dirty_pages: config.dirty_pages.unwrap_or(DIRTY_PAGES),
+            reach,
+            writer: None,
+            at_rest: false,
+            recovery: None,
             phase: Phase::Running,
             read_only: None,
             told: false,
@@ -471,6 +519,14 @@ impl Parts {
         };
         (ftl, movers)
     }
+}
+
+/// Units that must be programmed behind one before it can be read, and before no torn program can
+/// take it along.
+fn reach(device: &dyn Device, layout: &Layout) -> u32 {
+    let (window, traits) = (device.geometry().mw_cunits, device.traits());
+    let torn = if traits.pair_damage { traits.pair_sectors } else { 0 };
+    window.max(torn).div_ceil(layout.unit)
 }
 
 /// Sectors that the host sees.

@@ -205,6 +205,14 @@ impl Pages {
         self.states[page as usize].at = at;
     }
 
+    /// A mount has found a unit marked.
+    pub(super) fn found_void(&mut self, unit: u32) {
+        if !self.is_void(unit) {
+            self.void[unit as usize / 64] |= 1 << (unit % 64);
+            self.voids += 1;
+        }
+    }
+
     /// Unreadable sectors of this unit are no loss.
     pub(super) fn is_void(&self, unit: u32) -> bool {
         self.void[unit as usize / 64] >> (unit % 64) & 1 == 1
@@ -283,9 +291,8 @@ impl Pages {
             let first = voids * VOID_SPAN;
             for unit in first..units.min(first + VOID_SPAN) {
                 let i = unit - first;
-                if bits[i as usize / 8] >> (i % 8) & 1 == 1 && !self.is_void(unit) {
-                    self.void[unit as usize / 64] |= 1 << (unit % 64);
-                    self.voids += 1;
+                if bits[i as usize / 8] >> (i % 8) & 1 == 1 {
+                    self.found_void(unit);
                 }
             }
             return;

@@ -391,7 +391,7 @@ fn the_buffer_absorbs_overwrites_and_discards() {
             assert_eq!(read(&ftl, &cx, lba).await, Ok(value));
         }
         assert_eq!(ftl.stats().read_from_buffer, 4);
-        ftl.stop(&cx).await;
+        ftl.quiesce(&cx).await;
         for (lba, value) in [(0, 4), (1, 1), (5, 3), (6, 0), (7, 1), (9, 0)] {
             assert_eq!(read(&ftl, &cx, lba).await, Ok(value));
         }

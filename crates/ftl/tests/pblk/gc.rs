@@ -254,7 +254,9 @@ fn forced_collection_can_be_switched_during_load() {
     load(1000);
     b.rest();
     assert_eq!(b.stats().gc_victims, 0, "plenty is free");
+    assert_eq!(b.attribute("gc_force"), "0");
     b.dev.set_attribute(&b.cx, "gc_force", "1").expect("on");
+    assert_eq!(b.attribute("gc_force"), "1");
     b.rest();
     assert!(b.stats().gc_victims > 0);
     load(2000);
@@ -266,6 +268,7 @@ fn forced_collection_can_be_switched_during_load() {
     b.drained();
     assert_eq!(b.stats().gc_victims, victims);
     assert_eq!(b.attribute("gc_state"), "gc_enabled=0 gc_active=0");
+    assert_eq!(b.attribute("gc_force"), "0");
     b.set_gc(true);
     b.settled();
 }

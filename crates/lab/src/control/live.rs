@@ -4,6 +4,7 @@
 //! of the run; a copy is the drive at a commit made for it; the target in use is neither removed nor its
 //! blocks marked. Never: waits for virtual time.
 
+use super::power::Switch;
 use super::server::Questions;
 use super::socket::path_of;
 use super::{Answer, Ask, ControlError, Listening, io_error};
@@ -12,7 +13,7 @@ use crate::lnvm::{Block, Drive, LnvmError, bad_blocks, knobs, remove_of, show};
 use flashlane_ftl::log::Pblk;
 use flashlane_media::fault::FaultPlan;
 use flashlane_ocssd::CopyKind;
-use flashlane_rt::{Attendant, Attending, Cx};
+use flashlane_rt::{Attendant, Cx};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -26,19 +27,25 @@ pub(crate) struct Live {
     /// Collection was switched on against a knob.
     lifted: Cell<bool>,
     notes: RefCell<Vec<String>>,
+    /// The power of the drive, where the run can do without.
+    switch: Option<Rc<Switch>>,
 }
 
 /// A drive whose holder listens, until it is dropped.
 pub(crate) struct Attended {
-    _attending: Attending,
+    _attending: flashlane_rt::Attending,
     _listening: Listening,
 }
 
+/// The same, until it is taken out.
+pub(crate) type Attending = Rc<RefCell<Option<Attended>>>;
+
 impl Live {
-    /// A drive with the target that is about to be used.
-    pub(crate) fn new(drive: Drive, target: &str) -> Rc<Live> {
+    /// A drive with the target that is about to be used, and its power.
+    pub(crate) fn new(drive: Drive, target: &str, switch: Option<Rc<Switch>>) -> Rc<Live> {
         Rc::new(Live {
             drive,
+            switch,
             target: target.into(),
             pblk: RefCell::new(None),
             lifted: Cell::new(false),
@@ -50,12 +57,17 @@ impl Live {
     ///
     /// # Errors
     /// The socket's place can't be had.
-    pub(crate) fn attend(self: &Rc<Live>, cx: &Cx) -> Result<Attended, ControlError> {
+    pub(crate) fn attend(self: &Rc<Live>, cx: &Cx) -> Result<Attending, ControlError> {
         let image = &self.drive.path;
         let path = path_of(image).map_err(|e| io_error("find", image, e))?;
         let (listening, asked, questions) = Listening::begin(&path)?;
         let attending = cx.attend(asked, Holder { live: self.clone(), questions });
-        Ok(Attended { _attending: attending, _listening: listening })
+        let attended = Attended { _attending: attending, _listening: listening };
+        let attended = Rc::new(RefCell::new(Some(attended)));
+        if let Some(switch) = &self.switch {
+            switch.wire(&self.drive, &attended);
+        }
+        Ok(attended)
     }
 
     /// The target is mounted.
@@ -117,6 +129,11 @@ impl Live {
             }
             Ask::Faults => Ok(faults::list_of(&drive.ssd)),
             Ask::ClearFaults => faults::clear_of(&drive.ssd, &drive.path).map_err(drive_said),
+            Ask::PowerCut => Err(format!(
+                "{}: process {} can't go on without the drive's power",
+                drive.path.display(),
+                std::process::id()
+            )),
             Ask::List => Ok(show::list_of(drive)),
             Ask::LnvmInfo { target } => {
                 // Other targets are shown on a shadow of the image: as at its last commit.
@@ -179,7 +196,11 @@ struct Holder {
 
 impl Attendant for Holder {
     fn serve(&mut self, cx: &Cx) {
-        self.questions.answer(|ask| self.live.answer(cx, ask));
+        let Some(job) = self.questions.next() else { return };
+        match &self.live.switch {
+            Some(switch) if job.ask == Ask::PowerCut => switch.pull(cx, job),
+            _ => job.answer(|ask| self.live.answer(cx, ask)),
+        }
     }
 
     fn unstick(&mut self, cx: &Cx) -> bool {

@@ -9,10 +9,11 @@
 //! A message is a line of JSON. The holder begins: `{"flashlane":"drive control","version":1,"process":7}`.
 //! The client asks once: `{"version":1,"ask":"smart"}`. The holder answers
 //! `{"answer":{"text":..,"json":..}}` or `{"refused":".."}` and closes. [`server`] listens on threads of its
-//! own, [`live`] answers on the run's thread, [`client`] asks.
+//! own, [`live`] answers on the run's thread, [`power`] ends the run where its drive loses power, [`client`] asks.
 
 mod client;
 pub(crate) mod live;
+pub(crate) mod power;
 mod server;
 mod socket;
 
@@ -59,6 +60,8 @@ pub enum Ask {
     Faults,
     /// `drive inject --clear`.
     ClearFaults,
+    /// `drive inject power_cut`.
+    PowerCut,
     /// `lnvm list`, of this drive.
     List,
     /// `lnvm info`.

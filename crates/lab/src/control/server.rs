@@ -59,7 +59,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 /// Real time, for clients; nothing in a run depends on it.
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     #[allow(clippy::disallowed_methods)]
     Instant::now()
 }
@@ -68,18 +68,22 @@ fn now() -> Instant {
 pub(super) struct Questions(Arc<Shared>);
 
 impl Questions {
-    /// Answers the question that waits, if one does.
-    pub(super) fn answer(&self, with: impl FnOnce(&Ask) -> Result<Answer, String>) {
-        let Some(job) = lock(&self.0.next).take() else {
-            return;
-        };
+    /// The question that waits, if one does.
+    pub(super) fn next(&self) -> Option<Job> {
+        lock(&self.0.next).take()
+    }
+}
+
+impl Job {
+    /// Answers it.
+    pub(super) fn answer(self, with: impl FnOnce(&Ask) -> Result<Answer, String>) {
         let began = now();
-        let reply = match with(&job.ask) {
+        let reply = match with(&self.ask) {
             Ok(answer) => Reply::Answer(answer),
             Err(why) => Reply::Refused(why),
         };
         // A client that has gone meanwhile needs no answer.
-        let _ = job.reply.send((reply, now() - began));
+        let _ = self.reply.send((reply, now() - began));
     }
 }
 

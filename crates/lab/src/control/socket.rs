@@ -18,12 +18,15 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Longest path that an address of a unix socket holds: 108 bytes with the zero behind it.
 const ADDRESS_MAX: usize = 107;
 /// Clients that wait to be accepted.
 const WAITING: i32 = 64;
+/// Sockets that this process has made: each has a name of its own until it gets its place.
+static MADE: AtomicU64 = AtomicU64::new(0);
 
 /// Where the holder of an image listens: beside the file itself, also when `image` is a link to it.
 ///
@@ -60,7 +63,8 @@ pub(super) fn listen_at(path: &Path) -> Result<UnixListener, ControlError> {
     let listener = || {
         let folder = path.parent().unwrap_or(Path::new("/"));
         // Under a name of its own first: the other one appears in one go.
-        let fresh: OsString = format!(".flashlane-ctl-{}", std::process::id()).into();
+        let number = MADE.fetch_add(1, Ordering::Relaxed);
+        let fresh: OsString = format!(".flashlane-ctl-{}-{number}", std::process::id()).into();
         let (mut at, kept);
         at = folder.join(&fresh);
         if at.as_os_str().len() > ADDRESS_MAX {
@@ -116,9 +120,17 @@ pub(super) fn connect_to(path: &Path, patience: Duration) -> Result<UnixStream, 
     };
     connected().map_err(|e: io::Error| {
         let nobody = [Errno::NOENT, Errno::CONNREFUSED, Errno::NOTSOCK];
-        match nobody.iter().any(|n| e.raw_os_error() == Some(n.raw_os_error())) {
-            true => ControlError::Nobody { path: path.into() },
-            false => io_error("ask the holder of the drive at", path, e),
+        let is = |n: &Errno| e.raw_os_error() == Some(n.raw_os_error());
+        match &nobody {
+            all if all.iter().any(is) => ControlError::Nobody { path: path.into() },
+            _ if is(&Errno::AGAIN) => ControlError::Answer {
+                path: path.into(),
+                problem:
+                    "more wait here already than the process that has the drive open takes in: it \
+                          is stopped, or kept busy; try again, or end it"
+                        .into(),
+            },
+            _ => io_error("ask the holder of the drive at", path, e),
         }
     })
 }
@@ -156,6 +168,27 @@ mod tests {
         connect_to(&path, wait).unwrap();
         let files = fs::read_dir(path.parent().unwrap()).unwrap().count();
         assert_eq!(files, 2, "the image and its socket");
+    }
+
+    /// Runs side by side in one process: none takes the other's socket away before it has its place.
+    #[test]
+    fn holders_in_one_process_do_not_meet() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |i: usize| folder.path().join(format!("{i}.img.ctl"));
+        std::thread::scope(|scope| {
+            for i in 0..4 {
+                let path = path(i);
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        let listener = listen_at(&path).unwrap_or_else(|e| panic!("{e}"));
+                        connect_to(&path, Duration::from_secs(5)).unwrap();
+                        listener.accept().unwrap();
+                        fs::remove_file(&path).unwrap();
+                    }
+                });
+            }
+        });
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0, "nothing is left");
     }
 
     #[test]

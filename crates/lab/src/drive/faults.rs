@@ -7,9 +7,10 @@
 use super::{DriveError, text_of};
 use crate::control::{Answer, Ask, reach};
 use crate::lnvm::open_to_change;
+use flashlane_base::Ns;
 pub use flashlane_media::fault::FaultKind;
-use flashlane_media::fault::FaultPlan;
 use flashlane_media::fault::kept::FaultState;
+use flashlane_media::fault::{FaultError, FaultPlan};
 use flashlane_ocssd::{ImageError, OpenImage, Ssd};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -49,6 +50,25 @@ impl FaultWords {
         let given =
             keys.into_iter().filter_map(|(key, value)| Some(format!("{key} = {}\n", value?)));
         given.fold("[[fault]]\n".into(), |plan, line| plan + &line)
+    }
+}
+
+impl FaultWords {
+    /// The line as a plan, if it can be one.
+    ///
+    /// # Errors
+    /// An option whose value can't be, by its name.
+    pub fn checked(&self) -> Result<String, DriveError> {
+        let wrong = |key: &'static str, problem: String| DriveError::Word { key, problem };
+        if let Some(after) = &self.after {
+            after.parse::<Ns>().map_err(|e| wrong("after", format!("is `{after}`: {e}")))?;
+        }
+        let plan = self.to_plan();
+        match FaultPlan::from_toml(&plan) {
+            Ok(_) => Ok(plan),
+            Err(FaultError::Value { key, problem, .. }) => Err(wrong(key, problem)),
+            Err(e) => Err(ImageError::from(e).into()),
+        }
     }
 }
 
@@ -119,6 +139,24 @@ pub(crate) fn inject_into(
     Ok(answer)
 }
 
+/// What [`power_cut`] is called where a fault has its kind.
+pub const POWER_CUT: &str = "power_cut";
+
+/// `drive inject power_cut`: the run on a drive in use ends as when its power is cut at this moment.
+///
+/// # Errors
+/// No such drive, nobody uses it, or the host failed.
+pub fn power_cut(path: &Path) -> Result<Answer, DriveError> {
+    reach(
+        path,
+        || Ok(Ask::PowerCut),
+        || match look(path) {
+            Ok(_) => Err(DriveError::NoPower { path: path.into() }),
+            Err(e) => Err(e),
+        },
+    )
+}
+
 /// `drive inject --list`.
 ///
 /// # Errors
@@ -154,8 +192,8 @@ fn list(faults: &[FaultState]) -> Answer {
         let whose = if state.injected { "" } else { "; of this run's plan" };
         let happened = match (state.happened, state.is_armed()) {
             (0, _) => "has not happened".to_string(),
-            (n, true) => format!("has happened {n} times"),
-            (n, false) => format!("has happened {n} times, no more"),
+            (n, true) => format!("has happened {}", times(n)),
+            (n, false) => format!("has happened {}, no more", times(n)),
         };
         text += &format!("{i:>3}  {}; {happened}{whose}\n", state.fault);
         all.push(fault_json(state));
@@ -164,6 +202,13 @@ fn list(faults: &[FaultState]) -> Answer {
         text += "no faults\n";
     }
     Answer::new((text, text_of(&json!({ "faults": all }))))
+}
+
+fn times(n: u64) -> String {
+    match n {
+        1 => "once".into(),
+        n => format!("{n} times"),
+    }
 }
 
 fn fault_json(state: &FaultState) -> Value {

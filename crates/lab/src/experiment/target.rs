@@ -6,6 +6,7 @@
 
 use super::device::{DeviceChoice, on_preset};
 use super::document::Section;
+use crate::stack::MountHow;
 use flashlane_base::Ns;
 use flashlane_ftl::log::{
     Drain, LimiterKind, LogConfig, MapAccess, PoolSet, RingSet, Scrub, ScrubConfig, WearConfig,
@@ -47,6 +48,8 @@ pub struct DriveTarget {
     pub image: PathBuf,
     /// The target's name there.
     pub name: String,
+    /// What of it is mounted that is not sound.
+    pub how: MountHow,
 }
 
 /// Reads all targets; complaints go to the document.
@@ -77,12 +80,8 @@ fn read(s: &Section<'_>, device: Option<&DeviceChoice>) -> Option<Target> {
         Pftl,
         Raw,
     }
-    let kinds = [
-        ("pblk", Kind::Pblk),
-        ("qblk", Kind::Qblk),
-        ("pftl", Kind::Pftl),
-        ("raw", Kind::Raw),
-    ];
+    let kinds =
+        [("pblk", Kind::Pblk), ("qblk", Kind::Qblk), ("pftl", Kind::Pftl), ("raw", Kind::Raw)];
     let name = s.text("name");
     if !s.has("kind") {
         s.complain("kind", "needs `kind` (pblk, qblk, pftl or raw)");
@@ -156,6 +155,7 @@ fn read_host_ftl(s: &Section<'_>, mut c: LogConfig) -> LogConfig {
     if let Some(budget) = s.number("pu_budget", 1, 64) {
         c.pu_budget = budget as u32;
     }
+    c.in_turn = s.flag("in_turn").unwrap_or(c.in_turn);
     c.borrow = s.flag("borrow").unwrap_or(c.borrow);
     c
 }

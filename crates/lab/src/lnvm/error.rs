@@ -85,6 +85,38 @@ pub enum LnvmError {
         /// As it was created.
         found: String,
     },
+    /// The target that was found has another setting than asked for.
+    #[error(
+        "{}: the target on these PUs has {flag} {found}: leave {flag} out to take it over{}, or give -f to \
+         make a new one, which gives its data up", path.display(), later(flag)
+    )]
+    OtherSetting {
+        /// The image.
+        path: PathBuf,
+        /// The option.
+        flag: &'static str,
+        /// What it would be for what was found.
+        found: String,
+    },
+    /// An option of another type of target.
+    #[error("{flag} is for pblk targets, not for {kind}")]
+    ForPblk {
+        /// The option.
+        flag: &'static str,
+        /// The type that was asked for.
+        kind: TargetKind,
+    },
+    /// The name of a target that is there.
+    #[error(
+        "{}: there is a target `{name}` already: give the new one another name, or remove that one \
+         (`flashlane lnvm remove`)", path.display()
+    )]
+    Taken {
+        /// The image.
+        path: PathBuf,
+        /// The name.
+        name: String,
+    },
     /// A run on a drive that names none of several targets, or more than one.
     #[error("{}: a run on a drive is on one target: name it with --target ({known})", path.display())]
     WhichTarget {
@@ -184,6 +216,14 @@ pub enum LnvmError {
     /// A bug of ours.
     #[error("{0}")]
     Stalled(#[from] Stalled),
+}
+
+/// Settings that are knobs can be turned later.
+fn later(flag: &str) -> &'static str {
+    match flag {
+        "--active-pus" | "--limiter" => " (`flashlane lnvm knobs` turns it afterwards)",
+        _ => "",
+    }
 }
 
 impl MayBeHeld for LnvmError {

@@ -8,7 +8,7 @@
 use super::show::text_of;
 use super::{Drive, LnvmError};
 use crate::control::{Answer, Ask, Live, reach};
-use crate::stack::{StackError, mount_pblk};
+use crate::stack::{MountHow, StackError, mount_pblk};
 use flashlane_ftl::log::{ATTRIBUTES, AttributeError, Pblk};
 use flashlane_ocssd::{TargetInfo, TargetKind};
 use flashlane_rt::{CostTable, Cx, Virtual};
@@ -102,7 +102,7 @@ pub(crate) fn at_rest(
     let vm = Virtual::new(1, 0, CostTable::zero());
     let (cx, before, uuid, asked) = (vm.cx(), info.settings.clone(), info.uuid, set.to_vec());
     let tried = vm.run(async move {
-        let pblk = mount_pblk(&cx, part, uuid).await?;
+        let pblk = mount_pblk(&cx, part, uuid, MountHow::default()).await?;
         let _ = apply(&cx, &pblk, &before); // said by who mounts it to use it
         let set = set_all(&cx, &pblk, &asked);
         Ok(set.map(|()| values(&pblk)))
@@ -129,8 +129,12 @@ pub(crate) fn in_use(
     let drive = live.drive();
     let info = pblk_of(drive, live.target(), set)?;
     let (path, name) = (drive.path.clone(), info.name.clone());
+    let before = Before::of(pblk, set);
     set_all(cx, pblk, set).map_err(|source| LnvmError::Knob { path, name, source })?;
-    keep(drive, &info, set)?;
+    if let Err(e) = keep(drive, &info, set) {
+        before.restore(cx, pblk); // what is said to have failed has changed nothing
+        return Err(e);
+    }
     Ok(said(&info.name, &values(pblk), true))
 }
 
@@ -142,18 +146,40 @@ pub(crate) fn of_unmounted(drive: &Drive, target: &str) -> Result<Answer, LnvmEr
 
 /// All or none: where the target refuses one, those before it are taken back.
 fn set_all(cx: &Cx, pblk: &Pblk, set: &[(String, String)]) -> Result<(), AttributeError> {
-    let mut before: Vec<(&str, String)> = Vec::new();
-    for (name, value) in set {
-        let was = pblk.attribute(name)?;
-        if let Err(e) = pblk.set_attribute(cx, name, value) {
-            for (name, was) in before.into_iter().rev() {
-                let _: Result<(), AttributeError> = pblk.set_attribute(cx, name, &was);
-            }
-            return Err(e);
-        }
-        before.push((name, was));
+    let before = Before::of(pblk, set);
+    let done = set.iter().try_for_each(|(name, value)| pblk.set_attribute(cx, name, value));
+    if done.is_err() {
+        before.restore(cx, pblk);
     }
-    Ok(())
+    done
+}
+
+/// Where knobs stood, in the order in which they are turned back.
+struct Before(Vec<(&'static str, String)>);
+
+impl Before {
+    /// Those that setting these turns: forcing collection switches it on and off, too. What a knob resets
+    /// is not kept anywhere.
+    fn of(pblk: &Pblk, set: &[(String, String)]) -> Before {
+        let is_set = |knob: &str| set.iter().any(|(name, _)| name == knob);
+        let collection = is_set("gc_force") || is_set("gc_enabled");
+        let turned = [
+            ("active_pus", is_set("active_pus")),
+            ("limiter", is_set("limiter")),
+            ("gc_force", collection),
+            ("gc_enabled", collection),
+        ];
+        let of = |name| Some((name, pblk.attribute(name).ok()?));
+        let turned = turned.into_iter().filter(|(_, turned)| *turned);
+        Before(turned.filter_map(|(name, _)| of(name)).collect())
+    }
+
+    fn restore(self, cx: &Cx, pblk: &Pblk) {
+        for (name, was) in self.0 {
+            // It was there before, so it can be had.
+            let _: Result<(), AttributeError> = pblk.set_attribute(cx, name, &was);
+        }
+    }
 }
 
 fn values(pblk: &Pblk) -> Vec<(&'static str, String)> {
@@ -189,4 +215,67 @@ fn said(target: &str, values: &[(&'static str, String)], in_use: bool) -> Answer
     }
     let json = json!({ "target": target, "in_use": in_use, "knobs": json });
     Answer::new((text, text_of(&json)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Create, create_on};
+    use super::*;
+    use flashlane_media::host::memory::MemoryFile;
+    use flashlane_ocssd::{Core, CreateImage, OpenImage, Ssd};
+    use std::io::ErrorKind;
+
+    fn open(file: &Arc<MemoryFile>) -> Drive {
+        let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
+        let core = Arc::new(Core::on_image(ssd.clone()).unwrap());
+        Drive { path: "memory".into(), ssd, core }
+    }
+
+    /// What was refused has changed nothing, also when the host refuses to keep it.
+    #[test]
+    fn a_knob_that_can_not_be_kept_is_turned_back() {
+        let sets = ["geometry.chunks_per_pu=64".to_string()];
+        let spec = crate::drive::device("tiny", &sets).unwrap();
+        let file = Arc::new(MemoryFile::default());
+        Ssd::create_on(file.clone(), &spec, &CreateImage::default()).unwrap();
+        let drive = open(&file);
+        let ask = Create {
+            name: "db".into(),
+            kind: TargetKind::Pblk,
+            begin: None,
+            end: None,
+            over_provisioning: Some(40),
+            factory: false,
+            how: MountHow::default(),
+            active_pus: None,
+            limiter: None,
+            wear_leveling: None,
+            wear_spread: None,
+            scrub: None,
+            scrub_interval: None,
+        };
+        create_on(&drive, &ask).unwrap();
+        drive.close().unwrap();
+        let drive = open(&file);
+        let (info, part) = drive.target("db").unwrap();
+        let vm = Virtual::new(1, 1, CostTable::zero());
+        let (cx, theirs) = (vm.cx(), vm.cx());
+        let mounted =
+            vm.run(async move { mount_pblk(&theirs, part, info.uuid, MountHow::default()).await });
+        let pblk = mounted.unwrap().unwrap();
+        let live = Live::new(drive, "db", None);
+        let stand = || {
+            let knobs = ["active_pus", "limiter", "gc_force", "gc_enabled"];
+            knobs.map(|knob| pblk.attribute(knob).unwrap())
+        };
+        let set = [("gc_force", "1"), ("active_pus", "2"), ("limiter", "off")];
+        let set = set.map(|(name, value)| (name.to_string(), value.to_string()));
+        let before = stand();
+        assert_eq!(before, ["4", "pid", "0", "1"]);
+        file.fail_after(0, ErrorKind::Other);
+        let said = in_use(&cx, &live, &pblk, &set).unwrap_err().to_string();
+        assert!(said.contains("could not be written"), "{said}");
+        assert_eq!(stand(), before);
+        file.heal();
+    }
 }

@@ -24,6 +24,7 @@ pub use flashlane_ocssd::TargetKind;
 use crate::control::{Answer, Ask, reach};
 use crate::experiment::{DriveTarget, Experiment};
 use crate::run::Fill;
+pub use crate::stack::MountHow;
 use crate::stack::{StackError, mount_pblk, mount_pftl, target_of_drive};
 use crate::suggest;
 use bad_blocks::set_mark;
@@ -179,7 +180,11 @@ fn no_target(path: &Path, name: &str, all: &[TargetInfo]) -> LnvmError {
 ///
 /// # Errors
 /// There is no such drive or target, or none or several are meant.
-pub fn choose(path: &Path, names: &[String]) -> Result<(DriveTarget, TargetKind), LnvmError> {
+pub fn choose(
+    path: &Path,
+    names: &[String],
+    how: MountHow,
+) -> Result<(DriveTarget, TargetKind), LnvmError> {
     let drive = Drive::look(path)?;
     let all = drive.core.list();
     let name = match (names, &all[..]) {
@@ -193,7 +198,7 @@ pub fn choose(path: &Path, names: &[String]) -> Result<(DriveTarget, TargetKind)
         }
     };
     let (info, _) = drive.target(&name)?;
-    Ok((DriveTarget { image: path.into(), name }, info.kind))
+    Ok((DriveTarget { image: path.into(), name, how }, info.kind))
 }
 
 /// Has an experiment run on a target of a drive. What is there is what it finds: nothing is filled
@@ -225,14 +230,20 @@ pub struct Create {
     pub over_provisioning: Option<u32>,
     /// Ignore what is on the PUs.
     pub factory: bool,
+    /// What of a target that is there is taken over though it is not sound.
+    pub how: MountHow,
     /// PUs that take new data at a time (pblk); 0 is all.
-    pub active_pus: u32,
+    pub active_pus: Option<u32>,
     /// How pblk's ring is shared between users and GC.
-    pub limiter: LimiterKind,
+    pub limiter: Option<LimiterKind>,
     /// How pblk spreads wear.
-    pub wear: WearConfig,
+    pub wear_leveling: Option<WearLeveling>,
+    /// What static leveling calls cold.
+    pub wear_spread: Option<u32>,
     /// Whether pblk moves data before it decays.
-    pub scrub: ScrubConfig,
+    pub scrub: Option<Scrub>,
+    /// Time in which a patrol looks at every chunk.
+    pub scrub_interval: Option<Ns>,
 }
 
 /// What a create came to.
@@ -252,18 +263,79 @@ struct Made {
     capacity: Option<u64>,
     recovery: Option<Recovery>,
     settings: serde_json::Value,
+    /// A setting that was asked for and that what was found does not have.
+    differs: Option<(&'static str, String)>,
+}
+
+/// A pblk that nobody says anything of.
+fn new_pblk() -> LogConfig {
+    LogConfig { over_provisioning_percent: 0, ..LogConfig::default() }
+}
+
+fn word<T: PartialEq>(names: &[(&'static str, T)], of: T) -> String {
+    names.iter().find(|(_, value)| *value == of).map_or("", |(name, _)| name).into()
 }
 
 impl Create {
-    fn pblk(&self) -> LogConfig {
+    /// A new pblk, or one that is like `found` but for what was asked for.
+    fn pblk(&self, found: LogConfig) -> LogConfig {
+        let (wear, scrub) = (found.wear, found.scrub);
         LogConfig {
-            over_provisioning_percent: self.over_provisioning.unwrap_or(0),
-            active_pus: self.active_pus,
-            limiter: self.limiter,
-            wear: self.wear,
-            scrub: self.scrub,
-            ..LogConfig::default()
+            over_provisioning_percent: self
+                .over_provisioning
+                .unwrap_or(found.over_provisioning_percent),
+            active_pus: self.active_pus.unwrap_or(found.active_pus),
+            limiter: self.limiter.unwrap_or(found.limiter),
+            wear: WearConfig {
+                leveling: self.wear_leveling.unwrap_or(wear.leveling),
+                spread: self.wear_spread.unwrap_or(wear.spread),
+            },
+            scrub: ScrubConfig {
+                mode: self.scrub.unwrap_or(scrub.mode),
+                interval: self.scrub_interval.unwrap_or(scrub.interval),
+                ..scrub
+            },
+            ..found
         }
+    }
+
+    /// Of a pblk that is there: the first setting that was asked for and that it does not have, as its option
+    /// and what it has.
+    fn differs(&self, found: &LogConfig, pus: u32) -> Option<(&'static str, String)> {
+        let asked = self.pblk(found.clone());
+        let width = |active: u32| if active == 0 { pus } else { active };
+        if width(asked.active_pus) != width(found.active_pus) {
+            return Some(("--active-pus", width(found.active_pus).to_string()));
+        }
+        if asked.limiter != found.limiter {
+            return Some(("--limiter", word(&LimiterKind::ALL, found.limiter)));
+        }
+        if asked.wear.leveling != found.wear.leveling {
+            return Some(("--wear-leveling", word(&WearLeveling::NAMES, found.wear.leveling)));
+        }
+        if asked.wear.spread != found.wear.spread {
+            return Some(("--wear-spread", found.wear.spread.to_string()));
+        }
+        if asked.scrub.mode != found.scrub.mode {
+            return Some(("--scrub", word(&Scrub::NAMES, found.scrub.mode)));
+        }
+        // As it would be typed.
+        let interval = found.scrub.interval.to_string().replace(' ', "");
+        (asked.scrub.interval != found.scrub.interval).then_some(("--scrub-interval", interval))
+    }
+
+    /// An option that was given and that targets of this type do not have.
+    fn misplaced(&self) -> Option<&'static str> {
+        let given = [
+            ("--active-pus", self.active_pus.is_some()),
+            ("--limiter", self.limiter.is_some()),
+            ("--wear-leveling", self.wear_leveling.is_some()),
+            ("--wear-spread", self.wear_spread.is_some()),
+            ("--scrub", self.scrub.is_some()),
+            ("--scrub-interval", self.scrub_interval.is_some()),
+        ];
+        let wrong = given.into_iter().filter(|_| self.kind != TargetKind::Pblk);
+        wrong.filter(|(_, given)| *given).map(|(flag, _)| flag).next()
     }
 
     /// Capacitors end with the process: on an image a flush programs.
@@ -282,12 +354,15 @@ pub fn create(path: &Path, ask: &Create) -> Result<Created, LnvmError> {
     if ask.kind == TargetKind::Qblk {
         return Err(LnvmError::NotYet(ask.kind));
     }
+    if let Some(flag) = ask.misplaced() {
+        return Err(LnvmError::ForPblk { flag, kind: ask.kind });
+    }
     Drive::change(path, |drive| create_on(drive, ask))
 }
 
 fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
     let settings = match ask.kind {
-        TargetKind::Pblk => serde_json::to_value(ask.pblk()),
+        TargetKind::Pblk => serde_json::to_value(ask.pblk(new_pblk())),
         TargetKind::Pftl => serde_json::to_value(ask.pftl()),
         TargetKind::Raw | TargetKind::Qblk => Ok(serde_json::Value::Null),
     };
@@ -303,7 +378,10 @@ fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
     };
     let in_core = |e| core_error(&drive.path, e);
     let seed = drive.fresh_seed();
-    let part = drive.core.begin(&spec).map_err(in_core)?;
+    let part = drive.core.begin(&spec).map_err(|e| match e {
+        CoreError::Taken { name, .. } => LnvmError::Taken { path: drive.path.clone(), name },
+        other => in_core(other),
+    })?;
     let (begin, end) = part.range();
     let vm = Virtual::new(1, seed, CostTable::zero());
     let (cx, owned) = (vm.cx(), ask.clone());
@@ -317,6 +395,8 @@ fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
             if made.recovery.is_some() && asked.is_some() && asked != found {
                 let found = found.map_or("its default".into(), |p| format!("{p} %"));
                 LnvmError::OtherSpare { path, found }
+            } else if let Some((flag, found)) = made.differs {
+                LnvmError::OtherSetting { path, flag, found }
             } else {
                 drive.core.complete(&ask.name, made.uuid, made.settings).map_err(in_core)?;
                 let all = drive.core.list();
@@ -341,18 +421,20 @@ fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
 /// Finds or makes what the target is, and stops it.
 async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, StackError> {
     let device: Arc<dyn Device> = part;
+    ask.how.check(ask.kind)?;
+    let pus = device.geometry().pus();
     match ask.kind {
         TargetKind::Raw | TargetKind::Qblk => {
             if ask.factory {
                 erase(cx, &device, |_, _, _| true).await;
             }
             let settings = serde_json::Value::Null;
-            Ok(Made { uuid: None, capacity: None, recovery: None, settings })
+            Ok(Made { uuid: None, capacity: None, recovery: None, settings, differs: None })
         }
         TargetKind::Pblk => {
             let found = match ask.factory {
                 true => None,
-                false => match mount_pblk(cx, device.clone(), None).await {
+                false => match mount_pblk(cx, device.clone(), None, ask.how).await {
                     Ok(found) => Some(found),
                     Err(StackError::MountPblk(MountError::NoTarget)) => None,
                     Err(e) => return Err(e),
@@ -360,13 +442,17 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
             };
             let pblk = match found {
                 Some(pblk) => pblk,
-                None => Pblk::create(cx, device, ask.pblk()).await?,
+                None => Pblk::create(cx, device, ask.pblk(new_pblk())).await?,
             };
             let made = Made {
                 uuid: Some(pblk.uuid()),
                 capacity: Some(pblk.info().capacity),
                 recovery: pblk.recovery(),
                 settings: serde_json::to_value(pblk.settings()).unwrap_or_default(),
+                differs: match pblk.recovery() {
+                    Some(_) => ask.differs(&pblk.settings(), pus),
+                    None => None,
+                },
             };
             pblk.stop(cx).await.map_err(StackError::Stop)?;
             Ok(made)
@@ -377,7 +463,7 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
                 erase(cx, &device, |_, _, _| true).await;
                 Pftl::create(cx, device, config.clone())?
             } else {
-                mount_pftl(cx, device, config.clone()).await?
+                mount_pftl(cx, device, config.clone(), ask.how).await?
             };
             let capacity = Some(pftl.info().capacity);
             pftl.stop(cx).await;
@@ -385,7 +471,7 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
                 return Err(StackError::ReadOnly(why));
             }
             let settings = serde_json::to_value(config).unwrap_or_default();
-            Ok(Made { uuid: None, capacity, recovery: None, settings })
+            Ok(Made { uuid: None, capacity, recovery: None, settings, differs: None })
         }
     }
 }
@@ -503,6 +589,15 @@ async fn erase(
     (good, failed)
 }
 
+/// What a layer says of its mount.
+#[derive(Clone, Debug)]
+pub enum Account {
+    /// pblk.
+    Pblk(Recovery),
+    /// The block SSD's FTL.
+    Pftl(flashlane_ftl::pftl::Recovery),
+}
+
 /// What was found when a target was mounted for a run.
 #[derive(Clone, Debug)]
 pub struct Mounted {
@@ -510,8 +605,8 @@ pub struct Mounted {
     pub path: PathBuf,
     /// The target.
     pub info: TargetInfo,
-    /// pblk's own account.
-    pub recovery: Option<Recovery>,
+    /// The layer's own account.
+    pub recovery: Option<Account>,
     /// Device time that it took.
     pub time: Ns,
     /// What did not go as its knobs say.

@@ -9,11 +9,11 @@ mod identify;
 pub use identify::id_ns;
 pub(crate) use identify::id_ns_of;
 
-use super::{Created, Drive, LnvmError, knobs};
+use super::{Account, Created, Drive, LnvmError, knobs};
 use crate::control::{Answer, Ask, Live, reach};
 use crate::report::short;
-use crate::stack::{StackError, mount_pblk};
-use flashlane_base::{Bytes, Location, SECTOR_BYTES};
+use crate::stack::{MountHow, StackError, mount_pblk};
+use flashlane_base::{Bytes, Location, Ns, SECTOR_BYTES};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{ATTRIBUTES, Pblk, Recovery};
 use flashlane_ocssd::core::uuid_text;
@@ -131,7 +131,7 @@ fn pblk_attributes(drive: &Drive, info: &TargetInfo) -> Result<Shown, LnvmError>
     let (cx, info, settings) = (vm.cx(), info.clone(), info.settings.clone());
     let (uuid, name) = (info.uuid, info.name);
     let found = vm.run(async move {
-        let pblk = mount_pblk(&cx, part, uuid).await?;
+        let pblk = mount_pblk(&cx, part, uuid, MountHow::default()).await?;
         knobs::apply(&cx, &pblk, &settings);
         Ok(shown(&pblk))
     })?;
@@ -342,6 +342,40 @@ pub fn recovery_text(r: &Recovery) -> String {
         }
     }
     text + &format!("; life {}, {} in all ({})", r.generation, short(total), steps.join(", "))
+}
+
+/// What a layer says of its mount, in a line.
+pub fn account_text(a: &Account) -> String {
+    let r = match a {
+        Account::Pblk(r) => return recovery_text(r),
+        Account::Pftl(r) => r,
+    };
+    let steps: Vec<String> =
+        r.steps.iter().map(|(name, time)| format!("{name} {}", short(time.as_ns()))).collect();
+    let total = r.steps.iter().fold(0, |sum, (_, time)| sum + time.as_ns());
+    let how = match r.no_snapshot {
+        None => "from the snapshot of a clean stop".to_string(),
+        Some(why) => {
+            format!("no snapshot ({why}): {} sectors' records read", r.scanned_sectors)
+        }
+    };
+    format!("{how}; {} in all ({})", short(total), steps.join(", "))
+}
+
+/// The same as JSON.
+pub fn account_json(a: &Account) -> Value {
+    let r = match a {
+        Account::Pblk(r) => return recovery_json(r),
+        Account::Pftl(r) => r,
+    };
+    let step = |(name, time): &(&str, Ns)| json!({ "step": name, "time_ns": time.as_ns() });
+    json!({
+        "from_snapshot": r.from_snapshot,
+        "no_snapshot": r.no_snapshot,
+        "scanned_sectors": r.scanned_sectors,
+        "padded_sectors": r.padded_sectors,
+        "steps": r.steps.iter().map(step).collect::<Vec<Value>>(),
+    })
 }
 
 /// What a mount did, as JSON.

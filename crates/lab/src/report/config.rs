@@ -89,7 +89,7 @@ fn pblk(c: &LogConfig) -> Value {
     if c.layer() != "pblk" || c.pu_budget != 1 {
         let switches = json!({
             "rings": c.rings, "pools": c.pools, "map": c.map, "drain": c.drain,
-            "pu_budget": c.pu_budget, "borrow": c.borrow,
+            "pu_budget": c.pu_budget, "in_turn": c.in_turn, "borrow": c.borrow,
         });
         all["switches"] = switches;
     }

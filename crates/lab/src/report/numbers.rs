@@ -148,7 +148,7 @@ pub struct MountReport {
     pub target: String,
     /// Device time that mounting took.
     pub time_ns: u64,
-    /// pblk's own account; null for other targets.
+    /// The layer's own account of it.
     pub recovery: serde_json::Value,
     /// What did not go as the target's knobs say.
     pub notes: Vec<String>,
@@ -162,7 +162,7 @@ impl MountReport {
         let drive = m.path.display().to_string();
         let target = m.info.name.clone();
         let how = match &m.recovery {
-            Some(r) => show::recovery_text(r),
+            Some(a) => show::account_text(a),
             None => format!("mounted in {}", super::short(m.time.as_ns())),
         };
         let notes: String = m.notes.iter().map(|note| format!("; {note}")).collect();
@@ -172,7 +172,7 @@ impl MountReport {
             drive,
             target,
             time_ns: m.time.as_ns(),
-            recovery: m.recovery.as_ref().map_or(serde_json::Value::Null, show::recovery_json),
+            recovery: m.recovery.as_ref().map_or(serde_json::Value::Null, show::account_json),
         }
     }
 }

@@ -12,6 +12,7 @@ mod fig4;
 mod fig5;
 mod fig8;
 mod figure;
+mod qblk;
 mod table1;
 
 pub use figure::{FigureFile, Row, Rule, Verdict};
@@ -70,6 +71,21 @@ pub const FIGURES: &[Figure] = &[
         name: "lightnvm-fig8",
         text: include_str!("../../../../experiments/lightnvm/fig8.toml"),
         measure: fig8::measure,
+    },
+    Figure {
+        name: "qblk-fig6",
+        text: include_str!("../../../../experiments/qblk/fig6.toml"),
+        measure: qblk::fig6,
+    },
+    Figure {
+        name: "qblk-fig7",
+        text: include_str!("../../../../experiments/qblk/fig7.toml"),
+        measure: qblk::fig7,
+    },
+    Figure {
+        name: "qblk-ablation",
+        text: include_str!("../../../../experiments/qblk/ablation.toml"),
+        measure: qblk::ablation,
     },
 ];
 

@@ -1,6 +1,7 @@
 //! Sectors whose program failed behind its acknowledgement: the device has their content, the medium has not.
 //!
-//! Owns: which they are. Promises: they go when their chunk is erased or taken offline, and come back
+//! Owns: which they are. Promises: they go when their chunk is erased or retired, or when somebody gives them
+//! up ([`Cells::lose_kept`]: then they are lost, as the medium has them), and come back
 //! with the chunk when a power cut takes its erase back; a program that a cut takes back takes them
 //! along. Never: says where the device has them, or how much it can keep.
 
@@ -31,6 +32,14 @@ impl Cells {
             self.chunks[index as usize].kept = false;
         }
         self.touch(index);
+    }
+
+    /// The device keeps nothing of a chunk any more: so many sectors are lost.
+    pub fn lose_kept(&mut self, index: u32) -> u64 {
+        let lost = self.kept.get(&index).cloned().unwrap_or_default();
+        lost.iter().for_each(|(from, end)| self.mark_damaged(index, *from, *end));
+        self.give_up_kept(index, 0);
+        lost.iter().map(|(from, end)| (end - from) as u64).sum()
     }
 
     /// Whether a sector is kept.

@@ -202,7 +202,7 @@ impl Ssd {
         let offline = chan.cells.chunk(index).state == ChunkState::Offline;
         let before = chan.cells.open_on(die);
         match (good, offline) {
-            (false, false) => chan.cells.set_offline(index),
+            (false, false) => self.set_offline(&mut chan, index),
             (true, true) => chan.cells.set_online(index),
             _ => return,
         }

@@ -15,7 +15,8 @@
 //! from the buffer until the host has moved them and resets the chunk. Like the contents of a buffer on
 //! capacitors they are kept in blocks that only the device knows, so a flush counts them as safe. They take
 //! room in the buffer: what would not fit is not acknowledged early, and the command itself
-//! reports the failure.
+//! reports the failure. Where nobody can read them any more, the chunk marked bad or its die dead, they are
+//! given up, and their room comes back ([`Ssd::set_offline`], [`Ssd::die_dies`]).
 //!
 //! Lock order: the buffer, then a channel.
 
@@ -33,11 +34,15 @@ use flashlane_media::store::HostFailed;
 use flashlane_rt::sync::Mutex;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::sync::atomic::{AtomicI64, Ordering};
 
 /// See the module's head.
 pub(super) struct Buffer {
     /// Sectors that it holds.
     size: u64,
+    /// Sectors in it whose program failed. Beside the state, since they may be given up by who has a
+    /// channel and not the buffer; then also before who has the buffer has counted them.
+    kept: AtomicI64,
     pub(super) state: Mutex<State>,
 }
 
@@ -51,9 +56,8 @@ pub(super) struct State {
     places: BTreeMap<(u32, u32, u32), u64>,
     /// When it is worth asking whether a program is over: never later than that.
     ends: BinaryHeap<Reverse<(Ns, u64)>>,
-    /// Sectors in it that are to be programmed, and those whose program failed.
+    /// Sectors in it that are to be programmed.
     held: u64,
-    kept: u64,
     /// Entries that wait for room, and flushes for what came before them.
     waiting: VecDeque<u64>,
     flushes: VecDeque<u64>,
@@ -82,7 +86,28 @@ pub(super) struct Behind {
 impl Buffer {
     pub(super) fn of(spec: &DeviceSpec) -> Option<Box<Buffer>> {
         let size = spec.limits.write_buffer?.get() / SECTOR_BYTES as u64;
-        Some(Box::new(Buffer { size, state: Mutex::default() }))
+        Some(Box::new(Buffer { size, kept: AtomicI64::new(0), state: Mutex::default() }))
+    }
+
+    /// Sectors that take room, with those that are to be programmed.
+    fn taken(&self, held: u64) -> u64 {
+        held + self.kept.load(Ordering::Relaxed).max(0) as u64
+    }
+
+    /// So many sectors more are kept.
+    fn keep(&self, sectors: u64) {
+        self.kept.fetch_add(sectors as i64, Ordering::Relaxed);
+    }
+
+    /// So many are not any more; whoever waits for room looks again when the next program ends.
+    pub(super) fn give_up(&self, sectors: u64) {
+        self.kept.fetch_sub(sectors as i64, Ordering::Relaxed);
+    }
+
+    /// The power has gone, and come back: nothing is under way, `kept` sectors are still here.
+    pub(super) fn restart(&self, state: &mut State, kept: u64) {
+        *state = State { next: state.next, count: state.count, ..State::default() };
+        self.kept.store(kept as i64, Ordering::Relaxed);
     }
 
     /// What it counted since the device was made or opened.
@@ -93,7 +118,7 @@ impl Buffer {
     /// Sectors that find room at once.
     pub(super) fn room(&self, state: &State) -> u64 {
         match state.waiting.is_empty() {
-            true => self.size.saturating_sub(state.held + state.kept),
+            true => self.size.saturating_sub(self.taken(state.held)),
             false => 0,
         }
     }
@@ -106,7 +131,7 @@ impl Buffer {
                 continue;
             };
             let n = entry.run.n as u64;
-            if state.held + state.kept + n > self.size {
+            if self.taken(state.held) + n > self.size {
                 return;
             }
             entry.admitted = true;
@@ -119,11 +144,6 @@ impl Buffer {
 }
 
 impl State {
-    /// The power has gone, and come back: nothing is under way, `kept` sectors are still here.
-    pub(super) fn restart(&mut self, kept: u64) {
-        *self = State { next: self.next, kept, count: self.count, ..State::default() };
-    }
-
     /// A flush: the name to wait for, unless there is nothing to flush.
     pub(super) fn flush(&mut self) -> Option<u64> {
         if self.under_way.is_empty() {
@@ -139,9 +159,8 @@ impl State {
         self.count.hits += sectors;
     }
 
-    /// A chunk was reset: what was kept of it, `kept` sectors, is gone, and nothing of it is read here.
-    pub(super) fn was_reset(&mut self, channel: u32, index: u32, kept: u64) {
-        self.kept = self.kept.saturating_sub(kept);
+    /// A chunk was reset: nothing of it is read here.
+    pub(super) fn was_reset(&mut self, channel: u32, index: u32) {
         let chunk = (channel, index, 0)..=(channel, index, u32::MAX);
         let places: Vec<_> = self.places.range(chunk).map(|(place, _)| *place).collect();
         for place in places {
@@ -262,12 +281,12 @@ impl Ssd {
     }
 
     /// What a command left behind enters the buffer, or waits for room.
-    pub(super) fn enter_buffer(&self, state: &mut State, cmd: &mut Command<'_>) {
+    pub(super) fn enter_buffer(&self, buffer: &Buffer, state: &mut State, cmd: &mut Command<'_>) {
         for Behind { entry, look_at } in cmd.behind.drain(..) {
             let name = state.take_name();
             let n = entry.run.n as u64;
             match (entry.admitted, entry.failed) {
-                (true, true) => state.kept += n,
+                (true, true) => buffer.keep(n),
                 (true, false) => state.held += n,
                 (false, _) => {
                     state.waiting.push_back(name);
@@ -326,6 +345,29 @@ impl Ssd {
         match waits.is_empty() {
             true => Ok(()),
             false => Err(next.max(now + Ns::from_ns(1))),
+        }
+    }
+
+    /// The die stops working: nothing on it can be read, also what is kept of it.
+    pub(super) fn die_dies(&self, chan: &mut Chan, die: u32) {
+        chan.dead[die as usize] = true;
+        let chunks = chan.cells.index(die, 0)..chan.cells.index(die, self.geo.chunks_per_pu);
+        let kept: Vec<u32> = chan.cells.kept().map(|(index, ..)| index).collect();
+        for index in kept.into_iter().filter(|index| chunks.contains(index)) {
+            self.give_up_kept(chan, index);
+        }
+    }
+
+    /// The host marks a chunk bad: it says that it does not need it.
+    pub(super) fn set_offline(&self, chan: &mut Chan, index: u32) {
+        self.give_up_kept(chan, index);
+        chan.cells.set_offline(index);
+    }
+
+    pub(super) fn give_up_kept(&self, chan: &mut Chan, index: u32) {
+        let kept = chan.cells.lose_kept(index);
+        if let Some(buffer) = &self.buffer {
+            buffer.give_up(kept);
         }
     }
 

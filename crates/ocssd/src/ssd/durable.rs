@@ -586,7 +586,7 @@ impl Ssd {
             .ok_or_else(|| wrong("marks, lost sectors or target settings make no sense"))?;
         let kept = self.count_kept();
         if let Some(buffer) = &self.buffer {
-            buffer.state.lock().restart(kept);
+            buffer.restart(&mut buffer.state.lock(), kept);
         }
         Ok(State {
             clock,

@@ -63,8 +63,8 @@ impl Ssd {
                 .sum::<u64>();
         }
         self.open.store(open, Ordering::Relaxed);
-        if let Some(state) = &mut buffered {
-            state.restart(self.count_kept());
+        if let (Some(buffer), Some(state)) = (&self.buffer, &mut buffered) {
+            buffer.restart(state, self.count_kept());
         }
         drop(buffered);
         self.write_pipe.reset();

@@ -331,7 +331,7 @@ impl Ssd {
                 Some(FaultKind::ReadHighEcc) => sensed.heavy = true,
                 Some(FaultKind::BitFlip) => silent = 1,
                 Some(FaultKind::DieFail) => {
-                    chan.dead[piece.die as usize] = true;
+                    self.die_dies(chan, piece.die);
                     sensed.wrong = sensed.wrong.max(1);
                 }
                 _ => {}

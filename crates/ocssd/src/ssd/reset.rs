@@ -41,12 +41,11 @@ impl Ssd {
             before = Some(chunk);
             let (mut chan, part) = self.enter(cmd, held.take(), run.channel);
             let index = chan.cells.index(run.die, run.chunk);
-            let kept = chan.cells.kept_of(index);
             self.reset_chunk(&mut chan, cmd, &run, part, mode);
             let gone =
                 matches!(chan.cells.chunk(index).state, ChunkState::Free | ChunkState::Offline);
             if let Some(state) = buffered.as_mut().filter(|_| gone) {
-                state.was_reset(run.channel, index, kept - chan.cells.kept_of(index));
+                state.was_reset(run.channel, index);
             }
             held = Some(chan);
         }
@@ -88,6 +87,9 @@ impl Ssd {
         let token = match !ignored && self.erase_fails(chan, cmd, run, index) {
             false => {
                 let erases = chan.cells.chunk(index).erases;
+                if let Some(buffer) = &self.buffer {
+                    buffer.give_up(chan.cells.kept_of(index));
+                }
                 let token = chan.cells.erase(index, mode, at);
                 if ignored {
                     chan.cells.chunk_mut(index).erases = erases;
@@ -95,6 +97,7 @@ impl Ssd {
                 token
             }
             true => {
+                self.give_up_kept(chan, index);
                 chan.cells.retire(index, at);
                 chan.count.erase_failures += 1;
                 cmd.fail(run.first, Status::OfflineChunk);
@@ -134,7 +137,7 @@ impl Ssd {
         }
         match self.strike(Hit::Erase, run, cmd.now) {
             Some(FaultKind::DieFail) => {
-                chan.dead[run.die as usize] = true;
+                self.die_dies(chan, run.die);
                 return true;
             }
             Some(_) => return true,

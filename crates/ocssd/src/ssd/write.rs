@@ -65,8 +65,8 @@ impl Ssd {
             i += run.n as usize;
             held = Some(chan);
         }
-        if let Some(state) = &mut buffered {
-            self.enter_buffer(state, cmd);
+        if let (Some(buffer), Some(state)) = (buffer, &mut buffered) {
+            self.enter_buffer(buffer, state, cmd);
         }
         self.seal_held(held, cmd)
     }
@@ -187,7 +187,7 @@ impl Ssd {
         match self.strike(Hit::Program, piece, cmd.now) {
             Some(FaultKind::WriteNextUnit) => return Status::WriteNextUnit,
             Some(FaultKind::DieFail) => {
-                chan.dead[piece.die as usize] = true;
+                self.die_dies(chan, piece.die);
                 return Status::WriteFault;
             }
             Some(_) => return Status::ChunkEarlyClose,

@@ -70,7 +70,8 @@ pub enum MountError {
     #[error("{0}")]
     Newer(FormatError),
     /// Written by a later minor version.
-    #[error("a newer flashlane has written to this target: mount it read-only, or use a newer one")]
+    /// [`MountOptions::read_only`] mounts it all the same.
+    #[error("a newer flashlane has written to this target: use that one to write to it")]
     NewerMinor,
     /// The device is not the one it was created on.
     #[error("the target was created on {created}, this is {found}")]
@@ -87,21 +88,23 @@ pub enum MountError {
     #[error("the target's configuration can't be used: {0}")]
     Layout(#[from] CreateError),
     /// Something that must be in the log is not.
-    #[error("{0}; mount it read-only to save what is there")]
+    /// [`MountOptions::read_only`] mounts it all the same.
+    #[error("{0}")]
     Damaged(String),
-    /// Both checkpoints are unreadable.
+    /// Both checkpoints are unreadable. [`MountOptions::undo_discards`] mounts it all the same.
     #[error(
-        "{shards} shards of the map can't be read from either checkpoint; mounting with \
-         undo_discards rebuilds them from the lines, but sectors that were discarded may come back"
+        "{shards} shards of the map can't be read from either checkpoint: they can be rebuilt from the \
+         lines, but sectors that were discarded may come back"
     )]
     CheckpointsLost {
         /// How many.
         shards: usize,
     },
-    /// Units that must be readable are not.
+    /// Units that must be readable are not. [`MountOptions::accept_lost`] mounts it all the same, and so does
+    /// [`MountOptions::read_only`].
     #[error(
         "{count} write units can't be read, the first at chunk {} sector {}: older copies of what was in \
-         them may come back; mount read-only, or with accept_lost", first.0, first.1
+         them may come back", first.0, first.1
     )]
     LostUnits {
         /// How many.

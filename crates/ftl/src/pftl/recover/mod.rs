@@ -1,0 +1,396 @@
+//! Mount: from what lies on the medium, and what capacitors saved, to a running device.
+//!
+//! Owns: [`Pftl::mount`] and its steps. Promises: whatever the power did, each sector is what was
+//! durable, or younger; what was trimmed stays so; a mount that is cut itself changes nothing of
+//! that, as often as it happens. Never: erases, or programs user data; all it programs are padding
+//! and, without capacitors, pages.
+//!
+//! 0. After a stop that left a snapshot, behind which nothing was written, the snapshot is the state
+//!    (`resume.rs`), and what follows is left out, up to 6. Otherwise:
+//! 1. The chunk report. Without a dump, open chunks are padded from their write pointers: what lies
+//!    in a read-back window or an open pair can be read behind that only.
+//! 2. The records of all written sectors, PUs side by side. A sector that fails is tried
+//!    eight times (`sectors.rs`).
+//! 3. The newest copy of each page (`pages.rs`); a dump's are newer than the medium's.
+//! 4. Per logical sector the highest stamp counts, whether it is a copy's, a page's or a dump's. At
+//!    equal stamps the contents are equal: a dump's, else a copy that verifies.
+//! 5. What could not be read. It is no loss where a program was cut or had failed, or is behind
+//!    everything that its chunk holds (a torn program), or a whole chunk (a torn erase). Such units
+//!    are marked void from now on, because data will be written behind them. Anything else once was
+//!    good: nobody knows whose it was, so an older copy of it would pass for its content. The mount
+//!    is refused ([`MountError::Lost`]) unless [`PftlConfig::accept_lost_sectors`].
+//! 6. Open lines are written on; what a dump holds of their windows stands there, unless a cut
+//!    program may have harmed it, and is not programmed again; nor is what a chunk has that was full, or
+//!    that a cut program has filled: it can be read. The stamps of this life are above
+//!    all that were ever given out.
+//! 7. Without capacitors: void units and the new life are made durable. Then the host may write.
+//!
+//! `scan.rs` has 2 and 4, `judge.rs` 3, 5 and what fills the controller.
+
+mod judge;
+mod resume;
+mod scan;
+mod sectors;
+
+use flashlane_base::{Ns, Ppa};
+use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Data, Device, Flags};
+use flashlane_ocssd::device::{Gather, Op, Request};
+use flashlane_rt::Cx;
+use std::sync::Arc;
+
+use super::buffer::Sizes;
+use super::dump::Dump;
+use super::pages::Pages;
+use super::place::{Layout, Place, Stock};
+use super::snapshot::Shape;
+use super::{
+    Controller, CreateError, Frame, LIFE_SHIFT, Parts, Pftl, PftlConfig, Phase, Room, read, sync,
+};
+use crate::log::format::{LBA_PADDING, Oob};
+
+/// Why a device can't be mounted. Nothing on it was changed but padding behind open chunks.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// The device or the configuration would not do for a new one either.
+    #[error(transparent)]
+    Create(#[from] CreateError),
+    /// What lies there is not of a device FTL of this capacity.
+    #[error(
+        "pftl: sector {sector} of chunk {chunk} on PU {pu} holds logical sector {lba}, the device \
+         has {capacity} and {pages} pages: it was created with another configuration"
+    )]
+    OtherDevice {
+        /// PU.
+        pu: u32,
+        /// Chunk on it.
+        chunk: u32,
+        /// Sector in it.
+        sector: u32,
+        /// What its record says.
+        lba: u64,
+        /// Logical sectors, by the configuration.
+        capacity: u64,
+        /// Pages behind them.
+        pages: u32,
+    },
+    /// The dump is of a device of another capacity or with a larger buffer.
+    #[error("pftl: the dump is not of a device of {capacity} logical sectors with this buffer")]
+    OtherDump {
+        /// Logical sectors, by the configuration.
+        capacity: u64,
+    },
+    /// Sectors that were good once can't be read, and nothing says whose they were.
+    /// [`PftlConfig::accept_lost_sectors`] mounts it all the same.
+    #[error(
+        "pftl: {sectors} sectors can't be read, the first is sector {sector} of chunk {chunk} on \
+         PU {pu}; older copies of what they held would be taken for it"
+    )]
+    Lost {
+        /// How many.
+        sectors: u64,
+        /// PU of the first.
+        pu: u32,
+        /// Chunk on it.
+        chunk: u32,
+        /// Sector in it.
+        sector: u32,
+    },
+}
+
+/// What a mount did.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Recovery {
+    /// The state is that of a clean stop, read from its snapshot; nothing was scanned.
+    pub from_snapshot: bool,
+    /// Why not.
+    pub no_snapshot: Option<&'static str>,
+    /// Sectors whose records were read.
+    pub scanned_sectors: u64,
+    /// Sectors of padding written.
+    pub padded_sectors: u64,
+    /// The steps with the time each took.
+    pub steps: Vec<(&'static str, Ns)>,
+}
+
+/// What all steps need.
+struct Mount<'a> {
+    cx: &'a Cx,
+    device: Arc<dyn Device>,
+    layout: Layout,
+    capacity: u64,
+    /// Sectors behind which one can be read in an open chunk, in whole units.
+    window: u32,
+    /// Units behind a root, as [`super::rest`] programs them.
+    reach: u32,
+    content_bytes: usize,
+    chunks: Vec<ChunkInfo>,
+    /// Padding programmed, in sectors.
+    padded: u64,
+    /// Sectors of padding whose program failed.
+    failed: Vec<u32>,
+    report: Recovery,
+    /// When the step began that is under way.
+    began: Ns,
+}
+
+impl Pftl {
+    /// Brings up the FTL that was created on `device` with this configuration, after a stop or a
+    /// power cut. `dump` is what the capacitors saved at that cut ([`Pftl::power_lost`]); after a
+    /// stop, and for a device without capacitors, there is none. A blank device is an empty one.
+    ///
+    /// The future may be dropped at any time, as a power cut does; mount again with the same dump.
+    pub async fn mount(
+        cx: &Cx,
+        device: Arc<dyn Device>,
+        config: PftlConfig,
+        dump: Option<&Dump>,
+    ) -> Result<Arc<Pftl>, MountError> {
+        let (geo, traits) = (*device.geometry(), *device.traits());
+        let Frame { config, layout, sizes, capacity } = Frame::of(&*device, config)?;
+        check_dump(dump, capacity, &sizes)?;
+        let mut mount = Mount {
+            cx,
+            window: geo.mw_cunits.div_ceil(layout.unit) * layout.unit,
+            reach: super::reach(&*device, &layout),
+            content_bytes: traits.content_bytes,
+            chunks: Vec::new(),
+            padded: 0,
+            failed: Vec::new(),
+            device: device.clone(),
+            layout: layout.clone(),
+            capacity,
+            report: Recovery::default(),
+            began: cx.now(),
+        };
+        mount.take_stock();
+        let units = (geo.sectors() / layout.unit as u64) as u32;
+        let mut pages = Pages::new(capacity as u32, units);
+        // Of a device that was stopped all is on the medium, and a dump says no more than that.
+        let last_stamp = dump.map_or(0, |d| d.stamp);
+        let dump = dump.filter(|d| !d.stopped);
+        if dump.is_some() {
+            mount.report.no_snapshot = Some("the power went while the device was in use");
+        } else {
+            let shape = Shape::new(capacity as u32, pages.count(), &layout);
+            match mount.find_rest(shape).await {
+                Ok(rest) => {
+                    let stamp = rest.stamp().max(last_stamp);
+                    rest.tell_pages(&mut pages, units, &layout);
+                    let place = rest.place(&mount, traits.max_open);
+                    let parts = Parts { layout, sizes, place, capacity };
+                    let fill = |c: &mut Controller| c.take_rest(rest, geo.sectors());
+                    return Ok(mount.bring_up(&config, parts, (pages, stamp), fill).await);
+                }
+                Err(why) => mount.report.no_snapshot = Some(why),
+            }
+            mount.step("look for a snapshot");
+        }
+        mount.close_windows(dump).await;
+        if dump.is_none() {
+            mount.outdate_roots().await;
+        }
+        mount.step("pad open chunks");
+        let mut found = mount.scan(pages.count(), dump).await;
+        if let Some((at, lba)) = found.foreign {
+            let place = layout.location(at);
+            let (pu, chunk, sector) = (place.pu, place.chunk, place.sector);
+            let pages = pages.count();
+            return Err(MountError::OtherDevice { pu, chunk, sector, lba, capacity, pages });
+        }
+        mount.step("scan records");
+        mount.choose_equal(&mut found).await;
+        let lost = mount.read_pages(&mut pages, &mut found, dump).await;
+        mount.step("read pages");
+        let readable = mount.readable_of(&found, dump).await;
+        let stamp = mount.last_stamp(&found, dump).max(last_stamp);
+        let slack = if traits.pair_damage { mount.window + layout.unit } else { 0 };
+        mount.judge_unreadable(&mut pages, &found, dump, slack, config.accept_lost_sectors)?;
+        let stock = Stock {
+            chunks: &mount.chunks,
+            open: dump.map(|d| &d.open),
+            leaving: dump.map(|d| &d.leaving),
+            stamps: &found.stamp_of_line,
+        };
+        let place = Place::adopt(layout.clone(), traits.max_open, stock);
+        let standing = mount.standing(&place, dump, traits.pair_sectors);
+        mount.void_the_rest(&mut pages, dump, &standing);
+        let fill = |c: &mut Controller| c.take_in(&found, &lost, (dump, &readable), &standing);
+        let parts = Parts { layout, sizes, place, capacity };
+        Ok(mount.bring_up(&config, parts, (pages, stamp), fill).await)
+    }
+}
+
+fn check_dump(dump: Option<&Dump>, capacity: u64, sizes: &Sizes) -> Result<(), MountError> {
+    use super::buffer::Kind;
+    let Some(dump) = dump else {
+        return Ok(());
+    };
+    let fits = |kind, room: u32| {
+        let of = || dump.sectors.iter().filter(|s| s.kind == kind);
+        let held = of().filter(|s| s.holds_room).count();
+        held <= room as usize && of().count() <= (room + sizes.windows) as usize
+    };
+    let all = fits(Kind::User, sizes.user_room) && fits(Kind::Gc, sizes.gc_room);
+    if dump.capacity == capacity && all {
+        return Ok(());
+    }
+    Err(MountError::OtherDump { capacity })
+}
+
+impl Mount<'_> {
+    fn chunk_index(&self, line: u32, position: u32) -> usize {
+        (line * self.layout.positions + position) as usize
+    }
+
+    fn take_stock(&mut self) {
+        let (lines, positions) = (self.layout.lines, self.layout.positions);
+        let per_position: Vec<Vec<ChunkInfo>> =
+            (0..positions).map(|p| self.device.chunk_report(self.layout.pu(p), 0, lines)).collect();
+        let of = |line: u32| per_position.iter().map(move |chunks| chunks[line as usize]);
+        self.chunks = (0..lines).flat_map(of).collect();
+    }
+
+    /// Pads open chunks: to the end of a unit whose program was cut in parts and, without a dump,
+    /// until everything in them can be read.
+    async fn close_windows(&mut self, dump: Option<&Dump>) {
+        let unit = self.layout.unit;
+        let mut joins = Vec::new();
+        for position in 0..self.layout.positions {
+            let mut work = Vec::new();
+            for line in 0..self.layout.lines {
+                let info = self.chunks[self.chunk_index(line, position)];
+                let resumed = dump.is_none_or(|d| d.open.contains(&line));
+                if info.state != ChunkState::Open || !resumed {
+                    continue;
+                }
+                let window = if dump.is_some() { 0 } else { self.window };
+                let end = info.write_pointer.next_multiple_of(unit) + window;
+                let end = end.min(self.layout.chunk_sectors);
+                if end > info.write_pointer {
+                    work.push((line, info.write_pointer, end));
+                }
+            }
+            if !work.is_empty() {
+                let (device, layout) = (self.device.clone(), self.layout.clone());
+                let job = pad_chunks(self.cx.clone(), device, layout, position, work);
+                joins.push(self.cx.spawn_join(job));
+            }
+        }
+        for join in joins {
+            let (padded, failed) = join.await;
+            self.padded += padded;
+            self.failed.extend(failed);
+        }
+        self.take_stock();
+    }
+
+    /// Notes the time of a step that has ended.
+    fn step(&mut self, name: &'static str) {
+        let now = self.cx.now();
+        self.report.steps.push((name, now - self.began));
+        self.began = now;
+    }
+
+    /// The device, with what `fill` puts into its controller; the host may write when this returns.
+    async fn bring_up(
+        mut self,
+        config: &PftlConfig,
+        mut parts: Parts,
+        (pages, stamp): (Pages, u64),
+        fill: impl FnOnce(&mut Controller) -> Room,
+    ) -> Arc<Pftl> {
+        let cx = self.cx;
+        if !config.capacitors {
+            let reserve = sync::reserve(&parts.layout, &parts.sizes);
+            parts.place.set_reserve(reserve);
+        }
+        let (ftl, movers) = parts.assemble(self.device.clone(), config);
+        {
+            let mut c = ftl.controller.lock();
+            c.stamp = ((stamp >> LIFE_SHIFT) + 1) << LIFE_SHIFT;
+            c.pages = pages;
+            c.stats.ftl.programmed[Cause::PaddingPair as usize] = self.padded;
+            c.stats.ftl.program_failures = self.failed.len() as u64;
+            let room = fill(&mut c);
+            let taken = ftl.room.try_acquire(room.user as u64);
+            assert!(taken, "the dump was checked against the buffer");
+            c.check_spare();
+            if !config.capacitors {
+                c.phase = Phase::Mounting;
+                c.pages.touch(0);
+            }
+        }
+        self.step("fill the map");
+        let ftl = Arc::new(ftl);
+        ftl.start_tasks(cx, movers);
+        if !config.capacitors {
+            ftl.sync(cx).await;
+            self.step("begin a life");
+        }
+        let mut c = ftl.controller.lock();
+        c.phase = Phase::Running;
+        self.report.padded_sectors = self.padded;
+        c.recovery = Some(self.report);
+        ftl.go_on(cx, c, None, Room::default());
+        ftl
+    }
+}
+
+/// Programs padding on one PU: (line, from sector, to sector) each. Returns how many sectors were
+/// programmed, and the physical sectors that failed.
+async fn pad_chunks(
+    cx: Cx,
+    device: Arc<dyn Device>,
+    layout: Layout,
+    position: u32,
+    work: Vec<(u32, u32, u32)>,
+) -> (u64, Vec<u32>) {
+    let (mut padded, mut failed) = (0, Vec::new());
+    for (line, from, end) in work {
+        let mut at = from;
+        while at < end {
+            let n = (layout.unit - at % layout.unit).min(end - at);
+            let done = pad(&cx, &*device, &layout, line, position, at, n).await;
+            let status = |i: u32| done.status(i as usize);
+            padded += (0..n).filter(|i| status(*i).moved_pointer()).count() as u64;
+            let bad = (0..n).filter(|i| !status(*i).is_ok());
+            failed.extend(bad.map(|i| layout.sector_at(line, position, at + i)));
+            if !(0..n).all(|i| status(i).moved_pointer()) {
+                break;
+            }
+            at += n;
+        }
+    }
+    (padded, failed)
+}
+
+/// Programs `n` sectors of padding at the write pointer of a chunk.
+pub(super) async fn pad(
+    cx: &Cx,
+    device: &(dyn Device + 'static),
+    layout: &Layout,
+    line: u32,
+    position: u32,
+    from: u32,
+    n: u32,
+) -> Completion {
+    let content_bytes = device.traits().content_bytes;
+    let zeros = vec![0; content_bytes];
+    let format = device.format();
+    let chunk = format.pack(layout.chunk(line, position));
+    let addrs: Vec<Ppa> = (from..from + n).map(|s| format.in_chunk(chunk, s)).collect();
+    let oob = Oob::encode_raw(LBA_PADDING, 0, read::content_crc(&zeros));
+    let request = Request {
+        op: Op::Write,
+        flags: Flags::DURABLE,
+        addrs: &addrs,
+        data: Data::Write {
+            content: Gather { base: &zeros, index: &vec![0; n as usize], unit: content_bytes },
+            oob: &vec![oob; n as usize],
+            cause: &vec![Cause::PaddingPair; n as usize],
+        },
+        whole_sectors: false,
+    };
+    device.io(cx, request).await
+}

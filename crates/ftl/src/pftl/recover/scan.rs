@@ -1,0 +1,228 @@
+//! The scan: the records of all written sectors, and which copy of each logical sector counts.
+//!
+//! Owns: what was found ([`Found`]). Promises: per logical sector the highest stamp, at equal stamps a
+//! copy that verifies; what could not be read is kept apart. Never: programs, or decides what is lost.
+
+use flashlane_base::VECTOR_MAX;
+use flashlane_ocssd::device::{ChunkInfo, ChunkState, Device};
+use flashlane_rt::Cx;
+use flashlane_rt::sync::Mutex;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::super::STAMP_LAST;
+use super::super::buffer::NIL;
+use super::super::dump::Dump;
+use super::super::place::Layout;
+use super::Mount;
+use super::sectors::{read_records, verify};
+use crate::log::format::LBA_LIMIT;
+
+/// The newest copy of a logical sector that was found.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Claim {
+    pub(super) stamp: u64,
+    /// Physical sector; [`NIL`]: it reads as zeros from this stamp on.
+    pub(super) at: u32,
+}
+
+/// What the scan has found.
+pub(super) struct Found {
+    /// Logical sectors of the host.
+    pub(super) capacity: u64,
+    /// Per logical sector, pages included.
+    pub(super) newest: Vec<Claim>,
+    /// Further copies with the stamp of the newest: (logical sector, stamp, physical sector).
+    pub(super) equal: Vec<(u32, u64, u32)>,
+    pub(super) unreadable: BTreeSet<u32>,
+    /// Per chunk: its last sector that is a copy of a host's sector, + 1. Pages do not count: those
+    /// that say what is void are programmed before anything else, maybe behind a torn unit.
+    pub(super) data_end: Vec<u32>,
+    /// Per chunk: something of it could be read.
+    pub(super) any: Vec<bool>,
+    /// Per line: largest stamp.
+    pub(super) stamp_of_line: Vec<u64>,
+    /// The first record that can't be ours: (physical sector, logical sector).
+    pub(super) foreign: Option<(u32, u64)>,
+}
+
+impl Mount<'_> {
+    /// Sectors of a chunk, from its first, that can be read.
+    pub(super) fn readable(&self, info: &ChunkInfo) -> u32 {
+        match info.state {
+            ChunkState::Free | ChunkState::Offline => 0,
+            ChunkState::Closed => info.write_pointer,
+            ChunkState::Open => {
+                let behind = info.write_pointer.saturating_sub(self.window);
+                behind / self.layout.unit * self.layout.unit
+            }
+        }
+    }
+
+    /// Reads the records of all written sectors.
+    pub(super) async fn scan(&mut self, pages: u32, dump: Option<&Dump>) -> Found {
+        let chunks = self.chunks.len();
+        let none = Claim { stamp: 0, at: NIL };
+        let found = Arc::new(Mutex::new(Found {
+            capacity: self.capacity,
+            newest: vec![none; self.capacity as usize + pages as usize],
+            equal: Vec::new(),
+            unreadable: BTreeSet::new(),
+            data_end: vec![0; chunks],
+            any: vec![false; chunks],
+            stamp_of_line: vec![0; self.layout.lines as usize],
+            foreign: None,
+        }));
+        let mut joins = Vec::new();
+        for position in 0..self.layout.positions {
+            let mut work = Vec::new();
+            for line in 0..self.layout.lines {
+                let info = &self.chunks[self.chunk_index(line, position)];
+                let leaving = dump.is_some_and(|d| d.leaving.contains(&line));
+                let end = if leaving { 0 } else { self.readable(info) };
+                if end > 0 {
+                    work.push((line, end));
+                }
+            }
+            self.report.scanned_sectors += work.iter().map(|(_, end)| *end as u64).sum::<u64>();
+            let (device, layout) = (self.device.clone(), self.layout.clone());
+            let job = scan_chunks(
+                self.cx.clone(),
+                device,
+                layout,
+                self.content_bytes,
+                self.capacity,
+                position,
+                work,
+                found.clone(),
+            );
+            joins.push(self.cx.spawn_join(job));
+        }
+        for join in joins {
+            join.await;
+        }
+        let found = Arc::into_inner(found).expect("all readers have ended");
+        found.into_inner()
+    }
+
+    /// Where several copies have the highest stamp, one that verifies.
+    pub(super) async fn choose_equal(&self, found: &mut Found) {
+        let equal = std::mem::take(&mut found.equal);
+        let user = |lba: u32| (lba as u64) < self.capacity;
+        let at_top = |(lba, stamp, _): &(u32, u64, u32)| {
+            user(*lba) && found.newest[*lba as usize].stamp == *stamp
+        };
+        let equal: Vec<_> = equal.into_iter().filter(at_top).collect();
+        let first: BTreeSet<(u32, u32)> =
+            equal.iter().map(|e| (e.0, found.newest[e.0 as usize].at)).collect();
+        let first: Vec<(u32, u32)> = first.into_iter().collect();
+        let good = verify(self.cx, &*self.device, &self.layout, self.content_bytes, &first).await;
+        let mut bad: BTreeSet<u32> =
+            first.iter().zip(good).filter(|(_, good)| !good).map(|((lba, _), _)| *lba).collect();
+        for (lba, _, at) in equal {
+            if !bad.contains(&lba) {
+                continue;
+            }
+            let other = [(lba, at)];
+            let good = verify(self.cx, &*self.device, &self.layout, self.content_bytes, &other);
+            if good.await[0] {
+                found.newest[lba as usize].at = at;
+                bad.remove(&lba);
+            }
+        }
+    }
+
+    /// Physical sectors that a dump holds the content of because they could not be read back yet, and
+    /// that can be read now. To program them again would take the room that GC counts on: where
+    /// windows are long, most of a chunk.
+    pub(super) async fn readable_of(&self, found: &Found, dump: Option<&Dump>) -> BTreeSet<u32> {
+        let newest = |lba: u32, stamp: u64, at: u32| {
+            let claim = found.newest[lba as usize];
+            (claim.stamp, claim.at) == (stamp, at)
+        };
+        let saved = dump.iter().flat_map(|d| &d.sectors);
+        let there =
+            saved.filter_map(|s| Some((s.lba, s.at.filter(|at| newest(s.lba, s.stamp, *at))?)));
+        let there: Vec<(u32, u32)> = there.collect();
+        let good = verify(self.cx, &*self.device, &self.layout, self.content_bytes, &there).await;
+        there.iter().zip(good).filter(|(_, good)| *good).map(|((_, at), _)| *at).collect()
+    }
+}
+
+/// Reads the records of one PU's chunks, (line, sectors) each.
+#[allow(clippy::too_many_arguments)]
+async fn scan_chunks(
+    cx: Cx,
+    device: Arc<dyn Device>,
+    layout: Layout,
+    content_bytes: usize,
+    capacity: u64,
+    position: u32,
+    work: Vec<(u32, u32)>,
+    found: Arc<Mutex<Found>>,
+) {
+    for (line, end) in work {
+        let last = (end - 1) / layout.unit * layout.unit;
+        let mut from = 0;
+        while from < end {
+            let n = (end - from).min(VECTOR_MAX as u32);
+            let place = |s: u32| layout.sector_at(line, position, s);
+            let ats: Vec<u32> = (from..from + n).map(place).collect();
+            let records = read_records(&cx, &*device, &layout, &ats).await;
+            // At the frontier a record is believed with its content only.
+            let doubtful = |at: u32| layout.in_chunk(at).2 >= last;
+            let mut suspects = Vec::new();
+            for (at, record) in ats.iter().zip(&records) {
+                if let Some((lba, _)) = record
+                    && *lba < capacity
+                    && doubtful(*at)
+                {
+                    suspects.push((*lba as u32, *at));
+                }
+            }
+            let good = verify(&cx, &*device, &layout, content_bytes, &suspects).await;
+            let torn: BTreeSet<u32> =
+                suspects.iter().zip(good).filter(|(_, g)| !g).map(|((_, at), _)| *at).collect();
+            let mut found = found.lock();
+            for (at, record) in ats.iter().zip(records) {
+                let record = record.filter(|_| !torn.contains(at));
+                found.note(&layout, *at, record);
+            }
+            drop(found);
+            from += n;
+        }
+    }
+}
+
+impl Found {
+    /// Takes in the record of a sector; `None`: it can't be read.
+    fn note(&mut self, layout: &Layout, at: u32, record: Option<(u64, u64)>) {
+        let (line, position, sector) = layout.in_chunk(at);
+        let chunk = (line * layout.positions + position) as usize;
+        // Of another FTL, or damaged: no copy of ours has such a stamp.
+        let is_ours = |(lba, stamp): &(u64, u64)| *lba >= LBA_LIMIT || *stamp <= STAMP_LAST;
+        let Some((lba, stamp)) = record.filter(is_ours) else {
+            self.unreadable.insert(at);
+            return;
+        };
+        self.any[chunk] = true;
+        if lba >= LBA_LIMIT {
+            return;
+        }
+        let host = lba < self.capacity;
+        let Some(newest) = self.newest.get_mut(lba as usize) else {
+            self.foreign.get_or_insert((at, lba));
+            return;
+        };
+        if host {
+            self.data_end[chunk] = self.data_end[chunk].max(sector + 1);
+        }
+        let of_line = &mut self.stamp_of_line[line as usize];
+        *of_line = (*of_line).max(stamp);
+        if newest.at == NIL || stamp > newest.stamp {
+            *newest = Claim { stamp, at };
+        } else if stamp == newest.stamp {
+            self.equal.push((lba as u32, stamp, at));
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Reading sectors of a device that is being mounted.
+//!
+//! Owns: the read commands of a mount and their repetition. Promises: what it returns as good is what its
+//! record says; a fault that comes and goes decides nothing ([`TRIES`]). Never: judges what could not
+//! be read.
+
+use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX};
+use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, Op, Request};
+use flashlane_ocssd::device::{Scatter, Status};
+use flashlane_rt::Cx;
+
+use super::super::pages::PAGE_BYTES;
+use super::super::place::Layout;
+use super::super::read;
+use crate::log::format::{LBA_SNAPSHOT, Oob};
+
+/// Reads of a sector before it counts as unreadable: a fault that comes and goes must not decide
+/// what a device holds.
+const TRIES: u32 = 8;
+
+/// Reads up to a vector of physical sectors, `unit` bytes of content each (0: records alone), `whole` as
+/// pages are kept: completion, contents, records.
+async fn read_sectors(
+    cx: &Cx,
+    device: &(dyn Device + 'static),
+    layout: &Layout,
+    ats: impl Iterator<Item = u32>,
+    (unit, whole): (usize, bool),
+) -> (Completion, Vec<u8>, Vec<[u8; OOB_BYTES]>) {
+    let addrs: Vec<Ppa> = ats.map(|at| device.format().pack(layout.location(at))).collect();
+    let index: Vec<u32> = (0..addrs.len() as u32).collect();
+    let mut oob = vec![[0; OOB_BYTES]; addrs.len()];
+    let mut bytes = vec![0; addrs.len() * unit];
+    let content = Scatter { base: &mut bytes, index: &index, unit };
+    let request = Request {
+        op: Op::Read,
+        flags: Flags { cause: Cause::Metadata, ..Flags::default() },
+        addrs: &addrs,
+        data: Data::Read { content, oob: &mut oob },
+        whole_sectors: whole,
+    };
+    let done = device.io(cx, request).await;
+    (done, bytes, oob)
+}
+
+/// Records of up to a vector of sectors: (lba or type, stamp), `None` where it can't be read.
+pub(super) async fn read_records(
+    cx: &Cx,
+    device: &(dyn Device + 'static),
+    layout: &Layout,
+    ats: &[u32],
+) -> Vec<Option<(u64, u64)>> {
+    let mut records = vec![None; ats.len()];
+    let mut left: Vec<usize> = (0..ats.len()).collect();
+    for _ in 0..TRIES {
+        let now = left.iter().map(|i| ats[*i]);
+        let (done, _, oob) = read_sectors(cx, device, layout, now, (0, false)).await;
+        let mut again = Vec::new();
+        for (k, i) in left.iter().enumerate() {
+            let unwritten = oob[k] == [0xff; OOB_BYTES];
+            match done.status(k).is_ok() && !unwritten {
+                true => records[*i] = Some(record_of(&oob[k])),
+                false if done.status(k) == Status::Uncorrectable => again.push(*i),
+                false => {}
+            }
+        }
+        left = again;
+        if left.is_empty() {
+            break;
+        }
+    }
+    records
+}
+
+fn record_of(oob: &[u8; OOB_BYTES]) -> (u64, u64) {
+    let (lba, stamp, _) = Oob::decode_raw(oob);
+    (lba, stamp)
+}
+
+/// Which of these copies of host sectors, (logical, physical) each, are what their records say.
+pub(super) async fn verify(
+    cx: &Cx,
+    device: &(dyn Device + 'static),
+    layout: &Layout,
+    content_bytes: usize,
+    copies: &[(u32, u32)],
+) -> Vec<bool> {
+    let mut good = vec![false; copies.len()];
+    for (part, good) in copies.chunks(VECTOR_MAX).zip(good.chunks_mut(VECTOR_MAX)) {
+        for _ in 0..TRIES {
+            let ats = part.iter().map(|(_, at)| *at);
+            let unit = (content_bytes, false);
+            let (done, bytes, oob) = read_sectors(cx, device, layout, ats, unit).await;
+            for (i, (lba, _)) in part.iter().enumerate() {
+                let content = &bytes[i * content_bytes..(i + 1) * content_bytes];
+                good[i] |= done.status(i).is_ok() && read::is_of(&oob[i], *lba, content);
+            }
+            if good.iter().all(|good| *good) {
+                break;
+            }
+        }
+    }
+    good
+}
+
+/// The bytes of a page, if they and its record are whole.
+pub(super) async fn read_page(
+    cx: &Cx,
+    device: &(dyn Device + 'static),
+    layout: &Layout,
+    at: u32,
+) -> Option<Vec<u8>> {
+    for _ in 0..TRIES {
+        let ats = std::iter::once(at);
+        let (done, bytes, oob) = read_sectors(cx, device, layout, ats, (PAGE_BYTES, true)).await;
+        if done.status(0).is_ok() && Oob::verify_crc(&oob[0], read::content_crc(&bytes)) {
+            return Some(bytes);
+        }
+    }
+    None
+}
+
+/// The bytes of up to a vector of a snapshot's sectors; `None` for what is no such sector, or not
+/// whole.
+pub(super) async fn read_snapshot(
+    cx: &Cx,
+    device: &(dyn Device + 'static),
+    layout: &Layout,
+    ats: &[u32],
+) -> Vec<Option<Vec<u8>>> {
+    let mut found = vec![None; ats.len()];
+    let mut left: Vec<usize> = (0..ats.len()).collect();
+    for _ in 0..TRIES {
+        if left.is_empty() {
+            break;
+        }
+        let now = left.iter().map(|i| ats[*i]);
+        let (done, bytes, oob) = read_sectors(cx, device, layout, now, (PAGE_BYTES, true)).await;
+        let mut again = Vec::new();
+        for (k, i) in left.iter().enumerate() {
+            let sector = &bytes[k * PAGE_BYTES..(k + 1) * PAGE_BYTES];
+            let typed = Oob::decode_raw(&oob[k]).0 == LBA_SNAPSHOT;
+            match done.status(k).is_ok() {
+                true if typed && Oob::verify_crc(&oob[k], read::content_crc(sector)) => {
+                    found[*i] = Some(sector.to_vec());
+                }
+                true if typed => again.push(*i),
+                true => {}
+                false if done.status(k) == Status::Uncorrectable => again.push(*i),
+                false => {}
+            }
+        }
+        left = again;
+    }
+    found
+}

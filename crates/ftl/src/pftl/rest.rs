@@ -1,0 +1,472 @@
+//! What a stop leaves behind: a snapshot, and nothing in a window or an open pair.
+//!
+//! Owns: the writing of a snapshot (`snapshot.rs` has its bytes), stage by stage. Promises: the root
+//! is programmed last, when all that it speaks of is on the medium and can be read, and says which
+//! chunk report that is; where anything else happened meanwhile there is no snapshot, and the next
+//! mount scans; GC loses no room that it counts on. Never: makes a stop fail, or a device read-only.
+//!
+//! The device is drained: no program flies, GC rests, pages are saved. Then
+//!
+//! 1. the body, then the lists, go where the host's data goes. A body sector of zeros is left out.
+//! 2. Padding behind everything that an open chunk could not give back, or that a torn program of
+//!    the next life could take along: `reach` units.
+//! 3. The root, in an open chunk with room for it, for `reach` copies, and for one unit more. The
+//!    copies are the padding behind it, so the root is the last thing in its chunk that can be
+//!    read: that is how it is found. The unit more is where the next life marks that it has begun
+//!    (`resume.rs`).
+//!
+//! A mount takes the snapshot if the chunk report is what the root says. A program moves a pointer,
+//! an erase counts; a program that the power cut undid never was. So it is equal only while nothing
+//! was written.
+
+use flashlane_ocssd::device::{ChunkState, Completion, Device};
+use flashlane_rt::Cx;
+
+use super::buffer::Stage as SlotStage;
+use super::drain::Load;
+use super::map::Entry;
+use super::pages::PAGE_BYTES;
+use super::place::OpenChunk;
+use super::snapshot::{self, LISTS_MAX, Part, Root, SPAN, Shape};
+use super::{Controller, Pftl, Phase, Room, buffer::Kind};
+
+/// Snapshots begun before a stop goes without: each that fails has cost a chunk, or somebody
+/// discarded meanwhile.
+const TRIES: u32 = 3;
+
+/// Victims that a stop takes at most to make room for a snapshot.
+const VICTIMS_MAX: u32 = 8;
+
+/// What is being programmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Body,
+    Lists,
+    Seal,
+    Root,
+}
+
+/// A unit on its way: its PU, the numbers of its sectors, their bytes.
+struct Unit {
+    position: u32,
+    numbers: Vec<u32>,
+    bytes: Vec<u8>,
+}
+
+/// A chunk to be padded, and by how many units.
+struct Pad {
+    chunk: OpenChunk,
+    left: u32,
+}
+
+/// A snapshot that is being written.
+pub(super) struct Writer {
+    stage: Stage,
+    failed: bool,
+    shape: Shape,
+    /// Names the snapshot.
+    stamp: u64,
+    /// What changes when something else happens.
+    quiet: (u64, u64),
+    /// Sector of the stage to look at next.
+    next: u32,
+    /// Made, and not yet given to a PU.
+    ready: Option<Unit>,
+    flying: Vec<Unit>,
+    /// Where the sectors lie, + 1.
+    body: Vec<u32>,
+    lists: Vec<u32>,
+    pads: Vec<Pad>,
+    root: Option<(OpenChunk, Root)>,
+    /// Of the root, still to be given to its PU.
+    copies: u32,
+}
+
+impl Pftl {
+    /// Leaves a snapshot on a drained device, if it can.
+    pub(super) async fn leave_snapshot(&self, cx: &Cx) {
+        let mut victims = VICTIMS_MAX;
+        for _ in 0..TRIES {
+            while !self.begin_snapshot(cx) {
+                let Some(left) = victims.checked_sub(1).filter(|_| self.make_room(cx)) else {
+                    return;
+                };
+                victims = left;
+                self.settle(cx).await;
+            }
+            let left = loop {
+                self.settled.wait(cx, || self.controller.lock().stage_is_over()).await;
+                let mut c = self.controller.lock();
+                if let Some(left) = c.next_stage(&*self.device) {
+                    (c.writer, c.at_rest) = (None, left);
+                    self.go_on(cx, c, None, Room::default());
+                    break left;
+                }
+                self.go_on(cx, c, None, Room::default());
+            };
+            if left {
+                return;
+            }
+            self.settle(cx).await;
+        }
+    }
+
+    /// Starts on a snapshot, if it can be had now.
+    fn begin_snapshot(&self, cx: &Cx) -> bool {
+        let mut c = self.controller.lock();
+        let begun = c.begin_snapshot();
+        self.go_on(cx, c, None, Room::default());
+        begun
+    }
+
+    /// Has GC take a victim where room is all that a snapshot wants; false if it is not, or there is
+    /// no victim.
+    fn make_room(&self, cx: &Cx) -> bool {
+        let mut c = self.controller.lock();
+        let begun = c.may_have_snapshot() && c.begin_victim().is_some();
+        self.go_on(cx, c, None, Room::default());
+        begun
+    }
+}
+
+impl Controller {
+    /// Whether there can be a snapshot, if there is room.
+    fn may_have_snapshot(&self) -> bool {
+        let fits = self.place.layout.rows >= self.reach + 2;
+        let calm = self.phase == Phase::Draining && self.read_only.is_none() && self.is_quiet();
+        // A blank device is found blank at once.
+        let any = self.place.opened() > 0;
+        any && fits && calm && self.shape().lists() <= LISTS_MAX
+    }
+
+    /// Starts on a snapshot; false if there is no room for one, or nothing to be gained.
+    fn begin_snapshot(&mut self) -> bool {
+        let shape = self.shape();
+        let layout = &self.place.layout;
+        let units = |sectors: usize| (sectors as u32).div_ceil(layout.unit);
+        let sealing = (self.reach + 1) * layout.positions;
+        let host = units(shape.body()) + units(shape.lists()) + sealing + self.reach + 2;
+        if !(self.may_have_snapshot() && self.place.can_spare(host, sealing)) {
+            return false;
+        }
+        self.stamp += 1;
+        self.writer = Some(Writer {
+            stage: Stage::Body,
+            failed: false,
+            shape,
+            stamp: self.stamp,
+            quiet: self.events(),
+            next: 0,
+            ready: None,
+            flying: Vec::new(),
+            body: vec![0; shape.body()],
+            lists: vec![0; shape.lists()],
+            pads: Vec::new(),
+            root: None,
+            copies: 0,
+        });
+        true
+    }
+
+    /// How many words a snapshot of this device has.
+    fn shape(&self) -> Shape {
+        Shape::new(self.map.capacity(), self.pages.count(), &self.place.layout)
+    }
+
+    /// Nothing but a snapshot is being written.
+    fn is_quiet(&self) -> bool {
+        let barrier = self.barrier_is_active();
+        let waiting = Kind::ALL.iter().any(|kind| self.buffer.waiting(*kind) > 0);
+        let still = self.gc.is_quiet() && self.place.is_settled() && !waiting && !barrier;
+        still && self.pages.waiting() == 0
+    }
+
+    /// What counts on when a map entry changes or a page is programmed.
+    fn events(&self) -> (u64, u64) {
+        (self.stats.ftl.host_discarded, self.stats.ftl.gc_victims)
+    }
+
+    /// All that the stage has to program is programmed, or the snapshot has failed.
+    fn stage_is_over(&self) -> bool {
+        let Some(w) = &self.writer else {
+            return true;
+        };
+        let given = w.ready.is_none()
+            && match w.stage {
+                Stage::Body => w.next as usize == w.body.len(),
+                Stage::Lists => w.next as usize == w.lists.len(),
+                Stage::Seal => w.pads.iter().all(|pad| pad.left == 0),
+                Stage::Root => w.copies == 0,
+            };
+        (given || w.failed) && self.no_program_flies()
+    }
+
+    /// Goes on behind a stage that is over. When nothing is left to do: whether there is a snapshot.
+    fn next_stage(&mut self, device: &(dyn Device + 'static)) -> Option<bool> {
+        let quiet = self.is_quiet() && self.read_only.is_none();
+        let events = self.events();
+        let w = self.writer.as_mut()?;
+        if w.failed || !quiet || events != w.quiet {
+            return Some(false);
+        }
+        match w.stage {
+            Stage::Body => (w.stage, w.next) = (Stage::Lists, 0),
+            Stage::Lists => self.begin_sealing(),
+            Stage::Seal => {
+                if !self.begin_root(device) {
+                    return Some(false);
+                }
+            }
+            Stage::Root => {
+                let (_, root) = w.root.as_ref()?;
+                let digest = root.digest;
+                return Some(self.digest_of(device, None) == digest);
+            }
+        }
+        None
+    }
+
+    /// The open chunk of the host's line where the root goes.
+    fn place_of_root(&self) -> Option<OpenChunk> {
+        let room = |chunk: &OpenChunk| self.place.layout.rows - chunk.row;
+        let fits = |chunk: &OpenChunk| chunk.stream == 0 && room(chunk) >= self.reach + 2;
+        let best = |chunk: &OpenChunk| (chunk.row, chunk.position);
+        self.place.open_chunks().filter(fits).min_by_key(best)
+    }
+
+    /// Padding is due behind what open chunks hold; where the host's line has no room for a root it
+    /// is filled, to go on in another.
+    fn begin_sealing(&mut self) {
+        let root = self.place_of_root();
+        let (rows, reach) = (self.place.layout.rows, self.reach);
+        let mut pads = Vec::new();
+        for chunk in self.place.open_chunks() {
+            let fill = root.is_none() && chunk.stream == 0;
+            let most = if fill { rows } else { reach };
+            if Some(chunk) != root && (chunk.row > 0 || fill) {
+                pads.push(Pad { chunk, left: most.min(rows - chunk.row) });
+            }
+        }
+        if let Some(w) = &mut self.writer {
+            (w.stage, w.pads) = (Stage::Seal, pads);
+        }
+    }
+
+    /// The root is due, and says what the device will be when it is programmed. False: it has no
+    /// place.
+    fn begin_root(&mut self, device: &(dyn Device + 'static)) -> bool {
+        let mut chunk = self.place_of_root();
+        if chunk.is_none() {
+            self.place_for_snapshot();
+            chunk = self.place_of_root();
+        }
+        let Some(chunk) = chunk else {
+            return false;
+        };
+        let digest = self.digest_of(device, Some(chunk));
+        let mut open: Vec<u32> = self.place.open_chunks().map(|c| c.line).collect();
+        open.dedup();
+        let copies = self.reach + 1;
+        let Some(w) = &mut self.writer else {
+            return false;
+        };
+        let root = Root {
+            stamp: w.stamp,
+            line: chunk.line,
+            position: chunk.position,
+            row: chunk.row,
+            behind: copies - 1,
+            digest,
+            body: w.body.len() as u32,
+            open,
+            lists: w.lists.iter().map(|at| at - 1).collect(),
+        };
+        (w.stage, w.root, w.copies) = (Stage::Root, Some((chunk, root)), copies);
+        true
+    }
+
+    /// Digest of the chunk report, with a root and its copies to be written in one of them.
+    fn digest_of(&self, device: &(dyn Device + 'static), root: Option<OpenChunk>) -> [u64; 2] {
+        let layout = &self.place.layout;
+        let report = |p: u32| device.chunk_report(layout.pu(p), 0, layout.lines);
+        let mut all: Vec<_> = (0..layout.positions).map(report).collect();
+        if let Some(chunk) = root {
+            let info = &mut all[chunk.position as usize][chunk.line as usize];
+            info.state = ChunkState::Open;
+            info.write_pointer = (chunk.row + self.reach + 1) * layout.unit;
+        }
+        snapshot::digest(all.iter().flatten())
+    }
+
+    /// A stream and an idle position where the host's data would go; without one the snapshot has
+    /// failed, unless it will come. What the host is denied here must not call for GC.
+    fn place_for_snapshot(&mut self) -> Option<(usize, u32)> {
+        let next = self.place.next(Kind::User, 0);
+        if std::mem::take(&mut self.place.host_denied) {
+            self.fail_snapshot();
+        }
+        next
+    }
+
+    /// The next unit of the stage, with the stream and position it goes to.
+    #[cold]
+    pub(super) fn next_of_snapshot(&mut self) -> Option<(Load, usize, u32)> {
+        let w = self.writer.as_mut().filter(|w| !w.failed)?;
+        match w.stage {
+            Stage::Body | Stage::Lists => {
+                self.make_ready();
+                self.writer.as_ref()?.ready.as_ref()?;
+                let (stream, position) = self.place_for_snapshot()?;
+                Some((Load::Snapshot, stream, position))
+            }
+            Stage::Seal => {
+                let place = &self.place;
+                let due = |pad: &&mut Pad| {
+                    let chunk = &pad.chunk;
+                    pad.left > 0 && place.is_ready(chunk.stream, chunk.line, chunk.position)
+                };
+                let pad = w.pads.iter_mut().find(due)?;
+                pad.left -= 1;
+                Some((Load::Padding, pad.chunk.stream, pad.chunk.position))
+            }
+            Stage::Root => {
+                let (chunk, root) = w.root.as_ref().filter(|_| w.copies > 0)?;
+                if !self.place.is_ready(chunk.stream, chunk.line, chunk.position) {
+                    return None;
+                }
+                let (stream, position) = (chunk.stream, chunk.position);
+                let unit = self.place.layout.unit;
+                let mut bytes = vec![0; unit as usize * PAGE_BYTES];
+                for sector in bytes.chunks_exact_mut(PAGE_BYTES) {
+                    root.encode(w.shape.capacity as u64, sector);
+                }
+                let numbers = vec![0; unit as usize];
+                w.ready = Some(Unit { position, numbers, bytes });
+                w.copies -= 1;
+                Some((Load::Snapshot, stream, position))
+            }
+        }
+    }
+
+    /// Makes the next unit of body or lists, if there is one left.
+    fn make_ready(&mut self) {
+        let unit = self.place.layout.unit as usize;
+        let Some(mut w) = self.writer.take() else {
+            return;
+        };
+        let end = match w.stage {
+            Stage::Body => w.body.len() as u32,
+            _ => w.lists.len() as u32,
+        };
+        if w.ready.is_none() && w.next < end {
+            let mut made =
+                Unit { position: 0, numbers: Vec::new(), bytes: vec![0; unit * PAGE_BYTES] };
+            while made.numbers.len() < unit && w.next < end {
+                let from = made.numbers.len() * PAGE_BYTES;
+                if self.make_sector(&w, &mut made.bytes[from..from + PAGE_BYTES]) {
+                    made.numbers.push(w.next);
+                }
+                w.next += 1;
+            }
+            w.ready = Some(made).filter(|made| !made.numbers.is_empty());
+        }
+        self.writer = Some(w);
+    }
+
+    /// The bytes of the stage's next sector; false for a body sector of zeros.
+    fn make_sector(&self, w: &Writer, out: &mut [u8]) -> bool {
+        let name = (w.shape.capacity as u64, w.stamp);
+        let from = w.next as usize * SPAN;
+        if w.stage == Stage::Lists {
+            let places = w.body.iter().skip(from).take(SPAN).copied();
+            snapshot::encode(Part::List, w.next, name, places, out);
+            return true;
+        }
+        let end = w.shape.words().min(from + SPAN);
+        let any = (from..end).any(|i| self.word(&w.shape, i) != 0);
+        if any {
+            let words = (from..end).map(|i| self.word(&w.shape, i));
+            snapshot::encode(Part::Body, w.next, name, words, out);
+        }
+        any
+    }
+
+    /// A word of the snapshot, as the device is now.
+    fn word(&self, shape: &Shape, i: usize) -> u32 {
+        let Some(i) = i.checked_sub(shape.capacity) else {
+            return self.entry(i as u32);
+        };
+        let Some(i) = i.checked_sub(shape.pages) else {
+            return self.pages.at(i as u32).map_or(0, |at| at + 1);
+        };
+        let Some(i) = i.checked_sub(2 * shape.lines) else {
+            let sequence = self.place.line(i as u32 / 2).sequence;
+            return (sequence >> (i % 2 * 32)) as u32;
+        };
+        let units = (32 * i as u32..).take(32).enumerate();
+        let void = |unit: &(usize, u32)| self.pages.is_void(unit.1);
+        units.filter(void).map(|(bit, _)| 1 << bit).sum()
+    }
+
+    /// What the map will say of a sector when the windows are closed. Nothing waits in the buffer.
+    fn entry(&self, lba: u32) -> u32 {
+        match self.map.get(lba) {
+            Entry::Slot(slot) if self.buffer.slot(slot).stage == SlotStage::Window => {
+                self.buffer.slot(slot).at + 1
+            }
+            _ => self.map.word(lba),
+        }
+    }
+
+    /// A program failed: what a snapshot says may not be true any more.
+    pub(super) fn fail_snapshot(&mut self) {
+        if let Some(w) = &mut self.writer {
+            w.failed = true;
+        }
+    }
+
+    /// Gives the unit that is ready to a PU.
+    pub(super) fn take_snapshot_unit(&mut self, position: u32) {
+        if let Some(w) = &mut self.writer
+            && let Some(unit) = w.ready.take()
+        {
+            w.flying.push(Unit { position, ..unit });
+        }
+    }
+
+    /// The bytes of a sector of a unit on its way, and its stamp; `None` behind the last.
+    pub(super) fn snapshot_sector(
+        &self,
+        position: u32,
+        i: usize,
+        sector: &mut [u8],
+    ) -> Option<u64> {
+        let w = self.writer.as_ref()?;
+        let unit = w.flying.iter().find(|unit| unit.position == position)?;
+        unit.numbers.get(i)?;
+        sector.copy_from_slice(&unit.bytes[i * PAGE_BYTES..(i + 1) * PAGE_BYTES]);
+        Some(w.stamp)
+    }
+
+    /// A unit's program has ended; one that failed in any part fails the snapshot. Returns how many
+    /// of its sectors are not padding.
+    pub(super) fn settle_snapshot(&mut self, position: u32, base: u32, done: &Completion) -> usize {
+        let Some(w) = &mut self.writer else {
+            return 0;
+        };
+        let Some(i) = w.flying.iter().position(|unit| unit.position == position) else {
+            return 0;
+        };
+        let unit = w.flying.swap_remove(i);
+        w.failed |= done.failed != 0;
+        let places = match w.stage {
+            Stage::Body => &mut w.body,
+            Stage::Lists => &mut w.lists,
+            Stage::Seal | Stage::Root => return unit.numbers.len(),
+        };
+        for (at, number) in (base..).zip(&unit.numbers) {
+            places[*number as usize] = at + 1;
+        }
+        unit.numbers.len()
+    }
+}
