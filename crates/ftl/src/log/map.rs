@@ -321,6 +321,26 @@ mod tests {
         }
     }
 
+    /// Q01: two threads change one entry at once: whoever loses knows it, so that no change is lost.
+    #[test]
+    fn q01_of_two_exchanges_at_once_one_fails() {
+        for physical in [100, 1 << 33] {
+            let m = Map::new(1, physical, 10, false);
+            let both = std::sync::Barrier::new(2);
+            let count = || {
+                both.wait();
+                for _ in 0..3_000_000 {
+                    let mut old = m.raw(0);
+                    while !m.exchange(0, old, old + 1) {
+                        old = m.raw(0);
+                    }
+                }
+            };
+            std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(count))));
+            assert_eq!(m.raw(0), 6_000_000);
+        }
+    }
+
     #[test]
     fn a_lost_race_changes_nothing() {
         let m = Map::new(1, 100, 10, false);

@@ -14,7 +14,9 @@ use std::collections::BTreeSet;
 #[test]
 fn q13_queue_i_begins_at_channel_i_mod_n_and_moves_on() {
     for (channels, cores) in [(1, 3), (3, 5), (5, 3), (4, 4), (32, 2), (2, 32)] {
-        let b = qblk(channels, 1, cores).untimed().build();
+        let mut setup = qblk(channels, 1, cores).untimed();
+        setup.config.in_turn = true;
+        let b = setup.build();
         let rounds = 2 * channels + 1;
         for round in 0..rounds {
             for core in 0..cores {
