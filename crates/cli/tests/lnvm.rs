@@ -444,6 +444,6 @@ fn qblk_lives_on_a_drive() {
     // A ring for each of the three cores, whoever looks.
     assert_eq!(info.matches("flush_point:").count(), 3, "{info}");
     h.run(&["lnvm", "remove", "q.img", "-n", "q"]).good();
-    create("pblk", &[]).refused(1, &["--target-type", "qblk"]);
+    create("pblk", &[]).refused(2, &["PUs 0 to 3 is of type qblk", "-t qblk"]);
     create("qblk", &[]).good();
 }

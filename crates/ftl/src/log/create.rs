@@ -674,6 +674,7 @@ impl HostFtl {
             ceiling_raising: AtomicBool::new(false),
             ceiling_raised: Notify::new(),
             floor: AtomicU64::new(0),
+            discarding: Credits::new(1),
             poisons: Mutex::new(std::collections::BTreeMap::new()),
             costs: Costs::of(cx, layout.rings > 1, exclusive),
             counters: Counters::default(),

@@ -439,7 +439,11 @@ impl HostFtl {
             self.map.lock.with(cx, cost, clear).await;
         } else {
             cx.cpu(cost).await;
+            // One at a time: what another has cleared is in the log before this one finds nothing there
+            // (FORMAT.md, hole 11).
+            self.discarding.acquire(cx, 1).await;
             self.clear_among_others(cx, lba, count).await;
+            self.discarding.release(cx, 1);
         }
         // Lines may be empty now, which is worth a look whatever the limiter wants.
         self.wake_collectors(cx);

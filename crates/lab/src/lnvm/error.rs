@@ -98,6 +98,22 @@ pub enum LnvmError {
         /// What it would be for what was found.
         found: String,
     },
+    /// What was found is of another type.
+    #[error(
+        "{}: the target on PUs {begin} to {end} is of type {found}: give `-t {found}` to take it over, or \
+         -f to make a new one, which gives its data up",
+        path.display()
+    )]
+    OtherType {
+        /// The image.
+        path: PathBuf,
+        /// Its first PU.
+        begin: u32,
+        /// Its last PU.
+        end: u32,
+        /// Its type.
+        found: &'static str,
+    },
     /// An option of another type of target.
     #[error("{flag} is for pblk targets, not for {kind}")]
     ForPblk {

@@ -260,6 +260,7 @@ pub struct Created {
 }
 
 /// What lies on a target's PUs now.
+#[derive(Default)]
 struct Made {
     uuid: Option<[u8; 16]>,
     capacity: Option<u64>,
@@ -267,6 +268,8 @@ struct Made {
     settings: serde_json::Value,
     /// A setting that was asked for and that what was found does not have.
     differs: Option<(&'static str, String)>,
+    /// What was found is of another type.
+    other_type: Option<&'static str>,
 }
 
 fn word<T: PartialEq>(names: &[(&'static str, T)], of: T) -> String {
@@ -307,9 +310,6 @@ impl Create {
     /// Of a pblk that is there: the first setting that was asked for and that it does not have, as its option
     /// and what it has.
     fn differs(&self, found: &LogConfig, pus: u32) -> Option<(&'static str, String)> {
-        if found.layer() != self.kind.to_string() {
-            return Some(("--target-type", found.layer().into()));
-        }
         let asked = self.host_ftl(found.clone());
         let width = |active: u32| if active == 0 { pus } else { active };
         if width(asked.active_pus) != width(found.active_pus) {
@@ -399,7 +399,9 @@ fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
             let spare = made.settings.get("over_provisioning_percent");
             let found = spare.and_then(serde_json::Value::as_u64).filter(|p| *p != 0);
             let asked = ask.over_provisioning.map(u64::from);
-            if made.recovery.is_some() && asked.is_some() && asked != found {
+            if let Some(found) = made.other_type {
+                LnvmError::OtherType { path, begin, end, found }
+            } else if made.recovery.is_some() && asked.is_some() && asked != found {
                 let found = found.map_or("its default".into(), |p| format!("{p} %"));
                 LnvmError::OtherSpare { path, found }
             } else if let Some((flag, found)) = made.differs {
@@ -436,7 +438,7 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
                 erase(cx, &device, |_, _, _| true).await;
             }
             let settings = serde_json::Value::Null;
-            Ok(Made { uuid: None, capacity: None, recovery: None, settings, differs: None })
+            Ok(Made { settings, ..Made::default() })
         }
         TargetKind::Pblk | TargetKind::Qblk => {
             let found = match ask.factory {
@@ -460,6 +462,7 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
                     Some(_) => ask.differs(&pblk.settings(), pus),
                     None => None,
                 },
+                other_type: Some(pblk.settings().layer()).filter(|l| *l != ask.kind.to_string()),
             };
             pblk.stop(cx).await.map_err(StackError::Stop)?;
             Ok(made)
@@ -478,7 +481,7 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
                 return Err(StackError::ReadOnly(why));
             }
             let settings = serde_json::to_value(config).unwrap_or_default();
-            Ok(Made { uuid: None, capacity, recovery: None, settings, differs: None })
+            Ok(Made { capacity, settings, ..Made::default() })
         }
     }
 }
