@@ -8,6 +8,7 @@
 
 use super::HostFtl;
 use super::format::{Extent, LBA_CHECKPOINT, LBA_PADDING, Record, ShardHeader};
+use super::front::SECTION;
 use super::map::Entry;
 use super::pool::LineState;
 use super::slab::POISONED;
@@ -322,39 +323,52 @@ impl HostFtl {
             open_sequence,
             generation: self.journal.generation,
         };
-        let copy = |_: &mut ()| {
-            let (mut words, mut stamps) = (Vec::new(), Vec::new());
-            self.map.copy_words(lba, count, &mut words, |at, entry| match entry {
-                // The last durable copy, never the slot (rule 3). Where there is none, a tombstone
-                // below every slot that may become durable, since others' discards may have raised
-                // the floor above them.
-                Entry::Slot(slot) => match self.slab.prev(slot) {
-                    (prev @ (0 | POISONED), stamp) => {
-                        stamps.push((at, stamp));
-                        prev
-                    }
-                    (prev, _) => prev,
-                },
-                _ => {
-                    stamps.push((at, self.poisons.lock().get(&at).copied().unwrap_or(0)));
-                    POISONED
-                }
+        let (mut words, mut stamps) = (Vec::new(), Vec::new());
+        let mut copy = |from: u64, count: u64| {
+            self.map.copy_words(from, count, &mut words, |at, entry| {
+                let (word, stamp) = self.word_of(at, entry);
+                stamps.extend(stamp.map(|stamp| (at, stamp)));
+                word
             });
-            (words, stamps)
         };
         let cost = self.costs.map_copy.times(count);
-        let (words, stamps) = match self.map.is_exclusive() {
-            true => self.map.lock.with(cx, cost, copy).await,
-            false => {
-                cx.cpu(cost).await;
+        if self.map.is_exclusive() {
+            self.map.lock.with(cx, cost, |_| copy(lba, count)).await;
+        } else {
+            cx.cpu(cost).await;
+            for from in (lba..lba + count).step_by(SECTION as usize) {
                 let _inside = self.sections.enter(cx);
-                copy(&mut ())
+                copy(from, SECTION.min(lba + count - from));
             }
-        };
+        }
         let mut bytes = header.encode_words(&words, &stamps);
         bytes
             .resize(bytes.len().next_multiple_of(self.flash.geo.ws_min as usize * SECTOR_BYTES), 0);
         (header, bytes, count as u32)
+    }
+
+    /// What a shard stores for an entry that names no place on the medium, and a stamp that is listed.
+    fn word_of(&self, lba: u64, mut entry: Entry) -> (u64, Option<u64>) {
+        loop {
+            match entry {
+                // The last durable copy, never the slot (rule 3). Where there is none, a tombstone
+                // below every slot that may become durable, since others' discards may have raised
+                // the floor above them.
+                Entry::Slot(slot) => match self.slab.prev(slot) {
+                    (prev @ (0 | POISONED), stamp) => return (prev, Some(stamp)),
+                    (prev, _) => return (prev, None),
+                },
+                Entry::Poisoned => match self.poisons.lock().get(&lba) {
+                    Some(stamp) => return (POISONED, Some(*stamp)),
+                    None if self.map.is_exclusive() => return (POISONED, Some(0)),
+                    None => {}
+                },
+                // Only where the entry has changed since.
+                Entry::Unmapped | Entry::Media(_) => return (self.map.encode(entry), None),
+            }
+            // It was written or discarded meanwhile.
+            entry = self.map.get(lba);
+        }
     }
 
     /// Programs both copies of a shard, side by side; each takes its chunk with an eye to the other's.

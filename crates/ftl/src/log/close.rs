@@ -311,9 +311,9 @@ impl PoolState {
         for (id, line) in self.lines() {
             let Some(open) = &line.open else { continue };
             for (at, c) in open.chunks.iter().enumerate() {
-                if c.window.iter().any(Option::is_some) {
+                if c.holds_unreadable() {
                     let (line, sequence) = (id, line.sequence);
-                    out.push(OpenPair { line, sequence, at, end: c.done });
+                    out.push(OpenPair { line, sequence, at, end: c.ended(self.shape.unit) });
                 }
             }
         }
@@ -326,7 +326,8 @@ impl PoolState {
             return PairStep::Done;
         };
         let c = &open.chunks[pair.at];
-        if !c.alive || c.window_end > pair.end || c.window.is_empty() {
+        let nothing_waits = c.window.is_empty() && !c.holds_early();
+        if !c.alive || c.window_end > pair.end || nothing_waits {
             return PairStep::Done;
         }
         match l.state {

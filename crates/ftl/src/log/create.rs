@@ -306,6 +306,13 @@ impl Layout {
             return Err(CreateError::Ring { ring, least });
         }
         let ring = (ring / rings).max(least);
+        let physical = u64::from(shape.pus) * u64::from(shape.chunks_per_pu);
+        let physical = physical * u64::from(shape.chunk_sectors);
+        if slots_of(shape, rings, ring) > physical.min(1 << 30) {
+            let why =
+                "a write buffer that is larger than the medium: use fewer slots, or fewer cores";
+            return Err(CreateError::Setting(why));
+        }
         let width = shape.width(c.active_pus);
         let (line_data, pads) = (shape.line_data(width), (shape.pair_pads * width) as u64);
         // Lines that may hold a fifth take what 80% of over-provisioning leaves, never less.
@@ -341,10 +348,7 @@ impl Layout {
         // Metadata of lines is not the host's.
         let provisioned = good * (100 - percent as u64) / 100;
         let capacity = provisioned * line_data / width as u64;
-        // Read-back windows of the open lines, at the widest they can be set to, and what ended there before
-        // a unit in front of it.
-        let windows = 3 * (shape.pus * (shape.window + shape.behind + shape.unit)) as u64;
-        let slots = rings * (ring + PIECE_MAX + idle_slots(rings)) + windows as u32;
+        let slots = slots_of(shape, rings, ring) as u32;
         let physical = (shape.pus * shape.chunks_per_pu) as u64 * chunk;
         let entry_width = match Map::is_narrow(physical, slots + 1) {
             true => EntryWidth::Four,
@@ -443,6 +447,13 @@ impl Layout {
         let start = reserve + (lines - data - reserve - 2).clamp(1, 4);
         Ok(Levels { start: start * line, reserve: reserve * line, line })
     }
+}
+
+/// Slots of so many rings: what each admits and may keep, and the read-back windows of the open lines,
+/// at the widest they can be set to, with what ended there before a unit in front of it.
+fn slots_of(shape: &Shape, rings: u32, ring: u32) -> u64 {
+    let windows = 3 * u64::from(shape.pus) * u64::from(shape.window + shape.behind + shape.unit);
+    u64::from(rings) * (u64::from(ring) + u64::from(PIECE_MAX + idle_slots(rings))) + windows
 }
 
 /// Data sectors per chunk in lines of a width, in 2^-16 sectors.
@@ -636,7 +647,13 @@ impl HostFtl {
             map: Map::new(layout.capacity, geo.sectors(), layout.slots + 1, exclusive),
             // One slot more: zeros, the content of padding.
             slab: Slab::new(layout.slots + 1, traits.content_bytes, cx.is_virtual(), is_shared),
-            rings: Rings::new(layout.rings, per_ring, (layout.slots, shape.unit), sections.clone()),
+            rings: Rings::new(
+                layout.rings,
+                per_ring,
+                (layout.slots, shape.unit),
+                if cx.is_virtual() { shape.pools.min(cx.cores()) } else { 1 },
+                sections.clone(),
+            ),
             sections,
             drain: config.drain,
             request_units: match config.drain {
@@ -674,6 +691,7 @@ impl HostFtl {
             ceiling_raising: AtomicBool::new(false),
             ceiling_raised: Notify::new(),
             floor: AtomicU64::new(0),
+            sharing: Mutex::new(()),
             discarding: Credits::new(1),
             poisons: Mutex::new(std::collections::BTreeMap::new()),
             costs: Costs::of(cx, layout.rings > 1, exclusive),

@@ -228,8 +228,9 @@ impl HostFtl {
     /// What is in the rings has nowhere to go, ever: no line can be opened, none is on its way, and
     /// every line to be freed waits for the rings. Bad chunks have eaten the reserve.
     fn is_stranded(&self) -> bool {
-        self.pools.all(|p| p.is_cornered() && p.next_width(true).is_none())
-            && self.frees_behind_rings()
+        // First: chunks that came back before this was asked are seen by the other.
+        self.frees_behind_rings()
+            && self.pools.all(|p| p.is_cornered() && p.next_width(true).is_none())
     }
 
     /// Returns the room of slots that were dropped.

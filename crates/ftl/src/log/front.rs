@@ -20,6 +20,9 @@ use flashlane_rt::sync::Ordering;
 use smallvec::SmallVec;
 use std::ops::Range;
 
+/// Entries that are looked at in one section: others may wait for its end.
+pub(super) const SECTION: u64 = 2048;
+
 /// Slots of one piece of a write; most writes are short.
 type Slots = SmallVec<[u32; 4]>;
 
@@ -74,8 +77,8 @@ impl HostFtl {
             let content = &content[at as usize * unit..(at + n) as usize * unit];
             let lba = lba + at as u64;
             let end = match self.costs.sections_are_free && !self.needs_stamps(cx) {
-                true => self.buffer_at_once(cx, ring, lba, content),
-                false => Box::pin(self.buffer(cx, ring, lba, content)).await?,
+                true => self.buffer_at_once(cx, ring, lba, content, fua),
+                false => Box::pin(self.buffer(cx, ring, lba, content, fua)).await?,
             };
             if fua {
                 ends.push((ring.at, end));
@@ -118,6 +121,7 @@ impl HostFtl {
         ring: &Ring,
         lba: u64,
         content: &[u8],
+        fua: bool,
     ) -> Result<u64, BlockError> {
         let n = content.len() / self.info.content_bytes;
         let slots = ring.state.with(cx, self.costs.reserve, |r| self.take_slots(r, n)).await;
@@ -130,12 +134,12 @@ impl HostFtl {
         let cost = self.costs.map_update.times(n as u64);
         let (end, wake) = match self.map.is_exclusive() {
             true => {
-                let insert = |_: &mut ()| self.insert(cx, ring, lba, &slots);
+                let insert = |_: &mut ()| self.insert(cx, ring, lba, &slots, fua);
                 self.map.lock.with(cx, cost, insert).await
             }
             false => {
                 cx.cpu(cost).await;
-                self.insert(cx, ring, lba, &slots)
+                self.insert(cx, ring, lba, &slots, fua)
             }
         };
         self.inserted(cx, ring, wake);
@@ -144,13 +148,13 @@ impl HostFtl {
 
     /// [`HostFtl::buffer`] where sections are free and stamps are leased: there is nothing to wait for
     /// between the same steps.
-    fn buffer_at_once(&self, cx: &Cx, ring: &Ring, lba: u64, content: &[u8]) -> u64 {
+    fn buffer_at_once(&self, cx: &Cx, ring: &Ring, lba: u64, content: &[u8], fua: bool) -> u64 {
         let n = content.len() / self.info.content_bytes;
         let slots = ring.state.enter(|r| self.take_slots(r, n));
         self.fill(&slots, ring, lba, content);
         let (end, wake) = match self.map.is_exclusive() {
-            true => self.map.lock.enter(|()| self.insert(cx, ring, lba, &slots)),
-            false => self.insert(cx, ring, lba, &slots),
+            true => self.map.lock.enter(|()| self.insert(cx, ring, lba, &slots, fua)),
+            false => self.insert(cx, ring, lba, &slots, fua),
         };
         self.inserted(cx, ring, wake);
         end
@@ -172,21 +176,25 @@ impl HostFtl {
         }
     }
 
-    /// Publication, then insertion (rules 12 and 13): under the map lock, or each sector's publication
-    /// as one section. Returns the ring position behind the slots, and whether the drainer has work.
+    /// Publication and insertion in one step of the ring, under the map lock or with each sector's
+    /// publication as a section (rules 12 and 13): what a slot has superseded may be dropped when it is
+    /// in the ring, where a flush finds it, and not before. Never the other way round: whoever holds a
+    /// ring may wait for sections to end. Returns the ring position behind the slots, and whether the
+    /// drainer has work.
     #[inline(always)]
-    fn insert(&self, cx: &Cx, ring: &Ring, lba: u64, slots: &[u32]) -> (u64, bool) {
-        let mut absorbed = 0;
-        {
-            let _inside = self.sections.enter(cx);
+    fn insert(&self, cx: &Cx, ring: &Ring, lba: u64, slots: &[u32], fua: bool) -> (u64, bool) {
+        ring.state.now(|r| {
+            let mut absorbed = 0;
             for (slot, lba) in slots.iter().zip(lba..) {
+                let _inside = self.sections.enter(cx);
                 absorbed += self.publish(cx, lba, *slot) as u64;
             }
-        }
-        ring.state.now(|r| {
             slots.iter().for_each(|s| r.insert(*s));
             r.host_written += slots.len() as u64;
             r.absorbed += absorbed;
+            if fua {
+                r.cover();
+            }
             (r.tail(), r.has_work(self.shape.unit as usize))
         })
     }
@@ -233,8 +241,22 @@ impl HostFtl {
                 // What is below it may have become durable between the look and the exchange.
                 self.map.settle();
                 self.slab.inherit(slot, self.slab.prev(older));
+                self.pass_on(lba, slot);
             }
             return self.supersede(lba, (entry, before));
+        }
+    }
+
+    /// What is below a slot is below those that have superseded it meanwhile, too: they took over what
+    /// there was before.
+    fn pass_on(&self, lba: u64, mut from: u32) {
+        self.map.settle();
+        while let Entry::Slot(newer) = self.map.get(lba)
+            && newer != from
+        {
+            self.slab.inherit(newer, self.slab.prev(from));
+            from = newer;
+            self.map.settle();
         }
     }
 
@@ -328,7 +350,7 @@ impl HostFtl {
     pub(super) async fn flush(&self, cx: &Cx) -> BlockResult {
         self.check_writable()?;
         add(&self.counters.flushes, 1);
-        let to = self.rings.tails();
+        let to = self.rings.cover(true);
         self.wait_flushed(cx, to).await
     }
 
@@ -382,7 +404,7 @@ impl HostFtl {
         let slots = self.layout.slots as usize;
         let empty = || self.rings.is_empty(slots);
         loop {
-            let (to, before) = (self.rings.tails(), self.rings.sent_again());
+            let (to, before) = (self.rings.cover(true), self.rings.sent_again());
             self.wait_closed(cx, &to, true, true).await?;
             let sent_again = || self.rings.sent_again() != before;
             let done = || empty() || sent_again() || self.read_only();
@@ -451,40 +473,53 @@ impl HostFtl {
 
     /// Under the map lock: nothing is written between the choice of the stamp and the last entry.
     fn clear_alone(&self, cx: &Cx, lba: u64, count: u64) {
-        let stamp = self.discard_stamp(cx, lba..lba + count);
+        let (stamp, any) = self.discard_stamp(cx, lba..lba + count);
         self.floor.fetch_max(stamp, Ordering::SeqCst);
-        let (mut killed, mut any) = (0, false);
+        if !any {
+            return;
+        }
+        // First: what dies here in the buffer is not programmed any more.
+        self.journal.append(Record::Discarded { lba, count, stamp });
+        let mut killed = 0;
         for at in lba..lba + count {
             let old = self.map.raw(at);
             if old == 0 {
                 continue;
             }
-            any = true;
             let changed = self.map.exchange(at, old, 0);
             debug_assert!(changed, "entries change under the lock");
             killed += self.supersede(at, self.seen(at, old)) as u64;
         }
-        if any {
-            self.note_discarded(cx, lba, (count, stamp), killed);
-        }
+        self.note_killed(cx, killed);
     }
 
     /// The floor first; then who read the old one has published; then the entries: whatever has a
     /// stamp above the discard's was written meanwhile and stays (rule 4). Of a sector on the medium
     /// only a bound of its stamp is known, which may have grown since: it is looked at again under a
     /// stamp of its own.
+    ///
+    /// The log says so before the first entry is cleared, since what dies here in the buffer is not
+    /// programmed any more and a flush may end meanwhile; and again behind the last, for a shard that was
+    /// copied in between.
     async fn clear_among_others(&self, cx: &Cx, lba: u64, count: u64) {
-        let mut again: Vec<(u64, u64)> = Vec::new();
-        let stamp = {
+        let pieces = || (lba..lba + count).step_by(SECTION as usize);
+        let end = |from: u64| (from + SECTION).min(lba + count);
+        let (mut stamp, mut any) = (0, false);
+        for from in pieces() {
             let _inside = self.sections.enter(cx);
-            self.discard_stamp(cx, lba..lba + count)
-        };
+            let (above, found) = self.discard_stamp(cx, from..end(from));
+            (stamp, any) = (stamp.max(above), any | found);
+        }
         self.floor.fetch_max(stamp, Ordering::SeqCst);
         self.sections.synchronize(cx).await;
+        if any {
+            self.journal.append(Record::Discarded { lba, count, stamp });
+        }
         let (mut killed, mut any) = (0, false);
-        {
+        let mut again: Vec<(u64, u64)> = Vec::new();
+        for from in pieces() {
             let _inside = self.sections.enter(cx);
-            for at in lba..lba + count {
+            for at in from..end(from) {
                 match self.clear_below(at, stamp, None) {
                     Cleared::Nothing => {}
                     Cleared::Garbage(in_buffer) => {
@@ -496,19 +531,19 @@ impl HostFtl {
             }
         }
         if any {
-            self.note_discarded(cx, lba, (count, stamp), killed);
+            self.journal.append(Record::Discarded { lba, count, stamp });
         }
         while !again.is_empty() {
             let stamp = {
                 let _inside = self.sections.enter(cx);
-                again
-                    .iter()
-                    .fold(0, |stamp, (at, _)| stamp.max(self.discard_stamp(cx, *at..*at + 1)))
+                let above = again.iter().map(|(at, _)| self.discard_stamp(cx, *at..*at + 1).0);
+                above.fold(0, u64::max)
             };
             self.floor.fetch_max(stamp, Ordering::SeqCst);
             self.sections.synchronize(cx).await;
             let mut unsure = Vec::new();
             for (at, raw) in again {
+                self.journal.append(Record::Discarded { lba: at, count: 1, stamp });
                 let cleared = {
                     let _inside = self.sections.enter(cx);
                     self.clear_below(at, stamp, Some(raw))
@@ -516,13 +551,15 @@ impl HostFtl {
                 match cleared {
                     Cleared::Nothing => {}
                     Cleared::Garbage(in_buffer) => {
-                        self.note_discarded(cx, at, (1, stamp), in_buffer as u64);
+                        killed += in_buffer as u64;
+                        self.journal.append(Record::Discarded { lba: at, count: 1, stamp });
                     }
                     Cleared::Unsure(raw) => unsure.push((at, raw)),
                 }
             }
             again = unsure;
         }
+        self.note_killed(cx, killed);
     }
 
     /// Clears an entry unless what it names was written behind a discard of that stamp. `seen`: what it
@@ -546,10 +583,9 @@ impl HostFtl {
         }
     }
 
-    /// The log says so, and the counters.
-    fn note_discarded(&self, cx: &Cx, lba: u64, (count, stamp): (u64, u64), killed: u64) {
-        self.rings.of(cx).state.now(|r| r.discarded_in_buffer += killed);
-        self.journal.append(Record::Discarded { lba, count, stamp });
+    /// Host sectors died in the buffer.
+    fn note_killed(&self, cx: &Cx, sectors: u64) {
+        self.rings.of(cx).state.now(|r| r.discarded_in_buffer += sectors);
     }
 
     /// An entry, and an upper bound of the stamp of what it names.
@@ -558,16 +594,18 @@ impl HostFtl {
         (entry, self.stamp_of(lba, entry))
     }
 
-    /// A stamp above everything that the range holds.
-    fn discard_stamp(&self, cx: &Cx, range: Range<u64>) -> u64 {
+    /// A stamp above everything that the range holds, and whether it holds anything.
+    fn discard_stamp(&self, cx: &Cx, range: Range<u64>) -> (u64, bool) {
         let mut stamp = cx.now().as_ns().max(self.floor.load(Ordering::SeqCst) + 1);
+        let mut any = false;
         for at in range {
             let old = self.map.raw(at);
             if old != 0 {
+                any = true;
                 stamp = stamp.max(self.seen(at, old).1 + 1);
             }
         }
-        stamp
+        (stamp, any)
     }
 }
 

@@ -690,7 +690,7 @@ impl HostFtl {
     pub(super) async fn free_lines(&self, cx: &Cx, lines: &[u32]) -> crate::block::BlockResult {
         self.epochs.synchronize(cx).await;
         self.sections.synchronize(cx).await;
-        let to = self.rings.tails();
+        let to = self.rings.cover(false);
         *self.gc.barrier.lock() = Some(to.clone());
         self.pool_changed.wake(cx); // drainers without a place may wait for that
         let safe = self.wait_safe(cx, &to, false).await;

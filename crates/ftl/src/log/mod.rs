@@ -197,6 +197,8 @@ pub struct HostFtl {
     ceiling_raised: Notify,
     /// Largest discard stamp; raised before the first entry of a discard is cleared (rule 4).
     floor: AtomicU64,
+    /// Whoever works out new shares.
+    sharing: Mutex<()>,
     /// One discard at a time where the map has no lock.
     discarding: Credits,
     /// Poisoned sectors with the stamp of the lost content.

@@ -152,6 +152,8 @@ impl HostFtl {
 
     /// The number of free chunks changed: new shares, and whoever waits for a line looks again.
     pub(super) fn pool_moved(&self, cx: &Cx) {
+        // One at a time: shares are not replaced by older ones.
+        let turn = self.sharing.lock();
         let (mut free, mut reserve) = (0, 0);
         let mut shares: SmallVec<[Shares; 1]> = self
             .pools
@@ -160,7 +162,17 @@ impl HostFtl {
                 let mine = pool.lock().free_chunks();
                 let mut limiter = pool.limiter.lock();
                 (free, reserve) = (free + mine, reserve + limiter.levels().reserve);
-                limiter.update(mine)
+                let is_known =
+                    self.pools.len() > 1 && pool.shared.lock().is_some_and(|s| s.0 == mine);
+                // A controller steps when its own pool moves.
+                match is_known.then(|| *pool.shared.lock()).flatten() {
+                    Some((_, shares)) => shares,
+                    None => {
+                        let shares = limiter.update(mine);
+                        *pool.shared.lock() = Some((mine, shares));
+                        shares
+                    }
+                }
             })
             .collect();
         if free <= reserve {
@@ -175,6 +187,7 @@ impl HostFtl {
         for (pool, shares) in self.pools.iter().zip(shares) {
             pool.collector.set_shares(cx, shares);
         }
+        drop(turn);
         self.press(cx);
         self.pool_changed.wake(cx);
         self.scrub.work.wake(cx);

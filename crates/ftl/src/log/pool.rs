@@ -943,6 +943,23 @@ impl OpenChunk {
         }
     }
 
+    /// A unit has ended before one in front of it.
+    pub(super) fn holds_early(&self) -> bool {
+        !self.early.is_empty()
+    }
+
+    /// Content is programmed here that can't be read yet.
+    pub(super) fn holds_unreadable(&self) -> bool {
+        let early = self.early.iter().map(|(_, unit)| unit);
+        self.window.iter().chain(early).any(Option::is_some)
+    }
+
+    /// Behind the last unit that has ended.
+    pub(super) fn ended(&self, unit: u32) -> u32 {
+        let early = self.early.iter().map(|(first, _)| first + unit);
+        early.fold(self.done, u32::max)
+    }
+
     /// The unit that begins at `sector` has ended.
     fn end(&mut self, shape: &Shape, sector: u32, unit: Option<Box<Unit>>) {
         if sector != self.done {

@@ -5,7 +5,7 @@
 //! drainers of different channels do not meet. Never: knows what a pool does inside (that is `pool`).
 
 use super::gc::Collector;
-use super::limiter::{Levels, Limiter};
+use super::limiter::{Levels, Limiter, Shares};
 use super::pool::{Line, LineState, PoolState, Shape};
 use flashlane_base::FastDiv;
 use flashlane_ocssd::device::Cause;
@@ -20,6 +20,8 @@ pub(super) struct Pool {
     /// Held while positions are taken: what drainers of one channel compete for (QBLK, II-B).
     pub(super) taking: Lock<()>,
     pub(super) limiter: Mutex<Limiter>,
+    /// Free chunks at which the limiter was last asked, and what it said.
+    pub(super) shared: Mutex<Option<(u64, Shares)>>,
     pub(super) collector: Collector,
 }
 
@@ -29,6 +31,7 @@ impl Pool {
             state: Mutex::new(state),
             taking: Lock::new(()),
             limiter: Mutex::new(limiter),
+            shared: Mutex::new(None),
             collector: Collector::default(),
         }
     }
@@ -176,7 +179,10 @@ impl Pools {
 
     /// The controllers of all pools, from their beginning.
     pub(super) fn set_levels(&self, levels: Levels) {
-        self.iter().for_each(|pool| pool.limiter.lock().set_levels(levels));
+        for pool in self.iter() {
+            pool.limiter.lock().set_levels(levels);
+            *pool.shared.lock() = None;
+        }
     }
 }
 

@@ -39,6 +39,8 @@ pub(super) struct RingState {
     barrier_to: u64,
     /// The allocator has nothing left and waits for a barrier: pad for it.
     starving: bool,
+    /// Somebody is taking the positions of all rings: until it has, nothing is dropped.
+    pub(super) holds: u32,
     /// How many wait for a barrier without being able to wait for company: a target that stops, a
     /// collection by hand. Nobody may come to fill the last unit.
     pub(super) urgent: u32,
@@ -66,6 +68,7 @@ impl RingState {
             flush_to: 0,
             barrier_to: 0,
             starving: false,
+            holds: 0,
             urgent: 0,
             free,
             host_written: 0,
@@ -109,6 +112,20 @@ impl RingState {
         let used = filled.len() as u64;
         self.fifo.extend(filled.rev());
         used
+    }
+
+    /// A flush or FUA write waits for what is in the ring now.
+    #[inline]
+    pub(super) fn cover(&mut self) {
+        self.flush_to = self.tail();
+    }
+
+    /// As [`RingState::cover`], or an erase barrier does. Returns the position.
+    pub(super) fn cover_for(&mut self, flush: bool) -> u64 {
+        let tail = self.tail();
+        let point = if flush { &mut self.flush_to } else { &mut self.barrier_to };
+        *point = (*point).max(tail);
+        tail
     }
 
     fn push(&self) -> Push {
@@ -166,7 +183,7 @@ impl RingState {
             self.head += n as u64;
             let dead = heads.take(&unit.slots[from..], &mut unit.heads);
             unit.dead |= dead;
-            if dead && self.head > covered {
+            if dead && self.head > covered && self.holds == 0 {
                 self.drop_dead(unit, from, covered, &mut dropped);
             }
         }

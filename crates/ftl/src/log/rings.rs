@@ -73,6 +73,8 @@ impl FreeSlots {
     #[cold]
     fn fetch(&mut self, n: usize) {
         let common = self.common.clone();
+        // What waits is bounded for each ring: others count on the rest.
+        self.bound_waiting();
         while self.free.len() < n {
             self.reclaim();
             let mut depot = common.depot.lock();
@@ -121,6 +123,10 @@ impl FreeSlots {
         self.waiting.extend(slots.map(|slot| (epoch, slot)));
         self.common.sections.advance();
         self.reclaim();
+        self.bound_waiting();
+    }
+
+    fn bound_waiting(&mut self) {
         while self.waiting.len() > WAITING {
             self.common.sections.advance();
             self.reclaim();
@@ -154,17 +160,20 @@ pub(super) struct Rings {
     common: Arc<Common>,
     /// Sectors of a write unit.
     unit: u64,
+    /// Rings that garbage collection puts anything into.
+    collected: u64,
     /// Flushes, FUA writes and barriers wait here.
     pub(super) progress: Notify,
 }
 
 impl Rings {
     /// `rings` of `capacity` slots each, over `slots` slots in all; what is programmed together has `unit`
-    /// sectors.
+    /// sectors. Garbage collection runs on so many of their cores as `collected` says.
     pub(super) fn new(
         rings: u32,
         capacity: u64,
         (slots, unit): (u32, u32),
+        collected: u32,
         sections: Arc<Sections>,
     ) -> Rings {
         let shares = rings > 1;
@@ -177,7 +186,8 @@ impl Rings {
             Ring::new(at, FreeSlots { free, waiting, shares, common: common.clone() }, capacity)
         };
         let each = (0..rings).map(ring).collect();
-        Rings { each, common, unit: u64::from(unit), progress: Notify::new() }
+        let collected = u64::from(collected.clamp(1, rings));
+        Rings { each, common, unit: u64::from(unit), collected, progress: Notify::new() }
     }
 
     /// The ring that the caller's core writes to.
@@ -207,9 +217,21 @@ impl Rings {
         self.iter().map(|ring| ring.state.now(|r| of(r))).sum()
     }
 
-    /// Where every ring ends now.
-    pub(super) fn tails(&self) -> Positions {
-        self.iter().map(|ring| ring.state.now(|r| r.tail())).collect()
+    /// Where every ring ends now, covered by a flush or an erase barrier: what is before that is
+    /// programmed although it may be superseded (FORMAT.md rule 2). While positions are taken one after
+    /// the other no ring drops anything: else a slot could go in a ring that is not looked at yet, for
+    /// one in a ring that was.
+    pub(super) fn cover(&self, flush: bool) -> Positions {
+        let hold = |by: i32| {
+            if self.len() > 1 {
+                let change = |holds: u32| holds.checked_add_signed(by).expect("counted");
+                self.iter().for_each(|ring| ring.state.now(|r| r.holds = change(r.holds)));
+            }
+        };
+        hold(1);
+        let to = self.iter().map(|ring| ring.state.now(|r| r.cover_for(flush))).collect();
+        hold(-1);
+        to
     }
 
     /// The last of some (ring, position), nothing in the others.
@@ -283,11 +305,12 @@ impl Rings {
     /// New shares of the whole buffer: each ring's are as large a part of it, and if any a unit, since
     /// who fills less waits for company.
     pub(super) fn set_shares(&self, cx: &Cx, users: u64, gc: u64) {
-        let part = |of: u64| match of {
+        let part = |of: u64, rings: u64| match of {
             0 => 0,
-            some => some.div_ceil(self.len() as u64).max(self.unit),
+            some => some.div_ceil(rings).max(self.unit),
         };
-        self.iter().for_each(|ring| ring.admission.set_shares(cx, part(users), part(gc)));
+        let (users, gc) = (part(users, self.len() as u64), part(gc, self.collected));
+        self.iter().for_each(|ring| ring.admission.set_shares(cx, users, gc));
     }
 
     /// Lets everybody in: the target has become read-only, and they are told so.
@@ -347,7 +370,7 @@ mod tests {
     fn rings(cores: u32) -> (Rings, Slab, Arc<Sections>, u32) {
         let slots = RINGS * (CAPACITY + 64 + idle_slots(RINGS));
         let sections = Arc::new(Sections::new(cores));
-        let rings = Rings::new(RINGS, CAPACITY.into(), (slots, 4), sections.clone());
+        let rings = Rings::new(RINGS, CAPACITY.into(), (slots, 4), RINGS, sections.clone());
         (rings, Slab::new(slots + 1, 8, true, false), sections, slots)
     }
 

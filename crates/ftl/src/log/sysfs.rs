@@ -178,7 +178,10 @@ impl HostFtl {
             let names = || LimiterKind::ALL.map(|(name, _)| name).join(", ");
             let kind = LimiterKind::named(value.trim());
             let kind = kind.ok_or_else(|| refuse(format!("there are {}", names())))?;
-            self.pools.iter().for_each(|pool| pool.limiter.lock().set_kind(kind));
+            for pool in self.pools.iter() {
+                pool.limiter.lock().set_kind(kind);
+                *pool.shared.lock() = None;
+            }
             self.pool_moved(cx);
             return Ok(());
         }
