@@ -97,6 +97,28 @@ fn found_windows_of_full_chunks_programmed_again() {
     assert!(!done.gave_up);
 }
 
+/// A stop ended the checkpoints, and an opener went on waiting for the room in the log that the next
+/// one would have made.
+#[test]
+fn found_a_stop_that_waited_for_the_log() {
+    let stack = stacks::find("qblk-faults").expect("a row of the table");
+    let cuts = vec![Ns::ZERO, Ns::ZERO];
+    let plan = Plan { cuts, effort: 1, ..Plan::default() };
+    run_seed(stack, 15, &plan).unwrap_or_else(|f| panic!("{f}"));
+}
+
+/// A unit that ended before one in front of it let the next into its chunk: more could be programmed
+/// behind one that failed than recovery looks back for.
+#[test]
+fn found_more_units_in_flight_than_the_budget() {
+    let stack = stacks::find("qblk-buffer-faults").expect("a row of the table");
+    for (seed, cuts) in [(61, [3_983_040, 96_203_934]), (41, [31_249, 9_987_288])] {
+        let cuts = cuts.map(Ns::from_ns).to_vec();
+        let plan = Plan { cuts, effort: 1, ..Plan::default() };
+        run_seed(stack, seed, &plan).unwrap_or_else(|f| panic!("{f}"));
+    }
+}
+
 swarms! {
     ram: "ram",
     pftl: "pftl",

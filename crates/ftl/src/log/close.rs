@@ -194,7 +194,7 @@ impl HostFtl {
         let ticket = self.submit_meta(cx, (spot.chunk, spot.sector), bytes, tag, cause);
         let done = self.flash.device.wait(cx, ticket).await;
         let mut released = Released::default();
-        let again = {
+        let (again, _) = {
             let mut p = self.pools.of_line(spot.line).lock();
             if done.failed == 0 {
                 p.completed(spot, None, &mut released)

@@ -386,7 +386,7 @@ impl HostFtl {
         for (i, (spot, unit)) in units.into_iter().enumerate() {
             ended.push((spot.line, unit.id, unit.retries));
             let failed = done.failed >> (i * n) & (u64::MAX >> (64 - n));
-            let again = match failed {
+            let (again, units) = match failed {
                 0 => {
                     self.pools.of_line(spot.line).lock().completed(&spot, Some(unit), &mut released)
                 }
@@ -396,7 +396,7 @@ impl HostFtl {
                 self.rings.send_again(cx, &again, &self.slab);
             }
             // Only now may the next program reach this PU: the pool knows how this one ended.
-            self.pu[spot.pu as usize].release(cx, 1);
+            self.pu[spot.pu as usize].release(cx, units);
         }
         if done.failed != 0 {
             self.note_program_failure(cx, done);
@@ -430,7 +430,7 @@ impl HostFtl {
         unit: Box<Unit>,
         (done, first, failed): (&Completion, usize, u64),
         released: &mut Released,
-    ) -> Vec<u32> {
+    ) -> (Vec<u32>, u64) {
         let mut p = self.pools.of_line(spot.line).lock();
         for (i, cause) in unit.cause.iter().enumerate() {
             if done.status(first + i).moved_pointer() {

@@ -234,7 +234,9 @@ impl HostFtl {
     /// itself never waits here, nor does what it depends on. Also bounds the records in memory.
     pub(super) async fn wait_for_log(&self, cx: &Cx) -> BlockResult {
         loop {
-            let ready = || !self.journal.is_full(self.log_quarter()) || self.read_only();
+            let full = || self.journal.is_full(self.log_quarter());
+            // Nobody writes a checkpoint any more when the tasks of a target that stops end.
+            let ready = || !full() || self.read_only() || self.is_stopping();
             if !ready() {
                 // An anchor that moved, too, makes a checkpoint due.
                 self.pool_changed.wake(cx);

@@ -683,34 +683,37 @@ impl PoolState {
 
     /// The program at a position has ended well; `unit` is what it holds, unless that is padding or
     /// metadata. Adds what the medium can now give back. Returns the slots that must go elsewhere
-    /// nevertheless: those of a unit in a chunk that another program has ended meanwhile.
+    /// nevertheless: those of a unit in a chunk that another program has ended meanwhile; and how many
+    /// units have come to their end, which is behind those in front of them: only then may as many
+    /// others be in flight, or more than `behind` could follow one that fails.
     pub(super) fn completed(
         &mut self,
         spot: &Spot,
         unit: Option<Box<Unit>>,
         released: &mut Released,
-    ) -> Vec<u32> {
+    ) -> (Vec<u32>, u64) {
         let shape = self.shape;
         let open = self.open_mut(spot.line);
         let c = &mut open.chunks[spot.at];
         if !c.alive {
             return self.unit_failed(spot, unit, u64::MAX, released);
         }
+        let before = c.done;
         c.end(&shape, spot.sector, unit);
         c.release(&shape, released);
-        Vec::new()
+        (Vec::new(), u64::from((c.done - before) / shape.unit))
     }
 
     /// A program failed for the sectors of `failed`. The chunk takes nothing more. Returns the slots
     /// whose content must go elsewhere: the failed ones, and where the medium needs a window, all
-    /// that are not readable yet (FORMAT.md rule 9).
+    /// that are not readable yet (FORMAT.md rule 9); and how many units have come to their end.
     pub(super) fn unit_failed(
         &mut self,
         spot: &Spot,
         unit: Option<Box<Unit>>,
         failed: u64,
         released: &mut Released,
-    ) -> Vec<u32> {
+    ) -> (Vec<u32>, u64) {
         let shape = self.shape;
         let width = self.line(spot.line).chunks.len();
         self.line_mut(spot.line).failed = true;
@@ -728,6 +731,7 @@ impl PoolState {
         let waiting = waiting..waiting + c.window.len() as u32 * shape.unit;
         let mut sectors: Vec<u32> = waiting.collect();
         let early = std::mem::take(&mut c.early);
+        let units = 1 + early.len() as u64;
         sectors.extend(early.iter().flat_map(|(first, _)| *first..first + shape.unit));
         let early = early.into_iter().filter_map(|(_, unit)| unit);
         for waiting in c.window.drain(..).flatten().chain(early) {
@@ -750,7 +754,7 @@ impl PoolState {
         if full {
             self.stop_filling(spot.line);
         }
-        again
+        (again, units)
     }
 
     /// What a unit's end made readable is in the map, so the valid count of its line is right. True
