@@ -157,7 +157,7 @@ fn wrong_input_is_answered_with_place_and_remedy() {
     run("none.txt", "8,0 0 1 0.0 9 P N [x]\n", &[]).refused(2, &["0 of 1 lines matched"]);
     run("what.txt", "hello\n", &[]).refused(2, &["neither an experiment", "job file", "trace"]);
     run("e.toml", EXPERIMENT, &["--device", "p370"]).refused(2, &["did you mean `p3700`"]);
-    run("e.toml", EXPERIMENT, &["--target", "qblk"]).refused(2, &["--target qblk", "pblk, pftl"]);
+    run("e.toml", EXPERIMENT, &["--target", "zblk"]).refused(2, &["--target zblk", "qblk, pftl"]);
     run("e.toml", EXPERIMENT, &["--store", "disk"]).refused(2, &["--store disk", "stamps"]);
     run("e.toml", EXPERIMENT, &["--set", "run.sede=1"]).refused(2, &["did you mean `seed`"]);
     run("e.toml", EXPERIMENT, &["--seed=-1"]).refused(2, &["--seed"]);
