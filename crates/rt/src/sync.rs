@@ -14,9 +14,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-pub use crate::mutex::{Mutex, MutexGuard, RawMutex};
-pub use std::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+pub use crate::platform::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence,
+    spin_loop, zeroed_u32, zeroed_u64,
 };
 
 /// What a lock went through (virtual time; on real threads only `acquired` counts).
