@@ -65,15 +65,15 @@ impl Scheduler for Seeded {
     }
 }
 
-fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     #[allow(clippy::disallowed_methods)] // how a person says what to run
     let value = std::env::var(name).ok()?;
     Some(value.parse().unwrap_or_else(|_| panic!("{name}={value}: a whole number, please")))
 }
 
 /// Runs `body` for seeds from FLASHLANE_SEED (0), FLASHLANE_SCHEDULES of them or for as long as
-/// FLASHLANE_SECONDS (20) last.
-pub(crate) fn explore(test: &'static str, body: fn(u64)) {
+/// FLASHLANE_SECONDS (20) last. Returns how many there were.
+pub(crate) fn explore(test: &'static str, body: fn(u64)) -> u64 {
     let first = number("FLASHLANE_SEED").unwrap_or(0);
     let count = number("FLASHLANE_SCHEDULES");
     let seconds = Duration::from_secs(number("FLASHLANE_SECONDS").unwrap_or(20));
@@ -100,4 +100,5 @@ pub(crate) fn explore(test: &'static str, body: fn(u64)) {
     }
     println!("{test}: {done} schedules from {first} in {:.1} s", begun.elapsed().as_secs_f64());
     assert!(done > 0, "no schedule was tried: FLASHLANE_SCHEDULES and FLASHLANE_SECONDS say none");
+    done
 }
