@@ -3,12 +3,13 @@
 //! Owns: what each core does, and what must hold at the end. Never: schedules.
 
 use crate::schedule::number;
-use flashlane_base::{Lba, Rng};
+use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{LogConfig, MountOptions, Pblk};
 use flashlane_ocssd::{DeviceSpec, PowerOn, Ssd, SsdOptions};
 use flashlane_rt::{Cx, Notify, Threads};
 use flashlane_testkit::{Host, Oracle, Wrong};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -38,6 +39,8 @@ struct Plan {
     /// Requests of each task.
     requests: u64,
     borrow: bool,
+    /// The power goes off when so many requests have ended.
+    cut_behind: u32,
 }
 
 impl Plan {
@@ -47,14 +50,13 @@ impl Plan {
             Life::Collecting => 60 + rng.below(200),
             _ => 5 + rng.below(40),
         };
-        Plan {
-            seed,
-            life,
-            cores: 2 + rng.below(2) as u32,
-            depth: 1 + rng.below(3) as u32,
-            requests,
-            borrow: rng.below(3) == 0,
-        }
+        let (cores, depth) = (2 + rng.below(2), 1 + rng.below(3));
+        let cut_behind = match life {
+            Life::Cut => 1 + rng.below(requests * depth * cores) as u32,
+            _ => u32::MAX,
+        };
+        let (cores, depth) = (cores as u32, depth as u32);
+        Plan { seed, life, cores, depth, requests, borrow: rng.below(3) == 0, cut_behind }
     }
 }
 
@@ -65,14 +67,24 @@ struct Shared {
     ssd: Arc<Ssd>,
     oracle: OnceLock<Arc<Oracle>>,
     dev: OnceLock<Arc<Pblk>>,
+    /// Requests that have ended.
+    ended: AtomicU32,
+    /// When the last of them did.
+    last: AtomicU64,
     done: AtomicU32,
     changed: Notify,
 }
 
 impl Shared {
     fn new(plan: Plan, ssd: Arc<Ssd>, oracle: OnceLock<Arc<Oracle>>) -> Arc<Shared> {
-        let (done, changed) = (AtomicU32::new(0), Notify::new());
-        Arc::new(Shared { plan, ssd, oracle, dev: OnceLock::new(), done, changed })
+        let (ended, last, done) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(0));
+        let (dev, changed) = (OnceLock::new(), Notify::new());
+        Arc::new(Shared { plan, ssd, oracle, dev, ended, last, done, changed })
+    }
+
+    /// Is it time for the cut?
+    fn is_off(&self) -> bool {
+        self.ended.load(Ordering::SeqCst) >= self.plan.cut_behind
     }
 }
 
@@ -81,11 +93,12 @@ pub(crate) fn run(seed: u64, life: Life) {
     let ssd = Ssd::new(&medium(), SsdOptions { timing: false, ..SsdOptions::default() });
     let ssd = ssd.expect("a device");
     let first = Shared::new(plan, ssd.clone(), OnceLock::new());
-    let ends = Threads::new(plan.cores, seed).run(|cx| first_life(cx, first.clone()));
+    Threads::new(plan.cores, seed).run(|cx| first_life(cx, first.clone()));
     let oracle = first.oracle.get().expect("core 0 made it").clone();
+    let last = first.last.load(Ordering::SeqCst);
     drop(first);
     if life == Life::Cut {
-        ssd.power_cut(ends[0], PowerOn::ClockRestarts);
+        ssd.power_cut(Ns::from_ns(last), PowerOn::ClockRestarts);
         oracle.power_cut();
     }
     let second = Shared::new(plan, ssd, OnceLock::from(oracle));
@@ -103,7 +116,7 @@ fn medium() -> DeviceSpec {
     tiny.with_parallelism(2, 1).with_chunks_per_pu(32)
 }
 
-async fn first_life(cx: Cx, shared: Arc<Shared>) -> flashlane_base::Ns {
+async fn first_life(cx: Cx, shared: Arc<Shared>) {
     let plan = shared.plan;
     if cx.core().0 == 0 {
         let config = LogConfig {
@@ -123,22 +136,26 @@ async fn first_life(cx: Cx, shared: Arc<Shared>) -> flashlane_base::Ns {
     let dev = shared.dev.get().expect("set above").clone();
     let oracle = shared.oracle.get().expect("set above").clone();
     let host = Rc::new(Host::new(dev.clone(), oracle, watched(), false));
-    let tasks: Vec<_> = (0..plan.depth)
-        .map(|task| cx.spawn_join(work(cx.clone(), host.clone(), plan, task)))
-        .collect();
-    for task in tasks {
-        task.await.unwrap_or_else(|wrong| panic!("{plan:?}: {wrong}"));
+    let left = Rc::new(Cell::new(plan.depth));
+    for task in 0..plan.depth {
+        let (cx, host, left, shared) = (cx.clone(), host.clone(), left.clone(), shared.clone());
+        cx.clone().spawn(async move {
+            let worked = work(&cx, &host, &shared, task).await;
+            worked.unwrap_or_else(|wrong| panic!("{plan:?}: {wrong}"));
+            left.set(left.get() - 1);
+            shared.changed.wake(&cx);
+        });
     }
+    shared.changed.wait(&cx, || left.get() == 0 || shared.is_off()).await;
     shared.done.fetch_add(1, Ordering::SeqCst);
     shared.changed.wake(&cx);
     if cx.core().0 != 0 || plan.life == Life::Cut {
-        return cx.now();
+        return;
     }
     shared.changed.wait(&cx, || shared.done.load(Ordering::SeqCst) == plan.cores).await;
     dev.stop(&cx).await.unwrap_or_else(|e| panic!("{plan:?}: {e}"));
     settled(&dev, &shared.ssd);
     COLLECTED.fetch_add(u64::from(dev.stats().gc_moved > 0), Ordering::SeqCst);
-    cx.now()
 }
 
 async fn second_life(cx: Cx, shared: Arc<Shared>) {
@@ -187,7 +204,8 @@ fn settled(dev: &Pblk, ssd: &Ssd) {
 }
 
 /// What one task of a core does: mostly the few sectors that all want, else a larger part of the drive.
-async fn work(cx: Cx, host: Rc<Host>, plan: Plan, task: u32) -> Result<(), Wrong> {
+async fn work(cx: &Cx, host: &Host, shared: &Shared, task: u32) -> Result<(), Wrong> {
+    let plan = shared.plan;
     let stream = u64::from(cx.core().0) << 32 | u64::from(task);
     let mut rng = Rng::stream(plan.seed, "interleave.work", stream);
     let capacity = host.oracle().capacity();
@@ -202,10 +220,15 @@ async fn work(cx: Cx, host: Rc<Host>, plan: Plan, task: u32) -> Result<(), Wrong
         let lba = Lba::new(at);
         match rng.below(32) {
             0 => host.flush(&cx).await?,
-            1 => host.write(&cx, lba, sectors, true, &mut buf).await?,
-            2..=4 => host.discard(&cx, lba, sectors).await?,
-            5..=12 => host.read(&cx, lba, sectors, &mut buf).await?,
-            _ => host.write(&cx, lba, sectors, false, &mut buf).await?,
+            1 => host.write(cx, lba, sectors, true, &mut buf).await?,
+            2..=4 => host.discard(cx, lba, sectors).await?,
+            5..=12 => host.read(cx, lba, sectors, &mut buf).await?,
+            _ => host.write(cx, lba, sectors, false, &mut buf).await?,
+        }
+        shared.last.fetch_max(cx.now().as_ns(), Ordering::SeqCst);
+        shared.ended.fetch_add(1, Ordering::SeqCst);
+        if shared.is_off() {
+            shared.changed.wake(cx);
         }
     }
     Ok(())
