@@ -322,6 +322,9 @@ impl HostFtl {
             open_sequence,
             generation: self.journal.generation,
         };
+        // Whoever read a lower floor has published: a sector that is found unmapped now is a tombstone at
+        // the floor, and what is written to it later lies above that (FORMAT.md, hole 39).
+        self.sections.synchronize(cx).await;
         let copy = |_: &mut ()| {
             let (mut words, mut stamps) = (Vec::new(), Vec::new());
             self.map.copy_words(lba, count, &mut words, |at, entry| match entry {

@@ -71,16 +71,19 @@ pub(crate) fn number(name: &str) -> Option<u64> {
     Some(value.parse().unwrap_or_else(|_| panic!("{name}={value}: a whole number, please")))
 }
 
-/// Runs `body` for seeds from FLASHLANE_SEED (0), FLASHLANE_SCHEDULES of them or for as long as
-/// FLASHLANE_SECONDS (20) last. Returns how many there were.
-pub(crate) fn explore(test: &'static str, body: fn(u64)) -> u64 {
+/// Runs `body` for seeds from FLASHLANE_SEED (0): `count` of them, or FLASHLANE_SCHEDULES, or for as long as
+/// FLASHLANE_SECONDS last. Returns how many there were.
+pub(crate) fn explore(test: &'static str, count: u64, body: fn(u64)) -> u64 {
     let first = number("FLASHLANE_SEED").unwrap_or(0);
-    let count = number("FLASHLANE_SCHEDULES");
-    let seconds = Duration::from_secs(number("FLASHLANE_SECONDS").unwrap_or(20));
+    let seconds = number("FLASHLANE_SECONDS").map(Duration::from_secs);
+    let count = number("FLASHLANE_SCHEDULES").or(seconds.is_none().then_some(count));
     #[allow(clippy::disallowed_methods)] // how long to go on, no part of any run
     let begun = Instant::now();
+    let is_over = |done| {
+        count.is_some_and(|count| done >= count) || seconds.is_some_and(|most| begun.elapsed() > most)
+    };
     let mut done = 0;
-    while count.map_or(begun.elapsed() < seconds, |count| done < count) {
+    while !is_over(done) {
         let seed = first + done;
         let mut config = Config::new();
         config.stack_size = STACK_BYTES;
