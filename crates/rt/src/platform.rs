@@ -198,14 +198,16 @@ mod chosen {
             call::<T, F>
         }
         let call = caller(&f);
-        let values: Arc<Vec<Mutex<Option<T>>>> = Arc::new((0..n).map(|_| Mutex::new(None)).collect());
+        let values: Arc<Vec<Mutex<Option<T>>>> =
+            Arc::new((0..n).map(|_| Mutex::new(None)).collect());
         let handles: Vec<_> = (1..n)
             .map(|i| {
                 let (f, values) = (Erased((&raw const f).cast()), values.clone());
                 let work: Box<dyn FnOnce() + Send + '_> = Box::new(move || {
                     let f = f;
                     let value = call(f.0, i);
-                    *values[i as usize].lock().unwrap_or_else(PoisonError::into_inner) = Some(value);
+                    *values[i as usize].lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some(value);
                 });
                 // SAFETY: every handle is joined before this returns; a model that panics is over, and
                 // loom runs no other thread of it then.

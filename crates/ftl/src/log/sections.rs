@@ -11,8 +11,8 @@
 //! announces the epoch that it sees; the epoch moves on when every announced one is the present; what
 //! was retired two epochs ago is seen by nobody.
 
-use flashlane_rt::{CoreId, Cx};
 use flashlane_rt::sync::{AtomicU64, Ordering, fence};
+use flashlane_rt::{CoreId, Cx};
 
 /// Not inside a section.
 const OUTSIDE: u64 = 0;

@@ -80,7 +80,8 @@ pub(crate) fn explore(test: &'static str, count: u64, body: fn(u64)) -> u64 {
     #[allow(clippy::disallowed_methods)] // how long to go on, no part of any run
     let begun = Instant::now();
     let is_over = |done| {
-        count.is_some_and(|count| done >= count) || seconds.is_some_and(|most| begun.elapsed() > most)
+        count.is_some_and(|count| done >= count)
+            || seconds.is_some_and(|most| begun.elapsed() > most)
     };
     let mut done = 0;
     while !is_over(done) {
