@@ -112,7 +112,7 @@ mod chosen {
     pub(crate) use self::Mutex as InboxMutex;
 
     /// A core parks in its first empty turn.
-    pub(crate) const IDLE_SPINS: u32 = 0;
+    pub(crate) const IDLE_SPINS: u32 = 1;
     /// What a look at the clock takes: whoever looks again and again sees time pass.
     const LOOK_NS: u64 = 10;
 

@@ -219,7 +219,7 @@ async fn work(cx: &Cx, host: &Host, shared: &Shared, task: u32) -> Result<(), Wr
         let sectors = 1 + rng.below(longest.min(from + room - at)) as u32;
         let lba = Lba::new(at);
         match rng.below(32) {
-            0 => host.flush(&cx).await?,
+            0 => host.flush(cx).await?,
             1 => host.write(cx, lba, sectors, true, &mut buf).await?,
             2..=4 => host.discard(cx, lba, sectors).await?,
             5..=12 => host.read(cx, lba, sectors, &mut buf).await?,
