@@ -5,7 +5,7 @@
 //! writes, garbage collection, slots that come round, an end by `stop` or by a cut of the power, mount,
 //! oracle). Promises: a run is a function of its seed: workload and schedule; a failing one prints the
 //! command that replays it. Never: finds what needs weaker memory than sequential consistency (shuttle
-//! has no other; `log/models.rs` has loom for that).
+//! has no other; `crates/ftl/src/log/models.rs` has loom for that).
 //!
 //! Built only with `--cfg flashlane_shuttle`: `make interleave` (docs/TESTING.md, "Interleavings").
 #![cfg(flashlane_shuttle)]
@@ -20,19 +20,19 @@ use target::Life;
 /// One life: create, fight, stop, walk, laws.
 #[test]
 fn qblk_stopped() {
-    explore("qblk_stopped", 2000, |seed| target::run(seed, Life::Stopped));
+    explore("qblk_stopped", 1500, |seed| target::run(seed, Life::Stopped));
 }
 
 /// Two lives: the first ends by a cut between any two accesses, the second recovers.
 #[test]
 fn qblk_cut() {
-    explore("qblk_cut", 3000, |seed| target::run(seed, Life::Cut));
+    explore("qblk_cut", 2000, |seed| target::run(seed, Life::Cut));
 }
 
 /// Little spare room: lines are collected and chunks reused under the readers.
 #[test]
 fn qblk_collecting() {
-    let done = explore("qblk_collecting", 120, |seed| target::run(seed, Life::Collecting));
+    let done = explore("qblk_collecting", 80, |seed| target::run(seed, Life::Collecting));
     let collected = target::COLLECTED.load(Ordering::SeqCst);
     println!("lines were collected in {collected} of them");
     assert!(collected >= done / 2, "lines were collected in {collected} of {done} only");
