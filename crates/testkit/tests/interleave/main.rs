@@ -23,7 +23,7 @@ fn qblk_stopped() {
     explore("qblk_stopped", 1500, |seed| target::run(seed, Life::Stopped));
 }
 
-/// Two lives: the first ends by a cut between any two accesses, the second recovers.
+/// Two lives: the first ends by a cut behind some request, others under way; the second recovers.
 #[test]
 fn qblk_cut() {
     explore("qblk_cut", 2000, |seed| target::run(seed, Life::Cut));
