@@ -127,7 +127,7 @@ impl Cx {
     #[inline]
     pub fn fence(&self) {
         if !self.is_virtual() {
-            std::sync::atomic::fence(std::sync::atomic::Ordering::SeqCst);
+            crate::platform::fence(crate::platform::Ordering::SeqCst);
         }
     }
 

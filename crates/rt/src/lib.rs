@@ -17,7 +17,9 @@ pub mod attend;
 pub mod cost;
 pub mod cx;
 mod local;
+#[cfg_attr(any(flashlane_shuttle, flashlane_loom), allow(dead_code, unreachable_pub))]
 mod mutex;
+mod platform;
 pub mod sync;
 pub mod threads;
 mod timers;

@@ -14,9 +14,9 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-pub use crate::mutex::{Mutex, MutexGuard, RawMutex};
-pub use std::sync::atomic::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+pub use crate::platform::{
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence,
+    spin_loop, zeroed_u32, zeroed_u64,
 };
 
 /// What a lock went through (virtual time; on real threads only `acquired` counts).
@@ -53,6 +53,7 @@ pub struct Lock<T> {
 
 impl<T> Lock<T> {
     /// A free lock.
+    #[cfg(not(flashlane_loom))]
     pub const fn new(value: T) -> Lock<T> {
         Lock {
             free_at: AtomicU64::new(0),
@@ -61,6 +62,14 @@ impl<T> Lock<T> {
             spun: AtomicU64::new(0),
             value: Mutex::new((value, 0)),
         }
+    }
+
+    /// A free lock; loom's are made while a model runs.
+    #[cfg(flashlane_loom)]
+    pub fn new(value: T) -> Lock<T> {
+        let zero = || AtomicU64::new(0);
+        let (free_at, waiting, contended, spun) = (zero(), zero(), zero(), zero());
+        Lock { free_at, waiting, contended, spun, value: Mutex::new((value, 0)) }
     }
 
     /// Runs a straight-line section of the given CPU cost under the lock.
@@ -135,6 +144,10 @@ struct CreditState {
 }
 
 impl CreditState {
+    const fn new(free: u64) -> CreditState {
+        CreditState { free, queue: VecDeque::new(), next_ticket: 0, granted: 0 }
+    }
+
     /// Serves the queue from its head for as long as the credits reach.
     fn grant(&mut self, cx: &Cx) {
         while let Some((ticket, want, who)) = self.queue.front().copied() {
@@ -156,15 +169,15 @@ pub struct Credits {
 
 impl Credits {
     /// With `free` credits to begin with.
+    #[cfg(not(flashlane_loom))]
     pub const fn new(free: u64) -> Credits {
-        Credits {
-            state: Mutex::new(CreditState {
-                free,
-                queue: VecDeque::new(),
-                next_ticket: 0,
-                granted: 0,
-            }),
-        }
+        Credits { state: Mutex::new(CreditState::new(free)) }
+    }
+
+    /// With `free` credits to begin with; loom's are made while a model runs.
+    #[cfg(flashlane_loom)]
+    pub fn new(free: u64) -> Credits {
+        Credits { state: Mutex::new(CreditState::new(free)) }
     }
 
     /// Takes `n` credits now, or none; never overtakes somebody who waits.

@@ -6,18 +6,15 @@
 
 use crate::cx::{CoreId, Cx, Mode, Waiter};
 use crate::local::Local;
-use parking_lot::Mutex;
+use crate::platform::{
+    AtomicBool, AtomicUsize, IDLE_SPINS, InboxMutex as Mutex, Ordering, RealClock, Thread, current,
+    on_threads, spin_loop,
+};
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll, Waker};
-use std::thread::Thread;
-use std::time::{Duration, Instant};
-
-/// Empty turns before a core parks: a device time is 10–100 us, parking costs about 5 us.
-const IDLE_SPINS: u32 = 200;
 
 #[derive(Default)]
 struct Inbox {
@@ -40,7 +37,7 @@ impl Inbox {
 }
 
 struct Shared {
-    base: Instant,
+    clock: RealClock,
     seed: u64,
     inboxes: Vec<Inbox>,
     /// Cores whose main task still runs; a core serves the others until all are done.
@@ -64,7 +61,7 @@ pub(crate) struct ThreadCore {
 
 impl ThreadCore {
     pub(crate) fn now(&self) -> u64 {
-        let t = self.shared.base.elapsed().as_nanos() as u64;
+        let t = self.shared.clock.now();
         self.last.set(self.last.get().max(t));
         self.last.get()
     }
@@ -106,32 +103,22 @@ impl Threads {
         F: Fn(Cx) -> Fut + Send + Sync,
         Fut: Future<Output = T> + 'static,
     {
-        #[allow(clippy::disallowed_methods)] // this is where the real clock enters
-        let base = Instant::now();
         let shared = Arc::new(Shared {
-            base,
+            clock: RealClock::new(self.cores),
             seed: self.seed,
             inboxes: (0..self.cores).map(|_| Inbox::default()).collect(),
             running: AtomicUsize::new(self.cores as usize),
             panicked: AtomicBool::new(false),
         });
-        std::thread::scope(|scope| {
-            let handles: Vec<_> = (0..self.cores)
-                .map(|core| {
-                    let (shared, main) = (shared.clone(), &main);
-                    scope.spawn(move || run_core(CoreId(core), shared, main))
-                })
-                .collect();
-            // Join all before anything unwinds: a core that ended because another panicked has no
-            // value, and the panic to report is the other's.
-            let ended: Vec<_> = handles.into_iter().map(|h| h.join()).collect();
-            let values: Vec<Option<T>> = ended
-                .into_iter()
-                .map(|e| e.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-                .collect();
-            let all: Option<Vec<T>> = values.into_iter().collect();
-            all.expect("without a panic every main task ends")
-        })
+        // All have ended before anything unwinds: a core that ended because another panicked has no
+        // value, and the panic to report is the other's.
+        let ended = on_threads(self.cores, |core| run_core(CoreId(core), shared.clone(), &main));
+        let values: Vec<Option<T>> = ended
+            .into_iter()
+            .map(|e| e.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect();
+        let all: Option<Vec<T>> = values.into_iter().collect();
+        all.expect("without a panic every main task ends")
     }
 }
 
@@ -144,7 +131,7 @@ where
     Fut: Future<Output = T> + 'static,
 {
     let inbox = &shared.inboxes[core.0 as usize];
-    *inbox.owner.lock() = Some(std::thread::current());
+    *inbox.owner.lock() = Some(current());
     let thread = Rc::new(ThreadCore { shared: shared.clone(), last: Cell::new(0) });
     let local = Rc::new(Local::default());
     let mode = Mode::Threads(thread.clone());
@@ -164,9 +151,9 @@ where
         if batch.is_empty() {
             idle += 1;
             if idle < IDLE_SPINS {
-                std::hint::spin_loop();
+                spin_loop();
             } else {
-                park(&local, &thread, inbox);
+                park(core, &local, &thread, inbox);
             }
             continue;
         }
@@ -211,19 +198,10 @@ fn wake_all(shared: &Shared) {
     }
 }
 
-fn park(local: &Local, thread: &ThreadCore, inbox: &Inbox) {
+fn park(core: CoreId, local: &Local, thread: &ThreadCore, inbox: &Inbox) {
     if inbox.any.load(Ordering::SeqCst) {
         return;
     }
     let next = local.timers.borrow().next_at();
-    match next {
-        None => std::thread::park_timeout(Duration::from_millis(50)),
-        Some(at) => {
-            let now = thread.now();
-            // The kernel wakes some 50 us late: sleep short of the timer and spin the rest.
-            if at > now + 100_000 {
-                std::thread::park_timeout(Duration::from_nanos(at - now - 60_000));
-            }
-        }
-    }
+    thread.shared.clock.park(core.0, next);
 }

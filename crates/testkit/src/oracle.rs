@@ -138,8 +138,8 @@ struct Past {
     fua: bool,
     /// False for an update that failed: it may have happened or not.
     certain: bool,
-    /// An unordered update that a read showed to have come after this one.
-    beaten_by: Option<Version>,
+    /// The value of an unordered update that a read, which began then, showed to have come after this one.
+    beaten_by: Option<(Version, Seq)>,
 }
 
 struct ActiveRead {
@@ -539,7 +539,7 @@ impl State {
         // Zeros have no version of their own to tell one discard from another.
         for p in past.iter_mut() {
             if p.version != version && p.version != Version::ZEROS && losers.contains(&p.version) {
-                p.beaten_by = Some(version);
+                p.beaten_by = Some((version, begin));
             }
         }
         forget(past, self.flushed);
@@ -567,11 +567,22 @@ impl Past {
 }
 
 /// Drops what a durable update has replaced for good: what ended before that update began, or was
-/// seen to have come before it.
+/// seen to have come before it. Zeros tell no discard from another: then every one that may have come
+/// after must be durable.
 fn forget(past: &mut Vec<Past>, flushed: Seq) {
     let durable = past.iter().filter(|p| p.is_durable(flushed));
-    let versions: Vec<Version> = durable.clone().map(|p| p.version).collect();
-    if let Some(begin) = durable.map(|p| p.begin).max() {
-        past.retain(|p| p.end >= begin && p.beaten_by.is_none_or(|by| !versions.contains(&by)));
-    }
+    let Some(begin) = durable.map(|p| p.begin).max() else {
+        return;
+    };
+    let all = past.clone();
+    past.retain(|p| {
+        let is_beaten = p.beaten_by.is_some_and(|(by, seen)| {
+            let mut by = all
+                .iter()
+                .filter(|other| other.version == by && other.begin <= seen && other.end >= p.begin)
+                .peekable();
+            by.peek().is_some() && by.all(|other| other.is_durable(flushed))
+        });
+        p.end >= begin && !is_beaten
+    });
 }

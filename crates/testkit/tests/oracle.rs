@@ -147,6 +147,24 @@ fn a_cut_leaves_the_flushed_content_or_something_younger() {
     assert_eq!(h.after_cut(), [second], "also over a second cut");
 }
 
+/// Zeros tell no discard from another: that a read found a write under a discard, which is not durable, says
+/// nothing of the durable one before both.
+#[test]
+fn a_write_under_a_discard_survives_while_that_is_not_durable() {
+    let discard = |h: &History| h.0.begin_discard(A, 1);
+    let h = History::new();
+    h.write();
+    h.end(discard(&h));
+    h.flush();
+    let (later, (write, version)) = (discard(&h), h.begin());
+    h.end(write);
+    h.end(later);
+    assert!(h.read(Version::ZEROS).is_ok());
+    assert_eq!(h.after_cut(), [Version::ZEROS, version]);
+    h.flush();
+    assert_eq!(h.after_cut(), [Version::ZEROS]);
+}
+
 #[test]
 fn a_flush_covers_what_ended_before_it_began() {
     let h = History::new();

@@ -5,9 +5,8 @@
 //! Promises: a line's count is the number of its set bits; a bit is set and cleared by whoever won
 //! the exchange on the map, so exactly once. Never: knows a line's state (that is `pool`).
 
-use super::map::zeroed_u64;
 use flashlane_base::FastDiv;
-use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering};
+use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering, zeroed_u64};
 
 /// No line.
 pub(super) const NO_LINE: u32 = u32::MAX;

@@ -8,7 +8,7 @@
 //! 32 bits wide while linear physical sectors + 1 and slot ids fit 31 bits, else 64.
 
 use flashlane_rt::Lock;
-use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering, fence};
+use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering, fence, zeroed_u32, zeroed_u64};
 
 /// What a map entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,19 +129,6 @@ impl View<'_> {
                 .is_ok(),
         }
     }
-}
-
-/// Zeroed atomics without touching the pages: a fresh map of a 2 TB drive costs nothing.
-fn zeroed_u32(n: usize) -> Box<[AtomicU32]> {
-    let plain: Box<[u32]> = vec![0u32; n].into_boxed_slice();
-    // SAFETY: AtomicU32 has the size, alignment and bit validity of u32 (documented in std).
-    unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU32]) }
-}
-
-pub(super) fn zeroed_u64(n: usize) -> Box<[AtomicU64]> {
-    let plain: Box<[u64]> = vec![0u64; n].into_boxed_slice();
-    // SAFETY: AtomicU64 has the size, alignment and bit validity of u64 (documented in std).
-    unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU64]) }
 }
 
 impl Map {

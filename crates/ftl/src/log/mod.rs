@@ -32,6 +32,8 @@ pub mod limiter;
 mod lines;
 pub mod map;
 mod meta;
+#[cfg(all(test, flashlane_loom))]
+mod models;
 mod open;
 mod pool;
 mod pools;

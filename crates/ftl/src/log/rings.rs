@@ -9,18 +9,19 @@ use super::ring::{Ring, RingState};
 use super::sections::Sections;
 use super::slab::{Origin, Slab};
 use super::unit::Unit;
-use flashlane_rt::sync::{Mutex, Ordering};
+use flashlane_rt::sync::{Mutex, Ordering, spin_loop};
 use flashlane_rt::{Cx, Notify};
 use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Free slots that change between a ring and the depot at a time.
-const BATCH: usize = 64;
+/// Free slots that change between a ring and the depot at a time. Under a checker of interleavings a
+/// few, so that they do all the while.
+const BATCH: usize = if cfg!(flashlane_shuttle) { 4 } else { 64 };
 /// Free slots that a ring keeps for itself.
 const KEPT: usize = 2 * BATCH;
 /// Slots of a ring that may wait for sections to end.
-const WAITING: usize = 256;
+const WAITING: usize = 4 * BATCH;
 
 /// Slots that a ring may hold beside those that its admission and the windows count.
 pub(super) fn idle_slots(rings: u32) -> u32 {
@@ -86,7 +87,7 @@ impl FreeSlots {
             assert!(found || !self.waiting.is_empty(), "admission bounds the slots in use");
             if !found {
                 common.sections.advance();
-                std::hint::spin_loop();
+                spin_loop();
             }
         }
     }
@@ -130,7 +131,7 @@ impl FreeSlots {
         while self.waiting.len() > WAITING {
             self.common.sections.advance();
             self.reclaim();
-            std::hint::spin_loop();
+            spin_loop();
         }
     }
 

@@ -11,8 +11,8 @@
 //! announces the epoch that it sees; the epoch moves on when every announced one is the present; what
 //! was retired two epochs ago is seen by nobody.
 
-use flashlane_rt::Cx;
 use flashlane_rt::sync::{AtomicU64, Ordering, fence};
+use flashlane_rt::{CoreId, Cx};
 
 /// Not inside a section.
 const OUTSIDE: u64 = 0;
@@ -53,7 +53,12 @@ impl Sections {
     /// The core begins a section.
     #[inline]
     pub(super) fn enter(&self, cx: &Cx) -> Inside<'_> {
-        let Some(Announced(mine)) = self.cores.get(cx.core().0 as usize) else {
+        self.enter_on(cx.core())
+    }
+
+    #[inline]
+    pub(super) fn enter_on(&self, core: CoreId) -> Inside<'_> {
+        let Some(Announced(mine)) = self.cores.get(core.0 as usize) else {
             debug_assert!(!self.are_counted(), "a core that nobody told of");
             return Inside(None);
         };
@@ -104,7 +109,7 @@ impl Sections {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashlane_rt::{CoreId, CostTable, Threads, Virtual};
+    use flashlane_rt::{CostTable, Threads, Virtual};
     use std::sync::Arc;
 
     /// What was retired while a core was in a section has passed when that has ended, not before, however

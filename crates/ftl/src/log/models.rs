@@ -1,0 +1,187 @@
+//! Models of single structures for loom: few steps, all interleavings, weak memory too.
+//!
+//! Owns: what two cores do to a map entry, to a slot that is used again, to what is below a slot, each
+//! with the structures themselves and the steps of `front` and `drain` written out. Promises: a model
+//! is exhaustive up to three preemptions. Never: runs a target (that is `crates/testkit/tests/interleave`).
+//!
+//! Built only with `--cfg flashlane_loom`: `make models`.
+
+use super::lines::Lines;
+use super::map::{Entry, Map};
+use super::sections::Sections;
+use super::slab::{Slab, SlotState};
+use flashlane_rt::CoreId;
+use flashlane_rt::sync::{AtomicU64, Ordering};
+use loom::thread;
+use std::sync::Arc;
+
+fn model(body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(body);
+}
+
+/// Whoever is in a section that began before a slot went out of the map finds it as it was.
+#[test]
+fn a_slot_is_not_used_again_under_a_section() {
+    const AGAIN: u64 = u64::MAX;
+    struct Shared {
+        sections: Sections,
+        slots: [AtomicU64; 2],
+        current: AtomicU64,
+    }
+    model(|| {
+        let shared = Arc::new(Shared {
+            sections: Sections::new(2),
+            slots: [AtomicU64::new(1), AtomicU64::new(0)],
+            current: AtomicU64::new(0),
+        });
+        let theirs = shared.clone();
+        let reader = thread::spawn(move || {
+            let _inside = theirs.sections.enter_on(CoreId(1));
+            let at = theirs.current.load(Ordering::Acquire) as usize;
+            assert_ne!(theirs.slots[at].load(Ordering::Relaxed), AGAIN, "used under a reader");
+        });
+        shared.slots[1].store(2, Ordering::Relaxed);
+        shared.current.store(1, Ordering::Release);
+        let retired = shared.sections.retired();
+        for _ in 0..3 {
+            shared.sections.advance();
+            if shared.sections.passed(retired) {
+                shared.slots[0].store(AGAIN, Ordering::Relaxed);
+                break;
+            }
+        }
+        reader.join().expect("no reader saw it");
+    });
+}
+
+/// Slots 1 and 2 of sector 0; the copy of slot 1 lies at address 5, chunk 0, line 0.
+struct Sector {
+    map: Map,
+    lines: Lines,
+    slab: Slab,
+}
+
+const COPY: u64 = 5;
+
+impl Sector {
+    /// Slot 1 is the newest content and taken by the drainer.
+    fn new() -> Arc<Sector> {
+        let s = Sector {
+            map: Map::new(1, 64, 4, false),
+            lines: Lines::new(1, 64, false),
+            slab: Slab::new(4, 8, false, true),
+        };
+        s.lines.set_line(0, 0);
+        s.slab.fill(1, 0, 0, &[1; 8]);
+        s.slab.set_order(1, 10, (0, 9));
+        s.slab.heads().take(&[1], &mut Vec::new());
+        assert!(s.map.exchange(0, 0, s.map.encode(Entry::Slot(1))));
+        Arc::new(s)
+    }
+
+    /// The drainer publishes the copy (`drain::publish_among_others`).
+    fn publish_copy(&self) {
+        let slot = self.map.encode(Entry::Slot(1));
+        if self.map.raw(0) != slot {
+            return self.note();
+        }
+        self.lines.validate(COPY, 1);
+        if !self.map.exchange(0, slot, self.map.encode(Entry::Media(COPY))) {
+            self.lines.invalidate(COPY);
+            self.note();
+        }
+    }
+
+    /// `drain::note_superseded`.
+    fn note(&self) {
+        let mut before = None;
+        while let Entry::Slot(newer) = self.map.get(0)
+            && before != Some(newer)
+        {
+            self.slab.raise_prev(newer, COPY, 10);
+            self.map.settle();
+            before = Some(newer);
+        }
+    }
+
+    /// A write puts its slot on top (`front::publish`).
+    fn write(&self, slot: u32) {
+        self.slab.fill(slot, 0, 1, &[slot as u8; 8]);
+        loop {
+            let old = self.map.raw(0);
+            let entry = self.map.decode(old);
+            let (before, prev) = match entry {
+                Entry::Slot(s) => (self.slab.stamp(s), self.slab.prev(s)),
+                Entry::Media(a) => (10, (a + 1, 10)),
+                _ => unreachable!("it was written"),
+            };
+            self.slab.set_order(slot, before + 1, prev);
+            if !self.map.exchange(0, old, self.map.encode(Entry::Slot(slot))) {
+                continue;
+            }
+            match entry {
+                Entry::Slot(older) => {
+                    self.map.settle();
+                    self.slab.inherit(slot, self.slab.prev(older));
+                    let killed = self.slab.kill(older).is_some();
+                    assert_eq!(killed, older != 1, "slot 1 is the drainer's");
+                }
+                _ => self.lines.invalidate(COPY),
+            }
+            return;
+        }
+    }
+}
+
+/// QBLK, II-C, both situations: a copy becomes garbage exactly once, whoever comes first, and is what
+/// lies below the slot that came on top.
+#[test]
+fn a_release_against_a_write_invalidates_once() {
+    model(|| {
+        let sector = Sector::new();
+        let theirs = sector.clone();
+        let drainer = thread::spawn(move || theirs.publish_copy());
+        sector.write(2);
+        drainer.join().expect("it ends");
+        assert_eq!(sector.map.get(0), Entry::Slot(2));
+        assert_eq!((sector.lines.valid(0), sector.lines.is_valid(COPY)), (0, false));
+        assert_eq!(sector.slab.prev(2).0, COPY + 1, "what a checkpoint would store");
+    });
+}
+
+/// FORMAT.md, hole 1, on several cores: two writes come on top while the copy below becomes durable; it is what
+/// lies below the last of them.
+#[test]
+fn what_is_below_a_slot_goes_up_to_the_newest() {
+    model(|| {
+        let sector = Sector::new();
+        let theirs = sector.clone();
+        sector.write(2);
+        let drainer = thread::spawn(move || theirs.publish_copy());
+        sector.write(3);
+        drainer.join().expect("it ends");
+        assert_eq!(sector.map.get(0), Entry::Slot(3));
+        assert!(sector.slab.head(2).is(SlotState::Dead));
+        assert_eq!(sector.slab.prev(3).0, COPY + 1, "what a checkpoint would store");
+    });
+}
+
+/// The drainer takes a slot or an overwrite kills it, never both: a host sector is counted once.
+#[test]
+fn a_slot_is_taken_or_killed() {
+    model(|| {
+        let slab = Arc::new(Slab::new(2, 8, false, true));
+        slab.fill(0, 7, 0, &[1; 8]);
+        slab.set_order(0, 10, (0, 9));
+        let theirs = slab.clone();
+        let drainer = thread::spawn(move || {
+            let mut heads = Vec::new();
+            theirs.heads().take(&[0], &mut heads)
+        });
+        let killed = slab.kill(0).is_some();
+        let dead = drainer.join().expect("it ends");
+        assert_eq!(killed, dead);
+    });
+}

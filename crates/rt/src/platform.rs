@@ -1,0 +1,287 @@
+//! What the runtime takes from the system: atomics, the mutex, threads, the real clock. Or from a
+//! checker of interleavings in their place.
+//!
+//! Owns: the choice, once for all layers. A normal build has std's and `parking_lot`'s themselves.
+//! `--cfg flashlane_shuttle` puts shuttle's in their place: every access is a point where another core
+//! may go on, and a schedule is a function of its seed. `--cfg flashlane_loom` puts loom's: small
+//! models, all interleavings, weak memory too. Promises: no cost in a normal build. Under a checker
+//! there is no real time: a clock counts how often it was read, and jumps to the next timer when
+//! every core is idle. Never: decides anything else by the build.
+//!
+//! A checker does not see what goes past this façade: std's atomics and mutexes of the simulated
+//! medium (they belong to the device, not to the host), and plain memory (shuttle; loom sees no
+//! `UnsafeCell` of ours either).
+
+#[cfg(not(any(flashlane_shuttle, flashlane_loom)))]
+mod chosen {
+    pub use crate::mutex::{Mutex, MutexGuard};
+    pub(crate) use parking_lot::Mutex as InboxMutex;
+    pub use std::hint::spin_loop;
+    pub use std::sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    pub(crate) use std::thread::{Thread, current};
+
+    /// Empty turns before a core parks: a device time is 10–100 us, parking costs about 5 us.
+    pub(crate) const IDLE_SPINS: u32 = 200;
+
+    /// Zeroed atomics without touching the pages: a fresh map of a 2 TB drive costs nothing.
+    pub fn zeroed_u32(n: usize) -> Box<[AtomicU32]> {
+        let plain: Box<[u32]> = vec![0u32; n].into_boxed_slice();
+        // SAFETY: AtomicU32 has the size, alignment and bit validity of u32 (documented in std).
+        unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU32]) }
+    }
+
+    /// As [`zeroed_u32`].
+    pub fn zeroed_u64(n: usize) -> Box<[AtomicU64]> {
+        let plain: Box<[u64]> = vec![0u64; n].into_boxed_slice();
+        // SAFETY: AtomicU64 has the size, alignment and bit validity of u64 (documented in std).
+        unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU64]) }
+    }
+
+    /// Runs `f` for 0 to `n` - 1, each on a thread of its own, and returns how each ended.
+    pub(crate) fn on_threads<T: Send>(
+        n: u32,
+        f: impl Fn(u32) -> T + Sync,
+    ) -> Vec<std::thread::Result<T>> {
+        std::thread::scope(|scope| {
+            let f = &f;
+            let handles: Vec<_> = (0..n).map(|i| scope.spawn(move || f(i))).collect();
+            handles.into_iter().map(|h| h.join()).collect()
+        })
+    }
+
+    /// The real clock, since it was made.
+    pub(crate) struct RealClock(std::time::Instant);
+
+    impl RealClock {
+        pub(crate) fn new(_cores: u32) -> RealClock {
+            #[allow(clippy::disallowed_methods)] // this is where the real clock enters
+            RealClock(std::time::Instant::now())
+        }
+
+        #[inline]
+        pub(crate) fn now(&self) -> u64 {
+            self.0.elapsed().as_nanos() as u64
+        }
+
+        /// A core, which is the present thread, sleeps until it is unparked or its next timer is near.
+        pub(crate) fn park(&self, _core: u32, next: Option<u64>) {
+            use std::time::Duration;
+            match next {
+                None => std::thread::park_timeout(Duration::from_millis(50)),
+                Some(at) => {
+                    let now = self.now();
+                    // The kernel wakes some 50 us late: sleep short of the timer and spin the rest.
+                    if at > now + 100_000 {
+                        std::thread::park_timeout(Duration::from_nanos(at - now - 60_000));
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[cfg(any(flashlane_shuttle, flashlane_loom))]
+mod chosen {
+    #[cfg(flashlane_loom)]
+    pub use loom::hint::spin_loop;
+    #[cfg(flashlane_loom)]
+    use loom::sync as checked;
+    #[cfg(flashlane_loom)]
+    pub use loom::sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    #[cfg(flashlane_loom)]
+    pub(crate) use loom::thread::{Thread, current, park};
+    #[cfg(flashlane_shuttle)]
+    pub use shuttle::hint::spin_loop;
+    #[cfg(flashlane_shuttle)]
+    use shuttle::sync as checked;
+    #[cfg(flashlane_shuttle)]
+    pub use shuttle::sync::atomic::{
+        AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
+    };
+    #[cfg(flashlane_shuttle)]
+    pub(crate) use shuttle::thread::{Thread, current, park};
+
+    use std::sync::PoisonError;
+    use std::sync::atomic::AtomicU64 as Plain;
+    use std::sync::atomic::Ordering::SeqCst;
+
+    pub(crate) use self::Mutex as InboxMutex;
+
+    /// A core parks in its first empty turn.
+    pub(crate) const IDLE_SPINS: u32 = 1;
+    /// What a look at the clock takes: whoever looks again and again sees time pass.
+    const LOOK_NS: u64 = 10;
+
+    /// The checker's mutex with the face of the other build's.
+    #[derive(Debug, Default)]
+    pub struct Mutex<T>(checked::Mutex<T>);
+
+    /// What keeps a [`Mutex`] taken.
+    pub type MutexGuard<'a, T> = checked::MutexGuard<'a, T>;
+
+    impl<T> Mutex<T> {
+        /// A free mutex.
+        #[cfg(flashlane_shuttle)]
+        pub const fn new(value: T) -> Mutex<T> {
+            Mutex(checked::Mutex::new(value))
+        }
+
+        /// A free mutex.
+        #[cfg(flashlane_loom)]
+        pub fn new(value: T) -> Mutex<T> {
+            Mutex(checked::Mutex::new(value))
+        }
+
+        /// Waits for it.
+        pub fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        /// Takes it if it is free.
+        pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+
+        /// What is in it.
+        pub fn into_inner(self) -> T {
+            self.0.into_inner().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        /// The value, which nobody else can reach.
+        pub fn get_mut(&mut self) -> &mut T {
+            self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    /// Zeroed atomics.
+    pub fn zeroed_u32(n: usize) -> Box<[AtomicU32]> {
+        (0..n).map(|_| AtomicU32::new(0)).collect()
+    }
+
+    /// Zeroed atomics.
+    pub fn zeroed_u64(n: usize) -> Box<[AtomicU64]> {
+        (0..n).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    /// Runs `f` for 0 to `n` - 1, each on a thread of its own, and returns how each ended.
+    #[cfg(flashlane_shuttle)]
+    pub(crate) fn on_threads<T: Send>(
+        n: u32,
+        f: impl Fn(u32) -> T + Sync,
+    ) -> Vec<std::thread::Result<T>> {
+        shuttle::thread::scope(|scope| {
+            let f = &f;
+            let handles: Vec<_> = (0..n).map(|i| scope.spawn(move || f(i))).collect();
+            handles.into_iter().map(|h| h.join()).collect()
+        })
+    }
+
+    /// Runs `f` for 0 to `n` - 1, the first on this thread, since loom has few, and returns how each ended.
+    #[cfg(flashlane_loom)]
+    pub(crate) fn on_threads<T: Send>(
+        n: u32,
+        f: impl Fn(u32) -> T + Sync,
+    ) -> Vec<std::thread::Result<T>> {
+        use std::sync::{Arc, Mutex};
+        struct Erased(*const ());
+        // SAFETY: what it points to is `Sync`, and lives until every thread has ended (below).
+        unsafe impl Send for Erased {}
+        fn call<T, F: Fn(u32) -> T>(f: *const (), i: u32) -> T {
+            // SAFETY: `f` is the closure of `on_threads`, which has not returned.
+            unsafe { (*f.cast::<F>())(i) }
+        }
+        fn caller<T, F: Fn(u32) -> T>(_: &F) -> fn(*const (), u32) -> T {
+            call::<T, F>
+        }
+        let call = caller(&f);
+        let values: Arc<Vec<Mutex<Option<T>>>> =
+            Arc::new((0..n).map(|_| Mutex::new(None)).collect());
+        let handles: Vec<_> = (1..n)
+            .map(|i| {
+                let (f, values) = (Erased((&raw const f).cast()), values.clone());
+                let work: Box<dyn FnOnce() + Send + '_> = Box::new(move || {
+                    let f = f;
+                    let value = call(f.0, i);
+                    *values[i as usize].lock().unwrap_or_else(PoisonError::into_inner) =
+                        Some(value);
+                });
+                // SAFETY: every handle is joined before this returns; a model that panics is over, and
+                // loom runs no other thread of it then.
+                let work: Box<dyn FnOnce() + Send> = unsafe { std::mem::transmute(work) };
+                loom::thread::spawn(work)
+            })
+            .collect();
+        let first = f(0);
+        handles.into_iter().for_each(|h| h.join().expect("loom ends with the first panic"));
+        *values[0].lock().unwrap_or_else(PoisonError::into_inner) = Some(first);
+        let take = |m: &Mutex<Option<T>>| m.lock().unwrap_or_else(PoisonError::into_inner).take();
+        values.iter().map(|m| Ok(take(m).expect("joined"))).collect()
+    }
+
+    /// A core that sleeps.
+    struct Sleeper {
+        thread: Thread,
+        /// When its next timer is due; `u64::MAX` is never.
+        next: u64,
+    }
+
+    /// The clock of a run under a checker, which lets one thread run at a time: its own state is no
+    /// part of what is checked.
+    pub(crate) struct RealClock {
+        now: Plain,
+        /// Who sleeps, by core.
+        asleep: std::sync::Mutex<Vec<Option<Sleeper>>>,
+    }
+
+    impl RealClock {
+        pub(crate) fn new(cores: u32) -> RealClock {
+            let asleep = (0..cores).map(|_| None).collect();
+            RealClock { now: Plain::new(0), asleep: std::sync::Mutex::new(asleep) }
+        }
+
+        pub(crate) fn now(&self) -> u64 {
+            self.now.fetch_add(LOOK_NS, SeqCst) + LOOK_NS
+        }
+
+        /// A core, which is the present thread, sleeps until it is unparked. Without a timer anywhere the
+        /// last to go to sleep sleeps, too: the checker says that nobody can go on.
+        pub(crate) fn park(&self, core: u32, next: Option<u64>) {
+            let sleeper = Sleeper { thread: current(), next: next.unwrap_or(u64::MAX) };
+            let first = {
+                let mut asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
+                asleep[core as usize] = Some(sleeper);
+                self.jump(&asleep)
+            };
+            match first {
+                Some((first, _)) if first == core => {}
+                other => {
+                    if let Some((_, thread)) = other {
+                        thread.unpark();
+                    }
+                    park();
+                }
+            }
+            self.asleep.lock().unwrap_or_else(PoisonError::into_inner)[core as usize] = None;
+        }
+
+        /// When all cores sleep it is the time of the first timer; returns whose that is.
+        fn jump(&self, asleep: &[Option<Sleeper>]) -> Option<(u32, Thread)> {
+            let mut first: Option<(u64, u32, &Thread)> = None;
+            for (core, sleeper) in (0..).zip(asleep) {
+                let sleeper = sleeper.as_ref()?;
+                if sleeper.next != u64::MAX && first.is_none_or(|(next, ..)| sleeper.next < next) {
+                    first = Some((sleeper.next, core, &sleeper.thread));
+                }
+            }
+            let (next, core, thread) = first?;
+            self.now.fetch_max(next, SeqCst);
+            Some((core, thread.clone()))
+        }
+    }
+}
+
+pub use chosen::*;

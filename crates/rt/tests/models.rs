@@ -1,0 +1,57 @@
+//! The executor and its waits under loom: two cores, all interleavings up to a bound.
+//!
+//! Owns: no wake-up is lost, neither between a condition and its wait nor on the way to a core that goes
+//! to sleep. A lost one is a deadlock, which loom reports. Never: measures.
+//!
+//! Built only with `--cfg flashlane_loom`: `make models` (docs/TESTING.md, "Interleavings").
+#![cfg(flashlane_loom)]
+
+use flashlane_rt::sync::{AtomicBool, Ordering};
+use flashlane_rt::{Credits, Notify, Threads};
+use std::sync::Arc;
+
+fn model(body: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.max_branches = 100_000;
+    builder.check(body);
+}
+
+/// One core sets the condition and wakes, the other waits for it.
+#[test]
+fn a_condition_is_not_missed() {
+    model(|| {
+        let shared = Arc::new((AtomicBool::new(false), Notify::new()));
+        Threads::new(2, 1).run(|cx| {
+            let shared = shared.clone();
+            async move {
+                let (ready, changed) = &*shared;
+                if cx.core().0 == 0 {
+                    ready.store(true, Ordering::Relaxed);
+                    changed.wake(&cx);
+                } else {
+                    changed.wait(&cx, || ready.load(Ordering::Relaxed)).await;
+                }
+            }
+        });
+    });
+}
+
+/// Both cores want the one credit: each gets it, and never both at a time.
+#[test]
+fn credits_go_round() {
+    model(|| {
+        let shared = Arc::new((AtomicBool::new(false), Credits::new(1)));
+        Threads::new(2, 1).run(|cx| {
+            let shared = shared.clone();
+            async move {
+                let (held, credits) = &*shared;
+                credits.acquire(&cx, 1).await;
+                assert!(!held.swap(true, Ordering::Relaxed), "two have one credit");
+                held.store(false, Ordering::Relaxed);
+                credits.release(&cx, 1);
+            }
+        });
+        assert_eq!((shared.1.free(), shared.1.waiting()), (1, 0));
+    });
+}

@@ -1,0 +1,39 @@
+//! QBLK under a checker of interleavings: every access to an atomic or a mutex of the host is a point
+//! where another core may go on, and a seed says who does.
+//!
+//! Owns: the whole-target runs (create, writers that fight for a few sectors, discards, flushes, FUA
+//! writes, garbage collection, slots that come round, an end by `stop` or by a cut of the power, mount,
+//! oracle). Promises: a run is a function of its seed: workload and schedule; a failing one prints the
+//! command that replays it. Never: finds what needs weaker memory than sequential consistency (shuttle
+//! has no other; `crates/ftl/src/log/models.rs` has loom for that).
+//!
+//! Built only with `--cfg flashlane_shuttle`: `make interleave` (docs/TESTING.md, "Interleavings").
+#![cfg(flashlane_shuttle)]
+
+mod schedule;
+mod target;
+
+use schedule::explore;
+use std::sync::atomic::Ordering;
+use target::Life;
+
+/// One life: create, fight, stop, walk, laws.
+#[test]
+fn qblk_stopped() {
+    explore("qblk_stopped", 1500, |seed| target::run(seed, Life::Stopped));
+}
+
+/// Two lives: the first ends by a cut behind some request, others under way; the second recovers.
+#[test]
+fn qblk_cut() {
+    explore("qblk_cut", 2000, |seed| target::run(seed, Life::Cut));
+}
+
+/// Little spare room: lines are collected and chunks reused under the readers.
+#[test]
+fn qblk_collecting() {
+    let done = explore("qblk_collecting", 80, |seed| target::run(seed, Life::Collecting));
+    let collected = target::COLLECTED.load(Ordering::SeqCst);
+    println!("lines were collected in {collected} of them");
+    assert!(collected >= done / 2, "lines were collected in {collected} of {done} only");
+}

@@ -1,0 +1,235 @@
+//! One run of a target on two or three cores.
+//!
+//! Owns: what each core does, and what must hold at the end. Never: schedules.
+
+use crate::schedule::number;
+use flashlane_base::{Lba, Ns, Rng};
+use flashlane_ftl::block::BlockDev;
+use flashlane_ftl::log::{LogConfig, MountOptions, Pblk};
+use flashlane_ocssd::{DeviceSpec, PowerOn, Ssd, SsdOptions};
+use flashlane_rt::{Cx, Notify, Threads};
+use flashlane_testkit::{Host, Oracle, Wrong};
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+
+/// How the first life goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Life {
+    Stopped,
+    Cut,
+    Collecting,
+}
+
+/// Sectors that all cores write.
+const SHARED: u64 = 5;
+
+/// Runs in which garbage collection moved something.
+pub(crate) static COLLECTED: AtomicU64 = AtomicU64::new(0);
+
+/// What a seed has drawn.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    seed: u64,
+    life: Life,
+    cores: u32,
+    /// Requests of each core at once.
+    depth: u32,
+    /// Requests of each task.
+    requests: u64,
+    borrow: bool,
+    /// The power goes off when so many requests have ended.
+    cut_behind: u32,
+}
+
+impl Plan {
+    fn draw(seed: u64, life: Life) -> Plan {
+        let mut rng = Rng::stream(seed, "interleave.plan", 0);
+        let requests = match life {
+            Life::Collecting => 60 + rng.below(200),
+            _ => 5 + rng.below(40),
+        };
+        let (cores, depth) = (2 + rng.below(2), 1 + rng.below(3));
+        let cut_behind = match life {
+            Life::Cut => 1 + rng.below(requests * depth * cores) as u32,
+            _ => u32::MAX,
+        };
+        let (cores, depth) = (cores as u32, depth as u32);
+        Plan { seed, life, cores, depth, requests, borrow: rng.below(3) == 0, cut_behind }
+    }
+}
+
+/// What all cores see. It tells nothing of the target, so it is none of the checker's business, except
+/// that who waits is woken through `changed`.
+struct Shared {
+    plan: Plan,
+    ssd: Arc<Ssd>,
+    oracle: OnceLock<Arc<Oracle>>,
+    dev: OnceLock<Arc<Pblk>>,
+    /// Requests that have ended.
+    ended: AtomicU32,
+    /// When the last of them did.
+    last: AtomicU64,
+    done: AtomicU32,
+    changed: Notify,
+}
+
+impl Shared {
+    fn new(plan: Plan, ssd: Arc<Ssd>, oracle: OnceLock<Arc<Oracle>>) -> Arc<Shared> {
+        let (ended, last, done) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(0));
+        let (dev, changed) = (OnceLock::new(), Notify::new());
+        Arc::new(Shared { plan, ssd, oracle, dev, ended, last, done, changed })
+    }
+
+    /// Is it time for the cut?
+    fn is_off(&self) -> bool {
+        self.ended.load(Ordering::SeqCst) >= self.plan.cut_behind
+    }
+}
+
+pub(crate) fn run(seed: u64, life: Life) {
+    let plan = Plan::draw(seed, life);
+    let ssd = Ssd::new(&medium(), SsdOptions { timing: false, ..SsdOptions::default() });
+    let ssd = ssd.expect("a device");
+    let first = Shared::new(plan, ssd.clone(), OnceLock::new());
+    Threads::new(plan.cores, seed).run(|cx| first_life(cx, first.clone()));
+    let oracle = first.oracle.get().expect("core 0 made it").clone();
+    let last = first.last.load(Ordering::SeqCst);
+    drop(first);
+    if life == Life::Cut {
+        ssd.power_cut(Ns::from_ns(last), PowerOn::ClockRestarts);
+        oracle.power_cut();
+    }
+    let second = Shared::new(plan, ssd, OnceLock::from(oracle));
+    Threads::new(plan.cores, seed).run(|cx| second_life(cx, second.clone()));
+}
+
+/// A sector whose requests are printed: FLASHLANE_WATCH.
+fn watched() -> Option<Lba> {
+    number("FLASHLANE_WATCH").map(Lba::new)
+}
+
+/// As small as a target with two pools can be.
+fn medium() -> DeviceSpec {
+    let tiny = DeviceSpec::preset("tiny").expect("built in");
+    tiny.with_parallelism(2, 1).with_chunks_per_pu(32)
+}
+
+async fn first_life(cx: Cx, shared: Arc<Shared>) {
+    let plan = shared.plan;
+    if cx.core().0 == 0 {
+        let config = LogConfig {
+            over_provisioning_percent: 75,
+            cores: plan.cores,
+            borrow: plan.borrow,
+            ..LogConfig::qblk()
+        };
+        let dev = Pblk::create(&cx, shared.ssd.clone(), config).await;
+        let dev = dev.unwrap_or_else(|e| panic!("{plan:?}: {e}"));
+        let oracle = Oracle::new(dev.info().capacity, dev.info().content_bytes);
+        assert!(shared.oracle.set(Arc::new(oracle)).is_ok());
+        assert!(shared.dev.set(dev).is_ok());
+        shared.changed.wake(&cx);
+    }
+    shared.changed.wait(&cx, || shared.dev.get().is_some()).await;
+    let dev = shared.dev.get().expect("set above").clone();
+    let oracle = shared.oracle.get().expect("set above").clone();
+    let host = Rc::new(Host::new(dev.clone(), oracle, watched(), false));
+    let left = Rc::new(Cell::new(plan.depth));
+    for task in 0..plan.depth {
+        let (cx, host, left, shared) = (cx.clone(), host.clone(), left.clone(), shared.clone());
+        cx.clone().spawn(async move {
+            let worked = work(&cx, &host, &shared, task).await;
+            worked.unwrap_or_else(|wrong| panic!("{plan:?}: {wrong}"));
+            left.set(left.get() - 1);
+            shared.changed.wake(&cx);
+        });
+    }
+    shared.changed.wait(&cx, || left.get() == 0 || shared.is_off()).await;
+    shared.done.fetch_add(1, Ordering::SeqCst);
+    shared.changed.wake(&cx);
+    if cx.core().0 != 0 || plan.life == Life::Cut {
+        return;
+    }
+    shared.changed.wait(&cx, || shared.done.load(Ordering::SeqCst) == plan.cores).await;
+    dev.stop(&cx).await.unwrap_or_else(|e| panic!("{plan:?}: {e}"));
+    settled(&dev, &shared.ssd);
+    COLLECTED.fetch_add(u64::from(dev.stats().gc_moved > 0), Ordering::SeqCst);
+}
+
+async fn second_life(cx: Cx, shared: Arc<Shared>) {
+    if cx.core().0 == 0 {
+        let dev = Pblk::mount(&cx, shared.ssd.clone(), MountOptions::default()).await;
+        let dev = dev.unwrap_or_else(|e| panic!("{:?}: {e}", shared.plan));
+        dev.check_consistency().unwrap_or_else(|e| panic!("{:?}: {e}", shared.plan));
+        assert!(shared.dev.set(dev).is_ok());
+        shared.changed.wake(&cx);
+    }
+    shared.changed.wait(&cx, || shared.dev.get().is_some()).await;
+    let dev = shared.dev.get().expect("set above").clone();
+    let oracle = shared.oracle.get().expect("given").clone();
+    let capacity = oracle.capacity();
+    let host = Host::new(dev.clone(), oracle, watched(), false);
+    let (me, cores, mut buf) = (u64::from(cx.core().0), u64::from(cx.cores()), Vec::new());
+    let mut check = async || -> Result<(), Wrong> {
+        let each = capacity.div_ceil(cores);
+        let mut at = me * each;
+        while at < ((me + 1) * each).min(capacity) {
+            let n = 32.min(((me + 1) * each).min(capacity) - at);
+            host.read(&cx, Lba::new(at), n as u32, &mut buf).await?;
+            at += n;
+        }
+        host.write(&cx, Lba::new(me % SHARED), 1, false, &mut buf).await
+    };
+    check().await.unwrap_or_else(|wrong| panic!("{:?}: {wrong}", shared.plan));
+    shared.done.fetch_add(1, Ordering::SeqCst);
+    shared.changed.wake(&cx);
+    if me == 0 {
+        let all = shared.plan.cores;
+        shared.changed.wait(&cx, || shared.done.load(Ordering::SeqCst) == all).await;
+        dev.stop(&cx).await.unwrap_or_else(|e| panic!("{:?}: {e}", shared.plan));
+        assert!(shared.ssd.violations().is_empty(), "{:?}", shared.ssd.violations().first());
+        dev.check_consistency().unwrap_or_else(|e| panic!("{:?}: {e}", shared.plan));
+    }
+}
+
+/// Each sector valid exactly once, the medium was used as its rules say, and both laws hold.
+fn settled(dev: &Pblk, ssd: &Ssd) {
+    assert!(ssd.violations().is_empty(), "{:?}", ssd.violations().first());
+    dev.check_consistency().unwrap_or_else(|e| panic!("{e}"));
+    let stats = dev.stats();
+    stats.check_host_law().unwrap_or_else(|e| panic!("{e}"));
+    stats.check_media_law(&ssd.counters().programmed).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// What one task of a core does: mostly the few sectors that all want, else a larger part of the drive.
+async fn work(cx: &Cx, host: &Host, shared: &Shared, task: u32) -> Result<(), Wrong> {
+    let plan = shared.plan;
+    let stream = u64::from(cx.core().0) << 32 | u64::from(task);
+    let mut rng = Rng::stream(plan.seed, "interleave.work", stream);
+    let capacity = host.oracle().capacity();
+    let mut buf = Vec::new();
+    let collecting = plan.life == Life::Collecting;
+    for _ in 0..plan.requests {
+        let hot = rng.below(8) < if collecting { 2 } else { 6 };
+        let longest = if collecting { 32 } else { 4 };
+        let (from, room) = if hot { (0, SHARED) } else { (SHARED, capacity - SHARED) };
+        let at = from + rng.below(room);
+        let sectors = 1 + rng.below(longest.min(from + room - at)) as u32;
+        let lba = Lba::new(at);
+        match rng.below(32) {
+            0 => host.flush(cx).await?,
+            1 => host.write(cx, lba, sectors, true, &mut buf).await?,
+            2..=4 => host.discard(cx, lba, sectors).await?,
+            5..=12 => host.read(cx, lba, sectors, &mut buf).await?,
+            _ => host.write(cx, lba, sectors, false, &mut buf).await?,
+        }
+        shared.last.fetch_max(cx.now().as_ns(), Ordering::SeqCst);
+        shared.ended.fetch_add(1, Ordering::SeqCst);
+        if shared.is_off() {
+            shared.changed.wake(cx);
+        }
+    }
+    Ok(())
+}
