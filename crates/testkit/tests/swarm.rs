@@ -119,6 +119,16 @@ fn found_more_units_in_flight_than_the_budget() {
     }
 }
 
+/// The cut tore the unit of a snapshot's root behind the root itself; the next life went on behind it,
+/// and the mount after that took it for a loss.
+#[test]
+fn found_a_torn_root_behind_a_whole_one() {
+    let stack = stacks::find("pftl-faults").expect("a row of the table");
+    let cuts = [10_319_200, 5_410_800].map(Ns::from_ns).to_vec();
+    let plan = Plan { cuts, effort: 1, ..Plan::default() };
+    run_seed(stack, 0, &plan).unwrap_or_else(|f| panic!("{f}"));
+}
+
 swarms! {
     ram: "ram",
     pftl: "pftl",

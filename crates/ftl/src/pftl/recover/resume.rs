@@ -38,13 +38,14 @@ impl Rest {
         self.root.stamp
     }
 
-    /// Where the pages lie, and which units are void: the copies behind the root too, of which the
-    /// last may be torn. A pointer does not say, and data will be written behind it.
+    /// Where the pages lie, and which units are void: the root's unit too, and its copies. The last of
+    /// them may be torn, the root whole in a unit that is not. A pointer does not say, and data will be
+    /// written behind it.
     pub(super) fn tell_pages(&self, pages: &mut Pages, units: u32, layout: &Layout) {
         self.words.pages().for_each(|(page, at)| pages.found(page, at));
         self.words.voids(units).for_each(|unit| pages.found_void(unit));
         let root = &self.root;
-        for row in root.row + 1..=root.row + root.behind {
+        for row in root.row..=root.row + root.behind {
             let at = layout.unit_at(root.line, row, root.position);
             pages.set_void(layout.unit_of(at), true);
         }
