@@ -119,6 +119,25 @@ fn found_more_units_in_flight_than_the_budget() {
     }
 }
 
+/// Two checkpoints carried no line that was being opened, and cut the log behind its record while its opener
+/// waited: what it took later was lost with the power (FORMAT.md, hole 40).
+#[test]
+fn found_a_line_that_no_checkpoint_carried() {
+    let stack = stacks::find("qblk-faults").expect("a row of the table");
+    let plan = Plan { cuts: vec![Ns::from_ns(347_168_885)], effort: 10, ..Plan::default() };
+    run_seed(stack, 172, &plan).unwrap_or_else(|f| panic!("{f}"));
+}
+
+/// Of a log that had been cut off a chunk was a line's by now, its first sector could not be read, and a mount
+/// looked for log blocks among the users' sectors.
+#[test]
+fn found_a_log_looked_for_among_users_sectors() {
+    let stack = stacks::find("qblk-faults").expect("a row of the table");
+    let cuts = [264_292_700, 110_846_467].map(Ns::from_ns).to_vec();
+    let plan = Plan { cuts, effort: 20, ..Plan::default() };
+    run_seed(stack, 267, &plan).unwrap_or_else(|f| panic!("{f}"));
+}
+
 /// The cut tore the unit of a snapshot's root behind the root itself; the next life went on behind it,
 /// and the mount after that took it for a loss.
 #[test]

@@ -263,8 +263,10 @@ impl HostFtl {
             }
             for (line, l) in p.lines() {
                 let sequence = l.sequence;
+                // Not yet in the log; one that is may be cut off while its opener waits to go on (hole 40).
+                let unrecorded = l.state == LineState::Opening && l.chunks.is_empty();
                 // Nor one whose `freed` is in the log: that may be cut before this (FORMAT.md, hole 26).
-                if matches!(l.state, LineState::Free | LineState::Opening) || l.gone {
+                if l.state == LineState::Free || unrecorded || l.gone {
                     continue;
                 }
                 append(Record::Opened { line, sequence, chunks: l.chunks.clone() });

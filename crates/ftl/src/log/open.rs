@@ -62,14 +62,20 @@ impl HostFtl {
             p.give_up_opening(line);
             return;
         }
-        let sequence = self.pools.get(pool).lock().line(line).sequence;
-        let at = self.journal.append(Record::Opened { line, sequence, chunks: good.clone() });
+        let (sequence, at) = {
+            // One step: what cuts the log behind the record carries it (FORMAT.md, hole 40).
+            let mut p = self.pools.get(pool).lock();
+            let l = p.line_mut(line);
+            l.chunks.clone_from(&good);
+            let record = Record::Opened { line, sequence: l.sequence, chunks: good.clone() };
+            (l.sequence, self.journal.append(record))
+        };
         if self.commit(cx, at).await.is_err() {
             return;
         }
         good.iter().for_each(|c| self.lines.set_line(*c, line));
         self.lines.reset(line);
-        self.pools.get(pool).lock().opened(line, good.clone());
+        self.pools.get(pool).lock().opened(line);
         if self.write_first(cx, line, sequence, good).await {
             let mut p = self.pools.get(pool).lock();
             if p.line(line).state == super::LineState::Open {

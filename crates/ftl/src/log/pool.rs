@@ -45,6 +45,7 @@ pub(super) type Place = (u32, u32, u32);
 pub(super) struct Line {
     pub(super) state: LineState,
     pub(super) sequence: u64,
+    /// Its chunks from the moment on at which `opened` is in the log, durable or not.
     pub(super) chunks: Vec<u32>,
     pub(super) closing: Vec<Place>,
     /// A program failed in it: collected first, its failed chunks retired.
@@ -454,6 +455,7 @@ impl PoolState {
         assert_eq!(line.state, LineState::Free, "line {id} is in use");
         line.state = LineState::Opening;
         line.sequence = sequence;
+        line.chunks.clear();
         line.failed = false;
         line.closing.clear();
         line.retire.clear();
@@ -486,8 +488,9 @@ impl PoolState {
     }
 
     /// The chunks are erased (those that failed are gone): the line can take its first metadata.
-    pub(super) fn opened(&mut self, id: u32, chunks: Vec<u32>) {
+    pub(super) fn opened(&mut self, id: u32) {
         let shape = self.shape;
+        let chunks = self.line(id).chunks.clone();
         let width = chunks.len() as u32;
         let mut entries = std::mem::take(&mut self.spare_entries);
         entries.clear();
@@ -506,7 +509,6 @@ impl PoolState {
             causes: [0; Cause::ALL.len()],
             closing_began: false,
         };
-        line.chunks = chunks;
         line.wear = wear;
         line.open = Some(Box::new(open));
     }
@@ -1022,7 +1024,8 @@ mod tests {
         }
         let pus = |p: &mut PoolState| -> Vec<u32> {
             let (id, chunks) = p.begin_line(false).unwrap();
-            p.opened(id, chunks.iter().map(|c| c.0).collect());
+            p.line_mut(id).chunks = chunks.iter().map(|c| c.0).collect();
+            p.opened(id);
             p.spare = Some(id);
             let mut seen = Vec::new();
             while let Some(Chosen { line, chunks, .. }) = p.choose(1) {
