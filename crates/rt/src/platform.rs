@@ -42,7 +42,10 @@ mod chosen {
     /// Takes a mutex. If somebody else has it, `waited` is told how many ns of real time that took, with
     /// the mutex taken.
     #[inline]
-    pub(crate) fn lock_or<'a, T>(mutex: &'a Mutex<T>, waited: impl FnOnce(u64)) -> MutexGuard<'a, T> {
+    pub(crate) fn lock_or<'a, T>(
+        mutex: &'a Mutex<T>,
+        waited: impl FnOnce(u64),
+    ) -> MutexGuard<'a, T> {
         match mutex.try_lock() {
             Some(guard) => guard,
             None => lock_late(mutex, waited),

@@ -8,12 +8,12 @@
 //! → under the map lock, for each sector: stamp, publish by exchange, invalidate what was there →
 //! into the ring → acknowledged. From here `drain` goes on.
 
+use super::contention::bump;
 use super::format::{Record, STAMP_MAX};
 use super::map::Entry;
 use super::ring::{Ring, RingState};
 use super::rings::Positions;
 use super::slab::{Origin, POISONED};
-use super::contention::bump;
 use super::{HostFtl, add};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
 use flashlane_rt::Cx;

@@ -14,6 +14,7 @@
 //! vectors → each into a slot with its old stamp, unless overwritten meanwhile → drained like any
 //! other → barrier → `freed` → chunks free.
 
+use super::contention::bump;
 use super::flash::RETRIES;
 use super::format::{
     ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, LBA_NONE, Oob, PACKED_BYTES, Record, pack_entry,
@@ -28,7 +29,6 @@ use super::ring::{RingState, Waited};
 use super::rings::Positions;
 use super::slab::Origin;
 use super::victim::Reason;
-use super::contention::bump;
 use super::{HostFtl, add};
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ocssd::device::{

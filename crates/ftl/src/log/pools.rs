@@ -9,8 +9,8 @@ use super::limiter::{Levels, Limiter, Shares};
 use super::pool::{Line, LineState, PoolState, Shape};
 use flashlane_base::FastDiv;
 use flashlane_ocssd::device::Cause;
-use flashlane_rt::{Contended, Lock, LockStats};
 use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use flashlane_rt::{Contended, Lock, LockStats};
 use std::cmp::Reverse;
 use std::sync::Arc;
 

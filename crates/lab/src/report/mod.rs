@@ -8,6 +8,7 @@
 
 mod columns;
 mod config;
+mod contention;
 mod course;
 mod csv;
 mod explain;
@@ -23,6 +24,7 @@ mod table;
 mod tests;
 
 pub use config::Configuration;
+pub use contention::{ContentionReport, ExchangeReport, LockReport, PoolReport, QueueReport};
 pub use course::{DieReport, Figures, Heat, TimelineReport, WearReport};
 pub(crate) use csv::line as csv_line;
 pub use jobs::{JobOpReport, JobReport};
@@ -91,6 +93,7 @@ impl Report {
         text += &table::breakdowns(self);
         text += &table::occupancy(self);
         text += &table::cpu(self);
+        text += &contention::table(self);
         text += &explain::sentences(self);
         text += &table::mounts(self);
         text += &table::notes(self);
