@@ -132,8 +132,7 @@ impl HostFtl {
                 self.map.lock.with(cx, cost, insert).await
             }
             false => {
-                let seen = self.look_ahead(cx, lba, n);
-                cx.cpu(cost).await;
+                let seen = cx.cpu_seeing(cost, || self.look_ahead(cx, lba, n)).await;
                 self.note_races(cx, lba, &seen);
                 self.insert(cx, ring, lba, &slots, fua)
             }
