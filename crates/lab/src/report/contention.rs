@@ -165,7 +165,8 @@ impl ContentionReport {
 
     /// Slots in use, mean over time and rings.
     pub(crate) fn depth_mean(&self) -> f64 {
-        let sum: f64 = self.queues.iter().map(|q| q.depth_mean).sum();
+        // Not `sum`: that of nothing is -0.
+        let sum = self.queues.iter().fold(0.0, |sum, q| sum + q.depth_mean);
         sum / self.queues.len().max(1) as f64
     }
 
