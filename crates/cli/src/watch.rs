@@ -5,13 +5,13 @@
 //! second one ends the program at once. Never: slows a run down by drawing.
 
 use anyhow::{Context, Result};
-use flashlane_lab::run::Monitor;
+use flashlane_lab::run::{Contention, Monitor};
 use flashlane_lab::sweep::Watcher;
 use flashlane_testkit::{Failure, Tally, torture};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io::IsTerminal;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -39,12 +39,33 @@ impl Interrupt {
     }
 }
 
+/// As often as the line is drawn.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
 /// A progress line for one run.
 pub(crate) struct Terminal {
     interrupt: Interrupt,
     bar: Option<ProgressBar>,
     name: String,
     stage: RefCell<String>,
+    /// When what its cores wait for was last shown.
+    looked: Cell<Option<Instant>>,
+}
+
+/// What the progress line says of cores that may wait for each other; `None` where there is one ring.
+fn waiting(c: &Contention) -> Option<String> {
+    let deepest = c.queues.iter().max_by_key(|q| q.depth)?;
+    (c.queues.len() > 1).then(|| {
+        let locks: u64 = c.locks().iter().map(|l| l.contended).sum();
+        format!(
+            "ring {}/{}, waits: {} room, {} locks, {} PUs",
+            deepest.depth,
+            deepest.capacity,
+            c.full().times,
+            locks,
+            c.semaphores().times
+        )
+    })
 }
 
 impl Terminal {
@@ -55,7 +76,8 @@ impl Terminal {
             let target = ProgressDrawTarget::stderr_with_hz(10);
             ProgressBar::with_draw_target(Some(0), target)
         });
-        Terminal { interrupt: interrupt.clone(), bar, name: name.into(), stage: RefCell::default() }
+        let (stage, looked) = (RefCell::default(), Cell::new(None));
+        Terminal { interrupt: interrupt.clone(), bar, name: name.into(), stage, looked }
     }
 
     fn begin(&self, bar: &ProgressBar, stage: &str, total: Option<u64>) {
@@ -86,6 +108,21 @@ impl Monitor for Terminal {
 
     fn interrupted(&self) -> bool {
         self.interrupt.happened()
+    }
+
+    fn contention(&self, look: &dyn Fn() -> Contention) {
+        let Some(bar) = &self.bar else {
+            return;
+        };
+        #[allow(clippy::disallowed_methods)] // how often is drawn; no result of a run is
+        let now = Instant::now();
+        let due = self.looked.get().is_none_or(|last| now - last >= LOOK_EVERY);
+        if due {
+            self.looked.set(Some(now));
+            if let Some(said) = waiting(&look()) {
+                bar.set_message(format!("{} ({said})", self.stage.borrow()));
+            }
+        }
     }
 }
 

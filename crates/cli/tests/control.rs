@@ -57,6 +57,13 @@ fn verbs_work_on_a_drive_in_use() {
     let info = lnvm(&h, &["info", "a.img", "--json", "-"]).good().json();
     assert_eq!(info["targets"][0]["in_use_by"], pid);
     assert!(info["targets"][0]["pblk"]["write_amp_mileage"].as_str().unwrap().starts_with("user:"));
+    // What its cores have waited for so far, of the target in use only.
+    let waited = &info["targets"][0]["contention"];
+    assert!(waited["queues"][0]["depth_max"].as_u64().unwrap() > 0, "{waited:#}");
+    assert!(waited["locks"][0]["acquired"].as_u64().unwrap() > 0, "{waited:#}");
+    assert_eq!(info["targets"][1]["contention"], Value::Null);
+    let text = lnvm(&h, &["info", "a.img", "-n", "db"]).good().out;
+    assert!(text.contains("  ring 0 ") && text.contains("  semaphores "), "{text}");
     assert_eq!(info["targets"][1]["stopped_cleanly"], true, "{info:#}");
     assert_eq!(
         info["device"]["lightnvm"]["num_channels"]

@@ -76,6 +76,8 @@ pub struct Gauges {
     /// Buffer slots that users may hold, of all, where a limiter divides the buffer between them
     /// and garbage collection.
     pub user_slots: Option<(u64, u64)>,
+    /// Slots in use: in all rings, and in the deepest one; where there are rings.
+    pub ring_slots: Option<(u64, u64)>,
 }
 
 impl FtlStats {

@@ -11,8 +11,9 @@ use crate::control::{ControlError, Live};
 use crate::experiment::{DeviceChoice, DriveTarget, Target, TargetKind};
 use crate::lnvm::{Account, Drive, LnvmError, Mounted, knobs};
 use crate::run::{Probe, Sample, Subject, Watch};
-use flashlane_base::Geometry;
+use flashlane_base::{Geometry, Ns};
 use flashlane_ftl::block::{BlockDev, BlockError};
+use flashlane_ftl::contention::Contention;
 use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::log::format::Uuid;
 use flashlane_ftl::log::{MountError, MountOptions, Pblk};
@@ -348,10 +349,28 @@ impl Stack {
         let (me, watched) = (self.clone(), self.clone());
         let probe: Probe =
             Rc::new(move |now| Sample::new(&watched.ssd.counters_at(now), watched.gauges()));
+        let begin: Rc<dyn Fn()> = match &self.layer {
+            Layer::Pblk(l) => {
+                let l = l.clone();
+                Rc::new(move || {
+                    l.forget_peaks();
+                    begin();
+                })
+            }
+            Layer::Pftl(_) => begin,
+        };
+        let contention: Option<Rc<dyn Fn(Ns) -> Contention>> = match &self.layer {
+            Layer::Pblk(l) => {
+                let l = l.clone();
+                Some(Rc::new(move |now| l.contention(now)))
+            }
+            Layer::Pftl(_) => None,
+        };
         Subject {
             device: self.block(),
             stats: Rc::new(move || me.stats()),
             begin,
+            contention,
             watch: Watch { probe: Some(probe), intervals },
             used: self.home.as_ref().map(|h| h.life),
         }

@@ -205,6 +205,23 @@ impl Cx {
         Cpu { turn, cost, done: self.sleep_until(end) }
     }
 
+    /// As [`Cx::cpu`], with a look at something at the moment when the core begins with the work, behind
+    /// what it has to do before; returns what was seen.
+    pub async fn cpu_seeing<R>(&self, cost: Ns, look: impl FnOnce() -> R) -> R {
+        let (mut work, mut look, mut seen) = (self.cpu(cost), Some(look), None);
+        std::future::poll_fn(|context| {
+            let done = Pin::new(&mut work).poll(context);
+            if work.turn.is_none()
+                && let Some(look) = look.take()
+            {
+                seen = Some(look());
+            }
+            done
+        })
+        .await;
+        seen.expect("work that is done had begun")
+    }
+
     /// Waits until the simulated core gets to this task. Whoever has the turn says at once, in the
     /// same poll, how long it keeps the core: [`Cx::occupy_until`].
     #[inline]

@@ -28,6 +28,6 @@ pub mod virt;
 pub use attend::{Attendant, Attending};
 pub use cost::{CostError, CostTable, STAGES};
 pub use cx::{CoreId, Cx, Join, Waiter};
-pub use sync::{Credits, Lock, LockStats, Notify};
+pub use sync::{Contended, Credits, Lock, LockStats, Notify, Waits};
 pub use threads::Threads;
 pub use virt::{CoreTime, Fingerprint, Stalled, Virtual};

@@ -39,6 +39,27 @@ mod chosen {
         unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU64]) }
     }
 
+    /// Takes a mutex. If somebody else has it, `waited` is told how many ns of real time that took, with
+    /// the mutex taken.
+    #[inline]
+    pub(crate) fn lock_or<'a, T>(
+        mutex: &'a Mutex<T>,
+        waited: impl FnOnce(u64),
+    ) -> MutexGuard<'a, T> {
+        match mutex.try_lock() {
+            Some(guard) => guard,
+            None => lock_late(mutex, waited),
+        }
+    }
+
+    #[cold]
+    fn lock_late<'a, T>(mutex: &'a Mutex<T>, waited: impl FnOnce(u64)) -> MutexGuard<'a, T> {
+        let clock = RealClock::new(1);
+        let guard = mutex.lock();
+        waited(clock.now());
+        guard
+    }
+
     /// Runs `f` for 0 to `n` - 1, each on a thread of its own, and returns how each ended.
     pub(crate) fn on_threads<T: Send>(
         n: u32,
@@ -155,6 +176,12 @@ mod chosen {
         pub fn get_mut(&mut self) -> &mut T {
             self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
         }
+    }
+
+    /// Takes a mutex. Nobody is told of waiting: it would be one more point where another may go on, for
+    /// a number that no model reads.
+    pub(crate) fn lock_or<'a, T>(mutex: &'a Mutex<T>, _: impl FnOnce(u64)) -> MutexGuard<'a, T> {
+        mutex.lock()
     }
 
     /// Zeroed atomics.

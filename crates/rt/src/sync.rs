@@ -1,12 +1,15 @@
 //! Blocking primitives of the data path, the same under both clocks.
 //!
 //! Owns: [`Lock`] (a spin lock whose price shows in virtual time), [`Credits`] (a counting
-//! semaphore, first come first served), [`Notify`] (a condition). And the façade through which
-//! layers import atomics and the short mutex, so that a checker's versions can be swapped in.
-//! Promises: FIFO admission, no lost wake-up (the condition is read again after registering).
+//! semaphore, first come first served), [`Notify`] (a condition), and what was waited for at the first two.
+//! And the façade through which layers import atomics and the short mutex, so that a checker's versions
+//! can be swapped in.
+//! Promises: FIFO admission, no lost wake-up (the condition is read again after registering); counting
+//! costs nothing where nobody waits.
 //! Never: holds a lock across an await; a critical section is a closure.
 
 use crate::cx::{Cx, Mode, Waiter};
+use crate::platform::lock_or;
 use crate::virt::Clock;
 use flashlane_base::Ns;
 use std::collections::VecDeque;
@@ -19,15 +22,83 @@ pub use crate::platform::{
     spin_loop, zeroed_u32, zeroed_u64,
 };
 
-/// What a lock went through (virtual time; on real threads only `acquired` counts).
+/// What a lock went through. In virtual time what the table of costs says, on real threads what the real
+/// clock says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LockStats {
-    /// Times taken through [`Lock::with`].
+    /// Times taken through [`Lock::with`] or [`Lock::enter`].
     pub acquired: u64,
     /// Times somebody else held it.
     pub contended: u64,
-    /// Core time spent spinning.
+    /// Time until it was theirs: in virtual time of a core that spun meanwhile.
     pub spun: Ns,
+}
+
+impl LockStats {
+    /// Of both together.
+    pub fn and(self, other: LockStats) -> LockStats {
+        LockStats {
+            acquired: self.acquired + other.acquired,
+            contended: self.contended + other.contended,
+            spun: self.spun + other.spun,
+        }
+    }
+
+    /// What came since an earlier look.
+    pub fn since(self, earlier: LockStats) -> LockStats {
+        LockStats {
+            acquired: self.acquired.saturating_sub(earlier.acquired),
+            contended: self.contended.saturating_sub(earlier.contended),
+            spun: self.spun.saturating_sub(earlier.spun),
+        }
+    }
+}
+
+/// Counts what is waited for at a mutex, on real threads: in virtual time nobody waits for a [`Mutex`].
+/// Written only by who had to wait, and with the mutex taken: it costs nobody else anything.
+pub struct Contended {
+    times: AtomicU64,
+    spun: AtomicU64,
+}
+
+impl Contended {
+    /// Nobody has waited.
+    #[cfg(not(flashlane_loom))]
+    pub const fn new() -> Contended {
+        Contended { times: AtomicU64::new(0), spun: AtomicU64::new(0) }
+    }
+
+    /// Nobody has waited; loom's atomics are made while a model runs.
+    #[cfg(flashlane_loom)]
+    pub fn new() -> Contended {
+        Contended { times: AtomicU64::new(0), spun: AtomicU64::new(0) }
+    }
+
+    /// Takes the mutex that this counts for.
+    #[inline]
+    pub fn lock<'a, T>(&self, mutex: &'a Mutex<T>) -> MutexGuard<'a, T> {
+        lock_or(mutex, |ns| self.add(ns))
+    }
+
+    fn add(&self, spun: u64) {
+        self.times.fetch_add(1, Ordering::Relaxed);
+        self.spun.fetch_add(spun, Ordering::Relaxed);
+    }
+
+    /// What was counted, of a mutex that was taken so many times.
+    pub fn stats(&self, acquired: u64) -> LockStats {
+        LockStats {
+            acquired,
+            contended: self.times.load(Ordering::Relaxed),
+            spun: Ns::from_ns(self.spun.load(Ordering::Relaxed)),
+        }
+    }
+}
+
+impl Default for Contended {
+    fn default() -> Contended {
+        Contended::new()
+    }
 }
 
 /// A spin lock around a value. In virtual time `with` charges the section's cost to the caller's
@@ -45,8 +116,7 @@ pub struct LockStats {
 pub struct Lock<T> {
     free_at: AtomicU64,
     waiting: AtomicU64,
-    contended: AtomicU64,
-    spun: AtomicU64,
+    contended: Contended,
     /// With the times it was taken through [`Lock::with`]: counted inside, where it costs nothing.
     value: Mutex<(T, u64)>,
 }
@@ -58,8 +128,7 @@ impl<T> Lock<T> {
         Lock {
             free_at: AtomicU64::new(0),
             waiting: AtomicU64::new(0),
-            contended: AtomicU64::new(0),
-            spun: AtomicU64::new(0),
+            contended: Contended::new(),
             value: Mutex::new((value, 0)),
         }
     }
@@ -68,8 +137,8 @@ impl<T> Lock<T> {
     #[cfg(flashlane_loom)]
     pub fn new(value: T) -> Lock<T> {
         let zero = || AtomicU64::new(0);
-        let (free_at, waiting, contended, spun) = (zero(), zero(), zero(), zero());
-        Lock { free_at, waiting, contended, spun, value: Mutex::new((value, 0)) }
+        let (free_at, waiting, contended) = (zero(), zero(), Contended::new());
+        Lock { free_at, waiting, contended, value: Mutex::new((value, 0)) }
     }
 
     /// Runs a straight-line section of the given CPU cost under the lock.
@@ -87,7 +156,7 @@ impl<T> Lock<T> {
     /// anything: there is nobody to wait for in virtual time.
     #[inline]
     pub fn enter<R>(&self, section: impl FnOnce(&mut T) -> R) -> R {
-        let mut guard = self.value.lock();
+        let mut guard = self.contended.lock(&self.value);
         guard.1 += 1;
         section(&mut guard.0)
     }
@@ -108,10 +177,11 @@ impl<T> Lock<T> {
         let end = start + hold;
         self.free_at.store(end, Ordering::Relaxed);
         self.waiting.store(waiting + 1, Ordering::Relaxed);
-        self.contended.fetch_add(contended as u64, Ordering::Relaxed);
         // Until the line that says so has reached it, a waiter spins although the lock is its own.
         let spun = start + handoff.as_ns() - now;
-        self.spun.fetch_add(spun, Ordering::Relaxed);
+        if contended {
+            self.contended.add(spun);
+        }
         cx.occupy_until(end, spun);
         cx.sleep_until(Ns::from_ns(end)).await;
         self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -126,38 +196,70 @@ impl<T> Lock<T> {
 
     /// What the lock went through.
     pub fn stats(&self) -> LockStats {
-        LockStats {
-            acquired: self.value.lock().1,
-            contended: self.contended.load(Ordering::Relaxed),
-            spun: Ns::from_ns(self.spun.load(Ordering::Relaxed)),
+        self.contended.stats(self.value.lock().1)
+    }
+}
+
+/// Waiting for something that is no lock: how often, how long.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Waits {
+    /// Times somebody had to wait.
+    pub times: u64,
+    /// How long those waited that got what they waited for.
+    pub time: Ns,
+}
+
+impl Waits {
+    /// Of both together.
+    pub fn and(self, other: Waits) -> Waits {
+        Waits { times: self.times + other.times, time: self.time + other.time }
+    }
+
+    /// What came since an earlier look.
+    pub fn since(self, earlier: Waits) -> Waits {
+        Waits {
+            times: self.times.saturating_sub(earlier.times),
+            time: self.time.saturating_sub(earlier.time),
         }
     }
 }
 
+/// Who waits for credits.
+#[derive(Clone, Copy)]
+struct Wanting {
+    ticket: u64,
+    credits: u64,
+    who: Waiter,
+    since: Ns,
+}
+
 struct CreditState {
     free: u64,
-    /// Requests in order of arrival: (ticket, credits wanted, who).
-    queue: VecDeque<(u64, u64, Waiter)>,
+    /// Requests in order of arrival.
+    queue: VecDeque<Wanting>,
     next_ticket: u64,
     /// Tickets below this have their credits.
     granted: u64,
+    waits: Waits,
 }
 
 impl CreditState {
     const fn new(free: u64) -> CreditState {
-        CreditState { free, queue: VecDeque::new(), next_ticket: 0, granted: 0 }
+        let waits = Waits { times: 0, time: Ns::ZERO };
+        CreditState { free, queue: VecDeque::new(), next_ticket: 0, granted: 0, waits }
     }
 
     /// Serves the queue from its head for as long as the credits reach.
     fn grant(&mut self, cx: &Cx) {
-        while let Some((ticket, want, who)) = self.queue.front().copied() {
-            if self.free < want {
+        while let Some(next) = self.queue.front().copied() {
+            if self.free < next.credits {
                 break;
             }
-            self.free -= want;
-            self.granted = ticket + 1;
+            self.free -= next.credits;
+            self.granted = next.ticket + 1;
+            self.waits.time += cx.now().saturating_sub(next.since);
             self.queue.pop_front();
-            cx.wake(who);
+            cx.wake(next.who);
         }
     }
 }
@@ -211,6 +313,11 @@ impl Credits {
         self.state.lock().free
     }
 
+    /// How often credits were not there, and how long that took.
+    pub fn waits(&self) -> Waits {
+        self.state.lock().waits
+    }
+
     /// Requests that wait.
     pub fn waiting(&self) -> usize {
         self.state.lock().queue.len()
@@ -244,7 +351,9 @@ impl Future for Acquire<'_> {
         }
         let ticket = s.next_ticket;
         s.next_ticket += 1;
-        s.queue.push_back((ticket, self.n, self.cx.waiter()));
+        s.waits.times += 1;
+        let (who, since) = (self.cx.waiter(), self.cx.now());
+        s.queue.push_back(Wanting { ticket, credits: self.n, who, since });
         drop(s);
         self.ticket = Some(ticket);
         Poll::Pending
@@ -267,7 +376,7 @@ impl Acquire<'_> {
         if s.granted > ticket {
             s.free += self.n;
         } else {
-            s.queue.retain(|(t, _, _)| *t != ticket);
+            s.queue.retain(|w| w.ticket != ticket);
         }
         s.grant(self.cx);
     }

@@ -1,10 +1,10 @@
-//! What only real threads can get wrong: how a run ends.
+//! What only real threads can get wrong: how a run ends, who waits for a lock.
 //!
-//! Owns: claims about shutdown, panics and parked cores. Promises: a broken runtime hangs or shows
+//! Owns: claims about shutdown, panics and parked cores, and locks that are waited for. Promises: a broken runtime hangs or shows
 //! the wrong panic here. Never: measures time.
 
 use flashlane_base::Ns;
-use flashlane_rt::{Notify, Threads};
+use flashlane_rt::{CoreId, Lock, Notify, Threads};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -122,4 +122,45 @@ fn a_task_may_hold_what_is_not_send() {
         join.await + *shared
     });
     assert_eq!(values, [10, 10]);
+}
+
+/// Who finds a lock taken counts that, and how long it took; who is alone counts nothing but that it was there.
+#[test]
+fn a_lock_that_was_waited_for_says_so() {
+    let lock = Arc::new(Lock::new(0u64));
+    let coming = Arc::new(AtomicU64::new(0));
+    for _ in 0..100 {
+        lock.enter(|n| *n += 1);
+    }
+    let alone = lock.stats();
+    assert_eq!((alone.acquired, alone.contended, alone.spun), (100, 0, Ns::ZERO));
+    Threads::new(2, 1).run(|cx| {
+        let (lock, coming) = (lock.clone(), coming.clone());
+        async move {
+            // Until it was seen: the other may be kept from its turn at any moment.
+            while lock.stats().contended == 0 {
+                match cx.core() {
+                    CoreId(0) => lock.enter(|_| {
+                        let from = (coming.load(Ordering::SeqCst), cx.now());
+                        while coming.load(Ordering::SeqCst) == from.0
+                            && cx.now() - from.1 < Ns::from_ms(20)
+                        {
+                            std::hint::spin_loop();
+                        }
+                        let until = cx.now() + Ns::from_us(50);
+                        while cx.now() < until {
+                            std::hint::spin_loop();
+                        }
+                    }),
+                    _ => {
+                        coming.fetch_add(1, Ordering::SeqCst);
+                        lock.enter(|n| *n += 1);
+                    }
+                }
+            }
+        }
+    });
+    let fought = lock.stats();
+    assert!(fought.contended > 0 && fought.spun > Ns::ZERO, "{fought:?}");
+    assert!(fought.contended <= fought.acquired - 100, "{fought:?}");
 }

@@ -9,6 +9,7 @@
 //! Never: pads unless somebody can't wait for company: a flush, a failed sector, or an erase barrier
 //! when the allocator starves, the target stops or a collection was asked for by hand.
 
+use super::contention::bump;
 use super::format::{LBA_PADDING, Oob};
 use super::map::Entry;
 use super::pool::{Chosen, Spot};
@@ -73,7 +74,7 @@ impl HostFtl {
         let ring = self.rings.get(ring);
         let mut vectors = Vectors::default();
         loop {
-            let wanted = || self.is_stopping() || ring.state.now(|r| r.has_work(sectors));
+            let wanted = || self.is_stopping() || ring.state.enter(|r| r.has_work(sectors));
             ring.work.wait(&cx, wanted).await;
             if self.is_stopping() {
                 return;
@@ -81,7 +82,7 @@ impl HostFtl {
             let want = match self.drain {
                 Drain::Minimum => 1,
                 Drain::Large => {
-                    ring.state.now(|r| r.waiting() / sectors).clamp(1, self.request_units)
+                    ring.state.enter(|r| r.waiting() / sectors).clamp(1, self.request_units)
                 }
             };
             // Its place first: until there is one, what is overwritten need not be programmed.
@@ -100,9 +101,10 @@ impl HostFtl {
                 continue;
             }
             while !units.is_empty() {
-                if !self.costs.sections_are_free {
-                    let taking = &self.pools.get(places.pool).taking;
-                    taking.with(&self.worker(&cx), self.costs.pool_take, |_| ()).await;
+                let taking = &self.pools.get(places.pool).taking;
+                match self.costs.sections_are_free {
+                    true => taking.enter(|()| ()), // counted all the same
+                    false => taking.with(&self.worker(&cx), self.costs.pool_take, |()| ()).await,
                 }
                 self.program(&cx, ring, &places, &mut units, &mut vectors);
                 if units.is_empty() {
@@ -134,7 +136,7 @@ impl HostFtl {
         let mut units = Units::new();
         while units.len() < most {
             let mut unit = self.units.lock().pop().unwrap_or_default();
-            let dropped = ring.state.now(|r| r.take_unit(&self.slab, sectors, &mut unit));
+            let dropped = ring.state.enter(|r| r.take_unit(&self.slab, sectors, &mut unit));
             self.give_back_dropped(cx, ring, dropped.unwrap_or_default());
             if unit.slots.is_empty() {
                 self.units.lock().push(unit);
@@ -196,6 +198,7 @@ impl HostFtl {
             if self.try_acquire_pus(cx, &places.chosen.chunks) {
                 return Some(places);
             }
+            bump(&self.counts(cx).passed, 1);
             self.pools.get(pool).lock().unchoose(&places.chosen);
         }
         None
@@ -419,7 +422,7 @@ impl HostFtl {
         let published = |line: &u32| self.pools.of_line(*line).lock().published(*line);
         let close: SmallVec<[u32; 1]> =
             ended.iter().map(|(line, ..)| *line).filter(published).collect();
-        ring.state.now(|r| {
+        ring.state.enter(|r| {
             for (_, unit, retries) in &ended {
                 r.unit_done(*unit);
                 r.retried(*retries);
@@ -465,7 +468,7 @@ impl HostFtl {
         }
         let sectors = released.iter().map(|unit| unit.published()).sum();
         let cost = self.costs.map_update.times(sectors);
-        let give_back = || self.rings.of(cx).state.now(|r| r.free.release(&released));
+        let give_back = || self.rings.of(cx).state.enter(|r| r.free.release(&released));
         if self.map.is_exclusive() {
             let section = |_: &mut ()| {
                 released.iter().for_each(|unit| self.publish_alone(unit));
@@ -503,11 +506,12 @@ impl HostFtl {
     fn publish_among_others(&self, cx: &Cx, unit: &Unit) {
         let _inside = self.sections.enter(cx);
         let map = self.map.view();
-        let mut current = 0u64;
+        let (mut current, mut lost) = (0u64, 0);
         for (addr, slot, lba) in unit.sectors() {
             if map.raw(lba) == map.encode(Entry::Slot(slot)) {
                 current |= 1 << (addr - unit.first);
             } else {
+                lost += 1;
                 self.note_superseded(lba, slot, addr);
             }
         }
@@ -517,9 +521,13 @@ impl HostFtl {
         for (addr, slot, lba) in unit.sectors() {
             let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));
             if current >> (addr - unit.first) & 1 != 0 && !map.exchange(lba, from, to) {
+                lost += 1;
                 self.lines.invalidate(addr);
                 self.note_superseded(lba, slot, addr);
             }
+        }
+        if lost > 0 {
+            bump(&self.counts(cx).drain_lost, lost);
         }
     }
 

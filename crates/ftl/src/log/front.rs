@@ -8,9 +8,10 @@
 //! → under the map lock, for each sector: stamp, publish by exchange, invalidate what was there →
 //! into the ring → acknowledged. From here `drain` goes on.
 
+use super::contention::bump;
 use super::format::{Record, STAMP_MAX};
 use super::map::Entry;
-use super::ring::{Ring, RingState, Waited};
+use super::ring::{Ring, RingState};
 use super::rings::Positions;
 use super::slab::{Origin, POISONED};
 use super::{HostFtl, add};
@@ -102,14 +103,7 @@ impl HostFtl {
         {
             return ring;
         }
-        let from = cx.now();
-        let waited = home.admission.acquire(cx, Origin::User, n).await;
-        let counter = match waited {
-            Waited::No => return home,
-            Waited::RingFull => &self.counters.ring_full_ns,
-            Waited::Limited => &self.counters.limited_ns,
-        };
-        add(counter, (cx.now() - from).as_ns());
+        home.admission.acquire(cx, Origin::User, n).await;
         home
     }
 
@@ -138,7 +132,8 @@ impl HostFtl {
                 self.map.lock.with(cx, cost, insert).await
             }
             false => {
-                cx.cpu(cost).await;
+                let seen = cx.cpu_seeing(cost, || self.look_ahead(cx, lba, n)).await;
+                self.note_races(cx, lba, &seen);
                 self.insert(cx, ring, lba, &slots, fua)
             }
         };
@@ -183,7 +178,7 @@ impl HostFtl {
     /// drainer has work.
     #[inline(always)]
     fn insert(&self, cx: &Cx, ring: &Ring, lba: u64, slots: &[u32], fua: bool) -> (u64, bool) {
-        ring.state.now(|r| {
+        ring.state.enter(|r| {
             let mut absorbed = 0;
             for (slot, lba) in slots.iter().zip(lba..) {
                 let _inside = self.sections.enter(cx);
@@ -233,6 +228,7 @@ impl HostFtl {
             };
             self.slab.set_order(slot, stamp, prev);
             if !self.map.exchange(lba, old, new) {
+                bump(&self.counts(cx).user_retries, 1);
                 continue;
             }
             if let Entry::Slot(older) = entry
@@ -520,7 +516,7 @@ impl HostFtl {
         for from in pieces() {
             let _inside = self.sections.enter(cx);
             for at in from..end(from) {
-                match self.clear_below(at, stamp, None) {
+                match self.clear_below(cx, at, stamp, None) {
                     Cleared::Nothing => {}
                     Cleared::Garbage(in_buffer) => {
                         any = true;
@@ -546,7 +542,7 @@ impl HostFtl {
                 self.journal.append(Record::Discarded { lba: at, count: 1, stamp });
                 let cleared = {
                     let _inside = self.sections.enter(cx);
-                    self.clear_below(at, stamp, Some(raw))
+                    self.clear_below(cx, at, stamp, Some(raw))
                 };
                 match cleared {
                     Cleared::Nothing => {}
@@ -564,7 +560,7 @@ impl HostFtl {
 
     /// Clears an entry unless what it names was written behind a discard of that stamp. `seen`: what it
     /// was when the stamp was chosen.
-    fn clear_below(&self, lba: u64, stamp: u64, seen: Option<u64>) -> Cleared {
+    fn clear_below(&self, cx: &Cx, lba: u64, stamp: u64, seen: Option<u64>) -> Cleared {
         loop {
             let old = self.map.raw(lba);
             if old == 0 {
@@ -580,6 +576,7 @@ impl HostFtl {
             if self.map.exchange(lba, old, 0) {
                 return Cleared::Garbage(self.supersede(lba, (entry, bound)));
             }
+            bump(&self.counts(cx).discard_retries, 1);
         }
     }
 

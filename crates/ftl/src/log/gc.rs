@@ -14,6 +14,7 @@
 //! vectors → each into a slot with its old stamp, unless overwritten meanwhile → drained like any
 //! other → barrier → `freed` → chunks free.
 
+use super::contention::bump;
 use super::flash::RETRIES;
 use super::format::{
     ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, LBA_NONE, Oob, PACKED_BYTES, Record, pack_entry,
@@ -552,7 +553,7 @@ impl HostFtl {
         }
         let (cost, ring) = (self.costs.map_update.times(batch.n as u64), self.rings.of(cx));
         let section = |_: &mut ()| {
-            ring.state.now(|r| {
+            ring.state.enter(|r| {
                 let used = self.move_sectors(cx, (r, ring.at as u32), batch, done);
                 (used, r.has_work(self.shape.unit as usize))
             })
@@ -606,6 +607,9 @@ impl HostFtl {
             let (from, to) = (Entry::Media(addr), Entry::Slot(slot));
             if !map.exchange(lba, map.encode(from), map.encode(to)) {
                 slots.set_free(slot);
+                if !self.map.is_exclusive() {
+                    bump(&self.counts(cx).gc_lost, 1);
+                }
                 return false;
             }
             if addr >> 6 != word {

@@ -15,8 +15,8 @@ use super::pool::Shape;
 use crate::block::{BlockError, BlockResult};
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ocssd::device::Cause;
-use flashlane_rt::sync::Mutex;
-use flashlane_rt::{Cx, Notify};
+use flashlane_rt::sync::{Mutex, MutexGuard};
+use flashlane_rt::{Contended, Cx, LockStats, Notify};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -64,6 +64,7 @@ pub(super) struct Journal {
     pub(super) uuid: Uuid,
     pub(super) generation: u32,
     state: Mutex<JournalState>,
+    contended: Contended,
     progress: Notify,
 }
 
@@ -125,13 +126,24 @@ impl Journal {
                 anchor_cursor: 0,
                 anchor_counter,
             }),
+            contended: Contended::new(),
             progress: Notify::new(),
         }
     }
 
+    #[inline]
+    fn locked(&self) -> MutexGuard<'_, JournalState> {
+        self.contended.lock(&self.state)
+    }
+
+    /// What was waited for at the log's lock, and the records that were added.
+    pub(super) fn waits(&self) -> LockStats {
+        self.contended.stats(self.state.lock().appended)
+    }
+
     /// Adds a record; durable once `commit` of the returned position has returned.
     pub(super) fn append(&self, record: Record) -> u64 {
-        let mut s = self.state.lock();
+        let mut s = self.locked();
         s.pending.push_back(record);
         s.appended += 1;
         s.appended
@@ -139,57 +151,57 @@ impl Journal {
 
     /// Position behind the last record appended, for `commit`.
     pub(super) fn appended(&self) -> u64 {
-        self.state.lock().appended
+        self.locked().appended
     }
 
     /// Sequence that the next record will have, or a lower one: where a replay may begin.
     pub(super) fn next_sequence(&self) -> u64 {
-        let s = self.state.lock();
+        let s = self.locked();
         s.first_pending + s.pending.len() as u64
     }
 
     /// Records that wait to be written.
     pub(super) fn backlog(&self) -> usize {
-        self.state.lock().pending.len()
+        self.locked().pending.len()
     }
 
     /// The chunks of log and anchor.
     pub(super) fn chunks(&self) -> Vec<u32> {
-        let s = self.state.lock();
+        let s = self.locked();
         let pairs = s.segments.iter().flat_map(|segment| chunks_of(&segment.pair));
         pairs.chain(s.anchor.into_iter().flatten()).collect()
     }
 
     /// A mirror has failed since the last checkpoint.
     pub(super) fn is_thin(&self) -> bool {
-        self.state.lock().thin
+        self.locked().thin
     }
 
     pub(super) fn set_thin(&self, thin: bool) {
-        self.state.lock().thin = thin;
+        self.locked().thin = thin;
     }
 
     /// The log has grown by `quarter` segments, and what a checkpoint carries, since the last
     /// checkpoint began: a new one is due, and what users and GC add waits until it begins (FORMAT.md rule 21).
     pub(super) fn is_full(&self, quarter: u64) -> bool {
-        let s = self.state.lock();
+        let s = self.locked();
         s.next_segment - s.marked >= quarter + s.carried
     }
 
     /// A checkpoint is complete, with this many segments of records of its own.
     pub(super) fn set_carried(&self, segments: u64) {
-        self.state.lock().carried = segments;
+        self.locked().carried = segments;
     }
 
     /// A checkpoint begins: growth counts from here.
     pub(super) fn mark(&self) {
-        let mut s = self.state.lock();
+        let mut s = self.locked();
         s.marked = s.next_segment;
     }
 
     /// Gives up the pairs that hold nothing at or above `position`; returns their chunks.
     fn cut(&self, position: u64) -> Vec<u32> {
-        let mut s = self.state.lock();
+        let mut s = self.locked();
         let mut chunks = Vec::new();
         while s.segments.len() > 1 && s.segments[1].first_sequence <= position {
             let old = s.segments.pop_front().expect("more than one");
@@ -209,13 +221,13 @@ impl HostFtl {
     /// Waits until everything appended before `position` is durable.
     pub(super) async fn commit(&self, cx: &Cx, position: u64) -> BlockResult {
         loop {
-            if self.journal.state.lock().durable >= position {
+            if self.journal.locked().durable >= position {
                 return Ok(());
             }
             self.check_writable()?;
             // One writer at a time: the first who needs it writes for all who came meanwhile.
             self.take_log(cx).await;
-            let written = match self.journal.state.lock().durable >= position {
+            let written = match self.journal.locked().durable >= position {
                 true => None,
                 false => Some(self.write_block(cx)),
             };
@@ -262,16 +274,16 @@ impl HostFtl {
     /// Waits for the turn to write the log.
     async fn take_log(&self, cx: &Cx) {
         loop {
-            if !std::mem::replace(&mut self.journal.state.lock().writing, true) {
+            if !std::mem::replace(&mut self.journal.locked().writing, true) {
                 return;
             }
-            let free = || !self.journal.state.lock().writing;
+            let free = || !self.journal.locked().writing;
             self.journal.progress.wait(cx, free).await;
         }
     }
 
     fn release_log(&self, cx: &Cx) {
-        self.journal.state.lock().writing = false;
+        self.journal.locked().writing = false;
         self.journal.progress.wake(cx);
     }
 
@@ -302,7 +314,7 @@ impl HostFtl {
 
     /// What comes goes to this pair.
     fn begin_segment(&self, pair: SegmentPair) {
-        let mut s = self.journal.state.lock();
+        let mut s = self.journal.locked();
         let first_sequence = s.first_pending;
         s.segments.push_back(Segment { pair, first_sequence, is_begun: false });
         s.cursor = 0;
@@ -343,13 +355,13 @@ impl HostFtl {
     async fn write_block_to(&self, cx: &Cx, mut anchor: Option<Anew>) -> BlockResult {
         loop {
             let last = {
-                let s = self.journal.state.lock();
+                let s = self.journal.locked();
                 s.cursor + 2 * self.block_room() > self.flash.geo.sectors_per_chunk()
             };
             // The last block of a segment names the next pair, which must be erased by then.
             let next = if last { Some(self.next_pair(cx).await?) } else { None };
             let (block, pair, cursor, count, links) = {
-                let mut s = self.journal.state.lock();
+                let mut s = self.journal.locked();
                 let (block, count) = self.build_block(&s, next);
                 let links = self.link_back(&s).is_some() as u64 + next.is_some() as u64;
                 let cursor = s.cursor;
@@ -370,14 +382,14 @@ impl HostFtl {
                 anchor.get_or_insert(Anew::InPlace);
                 continue;
             }
-            if let Some(segment) = self.journal.state.lock().segments.back_mut() {
+            if let Some(segment) = self.journal.locked().segments.back_mut() {
                 segment.is_begun = true;
             }
             if let Some(anew) = anchor {
                 self.write_anchor(cx, anew == Anew::InFreshChunks).await?;
             }
             {
-                let mut s = self.journal.state.lock();
+                let mut s = self.journal.locked();
                 s.pending.drain(..count);
                 s.durable += count as u64;
                 s.first_pending += count as u64 + links;
@@ -459,7 +471,7 @@ impl HostFtl {
             BlockError::ReadOnly("no two good chunks left for the FTL log")
         };
         let chunks = self.fresh_meta_pair(cx).await.ok_or_else(lost)?;
-        let mut s = self.journal.state.lock();
+        let mut s = self.journal.locked();
         s.next_segment += 1;
         Ok(SegmentPair { id: s.next_segment - 1, chunks })
     }
@@ -468,7 +480,7 @@ impl HostFtl {
     pub(super) async fn begin_journal(&self, cx: &Cx) -> BlockResult {
         let pair = self.next_pair(cx).await?;
         {
-            let mut s = self.journal.state.lock();
+            let mut s = self.journal.locked();
             let first_sequence = s.first_pending;
             s.segments.push_back(Segment { pair, first_sequence, is_begun: false });
         }
@@ -491,11 +503,11 @@ impl HostFtl {
         let mut old = anchors;
         let (first_sequence, records) = match tail {
             Some(records) => {
-                let last = self.journal.state.lock().segments.pop_back().expect("it has a tail");
+                let last = self.journal.locked().segments.pop_back().expect("it has a tail");
                 old.extend(chunks_of(&last.pair));
                 (last.first_sequence, records)
             }
-            None => (self.journal.state.lock().first_pending, Vec::new()),
+            None => (self.journal.locked().first_pending, Vec::new()),
         };
         // A pair that fails is nobody's: the next recovery takes it for free.
         let (pair, cursor) = loop {
@@ -505,7 +517,7 @@ impl HostFtl {
             }
         };
         {
-            let mut s = self.journal.state.lock();
+            let mut s = self.journal.locked();
             let is_begun = !records.is_empty();
             s.segments.push_back(Segment { pair, first_sequence, is_begun });
             s.cursor = cursor;
@@ -560,7 +572,7 @@ impl HostFtl {
     /// at any moment.
     async fn write_anchor(&self, cx: &Cx, afresh: bool) -> BlockResult {
         let (anchor, chunks, cursor) = {
-            let mut s = self.journal.state.lock();
+            let mut s = self.journal.locked();
             s.anchor_counter += 1;
             let cursor = s.anchor_cursor;
             s.anchor_cursor += self.block_room();
@@ -580,7 +592,7 @@ impl HostFtl {
         };
         let full = cursor + self.block_room() > self.flash.geo.sectors_per_chunk();
         if full {
-            self.journal.state.lock().anchor_cursor = self.first_anchor_room();
+            self.journal.locked().anchor_cursor = self.first_anchor_room();
         }
         let good = match full {
             true => {
@@ -647,11 +659,11 @@ impl HostFtl {
     /// An anchor copy is lost: both move to fresh chunks, which recovery finds by scan. Once they hold
     /// the highest counter the old ones come back: one that can't be erased is retired then.
     async fn replace_anchor(&self, cx: &Cx, block: Vec<u8>, counter: u64) -> BlockResult {
-        let mut old: Vec<u32> = self.journal.state.lock().anchor.into_iter().flatten().collect();
+        let mut old: Vec<u32> = self.journal.locked().anchor.into_iter().flatten().collect();
         loop {
             let pair = self.next_pair(cx).await?;
             if self.put_anchors(cx, pair.chunks, 0, &block, counter).await {
-                let mut s = self.journal.state.lock();
+                let mut s = self.journal.locked();
                 s.anchor = Some(pair.chunks);
                 s.anchor_cursor = self.first_anchor_room();
                 drop(s);

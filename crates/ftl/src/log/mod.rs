@@ -7,7 +7,7 @@
 //! (one for all PUs, or one per channel: [`pools`]),
 //! [`drain`] programs units, [`open`] and [`close`] begin and end lines, [`read`] reads, [`gc`]
 //! reclaims lines that [`victim`] chose under [`limiter`], [`scrub`] looks for data that decays, [`journal`] and [`checkpoint`] make the order durable in the
-//! layout of [`mod@format`], [`epoch`] says when nobody can hold an address any more, [`sections`] when
+//! layout of [`mod@format`], [`contention`] counts what cores wait for, [`epoch`] says when nobody can hold an address any more, [`sections`] when
 //! nobody looks at a slot. pblk and QBLK differ in the switches of [`config`], each with its two arms in
 //! one stage: rings, pools, map, drain.
 //!
@@ -20,6 +20,7 @@
 mod checkpoint;
 mod close;
 mod config;
+mod contention;
 mod create;
 mod drain;
 mod epoch;
@@ -123,8 +124,6 @@ struct Counters {
     read_unmapped: AtomicU64,
     host_discarded: AtomicU64,
     flushes: AtomicU64,
-    ring_full_ns: AtomicU64,
-    limited_ns: AtomicU64,
     flush_wait_ns: AtomicU64,
     fua_wait_ns: AtomicU64,
     program_failures: AtomicU64,
@@ -207,6 +206,8 @@ pub struct HostFtl {
     poisons: Mutex<std::collections::BTreeMap<u64, u64>>,
     costs: Costs,
     counters: Counters,
+    /// What each core counts for itself.
+    core_counts: Box<[contention::CoreCounts]>,
     /// Units padded for a flush, by the sectors of padding (pblk's `padding_dist`).
     padding_dist: Box<[AtomicU64]>,
     /// (user, GC, padding) sectors when `write_amp_trip` was reset.
@@ -339,6 +340,7 @@ impl HostFtl {
         let buffered_now = self.rings.sum(|r| r.buffered_user(&self.slab));
         let programmed = self.pools.programmed();
         let erases = self.pools.sum(|p| p.erases_total);
+        let [full, limited] = self.rings.waits();
         FtlStats {
             host_written,
             host_read: get(&c.host_read),
@@ -362,8 +364,8 @@ impl HostFtl {
             read_failures: get(&c.read_failures),
             gc_read_failures: get(&c.gc_read_failures),
             high_ecc: get(&c.high_ecc),
-            ring_full: Ns::from_ns(get(&c.ring_full_ns)),
-            limited: Ns::from_ns(get(&c.limited_ns)),
+            ring_full: full.time,
+            limited: limited.time,
             flush_wait: Ns::from_ns(get(&c.flush_wait_ns)),
             fua_wait: Ns::from_ns(get(&c.fua_wait_ns)),
             read_breakdown: *c.read_breakdown.lock(),

@@ -9,14 +9,15 @@ use super::limiter::{Levels, Limiter, Shares};
 use super::pool::{Line, LineState, PoolState, Shape};
 use flashlane_base::FastDiv;
 use flashlane_ocssd::device::Cause;
-use flashlane_rt::Lock;
 use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use flashlane_rt::{Contended, Lock, LockStats};
 use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// One pool: its chunks and lines under their own lock, its garbage collection, its limiter.
 pub(super) struct Pool {
     state: Mutex<PoolState>,
+    contended: Contended,
     /// Held while positions are taken: what drainers of one channel compete for (QBLK, II-B).
     pub(super) taking: Lock<()>,
     pub(super) limiter: Mutex<Limiter>,
@@ -29,6 +30,7 @@ impl Pool {
     pub(super) fn new(state: PoolState, limiter: Limiter) -> Pool {
         Pool {
             state: Mutex::new(state),
+            contended: Contended::new(),
             taking: Lock::new(()),
             limiter: Mutex::new(limiter),
             shared: Mutex::new(None),
@@ -38,7 +40,13 @@ impl Pool {
 
     #[inline]
     pub(super) fn lock(&self) -> MutexGuard<'_, PoolState> {
-        self.state.lock()
+        self.contended.lock(&self.state)
+    }
+
+    /// What was waited for at the pool: in virtual time while positions are taken, on real threads
+    /// whenever its state was looked at.
+    pub(super) fn waits(&self) -> LockStats {
+        self.taking.stats().and(self.contended.stats(0))
     }
 }
 

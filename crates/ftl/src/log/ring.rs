@@ -13,9 +13,10 @@
 use super::rings::FreeSlots;
 use super::slab::{Filler, Origin, Slab, SlotState};
 use super::unit::{Push, Unit};
+use crate::contention::Queue;
 use flashlane_base::Ns;
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex};
-use flashlane_rt::{Cx, Lock, Notify, Waiter};
+use flashlane_rt::{Cx, Lock, Notify, Waiter, Waits};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
@@ -312,6 +313,11 @@ impl Ring {
         self.work.wake(cx);
     }
 
+    /// How full it is, who waited for it.
+    pub(super) fn queue(&self, now: Ns) -> Queue {
+        Queue { lock: self.state.stats(), ..self.admission.queue(now) }
+    }
+
     /// Tells the drainer whether an erase barrier may be padded for.
     pub(super) fn set_starving(&self, cx: &Cx, starving: bool) {
         let changed = self.state.now(|r| std::mem::replace(&mut r.starving, starving) != starving);
@@ -335,6 +341,8 @@ struct Line {
     queue: VecDeque<(u64, u64, Waiter)>,
     next_ticket: u64,
     granted: u64,
+    /// For room; for a share.
+    waits: [Waits; 2],
 }
 
 impl Line {
@@ -353,11 +361,32 @@ struct Gate {
     last_user: Option<Ns>,
     /// The target is read-only: everybody is let in, to be told so.
     open: bool,
+    /// Most slots in use; looked at only where some come back.
+    depth_max: u64,
+    /// Slots × time at which each was taken, less those of slots that came back; modulo 2^64. Slots in
+    /// use × the present time less this is the depth summed over time: exact, and two instructions where a
+    /// slot is taken.
+    taken_at: u64,
 }
 
 impl Gate {
+    fn used(&self) -> u64 {
+        self.origin[0].used + self.origin[1].used
+    }
+
     fn room(&self) -> u64 {
-        self.capacity.saturating_sub(self.origin[0].used + self.origin[1].used)
+        self.capacity.saturating_sub(self.used())
+    }
+
+    #[inline(always)]
+    fn took(&mut self, n: u64, now: Ns) {
+        self.taken_at = self.taken_at.wrapping_add(n.wrapping_mul(now.as_ns()));
+    }
+
+    /// Some come back.
+    fn gave(&mut self, n: u64, now: Ns) {
+        self.depth_max = self.depth_max.max(self.used());
+        self.taken_at = self.taken_at.wrapping_sub(n.wrapping_mul(now.as_ns()));
     }
 
     /// May the next of an origin take `n` now? A share is not tested for GC while users are idle.
@@ -373,9 +402,11 @@ impl Gate {
     fn grant(&mut self, cx: &Cx) {
         for o in [Origin::Gc as usize, Origin::User as usize] {
             while let Some((ticket, n, who)) = self.origin[o].queue.front().copied() {
-                if !self.fits(o, n, cx.now()) {
+                let now = cx.now();
+                if !self.fits(o, n, now) {
                     break;
                 }
+                self.took(n, now);
                 let line = &mut self.origin[o];
                 line.queue.pop_front();
                 line.used += n;
@@ -408,11 +439,13 @@ impl Admission {
         origin[0].share = capacity;
         origin[1].share = capacity;
         origin[1].floor = super::create::PIECE_MAX as u64;
-        Admission { gate: Mutex::new(Gate { capacity, origin, last_user: None, open: false }) }
+        let (last_user, open, depth_max, taken_at) = (None, false, 0, 0);
+        let gate = Gate { capacity, origin, last_user, open, depth_max, taken_at };
+        Admission { gate: Mutex::new(gate) }
     }
 
     pub(super) fn acquire<'a>(&'a self, cx: &'a Cx, origin: Origin, n: u64) -> Admit<'a> {
-        Admit { admission: self, cx, origin, n, ticket: None, waited: Waited::No }
+        Admit { admission: self, cx, origin, n, ticket: None, waited: Waited::No, since: Ns::ZERO }
     }
 
     /// Takes room for `n` user sectors if that is there now; of another core's ring (not `own`) only
@@ -420,26 +453,30 @@ impl Admission {
     pub(super) fn try_user(&self, cx: &Cx, n: u64, own: bool) -> bool {
         let mut g = self.gate.lock();
         let spare = if own { 0 } else { g.capacity / 2 };
-        let fits = g.room() >= n + spare && g.fits(Origin::User as usize, n, cx.now());
+        let now = cx.now();
+        let fits = g.room() >= n + spare && g.fits(Origin::User as usize, n, now);
         let line = &mut g.origin[Origin::User as usize];
         let taken = line.queue.is_empty() && fits;
         if taken {
             line.used += n;
-            g.last_user = Some(cx.now());
+            g.last_user = Some(now);
+            g.took(n, now);
         }
         taken
     }
 
     pub(super) fn release(&self, cx: &Cx, users: u64, gc: u64) {
         let mut g = self.gate.lock();
+        g.gave(users + gc, cx.now());
         g.origin[0].used -= users;
         g.origin[1].used -= gc;
         g.grant(cx);
     }
 
     /// Takes room without asking: slots that are sent again had it before.
-    pub(super) fn force(&self, users: u64, gc: u64) {
+    pub(super) fn force(&self, cx: &Cx, users: u64, gc: u64) {
         let mut g = self.gate.lock();
+        g.took(users + gc, cx.now());
         g.origin[0].used += users;
         g.origin[1].used += gc;
     }
@@ -459,6 +496,32 @@ impl Admission {
         g.grant(cx);
     }
 
+    /// How full it is, which users waited.
+    fn queue(&self, now: Ns) -> Queue {
+        let g = self.gate.lock();
+        let ([full, limited], depth) = (g.origin[Origin::User as usize].waits, g.used());
+        Queue {
+            capacity: g.capacity,
+            depth,
+            depth_max: g.depth_max.max(depth),
+            slot_ns: depth.wrapping_mul(now.as_ns()).wrapping_sub(g.taken_at),
+            full,
+            limited,
+            ..Queue::default()
+        }
+    }
+
+    /// Users' waits for room, and for a share.
+    pub(super) fn waits(&self) -> [Waits; 2] {
+        self.gate.lock().origin[Origin::User as usize].waits
+    }
+
+    /// The most in use is what is in use now.
+    pub(super) fn forget_peak(&self) {
+        let mut g = self.gate.lock();
+        g.depth_max = g.used();
+    }
+
     /// (used, share) of users and of GC.
     pub(super) fn snapshot(&self) -> [(u64, u64); 2] {
         let g = self.gate.lock();
@@ -475,6 +538,8 @@ pub(super) struct Admit<'a> {
     n: u64,
     ticket: Option<u64>,
     waited: Waited,
+    /// When it began to wait.
+    since: Ns,
 }
 
 impl Future for Admit<'_> {
@@ -484,28 +549,33 @@ impl Future for Admit<'_> {
         let mut g = self.admission.gate.lock();
         let o = self.origin as usize;
         if let Some(ticket) = self.ticket {
-            return if g.origin[o].granted > ticket {
-                Poll::Ready(self.waited)
-            } else {
-                Poll::Pending
-            };
+            let line = &mut g.origin[o];
+            if line.granted <= ticket {
+                return Poll::Pending;
+            }
+            let why = (self.waited == Waited::Limited) as usize;
+            line.waits[why].time += self.cx.now().saturating_sub(self.since);
+            return Poll::Ready(self.waited);
         }
+        let now = self.cx.now();
         if self.origin == Origin::User {
-            g.last_user = Some(self.cx.now());
+            g.last_user = Some(now);
         }
         let room = g.room();
-        let fits = g.fits(o, self.n, self.cx.now());
+        let fits = g.fits(o, self.n, now);
         let line = &mut g.origin[o];
         if line.queue.is_empty() && fits {
             line.used += self.n;
+            g.took(self.n, now);
             return Poll::Ready(Waited::No);
         }
         let limited = line.used >= line.share && self.n <= room;
         let ticket = line.next_ticket;
         line.next_ticket += 1;
         line.queue.push_back((ticket, self.n, self.cx.waiter()));
+        line.waits[limited as usize].times += 1;
         drop(g);
-        self.ticket = Some(ticket);
+        (self.ticket, self.since) = (Some(ticket), now);
         self.waited = if limited { Waited::Limited } else { Waited::RingFull };
         Poll::Pending
     }

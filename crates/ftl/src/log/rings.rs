@@ -10,7 +10,7 @@ use super::sections::Sections;
 use super::slab::{Origin, Slab};
 use super::unit::Unit;
 use flashlane_rt::sync::{Mutex, Ordering, spin_loop};
-use flashlane_rt::{Cx, Notify};
+use flashlane_rt::{Cx, Notify, Waits};
 use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -250,6 +250,15 @@ impl Rings {
         each.clone().find(|ring| ring.admission.try_user(cx, n, ring.at == home.at))
     }
 
+    /// Users' waits for room, and for a share, in all rings together.
+    pub(super) fn waits(&self) -> [Waits; 2] {
+        let sum = |[full, limited]: [Waits; 2], ring: &Ring| {
+            let [f, l] = ring.admission.waits();
+            [full.and(f), limited.and(l)]
+        };
+        self.iter().fold(Default::default(), sum)
+    }
+
     /// Slots ever sent again.
     pub(super) fn sent_again(&self) -> u64 {
         self.sum(|r| r.sent_again)
@@ -343,7 +352,7 @@ impl Rings {
                 continue;
             }
             let gc = mine.iter().filter(|(_, origin)| *origin == Origin::Gc).count() as u64;
-            ring.admission.force(mine.len() as u64 - gc, gc);
+            ring.admission.force(cx, mine.len() as u64 - gc, gc);
             ring.state.now(|r| mine.iter().for_each(|(slot, _)| r.retry(*slot)));
             ring.work.wake(cx);
         }

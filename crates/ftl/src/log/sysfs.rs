@@ -263,7 +263,10 @@ impl HostFtl {
         let users = self.shares().users.min(ring);
         let free = self.pools.sum(|p| p.free_chunks());
         let of = self.layout.lines * u64::from(self.pools.get(0).lock().width());
-        Gauges { free: free.min(of), of, user_slots: Some((users, ring)) }
+        let depth = |[user, gc]: [(u64, u64); 2]| user.0 + gc.0;
+        let each = || self.rings.iter().map(|ring| depth(ring.admission.snapshot()));
+        let ring_slots = Some((each().sum(), each().max().unwrap_or(0)));
+        Gauges { free: free.min(of), of, user_slots: Some((users, ring)), ring_slots }
     }
 
     fn write_buffer_text(&self) -> String {

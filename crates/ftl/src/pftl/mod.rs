@@ -419,7 +419,7 @@ impl Pftl {
     /// Free lines, of all.
     pub fn gauges(&self) -> Gauges {
         let free = u64::from(self.controller.lock().place.free_lines());
-        Gauges { free, of: u64::from(self.layout.lines), user_slots: None }
+        Gauges { free, of: u64::from(self.layout.lines), user_slots: None, ring_slots: None }
     }
 
     /// All counters.

@@ -22,6 +22,7 @@ mod medium;
 mod story;
 
 mod collect;
+mod contention;
 mod cores;
 mod flush;
 mod order;

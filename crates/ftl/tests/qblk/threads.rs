@@ -5,6 +5,7 @@
 
 use flashlane_base::{Lba, Rng};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
+use flashlane_ftl::contention::Contention;
 use flashlane_ftl::log::{LogConfig, Pblk};
 use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
 use flashlane_rt::{Cx, Notify, Threads};
@@ -50,6 +51,23 @@ async fn read(cx: &Cx, dev: &Pblk, lba: u64, seen: &mut Seen) {
     *last = i;
 }
 
+/// Counters are read while all cores count: none goes back, and what is waited for adds up.
+fn looked_at(cx: &Cx, dev: &Pblk, before: &Contention) -> Contention {
+    let now = dev.contention(cx.now());
+    let (e, l) = (&before.exchanges, &now.exchanges);
+    assert!(
+        e.user_retries <= l.user_retries && e.drain_lost <= l.drain_lost && e.gc_lost <= l.gc_lost
+    );
+    for (e, l) in before.locks().iter().zip(now.locks()) {
+        assert!(e.acquired <= l.acquired && e.contended <= l.contended && e.spun <= l.spun);
+    }
+    for (e, l) in before.queues.iter().zip(&now.queues) {
+        assert!(l.full.times >= e.full.times && l.full.time >= e.full.time);
+        assert!(l.depth <= l.depth_max && l.depth_max >= e.depth_max, "{e:?} then {l:?}");
+    }
+    now
+}
+
 async fn core(cx: Cx, shared: Arc<Shared>, seed: u64, borrow: bool) {
     if cx.core().0 == 0 {
         let spec = DeviceSpec::preset("tiny").expect("built in").with_chunks_per_pu(48);
@@ -68,7 +86,11 @@ async fn core(cx: Cx, shared: Arc<Shared>, seed: u64, borrow: bool) {
     let mine = SHARED + me * ((dev.info().capacity - SHARED) / u64::from(CORES));
     let room = (dev.info().capacity - SHARED) / u64::from(CORES);
     let mut held = vec![0u64; room as usize];
+    let mut before = dev.contention(cx.now());
     for i in 1..=WRITES {
+        if i % 500 == me * 100 {
+            before = looked_at(&cx, &dev, &before);
+        }
         let mut buf = vec![0; unit];
         match rng.below(8) {
             0..=2 => {
@@ -108,6 +130,13 @@ async fn core(cx: Cx, shared: Arc<Shared>, seed: u64, borrow: bool) {
     stats.check_host_law().expect("host law");
     stats.check_media_law(&ssd.counters().programmed).expect("media law");
     assert!(stats.gc_moved > 0, "lines were collected meanwhile");
+    let c = looked_at(&cx, &dev, &before);
+    assert!(
+        c.queues.iter().all(|q| q.lock.acquired > WRITES / 2),
+        "each core took its ring: {c:?}"
+    );
+    assert_eq!((c.full().time, c.limited().time), (stats.ring_full, stats.limited));
+    assert!(c.exchanges.drain_lost + stats.absorbed > 0, "they fought for six sectors");
     for lba in 0..SHARED {
         read(&cx, &dev, lba, &mut seen).await;
     }

@@ -138,7 +138,7 @@ impl Live {
             Ask::LnvmInfo { target } => {
                 // Other targets are shown on a shadow of the image: as at its last commit.
                 drive.ssd.make_durable().map_err(|e| drive.at(e).to_string())?;
-                show::info_of(drive, target.as_deref(), Some(self)).map_err(said)
+                show::info_of(drive, target.as_deref(), Some((self, cx.now()))).map_err(said)
             }
             Ask::IdNs { namespace, human } => {
                 show::id_ns_of(drive, *namespace, *human).map_err(said)

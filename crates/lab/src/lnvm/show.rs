@@ -11,7 +11,7 @@ pub(crate) use identify::id_ns_of;
 
 use super::{Account, Created, Drive, LnvmError, knobs};
 use crate::control::{Answer, Ask, Live, reach};
-use crate::report::short;
+use crate::report::{ContentionReport, short};
 use crate::stack::{MountHow, StackError, mount_pblk};
 use flashlane_base::{Bytes, Location, Ns, SECTOR_BYTES};
 use flashlane_ftl::block::BlockDev;
@@ -151,11 +151,11 @@ pub fn info(path: &Path, only: Option<&str>) -> Result<Answer, LnvmError> {
     reach(path, ask, || info_of(&Drive::look(path)?, only, None))
 }
 
-/// [`info`] of a drive that is open; by `live`, if it is in use.
+/// [`info`] of a drive that is open; by `live`, if it is in use, at that time of its run.
 pub(crate) fn info_of(
     drive: &Drive,
     only: Option<&str>,
-    live: Option<&Live>,
+    live: Option<(&Live, Ns)>,
 ) -> Result<Answer, LnvmError> {
     let id = drive.ssd.identify();
     let mut text = format!("LightNVM (0,1,0). {} target type(s) registered.\n", TYPES.len());
@@ -201,7 +201,7 @@ fn line(name: &str, value: &str) -> String {
 }
 
 /// A target; one that can't be mounted is shown with the reason.
-fn target(drive: &Drive, t: &TargetInfo, live: Option<&Live>) -> (String, Value) {
+fn target(drive: &Drive, t: &TargetInfo, live: Option<(&Live, Ns)>) -> (String, Value) {
     let mut json = target_json(t);
     let mut text = format!("\nTarget {}:\n", t.name);
     text += &line("type", &t.kind.to_string());
@@ -210,6 +210,8 @@ fn target(drive: &Drive, t: &TargetInfo, live: Option<&Live>) -> (String, Value)
     if let Some(uuid) = &t.uuid {
         text += &line("uuid", &uuid_text(uuid));
     }
+    let now = live.map_or(Ns::ZERO, |(_, now)| now);
+    let live = live.map(|(live, _)| live);
     let in_use = live.is_some_and(|live| live.target() == t.name);
     if in_use {
         text += &line("in use", &format!("by process {}", std::process::id()));
@@ -248,6 +250,11 @@ fn target(drive: &Drive, t: &TargetInfo, live: Option<&Live>) -> (String, Value)
             json["capacity_bytes"] = json!(bytes);
             json["stopped_cleanly"] = json!(clean);
             json["pblk"] = Value::Object(sysfs);
+            if let Some(pblk) = &running {
+                let waited = ContentionReport::of(&pblk.contention(now));
+                text += &contention_text(&waited);
+                json["contention"] = json!(waited);
+            }
         }
         Err(why) => {
             text += &line("problem", &why.to_string());
@@ -255,6 +262,31 @@ fn target(drive: &Drive, t: &TargetInfo, live: Option<&Live>) -> (String, Value)
         }
     }
     (text, json)
+}
+
+/// What the cores of a target in use have waited for since it was mounted, and how full its rings are.
+fn contention_text(c: &ContentionReport) -> String {
+    let waits = |n: u64, ns: u64| format!("{n} waits of {} in all", short(ns));
+    let mut text = String::new();
+    for l in &c.locks {
+        let said =
+            format!("{} of {} times contended, {}", l.contended, l.acquired, short(l.wait_ns));
+        text += &line(&format!("{} lock", l.lock), &said);
+    }
+    let e = &c.exchanges;
+    let again = format!("again:{} discard_again:{} ", e.user_retries, e.discard_retries);
+    let lost = format!("drain_lost:{} gc_lost:{}", e.drain_lost, e.gc_lost);
+    text += &line("exchanges", &(again + &lost));
+    let passed = format!("; {} busy channels passed by", c.channels_passed);
+    text += &line("semaphores", &(waits(c.semaphore_waits, c.semaphore_wait_ns) + &passed));
+    for q in &c.queues {
+        let depth = format!(
+            "{} of {} slots, mean {:.1}, most {}; full: ",
+            q.depth_now, q.slots, q.depth_mean, q.depth_max
+        );
+        text += &line(&format!("ring {}", q.ring), &(depth + &waits(q.full_waits, q.full_wait_ns)));
+    }
+    text
 }
 
 /// A chunk's state as a bit, and in a word.

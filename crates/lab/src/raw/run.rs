@@ -249,6 +249,7 @@ pub async fn run_raw(
         capacity: raw_sectors,
         submit_cost: Ns::ZERO,
         cpu,
+        contention: None,
         replayed: Vec::new(),
         ended_in_ramp: false,
         recorder,

@@ -3,6 +3,7 @@
 //! Owns: names, order and types of the columns. Promises: names end in their unit; both formats have
 //! the same names and values; a later version only adds columns at the end. Never: formats.
 
+use super::contention::ContentionReport;
 use super::numbers::{LatencyNs, Report, RunReport};
 
 /// A value.
@@ -76,7 +77,28 @@ pub(super) fn run(r: &RunReport) -> Vec<Named> {
     cells.push(text("costs", &r.cpu.costs));
     cells.push(ratio("cpu_busy_ratio", r.cpu.busy_ratio));
     cells.push(ratio("cpu_lock_ratio", r.cpu.lock_ratio));
+    contention(&r.contention.clone().unwrap_or_default(), &mut cells);
     cells
+}
+
+/// Sums over rings, pools and kinds; all of them are in the JSON.
+fn contention(c: &ContentionReport, cells: &mut Vec<Named>) {
+    let ((locks, lock_ns), (full, full_ns)) = (c.lock_waits(), c.full_waits());
+    let (semaphores, semaphore_ns) = (c.semaphore_waits, c.semaphore_wait_ns);
+    let named = [
+        ("lock_waits", locks),
+        ("lock_wait_sum_ns", lock_ns),
+        ("exchange_retries", c.retries()),
+        ("exchange_drain_lost_sectors", c.exchanges.drain_lost),
+        ("exchange_gc_lost_sectors", c.exchanges.gc_lost),
+        ("semaphore_waits", semaphores),
+        ("semaphore_wait_sum_ns", semaphore_ns),
+        ("ring_full_waits", full),
+        ("ring_full_wait_sum_ns", full_ns),
+        ("ring_depth_most_slots", c.deepest()),
+    ];
+    cells.extend(named.map(|(name, n)| int(name, n)));
+    cells.push(ratio("ring_depth_mean_slots", c.depth_mean()));
 }
 
 fn latencies(op: &str, l: &LatencyNs, cells: &mut Vec<Named>) {
@@ -113,6 +135,12 @@ pub(super) fn timeline(report: &Report) -> Vec<Vec<Named>> {
                 [("free_ratio", &t.free_ratio), ("user_share_ratio", &t.user_share_ratio)]
             {
                 row.push((name.into(), Cell::Ratio(list.get(i).copied())));
+            }
+            for (name, list) in [
+                ("ring_depth_slots", &t.ring_depth_slots),
+                ("ring_depth_most_slots", &t.ring_depth_most_slots),
+            ] {
+                row.push((name.into(), Cell::Ratio(list.get(i).map(|n| *n as f64))));
             }
             rows.push(row);
         }

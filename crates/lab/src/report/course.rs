@@ -40,6 +40,10 @@ pub struct TimelineReport {
     pub free_ratio: Vec<f64>,
     /// Share of the write buffer that users may hold at the end of each; empty without a limiter.
     pub user_share_ratio: Vec<f64>,
+    /// Slots in use in all rings at the end of each; empty without rings.
+    pub ring_depth_slots: Vec<u64>,
+    /// Slots in use in the deepest ring at the end of each.
+    pub ring_depth_most_slots: Vec<u64>,
 }
 
 /// How often chunks of the target were erased, since the device was new.
@@ -130,7 +134,10 @@ pub(super) fn timeline(o: &RunOutcome) -> TimelineReport {
         let (users, all) = s.gauges.user_slots?;
         Some(ratio(users, all))
     };
+    let depths: Vec<(u64, u64)> = ends.iter().map_while(|s| s.gauges.ring_slots).collect();
     TimelineReport {
+        ring_depth_slots: depths.iter().map(|(all, _)| *all).collect(),
+        ring_depth_most_slots: depths.iter().map(|(_, most)| *most).collect(),
         bucket_ns: t.width().as_ns(),
         programmed_sectors: differences(before.programmed_total(), &|b| b.programmed),
         host_written_sectors: differences(before.host_written, &|b| b.host_written),

@@ -8,6 +8,7 @@
 
 mod columns;
 mod config;
+mod contention;
 mod course;
 mod csv;
 mod explain;
@@ -24,6 +25,7 @@ mod table;
 mod tests;
 
 pub use config::Configuration;
+pub use contention::{ContentionReport, ExchangeReport, LockReport, PoolReport, QueueReport};
 pub use course::{DieReport, Figures, Heat, TimelineReport, WearReport};
 pub(crate) use csv::line as csv_line;
 pub use jobs::{JobOpReport, JobReport};
@@ -97,6 +99,7 @@ impl Report {
             text += &table::breakdowns(group);
             text += &table::occupancy(group);
             text += &table::cpu(group);
+            text += &contention::table(group);
             text += &explain::sentences(group);
         }
         text += &table::mounts(self);

@@ -5,6 +5,7 @@
 //! Never: formats.
 
 use super::config::Configuration;
+use super::contention::ContentionReport;
 use super::course::{self, DieReport, Figures, TimelineReport, WearReport};
 use super::jobs::{self, JobReport};
 use crate::execute::{Outcome, RunOutcome};
@@ -101,6 +102,9 @@ pub struct RunReport {
     pub latency_breakdown_ns: BreakdownNs,
     /// What host writes and flushes waited for, summed.
     pub wait_ns: WaitNs,
+    /// What cores waited for inside the FTL, up to the end of the last request; only of host FTLs.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub contention: Option<ContentionReport>,
     /// How busy dies and channels were.
     pub busy_ratio: BusyRatio,
     /// How busy the host's cores were.
@@ -683,6 +687,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
             limited: after.limited.saturating_sub(before.limited).as_ns(),
             flush: after.flush_wait.saturating_sub(before.flush_wait).as_ns(),
         },
+        contention: m.contention.as_ref().map(ContentionReport::of),
         busy_ratio: busy(o),
         cpu: CpuReport::of(o),
         fill: fill(o),

@@ -94,6 +94,79 @@ fn a_write_buffer_of_the_device_is_reported() {
     assert_eq!(volatile.runs[1].device_buffer.expect("it has one").accepted_sectors, 0);
 }
 
+/// What cores wait for is in the results, in words and on the page where they can meet; by ring it adds up to
+/// the run's own sums, in every output.
+#[test]
+fn what_cores_wait_for_is_reported() {
+    let experiment = r#"
+        name = "shared"
+        [device]
+        preset = "tiny"
+        geometry.chunks_per_pu = 400
+        [[target]]
+        kind = "qblk"
+        [[target]]
+        kind = "pblk"
+        [[target]]
+        kind = "pftl"
+        [[workload]]
+        name = "fought"
+        rw = "randwrite"
+        bs = "4KiB"
+        size = "64KiB"
+        io_size = "32MiB"
+        norandommap = true
+        iodepth = 40
+        numjobs = 6
+        [run]
+        host_cores = 3
+        costs = "linux-4.16-femu"
+    "#;
+    let run = |sets: &[&str]| {
+        let sets: Vec<Change> = sets.iter().map(|s| Change::Set(s.to_string())).collect();
+        let base = Base::of(Path::new(""), None);
+        let e = Experiment::parse("shared.toml", experiment, &base, &sets);
+        let e = e.map_err(|e| e.to_string()).expect("an experiment");
+        let outcome = execute_observed(&e, Observe::default(), &|_| Rc::new(Unwatched));
+        Report::of(&outcome.map_err(|e| e.to_string()).expect("it runs"))
+    };
+    let report = run(&[]);
+    let title = "Waiting inside the FTL";
+    assert!(report.to_text().contains("waits (summed)") && report.to_html().contains(title));
+    let [qblk, pblk, pftl] = &report.runs[..] else { panic!("three") };
+    assert!(pftl.contention.is_none() && pftl.timeline.ring_depth_slots.is_empty());
+    for r in [qblk, pblk] {
+        let c = r.contention.as_ref().expect("a host FTL");
+        assert_eq!(c.full_waits().1, r.wait_ns.ring_full, "{c:?}");
+        assert_eq!(c.queues.iter().map(|q| q.limited_wait_ns).sum::<u64>(), r.wait_ns.limited);
+        let pools = |of: fn(&PoolReport) -> u64| c.pools.iter().map(of).sum::<u64>();
+        assert_eq!(pools(|p| p.semaphore_waits), c.semaphore_waits);
+        assert_eq!(pools(|p| p.lock_wait_ns), c.locks[1].wait_ns);
+        assert!(c.full_waits().0 > 0 && c.semaphore_waits > 0, "{c:?}");
+        for q in &c.queues {
+            assert!(q.depth_mean > 0.0 && q.depth_mean <= q.depth_max as f64, "{q:?}");
+        }
+        let deepest = &r.timeline.ring_depth_most_slots;
+        assert_eq!(deepest.len(), r.timeline.operations.len());
+        assert!(deepest.iter().all(|n| *n <= c.deepest()), "{deepest:?}, {}", c.deepest());
+    }
+    let waited = |r: &RunReport| r.contention.as_ref().expect("counted").lock_waits().1;
+    assert!(waited(pblk) > 10 * waited(qblk), "{} and {}", waited(pblk), waited(qblk));
+    let c = qblk.contention.as_ref().expect("counted");
+    assert_eq!((c.queues.len(), c.locks[2].acquired), (3, 0));
+    assert!(c.exchanges.user_retries > 0 && c.exchanges.drain_lost > 0, "{:?}", c.exchanges);
+    let (columns, rows) = report.cells();
+    let at = columns.iter().position(|c| c == "ring_full_wait_sum_ns").expect("a column");
+    let cells: Vec<&str> = rows.iter().map(|row| &*row[at]).collect();
+    let ring_full = |r: &RunReport| r.wait_ns.ring_full.to_string();
+    assert_eq!(cells, [&*ring_full(qblk), &*ring_full(pblk), "0"]);
+    // One core, nothing costs anything, one ring: nobody can meet, and nothing is said.
+    let alone = run(&["run.host_cores=1", "run.costs=zero"]);
+    let c = alone.runs[1].contention.as_ref().expect("counted all the same");
+    assert_eq!((c.lock_waits(), c.retries()), ((0, 0), 0));
+    assert!(!alone.to_text().contains("waits (summed)") && !alone.to_html().contains(title));
+}
+
 /// What jobs did adds up to what the run did, in every output that has both.
 #[test]
 fn parts_add_up_to_the_run() {

@@ -24,6 +24,7 @@ pub mod steady;
 mod tests;
 
 pub use cpu::CpuSpan;
+pub use flashlane_ftl::contention::Contention;
 pub use oracle::Mismatch;
 pub use prepare::{Fill, Overwrite, Prepared};
 pub use record::{Bucket, Recorder, Timeline};
@@ -48,6 +49,9 @@ pub trait Monitor {
     fn progress(&self, stage: &str, done: u64, total: Option<u64>);
     /// True once the user wants the run to end.
     fn interrupted(&self) -> bool;
+    /// The same moment, for a target that counts what its cores wait for: who shows that looks, nobody
+    /// else pays for it.
+    fn contention(&self, _look: &dyn Fn() -> Contention) {}
 }
 
 /// Nobody looks on.
@@ -71,6 +75,8 @@ pub struct Subject {
     pub begin: Rc<dyn Fn()>,
     /// What is kept beside sums.
     pub watch: Watch,
+    /// What its cores waited for so far, where it counts that.
+    pub contention: Option<Rc<dyn Fn(Ns) -> Contention>>,
     /// Sectors may hold something from before; a number that no earlier run on the device had.
     pub used: Option<u64>,
 }
@@ -159,6 +165,8 @@ pub struct Measured {
     pub submit_cost: Ns,
     /// What the host's cores did, up to the end of the last request.
     pub cpu: CpuSpan,
+    /// What its cores waited for inside the layer, up to then.
+    pub contention: Option<Contention>,
     /// How traces were replayed, in the order of the plan.
     pub replayed: Vec<Replayed>,
     /// The measured part never began: everything ended within the ramp.
@@ -170,6 +178,14 @@ pub struct Measured {
 enum Stop {
     Interrupted,
     ReadOnly(&'static str),
+}
+
+/// The state of things when the measured part began.
+struct Before {
+    stats: FtlStats,
+    mapped: u64,
+    cpu: CpuSpan,
+    contention: Option<Contention>,
 }
 
 /// State that all tasks of a run share.
@@ -186,7 +202,7 @@ pub(crate) struct Host {
     done: Cell<u64>,
     total: Cell<Option<u64>>,
     /// State when the measured part began.
-    before: RefCell<Option<(FtlStats, u64, CpuSpan)>>,
+    before: RefCell<Option<Before>>,
 }
 
 /// Buffers of one request, used again by the next.
@@ -252,10 +268,20 @@ impl Host {
         (self.subject.stats)()
     }
 
+    /// What the layer's cores waited for so far.
+    fn contention(&self, cx: &Cx) -> Option<Contention> {
+        self.subject.contention.as_ref().map(|look| look(cx.now()))
+    }
+
     /// The measured part begins now.
     pub(crate) fn begin_measuring(&self, cx: &Cx) {
         let mapped = self.oracle.borrow().mapped();
-        *self.before.borrow_mut() = Some((self.stats(), mapped, CpuSpan::until_now(cx)));
+        *self.before.borrow_mut() = Some(Before {
+            stats: self.stats(),
+            mapped,
+            cpu: CpuSpan::until_now(cx),
+            contention: self.contention(cx),
+        });
         self.recorder.borrow_mut().begin(cx.now(), &self.subject.watch);
         (self.subject.begin)();
     }
@@ -329,6 +355,9 @@ impl Host {
         self.done.set(self.done.get() + 1);
         if self.done.get().is_multiple_of(LOOK_EVERY) {
             self.look();
+            if let Some(look) = &self.subject.contention {
+                self.monitor.contention(&|| look(cx.now()));
+            }
         }
         result.is_ok()
     }
@@ -393,7 +422,7 @@ pub async fn run(
         host.begin_measuring(cx);
     }
     host.recorder.borrow_mut().close(&*host.subject.stats);
-    let cpu = CpuSpan::until_now(cx);
+    let (cpu, contention) = (CpuSpan::until_now(cx), host.contention(cx));
     // What the host wrote is still in buffers: it counts as written only once it is programmed.
     let mut scratch = Scratch::default();
     host.done.set(0);
@@ -404,7 +433,8 @@ pub async fn run(
             None
         }
     };
-    let (before, mapped, cpu_before) = host.before.borrow_mut().take().expect("set above");
+    let Before { stats: before, mapped, cpu: cpu_before, contention: waited_before } =
+        host.before.borrow_mut().take().expect("set above");
     let interrupted = host.stop.get() == Some(Stop::Interrupted);
     let recorder = host.recorder.take();
     let at_start = Bucket {
@@ -427,6 +457,7 @@ pub async fn run(
         capacity: host.capacity,
         submit_cost: host.submit_cost,
         cpu: cpu.since(&cpu_before),
+        contention: contention.zip(waited_before).map(|(to, from)| to.since(&from)),
         replayed,
         ended_in_ramp,
     })

@@ -119,6 +119,7 @@ fn go_watched(device: Arc<Memory>, plan: &RunPlan, monitor: Rc<dyn Monitor>) -> 
         stats: Rc::new(stats),
         begin: Rc::new(|| ()),
         watch: Watch::default(),
+        contention: None,
         used: None,
     };
     let measured = vm
@@ -345,6 +346,7 @@ fn a_trace_that_does_not_fit_is_refused_before_it_runs() {
         stats: Rc::new(stats),
         begin: Rc::new(|| ()),
         watch: Watch::default(),
+        contention: None,
         used: None,
     };
     let said =

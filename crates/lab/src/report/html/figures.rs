@@ -46,7 +46,7 @@ pub(super) fn panel(title: &str, drawing: &str) -> String {
     format!("<div class=\"panel\"><h3>{}</h3>\n{drawing}</div>\n", escape(title))
 }
 
-fn run_class(i: usize) -> String {
+pub(super) fn run_class(i: usize) -> String {
     format!("r{}", i % page::COLOURS)
 }
 
@@ -84,6 +84,7 @@ pub(super) fn all(report: &Report, part: &str) -> Vec<Figure> {
     figures.push(super::parts::erases(report));
     figures.extend(super::parts::occupancy(report, part));
     figures.extend(room(report));
+    figures.extend(super::contention::figure(report));
     figures
 }
 
@@ -210,7 +211,7 @@ fn throughput(report: &Report) -> Figure {
     }
 }
 
-fn highest(lines: &[Line]) -> f64 {
+pub(super) fn highest(lines: &[Line]) -> f64 {
     lines.iter().flat_map(|l| l.points.iter().map(|p| p.1)).fold(0.0, f64::max)
 }
 

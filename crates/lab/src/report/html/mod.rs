@@ -10,6 +10,7 @@
 
 mod causes;
 mod charts;
+mod contention;
 mod figures;
 mod page;
 mod parts;
