@@ -249,7 +249,7 @@ mod tests {
     use crate::run::Unwatched;
     use std::rc::Rc;
 
-    const TEXT: &str = include_str!("../../../../../../experiments/lightnvm/overhead.toml");
+    const TEXT: &str = include_str!("../../../../../experiments/lightnvm/overhead.toml");
 
     /// Times are the machine's; that each row has one, and that differences are differences, is ours.
     #[test]

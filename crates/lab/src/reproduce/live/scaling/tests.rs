@@ -9,7 +9,7 @@ const TEXT: &str = include_str!("../../../../../../experiments/qblk/scaling.toml
 
 /// The figure with one short round on a device of an eighth.
 fn small() -> FigureFile {
-    let text = TEXT.replace("channels = 32", "channels = 4");
+    let text = TEXT.replace("channels = 16", "channels = 4");
     assert_ne!(text, TEXT);
     tiny(FIGURE, &text, &[("rounds", 1), ("piece_ms", 2), ("set_mib", 16)])
 }
