@@ -161,8 +161,9 @@ pub(crate) struct What {
     pub(crate) file: Option<PathBuf>,
     #[arg(long, value_name = "PRESET", help = device_help())]
     device: Option<String>,
-    /// Target to run on, `pblk`, `pblk:4` (4 active PUs) or `pftl` (block SSD); may be repeated; a
-    /// job file or a trace runs on `pblk` without it
+    /// Target to run on, `pblk`, `pblk:4` (4 active PUs), `qblk` or `pftl` (block SSD); may be
+    /// repeated; a job file or a trace runs on `pblk` without it; of an experiment whose workloads name
+    /// their targets it runs what the first one is a part of
     #[arg(long, value_name = "TARGET")]
     target: Vec<String>,
     /// What is kept of contents: `stamps` (8 checked bytes per sector), `memory` (all 4096) or

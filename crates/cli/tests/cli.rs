@@ -503,11 +503,18 @@ fn without_a_file_the_bundled_trace_runs() {
     let h = here();
     let json = h.run(&["run", "--json", "-", "--set", "workload.0.loops=1"]).good().json();
     let runs = json["runs"].as_array().expect("a list");
-    assert_eq!(runs.len(), 3);
+    assert_eq!(runs.len(), 6);
     for run in runs {
         assert!(run["requests"].as_u64() > Some(50_000), "{}", run["requests"]);
         assert_eq!((&run["violations"], &run["wrong_sectors"]), (&0.into(), &0.into()));
     }
+    let written = |i: usize| runs[i]["bytes_written"].as_u64().expect("a number");
+    assert!(written(5) > 2 * written(4), "QBLK and pblk with 32 threads, as long");
+    // The same on a target of the command line: the trace alone.
+    let quick = ["run", "--target", "pftl", "--json", "-", "--set", "workload.0.loops=1"];
+    let json = h.run(&quick).good().json();
+    assert_eq!(json["runs"].as_array().expect("a list").len(), 1);
+    assert_eq!(json["configuration"]["workloads"].as_array().expect("a list").len(), 1);
 }
 
 /// Streams on PUs of their own, no translation layer.

@@ -127,7 +127,7 @@ async fn measure(cx: Cx) {
             println!("B4 {name} read {read:.0} ns; less one copy and the CRC {rest:.0} ns");
         }
         let amplification = dev.stats().write_amplification().unwrap_or(0.0);
-        println!("{name} write amplification {amplification:.2}");println!("{name} write amplification {amplification:.2}");
+        println!("{name} write amplification {amplification:.2}");
         dev.stop(&cx).await.expect("a clean stop");
         assert_eq!(ssd.counters().violations, 0);
     }

@@ -31,8 +31,9 @@ pub fn check(experiment: &Experiment) -> Findings {
         }
     };
     let mut rows = vec![header()];
-    let works: Vec<Work> = traces.iter().flat_map(|t| works_of(experiment, t)).collect();
     for target in &experiment.targets {
+        let works: Vec<Work> =
+            traces.iter().flat_map(|t| works_of(experiment, target, t)).collect();
         if target.kind == TargetKind::Raw {
             match medium(target, experiment.run.seed) {
                 Ok((_, part)) => {
@@ -73,7 +74,7 @@ pub fn check(experiment: &Experiment) -> Findings {
         experiment.targets.len(),
         experiment.workloads.len(),
         experiment.run.seed,
-        experiment.run.costs.name()
+        costs_of(experiment).join("`, `")
     );
     if problems.is_empty() {
         summary += "nothing wrong found\n";
@@ -81,8 +82,20 @@ pub fn check(experiment: &Experiment) -> Findings {
     Findings { summary, problems }
 }
 
+/// The tables of costs that its targets pay by, each once.
+fn costs_of(experiment: &Experiment) -> Vec<&str> {
+    let mut names: Vec<&str> = Vec::new();
+    for target in &experiment.targets {
+        let name = target.host.costs.name();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    names
+}
+
 fn capacity_of(experiment: &Experiment, target: &Target) -> Result<u64, StackError> {
-    capacity(target, experiment.run.seed, experiment.run.costs.clone())
+    capacity(target, experiment.run.seed, target.host.costs.clone())
 }
 
 fn header() -> Vec<String> {

@@ -242,28 +242,34 @@ pub fn scan_traces(experiment: &Experiment) -> Result<Vec<Rc<Scan>>, TraceError>
     Ok(scans)
 }
 
-/// The workload with its scanned traces.
-pub(crate) fn works_of(experiment: &Experiment, scans: &[Rc<Scan>]) -> Vec<Work> {
+/// The workload of a target, with its scanned traces.
+pub(crate) fn works_of(experiment: &Experiment, target: &Target, scans: &[Rc<Scan>]) -> Vec<Work> {
     let mut scans = scans.iter();
-    let work = experiment.workloads.iter().map(|workload| match workload {
-        Workload::Job(job) => Work::Job(job.clone()),
-        Workload::Trace(spec) => Work::Trace(TraceJob {
-            scan: scans.next().expect("each trace was scanned").clone(),
-            device: spec.device.clone(),
-            scale: spec.scale_to_device,
-            replay: spec.replay,
-            loops: spec.loops,
-        }),
-    });
-    work.collect()
+    let mut works = Vec::new();
+    for (i, workload) in experiment.workloads.iter().enumerate() {
+        let work = match workload {
+            Workload::Job(job) => Work::Job(job.clone()),
+            Workload::Trace(spec) => Work::Trace(TraceJob {
+                scan: scans.next().expect("each trace was scanned").clone(),
+                device: spec.device.clone(),
+                scale: spec.scale_to_device,
+                replay: spec.replay,
+                loops: spec.loops,
+            }),
+        };
+        if target.takes(i) {
+            works.push(work);
+        }
+    }
+    works
 }
 
-fn plan_of(experiment: &Experiment, scans: &[Rc<Scan>]) -> RunPlan {
+fn plan_of(experiment: &Experiment, target: &Target, scans: &[Rc<Scan>]) -> RunPlan {
     RunPlan {
         seed: experiment.run.seed,
         fill: experiment.run.fill,
         overwrite: experiment.run.overwrite,
-        work: works_of(experiment, scans),
+        work: works_of(experiment, target, scans),
     }
 }
 
@@ -282,7 +288,6 @@ pub fn execute_observed(
     watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
 ) -> Result<Outcome, ExecuteError> {
     let traces = scan_traces(experiment)?;
-    let plan = Rc::new(plan_of(experiment, &traces));
     let mut outcome = Outcome {
         experiment: experiment.clone(),
         traces,
@@ -296,7 +301,8 @@ pub fn execute_observed(
             outcome.interrupted = true;
             break;
         }
-        let run = run_target(experiment, observe, target, &plan, monitor)?;
+        let plan = plan_of(experiment, target, &outcome.traces);
+        let run = run_target(observe, target, plan, monitor)?;
         outcome.fingerprint =
             (outcome.fingerprint ^ run.fingerprint).wrapping_mul(0x0000_0100_0000_01b3);
         outcome.interrupted |= run.measured.interrupted;
@@ -319,15 +325,13 @@ struct Ran {
 }
 
 fn run_target(
-    experiment: &Experiment,
     observe: Observe,
     target: &Target,
-    plan: &Rc<RunPlan>,
+    plan: RunPlan,
     monitor: Rc<dyn Monitor>,
 ) -> Result<RunOutcome, ExecuteError> {
-    let spec = &experiment.run;
-    let vm = Virtual::new(spec.host_cores, spec.seed, spec.costs.clone());
-    let (cx, owned, plan) = (vm.cx(), target.clone(), plan.clone());
+    let vm = Virtual::new(target.host.cores, plan.seed, target.host.costs.clone());
+    let (cx, owned) = (vm.cx(), target.clone());
     let switch = Rc::new(Switch::default());
     let power = switch.clone();
     let ran = vm

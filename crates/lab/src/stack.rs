@@ -549,11 +549,9 @@ pub fn target_of_drive(on: &DriveTarget, options: &SsdOptions) -> Result<Target,
     let options = SsdOptions { store: StoreKind::File, ..options.clone() };
     let device = DeviceChoice { spec: drive.ssd.spec().clone(), options };
     Ok(Target {
-        name: on.name.clone(),
-        kind: kind_of(&info)?,
-        device,
         pus: Some((info.begin, info.end)),
         drive: Some(on.clone()),
+        ..Target::new(&on.name, kind_of(&info)?, device)
     })
 }
 

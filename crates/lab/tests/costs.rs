@@ -154,8 +154,8 @@ fill = "none"
         assert!(shown.contains("host CPU, share of time"), "{shown}");
         assert!(report.to_html().contains("mine (a guess)"));
         let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
-        assert_eq!(json["configuration"]["costs"], "mine");
-        assert_eq!(json["configuration"]["costs_source"], "a guess");
+        assert_eq!(json["configuration"]["targets"][0]["host"]["costs"], "mine");
+        assert_eq!(json["configuration"]["targets"][0]["host"]["costs_source"], "a guess");
         assert_eq!(json["runs"][0]["cpu"]["costs"], "mine");
         let (names, rows) = report.cells();
         let cell = |name: &str| rows[0][names.iter().position(|n| n == name).expect(name)].clone();

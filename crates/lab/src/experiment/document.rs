@@ -25,7 +25,8 @@ pub enum At {
 pub enum Change {
     /// `--device PRESET`: another device; how it is used (`store`, `queue`, ...) stays.
     Device(String),
-    /// `--target KIND[:ACTIVE_PUS]`: these targets and no others.
+    /// `--target KIND[:ACTIVE_PUS]`: these targets and no others, under what the targets of the first
+    /// workload run.
     Targets(Vec<String>),
     /// `--store KIND`.
     Store(String),
@@ -231,6 +232,7 @@ impl Document {
                     targets.iter().map(|t| target_of(at, t)).collect();
                 let value = Value::List(tables?);
                 self.root.insert("target".into(), Item { at, value });
+                self.first_part();
                 Ok(())
             }
             Change::Store(store) => self.insert(at, &["device"], "store", text(store)),
@@ -239,6 +241,24 @@ impl Document {
                 Err(_) => Err("the seed must be below 2^63".into()),
             },
             Change::ScaleToDevice => self.scale(at),
+        }
+    }
+
+    /// Of the workloads the first, and those for the same targets as that; for all targets that there are.
+    fn first_part(&mut self) {
+        let Some(Value::List(list)) = self.root.get_mut("workload").map(|w| &mut w.value) else {
+            return;
+        };
+        let targets = |item: &Item| match &item.value {
+            Value::Table(table) => table.get("targets").map(|t| t.value.clone()),
+            _ => None,
+        };
+        let first = list.first().and_then(targets);
+        list.retain(|item| targets(item).is_none_or(|t| Some(t) == first));
+        for item in list {
+            if let Value::Table(table) = &mut item.value {
+                table.remove("targets");
+            }
         }
     }
 

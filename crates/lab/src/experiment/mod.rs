@@ -11,9 +11,10 @@
 //! preset = "peers-16g"        # or spec = "my-device.toml"; tables override: [device.geometry] ...
 //! [[target]]
 //! kind = "pblk"               # pblk, qblk, pftl or raw
-//! active_pus = 4
+//! active_pus = 4             # and, of its own, host_cores, costs, device, pus
 //! [[workload]]
 //! rw = "randwrite"            # fio's options, with units: bs = "4KiB"; or trace = "FILE", fio = ...
+//! targets = ["pblk"]          # runs on these alone; on all without it
 //! [run]
 //! seed = 1
 //! fill = "100%"
@@ -49,10 +50,22 @@ pub struct RunSpec {
     pub fill: Fill,
     /// Random writes before.
     pub overwrite: Overwrite,
-    /// Simulated host cores; jobs are spread over them.
-    pub host_cores: u32,
-    /// What host CPU work costs.
+}
+
+/// The host that a target runs on, simulated.
+#[derive(Clone, Debug)]
+pub struct HostSpec {
+    /// Cores; jobs are spread over them.
+    pub cores: u32,
+    /// What CPU work costs.
     pub costs: CostTable,
+}
+
+impl Default for HostSpec {
+    /// One core, whose work costs nothing.
+    fn default() -> HostSpec {
+        HostSpec { cores: 1, costs: CostTable::zero() }
+    }
 }
 
 /// An experiment, complete.
@@ -64,7 +77,7 @@ pub struct Experiment {
     pub description: String,
     /// Stacks to compare; each gets a fresh device.
     pub targets: Vec<Target>,
-    /// What runs on each of them.
+    /// What runs on them; on each all that does not name others.
     pub workloads: Vec<Workload>,
     /// How.
     pub run: RunSpec,
@@ -128,9 +141,9 @@ impl Experiment {
         if let Some(device) = device {
             device.finish();
         }
-        let targets = target::read_all(&root, choice.as_ref());
-        let workloads = workload::read_all(&root, base);
-        let run = read_run(root.table("run"), base);
+        let (run, host) = read_run(root.table("run"), base);
+        let mut targets = target::read_all(&root, choice.as_ref(), &host, base);
+        let workloads = workload::read_all(&root, base, &mut targets);
         check_raw(&root, &targets, &workloads);
         let vary = vary::read_all(&root);
         root.finish();
@@ -140,18 +153,33 @@ impl Experiment {
         }
         Ok(Experiment { name, description, targets, workloads, run, vary })
     }
+
+    /// What runs on a target: places in [`Experiment::workloads`], in order.
+    pub fn workloads_of<'a>(
+        &'a self,
+        target: &'a Target,
+    ) -> impl Iterator<Item = (usize, &'a Workload)> {
+        self.workloads.iter().enumerate().filter(|(i, _)| target.takes(*i))
+    }
 }
 
 /// Raw targets take jobs that name PUs, the others take no such jobs.
 fn check_raw(root: &Section<'_>, targets: &[Target], workloads: &[Workload]) {
-    let raw = targets.iter().filter(|t| t.kind == TargetKind::Raw).count();
     let named = |w: &Workload| matches!(w, Workload::Job(job) if job.pus.is_some());
-    if raw > 0 && raw < targets.len() {
-        let says = "raw targets and block devices take different workloads: one experiment each";
+    let takes = |raw: bool, of_raw: bool| {
+        targets.iter().filter(|t| (t.kind == TargetKind::Raw) == raw).any(|t| {
+            let mut all = workloads.iter().enumerate().filter(|(i, _)| t.takes(*i));
+            all.any(|(_, w)| named(w) == of_raw)
+        })
+    };
+    let (wrong_raw, wrong_block) = (takes(true, false), takes(false, true));
+    if wrong_raw && targets.iter().any(|t| t.kind != TargetKind::Raw) {
+        let says = "raw targets and block devices take different workloads: say in each workload \
+                    which `targets` it is for";
         root.complain("target", says);
-    } else if raw > 0 && !workloads.iter().all(named) {
+    } else if wrong_raw {
         root.complain("workload", "a raw target takes jobs that name their PUs, `pus = \"0-3\"`");
-    } else if raw == 0 && workloads.iter().any(named) {
+    } else if wrong_block {
         root.complain("workload", "`pus` in a workload is for targets of `kind = \"raw\"`");
     }
 }
@@ -165,19 +193,14 @@ pub(crate) fn read_device(
     device::read(Some(section), document, base)
 }
 
-fn read_run(section: Option<Section<'_>>, base: &Base) -> RunSpec {
-    let mut run = RunSpec {
-        seed: 1,
-        fill: Fill::Auto,
-        overwrite: Overwrite::None,
-        host_cores: 1,
-        costs: CostTable::zero(),
-    };
+/// How to run, and the host of targets that have none of their own.
+fn read_run(section: Option<Section<'_>>, base: &Base) -> (RunSpec, HostSpec) {
+    let mut run = RunSpec { seed: 1, fill: Fill::Auto, overwrite: Overwrite::None };
     let Some(s) = section else {
-        return run;
+        return (run, HostSpec::default());
     };
     run.seed = s.number("seed", 0, i64::MAX as u64).unwrap_or(run.seed);
-    run.host_cores = s.number("host_cores", 1, CORES_MAX).unwrap_or(1) as u32;
+    let host = read_host(&s, &HostSpec::default(), base);
     if let Some(text) = s.text("fill") {
         run.fill = match text {
             "auto" => Fill::Auto,
@@ -209,14 +232,23 @@ fn read_run(section: Option<Section<'_>>, base: &Base) -> RunSpec {
     if run.overwrite != Overwrite::None && !matches!(run.fill, Fill::Percent(1..)) {
         s.complain("overwrite", "`overwrite` needs `fill` to be a share like \"100%\"");
     }
+    s.finish();
+    (run, host)
+}
+
+/// The keys `host_cores` and `costs` of `[run]` or a target; what is not said is as `default` has it.
+fn read_host(s: &Section<'_>, default: &HostSpec, base: &Base) -> HostSpec {
+    let mut host = default.clone();
+    if let Some(cores) = s.number("host_cores", 1, CORES_MAX) {
+        host.cores = cores as u32;
+    }
     if let Some(name) = s.text("costs") {
         match read_costs(name, base) {
-            Ok(table) => run.costs = table,
+            Ok(table) => host.costs = table,
             Err(why) => s.complain("costs", format!("`costs`: {why}")),
         }
     }
-    s.finish();
-    run
+    host
 }
 
 /// A table that comes with the program, or a file.

@@ -6,6 +6,7 @@
 
 use super::device::{DeviceChoice, on_preset};
 use super::document::Section;
+use super::{Base, HostSpec, read_host};
 use crate::stack::MountHow;
 use flashlane_base::Ns;
 use flashlane_ftl::log::{
@@ -39,6 +40,23 @@ pub struct Target {
     pub pus: Option<(u32, u32)>,
     /// The drive that it lives on, in place of a fresh device.
     pub drive: Option<DriveTarget>,
+    /// The host that it runs on.
+    pub host: HostSpec,
+    /// Of the experiment's workloads those that run on it, by their places; all without it.
+    pub only: Option<Vec<usize>>,
+}
+
+impl Target {
+    /// On a fresh device and all its PUs, under all workloads, on a host whose work costs nothing.
+    pub fn new(name: &str, kind: TargetKind, device: DeviceChoice) -> Target {
+        let (name, host) = (name.to_string(), HostSpec::default());
+        Target { name, kind, device, pus: None, drive: None, host, only: None }
+    }
+
+    /// Whether the experiment's workload in this place runs on it.
+    pub fn takes(&self, workload: usize) -> bool {
+        self.only.as_ref().is_none_or(|only| only.contains(&workload))
+    }
 }
 
 /// A target of a drive image.
@@ -53,14 +71,19 @@ pub struct DriveTarget {
 }
 
 /// Reads all targets; complaints go to the document.
-pub(super) fn read_all(root: &Section<'_>, device: Option<&DeviceChoice>) -> Vec<Target> {
+pub(super) fn read_all(
+    root: &Section<'_>,
+    device: Option<&DeviceChoice>,
+    host: &HostSpec,
+    base: &Base,
+) -> Vec<Target> {
     let sections = root.tables("target");
     if sections.is_empty() && !root.has("target") {
         root.complain("target", "no [[target]]: name one, `[[target]]` with `kind = \"pblk\"`");
     }
     let mut targets: Vec<Target> = Vec::new();
     for s in sections {
-        if let Some(target) = read(&s, device) {
+        if let Some(target) = read(&s, device, host, base) {
             if targets.iter().any(|t| t.name == target.name) {
                 let says = format!("two targets are called `{}`: give each a `name`", target.name);
                 s.complain("name", says);
@@ -72,7 +95,12 @@ pub(super) fn read_all(root: &Section<'_>, device: Option<&DeviceChoice>) -> Vec
     targets
 }
 
-fn read(s: &Section<'_>, device: Option<&DeviceChoice>) -> Option<Target> {
+fn read(
+    s: &Section<'_>,
+    device: Option<&DeviceChoice>,
+    host: &HostSpec,
+    base: &Base,
+) -> Option<Target> {
     #[derive(Clone, Copy)]
     enum Kind {
         Pblk,
@@ -88,6 +116,7 @@ fn read(s: &Section<'_>, device: Option<&DeviceChoice>) -> Option<Target> {
     }
     let own_device = s.text("device");
     let pus = read_pus(s);
+    let host = read_host(s, host, base);
     let Some(kind) = s.word("kind", &kinds) else {
         // Which of its other keys are known depends on the kind.
         for key in s.keys() {
@@ -117,7 +146,7 @@ fn read(s: &Section<'_>, device: Option<&DeviceChoice>) -> Option<Target> {
         TargetKind::Pftl(_) => "block SSD (pftl)".to_string(),
         TargetKind::Raw => "raw".to_string(),
     };
-    Some(Target { name: name.map_or(default, str::to_string), kind, device, pus, drive: None })
+    Some(Target { pus, host, ..Target::new(name.unwrap_or(&default), kind, device) })
 }
 
 /// The key `pus` of a target or a workload.

@@ -178,6 +178,50 @@ fn a_wrong_unit_and_an_impossible_geometry_are_named() {
     assert!(said.contains("two targets"), "{said}");
 }
 
+/// Targets may have workloads and hosts of their own; others have what all have.
+#[test]
+fn workloads_are_for_all_targets_or_for_those_that_they_name() {
+    const PARTS: &str = "[device]\npreset = \"tiny\"\n\
+        [[target]]\nname = \"a\"\nkind = \"pblk\"\n\
+        [[target]]\nname = \"b\"\nkind = \"qblk\"\nhost_cores = 4\ncosts = \"linux-4.16-femu\"\n\
+        [[workload]]\ntargets = [\"a\"]\nname = \"one\"\nrw = \"write\"\n\
+        [[workload]]\nname = \"both\"\nrw = \"write\"\n\
+        [[workload]]\ntargets = [\"b\"]\nname = \"other\"\nrw = \"write\"\n\
+        [run]\nhost_cores = 2\n";
+    let names = |e: &Experiment, i: usize| {
+        let name = |(_, w): (usize, &Workload)| match w {
+            Workload::Job(job) => job.name.clone(),
+            Workload::Trace(_) => panic!("none here"),
+        };
+        e.workloads_of(&e.targets[i]).map(name).collect::<Vec<_>>()
+    };
+    let e = parse(PARTS, &[]).unwrap();
+    assert_eq!(
+        (names(&e, 0), names(&e, 1)),
+        (vec!["one".into(), "both".into()], vec!["both".into(), "other".into()])
+    );
+    let host = |i: usize| (e.targets[i].host.cores, e.targets[i].host.costs.name().to_string());
+    assert_eq!((host(0), host(1)), ((2, "zero".into()), (4, "linux-4.16-femu".into())));
+    // Targets of the command line take the place of those of the first workload.
+    let e = changed(PARTS, &[Change::Targets(vec!["pftl".into()])]).unwrap();
+    assert_eq!(names(&e, 0), ["one", "both"]);
+    for (set, says) in [
+        ("workload.0.targets=[\"c\"]", "no target is called `c`; there are `a`, `b`"),
+        ("workload.0.targets=[]", "names the targets that it is for"),
+        ("workload.0.targets=3", "must be a list of strings"),
+        ("workload.1.targets=[\"b\"]", ""),
+        ("target.1.host_cores=0", "1 to 1024"),
+        ("target.1.costs=nowhere.toml", "cannot read nowhere.toml"),
+    ] {
+        match parse(PARTS, &[set]) {
+            Err(said) => assert!(!says.is_empty() && said.contains(says), "{set}: {said}"),
+            Ok(_) => assert!(says.is_empty(), "{set}"),
+        }
+    }
+    let said = parse(PARTS, &["workload.0.targets=[\"b\"]", "workload.1.targets=[\"b\"]"]);
+    assert!(said.unwrap_err().contains("no [[workload]] is for the target `a`"));
+}
+
 #[test]
 fn faults_and_ranges_of_pus_are_checked_with_the_rest() {
     let folder = tempfile::tempdir().unwrap();

@@ -5,7 +5,7 @@
 
 use super::Base;
 use super::document::{Section, Value};
-use super::target::read_pus;
+use super::target::{Target, read_pus};
 use crate::fio::{self, options, values::Units};
 use crate::run::Replay;
 use crate::trace::number::Clock;
@@ -41,8 +41,8 @@ pub enum Workload {
 /// Requests of a trace in flight in open loop: far more than any recorded queue had.
 const OPEN_DEPTH: u32 = 4096;
 
-/// Reads all workloads; complaints go to the document.
-pub(super) fn read_all(root: &Section<'_>, base: &Base) -> Vec<Workload> {
+/// Reads all workloads, and says each target which of them are for it; complaints go to the document.
+pub(super) fn read_all(root: &Section<'_>, base: &Base, targets: &mut [Target]) -> Vec<Workload> {
     let sections = root.tables("workload");
     if sections.is_empty() && !root.has("workload") {
         let says = "no [[workload]]: name one, `[[workload]]` with `rw = \"randwrite\"`, \
@@ -50,7 +50,10 @@ pub(super) fn read_all(root: &Section<'_>, base: &Base) -> Vec<Workload> {
         root.complain("workload", says);
     }
     let mut all = Vec::new();
+    // Of each workload the targets that it names; none names all.
+    let mut named: Vec<Option<Vec<String>>> = Vec::new();
     for (index, s) in sections.into_iter().enumerate() {
+        let whose = read_targets(&s, targets);
         let shapes: Vec<&str> =
             ["trace", "fio", "rw"].into_iter().filter(|key| s.has(key)).collect();
         match shapes[..] {
@@ -66,8 +69,41 @@ pub(super) fn read_all(root: &Section<'_>, base: &Base) -> Vec<Workload> {
             [] => s.complain("rw", "needs `rw` (a job), `trace` or `fio` (a file)"),
             _ => s.complain(shapes[1], format!("`{}` and `{}`: give one", shapes[0], shapes[1])),
         }
+        named.resize(all.len(), whose);
+    }
+    if named.iter().any(Option::is_some) {
+        for target in targets.iter_mut() {
+            let is_for = |whose: &Option<Vec<String>>| {
+                whose.as_ref().is_none_or(|names| names.contains(&target.name))
+            };
+            let only: Vec<usize> = (0..named.len()).filter(|i| is_for(&named[*i])).collect();
+            if only.is_empty() {
+                let says = format!("no [[workload]] is for the target `{}`", target.name);
+                root.complain("workload", says);
+            }
+            target.only = Some(only);
+        }
     }
     all
+}
+
+/// `targets = ["one", "other"]` of a workload.
+fn read_targets(s: &Section<'_>, targets: &[Target]) -> Option<Vec<String>> {
+    if !s.has("targets") {
+        return None;
+    }
+    let names = s.texts("targets");
+    if names.is_empty() {
+        s.complain("targets", "`targets` names the targets that it is for; all without it");
+    }
+    for name in &names {
+        if !targets.iter().any(|t| t.name == *name) {
+            let known: Vec<String> = targets.iter().map(|t| format!("`{}`", t.name)).collect();
+            let says = format!("no target is called `{name}`; there are {}", known.join(", "));
+            s.complain("targets", says);
+        }
+    }
+    Some(names)
 }
 
 fn read_job(s: &Section<'_>, index: usize) -> Job {
@@ -77,7 +113,7 @@ fn read_job(s: &Section<'_>, index: usize) -> Job {
     if s.has("pus") {
         job.pus = read_pus(s);
     }
-    for key in s.keys().filter(|k| !["name", "pus"].contains(k)) {
+    for key in s.keys().filter(|k| !["name", "pus", "targets"].contains(k)) {
         let item = s.item(key).expect("it is one of its keys");
         let text = match &item.value {
             Value::Text(t) => t.clone(),

@@ -22,7 +22,7 @@ pub use flashlane_ftl::log::{LimiterKind, Scrub, ScrubConfig, WearConfig, WearLe
 pub use flashlane_ocssd::TargetKind;
 
 use crate::control::{Answer, Ask, reach};
-use crate::experiment::{DriveTarget, Experiment};
+use crate::experiment::{DriveTarget, Experiment, Target};
 use crate::run::Fill;
 pub use crate::stack::MountHow;
 use crate::stack::{StackError, mount_pblk, mount_pftl, target_of_drive};
@@ -208,7 +208,9 @@ pub fn choose(
 /// There is no such drive or target, or its settings make no sense.
 pub fn put_on_drive(experiment: &mut Experiment, on: &DriveTarget) -> Result<(), StackError> {
     let Some(like) = experiment.targets.first() else { return Ok(()) };
-    experiment.targets = vec![target_of_drive(on, &like.device.options)?];
+    let (host, only) = (like.host.clone(), like.only.clone());
+    let target = target_of_drive(on, &like.device.options)?;
+    experiment.targets = vec![Target { host, only, ..target }];
     if experiment.run.fill == Fill::Auto {
         experiment.run.fill = Fill::None;
     }

@@ -4,7 +4,7 @@
 //! simulated: geometry, times, spare, buffer, policy, workload, seed. Never: repeats results.
 
 use crate::execute::Outcome;
-use crate::experiment::{Target, TargetKind, Workload};
+use crate::experiment::{Experiment, HostSpec, Target, TargetKind, Workload};
 use flashlane_base::Ns;
 use flashlane_ftl::log::{LogConfig, ScrubConfig, WearConfig};
 use flashlane_ocssd::DeviceSpec;
@@ -22,12 +22,6 @@ pub struct Configuration {
     pub seed: u64,
     /// Name of the random generator.
     pub rng: &'static str,
-    /// Name of the CPU cost table.
-    pub costs: String,
-    /// Where its numbers are from.
-    pub costs_source: String,
-    /// Simulated host cores.
-    pub host_cores: u32,
     /// Preparation.
     pub fill: Value,
     /// Preparation.
@@ -53,16 +47,10 @@ impl Configuration {
             }
         });
         Configuration {
-            targets: e.targets.iter().map(target).collect(),
+            targets: e.targets.iter().map(|t| target(e, t)).collect(),
             workloads: workloads.collect(),
             seed: e.run.seed,
             rng: flashlane_base::rng::RNG_NAME,
-            costs: e.run.costs.name().to_string(),
-            costs_source: match e.run.costs.source() {
-                "" => "its file has no `source`".into(),
-                source => source.to_string(),
-            },
-            host_cores: e.run.host_cores,
             fill: json!(e.run.fill),
             overwrite: json!(e.run.overwrite),
         }
@@ -96,7 +84,7 @@ fn pblk(c: &LogConfig) -> Value {
     all
 }
 
-fn target(t: &Target) -> Value {
+fn target(e: &Experiment, t: &Target) -> Value {
     let layer = match &t.kind {
         TargetKind::Pblk(c) => pblk(c),
         TargetKind::Raw => json!({ "kind": "raw" }),
@@ -113,7 +101,18 @@ fn target(t: &Target) -> Value {
         "timing": o.timing,
         "dulbe": o.dulbe,
         "device": device(&t.device.spec, &queue),
+        "host": host(&t.host),
+        // Places in the list of workloads.
+        "workloads": e.workloads_of(t).map(|(i, _)| i).collect::<Vec<usize>>(),
     })
+}
+
+fn host(h: &HostSpec) -> Value {
+    let source = match h.costs.source() {
+        "" => "its file has no `source`",
+        source => source,
+    };
+    json!({ "cores": h.cores, "costs": h.costs.name(), "costs_source": source })
 }
 
 fn device(d: &DeviceSpec, queue: &str) -> Value {

@@ -5,7 +5,7 @@
 //! Never: guesses a cause that was not measured.
 
 use super::numbers::{Part, Report, RunReport};
-use super::table::{grouped, short};
+use super::table::{grouped, mb_per_s, short};
 
 /// Shares below this are not worth a clause.
 const WORTH_SAYING: f64 = 0.02;
@@ -160,6 +160,7 @@ type Parts = fn(&RunReport) -> Vec<Part>;
 
 fn compare(report: &Report) -> Vec<String> {
     let mut lines = Vec::new();
+    lines.extend(compare_rates(report));
     lines.extend(compare_amplification(report));
     let picks: [(&str, Pick, Parts); 3] = [
         (
@@ -197,6 +198,39 @@ fn compare(report: &Report) -> Vec<String> {
             text += &format!(
                 "; the buffer of {} is on capacitors, so its flush programs nothing",
                 best.name
+            );
+        }
+        lines.push(text + ".");
+    }
+    lines
+}
+
+/// Who wrote and read most, where the workload waits for the stack and not for its own times; and how
+/// long the slower one's cores spun on locks.
+fn compare_rates(report: &Report) -> Vec<String> {
+    let sides: [(&str, Pick); 2] = [("read", |r| r.bytes_read), ("written", |r| r.bytes_written)];
+    let mut lines = Vec::new();
+    for (side, bytes) in sides {
+        let rate = |r: &RunReport| mb_per_s(bytes(r), r.runtime_ns);
+        let mut runs: Vec<&RunReport> = report.runs.iter().filter(|r| rate(r) > 0.0).collect();
+        runs.sort_by(|a, b| rate(a).total_cmp(&rate(b)));
+        let (Some(least), Some(most)) = (runs.first(), runs.last()) else {
+            continue;
+        };
+        let ratio = rate(most) / rate(least);
+        if ratio < DIFFERENT {
+            continue;
+        }
+        let mb =
+            |r: &RunReport| format!("{} with {} MB/s", r.name, grouped(rate(r).round() as u64));
+        let mut text =
+            format!("Most {side}: {}, {} times as much as {}", mb(most), times(ratio), mb(least));
+        let spun = [most, least].map(|r| r.cpu.lock_ratio);
+        if spun[1] >= spun[0] + WORTH_SAYING {
+            text += &format!(
+                "; cores spun on locks {:.0}% of the time, against {:.0}%",
+                spun[1] * 100.0,
+                spun[0] * 100.0
             );
         }
         lines.push(text + ".");

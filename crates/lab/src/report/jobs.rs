@@ -51,7 +51,8 @@ pub(super) fn parts<'a>(outcome: &'a Outcome, run: &'a RunOutcome) -> Vec<Part<'
     let recorder = &run.measured.recorder;
     let mut parts = Vec::new();
     let mut traces: Vec<String> = Vec::new();
-    for (i, workload) in outcome.experiment.workloads.iter().enumerate() {
+    let workloads = outcome.experiment.workloads_of(&run.target);
+    for (i, (_, workload)) in workloads.enumerate() {
         match workload {
             Workload::Job(job) => parts.push(Part {
                 name: job.name.clone(),

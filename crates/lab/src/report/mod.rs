@@ -12,6 +12,7 @@ mod course;
 mod csv;
 mod explain;
 mod fio_json;
+mod groups;
 mod hdr;
 mod html;
 mod jobs;
@@ -85,13 +86,19 @@ impl Report {
     /// The table, the sentences and the notes.
     pub fn to_text(&self) -> String {
         let mut text = table::head(self);
-        text += &table::results(self);
-        text += &table::latencies(self);
-        text += &table::causes(self);
-        text += &table::breakdowns(self);
-        text += &table::occupancy(self);
-        text += &table::cpu(self);
-        text += &explain::sentences(self);
+        let groups = self.groups();
+        for group in &groups {
+            if groups.len() > 1 {
+                text += &table::group_head(group);
+            }
+            text += &table::results(group);
+            text += &table::latencies(group);
+            text += &table::causes(group);
+            text += &table::breakdowns(group);
+            text += &table::occupancy(group);
+            text += &table::cpu(group);
+            text += &explain::sentences(group);
+        }
         text += &table::mounts(self);
         text += &table::notes(self);
         text

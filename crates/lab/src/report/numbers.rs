@@ -524,7 +524,7 @@ pub struct CpuReport {
 }
 
 impl CpuReport {
-    fn of(outcome: &Outcome, o: &RunOutcome) -> CpuReport {
+    fn of(o: &RunOutcome) -> CpuReport {
         let time = o.measured.cpu.time.as_ns() as f64;
         let share = |span: Ns| if time == 0.0 { 0.0 } else { span.as_ns() as f64 / time };
         let cores = &o.measured.cpu.cores;
@@ -532,7 +532,7 @@ impl CpuReport {
         let lock: Vec<f64> = cores.iter().map(|core| share(core.spun)).collect();
         let mean = |list: &[f64]| list.iter().sum::<f64>() / list.len().max(1) as f64;
         CpuReport {
-            costs: outcome.experiment.run.costs.name().to_string(),
+            costs: o.target.host.costs.name().to_string(),
             busy_ratio: mean(&busy),
             lock_ratio: mean(&lock),
             idle_ratio: 1.0 - mean(&busy),
@@ -684,7 +684,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
             flush: after.flush_wait.saturating_sub(before.flush_wait).as_ns(),
         },
         busy_ratio: busy(o),
-        cpu: CpuReport::of(outcome, o),
+        cpu: CpuReport::of(o),
         fill: fill(o),
         mount: o.mounted.as_ref().map(MountReport::of),
         prepared: m.prepared.clone(),

@@ -94,10 +94,17 @@ pub(super) fn head(report: &Report) -> String {
         }
         last = line;
     }
-    let s = if c.host_cores == 1 { "" } else { "s" };
-    text += &format!("seed {}, CPU costs `{}` on {} host core{s}", c.seed, c.costs, c.host_cores);
-    text += &format!(" ({})\n\n", c.costs_source);
+    text += &format!("seed {}", c.seed);
+    match &report.hosts()[..] {
+        [host] => text += &format!(", {host}\n\n"),
+        _ => text += "\n\n", // each group says its own
+    }
     text
+}
+
+/// What the runs of a group have in common.
+pub(super) fn group_head(group: &Report) -> String {
+    format!("== {}; {}\n\n", group.workload_names(), group.hosts()[0])
 }
 
 /// A row per stack: what it did, at what fill and spare.
@@ -281,8 +288,8 @@ pub(super) fn notes(report: &Report) -> String {
         state(run, &mut notes);
         troubles(run, &mut notes);
     }
-    if let Some(run) = report.runs.first() {
-        replays(report, run, &mut notes);
+    for group in report.groups() {
+        replays(&group, &group.runs[0], &mut notes);
     }
     if report.runs.iter().any(|r| r.latency_ns.write.count > 0 && r.latency_ns.write.p50 == 0) {
         notes.push(

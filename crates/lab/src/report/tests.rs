@@ -296,3 +296,30 @@ fn lists_of_numbers_take_one_line_each() {
     assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap(), value);
     assert!(text.contains("\"a\": [1, -2.5, 1e+22],\n"), "{text}");
 }
+
+/// What does not run the same is not compared: tables, sentences and figures are per group.
+#[test]
+fn runs_of_different_workloads_are_told_apart() {
+    let both = format!(
+        "{EXPERIMENT}\n[[workload]]\ntargets = [\"pblk\"]\nrw = \"randread\"\nbs = \"4KiB\"\nsize = \"1MiB\"\n"
+    );
+    let base = Base::of(Path::new(""), None);
+    for (text, groups) in [(EXPERIMENT, 1), (&both, 2)] {
+        let e = Experiment::parse("small.toml", text, &base, &[]).map_err(|e| e.to_string());
+        let e = e.expect("a good experiment");
+        let outcome = execute_observed(&e, Observe::default(), &|_| Rc::new(Unwatched));
+        let report = Report::of(&outcome.map_err(|e| e.to_string()).expect("it runs"));
+        assert_eq!(report.groups().len(), groups);
+        let shown = report.to_text();
+        assert_eq!(shown.matches("\n== job fill").count(), if groups == 1 { 0 } else { 2 });
+        assert_eq!(shown.matches("stack  ").count(), groups, "{shown}");
+        assert_eq!(shown.contains("Most written"), groups == 1, "{shown}");
+        assert_eq!(report.runs[0].jobs.len(), if groups == 1 { 2 } else { 3 });
+        assert_eq!(report.runs[1].jobs.len(), 2);
+        let html = report.to_html();
+        let ids: Vec<&str> =
+            html.split(" id=\"").skip(1).filter_map(|s| s.split('"').next()).collect();
+        let apart: std::collections::BTreeSet<&&str> = ids.iter().collect();
+        assert_eq!(apart.len(), ids.len(), "no id twice: {ids:?}");
+    }
+}

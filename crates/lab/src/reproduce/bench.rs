@@ -61,13 +61,7 @@ impl Bench {
         monitor: Rc<dyn Monitor>,
     ) -> Result<Bench, ReproduceError> {
         let config = LogConfig { limiter: LimiterKind::Off, ..LogConfig::default() };
-        let target = Target {
-            name: "pblk".into(),
-            kind: TargetKind::Pblk(config),
-            device: device.clone(),
-            pus: None,
-            drive: None,
-        };
+        let target = Target::new("pblk", TargetKind::Pblk(config), device.clone());
         let stack = Stack::build(cx, &target, SEED).await?;
         let host = Rc::new(Host::new(cx, stack.subject(Rc::new(|| ()), false), monitor));
         let data = data / SECTOR_BYTES as u64;

@@ -131,13 +131,7 @@ fn mixed(
 ) -> Result<Latencies, ReproduceError> {
     let device = file.device("p3700").clone();
     let fill = file.parameter("block_fill_percent");
-    let target = Target {
-        name: "block SSD".into(),
-        kind: TargetKind::Pftl(PftlConfig::default()),
-        device,
-        pus: None,
-        drive: None,
-    };
+    let target = Target::new("block SSD", TargetKind::Pftl(PftlConfig::default()), device);
     let monitor = watch("block SSD");
     let vm = Virtual::new(1, SEED, CostTable::zero());
     let cx = vm.cx();

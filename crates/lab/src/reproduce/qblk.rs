@@ -6,7 +6,7 @@
 
 use super::{FigureFile, ReproduceError, Row, Size, Watch};
 use crate::execute::{RunOutcome, execute};
-use crate::experiment::{Experiment, RunSpec, Target, TargetKind, Workload};
+use crate::experiment::{Experiment, HostSpec, RunSpec, Target, TargetKind, Workload};
 use crate::run::{Fill, Overwrite};
 use crate::workload::{Job, Mix, Sizes};
 use flashlane_base::{Ns, SECTOR_BYTES};
@@ -180,20 +180,15 @@ fn point_with(
         name: figure.into(),
         description: String::new(),
         targets: vec![Target {
-            name: format!("{name}, {threads} threads"),
-            kind: TargetKind::Pblk(config),
-            device: file.device("femu").clone(),
-            pus: None,
-            drive: None,
+            host: HostSpec { cores: file.parameter("cpus") as u32, costs },
+            ..Target::new(
+                &format!("{name}, {threads} threads"),
+                TargetKind::Pblk(config),
+                file.device("femu").clone(),
+            )
         }],
         workloads: vec![Workload::Job(job.into())],
-        run: RunSpec {
-            seed: SEED,
-            fill: Fill::None,
-            overwrite: Overwrite::None,
-            host_cores: file.parameter("cpus") as u32,
-            costs,
-        },
+        run: RunSpec { seed: SEED, fill: Fill::None, overwrite: Overwrite::None },
         vary: Vec::new(),
     };
     let outcome = execute(&experiment, &|t| watch(&t.name))?;

@@ -163,21 +163,9 @@ fn pblk(
     let experiment = Experiment {
         name: id.into(),
         description: String::new(),
-        targets: vec![Target {
-            name: id.into(),
-            kind: TargetKind::Pblk(config),
-            device: device.clone(),
-            pus: None,
-            drive: None,
-        }],
+        targets: vec![Target::new(id, TargetKind::Pblk(config), device.clone())],
         workloads: vec![Workload::Job(job.into())],
-        run: RunSpec {
-            seed: SEED,
-            fill: Fill::None,
-            overwrite: Overwrite::None,
-            host_cores: 1,
-            costs: CostTable::zero(),
-        },
+        run: RunSpec { seed: SEED, fill: Fill::None, overwrite: Overwrite::None },
         vary: Vec::new(),
     };
     super::one_run(FIGURE, execute(&experiment, &|t| watch(&t.name))?)

@@ -338,7 +338,7 @@ pub enum FitError {
 pub fn fits_preset(scan: &Scan, preset: &str) -> Result<String, FitError> {
     let device = DeviceChoice { spec: DeviceSpec::preset(preset)?, options: SsdOptions::default() };
     let kind = TargetKind::Pblk(LogConfig::default());
-    let target = Target { name: "pblk".into(), kind, device, pus: None, drive: None };
+    let target = Target::new("pblk", kind, device);
     let sectors = capacity(&target, 1, CostTable::zero())?;
     let layout = Layout::plan(scan, sectors, None, false)?;
     Ok(format!(

@@ -74,15 +74,15 @@ pub(super) fn groups(n: usize, most: usize) -> Vec<std::ops::Range<usize>> {
     (0..n).step_by(each).map(|from| from..(from + each).min(n)).collect()
 }
 
-/// All figures that there is something for.
-pub(super) fn all(report: &Report) -> Vec<Figure> {
+/// All figures of a group that there is something for; `part` names the group in the document.
+pub(super) fn all(report: &Report, part: &str) -> Vec<Figure> {
     let mut figures = vec![throughput(report)];
     figures.extend(curves(report));
     figures.extend(slowest(report));
     figures.extend(super::parts::breakdown(report));
     figures.extend(super::causes::amplification(report));
     figures.push(super::parts::erases(report));
-    figures.extend(super::parts::occupancy(report));
+    figures.extend(super::parts::occupancy(report, part));
     figures.extend(room(report));
     figures
 }

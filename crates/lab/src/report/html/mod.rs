@@ -37,11 +37,19 @@ pub(super) fn page(report: &Report) -> String {
         escape(&report.experiment)
     );
     s += &page::head(report);
-    if !report.runs.is_empty() {
-        s += &page::results(report);
-        s += &page::jobs(report);
-        s += "<section id=\"figures\">\n<h2>Figures</h2>\n";
-        for (i, figure) in figures::all(report).iter().enumerate() {
+    let groups = report.groups();
+    let mut n = 0;
+    for (i, group) in groups.iter().enumerate() {
+        let part = format!("part{}", i + 1);
+        let _ = writeln!(s, "<div id=\"{part}\">");
+        if groups.len() > 1 {
+            s += &page::group_head(group);
+        }
+        s += &page::results(group);
+        s += &page::jobs(group);
+        s += "<section>\n<h2>Figures</h2>\n";
+        for figure in figures::all(group, &part) {
+            n += 1;
             let _ = write!(
                 s,
                 "<figure id=\"figure{n}\">\n<figcaption><b>Figure {n}. {}.</b> {}</figcaption>\n{}\
@@ -51,10 +59,9 @@ pub(super) fn page(report: &Report) -> String {
                 figure.caption,
                 figure.body,
                 figure.tables.iter().map(page::Table::html).collect::<String>(),
-                n = i + 1,
             );
         }
-        s += "</section>\n";
+        s += "</section>\n</div>\n";
     }
     s += &page::configuration(report);
     let _ = write!(

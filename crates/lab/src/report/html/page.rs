@@ -5,6 +5,7 @@
 //! Never: draws.
 
 use super::svg::{escape, time};
+use crate::report::groups::Host;
 use crate::report::numbers::{Report, RunReport};
 use crate::report::table::{grouped, mb_per_s};
 use flashlane_base::{Bytes, Ns};
@@ -68,9 +69,9 @@ pub(super) fn head(report: &Report) -> String {
     };
     let facts = [
         ("device", devices.join(", ")),
-        ("workload", workloads(report)),
+        ("workload", report.workload_names()),
         ("seed", format!("{} ({})", c.seed, c.rng)),
-        ("host CPU costs", format!("{} ({}), {} core(s)", c.costs, c.costs_source, c.host_cores)),
+        ("host CPU costs", report.hosts().iter().map(host).collect::<Vec<_>>().join("; ")),
         ("fingerprint", report.fingerprint.clone()),
         ("program", format!("flashlane {}", report.version)),
     ];
@@ -83,13 +84,17 @@ pub(super) fn head(report: &Report) -> String {
     s + "</header>\n"
 }
 
-fn workloads(report: &Report) -> String {
-    let name = |w: &serde_json::Value| {
-        let trace = w["trace"]["source"].as_str().map(|s| format!("trace {s}"));
-        let job = w["job"]["name"].as_str().map(|s| format!("job {s}"));
-        trace.or(job).unwrap_or_default()
-    };
-    report.configuration.workloads.iter().map(name).collect::<Vec<_>>().join(", ")
+fn host(h: &Host) -> String {
+    format!("{} ({}), {} core(s)", h.costs, h.source, h.cores)
+}
+
+/// What the runs of a group have in common.
+pub(super) fn group_head(group: &Report) -> String {
+    format!(
+        "<p class=\"part\"><b>{}</b>; {}</p>\n",
+        escape(&group.workload_names()),
+        escape(&host(&group.hosts()[0]))
+    )
 }
 
 /// What a reader must know before any number: what went wrong, what was cut short, what was not
@@ -223,7 +228,7 @@ pub(super) fn results(report: &Report) -> String {
         (format!("f{}", i % COLOURS), format!("{}, fingerprint {}", r.name, r.fingerprint))
     });
     format!(
-        "<section id=\"results\">\n<h2>Results</h2>\n<div class=\"results\">{}</div>\n{}</section>\n",
+        "<section>\n<h2>Results</h2>\n<div class=\"results\">{}</div>\n{}</section>\n",
         table.html(),
         legend(keys)
     )
@@ -281,7 +286,7 @@ pub(super) fn jobs(report: &Report) -> String {
             table.rows.push(row);
         }
     }
-    format!("<section id=\"jobs\">\n<h2>Jobs</h2>\n{}</section>\n", table.html())
+    format!("<section>\n<h2>Jobs</h2>\n{}</section>\n", table.html())
 }
 
 /// The configuration as it was run.

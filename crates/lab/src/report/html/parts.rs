@@ -197,7 +197,7 @@ fn wear_bars(r: &RunReport) -> Vec<(String, f64)> {
     bars
 }
 
-pub(super) fn occupancy(report: &Report) -> Option<Figure> {
+pub(super) fn occupancy(report: &Report, part: &str) -> Option<Figure> {
     let total = longest(report);
     let cells = || report.runs.iter().flat_map(|r| r.figures.heat.rows.iter().flatten());
     let most = cells().copied().max().unwrap_or(0);
@@ -213,7 +213,7 @@ pub(super) fn occupancy(report: &Report) -> Option<Figure> {
         if rows == 0 || columns == 0 {
             continue;
         }
-        let id = format!("heat{i}");
+        let id = format!("{part}-heat{i}");
         let each = r.figures.pus_per_channel.max(1) as usize;
         // The last column may end a little behind the longest run: it is drawn to the run's end.
         let share = (heat.column_ns as f64 * columns as f64 / total).min(1.0);
