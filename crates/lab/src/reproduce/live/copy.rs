@@ -3,10 +3,8 @@
 //! Owns: the copies and checksums that every write has, in the order and over the memory that a target
 //! has them. Promises: two copies and one CRC32C of each sector. Never: a map, a lock, a device.
 
-use super::{Plan, sectors_of};
-use crate::reproduce::ReproduceError;
-use flashlane_base::SECTOR_BYTES;
-use flashlane_ocssd::device::Device;
+use super::sectors_of;
+use flashlane_base::{Geometry, SECTOR_BYTES};
 use std::hint::black_box;
 
 /// Slots of a ring: about those that a ring of QBLK's has.
@@ -24,13 +22,13 @@ pub(super) struct Copy {
 }
 
 impl Copy {
-    pub(super) fn new(plan: &Plan, threads: u32) -> Result<Copy, ReproduceError> {
-        let ssd = plan.null_device()?;
-        let unit = ssd.geometry().ws_min as usize * SECTOR_BYTES;
-        let units = sectors_of(ssd.geometry()) as usize * SECTOR_BYTES / unit / threads as usize;
+    /// The part of a thread, of so many, of a medium with these dimensions.
+    pub(super) fn new(geo: &Geometry, threads: u32) -> Copy {
+        let unit = geo.ws_min as usize * SECTOR_BYTES;
+        let units = sectors_of(geo) as usize * SECTOR_BYTES / unit / threads as usize;
         // Not zeros, whose pages would not be there yet.
         let medium = vec![3u8; units.max(1) * unit];
-        Ok(Copy { slots: vec![2u8; COPY_SLOTS * SECTOR_BYTES], medium, unit, slot: 0, at: 0 })
+        Copy { slots: vec![2u8; COPY_SLOTS * SECTOR_BYTES], medium, unit, slot: 0, at: 0 }
     }
 
     /// The bytes of a write of one sector.

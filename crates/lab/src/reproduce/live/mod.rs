@@ -26,6 +26,8 @@ use std::time::Duration;
 
 /// Sectors of a request that warms a target up.
 const WARM_SECTORS: u64 = 64;
+/// And such requests between two looks at how far the device is.
+const WARM_REQUESTS: u32 = 64;
 
 /// What a live figure gives.
 pub(super) struct Measured {
@@ -159,8 +161,8 @@ struct Null {
 }
 
 impl Null {
-    /// As many sectors were written as the device has: its memory and the target's has been touched, and
-    /// chunks come round.
+    /// Twice as many sectors were programmed as the device has: its memory and the target's has been touched,
+    /// and chunks come round.
     async fn new(
         cx: &Cx,
         plan: &Plan,
@@ -173,12 +175,16 @@ impl Null {
         let dev = Pblk::create(cx, ssd.clone(), config).await.map_err(|e| plan.bad(e))?;
         let null = Null { dev, ssd };
         let mut buf = vec![1u8; WARM_SECTORS as usize * SECTOR_BYTES];
-        let (mut at, all) = (0, sectors_of(null.ssd.geometry()));
-        while at < all && !sign.stopped() {
-            let sectors = WARM_SECTORS.min(plan.set - at % plan.set);
-            let part = &mut buf[..sectors as usize * SECTOR_BYTES];
-            null.request(cx, BlockOp::Write, at % plan.set, part).await;
-            at += sectors;
+        // Twice: fresh chunks are taken first, but some stay free, and a page that the system has to clear
+        // takes many times what is measured.
+        let (mut at, enough) = (0, 2 * sectors_of(null.ssd.geometry()));
+        while null.ssd.counters().programmed_total() < enough && !sign.stopped() {
+            for _ in 0..WARM_REQUESTS {
+                let sectors = WARM_SECTORS.min(plan.set - at % plan.set);
+                let part = &mut buf[..sectors as usize * SECTOR_BYTES];
+                null.request(cx, BlockOp::Write, at % plan.set, part).await;
+                at += sectors;
+            }
         }
         null.settle(cx).await;
         Ok(null)

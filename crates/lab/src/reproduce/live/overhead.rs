@@ -84,7 +84,7 @@ async fn all(
     let mut alone = Alone::new(&cx, &plan, &sign).await?;
     let pblk = Null::new(&cx, &plan, LogConfig::default(), &sign).await?;
     let qblk = Null::new(&cx, &plan, LogConfig::qblk(), &sign).await?;
-    let mut copy = Copy::new(&plan, 1)?;
+    let mut copy = Copy::new(alone.ssd.geometry(), 1);
     let set: Vec<u8> = vec![7; plan.set as usize * SECTOR_BYTES];
     let mut buf = vec![1u8; SECTOR_BYTES];
     let (mut rng, mut times) = (Rng::stream(1, FIGURE, 0), Times::new());

@@ -15,6 +15,7 @@ use crate::reproduce::{FigureFile, ReproduceError, Row, Size, Verdict, Watch};
 use flashlane_base::{Ns, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::log::LogConfig;
+use flashlane_ocssd::device::Device;
 use flashlane_rt::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Cx, Notify, Threads};
 use std::collections::BTreeMap;
@@ -188,10 +189,11 @@ fn fair<'a>(n: u32, rounds: &'a [Round], notes: &mut Vec<String>) -> Vec<&'a Rou
 /// All rounds with `n` threads; fewer when it was interrupted.
 fn session(plan: &Plan, n: u32, span: Ns, sign: Arc<Sign>) -> Result<Vec<Round>, ReproduceError> {
     let board = Arc::new(Board::default());
+    let geo = *plan.null_device()?.geometry();
     let main = |cx: Cx| {
         let (plan, board, sign) = (plan.clone(), board.clone(), sign.clone());
         async move {
-            let copy = Copy::new(&plan, cx.cores())?;
+            let copy = Copy::new(&geo, cx.cores());
             let mine = Mine { rng: Rng::stream(1, FIGURE, cx.core().0.into()), copy };
             match cx.core().0 {
                 0 => {
