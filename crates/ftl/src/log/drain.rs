@@ -88,8 +88,10 @@ impl HostFtl {
             let Some(mut places) = self.places(&cx, ring, want).await else {
                 return;
             };
-            let cost = self.costs.drain_unit.times(places.chosen.chunks.len() as u64);
-            self.worker(&cx).cpu(cost).await;
+            if !self.costs.sections_are_free {
+                let cost = self.costs.drain_unit.times(places.chosen.chunks.len() as u64);
+                self.worker(&cx).cpu(cost).await;
+            }
             let mut units = self.take_units(&cx, ring, places.chosen.chunks.len());
             if units.is_empty() {
                 // Everything was dead, or the flush that wanted it was served meanwhile.
@@ -98,8 +100,10 @@ impl HostFtl {
                 continue;
             }
             while !units.is_empty() {
-                let taking = &self.pools.get(places.pool).taking;
-                taking.with(&self.worker(&cx), self.costs.pool_take, |_| ()).await;
+                if !self.costs.sections_are_free {
+                    let taking = &self.pools.get(places.pool).taking;
+                    taking.with(&self.worker(&cx), self.costs.pool_take, |_| ()).await;
+                }
                 self.program(&cx, ring, &places, &mut units, &mut vectors);
                 if units.is_empty() {
                     break;
@@ -145,25 +149,15 @@ impl HostFtl {
     /// line; `None` when the target stops.
     async fn places(&self, cx: &Cx, ring: &Ring, want: usize) -> Option<Places> {
         loop {
-            let pools = self.pools.len();
-            let first = self.rings.next_pool(ring, pools);
-            let each = || (0..pools).map(|i| (first + i) % pools);
-            let choose = |pool: usize| {
-                let chosen = self.pools.get(pool).lock().choose(want);
-                chosen.map(|chosen| Places { pool, chosen })
-            };
+            let first = self.rings.next_pool(ring, self.pools.len());
             // A busy channel is passed by: else all drainers gather behind the slowest one.
-            let free = |places: &Places| {
-                let free = self.try_acquire_pus(cx, &places.chosen.chunks);
-                if !free {
-                    self.pools.get(places.pool).lock().unchoose(&places.chosen);
-                }
-                free
-            };
-            if let Some(places) = each().filter(|_| self.passes).filter_map(choose).find(free) {
+            if self.passes
+                && let Some(places) = self.free_places(cx, first, want)
+            {
                 return Some(places);
             }
-            let Some(places) = each().find_map(choose) else {
+            let Some(places) = self.pools.from(first).find_map(|pool| self.places_in(pool, want))
+            else {
                 self.rings.set_starving(cx, true);
                 self.pool_changed.wake(cx); // the opener may have waited for a free spare place
                 if self.is_stranded() {
@@ -185,6 +179,26 @@ impl HostFtl {
             self.acquire_pus(cx, &places.chosen.chunks).await;
             return Some(places);
         }
+    }
+
+    /// Chunks of a pool for up to `want` units; `None` where there is room for none.
+    fn places_in(&self, pool: usize, want: usize) -> Option<Places> {
+        let chosen = self.pools.get(pool).lock().choose(want)?;
+        Some(Places { pool, chosen })
+    }
+
+    /// The first pool from `first` on whose PUs have nothing to wait for, with their semaphores.
+    fn free_places(&self, cx: &Cx, first: usize, want: usize) -> Option<Places> {
+        for pool in self.pools.from(first) {
+            let Some(places) = self.places_in(pool, want) else {
+                continue;
+            };
+            if self.try_acquire_pus(cx, &places.chosen.chunks) {
+                return Some(places);
+            }
+            self.pools.get(pool).lock().unchoose(&places.chosen);
+        }
+        None
     }
 
     /// Takes the semaphores of some PUs in ascending order, so that drainers who want some of the same
@@ -315,15 +329,13 @@ impl HostFtl {
         let n = self.shape.unit as usize;
         let (used, from) = (unit.slots.len(), out.oob.len());
         let (slots, mut stamp_max) = (self.slab.heads(), 0);
-        out.oob.resize(from + used, [0; OOB_BYTES]);
-        let records = &mut out.oob[from..];
-        for (oob, (slot, head)) in records.iter_mut().zip(unit.slots.iter().zip(&unit.heads)) {
+        out.oob.extend(unit.slots.iter().zip(&unit.heads).map(|(slot, head)| {
             let stamp = slots.stamp(*slot);
-            *oob = Oob::unsealed(head.lba(), stamp);
             stamp_max = stamp_max.max(stamp);
-        }
+            Oob::unsealed(head.lba(), stamp)
+        }));
         out.stamps.push(stamp_max);
-        self.seal(records, &unit.slots);
+        self.seal(&mut out.oob[from..], &unit.slots);
         let retry = (0..used).map(|i| i < unit.retries);
         match unit.retries == 0 && !unit.dead {
             true => out.cause.extend(unit.heads.iter().map(|head| head.origin().cause())),

@@ -587,23 +587,24 @@ impl PoolState {
 
     /// Can it take a data unit now?
     pub(super) fn has_room(&mut self) -> bool {
-        self.data_line().is_some_and(|line| self.open_mut(line).next_chunk().is_some())
+        let len = self.shape.chunk_sectors;
+        self.data_line().is_some_and(|line| self.open_mut(line).next_chunk(len).is_some())
     }
 
     /// The chunks that are to take the next `want` data units, one each, in the order of the stripe;
     /// `None` when there is room for none. Nothing is taken yet, but who chooses next gets others.
     pub(super) fn choose(&mut self, want: usize) -> Option<Chosen> {
         let line = self.data_line()?;
-        let sequence = self.line(line).sequence;
+        let (sequence, len) = (self.line(line).sequence, self.shape.chunk_sectors);
         let open = self.open_mut(line);
         let room = open.remaining.saturating_sub(open.closing) as usize;
         let mut chunks: SmallVec<[(usize, u32); 1]> = SmallVec::new();
         while chunks.len() < want.min(room)
-            && let Some(at) = open.next_chunk()
+            && let Some(at) = open.next_chunk(len)
             && chunks.iter().all(|(other, _)| *other != at)
         {
             chunks.push((at, open.chunks[at].pu));
-            open.cursor = (at + 1) % open.chunks.len();
+            open.cursor = if at + 1 < open.chunks.len() { at + 1 } else { 0 };
         }
         (!chunks.is_empty()).then_some(Chosen { line, sequence, chunks })
     }
@@ -640,7 +641,8 @@ impl PoolState {
 
     /// Without room for another data unit a line is closed.
     fn stop_if_full(&mut self, line: u32) {
-        if self.open_mut(line).next_chunk().is_none() {
+        let len = self.shape.chunk_sectors;
+        if self.open_mut(line).next_chunk(len).is_none() {
             self.stop_filling(line);
         }
     }
@@ -919,15 +921,13 @@ impl PoolState {
 impl OpenLine {
     /// The chunk that takes the next data unit: the next living one with room, in rotation; none
     /// when only the room of the closing metadata is left.
-    fn next_chunk(&self) -> Option<usize> {
+    fn next_chunk(&self, chunk_sectors: u32) -> Option<usize> {
         if self.remaining <= self.closing {
             return None;
         }
-        let n = self.chunks.len();
-        let len = self.entries.len() / n;
-        (0..n)
-            .map(|i| (self.cursor + i) % n)
-            .find(|i| self.chunks[*i].alive && (self.chunks[*i].next as usize) < len)
+        let (ahead, behind) = (self.cursor..self.chunks.len(), 0..self.cursor);
+        let takes = |i: &usize| self.chunks[*i].alive && self.chunks[*i].next < chunk_sectors;
+        ahead.chain(behind).find(takes)
     }
 }
 

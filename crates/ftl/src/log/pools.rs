@@ -92,6 +92,12 @@ impl Pools {
         self.each.len()
     }
 
+    /// Their places, round from `first` on.
+    #[inline]
+    pub(super) fn from(&self, first: usize) -> impl Iterator<Item = usize> + use<> {
+        (first..self.len()).chain(0..first)
+    }
+
     #[inline]
     pub(super) fn iter(&self) -> std::slice::Iter<'_, Pool> {
         self.each.iter()

@@ -438,11 +438,11 @@ async fn read_pair(
     for Holder { chunk, pointer, is_sure } in chunks.iter_mut() {
         let count = (*pointer + grid.room - grid.sectors) / grid.room;
         blocks.resize_with(blocks.len().max(count as usize), || None);
-        let missing = |(i, b): (usize, &Option<Block>)| {
-            let is_whole = b.as_ref().is_some_and(|b| b.complete);
-            (!is_whole && i < count as usize).then_some(i as u32)
-        };
-        let missing: Vec<u32> = blocks.iter().enumerate().filter_map(missing).collect();
+        let missing = |i: &u32| !blocks[*i as usize].as_ref().is_some_and(|b| b.complete);
+        let mut missing: Vec<u32> = (0..count).filter(missing).collect();
+        if !*is_sure {
+            missing = blocks_by_record(flash, cx, *chunk, grid, id, missing).await;
+        }
         // As many blocks as one vector holds; what fails once more.
         for some in missing.chunks((VECTOR_MAX / grid.sectors as usize).max(1)) {
             let mut some = some.to_vec();
@@ -490,6 +490,43 @@ async fn read_pair(
         }
     }
     Ok((chunks.into_iter().map(|holder| holder.chunk).collect(), content))
+}
+
+/// Of these places those whose record says that a block of this pair lies there. Of a chunk whose first
+/// sector can't be read nothing else tells: it may be a line's by now, and hold users' sectors.
+async fn blocks_by_record(
+    flash: &Flash,
+    cx: &Cx,
+    chunk: u32,
+    grid: Grid,
+    id: u64,
+    which: Vec<u32>,
+) -> Vec<u32> {
+    let mut found = Vec::new();
+    for some in which.chunks(VECTOR_MAX) {
+        let mut left = some.to_vec();
+        for _ in 0..=RETRIES {
+            let first = |i: &u32| flash.addresses(chunk, i * grid.room, 1)[0];
+            let addrs: Vec<_> = left.iter().map(first).collect();
+            let mut oob: Records = [[0; OOB_BYTES]; VECTOR_MAX];
+            let done = flash.read(cx, &addrs, &mut [], (0, false), &mut oob, Cause::Log).await;
+            let mut again = Vec::new();
+            for (k, i) in left.iter().enumerate() {
+                let (lba, stamp, _) = Oob::decode_raw(&oob[k]);
+                match done.status(k).is_ok() {
+                    true if (lba, stamp) == (LBA_LOG, id) => found.push(*i),
+                    true => {}
+                    false => again.push(*i),
+                }
+            }
+            left = again;
+            if left.is_empty() {
+                break;
+            }
+        }
+    }
+    found.sort_unstable();
+    found
 }
 
 /// Blocks of one chunk, as they are there.
