@@ -88,7 +88,8 @@ Examples:
   flashlane reproduce lightnvm-table1
   flashlane reproduce all --json -
 
-Exit code 1 when a verdict is not the one that the experiment's file expects.")]
+Exit code 1 when a verdict is not the one that the experiment's file expects; those marked `live` are
+measured on this machine: no two runs give the same numbers, and their verdict changes no exit code.")]
     Reproduce(Reproduce),
     /// Cut the power again and again, and look whether everything promised is still there
     #[command(after_help = "\

@@ -631,7 +631,7 @@ impl HostFtl {
         let (geo, traits) = (flash.geo, *flash.device.traits());
         let (chunks, config) = (geo.chunks(), &stored.config);
         let exclusive = config.map == MapAccess::Locked;
-        let is_shared = !exclusive && !cx.is_virtual();
+        let is_shared = !exclusive && !cx.is_virtual() && cx.cores() > 1;
         let sections = Arc::new(Sections::new(if is_shared { cx.cores() } else { 0 }));
         let per_ring = layout.ring_sectors / u64::from(layout.rings);
         let next_line = Arc::new(AtomicU64::new(next_line));

@@ -13,6 +13,7 @@ mod stages;
 use crate::report::aligned;
 use flashlane_base::Ns;
 use flashlane_rt::{CostTable, STAGES};
+use std::fmt;
 
 /// The machine that is measured, for the table's source.
 #[derive(Clone, Debug)]
@@ -27,6 +28,13 @@ pub struct Machine {
     pub date: String,
     /// Version of this program and whether it was built with optimizations.
     pub build: String,
+}
+
+impl fmt::Display for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Machine { cpu, cores, kernel, date, build } = self;
+        write!(f, "{cpu}, {cores} cores, {kernel}; {date}; {build}")
+    }
 }
 
 impl Machine {
@@ -119,8 +127,7 @@ impl Calibration {
 
     /// The same for people.
     pub fn to_text(&self, machine: &Machine) -> String {
-        let Machine { cpu, cores, kernel, date, build } = machine;
-        let mut text = format!("{cpu}, {cores} cores, {kernel}; {date}; {build}\n\n");
+        let mut text = format!("{machine}\n\n");
         let mut rows = vec![["stage", "ns", "what"].map(str::to_string).to_vec()];
         for s in &self.stages {
             let what = STAGES.iter().find(|(name, _)| *name == s.name).map_or("", |(_, what)| what);

@@ -23,6 +23,8 @@ pub enum Verdict {
     Differs,
     /// The user ended it before every row with a rule was measured.
     Unfinished,
+    /// A figure about many cores, on a machine that has one.
+    NothingToScale,
 }
 
 impl fmt::Display for Verdict {
@@ -32,6 +34,7 @@ impl fmt::Display for Verdict {
             Verdict::ShapeOnly => "shape only",
             Verdict::Differs => "differs",
             Verdict::Unfinished => "none, interrupted",
+            Verdict::NothingToScale => "none: one core, there is nothing to scale",
         })
     }
 }
@@ -111,6 +114,12 @@ pub struct RowSpec {
 }
 
 impl RowSpec {
+    /// The row for one of several numbers, which stands where `what` says `{n}`.
+    pub(super) fn for_number(&self, n: u32, here: Option<f64>) -> Row {
+        let what = self.what.replace("{n}", &n.to_string());
+        Row { what, ..self.with(here) }
+    }
+
     /// The row with our value.
     pub fn with(&self, here: Option<f64>) -> Row {
         Row {

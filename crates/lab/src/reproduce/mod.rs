@@ -12,11 +12,13 @@ mod fig4;
 mod fig5;
 mod fig8;
 mod figure;
+mod live;
 mod qblk;
 mod table1;
 
 pub use figure::{FigureFile, Row, Rule, Verdict};
 
+use crate::calibrate::Machine;
 use crate::execute::{ExecuteError, Outcome, RunOutcome};
 use crate::experiment::ExperimentErrors;
 use crate::report::aligned;
@@ -39,7 +41,13 @@ pub enum Size {
 /// Gives the monitor of a part of a figure.
 pub type Watch<'a> = &'a dyn Fn(&str) -> Rc<dyn Monitor>;
 
-type Measure = fn(&FigureFile, Size, Watch<'_>) -> Result<Vec<Row>, ReproduceError>;
+/// How a figure's rows are come by.
+enum Measure {
+    /// In virtual time: the same numbers each time, on any machine.
+    Simulated(fn(&FigureFile, Size, Watch<'_>) -> Result<Vec<Row>, ReproduceError>),
+    /// On this machine, on so many cores at most.
+    Live(fn(&FigureFile, Size, Watch<'_>, u32) -> Result<live::Measured, ReproduceError>),
+}
 
 /// A figure that can be reproduced.
 pub struct Figure {
@@ -55,37 +63,47 @@ pub const FIGURES: &[Figure] = &[
     Figure {
         name: "lightnvm-table1",
         text: include_str!("../../../../experiments/lightnvm/table1.toml"),
-        measure: table1::measure,
+        measure: Measure::Simulated(table1::measure),
+    },
+    Figure {
+        name: "lightnvm-overhead",
+        text: include_str!("../../../../experiments/lightnvm/overhead.toml"),
+        measure: Measure::Live(live::overhead::measure),
     },
     Figure {
         name: "lightnvm-fig4",
         text: include_str!("../../../../experiments/lightnvm/fig4.toml"),
-        measure: fig4::measure,
+        measure: Measure::Simulated(fig4::measure),
     },
     Figure {
         name: "lightnvm-fig5",
         text: include_str!("../../../../experiments/lightnvm/fig5.toml"),
-        measure: fig5::measure,
+        measure: Measure::Simulated(fig5::measure),
     },
     Figure {
         name: "lightnvm-fig8",
         text: include_str!("../../../../experiments/lightnvm/fig8.toml"),
-        measure: fig8::measure,
+        measure: Measure::Simulated(fig8::measure),
     },
     Figure {
         name: "qblk-fig6",
         text: include_str!("../../../../experiments/qblk/fig6.toml"),
-        measure: qblk::fig6,
+        measure: Measure::Simulated(qblk::fig6),
     },
     Figure {
         name: "qblk-fig7",
         text: include_str!("../../../../experiments/qblk/fig7.toml"),
-        measure: qblk::fig7,
+        measure: Measure::Simulated(qblk::fig7),
     },
     Figure {
         name: "qblk-ablation",
         text: include_str!("../../../../experiments/qblk/ablation.toml"),
-        measure: qblk::ablation,
+        measure: Measure::Simulated(qblk::ablation),
+    },
+    Figure {
+        name: "qblk-scaling",
+        text: include_str!("../../../../experiments/qblk/scaling.toml"),
+        measure: Measure::Live(live::scaling::measure),
     },
 ];
 
@@ -151,6 +169,12 @@ pub struct FigureResult {
     pub causes: Vec<String>,
     /// The user ended it early: rows that were not measured have no value.
     pub interrupted: bool,
+    /// The machine that it was measured on, where it was: then numbers differ from run to run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine: Option<String>,
+    /// What has to be known beside the numbers of this run.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
     /// Paper and here side by side.
     pub rows: Vec<Row>,
 }
@@ -160,6 +184,7 @@ pub fn list() -> String {
     let mut rows = Vec::new();
     for figure in FIGURES {
         let title = match FigureFile::parse(figure.name, figure.text) {
+            Ok(file) if figure.is_live() => format!("{} ({}); live", file.title, file.paper),
             Ok(file) => format!("{} ({})", file.title, file.paper),
             Err(e) => e.to_string(),
         };
@@ -196,14 +221,28 @@ pub fn to_json(results: &[FigureResult], all: bool) -> String {
 }
 
 impl Figure {
-    /// Reproduces it.
-    pub fn run(&self, size: Size, watch: Watch<'_>) -> Result<FigureResult, ReproduceError> {
+    /// It is measured on the machine at hand: no two runs give the same numbers, and its verdict is about
+    /// the machine as well as about us.
+    pub fn is_live(&self) -> bool {
+        matches!(self.measure, Measure::Live(_))
+    }
+
+    /// Reproduces it; a live one on `machine`.
+    pub fn run(
+        &self,
+        size: Size,
+        watch: Watch<'_>,
+        machine: &Machine,
+    ) -> Result<FigureResult, ReproduceError> {
         let file = FigureFile::parse(self.name, self.text)?;
-        let rows = (self.measure)(&file, size, watch)?;
+        let live::Measured { rows, notes, verdict } = match self.measure {
+            Measure::Simulated(measure) => measure(&file, size, watch)?.into(),
+            Measure::Live(measure) => measure(&file, size, watch, machine.cores)?,
+        };
         Ok(FigureResult {
             interrupted: rows.iter().any(|r| r.here.is_none()),
             name: self.name.into(),
-            verdict: figure::verdict(&rows),
+            verdict: verdict.unwrap_or_else(|| figure::verdict(&rows)),
             expected: file.expected,
             title: file.title.clone(),
             paper: file.paper.clone(),
@@ -211,6 +250,8 @@ impl Figure {
             costs: file.costs.name().into(),
             ours: file.ours.clone(),
             causes: file.causes.clone(),
+            machine: self.is_live().then(|| machine.to_string()),
+            notes,
             rows,
         })
     }
@@ -231,7 +272,7 @@ fn one_run(
 impl FigureResult {
     /// The verdict is the expected one. Not so of a figure that was interrupted.
     pub fn as_expected(&self) -> bool {
-        self.verdict == self.expected
+        self.verdict == self.expected || self.verdict == Verdict::NothingToScale
     }
 
     /// The table and the verdict.
@@ -263,6 +304,12 @@ impl FigureResult {
         }
         if self.costs != "zero" {
             text += &format!("CPU costs: {}\n", self.costs);
+        }
+        if let Some(machine) = &self.machine {
+            text += &format!("measured on {machine}: another run gives other numbers\n");
+        }
+        for note in &self.notes {
+            text += &format!("here: {note}\n");
         }
         for ours in &self.ours {
             text += &format!("ours: {ours}\n");
