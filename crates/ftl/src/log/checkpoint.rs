@@ -255,7 +255,8 @@ impl HostFtl {
             self.journal.append(record);
         };
         append(Record::Config { bytes: self.config.lock().clone() });
-        append(Record::Ceiling { stamp: self.stamp_ceiling() });
+        let asked = self.ceiling_asked.load(Ordering::SeqCst);
+        append(Record::Ceiling { stamp: self.stamp_ceiling().max(asked) });
         for pool in self.pools.iter() {
             let p = pool.lock();
             for chunk in p.retired_chunks.iter().copied() {
@@ -263,6 +264,9 @@ impl HostFtl {
             }
             for (line, l) in p.lines() {
                 let sequence = l.sequence;
+                if l.gone {
+                    l.retire.iter().for_each(|chunk| append(Record::Retired { chunk: *chunk }));
+                }
                 // Not yet in the log; one that is may be cut off while its opener waits to go on (hole 40).
                 let unrecorded = l.state == LineState::Opening && l.chunks.is_empty();
                 // Nor one whose `freed` is in the log: that may be cut before this (FORMAT.md, hole 26).
@@ -451,5 +455,57 @@ impl HostFtl {
             }
             copy.chunk = None;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::LogConfig;
+    use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
+    use flashlane_rt::{CostTable, Virtual};
+
+    /// FORMAT.md, hole 40: who appended a record may still wait for the log, and the log may be cut behind it
+    /// before that goes on.
+    #[test]
+    fn a_checkpoint_carries_what_is_on_its_way() {
+        let run = Virtual::new(1, 1, CostTable::zero());
+        let cx = run.cx();
+        run.run(async move {
+            let spec = DeviceSpec::preset("tiny").expect("built in").with_chunks_per_pu(60);
+            let ssd = Ssd::new(&spec, SsdOptions { timing: false, ..SsdOptions::default() });
+            let config = LogConfig { over_provisioning_percent: 60, ..LogConfig::default() };
+            let ftl = HostFtl::create(&cx, ssd.expect("a device"), config).await.expect("fits");
+            cx.sleep(flashlane_base::Ns::from_ms(10)).await;
+            let carried = |ftl: &HostFtl| {
+                let before = ftl.journal.backlog();
+                ftl.carry_forward();
+                ftl.journal.waiting_from(before)
+            };
+            let opened = |records: &[Record], id: u32| {
+                let is = |r: &&Record| matches!(r, Record::Opened { line, .. } if *line == id);
+                records.iter().filter(is).count()
+            };
+            // A line that is being opened: not before its record is in the log, then at once.
+            let (id, chunks) = ftl.pools.get(0).lock().begin_line(false).expect("there is room");
+            assert_eq!(opened(&carried(&ftl), id), 0, "its chunks may be bad");
+            let chunks: Vec<u32> = chunks.iter().map(|c| c.0).collect();
+            ftl.pools.get(0).lock().line_mut(id).chunks.clone_from(&chunks);
+            assert_eq!(opened(&carried(&ftl), id), 1);
+            // A line whose `freed` is in the log, and the bad chunk of it with it.
+            {
+                let mut p = ftl.pools.get(0).lock();
+                let l = p.line_mut(id);
+                (l.gone, l.retire) = (true, vec![chunks[0]]);
+            }
+            let records = carried(&ftl);
+            assert_eq!(opened(&records, id), 0);
+            assert!(records.contains(&Record::Retired { chunk: chunks[0] }), "{records:?}");
+            // A ceiling that was asked for.
+            let higher = ftl.stamp_ceiling() + 5;
+            ftl.ceiling_asked.store(higher, Ordering::SeqCst);
+            assert!(carried(&ftl).contains(&Record::Ceiling { stamp: higher }));
+        })
+        .expect("no stall");
     }
 }

@@ -688,6 +688,7 @@ impl HostFtl {
             journal,
             checkpoints: Checkpoints::new(),
             ceiling: AtomicU64::new(0),
+            ceiling_asked: AtomicU64::new(0),
             ceiling_raising: AtomicBool::new(false),
             ceiling_raised: Notify::new(),
             floor: AtomicU64::new(0),

@@ -334,6 +334,8 @@ impl HostFtl {
     /// One more lease; by whoever has set `ceiling_raising`.
     async fn raise_once(&self, cx: &Cx) {
         let ceiling = (self.stamps_needed(cx) + super::create::STAMP_LEASE).min(STAMP_MAX);
+        // A checkpoint that cuts the log behind the record must carry it (FORMAT.md, hole 40).
+        self.ceiling_asked.fetch_max(ceiling, Ordering::SeqCst);
         let at = self.journal.append(Record::Ceiling { stamp: ceiling });
         if self.commit(cx, at).await.is_ok() {
             self.ceiling.fetch_max(ceiling, Ordering::AcqRel);

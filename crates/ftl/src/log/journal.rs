@@ -160,6 +160,12 @@ impl Journal {
         s.first_pending + s.pending.len() as u64
     }
 
+    /// Records that wait to be written, but for the first `before`.
+    #[cfg(test)]
+    pub(super) fn waiting_from(&self, before: usize) -> Vec<Record> {
+        self.locked().pending.iter().skip(before).cloned().collect()
+    }
+
     /// Records that wait to be written.
     pub(super) fn backlog(&self) -> usize {
         self.locked().pending.len()
@@ -220,24 +226,28 @@ fn chunks_of(pair: &SegmentPair) -> impl Iterator<Item = u32> {
 impl HostFtl {
     /// Waits until everything appended before `position` is durable.
     pub(super) async fn commit(&self, cx: &Cx, position: u64) -> BlockResult {
-        loop {
-            if self.journal.locked().durable >= position {
-                return Ok(());
-            }
+        let is_durable = || self.journal.locked().durable >= position;
+        while !is_durable() {
             self.check_writable()?;
-            // One writer at a time: the first who needs it writes for all who came meanwhile.
-            self.take_log(cx).await;
-            let written = match self.journal.locked().durable >= position {
-                true => None,
-                false => Some(self.write_block(cx)),
+            let is_mine = {
+                let mut s = self.journal.locked();
+                s.durable < position && !std::mem::replace(&mut s.writing, true)
             };
-            let written = match written {
-                Some(write) => write.await,
-                None => Ok(()),
-            };
-            self.release_log(cx);
-            written?;
+            // One writer at a time: the first who needs it writes for all who came meanwhile. Those do not
+            // wait for a turn of their own.
+            if is_mine {
+                let written = self.write_block(cx).await;
+                self.release_log(cx);
+                written?;
+            } else {
+                let over = || {
+                    let s = self.journal.locked();
+                    s.durable >= position || !s.writing
+                };
+                self.journal.progress.wait(cx, over).await;
+            }
         }
+        Ok(())
     }
 
     /// Waits for room in the log, before anything is changed that a record is to be appended about:

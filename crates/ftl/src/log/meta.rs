@@ -186,7 +186,9 @@ impl HostFtl {
     /// The chunk is bad: recorded, never used again. Its share of the reserve has to come from
     /// the free chunks.
     pub(super) fn retire(&self, chunk: u32) {
+        // One step, as everything that a checkpoint carries (FORMAT.md, hole 40).
+        let mut p = self.pools.of_chunk(chunk).lock();
+        p.retired_chunks.push(chunk);
         self.journal.append(super::format::Record::Retired { chunk });
-        self.pools.of_chunk(chunk).lock().retired_chunks.push(chunk);
     }
 }

@@ -194,6 +194,8 @@ pub struct HostFtl {
     checkpoints: checkpoint::Checkpoints,
     /// No stamp may be issued above this; durable (FORMAT.md rule 6).
     ceiling: AtomicU64,
+    /// What a record in the log, durable or not, may have raised it to.
+    ceiling_asked: AtomicU64,
     ceiling_raising: AtomicBool,
     ceiling_raised: Notify,
     /// Largest discard stamp; raised before the first entry of a discard is cleared (rule 4).
