@@ -27,7 +27,7 @@ fn a_calibration_is_a_table_that_a_run_can_be_charged_with() {
     let costs = "run.costs=ours.toml";
     let run = h.run(&["run", "job.fio", "--device", "tiny", "--set", costs, "--json", "-"]).good();
     let json = run.json();
-    assert_eq!(json["configuration"]["costs"], table.name());
+    assert_eq!(json["configuration"]["targets"][0]["host"]["costs"], table.name());
     assert_eq!(json["configuration"]["targets"][0]["host"]["costs_source"], table.source());
     assert!(
         json["runs"][0]["cpu"]["busy_ratio"].as_f64() > Some(0.0),

@@ -56,6 +56,13 @@ pub enum LockError {
     Io(io::Error),
 }
 
+impl Drop for DiskFile {
+    fn drop(&mut self) {
+        // The file is being closed: there is nobody to tell.
+        let _ = self.unlock();
+    }
+}
+
 impl DiskFile {
     /// Creates a file that must not exist, readable and writable by its owner's usual rights.
     pub fn create(path: &Path) -> io::Result<DiskFile> {
@@ -112,7 +119,8 @@ impl DiskFile {
         })
     }
 
-    /// Gives the lock back before the file is closed.
+    /// Gives the lock back before the file is closed. So does dropping it: a child that is being started
+    /// may have the file open for a moment longer.
     pub fn unlock(&self) -> io::Result<()> {
         Ok(flock(&self.file, FlockOperation::Unlock)?)
     }
