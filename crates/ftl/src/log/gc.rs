@@ -595,7 +595,6 @@ impl HostFtl {
         let n = batch.n.min(VECTOR_MAX);
         let (addrs, oob, slots) = (&batch.addrs[..n], &batch.oob[..n], self.slab.filler());
         let mut contents = batch.content.chunks_exact(unit);
-        let inside = self.sections.enter(cx);
         let used = state.insert_filled(slots, n, |i, slot| {
             let (addr, content) = (addrs[i], contents.next().expect("one per sector"));
             if good >> i & 1 == 0 {
@@ -604,6 +603,8 @@ impl HostFtl {
             }
             let (lba, stamp, _) = Oob::decode_raw(&oob[i]);
             slots.fill_moved((slot, ring), (lba, stamp), addr, content);
+            // Not around all of them: taking free slots may wait for sections to end.
+            let _inside = self.sections.enter(cx);
             let (from, to) = (Entry::Media(addr), Entry::Slot(slot));
             if !map.exchange(lba, map.encode(from), map.encode(to)) {
                 slots.set_free(slot);
@@ -619,7 +620,6 @@ impl HostFtl {
             left |= 1 << (addr & 63);
             true
         });
-        drop(inside);
         self.left(line, word, left);
         if lost != 0 {
             self.poison_lost(batch, lost);
