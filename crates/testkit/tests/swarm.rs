@@ -97,55 +97,48 @@ fn found_windows_of_full_chunks_programmed_again() {
     assert!(!done.gave_up);
 }
 
+/// Runs a seed with power cuts at these times of its lives, in ns.
+fn holds_after_cuts(target: &str, seed: u64, effort: u64, cuts: &[u64]) {
+    let stack = stacks::find(target).expect("a row of the table");
+    let cuts = cuts.iter().copied().map(Ns::from_ns).collect();
+    let plan = Plan { cuts, effort, ..Plan::default() };
+    run_seed(stack, seed, &plan).unwrap_or_else(|f| panic!("{f}"));
+}
+
 /// A stop ended the checkpoints, and an opener went on waiting for the room in the log that the next
 /// one would have made.
 #[test]
 fn found_a_stop_that_waited_for_the_log() {
-    let stack = stacks::find("qblk-faults").expect("a row of the table");
-    let cuts = vec![Ns::ZERO, Ns::ZERO];
-    let plan = Plan { cuts, effort: 1, ..Plan::default() };
-    run_seed(stack, 15, &plan).unwrap_or_else(|f| panic!("{f}"));
+    holds_after_cuts("qblk-faults", 15, 1, &[0, 0]);
 }
 
 /// A unit that ended before one in front of it let the next into its chunk: more could be programmed
 /// behind one that failed than recovery looks back for.
 #[test]
 fn found_more_units_in_flight_than_the_budget() {
-    let stack = stacks::find("qblk-buffer-faults").expect("a row of the table");
-    for (seed, cuts) in [(61, [3_983_040, 96_203_934]), (41, [31_249, 9_987_288])] {
-        let cuts = cuts.map(Ns::from_ns).to_vec();
-        let plan = Plan { cuts, effort: 1, ..Plan::default() };
-        run_seed(stack, seed, &plan).unwrap_or_else(|f| panic!("{f}"));
-    }
+    holds_after_cuts("qblk-buffer-faults", 61, 1, &[3_983_040, 96_203_934]);
+    holds_after_cuts("qblk-buffer-faults", 41, 1, &[31_249, 9_987_288]);
 }
 
 /// Two checkpoints carried no line that was being opened, and cut the log behind its record while its opener
 /// waited: what it took later was lost with the power (FORMAT.md, hole 40).
 #[test]
 fn found_a_line_that_no_checkpoint_carried() {
-    let stack = stacks::find("qblk-faults").expect("a row of the table");
-    let plan = Plan { cuts: vec![Ns::from_ns(347_168_885)], effort: 10, ..Plan::default() };
-    run_seed(stack, 172, &plan).unwrap_or_else(|f| panic!("{f}"));
+    holds_after_cuts("qblk-faults", 172, 10, &[347_168_885]);
 }
 
 /// Of a log that had been cut off a chunk was a line's by now, its first sector could not be read, and a mount
 /// looked for log blocks among the users' sectors.
 #[test]
 fn found_a_log_looked_for_among_users_sectors() {
-    let stack = stacks::find("qblk-faults").expect("a row of the table");
-    let cuts = [264_292_700, 110_846_467].map(Ns::from_ns).to_vec();
-    let plan = Plan { cuts, effort: 20, ..Plan::default() };
-    run_seed(stack, 267, &plan).unwrap_or_else(|f| panic!("{f}"));
+    holds_after_cuts("qblk-faults", 267, 20, &[264_292_700, 110_846_467]);
 }
 
 /// The cut tore the unit of a snapshot's root behind the root itself; the next life went on behind it,
 /// and the mount after that took it for a loss.
 #[test]
 fn found_a_torn_root_behind_a_whole_one() {
-    let stack = stacks::find("pftl-faults").expect("a row of the table");
-    let cuts = [10_319_200, 5_410_800].map(Ns::from_ns).to_vec();
-    let plan = Plan { cuts, effort: 1, ..Plan::default() };
-    run_seed(stack, 0, &plan).unwrap_or_else(|f| panic!("{f}"));
+    holds_after_cuts("pftl-faults", 0, 1, &[10_319_200, 5_410_800]);
 }
 
 swarms! {

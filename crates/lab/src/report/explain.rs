@@ -205,8 +205,8 @@ fn compare(report: &Report) -> Vec<String> {
     lines
 }
 
-/// Who wrote and read most, where the workload waits for the stack and not for its own times; and how
-/// long the slower one's cores spun on locks.
+/// Who wrote and read most, and how long the slower one's cores spun on locks. Under a trace's own times
+/// all are as fast, and nothing is said.
 fn compare_rates(report: &Report) -> Vec<String> {
     let sides: [(&str, Pick); 2] = [("read", |r| r.bytes_read), ("written", |r| r.bytes_written)];
     let mut lines = Vec::new();

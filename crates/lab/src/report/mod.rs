@@ -103,7 +103,7 @@ impl Report {
             text += &explain::sentences(group);
         }
         text += &table::mounts(self);
-        text += &table::notes(self);
+        text += &table::notes(self, &groups);
         text
     }
 }

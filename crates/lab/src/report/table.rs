@@ -275,21 +275,21 @@ pub(super) fn causes(report: &Report) -> String {
     aligned(&rows) + "\n"
 }
 
-/// What else must be known to read the numbers.
 /// How each target that lives on a drive was found.
 pub(super) fn mounts(report: &Report) -> String {
     let of = |r: &RunReport| r.mount.as_ref().map(|m| format!("{}: {}\n", r.name, m.text));
     report.runs.iter().filter_map(of).collect()
 }
 
-pub(super) fn notes(report: &Report) -> String {
+/// What else must be known to read the numbers; `groups` are those of the report.
+pub(super) fn notes(report: &Report, groups: &[Report]) -> String {
     let mut notes: Vec<String> = Vec::new();
     for run in &report.runs {
         state(run, &mut notes);
         troubles(run, &mut notes);
     }
-    for group in report.groups() {
-        replays(&group, &group.runs[0], &mut notes);
+    for group in groups {
+        replays(group, &group.runs[0], &mut notes);
     }
     if report.runs.iter().any(|r| r.latency_ns.write.count > 0 && r.latency_ns.write.p50 == 0) {
         notes.push(
