@@ -45,8 +45,12 @@ seed = 5
 "#;
 
 fn outcome(observe: Observe) -> Outcome {
+    outcome_of(EXPERIMENT, observe)
+}
+
+fn outcome_of(text: &str, observe: Observe) -> Outcome {
     let base = Base::of(Path::new(""), None);
-    let e = Experiment::parse("small.toml", EXPERIMENT, &base, &[])
+    let e = Experiment::parse("small.toml", text, &base, &[])
         .map_err(|e| e.to_string())
         .expect("a good experiment");
     execute_observed(&e, observe, &|_| Rc::new(Unwatched))
@@ -376,12 +380,8 @@ fn runs_of_different_workloads_are_told_apart() {
     let both = format!(
         "{EXPERIMENT}\n[[workload]]\ntargets = [\"pblk\"]\nrw = \"randread\"\nbs = \"4KiB\"\nsize = \"1MiB\"\n"
     );
-    let base = Base::of(Path::new(""), None);
     for (text, groups) in [(EXPERIMENT, 1), (&both, 2)] {
-        let e = Experiment::parse("small.toml", text, &base, &[]).map_err(|e| e.to_string());
-        let e = e.expect("a good experiment");
-        let outcome = execute_observed(&e, Observe::default(), &|_| Rc::new(Unwatched));
-        let report = Report::of(&outcome.map_err(|e| e.to_string()).expect("it runs"));
+        let report = Report::of(&outcome_of(text, Observe::default()));
         assert_eq!(report.groups().len(), groups);
         let shown = report.to_text();
         assert_eq!(shown.matches("\n== job fill").count(), if groups == 1 { 0 } else { 2 });
