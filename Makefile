@@ -26,15 +26,17 @@ bench: ## Speed of the stack on this machine, into bench/runs/
 
 # Builds of their own, beside the others: every crate takes its atomics from the checker.
 TARGET_DIR ?= $(or $(CARGO_TARGET_DIR),target)
+# Without line tables, which a schedule's seed replaces: a third of the build.
+UNTRACED = CARGO_PROFILE_DEV_DEBUG=0
 
 interleave: ## QBLK's whole target under shuttle, by seed (docs/TESTING.md)
-	RUSTFLAGS="--cfg flashlane_shuttle" $(CARGO) test --target-dir $(TARGET_DIR)/shuttle \
+	$(UNTRACED) RUSTFLAGS="--cfg flashlane_shuttle" $(CARGO) test --target-dir $(TARGET_DIR)/shuttle \
 		-p flashlane-testkit --test interleave $(ONLY) -- --nocapture --test-threads=1
 
 models: ## Single structures under loom
-	RUSTFLAGS="--cfg flashlane_loom" $(CARGO) test --target-dir $(TARGET_DIR)/loom \
+	$(UNTRACED) RUSTFLAGS="--cfg flashlane_loom" $(CARGO) test --target-dir $(TARGET_DIR)/loom \
 		-p flashlane-rt --test models
-	RUSTFLAGS="--cfg flashlane_loom" $(CARGO) test --target-dir $(TARGET_DIR)/loom \
+	$(UNTRACED) RUSTFLAGS="--cfg flashlane_loom" $(CARGO) test --target-dir $(TARGET_DIR)/loom \
 		-p flashlane-ftl --lib models::
 
 soak: ## Seeded simulations with faults and power cuts until stopped (Ctrl-C)
