@@ -40,7 +40,7 @@ async fn phase(cx: &Cx, dev: &Arc<Pblk>, op: BlockOp, random: bool, count: u64, 
                 let lba = if random { rng.below(capacity) } else { next.get() };
                 next.set(next.get() + 1);
                 // What a host does that knows its queue: the request after this one.
-                dev.expect(Lba::new(lba));
+                dev.expect(op, Lba::new(lba));
                 Some(lba)
             };
             let mut ahead = draw();

@@ -91,7 +91,7 @@ pub trait BlockDev: Send + Sync {
     fn info(&self) -> &BlockInfo;
     /// Starts a request; it makes progress when polled and must not be dropped before its end.
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a>;
-    /// A request for this sector comes soon: a layer may bring what it knows of it into the caches.
-    /// No effect on results; any number will do.
-    fn expect(&self, _lba: Lba) {}
+    /// A request of this kind for this sector comes soon: a layer may bring what it knows of it into the
+    /// caches. No effect on results; any number will do.
+    fn expect(&self, _op: BlockOp, _lba: Lba) {}
 }

@@ -117,8 +117,8 @@ impl BlockDev for LinkedBlock {
         Box::pin(self.cross(cx, io))
     }
 
-    fn expect(&self, lba: flashlane_base::Lba) {
-        self.inner.expect(lba);
+    fn expect(&self, op: BlockOp, lba: flashlane_base::Lba) {
+        self.inner.expect(op, lba);
     }
 }
 

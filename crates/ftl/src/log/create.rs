@@ -696,6 +696,7 @@ impl HostFtl {
             discarding: Credits::new(1),
             poisons: Mutex::new(std::collections::BTreeMap::new()),
             costs: Costs::of(cx, layout.rings > 1, exclusive),
+            expected: super::read::Expected::default(),
             counters: Counters::default(),
             core_counts: (0..cx.cores()).map(|_| Default::default()).collect(),
             padding_dist: (0..=VECTOR_MAX).map(|_| AtomicU64::new(0)).collect(),

@@ -487,6 +487,8 @@ impl HostFtl {
     /// not show.
     fn publish_alone(&self, unit: &Unit) {
         let map = self.map.view();
+        // Their misses pass side by side.
+        unit.heads.iter().for_each(|head| map.prefetch(head.lba()));
         let mut current = 0u64;
         for (addr, slot, lba) in unit.sectors() {
             let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));

@@ -207,6 +207,7 @@ pub struct HostFtl {
     /// Poisoned sectors with the stamp of the lost content.
     poisons: Mutex<std::collections::BTreeMap<u64, u64>>,
     costs: Costs,
+    expected: read::Expected,
     counters: Counters,
     /// What each core counts for itself.
     core_counts: Box<[contention::CoreCounts]>,
@@ -547,7 +548,10 @@ impl BlockDev for HostFtl {
     }
 
     #[inline]
-    fn expect(&self, lba: flashlane_base::Lba) {
+    fn expect(&self, op: BlockOp, lba: flashlane_base::Lba) {
         self.map.view().prefetch(lba.get());
+        if op == BlockOp::Read {
+            self.expect_read(lba.get());
+        }
     }
 }

@@ -12,6 +12,7 @@ use crate::block::{BlockError, BlockResult};
 use flashlane_base::{Lba, OOB_BYTES, Ppa, VECTOR_MAX};
 use flashlane_ocssd::device::{Completion, Data, Flags, Op, Request, Scatter, Status, Ticket};
 use flashlane_rt::Cx;
+use flashlane_rt::sync::{AtomicU64, AtomicUsize, Ordering};
 
 /// Flags of pblk's reads, GC's too: they may interrupt a program or an erase (pblk sets the hint on
 /// every read; facts of the interface: OCSSD 1.2, CDW12).
@@ -30,7 +31,54 @@ struct Piece {
     poisoned: u64,
 }
 
+/// Reads that are expected: what is known of a sector comes in two looks, the second at what the first
+/// found, and the first takes as long as some requests.
+pub(super) struct Expected {
+    next: AtomicUsize,
+    lbas: [AtomicU64; LOOKS_APART],
+}
+
+/// So many expected reads are between both looks.
+const LOOKS_APART: usize = 4;
+
+impl Default for Expected {
+    fn default() -> Expected {
+        Expected {
+            next: AtomicUsize::new(0),
+            lbas: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
+        }
+    }
+}
+
+impl Expected {
+    /// Notes a sector; the one that was noted [`LOOKS_APART`] times ago. Whoever notes at the same time may
+    /// take another's: it is a hint.
+    fn note(&self, lba: u64) -> u64 {
+        let at = self.next.load(Ordering::Relaxed) % LOOKS_APART;
+        self.next.store(at + 1, Ordering::Relaxed);
+        let before = self.lbas[at].load(Ordering::Relaxed);
+        self.lbas[at].store(lba, Ordering::Relaxed);
+        before
+    }
+}
+
 impl HostFtl {
+    /// A read of a sector comes soon, whose map entry was just asked for: now for what the entry of an
+    /// earlier one names.
+    #[inline]
+    pub(super) fn expect_read(&self, lba: u64) {
+        let map = self.map.view();
+        match map.decode(map.peek(self.expected.note(lba))) {
+            Entry::Media(addr) => {
+                let (chunk, sector) = self.lines.chunk_of(addr);
+                let base = self.flash.chunk_base[chunk as usize];
+                self.flash.device.expect(self.flash.format.in_chunk(base, sector), 1);
+            }
+            Entry::Slot(slot) => self.slab.prefetch(slot),
+            Entry::Unmapped | Entry::Poisoned => {}
+        }
+    }
+
     /// Reads sectors into `buf`.
     pub(super) async fn read(&self, cx: &Cx, lba: u64, n: u32, buf: &mut [u8]) -> BlockResult {
         cx.cpu(self.costs.front_read).await;
@@ -55,8 +103,10 @@ impl HostFtl {
                 self.note_read(cx, lba + piece.first as u64, piece.media, &done);
                 failed |= failed_sectors(piece.media, piece.foreign, &done);
             }
-            let first = lba + piece.first as u64;
-            lost.extend((0..64).filter(|i| failed >> i & 1 != 0).map(|i| Lba::new(first + i)));
+            if failed != 0 {
+                let first = lba + piece.first as u64;
+                lost.extend((0..64).filter(|i| failed >> i & 1 != 0).map(|i| Lba::new(first + i)));
+            }
         }
         self.epochs.end(cx, operation);
         if lost.is_empty() {
@@ -76,11 +126,18 @@ impl HostFtl {
         n: u32,
         buf: &mut [u8],
     ) -> (Option<Piece>, Vec<Piece>) {
+        if n == 1 {
+            return (self.submit_piece::<1>(cx, lba, 0, 1, buf), Vec::new());
+        }
         let mut one = None;
         let mut more = Vec::new();
         for first in (0..n).step_by(VECTOR_MAX) {
             let count = (n - first).min(VECTOR_MAX as u32);
-            let Some(piece) = self.submit_piece(cx, lba, first, count, buf) else {
+            let piece = match count {
+                0..=8 => self.submit_piece::<8>(cx, lba, first, count, buf),
+                _ => self.submit_piece::<VECTOR_MAX>(cx, lba, first, count, buf),
+            };
+            let Some(piece) = piece else {
                 continue;
             };
             if one.is_none() {
@@ -92,7 +149,10 @@ impl HostFtl {
         (one, more)
     }
 
-    fn submit_piece(
+    /// `count` sectors, `N` at most: the lists of a vector take as long to clear as the rest of a short
+    /// read.
+    #[inline]
+    fn submit_piece<const N: usize>(
         &self,
         cx: &Cx,
         lba: u64,
@@ -101,8 +161,8 @@ impl HostFtl {
         buf: &mut [u8],
     ) -> Option<Piece> {
         let unit = self.info.content_bytes;
-        let mut addrs = [Ppa(0); VECTOR_MAX];
-        let mut index = [0u32; VECTOR_MAX];
+        let mut addrs = [Ppa(0); N];
+        let mut index = [0u32; N];
         let (mut media, mut poisoned, mut k) = (0u64, 0u64, 0);
         for i in 0..count {
             let at = (first + i) as usize * unit;
@@ -133,7 +193,7 @@ impl HostFtl {
             let nothing = Piece { ticket: None, first, media: 0, foreign: 0, poisoned };
             return (poisoned != 0).then_some(nothing);
         }
-        let mut oob = [[0u8; OOB_BYTES]; VECTOR_MAX];
+        let mut oob = [[0u8; OOB_BYTES]; N];
         let content = Scatter { base: buf, index: &index[..k], unit };
         let request = Request {
             op: Op::Read,

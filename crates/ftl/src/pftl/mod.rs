@@ -553,7 +553,7 @@ impl BlockDev for Pftl {
         })
     }
 
-    fn expect(&self, lba: flashlane_base::Lba) {
+    fn expect(&self, _: BlockOp, lba: flashlane_base::Lba) {
         // Not worth a wait for others.
         if let Some(c) = self.controller.try_lock() {
             c.map.prefetch(lba.get() as u32);

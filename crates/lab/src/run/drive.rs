@@ -257,7 +257,7 @@ impl Copy {
         loop {
             let planned = stream.plan();
             if let Planned::Io(request) = &planned {
-                self.host.expect(request.lba);
+                self.host.expect(request.op, request.lba);
             }
             ahead.push_back(planned);
             if ahead.len() > self.job.iodepth as usize {

@@ -286,9 +286,10 @@ impl Host {
         (self.subject.begin)();
     }
 
-    /// A request for this sector comes soon.
-    pub(crate) fn expect(&self, lba: Lba) {
-        self.subject.device.expect(lba);
+    /// A request of this kind for this sector comes soon.
+    pub(crate) fn expect(&self, op: BlockOp, lba: Lba) {
+        self.subject.device.expect(op, lba);
+        self.oracle.borrow().expect(lba.get());
     }
 
     /// Does one operation, verifies what was read, records it. False when it failed.

@@ -260,6 +260,14 @@ impl Oracle {
         }
     }
 
+    /// Asks for what is known of a sector: a request for it comes soon.
+    #[inline]
+    pub fn expect(&self, lba: u64) {
+        if let Some(Some(page)) = self.pages.get(lba as usize / PAGE) {
+            flashlane_base::prefetch(&page[lba as usize % PAGE]);
+        }
+    }
+
     /// A read starts.
     pub fn begin_read(&mut self, lba: u64, sectors: u32, windows: &mut Windows) {
         windows.windows.clear();

@@ -9,13 +9,13 @@
 use super::{Host, RunError, Scratch};
 use crate::trace::pair::{Paired, WINDOW_MAX};
 use crate::trace::scan::Records;
-use crate::trace::{Layout, Piece, Scan, TraceOp, TraceRecord};
+use crate::trace::{Fitted, Layout, Piece, Scan, TraceOp, TraceRecord};
 use flashlane_base::Ns;
 use flashlane_ftl::block::BlockOp;
 use flashlane_rt::{Credits, Cx, Join};
 use serde::Serialize;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
 /// How the times of a trace are treated.
@@ -169,13 +169,14 @@ async fn one_pass(
     trace: &PlannedTrace,
     sums: &mut Replayed,
 ) -> Result<(), RunError> {
-    let mut records = trace.records()?;
+    let mut records = Ahead { records: trace.records()?, known: VecDeque::new() };
     let (base, first) = (cx.now(), trace.job.scan.chosen().first_ns.unwrap_or(0));
     let (mut previous, mut latest_due) = (0, base);
-    while let Some(record) = records.advance()? {
+    while let Some(placed) = records.advance(&shared.host, trace)? {
         if shared.host.stopped() {
             break;
         }
+        let Placed { record, pieces, .. } = placed.counted(sums);
         sums.backwards += (record.ts_ns < previous) as u64;
         previous = record.ts_ns;
         let mut due = cx.now();
@@ -191,7 +192,6 @@ async fn one_pass(
             let late = cx.now().saturating_sub(latest_due);
             shared.host.recorder.borrow_mut().slipped(cx.now(), late);
         }
-        let pieces = fitted(trace, &record, sums);
         let (task_cx, shared) = (cx.clone(), shared.clone());
         cx.spawn(async move {
             request(&task_cx, &shared, &record, &pieces).await;
@@ -201,14 +201,52 @@ async fn one_pass(
     Ok(())
 }
 
-/// Where a record lies on the device; counts what was done to it.
-fn fitted(trace: &PlannedTrace, record: &TraceRecord, sums: &mut Replayed) -> Vec<Piece> {
-    let mut pieces = Vec::new();
-    let fitted = trace.layout.map(record, &mut pieces);
-    sums.widened += fitted.widened as u64;
-    sums.shrunk += fitted.shrunk as u64;
-    sums.requests += 1;
-    pieces
+/// A record, and where it lies on the device.
+struct Placed {
+    record: TraceRecord,
+    pieces: Vec<Piece>,
+    fitted: Fitted,
+}
+
+impl Placed {
+    fn new(trace: &PlannedTrace, record: TraceRecord) -> Placed {
+        let mut pieces = Vec::new();
+        let fitted = trace.layout.map(&record, &mut pieces);
+        Placed { record, pieces, fitted }
+    }
+
+    /// It is issued: counts it, and what was done to it.
+    fn counted(self, sums: &mut Replayed) -> Placed {
+        sums.widened += self.fitted.widened as u64;
+        sums.shrunk += self.fitted.shrunk as u64;
+        sums.requests += 1;
+        self
+    }
+}
+
+/// Records that are read before they are issued: the stack hears of their sectors early, as a
+/// request's own first look would be a wait for memory.
+struct Ahead<'a> {
+    records: Records<'a>,
+    known: VecDeque<Placed>,
+}
+
+/// How many.
+const AHEAD: usize = 16;
+
+impl Ahead<'_> {
+    fn advance(&mut self, host: &Host, trace: &PlannedTrace) -> Result<Option<Placed>, RunError> {
+        while self.known.len() < AHEAD {
+            let Some(record) = self.records.advance()? else { break };
+            let placed = Placed::new(trace, record);
+            if let Some(first) = placed.pieces.first() {
+                let is_read = placed.record.op == TraceOp::Read;
+                host.expect(if is_read { BlockOp::Read } else { BlockOp::Write }, first.lba);
+            }
+            self.known.push_back(placed);
+        }
+        Ok(self.known.pop_front())
+    }
 }
 
 /// Requests that later ones wait for, by when they ended in the trace.
@@ -267,7 +305,7 @@ async fn dependent_pass(
         previous = record.ts_ns;
         cx.sleep_until(waits.due(record.ts_ns).await).await;
         shared.credits.acquire(cx, 1).await;
-        let pieces = fitted(trace, &record, sums);
+        let Placed { pieces, .. } = Placed::new(trace, record).counted(sums);
         let (task_cx, shared) = (cx.clone(), shared.clone());
         let join = cx.spawn_join(async move {
             request(&task_cx, &shared, &record, &pieces).await;

@@ -37,7 +37,7 @@ pub mod writer;
 pub use convert::{Conversion, ConvertError, convert};
 pub use device::{DeviceId, Devices};
 pub use format::Format;
-pub use layout::{Layout, LayoutError, Piece};
+pub use layout::{Fitted, Layout, LayoutError, Piece};
 pub use reader::{Action, Reader, Reading};
 pub use scan::{Scan, scan};
 pub use source::TraceSource;
