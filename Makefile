@@ -31,7 +31,7 @@ UNTRACED = CARGO_PROFILE_DEV_DEBUG=0
 
 interleave: ## QBLK's whole target under shuttle, by seed (docs/TESTING.md)
 	$(UNTRACED) RUSTFLAGS="--cfg flashlane_shuttle" $(CARGO) test --target-dir $(TARGET_DIR)/shuttle \
-		-p flashlane-testkit --test interleave $(ONLY) -- --nocapture --test-threads=1
+		-p flashlane-testkit --test interleave $(ONLY) -- --nocapture --test-threads=2
 
 models: ## Single structures under loom
 	$(UNTRACED) RUSTFLAGS="--cfg flashlane_loom" $(CARGO) test --target-dir $(TARGET_DIR)/loom \

@@ -160,7 +160,7 @@ impl HostFtl {
             }
             let Some(places) = self.pools.from(first).find_map(|pool| self.places_in(pool, want))
             else {
-                self.rings.set_starving(cx, true);
+                self.starve(cx);
                 self.pool_changed.wake(cx); // the opener may have waited for a free spare place
                 if self.is_stranded() {
                     let why = "no chunk is left to write to: bad chunks have eaten the reserve";

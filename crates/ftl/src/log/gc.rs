@@ -50,6 +50,8 @@ pub(super) struct Control {
     hungry: AtomicBool,
     /// Pools choose their victims one after the other: each sees what the others have claimed.
     pub(super) choosing: Mutex<()>,
+    /// Whoever works out whether barriers may be padded for.
+    pub(super) pressing: Mutex<()>,
     /// Where the rings have to come to before lines are freed, while that is waited for.
     barrier: Mutex<Option<Positions>>,
     /// Lines with nothing live, waiting for the barrier.
@@ -68,6 +70,7 @@ impl Control {
             forced: AtomicBool::new(false),
             hungry: AtomicBool::new(false),
             choosing: Mutex::new(()),
+            pressing: Mutex::new(()),
             barrier: Mutex::new(None),
             freeing: Mutex::new(Vec::new()),
             batches: Mutex::new(Vec::new()),

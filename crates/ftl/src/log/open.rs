@@ -201,10 +201,18 @@ impl HostFtl {
 
     /// Tells the drainer whether an erase barrier may be padded for: when no line can be opened
     /// without what is behind it, or when GC waits for those chunks and brings no company. Users may
-    /// be held back by them.
+    /// be held back by them. One caller after the other: whoever looked before something changed must not
+    /// have the last word.
     pub(super) fn press(&self, cx: &Cx) {
+        let _alone = self.gc.pressing.lock();
         let short = |p: &mut PoolState| p.spare.is_none() && p.free_chunks() < p.width() as u64;
         let pressed = |pool: &Pool| short(&mut pool.lock()) || pool.collector.is_pressed();
         self.rings.set_starving(cx, self.pools.iter().any(pressed));
+    }
+
+    /// A drainer found no place in any pool: barriers may be padded for.
+    pub(super) fn starve(&self, cx: &Cx) {
+        let _alone = self.gc.pressing.lock();
+        self.rings.set_starving(cx, true);
     }
 }

@@ -20,19 +20,19 @@ use target::Life;
 /// One life: create, fight, stop, walk, laws.
 #[test]
 fn qblk_stopped() {
-    explore("qblk_stopped", 1500, |seed| target::run(seed, Life::Stopped));
+    explore("qblk_stopped", 4500, |seed| target::run(seed, Life::Stopped));
 }
 
 /// Two lives: the first ends by a cut behind some request, others under way; the second recovers.
 #[test]
 fn qblk_cut() {
-    explore("qblk_cut", 2000, |seed| target::run(seed, Life::Cut));
+    explore("qblk_cut", 6000, |seed| target::run(seed, Life::Cut));
 }
 
 /// Little spare room: lines are collected and chunks reused under the readers.
 #[test]
 fn qblk_collecting() {
-    let done = explore("qblk_collecting", 80, |seed| target::run(seed, Life::Collecting));
+    let done = explore("qblk_collecting", 250, |seed| target::run(seed, Life::Collecting));
     let collected = target::COLLECTED.load(Ordering::SeqCst);
     println!("lines were collected in {collected} of them");
     assert!(collected >= done / 2, "lines were collected in {collected} of {done} only");
