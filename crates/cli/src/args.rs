@@ -259,6 +259,10 @@ pub(crate) struct Run {
     pub(crate) drive: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) how: HowMounted,
+    /// Keep devices as they are after their preparation (`run.fill`, `run.overwrite`) in this folder, made if
+    /// need be, and take those that are there: same results, without preparing again
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "drive")]
+    pub(crate) prepared: Option<PathBuf>,
     /// Write the result as one JSON object; `-` prints it in place of the table
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
@@ -299,6 +303,10 @@ pub(crate) struct Sweep {
     /// Keep points that are done in this folder, and take those that are there
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) keep: Option<PathBuf>,
+    /// Keep devices as they are after their preparation in this folder, made if need be, and take those
+    /// that are there: points that prepare alike prepare once
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) prepared: Option<PathBuf>,
     /// Write the result as one JSON object; `-` prints it in place of the table
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,

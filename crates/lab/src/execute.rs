@@ -10,6 +10,7 @@ use crate::lnvm::Mounted;
 use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
+use crate::shelf::{Shelf, Shelved};
 use crate::stack::{Lines, Stack, StackError, behind_link, raw_medium};
 use crate::trace::{Reading, Scan, TraceError, scan};
 use crate::workload::Job;
@@ -287,6 +288,16 @@ pub fn execute_observed(
     observe: Observe,
     watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
 ) -> Result<Outcome, ExecuteError> {
+    execute_with(experiment, observe, None, watch)
+}
+
+/// As [`execute_observed`]; with a shelf devices are prepared on that, once.
+pub fn execute_with(
+    experiment: &Experiment,
+    observe: Observe,
+    shelf: Option<&Shelf>,
+    watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
+) -> Result<Outcome, ExecuteError> {
     let traces = scan_traces(experiment)?;
     let mut outcome = Outcome {
         experiment: experiment.clone(),
@@ -302,7 +313,16 @@ pub fn execute_observed(
             break;
         }
         let plan = plan_of(experiment, target, &outcome.traces);
-        let run = run_target(observe, target, plan, monitor)?;
+        let shelved = shelf.map(|shelf| shelf.take(experiment, target, &plan, &monitor));
+        let (shelved, why_not) = match shelved {
+            Some(Ok(shelved)) => (Some(shelved), None),
+            Some(Err(why)) => (None, Some(format!("not used: {why}"))),
+            None => (None, None),
+        };
+        let mut run = run_target(observe, target, plan, monitor, shelved)?;
+        if why_not.is_some() {
+            run.measured.prepared.shelf = why_not;
+        }
         outcome.fingerprint =
             (outcome.fingerprint ^ run.fingerprint).wrapping_mul(0x0000_0100_0000_01b3);
         outcome.interrupted |= run.measured.interrupted;
@@ -329,6 +349,7 @@ fn run_target(
     target: &Target,
     plan: RunPlan,
     monitor: Rc<dyn Monitor>,
+    shelved: Option<Shelved>,
 ) -> Result<RunOutcome, ExecuteError> {
     let vm = Virtual::new(target.host.cores, plan.seed, target.host.costs.clone());
     let (cx, owned) = (vm.cx(), target.clone());
@@ -341,7 +362,7 @@ fn run_target(
                     TargetKind::Raw => {
                         raw_steps(&cx, observe, &owned, &plan, monitor, &power).await
                     }
-                    _ => steps(&cx, observe, &owned, &plan, monitor, &power).await,
+                    _ => steps(&cx, observe, &owned, &plan, monitor, &power, shelved).await,
                 }
             };
             power.unless_off(&cx, steps).await
@@ -454,11 +475,16 @@ async fn steps(
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
     power: &Rc<Switch>,
+    shelved: Option<Shelved>,
 ) -> Result<Ran, ExecuteError> {
-    let stack = Stack::powered(cx, target, plan.seed, Some(power.clone())).await;
+    let (stack, start) = match shelved {
+        Some(Shelved { ssd, start }) => (Stack::on_shelved(cx, target, ssd).await, Some(start)),
+        None => (Stack::powered(cx, target, plan.seed, Some(power.clone())).await, None),
+    };
     let stack = stack.map_err(|e| stack_error(target, e))?;
     let (from, begin) = snapshot(cx, stack.ssd(), observe);
-    let ran = run::run(cx, stack.subject(begin, observe.intervals), plan, monitor).await;
+    let subject = stack.subject(begin, observe.intervals);
+    let ran = run::run_from(cx, subject, plan, monitor, start).await;
     let mut measured = match ran {
         Ok(measured) => measured,
         Err(source) => {

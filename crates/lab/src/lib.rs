@@ -23,10 +23,12 @@ pub mod fio;
 pub mod histogram;
 pub mod input;
 pub mod lnvm;
+mod naming;
 pub mod raw;
 pub mod report;
 pub mod reproduce;
 pub mod run;
+pub mod shelf;
 pub mod stack;
 
 pub mod suggest;

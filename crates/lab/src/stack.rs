@@ -184,6 +184,8 @@ pub struct Stack {
     /// What the host sees: the layer, behind the host's bus where the layer is inside the device.
     block: Arc<dyn BlockDev>,
     raw_sectors: u64,
+    /// Sectors that the medium had programmed before, by cause.
+    programmed: [u64; 10],
     /// The drive that it was mounted from.
     home: Option<Rc<Home>>,
 }
@@ -195,8 +197,6 @@ struct Home {
     /// Until the image is closed.
     attended: Attending,
     mounted: Mounted,
-    /// Sectors that the medium had programmed before, by cause.
-    programmed: [u64; 10],
     /// Commits of the image before: a number that no earlier run had.
     life: u64,
 }
@@ -247,7 +247,21 @@ impl Stack {
                 (Layer::Pftl(pftl.clone()), behind_bus(pftl, target))
             }
         };
-        Ok(Stack { ssd, layer, block, raw_sectors, home: None })
+        Ok(Stack { ssd, layer, block, raw_sectors, programmed: [0; 10], home: None })
+    }
+
+    /// Mounts a target that was put away ([`Stack::put_away`]) on a device that was taken in since.
+    pub(crate) async fn on_shelved(
+        cx: &Cx,
+        target: &Target,
+        ssd: Arc<Ssd>,
+    ) -> Result<Stack, StackError> {
+        let part = part_of(target, &ssd)?;
+        let raw_sectors = part.geometry().sectors();
+        let programmed = ssd.counters().programmed;
+        let how = MountHow::default();
+        let (layer, block) = mount_kind(cx, target, part, None, how).await?;
+        Ok(Stack { ssd, layer, block, raw_sectors, programmed, home: None })
     }
 
     /// Mounts a target of a drive.
@@ -298,8 +312,8 @@ impl Stack {
         };
         let time = cx.now() - began;
         let mounted = Mounted { path: on.image.clone(), info, recovery, time, notes: Vec::new() };
-        let home = Some(Rc::new(Home { drive, live, attended, mounted, programmed, life }));
-        Ok(Stack { ssd, layer, block, raw_sectors, home })
+        let home = Some(Rc::new(Home { drive, live, attended, mounted, life }));
+        Ok(Stack { ssd, layer, block, raw_sectors, programmed, home })
     }
 
     /// How the target was found on its drive, if it lives on one, and what did not go as its knobs say.
@@ -446,6 +460,25 @@ impl Stack {
             (Layer::Pftl(l), Some(_)) => l.stop(cx).await,
             (Layer::Pftl(l), None) => l.quiesce(cx).await,
         }
+        self.check()
+    }
+
+    /// Stops a target of a fresh device cleanly, for a mount that comes later, and checks as
+    /// [`Stack::stop`] does.
+    pub(crate) async fn put_away(&self, cx: &Cx) -> Result<(), String> {
+        let stopped = match &self.layer {
+            Layer::Pblk(l) => l.stop(cx).await,
+            Layer::Pftl(l) => {
+                l.stop(cx).await;
+                Ok(())
+            }
+        };
+        stopped.map_err(|e| StackError::Stop(e).to_string())?;
+        self.check()
+    }
+
+    /// Counters agree with each other and with the medium's, the maps with a walk.
+    fn check(&self) -> Result<(), String> {
         let walk = match &self.layer {
             _ if self.raw_sectors > WALK_SECTORS_MAX => Ok(()),
             Layer::Pblk(l) => l.check_consistency(),
@@ -453,11 +486,9 @@ impl Stack {
         };
         let stats = self.stats();
         let mut medium: MediaCounters = self.ssd.counters();
-        if let Some(home) = &self.home {
-            // The layer has counted since it was mounted, the medium since it was new.
-            for (now, before) in medium.programmed.iter_mut().zip(home.programmed) {
-                *now -= before;
-            }
+        // The layer has counted since it was mounted, the medium since it was new.
+        for (now, before) in medium.programmed.iter_mut().zip(self.programmed) {
+            *now -= before;
         }
         stats.check_host_law().and_then(|()| stats.check_media_law(&medium.programmed)).and(walk)
     }
@@ -544,9 +575,19 @@ async fn mount_layer(
     how: MountHow,
 ) -> Result<(Layer, Arc<dyn BlockDev>), StackError> {
     how.check(info.kind)?;
+    mount_kind(cx, target, part, info.uuid, how).await
+}
+
+async fn mount_kind(
+    cx: &Cx,
+    target: &Target,
+    part: Arc<dyn Device>,
+    uuid: Option<Uuid>,
+    how: MountHow,
+) -> Result<(Layer, Arc<dyn BlockDev>), StackError> {
     match &target.kind {
         TargetKind::Pblk(_) => {
-            let pblk = mount_pblk(cx, behind_link(part, target), info.uuid, how).await?;
+            let pblk = mount_pblk(cx, behind_link(part, target), uuid, how).await?;
             Ok((Layer::Pblk(pblk.clone()), pblk))
         }
         TargetKind::Pftl(config) => {
@@ -595,15 +636,18 @@ pub(crate) fn medium(
 ) -> Result<(Arc<Ssd>, Arc<dyn Device>), StackError> {
     let options = SsdOptions { seed, ..target.device.options.clone() };
     let ssd = Ssd::new(&target.device.spec, options)?;
-    let geo: Geometry = *ssd.geometry();
-    let part: Arc<dyn Device> = match target.pus {
-        None => ssd.clone(),
-        Some((_, end)) if end >= geo.pus() => {
-            return Err(StackError::Pus { end, last: geo.pus() - 1 });
-        }
-        Some((begin, end)) => Arc::new(Partition::new(ssd.clone(), begin, end)),
-    };
+    let part = part_of(target, &ssd)?;
     Ok((ssd, part))
+}
+
+/// The part of a device that a target has.
+fn part_of(target: &Target, ssd: &Arc<Ssd>) -> Result<Arc<dyn Device>, StackError> {
+    let geo: Geometry = *ssd.geometry();
+    match target.pus {
+        None => Ok(ssd.clone()),
+        Some((_, end)) if end >= geo.pus() => Err(StackError::Pus { end, last: geo.pus() - 1 }),
+        Some((begin, end)) => Ok(Arc::new(Partition::new(ssd.clone(), begin, end))),
+    }
 }
 
 /// The host's bus, unless the device is one that takes no time.

@@ -8,6 +8,7 @@
 //! written.
 
 mod elsewhere;
+mod save;
 
 pub use elsewhere::{Elsewhere, Trouble};
 
@@ -217,19 +218,23 @@ impl Store {
             return self.write(body, sector, content, first, oob);
         }
         for (k, oob) in oob.iter().enumerate() {
-            let at = sector + k as u32;
-            let name = self.keep_whole(content.sector(first + k)) as u64;
-            let (record, _) = self.span(body, at, 1);
-            record[..STAMP].copy_from_slice(&name.to_le_bytes());
-            record[STAMP..].copy_from_slice(oob);
-            let words = self.chunk_sectors.div_ceil(64) as usize;
-            let more = body.more.get_or_insert_default();
-            if more.whole.is_empty() {
-                more.whole = vec![0; words].into();
-            }
-            more.whole[at as usize / 64] |= 1 << (at % 64);
+            self.put_whole(body, sector + k as u32, content.sector(first + k), oob);
         }
         Ok(())
+    }
+
+    /// Keeps a full content (`stamps`).
+    fn put_whole(&mut self, body: &mut Body, at: u32, content: &[u8], oob: &[u8; OOB_BYTES]) {
+        let name = self.keep_whole(content) as u64;
+        let (record, _) = self.span(body, at, 1);
+        record[..STAMP].copy_from_slice(&name.to_le_bytes());
+        record[STAMP..].copy_from_slice(oob);
+        let words = self.chunk_sectors.div_ceil(64) as usize;
+        let more = body.more.get_or_insert_default();
+        if more.whole.is_empty() {
+            more.whole = vec![0; words].into();
+        }
+        more.whole[at as usize / 64] |= 1 << (at % 64);
     }
 
     /// Fills in sectors that hold nothing (their program failed), so that later ones have a place.

@@ -54,7 +54,7 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
             }
             Source::Plan(plan) => {
                 let watcher: Arc<dyn Watcher> = Arc::new(Points::new(&interrupt, plan.points()));
-                let result = sweep::run(&plan, jobs, &Kept::nothing(), &watcher);
+                let result = sweep::run(&plan, jobs, &Kept::nothing(), None, &watcher);
                 drop(watcher);
                 interrupted |= result.missing > 0;
                 if let Some(why) =

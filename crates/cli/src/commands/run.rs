@@ -4,10 +4,11 @@ use crate::Ending;
 use crate::args::Run;
 use crate::output::{self, Folder, Sink, all_apart, keep_inputs};
 use crate::watch::{Interrupt, Terminal};
-use anyhow::Result;
-use flashlane_lab::execute::{Observe, Outcome, execute_observed};
-use flashlane_lab::experiment::{Experiment, Workload};
+use anyhow::{Context, Result};
+use flashlane_lab::execute::{Observe, Outcome, execute_with};
+use flashlane_lab::experiment::{Experiment, Target, Workload};
 use flashlane_lab::report::{self, Report, SPANS_MAX};
+use flashlane_lab::shelf::Shelf;
 use flashlane_lab::trace::TraceSource;
 use flashlane_lab::{input, lnvm, run::Monitor};
 use std::io::Write;
@@ -19,6 +20,10 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     if !experiment.vary.is_empty() {
         anyhow::bail!("this experiment varies parameters: `flashlane sweep` runs its points");
     }
+    if args.prepared.is_some() {
+        Shelf::check(&experiment).map_err(anyhow::Error::msg)?;
+    }
+    let shelf = args.prepared.as_deref().map(shelf).transpose()?;
     let places = Places::open(&args, &inputs(&args, &experiment))?;
     let interrupt = Interrupt::listen()?;
     let observe = Observe {
@@ -30,9 +35,9 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     };
     #[allow(clippy::disallowed_methods)] // how long it took is for people; no result depends on it
     let began = std::time::Instant::now();
-    let outcome = execute_observed(&experiment, observe, &|target| -> Rc<dyn Monitor> {
-        Rc::new(Terminal::new(&interrupt, &target.name))
-    })?;
+    let watch =
+        |target: &Target| -> Rc<dyn Monitor> { Rc::new(Terminal::new(&interrupt, &target.name)) };
+    let outcome = execute_with(&experiment, observe, shelf.as_ref(), &watch)?;
     let mut report = Report::of(&outcome);
     report.wall_seconds = began.elapsed().as_secs_f64();
     let quiet = places.stdout;
@@ -42,6 +47,14 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
         output::print(&(report.to_text() + &wall))?;
     }
     Ok(ending(&outcome))
+}
+
+/// Where devices are prepared.
+pub(super) fn shelf(folder: &Path) -> Result<Shelf> {
+    let made = Shelf::in_folder(folder);
+    made.with_context(|| {
+        format!("--prepared {}: prepared devices can't be kept there", folder.display())
+    })
 }
 
 /// The experiment; with `--drive`, on that.

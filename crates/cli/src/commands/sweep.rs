@@ -23,7 +23,8 @@ pub(crate) fn sweep(args: &Sweep) -> Result<Ending> {
     };
     let interrupt = Interrupt::listen()?;
     let watcher: Arc<dyn Watcher> = Arc::new(Points::new(&interrupt, plan.points()));
-    let result = sweep::run(&plan, super::jobs(args.jobs), &kept, &watcher);
+    let shelf = args.prepared.as_deref().map(super::run::shelf).transpose()?;
+    let result = sweep::run(&plan, super::jobs(args.jobs), &kept, shelf.as_ref(), &watcher);
     drop(watcher);
     let quiet = json.is_stdout() || csv.is_stdout();
     json.write(&result.to_json())?;

@@ -367,6 +367,9 @@ fn prepared(r: &RunReport, notes: &mut Vec<String>) {
     if !said.is_empty() {
         notes.push(format!("{name}: before measuring: {}", said.join(", ")));
     }
+    if let Some(shelf) = &p.shelf {
+        notes.push(format!("{name}: prepared device of the shelf: {shelf}"));
+    }
     if r.interrupted && r.requests == 0 && !r.ended_in_ramp {
         notes.push(format!("{name}: it was interrupted before measuring began"));
     }

@@ -125,6 +125,16 @@ pub enum RunError {
         /// Trace.
         trace: String,
     },
+    /// What lies on the shelf is another device.
+    #[error(
+        "the prepared device holds {found} logical sectors, the target {wanted}: remove what is on the shelf"
+    )]
+    OtherDevice {
+        /// Of the prepared one.
+        found: u64,
+        /// Of the target.
+        wanted: u64,
+    },
     /// More requests in flight than a run keeps.
     #[error(
         "{wanted} requests in flight at once are more than the {max} a run keeps: lower iodepth or \
@@ -402,6 +412,43 @@ impl Host {
     }
 }
 
+/// Where a run begins whose device was prepared before.
+pub struct Start {
+    /// What its sectors hold.
+    pub(crate) oracle: Oracle,
+    /// How it came about.
+    pub(crate) prepared: Prepared,
+}
+
+/// Everything that can be wrong is found before the first request.
+fn plan_parts(host: &Rc<Host>, plan: &RunPlan) -> Result<Vec<drive::Part>, RunError> {
+    let deep: u64 = plan.work.iter().map(depth).sum();
+    if deep > IN_FLIGHT_MAX {
+        return Err(RunError::TooDeep { wanted: deep, max: IN_FLIGHT_MAX });
+    }
+    drive::plan(host, plan)
+}
+
+/// Prepares a device for a run that comes later, in words why it can't be used for one.
+pub(crate) async fn prepare_only(
+    cx: &Cx,
+    subject: Subject,
+    plan: &RunPlan,
+    monitor: Rc<dyn Monitor>,
+) -> Result<Start, String> {
+    let host = Rc::new(Host::new(cx, subject, monitor));
+    let works = plan_parts(&host, plan).map_err(|e| e.to_string())?;
+    let prepared = prepare::prepare(cx, &host, plan, &works).await.map_err(|e| e.to_string())?;
+    let oracle = host.oracle.replace(Oracle::new(0));
+    match host.stop.get() {
+        Some(Stop::Interrupted) => Err("it was interrupted".into()),
+        Some(Stop::ReadOnly(why)) => Err(format!("the device became read-only: {why}")),
+        None if !oracle.is_settled() => Err("requests are in flight".into()),
+        None if prepared.filled_sectors == 0 => Err("there is nothing to prepare".into()),
+        None => Ok(Start { oracle, prepared }),
+    }
+}
+
 /// Runs a plan on a device: prepares, measures, flushes, judges.
 pub async fn run(
     cx: &Cx,
@@ -409,14 +456,30 @@ pub async fn run(
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
 ) -> Result<Measured, RunError> {
+    run_from(cx, subject, plan, monitor, None).await
+}
+
+/// As [`run`]; a device that was prepared before is not prepared again.
+pub(crate) async fn run_from(
+    cx: &Cx,
+    subject: Subject,
+    plan: &RunPlan,
+    monitor: Rc<dyn Monitor>,
+    start: Option<Start>,
+) -> Result<Measured, RunError> {
     let host = Rc::new(Host::new(cx, subject, monitor));
-    let deep: u64 = plan.work.iter().map(depth).sum();
-    if deep > IN_FLIGHT_MAX {
-        return Err(RunError::TooDeep { wanted: deep, max: IN_FLIGHT_MAX });
-    }
-    // Everything that can be wrong is found before the first request.
-    let works = drive::plan(&host, plan)?;
-    let prepared = prepare::prepare(cx, &host, plan, &works).await?;
+    let works = plan_parts(&host, plan)?;
+    let prepared = match start {
+        None => prepare::prepare(cx, &host, plan, &works).await?,
+        Some(start) if start.oracle.capacity() == host.capacity => {
+            host.oracle.replace(start.oracle);
+            start.prepared
+        }
+        Some(start) => {
+            let (found, wanted) = (start.oracle.capacity(), host.capacity);
+            return Err(RunError::OtherDevice { found, wanted });
+        }
+    };
     let replayed = drive::drive(cx, &host, plan, works).await?;
     let ended_in_ramp = host.before.borrow().is_none();
     if ended_in_ramp {

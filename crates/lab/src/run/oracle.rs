@@ -8,6 +8,7 @@
 
 use flashlane_base::SECTOR_BYTES;
 use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
 
 /// Version bits; they wrap, windows are compared around the wrap.
 const VERSION_BITS: u32 = 28;
@@ -83,6 +84,7 @@ impl std::fmt::Display for Mismatch {
 
 /// The oracle of one device.
 pub struct Oracle {
+    capacity: u64,
     pages: Vec<Option<Box<[u32; PAGE]>>>,
     side: BTreeMap<u64, Side>,
     discards: u64,
@@ -142,6 +144,7 @@ impl Oracle {
     pub fn new(capacity: u64) -> Oracle {
         assert!(capacity < SECTORS_MAX, "more sectors than stamps tell apart");
         Oracle {
+            capacity,
             pages: vec![None; capacity.div_ceil(PAGE as u64) as usize],
             side: BTreeMap::new(),
             discards: 0,
@@ -157,6 +160,98 @@ impl Oracle {
     pub fn of_used(capacity: u64, life: u64) -> Oracle {
         let first = (life.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 36) as u32 & VERSION_MASK;
         Oracle { first, inherited: true, ..Oracle::new(capacity) }
+    }
+
+    /// Logical sectors.
+    pub fn capacity(&self) -> u64 {
+        self.capacity
+    }
+
+    /// No request is in flight.
+    pub fn is_settled(&self) -> bool {
+        self.side.values().all(|side| side.in_flight == 0)
+    }
+
+    /// Puts out what a settled oracle knows, numbers little-endian: sectors (8); pages with data (8), and for
+    /// each its place (8) and its words (4 each); sectors whose order of overlapping writes is not known (8),
+    /// and for each its place (8), two versions (4 each) and what may be zeros (1).
+    ///
+    /// # Errors
+    /// `out` does not take it.
+    pub fn save(&self, out: &mut dyn Write) -> io::Result<()> {
+        debug_assert!(self.is_settled() && !self.inherited);
+        let pages = || self.pages.iter().enumerate().filter_map(|(i, p)| Some((i, p.as_ref()?)));
+        out.write_all(&self.capacity.to_le_bytes())?;
+        out.write_all(&(pages().count() as u64).to_le_bytes())?;
+        for (place, words) in pages() {
+            out.write_all(&(place as u64).to_le_bytes())?;
+            let mut bytes = [0; PAGE * 4];
+            for (to, word) in bytes.chunks_exact_mut(4).zip(words.iter()) {
+                to.copy_from_slice(&word.to_le_bytes());
+            }
+            out.write_all(&bytes)?;
+        }
+        out.write_all(&(self.side.len() as u64).to_le_bytes())?;
+        for (lba, side) in &self.side {
+            out.write_all(&lba.to_le_bytes())?;
+            out.write_all(&side.low.to_le_bytes())?;
+            out.write_all(&side.group.to_le_bytes())?;
+            out.write_all(&[side.zero as u8 | (side.group_zero as u8) << 1])?;
+        }
+        Ok(())
+    }
+
+    /// Takes in what [`Oracle::save`] put out, of at most `most` sectors.
+    ///
+    /// # Errors
+    /// `from` ends before, or it makes no sense.
+    pub fn load(from: &mut dyn Read, most: u64) -> io::Result<Oracle> {
+        let wrong = |what: &str| io::Error::new(io::ErrorKind::InvalidData, what);
+        fn next<const N: usize>(from: &mut dyn Read) -> io::Result<u64> {
+            let mut bytes = [0; 8];
+            from.read_exact(&mut bytes[..N]).map(|()| u64::from_le_bytes(bytes))
+        }
+        let capacity = next::<8>(from)?;
+        if capacity > most || capacity >= SECTORS_MAX {
+            return Err(wrong("more sectors than the device has"));
+        }
+        let (mut oracle, mut marked) = (Oracle::new(capacity), 0);
+        for _ in 0..next::<8>(from)? {
+            let place = next::<8>(from)?;
+            let page = usize::try_from(place).ok().and_then(|i| oracle.pages.get_mut(i));
+            let page = page.filter(|p| p.is_none()).ok_or_else(|| wrong("a page has no place"))?;
+            let mut bytes = [0; PAGE * 4];
+            from.read_exact(&mut bytes)?;
+            let mut words = Box::new([0; PAGE]);
+            for (word, from) in words.iter_mut().zip(bytes.chunks_exact(4)) {
+                *word = from.iter().rev().fold(0, |n, b| n << 8 | u32::from(*b));
+                if *word & (IN_FLIGHT | BEFORE_DATA) != 0 {
+                    return Err(wrong("a sector is in flight"));
+                }
+                oracle.mapped += u64::from(*word & DATA != 0);
+                marked += u64::from(*word & SIDE != 0);
+            }
+            *page = Some(words);
+        }
+        for _ in 0..next::<8>(from)? {
+            let (lba, low, group) = (next::<8>(from)?, next::<4>(from)?, next::<4>(from)?);
+            let zeros = next::<1>(from)?;
+            let side = Side {
+                low: low as u32,
+                zero: zeros & 1 != 0,
+                in_flight: 0,
+                group: group as u32,
+                group_zero: zeros & 2 != 0,
+            };
+            let known = lba < capacity && *oracle.word(lba) & SIDE != 0;
+            if !known || oracle.side.insert(lba, side).is_some() {
+                return Err(wrong("a sector without a mark"));
+            }
+        }
+        match oracle.side.len() as u64 == marked {
+            true => Ok(oracle),
+            false => Err(wrong("marked sectors without an entry")),
+        }
     }
 
     /// Sectors whose newest version is data.

@@ -13,7 +13,7 @@ use crate::workload::{Amount, Job, Mix, Sizes};
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ftl::block::BlockOp;
 use flashlane_rt::Cx;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::rc::Rc;
 
 /// Sequential writes before the run.
@@ -44,7 +44,7 @@ pub enum Overwrite {
 }
 
 /// What was done.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prepared {
     /// Sectors written in order.
     pub filled_sectors: u64,
@@ -56,6 +56,9 @@ pub struct Prepared {
     pub last_amplification: Option<f64>,
     /// What the host wrote per second of virtual time in that round, bytes.
     pub last_bytes_per_second: Option<f64>,
+    /// With a shelf of prepared devices: `made` for it by this run, `found` on it, or why neither.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shelf: Option<String>,
 }
 
 /// Filling goes in large requests, many at once: it is no part of what is measured.

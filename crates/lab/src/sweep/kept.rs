@@ -6,8 +6,8 @@
 //! not read as a point. Never: deletes anything.
 
 use super::Point;
-use crate::experiment::{Experiment, Workload};
-use crate::trace::TraceSource;
+use crate::experiment::Experiment;
+use crate::naming;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -24,12 +24,6 @@ pub struct Kept {
 /// A point is some kilobytes per target; more is no file of ours.
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
-/// Size and time of a file.
-fn age_of(path: &Path) -> String {
-    let Ok(meta) = fs::metadata(path) else { return String::new() };
-    format!("{} {:?}", meta.len(), meta.modified().ok())
-}
-
 impl Kept {
     /// Keeps nothing.
     pub fn nothing() -> Kept {
@@ -38,41 +32,18 @@ impl Kept {
 
     /// Keeps points in a folder, which is made if need be, and in which files can be made.
     pub fn in_folder(folder: &Path) -> std::io::Result<Kept> {
-        fs::create_dir_all(folder)?;
-        let probe = folder.join(format!(".{}.partial", std::process::id()));
-        fs::File::create(&probe)?;
-        fs::remove_file(&probe)?;
-        let program = std::env::current_exe().ok().map(|path| age_of(&path)).unwrap_or_default();
+        naming::make_folder(folder)?;
+        let program = naming::program();
         Ok(Kept { folder: Some(folder.to_path_buf()), program })
     }
 
-    /// The name of what an experiment is.
-    pub(super) fn name_of(&self, experiment: &Experiment) -> String {
+    /// The name of what an experiment is; a run on prepared devices comes to other numbers.
+    pub(super) fn name_of(&self, experiment: &Experiment, prepared: bool) -> String {
         let Experiment { name, description, targets, workloads, run, vary: _ } = experiment;
-        let version = env!("CARGO_PKG_VERSION");
         let program = &self.program;
-        let mut all = format!("{version} {program} {name:?} {description:?} {targets:?} {run:?}");
-        for workload in workloads {
-            let Workload::Trace(trace) = workload else {
-                all += &format!(" {workload:?}");
-                continue;
-            };
-            // By its name and age: a trace is too large to be read for this.
-            let nowhere = TraceSource::Bundled { name: "", bytes: &[] };
-            let mut spec = trace.clone();
-            let source = std::mem::replace(&mut spec.source, nowhere);
-            all += &format!(" {spec:?} {}", source.name());
-            // What can't be listed can't be read either: the point fails, and is not kept.
-            for file in source.files().unwrap_or_default() {
-                all += &format!(" {file:?} {}", age_of(&file));
-            }
-        }
-        // FNV-1a, 64 bits, twice over different beginnings: names, not secrets.
-        let fold = |basis: u64| {
-            let step = |h: u64, b: &u8| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3);
-            all.as_bytes().iter().fold(basis, step)
-        };
-        format!("{:016x}{:016x}", fold(0xcbf2_9ce4_8422_2325), fold(0x9e37_79b9_7f4a_7c15))
+        let mut all = format!("{program} {name:?} {description:?} {targets:?} {run:?} {prepared}");
+        workloads.iter().for_each(|workload| all += &naming::workload(workload));
+        naming::digits(&all)
     }
 
     fn path(&self, name: &str) -> Option<PathBuf> {

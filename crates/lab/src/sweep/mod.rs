@@ -13,11 +13,12 @@ mod result;
 pub use kept::Kept;
 pub use result::{Point, SweepResult};
 
-use crate::execute::execute;
+use crate::execute::{Observe, execute_with};
 use crate::experiment::{Change, Experiment, Vary};
 use crate::input::{self, InputError};
 use crate::report::Report;
 use crate::run::Monitor;
+use crate::shelf::Shelf;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -153,8 +154,15 @@ pub trait Watcher: Send + Sync {
     fn interrupted(&self) -> bool;
 }
 
-/// Runs all points that are not kept, on `jobs` threads.
-pub fn run(plan: &Plan, jobs: usize, kept: &Kept, watcher: &Arc<dyn Watcher>) -> SweepResult {
+/// Runs all points that are not kept, on `jobs` threads; with a shelf devices are prepared on that, once for
+/// all points that prepare alike.
+pub fn run(
+    plan: &Plan,
+    jobs: usize,
+    kept: &Kept,
+    shelf: Option<&Shelf>,
+    watcher: &Arc<dyn Watcher>,
+) -> SweepResult {
     let next = AtomicUsize::new(0);
     let done: Vec<Mutex<Option<Point>>> = (0..plan.points()).map(|_| Mutex::default()).collect();
     std::thread::scope(|scope| {
@@ -165,7 +173,8 @@ pub fn run(plan: &Plan, jobs: usize, kept: &Kept, watcher: &Arc<dyn Watcher>) ->
                     if i >= done.len() || watcher.interrupted() {
                         return;
                     }
-                    let Some((point, was_kept)) = point(plan, i, kept, watcher) else { return };
+                    let done_now = point(plan, i, kept, shelf, watcher);
+                    let Some((point, was_kept)) = done_now else { return };
                     *done[i].lock().unwrap_or_else(|e| e.into_inner()) = Some(point);
                     watcher.done(i, was_kept);
                 }
@@ -177,17 +186,29 @@ pub fn run(plan: &Plan, jobs: usize, kept: &Kept, watcher: &Arc<dyn Watcher>) ->
 }
 
 /// One point, and whether it was kept; `None` when interrupted.
-fn point(plan: &Plan, i: usize, kept: &Kept, watcher: &Arc<dyn Watcher>) -> Option<(Point, bool)> {
-    let experiment = match plan.experiment(i) {
+fn point(
+    plan: &Plan,
+    i: usize,
+    kept: &Kept,
+    shelf: Option<&Shelf>,
+    watcher: &Arc<dyn Watcher>,
+) -> Option<(Point, bool)> {
+    let experiment = plan.experiment(i).map_err(|e| e.to_string());
+    let experiment = experiment.and_then(|experiment| match shelf {
+        Some(_) => Shelf::check(&experiment).map(|()| experiment),
+        None => Ok(experiment),
+    });
+    let experiment = match experiment {
         Ok(experiment) => experiment,
-        Err(e) => return Some((Point::failed(e.to_string()), false)),
+        Err(why) => return Some((Point::failed(why), false)),
     };
-    let name = kept.name_of(&experiment);
+    let name = kept.name_of(&experiment, shelf.is_some());
     if let Some(point) = kept.find(&name) {
         return Some((point, true));
     }
     // A bug at one point must not take the others with it.
-    let ran = catch_unwind(AssertUnwindSafe(|| execute(&experiment, &|_| watch(watcher))));
+    let run = || execute_with(&experiment, Observe::default(), shelf, &|_| watch(watcher));
+    let ran = catch_unwind(AssertUnwindSafe(run));
     let point = match ran {
         Ok(Ok(outcome)) if outcome.interrupted => return None,
         Ok(Ok(outcome)) => Point::of(&Report::of(&outcome), outcome.is_bad()),

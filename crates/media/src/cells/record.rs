@@ -8,6 +8,7 @@
 use super::{CellMode, Cells, Chunk, ChunkState, LastOp};
 use crate::image::table::{ROW_BYTES, Row};
 use flashlane_base::Ns;
+use std::io::{self, Read, Write};
 
 const STATES: [ChunkState; 4] =
     [ChunkState::Free, ChunkState::Open, ChunkState::Closed, ChunkState::Offline];
@@ -124,6 +125,29 @@ impl Cells {
         }
         self.damage.entry(index).or_default().push((from, end));
         Ok(())
+    }
+
+    /// Contents can be put out: they are in this process's memory.
+    pub fn can_save(&self) -> bool {
+        self.store.can_save()
+    }
+
+    /// Puts out the content of a chunk ([`Store::save`](crate::store::Store::save)).
+    ///
+    /// # Errors
+    /// `out` does not take it.
+    pub fn save_content(&self, index: u32, out: &mut dyn Write) -> io::Result<()> {
+        let chunk = &self.chunks[index as usize];
+        self.store.save(&chunk.body, chunk.wp, out)
+    }
+
+    /// Takes in what [`Cells::save_content`] put out, after the rows and once.
+    ///
+    /// # Errors
+    /// `from` ends before, or it makes no sense.
+    pub fn load_content(&mut self, index: u32, from: &mut dyn Read) -> io::Result<()> {
+        let chunk = &mut self.chunks[index as usize];
+        self.store.load(&mut chunk.body, chunk.wp, from)
     }
 
     /// Dies whose chunks changed since the last call, one flag each.

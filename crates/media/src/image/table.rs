@@ -313,6 +313,11 @@ impl Table {
         &self.rows[number as usize]
     }
 
+    /// All of them.
+    pub fn rows(&self) -> &[Row] {
+        &self.rows
+    }
+
     /// Sequence of the last commit; 0 in a new image.
     pub fn sequence(&self) -> u64 {
         self.last

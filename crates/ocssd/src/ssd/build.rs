@@ -29,6 +29,13 @@ impl Ssd {
     /// # Errors
     /// The spec or the fault plan is impossible, or the store is `file`: that is an image's.
     pub fn new(spec: &DeviceSpec, options: SsdOptions) -> Result<Arc<Ssd>, SpecError> {
+        let ssd = Ssd::in_memory(spec, options)?;
+        ssd.mark_factory_bad();
+        Ok(Arc::new(ssd))
+    }
+
+    /// A device without a history, not even bad blocks.
+    pub(super) fn in_memory(spec: &DeviceSpec, options: SsdOptions) -> Result<Ssd, SpecError> {
         let trouble = Arc::new(Trouble::default());
         let sectors = spec.geometry().sectors_per_chunk();
         let pool = (options.store == StoreKind::Compact)
@@ -48,9 +55,7 @@ impl Ssd {
             }
             (kind, None) => Ssd::build(spec, options, || Store::new(kind, sectors))?,
         };
-        let ssd = Ssd { trouble, pool, ..ssd };
-        ssd.mark_factory_bad();
-        Ok(Arc::new(ssd))
+        Ok(Ssd { trouble, pool, ..ssd })
     }
 
     /// A device without a history, each channel with a store of its own.

@@ -155,7 +155,7 @@ impl Ssd {
         let layout = image.layout;
         let ssd = Ssd::build_on(spec, &OpenImage::default(), options.seed, &Arc::new(image))?;
         ssd.mark_factory_bad();
-        let mut table = Table::create(file.clone(), layout, ssd.new_rows(&layout)?)?;
+        let mut table = Table::create(file.clone(), layout, ssd.new_rows(&layout, Ns::ZERO)?)?;
         table.sync()?;
         file.write_at(0, &bytes).map_err(ImageFault::io("write"))?;
         table.sync()?;
@@ -188,7 +188,7 @@ impl Ssd {
         let slots = Slots::new(&taken);
         let shared = Arc::new(Shared { file, layout, read_only, slots });
         let mut ssd = Ssd::build_on(&header.spec, options, header.seed, &shared)?;
-        let restored = ssd.restore(&table, &layout, header.version)?;
+        let restored = ssd.restore(table.rows(), &layout, header.version)?;
         // Who only looks meets no injected fault: what is not written back has not happened.
         let kept = !read_only && !options.quiet && !ssd.faults.get_mut().is_empty();
         let armed = !options.faults.is_empty() || kept;
@@ -451,10 +451,14 @@ impl Ssd {
         Ok(rows)
     }
 
-    /// All rows of a device without an image yet.
-    fn new_rows(&self, layout: &Layout) -> Result<Vec<(u32, Row)>, ImageFault> {
+    /// All rows of a device without an image, whose own time it is.
+    pub(super) fn new_rows(
+        &self,
+        layout: &Layout,
+        clock: Ns,
+    ) -> Result<Vec<(u32, Row)>, ImageFault> {
         let mut chans: Vec<_> = self.channels.iter().map(Mutex::lock).collect();
-        let state = State { clean: true, ..State::default() };
+        let state = State { clean: true, clock: clock.as_ns(), ..State::default() };
         let mut rows = self.rows_of_state(layout, &mut chans, &state)?;
         for die in 0..layout.dies {
             let chan = &chans[self.geo.channel_of(die) as usize];
@@ -551,14 +555,14 @@ impl Ssd {
         bytes
     }
 
-    /// Makes a device without a history the one that the table says.
-    fn restore(
+    /// Makes a device without a history the one that the table's rows say, all of the layout.
+    pub(super) fn restore(
         &mut self,
-        table: &Table,
+        rows: &[Row],
         layout: &Layout,
         version: (u16, u16),
     ) -> Result<State, ImageFault> {
-        let mut device = Reader { bytes: table.row(0) };
+        let mut device = Reader { bytes: &rows[0] };
         let mut next = || device.u64().unwrap_or(0);
         let (clock, cuts, power_cycles, unsafe_shutdowns, rest, faults_len) =
             (next(), next(), next(), next(), next(), next());
@@ -567,7 +571,7 @@ impl Ssd {
         let mut open = 0;
         for (number, channel) in (0..).zip(&mut self.channels) {
             let chan = channel.get_mut();
-            restore_channel(table, layout, chan, number)?;
+            restore_channel(rows, layout, chan, number)?;
             open += (0..chan.dead.len() as u32).map(|d| chan.cells.open_on(d) as u64).sum::<u64>();
         }
         self.open = AtomicU64::new(open);
@@ -577,8 +581,8 @@ impl Ssd {
             false => 0,
         };
         let end = (extra_len + faults_len).div_ceil(ROW_BYTES) as u32;
-        let rows = layout.extra_row()..layout.extra_row() + end;
-        let extra: Vec<u8> = rows.flat_map(|number| *table.row(number)).collect();
+        let from = layout.extra_row() as usize;
+        let extra = rows[from..from + end as usize].as_flattened();
         self.restore_faults(&extra[extra_len..extra_len + faults_len])
             .ok_or_else(|| wrong("its faults make no sense"))?;
         let targets = self
@@ -635,7 +639,7 @@ impl Ssd {
 
 /// What of a device is in its first row and in what has no fixed size.
 #[derive(Default)]
-struct State {
+pub(super) struct State {
     clock: u64,
     life: Life,
     clean: bool,
@@ -657,13 +661,13 @@ fn chunk_rows<'c>(
 }
 
 fn restore_channel(
-    table: &Table,
+    rows: &[Row],
     layout: &Layout,
     chan: &mut Chan,
     number: u32,
 ) -> Result<(), ImageFault> {
-    let counts: Vec<u8> = (0..3).flat_map(|k| *table.row(layout.channel_row(number) + k)).collect();
-    let mut counts = Reader { bytes: &counts };
+    let counts = &rows[layout.channel_row(number) as usize..][..3];
+    let mut counts = Reader { bytes: counts.as_flattened() };
     let mut next = || counts.u64().unwrap_or(0);
     chan.count.programmed = std::array::from_fn(|_| next());
     counter_fields(&mut chan.count).into_iter().for_each(|c| *c = next());
@@ -676,12 +680,13 @@ fn restore_channel(
             let rng = Rng::from_state(state);
             rng.ok_or_else(|| wrong(format!("die {die} has no random numbers")))
         };
-        let (first, second) = (table.row(layout.die_row(die)), table.row(layout.die_row(die) + 1));
+        let at = layout.die_row(die) as usize;
+        let (first, second) = (&rows[at], &rows[at + 1]);
         chan.read_rng[lun as usize] = rng(first)?;
         chan.wear_rng[lun as usize] = rng(second)?;
         chan.dead[lun as usize] = first[32] & 1 == 1;
         for chunk in 0..per_die {
-            let row = table.row(layout.chunk_row(die * per_die + chunk));
+            let row = &rows[layout.chunk_row(die * per_die + chunk) as usize];
             let restored = chan.cells.restore(chan.cells.index(lun, chunk), row);
             restored.map_err(|e| wrong(format!("chunk {chunk} of PU {die}: {e}")))?;
         }

@@ -23,6 +23,7 @@ mod power;
 mod read;
 mod reset;
 mod rows;
+mod save;
 pub mod spans;
 mod write;
 
@@ -54,6 +55,7 @@ use flashlane_media::timing::{ArrayOp, Timing};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::{Mutex, MutexGuard};
 use rows::{Times, flush_read};
+pub use save::SaveError;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::Poll;

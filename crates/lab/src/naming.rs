@@ -1,0 +1,54 @@
+//! Names of files that stand for what was computed from something.
+//!
+//! Owns: what such a something is in words: the program, workloads, traces. Promises: what would come out
+//! otherwise has another name. Never: touches the files that are named.
+
+use crate::experiment::Workload;
+use crate::trace::TraceSource;
+use std::fs;
+use std::path::Path;
+
+/// Size and time of a file.
+fn age_of(path: &Path) -> String {
+    let Ok(meta) = fs::metadata(path) else { return String::new() };
+    format!("{} {:?}", meta.len(), meta.modified().ok())
+}
+
+/// The program: its version, size and time of its file.
+pub(crate) fn program() -> String {
+    let age = std::env::current_exe().ok().map(|path| age_of(&path)).unwrap_or_default();
+    format!("{} {age}", env!("CARGO_PKG_VERSION"))
+}
+
+/// A workload; its trace by name, size and time, being too large to be read for this.
+pub(crate) fn workload(workload: &Workload) -> String {
+    let Workload::Trace(trace) = workload else {
+        return format!(" {workload:?}");
+    };
+    let nowhere = TraceSource::Bundled { name: "", bytes: &[] };
+    let mut spec = trace.clone();
+    let source = std::mem::replace(&mut spec.source, nowhere);
+    let mut all = format!(" {spec:?} {}", source.name());
+    // What can't be listed can't be read either: the run fails, and nothing is kept.
+    for file in source.files().unwrap_or_default() {
+        all += &format!(" {file:?} {}", age_of(&file));
+    }
+    all
+}
+
+/// 32 digits that stand for a text: FNV-1a, 64 bits, twice over different beginnings. Names, not secrets.
+pub(crate) fn digits(text: &str) -> String {
+    let fold = |basis: u64| {
+        let step = |h: u64, b: &u8| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3);
+        text.as_bytes().iter().fold(basis, step)
+    };
+    format!("{:016x}{:016x}", fold(0xcbf2_9ce4_8422_2325), fold(0x9e37_79b9_7f4a_7c15))
+}
+
+/// Makes a folder if need be, in which files can be made.
+pub(crate) fn make_folder(folder: &Path) -> std::io::Result<()> {
+    fs::create_dir_all(folder)?;
+    let probe = folder.join(format!(".{}.partial", std::process::id()));
+    fs::File::create(&probe)?;
+    fs::remove_file(&probe)
+}
