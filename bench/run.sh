@@ -1,7 +1,8 @@
 #!/bin/sh
 # Measures the stack on this machine and keeps the whole result under bench/runs/<date>-<machine>/:
-# machine, commit, B1 (simulation), B3 and B4 (live), B5 and the overhead of a request (live figures). Ratios between runs on one quiet machine mean
-# something, absolute figures of a busy one do not.
+# machine, commit, B1 (simulation), B3 and B4 (live), B5 and the overhead of a request (live figures), and B1 and B2 in turns
+# with an earlier commit (BEFORE=COMMIT, the previous one by itself). Ratios within a run on a quiet machine mean something,
+# absolute figures of a busy one do not.
 set -eu
 cd "$(dirname "$0")/.."
 CARGO=${CARGO:-cargo}
@@ -22,5 +23,6 @@ target=$release/examples
 "$target/b3" | tee "$out/b3.txt"
 "$release/flashlane" reproduce lightnvm-overhead | tee "$out/overhead.txt"
 "$release/flashlane" reproduce qblk-scaling | tee "$out/b5.txt"
+bench/compare.sh "${BEFORE:-HEAD~1}" | tee "$out/paired.txt"
 echo "load after $(cut -d' ' -f1-3 /proc/loadavg)" >>"$out/machine.txt"
 echo "kept in $out"
