@@ -46,6 +46,7 @@ Examples:
   flashlane run job.fio --target pblk --target pftl --report job-report
   flashlane run job.fio --html report.html --perfetto trace.json --fio-json fio.json
   flashlane run job.fio --drive my.img --target db      on a target of a drive; its data stays
+  flashlane run experiment.toml --prepared shelf        prepares its devices once, in all such runs
 
 The whole experiment format is shown by the comments in experiments/*.toml.
 Exit codes: 0 done, 1 bad result, 2 not done, 130 interrupted with a partial result.")]

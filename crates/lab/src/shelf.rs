@@ -15,14 +15,15 @@ use crate::naming;
 use crate::run::oracle::Oracle;
 use crate::run::{self, Fill, Monitor, Overwrite, Prepared, RunPlan, Start};
 use crate::stack::Stack;
-use flashlane_ocssd::{Ssd, SsdOptions};
+use flashlane_ocssd::{Ssd, SsdOptions, StoreKind};
 use flashlane_rt::Virtual;
+use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MAGIC: &[u8; 8] = b"FLPREPD\n";
 const VERSION: u32 = 1;
@@ -34,6 +35,12 @@ const NUMBERS_MAX: u32 = 1 << 16;
 pub struct Shelf {
     folder: PathBuf,
     program: String,
+    /// Files that somebody of this process makes, or has made: one at a time each.
+    making: Arc<Mutex<BTreeMap<PathBuf, Arc<Mutex<()>>>>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A prepared device.
@@ -79,16 +86,31 @@ impl Shelf {
     /// They can't.
     pub fn in_folder(folder: &Path) -> io::Result<Shelf> {
         naming::make_folder(folder)?;
-        Ok(Shelf { folder: folder.to_path_buf(), program: naming::program() })
+        let (program, making) = (naming::program(), Arc::default());
+        Ok(Shelf { folder: folder.to_path_buf(), program, making })
     }
 
     /// Whether an experiment's devices can be prepared on a shelf: what is wrong, and what to do.
     ///
     /// # Errors
-    /// A target has nothing to prepare, or is not on a fresh device.
+    /// A target is not on a fresh device, or that is of a kind that can't be put away.
     pub fn check(experiment: &Experiment) -> Result<(), String> {
         for target in &experiment.targets {
-            let name = &target.name;
+            let (name, device) = (&target.name, &target.device);
+            let why_not = [
+                (
+                    !device.options.faults.is_empty(),
+                    "meets faults, which would begin again behind it",
+                ),
+                (device.spec.limits.write_buffer.is_some(), "has a write buffer"),
+                (device.options.store == StoreKind::Compact, "has the `compact` store"),
+            ];
+            if let Some((_, why)) = why_not.into_iter().find(|(is, _)| *is) {
+                return Err(format!(
+                    "the device of target `{name}` {why}, so it can't be kept after its preparation: leave \
+                     --prepared out"
+                ));
+            }
             if target.drive.is_some() {
                 return Err(format!(
                     "target `{name}` lives on a drive, which is prepared once by running on it: leave \
@@ -131,11 +153,19 @@ impl Shelf {
             return Err("there is nothing to prepare".into());
         }
         let path = self.path(experiment, target);
-        if let Ok(found) = load(&path, target, plan.seed, "found") {
+        let find = || load(&path, target, plan.seed, "found");
+        if let Ok(found) = find() {
             return Ok(found);
         }
+        let mine = locked(&self.making).entry(path.clone()).or_default().clone();
+        let _alone = locked(&mine);
+        let made = match find() {
+            Ok(found) => return Ok(found),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => "made".to_string(),
+            Err(e) => format!("made (what was there can't be used: {e})"),
+        };
         self.make(&path, target, plan, monitor)?;
-        load(&path, target, plan.seed, "made").map_err(|e| format!("{}: {e}", path.display()))
+        load(&path, target, plan.seed, &made).map_err(|e| format!("{}: {e}", path.display()))
     }
 
     /// Prepares a device in a run of its own, and puts it on the shelf.

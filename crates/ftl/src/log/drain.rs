@@ -121,10 +121,13 @@ impl HostFtl {
 
     /// Nothing is programmed any more: what the units hold is still buffered.
     fn leave_unprogrammed(&self, ring: &Lock<RingState>, units: &[Box<Unit>]) {
-        let slots = units.iter().flat_map(|unit| &unit.slots);
+        let slots = units.iter().flat_map(|unit| unit.slots.iter().zip(&unit.heads));
         ring.now(|r| {
-            for slot in slots {
-                self.slab.heads().uncount(*slot);
+            for (slot, before) in slots {
+                // What goes out again was counted when it was programmed first, and stays so.
+                if !before.counted() {
+                    self.slab.heads().uncount(*slot);
+                }
                 r.retry(*slot);
             }
         });
