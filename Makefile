@@ -13,6 +13,7 @@ test: ## All tests; prints what was skipped and why
 	$(CARGO) test --workspace --no-fail-fast
 	$(CARGO) build --release
 	sh tests/readme.sh
+	sh tests/cuts.sh
 	sh tests/report.sh
 	$(MAKE) interleave models
 
@@ -24,20 +25,19 @@ check: ## Formatting, lints, docs
 bench: ## Speed of the stack on this machine, into bench/runs/
 	sh bench/run.sh
 
-# Builds of their own, beside the others: every crate takes its atomics from the checker.
-TARGET_DIR ?= $(or $(CARGO_TARGET_DIR),target)
-# Without line tables, which a schedule's seed replaces: a third of the build.
+# The crates that take their atomics from a checker are built once more, without line tables, which a schedule's
+# seed replaces; what they depend on is the same as for the other tests.
 UNTRACED = CARGO_PROFILE_DEV_DEBUG=0
 
 interleave: ## QBLK's whole target under shuttle, by seed (docs/TESTING.md)
-	$(UNTRACED) RUSTFLAGS="--cfg flashlane_shuttle" $(CARGO) test --target-dir $(TARGET_DIR)/shuttle \
-		-p flashlane-testkit --test interleave $(ONLY) -- --nocapture --test-threads=2
+	$(UNTRACED) $(CARGO) test -p flashlane-testkit --features shuttle \
+		--test interleave $(ONLY) -- --nocapture --test-threads=2
+
+LOOM = $(UNTRACED) $(CARGO) test -p flashlane-rt -p flashlane-ftl --features flashlane-rt/loom,flashlane-ftl/loom
 
 models: ## Single structures under loom
-	$(UNTRACED) RUSTFLAGS="--cfg flashlane_loom" $(CARGO) test --target-dir $(TARGET_DIR)/loom \
-		-p flashlane-rt --test models
-	$(UNTRACED) RUSTFLAGS="--cfg flashlane_loom" $(CARGO) test --target-dir $(TARGET_DIR)/loom \
-		-p flashlane-ftl --lib models::
+	$(LOOM) --test models
+	$(LOOM) --lib models::
 
 soak: ## Seeded simulations with faults and power cuts until stopped (Ctrl-C)
 	$(CARGO) run --release -- torture --target all --seconds 0

@@ -17,7 +17,7 @@ pub mod attend;
 pub mod cost;
 pub mod cx;
 mod local;
-#[cfg_attr(any(flashlane_shuttle, flashlane_loom), allow(dead_code, unreachable_pub))]
+#[cfg_attr(any(feature = "shuttle", feature = "loom"), allow(dead_code, unreachable_pub))]
 mod mutex;
 mod platform;
 pub mod sync;

@@ -2,8 +2,8 @@
 //! checker of interleavings in their place.
 //!
 //! Owns: the choice, once for all layers. A normal build has std's and `parking_lot`'s themselves.
-//! `--cfg flashlane_shuttle` puts shuttle's in their place: every access is a point where another core
-//! may go on, and a schedule is a function of its seed. `--cfg flashlane_loom` puts loom's: small
+//! The feature `shuttle` puts shuttle's in their place: every access is a point where another core
+//! may go on, and a schedule is a function of its seed. The feature `loom` puts loom's: small
 //! models, all interleavings, weak memory too. Promises: no cost in a normal build. Under a checker
 //! there is no real time: a clock counts how often it was read, and jumps to the next timer when
 //! every core is idle. Never: decides anything else by the build.
@@ -12,7 +12,10 @@
 //! medium (they belong to the device, not to the host), and plain memory (shuttle; loom sees no
 //! `UnsafeCell` of ours either).
 
-#[cfg(not(any(flashlane_shuttle, flashlane_loom)))]
+#[cfg(all(feature = "shuttle", feature = "loom"))]
+compile_error!("`shuttle` and `loom` are two checkers: one of them, and neither in a product");
+
+#[cfg(not(any(feature = "shuttle", feature = "loom")))]
 mod chosen {
     pub use crate::mutex::{Mutex, MutexGuard};
     pub(crate) use parking_lot::Mutex as InboxMutex;
@@ -103,27 +106,27 @@ mod chosen {
     }
 }
 
-#[cfg(any(flashlane_shuttle, flashlane_loom))]
+#[cfg(any(feature = "shuttle", feature = "loom"))]
 mod chosen {
-    #[cfg(flashlane_loom)]
+    #[cfg(feature = "loom")]
     pub use loom::hint::spin_loop;
-    #[cfg(flashlane_loom)]
+    #[cfg(feature = "loom")]
     use loom::sync as checked;
-    #[cfg(flashlane_loom)]
+    #[cfg(feature = "loom")]
     pub use loom::sync::atomic::{
         AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
-    #[cfg(flashlane_loom)]
+    #[cfg(feature = "loom")]
     pub(crate) use loom::thread::{Thread, current, park};
-    #[cfg(flashlane_shuttle)]
+    #[cfg(feature = "shuttle")]
     pub use shuttle::hint::spin_loop;
-    #[cfg(flashlane_shuttle)]
+    #[cfg(feature = "shuttle")]
     use shuttle::sync as checked;
-    #[cfg(flashlane_shuttle)]
+    #[cfg(feature = "shuttle")]
     pub use shuttle::sync::atomic::{
         AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence,
     };
-    #[cfg(flashlane_shuttle)]
+    #[cfg(feature = "shuttle")]
     pub(crate) use shuttle::thread::{Thread, current, park};
 
     use std::sync::PoisonError;
@@ -146,13 +149,13 @@ mod chosen {
 
     impl<T> Mutex<T> {
         /// A free mutex.
-        #[cfg(flashlane_shuttle)]
+        #[cfg(feature = "shuttle")]
         pub const fn new(value: T) -> Mutex<T> {
             Mutex(checked::Mutex::new(value))
         }
 
         /// A free mutex.
-        #[cfg(flashlane_loom)]
+        #[cfg(feature = "loom")]
         pub fn new(value: T) -> Mutex<T> {
             Mutex(checked::Mutex::new(value))
         }
@@ -195,7 +198,7 @@ mod chosen {
     }
 
     /// Runs `f` for 0 to `n` - 1, each on a thread of its own, and returns how each ended.
-    #[cfg(flashlane_shuttle)]
+    #[cfg(feature = "shuttle")]
     pub(crate) fn on_threads<T: Send>(
         n: u32,
         f: impl Fn(u32) -> T + Sync,
@@ -208,7 +211,7 @@ mod chosen {
     }
 
     /// Runs `f` for 0 to `n` - 1, the first on this thread, since loom has few, and returns how each ended.
-    #[cfg(flashlane_loom)]
+    #[cfg(feature = "loom")]
     pub(crate) fn on_threads<T: Send>(
         n: u32,
         f: impl Fn(u32) -> T + Sync,

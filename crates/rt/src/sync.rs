@@ -63,13 +63,13 @@ pub struct Contended {
 
 impl Contended {
     /// Nobody has waited.
-    #[cfg(not(flashlane_loom))]
+    #[cfg(not(feature = "loom"))]
     pub const fn new() -> Contended {
         Contended { times: AtomicU64::new(0), spun: AtomicU64::new(0) }
     }
 
     /// Nobody has waited; loom's atomics are made while a model runs.
-    #[cfg(flashlane_loom)]
+    #[cfg(feature = "loom")]
     pub fn new() -> Contended {
         Contended { times: AtomicU64::new(0), spun: AtomicU64::new(0) }
     }
@@ -123,7 +123,7 @@ pub struct Lock<T> {
 
 impl<T> Lock<T> {
     /// A free lock.
-    #[cfg(not(flashlane_loom))]
+    #[cfg(not(feature = "loom"))]
     pub const fn new(value: T) -> Lock<T> {
         Lock {
             free_at: AtomicU64::new(0),
@@ -134,7 +134,7 @@ impl<T> Lock<T> {
     }
 
     /// A free lock; loom's are made while a model runs.
-    #[cfg(flashlane_loom)]
+    #[cfg(feature = "loom")]
     pub fn new(value: T) -> Lock<T> {
         let zero = || AtomicU64::new(0);
         let (free_at, waiting, contended) = (zero(), zero(), Contended::new());
@@ -271,13 +271,13 @@ pub struct Credits {
 
 impl Credits {
     /// With `free` credits to begin with.
-    #[cfg(not(flashlane_loom))]
+    #[cfg(not(feature = "loom"))]
     pub const fn new(free: u64) -> Credits {
         Credits { state: Mutex::new(CreditState::new(free)) }
     }
 
     /// With `free` credits to begin with; loom's are made while a model runs.
-    #[cfg(flashlane_loom)]
+    #[cfg(feature = "loom")]
     pub fn new(free: u64) -> Credits {
         Credits { state: Mutex::new(CreditState::new(free)) }
     }

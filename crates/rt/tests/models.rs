@@ -3,8 +3,7 @@
 //! Owns: no wake-up is lost, neither between a condition and its wait nor on the way to a core that goes
 //! to sleep. A lost one is a deadlock, which loom reports. Never: measures.
 //!
-//! Built only with `--cfg flashlane_loom`: `make models` (docs/TESTING.md, "Interleavings").
-#![cfg(flashlane_loom)]
+//! Built only with the feature `loom`: `make models` (docs/TESTING.md, "Interleavings").
 
 use flashlane_rt::sync::{AtomicBool, Ordering};
 use flashlane_rt::{Credits, Notify, Threads};

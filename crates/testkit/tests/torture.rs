@@ -1,5 +1,5 @@
-//! The crash tests of every test run: many power cuts over all stacks, and a few cases cut at every
-//! moment.
+//! Crash tests with debug assertions: power cuts over all stacks, and a few cases cut at every moment.
+//! Many more cuts are in `tests/cuts.sh`, on the release binary.
 //!
 //! Owns: how many cuts are promised. Promises: prints how many there were, fails if they are fewer,
 //! and prints the command that replays a failure. Never: depends on how fast the machine is.
@@ -28,17 +28,17 @@ fn tortured(sources: &[&dyn Source], how: How, from: u64, count: u64) -> Tally {
 /// Evenly spread, dense at the beginning, and where the seeds say; a second cut in the recovery from
 /// the first.
 #[test]
-fn twenty_thousand_power_cuts_lose_nothing_that_was_promised() {
+fn power_cuts_lose_nothing_that_was_promised() {
     let rows: Vec<&dyn Source> =
         STACKS.iter().filter(|s| s.lives > 1).map(|s| s as &dyn Source).collect();
     let how = How { cuts: Some(2), effort: Some(2), ..How::default() };
-    let linear = tortured(&rows, How { mode: Mode::Linear, ..how }, 0, 7);
-    let log = tortured(&rows, How { mode: Mode::Log, ..how }, 100, 6);
+    let linear = tortured(&rows, How { mode: Mode::Linear, ..how }, 0, 1);
+    let log = tortured(&rows, How { mode: Mode::Log, ..how }, 100, 1);
     let one = How { mode: Mode::Linear, cuts: Some(1), effort: Some(10), ..how };
-    let longer = tortured(&rows, one, 200, 8);
+    let longer = tortured(&rows, one, 200, 1);
     let cuts = linear.cuts + log.cuts + longer.cuts;
     println!("{cuts} power cuts over {} stacks", rows.len());
-    assert!(cuts >= 20_000, "{cuts} power cuts");
+    assert!(cuts >= 2_000, "{cuts} power cuts");
 }
 
 /// A device of so few sectors that a run can be cut at each of its places.

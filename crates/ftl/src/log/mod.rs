@@ -33,7 +33,7 @@ pub mod limiter;
 mod lines;
 pub mod map;
 mod meta;
-#[cfg(all(test, flashlane_loom))]
+#[cfg(all(test, feature = "loom"))]
 mod models;
 mod open;
 mod pool;

@@ -4,7 +4,7 @@
 //! with the structures themselves and the steps of `front` and `drain` written out. Promises: a model
 //! is exhaustive up to three preemptions. Never: runs a target (that is `crates/testkit/tests/interleave`).
 //!
-//! Built only with `--cfg flashlane_loom`: `make models`.
+//! Built only with the feature `loom`: `make models`.
 
 use super::lines::Lines;
 use super::map::{Entry, Map};

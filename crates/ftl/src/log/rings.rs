@@ -17,7 +17,7 @@ use std::sync::Arc;
 
 /// Free slots that change between a ring and the depot at a time. Under a checker of interleavings a
 /// few, so that they do all the while.
-const BATCH: usize = if cfg!(flashlane_shuttle) { 4 } else { 64 };
+const BATCH: usize = if cfg!(feature = "shuttle") { 4 } else { 64 };
 /// Free slots that a ring keeps for itself.
 const KEPT: usize = 2 * BATCH;
 /// Slots of a ring that may wait for sections to end.

@@ -11,7 +11,7 @@ use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use std::cell::UnsafeCell;
 
 /// So many slots' `prev` can change at a time; loom pays for each.
-const PREV_LOCKS: usize = if cfg!(flashlane_loom) { 2 } else { 64 };
+const PREV_LOCKS: usize = if cfg!(feature = "loom") { 2 } else { 64 };
 
 /// A slot's life: free → buffered → taken (by the drainer) or dead (overwritten or discarded
 /// before). `buffered → taken | dead` is one exchange, so each host sector is counted once. A slot

@@ -7,8 +7,7 @@
 //! command that replays it. Never: finds what needs weaker memory than sequential consistency (shuttle
 //! has no other; `crates/ftl/src/log/models.rs` has loom for that).
 //!
-//! Built only with `--cfg flashlane_shuttle`: `make interleave` (docs/TESTING.md, "Interleavings").
-#![cfg(flashlane_shuttle)]
+//! Built only with the feature `shuttle`: `make interleave` (docs/TESTING.md, "Interleavings").
 
 mod schedule;
 mod target;

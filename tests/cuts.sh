@@ -1,0 +1,33 @@
+#!/bin/sh
+# The power cuts of every test run: at least 20,000 over all stacks, on the release binary. Evenly spread, dense at the
+# beginning, and after longer runs; a second one in the recovery from the first, or in what follows. Some more, in a build with
+# debug assertions, are in crates/testkit/tests/torture.rs.
+# Use: sh tests/cuts.sh              (FLASHLANE=path/to/flashlane for another binary)
+set -eu
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+bin=${FLASHLANE:-${CARGO_TARGET_DIR:-$root/target}/release/flashlane}
+if [ ! -x "$bin" ]; then
+    echo "cuts: no binary at $bin; run cargo build --release first" >&2
+    exit 2
+fi
+out=$(mktemp) || exit 2
+trap 'rm -f "$out"' EXIT
+trap 'exit 130' INT TERM
+
+# torture ARGS...: adds what was cut to the sum; a failure prints the command that replays it.
+sum=0
+torture() {
+    "$bin" torture --target all "$@" >"$out" </dev/null || { cat "$out"; exit 1; }
+    cuts=$(sed -n 's/.* \([0-9]*\) power cuts, .*/\1/p' "$out")
+    echo "ok    flashlane torture $*: $cuts power cuts"
+    sum=$((sum + cuts))
+}
+torture --mode linear --cuts 2 --effort 2 --from 0 --seeds 7
+torture --mode log --cuts 2 --effort 2 --from 100 --seeds 6
+torture --mode linear --cuts 1 --effort 10 --from 200 --seeds 8
+if [ "$sum" -lt 20000 ]; then
+    echo "cuts: $sum power cuts, not 20,000" >&2
+    exit 1
+fi
+echo "cuts: all good, $sum power cuts"
