@@ -10,7 +10,8 @@ run: ## The main job: pblk and a block SSD on the bundled trace
 	$(CARGO) run --release
 
 test: ## All tests; prints what was skipped and why
-	$(CARGO) test --workspace --no-fail-fast
+	$(CARGO) test --workspace --no-fail-fast --lib --bins --tests
+	$(CARGO) test --workspace --doc --quiet
 	$(CARGO) build --release
 	sh tests/readme.sh
 	sh tests/cuts.sh
@@ -30,7 +31,7 @@ bench: ## Speed of the stack on this machine, into bench/runs/
 UNTRACED = CARGO_PROFILE_DEV_DEBUG=0
 
 interleave: ## QBLK's whole target under shuttle, by seed (docs/TESTING.md)
-	$(UNTRACED) $(CARGO) test -p flashlane-testkit --features shuttle \
+	$(UNTRACED) $(CARGO) test --workspace --features flashlane-testkit/shuttle \
 		--test interleave $(ONLY) -- --nocapture --test-threads=2
 
 LOOM = $(UNTRACED) $(CARGO) test -p flashlane-rt -p flashlane-ftl --features flashlane-rt/loom,flashlane-ftl/loom

@@ -13,13 +13,16 @@ commit=$(git rev-parse --verify --quiet "${1:-HEAD~1}^{commit}") || {
 }
 pairs=${2:-7}
 case $pairs in '' | *[!0-9]* | 0) echo "bench/compare.sh: PAIRS is a number above 0, not \"$pairs\"" >&2; exit 2 ;; esac
-now=${CARGO_TARGET_DIR:-$PWD/target}
+now=${CARGO_TARGET_DIR:-target}
+case $now in /*) ;; *) now=$PWD/$now ;; esac
 before=$now/bench-before
 tree=$before/tree
 work=$before/work
 mkdir -p "$work"
 leave() { git worktree remove --force "$tree" 2>/dev/null || true; }
-trap leave EXIT INT TERM
+trap leave EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
 leave
 git worktree prune
 git worktree add --quiet --detach "$tree" "$commit"
@@ -49,16 +52,18 @@ loops = 8
 END
 
 # Million per CPU second: programmed sectors while writing, reads, and replayed requests.
-b1() { "$1/release/examples/b1" peers-16g 1 0 1000000 1500000; }
-b2() {
-    (
-        "$1/release/flashlane" run "$work/b2.toml" >/dev/null 2>&1
-        times
-    ) | awk 'END { split($1, u, /[ms]/); split($2, s, /[ms]/)
-                   printf "%.2f\n", 1.6 / (60 * (u[1] + s[1]) + u[2] + s[2]) }'
+# measure DIRECTORY: as one line in $work/line.
+measure() {
+    "$1/release/examples/b1" peers-16g 1 0 1000000 1500000 >"$work/b1"
+    # "random writes : 4.49 M programmed/s, 0.75 M host/s, ..."
+    b1=$(awk '/^random writes/ { w = $4 } /^random reads/ { r = $7 } END { print w, r }' "$work/b1")
+    # CPU time of what a shell of its own has run: user and system, minutes and seconds.
+    sh -c '"$1" run "$2" >"$3" 2>&1 || { cat "$3" >&2; exit 1; }; times' \
+        sh "$1/release/flashlane" "$work/b2.toml" "$work/b2" >"$work/times"
+    b2=$(awk 'END { split($1, u, /[ms]/); split($2, s, /[ms]/)
+                    printf "%.2f\n", 1.6 / (60 * (u[1] + s[1]) + u[2] + s[2]) }' "$work/times")
+    echo "$b1 $b2" >"$work/line"
 }
-# "random writes : 4.49 M programmed/s, 0.75 M host/s, ..."
-measure() { b1 "$1" | awk '/^random writes/ { w = $4 } /^random reads/ { r = $7 } END { print w, r }'; }
 field() { awk -v n="$1" '{ print $n }' "$2" | sort -n | awk '{ a[NR] = $1 } END { print a[int((NR + 1) / 2)] }'; }
 : >"$work/before"
 : >"$work/now"
@@ -67,7 +72,8 @@ for pair in $(seq "$pairs"); do
     for side in before now; do
         dir=$now
         [ "$side" = now ] || dir=$before
-        line="$(measure "$dir") $(b2 "$dir")"
+        measure "$dir"
+        line=$(cat "$work/line")
         echo "$line" >>"$work/$side"
         printf '%2d %-6s %s\n' "$pair" "$side" "$line"
     done

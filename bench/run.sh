@@ -23,6 +23,7 @@ target=$release/examples
 "$target/b3" | tee "$out/b3.txt"
 "$release/flashlane" reproduce lightnvm-overhead | tee "$out/overhead.txt"
 "$release/flashlane" reproduce qblk-scaling | tee "$out/b5.txt"
-bench/compare.sh "${BEFORE:-HEAD~1}" | tee "$out/paired.txt"
+bench/compare.sh "${BEFORE:-HEAD~1}" >"$out/paired.txt"
+cat "$out/paired.txt"
 echo "load after $(cut -d' ' -f1-3 /proc/loadavg)" >>"$out/machine.txt"
 echo "kept in $out"

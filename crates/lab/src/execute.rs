@@ -10,7 +10,7 @@ use crate::lnvm::Mounted;
 use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
-use crate::shelf::{Shelf, Shelved};
+use crate::shelf::{Shelf, Shelved, Untaken};
 use crate::stack::{Lines, Stack, StackError, behind_link, raw_medium};
 use crate::trace::{Reading, Scan, TraceError, scan};
 use crate::workload::Job;
@@ -57,6 +57,14 @@ pub enum ExecuteError {
         target: String,
         /// Why.
         source: Box<RawError>,
+    },
+    /// The prepared device of a target can't be kept, or can't be used.
+    #[error("the prepared device of target `{target}`: {why}; or leave --prepared out")]
+    Shelf {
+        /// Target.
+        target: String,
+        /// Why, and what to do.
+        why: String,
     },
     /// Somebody cut the power of the drive that the target lives on.
     #[error(
@@ -316,7 +324,11 @@ pub fn execute_with(
         let shelved = shelf.map(|shelf| shelf.take(experiment, target, &plan, &monitor));
         let (shelved, why_not) = match shelved {
             Some(Ok(shelved)) => (Some(shelved), None),
-            Some(Err(why)) => (None, Some(format!("not used: {why}"))),
+            Some(Err(Untaken::Unprepared(why))) => (None, Some(format!("not used: {why}"))),
+            Some(Err(Untaken::Shelf(why))) => {
+                let why = format!("{why}: make room for it there, or take another folder");
+                return Err(ExecuteError::Shelf { target: target.name.clone(), why });
+            }
             None => (None, None),
         };
         let mut run = run_target(observe, target, plan, monitor, shelved)?;
@@ -478,10 +490,19 @@ async fn steps(
     shelved: Option<Shelved>,
 ) -> Result<Ran, ExecuteError> {
     let (stack, start) = match shelved {
-        Some(Shelved { ssd, start }) => (Stack::on_shelved(cx, target, ssd).await, Some(start)),
-        None => (Stack::powered(cx, target, plan.seed, Some(power.clone())).await, None),
+        Some(Shelved { path, ssd, start }) => {
+            let mounted = Stack::on_shelved(cx, target, ssd).await;
+            let stack = mounted.map_err(|e| ExecuteError::Shelf {
+                target: target.name.clone(),
+                why: format!("{} can't be mounted: {e}; remove it", path.display()),
+            })?;
+            (stack, Some(start))
+        }
+        None => {
+            let powered = Stack::powered(cx, target, plan.seed, Some(power.clone())).await;
+            (powered.map_err(|e| stack_error(target, e))?, None)
+        }
     };
-    let stack = stack.map_err(|e| stack_error(target, e))?;
     let (from, begin) = snapshot(cx, stack.ssd(), observe);
     let subject = stack.subject(begin, observe.intervals);
     let ran = run::run_from(cx, subject, plan, monitor, start).await;

@@ -6,6 +6,7 @@
 use crate::experiment::Workload;
 use crate::trace::TraceSource;
 use std::fs;
+use std::io;
 use std::path::Path;
 
 /// Size and time of a file.
@@ -14,10 +15,15 @@ fn age_of(path: &Path) -> String {
     format!("{} {:?}", meta.len(), meta.modified().ok())
 }
 
-/// The program: its version, size and time of its file.
-pub(crate) fn program() -> String {
-    let age = std::env::current_exe().ok().map(|path| age_of(&path)).unwrap_or_default();
-    format!("{} {age}", env!("CARGO_PKG_VERSION"))
+/// The program: its version, and length and sum of the file that runs.
+///
+/// # Errors
+/// It can't be read.
+pub(crate) fn program() -> io::Result<String> {
+    // What runs, where the system has a name for that: the file may have been replaced since.
+    let own = fs::read("/proc/self/exe");
+    let own = own.or_else(|_| fs::read(std::env::current_exe()?))?;
+    Ok(format!("{} {} {:08x}", env!("CARGO_PKG_VERSION"), own.len(), crc32c::crc32c(&own)))
 }
 
 /// A workload; its trace by name, size and time, being too large to be read for this.
@@ -46,9 +52,12 @@ pub(crate) fn digits(text: &str) -> String {
 }
 
 /// Makes a folder if need be, in which files can be made.
-pub(crate) fn make_folder(folder: &Path) -> std::io::Result<()> {
+pub(crate) fn make_folder(folder: &Path) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     let probe = folder.join(format!(".{}.partial", std::process::id()));
     fs::File::create(&probe)?;
-    fs::remove_file(&probe)
+    match fs::remove_file(&probe) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()), // or somebody with the same number in another container has
+    }
 }

@@ -3,8 +3,9 @@
 //! Owns: a folder of files, each a device as it was after its preparation and what its sectors hold,
 //! named by everything that decides about them. Promises: a run gives the same results whether it made
 //! the file or found it, since both load it and mount what is on it; a file is there whole or not at
-//! all; one that is damaged, of another version or not ours is made anew. Never: deletes anything else, keeps what
-//! was interrupted or went wrong.
+//! all; one that is damaged, of another version or not ours is made anew; what a killed process left of one goes
+//! when it is made again; where there can be no file there is no run. Never: deletes anything else, keeps
+//! what was interrupted or went wrong.
 //!
 //! A file, numbers little-endian: magic (8 bytes), version (4), name (32 digits), length of and the
 //! preparation's numbers as JSON (4 + n), the oracle's words ([`Oracle::save`]), the device
@@ -15,20 +16,23 @@ use crate::naming;
 use crate::run::oracle::Oracle;
 use crate::run::{self, Fill, Monitor, Overwrite, Prepared, RunPlan, Start};
 use crate::stack::Stack;
+use flashlane_base::Ns;
 use flashlane_ocssd::{Ssd, SsdOptions, StoreKind};
 use flashlane_rt::Virtual;
+use rustix::fs::{FlockOperation, flock};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const MAGIC: &[u8; 8] = b"FLPREPD\n";
 const VERSION: u32 = 1;
 /// The preparation's numbers as JSON take some hundred bytes.
 const NUMBERS_MAX: u32 = 1 << 16;
+/// So many processes with one number, of several machines or containers, make the same device at once.
+const PARTIAL_MAX: u32 = 1000;
 
 /// A folder of prepared devices.
 #[derive(Clone, Debug)]
@@ -45,8 +49,17 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A prepared device.
 pub(crate) struct Shelved {
+    pub(crate) path: PathBuf,
     pub(crate) ssd: Arc<Ssd>,
     pub(crate) start: Start,
+}
+
+/// Why there is none.
+pub(crate) enum Untaken {
+    /// The preparation did not come to its end: the run prepares its own device, and shows why.
+    Unprepared(String),
+    /// The shelf can't hold it. A run on a device of its own would come to other numbers.
+    Shelf(String),
 }
 
 /// Counts and sums up what passes.
@@ -86,7 +99,7 @@ impl Shelf {
     /// They can't.
     pub fn in_folder(folder: &Path) -> io::Result<Shelf> {
         naming::make_folder(folder)?;
-        let (program, making) = (naming::program(), Arc::default());
+        let (program, making) = (naming::program()?, Arc::default());
         Ok(Shelf { folder: folder.to_path_buf(), program, making })
     }
 
@@ -140,17 +153,17 @@ impl Shelf {
         self.folder.join(format!("{}.device", naming::digits(&all)))
     }
 
-    /// The device of a target, prepared: as it was found on the shelf, or as it is made now. Or why
-    /// it is not to be had: the run prepares its own then, and whatever is wrong shows there.
+    /// The device of a target, prepared: as it was found on the shelf, or as it is made now.
     pub(crate) fn take(
         &self,
         experiment: &Experiment,
         target: &Target,
         plan: &RunPlan,
         monitor: &Rc<dyn Monitor>,
-    ) -> Result<Shelved, String> {
+    ) -> Result<Shelved, Untaken> {
+        Shelf::check(experiment).map_err(Untaken::Shelf)?;
         if plan.fill == Fill::None && plan.overwrite == Overwrite::None {
-            return Err("there is nothing to prepare".into());
+            return Err(Untaken::Unprepared("there is nothing to prepare".into()));
         }
         let path = self.path(experiment, target);
         let find = || load(&path, target, plan.seed, "found");
@@ -164,57 +177,89 @@ impl Shelf {
             Err(e) if e.kind() == io::ErrorKind::NotFound => "made".to_string(),
             Err(e) => format!("made (what was there can't be used: {e})"),
         };
-        self.make(&path, target, plan, monitor)?;
-        load(&path, target, plan.seed, &made).map_err(|e| format!("{}: {e}", path.display()))
+        let (start, ssd, now) = prepare(target, plan, monitor).map_err(Untaken::Unprepared)?;
+        let kept = keep(&path, &start, &ssd, now);
+        let taken = kept.and_then(|()| load(&path, target, plan.seed, &made));
+        taken.map_err(|e| Untaken::Shelf(format!("{}: {e}", path.display())))
     }
+}
 
-    /// Prepares a device in a run of its own, and puts it on the shelf.
-    fn make(
-        &self,
-        path: &Path,
-        target: &Target,
-        plan: &RunPlan,
-        monitor: &Rc<dyn Monitor>,
-    ) -> Result<(), String> {
-        let vm = Virtual::new(target.host.cores, plan.seed, target.host.costs.clone());
-        let (cx, owned, plan, monitor) = (vm.cx(), target.clone(), plan.clone(), monitor.clone());
-        let made = vm.run(async move {
-            let stack = Stack::build(&cx, &owned, plan.seed).await.map_err(|e| e.to_string())?;
-            let subject = stack.subject(Rc::new(|| ()), false);
-            let start = run::prepare_only(&cx, subject, &plan, monitor).await?;
-            stack.drain(&cx).await;
-            stack.put_away(&cx).await?;
-            match stack.ssd().counters().violations {
-                0 => Ok((start, stack.ssd().clone(), cx.now())),
-                n => Err(format!("{n} rules of the medium were broken")),
-            }
-        });
-        let (start, ssd, now) = made.map_err(|e| e.to_string())??;
-        static NEXT: AtomicU64 = AtomicU64::new(0);
-        let n = NEXT.fetch_add(1, Ordering::Relaxed);
+/// Prepares a device in a run of its own. Returns it with the time at which it was put away.
+fn prepare(
+    target: &Target,
+    plan: &RunPlan,
+    monitor: &Rc<dyn Monitor>,
+) -> Result<(Start, Arc<Ssd>, Ns), String> {
+    let vm = Virtual::new(target.host.cores, plan.seed, target.host.costs.clone());
+    let (cx, owned, plan, monitor) = (vm.cx(), target.clone(), plan.clone(), monitor.clone());
+    let made = vm.run(async move {
+        let stack = Stack::build(&cx, &owned, plan.seed).await.map_err(|e| e.to_string())?;
+        let subject = stack.subject(Rc::new(|| ()), false);
+        let start = run::prepare_only(&cx, subject, &plan, monitor).await?;
+        stack.drain(&cx).await;
+        stack.put_away(&cx).await?;
+        match stack.ssd().counters().violations {
+            0 => Ok((start, stack.ssd().clone(), cx.now())),
+            n => Err(format!("{n} rules of the medium were broken")),
+        }
+    });
+    made.map_err(|e| e.to_string())?
+}
+
+/// Puts a device on the shelf: beside its place first, locked while it is being written.
+fn keep(path: &Path, start: &Start, ssd: &Ssd, now: Ns) -> io::Result<()> {
+    remove_left(path);
+    let (beside, file) = open_beside(path)?;
+    let write = || {
+        flock(&file, FlockOperation::NonBlockingLockExclusive)?;
+        let mut out = Summed { inner: BufWriter::with_capacity(1 << 20, &file), crc: 0 };
+        let numbers = serde_json::to_vec(&start.prepared)?;
+        out.write_all(MAGIC)?;
+        out.write_all(&VERSION.to_le_bytes())?;
+        out.write_all(stem(path))?;
+        out.write_all(&(numbers.len() as u32).to_le_bytes())?;
+        out.write_all(&numbers)?;
+        start.oracle.save(&mut out)?;
+        ssd.save(now, &mut out).map_err(wrong)?;
+        let crc = out.crc;
+        out.inner.write_all(&crc.to_le_bytes())?;
+        out.flush()?;
+        drop(out);
+        file.sync_all()?;
+        fs::rename(&beside, path)
+    };
+    write().inspect_err(|_| {
+        let _ = fs::remove_file(&beside);
+    })
+}
+
+/// A file beside its place that nobody else has.
+fn open_beside(path: &Path) -> io::Result<(PathBuf, File)> {
+    let mut n = 0;
+    loop {
         let beside = path.with_extension(format!("{}.{n}.partial", std::process::id()));
-        let write = || {
-            let file = File::create(&beside)?;
-            let mut out = Summed { inner: BufWriter::with_capacity(1 << 20, &file), crc: 0 };
-            let numbers = serde_json::to_vec(&start.prepared)?;
-            out.write_all(MAGIC)?;
-            out.write_all(&VERSION.to_le_bytes())?;
-            out.write_all(stem(path))?;
-            out.write_all(&(numbers.len() as u32).to_le_bytes())?;
-            out.write_all(&numbers)?;
-            start.oracle.save(&mut out)?;
-            ssd.save(now, &mut out).map_err(wrong)?;
-            let crc = out.crc;
-            out.inner.write_all(&crc.to_le_bytes())?;
-            out.flush()?;
-            drop(out);
-            file.sync_all()?;
-            fs::rename(&beside, path)
-        };
-        write().map_err(|e| {
-            let _ = fs::remove_file(&beside);
-            format!("{}: {e}", path.display())
-        })
+        match File::create_new(&beside) {
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists && n < PARTIAL_MAX => n += 1,
+            made => return made.map(|file| (beside, file)),
+        }
+    }
+}
+
+/// Removes what processes that were killed have left of this device: nobody holds its lock.
+fn remove_left(path: &Path) {
+    let Some(entries) = path.parent().and_then(|folder| fs::read_dir(folder).ok()) else { return };
+    for entry in entries.flatten() {
+        let name = entry.file_name();
+        let name = name.as_encoded_bytes();
+        let is_left = name.starts_with(stem(path)) && name.ends_with(b".partial");
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        if is_left
+            && is_file
+            && let Ok(file) = File::open(entry.path())
+            && flock(&file, FlockOperation::NonBlockingLockExclusive).is_ok()
+        {
+            let _ = fs::remove_file(entry.path());
+        }
     }
 }
 
@@ -224,10 +269,11 @@ fn stem(path: &Path) -> &[u8] {
 }
 
 fn load(path: &Path, target: &Target, seed: u64, how: &str) -> io::Result<Shelved> {
-    let file = File::open(path)?;
-    if !file.metadata()?.is_file() {
+    // Before it is opened, which would wait for somebody to write to a pipe.
+    if !fs::metadata(path)?.is_file() {
         return Err(wrong("not a file"));
     }
+    let file = File::open(path)?;
     let mut from = Summed { inner: BufReader::with_capacity(1 << 20, file), crc: 0 };
     let mut head = [0; 8 + 4 + 32];
     from.read_exact(&mut head)?;
@@ -254,5 +300,5 @@ fn load(path: &Path, target: &Target, seed: u64, how: &str) -> io::Result<Shelve
         return Err(wrong("its checksum is wrong"));
     }
     let prepared = Prepared { shelf: Some(how.into()), ..prepared };
-    Ok(Shelved { ssd, start: Start { oracle, prepared } })
+    Ok(Shelved { path: path.to_path_buf(), ssd, start: Start { oracle, prepared } })
 }

@@ -470,7 +470,7 @@ impl Stack {
             Layer::Pblk(l) => l.stop(cx).await,
             Layer::Pftl(l) => {
                 l.stop(cx).await;
-                Ok(())
+                l.read_only().map_or(Ok(()), |why| Err(BlockError::ReadOnly(why)))
             }
         };
         stopped.map_err(|e| StackError::Stop(e).to_string())?;

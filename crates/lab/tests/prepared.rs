@@ -147,7 +147,7 @@ fn another_preparation_is_another_file() {
 fn a_damaged_file_is_made_anew() {
     let folder = Folder::new("shelf-damage");
     let shelf = Shelf::in_folder(&folder.0).expect("a shelf");
-    let e = experiment(&["target=[{kind=\"pblk\"}]"]);
+    let e = experiment(&["target=[{kind=\"pblk\"}]", "device.geometry.chunks_per_pu=200"]);
     let (good, _) = run(&e, Some(&shelf), quietly);
     let path = folder.files().remove(0);
     let bytes = std::fs::read(&path).expect("readable");

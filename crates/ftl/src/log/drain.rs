@@ -14,8 +14,7 @@ use super::format::{LBA_PADDING, Oob};
 use super::map::Entry;
 use super::pool::{Chosen, Spot};
 use super::ring::{Dropped, Ring, RingState};
-use super::slab::{Head, SlotState};
-use super::unit::{Push, Released, Unit};
+use super::unit::{NO_SLOT, Released, Unit};
 use super::{Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Gather, Op, Request};
@@ -51,20 +50,17 @@ struct Vectors {
     oob: Vec<[u8; OOB_BYTES]>,
     cause: Vec<Cause>,
     index: Vec<u32>,
-    /// Largest stamp of each unit.
-    stamps: SmallVec<[u64; 1]>,
+    units: SmallVec<[Described; 1]>,
 }
 
-/// Why a slot is programmed.
-#[inline(always)]
-fn cause_of(slot: Head, retry: bool) -> Cause {
-    match slot.origin() {
-        // It was counted for its own cause before. A program that the medium never began is not
-        // counted, so what follows is no retry.
-        _ if retry && slot.counted() => Cause::Retry,
-        _ if slot.is(SlotState::Dead) => Cause::Dead,
-        origin => origin.cause(),
-    }
+/// A unit among [`Vectors`].
+struct Described {
+    /// Its largest stamp.
+    stamp: u64,
+    /// Slots that GC has filled.
+    gc: u64,
+    /// How many of its sectors are programmed for what.
+    causes: SmallVec<[(Cause, u32); 2]>,
 }
 
 impl HostFtl {
@@ -270,7 +266,7 @@ impl HostFtl {
         out.oob.clear();
         out.cause.clear();
         out.index.clear();
-        out.stamps.clear();
+        out.units.clear();
         for unit in units.iter_mut() {
             self.describe(unit, chosen.sequence, single, out);
         }
@@ -292,9 +288,9 @@ impl HostFtl {
             let base = self.flash.chunk_base[spot.chunk as usize];
             self.flash.format.extend_in_chunk(base, spot.sector, self.shape.unit, &mut out.addrs);
             let at = placed.len() * n;
-            self.lines.raise_stamp(spot.line, out.stamps[placed.len()]);
-            p.programmed_unit(&spot, &out.oob[at..at + n], &out.cause[at..at + n]);
-            let gc: u64 = unit.heads.iter().map(|head| head.origin() as u64).sum();
+            let Described { stamp, gc, causes } = &out.units[placed.len()];
+            self.lines.raise_stamp(spot.line, *stamp);
+            p.programmed_unit(&spot, &out.oob[at..at + n], causes);
             credits = (credits.0 + unit.slots.len() as u64 - gc, credits.1 + gc);
             placed.push((spot, unit));
         }
@@ -331,32 +327,39 @@ impl HostFtl {
 
     /// Adds a unit to what the device is told: records, causes, and, unless it is the only one and
     /// full, whose slots they are.
-    fn describe(&self, unit: &mut Unit, sequence: u64, single: bool, out: &mut Vectors) {
+    fn describe(&self, unit: &Unit, sequence: u64, single: bool, out: &mut Vectors) {
         let n = self.shape.unit as usize;
         let (used, from) = (unit.slots.len(), out.oob.len());
-        let (slots, mut stamp_max) = (self.slab.heads(), 0);
-        out.oob.extend(unit.slots.iter().zip(&unit.heads).map(|(slot, head)| {
-            let stamp = slots.stamp(*slot);
-            stamp_max = stamp_max.max(stamp);
-            Oob::unsealed(head.lba(), stamp)
-        }));
-        out.stamps.push(stamp_max);
-        self.seal(&mut out.oob[from..], &unit.slots);
-        let retry = (0..used).map(|i| i < unit.retries);
-        match unit.retries == 0 && !unit.dead {
-            true => out.cause.extend(unit.heads.iter().map(|head| head.origin().cause())),
-            false => out.cause.extend(unit.heads.iter().zip(retry).map(|(h, r)| cause_of(*h, r))),
+        let (slots, mut stamp, mut gc) = (self.slab.heads(), 0, 0);
+        out.oob.resize(from + used, [0; OOB_BYTES]);
+        for ((record, slot), head) in out.oob[from..].iter_mut().zip(&unit.slots).zip(&unit.heads) {
+            let own = slots.stamp(*slot);
+            stamp = stamp.max(own);
+            gc += head.origin() as u64;
+            *record = Oob::unsealed(head.lba(), own);
         }
+        self.seal(&mut out.oob[from..], &unit.slots);
         if !single || used < n {
             out.index.extend_from_slice(&unit.slots);
         }
         if used < n {
-            let push = unit.push == Push::Gc;
-            let of = if push { Cause::PaddingGc } else { Cause::PaddingFlush };
-            self.pad(of, sequence, used, out);
+            self.pad(sequence, used, out);
         }
-        unit.cause.clear();
-        unit.cause.extend_from_slice(&out.cause[from..from + n]);
+        let mut causes = SmallVec::new();
+        if unit.retries == 0 && !unit.dead && used == n {
+            let (user, gc) = (n as u32 - gc as u32, gc as u32);
+            match (user, gc) {
+                (0, _) => out.cause.resize(from + n, Cause::Gc),
+                (_, 0) => out.cause.resize(from + n, Cause::User),
+                _ => out.cause.extend(unit.heads.iter().map(|head| head.origin().cause())),
+            }
+            causes.extend([(Cause::User, user), (Cause::Gc, gc)]);
+        } else {
+            out.cause.extend((0..n).map(|i| unit.cause(i)));
+            let of = |cause: Cause| (0..n).filter(|i| unit.cause(*i) == cause).count() as u32;
+            causes.extend(Cause::ALL.iter().map(|cause| (*cause, of(*cause))));
+        }
+        out.units.push(Described { stamp, gc, causes });
     }
 
     /// Completes out-of-band records by the CRC over their slots' content.
@@ -364,14 +367,7 @@ impl HostFtl {
     fn seal(&self, oob: &mut [[u8; OOB_BYTES]], slots: &[u32]) {
         if self.info.content_bytes == 8 {
             let (kept, _) = self.slab.base().as_chunks::<8>();
-            for (oob, slots) in oob.chunks_mut(16).zip(slots.chunks(16)) {
-                let mut words = [0; 16];
-                for (word, slot) in words.iter_mut().zip(slots) {
-                    *word = u64::from_le_bytes(kept[*slot as usize]);
-                }
-                Oob::seal_words(oob, &words[..slots.len()]);
-            }
-            return;
+            return Oob::seal_words(oob, kept, slots);
         }
         for (record, slot) in oob.iter_mut().zip(slots) {
             let (lba, stamp, _) = Oob::decode_raw(record);
@@ -382,7 +378,7 @@ impl HostFtl {
     /// Fills the rest of a unit, of which `used` sectors are there. Padding takes the content of the
     /// slab's zero slot.
     #[cold]
-    fn pad(&self, of: Cause, sequence: u64, used: usize, out: &mut Vectors) {
+    fn pad(&self, sequence: u64, used: usize, out: &mut Vectors) {
         let zero = self.layout.slots;
         let mut padding = [Oob::unsealed(LBA_PADDING, sequence)];
         self.seal(&mut padding, &[zero]);
@@ -390,7 +386,6 @@ impl HostFtl {
         super::add(&self.padding_dist[rest], 1);
         out.index.resize(out.index.len() + rest, zero);
         out.oob.resize(out.oob.len() + rest, padding[0]);
-        out.cause.resize(out.cause.len() + rest, of);
     }
 
     /// A request's programs have ended.
@@ -450,13 +445,14 @@ impl HostFtl {
         released: &mut Released,
     ) -> (Vec<u32>, u64) {
         let mut p = self.pools.of_line(spot.line).lock();
-        for (i, cause) in unit.cause.iter().enumerate() {
+        for i in 0..self.shape.unit as usize {
             if done.status(first + i).moved_pointer() {
                 continue;
             }
             // The medium never began: neither did we.
-            p.programmed[*cause as usize] -= 1;
-            if i < unit.slots.len() && *cause != Cause::Retry {
+            let cause = unit.cause(i);
+            p.programmed[cause as usize] -= 1;
+            if i < unit.slots.len() && cause != Cause::Retry {
                 self.slab.heads().uncount(unit.slots[i]);
             }
         }
@@ -493,11 +489,15 @@ impl HostFtl {
         // Their misses pass side by side.
         unit.heads.iter().for_each(|head| map.prefetch(head.lba()));
         let mut current = 0u64;
-        for (addr, slot, lba) in unit.sectors() {
+        for (i, (slot, head)) in unit.slots.iter().zip(&unit.heads).enumerate() {
+            let (addr, slot, lba) = (unit.first + i as u64, *slot, head.lba());
             let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));
-            if map.exchange(lba, from, to) {
-                current |= 1 << (addr - unit.first);
-            } else {
+            if slot == NO_SLOT {
+                continue;
+            }
+            let published = map.exchange(lba, from, to);
+            current |= u64::from(published) << i;
+            if !published {
                 self.note_superseded(lba, slot, addr);
             }
         }

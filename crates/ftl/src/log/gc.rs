@@ -21,7 +21,7 @@ use super::format::{
     unpack_entry,
 };
 use super::limiter::Shares;
-use super::map::Entry;
+use super::map::{Entry, View};
 use super::pool::{LineState, PoolState};
 use super::pools::Pool;
 use super::read::whole_sectors;
@@ -36,6 +36,7 @@ use flashlane_ocssd::device::{
 };
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
+use smallvec::SmallVec;
 use std::cell::Cell;
 use std::ops::Range;
 use std::rc::Rc;
@@ -593,41 +594,68 @@ impl HostFtl {
             0 => batch.whole,
             _ => (0..batch.n).filter(read).fold(0, |m, i| m | 1 << i) & batch.whole,
         } | batch.saved;
-        // Sectors that have left the medium, by the 64 in which they lie; and those that can't.
-        let (mut word, mut left, mut lost) = (0, 0u64, 0u64);
         let n = batch.n.min(VECTOR_MAX);
         let (addrs, oob, slots) = (&batch.addrs[..n], &batch.oob[..n], self.slab.filler());
-        let mut contents = batch.content.chunks_exact(unit);
-        let used = state.insert_filled(slots, n, |i, slot| {
-            let (addr, content) = (addrs[i], contents.next().expect("one per sector"));
-            if good >> i & 1 == 0 {
-                lost |= 1 << i;
-                return false;
+        let mut to = [0; VECTOR_MAX];
+        let to = &mut to[..n];
+        state.offer(to);
+        // Into their slots first, which nobody sees yet.
+        let contents = batch.content.chunks_exact(unit);
+        for (i, (((slot, addr), oob), content)) in
+            to.iter().zip(addrs).zip(oob).zip(contents).enumerate()
+        {
+            if let Some(ahead) = to.get(i + 8) {
+                slots.prefetch(*ahead);
             }
-            let (lba, stamp, _) = Oob::decode_raw(&oob[i]);
-            slots.fill_moved((slot, ring), (lba, stamp), addr, content);
-            // Not around all of them: taking free slots may wait for sections to end.
-            let _inside = self.sections.enter(cx);
-            let (from, to) = (Entry::Media(addr), Entry::Slot(slot));
-            if !map.exchange(lba, map.encode(from), map.encode(to)) {
+            let (lba, stamp, _) = Oob::decode_raw(oob);
+            slots.fill_moved((*slot, ring), (lba, stamp), *addr, content);
+        }
+        // Sectors that have left the medium, by the 64 in which they lie.
+        let (mut word, mut left) = (0, 0u64);
+        let (mut used, mut others) = (0, SmallVec::<[u32; 8]>::new());
+        for i in 0..n {
+            let (slot, addr) = (to[i], addrs[i]);
+            if good >> i & 1 == 0 || !self.move_entry(cx, &map, &oob[i], addr, slot) {
                 slots.set_free(slot);
-                if !self.map.is_exclusive() {
-                    bump(&self.counts(cx).gc_lost, 1);
-                }
-                return false;
+                others.push(slot);
+                continue;
             }
+            to[used] = slot;
+            used += 1;
             if addr >> 6 != word {
                 self.left(line, word, std::mem::take(&mut left));
                 word = addr >> 6;
             }
             left |= 1 << (addr & 63);
-            true
-        });
+        }
         self.left(line, word, left);
+        state.insert_offered(n, &to[..used], &others);
+        let lost = !good & (u64::MAX >> (u64::BITS as usize - n));
         if lost != 0 {
             self.poison_lost(batch, lost);
         }
-        used
+        used as u64
+    }
+
+    /// The map goes on from a sector on the medium to the slot with its content; false where it was
+    /// superseded meanwhile.
+    #[inline(always)]
+    fn move_entry(
+        &self,
+        cx: &Cx,
+        map: &View<'_>,
+        oob: &[u8; OOB_BYTES],
+        addr: u64,
+        slot: u32,
+    ) -> bool {
+        // A section of its own: others may wait for sections to end.
+        let _inside = self.sections.enter(cx);
+        let (from, to) = (map.encode(Entry::Media(addr)), map.encode(Entry::Slot(slot)));
+        let moved = map.exchange(Oob::decode_raw(oob).0, from, to);
+        if !moved && !self.map.is_exclusive() {
+            bump(&self.counts(cx).gc_lost, 1);
+        }
+        moved
     }
 
     /// Sectors of the `word`-th 64 have left the medium.

@@ -806,20 +806,16 @@ impl PoolState {
         &mut self,
         spot: &Spot,
         oob: &[[u8; OOB_BYTES]],
-        cause: &[Cause],
+        causes: &[(Cause, u32)],
     ) {
-        let mut counts = [0u32; Cause::ALL.len()];
-        for c in cause {
-            counts[*c as usize] += 1;
-        }
         let shape = self.shape;
         let width = self.line(spot.line).chunks.len();
-        for (sum, n) in self.programmed.iter_mut().zip(counts) {
-            *sum += n as u64;
+        for (cause, n) in causes {
+            self.programmed[*cause as usize] += u64::from(*n);
         }
         let open = self.open_mut(spot.line);
-        for (sum, n) in open.causes.iter_mut().zip(counts) {
-            *sum += n;
+        for (cause, n) in causes {
+            open.causes[*cause as usize] += n;
         }
         let first = PoolState::entry_index(&shape, width, spot.at, spot.sector);
         for (entry, record) in open.entries[first..first + oob.len()].iter_mut().zip(oob) {

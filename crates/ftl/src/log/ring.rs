@@ -11,7 +11,7 @@
 //! only grow.
 
 use super::rings::FreeSlots;
-use super::slab::{Filler, Origin, Slab, SlotState};
+use super::slab::{Origin, Slab, SlotState};
 use super::unit::{Push, Unit};
 use crate::contention::Queue;
 use flashlane_base::Ns;
@@ -91,28 +91,21 @@ impl RingState {
         self.fifo.push_back(slot);
     }
 
-    /// Offers free slots to `count` candidates, one after the other, and inserts those that `fill`
-    /// has filled; returns how many.
+    /// The free slots that are next, in the order in which they are to be filled.
     #[inline]
-    pub(super) fn insert_filled(
-        &mut self,
-        slots: Filler<'_>,
-        count: usize,
-        mut fill: impl FnMut(usize, u32) -> bool,
-    ) -> u64 {
-        let free = self.free.at_least(count);
-        let mut left = free.len();
-        for i in 0..count {
-            let slot = free[left - 1];
-            if let Some(ahead) = left.checked_sub(9) {
-                slots.prefetch(free[ahead]);
-            }
-            left -= fill(i, slot) as usize;
-        }
-        let filled = free.drain(left..);
-        let used = filled.len() as u64;
-        self.fifo.extend(filled.rev());
-        used
+    pub(super) fn offer(&mut self, to: &mut [u32]) {
+        let free = self.free.at_least(to.len());
+        let next = free[free.len() - to.len()..].iter().rev();
+        to.iter_mut().zip(next).for_each(|(to, slot)| *to = *slot);
+    }
+
+    /// Of the `offered` slots those that were filled go into the ring, the others stay free.
+    #[inline]
+    pub(super) fn insert_offered(&mut self, offered: usize, filled: &[u32], others: &[u32]) {
+        let free = self.free.at_least(offered);
+        free.truncate(free.len() - offered);
+        free.extend_from_slice(others);
+        self.fifo.extend(filled);
     }
 
     /// A flush or FUA write waits for what is in the ring now.

@@ -381,27 +381,34 @@ impl Heads<'_> {
         // Buffered is 1, taken 2, dead 3. Without a branch or an exit: this is done to every slot,
         // and almost always all of them are alive.
         const { assert!(SlotState::Taken as u64 == 2 && SlotState::Dead as u64 == 3) };
+        let taken = |old: u64| (old + (!old >> 1 & 1 << STATE)) | COUNTED;
         let from = heads.len();
         heads.resize(from + slots.len(), Head(0));
-        let (meta, mut dead) = (self.meta, 0);
-        for (slot, head) in slots.iter().zip(&mut heads[from..]) {
-            let word = &meta[*slot as usize].head;
-            let mut old = word.load(Ordering::Relaxed);
-            let taken =
-                |old: u64| (old + ((old >> STATE & !(old >> (STATE + 1)) & 1) << STATE)) | COUNTED;
-            if self.alone {
-                word.store(taken(old), Ordering::Relaxed);
-            } else {
-                while let Err(killed) =
-                    word.compare_exchange(old, taken(old), Ordering::AcqRel, Ordering::Relaxed)
-                {
-                    old = killed;
-                }
+        let (meta, heads, mut any) = (self.meta, &mut heads[from..], 0);
+        if self.alone {
+            for (head, slot) in heads.iter_mut().zip(slots) {
+                let word = &meta[*slot as usize].head;
+                head.0 = word.load(Ordering::Relaxed);
+                debug_assert!(head.0 >> STATE & 1 == 1, "what waits is buffered or dead");
+                word.store(taken(head.0), Ordering::Relaxed);
+                any |= head.0;
             }
-            dead |= old >> (STATE + 1);
-            *head = Head(old);
+        } else {
+            for (head, slot) in heads.iter_mut().zip(slots) {
+                let word = &meta[*slot as usize].head;
+                head.0 = word.load(Ordering::Relaxed);
+                while let Err(killed) = word.compare_exchange(
+                    head.0,
+                    taken(head.0),
+                    Ordering::AcqRel,
+                    Ordering::Relaxed,
+                ) {
+                    head.0 = killed;
+                }
+                any |= head.0;
+            }
         }
-        dead != 0
+        any >> (STATE + 1) != 0
     }
 
     #[inline(always)]

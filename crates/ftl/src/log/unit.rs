@@ -4,7 +4,7 @@
 //! piece, ring → program → read-back window → map, so no stage makes a list of its own of what is in
 //! it. Never: decides where it goes (that is `pool`) or when it may be read (that is the window).
 
-use super::slab::Head;
+use super::slab::{Head, SlotState};
 use flashlane_ocssd::device::Cause;
 use smallvec::SmallVec;
 
@@ -22,8 +22,6 @@ pub(super) struct Unit {
     pub(super) slots: Vec<u32>,
     /// What the slots' heads said when the drainer took them.
     pub(super) heads: Vec<Head>,
-    /// What each sector of the unit is programmed for, padding included.
-    pub(super) cause: Vec<Cause>,
     /// Some of `slots` are [`NO_SLOT`].
     pub(super) torn: bool,
     /// Its place in the order of its ring.
@@ -52,9 +50,22 @@ impl Unit {
     pub(super) fn clear(&mut self) {
         self.slots.clear();
         self.heads.clear();
-        self.cause.clear();
         self.torn = false;
         (self.id, self.retries, self.dead, self.push) = (0, 0, false, Push::None);
+    }
+
+    /// What sector `i` is programmed for, padding included.
+    #[inline]
+    pub(super) fn cause(&self, i: usize) -> Cause {
+        match self.heads.get(i) {
+            // It was counted for its own cause before. A program that the medium never began is not
+            // counted, so what follows is no retry.
+            Some(head) if i < self.retries && head.counted() => Cause::Retry,
+            Some(head) if head.is(SlotState::Dead) => Cause::Dead,
+            Some(head) => head.origin().cause(),
+            None if self.push == Push::Gc => Cause::PaddingGc,
+            None => Cause::PaddingFlush,
+        }
     }
 
     /// The sectors that are to be published: (address, slot, logical sector).

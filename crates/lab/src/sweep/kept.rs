@@ -1,6 +1,6 @@
 //! Points of earlier sweeps, kept in a folder.
 //!
-//! Owns: a file per point, named by what the point is: the program (version, size and time of its
+//! Owns: a file per point, named by what the point is: the program (version, length and sum of its
 //! file), everything that the experiment resolves to, size and time of the traces that it reads. Promises: a file is there whole
 //! or not at all; a point that would come out otherwise has another name; a file that is not ours is
 //! not read as a point. Never: deletes anything.
@@ -33,7 +33,7 @@ impl Kept {
     /// Keeps points in a folder, which is made if need be, and in which files can be made.
     pub fn in_folder(folder: &Path) -> std::io::Result<Kept> {
         naming::make_folder(folder)?;
-        let program = naming::program();
+        let program = naming::program()?;
         Ok(Kept { folder: Some(folder.to_path_buf()), program })
     }
 

@@ -35,6 +35,9 @@ impl Point {
             let mut value = serde_json::to_value(run).expect("plain data");
             if let Value::Object(map) = &mut value {
                 map.remove("timeline");
+                // Which of several points makes a device for all is chance.
+                let prepared = map.get_mut("prepared").and_then(Value::as_object_mut);
+                prepared.map(|prepared| prepared.remove("shelf"));
             }
             value
         });

@@ -5,7 +5,7 @@
 //! as what was put out, and puts out the same bytes; nothing is allocated for a number that was not checked.
 //! Never: knows whether a sector may be read.
 
-use super::{Body, OOB_BYTES, SECTOR_BYTES, STAMP, Store, name_of};
+use super::{Body, OOB_BYTES, SECTOR_BYTES, STAMP, Store, StoreKind, name_of};
 use std::io::{self, Read, Write};
 
 fn wrong(what: &str) -> io::Error {
@@ -76,7 +76,11 @@ impl Store {
             from.read_exact(memory)?;
             at += n as u32;
         }
-        for _ in 0..u32_of(from)? {
+        let full = u32_of(from)?;
+        if full != 0 && self.kind != StoreKind::Stamps {
+            return Err(wrong("full contents beside records that are full"));
+        }
+        for _ in 0..full {
             let sector = u32_of(from)?;
             let mut len = [0; 2];
             from.read_exact(&mut len)?;

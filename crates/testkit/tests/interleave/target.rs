@@ -155,7 +155,9 @@ async fn first_life(cx: Cx, shared: Arc<Shared>) {
     shared.changed.wait(&cx, || shared.done.load(Ordering::SeqCst) == plan.cores).await;
     dev.stop(&cx).await.unwrap_or_else(|e| panic!("{plan:?}: {e}"));
     settled(&dev, &shared.ssd);
-    COLLECTED.fetch_add(u64::from(dev.stats().gc_moved > 0), Ordering::SeqCst);
+    if plan.life == Life::Collecting {
+        COLLECTED.fetch_add(u64::from(dev.stats().gc_moved > 0), Ordering::SeqCst);
+    }
 }
 
 async fn second_life(cx: Cx, shared: Arc<Shared>) {

@@ -106,8 +106,8 @@ mod hardware {
     }
 
     #[target_feature(enable = "sse4.2")]
-    pub(super) fn seal_words(oob: &mut [[u8; 16]], content: &[u64]) {
-        super::seal_words_by(oob, content, |word, bits| both(word, bits));
+    pub(super) fn seal_words(oob: &mut [[u8; 16]], content: &[[u8; 8]], index: &[u32]) {
+        super::seal_words_by(oob, content, index, |word, bits| both(word, bits));
     }
 
     #[target_feature(enable = "sse4.2")]
@@ -139,10 +139,16 @@ fn crc_both_by_table(content: u64, bits: u128) -> u32 {
 }
 
 #[inline(always)]
-fn seal_words_by(oob: &mut [[u8; 16]], content: &[u64], crc: impl Fn(u64, u128) -> u32) {
-    for (record, word) in oob.iter_mut().zip(content) {
-        let bits = u128::from_le_bytes(*record) & (u128::MAX >> 32);
-        *record = (bits | u128::from(crc(*word, bits)) << 96).to_le_bytes();
+fn seal_words_by(
+    oob: &mut [[u8; 16]],
+    content: &[[u8; 8]],
+    index: &[u32],
+    crc: impl Fn(u64, u128) -> u32,
+) {
+    for (record, at) in oob.iter_mut().zip(index) {
+        let word = u64::from_le_bytes(content[*at as usize]);
+        let crc = crc(word, u128::from_le_bytes(*record) & (u128::MAX >> 32));
+        record[PACKED_BYTES..].copy_from_slice(&crc.to_le_bytes());
     }
 }
 
@@ -302,15 +308,16 @@ impl Oob {
     }
 
     /// Completes records of content that the `stamps` store keeps as one little-endian word per
-    /// sector: the whole unit in one go, because a call per sector costs more than its CRC.
+    /// sector, the `i`-th `content[index[i]]`: the whole unit in one go, because a call per sector costs
+    /// more than its CRC.
     #[inline]
-    pub fn seal_words(oob: &mut [[u8; Oob::BYTES]], content: &[u64]) {
+    pub fn seal_words(oob: &mut [[u8; Oob::BYTES]], content: &[[u8; 8]], index: &[u32]) {
         #[cfg(target_arch = "x86_64")]
         if hardware::is_there() {
             // SAFETY: the instruction exists on this machine.
-            return unsafe { hardware::seal_words(oob, content) };
+            return unsafe { hardware::seal_words(oob, content, index) };
         }
-        seal_words_by(oob, content, crc_both_by_table);
+        seal_words_by(oob, content, index, crc_both_by_table);
     }
 
     /// [`Oob::verify`] of content that the `stamps` store keeps as one little-endian word per
@@ -379,8 +386,9 @@ mod tests {
             let record = Oob::unsealed(bits as u64 & LBA_MASK, (bits >> 64) as u64 & STAMP_MAX);
             let whole = crc32c::crc32c_append(word, &record[..PACKED_BYTES]);
             let (mut sealed, mut by_table) = ([record; 3], [record; 3]);
-            Oob::seal_words(&mut sealed, &[content; 3]);
-            seal_words_by(&mut by_table, &[content; 3], crc_both_by_table);
+            let (kept, index) = ([[7; 8], content.to_le_bytes()], [1; 3]);
+            Oob::seal_words(&mut sealed, &kept, &index);
+            seal_words_by(&mut by_table, &kept, &index, crc_both_by_table);
             prop_assert_eq!(sealed, by_table);
             prop_assert_eq!(Oob::decode(&sealed[1]).2, whole);
             let bytes = [content.to_le_bytes(), [0; 8], content.to_le_bytes()].concat();

@@ -1,9 +1,7 @@
 //! Faults that are put into a drive: at work at once, kept in its image, gone on with by the next who
 //! opens it; and images of format 1.0, which keep none.
 
-mod common;
-
-use common::{Bench, tiny};
+use crate::common::{Bench, tiny};
 use flashlane_media::host::memory::MemoryFile;
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::{CreateImage, FaultPlan, OpenImage, Ssd};
@@ -127,7 +125,7 @@ fn a_runs_own_plan_is_not_kept() {
 #[test]
 fn an_image_of_1_0_keeps_none_and_stays_what_it_is() {
     let mut bytes = Vec::new();
-    let mut packed = &include_bytes!("data/image-v1.img.gz")[..];
+    let mut packed = &include_bytes!("../data/image-v1.img.gz")[..];
     flate2::read::GzDecoder::new(&mut packed).read_to_end(&mut bytes).unwrap();
     let file = Arc::new(MemoryFile::new(bytes));
     let ssd = open(&file);

@@ -1,9 +1,7 @@
 //! Hard cases D01 to D24 of the device model (facts sheet 8.1), one test or more each. Timing (D22)
 //! is in `timing.rs`, power (D19, D21) in `power.rs`.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use flashlane_base::{Location, Ppa, PpaStyle};
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::rules::Rule;

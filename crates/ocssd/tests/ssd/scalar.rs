@@ -1,8 +1,6 @@
 //! Plain sector numbers (design id D2), and a medium that needs no erase (D3).
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use flashlane_base::{Lba, Ns};
 use flashlane_ocssd::device::{ChunkState, Status};
 use flashlane_ocssd::scalar::{Scalar, ScalarError};

@@ -1,8 +1,6 @@
 //! Bit errors, wear and dead dies (D7): what a layer above gets to see.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use flashlane_base::Ns;
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::spec::EccSpec;

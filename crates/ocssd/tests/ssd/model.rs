@@ -4,9 +4,7 @@
 //! and policies are exercised; whatever their order on the dies, the outcome must be that of the
 //! order of submission.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use flashlane_base::{Ns, Ppa, PpaStyle};
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::ssd::PowerOn;

@@ -6,9 +6,7 @@
 //! bytes is there or not, in any of its versions. All of them where there are few, seeded samples
 //! where there are many.
 
-mod common;
-
-use common::{Bench, Filled, addrs, tiny};
+use crate::common::{Bench, Filled, addrs, tiny};
 use flashlane_base::{Bytes, Ns, OOB_BYTES, Rng};
 use flashlane_media::fault::kept::FaultState;
 use flashlane_media::host::HostFile;
@@ -494,7 +492,7 @@ fn frames_of_two_torn_commits_do_not_mix() {
 #[test]
 fn a_power_loss_in_an_upgrade_leaves_an_image() {
     let old = || {
-        let mut packed = &include_bytes!("data/image-v1.img.gz")[..];
+        let mut packed = &include_bytes!("../data/image-v1.img.gz")[..];
         let mut bytes = Vec::new();
         flate2::read::GzDecoder::new(&mut packed).read_to_end(&mut bytes).expect("an image");
         bytes

@@ -1,9 +1,7 @@
 //! The lnvm core: hard cases L01 to L12 of the facts sheet (8.2), as far as they do not need the
 //! command line, targets on an image, and placement by the application (L4).
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use flashlane_base::{Location, Ns, Ppa};
 use flashlane_ocssd::core::{Core, CoreError, Partition, Stream, StreamError};
 use flashlane_ocssd::core::{TargetKind, TargetSpec};

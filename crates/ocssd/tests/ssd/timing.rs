@@ -1,9 +1,7 @@
 //! When things are over: dies, buses, registers, policies, limits (D6, facts D22), and the presets
 //! against the tables they are derived from (D11).
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use flashlane_base::Ns;
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::link::LinkedDevice;

@@ -1,8 +1,6 @@
 //! Wrappers, specs, and the device under real threads.
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use flashlane_base::{Bytes, Ns};
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::wrap::{Script, ScriptedDevice, TracingDevice};

@@ -1,9 +1,7 @@
 //! The write buffer: when a write is acknowledged, what is read from it, what a flush, a failed program,
 //! a full buffer and a power cut make of it (D9, D8).
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use flashlane_base::{Bytes, Location, Ns, Rng};
 use flashlane_media::host::memory::MemoryFile;
 use flashlane_ocssd::device::*;

@@ -1,8 +1,6 @@
 //! Images on a real disk and in memory: what comes back, what is refused and how it is said.
 
-mod common;
-
-use common::{Bench, tiny};
+use crate::common::{Bench, tiny};
 use flashlane_base::{Ns, Ppa, Rng};
 use flashlane_media::host::HostFile;
 use flashlane_media::host::memory::MemoryFile;
@@ -158,13 +156,13 @@ fn an_image_behaves_like_memory() {
     let file = Arc::new(MemoryFile::default());
     Ssd::create_on(file.clone(), &spec(), &CreateImage { seed: 1, ..CreateImage::default() })
         .unwrap();
-    let memory = run(common::ssd(&spec(), common::memory()));
+    let memory = run(crate::common::ssd(&spec(), crate::common::memory()));
     assert_eq!(run(Ssd::open_on(file, &OpenImage::default()).unwrap()), memory);
     let compact = SsdOptions { store: StoreKind::Compact, ..SsdOptions::default() };
-    assert_eq!(run(common::ssd(&spec(), compact)), memory);
+    assert_eq!(run(crate::common::ssd(&spec(), compact)), memory);
     // With next to no memory everything different is in a file.
     let tight = SsdOptions { store: StoreKind::Compact, compact_cap: 0, ..SsdOptions::default() };
-    assert_eq!(run(common::ssd(&spec(), tight)), memory);
+    assert_eq!(run(crate::common::ssd(&spec(), tight)), memory);
 }
 
 /// A full disk fails the program and nothing else; with room again the same write succeeds.
@@ -380,7 +378,7 @@ fn target_settings_are_bounded() {
     let again = Ssd::open_on(Arc::new(MemoryFile::new(file.bytes())), &read_only()).unwrap();
     assert_eq!(again.targets(), [7; 64 << 10]);
     assert!(said(again.set_targets(b"x")).contains("reading only"));
-    let memory = common::ssd(&spec(), common::memory());
+    let memory = crate::common::ssd(&spec(), crate::common::memory());
     assert!(said(memory.set_targets(b"x")).contains("memory"));
     let store = SsdOptions { store: StoreKind::File, ..SsdOptions::default() };
     let refused = Ssd::new(&spec(), store).err().expect("refused").to_string();
@@ -425,7 +423,7 @@ fn errors_go_on_where_they_were() {
         }
         seen
     };
-    let memory = common::ssd(&spec, SsdOptions { seed: 9, ..common::memory() });
+    let memory = crate::common::ssd(&spec, SsdOptions { seed: 9, ..crate::common::memory() });
     let bench = Bench::new(memory.clone());
     let parts = [false, false, true, true, false, false];
     let wanted = parts.map(|reads_only| play(&bench, reads_only));
@@ -523,7 +521,7 @@ fn a_killed_process_loses_nothing_durable() {
     let mut last = 0;
     for lines in [1, 7, 20, 33] {
         let mut child = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "writes_until_it_is_killed", "--ignored", "--nocapture"])
+            .args(["--exact", "image::writes_until_it_is_killed", "--ignored", "--nocapture"])
             .current_dir(&folder.0)
             .stdout(std::process::Stdio::piped())
             .spawn()
@@ -569,7 +567,7 @@ fn cores_flush_beside_each_other() {
             for n in 0..400 {
                 let chunk = n / 16 % 3;
                 let info = dev.chunk_report(pu, chunk, 1)[0];
-                let at = |sector, n| common::addrs(dev, &[(pu, chunk, sector, n)]);
+                let at = |sector, n| crate::common::addrs(dev, &[(pu, chunk, sector, n)]);
                 let mut wp = info.write_pointer;
                 let mut erases = info.erases;
                 let plain = async |op, addrs: &[Ppa]| {
@@ -583,7 +581,7 @@ fn cores_flush_beside_each_other() {
                     plain(Op::Reset, &at(0, 1)).await;
                     (wp, erases) = (0, erases + 1);
                 }
-                let done = common::write(&cx, dev, &at(wp, 4), fill(erases, wp)).await;
+                let done = crate::common::write(&cx, dev, &at(wp, 4), fill(erases, wp)).await;
                 assert_eq!(done.failed, 0);
                 if n % 7 == pu {
                     plain(Op::Flush, &[]).await;

@@ -1,8 +1,6 @@
 //! Power cuts at every moment (D8, facts D19 and D21).
 
-mod common;
-
-use common::*;
+use crate::common::*;
 use flashlane_base::Ns;
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::spec::Pairing;

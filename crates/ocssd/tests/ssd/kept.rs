@@ -4,9 +4,7 @@
 //! written again. `cargo test -p flashlane-ocssd --test kept -- --ignored --nocapture` writes one like them
 //! elsewhere, for the next.
 
-mod common;
-
-use common::{Bench, tiny};
+use crate::common::{Bench, tiny};
 use flashlane_base::Ns;
 use flashlane_media::host::memory::MemoryFile;
 use flashlane_ocssd::device::*;
@@ -49,7 +47,7 @@ fn write_it() {
     let late = bench.at(&[(1, 3, 0, 4)]);
     let cut = ssd.clone();
     bench.run(move |cx, dev| async move {
-        let filled = common::Filled::new(4, 4096, 24);
+        let filled = crate::common::Filled::new(4, 4096, 24);
         let _ = dev.submit(&cx, filled.request(&late, false));
         // In the middle of its program.
         cut.power_cut(cx.now() + Ns::from_us(300), PowerOn::ClockGoesOn);

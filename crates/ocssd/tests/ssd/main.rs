@@ -1,0 +1,18 @@
+//! The device through its public interface, one subject to a file.
+
+mod basic;
+mod buffer;
+mod common;
+mod core;
+mod host_power;
+mod image;
+mod inject;
+mod kept;
+mod model;
+mod power;
+mod rules;
+mod save;
+mod scalar;
+mod timing;
+mod wear;
+mod wrap;
