@@ -14,7 +14,7 @@ use super::format::{LBA_PADDING, Oob};
 use super::map::Entry;
 use super::pool::{Chosen, Spot};
 use super::ring::{Dropped, Ring, RingState};
-use super::unit::{NO_SLOT, Released, Unit};
+use super::unit::{Released, Unit};
 use super::{Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Gather, Op, Request};
@@ -345,20 +345,19 @@ impl HostFtl {
         if used < n {
             self.pad(sequence, used, out);
         }
-        let mut causes = SmallVec::new();
-        if unit.retries == 0 && !unit.dead && used == n {
+        let causes = if unit.retries == 0 && !unit.dead && used == n {
             let (user, gc) = (n as u32 - gc as u32, gc as u32);
             match (user, gc) {
                 (0, _) => out.cause.resize(from + n, Cause::Gc),
                 (_, 0) => out.cause.resize(from + n, Cause::User),
                 _ => out.cause.extend(unit.heads.iter().map(|head| head.origin().cause())),
             }
-            causes.extend([(Cause::User, user), (Cause::Gc, gc)]);
+            SmallVec::from_buf([(Cause::User, user), (Cause::Gc, gc)])
         } else {
             out.cause.extend((0..n).map(|i| unit.cause(i)));
             let of = |cause: Cause| (0..n).filter(|i| unit.cause(*i) == cause).count() as u32;
-            causes.extend(Cause::ALL.iter().map(|cause| (*cause, of(*cause))));
-        }
+            Cause::ALL.iter().map(|cause| (*cause, of(*cause))).collect()
+        };
         out.units.push(Described { stamp, gc, causes });
     }
 
@@ -488,21 +487,25 @@ impl HostFtl {
         let map = self.map.view();
         // Their misses pass side by side.
         unit.heads.iter().for_each(|head| map.prefetch(head.lba()));
-        let mut current = 0u64;
-        for (i, (slot, head)) in unit.slots.iter().zip(&unit.heads).enumerate() {
-            let (addr, slot, lba) = (unit.first + i as u64, *slot, head.lba());
-            let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));
-            if slot == NO_SLOT {
-                continue;
-            }
-            let published = map.exchange(lba, from, to);
-            current |= u64::from(published) << i;
-            if !published {
-                self.note_superseded(lba, slot, addr);
-            }
-        }
+        let change = |addr: u64, slot: u32, lba: u64| {
+            (lba, map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)))
+        };
+        let current = if unit.torn {
+            unit.sectors().fold(0, |current, (addr, slot, lba)| {
+                let (lba, from, to) = change(addr, slot, lba);
+                current | u64::from(map.exchange(lba, from, to)) << (addr - unit.first)
+            })
+        } else {
+            let slots = unit.slots.iter().zip(&unit.heads).zip(unit.first..);
+            map.exchange_each(slots.map(|((slot, head), addr)| change(addr, *slot, head.lba())))
+        };
         if current != 0 {
             self.lines.validate(unit.first, current);
+        }
+        if u64::from(current.count_ones()) != unit.published() {
+            let is_current = |addr: u64| current >> (addr - unit.first) & 1 != 0;
+            let superseded = unit.sectors().filter(|(addr, ..)| !is_current(*addr));
+            superseded.for_each(|(addr, slot, lba)| self.note_superseded(lba, slot, addr));
         }
     }
 

@@ -142,6 +142,9 @@ impl Collector {
 /// How many units ahead the device hears what will be read: a batch is four or more.
 const AHEAD: usize = 8;
 
+/// Slots of a batch.
+type Slots = SmallVec<[u32; VECTOR_MAX]>;
+
 /// Live sectors of a victim that are read together and moved together.
 struct Batch {
     /// Sectors, of 64 at most.
@@ -610,50 +613,59 @@ impl HostFtl {
             let (lba, stamp, _) = Oob::decode_raw(oob);
             slots.fill_moved((*slot, ring), (lba, stamp), *addr, content);
         }
+        // From there on the map goes on, but where a sector was superseded meanwhile.
+        let all = u64::MAX >> (u64::BITS as usize - n);
+        let change = |i: usize| {
+            let (from, to) = (Entry::Media(addrs[i]), Entry::Slot(to[i]));
+            (Oob::decode_raw(&oob[i]).0, map.encode(from), map.encode(to))
+        };
+        let moved = match self.map.is_exclusive() && good & all == all {
+            true => map.exchange_each((0..n).map(change)),
+            false => self.move_each(cx, &map, good & all, change),
+        };
         // Sectors that have left the medium, by the 64 in which they lie.
         let (mut word, mut left) = (0, 0u64);
-        let (mut used, mut others) = (0, SmallVec::<[u32; 8]>::new());
-        for i in 0..n {
-            let (slot, addr) = (to[i], addrs[i]);
-            if good >> i & 1 == 0 || !self.move_entry(cx, &map, &oob[i], addr, slot) {
-                slots.set_free(slot);
-                others.push(slot);
-                continue;
-            }
-            to[used] = slot;
-            used += 1;
+        for (i, addr) in addrs.iter().enumerate() {
             if addr >> 6 != word {
                 self.left(line, word, std::mem::take(&mut left));
                 word = addr >> 6;
             }
-            left |= 1 << (addr & 63);
+            left |= (moved >> i & 1) << (addr & 63);
         }
         self.left(line, word, left);
-        state.insert_offered(n, &to[..used], &others);
-        let lost = !good & (u64::MAX >> (u64::BITS as usize - n));
-        if lost != 0 {
-            self.poison_lost(batch, lost);
+        if moved == all {
+            state.insert_offered(n, to, &[]);
+        } else {
+            let is_moved = |i: &usize| moved >> i & 1 != 0;
+            let filled: Slots = (0..n).filter(is_moved).map(|i| to[i]).collect();
+            let others: Slots = (0..n).filter(|i| !is_moved(i)).map(|i| to[i]).collect();
+            others.iter().for_each(|slot| slots.set_free(*slot));
+            state.insert_offered(n, &filled, &others);
         }
-        used as u64
+        if good & all != all {
+            self.poison_lost(batch, all & !good);
+        }
+        moved.count_ones().into()
     }
 
-    /// The map goes on from a sector on the medium to the slot with its content; false where it was
-    /// superseded meanwhile.
-    #[inline(always)]
-    fn move_entry(
+    /// Changes the map for the sectors of `good`, among others, or where not all of a batch are good.
+    /// Returns those for which it did.
+    fn move_each(
         &self,
         cx: &Cx,
         map: &View<'_>,
-        oob: &[u8; OOB_BYTES],
-        addr: u64,
-        slot: u32,
-    ) -> bool {
-        // A section of its own: others may wait for sections to end.
-        let _inside = self.sections.enter(cx);
-        let (from, to) = (map.encode(Entry::Media(addr)), map.encode(Entry::Slot(slot)));
-        let moved = map.exchange(Oob::decode_raw(oob).0, from, to);
-        if !moved && !self.map.is_exclusive() {
-            bump(&self.counts(cx).gc_lost, 1);
+        good: u64,
+        change: impl Fn(usize) -> (u64, u64, u64),
+    ) -> u64 {
+        let mut moved = 0;
+        for i in (0..VECTOR_MAX).filter(|i| good >> i & 1 != 0) {
+            // A section of its own: others may wait for sections to end.
+            let _inside = self.sections.enter(cx);
+            let (lba, from, to) = change(i);
+            moved |= u64::from(map.exchange(lba, from, to)) << i;
+        }
+        if moved != good && !self.map.is_exclusive() {
+            bump(&self.counts(cx).gc_lost, (good ^ moved).count_ones().into());
         }
         moved
     }

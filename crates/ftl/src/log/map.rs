@@ -102,6 +102,29 @@ impl View<'_> {
         }
     }
 
+    /// [`View::exchange`] for one (sector, `old`, `new`) after the other, 64 at most: a bit for each that
+    /// was replaced. Under the map's lock, which makes a short loop of it.
+    #[inline(always)]
+    pub(super) fn exchange_each(&self, changes: impl Iterator<Item = (u64, u64, u64)>) -> u64 {
+        debug_assert!(self.exclusive);
+        let mut done = 0;
+        if self.narrow.is_empty() {
+            for (i, (lba, old, new)) in changes.enumerate() {
+                done |= u64::from(self.exchange(lba, old, new)) << i;
+            }
+            return done;
+        }
+        for (i, (lba, old, new)) in changes.enumerate() {
+            let e = &self.narrow[lba as usize];
+            let same = e.load(Ordering::Relaxed) == old as u32;
+            if same {
+                e.store(new as u32, Ordering::Release);
+            }
+            done |= u64::from(same) << i;
+        }
+        done
+    }
+
     /// Replaces `old` by `new` unless the entry has changed: the only way an entry changes.
     #[inline(always)]
     pub(super) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
