@@ -26,19 +26,14 @@ check: ## Formatting, lints, docs
 bench: ## Speed of the stack on this machine, into bench/runs/
 	sh bench/run.sh
 
-# The crates that take their atomics from a checker are built once more, without line tables, which a schedule's
-# seed replaces; what they depend on is the same as for the other tests.
-UNTRACED = CARGO_PROFILE_DEV_DEBUG=0
-
+# The crates that take their atomics from a checker are built once more; what they depend on is the same as for
+# the other tests.
 interleave: ## QBLK's whole target under shuttle, by seed (docs/TESTING.md)
-	$(UNTRACED) $(CARGO) test --workspace --features flashlane-testkit/shuttle \
+	$(CARGO) test --workspace --features flashlane-testkit/shuttle \
 		--test interleave $(ONLY) -- --nocapture --test-threads=2
 
-LOOM = $(UNTRACED) $(CARGO) test -p flashlane-rt -p flashlane-ftl --features flashlane-rt/loom,flashlane-ftl/loom
-
 models: ## Single structures under loom
-	$(LOOM) --test models
-	$(LOOM) --lib models::
+	$(CARGO) test --workspace --features flashlane-ftl/loom --test models
 
 soak: ## Seeded simulations with faults and power cuts until stopped (Ctrl-C)
 	$(CARGO) run --release -- torture --target all --seconds 0

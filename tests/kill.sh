@@ -6,4 +6,4 @@ cd "$(dirname "$0")/.."
 FLASHLANE_KILLS=${1:-200} FLASHLANE_KILL_SEED=${2:-$(date +%s)}
 export FLASHLANE_KILLS FLASHLANE_KILL_SEED
 echo "kill.sh: $FLASHLANE_KILLS rounds, seed $FLASHLANE_KILL_SEED"
-${CARGO:-cargo} test --release -p flashlane --test kill -- --nocapture flushed_sectors_survive_kill_9
+${CARGO:-cargo} test --release -p flashlane --test cli -- --nocapture flushed_sectors_survive_kill_9

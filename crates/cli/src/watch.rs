@@ -8,7 +8,7 @@ use anyhow::{Context, Result};
 use flashlane_lab::run::{Contention, Monitor};
 use flashlane_lab::sweep::Watcher;
 use flashlane_testkit::{Failure, Tally, torture};
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::cell::{Cell, RefCell};
@@ -68,14 +68,41 @@ fn waiting(c: &Contention) -> Option<String> {
     })
 }
 
+/// A progress line for each of several runs at a time.
+pub(crate) struct Terminals {
+    interrupt: Interrupt,
+    bars: Option<MultiProgress>,
+}
+
+impl Terminals {
+    /// No line yet.
+    pub(crate) fn new(interrupt: &Interrupt) -> Terminals {
+        let bars =
+            std::io::stderr().is_terminal().then(|| MultiProgress::with_draw_target(target()));
+        Terminals { interrupt: interrupt.clone(), bars }
+    }
+
+    /// A line for the run `name`, below the others, until it is dropped.
+    pub(crate) fn line(&self, name: &str) -> Terminal {
+        let hidden = || ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
+        let bar = self.bars.as_ref().map(|bars| bars.add(hidden()));
+        Terminal::on(&self.interrupt, name, bar)
+    }
+}
+
+/// Ten times a second is as fast as anybody reads.
+fn target() -> ProgressDrawTarget {
+    ProgressDrawTarget::stderr_with_hz(10)
+}
+
 impl Terminal {
     /// Watches the run `name`.
     pub(crate) fn new(interrupt: &Interrupt, name: &str) -> Terminal {
-        let bar = std::io::stderr().is_terminal().then(|| {
-            // Ten times a second is as fast as anybody reads.
-            let target = ProgressDrawTarget::stderr_with_hz(10);
-            ProgressBar::with_draw_target(Some(0), target)
-        });
+        let bar = || ProgressBar::with_draw_target(Some(0), target());
+        Terminal::on(interrupt, name, std::io::stderr().is_terminal().then(bar))
+    }
+
+    fn on(interrupt: &Interrupt, name: &str, bar: Option<ProgressBar>) -> Terminal {
         let (stage, looked) = (RefCell::default(), Cell::new(None));
         Terminal { interrupt: interrupt.clone(), bar, name: name.into(), stage, looked }
     }
@@ -145,8 +172,7 @@ impl Points {
     /// Watches so many points.
     pub(crate) fn new(interrupt: &Interrupt, points: usize) -> Points {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let target = ProgressDrawTarget::stderr_with_hz(10);
-            let bar = ProgressBar::with_draw_target(Some(points as u64), target);
+            let bar = ProgressBar::with_draw_target(Some(points as u64), target());
             if let Ok(style) = ProgressStyle::with_template("[{bar:30}] {pos} of {len} points") {
                 bar.set_style(style.progress_chars("=> "));
             }
@@ -202,8 +228,7 @@ impl Torturer {
         say: fn(&Failure) -> String,
     ) -> Torturer {
         let bar = std::io::stderr().is_terminal().then(|| {
-            let target = ProgressDrawTarget::stderr_with_hz(10);
-            let bar = ProgressBar::with_draw_target(None, target);
+            let bar = ProgressBar::with_draw_target(None, target());
             if let Ok(style) = ProgressStyle::with_template("{elapsed} {msg}") {
                 bar.set_style(style);
             }

@@ -10,7 +10,7 @@
 //!
 //! Start reading at [`oracle`], then [`swarm`], then [`stacks`].
 //!
-//! A new stack: one row in [`stacks::STACKS`] and one line in `tests/swarm.rs`.
+//! A new stack: one row in [`stacks::STACKS`] and one line in `tests/stacks/swarm.rs`.
 
 pub mod canary;
 pub mod content;

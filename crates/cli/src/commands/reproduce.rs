@@ -4,9 +4,9 @@ use crate::Ending;
 use crate::args::Reproduce;
 use crate::machine;
 use crate::output::{self, Sink};
-use crate::watch::{Interrupt, Terminal};
+use crate::watch::{Interrupt, Terminals};
 use anyhow::Result;
-use flashlane_lab::reproduce::{self, Size};
+use flashlane_lab::reproduce::{self, Size, Way};
 use flashlane_lab::run::Monitor;
 use std::rc::Rc;
 
@@ -19,14 +19,15 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
     let json = Sink::open(args.json.as_deref())?;
     let interrupt = Interrupt::listen()?;
     let size = if args.full { Size::Full } else { Size::Small };
-    let machine = machine::this();
+    let (machine, jobs) = (machine::this(), super::jobs(args.jobs));
+    let terminals = Terminals::new(&interrupt);
     let mut results = Vec::new();
     let mut ending = Ending::Good;
     for figure in &figures {
         let watch = |part: &str| -> Rc<dyn Monitor> {
-            Rc::new(Terminal::new(&interrupt, &format!("{} {part}", figure.name)))
+            Rc::new(terminals.line(&format!("{} {part}", figure.name)))
         };
-        let result = figure.run(size, &watch, &machine)?;
+        let result = figure.run(&Way { size, jobs, watch: &watch }, &machine)?;
         if !json.is_stdout() {
             output::print(&result.to_text())?;
         }

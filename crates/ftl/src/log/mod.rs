@@ -33,8 +33,8 @@ pub mod limiter;
 mod lines;
 pub mod map;
 mod meta;
-#[cfg(all(test, feature = "loom"))]
-mod models;
+#[cfg(feature = "loom")]
+pub mod models;
 mod open;
 mod pool;
 mod pools;

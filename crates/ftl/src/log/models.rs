@@ -4,7 +4,7 @@
 //! with the structures themselves and the steps of `front` and `drain` written out. Promises: a model
 //! is exhaustive up to three preemptions. Never: runs a target (that is `crates/testkit/tests/interleave`).
 //!
-//! Built only with the feature `loom`: `make models`.
+//! Built only with the feature `loom`, for `tests/models.rs`, which runs them: `make models`.
 
 use super::lines::Lines;
 use super::map::{Entry, Map};
@@ -22,8 +22,7 @@ fn model(body: impl Fn() + Send + Sync + 'static) {
 }
 
 /// Whoever is in a section that began before a slot went out of the map finds it as it was.
-#[test]
-fn a_slot_is_not_used_again_under_a_section() {
+pub fn a_slot_is_not_used_again_under_a_section() {
     const AGAIN: u64 = u64::MAX;
     struct Shared {
         sections: Sections,
@@ -137,8 +136,7 @@ impl Sector {
 
 /// QBLK, II-C, both situations: a copy becomes garbage exactly once, whoever comes first, and is what
 /// lies below the slot that came on top.
-#[test]
-fn a_release_against_a_write_invalidates_once() {
+pub fn a_release_against_a_write_invalidates_once() {
     model(|| {
         let sector = Sector::new();
         let theirs = sector.clone();
@@ -153,8 +151,7 @@ fn a_release_against_a_write_invalidates_once() {
 
 /// FORMAT.md, hole 1, on several cores: two writes come on top while the copy below becomes durable; it is what
 /// lies below the last of them.
-#[test]
-fn what_is_below_a_slot_goes_up_to_the_newest() {
+pub fn what_is_below_a_slot_goes_up_to_the_newest() {
     model(|| {
         let sector = Sector::new();
         let theirs = sector.clone();
@@ -169,8 +166,7 @@ fn what_is_below_a_slot_goes_up_to_the_newest() {
 }
 
 /// The drainer takes a slot or an overwrite kills it, never both: a host sector is counted once.
-#[test]
-fn a_slot_is_taken_or_killed() {
+pub fn a_slot_is_taken_or_killed() {
     model(|| {
         let slab = Arc::new(Slab::new(2, 8, false, true));
         slab.fill(0, 7, 0, &[1; 8]);

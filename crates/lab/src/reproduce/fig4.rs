@@ -4,7 +4,7 @@
 //! itself; an interrupt leaves the points behind it without a value. Never: writes while it reads.
 
 use super::bench::{Bench, Phase};
-use super::{FigureFile, ReproduceError, Row, Size, Watch};
+use super::{FigureFile, ReproduceError, Row, Size, Way};
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_rt::Virtual;
 use std::collections::BTreeMap;
@@ -23,18 +23,14 @@ const RAMP: Ns = Ns::from_ms(20);
 /// Points by (random, KiB, depth).
 type Grid = BTreeMap<(bool, u32, u32), Phase>;
 
-pub(super) fn measure(
-    file: &FigureFile,
-    size: Size,
-    watch: Watch<'_>,
-) -> Result<Vec<Row>, ReproduceError> {
-    let data = match size {
+pub(super) fn measure(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, ReproduceError> {
+    let data = match way.size {
         Size::Small => file.parameter("data_gib"),
         Size::Full => file.parameter("data_gib_full"),
     };
     let span = Ns::from_ms(file.parameter("milliseconds"));
     let vm = Virtual::new(1, 1, file.costs.clone());
-    let (cx, device, monitor) = (vm.cx(), file.device("westlake").clone(), watch("pblk"));
+    let (cx, device, monitor) = (vm.cx(), file.device("westlake").clone(), (way.watch)("pblk"));
     let grid = vm.run(async move {
         let bench = Bench::new(&cx, FIGURE, &device, data << 30, monitor).await?;
         let mut grid = Grid::new();

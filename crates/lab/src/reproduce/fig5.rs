@@ -12,7 +12,7 @@
 //! | d | at 200 MB/s | 256 KiB, one at a time |
 
 use super::bench::{Bench, Phase};
-use super::{FigureFile, ReproduceError, Row, Size, Watch};
+use super::{FigureFile, ReproduceError, Row, Size, Way};
 use crate::experiment::DeviceChoice;
 use crate::run::Monitor;
 use crate::workload::{Job, Pace};
@@ -36,12 +36,8 @@ const FAST_BUS: &str = "fast_channels";
 /// Measurements by (mix, active PUs); reads alone have 0 active PUs.
 type Mixes = BTreeMap<(&'static str, u32), Phase>;
 
-pub(super) fn measure(
-    file: &FigureFile,
-    size: Size,
-    watch: Watch<'_>,
-) -> Result<Vec<Row>, ReproduceError> {
-    let scale = if size == Size::Full { 4 } else { 1 };
+pub(super) fn measure(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, ReproduceError> {
+    let scale = if way.size == Size::Full { 4 } else { 1 };
     let plan = Plan {
         data: (file.parameter("data_gib") * scale) << 30,
         span: Ns::from_ms(file.parameter("milliseconds") * scale),
@@ -51,12 +47,17 @@ pub(super) fn measure(
     let mut here: BTreeMap<String, f64> = BTreeMap::new();
     let all = QUEUES.map(|(name, queue)| (name.to_string(), "westlake", queue, &WIDTHS[..]));
     let fast = QUEUES.map(|(name, queue)| (format!("fast_{name}"), FAST_BUS, queue, &WIDTHS[5..]));
-    for (name, device, queue, widths) in all.into_iter().chain(fast) {
+    let all: Vec<_> = all.into_iter().chain(fast).collect();
+    let mixes = way.each(&all, |(name, device, queue, widths)| {
         let mut device = file.device(device).clone();
-        device.options.queue = Some(queue);
+        device.options.queue = Some(*queue);
         let plan = Plan { widths, ..plan };
-        let Some(mixes) = under(plan, device, file.costs.clone(), watch(&name))? else { break };
-        note(&mut here, &name, widths, &mixes);
+        under(plan, device, file.costs.clone(), (way.watch)(name))
+    })?;
+    for ((name, .., widths), mixes) in all.iter().zip(mixes) {
+        if let Some(mixes) = mixes {
+            note(&mut here, name, widths, &mixes);
+        }
     }
     Ok(file.fill(|id| here.get(id).copied()))
 }

@@ -4,11 +4,11 @@
 //! flight, as in the paper; `writes` of every hundred requests are writes, whoever is ahead waits.
 //! Never: lets a stream of the isolated case touch the other's PU.
 
-use super::{FigureFile, ReproduceError, Row, Size, Watch};
+use super::{FigureFile, ReproduceError, Row, Size, Way};
 use crate::experiment::{DeviceChoice, Target, TargetKind};
 use crate::histogram::Latencies;
 use crate::raw::{Order, Ratio, Raw, RawStream};
-use crate::run::{Host, Scratch};
+use crate::run::{Host, Monitor, Scratch};
 use crate::stack::Stack;
 use flashlane_base::{Ns, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
@@ -24,33 +24,36 @@ const SEED: u64 = 1;
 const WRITE: u32 = ((64 << 10) / SECTOR_BYTES) as u32;
 /// Shares of writes in the figure, percent.
 const SHARES: [u64; 4] = [0, 20, 33, 50];
+/// Where writes go: to another channel than reads, to another PU of their channel, to the same block SSD.
+const CHANNELS: &str = "channels";
+const PUS: &str = "pus";
+const BLOCK: &str = "block";
 
-pub(super) fn measure(
-    file: &FigureFile,
-    size: Size,
-    watch: Watch<'_>,
-) -> Result<Vec<Row>, ReproduceError> {
-    let seconds = file.parameter("seconds") * if size == Size::Full { 4 } else { 1 };
+pub(super) fn measure(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, ReproduceError> {
+    let seconds = file.parameter("seconds") * if way.size == Size::Full { 4 } else { 1 };
     let span = Ns::from_secs(seconds);
-    let mut here: BTreeMap<String, f64> = BTreeMap::new();
     let westlake = file.device("westlake");
     let per_channel = westlake.spec.geometry().pus_per_channel;
-    'shares: for share in SHARES {
-        // PU 0 is the reader's; PU 1 is its neighbour, the first of the next channel is not.
-        for (place, writer) in [("channels", per_channel), ("pus", 1)] {
-            let monitor = watch(place);
-            monitor.progress(place, 0, None);
-            if monitor.interrupted() {
-                break 'shares;
-            }
-            let reads = isolated(westlake, writer, share, span)?;
+    // PU 0 is the reader's; PU 1 is its neighbour, the first of the next channel is not.
+    let places = [(CHANNELS, per_channel), (PUS, 1), (BLOCK, 0)];
+    let all = SHARES.iter().flat_map(|share| places.map(|(place, writer)| (place, writer, *share)));
+    let all: Vec<_> = all.collect();
+    let reads = way.each(&all, |&(place, writer, share)| {
+        let monitor = (way.watch)(place);
+        monitor.progress(place, 0, None);
+        match place {
+            _ if monitor.interrupted() => Ok(None),
+            BLOCK => mixed(file, share, span, monitor).map(Some),
+            _ => isolated(westlake, writer, share, span).map(Some),
+        }
+    })?;
+    let mut here: BTreeMap<String, f64> = BTreeMap::new();
+    for ((place, _, share), reads) in all.into_iter().zip(reads) {
+        if let Some(reads) = reads {
             note(&mut here, place, share, &reads);
         }
-        watch("block SSD").progress("block SSD", 0, None);
-        let reads = mixed(file, share, span, watch)?;
-        note(&mut here, "block", share, &reads);
     }
-    for place in ["channels", "pus", "block"] {
+    for place in [CHANNELS, PUS, BLOCK] {
         let p = |share: u64| here.get(&format!("{place}_{share}_p99_9")).copied();
         if let (Some(with), Some(without)) = (p(50), p(0)) {
             here.insert(format!("{place}_ratio"), with / without);
@@ -127,12 +130,11 @@ fn mixed(
     file: &FigureFile,
     share: u64,
     span: Ns,
-    watch: Watch<'_>,
+    monitor: Rc<dyn Monitor>,
 ) -> Result<Latencies, ReproduceError> {
     let device = file.device("p3700").clone();
     let fill = file.parameter("block_fill_percent");
     let target = Target::new("block SSD", TargetKind::Pftl(PftlConfig::default()), device);
-    let monitor = watch("block SSD");
     let vm = Virtual::new(1, SEED, CostTable::zero());
     let cx = vm.cx();
     let (reads, wrong, stack) = vm.run(async move {

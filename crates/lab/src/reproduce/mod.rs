@@ -13,10 +13,12 @@ mod fig5;
 mod fig8;
 mod figure;
 mod live;
+mod parts;
 mod qblk;
 mod table1;
 
 pub use figure::{FigureFile, Row, Rule, Verdict};
+pub use parts::Way;
 
 use crate::calibrate::Machine;
 use crate::execute::{ExecuteError, Outcome, RunOutcome};
@@ -38,13 +40,13 @@ pub enum Size {
     Full,
 }
 
-/// Gives the monitor of a part of a figure.
-pub type Watch<'a> = &'a dyn Fn(&str) -> Rc<dyn Monitor>;
+/// Gives the monitor of a part of a figure, on the thread that measures it.
+pub type Watch<'a> = &'a (dyn Fn(&str) -> Rc<dyn Monitor> + Sync);
 
 /// How a figure's rows are come by.
 enum Measure {
     /// In virtual time: the same numbers each time, on any machine.
-    Simulated(fn(&FigureFile, Size, Watch<'_>) -> Result<Vec<Row>, ReproduceError>),
+    Simulated(fn(&FigureFile, &Way<'_>) -> Result<Vec<Row>, ReproduceError>),
     /// On this machine, on so many cores at most.
     Live(fn(&FigureFile, Size, Watch<'_>, u32) -> Result<live::Measured, ReproduceError>),
 }
@@ -228,16 +230,11 @@ impl Figure {
     }
 
     /// Reproduces it; a live one on `machine`.
-    pub fn run(
-        &self,
-        size: Size,
-        watch: Watch<'_>,
-        machine: &Machine,
-    ) -> Result<FigureResult, ReproduceError> {
+    pub fn run(&self, way: &Way<'_>, machine: &Machine) -> Result<FigureResult, ReproduceError> {
         let file = FigureFile::parse(self.name, self.text)?;
         let live::Measured { rows, notes, verdict } = match self.measure {
-            Measure::Simulated(measure) => measure(&file, size, watch)?.into(),
-            Measure::Live(measure) => measure(&file, size, watch, machine.cores)?,
+            Measure::Simulated(measure) => measure(&file, way)?.into(),
+            Measure::Live(measure) => measure(&file, way.size, way.watch, machine.cores)?,
         };
         Ok(FigureResult {
             interrupted: rows.iter().any(|r| r.here.is_none()),

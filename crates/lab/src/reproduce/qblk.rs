@@ -4,7 +4,7 @@
 //! CPUs), the list of configurations. Promises: pblk and QBLK under the same jobs, seed and costs; a
 //! measurement begins when the buffer has been full for a while. Never: bends the table of costs.
 
-use super::{FigureFile, ReproduceError, Row, Size, Watch};
+use super::{FigureFile, ReproduceError, Row, Size, Way};
 use crate::execute::{RunOutcome, execute};
 use crate::experiment::{Experiment, HostSpec, RunSpec, Target, TargetKind, Workload};
 use crate::run::{Fill, Overwrite};
@@ -32,51 +32,27 @@ struct Point {
 type Values = BTreeMap<String, f64>;
 
 /// Figure 6: CPU time in spin locks, and idle.
-pub(super) fn fig6(
-    file: &FigureFile,
-    size: Size,
-    watch: Watch<'_>,
-) -> Result<Vec<Row>, ReproduceError> {
+pub(super) fn fig6(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, ReproduceError> {
     let mut here = Values::new();
-    'all: for threads in FIG6 {
-        for (name, config) in both() {
-            let Some(p) = point("qblk-fig6", file, size, watch, (name, config, threads))? else {
-                break 'all;
-            };
-            here.insert(format!("{name}_locks_{threads}"), p.locks);
-            here.insert(format!("{name}_idle_{threads}"), p.idle);
-        }
+    for ((name, threads), p) in points("qblk-fig6", file, way, curves(file, &FIG6))? {
+        here.insert(format!("{name}_locks_{threads}"), p.locks);
+        here.insert(format!("{name}_idle_{threads}"), p.idle);
     }
     Ok(file.fill(|id| here.get(id).copied()))
 }
 
 /// Figure 7: bandwidth.
-pub(super) fn fig7(
-    file: &FigureFile,
-    size: Size,
-    watch: Watch<'_>,
-) -> Result<Vec<Row>, ReproduceError> {
-    const FIGURE: &str = "qblk-fig7";
-    let mut here = Values::new();
-    'all: for threads in FIG7 {
-        for (name, config) in both() {
-            let Some(p) = point(FIGURE, file, size, watch, (name, config, threads))? else {
-                break 'all;
-            };
-            here.insert(format!("{name}_{threads}"), p.rate);
-        }
-    }
+pub(super) fn fig7(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, ReproduceError> {
+    let mut parts = curves(file, &FIG7);
     let waiting = LogConfig { in_turn: true, ..LogConfig::qblk() };
-    if let Some(p) = point(FIGURE, file, size, watch, ("qblk", waiting, 32))? {
-        here.insert("qblk_in_turn_32".into(), p.rate);
-    }
+    parts.push(Part::new(file, "qblk_in_turn", waiting, 32));
     // The same host if it cost nothing: what the flash alone gives either of them.
-    for (name, config) in both() {
-        let target = (name, config, 32);
-        if let Some(p) = point_with(FIGURE, file, size, watch, target, CostTable::zero())? {
-            here.insert(format!("{name}_free_host_32"), p.rate);
-        }
+    for (name, config) in
+        [("pblk_free_host", LogConfig::default()), ("qblk_free_host", LogConfig::qblk())]
+    {
+        parts.push(Part { costs: CostTable::zero(), ..Part::new(file, name, config, 32) });
     }
+    let mut here = rates("qblk-fig7", file, way, parts)?;
     let rate = |name: &str, threads: u32| here.get(&format!("{name}_{threads}")).copied();
     let of =
         |name: &str| FIG7.iter().filter_map(|t| Some((*t, rate(name, *t)?))).collect::<Vec<_>>();
@@ -105,12 +81,7 @@ pub(super) fn fig7(
 }
 
 /// The techniques by themselves, all but one, and with what the paper left for later.
-pub(super) fn ablation(
-    file: &FigureFile,
-    size: Size,
-    watch: Watch<'_>,
-) -> Result<Vec<Row>, ReproduceError> {
-    let mut here = Values::new();
+pub(super) fn ablation(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, ReproduceError> {
     let pblk = LogConfig::default;
     let rings = |c| LogConfig { rings: RingSet::PerCore, ..c };
     let pools = |c| LogConfig { pools: PoolSet::PerChannel, ..c };
@@ -131,40 +102,70 @@ pub(super) fn ablation(
         ("in_turn", LogConfig { in_turn: true, ..all() }),
         ("borrow", LogConfig { borrow: true, ..all() }),
     ];
-    'all: for threads in [1, 4, 32] {
-        for (name, config) in &configurations {
-            let target = (*name, config.clone(), threads);
-            let Some(p) = point("qblk-ablation", file, size, watch, target)? else {
-                break 'all;
-            };
-            here.insert(format!("{name}_{threads}"), p.rate);
-        }
-    }
+    let parts = [1, 4, 32].into_iter().flat_map(|threads| {
+        let all = configurations.iter();
+        all.map(move |(name, config)| Part::new(file, name, config.clone(), threads))
+    });
+    let here = rates("qblk-ablation", file, way, parts.collect())?;
     Ok(file.fill(|id| here.get(id).copied()))
 }
 
-fn both() -> [(&'static str, LogConfig); 2] {
-    [("pblk", LogConfig::default()), ("qblk", LogConfig::qblk())]
+/// A configuration and how many threads it is under.
+type Name = (&'static str, u32);
+
+/// A measurement.
+struct Part {
+    name: &'static str,
+    config: LogConfig,
+    threads: u32,
+    costs: CostTable,
+}
+
+impl Part {
+    fn new(file: &FigureFile, name: &'static str, config: LogConfig, threads: u32) -> Part {
+        Part { name, config, threads, costs: file.costs.clone() }
+    }
+}
+
+/// pblk and QBLK under each number of threads.
+fn curves(file: &FigureFile, threads: &[u32]) -> Vec<Part> {
+    let both = |threads| {
+        let qblk = Part::new(file, "qblk", LogConfig::qblk(), threads);
+        [Part::new(file, "pblk", LogConfig::default(), threads), qblk]
+    };
+    threads.iter().copied().flat_map(both).collect()
+}
+
+/// Bandwidth by `NAME_THREADS`, of all parts that were measured.
+fn rates(
+    figure: &'static str,
+    file: &FigureFile,
+    way: &Way<'_>,
+    parts: Vec<Part>,
+) -> Result<Values, ReproduceError> {
+    let points = points(figure, file, way, parts)?.into_iter();
+    Ok(points.map(|((name, threads), p)| (format!("{name}_{threads}"), p.rate)).collect())
+}
+
+/// All parts that were measured, by name and threads.
+fn points(
+    figure: &'static str,
+    file: &FigureFile,
+    way: &Way<'_>,
+    parts: Vec<Part>,
+) -> Result<Vec<(Name, Point)>, ReproduceError> {
+    let points = way.each(&parts, |part| point(figure, file, way, part))?;
+    let named = parts.iter().map(|part| (part.name, part.threads)).zip(points);
+    Ok(named.filter_map(|(name, point)| Some((name, point?))).collect())
 }
 
 fn point(
     figure: &'static str,
     file: &FigureFile,
-    size: Size,
-    watch: Watch<'_>,
-    target: (&str, LogConfig, u32),
+    way: &Way<'_>,
+    part: &Part,
 ) -> Result<Option<Point>, ReproduceError> {
-    point_with(figure, file, size, watch, target, file.costs.clone())
-}
-
-fn point_with(
-    figure: &'static str,
-    file: &FigureFile,
-    size: Size,
-    watch: Watch<'_>,
-    (name, config, threads): (&str, LogConfig, u32),
-    costs: CostTable,
-) -> Result<Option<Point>, ReproduceError> {
+    let threads = part.threads;
     let ms = |name: &str| Ns::from_ms(file.parameter(name));
     let mut job = Job::new(&format!("{threads} threads"));
     (job.rw, job.random, job.norandommap) = (Mix::Write, true, true);
@@ -172,7 +173,7 @@ fn point_with(
     (job.iodepth, job.numjobs) = (file.parameter("iodepth") as u32, threads);
     job.time_based = true;
     job.ramp_time = ms("ramp_ms");
-    job.runtime = Some(match size {
+    job.runtime = Some(match way.size {
         Size::Small => ms("measured_ms"),
         Size::Full => ms("full_ms"),
     });
@@ -180,10 +181,10 @@ fn point_with(
         name: figure.into(),
         description: String::new(),
         targets: vec![Target {
-            host: HostSpec { cores: file.parameter("cpus") as u32, costs },
+            host: HostSpec { cores: file.parameter("cpus") as u32, costs: part.costs.clone() },
             ..Target::new(
-                &format!("{name}, {threads} threads"),
-                TargetKind::Pblk(config),
+                &format!("{}, {threads} threads", part.name),
+                TargetKind::Pblk(part.config.clone()),
                 file.device("femu").clone(),
             )
         }],
@@ -191,7 +192,7 @@ fn point_with(
         run: RunSpec { seed: SEED, fill: Fill::None, overwrite: Overwrite::None },
         vary: Vec::new(),
     };
-    let outcome = execute(&experiment, &|t| watch(&t.name))?;
+    let outcome = execute(&experiment, &|t| (way.watch)(&t.name))?;
     Ok(super::one_run(figure, outcome)?.map(|run| of(&run)))
 }
 

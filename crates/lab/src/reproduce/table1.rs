@@ -4,7 +4,7 @@
 //! rows through the block device; the steady row is taken after a ramp and only counts when the run
 //! was steady; an interrupt leaves the rows behind it without a value. Never: tunes anything.
 
-use super::{FigureFile, ReproduceError, Row, Size, Watch};
+use super::{FigureFile, ReproduceError, Row, Size, Way};
 use crate::execute::{RunOutcome, execute};
 use crate::experiment::{DeviceChoice, Experiment, RunSpec, Target, TargetKind, Workload};
 use crate::raw::{Order, Raw, RawStream};
@@ -22,12 +22,18 @@ const SEED: u64 = 1;
 /// 64 KiB, the paper's larger request: a page on each plane.
 const LARGE: u32 = 16;
 
-pub(super) fn measure(
-    file: &FigureFile,
-    size: Size,
-    watch: Watch<'_>,
-) -> Result<Vec<Row>, ReproduceError> {
-    let mut here: BTreeMap<String, f64> = BTreeMap::new();
+/// How a row is measured.
+enum Measure {
+    /// By vector commands.
+    Raw(RawStream),
+    /// Through pblk, on the device called so.
+    Pblk(&'static str),
+}
+
+/// Values by row.
+type Values = BTreeMap<String, f64>;
+
+pub(super) fn measure(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, ReproduceError> {
     let device = file.device("westlake");
     let deep = file.parameter("depth_64k") as u32;
     let commands = file.parameter("commands");
@@ -41,33 +47,41 @@ pub(super) fn measure(
         chunks: 1,
     };
     let (seq, random) = (Order::Sequential, Order::Random);
-    let raw = [
-        ("pu_write", one(true, seq, LARGE, 1)),
-        ("pu_seq_read_4k", one(false, seq, 1, 1)),
-        ("pu_seq_read_64k", one(false, seq, LARGE, deep)),
-        ("pu_random_read_4k", one(false, random, 1, 1)),
-        ("pu_random_read_64k", one(false, random, LARGE, deep)),
-        ("device_write", over_all(device, one(true, seq, LARGE, 1))),
-        ("device_read", over_all(device, one(false, seq, LARGE, deep))),
+    let parts = [
+        ("pu_write", Measure::Raw(one(true, seq, LARGE, 1))),
+        ("pu_seq_read_4k", Measure::Raw(one(false, seq, 1, 1))),
+        ("pu_seq_read_64k", Measure::Raw(one(false, seq, LARGE, deep))),
+        ("pu_random_read_4k", Measure::Raw(one(false, random, 1, 1))),
+        ("pu_random_read_64k", Measure::Raw(one(false, random, LARGE, deep))),
+        ("device_write", Measure::Raw(over_all(device, one(true, seq, LARGE, 1)))),
+        ("device_read", Measure::Raw(over_all(device, one(false, seq, LARGE, deep)))),
+        // The long ones begin together.
+        ("pblk_steady", Measure::Pblk("pblk")),
+        (FAST_BUS, Measure::Pblk(FAST_BUS)),
+        ("pblk_fresh", Measure::Pblk("pblk")),
     ];
-    for (id, stream) in raw {
-        let monitor = watch(id);
-        monitor.progress(id, 0, None);
-        if monitor.interrupted() {
-            return Ok(file.fill(|id| here.get(id).copied()));
+    let all = way.each(&parts, |(id, how)| match how {
+        Measure::Raw(stream) => {
+            let monitor = (way.watch)(id);
+            monitor.progress(id, 0, None);
+            if monitor.interrupted() {
+                return Ok(None);
+            }
+            let rate = raw_rate(device, stream.clone(), commands)?;
+            Ok(Some(Values::from([(id.to_string(), rate)])))
         }
-        here.insert(id.into(), raw_rate(device, stream, commands)?);
-    }
-    // An interrupt leaves the rows behind it without a value.
-    for (id, device) in [("pblk_fresh", "pblk"), ("pblk_steady", "pblk"), (FAST_BUS, FAST_BUS)] {
-        let Some(run) = pblk(file, file.device(device), watch, id, size)? else {
-            break;
-        };
-        here.insert(id.into(), rate(&run));
-        if id == "pblk_steady" {
-            here.insert("steady_over_fresh".into(), rate(&run) / here["pblk_fresh"]);
-            details(&run, &mut here);
+        Measure::Pblk(device) => {
+            let Some(run) = pblk(file, file.device(device), way, id)? else { return Ok(None) };
+            let mut values = Values::from([(id.to_string(), rate(&run))]);
+            if *id == "pblk_steady" {
+                details(&run, &mut values);
+            }
+            Ok(Some(values))
         }
+    })?;
+    let mut here: Values = all.into_iter().flatten().flatten().collect();
+    if let (Some(steady), Some(fresh)) = (here.get("pblk_steady"), here.get("pblk_fresh")) {
+        here.insert("steady_over_fresh".into(), steady / fresh);
     }
     Ok(file.fill(|id| here.get(id).copied()))
 }
@@ -82,7 +96,7 @@ fn rate(run: &RunOutcome) -> f64 {
 }
 
 /// What is behind the steady row: amplification, occupancy, whether it was steady.
-fn details(run: &RunOutcome, here: &mut BTreeMap<String, f64>) {
+fn details(run: &RunOutcome, here: &mut Values) {
     let (m, media) = (&run.measured, &run.media);
     let programmed = m.after.programmed_total() - m.before.programmed_total();
     let written = m.after.host_written - m.before.host_written;
@@ -139,9 +153,8 @@ fn raw_rate(
 fn pblk(
     file: &FigureFile,
     device: &DeviceChoice,
-    watch: Watch<'_>,
-    id: &'static str,
-    size: Size,
+    way: &Way<'_>,
+    id: &str,
 ) -> Result<Option<RunOutcome>, ReproduceError> {
     let steady = id != "pblk_fresh";
     let mut job = Job::new(id);
@@ -151,7 +164,7 @@ fn pblk(
     job.size = Some(Amount::Percent(file.parameter("fill_percent")));
     job.time_based = true;
     let seconds = |name| Ns::from_secs(file.parameter(name));
-    let scale = if size == Size::Full { 4 } else { 1 };
+    let scale = if way.size == Size::Full { 4 } else { 1 };
     job.runtime = Some(seconds("measured_seconds").times(scale));
     let mut config = LogConfig::default();
     if steady {
@@ -168,5 +181,5 @@ fn pblk(
         run: RunSpec { seed: SEED, fill: Fill::None, overwrite: Overwrite::None },
         vary: Vec::new(),
     };
-    super::one_run(FIGURE, execute(&experiment, &|t| watch(&t.name))?)
+    super::one_run(FIGURE, execute(&experiment, &|t| (way.watch)(&t.name))?)
 }

@@ -1,7 +1,7 @@
 //! An image of each format version is kept, and opens for ever.
 //!
 //! `tests/data/image-v1.img.gz` was written by version 1.0, `image-v1.1.img.gz` by 1.1, and they are never
-//! written again. `cargo test -p flashlane-ocssd --test kept -- --ignored --nocapture` writes one like them
+//! written again. `cargo test -p flashlane-ocssd --test ssd kept -- --ignored --nocapture` writes one like them
 //! elsewhere, for the next.
 
 use crate::common::{Bench, tiny};

@@ -1,0 +1,117 @@
+//! What files the program reads and writes: which are refused, and what stays as it was.
+
+use crate::harness::{EXPERIMENT, JOB, MSR, TRACE, here};
+
+/// A result never takes the place of what it is made from.
+#[test]
+fn what_is_read_is_not_overwritten() {
+    let h = here();
+    let files = [("e.toml", EXPERIMENT), ("job.fio", JOB), ("t.txt", TRACE), ("r.json", "{}")];
+    files.iter().for_each(|(name, text)| drop(h.file(name, text)));
+    for args in [
+        &["run", "e.toml", "--html", "e.toml"][..],
+        &["run", "job.fio", "--csv", "./job.fio"],
+        &["run", "t.txt", "--json", "t.txt"],
+        &["sweep", "e.toml", "--vary", "run.seed=1,2", "--csv", "e.toml"],
+        &["compare", "e.toml", "r.json", "--json", "r.json"],
+        &["trace", "info", "t.txt", "--json", "t.txt"],
+        &["trace", "convert", "t.txt", "t.txt"],
+    ] {
+        h.run(args).refused(2, &["would replace", "give it another file"]);
+    }
+    h.run(&["trace", "convert", "t.txt", "o", "--json", "o"]).refused(2, &["both want o"]);
+    for (name, text) in files {
+        assert_eq!(std::fs::read_to_string(h.path(name)).expect("it is there"), text);
+    }
+    assert_eq!(h.files().len(), 4);
+}
+
+/// What is read more than once can't be a pipe, and every command says so in the same words.
+#[test]
+fn standard_input_is_refused_by_every_command_alike() {
+    let h = here();
+    for args in [
+        &["run", "-"][..],
+        &["check", "-"],
+        &["sweep", "-", "--vary", "run.seed=1,2"],
+        &["compare", "-", "/dev/stdin"],
+        &["torture", "-"],
+        &["trace", "info", "-"],
+        &["trace", "validate", "/dev/stdin"],
+        &["trace", "convert", "-", "out.parquet"],
+    ] {
+        h.run(args).refused(2, &["it is no regular file, and is read more than once: save it"]);
+    }
+    assert!(h.files().is_empty(), "{:?}", h.files());
+}
+
+/// The mark that some editors put before a text is named.
+#[test]
+fn a_byte_order_mark_is_named() {
+    let h = here();
+    for (name, text) in [("job.fio", JOB), ("t.txt", TRACE), ("e.toml", EXPERIMENT)] {
+        h.file(name, format!("\u{feff}{text}"));
+        h.run(&["check", name]).refused(2, &[name, "begins with a byte order mark: save it as"]);
+    }
+    h.run(&["trace", "info", "t.txt"]).refused(2, &["begins with a byte order mark"]);
+    let utf16: Vec<u8> = TRACE.encode_utf16().flat_map(u16::to_le_bytes).collect();
+    h.file("wide.txt", [&[0xff, 0xfe][..], &utf16].concat());
+    h.run(&["trace", "info", "wide.txt"]).refused(2, &["UTF-16", "save it as UTF-8"]);
+}
+
+/// A file that was cut in its last number is good as it stands: what can be known is said.
+#[test]
+fn a_last_line_without_its_end_is_said() {
+    let h = here();
+    let whole = "0 0 0 8 0\n10 0 8 80 0\n";
+    h.file("whole.txt", whole);
+    h.file("cut.txt", &whole[..whole.len() - 1]);
+    for verb in ["info", "validate"] {
+        let says = |file: &str| h.run(&["trace", verb, file]).good().out;
+        assert!(says("cut.txt").contains("the last line has no end: was the file cut?"));
+        assert!(!says("whole.txt").contains("no end"));
+    }
+    let json = |file: &str| h.run(&["trace", "info", file, "--json", "-"]).good().json();
+    assert_eq!(
+        (&json("cut.txt")["unended"], &json("whole.txt")["unended"]),
+        (&true.into(), &false.into())
+    );
+}
+
+/// A name that promises a packed file is refused before anything runs, with what to do.
+#[test]
+fn an_output_that_sounds_packed_is_refused() {
+    let h = here();
+    h.file("t.csv", MSR);
+    h.file("e.toml", EXPERIMENT);
+    let says = ["t.txt.gz", "not written packed", "write t.txt, then `gzip` it", "gzip > t.txt.gz"];
+    h.run(&["trace", "convert", "t.csv", "t.txt.gz", "--to", "msr"]).refused(2, &says);
+    h.run(&["run", "e.toml", "--json", "r.json.zst"]).refused(2, &["not written packed", "zstd"]);
+    assert_eq!(h.files(), ["e.toml", "t.csv"]);
+}
+
+/// A result goes where a symbolic link leads; the link stays.
+#[cfg(unix)]
+#[test]
+fn a_link_to_an_output_stays_a_link() {
+    use std::os::unix::fs::symlink;
+    let h = here();
+    h.file("t.csv", MSR);
+    std::fs::create_dir(h.path("there")).expect("a folder");
+    h.file("there/old.json", "old");
+    for (link, to) in [("to-old", "there/old.json"), ("to-new", "there/new.json")] {
+        symlink(to, h.path(link)).expect("a link");
+        h.run(&["trace", "info", "t.csv", "--json", link]).good();
+        assert!(h.path(link).is_symlink(), "{link}");
+        let written = std::fs::read_to_string(h.path(to)).expect("it is there");
+        assert!(written.contains("MSR Cambridge"), "{written}");
+    }
+    let both = ["trace", "convert", "t.csv", "to-old", "--json", "there/old.json"];
+    h.run(&both).refused(2, &["both want"]);
+    symlink("t.csv", h.path("to-input")).expect("a link");
+    h.run(&["trace", "info", "t.csv", "--json", "to-input"]).refused(2, &["would replace"]);
+    // A ring of links leads nowhere, and is left as it is.
+    symlink("ring", h.path("ring")).expect("a link");
+    h.run(&["trace", "info", "t.csv", "--json", "ring"]).refused(2, &["cannot write ring"]);
+    assert!(h.path("ring").is_symlink());
+}

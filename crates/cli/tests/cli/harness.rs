@@ -1,0 +1,200 @@
+//! Runs the program in a folder of its own, as a person would, and looks at what comes of it.
+
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+pub(crate) struct Here {
+    folder: tempfile::TempDir,
+}
+
+pub(crate) fn here() -> Here {
+    Here { folder: tempfile::tempdir().expect("a folder for this test") }
+}
+
+impl Here {
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    pub(crate) fn file(&self, name: &str, text: impl AsRef<[u8]>) -> PathBuf {
+        std::fs::write(self.path(name), text).expect("a file of this test");
+        self.path(name)
+    }
+
+    pub(crate) fn command(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_flashlane"));
+        command.args(args).current_dir(self.folder.path()).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run(&self, args: &[&str]) -> Done {
+        Done::of(self.command(args).output().expect("the program starts"))
+    }
+
+    /// What comes of it when Ctrl-C is pressed after a while.
+    pub(crate) fn interrupted(&self, args: &[&str]) -> Done {
+        let child = self
+            .command(args)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("the program starts");
+        #[allow(clippy::disallowed_methods)] // a person waits, then presses Ctrl-C
+        std::thread::sleep(Duration::from_secs(2));
+        let pid = child.id().to_string();
+        let kill = Command::new("kill").args(["-INT", &pid]).status().expect("kill is everywhere");
+        assert!(kill.success());
+        Done::of(child.wait_with_output().expect("it ends"))
+    }
+
+    pub(crate) fn files(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(self.folder.path()).expect("the folder of this test");
+        let mut names: Vec<String> =
+            entries.map(|e| e.expect("an entry").file_name().to_string_lossy().into()).collect();
+        names.sort();
+        names
+    }
+}
+
+/// Years of virtual time.
+const ENDLESS: &str =
+    "[w]\nrw=randwrite\nbs=4k\nsize=8m\niodepth=4\nfsync=64\ntime_based\nruntime=9999999\n";
+
+/// A process that has a drive open until it is ended.
+pub(crate) struct Holder {
+    child: Option<Child>,
+}
+
+/// A moment, while another process does something.
+pub(crate) fn pause() {
+    #[allow(clippy::disallowed_methods)]
+    std::thread::sleep(Duration::from_millis(20));
+}
+
+impl Here {
+    /// Runs on a target, and is there when the socket is.
+    pub(crate) fn hold(&self, image: &str, target: &str, socket: &str) -> Holder {
+        self.file("endless.fio", ENDLESS);
+        self.hold_with(&["run", "endless.fio", "--drive", image, "--target", target], socket)
+    }
+
+    pub(crate) fn hold_with(&self, args: &[&str], socket: &str) -> Holder {
+        let before = std::fs::metadata(self.path(socket)).map(|there| there.ino()).ok();
+        let mut command = self.command(args);
+        let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        let mut holder = Holder { child: Some(child.expect("the program starts")) };
+        for _ in 0..3000 {
+            let there = std::fs::metadata(self.path(socket)).map(|there| there.ino()).ok();
+            if there.is_some() && there != before {
+                return holder;
+            }
+            if !holder.is_running() {
+                panic!("it ended: {:?}", holder.output());
+            }
+            pause();
+        }
+        panic!("nobody listens at {socket}");
+    }
+}
+
+impl Holder {
+    pub(crate) fn id(&self) -> u32 {
+        self.child.as_ref().expect("it runs").id()
+    }
+
+    pub(crate) fn output(&mut self) -> Done {
+        Done::of(self.child.take().expect("it runs").wait_with_output().expect("it ends"))
+    }
+
+    /// Ended with Ctrl-C: what it says.
+    pub(crate) fn interrupt(mut self) -> Done {
+        let kill = Command::new("kill").args(["-INT", &self.id().to_string()]).status();
+        assert!(kill.expect("kill is everywhere").success());
+        let done = self.output();
+        assert_eq!(done.code, 130, "{done:?}");
+        done
+    }
+
+    /// `kill -9`.
+    pub(crate) fn kill(mut self) {
+        let mut child = self.child.take().expect("it runs");
+        child.kill().expect("it runs until it is killed");
+        child.wait().expect("it is gone");
+    }
+
+    pub(crate) fn is_running(&mut self) -> bool {
+        let child = self.child.as_mut().expect("it runs");
+        child.try_wait().expect("a child").is_none()
+    }
+}
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: i32,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Done {
+    pub(crate) fn of(output: Output) -> Done {
+        let done = Done {
+            code: output.status.code().unwrap_or(-1),
+            out: String::from_utf8(output.stdout).expect("text"),
+            err: String::from_utf8(output.stderr).expect("text"),
+        };
+        assert!(!done.err.contains("panicked"), "{done:?}");
+        done
+    }
+
+    /// It was refused with this exit code, saying all of these, printing nothing.
+    pub(crate) fn refused(&self, code: i32, says: &[&str]) {
+        assert_eq!(self.code, code, "{self:?}");
+        assert!(self.out.is_empty(), "{self:?}");
+        for part in says {
+            assert!(self.err.contains(part), "`{part}` is missing: {}", self.err);
+        }
+    }
+
+    pub(crate) fn good(self) -> Done {
+        assert_eq!(self.code, 0, "{self:?}");
+        self
+    }
+
+    pub(crate) fn json(&self) -> serde_json::Value {
+        serde_json::from_str(&self.out).expect("one JSON object on standard output")
+    }
+}
+
+/// Small enough for a test: 64 MiB raw.
+pub(crate) const EXPERIMENT: &str = r#"
+name = "small"
+[device]
+preset = "tiny"
+[device.geometry]
+chunks_per_pu = 64
+[[target]]
+kind = "pftl"
+[[workload]]
+rw = "randrw"
+iodepth = 8
+"#;
+
+pub(crate) const JOB: &str =
+    "[global]\nioengine=libaio\nbs=4k\niodepth=4\n[w]\nrw=randwrite\nsize=2m\nfsync=64\n";
+
+pub(crate) const TRACE: &str =
+    "  8,0 0 1 0.000000000 9 Q WS 8 + 8 [a]\n  8,0 0 2 0.000100000 9 Q R 8 + 8 [a]\n";
+
+pub(crate) const MSR: &str = "128166372003061629,web,0,Write,4096,4096,1331\n\
+                   128166372013061629,web,0,Read,4096,4096,413\n";

@@ -1,0 +1,13 @@
+//! The program as a person uses it: one test program for all commands. Each test has a folder of its own.
+
+mod basic;
+mod bench;
+mod control;
+mod drive;
+mod files;
+mod harness;
+mod inject;
+mod kill;
+mod lnvm;
+mod sweep;
+mod torture;

@@ -1,0 +1,23 @@
+//! Runs the models of `src/log/models.rs` under loom (`make models`).
+
+use flashlane_ftl::log::models;
+
+#[test]
+fn a_slot_is_not_used_again_under_a_section() {
+    models::a_slot_is_not_used_again_under_a_section();
+}
+
+#[test]
+fn a_release_against_a_write_invalidates_once() {
+    models::a_release_against_a_write_invalidates_once();
+}
+
+#[test]
+fn what_is_below_a_slot_goes_up_to_the_newest() {
+    models::what_is_below_a_slot_goes_up_to_the_newest();
+}
+
+#[test]
+fn a_slot_is_taken_or_killed() {
+    models::a_slot_is_taken_or_killed();
+}

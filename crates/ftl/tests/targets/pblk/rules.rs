@@ -1,0 +1,448 @@
+//! The order rules of FORMAT.md, section 8, on the real engine: each test would fail without its rule.
+//!
+//! Owns: the rules that can be isolated here, by cutting a story at every command or by the order in which
+//! commands went out. Which test covers which rule is in `docs/TESTING.md`. Geometry: `tiny`.
+
+use crate::bench::{Bench, lba_of};
+use crate::medium::{Medium, Spot, Stop, Up};
+use crate::pblk::recover::{LINE, made, small};
+use crate::story::{Do, Telling, cut_at_each, tell};
+use flashlane_base::Ns;
+use flashlane_ftl::log::format::{LBA_LIMIT, LBA_LOG, Record};
+use flashlane_ftl::log::{LineState, MountOptions};
+use flashlane_ocssd::device::Op;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+/// Rule 1: a line whose sectors were all overwritten or discarded, the newer versions still in slots and
+/// the discard not flushed, is collected and erased; whenever the power goes off, the old version or a
+/// newer is there.
+#[test]
+fn rule_01_nothing_is_erased_before_its_successor_is_durable() {
+    let before = [Do::Write(0, LINE), Do::Flush, Do::Write(300, 40), Do::Flush, Do::Rest(20_000)];
+    let story = [
+        Do::Discard(60, LINE - 60),
+        Do::Write(0, 59),
+        Do::Write(59, 1),
+        Do::Gc,
+        Do::Rest(10_000),
+        // The chunks are taken again.
+        Do::Write(400, LINE),
+        Do::Rest(10_000),
+    ];
+    assert!(cut_at_each(&small(), &before, &story, 1) > 60);
+}
+
+/// Rule 2: a flush begins, and all that it waits for is overwritten at once, again and again: when it
+/// returns, a version of before it, or a later one, is durable.
+#[test]
+fn rule_02_an_overwritten_slot_does_not_satisfy_a_flush() {
+    for delay in [0, 1, 20, 100, 300, 510, 700] {
+        let bench = made(small());
+        bench.write(0, 7, 1);
+        bench.drained();
+        bench.write(0, 7, 2);
+        let flush = bench.begin_flush();
+        bench.sleep(Ns::from_us(delay));
+        for version in 3..9 {
+            drop(bench.begin_write(0, 7, version));
+        }
+        bench.wait(flush).expect("a flush");
+        let bench = bench.cut().mounted();
+        for lba in 0..7 {
+            let found = bench.version(lba, &[2, 3, 4, 5, 6, 7, 8]);
+            assert!(found >= Some(2), "sector {lba} after {delay} us: {found:?}");
+        }
+        bench.agrees();
+    }
+}
+
+/// Rules 3, 5, 11 and holes 1, 3, 4, 8: checkpoints are taken while a sector is overwritten in its slot
+/// all the time, others are discarded and written; cut in the middle of each checkpoint.
+#[test]
+fn rule_03_05_11_checkpoints_of_what_is_changing() {
+    let mut story = Vec::new();
+    for i in 0..44 {
+        story.extend([
+            Do::Write(7, 1),
+            Do::Write(20 + i % 5, 1),
+            Do::Discard(20 + (i + 2) % 5, 1),
+            Do::Write(7, 1),
+            Do::Flush,
+            Do::Write(8, 1),
+        ]);
+    }
+    let before = [Do::Write(0, 40), Do::Flush];
+    let cuts = cut_at_each(&small(), &before, &story, 2);
+    assert!(cuts > 100, "{cuts}");
+}
+
+/// Rule 4: a discard, then writes, at once and in every order: stamps that come from an older clock (the
+/// next life begins at zero) do not lose against the discard's.
+#[test]
+fn rule_04_a_write_behind_a_discard_wins() {
+    let bench = made(small());
+    bench.sleep(Ns::from_secs(20));
+    bench.write(0, 40, 1);
+    bench.discard(0, 20);
+    bench.flush();
+    let bench = bench.cut().mounted();
+    bench.write(5, 4, 2);
+    bench.discard(8, 20);
+    bench.write(10, 2, 3);
+    bench.flush();
+    let bench = bench.cut().mounted();
+    bench.read_all();
+    assert_eq!(bench.version(8, &[0]), Some(0));
+    assert_eq!(bench.version(10, &[3]), Some(3));
+    bench.shut_down().mounted().read_all();
+}
+
+/// Rule 6: a life that lasted long, then a short one from zero: what is written in the second wins, in
+/// the third too; stamps never exceed the durable ceiling.
+#[test]
+fn rule_06_stamps_of_a_later_life_are_higher() {
+    let bench = made(small());
+    bench.sleep(Ns::from_secs(100));
+    bench.write(0, 40, 1);
+    bench.flush();
+    let mut medium = bench.cut();
+    let mut last = medium.copies(3).last().expect("a copy").1;
+    for life in 0..4 {
+        let bench = medium.mounted();
+        bench.write(0, 40, 2 + life);
+        bench.flush();
+        medium = bench.cut();
+        let stamp = medium.copies(3).last().expect("a copy").1;
+        assert!(stamp > last, "life {life}: {stamp} after {last}");
+        last = stamp;
+        let ceiling = |e: &_| match e {
+            flashlane_ftl::log::format::LogEntry { record: Record::Ceiling { stamp }, .. } => {
+                *stamp
+            }
+            _ => 0,
+        };
+        let ceiling = medium.records().iter().map(ceiling).max();
+        assert!(ceiling >= Some(stamp), "{ceiling:?}");
+    }
+    medium.mounted().read_all();
+}
+
+/// Rule 6: when a mount has returned, no line is open that it found so, and a checkpoint is complete,
+/// before the first user write.
+#[test]
+fn rule_06_recovery_ends_with_a_checkpoint_and_no_line_that_goes_on() {
+    let bench = made(small());
+    bench.write(0, 100, 1);
+    bench.flush();
+    let medium = bench.cut();
+    let lines = medium.lines();
+    let has_data = |at: &(u32, u32), w: &crate::medium::Wrote, chunks: &[u32]| {
+        chunks.contains(&at.0) && flashlane_ftl::log::format::Oob::decode_raw(&w.oob).0 < 100
+    };
+    // What holds nothing is freed, and its chunks serve again.
+    let holds = |chunks: &[u32]| medium.written().iter().any(|(at, w)| has_data(at, w, chunks));
+    let is_open = |l: &&crate::medium::LineAt| l.closed.is_none() && holds(&l.chunks);
+    let open: Vec<_> = lines.iter().filter(is_open).collect();
+    assert!(!open.is_empty());
+    let ends = |medium: &Medium| -> Vec<u32> {
+        let chunks = open.iter().flat_map(|l| &l.chunks);
+        chunks.map(|c| medium.info(*c).write_pointer).collect()
+    };
+    let checkpoints = medium.checkpoints().len();
+    let bench = medium.mounted();
+    assert_eq!(bench.count(flashlane_ocssd::device::Cause::User), 0);
+    assert!(bench.medium.checkpoints().len() > checkpoints);
+    bench.rest();
+    let closed = ends(&bench.medium);
+    bench.write(0, 100, 2);
+    bench.flush();
+    let medium = bench.cut();
+    assert_eq!(ends(&medium), closed, "what was open takes nothing any more");
+    let bench = medium.mounted();
+    assert_eq!(bench.recovery().lines_replayed, 0, "{:?}", bench.recovery());
+    bench.read_all();
+}
+
+/// The command that wrote each place first, and the one that erased each chunk.
+fn orders(bench: &Bench) -> (BTreeMap<Spot, usize>, Vec<(usize, u32)>) {
+    let mut wrote = BTreeMap::new();
+    let mut erased = Vec::new();
+    for (i, (op, spots)) in bench.face.everything().into_iter().enumerate() {
+        match op {
+            Op::Write => wrote.extend(spots.into_iter().map(|s| (s, i))),
+            Op::Reset => erased.extend(spots.iter().map(|s| (i, s.0))),
+            _ => {}
+        }
+    }
+    (wrote, erased)
+}
+
+/// Rule 10: each line's `opened` is on both mirrors before the first program of any of its chunks, and
+/// those were erased before it; `freed` before the erase of a chunk of the line.
+#[test]
+fn rule_10_opened_before_programs_freed_before_erases() {
+    let bench = made(small());
+    for round in 0..6 {
+        bench.write(0, 2 * LINE, 1 + round);
+        bench.flush();
+        while bench.gc_once() {}
+    }
+    bench.drained();
+    let (wrote, erased) = orders(&bench);
+    let medium = bench.cut();
+    let mut recorded: BTreeMap<(bool, u64), usize> = BTreeMap::new();
+    let mut chunks_of: BTreeMap<u64, Vec<u32>> = BTreeMap::new();
+    for block in medium.log() {
+        let at = wrote[&block.at];
+        for entry in block.entries {
+            // The last mirror's, of the first record.
+            match entry.record {
+                Record::Opened { sequence, chunks, .. } => {
+                    chunks_of.insert(sequence, chunks);
+                    let seen = recorded.entry((true, sequence)).or_insert(at);
+                    *seen = (*seen).min(at);
+                }
+                Record::Freed { sequence, .. } => {
+                    recorded.entry((false, sequence)).or_insert(at);
+                }
+                _ => {}
+            }
+        }
+    }
+    let (mut opened, mut freed) = (0, 0);
+    for (sequence, chunks) in &chunks_of {
+        let record = recorded[&(true, *sequence)];
+        let later = |first: usize| erased.iter().any(|(at, c)| chunks.contains(c) && *at > first);
+        if !later(record) {
+            let first = chunks.iter().filter_map(|c| wrote.get(&(*c, 0))).min();
+            if let Some(first) = first {
+                assert!(record < *first, "line {sequence}: recorded {record}, programmed {first}");
+                opened += 1;
+            }
+        }
+        if let Some(record) = recorded.get(&(false, *sequence)) {
+            let before = erased.iter().any(|(at, c)| {
+                chunks.contains(c) && (recorded[&(true, *sequence)]..*record).contains(at)
+            });
+            assert!(!before, "line {sequence} was erased before its `freed`");
+            freed += 1;
+        }
+    }
+    assert!(opened > 0 && freed > 0, "{opened} {freed}");
+}
+
+/// Rule 10: lines are freed, erased and opened again while checkpoints name their former life; cut in
+/// between, no sector has another's content, none is lost.
+#[test]
+fn rule_10_reused_chunks_cut_anywhere() {
+    let mut story = Vec::new();
+    for i in 0..3 {
+        story.extend([Do::Write(0, LINE), Do::Flush, Do::Gc, Do::Discard(i, 3), Do::Flush]);
+    }
+    let before = [Do::Write(0, 3 * LINE), Do::Flush];
+    assert!(cut_at_each(&small(), &before, &story, 7) > 60);
+}
+
+/// Rule 9: a program fails at once behind a flush, its chunk closes, the power goes off at every command
+/// from there on: what was flushed before is there.
+#[test]
+fn rule_09_the_window_of_a_failed_chunk_is_sent_again() {
+    let bench = made(small());
+    bench.write(0, 4, 1);
+    bench.drained();
+    let line = bench.cut().lines()[0].clone();
+    for (kind, sector) in [("early_close", 12), ("write_next_unit", 12), ("early_close", 8)] {
+        let (pu, chunk) = (line.chunks[1] / 40, line.chunks[1] % 40);
+        let place = format!("pu {pu} chunk {chunk} sector {sector}");
+        let plan = format!("[[fault]]\nkind = \"{kind}\"\nat = \"{place}\"\n");
+        let before = [Do::Write(0, 24), Do::Flush];
+        let story = [Do::Write(4, 40), Do::Flush, Do::Write(2, 9), Do::Flush];
+        assert!(cut_at_each(&small().faults(&plan), &before, &story, 1) > 20);
+    }
+}
+
+/// Rule 14: GC meets a sector it can't read, moves the rest and erases the line: the loss is remembered,
+/// over a cut, a checkpoint and a clean stop, until the sector is written or discarded.
+#[test]
+fn rule_14_a_sector_lost_in_gc_stays_an_error() {
+    let bench = made(small());
+    bench.write(0, LINE, 1);
+    bench.write(300, 20, 1);
+    bench.drained();
+    bench.discard(40, 100);
+    bench.flush();
+    let unit = bench.medium.unit_of(bench.medium.newest(9));
+    let here: Vec<u64> =
+        (0..LINE as u64).filter(|l| *l < 40 && unit.contains(&bench.medium.newest(*l))).collect();
+    assert!(here.contains(&9));
+    bench.medium.wreck(unit.clone());
+    assert!(bench.gc_once());
+    bench.rest();
+    let medium = bench.cut();
+    assert!(medium.records().iter().any(|e| matches!(e.record, Record::Poisoned { lba: 9, .. })));
+    let mut medium = medium;
+    for life in 0..4 {
+        let bench = medium.mounted();
+        for lba in (0..LINE as u64).chain(300..320) {
+            let want = u64::from(!(40..140).contains(&lba));
+            let found = bench.version(lba, &[want]);
+            assert_eq!(found, (!here.contains(&lba)).then_some(want), "sector {lba}, life {life}");
+        }
+        medium = if life % 2 == 1 { bench.shut_down() } else { bench.cut() };
+    }
+    let bench = medium.mounted();
+    bench.write(here[0], 1, 5);
+    here[1..].iter().for_each(|l| bench.discard(*l, 1));
+    bench.flush();
+    let bench = bench.cut().mounted();
+    assert_eq!(bench.version(here[0], &[5]), Some(5));
+    assert!(here[1..].iter().all(|l| bench.version(*l, &[0]) == Some(0)));
+}
+
+/// Rule 15: after a clean stop, the power goes off at every command of the next start and of its first
+/// writes: a later start is not clean where something was written, and what was flushed is there.
+#[test]
+fn rule_15_the_first_write_after_a_clean_start_is_not_forgotten() {
+    let stopped = || {
+        let bench = made(small());
+        bench.write(0, 40, 1);
+        bench.shut_down()
+    };
+    let story = [Do::Write(3, 6), Do::Flush, Do::Write(0, 9), Do::Flush];
+    let begin = |medium: &Medium, stop| medium.mount_until(MountOptions::default(), stop);
+    let Up::Running(bench) = begin(&stopped(), None) else { panic!("it mounts") };
+    bench.told(&story, &Rc::default());
+    let commands = bench.face.commands();
+    drop(bench.cut());
+    for n in 0..commands {
+        for stop in [Stop::Before(n), Stop::Within(n)] {
+            let medium = stopped();
+            let telling = Rc::new(RefCell::new(Telling::default()));
+            if let Up::Running(bench) = begin(&medium, Some(stop)) {
+                let (cx, dev) = (bench.cx.clone(), bench.dev.clone());
+                bench.works_until_off(tell(cx, dev, story.to_vec(), telling.clone()));
+                bench.cut();
+            }
+            let bench = medium.mounted();
+            for lba in 0..40 {
+                let mut may: Vec<u64> = telling.borrow().may_hold(lba);
+                // Steps are numbered as versions; the life before wrote version 1 everywhere.
+                may.iter_mut().for_each(|v| *v = if *v == 0 { 1 } else { *v });
+                assert!(bench.version(lba, &may).is_some(), "{stop:?}: sector {lba}");
+            }
+            bench.agrees();
+        }
+    }
+}
+
+/// Rule 20: what a recovery found open is closed, so that the next one does not begin there; and an empty
+/// line is given back.
+#[test]
+fn rule_20_a_second_recovery_replays_nothing_of_the_first() {
+    let bench = made(small());
+    bench.write(0, 2 * LINE + 10, 1);
+    bench.flush();
+    let bench = bench.cut().mounted();
+    assert!(bench.recovery().lines_scanned >= 1);
+    bench.rest();
+    let bench = bench.cut().mounted();
+    let did = bench.recovery();
+    assert_eq!((did.lines_replayed, did.torn_units.len()), (0, 0), "{did:?}");
+    // Only what the life between had opened.
+    assert!(did.lines_scanned <= 2, "{did:?}");
+    bench.rest();
+    assert_eq!(bench.lines(LineState::Closed), 3, "{}", bench.attribute("lines"));
+    bench.read_all();
+}
+
+/// What a recovery found open is closed behind the mount. A stop waits for that, and the next start has
+/// nothing to do; a cut meanwhile costs the scan of those lines, and no replay of them.
+#[test]
+fn lines_that_a_recovery_closes_are_waited_for_by_a_stop() {
+    let bench = made(small());
+    bench.write(0, 2 * LINE + 10, 1);
+    bench.flush();
+    let medium = bench.cut();
+    let bench = medium.mounted();
+    assert!(bench.lines(LineState::Closing) > 0, "{}", bench.attribute("lines"));
+    let bench = bench.cut().mounted();
+    let did = bench.recovery();
+    assert_eq!(did.lines_replayed, 0, "{did:?}");
+    bench.read_all();
+    let bench = bench.shut_down().mounted();
+    let did = bench.recovery();
+    assert!(did.clean, "{did:?}");
+    assert_eq!(did.lines_scanned, 0, "{did:?}");
+    assert_eq!(bench.lines(LineState::Closing), 0, "{}", bench.attribute("lines"));
+    bench.read_all();
+}
+
+/// Rule 22: a start writes to a fresh pair first, and to nothing else before the anchor names it; nothing
+/// is erased before but that pair and the anchor's.
+#[test]
+fn rule_22_the_log_is_copied_before_anything_is_acted_on() {
+    let bench = made(small());
+    bench.write(0, 2 * LINE, 1);
+    bench.flush();
+    let medium = bench.cut();
+    let in_use: Vec<u32> = medium.lines().iter().flat_map(|l| l.chunks.clone()).collect();
+    let before: Vec<u32> = medium.log().iter().map(|b| b.at.0).collect();
+    let old_anchor = medium.newest_anchor();
+    let bench = medium.mounted();
+    let commands = bench.face.everything();
+    let medium = bench.medium.clone();
+    let new_anchor = medium.newest_anchor();
+    assert!(
+        new_anchor.counter > old_anchor.counter && new_anchor.generation > old_anchor.generation
+    );
+    let anchors: Vec<Spot> = medium
+        .anchors()
+        .iter()
+        .filter(|(_, a)| a.generation == new_anchor.generation)
+        .map(|a| a.0)
+        .collect();
+    let named = commands
+        .iter()
+        .position(|(op, spots)| *op == Op::Write && anchors.contains(&spots[0]))
+        .expect("an anchor was written");
+    let log: Vec<u32> = medium.spots(LBA_LOG).into_iter().map(|(chunk, _)| chunk).collect();
+    for (op, spots) in &commands[..named] {
+        let chunk = spots[0].0;
+        match op {
+            // Padding makes the end of the old log readable; the copy goes to a fresh pair.
+            Op::Write => {
+                assert!(!in_use.contains(&chunk), "{spots:?}");
+                assert!(
+                    log.contains(&chunk) || before.contains(&chunk) || spots[0].1 > 0,
+                    "{spots:?}"
+                );
+            }
+            Op::Reset => assert!(!in_use.contains(&chunk) && !before.contains(&chunk), "{spots:?}"),
+            _ => {}
+        }
+    }
+}
+
+/// A sector that nobody wrote reads as zeros after any recovery, whatever padding holds.
+#[test]
+fn padding_is_nobodys_data() {
+    let bench = made(small());
+    bench.write(50, 1, 1);
+    bench.flush();
+    let bench = bench.cut().mounted();
+    bench.write(60, 1, 2);
+    bench.flush();
+    let bench = bench.cut().mounted();
+    bench.read_all();
+    let user = |w: &crate::medium::Wrote| lba_of(&w.oob) < LBA_LIMIT;
+    let lbas: Vec<u64> = bench
+        .medium
+        .written()
+        .iter()
+        .filter(|(_, w)| user(w))
+        .map(|(_, w)| lba_of(&w.oob))
+        .collect();
+    assert!(lbas.iter().all(|l| [50, 60].contains(l)), "{lbas:?}");
+}

@@ -1,0 +1,90 @@
+//! Measurements of a figure that have nothing to do with each other, side by side.
+//!
+//! Owns: which of them runs where, and when no more begin. Promises: each has a virtual time of its own, so
+//! the numbers are the same on any number of threads; results come in the order of the parts, and of
+//! several errors the first in that order. Never: begins a part after an interrupt or an error.
+
+use super::{ReproduceError, Size, Watch};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+/// How a figure is measured.
+#[derive(Clone, Copy)]
+pub struct Way<'a> {
+    /// How large.
+    pub size: Size,
+    /// Simulations at a time; a live figure is alone on the machine.
+    pub jobs: usize,
+    /// Who looks on.
+    pub watch: Watch<'a>,
+}
+
+impl Way<'_> {
+    /// `measure` for each part; `None` for those that an interrupt cut short or left out.
+    pub(super) fn each<P: Sync, T: Send>(
+        &self,
+        parts: &[P],
+        measure: impl Fn(&P) -> Result<Option<T>, ReproduceError> + Sync,
+    ) -> Result<Vec<Option<T>>, ReproduceError> {
+        let (next, over) = (AtomicUsize::new(0), AtomicBool::new(false));
+        let results: Vec<Mutex<_>> = parts.iter().map(|_| Mutex::new(Ok(None))).collect();
+        let work = || {
+            while !over.load(Ordering::Relaxed) {
+                let i = next.fetch_add(1, Ordering::Relaxed);
+                let Some(part) = parts.get(i) else { return };
+                let result = measure(part);
+                if !matches!(result, Ok(Some(_))) {
+                    over.store(true, Ordering::Relaxed);
+                }
+                *results[i].lock().unwrap_or_else(|e| e.into_inner()) = result;
+            }
+        };
+        std::thread::scope(|scope| {
+            for _ in 0..self.jobs.clamp(1, parts.len().max(1)) {
+                scope.spawn(work);
+            }
+        });
+        results.into_iter().map(|r| r.into_inner().unwrap_or_else(|e| e.into_inner())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::Unwatched;
+    use std::rc::Rc;
+
+    fn way(jobs: usize) -> Way<'static> {
+        Way { size: Size::Small, jobs, watch: &|_| Rc::new(Unwatched) }
+    }
+
+    #[test]
+    fn parts_come_in_their_order_whoever_measures_them() {
+        let parts: Vec<u32> = (0..40).collect();
+        for jobs in [0, 1, 2, 7, 100] {
+            let all = way(jobs).each(&parts, |part| Ok(Some(part * 2))).unwrap();
+            assert_eq!(all, parts.iter().map(|part| Some(part * 2)).collect::<Vec<_>>());
+        }
+        assert_eq!(way(3).each(&[], |_: &u32| Ok(Some(1))).unwrap(), []);
+    }
+
+    #[test]
+    fn nothing_begins_after_an_interrupt_or_an_error() {
+        let parts: Vec<u32> = (0..40).collect();
+        let cut = |part: &u32| Ok((*part < 5).then_some(*part));
+        let all = way(1).each(&parts, cut).unwrap();
+        assert_eq!(all.iter().flatten().count(), 5);
+        let begun = AtomicUsize::new(0);
+        let bad = |part: &u32| {
+            begun.fetch_add(1, Ordering::Relaxed);
+            match part {
+                3 | 4 => Err(ReproduceError::Bad { figure: "x", what: part.to_string() }),
+                _ => Ok(Some(*part)),
+            }
+        };
+        for jobs in [1, 2] {
+            assert_eq!(way(jobs).each(&parts, bad).unwrap_err().to_string(), "x: 3");
+        }
+        assert!(begun.into_inner() < 12);
+    }
+}

@@ -1,0 +1,5 @@
+//! Experiments as `flashlane run` executes them: one test program, so that long tests run beside each other.
+
+mod care;
+mod costs;
+mod prepared;
