@@ -42,6 +42,8 @@ impl StoreKind {
 }
 
 const STAMP: usize = 8;
+/// Name of the full content that is zeros, as padding is: kept once, never given up.
+const ZEROS: u32 = 0;
 /// Bytes of a segment, about: with stamps a whole chunk of most devices, so that a sector is one
 /// step away from its chunk; small enough that a chunk which is only begun costs little.
 const SEGMENT_BYTES: usize = 128 << 10;
@@ -152,7 +154,7 @@ impl Store {
             shift: sectors.trailing_zeros(),
             chunk_sectors,
             pool: Vec::new(),
-            wholes: Vec::new(),
+            wholes: vec![Box::default()],
             free_wholes: Vec::new(),
             segments: 0,
             whole_bytes: 0,
@@ -287,6 +289,9 @@ impl Store {
 
     fn keep_whole(&mut self, content: &[u8]) -> u32 {
         let kept: Box<[u8]> = without_zeros(content).into();
+        if kept.is_empty() {
+            return ZEROS;
+        }
         self.whole_bytes += kept.len();
         match self.free_wholes.pop() {
             Some(id) => {
@@ -423,6 +428,9 @@ impl Store {
     /// Gives up the full content that a sector names.
     fn free_whole(&mut self, body: &Body, sector: u32) {
         let id = name_of(self.record(body, sector).0) as u32;
+        if id == ZEROS {
+            return;
+        }
         self.whole_bytes -= self.wholes[id as usize].len();
         self.wholes[id as usize] = Box::default();
         self.free_wholes.push(id);
@@ -528,6 +536,26 @@ mod tests {
         let mut content = [0; STAMP];
         let read = store.read(&body, 3, false, &mut content, &mut [0; OOB_BYTES]);
         assert_eq!((read, content), (Ok(()), [9; STAMP]));
+    }
+
+    /// Padding costs its record and no more, however much of it there is.
+    #[test]
+    fn zeros_are_kept_once() {
+        let mut store = Store::new(StoreKind::Stamps, 256);
+        let mut body = Body::default();
+        let base = [[0; SECTOR_BYTES], [5; SECTOR_BYTES]].concat();
+        let meta = Gather { base: &base, index: &[0, 1, 0, 0], unit: SECTOR_BYTES };
+        for sector in (0..256).step_by(4) {
+            store.write_whole(&mut body, sector, &meta, 0, &[[1; OOB_BYTES]; 4]).unwrap();
+        }
+        assert_eq!((store.wholes.len(), store.whole_bytes), (1 + 64, 64 * SECTOR_BYTES));
+        let mut content = [9; SECTOR_BYTES];
+        for (sector, byte) in [(4, 0), (5, 5), (255, 0)] {
+            let read = store.read(&body, sector, true, &mut content, &mut [0; OOB_BYTES]);
+            assert_eq!((read, content), (Ok(()), [byte; SECTOR_BYTES]));
+        }
+        store.free(body);
+        assert_eq!((store.free_wholes.len(), store.whole_bytes), (64, 0));
     }
 
     /// The pointer of a chunk whose erase was torn lies behind everything that it holds.

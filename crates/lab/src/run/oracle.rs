@@ -1,12 +1,12 @@
 //! Knows what every sector may hold, and checks every read against it.
 //!
-//! Owns: a version per logical sector (4 bytes each), the stamps that writes carry, the window of
+//! Owns: a version per logical sector (2 bytes each, 4 where there were thousands), the stamps that writes carry, the window of
 //! versions that a read may see while writes to the same sector are in flight.
 //! Promises: no false alarm: overlapping requests may take effect in either order; no miss beyond
 //! one: a read that overlaps a discard may also see zeros. A lost, stale, torn or misplaced sector
 //! is found. Never: keeps content; a stamp is a function of (sector, version).
 
-use flashlane_base::SECTOR_BYTES;
+use flashlane_base::{SECTOR_BYTES, prefetch};
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 
@@ -24,7 +24,62 @@ const SIDE: u32 = 1 << 31;
 /// Logical sectors that one stamp can tell apart.
 pub const SECTORS_MAX: u64 = 1 << (64 - VERSION_BITS);
 
-const PAGE: usize = 1024;
+const PAGE: usize = 2048;
+
+/// Words of sectors that lie side by side: version bits and what is said above.
+enum Page {
+    /// The version is less than [`NARROW`] behind the first one; above it the four bits.
+    Narrow(Box<[u16; PAGE]>),
+    /// As it is.
+    Wide(Box<[u32; PAGE]>),
+}
+
+/// Versions that a narrow word tells apart.
+const NARROW: u32 = 1 << (VERSION_BITS - 16);
+
+impl Page {
+    /// Nothing was written yet.
+    fn new() -> Page {
+        Page::Narrow(Box::new([0; PAGE]))
+    }
+
+    #[inline]
+    fn get(&self, i: usize, first: u32) -> u32 {
+        match self {
+            Page::Narrow(words) => widen(words[i], first),
+            Page::Wide(words) => words[i],
+        }
+    }
+
+    #[inline]
+    fn set(&mut self, i: usize, word: u32, first: u32) {
+        match self {
+            Page::Narrow(words) => {
+                let behind = word.wrapping_sub(first) & VERSION_MASK;
+                if behind < NARROW {
+                    words[i] = (behind | word >> VERSION_BITS << NARROW.trailing_zeros()) as u16;
+                } else {
+                    self.set_wide(i, word, first);
+                }
+            }
+            Page::Wide(words) => words[i] = word,
+        }
+    }
+
+    #[cold]
+    fn set_wide(&mut self, i: usize, word: u32, first: u32) {
+        let mut words = Box::new(std::array::from_fn(|i| self.get(i, first)));
+        words[i] = word;
+        *self = Page::Wide(words);
+    }
+}
+
+#[inline]
+fn widen(word: u16, first: u32) -> u32 {
+    let word = u32::from(word);
+    let version = (word % NARROW).wrapping_add(first) & VERSION_MASK;
+    version | (word / NARROW) << VERSION_BITS
+}
 
 /// Sectors with several requests in flight at once, or whose order among such is not known yet.
 #[derive(Clone, Copy, Debug)]
@@ -85,7 +140,7 @@ impl std::fmt::Display for Mismatch {
 /// The oracle of one device.
 pub struct Oracle {
     capacity: u64,
-    pages: Vec<Option<Box<[u32; PAGE]>>>,
+    pages: Vec<Option<Page>>,
     side: BTreeMap<u64, Side>,
     discards: u64,
     mapped: u64,
@@ -145,7 +200,7 @@ impl Oracle {
         assert!(capacity < SECTORS_MAX, "more sectors than stamps tell apart");
         Oracle {
             capacity,
-            pages: vec![None; capacity.div_ceil(PAGE as u64) as usize],
+            pages: (0..capacity.div_ceil(PAGE as u64)).map(|_| None).collect(),
             side: BTreeMap::new(),
             discards: 0,
             mapped: 0,
@@ -183,11 +238,11 @@ impl Oracle {
         let pages = || self.pages.iter().enumerate().filter_map(|(i, p)| Some((i, p.as_ref()?)));
         out.write_all(&self.capacity.to_le_bytes())?;
         out.write_all(&(pages().count() as u64).to_le_bytes())?;
-        for (place, words) in pages() {
+        for (place, page) in pages() {
             out.write_all(&(place as u64).to_le_bytes())?;
             let mut bytes = [0; PAGE * 4];
-            for (to, word) in bytes.chunks_exact_mut(4).zip(words.iter()) {
-                to.copy_from_slice(&word.to_le_bytes());
+            for (i, to) in bytes.chunks_exact_mut(4).enumerate() {
+                to.copy_from_slice(&page.get(i, self.first).to_le_bytes());
             }
             out.write_all(&bytes)?;
         }
@@ -218,20 +273,21 @@ impl Oracle {
         let (mut oracle, mut marked) = (Oracle::new(capacity), 0);
         for _ in 0..next::<8>(from)? {
             let place = next::<8>(from)?;
-            let page = usize::try_from(place).ok().and_then(|i| oracle.pages.get_mut(i));
-            let page = page.filter(|p| p.is_none()).ok_or_else(|| wrong("a page has no place"))?;
+            let at = usize::try_from(place).ok().and_then(|i| oracle.pages.get_mut(i));
+            let at = at.filter(|p| p.is_none()).ok_or_else(|| wrong("a page has no place"))?;
             let mut bytes = [0; PAGE * 4];
             from.read_exact(&mut bytes)?;
-            let mut words = Box::new([0; PAGE]);
-            for (word, from) in words.iter_mut().zip(bytes.chunks_exact(4)) {
-                *word = from.iter().rev().fold(0, |n, b| n << 8 | u32::from(*b));
-                if *word & (IN_FLIGHT | BEFORE_DATA) != 0 {
+            let mut page = Page::new();
+            for (i, from) in bytes.chunks_exact(4).enumerate() {
+                let word = from.iter().rev().fold(0, |n, b| n << 8 | u32::from(*b));
+                if word & (IN_FLIGHT | BEFORE_DATA) != 0 {
                     return Err(wrong("a sector is in flight"));
                 }
-                oracle.mapped += u64::from(*word & DATA != 0);
-                marked += u64::from(*word & SIDE != 0);
+                oracle.mapped += u64::from(word & DATA != 0);
+                marked += u64::from(word & SIDE != 0);
+                page.set(i, word, oracle.first);
             }
-            *page = Some(words);
+            *at = Some(page);
         }
         for _ in 0..next::<8>(from)? {
             let (lba, low, group) = (next::<8>(from)?, next::<4>(from)?, next::<4>(from)?);
@@ -243,7 +299,7 @@ impl Oracle {
                 group: group as u32,
                 group_zero: zeros & 2 != 0,
             };
-            let known = lba < capacity && *oracle.word(lba) & SIDE != 0;
+            let known = lba < capacity && oracle.word(lba) & SIDE != 0;
             if !known || oracle.side.insert(lba, side).is_some() {
                 return Err(wrong("a sector without a mark"));
             }
@@ -260,22 +316,28 @@ impl Oracle {
     }
 
     #[inline]
-    fn word(&mut self, lba: u64) -> &mut u32 {
-        let (page, first) = (&mut self.pages[lba as usize / PAGE], self.first);
-        &mut page.get_or_insert_with(|| Box::new([first; PAGE]))[lba as usize % PAGE]
+    fn word(&self, lba: u64) -> u32 {
+        let page = &self.pages[lba as usize / PAGE];
+        page.as_ref().map_or(self.first, |page| page.get(lba as usize % PAGE, self.first))
+    }
+
+    #[inline]
+    fn set_word(&mut self, lba: u64, word: u32) {
+        let page = self.pages[lba as usize / PAGE].get_or_insert_with(Page::new);
+        page.set(lba as usize % PAGE, word, self.first);
     }
 
     /// A write (or discard) of a sector starts; returns its version.
     #[inline]
     fn begin(&mut self, lba: u64, data: bool) -> u32 {
-        let word = *self.word(lba);
+        let word = self.word(lba);
         self.mapped = self.mapped + data as u64 - (word & DATA != 0) as u64;
         let version = (word + 1) & VERSION_MASK;
         let newest = version | if data { DATA } else { 0 };
         let was_data = word & DATA != 0;
         if word & (IN_FLIGHT | SIDE) == 0 {
             let before = if was_data { BEFORE_DATA } else { 0 };
-            *self.word(lba) = newest | IN_FLIGHT | before;
+            self.set_word(lba, newest | IN_FLIGHT | before);
             return version;
         }
         let current = word & VERSION_MASK;
@@ -292,16 +354,16 @@ impl Oracle {
         side.in_flight += 1;
         side.group_zero |= !data;
         side.zero |= !data;
-        *self.word(lba) = newest | SIDE;
+        self.set_word(lba, newest | SIDE);
         version
     }
 
     /// A change of a sector was acknowledged.
     #[inline]
     fn end(&mut self, lba: u64) {
-        let word = *self.word(lba);
+        let word = self.word(lba);
         if word & SIDE == 0 {
-            *self.word(lba) = word & !(IN_FLIGHT | BEFORE_DATA);
+            self.set_word(lba, word & !(IN_FLIGHT | BEFORE_DATA));
             return;
         }
         let side = self.side.get_mut(&lba).expect("marked, so it has an entry");
@@ -310,13 +372,13 @@ impl Oracle {
         (side.low, side.zero) = (side.group, side.group_zero);
         if side.in_flight == 0 && side.group == word & VERSION_MASK {
             self.side.remove(&lba);
-            *self.word(lba) = word & !SIDE;
+            self.set_word(lba, word & !SIDE);
         }
     }
 
     /// A change of a sector failed: old or new, nobody knows.
     fn fail(&mut self, lba: u64) {
-        let word = *self.word(lba);
+        let word = self.word(lba);
         let version = word & VERSION_MASK;
         let was_data = word & DATA != 0;
         let side = self.side.entry(lba).or_insert(Side {
@@ -327,7 +389,7 @@ impl Oracle {
             group_zero: !was_data,
         });
         side.in_flight -= 1;
-        *self.word(lba) = word & !(IN_FLIGHT | BEFORE_DATA) | SIDE;
+        self.set_word(lba, word & !(IN_FLIGHT | BEFORE_DATA) | SIDE);
     }
 
     /// A write starts: versions are taken and `buf` is filled with their stamps.
@@ -358,8 +420,10 @@ impl Oracle {
     /// Asks for what is known of a sector: a request for it comes soon.
     #[inline]
     pub fn expect(&self, lba: u64) {
-        if let Some(Some(page)) = self.pages.get(lba as usize / PAGE) {
-            flashlane_base::prefetch(&page[lba as usize % PAGE]);
+        match self.pages.get(lba as usize / PAGE) {
+            Some(Some(Page::Narrow(words))) => prefetch(&words[lba as usize % PAGE]),
+            Some(Some(Page::Wide(words))) => prefetch(&words[lba as usize % PAGE]),
+            Some(None) | None => {}
         }
     }
 
@@ -375,10 +439,7 @@ impl Oracle {
 
     #[inline]
     fn window(&mut self, lba: u64) -> Window {
-        let word = match &self.pages[lba as usize / PAGE] {
-            Some(page) => page[lba as usize % PAGE],
-            None => self.first,
-        };
+        let word = self.word(lba);
         let (version, data) = (word & VERSION_MASK, word & DATA != 0);
         if word & SIDE != 0 {
             let side = self.side[&lba];
@@ -408,10 +469,7 @@ impl Oracle {
         for (i, sector) in buf.chunks_exact(unit).enumerate() {
             let at = lba + i as u64;
             let window = windows.windows[i];
-            let newest = match &self.pages[at as usize / PAGE] {
-                Some(page) => page[at as usize % PAGE] & VERSION_MASK,
-                None => self.first,
-            };
+            let newest = self.word(at) & VERSION_MASK;
             if self.inherited && window.low == self.first {
                 continue; // what was there before this run: the layer's own checksums have to do
             }
@@ -457,6 +515,28 @@ mod tests {
         o.begin_discard(7, 1);
         o.finish(7, 1, true);
         assert!(read(&mut o, 7, &new).is_some() && read(&mut o, 7, &[0; 8]).is_none());
+    }
+
+    /// A sector that is written more often than a narrow page can say takes its page along.
+    #[test]
+    fn thousands_of_versions_are_told_apart() {
+        for life in [0, 1, 7] {
+            let mut o = Oracle::of_used(2 * PAGE as u64, life);
+            let neighbour = write(&mut o, 8, 8);
+            o.finish(8, 1, true);
+            let mut old = vec![0; 8];
+            for n in 0..2 * NARROW {
+                let new = write(&mut o, 9, 8);
+                assert_eq!(read(&mut o, 9, &new), None, "in flight, {n}");
+                o.finish(9, 1, true);
+                assert_eq!(read(&mut o, 9, &new), None, "write {n}");
+                assert!(read(&mut o, 9, &old).is_some(), "write {n} is lost");
+                old = new;
+            }
+            assert_eq!(read(&mut o, 8, &neighbour), None);
+            assert!(read(&mut o, 8, &[0; 8]).is_some());
+            assert_eq!(o.mapped(), 2);
+        }
     }
 
     fn read(oracle: &mut Oracle, lba: u64, content: &[u8]) -> Option<Mismatch> {
