@@ -353,7 +353,7 @@ pub(crate) struct Reproduce {
     /// The paper's own sizes, however long it takes
     #[arg(long)]
     pub(crate) full: bool,
-    /// Simulations at a time, which changes no number; all cores without it
+    /// Simulations at a time, each with the memory of a device; changes no number; all cores without it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: Option<u16>,
 }

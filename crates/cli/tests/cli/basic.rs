@@ -446,7 +446,9 @@ fn an_interrupted_table_or_figure_says_that_it_is_partial() {
     let json = done.json();
     assert_eq!((&json["interrupted"], &json["verdict"]), (&true.into(), &"unfinished".into()));
     let rows = json["rows"].as_array().expect("rows");
-    assert!(rows.iter().any(|r| r["here"].is_null()));
+    let steady = rows.iter().filter(|r| r["what"].as_str().is_some_and(|w| w.contains("steady")));
+    // What was measured until then is of no use.
+    assert!(steady.clone().count() > 5 && steady.clone().all(|r| r["here"].is_null()), "{json}");
 }
 
 /// Fill, spare and steadiness are said; a run that was cut short in its preparation says so.
@@ -569,7 +571,8 @@ fn the_examples_are_good() {
 #[test]
 fn a_figure_is_reproduced_with_its_verdict() {
     let h = here();
-    let text = h.run(&["reproduce", "lightnvm-fig8", "--json", "-"]).good().out;
+    let beside = ["reproduce", "lightnvm-fig8", "--json", "-", "--jobs", "3"];
+    let text = h.run(&beside).good().out;
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let alone = ["reproduce", "lightnvm-fig8", "--json", "-", "--jobs", "1"];
     assert_eq!(h.run(&alone).good().out, text, "numbers depend on how many run at a time");

@@ -19,10 +19,11 @@ use flashlane_lab::lnvm::show::recovery_text;
 use flashlane_lab::stack::{MountHow, Stack, target_of_drive};
 use flashlane_ocssd::SsdOptions;
 use flashlane_rt::{CostTable, Cx, Virtual};
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Arc;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
 /// Sectors that are written to: few, so that they are written again and again, and garbage is collected.
@@ -161,13 +162,24 @@ fn flushed_sectors_survive_kill_9() {
             .spawn()
             .expect("the writer starts");
         // Read as it comes: a full pipe would stop the writer.
-        let mut out = child.stdout.take().expect("a pipe");
+        let mut out = BufReader::new(child.stdout.take().expect("a pipe"));
+        let (tell, mounted) = channel();
         let reader = std::thread::spawn(move || {
             let mut said = Vec::new();
-            std::io::Read::read_to_end(&mut out, &mut said).map(|_| said)
+            while out.read_until(b'\n', &mut said)? > 0 {
+                if said.ends_with(b"clean\n") {
+                    let _ = tell.send(());
+                }
+            }
+            Ok::<_, std::io::Error>(said)
         });
-        // Every fourth is killed early, most likely while it mounts.
-        let wait = if round % 4 == 3 { rng.below(40) } else { 60 + rng.below(300) };
+        // Every fourth is killed early, most likely while it mounts; the others when they have begun to write.
+        let early = round % 4 == 3;
+        let wait = rng.below(if early { 40 } else { 300 });
+        if !early {
+            // Its end, too, ends the wait: what it said is looked at below.
+            let _ = mounted.recv_timeout(Duration::from_secs(60));
+        }
         #[allow(clippy::disallowed_methods)] // a moment that nobody chose
         std::thread::sleep(Duration::from_millis(wait));
         child.kill().expect("it runs until it is killed");
@@ -188,7 +200,10 @@ fn flushed_sectors_survive_kill_9() {
             least[place(i) as usize] = i + 1;
         }
         let (found, clean, account) = read_all(&image);
-        println!("round {round}: killed after {wait} ms, {flushed} writes flushed; {account}");
+        println!(
+            "round {round}: killed {wait} ms after it {}, {flushed} writes flushed; {account}",
+            if early { "began" } else { "mounted" }
+        );
         assert!(flushed == next || !clean, "round {round}: a killed target is not a stopped one");
         unclean += u64::from(!clean);
         next = flushed + BATCH;

@@ -1,7 +1,7 @@
 //! The logical-to-physical map: one entry per logical sector.
 //!
 //! Owns: the entries, their encoding, and the lock that pblk keeps around them.
-//! Promises: an entry changes by compare-exchange only, so whoever lost a race knows it; untouched
+//! Promises: an entry changes only from what the caller took it for ([`View::exchange`], `exchange_each`), so whoever lost a race knows it; untouched
 //! entries cost no memory (zero means unmapped). Never: counts validity (that is `lines`).
 //!
 //! Entry (FORMAT.md): 0 unmapped; all ones poisoned; top bit set: slot id; else media address + 1.
@@ -106,7 +106,7 @@ impl View<'_> {
     /// was replaced. Under the map's lock, which makes a short loop of it.
     #[inline(always)]
     pub(super) fn exchange_each(&self, changes: impl Iterator<Item = (u64, u64, u64)>) -> u64 {
-        debug_assert!(self.exclusive);
+        assert!(self.exclusive, "for whoever holds the lock");
         let mut done = 0;
         if self.narrow.is_empty() {
             for (i, (lba, old, new)) in changes.enumerate() {
@@ -125,7 +125,7 @@ impl View<'_> {
         done
     }
 
-    /// Replaces `old` by `new` unless the entry has changed: the only way an entry changes.
+    /// Replaces `old` by `new` unless the entry has changed.
     #[inline(always)]
     pub(super) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
         match (self.narrow.get(lba as usize), self.exclusive) {
@@ -236,7 +236,7 @@ impl Map {
         self.view().encode(entry)
     }
 
-    /// Replaces `old` by `new` unless the entry has changed: the only way an entry changes.
+    /// As [`View::exchange`].
     #[inline]
     pub(super) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
         self.view().exchange(lba, old, new)

@@ -2,7 +2,8 @@
 //!
 //! Owns: which of them runs where, and when no more begin. Promises: each has a virtual time of its own, so
 //! the numbers are the same on any number of threads; results come in the order of the parts, and of
-//! several errors the first in that order. Never: begins a part after an interrupt or an error.
+//! several errors the first in that order. Never: begins a part after an interrupt, an error or a panic;
+//! those that are under way go on to their end.
 
 use super::{ReproduceError, Size, Watch};
 use std::sync::Mutex;
@@ -32,9 +33,10 @@ impl Way<'_> {
             while !over.load(Ordering::Relaxed) {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 let Some(part) = parts.get(i) else { return };
+                let end = End(&over);
                 let result = measure(part);
-                if !matches!(result, Ok(Some(_))) {
-                    over.store(true, Ordering::Relaxed);
+                if matches!(result, Ok(Some(_))) {
+                    std::mem::forget(end);
                 }
                 *results[i].lock().unwrap_or_else(|e| e.into_inner()) = result;
             }
@@ -48,11 +50,21 @@ impl Way<'_> {
     }
 }
 
+/// Nothing more begins once this is dropped, by a panic, too.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::run::Unwatched;
     use std::rc::Rc;
+    use std::time::Duration;
 
     fn way(jobs: usize) -> Way<'static> {
         Way { size: Size::Small, jobs, watch: &|_| Rc::new(Unwatched) }
@@ -86,5 +98,22 @@ mod tests {
             assert_eq!(way(jobs).each(&parts, bad).unwrap_err().to_string(), "x: 3");
         }
         assert!(begun.into_inner() < 12);
+    }
+
+    #[test]
+    fn nothing_begins_after_a_panic() {
+        let parts: Vec<u32> = (0..10_000).collect();
+        let begun = AtomicUsize::new(0);
+        let all = || {
+            way(2).each(&parts, |part| {
+                begun.fetch_add(1, Ordering::Relaxed);
+                // Ten seconds for all, so that the one that fails is through with its message before.
+                std::thread::park_timeout(Duration::from_millis(1));
+                assert_ne!(*part, 3, "this panic is meant");
+                Ok(Some(*part))
+            })
+        };
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(all)).is_err());
+        assert!(begun.into_inner() < parts.len());
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns: how each row is measured. Promises: raw rows go through vector commands on named PUs, pblk
 //! rows through the block device; the steady row is taken after a ramp and only counts when the run
-//! was steady; an interrupt leaves the rows behind it without a value. Never: tunes anything.
+//! was steady; rows that an interrupt cut short or left out have no value. Never: tunes anything.
 
 use super::{FigureFile, ReproduceError, Row, Size, Way};
 use crate::execute::{RunOutcome, execute};

@@ -1,7 +1,7 @@
 //! The paper's examples and what needs a look inside: the release of a slot (Figure 4), semaphores (Figure
 //! 5), channels without room (Q12), the limiters of many channels (Q16, Q17).
 //!
-//! Owns: the tests. The rest of Q01 to Q25 goes through the public interface (`tests/qblk`).
+//! Owns: the tests. The rest of Q01 to Q25 goes through the public interface (`tests/targets/qblk`).
 
 use super::*;
 use crate::block::{BlockDev, BlockOp, Io};
