@@ -24,6 +24,7 @@ pub mod histogram;
 pub mod input;
 pub mod lnvm;
 mod naming;
+mod parallel;
 pub mod raw;
 pub mod report;
 pub mod reproduce;

@@ -50,6 +50,16 @@ pub(super) struct View<'a> {
     exclusive: bool,
 }
 
+/// Replaces `old` by `new` in an entry that nobody else can change now: the caller has the map's lock.
+#[inline(always)]
+fn exchange_held(entry: &AtomicU32, old: u32, new: u32) -> bool {
+    let same = entry.load(Ordering::Relaxed) == old;
+    if same {
+        entry.store(new, Ordering::Release);
+    }
+    same
+}
+
 impl View<'_> {
     /// The raw entry.
     #[inline(always)]
@@ -116,11 +126,7 @@ impl View<'_> {
         }
         for (i, (lba, old, new)) in changes.enumerate() {
             let e = &self.narrow[lba as usize];
-            let same = e.load(Ordering::Relaxed) == old as u32;
-            if same {
-                e.store(new as u32, Ordering::Release);
-            }
-            done |= u64::from(same) << i;
+            done |= u64::from(exchange_held(e, old as u32, new as u32)) << i;
         }
         done
     }
@@ -129,13 +135,7 @@ impl View<'_> {
     #[inline(always)]
     pub(super) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
         match (self.narrow.get(lba as usize), self.exclusive) {
-            (Some(e), true) => {
-                let same = e.load(Ordering::Relaxed) == old as u32;
-                if same {
-                    e.store(new as u32, Ordering::Release);
-                }
-                same
-            }
+            (Some(e), true) => exchange_held(e, old as u32, new as u32),
             (Some(e), false) => e
                 .compare_exchange(old as u32, new as u32, Ordering::AcqRel, Ordering::Relaxed)
                 .is_ok(),

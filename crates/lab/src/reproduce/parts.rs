@@ -1,13 +1,12 @@
 //! Measurements of a figure that have nothing to do with each other, side by side.
 //!
-//! Owns: which of them runs where, and when no more begin. Promises: each has a virtual time of its own, so
-//! the numbers are the same on any number of threads; results come in the order of the parts, and of
-//! several errors the first in that order. Never: begins a part after an interrupt, an error or a panic;
-//! those that are under way go on to their end.
+//! Owns: how a figure is measured, and what ends it. Promises: each part has a virtual time of its own, so the
+//! numbers are the same on any number of threads; results come in the order of the parts, and of several
+//! errors the first in that order. Never: begins a part after an interrupt, an error or a panic; those
+//! that are under way go on to their end.
 
 use super::{ReproduceError, Size, Watch};
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::parallel::{Then, side_by_side};
 
 /// How a figure is measured.
 #[derive(Clone, Copy)]
@@ -27,35 +26,12 @@ impl Way<'_> {
         parts: &[P],
         measure: impl Fn(&P) -> Result<Option<T>, ReproduceError> + Sync,
     ) -> Result<Vec<Option<T>>, ReproduceError> {
-        let (next, over) = (AtomicUsize::new(0), AtomicBool::new(false));
-        let results: Vec<Mutex<_>> = parts.iter().map(|_| Mutex::new(Ok(None))).collect();
-        let work = || {
-            while !over.load(Ordering::Relaxed) {
-                let i = next.fetch_add(1, Ordering::Relaxed);
-                let Some(part) = parts.get(i) else { return };
-                let end = End(&over);
-                let result = measure(part);
-                if matches!(result, Ok(Some(_))) {
-                    std::mem::forget(end);
-                }
-                *results[i].lock().unwrap_or_else(|e| e.into_inner()) = result;
-            }
-        };
-        std::thread::scope(|scope| {
-            for _ in 0..self.jobs.clamp(1, parts.len().max(1)) {
-                scope.spawn(work);
-            }
+        let all = side_by_side(self.jobs, parts.len(), |i| {
+            let result = measure(&parts[i]);
+            let then = if matches!(result, Ok(Some(_))) { Then::GoOn } else { Then::End };
+            (Some(result), then)
         });
-        results.into_iter().map(|r| r.into_inner().unwrap_or_else(|e| e.into_inner())).collect()
-    }
-}
-
-/// Nothing more begins once this is dropped, by a panic, too.
-struct End<'a>(&'a AtomicBool);
-
-impl Drop for End<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+        all.into_iter().map(|result| result.unwrap_or(Ok(None))).collect()
     }
 }
 
@@ -64,6 +40,7 @@ mod tests {
     use super::*;
     use crate::run::Unwatched;
     use std::rc::Rc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     fn way(jobs: usize) -> Way<'static> {

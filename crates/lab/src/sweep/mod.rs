@@ -16,14 +16,14 @@ pub use result::{Point, SweepResult};
 use crate::execute::{Observe, execute_with};
 use crate::experiment::{Change, Experiment, Vary};
 use crate::input::{self, InputError};
+use crate::parallel::{Then, side_by_side};
 use crate::report::Report;
 use crate::run::Monitor;
 use crate::shelf::Shelf;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 /// Why a sweep can't begin.
 #[derive(Debug, thiserror::Error)]
@@ -163,26 +163,13 @@ pub fn run(
     shelf: Option<&Shelf>,
     watcher: &Arc<dyn Watcher>,
 ) -> SweepResult {
-    let next = AtomicUsize::new(0);
-    let done: Vec<Mutex<Option<Point>>> = (0..plan.points()).map(|_| Mutex::default()).collect();
-    std::thread::scope(|scope| {
-        for _ in 0..jobs.clamp(1, plan.points()) {
-            scope.spawn(|| {
-                loop {
-                    let i = next.fetch_add(1, Ordering::Relaxed);
-                    if i >= done.len() || watcher.interrupted() {
-                        return;
-                    }
-                    let done_now = point(plan, i, kept, shelf, watcher);
-                    let Some((point, was_kept)) = done_now else { return };
-                    *done[i].lock().unwrap_or_else(|e| e.into_inner()) = Some(point);
-                    watcher.done(i, was_kept);
-                }
-            });
-        }
+    let points = side_by_side(jobs, plan.points(), |i| {
+        let done = (!watcher.interrupted()).then(|| point(plan, i, kept, shelf, watcher)).flatten();
+        let Some((point, was_kept)) = done else { return (None, Then::End) };
+        watcher.done(i, was_kept);
+        (Some(point), Then::GoOn)
     });
-    let points = done.into_iter().map(|p| p.into_inner().unwrap_or_else(|e| e.into_inner()));
-    SweepResult::new(plan, points.collect())
+    SweepResult::new(plan, points)
 }
 
 /// One point, and whether it was kept; `None` when interrupted.
