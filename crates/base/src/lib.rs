@@ -6,10 +6,13 @@
 //! Promises: integers only, no clock, no environment, no allocation proportional to input.
 //! Never: knows what flash is beyond its dimensions.
 //!
+//! Beside them: [`mutant`], the switches that break a safety rule each in test builds.
+//!
 //! Start reading at [`geometry`], then [`ppa`].
 
 pub mod fastdiv;
 pub mod geometry;
+pub mod mutant;
 pub mod ppa;
 pub mod prefetch;
 pub mod rng;

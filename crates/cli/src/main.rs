@@ -11,6 +11,7 @@ mod output;
 mod watch;
 
 use clap::Parser;
+use flashlane_testkit::mutant;
 use std::process::ExitCode;
 
 /// A simulation makes and drops a future per request, dozens in flight and larger than what the
@@ -34,6 +35,11 @@ pub(crate) enum Ending {
 
 fn main() -> ExitCode {
     let args = args::Args::parse();
+    if std::env::var_os(mutant::VARIABLE).is_some() && !mutant::ARE_BUILT {
+        let why = "is set, and this build has no mutants: build with --features mutants (docs/MUTANTS.md)";
+        output::complain(&anyhow::anyhow!("{} {why}", mutant::VARIABLE));
+        return ExitCode::from(Ending::Unusable as u8);
+    }
     let ending = match commands::run(args) {
         Ok(ending) => ending,
         Err(error) if output::is_closed_pipe(&error) => Ending::Good,
@@ -42,5 +48,8 @@ fn main() -> ExitCode {
             commands::blame(&error)
         }
     };
+    if let Some(name) = std::env::var(mutant::VARIABLE).ok().filter(|_| mutant::ARE_BUILT) {
+        eprintln!("mutant {name}: struck {} times", mutant::strikes());
+    }
     ExitCode::from(ending as u8)
 }

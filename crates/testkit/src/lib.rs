@@ -30,7 +30,7 @@ pub mod witness;
 pub use canary::{Canary, Cheat};
 pub use content::{Found, Version};
 pub use cuts::cut_everywhere;
-pub use flashlane_base::Ns;
+pub use flashlane_base::{Ns, mutant};
 pub use harness::{Boot, Done, Failed, Machine, Plan, Source, Stack, Up, run_seed};
 pub use host::Host;
 pub use oracle::{Oracle, Wrong};
