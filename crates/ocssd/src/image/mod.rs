@@ -12,6 +12,7 @@ mod header;
 mod upgrade;
 
 pub use copy::{CopyKind, copy_image};
+pub(crate) use header::HAS_MARK;
 pub use header::{Header, MAGIC, VERSION, layout};
 pub use upgrade::{Version, upgrade_image};
 

@@ -379,7 +379,7 @@ fn a_power_loss_while_the_journal_turns_over_leaves_a_commit() {
         history.ssd.set_targets(&round.to_le_bytes().repeat(40)).expect("kept");
         history.note(first, before, true);
         let ops = history.file.ops();
-        if ops - from > 3 {
+        if ops - from > 4 {
             turned += 1;
             for at in from..=ops {
                 history.lose_power(&start, from, at, &mut rng);
@@ -486,17 +486,19 @@ fn frames_of_two_torn_commits_do_not_mix() {
     assert!(images > 100, "{images}");
 }
 
+fn unpacked(mut packed: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(&mut packed).read_to_end(&mut bytes).expect("an image");
+    bytes
+}
+
 /// The host loses its power in an upgrade: before each write and sync, with each part of what was not
 /// synced. What is left opens, is of the one format or the other, and is otherwise as it was; the next
 /// upgrade ends what this one had begun.
 #[test]
 fn a_power_loss_in_an_upgrade_leaves_an_image() {
-    let old = || {
-        let mut packed = &include_bytes!("../data/image-v1.img.gz")[..];
-        let mut bytes = Vec::new();
-        flate2::read::GzDecoder::new(&mut packed).read_to_end(&mut bytes).expect("an image");
-        bytes
-    };
+    let old = || unpacked(include_bytes!("../data/image-v1.img.gz"));
+    let newer = unpacked(include_bytes!("../data/image-v1.1.img.gz"));
     let content = |ssd: &Arc<Ssd>| {
         let bench = Bench::new(ssd.clone());
         let states: Vec<_> = (0..2).flat_map(|pu| ssd.chunk_report(pu, 0, 4)).collect();
@@ -509,10 +511,11 @@ fn a_power_loss_in_an_upgrade_leaves_an_image() {
         bytes
     };
     // Both copies of the header sound, and either one of them not.
-    for start in [old(), damaged(30), damaged((16 << 10) + 30)] {
+    let starts = [old(), damaged(30), damaged((16 << 10) + 30)].map(|bytes| ((1, 0), bytes));
+    for (from, start) in starts.into_iter().chain([((1, 1), newer)]) {
         let wanted = content(&open(Arc::new(MemoryFile::new(start.clone()))));
         let file = Arc::new(MemoryFile::new(start.clone()));
-        assert_eq!(Ssd::upgrade_on(file.clone()).unwrap(), ((1, 0), (1, 1)));
+        assert_eq!(Ssd::upgrade_on(file.clone()).unwrap(), (from, (1, 2)));
         let log = file.log();
         let (mut images, mut seen) = (0, BTreeMap::new());
         for at in 0..=log.len() {
@@ -527,12 +530,12 @@ fn a_power_loss_in_an_upgrade_leaves_an_image() {
                 let again = Arc::new(MemoryFile::new(left));
                 Ssd::upgrade_on(again.clone()).unwrap_or_else(|e| panic!("{e}"));
                 let ops = again.ops();
-                assert_eq!(Ssd::upgrade_on(again.clone()).unwrap(), ((1, 1), (1, 1)));
+                assert_eq!(Ssd::upgrade_on(again.clone()).unwrap(), ((1, 2), (1, 2)));
                 assert_eq!(again.ops(), ops, "nothing more to do, nothing written");
                 let bytes = again.bytes();
                 let (one, other) = bytes[..32 << 10].split_at(16 << 10);
                 assert!(one == other, "both copies are of the new format");
-                assert_eq!(version(&open(again)), (1, 1));
+                assert_eq!(version(&open(again)), (1, 2));
                 images += 1;
             }
         }

@@ -275,7 +275,7 @@ fn what_is_no_sound_image_is_refused_untouched() {
         ("neither copy of its header", bytes[..100].to_vec()),
         ("cut short", bytes[..2 * header].to_vec()),
         ("cut short", bytes[..bytes.len() - 1].to_vec()),
-        ("format 2.1", sealed(&|copy| copy[16] = 2)),
+        ("format 2.2", sealed(&|copy| copy[16] = 2)),
         ("do not agree", sealed(&|copy| copy[80] ^= 1)),
         ("device spec", sealed(&|copy| copy[128] = b'?')),
     ];
@@ -289,13 +289,13 @@ fn what_is_no_sound_image_is_refused_untouched() {
     assert!(said(open(&folder.0)).contains("directory"), "{}", said(open(&folder.0)));
     assert!(said(open(&folder.file("none.img"))).contains("No such file"));
     // A newer minor version is read, not written.
-    std::fs::write(folder.file("newer.img"), sealed(&|copy| copy[18] = 2)).unwrap();
+    std::fs::write(folder.file("newer.img"), sealed(&|copy| copy[18] = 3)).unwrap();
     let newer = open(&folder.file("newer.img")).unwrap();
     assert!(newer.is_read_only());
     assert!(Bench::new(newer.clone()).info(3, 15).write_pointer == 4);
     drop(newer);
     let upgraded = upgrade_image(&folder.file("newer.img")).unwrap_err().to_string();
-    assert!(upgraded.contains("1.2") && upgraded.contains("newer.img"), "{upgraded}");
+    assert!(upgraded.contains("1.3") && upgraded.contains("newer.img"), "{upgraded}");
 }
 
 /// A bit turned over anywhere before the slots is found, or does not matter.
