@@ -313,3 +313,59 @@ impl Table {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::memory::MemoryFile;
+
+    const LAYOUT: Layout = Layout { channels: 1, dies: 1, chunks: 4, sectors: 4 };
+
+    fn open(bytes: Vec<u8>, marked: bool) -> Result<Table, ImageFault> {
+        Table::open(Arc::new(MemoryFile::new(bytes)), LAYOUT, marked)
+    }
+
+    /// A table of some commits: two rows each, from 20 on; with sums and the mark, or as before 1.2.
+    fn some_commits(marked: bool) -> Vec<u8> {
+        let file = Arc::new(MemoryFile::default());
+        let mut table = Table::create(file.clone(), LAYOUT, []).unwrap();
+        table.sum = table.sum.filter(|_| marked);
+        for n in 1..=5 {
+            table.commit(vec![(20, [n; ROW_BYTES]), (20 + n as u32, [n; ROW_BYTES])]).unwrap();
+        }
+        file.bytes()
+    }
+
+    /// Every bit of a row in place and of a frame that counts, without sums and with them.
+    #[test]
+    fn a_flipped_bit_in_what_is_needed_is_refused() {
+        for marked in [false, true] {
+            let bytes = some_commits(marked);
+            assert_eq!(open(bytes.clone(), marked).unwrap().last, 5);
+            let rows = LAYOUT.table_at()..LAYOUT.table_at() + 20 * 64;
+            let frames = LAYOUT.journal_at()..LAYOUT.journal_at() + 5 * 512;
+            for at in rows.chain(frames).step_by(7) {
+                let mut bytes = bytes.clone();
+                bytes[at as usize] ^= 1 << (at % 8);
+                let said = open(bytes, marked).err().expect("refused").to_string();
+                assert!(said.contains("checksum"), "byte {at}: {said}");
+            }
+        }
+    }
+
+    /// A row in place that is sound and older, a last commit that is gone: the sum and the mark tell.
+    #[test]
+    fn sound_but_older_is_refused() {
+        let bytes = some_commits(true);
+        let mut stale = bytes.clone();
+        let other = store_row(40, &[9; ROW_BYTES]);
+        stale[LAYOUT.table_at() as usize + 40 * 64..][..64].copy_from_slice(&other);
+        assert!(matches!(open(stale, true), Err(ImageFault::Sum { last: 5 })));
+        let mut gone = bytes.clone();
+        gone[LAYOUT.frame_at(0, 4) as usize..][..512].fill(0);
+        assert!(matches!(open(gone, true), Err(ImageFault::Lost { marked: 5, last: 4 })));
+        let mut unmarked = bytes;
+        unmarked[MARK_AT as usize..][..512].fill(0);
+        assert!(matches!(open(unmarked, true), Err(ImageFault::Mark)));
+    }
+}
