@@ -92,6 +92,9 @@ pub(super) struct Journal {
     pub(super) sum: u64,
     /// Rows of the newest half's commits, in their order.
     pub(super) rows: Vec<(u32, Row)>,
+    /// Where frames of the older half lie that are damaged and of no account. They go before the half
+    /// is used again: behind its end they would count.
+    pub(super) unsound: Vec<u64>,
 }
 
 /// How far the journal has come: a commit that was durable when this was written.
@@ -322,6 +325,8 @@ impl Journal {
             _ => None,
         });
         let used = used.max().unwrap_or(0);
+        let bad = (0..).zip(&other.frames).filter(|(_, frame)| **frame == Left::Bad);
+        let unsound = bad.map(|(at, _)| layout.frame_at(1 - half, at)).collect();
         let chain = std::mem::take(&mut chains[newer]);
         let far = chain.rows.iter().map(|(number, _)| *number).max();
         if let Some(far) = far.filter(|far| *far >= layout.rows()) {
@@ -334,6 +339,7 @@ impl Journal {
             used,
             sum: chain.sum,
             rows: chain.rows,
+            unsound,
         })
     }
 }

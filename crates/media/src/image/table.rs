@@ -54,6 +54,8 @@ pub struct Table {
     next: u64,
     /// Rows that commits in this half changed: not yet in place.
     behind: BTreeSet<u32>,
+    /// Damaged frames of no account.
+    unsound: Vec<u64>,
     broken: bool,
 }
 
@@ -93,6 +95,7 @@ impl Table {
             half: 0,
             next: 0,
             behind: BTreeSet::new(),
+            unsound: Vec::new(),
             broken: false,
         };
         let reserve = layout.slots_at() - layout.table_at();
@@ -126,6 +129,7 @@ impl Table {
             half: journal.half,
             next: journal.next,
             behind: journal.rows.iter().map(|(number, _)| *number).collect(),
+            unsound: journal.unsound,
             broken: false,
             file,
             layout,
@@ -172,7 +176,7 @@ impl Table {
             for (stored, number) in bytes.chunks_exact(STORED_ROW_BYTES).zip(from..) {
                 let mut row = [0; ROW_BYTES];
                 row.copy_from_slice(&stored[..ROW_BYTES]);
-                let needed = !self.behind.contains(&number) || mutant!("image.torn-row-refused");
+                let needed = !self.behind.contains(&number) || mutant!("image.covered-row-refused");
                 let sound = stored == store_row(number, &row) || mutant!("image.row-unchecked");
                 if needed && !sound {
                     return Err(ImageFault::Row { row: number, at: self.row_at(number) });
@@ -274,13 +278,18 @@ impl Table {
         self.sync()
     }
 
-    /// Makes what an earlier process has written durable: all that follows is built on it.
+    /// Makes what an earlier process has written durable: all that follows is built on it. What is
+    /// damaged in the half that is written next, and of no account, goes.
     ///
     /// # Errors
     /// The host failed.
     pub fn settle(&mut self) -> Result<(), ImageFault> {
         if !mutant!("image.open-unsynced") {
             self.sync()?;
+        }
+        for at in self.unsound.drain(..).filter(|_| !mutant!("image.unsound-stays")) {
+            let gone = self.file.write_at(at, &[0; FRAME_BYTES]);
+            gone.map_err(ImageFault::io("write the journal of"))?;
         }
         let _ = self.write_mark();
         Ok(())
@@ -367,5 +376,29 @@ mod tests {
         let mut unmarked = bytes;
         unmarked[MARK_AT as usize..][..512].fill(0);
         assert!(matches!(open(unmarked, true), Err(ImageFault::Mark)));
+    }
+    /// A row that is damaged in place and is in the journal is recovered; a damaged frame of the older
+    /// half is of no account, and does not come to count when its half is used again.
+    #[test]
+    fn damage_of_no_account_is_recovered() {
+        let mut bytes = some_commits(true);
+        bytes[LAYOUT.table_at() as usize + 20 * 64] ^= 1;
+        let file = Arc::new(MemoryFile::new(bytes));
+        let mut table = Table::open(file.clone(), LAYOUT, true).unwrap();
+        assert_eq!(table.row(20), &[5; ROW_BYTES]);
+        let frames = LAYOUT.half_frames();
+        for n in 0..=frames as u8 {
+            table.commit(vec![(30, [n; ROW_BYTES])]).unwrap();
+        }
+        assert_eq!(table.half, 1);
+        let mut bytes = file.bytes();
+        bytes[LAYOUT.frame_at(0, frames - 1) as usize] ^= 1;
+        let file = Arc::new(MemoryFile::new(bytes));
+        let mut table = Table::open(file.clone(), LAYOUT, true).unwrap();
+        table.settle().unwrap();
+        for n in 0..=frames as u8 {
+            table.commit(vec![(30, [n; ROW_BYTES])]).unwrap();
+        }
+        assert_eq!((table.half, open(file.bytes(), true).unwrap().last), (0, table.last));
     }
 }

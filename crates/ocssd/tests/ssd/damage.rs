@@ -7,7 +7,7 @@
 
 use crate::common::Bench;
 use flashlane_base::{Bytes, OOB_BYTES, Rng};
-use flashlane_media::host::damage::Damage;
+use flashlane_media::host::damage::{Damage, What};
 use flashlane_media::host::memory::{MemoryFile, Moment};
 use flashlane_media::image::{HEADER_BYTES, HOLDER_AT, Layout, MARK_AT};
 use flashlane_ocssd::device::*;
@@ -175,7 +175,9 @@ impl History {
                 let mark = [GROWN_BAD, 0, 0, 0][self.below(4) as usize];
                 assert!(self.ssd.set_bad_blocks(&at, mark));
             }
-            18 => drop(self.ssd.power_cut(self.bench.now(), PowerOn::ClockGoesOn)),
+            18 => {
+                let _ = self.ssd.power_cut(self.bench.now(), PowerOn::ClockGoesOn);
+            }
             _ => match self.below(3) {
                 0 => {
                     self.ssd.close().expect("closed");
@@ -231,17 +233,20 @@ enum Outcome {
     /// Sectors whose content and record came along together, from another place or time: their record
     /// says what they are, and the device can't know better. IMAGE.md, section 3, "Slot".
     Moved,
-    /// The last commit is gone, which was so young that the mark had not been written: IMAGE.md, section 5.
+    /// The last commit is gone, and the mark did not name it: it was so young that the mark had not
+    /// been written, or went back together with it. IMAGE.md, section 5.
     Unmarked,
 }
 
-/// The last commit whose mark may not have been written yet, and where its frames lie.
-fn unmarked(bytes: &[u8], layout: &Layout, last: u64) -> Option<(u64, Vec<Range<u64>>)> {
+/// Whether nothing in a file that was hurt can tell that commits behind `found` are gone, up to `last`:
+/// the hurt took frames of the last one, and the mark says less, or was made to.
+fn unmarked(damage: &Damage, bytes: &[u8], layout: &Layout, found: u64, last: u64) -> bool {
     let word = |at: u64| u64::from_le_bytes(bytes[at as usize..][..8].try_into().unwrap());
     let marked = word(MARK_AT + 8);
     let frames = (layout.journal_at()..layout.slots_at()).step_by(512);
-    let frames = frames.filter(|at| word(at + 8) == last).map(|at| at..at + 512).collect();
-    (marked < last).then_some((marked, frames))
+    let mut frames = frames.filter(|at| word(at + 8) == last).map(|at| at..at + 512);
+    let with_mark = matches!(damage.what, What::Old(_)) && damage.hits(&(MARK_AT..MARK_AT + 512));
+    (marked <= found || with_mark) && frames.any(|frame| damage.hits(&frame))
 }
 
 /// Whether a hurt takes content and records of one slot.
@@ -284,10 +289,8 @@ fn trial(
         let seen = look(&ssd);
         outcomes.push(match seen.commits.cmp(&promised.commits) {
             std::cmp::Ordering::Less => {
-                let young = unmarked(now, &layout, promised.commits);
-                let admitted = young.is_some_and(|(marked, frames)| {
-                    marked <= seen.commits && frames.iter().any(|frame| damage.hits(frame))
-                });
+                let (found, last) = (seen.commits, promised.commits);
+                let admitted = unmarked(&damage, now, &layout, found, last);
                 match admitted {
                     true => Outcome::Unmarked,
                     false => return Err(format!("commit {}, silently", seen.commits)),
