@@ -19,7 +19,7 @@ use crate::outcome::{CellMode, ChunkState};
 use crate::pairing::PageMap;
 use crate::payload::{Gather, Scatter};
 use crate::store::{Body, HostFailed, Store, StoreKind, Unread};
-use flashlane_base::{FastDiv, Ns, OOB_BYTES, SECTOR_BYTES};
+use flashlane_base::{FastDiv, Ns, OOB_BYTES, SECTOR_BYTES, mutant};
 use std::collections::BTreeMap;
 
 /// Shape of a channel's chunks and when their pages can be read.
@@ -367,6 +367,9 @@ impl Cells {
             ..Chunk::new()
         };
         let mut old = std::mem::replace(chunk, fresh);
+        if mutant!("image.content-left-early") {
+            self.store.free(std::mem::take(&mut old.body));
+        }
         old.state = state;
         let damage = old.damaged.then(|| self.damage.remove(&index)).flatten();
         let kept = old.kept.then(|| self.kept.remove(&index)).flatten();

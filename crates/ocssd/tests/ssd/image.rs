@@ -275,7 +275,7 @@ fn what_is_no_sound_image_is_refused_untouched() {
         ("neither copy of its header", bytes[..100].to_vec()),
         ("cut short", bytes[..2 * header].to_vec()),
         ("cut short", bytes[..bytes.len() - 1].to_vec()),
-        ("format 2.1", sealed(&|copy| copy[16] = 2)),
+        ("format 2.2", sealed(&|copy| copy[16] = 2)),
         ("do not agree", sealed(&|copy| copy[80] ^= 1)),
         ("device spec", sealed(&|copy| copy[128] = b'?')),
     ];
@@ -289,13 +289,13 @@ fn what_is_no_sound_image_is_refused_untouched() {
     assert!(said(open(&folder.0)).contains("directory"), "{}", said(open(&folder.0)));
     assert!(said(open(&folder.file("none.img"))).contains("No such file"));
     // A newer minor version is read, not written.
-    std::fs::write(folder.file("newer.img"), sealed(&|copy| copy[18] = 2)).unwrap();
+    std::fs::write(folder.file("newer.img"), sealed(&|copy| copy[18] = 3)).unwrap();
     let newer = open(&folder.file("newer.img")).unwrap();
     assert!(newer.is_read_only());
     assert!(Bench::new(newer.clone()).info(3, 15).write_pointer == 4);
     drop(newer);
     let upgraded = upgrade_image(&folder.file("newer.img")).unwrap_err().to_string();
-    assert!(upgraded.contains("1.2") && upgraded.contains("newer.img"), "{upgraded}");
+    assert!(upgraded.contains("1.3") && upgraded.contains("newer.img"), "{upgraded}");
 }
 
 /// A bit turned over anywhere before the slots is found, or does not matter.
@@ -545,6 +545,73 @@ fn a_killed_process_loses_nothing_durable() {
             assert!(bench.read(&[(0, n / 16, sector, 4)]).holds(3, n as u8), "{n}");
         }
     }
+}
+
+/// Copies a drive again and again.
+#[test]
+#[ignore = "the process that the next test kills"]
+fn copies_until_it_is_killed() {
+    loop {
+        let _ = std::fs::remove_file("b.img");
+        copy_image(Path::new("a.img"), Path::new("b.img"), CopyKind::Snapshot).unwrap();
+    }
+}
+
+/// What a killed process has left of a copy goes with the next attempt at that name, and nothing else.
+#[test]
+fn what_a_killed_copy_left_behind_goes() {
+    let folder = Folder::new("abandoned");
+    create(&folder.file("a.img")).unwrap();
+    let ssd = open(&folder.file("a.img")).unwrap();
+    let bench = Bench::new(ssd.clone());
+    (0..64).for_each(|n| drop(bench.write(&[(n / 16, n % 16, 0, 64)], 1)));
+    ssd.close().unwrap();
+    drop((bench, ssd));
+    let abandoned = loop {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "image::copies_until_it_is_killed", "--ignored"])
+            .current_dir(&folder.0)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let attempt = folder.file(&format!("b.img.new-{}", child.id()));
+        while !attempt.exists() {
+            std::hint::spin_loop();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if attempt.exists() {
+            break attempt;
+        }
+    };
+    let gone = abandoned.extension().unwrap().to_str().unwrap().to_string();
+    // A living process, one that has its file locked, other names, other things.
+    let stays = [
+        "b.img.new-1".into(),
+        "b.img.new-".into(),
+        "b.img.new-0007".into(),
+        format!("a.img.{gone}"),
+        format!("b.img.{gone}.old"),
+        format!("b.img.{gone}0"),
+        "b.img.new-4194305".into(),
+    ];
+    stays.iter().for_each(|name| std::fs::write(folder.file(name), b"mine").unwrap());
+    let locked = folder.file(&format!("b.img.{gone}0"));
+    let locked = flashlane_media::host::DiskFile::open(&locked, true).unwrap();
+    locked.lock(false).unwrap();
+    let listed = folder.file("b.img.new-4194305");
+    std::fs::remove_file(&listed).unwrap();
+    std::fs::create_dir(&listed).unwrap();
+    let _ = std::fs::remove_file(folder.file("b.img"));
+    copy_image(&folder.file("a.img"), &folder.file("b.img"), CopyKind::Snapshot).unwrap();
+    assert!(!abandoned.exists(), "{abandoned:?}");
+    assert!(stays.iter().all(|name| folder.file(name).exists()), "more than that is gone");
+    open(&folder.file("b.img")).unwrap();
+    // So with a create over what is there.
+    std::fs::write(&abandoned, b"left").unwrap();
+    let replace = CreateImage { replace: true, ..CreateImage::default() };
+    Ssd::create_image(&folder.file("b.img"), &spec(), &replace).unwrap();
+    assert!(!abandoned.exists() && stays.iter().all(|name| folder.file(name).exists()));
 }
 
 /// Cores that write, erase and flush beside each other: what each had flushed is there, and every
