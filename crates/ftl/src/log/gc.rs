@@ -142,6 +142,12 @@ impl Collector {
 /// How many units ahead the device hears what will be read: a batch is four or more.
 const AHEAD: usize = 8;
 
+/// Sectors that a batch has at least when it is gathered, but for a victim's last: one more unit might
+/// not fit.
+pub(super) fn batch_least(unit: u32) -> u64 {
+    VECTOR_MAX as u64 + 1 - u64::from(unit)
+}
+
 /// Slots of a batch.
 type Slots = SmallVec<[u32; VECTOR_MAX]>;
 

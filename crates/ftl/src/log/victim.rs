@@ -12,12 +12,14 @@
 //! traffic that passed the cold ones by; and the chunks that come back are the least worn, so they are
 //! taken first.
 
+use super::gc::batch_least;
 use super::pool::{Line, LineState, PoolState};
 use super::pools::Pool;
 use super::{HostFtl, add};
 use flashlane_base::mutant;
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 /// How wear is spread over the chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -189,16 +191,29 @@ impl HostFtl {
         let valid = self.lines.valid(line) as u64;
         // What others have claimed is as good as admitted. First: what is admitted from now on is in both.
         let claims = self.pools.iter().map(|pool| pool.collector.claim.load(Ordering::Acquire));
-        let claims = if mutant!("log.room-without-claims") { 0 } else { claims.sum() };
-        let [users, gc] = self.rings.snapshot();
-        let admitted = if mutant!("log.room-without-admitted") { 0 } else { users.0 + gc.0 };
-        // Of this victim's barrier and of the one before it: page pairs, and the tail of each ring.
+        let claims: SmallVec<[u64; 8]> = match mutant!("log.room-without-claims") {
+            true => SmallVec::new(),
+            false => claims.collect(),
+        };
+        let [(users, _), (gc, _)] = self.rings.snapshot();
+        let admitted = if mutant!("log.room-without-admitted") { 0 } else { users + gc };
+        // A flush or a barrier may pad the tail of each ring, and the one that each batch leaves which is
+        // still to come; but a line's sectors never take more units than they were in.
+        let padding = u64::from(self.shape.unit) - 1;
+        let padding = if mutant!("log.room-without-tails") { 0 } else { padding };
+        let tails = self.rings.len() as u64 * padding;
+        let batched = |sectors: u64| match mutant!("log.room-without-batches") {
+            true => sectors,
+            false => sectors + sectors.div_ceil(batch_least(self.shape.unit)) * padding,
+        };
+        let widest = self.shape.line_data(self.widest_line.load(Ordering::Relaxed) as u32);
+        let moved = |sectors: &u64| batched(*sectors).min(widest.max(*sectors));
+        let moves = claims.iter().chain([&valid]).map(moved).sum::<u64>() + batched(gc) - gc;
+        // Of this victim's barrier and of the one before it.
         let pads = 2 * self.pools.sum(|p| (self.shape.pair_pads * p.width()) as u64);
         let pads = if mutant!("log.room-without-pads") { 0 } else { pads };
-        let tails = self.rings.len() as u64 * u64::from(self.shape.unit);
-        let tails = if mutant!("log.room-without-tails") { 0 } else { tails };
         let less = if mutant!("log.room-minus-unit") { u64::from(self.shape.unit) } else { 0 };
-        self.pools.sum(|p| p.room()) + less >= admitted + claims + valid + pads + tails
+        self.pools.sum(|p| p.room()) + less >= admitted + moves + tails + pads
     }
 
     pub(super) fn take_victim(&self, pool: &Pool, force: bool) -> Option<(u32, Reason)> {
