@@ -242,6 +242,12 @@ fn nothing_is_overwritten_unless_asked() {
     assert!(said(Ssd::create_image(&folder.0, &spec(), &replace)).contains("regular file"));
     Ssd::create_image(&path, &spec(), &replace).unwrap();
     open(&path).unwrap();
+    // One that fails in the middle has not touched it.
+    let before = std::fs::read(&path).unwrap();
+    let too_long = tiny(|s| s.name = "x".repeat(20_000));
+    let refused = said(Ssd::create_image(&path, &too_long, &replace));
+    assert!(refused.contains("room"), "{refused}");
+    assert!(std::fs::read(&path).unwrap() == before, "the old one is there, whole");
     let left: Vec<_> = std::fs::read_dir(&folder.0).unwrap().collect();
     assert_eq!(left.len(), 1, "nothing is left beside it: {left:?}");
 }
