@@ -377,6 +377,7 @@ fn trials(range: Range<u64>) -> BTreeMap<Outcome, u64> {
 
 /// The trials that `FLASHLANE_DAMAGE` asks for (`from..end`), else the first thousand.
 #[test]
+#[allow(clippy::disallowed_methods)] // which trials: for people
 fn a_damaged_image_is_refused_or_as_promised() {
     let asked = std::env::var("FLASHLANE_DAMAGE").ok();
     let range = asked.as_deref().map_or(0..1000, |asked| {
