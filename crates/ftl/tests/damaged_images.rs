@@ -1,6 +1,6 @@
 //! Damaged images under pblk: what was flushed is read as it was written, or an error says that it is not
-//! there. Never as it was before, nor as something else. The block SSD can't promise that: its scan believes
-//! records without their contents (`docs/IMAGE.md`, section 5).
+//! there. Never as it was before, nor as something else. It is not proof: the image has no checksums over
+//! contents, so a mount may be deceived (`docs/IMAGE.md`, section 5), as in trial 1469; the block SSD more often.
 //!
 //! A trial is a history of pblk on an image, by seed, and one hurt of the file (its parts by
 //! themselves: `crates/ocssd/tests/ssd/damage.rs`). `FLASHLANE_DAMAGE=0..5000` plays those numbers.
