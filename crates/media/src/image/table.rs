@@ -247,6 +247,10 @@ impl Table {
             bytes.extend(head.seal(part));
         }
         let at = self.layout.frame_at(self.half, self.next);
+        if mutant!("image.mark-early") {
+            let mark = Mark { sequence: self.used, sum: carried };
+            let _ = self.file.write_at(MARK_AT, &mark.seal());
+        }
         self.file.write_at(at, &bytes).map_err(ImageFault::io("write the journal of"))?;
         if !mutant!("image.frames-unsynced") {
             self.sync()?;

@@ -250,7 +250,7 @@ impl Ssd {
 /// Opens and locks a file.
 fn hold(path: &Path, read_only: bool) -> Result<Arc<DiskFile>, ImageError> {
     let file = DiskFile::open(path, !read_only).map_err(ImageFault::io("open"))?;
-    match file.lock(read_only) {
+    match file.lock(read_only || mutant!("image.lock-shared")) {
         Ok(()) => Ok(Arc::new(file)),
         Err(LockError::Io(e)) => Err(ImageFault::io("lock")(e).into()),
         Err(LockError::Held(pid)) => Err(ImageError::Held { pid: pid.or_else(|| noted(&file)) }),
@@ -287,10 +287,16 @@ fn make(
     let filled = DiskFile::create(&fresh)
         .map_err(|e| ImageFault::io("create")(e).into())
         .and_then(|file| {
+            if mutant!("image.named-early") {
+                std::fs::rename(&fresh, path).map_err(ImageFault::io("name"))?;
+            }
             let _ = file.lock(false); // says that somebody is at it, where files can be locked
             fill(Arc::new(file))
         })
-        .and_then(|()| put_in_place(&fresh, path, replace));
+        .and_then(|()| match mutant!("image.named-early") {
+            true => Ok(()),
+            false => put_in_place(&fresh, path, replace),
+        });
     if filled.is_err() {
         let _ = std::fs::remove_file(&fresh);
     }

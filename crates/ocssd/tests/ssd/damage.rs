@@ -115,6 +115,8 @@ struct History {
     start: Vec<u8>,
     /// The file at moments before now.
     older: Vec<Vec<u8>>,
+    /// Operations of this life's file when they were copied.
+    copied: Vec<usize>,
 }
 
 impl History {
@@ -126,13 +128,14 @@ impl History {
         let start = file.bytes();
         let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("new");
         let bench = Bench::new(ssd.clone());
-        let (stamp, older) = (1, Vec::new());
-        let mut history = History { file, ssd, bench, rng, stamp, start, older };
+        let (stamp, older, copied) = (1, Vec::new(), Vec::new());
+        let mut history = History { file, ssd, bench, rng, stamp, start, older, copied };
         let steps = 5 + history.rng.below(120);
         let settings = [300, 3_000, 20_000][history.rng.below(3) as usize];
         for step in 0..steps {
             if step.is_multiple_of(steps.div_ceil(8)) || history.rng.below(30) == 0 {
                 history.older.push(history.file.bytes());
+                history.copied.push(history.file.ops());
             }
             history.step(settings);
         }
@@ -194,6 +197,10 @@ impl History {
         let ops = self.file.ops();
         let at = ops - (self.rng.below(6) as usize).min(ops);
         let moment = Moment::new(&self.start, &self.file.log(), at);
+        // What came after that moment never was.
+        let kept = self.copied.partition_point(|ops| *ops <= at);
+        self.older.truncate(kept);
+        self.copied.truncate(kept);
         let keep = self.rng.below(9);
         let left = moment.sample(&mut self.rng, keep);
         self.restart(left);
@@ -201,6 +208,7 @@ impl History {
 
     fn restart(&mut self, bytes: Vec<u8>) {
         self.start = bytes.clone();
+        self.copied.fill(0);
         self.file = Arc::new(MemoryFile::new(bytes));
         let opened = Ssd::open_on(self.file.clone(), &OpenImage::default());
         self.ssd = opened.unwrap_or_else(|e| panic!("no damage yet: {e}"));
@@ -369,6 +377,7 @@ fn trials(range: Range<u64>) -> BTreeMap<Outcome, u64> {
 
 /// The trials that `FLASHLANE_DAMAGE` asks for (`from..end`), else the first thousand.
 #[test]
+#[allow(clippy::disallowed_methods)] // which trials: for people
 fn a_damaged_image_is_refused_or_as_promised() {
     let asked = std::env::var("FLASHLANE_DAMAGE").ok();
     let range = asked.as_deref().map_or(0..1000, |asked| {

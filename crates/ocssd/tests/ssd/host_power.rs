@@ -11,7 +11,7 @@ use flashlane_base::{Bytes, Ns, OOB_BYTES, Ppa, Rng};
 use flashlane_media::fault::kept::FaultState;
 use flashlane_media::host::HostFile;
 use flashlane_media::host::memory::{MemoryFile, Moment};
-use flashlane_media::image::HEADER_BYTES;
+use flashlane_media::image::{HEADER_BYTES, MARK_AT};
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
 use flashlane_ocssd::{CreateImage, DeviceSpec, FaultPlan, OpenImage, Ssd};
@@ -684,4 +684,26 @@ fn a_slot_left_during_a_commit_stays() {
     assert_eq!(again.info(0, 0).write_pointer, 4, "as of the commit");
     let got = again.read(&[(0, 0, 0, 4)]);
     assert!((0..4).all(|i| got.holds(i, 7)), "its content is there");
+}
+
+/// The mark of the last commit may be lost with the power, and comes back with the next sync; that of an
+/// image which was closed is there.
+#[test]
+fn the_mark_follows_the_commits() {
+    let marked = |bytes: &[u8]| {
+        let at = MARK_AT as usize + 8;
+        u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+    };
+    let file = fresh();
+    let (start, from) = (file.bytes(), file.ops());
+    let ssd = open(file.clone());
+    for n in 1..=3 {
+        ssd.set_targets(&[n]).expect("kept");
+        assert_eq!(marked(&file.bytes()), commits(&ssd));
+        let durable = Moment::new(&start, &file.log()[from..], file.ops() - from).nth(0);
+        assert_eq!(marked(&durable), commits(&ssd) - 1, "one commit later");
+    }
+    ssd.close().expect("closed");
+    let durable = Moment::new(&start, &file.log()[from..], file.ops() - from).nth(0);
+    assert_eq!(marked(&durable), commits(&ssd));
 }

@@ -3,8 +3,8 @@
 use crate::common::{Bench, tiny};
 use flashlane_base::{Ns, Ppa, Rng};
 use flashlane_media::host::HostFile;
-use flashlane_media::host::memory::MemoryFile;
-use flashlane_media::image::HEADER_BYTES;
+use flashlane_media::host::memory::{FileOp, MemoryFile};
+use flashlane_media::image::{HEADER_BYTES, MARK_AT};
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::spec::EccSpec;
 use flashlane_ocssd::ssd::FACTORY_BAD;
@@ -242,6 +242,12 @@ fn nothing_is_overwritten_unless_asked() {
     assert!(said(Ssd::create_image(&folder.0, &spec(), &replace)).contains("regular file"));
     Ssd::create_image(&path, &spec(), &replace).unwrap();
     open(&path).unwrap();
+    // One that fails in the middle has not touched it.
+    let before = std::fs::read(&path).unwrap();
+    let too_long = tiny(|s| s.name = "x".repeat(20_000));
+    let refused = said(Ssd::create_image(&path, &too_long, &replace));
+    assert!(refused.contains("room"), "{refused}");
+    assert!(std::fs::read(&path).unwrap() == before, "the old one is there, whole");
     let left: Vec<_> = std::fs::read_dir(&folder.0).unwrap().collect();
     assert_eq!(left.len(), 1, "nothing is left beside it: {left:?}");
 }
@@ -336,6 +342,47 @@ fn no_flipped_bit_makes_another_device() {
         }
     }
     assert!(found > 500, "{found} found, {harmless} harmless");
+}
+
+/// Of 56 commits of a frame each any one is zeroed, or half of them at once: refused, with the place. The
+/// format before the mark can't tell that the very last one is gone, and nothing else.
+#[test]
+fn a_commit_that_is_gone_is_refused() {
+    let old = include_bytes!("../data/image-v1.1.img.gz");
+    let mut unpacked = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&old[..]), &mut unpacked).unwrap();
+    let new = Arc::new(MemoryFile::default());
+    Ssd::create_on(new.clone(), &spec(), &CreateImage::default()).unwrap();
+    for (bytes, marked) in [(unpacked, false), (new.bytes(), true)] {
+        let file = Arc::new(MemoryFile::new(bytes));
+        let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
+        let from = file.ops();
+        (1..=56).for_each(|n| ssd.set_targets(&[n]).unwrap());
+        let frames: Vec<u64> = file.log()[from..]
+            .iter()
+            .filter_map(|op| match op {
+                FileOp::Write(at, bytes) if bytes.len() == 512 && *at != MARK_AT => Some(*at),
+                _ => None,
+            })
+            .collect();
+        assert!(frames.len() == 56, "{frames:?}");
+        let without = |gone: &[u64]| {
+            let mut bytes = file.bytes();
+            gone.iter().for_each(|at| bytes[*at as usize..][..512].fill(0));
+            let hurt = Arc::new(MemoryFile::new(bytes.clone()));
+            let opened = Ssd::open_on(hurt.clone(), &OpenImage::default());
+            assert!(opened.is_ok() || hurt.bytes() == bytes, "refused, and written to");
+            opened
+        };
+        for (gone, n) in frames.iter().zip(1..) {
+            match without(&[*gone]) {
+                Ok(ssd) => assert!(n == 56 && !marked && ssd.targets() == [55], "{n}"),
+                Err(e) => assert!(e.to_string().contains("damaged"), "{n}: {e}"),
+            }
+        }
+        let says = said(without(&frames[20..48]));
+        assert!(says.contains(&format!("ends at byte {}", frames[20])), "{says}");
+    }
 }
 
 /// A snapshot keeps the uuid, a clone gets its own; both hold what was there, and holes.
