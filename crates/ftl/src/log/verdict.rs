@@ -73,7 +73,8 @@ impl HostFtl {
         let drains = || self.rings.iter().any(|ring| ring.state.now(|r| r.has_work(unit)));
         let nothing = || self.pools.iter().all(|pool| self.candidate(pool, false).is_none());
         // First what drains: what it leaves behind is seen by the others.
-        !(drains() && self.pools.any(|p| p.has_room())) && !self.pools.any(comes) && nothing()
+        let moves = drains() && self.pools.any(|p| p.has_room()) || self.pools.any(comes);
+        !moves && nothing()
     }
 
     /// Every pool has collected each of its lines twice, and users still have no share.

@@ -243,3 +243,6 @@ impl HostFtl {
         Some((line, why))
     }
 }
+
+#[cfg(test)]
+mod tests;
