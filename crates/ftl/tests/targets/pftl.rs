@@ -8,7 +8,9 @@ use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
 use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::pftl::{Pftl, PftlConfig, PftlStats};
 use flashlane_ocssd::spec::LinkSpec;
-use flashlane_ocssd::{Device, DeviceSpec, FaultPlan, Ssd, SsdOptions, StoreKind};
+use flashlane_ocssd::{
+    Device, DeviceSpec, DieQueue, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind,
+};
 use flashlane_rt::{CostTable, Cx, Fingerprint, Threads, Virtual};
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -275,6 +277,68 @@ fn failed_and_false_reads_are_errors_never_wrong_data() {
     assert!(failures > 10 && stats.poisoned > 0 && stats.ftl.high_ecc > 0);
 }
 
+/// What GC could not read is lost, and stays an error in the next life, with capacitors and without:
+/// never zeros, never what the sector held before.
+#[test]
+fn what_gc_has_lost_stays_lost_after_a_cut() {
+    let plan = "[[fault]]\nkind = \"read_uncorrectable\"\npu = 0\nchunk = 0\ntimes = 4\n";
+    for capacitors in [true, false] {
+        let spec = DeviceSpec::preset("tiny").unwrap().with_chunks_per_pu(40);
+        let config = PftlConfig { capacitors, ..config(50) };
+        let ssd = Ssd::new(&spec, faulty(plan)).unwrap();
+        let run = Virtual::new(1, 3, CostTable::zero());
+        let (cx, device, own) = (run.cx(), ssd.clone(), config.clone());
+        let life = run.run(async move {
+            let ftl = Pftl::create(&cx, device, own).expect("an FTL");
+            let capacity = ftl.info().capacity;
+            let mut rng = Rng::new(1);
+            let put = async |lba: u64, version: u64| {
+                let mut buf = content(lba, version, 8);
+                io(&*ftl, &cx, BlockOp::Write, lba, 1, &mut buf).await.expect("a write");
+            };
+            for lba in 0..capacity {
+                put(lba, 1).await;
+            }
+            // The first line is as good as any other to GC, sooner or later.
+            let mut version = 2;
+            while ftl.details().poisoned < 4 {
+                put(rng.below(capacity), version).await;
+                version += 1;
+                assert!(version < 40 * capacity, "GC never came to the first chunk");
+            }
+            io(&*ftl, &cx, BlockOp::Flush, 0, 0, &mut []).await.expect("a flush");
+            let lost = lost_of(&*ftl, &cx).await;
+            (ftl, lost)
+        });
+        let (ftl, lost) = life.expect("no stall");
+        assert!(!lost.is_empty());
+        let (dump, now) = (ftl.power_lost(), run.now());
+        drop((ftl, run));
+        ssd.power_cut(now, PowerOn::ClockRestarts);
+        let run = Virtual::new(1, 4, CostTable::zero());
+        let (cx, device) = (run.cx(), ssd.clone());
+        let again = run.run(async move {
+            let ftl = Pftl::mount(&cx, device, config, dump.as_ref()).await.expect("a mount");
+            lost_of(&*ftl, &cx).await
+        });
+        assert_eq!(again.expect("no stall"), lost, "capacitors {capacitors}");
+    }
+}
+
+/// The sectors that can't be read.
+async fn lost_of(dev: &dyn BlockDev, cx: &Cx) -> Vec<u64> {
+    let mut lost = Vec::new();
+    let mut buf = [0; 8];
+    for lba in 0..dev.info().capacity {
+        match io(dev, cx, BlockOp::Read, lba, 1, &mut buf).await {
+            Ok(()) => {}
+            Err(BlockError::Uncorrectable(_)) => lost.push(lba),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    lost
+}
+
 /// A die dies: what was on it is lost and says so, the rest goes on or becomes read-only.
 #[test]
 fn a_dead_die_loses_its_own_sectors_only() {
@@ -285,6 +349,54 @@ fn a_dead_die_loses_its_own_sectors_only() {
         let (found, stats, ..) = on_ssd(&spec, faulty(plan), config(percent), main);
         assert!(!found.lost.is_empty());
         assert_eq!(found.refused, !lives, "{chunks} chunks: {stats:?}");
+    }
+}
+
+/// Who reads much while others overwrite: a line is erased when its last reader has gone, not before.
+/// The device keeps the order of a chunk's commands, so only one that looks for hazards can tell.
+#[test]
+fn no_line_is_erased_under_its_readers() {
+    let mut spec = DeviceSpec::preset("tiny").unwrap().with_chunks_per_pu(16);
+    spec.timing.queue = DieQueue::Fifo;
+    let options = SsdOptions { hazards: true, ..SsdOptions::default() };
+    let main = |ftl: Arc<Pftl>, cx: Cx| async move {
+        let capacity = ftl.info().capacity;
+        let readers: Vec<_> = (0..48u64)
+            .map(|t| {
+                let (ftl, task) = (ftl.clone(), cx.clone());
+                cx.spawn_join(async move {
+                    let mut rng = Rng::stream(2, "reader", t);
+                    let mut buf = vec![0; 8 * ftl.info().content_bytes];
+                    for _ in 0..150 {
+                        let lba = rng.below(capacity - 8);
+                        io(&*ftl, &task, BlockOp::Read, lba, 8, &mut buf).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        let found = four(ftl.clone(), cx.clone(), 1500, false).await;
+        for reader in readers {
+            reader.await;
+        }
+        found
+    };
+    let (_, stats, ..) = on_ssd(&spec, options, config(30), main);
+    assert!(stats.ftl.erases > 50, "{} erases", stats.ftl.erases);
+}
+
+/// Looking for hazards changes nothing: the same polls, counters and virtual time, with faults too.
+#[test]
+fn looking_for_hazards_changes_nothing() {
+    let plan = "[[fault]]\nkind = \"write_next_unit\"\nprobability = \"2e-3\"\ntimes = 4\n";
+    for seed in 0..4 {
+        let once = |hazards| {
+            let spec = DeviceSpec::preset("tiny").unwrap();
+            let options = SsdOptions { hazards, seed, ..faulty(plan) };
+            let main = |ftl: Arc<Pftl>, cx| four(ftl, cx, 400, false);
+            let (_, stats, _, fingerprint) = on_ssd(&spec, options, config(30), main);
+            (stats, fingerprint)
+        };
+        assert_eq!(once(true), once(false), "seed {seed}");
     }
 }
 

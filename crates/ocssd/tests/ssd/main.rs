@@ -5,6 +5,7 @@ mod buffer;
 mod common;
 mod core;
 mod damage;
+mod hazards;
 mod host_power;
 mod image;
 mod inject;
