@@ -595,7 +595,7 @@ impl HostFtl {
     ) -> u64 {
         let (unit, map) = (self.info.content_bytes, self.map.view());
         let line = self.lines.line_of(batch.addrs[0]);
-        let read = |i: &usize| done.status(*i).is_ok() || mutant!("log.gc-ignores-status");
+        let read = |i: &usize| done.status(*i).is_ok();
         let good = match done.failed {
             0 => batch.whole,
             _ => (0..batch.n).filter(read).fold(0, |m, i| m | 1 << i) & batch.whole,
@@ -744,12 +744,11 @@ impl HostFtl {
     }
 
     pub(super) async fn free_lines(&self, cx: &Cx, lines: &[u32]) -> crate::block::BlockResult {
-        let early = mutant!("log.barrier-early").then(|| self.rings.cover(false));
         if !mutant!("log.free-without-epoch") {
             self.epochs.synchronize(cx).await;
         }
         self.sections.synchronize(cx).await;
-        let to = early.unwrap_or_else(|| self.rings.cover(false));
+        let to = self.rings.cover(false);
         *self.gc.barrier.lock() = Some(to.clone());
         self.pool_changed.wake(cx); // drainers without a place may wait for that
         let safe = match mutant!("log.free-before-barrier") {
