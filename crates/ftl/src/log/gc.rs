@@ -30,7 +30,7 @@ use super::slab::Origin;
 use super::verdict::Barrier;
 use super::victim::Reason;
 use super::{HostFtl, add};
-use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{
     Cause, ChunkState, Completion, Data, Flags, Op, Request, Scatter, Ticket,
 };
@@ -528,7 +528,10 @@ impl HostFtl {
         let (map, capacity) = (self.map.view(), self.info.capacity);
         let (oob, content) = (&batch.oob[which.clone()], &batch.content);
         let content = &content[which.start * unit..which.end * unit];
-        let mut whole = whole_sectors(oob, content, unit);
+        let mut whole = match mutant!("log.gc-crc-skipped") {
+            true => u64::MAX >> (64 - oob.len()),
+            false => whole_sectors(oob, content, unit),
+        };
         for (i, oob) in oob.iter().enumerate() {
             let (lba, ..) = Oob::decode_raw(oob);
             map.prefetch(lba);
@@ -537,7 +540,7 @@ impl HostFtl {
         let known = if batch.is_known { &batch.known[which] } else { &[] };
         for (i, (oob, known)) in oob.iter().zip(known).enumerate() {
             let differs = oob[..PACKED_BYTES] != *known && unpack_entry(known).0 != LBA_NONE;
-            whole &= !(u64::from(differs) << i);
+            whole &= !(u64::from(differs && !mutant!("log.gc-ignores-closing")) << i);
         }
         whole
     }
@@ -624,6 +627,8 @@ impl HostFtl {
                 slots.prefetch(*ahead);
             }
             let (lba, stamp, _) = Oob::decode_raw(oob);
+            let stamp =
+                if mutant!("log.gc-restamps") { cx.now().as_ns().max(stamp) } else { stamp };
             slots.fill_moved((*slot, ring), (lba, stamp), *addr, content);
         }
         // From there on the map goes on, but where a sector was superseded meanwhile.
@@ -716,11 +721,14 @@ impl HostFtl {
         let stamp = self.lines.stamp_max(self.lines.line_of(addr));
         // Whoever finds it poisoned finds the stamp.
         let mut poisons = self.poisons.lock();
-        if self.map.exchange(lba, from, self.map.encode(Entry::Poisoned)) {
+        let lost = if mutant!("log.lost-unmapped") { Entry::Unmapped } else { Entry::Poisoned };
+        if self.map.exchange(lba, from, self.map.encode(lost)) {
             poisons.insert(lba, stamp);
             drop(poisons);
             self.lines.invalidate(addr);
-            self.journal.append(Record::Poisoned { lba, stamp });
+            if !mutant!("log.poison-unlogged") {
+                self.journal.append(Record::Poisoned { lba, stamp });
+            }
         }
     }
 
@@ -751,14 +759,20 @@ impl HostFtl {
 
     /// Frees lines behind a barrier; [`HostFtl::all_freed`] comes next.
     pub(super) async fn free_lines(&self, cx: &Cx, lines: &[u32]) -> crate::block::BlockResult {
-        self.epochs.synchronize(cx).await;
+        if !mutant!("log.free-without-epoch") {
+            self.epochs.synchronize(cx).await;
+        }
         self.sections.synchronize(cx).await;
         let to = self.rings.cover(false);
         *self.gc.barrier.lock() = Barrier::Waits(to.clone());
         self.pool_changed.wake(cx); // drainers without a place may wait for that
-        self.wait_safe(cx, &to, false).await?;
+        if !mutant!("log.free-before-barrier") {
+            self.wait_safe(cx, &to, false).await?;
+        }
         *self.gc.barrier.lock() = Barrier::Passed;
-        self.settle_device(cx).await?;
+        if !mutant!("log.freed-unsettled") {
+            self.settle_device(cx).await?;
+        }
         let mut at = self.journal.appended();
         for line in lines {
             let mut p = self.pools.of_line(*line).lock();
@@ -766,11 +780,13 @@ impl HostFtl {
             // Together: a checkpoint that is under way must not carry the line on behind this record.
             l.gone = true;
             at = self.journal.append(Record::Freed { line: *line, sequence: l.sequence });
-            for chunk in &l.retire {
+            for chunk in l.retire.iter().filter(|_| !mutant!("log.freed-without-bad-chunks")) {
                 at = self.journal.append(Record::Retired { chunk: *chunk });
             }
         }
-        self.commit(cx, at).await?;
+        if !mutant!("log.freed-later") {
+            self.commit(cx, at).await?;
+        }
         for line in lines {
             let pool = self.pools.of_line(*line);
             let chunks = pool.lock().line(*line).chunks.clone();

@@ -167,6 +167,7 @@ impl RingState {
             unit.retries += 1;
         }
         let covered = self.flush_to.max(self.barrier_to);
+        let covered = if mutant!("log.dead-dropped") { 0 } else { covered };
         let waits = covered > self.head;
         while unit.slots.len() < sectors && !self.fifo.is_empty() {
             let from = unit.slots.len();

@@ -5,12 +5,12 @@
 //! Promises: damage stays until its chunk is erased; what was written before a cut is told by the chunk
 //! report. Never: looks into pblk other than through its public interface.
 
-use crate::bench::{Bench, Setup, lba_of};
+use crate::bench::{Bench, Setup, content, lba_of};
 use crate::face::{Face, Truth};
 pub(crate) use crate::face::{Spot, Stop, Wrote};
 use flashlane_base::{Geometry, Ns};
 use flashlane_ftl::log::format::{
-    Anchor, Extent, LBA_ANCHOR, LBA_LIMIT, LBA_LOG, LogBlock, LogEntry, Oob, Record,
+    Anchor, Extent, LBA_ANCHOR, LBA_LIMIT, LBA_LOG, LogBlock, LogBlockHeader, LogEntry, Oob, Record,
 };
 use flashlane_ftl::log::{CreateError, LogConfig, MountError, MountOptions, Pblk};
 use flashlane_ocssd::device::{ChunkInfo, Device};
@@ -41,6 +41,7 @@ pub(crate) struct LogAt {
     pub(crate) at: Spot,
     pub(crate) segment: u64,
     pub(crate) first_sequence: u64,
+    pub(crate) header: LogBlockHeader,
     pub(crate) entries: Vec<LogEntry>,
 }
 
@@ -198,6 +199,15 @@ impl Medium {
         truth.replaced.insert(spot, wrote);
     }
 
+    /// In the place of a sector of user data the device gives this version of another one.
+    pub(crate) fn misplace(&self, spot: Spot, lba: u64, version: u64, stamp: Option<u64>) {
+        let mut truth = self.truth.lock();
+        let bytes = content(lba, version, 8);
+        let stamp = stamp.unwrap_or(truth.written[&spot].stamp());
+        let oob = Oob::encode_raw(lba, stamp, Oob::content_crc(&bytes));
+        truth.replaced.insert(spot, Wrote { oob, bytes });
+    }
+
     // What lies where.
 
     pub(crate) fn info(&self, chunk: u32) -> ChunkInfo {
@@ -253,7 +263,7 @@ impl Medium {
             if ours {
                 let entries = block.map(|e| e.expect("an intact record")).collect();
                 let (segment, first_sequence) = (h.segment, h.first_sequence);
-                blocks.push(LogAt { at: *at, segment, first_sequence, entries });
+                blocks.push(LogAt { at: *at, segment, first_sequence, header: h, entries });
             }
         }
         blocks.sort_by_key(|b| (b.segment, b.first_sequence, b.at));

@@ -2,8 +2,8 @@
 //!
 //! Owns: the tests. R13 is in `again`. Geometry: that of `recover`.
 
-use crate::bench::Bench;
-use crate::medium::{Stop, Up};
+use crate::bench::{Bench, tiny};
+use crate::medium::{Medium, Stop, Up};
 use crate::pblk::recover::{LINE, finished, made, small};
 use flashlane_base::{SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ftl::log::MountOptions;
@@ -188,4 +188,44 @@ fn a_log_block_longer_than_a_vector_is_read_back() {
     let bench = bench.cut().mounted();
     bench.read_all();
     finished(bench);
+}
+
+/// Chunks in which a program failed are never programmed again, in no later life, however often
+/// checkpoints have cut what first said so.
+#[test]
+fn a_bad_chunk_is_never_used_again() {
+    let setup = || tiny(40).op(60);
+    let bench = Medium::new(setup()).create();
+    bench.write(0, 300, 1);
+    bench.flush();
+    let lines = bench.cut().lines();
+    let bad = [lines[0].chunks[1], lines[0].chunks[2], lines[1].chunks[0]];
+    let fault = |chunk: u32| {
+        let (pu, chunk) = (chunk / 40, chunk % 40);
+        format!("[[fault]]\nkind = \"early_close\"\nat = \"pu {pu} chunk {chunk} sector 8\"\n")
+    };
+    let plan: String = bad.iter().copied().map(fault).collect();
+    let overwrite = |bench: &Bench| {
+        for i in 0..60 {
+            bench.write(i * 10 % 400, 30, 1 + i);
+            bench.discard(450 + i % 40, 1);
+            bench.flush();
+        }
+        bench.rest();
+    };
+    for clean in [false, true] {
+        let bench = Medium::new(setup().faults(&plan)).create();
+        overwrite(&bench);
+        assert_eq!((bench.ssd.faults_happened(), bench.retired()), (vec![1; 3], 3));
+        let now = |bench: &Bench| {
+            let chunks = bad.map(|chunk| bench.medium.info(chunk));
+            chunks.map(|chunk| (chunk.erases, chunk.write_pointer))
+        };
+        let then = now(&bench);
+        overwrite(&bench);
+        let bench = if clean { bench.shut_down() } else { bench.cut() }.mounted();
+        overwrite(&bench);
+        assert_eq!(now(&bench), then, "clean {clean}");
+        bench.shut_down();
+    }
 }
