@@ -8,6 +8,8 @@
 //! Use: `make mutants`, or
 //! `cargo run --profile mutants -p flashlane-testkit --features mutants --example mutants -- --help`
 
+#![expect(clippy::disallowed_methods, reason = "a program that starts and watches processes")]
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
