@@ -10,6 +10,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a program that starts and watches processes")]
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::fs;
@@ -379,8 +380,8 @@ impl Tests {
         for way in ways {
             let Way::Test { package, target, filter } = way else { continue };
             let key = (package.clone(), target.clone());
-            if !tests.0.contains_key(&key) {
-                tests.0.insert(key, build_test(package, target)?);
+            if let Entry::Vacant(new) = tests.0.entry(key) {
+                new.insert(build_test(package, target)?);
             }
             let done = finish(tests.command(package, target, filter, None), 600.0)?;
             let ran =
