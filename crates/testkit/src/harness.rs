@@ -4,6 +4,8 @@
 //! (wrong content, refusal, broken counter law, panic, stall, hang) comes back as [`Failed`], which
 //! prints the one command that replays it. Never: knows which stack it drives ([`Machine`] does).
 
+use crate::aim::Aim;
+use crate::devices::Size;
 use crate::host::Host;
 use crate::moments::Moments;
 use crate::oracle::Oracle;
@@ -63,6 +65,8 @@ pub struct Boot {
     pub oracle: OracleSlot,
     /// Where to note when device commands begin and end, if somebody wants to know.
     pub moments: Option<Moments>,
+    /// Whom to tell of commands, where a cut is aimed at one.
+    pub aim: Option<Arc<Aim>>,
     /// Where to put the medium, so that the faults that struck can be counted.
     pub medium: MediumSlot,
 }
@@ -127,7 +131,7 @@ pub struct Stack {
     /// Lives at most: 1 for what can't come back yet.
     pub lives: u64,
     /// A new machine for a seed.
-    pub machine: fn(u64) -> Result<Rc<dyn Machine>, String>,
+    pub machine: fn(u64, Size) -> Result<Rc<dyn Machine>, String>,
 }
 
 /// What can be run: a row of the table, or a stack of somebody's own. It is shared by threads; a
@@ -138,7 +142,7 @@ pub trait Source: Sync {
     /// Lives at most.
     fn lives(&self) -> u64;
     /// A new machine for a seed.
-    fn machine(&self, seed: u64) -> Result<Rc<dyn Machine>, String>;
+    fn machine(&self, seed: u64, size: Size) -> Result<Rc<dyn Machine>, String>;
 }
 
 impl Source for Stack {
@@ -148,8 +152,8 @@ impl Source for Stack {
     fn lives(&self) -> u64 {
         self.lives
     }
-    fn machine(&self, seed: u64) -> Result<Rc<dyn Machine>, String> {
-        (self.machine)(seed)
+    fn machine(&self, seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+        (self.machine)(seed, size)
     }
 }
 
@@ -174,6 +178,8 @@ pub struct Plan {
     pub cuts: Vec<Ns>,
     /// How many lives, where no cuts are given; `None`: as the seed says.
     pub lives: Option<u64>,
+    /// On a tight device, with the power cut at moments that matter ([`Aim`]); at no others.
+    pub aimed: bool,
     /// Note when something happened in the last life.
     pub moments: Option<Moments>,
     /// Whoever sets it, from any thread, has the run end where it is: it is then [`Done::left`], and
@@ -191,6 +197,7 @@ impl Default for Plan {
             knobs: true,
             cuts: Vec::new(),
             lives: None,
+            aimed: false,
             moments: None,
             leave: None,
         }
@@ -248,6 +255,9 @@ impl Plan {
         }
         if !self.knobs {
             flags += " --no-knobs";
+        }
+        if self.aimed {
+            flags += " --aimed";
         }
         if let Some(lives) = self.lives.filter(|_| self.cuts.is_empty()) {
             flags += &format!(" --lives {lives}");
@@ -317,7 +327,9 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
     let name = stack.name().to_string();
     let failed =
         |what: String| Failed { stack: name.clone(), seed, plan: Box::new(plan.clone()), what };
-    let machine = stack.machine(seed).map_err(failed)?;
+    let size = if plan.aimed { Size::Tight } else { Size::Usual };
+    let machine = stack.machine(seed, size).map_err(failed)?;
+    let aim = plan.aimed.then(|| Aim::new(seed));
     let mut rng = Rng::stream(seed, LIVES, 0);
     let drawn = 1 + rng.below(stack.lives());
     let lives = match plan.cuts.len() as u64 {
@@ -340,6 +352,7 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
             // After a cut that somebody chose, what is found counts; a little work suffices.
             plan.effort = if plan.cuts.is_empty() { plan.effort } else { 2 };
         }
+        let aimed = aim.as_ref().map(|aim| (aim.clone(), aim.begin(!last)));
         let cut_at_end = last && plan.cut_at_end;
         let life = Life {
             machine: machine.clone(),
@@ -347,7 +360,8 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
             plan,
             seed: seed ^ number << 48,
             first: number == 0,
-            cut_at: (!last).then_some(cut_at),
+            cut_at: (!last && aimed.is_none()).then_some(cut_at),
+            aimed,
             cut_at_end,
             host: Rc::default(),
             state: Rc::default(),
@@ -427,6 +441,8 @@ struct Life {
     /// The power goes off at this time, if the life is not over by then.
     cut_at: Option<Ns>,
     cut_at_end: bool,
+    /// Who says at what time else, and wakes whom when it is known.
+    aimed: Option<(Arc<Aim>, Arc<Notify>)>,
     host: Rc<RefCell<Option<Rc<Host>>>>,
     medium: MediumSlot,
     leaver: Rc<Leaver>,
@@ -437,7 +453,7 @@ struct Life {
 impl Life {
     fn run(&self, done: &mut Done) -> Result<(), String> {
         // The capacity is known only when the stack is up; cores and costs don't depend on it.
-        let options = Options::draw(self.seed, 1, self.plan.effort);
+        let options = self.options(1);
         let run = Virtual::new(options.cores, self.seed, options.costs());
         let attending: Option<Attending> = {
             let leave = self.plan.leave.clone();
@@ -480,6 +496,13 @@ impl Life {
         }
     }
 
+    fn options(&self, capacity: u64) -> Options {
+        match self.aimed {
+            Some(_) => Options::aimed(self.seed, capacity, self.plan.effort, self.first),
+            None => Options::draw(self.seed, capacity, self.plan.effort),
+        }
+    }
+
     /// One more life, in which everything is read and nothing else happens.
     fn look_again(&self) -> Result<(), String> {
         let run = Virtual::new(1, self.seed, flashlane_rt::CostTable::zero());
@@ -492,11 +515,16 @@ impl Life {
         run.run(look).map_err(|stalled| stalled.to_string())?
     }
 
+    fn aim(&self) -> Option<&Arc<Aim>> {
+        self.aimed.as_ref().map(|(aim, _)| aim)
+    }
+
     fn boot(&self, cx: &Cx) -> Boot {
         Boot {
             cx: cx.clone(),
             oracle: self.oracle.clone(),
             moments: self.plan.moments.clone(),
+            aim: self.aim().cloned(),
             medium: self.medium.clone(),
         }
     }
@@ -513,7 +541,8 @@ impl Life {
         };
         let oracle = self.oracle.get_or_init(new).clone();
         let host = Host::new(dev, oracle, self.plan.watched, up.may_give_up);
-        let host = Rc::new(host.noting(self.plan.moments.clone()));
+        let host = host.noting(self.plan.moments.clone()).aimed(self.aim().cloned());
+        let host = Rc::new(host);
         *self.host.borrow_mut() = Some(host.clone());
         host
     }
@@ -524,12 +553,21 @@ impl Life {
         let mut left = pin!(self.leaver.changed.wait(&cx, || self.leaver.leaves.get()));
         let (mut look_at, mut seen) = (HUNG_AFTER, 0);
         cx.arm(look_at);
-        cx.arm(self.cut_at.unwrap_or(Ns::MAX));
+        let mut cut_at = self.cut_at;
+        cx.arm(cut_at.unwrap_or(Ns::MAX));
+        let (aim, changed) = self.aimed.clone().unzip();
+        let changed = changed.unwrap_or_default();
+        let aimed_at = || aim.as_ref().and_then(|aim| aim.cut_at());
+        let mut aimed = pin!(changed.wait(&cx, || aimed_at().is_some()));
         poll_fn(|context| {
             if let Poll::Ready(result) = life.as_mut().poll(context) {
                 return Poll::Ready(result);
             }
-            if self.cut_at.is_some_and(|at| cx.now() >= at) {
+            if aim.is_some() && cut_at.is_none() && aimed.as_mut().poll(context).is_ready() {
+                cut_at = aimed_at();
+                cx.arm(cut_at.unwrap_or(Ns::MAX));
+            }
+            if cut_at.is_some_and(|at| cx.now() >= at) {
                 return Poll::Ready(Ok(End::Cut));
             }
             if left.as_mut().poll(context).is_ready() {
@@ -566,11 +604,12 @@ impl Life {
         };
         let host = self.host_of(dev, &up);
         *self.state.borrow_mut() = Some(up.state);
+        self.aim().inspect(|aim| aim.is_up());
         let said = |broken: swarm::Broken| broken.to_string();
         if !self.first {
             swarm::read_back(cx.clone(), host.clone()).await.map_err(said)?;
         }
-        let options = Options::draw(self.seed, host.oracle().capacity(), self.plan.effort);
+        let options = self.options(host.oracle().capacity());
         let knob = up.knob.clone().filter(|_| self.plan.knobs);
         swarm::drive(cx.clone(), host.clone(), options, knob).await.map_err(said)?;
         (up.check_idle)()?;
