@@ -19,7 +19,7 @@ use crate::outcome::{CellMode, ChunkState};
 use crate::pairing::PageMap;
 use crate::payload::{Gather, Scatter};
 use crate::store::{Body, HostFailed, Store, StoreKind, Unread};
-use flashlane_base::{FastDiv, Ns, OOB_BYTES, SECTOR_BYTES};
+use flashlane_base::{FastDiv, Ns, OOB_BYTES, SECTOR_BYTES, mutant};
 use std::collections::BTreeMap;
 
 /// Shape of a channel's chunks and when their pages can be read.
@@ -304,15 +304,22 @@ impl Cells {
         let chunk = &mut self.chunks[index as usize];
         let from = chunk.wp;
         self.store.write_nothing(&mut chunk.body, from, n);
+        if mutant!("device.lost-program-keeps-pointer") {
+            return;
+        }
         self.move_pointer(index, n, at);
         self.touch(index);
         self.chunks[index as usize].last = LastOp::FailedProgram;
-        self.mark_damaged(index, from, from + n);
+        if !mutant!("device.lost-program-reads") {
+            self.mark_damaged(index, from, from + n);
+        }
     }
 
     /// A program that failed hard: nothing written, the chunk is closed where it is.
     pub fn close_early(&mut self, index: u32, at: Ns) {
-        self.set_state(index, ChunkState::Closed);
+        if !mutant!("device.early-close-stays-open") {
+            self.set_state(index, ChunkState::Closed);
+        }
         let chunk = &mut self.chunks[index as usize];
         chunk.failed = true;
         chunk.last = LastOp::FailedProgram;
@@ -321,7 +328,9 @@ impl Cells {
 
     /// The chunk is bad from now on; its content is not to be had.
     pub fn retire(&mut self, index: u32, at: Ns) {
-        self.set_state(index, ChunkState::Offline);
+        if !mutant!("device.failed-erase-not-offline") {
+            self.set_state(index, ChunkState::Offline);
+        }
         self.give_up_kept(index, 0);
         let chunk = &mut self.chunks[index as usize];
         chunk.failed = true;
@@ -360,7 +369,8 @@ impl Cells {
         self.set_state(index, ChunkState::Free);
         let chunk = &mut self.chunks[index as usize];
         let fresh = Chunk {
-            erases: chunk.erases.saturating_add(1),
+            erases: chunk.erases.saturating_add(u32::from(!mutant!("device.erase-not-counted"))),
+            wp: if mutant!("device.erase-keeps-pointer") { chunk.wp } else { 0 },
             mode,
             last: LastOp::Erase,
             last_at: at,
@@ -368,7 +378,9 @@ impl Cells {
         };
         let mut old = std::mem::replace(chunk, fresh);
         old.state = state;
-        let damage = old.damaged.then(|| self.damage.remove(&index)).flatten();
+        let forgotten = old.damaged && !mutant!("device.erase-keeps-damage");
+        self.chunks[index as usize].damaged = old.damaged && !forgotten;
+        let damage = forgotten.then(|| self.damage.remove(&index)).flatten();
         let kept = old.kept.then(|| self.kept.remove(&index)).flatten();
         let shelved = Some(Shelved { index, chunk: old, damage, kept });
         match self.free_shelf.pop() {
@@ -399,6 +411,9 @@ impl Cells {
         if chunk.state == ChunkState::Offline || (chunk.wp <= sector && !closed_here) {
             return;
         }
+        if mutant!("device.cut-keeps-waiting-program") {
+            return;
+        }
         self.store.forget(&mut chunk.body, sector, chunk.wp);
         chunk.wp = sector;
         chunk.last = LastOp::PowerCut;
@@ -425,9 +440,11 @@ impl Cells {
             return; // it failed, and left the chunk closed before it
         }
         self.give_up_kept(index, from);
-        self.mark_damaged(index, from, end);
+        if !mutant!("device.torn-program-reads") {
+            self.mark_damaged(index, from, end);
+        }
         let chunk = &self.chunks[index as usize];
-        if !pairs_too || chunk.mode == CellMode::Slc {
+        if !pairs_too || chunk.mode == CellMode::Slc || mutant!("device.pairs-spared") {
             return;
         }
         let Some(pairs) = &self.p.pairs else { return };
@@ -440,6 +457,9 @@ impl Cells {
 
     /// Power cut: the erase had not begun. The old content is back, whatever was sent after it.
     pub fn undo_erase(&mut self, name: u32) {
+        if mutant!("device.cut-keeps-waiting-erase") {
+            return self.drop_shelved(name);
+        }
         let Some(old) = self.shelf.get_mut(name as usize).and_then(Option::take) else {
             return;
         };
@@ -464,7 +484,7 @@ impl Cells {
     pub fn tear_erase(&mut self, index: u32, at: Ns) {
         let length = self.length(index);
         let chunk = &mut self.chunks[index as usize];
-        if chunk.state == ChunkState::Offline {
+        if chunk.state == ChunkState::Offline || mutant!("device.torn-erase-is-whole") {
             return;
         }
         chunk.wp = length;
@@ -483,6 +503,7 @@ impl Cells {
             return true;
         }
         match &self.p.pairs {
+            _ if mutant!("device.early-read") => true,
             None => sector + self.p.window < chunk.wp,
             Some(pairs) => {
                 let last = pairs.last_mate(self.rows.div(sector));
@@ -510,7 +531,8 @@ impl Cells {
     /// What lies at a sector, without reading it.
     pub fn look(&self, index: u32, sector: u32) -> Found {
         let chunk = &self.chunks[index as usize];
-        if chunk.state == ChunkState::Offline || sector >= chunk.wp {
+        let offline = chunk.state == ChunkState::Offline && !mutant!("device.bad-chunk-reads");
+        if offline || sector >= chunk.wp {
             return Found::Nothing;
         }
         if !self.readable(chunk, sector) {
@@ -579,6 +601,7 @@ impl Cells {
     #[inline]
     pub fn note_reads(&mut self, index: u32, n: u32) {
         let chunk = &mut self.chunks[index as usize];
-        chunk.reads = chunk.reads.saturating_add(n);
+        chunk.reads =
+            chunk.reads.saturating_add(if mutant!("device.reads-not-counted") { 0 } else { n });
     }
 }

@@ -8,7 +8,7 @@
 //! `finish` is a method of its own, beside the three of the design, because under `read_first` and
 //! `suspend` an announced time may move later: whoever waits asks again instead of being called.
 
-use flashlane_base::{Geometry, Ns, OOB_BYTES, Ppa, PpaFormat};
+use flashlane_base::{Geometry, Ns, OOB_BYTES, Ppa, PpaFormat, mutant};
 pub use flashlane_media::outcome::{Breakdown, Cause, CellMode, ChunkState, Status};
 pub use flashlane_media::payload::{Gather, Scatter};
 use flashlane_rt::Cx;
@@ -232,7 +232,7 @@ impl<'d> dyn Device + 'd {
     /// Has everything acknowledged on the medium before what comes next, where an acknowledgement does
     /// not say that ([`Traits::buffered`]). False when the host failed it.
     pub async fn settle(&self, cx: &Cx) -> bool {
-        !self.traits().buffered || self.send_flush(cx).await
+        !self.traits().buffered || mutant!("device.settle-nothing") || self.send_flush(cx).await
     }
 
     async fn send_flush(&self, cx: &Cx) -> bool {

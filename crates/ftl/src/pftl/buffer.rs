@@ -15,7 +15,7 @@
 //! Slots = host room + GC room + twice what the windows can hold. Room is given back when a sector
 //! is programmed; the window's slots come out of the second part.
 
-use flashlane_base::OOB_BYTES;
+use flashlane_base::{OOB_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use std::collections::VecDeque;
 
@@ -342,7 +342,8 @@ impl Buffer {
     /// Covers all slots that wait, and these, which fly: none of them is dropped before it is
     /// programmed, whatever happens to its sector meanwhile.
     pub(super) fn cover(&mut self, flying: impl Iterator<Item = u32>) {
-        let waiting = self.queue.iter().flat_map(|q| q.slots.iter().copied());
+        let moves = |slot: &u32| *slot < self.gc_first || !mutant!("pftl.moves-not-covered");
+        let waiting = self.queue.iter().flat_map(|q| q.slots.iter().copied()).filter(moves);
         let padding = self.slots.len() as u32 - 1;
         for slot in waiting.chain(flying).filter(|slot| *slot != NIL && *slot != padding) {
             let s = &mut self.slots[slot as usize];
@@ -370,7 +371,7 @@ impl Buffer {
     /// Is this slot kept for a barrier, though its content may be dead? One of GC too: the line it
     /// was moved from may be erased behind this barrier, what killed it waits for a later one.
     pub(super) fn is_kept(&self, slot: u32) -> bool {
-        self.slots[slot as usize].covered
+        self.slots[slot as usize].covered && !mutant!("pftl.covered-dropped")
     }
 
     /// A slot in no queue was programmed, or is dropped.

@@ -15,7 +15,7 @@
 //! sector that moved the write pointer (F0h) was programmed once for all who count; one that did
 //! not was not, and keeps its cause.
 
-use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX};
+use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, Gather, InFlight};
 use flashlane_ocssd::device::{Op, Request, Status};
 use flashlane_rt::{Cx, Waiter};
@@ -240,7 +240,10 @@ impl Controller {
             cx,
             Request {
                 op: Op::Write,
-                flags: Flags::DURABLE,
+                flags: match mutant!("pftl.program-not-fua") {
+                    true => Flags::default(),
+                    false => Flags::DURABLE,
+                },
                 addrs: &self.scratch.addrs[..n],
                 data: Data::Write {
                     content: Gather {
@@ -302,7 +305,9 @@ impl Controller {
             self.note_pairs(window, job.line, job.row + 1, padding, over);
         }
         if over {
-            self.pages_in_lost_chunk(job.line, position);
+            if !mutant!("pftl.pages-of-lost-chunk-kept") {
+                self.pages_in_lost_chunk(job.line, position);
+            }
             self.empty_window(window, &mut room);
         } else {
             self.advance_window(window, position, job);
@@ -364,7 +369,8 @@ impl Controller {
     fn advance_window(&mut self, window: usize, position: u32, job: Job) {
         let unit = self.place.layout.unit;
         let held = self.windows[window].len() as u32 / unit;
-        let keep = match job.row + 1 == self.place.layout.rows {
+        let full = job.row + 1 == self.place.layout.rows;
+        let keep = match full || mutant!("pftl.window-ignored") {
             true => 0,
             false => held.min(self.window_sectors.div_ceil(unit)),
         };
@@ -383,7 +389,7 @@ impl Controller {
                 continue;
             }
             let lba = self.map.owner(at);
-            if self.map.get(lba) == Entry::Slot(slot) {
+            if self.map.get(lba) == Entry::Slot(slot) || mutant!("pftl.window-overwrites") {
                 self.map.set(lba, Entry::Media(at));
             }
             self.buffer.free(slot);
@@ -398,6 +404,13 @@ impl Controller {
                 continue;
             }
             let s = *self.buffer.slot(slot);
+            if mutant!("pftl.window-of-lost-chunk-kept") {
+                if s.live {
+                    self.map.set(s.lba, Entry::Media(s.at));
+                }
+                self.buffer.free(slot);
+                continue;
+            }
             if s.live {
                 self.forget_copy(s.at);
             }
@@ -419,7 +432,7 @@ impl Controller {
         let mut over = false;
         for (i, slot) in slots.iter_mut().enumerate().rev() {
             let status = done.status(i);
-            if status.is_ok() {
+            if status.is_ok() || mutant!("pftl.failure-ignored") {
                 continue;
             }
             assert!(
@@ -456,12 +469,12 @@ impl Controller {
     pub(super) fn note_failure(&mut self, position: u32, job: Job, status: Status) -> bool {
         self.stats.ftl.program_failures += 1;
         self.fail_snapshot();
-        if status == Status::WriteNextUnit {
+        if status == Status::WriteNextUnit && !mutant!("pftl.failed-unit-not-void") {
             let base = self.place.layout.unit_at(job.line, job.row, position);
             self.pages.set_void(self.place.layout.unit_of(base), true);
         }
         // Without capacitors nobody would know of the void unit behind later ones.
-        let abandon = !self.capacitors;
+        let abandon = !self.capacitors && !mutant!("pftl.failed-chunk-written-on");
         self.place.program_failed(job.line, position, status, abandon)
     }
 
@@ -490,6 +503,11 @@ impl Controller {
     /// A slot whose content was programmed, and lost, waits for another program.
     fn wait_again(&mut self, slot: u32, room: &mut Room) {
         self.buffer.slot_mut(slot).cause = Cause::Retry;
+        if mutant!("pftl.retry-with-new-stamp") {
+            self.stamp += 1;
+            let s = self.buffer.slot_mut(slot);
+            (s.stamp, s.sealed) = (self.stamp, false);
+        }
         self.put_back(slot, room);
     }
 

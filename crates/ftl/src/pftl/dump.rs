@@ -9,6 +9,7 @@
 //! is a value that the machine keeps from one life to the next, as it keeps the medium. It is
 //! bounded by what the buffer holds and by `dirty_pages`, a few MiB.
 
+use flashlane_base::mutant;
 use std::collections::BTreeSet;
 
 use super::buffer::{Kind, Stage};
@@ -77,8 +78,14 @@ impl Controller {
         let mut dump = Dump {
             capacity: self.map.capacity() as u64,
             open: self.place.lines_in(LineState::Open),
-            leaving: self.place.lines_in(LineState::Leaving),
-            cut: self.units_under_way(),
+            leaving: match mutant!("pftl.dump-without-leaving") {
+                true => BTreeSet::new(),
+                false => self.place.lines_in(LineState::Leaving),
+            },
+            cut: match mutant!("pftl.dump-without-cut") {
+                true => BTreeSet::new(),
+                false => self.units_under_way(),
+            },
             ..Dump::default()
         };
         dump.sectors = self.live_slots().map(|slot| self.save(slot)).collect();
@@ -90,8 +97,10 @@ impl Controller {
         for page in 0..self.pages.count() {
             // A copy in an open line may not be readable yet.
             let open = self.pages.at(page).is_some_and(|at| !self.place.is_closed_at(at));
-            let open = open && !at_rest;
-            if open || self.pages.is_dirty(page) || self.pages.is_flying(page) {
+            let open = open && !at_rest && !mutant!("pftl.dump-without-open-pages");
+            let flying = self.pages.is_flying(page) && !mutant!("pftl.dump-without-flying-pages");
+            let dirty = self.pages.is_dirty(page) && !mutant!("pftl.dump-without-dirty-pages");
+            if open || dirty || flying {
                 let mut bytes = vec![0; PAGE_BYTES];
                 self.pages.build(page, &self.map, self.stamp, &mut bytes);
                 dump.pages.push((page, bytes));
@@ -114,12 +123,18 @@ impl Controller {
     fn map_names(&self, slot: u32) -> bool {
         let s = self.buffer.slot(slot);
         let named = s.lba < self.map.capacity();
-        s.live && named && self.map.get(s.lba) == super::map::Entry::Slot(slot)
+        let kept = match self.buffer.kind(slot) {
+            Kind::User => true,
+            Kind::Gc => !mutant!("pftl.dump-without-moves"),
+        };
+        let kept = kept && (s.stage != Stage::Window || !mutant!("pftl.dump-without-windows"));
+        kept && s.live && named && self.map.get(s.lba) == super::map::Entry::Slot(slot)
     }
 
     fn save(&self, slot: u32) -> Saved {
         let (kind, s) = (self.buffer.kind(slot), self.buffer.slot(slot));
-        let stamp = if s.sealed { Oob::decode_raw(&s.oob).1 } else { s.stamp };
+        let sealed = s.sealed && !mutant!("pftl.dump-with-slot-stamps");
+        let stamp = if sealed { Oob::decode_raw(&s.oob).1 } else { s.stamp };
         let holds_room = s.holds_room && s.stage != Stage::Window;
         let at = (s.stage == Stage::Window).then_some(s.at);
         let content = self.buffer.content(slot).to_vec();

@@ -7,7 +7,7 @@
 //! A device with capacitors keeps up to `dirty_pages` pages unwritten, because the capacitors save
 //! them; then a unit of them goes out at a time. When the device stops, all go.
 
-use flashlane_base::Ppa;
+use flashlane_base::{Ppa, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, Gather, InFlight};
 use flashlane_ocssd::device::{Op, Request, Status};
 use flashlane_rt::Cx;
@@ -87,7 +87,10 @@ impl Controller {
             cx,
             Request {
                 op: Op::Write,
-                flags: Flags::DURABLE,
+                flags: match mutant!("pftl.page-not-fua") {
+                    true => Flags::default(),
+                    false => Flags::DURABLE,
+                },
                 addrs: &self.scratch.addrs[..unit] as &[Ppa],
                 data: Data::Write { content, oob, cause },
                 whole_sectors: true,

@@ -11,7 +11,7 @@
 //! (`discarded_in_buffer`), unless a barrier covers it. A sector already in a program command is past that: it is programmed
 //! and garbage when it lands.
 
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
 
@@ -73,7 +73,7 @@ impl Pftl {
             lba += sectors;
             self.go_on(cx, c, None, left);
         }
-        if fua { self.flush(cx).await } else { Ok(()) }
+        if fua && !mutant!("pftl.fua-ignored") { self.flush(cx).await } else { Ok(()) }
     }
 
     /// Forgets `sectors` sectors from `lba`.
@@ -88,7 +88,7 @@ impl Pftl {
             for lba in at..until {
                 changed |= c.forget(lba, &mut left);
             }
-            if changed {
+            if changed && !mutant!("pftl.trim-not-noted") {
                 c.pages.touch_trims(at, until);
             }
             c.stats.ftl.host_discarded += (until - at) as u64;
@@ -105,8 +105,10 @@ impl Pftl {
             return Ok(());
         }
         let from = cx.now();
-        self.sync(cx).await;
-        let survives = self.device.flush(cx).await;
+        if !mutant!("pftl.flush-without-barrier") {
+            self.sync(cx).await;
+        }
+        let survives = mutant!("pftl.flush-not-passed-on") || self.device.flush(cx).await;
         let mut c = self.controller.lock();
         if !survives {
             c.read_only.get_or_insert(super::HOST_TROUBLE);
@@ -158,7 +160,10 @@ impl Controller {
     /// Its content has not been sent, and its place in the queue is the host's.
     #[inline]
     fn may_overwrite(&self, slot: u32) -> bool {
-        self.buffer.kind(slot) == Kind::User && self.buffer.slot(slot).stage == Stage::Waiting
+        let waits = self.buffer.slot(slot).stage == Stage::Waiting;
+        let flies = || self.buffer.slot(slot).stage == Stage::Flying;
+        let here = waits || mutant!("pftl.overwrite-in-flight") && flies();
+        self.buffer.kind(slot) == Kind::User && here
     }
 
     /// The waiting content of a slot is replaced.
@@ -215,7 +220,12 @@ impl Controller {
                     }
                     self.buffer.free(slot);
                 }
-                Stage::Flying => self.buffer.slot_mut(slot).live = false,
+                Stage::Flying => {
+                    self.buffer.slot_mut(slot).live = false;
+                    if mutant!("pftl.slot-freed-in-flight") {
+                        self.buffer.free(slot);
+                    }
+                }
                 Stage::Window => {
                     let s = self.buffer.slot_mut(slot);
                     s.live = false;

@@ -19,7 +19,7 @@
 //! stopping until it has. GC itself is never held up by the host: its units go first, its slots are
 //! its own, and the last free line is kept for it.
 
-use flashlane_base::{Location, OOB_BYTES, Ppa, VECTOR_MAX};
+use flashlane_base::{Location, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{
     Cause, ChunkState, Completion, Data, Device, Flags, InFlight, Op, Request,
 };
@@ -144,12 +144,16 @@ pub(super) async fn eraser(ftl: Arc<Pftl>, cx: Cx) {
         let Some((line, positions)) = next.await else {
             return;
         };
-        finish(&ftl, &cx, line).await;
+        if !mutant!("pftl.open-chunk-erased") {
+            finish(&ftl, &cx, line).await;
+        }
         let failed = erase(&ftl, &cx, line, &positions).await;
         let mut c = ftl.controller.lock();
         c.stats.ftl.erases += positions.len() as u64;
         c.stats.ftl.erase_failures += failed.len() as u64;
-        c.forget_voids(line, &positions);
+        if !mutant!("pftl.void-beyond-erase") {
+            c.forget_voids(line, &positions);
+        }
         c.place.erased(line, &positions, &failed);
         c.gc.erasing = false;
         c.check_spare();
@@ -476,7 +480,7 @@ impl Controller {
         let mut left = 0;
         let mut moved = 0;
         for (i, (slot, (at, lba))) in slots.iter().zip(&from).enumerate() {
-            if !self.map.is_valid(*at) {
+            if !self.map.is_valid(*at) && !mutant!("pftl.move-undoes-write") {
                 // Overwritten or discarded while it was read: garbage already.
                 self.drop_moved(*slot);
                 continue;
@@ -484,14 +488,20 @@ impl Controller {
             left += 1;
             self.map.drop_copy(*at);
             let status = done.status(i);
-            if status.is_ok() && read::is_of(&oob[i], *lba, self.buffer.content(*slot)) {
+            let is_of = || read::is_of(&oob[i], *lba, self.buffer.content(*slot));
+            if status.is_ok() && (mutant!("pftl.move-unverified") || is_of()) {
                 self.stats.ftl.high_ecc += (status == Status::HighEcc) as u64;
                 self.buffer.take_over(*slot, *lba, oob[i]);
                 self.map.set(*lba, Entry::Slot(*slot));
                 moved += 1;
             } else {
-                self.map.set(*lba, Entry::Poisoned);
-                self.pages.touch_trims(*lba, *lba + 1);
+                match mutant!("pftl.unreadable-dropped") {
+                    true => self.map.set(*lba, Entry::Unmapped),
+                    false => self.map.set(*lba, Entry::Poisoned),
+                }
+                if !mutant!("pftl.loss-not-noted") {
+                    self.pages.touch_trims(*lba, *lba + 1);
+                }
                 self.drop_moved(*slot);
             }
         }

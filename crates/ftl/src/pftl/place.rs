@@ -17,6 +17,7 @@
 //! not mixed with what is new (one stream where the device allows one open chunk per PU). A free
 //! line is chosen by fewest erases, the lowest number among equals: dynamic wear leveling.
 
+use flashlane_base::mutant;
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Status};
 use std::collections::{BTreeSet, VecDeque};
 
@@ -281,7 +282,9 @@ impl Place {
             }
             any = true;
             self.chunks[at] |= WRITTEN;
-            if info.state == ChunkState::Closed && info.write_pointer < self.layout.chunk_sectors {
+            let early =
+                info.state == ChunkState::Closed && info.write_pointer < self.layout.chunk_sectors;
+            if early && !mutant!("pftl.suspect-forgotten") {
                 self.chunks[at] |= SUSPECT;
                 self.lines[line as usize].suspects += 1;
                 self.good_chunks -= 1;
@@ -465,8 +468,8 @@ impl Place {
     fn host_may_go_on(&self, moving: u32) -> bool {
         let shared = self.streams.len() == 1;
         let opens = self.streams[0].line == NIL;
-        if !shared && !opens {
-            return true;
+        if !shared && !opens || mutant!("pftl.host-takes-all") {
+            return !opens || !self.free.is_empty();
         }
         if opens && self.free.is_empty() {
             return false;
@@ -697,7 +700,8 @@ impl Place {
     pub(super) fn next_erase(&mut self, barrier: u64) -> Option<u32> {
         let free = |line: &u32| {
             let l = &self.lines[*line as usize];
-            l.readers == 0 && l.safe_after <= barrier
+            let idle = l.readers == 0 || mutant!("pftl.erase-under-readers");
+            idle && l.safe_after <= barrier
         };
         let at = self.leaving.iter().position(free)?;
         self.leaving.remove(at)
@@ -721,7 +725,7 @@ impl Place {
         for position in erased {
             let at = self.chunk_index(line, *position);
             let suspect = self.chunks[at] & SUSPECT != 0;
-            let bad = suspect || failed.contains(position);
+            let bad = suspect && !mutant!("pftl.suspect-used-again") || failed.contains(position);
             self.chunks[at] = if bad { RETIRED } else { 0 };
             self.retired += bad as u64;
             self.good_chunks -= (bad && !suspect) as u64;

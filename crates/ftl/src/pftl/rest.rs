@@ -19,6 +19,7 @@
 //! an erase counts; a program that the power cut undid never was. So it is equal only while nothing
 //! was written.
 
+use flashlane_base::mutant;
 use flashlane_ocssd::device::{ChunkState, Completion, Device};
 use flashlane_rt::Cx;
 
@@ -206,11 +207,17 @@ impl Controller {
         let quiet = self.is_quiet() && self.read_only.is_none();
         let events = self.events();
         let w = self.writer.as_mut()?;
-        if w.failed || !quiet || events != w.quiet {
+        let disturbed = !quiet || events != w.quiet;
+        if w.failed || disturbed && !mutant!("pftl.snapshot-of-the-past") {
             return Some(false);
         }
         match w.stage {
             Stage::Body => (w.stage, w.next) = (Stage::Lists, 0),
+            Stage::Lists if mutant!("pftl.root-before-seal") => {
+                if !self.begin_root(device) {
+                    return Some(false);
+                }
+            }
             Stage::Lists => self.begin_sealing(),
             Stage::Seal => {
                 if !self.begin_root(device) {
@@ -220,7 +227,8 @@ impl Controller {
             Stage::Root => {
                 let (_, root) = w.root.as_ref()?;
                 let digest = root.digest;
-                return Some(self.digest_of(device, None) == digest);
+                let same = self.digest_of(device, None) == digest;
+                return Some(same || mutant!("pftl.snapshot-not-compared"));
             }
         }
         None
@@ -242,6 +250,7 @@ impl Controller {
         let mut pads = Vec::new();
         for chunk in self.place.open_chunks() {
             let fill = root.is_none() && chunk.stream == 0;
+            let reach = if mutant!("pftl.snapshot-unsealed") { 0 } else { reach };
             let most = if fill { rows } else { reach };
             if Some(chunk) != root && (chunk.row > 0 || fill) {
                 pads.push(Pad { chunk, left: most.min(rows - chunk.row) });
@@ -420,6 +429,9 @@ impl Controller {
 
     /// A program failed: what a snapshot says may not be true any more.
     pub(super) fn fail_snapshot(&mut self) {
+        if mutant!("pftl.snapshot-with-holes") {
+            return;
+        }
         if let Some(w) = &mut self.writer {
             w.failed = true;
         }
@@ -458,7 +470,7 @@ impl Controller {
             return 0;
         };
         let unit = w.flying.swap_remove(i);
-        w.failed |= done.failed != 0;
+        w.failed |= done.failed != 0 && !mutant!("pftl.snapshot-with-holes");
         let places = match w.stage {
             Stage::Body => &mut w.body,
             Stage::Lists => &mut w.lists,

@@ -21,6 +21,7 @@
 //! for the host: its sectors may take the room of GC, which keeps a reserve for that
 //! ([`reserve`]), and the host gets no room in the buffer for them until it may go on by itself.
 
+use flashlane_base::mutant;
 use flashlane_rt::{Cx, Waiter};
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -97,6 +98,9 @@ impl Barriers {
 /// may put into GC's room once, and three lines. A power cut costs the rest of GC's open line where
 /// chunks are short for their windows (recovery pads them), and may be followed by others.
 pub(super) fn reserve(layout: &Layout, sizes: &Sizes) -> u32 {
+    if mutant!("pftl.no-reserve") {
+        return 0;
+    }
     sizes.user_room + 3 * layout.line_sectors
 }
 
@@ -139,11 +143,18 @@ impl Pftl {
             self.go_on(cx, c, None, Room::default());
             number
         };
+        if mutant!("pftl.pages-before-sectors") {
+            self.let_pages_go(cx);
+        }
         self.wait_for(cx, |c| c.buffer.covered() == 0).await;
         self.close_pairs(cx).await;
         if self.let_pages_go(cx) {
-            self.wait_for(cx, |c| c.barriers.held.is_empty()).await;
-            self.close_pairs(cx).await;
+            if !mutant!("pftl.pages-not-awaited") {
+                self.wait_for(cx, |c| c.barriers.held.is_empty()).await;
+            }
+            if !mutant!("pftl.pairs-of-pages-open") {
+                self.close_pairs(cx).await;
+            }
         }
         let mut c = self.controller.lock();
         if c.phase == Phase::Stopped {
@@ -168,7 +179,7 @@ impl Pftl {
     async fn close_pairs(&self, cx: &Cx) {
         {
             let mut c = self.controller.lock();
-            if !c.barriers.has_pairs() {
+            if !c.barriers.has_pairs() || mutant!("pftl.pairs-open") {
                 return;
             }
             c.begin_closing();
@@ -202,7 +213,8 @@ impl Controller {
     fn begin_barrier(&mut self) -> u64 {
         (self.barriers.active, self.place.lend) = (true, true);
         let flying = self.workers.iter().flat_map(|w| w.flying()).collect::<Vec<_>>();
-        self.buffer.cover(flying.into_iter());
+        let flying = flying.into_iter().filter(|_| !mutant!("pftl.flying-not-covered"));
+        self.buffer.cover(flying);
         self.stamp += 1;
         for page in self.pages.take(u32::MAX) {
             let mut bytes = vec![0; super::pages::PAGE_BYTES];
@@ -214,12 +226,13 @@ impl Controller {
 
     /// Number of a barrier that begins from now on.
     pub(super) fn barrier_after_now(&self) -> u64 {
-        self.barriers.asked + 1
+        self.barriers.asked + u64::from(!mutant!("pftl.erase-behind-older-barrier"))
     }
 
     /// Number of the last barrier that has ended; on capacitors nobody needs one.
     pub(super) fn barriers_done(&self) -> u64 {
-        if self.capacitors { u64::MAX } else { self.barriers.done }
+        let none = self.capacitors || mutant!("pftl.erase-before-barrier");
+        if none { u64::MAX } else { self.barriers.done }
     }
 
     /// Sectors that a barrier may program at most: what the host may have in the buffer when it
@@ -345,6 +358,7 @@ impl Controller {
     pub(super) fn held_page_ended(&mut self, page: u32, well: bool) {
         match well {
             true => self.barriers.held.retain(|h| h.page != page),
+            false if mutant!("pftl.failed-page-not-again") => self.held_page_ended(page, true),
             false => {
                 let held = self.barriers.held.iter_mut().filter(|h| h.page == page);
                 held.for_each(|h| h.sent = false);

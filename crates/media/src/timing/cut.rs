@@ -6,7 +6,7 @@
 
 use super::Kind;
 use super::{Die, NEVER, NONE, Struck, Timing};
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 
 impl Timing {
     /// The power goes at `now`: what had not ended, latest submission first, and an idle channel
@@ -20,7 +20,9 @@ impl Timing {
         for (op, _) in &self.gate {
             struck.push(Struck::waiting(op));
         }
-        struck.reverse();
+        if !mutant!("device.cut-in-order-of-submission") {
+            struck.reverse();
+        }
         let busy: Vec<_> = self.dies.iter().map(|d| d.busy_at(now)).collect();
         self.free_parts.clear();
         for (i, part) in self.parts.iter_mut().enumerate() {
@@ -55,6 +57,7 @@ impl Timing {
             if r.end > now || halted {
                 // An erase that has been sent to the die counts as begun: its old content is gone.
                 let begun = r.from <= now || halted || r.kind == Kind::Erase;
+                let begun = begun && !(halted && mutant!("device.halted-not-begun"));
                 struck.push(Struck {
                     kind: r.kind,
                     die,

@@ -5,7 +5,7 @@
 //! never above the end. Never: starts anything.
 
 use super::{ArrayOp, Die, DieQueue, Kind, NEVER, NONE, Timing};
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 
 impl Timing {
     pub(super) fn admit_or_hold(&mut self, op: &ArrayOp, now: Ns) {
@@ -178,7 +178,8 @@ impl Timing {
         let mut id = d.queues[0].head;
         while id != NONE {
             let w = &self.ops[id as usize];
-            if w.op.chunk == read.op.chunk && w.seq < read.seq {
+            let same = w.op.chunk == read.op.chunk && !mutant!("device.read-overtakes-its-chunk");
+            if same && w.seq < read.seq {
                 return true;
             }
             id = w.next;
@@ -201,7 +202,9 @@ impl Timing {
             return Some(start(read));
         }
         let (o, r) = (&self.ops[other as usize], &self.ops[read as usize]);
-        let starved = o.passed >= self.p.read_burst && o.seq < r.seq;
+        let starved = o.passed >= self.p.read_burst
+            && o.seq < r.seq
+            && !mutant!("device.reads-pass-for-ever");
         let (at_other, at_read) = (start(other), start(read));
         // A read that becomes ready in the moment in which the other can start comes too late.
         let late = r.op.ready >= at_other.0 && o.seq < r.seq;

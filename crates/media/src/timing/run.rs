@@ -5,7 +5,7 @@
 
 use super::die::{Die, Waiting};
 use super::{ArrayOp, DieQueue, Kind, NONE, Phase, Running, Timing};
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 
 impl Timing {
     /// Time in the array: none for a read whose planes all have the row in their registers. Notes
@@ -127,7 +127,9 @@ impl Timing {
 
     fn start_erase(&mut self, id: u32, at: Ns) {
         let op = self.ops[id as usize].op;
-        self.destroyed.push(op.token);
+        if !mutant!("device.erase-never-begins") {
+            self.destroyed.push(op.token);
+        }
         let end = at + op.array;
         self.show_op(Phase::Erase, id, at, end);
         self.hold(&op, at, at, end, end);

@@ -27,7 +27,7 @@ use super::write::Payload;
 use super::{Chan, Command, Ssd, open_part};
 use crate::device::Status;
 use crate::spec::DeviceSpec;
-use flashlane_base::{Ns, SECTOR_BYTES};
+use flashlane_base::{Ns, SECTOR_BYTES, mutant};
 use flashlane_media::cells::LastOp;
 use flashlane_media::counters::BufferCount;
 use flashlane_media::store::HostFailed;
@@ -118,6 +118,7 @@ impl Buffer {
     /// Sectors that find room at once.
     pub(super) fn room(&self, state: &State) -> u64 {
         match state.waiting.is_empty() {
+            true if mutant!("device.buffer-without-end") => u64::MAX >> 1,
             true => self.size.saturating_sub(self.taken(state.held)),
             false => 0,
         }
@@ -146,7 +147,7 @@ impl Buffer {
 impl State {
     /// A flush: the name to wait for, unless there is nothing to flush.
     pub(super) fn flush(&mut self) -> Option<u64> {
-        if self.under_way.is_empty() {
+        if self.under_way.is_empty() || mutant!("device.flush-waits-for-nothing") {
             return None;
         }
         let name = self.take_name();
@@ -201,7 +202,10 @@ impl State {
             }
         }
         buffer.admit(self, at);
-        let oldest = self.under_way.first_key_value().map_or(u64::MAX, |(name, _)| *name);
+        let oldest = match mutant!("device.flush-waits-for-one") {
+            true => u64::MAX,
+            false => self.under_way.first_key_value().map_or(u64::MAX, |(name, _)| *name),
+        };
         while let Some(flush) = self.flushes.front().copied().filter(|flush| *flush < oldest) {
             self.answers.insert(flush, at);
             self.flushes.pop_front();
@@ -233,7 +237,7 @@ impl Ssd {
             drop(chan);
             let Some(entry) = state.under_way.remove(&name) else { continue };
             state.ended(buffer, name, &entry, end);
-            if entry.failed {
+            if entry.failed && !mutant!("device.failure-not-told") {
                 self.notify(&entry.run, Event::ProgramFailed, end);
             }
         }
@@ -321,7 +325,11 @@ impl Ssd {
     ) -> Result<(), HostFailed> {
         self.program(chan, cmd, piece, index, payload)?;
         chan.count.program_failures += piece.n as u64;
-        chan.cells.keep(index, piece.sector, piece.sector + piece.n);
+        if mutant!("device.failed-content-not-kept") {
+            chan.cells.mark_damaged(index, piece.sector, piece.sector + piece.n);
+        } else {
+            chan.cells.keep(index, piece.sector, piece.sector + piece.n);
+        }
         match status {
             Status::ChunkEarlyClose => self.close_early(chan, cmd.now, piece, index),
             _ => chan.cells.chunk_mut(index).last = LastOp::FailedProgram,
@@ -366,6 +374,9 @@ impl Ssd {
 
     pub(super) fn give_up_kept(&self, chan: &mut Chan, index: u32) {
         let kept = chan.cells.lose_kept(index);
+        if mutant!("device.kept-room-never-back") {
+            return;
+        }
         if let Some(buffer) = &self.buffer {
             buffer.give_up(kept);
         }

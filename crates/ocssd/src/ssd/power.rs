@@ -12,7 +12,7 @@
 
 use super::{Chan, Extra, Ssd};
 use crate::device::ChunkState;
-use flashlane_base::{Ns, Rng};
+use flashlane_base::{Ns, Rng, mutant};
 use flashlane_media::timing::{Kind, Struck};
 use std::sync::atomic::Ordering;
 
@@ -53,8 +53,9 @@ impl Ssd {
             chan.sweep();
             chan.extra.iter_mut().for_each(|e| *e = Extra::default());
             for s in struck {
-                match self.spec.limits.capacitors {
+                match self.spec.limits.capacitors && !mutant!("device.capacitors-empty") {
                     true => complete(chan, &s),
+                    false if mutant!("device.cut-spares-buffer") => complete(chan, &s),
                     false => self.strike_op(chan, &s, at, &mut rng, &mut cut),
                 }
             }
@@ -64,7 +65,8 @@ impl Ssd {
         }
         self.open.store(open, Ordering::Relaxed);
         if let (Some(buffer), Some(state)) = (&self.buffer, &mut buffered) {
-            buffer.restart(state, self.count_kept());
+            let kept = if mutant!("device.kept-room-forgotten") { 0 } else { self.count_kept() };
+            buffer.restart(state, kept);
         }
         drop(buffered);
         self.write_pipe.reset();

@@ -15,7 +15,7 @@ use super::{Chan, Command, Ssd, bytes, describe};
 use crate::device::{Scatter, Status, Ticket};
 use crate::rules::Rule;
 use crate::ssd::decode::{RowPart, Run};
-use flashlane_base::{OOB_BYTES, SECTOR_BYTES};
+use flashlane_base::{OOB_BYTES, SECTOR_BYTES, mutant};
 use flashlane_media::cells::Found;
 use flashlane_media::errors::{History, Sensed, flip_bits};
 use flashlane_media::fault::{FaultKind, Hit};
@@ -179,7 +179,7 @@ impl Ssd {
         chan.count.read_sectors += run.n as u64;
         chan.count.sent_sectors += run.n as u64;
         chan.cells.note_reads(index, run.n);
-        if chan.dead[run.die as usize] {
+        if chan.dead[run.die as usize] && !mutant!("device.dead-die-reads") {
             return self.read_lost(chan, cmd, run, part, to);
         }
         if !chan.cells.plain(index, run.sector, run.n) {
@@ -366,7 +366,7 @@ impl Ssd {
     /// Status, counters and notification of what a sector's read met.
     fn report_errors(&self, chan: &mut Chan, cmd: &mut Command<'_>, one: &Run, sensed: &Sensed) {
         chan.count.corrected_bits += sensed.corrected as u64;
-        if sensed.wrong != 0 {
+        if sensed.wrong != 0 && !mutant!("device.uncorrectable-passes") {
             chan.count.uncorrectable += 1;
             cmd.fail(one.first, Status::Uncorrectable);
             self.notify(one, Event::Unrecoverable, cmd.now);

@@ -9,7 +9,7 @@ use super::{Chan, Command, Ssd, describe};
 use crate::device::{CellMode, ChunkState, Status, Ticket};
 use crate::rules::Rule;
 use crate::ssd::decode::Run;
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 use flashlane_media::fault::{FaultKind, Hit};
 use flashlane_media::timing::{ArrayOp, Kind};
 
@@ -45,7 +45,9 @@ impl Ssd {
             let gone =
                 matches!(chan.cells.chunk(index).state, ChunkState::Free | ChunkState::Offline);
             if let Some(state) = buffered.as_mut().filter(|_| gone) {
-                state.was_reset(run.channel, index);
+                if !mutant!("device.reset-chunk-read-from-buffer") {
+                    state.was_reset(run.channel, index);
+                }
             }
             held = Some(chan);
         }
@@ -68,7 +70,7 @@ impl Ssd {
             ChunkState::Closed => None,
             ChunkState::Offline => Some(Rule::ResetOffline),
         };
-        if let Some(rule) = refused {
+        if let Some(rule) = refused.filter(|_| !mutant!("device.reset-unchecked")) {
             let seen = describe(&chan.cells, index);
             let status = rule.status();
             match chan.cells.chunk(index).failed {
@@ -101,7 +103,9 @@ impl Ssd {
                 chan.cells.retire(index, at);
                 chan.count.erase_failures += 1;
                 cmd.fail(run.first, Status::OfflineChunk);
-                self.mark_grown_bad(run);
+                if !mutant!("device.grown-bad-not-marked") {
+                    self.mark_grown_bad(run);
+                }
                 self.notify(run, Event::Retired, cmd.now);
                 u32::MAX
             }
@@ -129,7 +133,7 @@ impl Ssd {
 
     /// Whether an erase that breaks no rule fails.
     fn erase_fails(&self, chan: &mut Chan, cmd: &Command<'_>, run: &Run, index: u32) -> bool {
-        if chan.cells.chunk(index).doomed {
+        if chan.cells.chunk(index).doomed && !mutant!("device.doomed-chunk-erased") {
             return true;
         }
         if !self.fragile {

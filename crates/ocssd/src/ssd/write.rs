@@ -12,7 +12,7 @@ use super::{Chan, Command, Ssd, bytes, describe};
 use crate::device::{Cause, CellMode, ChunkState, Gather, Status, Ticket};
 use crate::rules::Rule;
 use crate::ssd::decode::Run;
-use flashlane_base::{Ns, OOB_BYTES};
+use flashlane_base::{Ns, OOB_BYTES, mutant};
 use flashlane_media::fault::{FaultKind, Hit};
 use flashlane_media::store::HostFailed;
 use flashlane_media::timing::Kind;
@@ -43,7 +43,7 @@ impl Ssd {
         cmd.link = received - cmd.now;
         let ready = received + self.command;
         // On capacitors what is in the buffer is durable.
-        let durable = fua && !self.spec.limits.capacitors;
+        let durable = fua && !self.spec.limits.capacitors && !mutant!("device.fua-ignored");
         let buffer = self.buffer.as_deref().filter(|_| !durable);
         let mut buffered = buffer.map(|buffer| {
             let mut state = buffer.state.lock();
@@ -271,11 +271,14 @@ impl Ssd {
         match chunk.state {
             ChunkState::Open => {}
             ChunkState::Free => self.may_open(chan, run.die)?,
+            ChunkState::Closed if mutant!("device.write-to-closed") => {}
             ChunkState::Closed => return Err(Rule::EraseFirst),
+            ChunkState::Offline if mutant!("device.write-to-offline") => {}
             ChunkState::Offline => return Err(Rule::Offline),
         }
         let unit = self.ws_min;
-        if unit.div_rem(run.n).1 != 0 || unit.div_rem(run.sector).1 != 0 {
+        let whole = unit.div_rem(run.n).1 == 0 && unit.div_rem(run.sector).1 == 0;
+        if !whole && !mutant!("device.half-units") {
             return Err(Rule::WriteUnit);
         }
         let length = match chunk.mode {
@@ -285,7 +288,7 @@ impl Ssd {
         if run.sector + run.n > length {
             return Err(Rule::WriteEnd);
         }
-        if run.sector != chunk.wp {
+        if run.sector != chunk.wp && !mutant!("device.write-pointer-unchecked") {
             return Err(Rule::WriteOrder);
         }
         Ok(())
@@ -297,6 +300,7 @@ impl Ssd {
         let (device, per_pu) = self.traits.max_open;
         let full = (per_pu != 0 && chan.cells.open_on(die) >= per_pu)
             || (device != 0 && self.open.load(Ordering::Relaxed) >= device as u64);
+        let full = full && !mutant!("device.open-limit-unchecked");
         if full { Err(Rule::OpenLimit) } else { Ok(()) }
     }
 }

@@ -4,6 +4,7 @@
 //! loss that refuses the mount, unless it is accepted; a unit that a program or its failure left
 //! unreadable is void. Never: programs.
 
+use flashlane_base::mutant;
 use flashlane_ocssd::device::ChunkState;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,11 +62,12 @@ impl Mount<'_> {
             };
             pages.read(page, &bytes, |lba, said| {
                 let claim = &mut found.newest[lba as usize];
-                if said == Said::Nothing || claim.stamp > stamp {
+                let older = claim.stamp > stamp && !mutant!("pftl.old-trim-counts");
+                if said == Said::Nothing || older || mutant!("pftl.trims-not-read") {
                     return;
                 }
                 *claim = Claim { stamp, at: NIL };
-                if said == Said::Lost {
+                if said == Said::Lost && !mutant!("pftl.loss-read-as-trim") {
                     lost.push(lba);
                 }
             });
@@ -114,6 +116,7 @@ impl Mount<'_> {
         }
         if let Some(first) = lost.first()
             && !accept
+            && !mutant!("pftl.loss-mounted")
         {
             let place = layout.location(*first);
             return Err(MountError::Lost {
@@ -124,7 +127,9 @@ impl Mount<'_> {
             });
         }
         let void = found.unreadable.iter().chain(&self.failed);
-        void.for_each(|at| pages.set_void(layout.unit_of(*at), true));
+        if !mutant!("pftl.torn-unit-not-void") {
+            void.for_each(|at| pages.set_void(layout.unit_of(*at), true));
+        }
         Ok(())
     }
 
@@ -153,7 +158,8 @@ impl Mount<'_> {
                 let window = stream * self.layout.positions as usize + position as usize;
                 standing.windows.push((window, end - first));
                 for row in first..end {
-                    if self.was_cut(dump, *line, position, row, reach) {
+                    let cut = self.was_cut(dump, *line, position, row, reach);
+                    if cut && !mutant!("pftl.cut-unit-stands") {
                         continue;
                     }
                     let at = self.layout.unit_at(*line, row, position);
@@ -179,7 +185,8 @@ impl Mount<'_> {
                 let unit = self.layout.unit;
                 for row in self.readable(info) / unit..written.div_ceil(unit) {
                     let unit = self.layout.unit_of(self.layout.unit_at(*line, row, position));
-                    if !standing.units.contains_key(&unit) {
+                    let stands = standing.units.contains_key(&unit);
+                    if !stands && !mutant!("pftl.rest-not-void") {
                         pages.set_void(unit, true);
                     }
                 }
@@ -210,7 +217,8 @@ impl Controller {
         for saved in dump.iter().flat_map(|d| &d.sectors) {
             let claim = found.newest[saved.lba as usize];
             let is_readable = saved.at.is_some_and(|at| readable.contains(&at));
-            if claim.stamp > saved.stamp || is_readable {
+            let older = claim.stamp > saved.stamp && !mutant!("pftl.old-dump-counts");
+            if older || is_readable {
                 continue;
             }
             let (kind, lba, stamp) = (saved.kind, saved.lba, saved.stamp);

@@ -32,7 +32,7 @@ mod resume;
 mod scan;
 mod sectors;
 
-use flashlane_base::{Ns, Ppa};
+use flashlane_base::{Ns, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Data, Device, Flags};
 use flashlane_ocssd::device::{Gather, Op, Request};
 use flashlane_rt::Cx;
@@ -169,7 +169,7 @@ impl Pftl {
         // Of a device that was stopped all is on the medium, and a dump says no more than that.
         let last_stamp = dump.map_or(0, |d| d.stamp);
         let dump = dump.filter(|d| !d.stopped);
-        if dump.is_some() {
+        if dump.is_some() && !mutant!("pftl.snapshot-despite-dump") {
             mount.report.no_snapshot = Some("the power went while the device was in use");
         } else {
             let shape = Shape::new(capacity as u32, pages.count(), &layout);
@@ -187,7 +187,7 @@ impl Pftl {
             mount.step("look for a snapshot");
         }
         mount.close_windows(dump).await;
-        if dump.is_none() {
+        if dump.is_none() && !mutant!("pftl.roots-not-outdated") {
             mount.outdate_roots().await;
         }
         mount.step("pad open chunks");
@@ -264,7 +264,8 @@ impl Mount<'_> {
                 if info.state != ChunkState::Open || !resumed {
                     continue;
                 }
-                let window = if dump.is_some() { 0 } else { self.window };
+                let padded = dump.is_none() && !mutant!("pftl.window-not-padded");
+                let window = if padded { self.window } else { 0 };
                 let end = info.write_pointer.next_multiple_of(unit) + window;
                 let end = end.min(self.layout.chunk_sectors);
                 if end > info.write_pointer {
@@ -308,7 +309,10 @@ impl Mount<'_> {
         let (ftl, movers) = parts.assemble(self.device.clone(), config);
         {
             let mut c = ftl.controller.lock();
-            c.stamp = ((stamp >> LIFE_SHIFT) + 1) << LIFE_SHIFT;
+            c.stamp = match mutant!("pftl.life-not-raised") {
+                true => stamp,
+                false => ((stamp >> LIFE_SHIFT) + 1) << LIFE_SHIFT,
+            };
             c.pages = pages;
             c.stats.ftl.programmed[Cause::PaddingPair as usize] = self.padded;
             c.stats.ftl.program_failures = self.failed.len() as u64;
@@ -324,7 +328,7 @@ impl Mount<'_> {
         self.step("fill the map");
         let ftl = Arc::new(ftl);
         ftl.start_tasks(cx, movers);
-        if !config.capacitors {
+        if !config.capacitors && !mutant!("pftl.life-not-durable") {
             ftl.sync(cx).await;
             self.step("begin a life");
         }
@@ -383,7 +387,10 @@ pub(super) async fn pad(
     let oob = Oob::encode_raw(LBA_PADDING, 0, read::content_crc(&zeros));
     let request = Request {
         op: Op::Write,
-        flags: Flags::DURABLE,
+        flags: match mutant!("pftl.padding-not-fua") {
+            true => Flags::default(),
+            false => Flags::DURABLE,
+        },
         addrs: &addrs,
         data: Data::Write {
             content: Gather { base: &zeros, index: &vec![0; n as usize], unit: content_bytes },

@@ -3,7 +3,7 @@
 //! Owns: what was found ([`Found`]). Promises: per logical sector the highest stamp, at equal stamps a
 //! copy that verifies; what could not be read is kept apart. Never: programs, or decides what is lost.
 
-use flashlane_base::VECTOR_MAX;
+use flashlane_base::{VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Device};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
@@ -107,7 +107,10 @@ impl Mount<'_> {
 
     /// Where several copies have the highest stamp, one that verifies.
     pub(super) async fn choose_equal(&self, found: &mut Found) {
-        let equal = std::mem::take(&mut found.equal);
+        let mut equal = std::mem::take(&mut found.equal);
+        if mutant!("pftl.equal-not-verified") {
+            equal.clear();
+        }
         let user = |lba: u32| (lba as u64) < self.capacity;
         let at_top = |(lba, stamp, _): &(u32, u64, u32)| {
             user(*lba) && found.newest[*lba as usize].stamp == *stamp
@@ -176,6 +179,7 @@ async fn scan_chunks(
                 if let Some((lba, _)) = record
                     && *lba < capacity
                     && doubtful(*at)
+                    && !mutant!("pftl.frontier-not-verified")
                 {
                     suspects.push((*lba as u32, *at));
                 }
@@ -219,7 +223,7 @@ impl Found {
         }
         let of_line = &mut self.stamp_of_line[line as usize];
         *of_line = (*of_line).max(stamp);
-        if newest.at == NIL || stamp > newest.stamp {
+        if newest.at == NIL || stamp > newest.stamp || mutant!("pftl.stamps-ignored") {
             *newest = Claim { stamp, at };
         } else if stamp == newest.stamp {
             self.equal.push((lba as u32, stamp, at));

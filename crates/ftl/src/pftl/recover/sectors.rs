@@ -4,7 +4,7 @@
 //! record says; a fault that comes and goes decides nothing ([`TRIES`]). Never: judges what could not
 //! be read.
 
-use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX};
+use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, Op, Request};
 use flashlane_ocssd::device::{Scatter, Status};
 use flashlane_rt::Cx;
@@ -65,7 +65,7 @@ pub(super) async fn read_records(
             }
         }
         left = again;
-        if left.is_empty() {
+        if left.is_empty() || mutant!("pftl.records-read-once") {
             break;
         }
     }
