@@ -24,10 +24,28 @@ use std::task::Poll;
 /// What happens at a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Event {
-    /// The host asks, or has its answer.
-    Host { op: BlockOp, fua: bool, answered: bool },
-    /// A command is sent, or done.
-    Command { op: Op, cause: Cause, first: bool, done: bool, failed: bool },
+    /// A request of the host: it is asked for, or answered.
+    Host {
+        /// What for.
+        op: BlockOp,
+        /// Durable when it is answered.
+        fua: bool,
+        /// At its end.
+        answered: bool,
+    },
+    /// A command of the layer: it is sent, or done.
+    Command {
+        /// What it does.
+        op: Op,
+        /// The last of its causes in the order of reports: what is rare comes late there.
+        cause: Cause,
+        /// From the first sector of a chunk on.
+        first: bool,
+        /// At its end.
+        done: bool,
+        /// Which was a failure.
+        failed: bool,
+    },
     /// A fault was put before a command.
     Struck,
 }

@@ -499,7 +499,9 @@ impl PblkMachine {
             *self.medium.borrow_mut() = Some((ssd.clone(), witness));
             match Pblk::create(&boot.cx, device, self.on.config.clone()).await {
                 Ok(ftl) => return Ok((ssd, ftl)),
-                Err(log::CreateError::TooSmall { .. }) if self.on.enlarge() => {}
+                // Too small, or for so many slots.
+                Err(log::CreateError::TooSmall { .. } | log::CreateError::Setting(_))
+                    if self.on.enlarge() => {}
                 Err(error) => return Err(error.to_string()),
             }
         }
