@@ -13,7 +13,7 @@ use super::map::Entry;
 use super::pool::LineState;
 use super::slab::POISONED;
 use crate::block::{BlockError, BlockResult};
-use flashlane_base::SECTOR_BYTES;
+use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::Ordering;
 use flashlane_rt::{Credits, Cx};
@@ -114,7 +114,7 @@ impl HostFtl {
             let kept = self.checkpoints.kept.lock();
             (kept.len() == 2).then(|| kept[0].next_line)
         };
-        let Some(before) = before else { return };
+        let Some(before) = before.filter(|_| !mutant!("log.oldest-line-open")) else { return };
         for pool in self.pools.iter().filter(|pool| !pool.collector.is_wanted()) {
             let oldest = {
                 let mut p = pool.lock();
@@ -175,12 +175,16 @@ impl HostFtl {
         }
         failed.map_or(Ok(()), Err)?;
         // The shards name places; `complete` makes them count instead of the ones before.
-        self.settle_device(cx).await?;
+        if !mutant!("log.checkpoint-unsettled") {
+            self.settle_device(cx).await?;
+        }
         own += self.carry_forward();
         let complete =
             Record::CheckpointComplete { checkpoint: id, shards: shards as u32, position };
         let at = self.journal.append(complete);
-        self.commit(cx, at).await?;
+        if !mutant!("log.complete-later") {
+            self.commit(cx, at).await?;
+        }
         self.journal.set_carried(own.div_ceil(self.segment_bytes()) as u64);
         self.keep(cx, Complete { position, next_line, chunks }).await?;
         self.pool_moved(cx);
@@ -223,7 +227,7 @@ impl HostFtl {
     /// both checkpoints, and when that is cut it may take no shard along (FORMAT.md, hole 38). A chunk
     /// that fails now is written no more.
     async fn close_ends(&self, cx: &Cx, copies: &[Copy; 2], id: u64) {
-        if self.shape.pair_pads == 0 {
+        if self.shape.pair_pads == 0 || mutant!("log.checkpoint-ends-open") {
             return;
         }
         let me = self.me.upgrade().expect("whoever writes a checkpoint holds the target");
@@ -254,30 +258,43 @@ impl HostFtl {
             bytes += record.encoded_len();
             self.journal.append(record);
         };
-        append(Record::Config { bytes: self.config.lock().clone() });
+        if !mutant!("log.config-uncarried") {
+            append(Record::Config { bytes: self.config.lock().clone() });
+        }
         let asked = self.ceiling_asked.load(Ordering::SeqCst);
-        append(Record::Ceiling { stamp: self.stamp_ceiling().max(asked) });
+        let asked = if mutant!("log.asked-ceiling-uncarried") { 0 } else { asked };
+        if !mutant!("log.ceiling-uncarried") {
+            append(Record::Ceiling { stamp: self.stamp_ceiling().max(asked) });
+        }
         for pool in self.pools.iter() {
             let p = pool.lock();
-            for chunk in p.retired_chunks.iter().copied() {
+            let none = usize::from(mutant!("log.retired-uncarried")) * p.retired_chunks.len();
+            let none = none.max(mutant!("log.one-retired-uncarried").into());
+            for chunk in p.retired_chunks.iter().copied().skip(none) {
                 append(Record::Retired { chunk });
             }
             for (line, l) in p.lines() {
                 let sequence = l.sequence;
-                if l.gone {
+                if l.gone && !mutant!("log.gone-bad-chunks-uncarried") {
                     l.retire.iter().for_each(|chunk| append(Record::Retired { chunk: *chunk }));
                 }
                 // Not yet in the log; one that is may be cut off while its opener waits to go on (hole 40).
-                let unrecorded = l.state == LineState::Opening && l.chunks.is_empty();
+                let unrecorded = l.state == LineState::Opening
+                    && (l.chunks.is_empty() || mutant!("log.opening-uncarried"));
                 // Nor one whose `freed` is in the log: that may be cut before this (FORMAT.md, hole 26).
-                if l.state == LineState::Free || unrecorded || l.gone {
+                let gone = l.gone && !mutant!("log.gone-carried");
+                if l.state == LineState::Free || unrecorded || gone {
+                    continue;
+                }
+                if mutant!("log.opened-uncarried") {
                     continue;
                 }
                 append(Record::Opened { line, sequence, chunks: l.chunks.clone() });
-                if !l.frontier.is_empty() && (!l.logged || l.closing.is_empty()) {
+                let has_frontier = !l.frontier.is_empty() && !mutant!("log.frontier-uncarried");
+                if has_frontier && (!l.logged || l.closing.is_empty()) {
                     append(Record::Frontier { line, sequence, pointers: l.frontier.clone() });
                 }
-                if l.logged {
+                if l.logged && !mutant!("log.closed-uncarried") {
                     append(self.closed_record(line, sequence, &l.closing));
                 }
             }
@@ -294,8 +311,10 @@ impl HostFtl {
         let (mut give_back, cut) = {
             let mut kept = self.checkpoints.kept.lock();
             kept.push(complete);
-            let old = if kept.len() > 2 { kept.remove(0).chunks } else { Vec::new() };
-            (old, (kept.len() == 2).then(|| kept[0].position))
+            let most = if mutant!("log.one-checkpoint") { 1 } else { 2 };
+            let old = if kept.len() > most { kept.remove(0).chunks } else { Vec::new() };
+            let behind = usize::from(mutant!("log.cut-behind-newest"));
+            (old, (kept.len() == 2).then(|| kept[behind].position))
         };
         if let Some(position) = cut {
             give_back.extend(self.cut_journal(cx, position).await?);
@@ -318,14 +337,17 @@ impl HostFtl {
         // Position first, the floor last before the entries (FORMAT.md, hole 3).
         let position = self.journal.next_sequence();
         let open_sequence = self.pools.lowest_open_sequence();
-        let header = ShardHeader {
+        let mut header = ShardHeader {
             uuid: self.journal.uuid,
             checkpoint: id,
             shard: shard as u32,
             width,
             lba,
             position,
-            floor: self.floor.load(Ordering::SeqCst),
+            floor: match mutant!("log.shard-without-floor") {
+                true => 0,
+                false => self.floor.load(Ordering::SeqCst),
+            },
             open_sequence,
             generation: self.journal.generation,
         };
@@ -350,6 +372,15 @@ impl HostFtl {
                 copy(from, SECTION.min(lba + count - from));
             }
         }
+        if mutant!("log.shard-position-last") {
+            header.position = self.journal.next_sequence();
+        }
+        if mutant!("log.shard-lines-last") {
+            header.open_sequence = self.pools.next_sequence();
+        }
+        if mutant!("log.shard-floor-last") {
+            header.floor = self.floor.load(Ordering::SeqCst);
+        }
         let mut bytes = header.encode_words(&words, &stamps);
         bytes
             .resize(bytes.len().next_multiple_of(self.flash.geo.ws_min as usize * SECTOR_BYTES), 0);
@@ -364,10 +395,13 @@ impl HostFtl {
                 // below every slot that may become durable, since others' discards may have raised
                 // the floor above them.
                 Entry::Slot(slot) => match self.slab.prev(slot) {
+                    (0, _) if mutant!("log.tombstone-unlisted") => return (0, None),
                     (prev @ (0 | POISONED), stamp) => return (prev, Some(stamp)),
+                    _ if mutant!("log.buffered-unmapped") => return (0, None),
                     (prev, _) => return (prev, None),
                 },
                 Entry::Poisoned => match self.poisons.lock().get(&lba) {
+                    Some(_) if mutant!("log.poison-unlisted") => return (POISONED, None),
                     Some(stamp) => return (POISONED, Some(*stamp)),
                     None if self.map.is_exclusive() => return (POISONED, Some(0)),
                     None => {}

@@ -10,7 +10,7 @@ use super::format::{ClosingHeader, Extent, LBA_LINE_CLOSING, LBA_PADDING, Record
 use super::pool::{LineState, Place, PoolState, Spot};
 use super::unit::Released;
 use crate::block::BlockResult;
-use flashlane_base::SECTOR_BYTES;
+use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
 use std::cell::RefCell;
@@ -43,7 +43,10 @@ impl HostFtl {
 
     async fn close_line(self: Arc<Self>, cx: &Cx, line: u32) {
         // Who reads the closing metadata does not look at the sectors.
-        let mut settled = self.settle_device(cx).await;
+        let mut settled = Ok(());
+        if !mutant!("log.closing-unsettled") {
+            settled = self.settle_device(cx).await;
+        }
         let (bytes, sequence) = self.build_closing(line);
         let places = self.write_closing(cx, line, sequence, bytes).await;
         self.empty_windows(cx, line).await;
@@ -51,10 +54,12 @@ impl HostFtl {
         self.pool_moved(cx);
         // What its failed chunks held goes out again, and its closing metadata does not name it: until
         // that is programmed recovery has to find it here (FORMAT.md, hole 35).
-        let sent = || self.rings.nothing_again();
+        let sent = || self.rings.nothing_again() || mutant!("log.closed-before-resent");
         self.rings.progress.wait(cx, || sent() || self.read_only()).await;
         // Nor for what went out again to where it was.
-        settled = settled.and(self.settle_device(cx).await);
+        if !mutant!("log.closed-unsettled") {
+            settled = settled.and(self.settle_device(cx).await);
+        }
         let mut p = self.pools.of_line(line).lock();
         let l = p.line_mut(line);
         if l.sequence == sequence && !l.gone && !self.read_only() && settled.is_ok() {
@@ -119,7 +124,7 @@ impl HostFtl {
             placed.extend(task.await);
         }
         placed.sort_unstable();
-        if placed.len() < whole {
+        if placed.len() < whole && !mutant!("log.closing-in-part") {
             return Vec::new();
         }
         placed.into_iter().map(|(_, place)| place).collect()

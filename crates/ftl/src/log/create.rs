@@ -29,7 +29,7 @@ use super::slab::{RING_BITS, Slab};
 use super::victim::Care;
 use super::{Costs, Counters, Drain, HostFtl, LogConfig, MapAccess, PoolSet, RingSet};
 use crate::block::BlockInfo;
-use flashlane_base::{SECTOR_BYTES, VECTOR_MAX};
+use flashlane_base::{SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Device};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{CoreId, Credits, Cx, Notify};
@@ -554,7 +554,9 @@ impl HostFtl {
         let layout = Layout::plan(&shape, ws_min, good.len() as u64, &config, rings)?;
         check_open_limits(&*device, shape.pus)?;
         let flash = Flash::new(device);
-        recover::erase_older(cx, &flash, shape).await;
+        if !mutant!("log.older-target-left") {
+            recover::erase_older(cx, &flash, shape).await;
+        }
         let mut uuid = [0u8; 16];
         let mut draw = cx.stream("ftl.uuid");
         uuid[..8].copy_from_slice(&draw.next_u64().to_le_bytes());
@@ -570,7 +572,9 @@ impl HostFtl {
         ftl.pools.reserve_meta(meta);
         ftl.begin_journal(cx).await?;
         ftl.raise_ceiling(cx).await?;
-        ftl.outlive_host(cx).await?;
+        if !mutant!("log.create-unsettled") {
+            ftl.outlive_host(cx).await?;
+        }
         ftl.start(cx);
         Ok(ftl)
     }

@@ -16,7 +16,7 @@ use super::pool::{Chosen, Spot};
 use super::ring::{Dropped, Ring, RingState};
 use super::unit::{Released, Unit};
 use super::{Drain, HostFtl};
-use flashlane_base::{OOB_BYTES, Ppa};
+use flashlane_base::{OOB_BYTES, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Gather, Op, Request};
 use flashlane_rt::{Cx, Lock};
 use smallvec::SmallVec;
@@ -289,7 +289,8 @@ impl HostFtl {
             self.flash.format.extend_in_chunk(base, spot.sector, self.shape.unit, &mut out.addrs);
             let at = placed.len() * n;
             let Described { stamp, gc, causes } = &out.units[placed.len()];
-            self.lines.raise_stamp(spot.line, *stamp);
+            self.lines
+                .raise_stamp(spot.line, if mutant!("log.line-stamp-low") { 0 } else { *stamp });
             p.programmed_unit(&spot, &out.oob[at..at + n], causes);
             credits = (credits.0 + unit.slots.len() as u64 - gc, credits.1 + gc);
             placed.push((spot, unit));
@@ -398,6 +399,7 @@ impl HostFtl {
         for (i, (spot, unit)) in units.into_iter().enumerate() {
             ended.push((spot.line, unit.id, unit.retries));
             let failed = done.failed >> (i * n) & (u64::MAX >> (64 - n));
+            let failed = if mutant!("log.program-failure-ignored") { 0 } else { failed };
             let (again, units) = match failed {
                 0 => {
                     self.pools.of_line(spot.line).lock().completed(&spot, Some(unit), &mut released)
@@ -548,6 +550,7 @@ impl HostFtl {
         let mut before = None;
         while let Entry::Slot(newer) = self.map.get(lba)
             && before != Some(newer)
+            && !mutant!("log.prev-unraised")
         {
             self.slab.raise_prev(newer, addr, stamp);
             self.map.settle();

@@ -5,7 +5,9 @@
 //! every sector. Never: counts, chooses a place, or knows what the bytes mean.
 
 use super::format::{LBA_ANCHOR, LBA_LOG, Oob};
-use flashlane_base::{Geometry, Location, OOB_BYTES, Ppa, PpaFormat, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_base::{
+    Geometry, Location, OOB_BYTES, Ppa, PpaFormat, SECTOR_BYTES, VECTOR_MAX, mutant,
+};
 use flashlane_ocssd::device::{
     Cause, CellMode, Completion, Data, Device, Flags, Gather, Op, Request, Scatter, Ticket,
 };
@@ -90,7 +92,10 @@ impl Flash {
             Request {
                 op: Op::Write,
                 // What order rests on is on the medium when it completes, whatever buffer the device has.
-                flags: Flags::DURABLE,
+                flags: match mutant!("log.metadata-buffered") {
+                    true => Flags::default(),
+                    false => Flags::DURABLE,
+                },
                 addrs: &addrs[..n],
                 data: Data::Write { content, oob: &oob[..n], cause: &causes[..n] },
                 whole_sectors: true,
@@ -144,7 +149,8 @@ impl Flash {
             let done = self.read(cx, &addrs[..n], part, kind, &mut oob, cause).await;
             let sectors = part.chunks_exact(SECTOR_BYTES).zip(&oob).enumerate();
             let good = |(i, (content, oob)): (usize, (&[u8], &[u8; OOB_BYTES]))| {
-                done.status(i).is_ok() && Oob::verify_for(oob, lba, content)
+                let verified = Oob::verify_for(oob, lba, content);
+                done.status(i).is_ok() && (verified || mutant!("log.meta-crc-skipped"))
             };
             if !sectors.into_iter().all(good) {
                 return false;
@@ -162,7 +168,8 @@ impl Flash {
         lba: u64,
         bytes: &mut [u8],
     ) -> bool {
-        for _ in 0..=RETRIES {
+        let retries = if mutant!("log.meta-read-once") { 0 } else { RETRIES };
+        for _ in 0..=retries {
             if self.read_meta(cx, at, lba, bytes).await {
                 return true;
             }

@@ -16,6 +16,7 @@ use super::rings::Positions;
 use super::slab::{Origin, POISONED};
 use super::{HostFtl, add};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
+use flashlane_base::mutant;
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Ordering;
 use smallvec::SmallVec;
@@ -218,12 +219,16 @@ impl HostFtl {
             let old = self.map.raw(lba);
             let entry = self.map.decode(old);
             let floor = self.floor.load(Ordering::SeqCst);
+            let floor = if mutant!("log.stamp-below-floor") { 0 } else { floor };
             let before = self.stamp_of(lba, entry);
-            let stamp = cx.now().as_ns().max(before + 1).max(floor + 1);
+            let above = if mutant!("log.stamp-below-replaced") { 0 } else { before + 1 };
+            let stamp = cx.now().as_ns().max(above).max(floor + 1);
             let prev = match entry {
                 Entry::Unmapped => (0, stamp - 1),
+                Entry::Slot(_) if mutant!("log.prev-forgotten") => (0, stamp - 1),
                 Entry::Slot(s) => self.slab.prev(s),
                 Entry::Media(a) => (a + 1, before),
+                Entry::Poisoned if mutant!("log.prev-poison-forgotten") => (0, stamp - 1),
                 Entry::Poisoned => (POISONED, before),
             };
             self.slab.set_order(slot, stamp, prev);
@@ -300,7 +305,7 @@ impl HostFtl {
         if need + super::create::STAMP_LEASE / 2 > ceiling {
             self.raise_ahead(cx);
         }
-        need > ceiling
+        need > ceiling && !mutant!("log.stamps-above-ceiling")
     }
 
     #[cold]
@@ -337,6 +342,9 @@ impl HostFtl {
         // A checkpoint that cuts the log behind the record must carry it (FORMAT.md, hole 40).
         self.ceiling_asked.fetch_max(ceiling, Ordering::SeqCst);
         let at = self.journal.append(Record::Ceiling { stamp: ceiling });
+        if mutant!("log.ceiling-before-durable") {
+            self.ceiling.fetch_max(ceiling, Ordering::AcqRel);
+        }
         if self.commit(cx, at).await.is_ok() {
             self.ceiling.fetch_max(ceiling, Ordering::AcqRel);
         }
@@ -355,9 +363,15 @@ impl HostFtl {
     async fn wait_flushed(&self, cx: &Cx, to: Positions) -> BlockResult {
         let from = cx.now();
         let discards = self.journal.appended();
-        self.wait_safe(cx, &to, true).await?;
-        self.commit(cx, discards).await?;
-        self.outlive_host(cx).await?;
+        if !mutant!("log.flush-without-data") {
+            self.wait_safe(cx, &to, true).await?;
+        }
+        if !mutant!("log.flush-without-discards") {
+            self.commit(cx, discards).await?;
+        }
+        if !mutant!("log.flush-leaves-device-cache") {
+            self.outlive_host(cx).await?;
+        }
         add(&self.counters.flush_wait_ns, (cx.now() - from).as_ns());
         self.check_writable()
     }
@@ -380,6 +394,9 @@ impl HostFtl {
         if survives {
             return Ok(());
         }
+        if mutant!("log.host-trouble-forgotten") {
+            return Err(BlockError::ReadOnly(super::meta::HOST_TROUBLE));
+        }
         self.give_up(cx, super::meta::HOST_TROUBLE);
         self.check_writable()
     }
@@ -393,7 +410,8 @@ impl HostFtl {
     /// Waits until everything before the rings' positions is programmed and no torn page can take it
     /// along.
     pub(super) async fn wait_safe(&self, cx: &Cx, to: &Positions, flush: bool) -> BlockResult {
-        self.wait_closed(cx, to, flush, self.traits.pair_damage).await
+        let pairs = self.traits.pair_damage && !mutant!("log.flush-leaves-pairs-open");
+        self.wait_closed(cx, to, flush, pairs).await
     }
 
     /// Waits until the medium gives back whatever is in the ring or has left it: nothing is in a slot
@@ -425,7 +443,7 @@ impl HostFtl {
                 return Ok(());
             }
             self.close_pairs(cx).await?;
-            if sent_again() == before {
+            if sent_again() == before || mutant!("log.flush-forgets-resent") {
                 return Ok(());
             }
         }
@@ -442,7 +460,9 @@ impl HostFtl {
         while at < lba + count {
             // In pieces, so that a discard of a whole drive does not hold the map for ever.
             let n = (lba + count - at).min(super::create::DISCARD_PIECE);
-            self.wait_for_log(cx).await?;
+            if !mutant!("log.discard-fills-log") {
+                self.wait_for_log(cx).await?;
+            }
             if self.needs_stamps(cx) {
                 self.raise_ceiling(cx).await?;
             }
@@ -461,9 +481,10 @@ impl HostFtl {
             cx.cpu(cost).await;
             // One at a time: what another has cleared is in the log before this one finds nothing there
             // (FORMAT.md, hole 11).
-            self.discarding.acquire(cx, 1).await;
+            let turn = u64::from(!mutant!("log.discards-at-once"));
+            self.discarding.acquire(cx, turn).await;
             self.clear_among_others(cx, lba, count).await;
-            self.discarding.release(cx, 1);
+            self.discarding.release(cx, turn);
         }
         // Lines may be empty now, which is worth a look whatever the limiter wants.
         self.wake_collectors(cx);
@@ -472,12 +493,16 @@ impl HostFtl {
     /// Under the map lock: nothing is written between the choice of the stamp and the last entry.
     fn clear_alone(&self, cx: &Cx, lba: u64, count: u64) {
         let (stamp, any) = self.discard_stamp(cx, lba..lba + count);
-        self.floor.fetch_max(stamp, Ordering::SeqCst);
+        if !mutant!("log.discard-leaves-floor") {
+            self.floor.fetch_max(stamp, Ordering::SeqCst);
+        }
         if !any {
             return;
         }
         // First: what dies here in the buffer is not programmed any more.
-        self.journal.append(Record::Discarded { lba, count, stamp });
+        if !mutant!("log.discard-unlogged") {
+            self.journal.append(Record::Discarded { lba, count, stamp });
+        }
         let mut killed = 0;
         for at in lba..lba + count {
             let old = self.map.raw(at);
@@ -510,7 +535,7 @@ impl HostFtl {
         }
         self.floor.fetch_max(stamp, Ordering::SeqCst);
         self.sections.synchronize(cx).await;
-        if any {
+        if any && !mutant!("log.discard-unlogged-before") {
             self.journal.append(Record::Discarded { lba, count, stamp });
         }
         let (mut killed, mut any) = (0, false);
@@ -528,7 +553,7 @@ impl HostFtl {
                 }
             }
         }
-        if any {
+        if any && !mutant!("log.discard-unlogged-behind") {
             self.journal.append(Record::Discarded { lba, count, stamp });
         }
         while !again.is_empty() {
@@ -569,7 +594,7 @@ impl HostFtl {
                 return Cleared::Nothing;
             }
             let (entry, bound) = self.seen(lba, old);
-            if bound > stamp && seen != Some(old) {
+            if bound > stamp && seen != Some(old) && !mutant!("log.discard-clears-newer") {
                 return match entry {
                     Entry::Media(_) | Entry::Poisoned => Cleared::Unsure(old),
                     _ => Cleared::Nothing,
@@ -595,13 +620,16 @@ impl HostFtl {
 
     /// A stamp above everything that the range holds, and whether it holds anything.
     fn discard_stamp(&self, cx: &Cx, range: Range<u64>) -> (u64, bool) {
-        let mut stamp = cx.now().as_ns().max(self.floor.load(Ordering::SeqCst) + 1);
+        let floor = self.floor.load(Ordering::SeqCst) + 1;
+        let floor = if mutant!("log.discard-below-floor") { 0 } else { floor };
+        let mut stamp = cx.now().as_ns().max(floor);
         let mut any = false;
         for at in range {
             let old = self.map.raw(at);
             if old != 0 {
                 any = true;
-                stamp = stamp.max(self.seen(at, old).1 + 1);
+                let above = self.seen(at, old).1 + 1;
+                stamp = if mutant!("log.discard-stamp-low") { stamp } else { stamp.max(above) };
             }
         }
         (stamp, any)

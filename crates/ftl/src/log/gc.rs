@@ -30,7 +30,7 @@ use super::rings::Positions;
 use super::slab::Origin;
 use super::victim::Reason;
 use super::{HostFtl, add};
-use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{
     Cause, ChunkState, Completion, Data, Flags, Op, Request, Scatter, Ticket,
 };
@@ -515,7 +515,10 @@ impl HostFtl {
         let (map, capacity) = (self.map.view(), self.info.capacity);
         let (oob, content) = (&batch.oob[which.clone()], &batch.content);
         let content = &content[which.start * unit..which.end * unit];
-        let mut whole = whole_sectors(oob, content, unit);
+        let mut whole = match mutant!("log.gc-crc-skipped") {
+            true => u64::MAX >> (64 - oob.len()),
+            false => whole_sectors(oob, content, unit),
+        };
         for (i, oob) in oob.iter().enumerate() {
             let (lba, ..) = Oob::decode_raw(oob);
             map.prefetch(lba);
@@ -524,7 +527,7 @@ impl HostFtl {
         let known = if batch.is_known { &batch.known[which] } else { &[] };
         for (i, (oob, known)) in oob.iter().zip(known).enumerate() {
             let differs = oob[..PACKED_BYTES] != *known && unpack_entry(known).0 != LBA_NONE;
-            whole &= !(u64::from(differs) << i);
+            whole &= !(u64::from(differs && !mutant!("log.gc-ignores-closing")) << i);
         }
         whole
     }
@@ -592,7 +595,7 @@ impl HostFtl {
     ) -> u64 {
         let (unit, map) = (self.info.content_bytes, self.map.view());
         let line = self.lines.line_of(batch.addrs[0]);
-        let read = |i: &usize| done.status(*i).is_ok();
+        let read = |i: &usize| done.status(*i).is_ok() || mutant!("log.gc-ignores-status");
         let good = match done.failed {
             0 => batch.whole,
             _ => (0..batch.n).filter(read).fold(0, |m, i| m | 1 << i) & batch.whole,
@@ -611,6 +614,8 @@ impl HostFtl {
                 slots.prefetch(*ahead);
             }
             let (lba, stamp, _) = Oob::decode_raw(oob);
+            let stamp =
+                if mutant!("log.gc-restamps") { cx.now().as_ns().max(stamp) } else { stamp };
             slots.fill_moved((*slot, ring), (lba, stamp), *addr, content);
         }
         // From there on the map goes on, but where a sector was superseded meanwhile.
@@ -703,11 +708,14 @@ impl HostFtl {
         let stamp = self.lines.stamp_max(self.lines.line_of(addr));
         // Whoever finds it poisoned finds the stamp.
         let mut poisons = self.poisons.lock();
-        if self.map.exchange(lba, from, self.map.encode(Entry::Poisoned)) {
+        let lost = if mutant!("log.lost-unmapped") { Entry::Unmapped } else { Entry::Poisoned };
+        if self.map.exchange(lba, from, self.map.encode(lost)) {
             poisons.insert(lba, stamp);
             drop(poisons);
             self.lines.invalidate(addr);
-            self.journal.append(Record::Poisoned { lba, stamp });
+            if !mutant!("log.poison-unlogged") {
+                self.journal.append(Record::Poisoned { lba, stamp });
+            }
         }
     }
 
@@ -736,15 +744,23 @@ impl HostFtl {
     }
 
     pub(super) async fn free_lines(&self, cx: &Cx, lines: &[u32]) -> crate::block::BlockResult {
-        self.epochs.synchronize(cx).await;
+        let early = mutant!("log.barrier-early").then(|| self.rings.cover(false));
+        if !mutant!("log.free-without-epoch") {
+            self.epochs.synchronize(cx).await;
+        }
         self.sections.synchronize(cx).await;
-        let to = self.rings.cover(false);
+        let to = early.unwrap_or_else(|| self.rings.cover(false));
         *self.gc.barrier.lock() = Some(to.clone());
         self.pool_changed.wake(cx); // drainers without a place may wait for that
-        let safe = self.wait_safe(cx, &to, false).await;
+        let safe = match mutant!("log.free-before-barrier") {
+            true => Ok(()),
+            false => self.wait_safe(cx, &to, false).await,
+        };
         *self.gc.barrier.lock() = None;
         safe?;
-        self.settle_device(cx).await?;
+        if !mutant!("log.freed-unsettled") {
+            self.settle_device(cx).await?;
+        }
         let mut at = self.journal.appended();
         for line in lines {
             let mut p = self.pools.of_line(*line).lock();
@@ -752,11 +768,13 @@ impl HostFtl {
             // Together: a checkpoint that is under way must not carry the line on behind this record.
             l.gone = true;
             at = self.journal.append(Record::Freed { line: *line, sequence: l.sequence });
-            for chunk in &l.retire {
+            for chunk in l.retire.iter().filter(|_| !mutant!("log.freed-without-bad-chunks")) {
                 at = self.journal.append(Record::Retired { chunk: *chunk });
             }
         }
-        self.commit(cx, at).await?;
+        if !mutant!("log.freed-later") {
+            self.commit(cx, at).await?;
+        }
         for line in lines {
             let pool = self.pools.of_line(*line);
             let chunks = pool.lock().line(*line).chunks.clone();

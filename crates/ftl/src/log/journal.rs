@@ -13,7 +13,7 @@ use super::format::{
 };
 use super::pool::Shape;
 use crate::block::{BlockError, BlockResult};
-use flashlane_base::SECTOR_BYTES;
+use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::{Mutex, MutexGuard};
 use flashlane_rt::{Contended, Cx, LockStats, Notify};
@@ -302,7 +302,8 @@ impl HostFtl {
     pub(super) async fn cut_journal(&self, cx: &Cx, position: u64) -> Result<Vec<u32>, BlockError> {
         self.take_log(cx).await;
         let chunks = self.journal.cut(position);
-        let written = if chunks.is_empty() { Ok(()) } else { self.write_anchor(cx, false).await };
+        let unneeded = chunks.is_empty() || mutant!("log.cut-before-anchor");
+        let written = if unneeded { Ok(()) } else { self.write_anchor(cx, false).await };
         self.release_log(cx);
         written.map(|()| chunks)
     }
@@ -381,7 +382,7 @@ impl HostFtl {
             };
             let written = self.write_mirrors(cx, &pair, cursor, &block).await;
             if !written {
-                self.journal.set_thin(true);
+                self.journal.set_thin(!mutant!("log.thin-log-kept"));
                 let pair = match next {
                     Some(pair) => pair,
                     None => self.next_pair(cx).await?,
@@ -390,12 +391,15 @@ impl HostFtl {
                 // A checkpoint is due.
                 self.pool_changed.wake(cx);
                 anchor.get_or_insert(Anew::InPlace);
+                if mutant!("log.anchor-before-first-block") {
+                    self.write_anchor(cx, false).await?;
+                }
                 continue;
             }
             if let Some(segment) = self.journal.locked().segments.back_mut() {
                 segment.is_begun = true;
             }
-            if let Some(anew) = anchor {
+            if let Some(anew) = anchor.filter(|_| !mutant!("log.anchor-unmoved")) {
                 self.write_anchor(cx, anew == Anew::InFreshChunks).await?;
             }
             {
@@ -408,7 +412,8 @@ impl HostFtl {
             self.begin_segment(pair);
             // A checkpoint may be due.
             self.pool_changed.wake(cx);
-            return self.write_anchor(cx, false).await;
+            let is_kept = mutant!("log.anchor-of-before");
+            return if is_kept { Ok(()) } else { self.write_anchor(cx, false).await };
         }
     }
 
@@ -426,7 +431,8 @@ impl HostFtl {
         if let Some(previous) = self.link_back(s) {
             block.push(&Record::Follows { previous }).expect("a block holds its links");
         }
-        let end = Record::Segment { next: next.unwrap_or_default() };
+        let next_pair = next.filter(|_| !mutant!("log.no-way-on"));
+        let end = Record::Segment { next: next_pair.unwrap_or_default() };
         let keep = if next.is_some() { end.encoded_len() } else { 0 };
         let mut count = 0;
         for record in &s.pending {
@@ -446,19 +452,25 @@ impl HostFtl {
     fn link_back(&self, s: &JournalState) -> Option<SegmentPair> {
         let mut before = s.segments.iter().rev().skip(1);
         let before = before.find(|segment| segment.is_begun)?.pair;
-        (s.cursor == 0).then_some(before)
+        (s.cursor == 0 && !mutant!("log.no-way-back")).then_some(before)
     }
 
     async fn write_mirrors(&self, cx: &Cx, pair: &SegmentPair, cursor: u32, block: &[u8]) -> bool {
         // The pair's id is the stamp of its sectors: two lives of a chunk are told apart.
         let tag = (LBA_LOG, pair.id);
-        let submit =
-            |i: usize| self.submit_meta(cx, (pair.chunks[i], cursor), block, tag, Cause::Log);
+        let tag_of = |i: usize| match i == 1 && mutant!("log.mirror-unwritten") {
+            true => (LBA_PADDING, pair.id),
+            false => tag,
+        };
+        let submit = |i: usize| {
+            let at = (pair.chunks[i], cursor);
+            self.submit_meta(cx, at, block, tag_of(i), Cause::Log)
+        };
         let mut good = true;
         for (ticket, chunk) in [submit(0), submit(1)].into_iter().zip(pair.chunks) {
             let done = self.flash.device.wait(cx, ticket).await;
             if done.failed != 0 {
-                good = false;
+                good = mutant!("log.mirror-failure-ignored");
                 self.note_meta_failure(cx, chunk, &done, Cause::Log);
             }
         }
@@ -532,9 +544,18 @@ impl HostFtl {
             s.segments.push_back(Segment { pair, first_sequence, is_begun });
             s.cursor = cursor;
         }
+        let is_early = mutant!("log.old-log-given-back");
+        if is_early {
+            self.give_meta_back(&old);
+        }
         self.write_anchor(cx, false).await?;
-        self.give_meta_back(&old);
+        if !is_early {
+            self.give_meta_back(&old);
+        }
         let at = self.journal.append(Record::Started);
+        if mutant!("log.started-later") {
+            return Ok(());
+        }
         self.commit(cx, at).await
     }
 
@@ -583,7 +604,7 @@ impl HostFtl {
     async fn write_anchor(&self, cx: &Cx, afresh: bool) -> BlockResult {
         let (anchor, chunks, cursor) = {
             let mut s = self.journal.locked();
-            s.anchor_counter += 1;
+            s.anchor_counter += u64::from(!mutant!("log.anchor-counter-stands"));
             let cursor = s.anchor_cursor;
             s.anchor_cursor += self.block_room();
             let anchor = Anchor {
@@ -593,7 +614,11 @@ impl HostFtl {
                 current: s.segments.back().expect("created with one").pair,
                 oldest: s.segments.front().expect("created with one").pair,
             };
-            (anchor, s.anchor, cursor)
+            if mutant!("log.anchor-without-oldest") {
+                (Anchor { oldest: anchor.current, ..anchor }, s.anchor, cursor)
+            } else {
+                (anchor, s.anchor, cursor)
+            }
         };
         let mut block = anchor.encode();
         block.resize(self.block_room() as usize * SECTOR_BYTES, 0);
@@ -607,6 +632,16 @@ impl HostFtl {
         let good = match full {
             true => {
                 let mut good = true;
+                if mutant!("log.anchors-erased-at-once") {
+                    let erased = (self.erase(cx, chunks[1]).await, self.erase(cx, chunks[0]).await);
+                    let put = (true, true) == erased;
+                    let put = put && self.put_anchors(cx, chunks, 0, &block, anchor.counter).await;
+                    return if put {
+                        Ok(())
+                    } else {
+                        self.replace_anchor(cx, block, anchor.counter).await
+                    };
+                }
                 for chunk in chunks {
                     // Not the second where the first is lost: it holds the highest counter.
                     good = good
@@ -646,13 +681,17 @@ impl HostFtl {
     /// Sectors that the first anchor of a chunk takes, with the padding that makes it readable: by its
     /// first sector recovery tells what a chunk is, and it can't pad what it does not know.
     fn first_anchor_room(&self) -> u32 {
-        let room = self.block_room() + self.shape.window - self.shape.pair_pads;
+        let behind = self.shape.window - self.shape.pair_pads;
+        let behind = if mutant!("log.first-anchor-unreadable") { 0 } else { behind };
+        let room = self.block_room() + behind;
         room.next_multiple_of(self.shape.unit).min(self.shape.chunk_sectors)
     }
 
     /// Programs one copy of an anchor.
     async fn put_anchor(&self, cx: &Cx, at: (u32, u32), block: &[u8], counter: u64) -> bool {
-        let tag = (LBA_ANCHOR, counter);
+        let is_second = self.journal.locked().anchor.is_some_and(|a| a[1] == at.0);
+        let is_none = is_second && mutant!("log.anchor-on-one-die");
+        let tag = (if is_none { LBA_PADDING } else { LBA_ANCHOR }, counter);
         if !self.program_meta(cx, at, block, tag, Cause::Log).await {
             return false;
         }
@@ -670,6 +709,10 @@ impl HostFtl {
     /// the highest counter the old ones come back: one that can't be erased is retired then.
     async fn replace_anchor(&self, cx: &Cx, block: Vec<u8>, counter: u64) -> BlockResult {
         let mut old: Vec<u32> = self.journal.locked().anchor.into_iter().flatten().collect();
+        let is_early = mutant!("log.old-anchors-given-back");
+        if is_early {
+            self.give_meta_back(&std::mem::take(&mut old));
+        }
         loop {
             let pair = self.next_pair(cx).await?;
             if self.put_anchors(cx, pair.chunks, 0, &block, counter).await {

@@ -5,7 +5,7 @@
 
 use super::HostFtl;
 use super::format::LBA_PADDING;
-use flashlane_base::SECTOR_BYTES;
+use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Status, Ticket};
 use flashlane_rt::Cx;
 use std::sync::Arc;
@@ -46,6 +46,9 @@ impl HostFtl {
             let done = self.flash.device.wait(cx, ticket).await;
             if done.failed != 0 {
                 self.note_meta_failure(cx, chunk, &done, cause);
+                if mutant!("log.meta-failure-ignored") {
+                    return true;
+                }
                 return false;
             }
             at += (unit.len() / SECTOR_BYTES) as u32;
@@ -75,7 +78,7 @@ impl HostFtl {
     /// what is in them: the next mount may be read-only, and can't. Where a program fails, that mount
     /// is all it costs. One chunk at a time: a power cut tears one copy at most.
     pub(super) async fn pad_metadata(&self, cx: &Cx) {
-        if self.shape.window == 0 {
+        if self.shape.window == 0 || mutant!("log.ends-unpadded") {
             return;
         }
         let checkpoint = {
@@ -114,7 +117,7 @@ impl HostFtl {
     pub(super) async fn erase(&self, cx: &Cx, chunk: u32) -> bool {
         self.pools.of_chunk(chunk).lock().note_erase(chunk);
         let done = self.flash.reset(cx, chunk).await;
-        let ok = done.status(0) == Status::Ok;
+        let ok = done.status(0) == Status::Ok || mutant!("log.erase-failure-ignored");
         if !ok {
             super::add(&self.counters.erase_failures, 1);
         }
@@ -189,6 +192,9 @@ impl HostFtl {
         // One step, as everything that a checkpoint carries (FORMAT.md, hole 40).
         let mut p = self.pools.of_chunk(chunk).lock();
         p.retired_chunks.push(chunk);
+        if mutant!("log.bad-chunk-unrecorded") {
+            return;
+        }
         self.journal.append(super::format::Record::Retired { chunk });
     }
 }

@@ -63,7 +63,7 @@ use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
 use crate::stats::FtlStats;
 use epoch::Epochs;
 use flash::Flash;
-use flashlane_base::{Geometry, Ns};
+use flashlane_base::{Geometry, Ns, mutant};
 use flashlane_ocssd::device::{Breakdown, Device, Traits};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
@@ -447,6 +447,9 @@ impl HostFtl {
         stopped?;
         // Only now does nobody write to the log any more.
         self.pad_metadata(cx).await;
+        if mutant!("log.stop-unsettled") {
+            return Ok(());
+        }
         self.outlive_host(cx).await
     }
 
@@ -478,11 +481,15 @@ impl HostFtl {
             self.close_all(cx).await?;
             self.check_writable()?;
             if self.rings.is_empty(slots) {
-                let logged = || !self.pools.any_line(Line::is_unlogged);
+                let logged = || {
+                    !self.pools.any_line(Line::is_unlogged) || mutant!("log.stopped-before-closed")
+                };
                 self.pool_changed.wait(cx, || logged() || self.read_only()).await;
                 // Nobody else writes to the log from here on: a patrol that moves it, or a checkpoint that
                 // was due, would stand behind `stopped`, and the next start would not be clean.
-                self.end_tasks(cx).await;
+                if !mutant!("log.stopped-with-tasks") {
+                    self.end_tasks(cx).await;
+                }
                 return self.snapshot(cx).await;
             }
             // A program failed while lines were closed, and what it held needs a line again.

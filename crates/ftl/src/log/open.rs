@@ -11,7 +11,7 @@ use super::limiter::Shares;
 use super::pool::PoolState;
 use super::pools::Pool;
 use super::unit::Released;
-use flashlane_base::SECTOR_BYTES;
+use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
 use smallvec::SmallVec;
@@ -55,7 +55,11 @@ impl HostFtl {
             if p.opens { p.begin_line(cornered) } else { None }
         };
         let Some((line, chunks)) = begun else { return };
-        let good = self.erase_all(cx, &chunks).await;
+        let is_late = mutant!("log.erased-behind-opened");
+        let good = match is_late {
+            true => chunks.iter().map(|chunk| chunk.0).collect(),
+            false => self.erase_all(cx, &chunks).await,
+        };
         if self.shape.line_data(good.len() as u32) == 0 {
             let mut p = self.pools.get(pool).lock();
             good.iter().for_each(|c| p.put_chunk(*c, false));
@@ -70,8 +74,11 @@ impl HostFtl {
             let record = Record::Opened { line, sequence: l.sequence, chunks: good.clone() };
             (l.sequence, self.journal.append(record))
         };
-        if self.commit(cx, at).await.is_err() {
+        if !mutant!("log.opened-later") && self.commit(cx, at).await.is_err() {
             return;
+        }
+        if is_late {
+            self.erase_all(cx, &chunks).await;
         }
         good.iter().for_each(|c| self.lines.set_line(*c, line));
         self.lines.reset(line);

@@ -11,7 +11,7 @@ use super::close::{OpenPair, PairStep};
 use super::format::{LBA_NONE, PACKED_BYTES, closing_sectors, pack_entry};
 use super::scrub::Decay;
 use super::unit::{Released, Unit};
-use flashlane_base::OOB_BYTES;
+use flashlane_base::{OOB_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::{AtomicU64, Ordering};
 use smallvec::SmallVec;
@@ -739,7 +739,10 @@ impl PoolState {
         sectors.extend(early.iter().flat_map(|(first, _)| *first..first + shape.unit));
         let early = early.into_iter().filter_map(|(_, unit)| unit);
         for waiting in c.window.drain(..).flatten().chain(early) {
-            waiting.give_slots_to(&mut again);
+            match mutant!("log.window-kept") {
+                true => released.push(waiting),
+                false => waiting.give_slots_to(&mut again),
+            }
         }
         sectors.extend((0..shape.unit).filter(|i| lost(*i as usize)).map(|i| spot.sector + i));
         if let Some(mut unit) = unit {
@@ -748,7 +751,9 @@ impl PoolState {
         }
         for sector in sectors {
             let i = PoolState::entry_index(&shape, width, spot.at, sector);
-            open.entries[i] = pack_entry(LBA_NONE, 0);
+            if !mutant!("log.failed-stay-entered") {
+                open.entries[i] = pack_entry(LBA_NONE, 0);
+            }
         }
         let full = open.remaining <= open.closing;
         let line = self.line_mut(spot.line);
@@ -771,7 +776,8 @@ impl PoolState {
     /// True when a line that takes no more data has nothing in flight: time to close it.
     pub(super) fn ready_to_close(&self, line: u32) -> bool {
         let l = self.line(line);
-        let idle = |o: &OpenLine| o.in_flight == 0 && !o.closing_began;
+        let ended = |o: &OpenLine| o.in_flight == 0 || mutant!("log.closed-in-flight");
+        let idle = |o: &OpenLine| !o.closing_began && ended(o);
         l.state == LineState::Closing && l.open.as_ref().is_some_and(|o| idle(o))
     }
 
@@ -864,7 +870,7 @@ impl PoolState {
         let (chunks, retire) = (std::mem::take(&mut l.chunks), std::mem::take(&mut l.retire));
         self.free_lines.push(line);
         for (chunk, dirty) in chunks.into_iter().zip(dirty) {
-            if retire.contains(&chunk) {
+            if retire.contains(&chunk) && !mutant!("log.bad-chunk-reused") {
                 self.retired_chunks.push(chunk);
             } else {
                 self.put_chunk(chunk, *dirty);
@@ -978,8 +984,11 @@ impl OpenChunk {
 
     /// Moves units that have become readable out of the window.
     pub(super) fn release(&mut self, shape: &Shape, out: &mut Released) {
-        let readable =
-            |end: u32| end + shape.window <= self.done || self.done == shape.chunk_sectors;
+        let readable = |end: u32| {
+            end + shape.window <= self.done
+                || self.done == shape.chunk_sectors
+                || mutant!("log.window-ignored")
+        };
         while !self.window.is_empty() && readable(self.window_end) {
             out.extend(self.window.pop_front().flatten());
             self.window_end += shape.unit;

@@ -9,7 +9,7 @@ use super::format::Oob;
 use super::map::Entry;
 use super::{HostFtl, add};
 use crate::block::{BlockError, BlockResult};
-use flashlane_base::{Lba, OOB_BYTES, Ppa, VECTOR_MAX};
+use flashlane_base::{Lba, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Completion, Data, Flags, Op, Request, Scatter, Status, Ticket};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::{AtomicU64, AtomicUsize, Ordering};
@@ -185,7 +185,7 @@ impl HostFtl {
                 }
                 Entry::Poisoned => {
                     buf[at..at + unit].fill(0);
-                    poisoned |= 1 << i;
+                    poisoned |= u64::from(!mutant!("log.poison-reads")) << i;
                 }
             }
         }
@@ -208,8 +208,10 @@ impl HostFtl {
         for i in 0..k {
             let at = index[i] as usize * unit;
             let (found, _, _) = Oob::decode_raw(&oob[i]);
-            let good = found == lba + index[i] as u64
-                && whole_sectors(&oob[i..=i], &buf[at..at + unit], unit) == 1;
+            let is_its = found == lba + index[i] as u64 || mutant!("log.read-ignores-lba");
+            let good = is_its
+                && (whole_sectors(&oob[i..=i], &buf[at..at + unit], unit) == 1
+                    || mutant!("log.read-crc-skipped"));
             foreign |= (!good as u64) << i;
         }
         Some(Piece { ticket: Some(ticket), first, media, foreign, poisoned })
@@ -245,6 +247,7 @@ fn failed_sectors(media: u64, foreign: u64, done: &Completion) -> u64 {
         return 0;
     }
     let sectors = (0..64).filter(|i| media >> i & 1 != 0).enumerate();
-    let bad = sectors.filter(|(k, _)| foreign >> k & 1 != 0 || !done.status(*k).is_ok());
+    let is_ok = |k: usize| done.status(k).is_ok() || mutant!("log.read-ignores-status");
+    let bad = sectors.filter(|(k, _)| foreign >> k & 1 != 0 || !is_ok(*k));
     bad.fold(0, |mask, (_, i)| mask | 1 << i)
 }

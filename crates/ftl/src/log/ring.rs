@@ -14,7 +14,7 @@ use super::rings::FreeSlots;
 use super::slab::{Origin, Slab, SlotState};
 use super::unit::{Push, Unit};
 use crate::contention::Queue;
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex};
 use flashlane_rt::{Cx, Lock, Notify, Waiter, Waits};
 use std::collections::VecDeque;
@@ -165,6 +165,7 @@ impl RingState {
             unit.retries += 1;
         }
         let covered = self.flush_to.max(self.barrier_to);
+        let covered = if mutant!("log.dead-dropped") { 0 } else { covered };
         let waits = covered > self.head;
         while unit.slots.len() < sectors && !self.fifo.is_empty() {
             let from = unit.slots.len();

@@ -7,6 +7,7 @@
 use super::super::format::{COUNT_MAX, Extent, LogEntry, Record};
 use super::super::pool::Shape;
 use super::history::History;
+use flashlane_base::mutant;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A line that was opened and not freed.
@@ -95,16 +96,18 @@ impl Facts {
         // It was cut behind the older of two checkpoints (rule 16), never before there were two.
         let needed = facts.checkpoints.get(1).map_or(1, |older| older.position);
         let first = history.entries.first().map_or(1, |e| e.sequence);
-        if first > needed {
+        if first > needed && !mutant!("log.cut-log-unnoticed") {
             let what = format!("records {needed} to {} of the FTL log can't be read", first - 1);
             facts.damage.get_or_insert(what);
         }
-        facts.saw_line(history.last_line);
+        if !mutant!("log.first-metadata-unread") {
+            facts.saw_line(history.last_line);
+        }
         facts
     }
 
     fn take(&mut self, entry: &LogEntry, shape: &Shape) {
-        if !is_inside(&entry.record, shape) {
+        if !is_inside(&entry.record, shape) && !mutant!("log.numbers-unchecked") {
             let at = entry.sequence;
             self.damage
                 .get_or_insert(format!("record {at} of the FTL log names what is not there"));
@@ -112,7 +115,8 @@ impl Facts {
         }
         // Links between segments say nothing about the target.
         if !matches!(entry.record, Record::Segment { .. } | Record::Follows { .. }) {
-            self.stopped = matches!(entry.record, Record::Stopped { .. });
+            let is_stopped = matches!(entry.record, Record::Stopped { .. });
+            self.stopped = is_stopped || self.stopped && mutant!("log.stopped-for-ever");
         }
         let event = |lba, count, stamp| Event { sequence: entry.sequence, lba, count, stamp };
         match entry.record.clone() {
@@ -124,7 +128,10 @@ impl Facts {
             }
             Record::Frontier { line, sequence, pointers } => {
                 if let Some(told) = self.line(line, sequence) {
-                    told.frontier.get_or_insert(pointers);
+                    match mutant!("log.frontier-of-last") {
+                        true => told.frontier = Some(pointers),
+                        false => drop(told.frontier.get_or_insert(pointers)),
+                    }
                 }
             }
             Record::Freed { line, sequence } => {
@@ -134,6 +141,7 @@ impl Facts {
                     self.lines.remove(&line);
                 }
             }
+            Record::Retired { .. } if mutant!("log.retired-forgotten") => {}
             Record::Retired { chunk } => drop(self.retired.insert(chunk)),
             Record::Discarded { lba, count, stamp } => {
                 self.discards.push(event(lba, count, stamp));
@@ -150,7 +158,9 @@ impl Facts {
                 ..
             } => {
                 self.next_checkpoint = self.next_checkpoint.max(checkpoint.saturating_add(1));
-                self.saw_line(open_sequence.saturating_sub(1));
+                if !mutant!("log.line-sequences-restart") {
+                    self.saw_line(open_sequence.saturating_sub(1));
+                }
                 let place = ShardPlace { lba, count, places, open_sequence };
                 self.begun.entry(checkpoint).or_default().insert(shard, place);
             }
@@ -169,7 +179,8 @@ impl Facts {
         self.saw_line(sequence);
         let known = self.lines.get(&line).is_some_and(|told| told.sequence >= sequence);
         // `freed` is final for a sequence, wherever it stands: carried records may repeat `opened`.
-        if !known && !self.freed.contains(&sequence) {
+        let is_freed = self.freed.contains(&sequence) && !mutant!("log.freed-undone");
+        if !known && !is_freed {
             self.lines.insert(line, Told { sequence, chunks, closed: None, frontier: None });
         }
     }

@@ -13,7 +13,7 @@ use super::super::format::{
 use super::super::journal::{block_room, block_sectors};
 use super::MountError;
 use super::survey::{First, Survey};
-use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
@@ -158,6 +158,7 @@ pub(super) async fn read(
             for record in content.blocks.iter().flat_map(|b| &b.entries).map(|e| &e.record) {
                 if let Record::Follows { previous } = record
                     && previous.id < id
+                    && !mutant!("log.way-back-ignored")
                 {
                     places.entry(previous.id).or_default().extend(previous.chunks);
                 }
@@ -177,14 +178,18 @@ pub(super) async fn read(
         parts: Vec::new(),
         entries: Vec::new(),
         anchors: anchors.chunks,
-        anchor_counter: anchors.newest.as_ref().map_or(0, |a| a.counter + UNSEEN),
+        anchor_counter: anchors.newest.as_ref().map_or(0, |a| {
+            a.counter + if mutant!("log.anchor-counters-close") { 0 } else { UNSEEN }
+        }),
         is_newer: anchors.is_newer,
         damage: None,
     };
     let is_anchored = anchors.newest.is_some();
     for (id, (pair, content)) in found {
         let leads_on = id > *range.end() && content.reaches(history.next_sequence());
-        if range.contains(&id) || leads_on {
+        let leads_on = leads_on && !mutant!("log.younger-pairs-ignored");
+        let is_begun = id > *range.end() && mutant!("log.begun-copies-count");
+        if range.contains(&id) || leads_on || is_begun {
             history.join(pair, content, is_anchored);
         }
     }
@@ -199,12 +204,12 @@ impl History {
     /// that one copy of an older pair could not take, or a copy of that pair's valid part (rule 22).
     fn join(&mut self, pair: SegmentPair, content: Content, is_anchored: bool) {
         self.is_newer |= content.is_newer;
-        if content.gap {
+        if content.gap && !mutant!("log.hole-unnoticed") {
             self.say(format!("the FTL log has a hole in segment {}", pair.id));
         }
         let Some(first) = content.blocks.first().map(|b| b.first_sequence) else { return };
         if first > self.next_sequence() && !self.entries.is_empty() {
-            if is_anchored {
+            if is_anchored && !mutant!("log.missing-unnoticed") {
                 let (from, to) = (self.next_sequence(), first - 1);
                 self.say(format!("records {from} to {to} of the FTL log are missing"));
             }
@@ -259,7 +264,8 @@ async fn read_anchors(
     for (chunk, read) in chunks.into_iter().zip(read) {
         all.extend(read?.map(|(anchor, newer)| (chunk, anchor, newer)));
     }
-    let newest = all.iter().max_by_key(|(_, a, _)| a.counter).map(|(_, a, _)| *a);
+    let sign = if mutant!("log.any-anchor") { -1 } else { 1 };
+    let newest = all.iter().max_by_key(|(_, a, _)| sign * a.counter as i64).map(|(_, a, _)| *a);
     let ours = |a: &Anchor| newest.is_some_and(|n| n.uuid == a.uuid);
     all.retain(|(_, a, _)| ours(a));
     Ok(Anchors {
@@ -401,7 +407,9 @@ async fn holders(
     let before = survey.firsts_of(cx, &all).await;
     let may_be = |chunk: &u32, id: u64| {
         let first = before.get(chunk);
-        all.binary_search(chunk).is_ok() && first.is_none_or(|f| is_it(f, id) || f.lba == LBA_NONE)
+        let is_other = |f: &First| !is_it(f, id) && f.lba != LBA_NONE;
+        let is_others = first.is_some_and(is_other) && !mutant!("log.any-chunk-padded");
+        all.binary_search(chunk).is_ok() && !is_others
     };
     let mut padded = BTreeSet::new();
     for (id, chunks) in pairs {
@@ -409,7 +417,9 @@ async fn holders(
         let pads = |chunk: &u32| range.contains(id) || id > range.end() && is_sure(chunk);
         padded.extend(chunks.iter().copied().filter(|c| may_be(c, *id) && pads(c)));
     }
-    survey.make_readable(cx, padded).await;
+    if !mutant!("log.log-ends-unpadded") {
+        survey.make_readable(cx, padded).await;
+    }
     let after = survey.firsts_of(cx, &all).await;
     let holders = pairs.iter().map(|(id, chunks)| {
         let chunks = chunks.iter().filter(|c| may_be(c, *id));
@@ -435,18 +445,23 @@ async fn read_pair(
 ) -> Result<(Vec<u32>, Content), MountError> {
     let mut content = Content::default();
     let mut blocks: Vec<Option<Block>> = Vec::new();
-    for Holder { chunk, pointer, is_sure } in chunks.iter_mut() {
+    let copies = if mutant!("log.one-log-copy-read") { 1 } else { usize::MAX };
+    for Holder { chunk, pointer, is_sure } in chunks.iter_mut().take(copies) {
         let count = (*pointer + grid.room - grid.sectors) / grid.room;
         blocks.resize_with(blocks.len().max(count as usize), || None);
         let missing = |i: &u32| !blocks[*i as usize].as_ref().is_some_and(|b| b.complete);
         let mut missing: Vec<u32> = (0..count).filter(missing).collect();
+        if !*is_sure && mutant!("log.unsure-copies-ignored") {
+            continue;
+        }
         if !*is_sure {
             missing = blocks_by_record(flash, cx, *chunk, grid, id, missing).await;
         }
         // As many blocks as one vector holds; what fails once more.
         for some in missing.chunks((VECTOR_MAX / grid.sectors as usize).max(1)) {
             let mut some = some.to_vec();
-            for _ in 0..=RETRIES {
+            let retries = if mutant!("log.log-read-once") { 0 } else { RETRIES };
+            for _ in 0..=retries {
                 let bytes = read_blocks(flash, cx, *chunk, grid, &some).await;
                 let sectors = grid.sectors as usize * SECTOR_BYTES;
                 for (i, bytes) in some.iter().zip(bytes.chunks(sectors)) {
@@ -558,7 +573,12 @@ fn decode(
     content: &mut Content,
 ) -> Result<Option<Block>, MountError> {
     let mut records = match LogBlock::decode(bytes) {
-        Ok(block) if block.header().uuid == uuid && block.header().segment == id => block,
+        Ok(block)
+            if block.header().uuid == uuid
+                && (block.header().segment == id || mutant!("log.blocks-of-others")) =>
+        {
+            block
+        }
         Err(error @ FormatError::NewerMajor { .. }) => return Err(MountError::Newer(error)),
         _ => return Ok(None),
     };

@@ -25,7 +25,7 @@ use super::pool::{Line, MOST_CLOSING, Restored, Shape};
 use super::{HostFtl, LineState};
 use crate::block::BlockError;
 use facts::{Facts, Told};
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Device};
 use flashlane_rt::sync::Ordering;
 use flashlane_rt::{Cx, Join};
@@ -213,7 +213,9 @@ impl HostFtl {
         report.generation = ftl.journal.generation;
         if !options.read_only {
             ftl.settle(cx, lines, contents, report.clean).await?;
-            ftl.outlive_host(cx).await?;
+            if !mutant!("log.mount-unsettled") {
+                ftl.outlive_host(cx).await?;
+            }
             clock.step(cx, &mut report, "checkpoint written");
         }
         *ftl.recovery.lock() = Some(report);
@@ -260,7 +262,7 @@ impl HostFtl {
         });
         let journal = Journal::resume(
             history.uuid,
-            history.generation + 1,
+            history.generation + u32::from(!mutant!("log.generation-stands")),
             segments.collect(),
             (history.next_sequence(), history.last_pair + 1),
             history.anchor_counter,
@@ -290,9 +292,13 @@ impl HostFtl {
         for (id, told) in &facts.lines {
             told.chunks.iter().for_each(|chunk| ftl.lines.set_line(*chunk, *id));
             // Not known, so as high as any.
-            ftl.lines.raise_stamp(*id, facts.ceiling);
+            if !mutant!("log.line-stamps-forgotten") {
+                ftl.lines.raise_stamp(*id, facts.ceiling);
+            }
         }
-        ftl.floor.store(facts.ceiling, Ordering::SeqCst);
+        if !mutant!("log.floor-forgotten") {
+            ftl.floor.store(facts.ceiling, Ordering::SeqCst);
+        }
         ftl.ceiling.store(facts.ceiling, Ordering::SeqCst);
         ftl.note_widths(facts.lines.values().map(|told| told.chunks.len() as u32));
         let kept = facts.checkpoints.iter().rev();
@@ -336,7 +342,7 @@ impl HostFtl {
         lines: &mut [Found],
         options: &MountOptions,
     ) -> Result<u64, MountError> {
-        if options.read_only {
+        if options.read_only && !mutant!("log.read-only-starts") {
             self.give_up(cx, "it was mounted read-only");
             return Ok(0);
         }
@@ -358,19 +364,24 @@ impl HostFtl {
     ) -> Result<u64, MountError> {
         let open = |l: &&mut Found| l.told.closed.is_none() && l.spans.iter().any(|s| s.end > 0);
         let mut record = 0;
-        for line in lines.iter_mut().filter(open).filter(|l| l.told.frontier.is_none()) {
+        let unknown = |l: &&mut Found| l.told.frontier.is_none();
+        let unknown = |l: &&mut Found| unknown(l) && !mutant!("log.frontier-unrecorded");
+        for line in lines.iter_mut().filter(open).filter(unknown) {
             let pointers: Vec<u32> = line.spans.iter().map(|s| s.end).collect();
             line.told.frontier = Some(pointers.clone());
             let (id, sequence) = (line.id, line.told.sequence);
             record = self.journal.append(Record::Frontier { line: id, sequence, pointers });
         }
-        self.commit(cx, record).await?;
+        if !mutant!("log.frontier-later") {
+            self.commit(cx, record).await?;
+        }
         let mut tasks = Vec::new();
         for line in lines.iter_mut().filter(open) {
             for span in &line.spans {
                 let info = &survey.chunks[span.chunk as usize];
                 let (from, to) = (info.write_pointer, padded_end(&self.shape, span.end));
-                if info.state != ChunkState::Open || from >= to {
+                let unneeded = info.state != ChunkState::Open || from >= to;
+                if unneeded || mutant!("log.open-lines-unpadded") {
                     continue;
                 }
                 let (me, their_cx) = (self.clone(), cx.clone());
@@ -402,11 +413,12 @@ impl HostFtl {
     ) -> Result<BTreeMap<u32, Content>, MountError> {
         // A young target has no checkpoint yet: its log has everything since it was created.
         let is_lost = map.missing > 0 && !(facts.checkpoints.is_empty() && facts.is_whole);
-        if is_lost && !options.undo_discards {
+        if is_lost && !options.undo_discards && !mutant!("log.lost-checkpoints-served") {
             return Err(MountError::CheckpointsLost { shards: map.missing });
         }
         // A shard of the older checkpoint is not the map at the stop: it has to be replayed onto.
-        report.clean = facts.stopped && map.missing + map.older == 0;
+        let older = if mutant!("log.clean-with-older-shard") { 0 } else { map.older };
+        report.clean = facts.stopped && map.missing + older == 0;
         let mut replay = Replay::new(self, facts, map);
         let mut contents = BTreeMap::new();
         if !report.clean {
@@ -439,7 +451,9 @@ impl HostFtl {
             for line in older.iter().filter(|l| asked.contains(&l.told.sequence)) {
                 let ahead = ahead.remove(&line.id);
                 let content = reader.read(cx, &line.told, &line.spans, ahead).await;
-                replay.give_stamps(&line.told.chunks, &content);
+                if !mutant!("log.older-stamps-unread") {
+                    replay.give_stamps(&line.told.chunks, &content);
+                }
                 report.lost_units.extend(&content.lost);
             }
             clock.step(cx, report, "stamps of older lines");
@@ -458,6 +472,7 @@ impl HostFtl {
         report.astray = replay.finish(report.clean);
         if let Some(first) = report.lost_units.first()
             && !options.accept_lost
+            && !mutant!("log.lost-units-served")
             && !options.read_only
         {
             let count = report.lost_units.len();
@@ -521,7 +536,9 @@ impl HostFtl {
             record = self.journal.append(Record::Freed { line: line.id, sequence });
         }
         self.raise_ceiling(cx).await?;
-        self.commit(cx, record).await?;
+        if !mutant!("log.empty-lines-early") {
+            self.commit(cx, record).await?;
+        }
         for chunk in freed.iter().flat_map(|line| &line.told.chunks) {
             self.lines.set_line(*chunk, super::lines::NO_LINE);
             let info = self.chunk_info(*chunk);
@@ -535,7 +552,7 @@ impl HostFtl {
         open.iter().for_each(|line| self.pools.of_line(*line).lock().stop_filling(*line));
         // It needs nothing of what is to be closed: the map has all that is in there, and how far that had
         // been written is on record. Nor have users to wait for more than they would live.
-        if !nothing_new {
+        if !nothing_new && !mutant!("log.no-checkpoint-at-mount") {
             self.checkpoint(cx).await?;
         }
         open.iter().for_each(|line| self.close_if_ready(cx, *line));
@@ -567,15 +584,16 @@ fn check(history: &History, facts: &Facts, options: &MountOptions) -> Result<(),
         return Err(MountError::NewerMinor);
     }
     match history.damage.as_ref().or(facts.damage.as_ref()) {
-        Some(damage) => Err(MountError::Damaged(damage.clone())),
-        None => Ok(()),
+        Some(damage) if !mutant!("log.damage-unsaid") => Err(MountError::Damaged(damage.clone())),
+        _ => Ok(()),
     }
 }
 
 /// Chunks of the log, its anchors and the checkpoints that are kept.
 fn metadata_chunks(history: &History, facts: &Facts) -> BTreeSet<u32> {
     let pairs = history.parts.iter().flat_map(|part| part.pair.chunks);
-    let shards = facts.checkpoints.iter().flat_map(|c| c.chunks());
+    let named = if mutant!("log.checkpoints-unnamed") { 1 } else { 2 };
+    let shards = facts.checkpoints.iter().take(named).flat_map(|c| c.chunks());
     pairs.chain(history.anchors.iter().copied()).chain(shards).collect()
 }
 
@@ -585,6 +603,7 @@ fn found_lines(shape: &Shape, survey: &Survey, facts: &Facts) -> Vec<Found> {
         let span = |(i, chunk): (usize, &u32)| {
             let recorded = told.frontier.as_ref().and_then(|f| f.get(i)).copied();
             let pointer = survey.pointer(*chunk);
+            let recorded = recorded.filter(|_| !mutant!("log.frontier-ignored"));
             let end = recorded.map_or(pointer, |end| end.min(pointer));
             // The power failed in the last unit of an open line's chunk, if anywhere, and may have taken
             // its page pairs along. Every unit of a closed line had ended, if perhaps badly: the last of
@@ -592,7 +611,9 @@ fn found_lines(shape: &Shape, survey: &Survey, facts: &Facts) -> Vec<Found> {
             // one that ended badly come those that were in flight with it.
             let last_unit = end.saturating_sub(1) / shape.unit * shape.unit;
             let was_left = told.closed.is_some() && end < shape.chunk_sectors;
-            let before = if was_left { shape.window } else { shape.pair_pads };
+            let pairs = if mutant!("log.pair-partners-unjudged") { 0 } else { shape.pair_pads };
+            let left = if mutant!("log.left-window-unjudged") { 0 } else { shape.window };
+            let before = if was_left { left } else { pairs };
             let frontier = last_unit.saturating_sub(before.max(shape.behind));
             let written = if told.closed.is_some() { end } else { frontier };
             Span { chunk: *chunk, end, frontier, written }
@@ -648,7 +669,10 @@ pub(super) async fn erase_older(cx: &Cx, flash: &Flash, shape: Shape) {
     for first in survey.first_records(cx).await {
         match first.lba {
             LBA_LOG => pairs.entry((false, first.stamp)).or_default().push(first.chunk),
-            LBA_ANCHOR => pairs.entry((true, 0)).or_default().push(first.chunk),
+            LBA_ANCHOR => {
+                let last = !mutant!("log.anchors-erased-first");
+                pairs.entry((last, 0)).or_default().push(first.chunk);
+            }
             _ => {}
         }
     }

@@ -12,7 +12,7 @@ use super::super::format::{LBA_CHECKPOINT, LBA_LIMIT, ShardEntry, ShardView, unp
 use super::super::map::Entry;
 use super::facts::{Checkpoint, Event, Facts, ShardPlace};
 use super::scan::Content;
-use flashlane_base::SECTOR_BYTES;
+use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -109,8 +109,16 @@ impl<'a> Replay<'a> {
 
     /// Lowest sequence of a line that is replayed, and the lowest position in the log.
     pub(super) fn begins(&self) -> (u64, u64) {
-        let line = self.bases.iter().map(|b| b.open_sequence).min().unwrap_or(0);
-        let position = self.bases.iter().map(|b| b.position).min().unwrap_or(0);
+        let line = self.bases.iter().map(|b| b.open_sequence);
+        let line = match mutant!("log.replay-late-in-lines") {
+            true => line.max().unwrap_or(0),
+            false => line.min().unwrap_or(0),
+        };
+        let position = self.bases.iter().map(|b| b.position);
+        let position = match mutant!("log.replay-late-in-log") {
+            true => position.max().unwrap_or(0),
+            false => position.min().unwrap_or(0),
+        };
         (line, position)
     }
 
@@ -175,7 +183,9 @@ impl<'a> Replay<'a> {
         }
         let base = self.base(lba);
         let listed = self.listed.get(&lba).copied();
+        let listed = listed.filter(|_| !mutant!("log.listed-ignored"));
         let claim = match self.ftl.map.get(lba) {
+            Entry::Unmapped if mutant!("log.tombstones-ignored") => Claim::new(0, Rank::Poison),
             Entry::Unmapped => Claim::new(listed.unwrap_or(base.floor), Rank::Tombstone),
             Entry::Poisoned => Claim::new(listed.unwrap_or(base.floor), Rank::Poison),
             Entry::Media(_) | Entry::Slot(_) => {
@@ -201,13 +211,15 @@ impl<'a> Replay<'a> {
             if lba >= LBA_LIMIT || lba >= self.ftl.info.capacity {
                 continue;
             }
-            let rank = match content.unverified.contains(&(i as u32)) {
+            let is_bad = content.unverified.contains(&(i as u32));
+            let rank = match is_bad && !mutant!("log.bad-copy-wins-ties") {
                 true => Rank::Unverified,
                 false => Rank::Copy,
             };
             let claim = Claim::new(stamp, rank);
             // Equal claims: the later line, then the later stripe position: this one.
-            if claim >= self.present(lba) {
+            let wins = claim >= self.present(lba) || mutant!("log.stamps-ignored");
+            if wins && !(claim == self.present(lba) && mutant!("log.earlier-line-wins")) {
                 self.set(lba, Entry::Media(self.address(chunks, width, i)));
                 *self.claims.of(lba) = claim;
             }
@@ -217,9 +229,10 @@ impl<'a> Replay<'a> {
     /// Discards and poisoned sectors that the checkpoint may not know.
     pub(super) fn claim_records(&mut self, discards: &[(u64, u64, u64)], poisons: &[Event]) {
         for (lba, end, stamp) in discards.iter().copied() {
-            let claim = Claim::new(stamp, Rank::Tombstone);
+            let loses = mutant!("log.tombstone-loses-ties");
+            let claim = Claim::new(stamp, if loses { Rank::Unverified } else { Rank::Tombstone });
             for lba in lba..end {
-                if claim > self.present(lba) {
+                if claim > self.present(lba) && !mutant!("log.discards-unreplayed") {
                     self.set(lba, Entry::Unmapped);
                     *self.claims.of(lba) = claim;
                 }
@@ -227,7 +240,7 @@ impl<'a> Replay<'a> {
         }
         for poison in poisons.iter().filter(|p| p.lba < self.ftl.info.capacity) {
             let claim = Claim::new(poison.stamp, Rank::Poison);
-            if claim > self.present(poison.lba) {
+            if claim > self.present(poison.lba) && !mutant!("log.poisons-unreplayed") {
                 self.set(poison.lba, Entry::Poisoned);
                 *self.claims.of(poison.lba) = claim;
             }
@@ -246,7 +259,8 @@ impl<'a> Replay<'a> {
                         true => self.sequence_of(addr),
                         false => NONE,
                     };
-                    let void = !clean
+                    let void = !mutant!("log.void-entries-kept")
+                        && !clean
                         && !self.claims.get(lba).is_known()
                         && sequence >= self.base(lba).open_sequence;
                     if sequence == NONE || void || ftl.lines.is_valid(addr) {
@@ -291,7 +305,11 @@ pub(super) fn merge(discards: &[Event], capacity: u64) -> Vec<(u64, u64, u64)> {
     let mut out: Vec<(u64, u64, u64)> = Vec::new();
     let mut at = 0;
     for (edge, begins, stamp) in edges {
-        if let Some((stamp, _)) = active.last_key_value()
+        let largest = match mutant!("log.smallest-discard") {
+            true => active.first_key_value(),
+            false => active.last_key_value(),
+        };
+        if let Some((stamp, _)) = largest
             && at < edge
         {
             match out.last_mut() {
@@ -344,7 +362,8 @@ pub(super) async fn load(
     let newest = checkpoints.first().map(|c| c.id);
     let candidates = |shard: u64| -> Vec<(u64, ShardPlace)> {
         let of = |c: &Checkpoint| Some((c.id, c.shards.get(shard as usize).copied()??));
-        checkpoints.iter().filter_map(of).collect()
+        let kept = if mutant!("log.older-checkpoint-unread") { 1 } else { 2 };
+        checkpoints.iter().take(kept).filter_map(of).collect()
     };
     let all: Vec<u64> = (0..shards).collect();
     for some in all.chunks(AT_A_TIME) {
@@ -385,10 +404,12 @@ impl HostFtl {
     /// One shard, from either copy, into the map.
     async fn load_shard(&self, cx: &Cx, id: u64, shard: u64, place: &ShardPlace) -> Option<Loaded> {
         let (lba, count) = (shard * self.layout.shard_entries as u64, u64::from(place.count));
-        if place.lba != lba || lba + count > self.info.capacity {
+        let is_other = place.lba != lba || lba + count > self.info.capacity;
+        if is_other && !mutant!("log.shard-bounds-skipped") {
             return None;
         }
-        for extent in place.places {
+        let copies = if mutant!("log.one-shard-copy-read") { 1 } else { 2 };
+        for extent in place.places.into_iter().take(copies) {
             let mut bytes = vec![0; extent.count as usize * SECTOR_BYTES];
             let at = (extent.chunk, extent.sector);
             if !self.flash.read_meta_again(cx, at, LBA_CHECKPOINT, &mut bytes).await {
@@ -397,11 +418,13 @@ impl HostFtl {
             let Ok(view) = ShardView::decode(&bytes) else { continue };
             let h = view.header();
             let same = (h.uuid, h.checkpoint, u64::from(h.shard), h.lba, view.len() as u64)
-                == (self.journal.uuid, id, shard, lba, count);
+                == (self.journal.uuid, id, shard, lba, count)
+                || mutant!("log.shard-of-others");
             // No stamp lies above the ceiling that was durable when the shard was written (rule 6): a shard
             // with one is not what we wrote, whatever its checksum says.
             let ceiling = self.ceiling.load(Ordering::Acquire);
-            if !same || h.floor.max(view.stamps().map(|s| s.1).max().unwrap_or(0)) > ceiling {
+            let highest = h.floor.max(view.stamps().map(|s| s.1).max().unwrap_or(0));
+            if !same || highest > ceiling && !mutant!("log.shard-above-ceiling") {
                 continue;
             }
             for (lba, entry) in (lba..).zip(view.entries()) {

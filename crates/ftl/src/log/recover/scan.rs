@@ -12,7 +12,7 @@ use super::super::format::{
 };
 use super::super::pool::{PoolState, Shape};
 use super::facts::Told;
-use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::{Cx, Join};
 use std::collections::BTreeSet;
@@ -108,12 +108,15 @@ impl Reader {
         let width = told.chunks.len();
         let sectors = width * self.shape.chunk_sectors as usize;
         let view = view.filter(|(header, view)| {
-            (header.uuid, header.sequence) == (self.uuid, told.sequence) && view.len() == sectors
+            let is_its = (header.uuid, header.sequence) == (self.uuid, told.sequence);
+            (is_its || mutant!("log.closing-of-others")) && view.len() == sectors
         });
         let Some((_, view)) = view else {
             return self.scan(cx, width, spans, ahead).await;
         };
-        let good = |section: &usize| view.check_section(*section).is_ok();
+        let good = |section: &usize| {
+            view.check_section(*section).is_ok() || mutant!("log.closing-crc-skipped")
+        };
         if (0..view.sections()).all(|section| good(&section)) {
             let entries = (0..view.sections()).flat_map(|s| view.section(s).1.iter().copied());
             return Content { entries: entries.collect(), ..Content::default() };
@@ -220,12 +223,12 @@ impl Reader {
         for from in (out.sectors.len() as u32..end).step_by(step as usize) {
             let n = step.min(end - from);
             // Behind the frontier a record counts whatever its content is: reads verify it.
-            let verify = from + n > span.frontier;
+            let verify = from + n > span.frontier && !mutant!("log.scan-crc-skipped");
             let mut seen = self.look(cx, span.chunk, from, n, verify).await;
             for first in (0..n).step_by(unit as usize) {
                 let sectors = first as usize..(first + unit).min(n) as usize;
                 for _ in 0..RETRIES {
-                    if seen[sectors.clone()].iter().all(|s| s.good) {
+                    if seen[sectors.clone()].iter().all(|s| s.good) || mutant!("log.scanned-once") {
                         break;
                     }
                     let (at, n) = (from + first, sectors.len() as u32);
@@ -250,7 +253,10 @@ impl Reader {
         let pieces = seen.chunks(piece).zip((place.1..).step_by(piece));
         for (sectors, from) in pieces {
             let was_written = from >= span.written && sectors.iter().any(|s| s.good);
-            let is_frontier = from >= span.frontier && !was_written;
+            let was_written = was_written && !mutant!("log.part-of-unit-torn");
+            let at_frontier = from >= span.frontier && !mutant!("log.torn-is-lost");
+            let at_frontier = at_frontier || mutant!("log.lost-is-torn");
+            let is_frontier = at_frontier && !was_written;
             for s in sectors {
                 let (lba, ..) = Oob::decode_raw(&s.oob);
                 let mut packed = NOTHING;
@@ -275,7 +281,7 @@ impl Reader {
         if torn {
             out.torn.push(place);
         }
-        if lost {
+        if lost && !mutant!("log.lost-unsaid") {
             out.lost.push(place);
         }
     }
@@ -283,7 +289,8 @@ impl Reader {
     /// Can it be the record of a user's sector? (FORMAT.md, hole 13)
     fn is_plausible(&self, oob: &[u8; OOB_BYTES]) -> bool {
         let (lba, stamp, _) = Oob::decode_raw(oob);
-        lba < self.capacity && (1..=self.ceiling).contains(&stamp)
+        lba < self.capacity
+            && ((1..=self.ceiling).contains(&stamp) || mutant!("log.implausible-taken"))
     }
 
     /// Reads the records of sectors of a chunk and, with `verify`, their content.

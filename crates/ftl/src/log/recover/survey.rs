@@ -7,7 +7,7 @@
 use super::super::flash::{Flash, RETRIES, Records};
 use super::super::format::{LBA_PADDING, Oob};
 use super::super::pool::Shape;
-use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_base::{OOB_BYTES, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState};
 use flashlane_rt::Cx;
 use std::collections::{BTreeMap, BTreeSet};
@@ -83,8 +83,8 @@ impl Survey {
         let mut tasks = Vec::new();
         for chunk in chunks {
             let state = self.chunks.get(chunk as usize).map(|c| c.state);
-            let wanted =
-                state == Some(ChunkState::Open) && !self.read_only && self.shape.window > 0;
+            let wanted = state == Some(ChunkState::Open) && self.shape.window > 0;
+            let wanted = wanted && (!self.read_only || mutant!("log.read-only-pads"));
             if !wanted || !self.readable.insert(chunk) {
                 continue;
             }
@@ -103,7 +103,8 @@ impl Survey {
 /// Up to where a chunk that was written up to `pointer` is padded: whole units, and as many as the medium
 /// needs to give back what is before them.
 pub(in super::super) fn padded_end(shape: &Shape, pointer: u32) -> u32 {
-    (pointer + shape.window).next_multiple_of(shape.unit).min(shape.chunk_sectors)
+    let window = if mutant!("log.padded-too-little") { 1 } else { shape.window };
+    (pointer + window).next_multiple_of(shape.unit).min(shape.chunk_sectors)
 }
 
 /// Programs padding over `from .. end` of a chunk, stamped with a line's sequence, as far as the chunk
