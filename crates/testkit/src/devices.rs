@@ -37,13 +37,18 @@ pub fn small(seed: u64, size: Size) -> (DeviceSpec, SsdOptions) {
         sectors = one_of(&mut rng, &[500, 1_000, 1_000, 2_000]);
         shape = one_of(&mut rng, &[(1, 1), (1, 2), (2, 1), (2, 1), (2, 2), (3, 1)]);
         (planes, page) = one_of(&mut rng, &[(1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (1, 4)]);
-        drawn = one_of(&mut rng, &[8, 8, 8, 16, 24]);
+        drawn = one_of(&mut rng, &[8, 8, 16]);
     }
     let ((channels, pus), row) = (shape, planes * page);
     let smallest = channels as u64 * pus as u64 * 16 * (row * drawn) as u64;
     let pages = if smallest > 2 * sectors { 8 } else { drawn };
     let (pairing, reach, bits) =
         one_of(r, &[("none", 0, 1), ("none", 0, 1), ("none", 0, 1), ("mlc", 4, 2), ("tlc", 9, 3)]);
+    let pages = match size {
+        // As many as pages that take each other along need.
+        Size::Tight if bits > 1 => u32::next_multiple_of(2 * (reach + 1), 8),
+        _ => pages,
+    };
     let ws_min = match pairing {
         "none" => one_of(r, &[page, row]),
         _ => row,
@@ -76,7 +81,11 @@ pub fn small(seed: u64, size: Size) -> (DeviceSpec, SsdOptions) {
         Err(error) => panic!("seed {seed} drew an impossible device: {error}\n{text}"),
     };
     let options = SsdOptions {
-        store: one_of(r, &[StoreKind::Stamps, StoreKind::Stamps, StoreKind::Memory]),
+        store: match one_of(r, &[StoreKind::Stamps, StoreKind::Stamps, StoreKind::Memory]) {
+            // Whole contents are most of what such a run costs.
+            StoreKind::Memory if size == Size::Tight && seed % 4 > 0 => StoreKind::Stamps,
+            store => store,
+        },
         seed,
         timing: r.below(8) != 0,
         dulbe: r.below(4) == 0,

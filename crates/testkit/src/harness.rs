@@ -130,6 +130,8 @@ pub struct Stack {
     pub seeds: u64,
     /// Lives at most: 1 for what can't come back yet.
     pub lives: u64,
+    /// How much of torture's time it is worth, beside the others.
+    pub share: u64,
     /// A new machine for a seed.
     pub machine: fn(u64, Size) -> Result<Rc<dyn Machine>, String>,
 }
@@ -141,6 +143,10 @@ pub trait Source: Sync {
     fn name(&self) -> &str;
     /// Lives at most.
     fn lives(&self) -> u64;
+    /// How much of torture's time it is worth, beside the others.
+    fn share(&self) -> u64 {
+        10
+    }
     /// A new machine for a seed.
     fn machine(&self, seed: u64, size: Size) -> Result<Rc<dyn Machine>, String>;
 }
@@ -151,6 +157,9 @@ impl Source for Stack {
     }
     fn lives(&self) -> u64 {
         self.lives
+    }
+    fn share(&self) -> u64 {
+        self.share
     }
     fn machine(&self, seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
         (self.machine)(seed, size)

@@ -30,18 +30,36 @@ use std::sync::Arc;
 
 /// Every stack. Seeds are chosen so that the default test run stays within its minute.
 pub const STACKS: &[Stack] = &[
-    Stack { name: "ram", seeds: 200, lives: 4, machine: ram },
-    Stack { name: "pftl", seeds: 60, lives: 4, machine: pftl },
-    Stack { name: "pftl-faults", seeds: 60, lives: 4, machine: pftl_faults },
-    Stack { name: "pblk-faults", seeds: 40, lives: 4, machine: pblk_faults },
-    Stack { name: "pblk", seeds: 40, lives: 4, machine: pblk },
-    Stack { name: "pblk-care-faults", seeds: 30, lives: 4, machine: pblk_care },
-    Stack { name: "pblk-buffer", seeds: 24, lives: 4, machine: pblk_buffer },
-    Stack { name: "pblk-buffer-faults", seeds: 24, lives: 4, machine: pblk_buffer_faults },
-    Stack { name: "qblk", seeds: 40, lives: 4, machine: qblk },
-    Stack { name: "qblk-faults", seeds: 40, lives: 4, machine: qblk_faults },
-    Stack { name: "qblk-buffer-faults", seeds: 16, lives: 4, machine: qblk_buffer_faults },
-    Stack { name: "pftl-buffer-faults", seeds: 16, lives: 4, machine: pftl_buffer_faults },
+    Stack { name: "ram", seeds: 200, lives: 4, share: 1, machine: ram },
+    Stack { name: "pftl", seeds: 60, lives: 4, share: 10, machine: pftl },
+    Stack { name: "pftl-faults", seeds: 60, lives: 4, share: 10, machine: pftl_faults },
+    Stack { name: "pblk-faults", seeds: 40, lives: 4, share: 10, machine: pblk_faults },
+    Stack { name: "pblk", seeds: 40, lives: 4, share: 10, machine: pblk },
+    Stack { name: "pblk-care-faults", seeds: 30, lives: 4, share: 10, machine: pblk_care },
+    Stack { name: "pblk-buffer", seeds: 24, lives: 4, share: 10, machine: pblk_buffer },
+    Stack {
+        name: "pblk-buffer-faults",
+        seeds: 24,
+        lives: 4,
+        share: 10,
+        machine: pblk_buffer_faults,
+    },
+    Stack { name: "qblk", seeds: 40, lives: 4, share: 10, machine: qblk },
+    Stack { name: "qblk-faults", seeds: 40, lives: 4, share: 10, machine: qblk_faults },
+    Stack {
+        name: "qblk-buffer-faults",
+        seeds: 16,
+        lives: 4,
+        share: 10,
+        machine: qblk_buffer_faults,
+    },
+    Stack {
+        name: "pftl-buffer-faults",
+        seeds: 16,
+        lives: 4,
+        share: 10,
+        machine: pftl_buffer_faults,
+    },
 ];
 
 /// The row of this name.

@@ -137,7 +137,7 @@ impl Options {
         let r = &mut rng;
         let one_of = |r: &mut Rng, of: &[u64]| of[r.below(of.len() as u64) as usize];
         let most = if first { 1 } else { 8 };
-        let total = 2 * capacity.min(20_000) * effort / 100;
+        let total = 2 * capacity.min(2_000) * effort / 100;
         let total = (total >> r.below(most)).max(16);
         let mut kinds = Vec::new();
         if first && r.below(4) > 0 {

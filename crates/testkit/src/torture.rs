@@ -99,7 +99,8 @@ impl Default for How {
 /// What is done with one seed on one target.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// So many lives on a tight device, all but the last cut where the aim says.
+    /// Many lives on tight devices, all but the last of each cut where the aim says, until so many events
+    /// have been simulated: a target that costs little has more of them.
     Aimed(u64),
     /// So many lives, cut anywhere.
     Lives(u64),
@@ -111,6 +112,11 @@ enum Way {
 const FIRST_MAX: usize = 32;
 /// Second cuts for each of them.
 const SECOND_MAX: usize = 6;
+/// Events that are simulated for a seed and each share of a target ([`Source::share`]) where it is aimed:
+/// some milliseconds.
+const EVENTS: u64 = 6_000;
+/// How far apart the seeds of its runs are.
+const NEXT: u64 = 1 << 32;
 /// After so many seeds [`Mode::Mixed`] has gone through its ways.
 const TURNS: u64 = 12;
 /// Runs that may be spent on making a failure smaller.
@@ -366,11 +372,10 @@ impl<'a> One<'a> {
     fn torture(&mut self, how: &How) -> Option<Failure> {
         let (way, effort) = self.way(how);
         let result = match way {
-            Way::Aimed(lives) => {
-                self.run(Plan { effort, lives: Some(lives), aimed: true, ..Plan::default() }, None)
-            }
+            Way::Aimed(budget) => self.aim(how, budget),
             Way::Lives(lives) => {
-                self.run(Plan { effort, lives: Some(lives), ..Plan::default() }, None)
+                let plan = Plan { effort, lives: Some(lives), ..Plan::default() };
+                self.run(plan, None).map(drop)
             }
             Way::Hunt { mode, most, second } => self.hunt(mode, second, effort, most, how.every),
         };
@@ -418,7 +423,7 @@ impl<'a> One<'a> {
         // A short run where it is run again for each cut.
         let (way, effort) = match if drawn { way } else { how.mode } {
             Mode::Mixed => self.mixed(&mut rng),
-            Mode::Aimed => self.aimed(&mut rng),
+            Mode::Aimed => (Way::Aimed(EVENTS * self.source.share()), 100),
             Mode::Drawn => (Way::Lives(lives), 100),
             Mode::None => (Way::Lives(1), 100),
             mode @ (Mode::Linear | Mode::Log) => (hunt(mode), effort),
@@ -437,19 +442,29 @@ impl<'a> One<'a> {
             1 => (Way::Lives(self.source.lives()), 25),
             2 => (Way::Hunt { mode: Mode::Linear, most: 8, second }, short),
             3 => (Way::Hunt { mode: Mode::Log, most: 8, second }, short),
-            _ => self.aimed(rng),
+            _ => (Way::Aimed(EVENTS * self.source.share()), 100),
         }
     }
 
-    fn aimed(&self, rng: &mut Rng) -> (Way, u64) {
-        let lives = if self.source.lives() < 2 { 1 } else { 4 + rng.below(7) };
-        (Way::Aimed(lives), [25, 50, 100, 100][rng.below(4) as usize])
+    /// Runs of this seed, and of those that are so many times [`NEXT`] above it.
+    fn aim(&mut self, how: &How, budget: u64) -> Result<(), Caught> {
+        let mut events = 0;
+        while events < budget && !self.left {
+            let mut rng = Rng::stream(self.seed, "testkit.torture.aim", 0);
+            let lives = if self.source.lives() < 2 { 1 } else { 4 + rng.below(7) };
+            let effort = how.effort.unwrap_or([25, 50, 100, 100][rng.below(4) as usize]);
+            let plan = Plan { effort, lives: Some(lives), aimed: true, ..Plan::default() };
+            events += 1 + self.run(plan, None)?;
+            self.seed = self.seed.wrapping_add(NEXT);
+        }
+        Ok(())
     }
 
-    fn run(&mut self, plan: Plan, place: Option<(usize, usize)>) -> Result<(), Caught> {
+    /// How many events it had.
+    fn run(&mut self, plan: Plan, place: Option<(usize, usize)>) -> Result<u64, Caught> {
         if self.watcher.stop() {
             self.left = true;
-            return Ok(());
+            return Ok(0);
         }
         let plan = Plan { leave: Some(self.leave.clone()), ..plan };
         match run_seed(self.source, self.seed, &plan) {
@@ -457,7 +472,7 @@ impl<'a> One<'a> {
                 self.left |= done.left;
                 let (lives, cuts, faults) = (done.lives, done.cuts, done.faults);
                 self.tally.add(&Tally { seeds: 0, lives, cuts, faults });
-                Ok(())
+                Ok(done.polls)
             }
             Err(failed) => {
                 let cuts = plan.cuts.len() as u64;
@@ -529,7 +544,7 @@ impl<'a> One<'a> {
                 break;
             }
             let tried = match caught.plan.cuts.len() {
-                0 => self.run(Plan { effort, ..*caught.plan.clone() }, None),
+                0 => self.run(Plan { effort, ..*caught.plan.clone() }, None).map(drop),
                 _ => self.hunt(Mode::Linear, second, effort, most, 1),
             };
             if let Err(smaller) = tried {
