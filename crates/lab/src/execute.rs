@@ -11,7 +11,7 @@ use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
 use crate::shelf::{Shelf, Shelved, Untaken};
-use crate::stack::{Lines, Stack, StackError, behind_link, raw_medium};
+use crate::stack::{Lines, Stack, StackError, Stopped, behind_link, raw_medium};
 use crate::trace::{Reading, Scan, TraceError, scan};
 use crate::workload::Job;
 use flashlane_base::{Geometry, Ns};
@@ -221,11 +221,33 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// Whether something came out that must not: a broken rule, wrong data, counters that disagree.
+    /// Whether something came out that must not ([`RunOutcome::bad_because`]).
     pub fn is_bad(&self) -> bool {
-        self.runs
-            .iter()
-            .any(|r| r.violations > 0 || r.measured.recorder.wrong_sectors > 0 || r.laws.is_err())
+        let allowed = self.experiment.run.allow_errors;
+        self.runs.iter().any(|run| !run.bad_because(allowed).is_empty())
+    }
+}
+
+impl RunOutcome {
+    /// What came out that must not, each in words. With `allow_errors` requests may fail and the device may
+    /// turn read-only: that is what the experiment is about.
+    pub fn bad_because(&self, allow_errors: bool) -> Vec<String> {
+        let (r, mut bad) = (&self.measured.recorder, Vec::new());
+        let mut note = |n: u64, what: &str| {
+            if n > 0 {
+                bad.push(format!("{n} {what}"));
+            }
+        };
+        note(self.violations, "broken rules of the medium");
+        note(r.wrong_sectors, "sectors with wrong content");
+        if !allow_errors {
+            note(r.failed, "failed requests");
+            note(r.uncorrectable, "sectors that could not be read");
+        }
+        bad.extend(self.laws.as_ref().err().map(|why| format!("counters disagree: {why}")));
+        let read_only = self.measured.read_only.as_ref().filter(|_| !allow_errors);
+        bad.extend(read_only.map(|why| format!("the device became read-only: {why}")));
+        bad
     }
 }
 
@@ -519,7 +541,12 @@ async fn steps(
     // Before the layer stops: what it writes then is none of the measured part.
     let media = span(cx, stack.ssd(), &from.borrow(), &measured);
     let (wear, spans) = (wear_of(stack.ssd(), target.pus), stack.ssd().take_spans());
-    let laws = stack.stop(cx).await;
+    let Stopped { read_only, laws } = stack.stop(cx).await;
+    // What the end of the run found out counts as well.
+    measured.read_only = measured.read_only.or(read_only);
+    if let (Some(why), Some(trouble)) = (&mut measured.read_only, stack.ssd().host_trouble()) {
+        *why = format!("{why} ({trouble})");
+    }
     stack.close().map_err(|e| stack_error(target, e))?;
     let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
     let (lines, mounted) = (stack.lines(), stack.mounted());

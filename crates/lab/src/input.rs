@@ -4,12 +4,11 @@
 //! Promises: the message about a file that is none of them says so for all three.
 //! Never: looks at a file's name.
 
-use crate::bundled;
 use crate::experiment::{Base, Change, Experiment, ExperimentErrors, default_preset};
 use crate::fio;
 use crate::trace::reader::byte_order_mark;
 use crate::trace::{Reader, Reading, TraceError, TraceSource};
-use std::io::Read;
+use crate::{bounded, bundled};
 use std::path::{Path, PathBuf};
 
 /// What a file turned out to be.
@@ -91,9 +90,6 @@ fn here() -> Base {
     Base { folder: PathBuf::new(), bundled: Some(bundled::TRACE) }
 }
 
-/// Configuration files are read whole; more than this is none.
-const TEXT_BYTES_MAX: u64 = 1 << 20;
-
 fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
     let source = TraceSource::File(path.to_path_buf());
     let read_error = |source| InputError::Read { file: shown.into(), source };
@@ -102,9 +98,7 @@ fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
         Err(TraceError::Open { source, .. }) => return Err(read_error(source)),
         Err(e) => e,
     };
-    let mut text = Vec::new();
-    let file = std::fs::File::open(path).map_err(read_error)?;
-    file.take(TEXT_BYTES_MAX + 1).read_to_end(&mut text).map_err(read_error)?;
+    let text = bounded::bytes(path, bounded::TEXT_MAX).map_err(read_error)?;
     let unknown = |trace| InputError::Unknown { file: shown.into(), trace };
     if byte_order_mark(&text).is_some() {
         return Err(unknown(trace));

@@ -11,6 +11,7 @@
 //!
 //! Start reading at [`experiment`] (what a run is), then [`run`] (how it is driven).
 
+pub mod bounded;
 pub mod bundled;
 pub mod calibrate;
 pub mod check;

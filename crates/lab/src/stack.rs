@@ -444,23 +444,23 @@ impl Stack {
 
     /// Ends the layer's tasks, then checks that counters agree: the host's law, the medium's law,
     /// and, on devices that are not too large, the maps against a walk.
-    pub async fn stop(&self, cx: &Cx) -> Result<(), String> {
-        match (&self.layer, &self.home) {
-            (Layer::Pblk(l), home) => {
-                // Read-only targets can make nothing durable; that is known and reported.
-                let _ = match home {
-                    Some(home) => {
-                        home.live.take_pblk();
-                        l.stop(cx).await
-                    }
-                    None => l.quiesce(cx).await,
-                };
+    pub async fn stop(&self, cx: &Cx) -> Stopped {
+        let read_only = match (&self.layer, &self.home) {
+            (Layer::Pblk(l), Some(home)) => {
+                home.live.take_pblk();
+                why_read_only(l.stop(cx).await)
             }
-            // A snapshot is for who comes back.
-            (Layer::Pftl(l), Some(_)) => l.stop(cx).await,
-            (Layer::Pftl(l), None) => l.quiesce(cx).await,
-        }
-        self.check()
+            (Layer::Pblk(l), None) => why_read_only(l.quiesce(cx).await),
+            (Layer::Pftl(l), home) => {
+                match home {
+                    // A snapshot is for who comes back.
+                    Some(_) => l.stop(cx).await,
+                    None => l.quiesce(cx).await,
+                }
+                l.read_only().map(str::to_string)
+            }
+        };
+        Stopped { read_only, laws: self.check() }
     }
 
     /// Stops a target of a fresh device cleanly, for a mount that comes later, and checks as
@@ -491,6 +491,22 @@ impl Stack {
             *now -= before;
         }
         stats.check_host_law().and_then(|()| stats.check_media_law(&medium.programmed)).and(walk)
+    }
+}
+
+/// What came of stopping a layer.
+pub struct Stopped {
+    /// Why it could not make everything durable, if so.
+    pub read_only: Option<String>,
+    /// Whether counters and maps agree.
+    pub laws: Result<(), String>,
+}
+
+fn why_read_only(stopped: Result<(), BlockError>) -> Option<String> {
+    match stopped {
+        Ok(()) => None,
+        Err(BlockError::ReadOnly(why)) => Some(why.to_string()),
+        Err(other) => Some(other.to_string()),
     }
 }
 

@@ -40,6 +40,9 @@ pub enum Rule {
     ResetOffline,
     /// A copy names pairs of addresses, its sources hold data.
     Copy,
+    /// A command does not clash with one under way: where the host asks for that
+    /// ([`crate::spec::SsdOptions::hazards`]).
+    Hazard,
 }
 
 impl Rule {
@@ -59,13 +62,16 @@ impl Rule {
             Rule::ResetOpen => "an open chunk is not reset on this device",
             Rule::ResetOffline => "a bad chunk is not reset",
             Rule::Copy => "a copy names (source, destination) pairs, and its sources hold data",
+            Rule::Hazard => "a command waits for those under way that it must not overtake",
         }
     }
 
     /// The status that an address gets for it.
     pub fn status(self) -> Status {
         match self {
-            Rule::Vector | Rule::Content | Rule::WriteUnit | Rule::Copy => Status::InvalidField,
+            Rule::Vector | Rule::Content | Rule::WriteUnit | Rule::Copy | Rule::Hazard => {
+                Status::InvalidField
+            }
             Rule::Address => Status::InvalidAddress,
             Rule::WriteOrder => Status::OutOfOrder,
             Rule::EraseFirst | Rule::WriteEnd | Rule::Offline => Status::WriteFault,

@@ -264,6 +264,8 @@ pub struct SsdOptions {
     pub timing: bool,
     /// Reads of unwritten sectors are errors.
     pub dulbe: bool,
+    /// Commands that clash while they are under way are violations, see [`crate::rules::Rule::Hazard`].
+    pub hazards: bool,
     /// `compact` only: bytes of contents that are kept in memory.
     pub compact_cap: u64,
 }
@@ -277,6 +279,7 @@ impl Default for SsdOptions {
             faults: FaultPlan::default(),
             timing: true,
             dulbe: false,
+            hazards: false,
             compact_cap: flashlane_media::compact::CAP_DEFAULT,
         }
     }

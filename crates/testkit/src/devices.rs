@@ -89,6 +89,7 @@ pub fn small(seed: u64, size: Size) -> (DeviceSpec, SsdOptions) {
         seed,
         timing: r.below(8) != 0,
         dulbe: r.below(4) == 0,
+        hazards: Rng::stream(seed, "testkit.hazards", 0).below(2) == 0,
         ..SsdOptions::default()
     };
     (spec, options)
@@ -182,7 +183,7 @@ pub fn describe(spec: &DeviceSpec, options: &SsdOptions) -> String {
     };
     format!(
         "{}x{} PUs, {} chunks of {} pages x {} planes x {} sectors, ws {}/{}, window {}, {:?}, \
-         pair_damage {}, {:?}, timing {}, dulbe {}{buffer}",
+         pair_damage {}, {:?}, timing {}, dulbe {}, hazards {}{buffer}",
         g.channels,
         g.pus_per_channel,
         g.chunks_per_pu,
@@ -196,7 +197,8 @@ pub fn describe(spec: &DeviceSpec, options: &SsdOptions) -> String {
         spec.cells.pair_damage,
         options.store,
         options.timing,
-        options.dulbe
+        options.dulbe,
+        options.hazards
     )
 }
 

@@ -5,6 +5,7 @@ use crate::args::Compare;
 use crate::output::{self, Sink};
 use crate::watch::{Interrupt, Points};
 use anyhow::{Context, Result, bail};
+use flashlane_lab::bounded;
 use flashlane_lab::compare::{self, Comparison, Series};
 use flashlane_lab::experiment::Change;
 use flashlane_lab::sweep::{self, Kept, Plan, Watcher};
@@ -138,8 +139,7 @@ fn source_of(path: &Path, changes: &[Change], seeds: u16) -> Result<Source> {
     let mut first = [0u8; 1];
     // No experiment, job file or trace begins with a brace.
     if file.read(&mut first).with_context(describe)? == 1 && first == *b"{" {
-        let mut bytes = first.to_vec();
-        file.take(RESULT_BYTES_MAX).read_to_end(&mut bytes).with_context(describe)?;
+        let bytes = bounded::bytes(path, RESULT_BYTES_MAX).with_context(describe)?;
         let value = serde_json::from_slice(&bytes)
             .with_context(|| format!("{} is no JSON result", path.display()))?;
         let lack = compare::lacks(&value);

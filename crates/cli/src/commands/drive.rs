@@ -4,10 +4,10 @@ use crate::Ending;
 use crate::args::{Drive, DriveCopy, DriveCreate, DriveInfo, DriveInject};
 use crate::output::{self, give};
 use anyhow::{Context, Result, bail};
+use flashlane_lab::bounded;
 use flashlane_lab::control::ASK_MAX;
 use flashlane_lab::drive::faults::{self, FaultWords};
 use flashlane_lab::drive::{self, CopyKind};
-use std::io::Read;
 use std::path::Path;
 use std::slice::from_ref;
 
@@ -96,13 +96,6 @@ fn inject(args: &DriveInject) -> Result<Ending> {
 
 /// A plan that is no longer than a plan can be.
 fn read_plan(path: &Path) -> Result<String> {
-    let mut text = String::new();
-    let most = ASK_MAX as u64 / 2;
-    std::fs::File::open(path)
-        .and_then(|file| file.take(most + 1).read_to_string(&mut text))
-        .with_context(|| format!("cannot read the fault plan {}", path.display()))?;
-    if text.len() as u64 > most {
-        anyhow::bail!("{}: a fault plan is at most {most} bytes long", path.display());
-    }
-    Ok(text)
+    let text = bounded::text(path, ASK_MAX as u64 / 2);
+    text.with_context(|| format!("cannot read the fault plan {}", path.display()))
 }

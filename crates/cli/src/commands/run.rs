@@ -46,6 +46,17 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
         let wall = format!("{:.1} s of real time\n", report.wall_seconds);
         output::print(&(report.to_text() + &wall))?;
     }
+    for run in report.runs.iter().filter(|run| !run.bad.is_empty()) {
+        output::remark(&format!("flashlane: {}: bad result: {}\n", run.name, run.bad.join("; ")));
+    }
+    if report.runs.iter().any(|run| run.failed_requests > 0 || run.read_only.is_some())
+        && !experiment.run.allow_errors
+    {
+        output::remark(
+            "flashlane: where such errors are what is tried, say `allow_errors = true` under [run] \
+             (`--set run.allow_errors=true`)\n",
+        );
+    }
     Ok(ending(&outcome))
 }
 

@@ -132,7 +132,7 @@ fn read_all(image: &Path) -> (Vec<Option<u64>>, bool, String) {
             found.push(write_of(&buf));
         }
         let recovery = account(&stack);
-        stack.stop(&cx).await.expect("counters agree");
+        stack.stop(&cx).await.laws.expect("counters agree");
         stack.close().expect("the image is closed");
         (found, recovery.clean, recovery_text(&recovery))
     })

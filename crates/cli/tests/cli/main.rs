@@ -4,6 +4,7 @@ mod basic;
 mod bench;
 mod control;
 mod drive;
+mod errors;
 mod files;
 mod harness;
 mod inject;

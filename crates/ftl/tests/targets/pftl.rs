@@ -8,7 +8,7 @@ use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
 use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::pftl::{Pftl, PftlConfig, PftlStats};
 use flashlane_ocssd::spec::LinkSpec;
-use flashlane_ocssd::{Device, DeviceSpec, FaultPlan, Ssd, SsdOptions, StoreKind};
+use flashlane_ocssd::{Device, DeviceSpec, DieQueue, FaultPlan, Ssd, SsdOptions, StoreKind};
 use flashlane_rt::{CostTable, Cx, Fingerprint, Threads, Virtual};
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -285,6 +285,54 @@ fn a_dead_die_loses_its_own_sectors_only() {
         let (found, stats, ..) = on_ssd(&spec, faulty(plan), config(percent), main);
         assert!(!found.lost.is_empty());
         assert_eq!(found.refused, !lives, "{chunks} chunks: {stats:?}");
+    }
+}
+
+/// Who reads much while others overwrite: a line is erased when its last reader has gone, not before.
+/// The device keeps the order of a chunk's commands, so only one that looks for hazards can tell.
+#[test]
+fn no_line_is_erased_under_its_readers() {
+    let mut spec = DeviceSpec::preset("tiny").unwrap().with_chunks_per_pu(16);
+    spec.timing.queue = DieQueue::Fifo;
+    let options = SsdOptions { hazards: true, ..SsdOptions::default() };
+    let main = |ftl: Arc<Pftl>, cx: Cx| async move {
+        let capacity = ftl.info().capacity;
+        let readers: Vec<_> = (0..48u64)
+            .map(|t| {
+                let (ftl, task) = (ftl.clone(), cx.clone());
+                cx.spawn_join(async move {
+                    let mut rng = Rng::stream(2, "reader", t);
+                    let mut buf = vec![0; 8 * ftl.info().content_bytes];
+                    for _ in 0..150 {
+                        let lba = rng.below(capacity - 8);
+                        io(&*ftl, &task, BlockOp::Read, lba, 8, &mut buf).await.unwrap();
+                    }
+                })
+            })
+            .collect();
+        let found = four(ftl.clone(), cx.clone(), 1500, false).await;
+        for reader in readers {
+            reader.await;
+        }
+        found
+    };
+    let (_, stats, ..) = on_ssd(&spec, options, config(30), main);
+    assert!(stats.ftl.erases > 50, "{} erases", stats.ftl.erases);
+}
+
+/// Looking for hazards changes nothing: the same polls, counters and virtual time, with faults too.
+#[test]
+fn looking_for_hazards_changes_nothing() {
+    let plan = "[[fault]]\nkind = \"write_next_unit\"\nprobability = \"2e-3\"\ntimes = 4\n";
+    for seed in 0..4 {
+        let once = |hazards| {
+            let spec = DeviceSpec::preset("tiny").unwrap();
+            let options = SsdOptions { hazards, seed, ..faulty(plan) };
+            let main = |ftl: Arc<Pftl>, cx| four(ftl, cx, 400, false);
+            let (_, stats, _, fingerprint) = on_ssd(&spec, options, config(30), main);
+            (stats, fingerprint)
+        };
+        assert_eq!(once(true), once(false), "seed {seed}");
     }
 }
 

@@ -5,6 +5,7 @@
 
 use super::Base;
 use super::document::{At, Document, Section, Value};
+use crate::bounded;
 use flashlane_ocssd::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 
 /// A device as an experiment wants it.
@@ -83,7 +84,7 @@ fn read_faults(s: &Section<'_>, base: &Base) -> FaultPlan {
     };
     let path = base.path(file);
     let shown = path.display();
-    let plan = std::fs::read_to_string(&path)
+    let plan = bounded::text(&path, bounded::TEXT_MAX)
         .map_err(|e| format!("cannot read fault plan {shown}: {e}"))
         .and_then(|text| FaultPlan::from_toml(&text).map_err(|e| format!("{shown}: {e}")));
     plan.unwrap_or_else(|why| {
@@ -120,7 +121,7 @@ fn read_spec(s: &Section<'_>, base: &Base) -> Option<DeviceSpec> {
         },
         (None, Some(file)) => {
             let path = base.path(file);
-            match std::fs::read_to_string(&path) {
+            match bounded::text(&path, bounded::TEXT_MAX) {
                 Ok(text) => ("spec", path.display().to_string(), text),
                 Err(e) => {
                     s.complain("spec", format!("cannot read device spec {}: {e}", path.display()));

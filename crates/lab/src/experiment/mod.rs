@@ -34,8 +34,8 @@ pub use target::{DriveTarget, Target, TargetKind};
 pub use vary::Vary;
 pub use workload::{TraceSpec, Workload};
 
-use crate::bundled;
 use crate::run::{Fill, Overwrite};
+use crate::{bounded, bundled};
 use document::{Document, Section};
 use flashlane_rt::CostTable;
 use std::fmt;
@@ -50,6 +50,9 @@ pub struct RunSpec {
     pub fill: Fill,
     /// Random writes before.
     pub overwrite: Overwrite,
+    /// Failed requests and a device that turns read-only are what the experiment is about: they are
+    /// reported, and don't make its result bad.
+    pub allow_errors: bool,
 }
 
 /// The host that a target runs on, simulated.
@@ -195,11 +198,13 @@ pub(crate) fn read_device(
 
 /// How to run, and the host of targets that have none of their own.
 fn read_run(section: Option<Section<'_>>, base: &Base) -> (RunSpec, HostSpec) {
-    let mut run = RunSpec { seed: 1, fill: Fill::Auto, overwrite: Overwrite::None };
+    let mut run =
+        RunSpec { seed: 1, fill: Fill::Auto, overwrite: Overwrite::None, allow_errors: false };
     let Some(s) = section else {
         return (run, HostSpec::default());
     };
     run.seed = s.number("seed", 0, i64::MAX as u64).unwrap_or(run.seed);
+    run.allow_errors = s.flag("allow_errors").unwrap_or(false);
     let host = read_host(&s, &HostSpec::default(), base);
     if let Some(text) = s.text("fill") {
         run.fill = match text {
@@ -263,7 +268,7 @@ pub(crate) fn read_costs(name: &str, base: &Base) -> Result<CostTable, String> {
     let path = base.path(name);
     let shown = path.display();
     let known: Vec<&str> = bundled::COSTS.iter().map(|(known, _)| *known).collect();
-    let text = std::fs::read_to_string(&path).map_err(|e| {
+    let text = bounded::text(&path, bounded::TEXT_MAX).map_err(|e| {
         let known = known.join(", ");
         format!("cannot read {shown}: {e} (tables that come with the program: zero, {known})")
     })?;

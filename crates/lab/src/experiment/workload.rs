@@ -6,6 +6,7 @@
 use super::Base;
 use super::document::{Section, Value};
 use super::target::{Target, read_pus};
+use crate::bounded;
 use crate::fio::{self, options, values::Units};
 use crate::run::Replay;
 use crate::trace::number::Clock;
@@ -145,7 +146,7 @@ fn read_fio(s: &Section<'_>, base: &Base) -> Vec<Job> {
     };
     let path = base.path(file);
     let shown = path.display().to_string();
-    let jobs = std::fs::read_to_string(&path)
+    let jobs = bounded::text(&path, bounded::TEXT_MAX)
         .map_err(|e| format!("cannot read job file {shown}: {e}"))
         .and_then(|text| fio::parse(&shown, &text).map_err(|e| e.to_string()));
     match jobs {

@@ -26,6 +26,8 @@ pub struct Configuration {
     pub fill: Value,
     /// Preparation.
     pub overwrite: Value,
+    /// Failed requests and a read-only device are what it is about.
+    pub allow_errors: bool,
 }
 
 impl Configuration {
@@ -53,6 +55,7 @@ impl Configuration {
             rng: flashlane_base::rng::RNG_NAME,
             fill: json!(e.run.fill),
             overwrite: json!(e.run.overwrite),
+            allow_errors: e.run.allow_errors,
         }
     }
 }

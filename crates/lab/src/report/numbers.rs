@@ -122,6 +122,8 @@ pub struct RunReport {
     pub slip: SlipReport,
     /// Why nothing could be made durable any more, if that happened.
     pub read_only: Option<String>,
+    /// Why the result is bad, and the exit code 1; empty where it is good.
+    pub bad: Vec<String>,
     /// The user ended it early.
     pub interrupted: bool,
     /// Everything ended within the ramp: nothing was measured.
@@ -695,7 +697,8 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         prepared: m.prepared.clone(),
         replayed: m.replayed.clone(),
         slip: slip(r),
-        read_only: m.read_only.map(str::to_string),
+        read_only: m.read_only.clone(),
+        bad: o.bad_because(outcome.experiment.run.allow_errors),
         interrupted: m.interrupted,
         ended_in_ramp: m.ended_in_ramp,
         timeline: course::timeline(o),

@@ -260,7 +260,9 @@ fn one_run(
     mut outcome: Outcome,
 ) -> Result<Option<RunOutcome>, ReproduceError> {
     if outcome.is_bad() {
-        let what = "a rule was broken, data was wrong or counters disagree".into();
+        let allowed = outcome.experiment.run.allow_errors;
+        let of = |run: &RunOutcome| run.bad_because(allowed);
+        let what = outcome.runs.iter().flat_map(of).collect::<Vec<_>>().join("; ");
         return Err(ReproduceError::Bad { figure, what });
     }
     Ok(outcome.runs.pop().filter(|run| !run.measured.interrupted))

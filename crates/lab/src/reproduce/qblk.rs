@@ -189,7 +189,12 @@ fn point(
             )
         }],
         workloads: vec![Workload::Job(job.into())],
-        run: RunSpec { seed: SEED, fill: Fill::None, overwrite: Overwrite::None },
+        run: RunSpec {
+            seed: SEED,
+            fill: Fill::None,
+            overwrite: Overwrite::None,
+            allow_errors: false,
+        },
         vary: Vec::new(),
     };
     let outcome = execute(&experiment, &|t| (way.watch)(&t.name))?;

@@ -178,7 +178,12 @@ fn pblk(
         description: String::new(),
         targets: vec![Target::new(id, TargetKind::Pblk(config), device.clone())],
         workloads: vec![Workload::Job(job.into())],
-        run: RunSpec { seed: SEED, fill: Fill::None, overwrite: Overwrite::None },
+        run: RunSpec {
+            seed: SEED,
+            fill: Fill::None,
+            overwrite: Overwrite::None,
+            allow_errors: false,
+        },
         vary: Vec::new(),
     };
     super::one_run(FIGURE, execute(&experiment, &|t| (way.watch)(&t.name))?)

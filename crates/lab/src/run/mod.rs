@@ -164,7 +164,7 @@ pub struct Measured {
     /// The user ended it.
     pub interrupted: bool,
     /// The layer could not make data durable any more.
-    pub read_only: Option<&'static str>,
+    pub read_only: Option<String>,
     /// What was done before.
     pub prepared: Prepared,
     /// Sectors with data when the measured part began, and at the end.
@@ -490,16 +490,17 @@ pub(crate) async fn run_from(
     // What the host wrote is still in buffers: it counts as written only once it is programmed.
     let mut scratch = Scratch::default();
     host.done.set(0);
+    let interrupted = host.stop.get() == Some(Stop::Interrupted);
+    if !matches!(host.stop.get(), Some(Stop::ReadOnly(_))) {
+        host.stop.set(None); // that flush may find that nothing can be made durable
+        quiet_flush(cx, &host, &mut scratch).await;
+    }
     let read_only = match host.stop.get() {
-        Some(Stop::ReadOnly(why)) => Some(why),
-        _ => {
-            quiet_flush(cx, &host, &mut scratch).await;
-            None
-        }
+        Some(Stop::ReadOnly(why)) => Some(why.to_string()),
+        Some(Stop::Interrupted) | None => None,
     };
     let Before { stats: before, mapped, cpu: cpu_before, contention: waited_before } =
         host.before.borrow_mut().take().expect("set above");
-    let interrupted = host.stop.get() == Some(Stop::Interrupted);
     let recorder = host.recorder.take();
     let at_start = Bucket {
         host_written: before.host_written,

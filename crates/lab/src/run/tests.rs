@@ -203,7 +203,7 @@ fn a_device_that_turns_read_only_ends_the_run_with_what_is_done() {
     let mut plan = plan_of(vec![Work::Job(job("w", Mix::Write, false).into())]);
     plan.fill = Fill::None;
     let m = go(Arc::new(memory), &plan);
-    assert_eq!(m.read_only, Some("the test says so"));
+    assert_eq!(m.read_only.as_deref(), Some("the test says so"));
     assert_eq!((m.recorder.requests, m.recorder.failed), (20, 1));
 }
 

@@ -6,6 +6,7 @@
 //! not read as a point. Never: deletes anything.
 
 use super::Point;
+use crate::bounded;
 use crate::experiment::Experiment;
 use crate::naming;
 use std::fs;
@@ -53,11 +54,7 @@ impl Kept {
     /// A point that was kept. A file that can't be read as one is as good as none.
     pub(super) fn find(&self, name: &str) -> Option<Point> {
         let path = self.path(name)?;
-        let meta = fs::metadata(&path).ok()?;
-        if !meta.is_file() || meta.len() > FILE_BYTES_MAX {
-            return None;
-        }
-        serde_json::from_slice(&fs::read(&path).ok()?).ok()
+        serde_json::from_slice(&bounded::bytes(&path, FILE_BYTES_MAX).ok()?).ok()
     }
 
     /// Keeps a point, unless it failed: what kept it from running may be mended meanwhile.

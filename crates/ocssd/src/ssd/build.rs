@@ -71,6 +71,7 @@ impl Ssd {
         let faults = !options.faults.is_empty();
         options.faults.check(geo.pus(), geo.chunks_per_pu, geo.sectors_per_chunk())?;
         let command = if options.timing { spec.timing.command } else { Ns::ZERO };
+        let hazards = options.hazards.then(Box::default);
         Ok(Ssd {
             traits: traits(spec, &options),
             times: Times::new(spec),
@@ -105,6 +106,7 @@ impl Ssd {
             pool: None,
             image: None,
             buffer: Buffer::of(spec),
+            hazards,
         })
     }
 }

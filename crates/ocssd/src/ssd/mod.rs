@@ -17,6 +17,7 @@ mod copy;
 pub mod decode;
 mod durable;
 mod finish;
+mod hazards;
 mod identify;
 mod inject;
 mod power;
@@ -142,6 +143,8 @@ pub struct Ssd {
     image: Option<Box<Durable>>,
     /// Where writes are acknowledged, when they are before they are programmed.
     buffer: Option<Box<Buffer>>,
+    /// What is under way, where commands are checked against each other.
+    hazards: hazards::Hazards,
 }
 
 impl Ssd {
@@ -406,7 +409,11 @@ impl Device for Ssd {
 
     #[inline]
     fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<crate::device::Completion> {
-        self.finish_command(cx.now(), ticket)
+        let done = self.finish_command(cx.now(), ticket);
+        if let (Some(under_way), true) = (&self.hazards, done.is_ready()) {
+            self.ended(under_way, ticket);
+        }
+        done
     }
 
     fn expect(&self, first: Ppa, n: u32) {
@@ -436,6 +443,14 @@ impl Ssd {
 
     #[inline]
     fn carry_out(&self, now: Ns, request: Request<'_>) -> Ticket {
+        match &self.hazards {
+            Some(under_way) => self.carry_out_alone(under_way, now, request),
+            None => self.begin(now, request),
+        }
+    }
+
+    #[inline]
+    fn begin(&self, now: Ns, request: Request<'_>) -> Ticket {
         let mut cmd = Command::new(now, &request);
         if self.watched.load(Ordering::Relaxed) {
             cmd.cause = spans::cause_of(&request);

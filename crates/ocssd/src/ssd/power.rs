@@ -69,6 +69,7 @@ impl Ssd {
             buffer.restart(state, kept);
         }
         drop(buffered);
+        self.forget_hazards();
         self.write_pipe.reset();
         self.read_pipe.reset();
         if then == PowerOn::ClockRestarts {
