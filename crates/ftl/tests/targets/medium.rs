@@ -10,7 +10,7 @@ use crate::face::{Face, Truth};
 pub(crate) use crate::face::{Spot, Stop, Wrote};
 use flashlane_base::{Geometry, Ns};
 use flashlane_ftl::log::format::{
-    Anchor, Extent, LBA_ANCHOR, LBA_LIMIT, LBA_LOG, LogBlock, LogEntry, Oob, Record,
+    Anchor, Extent, LBA_ANCHOR, LBA_LIMIT, LBA_LOG, LogBlock, LogBlockHeader, LogEntry, Oob, Record,
 };
 use flashlane_ftl::log::{CreateError, LogConfig, MountError, MountOptions, Pblk};
 use flashlane_ocssd::device::{ChunkInfo, Device};
@@ -41,6 +41,7 @@ pub(crate) struct LogAt {
     pub(crate) at: Spot,
     pub(crate) segment: u64,
     pub(crate) first_sequence: u64,
+    pub(crate) header: LogBlockHeader,
     pub(crate) entries: Vec<LogEntry>,
 }
 
@@ -253,7 +254,7 @@ impl Medium {
             if ours {
                 let entries = block.map(|e| e.expect("an intact record")).collect();
                 let (segment, first_sequence) = (h.segment, h.first_sequence);
-                blocks.push(LogAt { at: *at, segment, first_sequence, entries });
+                blocks.push(LogAt { at: *at, segment, first_sequence, header: h, entries });
             }
         }
         blocks.sort_by_key(|b| (b.segment, b.first_sequence, b.at));

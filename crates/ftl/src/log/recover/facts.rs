@@ -244,3 +244,88 @@ fn is_inside(record: &Record, shape: &Shape) -> bool {
         _ => true,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(records: Vec<Record>) -> Facts {
+        let entry = |(sequence, record)| LogEntry { generation: 1, sequence, record };
+        let history = History {
+            uuid: [7; 16],
+            generation: 1,
+            last_pair: 1,
+            last_line: 0,
+            parts: Vec::new(),
+            entries: (1..).zip(records).map(entry).collect(),
+            anchors: Vec::new(),
+            anchor_counter: 0,
+            is_newer: false,
+            damage: None,
+        };
+        let (pus, chunks_per_pu, chunk_sectors) = (2, 8, 64);
+        let (channels, pools, unit) = (1, 1, 4);
+        let (window, behind, pair_pads) = (0, 0, 0);
+        let shape = Shape {
+            pus,
+            channels,
+            pools,
+            chunks_per_pu,
+            chunk_sectors,
+            unit,
+            window,
+            behind,
+            pair_pads,
+        };
+        Facts::of(&history, &shape)
+    }
+
+    fn opened(line: u32, sequence: u64) -> Record {
+        Record::Opened { line, sequence, chunks: vec![line, line + 8] }
+    }
+
+    /// Records that a checkpoint carried say again what was said, and bring nothing back.
+    #[test]
+    fn carried_records_change_nothing() {
+        let frontier = |end| Record::Frontier { line: 2, sequence: 5, pointers: vec![end, 8] };
+        let facts = facts(vec![
+            Record::Started,
+            opened(1, 4),
+            opened(2, 5),
+            frontier(12),
+            Record::Freed { line: 1, sequence: 4 },
+            opened(1, 4),
+            opened(2, 5),
+            frontier(16),
+            Record::Retired { chunk: 3 },
+        ]);
+        assert_eq!(facts.lines.keys().copied().collect::<Vec<_>>(), [2], "`freed` is final");
+        assert_eq!(facts.lines[&2].frontier, Some(vec![12, 8]), "the first recovery knew it");
+        assert_eq!(facts.retired, BTreeSet::from([3]));
+    }
+
+    /// Hole 22: no record of a line is left, but a shard says how far sequences had come.
+    #[test]
+    fn sequences_of_lines_go_on_above_what_shards_say() {
+        let extent = Extent { chunk: 1, sector: 0, count: 4 };
+        let shard = Record::CheckpointShard {
+            checkpoint: 1,
+            shard: 0,
+            lba: 0,
+            count: 100,
+            places: [extent; 2],
+            position: 1,
+            floor: 0,
+            open_sequence: 40,
+        };
+        assert_eq!(facts(vec![Record::Started, opened(1, 4), shard]).last_line, 39);
+    }
+
+    /// Hole 5, rule 15: `stopped` counts as the last record alone.
+    #[test]
+    fn whatever_follows_stopped_makes_a_start_unclean() {
+        let stopped = || vec![Record::Started, Record::Stopped { checkpoint: 1 }];
+        assert!(facts(stopped()).stopped);
+        assert!(!facts([stopped(), vec![Record::Started]].concat()).stopped);
+    }
+}

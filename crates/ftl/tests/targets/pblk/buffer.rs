@@ -9,7 +9,7 @@ use crate::bench::{Setup, tiny};
 use crate::medium::Medium;
 use crate::story::{Do, cut_at_each, cut_at_times};
 use flashlane_base::{Bytes, Ns};
-use flashlane_ocssd::device::Op;
+use flashlane_ocssd::device::{Op, Status};
 
 /// Sectors of a line that is one chunk wide, without its metadata.
 const NARROW: u32 = 56;
@@ -131,4 +131,17 @@ fn a_program_that_fails_behind_its_acknowledgement_loses_nothing() {
             assert!(cut_at_times(&setup, &before, &story, often) > 20);
         }
     }
+}
+
+/// A flush that the host fails is not the last one that fails: nothing is durable any more.
+#[test]
+fn behind_a_failed_flush_every_flush_fails() {
+    let bench = buffered(0, false).build();
+    bench.write(0, 8, 1);
+    bench.drained();
+    bench.answer(Op::Flush, 0, 1, Status::HostFault, Ns::ZERO);
+    assert!(bench.try_flush().is_err());
+    assert_eq!(bench.script.answered(), 1);
+    assert!(bench.try_flush().is_err() && bench.try_write(0, 1, 2, false).is_err());
+    bench.read(0, 8);
 }

@@ -7,7 +7,7 @@
 
 use crate::bench::{Bench, Setup, tiny};
 use crate::medium::{Medium, Spot, Stop, Up, spots};
-use flashlane_ftl::log::format::{LBA_CHECKPOINT, LBA_LOG, Record, ShardView};
+use flashlane_ftl::log::format::{LBA_CHECKPOINT, LBA_LOG, LogBlockBuilder, Record, ShardView};
 use flashlane_ftl::log::{MountError, MountOptions};
 use flashlane_ocssd::device::Op;
 use std::collections::BTreeMap;
@@ -441,4 +441,55 @@ fn a_pair_of_the_log_that_is_gone_is_noticed() {
     assert!(matches!(error, MountError::Damaged(_)), "{error}");
     assert!(medium.typed(LBA_LOG).len() > 8);
     assert!(medium.records().iter().any(|e| matches!(e.record, Record::Ceiling { .. })));
+}
+
+/// An intact record that names what is not there: damage, whatever its checksum says, and no index.
+#[test]
+fn a_record_that_names_what_is_not_there_is_damage() {
+    let medium = lived_in(small()).cut();
+    let far = medium.chunks();
+    type Forge = fn(&mut Record, u32) -> bool;
+    let forges: [Forge; 4] = [
+        |record, far| match record {
+            Record::Opened { chunks, .. } => (chunks[0] = far) == (),
+            _ => false,
+        },
+        |record, far| match record {
+            Record::Closed { places, .. } if !places.is_empty() => (places[0].chunk = far) == (),
+            _ => false,
+        },
+        |record, _| match record {
+            Record::CheckpointShard { places, .. } => (places[1].sector = u32::MAX) == (),
+            _ => false,
+        },
+        |record, _| match record {
+            Record::Ceiling { stamp } => (*stamp = u64::MAX / 2) == (),
+            _ => false,
+        },
+    ];
+    for forge in forges {
+        let newest = medium.log().last().expect("a block").first_sequence;
+        let mut forged = 0;
+        for block in medium.log().into_iter().rev() {
+            let mut records: Vec<Record> = block.entries.iter().map(|e| e.record.clone()).collect();
+            let changed = records.iter_mut().any(|record| forge(record, far));
+            if !changed || block.first_sequence > newest || forged == 2 {
+                continue;
+            }
+            let (header, at) = (block.header, block.at);
+            let mut builder = LogBlockBuilder::new(header);
+            for record in &records {
+                builder.push(record).expect("as long as it was");
+            }
+            for (sector, bytes) in (at.1..).zip(builder.finish().chunks(4096)) {
+                medium.rewrite((at.0, sector), |old| old.copy_from_slice(bytes));
+            }
+            forged += 1;
+        }
+        assert_eq!(forged, 2, "both copies of a block");
+        let error = medium.refused(MountOptions::default());
+        assert!(matches!(error, MountError::Damaged(_)), "{error}");
+        medium.heal();
+    }
+    intact(&medium.mounted());
 }

@@ -2,8 +2,8 @@
 //!
 //! Owns: the tests. R13 is in `again`. Geometry: that of `recover`.
 
-use crate::bench::Bench;
-use crate::medium::{Stop, Up};
+use crate::bench::{Bench, tiny};
+use crate::medium::{Medium, Stop, Up};
 use crate::pblk::recover::{LINE, finished, made, small};
 use flashlane_base::{SECTOR_BYTES, VECTOR_MAX};
 use flashlane_ftl::log::MountOptions;
@@ -188,4 +188,38 @@ fn a_log_block_longer_than_a_vector_is_read_back() {
     let bench = bench.cut().mounted();
     bench.read_all();
     finished(bench);
+}
+
+/// Chunks in which a program failed are never programmed again, in no later life, however often
+/// checkpoints have cut what first said so.
+#[test]
+fn a_bad_chunk_is_never_used_again() {
+    let bad = [(0, 4), (1, 6), (2, 5), (3, 7)];
+    let fault = |(pu, chunk): (u32, u32)| {
+        format!("[[fault]]\nkind = \"early_close\"\nat = \"pu {pu} chunk {chunk} sector 8\"\n")
+    };
+    let plan: String = bad.iter().copied().map(fault).collect();
+    let overwrite = |bench: &Bench| {
+        for i in 0..60 {
+            bench.write(i * 10 % 400, 30, 1 + i);
+            bench.discard(450 + i % 40, 1);
+            bench.flush();
+        }
+        bench.rest();
+    };
+    for clean in [false, true] {
+        let bench = Medium::new(tiny(40).op(60).faults(&plan)).create();
+        overwrite(&bench);
+        assert_eq!((bench.ssd.faults_happened(), bench.retired()), (vec![1; 4], 4));
+        let now = |bench: &Bench| {
+            let info = |(pu, chunk): (u32, u32)| bench.medium.info(pu * 40 + chunk);
+            bad.map(info).map(|chunk| (chunk.erases, chunk.write_pointer))
+        };
+        let then = now(&bench);
+        overwrite(&bench);
+        let bench = if clean { bench.shut_down() } else { bench.cut() }.mounted();
+        overwrite(&bench);
+        assert_eq!(now(&bench), then, "clean {clean}");
+        bench.shut_down();
+    }
 }

@@ -3,7 +3,7 @@
 //! Owns: the rules that can be isolated here, by cutting a story at every command or by the order in which
 //! commands went out. Which test covers which rule is in `docs/TESTING.md`. Geometry: `tiny`.
 
-use crate::bench::{Bench, lba_of};
+use crate::bench::{Bench, lba_of, tiny};
 use crate::medium::{Medium, Spot, Stop, Up};
 use crate::pblk::recover::{LINE, made, small};
 use crate::story::{Do, Telling, cut_at_each, tell};
@@ -12,7 +12,7 @@ use flashlane_ftl::log::format::{LBA_LIMIT, LBA_LOG, Record};
 use flashlane_ftl::log::{LineState, MountOptions};
 use flashlane_ocssd::device::Op;
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 /// Rule 1: a line whose sectors were all overwritten or discarded, the newer versions still in slots and
@@ -445,4 +445,30 @@ fn padding_is_nobodys_data() {
         .map(|(_, w)| lba_of(&w.oob))
         .collect();
     assert!(lbas.iter().all(|l| [50, 60].contains(l)), "{lbas:?}");
+}
+
+/// Section 4: a copy of the anchor is erased only while the other one is there.
+#[test]
+fn one_copy_of_the_anchor_is_always_there() {
+    let bench = Medium::new(tiny(40)).create();
+    let chunks: BTreeSet<u32> = bench.medium.anchors().iter().map(|(at, _)| at.0).collect();
+    let erased = || bench.face.asked(Op::Reset).iter().filter(|at| chunks.contains(&at.0)).count();
+    let mut i = 0;
+    while erased() < 4 {
+        bench.discard(i % 50, 1);
+        bench.write(100 + i % 50, 1, 1 + i);
+        bench.flush();
+        i += 1;
+    }
+    let mut there = chunks.clone();
+    for (op, spots) in bench.face.everything() {
+        for (chunk, _) in spots.into_iter().filter(|at| chunks.contains(&at.0)) {
+            match op {
+                Op::Write => drop(there.insert(chunk)),
+                Op::Reset => assert!(there.remove(&chunk) && !there.is_empty(), "chunk {chunk}"),
+                _ => {}
+            }
+        }
+    }
+    bench.cut().mounted().read_all();
 }
