@@ -14,7 +14,7 @@ use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ocssd::Ssd;
 use flashlane_rt::sync::Notify;
-use flashlane_rt::{Attendant, Attending, Cx, Virtual};
+use flashlane_rt::{Attendant, Cx, Virtual};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -22,7 +22,7 @@ use std::future::{Future, poll_fn};
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 use std::task::Poll;
 
@@ -302,20 +302,42 @@ enum End {
     Left,
 }
 
-/// Who leaves in the middle of a life.
+/// Why a life ends in its middle.
 #[derive(Default)]
 struct Leaver {
     leaves: Cell<bool>,
+    /// Events went on, and time did not.
+    stands: Cell<bool>,
     changed: Notify,
 }
 
-/// Hears that it is to leave.
-struct Bell(Rc<Leaver>);
+/// Is served once per step of a run, and again and again in one that does not end.
+struct Bell {
+    leaver: Rc<Leaver>,
+    /// Its own asking.
+    asks: Arc<AtomicBool>,
+    /// Somebody wants the run to end.
+    leave: Option<Arc<AtomicBool>>,
+    /// How often in a row time was the same.
+    now: Ns,
+    times: u32,
+}
+
+/// So often a bell is served at one time before the run counts as one that goes round in circles: some
+/// million events, many times those of the longest run on a medium that takes no time.
+const SERVED_MAX: u32 = 1_000;
 
 impl Attendant for Bell {
     fn serve(&mut self, cx: &Cx) {
-        self.0.leaves.set(true);
-        self.0.changed.wake(cx);
+        self.asks.store(true, Ordering::Relaxed);
+        self.times = if cx.now() == self.now { self.times + 1 } else { 0 };
+        self.now = cx.now();
+        let leaves = self.leave.as_ref().is_some_and(|leave| leave.swap(false, Ordering::SeqCst));
+        if leaves || self.times > SERVED_MAX {
+            self.leaver.leaves.set(true);
+            self.leaver.stands.set(!leaves);
+            self.leaver.changed.wake(cx);
+        }
     }
 
     fn unstick(&mut self, _: &Cx) -> bool {
@@ -466,10 +488,10 @@ impl Life {
         // The capacity is known only when the stack is up; cores and costs don't depend on it.
         let options = self.options(1);
         let run = Virtual::new(options.cores, self.seed, options.costs());
-        let attending: Option<Attending> = {
-            let leave = self.plan.leave.clone();
-            leave.map(|asked| run.cx().attend(asked, Bell(self.leaver.clone())))
-        };
+        let asks = Arc::new(AtomicBool::new(true));
+        let (leaver, leave) = (self.leaver.clone(), self.plan.leave.clone());
+        let bell = Bell { leaver, asks: asks.clone(), leave, now: Ns::ZERO, times: 0 };
+        let attending = run.cx().attend(asks, bell);
         let end =
             run.run(self.clone().watch(run.cx())).map_err(|stalled| stalled.to_string())??;
         drop(attending);
@@ -582,7 +604,10 @@ impl Life {
                 return Poll::Ready(Ok(End::Cut));
             }
             if left.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Ok(End::Left));
+                return Poll::Ready(match self.leaver.stands.get() {
+                    true => Err(self.hung(cx.now())),
+                    false => Ok(End::Left),
+                });
             }
             if cx.now() >= look_at {
                 let ended = self.ended();
