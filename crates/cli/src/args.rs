@@ -377,8 +377,8 @@ pub(crate) struct Torture {
     /// First seed
     #[arg(long, value_name = "SEED", default_value_t = 0)]
     pub(crate) from: u64,
-    /// Where the power goes off: drawn, none, linear, log or exhaustive
-    #[arg(long, value_name = "MODE", default_value = "drawn", value_parser = mode_of)]
+    /// Where the power goes off: mixed, aimed, drawn, none, linear, log or exhaustive
+    #[arg(long, value_name = "MODE", default_value = "mixed", value_parser = mode_of)]
     pub(crate) mode: Mode,
     /// Cuts in a row, 1 or 2; the second one hits the recovery from the first, or what follows
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=2))]
@@ -403,6 +403,12 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "N", requires = "seed", conflicts_with_all = ["mode", "cuts", "cut"],
         value_parser = clap::value_parser!(u64).range(1..=16))]
     pub(crate) lives: Option<u64>,
+    /// The lives that --lives says, on a tight device, cut at moments that matter
+    #[arg(long, requires = "lives")]
+    pub(crate) aimed: bool,
+    /// Stop at the first failure, and say it as it was found
+    #[arg(long, conflicts_with_all = ["cut", "lives"])]
+    pub(crate) first: bool,
     /// Write the result as one JSON object; `-` prints it in place of the text
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,

@@ -13,8 +13,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::cell::{Cell, RefCell};
 use std::io::IsTerminal;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Set by Ctrl-C.
@@ -211,8 +211,24 @@ impl Drop for Points {
     }
 }
 
+/// CPU time of this process: no result but itself depends on it.
+pub(crate) struct Cpu {
+    /// Since somebody began to watch.
+    pub(crate) used: Duration,
+    /// Of that, when the first failure was seen.
+    pub(crate) seen: Option<Duration>,
+}
+
+/// CPU time of the process so far.
+fn cpu_time() -> Duration {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    Duration::new(spent.tv_sec as u64, spent.tv_nsec as u32)
+}
+
 /// A line of counts while stacks are tortured; when it is over.
 pub(crate) struct Torturer {
+    began: Duration,
+    seen: OnceLock<Duration>,
     interrupt: Interrupt,
     ends: Option<Instant>,
     bar: Option<ProgressBar>,
@@ -236,11 +252,24 @@ impl Torturer {
         });
         #[allow(clippy::disallowed_methods)] // `--seconds` is real time; no result of a seed is
         let ends = span.and_then(|span| Instant::now().checked_add(span));
-        Torturer { interrupt: interrupt.clone(), ends, bar, say }
+        let (began, seen) = (cpu_time(), OnceLock::new());
+        Torturer { began, seen, interrupt: interrupt.clone(), ends, bar, say }
+    }
+}
+
+impl Torturer {
+    /// What was spent until now.
+    pub(crate) fn cpu(&self) -> Cpu {
+        let since = |time: Duration| time.saturating_sub(self.began);
+        Cpu { used: since(cpu_time()), seen: self.seen.get().copied().map(since) }
     }
 }
 
 impl torture::Watcher for Torturer {
+    fn seen(&self) {
+        self.seen.get_or_init(cpu_time);
+    }
+
     fn progress(&self, tally: &Tally) {
         if let Some(bar) = &self.bar {
             let Tally { seeds, lives, cuts, faults } = tally;

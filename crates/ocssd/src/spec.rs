@@ -6,7 +6,7 @@
 //! device without panic. Never: guesses a number (each preset names the source of its own).
 
 use flashlane_base::{Bytes, Geometry, GeometryError, Ns, PpaStyle, SECTOR_BYTES};
-pub use flashlane_media::fault::FaultPlan;
+pub use flashlane_media::fault::{Fault, FaultKind, FaultPlan};
 use flashlane_media::pairing::PageMap;
 pub use flashlane_media::pairing::Pairing;
 pub use flashlane_media::store::StoreKind;

@@ -5,6 +5,7 @@
 //!
 //! ```text
 //! swarm --target pblk --seed 7 [--effort 100] [--lives 1] [--no-knobs] [--watch LBA] [--twice] [--options]
+//! swarm --target pblk --seed 7 --aimed --lives 6       cut at moments that matter
 //! swarm --target ram --seed 7 --cut NS [--cut NS]     power cuts at these times, one per life
 //! swarm --target ram --seed 7 --everywhere 1000        1000 power cuts, spread over the run
 //! swarm --target pblk --from 1000 --count 500 [--keep-going]
@@ -35,6 +36,7 @@ struct Args {
     no_knobs: bool,
     cuts: Vec<Ns>,
     lives: Option<u64>,
+    aimed: bool,
     everywhere: Option<u64>,
 }
 
@@ -54,6 +56,7 @@ fn parse() -> Result<Args, String> {
         no_knobs: false,
         cuts: Vec::new(),
         lives: None,
+        aimed: false,
         everywhere: None,
     };
     let mut words = std::env::args().skip(1);
@@ -75,6 +78,7 @@ fn parse() -> Result<Args, String> {
             "--cut" => args.cuts.push(Ns::from_ns(number()?)),
             "--lives" => args.lives = Some(number()?),
             "--everywhere" => args.everywhere = Some(number()?),
+            "--aimed" => args.aimed = true,
             "--no-knobs" => args.no_knobs = true,
             "--options" => args.options = true,
             "--target" => args.target = words.next().ok_or("--target needs a name")?,
@@ -104,6 +108,7 @@ fn one(stack: &Stack, seed: u64, args: &Args, quiet: bool) -> bool {
         knobs: !args.no_knobs,
         cuts: args.cuts.clone(),
         lives: args.lives,
+        aimed: args.aimed,
         ..Plan::default()
     };
     if args.options {

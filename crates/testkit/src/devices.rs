@@ -13,19 +13,42 @@ pub(crate) fn one_of<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize]
 }
 
-/// The small device of a seed. `sectors` is about how many it has.
-pub fn small(seed: u64, sectors: u64) -> (DeviceSpec, SsdOptions) {
+/// How large the devices are that a seed draws.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Size {
+    /// Some thousand sectors.
+    Usual,
+    /// As few as a layer can live on, of short chunks: lines close, logs end and lines are collected
+    /// after some hundred sectors.
+    Tight,
+}
+
+/// The small device of a seed.
+pub fn small(seed: u64, size: Size) -> (DeviceSpec, SsdOptions) {
     let mut rng = Rng::stream(seed, "testkit.device", 0);
     let r = &mut rng;
-    let (channels, pus) = one_of(r, &[(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (4, 2), (2, 4)]);
-    let planes = one_of(r, &[1u32, 2, 2, 4]);
-    let page = one_of(r, &[1u32, 2, 4]);
-    let row = planes * page;
-    let drawn = one_of(r, &[8u32, 16, 24, 32]);
+    let mut shape = one_of(r, &[(1, 1), (1, 2), (2, 1), (2, 2), (3, 1), (4, 2), (2, 4)]);
+    let mut planes = one_of(r, &[1u32, 2, 2, 4]);
+    let mut page = one_of(r, &[1u32, 2, 4]);
+    let mut drawn = one_of(r, &[8u32, 16, 24, 32]);
+    let mut sectors = 6_000;
+    if size == Size::Tight {
+        let mut rng = Rng::stream(seed, "testkit.tight", 0);
+        sectors = one_of(&mut rng, &[500, 1_000, 1_000, 2_000]);
+        shape = one_of(&mut rng, &[(1, 1), (1, 2), (2, 1), (2, 1), (2, 2), (3, 1)]);
+        (planes, page) = one_of(&mut rng, &[(1, 1), (1, 1), (1, 2), (2, 1), (2, 2), (1, 4)]);
+        drawn = one_of(&mut rng, &[8, 8, 16]);
+    }
+    let ((channels, pus), row) = (shape, planes * page);
     let smallest = channels as u64 * pus as u64 * 16 * (row * drawn) as u64;
     let pages = if smallest > 2 * sectors { 8 } else { drawn };
     let (pairing, reach, bits) =
         one_of(r, &[("none", 0, 1), ("none", 0, 1), ("none", 0, 1), ("mlc", 4, 2), ("tlc", 9, 3)]);
+    let pages = match size {
+        // As many as pages that take each other along need.
+        Size::Tight if bits > 1 => u32::next_multiple_of(2 * (reach + 1), 8),
+        _ => pages,
+    };
     let ws_min = match pairing {
         "none" => one_of(r, &[page, row]),
         _ => row,
@@ -58,7 +81,11 @@ pub fn small(seed: u64, sectors: u64) -> (DeviceSpec, SsdOptions) {
         Err(error) => panic!("seed {seed} drew an impossible device: {error}\n{text}"),
     };
     let options = SsdOptions {
-        store: one_of(r, &[StoreKind::Stamps, StoreKind::Stamps, StoreKind::Memory]),
+        store: match one_of(r, &[StoreKind::Stamps, StoreKind::Stamps, StoreKind::Memory]) {
+            // Whole contents are most of what such a run costs.
+            StoreKind::Memory if size == Size::Tight && seed % 4 > 0 => StoreKind::Stamps,
+            store => store,
+        },
         seed,
         timing: r.below(8) != 0,
         dulbe: r.below(4) == 0,
@@ -183,10 +210,11 @@ mod tests {
     /// Every seed draws a device that can be built, of about the size asked for.
     #[test]
     fn every_seed_draws_a_possible_device() {
-        for seed in 0..300 {
-            let (spec, options) = small(seed, 8_000);
+        for (seed, size) in (0..600).map(|i| (i / 2, [Size::Usual, Size::Tight][i as usize % 2])) {
+            let (spec, options) = small(seed, size);
             let sectors = spec.geometry().sectors();
-            assert!((1_000..60_000).contains(&sectors), "seed {seed}: {sectors} sectors");
+            let most = if size == Size::Tight { 10_000 } else { 60_000 };
+            assert!((100..most).contains(&sectors), "seed {seed}, {size:?}: {sectors} sectors");
             if seed < 20 {
                 Ssd::new(&spec, options).unwrap();
             }

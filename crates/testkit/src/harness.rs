@@ -4,6 +4,8 @@
 //! (wrong content, refusal, broken counter law, panic, stall, hang) comes back as [`Failed`], which
 //! prints the one command that replays it. Never: knows which stack it drives ([`Machine`] does).
 
+use crate::aim::Aim;
+use crate::devices::Size;
 use crate::host::Host;
 use crate::moments::Moments;
 use crate::oracle::Oracle;
@@ -12,7 +14,7 @@ use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ocssd::Ssd;
 use flashlane_rt::sync::Notify;
-use flashlane_rt::{Attendant, Attending, Cx, Virtual};
+use flashlane_rt::{Attendant, Cx, Virtual};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -20,7 +22,7 @@ use std::future::{Future, poll_fn};
 use std::panic::{self, AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Once, OnceLock};
 use std::task::Poll;
 
@@ -63,6 +65,8 @@ pub struct Boot {
     pub oracle: OracleSlot,
     /// Where to note when device commands begin and end, if somebody wants to know.
     pub moments: Option<Moments>,
+    /// Whom to tell of commands, where a cut is aimed at one.
+    pub aim: Option<Arc<Aim>>,
     /// Where to put the medium, so that the faults that struck can be counted.
     pub medium: MediumSlot,
 }
@@ -126,8 +130,10 @@ pub struct Stack {
     pub seeds: u64,
     /// Lives at most: 1 for what can't come back yet.
     pub lives: u64,
+    /// How much of torture's time it is worth, beside the others.
+    pub share: u64,
     /// A new machine for a seed.
-    pub machine: fn(u64) -> Result<Rc<dyn Machine>, String>,
+    pub machine: fn(u64, Size) -> Result<Rc<dyn Machine>, String>,
 }
 
 /// What can be run: a row of the table, or a stack of somebody's own. It is shared by threads; a
@@ -137,8 +143,12 @@ pub trait Source: Sync {
     fn name(&self) -> &str;
     /// Lives at most.
     fn lives(&self) -> u64;
+    /// How much of torture's time it is worth, beside the others.
+    fn share(&self) -> u64 {
+        10
+    }
     /// A new machine for a seed.
-    fn machine(&self, seed: u64) -> Result<Rc<dyn Machine>, String>;
+    fn machine(&self, seed: u64, size: Size) -> Result<Rc<dyn Machine>, String>;
 }
 
 impl Source for Stack {
@@ -148,8 +158,11 @@ impl Source for Stack {
     fn lives(&self) -> u64 {
         self.lives
     }
-    fn machine(&self, seed: u64) -> Result<Rc<dyn Machine>, String> {
-        (self.machine)(seed)
+    fn share(&self) -> u64 {
+        self.share
+    }
+    fn machine(&self, seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+        (self.machine)(seed, size)
     }
 }
 
@@ -174,6 +187,8 @@ pub struct Plan {
     pub cuts: Vec<Ns>,
     /// How many lives, where no cuts are given; `None`: as the seed says.
     pub lives: Option<u64>,
+    /// On a tight device, with the power cut at moments that matter ([`Aim`]); at no others.
+    pub aimed: bool,
     /// Note when something happened in the last life.
     pub moments: Option<Moments>,
     /// Whoever sets it, from any thread, has the run end where it is: it is then [`Done::left`], and
@@ -191,6 +206,7 @@ impl Default for Plan {
             knobs: true,
             cuts: Vec::new(),
             lives: None,
+            aimed: false,
             moments: None,
             leave: None,
         }
@@ -249,6 +265,9 @@ impl Plan {
         if !self.knobs {
             flags += " --no-knobs";
         }
+        if self.aimed {
+            flags += " --aimed";
+        }
         if let Some(lives) = self.lives.filter(|_| self.cuts.is_empty()) {
             flags += &format!(" --lives {lives}");
         }
@@ -283,20 +302,42 @@ enum End {
     Left,
 }
 
-/// Who leaves in the middle of a life.
+/// Why a life ends in its middle.
 #[derive(Default)]
 struct Leaver {
     leaves: Cell<bool>,
+    /// Events went on, and time did not.
+    stands: Cell<bool>,
     changed: Notify,
 }
 
-/// Hears that it is to leave.
-struct Bell(Rc<Leaver>);
+/// Is served once per step of a run, and again and again in one that does not end.
+struct Bell {
+    leaver: Rc<Leaver>,
+    /// Its own asking.
+    asks: Arc<AtomicBool>,
+    /// Somebody wants the run to end.
+    leave: Option<Arc<AtomicBool>>,
+    /// How often in a row time was the same.
+    now: Ns,
+    times: u32,
+}
+
+/// So often a bell is served at one time before the run counts as one that goes round in circles: some
+/// million events, many times those of the longest run on a medium that takes no time.
+const SERVED_MAX: u32 = 1_000;
 
 impl Attendant for Bell {
     fn serve(&mut self, cx: &Cx) {
-        self.0.leaves.set(true);
-        self.0.changed.wake(cx);
+        self.asks.store(true, Ordering::Relaxed);
+        self.times = if cx.now() == self.now { self.times + 1 } else { 0 };
+        self.now = cx.now();
+        let leaves = self.leave.as_ref().is_some_and(|leave| leave.swap(false, Ordering::SeqCst));
+        if leaves || self.times > SERVED_MAX {
+            self.leaver.leaves.set(true);
+            self.leaver.stands.set(!leaves);
+            self.leaver.changed.wake(cx);
+        }
     }
 
     fn unstick(&mut self, _: &Cx) -> bool {
@@ -317,7 +358,9 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
     let name = stack.name().to_string();
     let failed =
         |what: String| Failed { stack: name.clone(), seed, plan: Box::new(plan.clone()), what };
-    let machine = stack.machine(seed).map_err(failed)?;
+    let size = if plan.aimed { Size::Tight } else { Size::Usual };
+    let machine = stack.machine(seed, size).map_err(failed)?;
+    let aim = plan.aimed.then(|| Aim::new(seed));
     let mut rng = Rng::stream(seed, LIVES, 0);
     let drawn = 1 + rng.below(stack.lives());
     let lives = match plan.cuts.len() as u64 {
@@ -340,6 +383,7 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
             // After a cut that somebody chose, what is found counts; a little work suffices.
             plan.effort = if plan.cuts.is_empty() { plan.effort } else { 2 };
         }
+        let aimed = aim.as_ref().map(|aim| (aim.clone(), aim.begin(!last)));
         let cut_at_end = last && plan.cut_at_end;
         let life = Life {
             machine: machine.clone(),
@@ -347,7 +391,9 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
             plan,
             seed: seed ^ number << 48,
             first: number == 0,
-            cut_at: (!last).then_some(cut_at),
+            last,
+            cut_at: (!last && aimed.is_none()).then_some(cut_at),
+            aimed,
             cut_at_end,
             host: Rc::default(),
             state: Rc::default(),
@@ -424,9 +470,12 @@ struct Life {
     plan: Plan,
     seed: u64,
     first: bool,
+    last: bool,
     /// The power goes off at this time, if the life is not over by then.
     cut_at: Option<Ns>,
     cut_at_end: bool,
+    /// Who says at what time else, and wakes whom when it is known.
+    aimed: Option<(Arc<Aim>, Arc<Notify>)>,
     host: Rc<RefCell<Option<Rc<Host>>>>,
     medium: MediumSlot,
     leaver: Rc<Leaver>,
@@ -437,12 +486,12 @@ struct Life {
 impl Life {
     fn run(&self, done: &mut Done) -> Result<(), String> {
         // The capacity is known only when the stack is up; cores and costs don't depend on it.
-        let options = Options::draw(self.seed, 1, self.plan.effort);
+        let options = self.options(1);
         let run = Virtual::new(options.cores, self.seed, options.costs());
-        let attending: Option<Attending> = {
-            let leave = self.plan.leave.clone();
-            leave.map(|asked| run.cx().attend(asked, Bell(self.leaver.clone())))
-        };
+        let asks = Arc::new(AtomicBool::new(true));
+        let (leaver, leave) = (self.leaver.clone(), self.plan.leave.clone());
+        let bell = Bell { leaver, asks: asks.clone(), leave, now: Ns::ZERO, times: 0 };
+        let attending = run.cx().attend(asks, bell);
         let end =
             run.run(self.clone().watch(run.cx())).map_err(|stalled| stalled.to_string())??;
         drop(attending);
@@ -480,6 +529,13 @@ impl Life {
         }
     }
 
+    fn options(&self, capacity: u64) -> Options {
+        match self.aimed {
+            Some(_) => Options::aimed(self.seed, capacity, self.plan.effort, self.first),
+            None => Options::draw(self.seed, capacity, self.plan.effort),
+        }
+    }
+
     /// One more life, in which everything is read and nothing else happens.
     fn look_again(&self) -> Result<(), String> {
         let run = Virtual::new(1, self.seed, flashlane_rt::CostTable::zero());
@@ -492,11 +548,16 @@ impl Life {
         run.run(look).map_err(|stalled| stalled.to_string())?
     }
 
+    fn aim(&self) -> Option<&Arc<Aim>> {
+        self.aimed.as_ref().map(|(aim, _)| aim)
+    }
+
     fn boot(&self, cx: &Cx) -> Boot {
         Boot {
             cx: cx.clone(),
             oracle: self.oracle.clone(),
             moments: self.plan.moments.clone(),
+            aim: self.aim().cloned(),
             medium: self.medium.clone(),
         }
     }
@@ -513,7 +574,8 @@ impl Life {
         };
         let oracle = self.oracle.get_or_init(new).clone();
         let host = Host::new(dev, oracle, self.plan.watched, up.may_give_up);
-        let host = Rc::new(host.noting(self.plan.moments.clone()));
+        let host = host.noting(self.plan.moments.clone()).aimed(self.aim().cloned());
+        let host = Rc::new(host);
         *self.host.borrow_mut() = Some(host.clone());
         host
     }
@@ -524,16 +586,28 @@ impl Life {
         let mut left = pin!(self.leaver.changed.wait(&cx, || self.leaver.leaves.get()));
         let (mut look_at, mut seen) = (HUNG_AFTER, 0);
         cx.arm(look_at);
-        cx.arm(self.cut_at.unwrap_or(Ns::MAX));
+        let mut cut_at = self.cut_at;
+        cx.arm(cut_at.unwrap_or(Ns::MAX));
+        let (aim, changed) = self.aimed.clone().unzip();
+        let changed = changed.unwrap_or_default();
+        let aimed_at = || aim.as_ref().and_then(|aim| aim.cut_at());
+        let mut aimed = pin!(changed.wait(&cx, || aimed_at().is_some()));
         poll_fn(|context| {
             if let Poll::Ready(result) = life.as_mut().poll(context) {
                 return Poll::Ready(result);
             }
-            if self.cut_at.is_some_and(|at| cx.now() >= at) {
+            if aim.is_some() && cut_at.is_none() && aimed.as_mut().poll(context).is_ready() {
+                cut_at = aimed_at();
+                cx.arm(cut_at.unwrap_or(Ns::MAX));
+            }
+            if cut_at.is_some_and(|at| cx.now() >= at) {
                 return Poll::Ready(Ok(End::Cut));
             }
             if left.as_mut().poll(context).is_ready() {
-                return Poll::Ready(Ok(End::Left));
+                return Poll::Ready(match self.leaver.stands.get() {
+                    true => Err(self.hung(cx.now())),
+                    false => Ok(End::Left),
+                });
             }
             if cx.now() >= look_at {
                 let ended = self.ended();
@@ -566,15 +640,18 @@ impl Life {
         };
         let host = self.host_of(dev, &up);
         *self.state.borrow_mut() = Some(up.state);
+        self.aim().inspect(|aim| aim.is_up());
         let said = |broken: swarm::Broken| broken.to_string();
         if !self.first {
             swarm::read_back(cx.clone(), host.clone()).await.map_err(said)?;
         }
-        let options = Options::draw(self.seed, host.oracle().capacity(), self.plan.effort);
+        let options = self.options(host.oracle().capacity());
         let knob = up.knob.clone().filter(|_| self.plan.knobs);
         swarm::drive(cx.clone(), host.clone(), options, knob).await.map_err(said)?;
         (up.check_idle)()?;
-        if self.cut_at_end {
+        // What was aimed at has not come: the end of the work is as good a moment, every second time.
+        let missed = !self.last && self.aim().is_some() && self.seed.count_ones() % 2 == 0;
+        if self.cut_at_end || missed {
             return Ok(End::Cut);
         }
         host.now_doing("stopping".into());

@@ -3,6 +3,7 @@
 //! Owns: the order begin, request, end that the oracle needs. Promises: every read is checked,
 //! every refusal judged. Never: decides what to ask for; that is the workload's part.
 
+use crate::aim::Aim;
 use crate::moments::Moments;
 use crate::oracle::{Oracle, Wrong};
 use flashlane_base::Lba;
@@ -24,6 +25,7 @@ pub struct Host {
     under_way: RefCell<Vec<(BlockOp, Lba, u32)>>,
     doing: RefCell<String>,
     moments: Option<Moments>,
+    aim: Option<Arc<Aim>>,
 }
 
 impl Host {
@@ -46,6 +48,7 @@ impl Host {
             under_way: RefCell::default(),
             doing: RefCell::default(),
             moments: None,
+            aim: None,
         }
     }
 
@@ -54,9 +57,17 @@ impl Host {
         Host { moments, ..self }
     }
 
-    fn note(&self, cx: &Cx) {
+    /// Tells an aim when requests begin and end.
+    pub(crate) fn aimed(self, aim: Option<Arc<Aim>>) -> Host {
+        Host { aim, ..self }
+    }
+
+    fn note(&self, cx: &Cx, op: BlockOp, fua: bool, answered: bool) {
         if let Some(moments) = &self.moments {
             moments.note(cx.now());
+        }
+        if let Some(aim) = &self.aim {
+            aim.host(cx, op, fua, answered);
         }
     }
 
@@ -182,9 +193,9 @@ impl Host {
         }
         let io = Io { op, lba, sectors, fua, buf };
         self.under_way.borrow_mut().push((op, lba, sectors));
-        self.note(cx);
+        self.note(cx, op, fua, false);
         let result = self.dev.start(cx, io).await;
-        self.note(cx);
+        self.note(cx, op, fua, true);
         let mut under_way = self.under_way.borrow_mut();
         if let Some(i) = under_way.iter().position(|r| *r == (op, lba, sectors)) {
             under_way.swap_remove(i);

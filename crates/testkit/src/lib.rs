@@ -12,6 +12,7 @@
 //!
 //! A new stack: one row in [`stacks::STACKS`] and one line in `tests/stacks/swarm.rs`.
 
+pub mod aim;
 pub mod canary;
 pub mod content;
 pub mod cuts;

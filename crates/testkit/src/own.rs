@@ -4,6 +4,7 @@
 //! Promises: the device is what was asked for, never a larger one; only its seed is the run's.
 //! Never: reads a file; who asks has done that.
 
+use crate::devices::Size;
 use crate::harness::{Boot, Machine, MediumSlot, OracleSlot, Source};
 use crate::stacks::{self, OnSsd};
 use flashlane_ftl::log::LogConfig;
@@ -43,6 +44,7 @@ impl Own {
             spec: RefCell::new(self.spec.clone()),
             options: SsdOptions { seed, ..self.options.clone() },
             // A medium that may fail by itself needs the witness, too.
+            aims: false,
             faulty: !self.options.faults.is_empty() || self.spec.ecc.is_some(),
             link: self.spec.link.filter(|_| self.options.timing),
             pus: self.pus,
@@ -55,11 +57,12 @@ impl Own {
     /// Builds it once and throws it away: its capacity in sectors, or why it can't be built.
     pub fn try_out(&self, seed: u64) -> Result<u64, String> {
         let run = Virtual::new(1, seed, CostTable::zero());
-        let (cx, machine) = (run.cx(), self.machine(seed)?);
+        let (cx, machine) = (run.cx(), self.machine(seed, Size::Usual)?);
         let boot = Boot {
             cx,
             oracle: OracleSlot::default(),
             moments: None,
+            aim: None,
             medium: MediumSlot::default(),
         };
         let up = async move { machine.up(boot).await.map(|up| up.dev.info().capacity) };
@@ -78,7 +81,7 @@ impl Source for Own {
         };
         stacks::find(row).map_or(1, |stack| stack.lives)
     }
-    fn machine(&self, seed: u64) -> Result<Rc<dyn Machine>, String> {
+    fn machine(&self, seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
         Ok(match &self.layer {
             Layer::Pblk(config) => stacks::pblk_machine(self.on(seed, config)),
             Layer::Pftl(config) => stacks::pftl_machine(self.on(seed, config)),

@@ -4,7 +4,8 @@
 //! Promises: a new stack is one row here, and every harness (tests, soak, canaries) runs it.
 //! Never: decides what is asked of a stack.
 
-use crate::devices;
+use crate::aim::AimedDevice;
+use crate::devices::{self, Size};
 use crate::disk::{Disk, Loss};
 use crate::harness::{Boot, Machine, Stack, Up};
 use crate::moments::NotingDevice;
@@ -32,20 +33,38 @@ use std::sync::Arc;
 
 /// Every stack. Seeds are chosen so that the default test run stays within its minute.
 pub const STACKS: &[Stack] = &[
-    Stack { name: "ram", seeds: 200, lives: 4, machine: ram },
-    Stack { name: "pftl", seeds: 60, lives: 4, machine: pftl },
-    Stack { name: "pftl-faults", seeds: 60, lives: 4, machine: pftl_faults },
-    Stack { name: "pblk-faults", seeds: 40, lives: 4, machine: pblk_faults },
-    Stack { name: "pblk", seeds: 40, lives: 4, machine: pblk },
-    Stack { name: "pblk-care-faults", seeds: 30, lives: 4, machine: pblk_care },
-    Stack { name: "pblk-buffer", seeds: 24, lives: 4, machine: pblk_buffer },
-    Stack { name: "pblk-buffer-faults", seeds: 24, lives: 4, machine: pblk_buffer_faults },
-    Stack { name: "qblk", seeds: 40, lives: 4, machine: qblk },
-    Stack { name: "qblk-faults", seeds: 40, lives: 4, machine: qblk_faults },
-    Stack { name: "qblk-buffer-faults", seeds: 16, lives: 4, machine: qblk_buffer_faults },
-    Stack { name: "pftl-buffer-faults", seeds: 16, lives: 4, machine: pftl_buffer_faults },
-    Stack { name: "pblk-image", seeds: 16, lives: 4, machine: pblk_image },
-    Stack { name: "pftl-image", seeds: 16, lives: 4, machine: pftl_image },
+    Stack { name: "ram", seeds: 200, lives: 4, share: 1, machine: ram },
+    Stack { name: "pftl", seeds: 60, lives: 4, share: 10, machine: pftl },
+    Stack { name: "pftl-faults", seeds: 60, lives: 4, share: 10, machine: pftl_faults },
+    Stack { name: "pblk-faults", seeds: 40, lives: 4, share: 10, machine: pblk_faults },
+    Stack { name: "pblk", seeds: 40, lives: 4, share: 10, machine: pblk },
+    Stack { name: "pblk-care-faults", seeds: 30, lives: 4, share: 10, machine: pblk_care },
+    Stack { name: "pblk-buffer", seeds: 24, lives: 4, share: 10, machine: pblk_buffer },
+    Stack {
+        name: "pblk-buffer-faults",
+        seeds: 24,
+        lives: 4,
+        share: 10,
+        machine: pblk_buffer_faults,
+    },
+    Stack { name: "qblk", seeds: 40, lives: 4, share: 10, machine: qblk },
+    Stack { name: "qblk-faults", seeds: 40, lives: 4, share: 10, machine: qblk_faults },
+    Stack {
+        name: "qblk-buffer-faults",
+        seeds: 16,
+        lives: 4,
+        share: 10,
+        machine: qblk_buffer_faults,
+    },
+    Stack {
+        name: "pftl-buffer-faults",
+        seeds: 16,
+        lives: 4,
+        share: 10,
+        machine: pftl_buffer_faults,
+    },
+    Stack { name: "pblk-image", seeds: 16, lives: 4, share: 10, machine: pblk_image },
+    Stack { name: "pftl-image", seeds: 16, lives: 4, share: 10, machine: pftl_image },
 ];
 
 /// The row of this name.
@@ -55,7 +74,7 @@ pub fn find(name: &str) -> Option<&'static Stack> {
 
 struct RamMachine(Arc<Ram>);
 
-fn ram(seed: u64) -> Result<Rc<dyn Machine>, String> {
+fn ram(seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
     let mut rng = Rng::stream(seed, "testkit.ram", 0);
     let capacity = devices::one_of(&mut rng, &[1, 2, 65, 1000, 4096]);
     let content = devices::one_of(&mut rng, &[8, 8, 4096]);
@@ -93,6 +112,8 @@ pub(crate) struct OnSsd<C> {
     pub(crate) options: SsdOptions,
     /// Things go wrong on purpose: a witness tells the oracle what that excuses.
     pub(crate) faulty: bool,
+    /// Faults may be aimed at commands.
+    pub(crate) aims: bool,
     /// The host's link: below a host FTL, above a device FTL.
     pub(crate) link: Option<LinkSpec>,
     /// The PUs that the layer has, where not all.
@@ -111,19 +132,19 @@ type Medium = (Arc<Ssd>, Option<Arc<Witness>>);
 const CHUNKS_MAX: u32 = 2048;
 
 impl<C> OnSsd<C> {
-    fn draw(seed: u64, faulty: bool, config: C) -> OnSsd<C> {
-        let (spec, mut options) = devices::small(seed, 6_000);
+    fn draw(seed: u64, size: Size, faulty: bool, config: C) -> OnSsd<C> {
+        let (spec, mut options) = devices::small(seed, size);
         if faulty {
             options.faults = devices::faults(seed);
         }
         let (spec, link) = (RefCell::new(spec), devices::link(seed));
-        OnSsd { spec, options, faulty, link, pus: None, fixed: false, disk: None, config }
+        let (aims, pus, fixed, disk) = (faulty, None, false, None);
+        OnSsd { spec, options, faulty, aims, link, pus, fixed, disk, config }
     }
 
-    /// The device lives in an image; a smaller one, since a loss copies the whole file.
-    fn imaged(self, seed: u64) -> OnSsd<C> {
-        let spec = RefCell::new(devices::small(seed, 1_500).0);
-        OnSsd { spec, disk: Some(RefCell::default()), ..self }
+    /// The device lives in an image; best a small one, since a loss copies the whole file.
+    fn imaged(self) -> OnSsd<C> {
+        OnSsd { disk: Some(RefCell::default()), ..self }
     }
 
     /// The device has a write buffer.
@@ -208,6 +229,10 @@ impl<C> OnSsd<C> {
         if let Some(moments) = &boot.moments {
             device = Arc::new(NotingDevice::new(device, moments.clone()));
         }
+        if let Some(aim) = &boot.aim {
+            let medium = self.aims.then(|| ssd.clone());
+            device = Arc::new(AimedDevice::new(device, aim.clone(), medium));
+        }
         boot.medium.put(ssd, &boot.moments);
         match self.pus {
             Some((first, last)) => Arc::new(Partition::new(device, first, last)),
@@ -265,19 +290,19 @@ fn both_laws(stats: &FtlStats, ssd: &Ssd, before: &Programmed) -> Result<(), Str
     stats.check_media_law(&medium).map_err(|e| format!("media law: {e}"))
 }
 
-fn pftl(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    Ok(pftl_machine(pftl_on(seed, false)))
+fn pftl(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+    Ok(pftl_machine(pftl_on(seed, size, false)))
 }
 
-fn pftl_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    Ok(pftl_machine(pftl_on(seed, true)))
+fn pftl_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+    Ok(pftl_machine(pftl_on(seed, size, true)))
 }
 
-fn pftl_buffer_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    Ok(pftl_machine(pftl_on(seed, true).buffered(seed)))
+fn pftl_buffer_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+    Ok(pftl_machine(pftl_on(seed, size, true).buffered(seed)))
 }
 
-fn pftl_on(seed: u64, faulty: bool) -> OnSsd<PftlConfig> {
+fn pftl_on(seed: u64, size: Size, faulty: bool) -> OnSsd<PftlConfig> {
     let mut rng = Rng::stream(seed, "testkit.pftl", 0);
     let config = PftlConfig {
         over_provisioning_percent: devices::one_of(&mut rng, &[12, 20, 30, 50]),
@@ -287,7 +312,7 @@ fn pftl_on(seed: u64, faulty: bool) -> OnSsd<PftlConfig> {
         capacitors: devices::one_of(&mut rng, &[true, false]),
         ..PftlConfig::default()
     };
-    let mut on = OnSsd::draw(seed, faulty, config);
+    let mut on = OnSsd::draw(seed, size, faulty, config);
     if !on.config.capacitors {
         // A barrier pads a unit, or half of a small chunk.
         let least = if on.spec.borrow().cells.pair_damage { 75 } else { 30 };
@@ -402,18 +427,18 @@ impl Machine for PftlMachine {
     }
 }
 
-fn pblk(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(pblk_on(seed, false)))
+fn pblk(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(pblk_on(seed, size, false)))
 }
 
-fn pblk_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(pblk_on(seed, true)))
+fn pblk_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(pblk_on(seed, size, true)))
 }
 
 /// Wear leveling and scrubbing, at a pace at which a short run sees them, on cells that decay as
 /// fast; with the faults of the seed in every second one.
-fn pblk_care(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    let mut on = pblk_on(seed, seed % 2 == 1);
+fn pblk_care(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+    let mut on = pblk_on(seed, size, seed % 2 == 1);
     let mut rng = Rng::stream(seed, "testkit.care", 0);
     let r = &mut rng;
     use WearLeveling::{Off, Static};
@@ -432,32 +457,32 @@ fn pblk_care(seed: u64) -> Result<Rc<dyn Machine>, String> {
     Ok(pblk_machine(on))
 }
 
-fn pblk_buffer(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(pblk_on(seed, false).buffered(seed)))
+fn pblk_buffer(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(pblk_on(seed, size, false).buffered(seed)))
 }
 
-fn pblk_buffer_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(pblk_on(seed, true).buffered(seed)))
+fn pblk_buffer_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(pblk_on(seed, size, true).buffered(seed)))
 }
 
-fn qblk(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(qblk_on(seed, false)))
+fn qblk(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(qblk_on(seed, size, false)))
 }
 
-fn qblk_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(qblk_on(seed, true)))
+fn qblk_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(qblk_on(seed, size, true)))
 }
 
-fn qblk_buffer_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(qblk_on(seed, true).buffered(seed)))
+fn qblk_buffer_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(qblk_on(seed, size, true).buffered(seed)))
 }
 
-fn pblk_image(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(qblk_on(seed, false).imaged(seed)))
+fn pblk_image(seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(qblk_on(seed, Size::Tight, false).imaged()))
 }
 
-fn pftl_image(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    let mut on = pftl_on(seed, false).imaged(seed);
+fn pftl_image(seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
+    let mut on = pftl_on(seed, Size::Tight, false).imaged();
     // The capacitors of the emulated device save nothing of this process's memory.
     on.config.capacitors = false;
     on.config.over_provisioning_percent = on.config.over_provisioning_percent.max(75);
@@ -465,8 +490,8 @@ fn pftl_image(seed: u64) -> Result<Rc<dyn Machine>, String> {
 }
 
 /// QBLK, or something between pblk and it: each switch by itself, all of them most of the time.
-fn qblk_on(seed: u64, faulty: bool) -> OnSsd<LogConfig> {
-    let mut on = pblk_on(seed, faulty);
+fn qblk_on(seed: u64, size: Size, faulty: bool) -> OnSsd<LogConfig> {
+    let mut on = pblk_on(seed, size, faulty);
     let mut rng = Rng::stream(seed, "testkit.qblk", 0);
     let r = &mut rng;
     let c = &mut on.config;
@@ -492,7 +517,7 @@ fn qblk_on(seed: u64, faulty: bool) -> OnSsd<LogConfig> {
     on
 }
 
-fn pblk_on(seed: u64, faulty: bool) -> OnSsd<LogConfig> {
+fn pblk_on(seed: u64, size: Size, faulty: bool) -> OnSsd<LogConfig> {
     let mut rng = Rng::stream(seed, "testkit.pblk", 0);
     let config = LogConfig {
         over_provisioning_percent: devices::one_of(&mut rng, &[11, 20, 30, 50]),
@@ -500,7 +525,7 @@ fn pblk_on(seed: u64, faulty: bool) -> OnSsd<LogConfig> {
         ring_sectors: devices::one_of(&mut rng, &[None, Some(256)]),
         ..LogConfig::default()
     };
-    let mut on = OnSsd::draw(seed, faulty, config);
+    let mut on = OnSsd::draw(seed, size, faulty, config);
     if on.spec.borrow().cells.pair_damage {
         // Collections pad, too: the least spare that covers it, at least the default's 11%.
         on.config.over_provisioning_percent = 0;
@@ -574,7 +599,9 @@ impl PblkMachine {
             *self.medium.borrow_mut() = Some((ssd.clone(), witness));
             match Pblk::create(&boot.cx, device, self.on.config.clone()).await {
                 Ok(ftl) => return Ok((ssd, ftl, Programmed::default())),
-                Err(log::CreateError::TooSmall { .. }) if self.on.enlarge() => {}
+                // Too small, or for so many slots.
+                Err(log::CreateError::TooSmall { .. } | log::CreateError::Setting(_))
+                    if self.on.enlarge() => {}
                 Err(error) => return Err(error.to_string()),
             }
         }

@@ -128,6 +128,52 @@ impl Options {
         }
     }
 
+    /// As [`Options::draw`], for a life of many that are cut: the first one fills the device most of the
+    /// time, the others change a part of it. Something is flushed in most of them, and the longest has two
+    /// hundred times the sectors of the shortest.
+    pub fn aimed(seed: u64, capacity: u64, effort: u64, first: bool) -> Options {
+        let usual = Options::draw(seed, capacity, effort);
+        let mut rng = Rng::stream(seed, "swarm.aimed", 0);
+        let r = &mut rng;
+        let one_of = |r: &mut Rng, of: &[u64]| of[r.below(of.len() as u64) as usize];
+        let most = if first { 1 } else { 8 };
+        let total = 2 * capacity.min(2_000) * effort / 100;
+        let total = (total >> r.below(most)).max(16);
+        let mut kinds = Vec::new();
+        if first && r.below(4) > 0 {
+            kinds.push(Kind::Fill);
+        }
+        for _ in 0..1 + r.below(2) {
+            use Kind::{DiscardAll, Hammer, Mix, Overwrite, Trickle};
+            let of = [Mix, Mix, Mix, Mix, Overwrite, Overwrite, Hammer, Trickle, DiscardAll];
+            kinds.push(of[r.below(of.len() as u64) as usize]);
+        }
+        let phase = |kind| Phase {
+            kind,
+            sectors: match kind {
+                Kind::Fill => (capacity * effort.min(100) / 100).max(1),
+                Kind::DiscardAll => (capacity / 2).max(1),
+                Kind::Mix | Kind::Overwrite => total,
+                Kind::Hammer | Kind::Trickle => (total / 8).clamp(1, 500),
+            },
+        };
+        let longest: &[u64] = if first { &[8, 33, 64] } else { &[1, 2, 8, 8, 33, 64] };
+        Options {
+            sectors_max: one_of(r, longest).min(capacity) as u32,
+            mix: [
+                one_of(r, &[0, 1, 4]),
+                one_of(r, &[8, 20]),
+                one_of(r, &[0, 1, 4, 8]),
+                one_of(r, &[0, 1, 1, 4, 8]),
+                one_of(r, &[0, 0, 0, 1]),
+            ],
+            fua: one_of(r, &[0, 0, 5, 20, 100]),
+            hot: (one_of(r, &[0, 50, 90]), 1 + r.below(capacity / 4 + 1)),
+            phases: kinds.into_iter().map(phase).collect(),
+            ..usual
+        }
+    }
+
     /// What CPU work costs in this run.
     pub fn costs(&self) -> CostTable {
         if !self.priced {

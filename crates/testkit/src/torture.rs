@@ -22,7 +22,11 @@ use std::time::Duration;
 /// Where the power goes off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// Each seed draws a way: lives that end anywhere (as the swarm has them), linear or log.
+    /// Seeds and targets go through all ways in turn, in short runs, most of them aimed.
+    Mixed,
+    /// Many lives of a tight device, each cut at a moment that matters ([`crate::aim`]).
+    Aimed,
+    /// Each seed draws a way: lives that end anywhere (as the swarm has them), linear or log. Long runs.
     Drawn,
     /// No cut: one life to its end.
     None,
@@ -36,7 +40,9 @@ pub enum Mode {
 
 impl Mode {
     /// All, with their names.
-    pub const ALL: [(&str, Mode); 5] = [
+    pub const ALL: [(&str, Mode); 7] = [
+        ("mixed", Mode::Mixed),
+        ("aimed", Mode::Aimed),
         ("drawn", Mode::Drawn),
         ("none", Mode::None),
         ("linear", Mode::Linear),
@@ -57,7 +63,7 @@ impl Mode {
             (0..kept).map(|i| all[i * all.len() / kept]).collect()
         };
         match self {
-            Mode::Drawn | Mode::None => Vec::new(),
+            Mode::Mixed | Mode::Aimed | Mode::Drawn | Mode::None => Vec::new(),
             Mode::Exhaustive => (0..len).collect(),
             Mode::Linear => spread(&(0..len).collect::<Vec<_>>()),
             Mode::Log => {
@@ -80,18 +86,39 @@ pub struct How {
     pub effort: Option<u64>,
     /// Of the places that the mode chose for the first cut, every n-th.
     pub every: usize,
+    /// The first failure is enough, as it was found.
+    pub first: bool,
 }
 
 impl Default for How {
     fn default() -> How {
-        How { mode: Mode::Drawn, cuts: None, effort: None, every: 1 }
+        How { mode: Mode::Mixed, cuts: None, effort: None, every: 1, first: false }
     }
+}
+
+/// What is done with one seed on one target.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// Many lives on tight devices, all but the last of each cut where the aim says, until so many events
+    /// have been simulated: a target that costs little has more of them.
+    Aimed(u64),
+    /// So many lives, cut anywhere.
+    Lives(u64),
+    /// A recorded run, cut at so many places of it, one after the other, and those in so many of its recovery.
+    Hunt { mode: Mode, most: usize, second: usize },
 }
 
 /// First cuts of a seed in modes that choose.
 const FIRST_MAX: usize = 32;
 /// Second cuts for each of them.
 const SECOND_MAX: usize = 6;
+/// Events that are simulated for a seed and each share of a target ([`Source::share`]) where it is aimed:
+/// some milliseconds.
+const EVENTS: u64 = 6_000;
+/// How far apart the seeds of its runs are.
+const NEXT: u64 = 1 << 32;
+/// After so many seeds [`Mode::Mixed`] has gone through its ways.
+const TURNS: u64 = 12;
 /// Runs that may be spent on making a failure smaller.
 pub const SMALLER_RUNS_MAX: u64 = 300;
 /// After so many failures nothing new is begun: they have one cause more often than not.
@@ -154,6 +181,8 @@ pub struct Outcome {
 pub trait Watcher: Sync {
     /// So much has been done; called after each seed.
     fn progress(&self, _: &Tally) {}
+    /// A run has failed; what it is made to comes later.
+    fn seen(&self) {}
     /// A failure, as soon as it is known.
     fn failed(&self, _: &Failure) {}
     /// It is to end: asked before every run, and while they run. Once it is so it stays so.
@@ -188,7 +217,8 @@ pub fn torture(
     let width = sources.len() as u64;
     let all = seeds.count.map_or(u64::MAX, |count| count.saturating_mul(width));
     let (next, enough) = (AtomicU64::new(0), AtomicBool::new(width == 0));
-    let ordered = Mutex::new(Ordered::default());
+    let enough_is = if how.first { 1 } else { FAILURES_MAX };
+    let ordered = Mutex::new(Ordered { most: enough_is, ..Ordered::default() });
     let work = |leave: &Arc<AtomicBool>| {
         while !enough.load(Ordering::Relaxed) && !watcher.stop() {
             let number = next.fetch_add(1, Ordering::Relaxed);
@@ -202,7 +232,7 @@ pub fn torture(
             failure.iter().for_each(|f| watcher.failed(f));
             let mut ordered = ordered.lock().unwrap_or_else(PoisonError::into_inner);
             ordered.take(number, one.tally, failure);
-            if ordered.outcome.failures.len() >= FAILURES_MAX {
+            if ordered.outcome.failures.len() >= enough_is {
                 enough.store(true, Ordering::Relaxed);
             }
             watcher.progress(&ordered.outcome.tally);
@@ -255,18 +285,19 @@ pub fn replay(
 ) -> Outcome {
     harness::say_where_it_panicked();
     // A plan stays on the thread that made it; these are its parts.
-    let (effort, lives, knobs) = (plan.effort, plan.lives, plan.knobs);
+    let (effort, lives, knobs, aimed) = (plan.effort, plan.lives, plan.knobs, plan.aimed);
     let cuts = plan.cuts.clone();
     let outcome = Mutex::new(Outcome::default());
     watched(1, watcher, |leave| {
         let mut outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner);
         for source in sources {
             let mut one = One::new(*source, seed, watcher, leave);
-            let plan = Plan { effort, lives, knobs, cuts: cuts.clone(), ..Plan::default() };
+            let plan = Plan { effort, lives, knobs, aimed, cuts: cuts.clone(), ..Plan::default() };
             let ran = one.run(plan, None);
             one.tally.seeds += u64::from(!one.left);
             outcome.tally.add(&one.tally);
             outcome.failures.extend(ran.err().map(|caught| {
+                watcher.seen();
                 let found = one.flags(&caught.plan);
                 one.failure(caught, found)
             }));
@@ -278,6 +309,8 @@ pub fn replay(
 /// Results in the order of seeds: what follows the failure that was enough is as if never run.
 #[derive(Default)]
 struct Ordered {
+    /// So many failures are enough.
+    most: usize,
     next: u64,
     waiting: BTreeMap<u64, (Tally, Option<Failure>)>,
     outcome: Outcome,
@@ -293,7 +326,7 @@ impl Ordered {
     }
 
     fn add(&mut self, (tally, failure): (Tally, Option<Failure>)) {
-        if self.outcome.failures.len() < FAILURES_MAX {
+        if self.outcome.failures.len() < self.most {
             self.outcome.tally.add(&tally);
             self.outcome.failures.extend(failure);
         }
@@ -337,21 +370,26 @@ impl<'a> One<'a> {
         One { source, seed, tally: Tally::default(), watcher, leave, left: false }
     }
     fn torture(&mut self, how: &How) -> Option<Failure> {
-        let (mode, two, effort) = self.drawn(how);
-        let result = match mode {
-            Mode::Drawn | Mode::None => {
-                let drawn = harness::drawn_lives(self.source, self.seed);
-                let lives = Some(if mode == Mode::None { 1 } else { drawn });
-                self.run(Plan { effort, lives, ..Plan::default() }, None)
+        let (way, effort) = self.way(how);
+        let result = match way {
+            Way::Aimed(budget) => self.aim(how, budget),
+            Way::Lives(lives) => {
+                let plan = Plan { effort, lives: Some(lives), ..Plan::default() };
+                self.run(plan, None).map(drop)
             }
-            mode => self.hunt(mode, two, effort, FIRST_MAX, how.every),
+            Way::Hunt { mode, most, second } => self.hunt(mode, second, effort, most, how.every),
         };
         self.tally.seeds += u64::from(!self.left);
         let caught = result.err()?;
+        self.watcher.seen();
         let found = self.flags(&caught.plan);
+        if how.first {
+            return Some(self.failure(caught, found));
+        }
         // What is spent on it is no part of what was tried.
         let mut smaller = One { tally: Tally::default(), ..*self };
-        let caught = smaller.make_smaller(caught, two);
+        let second = if let Way::Hunt { second, .. } = way { second } else { 0 };
+        let caught = smaller.make_smaller(caught, second);
         Some(self.failure(caught, found))
     }
 
@@ -372,27 +410,61 @@ impl<'a> One<'a> {
         format!("--target {name} --seed {}{}", self.seed, plan.flags())
     }
 
-    /// What is done with this seed: mode, two cuts or one, effort.
-    fn drawn(&self, how: &How) -> (Mode, bool, u64) {
+    /// What is done with this seed, and with which effort.
+    fn way(&self, how: &How) -> (Way, u64) {
         let mut rng = Rng::stream(self.seed, "testkit.torture", 0);
         let way = [Mode::Drawn, Mode::Linear, Mode::Linear, Mode::Log][rng.below(4) as usize];
         let (two, effort) = (rng.below(2) == 0, [1, 2, 5, 10, 20][rng.below(5) as usize]);
         let drawn = how.mode == Mode::Drawn;
-        let mode = if drawn { way } else { how.mode };
-        // A short run where it is run again for each cut.
-        let effort = match mode {
-            Mode::Drawn | Mode::None => 100,
-            Mode::Linear | Mode::Log => effort,
-            Mode::Exhaustive => 1,
-        };
         let two = how.cuts.map_or(drawn && two, |cuts| cuts > 1);
-        (mode, two, how.effort.unwrap_or(effort))
+        let second = if two { SECOND_MAX } else { 0 };
+        let hunt = |mode| Way::Hunt { mode, most: FIRST_MAX, second };
+        let lives = harness::drawn_lives(self.source, self.seed);
+        // A short run where it is run again for each cut.
+        let (way, effort) = match if drawn { way } else { how.mode } {
+            Mode::Mixed => self.mixed(&mut rng),
+            Mode::Aimed => (Way::Aimed(EVENTS * self.source.share()), 100),
+            Mode::Drawn => (Way::Lives(lives), 100),
+            Mode::None => (Way::Lives(1), 100),
+            mode @ (Mode::Linear | Mode::Log) => (hunt(mode), effort),
+            Mode::Exhaustive => (hunt(Mode::Exhaustive), 1),
+        };
+        (way, how.effort.unwrap_or(effort))
     }
 
-    fn run(&mut self, plan: Plan, place: Option<(usize, usize)>) -> Result<(), Caught> {
+    /// All ways in turn, each target at another one, so that the first seeds have tried much of both.
+    fn mixed(&self, rng: &mut Rng) -> (Way, u64) {
+        let offset = Rng::stream(0, self.source.name(), 0).below(TURNS);
+        let second = [0, 0, 3][rng.below(3) as usize];
+        let short = [1, 2, 5, 10][rng.below(4) as usize];
+        match (self.seed.wrapping_mul(5) + offset) % TURNS {
+            0 => (Way::Lives(self.source.lives()), 100),
+            1 => (Way::Lives(self.source.lives()), 25),
+            2 => (Way::Hunt { mode: Mode::Linear, most: 8, second }, short),
+            3 => (Way::Hunt { mode: Mode::Log, most: 8, second }, short),
+            _ => (Way::Aimed(EVENTS * self.source.share()), 100),
+        }
+    }
+
+    /// Runs of this seed, and of those that are so many times [`NEXT`] above it.
+    fn aim(&mut self, how: &How, budget: u64) -> Result<(), Caught> {
+        let mut events = 0;
+        while events < budget && !self.left {
+            let mut rng = Rng::stream(self.seed, "testkit.torture.aim", 0);
+            let lives = if self.source.lives() < 2 { 1 } else { 4 + rng.below(7) };
+            let effort = how.effort.unwrap_or([25, 50, 100, 100][rng.below(4) as usize]);
+            let plan = Plan { effort, lives: Some(lives), aimed: true, ..Plan::default() };
+            events += 1 + self.run(plan, None)?;
+            self.seed = self.seed.wrapping_add(NEXT);
+        }
+        Ok(())
+    }
+
+    /// How many events it had.
+    fn run(&mut self, plan: Plan, place: Option<(usize, usize)>) -> Result<u64, Caught> {
         if self.watcher.stop() {
             self.left = true;
-            return Ok(());
+            return Ok(0);
         }
         let plan = Plan { leave: Some(self.leave.clone()), ..plan };
         match run_seed(self.source, self.seed, &plan) {
@@ -400,7 +472,7 @@ impl<'a> One<'a> {
                 self.left |= done.left;
                 let (lives, cuts, faults) = (done.lives, done.cuts, done.faults);
                 self.tally.add(&Tally { seeds: 0, lives, cuts, faults });
-                Ok(())
+                Ok(done.polls)
             }
             Err(failed) => {
                 let cuts = plan.cuts.len() as u64;
@@ -429,11 +501,11 @@ impl<'a> One<'a> {
         Ok(moments.places())
     }
 
-    /// Cuts as the mode says, `most` first ones at most; the first that fails.
+    /// Cuts as the mode says, `most` first ones at most, and `second` ones behind each; the first that fails.
     fn hunt(
         &mut self,
         mode: Mode,
-        two: bool,
+        second_most: usize,
         effort: u64,
         most: usize,
         every: usize,
@@ -447,13 +519,13 @@ impl<'a> One<'a> {
                 return Ok(());
             }
             let (at, place) = (first[i], Some((i, first.len())));
-            if !two {
+            if second_most == 0 {
                 let cuts = vec![at];
                 self.run(Plan { effort, cuts, ..Plan::default() }, place)?;
                 continue;
             }
             let second = self.record(&[at], effort, place)?;
-            for j in mode.place(second.len(), SECOND_MAX) {
+            for j in mode.place(second.len(), second_most) {
                 // Another part of the places after each first cut.
                 let j = if mode == Mode::Linear { (j + i) % second.len() } else { j };
                 let cuts = vec![at, second[j]];
@@ -465,15 +537,15 @@ impl<'a> One<'a> {
     }
 
     /// The least effort, then the fewest lives or the earliest cut that still fail.
-    fn make_smaller(&mut self, mut caught: Caught, two: bool) -> Caught {
+    fn make_smaller(&mut self, mut caught: Caught, second: usize) -> Caught {
         let most = 24;
         for effort in [1, 2, 5, 10, 20, 50] {
             if effort >= caught.plan.effort || self.is_spent() {
                 break;
             }
             let tried = match caught.plan.cuts.len() {
-                0 => self.run(Plan { effort, ..*caught.plan.clone() }, None),
-                _ => self.hunt(Mode::Linear, two, effort, most, 1),
+                0 => self.run(Plan { effort, ..*caught.plan.clone() }, None).map(drop),
+                _ => self.hunt(Mode::Linear, second, effort, most, 1),
             };
             if let Err(smaller) = tried {
                 caught = smaller;
@@ -539,6 +611,7 @@ impl<'a> One<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::devices::Size;
     use crate::harness::{Boot, Machine, Up};
     use crate::stacks;
     use crate::swarm::Boxed;
@@ -588,8 +661,8 @@ mod tests {
         fn lives(&self) -> u64 {
             4
         }
-        fn machine(&self, seed: u64) -> Result<Rc<dyn Machine>, String> {
-            let inner = stacks::find("ram").expect("a row of the table").machine(seed)?;
+        fn machine(&self, seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+            let inner = stacks::find("ram").expect("a row of the table").machine(seed, size)?;
             Ok(Rc::new(Broken { inner, broken: Cell::new(false) }))
         }
     }

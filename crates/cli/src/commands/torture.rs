@@ -3,7 +3,7 @@
 use crate::Ending;
 use crate::args::Torture;
 use crate::output::{self, Sink};
-use crate::watch::{Interrupt, Torturer};
+use crate::watch::{Cpu, Interrupt, Torturer};
 use anyhow::{Context, Result, bail};
 use flashlane_lab::experiment::{Change, Experiment, Target, TargetKind};
 use flashlane_lab::input::{self, Kind};
@@ -48,15 +48,17 @@ pub(crate) fn torture(args: &Torture) -> Result<Ending> {
         Some(seed) if exact => replay(&sources, seed, args, &watcher),
         one => {
             let effort = args.effort.or(own.iter().map(effort_of).min());
-            let how = How { mode: args.mode, cuts: args.cuts, effort, ..How::default() };
+            let (mode, cuts, first) = (args.mode, args.cuts, args.first);
+            let how = How { mode, cuts, effort, first, ..How::default() };
             let from = one.unwrap_or(args.from);
             let seeds = Seeds { from, count: one.map(|_| 1).or(args.seeds) };
             torture::torture(&sources, &how, seeds, super::jobs(args.jobs), &watcher)
         }
     };
+    let cpu = watcher.cpu();
     drop(watcher);
     let targets = sources.iter().map(|source| source.name()).collect();
-    let result = Report { args, targets, outcome, partial: interrupt.happened() };
+    let result = Report { args, targets, outcome, cpu, partial: interrupt.happened() };
     let quiet = json.is_stdout();
     json.write(&result.to_json())?;
     if !quiet {
@@ -158,6 +160,7 @@ fn replay(sources: &[&dyn Source], seed: u64, args: &Torture, watcher: &Torturer
         effort: args.effort.unwrap_or(Plan::default().effort),
         cuts: args.cut.iter().copied().map(Ns::from_ns).collect(),
         lives: args.lives,
+        aimed: args.aimed,
         ..Plan::default()
     };
     torture::replay(sources, seed, &plan, watcher)
@@ -168,6 +171,7 @@ struct Report<'a> {
     args: &'a Torture,
     targets: Vec<&'a str>,
     outcome: Outcome,
+    cpu: Cpu,
     /// Ended by Ctrl-C.
     partial: bool,
 }
@@ -183,6 +187,11 @@ impl Report<'_> {
             command += &format!(" --set {}", quoted(set));
         }
         format!("{command} {flags}")
+    }
+
+    /// Cuts of what was tried, by all the time there was: a failure that is made small takes some, too.
+    fn cuts_per_second(&self) -> f64 {
+        self.outcome.tally.cuts as f64 / self.cpu.used.as_secs_f64().max(1e-9)
     }
 
     fn to_json(&self) -> String {
@@ -208,6 +217,9 @@ impl Report<'_> {
             "lives": lives,
             "cuts": cuts,
             "faults": faults,
+            "cpu_seconds": self.cpu.used.as_secs_f64(),
+            "cpu_seconds_to_failure": self.cpu.seen.map(|seen| seen.as_secs_f64()),
+            "cuts_per_cpu_second": self.cuts_per_second(),
             "failures": failures.collect::<Vec<_>>(),
         });
         format!("{result:#}\n")
@@ -221,11 +233,17 @@ impl Report<'_> {
             self.targets.join(", "),
             if self.partial { ", interrupted" } else { "" },
         );
+        text += &format!("{:.2} CPU seconds", self.cpu.used.as_secs_f64());
+        if let Some(seen) = self.cpu.seen {
+            text += &format!(", the first failure after {:.2}", seen.as_secs_f64());
+        }
+        text += &format!("; {:.0} cuts per CPU second\n", self.cuts_per_second());
         for failure in failures {
             text += &said(failure, &self.command(&failure.flags));
         }
         text += &match failures.len() {
             0 => "No failure: every sector held what was promised, no rule was broken.\n".into(),
+            1 if self.args.first => "1 failure; stopped there\n".into(),
             1 => "1 failure\n".into(),
             FAILURES_MAX => format!("{FAILURES_MAX} failures; stopped there\n"),
             n => format!("{n} failures\n"),

@@ -119,6 +119,13 @@ impl Controller {
     /// Gives every unit that is due to a PU and wakes that PU's worker, unless it is `me`, who is
     /// about to look. Called after everything that may have made a unit due.
     pub(super) fn dispatch(&mut self, cx: &Cx, me: Option<u32>) {
+        self.give_out(cx, me);
+        self.call_gc(cx);
+    }
+
+    /// As [`Controller::dispatch`], for a mover that has found nothing to do: two that call each other
+    /// would go on for ever.
+    pub(super) fn give_out(&mut self, cx: &Cx, me: Option<u32>) {
         while let Some((load, stream, position)) = self.next_unit() {
             self.assign(load, stream, position);
             let worker = &self.workers[position as usize];
@@ -128,7 +135,6 @@ impl Controller {
                 cx.wake(waiter);
             }
         }
-        self.call_gc(cx);
     }
 
     /// The next unit to form, with the stream and position it goes to.

@@ -341,7 +341,7 @@ impl Controller {
         self.ask_for_erases(cx);
         if self.barrier_needs_room() {
             // A line has begun to wait for a barrier that waits for room: it may take GC's now.
-            self.dispatch(cx, None);
+            self.give_out(cx, None);
         }
         let mover = &mut self.gc.movers[me as usize];
         if !mover.idle {

@@ -46,6 +46,13 @@ impl Ssd {
         })
     }
 
+    /// One line more at work on a device in memory, which nobody keeps, up to [`KEPT_MAX`]: what a test
+    /// aims at the next command.
+    pub fn fail(&self, fault: Fault) {
+        self.faults.lock().inject(&[fault], self.options.seed);
+        self.armed.store(true, Ordering::Relaxed);
+    }
+
     /// Takes all injected lines away, also those that have happened; how many.
     ///
     /// # Errors
