@@ -627,8 +627,6 @@ impl HostFtl {
                 slots.prefetch(*ahead);
             }
             let (lba, stamp, _) = Oob::decode_raw(oob);
-            let stamp =
-                if mutant!("log.gc-restamps") { cx.now().as_ns().max(stamp) } else { stamp };
             slots.fill_moved((*slot, ring), (lba, stamp), *addr, content);
         }
         // From there on the map goes on, but where a sector was superseded meanwhile.
