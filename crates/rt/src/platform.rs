@@ -42,6 +42,16 @@ mod chosen {
         unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU64]) }
     }
 
+    /// Copies content between memory that cores share and a core's own.
+    ///
+    /// # Safety
+    /// As for [`std::ptr::copy_nonoverlapping`].
+    #[inline(always)]
+    pub unsafe fn copy_content(from: *const u8, to: *mut u8, bytes: usize) {
+        // SAFETY: the caller's.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
+    }
+
     /// Takes a mutex. If somebody else has it, `waited` is told how many ns of real time that took, with
     /// the mutex taken.
     #[inline]
@@ -178,6 +188,22 @@ mod chosen {
         /// The value, which nobody else can reach.
         pub fn get_mut(&mut self) -> &mut T {
             self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    /// Copies content between memory that cores share and a core's own: one half, then, perhaps after others
+    /// have gone on, the other. Whoever is there without a right to it tears a sector.
+    ///
+    /// # Safety
+    /// As for [`std::ptr::copy_nonoverlapping`].
+    pub unsafe fn copy_content(from: *const u8, to: *mut u8, bytes: usize) {
+        let half = bytes / 2;
+        // SAFETY: the caller's, for each half.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, to, half);
+            #[cfg(feature = "shuttle")]
+            AtomicBool::new(false).load(Ordering::Relaxed);
+            std::ptr::copy_nonoverlapping(from.add(half), to.add(half), bytes - half);
         }
     }
 

@@ -17,7 +17,7 @@ use super::ring::{Dropped, Ring, RingState};
 use super::unit::{Released, Unit};
 use super::{Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa};
-use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Gather, Op, Request};
+use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Op, Request};
 use flashlane_rt::{Cx, Lock};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -301,7 +301,7 @@ impl HostFtl {
                 true => &placed[0].1.slots[..],
                 false => &out.index[..sectors],
             };
-            let content = Gather { base: self.slab.base(), index, unit: self.info.content_bytes };
+            let content = self.slab.gather(index);
             let (oob, cause) = (&out.oob[..sectors], &out.cause[..sectors]);
             let request = Request {
                 op: Op::Write,
@@ -365,8 +365,7 @@ impl HostFtl {
     #[inline]
     fn seal(&self, oob: &mut [[u8; OOB_BYTES]], slots: &[u32]) {
         if self.info.content_bytes == 8 {
-            let (kept, _) = self.slab.base().as_chunks::<8>();
-            return Oob::seal_words(oob, kept, slots);
+            return Oob::seal_words(oob, &self.slab.gather(slots));
         }
         for (record, slot) in oob.iter_mut().zip(slots) {
             let (lba, stamp, _) = Oob::decode_raw(record);

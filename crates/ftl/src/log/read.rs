@@ -176,7 +176,7 @@ impl HostFtl {
                     k += 1;
                 }
                 Entry::Slot(slot) => {
-                    buf[at..at + unit].copy_from_slice(self.slab.content(slot));
+                    self.slab.read(slot, &mut buf[at..at + unit]);
                     add(&self.counters.read_from_buffer, 1);
                 }
                 Entry::Unmapped => {

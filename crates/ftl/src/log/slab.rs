@@ -6,8 +6,8 @@
 //! Never: decides when a slot is free (that is `ring` and `drain`).
 
 use super::format::{LBA_BITS, LBA_MASK};
-use flashlane_ocssd::device::Cause;
-use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use flashlane_ocssd::device::{Cause, Gather};
+use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering, copy_content};
 use std::cell::UnsafeCell;
 
 /// So many slots' `prev` can change at a time; loom pays for each.
@@ -132,8 +132,9 @@ impl Meta {
 pub(super) const POISONED: u64 = u64::MAX;
 
 pub(super) struct Slab {
-    /// `slots × unit` bytes.
-    content: UnsafeCell<Box<[u8]>>,
+    /// `slots × unit` bytes. Reached by pointers, and no reference is ever longer than the slot that it is for:
+    /// other cores write others meanwhile.
+    content: Box<[UnsafeCell<u8>]>,
     unit: usize,
     meta: Box<[Meta]>,
     /// A run in virtual time: one thread does everything, so nothing need be one instruction.
@@ -148,8 +149,12 @@ pub(super) struct Slab {
 // slot went back to the free list, which the map lock or the end of the sections orders behind those
 // readers.
 unsafe impl Sync for Slab {}
-// SAFETY: plain memory.
-unsafe impl Send for Slab {}
+/// Zeroes that change through shared references, without touching the pages.
+fn zeroes(n: usize) -> Box<[UnsafeCell<u8>]> {
+    let plain = Box::into_raw(vec![0u8; n].into_boxed_slice());
+    // SAFETY: UnsafeCell<u8> has the size, alignment and bit validity of u8 (documented in std).
+    unsafe { Box::from_raw(plain as *mut [UnsafeCell<u8>]) }
+}
 
 impl Slab {
     /// `shared`: slots change without the map's lock, on several threads.
@@ -157,7 +162,7 @@ impl Slab {
         let n = slots as usize;
         let locks = if shared { PREV_LOCKS } else { 0 };
         Slab {
-            content: UnsafeCell::new(vec![0; n * unit].into_boxed_slice()),
+            content: zeroes(n * unit),
             unit,
             meta: (0..n).map(|_| Meta::default()).collect(),
             alone,
@@ -195,9 +200,13 @@ impl Slab {
     /// For filling many slots: [`Filler`].
     #[inline(always)]
     pub(super) fn filler(&self) -> Filler<'_> {
-        // SAFETY: only the pointer is read here, which never changes.
-        let content = unsafe { (*self.content.get()).as_mut_ptr() };
-        Filler { meta: &self.meta, content, unit: self.unit }
+        Filler { meta: &self.meta, content: self.bytes(), unit: self.unit }
+    }
+
+    /// Where the content of all slots begins.
+    #[inline(always)]
+    fn bytes(&self) -> *mut u8 {
+        UnsafeCell::raw_get(self.content.as_ptr())
     }
 
     #[inline(always)]
@@ -271,17 +280,26 @@ impl Slab {
     /// map lock, or the slot itself (drainer).
     #[inline]
     pub(super) fn content(&self, slot: u32) -> &[u8] {
-        let i = slot as usize;
-        // SAFETY: see the `Sync` impl: no writer while a reader may be here.
-        unsafe { &(&(*self.content.get()))[i * self.unit..(i + 1) * self.unit] }
+        let at = slot as usize * self.unit;
+        assert!(at < self.content.len(), "no slot");
+        // SAFETY: inside, since slots are whole; see the `Sync` impl: no writer while a reader may be here.
+        unsafe { std::slice::from_raw_parts(self.bytes().add(at), self.unit) }
     }
 
-    /// All content, for a gathering command over slots that the caller owns.
+    /// Copies the content of a published slot, as [`Slab::content`].
     #[inline]
-    pub(super) fn base(&self) -> &[u8] {
-        // SAFETY: the command reads only slots which the drainer owns; the reference covers more,
-        // but the other bytes are neither read nor relied upon through it.
-        unsafe { &(*self.content.get()) }
+    pub(super) fn read(&self, slot: u32, to: &mut [u8]) {
+        let from = self.content(slot);
+        assert!(to.len() == from.len(), "content is no sector");
+        // SAFETY: as long as each other; `to` is the caller's alone.
+        unsafe { copy_content(from.as_ptr(), to.as_mut_ptr(), from.len()) }
+    }
+
+    /// Content of slots that the caller owns, for a gathering command.
+    #[inline]
+    pub(super) fn gather<'a>(&'a self, slots: &'a [u32]) -> Gather<'a> {
+        // SAFETY: the drainer owns these slots; nobody writes one before it has given it back.
+        unsafe { Gather::among_others(self.bytes(), self.content.len(), slots, self.unit) }
     }
 }
 
@@ -334,7 +352,7 @@ impl<'a> Filler<'a> {
             // Eight bytes (`stamps`) are one load and one store, not a call.
             match <[u8; 8]>::try_from(content) {
                 Ok(word) => to.cast::<[u8; 8]>().write_unaligned(word),
-                Err(_) => std::ptr::copy_nonoverlapping(content.as_ptr(), to, self.unit),
+                Err(_) => copy_content(content.as_ptr(), to, self.unit),
             }
         }
         m

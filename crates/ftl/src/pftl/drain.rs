@@ -243,11 +243,7 @@ impl Controller {
                 flags: Flags::DURABLE,
                 addrs: &self.scratch.addrs[..n],
                 data: Data::Write {
-                    content: Gather {
-                        base: self.buffer.slab(),
-                        index: &slots,
-                        unit: self.content_bytes,
-                    },
+                    content: Gather::new(self.buffer.slab(), &slots, self.content_bytes),
                     oob: &self.scratch.oob[..n],
                     cause: &self.scratch.cause[..n],
                 },
