@@ -30,16 +30,34 @@ mod chosen {
 
     /// Zeroed atomics without touching the pages: a fresh map of a 2 TB drive costs nothing.
     pub fn zeroed_u32(n: usize) -> Box<[AtomicU32]> {
-        let plain: Box<[u32]> = vec![0u32; n].into_boxed_slice();
-        // SAFETY: AtomicU32 has the size, alignment and bit validity of u32 (documented in std).
-        unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU32]) }
+        // SAFETY: AtomicU32 has the bit validity of u32 (documented in std).
+        unsafe { zeroed(n) }
     }
 
     /// As [`zeroed_u32`].
     pub fn zeroed_u64(n: usize) -> Box<[AtomicU64]> {
-        let plain: Box<[u64]> = vec![0u64; n].into_boxed_slice();
-        // SAFETY: AtomicU64 has the size, alignment and bit validity of u64 (documented in std).
-        unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU64]) }
+        // SAFETY: AtomicU64 has the bit validity of u64 (documented in std).
+        unsafe { zeroed(n) }
+    }
+
+    /// Asked of the allocator for `T` itself: on machines of 32 bits an `AtomicU64` wants more than a `u64` is
+    /// aligned to.
+    ///
+    /// # Safety
+    /// A `T` may be all zeros.
+    unsafe fn zeroed<T>(n: usize) -> Box<[T]> {
+        use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+        let layout = Layout::array::<T>(n).expect("memory has room for a map");
+        if layout.size() == 0 {
+            return Box::new([]);
+        }
+        // SAFETY: the layout has a size.
+        let first = unsafe { alloc_zeroed(layout) };
+        if first.is_null() {
+            handle_alloc_error(layout);
+        }
+        // SAFETY: `n` zeroed `T`s, allocated as a box of them is given back.
+        unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first.cast::<T>(), n)) }
     }
 
     /// Copies content between memory that cores share and a core's own.

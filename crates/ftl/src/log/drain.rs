@@ -16,7 +16,7 @@ use super::pool::{Chosen, Spot};
 use super::ring::{Dropped, Ring, RingState};
 use super::unit::{Released, Unit};
 use super::{Drain, HostFtl};
-use flashlane_base::{OOB_BYTES, Ppa};
+use flashlane_base::{OOB_BYTES, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Op, Request};
 use flashlane_rt::{Cx, Lock};
 use smallvec::SmallVec;
@@ -121,7 +121,7 @@ impl HostFtl {
         ring.now(|r| {
             for (slot, before) in slots {
                 // What goes out again was counted when it was programmed first, and stays so.
-                if !before.counted() {
+                if !before.counted() && !mutant!("qblk.left-counted") {
                     self.slab.heads().uncount(*slot);
                 }
                 r.retry(*slot);
@@ -210,7 +210,10 @@ impl HostFtl {
             return self.pu[*pu as usize].acquire(cx, 1).await;
         }
         let mut pus: SmallVec<[u32; 8]> = chunks.iter().map(|(_, pu)| *pu).collect();
-        pus.sort_unstable();
+        match mutant!("qblk.pus-descending") {
+            false => pus.sort_unstable(),
+            true => pus.sort_unstable_by(|a, b| b.cmp(a)),
+        }
         for pu in pus {
             self.pu[pu as usize].acquire(cx, 1).await;
         }
@@ -295,6 +298,7 @@ impl HostFtl {
             placed.push((spot, unit));
         }
         let moved = p.spare.is_none();
+        let p = (!mutant!("qblk.submitted-late")).then_some(p);
         if !placed.is_empty() {
             let sectors = placed.len() * n;
             let index = match out.index.is_empty() {
@@ -474,8 +478,13 @@ impl HostFtl {
             self.map.lock.with(cx, cost, section).await;
         } else {
             cx.cpu(cost).await;
-            released.iter().for_each(|unit| self.publish_among_others(cx, unit));
-            give_back();
+            if mutant!("qblk.slots-free-early") {
+                give_back();
+                released.iter().for_each(|unit| self.publish_among_others(cx, unit));
+            } else {
+                released.iter().for_each(|unit| self.publish_among_others(cx, unit));
+                give_back();
+            }
         }
         self.units.lock().extend(released);
     }
@@ -511,7 +520,7 @@ impl HostFtl {
     /// Valid before it is published: whoever finds an address may invalidate it. Whoever loses the
     /// exchange makes its own sector garbage (QBLK, II-C, situation 2).
     fn publish_among_others(&self, cx: &Cx, unit: &Unit) {
-        let _inside = self.sections.enter(cx);
+        let _inside = (!mutant!("qblk.published-outside")).then(|| self.sections.enter(cx));
         let map = self.map.view();
         let (mut current, mut lost) = (0u64, 0);
         for (addr, slot, lba) in unit.sectors() {
@@ -522,16 +531,24 @@ impl HostFtl {
                 self.note_superseded(lba, slot, addr);
             }
         }
-        if current != 0 {
+        let late = mutant!("qblk.valid-late");
+        if current != 0 && !late {
             self.lines.validate(unit.first, current);
         }
         for (addr, slot, lba) in unit.sectors() {
             let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));
             if current >> (addr - unit.first) & 1 != 0 && !map.exchange(lba, from, to) {
                 lost += 1;
-                self.lines.invalidate(addr);
+                if late {
+                    current &= !(1 << (addr - unit.first));
+                } else if !mutant!("qblk.loser-stays-valid") {
+                    self.lines.invalidate(addr);
+                }
                 self.note_superseded(lba, slot, addr);
             }
+        }
+        if late && current != 0 {
+            self.lines.validate(unit.first, current);
         }
         if lost > 0 {
             bump(&self.counts(cx).drain_lost, lost);
@@ -548,7 +565,13 @@ impl HostFtl {
         while let Entry::Slot(newer) = self.map.get(lba)
             && before != Some(newer)
         {
+            if mutant!("qblk.prev-not-raised") {
+                return;
+            }
             self.slab.raise_prev(newer, addr, stamp);
+            if mutant!("qblk.prev-raised-once") {
+                return;
+            }
             self.map.settle();
             before = Some(newer);
         }

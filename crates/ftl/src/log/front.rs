@@ -16,6 +16,7 @@ use super::rings::Positions;
 use super::slab::{Origin, POISONED};
 use super::{HostFtl, add};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
+use flashlane_base::mutant;
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Ordering;
 use smallvec::SmallVec;
@@ -82,7 +83,7 @@ impl HostFtl {
                 false => Box::pin(self.buffer(cx, ring, lba, content, fua)).await?,
             };
             if fua {
-                ends.push((ring.at, end));
+                ends.push((if mutant!("qblk.fua-waits-at-home") { home.at } else { ring.at }, end));
             }
             at += n;
         }
@@ -178,16 +179,21 @@ impl HostFtl {
     /// drainer has work.
     #[inline(always)]
     fn insert(&self, cx: &Cx, ring: &Ring, lba: u64, slots: &[u32], fua: bool) -> (u64, bool) {
-        ring.state.enter(|r| {
+        let publish = || {
             let mut absorbed = 0;
             for (slot, lba) in slots.iter().zip(lba..) {
-                let _inside = self.sections.enter(cx);
+                let _inside = (!mutant!("qblk.written-outside")).then(|| self.sections.enter(cx));
                 absorbed += self.publish(cx, lba, *slot) as u64;
             }
+            absorbed
+        };
+        let early = mutant!("qblk.published-before-the-ring").then(&publish);
+        ring.state.enter(|r| {
+            let absorbed = early.unwrap_or_else(publish);
             slots.iter().for_each(|s| r.insert(*s));
             r.host_written += slots.len() as u64;
             r.absorbed += absorbed;
-            if fua {
+            if fua && !mutant!("qblk.fua-uncovered") {
                 r.cover();
             }
             (r.tail(), r.has_work(self.shape.unit as usize))
@@ -236,8 +242,12 @@ impl HostFtl {
             {
                 // What is below it may have become durable between the look and the exchange.
                 self.map.settle();
-                self.slab.inherit(slot, self.slab.prev(older));
-                self.pass_on(lba, slot);
+                if !mutant!("qblk.below-looked-at-once") {
+                    self.slab.inherit(slot, self.slab.prev(older));
+                }
+                if !mutant!("qblk.below-not-passed-on") {
+                    self.pass_on(lba, slot);
+                }
             }
             return self.supersede(lba, (entry, before));
         }
@@ -461,9 +471,14 @@ impl HostFtl {
             cx.cpu(cost).await;
             // One at a time: what another has cleared is in the log before this one finds nothing there
             // (FORMAT.md, hole 11).
-            self.discarding.acquire(cx, 1).await;
+            let alone = !mutant!("qblk.discards-together");
+            if alone {
+                self.discarding.acquire(cx, 1).await;
+            }
             self.clear_among_others(cx, lba, count).await;
-            self.discarding.release(cx, 1);
+            if alone {
+                self.discarding.release(cx, 1);
+            }
         }
         // Lines may be empty now, which is worth a look whatever the limiter wants.
         self.wake_collectors(cx);
@@ -508,9 +523,13 @@ impl HostFtl {
             let (above, found) = self.discard_stamp(cx, from..end(from));
             (stamp, any) = (stamp.max(above), any | found);
         }
-        self.floor.fetch_max(stamp, Ordering::SeqCst);
-        self.sections.synchronize(cx).await;
-        if any {
+        if !mutant!("qblk.discard-floor-late") {
+            self.floor.fetch_max(stamp, Ordering::SeqCst);
+        }
+        if !mutant!("qblk.discard-without-waiting") {
+            self.sections.synchronize(cx).await;
+        }
+        if any && !mutant!("qblk.discard-logged-late") {
             self.journal.append(Record::Discarded { lba, count, stamp });
         }
         let (mut killed, mut any) = (0, false);
@@ -528,7 +547,10 @@ impl HostFtl {
                 }
             }
         }
-        if any {
+        if mutant!("qblk.discard-floor-late") {
+            self.floor.fetch_max(stamp, Ordering::SeqCst);
+        }
+        if any && !mutant!("qblk.discard-logged-once") {
             self.journal.append(Record::Discarded { lba, count, stamp });
         }
         while !again.is_empty() {
@@ -538,7 +560,9 @@ impl HostFtl {
                 above.fold(0, u64::max)
             };
             self.floor.fetch_max(stamp, Ordering::SeqCst);
-            self.sections.synchronize(cx).await;
+            if !mutant!("qblk.discard-again-without-waiting") {
+                self.sections.synchronize(cx).await;
+            }
             let mut unsure = Vec::new();
             for (at, raw) in again {
                 self.journal.append(Record::Discarded { lba: at, count: 1, stamp });
@@ -569,7 +593,7 @@ impl HostFtl {
                 return Cleared::Nothing;
             }
             let (entry, bound) = self.seen(lba, old);
-            if bound > stamp && seen != Some(old) {
+            if bound > stamp && seen != Some(old) && !mutant!("qblk.discard-over-newer") {
                 return match entry {
                     Entry::Media(_) | Entry::Poisoned => Cleared::Unsure(old),
                     _ => Cleared::Nothing,

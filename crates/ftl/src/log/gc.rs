@@ -30,7 +30,7 @@ use super::rings::Positions;
 use super::slab::Origin;
 use super::victim::Reason;
 use super::{HostFtl, add};
-use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX};
+use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{
     Cause, ChunkState, Completion, Data, Flags, Op, Request, Scatter, Ticket,
 };
@@ -736,8 +736,12 @@ impl HostFtl {
     }
 
     pub(super) async fn free_lines(&self, cx: &Cx, lines: &[u32]) -> crate::block::BlockResult {
-        self.epochs.synchronize(cx).await;
-        self.sections.synchronize(cx).await;
+        if !mutant!("qblk.freed-under-operations") {
+            self.epochs.synchronize(cx).await;
+        }
+        if !mutant!("qblk.freed-under-sections") {
+            self.sections.synchronize(cx).await;
+        }
         let to = self.rings.cover(false);
         *self.gc.barrier.lock() = Some(to.clone());
         self.pool_changed.wake(cx); // drainers without a place may wait for that

@@ -6,6 +6,7 @@
 //! Never: decides when a slot is free (that is `ring` and `drain`).
 
 use super::format::{LBA_BITS, LBA_MASK};
+use flashlane_base::mutant;
 use flashlane_ocssd::device::{Cause, Gather};
 use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering, copy_content};
 use std::cell::UnsafeCell;
@@ -173,7 +174,8 @@ impl Slab {
     /// Keeps `prev` of a slot as it is.
     #[inline]
     fn lock_prev(&self, slot: u32) -> Option<MutexGuard<'_, ()>> {
-        self.prev_locks.get(slot as usize % PREV_LOCKS).map(Mutex::lock)
+        let lock = self.prev_locks.get(slot as usize % PREV_LOCKS);
+        lock.filter(|_| !mutant!("qblk.prev-unlocked")).map(Mutex::lock)
     }
 
     /// Asks for the cache lines of a slot.
@@ -237,7 +239,7 @@ impl Slab {
     pub(super) fn inherit(&self, slot: u32, (prev, stamp): (u64, u64)) {
         let _both = self.lock_prev(slot);
         let (_, before) = self.prev_alone(slot);
-        if stamp >= before {
+        if stamp >= before || mutant!("qblk.prev-lowered") {
             let m = &self.meta[slot as usize];
             m.prev.store(prev, Ordering::Relaxed);
             m.prev_stamp.store(stamp, Ordering::Relaxed);
@@ -249,7 +251,8 @@ impl Slab {
         let head = self.head(slot);
         debug_assert!(head.is(SlotState::Taken));
         let buffered = head.with_state(SlotState::Buffered);
-        self.meta[slot as usize].head.store(buffered.0 & !COUNTED, Ordering::Relaxed);
+        let counted = if mutant!("qblk.untake-counted") { 0 } else { COUNTED };
+        self.meta[slot as usize].head.store(buffered.0 & !counted, Ordering::Relaxed);
     }
 
     /// An overwrite or discard kills a slot; `None` when the drainer had it first.
@@ -403,7 +406,7 @@ impl Heads<'_> {
         let from = heads.len();
         heads.resize(from + slots.len(), Head(0));
         let (meta, heads, mut any) = (self.meta, &mut heads[from..], 0);
-        if self.alone {
+        if self.alone || mutant!("qblk.take-in-two-steps") {
             for (head, slot) in heads.iter_mut().zip(slots) {
                 let word = &meta[*slot as usize].head;
                 head.0 = word.load(Ordering::Relaxed);
@@ -437,7 +440,7 @@ impl Heads<'_> {
             return None;
         }
         let to = head.with_state(to);
-        if self.alone {
+        if self.alone || mutant!("qblk.kill-in-two-steps") {
             m.head.store(to.0, Ordering::Relaxed);
             return Some(head);
         }
@@ -465,5 +468,54 @@ mod tests {
         slab.set_order(1, 30, (0, 29));
         slab.raise_prev(1, 100, 20);
         assert_eq!(slab.prev(1), (0, 29));
+    }
+
+    /// Cores fill, read and program slots side by side, each its own: no reference of one covers bytes of another
+    /// (Miri and ThreadSanitizer have an eye on it).
+    #[test]
+    fn cores_have_a_slot_each() {
+        const UNIT: usize = 16;
+        let slab = Slab::new(4, UNIT, false, true);
+        let work = |core: u32| {
+            let mine = [core, core + 2];
+            for round in 0..if cfg!(miri) { 10 } else { 10_000u32 } {
+                let content = [(core * 100 + round % 50) as u8; UNIT];
+                for slot in mine {
+                    slab.fill(slot, u64::from(slot), 0, &content);
+                    slab.set_order(slot, 10, (0, 9));
+                }
+                let (mut heads, mut read) = (Vec::new(), [0; UNIT]);
+                assert!(!slab.heads().take(&mine, &mut heads));
+                slab.read(mine[0], &mut read);
+                let gathered = slab.gather(&mine);
+                assert_eq!((read, gathered.sector(1)), (content, slab.content(mine[1])));
+                assert_eq!(gathered.sector(0), content);
+            }
+        };
+        let work = &work;
+        std::thread::scope(|scope| (0..2).for_each(|core| drop(scope.spawn(move || work(core)))));
+    }
+
+    /// What is published by an exchange on the map is read by whoever finds it there.
+    #[test]
+    fn content_comes_with_its_map_entry() {
+        use super::super::map::{Entry, Map};
+        const UNIT: usize = 4096;
+        let (slab, map) = (Slab::new(2, UNIT, false, true), Map::new(1, 100, 2, false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                slab.fill(1, 0, 0, &[7; UNIT]);
+                slab.set_order(1, 10, (0, 9));
+                assert!(map.exchange(0, 0, map.encode(Entry::Slot(1))));
+            });
+            scope.spawn(|| {
+                let mut read = [0; UNIT];
+                while map.get(0) != Entry::Slot(1) {
+                    std::hint::spin_loop();
+                }
+                slab.read(1, &mut read);
+                assert_eq!((read, slab.stamp(1)), ([7; UNIT], 10));
+            });
+        });
     }
 }

@@ -6,7 +6,7 @@ use crate::schedule::number;
 use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{LogConfig, MountOptions, Pblk};
-use flashlane_ocssd::{DeviceSpec, PowerOn, Ssd, SsdOptions};
+use flashlane_ocssd::{DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_rt::{Cx, Notify, Threads};
 use flashlane_testkit::{Host, Oracle, Wrong};
 use std::cell::Cell;
@@ -39,6 +39,12 @@ struct Plan {
     /// Requests of each task.
     requests: u64,
     borrow: bool,
+    /// All of a sector's content, copied in two steps: it can tear. Else eight bytes.
+    full: bool,
+    /// Programs fail now and then.
+    faulty: bool,
+    /// PUs of a channel, whose semaphores a request takes together.
+    pus: u32,
     /// The power goes off when so many requests have ended.
     cut_behind: u32,
 }
@@ -56,7 +62,26 @@ impl Plan {
             _ => u32::MAX,
         };
         let (cores, depth) = (cores as u32, depth as u32);
-        Plan { seed, life, cores, depth, requests, borrow: rng.below(3) == 0, cut_behind }
+        let borrow = rng.below(3) == 0;
+        let (full, faulty) = (rng.below(4) != 0, rng.below(4) == 0);
+        let pus = if rng.below(3) == 0 { 2 } else { 1 };
+        Plan { seed, life, cores, depth, requests, borrow, full, faulty, pus, cut_behind }
+    }
+}
+
+impl Plan {
+    /// As small as a target with two pools can be.
+    fn medium(&self) -> DeviceSpec {
+        let tiny = DeviceSpec::preset("tiny").expect("built in");
+        tiny.with_parallelism(2, self.pus).with_chunks_per_pu(32)
+    }
+
+    fn options(&self) -> SsdOptions {
+        let store = if self.full { StoreKind::Memory } else { StoreKind::Stamps };
+        let failing = "[[fault]]\nkind = \"write_next_unit\"\nprobability = \"5e-2\"\ntimes = 5\n";
+        let plan = if self.faulty { failing } else { "" };
+        let faults = FaultPlan::from_toml(plan).expect("a plan");
+        SsdOptions { timing: false, seed: self.seed, store, faults, ..SsdOptions::default() }
     }
 }
 
@@ -90,8 +115,7 @@ impl Shared {
 
 pub(crate) fn run(seed: u64, life: Life) {
     let plan = Plan::draw(seed, life);
-    let ssd = Ssd::new(&medium(), SsdOptions { timing: false, ..SsdOptions::default() });
-    let ssd = ssd.expect("a device");
+    let ssd = Ssd::new(&plan.medium(), plan.options()).expect("a device");
     let first = Shared::new(plan, ssd.clone(), OnceLock::new());
     Threads::new(plan.cores, seed).run(|cx| first_life(cx, first.clone()));
     let oracle = first.oracle.get().expect("core 0 made it").clone();
@@ -108,12 +132,6 @@ pub(crate) fn run(seed: u64, life: Life) {
 /// A sector whose requests are printed: FLASHLANE_WATCH.
 fn watched() -> Option<Lba> {
     number("FLASHLANE_WATCH").map(Lba::new)
-}
-
-/// As small as a target with two pools can be.
-fn medium() -> DeviceSpec {
-    let tiny = DeviceSpec::preset("tiny").expect("built in");
-    tiny.with_parallelism(2, 1).with_chunks_per_pu(32)
 }
 
 async fn first_life(cx: Cx, shared: Arc<Shared>) {
