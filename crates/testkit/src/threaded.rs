@@ -199,6 +199,17 @@ impl Plan {
     }
 }
 
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let g = &self.spec.geometry;
+        write!(
+            f,
+            "{} cores on {}x{} PUs, {:?}, timing {}, faults {:?}",
+            self.cores, g.channels, g.pus_per_channel, self.config, self.timing, self.faults.faults
+        )
+    }
+}
+
 /// The device, over all lives.
 struct Machine {
     plan: Plan,
@@ -236,7 +247,10 @@ impl Machine {
         loop {
             match Pblk::create(cx, self.make(&spec), self.plan.config.clone()).await {
                 Ok(dev) => return Ok(dev),
-                Err(CreateError::TooSmall { .. }) if spec.geometry.chunks_per_pu < CHUNKS_MAX => {
+                // Its lines, or the buffers of so many cores.
+                Err(CreateError::TooSmall { .. } | CreateError::Setting(_))
+                    if spec.geometry.chunks_per_pu < CHUNKS_MAX =>
+                {
                     let chunks = spec.geometry.chunks_per_pu * 2;
                     spec = spec.with_chunks_per_pu(chunks);
                 }
@@ -252,7 +266,7 @@ struct Life {
     number: u32,
     /// When the power goes off, if not before the end.
     cut_after: Option<Ns>,
-    /// Sectors that the medium had programmed before.
+    /// Sectors that the medium had programmed before, where it was mounted.
     before: [u64; Cause::ALL.len()],
     dev: OnceLock<Arc<Pblk>>,
     is_off: AtomicBool,
@@ -348,7 +362,9 @@ impl Life {
         dev.check_consistency().map_err(|e| format!("stopped: {e}"))?;
         let Some(ssd) = self.machine.ssd() else { return Ok(()) };
         let mut programmed = ssd.counters().programmed;
-        programmed.iter_mut().zip(&self.before).for_each(|(now, before)| *now -= before);
+        if dev.recovery().is_some() {
+            programmed.iter_mut().zip(&self.before).for_each(|(now, before)| *now -= before);
+        }
         dev.stats().check_host_law()?;
         dev.stats().check_media_law(&programmed)
     }
@@ -371,7 +387,7 @@ pub fn run(target: Target, seed: u64) -> Result<Done, Failed> {
         let cut_after = (rng.below(3) > 0 && number + 1 < plan.lives).then_some(drawn);
         let ended = live(&machine, number, cut_after, &mut done);
         ended.map_err(|what| {
-            failed(format!("life {} of {} of {plan:?}: {what}", number + 1, plan.lives))
+            failed(format!("life {} of {} on {plan}: {what}", number + 1, plan.lives))
         })?;
     }
     done.faults = machine.ssd().map_or(0, |ssd| ssd.faults_happened().iter().sum());
@@ -458,7 +474,7 @@ pub fn run_watched(target: Target, seed: u64) -> Result<Done, Failed> {
     });
     ended.recv_timeout(HUNG_AFTER).unwrap_or_else(|_| {
         let plan = Plan::draw(target, seed);
-        Err(Failed { target, seed, what: format!("hung for {HUNG_AFTER:?}: {plan:?}") })
+        Err(Failed { target, seed, what: format!("hung for {HUNG_AFTER:?}: {plan}") })
     })
 }
 

@@ -115,6 +115,9 @@ impl Shared {
 
 pub(crate) fn run(seed: u64, life: Life) {
     let plan = Plan::draw(seed, life);
+    if number("FLASHLANE_SCHEDULES") == Some(1) {
+        eprintln!("{plan:?}");
+    }
     let ssd = Ssd::new(&plan.medium(), plan.options()).expect("a device");
     let first = Shared::new(plan, ssd.clone(), OnceLock::new());
     Threads::new(plan.cores, seed).run(|cx| first_life(cx, first.clone()));
