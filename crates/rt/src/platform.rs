@@ -117,6 +117,12 @@ mod chosen {
             self.0.elapsed().as_nanos() as u64
         }
 
+        /// Wakes a core, whose thread this is.
+        #[inline]
+        pub(crate) fn unpark(&self, _core: u32, thread: &Thread) {
+            thread.unpark();
+        }
+
         /// A core, which is the present thread, sleeps until it is unparked or its next timer is near.
         pub(crate) fn park(&self, _core: u32, next: Option<u64>) {
             use std::time::Duration;
@@ -307,18 +313,36 @@ mod chosen {
     /// part of what is checked.
     pub(crate) struct RealClock {
         now: Plain,
-        /// Who sleeps, by core.
-        asleep: std::sync::Mutex<Vec<Option<Sleeper>>>,
+        /// By core.
+        cores: std::sync::Mutex<Vec<Sleep>>,
+    }
+
+    /// How a core sleeps.
+    #[derive(Default)]
+    struct Sleep {
+        asleep: Option<Sleeper>,
+        /// It was woken and has not gone on yet.
+        woken: bool,
     }
 
     impl RealClock {
         pub(crate) fn new(cores: u32) -> RealClock {
-            let asleep = (0..cores).map(|_| None).collect();
-            RealClock { now: Plain::new(0), asleep: std::sync::Mutex::new(asleep) }
+            let cores = (0..cores).map(|_| Sleep::default()).collect();
+            RealClock { now: Plain::new(0), cores: std::sync::Mutex::new(cores) }
         }
 
         pub(crate) fn now(&self) -> u64 {
             self.now.fetch_add(LOOK_NS, SeqCst) + LOOK_NS
+        }
+
+        fn cores(&self) -> std::sync::MutexGuard<'_, Vec<Sleep>> {
+            self.cores.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        /// Wakes a core, whose thread this is.
+        pub(crate) fn unpark(&self, core: u32, thread: &Thread) {
+            self.cores()[core as usize] = Sleep { asleep: None, woken: true };
+            thread.unpark();
         }
 
         /// A core, which is the present thread, sleeps until it is unparked. Without a timer anywhere the
@@ -326,27 +350,31 @@ mod chosen {
         pub(crate) fn park(&self, core: u32, next: Option<u64>) {
             let sleeper = Sleeper { thread: current(), next: next.unwrap_or(u64::MAX) };
             let first = {
-                let mut asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
-                asleep[core as usize] = Some(sleeper);
-                self.jump(&asleep)
+                let mut cores = self.cores();
+                let mine = &mut cores[core as usize];
+                // Woken before it slept: nobody's time passes.
+                if !mine.woken {
+                    mine.asleep = Some(sleeper);
+                }
+                self.jump(&cores)
             };
             match first {
                 Some((first, _)) if first == core => {}
                 other => {
-                    if let Some((_, thread)) = other {
-                        thread.unpark();
+                    if let Some((first, thread)) = other {
+                        self.unpark(first, &thread);
                     }
                     park();
                 }
             }
-            self.asleep.lock().unwrap_or_else(PoisonError::into_inner)[core as usize] = None;
+            self.cores()[core as usize] = Sleep::default();
         }
 
         /// When all cores sleep it is the time of the first timer; returns whose that is.
-        fn jump(&self, asleep: &[Option<Sleeper>]) -> Option<(u32, Thread)> {
+        fn jump(&self, cores: &[Sleep]) -> Option<(u32, Thread)> {
             let mut first: Option<(u64, u32, &Thread)> = None;
-            for (core, sleeper) in (0..).zip(asleep) {
-                let sleeper = sleeper.as_ref()?;
+            for (core, sleep) in (0..).zip(cores) {
+                let sleeper = sleep.asleep.as_ref()?;
                 if sleeper.next != u64::MAX && first.is_none_or(|(next, ..)| sleeper.next < next) {
                     first = Some((sleeper.next, core, &sleeper.thread));
                 }

@@ -88,7 +88,7 @@ impl ThreadCore {
             inbox.tasks.lock().push(w.task);
         }
         if !was && let Some(t) = inbox.owner.lock().as_ref() {
-            t.unpark();
+            self.shared.clock.unpark(w.core, t);
         }
     }
 }
@@ -201,10 +201,10 @@ impl Drop for EndOfCore<'_> {
 }
 
 fn wake_all(shared: &Shared) {
-    for inbox in &shared.inboxes {
+    for (core, inbox) in (0..).zip(&shared.inboxes) {
         inbox.any.store(true, Ordering::SeqCst);
         if let Some(t) = inbox.owner.lock().as_ref() {
-            t.unpark();
+            shared.clock.unpark(core, t);
         }
     }
 }

@@ -153,6 +153,7 @@ async fn first_life(cx: Cx, shared: Arc<Shared>) {
         assert!(shared.dev.set(dev).is_ok());
         shared.changed.wake(&cx);
     }
+    watch(&cx, &shared);
     shared.changed.wait(&cx, || shared.dev.get().is_some()).await;
     let dev = shared.dev.get().expect("set above").clone();
     let oracle = shared.oracle.get().expect("set above").clone();
@@ -181,7 +182,23 @@ async fn first_life(cx: Cx, shared: Arc<Shared>) {
     }
 }
 
+/// Time stands still unless everybody waits: when this comes, nobody can go on, and it says where they are.
+fn watch(cx: &Cx, shared: &Arc<Shared>) {
+    if cx.core().0 != 0 {
+        return;
+    }
+    let (cx, shared) = (cx.clone(), shared.clone());
+    cx.clone().spawn(async move {
+        cx.sleep(Ns::from_secs(3600)).await;
+        let attributes = ["lines", "lines_info", "rate_limiter", "write_buffer", "gc_state"];
+        let of = |dev: &Arc<Pblk>| attributes.map(|name| dev.attribute(name).unwrap_or_default());
+        let state = shared.dev.get().map(|dev| (of(dev).join(", "), dev.stats().buffered_now));
+        panic!("everybody waits: {:?}: {state:?}", shared.plan);
+    });
+}
+
 async fn second_life(cx: Cx, shared: Arc<Shared>) {
+    watch(&cx, &shared);
     if cx.core().0 == 0 {
         let dev = Pblk::mount(&cx, shared.ssd.clone(), MountOptions::default()).await;
         let dev = dev.unwrap_or_else(|e| panic!("{:?}: {e}", shared.plan));
