@@ -21,8 +21,3 @@ fn what_is_below_a_slot_goes_up_to_the_newest() {
 fn a_slot_is_taken_or_killed() {
     models::a_slot_is_taken_or_killed();
 }
-
-#[test]
-fn nothing_is_erased_under_an_operation() {
-    models::nothing_is_erased_under_an_operation();
-}

@@ -215,8 +215,8 @@ mod chosen {
         }
     }
 
-    /// Copies content between memory that cores share and a core's own: one half, then, perhaps after others
-    /// have gone on, the other. Whoever is there without a right to it tears a sector.
+    /// Copies content between memory that cores share and a core's own: one half, then, often after others
+    /// have gone on for long, the other. Whoever is there without a right to it tears a sector.
     ///
     /// # Safety
     /// As for [`std::ptr::copy_nonoverlapping`].
@@ -226,8 +226,18 @@ mod chosen {
         unsafe {
             std::ptr::copy_nonoverlapping(from, to, half);
             #[cfg(feature = "shuttle")]
-            AtomicBool::new(false).load(Ordering::Relaxed);
+            stop_for_long();
             std::ptr::copy_nonoverlapping(from.add(half), to.add(half), bytes - half);
+        }
+    }
+
+    /// In one of eight cases others have their turns now, up to 64 of them.
+    #[cfg(feature = "shuttle")]
+    fn stop_for_long() {
+        use shuttle::rand::{RngCore, thread_rng};
+        let drawn = thread_rng().next_u64();
+        if drawn.is_multiple_of(8) {
+            (0..1 << (drawn >> 3 & 7).min(6)).for_each(|_| spin_loop());
         }
     }
 

@@ -78,3 +78,38 @@ impl Epochs {
         self.turn.release(cx, 1);
     }
 }
+
+/// What an operation has looked up is not erased before it has ended, also if it was late to count itself, and
+/// however many others end meanwhile.
+#[cfg(feature = "shuttle")]
+pub fn nothing_is_erased_under_an_operation(seed: u64) {
+    use flashlane_rt::Threads;
+    use std::sync::Arc;
+    const ERASED: u64 = u64::MAX;
+    #[derive(Default)]
+    struct Shared {
+        chunks: [AtomicU64; 3],
+        current: AtomicU64,
+    }
+    let shared = Arc::new((Shared::default(), Epochs::new(2)));
+    Threads::new(2, seed).run(|cx| {
+        let both = shared.clone();
+        async move {
+            let (shared, epochs) = &*both;
+            if cx.core().0 == 1 {
+                let operation = epochs.begin(&cx);
+                let at = shared.current.load(Ordering::Acquire) as usize;
+                epochs.end(&cx, epochs.begin(&cx));
+                let found = shared.chunks[at].load(Ordering::Relaxed);
+                assert_ne!(found, ERASED, "erased under an operation");
+                epochs.end(&cx, operation);
+                return;
+            }
+            for next in 1..3 {
+                shared.current.store(next, Ordering::Release);
+                epochs.synchronize(&cx).await;
+                shared.chunks[next as usize - 1].store(ERASED, Ordering::Relaxed);
+            }
+        }
+    });
+}

@@ -52,6 +52,8 @@ mod walk;
 
 pub use config::{Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet};
 pub use create::{CreateError, Layout};
+#[cfg(feature = "shuttle")]
+pub use epoch::nothing_is_erased_under_an_operation;
 pub use limiter::LimiterKind;
 pub use pool::LineState;
 pub use recover::{MountError, MountOptions, Recovery};

@@ -6,13 +6,12 @@
 //!
 //! Built only with the feature `loom`, for `tests/models.rs`, which runs them: `make models`.
 
-use super::epoch::Epochs;
 use super::lines::Lines;
 use super::map::{Entry, Map};
 use super::sections::Sections;
 use super::slab::{Slab, SlotState};
+use flashlane_rt::CoreId;
 use flashlane_rt::sync::{AtomicU64, Ordering};
-use flashlane_rt::{CoreId, Threads};
 use loom::thread;
 use std::sync::Arc;
 
@@ -53,40 +52,6 @@ pub fn a_slot_is_not_used_again_under_a_section() {
             }
         }
         reader.join().expect("no reader saw it");
-    });
-}
-
-/// What an operation has looked up is not erased before it has ended, also if it was late to count itself, and
-/// however many others end meanwhile.
-pub fn nothing_is_erased_under_an_operation() {
-    const ERASED: u64 = u64::MAX;
-    #[derive(Default)]
-    struct Shared {
-        chunks: [AtomicU64; 3],
-        current: AtomicU64,
-    }
-    model(|| {
-        let shared = Arc::new((Shared::default(), Epochs::new(2)));
-        Threads::new(2, 1).run(|cx| {
-            let both = shared.clone();
-            async move {
-                let (shared, epochs) = &*both;
-                if cx.core().0 == 1 {
-                    let operation = epochs.begin(&cx);
-                    let at = shared.current.load(Ordering::Acquire) as usize;
-                    epochs.end(&cx, epochs.begin(&cx));
-                    let found = shared.chunks[at].load(Ordering::Relaxed);
-                    assert_ne!(found, ERASED, "erased under an operation");
-                    epochs.end(&cx, operation);
-                    return;
-                }
-                for next in 1..3 {
-                    shared.current.store(next, Ordering::Release);
-                    epochs.synchronize(&cx).await;
-                    shared.chunks[next as usize - 1].store(ERASED, Ordering::Relaxed);
-                }
-            }
-        });
     });
 }
 
