@@ -86,9 +86,10 @@ pub fn nothing_is_erased_under_an_operation(seed: u64) {
     use flashlane_rt::Threads;
     use std::sync::Arc;
     const ERASED: u64 = u64::MAX;
+    const ROUNDS: usize = 16;
     #[derive(Default)]
     struct Shared {
-        chunks: [AtomicU64; 3],
+        chunks: [AtomicU64; ROUNDS + 1],
         current: AtomicU64,
     }
     let shared = Arc::new((Shared::default(), Epochs::new(2)));
@@ -96,19 +97,19 @@ pub fn nothing_is_erased_under_an_operation(seed: u64) {
         let both = shared.clone();
         async move {
             let (shared, epochs) = &*both;
-            if cx.core().0 == 1 {
+            for round in 0..ROUNDS {
+                if cx.core().0 == 0 {
+                    shared.current.store(round as u64 + 1, Ordering::Release);
+                    epochs.synchronize(&cx).await;
+                    shared.chunks[round].store(ERASED, Ordering::Relaxed);
+                    continue;
+                }
                 let operation = epochs.begin(&cx);
                 let at = shared.current.load(Ordering::Acquire) as usize;
                 epochs.end(&cx, epochs.begin(&cx));
                 let found = shared.chunks[at].load(Ordering::Relaxed);
                 assert_ne!(found, ERASED, "erased under an operation");
                 epochs.end(&cx, operation);
-                return;
-            }
-            for next in 1..3 {
-                shared.current.store(next, Ordering::Release);
-                epochs.synchronize(&cx).await;
-                shared.chunks[next as usize - 1].store(ERASED, Ordering::Relaxed);
             }
         }
     });
