@@ -279,6 +279,14 @@ struct Life {
 }
 
 impl Life {
+    fn state(&self) -> String {
+        let shown = ["lines", "lines_info", "rate_limiter", "write_buffer", "gc_state"];
+        let of = |dev: &Arc<Pblk>| shown.map(|name| dev.attribute(name).unwrap_or_default());
+        let dev = self.dev.get().map(|dev| of(dev).join(", ")).unwrap_or("not up".into());
+        let done = self.done.load(Ordering::SeqCst);
+        format!("life {}, {done} cores done, off {}: {dev}", self.number + 1, self.is_off())
+    }
+
     /// It is over: something is wrong.
     fn fail(&self, cx: &Cx, what: String) {
         locked(&self.wrong).get_or_insert(what);
@@ -370,8 +378,15 @@ impl Life {
     }
 }
 
+/// The life that is under way, for who looks at a hang.
+type Present = Arc<Mutex<Option<Arc<Life>>>>;
+
 /// Runs one seed.
 pub fn run(target: Target, seed: u64) -> Result<Done, Failed> {
+    run_seen(target, seed, &Present::default())
+}
+
+fn run_seen(target: Target, seed: u64, present: &Present) -> Result<Done, Failed> {
     let plan = Plan::draw(target, seed);
     let failed = |what: String| Failed { target, seed, what };
     let machine = Arc::new(Machine {
@@ -385,7 +400,7 @@ pub fn run(target: Target, seed: u64) -> Result<Done, Failed> {
         let magnitude = 16 + rng.below(11);
         let drawn = Ns::from_ns(rng.below(1 << magnitude));
         let cut_after = (rng.below(3) > 0 && number + 1 < plan.lives).then_some(drawn);
-        let ended = live(&machine, number, cut_after, &mut done);
+        let ended = live(&machine, number, cut_after, &mut done, present);
         ended.map_err(|what| {
             failed(format!("life {} of {} on {plan}: {what}", number + 1, plan.lives))
         })?;
@@ -399,6 +414,7 @@ fn live(
     number: u32,
     cut_after: Option<Ns>,
     done: &mut Done,
+    present: &Present,
 ) -> Result<(), String> {
     let plan = &machine.plan;
     let life = Arc::new(Life {
@@ -416,6 +432,7 @@ fn live(
     });
     #[allow(clippy::disallowed_methods)] // the clock of the threads, seen from outside
     let begun = Instant::now();
+    *locked(present) = Some(life.clone());
     let threads = Threads::new(plan.cores, plan.seed ^ u64::from(number) << 48);
     let run = || threads.run(|cx| life.clone().on_core(cx));
     let ended = catch_unwind(AssertUnwindSafe(run));
@@ -432,6 +449,7 @@ fn live(
     done.cuts += u64::from(life.is_off());
     let is_cut = life.is_off() || life.gave_up.load(Ordering::Relaxed);
     drop(life);
+    *locked(present) = None;
     if let Some(ssd) = machine.ssd() {
         if let Some(violation) = ssd.violations().first() {
             return Err(format!("the medium was not used as its rules say: {violation}"));
@@ -469,12 +487,15 @@ pub fn soak(
 /// As [`run`], but not for ever.
 pub fn run_watched(target: Target, seed: u64) -> Result<Done, Failed> {
     let (told, ended) = mpsc::channel();
+    let present = Present::default();
+    let theirs = present.clone();
     std::thread::spawn(move || {
-        let _ = told.send(run(target, seed));
+        let _ = told.send(run_seen(target, seed, &theirs));
     });
     ended.recv_timeout(HUNG_AFTER).unwrap_or_else(|_| {
         let plan = Plan::draw(target, seed);
-        Err(Failed { target, seed, what: format!("hung for {HUNG_AFTER:?}: {plan}") })
+        let life = locked(&present).as_ref().map(|life| life.state()).unwrap_or_default();
+        Err(Failed { target, seed, what: format!("hung for {HUNG_AFTER:?}: {life}; {plan}") })
     })
 }
 

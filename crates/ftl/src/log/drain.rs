@@ -513,7 +513,8 @@ impl HostFtl {
         if u64::from(current.count_ones()) != unit.published() {
             let is_current = |addr: u64| current >> (addr - unit.first) & 1 != 0;
             let superseded = unit.sectors().filter(|(addr, ..)| !is_current(*addr));
-            superseded.for_each(|(addr, slot, lba)| self.note_superseded(lba, slot, addr));
+            superseded
+                .for_each(|(addr, slot, lba)| self.slab.note_below(&self.map, lba, (slot, addr)));
         }
     }
 
@@ -528,7 +529,7 @@ impl HostFtl {
                 current |= 1 << (addr - unit.first);
             } else {
                 lost += 1;
-                self.note_superseded(lba, slot, addr);
+                self.slab.note_below(&self.map, lba, (slot, addr));
             }
         }
         let late = mutant!("qblk.valid-late");
@@ -544,7 +545,7 @@ impl HostFtl {
                 } else if !mutant!("qblk.loser-stays-valid") {
                     self.lines.invalidate(addr);
                 }
-                self.note_superseded(lba, slot, addr);
+                self.slab.note_below(&self.map, lba, (slot, addr));
             }
         }
         if late && current != 0 {
@@ -552,28 +553,6 @@ impl HostFtl {
         }
         if lost > 0 {
             bump(&self.counts(cx).drain_lost, lost);
-        }
-    }
-
-    /// A superseded slot became durable at `addr`: that is below a newer slot of its sector now. Where
-    /// that is being superseded itself, below the newest one: whoever does so looks again behind its
-    /// exchange, as this does behind the note.
-    #[cold]
-    fn note_superseded(&self, lba: u64, slot: u32, addr: u64) {
-        let stamp = self.slab.stamp(slot);
-        let mut before = None;
-        while let Entry::Slot(newer) = self.map.get(lba)
-            && before != Some(newer)
-        {
-            if mutant!("qblk.prev-not-raised") {
-                return;
-            }
-            self.slab.raise_prev(newer, addr, stamp);
-            if mutant!("qblk.prev-raised-once") {
-                return;
-            }
-            self.map.settle();
-            before = Some(newer);
         }
     }
 }

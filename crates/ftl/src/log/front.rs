@@ -240,29 +240,9 @@ impl HostFtl {
             if let Entry::Slot(older) = entry
                 && !self.map.is_exclusive()
             {
-                // What is below it may have become durable between the look and the exchange.
-                self.map.settle();
-                if !mutant!("qblk.below-looked-at-once") {
-                    self.slab.inherit(slot, self.slab.prev(older));
-                }
-                if !mutant!("qblk.below-not-passed-on") {
-                    self.pass_on(lba, slot);
-                }
+                self.slab.take_over(&self.map, lba, (slot, older));
             }
             return self.supersede(lba, (entry, before));
-        }
-    }
-
-    /// What is below a slot is below those that have superseded it meanwhile, too: they took over what
-    /// there was before.
-    fn pass_on(&self, lba: u64, mut from: u32) {
-        self.map.settle();
-        while let Entry::Slot(newer) = self.map.get(lba)
-            && newer != from
-        {
-            self.slab.inherit(newer, self.slab.prev(from));
-            from = newer;
-            self.map.settle();
         }
     }
 

@@ -9,7 +9,7 @@
 
 use flashlane_base::mutant;
 use flashlane_rt::Lock;
-use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering, fence, zeroed_u32, zeroed_u64};
+use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering, zeroed_u32, zeroed_u64};
 
 /// What a map entry says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -205,14 +205,6 @@ impl Map {
     #[inline]
     pub(super) fn is_exclusive(&self) -> bool {
         self.exclusive
-    }
-
-    /// What was stored before is seen by whoever changes an entry that is read after this.
-    #[inline]
-    pub(super) fn settle(&self) {
-        if !self.exclusive && !mutant!("qblk.unsettled") {
-            fence(Ordering::SeqCst);
-        }
     }
 
     /// The raw entry.

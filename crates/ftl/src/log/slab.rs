@@ -6,6 +6,7 @@
 //! Never: decides when a slot is free (that is `ring` and `drain`).
 
 use super::format::{LBA_BITS, LBA_MASK};
+use super::map::{Entry, Map};
 use flashlane_base::mutant;
 use flashlane_ocssd::device::{Cause, Gather};
 use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering, copy_content};
@@ -228,15 +229,47 @@ impl Slab {
         (m.prev.load(Ordering::Relaxed), m.prev_stamp.load(Ordering::Relaxed))
     }
 
-    /// A superseded slot of the same sector became durable at `addr`: that copy may be the newest
-    /// before this slot's own now. Not when a discard came between the two: what is below this slot
-    /// is then a tombstone of a higher stamp.
-    pub(super) fn raise_prev(&self, slot: u32, addr: u64, stamp: u64) {
-        self.inherit(slot, (addr + 1, stamp));
+    /// A superseded slot became durable at `addr`: that is below a newer slot of its sector now. Where
+    /// that is being superseded itself, below the newest one: whoever does so looks again behind its
+    /// exchange ([`Slab::take_over`]), as this does behind the note. The lock of `prev` puts the two in order: who
+    /// has it second sees what the other did before.
+    #[cold]
+    pub(super) fn note_below(&self, map: &Map, lba: u64, (slot, addr): (u32, u64)) {
+        let stamp = self.stamp(slot);
+        let mut before = None;
+        while let Entry::Slot(newer) = map.get(lba)
+            && before != Some(newer)
+            && !mutant!("qblk.below-not-noted")
+        {
+            self.inherit(newer, (addr + 1, stamp));
+            if mutant!("qblk.below-noted-once") {
+                return;
+            }
+            before = Some(newer);
+        }
     }
 
-    /// What is below a slot is at least this.
-    pub(super) fn inherit(&self, slot: u32, (prev, stamp): (u64, u64)) {
+    /// `slot` was put on top of `older`: what is below that may have become durable between the look and the
+    /// exchange. It is below those that have superseded `slot` meanwhile, too: they took over what there was
+    /// before.
+    pub(super) fn take_over(&self, map: &Map, lba: u64, (slot, older): (u32, u32)) {
+        if mutant!("qblk.below-looked-at-once") {
+            return;
+        }
+        self.inherit(slot, self.prev(older));
+        let mut from = slot;
+        while let Entry::Slot(newer) = map.get(lba)
+            && newer != from
+            && !mutant!("qblk.below-not-passed-on")
+        {
+            self.inherit(newer, self.prev(from));
+            from = newer;
+        }
+    }
+
+    /// What is below a slot is at least this: the copy of a superseded slot may be the newest before its own now.
+    /// Not when a discard came between the two: what is below is then a tombstone of a higher stamp.
+    fn inherit(&self, slot: u32, (prev, stamp): (u64, u64)) {
         let _both = self.lock_prev(slot);
         let (_, before) = self.prev_alone(slot);
         if stamp >= before || mutant!("qblk.prev-lowered") {
@@ -462,11 +495,11 @@ mod tests {
         let slab = Slab::new(2, 8, false, false);
         // First of its sector at 20; the write over it takes over what is below.
         slab.set_order(0, 30, (0, 19));
-        slab.raise_prev(0, 100, 20);
+        slab.inherit(0, (101, 20));
         assert_eq!(slab.prev(0), (101, 20));
         // Written at 20, discarded at 25, written again at 30.
         slab.set_order(1, 30, (0, 29));
-        slab.raise_prev(1, 100, 20);
+        slab.inherit(1, (101, 20));
         assert_eq!(slab.prev(1), (0, 29));
     }
 
@@ -499,7 +532,6 @@ mod tests {
     /// What is published by an exchange on the map is read by whoever finds it there.
     #[test]
     fn content_comes_with_its_map_entry() {
-        use super::super::map::{Entry, Map};
         const UNIT: usize = 4096;
         let (slab, map) = (Slab::new(2, UNIT, false, true), Map::new(1, 100, 2, false));
         std::thread::scope(|scope| {
