@@ -60,6 +60,10 @@ mod chosen {
         unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first.cast::<T>(), n)) }
     }
 
+    /// A place at which an order of steps counts: a checker often stops here for long.
+    #[inline(always)]
+    pub fn hesitate() {}
+
     /// Copies content between memory that cores share and a core's own.
     ///
     /// # Safety
@@ -225,21 +229,24 @@ mod chosen {
         // SAFETY: the caller's, for each half.
         unsafe {
             std::ptr::copy_nonoverlapping(from, to, half);
-            #[cfg(feature = "shuttle")]
-            stop_for_long();
+            hesitate();
             std::ptr::copy_nonoverlapping(from.add(half), to.add(half), bytes - half);
         }
     }
 
-    /// In one of eight cases others have their turns now, up to 64 of them.
+    /// In one of eight cases others have their turns now, up to 256 of them.
     #[cfg(feature = "shuttle")]
-    fn stop_for_long() {
+    pub fn hesitate() {
         use shuttle::rand::{RngCore, thread_rng};
         let drawn = thread_rng().next_u64();
         if drawn.is_multiple_of(8) {
-            (0..1 << (drawn >> 3 & 7).min(6)).for_each(|_| spin_loop());
+            (0..1 << ((drawn >> 3) % 9)).for_each(|_| spin_loop());
         }
     }
+
+    /// Loom tries everything anyhow.
+    #[cfg(feature = "loom")]
+    pub fn hesitate() {}
 
     /// Takes a mutex. Nobody is told of waiting: it would be one more point where another may go on, for
     /// a number that no model reads.

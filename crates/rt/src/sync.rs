@@ -19,7 +19,7 @@ use std::task::{Context, Poll};
 
 pub use crate::platform::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering,
-    copy_content, fence, spin_loop, zeroed_u32, zeroed_u64,
+    copy_content, fence, hesitate, spin_loop, zeroed_u32, zeroed_u64,
 };
 
 /// What a lock went through. In virtual time what the table of costs says, on real threads what the real

@@ -18,6 +18,7 @@ use super::unit::{Released, Unit};
 use super::{Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Op, Request};
+use flashlane_rt::sync::hesitate;
 use flashlane_rt::{Cx, Lock};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -536,6 +537,7 @@ impl HostFtl {
         if current != 0 && !late {
             self.lines.validate(unit.first, current);
         }
+        hesitate();
         for (addr, slot, lba) in unit.sectors() {
             let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));
             if current >> (addr - unit.first) & 1 != 0 && !map.exchange(lba, from, to) {

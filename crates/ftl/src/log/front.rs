@@ -18,7 +18,7 @@ use super::{HostFtl, add};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
 use flashlane_base::mutant;
 use flashlane_rt::Cx;
-use flashlane_rt::sync::Ordering;
+use flashlane_rt::sync::{Ordering, hesitate};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -190,6 +190,7 @@ impl HostFtl {
         let early = mutant!("qblk.published-before-the-ring").then(&publish);
         ring.state.enter(|r| {
             let absorbed = early.unwrap_or_else(publish);
+            hesitate();
             slots.iter().for_each(|s| r.insert(*s));
             r.host_written += slots.len() as u64;
             r.absorbed += absorbed;
@@ -233,6 +234,7 @@ impl HostFtl {
                 Entry::Poisoned => (POISONED, before),
             };
             self.slab.set_order(slot, stamp, prev);
+            hesitate();
             if !self.map.exchange(lba, old, new) {
                 bump(&self.counts(cx).user_retries, 1);
                 continue;
@@ -509,9 +511,11 @@ impl HostFtl {
         if !mutant!("qblk.discard-without-waiting") {
             self.sections.synchronize(cx).await;
         }
+        hesitate();
         if any && !mutant!("qblk.discard-logged-late") {
             self.journal.append(Record::Discarded { lba, count, stamp });
         }
+        hesitate();
         let (mut killed, mut any) = (0, false);
         let mut again: Vec<(u64, u64)> = Vec::new();
         for from in pieces() {
@@ -527,6 +531,7 @@ impl HostFtl {
                 }
             }
         }
+        hesitate();
         if mutant!("qblk.discard-floor-late") {
             self.floor.fetch_max(stamp, Ordering::SeqCst);
         }
@@ -546,6 +551,7 @@ impl HostFtl {
             let mut unsure = Vec::new();
             for (at, raw) in again {
                 self.journal.append(Record::Discarded { lba: at, count: 1, stamp });
+                hesitate();
                 let cleared = {
                     let _inside = self.sections.enter(cx);
                     self.clear_below(cx, at, stamp, Some(raw))

@@ -12,7 +12,7 @@ use crate::block::{BlockError, BlockResult};
 use flashlane_base::{Lba, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Completion, Data, Flags, Op, Request, Scatter, Status, Ticket};
 use flashlane_rt::Cx;
-use flashlane_rt::sync::{AtomicU64, AtomicUsize, Ordering};
+use flashlane_rt::sync::{AtomicU64, AtomicUsize, Ordering, hesitate};
 
 /// Flags of pblk's reads, GC's too: they may interrupt a program or an erase (pblk sets the hint on
 /// every read; facts of the interface: OCSSD 1.2, CDW12).
@@ -193,6 +193,7 @@ impl HostFtl {
             let nothing = Piece { ticket: None, first, media: 0, foreign: 0, poisoned };
             return (poisoned != 0).then_some(nothing);
         }
+        hesitate();
         let mut oob = [[0u8; OOB_BYTES]; N];
         let content = Scatter { base: buf, index: &index[..k], unit };
         let request = Request {

@@ -11,7 +11,7 @@ use flashlane_rt::{Cx, Notify, Threads};
 use flashlane_testkit::{Host, Oracle, Wrong};
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// How the first life goes.
@@ -45,8 +45,12 @@ struct Plan {
     faulty: bool,
     /// PUs of a channel, whose semaphores a request takes together.
     pus: u32,
+    /// Of 32 requests: flushes, FUA writes, discards, reads.
+    mix: [u64; 4],
     /// The power goes off when so many requests have ended.
     cut_behind: u32,
+    /// Not before one of them was a flush or a FUA write.
+    cut_behind_flush: bool,
 }
 
 impl Plan {
@@ -65,7 +69,23 @@ impl Plan {
         let borrow = rng.below(3) == 0;
         let (full, faulty) = (rng.below(4) != 0, rng.below(4) == 0);
         let pus = if rng.below(3) == 0 { 2 } else { 1 };
-        Plan { seed, life, cores, depth, requests, borrow, full, faulty, pus, cut_behind }
+        let mixes = [[1, 1, 3, 8], [1, 1, 3, 8], [4, 6, 6, 2], [3, 2, 10, 2]];
+        let mix = mixes[rng.below(4) as usize];
+        let cut_behind_flush = rng.below(2) == 0;
+        Plan {
+            seed,
+            life,
+            cores,
+            depth,
+            requests,
+            borrow,
+            full,
+            faulty,
+            pus,
+            mix,
+            cut_behind,
+            cut_behind_flush,
+        }
     }
 }
 
@@ -94,6 +114,8 @@ struct Shared {
     dev: OnceLock<Arc<Pblk>>,
     /// Requests that have ended.
     ended: AtomicU32,
+    /// It is time for the cut.
+    off: AtomicBool,
     /// When the last of them did.
     last: AtomicU64,
     done: AtomicU32,
@@ -103,13 +125,21 @@ struct Shared {
 impl Shared {
     fn new(plan: Plan, ssd: Arc<Ssd>, oracle: OnceLock<Arc<Oracle>>) -> Arc<Shared> {
         let (ended, last, done) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(0));
-        let (dev, changed) = (OnceLock::new(), Notify::new());
-        Arc::new(Shared { plan, ssd, oracle, dev, ended, last, done, changed })
+        let (dev, changed, off) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
+        Arc::new(Shared { plan, ssd, oracle, dev, ended, off, last, done, changed })
     }
 
-    /// Is it time for the cut?
+    /// A request has ended at this time.
+    fn request_ended(&self, at: Ns, durably: bool) {
+        self.last.fetch_max(at.as_ns(), Ordering::SeqCst);
+        let ended = self.ended.fetch_add(1, Ordering::SeqCst) + 1;
+        if ended >= self.plan.cut_behind && (durably || !self.plan.cut_behind_flush) {
+            self.off.store(true, Ordering::SeqCst);
+        }
+    }
+
     fn is_off(&self) -> bool {
-        self.ended.load(Ordering::SeqCst) >= self.plan.cut_behind
+        self.off.load(Ordering::SeqCst)
     }
 }
 
@@ -258,15 +288,23 @@ async fn work(cx: &Cx, host: &Host, shared: &Shared, task: u32) -> Result<(), Wr
         let at = from + rng.below(room);
         let sectors = 1 + rng.below(longest.min(from + room - at)) as u32;
         let lba = Lba::new(at);
-        match rng.below(32) {
-            0 => host.flush(cx).await?,
-            1 => host.write(cx, lba, sectors, true, &mut buf).await?,
-            2..=4 => host.discard(cx, lba, sectors).await?,
-            5..=12 => host.read(cx, lba, sectors, &mut buf).await?,
+        let [flushes, fua, discards, reads] = plan.mix;
+        let writes = 32 - flushes - fua - discards - reads;
+        let shares = [flushes, fua, discards, reads, writes];
+        let mut drawn = rng.below(32);
+        let kind = shares.iter().position(|share| {
+            let is_this = drawn < *share;
+            drawn = drawn.saturating_sub(*share);
+            is_this
+        });
+        match kind {
+            Some(0) => host.flush(cx).await?,
+            Some(1) => host.write(cx, lba, sectors, true, &mut buf).await?,
+            Some(2) => host.discard(cx, lba, sectors).await?,
+            Some(3) => host.read(cx, lba, sectors, &mut buf).await?,
             _ => host.write(cx, lba, sectors, false, &mut buf).await?,
         }
-        shared.last.fetch_max(cx.now().as_ns(), Ordering::SeqCst);
-        shared.ended.fetch_add(1, Ordering::SeqCst);
+        shared.request_ended(cx.now(), matches!(kind, Some(0 | 1)));
         if shared.is_off() {
             shared.changed.wake(cx);
         }
