@@ -2,10 +2,10 @@
 CARGO ?= cargo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run test check bench interleave models mutants mutants-quick soak full
+.PHONY: help run test check bench interleave models miri mutants mutants-quick soak soak-threads full
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 run: ## The main job: pblk and a block SSD on the bundled trace
 	$(CARGO) run --release
@@ -17,7 +17,7 @@ test: ## All tests; prints what was skipped and why
 	sh tests/readme.sh
 	sh tests/cuts.sh
 	sh tests/report.sh
-	$(MAKE) interleave models mutants-quick
+	$(MAKE) interleave models miri mutants-quick
 
 check: ## Formatting, lints, docs
 	$(CARGO) fmt --all --check
@@ -45,6 +45,22 @@ mutants: ## Break every safety rule: what catches it, and how soon
 mutants-quick: ## The mutants that are caught within 2 seconds (tests/mutants-quick)
 	$(CARGO) build --workspace --bins --example mutants
 	$(TARGET)/debug/examples/mutants --bin $(TARGET)/debug/flashlane --quick tests/mutants-quick
+
+# Memory that cores share without references to it. Miri and the library's source are components of a nightly
+# toolchain that not every machine has; nothing is installed here (cargo-miri would, unasked).
+miri: ## Slab, rings, map and what gathers from them under Miri, where there is one
+	@if $(CARGO) +nightly miri --version >/dev/null 2>&1 && \
+		[ -d "$$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library" ]; then \
+		$(CARGO) +nightly miri test -p flashlane-media --lib payload && \
+		$(CARGO) +nightly miri test -p flashlane-ftl --lib -- \
+			log::slab log::rings log::ring:: log::map log::sections; \
+	else \
+		echo "skipped: miri (slab, rings and map): no cargo +nightly miri with rust-src here"; \
+	fi
+
+SECONDS ?= 3600
+soak-threads: ## pblk, QBLK and borrow on 2 to 8 real threads, with faults, for SECONDS (3600)
+	$(CARGO) run --release -p flashlane-testkit --example threads -- --seconds $(SECONDS)
 
 soak: ## Seeded simulations with faults and power cuts until stopped (Ctrl-C)
 	$(CARGO) run --release -- torture --target all --seconds 0

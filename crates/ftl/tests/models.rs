@@ -21,3 +21,8 @@ fn what_is_below_a_slot_goes_up_to_the_newest() {
 fn a_slot_is_taken_or_killed() {
     models::a_slot_is_taken_or_killed();
 }
+
+#[test]
+fn what_is_below_a_slot_is_passed_on() {
+    models::what_is_below_a_slot_is_passed_on();
+}

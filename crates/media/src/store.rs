@@ -188,19 +188,19 @@ impl Store {
         first: usize,
         oob: &[[u8; OOB_BYTES]],
     ) -> Result<(), HostFailed> {
-        debug_assert_eq!(content.unit, self.kind.content_bytes());
+        debug_assert_eq!(content.unit(), self.kind.content_bytes());
         if self.elsewhere.is_some() {
             return self.write_elsewhere(body, sector, content, first, oob);
         }
         let (mut done, n) = (0, oob.len());
         while done < n {
             let (records, span) = self.span(body, sector + done as u32, n - done);
-            let index = &content.index[first + done..first + done + span];
-            let oob = &oob[done..done + span];
+            let (first, oob) = (first + done, &oob[done..done + span]);
             if self.kind == StoreKind::Stamps {
-                write_stamps(records, content.base, index, oob);
+                write_records::<STAMP, { STAMP + OOB_BYTES }>(records, content, first, oob);
             } else {
-                write_sectors(records, content.base, index, oob);
+                const RECORD: usize = SECTOR_BYTES + OOB_BYTES;
+                write_records::<SECTOR_BYTES, RECORD>(records, content, first, oob);
             }
             done += span;
         }
@@ -471,28 +471,20 @@ impl Store {
     }
 }
 
-/// Stamps and records side by side. Cut into arrays first and to one length, so that a sector is
-/// two loads, two stores and one bounds check.
+/// Contents and records side by side, of sizes that are known here, so that a stamp is two loads, two stores and
+/// one bounds check.
 #[inline]
-fn write_stamps(records: &mut [u8], base: &[u8], index: &[u32], oob: &[[u8; OOB_BYTES]]) {
-    let (units, _) = base.as_chunks::<STAMP>();
-    let (records, _) = records.as_chunks_mut::<{ STAMP + OOB_BYTES }>();
-    let n = records.len();
-    let (index, oob) = (&index[..n], &oob[..n]);
-    for k in 0..n {
-        let record = &mut records[k];
-        record[..STAMP].copy_from_slice(&units[index[k] as usize]);
-        record[STAMP..].copy_from_slice(&oob[k]);
-    }
-}
-
-fn write_sectors(records: &mut [u8], base: &[u8], index: &[u32], oob: &[[u8; OOB_BYTES]]) {
-    let (units, _) = base.as_chunks::<SECTOR_BYTES>();
-    let records = records.chunks_exact_mut(SECTOR_BYTES + OOB_BYTES);
-    for ((record, i), oob) in records.zip(index).zip(oob) {
-        let (content, out_of_band) = record.split_at_mut(SECTOR_BYTES);
-        content.copy_from_slice(&units[*i as usize]);
-        out_of_band.copy_from_slice(oob);
+fn write_records<const CONTENT: usize, const RECORD: usize>(
+    records: &mut [u8],
+    content: &Gather<'_>,
+    first: usize,
+    oob: &[[u8; OOB_BYTES]],
+) {
+    let (records, _) = records.as_chunks_mut::<RECORD>();
+    let contents = content.arrays::<CONTENT>(first, records.len());
+    for ((record, content), oob) in records.iter_mut().zip(contents).zip(oob) {
+        record[..CONTENT].copy_from_slice(content);
+        record[CONTENT..].copy_from_slice(oob);
     }
 }
 
@@ -527,11 +519,11 @@ mod tests {
         let mut body = Body::default();
         let full = [7; SECTOR_BYTES];
         let oob = [[1; OOB_BYTES]; 2];
-        let meta = Gather { base: &full, index: &[0, 0], unit: SECTOR_BYTES };
+        let meta = Gather::new(&full, &[0, 0], SECTOR_BYTES);
         store.write_whole(&mut body, 2, &meta, 0, &oob).unwrap();
         store.forget(&mut body, 2, 4);
         assert_eq!(store.whole_bytes, 0);
-        let user = Gather { base: &[9; STAMP], index: &[0, 0], unit: STAMP };
+        let user = Gather::new(&[9; STAMP], &[0, 0], STAMP);
         store.write(&mut body, 2, &user, 0, &oob).unwrap();
         let mut content = [0; STAMP];
         let read = store.read(&body, 3, false, &mut content, &mut [0; OOB_BYTES]);
@@ -544,7 +536,7 @@ mod tests {
         let mut store = Store::new(StoreKind::Stamps, 256);
         let mut body = Body::default();
         let base = [[0; SECTOR_BYTES], [5; SECTOR_BYTES]].concat();
-        let meta = Gather { base: &base, index: &[0, 1, 0, 0], unit: SECTOR_BYTES };
+        let meta = Gather::new(&base, &[0, 1, 0, 0], SECTOR_BYTES);
         for sector in (0..256).step_by(4) {
             store.write_whole(&mut body, sector, &meta, 0, &[[1; OOB_BYTES]; 4]).unwrap();
         }
@@ -564,7 +556,7 @@ mod tests {
         let mut store = Store::new(StoreKind::Stamps, 4 << 13);
         let mut body = Body::default();
         store.prefetch(&body, 3 << 13, 1);
-        let user = Gather { base: &[9; STAMP], index: &[0], unit: STAMP };
+        let user = Gather::new(&[9; STAMP], &[0], STAMP);
         store.write(&mut body, 1 << 13, &user, 0, &[[1; OOB_BYTES]]).unwrap();
         store.prefetch(&body, 3 << 13, 1);
     }

@@ -66,7 +66,7 @@ async fn fill_die(cx: Cx, dev: Arc<dyn Device>, pu: u32, passes: u32) {
                     flags: Flags::default(),
                     addrs: &addrs,
                     data: Data::Write {
-                        content: Gather { base: &base, index: &index, unit: 8 },
+                        content: Gather::new(&base, &index, 8),
                         oob: &oob,
                         cause: &cause,
                     },

@@ -107,7 +107,7 @@ impl Scalar {
             let index: Vec<u32> = (0..addrs.len() as u32).collect();
             let oob = vec![[0xff; OOB_BYTES]; addrs.len()];
             let cause = vec![Cause::User; addrs.len()];
-            let content = Gather { base: bytes, index: &index, unit };
+            let content = Gather::new(bytes, &index, unit);
             let data = Data::Write { content, oob: &oob, cause: &cause };
             let ended = self.command(cx, Op::Write, &addrs, data).await;
             done = self.check_ended(lba, done, addrs.len(), &ended)?;

@@ -30,16 +30,48 @@ mod chosen {
 
     /// Zeroed atomics without touching the pages: a fresh map of a 2 TB drive costs nothing.
     pub fn zeroed_u32(n: usize) -> Box<[AtomicU32]> {
-        let plain: Box<[u32]> = vec![0u32; n].into_boxed_slice();
-        // SAFETY: AtomicU32 has the size, alignment and bit validity of u32 (documented in std).
-        unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU32]) }
+        // SAFETY: AtomicU32 has the bit validity of u32 (documented in std).
+        unsafe { zeroed(n) }
     }
 
     /// As [`zeroed_u32`].
     pub fn zeroed_u64(n: usize) -> Box<[AtomicU64]> {
-        let plain: Box<[u64]> = vec![0u64; n].into_boxed_slice();
-        // SAFETY: AtomicU64 has the size, alignment and bit validity of u64 (documented in std).
-        unsafe { Box::from_raw(Box::into_raw(plain) as *mut [AtomicU64]) }
+        // SAFETY: AtomicU64 has the bit validity of u64 (documented in std).
+        unsafe { zeroed(n) }
+    }
+
+    /// Asked of the allocator for `T` itself: on machines of 32 bits an `AtomicU64` wants more than a `u64` is
+    /// aligned to.
+    ///
+    /// # Safety
+    /// A `T` may be all zeros.
+    unsafe fn zeroed<T>(n: usize) -> Box<[T]> {
+        use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+        let layout = Layout::array::<T>(n).expect("memory has room for a map");
+        if layout.size() == 0 {
+            return Box::new([]);
+        }
+        // SAFETY: the layout has a size.
+        let first = unsafe { alloc_zeroed(layout) };
+        if first.is_null() {
+            handle_alloc_error(layout);
+        }
+        // SAFETY: `n` zeroed `T`s, allocated as a box of them is given back.
+        unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first.cast::<T>(), n)) }
+    }
+
+    /// A place at which an order of steps counts: a checker often stops here for long.
+    #[inline(always)]
+    pub fn hesitate() {}
+
+    /// Copies content between memory that cores share and a core's own.
+    ///
+    /// # Safety
+    /// As for [`std::ptr::copy_nonoverlapping`].
+    #[inline(always)]
+    pub unsafe fn copy_content(from: *const u8, to: *mut u8, bytes: usize) {
+        // SAFETY: the caller's.
+        unsafe { std::ptr::copy_nonoverlapping(from, to, bytes) }
     }
 
     /// Takes a mutex. If somebody else has it, `waited` is told how many ns of real time that took, with
@@ -87,6 +119,12 @@ mod chosen {
         #[inline]
         pub(crate) fn now(&self) -> u64 {
             self.0.elapsed().as_nanos() as u64
+        }
+
+        /// Wakes a core, whose thread this is.
+        #[inline]
+        pub(crate) fn unpark(&self, _core: u32, thread: &Thread) {
+            thread.unpark();
         }
 
         /// A core, which is the present thread, sleeps until it is unparked or its next timer is near.
@@ -181,6 +219,35 @@ mod chosen {
         }
     }
 
+    /// Copies content between memory that cores share and a core's own: one half, then, often after others
+    /// have gone on for long, the other. Whoever is there without a right to it tears a sector.
+    ///
+    /// # Safety
+    /// As for [`std::ptr::copy_nonoverlapping`].
+    pub unsafe fn copy_content(from: *const u8, to: *mut u8, bytes: usize) {
+        let half = bytes / 2;
+        // SAFETY: the caller's, for each half.
+        unsafe {
+            std::ptr::copy_nonoverlapping(from, to, half);
+            hesitate();
+            std::ptr::copy_nonoverlapping(from.add(half), to.add(half), bytes - half);
+        }
+    }
+
+    /// In one of eight cases others have their turns now, up to 256 of them.
+    #[cfg(feature = "shuttle")]
+    pub fn hesitate() {
+        use shuttle::rand::{RngCore, thread_rng};
+        let drawn = thread_rng().next_u64();
+        if drawn.is_multiple_of(8) {
+            (0..1 << ((drawn >> 3) % 9)).for_each(|_| spin_loop());
+        }
+    }
+
+    /// Loom tries everything anyhow.
+    #[cfg(feature = "loom")]
+    pub fn hesitate() {}
+
     /// Takes a mutex. Nobody is told of waiting: it would be one more point where another may go on, for
     /// a number that no model reads.
     pub(crate) fn lock_or<'a, T>(mutex: &'a Mutex<T>, _: impl FnOnce(u64)) -> MutexGuard<'a, T> {
@@ -263,18 +330,36 @@ mod chosen {
     /// part of what is checked.
     pub(crate) struct RealClock {
         now: Plain,
-        /// Who sleeps, by core.
-        asleep: std::sync::Mutex<Vec<Option<Sleeper>>>,
+        /// By core.
+        cores: std::sync::Mutex<Vec<Sleep>>,
+    }
+
+    /// How a core sleeps.
+    #[derive(Default)]
+    struct Sleep {
+        asleep: Option<Sleeper>,
+        /// It was woken and has not gone on yet.
+        woken: bool,
     }
 
     impl RealClock {
         pub(crate) fn new(cores: u32) -> RealClock {
-            let asleep = (0..cores).map(|_| None).collect();
-            RealClock { now: Plain::new(0), asleep: std::sync::Mutex::new(asleep) }
+            let cores = (0..cores).map(|_| Sleep::default()).collect();
+            RealClock { now: Plain::new(0), cores: std::sync::Mutex::new(cores) }
         }
 
         pub(crate) fn now(&self) -> u64 {
             self.now.fetch_add(LOOK_NS, SeqCst) + LOOK_NS
+        }
+
+        fn cores(&self) -> std::sync::MutexGuard<'_, Vec<Sleep>> {
+            self.cores.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+
+        /// Wakes a core, whose thread this is.
+        pub(crate) fn unpark(&self, core: u32, thread: &Thread) {
+            self.cores()[core as usize] = Sleep { asleep: None, woken: true };
+            thread.unpark();
         }
 
         /// A core, which is the present thread, sleeps until it is unparked. Without a timer anywhere the
@@ -282,27 +367,31 @@ mod chosen {
         pub(crate) fn park(&self, core: u32, next: Option<u64>) {
             let sleeper = Sleeper { thread: current(), next: next.unwrap_or(u64::MAX) };
             let first = {
-                let mut asleep = self.asleep.lock().unwrap_or_else(PoisonError::into_inner);
-                asleep[core as usize] = Some(sleeper);
-                self.jump(&asleep)
+                let mut cores = self.cores();
+                let mine = &mut cores[core as usize];
+                // Woken before it slept: nobody's time passes.
+                if !mine.woken {
+                    mine.asleep = Some(sleeper);
+                }
+                self.jump(&cores)
             };
             match first {
                 Some((first, _)) if first == core => {}
                 other => {
-                    if let Some((_, thread)) = other {
-                        thread.unpark();
+                    if let Some((first, thread)) = other {
+                        self.unpark(first, &thread);
                     }
                     park();
                 }
             }
-            self.asleep.lock().unwrap_or_else(PoisonError::into_inner)[core as usize] = None;
+            self.cores()[core as usize] = Sleep::default();
         }
 
         /// When all cores sleep it is the time of the first timer; returns whose that is.
-        fn jump(&self, asleep: &[Option<Sleeper>]) -> Option<(u32, Thread)> {
+        fn jump(&self, cores: &[Sleep]) -> Option<(u32, Thread)> {
             let mut first: Option<(u64, u32, &Thread)> = None;
-            for (core, sleeper) in (0..).zip(asleep) {
-                let sleeper = sleeper.as_ref()?;
+            for (core, sleep) in (0..).zip(cores) {
+                let sleeper = sleep.asleep.as_ref()?;
                 if sleeper.next != u64::MAX && first.is_none_or(|(next, ..)| sleeper.next < next) {
                     first = Some((sleeper.next, core, &sleeper.thread));
                 }

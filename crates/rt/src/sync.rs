@@ -11,15 +11,15 @@
 use crate::cx::{Cx, Mode, Waiter};
 use crate::platform::lock_or;
 use crate::virt::Clock;
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
 pub use crate::platform::{
-    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, fence,
-    spin_loop, zeroed_u32, zeroed_u64,
+    AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering,
+    copy_content, fence, hesitate, spin_loop, zeroed_u32, zeroed_u64,
 };
 
 /// What a lock went through. In virtual time what the table of costs says, on real threads what the real
@@ -286,7 +286,7 @@ impl Credits {
     #[inline]
     pub fn try_acquire(&self, n: u64) -> bool {
         let mut s = self.state.lock();
-        let ok = s.queue.is_empty() && s.free >= n;
+        let ok = (s.queue.is_empty() || mutant!("rt.credits-overtake")) && s.free >= n;
         if ok {
             s.free -= n;
         }
@@ -373,7 +373,7 @@ impl Acquire<'_> {
     #[cold]
     fn leave(&self, ticket: u64) {
         let mut s = self.credits.state.lock();
-        if s.granted > ticket {
+        if s.granted > ticket && !mutant!("rt.credits-lost") {
             s.free += self.n;
         } else {
             s.queue.retain(|w| w.ticket != ticket);
@@ -406,7 +406,9 @@ impl Notify {
     #[inline]
     pub fn wake(&self, cx: &Cx) {
         // Pairs with the one in `Wait::poll`: either we see the waiter, or it sees our change.
-        cx.fence();
+        if !mutant!("rt.wake-unfenced") {
+            cx.fence();
+        }
         if !self.any.load(Ordering::Relaxed) {
             return;
         }
@@ -443,7 +445,10 @@ impl<F: FnMut() -> bool> Future for Wait<'_, F> {
             }
             this.notify.any.store(true, Ordering::Relaxed);
         }
-        this.cx.fence();
-        if (this.ready)() { Poll::Ready(()) } else { Poll::Pending }
+        if !mutant!("rt.wait-unfenced") {
+            this.cx.fence();
+        }
+        let ready = !mutant!("rt.wait-looks-once") && (this.ready)();
+        if ready { Poll::Ready(()) } else { Poll::Pending }
     }
 }

@@ -10,6 +10,7 @@ use crate::platform::{
     AtomicBool, AtomicUsize, IDLE_SPINS, InboxMutex as Mutex, Ordering, RealClock, Thread, current,
     on_threads, spin_loop,
 };
+use flashlane_base::mutant;
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
@@ -28,6 +29,11 @@ impl Inbox {
     /// taken: a wake-up between the two raises it again.
     #[inline]
     fn deliver(&self, local: &Local) {
+        if mutant!("rt.list-before-the-flag") {
+            self.tasks.lock().drain(..).for_each(|task| local.wake(task));
+            self.any.store(false, Ordering::SeqCst);
+            return;
+        }
         if self.any.load(Ordering::Relaxed) && self.any.swap(false, Ordering::SeqCst) {
             for task in self.tasks.lock().drain(..) {
                 local.wake(task);
@@ -73,11 +79,16 @@ impl ThreadCore {
     }
     pub(crate) fn send_wake(&self, w: Waiter) {
         let inbox = &self.shared.inboxes[w.core as usize];
-        inbox.tasks.lock().push(w.task);
-        if !inbox.any.swap(true, Ordering::SeqCst)
-            && let Some(t) = inbox.owner.lock().as_ref()
-        {
-            t.unpark();
+        let early = mutant!("rt.flag-before-the-task");
+        if !early {
+            inbox.tasks.lock().push(w.task);
+        }
+        let was = inbox.any.swap(true, Ordering::SeqCst);
+        if early {
+            inbox.tasks.lock().push(w.task);
+        }
+        if !was && let Some(t) = inbox.owner.lock().as_ref() {
+            self.shared.clock.unpark(w.core, t);
         }
     }
 }
@@ -190,16 +201,16 @@ impl Drop for EndOfCore<'_> {
 }
 
 fn wake_all(shared: &Shared) {
-    for inbox in &shared.inboxes {
+    for (core, inbox) in (0..).zip(&shared.inboxes) {
         inbox.any.store(true, Ordering::SeqCst);
         if let Some(t) = inbox.owner.lock().as_ref() {
-            t.unpark();
+            shared.clock.unpark(core, t);
         }
     }
 }
 
 fn park(core: CoreId, local: &Local, thread: &ThreadCore, inbox: &Inbox) {
-    if inbox.any.load(Ordering::SeqCst) {
+    if inbox.any.load(Ordering::SeqCst) && !mutant!("rt.park-blind") {
         return;
     }
     let next = local.timers.borrow().next_at();

@@ -456,7 +456,7 @@ fn caught(life: impl FnOnce() -> Result<(), String>) -> Result<(), String> {
     outcome.unwrap_or_else(|panic| Err(format!("panic{place}: {}", text_of(&*panic))))
 }
 
-fn text_of(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn text_of(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().map(|s| s.to_string());
     let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
     text.unwrap_or_else(|| "of no text".into())

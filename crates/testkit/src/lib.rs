@@ -26,6 +26,7 @@ pub mod own;
 pub mod ram;
 pub mod stacks;
 pub mod swarm;
+pub mod threaded;
 pub mod torture;
 pub mod witness;
 

@@ -15,7 +15,7 @@ use super::slab::POISONED;
 use crate::block::{BlockError, BlockResult};
 use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
-use flashlane_rt::sync::Ordering;
+use flashlane_rt::sync::{Ordering, hesitate};
 use flashlane_rt::{Credits, Cx};
 use std::sync::Arc;
 
@@ -353,7 +353,10 @@ impl HostFtl {
         };
         // Whoever read a lower floor has published: a sector that is found unmapped now is a tombstone at
         // the floor, and what is written to it later lies above that (FORMAT.md, hole 39).
-        self.sections.synchronize(cx).await;
+        if !mutant!("qblk.shard-without-waiting") {
+            self.sections.synchronize(cx).await;
+        }
+        hesitate();
         let (mut words, mut stamps) = (Vec::new(), Vec::new());
         let mut copy = |from: u64, count: u64| {
             self.map.copy_words(from, count, &mut words, |at, entry| {

@@ -17,7 +17,8 @@ use super::ring::{Dropped, Ring, RingState};
 use super::unit::{Released, Unit};
 use super::{Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa, mutant};
-use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Gather, Op, Request};
+use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Op, Request};
+use flashlane_rt::sync::hesitate;
 use flashlane_rt::{Cx, Lock};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -121,7 +122,7 @@ impl HostFtl {
         ring.now(|r| {
             for (slot, before) in slots {
                 // What goes out again was counted when it was programmed first, and stays so.
-                if !before.counted() {
+                if !before.counted() && !mutant!("qblk.left-counted") {
                     self.slab.heads().uncount(*slot);
                 }
                 r.retry(*slot);
@@ -209,7 +210,10 @@ impl HostFtl {
             return self.pu[*pu as usize].acquire(cx, 1).await;
         }
         let mut pus: SmallVec<[u32; 8]> = chunks.iter().map(|(_, pu)| *pu).collect();
-        pus.sort_unstable();
+        match mutant!("qblk.pus-descending") {
+            false => pus.sort_unstable(),
+            true => pus.sort_unstable_by(|a, b| b.cmp(a)),
+        }
         for pu in pus {
             self.pu[pu as usize].acquire(cx, 1).await;
         }
@@ -287,13 +291,14 @@ impl HostFtl {
             placed.push((spot, unit));
         }
         let moved = p.spare.is_none();
+        let p = (!mutant!("qblk.submitted-late")).then_some(p);
         if !placed.is_empty() {
             let sectors = placed.len() * n;
             let index = match out.index.is_empty() {
                 true => &placed[0].1.slots[..],
                 false => &out.index[..sectors],
             };
-            let content = Gather { base: self.slab.base(), index, unit: self.info.content_bytes };
+            let content = self.slab.gather(index);
             let (oob, cause) = (&out.oob[..sectors], &out.cause[..sectors]);
             let request = Request {
                 op: Op::Write,
@@ -357,8 +362,7 @@ impl HostFtl {
     #[inline]
     fn seal(&self, oob: &mut [[u8; OOB_BYTES]], slots: &[u32]) {
         if self.info.content_bytes == 8 {
-            let (kept, _) = self.slab.base().as_chunks::<8>();
-            return Oob::seal_words(oob, kept, slots);
+            return Oob::seal_words(oob, &self.slab.gather(slots));
         }
         for (record, slot) in oob.iter_mut().zip(slots) {
             let (lba, stamp, _) = Oob::decode_raw(record);
@@ -470,8 +474,13 @@ impl HostFtl {
             self.map.lock.with(cx, cost, section).await;
         } else {
             cx.cpu(cost).await;
-            released.iter().for_each(|unit| self.publish_among_others(cx, unit));
-            give_back();
+            if mutant!("qblk.slots-free-early") {
+                give_back();
+                released.iter().for_each(|unit| self.publish_among_others(cx, unit));
+            } else {
+                released.iter().for_each(|unit| self.publish_among_others(cx, unit));
+                give_back();
+            }
         }
         self.units.lock().extend(released);
     }
@@ -500,14 +509,15 @@ impl HostFtl {
         if u64::from(current.count_ones()) != unit.published() {
             let is_current = |addr: u64| current >> (addr - unit.first) & 1 != 0;
             let superseded = unit.sectors().filter(|(addr, ..)| !is_current(*addr));
-            superseded.for_each(|(addr, slot, lba)| self.note_superseded(lba, slot, addr));
+            superseded
+                .for_each(|(addr, slot, lba)| self.slab.note_below(&self.map, lba, (slot, addr)));
         }
     }
 
     /// Valid before it is published: whoever finds an address may invalidate it. Whoever loses the
     /// exchange makes its own sector garbage (QBLK, II-C, situation 2).
     fn publish_among_others(&self, cx: &Cx, unit: &Unit) {
-        let _inside = self.sections.enter(cx);
+        let _inside = (!mutant!("qblk.published-outside")).then(|| self.sections.enter(cx));
         let map = self.map.view();
         let (mut current, mut lost) = (0u64, 0);
         for (addr, slot, lba) in unit.sectors() {
@@ -515,39 +525,31 @@ impl HostFtl {
                 current |= 1 << (addr - unit.first);
             } else {
                 lost += 1;
-                self.note_superseded(lba, slot, addr);
+                self.slab.note_below(&self.map, lba, (slot, addr));
             }
         }
-        if current != 0 {
+        let late = mutant!("qblk.valid-late");
+        if current != 0 && !late {
             self.lines.validate(unit.first, current);
         }
+        hesitate();
         for (addr, slot, lba) in unit.sectors() {
             let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));
             if current >> (addr - unit.first) & 1 != 0 && !map.exchange(lba, from, to) {
                 lost += 1;
-                self.lines.invalidate(addr);
-                self.note_superseded(lba, slot, addr);
+                if late {
+                    current &= !(1 << (addr - unit.first));
+                } else if !mutant!("qblk.loser-stays-valid") {
+                    self.lines.invalidate(addr);
+                }
+                self.slab.note_below(&self.map, lba, (slot, addr));
             }
+        }
+        if late && current != 0 {
+            self.lines.validate(unit.first, current);
         }
         if lost > 0 {
             bump(&self.counts(cx).drain_lost, lost);
-        }
-    }
-
-    /// A superseded slot became durable at `addr`: that is below a newer slot of its sector now. Where
-    /// that is being superseded itself, below the newest one: whoever does so looks again behind its
-    /// exchange, as this does behind the note.
-    #[cold]
-    fn note_superseded(&self, lba: u64, slot: u32, addr: u64) {
-        let stamp = self.slab.stamp(slot);
-        let mut before = None;
-        while let Entry::Slot(newer) = self.map.get(lba)
-            && before != Some(newer)
-            && !mutant!("log.prev-unraised")
-        {
-            self.slab.raise_prev(newer, addr, stamp);
-            self.map.settle();
-            before = Some(newer);
         }
     }
 }

@@ -1,9 +1,11 @@
 //! Who may still hold a media address: operations are counted per core and epoch.
 //!
 //! Owns: the counters. Promises: after `synchronize` every operation that began before the call has
-//! ended; an idle core delays nobody (FORMAT.md rule 17; the algorithm is SRCU's: two index
-//! halves, flip, wait for the old half, twice). Never: waits for operations that begin later.
+//! ended; an idle core delays nobody (FORMAT.md rule 17; the algorithm is SRCU's: two halves, wait for the
+//! one that is not in use, flip, wait for the other). Never: waits for operations that begin later, but
+//! for those that had read which half is in use before it was flipped.
 
+use flashlane_base::mutant;
 use flashlane_rt::sync::{AtomicU64, AtomicUsize, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
 
@@ -52,21 +54,63 @@ impl Epochs {
     }
 
     fn quiet(&self, half: usize) -> bool {
+        let ended = || self.cores.iter().map(|c| c.ended[half].load(Ordering::SeqCst)).sum::<u64>();
+        let begun = || self.cores.iter().map(|c| c.begun[half].load(Ordering::SeqCst)).sum::<u64>();
         // Ends first, begins second: an operation counted as ended is then counted as begun too.
-        let ended: u64 = self.cores.iter().map(|c| c.ended[half].load(Ordering::SeqCst)).sum();
-        let begun: u64 = self.cores.iter().map(|c| c.begun[half].load(Ordering::SeqCst)).sum();
-        ended == begun
+        match mutant!("qblk.begins-before-ends") {
+            false => ended() == begun(),
+            true => begun() == ended(),
+        }
     }
 
     /// Waits until every operation that has begun by now has ended.
     pub(super) async fn synchronize(&self, cx: &Cx) {
         self.turn.acquire(cx, 1).await;
-        for _ in 0..2 {
-            let old = self.half.load(Ordering::SeqCst);
+        let old = self.half.load(Ordering::SeqCst);
+        // Who read `half` before the last flip and counted itself behind it.
+        if !mutant!("qblk.stragglers-forgotten") {
             self.ended.wait(cx, || self.quiet(1 - old)).await;
-            self.half.store(1 - old, Ordering::SeqCst);
+        }
+        self.half.store(1 - old, Ordering::SeqCst);
+        if !mutant!("qblk.epoch-not-awaited") {
             self.ended.wait(cx, || self.quiet(old)).await;
         }
         self.turn.release(cx, 1);
     }
+}
+
+/// What an operation has looked up is not erased before it has ended, also if it was late to count itself, and
+/// however many others end meanwhile.
+#[cfg(feature = "shuttle")]
+pub fn nothing_is_erased_under_an_operation(seed: u64) {
+    use flashlane_rt::Threads;
+    use std::sync::Arc;
+    const ERASED: u64 = u64::MAX;
+    const ROUNDS: usize = 16;
+    #[derive(Default)]
+    struct Shared {
+        chunks: [AtomicU64; ROUNDS + 1],
+        current: AtomicU64,
+    }
+    let shared = Arc::new((Shared::default(), Epochs::new(2)));
+    Threads::new(2, seed).run(|cx| {
+        let both = shared.clone();
+        async move {
+            let (shared, epochs) = &*both;
+            for round in 0..ROUNDS {
+                if cx.core().0 == 0 {
+                    shared.current.store(round as u64 + 1, Ordering::Release);
+                    epochs.synchronize(&cx).await;
+                    shared.chunks[round].store(ERASED, Ordering::Relaxed);
+                    continue;
+                }
+                let operation = epochs.begin(&cx);
+                let at = shared.current.load(Ordering::Acquire) as usize;
+                epochs.end(&cx, epochs.begin(&cx));
+                let found = shared.chunks[at].load(Ordering::Relaxed);
+                assert_ne!(found, ERASED, "erased under an operation");
+                epochs.end(&cx, operation);
+            }
+        }
+    });
 }

@@ -85,7 +85,7 @@ impl Flash {
             last = Some((content, crc));
             *o = Oob::encode_raw(lba, stamp, crc);
         }
-        let content = Gather { base: bytes, index: &IN_ORDER[..n], unit: SECTOR_BYTES };
+        let content = Gather::new(bytes, &IN_ORDER[..n], SECTOR_BYTES);
         let causes = [cause; VECTOR_MAX];
         self.device.submit(
             cx,

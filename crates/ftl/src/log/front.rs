@@ -18,7 +18,7 @@ use super::{HostFtl, add};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
 use flashlane_base::mutant;
 use flashlane_rt::Cx;
-use flashlane_rt::sync::Ordering;
+use flashlane_rt::sync::{Ordering, hesitate};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -83,7 +83,7 @@ impl HostFtl {
                 false => Box::pin(self.buffer(cx, ring, lba, content, fua)).await?,
             };
             if fua {
-                ends.push((ring.at, end));
+                ends.push((if mutant!("qblk.fua-waits-at-home") { home.at } else { ring.at }, end));
             }
             at += n;
         }
@@ -179,16 +179,22 @@ impl HostFtl {
     /// drainer has work.
     #[inline(always)]
     fn insert(&self, cx: &Cx, ring: &Ring, lba: u64, slots: &[u32], fua: bool) -> (u64, bool) {
-        ring.state.enter(|r| {
+        let publish = || {
             let mut absorbed = 0;
             for (slot, lba) in slots.iter().zip(lba..) {
-                let _inside = self.sections.enter(cx);
+                let _inside = (!mutant!("qblk.written-outside")).then(|| self.sections.enter(cx));
                 absorbed += self.publish(cx, lba, *slot) as u64;
             }
+            absorbed
+        };
+        let early = mutant!("qblk.published-before-the-ring").then(&publish);
+        ring.state.enter(|r| {
+            let absorbed = early.unwrap_or_else(publish);
+            hesitate();
             slots.iter().for_each(|s| r.insert(*s));
             r.host_written += slots.len() as u64;
             r.absorbed += absorbed;
-            if fua {
+            if fua && !mutant!("qblk.fua-uncovered") {
                 r.cover();
             }
             (r.tail(), r.has_work(self.shape.unit as usize))
@@ -232,6 +238,7 @@ impl HostFtl {
                 Entry::Poisoned => (POISONED, before),
             };
             self.slab.set_order(slot, stamp, prev);
+            hesitate();
             if !self.map.exchange(lba, old, new) {
                 bump(&self.counts(cx).user_retries, 1);
                 continue;
@@ -239,25 +246,9 @@ impl HostFtl {
             if let Entry::Slot(older) = entry
                 && !self.map.is_exclusive()
             {
-                // What is below it may have become durable between the look and the exchange.
-                self.map.settle();
-                self.slab.inherit(slot, self.slab.prev(older));
-                self.pass_on(lba, slot);
+                self.slab.take_over(&self.map, lba, (slot, older));
             }
             return self.supersede(lba, (entry, before));
-        }
-    }
-
-    /// What is below a slot is below those that have superseded it meanwhile, too: they took over what
-    /// there was before.
-    fn pass_on(&self, lba: u64, mut from: u32) {
-        self.map.settle();
-        while let Entry::Slot(newer) = self.map.get(lba)
-            && newer != from
-        {
-            self.slab.inherit(newer, self.slab.prev(from));
-            from = newer;
-            self.map.settle();
         }
     }
 
@@ -481,10 +472,14 @@ impl HostFtl {
             cx.cpu(cost).await;
             // One at a time: what another has cleared is in the log before this one finds nothing there
             // (FORMAT.md, hole 11).
-            let turn = u64::from(!mutant!("log.discards-at-once"));
-            self.discarding.acquire(cx, turn).await;
+            let alone = !mutant!("qblk.discards-together");
+            if alone {
+                self.discarding.acquire(cx, 1).await;
+            }
             self.clear_among_others(cx, lba, count).await;
-            self.discarding.release(cx, turn);
+            if alone {
+                self.discarding.release(cx, 1);
+            }
         }
         // Lines may be empty now, which is worth a look whatever the limiter wants.
         self.wake_collectors(cx);
@@ -533,11 +528,17 @@ impl HostFtl {
             let (above, found) = self.discard_stamp(cx, from..end(from));
             (stamp, any) = (stamp.max(above), any | found);
         }
-        self.floor.fetch_max(stamp, Ordering::SeqCst);
-        self.sections.synchronize(cx).await;
-        if any && !mutant!("log.discard-unlogged-before") {
+        if !mutant!("qblk.discard-floor-late") {
+            self.floor.fetch_max(stamp, Ordering::SeqCst);
+        }
+        if !mutant!("qblk.discard-without-waiting") {
+            self.sections.synchronize(cx).await;
+        }
+        hesitate();
+        if any && !mutant!("qblk.discard-logged-late") {
             self.journal.append(Record::Discarded { lba, count, stamp });
         }
+        hesitate();
         let (mut killed, mut any) = (0, false);
         let mut again: Vec<(u64, u64)> = Vec::new();
         for from in pieces() {
@@ -553,7 +554,11 @@ impl HostFtl {
                 }
             }
         }
-        if any && !mutant!("log.discard-unlogged-behind") {
+        hesitate();
+        if mutant!("qblk.discard-floor-late") {
+            self.floor.fetch_max(stamp, Ordering::SeqCst);
+        }
+        if any && !mutant!("qblk.discard-logged-once") {
             self.journal.append(Record::Discarded { lba, count, stamp });
         }
         while !again.is_empty() {
@@ -563,10 +568,13 @@ impl HostFtl {
                 above.fold(0, u64::max)
             };
             self.floor.fetch_max(stamp, Ordering::SeqCst);
-            self.sections.synchronize(cx).await;
+            if !mutant!("qblk.discard-again-without-waiting") {
+                self.sections.synchronize(cx).await;
+            }
             let mut unsure = Vec::new();
             for (at, raw) in again {
                 self.journal.append(Record::Discarded { lba: at, count: 1, stamp });
+                hesitate();
                 let cleared = {
                     let _inside = self.sections.enter(cx);
                     self.clear_below(cx, at, stamp, Some(raw))
@@ -594,7 +602,7 @@ impl HostFtl {
                 return Cleared::Nothing;
             }
             let (entry, bound) = self.seen(lba, old);
-            if bound > stamp && seen != Some(old) && !mutant!("log.discard-clears-newer") {
+            if bound > stamp && seen != Some(old) && !mutant!("qblk.discard-over-newer") {
                 return match entry {
                     Entry::Media(_) | Entry::Poisoned => Cleared::Unsure(old),
                     _ => Cleared::Nothing,

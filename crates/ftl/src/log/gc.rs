@@ -757,10 +757,12 @@ impl HostFtl {
 
     /// Frees lines behind a barrier; [`HostFtl::all_freed`] comes next.
     pub(super) async fn free_lines(&self, cx: &Cx, lines: &[u32]) -> crate::block::BlockResult {
-        if !mutant!("log.free-without-epoch") {
+        if !mutant!("qblk.freed-under-operations") {
             self.epochs.synchronize(cx).await;
         }
-        self.sections.synchronize(cx).await;
+        if !mutant!("qblk.freed-under-sections") {
+            self.sections.synchronize(cx).await;
+        }
         let to = self.rings.cover(false);
         *self.gc.barrier.lock() = Barrier::Waits(to.clone());
         self.pool_changed.wake(cx); // drainers without a place may wait for that

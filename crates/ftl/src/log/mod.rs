@@ -53,6 +53,8 @@ mod walk;
 
 pub use config::{Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet};
 pub use create::{CreateError, Layout};
+#[cfg(feature = "shuttle")]
+pub use epoch::nothing_is_erased_under_an_operation;
 pub use limiter::LimiterKind;
 pub use pool::LineState;
 pub use recover::{MountError, MountOptions, Recovery};
@@ -506,18 +508,19 @@ impl HostFtl {
         let busy = || self.pools.any(|p| p.is_opening() || p.count(LineState::Closing) > 0);
         let settled = || self.read_only() || !busy();
         self.pool_changed.wait(cx, settled).await;
-        let mut untouched = Vec::new();
+        let (mut open, mut untouched) = (Vec::new(), Vec::new());
         for pool in self.pools.iter() {
-            let (open, none) = pool.lock().take_open_lines();
+            let (some, none) = pool.lock().take_open_lines();
+            open.extend(some);
             untouched.extend(none);
-            for line in open {
-                self.close_if_ready(cx, line);
-            }
         }
+        // First: that waits for the rings, and what goes out again since a program fails while lines are
+        // closed finds no line to go to before some are opened again.
         if !untouched.is_empty() {
             self.free_lines(cx, &untouched).await?;
             self.all_freed(cx);
         }
+        open.iter().for_each(|line| self.close_if_ready(cx, *line));
         self.pool_changed.wait(cx, settled).await;
         Ok(())
     }

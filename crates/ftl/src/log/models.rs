@@ -12,6 +12,7 @@ use super::sections::Sections;
 use super::slab::{Slab, SlotState};
 use flashlane_rt::CoreId;
 use flashlane_rt::sync::{AtomicU64, Ordering};
+use loom::cell::UnsafeCell;
 use loom::thread;
 use std::sync::Arc;
 
@@ -26,33 +27,50 @@ pub fn a_slot_is_not_used_again_under_a_section() {
     const AGAIN: u64 = u64::MAX;
     struct Shared {
         sections: Sections,
-        slots: [AtomicU64; 2],
+        /// Plain memory: loom reports who is there beside a writer, also if nothing wrong is read.
+        slots: [UnsafeCell<u64>; 2],
         current: AtomicU64,
     }
-    model(|| {
+    // SAFETY: loom ends the model when two are at one of `slots`.
+    unsafe impl Sync for Shared {}
+    let reuse = |another_advances: bool| {
         let shared = Arc::new(Shared {
             sections: Sections::new(2),
-            slots: [AtomicU64::new(1), AtomicU64::new(0)],
+            slots: [UnsafeCell::new(1), UnsafeCell::new(0)],
             current: AtomicU64::new(0),
         });
         let theirs = shared.clone();
         let reader = thread::spawn(move || {
             let _inside = theirs.sections.enter_on(CoreId(1));
             let at = theirs.current.load(Ordering::Acquire) as usize;
-            assert_ne!(theirs.slots[at].load(Ordering::Relaxed), AGAIN, "used under a reader");
+            // SAFETY: loom looks.
+            theirs.slots[at]
+                .with(|slot| assert_ne!(unsafe { *slot }, AGAIN, "used under a reader"));
         });
-        shared.slots[1].store(2, Ordering::Relaxed);
+        let theirs = shared.clone();
+        let advancer = another_advances.then(|| {
+            thread::spawn(move || {
+                theirs.sections.advance();
+                theirs.sections.advance();
+            })
+        });
+        // SAFETY: loom looks.
+        shared.slots[1].with_mut(|slot| unsafe { *slot = 2 });
         shared.current.store(1, Ordering::Release);
         let retired = shared.sections.retired();
-        for _ in 0..3 {
+        for _ in 0..if another_advances { 1 } else { 3 } {
             shared.sections.advance();
             if shared.sections.passed(retired) {
-                shared.slots[0].store(AGAIN, Ordering::Relaxed);
+                // SAFETY: loom looks.
+                shared.slots[0].with_mut(|slot| unsafe { *slot = AGAIN });
                 break;
             }
         }
         reader.join().expect("no reader saw it");
-    });
+        advancer.into_iter().for_each(|a| a.join().expect("it ends"));
+    };
+    model(move || reuse(false));
+    model(move || reuse(true));
 }
 
 /// Slots 1 and 2 of sector 0; the copy of slot 1 lies at address 5, chunk 0, line 0.
@@ -84,24 +102,12 @@ impl Sector {
     fn publish_copy(&self) {
         let slot = self.map.encode(Entry::Slot(1));
         if self.map.raw(0) != slot {
-            return self.note();
+            return self.slab.note_below(&self.map, 0, (1, COPY));
         }
         self.lines.validate(COPY, 1);
         if !self.map.exchange(0, slot, self.map.encode(Entry::Media(COPY))) {
             self.lines.invalidate(COPY);
-            self.note();
-        }
-    }
-
-    /// `drain::note_superseded`.
-    fn note(&self) {
-        let mut before = None;
-        while let Entry::Slot(newer) = self.map.get(0)
-            && before != Some(newer)
-        {
-            self.slab.raise_prev(newer, COPY, 10);
-            self.map.settle();
-            before = Some(newer);
+            self.slab.note_below(&self.map, 0, (1, COPY));
         }
     }
 
@@ -122,8 +128,7 @@ impl Sector {
             }
             match entry {
                 Entry::Slot(older) => {
-                    self.map.settle();
-                    self.slab.inherit(slot, self.slab.prev(older));
+                    self.slab.take_over(&self.map, 0, (slot, older));
                     let killed = self.slab.kill(older).is_some();
                     assert_eq!(killed, older != 1, "slot 1 is the drainer's");
                 }
@@ -162,6 +167,24 @@ pub fn what_is_below_a_slot_goes_up_to_the_newest() {
         assert_eq!(sector.map.get(0), Entry::Slot(3));
         assert!(sector.slab.head(2).is(SlotState::Dead));
         assert_eq!(sector.slab.prev(3).0, COPY + 1, "what a checkpoint would store");
+    });
+}
+
+/// As above, with two writers: what the first finds late goes on to the second.
+pub fn what_is_below_a_slot_is_passed_on() {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(|| {
+        let sector = Sector::new();
+        sector.write(2);
+        let (drains, writes) = (sector.clone(), sector.clone());
+        let drainer = thread::spawn(move || drains.publish_copy());
+        let writer = thread::spawn(move || writes.write(3));
+        sector.write(0);
+        drainer.join().expect("it ends");
+        writer.join().expect("it ends");
+        let Entry::Slot(newest) = sector.map.get(0) else { panic!("it was written") };
+        assert_eq!(sector.slab.prev(newest).0, COPY + 1, "what a checkpoint would store");
     });
 }
 

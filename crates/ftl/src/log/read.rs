@@ -12,7 +12,7 @@ use crate::block::{BlockError, BlockResult};
 use flashlane_base::{Lba, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Completion, Data, Flags, Op, Request, Scatter, Status, Ticket};
 use flashlane_rt::Cx;
-use flashlane_rt::sync::{AtomicU64, AtomicUsize, Ordering};
+use flashlane_rt::sync::{AtomicU64, AtomicUsize, Ordering, hesitate};
 
 /// Flags of pblk's reads, GC's too: they may interrupt a program or an erase (pblk sets the hint on
 /// every read; facts of the interface: OCSSD 1.2, CDW12).
@@ -91,7 +91,7 @@ impl HostFtl {
             true => self.map.lock.with(cx, cost, submit).await,
             false => {
                 cx.cpu(cost).await;
-                let _inside = self.sections.enter(cx);
+                let _inside = (!mutant!("qblk.read-outside")).then(|| self.sections.enter(cx));
                 self.look_up_and_submit(cx, lba, n, buf)
             }
         };
@@ -176,7 +176,7 @@ impl HostFtl {
                     k += 1;
                 }
                 Entry::Slot(slot) => {
-                    buf[at..at + unit].copy_from_slice(self.slab.content(slot));
+                    self.slab.read(slot, &mut buf[at..at + unit]);
                     add(&self.counters.read_from_buffer, 1);
                 }
                 Entry::Unmapped => {
@@ -193,6 +193,7 @@ impl HostFtl {
             let nothing = Piece { ticket: None, first, media: 0, foreign: 0, poisoned };
             return (poisoned != 0).then_some(nothing);
         }
+        hesitate();
         let mut oob = [[0u8; OOB_BYTES]; N];
         let content = Scatter { base: buf, index: &index[..k], unit };
         let request = Request {

@@ -125,7 +125,8 @@ impl RingState {
     fn push(&self) -> Push {
         // A failed slot is acknowledged data that no flush can end without: it never waits for
         // company.
-        if self.flush_to > self.head || !self.retry.is_empty() {
+        let again = !self.retry.is_empty() && !mutant!("qblk.again-waits-for-company");
+        if self.flush_to > self.head || again {
             Push::Flush
         } else if (self.starving && !mutant!("log.barrier-not-padded") || self.urgent > 0)
             && self.barrier_to > self.head
@@ -166,8 +167,10 @@ impl RingState {
             unit.heads.push(heads.count(slot));
             unit.retries += 1;
         }
-        let covered = self.flush_to.max(self.barrier_to);
-        let covered = if mutant!("log.dead-dropped") { 0 } else { covered };
+        let covered = match mutant!("qblk.covered-dropped") {
+            false => self.flush_to.max(self.barrier_to),
+            true => 0,
+        };
         let waits = covered > self.head;
         while unit.slots.len() < sectors && !self.fifo.is_empty() {
             let from = unit.slots.len();
@@ -229,6 +232,9 @@ impl RingState {
     /// A unit's program has ended (well or with its failed slots queued as retries).
     pub(super) fn unit_done(&mut self, unit: u64) {
         self.units[(unit - self.units_base) as usize].1 = true;
+        if mutant!("qblk.synced-over-gaps") {
+            self.synced = self.synced.max(self.units[(unit - self.units_base) as usize].0);
+        }
         while let Some((end, true)) = self.units.front().copied() {
             self.units.pop_front();
             self.units_base += 1;
@@ -243,7 +249,8 @@ impl RingState {
 
     /// Everything before this position is programmed, as long as no retry is open.
     pub(super) fn durable_to(&self) -> u64 {
-        if self.retry_open > 0 { 0 } else { self.synced }
+        let held = self.retry_open > 0 && !mutant!("qblk.durable-before-again");
+        if held { 0 } else { self.synced }
     }
 
     pub(super) fn retry(&mut self, slot: u32) {

@@ -9,7 +9,8 @@ use super::ring::{Ring, RingState};
 use super::sections::Sections;
 use super::slab::{Origin, Slab};
 use super::unit::Unit;
-use flashlane_rt::sync::{Mutex, Ordering, spin_loop};
+use flashlane_base::mutant;
+use flashlane_rt::sync::{Mutex, Ordering, hesitate, spin_loop};
 use flashlane_rt::{Cx, Notify, Waits};
 use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
@@ -113,7 +114,7 @@ impl FreeSlots {
             false => units.iter().for_each(|unit| unit.give_slots_to(&mut self.free)),
             true => self.let_wait(units),
         }
-        if self.shares && self.free.len() > KEPT {
+        if self.shares && self.free.len() > KEPT && !mutant!("qblk.slots-hoarded") {
             self.give_up();
         }
     }
@@ -128,7 +129,7 @@ impl FreeSlots {
     }
 
     fn bound_waiting(&mut self) {
-        while self.waiting.len() > WAITING {
+        while self.waiting.len() > WAITING && !mutant!("qblk.waiting-unbounded") {
             self.common.sections.advance();
             self.reclaim();
             spin_loop();
@@ -138,7 +139,7 @@ impl FreeSlots {
     /// What no section can see any more is free.
     fn reclaim(&mut self) {
         while let Some((epoch, slot)) = self.waiting.front().copied()
-            && self.common.sections.passed(epoch)
+            && (self.common.sections.passed(epoch) || mutant!("qblk.no-grace"))
         {
             self.waiting.pop_front();
             self.free.push(slot);
@@ -224,13 +225,17 @@ impl Rings {
     /// one in a ring that was.
     pub(super) fn cover(&self, flush: bool) -> Positions {
         let hold = |by: i32| {
-            if self.len() > 1 {
+            if self.len() > 1 && !mutant!("qblk.cover-without-hold") {
                 let change = |holds: u32| holds.checked_add_signed(by).expect("counted");
                 self.iter().for_each(|ring| ring.state.now(|r| r.holds = change(r.holds)));
             }
         };
         hold(1);
-        let to = self.iter().map(|ring| ring.state.now(|r| r.cover_for(flush))).collect();
+        let cover = |ring: &Ring| {
+            hesitate();
+            ring.state.now(|r| r.cover_for(flush))
+        };
+        let to = self.iter().map(cover).collect();
         hold(-1);
         to
     }
@@ -345,14 +350,20 @@ impl Rings {
     pub(super) fn send_again(&self, cx: &Cx, slots: &[u32], slab: &Slab) {
         for ring in self.iter() {
             let heads = slots.iter().map(|slot| (slot, slab.head(*slot)));
-            let mine = heads.filter(|(_, head)| self.len() == 1 || head.ring() as usize == ring.at);
+            let is_first = ring.at == 0;
+            let mine = heads.filter(|(_, head)| match mutant!("qblk.again-in-the-first-ring") {
+                true => is_first,
+                false => self.len() == 1 || head.ring() as usize == ring.at,
+            });
             let mine: SmallVec<[(u32, Origin); 16]> =
                 mine.map(|(slot, head)| (*slot, head.origin())).collect();
             if mine.is_empty() {
                 continue;
             }
             let gc = mine.iter().filter(|(_, origin)| *origin == Origin::Gc).count() as u64;
-            ring.admission.force(cx, mine.len() as u64 - gc, gc);
+            if !mutant!("qblk.again-without-room") {
+                ring.admission.force(cx, mine.len() as u64 - gc, gc);
+            }
             ring.state.now(|r| mine.iter().for_each(|(slot, _)| r.retry(*slot)));
             ring.work.wake(cx);
         }
@@ -400,7 +411,7 @@ mod tests {
     fn slots_move_between_rings_and_none_is_lost() {
         let (rings, slab, _, slots) = rings(0);
         let mut out: Vec<Vec<u32>> = Vec::new();
-        for round in 0..2000 {
+        for round in 0..if cfg!(miri) { 6 } else { 2000 } {
             out.push(take(&rings, &slab, round % 3, 1 + round * 7 % 190));
             let all: Vec<u32> = out.iter().flatten().copied().collect();
             assert_eq!(all.iter().collect::<BTreeSet<_>>().len(), all.len(), "one slot twice");
@@ -428,10 +439,10 @@ mod tests {
         for _ in 0..10 {
             sections.advance();
         }
-        let others = take(&rings, &slab, 1, slots as usize - 100 - 64);
+        let others = BTreeSet::from_iter(take(&rings, &slab, 1, slots as usize - 100 - 64));
         assert!(mine.iter().all(|slot| !others.contains(slot)));
         drop(reader);
-        release(&rings, &slab, 1, others[..4].to_vec());
+        release(&rings, &slab, 1, others.iter().copied().take(4).collect());
         sections.advance();
         let more = take(&rings, &slab, 0, 100);
         assert!(mine.iter().any(|slot| more.contains(slot)), "nobody is in a section");

@@ -11,6 +11,7 @@
 //! announces the epoch that it sees; the epoch moves on when every announced one is the present; what
 //! was retired two epochs ago is seen by nobody.
 
+use flashlane_base::mutant;
 use flashlane_rt::sync::{AtomicU64, Ordering, fence};
 use flashlane_rt::{CoreId, Cx};
 
@@ -33,7 +34,11 @@ impl Drop for Inside<'_> {
     #[inline]
     fn drop(&mut self) {
         if let Some(announced) = self.0 {
-            announced.store(OUTSIDE, Ordering::Release);
+            let order = match mutant!("qblk.leave-relaxed") {
+                false => Ordering::Release,
+                true => Ordering::Relaxed,
+            };
+            announced.store(OUTSIDE, order);
         }
     }
 }
@@ -65,30 +70,39 @@ impl Sections {
         debug_assert_eq!(mine.load(Ordering::Relaxed), OUTSIDE, "sections are not nested");
         mine.store(self.epoch.load(Ordering::Relaxed), Ordering::Relaxed);
         // Announced before anything is looked at; pairs with the one in `advance`.
-        fence(Ordering::SeqCst);
+        if !mutant!("qblk.enter-unfenced") {
+            fence(Ordering::SeqCst);
+        }
         Inside(Some(mine))
     }
 
     /// The epoch in which something was taken out of the map, just now.
     #[inline]
     pub(super) fn retired(&self) -> u64 {
-        fence(Ordering::SeqCst);
+        if !mutant!("qblk.retire-unfenced") {
+            fence(Ordering::SeqCst);
+        }
         self.epoch.load(Ordering::Relaxed)
     }
 
     /// Has everybody who may have seen what was retired in that epoch left?
     #[inline]
     pub(super) fn passed(&self, epoch: u64) -> bool {
-        !self.are_counted() || self.epoch.load(Ordering::Acquire) >= epoch + 2
+        let epochs = if mutant!("qblk.short-grace") { 1 } else { 2 };
+        !self.are_counted() || self.epoch.load(Ordering::Acquire) >= epoch + epochs
     }
 
     /// Moves the epoch on if nobody lags behind.
     pub(super) fn advance(&self) {
         let now = self.epoch.load(Ordering::Relaxed);
-        fence(Ordering::SeqCst);
-        let lags = |at: u64| at != OUTSIDE && at != now;
+        if !mutant!("qblk.advance-unfenced") {
+            fence(Ordering::SeqCst);
+        }
+        let lags = |at: u64| at != OUTSIDE && at != now && !mutant!("qblk.advance-past-laggards");
         if !self.cores.iter().any(|core| lags(core.0.load(Ordering::Relaxed))) {
-            fence(Ordering::Acquire);
+            if !mutant!("qblk.advance-unacquired") {
+                fence(Ordering::Acquire);
+            }
             let _ = self.epoch.compare_exchange(now, now + 1, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
@@ -153,7 +167,7 @@ mod tests {
             }
             return;
         }
-        for i in 1..3000u64 {
+        for i in 1..if cfg!(miri) { 20 } else { 3000u64 } {
             let (old, new) = ((i - 1) % 4, i % 4);
             s.slots[new as usize].store(i, Ordering::Relaxed);
             s.current.store(new, Ordering::Release);

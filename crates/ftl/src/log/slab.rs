@@ -6,8 +6,10 @@
 //! Never: decides when a slot is free (that is `ring` and `drain`).
 
 use super::format::{LBA_BITS, LBA_MASK};
-use flashlane_ocssd::device::Cause;
-use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
+use super::map::{Entry, Map};
+use flashlane_base::mutant;
+use flashlane_ocssd::device::{Cause, Gather};
+use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering, copy_content};
 use std::cell::UnsafeCell;
 
 /// So many slots' `prev` can change at a time; loom pays for each.
@@ -132,8 +134,9 @@ impl Meta {
 pub(super) const POISONED: u64 = u64::MAX;
 
 pub(super) struct Slab {
-    /// `slots × unit` bytes.
-    content: UnsafeCell<Box<[u8]>>,
+    /// `slots × unit` bytes. Reached by pointers, and no reference is ever longer than the slot that it is for:
+    /// other cores write others meanwhile.
+    content: Box<[UnsafeCell<u8>]>,
     unit: usize,
     meta: Box<[Meta]>,
     /// A run in virtual time: one thread does everything, so nothing need be one instruction.
@@ -148,8 +151,12 @@ pub(super) struct Slab {
 // slot went back to the free list, which the map lock or the end of the sections orders behind those
 // readers.
 unsafe impl Sync for Slab {}
-// SAFETY: plain memory.
-unsafe impl Send for Slab {}
+/// Zeroes that change through shared references, without touching the pages.
+fn zeroes(n: usize) -> Box<[UnsafeCell<u8>]> {
+    let plain = Box::into_raw(vec![0u8; n].into_boxed_slice());
+    // SAFETY: UnsafeCell<u8> has the size, alignment and bit validity of u8 (documented in std).
+    unsafe { Box::from_raw(plain as *mut [UnsafeCell<u8>]) }
+}
 
 impl Slab {
     /// `shared`: slots change without the map's lock, on several threads.
@@ -157,7 +164,7 @@ impl Slab {
         let n = slots as usize;
         let locks = if shared { PREV_LOCKS } else { 0 };
         Slab {
-            content: UnsafeCell::new(vec![0; n * unit].into_boxed_slice()),
+            content: zeroes(n * unit),
             unit,
             meta: (0..n).map(|_| Meta::default()).collect(),
             alone,
@@ -168,7 +175,8 @@ impl Slab {
     /// Keeps `prev` of a slot as it is.
     #[inline]
     fn lock_prev(&self, slot: u32) -> Option<MutexGuard<'_, ()>> {
-        self.prev_locks.get(slot as usize % PREV_LOCKS).map(Mutex::lock)
+        let lock = self.prev_locks.get(slot as usize % PREV_LOCKS);
+        lock.filter(|_| !mutant!("qblk.prev-unlocked")).map(Mutex::lock)
     }
 
     /// Asks for the cache lines of a slot.
@@ -195,9 +203,13 @@ impl Slab {
     /// For filling many slots: [`Filler`].
     #[inline(always)]
     pub(super) fn filler(&self) -> Filler<'_> {
-        // SAFETY: only the pointer is read here, which never changes.
-        let content = unsafe { (*self.content.get()).as_mut_ptr() };
-        Filler { meta: &self.meta, content, unit: self.unit }
+        Filler { meta: &self.meta, content: self.bytes(), unit: self.unit }
+    }
+
+    /// Where the content of all slots begins.
+    #[inline(always)]
+    fn bytes(&self) -> *mut u8 {
+        UnsafeCell::raw_get(self.content.as_ptr())
     }
 
     #[inline(always)]
@@ -217,18 +229,50 @@ impl Slab {
         (m.prev.load(Ordering::Relaxed), m.prev_stamp.load(Ordering::Relaxed))
     }
 
-    /// A superseded slot of the same sector became durable at `addr`: that copy may be the newest
-    /// before this slot's own now. Not when a discard came between the two: what is below this slot
-    /// is then a tombstone of a higher stamp.
-    pub(super) fn raise_prev(&self, slot: u32, addr: u64, stamp: u64) {
-        self.inherit(slot, (addr + 1, stamp));
+    /// A superseded slot became durable at `addr`: that is below a newer slot of its sector now. Where
+    /// that is being superseded itself, below the newest one: whoever does so looks again behind its
+    /// exchange ([`Slab::take_over`]), as this does behind the note. The lock of `prev` puts the two in order: who
+    /// has it second sees what the other did before.
+    #[cold]
+    pub(super) fn note_below(&self, map: &Map, lba: u64, (slot, addr): (u32, u64)) {
+        let stamp = self.stamp(slot);
+        let mut before = None;
+        while let Entry::Slot(newer) = map.get(lba)
+            && before != Some(newer)
+            && !mutant!("qblk.below-not-noted")
+        {
+            self.inherit(newer, (addr + 1, stamp));
+            if mutant!("qblk.below-noted-once") {
+                return;
+            }
+            before = Some(newer);
+        }
     }
 
-    /// What is below a slot is at least this.
-    pub(super) fn inherit(&self, slot: u32, (prev, stamp): (u64, u64)) {
+    /// `slot` was put on top of `older`: what is below that may have become durable between the look and the
+    /// exchange. It is below those that have superseded `slot` meanwhile, too: they took over what there was
+    /// before.
+    pub(super) fn take_over(&self, map: &Map, lba: u64, (slot, older): (u32, u32)) {
+        if mutant!("qblk.below-looked-at-once") {
+            return;
+        }
+        self.inherit(slot, self.prev(older));
+        let mut from = slot;
+        while let Entry::Slot(newer) = map.get(lba)
+            && newer != from
+            && !mutant!("qblk.below-not-passed-on")
+        {
+            self.inherit(newer, self.prev(from));
+            from = newer;
+        }
+    }
+
+    /// What is below a slot is at least this: the copy of a superseded slot may be the newest before its own now.
+    /// Not when a discard came between the two: what is below is then a tombstone of a higher stamp.
+    fn inherit(&self, slot: u32, (prev, stamp): (u64, u64)) {
         let _both = self.lock_prev(slot);
         let (_, before) = self.prev_alone(slot);
-        if stamp >= before {
+        if stamp >= before || mutant!("qblk.prev-lowered") {
             let m = &self.meta[slot as usize];
             m.prev.store(prev, Ordering::Relaxed);
             m.prev_stamp.store(stamp, Ordering::Relaxed);
@@ -240,7 +284,8 @@ impl Slab {
         let head = self.head(slot);
         debug_assert!(head.is(SlotState::Taken));
         let buffered = head.with_state(SlotState::Buffered);
-        self.meta[slot as usize].head.store(buffered.0 & !COUNTED, Ordering::Relaxed);
+        let counted = if mutant!("qblk.untake-counted") { 0 } else { COUNTED };
+        self.meta[slot as usize].head.store(buffered.0 & !counted, Ordering::Relaxed);
     }
 
     /// An overwrite or discard kills a slot; `None` when the drainer had it first.
@@ -271,17 +316,26 @@ impl Slab {
     /// map lock, or the slot itself (drainer).
     #[inline]
     pub(super) fn content(&self, slot: u32) -> &[u8] {
-        let i = slot as usize;
-        // SAFETY: see the `Sync` impl: no writer while a reader may be here.
-        unsafe { &(&(*self.content.get()))[i * self.unit..(i + 1) * self.unit] }
+        let at = slot as usize * self.unit;
+        assert!(at < self.content.len(), "no slot");
+        // SAFETY: inside, since slots are whole; see the `Sync` impl: no writer while a reader may be here.
+        unsafe { std::slice::from_raw_parts(self.bytes().add(at), self.unit) }
     }
 
-    /// All content, for a gathering command over slots that the caller owns.
+    /// Copies the content of a published slot, as [`Slab::content`].
     #[inline]
-    pub(super) fn base(&self) -> &[u8] {
-        // SAFETY: the command reads only slots which the drainer owns; the reference covers more,
-        // but the other bytes are neither read nor relied upon through it.
-        unsafe { &(*self.content.get()) }
+    pub(super) fn read(&self, slot: u32, to: &mut [u8]) {
+        let from = self.content(slot);
+        assert!(to.len() == from.len(), "content is no sector");
+        // SAFETY: as long as each other; `to` is the caller's alone.
+        unsafe { copy_content(from.as_ptr(), to.as_mut_ptr(), from.len()) }
+    }
+
+    /// Content of slots that the caller owns, for a gathering command.
+    #[inline]
+    pub(super) fn gather<'a>(&'a self, slots: &'a [u32]) -> Gather<'a> {
+        // SAFETY: the drainer owns these slots; nobody writes one before it has given it back.
+        unsafe { Gather::among_others(self.bytes(), self.content.len(), slots, self.unit) }
     }
 }
 
@@ -334,7 +388,7 @@ impl<'a> Filler<'a> {
             // Eight bytes (`stamps`) are one load and one store, not a call.
             match <[u8; 8]>::try_from(content) {
                 Ok(word) => to.cast::<[u8; 8]>().write_unaligned(word),
-                Err(_) => std::ptr::copy_nonoverlapping(content.as_ptr(), to, self.unit),
+                Err(_) => copy_content(content.as_ptr(), to, self.unit),
             }
         }
         m
@@ -385,7 +439,7 @@ impl Heads<'_> {
         let from = heads.len();
         heads.resize(from + slots.len(), Head(0));
         let (meta, heads, mut any) = (self.meta, &mut heads[from..], 0);
-        if self.alone {
+        if self.alone || mutant!("qblk.take-in-two-steps") {
             for (head, slot) in heads.iter_mut().zip(slots) {
                 let word = &meta[*slot as usize].head;
                 head.0 = word.load(Ordering::Relaxed);
@@ -419,7 +473,7 @@ impl Heads<'_> {
             return None;
         }
         let to = head.with_state(to);
-        if self.alone {
+        if self.alone || mutant!("qblk.kill-in-two-steps") {
             m.head.store(to.0, Ordering::Relaxed);
             return Some(head);
         }
@@ -441,11 +495,59 @@ mod tests {
         let slab = Slab::new(2, 8, false, false);
         // First of its sector at 20; the write over it takes over what is below.
         slab.set_order(0, 30, (0, 19));
-        slab.raise_prev(0, 100, 20);
+        slab.inherit(0, (101, 20));
         assert_eq!(slab.prev(0), (101, 20));
         // Written at 20, discarded at 25, written again at 30.
         slab.set_order(1, 30, (0, 29));
-        slab.raise_prev(1, 100, 20);
+        slab.inherit(1, (101, 20));
         assert_eq!(slab.prev(1), (0, 29));
+    }
+
+    /// Cores fill, read and program slots side by side, each its own: no reference of one covers bytes of another
+    /// (Miri and ThreadSanitizer have an eye on it).
+    #[test]
+    fn cores_have_a_slot_each() {
+        const UNIT: usize = 16;
+        let slab = Slab::new(4, UNIT, false, true);
+        let work = |core: u32| {
+            let mine = [core, core + 2];
+            for round in 0..if cfg!(miri) { 10 } else { 10_000u32 } {
+                let content = [(core * 100 + round % 50) as u8; UNIT];
+                for slot in mine {
+                    slab.fill(slot, u64::from(slot), 0, &content);
+                    slab.set_order(slot, 10, (0, 9));
+                }
+                let (mut heads, mut read) = (Vec::new(), [0; UNIT]);
+                assert!(!slab.heads().take(&mine, &mut heads));
+                slab.read(mine[0], &mut read);
+                let gathered = slab.gather(&mine);
+                assert_eq!((read, gathered.sector(1)), (content, slab.content(mine[1])));
+                assert_eq!(gathered.sector(0), content);
+            }
+        };
+        let work = &work;
+        std::thread::scope(|scope| (0..2).for_each(|core| drop(scope.spawn(move || work(core)))));
+    }
+
+    /// What is published by an exchange on the map is read by whoever finds it there.
+    #[test]
+    fn content_comes_with_its_map_entry() {
+        const UNIT: usize = 4096;
+        let (slab, map) = (Slab::new(2, UNIT, false, true), Map::new(1, 100, 2, false));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                slab.fill(1, 0, 0, &[7; UNIT]);
+                slab.set_order(1, 10, (0, 9));
+                assert!(map.exchange(0, 0, map.encode(Entry::Slot(1))));
+            });
+            scope.spawn(|| {
+                let mut read = [0; UNIT];
+                while map.get(0) != Entry::Slot(1) {
+                    std::hint::spin_loop();
+                }
+                slab.read(1, &mut read);
+                assert_eq!((read, slab.stamp(1)), ([7; UNIT], 10));
+            });
+        });
     }
 }

@@ -252,11 +252,7 @@ impl Controller {
                 },
                 addrs: &self.scratch.addrs[..n],
                 data: Data::Write {
-                    content: Gather {
-                        base: self.buffer.slab(),
-                        index: &slots,
-                        unit: self.content_bytes,
-                    },
+                    content: Gather::new(self.buffer.slab(), &slots, self.content_bytes),
                     oob: &self.scratch.oob[..n],
                     cause: &self.scratch.cause[..n],
                 },

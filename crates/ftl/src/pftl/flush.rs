@@ -81,7 +81,7 @@ impl Controller {
             self.stats.ftl.programmed[cause as usize] += 1;
         }
         let index: Vec<u32> = (0..unit as u32).collect();
-        let content = Gather { base: &bytes, index: &index, unit: PAGE_BYTES };
+        let content = Gather::new(&bytes, &index, PAGE_BYTES);
         let (oob, cause) = (&self.scratch.oob[..unit], &self.scratch.cause[..unit]);
         let flight = device.io(
             cx,

@@ -227,7 +227,7 @@ async fn device(cx: &Cx, rounds: usize) -> (usize, Alone) {
         }
         let place = |i: &u32| ssd.format().pack(Location { pu, chunk, sector: sector + i });
         let addrs: Vec<Ppa> = index.iter().map(place).collect();
-        let content = Gather { base: &base, index: &index, unit: bytes };
+        let content = Gather::new(&base, &index, bytes);
         let data = Data::Write { content, oob: &oob, cause: &cause };
         let from = cx.now();
         let ticket = ssd.submit(cx, command(Op::Write, &addrs, data));

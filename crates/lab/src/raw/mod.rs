@@ -234,7 +234,7 @@ impl Raw {
         let index: Vec<u32> = (0..n).collect();
         let oob = vec![[0u8; OOB_BYTES]; n as usize];
         let cause = vec![Cause::User; n as usize];
-        let content = Gather { base: &base, index: &index, unit };
+        let content = Gather::new(&base, &index, unit);
         let data = Data::Write { content, oob: &oob, cause: &cause };
         self.command(cx, Op::Write, &addrs, data).await
     }

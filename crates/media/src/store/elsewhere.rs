@@ -240,13 +240,13 @@ fn write_slot(
         }
     };
     let (data, records) = places(image, slot, sector);
-    let index = &content.index[first..first + oob.len()];
-    if index.windows(2).all(|w| w[0] + 1 == w[1]) {
-        let from = index[0] as usize * SECTOR_BYTES;
-        image.file.write_at(data, &content.base[from..from + oob.len() * SECTOR_BYTES])?;
-    } else {
-        let all: Vec<&[u8]> = (first..first + oob.len()).map(|i| content.sector(i)).collect();
-        image.file.write_at(data, &all.concat())?;
+    match content.side_by_side(first, oob.len()) {
+        Some(all) => image.file.write_at(data, all)?,
+        None => {
+            let each = first..first + oob.len();
+            let all: Vec<&[u8]> = each.map(|i| content.sector(i)).collect();
+            image.file.write_at(data, &all.concat())?;
+        }
     }
     image.file.write_at(records, oob.as_flattened())
 }

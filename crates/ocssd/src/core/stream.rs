@@ -143,7 +143,7 @@ impl Stream {
         oob: &[[u8; OOB_BYTES]],
         cause: &[Cause],
     ) -> Result<Vec<Ppa>, StreamError> {
-        let (n, unit) = (content.index.len(), self.unit as usize);
+        let (n, unit) = (content.index().len(), self.unit as usize);
         let whole = n != 0 && n <= VECTOR_MAX && n.is_multiple_of(unit);
         if !whole || oob.len() < n || cause.len() < n {
             return Err(StreamError::Length(n));
@@ -153,18 +153,14 @@ impl Stream {
         while !left.is_empty() {
             let placed = self.place(left.len())?;
             let sectors: Vec<usize> = left.iter().flat_map(|u| u * unit..(u + 1) * unit).collect();
-            let index: Vec<u32> = sectors.iter().map(|s| content.index[*s]).collect();
+            let index: Vec<u32> = sectors.iter().map(|s| content.index()[*s]).collect();
             let records: Vec<_> = sectors.iter().map(|s| oob[*s]).collect();
             let causes: Vec<_> = sectors.iter().map(|s| cause[*s]).collect();
             let request = Request {
                 op: Op::Write,
                 flags: Flags::default(),
                 addrs: &placed.addrs,
-                data: Data::Write {
-                    content: Gather { index: &index, ..content },
-                    oob: &records,
-                    cause: &causes,
-                },
+                data: Data::Write { content: content.with(&index), oob: &records, cause: &causes },
                 whole_sectors: false,
             };
             let done = self.device.io(cx, request).await;

@@ -204,7 +204,7 @@ impl Ssd {
             let places: Vec<u32> = (0..n as u32).collect();
             let oob: Vec<[u8; OOB_BYTES]> = alike.iter().map(|m| m.oob).collect();
             let payload = Payload {
-                content: Gather { base: &base, index: &places, unit },
+                content: Gather::new(&base, &places, unit),
                 oob: &oob,
                 cause: &[Cause::Gc; VECTOR_MAX][..n],
                 whole: alike[0].whole,

@@ -35,7 +35,7 @@ impl Ssd {
             true => flashlane_base::SECTOR_BYTES,
             false => self.traits.content_bytes,
         };
-        let fits = content.unit == unit && oob.len() >= n && cause.len() >= n && content.holds(n);
+        let fits = content.unit() == unit && oob.len() >= n && cause.len() >= n && content.holds(n);
         if !fits {
             return self.malformed(cmd);
         }

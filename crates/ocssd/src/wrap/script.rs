@@ -132,12 +132,12 @@ impl Picked<'_> {
         };
         match data {
             Data::None => inner.submit_at(cx, self.request(Data::None), arrives),
-            Data::Write { mut content, oob, cause } => {
-                let index = pick(content.index);
+            Data::Write { content, oob, cause } => {
+                let index = pick(content.index());
                 let oob: Vec<_> = self.sent.iter().filter_map(|i| oob.get(*i).copied()).collect();
                 let cause: Vec<_> =
                     self.sent.iter().filter_map(|i| cause.get(*i).copied()).collect();
-                content.index = &index;
+                let content = content.with(&index);
                 let data = Data::Write { content, oob: &oob, cause: &cause };
                 inner.submit_at(cx, self.request(data), arrives)
             }

@@ -35,7 +35,7 @@ async fn write(cx: &flashlane_rt::Cx, dev: &dyn Device, at: &[Ppa], fill: u8) ->
             flags: Flags::default(),
             addrs: at,
             data: Data::Write {
-                content: Gather { base: &base, index: &index, unit },
+                content: Gather::new(&base, &index, unit),
                 oob: &oob,
                 cause: &cause,
             },

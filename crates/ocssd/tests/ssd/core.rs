@@ -286,7 +286,7 @@ fn streams_keep_to_their_pus() {
         let mut log = Stream::on_channel(dev.clone(), 1).unwrap(); // PUs 2 and 3
         let mut data = Stream::on_pus(dev.clone(), &[0, 5]).unwrap();
         let (base, index, oob, cause) = payload(4);
-        let content = Gather { base: &base, index: &index, unit: 4096 };
+        let content = Gather::new(&base, &index, 4096);
         for _ in 0..20 {
             for (stream, pus) in [(&mut log, [2, 3]), (&mut data, [0, 5])] {
                 let places = stream.append(&cx, content, &oob, &cause).await.unwrap();
@@ -321,7 +321,7 @@ fn a_full_stream_takes_back_erased_chunks() {
         assert_eq!(refused(&[4]), Some(StreamError::Pu(4)));
         let mut s = Stream::on_pus(dev.clone(), &[1]).unwrap();
         let (base, index, oob, cause) = payload(1);
-        let content = Gather { base: &base, index: &index, unit: 4096 };
+        let content = Gather::new(&base, &index, 4096);
         for _ in 0..32 {
             s.append(&cx, content, &oob, &cause).await.unwrap();
         }
@@ -329,7 +329,7 @@ fn a_full_stream_takes_back_erased_chunks() {
         assert_eq!(full, Err(StreamError::Full { pus: 1 }));
         assert_eq!(s.erase(&cx, 1, 0).await, Status::Ok);
         s.append(&cx, content, &oob, &cause).await.unwrap();
-        let short = Gather { index: &index[..3], ..content };
+        let short = content.with(&index[..3]);
         assert_eq!(s.append(&cx, short, &oob, &cause).await, Err(StreamError::Length(3)));
     });
 }

@@ -36,3 +36,9 @@ fn qblk_collecting() {
     println!("lines were collected in {collected} of them");
     assert!(collected >= done / 2, "lines were collected in {collected} of {done} only");
 }
+
+/// Two cores, one of which frees what the other has looked up.
+#[test]
+fn operations() {
+    explore("operations", 3000, flashlane_ftl::log::nothing_is_erased_under_an_operation);
+}

@@ -6,12 +6,12 @@ use crate::schedule::number;
 use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{LogConfig, MountOptions, Pblk};
-use flashlane_ocssd::{DeviceSpec, PowerOn, Ssd, SsdOptions};
+use flashlane_ocssd::{DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_rt::{Cx, Notify, Threads};
 use flashlane_testkit::{Host, Oracle, Wrong};
 use std::cell::Cell;
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// How the first life goes.
@@ -39,8 +39,18 @@ struct Plan {
     /// Requests of each task.
     requests: u64,
     borrow: bool,
+    /// All of a sector's content, copied in two steps: it can tear. Else eight bytes.
+    full: bool,
+    /// Programs fail now and then.
+    faulty: bool,
+    /// PUs of a channel, whose semaphores a request takes together.
+    pus: u32,
+    /// Of 32 requests: flushes, FUA writes, discards, reads.
+    mix: [u64; 4],
     /// The power goes off when so many requests have ended.
     cut_behind: u32,
+    /// Not before one of them was a flush or a FUA write.
+    cut_behind_flush: bool,
 }
 
 impl Plan {
@@ -56,7 +66,42 @@ impl Plan {
             _ => u32::MAX,
         };
         let (cores, depth) = (cores as u32, depth as u32);
-        Plan { seed, life, cores, depth, requests, borrow: rng.below(3) == 0, cut_behind }
+        let borrow = rng.below(3) == 0;
+        let (full, faulty) = (rng.below(4) != 0, rng.below(4) == 0);
+        let pus = if rng.below(3) == 0 { 2 } else { 1 };
+        let mixes = [[1, 1, 3, 8], [1, 1, 3, 8], [4, 6, 6, 2], [3, 2, 10, 2]];
+        let mix = mixes[rng.below(4) as usize];
+        let cut_behind_flush = rng.below(2) == 0;
+        Plan {
+            seed,
+            life,
+            cores,
+            depth,
+            requests,
+            borrow,
+            full,
+            faulty,
+            pus,
+            mix,
+            cut_behind,
+            cut_behind_flush,
+        }
+    }
+}
+
+impl Plan {
+    /// As small as a target with two pools can be.
+    fn medium(&self) -> DeviceSpec {
+        let tiny = DeviceSpec::preset("tiny").expect("built in");
+        tiny.with_parallelism(2, self.pus).with_chunks_per_pu(32)
+    }
+
+    fn options(&self) -> SsdOptions {
+        let store = if self.full { StoreKind::Memory } else { StoreKind::Stamps };
+        let failing = "[[fault]]\nkind = \"write_next_unit\"\nprobability = \"5e-2\"\ntimes = 5\n";
+        let plan = if self.faulty { failing } else { "" };
+        let faults = FaultPlan::from_toml(plan).expect("a plan");
+        SsdOptions { timing: false, seed: self.seed, store, faults, ..SsdOptions::default() }
     }
 }
 
@@ -69,6 +114,8 @@ struct Shared {
     dev: OnceLock<Arc<Pblk>>,
     /// Requests that have ended.
     ended: AtomicU32,
+    /// It is time for the cut.
+    off: AtomicBool,
     /// When the last of them did.
     last: AtomicU64,
     done: AtomicU32,
@@ -78,20 +125,30 @@ struct Shared {
 impl Shared {
     fn new(plan: Plan, ssd: Arc<Ssd>, oracle: OnceLock<Arc<Oracle>>) -> Arc<Shared> {
         let (ended, last, done) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(0));
-        let (dev, changed) = (OnceLock::new(), Notify::new());
-        Arc::new(Shared { plan, ssd, oracle, dev, ended, last, done, changed })
+        let (dev, changed, off) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
+        Arc::new(Shared { plan, ssd, oracle, dev, ended, off, last, done, changed })
     }
 
-    /// Is it time for the cut?
+    /// A request has ended at this time.
+    fn request_ended(&self, at: Ns, durably: bool) {
+        self.last.fetch_max(at.as_ns(), Ordering::SeqCst);
+        let ended = self.ended.fetch_add(1, Ordering::SeqCst) + 1;
+        if ended >= self.plan.cut_behind && (durably || !self.plan.cut_behind_flush) {
+            self.off.store(true, Ordering::SeqCst);
+        }
+    }
+
     fn is_off(&self) -> bool {
-        self.ended.load(Ordering::SeqCst) >= self.plan.cut_behind
+        self.off.load(Ordering::SeqCst)
     }
 }
 
 pub(crate) fn run(seed: u64, life: Life) {
     let plan = Plan::draw(seed, life);
-    let ssd = Ssd::new(&medium(), SsdOptions { timing: false, ..SsdOptions::default() });
-    let ssd = ssd.expect("a device");
+    if number("FLASHLANE_SCHEDULES") == Some(1) {
+        eprintln!("{plan:?}");
+    }
+    let ssd = Ssd::new(&plan.medium(), plan.options()).expect("a device");
     let first = Shared::new(plan, ssd.clone(), OnceLock::new());
     Threads::new(plan.cores, seed).run(|cx| first_life(cx, first.clone()));
     let oracle = first.oracle.get().expect("core 0 made it").clone();
@@ -110,12 +167,6 @@ fn watched() -> Option<Lba> {
     number("FLASHLANE_WATCH").map(Lba::new)
 }
 
-/// As small as a target with two pools can be.
-fn medium() -> DeviceSpec {
-    let tiny = DeviceSpec::preset("tiny").expect("built in");
-    tiny.with_parallelism(2, 1).with_chunks_per_pu(32)
-}
-
 async fn first_life(cx: Cx, shared: Arc<Shared>) {
     let plan = shared.plan;
     if cx.core().0 == 0 {
@@ -132,6 +183,7 @@ async fn first_life(cx: Cx, shared: Arc<Shared>) {
         assert!(shared.dev.set(dev).is_ok());
         shared.changed.wake(&cx);
     }
+    watch(&cx, &shared);
     shared.changed.wait(&cx, || shared.dev.get().is_some()).await;
     let dev = shared.dev.get().expect("set above").clone();
     let oracle = shared.oracle.get().expect("set above").clone();
@@ -160,7 +212,23 @@ async fn first_life(cx: Cx, shared: Arc<Shared>) {
     }
 }
 
+/// Time stands still unless everybody waits: when this comes, nobody can go on, and it says where they are.
+fn watch(cx: &Cx, shared: &Arc<Shared>) {
+    if cx.core().0 != 0 {
+        return;
+    }
+    let (cx, shared) = (cx.clone(), shared.clone());
+    cx.clone().spawn(async move {
+        cx.sleep(Ns::from_secs(3600)).await;
+        let attributes = ["lines", "lines_info", "rate_limiter", "write_buffer", "gc_state"];
+        let of = |dev: &Arc<Pblk>| attributes.map(|name| dev.attribute(name).unwrap_or_default());
+        let state = shared.dev.get().map(|dev| (of(dev).join(", "), dev.stats().buffered_now));
+        panic!("everybody waits: {:?}: {state:?}", shared.plan);
+    });
+}
+
 async fn second_life(cx: Cx, shared: Arc<Shared>) {
+    watch(&cx, &shared);
     if cx.core().0 == 0 {
         let dev = Pblk::mount(&cx, shared.ssd.clone(), MountOptions::default()).await;
         let dev = dev.unwrap_or_else(|e| panic!("{:?}: {e}", shared.plan));
@@ -220,15 +288,23 @@ async fn work(cx: &Cx, host: &Host, shared: &Shared, task: u32) -> Result<(), Wr
         let at = from + rng.below(room);
         let sectors = 1 + rng.below(longest.min(from + room - at)) as u32;
         let lba = Lba::new(at);
-        match rng.below(32) {
-            0 => host.flush(cx).await?,
-            1 => host.write(cx, lba, sectors, true, &mut buf).await?,
-            2..=4 => host.discard(cx, lba, sectors).await?,
-            5..=12 => host.read(cx, lba, sectors, &mut buf).await?,
+        let [flushes, fua, discards, reads] = plan.mix;
+        let writes = 32 - flushes - fua - discards - reads;
+        let shares = [flushes, fua, discards, reads, writes];
+        let mut drawn = rng.below(32);
+        let kind = shares.iter().position(|share| {
+            let is_this = drawn < *share;
+            drawn = drawn.saturating_sub(*share);
+            is_this
+        });
+        match kind {
+            Some(0) => host.flush(cx).await?,
+            Some(1) => host.write(cx, lba, sectors, true, &mut buf).await?,
+            Some(2) => host.discard(cx, lba, sectors).await?,
+            Some(3) => host.read(cx, lba, sectors, &mut buf).await?,
             _ => host.write(cx, lba, sectors, false, &mut buf).await?,
         }
-        shared.last.fetch_max(cx.now().as_ns(), Ordering::SeqCst);
-        shared.ended.fetch_add(1, Ordering::SeqCst);
+        shared.request_ended(cx.now(), matches!(kind, Some(0 | 1)));
         if shared.is_off() {
             shared.changed.wake(cx);
         }

@@ -15,6 +15,8 @@
 //! The content comes first in the CRC so that a slot computes it once: a retry or a GC copy under
 //! another lba or stamp continues it over 12 bytes.
 
+use flashlane_ocssd::device::Gather;
+
 /// Bits of a logical sector number: 2^36 sectors of 4 KiB are 256 TiB.
 pub const LBA_BITS: u32 = 36;
 /// Bits of a stamp: 2^60 ns are 36 years.
@@ -85,6 +87,7 @@ fn crc_part(word: u64, at: u32, zeros: usize) -> u32 {
 /// The processor's own CRC32C over 8 and 12 bytes: three instructions where tables take 80.
 #[cfg(target_arch = "x86_64")]
 mod hardware {
+    use super::Gather;
     use std::arch::x86_64::{_mm_crc32_u32, _mm_crc32_u64};
 
     /// Looked up once by the standard library: a load and a predicted branch.
@@ -106,8 +109,8 @@ mod hardware {
     }
 
     #[target_feature(enable = "sse4.2")]
-    pub(super) fn seal_words(oob: &mut [[u8; 16]], content: &[[u8; 8]], index: &[u32]) {
-        super::seal_words_by(oob, content, index, |word, bits| both(word, bits));
+    pub(super) fn seal_words(oob: &mut [[u8; 16]], content: &Gather<'_>) {
+        super::seal_words_by(oob, content, |word, bits| both(word, bits));
     }
 
     #[target_feature(enable = "sse4.2")]
@@ -139,14 +142,10 @@ fn crc_both_by_table(content: u64, bits: u128) -> u32 {
 }
 
 #[inline(always)]
-fn seal_words_by(
-    oob: &mut [[u8; 16]],
-    content: &[[u8; 8]],
-    index: &[u32],
-    crc: impl Fn(u64, u128) -> u32,
-) {
-    for (record, at) in oob.iter_mut().zip(index) {
-        let word = u64::from_le_bytes(content[*at as usize]);
+fn seal_words_by(oob: &mut [[u8; 16]], content: &Gather<'_>, crc: impl Fn(u64, u128) -> u32) {
+    let words = content.arrays::<8>(0, oob.len());
+    for (record, word) in oob.iter_mut().zip(words) {
+        let word = u64::from_le_bytes(*word);
         let crc = crc(word, u128::from_le_bytes(*record) & (u128::MAX >> 32));
         record[PACKED_BYTES..].copy_from_slice(&crc.to_le_bytes());
     }
@@ -308,16 +307,16 @@ impl Oob {
     }
 
     /// Completes records of content that the `stamps` store keeps as one little-endian word per
-    /// sector, the `i`-th `content[index[i]]`: the whole unit in one go, because a call per sector costs
+    /// sector: the whole unit in one go, because a call per sector costs
     /// more than its CRC.
     #[inline]
-    pub fn seal_words(oob: &mut [[u8; Oob::BYTES]], content: &[[u8; 8]], index: &[u32]) {
+    pub fn seal_words(oob: &mut [[u8; Oob::BYTES]], content: &Gather<'_>) {
         #[cfg(target_arch = "x86_64")]
         if hardware::is_there() {
             // SAFETY: the instruction exists on this machine.
-            return unsafe { hardware::seal_words(oob, content, index) };
+            return unsafe { hardware::seal_words(oob, content) };
         }
-        seal_words_by(oob, content, index, crc_both_by_table);
+        seal_words_by(oob, content, crc_both_by_table);
     }
 
     /// [`Oob::verify`] of content that the `stamps` store keeps as one little-endian word per
@@ -386,9 +385,10 @@ mod tests {
             let record = Oob::unsealed(bits as u64 & LBA_MASK, (bits >> 64) as u64 & STAMP_MAX);
             let whole = crc32c::crc32c_append(word, &record[..PACKED_BYTES]);
             let (mut sealed, mut by_table) = ([record; 3], [record; 3]);
-            let (kept, index) = ([[7; 8], content.to_le_bytes()], [1; 3]);
-            Oob::seal_words(&mut sealed, &kept, &index);
-            seal_words_by(&mut by_table, &kept, &index, crc_both_by_table);
+            let kept = [[7; 8], content.to_le_bytes()].concat();
+            let kept = Gather::new(&kept, &[1; 3], 8);
+            Oob::seal_words(&mut sealed, &kept);
+            seal_words_by(&mut by_table, &kept, crc_both_by_table);
             prop_assert_eq!(sealed, by_table);
             prop_assert_eq!(Oob::decode(&sealed[1]).2, whole);
             let bytes = [content.to_le_bytes(), [0; 8], content.to_le_bytes()].concat();

@@ -385,6 +385,7 @@ pub(super) async fn pad(
     let chunk = format.pack(layout.chunk(line, position));
     let addrs: Vec<Ppa> = (from..from + n).map(|s| format.in_chunk(chunk, s)).collect();
     let oob = Oob::encode_raw(LBA_PADDING, 0, read::content_crc(&zeros));
+    let index = vec![0; n as usize];
     let request = Request {
         op: Op::Write,
         flags: match mutant!("pftl.padding-not-fua") {
@@ -393,7 +394,7 @@ pub(super) async fn pad(
         },
         addrs: &addrs,
         data: Data::Write {
-            content: Gather { base: &zeros, index: &vec![0; n as usize], unit: content_bytes },
+            content: Gather::new(&zeros, &index, content_bytes),
             oob: &vec![oob; n as usize],
             cause: &vec![Cause::PaddingPair; n as usize],
         },

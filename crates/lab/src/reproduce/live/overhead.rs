@@ -213,7 +213,7 @@ impl Alone {
         let place = |i: u32| self.ssd.format().pack(Location { sector: sector + i, ..first });
         let addrs: Vec<Ppa> = (0..self.unit as u32).map(place).collect();
         let (index, oob) = ([0u32; 64], [[0u8; OOB_BYTES]; 64]);
-        let content = Gather { base: content, index: &index[..self.unit], unit: SECTOR_BYTES };
+        let content = Gather::new(content, &index[..self.unit], SECTOR_BYTES);
         let (oob, cause) = (&oob[..self.unit], &[Cause::User; 64][..self.unit]);
         self.command(cx, Op::Write, &addrs, Data::Write { content, oob, cause }).await;
         self.next += 1;

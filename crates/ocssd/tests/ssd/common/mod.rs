@@ -159,7 +159,7 @@ impl Filled {
             flags: Flags::default(),
             addrs,
             data: Data::Write {
-                content: Gather { base: &self.base, index: &self.index, unit: self.unit },
+                content: Gather::new(&self.base, &self.index, self.unit),
                 oob: &self.oob,
                 cause: &self.cause,
             },
