@@ -53,7 +53,7 @@ fn write(bench: &Bench, (pu, chunk): (u32, u32), sector: u32, n: u32, stamp: u64
             oob.push(record);
         }
         let (index, cause) = ((0..n).collect::<Vec<u32>>(), vec![Cause::User; n as usize]);
-        let content = Gather { base: &base, index: &index, unit: 4096 };
+        let content = Gather::new(&base, &index, 4096);
         let data = Data::Write { content, oob: &oob, cause: &cause };
         let flags = Flags::default();
         let request = Request { op: Op::Write, flags, addrs: &at, data, whole_sectors: false };
