@@ -205,3 +205,32 @@ fn a_second_cut_changes_nothing_and_old_tickets_fail() {
         assert_eq!(done.status.len(), 8);
     });
 }
+
+/// What waits is undone from the latest submission to the earliest: behind a reset that never began, a
+/// write of the same chunk is gone, and the old content is whole.
+#[test]
+fn a_reset_and_what_waits_behind_it_are_undone_in_turn() {
+    let spec = tiny(|_| {});
+    let ssd = ssd(&spec, memory());
+    let b = Bench::new(ssd.clone());
+    b.write_up_to(0, 3, 64, 1);
+    b.write_up_to(0, 4, 64, 1);
+    let (busy, chunk) = (b.at(&[(0, 4, 0, 1)]), b.at(&[(0, 3, 0, 4)]));
+    b.run(|cx, dev| async move {
+        let reset = |addrs| {
+            let (op, flags) = (Op::Reset, Flags::default());
+            Request { op, flags, addrs, data: Data::None, whole_sectors: false }
+        };
+        // The die erases one chunk while the other's reset and write wait for it.
+        let _ = dev.submit(&cx, reset(&busy[..]));
+        let _ = dev.submit(&cx, reset(&chunk[..1]));
+        let filled = Filled::new(4, dev.traits().content_bytes, 2);
+        let _ = dev.submit(&cx, filled.request(&chunk, false));
+        cx.sleep(Ns::from_us(50)).await;
+    });
+    let cut = ssd.power_cut(b.now(), PowerOn::ClockGoesOn);
+    assert_eq!((cut.torn_erases, cut.lost_erases, cut.lost_programs), (1, 1, 1), "{cut:?}");
+    assert_eq!((b.info(0, 3).state, b.info(0, 3).write_pointer), (ChunkState::Closed, 64));
+    let got = b.read(&[(0, 3, 0, 64)]);
+    assert!((0..64).all(|i| got.holds(i, 1)), "{:?}", got.done);
+}
