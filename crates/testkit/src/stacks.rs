@@ -453,7 +453,10 @@ fn qblk_buffer_faults(seed: u64) -> Result<Rc<dyn Machine>, String> {
 }
 
 fn pblk_image(seed: u64) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(qblk_on(seed, false).imaged(seed)))
+    let mut on = qblk_on(seed, false).imaged(seed);
+    // The smallest of these devices hold less than the rings of four cores.
+    on.config.cores = on.config.cores.min(2);
+    Ok(pblk_machine(on))
 }
 
 fn pftl_image(seed: u64) -> Result<Rc<dyn Machine>, String> {
