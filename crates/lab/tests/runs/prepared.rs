@@ -222,7 +222,8 @@ fn nothing_is_kept_of_what_was_not_prepared() {
     std::fs::write(&plan, fault).expect("writable");
     let faults = format!("device.faults=\"{}\"", plan.display());
     let faulty = ["target=[{kind=\"pblk\"}]", &faults, "run.fill=none", "run.overwrite=none"];
-    let faulty = experiment(&[&faulty[..], &["workload.0.number_ios=60000"]].concat());
+    let more = ["workload.0.number_ios=60000", "run.allow_errors=true"];
+    let faulty = experiment(&[&faulty[..], &more].concat());
     assert!(Shelf::check(&faulty).expect_err("faults").contains("faults"));
     assert_eq!(Shelf::check(&e), Ok(()));
     // The same device without a shelf: it ends read-only, with units that are being sent again, each of

@@ -486,3 +486,14 @@ fn impossible_sizes_are_refused() {
     let text = toml::to_string(&spec).unwrap();
     assert_eq!(DeviceSpec::from_toml(&text).unwrap().limits.write_buffer, spec.limits.write_buffer);
 }
+
+/// Who settles a device with a buffer waits for the programs; where all is on the medium, for nothing.
+#[test]
+fn settling_waits_for_what_is_buffered() {
+    let (b, _) = bench(&buffered(4, |_| {}), "");
+    assert_eq!(b.write(&[(0, 0, 0, 4)], 1).failed, 0);
+    for _ in 0..2 {
+        assert!(b.run(|cx, dev| async move { dev.settle(&cx).await }));
+        assert_eq!(b.now(), PROGRAM);
+    }
+}

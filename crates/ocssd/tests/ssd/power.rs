@@ -1,7 +1,7 @@
 //! Power cuts at every moment (D8, facts D19 and D21).
 
 use crate::common::*;
-use flashlane_base::Ns;
+use flashlane_base::{Ns, OOB_BYTES};
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::spec::Pairing;
 use flashlane_ocssd::ssd::PowerOn;
@@ -204,4 +204,64 @@ fn a_second_cut_changes_nothing_and_old_tickets_fail() {
         let done = write(&cx, &*dev, &at, 1).await;
         assert_eq!(done.status.len(), 8);
     });
+}
+
+/// What waits is undone from the latest submission to the earliest: behind a reset that never began, a
+/// write of the same chunk is gone, and the old content is whole.
+#[test]
+fn a_reset_and_what_waits_behind_it_are_undone_in_turn() {
+    let spec = tiny(|_| {});
+    let ssd = ssd(&spec, memory());
+    let b = Bench::new(ssd.clone());
+    b.write_up_to(0, 3, 64, 1);
+    b.write_up_to(0, 4, 64, 1);
+    let (busy, chunk) = (b.at(&[(0, 4, 0, 1)]), b.at(&[(0, 3, 0, 4)]));
+    b.run(|cx, dev| async move {
+        let reset = |addrs| {
+            let (op, flags) = (Op::Reset, Flags::default());
+            Request { op, flags, addrs, data: Data::None, whole_sectors: false }
+        };
+        // The die erases one chunk while the other's reset and write wait for it.
+        let _ = dev.submit(&cx, reset(&busy[..]));
+        let _ = dev.submit(&cx, reset(&chunk[..1]));
+        let filled = Filled::new(4, dev.traits().content_bytes, 2);
+        let _ = dev.submit(&cx, filled.request(&chunk, false));
+        cx.sleep(Ns::from_us(50)).await;
+    });
+    let cut = ssd.power_cut(b.now(), PowerOn::ClockGoesOn);
+    assert_eq!((cut.torn_erases, cut.lost_erases, cut.lost_programs), (1, 1, 1), "{cut:?}");
+    assert_eq!((b.info(0, 3).state, b.info(0, 3).write_pointer), (ChunkState::Closed, 64));
+    // What the die was at must be erased again.
+    assert_eq!((b.info(0, 4).state, b.info(0, 4).write_pointer), (ChunkState::Closed, 64));
+    let got = b.read(&[(0, 3, 0, 64)]);
+    assert!((0..64).all(|i| got.holds(i, 1)), "{:?}", got.done);
+}
+
+/// A program that a read has interrupted has begun: a cut tears it.
+#[test]
+fn a_cut_tears_a_program_that_is_halted() {
+    let spec = tiny(|s| s.timing.queue = DieQueue::Suspend);
+    let ssd = ssd(&spec, memory());
+    let b = Bench::new(ssd.clone());
+    b.write_up_to(0, 0, 64, 1);
+    let (unit, old) = (b.at(&[(0, 1, 0, 4)]), b.at(&[(0, 0, 0, 4)]));
+    let device = ssd.clone();
+    let cut = b.run(|cx, dev| async move {
+        let filled = Filled::new(4, dev.traits().content_bytes, 2);
+        let _ = dev.submit(&cx, filled.request(&unit, false));
+        cx.sleep(us(200)).await;
+        let flags = Flags { suspend: true, ..Flags::default() };
+        let unit = dev.traits().content_bytes;
+        let (mut base, mut oob) = (vec![0; unit * 4], [[0; OOB_BYTES]; 4]);
+        let content = Scatter { base: &mut base, index: &[0, 1, 2, 3], unit };
+        let data = Data::Read { content, oob: &mut oob };
+        let request = Request { op: Op::Read, flags, addrs: &old, data, whole_sectors: false };
+        let ticket = dev.submit(&cx, request);
+        cx.sleep(us(20)).await;
+        let cut = device.power_cut(cx.now(), PowerOn::ClockGoesOn);
+        dev.wait(&cx, ticket).await;
+        cut
+    });
+    assert_eq!((cut.torn_programs, cut.lost_programs), (1, 0), "{cut:?}");
+    assert_eq!(b.info(0, 1).write_pointer, 4);
 }

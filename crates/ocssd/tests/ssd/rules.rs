@@ -587,3 +587,17 @@ fn a_null_device_takes_no_time() {
     assert_eq!(b.now().as_ns(), 0);
     assert_eq!(ssd.counters().violations, 0);
 }
+
+/// What lay in a chunk that went bad is not to be had: it reads as unwritten.
+#[test]
+fn a_bad_chunk_gives_nothing() {
+    let plan = "[[fault]]\nkind = \"erase_fail\"\n";
+    let faults = FaultPlan::from_toml(plan).unwrap();
+    let ssd = ssd(&tiny(|_| {}), SsdOptions { faults, ..memory() });
+    let b = Bench::new(ssd.clone());
+    b.write_up_to(1, 2, 64, 1);
+    assert!(b.read(&[(1, 2, 0, 4)]).holds(0, 1));
+    assert_eq!(b.reset(1, 2), Status::OfflineChunk);
+    let got = b.read(&[(1, 2, 0, 4)]);
+    assert!((0..4).all(|i| got.empty(i)), "{:?}", got.done);
+}
