@@ -1,7 +1,8 @@
 # Flashlane: everything a person types. `make help` lists it.
 CARGO ?= cargo
+TARGET = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run test check bench interleave models soak full
+.PHONY: help run test check bench interleave models mutants mutants-quick soak full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,7 +17,7 @@ test: ## All tests; prints what was skipped and why
 	sh tests/readme.sh
 	sh tests/cuts.sh
 	sh tests/report.sh
-	$(MAKE) interleave models
+	$(MAKE) interleave models mutants-quick
 
 check: ## Formatting, lints, docs
 	$(CARGO) fmt --all --check
@@ -34,6 +35,16 @@ interleave: ## QBLK's whole target under shuttle, by seed (docs/TESTING.md)
 
 models: ## Single structures under loom
 	$(CARGO) test --workspace --features flashlane-ftl/loom --test models
+
+# Results are kept in target/mutants.tsv, for this very program: the next call goes on where this one stopped.
+mutants: ## Break every safety rule: what catches it, and how soon
+	$(CARGO) build --profile mutants -p flashlane --features mutants
+	$(CARGO) build --workspace --example mutants
+	$(TARGET)/debug/examples/mutants $(MUTANTS)
+
+mutants-quick: ## The mutants that are caught within 2 seconds (tests/mutants-quick)
+	$(CARGO) build --workspace --bins --example mutants
+	$(TARGET)/debug/examples/mutants --bin $(TARGET)/debug/flashlane --quick tests/mutants-quick
 
 soak: ## Seeded simulations with faults and power cuts until stopped (Ctrl-C)
 	$(CARGO) run --release -- torture --target all --seconds 0

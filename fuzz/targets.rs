@@ -25,6 +25,7 @@ use flashlane_ocssd::device::{
 use flashlane_ocssd::image::{Header, MAGIC, layout};
 use flashlane_ocssd::{CreateImage, DeviceSpec, ImageError, OpenImage, Ssd};
 use flashlane_rt::{CostTable, Virtual};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -169,14 +170,15 @@ fn image_header(bytes: &[u8]) -> bool {
 fn image_table(bytes: &[u8]) -> bool {
     let file = Arc::new(MemoryFile::new(small_image()));
     let layout = layout(&Header::read(&*file).expect("a header").spec);
-    let mut table = Table::open(file.clone(), layout).expect("a table");
+    let mut table = Table::open(file.clone(), layout, true).expect("a table");
     let rows = bytes.chunks_exact(60).map(|numbered| {
         let number = u32::from_le_bytes([numbered[0], numbered[1], numbered[2], numbered[3]]);
         let mut row: Row = [0; 56];
         row.copy_from_slice(&numbered[4..]);
         (number % layout.rows(), row)
     });
-    table.commit(rows.collect()).expect("a commit");
+    let rows: BTreeMap<u32, Row> = rows.collect();
+    table.commit(rows.into_iter().collect()).expect("a commit");
     drive(MemoryFile::new(file.bytes()))
 }
 

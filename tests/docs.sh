@@ -73,7 +73,19 @@ for toml in crates/*/Cargo.toml; do
     grep -q '^\[lints\]' "$toml" || fail "$toml: the workspace's lint table is not used"
 done
 
-for file in README CHANGELOG docs/ARCHITECTURE docs/DECISIONS docs/FORMAT docs/GLOSSARY docs/TESTING; do
+# Each mutant in the code has a row in docs/MUTANTS.md with what catches it, or why nothing does, and each row a mutant.
+grep -rhoE 'mutant!\("[a-z0-9.-]+"\)' crates/*/src --include='*.rs' | cut -d'"' -f2 |
+    grep -v '^base\.\|^layer\.' | sort -u >"$tokens"
+awk -F ' [|] ' '/^[|] `?[a-z0-9-]+[.]/ && ($4 ~ /`/ || $4 ~ /^nothing: /) {
+    gsub(/[|` ]/, "", $1); print $1 }' docs/MUTANTS.md | sort >"$found"
+comm -3 "$tokens" "$found" >"$tokens.odd"
+while read -r name; do
+    fail "docs/MUTANTS.md: $name has no row that says what catches it, no mutant in the code, or two rows"
+done <"$tokens.odd"
+rm -f "$tokens.odd"
+echo "ok    docs/MUTANTS.md: $(wc -l <"$found") mutants"
+
+for file in README CHANGELOG docs/ARCHITECTURE docs/DECISIONS docs/FORMAT docs/GLOSSARY docs/MUTANTS docs/TESTING; do
     file=$file.md
     [ -s "$file" ] || fail "no $file"
 done

@@ -177,8 +177,8 @@ pub fn upgrade(path: &Path) -> Result<String, DriveError> {
     Ok(match from == to {
         true => format!("{}: format {}, there is nothing to do\n", path.display(), text(to)),
         false => format!(
-            "{}: format {} is now {}: it keeps faults (`flashlane drive inject`); older programs open it for \
-             reading only\n",
+            "{}: format {} is now {}: it keeps faults (`flashlane drive inject`), and tells damage from a loss of \
+             power; older programs open it for reading only\n",
             path.display(),
             text(from),
             text(to)

@@ -377,6 +377,9 @@ impl Cells {
             ..Chunk::new()
         };
         let mut old = std::mem::replace(chunk, fresh);
+        if mutant!("image.content-left-early") {
+            self.store.free(std::mem::take(&mut old.body));
+        }
         old.state = state;
         let forgotten = old.damaged && !mutant!("device.erase-keeps-damage");
         self.chunks[index as usize].damaged = old.damaged && !forgotten;

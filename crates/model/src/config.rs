@@ -1,10 +1,12 @@
 //! What a run of the model may do: the host's scripts, sizes, and how often things may go wrong.
 
+use crate::explore::System;
 use crate::rules::{Rule, Rules};
 use crate::state::{
     Budget, CELLS, Core, Doing, Entry, Gc, Host, LBAS, LINES, Line, LinePhase, Media, Phase,
     Record, SLOTS, Shard, Slot, State, Writer,
 };
+use crate::step::Steps;
 
 /// A host operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -169,5 +171,21 @@ impl Model {
     /// Have both cores ended their scripts?
     pub fn finished(&self, state: &State) -> bool {
         state.phase == Phase::Running && (0..2).all(|core| self.current(state, core).is_none())
+    }
+}
+
+impl System for Model {
+    type State = State;
+    fn initial(&self) -> State {
+        Model::initial(self)
+    }
+    fn successors(&self, state: &State) -> Steps {
+        Model::successors(self, state)
+    }
+    fn violation(&self, state: &State) -> Option<String> {
+        Model::violation(self, state)
+    }
+    fn finished(&self, state: &State) -> bool {
+        Model::finished(self, state)
     }
 }

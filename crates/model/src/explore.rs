@@ -8,9 +8,21 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use crate::config::Model;
-use crate::state::State;
 use crate::step::Step;
+
+/// What can be explored: states, the steps between them, and what must not be.
+pub trait System {
+    /// A state; two that are equal have the same successors.
+    type State: Clone + Hash;
+    /// The start.
+    fn initial(&self) -> Self::State;
+    /// All steps possible in a state.
+    fn successors(&self, state: &Self::State) -> Vec<(Step, Self::State)>;
+    /// What is broken in a state.
+    fn violation(&self, state: &Self::State) -> Option<String>;
+    /// Has it come to its end?
+    fn finished(&self, state: &Self::State) -> bool;
+}
 
 /// What an exploration found.
 #[derive(Clone, Debug)]
@@ -19,7 +31,7 @@ pub struct Report {
     pub states: usize,
     /// Steps of the longest shortest path.
     pub depth: usize,
-    /// States in which both scripts had ended: none would mean that nothing was tested.
+    /// States in which all had come to its end: none would mean that nothing was tested.
     pub finished: usize,
     /// Was everything within the bounds visited?
     pub exhausted: bool,
@@ -46,7 +58,7 @@ impl fmt::Display for Trace {
 }
 
 /// Visits at most `limit` states.
-pub fn explore(model: &Model, limit: usize) -> Report {
+pub fn explore<S: System>(model: &S, limit: usize) -> Report {
     let initial = model.initial();
     let mut seen = Seen::new();
     seen.insert(fingerprint(&initial));
@@ -111,7 +123,7 @@ impl Hasher for Lanes {
     }
 }
 
-fn fingerprint(state: &State) -> u128 {
+fn fingerprint(state: &impl Hash) -> u128 {
     let mut lanes = Lanes(0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344);
     state.hash(&mut lanes);
     let mix = |mut lane: u64| {
@@ -165,7 +177,7 @@ impl Seen {
 
 /// Follows `walks` random paths of at most `length` steps: for configurations that are too large to
 /// exhaust. The same seed gives the same paths.
-pub fn walk(model: &Model, seed: u64, walks: usize, length: usize) -> Report {
+pub fn walk<S: System>(model: &S, seed: u64, walks: usize, length: usize) -> Report {
     let mut random = seed;
     let mut report =
         Report { states: 0, depth: 0, finished: 0, exhausted: false, counterexample: None };

@@ -22,7 +22,8 @@
 //! - Sectors go bad only where a scan can tell that from a tear (not at an open line's frontier):
 //!   there the format can't keep its promise, and `docs/FORMAT.md` says so.
 //! - Every step is sequentially consistent. Weaker memory orders are for loom and shuttle.
-//! - Rules 17 to 23 (progress) are not here: a state without a successor is not an error.
+//! - Rules 17 to 23 (progress) are not here: a state without a successor is not an error. Rule 18, the
+//!   room that a victim needs, is a system of its own: [`room`].
 //! - Some scenarios let actors that are not their subject act at once ([`config::Prompt`]); random
 //!   walks through configurations without that, and far larger ones, are in `tests/walks.rs`.
 //!
@@ -35,6 +36,7 @@ pub mod explore;
 mod host;
 mod reclaim;
 mod recover;
+pub mod room;
 pub mod rules;
 pub mod scenarios;
 pub mod state;

@@ -49,6 +49,7 @@ impl Own {
             link: self.spec.link.filter(|_| self.options.timing),
             pus: self.pus,
             fixed: true,
+            disk: None,
             config: config.clone(),
         }
     }

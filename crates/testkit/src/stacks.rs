@@ -6,6 +6,7 @@
 
 use crate::aim::AimedDevice;
 use crate::devices::{self, Size};
+use crate::disk::{Disk, Loss};
 use crate::harness::{Boot, Machine, Stack, Up};
 use crate::moments::NotingDevice;
 use crate::ram::{Keep, Ram};
@@ -23,7 +24,9 @@ use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::device::Cause;
 use flashlane_ocssd::link::LinkedDevice;
 use flashlane_ocssd::spec::LinkSpec;
-use flashlane_ocssd::{Device, DeviceSpec, Partition, PowerOn, Ssd, SsdOptions};
+use flashlane_ocssd::{
+    CreateImage, Device, DeviceSpec, OpenImage, Partition, PowerOn, Ssd, SsdOptions,
+};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -60,6 +63,8 @@ pub const STACKS: &[Stack] = &[
         share: 10,
         machine: pftl_buffer_faults,
     },
+    Stack { name: "pblk-image", seeds: 16, lives: 4, share: 10, machine: pblk_image },
+    Stack { name: "pftl-image", seeds: 16, lives: 4, share: 10, machine: pftl_image },
 ];
 
 /// The row of this name.
@@ -115,8 +120,13 @@ pub(crate) struct OnSsd<C> {
     pub(crate) pus: Option<(u32, u32)>,
     /// The device is as somebody wants it: it does not grow.
     pub(crate) fixed: bool,
+    /// The device lives in an image on this disk, where it has one.
+    pub(crate) disk: Option<RefCell<Arc<Disk>>>,
     pub(crate) config: C,
 }
+
+/// A medium, and who watches it where things go wrong on it.
+type Medium = (Arc<Ssd>, Option<Arc<Witness>>);
 
 /// Chunks that a device may be enlarged to when a layer finds it too small.
 const CHUNKS_MAX: u32 = 2048;
@@ -128,7 +138,13 @@ impl<C> OnSsd<C> {
             options.faults = devices::faults(seed);
         }
         let (spec, link) = (RefCell::new(spec), devices::link(seed));
-        OnSsd { spec, options, faulty, aims: faulty, link, pus: None, fixed: false, config }
+        let (aims, pus, fixed, disk) = (faulty, None, false, None);
+        OnSsd { spec, options, faulty, aims, link, pus, fixed, disk, config }
+    }
+
+    /// The device lives in an image; best a small one, since a loss copies the whole file.
+    fn imaged(self) -> OnSsd<C> {
+        OnSsd { disk: Some(RefCell::default()), ..self }
     }
 
     /// The device has a write buffer.
@@ -138,7 +154,60 @@ impl<C> OnSsd<C> {
     }
 
     fn ssd(&self) -> Result<Arc<Ssd>, String> {
-        Ssd::new(&self.spec.borrow(), self.options.clone()).map_err(|e| e.to_string())
+        let Some(disk) = &self.disk else {
+            return Ssd::new(&self.spec.borrow(), self.options.clone()).map_err(|e| e.to_string());
+        };
+        *disk.borrow_mut() = Arc::default();
+        let options = CreateImage { seed: self.options.seed, ..CreateImage::default() };
+        let made = Ssd::create_on(disk.borrow().clone(), &self.spec.borrow(), &options);
+        made.map_err(|e| e.to_string())?;
+        self.opened(disk)
+    }
+
+    /// The device in the image that is on the disk.
+    fn opened(&self, disk: &RefCell<Arc<Disk>>) -> Result<Arc<Ssd>, String> {
+        let SsdOptions { queue, timing, dulbe, .. } = self.options;
+        let options = OpenImage { queue, timing, dulbe, ..OpenImage::default() };
+        let opened = Ssd::open_on(disk.borrow().clone(), &options);
+        opened.map_err(|e| format!("the image that is left: {e}"))
+    }
+
+    /// The medium that this life begins with, if there was one before: opened anew where it is in an
+    /// image.
+    fn found(&self, medium: &Option<Medium>) -> Result<Option<Medium>, String> {
+        match (&self.disk, medium) {
+            (Some(disk), Some((_, witness))) => Ok(Some((self.opened(disk)?, witness.clone()))),
+            (_, medium) => Ok(medium.clone()),
+        }
+    }
+
+    /// The power goes off while the medium is in use: its own, or, under an image, that of the process or
+    /// of the host.
+    fn cut(&self, ssd: &Ssd, at: Ns, seed: u64) {
+        let Some(disk) = &self.disk else {
+            ssd.power_cut(at, PowerOn::ClockRestarts);
+            return;
+        };
+        let mut rng = Rng::stream(seed, "testkit.disk", at.as_ns());
+        let loss = devices::one_of(&mut rng, &[None, Some(Loss::Process), Some(Loss::Host)]);
+        if loss.is_none() {
+            ssd.power_cut(at, PowerOn::ClockRestarts);
+        }
+        let left = disk.borrow().after(loss.unwrap_or(Loss::Process), &mut rng);
+        *disk.borrow_mut() = Arc::new(left);
+    }
+
+    /// The power goes off when nothing is under way.
+    fn off(&self, ssd: &Ssd, at: Ns) {
+        match &self.disk {
+            // What a host that loses its power keeps is all that there is: closing syncs.
+            Some(disk) => {
+                let _ = ssd.close(); // what it does not keep the next life misses
+                let left = disk.borrow().after(Loss::Host, &mut Rng::new(at.as_ns()));
+                *disk.borrow_mut() = Arc::new(left);
+            }
+            None => drop(ssd.power_cut(at, PowerOn::ClockRestarts)),
+        }
     }
 
     /// A witness for all lives of a device on which things go wrong.
@@ -265,22 +334,24 @@ struct PftlMachine {
 #[derive(Default)]
 struct PftlKept {
     /// The medium, and what the layer sees of it.
-    medium: Option<(Arc<Ssd>, Option<Arc<Witness>>)>,
+    medium: Option<Medium>,
     /// The layer of this life.
     ftl: Option<Arc<Pftl>>,
     dump: Option<Dump>,
 }
 
 impl PftlMachine {
-    /// Creates the device in the first life, mounts it in a later one.
-    async fn bring_up(&self, boot: &Boot) -> Result<(Arc<Ssd>, Arc<Pftl>), String> {
-        let medium = self.kept.borrow().medium.clone();
+    /// Creates the device in the first life, mounts it in a later one. Also says what the medium had counted
+    /// before.
+    async fn bring_up(&self, boot: &Boot) -> Result<(Arc<Ssd>, Arc<Pftl>, Programmed), String> {
+        let medium = self.on.found(&self.kept.borrow().medium)?;
         if let Some((ssd, witness)) = medium {
-            let device = self.on.watched(&ssd, witness, boot);
+            self.kept.borrow_mut().medium = Some((ssd.clone(), witness.clone()));
+            let (device, before) = (self.on.watched(&ssd, witness, boot), programmed(&ssd));
             let dump = self.kept.borrow().dump.clone();
             let config = self.on.config.clone();
             let ftl = Pftl::mount(&boot.cx, device, config, dump.as_ref()).await;
-            return Ok((ssd, ftl.map_err(|e| e.to_string())?));
+            return Ok((ssd, ftl.map_err(|e| e.to_string())?, before));
         }
         loop {
             let ssd = self.on.ssd()?;
@@ -289,7 +360,7 @@ impl PftlMachine {
             match Pftl::create(&boot.cx, device, self.on.config.clone()) {
                 Ok(ftl) => {
                     self.kept.borrow_mut().medium = Some((ssd.clone(), witness));
-                    return Ok((ssd, ftl));
+                    return Ok((ssd, ftl, Programmed::default()));
                 }
                 Err(pftl::CreateError::TooSmall { .. }) if self.on.enlarge() => {}
                 Err(error) => return Err(error.to_string()),
@@ -297,13 +368,13 @@ impl PftlMachine {
         }
     }
 
-    fn power_off(&self, at: Ns) {
+    fn power_off(&self, medium: impl FnOnce(&Ssd)) {
         let mut kept = self.kept.borrow_mut();
         if let Some(ftl) = kept.ftl.take() {
             kept.dump = ftl.power_lost();
         }
         if let Some((ssd, _)) = &kept.medium {
-            ssd.power_cut(at, PowerOn::ClockRestarts);
+            medium(ssd);
         }
     }
 }
@@ -312,8 +383,7 @@ impl Machine for PftlMachine {
     fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
         Box::pin(async move {
             let cx = boot.cx.clone();
-            let before = self.kept.borrow().medium.as_ref().map(|(ssd, _)| programmed(ssd));
-            let (ssd, ftl) = self.bring_up(&boot).await?;
+            let (ssd, ftl, before) = self.bring_up(&boot).await?;
             self.kept.borrow_mut().ftl = Some(ftl.clone());
             let (idle, stopped, stopping) = (ftl.clone(), ftl.clone(), ftl.clone());
             let state = ftl.clone();
@@ -340,17 +410,17 @@ impl Machine for PftlMachine {
                 }),
                 check_stopped: Box::new(move || {
                     no_violations(&ssd)?;
-                    both_laws(&stopped.stats(), &ssd, &before.unwrap_or_default())?;
+                    both_laws(&stopped.stats(), &ssd, &before)?;
                     stopped.walk()
                 }),
             })
         })
     }
-    fn cut(&self, at: Ns, _: u64) {
-        self.power_off(at);
+    fn cut(&self, at: Ns, seed: u64) {
+        self.power_off(|ssd| self.on.cut(ssd, at, seed));
     }
     fn off(&self, at: Ns) {
-        self.power_off(at);
+        self.power_off(|ssd| self.on.off(ssd, at));
     }
     fn describe(&self) -> String {
         format!("{}, {:?}", self.on.describe_device(), self.on.config)
@@ -405,6 +475,18 @@ fn qblk_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
 
 fn qblk_buffer_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
     Ok(pblk_machine(qblk_on(seed, size, true).buffered(seed)))
+}
+
+fn pblk_image(seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
+    Ok(pblk_machine(qblk_on(seed, Size::Tight, false).imaged()))
+}
+
+fn pftl_image(seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
+    let mut on = pftl_on(seed, Size::Tight, false).imaged();
+    // The capacitors of the emulated device save nothing of this process's memory.
+    on.config.capacitors = false;
+    on.config.over_provisioning_percent = on.config.over_provisioning_percent.max(75);
+    Ok(pftl_machine(on))
 }
 
 /// QBLK, or something between pblk and it: each switch by itself, all of them most of the time.
@@ -487,9 +569,6 @@ fn pblk_state(ftl: &Pblk) -> String {
     )
 }
 
-/// A medium, and who watches it where things go wrong on it.
-type Medium = (Arc<Ssd>, Option<Arc<Witness>>);
-
 /// A target, and the medium that is left of it while the power is off.
 struct PblkMachine {
     on: OnSsd<LogConfig>,
@@ -497,14 +576,17 @@ struct PblkMachine {
 }
 
 impl PblkMachine {
-    /// Creates the target in the first life, mounts it in a later one.
-    async fn bring_up(&self, boot: &Boot) -> Result<(Arc<Ssd>, Arc<Pblk>), String> {
-        let medium = self.medium.borrow().clone();
+    /// Creates the target in the first life, mounts it in a later one. Also says what the medium had counted
+    /// before.
+    async fn bring_up(&self, boot: &Boot) -> Result<(Arc<Ssd>, Arc<Pblk>, Programmed), String> {
+        let medium = self.on.found(&self.medium.borrow())?;
         if let Some((ssd, witness)) = medium {
+            *self.medium.borrow_mut() = Some((ssd.clone(), witness.clone()));
+            let before = programmed(&ssd);
             let device = self.linked(self.on.watched(&ssd, witness, boot));
             let options = MountOptions::default();
             match Pblk::mount(&boot.cx, device, options).await {
-                Ok(ftl) => return Ok((ssd, ftl)),
+                Ok(ftl) => return Ok((ssd, ftl, before)),
                 // The first life was cut before the target was there.
                 Err(MountError::NoTarget | MountError::LogLost) if boot.oracle.get().is_none() => {}
                 Err(error) => return Err(error.to_string()),
@@ -516,7 +598,7 @@ impl PblkMachine {
             let device = self.linked(self.on.watched(&ssd, witness.clone(), boot));
             *self.medium.borrow_mut() = Some((ssd.clone(), witness));
             match Pblk::create(&boot.cx, device, self.on.config.clone()).await {
-                Ok(ftl) => return Ok((ssd, ftl)),
+                Ok(ftl) => return Ok((ssd, ftl, Programmed::default())),
                 // Too small, or for so many slots.
                 Err(log::CreateError::TooSmall { .. } | log::CreateError::Setting(_))
                     if self.on.enlarge() => {}
@@ -532,9 +614,9 @@ impl PblkMachine {
         }
     }
 
-    fn power_off(&self, at: Ns) {
+    fn power_off(&self, medium: impl FnOnce(&Ssd)) {
         if let Some((ssd, _)) = &*self.medium.borrow() {
-            ssd.power_cut(at, PowerOn::ClockRestarts);
+            medium(ssd);
         }
     }
 }
@@ -543,10 +625,8 @@ impl Machine for PblkMachine {
     fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
         Box::pin(async move {
             let cx = boot.cx.clone();
-            let before = self.medium.borrow().as_ref().map(|(ssd, _)| programmed(ssd));
-            let (ssd, ftl) = self.bring_up(&boot).await?;
+            let (ssd, ftl, before) = self.bring_up(&boot).await?;
             ftl.check_consistency().map_err(|e| format!("after bringing it up: {e}"))?;
-            let before = before.filter(|_| ftl.recovery().is_some()).unwrap_or_default();
             let (idle, stopped, stopping) = (ftl.clone(), ftl.clone(), ftl.clone());
             let (state, medium) = (ftl.clone(), ssd.clone());
             Ok(Up {
@@ -568,11 +648,11 @@ impl Machine for PblkMachine {
             })
         })
     }
-    fn cut(&self, at: Ns, _: u64) {
-        self.power_off(at);
+    fn cut(&self, at: Ns, seed: u64) {
+        self.power_off(|ssd| self.on.cut(ssd, at, seed));
     }
     fn off(&self, at: Ns) {
-        self.power_off(at);
+        self.power_off(|ssd| self.on.off(ssd, at));
     }
     fn describe(&self) -> String {
         format!("{}, {:?}", self.on.describe_device(), self.on.config)

@@ -135,8 +135,8 @@ fn an_old_image_works_as_it_is_and_is_upgraded_when_asked() {
     assert_eq!(format(), "1.0");
     let before = h.run(&["drive", "smart", "a.img"]).good().out;
     let said = h.run(&["drive", "upgrade", "a.img"]).good().out;
-    assert!(said.contains("format 1.0 is now 1.1") && said.contains("reading only"), "{said}");
-    assert_eq!(format(), "1.1");
+    assert!(said.contains("format 1.0 is now 1.2") && said.contains("reading only"), "{said}");
+    assert_eq!(format(), "1.2");
     assert_eq!(h.run(&["drive", "smart", "a.img"]).good().out, before);
     assert!(h.run(&["drive", "upgrade", "a.img"]).good().out.contains("nothing to do"));
     inject(&h, &["bit_flip"]).good();

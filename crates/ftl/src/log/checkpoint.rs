@@ -401,7 +401,6 @@ impl HostFtl {
                     (prev, _) => return (prev, None),
                 },
                 Entry::Poisoned => match self.poisons.lock().get(&lba) {
-                    Some(_) if mutant!("log.poison-unlisted") => return (POISONED, None),
                     Some(stamp) => return (POISONED, Some(*stamp)),
                     None if self.map.is_exclusive() => return (POISONED, Some(0)),
                     None => {}

@@ -42,11 +42,6 @@ impl HostFtl {
     }
 
     async fn close_line(self: Arc<Self>, cx: &Cx, line: u32) {
-        // Who reads the closing metadata does not look at the sectors.
-        let mut settled = Ok(());
-        if !mutant!("log.closing-unsettled") {
-            settled = self.settle_device(cx).await;
-        }
         let (bytes, sequence) = self.build_closing(line);
         let places = self.write_closing(cx, line, sequence, bytes).await;
         self.empty_windows(cx, line).await;
@@ -56,10 +51,12 @@ impl HostFtl {
         // that is programmed recovery has to find it here (FORMAT.md, hole 35).
         let sent = || self.rings.nothing_again() || mutant!("log.closed-before-resent");
         self.rings.progress.wait(cx, || sent() || self.read_only()).await;
-        // Nor for what went out again to where it was.
-        if !mutant!("log.closed-unsettled") {
-            settled = settled.and(self.settle_device(cx).await);
-        }
+        // Nor before all of the line is on the medium: who reads the closing metadata, which is believed
+        // from `closed` on, does not look at the sectors.
+        let settled = match mutant!("log.closed-unsettled") {
+            true => Ok(()),
+            false => self.settle_device(cx).await,
+        };
         let mut p = self.pools.of_line(line).lock();
         let l = p.line_mut(line);
         if l.sequence == sequence && !l.gone && !self.read_only() && settled.is_ok() {

@@ -162,8 +162,7 @@ impl HostFtl {
                 self.starve(cx);
                 self.pool_changed.wake(cx); // the opener may have waited for a free spare place
                 if self.is_stranded() {
-                    let why = "no chunk is left to write to: bad chunks have eaten the reserve";
-                    self.give_up(cx, why);
+                    self.give_up_full(cx, super::verdict::STRANDED);
                 }
                 let ready = || {
                     self.is_stopping()
@@ -239,14 +238,6 @@ impl HostFtl {
 
     fn release_pus(&self, cx: &Cx, chunks: &[(usize, u32)]) {
         chunks.iter().for_each(|(_, pu)| self.pu[*pu as usize].release(cx, 1));
-    }
-
-    /// What is in the rings has nowhere to go, ever: no line can be opened, none is on its way, and
-    /// every line to be freed waits for the rings. Bad chunks have eaten the reserve.
-    fn is_stranded(&self) -> bool {
-        // First: chunks that came back before this was asked are seen by the other.
-        self.frees_behind_rings()
-            && self.pools.all(|p| p.is_cornered() && p.next_width(true).is_none())
     }
 
     /// Returns the room of slots that were dropped.
@@ -417,16 +408,18 @@ impl HostFtl {
         }
         cx.cpu(self.costs.complete_unit.times(ended.len() as u64)).await;
         self.publish_media(cx, released).await;
-        // Not before: a line that closed meanwhile could be taken for one without valid sectors.
-        let published = |line: &u32| self.pools.of_line(*line).lock().published(*line);
-        let close: SmallVec<[u32; 1]> =
-            ended.iter().map(|(line, ..)| *line).filter(published).collect();
+        // Before its line may close: what is not done yet is in a line that takes data or is closing, and
+        // a barrier that waits for it is not taken for one that waits for ever (`is_stranded`).
         ring.state.enter(|r| {
             for (_, unit, retries) in &ended {
                 r.unit_done(*unit);
                 r.retried(*retries);
             }
         });
+        // Not before: a line that closed meanwhile could be taken for one without valid sectors.
+        let published = |line: &u32| self.pools.of_line(*line).lock().published(*line);
+        let close: SmallVec<[u32; 1]> =
+            ended.iter().map(|(line, ..)| *line).filter(published).collect();
         ring.admission.release(cx, credits.0, credits.1);
         self.rings.progress.wake(cx);
         // What is programmed is no longer in the way of the next victim (`gc::fits`).

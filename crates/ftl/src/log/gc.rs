@@ -26,8 +26,8 @@ use super::pool::{LineState, PoolState};
 use super::pools::Pool;
 use super::read::whole_sectors;
 use super::ring::{RingState, Waited};
-use super::rings::Positions;
 use super::slab::Origin;
+use super::verdict::Barrier;
 use super::victim::Reason;
 use super::{HostFtl, add};
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX, mutant};
@@ -53,8 +53,8 @@ pub(super) struct Control {
     pub(super) choosing: Mutex<()>,
     /// Whoever works out whether barriers may be padded for.
     pub(super) pressing: Mutex<()>,
-    /// Where the rings have to come to before lines are freed, while that is waited for.
-    barrier: Mutex<Option<Positions>>,
+    /// How far the lines have come that are being freed. Taken before a pool's lock or a ring's.
+    pub(super) barrier: Mutex<Barrier>,
     /// Lines with nothing live, waiting for the barrier.
     freeing: Mutex<Vec<u32>>,
     /// Batches that are not in flight, for the next ones.
@@ -72,7 +72,7 @@ impl Control {
             hungry: AtomicBool::new(false),
             choosing: Mutex::new(()),
             pressing: Mutex::new(()),
-            barrier: Mutex::new(None),
+            barrier: Mutex::new(Barrier::Idle),
             freeing: Mutex::new(Vec::new()),
             batches: Mutex::new(Vec::new()),
             reverse: Mutex::new(Vec::new()),
@@ -141,6 +141,12 @@ impl Collector {
 
 /// How many units ahead the device hears what will be read: a batch is four or more.
 const AHEAD: usize = 8;
+
+/// Sectors that a batch has at least when it is gathered, but for a victim's last: one more unit might
+/// not fit.
+pub(super) fn batch_least(unit: u32) -> u64 {
+    VECTOR_MAX as u64 + 1 - u64::from(unit)
+}
 
 /// Slots of a batch.
 type Slots = SmallVec<[u32; VECTOR_MAX]>;
@@ -241,7 +247,7 @@ impl HostFtl {
                 return;
             }
             if self.is_exhausted(self.candidate(pool, false)) {
-                self.give_up(&cx, "no spare is left to write to: bad chunks have eaten it");
+                self.give_up_full(&cx, super::verdict::EXHAUSTED);
             }
             collector.turn.acquire(&cx, 1).await;
             match self.take_victim(pool, false) {
@@ -267,9 +273,16 @@ impl HostFtl {
         pool.collector.turn.acquire(cx, 1).await;
         // Whoever waits behind a barrier can't wait for company.
         self.rings.hurry(cx, 1);
-        let fits = || self.candidate(pool, true).is_none_or(|(line, _)| self.fits(line));
-        self.pool_changed.wait(cx, || self.read_only() || fits()).await;
-        let victim = self.take_victim(pool, true);
+        let victim = loop {
+            let best = || self.candidate(pool, true);
+            let fits = || best().is_none_or(|(line, _)| self.fits(line));
+            self.pool_changed.wait(cx, || self.read_only() || fits()).await;
+            let victim = self.take_victim(pool, true);
+            // Another pool's victim may have come before it.
+            if victim.is_some() || self.read_only() || best().is_none() {
+                break victim;
+            }
+        };
         let collected = match victim {
             Some((line, _)) => self.collect(cx, line).await,
             None => {
@@ -595,7 +608,7 @@ impl HostFtl {
     ) -> u64 {
         let (unit, map) = (self.info.content_bytes, self.map.view());
         let line = self.lines.line_of(batch.addrs[0]);
-        let read = |i: &usize| done.status(*i).is_ok() || mutant!("log.gc-ignores-status");
+        let read = |i: &usize| done.status(*i).is_ok();
         let good = match done.failed {
             0 => batch.whole,
             _ => (0..batch.n).filter(read).fold(0, |m, i| m | 1 << i) & batch.whole,
@@ -614,8 +627,6 @@ impl HostFtl {
                 slots.prefetch(*ahead);
             }
             let (lba, stamp, _) = Oob::decode_raw(oob);
-            let stamp =
-                if mutant!("log.gc-restamps") { cx.now().as_ns().max(stamp) } else { stamp };
             slots.fill_moved((*slot, ring), (lba, stamp), *addr, content);
         }
         // From there on the map goes on, but where a sector was superseded meanwhile.
@@ -719,14 +730,6 @@ impl HostFtl {
         }
     }
 
-    /// Do all lines that are to be freed, if any, wait for what is in the rings?
-    pub(super) fn frees_behind_rings(&self) -> bool {
-        match &*self.gc.barrier.lock() {
-            Some(to) => !self.rings.are_durable(to),
-            None => !self.pools.any(|p| p.count(LineState::Freeing) > 0),
-        }
-    }
-
     /// Frees emptied lines behind the erase barrier, until the target stops.
     pub(super) async fn free_loop(self: Arc<Self>, cx: Cx) {
         loop {
@@ -740,24 +743,31 @@ impl HostFtl {
                 return; // read-only: the lines stay as they are, for recovery
             }
             self.pool_moved(&cx);
+            self.all_freed(&cx);
         }
     }
 
+    /// What was behind the barrier is free, and the shares know.
+    pub(super) fn all_freed(&self, cx: &Cx) {
+        *self.gc.barrier.lock() = Barrier::Idle;
+        // Whoever took that for a reason to go on waiting asks again.
+        self.pool_changed.wake(cx);
+        self.wake_collectors(cx);
+    }
+
+    /// Frees lines behind a barrier; [`HostFtl::all_freed`] comes next.
     pub(super) async fn free_lines(&self, cx: &Cx, lines: &[u32]) -> crate::block::BlockResult {
-        let early = mutant!("log.barrier-early").then(|| self.rings.cover(false));
         if !mutant!("log.free-without-epoch") {
             self.epochs.synchronize(cx).await;
         }
         self.sections.synchronize(cx).await;
-        let to = early.unwrap_or_else(|| self.rings.cover(false));
-        *self.gc.barrier.lock() = Some(to.clone());
+        let to = self.rings.cover(false);
+        *self.gc.barrier.lock() = Barrier::Waits(to.clone());
         self.pool_changed.wake(cx); // drainers without a place may wait for that
-        let safe = match mutant!("log.free-before-barrier") {
-            true => Ok(()),
-            false => self.wait_safe(cx, &to, false).await,
-        };
-        *self.gc.barrier.lock() = None;
-        safe?;
+        if !mutant!("log.free-before-barrier") {
+            self.wait_safe(cx, &to, false).await?;
+        }
+        *self.gc.barrier.lock() = Barrier::Passed;
         if !mutant!("log.freed-unsettled") {
             self.settle_device(cx).await?;
         }

@@ -6,6 +6,7 @@
 //! the ring (`Off` shares nothing out there: first come, first served). Integers only.
 //! Never: admits anything itself (that is `ring`), nor starts GC (that is `gc`).
 
+use flashlane_base::mutant;
 use serde::{Deserialize, Serialize};
 
 /// Which controller.
@@ -136,7 +137,7 @@ impl Limiter {
             self.state = State::High;
             return Shares { users: self.ring, gc: 0, collect: false };
         }
-        if free <= reserve {
+        if free <= reserve && !mutant!("log.users-in-reserve") {
             return Shares { users: 0, gc: self.ring, collect: true };
         }
         let users = match self.kind {

@@ -47,6 +47,7 @@ mod sections;
 mod slab;
 mod sysfs;
 mod unit;
+mod verdict;
 mod victim;
 mod walk;
 
@@ -515,6 +516,7 @@ impl HostFtl {
         }
         if !untouched.is_empty() {
             self.free_lines(cx, &untouched).await?;
+            self.all_freed(cx);
         }
         self.pool_changed.wait(cx, settled).await;
         Ok(())

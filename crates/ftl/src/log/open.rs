@@ -188,7 +188,7 @@ impl HostFtl {
                 }
             })
             .collect();
-        if free <= reserve {
+        if free <= reserve && !mutant!("log.users-in-reserve") {
             // What is admitted goes to any pool: the reserves cover it together, however they are spread.
             let none = Shares { users: 0, gc: self.layout.ring_sectors, collect: true };
             shares.fill(none);
@@ -207,14 +207,15 @@ impl HostFtl {
     }
 
     /// Tells the drainer whether an erase barrier may be padded for: when no line can be opened
-    /// without what is behind it, or when GC waits for those chunks and brings no company. Users may
-    /// be held back by them. One caller after the other: whoever looked before something changed must not
+    /// without what is behind it, when GC waits for those chunks and brings no company, or when users
+    /// are held back: then nobody else need come to fill the last unit of a ring. One caller after the other: whoever looked before something changed must not
     /// have the last word.
     pub(super) fn press(&self, cx: &Cx) {
         let _alone = self.gc.pressing.lock();
         let short = |p: &mut PoolState| p.spare.is_none() && p.free_chunks() < p.width() as u64;
         let pressed = |pool: &Pool| short(&mut pool.lock()) || pool.collector.is_pressed();
-        self.rings.set_starving(cx, self.pools.iter().any(pressed));
+        let held_back = self.shares().users == 0;
+        self.rings.set_starving(cx, held_back || self.pools.iter().any(pressed));
     }
 
     /// A drainer found no place in any pool: barriers may be padded for.

@@ -893,6 +893,11 @@ impl PoolState {
         })
     }
 
+    /// Units are given out whose end is not yet in the map.
+    pub(super) fn is_programmed(&self) -> bool {
+        self.lines.iter().any(|l| l.open.as_ref().is_some_and(|o| o.in_flight > 0))
+    }
+
     /// Nothing takes data, and nothing is about to be given back without some being taken: lines
     /// that wait to be freed wait for the ring to be programmed.
     pub(super) fn is_cornered(&self) -> bool {

@@ -127,7 +127,9 @@ impl RingState {
         // company.
         if self.flush_to > self.head || !self.retry.is_empty() {
             Push::Flush
-        } else if (self.starving || self.urgent > 0) && self.barrier_to > self.head {
+        } else if (self.starving && !mutant!("log.barrier-not-padded") || self.urgent > 0)
+            && self.barrier_to > self.head
+        {
             Push::Gc
         } else {
             Push::None
@@ -432,7 +434,8 @@ impl Admission {
         let mut origin = [Line::default(), Line::default()];
         origin[0].share = capacity;
         origin[1].share = capacity;
-        origin[1].floor = super::create::PIECE_MAX as u64;
+        let owned = if mutant!("log.gc-owns-no-slots") { 0 } else { super::create::PIECE_MAX };
+        origin[1].floor = u64::from(owned);
         let (last_user, open, depth_max, taken_at) = (None, false, 0, 0);
         let gate = Gate { capacity, origin, last_user, open, depth_max, taken_at };
         Admission { gate: Mutex::new(gate) }

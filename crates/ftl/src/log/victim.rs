@@ -12,11 +12,14 @@
 //! traffic that passed the cold ones by; and the chunks that come back are the least worn, so they are
 //! taken first.
 
+use super::gc::batch_least;
 use super::pool::{Line, LineState, PoolState};
 use super::pools::Pool;
 use super::{HostFtl, add};
+use flashlane_base::mutant;
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
+use smallvec::SmallVec;
 
 /// How wear is spread over the chunks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -168,36 +171,17 @@ impl HostFtl {
         pool.collector.is_wanted() || self.gc.forced.load(Ordering::Acquire)
     }
 
-    /// Bad chunks have eaten the spare that was checked at creation: users have no share, and
-    /// nothing is about to be freed and no line (`best` of one pool) is worth collecting; or every line
-    /// could have been collected twice meanwhile, so all that collections win is lost to padding.
-    pub(super) fn is_exhausted(&self, best: Option<(u32, Reason)>) -> bool {
-        let hopeless = || {
-            use LineState::{Closing, Freeing, Opening, Victim};
-            let comes =
-                |p: &PoolState| [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0);
-            let nothing = || self.pools.iter().all(|pool| self.candidate(pool, false).is_none());
-            let fruitless = |pool: &Pool| {
-                pool.collector.fruitless.load(Ordering::Relaxed)
-                    > 2 * pool.lock().lines().count() as u64
-            };
-            !self.pools.any(|p| comes(p)) && best.is_none() && nothing()
-                || self.pools.iter().all(fruitless)
-        };
-        self.shares().users == 0
-            && self.gc.enabled.load(Ordering::Acquire)
-            && !self.read_only()
-            && hopeless()
-    }
-
     /// Is there room on the medium for everything admitted and the victim's sectors? Moves fill the
     /// ring, whose tail the erase barrier waits for: without this, victim after victim would eat
     /// the chunks that those before them are going to give back. With nothing to come back the
     /// reserve covers one victim by itself.
     pub(super) fn fits(&self, line: u32) -> bool {
-        let coming = {
-            let p = self.pools.of_line(line).lock();
-            p.count(LineState::Victim) + p.count(LineState::Freeing) > 0
+        // Of any pool: the barrier that one waits for is padded in the rings of all, and what one moves
+        // goes to any.
+        let comes = |p: &PoolState| p.count(LineState::Victim) + p.count(LineState::Freeing) > 0;
+        let coming = match mutant!("log.coming-one-pool") {
+            true => comes(&self.pools.of_line(line).lock()),
+            false => self.pools.any(|p| comes(p)),
         };
         !coming || self.lines.valid(line) == 0 || self.has_room(line)
     }
@@ -205,20 +189,37 @@ impl HostFtl {
     /// As [`HostFtl::fits`], whatever is to come back.
     fn has_room(&self, line: u32) -> bool {
         let valid = self.lines.valid(line) as u64;
-        let [users, gc] = self.rings.snapshot();
+        // What others have claimed is as good as admitted. First: what is admitted from now on is in both.
+        let claims = self.pools.iter().map(|pool| pool.collector.claim.load(Ordering::Acquire));
+        let claims: SmallVec<[u64; 8]> = match mutant!("log.room-without-claims") {
+            true => SmallVec::new(),
+            false => claims.collect(),
+        };
+        let [(users, _), (gc, _)] = self.rings.snapshot();
+        let admitted = if mutant!("log.room-without-admitted") { 0 } else { users + gc };
+        // A flush or a barrier may pad the tail of each ring, and the one that each batch leaves which is
+        // still to come; but a line's sectors never take more units than they were in.
+        let padding = u64::from(self.shape.unit) - 1;
+        let padding = if mutant!("log.room-without-tails") { 0 } else { padding };
+        let tails = self.rings.len() as u64 * padding;
+        let batched = |sectors: u64| match mutant!("log.room-without-batches") {
+            true => sectors,
+            false => sectors + sectors.div_ceil(batch_least(self.shape.unit)) * padding,
+        };
+        let widest = self.shape.line_data(self.widest_line.load(Ordering::Relaxed) as u32);
+        let moved = |sectors: &u64| batched(*sectors).min(widest.max(*sectors));
+        let moves = claims.iter().chain([&valid]).map(moved).sum::<u64>() + batched(gc) - gc;
         // Of this victim's barrier and of the one before it.
         let pads = 2 * self.pools.sum(|p| (self.shape.pair_pads * p.width()) as u64);
-        // The tail of each ring may be padded, and what others have claimed is as good as admitted.
-        let tails = self.rings.len() as u64 * u64::from(self.shape.unit);
-        let claims = self.pools.iter().map(|pool| pool.collector.claim.load(Ordering::Acquire));
-        let claims: u64 = claims.sum();
-        self.pools.sum(|p| p.room()) >= users.0 + gc.0 + claims + valid + pads + tails
+        let pads = if mutant!("log.room-without-pads") { 0 } else { pads };
+        let less = if mutant!("log.room-minus-unit") { u64::from(self.shape.unit) } else { 0 };
+        self.pools.sum(|p| p.room()) + less >= admitted + moves + tails + pads
     }
 
     pub(super) fn take_victim(&self, pool: &Pool, force: bool) -> Option<(u32, Reason)> {
         let (line, why) = self.candidate(pool, force).filter(|_| !self.read_only())?;
         let _alone = self.gc.choosing.lock();
-        if !force && !self.fits(line) {
+        if !self.fits(line) {
             return None;
         }
         let mut p = pool.lock();
@@ -242,3 +243,6 @@ impl HostFtl {
         Some((line, why))
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -418,6 +418,16 @@ fn discarded_slots_leave_the_buffer_at_once() {
     });
 }
 
+/// A record counts for its own sector and its own content only.
+#[test]
+fn a_record_is_of_its_sector_and_its_content() {
+    let (content, other) = ([7u8; 8], [8u8; 8]);
+    let record = crate::log::format::Oob::encode_raw(5, 1, read::content_crc(&content));
+    assert!(read::is_of(&record, 5, &content));
+    assert!(!read::is_of(&record, 6, &content), "another sector's");
+    assert!(!read::is_of(&record, 5, &other), "other content");
+}
+
 /// Fails the `n`-th program in either way, for many `n`, on a medium with windows: every sector
 /// reads back, at once and after the chunk has been collected, and the chunk is retired.
 #[test]

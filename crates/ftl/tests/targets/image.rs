@@ -5,7 +5,7 @@ use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, Io};
 use flashlane_ftl::log::{LogConfig, Pblk};
 use flashlane_ftl::pftl::{Pftl, PftlConfig};
 use flashlane_media::host::HostFile;
-use flashlane_media::host::memory::MemoryFile;
+use flashlane_media::host::memory::{MemoryFile, Moment};
 use flashlane_ocssd::{CreateImage, DeviceSpec, OpenImage, Ssd};
 use flashlane_rt::{CostTable, Virtual};
 use std::sync::Arc;
@@ -64,6 +64,48 @@ fn layers_run_on_an_image() {
         let (writes, end) = overwrite(pblk, None);
         assert_eq!((writes, end), (6000, Ok(())));
     }
+}
+
+/// What a block SSD on an image has flushed outlives its host: whatever of the file's writes the host's
+/// disk has lost that were not synced.
+#[test]
+fn a_flush_of_the_block_ssd_reaches_the_file() {
+    let spec = DeviceSpec::preset("tiny").expect("a preset").with_chunks_per_pu(40);
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
+    let start = file.bytes();
+    let file = Arc::new(MemoryFile::new(start.clone()));
+    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("opened");
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let (cx, device) = (run.cx(), ssd.clone());
+    let flushed = run.run(async move {
+        let ftl = Pftl::create(&cx, device, volatile()).expect("a target");
+        let mut buf = [9; 4096];
+        for lba in 0..40 {
+            let lba = Lba::new(lba);
+            let io = Io { op: BlockOp::Write, lba, sectors: 1, fua: false, buf: &mut buf };
+            ftl.start(&cx, io).await.expect("a write");
+        }
+        let lba = Lba::new(0);
+        let io = Io { op: BlockOp::Flush, lba, sectors: 0, fua: false, buf: &mut [] };
+        ftl.start(&cx, io).await.expect("a flush");
+    });
+    flushed.expect("no stall");
+    // The host goes down: the image is what was synced, and nothing else.
+    let left = Moment::new(&start, &file.log(), file.log().len()).nth(0);
+    drop((run, ssd));
+    let ssd = Ssd::open_on(Arc::new(MemoryFile::new(left)), &OpenImage::default());
+    let (run, device) = (Virtual::new(1, 2, CostTable::zero()), ssd.expect("opened again"));
+    let cx = run.cx();
+    let read = run.run(async move {
+        let ftl = Pftl::mount(&cx, device, volatile(), None).await.expect("a mount");
+        let mut buf = [0; 40 * 4096];
+        let lba = Lba::new(0);
+        let io = Io { op: BlockOp::Read, lba, sectors: 40, fua: false, buf: &mut buf };
+        ftl.start(&cx, io).await.expect("a read");
+        buf.iter().all(|byte| *byte == 9)
+    });
+    assert!(read.expect("no stall"), "what was flushed is gone");
 }
 
 /// A full disk is a failed program to a layer. It tries elsewhere, then takes no more writes; it

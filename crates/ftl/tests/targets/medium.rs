@@ -5,7 +5,7 @@
 //! Promises: damage stays until its chunk is erased; what was written before a cut is told by the chunk
 //! report. Never: looks into pblk other than through its public interface.
 
-use crate::bench::{Bench, Setup, lba_of};
+use crate::bench::{Bench, Setup, content, lba_of};
 use crate::face::{Face, Truth};
 pub(crate) use crate::face::{Spot, Stop, Wrote};
 use flashlane_base::{Geometry, Ns};
@@ -197,6 +197,15 @@ impl Medium {
         let (lba, stamp, _) = Oob::decode_raw(&wrote.oob);
         wrote.oob = Oob::encode_raw(lba, stamp, Oob::content_crc(&wrote.bytes));
         truth.replaced.insert(spot, wrote);
+    }
+
+    /// In the place of a sector of user data the device gives this version of another one.
+    pub(crate) fn misplace(&self, spot: Spot, lba: u64, version: u64, stamp: Option<u64>) {
+        let mut truth = self.truth.lock();
+        let bytes = content(lba, version, 8);
+        let stamp = stamp.unwrap_or(truth.written[&spot].stamp());
+        let oob = Oob::encode_raw(lba, stamp, Oob::content_crc(&bytes));
+        truth.replaced.insert(spot, Wrote { oob, bytes });
     }
 
     // What lies where.

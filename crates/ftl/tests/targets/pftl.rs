@@ -8,7 +8,9 @@ use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
 use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::pftl::{Pftl, PftlConfig, PftlStats};
 use flashlane_ocssd::spec::LinkSpec;
-use flashlane_ocssd::{Device, DeviceSpec, DieQueue, FaultPlan, Ssd, SsdOptions, StoreKind};
+use flashlane_ocssd::{
+    Device, DeviceSpec, DieQueue, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind,
+};
 use flashlane_rt::{CostTable, Cx, Fingerprint, Threads, Virtual};
 use std::collections::BTreeSet;
 use std::future::Future;
@@ -273,6 +275,68 @@ fn failed_and_false_reads_are_errors_never_wrong_data() {
     assert!(happened[0] > 10 && happened[1] > 10, "{happened:?}");
     // A sector poisoned by GC fails again at each read; what GC read in vain is not counted.
     assert!(failures > 10 && stats.poisoned > 0 && stats.ftl.high_ecc > 0);
+}
+
+/// What GC could not read is lost, and stays an error in the next life, with capacitors and without:
+/// never zeros, never what the sector held before.
+#[test]
+fn what_gc_has_lost_stays_lost_after_a_cut() {
+    let plan = "[[fault]]\nkind = \"read_uncorrectable\"\npu = 0\nchunk = 0\ntimes = 4\n";
+    for capacitors in [true, false] {
+        let spec = DeviceSpec::preset("tiny").unwrap().with_chunks_per_pu(40);
+        let config = PftlConfig { capacitors, ..config(50) };
+        let ssd = Ssd::new(&spec, faulty(plan)).unwrap();
+        let run = Virtual::new(1, 3, CostTable::zero());
+        let (cx, device, own) = (run.cx(), ssd.clone(), config.clone());
+        let life = run.run(async move {
+            let ftl = Pftl::create(&cx, device, own).expect("an FTL");
+            let capacity = ftl.info().capacity;
+            let mut rng = Rng::new(1);
+            let put = async |lba: u64, version: u64| {
+                let mut buf = content(lba, version, 8);
+                io(&*ftl, &cx, BlockOp::Write, lba, 1, &mut buf).await.expect("a write");
+            };
+            for lba in 0..capacity {
+                put(lba, 1).await;
+            }
+            // The first line is as good as any other to GC, sooner or later.
+            let mut version = 2;
+            while ftl.details().poisoned < 4 {
+                put(rng.below(capacity), version).await;
+                version += 1;
+                assert!(version < 40 * capacity, "GC never came to the first chunk");
+            }
+            io(&*ftl, &cx, BlockOp::Flush, 0, 0, &mut []).await.expect("a flush");
+            let lost = lost_of(&*ftl, &cx).await;
+            (ftl, lost)
+        });
+        let (ftl, lost) = life.expect("no stall");
+        assert!(!lost.is_empty());
+        let (dump, now) = (ftl.power_lost(), run.now());
+        drop((ftl, run));
+        ssd.power_cut(now, PowerOn::ClockRestarts);
+        let run = Virtual::new(1, 4, CostTable::zero());
+        let (cx, device) = (run.cx(), ssd.clone());
+        let again = run.run(async move {
+            let ftl = Pftl::mount(&cx, device, config, dump.as_ref()).await.expect("a mount");
+            lost_of(&*ftl, &cx).await
+        });
+        assert_eq!(again.expect("no stall"), lost, "capacitors {capacitors}");
+    }
+}
+
+/// The sectors that can't be read.
+async fn lost_of(dev: &dyn BlockDev, cx: &Cx) -> Vec<u64> {
+    let mut lost = Vec::new();
+    let mut buf = [0; 8];
+    for lba in 0..dev.info().capacity {
+        match io(dev, cx, BlockOp::Read, lba, 1, &mut buf).await {
+            Ok(()) => {}
+            Err(BlockError::Uncorrectable(_)) => lost.push(lba),
+            Err(other) => panic!("{other}"),
+        }
+    }
+    lost
 }
 
 /// A die dies: what was on it is lost and says so, the rest goes on or becomes read-only.

@@ -9,6 +9,7 @@ use crate::medium::{Medium, Stop, Up};
 use flashlane_base::{Lba, Ns};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
 use flashlane_ftl::log::{MountOptions, Pblk};
+use flashlane_ocssd::device::Op;
 use flashlane_rt::Cx;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -149,7 +150,23 @@ impl Bench {
 
 /// Tells `before` undisturbed, then `story` with the power going off at each of its commands, before and
 /// within; what is found then is what it may be, twice, and the target works on. Returns the cuts.
-pub(crate) fn cut_at_each(setup: &Setup, before: &[Do], story: &[Do], every: usize) -> usize {
+pub(crate) fn cut_at_each(setup: &Setup, before: &[Do], story: &[Do], every: u64) -> usize {
+    cut_at(setup, before, story, Every::Command(every))
+}
+
+/// As [`cut_at_each`], at erases only.
+pub(crate) fn cut_at_erases(setup: &Setup, before: &[Do], story: &[Do]) -> usize {
+    cut_at(setup, before, story, Every::Erase)
+}
+
+/// At which commands.
+#[derive(Clone, Copy)]
+enum Every {
+    Command(u64),
+    Erase,
+}
+
+fn cut_at(setup: &Setup, before: &[Do], story: &[Do], every: Every) -> usize {
     let begin = |stop| {
         let Up::Running(bench) = Medium::new(setup.clone()).create_until(stop) else {
             panic!("the power goes off in the story");
@@ -161,10 +178,15 @@ pub(crate) fn cut_at_each(setup: &Setup, before: &[Do], story: &[Do], every: usi
     let (bench, telling) = begin(None);
     let first = bench.face.commands();
     bench.told(story, &telling);
-    let last = bench.face.commands();
+    let asked = bench.face.everything().split_off(first as usize);
     bench.cut();
     let mut cuts = 0;
-    for n in (first..last).step_by(every) {
+    let wanted = |(i, op): &(u64, Op)| match every {
+        Every::Command(n) => i.is_multiple_of(n),
+        Every::Erase => *op == Op::Reset,
+    };
+    for (n, _) in (0..).zip(asked.into_iter().map(|(op, _)| op)).filter(wanted) {
+        let n = first + n;
         for stop in [Stop::Before(n), Stop::Within(n)] {
             let (bench, telling) = begin(Some(stop));
             let work = tell(bench.cx.clone(), bench.dev.clone(), story.to_vec(), telling.clone());

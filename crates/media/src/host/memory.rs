@@ -66,6 +66,11 @@ impl MemoryFile {
         self.state().log.clone()
     }
 
+    /// As [`MemoryFile::log`], which is empty then.
+    pub fn take_log(&self) -> Vec<FileOp> {
+        std::mem::take(&mut self.state().log)
+    }
+
     /// Operations so far.
     pub fn ops(&self) -> usize {
         self.state().log.len()
@@ -266,6 +271,13 @@ impl Moment {
 }
 
 impl FileOp {
+    /// Does it to a file that holds these bytes.
+    pub fn play_on(&self, bytes: &mut Vec<u8>) {
+        let mut image = Image { bytes: std::mem::take(bytes) };
+        image.play(self);
+        *bytes = image.bytes;
+    }
+
     /// The pieces that an operation changes, in a file of `len` bytes.
     fn pieces(&self, len: u64) -> std::ops::Range<u64> {
         let (from, end) = match self {

@@ -8,6 +8,7 @@
 //! [`memory::MemoryFile`] is the other implementation: a file in memory that writes down what is
 //! done to it, so that a test can lose or reorder whatever was not synced.
 
+pub mod damage;
 pub mod memory;
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};

@@ -5,8 +5,10 @@
 //! moment the table is that of one commit, and every byte it names is there. Never: knows a device
 //! spec or a header; those are the device's (`docs/IMAGE.md` has all bytes).
 //!
-//! [`table`] keeps rows of 56 bytes with atomic commits, [`slots`] the content of chunks.
+//! [`table`] keeps rows of 56 bytes with atomic commits, `journal` reads what a loss left of them,
+//! [`slots`] holds the content of chunks.
 
+mod journal;
 pub mod slots;
 pub mod table;
 
@@ -22,6 +24,8 @@ pub const PAGE: u64 = 4096;
 pub const HEADER_BYTES: u64 = 16 << 10;
 /// Where the holder of the lock says who it is, behind both copies of the header.
 pub const HOLDER_AT: u64 = 2 * HEADER_BYTES;
+/// Where the mark lies: how far the journal has come. In the holder's page, in a piece of its own.
+pub const MARK_AT: u64 = HOLDER_AT + FRAME_BYTES as u64;
 /// Where the table begins.
 const TABLE_AT: u64 = HOLDER_AT + PAGE;
 /// Most bytes of target settings.
@@ -75,6 +79,43 @@ pub enum ImageFault {
     Frame {
         /// Where it lies.
         at: u64,
+    },
+    /// A frame of the journal lies where no loss of power leaves it: commits before it are gone.
+    #[error(
+        "the image is damaged: the journal ends at byte {end}, but the frame at byte {at} is of a later \
+         commit, or of none that can be there; go back to a snapshot"
+    )]
+    Stray {
+        /// Where it lies.
+        at: u64,
+        /// Where the commits end that lie where they should.
+        end: u64,
+    },
+    /// The mark names a commit that is not there.
+    #[error(
+        "the image is damaged: commit {marked} was durable, but the journal ends with commit {last}; go \
+         back to a snapshot"
+    )]
+    Lost {
+        /// The commit that was durable.
+        marked: u64,
+        /// The last one that is there.
+        last: u64,
+    },
+    /// The mark does not match its checksum.
+    #[error(
+        "the image is damaged: the mark at byte {MARK_AT}, which says how far the journal has come, does \
+         not match its checksum; go back to a snapshot"
+    )]
+    Mark,
+    /// Each row is sound, but together they are not those of the last commit.
+    #[error(
+        "the image is damaged: the rows of its table are not those of commit {last}: some are older, or \
+         in a commit that is gone; go back to a snapshot"
+    )]
+    Sum {
+        /// The last commit.
+        last: u64,
     },
     /// Intact, but nothing that this program writes.
     #[error("the image is damaged: {0}; go back to a snapshot")]
@@ -180,6 +221,11 @@ impl Layout {
         let all = (self.rows() as u64).div_ceil(ROWS_PER_FRAME as u64);
         let page = PAGE / FRAME_BYTES as u64;
         all.max(FRAMES_MIN).next_multiple_of(page)
+    }
+
+    /// Where a frame of a half of the journal lies.
+    pub fn frame_at(&self, half: u64, frame: u64) -> u64 {
+        self.journal_at() + (half * self.half_frames() + frame) * FRAME_BYTES as u64
     }
 
     /// Where the slots begin.

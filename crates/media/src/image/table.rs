@@ -1,9 +1,9 @@
 //! Rows with atomic commits: a table in place, and a journal of what changed since.
 //!
-//! Owns: [`Table`], its rows as of the last commit, the bytes of rows and frames. Promises: a commit
-//! is there in full or not at all, whatever a loss of power leaves of the writes that were not
-//! synced; it is durable when [`Table::commit`] returns; a flipped bit in anything that is still
-//! needed is an error, not another state. Never: knows what a row means.
+//! Owns: [`Table`], its rows as of the last commit, the bytes of rows, frames and the mark. Promises:
+//! a commit is there in full or not at all, whatever a loss of power leaves of the writes that were
+//! not synced; it is durable when [`Table::commit`] returns; damage to anything that is still needed
+//! is an error, not another state: no older commit either. Never: knows what a row means.
 //!
 //! A commit syncs what it depends on, writes frames of 512 bytes behind those of the last commit,
 //! and syncs again. When a half of the journal is full, the rows that its commits changed are written
@@ -11,9 +11,15 @@
 //! half that is still the newest, and recovery is the table overlaid with that half. A frame is a
 //! unit of tearing: it is old, new or zero, and anything else is damage. A commit that failed never
 //! gives its sequence number to another one, so frames of two attempts do not mix.
+//!
+//! What tells damage from a loss of power: every frame must lie where an attempt could have put it
+//! (`journal.rs`); a commit carries a sum over all rows as they are after it; and the mark, elsewhere,
+//! names a commit that was durable.
 
-use super::{ImageFault, Layout};
+use super::journal::{Head, Journal, Mark, part_of_sum, written};
+use super::{ImageFault, Layout, MARK_AT};
 use crate::host::HostFile;
+use flashlane_base::mutant;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
@@ -25,9 +31,6 @@ pub const STORED_ROW_BYTES: usize = 64;
 pub const FRAME_BYTES: usize = 512;
 /// Rows in a frame, each behind its number.
 pub const ROWS_PER_FRAME: usize = 8;
-const FRAME_HEAD: usize = 32;
-const NUMBERED: usize = 4 + ROW_BYTES;
-const _: () = assert!(FRAME_HEAD + ROWS_PER_FRAME * NUMBERED == FRAME_BYTES);
 /// Bytes read or written at once.
 const BATCH: usize = 1 << 20;
 
@@ -40,6 +43,8 @@ pub struct Table {
     layout: Layout,
     /// As of the last commit.
     rows: Vec<Row>,
+    /// Sum over them, where the format has it.
+    sum: Option<u64>,
     /// Sequence of the last commit.
     last: u64,
     /// Highest sequence ever used, by commits that failed too.
@@ -49,46 +54,9 @@ pub struct Table {
     next: u64,
     /// Rows that commits in this half changed: not yet in place.
     behind: BTreeSet<u32>,
+    /// Damaged frames of no account.
+    unsound: Vec<u64>,
     broken: bool,
-}
-
-/// The head of a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Head {
-    sequence: u64,
-    /// Frames of this commit, and which of them this is.
-    count: u32,
-    index: u32,
-    /// Rows in this frame.
-    rows: u32,
-}
-
-/// A frame as it lies in the file.
-enum Frame<'a> {
-    Zero,
-    Bad,
-    Good(Head, &'a [u8]),
-}
-
-/// Recovered commits of a half.
-#[derive(Default)]
-struct Chain {
-    first: u64,
-    last: u64,
-    frames: u64,
-    rows: Vec<(u32, Row)>,
-    /// The frame that ended it is damaged.
-    damaged: bool,
-    /// Highest sequence seen anywhere in the half.
-    seen: u64,
-}
-
-fn le32(bytes: &[u8], at: usize) -> u32 {
-    bytes[at..at + 4].iter().rev().fold(0, |n, b| n << 8 | *b as u32)
-}
-
-fn le64(bytes: &[u8], at: usize) -> u64 {
-    bytes[at..at + 8].iter().rev().fold(0, |n, b| n << 8 | *b as u64)
 }
 
 /// A row as the table keeps it. The checksum covers its number: a row in another's place is damage.
@@ -100,103 +68,10 @@ fn store_row(number: u32, row: &Row) -> [u8; STORED_ROW_BYTES] {
     out
 }
 
-impl Head {
-    /// Seals a frame.
-    fn seal(&self, rows: &[(u32, Row)]) -> [u8; FRAME_BYTES] {
-        let mut out = [0; FRAME_BYTES];
-        out[4..8].copy_from_slice(&self.rows.to_le_bytes());
-        out[8..16].copy_from_slice(&self.sequence.to_le_bytes());
-        out[16..20].copy_from_slice(&self.count.to_le_bytes());
-        out[20..24].copy_from_slice(&self.index.to_le_bytes());
-        for (to, (number, row)) in out[FRAME_HEAD..].chunks_exact_mut(NUMBERED).zip(rows) {
-            to[..4].copy_from_slice(&number.to_le_bytes());
-            to[4..].copy_from_slice(row);
-        }
-        let crc = crc32c::crc32c(&out[4..]);
-        out[..4].copy_from_slice(&crc.to_le_bytes());
-        out
-    }
-}
-
-impl Frame<'_> {
-    fn parse(bytes: &[u8]) -> Frame<'_> {
-        if bytes.iter().all(|b| *b == 0) {
-            return Frame::Zero;
-        }
-        let head = Head {
-            rows: le32(bytes, 4),
-            sequence: le64(bytes, 8),
-            count: le32(bytes, 16),
-            index: le32(bytes, 20),
-        };
-        let sound = le32(bytes, 0) == crc32c::crc32c(&bytes[4..])
-            && head.rows as usize <= ROWS_PER_FRAME
-            && head.sequence > 0
-            && head.index < head.count;
-        match sound {
-            true => {
-                Frame::Good(head, &bytes[FRAME_HEAD..FRAME_HEAD + head.rows as usize * NUMBERED])
-            }
-            false => Frame::Bad,
-        }
-    }
-}
-
-impl Chain {
-    /// The commits that a half holds, from its beginning.
-    fn read(half: &[u8]) -> Chain {
-        let frames: Vec<Frame<'_>> = half.chunks_exact(FRAME_BYTES).map(Frame::parse).collect();
-        let mut chain = Chain::default();
-        for frame in &frames {
-            if let Frame::Good(head, _) = frame {
-                chain.seen = chain.seen.max(head.sequence);
-            }
-        }
-        loop {
-            let at = chain.frames as usize;
-            let first = match frames.get(at) {
-                Some(Frame::Good(head, _)) => *head,
-                Some(Frame::Bad) => {
-                    chain.damaged = true;
-                    return chain;
-                }
-                Some(Frame::Zero) | None => return chain,
-            };
-            if first.index != 0 || first.sequence <= chain.last {
-                return chain; // of an earlier round
-            }
-            let Some(all) = frames.get(at..at.saturating_add(first.count as usize)) else {
-                chain.damaged = true;
-                return chain;
-            };
-            let mut rows = Vec::new();
-            for (frame, index) in all.iter().zip(0..) {
-                match frame {
-                    Frame::Good(head, bytes)
-                        if *head == (Head { index, rows: head.rows, ..first }) =>
-                    {
-                        rows.extend(bytes.chunks_exact(NUMBERED).map(|numbered| {
-                            let mut row = [0; ROW_BYTES];
-                            row.copy_from_slice(&numbered[4..]);
-                            (le32(numbered, 0), row)
-                        }));
-                    }
-                    Frame::Bad => {
-                        chain.damaged = true;
-                        return chain;
-                    }
-                    // Torn: this commit never was.
-                    _ => return chain,
-                }
-            }
-            if chain.first == 0 {
-                chain.first = first.sequence;
-            }
-            chain.last = first.sequence;
-            chain.frames += first.count as u64;
-            chain.rows.append(&mut rows);
-        }
-    }
+/// The sum over the rows of a table.
+fn sum_of(rows: &[Row]) -> u64 {
+    let parts = (0..).zip(rows).map(|(number, row)| part_of_sum(number, row));
+    parts.fold(0, u64::wrapping_add)
 }
 
 impl Table {
@@ -213,12 +88,14 @@ impl Table {
         let mut table = Table {
             file,
             layout,
+            sum: Some(sum_of(&rows)),
             rows,
             last: 0,
             used: 0,
             half: 0,
             next: 0,
             behind: BTreeSet::new(),
+            unsound: Vec::new(),
             broken: false,
         };
         let reserve = layout.slots_at() - layout.table_at();
@@ -226,58 +103,62 @@ impl Table {
         table.behind.extend(0..layout.rows());
         table.write_in_place()?;
         table.behind.clear();
+        table.write_mark()?;
         Ok(table)
     }
 
-    /// Reads the table as of the last commit.
+    /// Reads the table as of the last commit. `marked` says that the format has sums and the mark.
     ///
     /// # Errors
-    /// The file is too short, cannot be read, or something that is needed does not match its
-    /// checksum.
-    pub fn open(file: Arc<dyn HostFile>, layout: Layout) -> Result<Table, ImageFault> {
+    /// The file is too short, cannot be read, or is damaged where that counts.
+    pub fn open(
+        file: Arc<dyn HostFile>,
+        layout: Layout,
+        marked: bool,
+    ) -> Result<Table, ImageFault> {
         let len = file.len().map_err(ImageFault::io("measure"))?;
         if len < layout.slots_at() {
             return Err(ImageFault::Short { len, needed: layout.slots_at() });
         }
-        let half_bytes = layout.half_frames() as usize * FRAME_BYTES;
-        let mut bytes = vec![0; half_bytes];
-        let mut chains = Vec::new();
-        for half in 0..2 {
-            let at = layout.journal_at() + half * half_bytes as u64;
-            file.read_at(at, &mut bytes).map_err(ImageFault::io("read the journal of"))?;
-            chains.push(Chain::read(&bytes));
-        }
-        drop(bytes);
-        let newer = (chains[1].first > chains[0].first) as usize;
-        for (half, chain) in chains.iter().enumerate() {
-            // The older half is all in the table; damage there is of no account, as long as a sound
-            // frame in front of it says that it is the older one.
-            if chain.damaged && (half == newer || chain.first == 0) {
-                let frame = half as u64 * layout.half_frames() + chain.frames;
-                return Err(ImageFault::Frame { at: layout.journal_at() + frame * 512 });
-            }
-        }
-        let used = chains[0].seen.max(chains[1].seen);
-        let chain = chains.swap_remove(newer);
+        let journal = Journal::read(&*file, &layout)?;
         let mut table = Table {
             rows: Vec::new(),
-            last: chain.last,
-            used,
-            half: newer as u64,
-            next: chain.frames,
-            behind: chain.rows.iter().map(|(number, _)| *number).collect(),
+            sum: None,
+            last: journal.last,
+            used: if mutant!("image.sequence-reused") { journal.last } else { journal.used },
+            half: journal.half,
+            next: journal.next,
+            behind: journal.rows.iter().map(|(number, _)| *number).collect(),
+            unsound: journal.unsound,
             broken: false,
             file,
             layout,
         };
-        if let Some(far) = table.behind.last().filter(|n| **n >= layout.rows()) {
-            return Err(ImageFault::Value(format!("the journal names row {far}")));
-        }
         table.read_rows()?;
-        for (number, row) in chain.rows {
+        for (number, row) in journal.rows {
             table.rows[number as usize] = row;
         }
+        if marked {
+            table.check_sum(journal.sum)?;
+        }
         Ok(table)
+    }
+
+    /// Holds the mark, and the sum that the last commit carries, against what was read.
+    fn check_sum(&mut self, carried: u64) -> Result<(), ImageFault> {
+        let mark = Mark::read(&*self.file)?;
+        if mark.sequence > self.last && !mutant!("image.mark-ignored") {
+            return Err(ImageFault::Lost { marked: mark.sequence, last: self.last });
+        }
+        let sum = sum_of(&self.rows);
+        // Commits from before an upgrade carry none; the mark does.
+        let marked = if mark.sequence == self.last { mark.sum } else { 0 };
+        let differs = [carried, marked].iter().any(|said| ![0, written(sum)].contains(said));
+        if differs && !mutant!("image.sum-ignored") {
+            return Err(ImageFault::Sum { last: self.last });
+        }
+        self.sum = Some(sum);
+        Ok(())
     }
 
     /// The rows in place; those that the journal has need not be sound.
@@ -295,7 +176,9 @@ impl Table {
             for (stored, number) in bytes.chunks_exact(STORED_ROW_BYTES).zip(from..) {
                 let mut row = [0; ROW_BYTES];
                 row.copy_from_slice(&stored[..ROW_BYTES]);
-                if stored != store_row(number, &row) && !self.behind.contains(&number) {
+                let needed = !self.behind.contains(&number) || mutant!("image.covered-row-refused");
+                let sound = stored == store_row(number, &row) || mutant!("image.row-unchecked");
+                if needed && !sound {
                     return Err(ImageFault::Row { row: number, at: self.row_at(number) });
                 }
                 self.rows.push(row);
@@ -323,7 +206,7 @@ impl Table {
         self.last
     }
 
-    /// Makes everything written so far durable, then these rows, all or none.
+    /// Makes everything written so far durable, then these rows, all or none; no row is there twice.
     ///
     /// # Errors
     /// The host failed: the table is as before. After a failed sync it can't be used any more.
@@ -331,17 +214,31 @@ impl Table {
         if self.broken {
             return Err(ImageFault::Broken);
         }
-        self.sync()?;
+        if !mutant!("image.content-unsynced") {
+            self.sync()?;
+        }
         let count = rows.len().div_ceil(ROWS_PER_FRAME).max(1) as u64;
         assert!(count <= self.layout.half_frames(), "more rows than there are");
         if self.next + count > self.layout.half_frames() {
-            self.write_in_place()?;
-            self.sync()?;
+            if !mutant!("image.turn-forgets-rows") {
+                self.write_in_place()?;
+            }
+            if !mutant!("image.turn-unsynced") {
+                self.sync()?;
+            }
             self.behind.clear();
             (self.half, self.next) = (1 - self.half, 0);
         }
-        self.used += 1;
-        let head = Head { sequence: self.used, count: count as u32, index: 0, rows: 0 };
+        self.used = if mutant!("image.sequence-reused") { self.last + 1 } else { self.used + 1 };
+        let sum = self.sum.map(|sum| {
+            rows.iter().fold(sum, |sum, (number, row)| {
+                let old = part_of_sum(*number, &self.rows[*number as usize]);
+                sum.wrapping_sub(old).wrapping_add(part_of_sum(*number, row))
+            })
+        });
+        let carried = sum.map_or(0, written);
+        let head =
+            Head { sequence: self.used, count: count as u32, index: 0, rows: 0, sum: carried };
         let mut bytes = Vec::with_capacity(count as usize * FRAME_BYTES);
         for index in 0..count as usize {
             let rest = rows.get(index * ROWS_PER_FRAME..).unwrap_or(&[]);
@@ -349,16 +246,56 @@ impl Table {
             let head = Head { index: index as u32, rows: part.len() as u32, ..head };
             bytes.extend(head.seal(part));
         }
-        let frame = self.half * self.layout.half_frames() + self.next;
-        let at = self.layout.journal_at() + frame * FRAME_BYTES as u64;
+        let at = self.layout.frame_at(self.half, self.next);
+        if mutant!("image.mark-early") {
+            let mark = Mark { sequence: self.used, sum: carried };
+            let _ = self.file.write_at(MARK_AT, &mark.seal());
+        }
         self.file.write_at(at, &bytes).map_err(ImageFault::io("write the journal of"))?;
-        self.sync()?;
-        self.last = self.used;
+        if !mutant!("image.frames-unsynced") {
+            self.sync()?;
+        }
+        (self.last, self.sum) = (self.used, sum);
         self.next += count;
         for (number, row) in rows {
             self.rows[number as usize] = row;
             self.behind.insert(number);
         }
+        // A mark that lags says less, and never too much.
+        let _ = self.write_mark();
+        Ok(())
+    }
+
+    /// Notes that the last commit is durable. The next sync makes the note durable, so it costs none
+    /// of its own, and is never ahead of what it names.
+    fn write_mark(&self) -> Result<(), ImageFault> {
+        let Some(sum) = self.sum else { return Ok(()) };
+        let mark = Mark { sequence: self.last, sum: written(sum) };
+        self.file.write_at(MARK_AT, &mark.seal()).map_err(ImageFault::io("mark"))
+    }
+
+    /// Has an image of a format without it get its mark, durable; the commit it names is.
+    pub fn begin_marks(&mut self) -> Result<(), ImageFault> {
+        self.sum = Some(sum_of(&self.rows));
+        self.sync()?;
+        self.write_mark()?;
+        self.sync()
+    }
+
+    /// Makes what an earlier process has written durable: all that follows is built on it. What is
+    /// damaged in the half that is written next, and of no account, goes.
+    ///
+    /// # Errors
+    /// The host failed.
+    pub fn settle(&mut self) -> Result<(), ImageFault> {
+        if !mutant!("image.open-unsynced") {
+            self.sync()?;
+        }
+        for at in self.unsound.drain(..).filter(|_| !mutant!("image.unsound-stays")) {
+            let gone = self.file.write_at(at, &[0; FRAME_BYTES]);
+            gone.map_err(ImageFault::io("write the journal of"))?;
+        }
+        let _ = self.write_mark();
         Ok(())
     }
 
@@ -372,7 +309,7 @@ impl Table {
             return Err(ImageFault::Broken);
         }
         let synced = self.file.sync();
-        self.broken = synced.is_err();
+        self.broken = synced.is_err() && !mutant!("image.failed-sync-forgotten");
         synced.map_err(ImageFault::io("sync"))
     }
 
@@ -387,5 +324,85 @@ impl Table {
             self.file.write_at(at, &bytes).map_err(ImageFault::io("write the table of"))?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::memory::MemoryFile;
+
+    const LAYOUT: Layout = Layout { channels: 1, dies: 1, chunks: 4, sectors: 4 };
+
+    fn open(bytes: Vec<u8>, marked: bool) -> Result<Table, ImageFault> {
+        Table::open(Arc::new(MemoryFile::new(bytes)), LAYOUT, marked)
+    }
+
+    /// A table of some commits: two rows each, from 20 on; with sums and the mark, or as before 1.2.
+    fn some_commits(marked: bool) -> Vec<u8> {
+        let file = Arc::new(MemoryFile::default());
+        let mut table = Table::create(file.clone(), LAYOUT, []).unwrap();
+        table.sum = table.sum.filter(|_| marked);
+        for n in 1..=5 {
+            table.commit(vec![(20, [n; ROW_BYTES]), (20 + n as u32, [n; ROW_BYTES])]).unwrap();
+        }
+        file.bytes()
+    }
+
+    /// Every bit of a row in place and of a frame that counts, without sums and with them.
+    #[test]
+    fn a_flipped_bit_in_what_is_needed_is_refused() {
+        for marked in [false, true] {
+            let bytes = some_commits(marked);
+            assert_eq!(open(bytes.clone(), marked).unwrap().last, 5);
+            let rows = LAYOUT.table_at()..LAYOUT.table_at() + 20 * 64;
+            let frames = LAYOUT.journal_at()..LAYOUT.journal_at() + 5 * 512;
+            for at in rows.chain(frames).step_by(7) {
+                let mut bytes = bytes.clone();
+                bytes[at as usize] ^= 1 << (at % 8);
+                let said = open(bytes, marked).err().expect("refused").to_string();
+                assert!(said.contains("checksum"), "byte {at}: {said}");
+            }
+        }
+    }
+
+    /// A row in place that is sound and older, a last commit that is gone: the sum and the mark tell.
+    #[test]
+    fn sound_but_older_is_refused() {
+        let bytes = some_commits(true);
+        let mut stale = bytes.clone();
+        let other = store_row(40, &[9; ROW_BYTES]);
+        stale[LAYOUT.table_at() as usize + 40 * 64..][..64].copy_from_slice(&other);
+        assert!(matches!(open(stale, true), Err(ImageFault::Sum { last: 5 })));
+        let mut gone = bytes.clone();
+        gone[LAYOUT.frame_at(0, 4) as usize..][..512].fill(0);
+        assert!(matches!(open(gone, true), Err(ImageFault::Lost { marked: 5, last: 4 })));
+        let mut unmarked = bytes;
+        unmarked[MARK_AT as usize..][..512].fill(0);
+        assert!(matches!(open(unmarked, true), Err(ImageFault::Mark)));
+    }
+    /// A row that is damaged in place and is in the journal is recovered; a damaged frame of the older
+    /// half is of no account, and does not come to count when its half is used again.
+    #[test]
+    fn damage_of_no_account_is_recovered() {
+        let mut bytes = some_commits(true);
+        bytes[LAYOUT.table_at() as usize + 20 * 64] ^= 1;
+        let file = Arc::new(MemoryFile::new(bytes));
+        let mut table = Table::open(file.clone(), LAYOUT, true).unwrap();
+        assert_eq!(table.row(20), &[5; ROW_BYTES]);
+        let frames = LAYOUT.half_frames();
+        for n in 0..=frames as u8 {
+            table.commit(vec![(30, [n; ROW_BYTES])]).unwrap();
+        }
+        assert_eq!(table.half, 1);
+        let mut bytes = file.bytes();
+        bytes[LAYOUT.frame_at(0, frames - 1) as usize] ^= 1;
+        let file = Arc::new(MemoryFile::new(bytes));
+        let mut table = Table::open(file.clone(), LAYOUT, true).unwrap();
+        table.settle().unwrap();
+        for n in 0..=frames as u8 {
+            table.commit(vec![(30, [n; ROW_BYTES])]).unwrap();
+        }
+        assert_eq!((table.half, open(file.bytes(), true).unwrap().last), (0, table.last));
     }
 }

@@ -22,6 +22,7 @@ pub use table::{TableError, Version, uuid_text};
 
 use crate::device::Device;
 use crate::ssd::Ssd;
+use flashlane_base::mutant;
 use flashlane_rt::sync::Mutex;
 use serde_json::Value;
 use std::fmt;
@@ -500,12 +501,18 @@ impl Core {
             end,
             over_provisioning: spec.over_provisioning,
             factory: spec.factory,
-            state: TargetState::BeingCreated,
+            state: match mutant!("image.target-ready-early") {
+                true => TargetState::Ready,
+                false => TargetState::BeingCreated,
+            },
             uuid: None,
             settings: spec.settings.clone(),
         };
         targets.push(Target { info, part: part.clone(), in_the_making: true });
-        state.set(targets)?;
+        match mutant!("image.target-unentered") {
+            true => state.targets = targets,
+            false => state.set(targets)?,
+        }
         Ok(part)
     }
 
@@ -522,7 +529,10 @@ impl Core {
         }
         let mut targets = state.targets.clone();
         let gone = targets.remove(at);
-        state.set(targets)?;
+        match mutant!("image.target-removed-late") {
+            true => state.targets = targets,
+            false => state.set(targets)?,
+        }
         gone.part.close();
         Ok(gone.info)
     }

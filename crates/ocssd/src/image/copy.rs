@@ -7,6 +7,7 @@
 
 use super::{Header, ImageError, draw_uuid, hold, make};
 use crate::ssd::Ssd;
+use flashlane_base::mutant;
 use flashlane_media::host::{DiskFile, HostFile};
 use flashlane_media::image::{HOLDER_AT, ImageFault};
 use rustix::fs::{SeekFrom, ioctl_ficlone, seek};
@@ -51,7 +52,7 @@ fn copy_file(from: &DiskFile, to: &Path, kind: CopyKind) -> Result<(), ImageErro
     let copied = make(to, false, |fresh| {
         copy_bytes(from, &fresh).map_err(ImageFault::io("copy"))?;
         fresh.write_at(HOLDER_AT, &[0; 16]).map_err(ImageFault::io("write to"))?;
-        if kind == CopyKind::Clone {
+        if kind == CopyKind::Clone && !mutant!("image.clone-keeps-uuid") {
             let header = Header { uuid: draw_uuid()?, ..Header::read(&*fresh)? };
             fresh.write_at(0, &header.to_bytes()?).map_err(ImageFault::io("write to"))?;
         }

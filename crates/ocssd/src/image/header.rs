@@ -14,7 +14,9 @@ use flashlane_media::image::{HEADER_BYTES, ImageFault, Layout};
 /// First bytes of an image.
 pub const MAGIC: [u8; 8] = *b"FLdrive\n";
 /// Version that this program writes. It refuses a newer major one and only reads a newer minor one.
-pub const VERSION: (u16, u16) = (1, 1);
+pub const VERSION: (u16, u16) = (1, 2);
+/// From this version on commits carry a sum over the table, and a mark says how far the journal came.
+pub(crate) const HAS_MARK: (u16, u16) = (1, 2);
 const FIXED: usize = 128;
 
 /// What an image says of itself.

@@ -12,17 +12,21 @@ mod header;
 mod upgrade;
 
 pub use copy::{CopyKind, copy_image};
+pub(crate) use header::HAS_MARK;
 pub use header::{Header, MAGIC, VERSION, layout};
 pub use upgrade::{Version, upgrade_image};
 
 use crate::spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 use crate::ssd::Ssd;
+use flashlane_base::mutant;
 use flashlane_media::fault::FaultError;
 use flashlane_media::host::{DiskFile, HostFile, LockError};
 use flashlane_media::image::{HOLDER_AT, ImageFault};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
 use rustix::io::Errno;
+use std::ffi::OsString;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -246,7 +250,7 @@ impl Ssd {
 /// Opens and locks a file.
 fn hold(path: &Path, read_only: bool) -> Result<Arc<DiskFile>, ImageError> {
     let file = DiskFile::open(path, !read_only).map_err(ImageFault::io("open"))?;
-    match file.lock(read_only) {
+    match file.lock(read_only || mutant!("image.lock-shared")) {
         Ok(()) => Ok(Arc::new(file)),
         Err(LockError::Io(e)) => Err(ImageFault::io("lock")(e).into()),
         Err(LockError::Held(pid)) => Err(ImageError::Held { pid: pid.or_else(|| noted(&file)) }),
@@ -276,17 +280,61 @@ fn make(
         }
         Err(_) => {}
     }
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".new-{}", std::process::id()));
+    remove_abandoned(path);
+    let mut name = attempts_at(path);
+    name.push(std::process::id().to_string());
     let fresh = path.with_file_name(name);
     let filled = DiskFile::create(&fresh)
         .map_err(|e| ImageFault::io("create")(e).into())
-        .and_then(|file| fill(Arc::new(file)))
-        .and_then(|()| put_in_place(&fresh, path, replace));
+        .and_then(|file| {
+            if mutant!("image.named-early") {
+                std::fs::rename(&fresh, path).map_err(ImageFault::io("name"))?;
+            }
+            let _ = file.lock(false); // says that somebody is at it, where files can be locked
+            fill(Arc::new(file))
+        })
+        .and_then(|()| match mutant!("image.named-early") {
+            true => Ok(()),
+            false => put_in_place(&fresh, path, replace),
+        });
     if filled.is_err() {
         let _ = std::fs::remove_file(&fresh);
     }
     filled
+}
+
+/// What the names of files begin with that are to become this one; a process's number follows.
+fn attempts_at(path: &Path) -> OsString {
+    let mut name = path.file_name().unwrap_or_default().to_os_string();
+    name.push(".new-");
+    name
+}
+
+/// Removes what killed processes have left of their attempts to make this file: regular files of such a
+/// name whose process is gone, and which nobody has locked. Room is all that is at stake.
+fn remove_abandoned(path: &Path) {
+    let begin = attempts_at(path);
+    let Ok(names) = std::fs::read_dir(folder_of(path)) else { return };
+    for entry in names.filter_map(Result::ok) {
+        let name = entry.file_name();
+        let number = name.as_bytes().strip_prefix(begin.as_bytes());
+        let number = number.and_then(|n| std::str::from_utf8(n).ok());
+        let pid = number.and_then(|n| n.parse::<u32>().ok().filter(|pid| pid.to_string() == n));
+        let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
+        let Some(pid) = pid.filter(|_| is_file) else { continue };
+        let alive = pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists();
+        let free =
+            || DiskFile::open(&entry.path(), true).is_ok_and(|file| file.lock(false).is_ok());
+        if mutant!("image.live-attempt-removed") || !alive && free() {
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
+/// The folder that a file is in.
+fn folder_of(path: &Path) -> &Path {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    folder.unwrap_or(Path::new("."))
 }
 
 fn put_in_place(fresh: &Path, path: &Path, replace: bool) -> Result<(), ImageError> {
@@ -304,11 +352,7 @@ fn put_in_place(fresh: &Path, path: &Path, replace: bool) -> Result<(), ImageErr
         io::ErrorKind::AlreadyExists => ImageError::Exists,
         _ => ImageFault::io("name")(e).into(),
     })?;
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    let synced = std::fs::File::open(folder).and_then(|folder| folder.sync_all());
+    let synced = std::fs::File::open(folder_of(path)).and_then(|folder| folder.sync_all());
     synced.map_err(|e| ImageFault::io("sync the folder of")(e).into())
 }
 

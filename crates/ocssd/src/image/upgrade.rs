@@ -3,14 +3,16 @@
 //! Owns: the order in which the copies of the header change. Promises: whatever a kill or a loss of power
 //! leaves is an image of the one format or the other, with the same content; an image that is not sound
 //! is not touched; an upgrade that was cut off is finished by the next. Never: changes anything but the
-//! header.
+//! header and the mark.
 //!
-//! What 1.1 has beyond 1.0 lies where 1.0 wrote zeros (`docs/IMAGE.md`, "Versions"), so the number is all
-//! that changes.
+//! What is new in a version lies where the ones before wrote zeros (`docs/IMAGE.md`, "Versions"), so
+//! beside the mark of 1.2 the number is all that changes.
 
-use super::{Header, ImageError, OpenImage, VERSION, header, hold};
+use super::{HAS_MARK, Header, ImageError, OpenImage, VERSION, header, hold, layout};
 use crate::ssd::Ssd;
+use flashlane_base::mutant;
 use flashlane_media::host::HostFile;
+use flashlane_media::image::table::Table;
 use flashlane_media::image::{HEADER_BYTES, ImageFault};
 use std::path::Path;
 use std::sync::Arc;
@@ -39,7 +41,13 @@ impl Ssd {
         if from > VERSION {
             return Err(ImageError::NewerMinor { version: from });
         }
-        Ssd::open_on(file.clone(), &OpenImage { read_only: true, ..OpenImage::default() })?;
+        if !mutant!("image.upgrade-unlooked") {
+            Ssd::open_on(file.clone(), &OpenImage { read_only: true, ..OpenImage::default() })?;
+        }
+        if from < HAS_MARK && !mutant!("image.upgrade-unmarked") {
+            // Durable before a header says that it is there.
+            Table::open(file.clone(), layout(&to.spec), false)?.begin_marks()?;
+        }
         to.version = VERSION;
         let bytes = to.to_bytes()?;
         let copies = bytes.chunks(HEADER_BYTES as usize).zip([0, HEADER_BYTES]);
@@ -53,10 +61,12 @@ impl Ssd {
             }
         }
         // A copy that is not intact goes first: at any moment another one is.
-        old.sort_by_key(|(sound, ..)| *sound);
+        old.sort_by_key(|(sound, ..)| *sound ^ mutant!("image.upgrade-sound-first"));
         for (_, copy, at) in old {
             file.write_at(at, copy).map_err(ImageFault::io("write to"))?;
-            file.sync().map_err(ImageFault::io("sync"))?;
+            if !mutant!("image.upgrade-unsynced") {
+                file.sync().map_err(ImageFault::io("sync"))?;
+            }
         }
         Ok((from, VERSION))
     }

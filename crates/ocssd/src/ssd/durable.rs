@@ -11,9 +11,9 @@
 use super::inject::KEEPS_FAULTS;
 use super::{Chan, Command, Ssd};
 use crate::device::{Op, Request, Status, Ticket};
-use crate::image::{self, CreateImage, Header, ImageError, OpenImage, VERSION};
+use crate::image::{self, CreateImage, HAS_MARK, Header, ImageError, OpenImage, VERSION};
 use crate::spec::{DeviceSpec, FaultPlan};
-use flashlane_base::{Ns, Rng};
+use flashlane_base::{Ns, Rng, mutant};
 use flashlane_media::counters::Counters;
 use flashlane_media::host::{DiskFile, HostFile};
 use flashlane_media::image::slots::Slots;
@@ -156,7 +156,9 @@ impl Ssd {
         let ssd = Ssd::build_on(spec, &OpenImage::default(), options.seed, &Arc::new(image))?;
         ssd.mark_factory_bad();
         let mut table = Table::create(file.clone(), layout, ssd.new_rows(&layout, Ns::ZERO)?)?;
-        table.sync()?;
+        if !mutant!("image.header-early") {
+            table.sync()?;
+        }
         file.write_at(0, &bytes).map_err(ImageFault::io("write"))?;
         table.sync()?;
         Ok(())
@@ -178,7 +180,7 @@ impl Ssd {
         let header = Header::read(&*file)?;
         let read_only = options.read_only || header.version.1 > VERSION.1;
         let layout = image::layout(&header.spec);
-        let mut table = Table::open(file.clone(), layout)?;
+        let mut table = Table::open(file.clone(), layout, header.version >= HAS_MARK)?;
         let taken = taken_slots(&table, &layout)?;
         let end = taken.last().map_or(layout.slots_at(), |last| layout.slot_at(last + 1));
         let len = file.len().map_err(ImageFault::io("measure"))?;
@@ -195,7 +197,7 @@ impl Ssd {
         ssd.armed = AtomicBool::new(armed);
         if !read_only {
             // What a killed process wrote may be in the host's memory only, and is built on now.
-            table.sync()?;
+            table.settle()?;
             shared.slots.tidy(&*shared.file, &layout).map_err(ImageFault::io("tidy"))?;
         }
         let life = Life {
@@ -310,6 +312,9 @@ impl Ssd {
             chan.cells.touch_again(&all); // read counts, too
         }
         self.commit(image, true)?;
+        if !mutant!("image.close-unmarked") {
+            image.table.lock().sync()?; // the mark, too
+        }
         image.closed.store(true, Ordering::Relaxed);
         if let Some(disk) = &image.disk {
             let _ = disk.write_at(HOLDER_AT, &[0; 16]); // the lock is what counts
@@ -327,7 +332,9 @@ impl Ssd {
         else {
             return Err(ImageError::InMemory);
         };
-        self.commit(image, false)?;
+        if !mutant!("image.copy-uncommitted") {
+            self.commit(image, false)?;
+        }
         let held = image.table.lock();
         let done = body(disk);
         drop(held);
@@ -360,7 +367,7 @@ impl Ssd {
             // Only room is at stake; who flushes hears what is wrong.
             let _ = self.commit(image, false);
         }
-        match image.overdue.load(Ordering::Relaxed) {
+        match image.overdue.load(Ordering::Relaxed) && !mutant!("image.overdue-ignored") {
             true => self.commit(image, false),
             false => Ok(()),
         }
@@ -392,6 +399,9 @@ impl Ssd {
     /// A power cut took back what the last commit may name: commits, or has it done before the next
     /// program.
     pub(super) fn settle_image(&self) {
+        if mutant!("image.cut-uncommitted") {
+            return self.changed_outside();
+        }
         if let Some(image) = self.image.as_ref().filter(|_| !self.is_read_only()) {
             image.overdue.store(true, Ordering::Relaxed);
             image.changed.store(true, Ordering::Relaxed);
@@ -408,7 +418,11 @@ impl Ssd {
         if !image.changed.swap(false, Ordering::Relaxed) && !clean {
             return Ok(());
         }
-        let freed = image.shared.slots.take_waiting();
+        let mut freed = image.shared.slots.take_waiting();
+        if mutant!("image.slots-freed-early") {
+            let early = std::mem::take(&mut freed);
+            image.shared.slots.release(early, &*image.shared.file, &image.shared.layout);
+        }
         let mut touched = Vec::new();
         let done = self
             .changed_rows(image, &table, clean, &mut touched)
@@ -416,11 +430,14 @@ impl Ssd {
         match &done {
             Ok(()) => {
                 image.overdue.store(false, Ordering::Relaxed);
+                if mutant!("image.slots-noted-late") {
+                    freed.extend(image.shared.slots.take_waiting());
+                }
                 image.shared.slots.release(freed, &*image.shared.file, &image.shared.layout);
             }
             Err(e) => {
                 self.trouble.note(e);
-                image.changed.store(true, Ordering::Relaxed);
+                image.changed.store(!mutant!("image.failure-forgotten"), Ordering::Relaxed);
                 image.shared.slots.wait_again(freed);
                 for (channel, dies) in self.channels.iter().zip(&touched) {
                     channel.lock().cells.touch_again(dies);

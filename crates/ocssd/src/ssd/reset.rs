@@ -44,10 +44,10 @@ impl Ssd {
             self.reset_chunk(&mut chan, cmd, &run, part, mode);
             let gone =
                 matches!(chan.cells.chunk(index).state, ChunkState::Free | ChunkState::Offline);
-            if let Some(state) = buffered.as_mut().filter(|_| gone) {
-                if !mutant!("device.reset-chunk-read-from-buffer") {
-                    state.was_reset(run.channel, index);
-                }
+            if let Some(state) = buffered.as_mut().filter(|_| gone)
+                && !mutant!("device.reset-chunk-read-from-buffer")
+            {
+                state.was_reset(run.channel, index);
             }
             held = Some(chan);
         }

@@ -116,7 +116,7 @@ fn a_hazard_explains_itself_and_ends_with_the_power() {
             whole_sectors: false,
         };
         let _ = dev.submit(&cx, reset());
-        dev.submit(&cx, reset());
+        let _ = dev.submit(&cx, reset());
     });
     let said = ssd.violations()[0].to_string();
     assert!(said.contains("reset at") && said.contains("pu 0 chunk 2"), "{said}");

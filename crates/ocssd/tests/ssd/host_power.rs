@@ -7,18 +7,19 @@
 //! where there are many.
 
 use crate::common::{Bench, Filled, addrs, tiny};
-use flashlane_base::{Bytes, Ns, OOB_BYTES, Rng};
+use flashlane_base::{Bytes, Ns, OOB_BYTES, Ppa, Rng};
 use flashlane_media::fault::kept::FaultState;
 use flashlane_media::host::HostFile;
 use flashlane_media::host::memory::{MemoryFile, Moment};
+use flashlane_media::image::{HEADER_BYTES, MARK_AT};
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
 use flashlane_ocssd::{CreateImage, DeviceSpec, FaultPlan, OpenImage, Ssd};
 use std::collections::BTreeMap;
 use std::io::{self, ErrorKind, Read};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 const CHUNKS: u32 = 3;
 const PUS: u32 = 2;
@@ -379,7 +380,7 @@ fn a_power_loss_while_the_journal_turns_over_leaves_a_commit() {
         history.ssd.set_targets(&round.to_le_bytes().repeat(40)).expect("kept");
         history.note(first, before, true);
         let ops = history.file.ops();
-        if ops - from > 3 {
+        if ops - from > 4 {
             turned += 1;
             for at in from..=ops {
                 history.lose_power(&start, from, at, &mut rng);
@@ -457,8 +458,14 @@ fn a_flush_without_a_change_costs_nothing() {
 /// there afterwards is one of them or what was before, never parts of both.
 #[test]
 fn frames_of_two_torn_commits_do_not_mix() {
+    frames_do_not_mix(fresh());
+    // Without sums the sequence alone keeps them apart.
+    let old = unpacked(include_bytes!("../data/image-v1.1.img.gz"));
+    frames_do_not_mix(Arc::new(MemoryFile::new(old)));
+}
+
+fn frames_do_not_mix(file: Arc<MemoryFile>) {
     let settings = |byte: u8| vec![byte; 1200];
-    let file = fresh();
     open(file.clone()).set_targets(&settings(1)).expect("kept");
     let (start, from) = (file.bytes(), file.ops());
     open(file.clone()).set_targets(&settings(2)).expect("kept");
@@ -486,17 +493,19 @@ fn frames_of_two_torn_commits_do_not_mix() {
     assert!(images > 100, "{images}");
 }
 
+fn unpacked(mut packed: &[u8]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    flate2::read::GzDecoder::new(&mut packed).read_to_end(&mut bytes).expect("an image");
+    bytes
+}
+
 /// The host loses its power in an upgrade: before each write and sync, with each part of what was not
 /// synced. What is left opens, is of the one format or the other, and is otherwise as it was; the next
 /// upgrade ends what this one had begun.
 #[test]
 fn a_power_loss_in_an_upgrade_leaves_an_image() {
-    let old = || {
-        let mut packed = &include_bytes!("../data/image-v1.img.gz")[..];
-        let mut bytes = Vec::new();
-        flate2::read::GzDecoder::new(&mut packed).read_to_end(&mut bytes).expect("an image");
-        bytes
-    };
+    let old = || unpacked(include_bytes!("../data/image-v1.img.gz"));
+    let newer = unpacked(include_bytes!("../data/image-v1.1.img.gz"));
     let content = |ssd: &Arc<Ssd>| {
         let bench = Bench::new(ssd.clone());
         let states: Vec<_> = (0..2).flat_map(|pu| ssd.chunk_report(pu, 0, 4)).collect();
@@ -508,11 +517,35 @@ fn a_power_loss_in_an_upgrade_leaves_an_image() {
         bytes[at] ^= 1;
         bytes
     };
+    // The device's text as another program wrote it: all of it changes.
+    let other_text = |damaged: Option<usize>| {
+        let mut bytes = old();
+        for copy in bytes[..2 * HEADER_BYTES as usize].chunks_mut(HEADER_BYTES as usize) {
+            let end = u32::from_le_bytes(copy[12..16].try_into().expect("4 bytes")) as usize;
+            let text = copy[128..end].to_vec();
+            copy[128..136].copy_from_slice(b"# older\n");
+            copy[136..end + 8].copy_from_slice(&text);
+            copy[12..16].copy_from_slice(&(end as u32 + 8).to_le_bytes());
+            let crc = crc32c::crc32c(&copy[12..end + 8]);
+            copy[8..12].copy_from_slice(&crc.to_le_bytes());
+        }
+        damaged.into_iter().for_each(|at| bytes[at] ^= 1);
+        bytes
+    };
     // Both copies of the header sound, and either one of them not.
-    for start in [old(), damaged(30), damaged((16 << 10) + 30)] {
+    let starts = [
+        old(),
+        damaged(30),
+        damaged((16 << 10) + 30),
+        other_text(None),
+        other_text(Some(30)),
+        other_text(Some((16 << 10) + 30)),
+    ];
+    let starts = starts.map(|bytes| ((1, 0), bytes));
+    for (from, start) in starts.into_iter().chain([((1, 1), newer)]) {
         let wanted = content(&open(Arc::new(MemoryFile::new(start.clone()))));
         let file = Arc::new(MemoryFile::new(start.clone()));
-        assert_eq!(Ssd::upgrade_on(file.clone()).unwrap(), ((1, 0), (1, 1)));
+        assert_eq!(Ssd::upgrade_on(file.clone()).unwrap(), (from, (1, 2)));
         let log = file.log();
         let (mut images, mut seen) = (0, BTreeMap::new());
         for at in 0..=log.len() {
@@ -527,15 +560,150 @@ fn a_power_loss_in_an_upgrade_leaves_an_image() {
                 let again = Arc::new(MemoryFile::new(left));
                 Ssd::upgrade_on(again.clone()).unwrap_or_else(|e| panic!("{e}"));
                 let ops = again.ops();
-                assert_eq!(Ssd::upgrade_on(again.clone()).unwrap(), ((1, 1), (1, 1)));
+                assert_eq!(Ssd::upgrade_on(again.clone()).unwrap(), ((1, 2), (1, 2)));
                 assert_eq!(again.ops(), ops, "nothing more to do, nothing written");
                 let bytes = again.bytes();
                 let (one, other) = bytes[..32 << 10].split_at(16 << 10);
                 assert!(one == other, "both copies are of the new format");
-                assert_eq!(version(&open(again)), (1, 1));
+                assert_eq!(version(&open(again)), (1, 2));
                 images += 1;
             }
         }
         assert!(images >= 4 && seen.len() == 2, "{images} images: {seen:?}");
     }
+}
+
+/// An upgrade does not touch an image that is damaged: neither its header, where that is all there is to do.
+#[test]
+fn an_upgrade_leaves_a_damaged_image_alone() {
+    let file = fresh();
+    let layout = flashlane_ocssd::image::layout(&spec());
+    let mut bytes = file.bytes();
+    bytes[30] ^= 1;
+    bytes[layout.table_at() as usize] ^= 1;
+    let hurt = Arc::new(MemoryFile::new(bytes.clone()));
+    let refused = Ssd::upgrade_on(hurt.clone()).expect_err("damaged").to_string();
+    assert!(refused.contains("row 0") && hurt.bytes() == bytes, "{refused}");
+}
+
+/// The host loses its power in a create: what is left is no image, or a whole one.
+#[test]
+fn a_power_loss_in_a_create_leaves_no_image_or_all_of_it() {
+    let log = fresh().log();
+    let mut rng = Rng::new(1);
+    let (mut none, mut whole) = (0, 0);
+    for at in 0..=log.len() {
+        let moment = Moment::new(&[], &log, at);
+        for n in 0..moment.count().min(64) {
+            let left = Arc::new(MemoryFile::new(moment.sample(&mut rng, n % 9)));
+            match Ssd::open_on(left, &OpenImage::default()) {
+                Ok(ssd) => {
+                    assert_eq!(look(&ssd), look(&open(fresh())));
+                    whole += 1;
+                }
+                Err(e) => {
+                    let header = e.to_string();
+                    let unborn = header.contains("not a drive image") || header.contains("header");
+                    assert!(unborn, "before operation {at}: {e}");
+                    none += 1;
+                }
+            }
+        }
+    }
+    assert!(none > 50 && whole >= 3, "{none} without, {whole} with");
+}
+
+/// A commit that a simulated cut needs and the host refused is made up for before the next program.
+#[test]
+fn a_cut_that_could_not_be_committed_is_before_the_next_program() {
+    let file = fresh();
+    let ssd = open(file.clone());
+    let bench = Bench::new(ssd.clone());
+    bench.write(&[(0, 0, 0, 2)], 1);
+    assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
+    let before = commits(&ssd);
+    file.fail_after(1, ErrorKind::StorageFull);
+    let _ = ssd.power_cut(bench.now(), PowerOn::ClockGoesOn);
+    file.heal();
+    assert_eq!(commits(&ssd), before, "refused");
+    bench.write(&[(1, 0, 0, 2)], 2);
+    assert!(commits(&ssd) > before);
+}
+
+/// A host on which a chunk is erased while a commit that names its content is being written.
+struct Meanwhile {
+    file: Arc<MemoryFile>,
+    erase: Mutex<Option<(Arc<Ssd>, Vec<Ppa>)>>,
+}
+
+impl HostFile for Meanwhile {
+    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
+        self.file.read_at(at, into)
+    }
+    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.file.write_at(at, bytes)
+    }
+    fn punch(&self, at: u64, len: u64) -> io::Result<()> {
+        self.file.punch(at, len)
+    }
+    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
+        self.file.allocate(at, len)
+    }
+    fn sync(&self) -> io::Result<()> {
+        if let Some((ssd, addrs)) = self.erase.lock().expect("no panic").take() {
+            let bench = Bench::new(ssd);
+            assert_eq!(bench.plain(Op::Reset, addrs.clone(), Flags::default()).failed, 0);
+            // Over it: the old content is gone for good.
+            let filled = Filled::new(2, 4096, 9);
+            let at = [addrs[0], addrs[1]];
+            bench.run(|cx, dev| async move {
+                assert_eq!(dev.io(&cx, filled.request(&at, false)).await.failed, 0);
+            });
+        }
+        self.file.sync()
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.file.len()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.file.set_len(len)
+    }
+}
+
+/// A slot that is left while a commit is under way waits for the next: this one names it.
+#[test]
+fn a_slot_left_during_a_commit_stays() {
+    let file = fresh();
+    let host = Arc::new(Meanwhile { file: file.clone(), erase: Mutex::default() });
+    let ssd = open(host.clone());
+    let bench = Bench::new(ssd.clone());
+    bench.write(&[(0, 0, 0, 4)], 7);
+    *host.erase.lock().expect("no panic") = Some((ssd.clone(), bench.at(&[(0, 0, 0, 2)])));
+    assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
+    let again = Bench::new(open(Arc::new(MemoryFile::new(file.bytes()))));
+    assert_eq!(again.info(0, 0).write_pointer, 4, "as of the commit");
+    let got = again.read(&[(0, 0, 0, 4)]);
+    assert!((0..4).all(|i| got.holds(i, 7)), "its content is there");
+}
+
+/// The mark of the last commit may be lost with the power, and comes back with the next sync; that of an
+/// image which was closed is there.
+#[test]
+fn the_mark_follows_the_commits() {
+    let marked = |bytes: &[u8]| {
+        let at = MARK_AT as usize + 8;
+        u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
+    };
+    let file = fresh();
+    let (start, from) = (file.bytes(), file.ops());
+    let ssd = open(file.clone());
+    for n in 1..=3 {
+        ssd.set_targets(&[n]).expect("kept");
+        assert_eq!(marked(&file.bytes()), commits(&ssd));
+        let durable = Moment::new(&start, &file.log()[from..], file.ops() - from).nth(0);
+        assert_eq!(marked(&durable), commits(&ssd) - 1, "one commit later");
+    }
+    ssd.close().expect("closed");
+    let durable = Moment::new(&start, &file.log()[from..], file.ops() - from).nth(0);
+    assert_eq!(marked(&durable), commits(&ssd));
 }

@@ -3,8 +3,8 @@
 use crate::common::{Bench, tiny};
 use flashlane_base::{Ns, Ppa, Rng};
 use flashlane_media::host::HostFile;
-use flashlane_media::host::memory::MemoryFile;
-use flashlane_media::image::HEADER_BYTES;
+use flashlane_media::host::memory::{FileOp, MemoryFile};
+use flashlane_media::image::{HEADER_BYTES, MARK_AT};
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::spec::EccSpec;
 use flashlane_ocssd::ssd::FACTORY_BAD;
@@ -242,6 +242,12 @@ fn nothing_is_overwritten_unless_asked() {
     assert!(said(Ssd::create_image(&folder.0, &spec(), &replace)).contains("regular file"));
     Ssd::create_image(&path, &spec(), &replace).unwrap();
     open(&path).unwrap();
+    // One that fails in the middle has not touched it.
+    let before = std::fs::read(&path).unwrap();
+    let too_long = tiny(|s| s.name = "x".repeat(20_000));
+    let refused = said(Ssd::create_image(&path, &too_long, &replace));
+    assert!(refused.contains("room"), "{refused}");
+    assert!(std::fs::read(&path).unwrap() == before, "the old one is there, whole");
     let left: Vec<_> = std::fs::read_dir(&folder.0).unwrap().collect();
     assert_eq!(left.len(), 1, "nothing is left beside it: {left:?}");
 }
@@ -275,7 +281,7 @@ fn what_is_no_sound_image_is_refused_untouched() {
         ("neither copy of its header", bytes[..100].to_vec()),
         ("cut short", bytes[..2 * header].to_vec()),
         ("cut short", bytes[..bytes.len() - 1].to_vec()),
-        ("format 2.1", sealed(&|copy| copy[16] = 2)),
+        ("format 2.2", sealed(&|copy| copy[16] = 2)),
         ("do not agree", sealed(&|copy| copy[80] ^= 1)),
         ("device spec", sealed(&|copy| copy[128] = b'?')),
     ];
@@ -289,13 +295,13 @@ fn what_is_no_sound_image_is_refused_untouched() {
     assert!(said(open(&folder.0)).contains("directory"), "{}", said(open(&folder.0)));
     assert!(said(open(&folder.file("none.img"))).contains("No such file"));
     // A newer minor version is read, not written.
-    std::fs::write(folder.file("newer.img"), sealed(&|copy| copy[18] = 2)).unwrap();
+    std::fs::write(folder.file("newer.img"), sealed(&|copy| copy[18] = 3)).unwrap();
     let newer = open(&folder.file("newer.img")).unwrap();
     assert!(newer.is_read_only());
     assert!(Bench::new(newer.clone()).info(3, 15).write_pointer == 4);
     drop(newer);
     let upgraded = upgrade_image(&folder.file("newer.img")).unwrap_err().to_string();
-    assert!(upgraded.contains("1.2") && upgraded.contains("newer.img"), "{upgraded}");
+    assert!(upgraded.contains("1.3") && upgraded.contains("newer.img"), "{upgraded}");
 }
 
 /// A bit turned over anywhere before the slots is found, or does not matter.
@@ -336,6 +342,47 @@ fn no_flipped_bit_makes_another_device() {
         }
     }
     assert!(found > 500, "{found} found, {harmless} harmless");
+}
+
+/// Of 56 commits of a frame each any one is zeroed, or half of them at once: refused, with the place. The
+/// format before the mark can't tell that the very last one is gone, and nothing else.
+#[test]
+fn a_commit_that_is_gone_is_refused() {
+    let old = include_bytes!("../data/image-v1.1.img.gz");
+    let mut unpacked = Vec::new();
+    std::io::Read::read_to_end(&mut flate2::read::GzDecoder::new(&old[..]), &mut unpacked).unwrap();
+    let new = Arc::new(MemoryFile::default());
+    Ssd::create_on(new.clone(), &spec(), &CreateImage::default()).unwrap();
+    for (bytes, marked) in [(unpacked, false), (new.bytes(), true)] {
+        let file = Arc::new(MemoryFile::new(bytes));
+        let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
+        let from = file.ops();
+        (1..=56).for_each(|n| ssd.set_targets(&[n]).unwrap());
+        let frames: Vec<u64> = file.log()[from..]
+            .iter()
+            .filter_map(|op| match op {
+                FileOp::Write(at, bytes) if bytes.len() == 512 && *at != MARK_AT => Some(*at),
+                _ => None,
+            })
+            .collect();
+        assert!(frames.len() == 56, "{frames:?}");
+        let without = |gone: &[u64]| {
+            let mut bytes = file.bytes();
+            gone.iter().for_each(|at| bytes[*at as usize..][..512].fill(0));
+            let hurt = Arc::new(MemoryFile::new(bytes.clone()));
+            let opened = Ssd::open_on(hurt.clone(), &OpenImage::default());
+            assert!(opened.is_ok() || hurt.bytes() == bytes, "refused, and written to");
+            opened
+        };
+        for (gone, n) in frames.iter().zip(1..) {
+            match without(&[*gone]) {
+                Ok(ssd) => assert!(n == 56 && !marked && ssd.targets() == [55], "{n}"),
+                Err(e) => assert!(e.to_string().contains("damaged"), "{n}: {e}"),
+            }
+        }
+        let says = said(without(&frames[20..48]));
+        assert!(says.contains(&format!("ends at byte {}", frames[20])), "{says}");
+    }
 }
 
 /// A snapshot keeps the uuid, a clone gets its own; both hold what was there, and holes.
@@ -545,6 +592,73 @@ fn a_killed_process_loses_nothing_durable() {
             assert!(bench.read(&[(0, n / 16, sector, 4)]).holds(3, n as u8), "{n}");
         }
     }
+}
+
+/// Copies a drive again and again.
+#[test]
+#[ignore = "the process that the next test kills"]
+fn copies_until_it_is_killed() {
+    loop {
+        let _ = std::fs::remove_file("b.img");
+        copy_image(Path::new("a.img"), Path::new("b.img"), CopyKind::Snapshot).unwrap();
+    }
+}
+
+/// What a killed process has left of a copy goes with the next attempt at that name, and nothing else.
+#[test]
+fn what_a_killed_copy_left_behind_goes() {
+    let folder = Folder::new("abandoned");
+    create(&folder.file("a.img")).unwrap();
+    let ssd = open(&folder.file("a.img")).unwrap();
+    let bench = Bench::new(ssd.clone());
+    (0..64).for_each(|n| drop(bench.write(&[(n / 16, n % 16, 0, 64)], 1)));
+    ssd.close().unwrap();
+    drop((bench, ssd));
+    let abandoned = loop {
+        let mut child = std::process::Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "image::copies_until_it_is_killed", "--ignored"])
+            .current_dir(&folder.0)
+            .stdout(std::process::Stdio::null())
+            .spawn()
+            .unwrap();
+        let attempt = folder.file(&format!("b.img.new-{}", child.id()));
+        while !attempt.exists() {
+            std::hint::spin_loop();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+        if attempt.exists() {
+            break attempt;
+        }
+    };
+    let gone = abandoned.extension().unwrap().to_str().unwrap().to_string();
+    // A living process, one that has its file locked, other names, other things.
+    let stays = [
+        "b.img.new-1".into(),
+        "b.img.new-".into(),
+        "b.img.new-0007".into(),
+        format!("a.img.{gone}"),
+        format!("b.img.{gone}.old"),
+        format!("b.img.{gone}0"),
+        "b.img.new-4194305".into(),
+    ];
+    stays.iter().for_each(|name| std::fs::write(folder.file(name), b"mine").unwrap());
+    let locked = folder.file(&format!("b.img.{gone}0"));
+    let locked = flashlane_media::host::DiskFile::open(&locked, true).unwrap();
+    locked.lock(false).unwrap();
+    let listed = folder.file("b.img.new-4194305");
+    std::fs::remove_file(&listed).unwrap();
+    std::fs::create_dir(&listed).unwrap();
+    let _ = std::fs::remove_file(folder.file("b.img"));
+    copy_image(&folder.file("a.img"), &folder.file("b.img"), CopyKind::Snapshot).unwrap();
+    assert!(!abandoned.exists(), "{abandoned:?}");
+    assert!(stays.iter().all(|name| folder.file(name).exists()), "more than that is gone");
+    open(&folder.file("b.img")).unwrap();
+    // So with a create over what is there.
+    std::fs::write(&abandoned, b"left").unwrap();
+    let replace = CreateImage { replace: true, ..CreateImage::default() };
+    Ssd::create_image(&folder.file("b.img"), &spec(), &replace).unwrap();
+    assert!(!abandoned.exists() && stays.iter().all(|name| folder.file(name).exists()));
 }
 
 /// Cores that write, erase and flush beside each other: what each had flushed is there, and every

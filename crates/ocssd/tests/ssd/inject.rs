@@ -139,7 +139,7 @@ fn an_image_of_1_0_keeps_none_and_stays_what_it_is() {
     assert_eq!((ssd.image_info().unwrap().version, ssd.faults().len()), ((1, 0), 0));
     assert_eq!(read(&ssd), GOOD);
     drop(ssd);
-    assert_eq!(Ssd::upgrade_on(file.clone()).unwrap(), ((1, 0), (1, 1)));
+    assert_eq!(Ssd::upgrade_on(file.clone()).unwrap(), ((1, 0), (1, 2)));
     let ssd = open(&file);
     assert!(ssd.keeps_faults() && ssd.faults().is_empty());
     assert_eq!(read(&ssd), GOOD);

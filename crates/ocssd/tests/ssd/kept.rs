@@ -1,12 +1,13 @@
 //! An image of each format version is kept, and opens for ever.
 //!
-//! `tests/data/image-v1.img.gz` was written by version 1.0, `image-v1.1.img.gz` by 1.1, and they are never
-//! written again. `cargo test -p flashlane-ocssd --test ssd kept -- --ignored --nocapture` writes one like them
+//! `tests/data/image-v1.img.gz` was written by version 1.0, `image-v1.1.img.gz` by 1.1, `image-v1.2.img.gz`
+//! by 1.2, and they are never written again. `cargo test -p flashlane-ocssd --test ssd kept -- --ignored --nocapture` writes one like them
 //! elsewhere, for the next.
 
 use crate::common::{Bench, tiny};
 use flashlane_base::Ns;
 use flashlane_media::host::memory::MemoryFile;
+use flashlane_media::image::MARK_AT;
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
 use flashlane_ocssd::{CreateImage, FaultPlan, OpenImage, Ssd};
@@ -79,9 +80,24 @@ fn an_image_of_version_1_opens() {
 /// So is what version 1.1 wrote, with its faults.
 #[test]
 fn an_image_of_version_1_1_opens() {
-    let file = Arc::new(MemoryFile::new(kept("image-v1.1.img.gz")));
+    one_with_faults_opens("image-v1.1.img.gz", (1, 1));
+}
+
+/// So is what version 1.2 wrote, with its mark.
+#[test]
+fn an_image_of_version_1_2_opens() {
+    one_with_faults_opens("image-v1.2.img.gz", (1, 2));
+    let mut bytes = kept("image-v1.2.img.gz");
+    bytes[MARK_AT as usize + 8] += 1;
+    let file = Arc::new(MemoryFile::new(bytes));
+    let refused = Ssd::open_on(file, &OpenImage::default()).err().expect("refused");
+    assert!(refused.to_string().contains("mark"), "{refused}");
+}
+
+fn one_with_faults_opens(name: &str, version: (u16, u16)) {
+    let file = Arc::new(MemoryFile::new(kept(name)));
     let ssd = Ssd::open_on(file, &OpenImage::default()).unwrap();
-    assert_eq!(ssd.image_info().unwrap().version, (1, 1));
+    assert_eq!(ssd.image_info().unwrap().version, version);
     let faults = ssd.faults();
     assert_eq!(faults.len(), 2);
     assert_eq!((faults[0].fault.sector, faults[0].matched, faults[0].happened), (Some(5), 1, 1));

@@ -4,6 +4,7 @@ mod basic;
 mod buffer;
 mod common;
 mod core;
+mod damage;
 mod hazards;
 mod host_power;
 mod image;

@@ -208,7 +208,10 @@ impl Off {
 fn a_snapshot_is_what_a_scan_finds() {
     for kind in kinds() {
         let (mut off, ..) = first_life(&kind, None, &Moments::default());
+        let before = off.chunks();
         let quick = off.look(&kind, "the snapshot");
+        // On capacitors nothing else is programmed: this is the mark.
+        assert!(off.chunks() != before, "{}: no mark", kind.name);
         assert!(quick.did.from_snapshot, "{}: {:?}", kind.name, quick.did);
         assert_eq!(quick.did.scanned_sectors, 0);
         let slow = off.look(&kind, "the scan");

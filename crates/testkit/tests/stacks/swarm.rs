@@ -154,4 +154,6 @@ swarms! {
     qblk_faults: "qblk-faults",
     qblk_buffer_faults: "qblk-buffer-faults",
     pftl_buffer_faults: "pftl-buffer-faults",
+    pblk_image: "pblk-image",
+    pftl_image: "pftl-image",
 }

@@ -669,10 +669,7 @@ pub(super) async fn erase_older(cx: &Cx, flash: &Flash, shape: Shape) {
     for first in survey.first_records(cx).await {
         match first.lba {
             LBA_LOG => pairs.entry((false, first.stamp)).or_default().push(first.chunk),
-            LBA_ANCHOR => {
-                let last = !mutant!("log.anchors-erased-first");
-                pairs.entry((last, 0)).or_default().push(first.chunk);
-            }
+            LBA_ANCHOR => pairs.entry((true, 0)).or_default().push(first.chunk),
             _ => {}
         }
     }

@@ -219,7 +219,7 @@ impl<'a> Replay<'a> {
             let claim = Claim::new(stamp, rank);
             // Equal claims: the later line, then the later stripe position: this one.
             let wins = claim >= self.present(lba) || mutant!("log.stamps-ignored");
-            if wins && !(claim == self.present(lba) && mutant!("log.earlier-line-wins")) {
+            if wins {
                 self.set(lba, Entry::Media(self.address(chunks, width, i)));
                 *self.claims.of(lba) = claim;
             }
@@ -229,8 +229,7 @@ impl<'a> Replay<'a> {
     /// Discards and poisoned sectors that the checkpoint may not know.
     pub(super) fn claim_records(&mut self, discards: &[(u64, u64, u64)], poisons: &[Event]) {
         for (lba, end, stamp) in discards.iter().copied() {
-            let loses = mutant!("log.tombstone-loses-ties");
-            let claim = Claim::new(stamp, if loses { Rank::Unverified } else { Rank::Tombstone });
+            let claim = Claim::new(stamp, Rank::Tombstone);
             for lba in lba..end {
                 if claim > self.present(lba) && !mutant!("log.discards-unreplayed") {
                     self.set(lba, Entry::Unmapped);

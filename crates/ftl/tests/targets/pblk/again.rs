@@ -8,7 +8,7 @@ use crate::bench::{Bench, Setup, tiny};
 use crate::medium::{Medium, Stop, Up};
 use crate::story::{Do, cut_at_each};
 use flashlane_ftl::log::format::{Oob, Record};
-use flashlane_ftl::log::{MountError, MountOptions};
+use flashlane_ftl::log::{MountError, MountOptions, WearLeveling};
 use flashlane_ocssd::device::Op;
 use flashlane_ocssd::spec::Pairing;
 
@@ -109,6 +109,14 @@ fn r13_a_clean_start_cut_twice_at_every_command() {
 fn r12_a_clean_stop_cut_at_every_command() {
     let before = [Do::Write(0, 300), Do::Flush, Do::Write(30, 9), Do::Discard(100, 30)];
     assert!(cut_at_each(&small(), &before, &[Do::Stop], 1) > 20);
+}
+
+/// What is given back is taken again at once.
+#[test]
+fn r13_recovery_cut_at_every_command_on_few_chunks() {
+    let mut setup = small();
+    setup.config.wear.leveling = WearLeveling::Off;
+    assert!(cut_every_mount(|| cut(long_used(&setup)), 1) > 20);
 }
 
 /// R13: on a device without a window, and with one of a whole chunk's quarter.

@@ -205,6 +205,10 @@ fn without_good_chunks_the_target_is_read_only() {
         }
     };
     assert!(matches!(error, BlockError::ReadOnly(_)), "{error}");
+    let (text, bad) = (error.to_string(), b.retired());
+    for part in ["left to write to: ", "chunks have gone bad", "reserve ", "barrier ", "rings "] {
+        assert!(bad > 0 && text.contains(part), "{part:?} is not in {text:?}");
+    }
     assert!(b.try_flush().is_err());
     b.read_all();
     let (cx, dev) = (b.cx.clone(), b.dev.clone());

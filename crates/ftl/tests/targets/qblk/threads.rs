@@ -1,7 +1,8 @@
 //! The races of Q01 to Q06 on real threads, where instructions interleave.
 //!
-//! Owns: the test. On a medium that takes no time, a few sectors that all cores fight for, and enough others
-//! that lines are collected and slots reused all the while. Never: measures.
+//! Owns: the tests. On a medium that takes no time, a few sectors that all cores fight for, and enough others
+//! that lines are collected and slots reused all the while; and small targets that are full, where every line
+//! counts. Never: measures.
 
 use flashlane_base::{Lba, Rng};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
@@ -151,4 +152,80 @@ fn q01_to_q06_on_real_threads() {
         let shared = Arc::new(Shared { dev, done, changed });
         Threads::new(CORES, seed).run(|cx| core(cx, shared.clone(), seed, seed % 3 == 2));
     }
+}
+
+/// A full target that is as small as create lets it be, for a host of so many cores.
+async fn smallest(cx: &Cx, seed: u64) -> (Arc<Pblk>, Arc<Ssd>) {
+    let spec = DeviceSpec::preset("tiny").expect("built in");
+    let (channels, pus) = (1 + seed as u32 % 3, 1 + seed as u32 / 3 % 2);
+    let borrow = seed.is_multiple_of(4);
+    for chunks in (24..).step_by(8) {
+        let spec = spec.clone().with_parallelism(channels, pus).with_chunks_per_pu(chunks);
+        let options = SsdOptions { timing: false, ..SsdOptions::default() };
+        let ssd = Ssd::new(&spec, options).expect("a device");
+        // As little spare as works.
+        let config = LogConfig { over_provisioning_percent: 0, borrow, ..LogConfig::qblk() };
+        if let Ok(dev) = Pblk::create(cx, ssd.clone(), config).await {
+            return (dev, ssd);
+        }
+    }
+    unreachable!("some number of chunks is enough")
+}
+
+/// Fills its part of the target, and overwrites it, with a flush now and then.
+async fn overwrite(cx: Cx, shared: Arc<Shared>, seed: u64) {
+    if cx.core().0 == 0 {
+        assert!(shared.dev.set(smallest(&cx, seed).await).is_ok());
+        shared.changed.wake(&cx);
+    }
+    shared.changed.wait(&cx, || shared.dev.get().is_some()).await;
+    let (dev, ssd) = shared.dev.get().expect("set above").clone();
+    let (me, cores, unit) =
+        (u64::from(cx.core().0), u64::from(cx.cores()), dev.info().content_bytes);
+    let mut rng = Rng::stream(seed, "q.full", me);
+    let each = dev.info().capacity / cores;
+    let mut buf = vec![7; 32 * unit];
+    for at in (0..each).step_by(32) {
+        let n = 32.min(each - at) as usize;
+        io(&cx, &dev, BlockOp::Write, me * each + at, &mut buf[..n * unit]).await;
+    }
+    for _ in 0..400 {
+        let longest = if rng.below(4) == 0 { 32 } else { 3 };
+        let n = 1 + rng.below(longest);
+        let at = me * each + rng.below(each - n + 1);
+        io(&cx, &dev, BlockOp::Write, at, &mut buf[..n as usize * unit]).await;
+        if rng.below(16) == 0 {
+            io(&cx, &dev, BlockOp::Flush, 0, &mut []).await;
+        }
+    }
+    shared.done.fetch_add(1, Ordering::SeqCst);
+    shared.changed.wake(&cx);
+    if me == 0 {
+        shared.changed.wait(&cx, || u64::from(shared.done.load(Ordering::SeqCst)) == cores).await;
+        dev.stop(&cx).await.expect("everything is durable");
+        assert!(ssd.violations().is_empty(), "{:?}", ssd.violations().first());
+        dev.check_consistency().expect("each sector valid exactly once");
+        assert!(dev.stats().gc_moved > 0, "lines were collected meanwhile");
+    }
+}
+
+fn full_and_healthy(seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let (dev, done, changed) = (OnceLock::new(), AtomicU32::new(0), Notify::new());
+        let shared = Arc::new(Shared { dev, done, changed });
+        let cores = 2 + (seed / 6 % 3) as u32;
+        Threads::new(cores, seed).run(|cx| overwrite(cx, shared.clone(), seed));
+    }
+}
+
+/// Q19: a target that is full, with no bad chunk, never gives up, whatever its cores do meanwhile.
+#[test]
+fn q19_a_full_and_healthy_target_never_gives_up() {
+    full_and_healthy(0..18);
+}
+
+#[test]
+#[ignore = "takes minutes; for a change of the room that victims need, or of a verdict"]
+fn q19_thousands_of_full_targets_never_give_up() {
+    full_and_healthy(0..4000);
 }

@@ -1,0 +1,135 @@
+//! When a target gives up for want of room, and what it says then.
+//!
+//! Owns: the two verdicts (what is in the rings has nowhere to go; nothing is left to collect), and the
+//! accounting that they are told with. Promises: a verdict is about one state of the target, not about
+//! parts of several: while it is made no barrier passes, no line is freed and no victim is taken, and
+//! what is still on its way (a program, a line that opens or closes, chunks behind a barrier that has
+//! passed) speaks against it. Bad chunks are blamed only where there are some.
+//! Never: opens, collects or frees anything.
+
+use super::HostFtl;
+use super::pool::{LineState, PoolState};
+use super::rings::Positions;
+use super::victim::Reason;
+use flashlane_base::mutant;
+use flashlane_rt::Cx;
+use flashlane_rt::sync::Ordering;
+
+/// How far the lines have come that are being freed.
+pub(super) enum Barrier {
+    /// There are none.
+    Idle,
+    /// They wait until the rings have come to these positions.
+    Waits(Positions),
+    /// The rings have: the chunks come back by themselves.
+    Passed,
+}
+
+/// Why a drainer gives up.
+pub(super) const STRANDED: &str = "no chunk is left to write to";
+/// Why a collector does.
+pub(super) const EXHAUSTED: &str = "no spare is left to write to";
+
+impl HostFtl {
+    /// What is in the rings has nowhere to go, ever: no line can be opened, none is on its way, and
+    /// every line to be freed waits for the rings.
+    pub(super) fn is_stranded(&self) -> bool {
+        // Held throughout: nothing comes back meanwhile. So a pool that is cornered stays cornered, and
+        // they can be looked at one after the other.
+        let barrier = self.gc.barrier.lock();
+        let is_over = |p: &mut PoolState| p.is_cornered() && p.next_width(true).is_none();
+        // Last: a unit is done before its line may close, so whatever was under way has ended by now.
+        self.pools.all(|p| is_over(p))
+            && match &*barrier {
+                Barrier::Idle => self.pools.count(LineState::Freeing) == 0,
+                Barrier::Waits(to) => !self.rings.are_durable(to),
+                Barrier::Passed => mutant!("log.passed-barrier-strands"),
+            }
+    }
+
+    /// The spare that was checked at creation is gone: users have no share, and nothing is about to be
+    /// freed and no line (`best` of one pool) is worth collecting; or every line could have been
+    /// collected twice meanwhile, so all that collections win is lost to padding.
+    pub(super) fn is_exhausted(&self, best: Option<(u32, Reason)>) -> bool {
+        let may_be = || self.shares().users == 0 && (best.is_none() || self.is_fruitless());
+        self.gc.enabled.load(Ordering::Acquire) && !self.read_only() && may_be() && {
+            // Held throughout: no line becomes a victim, no barrier passes.
+            let _alone = self.gc.choosing.lock();
+            let barrier = self.gc.barrier.lock();
+            // Shares follow the chunks that came back a moment later.
+            let passed =
+                matches!(&*barrier, Barrier::Passed) && !mutant!("log.passed-barrier-strands");
+            !passed && may_be() && (self.is_over() || self.is_fruitless())
+        }
+    }
+
+    /// Nothing is on its way, and no line is worth collecting.
+    fn is_over(&self) -> bool {
+        use LineState::{Closing, Freeing, Opening, Victim};
+        let comes = |p: &mut PoolState| {
+            [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0) || p.is_programmed()
+        };
+        let unit = self.shape.unit as usize;
+        let drains = || self.rings.iter().any(|ring| ring.state.now(|r| r.has_work(unit)));
+        let nothing = || self.pools.iter().all(|pool| self.candidate(pool, false).is_none());
+        // First what drains: what it leaves behind is seen by the others.
+        let moves = drains() && self.pools.any(|p| p.has_room()) || self.pools.any(comes);
+        !moves && nothing()
+    }
+
+    /// Every pool has collected each of its lines twice, and users still have no share.
+    fn is_fruitless(&self) -> bool {
+        self.pools.iter().all(|pool| {
+            let lines = pool.lock().lines().count() as u64;
+            pool.collector.fruitless.load(Ordering::Relaxed) > 2 * lines
+        })
+    }
+
+    /// Gives up for want of room, with the accounting.
+    pub(super) fn give_up_full(&self, cx: &Cx, what: &str) {
+        if !self.read_only() {
+            // A target says so once in its life: that this text stays is no leak that grows.
+            self.give_up(cx, Box::leak(self.room_report(what).into_boxed_str()));
+        }
+    }
+
+    /// What there is, and where it is: chunks, lines, the reserve, the barrier, the rings.
+    pub(super) fn room_report(&self, what: &str) -> String {
+        use LineState::{Closed, Closing, Freeing, Open, Opening, Victim};
+        let sum = |of: &dyn Fn(&PoolState) -> u64| self.pools.sum(of);
+        let states = [Opening, Open, Closing, Closed, Victim, Freeing];
+        let lines = states.map(|s| format!("{} {s:?}", self.pools.count(s)).to_lowercase());
+        let in_lines = sum(&|p| p.lines().map(|(_, l)| l.chunks.len() as u64).sum());
+        let failing = sum(&|p| p.lines().map(|(_, l)| l.retire.len() as u64).sum());
+        let bad = failing + sum(&|p| p.retired_chunks.len() as u64);
+        let blame = match bad {
+            0 => "no chunk has gone bad".into(),
+            n => format!("{n} chunks have gone bad since the target was created"),
+        };
+        let levels = self.pools.iter().map(|pool| pool.limiter.lock().levels().reserve);
+        let barrier = match &*self.gc.barrier.lock() {
+            Barrier::Idle => "none".into(),
+            Barrier::Passed => "passed".into(),
+            Barrier::Waits(to) => {
+                format!("at {}", to.iter().map(u64::to_string).collect::<Vec<_>>().join(" "))
+            }
+        };
+        let rings = self.rings.iter().map(|ring| {
+            let (end, durable, again) =
+                ring.state.now(|r| (r.tail(), r.durable_to(), !r.nothing_again()));
+            let [(users, user_share), (gc, gc_share)] = ring.admission.snapshot();
+            let again = if again { ", some again" } else { "" };
+            format!("{durable} of {end} programmed{again}, users {users}/{user_share}, GC {gc}/{gc_share}")
+        });
+        format!(
+            "{what}: {blame}; chunks {} free, {} kept for metadata, {in_lines} in lines, reserve {}; \
+             lines {}; room for {} sectors; barrier {barrier}; rings {}",
+            sum(&|p| p.free_chunks()),
+            sum(&|p| p.meta_reserve),
+            levels.sum::<u64>(),
+            lines.join(", "),
+            sum(&|p| p.room()),
+            rings.collect::<Vec<_>>().join("; "),
+        )
+    }
+}

@@ -1,0 +1,112 @@
+//! Rule 18: with the engine's margin no victim strands its target; without any part of it one does.
+//!
+//! `cargo test -p flashlane-model --test room -- --nocapture` prints each trace and the number of states.
+
+use flashlane_model::explore::explore;
+use flashlane_model::room::{Margin, Room, Size};
+
+/// Most states any size may have; the largest has 1,823,490.
+const STATES_MAX: usize = 2_000_000;
+
+/// Two rings, two pools, lines of two units, users who flush.
+const TWO: Size = Size {
+    rings: 2,
+    pools: 2,
+    unit: 2,
+    line: 2,
+    ring: 3,
+    batch: 2,
+    closed: 1,
+    flushes: true,
+    pairs: 0,
+};
+/// Nobody flushes.
+const QUIET: Size = Size { flushes: false, ..TWO };
+/// Lines of a unit, of which a barrier pads more than one gives back.
+const SHORT: Size = Size { line: 1, ..TWO };
+/// A unit of three sectors, moved one by one.
+const UNEVEN: Size = Size { unit: 3, line: 1, ring: 3, batch: 1, ..TWO };
+/// One ring, as pblk has.
+const ONE: Size = Size { rings: 1, pools: 1, line: 3, ring: 5, closed: 3, ..TWO };
+/// Three rings and one pool.
+const MANY: Size = Size { rings: 3, pools: 1, ring: 2, closed: 2, ..TWO };
+/// Page pairs that a barrier closes.
+const PAIRS: Size = Size { rings: 1, line: 3, ring: 2, batch: 1, pairs: 2, ..TWO };
+
+/// Explores a size by a margin that lacks something, and prints the shortest way to the stranded target.
+#[track_caller]
+fn strands(size: Size, margin: Margin) {
+    let report = explore(&Room { size, margin }, STATES_MAX);
+    let trace = report.counterexample.unwrap_or_else(|| panic!("{margin:?} strands nothing"));
+    println!("{size:?}, {margin:?}: {} states\n{trace}", report.states);
+    assert!(trace.broken.starts_with("stranded"), "{}", trace.broken);
+}
+
+/// Every size, exhausted, by the engine's margin: nothing strands, and victims are freed.
+#[test]
+fn nothing_strands_with_the_engines_margin() {
+    for size in [TWO, QUIET, SHORT, UNEVEN, ONE, MANY, PAIRS] {
+        let report = explore(&Room { size, margin: Margin::ENGINE }, STATES_MAX);
+        println!("{size:?}: {} states, {} steps deep", report.states, report.depth);
+        if let Some(trace) = report.counterexample {
+            panic!("{size:?}:\n{trace}");
+        }
+        assert!(report.exhausted && report.finished > 0, "{size:?}: {report:?}");
+    }
+}
+
+/// A unit less, and the margin is none.
+#[test]
+fn a_unit_less_strands() {
+    strands(TWO, Margin { less: 2, ..Margin::ENGINE });
+    strands(SHORT, Margin { less: 2, ..Margin::ENGINE });
+}
+
+/// The margin before this model: a unit for each ring, whatever is still to be moved. It strands nothing
+/// while nobody flushes, but a flush behind each batch pads more than that.
+#[test]
+fn a_unit_for_each_ring_strands_where_users_flush() {
+    let units = i16::from(TWO.rings * TWO.unit);
+    let before = Margin { tails: false, batches: false, less: -units, ..Margin::ENGINE };
+    let quiet = Size { batch: 1, ..QUIET };
+    let report = explore(&Room { size: quiet, margin: before }, STATES_MAX);
+    assert!(report.exhausted, "{report:?}");
+    strands(Size { batch: 1, ..TWO }, before);
+}
+
+#[test]
+fn tails_that_are_not_counted_strand() {
+    strands(TWO, Margin { tails: false, ..Margin::ENGINE });
+}
+
+#[test]
+fn batches_that_are_not_counted_strand() {
+    strands(TWO, Margin { batches: false, ..Margin::ENGINE });
+}
+
+#[test]
+fn claims_that_are_not_counted_strand() {
+    strands(TWO, Margin { claims: false, ..Margin::ENGINE });
+}
+
+#[test]
+fn what_is_admitted_and_not_counted_strands() {
+    strands(TWO, Margin { admitted: false, ..Margin::ENGINE });
+}
+
+#[test]
+fn pads_that_are_not_counted_strand() {
+    strands(PAIRS, Margin { pads: 0, ..Margin::ENGINE });
+}
+
+/// Each pool asks only whether something of its own is on its way.
+#[test]
+fn looking_at_one_pool_only_strands() {
+    strands(TWO, Margin { all_pools: false, ..Margin::ENGINE });
+}
+
+/// The lines wait behind a tail that waits for company.
+#[test]
+fn a_barrier_that_is_not_padded_for_strands() {
+    strands(QUIET, Margin { padded: false, ..Margin::ENGINE });
+}

@@ -1,0 +1,395 @@
+//! Damaged images: what opens is exactly what was promised, or an error says what is damaged. Never an
+//! older commit.
+//!
+//! A trial is a history by seed (writes, erases, flushes, faults, settings, cuts, kills, losses of the
+//! host's power, closes; the journal's halves turn) and one hurt of the file. 1,000 trials here; more by
+//! `FLASHLANE_DAMAGE=0..20000`, where each is its number: that is how one is played again.
+
+use crate::common::Bench;
+use flashlane_base::{Bytes, OOB_BYTES, Rng};
+use flashlane_media::host::damage::{Damage, What};
+use flashlane_media::host::memory::{MemoryFile, Moment};
+use flashlane_media::image::{HEADER_BYTES, HOLDER_AT, Layout, MARK_AT};
+use flashlane_ocssd::device::*;
+use flashlane_ocssd::image::{Header, layout};
+use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
+use flashlane_ocssd::{CreateImage, DeviceSpec, FaultPlan, ImageError, OpenImage, Ssd};
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::sync::Arc;
+
+const PUS: u32 = 2;
+const CHUNKS: u32 = 3;
+const SECTORS: u32 = 4;
+/// Trials of a history.
+const PER_HISTORY: u64 = 16;
+
+fn spec(buffered: bool) -> DeviceSpec {
+    crate::common::tiny(|s| {
+        let g = &mut s.geometry;
+        (g.channels, g.pus_per_channel, g.planes, g.chunks_per_pu) = (PUS, 1, 1, CHUNKS);
+        (g.pages_per_block, g.sectors_per_page, g.ws_min, g.ws_opt) = (2, 2, 2, 2);
+        g.mw_cunits = 0;
+        s.limits.write_buffer = buffered.then(|| Bytes::new(3 * 2 * 4096));
+    })
+}
+
+/// Writes sectors with an out-of-band record as an FTL makes one: who it is, and a checksum over the
+/// content and that.
+fn write(bench: &Bench, (pu, chunk): (u32, u32), sector: u32, n: u32, stamp: u64) {
+    let at = bench.at(&[(pu, chunk, sector, n)]);
+    bench.run(move |cx, dev| async move {
+        let mut base = Vec::new();
+        let mut oob = Vec::new();
+        for i in 0..n as u64 {
+            let mut rng = Rng::stream(stamp, "content", i);
+            let content: Vec<u8> = (0..512).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+            let mut record = [0; OOB_BYTES];
+            record[..8].copy_from_slice(&stamp.to_le_bytes());
+            record[8..12].copy_from_slice(&(i as u32).to_le_bytes());
+            let crc = crc32c::crc32c_append(crc32c::crc32c(&content), &record[..12]);
+            record[12..].copy_from_slice(&crc.to_le_bytes());
+            base.extend(content);
+            oob.push(record);
+        }
+        let (index, cause) = ((0..n).collect::<Vec<u32>>(), vec![Cause::User; n as usize]);
+        let content = Gather { base: &base, index: &index, unit: 4096 };
+        let data = Data::Write { content, oob: &oob, cause: &cause };
+        let flags = Flags::default();
+        let request = Request { op: Op::Write, flags, addrs: &at, data, whole_sectors: false };
+        let _ = dev.io(&cx, request).await; // programs may fail: whatever is there then is promised
+    });
+}
+
+/// What an image promises.
+#[derive(PartialEq, Eq)]
+struct Seen {
+    /// Everything but contents, as text.
+    state: String,
+    commits: u64,
+    /// Status, checksum and out-of-band record of each sector, and whether the record is right.
+    sectors: Vec<(Status, u32, [u8; OOB_BYTES], bool)>,
+}
+
+fn look(ssd: &Arc<Ssd>) -> Seen {
+    let bench = Bench::new(ssd.clone());
+    let chunks: Vec<_> = (0..PUS).flat_map(|pu| ssd.chunk_report(pu, 0, CHUNKS)).collect();
+    let marks: Vec<_> = (0..PUS).map(|pu| ssd.bad_blocks(pu).expect("a PU").blocks).collect();
+    let (counters, targets, faults) = (ssd.counters(), ssd.targets(), ssd.faults());
+    let info = ssd.image_info().expect("an image");
+    let life = (info.uuid, info.seed, info.clock, info.power_cuts, info.unsafe_shutdowns);
+    // A reader does not count itself.
+    let cycles = info.power_cycles - !info.read_only as u64;
+    let places: Vec<_> =
+        (0..PUS).flat_map(|pu| (0..CHUNKS).map(move |c| (pu, c, 0, SECTORS))).collect();
+    let got = bench.read(&places);
+    let sectors = got.data.chunks(4096).zip(&got.oob).enumerate().map(|(i, (content, record))| {
+        let crc = crc32c::crc32c(content);
+        let right = crc32c::crc32c_append(crc, &record[..12]).to_le_bytes() == record[12..];
+        (got.done.status(i), crc, *record, right)
+    });
+    let sectors = sectors.collect();
+    let commits = info.commits;
+    let life = (life.0, life.1, life.2, life.3, cycles);
+    Seen {
+        state: format!("{chunks:?}{marks:?}{counters:?}{targets:?}{faults:?}{life:?}"),
+        commits,
+        sectors,
+    }
+}
+
+fn open(bytes: Vec<u8>, read_only: bool) -> (Arc<MemoryFile>, Result<Arc<Ssd>, ImageError>) {
+    let file = Arc::new(MemoryFile::new(bytes));
+    let how = OpenImage { read_only, quiet: true, ..OpenImage::default() };
+    (file.clone(), Ssd::open_on(file, &how))
+}
+
+/// An image with its past.
+struct History {
+    file: Arc<MemoryFile>,
+    ssd: Arc<Ssd>,
+    bench: Bench,
+    rng: Rng,
+    stamp: u64,
+    /// The file when it was last opened: durable.
+    start: Vec<u8>,
+    /// The file at moments before now.
+    older: Vec<Vec<u8>>,
+    /// Operations of this life's file when they were copied.
+    copied: Vec<usize>,
+}
+
+impl History {
+    fn play(seed: u64) -> History {
+        let mut rng = Rng::stream(seed, "damage.history", 0);
+        let file = Arc::new(MemoryFile::default());
+        let create = CreateImage { seed, ..CreateImage::default() };
+        Ssd::create_on(file.clone(), &spec(rng.below(3) == 0), &create).expect("created");
+        let start = file.bytes();
+        let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("new");
+        let bench = Bench::new(ssd.clone());
+        let (stamp, older, copied) = (1, Vec::new(), Vec::new());
+        let mut history = History { file, ssd, bench, rng, stamp, start, older, copied };
+        let steps = 5 + history.rng.below(120);
+        let settings = [300, 3_000, 20_000][history.rng.below(3) as usize];
+        for step in 0..steps {
+            if step.is_multiple_of(steps.div_ceil(8)) || history.rng.below(30) == 0 {
+                history.older.push(history.file.bytes());
+                history.copied.push(history.file.ops());
+            }
+            history.step(settings);
+        }
+        match history.rng.below(4) {
+            0 => history.ssd.close().expect("closed"),
+            1 => drop(history.bench.plain(Op::Flush, vec![], Flags::default())),
+            2 => history.lose_power(),
+            _ => {} // killed, with whatever was not flushed
+        }
+        history
+    }
+
+    fn below(&mut self, n: u64) -> u32 {
+        self.rng.below(n) as u32
+    }
+
+    fn step(&mut self, settings: u64) {
+        let place = (self.below(PUS as u64), self.below(CHUNKS as u64));
+        let info = self.bench.info(place.0, place.1);
+        self.stamp += 1;
+        match self.below(20) {
+            0..7 if matches!(info.state, ChunkState::Free | ChunkState::Open) => {
+                let n = 2.max(2 * self.below(3)).min(SECTORS - info.write_pointer);
+                write(&self.bench, place, info.write_pointer, n, self.stamp);
+            }
+            0..9 if info.state == ChunkState::Offline => {}
+            0..9 => drop(self.bench.reset(place.0, place.1)),
+            9..14 => drop(self.bench.plain(Op::Flush, vec![], Flags::default())),
+            14..16 => {
+                let bytes = vec![self.stamp as u8; self.rng.below(settings) as usize];
+                self.ssd.set_targets(&bytes).expect("kept");
+            }
+            16 => {
+                let kind = ["early_close", "erase_fail", "bit_flip"][self.below(3) as usize];
+                let plan = format!("[[fault]]\nkind = \"{kind}\"\nat = \"pu {}\"", place.0);
+                self.ssd.inject(&FaultPlan::from_toml(&plan).expect("a plan")).expect("kept");
+            }
+            17 => {
+                let at = self.bench.at(&[(place.0, place.1, 0, 1)]);
+                let mark = [GROWN_BAD, 0, 0, 0][self.below(4) as usize];
+                assert!(self.ssd.set_bad_blocks(&at, mark));
+            }
+            18 => {
+                let _ = self.ssd.power_cut(self.bench.now(), PowerOn::ClockGoesOn);
+            }
+            _ => match self.below(3) {
+                0 => {
+                    self.ssd.close().expect("closed");
+                    self.restart(self.file.bytes());
+                }
+                1 => self.restart(self.file.bytes()),
+                _ => self.lose_power(),
+            },
+        }
+    }
+
+    /// The host loses its power, now or a few operations ago.
+    fn lose_power(&mut self) {
+        let ops = self.file.ops();
+        let at = ops - (self.rng.below(6) as usize).min(ops);
+        let moment = Moment::new(&self.start, &self.file.log(), at);
+        // What came after that moment never was.
+        let kept = self.copied.partition_point(|ops| *ops <= at);
+        self.older.truncate(kept);
+        self.copied.truncate(kept);
+        let keep = self.rng.below(9);
+        let left = moment.sample(&mut self.rng, keep);
+        self.restart(left);
+    }
+
+    fn restart(&mut self, bytes: Vec<u8>) {
+        self.start = bytes.clone();
+        self.copied.fill(0);
+        self.file = Arc::new(MemoryFile::new(bytes));
+        let opened = Ssd::open_on(self.file.clone(), &OpenImage::default());
+        self.ssd = opened.unwrap_or_else(|e| panic!("no damage yet: {e}"));
+        self.bench = Bench::new(self.ssd.clone());
+    }
+}
+
+/// Where what lies, twice where it is small or matters most.
+fn regions(layout: &Layout, len: u64) -> Vec<Range<u64>> {
+    let (table, journal) = (layout.table_at(), layout.journal_at());
+    let (half, slots) = (layout.frame_at(1, 0), layout.slots_at());
+    let of_chunks = table + layout.extra_row() as u64 * 64;
+    let mut all = vec![0..2 * HEADER_BYTES, HOLDER_AT..table, table..of_chunks, table..journal];
+    all.extend([journal..half, half..slots, journal..half, half..slots, journal..slots]);
+    if len > slots {
+        all.extend([slots..len, 0..len]);
+    }
+    all
+}
+
+/// What came of a trial.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Outcome {
+    /// Refused: the damage is named.
+    Refused,
+    /// Exactly as promised.
+    Whole,
+    /// As promised but for sectors whose record does not match.
+    Noticed,
+    /// Sectors whose content and record came along together, from another place or time: their record
+    /// says what they are, and the device can't know better. IMAGE.md, section 3, "Slot".
+    Moved,
+    /// The last commit is gone, and the mark did not name it: it was so young that the mark had not
+    /// been written, or went back together with it. IMAGE.md, section 5.
+    Unmarked,
+}
+
+/// Whether nothing in a file that was hurt can tell that commits behind `found` are gone, up to `last`:
+/// the hurt took frames of the last one, and the mark says less, or was made to.
+fn unmarked(damage: &Damage, bytes: &[u8], layout: &Layout, found: u64, last: u64) -> bool {
+    let word = |at: u64| u64::from_le_bytes(bytes[at as usize..][..8].try_into().unwrap());
+    let marked = word(MARK_AT + 8);
+    let frames = (layout.journal_at()..layout.slots_at()).step_by(512);
+    let mut frames = frames.filter(|at| word(at + 8) == last).map(|at| at..at + 512);
+    let with_mark = matches!(damage.what, What::Old(_)) && damage.hits(&(MARK_AT..MARK_AT + 512));
+    (marked <= found || with_mark) && frames.any(|frame| damage.hits(&frame))
+}
+
+/// Whether a hurt takes content and records of one slot.
+fn moves_both(damage: &Damage, layout: &Layout, len: u64) -> bool {
+    let content = layout.sectors as u64 * 4096;
+    let slots = (0..).map(|slot| layout.slot_at(slot)).take_while(|at| *at < len);
+    let mut both = slots.filter(|at| {
+        let end = at + layout.slot_bytes();
+        damage.hits(&(*at..at + content)) && damage.hits(&(at + content..end))
+    });
+    both.next().is_some()
+}
+
+/// An error that says what is wrong with the file. Without both magics it is no image.
+fn names_it(e: &ImageError) -> bool {
+    matches!(e, ImageError::NotAnImage { .. }) || e.to_string().contains("damaged")
+}
+
+fn trial(
+    history: &History,
+    now: &[u8],
+    promised: &Seen,
+    damage: Damage,
+) -> Result<Outcome, String> {
+    let layout = layout(&Header::read(&*history.file).expect("a header").spec);
+    let mut hurt = now.to_vec();
+    damage.apply(&mut hurt, &history.older);
+    let mut outcomes = Vec::new();
+    for read_only in [true, false] {
+        let (file, opened) = open(hurt.clone(), read_only);
+        let ssd = match opened {
+            Err(e) if !names_it(&e) => return Err(format!("says {e}")),
+            Err(_) if file.bytes() != hurt => return Err("refused, and written to".into()),
+            Err(_) => {
+                outcomes.push(Outcome::Refused);
+                continue;
+            }
+            Ok(ssd) => ssd,
+        };
+        let seen = look(&ssd);
+        outcomes.push(match seen.commits.cmp(&promised.commits) {
+            std::cmp::Ordering::Less => {
+                let (found, last) = (seen.commits, promised.commits);
+                let admitted = unmarked(&damage, now, &layout, found, last);
+                match admitted {
+                    true => Outcome::Unmarked,
+                    false => return Err(format!("commit {}, silently", seen.commits)),
+                }
+            }
+            _ if seen.commits > promised.commits || seen.state != promised.state => {
+                return Err(format!("another state:\n{}\n{}", seen.state, promised.state));
+            }
+            _ => {
+                let mut outcome = Outcome::Whole;
+                for (found, wanted) in seen.sectors.iter().zip(&promised.sectors) {
+                    let deceives = found.0 == Status::Ok && found.3;
+                    match found == wanted {
+                        true => {}
+                        false if !deceives => outcome = outcome.max(Outcome::Noticed),
+                        false if moves_both(&damage, &layout, now.len() as u64) => {
+                            outcome = Outcome::Moved;
+                        }
+                        false => return Err("another sector, with a record that is right".into()),
+                    }
+                }
+                outcome
+            }
+        });
+        if !read_only {
+            goes_on(&ssd, &file)?;
+        }
+    }
+    outcomes.dedup();
+    match outcomes[..] {
+        [both] => Ok(both),
+        _ => Err(format!("a reader and a writer differ: {outcomes:?}")),
+    }
+}
+
+/// What was opened for writing takes a commit, and opens again with it.
+fn goes_on(ssd: &Arc<Ssd>, file: &MemoryFile) -> Result<(), String> {
+    for n in 1..=3u8 {
+        let settings = vec![n; 700 * n as usize];
+        ssd.set_targets(&settings).map_err(|e| format!("takes no commit: {e}"))?;
+        let again = open(file.bytes(), true).1.map_err(|e| format!("does not go on: {e}"))?;
+        if again.targets() != settings {
+            return Err("a commit behind the damage is gone".into());
+        }
+    }
+    Ok(())
+}
+
+fn trials(range: Range<u64>) -> BTreeMap<Outcome, u64> {
+    let mut count = BTreeMap::new();
+    let mut at: Option<(u64, History, Vec<u8>, Seen)> = None;
+    for n in range {
+        let seed = n / PER_HISTORY;
+        if at.as_ref().is_none_or(|(of, ..)| *of != seed) {
+            let history = History::play(seed);
+            let now = history.file.bytes();
+            let promised = look(&open(now.clone(), true).1.expect("sound"));
+            at = Some((seed, history, now, promised));
+        }
+        let (_, history, now, promised) = at.as_ref().expect("made");
+        let mut rng = Rng::stream(n, "damage.trial", 0);
+        let spec = Header::read(&*history.file).expect("a header").spec;
+        let regions = regions(&layout(&spec), now.len() as u64);
+        let damage = Damage::draw(&mut rng, now, &history.older, &regions);
+        match trial(history, now, promised, damage) {
+            Ok(outcome) => *count.entry(outcome).or_insert(0) += 1,
+            Err(says) => panic!(
+                "trial {n}, {damage}: {says}\nagain: FLASHLANE_DAMAGE={n}..{} cargo test -p flashlane-ocssd \
+                 --test ssd damage -- --nocapture",
+                n + 1
+            ),
+        }
+    }
+    count
+}
+
+/// The trials that `FLASHLANE_DAMAGE` asks for (`from..end`), else the first thousand.
+#[test]
+#[allow(clippy::disallowed_methods)] // which trials: for people
+fn a_damaged_image_is_refused_or_as_promised() {
+    let asked = std::env::var("FLASHLANE_DAMAGE").ok();
+    let range = asked.as_deref().map_or(0..1000, |asked| {
+        let (from, end) = asked.split_once("..").expect("from..end");
+        from.parse().expect("a number")..end.parse().expect("a number")
+    });
+    let count = trials(range);
+    println!("{count:?}");
+    if asked.is_none() {
+        let of = |outcome| count.get(&outcome).copied().unwrap_or(0);
+        let many = [Outcome::Refused, Outcome::Whole, Outcome::Noticed].map(of);
+        assert!(many.iter().all(|n| *n > 50), "one-sided: {count:?}");
+        assert!(of(Outcome::Unmarked) < 20 && of(Outcome::Moved) < 20, "{count:?}");
+    }
+}

@@ -1,0 +1,613 @@
+//! Tries every mutant of `docs/MUTANTS.md`: is it caught, by what, and how soon?
+//!
+//! Owns: the list of tries, their processes, the results file, the table. Promises: each try is a process
+//! of its own with one mutant alive; results are kept as they come, so that the next call goes on where this
+//! one stopped; a way that fails without a mutant, or runs no test, counts as no way. Never: judges a mutant
+//! by a clock on the wall; a try has so many seconds of CPU time, and ends when it uses none for long.
+//!
+//! Use: `make mutants`, or
+//! `cargo run --profile mutants -p flashlane-testkit --features mutants --example mutants -- --help`
+
+#![expect(clippy::disallowed_methods, reason = "a program that starts and watches processes")]
+
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::fs;
+use std::hash::{DefaultHasher, Hasher};
+use std::io::{Read, Write as _};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio, exit};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+const HELP: &str = "Tries every mutant of docs/MUTANTS.md.
+
+  --bin FILE       the program with mutants (default: target/mutants/flashlane)
+  --only TEXT      mutants whose names contain this
+  --seeds N        so many seeds for torture (default 10)
+  --from SEED      the first of them (default: that of the results file, else from the clock)
+  --limit SECONDS  CPU time of a try (default 60)
+  --jobs N         tries at a time (default: one per core)
+  --results FILE   results; goes on where they end (default: target/mutants.tsv)
+  --table FILE     where the table goes (default: standard output)
+  --list FILE      the mutants that were caught in 2 CPU seconds, for --quick
+  --quick FILE     only the mutants that this file names, from seed 0, once
+";
+
+/// CPU time within which a mutant is quick to catch, seconds.
+const QUICK: f64 = 2.0;
+/// Between the seeds of two tries: a torture goes through the seeds in between.
+const APART: u64 = 100_000;
+/// How often a try's CPU time is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// Clock ticks of `/proc/PID/stat` in a second.
+const TICKS: f64 = 100.0;
+/// A process that uses no CPU time for so long does not go on.
+const STUCK_AFTER: Duration = Duration::from_secs(60);
+
+fn main() {
+    let options = Options::parse(std::env::args().skip(1)).unwrap_or_else(|why| fail(&why));
+    match run(&options) {
+        Ok(true) => {}
+        Ok(false) => exit(1),
+        Err(why) => fail(&why),
+    }
+}
+
+fn fail(why: &str) -> ! {
+    eprintln!("mutants: {why}");
+    exit(2);
+}
+
+#[derive(Clone, Debug)]
+struct Options {
+    bin: PathBuf,
+    only: Option<String>,
+    seeds: u64,
+    from: Option<u64>,
+    limit: f64,
+    jobs: usize,
+    results: PathBuf,
+    table: Option<PathBuf>,
+    list: Option<PathBuf>,
+    quick: Option<PathBuf>,
+}
+
+impl Options {
+    fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
+        let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
+        let target = Path::new(&target);
+        let mut options = Options {
+            bin: target.join("mutants/flashlane"),
+            only: None,
+            seeds: 10,
+            from: None,
+            limit: 60.0,
+            jobs: std::thread::available_parallelism().map_or(1, |n| n.get()),
+            results: target.join("mutants.tsv"),
+            table: None,
+            list: None,
+            quick: None,
+        };
+        while let Some(flag) = args.next() {
+            if flag == "--help" || flag == "-h" {
+                print!("{HELP}");
+                exit(0);
+            }
+            let value = args.next().ok_or(format!("{flag} takes a value; see --help"))?;
+            let number = || value.parse::<u64>().map_err(|e| format!("{flag} {value}: {e}"));
+            match flag.as_str() {
+                "--bin" => options.bin = value.into(),
+                "--only" => options.only = Some(value),
+                "--seeds" => options.seeds = number()?.max(1),
+                "--from" => options.from = Some(number()?),
+                "--limit" => options.limit = number()? as f64,
+                "--jobs" => options.jobs = number()?.max(1) as usize,
+                "--results" => options.results = value.into(),
+                "--table" => options.table = Some(value.into()),
+                "--list" => options.list = Some(value.into()),
+                "--quick" => options.quick = Some(value.into()),
+                _ => return Err(format!("no such flag: {flag}; see --help")),
+            }
+        }
+        Ok(options)
+    }
+}
+
+/// A row of `docs/MUTANTS.md`.
+#[derive(Clone, Debug)]
+struct Mutant {
+    name: String,
+    rule: String,
+    /// What catches it; the first is tried.
+    ways: Vec<Way>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    /// `flashlane torture` with these options.
+    Torture(String),
+    /// A test of a package.
+    Test { package: String, target: String, filter: String },
+}
+
+impl Way {
+    fn parse(text: &str) -> Result<Way, String> {
+        let words: Vec<&str> = text.split_whitespace().collect();
+        match words[..] {
+            ["torture", ref options @ ..] => Ok(Way::Torture(options.join(" "))),
+            ["test", package, target, filter] => Ok(Way::Test {
+                package: package.into(),
+                target: target.into(),
+                filter: filter.into(),
+            }),
+            _ => Err(format!("`{text}` is neither `torture ...` nor `test PACKAGE TARGET FILTER`")),
+        }
+    }
+
+    fn text(&self) -> String {
+        match self {
+            Way::Torture(options) => format!("torture {options}").trim_end().into(),
+            Way::Test { package, target, filter } => format!("test {package} {target} {filter}"),
+        }
+    }
+}
+
+/// The rows of the list: `| layer.what | rule | what it does | ways |`.
+fn catalogue(text: &str) -> Result<Vec<Mutant>, String> {
+    let mut all = Vec::new();
+    for (number, line) in (1..).zip(text.lines()) {
+        let cells: Vec<&str> = line.trim().trim_matches('|').split(" | ").map(str::trim).collect();
+        let is_row = line.starts_with("| ") && cells[0].contains('.') && !cells[0].contains(' ');
+        if !is_row {
+            continue;
+        }
+        let [name, rule, _, ways] = cells[..] else {
+            return Err(format!("docs/MUTANTS.md:{number}: {} cells in a row, not 4", cells.len()));
+        };
+        let ways: Vec<&str> = ways.split('`').skip(1).step_by(2).collect();
+        let ways = ways.iter().map(|way| Way::parse(way)).collect::<Result<Vec<_>, _>>();
+        let ways = ways.map_err(|why| format!("docs/MUTANTS.md:{number}: {why}"))?;
+        let name = name.trim_matches('`').to_string();
+        all.push(Mutant { name, rule: rule.into(), ways });
+    }
+    let names: BTreeSet<&str> = all.iter().map(|mutant| mutant.name.as_str()).collect();
+    match names.len() == all.len() {
+        true => Ok(all),
+        false => Err("docs/MUTANTS.md: a name stands in two rows".into()),
+    }
+}
+
+/// One process to start.
+#[derive(Clone, Debug)]
+struct Try {
+    mutant: String,
+    way: Way,
+    seed: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Verdict {
+    Caught,
+    /// It ended, or its time was over, and nothing was found.
+    Missed,
+    /// As [`Verdict::Missed`], and the broken rule was never come to.
+    Unreached,
+    /// Its time was over; a test does not end by itself.
+    Hung,
+}
+
+impl Verdict {
+    const ALL: [(&str, Verdict); 4] = [
+        ("caught", Verdict::Caught),
+        ("missed", Verdict::Missed),
+        ("unreached", Verdict::Unreached),
+        ("hung", Verdict::Hung),
+    ];
+
+    fn name(self) -> &'static str {
+        Verdict::ALL.iter().find(|(_, v)| *v == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// What came of a try.
+#[derive(Clone, Debug)]
+struct Found {
+    verdict: Verdict,
+    /// Seconds.
+    cpu: f64,
+    what: String,
+}
+
+/// Mutant, way, seed.
+type Key = (String, String, u64);
+
+/// The results so far, in memory and in their file.
+struct Results {
+    file: fs::File,
+    /// Of this very program: others' results don't count.
+    build: String,
+    all: BTreeMap<Key, Found>,
+}
+
+impl Results {
+    fn open(path: &Path, build: &str) -> Result<Results, String> {
+        let at = |e: std::io::Error| format!("{}: {e}", path.display());
+        let text = match fs::read_to_string(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
+            read => read.map_err(at)?,
+        };
+        let all = text.lines().filter_map(|line| Results::read(line, build)).collect();
+        let file = fs::OpenOptions::new().append(true).create(true).open(path).map_err(at)?;
+        Ok(Results { file, build: build.into(), all })
+    }
+
+    /// A line: build, mutant, way, seed, verdict, CPU seconds, what was found.
+    fn read(line: &str, build: &str) -> Option<(Key, Found)> {
+        let cells: Vec<&str> = line.split('\t').collect();
+        let [of, mutant, way, seed, verdict, cpu, what] = cells[..] else { return None };
+        let (_, verdict) = *Verdict::ALL.iter().find(|(name, _)| *name == verdict)?;
+        let found = Found { verdict, cpu: cpu.parse().ok()?, what: what.into() };
+        (of == build).then_some(((mutant.into(), way.into(), seed.parse().ok()?), found))
+    }
+
+    fn add(&mut self, one: &Try, found: Found) -> Result<(), String> {
+        let Found { verdict, cpu, what } = &found;
+        let (build, mutant, way, seed) = (&self.build, &one.mutant, one.way.text(), one.seed);
+        let verdict = verdict.name();
+        writeln!(self.file, "{build}\t{mutant}\t{way}\t{seed}\t{verdict}\t{cpu:.2}\t{what}")
+            .map_err(|e| format!("results: {e}"))?;
+        self.all.insert((mutant.clone(), way, seed), found);
+        Ok(())
+    }
+}
+
+/// True when all that were tried are caught.
+fn run(options: &Options) -> Result<bool, String> {
+    let text =
+        fs::read_to_string("docs/MUTANTS.md").map_err(|e| format!("docs/MUTANTS.md: {e}"))?;
+    let mut mutants = catalogue(&text)?;
+    let quick = match &options.quick {
+        None => None,
+        Some(path) => {
+            let text = fs::read_to_string(path).map_err(|e| format!("{}: {e}", path.display()))?;
+            Some(text.lines().map(String::from).collect::<BTreeSet<_>>())
+        }
+    };
+    let only = |m: &Mutant| options.only.as_ref().is_none_or(|only| m.name.contains(only));
+    mutants.retain(|m| only(m) && quick.as_ref().is_none_or(|names| names.contains(&m.name)));
+    let program = fs::read(&options.bin).map_err(|e| format!("{}: {e}", options.bin.display()))?;
+    let mut hasher = DefaultHasher::new();
+    hasher.write(&program);
+    let build = format!("{:016x}", hasher.finish());
+    drop(program);
+    let mut results = match quick {
+        None => Results::open(&options.results, &build)?,
+        Some(_) => Results { file: null()?, build, all: BTreeMap::new() },
+    };
+    let from = match (&quick, options.from) {
+        (Some(_), _) => 0,
+        (None, Some(from)) => from,
+        (None, None) => first_seed(&results),
+    };
+    let seeds = if quick.is_some() { 1 } else { options.seeds };
+    let tests = Tests::build(&mutants)?;
+    let tries: Vec<Try> = tries(&mutants, from, seeds)
+        .into_iter()
+        .filter(|t| !results.all.contains_key(&(t.mutant.clone(), t.way.text(), t.seed)))
+        .collect();
+    eprintln!(
+        "mutants: {} of {} tries to go, from seed {from}",
+        tries.len(),
+        tries.len().max(results.all.len())
+    );
+    let (next, shared) = (AtomicUsize::new(0), Mutex::new(&mut results));
+    let failed = Mutex::new(None);
+    std::thread::scope(|scope| {
+        for _ in 0..options.jobs {
+            scope.spawn(|| {
+                while let Some(one) = tries.get(next.fetch_add(1, Ordering::SeqCst)) {
+                    let tried = attempt(one, options, &tests).and_then(|found| {
+                        let Found { verdict, cpu, what } = &found;
+                        let (name, way) = (verdict.name(), one.way.text());
+                        eprintln!(
+                            "{name:9} {cpu:6.2} s  {}  ({way}, {}) {what}",
+                            one.mutant, one.seed
+                        );
+                        shared.lock().expect("results").add(one, found)
+                    });
+                    if let Err(why) = tried {
+                        failed.lock().expect("errors").get_or_insert(why);
+                        next.store(tries.len(), Ordering::SeqCst);
+                    }
+                }
+            });
+        }
+    });
+    if let Some(why) = failed.into_inner().expect("errors") {
+        return Err(why);
+    }
+    let rows: Vec<Row> = mutants.iter().map(|m| Row::of(m, &results)).collect();
+    let table = table(&rows, seeds, options.limit);
+    match &options.table {
+        Some(path) => fs::write(path, table).map_err(|e| format!("{}: {e}", path.display()))?,
+        None => print!("{table}"),
+    }
+    if let Some(path) = &options.list {
+        let quick = rows.iter().filter(|row| row.is_quick());
+        let list: String = quick.map(|row| format!("{}\n", row.name)).collect();
+        fs::write(path, list).map_err(|e| format!("{}: {e}", path.display()))?;
+    }
+    Ok(rows.iter().all(Row::is_caught))
+}
+
+fn null() -> Result<fs::File, String> {
+    fs::OpenOptions::new().append(true).open("/dev/null").map_err(|e| format!("/dev/null: {e}"))
+}
+
+/// That of the results that are gone on with, else one that nobody has seen.
+fn first_seed(results: &Results) -> u64 {
+    let seeds = results.all.keys().map(|(_, _, seed)| *seed).filter(|seed| *seed > 0);
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    seeds.min().unwrap_or_else(|| now.map_or(1, |d| d.as_secs()) * APART)
+}
+
+/// Every mutant by its first way; tests once, since they draw their own seeds.
+fn tries(mutants: &[Mutant], from: u64, seeds: u64) -> Vec<Try> {
+    let mut all = Vec::new();
+    for mutant in mutants {
+        let Some(way) = mutant.ways.first() else { continue };
+        let seeds: Vec<u64> = match way {
+            Way::Torture(_) => (0..seeds).map(|i| from + i * APART).collect(),
+            Way::Test { .. } => vec![0],
+        };
+        let one = |seed| Try { mutant: mutant.name.clone(), way: way.clone(), seed };
+        all.extend(seeds.into_iter().map(one));
+    }
+    all
+}
+
+/// Test programs by package and target, with the folder that they run in.
+struct Tests(BTreeMap<(String, String), (PathBuf, PathBuf)>);
+
+impl Tests {
+    /// Builds what is needed, and makes sure that each test that is named exists and passes.
+    fn build(mutants: &[Mutant]) -> Result<Tests, String> {
+        let ways: BTreeSet<&Way> = mutants.iter().filter_map(|m| m.ways.first()).collect();
+        let mut tests = Tests(BTreeMap::new());
+        for way in ways {
+            let Way::Test { package, target, filter } = way else { continue };
+            let key = (package.clone(), target.clone());
+            if let Entry::Vacant(new) = tests.0.entry(key) {
+                new.insert(build_test(package, target)?);
+            }
+            let done = finish(tests.command(package, target, filter, None), 600.0)?;
+            let ran =
+                done.output.contains("test result: ok.") && !done.output.contains(" 0 passed");
+            if !ran {
+                return Err(format!(
+                    "`{}` does not pass without a mutant:\n{}",
+                    way.text(),
+                    done.output
+                ));
+            }
+        }
+        Ok(tests)
+    }
+
+    fn command(&self, package: &str, target: &str, filter: &str, mutant: Option<&str>) -> Command {
+        let (program, folder) = &self.0[&(package.into(), target.into())];
+        let mut command = Command::new(program);
+        command.current_dir(folder).arg(filter).env_remove("FLASHLANE_MUTANT");
+        if let Some(mutant) = mutant {
+            command.env("FLASHLANE_MUTANT", mutant);
+        }
+        command
+    }
+}
+
+/// Builds a test program as `make test` does, so that nothing is built twice.
+fn build_test(package: &str, target: &str) -> Result<(PathBuf, PathBuf), String> {
+    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    cargo.args(["test", "--workspace", "--no-run", "--message-format=json"]);
+    // The checkers of interleavings are features (docs/TESTING.md, "Interleavings").
+    match target {
+        "lib" => cargo.arg("--lib"),
+        "interleave" => cargo.args(["--features", "flashlane-testkit/shuttle", "--test", target]),
+        "models" => cargo.args(["--features", "flashlane-ftl/loom", "--test", target]),
+        target => cargo.args(["--test", target]),
+    };
+    let built = cargo.stderr(Stdio::inherit()).output().map_err(|e| format!("cargo: {e}"))?;
+    let text = String::from_utf8_lossy(&built.stdout);
+    let value = |line: &str, key: &str| {
+        let from = line.split_once(&format!("\"{key}\":\""))?.1;
+        Some(PathBuf::from(from.split('"').next()?))
+    };
+    let of = format!("#{package}@");
+    let found = text.lines().filter(|line| line.contains(&of)).find_map(|line| {
+        let manifest = value(line, "manifest_path")?;
+        Some((value(line, "executable")?, manifest.parent()?.to_path_buf()))
+    });
+    found.ok_or(format!("package {package} has no test program {target}"))
+}
+
+/// A process that has ended.
+struct Ended {
+    /// None: it was told to, since its time was over.
+    code: Option<i32>,
+    cpu: f64,
+    output: String,
+}
+
+/// Runs a process to its end, or for so many seconds of CPU time.
+fn finish(mut command: Command, limit: f64) -> Result<Ended, String> {
+    let shown = format!("{command:?}");
+    let at = |e: std::io::Error| format!("{shown}: {e}");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().map_err(at)?;
+    let readers = [read(child.stdout.take()), read(child.stderr.take())];
+    let (mut cpu, mut stopped) = (0.0, false);
+    let mut moved = Instant::now();
+    loop {
+        let used = cpu_seconds(&child).unwrap_or(cpu);
+        if used > cpu {
+            (cpu, moved) = (used, Instant::now());
+        }
+        if has_ended(&child) {
+            break;
+        }
+        if cpu > limit || moved.elapsed() > STUCK_AFTER {
+            stopped = true;
+            child.kill().map_err(at)?;
+            break;
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    let status = child.wait().map_err(at)?;
+    let texts = readers.map(|reader| reader.join().unwrap_or_default());
+    let code = if stopped { None } else { Some(status.code().unwrap_or(-1)) };
+    Ok(Ended { code, cpu, output: texts.concat() })
+}
+
+fn read(pipe: Option<impl Read + Send + 'static>) -> std::thread::JoinHandle<String> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.map(|mut pipe| pipe.read_to_end(&mut bytes));
+        String::from_utf8_lossy(&bytes).into_owned()
+    })
+}
+
+/// Of a process and its threads, also when it has ended and nobody has taken its status.
+fn cpu_seconds(child: &Child) -> Option<f64> {
+    let fields = stat(child)?;
+    // utime and stime are fields 14 and 15 of proc(5), and the first here is the third.
+    let ticks = |at: usize| fields.get(at - 3)?.parse::<f64>().ok();
+    Some((ticks(14)? + ticks(15)?) / TICKS)
+}
+
+/// Its status is there to be taken.
+fn has_ended(child: &Child) -> bool {
+    stat(child).is_none_or(|fields| fields[0] == "Z")
+}
+
+/// What follows the name in `/proc/PID/stat`.
+fn stat(child: &Child) -> Option<Vec<String>> {
+    let text = fs::read_to_string(format!("/proc/{}/stat", child.id())).ok()?;
+    Some(text.rsplit_once(") ")?.1.split_whitespace().map(String::from).collect())
+}
+
+fn attempt(one: &Try, options: &Options, tests: &Tests) -> Result<Found, String> {
+    let command = match &one.way {
+        Way::Torture(more) => {
+            let mut command = Command::new(&options.bin);
+            command.args(["torture", "--first", "--seconds", "0", "--jobs", "1"]);
+            command.args(["--from", &one.seed.to_string()]).args(more.split_whitespace());
+            command.env("FLASHLANE_MUTANT", &one.mutant);
+            command
+        }
+        Way::Test { package, target, filter } => {
+            tests.command(package, target, filter, Some(&one.mutant))
+        }
+    };
+    let ended = finish(command, options.limit)?;
+    let (verdict, what) = match (&one.way, ended.code) {
+        (Way::Torture(_), Some(1)) => (Verdict::Caught, line_with(&ended.output, "FAILED ")),
+        (Way::Torture(_), Some(0)) | (Way::Torture(_), None) => {
+            let reached = !ended.output.contains("struck 0 times");
+            (if reached { Verdict::Missed } else { Verdict::Unreached }, String::new())
+        }
+        // A crash is caught, too: whoever plants it would see it.
+        (Way::Torture(_), Some(code)) if code < 0 => (Verdict::Caught, "it crashed".into()),
+        (Way::Torture(_), Some(code)) => {
+            return Err(format!("torture ended with {code}:\n{}", ended.output));
+        }
+        (Way::Test { .. }, Some(0)) => (Verdict::Missed, String::new()),
+        (Way::Test { .. }, None) => (Verdict::Hung, String::new()),
+        (Way::Test { .. }, Some(_)) => (Verdict::Caught, line_with(&ended.output, "panicked at")),
+    };
+    Ok(Found { verdict, cpu: ended.cpu, what })
+}
+
+/// The first line with this text, in one piece of a results file.
+fn line_with(output: &str, text: &str) -> String {
+    let line = output.lines().find(|line| line.contains(text)).unwrap_or_default();
+    let line: String = line.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+    line.chars().take(300).collect()
+}
+
+/// A mutant with its results.
+struct Row {
+    name: String,
+    rule: String,
+    way: Option<Way>,
+    tries: usize,
+    caught: usize,
+    /// CPU seconds of those that caught it, ascending.
+    cpu: Vec<f64>,
+    reached: bool,
+}
+
+impl Row {
+    fn of(mutant: &Mutant, results: &Results) -> Row {
+        let way = mutant.ways.first().cloned();
+        let text = way.as_ref().map(Way::text).unwrap_or_default();
+        let mine = |key: &&Key| key.0 == mutant.name && key.1 == text;
+        let mine: Vec<&Found> =
+            results.all.iter().filter(|(key, _)| mine(key)).map(|(_, found)| found).collect();
+        let caught = mine.iter().filter(|found| found.verdict == Verdict::Caught);
+        let mut cpu: Vec<f64> = caught.map(|found| found.cpu).collect();
+        cpu.sort_by(f64::total_cmp);
+        Row {
+            name: mutant.name.clone(),
+            rule: mutant.rule.clone(),
+            way,
+            tries: mine.len(),
+            caught: cpu.len(),
+            reached: mine.iter().any(|found| found.verdict != Verdict::Unreached),
+            cpu,
+        }
+    }
+
+    /// In nine of ten tries.
+    fn is_caught(&self) -> bool {
+        self.tries > 0 && self.caught * 10 >= self.tries * 9
+    }
+
+    fn median(&self) -> Option<f64> {
+        self.cpu.get(self.cpu.len() / 2).copied()
+    }
+
+    fn is_quick(&self) -> bool {
+        self.tries == self.caught && self.median().is_some_and(|median| median <= QUICK)
+    }
+}
+
+fn table(rows: &[Row], seeds: u64, limit: f64) -> String {
+    let count = |of: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| of(row)).count();
+    let torture = |row: &Row| matches!(row.way, Some(Way::Torture(_)));
+    let mut out = String::new();
+    let _ = writeln!(
+        out,
+        "{} mutants: {} caught by `torture` in nine of ten tries ({seeds} seeds, {limit} s of CPU time each), {} \
+         by a test, {} not caught.\n",
+        rows.len(),
+        count(&|row| torture(row) && row.is_caught()),
+        count(&|row| !torture(row) && row.is_caught()),
+        count(&|row| !row.is_caught()),
+    );
+    out += "| mutant | rule | way | caught | median CPU s | longest |\n|---|---|---|---|---|---|\n";
+    for row in rows {
+        let seconds = |s: Option<f64>| s.map_or("-".into(), |s| format!("{s:.1}"));
+        let way = row.way.as_ref().map_or("nothing".into(), |way| format!("`{}`", way.text()));
+        let note = if row.reached { "" } else { ", never reached" };
+        let (median, longest) = (seconds(row.median()), seconds(row.cpu.last().copied()));
+        let (name, rule, caught, tries) = (&row.name, &row.rule, row.caught, row.tries);
+        let _ = writeln!(
+            out,
+            "| {name} | {rule} | {way} | {caught} of {tries}{note} | {median} | {longest} |"
+        );
+    }
+    out
+}
