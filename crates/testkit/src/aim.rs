@@ -78,6 +78,8 @@ struct Strike {
     nth: u64,
     fault: FaultKind,
     times: u64,
+    /// So many such commands in a row: two copies of something, most of all.
+    row: u64,
     /// Which of the command's sectors.
     which: u64,
 }
@@ -214,8 +216,10 @@ impl State {
         if fault == EraseFail {
             self.left.1 = self.left.1.checked_sub(1)?;
         }
-        self.left.0 = self.left.0.checked_sub(1)?;
-        Some(Strike { kind, nth: spread(r, most), fault, times, which: r.next_u64() })
+        let row = if wanted == Op::Write { pick(r, &[1, 1, 2, 3])? } else { 1 };
+        self.left.0 = self.left.0.checked_sub(row as u32)?;
+        let (nth, which) = (spread(r, most), r.next_u64());
+        Some(Strike { kind, nth, fault, times, row, which })
     }
 
     fn happened(&mut self, cx: &Cx, event: Event) -> (Kind, u64) {
@@ -316,7 +320,12 @@ impl Aim {
         if let Some(medium) = medium
             && let Some(i) = state.strikes.iter().position(meant)
         {
-            let Strike { fault, which, times, .. } = state.strikes.swap_remove(i);
+            let Strike { fault, which, times, .. } = state.strikes[i];
+            state.strikes[i].nth += 1;
+            state.strikes[i].row -= 1;
+            if state.strikes[i].row == 0 {
+                state.strikes.swap_remove(i);
+            }
             let ppa = request.addrs[(which % request.addrs.len() as u64) as usize];
             if let Some(at) = place(ppa) {
                 let (pu, chunk, sector) = (Some(at.pu), Some(at.chunk), Some(at.sector));
