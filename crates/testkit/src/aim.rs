@@ -55,15 +55,19 @@ type Kind = (bool, Event);
 
 /// How long behind its moment a cut comes at most: a program or an erase takes less.
 const LATE_MAX_LOG2: u64 = 22;
+/// As often as a layer tries to read at most: what fails so often is lost to who reads it now, and is there
+/// for who reads it after a cut.
+const READS_MAX: u64 = 8;
 /// Faults that are aimed in all lives of a run, so that the spare outlasts them; of them, erases.
-const STRIKES_MAX: u32 = 10;
+const STRIKES_MAX: u32 = 12;
 const ERASES_MAX: u32 = 2;
 
-/// A moment that is waited for.
+/// What is waited for: so many moments of a kind, then perhaps some of another kind, and then so long.
 #[derive(Clone, Copy)]
 struct Shot {
     kind: Kind,
-    nth: u64,
+    left: u64,
+    then: Option<(Kind, u64)>,
     late: Ns,
 }
 
@@ -73,6 +77,9 @@ struct Strike {
     kind: Kind,
     nth: u64,
     fault: FaultKind,
+    times: u64,
+    /// So many such commands in a row: two copies of something, most of all.
+    row: u64,
     /// Which of the command's sectors.
     which: u64,
 }
@@ -143,50 +150,76 @@ impl State {
         pick(&mut self.rng, &of)
     }
 
-    fn draw_shot(&mut self) -> Shot {
-        let part = self.rng.below(10);
+    /// A kind of moments of the host, of the live layer or of its recovery, and how many there were.
+    fn draw_kind(&mut self, part: u64) -> (Kind, u64) {
         let found = match part {
             0..3 => self.known_kind(|(up, event)| !up && matches!(event, Event::Host { .. })),
             3..7 => self.known_kind(|(up, event)| !up && !matches!(event, Event::Host { .. })),
             _ => self.known_kind(|(up, _)| *up),
         };
-        let (kind, most) = found.unwrap_or_else(|| {
-            let event = pick(&mut self.rng, &usual(part % 2 == 0)).unwrap_or(Event::Struck);
-            ((false, event), 128)
-        });
-        let r = &mut self.rng;
+        found.unwrap_or_else(|| {
+            let event = pick(&mut self.rng, &usual(part.is_multiple_of(2)));
+            ((false, event.unwrap_or(Event::Struck)), 128)
+        })
+    }
+
+    /// With a fault in this life, every second time soon behind it.
+    fn draw_shot(&mut self) -> Shot {
+        let part = self.rng.below(10);
+        let (kind, most) = self.draw_kind(part);
         // Also a few more than there were: lives differ.
-        let nth = match r.below(2) {
-            0 => 1 + r.below(most + most / 4),
-            _ => spread(r, most),
+        let left = match self.rng.below(2) {
+            0 => 1 + self.rng.below(most + most / 4),
+            _ => spread(&mut self.rng, most),
         };
-        let late = match r.below(5) {
-            0..2 => 0,
-            _ => spread(r, 1 << LATE_MAX_LOG2),
-        };
-        Shot { kind, nth, late: Ns::from_ns(late) }
+        let mut shot = Shot { kind, left, then: None, late: Ns::ZERO };
+        if let Some(strike) = self.strikes.first()
+            && self.rng.below(2) == 0
+        {
+            (shot.kind, shot.left) = ((strike.kind.0, Event::Struck), 1);
+        }
+        // What is durable by something else that has just happened: a flush behind it, most of all.
+        if self.rng.below(2) == 0 {
+            let fua = self.rng.below(4) == 0;
+            let op = if fua { BlockOp::Write } else { BlockOp::Flush };
+            let answered = ((false, Event::Host { op, fua, answered: true }), 4);
+            let part = self.rng.below(20);
+            let (kind, most) = if part < 10 { answered } else { self.draw_kind(part - 10) };
+            shot.then = Some((kind, spread(&mut self.rng, most.min(16))));
+        }
+        if self.rng.below(5) > 1 {
+            shot.late = Ns::from_ns(spread(&mut self.rng, 1 << LATE_MAX_LOG2));
+        }
+        shot
     }
 
     fn draw_strike(&mut self) -> Option<Strike> {
         let live = self.rng.below(5) > 0;
+        let wanted = [Op::Write, Op::Write, Op::Write, Op::Read, Op::Read, Op::Reset];
+        let wanted = pick(&mut self.rng, &wanted)?;
         let sent = |(up, event): &Kind| {
-            let Event::Command { op, done, .. } = event else { return false };
-            !done && *up != live && matches!(op, Op::Write | Op::Reset | Op::Read)
+            *up != live && matches!(event, Event::Command { op, done: false, .. } if *op == wanted)
         };
         let (kind, most) = self.known_kind(sent)?;
-        let Event::Command { op, .. } = kind.1 else { return None };
         use FaultKind::{BitFlip, EarlyClose, EraseFail, ReadUncorrectable, WriteNextUnit};
         let r = &mut self.rng;
-        let fault = match op {
+        let fault = match wanted {
             Op::Write => pick(r, &[WriteNextUnit, EarlyClose])?,
-            Op::Read => pick(r, &[ReadUncorrectable, BitFlip])?,
+            Op::Read => pick(r, &[ReadUncorrectable, ReadUncorrectable, BitFlip])?,
             _ => EraseFail,
+        };
+        let times = match wanted {
+            // Recovery finds in the end what can be found at all.
+            Op::Read if live => pick(r, &[1, READS_MAX, READS_MAX])?,
+            _ => 1,
         };
         if fault == EraseFail {
             self.left.1 = self.left.1.checked_sub(1)?;
         }
-        self.left.0 = self.left.0.checked_sub(1)?;
-        Some(Strike { kind, nth: spread(r, most), fault, which: r.next_u64() })
+        let row = if wanted == Op::Write { pick(r, &[1, 1, 2, 3])? } else { 1 };
+        self.left.0 = self.left.0.checked_sub(row as u32)?;
+        let (nth, which) = (spread(r, most), r.next_u64());
+        Some(Strike { kind, nth, fault, times, row, which })
     }
 
     fn happened(&mut self, cx: &Cx, event: Event) -> (Kind, u64) {
@@ -194,9 +227,17 @@ impl State {
         let count = self.counts.entry(kind).or_insert(0);
         *count += 1;
         let count = *count;
-        if self.shot.is_some_and(|shot| (shot.kind, shot.nth) == (kind, count)) {
-            self.cut_at = self.shot.take().map(|shot| cx.now() + shot.late);
-            self.changed.wake(cx);
+        if let Some(shot) = self.shot.as_mut().filter(|shot| shot.kind == kind) {
+            shot.left -= 1;
+            if shot.left == 0 {
+                match shot.then.take() {
+                    Some(then) => (shot.kind, shot.left) = then,
+                    None => {
+                        self.cut_at = self.shot.take().map(|shot| cx.now() + shot.late);
+                        self.changed.wake(cx);
+                    }
+                }
+            }
         }
         (kind, count)
     }
@@ -230,17 +271,10 @@ impl Aim {
         }
         (s.coming_up, s.cut_at, s.changed) = (true, None, Arc::default());
         s.under_way.clear();
-        let strikes = [0, 0, 1, 1, 2][s.rng.below(5) as usize];
+        let strikes = [0, 1, 1, 2, 3][s.rng.below(5) as usize];
         s.strikes = (0..strikes).filter_map(|_| s.draw_strike()).collect();
         let shot = s.draw_shot();
         s.shot = cut.then_some(shot);
-        // A fault, and the power goes while it is dealt with.
-        if let (Some(shot), false) = (&mut s.shot, s.strikes.is_empty())
-            && s.rng.below(3) == 0
-        {
-            let up = s.strikes[0].kind.0;
-            (shot.kind, shot.nth) = ((up, Event::Struck), 1);
-        }
         s.changed.clone()
     }
 
@@ -286,11 +320,16 @@ impl Aim {
         if let Some(medium) = medium
             && let Some(i) = state.strikes.iter().position(meant)
         {
-            let Strike { fault, which, .. } = state.strikes.swap_remove(i);
+            let Strike { fault, which, times, .. } = state.strikes[i];
+            state.strikes[i].nth += 1;
+            state.strikes[i].row -= 1;
+            if state.strikes[i].row == 0 {
+                state.strikes.swap_remove(i);
+            }
             let ppa = request.addrs[(which % request.addrs.len() as u64) as usize];
             if let Some(at) = place(ppa) {
                 let (pu, chunk, sector) = (Some(at.pu), Some(at.chunk), Some(at.sector));
-                let (count, after, chance, times) = (1, Ns::ZERO, None, 1);
+                let (count, after, chance) = (1, Ns::ZERO, None);
                 medium.fail(Fault { kind: fault, pu, chunk, sector, count, after, chance, times });
                 state.happened(cx, Event::Struck);
             }
