@@ -6,6 +6,7 @@
 //! Bytes are in `docs/IMAGE.md`, "Row of a chunk".
 
 use super::{CellMode, Cells, Chunk, ChunkState, LastOp};
+use crate::image::sectors::Owner;
 use crate::image::table::{ROW_BYTES, Row};
 use flashlane_base::Ns;
 use std::io::{self, Read, Write};
@@ -97,7 +98,11 @@ impl Cells {
     pub fn restore(&mut self, index: u32, row: &Row) -> Result<Option<u32>, String> {
         let chunk = Chunk::from_row(row).ok_or("it has a state that there is not")?;
         let (state, wp, slot) = (chunk.state, chunk.wp, chunk.body.slot());
+        let owner = Owner { chunk: self.p.first_chunk + index, erases: chunk.erases };
         self.chunks[index as usize] = Chunk { state: ChunkState::Free, ..chunk };
+        if slot.is_some() {
+            self.chunks[index as usize].body.set_owner(owner);
+        }
         let length = self.length(index);
         if wp > length || state == ChunkState::Free && wp != 0 {
             return Err(format!("its write pointer is {wp}, its length {length}"));

@@ -178,8 +178,8 @@ impl Ssd {
         options: &OpenImage,
     ) -> Result<Arc<Ssd>, ImageError> {
         let header = Header::read(&*file)?;
-        let read_only = options.read_only || header.version.1 > VERSION.1;
-        let layout = image::layout(&header.spec);
+        let read_only = options.read_only || header.is_newer();
+        let layout = header.layout();
         let mut table = Table::open(file.clone(), layout, header.version >= HAS_MARK)?;
         let taken = taken_slots(&table, &layout)?;
         let end = taken.last().map_or(layout.slots_at(), |last| layout.slot_at(last + 1));
