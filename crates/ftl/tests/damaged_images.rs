@@ -52,6 +52,11 @@ enum Kind {
     Pftl,
 }
 
+/// The device is small for what a block SSD keeps back.
+fn roomy() -> PftlConfig {
+    PftlConfig { over_provisioning_percent: 50, ..PftlConfig::default() }
+}
+
 impl Layer {
     async fn create(cx: &Cx, kind: Kind, ssd: Arc<Ssd>) -> Layer {
         match kind {
@@ -60,7 +65,7 @@ impl Layer {
                 Layer::Pblk(made.expect("a target"))
             }
             Kind::Pftl => {
-                let made = Pftl::create(cx, ssd, PftlConfig::default());
+                let made = Pftl::create(cx, ssd, roomy());
                 Layer::Pftl(made.expect("a device"))
             }
         }
@@ -73,7 +78,7 @@ impl Layer {
                 mounted.map(Layer::Pblk).map_err(|e| e.to_string())
             }
             Kind::Pftl => {
-                let mounted = Pftl::mount(cx, ssd, PftlConfig::default(), None).await;
+                let mounted = Pftl::mount(cx, ssd, roomy(), None).await;
                 mounted.map(Layer::Pftl).map_err(|e| e.to_string())
             }
         }

@@ -243,6 +243,21 @@ impl Ssd {
         self.trouble.last()
     }
 
+    /// Sectors of a chunk that the image does not give as they were written, with what is wrong; those
+    /// too that no command can read yet. None for a device in memory.
+    pub fn unsound_sectors(&self, pu: u32, chunk: u32) -> Vec<(u32, String)> {
+        let pus = self.geo.pus_per_channel;
+        let Some(channel) = self.channels.get((pu / pus) as usize) else { return Vec::new() };
+        let chan = channel.lock();
+        if self.image.is_none() || chunk >= self.geo.chunks_per_pu {
+            return Vec::new();
+        }
+        let index = chan.cells.index(pu % pus, chunk);
+        let sectors = 0..chan.cells.chunk(index).wp;
+        let unsound = sectors.filter(|sector| chan.cells.look_through(index, *sector).is_err());
+        unsound.map(|sector| (sector, self.host_trouble().unwrap_or_default())).collect()
+    }
+
     /// The image's own data; `None` for a device in memory.
     pub fn image_info(&self) -> Option<ImageInfo> {
         let image = self.image.as_ref()?;

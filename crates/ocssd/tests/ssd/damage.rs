@@ -347,9 +347,7 @@ fn trial(
             }
             _ => {
                 let mut outcome = Outcome::Whole;
-                for (i, (found, wanted)) in
-                    seen.sectors.iter().zip(&promised.sectors).enumerate()
-                {
+                for (i, (found, wanted)) in seen.sectors.iter().zip(&promised.sectors).enumerate() {
                     let named = |status| status == Status::HostFault;
                     let alone = named(found.alone.0) || found.alone == wanted.alone;
                     let whole = Sector { alone: wanted.alone, ..*found } == *wanted;
@@ -436,5 +434,69 @@ fn a_damaged_image_is_refused_or_as_promised() {
         let many = [Outcome::Refused, Outcome::Whole, Outcome::Named].map(of);
         assert!(many.iter().all(|n| *n > 50), "one-sided: {count:?}");
         assert!(of(Outcome::Unmarked) < 20 && of(Outcome::Rewritten) < 5, "{count:?}");
+    }
+}
+
+/// A chunk's content is checked with its place and its erases: what was written to the same bytes of
+/// the file at another time, or to another sector, is an error. What is sound beside it is read.
+#[test]
+fn content_from_elsewhere_is_an_error() {
+    let file = Arc::new(MemoryFile::default());
+    let spec = spec(false);
+    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
+    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("new");
+    let bench = Bench::new(ssd.clone());
+    let flush = || assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
+    let mut lives = Vec::new();
+    for life in 0..3 {
+        write(&bench, (0, 0), 0, SECTORS, 10 + life);
+        flush();
+        lives.push(file.bytes());
+        if life < 2 {
+            assert_eq!(bench.reset(0, 0), Status::Ok);
+            flush();
+        }
+    }
+    write(&bench, (1, 2), 0, SECTORS, 20);
+    flush();
+    let now = file.bytes();
+    let layout = layout(&spec);
+    let whole = look(&open(now.clone(), true).1.expect("sound"));
+    let statuses = |bytes: Vec<u8>| {
+        let seen = look(&open(bytes, true).1.expect("the table is sound"));
+        for (found, wanted) in seen.sectors.iter().zip(&whole.sectors) {
+            assert!(found == wanted || found.status == Status::HostFault, "{found:?}");
+        }
+        let faulty = |s: &Sector| s.status == Status::HostFault;
+        (0..seen.sectors.len()).filter(|i| faulty(&seen.sectors[*i])).collect::<Vec<_>>()
+    };
+    assert_eq!(statuses(now.clone()), [0usize; 0]);
+    // The first life's content lies where the third's does.
+    let mut older = now.clone();
+    let slot = layout.slot_at(0) as usize..layout.slot_at(1) as usize;
+    assert!(lives[0][slot.clone()] != now[slot.clone()] && lives[0].len() >= slot.end);
+    older[slot.clone()].copy_from_slice(&lives[0][slot.clone()]);
+    assert_eq!(statuses(older), [0, 1, 2, 3]);
+    // Two sectors of it change places, with their records.
+    let mut swapped = now.clone();
+    let at = |sector| layout.sector_at(0, sector);
+    for i in 0..4096 {
+        swapped.swap(at(1).0 as usize + i, at(3).0 as usize + i);
+    }
+    for i in 0..layout.record_bytes() {
+        swapped.swap(at(1).1 as usize + i, at(3).1 as usize + i);
+    }
+    assert_eq!(statuses(swapped), [1, 3]);
+    // One bit of the content, one of the record.
+    for (at, sector) in [(at(2).0 + 77, 2), (at(0).1 + 3, 0), (at(1).1 + 17, 1), (at(3).1 + 20, 3)]
+    {
+        let mut bytes = now.clone();
+        bytes[at as usize] ^= 4;
+        assert_eq!(statuses(bytes.clone()), [sector]);
+        let ssd = open(bytes, true).1.expect("the table is sound");
+        let named: Vec<_> = (0..CHUNKS).flat_map(|c| ssd.unsound_sectors(0, c)).collect();
+        let says =
+            format!("sector {sector} of chunk 0, at byte {}", layout.sector_at(0, sector as u32).0);
+        assert!(matches!(&named[..], [(s, text)] if *s as usize == sector && text.contains(&says)));
     }
 }

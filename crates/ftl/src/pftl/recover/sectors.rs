@@ -51,8 +51,7 @@ async fn read_sectors(
 ) -> (Completion, Vec<u8>, Vec<[u8; OOB_BYTES]>) {
     let (device, layout) = (&*medium.device, &medium.layout);
     let ats: Vec<u32> = ats.collect();
-    let addrs: Vec<Ppa> =
-        ats.iter().map(|at| device.format().pack(layout.location(*at))).collect();
+    let addrs: Vec<Ppa> = ats.iter().map(|at| device.format().pack(layout.location(*at))).collect();
     let index: Vec<u32> = (0..addrs.len() as u32).collect();
     let mut oob = vec![[0; OOB_BYTES]; addrs.len()];
     let mut bytes = vec![0; addrs.len() * unit];
@@ -75,11 +74,7 @@ async fn read_sectors(
 }
 
 /// Records of up to a vector of sectors: (lba or type, stamp), `None` where it can't be read.
-pub(super) async fn read_records(
-    cx: &Cx,
-    medium: &Medium,
-    ats: &[u32],
-) -> Vec<Option<(u64, u64)>> {
+pub(super) async fn read_records(cx: &Cx, medium: &Medium, ats: &[u32]) -> Vec<Option<(u64, u64)>> {
     let mut records = vec![None; ats.len()];
     let mut left: Vec<usize> = (0..ats.len()).collect();
     for _ in 0..TRIES {
@@ -133,11 +128,7 @@ pub(super) async fn verify(
 }
 
 /// The bytes of a page, if they and its record are whole.
-pub(super) async fn read_page(
-    cx: &Cx,
-    medium: &Medium,
-    at: u32,
-) -> Option<Vec<u8>> {
+pub(super) async fn read_page(cx: &Cx, medium: &Medium, at: u32) -> Option<Vec<u8>> {
     for _ in 0..TRIES {
         let ats = std::iter::once(at);
         let (done, bytes, oob) = read_sectors(cx, medium, ats, (PAGE_BYTES, true)).await;
@@ -150,11 +141,7 @@ pub(super) async fn read_page(
 
 /// The bytes of up to a vector of a snapshot's sectors; `None` for what is no such sector, or not
 /// whole.
-pub(super) async fn read_snapshot(
-    cx: &Cx,
-    medium: &Medium,
-    ats: &[u32],
-) -> Vec<Option<Vec<u8>>> {
+pub(super) async fn read_snapshot(cx: &Cx, medium: &Medium, ats: &[u32]) -> Vec<Option<Vec<u8>>> {
     let mut found = vec![None; ats.len()];
     let mut left: Vec<usize> = (0..ats.len()).collect();
     for _ in 0..TRIES {
