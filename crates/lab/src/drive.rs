@@ -13,6 +13,7 @@ use flashlane_base::{Bytes, Location, Ns, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_media::image::HEADER_BYTES;
 pub use flashlane_ocssd::CopyKind;
 use flashlane_ocssd::device::{ChunkState, Data, Flags, Op, Request, Scatter, Status};
+use flashlane_ocssd::image::UNCHECKED;
 use flashlane_ocssd::ssd::ImageInfo;
 use flashlane_ocssd::{CreateImage, Device, DeviceSpec, ImageError, OpenImage, Ssd};
 use flashlane_ocssd::{copy_image, upgrade_image};
@@ -183,6 +184,9 @@ pub fn upgrade(path: &Path) -> Result<String, DriveError> {
             text(from),
             text(to)
         ),
+    } + match to <= UNCHECKED {
+        true => "checksums of contents are in new drives only\n",
+        false => "",
     })
 }
 
@@ -382,31 +386,41 @@ impl Look {
     /// Reads everything that the drive holds; what opening it has checked goes without saying.
     pub fn check(&self, path: &Path) -> Checked {
         let mut checked = Checked { copies: sound_headers(path), ..Checked::default() };
+        checked.unchecked = self.info.version <= UNCHECKED;
         let geo = *self.ssd.geometry();
         for pu in 0..geo.pus() {
             for (info, chunk) in self.ssd.chunk_report(pu, 0, u32::MAX).iter().zip(0..) {
-                let mut sector = 0;
+                let (mut sector, mut failed) = (0, false);
                 while sector < info.write_pointer {
                     let n = (info.write_pointer - sector).min(VECTOR_MAX as u32);
                     let place = |s| self.ssd.format().pack(Location { pu, chunk, sector: s });
                     let at: Vec<Ppa> = (sector..sector + n).map(place).collect();
                     checked.sectors += n as u64;
-                    for (status, at) in read(&self.ssd, &at).into_iter().zip(sector..) {
+                    for status in read(&self.ssd, &at) {
                         match status {
-                            Status::HostFault if checked.unreadable.len() < 16 => {
-                                checked.unreadable.push(Location { pu, chunk, sector: at })
-                            }
+                            Status::HostFault => failed = true,
                             Status::Uncorrectable => checked.lost += 1,
                             _ => {}
                         }
                     }
                     sector += n;
                 }
+                // The end of an open chunk can't be read by commands yet.
+                if failed || info.state == ChunkState::Open {
+                    let unsound = self.ssd.unsound_sectors(pu, chunk);
+                    checked.unsound += unsound.len() as u64;
+                    let room = SHOWN.saturating_sub(checked.unreadable.len());
+                    let named = |(sector, says)| (Location { pu, chunk, sector }, says);
+                    checked.unreadable.extend(unsound.into_iter().take(room).map(named));
+                }
             }
         }
         checked
     }
 }
+
+/// Unsound sectors that a check names at most.
+const SHOWN: usize = 16;
 
 /// What a check found.
 #[derive(Clone, Debug, Default)]
@@ -417,8 +431,12 @@ pub struct Checked {
     pub sectors: u64,
     /// Sectors that the simulated medium has lost: no fault of the image.
     pub lost: u64,
-    /// Sectors that the host could not give, the first of them.
-    pub unreadable: Vec<Location>,
+    /// Sectors that are damaged, or that the host could not give.
+    pub unsound: u64,
+    /// The first of them, with what is wrong.
+    pub unreadable: Vec<(Location, String)>,
+    /// The format has no checksums of contents.
+    pub unchecked: bool,
     /// The drive is in use: this is of a snapshot.
     pub snapshot: bool,
 }
@@ -426,7 +444,7 @@ pub struct Checked {
 impl Checked {
     /// True when nothing is wrong with the image.
     pub fn is_good(&self) -> bool {
-        self.copies == 2 && self.unreadable.is_empty()
+        self.copies == 2 && self.unsound == 0
     }
 
     /// The verdict for people.
@@ -441,8 +459,18 @@ impl Checked {
         if self.copies < 2 {
             text += "one of the two copies of the header is damaged: make a clone, it has both\n";
         }
-        for at in &self.unreadable {
-            text += &format!("the host can't read {at}: look at the disk, go back to a snapshot\n");
+        for (at, says) in &self.unreadable {
+            text += &format!("{at}: {says}\n");
+        }
+        if self.unsound > 0 {
+            text += &format!(
+                "{} sectors are damaged, or the host can't read them: look at the disk, go back to a \
+                 snapshot\n",
+                self.unsound
+            );
+        }
+        if self.unchecked {
+            text += "the image is of a format without checksums of contents: damage in them is not seen\n";
         }
         text + if self.is_good() { "good\n" } else { "NOT good\n" }
     }

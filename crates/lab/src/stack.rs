@@ -133,7 +133,7 @@ fn with(flag: &str) -> String {
 /// What would do where a pblk can't be mounted.
 fn remedy_pblk(e: &MountError) -> String {
     match e {
-        MountError::LostUnits { .. } => with("--accept-lost"),
+        MountError::LostUnits { .. } | MountError::Host { .. } => with("--accept-lost"),
         MountError::CheckpointsLost { .. } => with("--undo-discards"),
         _ => String::new(),
     }
@@ -141,8 +141,9 @@ fn remedy_pblk(e: &MountError) -> String {
 
 /// The same of a device FTL.
 fn remedy_pftl(e: &flashlane_ftl::pftl::MountError) -> String {
+    use flashlane_ftl::pftl::MountError;
     match e {
-        flashlane_ftl::pftl::MountError::Lost { .. } => with("--accept-lost"),
+        MountError::Lost { .. } | MountError::Host { .. } => with("--accept-lost"),
         _ => String::new(),
     }
 }

@@ -15,6 +15,7 @@ mod record;
 
 pub use record::Lost;
 
+use crate::image::sectors::Owner;
 use crate::outcome::{CellMode, ChunkState};
 use crate::pairing::PageMap;
 use crate::payload::{Gather, Scatter};
@@ -25,6 +26,8 @@ use std::collections::BTreeMap;
 /// Shape of a channel's chunks and when their pages can be read.
 #[derive(Clone, Debug)]
 pub struct CellParams {
+    /// Number on the device of the first chunk.
+    pub first_chunk: u32,
     /// Dies on the channel.
     pub dies: u32,
     /// Chunks per die.
@@ -282,6 +285,10 @@ impl Cells {
         at: Ns,
     ) -> Result<(), HostFailed> {
         let chunk = &mut self.chunks[index as usize];
+        if self.store.kind() == StoreKind::File && chunk.body.slot().is_none() {
+            let owner = Owner { chunk: self.p.first_chunk + index, erases: chunk.erases };
+            chunk.body.set_owner(owner);
+        }
         if whole {
             let body = &mut chunk.body;
             self.store.write_whole(body, chunk.wp, content, first, oob)?;

@@ -12,6 +12,7 @@ mod save;
 
 pub use elsewhere::{Elsewhere, Trouble};
 
+use crate::image::sectors::Owner;
 use crate::payload::{Gather, Scatter};
 use flashlane_base::{OOB_BYTES, SECTOR_BYTES, prefetch};
 use serde::Deserialize;
@@ -66,12 +67,23 @@ struct More {
     whole: Box<[u64]>,
     /// `file` only: where in the image the chunk's content is.
     slot: Option<u32>,
+    /// `file` only: whose it is.
+    owner: Owner,
 }
 
 impl Body {
     /// The slot of the image that holds the content.
     pub(crate) fn slot(&self) -> Option<u32> {
         self.more.as_ref().and_then(|m| m.slot)
+    }
+
+    /// In an image, what is written from now on is this chunk's.
+    pub(crate) fn set_owner(&mut self, owner: Owner) {
+        self.more.get_or_insert_default().owner = owner;
+    }
+
+    fn owner(&self) -> Owner {
+        self.more.as_ref().map_or(Owner::default(), |m| m.owner)
     }
 
     /// The content lies in this slot of the image.

@@ -9,9 +9,10 @@ use flashlane_base::{
     Geometry, Location, OOB_BYTES, Ppa, PpaFormat, SECTOR_BYTES, VECTOR_MAX, mutant,
 };
 use flashlane_ocssd::device::{
-    Cause, CellMode, Completion, Data, Device, Flags, Gather, Op, Request, Scatter, Ticket,
+    Cause, CellMode, Completion, Data, Device, Flags, Gather, Op, Request, Scatter, Status, Ticket,
 };
 use flashlane_rt::Cx;
+use flashlane_rt::sync::Mutex;
 use std::sync::Arc;
 
 /// 0, 1, 2, ...: sectors of a block that lie one behind the other.
@@ -40,6 +41,8 @@ pub(super) struct Flash {
     pub(super) format: PpaFormat,
     /// Address of sector 0 of each chunk of the target.
     pub(super) chunk_base: Arc<[Ppa]>,
+    /// The first sector, (chunk, sector), that the host could not give.
+    host_failed: Arc<Mutex<Option<(u32, u32)>>>,
 }
 
 impl Flash {
@@ -49,7 +52,13 @@ impl Flash {
             let (pu, chunk) = (chunk / geo.chunks_per_pu, chunk % geo.chunks_per_pu);
             format.pack(Location { pu, chunk, sector: 0 })
         };
-        Flash { chunk_base: (0..geo.chunks()).map(base).collect(), device, geo, format }
+        let chunk_base = (0..geo.chunks()).map(base).collect();
+        Flash { chunk_base, device, geo, format, host_failed: Arc::default() }
+    }
+
+    /// The first sector, (chunk, sector), that the host could not give.
+    pub(super) fn host_failed(&self) -> Option<(u32, u32)> {
+        *self.host_failed.lock()
     }
 
     /// Addresses of `n` sectors from `sector` of a chunk.
@@ -124,7 +133,15 @@ impl Flash {
             data: Data::Read { content, oob: &mut oob[..n] },
             whole_sectors: whole,
         };
-        self.device.io(cx, request).await
+        let done = self.device.io(cx, request).await;
+        if done.failed != 0
+            && let Some(k) = (0..n).find(|k| done.status(*k) == Status::HostFault)
+            && let Some(at) = self.format.unpack(addrs[k])
+        {
+            let chunk = at.pu * self.geo.chunks_per_pu + at.chunk;
+            self.host_failed.lock().get_or_insert((chunk, at.sector));
+        }
+        done
     }
 
     /// Reads whole sectors of one chunk into `bytes` and verifies each. False when any of them is not

@@ -5,9 +5,11 @@
 //!
 //! Bytes are in `docs/IMAGE.md`, "Row of a chunk".
 
-use super::{CellMode, Cells, Chunk, ChunkState, LastOp};
+use super::{CellMode, Cells, Chunk, ChunkState, Found, LastOp};
+use crate::image::sectors::Owner;
 use crate::image::table::{ROW_BYTES, Row};
-use flashlane_base::Ns;
+use crate::store::Unread;
+use flashlane_base::{Ns, OOB_BYTES, SECTOR_BYTES};
 use std::io::{self, Read, Write};
 
 const STATES: [ChunkState; 4] =
@@ -97,7 +99,11 @@ impl Cells {
     pub fn restore(&mut self, index: u32, row: &Row) -> Result<Option<u32>, String> {
         let chunk = Chunk::from_row(row).ok_or("it has a state that there is not")?;
         let (state, wp, slot) = (chunk.state, chunk.wp, chunk.body.slot());
+        let owner = Owner { chunk: self.p.first_chunk + index, erases: chunk.erases };
         self.chunks[index as usize] = Chunk { state: ChunkState::Free, ..chunk };
+        if slot.is_some() {
+            self.chunks[index as usize].body.set_owner(owner);
+        }
         let length = self.length(index);
         if wp > length || state == ChunkState::Free && wp != 0 {
             return Err(format!("its write pointer is {wp}, its length {length}"));
@@ -125,6 +131,21 @@ impl Cells {
         }
         self.damage.entry(index).or_default().push((from, end));
         Ok(())
+    }
+
+    /// Whether the host gives what was written to a sector, readable yet or not, in an image. Nothing, or
+    /// what the medium has lost, is as good as given.
+    ///
+    /// # Errors
+    /// The host can't, or it is damaged.
+    pub fn look_through(&self, index: u32, sector: u32) -> Result<(), Unread> {
+        match self.look(index, sector) {
+            Found::Nothing | Found::Damaged => Ok(()),
+            Found::Data | Found::Early => {
+                let (mut content, mut oob) = ([0; SECTOR_BYTES], [0; OOB_BYTES]);
+                self.copy_out(index, sector, false, &mut content, &mut oob)
+            }
+        }
     }
 
     /// Contents can be put out: they are in this process's memory.

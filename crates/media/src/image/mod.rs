@@ -6,14 +6,15 @@
 //! spec or a header; those are the device's (`docs/IMAGE.md` has all bytes).
 //!
 //! [`table`] keeps rows of 56 bytes with atomic commits, `journal` reads what a loss left of them,
-//! [`slots`] holds the content of chunks.
+//! [`slots`] holds the content of chunks, [`sectors`] what is kept beside a sector.
 
 mod journal;
+pub mod sectors;
 pub mod slots;
 pub mod table;
 
 use crate::host::HostFile;
-use flashlane_base::{OOB_BYTES, SECTOR_BYTES};
+use flashlane_base::SECTOR_BYTES;
 use std::io;
 use std::sync::Arc;
 use table::{FRAME_BYTES, ROW_BYTES, ROWS_PER_FRAME, STORED_ROW_BYTES};
@@ -172,6 +173,8 @@ pub struct Layout {
     pub chunks: u32,
     /// Sectors per chunk.
     pub sectors: u32,
+    /// Sectors have checksums.
+    pub checked: bool,
 }
 
 impl Layout {
@@ -233,10 +236,10 @@ impl Layout {
         self.journal_at() + 2 * self.half_frames() * FRAME_BYTES as u64
     }
 
-    /// Bytes of a slot: a chunk's content, then its out-of-band records, in whole pages.
+    /// Bytes of a slot: a chunk's content, then its records, in whole pages.
     pub fn slot_bytes(&self) -> u64 {
-        let sectors = self.sectors as u64;
-        sectors * SECTOR_BYTES as u64 + (sectors * OOB_BYTES as u64).next_multiple_of(PAGE)
+        let records = self.sectors as u64 * self.record_bytes() as u64;
+        self.sectors as u64 * SECTOR_BYTES as u64 + records.next_multiple_of(PAGE)
     }
 }
 

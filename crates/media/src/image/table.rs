@@ -332,7 +332,7 @@ mod tests {
     use super::*;
     use crate::host::memory::MemoryFile;
 
-    const LAYOUT: Layout = Layout { channels: 1, dies: 1, chunks: 4, sectors: 4 };
+    const LAYOUT: Layout = Layout { channels: 1, dies: 1, chunks: 4, sectors: 4, checked: true };
 
     fn open(bytes: Vec<u8>, marked: bool) -> Result<Table, ImageFault> {
         Table::open(Arc::new(MemoryFile::new(bytes)), LAYOUT, marked)

@@ -7,6 +7,7 @@
 use super::{Body, HostFailed, OOB_BYTES, SECTOR_BYTES, STAMP, Store, StoreKind, Unread, name_of};
 use crate::compact::Pool;
 use crate::image::Shared;
+use crate::image::sectors::{is_sound, sealed};
 use crate::payload::{Gather, Scatter};
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -213,13 +214,6 @@ impl Store {
     }
 }
 
-/// Bytes of a chunk's content and out-of-band records in its slot: where sector `sector` has them.
-fn places(image: &Shared, slot: u32, sector: u32) -> (u64, u64) {
-    let at = image.layout.slot_at(slot);
-    let records = at + image.layout.sectors as u64 * SECTOR_BYTES as u64;
-    (at + sector as u64 * SECTOR_BYTES as u64, records + sector as u64 * OOB_BYTES as u64)
-}
-
 fn write_slot(
     image: &Shared,
     body: &mut Body,
@@ -239,7 +233,7 @@ fn write_slot(
             slot
         }
     };
-    let (data, records) = places(image, slot, sector);
+    let (data, records) = image.layout.sector_at(slot, sector);
     match content.side_by_side(first, oob.len()) {
         Some(all) => image.file.write_at(data, all)?,
         None => {
@@ -248,10 +242,16 @@ fn write_slot(
             image.file.write_at(data, &all.concat())?;
         }
     }
-    image.file.write_at(records, oob.as_flattened())
+    if !image.layout.checked {
+        return image.file.write_at(records, oob.as_flattened());
+    }
+    let sealed = |((oob, i), sector)| sealed(body.owner(), sector, oob, content.sector(i));
+    let all: Vec<_> = oob.iter().zip(first..).zip(sector..).map(sealed).collect();
+    image.file.write_at(records, all.as_flattened())
 }
 
-/// Sectors side by side; an empty `content` asks for the out-of-band records alone.
+/// Sectors side by side; an empty `content` asks for the out-of-band records alone. What it leaves
+/// there when it fails means nothing.
 fn read_slot(
     image: &Shared,
     body: &Body,
@@ -262,9 +262,23 @@ fn read_slot(
     let Some(slot) = body.slot() else {
         return Err(io::Error::new(io::ErrorKind::NotFound, "the chunk has no slot"));
     };
-    let (data, records) = places(image, slot, sector);
+    let (data, records) = image.layout.sector_at(slot, sector);
     if !content.is_empty() {
         image.file.read_at(data, content)?;
     }
-    image.file.read_at(records, oob)
+    if !image.layout.checked {
+        return image.file.read_at(records, oob);
+    }
+    let bytes = image.layout.record_bytes();
+    let mut all = vec![0; oob.len() / OOB_BYTES * bytes];
+    image.file.read_at(records, &mut all)?;
+    let mut contents = content.chunks_exact(SECTOR_BYTES);
+    let sectors = all.chunks_exact(bytes).zip(oob.chunks_exact_mut(OOB_BYTES)).zip(sector..);
+    for ((record, oob), sector) in sectors {
+        oob.copy_from_slice(&record[..OOB_BYTES]);
+        if !is_sound(body.owner(), sector, record, contents.next().unwrap_or(&[])) {
+            return Err(io::Error::other(image.damaged(slot, body.owner(), sector)));
+        }
+    }
+    Ok(())
 }

@@ -14,7 +14,11 @@ use flashlane_media::image::{HEADER_BYTES, ImageFault, Layout};
 /// First bytes of an image.
 pub const MAGIC: [u8; 8] = *b"FLdrive\n";
 /// Version that this program writes. It refuses a newer major one and only reads a newer minor one.
-pub const VERSION: (u16, u16) = (1, 2);
+pub const VERSION: (u16, u16) = (2, 0);
+/// The last version whose slots have no checksums: what an image of such a one is upgraded to.
+pub const UNCHECKED: (u16, u16) = (1, 2);
+/// From this version on sectors have checksums.
+const HAS_CHECKS: (u16, u16) = (2, 0);
 /// From this version on commits carry a sum over the table, and a mark says how far the journal came.
 pub(crate) const HAS_MARK: (u16, u16) = (1, 2);
 const FIXED: usize = 128;
@@ -32,14 +36,19 @@ pub struct Header {
     pub spec: DeviceSpec,
 }
 
-/// The regions of an image of such a device.
+/// The regions of a new image of such a device.
 pub fn layout(spec: &DeviceSpec) -> Layout {
+    layout_of(spec, VERSION)
+}
+
+fn layout_of(spec: &DeviceSpec, version: (u16, u16)) -> Layout {
     let geo = spec.geometry();
     Layout {
         channels: geo.channels,
         dies: geo.pus(),
         chunks: geo.pus() * geo.chunks_per_pu,
         sectors: geo.sectors_per_chunk(),
+        checked: version >= HAS_CHECKS,
     }
 }
 
@@ -60,6 +69,17 @@ fn le(bytes: &[u8]) -> u64 {
 }
 
 impl Header {
+    /// The regions of the image.
+    pub fn layout(&self) -> Layout {
+        layout_of(&self.spec, self.version)
+    }
+
+    /// It was written by a newer program: it may only be read.
+    pub fn is_newer(&self) -> bool {
+        let known = if self.version.0 < VERSION.0 { UNCHECKED } else { VERSION };
+        self.version > known
+    }
+
     /// Both copies.
     ///
     /// # Errors
@@ -80,7 +100,7 @@ impl Header {
         out[18..20].copy_from_slice(&self.version.1.to_le_bytes());
         out[24..40].copy_from_slice(&self.uuid);
         out[40..48].copy_from_slice(&self.seed.to_le_bytes());
-        for (to, number) in out[48..96].chunks_exact_mut(8).zip(regions(&layout(&self.spec))) {
+        for (to, number) in out[48..96].chunks_exact_mut(8).zip(regions(&self.layout())) {
             to.copy_from_slice(&number.to_le_bytes());
         }
         out[FIXED..end].copy_from_slice(text.as_bytes());
@@ -125,7 +145,7 @@ impl Header {
             .map_err(|_| wrong("has a device spec that is no text"))?;
         let spec = DeviceSpec::from_toml(text)?;
         let said: Vec<u64> = (0..6).map(|i| number(48 + 8 * i, 8)).collect();
-        if said != regions(&layout(&spec)) {
+        if said != regions(&layout_of(&spec, version)) {
             return Err(wrong("and its device do not agree on its regions").into());
         }
         let mut uuid = [0; 16];

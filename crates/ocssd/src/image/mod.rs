@@ -13,7 +13,7 @@ mod upgrade;
 
 pub use copy::{CopyKind, copy_image};
 pub(crate) use header::HAS_MARK;
-pub use header::{Header, MAGIC, VERSION, layout};
+pub use header::{Header, MAGIC, UNCHECKED, VERSION, layout};
 pub use upgrade::{Version, upgrade_image};
 
 use crate::spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
@@ -110,7 +110,7 @@ pub enum ImageError {
     /// Of an older version, which lacks something.
     #[error(
         "the image has format {}.{}, which keeps no {what}: `flashlane drive upgrade` brings it to {}.{}",
-        version.0, version.1, VERSION.0, VERSION.1
+        version.0, version.1, UNCHECKED.0, UNCHECKED.1
     )]
     Older {
         /// Its version.

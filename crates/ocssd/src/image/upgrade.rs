@@ -8,7 +8,7 @@
 //! What is new in a version lies where the ones before wrote zeros (`docs/IMAGE.md`, "Versions"), so
 //! beside the mark of 1.2 the number is all that changes.
 
-use super::{HAS_MARK, Header, ImageError, OpenImage, VERSION, header, hold, layout};
+use super::{HAS_MARK, Header, ImageError, OpenImage, UNCHECKED, header, hold};
 use crate::ssd::Ssd;
 use flashlane_base::mutant;
 use flashlane_media::host::HostFile;
@@ -38,7 +38,7 @@ impl Ssd {
     pub fn upgrade_on(file: Arc<dyn HostFile>) -> Result<(Version, Version), ImageError> {
         let mut to = Header::read(&*file)?;
         let from = to.version;
-        if from > VERSION {
+        if to.is_newer() {
             return Err(ImageError::NewerMinor { version: from });
         }
         if !mutant!("image.upgrade-unlooked") {
@@ -46,9 +46,10 @@ impl Ssd {
         }
         if from < HAS_MARK && !mutant!("image.upgrade-unmarked") {
             // Durable before a header says that it is there.
-            Table::open(file.clone(), layout(&to.spec), false)?.begin_marks()?;
+            Table::open(file.clone(), to.layout(), false)?.begin_marks()?;
         }
-        to.version = VERSION;
+        // Slots with checksums are larger: no header makes them of others.
+        to.version = from.max(UNCHECKED);
         let bytes = to.to_bytes()?;
         let copies = bytes.chunks(HEADER_BYTES as usize).zip([0, HEADER_BYTES]);
         let mut old = Vec::new();
@@ -68,6 +69,6 @@ impl Ssd {
                 file.sync().map_err(ImageFault::io("sync"))?;
             }
         }
-        Ok((from, VERSION))
+        Ok((from, to.version))
     }
 }

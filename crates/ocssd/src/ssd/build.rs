@@ -182,6 +182,7 @@ fn channel(
         max_in_flight: if options.timing { spec.timing.max_in_flight } else { 0 },
     });
     let cells = CellParams {
+        first_chunk: number * geo.pus_per_channel * geo.chunks_per_pu,
         dies: geo.pus_per_channel,
         chunks_per_die: geo.chunks_per_pu,
         sectors: geo.sectors_per_chunk(),

@@ -178,8 +178,8 @@ impl Ssd {
         options: &OpenImage,
     ) -> Result<Arc<Ssd>, ImageError> {
         let header = Header::read(&*file)?;
-        let read_only = options.read_only || header.version.1 > VERSION.1;
-        let layout = image::layout(&header.spec);
+        let read_only = options.read_only || header.is_newer();
+        let layout = header.layout();
         let mut table = Table::open(file.clone(), layout, header.version >= HAS_MARK)?;
         let taken = taken_slots(&table, &layout)?;
         let end = taken.last().map_or(layout.slots_at(), |last| layout.slot_at(last + 1));
@@ -241,6 +241,21 @@ impl Ssd {
     /// What the host could not do last, for people.
     pub fn host_trouble(&self) -> Option<String> {
         self.trouble.last()
+    }
+
+    /// Sectors of a chunk that the image does not give as they were written, with what is wrong; those
+    /// too that no command can read yet. None for a device in memory.
+    pub fn unsound_sectors(&self, pu: u32, chunk: u32) -> Vec<(u32, String)> {
+        let pus = self.geo.pus_per_channel;
+        let Some(channel) = self.channels.get((pu / pus) as usize) else { return Vec::new() };
+        let chan = channel.lock();
+        if self.image.is_none() || chunk >= self.geo.chunks_per_pu {
+            return Vec::new();
+        }
+        let index = chan.cells.index(pu % pus, chunk);
+        let sectors = 0..chan.cells.chunk(index).wp;
+        let unsound = sectors.filter(|sector| chan.cells.look_through(index, *sector).is_err());
+        unsound.map(|sector| (sector, self.host_trouble().unwrap_or_default())).collect()
     }
 
     /// The image's own data; `None` for a device in memory.

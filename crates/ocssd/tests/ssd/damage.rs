@@ -67,8 +67,37 @@ struct Seen {
     /// Everything but contents, as text.
     state: String,
     commits: u64,
-    /// Status, checksum and out-of-band record of each sector, and whether the record is right.
-    sectors: Vec<(Status, u32, [u8; OOB_BYTES], bool)>,
+    /// Each sector.
+    sectors: Vec<Sector>,
+    /// Erases of each chunk.
+    erases: Vec<u32>,
+}
+
+/// A sector as it is read.
+#[derive(Debug, PartialEq, Eq)]
+struct Sector {
+    status: Status,
+    /// Checksum of the content.
+    crc: u32,
+    record: [u8; OOB_BYTES],
+    /// The record is right for the content.
+    right: bool,
+    /// Read without the content.
+    alone: (Status, [u8; OOB_BYTES]),
+}
+
+/// Out-of-band records alone, as a mount reads them.
+fn records(bench: &Bench, places: &[(u32, u32, u32, u32)]) -> Vec<(Status, [u8; OOB_BYTES])> {
+    let at = bench.at(places);
+    bench.run(move |cx, dev| async move {
+        let index: Vec<u32> = (0..at.len() as u32).collect();
+        let mut oob = vec![[0; OOB_BYTES]; at.len()];
+        let content = Scatter { base: &mut [], index: &index, unit: 0 };
+        let (flags, data) = (Flags::default(), Data::Read { content, oob: &mut oob });
+        let request = Request { op: Op::Read, flags, addrs: &at, data, whole_sectors: false };
+        let done = dev.io(&cx, request).await;
+        oob.into_iter().enumerate().map(|(i, record)| (done.status(i), record)).collect()
+    })
 }
 
 fn look(ssd: &Arc<Ssd>) -> Seen {
@@ -82,19 +111,26 @@ fn look(ssd: &Arc<Ssd>) -> Seen {
     let cycles = info.power_cycles - !info.read_only as u64;
     let places: Vec<_> =
         (0..PUS).flat_map(|pu| (0..CHUNKS).map(move |c| (pu, c, 0, SECTORS))).collect();
-    let got = bench.read(&places);
-    let sectors = got.data.chunks(4096).zip(&got.oob).enumerate().map(|(i, (content, record))| {
+    let (got, alone) = (bench.read(&places), records(&bench, &places));
+    let contents = got.data.chunks(4096).zip(&got.oob).zip(alone).enumerate();
+    let sectors = contents.map(|(i, ((content, record), alone))| {
         let crc = crc32c::crc32c(content);
         let right = crc32c::crc32c_append(crc, &record[..12]).to_le_bytes() == record[12..];
-        (got.done.status(i), crc, *record, right)
+        Sector { status: got.done.status(i), crc, record: *record, right, alone }
     });
-    let sectors = sectors.collect();
+    let sectors: Vec<Sector> = sectors.collect();
+    if sectors.iter().any(|s| s.status == Status::HostFault || s.alone.0 == Status::HostFault) {
+        let says = ssd.host_trouble().expect("a reason");
+        assert!(says.contains("the image is damaged: sector"), "{says}");
+    }
+    let erases = chunks.iter().map(|c| c.erases).collect();
     let commits = info.commits;
     let life = (life.0, life.1, life.2, life.3, cycles);
     Seen {
         state: format!("{chunks:?}{marks:?}{counters:?}{targets:?}{faults:?}{life:?}"),
         commits,
         sectors,
+        erases,
     }
 }
 
@@ -117,6 +153,8 @@ struct History {
     older: Vec<Vec<u8>>,
     /// Operations of this life's file when they were copied.
     copied: Vec<usize>,
+    /// By stamp, what was written where: chunk, first sector, erases of the chunk.
+    written: BTreeMap<u64, (u32, u32, u32)>,
 }
 
 impl History {
@@ -128,8 +166,8 @@ impl History {
         let start = file.bytes();
         let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("new");
         let bench = Bench::new(ssd.clone());
-        let (stamp, older, copied) = (1, Vec::new(), Vec::new());
-        let mut history = History { file, ssd, bench, rng, stamp, start, older, copied };
+        let (stamp, older, copied, written) = (1, Vec::new(), Vec::new(), BTreeMap::new());
+        let mut history = History { file, ssd, bench, rng, stamp, start, older, copied, written };
         let steps = 5 + history.rng.below(120);
         let settings = [300, 3_000, 20_000][history.rng.below(3) as usize];
         for step in 0..steps {
@@ -159,6 +197,8 @@ impl History {
         match self.below(20) {
             0..7 if matches!(info.state, ChunkState::Free | ChunkState::Open) => {
                 let n = 2.max(2 * self.below(3)).min(SECTORS - info.write_pointer);
+                let at = (place.0 * CHUNKS + place.1, info.write_pointer, info.erases);
+                self.written.insert(self.stamp, at);
                 write(&self.bench, place, info.write_pointer, n, self.stamp);
             }
             0..9 if info.state == ChunkState::Offline => {}
@@ -236,11 +276,11 @@ enum Outcome {
     Refused,
     /// Exactly as promised.
     Whole,
-    /// As promised but for sectors whose record does not match.
-    Noticed,
-    /// Sectors whose content and record came along together, from another place or time: their record
-    /// says what they are, and the device can't know better. IMAGE.md, section 3, "Slot".
-    Moved,
+    /// As promised but for sectors that are errors, each of which is named.
+    Named,
+    /// Sectors that came along whole from an earlier time, when a kill or a cut took their program back
+    /// and the chunk was programmed again without an erase. IMAGE.md, section 5.
+    Rewritten,
     /// The last commit is gone, and the mark did not name it: it was so young that the mark had not
     /// been written, or went back together with it. IMAGE.md, section 5.
     Unmarked,
@@ -257,15 +297,13 @@ fn unmarked(damage: &Damage, bytes: &[u8], layout: &Layout, found: u64, last: u6
     (marked <= found || with_mark) && frames.any(|frame| damage.hits(&frame))
 }
 
-/// Whether a hurt takes content and records of one slot.
-fn moves_both(damage: &Damage, layout: &Layout, len: u64) -> bool {
-    let content = layout.sectors as u64 * 4096;
-    let slots = (0..).map(|slot| layout.slot_at(slot)).take_while(|at| *at < len);
-    let mut both = slots.filter(|at| {
-        let end = at + layout.slot_bytes();
-        damage.hits(&(*at..at + content)) && damage.hits(&(at + content..end))
-    });
-    both.next().is_some()
+/// Whether what is read at the `i`-th sector was written just there, in the life that its chunk is in.
+fn rewritten(history: &History, promised: &Seen, i: usize, record: &[u8; OOB_BYTES]) -> bool {
+    let stamp = u64::from_le_bytes(record[..8].try_into().expect("8 bytes"));
+    let nth = u32::from_le_bytes(record[8..12].try_into().expect("4 bytes"));
+    let (chunk, sector) = (i as u32 / SECTORS, i as u32 % SECTORS);
+    let here = (chunk, sector.wrapping_sub(nth), promised.erases[chunk as usize]);
+    history.written.get(&stamp) == Some(&here)
 }
 
 /// An error that says what is wrong with the file. Without both magics it is no image.
@@ -309,16 +347,21 @@ fn trial(
             }
             _ => {
                 let mut outcome = Outcome::Whole;
-                for (found, wanted) in seen.sectors.iter().zip(&promised.sectors) {
-                    let deceives = found.0 == Status::Ok && found.3;
-                    match found == wanted {
-                        true => {}
-                        false if !deceives => outcome = outcome.max(Outcome::Noticed),
-                        false if moves_both(&damage, &layout, now.len() as u64) => {
-                            outcome = Outcome::Moved;
-                        }
-                        false => return Err("another sector, with a record that is right".into()),
-                    }
+                for (i, (found, wanted)) in seen.sectors.iter().zip(&promised.sectors).enumerate() {
+                    let named = |status| status == Status::HostFault;
+                    let alone = named(found.alone.0) || found.alone == wanted.alone;
+                    let whole = Sector { alone: wanted.alone, ..*found } == *wanted;
+                    let old = |record| {
+                        matches!(damage.what, What::Old(_))
+                            && rewritten(history, promised, i, record)
+                    };
+                    outcome = outcome.max(match () {
+                        () if found == wanted => Outcome::Whole,
+                        () if (named(found.status) || whole) && alone => Outcome::Named,
+                        () if found.right && old(&found.record) => Outcome::Rewritten,
+                        () if named(found.status) && old(&found.alone.1) => Outcome::Rewritten,
+                        () => return Err(format!("sector {i}: {found:?}, not {wanted:?}")),
+                    });
                 }
                 outcome
             }
@@ -388,8 +431,72 @@ fn a_damaged_image_is_refused_or_as_promised() {
     println!("{count:?}");
     if asked.is_none() {
         let of = |outcome| count.get(&outcome).copied().unwrap_or(0);
-        let many = [Outcome::Refused, Outcome::Whole, Outcome::Noticed].map(of);
+        let many = [Outcome::Refused, Outcome::Whole, Outcome::Named].map(of);
         assert!(many.iter().all(|n| *n > 50), "one-sided: {count:?}");
-        assert!(of(Outcome::Unmarked) < 20 && of(Outcome::Moved) < 20, "{count:?}");
+        assert!(of(Outcome::Unmarked) < 20 && of(Outcome::Rewritten) < 5, "{count:?}");
+    }
+}
+
+/// A chunk's content is checked with its place and its erases: what was written to the same bytes of
+/// the file at another time, or to another sector, is an error. What is sound beside it is read.
+#[test]
+fn content_from_elsewhere_is_an_error() {
+    let file = Arc::new(MemoryFile::default());
+    let spec = spec(false);
+    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
+    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("new");
+    let bench = Bench::new(ssd.clone());
+    let flush = || assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
+    let mut lives = Vec::new();
+    for life in 0..3 {
+        write(&bench, (0, 0), 0, SECTORS, 10 + life);
+        flush();
+        lives.push(file.bytes());
+        if life < 2 {
+            assert_eq!(bench.reset(0, 0), Status::Ok);
+            flush();
+        }
+    }
+    write(&bench, (1, 2), 0, SECTORS, 20);
+    flush();
+    let now = file.bytes();
+    let layout = layout(&spec);
+    let whole = look(&open(now.clone(), true).1.expect("sound"));
+    let statuses = |bytes: Vec<u8>| {
+        let seen = look(&open(bytes, true).1.expect("the table is sound"));
+        for (found, wanted) in seen.sectors.iter().zip(&whole.sectors) {
+            assert!(found == wanted || found.status == Status::HostFault, "{found:?}");
+        }
+        let faulty = |s: &Sector| s.status == Status::HostFault;
+        (0..seen.sectors.len()).filter(|i| faulty(&seen.sectors[*i])).collect::<Vec<_>>()
+    };
+    assert_eq!(statuses(now.clone()), [0usize; 0]);
+    // The first life's content lies where the third's does.
+    let mut older = now.clone();
+    let slot = layout.slot_at(0) as usize..layout.slot_at(1) as usize;
+    assert!(lives[0][slot.clone()] != now[slot.clone()] && lives[0].len() >= slot.end);
+    older[slot.clone()].copy_from_slice(&lives[0][slot.clone()]);
+    assert_eq!(statuses(older), [0, 1, 2, 3]);
+    // Two sectors of it change places, with their records.
+    let mut swapped = now.clone();
+    let at = |sector| layout.sector_at(0, sector);
+    for i in 0..4096 {
+        swapped.swap(at(1).0 as usize + i, at(3).0 as usize + i);
+    }
+    for i in 0..layout.record_bytes() {
+        swapped.swap(at(1).1 as usize + i, at(3).1 as usize + i);
+    }
+    assert_eq!(statuses(swapped), [1, 3]);
+    // One bit of the content, one of the record.
+    for (at, sector) in [(at(2).0 + 77, 2), (at(0).1 + 3, 0), (at(1).1 + 17, 1), (at(3).1 + 20, 3)]
+    {
+        let mut bytes = now.clone();
+        bytes[at as usize] ^= 4;
+        assert_eq!(statuses(bytes.clone()), [sector]);
+        let ssd = open(bytes, true).1.expect("the table is sound");
+        let named: Vec<_> = (0..CHUNKS).flat_map(|c| ssd.unsound_sectors(0, c)).collect();
+        let says =
+            format!("sector {sector} of chunk 0, at byte {}", layout.sector_at(0, sector as u32).0);
+        assert!(matches!(&named[..], [(s, text)] if *s as usize == sector && text.contains(&says)));
     }
 }

@@ -281,7 +281,7 @@ fn what_is_no_sound_image_is_refused_untouched() {
         ("neither copy of its header", bytes[..100].to_vec()),
         ("cut short", bytes[..2 * header].to_vec()),
         ("cut short", bytes[..bytes.len() - 1].to_vec()),
-        ("format 2.2", sealed(&|copy| copy[16] = 2)),
+        ("format 3.0", sealed(&|copy| copy[16] = 3)),
         ("do not agree", sealed(&|copy| copy[80] ^= 1)),
         ("device spec", sealed(&|copy| copy[128] = b'?')),
     ];
@@ -301,7 +301,7 @@ fn what_is_no_sound_image_is_refused_untouched() {
     assert!(Bench::new(newer.clone()).info(3, 15).write_pointer == 4);
     drop(newer);
     let upgraded = upgrade_image(&folder.file("newer.img")).unwrap_err().to_string();
-    assert!(upgraded.contains("1.3") && upgraded.contains("newer.img"), "{upgraded}");
+    assert!(upgraded.contains("2.3") && upgraded.contains("newer.img"), "{upgraded}");
 }
 
 /// A bit turned over anywhere before the slots is found, or does not matter.
@@ -322,7 +322,7 @@ fn no_flipped_bit_makes_another_device() {
     let bytes = file.bytes();
     let open = |bytes: Vec<u8>| Ssd::open_on(Arc::new(MemoryFile::new(bytes)), &read_only());
     let whole = shown(&open(bytes.clone()).unwrap());
-    let slots = bytes.len() - 6 * (64 * 4096 + 4096);
+    let slots = bytes.len() - 6 * (64 * 4096 + 4096); // of 64 sectors each
     let mut rng = Rng::new(1);
     let (mut found, mut harmless) = (0, 0);
     // Every byte that says something, some of the many zeros.

@@ -1,7 +1,7 @@
 //! An image of each format version is kept, and opens for ever.
 //!
 //! `tests/data/image-v1.img.gz` was written by version 1.0, `image-v1.1.img.gz` by 1.1, `image-v1.2.img.gz`
-//! by 1.2, and they are never written again. `cargo test -p flashlane-ocssd --test ssd kept -- --ignored --nocapture` writes one like them
+//! by 1.2, `image-v2.0.img.gz` by 2.0, and they are never written again. `cargo test -p flashlane-ocssd --test ssd kept -- --ignored --nocapture` writes one like them
 //! elsewhere, for the next.
 
 use crate::common::{Bench, tiny};
@@ -92,6 +92,26 @@ fn an_image_of_version_1_2_opens() {
     let file = Arc::new(MemoryFile::new(bytes));
     let refused = Ssd::open_on(file, &OpenImage::default()).err().expect("refused");
     assert!(refused.to_string().contains("mark"), "{refused}");
+}
+
+/// So is what version 2.0 wrote, with its checksums: a damaged sector is an error.
+#[test]
+fn an_image_of_version_2_0_opens() {
+    one_with_faults_opens("image-v2.0.img.gz", (2, 0));
+    let mut bytes = kept("image-v2.0.img.gz");
+    let file = Arc::new(MemoryFile::new(bytes.clone()));
+    let header = flashlane_ocssd::image::Header::read(&*file).unwrap();
+    let (content, record) = header.layout().sector_at(0, 9);
+    for at in [content + 4095, record, record + 23] {
+        bytes[at as usize] ^= 1;
+        let file = Arc::new(MemoryFile::new(bytes.clone()));
+        let ssd = Ssd::open_on(file, &OpenImage::default()).unwrap();
+        let got = Bench::new(ssd).read(&[(0, 0, 0, 64)]);
+        let failed: Vec<usize> =
+            (0..64).filter(|i| got.done.status(*i) == Status::HostFault).collect();
+        assert_eq!(failed, [9], "byte {at}");
+        bytes[at as usize] ^= 1;
+    }
 }
 
 fn one_with_faults_opens(name: &str, version: (u16, u16)) {

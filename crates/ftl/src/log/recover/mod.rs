@@ -112,6 +112,16 @@ pub enum MountError {
         /// Chunk of the target and sector of the first.
         first: Place,
     },
+    /// The host could not give a sector of the device's image. What it holds may be younger than what can
+    /// be read. [`MountOptions::accept_lost`] mounts it all the same.
+    #[error(
+        "the host can't give sector {} of chunk {}: the image is damaged, or its disk fails; older \
+         copies of what it holds would be taken for it", first.1, first.0
+    )]
+    Host {
+        /// Chunk of the target and sector.
+        first: Place,
+    },
     /// The first records of the new life could not be written.
     #[error("the target could not be started: {0}")]
     Start(#[from] BlockError),
@@ -180,7 +190,9 @@ impl HostFtl {
         let mut report = Recovery::default();
         let mut clock = Clock { last: cx.now() };
         let mut survey = Survey::take(Flash::new(device), shape, options.read_only);
-        let mut history = history::read(cx, &mut survey, options.uuid).await?;
+        let read = history::read(cx, &mut survey, options.uuid).await;
+        check_host(&survey.flash, &options)?;
+        let mut history = read?;
         let facts = Facts::of(&history, &shape);
         report.records = history.entries.len() as u64;
         clock.step(cx, &mut report, "log");
@@ -209,6 +221,7 @@ impl HostFtl {
         for ahead in early.lines.into_values() {
             ahead.ended().await;
         }
+        check_host(&ftl.flash, &options)?;
         let contents = rebuilt?;
         report.generation = ftl.journal.generation;
         if !options.read_only {
@@ -572,6 +585,15 @@ impl HostFtl {
         let left = || self.pools.any_line(is_left);
         self.pool_changed.wait(cx, || !left() || self.read_only()).await;
         let _ = self.commit(cx, self.journal.appended()).await; // or it is read-only, and says why
+    }
+}
+
+/// What the host could not give is not torn, nor gone: what it holds counts, and nobody knows it.
+fn check_host(flash: &Flash, options: &MountOptions) -> Result<(), MountError> {
+    match flash.host_failed() {
+        Some(_) if options.accept_lost || mutant!("log.host-fault-is-torn") => Ok(()),
+        Some(first) => Err(MountError::Host { first }),
+        None => Ok(()),
     }
 }
 

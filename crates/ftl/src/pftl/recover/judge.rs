@@ -42,7 +42,7 @@ impl Mount<'_> {
             let saved = dump.and_then(|d| d.pages.iter().find(|(of, _)| *of == page));
             let mut bytes = None;
             if claim.at != NIL {
-                let whole = read_page(self.cx, &*self.device, &self.layout, claim.at).await;
+                let whole = read_page(self.cx, &self.medium, claim.at).await;
                 let whole = whole.filter(|bytes| pages.check(page, bytes).is_some());
                 match whole {
                     Some(_) => pages.found(page, claim.at),

@@ -47,6 +47,7 @@ use super::{
     Controller, CreateError, Frame, LIFE_SHIFT, Parts, Pftl, PftlConfig, Phase, Room, read, sync,
 };
 use crate::log::format::{LBA_PADDING, Oob};
+use sectors::Medium;
 
 /// Why a device can't be mounted. Nothing on it was changed but padding behind open chunks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -79,6 +80,20 @@ pub enum MountError {
     OtherDump {
         /// Logical sectors, by the configuration.
         capacity: u64,
+    },
+    /// The host could not give a sector of the device's image. What it holds may be younger than what
+    /// can be read. [`PftlConfig::accept_lost_sectors`] mounts it all the same.
+    #[error(
+        "pftl: the host can't give sector {sector} of chunk {chunk} on PU {pu}: the image is damaged, or \
+         its disk fails; older copies of what it holds would be taken for it"
+    )]
+    Host {
+        /// PU.
+        pu: u32,
+        /// Chunk on it.
+        chunk: u32,
+        /// Sector in it.
+        sector: u32,
     },
     /// Sectors that were good once can't be read, and nothing says whose they were.
     /// [`PftlConfig::accept_lost_sectors`] mounts it all the same.
@@ -117,6 +132,7 @@ pub struct Recovery {
 struct Mount<'a> {
     cx: &'a Cx,
     device: Arc<dyn Device>,
+    medium: Medium,
     layout: Layout,
     capacity: u64,
     /// Sectors behind which one can be read in an open chunk, in whole units.
@@ -158,6 +174,7 @@ impl Pftl {
             padded: 0,
             failed: Vec::new(),
             device: device.clone(),
+            medium: Medium::new(device.clone(), layout.clone()),
             layout: layout.clone(),
             capacity,
             report: Recovery::default(),
@@ -173,7 +190,9 @@ impl Pftl {
             mount.report.no_snapshot = Some("the power went while the device was in use");
         } else {
             let shape = Shape::new(capacity as u32, pages.count(), &layout);
-            match mount.find_rest(shape).await {
+            let rest = mount.find_rest(shape).await;
+            mount.check_host(&config)?;
+            match rest {
                 Ok(rest) => {
                     let stamp = rest.stamp().max(last_stamp);
                     rest.tell_pages(&mut pages, units, &layout);
@@ -192,6 +211,7 @@ impl Pftl {
         }
         mount.step("pad open chunks");
         let mut found = mount.scan(pages.count(), dump).await;
+        mount.check_host(&config)?;
         if let Some((at, lba)) = found.foreign {
             let place = layout.location(at);
             let (pu, chunk, sector) = (place.pu, place.chunk, place.sector);
@@ -203,6 +223,7 @@ impl Pftl {
         let lost = mount.read_pages(&mut pages, &mut found, dump).await;
         mount.step("read pages");
         let readable = mount.readable_of(&found, dump).await;
+        mount.check_host(&config)?;
         let stamp = mount.last_stamp(&found, dump).max(last_stamp);
         let slack = if traits.pair_damage { mount.window + layout.unit } else { 0 };
         mount.judge_unreadable(&mut pages, &found, dump, slack, config.accept_lost_sectors)?;
@@ -241,6 +262,16 @@ fn check_dump(dump: Option<&Dump>, capacity: u64, sizes: &Sizes) -> Result<(), M
 impl Mount<'_> {
     fn chunk_index(&self, line: u32, position: u32) -> usize {
         (line * self.layout.positions + position) as usize
+    }
+
+    /// What the host could not give is not torn, nor gone: what it holds counts, and nobody knows it.
+    fn check_host(&self, config: &PftlConfig) -> Result<(), MountError> {
+        let failed = self.medium.host_failed().filter(|_| !config.accept_lost_sectors);
+        let Some(at) = failed.filter(|_| !mutant!("pftl.host-fault-is-torn")) else {
+            return Ok(());
+        };
+        let place = self.layout.location(at);
+        Err(MountError::Host { pu: place.pu, chunk: place.chunk, sector: place.sector })
     }
 
     fn take_stock(&mut self) {

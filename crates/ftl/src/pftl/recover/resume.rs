@@ -138,19 +138,20 @@ impl Mount<'_> {
                     places.push((line, row));
                 }
             }
-            let (cx, device, layout) = (self.cx.clone(), self.device.clone(), self.layout.clone());
+            let (cx, medium) = (self.cx.clone(), self.medium.clone());
+            let layout = self.layout.clone();
             let (capacity, shape, reach) = (self.capacity, *shape, self.reach);
             joins.push(self.cx.spawn_join(async move {
                 let mut roots = Vec::new();
                 for part in places.chunks(VECTOR_MAX) {
                     let at = |(line, row): &(u32, u32)| layout.unit_at(*line, *row, position);
                     let ats: Vec<u32> = part.iter().map(at).collect();
-                    let records = read_records(&cx, &*device, &layout, &ats).await;
+                    let records = read_records(&cx, &medium, &ats).await;
                     let is_typed = |r: &Option<(u64, u64)>| r.is_some_and(|r| r.0 == LBA_SNAPSHOT);
                     let typed = part.iter().zip(records).filter(|(_, record)| is_typed(record));
                     let typed: Vec<(u32, u32)> = typed.map(|(place, _)| *place).collect();
                     let ats: Vec<u32> = typed.iter().map(at).collect();
-                    let sectors = read_snapshot(&cx, &*device, &layout, &ats).await;
+                    let sectors = read_snapshot(&cx, &medium, &ats).await;
                     for ((line, row), bytes) in typed.iter().zip(sectors) {
                         let root = bytes.and_then(|b| Root::decode(capacity, &shape, &b));
                         let here = |r: &Root| {
@@ -220,12 +221,12 @@ impl Mount<'_> {
         }
         let mut joins = Vec::new();
         for sectors in per_position.into_iter().filter(|sectors| !sectors.is_empty()) {
-            let (cx, device, layout) = (self.cx.clone(), self.device.clone(), self.layout.clone());
+            let (cx, medium) = (self.cx.clone(), self.medium.clone());
             let (capacity, take) = (self.capacity, take.clone());
             joins.push(self.cx.spawn_join(async move {
                 for some in sectors.chunks(VECTOR_MAX) {
                     let ats: Vec<u32> = some.iter().map(|(_, at)| *at).collect();
-                    let read = read_snapshot(&cx, &*device, &layout, &ats).await;
+                    let read = read_snapshot(&cx, &medium, &ats).await;
                     for ((number, _), bytes) in some.iter().zip(read) {
                         let whole = |b: &Vec<u8>| {
                             let found = snapshot::check(part, *number, capacity, b);

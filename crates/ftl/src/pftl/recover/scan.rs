@@ -4,7 +4,7 @@
 //! copy that verifies; what could not be read is kept apart. Never: programs, or decides what is lost.
 
 use flashlane_base::{VECTOR_MAX, mutant};
-use flashlane_ocssd::device::{ChunkInfo, ChunkState, Device};
+use flashlane_ocssd::device::{ChunkInfo, ChunkState};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
 use std::collections::BTreeSet;
@@ -15,7 +15,7 @@ use super::super::buffer::NIL;
 use super::super::dump::Dump;
 use super::super::place::Layout;
 use super::Mount;
-use super::sectors::{read_records, verify};
+use super::sectors::{Medium, read_records, verify};
 use crate::log::format::LBA_LIMIT;
 
 /// The newest copy of a logical sector that was found.
@@ -85,11 +85,9 @@ impl Mount<'_> {
                 }
             }
             self.report.scanned_sectors += work.iter().map(|(_, end)| *end as u64).sum::<u64>();
-            let (device, layout) = (self.device.clone(), self.layout.clone());
             let job = scan_chunks(
                 self.cx.clone(),
-                device,
-                layout,
+                self.medium.clone(),
                 self.content_bytes,
                 self.capacity,
                 position,
@@ -119,7 +117,7 @@ impl Mount<'_> {
         let first: BTreeSet<(u32, u32)> =
             equal.iter().map(|e| (e.0, found.newest[e.0 as usize].at)).collect();
         let first: Vec<(u32, u32)> = first.into_iter().collect();
-        let good = verify(self.cx, &*self.device, &self.layout, self.content_bytes, &first).await;
+        let good = verify(self.cx, &self.medium, self.content_bytes, &first).await;
         let mut bad: BTreeSet<u32> =
             first.iter().zip(good).filter(|(_, good)| !good).map(|((lba, _), _)| *lba).collect();
         for (lba, _, at) in equal {
@@ -127,7 +125,7 @@ impl Mount<'_> {
                 continue;
             }
             let other = [(lba, at)];
-            let good = verify(self.cx, &*self.device, &self.layout, self.content_bytes, &other);
+            let good = verify(self.cx, &self.medium, self.content_bytes, &other);
             if good.await[0] {
                 found.newest[lba as usize].at = at;
                 bad.remove(&lba);
@@ -147,7 +145,7 @@ impl Mount<'_> {
         let there =
             saved.filter_map(|s| Some((s.lba, s.at.filter(|at| newest(s.lba, s.stamp, *at))?)));
         let there: Vec<(u32, u32)> = there.collect();
-        let good = verify(self.cx, &*self.device, &self.layout, self.content_bytes, &there).await;
+        let good = verify(self.cx, &self.medium, self.content_bytes, &there).await;
         there.iter().zip(good).filter(|(_, good)| *good).map(|((_, at), _)| *at).collect()
     }
 }
@@ -156,14 +154,14 @@ impl Mount<'_> {
 #[allow(clippy::too_many_arguments)]
 async fn scan_chunks(
     cx: Cx,
-    device: Arc<dyn Device>,
-    layout: Layout,
+    medium: Medium,
     content_bytes: usize,
     capacity: u64,
     position: u32,
     work: Vec<(u32, u32)>,
     found: Arc<Mutex<Found>>,
 ) {
+    let layout = &medium.layout;
     for (line, end) in work {
         let last = (end - 1) / layout.unit * layout.unit;
         let mut from = 0;
@@ -171,7 +169,7 @@ async fn scan_chunks(
             let n = (end - from).min(VECTOR_MAX as u32);
             let place = |s: u32| layout.sector_at(line, position, s);
             let ats: Vec<u32> = (from..from + n).map(place).collect();
-            let records = read_records(&cx, &*device, &layout, &ats).await;
+            let records = read_records(&cx, &medium, &ats).await;
             // At the frontier a record is believed with its content only.
             let doubtful = |at: u32| layout.in_chunk(at).2 >= last;
             let mut suspects = Vec::new();
@@ -184,13 +182,13 @@ async fn scan_chunks(
                     suspects.push((*lba as u32, *at));
                 }
             }
-            let good = verify(&cx, &*device, &layout, content_bytes, &suspects).await;
+            let good = verify(&cx, &medium, content_bytes, &suspects).await;
             let torn: BTreeSet<u32> =
                 suspects.iter().zip(good).filter(|(_, g)| !g).map(|((_, at), _)| *at).collect();
             let mut found = found.lock();
             for (at, record) in ats.iter().zip(records) {
                 let record = record.filter(|_| !torn.contains(at));
-                found.note(&layout, *at, record);
+                found.note(layout, *at, record);
             }
             drop(found);
             from += n;

@@ -1,13 +1,16 @@
 //! Reading sectors of a device that is being mounted.
 //!
 //! Owns: the read commands of a mount and their repetition. Promises: what it returns as good is what its
-//! record says; a fault that comes and goes decides nothing ([`TRIES`]). Never: judges what could not
+//! record says; a fault that comes and goes decides nothing ([`TRIES`]); what the host could not give is
+//! noted ([`Medium::host_failed`]). Never: judges what could not
 //! be read.
 
 use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, Op, Request};
 use flashlane_ocssd::device::{Scatter, Status};
 use flashlane_rt::Cx;
+use flashlane_rt::sync::Mutex;
+use std::sync::Arc;
 
 use super::super::pages::PAGE_BYTES;
 use super::super::place::Layout;
@@ -18,16 +21,37 @@ use crate::log::format::{LBA_SNAPSHOT, Oob};
 /// what a device holds.
 const TRIES: u32 = 8;
 
+/// What a mount reads from, and whether the host gave all of it.
+#[derive(Clone)]
+pub(super) struct Medium {
+    pub(super) device: Arc<dyn Device>,
+    pub(super) layout: Layout,
+    /// The first sector that the host could not give: no try says what it holds.
+    host_failed: Arc<Mutex<Option<u32>>>,
+}
+
+impl Medium {
+    pub(super) fn new(device: Arc<dyn Device>, layout: Layout) -> Medium {
+        Medium { device, layout, host_failed: Arc::default() }
+    }
+
+    /// The first physical sector that the host could not give.
+    pub(super) fn host_failed(&self) -> Option<u32> {
+        *self.host_failed.lock()
+    }
+}
+
 /// Reads up to a vector of physical sectors, `unit` bytes of content each (0: records alone), `whole` as
 /// pages are kept: completion, contents, records.
 async fn read_sectors(
     cx: &Cx,
-    device: &(dyn Device + 'static),
-    layout: &Layout,
+    medium: &Medium,
     ats: impl Iterator<Item = u32>,
     (unit, whole): (usize, bool),
 ) -> (Completion, Vec<u8>, Vec<[u8; OOB_BYTES]>) {
-    let addrs: Vec<Ppa> = ats.map(|at| device.format().pack(layout.location(at))).collect();
+    let (device, layout) = (&*medium.device, &medium.layout);
+    let ats: Vec<u32> = ats.collect();
+    let addrs: Vec<Ppa> = ats.iter().map(|at| device.format().pack(layout.location(*at))).collect();
     let index: Vec<u32> = (0..addrs.len() as u32).collect();
     let mut oob = vec![[0; OOB_BYTES]; addrs.len()];
     let mut bytes = vec![0; addrs.len() * unit];
@@ -40,21 +64,22 @@ async fn read_sectors(
         whole_sectors: whole,
     };
     let done = device.io(cx, request).await;
+    if done.failed != 0 {
+        let failed = (0..).zip(&ats).find(|(k, _)| done.status(*k) == Status::HostFault);
+        if let Some((_, at)) = failed {
+            medium.host_failed.lock().get_or_insert(*at);
+        }
+    }
     (done, bytes, oob)
 }
 
 /// Records of up to a vector of sectors: (lba or type, stamp), `None` where it can't be read.
-pub(super) async fn read_records(
-    cx: &Cx,
-    device: &(dyn Device + 'static),
-    layout: &Layout,
-    ats: &[u32],
-) -> Vec<Option<(u64, u64)>> {
+pub(super) async fn read_records(cx: &Cx, medium: &Medium, ats: &[u32]) -> Vec<Option<(u64, u64)>> {
     let mut records = vec![None; ats.len()];
     let mut left: Vec<usize> = (0..ats.len()).collect();
     for _ in 0..TRIES {
         let now = left.iter().map(|i| ats[*i]);
-        let (done, _, oob) = read_sectors(cx, device, layout, now, (0, false)).await;
+        let (done, _, oob) = read_sectors(cx, medium, now, (0, false)).await;
         let mut again = Vec::new();
         for (k, i) in left.iter().enumerate() {
             let unwritten = oob[k] == [0xff; OOB_BYTES];
@@ -80,8 +105,7 @@ fn record_of(oob: &[u8; OOB_BYTES]) -> (u64, u64) {
 /// Which of these copies of host sectors, (logical, physical) each, are what their records say.
 pub(super) async fn verify(
     cx: &Cx,
-    device: &(dyn Device + 'static),
-    layout: &Layout,
+    medium: &Medium,
     content_bytes: usize,
     copies: &[(u32, u32)],
 ) -> Vec<bool> {
@@ -90,7 +114,7 @@ pub(super) async fn verify(
         for _ in 0..TRIES {
             let ats = part.iter().map(|(_, at)| *at);
             let unit = (content_bytes, false);
-            let (done, bytes, oob) = read_sectors(cx, device, layout, ats, unit).await;
+            let (done, bytes, oob) = read_sectors(cx, medium, ats, unit).await;
             for (i, (lba, _)) in part.iter().enumerate() {
                 let content = &bytes[i * content_bytes..(i + 1) * content_bytes];
                 good[i] |= done.status(i).is_ok() && read::is_of(&oob[i], *lba, content);
@@ -104,15 +128,10 @@ pub(super) async fn verify(
 }
 
 /// The bytes of a page, if they and its record are whole.
-pub(super) async fn read_page(
-    cx: &Cx,
-    device: &(dyn Device + 'static),
-    layout: &Layout,
-    at: u32,
-) -> Option<Vec<u8>> {
+pub(super) async fn read_page(cx: &Cx, medium: &Medium, at: u32) -> Option<Vec<u8>> {
     for _ in 0..TRIES {
         let ats = std::iter::once(at);
-        let (done, bytes, oob) = read_sectors(cx, device, layout, ats, (PAGE_BYTES, true)).await;
+        let (done, bytes, oob) = read_sectors(cx, medium, ats, (PAGE_BYTES, true)).await;
         if done.status(0).is_ok() && Oob::verify_crc(&oob[0], read::content_crc(&bytes)) {
             return Some(bytes);
         }
@@ -122,12 +141,7 @@ pub(super) async fn read_page(
 
 /// The bytes of up to a vector of a snapshot's sectors; `None` for what is no such sector, or not
 /// whole.
-pub(super) async fn read_snapshot(
-    cx: &Cx,
-    device: &(dyn Device + 'static),
-    layout: &Layout,
-    ats: &[u32],
-) -> Vec<Option<Vec<u8>>> {
+pub(super) async fn read_snapshot(cx: &Cx, medium: &Medium, ats: &[u32]) -> Vec<Option<Vec<u8>>> {
     let mut found = vec![None; ats.len()];
     let mut left: Vec<usize> = (0..ats.len()).collect();
     for _ in 0..TRIES {
@@ -135,7 +149,7 @@ pub(super) async fn read_snapshot(
             break;
         }
         let now = left.iter().map(|i| ats[*i]);
-        let (done, bytes, oob) = read_sectors(cx, device, layout, now, (PAGE_BYTES, true)).await;
+        let (done, bytes, oob) = read_sectors(cx, medium, now, (PAGE_BYTES, true)).await;
         let mut again = Vec::new();
         for (k, i) in left.iter().enumerate() {
             let sector = &bytes[k * PAGE_BYTES..(k + 1) * PAGE_BYTES];
