@@ -65,7 +65,7 @@ use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
 use crate::stats::FtlStats;
 use epoch::Epochs;
 use flash::Flash;
-use flashlane_base::{Geometry, Ns};
+use flashlane_base::{Geometry, Ns, mutant};
 use flashlane_ocssd::device::{Breakdown, Device, Traits};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
@@ -508,10 +508,14 @@ impl HostFtl {
         }
         // First: that waits for the rings, and what goes out again since a program fails while lines are
         // closed finds no line to go to before some are opened again.
+        let close = || open.iter().for_each(|line| self.close_if_ready(cx, *line));
+        if mutant!("qblk.untouched-freed-last") {
+            close();
+        }
         if !untouched.is_empty() {
             self.free_lines(cx, &untouched).await?;
         }
-        open.iter().for_each(|line| self.close_if_ready(cx, *line));
+        close();
         self.pool_changed.wait(cx, settled).await;
         Ok(())
     }
