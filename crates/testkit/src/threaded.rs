@@ -210,11 +210,13 @@ impl fmt::Display for Plan {
     }
 }
 
+/// The medium, and what the target sees of it.
+type Medium = (Arc<Ssd>, Arc<dyn Device>);
+
 /// The device, over all lives.
 struct Machine {
     plan: Plan,
-    /// The medium, and what the target sees of it.
-    medium: Mutex<Option<(Arc<Ssd>, Arc<dyn Device>)>>,
+    medium: Mutex<Option<Medium>>,
     oracle: OracleSlot,
 }
 

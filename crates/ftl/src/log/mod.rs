@@ -516,11 +516,15 @@ impl HostFtl {
         }
         // First: that waits for the rings, and what goes out again since a program fails while lines are
         // closed finds no line to go to before some are opened again.
+        let close = || open.iter().for_each(|line| self.close_if_ready(cx, *line));
+        if mutant!("qblk.untouched-freed-last") {
+            close();
+        }
         if !untouched.is_empty() {
             self.free_lines(cx, &untouched).await?;
             self.all_freed(cx);
         }
-        open.iter().for_each(|line| self.close_if_ready(cx, *line));
+        close();
         self.pool_changed.wait(cx, settled).await;
         Ok(())
     }

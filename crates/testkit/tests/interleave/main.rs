@@ -37,6 +37,12 @@ fn qblk_collecting() {
     assert!(collected >= done / 2, "lines were collected in {collected} of {done} only");
 }
 
+/// Two lives: a discard against a write, another discard and a flush, and what was read behind them is there.
+#[test]
+fn qblk_discards() {
+    explore("qblk_discards", 1500, |seed| target::run(seed, Life::Discards));
+}
+
 /// Two cores, one of which frees what the other has looked up.
 #[test]
 fn operations() {

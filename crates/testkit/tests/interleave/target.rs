@@ -20,6 +20,14 @@ pub(crate) enum Life {
     Stopped,
     Cut,
     Collecting,
+    /// Rounds of a write, a discard and a flush of the same few sectors, then a cut.
+    Discards,
+}
+
+impl Life {
+    fn is_cut(self) -> bool {
+        matches!(self, Life::Cut | Life::Discards)
+    }
 }
 
 /// Sectors that all cores write.
@@ -58,9 +66,13 @@ impl Plan {
         let mut rng = Rng::stream(seed, "interleave.plan", 0);
         let requests = match life {
             Life::Collecting => 60 + rng.below(200),
+            Life::Discards => 1 + rng.below(12),
             _ => 5 + rng.below(40),
         };
-        let (cores, depth) = (2 + rng.below(2), 1 + rng.below(3));
+        let (cores, depth) = match life {
+            Life::Discards => (3, 1),
+            _ => (2 + rng.below(2), 1 + rng.below(3)),
+        };
         let cut_behind = match life {
             Life::Cut => 1 + rng.below(requests * depth * cores) as u32,
             _ => u32::MAX,
@@ -119,6 +131,8 @@ struct Shared {
     /// When the last of them did.
     last: AtomicU64,
     done: AtomicU32,
+    /// Cores that have come to the end of a step, of all steps.
+    steps: AtomicU32,
     changed: Notify,
 }
 
@@ -126,7 +140,16 @@ impl Shared {
     fn new(plan: Plan, ssd: Arc<Ssd>, oracle: OnceLock<Arc<Oracle>>) -> Arc<Shared> {
         let (ended, last, done) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(0));
         let (dev, changed, off) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
-        Arc::new(Shared { plan, ssd, oracle, dev, ended, off, last, done, changed })
+        let steps = AtomicU32::new(0);
+        Arc::new(Shared { plan, ssd, oracle, dev, ended, off, last, done, steps, changed })
+    }
+
+    /// Waits until every core has done its `step`-th step.
+    async fn step(&self, cx: &Cx, step: u32) {
+        self.steps.fetch_add(1, Ordering::SeqCst);
+        self.changed.wake(cx);
+        let all = (step + 1) * self.plan.cores;
+        self.changed.wait(cx, || self.steps.load(Ordering::SeqCst) >= all).await;
     }
 
     /// A request has ended at this time.
@@ -154,7 +177,7 @@ pub(crate) fn run(seed: u64, life: Life) {
     let oracle = first.oracle.get().expect("core 0 made it").clone();
     let last = first.last.load(Ordering::SeqCst);
     drop(first);
-    if life == Life::Cut {
+    if life.is_cut() {
         ssd.power_cut(Ns::from_ns(last), PowerOn::ClockRestarts);
         oracle.power_cut();
     }
@@ -192,7 +215,10 @@ async fn first_life(cx: Cx, shared: Arc<Shared>) {
     for task in 0..plan.depth {
         let (cx, host, left, shared) = (cx.clone(), host.clone(), left.clone(), shared.clone());
         cx.clone().spawn(async move {
-            let worked = work(&cx, &host, &shared, task).await;
+            let worked = match plan.life {
+                Life::Discards => rounds(&cx, &host, &shared).await,
+                _ => work(&cx, &host, &shared, task).await,
+            };
             worked.unwrap_or_else(|wrong| panic!("{plan:?}: {wrong}"));
             left.set(left.get() - 1);
             shared.changed.wake(&cx);
@@ -201,7 +227,7 @@ async fn first_life(cx: Cx, shared: Arc<Shared>) {
     shared.changed.wait(&cx, || left.get() == 0 || shared.is_off()).await;
     shared.done.fetch_add(1, Ordering::SeqCst);
     shared.changed.wake(&cx);
-    if cx.core().0 != 0 || plan.life == Life::Cut {
+    if cx.core().0 != 0 || plan.life.is_cut() {
         return;
     }
     shared.changed.wait(&cx, || shared.done.load(Ordering::SeqCst) == plan.cores).await;
@@ -271,6 +297,63 @@ fn settled(dev: &Pblk, ssd: &Ssd) {
     let stats = dev.stats();
     stats.check_host_law().unwrap_or_else(|e| panic!("{e}"));
     stats.check_media_law(&ssd.counters().programmed).unwrap_or_else(|e| panic!("{e}"));
+}
+
+/// Each round has sectors of its own. Some have content on the medium, some newer content in the buffer, some none;
+/// then one core writes, one discards, one flushes, all at a time. What is read behind that stays, and in the last round
+/// the power goes off as the flush or all of them have ended.
+async fn rounds(cx: &Cx, host: &Host, shared: &Shared) -> Result<(), Wrong> {
+    const SECTORS: u64 = 4;
+    let plan = shared.plan;
+    let core = cx.core().0;
+    let mut rng = Rng::stream(plan.seed, "interleave.rounds", 0);
+    let (mut buf, mut step) = (Vec::new(), 0);
+    for round in 0..plan.requests {
+        let base = round * SECTORS % (host.oracle().capacity() - SECTORS);
+        let [old, buffered, written] = [(); 3].map(|()| rng.below(1 << SECTORS));
+        let sectors = |of: u64| (base..).zip((0..SECTORS).map(move |i| of >> i & 1 != 0));
+        let (drains, soon) = (rng.below(2) == 0, rng.below(2) == 0);
+        if core == 0 {
+            for of in [old, buffered] {
+                for (lba, _) in sectors(of).filter(|(_, is)| *is) {
+                    host.write(cx, Lba::new(lba), 1, false, &mut buf).await?;
+                }
+                if of == old || drains {
+                    host.flush(cx).await?;
+                }
+            }
+        }
+        shared.step(cx, step).await;
+        match core {
+            0 => {
+                for (lba, _) in sectors(written).filter(|(_, is)| *is) {
+                    host.write(cx, Lba::new(lba), 1, false, &mut buf).await?;
+                }
+            }
+            1 => host.discard(cx, Lba::new(base), SECTORS as u32).await?,
+            _ if soon && written & 1 == 0 => {
+                host.discard(cx, Lba::new(base), 2).await?;
+                host.flush(cx).await?;
+            }
+            _ => host.flush(cx).await?,
+        }
+        let last = round + 1 == plan.requests;
+        shared.last.fetch_max(cx.now().as_ns(), Ordering::SeqCst);
+        if last && soon && core == 2 {
+            break;
+        }
+        shared.step(cx, step + 1).await;
+        if core == 0 {
+            host.read(cx, Lba::new(base), SECTORS as u32, &mut buf).await?;
+            host.flush(cx).await?;
+        }
+        shared.last.fetch_max(cx.now().as_ns(), Ordering::SeqCst);
+        shared.step(cx, step + 2).await;
+        step += 3;
+    }
+    shared.off.store(true, Ordering::SeqCst);
+    shared.changed.wake(cx);
+    Ok(())
 }
 
 /// What one task of a core does: mostly the few sectors that all want, else a larger part of the drive.
