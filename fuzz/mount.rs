@@ -15,8 +15,9 @@ use flashlane_ftl::log::format::{
 };
 use flashlane_ftl::log::{LogConfig, MountOptions, Pblk};
 use flashlane_ftl::pftl::{Pftl, PftlConfig};
+use flashlane_media::host::HostFile;
 use flashlane_media::host::memory::MemoryFile;
-use flashlane_ocssd::image::{Header, layout};
+use flashlane_ocssd::image::{Header, UNCHECKED};
 use flashlane_ocssd::{CreateImage, DeviceSpec, OpenImage, Ssd};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::content::{self, Found, Version};
@@ -222,6 +223,9 @@ impl Drive {
         let file = Arc::new(MemoryFile::default());
         let spec = spec();
         Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("an image");
+        // Of a format that does not check contents: the layer has to.
+        let header = Header { version: UNCHECKED, ..Header::read(&*file).expect("a header") };
+        file.write_at(0, &header.to_bytes().expect("it fits")).expect("written");
         let ssd = open(&file);
         let held = run_bounded(|cx| lived(cx, layer, ssd, stopped));
         let file = file.bytes();
@@ -352,7 +356,7 @@ async fn write(
 
 /// The sectors of an image that hold anything.
 fn sectors(file: &[u8], spec: &DeviceSpec, capacity: u64) -> Vec<At> {
-    let layout = layout(&Header::read(&MemoryFile::new(file.to_vec())).expect("a header").spec);
+    let layout = Header::read(&MemoryFile::new(file.to_vec())).expect("a header").layout();
     assert_eq!(spec.geometry().sectors_per_chunk(), layout.sectors);
     let (per_slot, slots_at) = (layout.sectors as usize, layout.slots_at() as usize);
     let slot_bytes = layout.slot_bytes() as usize;

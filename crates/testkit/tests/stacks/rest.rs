@@ -8,9 +8,10 @@ use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::{BlockDev, BlockOp, BlockResult, Io};
 use flashlane_ftl::log::format::{LBA_SNAPSHOT, Oob};
 use flashlane_ftl::pftl::{Dump, Pftl, PftlConfig, Recovery};
+use flashlane_media::host::HostFile;
 use flashlane_media::host::memory::MemoryFile;
 use flashlane_ocssd::device::ChunkInfo;
-use flashlane_ocssd::image::{Header, layout};
+use flashlane_ocssd::image::{Header, UNCHECKED};
 use flashlane_ocssd::{CreateImage, Device, DeviceSpec, OpenImage, PowerOn, Ssd, SsdOptions};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::moments::{Moments, NotingDevice};
@@ -373,7 +374,7 @@ fn settle(
 
 /// Where the sectors of snapshots are in an image: (content, record).
 fn snapshot_sectors(file: &[u8], spec: &DeviceSpec) -> Vec<(usize, usize)> {
-    let layout = layout(&Header::read(&MemoryFile::new(file.to_vec())).expect("a header").spec);
+    let layout = Header::read(&MemoryFile::new(file.to_vec())).expect("a header").layout();
     assert_eq!(spec.geometry().sectors_per_chunk(), layout.sectors);
     let (sectors, slot_bytes) = (layout.sectors as usize, layout.slot_bytes() as usize);
     let slots = (layout.slots_at() as usize..file.len()).step_by(slot_bytes);
@@ -397,6 +398,9 @@ fn a_damaged_snapshot_is_not_taken() {
     let kind = kind.expect("a row of the table");
     let file = Arc::new(MemoryFile::default());
     Ssd::create_on(file.clone(), &kind.spec, &CreateImage::default()).expect("an image");
+    // Of a format that does not check contents: the layer has to.
+    let header = Header { version: UNCHECKED, ..Header::read(&*file).expect("a header") };
+    file.write_at(0, &header.to_bytes().expect("it fits")).expect("written");
     let open = |file: &Arc<MemoryFile>| {
         Ssd::open_on(file.clone(), &OpenImage::default()).expect("the image itself is good")
     };
