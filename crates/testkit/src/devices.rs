@@ -83,7 +83,9 @@ pub fn small(seed: u64, size: Size) -> (DeviceSpec, SsdOptions) {
     let options = SsdOptions {
         store: match one_of(r, &[StoreKind::Stamps, StoreKind::Stamps, StoreKind::Memory]) {
             // Whole contents are most of what such a run costs.
-            StoreKind::Memory if size == Size::Tight && seed % 4 > 0 => StoreKind::Stamps,
+            StoreKind::Memory if size == Size::Tight && !seed.is_multiple_of(4) => {
+                StoreKind::Stamps
+            }
             store => store,
         },
         seed,

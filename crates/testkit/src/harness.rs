@@ -10,6 +10,7 @@ use crate::host::Host;
 use crate::moments::Moments;
 use crate::oracle::Oracle;
 use crate::swarm::{self, Boxed, Knob, Options};
+use crate::torture::SHARE;
 use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ocssd::Ssd;
@@ -130,7 +131,7 @@ pub struct Stack {
     pub seeds: u64,
     /// Lives at most: 1 for what can't come back yet.
     pub lives: u64,
-    /// How much of torture's time it is worth, beside the others.
+    /// In so many of [`SHARE`] seeds torture has it beside the others.
     pub share: u64,
     /// A new machine for a seed.
     pub machine: fn(u64, Size) -> Result<Rc<dyn Machine>, String>,
@@ -143,9 +144,9 @@ pub trait Source: Sync {
     fn name(&self) -> &str;
     /// Lives at most.
     fn lives(&self) -> u64;
-    /// How much of torture's time it is worth, beside the others.
+    /// In so many of [`SHARE`] seeds torture has it beside the others, and so much of a full share in each.
     fn share(&self) -> u64 {
-        10
+        SHARE
     }
     /// A new machine for a seed.
     fn machine(&self, seed: u64, size: Size) -> Result<Rc<dyn Machine>, String>;
@@ -650,7 +651,7 @@ impl Life {
         swarm::drive(cx.clone(), host.clone(), options, knob).await.map_err(said)?;
         (up.check_idle)()?;
         // What was aimed at has not come: the end of the work is as good a moment, every second time.
-        let missed = !self.last && self.aim().is_some() && self.seed.count_ones() % 2 == 0;
+        let missed = !self.last && self.aim().is_some() && self.seed.count_ones().is_multiple_of(2);
         if self.cut_at_end || missed {
             return Ok(End::Cut);
         }

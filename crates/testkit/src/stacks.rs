@@ -63,8 +63,8 @@ pub const STACKS: &[Stack] = &[
         share: 10,
         machine: pftl_buffer_faults,
     },
-    Stack { name: "pblk-image", seeds: 16, lives: 4, share: 10, machine: pblk_image },
-    Stack { name: "pftl-image", seeds: 16, lives: 4, share: 10, machine: pftl_image },
+    Stack { name: "pblk-image", seeds: 16, lives: 4, share: 3, machine: pblk_image },
+    Stack { name: "pftl-image", seeds: 16, lives: 4, share: 5, machine: pftl_image },
 ];
 
 /// The row of this name.

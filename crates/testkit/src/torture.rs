@@ -115,6 +115,8 @@ const SECOND_MAX: usize = 6;
 /// Events that are simulated for a seed and each share of a target ([`Source::share`]) where it is aimed:
 /// some milliseconds.
 const EVENTS: u64 = 6_000;
+/// The share of most targets.
+pub const SHARE: u64 = 10;
 /// How far apart the seeds of its runs are.
 const NEXT: u64 = 1 << 32;
 /// After so many seeds [`Mode::Mixed`] has gone through its ways.
@@ -228,7 +230,10 @@ pub fn torture(
             let source = sources[(number % width) as usize];
             let seed = seeds.from.saturating_add(number / width);
             let mut one = One::new(source, seed, watcher, leave);
-            let failure = one.torture(how);
+            let failure = match width == 1 || one.has_turn(how) {
+                true => one.torture(how),
+                false => None,
+            };
             failure.iter().for_each(|f| watcher.failed(f));
             let mut ordered = ordered.lock().unwrap_or_else(PoisonError::into_inner);
             ordered.take(number, one.tally, failure);
@@ -432,12 +437,23 @@ impl<'a> One<'a> {
         (way, how.effort.unwrap_or(effort))
     }
 
+    /// Where each target is in its turns.
+    fn offset(&self) -> u64 {
+        Rng::stream(0, self.source.name(), 0).below(TURNS)
+    }
+
+    /// Beside others, a target of a small share is left out with most seeds.
+    fn has_turn(&self, how: &How) -> bool {
+        let share = self.source.share();
+        let turn = self.seed.wrapping_add(self.offset()).wrapping_mul(share);
+        how.mode != Mode::Mixed || turn % SHARE < share
+    }
+
     /// All ways in turn, each target at another one, so that the first seeds have tried much of both.
     fn mixed(&self, rng: &mut Rng) -> (Way, u64) {
-        let offset = Rng::stream(0, self.source.name(), 0).below(TURNS);
         let second = [0, 0, 3][rng.below(3) as usize];
         let short = [1, 2, 5, 10][rng.below(4) as usize];
-        match (self.seed.wrapping_mul(5) + offset) % TURNS {
+        match self.seed.wrapping_mul(5).wrapping_add(self.offset()) % TURNS {
             0 => (Way::Lives(self.source.lives()), 100),
             1 => (Way::Lives(self.source.lives()), 25),
             2 => (Way::Hunt { mode: Mode::Linear, most: 8, second }, short),
