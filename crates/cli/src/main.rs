@@ -48,8 +48,8 @@ fn main() -> ExitCode {
             commands::blame(&error)
         }
     };
-    if let Some(name) = std::env::var(mutant::VARIABLE).ok().filter(|_| mutant::ARE_BUILT) {
-        eprintln!("mutant {name}: struck {} times", mutant::strikes());
+    if let Some(name) = std::env::var_os(mutant::VARIABLE).filter(|_| mutant::ARE_BUILT) {
+        eprintln!("mutant {}: struck {} times", name.display(), mutant::strikes());
     }
     ExitCode::from(ending as u8)
 }
