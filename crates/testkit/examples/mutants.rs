@@ -129,28 +129,37 @@ struct Mutant {
 enum Way {
     /// `flashlane torture` with these options.
     Torture(String),
+    /// Real threads: no two runs are alike, so these are tried by hand.
+    Threads(String),
     /// A test of a package.
     Test { package: String, target: String, filter: String },
 }
 
 impl Way {
+    fn test(package: &str, target: &str, filter: &str) -> Way {
+        Way::Test { package: package.into(), target: target.into(), filter: filter.into() }
+    }
+
     fn parse(text: &str) -> Result<Way, String> {
         let words: Vec<&str> = text.split_whitespace().collect();
         match words[..] {
             ["torture", ref options @ ..] => Ok(Way::Torture(options.join(" "))),
-            ["test", package, target, filter] => Ok(Way::Test {
-                package: package.into(),
-                target: target.into(),
-                filter: filter.into(),
-            }),
-            _ => Err(format!("`{text}` is neither `torture ...` nor `test PACKAGE TARGET FILTER`")),
+            ["threads", ..] => Ok(Way::Threads(text.into())),
+            ["test", package, target] => Ok(Way::test(package, target, "")),
+            ["test", package, target, filter] => Ok(Way::test(package, target, filter)),
+            ["interleave", filter] => Ok(Way::test("flashlane-testkit", "interleave", filter)),
+            ["models", package, filter] => Ok(Way::test(package, "models", filter)),
+            _ => Err(format!("`{text}` is no way to catch a mutant; they stand above the tables")),
         }
     }
 
     fn text(&self) -> String {
         match self {
             Way::Torture(options) => format!("torture {options}").trim_end().into(),
-            Way::Test { package, target, filter } => format!("test {package} {target} {filter}"),
+            Way::Threads(text) => text.clone(),
+            Way::Test { package, target, filter } => {
+                format!("test {package} {target} {filter}").trim_end().into()
+            }
         }
     }
 }
@@ -362,6 +371,7 @@ fn tries(mutants: &[Mutant], from: u64, seeds: u64) -> Vec<Try> {
         let seeds: Vec<u64> = match way {
             Way::Torture(_) => (0..seeds).map(|i| from + i * APART).collect(),
             Way::Test { .. } => vec![0],
+            Way::Threads(_) => vec![],
         };
         let one = |seed| Try { mutant: mutant.name.clone(), way: way.clone(), seed };
         all.extend(seeds.into_iter().map(one));
@@ -510,6 +520,7 @@ fn attempt(one: &Try, options: &Options, tests: &Tests) -> Result<Found, String>
         Way::Test { package, target, filter } => {
             tests.command(package, target, filter, Some(&one.mutant))
         }
+        Way::Threads(_) => return Err("threads are tried by hand".into()),
     };
     let ended = finish(command, options.limit)?;
     let (verdict, what) = match (&one.way, ended.code) {
@@ -523,9 +534,11 @@ fn attempt(one: &Try, options: &Options, tests: &Tests) -> Result<Found, String>
         (Way::Torture(_), Some(code)) => {
             return Err(format!("torture ended with {code}:\n{}", ended.output));
         }
-        (Way::Test { .. }, Some(0)) => (Verdict::Missed, String::new()),
-        (Way::Test { .. }, None) => (Verdict::Hung, String::new()),
-        (Way::Test { .. }, Some(_)) => (Verdict::Caught, line_with(&ended.output, "panicked at")),
+        (Way::Test { .. } | Way::Threads(_), Some(0)) => (Verdict::Missed, String::new()),
+        (Way::Test { .. } | Way::Threads(_), None) => (Verdict::Hung, String::new()),
+        (Way::Test { .. } | Way::Threads(_), Some(_)) => {
+            (Verdict::Caught, line_with(&ended.output, "panicked at"))
+        }
     };
     Ok(Found { verdict, cpu: ended.cpu, what })
 }

@@ -536,9 +536,9 @@ impl State {
         let Some(past) = self.past.get_mut(&at) else {
             return;
         };
-        // Zeros have no version of their own to tell one discard from another.
+        // Zeros have no version of their own to tell one discard from another, but here all have lost.
         for p in past.iter_mut() {
-            if p.version != version && p.version != Version::ZEROS && losers.contains(&p.version) {
+            if p.version != version && losers.contains(&p.version) {
                 p.beaten_by = Some((version, begin));
             }
         }

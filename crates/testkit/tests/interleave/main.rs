@@ -19,19 +19,19 @@ use target::Life;
 /// One life: create, fight, stop, walk, laws.
 #[test]
 fn qblk_stopped() {
-    explore("qblk_stopped", 4500, |seed| target::run(seed, Life::Stopped));
+    explore("qblk_stopped", 2000, |seed| target::run(seed, Life::Stopped));
 }
 
 /// Two lives: the first ends by a cut behind some request, others under way; the second recovers.
 #[test]
 fn qblk_cut() {
-    explore("qblk_cut", 6000, |seed| target::run(seed, Life::Cut));
+    explore("qblk_cut", 3500, |seed| target::run(seed, Life::Cut));
 }
 
 /// Little spare room: lines are collected and chunks reused under the readers.
 #[test]
 fn qblk_collecting() {
-    let done = explore("qblk_collecting", 250, |seed| target::run(seed, Life::Collecting));
+    let done = explore("qblk_collecting", 200, |seed| target::run(seed, Life::Collecting));
     let collected = target::COLLECTED.load(Ordering::SeqCst);
     println!("lines were collected in {collected} of them");
     assert!(collected >= done / 2, "lines were collected in {collected} of {done} only");
@@ -40,11 +40,11 @@ fn qblk_collecting() {
 /// Two lives: a discard against a write, another discard and a flush, and what was read behind them is there.
 #[test]
 fn qblk_discards() {
-    explore("qblk_discards", 1500, |seed| target::run(seed, Life::Discards));
+    explore("qblk_discards", 1000, |seed| target::run(seed, Life::Discards));
 }
 
 /// Two cores, one of which frees what the other has looked up.
 #[test]
 fn operations() {
-    explore("operations", 3000, flashlane_ftl::log::nothing_is_erased_under_an_operation);
+    explore("operations", 2000, flashlane_ftl::log::nothing_is_erased_under_an_operation);
 }
