@@ -670,7 +670,7 @@ mod tests {
             crate::drive::upgrade(&path).unwrap_err().to_string(),
         ];
         for said in said {
-            assert!(said.contains("a.img") && said.contains("format 1.9"), "{said}");
+            assert!(said.contains("a.img") && said.contains("format 2.9"), "{said}");
         }
         assert!(std::fs::read(&path).unwrap() == bytes, "untouched");
     }
