@@ -6,7 +6,7 @@
 //! Promises: integers only, no clock, no environment, no allocation proportional to input.
 //! Never: knows what flash is beyond its dimensions.
 //!
-//! Beside them: [`mutant`], the switches that break a safety rule each in test builds.
+//! Beside them: [`mod@mutant`], the switches that break a safety rule each in test builds.
 //!
 //! Start reading at [`geometry`], then [`ppa`].
 

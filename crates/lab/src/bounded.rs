@@ -29,10 +29,10 @@ pub fn bytes(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As [`bytes`], of text.
+/// As [`bytes()`], of text.
 ///
 /// # Errors
-/// As [`bytes`], or it is no UTF-8.
+/// As [`bytes()`], or it is no UTF-8.
 pub fn text(path: &Path, most: u64) -> io::Result<String> {
     let no_text = |_| io::Error::new(io::ErrorKind::InvalidData, "it is no text (UTF-8)");
     String::from_utf8(bytes(path, most)?).map_err(no_text)

@@ -302,7 +302,7 @@ fn run(options: &Options) -> Result<bool, String> {
         (None, None) => first_seed(&results),
     };
     let seeds = if quick.is_some() { 1 } else { options.seeds };
-    let tests = Tests::build(&mutants)?;
+    let tests = Tests::build(&mutants, quick.is_none())?;
     let tries: Vec<Try> = tries(&mutants, from, seeds)
         .into_iter()
         .filter(|t| !results.all.contains_key(&(t.mutant.clone(), t.way.text(), t.seed)))
@@ -383,8 +383,8 @@ fn tries(mutants: &[Mutant], from: u64, seeds: u64) -> Vec<Try> {
 struct Tests(BTreeMap<(String, String), (PathBuf, PathBuf)>);
 
 impl Tests {
-    /// Builds what is needed, and makes sure that each test that is named exists and passes.
-    fn build(mutants: &[Mutant]) -> Result<Tests, String> {
+    /// Builds what is needed; `alone` makes sure that each test that is named exists and passes.
+    fn build(mutants: &[Mutant], alone: bool) -> Result<Tests, String> {
         let ways: BTreeSet<&Way> = mutants.iter().filter_map(|m| m.ways.first()).collect();
         let mut tests = Tests(BTreeMap::new());
         for way in ways {
@@ -392,6 +392,9 @@ impl Tests {
             let key = (package.clone(), target.clone());
             if let Entry::Vacant(new) = tests.0.entry(key) {
                 new.insert(build_test(package, target)?);
+            }
+            if !alone {
+                continue;
             }
             let done = finish(tests.command(package, target, filter, None), 600.0)?;
             let ran =
