@@ -64,8 +64,9 @@ pub fn small(seed: u64, size: Size) -> (DeviceSpec, SsdOptions) {
     let (reset_free, bad) = (r.below(2) == 0, one_of(r, &[0, 0, 20_000]));
     let queue = one_of(r, &["fifo", "read_first", "suspend"]);
     // Not where a flush pads most of a chunk: no spare covers that, and pblk refuses it.
-    let damage =
-        bits > 1 && pages >= 2 * (reach + 1) && Rng::stream(seed, "testkit.pairs", 0).below(2) == 0;
+    let quarters = if size == Size::Tight { 3 } else { 2 };
+    let harmed = Rng::stream(seed, "testkit.pairs", 0).below(4) < quarters;
+    let damage = bits > 1 && pages >= 2 * (reach + 1) && harmed;
     let text = format!(
         "name = \"small\"\nppa = \"{ppa}\"\n\
          [geometry]\nchannels = {channels}\npus_per_channel = {pus}\nplanes = {planes}\n\

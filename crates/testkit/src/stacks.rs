@@ -231,6 +231,8 @@ impl<C> OnSsd<C> {
         }
         if let Some(aim) = &boot.aim {
             let medium = self.aims.then(|| ssd.clone());
+            // What was aimed at the life before and did not come.
+            medium.iter().for_each(|ssd| ssd.forgive());
             device = Arc::new(AimedDevice::new(device, aim.clone(), medium));
         }
         boot.medium.put(ssd, &boot.moments);
@@ -312,6 +314,9 @@ fn pftl_on(seed: u64, size: Size, faulty: bool) -> OnSsd<PftlConfig> {
         capacitors: devices::one_of(&mut rng, &[true, false]),
         ..PftlConfig::default()
     };
+    // What a power cut costs in open lines is much of a tight device, and several in a row are more than
+    // the reserve without capacitors is for.
+    let size = if config.capacitors { size } else { Size::Usual };
     let mut on = OnSsd::draw(seed, size, faulty, config);
     if !on.config.capacitors {
         // A barrier pads a unit, or half of a small chunk.

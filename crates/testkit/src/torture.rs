@@ -660,6 +660,37 @@ mod tests {
         assert!(one.tally.cuts > 50, "{one:?}");
     }
 
+    /// Whatever the way, and whoever runs it: the same seeds are the same runs, and they are cut.
+    #[test]
+    fn all_ways_are_the_same_on_any_number_of_threads() {
+        let rows = ["pftl-faults", "pblk-faults", "ram"];
+        let rows = rows.map(|name| stacks::find(name).expect("a row") as &dyn Source);
+        let run = |jobs| {
+            let seeds = Seeds { from: 40, count: Some(4) };
+            torture(&rows, &How::default(), seeds, jobs, &Nobody)
+        };
+        let one = run(1);
+        assert_eq!(one, run(3));
+        assert!(one.failures.is_empty() && one.tally.cuts > 100, "{one:?}");
+    }
+
+    /// A run that was aimed can be had again by its flags, and faults are aimed where a target has any.
+    #[test]
+    fn an_aimed_run_is_a_run_like_any_other() {
+        let (pblk, faulty) = (stacks::find("pblk"), stacks::find("pblk-faults"));
+        let (pblk, faulty) = (pblk.expect("a row"), faulty.expect("a row"));
+        let plan = Plan { lives: Some(8), aimed: true, ..Plan::default() };
+        assert_eq!(plan.flags(), " --aimed --lives 8");
+        let run = |row, seed| run_seed(row, seed, &plan).unwrap_or_else(|f| panic!("{f}"));
+        let one = run(pblk, 5);
+        assert_eq!(one, run(pblk, 5));
+        let tally = replay(&[pblk], 5, &plan, &Nobody).tally;
+        assert_eq!((tally.lives, tally.cuts, tally.faults), (8, one.cuts, 0));
+        let all = |row| (0..6).map(|seed| run(row, seed).cuts).sum::<u64>();
+        let (cuts, with_faults) = (all(pblk), all(faulty));
+        assert!(cuts > 20 && with_faults > 20, "{cuts} and {with_faults} of 48 lives");
+    }
+
     /// Memory that does not come back from a cut behind its first 300 us.
     struct Brittle;
 
@@ -722,6 +753,17 @@ mod tests {
             let replayed = replay(&[&Brittle], seed, &plan, &Nobody);
             assert_eq!(replayed.failures[0].what, failure.what);
         }
+    }
+
+    /// The first failure in the order of seeds, as it was found, and nothing behind it counts.
+    #[test]
+    fn the_first_failure_is_enough() {
+        let how = How { mode: Mode::Linear, effort: Some(2), first: true, ..How::default() };
+        let run = |jobs| torture(&[&Brittle], &how, Seeds { from: 0, count: None }, jobs, &Nobody);
+        let one = run(1);
+        assert_eq!(one, run(3));
+        assert_eq!(one.failures.len(), 1);
+        assert_eq!(one.failures[0].flags, one.failures[0].found);
     }
 
     /// Says stop when it is asked for the sixth time.

@@ -342,6 +342,9 @@ impl Controller {
         if self.barrier_needs_room() {
             // A line has begun to wait for a barrier that waits for room: it may take GC's now.
             self.give_out(cx, None);
+            if mutant!("pftl.movers-call-each-other") {
+                self.call_gc(cx);
+            }
         }
         let mover = &mut self.gc.movers[me as usize];
         if !mover.idle {

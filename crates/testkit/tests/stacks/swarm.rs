@@ -97,6 +97,15 @@ fn found_windows_of_full_chunks_programmed_again() {
     assert!(!done.gave_up);
 }
 
+/// A mover that found nothing to do woke another one, which found nothing to do either and woke the first: time
+/// stood still.
+#[test]
+fn found_movers_that_call_each_other() {
+    let stack = stacks::find("pftl").expect("a row of the table");
+    let plan = Plan { lives: Some(8), aimed: true, ..Plan::default() };
+    run_seed(stack, 316, &plan).unwrap_or_else(|f| panic!("{f}"));
+}
+
 /// Runs a seed with power cuts at these times of its lives, in ns.
 fn holds_after_cuts(target: &str, seed: u64, effort: u64, cuts: &[u64]) {
     let stack = stacks::find(target).expect("a row of the table");
