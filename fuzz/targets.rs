@@ -240,7 +240,7 @@ fn command(ssd: &Arc<Ssd>, op: Op, addrs: Vec<Ppa>) -> Status {
         let cause = vec![Cause::User; n];
         let data = match op {
             Op::Write => Data::Write {
-                content: Gather { base: &content, index: &index, unit: 4096 },
+                content: Gather::new(&content, &index, 4096),
                 oob: &oob,
                 cause: &cause,
             },
