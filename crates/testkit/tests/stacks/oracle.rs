@@ -165,6 +165,19 @@ fn a_write_under_a_discard_survives_while_that_is_not_durable() {
     assert_eq!(h.after_cut(), [Version::ZEROS]);
 }
 
+/// Once a write that a read found on top of a discard is flushed, the discard can't come back.
+#[test]
+fn a_discard_that_a_read_showed_to_be_beaten_is_gone_with_the_next_flush() {
+    let h = History::new();
+    let (discard, (write, version)) = (h.0.begin_discard(A, 1), h.begin());
+    h.end(discard);
+    h.end(write);
+    assert!(h.read(version).is_ok());
+    assert_eq!(h.after_cut(), [Version::ZEROS, version]);
+    h.flush();
+    assert_eq!(h.after_cut(), [version]);
+}
+
 #[test]
 fn a_flush_covers_what_ended_before_it_began() {
     let h = History::new();
