@@ -2,7 +2,7 @@
 CARGO ?= cargo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
 
-.PHONY: help run test check bench interleave models miri mutants mutants-quick soak soak-threads full
+.PHONY: help run test check bench interleave models miri mutants mutants-quick damaged soak soak-threads full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -62,7 +62,12 @@ SECONDS ?= 3600
 soak-threads: ## pblk, QBLK and borrow on 2 to 8 real threads, with faults, for SECONDS (3600)
 	$(CARGO) run --release -p flashlane-testkit --example threads -- --seconds $(SECONDS)
 
-soak: ## Seeded simulations with faults and power cuts until stopped (Ctrl-C)
+DAMAGE ?= 0..20000
+damaged: ## Images damaged in DAMAGE (0..20000) ways, under the device and under pblk and the block SSD
+	FLASHLANE_DAMAGE=$(DAMAGE) $(CARGO) test --workspace --test ssd damage
+	FLASHLANE_DAMAGE=$(DAMAGE) $(CARGO) test --workspace --test damaged_images
+
+soak: damaged ## Damaged images, then seeded simulations with faults and power cuts until stopped (Ctrl-C)
 	$(CARGO) run --release -- torture --target all --seconds 0
 
 full: test soak ## Everything

@@ -26,6 +26,8 @@ const HELP: &str = "Tries every mutant of docs/MUTANTS.md.
 
   --bin FILE       the program with mutants (default: target/mutants/flashlane)
   --only TEXT      mutants whose names contain this
+  --unknown        only mutants that the list says nothing catches
+  --way WAY        tries this, as the list writes it, in place of the first way of each
   --seeds N        so many seeds for torture (default 10)
   --from SEED      the first of them (default: that of the results file, else from the clock)
   --limit SECONDS  CPU time of a try (default 60)
@@ -65,6 +67,8 @@ fn fail(why: &str) -> ! {
 struct Options {
     bin: PathBuf,
     only: Option<String>,
+    unknown: bool,
+    way: Option<Way>,
     seeds: u64,
     from: Option<u64>,
     limit: f64,
@@ -82,6 +86,8 @@ impl Options {
         let mut options = Options {
             bin: target.join("mutants/flashlane"),
             only: None,
+            unknown: false,
+            way: None,
             seeds: 10,
             from: None,
             limit: 60.0,
@@ -96,11 +102,16 @@ impl Options {
                 print!("{HELP}");
                 exit(0);
             }
+            if flag == "--unknown" {
+                options.unknown = true;
+                continue;
+            }
             let value = args.next().ok_or(format!("{flag} takes a value; see --help"))?;
             let number = || value.parse::<u64>().map_err(|e| format!("{flag} {value}: {e}"));
             match flag.as_str() {
                 "--bin" => options.bin = value.into(),
                 "--only" => options.only = Some(value),
+                "--way" => options.way = Some(Way::parse(&value)?),
                 "--seeds" => options.seeds = number()?.max(1),
                 "--from" => options.from = Some(number()?),
                 "--limit" => options.limit = number()? as f64,
@@ -287,6 +298,10 @@ fn run(options: &Options) -> Result<bool, String> {
     };
     let only = |m: &Mutant| options.only.as_ref().is_none_or(|only| m.name.contains(only));
     mutants.retain(|m| only(m) && quick.as_ref().is_none_or(|names| names.contains(&m.name)));
+    mutants.retain(|m| !options.unknown || m.ways.is_empty());
+    if let Some(way) = &options.way {
+        mutants.iter_mut().for_each(|m| m.ways = vec![way.clone()]);
+    }
     let program = fs::read(&options.bin).map_err(|e| format!("{}: {e}", options.bin.display()))?;
     let mut hasher = DefaultHasher::new();
     hasher.write(&program);
