@@ -149,14 +149,17 @@ pub fn copy(from: &Path, to: &Path, kind: CopyKind) -> Result<String, DriveError
 pub fn check(path: &Path) -> Result<Checked, DriveError> {
     match Look::at(path) {
         Err(e) if e.is_held() => {}
-        looked => return Ok(looked?.check(path)),
+        looked => return Ok(looked?.check(sound_headers(path))),
     }
     let mut name = path.file_name().unwrap_or_default().to_os_string();
     name.push(format!(".check-{}", std::process::id()));
     let copied = path.with_file_name(name);
     copy(path, &copied, CopyKind::Snapshot)?;
     let copied = Removed(copied);
-    Ok(Checked { snapshot: true, ..Look::at(&copied.0)?.check(&copied.0) })
+    let (look, headers) = (Look::at(&copied.0)?, sound_headers(&copied.0));
+    // It has no name while it is read: a check that is killed leaves nothing.
+    drop(copied);
+    Ok(Checked { snapshot: true, ..look.check(headers) })
 }
 
 /// A file that goes when this does.
@@ -383,9 +386,10 @@ impl Look {
         text
     }
 
-    /// Reads everything that the drive holds; what opening it has checked goes without saying.
-    pub fn check(&self, path: &Path) -> Checked {
-        let mut checked = Checked { copies: sound_headers(path), ..Checked::default() };
+    /// Reads everything that the drive holds; what opening it has checked goes without saying. `copies` of its
+    /// header are sound.
+    fn check(&self, copies: u32) -> Checked {
+        let mut checked = Checked { copies, ..Checked::default() };
         checked.unchecked = self.info.version <= UNCHECKED;
         let geo = *self.ssd.geometry();
         for pu in 0..geo.pus() {
