@@ -411,11 +411,12 @@ impl Look {
                 }
                 // The end of an open chunk can't be read by commands yet.
                 if failed || info.state == ChunkState::Open {
-                    let unsound = self.ssd.unsound_sectors(pu, chunk);
-                    checked.unsound += unsound.len() as u64;
                     let room = SHOWN.saturating_sub(checked.unreadable.len());
+                    let (unsound, first) = self.ssd.unsound_sectors(pu, chunk, room);
+                    // A host that fails only now and then has failed.
+                    checked.unsound += unsound.max(failed as u64);
                     let named = |(sector, says)| (Location { pu, chunk, sector }, says);
-                    checked.unreadable.extend(unsound.into_iter().take(room).map(named));
+                    checked.unreadable.extend(first.into_iter().map(named));
                 }
             }
         }

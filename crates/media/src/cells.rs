@@ -366,7 +366,11 @@ impl Cells {
     pub fn mark_damaged(&mut self, index: u32, from: u32, end: u32) {
         self.touch(index);
         self.chunks[index as usize].damaged = true;
-        self.damage.entry(index).or_default().push((from, end));
+        let ranges = self.damage.entry(index).or_default();
+        match ranges.last_mut() {
+            Some(last) if last.1 == from => last.1 = end,
+            _ => ranges.push((from, end)),
+        }
     }
 
     /// Erases a chunk. The old content stays on the shelf under the returned name until the erase
@@ -548,12 +552,15 @@ impl Cells {
         if !self.readable(chunk, sector) {
             return Found::Early;
         }
+        if self.has_lost(index, sector) { Found::Damaged } else { Found::Data }
+    }
+
+    /// Whether what was written to a sector is lost, and not kept elsewhere.
+    fn has_lost(&self, index: u32, sector: u32) -> bool {
         let lost = |ranges: &Vec<(u32, u32)>| ranges.iter().any(|r| (r.0..r.1).contains(&sector));
-        if chunk.damaged && self.damage.get(&index).is_some_and(lost) && !self.keeps(index, sector)
-        {
-            return Found::Damaged;
-        }
-        Found::Data
+        self.chunks[index as usize].damaged
+            && self.damage.get(&index).is_some_and(lost)
+            && !self.keeps(index, sector)
     }
 
     /// Copies out a sector that `look` or `plain` found to hold data.

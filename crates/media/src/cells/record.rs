@@ -139,13 +139,12 @@ impl Cells {
     /// # Errors
     /// The host can't, or it is damaged.
     pub fn look_through(&self, index: u32, sector: u32) -> Result<(), Unread> {
-        match self.look(index, sector) {
-            Found::Nothing | Found::Damaged => Ok(()),
-            Found::Data | Found::Early => {
-                let (mut content, mut oob) = ([0; SECTOR_BYTES], [0; OOB_BYTES]);
-                self.copy_out(index, sector, false, &mut content, &mut oob)
-            }
+        // What can't be read yet may be lost already.
+        if self.look(index, sector) == Found::Nothing || self.has_lost(index, sector) {
+            return Ok(());
         }
+        let (mut content, mut oob) = ([0; SECTOR_BYTES], [0; OOB_BYTES]);
+        self.copy_out(index, sector, false, &mut content, &mut oob)
     }
 
     /// Contents can be put out: they are in this process's memory.

@@ -28,6 +28,8 @@ pub enum FileOp {
     SetLen(u64),
     /// Everything before became durable.
     Sync,
+    /// A sync failed. The host shows what was written since the last one, and will never write it.
+    SyncForgot,
 }
 
 #[derive(Debug, Default)]
@@ -36,6 +38,8 @@ struct State {
     log: Vec<FileOp>,
     /// Operations that still succeed before one fails, and with what.
     fuse: Option<(u64, io::ErrorKind)>,
+    /// Syncs that still succeed before one fails and forgets.
+    forget: Option<u64>,
     /// The error stays until the fuse is taken out.
     room: Option<u64>,
 }
@@ -79,6 +83,12 @@ impl MemoryFile {
     /// From the `n`-th changing operation on (0 is the next) all fail with `kind`.
     pub fn fail_after(&self, n: u64, kind: io::ErrorKind) {
         self.state().fuse = Some((n, kind));
+    }
+
+    /// The `n`-th sync (0 is the next) fails, alone. As file systems do it: what it was to write stays in
+    /// the host's memory and is written no more.
+    pub fn forget_at_sync(&self, n: u64) {
+        self.state().forget = Some(n);
     }
 
     /// A disk with room for a file of this length and no more; `None` is no limit.
@@ -185,7 +195,18 @@ impl HostFile for MemoryFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        self.state().begin(FileOp::Sync)
+        let mut state = self.state();
+        match state.forget {
+            Some(0) => {
+                state.forget = None;
+                state.begin(FileOp::SyncForgot)?;
+                Err(io::Error::from_raw_os_error(5)) // EIO
+            }
+            left => {
+                state.forget = left.map(|n| n - 1);
+                state.begin(FileOp::Sync)
+            }
+        }
     }
 
     fn len(&self) -> io::Result<u64> {
@@ -211,13 +232,19 @@ pub struct Moment {
 impl Moment {
     /// The moment before operation `at` of `log`, on a file that was `start` (durable) before it.
     pub fn new(start: &[u8], log: &[FileOp], at: usize) -> Moment {
-        let synced = log[..at].iter().rposition(|op| *op == FileOp::Sync).map_or(0, |i| i + 1);
+        let is_end = |op: &FileOp| matches!(op, FileOp::Sync | FileOp::SyncForgot);
+        let ended = log[..at].iter().rposition(is_end).map_or(0, |i| i + 1);
         let mut durable = Image { bytes: start.to_vec() };
-        log[..synced].iter().for_each(|op| durable.play(op));
+        for ops in log[..ended].split_inclusive(is_end) {
+            let forgot = ops.last() == Some(&FileOp::SyncForgot);
+            let is_lost =
+                |op: &&FileOp| forgot && matches!(op, FileOp::Write(..) | FileOp::Punch(..));
+            ops.iter().filter(|op| !is_lost(op)).for_each(|op| durable.play(op));
+        }
         let mut live = Image { bytes: durable.bytes.clone() };
         let mut versions: BTreeMap<u64, Vec<Piece>> = BTreeMap::new();
         let mut len = durable.bytes.len() as u64;
-        for op in &log[synced..at] {
+        for op in &log[ended..at] {
             live.play(op);
             len = len.max(live.bytes.len() as u64);
             for piece in op.pieces(live.bytes.len() as u64) {
@@ -283,7 +310,7 @@ impl FileOp {
         let (from, end) = match self {
             FileOp::Write(at, bytes) => (*at, at + bytes.len() as u64),
             FileOp::Punch(at, n) => (*at, (at + n).min(len)),
-            FileOp::Allocate(..) | FileOp::SetLen(_) | FileOp::Sync => (0, 0),
+            FileOp::Allocate(..) | FileOp::SetLen(_) | FileOp::Sync | FileOp::SyncForgot => (0, 0),
         };
         from / TEAR_BYTES..end.div_ceil(TEAR_BYTES)
     }
@@ -311,7 +338,7 @@ impl Image {
                 self.bytes[*at as usize..end].fill(0);
             }
             FileOp::SetLen(len) => self.bytes.resize(*len as usize, 0),
-            FileOp::Allocate(..) | FileOp::Sync => {}
+            FileOp::Allocate(..) | FileOp::Sync | FileOp::SyncForgot => {}
         }
     }
 

@@ -42,16 +42,9 @@ pub(super) struct Head {
     pub(super) sum: u64,
 }
 
-/// A frame as it lies in the file.
-enum Frame<'a> {
-    Zero,
-    Bad,
-    Good(Head, &'a [u8]),
-}
-
-/// What is left of a frame once its rows are read.
+/// What a frame is, but for its rows.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Left {
+enum Frame {
     Zero,
     Bad,
     Good(Head),
@@ -73,10 +66,9 @@ struct Chain {
     end: u64,
     /// The frame at which each of them begins, and its sequence.
     begins: Vec<(u64, u64)>,
-    rows: Vec<(u32, Row)>,
     sum: u64,
     /// Every frame of the half.
-    frames: Vec<Left>,
+    frames: Vec<Frame>,
 }
 
 /// What a journal holds.
@@ -84,6 +76,8 @@ pub(super) struct Journal {
     /// The newest half, and the frame behind its last commit.
     pub(super) half: u64,
     pub(super) next: u64,
+    /// The frame at which the last commit begins.
+    pub(super) begin: u64,
     /// Sequence of the last commit.
     pub(super) last: u64,
     /// Highest sequence seen in any frame.
@@ -173,8 +167,8 @@ impl Mark {
     }
 }
 
-impl Frame<'_> {
-    fn parse(bytes: &[u8]) -> Frame<'_> {
+impl Frame {
+    fn parse(bytes: &[u8]) -> Frame {
         if bytes.iter().all(|b| *b == 0) {
             return Frame::Zero;
         }
@@ -190,68 +184,43 @@ impl Frame<'_> {
             && head.rows as usize <= ROWS_PER_FRAME
             && (1..SEQUENCE_MAX).contains(&head.sequence)
             && head.index < head.count;
-        match sound {
-            true => {
-                Frame::Good(head, &bytes[FRAME_HEAD..FRAME_HEAD + head.rows as usize * NUMBERED])
-            }
-            false => Frame::Bad,
-        }
-    }
-
-    fn left(&self) -> Left {
-        match self {
-            Frame::Zero => Left::Zero,
-            Frame::Bad => Left::Bad,
-            Frame::Good(head, _) => Left::Good(*head),
-        }
+        if sound { Frame::Good(head) } else { Frame::Bad }
     }
 }
 
 impl Chain {
-    /// The commits that a half holds.
-    fn read(half: &[u8]) -> Chain {
-        let frames: Vec<Frame<'_>> = half.chunks_exact(FRAME_BYTES).map(Frame::parse).collect();
-        let left = frames.iter().map(Frame::left).collect();
-        let mut chain = Chain { frames: left, ..Chain::default() };
-        while let Some((first, rows)) = chain.next(&frames) {
+    /// The commits that a half holds, by its frames.
+    fn of(frames: Vec<Frame>) -> Chain {
+        let mut chain = Chain { frames, ..Chain::default() };
+        while let Some(first) = chain.next() {
             if chain.first == 0 {
                 chain.first = first.sequence;
             }
             chain.begins.push((chain.end, first.sequence));
             (chain.last, chain.sum) = (first.sequence, first.sum);
             chain.end += first.count as u64;
-            chain.rows.extend(rows);
         }
         chain
     }
 
-    /// The commit at the chain's end, if there is a whole one: the head of its first frame, its rows.
-    fn next(&self, frames: &[Frame<'_>]) -> Option<(Head, Vec<(u32, Row)>)> {
+    /// The head of the commit at the chain's end, if there is a whole one.
+    fn next(&self) -> Option<Head> {
         let at = self.end as usize;
-        let Frame::Good(first, _) = frames.get(at)? else { return None };
+        let Frame::Good(first) = *self.frames.get(at)? else { return None };
         if first.index != 0 || first.sequence <= self.last {
             return None; // of an earlier round, or of an attempt that failed
         }
-        let all = frames.get(at..at.checked_add(first.count as usize)?)?;
-        let mut rows = Vec::new();
-        for (frame, index) in all.iter().zip(0..) {
-            let is_next = |head: &Head| {
-                *head == Head { index, rows: head.rows, ..*first }
+        let all = self.frames.get(at..at.checked_add(first.count as usize)?)?;
+        let is_next = |(frame, index): (&Frame, u32)| match frame {
+            Frame::Good(head) => {
+                *head == Head { index, rows: head.rows, ..first }
                     || mutant!("image.attempts-mix") && head.index == index
-            };
-            match frame {
-                Frame::Good(head, bytes) if is_next(head) => {
-                    rows.extend(bytes.chunks_exact(NUMBERED).map(|numbered| {
-                        let mut row = [0; ROW_BYTES];
-                        row.copy_from_slice(&numbered[4..]);
-                        (le32(numbered, 0), row)
-                    }));
-                }
-                _ if mutant!("image.half-a-commit") => {}
-                _ => return None, // torn: this commit never was
             }
-        }
-        Some((*first, rows))
+            _ => false,
+        };
+        // Torn otherwise: this commit never was.
+        let whole = all.iter().zip(0..).all(is_next) || mutant!("image.half-a-commit");
+        whole.then_some(first)
     }
 
     /// Where this is the newest half: the first frame behind its end that no loss of power leaves.
@@ -282,10 +251,10 @@ impl Chain {
 
     fn strays(&self, from: u64, bad: Bad, explained: impl Fn(u64, Head) -> bool) -> Option<u64> {
         let behind = (from..).zip(&self.frames[from as usize..]);
-        let is_stray = |at: u64, frame: &Left| match frame {
-            Left::Zero => false,
-            Left::Bad => bad == Bad::Counts,
-            Left::Good(head) => !explained(at, *head),
+        let is_stray = |at: u64, frame: &Frame| match frame {
+            Frame::Zero => false,
+            Frame::Bad => bad == Bad::Counts,
+            Frame::Good(head) => !explained(at, *head),
         };
         behind.filter(|(at, frame)| is_stray(*at, frame)).map(|(at, _)| at).next()
     }
@@ -297,12 +266,12 @@ impl Journal {
     /// # Errors
     /// The file can't be read, or holds frames that no loss of power leaves: commits are gone.
     pub(super) fn read(file: &dyn HostFile, layout: &Layout) -> Result<Journal, ImageFault> {
-        let half_bytes = layout.half_frames() as usize * FRAME_BYTES;
-        let mut bytes = vec![0; half_bytes];
-        let mut read = |half: u64| {
-            let at = layout.frame_at(half, 0);
-            file.read_at(at, &mut bytes).map_err(ImageFault::io("read the journal of"))?;
-            Ok(Chain::read(&bytes))
+        let read = |half: u64| {
+            let mut frames = Vec::new();
+            each_frame(file, layout, half, layout.half_frames(), |bytes| {
+                frames.push(Frame::parse(bytes));
+            })?;
+            Ok(Chain::of(frames))
         };
         let mut chains = [read(0)?, read(1)?];
         let newer = (chains[1].first > chains[0].first) as usize;
@@ -315,33 +284,62 @@ impl Journal {
         {
             let frame = layout.frame_at(of, at);
             return Err(match found.frames[at as usize] {
-                Left::Bad => ImageFault::Frame { at: frame },
+                Frame::Bad => ImageFault::Frame { at: frame },
                 _ => ImageFault::Stray { at: frame, end: layout.frame_at(half, chain.end) },
             });
         }
         let heads = chains.iter().flat_map(|chain| &chain.frames);
         let used = heads.filter_map(|frame| match frame {
-            Left::Good(head) => Some(head.sequence),
+            Frame::Good(head) => Some(head.sequence),
             _ => None,
         });
         let used = used.max().unwrap_or(0);
-        let bad = (0..).zip(&other.frames).filter(|(_, frame)| **frame == Left::Bad);
+        let bad = (0..).zip(&other.frames).filter(|(_, frame)| **frame == Frame::Bad);
         let unsound = bad.map(|(at, _)| layout.frame_at(1 - half, at)).collect();
         let chain = std::mem::take(&mut chains[newer]);
-        let far = chain.rows.iter().map(|(number, _)| *number).max();
+        let mut rows = Vec::new();
+        each_frame(file, layout, half, chain.end, |bytes| {
+            let numbered = bytes[FRAME_HEAD..].chunks_exact(NUMBERED);
+            rows.extend(numbered.take(le32(bytes, 4) as usize).map(|numbered| {
+                let mut row = [0; ROW_BYTES];
+                row.copy_from_slice(&numbered[4..]);
+                (le32(numbered, 0), row)
+            }));
+        })?;
+        let far = rows.iter().map(|(number, _)| *number).max();
         if let Some(far) = far.filter(|far| *far >= layout.rows()) {
             return Err(ImageFault::Value(format!("the journal names row {far}")));
         }
         Ok(Journal {
             half,
             next: chain.end,
+            begin: chain.begins.last().map_or(0, |(at, _)| *at),
             last: chain.last,
             used,
             sum: chain.sum,
-            rows: chain.rows,
+            rows,
             unsound,
         })
     }
+}
+
+/// The first `frames` frames of a half, one after the other.
+fn each_frame(
+    file: &dyn HostFile,
+    layout: &Layout,
+    half: u64,
+    frames: u64,
+    mut each: impl FnMut(&[u8]),
+) -> Result<(), ImageFault> {
+    const BATCH: u64 = (1 << 20) / FRAME_BYTES as u64;
+    let mut bytes = vec![0; BATCH.min(frames) as usize * FRAME_BYTES];
+    for from in (0..frames).step_by(BATCH as usize) {
+        let bytes = &mut bytes[..BATCH.min(frames - from) as usize * FRAME_BYTES];
+        file.read_at(layout.frame_at(half, from), bytes)
+            .map_err(ImageFault::io("read the journal of"))?;
+        bytes.chunks_exact(FRAME_BYTES).for_each(&mut each);
+    }
+    Ok(())
 }
 
 #[cfg(test)]

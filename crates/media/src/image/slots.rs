@@ -11,6 +11,7 @@
 
 use super::Layout;
 use crate::host::HostFile;
+use flashlane_base::mutant;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -44,9 +45,17 @@ impl Slots {
     }
 
     /// Takes a slot, with room on the disk for all of it.
+    ///
+    /// # Errors
+    /// The disk is full, or so many slots wait for a commit that the image may have no more.
     pub fn take(&self, file: &dyn HostFile, layout: &Layout) -> io::Result<u32> {
         let mut state = self.state();
         let slot = state.free.first().copied().unwrap_or(state.end);
+        if slot as u64 >= layout.slots() && !mutant!("image.slots-without-end") {
+            let says =
+                "no slot is free: commits have failed for long, and erased chunks wait for one";
+            return Err(io::Error::new(io::ErrorKind::StorageFull, says));
+        }
         file.allocate(layout.slot_at(slot), layout.slot_bytes())?;
         if !state.free.remove(&slot) {
             state.end += 1;
@@ -101,8 +110,35 @@ impl Slots {
 }
 
 impl Layout {
+    /// Slots that an image has at most. Chunks need as many as there are; those that wait for a commit
+    /// make it some more.
+    pub fn slots(&self) -> u64 {
+        4 * self.chunks as u64 + 1024
+    }
+
     /// Where a slot begins.
     pub fn slot_at(&self, slot: u32) -> u64 {
         self.slots_at() + slot as u64 * self.slot_bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::host::memory::MemoryFile;
+
+    /// However long commits fail: the next one names no slot that a reader would refuse.
+    #[test]
+    fn slots_end_where_a_reader_says() {
+        let layout = Layout { channels: 1, dies: 1, chunks: 4, sectors: 4, checked: true };
+        let (slots, file) = (Slots::new(&BTreeSet::new()), MemoryFile::default());
+        for slot in 0..layout.slots() as u32 {
+            assert_eq!(slots.take(&file, &layout).unwrap(), slot);
+            slots.leave(slot);
+        }
+        let full = slots.take(&file, &layout).unwrap_err();
+        assert_eq!(full.kind(), io::ErrorKind::StorageFull);
+        slots.release(slots.take_waiting(), &file, &layout);
+        assert_eq!(slots.take(&file, &layout).unwrap(), 0);
     }
 }

@@ -54,6 +54,8 @@ pub struct Table {
     next: u64,
     /// Rows that commits in this half changed: not yet in place.
     behind: BTreeSet<u32>,
+    /// Where frames of the last commit lie that an earlier process wrote, and how many.
+    unsure: (u64, u64),
     /// Damaged frames of no account.
     unsound: Vec<u64>,
     broken: bool,
@@ -95,6 +97,7 @@ impl Table {
             half: 0,
             next: 0,
             behind: BTreeSet::new(),
+            unsure: (0, 0),
             unsound: Vec::new(),
             broken: false,
         };
@@ -129,6 +132,7 @@ impl Table {
             half: journal.half,
             next: journal.next,
             behind: journal.rows.iter().map(|(number, _)| *number).collect(),
+            unsure: (layout.frame_at(journal.half, journal.begin), journal.next - journal.begin),
             unsound: journal.unsound,
             broken: false,
             file,
@@ -285,9 +289,19 @@ impl Table {
     /// Makes what an earlier process has written durable: all that follows is built on it. What is
     /// damaged in the half that is written next, and of no account, goes.
     ///
+    /// The last commit is written once more. Its own sync may have failed, and then the host still shows
+    /// what it has given up to write: the next sync would say nothing about it. What came before that
+    /// commit was durable before its frames were written.
+    ///
     /// # Errors
     /// The host failed.
     pub fn settle(&mut self) -> Result<(), ImageFault> {
+        if !mutant!("image.last-commit-not-again") {
+            let (at, frames) = self.unsure;
+            let mut bytes = vec![0; frames as usize * FRAME_BYTES];
+            self.file.read_at(at, &mut bytes).map_err(ImageFault::io("read the journal of"))?;
+            self.file.write_at(at, &bytes).map_err(ImageFault::io("write the journal of"))?;
+        }
         if !mutant!("image.open-unsynced") {
             self.sync()?;
         }
@@ -330,7 +344,7 @@ impl Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::host::memory::MemoryFile;
+    use crate::host::memory::{MemoryFile, Moment};
 
     const LAYOUT: Layout = Layout { channels: 1, dies: 1, chunks: 4, sectors: 4, checked: true };
 
@@ -381,6 +395,32 @@ mod tests {
         unmarked[MARK_AT as usize..][..512].fill(0);
         assert!(matches!(open(unmarked, true), Err(ImageFault::Mark)));
     }
+
+    /// A sync fails, and the host forgets what it was to write, but shows it. Who opens the image then
+    /// finds that commit, and builds on it; it must not be gone when the power is.
+    #[test]
+    fn a_commit_whose_sync_failed_is_written_again_before_anything_builds_on_it() {
+        for syncs in 0..2 {
+            let start = some_commits(true);
+            let file = Arc::new(MemoryFile::new(start.clone()));
+            let mut table = Table::open(file.clone(), LAYOUT, true).unwrap();
+            table.settle().unwrap();
+            file.forget_at_sync(syncs);
+            let rows = || vec![(20, [6; ROW_BYTES])];
+            assert!(matches!(table.commit(rows()), Err(ImageFault::Io { .. })));
+            assert!(matches!(table.commit(rows()), Err(ImageFault::Broken)));
+            // Its frames are written when the second sync fails.
+            let mut table = Table::open(file.clone(), LAYOUT, true).unwrap();
+            assert_eq!(table.last, 5 + syncs);
+            table.settle().unwrap();
+            table.commit(vec![(30, [7; ROW_BYTES])]).unwrap();
+            let (last, now) = (table.last, table.rows.clone());
+            let left = Moment::new(&start, &file.log(), file.ops()).nth(0);
+            let table = open(left, true).unwrap();
+            assert!(table.last == last && table.rows == now);
+        }
+    }
+
     /// A row that is damaged in place and is in the journal is recovered; a damaged frame of the older
     /// half is of no account, and does not come to count when its half is used again.
     #[test]

@@ -27,6 +27,7 @@ use rustix::io::Errno;
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -281,54 +282,86 @@ fn make(
         Err(_) => {}
     }
     remove_abandoned(path);
-    let mut name = attempts_at(path);
-    name.push(std::process::id().to_string());
-    let fresh = path.with_file_name(name);
-    let filled = DiskFile::create(&fresh)
-        .map_err(|e| ImageFault::io("create")(e).into())
-        .and_then(|file| {
-            if mutant!("image.named-early") {
-                std::fs::rename(&fresh, path).map_err(ImageFault::io("name"))?;
-            }
-            let _ = file.lock(false); // says that somebody is at it, where files can be locked
-            fill(Arc::new(file))
-        })
-        .and_then(|()| match mutant!("image.named-early") {
-            true => Ok(()),
-            false => put_in_place(&fresh, path, replace),
-        });
+    let (fresh, file) = attempt(path)?;
+    let named_early = mutant!("image.named-early");
+    if named_early {
+        std::fs::rename(&fresh, path).map_err(ImageFault::io("name"))?;
+    }
+    let filled = fill(file).and_then(|()| match named_early {
+        true => Ok(()),
+        false => put_in_place(&fresh, path, replace),
+    });
     if filled.is_err() {
         let _ = std::fs::remove_file(&fresh);
     }
     filled
 }
 
-/// What the names of files begin with that are to become this one; a process's number follows.
+/// What the names of files begin with that are to become this one; a process's number follows, and a
+/// number of its own. Nobody else gives a file such a name.
 fn attempts_at(path: &Path) -> OsString {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".new-");
+    name.push(".flashlane-new-");
     name
 }
 
+/// Creates a file that is to become this one, and locks it where files can be locked: who finds it knows
+/// that somebody is at it.
+fn attempt(path: &Path) -> Result<(PathBuf, Arc<DiskFile>), ImageError> {
+    for number in 0..ATTEMPTS {
+        let mut name = attempts_at(path);
+        name.push(format!("{}-{number}", std::process::id()));
+        let fresh = path.with_file_name(name);
+        let file = match DiskFile::create(&fresh) {
+            // Another thread's, or that of a process with this number on another machine.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => continue,
+            created => created.map_err(ImageFault::io("create"))?,
+        };
+        let locked = !matches!(file.lock(false), Err(LockError::Held(_)));
+        // Before it was locked it may have been taken for abandoned.
+        let mine =
+            |there: std::fs::Metadata| file.file().metadata().is_ok_and(|m| same(&m, &there));
+        if locked && std::fs::symlink_metadata(&fresh).is_ok_and(mine) {
+            return Ok((fresh, Arc::new(file)));
+        }
+    }
+    let says = io::Error::new(io::ErrorKind::AlreadyExists, "too many are at work on it at once");
+    Err(ImageFault::io("create")(says).into())
+}
+
+/// Files under way to one name, by processes of one number.
+const ATTEMPTS: u32 = 64;
+
+fn same(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
+    (a.dev(), a.ino()) == (b.dev(), b.ino())
+}
+
 /// Removes what killed processes have left of their attempts to make this file: regular files of such a
-/// name whose process is gone, and which nobody has locked. Room is all that is at stake.
+/// name whose process is gone, and which nobody has locked.
 fn remove_abandoned(path: &Path) {
     let begin = attempts_at(path);
     let Ok(names) = std::fs::read_dir(folder_of(path)) else { return };
     for entry in names.filter_map(Result::ok) {
         let name = entry.file_name();
-        let number = name.as_bytes().strip_prefix(begin.as_bytes());
-        let number = number.and_then(|n| std::str::from_utf8(n).ok());
-        let pid = number.and_then(|n| n.parse::<u32>().ok().filter(|pid| pid.to_string() == n));
+        let Some(pid) = name.as_bytes().strip_prefix(begin.as_bytes()).and_then(numbers) else {
+            continue;
+        };
         let is_file = entry.file_type().is_ok_and(|kind| kind.is_file());
-        let Some(pid) = pid.filter(|_| is_file) else { continue };
         let alive = pid != std::process::id() && Path::new("/proc").join(pid.to_string()).exists();
         let free =
             || DiskFile::open(&entry.path(), true).is_ok_and(|file| file.lock(false).is_ok());
-        if mutant!("image.live-attempt-removed") || !alive && free() {
+        if is_file && (mutant!("image.live-attempt-removed") || !alive && free()) {
             let _ = std::fs::remove_file(entry.path());
         }
     }
+}
+
+/// The process's number in what follows [`attempts_at`].
+fn numbers(text: &[u8]) -> Option<u32> {
+    let (pid, number) = std::str::from_utf8(text).ok()?.split_once('-')?;
+    let read = |n: &str| n.parse::<u32>().ok().filter(|read| read.to_string() == n);
+    read(number).filter(|number| *number < ATTEMPTS)?;
+    read(pid)
 }
 
 /// The folder that a file is in.

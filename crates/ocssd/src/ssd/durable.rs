@@ -25,6 +25,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// Device time that no device comes near, 146 years: an image that says more is none of ours.
+const CLOCK_MAX: u64 = 1 << 62;
+
 /// The image that a device lives in.
 pub(super) struct Durable {
     header: Header,
@@ -201,9 +204,9 @@ impl Ssd {
             shared.slots.tidy(&*shared.file, &layout).map_err(ImageFault::io("tidy"))?;
         }
         let life = Life {
-            power_cycles: restored.life.power_cycles + !read_only as u64,
-            unsafe_shutdowns: restored.life.unsafe_shutdowns
-                + (!read_only && !restored.clean) as u64,
+            power_cycles: restored.life.power_cycles.saturating_add(!read_only as u64),
+            unsafe_shutdowns: (restored.life.unsafe_shutdowns)
+                .saturating_add((!read_only && !restored.clean) as u64),
         };
         ssd.image = Some(Box::new(Durable {
             header,
@@ -243,19 +246,26 @@ impl Ssd {
         self.trouble.last()
     }
 
-    /// Sectors of a chunk that the image does not give as they were written, with what is wrong; those
-    /// too that no command can read yet. None for a device in memory.
-    pub fn unsound_sectors(&self, pu: u32, chunk: u32) -> Vec<(u32, String)> {
+    /// Sectors of a chunk that the image does not give as they were written: how many, and of the first
+    /// `most` which and what is wrong; those too that no command can read yet. None for a device in memory.
+    pub fn unsound_sectors(&self, pu: u32, chunk: u32, most: usize) -> (u64, Vec<(u32, String)>) {
         let pus = self.geo.pus_per_channel;
-        let Some(channel) = self.channels.get((pu / pus) as usize) else { return Vec::new() };
+        let (mut count, mut first) = (0, Vec::new());
+        let Some(channel) = self.channels.get((pu / pus) as usize) else { return (count, first) };
         let chan = channel.lock();
         if self.image.is_none() || chunk >= self.geo.chunks_per_pu {
-            return Vec::new();
+            return (count, first);
         }
         let index = chan.cells.index(pu % pus, chunk);
-        let sectors = 0..chan.cells.chunk(index).wp;
-        let unsound = sectors.filter(|sector| chan.cells.look_through(index, *sector).is_err());
-        unsound.map(|sector| (sector, self.host_trouble().unwrap_or_default())).collect()
+        for sector in 0..chan.cells.chunk(index).wp {
+            if chan.cells.look_through(index, sector).is_err() {
+                count += 1;
+                if first.len() < most {
+                    first.push((sector, self.host_trouble().unwrap_or_default()));
+                }
+            }
+        }
+        (count, first)
     }
 
     /// The image's own data; `None` for a device in memory.
@@ -598,6 +608,9 @@ impl Ssd {
         let mut next = || device.u64().unwrap_or(0);
         let (clock, cuts, power_cycles, unsafe_shutdowns, rest, faults_len) =
             (next(), next(), next(), next(), next(), next());
+        if clock > CLOCK_MAX {
+            return Err(wrong(format!("its clock says {clock} ns")));
+        }
         self.epoch = AtomicU64::new(clock);
         self.cuts = AtomicU64::new(cuts);
         let mut open = 0;
@@ -734,8 +747,7 @@ fn taken_slots(table: &Table, layout: &Layout) -> Result<BTreeSet<u32>, ImageFau
         let row = table.row(layout.chunk_row(chunk));
         let mut from = Reader { bytes: &row[12..] };
         let Some(slot) = from.u32().and_then(|slot| slot.checked_sub(1)) else { continue };
-        // Chunks need as many slots as there are; waiting ones make it a few more.
-        if slot as u64 >= 4 * layout.chunks as u64 + 1024 || !taken.insert(slot) {
+        if slot as u64 >= layout.slots() || !taken.insert(slot) {
             return Err(wrong(format!("chunk {chunk} names slot {slot}, which it can't have")));
         }
     }

@@ -494,9 +494,29 @@ fn content_from_elsewhere_is_an_error() {
         bytes[at as usize] ^= 4;
         assert_eq!(statuses(bytes.clone()), [sector]);
         let ssd = open(bytes, true).1.expect("the table is sound");
-        let named: Vec<_> = (0..CHUNKS).flat_map(|c| ssd.unsound_sectors(0, c)).collect();
+        let named: Vec<_> = (0..CHUNKS).flat_map(|c| ssd.unsound_sectors(0, c, 16).1).collect();
         let says =
             format!("sector {sector} of chunk 0, at byte {}", layout.sector_at(0, sector as u32).0);
         assert!(matches!(&named[..], [(s, text)] if *s as usize == sector && text.contains(&says)));
     }
+}
+
+/// A program that failed behind its acknowledgement left nothing in the image, and there is nothing
+/// wrong with it; nor where its sectors can't be read yet.
+#[test]
+fn what_the_medium_lost_is_no_damage() {
+    let spec = crate::common::tiny(|s| s.geometry.mw_cunits = 2 * s.geometry.ws_min);
+    let plan = "[[fault]]\nkind = \"write_next_unit\"\nat = \"pu 0\"\ncount = 1";
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
+    let faults = FaultPlan::from_toml(plan).expect("a plan");
+    let how = OpenImage { faults, ..OpenImage::default() };
+    let ssd = Ssd::open_on(file.clone(), &how).expect("new");
+    let bench = Bench::new(ssd.clone());
+    let unit = spec.geometry.ws_min;
+    write(&bench, (0, 0), 0, unit, 1);
+    assert_eq!(bench.info(0, 0).write_pointer, unit);
+    ssd.close().expect("closed");
+    let ssd = open(file.bytes(), true).1.expect("sound");
+    assert_eq!(ssd.unsound_sectors(0, 0, 16), (0, vec![]));
 }

@@ -621,7 +621,7 @@ fn what_a_killed_copy_left_behind_goes() {
             .stdout(std::process::Stdio::null())
             .spawn()
             .unwrap();
-        let attempt = folder.file(&format!("b.img.new-{}", child.id()));
+        let attempt = folder.file(&format!("b.img.flashlane-new-{}-0", child.id()));
         while !attempt.exists() {
             std::hint::spin_loop();
         }
@@ -634,19 +634,21 @@ fn what_a_killed_copy_left_behind_goes() {
     let gone = abandoned.extension().unwrap().to_str().unwrap().to_string();
     // A living process, one that has its file locked, other names, other things.
     let stays = [
-        "b.img.new-1".into(),
-        "b.img.new-".into(),
-        "b.img.new-0007".into(),
+        "b.img.flashlane-new-1-0".into(),
+        "b.img.flashlane-new-".into(),
+        "b.img.flashlane-new-0007-0".into(),
+        "b.img.new-4194305".into(),
         format!("a.img.{gone}"),
         format!("b.img.{gone}.old"),
         format!("b.img.{gone}0"),
-        "b.img.new-4194305".into(),
+        format!("b.img.{}", gone.replace("-0", "-1")),
+        "b.img.flashlane-new-4194305-0".into(),
     ];
     stays.iter().for_each(|name| std::fs::write(folder.file(name), b"mine").unwrap());
-    let locked = folder.file(&format!("b.img.{gone}0"));
+    let locked = folder.file(&format!("b.img.{}", gone.replace("-0", "-1")));
     let locked = flashlane_media::host::DiskFile::open(&locked, true).unwrap();
     locked.lock(false).unwrap();
-    let listed = folder.file("b.img.new-4194305");
+    let listed = folder.file("b.img.flashlane-new-4194305-0");
     std::fs::remove_file(&listed).unwrap();
     std::fs::create_dir(&listed).unwrap();
     let _ = std::fs::remove_file(folder.file("b.img"));
