@@ -16,8 +16,9 @@ use std::fmt::Write as _;
 use std::fs;
 use std::hash::{DefaultHasher, Hasher};
 use std::io::{Read, Write as _};
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio, exit};
+use std::process::{Child, Command, ExitStatus, Stdio, exit};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -44,6 +45,8 @@ const QUICK: f64 = 2.0;
 const APART: u64 = 100_000;
 /// How often a try's CPU time is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
+/// What `kill -9` sends, and the kernel where memory runs out.
+const SIGKILL: i32 = 9;
 /// Clock ticks of `/proc/PID/stat` in a second.
 const TICKS: f64 = 100.0;
 /// A process that uses no CPU time for so long does not go on.
@@ -241,45 +244,46 @@ struct Found {
     what: String,
 }
 
-/// Mutant, way, seed.
-type Key = (String, String, u64);
+/// Program, mutant, way, seed.
+type Key = (String, String, String, u64);
 
-/// The results so far, in memory and in their file.
+/// In place of a mutant's name: a test without any.
+const NONE: &str = "none";
+
+/// The results so far, in memory and in their file. Those of other programs don't count.
 struct Results {
     file: fs::File,
-    /// Of this very program: others' results don't count.
-    build: String,
     all: BTreeMap<Key, Found>,
 }
 
 impl Results {
-    fn open(path: &Path, build: &str) -> Result<Results, String> {
+    fn open(path: &Path) -> Result<Results, String> {
         let at = |e: std::io::Error| format!("{}: {e}", path.display());
         let text = match fs::read_to_string(path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => String::new(),
             read => read.map_err(at)?,
         };
-        let all = text.lines().filter_map(|line| Results::read(line, build)).collect();
+        let all = text.lines().filter_map(Results::read).collect();
         let file = fs::OpenOptions::new().append(true).create(true).open(path).map_err(at)?;
-        Ok(Results { file, build: build.into(), all })
+        Ok(Results { file, all })
     }
 
-    /// A line: build, mutant, way, seed, verdict, CPU seconds, what was found.
-    fn read(line: &str, build: &str) -> Option<(Key, Found)> {
+    /// A line: program, mutant, way, seed, verdict, CPU seconds, what was found.
+    fn read(line: &str) -> Option<(Key, Found)> {
         let cells: Vec<&str> = line.split('\t').collect();
-        let [of, mutant, way, seed, verdict, cpu, what] = cells[..] else { return None };
+        let [program, mutant, way, seed, verdict, cpu, what] = cells[..] else { return None };
         let (_, verdict) = *Verdict::ALL.iter().find(|(name, _)| *name == verdict)?;
         let found = Found { verdict, cpu: cpu.parse().ok()?, what: what.into() };
-        (of == build).then_some(((mutant.into(), way.into(), seed.parse().ok()?), found))
+        Some(((program.into(), mutant.into(), way.into(), seed.parse().ok()?), found))
     }
 
-    fn add(&mut self, one: &Try, found: Found) -> Result<(), String> {
+    fn add(&mut self, key: Key, found: Found) -> Result<(), String> {
         let Found { verdict, cpu, what } = &found;
-        let (build, mutant, way, seed) = (&self.build, &one.mutant, one.way.text(), one.seed);
+        let (program, mutant, way, seed) = &key;
         let verdict = verdict.name();
-        writeln!(self.file, "{build}\t{mutant}\t{way}\t{seed}\t{verdict}\t{cpu:.2}\t{what}")
+        writeln!(self.file, "{program}\t{mutant}\t{way}\t{seed}\t{verdict}\t{cpu:.2}\t{what}")
             .map_err(|e| format!("results: {e}"))?;
-        self.all.insert((mutant.clone(), way, seed), found);
+        self.all.insert(key, found);
         Ok(())
     }
 }
@@ -296,20 +300,25 @@ fn run(options: &Options) -> Result<bool, String> {
             Some(text.lines().map(String::from).collect::<BTreeSet<_>>())
         }
     };
+    for name in quick.iter().flatten() {
+        if !mutants.iter().any(|m| m.name == *name) {
+            return Err(format!(
+                "docs/MUTANTS.md has no `{name}`, which the list of the quick names"
+            ));
+        }
+    }
     let only = |m: &Mutant| options.only.as_ref().is_none_or(|only| m.name.contains(only));
     mutants.retain(|m| only(m) && quick.as_ref().is_none_or(|names| names.contains(&m.name)));
     mutants.retain(|m| !options.unknown || m.ways.is_empty());
+    if mutants.is_empty() {
+        return Err("no mutant is of that kind".into());
+    }
     if let Some(way) = &options.way {
         mutants.iter_mut().for_each(|m| m.ways = vec![way.clone()]);
     }
-    let program = fs::read(&options.bin).map_err(|e| format!("{}: {e}", options.bin.display()))?;
-    let mut hasher = DefaultHasher::new();
-    hasher.write(&program);
-    let build = format!("{:016x}", hasher.finish());
-    drop(program);
     let mut results = match quick {
-        None => Results::open(&options.results, &build)?,
-        Some(_) => Results { file: null()?, build, all: BTreeMap::new() },
+        None => Results::open(&options.results)?,
+        Some(_) => Results { file: null()?, all: BTreeMap::new() },
     };
     let from = match (&quick, options.from) {
         (Some(_), _) => 0,
@@ -317,30 +326,29 @@ fn run(options: &Options) -> Result<bool, String> {
         (None, None) => first_seed(&results),
     };
     let seeds = if quick.is_some() { 1 } else { options.seeds };
-    let tests = Tests::build(&mutants, quick.is_none())?;
+    let programs = Programs::build(options, &mutants)?;
+    if quick.is_none() {
+        programs.pass_alone(&mutants, &mut results)?;
+    }
     let tries: Vec<Try> = tries(&mutants, from, seeds)
         .into_iter()
-        .filter(|t| !results.all.contains_key(&(t.mutant.clone(), t.way.text(), t.seed)))
+        .filter(|one| !results.all.contains_key(&programs.key(one)))
         .collect();
-    eprintln!(
-        "mutants: {} of {} tries to go, from seed {from}",
-        tries.len(),
-        tries.len().max(results.all.len())
-    );
+    eprintln!("mutants: {} tries to go, from seed {from}", tries.len());
     let (next, shared) = (AtomicUsize::new(0), Mutex::new(&mut results));
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
         for _ in 0..options.jobs {
             scope.spawn(|| {
                 while let Some(one) = tries.get(next.fetch_add(1, Ordering::SeqCst)) {
-                    let tried = attempt(one, options, &tests).and_then(|found| {
+                    let tried = attempt(one, options, &programs).and_then(|found| {
                         let Found { verdict, cpu, what } = &found;
                         let (name, way) = (verdict.name(), one.way.text());
                         eprintln!(
                             "{name:9} {cpu:6.2} s  {}  ({way}, {}) {what}",
                             one.mutant, one.seed
                         );
-                        shared.lock().expect("results").add(one, found)
+                        shared.lock().expect("results").add(programs.key(one), found)
                     });
                     if let Err(why) = tried {
                         failed.lock().expect("errors").get_or_insert(why);
@@ -353,7 +361,7 @@ fn run(options: &Options) -> Result<bool, String> {
     if let Some(why) = failed.into_inner().expect("errors") {
         return Err(why);
     }
-    let rows: Vec<Row> = mutants.iter().map(|m| Row::of(m, &results)).collect();
+    let rows: Vec<Row> = mutants.iter().map(|m| Row::of(m, &programs, &results)).collect();
     let table = table(&rows, seeds, options.limit);
     match &options.table {
         Some(path) => fs::write(path, table).map_err(|e| format!("{}: {e}", path.display()))?,
@@ -373,7 +381,7 @@ fn null() -> Result<fs::File, String> {
 
 /// That of the results that are gone on with, else one that nobody has seen.
 fn first_seed(results: &Results) -> u64 {
-    let seeds = results.all.keys().map(|(_, _, seed)| *seed).filter(|seed| *seed > 0);
+    let seeds = results.all.keys().map(|(_, _, _, seed)| *seed).filter(|seed| *seed > 0);
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     seeds.min().unwrap_or_else(|| now.map_or(1, |d| d.as_secs()) * APART)
 }
@@ -394,41 +402,92 @@ fn tries(mutants: &[Mutant], from: u64, seeds: u64) -> Vec<Try> {
     all
 }
 
-/// Test programs by package and target, with the folder that they run in.
-struct Tests(BTreeMap<(String, String), (PathBuf, PathBuf)>);
+/// A program to start.
+struct Program {
+    path: PathBuf,
+    /// Which very program it is, and how long it may run: results of others don't count.
+    id: String,
+    /// The folder that it runs in.
+    folder: PathBuf,
+}
 
-impl Tests {
-    /// Builds what is needed; `alone` makes sure that each test that is named exists and passes.
-    fn build(mutants: &[Mutant], alone: bool) -> Result<Tests, String> {
-        let ways: BTreeSet<&Way> = mutants.iter().filter_map(|m| m.ways.first()).collect();
-        let mut tests = Tests(BTreeMap::new());
-        for way in ways {
-            let Way::Test { package, target, filter } = way else { continue };
-            let key = (package.clone(), target.clone());
-            if let Entry::Vacant(new) = tests.0.entry(key) {
-                new.insert(build_test(package, target)?);
+/// All of them: `flashlane`, and test programs by package and target.
+struct Programs {
+    flashlane: Program,
+    tests: BTreeMap<(String, String), Program>,
+}
+
+impl Program {
+    fn new(path: PathBuf, folder: PathBuf, limit: f64) -> Result<Program, String> {
+        let bytes = fs::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
+        let mut hasher = DefaultHasher::new();
+        hasher.write(&bytes);
+        let id = format!("{:016x}-{limit}", hasher.finish());
+        Ok(Program { path, id, folder })
+    }
+}
+
+impl Programs {
+    /// Builds what is needed.
+    fn build(options: &Options, mutants: &[Mutant]) -> Result<Programs, String> {
+        let flashlane = Program::new(options.bin.clone(), ".".into(), options.limit)?;
+        let mut programs = Programs { flashlane, tests: BTreeMap::new() };
+        for way in mutants.iter().filter_map(|m| m.ways.first()) {
+            let Way::Test { package, target, .. } = way else { continue };
+            if let Entry::Vacant(new) = programs.tests.entry((package.clone(), target.clone())) {
+                let (path, folder) = build_test(package, target)?;
+                new.insert(Program::new(path, folder, options.limit)?);
             }
-            if !alone {
+        }
+        Ok(programs)
+    }
+
+    fn of(&self, way: &Way) -> &Program {
+        match way {
+            Way::Test { package, target, .. } => &self.tests[&(package.clone(), target.clone())],
+            Way::Torture(_) | Way::Threads(_) => &self.flashlane,
+        }
+    }
+
+    fn key(&self, one: &Try) -> Key {
+        (self.of(&one.way).id.clone(), one.mutant.clone(), one.way.text(), one.seed)
+    }
+
+    /// Makes sure that each test that is named exists, and passes without a mutant.
+    fn pass_alone(&self, mutants: &[Mutant], results: &mut Results) -> Result<(), String> {
+        let ways: BTreeSet<&Way> = mutants.iter().filter_map(|m| m.ways.first()).collect();
+        for way in ways.into_iter().filter(|way| matches!(way, Way::Test { .. })) {
+            let one = Try { mutant: NONE.into(), way: way.clone(), seed: 0 };
+            if results.all.contains_key(&self.key(&one)) {
                 continue;
             }
-            let done = finish(tests.command(package, target, filter, None), 600.0)?;
+            let done = finish(self.command(way, 0, None), 600.0)?;
             let ran =
                 done.output.contains("test result: ok.") && !done.output.contains(" 0 passed");
             if !ran {
-                return Err(format!(
-                    "`{}` does not pass without a mutant:\n{}",
-                    way.text(),
-                    done.output
-                ));
+                let (way, output) = (way.text(), done.output);
+                return Err(format!("`{way}` does not pass without a mutant:\n{output}"));
             }
+            let found = Found { verdict: Verdict::Missed, cpu: done.cpu, what: String::new() };
+            results.add(self.key(&one), found)?;
         }
-        Ok(tests)
+        Ok(())
     }
 
-    fn command(&self, package: &str, target: &str, filter: &str, mutant: Option<&str>) -> Command {
-        let (program, folder) = &self.0[&(package.into(), target.into())];
-        let mut command = Command::new(program);
-        command.current_dir(folder).arg(filter).env_remove("FLASHLANE_MUTANT");
+    fn command(&self, way: &Way, seed: u64, mutant: Option<&str>) -> Command {
+        let Program { path, folder, .. } = self.of(way);
+        let mut command = Command::new(path);
+        command.current_dir(folder).env_remove("FLASHLANE_MUTANT");
+        // What fails here is no case to keep beside the sources.
+        command.env("PROPTEST_DISABLE_FAILURE_PERSISTENCE", "true");
+        match way {
+            Way::Torture(more) => {
+                command.args(["torture", "--first", "--seconds", "0", "--jobs", "1"]);
+                command.args(["--from", &seed.to_string()]).args(more.split_whitespace());
+            }
+            Way::Test { filter, .. } => drop(command.arg(filter)),
+            Way::Threads(_) => {}
+        }
         if let Some(mutant) = mutant {
             command.env("FLASHLANE_MUTANT", mutant);
         }
@@ -463,7 +522,7 @@ fn build_test(package: &str, target: &str) -> Result<(PathBuf, PathBuf), String>
 
 /// A process that has ended.
 struct Ended {
-    /// None: it was told to, since its time was over.
+    /// None: it was told to, since its time was over. Below zero: by that signal.
     code: Option<i32>,
     cpu: f64,
     output: String,
@@ -495,7 +554,8 @@ fn finish(mut command: Command, limit: f64) -> Result<Ended, String> {
     }
     let status = child.wait().map_err(at)?;
     let texts = readers.map(|reader| reader.join().unwrap_or_default());
-    let code = if stopped { None } else { Some(status.code().unwrap_or(-1)) };
+    let by = |status: ExitStatus| status.code().unwrap_or(-status.signal().unwrap_or(SIGKILL));
+    let code = (!stopped).then(|| by(status));
     Ok(Ended { code, cpu, output: texts.concat() })
 }
 
@@ -526,38 +586,32 @@ fn stat(child: &Child) -> Option<Vec<String>> {
     Some(text.rsplit_once(") ")?.1.split_whitespace().map(String::from).collect())
 }
 
-fn attempt(one: &Try, options: &Options, tests: &Tests) -> Result<Found, String> {
-    let command = match &one.way {
-        Way::Torture(more) => {
-            let mut command = Command::new(&options.bin);
-            command.args(["torture", "--first", "--seconds", "0", "--jobs", "1"]);
-            command.args(["--from", &one.seed.to_string()]).args(more.split_whitespace());
-            command.env("FLASHLANE_MUTANT", &one.mutant);
-            command
-        }
-        Way::Test { package, target, filter } => {
-            tests.command(package, target, filter, Some(&one.mutant))
-        }
-        Way::Threads(_) => return Err("threads are tried by hand".into()),
-    };
-    let ended = finish(command, options.limit)?;
-    let (verdict, what) = match (&one.way, ended.code) {
-        (Way::Torture(_), Some(1)) => (Verdict::Caught, line_with(&ended.output, "FAILED ")),
-        (Way::Torture(_), Some(0)) | (Way::Torture(_), None) => {
-            let reached = !ended.output.contains("struck 0 times");
-            (if reached { Verdict::Missed } else { Verdict::Unreached }, String::new())
-        }
+fn attempt(one: &Try, options: &Options, programs: &Programs) -> Result<Found, String> {
+    let ended = finish(programs.command(&one.way, one.seed, Some(&one.mutant)), options.limit)?;
+    let reached = !ended.output.contains("struck 0 times");
+    let is_torture = matches!(one.way, Way::Torture(_));
+    let (verdict, what) = match ended.code {
+        // Whoever did it, it was not the mutant.
+        Some(code) if code == -SIGKILL => return Err(format!("{}: killed", one.mutant)),
+        None if !is_torture => (Verdict::Hung, String::new()),
+        Some(0) | None if reached => (Verdict::Missed, String::new()),
+        Some(0) | None => (Verdict::Unreached, String::new()),
+        Some(1) if is_torture => (Verdict::Caught, line_with(&ended.output, "FAILED ")),
         // A crash is caught, too: whoever plants it would see it.
-        (Way::Torture(_), Some(code)) if code < 0 => (Verdict::Caught, "it crashed".into()),
-        (Way::Torture(_), Some(code)) => {
+        Some(code) if is_torture && code < 0 => (Verdict::Caught, "it crashed".into()),
+        Some(code) if is_torture => {
             return Err(format!("torture ended with {code}:\n{}", ended.output));
         }
-        (Way::Test { .. } | Way::Threads(_), Some(0)) => (Verdict::Missed, String::new()),
-        (Way::Test { .. } | Way::Threads(_), None) => (Verdict::Hung, String::new()),
-        (Way::Test { .. } | Way::Threads(_), Some(_)) => {
-            (Verdict::Caught, line_with(&ended.output, "panicked at"))
-        }
+        Some(_) => (Verdict::Caught, line_with(&ended.output, "panicked at")),
     };
+    if is_torture && verdict == Verdict::Caught {
+        // The same seeds, for as long.
+        let alone = finish(programs.command(&one.way, one.seed, None), 2.0 * ended.cpu + 1.0)?;
+        if !reached || alone.code.is_some_and(|code| code != 0) {
+            let output = if reached { alone.output } else { ended.output };
+            return Err(format!("torture fails without a mutant:\n{output}"));
+        }
+    }
     Ok(Found { verdict, cpu: ended.cpu, what })
 }
 
@@ -581,12 +635,14 @@ struct Row {
 }
 
 impl Row {
-    fn of(mutant: &Mutant, results: &Results) -> Row {
+    fn of(mutant: &Mutant, programs: &Programs, results: &Results) -> Row {
         let way = mutant.ways.first().cloned();
-        let text = way.as_ref().map(Way::text).unwrap_or_default();
-        let mine = |key: &&Key| key.0 == mutant.name && key.1 == text;
-        let mine: Vec<&Found> =
-            results.all.iter().filter(|(key, _)| mine(key)).map(|(_, found)| found).collect();
+        let mut mine: Vec<&Found> = Vec::new();
+        if let Some(way) = &way {
+            let (id, text) = (&programs.of(way).id, way.text());
+            let is_mine = |key: &Key| key.0 == *id && key.1 == mutant.name && key.2 == text;
+            mine.extend(results.all.iter().filter(|(key, _)| is_mine(key)).map(|(_, found)| found));
+        }
         let caught = mine.iter().filter(|found| found.verdict == Verdict::Caught);
         let mut cpu: Vec<f64> = caught.map(|found| found.cpu).collect();
         cpu.sort_by(f64::total_cmp);

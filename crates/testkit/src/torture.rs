@@ -689,6 +689,13 @@ mod tests {
         let all = |row| (0..6).map(|seed| run(row, seed).cuts).sum::<u64>();
         let (cuts, with_faults) = (all(pblk), all(faulty));
         assert!(cuts > 20 && with_faults > 20, "{cuts} and {with_faults} of 48 lives");
+        // Its own faults, and those that were aimed.
+        let faults = |aimed| {
+            let plan = Plan { aimed, ..plan.clone() };
+            let one = |seed| run_seed(faulty, seed, &plan).unwrap_or_else(|f| panic!("{f}")).faults;
+            (0..6).map(one).sum::<u64>()
+        };
+        assert!(faults(true) > faults(false), "{} and {}", faults(true), faults(false));
     }
 
     /// Memory that does not come back from a cut behind its first 300 us.
