@@ -38,6 +38,8 @@ pub(crate) struct Truth {
     pub(crate) written: BTreeMap<Spot, Wrote>,
     pub(crate) unreadable: BTreeSet<Spot>,
     pub(crate) flipped: BTreeSet<Spot>,
+    /// Their next read fails.
+    pub(crate) fails_once: BTreeSet<Spot>,
     pub(crate) replaced: BTreeMap<Spot, Wrote>,
     pub(crate) geometry: Option<Geometry>,
 }
@@ -140,6 +142,7 @@ impl Face {
                     truth.written.retain(|s, _| gone(s));
                     truth.unreadable.retain(gone);
                     truth.flipped.retain(gone);
+                    truth.fails_once.retain(gone);
                     truth.replaced.retain(|s, _| gone(s));
                 }
             }
@@ -153,7 +156,7 @@ impl Face {
         let data =
             Data::Read { content: Scatter { base: &mut *base, index, unit }, oob: &mut *oob };
         let ticket = self.ssd.submit(cx, Request { data, ..request });
-        let truth = self.truth.lock();
+        let mut truth = self.truth.lock();
         let mut bad = Vec::new();
         for (i, spot) in spots.iter().enumerate() {
             let at = index[i] as usize * unit;
@@ -165,7 +168,7 @@ impl Face {
             if truth.flipped.contains(spot) && unit > 0 {
                 content[unit / 2] ^= 0x10;
             }
-            if truth.unreadable.contains(spot) {
+            if truth.fails_once.remove(spot) || truth.unreadable.contains(spot) {
                 content.fill(0);
                 oob[i].fill(0);
                 bad.push(i);
