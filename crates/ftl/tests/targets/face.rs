@@ -60,6 +60,8 @@ struct Seen {
     commands: u64,
     /// The commands with their places.
     asked: Vec<(Op, Vec<Spot>)>,
+    /// Where was written what need not be on the medium when the write completes.
+    without_fua: BTreeSet<Spot>,
     /// Failures to be merged into completions.
     bad: BTreeMap<u64, Vec<usize>>,
     /// When the power goes off, once that is known.
@@ -116,6 +118,11 @@ impl Face {
     pub(crate) fn asked(&self, op: Op) -> Vec<Spot> {
         let seen = self.seen.lock();
         seen.asked.iter().filter(|(o, _)| *o == op).flat_map(|(_, s)| s.clone()).collect()
+    }
+
+    /// The places that were written without FUA, ever.
+    pub(crate) fn without_fua(&self) -> BTreeSet<Spot> {
+        self.seen.lock().without_fua.clone()
     }
 
     /// Commands of a kind.
@@ -197,6 +204,9 @@ impl Device for Face {
             let mut seen = self.seen.lock();
             seen.commands += 1;
             seen.asked.push((request.op, spots.clone()));
+            if request.op == Op::Write && !request.flags.fua {
+                seen.without_fua.extend(&spots);
+            }
             if self.stop == Some(Stop::Before(seen.commands - 1)) {
                 seen.off_at = Some(cx.now());
             }

@@ -104,7 +104,7 @@ fn a_shard_beyond_the_end_of_the_target_does_not_count() {
     let medium = bench.cut();
     let newest = medium.checkpoints()[0].clone();
     assert_eq!(newest.1.len(), 1, "one shard has it all");
-    forge_shard(&medium, &newest.1[0], |_, entries| entries.push(ShardEntry::Unmapped));
+    forge_shard(&medium, &newest.1[0], |_, entries| entries.push(ShardEntry::Media(0)));
     let forged = forge_log(&medium, |_, record| {
         if let Record::CheckpointShard { checkpoint, count, .. } = record
             && *checkpoint == newest.0
@@ -161,6 +161,19 @@ fn an_entry_into_a_replayed_line_takes_nobodys_place() {
 #[test]
 fn replay_begins_where_the_older_of_two_shards_does() {
     let bench = lived_in(tiny(200).manual_gc());
+    let newest = || bench.medium.checkpoints()[0].0;
+    let before = newest();
+    // Lines that are closed before the next checkpoint.
+    bench.write(0, 600, 91);
+    bench.drained();
+    for i in 0.. {
+        if newest() > before {
+            break;
+        }
+        bench.discard(650 + i % 50, 1);
+        bench.write(800 + i, 1, 92);
+        bench.flush();
+    }
     let medium = bench.cut();
     let checkpoints = medium.checkpoints();
     assert!(checkpoints.len() >= 2 && checkpoints[0].1.len() >= 2, "{checkpoints:?}");
