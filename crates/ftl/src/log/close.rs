@@ -121,7 +121,7 @@ impl HostFtl {
             placed.extend(task.await);
         }
         placed.sort_unstable();
-        if placed.len() < whole && !mutant!("log.closing-in-part") {
+        if placed.len() < whole {
             return Vec::new();
         }
         placed.into_iter().map(|(_, place)| place).collect()

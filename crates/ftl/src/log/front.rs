@@ -629,7 +629,6 @@ impl HostFtl {
     /// A stamp above everything that the range holds, and whether it holds anything.
     fn discard_stamp(&self, cx: &Cx, range: Range<u64>) -> (u64, bool) {
         let floor = self.floor.load(Ordering::SeqCst) + 1;
-        let floor = if mutant!("log.discard-below-floor") { 0 } else { floor };
         let mut stamp = cx.now().as_ns().max(floor);
         let mut any = false;
         for at in range {

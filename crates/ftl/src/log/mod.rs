@@ -484,9 +484,7 @@ impl HostFtl {
             self.close_all(cx).await?;
             self.check_writable()?;
             if self.rings.is_empty(slots) {
-                let logged = || {
-                    !self.pools.any_line(Line::is_unlogged) || mutant!("log.stopped-before-closed")
-                };
+                let logged = || !self.pools.any_line(Line::is_unlogged);
                 self.pool_changed.wait(cx, || logged() || self.read_only()).await;
                 // Nobody else writes to the log from here on: a patrol that moves it, or a checkpoint that
                 // was due, would stand behind `stopped`, and the next start would not be clean.

@@ -38,6 +38,8 @@ pub(crate) struct Truth {
     pub(crate) written: BTreeMap<Spot, Wrote>,
     pub(crate) unreadable: BTreeSet<Spot>,
     pub(crate) flipped: BTreeSet<Spot>,
+    /// Their next read fails.
+    pub(crate) fails_once: BTreeSet<Spot>,
     pub(crate) replaced: BTreeMap<Spot, Wrote>,
     pub(crate) geometry: Option<Geometry>,
 }
@@ -58,6 +60,8 @@ struct Seen {
     commands: u64,
     /// The commands with their places.
     asked: Vec<(Op, Vec<Spot>)>,
+    /// Where was written what need not be on the medium when the write completes.
+    without_fua: BTreeSet<Spot>,
     /// Failures to be merged into completions.
     bad: BTreeMap<u64, Vec<usize>>,
     /// When the power goes off, once that is known.
@@ -116,6 +120,11 @@ impl Face {
         seen.asked.iter().filter(|(o, _)| *o == op).flat_map(|(_, s)| s.clone()).collect()
     }
 
+    /// The places that were written without FUA, ever.
+    pub(crate) fn without_fua(&self) -> BTreeSet<Spot> {
+        self.seen.lock().without_fua.clone()
+    }
+
     /// Commands of a kind.
     pub(crate) fn count(&self, op: Op) -> usize {
         self.seen.lock().asked.iter().filter(|(o, _)| *o == op).count()
@@ -140,6 +149,7 @@ impl Face {
                     truth.written.retain(|s, _| gone(s));
                     truth.unreadable.retain(gone);
                     truth.flipped.retain(gone);
+                    truth.fails_once.retain(gone);
                     truth.replaced.retain(|s, _| gone(s));
                 }
             }
@@ -153,7 +163,7 @@ impl Face {
         let data =
             Data::Read { content: Scatter { base: &mut *base, index, unit }, oob: &mut *oob };
         let ticket = self.ssd.submit(cx, Request { data, ..request });
-        let truth = self.truth.lock();
+        let mut truth = self.truth.lock();
         let mut bad = Vec::new();
         for (i, spot) in spots.iter().enumerate() {
             let at = index[i] as usize * unit;
@@ -165,7 +175,7 @@ impl Face {
             if truth.flipped.contains(spot) && unit > 0 {
                 content[unit / 2] ^= 0x10;
             }
-            if truth.unreadable.contains(spot) {
+            if truth.fails_once.remove(spot) || truth.unreadable.contains(spot) {
                 content.fill(0);
                 oob[i].fill(0);
                 bad.push(i);
@@ -194,6 +204,9 @@ impl Device for Face {
             let mut seen = self.seen.lock();
             seen.commands += 1;
             seen.asked.push((request.op, spots.clone()));
+            if request.op == Op::Write && !request.flags.fua {
+                seen.without_fua.extend(&spots);
+            }
             if self.stop == Some(Stop::Before(seen.commands - 1)) {
                 seen.off_at = Some(cx.now());
             }

@@ -2,7 +2,7 @@
 
 use flashlane_base::{Lba, Rng};
 use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, Io};
-use flashlane_ftl::log::{LogConfig, Pblk};
+use flashlane_ftl::log::{LogConfig, MountOptions, Pblk};
 use flashlane_ftl::pftl::{Pftl, PftlConfig};
 use flashlane_media::host::HostFile;
 use flashlane_media::host::memory::{MemoryFile, Moment};
@@ -106,6 +106,41 @@ fn a_flush_of_the_block_ssd_reaches_the_file() {
         buf.iter().all(|byte| *byte == 9)
     });
     assert!(read.expect("no stall"), "what was flushed is gone");
+}
+
+/// A create, a mount and a stop of pblk that have returned have happened, whatever of the file's writes the
+/// host's disk loses then that were not synced: there is a target, its next life is the next one, its
+/// next start is clean.
+#[test]
+fn what_pblk_began_and_ended_reaches_the_file() {
+    let spec = DeviceSpec::preset("tiny").expect("a preset").with_chunks_per_pu(40);
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
+    let mut bytes = file.bytes();
+    let mut lives = Vec::new();
+    for step in 0..4 {
+        let file = Arc::new(MemoryFile::new(bytes.clone()));
+        let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("opened");
+        let run = Virtual::new(1, step, CostTable::zero());
+        let (cx, device) = (run.cx(), ssd.clone());
+        let life = run.run(async move {
+            if step == 0 {
+                Pblk::create(&cx, device, LogConfig::default()).await.expect("a target");
+                return None;
+            }
+            let options = MountOptions::default();
+            let dev = Pblk::mount(&cx, device, options).await.expect("a mount");
+            if step == 2 {
+                dev.stop(&cx).await.expect("a stop");
+            }
+            dev.recovery().map(|did| (did.generation, did.clean))
+        });
+        lives.extend(life.expect("no stall"));
+        let synced = Moment::new(&bytes, &file.log(), file.log().len()).nth(0);
+        drop((run, ssd));
+        bytes = synced;
+    }
+    assert_eq!(lives, [(2, false), (3, false), (4, true)]);
 }
 
 /// A full disk is a failed program to a layer. It tries elsewhere, then takes no more writes; it

@@ -181,11 +181,24 @@ impl Medium {
         self.truth.lock().flipped.extend(spots);
     }
 
+    /// The next read of each of these sectors fails, and no other.
+    pub(crate) fn fail_once(&self, spots: impl IntoIterator<Item = Spot>) {
+        self.truth.lock().fails_once.extend(spots);
+    }
+
+    /// Other content in a sector of metadata, which its record does not vouch for.
+    pub(crate) fn replace_content(&self, spot: Spot, content: &[u8]) {
+        let mut truth = self.truth.lock();
+        let wrote = Wrote { bytes: content.to_vec(), ..truth.written[&spot].clone() };
+        truth.replaced.insert(spot, wrote);
+    }
+
     /// They are well again.
     pub(crate) fn heal(&self) {
         let mut truth = self.truth.lock();
         truth.unreadable.clear();
         truth.flipped.clear();
+        truth.fails_once.clear();
         truth.replaced.clear();
     }
 
