@@ -555,9 +555,6 @@ impl HostFtl {
                 above.fold(0, u64::max)
             };
             self.floor.fetch_max(stamp, Ordering::SeqCst);
-            if !mutant!("qblk.discard-again-without-waiting") {
-                self.sections.synchronize(cx).await;
-            }
             let mut unsure = Vec::new();
             for (at, raw) in again {
                 self.journal.append(Record::Discarded { lba: at, count: 1, stamp });

@@ -12,8 +12,10 @@
 mod schedule;
 mod target;
 
+use flashlane_rt::{Notify, Threads};
 use schedule::explore;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use target::Life;
 
 /// One life: create, fight, stop, walk, laws.
@@ -43,8 +45,39 @@ fn qblk_discards() {
     explore("qblk_discards", 1000, |seed| target::run(seed, Life::Discards));
 }
 
+/// A life before, and behind a mount a discard against a write, a flush and another discard.
+#[test]
+fn qblk_mounted_discard() {
+    explore("qblk_mounted_discard", 150, |seed| target::run(seed, Life::MountedDiscard));
+}
+
 /// Two cores, one of which frees what the other has looked up.
 #[test]
 fn operations() {
     explore("operations", 2000, flashlane_ftl::log::nothing_is_erased_under_an_operation);
+}
+
+/// The runtime alone: one core wakes the other twice, and the first wake-up may be found before the core has
+/// been told of it. A lost one is a deadlock, which shuttle reports.
+#[test]
+fn wake_ups() {
+    explore("wake_ups", 2000, |seed| {
+        for _ in 0..8 {
+            let shared = Arc::new((AtomicU64::new(0), Notify::new()));
+            Threads::new(2, seed).run(|cx| {
+                let shared = shared.clone();
+                async move {
+                    let (steps, changed) = &*shared;
+                    for step in 1..=2 {
+                        if cx.core().0 == 0 {
+                            steps.store(step, Ordering::SeqCst);
+                            changed.wake(&cx);
+                        } else {
+                            changed.wait(&cx, || steps.load(Ordering::SeqCst) >= step).await;
+                        }
+                    }
+                }
+            });
+        }
+    });
 }
