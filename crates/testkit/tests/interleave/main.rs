@@ -62,19 +62,27 @@ fn operations() {
 #[test]
 fn wake_ups() {
     explore("wake_ups", 2000, |seed| {
-        for _ in 0..8 {
+        for _ in 0..4 {
             let shared = Arc::new((AtomicU64::new(0), Notify::new()));
             Threads::new(2, seed).run(|cx| {
                 let shared = shared.clone();
                 async move {
                     let (steps, changed) = &*shared;
-                    for step in 1..=2 {
-                        if cx.core().0 == 0 {
-                            steps.store(step, Ordering::SeqCst);
-                            changed.wake(&cx);
-                        } else {
-                            changed.wait(&cx, || steps.load(Ordering::SeqCst) >= step).await;
-                        }
+                    let reached =
+                        |step| changed.wait(&cx, move || steps.load(Ordering::SeqCst) >= step);
+                    let step = || {
+                        steps.fetch_add(1, Ordering::SeqCst);
+                        changed.wake(&cx);
+                    };
+                    if cx.core().0 == 0 {
+                        step();
+                        step();
+                        // A core whose main task has ended would wake the other once more.
+                        reached(3).await;
+                    } else {
+                        reached(1).await;
+                        reached(2).await;
+                        step();
                     }
                 }
             });
