@@ -234,12 +234,24 @@ mod chosen {
         }
     }
 
+    #[cfg(feature = "shuttle")]
+    thread_local! {
+        /// All cores of a run are on one thread.
+        static HESITATES: std::cell::Cell<u64> = const { std::cell::Cell::new(8) };
+    }
+
+    /// From now on [`hesitate`] stops in one of so many cases: 8, unless somebody says so.
+    #[cfg(feature = "shuttle")]
+    pub fn hesitate_in_one_of(cases: u64) {
+        HESITATES.set(cases);
+    }
+
     /// In one of eight cases others have their turns now, up to 256 of them.
     #[cfg(feature = "shuttle")]
     pub fn hesitate() {
         use shuttle::rand::{RngCore, thread_rng};
         let drawn = thread_rng().next_u64();
-        if drawn.is_multiple_of(8) {
+        if drawn.is_multiple_of(HESITATES.get()) {
             (0..1 << ((drawn >> 3) % 9)).for_each(|_| spin_loop());
         }
     }

@@ -501,7 +501,8 @@ impl HostFtl {
     /// The floor first; then who read the old one has published; then the entries: whatever has a
     /// stamp above the discard's was written meanwhile and stays (rule 4). Of a sector on the medium
     /// only a bound of its stamp is known, which may have grown since: it is looked at again under a
-    /// stamp of its own.
+    /// stamp of its own. Nobody is waited for then: the entry was not clear, so who has read the old floor
+    /// comes first, and shows by its stamp, or loses the exchange and reads the floor again.
     ///
     /// The log says so before the first entry is cleared, since what dies here in the buffer is not
     /// programmed any more and a flush may end meanwhile; and again behind the last, for a shard that was

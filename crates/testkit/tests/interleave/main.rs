@@ -3,7 +3,7 @@
 //!
 //! Owns: the whole-target runs (create, writers that fight for a few sectors, discards, flushes, FUA
 //! writes, garbage collection, slots that come round, an end by `stop` or by a cut of the power, mount,
-//! oracle). Promises: a run is a function of its seed: workload and schedule; a failing one prints the
+//! oracle), and of the runtime alone. Promises: a run is a function of its seed: workload and schedule; a failing one prints the
 //! command that replays it. Never: finds what needs weaker memory than sequential consistency (shuttle
 //! has no other; `crates/ftl/src/log/models.rs` has loom for that).
 //!
@@ -48,7 +48,7 @@ fn qblk_discards() {
 /// A life before, and behind a mount a discard against a write, a flush and another discard.
 #[test]
 fn qblk_mounted_discard() {
-    explore("qblk_mounted_discard", 150, |seed| target::run(seed, Life::MountedDiscard));
+    explore("qblk_mounted_discard", 120, |seed| target::run(seed, Life::MountedDiscard));
 }
 
 /// Two cores, one of which frees what the other has looked up.
