@@ -458,6 +458,7 @@ mod tests {
             let reader = || {
                 let _inside = sections.enter_on(CoreId(1));
                 inside.wait();
+                #[allow(clippy::disallowed_methods)] // a section lasts that long, on a real thread
                 std::thread::sleep(std::time::Duration::from_millis(100));
             };
             scope.spawn(reader);

@@ -3,7 +3,7 @@
 //!
 //! Owns: the whole-target runs (create, writers that fight for a few sectors, discards, flushes, FUA
 //! writes, garbage collection, slots that come round, an end by `stop` or by a cut of the power, mount,
-//! oracle), and of the runtime alone. Promises: a run is a function of its seed: workload and schedule; a failing one prints the
+//! oracle). Promises: a run is a function of its seed: workload and schedule; a failing one prints the
 //! command that replays it. Never: finds what needs weaker memory than sequential consistency (shuttle
 //! has no other; `crates/ftl/src/log/models.rs` has loom for that).
 //!
@@ -12,10 +12,8 @@
 mod schedule;
 mod target;
 
-use flashlane_rt::{Notify, Threads};
 use schedule::explore;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use target::Life;
 
 /// One life: create, fight, stop, walk, laws.
@@ -48,44 +46,11 @@ fn qblk_discards() {
 /// A life before, and behind a mount a discard against a write, a flush and another discard.
 #[test]
 fn qblk_mounted_discard() {
-    explore("qblk_mounted_discard", 120, |seed| target::run(seed, Life::MountedDiscard));
+    explore("qblk_mounted_discard", 200, |seed| target::run(seed, Life::MountedDiscard));
 }
 
 /// Two cores, one of which frees what the other has looked up.
 #[test]
 fn operations() {
     explore("operations", 2000, flashlane_ftl::log::nothing_is_erased_under_an_operation);
-}
-
-/// The runtime alone: one core wakes the other twice, and the first wake-up may be found before the core has
-/// been told of it. A lost one is a deadlock, which shuttle reports.
-#[test]
-fn wake_ups() {
-    explore("wake_ups", 2000, |seed| {
-        for _ in 0..4 {
-            let shared = Arc::new((AtomicU64::new(0), Notify::new()));
-            Threads::new(2, seed).run(|cx| {
-                let shared = shared.clone();
-                async move {
-                    let (steps, changed) = &*shared;
-                    let reached =
-                        |step| changed.wait(&cx, move || steps.load(Ordering::SeqCst) >= step);
-                    let step = || {
-                        steps.fetch_add(1, Ordering::SeqCst);
-                        changed.wake(&cx);
-                    };
-                    if cx.core().0 == 0 {
-                        step();
-                        step();
-                        // A core whose main task has ended would wake the other once more.
-                        reached(3).await;
-                    } else {
-                        reached(1).await;
-                        reached(2).await;
-                        step();
-                    }
-                }
-            });
-        }
-    });
 }
