@@ -26,3 +26,13 @@ fn a_slot_is_taken_or_killed() {
 fn what_is_below_a_slot_is_passed_on() {
     models::what_is_below_a_slot_is_passed_on();
 }
+
+#[test]
+fn what_is_below_is_not_noted_at_a_slot_that_is_used_again() {
+    models::what_is_below_is_not_noted_at_a_slot_that_is_used_again();
+}
+
+#[test]
+fn nothing_is_dropped_for_what_a_flush_does_not_wait_for() {
+    models::nothing_is_dropped_for_what_a_flush_does_not_wait_for();
+}

@@ -234,12 +234,24 @@ mod chosen {
         }
     }
 
+    #[cfg(feature = "shuttle")]
+    thread_local! {
+        /// All cores of a run are on one thread.
+        static HESITATES: std::cell::Cell<u64> = const { std::cell::Cell::new(8) };
+    }
+
+    /// From now on [`hesitate`] stops in one of so many cases: 8, unless somebody says so.
+    #[cfg(feature = "shuttle")]
+    pub fn hesitate_in_one_of(cases: u64) {
+        HESITATES.set(cases);
+    }
+
     /// In one of eight cases others have their turns now, up to 256 of them.
     #[cfg(feature = "shuttle")]
     pub fn hesitate() {
         use shuttle::rand::{RngCore, thread_rng};
         let drawn = thread_rng().next_u64();
-        if drawn.is_multiple_of(8) {
+        if drawn.is_multiple_of(HESITATES.get()) {
             (0..1 << ((drawn >> 3) % 9)).for_each(|_| spin_loop());
         }
     }
@@ -297,14 +309,18 @@ mod chosen {
         let call = caller(&f);
         let values: Arc<Vec<Mutex<Option<T>>>> =
             Arc::new((0..n).map(|_| Mutex::new(None)).collect());
+        let (ended, me) = (Arc::new(AtomicUsize::new(1)), current());
         let handles: Vec<_> = (1..n)
             .map(|i| {
                 let (f, values) = (Erased((&raw const f).cast()), values.clone());
+                let (ended, me) = (ended.clone(), me.clone());
                 let work: Box<dyn FnOnce() + Send + '_> = Box::new(move || {
                     let f = f;
                     let value = call(f.0, i);
                     *values[i as usize].lock().unwrap_or_else(PoisonError::into_inner) =
                         Some(value);
+                    ended.fetch_add(1, Ordering::SeqCst);
+                    me.unpark();
                 });
                 // SAFETY: every handle is joined before this returns; a model that panics is over, and
                 // loom runs no other thread of it then.
@@ -313,6 +329,10 @@ mod chosen {
             })
             .collect();
         let first = f(0);
+        // Loom's `join` can't bear that somebody unparks who waits there, which a core that ends does.
+        while ended.load(Ordering::SeqCst) < n as usize {
+            park();
+        }
         handles.into_iter().for_each(|h| h.join().expect("loom ends with the first panic"));
         *values[0].lock().unwrap_or_else(PoisonError::into_inner) = Some(first);
         let take = |m: &Mutex<Option<T>>| m.lock().unwrap_or_else(PoisonError::into_inner).take();

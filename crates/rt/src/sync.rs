@@ -17,6 +17,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
+#[cfg(feature = "shuttle")]
+pub use crate::platform::hesitate_in_one_of;
 pub use crate::platform::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering,
     copy_content, fence, hesitate, spin_loop, zeroed_u32, zeroed_u64,

@@ -5,13 +5,17 @@
 //!
 //! Built only with the feature `loom`: `make models` (docs/TESTING.md, "Interleavings").
 
-use flashlane_rt::sync::{AtomicBool, Ordering};
+use flashlane_rt::sync::{AtomicBool, AtomicUsize, Ordering};
 use flashlane_rt::{Credits, Notify, Threads};
 use std::sync::Arc;
 
 fn model(body: impl Fn() + Send + Sync + 'static) {
+    model_of(2, body);
+}
+
+fn model_of(preemptions: usize, body: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
-    builder.preemption_bound = Some(2);
+    builder.preemption_bound = Some(preemptions);
     builder.max_branches = 100_000;
     builder.check(body);
 }
@@ -30,6 +34,38 @@ fn a_condition_is_not_missed() {
                     changed.wake(&cx);
                 } else {
                     changed.wait(&cx, || ready.load(Ordering::Relaxed)).await;
+                }
+            }
+        });
+    });
+}
+
+/// Two wake-ups one behind the other, of which the core may find the first before it has been told of it: the
+/// second reaches it, too.
+#[test]
+fn the_second_wake_up_is_not_missed() {
+    model_of(4, || {
+        let shared = Arc::new((AtomicUsize::new(0), Notify::new()));
+        Threads::new(2, 1).run(|cx| {
+            let shared = shared.clone();
+            async move {
+                let (steps, changed) = &*shared;
+                let reached =
+                    |step| changed.wait(&cx, move || steps.load(Ordering::Relaxed) >= step);
+                let step = || {
+                    steps.fetch_add(1, Ordering::Relaxed);
+                    changed.wake(&cx);
+                };
+                // The one that waits runs first: a preemption less.
+                if cx.core().0 == 1 {
+                    step();
+                    step();
+                    // A core whose main task has ended would wake the other once more.
+                    reached(3).await;
+                } else {
+                    reached(1).await;
+                    reached(2).await;
+                    step();
                 }
             }
         });

@@ -11,15 +11,18 @@
 
 use super::contention::bump;
 use super::format::{LBA_PADDING, Oob};
-use super::map::Entry;
+use super::lines::Lines;
+use super::map::{Entry, Map};
 use super::pool::{Chosen, Spot};
 use super::ring::{Dropped, Ring, RingState};
+use super::sections::Sections;
+use super::slab::Slab;
 use super::unit::{Released, Unit};
 use super::{Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Op, Request};
 use flashlane_rt::sync::hesitate;
-use flashlane_rt::{Cx, Lock};
+use flashlane_rt::{CoreId, Cx, Lock};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -210,9 +213,8 @@ impl HostFtl {
             return self.pu[*pu as usize].acquire(cx, 1).await;
         }
         let mut pus: SmallVec<[u32; 8]> = chunks.iter().map(|(_, pu)| *pu).collect();
-        match mutant!("qblk.pus-descending") {
-            false => pus.sort_unstable(),
-            true => pus.sort_unstable_by(|a, b| b.cmp(a)),
+        if !mutant!("qblk.pus-unsorted") {
+            pus.sort_unstable();
         }
         for pu in pus {
             self.pu[pu as usize].acquire(cx, 1).await;
@@ -514,44 +516,55 @@ impl HostFtl {
         }
     }
 
-    /// Valid before it is published: whoever finds an address may invalidate it. Whoever loses the
-    /// exchange makes its own sector garbage (QBLK, II-C, situation 2).
     fn publish_among_others(&self, cx: &Cx, unit: &Unit) {
-        let _inside = (!mutant!("qblk.published-outside")).then(|| self.sections.enter(cx));
-        let map = self.map.view();
-        let (mut current, mut lost) = (0u64, 0);
-        for (addr, slot, lba) in unit.sectors() {
-            if map.raw(lba) == map.encode(Entry::Slot(slot)) {
-                current |= 1 << (addr - unit.first);
-            } else {
-                lost += 1;
-                self.slab.note_below(&self.map, lba, (slot, addr));
-            }
-        }
-        let late = mutant!("qblk.valid-late");
-        if current != 0 && !late {
-            self.lines.validate(unit.first, current);
-        }
-        hesitate();
-        for (addr, slot, lba) in unit.sectors() {
-            let (from, to) = (map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)));
-            if current >> (addr - unit.first) & 1 != 0 && !map.exchange(lba, from, to) {
-                lost += 1;
-                if late {
-                    current &= !(1 << (addr - unit.first));
-                } else if !mutant!("qblk.loser-stays-valid") {
-                    self.lines.invalidate(addr);
-                }
-                self.slab.note_below(&self.map, lba, (slot, addr));
-            }
-        }
-        if late && current != 0 {
-            self.lines.validate(unit.first, current);
-        }
+        let own = (&self.map, &self.lines, &self.slab);
+        let lost = publish_unit(own, (&self.sections, cx.core()), unit);
         if lost > 0 {
             bump(&self.counts(cx).drain_lost, lost);
         }
     }
+}
+
+/// The map moves on from a unit's slots to the medium, in a section: what lies on top of a slot may be
+/// used again behind it. Valid before it is published: whoever finds an address may invalidate it. Whoever
+/// loses the exchange makes its own sector garbage (QBLK, II-C, situation 2). Returns how many did.
+pub(super) fn publish_unit(
+    (map, lines, slab): (&Map, &Lines, &Slab),
+    (sections, core): (&Sections, CoreId),
+    unit: &Unit,
+) -> u64 {
+    let _inside = (!mutant!("qblk.published-outside")).then(|| sections.enter_on(core));
+    let view = map.view();
+    let (mut current, mut lost) = (0u64, 0);
+    for (addr, slot, lba) in unit.sectors() {
+        if view.raw(lba) == view.encode(Entry::Slot(slot)) {
+            current |= 1 << (addr - unit.first);
+        } else {
+            lost += 1;
+            slab.note_below(map, lba, (slot, addr));
+        }
+    }
+    let late = mutant!("qblk.valid-late");
+    if current != 0 && !late {
+        lines.validate(unit.first, current);
+    }
+    hesitate();
+    for (addr, slot, lba) in unit.sectors() {
+        let (from, to) = (view.encode(Entry::Slot(slot)), view.encode(Entry::Media(addr)));
+        if current >> (addr - unit.first) & 1 != 0 && !view.exchange(lba, from, to) {
+            lost += 1;
+            if late {
+                current &= !(1 << (addr - unit.first));
+            } else if !mutant!("qblk.loser-stays-valid") {
+                lines.invalidate(addr);
+            }
+            slab.note_below(map, lba, (slot, addr));
+        }
+    }
+    if late && current != 0 {
+        lines.validate(unit.first, current);
+    }
+    lost
 }
 
 #[cfg(test)]

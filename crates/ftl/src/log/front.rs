@@ -172,11 +172,9 @@ impl HostFtl {
         }
     }
 
-    /// Publication and insertion in one step of the ring, under the map lock or with each sector's
-    /// publication as a section (rules 12 and 13): what a slot has superseded may be dropped when it is
-    /// in the ring, where a flush finds it, and not before. Never the other way round: whoever holds a
-    /// ring may wait for sections to end. Returns the ring position behind the slots, and whether the
-    /// drainer has work.
+    /// Publishes slots and puts them into the ring ([`Ring::insert`]), under the map lock or with each
+    /// sector's publication as a section (rules 12 and 13). Returns the ring position behind the slots, and
+    /// whether the drainer has work.
     #[inline(always)]
     fn insert(&self, cx: &Cx, ring: &Ring, lba: u64, slots: &[u32], fua: bool) -> (u64, bool) {
         let publish = || {
@@ -187,18 +185,7 @@ impl HostFtl {
             }
             absorbed
         };
-        let early = mutant!("qblk.published-before-the-ring").then(&publish);
-        ring.state.enter(|r| {
-            let absorbed = early.unwrap_or_else(publish);
-            hesitate();
-            slots.iter().for_each(|s| r.insert(*s));
-            r.host_written += slots.len() as u64;
-            r.absorbed += absorbed;
-            if fua && !mutant!("qblk.fua-uncovered") {
-                r.cover();
-            }
-            (r.tail(), r.has_work(self.shape.unit as usize))
-        })
+        ring.insert(publish, slots, fua, self.shape.unit as usize)
     }
 
     #[inline(always)]
@@ -514,7 +501,8 @@ impl HostFtl {
     /// The floor first; then who read the old one has published; then the entries: whatever has a
     /// stamp above the discard's was written meanwhile and stays (rule 4). Of a sector on the medium
     /// only a bound of its stamp is known, which may have grown since: it is looked at again under a
-    /// stamp of its own.
+    /// stamp of its own. Nobody is waited for then: the entry was not clear, so who has read the old floor
+    /// comes first, and shows by its stamp, or loses the exchange and reads the floor again.
     ///
     /// The log says so before the first entry is cleared, since what dies here in the buffer is not
     /// programmed any more and a flush may end meanwhile; and again behind the last, for a shard that was
@@ -568,9 +556,6 @@ impl HostFtl {
                 above.fold(0, u64::max)
             };
             self.floor.fetch_max(stamp, Ordering::SeqCst);
-            if !mutant!("qblk.discard-again-without-waiting") {
-                self.sections.synchronize(cx).await;
-            }
             let mut unsure = Vec::new();
             for (at, raw) in again {
                 self.journal.append(Record::Discarded { lba: at, count: 1, stamp });

@@ -816,3 +816,6 @@ impl Batch {
         self.n = n;
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,10 +6,13 @@
 //!
 //! Built only with the feature `loom`, for `tests/models.rs`, which runs them: `make models`.
 
+use super::drain::publish_unit;
 use super::lines::Lines;
 use super::map::{Entry, Map};
+use super::rings::Rings;
 use super::sections::Sections;
 use super::slab::{Slab, SlotState};
+use super::unit::Unit;
 use flashlane_rt::CoreId;
 use flashlane_rt::sync::{AtomicU64, Ordering};
 use loom::cell::UnsafeCell;
@@ -78,17 +81,19 @@ struct Sector {
     map: Map,
     lines: Lines,
     slab: Slab,
+    sections: Sections,
 }
 
 const COPY: u64 = 5;
 
 impl Sector {
-    /// Slot 1 is the newest content and taken by the drainer.
-    fn new() -> Arc<Sector> {
+    /// Slot 1 is the newest content and taken by the drainer. Sections of so many cores are counted.
+    fn new(cores: u32) -> Arc<Sector> {
         let s = Sector {
             map: Map::new(1, 64, 4, false),
             lines: Lines::new(1, 64, false),
             slab: Slab::new(4, 8, false, true),
+            sections: Sections::new(cores),
         };
         s.lines.set_line(0, 0);
         s.slab.fill(1, 0, 0, &[1; 8]);
@@ -98,17 +103,12 @@ impl Sector {
         Arc::new(s)
     }
 
-    /// The drainer publishes the copy (`drain::publish_among_others`).
+    /// The drainer, on core 1, publishes the copy.
     fn publish_copy(&self) {
-        let slot = self.map.encode(Entry::Slot(1));
-        if self.map.raw(0) != slot {
-            return self.slab.note_below(&self.map, 0, (1, COPY));
-        }
-        self.lines.validate(COPY, 1);
-        if !self.map.exchange(0, slot, self.map.encode(Entry::Media(COPY))) {
-            self.lines.invalidate(COPY);
-            self.slab.note_below(&self.map, 0, (1, COPY));
-        }
+        let heads = vec![self.slab.head(1)];
+        let unit = Unit { first: COPY, slots: vec![1], heads, ..Unit::default() };
+        let own = (&self.map, &self.lines, &self.slab);
+        publish_unit(own, (&self.sections, CoreId(1)), &unit);
     }
 
     /// A write puts its slot on top (`front::publish`).
@@ -143,7 +143,7 @@ impl Sector {
 /// lies below the slot that came on top.
 pub fn a_release_against_a_write_invalidates_once() {
     model(|| {
-        let sector = Sector::new();
+        let sector = Sector::new(0);
         let theirs = sector.clone();
         let drainer = thread::spawn(move || theirs.publish_copy());
         sector.write(2);
@@ -158,7 +158,7 @@ pub fn a_release_against_a_write_invalidates_once() {
 /// lies below the last of them.
 pub fn what_is_below_a_slot_goes_up_to_the_newest() {
     model(|| {
-        let sector = Sector::new();
+        let sector = Sector::new(0);
         let theirs = sector.clone();
         sector.write(2);
         let drainer = thread::spawn(move || theirs.publish_copy());
@@ -175,7 +175,7 @@ pub fn what_is_below_a_slot_is_passed_on() {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(2);
     builder.check(|| {
-        let sector = Sector::new();
+        let sector = Sector::new(0);
         sector.write(2);
         let (drains, writes) = (sector.clone(), sector.clone());
         let drainer = thread::spawn(move || drains.publish_copy());
@@ -202,5 +202,57 @@ pub fn a_slot_is_taken_or_killed() {
         let killed = slab.kill(0).is_some();
         let dead = drainer.join().expect("it ends");
         assert_eq!(killed, dead);
+    });
+}
+
+/// What lies on top of a slot that becomes durable is not used again, for another sector, while the drainer
+/// notes there what is below.
+pub fn what_is_below_is_not_noted_at_a_slot_that_is_used_again() {
+    model(|| {
+        let sector = Sector::new(2);
+        sector.write(2);
+        let theirs = sector.clone();
+        let drainer = thread::spawn(move || theirs.publish_copy());
+        sector.write(3);
+        let retired = sector.sections.retired();
+        (0..2).for_each(|_| sector.sections.advance());
+        let again = sector.sections.passed(retired);
+        let of_another = (99, 5);
+        if again {
+            sector.slab.set_order(2, 50, of_another);
+        }
+        drainer.join().expect("it ends");
+        assert!(!again || sector.slab.prev(2) == of_another, "it is of another sector");
+    });
+}
+
+/// FORMAT.md, hole 9, and rules 12 and 13: slot 0 is acknowledged and in ring 1 when a flush takes the positions of
+/// both rings; a write puts slot 1 on top, in ring 0; ring 1's drainer comes by. If it drops slot 0, the flush waits
+/// for slot 1.
+pub fn nothing_is_dropped_for_what_a_flush_does_not_wait_for() {
+    model(|| {
+        let slab = Slab::new(2, 8, false, true);
+        let rings = Rings::new(2, 8, (2, 1), 2, Arc::new(Sections::new(0)));
+        let buffered = |slot, ring| {
+            slab.fill(slot, 7, ring, &[1; 8]);
+            slab.set_order(slot, 10, (0, 9));
+        };
+        buffered(0, 1);
+        buffered(1, 0);
+        rings.get(1).insert(|| 0, &[0], false, 1);
+        let both = Arc::new((rings, slab));
+        let (writes, drains) = (both.clone(), both.clone());
+        let writer = thread::spawn(move || {
+            let (rings, slab) = &*writes;
+            rings.get(0).insert(|| u64::from(slab.kill(0).is_some()), &[1], false, 1);
+        });
+        let drainer = thread::spawn(move || {
+            let (rings, slab) = &*drains;
+            rings.get(1).state.now(|r| r.take_unit(slab, 1, &mut Unit::default()))
+        });
+        let to = both.0.cover(true);
+        let dropped = drainer.join().expect("it ends") == Some((1, 0));
+        writer.join().expect("it ends");
+        assert!(!dropped || to[0] == 1, "neither the old nor the new content is durable");
     });
 }

@@ -15,7 +15,7 @@ use super::slab::{Origin, Slab, SlotState};
 use super::unit::{Push, Unit};
 use crate::contention::Queue;
 use flashlane_base::{Ns, mutant};
-use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex};
+use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, hesitate};
 use flashlane_rt::{Cx, Lock, Notify, Waiter, Waits};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -305,6 +305,37 @@ impl Ring {
             pointer: AtomicU64::new(u64::from(at)),
             is_drained: AtomicBool::new(false),
         }
+    }
+
+    /// `publish` puts slots on top of what they supersede and returns how many host sectors that killed;
+    /// then they are in the ring: both in one step of it. What a slot has superseded may be dropped when
+    /// the slot is in the ring, where a flush finds it, and not before. Never the other way round: whoever
+    /// holds a ring may wait for sections to end. A FUA write covers its slots at once: else they could
+    /// be overwritten and dropped before somebody waits for them. Returns the position behind the slots,
+    /// and whether the drainer, of units of `unit` sectors, has work.
+    #[inline(always)]
+    pub(super) fn insert(
+        &self,
+        publish: impl FnOnce() -> u64,
+        slots: &[u32],
+        fua: bool,
+        unit: usize,
+    ) -> (u64, bool) {
+        let (early, publish) = match mutant!("qblk.published-before-the-ring") {
+            true => (publish(), None),
+            false => (0, Some(publish)),
+        };
+        self.state.enter(|r| {
+            let absorbed = publish.map_or(early, |publish| publish());
+            hesitate();
+            slots.iter().for_each(|s| r.insert(*s));
+            r.host_written += slots.len() as u64;
+            r.absorbed += absorbed;
+            if fua && !mutant!("qblk.fua-uncovered") {
+                r.cover();
+            }
+            (r.tail(), r.has_work(unit))
+        })
     }
 
     /// Somebody waits for what is before `to`, and with `flush` may be padded for.

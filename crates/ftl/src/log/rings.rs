@@ -447,4 +447,94 @@ mod tests {
         let more = take(&rings, &slab, 0, 100);
         assert!(mine.iter().any(|slot| more.contains(slot)), "nobody is in a section");
     }
+
+    /// While a section lasts, what one ring gives back waits for it there, and no more of it than others can do
+    /// without: each of them still finds as many slots as its admission has room for.
+    #[test]
+    fn a_ring_lets_few_slots_wait() {
+        let (rings, slab, sections, slots) = rings(2);
+        let inside = std::sync::Barrier::new(2);
+        std::thread::scope(|scope| {
+            let reader = || {
+                let _inside = sections.enter_on(CoreId(1));
+                inside.wait();
+                #[allow(clippy::disallowed_methods)] // a section lasts that long, on a real thread
+                std::thread::sleep(std::time::Duration::from_millis(100));
+            };
+            scope.spawn(reader);
+            inside.wait();
+            for _ in 0..slots / 190 {
+                let some = take(&rings, &slab, 0, 190);
+                release(&rings, &slab, 0, some);
+            }
+            (1..3).for_each(|ring| assert_eq!(take(&rings, &slab, ring, 190).len(), 190));
+        });
+    }
+
+    /// A slot of a user in a ring, published.
+    fn insert(rings: &Rings, slab: &Slab, ring: usize, fua: bool) -> u32 {
+        let slot = take(rings, slab, ring, 1)[0];
+        slab.fill(slot, 7, ring as u32, &[1; 8]);
+        slab.set_order(slot, 10, (0, 9));
+        rings.get(ring).insert(|| 0, &[slot], fua, 1);
+        slot
+    }
+
+    /// The drainer of units of one sector takes the next one.
+    fn take_unit(rings: &Rings, slab: &Slab, ring: usize) -> Unit {
+        let mut unit = Unit::default();
+        let taken = rings.get(ring).state.now(|r| r.take_unit(slab, 1, &mut unit));
+        assert!(taken.is_some(), "there is work");
+        unit
+    }
+
+    /// FORMAT.md rule 2: what a FUA write has put into the ring is programmed, also if it is overwritten before the
+    /// write waits for it; the newer content is not what was promised to be durable.
+    #[test]
+    fn an_overwritten_fua_write_is_not_dropped() {
+        let (rings, slab, ..) = rings(0);
+        for fua in [false, true] {
+            let slot = insert(&rings, &slab, 1, fua);
+            assert!(slab.kill(slot).is_some());
+            let taken = take_unit(&rings, &slab, 1).slots;
+            assert_eq!(taken == [slot], fua, "{taken:?}");
+        }
+    }
+
+    /// Programs end out of order: what is behind one that has not ended is not durable.
+    #[test]
+    fn nothing_is_durable_behind_a_gap() {
+        let (rings, slab, ..) = rings(0);
+        (0..3).for_each(|_| _ = insert(&rings, &slab, 1, false));
+        let units = [(); 3].map(|()| take_unit(&rings, &slab, 1).id);
+        let ends = |unit| rings.get(1).state.now(|r| r.unit_done(unit));
+        let durable =
+            || (0..=3).filter(|to| rings.are_durable(&rings.positions(&[(1, *to)]))).max();
+        ends(units[1]);
+        assert_eq!(durable(), Some(0));
+        ends(units[0]);
+        assert_eq!(durable(), Some(2));
+        ends(units[2]);
+        assert_eq!(durable(), Some(3));
+    }
+
+    /// What goes out again holds up those who wait for the ring that it was written to: a FUA write waits for
+    /// no other.
+    #[test]
+    fn what_goes_out_again_is_waited_for_where_it_was_written() {
+        let (rings, slab, ..) = rings(0);
+        let run = Virtual::new(3, 1, CostTable::zero());
+        let slot = insert(&rings, &slab, 2, true);
+        let durable = || rings.are_durable(&rings.positions(&[(2, 1)]));
+        let failed = take_unit(&rings, &slab, 2);
+        rings.send_again(&run.cx(), &[slot], &slab);
+        rings.get(2).state.now(|r| r.unit_done(failed.id));
+        assert!(!durable(), "its program failed");
+        let again = take_unit(&rings, &slab, 2);
+        rings.get(2).state.now(|r| {
+            r.unit_done(again.id);
+            r.retried(again.retries);
+        });
+        assert!(durable());
+    }
 }

@@ -43,6 +43,12 @@ fn qblk_discards() {
     explore("qblk_discards", 1000, |seed| target::run(seed, Life::Discards));
 }
 
+/// A life before, and behind a mount a discard against a write, a flush and another discard.
+#[test]
+fn qblk_mounted_discard() {
+    explore("qblk_mounted_discard", 200, |seed| target::run(seed, Life::MountedDiscard));
+}
+
 /// Two cores, one of which frees what the other has looked up.
 #[test]
 fn operations() {

@@ -7,6 +7,7 @@ use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{LogConfig, MountOptions, Pblk};
 use flashlane_ocssd::{DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
+use flashlane_rt::sync::hesitate_in_one_of;
 use flashlane_rt::{Cx, Notify, Threads};
 use flashlane_testkit::{Host, Oracle, Wrong};
 use std::cell::Cell;
@@ -22,11 +23,14 @@ pub(crate) enum Life {
     Collecting,
     /// Rounds of a write, a discard and a flush of the same few sectors, then a cut.
     Discards,
+    /// A life before, a mount, and one sector that is written, discarded and flushed, then a cut: stamps are not the
+    /// clock's but the floor's.
+    MountedDiscard,
 }
 
 impl Life {
     fn is_cut(self) -> bool {
-        matches!(self, Life::Cut | Life::Discards)
+        !matches!(self, Life::Stopped | Life::Collecting)
     }
 }
 
@@ -70,7 +74,7 @@ impl Plan {
             _ => 5 + rng.below(40),
         };
         let (cores, depth) = match life {
-            Life::Discards => (3, 1),
+            Life::Discards | Life::MountedDiscard => (3, 1),
             _ => (2 + rng.below(2), 1 + rng.below(3)),
         };
         let cut_behind = match life {
@@ -123,6 +127,8 @@ struct Shared {
     plan: Plan,
     ssd: Arc<Ssd>,
     oracle: OnceLock<Arc<Oracle>>,
+    /// There was a life before this one.
+    is_mounted: bool,
     dev: OnceLock<Arc<Pblk>>,
     /// Requests that have ended.
     ended: AtomicU32,
@@ -140,8 +146,20 @@ impl Shared {
     fn new(plan: Plan, ssd: Arc<Ssd>, oracle: OnceLock<Arc<Oracle>>) -> Arc<Shared> {
         let (ended, last, done) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(0));
         let (dev, changed, off) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
-        let steps = AtomicU32::new(0);
-        Arc::new(Shared { plan, ssd, oracle, dev, ended, off, last, done, steps, changed })
+        let (steps, is_mounted) = (AtomicU32::new(0), oracle.get().is_some());
+        Arc::new(Shared {
+            plan,
+            ssd,
+            oracle,
+            is_mounted,
+            dev,
+            ended,
+            off,
+            last,
+            done,
+            steps,
+            changed,
+        })
     }
 
     /// Waits until every core has done its `step`-th step.
@@ -168,21 +186,25 @@ impl Shared {
 
 pub(crate) fn run(seed: u64, life: Life) {
     let plan = Plan::draw(seed, life);
+    // Two cores must stop, each at the one place where it counts.
+    hesitate_in_one_of(if life == Life::MountedDiscard { 2 } else { 8 });
     if number("FLASHLANE_SCHEDULES") == Some(1) {
         eprintln!("{plan:?}");
     }
     let ssd = Ssd::new(&plan.medium(), plan.options()).expect("a device");
-    let first = Shared::new(plan, ssd.clone(), OnceLock::new());
-    Threads::new(plan.cores, seed).run(|cx| first_life(cx, first.clone()));
-    let oracle = first.oracle.get().expect("core 0 made it").clone();
-    let last = first.last.load(Ordering::SeqCst);
-    drop(first);
-    if life.is_cut() {
-        ssd.power_cut(Ns::from_ns(last), PowerOn::ClockRestarts);
-        oracle.power_cut();
+    let mut oracle = OnceLock::new();
+    for _ in 0..if life == Life::MountedDiscard { 2 } else { 1 } {
+        let shared = Shared::new(plan, ssd.clone(), oracle);
+        Threads::new(plan.cores, seed).run(|cx| one_life(cx, shared.clone()));
+        oracle = OnceLock::from(shared.oracle.get().expect("core 0 made it").clone());
+        if life.is_cut() {
+            let last = shared.last.load(Ordering::SeqCst);
+            ssd.power_cut(Ns::from_ns(last), PowerOn::ClockRestarts);
+            oracle.get().expect("set above").power_cut();
+        }
     }
-    let second = Shared::new(plan, ssd, OnceLock::from(oracle));
-    Threads::new(plan.cores, seed).run(|cx| second_life(cx, second.clone()));
+    let second = Shared::new(plan, ssd, oracle);
+    Threads::new(plan.cores, seed).run(|cx| last_life(cx, second.clone()));
 }
 
 /// A sector whose requests are printed: FLASHLANE_WATCH.
@@ -190,9 +212,11 @@ fn watched() -> Option<Lba> {
     number("FLASHLANE_WATCH").map(Lba::new)
 }
 
-async fn first_life(cx: Cx, shared: Arc<Shared>) {
+async fn one_life(cx: Cx, shared: Arc<Shared>) {
     let plan = shared.plan;
-    if cx.core().0 == 0 {
+    if cx.core().0 == 0 && shared.is_mounted {
+        mount(&cx, &shared).await;
+    } else if cx.core().0 == 0 {
         let config = LogConfig {
             over_provisioning_percent: 75,
             cores: plan.cores,
@@ -217,6 +241,8 @@ async fn first_life(cx: Cx, shared: Arc<Shared>) {
         cx.clone().spawn(async move {
             let worked = match plan.life {
                 Life::Discards => rounds(&cx, &host, &shared).await,
+                Life::MountedDiscard if !shared.is_mounted => Ok(()),
+                Life::MountedDiscard => one_sector(&cx, &host, &shared).await,
                 _ => work(&cx, &host, &shared, task).await,
             };
             worked.unwrap_or_else(|wrong| panic!("{plan:?}: {wrong}"));
@@ -253,14 +279,18 @@ fn watch(cx: &Cx, shared: &Arc<Shared>) {
     });
 }
 
-async fn second_life(cx: Cx, shared: Arc<Shared>) {
+async fn mount(cx: &Cx, shared: &Shared) {
+    let dev = Pblk::mount(cx, shared.ssd.clone(), MountOptions::default()).await;
+    let dev = dev.unwrap_or_else(|e| panic!("{:?}: {e}", shared.plan));
+    dev.check_consistency().unwrap_or_else(|e| panic!("{:?}: {e}", shared.plan));
+    assert!(shared.dev.set(dev).is_ok());
+    shared.changed.wake(cx);
+}
+
+async fn last_life(cx: Cx, shared: Arc<Shared>) {
     watch(&cx, &shared);
     if cx.core().0 == 0 {
-        let dev = Pblk::mount(&cx, shared.ssd.clone(), MountOptions::default()).await;
-        let dev = dev.unwrap_or_else(|e| panic!("{:?}: {e}", shared.plan));
-        dev.check_consistency().unwrap_or_else(|e| panic!("{:?}: {e}", shared.plan));
-        assert!(shared.dev.set(dev).is_ok());
-        shared.changed.wake(&cx);
+        mount(&cx, &shared).await;
     }
     shared.changed.wait(&cx, || shared.dev.get().is_some()).await;
     let dev = shared.dev.get().expect("set above").clone();
@@ -351,6 +381,70 @@ async fn rounds(cx: &Cx, host: &Host, shared: &Shared) -> Result<(), Wrong> {
         shared.step(cx, step + 2).await;
         step += 3;
     }
+    shared.off.store(true, Ordering::SeqCst);
+    shared.changed.wake(cx);
+    Ok(())
+}
+
+/// Core 1 discards a sector while core 0 writes and somebody flushes, in one of three ways. The power goes off as the
+/// flush ends.
+async fn one_sector(cx: &Cx, host: &Host, shared: &Shared) -> Result<(), Wrong> {
+    const SECTOR: u64 = 8;
+    let (core, mut buf) = (cx.core().0, Vec::new());
+    // The last one needs the most tries.
+    let way = (shared.plan.seed % 4).min(2);
+    // What is on the medium; on top of it in the ring of core 0, less than a unit; what core 0 writes.
+    let (old, buffered, written): (&[u64], &[u64], u64) = match way {
+        // It is written before the discard or behind it: which of them shows, and stays.
+        0 => (&[SECTOR], &[], SECTOR),
+        // What dies in the ring is dropped, since a unit is full: what was there before must not come back.
+        1 => (&[SECTOR], &[SECTOR, 9, 10], 11),
+        // It is discarded once more behind the write.
+        _ => (&[9], &[], SECTOR),
+    };
+    if core == 0 {
+        for of in [old, buffered] {
+            for lba in of {
+                host.write(cx, Lba::new(*lba), 1, false, &mut buf).await?;
+            }
+            if of == old {
+                host.flush(cx).await?;
+            }
+        }
+    }
+    shared.step(cx, 0).await;
+    let come = |core: u32| {
+        shared.ended.fetch_or(1 << core, Ordering::SeqCst);
+        shared.changed.wake(cx);
+    };
+    let other = async |core: u32| {
+        shared.changed.wait(cx, || shared.ended.load(Ordering::SeqCst) >> core & 1 != 0).await;
+    };
+    match core {
+        0 => host.write(cx, Lba::new(written), 1, false, &mut buf).await?,
+        1 => host.discard(cx, Lba::new(SECTOR), 1).await?,
+        _ => {}
+    }
+    come(core);
+    match (way, core) {
+        (0, 0) => {
+            other(1).await;
+            host.read(cx, Lba::new(SECTOR), 1, &mut buf).await?;
+        }
+        // The ring's drainer comes by.
+        (1, 0) => {
+            for _ in 0..4 {
+                cx.yield_now().await;
+            }
+        }
+        (2, 2) => {
+            other(0).await;
+            host.discard(cx, Lba::new(SECTOR), 1).await?;
+        }
+        _ => return Ok(()),
+    }
+    host.flush(cx).await?;
+    shared.last.fetch_max(cx.now().as_ns(), Ordering::SeqCst);
     shared.off.store(true, Ordering::SeqCst);
     shared.changed.wake(cx);
     Ok(())

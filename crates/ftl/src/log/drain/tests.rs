@@ -101,6 +101,33 @@ fn q02_the_loser_of_the_exchange_invalidates_its_page() {
     .expect("no stall");
 }
 
+/// What the drainer took and did not program is buffered, counted once, whether it waits in the ring again, for
+/// company, or for ever: the target became read-only.
+#[test]
+fn what_is_taken_and_not_programmed_is_still_buffered() {
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let (ftl, cx) = (target(&run, 1, 1, LogConfig::qblk()), run.cx());
+    run.run(async move {
+        fill(&ftl, 0);
+        let unit = u64::from(ftl.shape.unit);
+        let ring = ftl.rings.of(&cx);
+        let law = || ftl.stats().check_host_law().unwrap_or_else(|e| panic!("{e}"));
+        for lba in (0..unit - 1).chain([0]) {
+            write(&cx, &ftl, lba, 1).await;
+        }
+        // A unit, but the first of it is dead, and is dropped.
+        assert!(ftl.take_units(&cx, ring, 1).is_empty());
+        law();
+        write(&cx, &ftl, unit, 1).await;
+        let units = ftl.take_units(&cx, ring, 1);
+        assert_eq!(units[0].slots.len() as u64, unit);
+        ftl.leave_unprogrammed(&ring.state, &units);
+        law();
+        assert_eq!(ftl.stats().buffered_now, unit);
+    })
+    .expect("no stall");
+}
+
 /// The requests of Figure 5, in the order in which they were mapped.
 const FIGURE_5: [&[u32]; 3] = [&[0, 1], &[2, 3, 0], &[1, 2]];
 
