@@ -410,6 +410,11 @@ impl Place {
         self.free.len() as u32
     }
 
+    /// Is this chunk bad?
+    pub(super) fn is_retired(&self, line: u32, position: u32) -> bool {
+        self.chunks[self.chunk_index(line, position)] & RETIRED != 0
+    }
+
     pub(super) fn retired(&self) -> u64 {
         self.retired
     }

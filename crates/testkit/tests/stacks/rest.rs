@@ -57,18 +57,18 @@ fn kinds() -> Vec<Kind> {
     all
 }
 
-async fn ask(dev: &Pftl, cx: &Cx, op: BlockOp, lba: u64, buf: &mut [u8]) -> BlockResult {
+pub(super) async fn ask(dev: &Pftl, cx: &Cx, op: BlockOp, lba: u64, buf: &mut [u8]) -> BlockResult {
     let sectors = if op == BlockOp::Flush { 0 } else { 1 };
     dev.start(cx, Io { op, lba: Lba::new(lba), sectors, fua: false, buf }).await
 }
 
-async fn put(dev: &Pftl, cx: &Cx, lba: u64, version: u64) {
+pub(super) async fn put(dev: &Pftl, cx: &Cx, lba: u64, version: u64) {
     let mut buf = (lba << 32 | version).to_le_bytes().repeat(dev.info().content_bytes / 8);
     ask(dev, cx, BlockOp::Write, lba, &mut buf).await.expect("a write");
 }
 
 /// The version that a sector holds, 0 for zeros.
-async fn get(dev: &Pftl, cx: &Cx, lba: u64) -> u64 {
+pub(super) async fn get(dev: &Pftl, cx: &Cx, lba: u64) -> u64 {
     let mut buf = vec![0xee; dev.info().content_bytes];
     ask(dev, cx, BlockOp::Read, lba, &mut buf).await.unwrap_or_else(|e| panic!("{lba}: {e}"));
     let word = u64::from_le_bytes(buf[..8].try_into().expect("8 bytes"));
