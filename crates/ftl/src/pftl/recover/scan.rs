@@ -85,13 +85,8 @@ impl Mount<'_> {
                 }
             }
             self.report.scanned_sectors += work.iter().map(|(_, end)| *end as u64).sum::<u64>();
-            let job = scan_chunks(
-                self.cx.clone(),
-                self.medium.clone(),
-                position,
-                work,
-                found.clone(),
-            );
+            let job =
+                scan_chunks(self.cx.clone(), self.medium.clone(), position, work, found.clone());
             joins.push(self.cx.spawn_join(job));
         }
         for join in joins {
