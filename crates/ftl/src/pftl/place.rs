@@ -701,6 +701,11 @@ impl Place {
         self.leaving.push_back(line);
     }
 
+    /// Some line may be erased after `barrier`, as soon as nobody reads it.
+    pub(super) fn has_erase(&self, barrier: u64) -> bool {
+        self.leaving.iter().any(|line| self.line(*line).safe_after <= barrier)
+    }
+
     /// Takes the oldest leaving line that nobody reads, and nobody needs after `barrier`.
     pub(super) fn next_erase(&mut self, barrier: u64) -> Option<u32> {
         let free = |line: &u32| {
