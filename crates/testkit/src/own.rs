@@ -45,6 +45,7 @@ impl Own {
             options: SsdOptions { seed, ..self.options.clone() },
             // A medium that may fail by itself needs the witness, too.
             aims: false,
+            tight: false,
             faulty: !self.options.faults.is_empty() || self.spec.ecc.is_some(),
             link: self.spec.link.filter(|_| self.options.timing),
             pus: self.pus,

@@ -112,6 +112,9 @@ pub(crate) struct OnSsd<C> {
     pub(crate) options: SsdOptions,
     /// Things go wrong on purpose: a witness tells the oracle what that excuses.
     pub(crate) faulty: bool,
+    /// As small as can be: where there are no capacitors, power cuts in a row may take the room that the layer
+    /// needs, and it says so.
+    pub(crate) tight: bool,
     /// Faults may be aimed at commands.
     pub(crate) aims: bool,
     /// The host's link: below a host FTL, above a device FTL.
@@ -139,7 +142,8 @@ impl<C> OnSsd<C> {
         }
         let (spec, link) = (RefCell::new(spec), devices::link(seed));
         let (aims, pus, fixed, disk) = (faulty, None, false, None);
-        OnSsd { spec, options, faulty, aims, link, pus, fixed, disk, config }
+        let tight = size == Size::Tight;
+        OnSsd { spec, options, faulty, tight, aims, link, pus, fixed, disk, config }
     }
 
     /// The device lives in an image; best a small one, since a loss copies the whole file.
@@ -314,9 +318,6 @@ fn pftl_on(seed: u64, size: Size, faulty: bool) -> OnSsd<PftlConfig> {
         capacitors: devices::one_of(&mut rng, &[true, false]),
         ..PftlConfig::default()
     };
-    // What a power cut costs in open lines is much of a tight device, and several in a row are more than
-    // the reserve without capacitors is for.
-    let size = if config.capacitors { size } else { Size::Usual };
     let mut on = OnSsd::draw(seed, size, faulty, config);
     if !on.config.capacitors {
         // A barrier pads a unit, or half of a small chunk.
@@ -403,7 +404,7 @@ impl Machine for PftlMachine {
                     idle.stats().check_host_law()?;
                     idle.walk()
                 }),
-                may_give_up: self.on.faulty,
+                may_give_up: self.on.faulty || self.on.tight && !self.on.config.capacitors,
                 ack_is_durable: self.on.config.capacitors,
                 state: Box::new(move || format!("{:?}", state.details())),
                 stop: Box::pin(async move {

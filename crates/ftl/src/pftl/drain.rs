@@ -172,12 +172,15 @@ impl Controller {
                 None => self.check_room(kind),
             }
         }
+        if !self.capacitors && self.no_program_flies() {
+            self.check_standstill();
+        }
         None
     }
 
     /// A whole unit waits; when the device stops, the rest that fills none counts as one.
     #[inline]
-    fn is_unit_due(&self, kind: Kind) -> bool {
+    pub(super) fn is_unit_due(&self, kind: Kind) -> bool {
         let waiting = self.buffer.waiting(kind);
         if waiting >= self.place.layout.unit || self.buffer.covered_waiting(kind) > 0 {
             return true;

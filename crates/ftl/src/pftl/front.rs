@@ -20,6 +20,9 @@ use super::map::Entry;
 use super::{Controller, Pftl, Phase, Room};
 use crate::block::{BlockError, BlockOp, BlockResult, Io};
 
+/// Why a stopped device takes nothing more.
+const STOPPED: &str = "the device was stopped";
+
 /// Sectors discarded under one hold of the controller.
 const DISCARD_PIECE: u32 = 4096;
 
@@ -88,6 +91,7 @@ impl Pftl {
             for lba in at..until {
                 changed |= c.forget(lba, &mut left);
             }
+            c.at_rest &= !changed;
             if changed && !mutant!("pftl.trim-not-noted") {
                 c.pages.touch_trims(at, until);
             }
@@ -114,7 +118,10 @@ impl Pftl {
             c.read_only.get_or_insert(super::HOST_TROUBLE);
         }
         c.stats.ftl.flush_wait += cx.now() - from;
-        c.read_only.map_or(Ok(()), |why| Err(BlockError::ReadOnly(why)))
+        // A stop that ended meanwhile has ended the barrier, too.
+        let left = c.phase == Phase::Stopped && c.pages.waiting() > 0;
+        let why = c.read_only.or(left.then_some(STOPPED));
+        why.map_or(Ok(()), |why| Err(BlockError::ReadOnly(why)))
     }
 }
 
@@ -123,7 +130,7 @@ impl Controller {
     fn refusal(&self) -> Option<&'static str> {
         match self.phase {
             Phase::Mounting | Phase::Running => self.read_only,
-            Phase::Draining | Phase::Stopped => Some("the device was stopped"),
+            Phase::Draining | Phase::Stopped => Some(STOPPED),
         }
     }
 

@@ -570,4 +570,33 @@ impl Controller {
             self.read_only = Some("failed chunks have taken the room that GC needs");
         }
     }
+
+    /// Becomes read-only when units are due, none has a place, no program flies, and nobody will ever make
+    /// room: what GC has emptied waits for a barrier, the barrier for room, and so does the next victim. Power
+    /// cuts in a row lead here: each costs the rest of what was open, and what GC had moved.
+    #[cold]
+    pub(super) fn check_standstill(&mut self) {
+        let held = Kind::ALL.iter().any(|kind| self.buffer.covered_waiting(*kind) > 0)
+            || self.held_pages_wait();
+        let due = held || Kind::ALL.iter().any(|kind| self.is_unit_due(*kind));
+        let moving = self.gc.reads > 0 || self.gc.erasing;
+        if self.read_only.is_some() || self.writer.is_some() || !due || moving {
+            return;
+        }
+        // A barrier will begin, or go on without us; an erase is due, or will ask for a barrier.
+        let barrier = match self.barrier_is_active() {
+            true => !held,
+            false => self.is_barrier_asked(),
+        };
+        let idle = self.gc.is_quiet() || self.place.free_lines() == 0;
+        let erases = self.place.has_erase(self.barriers_done()) || idle && self.wants_barrier();
+        let collects = match self.gc.victim {
+            Some(_) => self.buffer.gc_room() >= self.room_to_go_on(),
+            None if !self.gc_is_wanted() => false,
+            None => self.place.greediest().is_some_and(|line| self.has_room_beside_barrier(line)),
+        };
+        if !(barrier || erases || collects) {
+            self.read_only = Some("power cuts have taken the room that GC and its barriers need");
+        }
+    }
 }

@@ -71,7 +71,7 @@ use drain::{Scratch, Window, Worker};
 use gc::Gc;
 use map::{Entry, Map};
 use pages::Pages;
-use place::{Layout, Place};
+use place::{Layout, LineState, Place};
 use rest::Writer;
 use sync::Barriers;
 
@@ -620,7 +620,17 @@ impl Controller {
             per_line[self.place.layout.line_of(at) as usize] += 1;
         }
         let mut live = 0;
+        let layout = &self.place.layout;
+        let void = |line: u32, position: u32, row: u32| {
+            let unit = layout.unit_of(layout.unit_at(line, row, position));
+            self.pages.is_void(unit) && !self.place.is_retired(line, position)
+        };
         for (line, l) in self.place.lines() {
+            let mut units =
+                (0..layout.positions).flat_map(|p| (0..layout.rows).map(move |row| (p, row)));
+            if l.state == LineState::Free && units.any(|(p, row)| void(line, p, row)) {
+                return Err(format!("line {line} is free, and a unit of it void"));
+            }
             let walked = per_line[line as usize];
             if l.valid != walked {
                 let counted = l.valid;

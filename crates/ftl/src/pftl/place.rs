@@ -410,6 +410,11 @@ impl Place {
         self.free.len() as u32
     }
 
+    /// Is this chunk bad?
+    pub(super) fn is_retired(&self, line: u32, position: u32) -> bool {
+        self.chunks[self.chunk_index(line, position)] & RETIRED != 0
+    }
+
     pub(super) fn retired(&self) -> u64 {
         self.retired
     }
@@ -694,6 +699,11 @@ impl Place {
         l.state = LineState::Leaving;
         self.victims.retain(|v| *v != line);
         self.leaving.push_back(line);
+    }
+
+    /// Some line may be erased after `barrier`, as soon as nobody reads it.
+    pub(super) fn has_erase(&self, barrier: u64) -> bool {
+        self.leaving.iter().any(|line| self.line(*line).safe_after <= barrier)
     }
 
     /// Takes the oldest leaving line that nobody reads, and nobody needs after `barrier`.

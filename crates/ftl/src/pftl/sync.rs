@@ -249,6 +249,16 @@ impl Controller {
         self.barriers.active
     }
 
+    /// A barrier is asked for that has not begun.
+    pub(super) fn is_barrier_asked(&self) -> bool {
+        self.barriers.asked > self.barriers.done
+    }
+
+    /// Lines wait for a barrier that nobody has asked for.
+    pub(super) fn wants_barrier(&self) -> bool {
+        self.place.leaving() > 0 && self.place.barrier_wanted() > self.barriers.asked
+    }
+
     /// Covered sectors of the host must go out so that a line can be erased.
     pub(super) fn barrier_needs_room(&self) -> bool {
         self.buffer.covered_waiting(Kind::User) > 0 && self.place.leaving() > 0

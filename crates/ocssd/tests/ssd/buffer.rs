@@ -414,6 +414,36 @@ fn a_reset_of_buffered_sectors() {
     assert_eq!(ssd.counters().violations, 0);
 }
 
+/// What stood in the buffer when its chunk was reset is not what is written there next: a read of what has
+/// found no room in the buffer waits for the medium.
+#[test]
+fn a_read_behind_a_reset_is_not_answered_from_before_it() {
+    let (b, ssd) = bench(&buffered(2, |_| {}), "");
+    let (low, high) = (b.at(&[(0, 0, 0, 4)]), b.at(&[(0, 0, 4, 4)]));
+    let (both, one) = (b.at(&[(0, 0, 0, 8)]), b.at(&[(0, 0, 4, 1)]));
+    let (got, began) = b.run(|cx, dev| async move {
+        write(&cx, &*dev, &low, 1).await;
+        write(&cx, &*dev, &high, 1).await;
+        let request = Request {
+            op: Op::Reset,
+            flags: Flags::default(),
+            addrs: &low[..1],
+            data: Data::None,
+            whole_sectors: false,
+        };
+        let (began, reset) = (cx.now(), dev.submit(&cx, request));
+        let filled = Filled::new(8, 4096, 2);
+        let again = dev.submit(&cx, filled.request(&both, false));
+        let got = read(&cx, &*dev, &one, Flags::default()).await;
+        dev.wait(&cx, reset).await;
+        dev.wait(&cx, again).await;
+        (got, began)
+    });
+    let hits = count(&ssd).hits;
+    assert!(got.holds(0, 2) && hits == 0, "{hits} read from the buffer");
+    assert!(got.done.finished > began + PROGRAM, "{:?}", got.done.finished);
+}
+
 /// On an image: a flush waits for the medium and for the host; after it a killed process has lost nothing;
 /// what the device keeps is there after a restart, and takes room.
 #[test]

@@ -4,6 +4,7 @@ mod canary;
 mod cuts;
 mod oracle;
 mod rest;
+mod rules;
 mod swarm;
 mod threads;
 mod torture;

@@ -4,15 +4,17 @@
 //! with and without capacitors. Promises: every cut is at a moment of its own run, so it replays by
 //! its message. Never: draws a device (that is the swarm).
 
-use flashlane_base::{Lba, Ns, Rng};
+use flashlane_base::{Lba, Location, Ns, OOB_BYTES, Rng};
 use flashlane_ftl::block::{BlockDev, BlockOp, BlockResult, Io};
 use flashlane_ftl::log::format::{LBA_SNAPSHOT, Oob};
 use flashlane_ftl::pftl::{Dump, Pftl, PftlConfig, Recovery};
 use flashlane_media::host::HostFile;
 use flashlane_media::host::memory::MemoryFile;
-use flashlane_ocssd::device::ChunkInfo;
+use flashlane_ocssd::device::{ChunkInfo, ChunkState, Data, Flags, Op, Request, Scatter};
 use flashlane_ocssd::image::{Header, UNCHECKED};
-use flashlane_ocssd::{CreateImage, Device, DeviceSpec, OpenImage, PowerOn, Ssd, SsdOptions};
+use flashlane_ocssd::{
+    CreateImage, Device, DeviceSpec, FaultPlan, OpenImage, PowerOn, Ssd, SsdOptions,
+};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_testkit::moments::{Moments, NotingDevice};
 use std::cell::{Cell, RefCell};
@@ -57,18 +59,18 @@ fn kinds() -> Vec<Kind> {
     all
 }
 
-async fn ask(dev: &Pftl, cx: &Cx, op: BlockOp, lba: u64, buf: &mut [u8]) -> BlockResult {
+pub(super) async fn ask(dev: &Pftl, cx: &Cx, op: BlockOp, lba: u64, buf: &mut [u8]) -> BlockResult {
     let sectors = if op == BlockOp::Flush { 0 } else { 1 };
     dev.start(cx, Io { op, lba: Lba::new(lba), sectors, fua: false, buf }).await
 }
 
-async fn put(dev: &Pftl, cx: &Cx, lba: u64, version: u64) {
+pub(super) async fn put(dev: &Pftl, cx: &Cx, lba: u64, version: u64) {
     let mut buf = (lba << 32 | version).to_le_bytes().repeat(dev.info().content_bytes / 8);
     ask(dev, cx, BlockOp::Write, lba, &mut buf).await.expect("a write");
 }
 
 /// The version that a sector holds, 0 for zeros.
-async fn get(dev: &Pftl, cx: &Cx, lba: u64) -> u64 {
+pub(super) async fn get(dev: &Pftl, cx: &Cx, lba: u64) -> u64 {
     let mut buf = vec![0xee; dev.info().content_bytes];
     ask(dev, cx, BlockOp::Read, lba, &mut buf).await.unwrap_or_else(|e| panic!("{lba}: {e}"));
     let word = u64::from_le_bytes(buf[..8].try_into().expect("8 bytes"));
@@ -113,7 +115,11 @@ struct Off {
 /// The first life: created, used, stopped; the power goes when the stop has ended, or at `cut`.
 /// Also when the stop began, and whether it ended.
 fn first_life(kind: &Kind, cut: Option<Ns>, moments: &Moments) -> (Off, Ns, bool) {
-    let ssd = Ssd::new(&kind.spec, SsdOptions::default()).expect("a device");
+    // A line that never strikes: what a test adds later strikes only where there is a plan.
+    let plan = format!("[[fault]]\nkind = \"read_uncorrectable\"\ncount = {}\n", 1u64 << 50);
+    let faults = FaultPlan::from_toml(&plan).expect("a plan");
+    let options = SsdOptions { faults, ..SsdOptions::default() };
+    let ssd = Ssd::new(&kind.spec, options).expect("a device");
     let device: Arc<dyn Device> = Arc::new(NotingDevice::new(ssd.clone(), moments.clone()));
     let run = Virtual::new(1, 1, CostTable::zero());
     let (cx, config) = (run.cx(), kind.config.clone());
@@ -172,6 +178,20 @@ impl Off {
         self.ssd.power_cut(now, PowerOn::ClockRestarts);
         assert_eq!(self.ssd.counters().violations, 0, "{:?}", self.ssd.violations());
         found
+    }
+
+    /// Mounts it; the power goes as soon as the host may write.
+    fn begin(&mut self, kind: &Kind) -> Recovery {
+        let run = Virtual::new(1, 7, CostTable::zero());
+        let (cx, device, config) = (run.cx(), self.ssd.clone(), kind.config.clone());
+        let dump = self.dump.clone();
+        let mounted = run.run(async move { Pftl::mount(&cx, device, config, dump.as_ref()).await });
+        let ftl = mounted.expect("no stall").expect("a mount");
+        self.dump = ftl.power_lost();
+        let now = run.now();
+        drop(run);
+        self.ssd.power_cut(now, PowerOn::ClockRestarts);
+        ftl.recovery().expect("it was mounted")
     }
 
     /// Mounts it, writes a good part of it and flushes; then the power goes.
@@ -372,38 +392,244 @@ fn settle(
     did
 }
 
-/// Where the sectors of snapshots are in an image: (content, record).
-fn snapshot_sectors(file: &[u8], spec: &DeviceSpec) -> Vec<(usize, usize)> {
-    let layout = Header::read(&MemoryFile::new(file.to_vec())).expect("a header").layout();
-    assert_eq!(spec.geometry().sectors_per_chunk(), layout.sectors);
-    let (sectors, slot_bytes) = (layout.sectors as usize, layout.slot_bytes() as usize);
-    let slots = (layout.slots_at() as usize..file.len()).step_by(slot_bytes);
-    let mut all = Vec::new();
-    for slot in slots.filter(|slot| slot + slot_bytes <= file.len()) {
-        for i in 0..sectors {
-            let (content, oob) = (slot + i * 4096, slot + sectors * 4096 + i * Oob::BYTES);
-            let record = file[oob..].first_chunk().expect("a record");
-            if Oob::decode_raw(record).0 == LBA_SNAPSHOT {
-                all.push((content, oob));
+/// Open chunks whose last unit is a root, on a device where the last unit can be read.
+fn roots(ssd: &Arc<Ssd>) -> usize {
+    let last = |at: &(Location, [u8; 4], u64)| {
+        let info = ssd.chunk_report(at.0.pu, at.0.chunk, 1)[0];
+        info.state == ChunkState::Open && at.0.sector + 4 == info.write_pointer
+    };
+    snapshot_places(ssd).iter().filter(|at| at.1 == *b"FLpr" && last(at)).count()
+}
+
+/// Content and records of sectors of one chunk, `unit` bytes of content each.
+async fn look_at(
+    cx: &Cx,
+    device: &dyn Device,
+    at: &[Location],
+    unit: usize,
+) -> (Vec<u8>, Vec<[u8; OOB_BYTES]>) {
+    let addrs: Vec<_> = at.iter().map(|at| device.format().pack(*at)).collect();
+    let index: Vec<u32> = (0..at.len() as u32).collect();
+    let (mut bytes, mut oob) = (vec![0; unit * at.len()], vec![[0; OOB_BYTES]; at.len()]);
+    let content = Scatter { base: &mut bytes, index: &index, unit };
+    let request = Request {
+        op: Op::Read,
+        flags: Flags::default(),
+        addrs: &addrs,
+        data: Data::Read { content, oob: &mut oob },
+        whole_sectors: unit == 4096,
+    };
+    let ticket = device.submit(cx, request);
+    device.wait(cx, ticket).await;
+    (bytes, oob)
+}
+
+/// The sectors of snapshots on a device, with their magic and stamp.
+fn snapshot_places(ssd: &Arc<Ssd>) -> Vec<(Location, [u8; 4], u64)> {
+    let run = Virtual::new(1, 6, CostTable::zero());
+    let (cx, device, geo) = (run.cx(), ssd.clone(), *ssd.geometry());
+    let found = run.run(async move {
+        let mut found = Vec::new();
+        for i in 0..geo.pus() * geo.chunks_per_pu {
+            let (pu, chunk) = (i / geo.chunks_per_pu, i % geo.chunks_per_pu);
+            let written = device.chunk_report(pu, chunk, 1)[0].write_pointer;
+            let at: Vec<_> = (0..written).map(|sector| Location { pu, chunk, sector }).collect();
+            if at.is_empty() {
+                continue;
+            }
+            let (_, oob) = look_at(&cx, &*device, &at, 0).await;
+            for (at, oob) in at.iter().zip(oob) {
+                let (lba, stamp, _) = Oob::decode_raw(&oob);
+                if lba == LBA_SNAPSHOT {
+                    let (bytes, _) = look_at(&cx, &*device, &[*at], 4096).await;
+                    found.push((*at, *bytes.first_chunk().expect("a magic"), stamp));
+                }
             }
         }
+        found
+    });
+    found.expect("no stall")
+}
+
+/// A life that begins writes behind the root before anything else, whether it takes the snapshot or not: the
+/// chunks of a device that does not count erases can be again what they were, with other contents.
+#[test]
+fn no_root_is_left_when_a_life_begins() {
+    for kind in kinds() {
+        if kind.spec.geometry.mw_cunits > 0 {
+            continue;
+        }
+        for readable in [true, false] {
+            let (mut off, ..) = first_life(&kind, None, &Moments::default());
+            assert_eq!(roots(&off.ssd), 1, "{}", kind.name);
+            let places = snapshot_places(&off.ssd);
+            let bodies = places.iter().filter(|at| at.1 == *b"FLps");
+            let body = bodies.max_by_key(|at| at.2).expect("a body").0;
+            // Where it may be a root it is looked at for that first.
+            let end = off.ssd.chunk_report(body.pu, body.chunk, 1)[0].write_pointer;
+            let times = if body.sector + 4 == end { 16 } else { 8 };
+            if !readable {
+                let plan = format!(
+                    "[[fault]]\nkind = \"read_uncorrectable\"\ntimes = {times}\n\
+                     at = \"pu {} chunk {} sector {}\"\n",
+                    body.pu, body.chunk, body.sector
+                );
+                let plan = FaultPlan::from_toml(&plan).expect("a plan");
+                off.ssd.fail(plan.faults[0].clone());
+            }
+            let did = off.begin(&kind);
+            assert_eq!(did.from_snapshot, readable, "{}: {did:?}", kind.name);
+            assert_eq!(roots(&off.ssd), 0, "{}: {did:?}", kind.name);
+        }
     }
-    all
+}
+
+/// An image in memory, of a format that does not check contents: the layer has to.
+fn unchecked_image(kind: &Kind) -> Arc<MemoryFile> {
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &kind.spec, &CreateImage::default()).expect("an image");
+    let header = Header { version: UNCHECKED, ..Header::read(&*file).expect("a header") };
+    file.write_at(0, &header.to_bytes().expect("it fits")).expect("written");
+    file
+}
+
+fn open(file: &Arc<MemoryFile>) -> Arc<Ssd> {
+    Ssd::open_on(file.clone(), &OpenImage::default()).expect("the image itself is good")
+}
+
+fn kind(name: &str) -> Kind {
+    kinds().into_iter().find(|kind| kind.name == name).expect("a row of the table")
+}
+
+/// Sectors of an image with the record's logical sector or type, and its stamp: (content, record, lba, stamp).
+fn records(file: &[u8]) -> Vec<(usize, usize, u64, u64)> {
+    let layout = Header::read(&MemoryFile::new(file.to_vec())).expect("a header").layout();
+    let (sectors, slot_bytes) = (layout.sectors as usize, layout.slot_bytes() as usize);
+    let slots = (layout.slots_at() as usize..file.len()).step_by(slot_bytes);
+    let of_slot = |slot: usize| {
+        (0..sectors).map(move |i| (slot + i * 4096, slot + sectors * 4096 + i * Oob::BYTES))
+    };
+    let all = slots.filter(|slot| slot + slot_bytes <= file.len()).flat_map(of_slot);
+    all.map(|(content, oob)| {
+        let (lba, stamp, _) = Oob::decode_raw(file[oob..].first_chunk().expect("a record"));
+        (content, oob, lba, stamp)
+    })
+    .collect()
+}
+
+/// Lists and body of a snapshot are of that snapshot: with a sector of the one before in its place, by a
+/// misdirected write, it is not taken.
+#[test]
+fn a_sector_of_another_snapshot_is_not_taken() {
+    let kind = kind("plain, volatile");
+    let file = unchecked_image(&kind);
+    let mut held = Vec::new();
+    for life in 0..2 {
+        let run = Virtual::new(1, 1, CostTable::zero());
+        let (cx, device, config) = (run.cx(), open(&file), kind.config.clone());
+        let before = held.clone();
+        let ended = run.run(async move {
+            if life == 0 {
+                let ftl = Pftl::create(&cx, device, config).expect("fits");
+                let held = play(&ftl, &cx).await;
+                ftl.stop(&cx).await;
+                return held;
+            }
+            let ftl = Pftl::mount(&cx, device, config, None).await.expect("good");
+            let mut held = before;
+            for lba in 0..20 {
+                put(&ftl, &cx, lba, 900_000 + lba).await;
+                held[lba as usize] = 900_000 + lba;
+            }
+            ftl.stop(&cx).await;
+            held
+        });
+        held = ended.expect("no stall");
+    }
+    let bytes = file.bytes();
+    let all: Vec<_> = records(&bytes).into_iter().filter(|r| r.2 == LBA_SNAPSHOT).collect();
+    let newest = all.iter().map(|r| r.3).max().expect("a snapshot");
+    // The root's unit holds copies of it that nobody reads.
+    let all = all.into_iter().filter(|r| bytes[r.0..r.0 + 4] != *b"FLpr");
+    let (new, old): (Vec<_>, Vec<_>) = all.partition(|r| r.3 == newest);
+    let mut tried = 0;
+    for (content, oob, ..) in new {
+        // Magic, number and capacity, as the sector that is to be there.
+        let like = |at: usize| (bytes[at..at + 4].to_vec(), bytes[at + 12..at + 24].to_vec());
+        for (other, record, ..) in old.iter().filter(|r| like(r.0) == like(content)) {
+            let mut bytes = bytes.clone();
+            bytes.copy_within(*other..other + 4096, content);
+            bytes.copy_within(*record..record + Oob::BYTES, oob);
+            let ssd = open(&Arc::new(MemoryFile::new(bytes)));
+            let mut off = Off { ssd, held: held.clone(), dump: None };
+            let did = off.look(&kind, "a sector of another snapshot").did;
+            assert!(!did.from_snapshot, "{did:?}");
+            tried += 1;
+        }
+    }
+    assert!(tried > 1, "{tried} sectors changed places");
+}
+
+/// Of copies with one stamp, of which GC leaves two where a cut comes before an erase, a mount takes one that is
+/// what its record says: damage of either costs nothing.
+#[test]
+fn of_equal_copies_one_that_is_good_is_taken() {
+    let kind = kind("plain, volatile");
+    let file = unchecked_image(&kind);
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let (cx, device, config) = (run.cx(), open(&file), kind.config.clone());
+    let at = file.clone();
+    let (held, bytes) = run
+        .run(async move {
+            let ftl = Pftl::create(&cx, device, config).expect("fits");
+            let mut held = play(&ftl, &cx).await;
+            let mut rng = Rng::new(8);
+            for version in 500_000.. {
+                let lba = rng.below(held.len() as u64);
+                put(&ftl, &cx, lba, version).await;
+                held[lba as usize] = version;
+                if version % 64 == 0 {
+                    flush(&ftl, &cx).await;
+                    if doubles(&at.bytes()).len() > 3 {
+                        break;
+                    }
+                }
+            }
+            (held, at.bytes())
+        })
+        .expect("no stall");
+    for (a, b) in doubles(&bytes) {
+        for content in [a, b] {
+            let mut bytes = bytes.clone();
+            bytes[content] ^= 1;
+            let ssd = open(&Arc::new(MemoryFile::new(bytes)));
+            let mut off = Off { ssd, held: held.clone(), dump: None };
+            off.look(&kind, &format!("byte {content} of one of two copies changed"));
+        }
+    }
+}
+
+/// The contents of newest copies of host sectors of which there are exactly two: where each lies.
+fn doubles(file: &[u8]) -> Vec<(usize, usize)> {
+    let mut newest: BTreeMap<u64, (u64, Vec<usize>)> = BTreeMap::new();
+    for (content, _, lba, stamp) in records(file).into_iter().filter(|r| r.2 < 1 << 20) {
+        let entry = newest.entry(lba).or_default();
+        if stamp > entry.0 {
+            *entry = (stamp, Vec::new());
+        }
+        if stamp == entry.0 {
+            entry.1.push(content);
+        }
+    }
+    let two = |(_, at): (u64, Vec<usize>)| Some((*at.first()?, *at.get(1)?));
+    newest.into_values().filter_map(two).collect()
 }
 
 /// A byte of a snapshot that is not what was written: the mount scans, and loses nothing.
 #[test]
 fn a_damaged_snapshot_is_not_taken() {
-    let kind = kinds().into_iter().find(|kind| kind.name == "a window, volatile");
-    let kind = kind.expect("a row of the table");
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &kind.spec, &CreateImage::default()).expect("an image");
-    // Of a format that does not check contents: the layer has to.
-    let header = Header { version: UNCHECKED, ..Header::read(&*file).expect("a header") };
-    file.write_at(0, &header.to_bytes().expect("it fits")).expect("written");
-    let open = |file: &Arc<MemoryFile>| {
-        Ssd::open_on(file.clone(), &OpenImage::default()).expect("the image itself is good")
-    };
+    let kind = kind("a window, volatile");
+    let file = unchecked_image(&kind);
     let run = Virtual::new(1, 1, CostTable::zero());
     let (cx, device, config) = (run.cx(), open(&file), kind.config.clone());
     let held = run.run(async move {
@@ -414,10 +640,11 @@ fn a_damaged_snapshot_is_not_taken() {
     });
     let held = held.expect("no stall");
     let bytes = file.bytes();
-    let sectors = snapshot_sectors(&bytes, &kind.spec);
+    let sectors: Vec<_> = records(&bytes).into_iter().filter(|r| r.2 == LBA_SNAPSHOT).collect();
     assert!(sectors.len() > 6, "{sectors:?}");
     let mut refused = BTreeMap::new();
-    let changes = sectors.iter().flat_map(|(content, oob)| [content + 70, content + 5, oob + 7]);
+    let changes =
+        sectors.iter().flat_map(|(content, oob, ..)| [content + 70, content + 5, oob + 7]);
     for at in changes.map(Some).chain([None]) {
         let mut bytes = bytes.clone();
         if let Some(at) = at {

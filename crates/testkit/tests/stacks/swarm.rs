@@ -106,6 +106,15 @@ fn found_movers_that_call_each_other() {
     run_seed(stack, 316, &plan).unwrap_or_else(|f| panic!("{f}"));
 }
 
+/// Power cuts in a row had taken the room of a tight device without capacitors: a barrier waited for room, the
+/// lines that GC had emptied for the barrier, and writers for ever. Now they are refused.
+#[test]
+fn found_a_barrier_that_waits_for_the_room_it_is_to_make() {
+    let stack = stacks::find("pftl-faults").expect("a row of the table");
+    let plan = Plan { lives: Some(8), aimed: true, ..Plan::default() };
+    run_seed(stack, 346, &plan).unwrap_or_else(|f| panic!("{f}"));
+}
+
 /// Runs a seed with power cuts at these times of its lives, in ns.
 fn holds_after_cuts(target: &str, seed: u64, effort: u64, cuts: &[u64]) {
     let stack = stacks::find(target).expect("a row of the table");

@@ -171,6 +171,25 @@ impl Mount<'_> {
         standing
     }
 
+    /// Nothing in an erased chunk is void: the page that says so of what was there before the erase may
+    /// be the newest one that is durable.
+    pub(super) fn forget_erased_voids(&self, pages: &mut Pages) {
+        if !pages.any_void() || mutant!("pftl.void-beyond-erase") {
+            return;
+        }
+        let chunks = (0..self.layout.lines)
+            .flat_map(|line| (0..self.layout.positions).map(move |position| (line, position)));
+        let erased = |(line, position): &(u32, u32)| {
+            self.chunks[self.chunk_index(*line, *position)].state == ChunkState::Free
+        };
+        for (line, position) in chunks.filter(erased) {
+            for row in 0..self.layout.rows {
+                let at = self.layout.unit_at(line, row, position);
+                pages.set_void(self.layout.unit_of(at), false);
+            }
+        }
+    }
+
     /// What could not be read yet and does not stand is in the dump, and will be programmed again.
     pub(super) fn void_the_rest(
         &self,
@@ -215,10 +234,8 @@ impl Controller {
             }
         }
         for saved in dump.iter().flat_map(|d| &d.sectors) {
-            let claim = found.newest[saved.lba as usize];
-            let is_readable = saved.at.is_some_and(|at| readable.contains(&at));
-            let older = claim.stamp > saved.stamp && !mutant!("pftl.old-dump-counts");
-            if older || is_readable {
+            // Nothing on the medium is younger: the map named this slot when the power went.
+            if saved.at.is_some_and(|at| readable.contains(&at)) {
                 continue;
             }
             let (kind, lba, stamp) = (saved.kind, saved.lba, saved.stamp);

@@ -196,6 +196,7 @@ impl Pftl {
                 Ok(rest) => {
                     let stamp = rest.stamp().max(last_stamp);
                     rest.tell_pages(&mut pages, units, &layout);
+                    mount.forget_erased_voids(&mut pages);
                     let place = rest.place(&mount, traits.max_open);
                     let parts = Parts { layout, sizes, place, capacity };
                     let fill = |c: &mut Controller| c.take_rest(rest, geo.sectors());
@@ -236,6 +237,7 @@ impl Pftl {
         let place = Place::adopt(layout.clone(), traits.max_open, stock);
         let standing = mount.standing(&place, dump, traits.pair_sectors);
         mount.void_the_rest(&mut pages, dump, &standing);
+        mount.forget_erased_voids(&mut pages);
         let fill = |c: &mut Controller| c.take_in(&found, &lost, (dump, &readable), &standing);
         let parts = Parts { layout, sizes, place, capacity };
         Ok(mount.bring_up(&config, parts, (pages, stamp), fill).await)

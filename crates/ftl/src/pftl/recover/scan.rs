@@ -85,15 +85,8 @@ impl Mount<'_> {
                 }
             }
             self.report.scanned_sectors += work.iter().map(|(_, end)| *end as u64).sum::<u64>();
-            let job = scan_chunks(
-                self.cx.clone(),
-                self.medium.clone(),
-                self.content_bytes,
-                self.capacity,
-                position,
-                work,
-                found.clone(),
-            );
+            let job =
+                scan_chunks(self.cx.clone(), self.medium.clone(), position, work, found.clone());
             joins.push(self.cx.spawn_join(job));
         }
         for join in joins {
@@ -151,45 +144,25 @@ impl Mount<'_> {
 }
 
 /// Reads the records of one PU's chunks, (line, sectors) each.
-#[allow(clippy::too_many_arguments)]
 async fn scan_chunks(
     cx: Cx,
     medium: Medium,
-    content_bytes: usize,
-    capacity: u64,
     position: u32,
     work: Vec<(u32, u32)>,
     found: Arc<Mutex<Found>>,
 ) {
     let layout = &medium.layout;
     for (line, end) in work {
-        let last = (end - 1) / layout.unit * layout.unit;
         let mut from = 0;
         while from < end {
             let n = (end - from).min(VECTOR_MAX as u32);
             let place = |s: u32| layout.sector_at(line, position, s);
             let ats: Vec<u32> = (from..from + n).map(place).collect();
             let records = read_records(&cx, &medium, &ats).await;
-            // At the frontier a record is believed with its content only.
-            let doubtful = |at: u32| layout.in_chunk(at).2 >= last;
-            let mut suspects = Vec::new();
-            for (at, record) in ats.iter().zip(&records) {
-                if let Some((lba, _)) = record
-                    && *lba < capacity
-                    && doubtful(*at)
-                    && !mutant!("pftl.frontier-not-verified")
-                {
-                    suspects.push((*lba as u32, *at));
-                }
-            }
-            let good = verify(&cx, &medium, content_bytes, &suspects).await;
-            let torn: BTreeSet<u32> =
-                suspects.iter().zip(good).filter(|(_, g)| !g).map(|((_, at), _)| *at).collect();
+            // A unit that a cut has torn gives neither record nor content: a record that can be read is
+            // that of a program that had ended, also at the end of a chunk.
             let mut found = found.lock();
-            for (at, record) in ats.iter().zip(records) {
-                let record = record.filter(|_| !torn.contains(at));
-                found.note(layout, *at, record);
-            }
+            ats.iter().zip(records).for_each(|(at, record)| found.note(layout, *at, record));
             drop(found);
             from += n;
         }
