@@ -313,7 +313,7 @@ fn a_discard_of_all_helps_a_target_at_its_reserve() {
         to_the_reserve(&ftl, &cx);
         for pool in ftl.pools.iter() {
             let lines = pool.lock().lines().count() as u64;
-            pool.collector.fruitless.store(2 * lines, Ordering::Relaxed);
+            pool.collector.fruitless.store(2 * lines + 1, Ordering::Relaxed);
         }
         let all = ftl.info.capacity as u32;
         let lba = Lba::new(0);
