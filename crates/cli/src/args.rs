@@ -104,7 +104,9 @@ Examples:
 A seed draws a small device, its faults and a workload; an EXPERIMENT brings its own device, fault plan
 and targets, and the seed only the workload. The power goes off while the device works (`--mode`), comes
 back, and every sector is compared with what was acknowledged, flushed and discarded.
-  drawn       each seed draws: lives that end anywhere, linear or log, one cut or two (the default)
+  mixed       all of it in turn, most of it aimed (the default)
+  aimed       lives that end at moments that matter: a flush, a checkpoint, an erase, a retry
+  drawn       each seed draws: lives that end anywhere, linear or log, one cut or two
   none        no cut
   linear      32 places, evenly spread over the run
   log         32 places, dense at the beginning
@@ -371,7 +373,7 @@ pub(crate) struct Torture {
     /// where nothing says how long
     #[arg(long, value_name = "N", conflicts_with = "seeds")]
     pub(crate) seconds: Option<u64>,
-    /// Go through so many seeds, each on every target
+    /// Go through so many seeds, each on every target; of several, stacks that take long have some
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) seeds: Option<u64>,
     /// First seed
@@ -397,14 +399,16 @@ pub(crate) struct Torture {
     #[arg(long, value_name = "SEED", conflicts_with_all = ["seconds", "seeds", "from"])]
     pub(crate) seed: Option<u64>,
     /// Cut the power at this time of a life, in ns; may be repeated, one per life
-    #[arg(long, value_name = "NS", requires = "seed", conflicts_with_all = ["mode", "cuts"])]
+    #[arg(long, value_name = "NS", requires = "seed",
+        conflicts_with_all = ["mode", "cuts", "seconds", "seeds"])]
     pub(crate) cut: Vec<u64>,
     /// Lives that the run has, where no --cut says it
-    #[arg(long, value_name = "N", requires = "seed", conflicts_with_all = ["mode", "cuts", "cut"],
+    #[arg(long, value_name = "N", requires = "seed",
+        conflicts_with_all = ["mode", "cuts", "cut", "seconds", "seeds"],
         value_parser = clap::value_parser!(u64).range(1..=16))]
     pub(crate) lives: Option<u64>,
     /// The lives that --lives says, on a tight device, cut at moments that matter
-    #[arg(long, requires = "lives")]
+    #[arg(long, requires = "lives", conflicts_with_all = ["mode", "seconds", "seeds"])]
     pub(crate) aimed: bool,
     /// Stop at the first failure, and say it as it was found
     #[arg(long, conflicts_with_all = ["cut", "lives"])]

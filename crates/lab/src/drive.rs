@@ -14,6 +14,7 @@ use flashlane_media::image::HEADER_BYTES;
 pub use flashlane_ocssd::CopyKind;
 use flashlane_ocssd::device::{ChunkState, Data, Flags, Op, Request, Scatter, Status};
 use flashlane_ocssd::image::UNCHECKED;
+use flashlane_ocssd::image::check_copy_of;
 use flashlane_ocssd::ssd::ImageInfo;
 use flashlane_ocssd::{CreateImage, Device, DeviceSpec, ImageError, OpenImage, Ssd};
 use flashlane_ocssd::{copy_image, upgrade_image};
@@ -151,13 +152,11 @@ pub fn check(path: &Path) -> Result<Checked, DriveError> {
         Err(e) if e.is_held() => {}
         looked => return Ok(looked?.check(sound_headers(path))),
     }
-    let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(format!(".check-{}", std::process::id()));
-    let copied = path.with_file_name(name);
-    copy(path, &copied, CopyKind::Snapshot)?;
-    let copied = Removed(copied);
+    let copied = Removed(check_copy_of(path));
+    copy(path, &copied.0, CopyKind::Snapshot)?;
     let (look, headers) = (Look::at(&copied.0)?, sound_headers(&copied.0));
-    // It has no name while it is read: a check that is killed leaves nothing.
+    // It has no name while it is read: a check that is killed then leaves nothing, and one that is killed
+    // before, what the next one removes.
     drop(copied);
     Ok(Checked { snapshot: true, ..look.check(headers) })
 }
@@ -176,9 +175,13 @@ impl Drop for Removed {
 /// # Errors
 /// It is no image, damaged, newer, in use, or the host failed.
 pub fn upgrade(path: &Path) -> Result<String, DriveError> {
+    let before = sound_headers(path);
     let (from, to) = upgrade_image(path)?;
     let text = |v: (u16, u16)| format!("{}.{}", v.0, v.1);
     Ok(match from == to {
+        true if before < 2 => {
+            format!("{}: the damaged copy of the header is whole again\n", path.display())
+        }
         true => format!("{}: format {}, there is nothing to do\n", path.display(), text(to)),
         false => format!(
             "{}: format {} is now {}: it keeps faults (`flashlane drive inject`), and tells damage from a loss of \

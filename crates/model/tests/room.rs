@@ -97,7 +97,8 @@ fn claims_that_are_not_counted_strand() {
 
 #[test]
 fn what_is_admitted_and_not_counted_strands() {
-    strands(TWO, Margin { admitted: false, ..Margin::ENGINE });
+    strands(SHORT, Margin { admitted: false, ..Margin::ENGINE });
+    strands(MANY, Margin { admitted: false, ..Margin::ENGINE });
 }
 
 #[test]

@@ -230,7 +230,7 @@ pub fn torture(
             let source = sources[(number % width) as usize];
             let seed = seeds.from.saturating_add(number / width);
             let mut one = One::new(source, seed, watcher, leave);
-            let failure = match width == 1 || one.has_turn(how) {
+            let failure = match width == 1 || seeds.count == Some(1) || one.has_turn(how) {
                 true => one.torture(how),
                 false => None,
             };
@@ -442,7 +442,7 @@ impl<'a> One<'a> {
         Rng::stream(0, self.source.name(), 0).below(TURNS)
     }
 
-    /// Beside others, a target of a small share is left out with most seeds.
+    /// Beside others, a target of a small share is left out with most seeds; not where there is only one.
     fn has_turn(&self, how: &How) -> bool {
         let share = self.source.share();
         let turn = self.seed.wrapping_add(self.offset()).wrapping_mul(share);

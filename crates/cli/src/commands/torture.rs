@@ -12,7 +12,7 @@ use flashlane_testkit::harness::quoted;
 use flashlane_testkit::stacks::STACKS;
 use flashlane_testkit::torture::FAILURES_MAX;
 use flashlane_testkit::{
-    Failure, How, Layer, Ns, Outcome, Own, Plan, Seeds, Source, Tally, torture,
+    Failure, How, Layer, Mode, Ns, Outcome, Own, Plan, Seeds, Source, Tally, torture,
 };
 use serde_json::json;
 use std::time::Duration;
@@ -25,6 +25,12 @@ const OWN_SECTORS: u64 = 4_000;
 const SECONDS: u64 = 10;
 
 pub(crate) fn torture(args: &Torture) -> Result<Ending> {
+    if args.mode == Mode::None && args.cuts.is_some() {
+        bail!("--mode none cuts nothing: leave --cuts out, or choose another mode");
+    }
+    if let Some(seeds) = args.seeds.filter(|seeds| args.from.checked_add(seeds - 1).is_none()) {
+        bail!("--from {}: there are no {seeds} seeds from there on", args.from);
+    }
     let own = match args.file {
         Some(_) => own_targets(args)?,
         None => Vec::new(),

@@ -73,4 +73,7 @@ fn what_can_t_be_done_is_said_and_leaves_nothing() {
     let Done { code, out, .. } = h.run(&["drive", "check", "header.img"]);
     assert!(code == 1 && out.contains("one of the two copies"), "{out}");
     assert_eq!(std::fs::read(h.path("header.img")).unwrap(), bytes, "untouched");
+    let mended = h.run(&["drive", "upgrade", "header.img"]);
+    assert!(mended.code == 0 && mended.out.contains("whole again"), "{}", mended.out);
+    h.run(&["drive", "check", "header.img"]).good();
 }

@@ -138,6 +138,12 @@ fn what_can_not_be_tortured_is_refused() {
     h.run(&["torture", "--mode", "linaer"]).refused(2, &["did you mean `linear`"]);
     h.run(&["torture", "--cuts", "3"]).refused(2, &["--cuts"]);
     h.run(&["torture", "--cut", "5"]).refused(2, &["--seed"]);
+    h.run(&["torture", "--cut", "5", "--seeds", "1"]).refused(2, &["--seeds"]);
+    h.run(&["torture", "--lives", "3", "--seconds", "2"]).refused(2, &["--seconds"]);
+    h.run(&["torture", "--mode", "aimed", "--aimed"]).refused(2, &["--mode"]);
+    h.run(&["torture", "--mode", "none", "--cuts", "2"]).refused(2, &["--cuts"]);
+    let last = u64::MAX.to_string();
+    h.run(&["torture", "--from", &last, "--seeds", "2"]).refused(2, &["--from"]);
     h.run(&["torture", "--seeds", "1", "--seconds", "1"]).refused(2, &["--seconds"]);
     h.run(&["torture", "--set", "run.seed=1"]).refused(2, &["EXPERIMENT"]);
     h.run(&["torture", "none.toml"]).refused(2, &["cannot read none.toml"]);

@@ -456,9 +456,7 @@ impl HostFtl {
     /// A fresh chunk for a copy, on another PU than `not` where there is one.
     async fn take_chunk(&self, cx: &Cx, copy: &mut Copy, not: Option<u32>) -> BlockResult {
         let Some(chunk) = self.fresh_meta_chunk(cx, not).await else {
-            let why = "no good chunk left for a checkpoint";
-            self.give_up(cx, why);
-            return Err(BlockError::ReadOnly(why));
+            return Err(self.give_up(cx, "no good chunk left for a checkpoint"));
         };
         copy.left.extend(copy.chunk.map(|left| (left, copy.cursor)));
         copy.chunk = Some(chunk);

@@ -251,6 +251,10 @@ impl HostFtl {
         if (users, gc) != (0, 0) {
             ring.admission.release(cx, users, gc);
             self.rings.progress.wake(cx);
+            if self.shares().users == 0 {
+                // A collector may have put off its verdict because of them.
+                self.wake_collectors(cx);
+            }
         }
     }
 

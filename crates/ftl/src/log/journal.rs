@@ -487,10 +487,7 @@ impl HostFtl {
 
     /// Two erased chunks on two dies.
     async fn next_pair(&self, cx: &Cx) -> Result<SegmentPair, BlockError> {
-        let lost = || {
-            self.give_up(cx, "no two good chunks left for the FTL log");
-            BlockError::ReadOnly("no two good chunks left for the FTL log")
-        };
+        let lost = || self.give_up(cx, "no two good chunks left for the FTL log");
         let chunks = self.fresh_meta_pair(cx).await.ok_or_else(lost)?;
         let mut s = self.journal.locked();
         s.next_segment += 1;

@@ -400,8 +400,9 @@ impl HostFtl {
     }
 
     /// Nothing can be made durable any more: writers get errors, reads go on.
-    fn give_up(&self, cx: &Cx, why: &'static str) {
-        self.read_only_why.lock().get_or_insert(why);
+    fn give_up(&self, cx: &Cx, why: &'static str) -> crate::block::BlockError {
+        // The first reason counts: where the host fails, chunks seem to run out behind it.
+        let first = *self.read_only_why.lock().get_or_insert(why);
         self.read_only.store(true, Ordering::Release);
         self.rings.progress.wake(cx);
         self.pool_changed.wake(cx);
@@ -409,6 +410,7 @@ impl HostFtl {
         self.scrub.work.wake(cx);
         // Whoever waits for room gets it, and an error right after.
         self.rings.open(cx);
+        crate::block::BlockError::ReadOnly(first)
     }
 
     fn is_stopping(&self) -> bool {

@@ -11,6 +11,17 @@ use flashlane_ocssd::{CoreError, ImageError};
 use flashlane_rt::Stalled;
 use std::path::PathBuf;
 
+/// What would do. Where the host failed, nothing may be wrong with what is there.
+fn remedy(host: Option<&str>) -> String {
+    match host {
+        Some(trouble) => format!(
+            " ({trouble}): make room for the image or mend the disk, and try again; -f would give up \
+             what is there"
+        ),
+        None => "; -f makes a new target there, and gives that up".into(),
+    }
+}
+
 /// Why something about targets could not be done. Nothing has changed, unless it says so.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -61,8 +72,8 @@ pub enum LnvmError {
     },
     /// What is on the PUs can't be taken over.
     #[error(
-        "{}: what is on PUs {begin} to {end} can't be taken over: {source}; -f makes a new target \
-         there, and gives that up", path.display()
+        "{}: what is on PUs {begin} to {end} can't be taken over: {source}{}", path.display(),
+        remedy(host.as_deref())
     )]
     TakeOver {
         /// The image.
@@ -73,6 +84,8 @@ pub enum LnvmError {
         end: u32,
         /// Why.
         source: Box<StackError>,
+        /// What the host could not do.
+        host: Option<String>,
     },
     /// The target that was found has another over-provisioning than asked for.
     #[error(

@@ -418,7 +418,8 @@ fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
             }
         }
         Ok(Err(source)) if source.is_mount() && !ask.factory => {
-            LnvmError::TakeOver { path, begin, end, source: Box::new(source) }
+            let host = drive.ssd.host_trouble();
+            LnvmError::TakeOver { path, begin, end, source: Box::new(source), host }
         }
         Ok(Err(source)) => {
             LnvmError::Target { path, name: ask.name.clone(), source: Box::new(source) }

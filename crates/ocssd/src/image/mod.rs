@@ -47,7 +47,10 @@ pub enum ImageError {
     #[error(transparent)]
     Fault(#[from] ImageFault),
     /// Not an image.
-    #[error("not a drive image{}; `flashlane drive create` makes one", empty(*len))]
+    #[error(
+        "not a drive image{}; `flashlane drive create` makes one; if it was one, both copies of its header \
+         are gone: go back to a snapshot", empty(*len)
+    )]
     NotAnImage {
         /// Length of the file.
         len: u64,
@@ -281,7 +284,7 @@ fn make(
         }
         Err(_) => {}
     }
-    remove_abandoned(path);
+    remove_abandoned(path, NEW);
     let (fresh, file) = attempt(path)?;
     let named_early = mutant!("image.named-early");
     if named_early {
@@ -297,19 +300,33 @@ fn make(
     filled
 }
 
-/// What the names of files begin with that are to become this one; a process's number follows, and a
-/// number of its own. Nobody else gives a file such a name.
-fn attempts_at(path: &Path) -> OsString {
+/// In the name of a file that is to become another one.
+const NEW: &str = "new";
+/// In the name of a copy that is made to be looked at.
+const CHECK: &str = "check";
+
+/// What the names of files begin with that are there for this one for a while; a process's number follows,
+/// and a number of its own. Nobody else gives a file such a name.
+fn beside(path: &Path, what: &str) -> OsString {
     let mut name = path.file_name().unwrap_or_default().to_os_string();
-    name.push(".flashlane-new-");
+    name.push(format!(".flashlane-{what}-"));
     name
+}
+
+/// A name beside an image for a copy that this process looks at and removes. What killed processes have
+/// left of theirs goes.
+pub fn check_copy_of(path: &Path) -> PathBuf {
+    remove_abandoned(path, CHECK);
+    let mut name = beside(path, CHECK);
+    name.push(format!("{}-0", std::process::id()));
+    path.with_file_name(name)
 }
 
 /// Creates a file that is to become this one, and locks it where files can be locked: who finds it knows
 /// that somebody is at it.
 fn attempt(path: &Path) -> Result<(PathBuf, Arc<DiskFile>), ImageError> {
     for number in 0..ATTEMPTS {
-        let mut name = attempts_at(path);
+        let mut name = beside(path, NEW);
         name.push(format!("{}-{number}", std::process::id()));
         let fresh = path.with_file_name(name);
         let file = match DiskFile::create(&fresh) {
@@ -336,10 +353,10 @@ fn same(a: &std::fs::Metadata, b: &std::fs::Metadata) -> bool {
     (a.dev(), a.ino()) == (b.dev(), b.ino())
 }
 
-/// Removes what killed processes have left of their attempts to make this file: regular files of such a
-/// name whose process is gone, and which nobody has locked.
-fn remove_abandoned(path: &Path) {
-    let begin = attempts_at(path);
+/// Removes what killed processes have left beside this file: regular files of such a name whose process is
+/// gone, and which nobody has locked.
+fn remove_abandoned(path: &Path, what: &str) {
+    let begin = beside(path, what);
     let Ok(names) = std::fs::read_dir(folder_of(path)) else { return };
     for entry in names.filter_map(Result::ok) {
         let name = entry.file_name();
@@ -356,7 +373,7 @@ fn remove_abandoned(path: &Path) {
     }
 }
 
-/// The process's number in what follows [`attempts_at`].
+/// The process's number in what follows [`beside`].
 fn numbers(text: &[u8]) -> Option<u32> {
     let (pid, number) = std::str::from_utf8(text).ok()?.split_once('-')?;
     let read = |n: &str| n.parse::<u32>().ok().filter(|read| read.to_string() == n);
