@@ -32,7 +32,7 @@ pub(crate) enum Life {
 
 impl Life {
     fn is_cut(self) -> bool {
-        !matches!(self, Life::Stopped | Life::Collecting)
+        !matches!(self, Life::Stopped | Life::Collecting | Life::Full)
     }
 }
 
