@@ -7,10 +7,12 @@
 //! something waits and nothing can happen: there is no room for a ring that a barrier waits for.
 //! Never: shares a line of code with the engine.
 //!
-//! A unit is programmed in one step. Any pool takes any ring's units. Victims of a pool move batch by
-//! batch into its ring, one victim at a time. A flush pads every ring's tail at any moment. With nothing on its way a victim is taken without
-//! asking (engine: `fits`): the reserve covers it. Whether it does is left to create's arithmetic; a
-//! state in which it would not is left alone, so that what is found is the rule's fault alone.
+//! A unit is programmed in one step. Any pool takes any ring's units. Victims of a pool are admitted batch
+//! by batch, one victim at a time; what is admitted comes into its ring later, in any order, and meanwhile the next
+//! victim may be taken. A flush pads every ring's tail at any moment. With nothing on its way a victim is
+//! taken without asking (engine: `fits`): the reserve covers it. Whether it does is left to create's
+//! arithmetic: a state in which a victim is taken that it does not cover is an end of its own, so that what is
+//! found is the rule's fault alone.
 
 use crate::explore::System;
 use crate::step::Step;
@@ -28,7 +30,8 @@ pub struct Size {
     pub line: u8,
     /// Slots of a ring.
     pub ring: u8,
-    /// Sectors that a victim moves at a time.
+    /// Sectors that a victim moves at a time, at most: a batch ends when another unit might not fit. A unit
+    /// at least.
     pub batch: u8,
     /// Closed lines of a pool at the start.
     pub closed: u8,
@@ -45,6 +48,10 @@ pub struct Margin {
     pub tails: bool,
     /// And the one that each batch leaves that is still to be moved.
     pub batches: bool,
+    /// And the one of each batch that is admitted and not in its ring yet.
+    pub begun: bool,
+    /// A line's sectors take no more units than they were in.
+    pub cap: bool,
     /// Pads of page pairs that are counted, here and in the reserve: of how many barriers.
     pub pads: u8,
     /// What other pools' victims still have to move.
@@ -64,6 +71,8 @@ impl Margin {
     pub const ENGINE: Margin = Margin {
         tails: true,
         batches: true,
+        begun: true,
+        cap: true,
         pads: 2,
         claims: true,
         admitted: true,
@@ -91,6 +100,8 @@ pub struct State {
     rings: Vec<Ring>,
     /// Lines wait behind a barrier.
     waits: bool,
+    /// A victim was taken that the reserve does not cover: that is not this rule's business.
+    beyond: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -101,12 +112,21 @@ struct Pool {
     open: (u8, u8),
     /// Valid sectors of each closed line, the fewest first.
     closed: Vec<u8>,
-    /// Sectors of the victim that are still to be moved.
-    claim: u8,
+    /// Victims whose sectors are not all in the ring; one at most has a claim.
+    victims: Vec<Victim>,
     /// Lines with nothing valid that no barrier has been taken for.
     emptied: u8,
     /// Lines behind the barrier.
     behind: u8,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+struct Victim {
+    /// Sectors that are still to be admitted, and units that they may lie in.
+    claim: u8,
+    left: u8,
+    /// Sectors of each batch that is admitted and not in the ring, the smallest first.
+    begun: Vec<u8>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -118,7 +138,27 @@ struct Ring {
 
 impl Pool {
     fn comes(&self) -> bool {
-        self.claim + self.emptied + self.behind > 0
+        !self.victims.is_empty() || self.emptied + self.behind > 0
+    }
+
+    fn claim(&self) -> u8 {
+        self.victims.iter().map(|v| v.claim).sum()
+    }
+
+    fn begun(&self) -> impl Iterator<Item = u8> {
+        self.victims.iter().flat_map(|v| v.begun.iter().copied())
+    }
+
+    /// Changes a victim; who has nothing left to move waits to be freed.
+    fn change(&mut self, at: usize, change: impl FnOnce(&mut Victim)) {
+        let victim = &mut self.victims[at];
+        change(victim);
+        victim.begun.sort_unstable();
+        if victim.claim == 0 && victim.begun.is_empty() {
+            self.victims.remove(at);
+            self.emptied += 1;
+        }
+        self.victims.sort_unstable();
     }
 
     /// Puts a unit with so many valid sectors into the open line, or into one that is opened for it.
@@ -152,19 +192,24 @@ impl Room {
 
     /// The room that a victim of so many valid sectors needs, by this margin.
     fn need(&self, s: &State, valid: u8, m: &Margin) -> u16 {
-        let Size { rings, pools, unit, pairs, .. } = self.size;
-        let part = |counts: bool, of: &mut dyn Iterator<Item = u8>| match counts {
-            true => of.map(u16::from).sum(),
-            false => 0,
+        let Size { rings, pools, unit, pairs, batch, .. } = self.size;
+        let padding = u16::from(unit - 1);
+        let data = u16::from(self.data());
+        let buffered = |r: &Ring| u16::from(r.slots);
+        let begun = || s.pools.iter().flat_map(Pool::begun).map(u16::from);
+        let admitted = s.rings.iter().map(buffered).chain(begun()).sum::<u16>();
+        let moved = |n: u8| {
+            let batches = if m.batches { n.div_ceil(batch + 1 - unit) } else { 0 };
+            let moved = u16::from(n) + u16::from(batches) * padding;
+            if m.cap { moved.min(data.max(u16::from(n))) } else { moved }
         };
-        let admitted: u16 = part(m.admitted, &mut s.rings.iter().map(|r| r.slots));
-        let claims: u16 = part(m.claims, &mut s.pools.iter().map(|p| p.claim));
-        let batches = |n: u8| if m.batches { n.div_ceil(self.size.batch) } else { 0 };
-        let moved: u16 = part(m.claims, &mut s.pools.iter().map(|p| batches(p.claim)));
-        let tails = u16::from(if m.tails { rings } else { 0 } + batches(valid)) + moved;
-        let tails = tails * u16::from(unit - 1);
+        let claims = s.pools.iter().map(|p| if m.claims { moved(p.claim()) } else { 0 });
+        let tails = if m.tails { u16::from(rings) } else { 0 };
+        let tails = tails + if m.begun { begun().count() as u16 } else { 0 };
         let pads = u16::from(m.pads * pools * pairs * unit);
-        (admitted + claims + u16::from(valid) + tails + pads).saturating_add_signed(-m.less)
+        let admitted = if m.admitted { admitted } else { 0 };
+        let moves = claims.sum::<u16>() + moved(valid);
+        (admitted + moves + tails * padding + pads).saturating_add_signed(-m.less)
     }
 
     /// May a pool's best line become a victim?
@@ -173,12 +218,7 @@ impl Room {
             true => s.pools.iter().any(Pool::comes),
             false => s.pools[pool].comes(),
         };
-        if valid == 0 || coming {
-            return valid == 0 || self.room(s) >= self.need(s, valid, &self.margin);
-        }
-        // The reserve covers it, or the state is none of this rule's. What other pools have on its way
-        // is not looked at here: that is the point of `all_pools`.
-        s.pools.iter().any(Pool::comes) || self.room(s) >= self.reserve(s, valid)
+        valid == 0 || !coming || self.room(s) >= self.need(s, valid, &self.margin)
     }
 
     /// What the reserve covers: what is buffered, one victim, and its padding.
@@ -255,24 +295,50 @@ impl Room {
 
     fn collect(&self, s: &State, pool: usize, out: &mut Vec<(Step, State)>) {
         let ring = pool % s.rings.len();
-        let at = pool as u8;
-        let p = &s.pools[pool];
-        let n = p.claim.min(self.size.batch);
-        if n > 0 && s.rings[ring].slots + n <= self.size.ring {
-            let mut next = s.clone();
-            next.rings[ring].slots += n;
-            let p = &mut next.pools[pool];
-            p.claim -= n;
-            p.emptied += u8::from(p.claim == 0);
-            out.push((Step("pool {}: {} sectors move to ring {}", [at, n, ring as u8]), next));
+        let Size { unit, line, batch, .. } = self.size;
+        let (at, p) = (pool as u8, &s.pools[pool]);
+        // Pools share a ring where there are fewer rings.
+        let others = s.pools.iter().skip(ring).step_by(s.rings.len());
+        let used = s.rings[ring].slots + others.flat_map(Pool::begun).sum::<u8>();
+        for (i, v) in p.victims.iter().enumerate() {
+            for n in 1..=v.claim.min(batch) {
+                let units = n.div_ceil(unit);
+                let is_last = n == v.claim;
+                let goes_on = n + unit > batch && units <= v.left;
+                let fits = goes_on && v.claim - n <= (v.left - units) * unit;
+                if used + n > self.size.ring || !is_last && !fits {
+                    continue;
+                }
+                let mut next = s.clone();
+                next.pools[pool].change(i, |v| {
+                    (v.claim, v.left) = (v.claim - n, v.left.saturating_sub(units));
+                    v.begun.push(n);
+                });
+                out.push((
+                    Step("pool {}: {} sectors are admitted to ring {}", [at, n, ring as u8]),
+                    next,
+                ));
+            }
+            for (j, n) in v.begun.iter().copied().enumerate() {
+                if v.begun[..j].contains(&n) {
+                    continue;
+                }
+                let mut next = s.clone();
+                next.rings[ring].slots += n;
+                next.pools[pool].change(i, |v| _ = v.begun.remove(j));
+                out.push((Step("pool {}: {} sectors are in ring {}", [at, n, ring as u8]), next));
+            }
         }
         let Some(valid) = p.closed.first().copied().filter(|v| *v < self.data()) else { return };
-        if p.claim == 0 && self.fits(s, pool, valid) {
+        if p.claim() == 0 && self.fits(s, pool, valid) {
             let mut next = s.clone();
+            let is_alone = valid > 0 && !s.pools.iter().any(Pool::comes);
+            next.beyond = is_alone && self.room(s) < self.reserve(s, valid);
             let p = &mut next.pools[pool];
             p.closed.remove(0);
-            p.claim = valid;
-            p.emptied += u8::from(valid == 0);
+            p.victims.push(Victim::default());
+            let last = p.victims.len() - 1;
+            p.change(last, |v| (v.claim, v.left) = (valid, line));
             let step = Step("pool {}: a line with {} valid sectors is a victim", [at, valid, 0]);
             out.push((step, next));
         }
@@ -314,6 +380,7 @@ impl System for Room {
             pools: vec![Pool::default(); self.size.pools.into()],
             rings: vec![Ring::default(); self.size.rings.into()],
             waits: false,
+            beyond: false,
         }
     }
 
@@ -321,6 +388,9 @@ impl System for Room {
         let mut out = Vec::new();
         if s.chosen < self.choices() {
             self.choose(s, &mut out);
+            return out;
+        }
+        if s.beyond {
             return out;
         }
         (0..s.rings.len()).for_each(|ring| self.drain(s, ring, &mut out));
@@ -332,12 +402,13 @@ impl System for Room {
     fn violation(&self, s: &State) -> Option<String> {
         let waits =
             s.pools.iter().any(Pool::comes) || s.rings.iter().any(|r| r.slots >= self.size.unit);
-        let is_stranded = s.chosen == self.choices() && waits && self.successors(s).is_empty();
+        let is_stranded =
+            s.chosen == self.choices() && !s.beyond && waits && self.successors(s).is_empty();
         is_stranded.then(|| format!("stranded: {s:?}"))
     }
 
     /// Nothing is on its way any more.
     fn finished(&self, s: &State) -> bool {
-        s.chosen == self.choices() && !s.pools.iter().any(Pool::comes)
+        s.chosen == self.choices() && !s.beyond && !s.pools.iter().any(Pool::comes)
     }
 }

@@ -251,6 +251,10 @@ impl HostFtl {
         if (users, gc) != (0, 0) {
             ring.admission.release(cx, users, gc);
             self.rings.progress.wake(cx);
+            if self.shares().users == 0 {
+                // A collector may have put off its verdict because of them.
+                self.wake_collectors(cx);
+            }
         }
     }
 
@@ -416,16 +420,26 @@ impl HostFtl {
         self.publish_media(cx, released).await;
         // Before its line may close: what is not done yet is in a line that takes data or is closing, and
         // a barrier that waits for it is not taken for one that waits for ever (`is_stranded`).
-        ring.state.enter(|r| {
-            for (_, unit, retries) in &ended {
-                r.unit_done(*unit);
-                r.retried(*retries);
-            }
-        });
+        let done = || {
+            ring.state.enter(|r| {
+                for (_, unit, retries) in &ended {
+                    r.unit_done(*unit);
+                    r.retried(*retries);
+                }
+            });
+        };
+        let late = mutant!("log.done-behind-close");
+        if !late {
+            done();
+        }
         // Not before: a line that closed meanwhile could be taken for one without valid sectors.
         let published = |line: &u32| self.pools.of_line(*line).lock().published(*line);
         let close: SmallVec<[u32; 1]> =
             ended.iter().map(|(line, ..)| *line).filter(published).collect();
+        if late {
+            hesitate();
+            done();
+        }
         ring.admission.release(cx, credits.0, credits.1);
         self.rings.progress.wake(cx);
         // What is programmed is no longer in the way of the next victim (`gc::fits`).

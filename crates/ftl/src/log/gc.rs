@@ -57,6 +57,8 @@ pub(super) struct Control {
     pub(super) barrier: Mutex<Barrier>,
     /// Lines with nothing live, waiting for the barrier.
     freeing: Mutex<Vec<u32>>,
+    /// Batches admitted that are not in their ring yet: each may leave a tail there.
+    pub(super) moving: AtomicU64,
     /// Batches that are not in flight, for the next ones.
     #[expect(clippy::vec_box, reason = "a batch moves between tasks as one pointer")]
     batches: Mutex<Vec<Box<Batch>>>,
@@ -74,6 +76,7 @@ impl Control {
             pressing: Mutex::new(()),
             barrier: Mutex::new(Barrier::Idle),
             freeing: Mutex::new(Vec::new()),
+            moving: AtomicU64::new(0),
             batches: Mutex::new(Vec::new()),
             reverse: Mutex::new(Vec::new()),
         }
@@ -96,7 +99,7 @@ pub(super) struct Collector {
     hungry: AtomicBool,
     /// A victim's sectors are on their way into the ring.
     moving: AtomicBool,
-    /// Victims taken since users last had a share of the ring.
+    /// Victims with valid sectors taken since users last had a share of the ring.
     pub(super) fruitless: AtomicU64,
     /// Valid sectors of that victim that have not been admitted yet.
     pub(super) claim: AtomicU64,
@@ -236,7 +239,8 @@ impl HostFtl {
                 if hungry {
                     self.gc.hungry.store(true, Ordering::SeqCst);
                 }
-                best.is_some_and(|(line, _)| self.fits(line)) || self.is_exhausted(best)
+                best.is_some_and(|(line, _)| self.fits(line) && !self.is_in_vain(line))
+                    || self.is_exhausted(best)
             };
             if !ready() {
                 self.press(&cx);
@@ -251,10 +255,7 @@ impl HostFtl {
             }
             collector.turn.acquire(&cx, 1).await;
             match self.take_victim(pool, false) {
-                Some((line, Reason::Room)) => {
-                    collector.fruitless.fetch_add(1, Ordering::Relaxed);
-                    self.move_line(&cx, line).await;
-                }
+                Some((line, Reason::Room)) => self.move_line(&cx, line).await,
                 Some((line, _)) => self.care_for(&cx, line).await,
                 None => {}
             }
@@ -470,6 +471,8 @@ impl HostFtl {
         if admitted > 0 {
             self.serve(cx, ring);
             let waited = ring.admission.acquire(cx, Origin::Gc, admitted).await;
+            // Before it is claimed no more: whoever looks sees it here or there (`victim::has_room`).
+            self.gc.moving.fetch_add(1, Ordering::AcqRel);
             let claim = &self.pools.of_line(victim.line).collector.claim;
             let left = claim.load(Ordering::Acquire).saturating_sub(admitted);
             claim.store(left, Ordering::Release);
@@ -480,6 +483,9 @@ impl HostFtl {
         }
         if self.read_only() || batch.n == 0 {
             // Read-only: everybody was let in to be told so, nothing is moved any more.
+            if admitted > 0 {
+                self.gc.moving.fetch_sub(1, Ordering::AcqRel);
+            }
             ring.admission.release(cx, 0, admitted);
             self.gc.batches.lock().push(batch);
             return;
@@ -588,6 +594,8 @@ impl HostFtl {
                 section(&mut ())
             }
         };
+        // From now on its tail is the ring's.
+        self.gc.moving.fetch_sub(1, Ordering::AcqRel);
         add(&self.counters.gc_moved, used);
         if used < batch.admitted {
             ring.admission.release(cx, 0, batch.admitted - used);

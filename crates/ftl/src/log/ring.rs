@@ -242,6 +242,16 @@ impl RingState {
         }
     }
 
+    /// Units ever taken.
+    pub(super) fn units_taken(&self) -> u64 {
+        self.units_base + self.units.len() as u64
+    }
+
+    /// No unit is under way: taken, and its program has not ended.
+    pub(super) fn all_ended(&self) -> bool {
+        self.units.is_empty()
+    }
+
     /// Nothing that went out again is still to be programmed.
     pub(super) fn nothing_again(&self) -> bool {
         self.retry_open == 0

@@ -9,11 +9,12 @@
 
 use super::HostFtl;
 use super::pool::{LineState, PoolState};
+use super::ring::RingState;
 use super::rings::Positions;
 use super::victim::Reason;
 use flashlane_base::mutant;
 use flashlane_rt::Cx;
-use flashlane_rt::sync::Ordering;
+use flashlane_rt::sync::{Ordering, hesitate};
 
 /// How far the lines have come that are being freed.
 pub(super) enum Barrier {
@@ -36,15 +37,20 @@ impl HostFtl {
     pub(super) fn is_stranded(&self) -> bool {
         // Held throughout: nothing comes back meanwhile. So a pool that is cornered stays cornered, and
         // they can be looked at one after the other.
-        let barrier = self.gc.barrier.lock();
+        let alone = (!mutant!("log.stranded-unlocked")).then(|| self.gc.barrier.lock());
         let is_over = |p: &mut PoolState| p.is_cornered() && p.next_width(true).is_none();
+        let are_over = || self.pools.all(|p| is_over(p));
+        let is_first = mutant!("log.stranded-pools-last") || are_over();
+        hesitate();
+        let barrier = alone.unwrap_or_else(|| self.gc.barrier.lock());
         // Last: a unit is done before its line may close, so whatever was under way has ended by now.
-        self.pools.all(|p| is_over(p))
-            && match &*barrier {
-                Barrier::Idle => self.pools.count(LineState::Freeing) == 0,
-                Barrier::Waits(to) => !self.rings.are_durable(to),
-                Barrier::Passed => mutant!("log.passed-barrier-strands"),
-            }
+        let waits = match &*barrier {
+            Barrier::Idle => self.pools.count(LineState::Freeing) == 0,
+            Barrier::Waits(to) => !self.rings.are_durable(to),
+            Barrier::Passed => mutant!("log.passed-barrier-strands"),
+        };
+        hesitate();
+        is_first && waits && (!mutant!("log.stranded-pools-last") || are_over())
     }
 
     /// The spare that was checked at creation is gone: users have no share, and nothing is about to be
@@ -54,27 +60,44 @@ impl HostFtl {
         let may_be = || self.shares().users == 0 && (best.is_none() || self.is_fruitless());
         self.gc.enabled.load(Ordering::Acquire) && !self.read_only() && may_be() && {
             // Held throughout: no line becomes a victim, no barrier passes.
-            let _alone = self.gc.choosing.lock();
+            let _alone = (!mutant!("log.exhausted-beside-choice")).then(|| self.gc.choosing.lock());
             let barrier = self.gc.barrier.lock();
             // Shares follow the chunks that came back a moment later.
             let passed =
                 matches!(&*barrier, Barrier::Passed) && !mutant!("log.passed-barrier-strands");
-            !passed && may_be() && (self.is_over() || self.is_fruitless())
+            !passed && may_be() && (self.is_over() || self.is_fruitless() && !self.brings_room())
         }
     }
 
     /// Nothing is on its way, and no line is worth collecting.
     fn is_over(&self) -> bool {
         use LineState::{Closing, Freeing, Opening, Victim};
+        let opens = |p: &PoolState| match mutant!("log.verdict-without-opened") {
+            false => p.is_opening(),
+            true => p.count(Opening) > 0,
+        };
         let comes = |p: &mut PoolState| {
-            [Opening, Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0) || p.is_programmed()
+            opens(p)
+                || [Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0)
+                || p.is_programmed()
         };
         let unit = self.shape.unit as usize;
-        let drains = || self.rings.iter().any(|ring| ring.state.now(|r| r.has_work(unit)));
-        let nothing = || self.pools.iter().all(|pool| self.candidate(pool, false).is_none());
-        // First what drains: what it leaves behind is seen by the others.
-        let moves = drains() && self.pools.any(|p| p.has_room()) || self.pools.any(comes);
-        !moves && nothing()
+        // A unit is its ring's until it is programmed or waits there again.
+        let works = |r: &RingState| {
+            r.has_work(unit) || !r.all_ended() && !mutant!("log.verdict-without-units")
+        };
+        let drains = || self.rings.iter().any(|ring| ring.state.now(|r| works(r)));
+        let taken = || self.rings.sum(RingState::units_taken);
+        loop {
+            let before = taken();
+            let moves = self.pools.any(comes) || drains() && self.pools.any(|p| p.has_room());
+            hesitate();
+            // What was taken meanwhile may have gone to a pool that had been looked at.
+            if moves || taken() == before || mutant!("log.verdict-of-two-states") {
+                return !moves
+                    && self.pools.iter().all(|pool| self.candidate(pool, false).is_none());
+            }
+        }
     }
 
     /// Every pool has collected each of its lines twice, and users still have no share.
@@ -83,6 +106,27 @@ impl HostFtl {
             let lines = pool.lock().lines().count() as u64;
             pool.collector.fruitless.load(Ordering::Relaxed) > 2 * lines
         })
+    }
+
+    /// Lines are about to be freed, or need only be.
+    fn brings_room(&self) -> bool {
+        let comes = |state: LineState| match state {
+            LineState::Victim | LineState::Freeing => !mutant!("log.fruitless-over-freeing"),
+            _ => false,
+        };
+        let is_empty = |id: u32, state: LineState| {
+            state == LineState::Closed
+                && self.lines.valid(id) == 0
+                && !mutant!("log.fruitless-over-garbage")
+        };
+        self.pools.any(|p| p.lines().any(|(id, l)| comes(l.state) || is_empty(id, l.state)))
+    }
+
+    /// A line with valid sectors is not collected any more: what is on its way is waited for, then comes
+    /// the verdict, unless users have a share again.
+    pub(super) fn is_in_vain(&self, line: u32) -> bool {
+        let is_in_vain = || self.shares().users == 0 && self.is_fruitless();
+        self.lines.valid(line) > 0 && is_in_vain() && !mutant!("log.collects-in-vain")
     }
 
     /// Gives up for want of room, with the accounting.

@@ -195,20 +195,23 @@ impl HostFtl {
             true => SmallVec::new(),
             false => claims.collect(),
         };
+        // And before what is in the rings, where these batches go.
+        let moving = self.gc.moving.load(Ordering::Acquire);
         let [(users, _), (gc, _)] = self.rings.snapshot();
         let admitted = if mutant!("log.room-without-admitted") { 0 } else { users + gc };
         // A flush or a barrier may pad the tail of each ring, and the one that each batch leaves which is
-        // still to come; but a line's sectors never take more units than they were in.
+        // still to come, begun or not; but a line's sectors never take more units than they were in.
         let padding = u64::from(self.shape.unit) - 1;
         let padding = if mutant!("log.room-without-tails") { 0 } else { padding };
-        let tails = self.rings.len() as u64 * padding;
+        let begun = if mutant!("log.room-without-begun") { 0 } else { moving };
+        let tails = (self.rings.len() as u64 + begun) * padding;
         let batched = |sectors: u64| match mutant!("log.room-without-batches") {
             true => sectors,
             false => sectors + sectors.div_ceil(batch_least(self.shape.unit)) * padding,
         };
         let widest = self.shape.line_data(self.widest_line.load(Ordering::Relaxed) as u32);
         let moved = |sectors: &u64| batched(*sectors).min(widest.max(*sectors));
-        let moves = claims.iter().chain([&valid]).map(moved).sum::<u64>() + batched(gc) - gc;
+        let moves = claims.iter().chain([&valid]).map(moved).sum::<u64>();
         // Of this victim's barrier and of the one before it.
         let pads = 2 * self.pools.sum(|p| (self.shape.pair_pads * p.width()) as u64);
         let pads = if mutant!("log.room-without-pads") { 0 } else { pads };
@@ -230,7 +233,12 @@ impl HostFtl {
         pool.collector.claim.store(u64::from(self.lines.valid(line)), Ordering::Release);
         add(&self.counters.gc_victims, 1);
         match why {
-            Reason::Room => {}
+            // What has nothing valid costs nothing: its room is won.
+            Reason::Room if force => {}
+            Reason::Room => {
+                let costs = self.lines.valid(line) > 0 || mutant!("log.free-rides-fruitless");
+                pool.collector.fruitless.fetch_add(u64::from(costs), Ordering::Relaxed);
+            }
             Reason::Wear => {
                 self.care.leveled.store(p.next_sequence(), Ordering::Relaxed);
                 add(&self.counters.leveled_lines, 1);

@@ -37,6 +37,15 @@ fn qblk_collecting() {
     assert!(collected >= done / 2, "lines were collected in {collected} of {done} only");
 }
 
+/// As little spare as works and no bad chunk: whatever the cores do meanwhile, nobody gives up.
+#[test]
+fn qblk_full() {
+    let done = explore("qblk_full", 20, |seed| target::run(seed, Life::Full));
+    let collected = target::COLLECTED_FULL.load(Ordering::SeqCst);
+    println!("lines were collected in {collected} of them");
+    assert!(collected >= done / 2, "lines were collected in {collected} of {done} only");
+}
+
 /// Two lives: a discard against a write, another discard and a flush, and what was read behind them is there.
 #[test]
 fn qblk_discards() {

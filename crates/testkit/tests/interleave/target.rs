@@ -26,11 +26,13 @@ pub(crate) enum Life {
     /// A life before, a mount, and one sector that is written, discarded and flushed, then a cut: stamps are not the
     /// clock's but the floor's.
     MountedDiscard,
+    /// As little spare as works, and every sector written: whoever looks for room decides whether there is any.
+    Full,
 }
 
 impl Life {
     fn is_cut(self) -> bool {
-        !matches!(self, Life::Stopped | Life::Collecting)
+        !matches!(self, Life::Stopped | Life::Collecting | Life::Full)
     }
 }
 
@@ -39,6 +41,8 @@ const SHARED: u64 = 5;
 
 /// Runs in which garbage collection moved something.
 pub(crate) static COLLECTED: AtomicU64 = AtomicU64::new(0);
+/// And of full targets.
+pub(crate) static COLLECTED_FULL: AtomicU64 = AtomicU64::new(0);
 
 /// What a seed has drawn.
 #[derive(Clone, Copy, Debug)]
@@ -71,6 +75,7 @@ impl Plan {
         let requests = match life {
             Life::Collecting => 60 + rng.below(200),
             Life::Discards => 1 + rng.below(12),
+            Life::Full => 20 + rng.below(60),
             _ => 5 + rng.below(40),
         };
         let (cores, depth) = match life {
@@ -84,6 +89,8 @@ impl Plan {
         let (cores, depth) = (cores as u32, depth as u32);
         let borrow = rng.below(3) == 0;
         let (full, faulty) = (rng.below(4) != 0, rng.below(4) == 0);
+        // With as little spare as works bad chunks may well be the end.
+        let faulty = faulty && life != Life::Full;
         let pus = if rng.below(3) == 0 { 2 } else { 1 };
         let mixes = [[1, 1, 3, 8], [1, 1, 3, 8], [4, 6, 6, 2], [3, 2, 10, 2]];
         let mix = mixes[rng.below(4) as usize];
@@ -217,8 +224,9 @@ async fn one_life(cx: Cx, shared: Arc<Shared>) {
     if cx.core().0 == 0 && shared.is_mounted {
         mount(&cx, &shared).await;
     } else if cx.core().0 == 0 {
+        let full = plan.life == Life::Full;
         let config = LogConfig {
-            over_provisioning_percent: 75,
+            over_provisioning_percent: if full { 0 } else { 75 },
             cores: plan.cores,
             borrow: plan.borrow,
             ..LogConfig::qblk()
@@ -259,9 +267,12 @@ async fn one_life(cx: Cx, shared: Arc<Shared>) {
     shared.changed.wait(&cx, || shared.done.load(Ordering::SeqCst) == plan.cores).await;
     dev.stop(&cx).await.unwrap_or_else(|e| panic!("{plan:?}: {e}"));
     settled(&dev, &shared.ssd);
-    if plan.life == Life::Collecting {
-        COLLECTED.fetch_add(u64::from(dev.stats().gc_moved > 0), Ordering::SeqCst);
-    }
+    let collected = match plan.life {
+        Life::Collecting => &COLLECTED,
+        Life::Full => &COLLECTED_FULL,
+        _ => return,
+    };
+    collected.fetch_add(u64::from(dev.stats().gc_moved > 0), Ordering::SeqCst);
 }
 
 /// Time stands still unless everybody waits: when this comes, nobody can go on, and it says where they are.
@@ -457,7 +468,15 @@ async fn work(cx: &Cx, host: &Host, shared: &Shared, task: u32) -> Result<(), Wr
     let mut rng = Rng::stream(plan.seed, "interleave.work", stream);
     let capacity = host.oracle().capacity();
     let mut buf = Vec::new();
-    let collecting = plan.life == Life::Collecting;
+    let collecting = matches!(plan.life, Life::Collecting | Life::Full);
+    if plan.life == Life::Full {
+        let tasks = u64::from(plan.cores * plan.depth);
+        let me = u64::from(cx.core().0 * plan.depth + task);
+        for at in (me * 32..capacity).step_by(tasks as usize * 32) {
+            let n = 32.min(capacity - at) as u32;
+            host.write(cx, Lba::new(at), n, false, &mut buf).await?;
+        }
+    }
     for _ in 0..plan.requests {
         let hot = rng.below(8) < if collecting { 2 } else { 6 };
         let longest = if collecting { 32 } else { 4 };
