@@ -433,7 +433,6 @@ impl HostFtl {
         if count == 0 {
             return Ok(());
         }
-        add(&self.counters.host_discarded, count);
         let mut at = lba;
         while at < lba + count {
             // In pieces, so that a discard of a whole drive does not hold the map for ever.
@@ -445,6 +444,9 @@ impl HostFtl {
                 self.raise_ceiling(cx).await?;
             }
             self.discard_piece(cx, at, n).await;
+            // Behind what it made garbage: until then collections may come to nothing (`host_did`).
+            add(&self.counters.host_discarded, n);
+            self.note_garbage(cx);
             at += n;
         }
         Ok(())

@@ -99,8 +99,10 @@ pub(super) struct Collector {
     hungry: AtomicBool,
     /// A victim's sectors are on their way into the ring.
     moving: AtomicBool,
-    /// Victims with valid sectors taken since users last had a share of the ring.
+    /// Victims with valid sectors taken since the host last wrote or discarded, as `host_did` says.
     pub(super) fruitless: AtomicU64,
+    /// What the host had done when the last victim was taken.
+    pub(super) since: AtomicU64,
     /// Valid sectors of that victim that have not been admitted yet.
     pub(super) claim: AtomicU64,
     /// The moves of one victim are admitted at a time.
@@ -115,6 +117,7 @@ impl Default for Collector {
             hungry: AtomicBool::new(false),
             moving: AtomicBool::new(false),
             fruitless: AtomicU64::new(0),
+            since: AtomicU64::new(0),
             claim: AtomicU64::new(0),
             turn: Credits::new(1),
         }
@@ -130,9 +133,6 @@ impl Collector {
     /// New shares: does GC take victims, and may users write?
     pub(super) fn set_shares(&self, cx: &Cx, shares: Shares) {
         self.wanted.store(shares.collect, Ordering::Release);
-        if shares.users > 0 {
-            self.fruitless.store(0, Ordering::Relaxed);
-        }
         self.work.wake(cx);
     }
 
@@ -233,14 +233,13 @@ impl HostFtl {
         let collector = &pool.collector;
         loop {
             let ready = || {
-                let best = self.candidate(pool, false);
-                let hungry = best.is_none() && self.is_wanted(pool);
+                let worth = self.worth_collecting(pool);
+                let hungry = worth.is_none() && self.is_wanted(pool);
                 collector.hungry.store(hungry, Ordering::SeqCst);
                 if hungry {
                     self.gc.hungry.store(true, Ordering::SeqCst);
                 }
-                best.is_some_and(|(line, _)| self.fits(line) && !self.is_in_vain(line))
-                    || self.is_exhausted(best)
+                worth.is_some_and(|(line, _)| self.fits(line)) || self.is_exhausted(worth)
             };
             if !ready() {
                 self.press(&cx);
@@ -250,7 +249,7 @@ impl HostFtl {
             if ended() {
                 return;
             }
-            if self.is_exhausted(self.candidate(pool, false)) {
+            if self.is_exhausted(self.worth_collecting(pool)) {
                 self.give_up_full(&cx, super::verdict::EXHAUSTED);
             }
             collector.turn.acquire(&cx, 1).await;

@@ -9,6 +9,7 @@
 
 use super::HostFtl;
 use super::pool::{LineState, PoolState};
+use super::pools::Pool;
 use super::ring::RingState;
 use super::rings::Positions;
 use super::victim::Reason;
@@ -53,11 +54,10 @@ impl HostFtl {
         is_first && waits && (!mutant!("log.stranded-pools-last") || are_over())
     }
 
-    /// The spare that was checked at creation is gone: users have no share, and nothing is about to be
-    /// freed and no line (`best` of one pool) is worth collecting; or every line could have been
-    /// collected twice meanwhile, so all that collections win is lost to padding.
-    pub(super) fn is_exhausted(&self, best: Option<(u32, Reason)>) -> bool {
-        let may_be = || self.shares().users == 0 && (best.is_none() || self.is_fruitless());
+    /// The spare that was checked at creation is gone: users have no share, nothing is on its way, and no
+    /// line (`worth` of one pool) is worth collecting.
+    pub(super) fn is_exhausted(&self, worth: Option<(u32, Reason)>) -> bool {
+        let may_be = || self.shares().users == 0 && worth.is_none();
         self.gc.enabled.load(Ordering::Acquire) && !self.read_only() && may_be() && {
             // Held throughout: no line becomes a victim, no barrier passes.
             let _alone = (!mutant!("log.exhausted-beside-choice")).then(|| self.gc.choosing.lock());
@@ -65,7 +65,7 @@ impl HostFtl {
             // Shares follow the chunks that came back a moment later.
             let passed =
                 matches!(&*barrier, Barrier::Passed) && !mutant!("log.passed-barrier-strands");
-            !passed && may_be() && (self.is_over() || self.is_fruitless() && !self.brings_room())
+            !passed && may_be() && self.is_over()
         }
     }
 
@@ -76,11 +76,11 @@ impl HostFtl {
             false => p.is_opening(),
             true => p.count(Opening) > 0,
         };
-        let comes = |p: &mut PoolState| {
-            opens(p)
-                || [Closing, Victim, Freeing].iter().any(|s| p.count(*s) > 0)
-                || p.is_programmed()
+        let frees = |p: &PoolState| {
+            p.count(Victim) + p.count(Freeing) > 0 && !mutant!("log.verdict-over-freeing")
         };
+        let comes =
+            |p: &mut PoolState| opens(p) || frees(p) || p.count(Closing) > 0 || p.is_programmed();
         let unit = self.shape.unit as usize;
         // A unit is its ring's until it is programmed or waits there again.
         let works = |r: &RingState| {
@@ -94,39 +94,44 @@ impl HostFtl {
             hesitate();
             // What was taken meanwhile may have gone to a pool that had been looked at.
             if moves || taken() == before || mutant!("log.verdict-of-two-states") {
-                return !moves
-                    && self.pools.iter().all(|pool| self.candidate(pool, false).is_none());
+                let nothing = |pool: &Pool| self.worth_collecting(pool).is_none();
+                return !moves && self.pools.iter().all(nothing);
             }
         }
     }
 
-    /// Every pool has collected each of its lines twice, and users still have no share.
-    fn is_fruitless(&self) -> bool {
-        self.pools.iter().all(|pool| {
-            let lines = pool.lock().lines().count() as u64;
-            pool.collector.fruitless.load(Ordering::Relaxed) > 2 * lines
+    /// The line to collect next, where collecting still wins something. A pool that has collected each of
+    /// its lines twice since the host last wrote or discarded wins nothing more: padding before barriers
+    /// takes as much as collections bring, and to go on would only wear the flash. What has nothing valid
+    /// or a failed chunk is worth it always.
+    pub(super) fn worth_collecting(&self, pool: &Pool) -> Option<(u32, Reason)> {
+        self.candidate(pool, false).filter(|(line, why)| {
+            let (lines, failed) = {
+                let p = pool.lock();
+                (p.lines().count() as u64, p.line(*line).failed)
+            };
+            let is_free =
+                self.lines.valid(*line) == 0 && !mutant!("log.garbage-is-collected-in-vain");
+            *why != Reason::Room
+                || failed
+                || is_free
+                || !self.collected_all_twice(pool, lines)
+                || mutant!("log.collects-in-vain")
         })
     }
 
-    /// Lines are about to be freed, or need only be.
-    fn brings_room(&self) -> bool {
-        let comes = |state: LineState| match state {
-            LineState::Victim | LineState::Freeing => !mutant!("log.fruitless-over-freeing"),
-            _ => false,
-        };
-        let is_empty = |id: u32, state: LineState| {
-            state == LineState::Closed
-                && self.lines.valid(id) == 0
-                && !mutant!("log.fruitless-over-garbage")
-        };
-        self.pools.any(|p| p.lines().any(|(id, l)| comes(l.state) || is_empty(id, l.state)))
+    fn collected_all_twice(&self, pool: &Pool, lines: u64) -> bool {
+        let collector = &pool.collector;
+        collector.fruitless.load(Ordering::Relaxed) > 2 * lines
+            && (collector.since.load(Ordering::Relaxed) == self.host_did()
+                || mutant!("log.vain-behind-the-host"))
     }
 
-    /// A line with valid sectors is not collected any more: what is on its way is waited for, then comes
-    /// the verdict, unless users have a share again.
-    pub(super) fn is_in_vain(&self, line: u32) -> bool {
-        let is_in_vain = || self.shares().users == 0 && self.is_fruitless();
-        self.lines.valid(line) > 0 && is_in_vain() && !mutant!("log.collects-in-vain")
+    /// Sectors that the host has written and discarded since the mount: while there are no more of them
+    /// there is no new garbage either.
+    pub(super) fn host_did(&self) -> u64 {
+        let discarded = self.counters.host_discarded.load(Ordering::Acquire);
+        self.rings.sum(|r| r.host_written) + discarded
     }
 
     /// Gives up for want of room, with the accounting.

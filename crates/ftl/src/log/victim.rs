@@ -225,6 +225,8 @@ impl HostFtl {
         if !self.fits(line) {
             return None;
         }
+        // Before what the line has valid: what the host does from now on is seen next time.
+        let host_did = self.host_did();
         let mut p = pool.lock();
         if p.line(line).state != LineState::Closed {
             return None;
@@ -237,7 +239,11 @@ impl HostFtl {
             Reason::Room if force => {}
             Reason::Room => {
                 let costs = self.lines.valid(line) > 0 || mutant!("log.free-rides-fruitless");
-                pool.collector.fruitless.fetch_add(u64::from(costs), Ordering::Relaxed);
+                let collector = &pool.collector;
+                if collector.since.swap(host_did, Ordering::Relaxed) != host_did {
+                    collector.fruitless.store(0, Ordering::Relaxed);
+                }
+                collector.fruitless.fetch_add(u64::from(costs), Ordering::Relaxed);
             }
             Reason::Wear => {
                 self.care.leveled.store(p.next_sequence(), Ordering::Relaxed);

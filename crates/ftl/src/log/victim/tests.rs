@@ -152,7 +152,10 @@ fn make_garbage(ftl: &HostFtl, line: u32) {
 fn collected(ftl: &HostFtl, cx: &Cx, fruitless: u64) {
     ftl.rings.set_shares(cx, 0, 64);
     ftl.gc.enabled.store(true, Ordering::Release);
-    ftl.pools.iter().for_each(|pool| pool.collector.fruitless.store(fruitless, Ordering::Relaxed));
+    ftl.pools.iter().for_each(|pool| {
+        pool.collector.fruitless.store(fruitless, Ordering::Relaxed);
+        pool.collector.since.store(ftl.host_did(), Ordering::Relaxed);
+    });
 }
 
 /// Nothing can be opened: that is the end only if what is to be freed waits for the rings, not when its
@@ -178,12 +181,8 @@ fn a_verdict_is_about_what_still_comes() {
         ftl.pools.of_line(line).lock().make_victim(line);
         ftl.pools.of_line(line).lock().make_freeing(line);
         assert!(!verdict(Barrier::Idle), "its barrier is not taken yet");
-        ftl.rings.set_shares(&cx, 0, 64);
-        ftl.gc.enabled.store(true, Ordering::Release);
+        collected(&ftl, &cx, 1 << 20);
         *ftl.gc.barrier.lock() = Barrier::Passed;
-        ftl.pools
-            .iter()
-            .for_each(|pool| pool.collector.fruitless.store(1 << 20, Ordering::Relaxed));
         assert!(!ftl.is_exhausted(None), "shares follow in a moment");
         *ftl.gc.barrier.lock() = Barrier::Idle;
         assert!(!ftl.is_exhausted(None), "a line is about to be freed");
@@ -193,7 +192,13 @@ fn a_verdict_is_about_what_still_comes() {
         state(line, LineState::Victim);
         assert!(!ftl.is_exhausted(None), "or is being moved");
         state(line, LineState::Closed);
+        ftl.gc.force(true);
+        assert!(ftl.worth_collecting(ftl.pools.get(0)).is_none());
         assert!(ftl.is_exhausted(None), "every line was collected for nothing");
+        add(&ftl.counters.host_discarded, 1);
+        assert!(!ftl.is_exhausted(None), "the host has made garbage since");
+        assert!(ftl.worth_collecting(ftl.pools.get(0)).is_some());
+        collected(&ftl, &cx, 1 << 20);
         let valid = ftl.lines.valid(line);
         make_garbage(&ftl, line);
         assert!(valid > 0 && !ftl.is_exhausted(None), "all of a line is garbage: that is room");
@@ -326,7 +331,7 @@ fn a_discard_of_all_helps_a_target_at_its_reserve() {
         let mut buf = vec![7; 4 * ftl.info.content_bytes];
         let io = Io { op: BlockOp::Write, lba, sectors: 4, fua: true, buf: &mut buf };
         BlockDev::start(&*ftl, &cx, io).await.expect("a write");
-        assert_eq!(ftl.pools.get(0).collector.fruitless.load(Ordering::Relaxed), 0);
+        ftl.check_writable().expect("and goes on taking them");
     })
     .expect("no stall");
 }
