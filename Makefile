@@ -17,7 +17,7 @@ test: ## All tests; prints what was skipped and why
 	sh tests/readme.sh
 	sh tests/cuts.sh
 	sh tests/report.sh
-	$(MAKE) interleave models mutants-quick
+	$(MAKE) interleave models mutants-quick miri
 
 check: ## Formatting, lints, docs
 	$(CARGO) fmt --all --check

@@ -145,6 +145,15 @@ fn found_a_line_that_no_checkpoint_carried() {
     holds_after_cuts("qblk-faults", 172, 10, &[347_168_885]);
 }
 
+/// The spare lay just below the limiter's start: lines were collected for ever while nobody wrote, for
+/// padding took what each of them brought, and users had a share for a moment after each.
+#[test]
+fn found_collections_that_win_nothing() {
+    let stack = stacks::find("pblk-buffer-faults").expect("a row of the table");
+    let plan = Plan { lives: Some(7), aimed: true, ..Plan::default() };
+    run_seed(stack, 179_560_646_701_921, &plan).unwrap_or_else(|f| panic!("{f}"));
+}
+
 /// Of a log that had been cut off a chunk was a line's by now, its first sector could not be read, and a mount
 /// looked for log blocks among the users' sectors.
 #[test]
