@@ -84,7 +84,7 @@ impl Control {
 }
 
 impl Control {
-    /// Collects line after line until switched off.
+    /// Collects line after line, while that wins something, until switched off.
     pub(super) fn force(&self, on: bool) {
         self.forced.store(on, Ordering::SeqCst);
     }
