@@ -71,8 +71,11 @@ pub(super) struct Gc {
     erasing: bool,
     /// Programs that the host may do while GC is wanted, in sectors.
     pace: u32,
-    /// No closed line holds garbage: pointless to pace the host, try again at the next change.
+    /// No line is worth collecting: pointless to pace the host, try again at the next change.
     hopeless: bool,
+    /// Victims with valid sectors taken since the host last wrote or discarded, and what it had done then.
+    fruitless: u64,
+    since: u64,
 }
 
 impl Gc {
@@ -90,6 +93,8 @@ impl Gc {
             erasing: false,
             pace: 0,
             hopeless: false,
+            fruitless: 0,
+            since: 0,
         }
     }
 
@@ -359,7 +364,35 @@ impl Controller {
         if !self.gc_is_wanted() || self.read_only.is_some() {
             return None;
         }
+        if self.worth_collecting().is_none() {
+            self.gc.hopeless = true;
+            return None;
+        }
         self.begin_victim()
+    }
+
+    /// GC is wanted and there is garbage, but collecting wins nothing more.
+    fn collects_in_vain(&self) -> bool {
+        let wins_nothing = || self.worth_collecting().is_none();
+        self.gc_is_wanted() && self.place.greediest().is_some() && wins_nothing()
+    }
+
+    /// The closed line with most garbage, where collecting still wins something. When each line has been
+    /// collected twice since the host last wrote or discarded, it does not: padding before barriers takes
+    /// as much as it brings. A line with nothing valid or a failed chunk is worth it always.
+    fn worth_collecting(&self) -> Option<u32> {
+        let line = self.place.greediest()?;
+        let l = self.place.line(line);
+        let in_vain = self.gc.since == self.host_did()
+            && self.gc.fruitless > 2 * self.place.lines().count() as u64
+            && !mutant!("pftl.collects-in-vain");
+        (!in_vain || l.valid == 0 || l.suspects > 0).then_some(line)
+    }
+
+    /// Sectors that the host has written and discarded: while there are no more of them there is no new
+    /// garbage either.
+    fn host_did(&self) -> u64 {
+        self.stats.ftl.host_written + self.stats.ftl.host_discarded
     }
 
     /// Starts on the closed line with most garbage.
@@ -378,6 +411,11 @@ impl Controller {
         let line = self.place.line(victim);
         let (valid, sectors) = (line.valid, line.chunks * chunk_sectors);
         note_victim(&mut self.stats, valid, sectors);
+        let host_did = self.host_did();
+        if std::mem::replace(&mut self.gc.since, host_did) != host_did {
+            self.gc.fruitless = 0;
+        }
+        self.gc.fruitless += u64::from(valid > 0);
         self.gc.victim = Some(victim);
         Some(victim)
     }
@@ -558,12 +596,12 @@ impl Controller {
         let full = self.buffer.gc_room() < self.room_to_go_on();
         let stuck = match kind {
             Kind::Gc => {
-                let ends = self.gc.victim.is_none() && self.place.greediest().is_none();
+                let ends = self.gc.victim.is_none() && self.worth_collecting().is_none();
                 self.place.is_out_of_room() && (full || ends)
             }
             Kind::User => {
                 let denied = self.place.host_denied && self.gc.victim.is_none();
-                denied && self.place.greediest().is_none()
+                denied && self.worth_collecting().is_none()
             }
         };
         if stuck {
@@ -578,7 +616,9 @@ impl Controller {
     pub(super) fn check_standstill(&mut self) {
         let held = Kind::ALL.iter().any(|kind| self.buffer.covered_waiting(*kind) > 0)
             || self.held_pages_wait();
-        let due = held || Kind::ALL.iter().any(|kind| self.is_unit_due(*kind));
+        let in_vain = self.place.host_denied && self.collects_in_vain();
+        let in_vain = in_vain && !self.place.host_has_room(self.buffer.waiting(Kind::Gc));
+        let due = held || in_vain || Kind::ALL.iter().any(|kind| self.is_unit_due(*kind));
         let moving = self.gc.reads > 0 || self.gc.erasing;
         if self.read_only.is_some() || self.writer.is_some() || !due || moving {
             return;
@@ -593,10 +633,13 @@ impl Controller {
         let collects = match self.gc.victim {
             Some(_) => self.buffer.gc_room() >= self.room_to_go_on(),
             None if !self.gc_is_wanted() => false,
-            None => self.place.greediest().is_some_and(|line| self.has_room_beside_barrier(line)),
+            None => self.worth_collecting().is_some_and(|line| self.has_room_beside_barrier(line)),
         };
         if !(barrier || erases || collects) {
-            self.read_only = Some("power cuts have taken the room that GC and its barriers need");
+            self.read_only = Some(match in_vain {
+                true => "GC wins no room any more, and the host may take none",
+                false => "power cuts have taken the room that GC and its barriers need",
+            });
         }
     }
 }

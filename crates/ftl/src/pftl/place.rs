@@ -106,7 +106,7 @@ pub(super) struct Line {
     /// Chunks that are not retired.
     pub(super) chunks: u32,
     /// Of those, chunks that the next erase retires.
-    suspects: u32,
+    pub(super) suspects: u32,
     /// Erases of its chunks, summed.
     erases: u64,
     /// What it counts in [`Place::promised`]: its good sectors while it is free or on its way.

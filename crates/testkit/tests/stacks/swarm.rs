@@ -154,6 +154,14 @@ fn found_collections_that_win_nothing() {
     run_seed(stack, 179_560_646_701_921, &plan).unwrap_or_else(|f| panic!("{f}"));
 }
 
+/// The same of the block SSD, where the host waited for the room.
+#[test]
+fn found_victims_that_win_nothing() {
+    let stack = stacks::find("pftl-buffer-faults").expect("a row of the table");
+    let plan = Plan { lives: Some(7), aimed: true, ..Plan::default() };
+    run_seed(stack, 179_570_135_636_480, &plan).unwrap_or_else(|f| panic!("{f}"));
+}
+
 /// Of a log that had been cut off a chunk was a line's by now, its first sector could not be read, and a mount
 /// looked for log blocks among the users' sectors.
 #[test]
