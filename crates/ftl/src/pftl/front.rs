@@ -55,8 +55,7 @@ impl Pftl {
             let sectors = (part.len() / self.info.content_bytes) as u32;
             if !self.room.try_acquire(sectors as u64) {
                 let from = cx.now();
-                self.controller.lock().map.prefetch(lba);
-                self.room.acquire(cx, sectors as u64).await;
+                self.wait_for_room(cx, lba, sectors).await;
                 waited += cx.now() - from;
             }
             let mut c = self.controller.lock();
@@ -79,6 +78,20 @@ impl Pftl {
         if fua && !mutant!("pftl.fua-ignored") { self.flush(cx).await } else { Ok(()) }
     }
 
+    /// Waits until the buffer has room for `sectors` sectors from `lba`.
+    async fn wait_for_room(&self, cx: &Cx, lba: u32, sectors: u32) {
+        let mut c = self.controller.lock();
+        c.map.prefetch(lba);
+        c.hosts_wait += 1;
+        // That somebody waits may be what a verdict for want of room was waiting for.
+        match self.capacitors {
+            true => drop(c),
+            false => self.go_on(cx, c, None, Room::default()),
+        }
+        self.room.acquire(cx, sectors as u64).await;
+        self.controller.lock().hosts_wait -= 1;
+    }
+
     /// Forgets `sectors` sectors from `lba`.
     pub(super) fn discard(&self, cx: &Cx, lba: u32, sectors: u32) -> BlockResult {
         let end = lba + sectors;
@@ -87,10 +100,9 @@ impl Pftl {
             let until = end.min(at.saturating_add(DISCARD_PIECE));
             let mut c = self.controller.lock();
             let mut left = Room::default();
-            let mut changed = false;
-            for lba in at..until {
-                changed |= c.forget(lba, &mut left);
-            }
+            let unmapped = (at..until).filter(|lba| c.forget(*lba, &mut left)).count() as u32;
+            let changed = unmapped > 0;
+            c.note_unmapped(unmapped);
             c.at_rest &= !changed;
             if changed && !mutant!("pftl.trim-not-noted") {
                 c.pages.touch_trims(at, until);

@@ -39,6 +39,9 @@ use super::{Controller, Pftl, Phase, Room, read};
 /// let the padding of a barrier eat what a victim of a short line wins.
 const GATHERED: u32 = 3;
 
+/// Why a device without any failure turns read-only.
+const IN_VAIN: &str = "GC wins no room any more, and the host may take none";
+
 /// One read command of GC and the task that waits for it.
 #[derive(Default)]
 struct Mover {
@@ -73,9 +76,11 @@ pub(super) struct Gc {
     pace: u32,
     /// No line is worth collecting: pointless to pace the host, try again at the next change.
     hopeless: bool,
-    /// Victims with valid sectors taken since the host last wrote or discarded, and what it had done then.
+    /// Victims with valid sectors taken while `host_did` was `since`.
     fruitless: u64,
     since: u64,
+    /// Mapped sectors that the host has discarded.
+    unmapped: u64,
 }
 
 impl Gc {
@@ -95,6 +100,7 @@ impl Gc {
             hopeless: false,
             fruitless: 0,
             since: 0,
+            unmapped: 0,
         }
     }
 
@@ -371,10 +377,10 @@ impl Controller {
         self.begin_victim()
     }
 
-    /// GC is wanted and there is garbage, but collecting wins nothing more.
-    fn collects_in_vain(&self) -> bool {
+    /// GC is wanted, reclaims nothing, and wins nothing if it collects: nobody needs its reserve.
+    pub(super) fn is_gc_over(&self) -> bool {
         let wins_nothing = || self.worth_collecting().is_none();
-        self.gc_is_wanted() && self.place.greediest().is_some() && wins_nothing()
+        self.gc_is_wanted() && self.place.reclaims_nothing() && wins_nothing()
     }
 
     /// The closed line with most garbage, where collecting still wins something. When each line has been
@@ -389,10 +395,15 @@ impl Controller {
         (!in_vain || l.valid == 0 || l.suspects > 0).then_some(line)
     }
 
-    /// Sectors that the host has written and discarded: while there are no more of them there is no new
-    /// garbage either.
+    /// Sectors that the host has written, and mapped ones that it has discarded: only the host makes
+    /// garbage of what is valid. A discard of what is not mapped makes none.
     fn host_did(&self) -> u64 {
-        self.stats.ftl.host_written + self.stats.ftl.host_discarded
+        self.stats.ftl.host_written + self.gc.unmapped
+    }
+
+    /// The host has discarded mapped sectors.
+    pub(super) fn note_unmapped(&mut self, sectors: u32) {
+        self.gc.unmapped += u64::from(sectors);
     }
 
     /// Starts on the closed line with most garbage.
@@ -580,8 +591,9 @@ impl Controller {
     }
 
     /// Becomes read-only when a unit has nowhere to go and nothing under way will change that: GC
-    /// has no line to write to and no slots to read into, or the host is denied and there is no
-    /// garbage. Only failed chunks lead here. What waits stays in the buffer, readable.
+    /// has no line to write to and no slots to read into, or the host is denied and GC is over. Without
+    /// capacitors it is over only when there is no garbage: what a collection wins shows behind a
+    /// barrier, so [`Controller::check_standstill`] decides. What waits stays in the buffer, readable.
     #[cold]
     pub(super) fn check_room(&mut self, kind: Kind) {
         // A line that waits for a barrier comes only if the barrier finds room.
@@ -593,34 +605,47 @@ impl Controller {
         if !quiet || self.read_only.is_some() {
             return;
         }
+        let garbage = self.place.greediest().is_some();
+        let over = match self.capacitors {
+            true => self.worth_collecting().is_none(),
+            false => !garbage,
+        };
         let full = self.buffer.gc_room() < self.room_to_go_on();
         let stuck = match kind {
             Kind::Gc => {
-                let ends = self.gc.victim.is_none() && self.worth_collecting().is_none();
+                let ends = self.gc.victim.is_none() && over;
                 self.place.is_out_of_room() && (full || ends)
             }
-            Kind::User => {
-                let denied = self.place.host_denied && self.gc.victim.is_none();
-                denied && self.worth_collecting().is_none()
-            }
+            Kind::User => self.place.host_denied && self.place.reclaims_nothing() && over,
         };
         if stuck {
-            self.read_only = Some("failed chunks have taken the room that GC needs");
+            self.read_only = Some(match garbage {
+                true if over => IN_VAIN,
+                _ => "failed chunks have taken the room that GC needs",
+            });
         }
     }
 
-    /// Becomes read-only when units are due, none has a place, no program flies, and nobody will ever make
-    /// room: what GC has emptied waits for a barrier, the barrier for room, and so does the next victim. Power
-    /// cuts in a row lead here: each costs the rest of what was open, and what GC had moved.
+    /// Becomes read-only when something is due, nothing of it has a place, no program flies, and nobody will
+    /// ever make room. Due are units, what a barrier holds, and, while GC is over, what a host waits for. Two ways
+    /// lead here. What GC has emptied waits for a barrier, the barrier for room, and so does the next victim:
+    /// power cuts in a row do that, each costs the rest of what was open and what GC had moved. Or GC is over,
+    /// and what is left is its reserve.
     #[cold]
     pub(super) fn check_standstill(&mut self) {
         let held = Kind::ALL.iter().any(|kind| self.buffer.covered_waiting(*kind) > 0)
             || self.held_pages_wait();
-        let in_vain = self.place.host_denied && self.collects_in_vain();
-        let in_vain = in_vain && !self.place.host_has_room(self.buffer.waiting(Kind::Gc));
-        let due = held || in_vain || Kind::ALL.iter().any(|kind| self.is_unit_due(*kind));
-        let moving = self.gc.reads > 0 || self.gc.erasing;
-        if self.read_only.is_some() || self.writer.is_some() || !due || moving {
+        let moving = self.buffer.waiting(Kind::Gc);
+        let denied = !self.place.host_may_go_on(moving) && self.place.host_denied;
+        let over = denied && self.is_gc_over();
+        // A unit of the host that nobody waits for may wait: for a flush, a stop, or a discard.
+        let host = match over && self.phase == Phase::Running {
+            true => self.hosts_wait > 0,
+            false => self.is_unit_due(Kind::User),
+        };
+        let due = held || host || self.is_unit_due(Kind::Gc);
+        let reclaims = self.gc.reads > 0 || self.gc.erasing;
+        if self.read_only.is_some() || self.writer.is_some() || !due || reclaims {
             return;
         }
         // A barrier will begin, or go on without us; an erase is due, or will ask for a barrier.
@@ -636,8 +661,8 @@ impl Controller {
             None => self.worth_collecting().is_some_and(|line| self.has_room_beside_barrier(line)),
         };
         if !(barrier || erases || collects) {
-            self.read_only = Some(match in_vain {
-                true => "GC wins no room any more, and the host may take none",
+            self.read_only = Some(match over {
+                true => IN_VAIN,
                 false => "power cuts have taken the room that GC and its barriers need",
             });
         }

@@ -261,6 +261,8 @@ struct Controller {
     recovery: Option<Recovery>,
     phase: Phase,
     read_only: Option<&'static str>,
+    /// Writes of the host that wait for room in the buffer.
+    hosts_wait: u32,
     /// Waiting writers have been told.
     told: bool,
     stats: PftlStats,
@@ -504,6 +506,7 @@ impl Parts {
             recovery: None,
             phase: Phase::Running,
             read_only: None,
+            hosts_wait: 0,
             told: false,
             stats: PftlStats::default(),
             place,

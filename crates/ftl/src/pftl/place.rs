@@ -470,7 +470,7 @@ impl Place {
 
     /// True when a unit of the host takes no room that GC will need.
     #[inline]
-    fn host_may_go_on(&self, moving: u32) -> bool {
+    pub(super) fn host_may_go_on(&self, moving: u32) -> bool {
         let shared = self.streams.len() == 1;
         let opens = self.streams[0].line == NIL;
         if !shared && !opens || mutant!("pftl.host-takes-all") {

@@ -259,9 +259,16 @@ impl Controller {
         self.place.leaving() > 0 && self.place.barrier_wanted() > self.barriers.asked
     }
 
-    /// Covered sectors of the host must go out so that a line can be erased.
+    /// Sectors of the host take the room of GC: covered ones when a line can be erased behind them; when
+    /// GC is over, those of a flush or a stop, which are all that its reserve can still serve.
     pub(super) fn barrier_needs_room(&self) -> bool {
-        self.buffer.covered_waiting(Kind::User) > 0 && self.place.leaving() > 0
+        let covered = self.buffer.covered_waiting(Kind::User) > 0;
+        if covered && self.place.leaving() > 0 {
+            return true;
+        }
+        let stops = self.phase == Phase::Draining && !self.capacitors;
+        let last = covered || stops && self.buffer.waiting(Kind::User) > 0;
+        last && self.is_gc_over() && !mutant!("pftl.reserve-kept-in-vain")
     }
 
     /// A unit is on the medium, the `rows`-th of its chunk; `over`: no more will follow.
