@@ -80,13 +80,14 @@ impl Pftl {
 
     /// Waits until the buffer has room for `sectors` sectors from `lba`.
     async fn wait_for_room(&self, cx: &Cx, lba: u32, sectors: u32) {
-        let mut c = self.controller.lock();
-        c.map.prefetch(lba);
-        c.hosts_wait += 1;
-        // That somebody waits may be what a verdict for want of room was waiting for.
-        match self.capacitors {
-            true => drop(c),
-            false => self.go_on(cx, c, None, Room::default()),
+        {
+            let mut c = self.controller.lock();
+            c.map.prefetch(lba);
+            c.hosts_wait += 1;
+            if !self.capacitors {
+                // That somebody waits may be what a verdict for want of room was waiting for.
+                self.go_on(cx, c, None, Room::default());
+            }
         }
         self.room.acquire(cx, sectors as u64).await;
         self.controller.lock().hosts_wait -= 1;
