@@ -213,6 +213,10 @@ impl HostFtl {
         self.publish_media(cx, released).await;
         self.rings.progress.wake(cx);
         self.pools.of_line(spot.line).lock().published(spot.line);
+        if self.shares().users == 0 {
+            // A collector may have put off its verdict because of it.
+            self.wake_collectors(cx);
+        }
         done.failed == 0
     }
 

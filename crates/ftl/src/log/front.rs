@@ -444,9 +444,7 @@ impl HostFtl {
                 self.raise_ceiling(cx).await?;
             }
             self.discard_piece(cx, at, n).await;
-            // Behind what it made garbage: until then collections may come to nothing (`host_did`).
             add(&self.counters.host_discarded, n);
-            self.note_garbage(cx);
             at += n;
         }
         Ok(())
@@ -487,7 +485,7 @@ impl HostFtl {
         if !mutant!("log.discard-unlogged") {
             self.journal.append(Record::Discarded { lba, count, stamp });
         }
-        let mut killed = 0;
+        let (mut cleared, mut killed) = (0, 0);
         for at in lba..lba + count {
             let old = self.map.raw(at);
             if old == 0 {
@@ -495,9 +493,10 @@ impl HostFtl {
             }
             let changed = self.map.exchange(at, old, 0);
             debug_assert!(changed, "entries change under the lock");
+            cleared += 1;
             killed += self.supersede(at, self.seen(at, old)) as u64;
         }
-        self.note_killed(cx, killed);
+        self.note_cleared(cx, cleared, killed);
     }
 
     /// The floor first; then who read the old one has published; then the entries: whatever has a
@@ -529,7 +528,7 @@ impl HostFtl {
             self.journal.append(Record::Discarded { lba, count, stamp });
         }
         hesitate();
-        let (mut killed, mut any) = (0, false);
+        let (mut cleared, mut killed) = (0, 0);
         let mut again: Vec<(u64, u64)> = Vec::new();
         for from in pieces() {
             let _inside = self.sections.enter(cx);
@@ -537,7 +536,7 @@ impl HostFtl {
                 match self.clear_below(cx, at, stamp, None) {
                     Cleared::Nothing => {}
                     Cleared::Garbage(in_buffer) => {
-                        any = true;
+                        cleared += 1;
                         killed += in_buffer as u64;
                     }
                     Cleared::Unsure(raw) => again.push((at, raw)),
@@ -548,7 +547,7 @@ impl HostFtl {
         if mutant!("qblk.discard-floor-late") {
             self.floor.fetch_max(stamp, Ordering::SeqCst);
         }
-        if any && !mutant!("qblk.discard-logged-once") {
+        if cleared > 0 && !mutant!("qblk.discard-logged-once") {
             self.journal.append(Record::Discarded { lba, count, stamp });
         }
         while !again.is_empty() {
@@ -562,13 +561,14 @@ impl HostFtl {
             for (at, raw) in again {
                 self.journal.append(Record::Discarded { lba: at, count: 1, stamp });
                 hesitate();
-                let cleared = {
+                let outcome = {
                     let _inside = self.sections.enter(cx);
                     self.clear_below(cx, at, stamp, Some(raw))
                 };
-                match cleared {
+                match outcome {
                     Cleared::Nothing => {}
                     Cleared::Garbage(in_buffer) => {
+                        cleared += 1;
                         killed += in_buffer as u64;
                         self.journal.append(Record::Discarded { lba: at, count: 1, stamp });
                     }
@@ -577,7 +577,7 @@ impl HostFtl {
             }
             again = unsure;
         }
-        self.note_killed(cx, killed);
+        self.note_cleared(cx, cleared, killed);
     }
 
     /// Clears an entry unless what it names was written behind a discard of that stamp. `seen`: what it
@@ -602,9 +602,10 @@ impl HostFtl {
         }
     }
 
-    /// Host sectors died in the buffer.
-    fn note_killed(&self, cx: &Cx, sectors: u64) {
-        self.rings.of(cx).state.now(|r| r.discarded_in_buffer += sectors);
+    /// A discard has cleared so many entries, of which so many sectors died in the buffer.
+    fn note_cleared(&self, cx: &Cx, cleared: u64, in_buffer: u64) {
+        self.rings.of(cx).state.now(|r| r.discarded_in_buffer += in_buffer);
+        self.note_changes(cleared);
     }
 
     /// An entry, and an upper bound of the stamp of what it names.

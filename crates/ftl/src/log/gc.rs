@@ -64,6 +64,8 @@ pub(super) struct Control {
     batches: Mutex<Vec<Box<Batch>>>,
     /// Memory of the next reverse map.
     reverse: Mutex<Vec<u8>>,
+    /// What has changed garbage or room since the mount, but for the host's writes (`changes`).
+    changes: AtomicU64,
 }
 
 impl Control {
@@ -79,6 +81,7 @@ impl Control {
             moving: AtomicU64::new(0),
             batches: Mutex::new(Vec::new()),
             reverse: Mutex::new(Vec::new()),
+            changes: AtomicU64::new(0),
         }
     }
 }
@@ -95,13 +98,13 @@ pub(super) struct Collector {
     /// The limiter wants victims taken.
     wanted: AtomicBool,
     pub(super) work: Notify,
-    /// It would collect, but every line is valid throughout: the next garbage is news.
+    /// It would collect, but no line is worth it: the next garbage is news.
     hungry: AtomicBool,
     /// A victim's sectors are on their way into the ring.
     moving: AtomicBool,
-    /// Victims with valid sectors taken since the host last wrote or discarded, as `host_did` says.
+    /// Victims with valid sectors taken while `changes` was `since`.
     pub(super) fruitless: AtomicU64,
-    /// What the host had done when the last victim was taken.
+    /// `changes` when the last victim was taken for its room.
     pub(super) since: AtomicU64,
     /// Valid sectors of that victim that have not been admitted yet.
     pub(super) claim: AtomicU64,
@@ -207,6 +210,22 @@ struct ReverseMap {
 }
 
 impl HostFtl {
+    /// What makes garbage or room: as long as this stays the same, what was collected in vain is collected
+    /// in vain again. Counts the host's sectors that were written and the entries that it has discarded,
+    /// chunks gone bad, lines scrubbed, and new widths of lines. A line moved for its wear is none of them:
+    /// wear leveling would wear the flash for ever.
+    pub(super) fn changes(&self) -> u64 {
+        let others = self.gc.changes.load(Ordering::Acquire);
+        self.rings.sum(|r| r.host_written) + others
+    }
+
+    /// Behind what was changed: until then collections may come to nothing.
+    pub(super) fn note_changes(&self, n: u64) {
+        if !mutant!("log.stale-vain") {
+            self.gc.changes.fetch_add(n, Ordering::AcqRel);
+        }
+    }
+
     /// Garbage was made: who found none looks again.
     #[inline]
     pub(super) fn note_garbage(&self, cx: &Cx) {
@@ -255,7 +274,7 @@ impl HostFtl {
             collector.turn.acquire(&cx, 1).await;
             match self.take_victim(pool, false) {
                 Some((line, Reason::Room)) => self.move_line(&cx, line).await,
-                Some((line, _)) => self.care_for(&cx, line).await,
+                Some((line, why)) => self.care_for(&cx, line, why).await,
                 None => {}
             }
             collector.turn.release(&cx, 1);
@@ -305,13 +324,17 @@ impl HostFtl {
 
     /// Moves a victim that was taken for another reason than room. Nobody waits for its chunks, and
     /// perhaps nobody comes to fill the last unit before its barrier.
-    async fn care_for(self: &Arc<Self>, cx: &Cx, line: u32) {
+    async fn care_for(self: &Arc<Self>, cx: &Cx, line: u32, why: Reason) {
         let sequence = self.pools.of_line(line).lock().line(line).sequence;
         self.move_line(cx, line).await;
         self.rings.hurry(cx, 1);
         let (me, their_cx) = (self.clone(), cx.clone());
         self.background(cx, async move {
             me.wait_gone(&their_cx, line, sequence).await;
+            // Not what was moved for its wear (`changes`).
+            if why == Reason::Decay {
+                me.note_changes(1);
+            }
             me.rings.hurry(&their_cx, -1);
             me.care.done();
             me.wake_collectors(&their_cx);

@@ -196,5 +196,6 @@ impl HostFtl {
             return;
         }
         self.journal.append(super::format::Record::Retired { chunk });
+        self.note_changes(1);
     }
 }

@@ -295,6 +295,7 @@ impl HostFtl {
                 self.close_if_ready(cx, line);
             }
         }
+        self.note_changes(1);
         self.pool_moved(cx);
         Ok(())
     }

@@ -34,8 +34,7 @@ impl HostFtl {
 
     fn can_open(&self, pool: usize) -> bool {
         let is_cornered = self.is_cornered(pool);
-        let p = self.pools.get(pool).lock();
-        p.opens && p.spare.is_none() && p.next_width(is_cornered).is_some()
+        self.pools.get(pool).lock().may_open(is_cornered)
     }
 
     /// Nothing takes data in any pool: what is free in this one has to do, however narrow.

@@ -428,6 +428,11 @@ impl PoolState {
         ((narrow || free >= width) && self.shape.line_data(chunks) > 0).then_some(chunks)
     }
 
+    /// A line may be opened ahead of the one in use; `cornered`: nothing takes data in any pool.
+    pub(super) fn may_open(&self, cornered: bool) -> bool {
+        self.opens && self.spare.is_none() && self.next_width(cornered).is_some()
+    }
+
     /// Chooses the chunks of the next line: (line id, chunks with "needs an erase"). PUs without a
     /// free chunk are left out; `None` when what is left could not hold any data. `narrow`: what is
     /// in the ring has nowhere to go, a line of whatever is free will do.

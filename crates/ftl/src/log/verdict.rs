@@ -4,7 +4,8 @@
 //! accounting that they are told with. Promises: a verdict is about one state of the target, not about
 //! parts of several: while it is made no barrier passes, no line is freed and no victim is taken, and
 //! what is still on its way (a program, a line that opens or closes, chunks behind a barrier that has
-//! passed) speaks against it. Bad chunks are blamed only where there are some.
+//! passed) speaks against it. What was collected in vain is so only until something changes garbage or
+//! room. Bad chunks are blamed only where there are some.
 //! Never: opens, collects or frees anything.
 
 use super::HostFtl;
@@ -87,10 +88,16 @@ impl HostFtl {
             r.has_work(unit) || !r.all_ended() && !mutant!("log.verdict-without-units")
         };
         let drains = || self.rings.iter().any(|ring| ring.state.now(|r| works(r)));
+        let has_place = || {
+            let cornered = self.pools.all(|p| p.is_cornered());
+            let opens =
+                |p: &PoolState| p.may_open(cornered) && !mutant!("log.verdict-without-openable");
+            self.pools.any(|p| p.has_room() || opens(p))
+        };
         let taken = || self.rings.sum(RingState::units_taken);
         loop {
             let before = taken();
-            let moves = self.pools.any(comes) || drains() && self.pools.any(|p| p.has_room());
+            let moves = self.pools.any(comes) || drains() && has_place();
             hesitate();
             // What was taken meanwhile may have gone to a pool that had been looked at.
             if moves || taken() == before || mutant!("log.verdict-of-two-states") {
@@ -101,7 +108,7 @@ impl HostFtl {
     }
 
     /// The line to collect next, where collecting still wins something. A pool that has collected each of
-    /// its lines twice since the host last wrote or discarded wins nothing more: padding before barriers
+    /// its lines twice since anything changed (`changes`) wins nothing more: padding before barriers
     /// takes as much as collections bring, and to go on would only wear the flash. What has nothing valid
     /// or a failed chunk is worth it always.
     pub(super) fn worth_collecting(&self, pool: &Pool) -> Option<(u32, Reason)> {
@@ -123,15 +130,8 @@ impl HostFtl {
     fn collected_all_twice(&self, pool: &Pool, lines: u64) -> bool {
         let collector = &pool.collector;
         collector.fruitless.load(Ordering::Relaxed) > 2 * lines
-            && (collector.since.load(Ordering::Relaxed) == self.host_did()
+            && (collector.since.load(Ordering::Relaxed) == self.changes()
                 || mutant!("log.vain-behind-the-host"))
-    }
-
-    /// Sectors that the host has written and discarded since the mount: while there are no more of them
-    /// there is no new garbage either.
-    pub(super) fn host_did(&self) -> u64 {
-        let discarded = self.counters.host_discarded.load(Ordering::Acquire);
-        self.rings.sum(|r| r.host_written) + discarded
     }
 
     /// Gives up for want of room, with the accounting.

@@ -225,8 +225,8 @@ impl HostFtl {
         if !self.fits(line) {
             return None;
         }
-        // Before what the line has valid: what the host does from now on is seen next time.
-        let host_did = self.host_did();
+        // Before what the line has valid: what changes from now on is seen next time.
+        let changes = self.changes();
         let mut p = pool.lock();
         if p.line(line).state != LineState::Closed {
             return None;
@@ -240,7 +240,7 @@ impl HostFtl {
             Reason::Room => {
                 let costs = self.lines.valid(line) > 0 || mutant!("log.free-rides-fruitless");
                 let collector = &pool.collector;
-                if collector.since.swap(host_did, Ordering::Relaxed) != host_did {
+                if collector.since.swap(changes, Ordering::Relaxed) != changes {
                     collector.fruitless.store(0, Ordering::Relaxed);
                 }
                 collector.fruitless.fetch_add(u64::from(costs), Ordering::Relaxed);

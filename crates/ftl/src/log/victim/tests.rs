@@ -154,7 +154,7 @@ fn collected(ftl: &HostFtl, cx: &Cx, fruitless: u64) {
     ftl.gc.enabled.store(true, Ordering::Release);
     ftl.pools.iter().for_each(|pool| {
         pool.collector.fruitless.store(fruitless, Ordering::Relaxed);
-        pool.collector.since.store(ftl.host_did(), Ordering::Relaxed);
+        pool.collector.since.store(ftl.changes(), Ordering::Relaxed);
     });
 }
 
@@ -195,8 +195,8 @@ fn a_verdict_is_about_what_still_comes() {
         ftl.gc.force(true);
         assert!(ftl.worth_collecting(ftl.pools.get(0)).is_none());
         assert!(ftl.is_exhausted(None), "every line was collected for nothing");
-        add(&ftl.counters.host_discarded, 1);
-        assert!(!ftl.is_exhausted(None), "the host has made garbage since");
+        ftl.note_changes(1);
+        assert!(!ftl.is_exhausted(None), "garbage or room has changed since");
         assert!(ftl.worth_collecting(ftl.pools.get(0)).is_some());
         collected(&ftl, &cx, 1 << 20);
         let valid = ftl.lines.valid(line);
@@ -233,6 +233,7 @@ fn what_is_in_nobodys_sight_still_comes() {
         let place = ftl.pools.get(0).lock().current;
         let open = |id: u32| ftl.pools.of_line(id).lock().line_mut(id).open.take();
         let opened = open(place.expect("pool 0 has a line"));
+        let reserve = ftl.pools.get(1).lock().meta_reserve;
         corner(&ftl);
         collected(&ftl, &cx, 0);
         assert!(ftl.is_exhausted(None), "{}", ftl.room_report(EXHAUSTED));
@@ -250,6 +251,14 @@ fn what_is_in_nobodys_sight_still_comes() {
             assert!(unit.slots.len() == 1 && r.waiting() == 0);
         });
         assert!(ftl.is_exhausted(None), "there is no place for it");
+        let opens = |opens: bool, reserve: u64| {
+            let mut p = ftl.pools.get(1).lock();
+            (p.opens, p.meta_reserve) = (opens, reserve);
+        };
+        opens(true, reserve);
+        assert!(!ftl.is_exhausted(None), "pool 1 has chunks for another line");
+        opens(false, 1 << 40);
+        assert!(ftl.is_exhausted(None), "now it has none again");
         {
             let (id, mut p) = (place.expect("as above"), ftl.pools.get(0).lock());
             p.current = place;
