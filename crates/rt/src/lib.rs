@@ -1,7 +1,7 @@
 //! The runtime: one explicit per-core context, two clocks.
 //!
 //! Owns: [`Cx`], the virtual-time executor ([`Virtual`]), the thread-per-core executor
-//! ([`Threads`]), timers, the blocking primitives of the data path ([`Lock`], [`Credits`],
+//! ([`Threads`]), what both let in from outside ([`Port`], [`Remote`], [`Watched`]), timers, the blocking primitives of the data path ([`Lock`], [`Credits`],
 //! [`Notify`], [`Join`]), CPU cost tables and the fingerprint of a run.
 //! Promises: under [`Virtual`] a run is a function of its seed: same seed, same order of polls,
 //! same fingerprint. Layers written against `Cx` run unchanged under both.
@@ -11,23 +11,25 @@
 //! used, which saves a reference count per wait. So a future of another runtime will not wake here.
 //! Every leaf tolerates a spurious poll.
 //!
-//! Start reading at [`cx`], then [`virt`] (60 lines of executor), then [`sync`].
+//! Start reading at [`cx`], then [`virt`] (60 lines of executor), then [`sync`] and [`outside`].
 
-pub mod attend;
 pub mod cost;
 pub mod cx;
 mod local;
 #[cfg_attr(any(feature = "shuttle", feature = "loom"), allow(dead_code, unreachable_pub))]
 mod mutex;
+pub mod outside;
 mod platform;
+pub mod reactor;
 pub mod sync;
 pub mod threads;
 mod timers;
 pub mod virt;
 
-pub use attend::{Attendant, Attending};
 pub use cost::{CostError, CostTable, STAGES};
 pub use cx::{CoreId, Cx, Join, Waiter};
+pub use outside::{Bell, Gone, Idle, Opened, Pending, Port, Remote};
+pub use reactor::Watched;
 pub use sync::{Contended, Credits, Lock, LockStats, Notify, Waits};
 pub use threads::Threads;
 pub use virt::{CoreTime, Fingerprint, Stalled, Virtual};

@@ -4,8 +4,10 @@
 //! queue at most once; a slot is taken out while it is polled, so a poll may spawn.
 //! Never: moves a future to another thread.
 
+use crate::outside::Ports;
+use crate::reactor::Reactor;
 use crate::timers::{TASK_BITS, Timers};
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::collections::binary_heap::PeekMut;
@@ -31,6 +33,9 @@ pub(crate) struct Local {
     idle: RefCell<BinaryHeap<Reverse<(u64, u32)>>>,
     pub(crate) current: Cell<u32>,
     alive: Cell<usize>,
+    pub(crate) ports: Ports,
+    /// Once a task has watched a file.
+    pub(crate) reactor: OnceCell<Reactor>,
 }
 
 impl Local {
@@ -124,12 +129,13 @@ impl Local {
         self.alive.get()
     }
 
-    /// Drops every task. They hold contexts, contexts hold this: a cycle that ends here.
+    /// Drops every port and every task. They hold contexts, contexts hold this: a cycle that ends here.
     pub(crate) fn clear(&self) {
         loop {
+            self.ports.clear();
             let tasks: Vec<Task> =
                 self.slots.borrow_mut().iter_mut().filter_map(|s| s.task.take()).collect();
-            if tasks.is_empty() {
+            if tasks.is_empty() && !self.ports.are_open() {
                 break;
             }
         }

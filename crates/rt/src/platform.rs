@@ -18,6 +18,7 @@ compile_error!("`shuttle` and `loom` are two checkers: one of them, and neither 
 #[cfg(not(any(feature = "shuttle", feature = "loom")))]
 mod chosen {
     pub use crate::mutex::{Mutex, MutexGuard};
+    use flashlane_base::Ns;
     pub(crate) use parking_lot::Mutex as InboxMutex;
     pub use std::hint::spin_loop;
     pub use std::sync::atomic::{
@@ -129,17 +130,20 @@ mod chosen {
 
         /// A core, which is the present thread, sleeps until it is unparked or its next timer is near.
         pub(crate) fn park(&self, _core: u32, next: Option<u64>) {
-            use std::time::Duration;
-            match next {
-                None => std::thread::park_timeout(Duration::from_millis(50)),
-                Some(at) => {
-                    let now = self.now();
-                    // The kernel wakes some 50 us late: sleep short of the timer and spin the rest.
-                    if at > now + 100_000 {
-                        std::thread::park_timeout(Duration::from_nanos(at - now - 60_000));
-                    }
-                }
+            let span = self.nap(next);
+            if span != Ns::ZERO {
+                std::thread::park_timeout(std::time::Duration::from_nanos(span.as_ns()));
             }
+        }
+
+        /// How long a core may sleep whose next timer is that one; zero when it should spin instead.
+        pub(crate) fn nap(&self, next: Option<u64>) -> Ns {
+            let Some(at) = next else {
+                return Ns::from_ms(50);
+            };
+            let left = at.saturating_sub(self.now());
+            // The kernel wakes some 50 us late: sleep short of the timer and spin the rest.
+            if left > 100_000 { Ns::from_ns(left - 60_000) } else { Ns::ZERO }
         }
     }
 }
@@ -405,6 +409,11 @@ mod chosen {
                 }
             }
             self.cores()[core as usize] = Sleep::default();
+        }
+
+        /// A checker has no files to wait for: who watches some looks at them and goes on.
+        pub(crate) fn nap(&self, _next: Option<u64>) -> flashlane_base::Ns {
+            flashlane_base::Ns::ZERO
         }
 
         /// When all cores sleep it is the time of the first timer; returns whose that is.

@@ -1,51 +1,28 @@
 //! Real time: one thread per core, futures never migrate.
 //!
-//! Owns: the threads, their run queues and timers, the inboxes through which one core wakes a task
-//! of another. Promises: a core polls its own tasks only; a wake-up sent before a core goes to
+//! Owns: the threads, their run queues and timers, and when a core looks at what has come for it (its
+//! [`Inbox`], the files that it watches). Promises: a core polls its own tasks only; a wake-up sent before a core goes to
 //! sleep is seen before it sleeps. Never: shares a future between threads.
 
 use crate::cx::{CoreId, Cx, Mode, Waiter};
 use crate::local::Local;
+use crate::outside::Inbox;
 use crate::platform::{
-    AtomicBool, AtomicUsize, IDLE_SPINS, InboxMutex as Mutex, Ordering, RealClock, Thread, current,
-    on_threads, spin_loop,
+    AtomicBool, AtomicUsize, IDLE_SPINS, Ordering, RealClock, on_threads, spin_loop,
 };
-use flashlane_base::mutant;
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-#[derive(Default)]
-struct Inbox {
-    tasks: Mutex<Vec<u32>>,
-    any: AtomicBool,
-    owner: Mutex<Option<Thread>>,
-}
-
-impl Inbox {
-    /// Moves what other cores have woken into the run queue. The flag goes down before the list is
-    /// taken: a wake-up between the two raises it again.
-    #[inline]
-    fn deliver(&self, local: &Local) {
-        if mutant!("rt.list-before-the-flag") {
-            self.tasks.lock().drain(..).for_each(|task| local.wake(task));
-            self.any.store(false, Ordering::SeqCst);
-            return;
-        }
-        if self.any.load(Ordering::Relaxed) && self.any.swap(false, Ordering::SeqCst) {
-            for task in self.tasks.lock().drain(..) {
-                local.wake(task);
-            }
-        }
-    }
-}
+/// A core that is never idle looks at the files that it watches every so many turns.
+const FILES_EVERY: u32 = 64;
 
 struct Shared {
-    clock: RealClock,
+    clock: Arc<RealClock>,
     seed: u64,
-    inboxes: Vec<Inbox>,
+    inboxes: Vec<Arc<Inbox>>,
     /// Cores whose main task still runs; a core serves the others until all are done.
     running: AtomicUsize,
     /// A core panicked: the run is over.
@@ -61,6 +38,7 @@ impl Shared {
 /// What a context on a real core needs.
 pub(crate) struct ThreadCore {
     shared: Arc<Shared>,
+    inbox: Arc<Inbox>,
     /// The clock as of the last read: time never goes back within a core.
     last: Cell<u64>,
 }
@@ -77,19 +55,11 @@ impl ThreadCore {
     pub(crate) fn seed(&self) -> u64 {
         self.shared.seed
     }
+    pub(crate) fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
+    }
     pub(crate) fn send_wake(&self, w: Waiter) {
-        let inbox = &self.shared.inboxes[w.core as usize];
-        let early = mutant!("rt.flag-before-the-task");
-        if !early {
-            inbox.tasks.lock().push(w.task);
-        }
-        let was = inbox.any.swap(true, Ordering::SeqCst);
-        if early {
-            inbox.tasks.lock().push(w.task);
-        }
-        if !was && let Some(t) = inbox.owner.lock().as_ref() {
-            self.shared.clock.unpark(w.core, t);
-        }
+        self.shared.inboxes[w.core as usize].wake(w.task);
     }
 }
 
@@ -114,10 +84,12 @@ impl Threads {
         F: Fn(Cx) -> Fut + Send + Sync,
         Fut: Future<Output = T> + 'static,
     {
+        let clock = Arc::new(RealClock::new(self.cores));
+        let inbox = |core| Arc::new(Inbox::new(core, clock.clone()));
         let shared = Arc::new(Shared {
-            clock: RealClock::new(self.cores),
             seed: self.seed,
-            inboxes: (0..self.cores).map(|_| Inbox::default()).collect(),
+            inboxes: (0..self.cores).map(inbox).collect(),
+            clock: clock.clone(),
             running: AtomicUsize::new(self.cores as usize),
             panicked: AtomicBool::new(false),
         });
@@ -142,19 +114,26 @@ where
     Fut: Future<Output = T> + 'static,
 {
     let inbox = &shared.inboxes[core.0 as usize];
-    *inbox.owner.lock() = Some(current());
-    let thread = Rc::new(ThreadCore { shared: shared.clone(), last: Cell::new(0) });
+    inbox.owned_by_this_thread();
+    let last = Cell::new(0);
+    let thread = Rc::new(ThreadCore { shared: shared.clone(), inbox: inbox.clone(), last });
     let local = Rc::new(Local::default());
     let mode = Mode::Threads(thread.clone());
     let cx = Cx { core, urgent: false, local: local.clone(), mode };
-    let _end = EndOfCore { shared: &shared, local: &local };
+    let _end = EndOfCore { shared: &shared, inbox, local: &local };
     let mut join = Box::pin(cx.spawn_join(main(cx.clone())));
     let mut value = None;
-    let mut idle = 0;
+    let (mut idle, mut turns) = (0, 0u32);
     let mut batch = Vec::new();
     // Asked every turn: a task that is always ready must not keep a finished run alive.
     while !shared.is_over() {
-        inbox.deliver(&local);
+        inbox.deliver(&local, || cx.clone());
+        turns = turns.wrapping_add(1);
+        if turns.is_multiple_of(FILES_EVERY)
+            && let Some(reactor) = local.reactor.get()
+        {
+            reactor.look(&local);
+        }
         if !local.timers.borrow().is_empty() {
             local.fire_due(thread.now());
         }
@@ -164,7 +143,8 @@ where
             if idle < IDLE_SPINS {
                 spin_loop();
             } else {
-                park(core, &local, &thread, inbox);
+                let next = local.timers.borrow().next_at();
+                inbox.sleep(&local, next);
             }
             continue;
         }
@@ -187,6 +167,7 @@ where
 /// and after a panic the others are told not to wait.
 struct EndOfCore<'a> {
     shared: &'a Shared,
+    inbox: &'a Inbox,
     local: &'a Local,
 }
 
@@ -196,23 +177,12 @@ impl Drop for EndOfCore<'_> {
             self.shared.panicked.store(true, Ordering::SeqCst);
             wake_all(self.shared);
         }
+        // What is sent from now on is refused; what came before is dropped with the tasks.
+        self.inbox.close();
         self.local.clear();
     }
 }
 
 fn wake_all(shared: &Shared) {
-    for (core, inbox) in (0..).zip(&shared.inboxes) {
-        inbox.any.store(true, Ordering::SeqCst);
-        if let Some(t) = inbox.owner.lock().as_ref() {
-            shared.clock.unpark(core, t);
-        }
-    }
-}
-
-fn park(core: CoreId, local: &Local, thread: &ThreadCore, inbox: &Inbox) {
-    if inbox.any.load(Ordering::SeqCst) {
-        return;
-    }
-    let next = local.timers.borrow().next_at();
-    thread.shared.clock.park(core.0, next);
+    shared.inboxes.iter().for_each(|inbox| inbox.wake_always());
 }

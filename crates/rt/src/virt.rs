@@ -5,17 +5,19 @@
 //! run in a seeded random order, so nothing can come to depend on the order of wake-ups.
 //! Never: looks at the machine's clock.
 
-use crate::attend::Present;
 use crate::cost::CostTable;
 use crate::cx::{CoreId, Cx, Mode};
 use crate::local::Local;
 use crate::mutex::RunHere;
+use crate::outside::{Idle, Inbox};
+use crate::platform::RealClock;
 use flashlane_base::{Ns, Rng};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fmt;
 use std::future::Future;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Folds (time, task) of every poll: two runs that agree in it did the same things in the same
 /// order. Printed by every report, compared by every test on a second run.
@@ -43,9 +45,11 @@ pub struct Stalled {
     pub seed: u64,
 }
 
-/// Polls after which somebody who attends is heard in the middle of a step: what costs no time can go on
-/// for many.
+/// Polls after which the outside world is heard in the middle of a step: what costs no time can go on for
+/// many.
 const LOOK_EVERY: u64 = 4096;
+/// Steps after which a run that watches files looks at them, and polls in a long step.
+const FILES_EVERY: u64 = 64;
 
 /// One simulated core: a timeline with a free-at, and those who wait for their turn on it.
 #[derive(Default)]
@@ -98,9 +102,8 @@ pub(crate) struct Clock {
     seed: u64,
     cores: RefCell<Vec<Core>>,
     costs: CostTable,
-    /// Who answers questions from outside, and whether there is anybody.
-    pub(crate) attended: Cell<bool>,
-    pub(crate) attendant: RefCell<Option<Present>>,
+    /// Through which the outside world reaches the run.
+    pub(crate) inbox: Arc<Inbox>,
 }
 
 impl Clock {
@@ -216,6 +219,8 @@ pub struct Virtual {
     fingerprint: Cell<u64>,
     order: RefCell<Rng>,
     polls: Cell<u64>,
+    /// Looks at the outside world while it watched files.
+    looks: Cell<u64>,
 }
 
 impl Virtual {
@@ -230,13 +235,13 @@ impl Virtual {
                 seed,
                 cores: RefCell::new((0..cores).map(|_| Core::default()).collect()),
                 costs,
-                attended: Cell::new(false),
-                attendant: RefCell::new(None),
+                inbox: Arc::new(Inbox::new(0, Arc::new(RealClock::new(1)))),
             }),
             local: Rc::new(Local::default()),
             fingerprint: Cell::new(0xcbf2_9ce4_8422_2325),
             order: RefCell::new(Rng::stream(seed, "rt.order", 0)),
             polls: Cell::new(0),
+            looks: Cell::new(0),
         }
     }
 
@@ -265,30 +270,83 @@ impl Virtual {
                     return Ok(value);
                 }
                 if self.polls.get().is_multiple_of(LOOK_EVERY) {
-                    self.clock.attend(|| self.cx());
+                    self.hear();
                 }
             }
-            // Once per step: who asks without end does not keep time from passing.
-            if !std::mem::replace(&mut served, true) && self.clock.attend(|| self.cx()) {
+            // Once per step: who rings without end does not keep time from passing.
+            if !std::mem::replace(&mut served, true) && self.hear() {
                 continue;
             }
+            let now = self.clock.now.get();
             let next = self.local.timers.borrow().next_at();
-            let Some(at) = next else {
-                if self.clock.unstick(|| self.cx()) {
+            let bound = self.local.ports.bound().as_ns();
+            if next.is_none() && bound == u64::MAX {
+                // What came since this step was heard may be what the run waits for.
+                if self.hear() && self.is_awake() {
                     continue;
                 }
-                return Err(Stalled {
-                    now: Ns::from_ns(self.clock.now.get()),
-                    tasks: self.local.alive(),
-                    seed: self.clock.seed,
-                });
-            };
+                match self.idle() {
+                    Idle::Changed => {}
+                    Idle::Waits => self.sleep(),
+                    Idle::Stalled => {
+                        return Err(Stalled {
+                            now: Ns::from_ns(now),
+                            tasks: self.local.alive(),
+                            seed: self.clock.seed,
+                        });
+                    }
+                }
+                served = false;
+                continue;
+            }
+            // What is due now comes first: a port stops time, not what happens at that time.
+            if bound <= now && next.is_none_or(|at| at > now) {
+                self.sleep();
+                served = false;
+                continue;
+            }
+            let at = next.unwrap_or(u64::MAX).min(bound);
             let at = self.local.next_idle().map_or(at, |idle| idle.min(at));
-            debug_assert!(at >= self.clock.now.get(), "time went back");
-            self.clock.now.set(at.max(self.clock.now.get()));
+            debug_assert!(at >= now || bound < now, "time went back");
+            self.clock.now.set(at.max(now));
             self.local.fire_due(self.clock.now.get());
             served = false;
         }
+    }
+
+    /// Lets the outside world in: true when something came, and tasks may be ready again.
+    #[inline]
+    fn hear(&self) -> bool {
+        if let Some(reactor) = self.local.reactor.get() {
+            self.looks.set(self.looks.get() + 1);
+            if self.looks.get().is_multiple_of(FILES_EVERY) {
+                reactor.look(&self.local);
+            }
+        }
+        self.clock.inbox.deliver(&self.local, || self.cx())
+    }
+
+    fn is_awake(&self) -> bool {
+        let is_ready = || !self.local.ready.borrow().is_empty();
+        let is_armed = || self.local.timers.borrow().next_at().is_some();
+        is_ready() || is_armed() || self.local.ports.bound() != Ns::MAX
+    }
+
+    /// Nothing is ready and no timer is armed.
+    #[cold]
+    fn idle(&self) -> Idle {
+        match self.local.ports.idle(&self.cx()) {
+            Idle::Stalled if self.local.reactor.get().is_some_and(|r| r.is_awaited()) => {
+                Idle::Waits
+            }
+            said => said,
+        }
+    }
+
+    /// Until the outside world has something to say, in real time.
+    #[cold]
+    fn sleep(&self) {
+        self.clock.inbox.sleep(&self.local, None);
     }
 
     #[inline]
@@ -341,10 +399,7 @@ impl Virtual {
 
 impl Drop for Virtual {
     fn drop(&mut self) {
+        self.clock.inbox.close();
         self.local.clear();
-        // It may hold contexts, and they hold the clock.
-        self.clock.attended.set(false);
-        let gone = self.clock.attendant.borrow_mut().take();
-        drop(gone);
     }
 }

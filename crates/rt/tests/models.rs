@@ -1,12 +1,15 @@
 //! The executor and its waits under loom: two cores, all interleavings up to a bound.
 //!
-//! Owns: no wake-up is lost, neither between a condition and its wait nor on the way to a core that goes
-//! to sleep. A lost one is a deadlock, which loom reports. Never: measures.
+//! Owns: no wake-up, ring or job is lost, neither between a condition and its wait nor on the way to a core
+//! that goes to sleep. A lost one is a deadlock, which loom reports. Never: measures.
 //!
 //! Built only with the feature `loom`: `make models` (docs/TESTING.md, "Interleavings").
 
-use flashlane_rt::sync::{AtomicBool, AtomicUsize, Ordering};
-use flashlane_rt::{Credits, Notify, Threads};
+use flashlane_base::Ns;
+use flashlane_rt::sync::{AtomicBool, AtomicUsize, Mutex, Ordering};
+use flashlane_rt::{Bell, Credits, Cx, Idle, Notify, Port, Threads};
+use std::cell::Cell;
+use std::rc::Rc;
 use std::sync::Arc;
 
 fn model(body: impl Fn() + Send + Sync + 'static) {
@@ -89,4 +92,87 @@ fn credits_go_round() {
         });
         assert_eq!((shared.1.free(), shared.1.waiting()), (1, 0));
     });
+}
+
+/// What a port wakes when it is served.
+struct Wakes(Rc<(Cell<bool>, Notify)>);
+
+impl Port for Wakes {
+    fn serve(&mut self, cx: &Cx) {
+        self.0.0.set(true);
+        self.0.1.wake(cx);
+    }
+    fn bound(&self) -> Ns {
+        Ns::MAX
+    }
+    fn idle(&mut self, _: &Cx) -> Idle {
+        Idle::Stalled
+    }
+}
+
+/// One core rings, before the other has opened the port, while it does, or when it sleeps: it is served.
+#[test]
+fn a_ring_is_not_missed() {
+    model(|| {
+        let bell = Bell::default();
+        Threads::new(2, 1).run(|cx| {
+            let bell = bell.clone();
+            async move {
+                if cx.core().0 == 0 {
+                    bell.ring();
+                } else {
+                    let served = Rc::new((Cell::new(false), Notify::new()));
+                    let open = cx.open_port(&bell, Wakes(served.clone()));
+                    served.1.wait(&cx, || served.0.get()).await;
+                    drop(open);
+                }
+            }
+        });
+    });
+}
+
+/// One core sends the other a job: it is called, or, once that core has ended, refused or dropped.
+#[test]
+fn a_job_is_called_or_dropped() {
+    model(|| {
+        let there = Arc::new((Mutex::new(None), Notify::new()));
+        let (called, dropped) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        Threads::new(2, 1).run(|cx| {
+            let (there, called, dropped) = (there.clone(), called.clone(), dropped.clone());
+            async move {
+                if cx.core().0 == 0 {
+                    *there.0.lock() = Some(cx.remote());
+                    there.1.wake(&cx);
+                } else {
+                    let mut remote = None;
+                    let has_come = || {
+                        remote = there.0.lock().take();
+                        remote.is_some()
+                    };
+                    there.1.wait(&cx, has_come).await;
+                    let gone = Dropped(dropped);
+                    // Whether the run is over by now is what the model tries.
+                    let _ = remote.expect("waited for").call(move |_: &Cx| {
+                        called.fetch_add(1, Ordering::Relaxed);
+                        drop(gone);
+                    });
+                }
+            }
+        });
+        assert_eq!(
+            dropped.load(Ordering::Relaxed),
+            1,
+            "called: {}",
+            called.load(Ordering::Relaxed)
+        );
+    });
+}
+
+/// Counts its end.
+struct Dropped(Arc<AtomicUsize>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
 }

@@ -8,11 +8,11 @@
 //! Replay: `cargo test -p flashlane-rt --test virtual_time <name>`.
 
 use flashlane_base::Ns;
-use flashlane_rt::{Attendant, CoreId, CostTable, Credits, Cx, Fingerprint, Lock, Notify, Virtual};
+use flashlane_rt::{
+    Bell, CoreId, CostTable, Credits, Cx, Fingerprint, Idle, Lock, Notify, Port, Virtual,
+};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 fn us(n: u64) -> Ns {
     Ns::from_us(n)
@@ -510,7 +510,7 @@ fn dropping_a_run_drops_its_tasks() {
     assert_eq!(Rc::strong_count(&alive), 1);
 }
 
-/// What an attended run is asked, and what it does about it.
+/// A port that counts its calls, and may help a run that can't go on.
 struct Counting {
     served: Rc<Cell<u64>>,
     /// Woken when nothing else can run.
@@ -518,19 +518,23 @@ struct Counting {
     open: Rc<Cell<bool>>,
 }
 
-impl Attendant for Counting {
+impl Port for Counting {
     fn serve(&mut self, cx: &Cx) {
         self.served.set(self.served.get() + 1);
         assert!(cx.now() >= Ns::ZERO);
     }
 
-    fn unstick(&mut self, cx: &Cx) -> bool {
+    fn bound(&self) -> Ns {
+        Ns::MAX
+    }
+
+    fn idle(&mut self, cx: &Cx) -> Idle {
         let Some(stuck) = self.stuck.take() else {
-            return false;
+            return Idle::Stalled;
         };
         self.open.set(true);
         stuck.wake(cx);
-        true
+        Idle::Changed
     }
 }
 
@@ -540,23 +544,23 @@ fn counting(stuck: Option<Rc<Notify>>) -> Counting {
 
 /// Questions between steps change nothing: the same run, asked before every step or never.
 #[test]
-fn an_attended_run_is_the_same_run() {
+fn a_run_with_a_port_that_only_looks_is_the_same_run() {
     let run = |asked: Option<u64>| {
         let vm = Virtual::new(2, 7, CostTable::zero());
         let cx = vm.cx();
-        let attendant = counting(None);
-        let served = attendant.served.clone();
-        let flag = Arc::new(AtomicBool::new(false));
-        let attending = asked.map(|_| cx.attend(flag.clone(), attendant));
+        let port = counting(None);
+        let served = port.served.clone();
+        let bell = Bell::default();
+        let open = asked.map(|_| cx.open_port(&bell, port));
         vm.run(async move {
             let tasks: Vec<_> = (0..50u64)
                 .map(|i| {
-                    let (cx, flag) = (cx.clone(), flag.clone());
+                    let (cx, bell) = (cx.clone(), bell.clone());
                     cx.clone().spawn_join(async move {
                         for k in 0..20 {
                             cx.sleep(Ns::from_ns(1 + (i * 7 + k * 13) % 29)).await;
                             if asked.is_some_and(|every| (i + k) % every == 0) {
-                                flag.store(true, Ordering::Relaxed);
+                                bell.ring();
                             }
                         }
                     })
@@ -567,7 +571,7 @@ fn an_attended_run_is_the_same_run() {
             }
         })
         .unwrap();
-        drop(attending);
+        drop(open);
         (vm.fingerprint(), served.get())
     };
     let (alone, nobody) = run(None);
@@ -575,26 +579,30 @@ fn an_attended_run_is_the_same_run() {
     let (often, served) = run(Some(1));
     assert!(served > 50, "{served}");
     assert_eq!(often, alone);
-    assert_eq!(run(Some(1000)).0, alone, "attended and hardly ever asked");
+    assert_eq!(run(Some(1000)).0, alone, "hardly ever asked");
 }
 
-/// A flag that is always set does not keep time from passing, and a dropped attendance is over.
+/// A bell that always rings does not keep time from passing, and a closed port is served no more.
 #[test]
-fn who_asks_without_end_does_not_stop_the_clock() {
+fn who_rings_without_end_does_not_stop_the_clock() {
     let vm = Virtual::new(1, 7, CostTable::zero());
     let cx = vm.cx();
-    struct Greedy(Arc<AtomicBool>, Rc<Cell<u64>>);
-    impl Attendant for Greedy {
+    struct Greedy(Bell, Rc<Cell<u64>>);
+    impl Port for Greedy {
         fn serve(&mut self, _: &Cx) {
-            self.0.store(true, Ordering::Relaxed);
+            self.0.ring();
             self.1.set(self.1.get() + 1);
         }
-        fn unstick(&mut self, _: &Cx) -> bool {
-            false
+        fn bound(&self) -> Ns {
+            Ns::MAX
+        }
+        fn idle(&mut self, _: &Cx) -> Idle {
+            Idle::Stalled
         }
     }
-    let (flag, served) = (Arc::new(AtomicBool::new(true)), Rc::new(Cell::new(0)));
-    let attending = cx.attend(flag.clone(), Greedy(flag, served.clone()));
+    let (bell, served) = (Bell::default(), Rc::new(Cell::new(0)));
+    bell.ring();
+    let open = cx.open_port(&bell, Greedy(bell.clone(), served.clone()));
     let theirs = cx.clone();
     let end = vm.run(async move {
         for _ in 0..10 {
@@ -604,20 +612,21 @@ fn who_asks_without_end_does_not_stop_the_clock() {
     });
     assert_eq!(end, Ok(Ns::from_us(10)));
     assert!((10..=11).contains(&served.get()), "once per step: {}", served.get());
-    drop(attending);
+    drop(open);
     let theirs = cx.clone();
     vm.run(async move { theirs.sleep(Ns::from_us(1)).await }).unwrap();
     assert!(served.get() <= 11, "it was over");
 }
 
-/// A step in which no time passes may be long: who asks is heard in it.
+/// A step in which no time passes may be long: who rings is heard in it.
 #[test]
-fn a_long_step_is_attended() {
+fn a_long_step_is_interrupted() {
     let vm = Virtual::new(1, 7, CostTable::zero());
     let cx = vm.cx();
-    let (attendant, flag) = (counting(None), Arc::new(AtomicBool::new(true)));
-    let served = attendant.served.clone();
-    let _attending = cx.attend(flag, attendant);
+    let (port, bell) = (counting(None), Bell::default());
+    bell.ring();
+    let served = port.served.clone();
+    let _open = cx.open_port(&bell, port);
     let heard = vm.run(async move {
         for _ in 0..100_000 {
             if served.get() > 0 {
@@ -630,19 +639,115 @@ fn a_long_step_is_attended() {
     assert_eq!((heard, vm.now()), (Ok(true), Ns::ZERO));
 }
 
-/// Who attends a run may undo what stalled it; if not, it is stalled.
+/// A port may undo what stalled a run; if it does not, the run is stalled.
 #[test]
-fn a_stalled_run_goes_on_when_its_attendant_can_help() {
+fn a_stalled_run_goes_on_when_a_port_can_help() {
     let vm = Virtual::new(1, 7, CostTable::zero());
     let cx = vm.cx();
     let gate = Rc::new(Notify::new());
-    let attendant = counting(Some(gate.clone()));
-    let open = attendant.open.clone();
-    let _attending = cx.attend(Arc::default(), attendant);
+    let port = counting(Some(gate.clone()));
+    let open = port.open.clone();
+    let _open = cx.open_port(&Bell::default(), port);
     let waits = |gate: Rc<Notify>, open: Rc<Cell<bool>>| {
         let cx = cx.clone();
         async move { gate.wait(&cx, || open.get()).await }
     };
     vm.run(waits(gate.clone(), open)).unwrap();
     assert!(vm.run(waits(gate, Rc::default())).is_err(), "it helps once");
+}
+
+/// Time stops at a port's bound, behind what happens at that time, until the port has been served; nothing
+/// of the fingerprint depends on how long that takes.
+#[test]
+fn a_port_bounds_the_next_jump_of_time() {
+    type Log = Rc<RefCell<Vec<String>>>;
+    struct Guest {
+        bound: Rc<Cell<Ns>>,
+        next: std::vec::IntoIter<Ns>,
+        log: Log,
+        told: std::sync::mpsc::Sender<u64>,
+    }
+    impl Port for Guest {
+        fn serve(&mut self, cx: &Cx) {
+            self.log.borrow_mut().push(format!("served at {}", cx.now()));
+            // Behind the last ring nobody listens.
+            let _ = self.told.send(0);
+            self.bound.set(self.next.next().unwrap_or(Ns::MAX));
+        }
+        fn bound(&self) -> Ns {
+            self.bound.get()
+        }
+        fn idle(&mut self, _: &Cx) -> Idle {
+            Idle::Stalled
+        }
+    }
+    let run = |slow: bool| {
+        let vm = Virtual::new(1, 7, CostTable::zero());
+        let (cx, bell, log) = (vm.cx(), Bell::default(), Log::default());
+        let bound = Rc::new(Cell::new(us(5)));
+        let next = vec![us(6), us(20)].into_iter();
+        let (stands, stood) = std::sync::mpsc::channel::<u64>();
+        let told = stands.clone();
+        let _open = cx.open_port(&bell, Guest { bound, next, log: log.clone(), told });
+        // Nobody but this thread lets time go on. It hears what happened (the time in us), and that the port was
+        // served (0).
+        let guest = std::thread::spawn(move || {
+            let hear =
+                |expected: &[u64]| expected.iter().for_each(|n| assert_eq!(stood.recv(), Ok(*n)));
+            for before in [&[5][..], &[0], &[0, 20]] {
+                hear(before);
+                if slow {
+                    (0..1000).for_each(|_| std::thread::yield_now());
+                }
+                bell.ring();
+            }
+        });
+        let mine = log.clone();
+        vm.run(async move {
+            let at = |n: u64| {
+                let (cx, log, stands) = (cx.clone(), mine.clone(), stands.clone());
+                cx.clone().spawn_join(async move {
+                    cx.sleep_until(us(n)).await;
+                    log.borrow_mut().push(format!("{n}"));
+                    // Nobody listens to what comes later.
+                    let _ = stands.send(n);
+                })
+            };
+            for task in [at(5), at(20), at(30)] {
+                task.await;
+            }
+        })
+        .expect("no stall");
+        guest.join().expect("no panic");
+        (log.take(), vm.fingerprint())
+    };
+    let (log, fingerprint) = run(false);
+    let ns = |n: u64| format!("served at {}", us(n));
+    assert_eq!(log, ["5".into(), ns(5), ns(6), "20".into(), ns(20), "30".into()]);
+    assert_eq!(run(true), (log, fingerprint));
+}
+
+/// A run in which nobody can go on waits for a port that says so, and for who watches a file.
+#[test]
+fn a_run_waits_for_the_outside_world() {
+    let vm = Virtual::new(1, 7, CostTable::zero());
+    let cx = vm.cx();
+    let (read, write) = std::io::pipe().expect("a pipe");
+    let theirs = cx.clone();
+    let got = vm.run(async move {
+        rustix::io::ioctl_fionbio(&read, true).expect("a pipe");
+        let pipe = theirs.watch(read).expect("a pipe can be watched");
+        let writer = std::thread::spawn(move || {
+            use std::io::Write;
+            (&write).write_all(b"news")
+        });
+        let mut news = [0; 8];
+        let read = pipe.io(|mut pipe| std::io::Read::read(&mut pipe, &mut news)).await;
+        writer.join().expect("no panic").expect("it is read");
+        (read.expect("it is open"), news)
+    });
+    assert_eq!(got, Ok((4, *b"news\0\0\0\0")));
+    // Nobody watches anything any more.
+    let theirs = cx.clone();
+    assert!(vm.run(async move { theirs.sleep(Ns::MAX).await }).is_err());
 }

@@ -15,7 +15,7 @@ use flashlane_base::{Lba, Ns, Rng};
 use flashlane_ftl::block::BlockDev;
 use flashlane_ocssd::Ssd;
 use flashlane_rt::sync::Notify;
-use flashlane_rt::{Attendant, Cx, Virtual};
+use flashlane_rt::{Bell, Cx, Idle, Port, Virtual};
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -313,10 +313,10 @@ struct Leaver {
 }
 
 /// Is served once per step of a run, and again and again in one that does not end.
-struct Bell {
+struct Lookout {
     leaver: Rc<Leaver>,
-    /// Its own asking.
-    asks: Arc<AtomicBool>,
+    /// It has itself served again and again.
+    bell: Bell,
     /// Somebody wants the run to end.
     leave: Option<Arc<AtomicBool>>,
     /// How often in a row time was the same.
@@ -324,13 +324,13 @@ struct Bell {
     times: u32,
 }
 
-/// So often a bell is served at one time before the run counts as one that goes round in circles: some
+/// So often a lookout is served at one time before the run counts as one that goes round in circles: some
 /// million events, many times those of the longest run on a medium that takes no time.
 const SERVED_MAX: u32 = 1_000;
 
-impl Attendant for Bell {
+impl Port for Lookout {
     fn serve(&mut self, cx: &Cx) {
-        self.asks.store(true, Ordering::Relaxed);
+        self.bell.ring();
         self.times = if cx.now() == self.now { self.times + 1 } else { 0 };
         self.now = cx.now();
         let leaves = self.leave.as_ref().is_some_and(|leave| leave.swap(false, Ordering::SeqCst));
@@ -341,8 +341,12 @@ impl Attendant for Bell {
         }
     }
 
-    fn unstick(&mut self, _: &Cx) -> bool {
-        false
+    fn bound(&self) -> Ns {
+        Ns::MAX
+    }
+
+    fn idle(&mut self, _: &Cx) -> Idle {
+        Idle::Stalled
     }
 }
 
@@ -489,13 +493,14 @@ impl Life {
         // The capacity is known only when the stack is up; cores and costs don't depend on it.
         let options = self.options(1);
         let run = Virtual::new(options.cores, self.seed, options.costs());
-        let asks = Arc::new(AtomicBool::new(true));
+        let bell = Bell::default();
+        bell.ring();
         let (leaver, leave) = (self.leaver.clone(), self.plan.leave.clone());
-        let bell = Bell { leaver, asks: asks.clone(), leave, now: Ns::ZERO, times: 0 };
-        let attending = run.cx().attend(asks, bell);
+        let lookout = Lookout { leaver, bell: bell.clone(), leave, now: Ns::ZERO, times: 0 };
+        let port = run.cx().open_port(&bell, lookout);
         let end =
             run.run(self.clone().watch(run.cx())).map_err(|stalled| stalled.to_string())??;
-        drop(attending);
+        drop(port);
         done.requests += self.ended();
         done.gave_up |= self.host.borrow().as_ref().is_some_and(|h| h.has_given_up());
         done.polls += run.polls();

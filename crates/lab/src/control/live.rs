@@ -10,10 +10,11 @@ use super::socket::path_of;
 use super::{Answer, Ask, ControlError, Listening, io_error};
 use crate::drive::{DriveError, Look, faults};
 use crate::lnvm::{Block, Drive, LnvmError, bad_blocks, knobs, remove_of, show};
+use flashlane_base::Ns;
 use flashlane_ftl::log::Pblk;
 use flashlane_media::fault::FaultPlan;
 use flashlane_ocssd::CopyKind;
-use flashlane_rt::{Attendant, Cx};
+use flashlane_rt::{Cx, Idle, Opened, Port};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -33,7 +34,7 @@ pub(crate) struct Live {
 
 /// A drive whose holder listens, until it is dropped.
 pub(crate) struct Attended {
-    _attending: flashlane_rt::Attending,
+    _port: Opened,
     _listening: Listening,
 }
 
@@ -60,9 +61,9 @@ impl Live {
     pub(crate) fn attend(self: &Rc<Live>, cx: &Cx) -> Result<Attending, ControlError> {
         let image = &self.drive.path;
         let path = path_of(image).map_err(|e| io_error("find", image, e))?;
-        let (listening, asked, questions) = Listening::begin(&path)?;
-        let attending = cx.attend(asked, Holder { live: self.clone(), questions });
-        let attended = Attended { _attending: attending, _listening: listening };
+        let (listening, bell, questions) = Listening::begin(&path)?;
+        let port = cx.open_port(&bell, Holder { live: self.clone(), questions });
+        let attended = Attended { _port: port, _listening: listening };
         let attended = Rc::new(RefCell::new(Some(attended)));
         if let Some(switch) = &self.switch {
             switch.wire(&self.drive, &attended);
@@ -188,13 +189,13 @@ impl Live {
     }
 }
 
-/// Attends the run.
+/// The run's end of the control socket.
 struct Holder {
     live: Rc<Live>,
     questions: Questions,
 }
 
-impl Attendant for Holder {
+impl Port for Holder {
     fn serve(&mut self, cx: &Cx) {
         let Some(job) = self.questions.next() else { return };
         match &self.live.switch {
@@ -203,7 +204,11 @@ impl Attendant for Holder {
         }
     }
 
-    fn unstick(&mut self, cx: &Cx) -> bool {
-        self.live.unstick(cx)
+    fn bound(&self) -> Ns {
+        Ns::MAX
+    }
+
+    fn idle(&mut self, cx: &Cx) -> Idle {
+        if self.live.unstick(cx) { Idle::Changed } else { Idle::Stalled }
     }
 }

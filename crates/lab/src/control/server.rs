@@ -8,6 +8,7 @@
 
 use super::socket::listen_at;
 use super::{ASK_MAX, Answer, Ask, ControlError, Greeting, NAME, Question, Reply, VERSION};
+use flashlane_rt::Bell;
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, Shutdown, recv, shutdown};
 use std::collections::BTreeMap;
@@ -42,8 +43,8 @@ pub(super) struct Job {
 /// What the threads share.
 #[derive(Default)]
 struct Shared {
-    /// The run looks at it between two steps.
-    asked: Arc<AtomicBool>,
+    /// Calls the run, which answers between two steps.
+    bell: Bell,
     /// The next question.
     next: Mutex<Option<Job>>,
     /// Whoever has it may ask next, and when that may be.
@@ -98,14 +99,12 @@ pub(crate) struct Listening {
 }
 
 impl Listening {
-    /// Listens at the socket of an image that is locked: the socket, the flag that says that somebody has
+    /// Listens at the socket of an image that is locked: the socket, the bell that rings when somebody has
     /// asked, and where the questions arrive.
     ///
     /// # Errors
     /// The place can't be had.
-    pub(super) fn begin(
-        path: &Path,
-    ) -> Result<(Listening, Arc<AtomicBool>, Questions), ControlError> {
+    pub(super) fn begin(path: &Path) -> Result<(Listening, Bell, Questions), ControlError> {
         let refuse =
             |e: io::Error| ControlError::Listen { path: path.into(), problem: e.to_string() };
         let listener = listen_at(path)?;
@@ -119,9 +118,9 @@ impl Listening {
             let _ = std::fs::remove_file(path);
             refuse(e)
         })?;
-        let (asked, questions) = (shared.asked.clone(), Questions(shared.clone()));
+        let (bell, questions) = (shared.bell.clone(), Questions(shared.clone()));
         let (path, acceptor) = (path.into(), Some(acceptor));
-        Ok((Listening { path, inode, listener, shared, acceptor }, asked, questions))
+        Ok((Listening { path, inode, listener, shared, acceptor }, bell, questions))
     }
 }
 
@@ -307,7 +306,7 @@ fn have_answered(ask: Ask, stream: &UnixStream, shared: &Shared) -> Option<Reply
         }
         *next = Some(Job { ask, reply });
     }
-    shared.asked.store(true, Ordering::SeqCst);
+    shared.bell.ring();
     let Ok((answer, took)) = answer.recv() else {
         return Some(Reply::Refused(CLOSING.into()));
     };

@@ -80,6 +80,8 @@ macro_rules! under_both_clocks {
     )*};
 }
 
+mod outside;
+
 /// Yields until `done` holds.
 async fn until(cx: &Cx, mut done: impl FnMut() -> bool) {
     while !done() {

@@ -1,0 +1,470 @@
+//! The outside world of a run: threads, sockets and processes that the run's clock does not drive.
+//!
+//! Owns: ports ([`Port`]) and the bells that call them ([`Bell`]), work that another thread sends to a core
+//! ([`Remote`]), and the inbox of a core, through which everything reaches it. Promises: the same on both
+//! clocks; whatever comes in is handled on its core, between two polls, when no lock is held; a core to
+//! which nothing comes pays one load per turn; a port that only looks at things does not change a virtual run, not
+//! even its fingerprint. Never: reads a socket (that is [`crate::reactor`]'s, or a thread's of the owner).
+
+use crate::cx::{CoreId, Cx, Mode};
+use crate::local::Local;
+use crate::platform::{AtomicBool, InboxMutex as Mutex, Ordering, RealClock, Thread, current};
+use crate::reactor::Alarm;
+use flashlane_base::{Ns, mutant};
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::mpsc;
+
+/// A door to the outside world, on one core of a run.
+pub trait Port {
+    /// Its bell has been rung since the last call. Rings that come during this call lead to another one.
+    fn serve(&mut self, cx: &Cx);
+
+    /// Virtual time: the run's time stops at this moment until the port has been served again.
+    /// [`Ns::MAX`] never stops it. Asked when the port opens, and after each call of any port. Real time does not stop.
+    fn bound(&self) -> Ns;
+
+    /// Virtual time: every task waits, and no timer is armed. What should happen now?
+    fn idle(&mut self, cx: &Cx) -> Idle;
+}
+
+/// What a port does about a virtual run in which nothing can go on by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Idle {
+    /// Nothing. If all ports say so the run ends as stalled.
+    Stalled,
+    /// The port has changed something: the run goes on.
+    Changed,
+    /// The outside world may ring: the run sleeps until it does.
+    Waits,
+}
+
+/// Calls a port. Any thread may ring it, at any time, also before its port is open.
+#[derive(Clone, Default)]
+pub struct Bell(Arc<BellState>);
+
+#[derive(Default)]
+struct BellState {
+    rung: AtomicBool,
+    /// Where its port is open.
+    inbox: Mutex<Option<Arc<Inbox>>>,
+}
+
+impl Bell {
+    /// Has the port served soon. Rings that come before it is served lead to one call.
+    pub fn ring(&self) {
+        if !self.0.rung.swap(true, Ordering::SeqCst)
+            && let Some(inbox) = self.0.inbox.lock().as_ref()
+        {
+            inbox.ring();
+        }
+    }
+}
+
+/// Keeps a port open.
+#[must_use = "dropping it closes the port"]
+pub struct Opened {
+    local: Rc<Local>,
+    id: u64,
+}
+
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.local.ports.close(self.id);
+    }
+}
+
+impl Cx {
+    /// Opens `port` on this core: it is served whenever `bell` is rung. Ports are served in the order in which they
+    /// were opened.
+    pub fn open_port(&self, bell: &Bell, port: impl Port + 'static) -> Opened {
+        let inbox = self.inbox();
+        inbox.owned_by_this_thread();
+        let id = self.local.ports.open(self.core(), bell.clone(), Box::new(port));
+        *bell.0.inbox.lock() = Some(inbox.clone());
+        // It may have been rung before it knew whom to tell.
+        if bell.0.rung.load(Ordering::SeqCst) && !mutant!("rt.early-ring-unheard") {
+            inbox.ring();
+        }
+        Opened { local: self.local.clone(), id }
+    }
+
+    /// A handle through which any thread can have this core do something.
+    pub fn remote(&self) -> Remote {
+        let inbox = self.inbox();
+        inbox.owned_by_this_thread();
+        Remote { core: self.core(), inbox: inbox.clone() }
+    }
+
+    /// Through which the world reaches this core; in virtual time, this run.
+    pub(crate) fn inbox(&self) -> &Arc<Inbox> {
+        match &self.mode {
+            Mode::Virtual(clock) => &clock.inbox,
+            Mode::Threads(thread) => thread.inbox(),
+        }
+    }
+
+    /// The same executor as that core sees it: real cores see their own only.
+    fn seen_from(&self, core: CoreId) -> Cx {
+        if core == self.core { self.clone() } else { self.on_core(core) }
+    }
+}
+
+/// The run that was to do something has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the run has ended")]
+pub struct Gone;
+
+/// What another thread has a core do.
+type Job = Box<dyn FnOnce(&Cx) + Send>;
+
+/// Has a core do something, from any thread.
+#[derive(Clone)]
+pub struct Remote {
+    core: CoreId,
+    inbox: Arc<Inbox>,
+}
+
+impl Remote {
+    /// Calls `job` on the core, between two polls. Jobs of one thread are called in the order in which they
+    /// were sent.
+    ///
+    /// # Errors
+    /// The run has ended. When it ends before the job was called, the job is dropped.
+    pub fn call(&self, job: impl FnOnce(&Cx) + Send + 'static) -> Result<(), Gone> {
+        let core = self.core;
+        let job: Job = Box::new(move |cx| job(&cx.seen_from(core)));
+        {
+            let mut letters = self.inbox.letters.lock();
+            if letters.closed {
+                return Err(Gone);
+            }
+            letters.jobs.push(job);
+        }
+        self.inbox.ring();
+        Ok(())
+    }
+
+    /// Starts a task on the core. The future is made there, and need not be `Send`.
+    pub fn submit<T, F>(&self, start: impl FnOnce(Cx) -> F + Send + 'static) -> Pending<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let (reply, value) = mpsc::sync_channel(1);
+        // If the run has ended, or ends before the task has, `reply` is dropped, and `wait` says so.
+        let _ = self.call(move |cx| {
+            let future = start(cx.clone());
+            cx.spawn(async move {
+                // Nobody may want the value any more.
+                let _ = reply.send(future.await);
+            });
+        });
+        Pending(value)
+    }
+}
+
+/// What a task of [`Remote::submit`] will return.
+#[must_use = "without it nobody hears what came of the task"]
+pub struct Pending<T>(mpsc::Receiver<T>);
+
+impl<T> Pending<T> {
+    /// Blocks this thread, which must not be a core's, until the task has ended.
+    ///
+    /// # Errors
+    /// The run ended before.
+    pub fn wait(self) -> Result<T, Gone> {
+        self.0.recv().map_err(|_| Gone)
+    }
+}
+
+/// What has come for a core.
+#[derive(Default)]
+struct Letters {
+    /// Tasks to wake.
+    tasks: Vec<u32>,
+    jobs: Vec<Job>,
+    /// The run is over.
+    closed: bool,
+}
+
+/// Whose core it is.
+struct Owner {
+    thread: Thread,
+    /// Wakes it where it waits for files instead of sleeping.
+    alarm: Option<Alarm>,
+}
+
+/// Through which everything reaches a core that does not come from the core itself. A virtual run has one for all its
+/// simulated cores.
+pub(crate) struct Inbox {
+    core: u32,
+    letters: Mutex<Letters>,
+    /// Something has come: a letter, or the ring of a bell.
+    any: AtomicBool,
+    owner: Mutex<Option<Owner>>,
+    clock: Arc<RealClock>,
+}
+
+impl Inbox {
+    pub(crate) fn new(core: u32, clock: Arc<RealClock>) -> Inbox {
+        Inbox {
+            core,
+            clock,
+            letters: Mutex::default(),
+            any: AtomicBool::new(false),
+            owner: Mutex::new(None),
+        }
+    }
+
+    /// From now on this thread is woken.
+    pub(crate) fn owned_by_this_thread(&self) {
+        let mut owner = self.owner.lock();
+        if owner.is_none() {
+            *owner = Some(Owner { thread: current(), alarm: None });
+        }
+    }
+
+    /// The thread waits for files from now on.
+    pub(crate) fn wakes_by(&self, alarm: Alarm) {
+        self.owned_by_this_thread();
+        if let Some(owner) = self.owner.lock().as_mut() {
+            owner.alarm = Some(alarm);
+        }
+    }
+
+    /// Another core wakes a task.
+    pub(crate) fn wake(&self, task: u32) {
+        let early = mutant!("rt.flag-before-the-task");
+        if !early {
+            self.letters.lock().tasks.push(task);
+        }
+        let was = self.any.swap(true, Ordering::SeqCst);
+        if early {
+            self.letters.lock().tasks.push(task);
+        }
+        if !was {
+            self.wake_owner();
+        }
+    }
+
+    /// Has the core look at what has come.
+    pub(crate) fn ring(&self) {
+        if !self.any.swap(true, Ordering::SeqCst) {
+            self.wake_owner();
+        }
+    }
+
+    /// The same, whether or not something has come before: it may be asleep all the same.
+    pub(crate) fn wake_always(&self) {
+        self.any.store(true, Ordering::SeqCst);
+        self.wake_owner();
+    }
+
+    fn wake_owner(&self) {
+        if let Some(owner) = self.owner.lock().as_ref() {
+            self.clock.unpark(self.core, &owner.thread);
+            if let Some(alarm) = &owner.alarm {
+                alarm.ring();
+            }
+        }
+    }
+
+    /// Has anything come?
+    #[inline]
+    pub(crate) fn is_rung(&self) -> bool {
+        self.any.load(Ordering::SeqCst)
+    }
+
+    /// Handles what has come; true if something had. The flag goes down before the letters are taken: one
+    /// that comes between the two raises it again.
+    #[inline]
+    pub(crate) fn deliver(&self, local: &Local, cx: impl FnOnce() -> Cx) -> bool {
+        if mutant!("rt.list-before-the-flag") {
+            let came = self.take_letters(local, cx);
+            self.any.store(false, Ordering::SeqCst);
+            return came;
+        }
+        if self.any.load(Ordering::Relaxed) && self.any.swap(false, Ordering::SeqCst) {
+            return self.take_letters(local, cx);
+        }
+        false
+    }
+
+    fn take_letters(&self, local: &Local, cx: impl FnOnce() -> Cx) -> bool {
+        let jobs = {
+            let mut letters = self.letters.lock();
+            letters.tasks.drain(..).for_each(|task| local.wake(task));
+            std::mem::take(&mut letters.jobs)
+        };
+        if !jobs.is_empty() || local.ports.are_open() {
+            let cx = cx();
+            jobs.into_iter().for_each(|job| job(&cx));
+            local.ports.serve(&cx);
+        }
+        true
+    }
+
+    /// The core sleeps until something comes or its next timer is near: in real time.
+    pub(crate) fn sleep(&self, local: &Local, next: Option<u64>) {
+        if self.is_rung() {
+            return;
+        }
+        match local.reactor.get() {
+            Some(reactor) => reactor.wait(local, self.clock.nap(next)),
+            None => self.clock.park(self.core, next),
+        }
+    }
+
+    /// The run is over: who sends something is told.
+    pub(crate) fn close(&self) {
+        let jobs = {
+            let mut letters = self.letters.lock();
+            letters.closed = !mutant!("rt.jobs-behind-the-end");
+            std::mem::take(&mut letters.jobs)
+        };
+        drop(jobs);
+    }
+}
+
+/// The open ports of an executor.
+pub(crate) struct Ports {
+    /// In the order in which they were opened.
+    open: RefCell<Vec<Entry>>,
+    opened: Cell<u64>,
+    /// The earliest time at which one of them stops the clock.
+    bound: Cell<Ns>,
+}
+
+struct Entry {
+    id: u64,
+    core: CoreId,
+    bell: Bell,
+    /// Not here while it is being called.
+    port: Option<Box<dyn Port>>,
+}
+
+impl Default for Ports {
+    fn default() -> Ports {
+        Ports { open: RefCell::default(), opened: Cell::new(0), bound: Cell::new(Ns::MAX) }
+    }
+}
+
+impl Ports {
+    fn open(&self, core: CoreId, bell: Bell, port: Box<dyn Port>) -> u64 {
+        let id = self.opened.get() + 1;
+        self.opened.set(id);
+        self.open.borrow_mut().push(Entry { id, core, bell, port: Some(port) });
+        self.find_bound();
+        id
+    }
+
+    fn close(&self, id: u64) {
+        let gone: Vec<Entry> = self.open.borrow_mut().extract_if(.., |e| e.id == id).collect();
+        for entry in &gone {
+            *entry.bell.0.inbox.lock() = None;
+        }
+        // Its end may open or close others.
+        drop(gone);
+        self.find_bound();
+    }
+
+    /// Drops all of them: they may hold contexts, and contexts hold this.
+    pub(crate) fn clear(&self) {
+        let gone = self.open.take();
+        for entry in &gone {
+            *entry.bell.0.inbox.lock() = None;
+        }
+        drop(gone);
+        self.bound.set(Ns::MAX);
+    }
+
+    #[inline]
+    pub(crate) fn are_open(&self) -> bool {
+        !self.open.borrow().is_empty()
+    }
+
+    /// The earliest time at which one of them stops a virtual clock.
+    #[inline]
+    pub(crate) fn bound(&self) -> Ns {
+        self.bound.get()
+    }
+
+    fn find_bound(&self) {
+        let open = self.open.borrow();
+        let bounds = open.iter().filter_map(|e| e.port.as_ref()).map(|port| port.bound());
+        self.bound.set(bounds.min().unwrap_or(Ns::MAX));
+    }
+
+    /// Serves those whose bells were rung.
+    fn serve(&self, cx: &Cx) {
+        // Down before the call: a ring during it leads to another one.
+        let rung = |e: &Entry| match mutant!("rt.bell-down-late") {
+            true => e.bell.0.rung.load(Ordering::SeqCst),
+            false => e.bell.0.rung.swap(false, Ordering::SeqCst),
+        };
+        self.call(cx, rung, |port, cx| {
+            port.serve(cx);
+            if mutant!("rt.bell-down-late") {
+                let open = self.open.borrow();
+                open.iter().for_each(|e| e.bell.0.rung.store(false, Ordering::SeqCst));
+            }
+            true
+        });
+    }
+
+    /// Asks each of them what to do about a run that can't go on: the first that has changed something
+    /// settles it.
+    #[cold]
+    pub(crate) fn idle(&self, cx: &Cx) -> Idle {
+        let mut said = Idle::Stalled;
+        self.call(
+            cx,
+            |_| true,
+            |port, cx| {
+                match port.idle(cx) {
+                    Idle::Stalled => {}
+                    other => said = other,
+                }
+                said != Idle::Changed
+            },
+        );
+        said
+    }
+
+    /// Calls those that are `meant`, in order, until `with` says that it is enough. A port may open and close
+    /// ports, also itself.
+    fn call(
+        &self,
+        cx: &Cx,
+        meant: impl Fn(&Entry) -> bool,
+        mut with: impl FnMut(&mut dyn Port, &Cx) -> bool,
+    ) {
+        let mut last = 0;
+        loop {
+            let taken = {
+                let mut open = self.open.borrow_mut();
+                let mut next = open.iter_mut().filter(|e| e.id > last && e.port.is_some());
+                let found = next.find(|e| meant(e));
+                found.map(|e| (e.id, e.core, e.port.take().expect("filtered")))
+            };
+            let Some((id, core, mut port)) = taken else { break };
+            last = id;
+            let more = with(&mut *port, &cx.seen_from(core));
+            let mut open = self.open.borrow_mut();
+            match open.iter_mut().find(|e| e.id == id) {
+                Some(entry) => entry.port = Some(port),
+                None => {
+                    drop(open);
+                    drop(port);
+                }
+            }
+            if !more {
+                break;
+            }
+        }
+        self.find_bound();
+    }
+}
