@@ -358,8 +358,9 @@ impl Controller {
         let found = before != (self.place.leaving(), self.gc.hopeless);
         let found = found && !mutant!("pftl.mover-finds-for-itself");
         if found || self.barrier_needs_room() {
-            // A line has begun to wait for a barrier that waits for room: it may take GC's now. Or there is
-            // nothing to collect: the host need not be paced. Or what waits will never have room.
+            // A line has begun to wait for a barrier that waits for room: it may take GC's now.
+            // Or there is nothing to collect: the host need not be paced.
+            // Or what waits will never have room.
             self.give_out(cx, None);
             if mutant!("pftl.movers-call-each-other") {
                 self.call_gc(cx);
@@ -614,9 +615,10 @@ impl Controller {
     }
 
     /// Becomes read-only when a unit has nowhere to go and nothing under way will change that: GC
-    /// has no line to write to and no slots to read into, or the host is denied and GC is over. Without
-    /// capacitors a denied host is no verdict: its units may wait for a flush, to which GC's reserve is
-    /// open. [`Controller::check_standstill`] decides there. What waits stays in the buffer, readable.
+    /// has no line to write to and no slots to read into, or the host is denied and GC is over.
+    /// Without capacitors a denied host is no verdict: its units may wait for a flush, to which
+    /// GC's reserve is open. [`Controller::check_standstill`] decides there. What waits stays in
+    /// the buffer, readable.
     #[cold]
     pub(super) fn check_room(&mut self, kind: Kind) {
         // A line that waits for a barrier comes only if the barrier finds room.
@@ -672,8 +674,8 @@ impl Controller {
         if self.read_only.is_some() || self.writer.is_some() || !due || reclaims {
             return;
         }
-        // A barrier will begin, or go on without us; an erase is due, or will ask for a barrier. None begins
-        // before the one that is under way has ended.
+        // A barrier will begin, or go on without us; an erase is due, or will ask for a barrier.
+        // None begins before the one that is under way has ended.
         let stands = self.barrier_is_active() && held;
         let barrier = match self.barrier_is_active() {
             true => !held,

@@ -341,8 +341,8 @@ impl Controller {
         }
     }
 
-    /// What the host gets of the room that became free: nothing while its sectors take GC's. When the device
-    /// stops it gets all: who waits is to be refused.
+    /// What the host gets of the room that became free: nothing while its sectors take GC's. When
+    /// the device stops it gets all: who waits is to be refused.
     pub(super) fn ration(&mut self, user: u32) -> u32 {
         let moving = self.buffer.waiting(Kind::Gc);
         self.barriers.withheld += user;

@@ -352,8 +352,8 @@ fn a_dead_die_loses_its_own_sectors_only() {
     }
 }
 
-/// A die dies that holds the only page of trims. The controller still has it in memory: it is written
-/// elsewhere, so that the next life does not find what the trim was about.
+/// A die dies that holds the only page of trims. The controller still has it in memory: it is
+/// written elsewhere, so that the next life does not find what the trim was about.
 #[test]
 fn a_trim_outlives_the_die_that_holds_its_page() {
     const TRIMMED: u64 = 40;

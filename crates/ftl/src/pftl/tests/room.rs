@@ -1,4 +1,5 @@
-//! Devices without capacitors where collecting wins nothing more: what is refused, and what still is served.
+//! Devices without capacitors where collecting wins nothing more: what is refused, and what still
+//! is served.
 //!
 //! Chunks have failed, and the pairs that each barrier pads are as much as its victims bring.
 
@@ -70,7 +71,8 @@ fn is_over(c: &Controller) -> bool {
     c.place.host_denied && !c.place.host_may_go_on(moving) && c.is_gc_over()
 }
 
-/// Writes sectors that find room in the buffer while GC stays over, and waits for what becomes of them.
+/// Writes sectors that find room in the buffer while GC stays over, and waits for what becomes of
+/// them.
 async fn accept(ftl: &Pftl, cx: &Cx, held: &mut [u64], n: u64) {
     for lba in 0..n {
         write(ftl, cx, lba, 1 << 32 | lba).await;
@@ -215,8 +217,8 @@ fn waste(c: &mut Controller) {
     }
 }
 
-/// A mover empties the lines that a barrier without room could bring back. Its verdict is told: the flush
-/// is refused, whatever it waits for.
+/// A mover empties the lines that a barrier without room could bring back. Its verdict is told: the
+/// flush is refused, whatever it waits for.
 #[test]
 fn a_verdict_that_a_mover_comes_to_is_told() {
     for trim in [false, true] {
@@ -237,7 +239,7 @@ fn a_verdict_that_a_mover_comes_to_is_told() {
     }
 }
 
-/// A line that wants the next barrier is no hope for the one under way, which waits for room itself.
+/// A line that wants the next barrier is no hope for the one under way, which waits for room too.
 fn hope_for_the_next_barrier(c: &mut Controller) {
     assert!(c.barrier_is_active() && c.read_only.take().is_some());
     let line =
@@ -252,7 +254,8 @@ fn hope_for_the_next_barrier(c: &mut Controller) {
     c.place.line_mut(line).valid = valid;
 }
 
-/// Where GC is wanted and finds nothing to collect the host is not paced. It need not come back to learn that.
+/// Where GC is wanted and finds nothing to collect the host is not paced. It need not come back to
+/// learn that.
 #[test]
 fn a_host_that_waits_for_its_pace_learns_that_there_is_none() {
     for tasks in 1..=40 {
