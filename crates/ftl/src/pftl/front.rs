@@ -84,7 +84,7 @@ impl Pftl {
             let mut c = self.controller.lock();
             c.map.prefetch(lba);
             c.hosts_wait += 1;
-            if !self.capacitors {
+            if !self.capacitors && !mutant!("pftl.waits-without-verdict") {
                 // That somebody waits may be what a verdict for want of room was waiting for.
                 self.go_on(cx, c, None, Room::default());
             }

@@ -123,10 +123,14 @@ pub(super) async fn mover(ftl: Arc<Pftl>, cx: Cx, me: u32) {
             if c.phase == Phase::Stopped {
                 return Poll::Ready(None);
             }
-            match c.next_move(&cx, &*ftl.device, me) {
-                Some(flight) => Poll::Ready(Some(flight)),
-                None => Poll::Pending,
+            if let Some(flight) = c.next_move(&cx, &*ftl.device, me) {
+                return Poll::Ready(Some(flight));
             }
+            if c.is_verdict_untold() && !mutant!("pftl.mover-tells-nobody") {
+                // Units that a mover could not give out may be what a verdict was about.
+                ftl.go_on(&cx, c, None, Room::default());
+            }
+            Poll::Pending
         });
         let Some(flight) = next.await else {
             return;
@@ -331,6 +335,7 @@ impl Controller {
     ) -> Option<InFlight<'a>> {
         let mover = &mut self.gc.movers[me as usize];
         mover.waiter = Some(cx.waiter());
+        let before = (self.place.leaving(), self.gc.hopeless);
         while let Some(victim) = self.gc.victim.or_else(|| self.take_victim()) {
             let room = self.room_to_go_on();
             if !self.buffer.take_gc_room(room) {
@@ -350,8 +355,12 @@ impl Controller {
             }
         }
         self.ask_for_erases(cx);
-        if self.barrier_needs_room() {
+        let found = before != (self.place.leaving(), self.gc.hopeless);
+        let found = found && !mutant!("pftl.mover-finds-for-itself");
+        if found || self.barrier_needs_room() {
             // A line has begun to wait for a barrier that waits for room: it may take GC's now.
+            // Or there is nothing to collect: the host need not be paced.
+            // Or what waits will never have room.
             self.give_out(cx, None);
             if mutant!("pftl.movers-call-each-other") {
                 self.call_gc(cx);
@@ -380,30 +389,45 @@ impl Controller {
     /// GC is wanted, reclaims nothing, and wins nothing if it collects: nobody needs its reserve.
     pub(super) fn is_gc_over(&self) -> bool {
         let wins_nothing = || self.worth_collecting().is_none();
-        self.gc_is_wanted() && self.place.reclaims_nothing() && wins_nothing()
+        let reclaims = !self.place.reclaims_nothing() && !mutant!("pftl.over-while-reclaiming");
+        self.gc_is_wanted() && !reclaims && wins_nothing()
     }
 
     /// The closed line with most garbage, where collecting still wins something. When each line has been
     /// collected twice since the host last wrote or discarded, it does not: padding before barriers takes
     /// as much as it brings. A line with nothing valid or a failed chunk is worth it always.
-    fn worth_collecting(&self) -> Option<u32> {
+    pub(super) fn worth_collecting(&self) -> Option<u32> {
         let line = self.place.greediest()?;
         let l = self.place.line(line);
         let in_vain = self.gc.since == self.host_did()
             && self.gc.fruitless > 2 * self.place.lines().count() as u64
             && !mutant!("pftl.collects-in-vain");
-        (!in_vain || l.valid == 0 || l.suspects > 0).then_some(line)
+        let empty = l.valid == 0 && !mutant!("pftl.garbage-is-collected-in-vain");
+        let failed = l.suspects > 0 && !mutant!("pftl.failed-chunks-are-collected-in-vain");
+        (!in_vain || empty || failed).then_some(line)
+    }
+
+    /// As if what the host did since had made no garbage in closed lines.
+    #[cfg(test)]
+    pub(super) fn nothing_to_collect(&mut self) {
+        self.gc.since = self.host_did();
     }
 
     /// Sectors that the host has written, and mapped ones that it has discarded: only the host makes
     /// garbage of what is valid. A discard of what is not mapped makes none.
     fn host_did(&self) -> u64 {
-        self.stats.ftl.host_written + self.gc.unmapped
+        let unmapped = match mutant!("pftl.trim-of-nothing-is-garbage") {
+            true => self.stats.ftl.host_discarded,
+            false => self.gc.unmapped,
+        };
+        self.stats.ftl.host_written + unmapped
     }
 
     /// The host has discarded mapped sectors.
     pub(super) fn note_unmapped(&mut self, sectors: u32) {
-        self.gc.unmapped += u64::from(sectors);
+        if !mutant!("pftl.trim-makes-no-garbage") {
+            self.gc.unmapped += u64::from(sectors);
+        }
     }
 
     /// Starts on the closed line with most garbage.
@@ -591,9 +615,10 @@ impl Controller {
     }
 
     /// Becomes read-only when a unit has nowhere to go and nothing under way will change that: GC
-    /// has no line to write to and no slots to read into, or the host is denied and GC is over. Without
-    /// capacitors it is over only when there is no garbage: what a collection wins shows behind a
-    /// barrier, so [`Controller::check_standstill`] decides. What waits stays in the buffer, readable.
+    /// has no line to write to and no slots to read into, or the host is denied and GC is over.
+    /// Without capacitors a denied host is no verdict: its units may wait for a flush, to which
+    /// GC's reserve is open. [`Controller::check_standstill`] decides there. What waits stays in
+    /// the buffer, readable.
     #[cold]
     pub(super) fn check_room(&mut self, kind: Kind) {
         // A line that waits for a barrier comes only if the barrier finds room.
@@ -606,17 +631,17 @@ impl Controller {
             return;
         }
         let garbage = self.place.greediest().is_some();
-        let over = match self.capacitors {
-            true => self.worth_collecting().is_none(),
-            false => !garbage,
-        };
+        let over = self.worth_collecting().is_none();
         let full = self.buffer.gc_room() < self.room_to_go_on();
         let stuck = match kind {
             Kind::Gc => {
                 let ends = self.gc.victim.is_none() && over;
                 self.place.is_out_of_room() && (full || ends)
             }
-            Kind::User => self.place.host_denied && self.place.reclaims_nothing() && over,
+            Kind::User => {
+                let decides = self.capacitors || mutant!("pftl.denied-is-over");
+                decides && self.place.host_denied && self.place.reclaims_nothing() && over
+            }
         };
         if stuck {
             self.read_only = Some(match garbage {
@@ -640,7 +665,8 @@ impl Controller {
         let over = denied && self.is_gc_over();
         // A unit of the host that nobody waits for may wait: for a flush, a stop, or a discard.
         let host = match over && self.phase == Phase::Running {
-            true => self.hosts_wait > 0,
+            true if mutant!("pftl.waiter-waits-on") => false,
+            true => self.hosts_wait > 0 || mutant!("pftl.verdict-without-waiter"),
             false => self.is_unit_due(Kind::User),
         };
         let due = held || host || self.is_unit_due(Kind::Gc);
@@ -649,12 +675,16 @@ impl Controller {
             return;
         }
         // A barrier will begin, or go on without us; an erase is due, or will ask for a barrier.
+        // None begins before the one that is under way has ended.
+        let stands = self.barrier_is_active() && held;
         let barrier = match self.barrier_is_active() {
             true => !held,
             false => self.is_barrier_asked(),
         };
         let idle = self.gc.is_quiet() || self.place.free_lines() == 0;
-        let erases = self.place.has_erase(self.barriers_done()) || idle && self.wants_barrier();
+        let next = !stands || mutant!("pftl.hopes-for-the-next-barrier");
+        let next = next && idle && self.wants_barrier();
+        let erases = self.place.has_erase(self.barriers_done()) || next;
         let collects = match self.gc.victim {
             Some(_) => self.buffer.gc_room() >= self.room_to_go_on(),
             None if !self.gc_is_wanted() => false,

@@ -329,7 +329,7 @@ impl Pftl {
             c.ask_for_erases(cx);
         }
         let awaited = c.phase != Phase::Running || c.barrier_is_active();
-        let tell = c.read_only.is_some() && !c.told;
+        let tell = c.is_verdict_untold();
         c.told |= tell;
         // The end of a barrier is told by whoever ends it.
         let awaited = awaited || tell || me.is_none() && !self.capacitors;
@@ -566,6 +566,11 @@ impl BlockDev for Pftl {
 }
 
 impl Controller {
+    /// It has become read-only, and who waits does not know.
+    fn is_verdict_untold(&self) -> bool {
+        self.read_only.is_some() && !self.told
+    }
+
     /// Nothing waits or is under way; or nothing that waits can ever go.
     fn is_drained(&self) -> bool {
         let sectors = Kind::ALL.iter().any(|k| self.buffer.waiting(*k) > 0);

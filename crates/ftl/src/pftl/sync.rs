@@ -341,13 +341,16 @@ impl Controller {
         }
     }
 
-    /// What the host gets of the room that became free: nothing while its sectors take GC's.
+    /// What the host gets of the room that became free: nothing while its sectors take GC's. When
+    /// the device stops it gets all: who waits is to be refused.
     pub(super) fn ration(&mut self, user: u32) -> u32 {
         let moving = self.buffer.waiting(Kind::Gc);
         self.barriers.withheld += user;
-        if self.barriers.withheld == 0
-            || self.place.host_denied && !self.place.host_has_room(moving)
-        {
+        let stops = matches!(self.phase, Phase::Draining | Phase::Stopped);
+        let stops = stops && !mutant!("pftl.stop-withholds-room");
+        let any = self.barriers.withheld > 0;
+        let denied = any && self.place.host_denied && !self.place.host_has_room(moving);
+        if denied && !stops {
             return 0;
         }
         std::mem::take(&mut self.barriers.withheld)

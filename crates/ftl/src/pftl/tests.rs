@@ -2,6 +2,7 @@
 
 mod double;
 mod reference;
+mod room;
 
 use super::*;
 use crate::block::BlockError;

@@ -352,6 +352,53 @@ fn a_dead_die_loses_its_own_sectors_only() {
     }
 }
 
+/// A die dies that holds the only page of trims. The controller still has it in memory: it is
+/// written elsewhere, so that the next life does not find what the trim was about.
+#[test]
+fn a_trim_outlives_the_die_that_holds_its_page() {
+    const TRIMMED: u64 = 40;
+    let spec = DeviceSpec::preset("tiny").unwrap().with_chunks_per_pu(40);
+    for pu in 0..4 {
+        let plan = format!("[[fault]]\nkind = \"die_fail\"\npu = {pu}\nafter = \"40ms\"");
+        let config = PftlConfig { dirty_pages: Some(0), accept_lost_sectors: true, ..config(50) };
+        let ssd = Ssd::new(&spec, faulty(&plan)).unwrap();
+        let run = Virtual::new(1, 3, CostTable::zero());
+        let (cx, device, own) = (run.cx(), ssd.clone(), config.clone());
+        let life = run.run(async move {
+            let ftl = Pftl::create(&cx, device, own).expect("an FTL");
+            let put = async |lba: u64| {
+                let mut buf = content(lba, 1, 8);
+                io(&*ftl, &cx, BlockOp::Write, lba, 1, &mut buf).await.expect("a write");
+            };
+            for lba in 0..64 {
+                put(lba).await;
+            }
+            cx.sleep(Ns::from_ms(20)).await;
+            io(&*ftl, &cx, BlockOp::Discard, TRIMMED, 1, &mut []).await.expect("a discard");
+            cx.sleep(Ns::from_ms(40)).await;
+            // The line of the page is filled, and the next one begun.
+            for lba in 64..ftl.info().capacity / 2 {
+                put(lba).await;
+            }
+            cx.sleep(Ns::from_ms(100)).await;
+            assert_eq!(ftl.read_only(), None);
+            ftl
+        });
+        let ftl = life.expect("no stall");
+        let (dump, now) = (ftl.power_lost(), run.now());
+        drop((ftl, run));
+        ssd.power_cut(now, PowerOn::ClockRestarts);
+        let run = Virtual::new(1, 4, CostTable::zero());
+        let (cx, device) = (run.cx(), ssd.clone());
+        let got = run.run(async move {
+            let ftl = Pftl::mount(&cx, device, config, dump.as_ref()).await.expect("a mount");
+            let mut buf = [9; 8];
+            io(&*ftl, &cx, BlockOp::Read, TRIMMED, 1, &mut buf).await.map(|()| buf)
+        });
+        assert_eq!(got.expect("no stall"), Ok([0; 8]), "die {pu}");
+    }
+}
+
 /// Who reads much while others overwrite: a line is erased when its last reader has gone, not before.
 /// The device keeps the order of a chunk's commands, so only one that looks for hazards can tell.
 #[test]

@@ -33,7 +33,7 @@ pub(crate) struct Seen {
     pub(crate) violations: Vec<String>,
     pub(crate) programmed: [u64; 10],
     pub(crate) erases: u64,
-    programs: u64,
+    pub(crate) programs: u64,
     open: i64,
     pub(crate) open_most: i64,
 }
@@ -90,6 +90,12 @@ impl Double {
         self
     }
 
+    /// A torn program takes those up to so many sectors before it along.
+    pub(crate) fn with_pairs(mut self, sectors: u32) -> Double {
+        (self.traits.pair_damage, self.traits.pair_sectors) = (true, sectors);
+        self
+    }
+
     /// Marks a chunk bad, as the factory does.
     pub(crate) fn bad(self, pu: u32, chunk: u32) -> Double {
         let at = self.chunk_index(pu, chunk);
@@ -99,6 +105,13 @@ impl Double {
 
     pub(crate) fn fail_reads_of(&self, at: Vec<Ppa>) {
         self.inner.lock().script.reads = at;
+    }
+
+    /// The next program fails, but moves the pointer.
+    pub(crate) fn fail_next_program(&self) {
+        let mut inner = self.inner.lock();
+        let next = inner.seen.programs;
+        inner.script.programs.insert(next, Status::WriteNextUnit);
     }
 
     pub(crate) fn seen<R>(&self, look: impl FnOnce(&Seen) -> R) -> R {

@@ -1,0 +1,285 @@
+//! Devices without capacitors where collecting wins nothing more: what is refused, and what still
+//! is served.
+//!
+//! Chunks have failed, and the pairs that each barrier pads are as much as its victims bring.
+
+use super::*;
+
+/// Sectors of a line, and of the buffer.
+const LINE: u64 = 32;
+const BUFFER: u64 = 16;
+
+/// Longer than GC needs to find out that it is over.
+const LONG: Ns = Ns::from_ms(2000);
+
+/// Runs `main` on such a device when GC is over. It is told what each sector holds; of the last one
+/// nothing was ever written.
+fn when_over<F: Future<Output = ()> + 'static>(
+    main: impl FnOnce(Arc<Pftl>, Cx, Vec<u64>) -> F + 'static,
+) {
+    with_low_water(2, main);
+}
+
+/// The same, with this setting.
+fn with_low_water<F: Future<Output = ()> + 'static>(
+    gc_low_water_lines: u32,
+    main: impl FnOnce(Arc<Pftl>, Cx, Vec<u64>) -> F + 'static,
+) {
+    let device = Double::new(geometry(1, 1, 40, 8), TIMES, Script::default()).with_pairs(16);
+    let config = PftlConfig {
+        buffer_sectors: Some(BUFFER as u32),
+        capacitors: false,
+        gc_low_water_lines,
+        ..config(70)
+    };
+    with_ftl(device, config, |ftl, device, cx| async move {
+        let held = exhaust(&ftl, &device, &cx).await;
+        main(ftl, cx, held).await
+    });
+}
+
+/// Writes on while chunks fail, until GC is over.
+async fn exhaust(ftl: &Pftl, device: &Double, cx: &Cx) -> Vec<u64> {
+    let (written, clock) = (ftl.info().capacity - 1, cx.clone());
+    cx.spawn(async move {
+        clock.sleep(Ns::from_ns(700 * LONG.as_ns())).await;
+        panic!("GC goes on for ever");
+    });
+    let mut held = vec![0; written as usize + 1];
+    for version in 1.. {
+        let lba = version % written;
+        write(ftl, cx, lba, version).await;
+        held[lba as usize] = version;
+        cx.sleep(LONG).await;
+        let c = ftl.controller.lock();
+        assert!(c.read_only.is_none() && version < 1000, "at {version}: {:?}", c.read_only);
+        if c.is_gc_over() {
+            break;
+        }
+        // As many chunks fail as may.
+        let least = c.map.capacity() as u64 + 2 * LINE + 4 + BUFFER + 3 * LINE;
+        if version % 8 == 0 && c.place.usable() >= least + LINE {
+            device.fail_next_program();
+        }
+    }
+    held
+}
+
+/// GC wins nothing more, and the host is denied a line.
+fn is_over(c: &Controller) -> bool {
+    let moving = c.buffer.waiting(Kind::Gc);
+    c.place.host_denied && !c.place.host_may_go_on(moving) && c.is_gc_over()
+}
+
+/// Writes sectors that find room in the buffer while GC stays over, and waits for what becomes of
+/// them.
+async fn accept(ftl: &Pftl, cx: &Cx, held: &mut [u64], n: u64) {
+    for lba in 0..n {
+        write(ftl, cx, lba, 1 << 32 | lba).await;
+        held[lba as usize] = 1 << 32 | lba;
+        ftl.controller.lock().nothing_to_collect();
+    }
+    cx.sleep(LONG).await;
+    // Somebody looks at what waits.
+    ftl.go_on(cx, ftl.controller.lock(), None, Room::default());
+    cx.sleep(LONG).await;
+    let c = ftl.controller.lock();
+    assert!(is_over(&c) && c.buffer.waiting(Kind::User) as u64 == n, "they wait for room");
+    assert_eq!(c.read_only, None, "but nobody waits for them");
+}
+
+async fn flush(ftl: &Pftl, cx: &Cx) -> BlockResultOf {
+    start(ftl, cx, BlockOp::Flush, 0, &mut []).await
+}
+
+async fn compare(ftl: &Pftl, cx: &Cx, held: &[u64]) {
+    for (lba, value) in (0..).zip(held) {
+        assert_eq!(read(ftl, cx, lba).await, Ok(*value), "{lba}");
+    }
+}
+
+/// Nobody else needs GC's reserve any more: what was accepted is flushed into it.
+#[test]
+fn the_reserve_serves_flushes_when_gc_is_over() {
+    when_over(|ftl, cx, mut held| async move {
+        accept(&ftl, &cx, &mut held, 12).await;
+        assert_eq!(flush(&ftl, &cx).await, Ok(()));
+        assert_eq!(ftl.controller.lock().buffer.waiting(Kind::User), 0);
+        compare(&ftl, &cx, &held).await;
+    });
+}
+
+/// The same for a stop.
+#[test]
+fn the_reserve_serves_a_stop_when_gc_is_over() {
+    when_over(|ftl, cx, mut held| async move {
+        accept(&ftl, &cx, &mut held, 7).await;
+        ftl.stop(&cx).await;
+        assert_eq!(ftl.controller.lock().buffer.waiting(Kind::User), 0);
+        assert_eq!(ftl.read_only(), None);
+        compare(&ftl, &cx, &held).await;
+    });
+}
+
+/// Who finds no room in the buffer then is refused: nobody will ever make any.
+#[test]
+fn who_waits_for_room_when_gc_is_over_is_refused() {
+    when_over(|ftl, cx, mut held| async move {
+        let room = ftl.room.free();
+        accept(&ftl, &cx, &mut held, room).await;
+        let refused = start(&ftl, &cx, BlockOp::Write, 20, &mut [1]).await;
+        assert!(matches!(refused, Err(BlockError::ReadOnly(_))), "{refused:?}");
+        compare(&ftl, &cx, &held).await;
+    });
+}
+
+/// A stop refuses who waits for room, too, where room in the buffer is nobody's.
+#[test]
+fn a_stop_lets_nobody_wait_for_room() {
+    when_over(|ftl, cx, _| async move {
+        let writers: Vec<_> = (0..2 * BUFFER)
+            .map(|lba| {
+                let (ftl, task) = (ftl.clone(), cx.clone());
+                cx.spawn_join(async move {
+                    start(&ftl, &task, BlockOp::Write, lba, &mut [1]).await.is_err()
+                })
+            })
+            .collect();
+        cx.sleep(Ns::from_ns(1)).await;
+        assert!(ftl.controller.lock().hosts_wait > 0);
+        ftl.stop(&cx).await;
+        assert_eq!(ftl.read_only(), None);
+        let mut refused = 0;
+        for writer in writers {
+            refused += u64::from(writer.await);
+        }
+        assert!(refused >= BUFFER, "{refused} of twice the buffer");
+    });
+}
+
+/// A line that is on its way is room to come: the reserve stays GC's.
+#[test]
+fn gc_is_not_over_while_it_reclaims() {
+    // GC is wanted by the number of free lines here, so that it is wanted while it reclaims.
+    with_low_water(6, |ftl, _, _| async move {
+        let mut c = ftl.controller.lock();
+        c.place.coming += 1;
+        assert!(!c.is_gc_over());
+        c.place.coming -= 1;
+        assert!(c.is_gc_over());
+    });
+}
+
+/// What the host discards is a reason to collect again, if there was anything.
+#[test]
+fn discards_are_a_reason_to_collect_if_something_was_there() {
+    when_over(|ftl, cx, held| async move {
+        let victims = |ftl: &Pftl| ftl.stats().gc_victims;
+        let before = victims(&ftl);
+        let unwritten = held.len() as u64 - 1;
+        start(&ftl, &cx, BlockOp::Discard, unwritten, &mut [0]).await.unwrap();
+        cx.sleep(LONG).await;
+        assert_eq!(victims(&ftl), before);
+        for lba in (0..unwritten).step_by(4) {
+            start(&ftl, &cx, BlockOp::Discard, lba, &mut [0]).await.unwrap();
+        }
+        cx.sleep(LONG).await;
+        assert!(victims(&ftl) > before && !is_over(&ftl.controller.lock()));
+        for lba in (0..unwritten).step_by(16) {
+            write(&ftl, &cx, lba, lba).await;
+        }
+    });
+}
+
+/// Lines that cost nothing, and those with a failed chunk, are collected though nothing else is.
+#[test]
+fn some_lines_are_always_worth_collecting() {
+    when_over(|ftl, _, _| async move {
+        let mut c = ftl.controller.lock();
+        let line = c.place.greediest().expect("there is garbage");
+        assert_eq!(c.worth_collecting(), None);
+        let before = *c.place.line(line);
+        c.place.line_mut(line).valid = 0;
+        assert_eq!(c.worth_collecting(), Some(line), "nothing in it is valid");
+        *c.place.line_mut(line) = before;
+        let l = c.place.line_mut(line);
+        (l.chunks, l.suspects) = (2, 1);
+        assert_eq!(c.worth_collecting(), Some(line), "a chunk of it has failed");
+        *c.place.line_mut(line) = before;
+    });
+}
+
+/// Fills all lines that GC could write to with nothing.
+fn waste(c: &mut Controller) {
+    while let Some((stream, position)) = c.place.next(Kind::Gc, 0) {
+        let (line, _) = c.place.claim(stream, position);
+        c.place.landed(line, position);
+    }
+}
+
+/// A mover empties the lines that a barrier without room could bring back. Its verdict is told: the
+/// flush is refused, whatever it waits for.
+#[test]
+fn a_verdict_that_a_mover_comes_to_is_told() {
+    for trim in [false, true] {
+        when_over(move |ftl, cx, mut held| async move {
+            match trim {
+                true => {
+                    start(&ftl, &cx, BlockOp::Discard, 3, &mut [0]).await.unwrap();
+                    ftl.controller.lock().nothing_to_collect();
+                    cx.sleep(LONG).await;
+                }
+                false => accept(&ftl, &cx, &mut held, 7).await,
+            }
+            waste(&mut ftl.controller.lock());
+            let refused = flush(&ftl, &cx).await;
+            assert!(matches!(refused, Err(BlockError::ReadOnly(_))), "{refused:?}");
+            hope_for_the_next_barrier(&mut ftl.controller.lock());
+        });
+    }
+}
+
+/// A line that wants the next barrier is no hope for the one under way, which waits for room too.
+fn hope_for_the_next_barrier(c: &mut Controller) {
+    assert!(c.barrier_is_active() && c.read_only.take().is_some());
+    let line =
+        c.place.lines().find(|(_, l)| l.state == LineState::Closed).expect("one is closed").0;
+    let valid = std::mem::take(&mut c.place.line_mut(line).valid);
+    c.place.take_victim(line);
+    c.place.coming += 1;
+    c.place.leave(line, c.barrier_after_now());
+    assert!(c.wants_barrier());
+    c.check_standstill();
+    assert!(c.read_only.is_some());
+    c.place.line_mut(line).valid = valid;
+}
+
+/// Where GC is wanted and finds nothing to collect the host is not paced. It need not come back to
+/// learn that.
+#[test]
+fn a_host_that_waits_for_its_pace_learns_that_there_is_none() {
+    for tasks in 1..=40 {
+        for times in [(0, 0, 0), TIMES] {
+            let device = Double::new(geometry(1, 2, 12, 8), times, Script::default());
+            let config =
+                PftlConfig { buffer_sectors: Some(16), gc_low_water_lines: 8, ..config(30) };
+            with_ftl(device, config, move |ftl, _, cx| async move {
+                let capacity = ftl.info().capacity;
+                let each = capacity / tasks;
+                let writers: Vec<_> = (0..tasks)
+                    .map(|task| {
+                        let (ftl, cx2) = (ftl.clone(), cx.clone());
+                        cx.spawn_join(async move {
+                            for lba in task * each..(task + 1) * each {
+                                write(&ftl, &cx2, lba, 1).await;
+                            }
+                        })
+                    })
+                    .collect();
+                for writer in writers {
+                    writer.await;
+                }
+            });
+        }
+    }
+}
