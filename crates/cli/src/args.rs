@@ -21,8 +21,8 @@ Exit codes:
   1    the result is bad: a rule of the medium was broken, data was wrong, a verdict is not what
        its experiment expects
   2    not done: wrong usage or input, a file that can't be read or written
-  130  interrupted (Ctrl-C); what was done so far has been printed; or the power of the drive that
-       a run was on was cut (`drive inject DRIVE power_cut`)";
+  130  interrupted (Ctrl-C, SIGTERM, SIGHUP); what was done so far has been printed; or the power of
+       the drive that a run was on was cut (`drive inject DRIVE power_cut`)";
 
 /// A host-managed flash storage stack: emulated Open-Channel SSDs and the layers on them, in
 /// virtual time.
