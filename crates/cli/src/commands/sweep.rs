@@ -37,8 +37,11 @@ pub(crate) fn sweep(args: &Sweep) -> Result<Ending> {
 
 fn ending(result: &SweepResult) -> Ending {
     match result {
-        r if r.failed + r.bad > 0 => Ending::Bad,
+        // As with a run: a bad result stays one when the rest was cut short.
+        r if r.bad > 0 => Ending::Bad,
+        // Points that failed are tried again by who goes on.
         r if r.missing > 0 => Ending::Interrupted,
+        r if r.failed > 0 => Ending::Bad,
         _ => Ending::Good,
     }
 }
