@@ -1,7 +1,7 @@
 //! `flashlane lnvm` and `flashlane run --drive`: targets made, shown, run on, found again, refused.
 
 use crate::harness::{Here, here};
-use flashlane_ocssd::{OpenImage, Ssd};
+use flashlane_ocssd::{OpenImage, Ssd, TargetKind};
 
 /// 64 MiB raw: 2 channels of 2 LUNs, 64 chunks each.
 fn drive() -> Here {
@@ -268,7 +268,7 @@ fn looking_writes_nothing() {
     let before = bytes(&h);
     let info = h.run(&["lnvm", "info", "a.img"]).good().out;
     for part in [
-        "3 target type(s) registered.",
+        "4 target type(s) registered.",
         "Type\tVersion",
         "rate_limiter",
         "write_luns",
@@ -444,4 +444,27 @@ fn qblk_lives_on_a_drive() {
     h.run(&["lnvm", "remove", "q.img", "-n", "q"]).good();
     create("pblk", &[]).refused(2, &["PUs 0 to 3 is of type qblk", "-t qblk"]);
     create("qblk", &[]).good();
+}
+
+/// Every type of target that there is stands in the help, in what `info` lists and in the README.
+#[test]
+fn every_type_of_target_is_shown() {
+    let h = here();
+    h.run(&["drive", "create", "a.img", "--preset", "tiny"]).good();
+    let readme = include_str!("../../../../README.md");
+    let table = readme.split_once("| on a drive | |").expect("the table of types").1;
+    let table = table.split_once("\n\n").expect("it ends").0;
+    let help = h.run(&["lnvm", "create", "--help"]).good().out;
+    let help = help.split_once("Types: ").expect("types are explained").1;
+    let info = h.run(&["lnvm", "info", "a.img"]).good().out;
+    let json = h.run(&["lnvm", "info", "a.img", "--json", "-"]).good().json();
+    let types = json["types"].as_array().expect("a list");
+    let says = ["pblk, qblk, pftl and raw"];
+    h.run(&["lnvm", "create", "a.img", "-n", "x", "-t", "pblck"]).refused(2, &says);
+    for (name, _) in TargetKind::ALL {
+        assert!(table.contains(name), "{name} is not in the README's table:\n{table}");
+        assert!(help.contains(&format!("{name} (")), "{name} is not in the help:\n{help}");
+        assert!(info.contains(&format!("\n{name}\t(1,0,0)\n")), "{name}:\n{info}");
+        assert!(types.iter().any(|of| of["type"] == name), "{name}: {types:?}");
+    }
 }

@@ -18,14 +18,14 @@ use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{ATTRIBUTES, Pblk, Recovery};
 use flashlane_ocssd::core::uuid_text;
 use flashlane_ocssd::device::{CellMode, ChunkInfo, ChunkState};
-use flashlane_ocssd::{Device, TargetInfo, TargetState};
+use flashlane_ocssd::{Device, TargetInfo, TargetKind, TargetState};
 use flashlane_rt::{CostTable, Virtual};
 use identify::device_attributes;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Types that `create` knows, with the version of what they keep on the medium.
-const TYPES: [(&str, [u32; 3]); 3] = [("pblk", [1, 0, 0]), ("raw", [1, 0, 0]), ("pftl", [1, 0, 0])];
+/// Version of what a target of any type keeps on the medium.
+const TYPE_VERSION: [u32; 3] = [1, 0, 0];
 
 fn version(v: [u32; 3]) -> String {
     format!("({},{},{})", v[0], v[1], v[2])
@@ -158,9 +158,11 @@ pub(crate) fn info_of(
     live: Option<(&Live, Ns)>,
 ) -> Result<Answer, LnvmError> {
     let id = drive.ssd.identify();
-    let mut text = format!("LightNVM (0,1,0). {} target type(s) registered.\n", TYPES.len());
+    // Types that `create` knows.
+    let types = TargetKind::ALL.map(|(name, _)| (name, TYPE_VERSION));
+    let mut text = format!("LightNVM (0,1,0). {} target type(s) registered.\n", types.len());
     text += "Type\tVersion\n";
-    for (name, v) in TYPES {
+    for (name, v) in types {
         text += &format!("{name}\t{}\n", version(v));
     }
     text += &format!("\nDevice {} ({}):\n", drive.path.display(), id.name);
@@ -183,7 +185,7 @@ pub(crate) fn info_of(
     let device: Map<String, Value> =
         attributes.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
     let types: Vec<Value> =
-        TYPES.iter().map(|(name, v)| json!({ "type": name, "version": v })).collect();
+        types.iter().map(|(name, v)| json!({ "type": name, "version": v })).collect();
     let json = json!({
         "types": types,
         "device": { "path": drive.path.display().to_string(), "name": id.name, "lightnvm": device },
