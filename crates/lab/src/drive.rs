@@ -36,6 +36,15 @@ pub enum DriveError {
     /// The process that has the drive open.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// A drive is to be made where a file is.
+    #[error(
+        "{}: the file exists: choose another name, or give --force to replace it, which gives up \
+         what it holds", path.display()
+    )]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
     /// A power cut of a drive that nobody uses.
     #[error("{}: nobody uses the drive, so there is no power to cut: start a run on it first", path.display())]
     NoPower {
@@ -88,7 +97,13 @@ pub fn create(
     seed: u64,
     replace: bool,
 ) -> Result<String, DriveError> {
-    Ssd::create_image(path, spec, &CreateImage { seed, replace, uuid: None })?;
+    let made = Ssd::create_image(path, spec, &CreateImage { seed, replace, uuid: None });
+    made.map_err(|e| match e {
+        ImageError::At { path, problem } if matches!(*problem, ImageError::Exists) => {
+            DriveError::Exists { path }
+        }
+        other => other.into(),
+    })?;
     Ok(Look::at(path)?.to_text())
 }
 

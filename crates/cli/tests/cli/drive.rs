@@ -60,7 +60,8 @@ fn what_can_t_be_done_is_said_and_leaves_nothing() {
     h.file("text.img", "hello");
     refused(&["info", "text.img"], &["text.img", "not a drive image"]);
     refused(&["check", "text.img"], &["not a drive image"]);
-    refused(&["create", "text.img", "--preset", "tiny"], &["exists"]);
+    let says = ["text.img: the file exists", "another name", "--force to replace it"];
+    refused(&["create", "text.img", "--preset", "tiny"], &says);
     h.run(&["drive", "create", "text.img", "--preset", "tiny", "--force"]).good();
     refused(&["info", "text.img", "--json", "text.img"], &["replace"]);
     let mut bytes = std::fs::read(h.path("text.img")).unwrap();
