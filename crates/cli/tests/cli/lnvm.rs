@@ -227,7 +227,16 @@ fn a_target_with_a_lost_unit_is_mounted_when_asked() {
     h.run(&["drive", "snapshot", &lost, &accepted]).good();
     let read = run(&accepted, &["--accept-lost"]).good().json()["runs"][0].clone();
     assert!(read["mount"]["recovery"]["lost_units"].as_u64() > Some(0), "{}", read["mount"]);
+    // Which sectors is said: those of one unit.
+    let unit = &read["mount"]["lost"]["runs"][0];
+    assert_eq!((&unit["sector"], &unit["sectors"]), (&16.into(), &4.into()), "{}", read["mount"]);
+    assert_eq!(
+        (&read["mount"]["lost"]["sectors"], read["mount"]["lost"]["runs_left_out"].as_u64()),
+        (&4.into(), Some(0))
+    );
+    let place = format!("pu {} chunk {} sectors 16 to 19", unit["pu"], unit["chunk"]);
     assert_eq!((&read["failed_requests"], &read["counter_laws"]), (&0.into(), &"hold".into()));
+    let read_lost = read["mount"]["lost"].clone();
     // From then on it is sound: what was in that unit is gone.
     let read = run(&accepted, &[]).good().json()["runs"][0].clone();
     assert_eq!(read["mount"]["recovery"]["clean"], true);
@@ -236,14 +245,25 @@ fn a_target_with_a_lost_unit_is_mounted_when_asked() {
     let create = ["lnvm", "create", &lost, "-n", "db", "-t", "pblk"];
     h.run(&create).refused(2, &[&lost, "`--accept-lost`", "-f"]);
     h.run(&[&create[..], &["--accept-lost", "-f"]].concat()).refused(2, &["--accept-lost", "-f"]);
+    h.run(&["drive", "snapshot", &lost, "again.img"]).good();
     let taken = h.run(&[&create[..], &["--accept-lost", "--json", "-"]].concat()).good().json();
     assert!(taken["recovery"]["lost_units"].as_u64() > Some(0), "{taken:#}");
+    assert_eq!(taken["lost"], read_lost, "{taken:#}");
+    let again = ["lnvm", "create", "again.img", "-n", "db", "-t", "pblk", "--accept-lost"];
+    let said = h.run(&again).good().out;
+    let says = format!("LOST: 4 sectors can't be read ({place}), and older copies");
+    assert!(said.contains(&says), "`{says}` is missing: {said}");
     assert_eq!(run(&lost, &[]).good().json()["runs"][0]["mount"]["recovery"]["clean"], true);
     // Where they mean nothing.
     h.run(&["run", "r.fio", "--accept-lost"]).refused(2, &["--accept-lost", "--drive"]);
     h.run(&["lnvm", "remove", &lost, "-n", "db"]).good();
     h.run(&["lnvm", "create", &lost, "-n", "db", "-t", "pftl", "-f"]).good();
-    run(&lost, &["--undo-discards"]).refused(2, &["`--undo-discards` is for pblk targets", "pftl"]);
+    run(&lost, &["--undo-discards"]).refused(2, &["`--undo-discards` is for pblk", "pftl"]);
+    // A qblk is recovered by the same engine, and takes what its messages name.
+    h.run(&["lnvm", "remove", &lost, "-n", "db"]).good();
+    h.run(&["lnvm", "create", &lost, "-n", "db", "-t", "qblk", "-f"]).good();
+    let read = run(&lost, &["--accept-lost", "--undo-discards"]).good().json();
+    assert!(read["runs"][0]["mount"]["lost"].is_null(), "{read}");
 }
 
 /// A run is told to accept what is lost, too.
