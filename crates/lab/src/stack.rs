@@ -84,6 +84,12 @@ pub enum StackError {
     /// It could not be stopped.
     #[error("it could not be stopped: {0}")]
     Stop(BlockError),
+    /// A new one that nothing can be written to, though no chunk has failed.
+    #[error(
+        "a block SSD on so small a device has no spare, and takes no writes: give the device more chunks \
+         (`flashlane drive create --set geometry.chunks_per_pu=128`)"
+    )]
+    NoSpare,
     /// It can't make anything durable.
     #[error("it is read-only: {0}")]
     ReadOnly(&'static str),

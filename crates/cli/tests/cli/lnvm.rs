@@ -278,7 +278,34 @@ fn a_run_accepts_what_is_lost() {
     h.run(&[&at[..], &["--times", "1000000"]].concat()).good();
     let run = ["run", "r.fio", "--drive", "a.img", "--json", "-"];
     h.run(&run).refused(2, &["sectors can't be read", "`--accept-lost`"]);
-    h.run(&[&run[..], &["--accept-lost"]].concat()).good();
+    let mount =
+        h.run(&[&run[..], &["--accept-lost"]].concat()).good().json()["runs"][0]["mount"].clone();
+    let lost = mount["lost"]["runs"].as_array().expect("places");
+    assert!(
+        !lost.is_empty() && lost.iter().all(|run| run["sector"] == 9 && run["sectors"] == 1),
+        "{mount:#}"
+    );
+    assert_eq!(mount["lost"]["sectors"], lost.len());
+}
+
+/// A drive too small for a block SSD is that, and not one whose chunks have failed.
+#[test]
+fn a_drive_without_spare_for_a_block_ssd_is_too_small() {
+    let h = here();
+    h.run(&["drive", "create", "a.img", "--preset", "tiny"]).good();
+    let create = ["lnvm", "create", "a.img", "-n", "s", "-t", "pftl"];
+    h.run(&create).refused(2, &["`s`", "so small a device", "geometry.chunks_per_pu=128"]);
+    h.run(&[&create[..], &["-f"]].concat()).refused(2, &["`s`", "more chunks per PU"]);
+    h.run(&["lnvm", "create", "a.img", "-n", "q", "-t", "qblk"]).refused(2, &["too small"]);
+    // What the README says of it.
+    let made = h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk"]).good().out;
+    assert!(made.contains("2.91 MiB"), "{made}");
+    let job = |size: &str| format!("[w]\nrw=randwrite\nbs=4k\nsize={size}\n");
+    h.file("large.fio", job("32m"));
+    h.file("all.fio", job("100%"));
+    let run = |file: &str| h.run(&["run", file, "--drive", "a.img"]);
+    run("large.fio").refused(2, &["the device's 2.91 MiB", "`size=100%`"]);
+    run("all.fio").good();
 }
 
 #[test]

@@ -481,15 +481,17 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
             let config = ask.pftl();
             let pftl = if ask.factory {
                 erase(cx, &device, |_, _, _| true).await;
-                Pftl::create(cx, device, config.clone())?
+                Pftl::create(cx, device.clone(), config.clone())?
             } else {
-                mount_pftl(cx, device, config.clone(), ask.how).await?
+                mount_pftl(cx, device.clone(), config.clone(), ask.how).await?
             };
             let capacity = Some(pftl.info().capacity);
             let lost = pftl.recovery().map(|r| lost(Account::Pftl(r))).unwrap_or_default();
             pftl.stop(cx).await;
             if let Some(why) = pftl.read_only() {
-                return Err(StackError::ReadOnly(why));
+                let all = |pu| device.chunk_report(pu, 0, u32::MAX);
+                let failed = (0..pus).flat_map(all).any(|c| c.state == ChunkState::Offline);
+                return Err(if failed { StackError::ReadOnly(why) } else { StackError::NoSpare });
             }
             let settings = serde_json::to_value(config).unwrap_or_default();
             Ok(Made { capacity, lost, settings, ..Made::default() })
