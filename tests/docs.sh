@@ -2,7 +2,8 @@
 # What README.md and docs/*.md name is there, and the crates depend in one direction.
 # Use: sh tests/docs.sh
 # Checked: `dir/path` in backticks (dir one of crates docs presets experiments traces tests bench);
-# `file.rs::name` in backticks (some file of that name under crates defines it); flashlane crates in each Cargo.toml.
+# `file.rs::name` in backticks (some file of that name under crates defines it); flashlane crates in each Cargo.toml;
+# a target for each stack.
 set -u
 
 cd "$(dirname "$0")/.." || exit 2
@@ -72,6 +73,17 @@ for toml in crates/*/Cargo.toml; do
     esac
     grep -q '^\[lints\]' "$toml" || fail "$toml: the workspace's lint table is not used"
 done
+
+# Each stack that is tortured is named where targets are listed, and their number nowhere: it grows.
+sed -n 's/.*Stack { name: "\([a-z-]*\)".*/\1/p; s/^ *name: "\([a-z-]*\)",$/\1/p' crates/testkit/src/stacks.rs >"$tokens"
+[ -s "$tokens" ] || fail "crates/testkit/src/stacks.rs: no stack found"
+while read -r name; do
+    grep -q "\`$name\`" docs/TESTING.md || fail "docs/TESTING.md: no target $name"
+done <"$tokens"
+if grep -nE '([0-9]|[a-z]teen|ten|eleven|twelve|twenty) stacks' docs/TESTING.md; then
+    fail "docs/TESTING.md: a number of stacks, which will be another one: leave it out"
+fi
+echo "ok    docs/TESTING.md: $(wc -l <"$tokens") stacks"
 
 # Each mutant in the code has a row in docs/MUTANTS.md with what catches it, or why nothing does, and each row a mutant.
 grep -rhoE 'mutant!\("[a-z0-9.-]+"\)' crates/*/src --include='*.rs' | cut -d'"' -f2 |

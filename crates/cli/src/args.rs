@@ -21,8 +21,8 @@ Exit codes:
   1    the result is bad: a rule of the medium was broken, data was wrong, a verdict is not what
        its experiment expects
   2    not done: wrong usage or input, a file that can't be read or written
-  130  interrupted (Ctrl-C); what was done so far has been printed; or the power of the drive that
-       a run was on was cut (`drive inject DRIVE power_cut`)";
+  130  interrupted (Ctrl-C, SIGTERM, SIGHUP); what was done so far has been printed; or the power of
+       the drive that a run was on was cut (`drive inject DRIVE power_cut`)";
 
 /// A host-managed flash storage stack: emulated Open-Channel SSDs and the layers on them, in
 /// virtual time.
@@ -673,7 +673,8 @@ Examples:
 A LUN is counted over all channels: channel x LUNs per channel + LUN. Without -f a pblk that is on these
 LUNs is recovered, with its data and its settings (others are refused); where there is none, one is made.
 With -f whatever is there is given up. A create that was cut off is shown by `list` as half created: create it again, or remove it.
-Types: pblk (host FTL), pftl (block SSD; the whole drive), raw (vector I/O on the PUs).")]
+Types: pblk (host FTL), qblk (the same with a ring per core and a pool per channel), pftl (block SSD; the
+whole drive), raw (vector I/O on the PUs).")]
     Create(LnvmCreate),
     /// Remove a target; its data stays on the LUNs until something else is created there
     #[command(after_help = "\
@@ -824,7 +825,7 @@ pub(crate) struct LnvmList {
 
 fn type_of(word: &str) -> Result<TargetKind, String> {
     word.parse().map_err(|_| {
-        let hint = suggest::hint(word, ["pblk", "qblk", "pftl", "raw"]);
+        let hint = suggest::hint(word, TargetKind::ALL.map(|(name, _)| name));
         format!("no such target type{hint}; there are pblk, qblk, pftl and raw")
     })
 }

@@ -2,8 +2,8 @@
 //!
 //! Owns: printing that survives a closed pipe, files written beside their name and renamed.
 //! Promises: a file that a result is to go to is known to be writable before anything runs, and an
-//! older one stays as it is until the new one is complete. Never: prints anything but results on
-//! standard output.
+//! older one stays as it is until the new one is complete; one result that can't be written takes
+//! no other with it. Never: prints anything but results on standard output.
 
 use crate::Ending;
 use anyhow::{Context, Result, bail};
@@ -33,12 +33,45 @@ pub(crate) fn give(
     keep_inputs(inputs, &given(&[("--json", json)]))?;
     let json = Sink::open(json.map(PathBuf::as_path))?;
     let answer = get()?;
-    let quiet = json.is_stdout();
-    json.write(&answer.json)?;
+    let (quiet, mut results) = (json.is_stdout(), Results::default());
+    results.tried(json.write(&answer.json));
     if !quiet {
-        print(&answer.text)?;
+        results.tried(print(&answer.text));
     }
-    Ok(Ending::Good)
+    results.end(Ending::Good)
+}
+
+/// The results of one command: each is tried, whatever became of those before it.
+#[derive(Default)]
+pub(crate) struct Results {
+    failed: Vec<anyhow::Error>,
+}
+
+impl Results {
+    /// One was written, or could not be.
+    pub(crate) fn tried(&mut self, written: Result<()>) {
+        self.failed.extend(written.err());
+    }
+
+    /// Whether one could not be written.
+    pub(crate) fn lack_one(&self) -> bool {
+        !self.failed.is_empty()
+    }
+
+    /// What the command came to, if all are written; else each that is not is said. A bad result
+    /// stays one.
+    pub(crate) fn end(self, ending: Ending) -> Result<Ending> {
+        let (closed, failed): (Vec<_>, Vec<_>) = self.failed.into_iter().partition(is_closed_pipe);
+        if failed.is_empty() {
+            return closed.into_iter().next().map_or(Ok(ending), Err);
+        }
+        failed.iter().for_each(complain);
+        remark(
+            "flashlane: all else is done, and written or printed: make room there, or name another \
+             place\n",
+        );
+        Ok(if ending == Ending::Bad { ending } else { Ending::Unusable })
+    }
 }
 
 /// Says on standard error what went wrong.

@@ -2,14 +2,15 @@
 //!
 //! Owns: the progress line on standard error, the flag that an interrupt sets. Promises: nothing is
 //! drawn when standard error is no terminal; the first Ctrl-C ends a run with what is done, the
-//! second one ends the program at once. Never: slows a run down by drawing.
+//! second one ends the program at once; a terminal that goes away ends it as the first one does.
+//! Never: slows a run down by drawing.
 
 use anyhow::{Context, Result};
 use flashlane_lab::run::{Contention, Monitor};
 use flashlane_lab::sweep::Watcher;
 use flashlane_testkit::{Failure, Tally, torture};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::cell::{Cell, RefCell};
 use std::io::IsTerminal;
@@ -17,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Set by Ctrl-C.
+/// Set by Ctrl-C, SIGTERM and SIGHUP.
 #[derive(Clone)]
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
@@ -31,12 +32,26 @@ impl Interrupt {
                 .and_then(|_| flag::register(signal, flag.clone()))
                 .context("cannot listen for Ctrl-C")?;
         }
+        // A terminal that goes away says so more than once (the kernel, then the shell), so only the
+        // flag is set. Whoever started this to outlive the terminal (`nohup`) has it ignored.
+        if !is_ignored(SIGHUP) {
+            flag::register(SIGHUP, flag.clone()).context("cannot listen for SIGHUP")?;
+        }
         Ok(Interrupt(flag))
     }
 
     pub(crate) fn happened(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }
+}
+
+/// Whether this process was started with a signal ignored. Without `/proc` that can't be told without
+/// changing it, and it stays as it is.
+fn is_ignored(signal: i32) -> bool {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let mask = mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    mask.is_none_or(|mask| mask >> (signal - 1) & 1 == 1)
 }
 
 /// As often as the line is drawn.

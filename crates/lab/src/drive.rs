@@ -36,6 +36,15 @@ pub enum DriveError {
     /// The process that has the drive open.
     #[error(transparent)]
     Control(#[from] ControlError),
+    /// A drive is to be made where a file is.
+    #[error(
+        "{}: the file exists: choose another name, or give --force to replace it, which gives up \
+         what it holds", path.display()
+    )]
+    Exists {
+        /// The file.
+        path: PathBuf,
+    },
     /// A power cut of a drive that nobody uses.
     #[error("{}: nobody uses the drive, so there is no power to cut: start a run on it first", path.display())]
     NoPower {
@@ -88,7 +97,13 @@ pub fn create(
     seed: u64,
     replace: bool,
 ) -> Result<String, DriveError> {
-    Ssd::create_image(path, spec, &CreateImage { seed, replace, uuid: None })?;
+    let made = Ssd::create_image(path, spec, &CreateImage { seed, replace, uuid: None });
+    made.map_err(|e| match e {
+        ImageError::At { path, problem } if matches!(*problem, ImageError::Exists) => {
+            DriveError::Exists { path }
+        }
+        other => other.into(),
+    })?;
     Ok(Look::at(path)?.to_text())
 }
 
@@ -150,7 +165,7 @@ pub fn copy(from: &Path, to: &Path, kind: CopyKind) -> Result<String, DriveError
 pub fn check(path: &Path) -> Result<Checked, DriveError> {
     match Look::at(path) {
         Err(e) if e.is_held() => {}
-        looked => return Ok(looked?.check(sound_headers(path))),
+        looked => return Ok(looked?.check(path, sound_headers(path))),
     }
     let copied = Removed(check_copy_of(path));
     copy(path, &copied.0, CopyKind::Snapshot)?;
@@ -158,7 +173,7 @@ pub fn check(path: &Path) -> Result<Checked, DriveError> {
     // It has no name while it is read: a check that is killed then leaves nothing, and one that is killed
     // before, what the next one removes.
     drop(copied);
-    Ok(Checked { snapshot: true, ..look.check(headers) })
+    Ok(Checked { snapshot: true, ..look.check(path, headers) })
 }
 
 /// A file that goes when this does.
@@ -179,7 +194,7 @@ pub fn upgrade(path: &Path) -> Result<String, DriveError> {
     let (from, to) = upgrade_image(path)?;
     let text = |v: (u16, u16)| format!("{}.{}", v.0, v.1);
     Ok(match from == to {
-        true if before < 2 => {
+        true if before != [true; 2] => {
             format!("{}: the damaged copy of the header is whole again\n", path.display())
         }
         true => format!("{}: format {}, there is nothing to do\n", path.display(), text(to)),
@@ -389,11 +404,12 @@ impl Look {
         text
     }
 
-    /// Reads everything that the drive holds; what opening it has checked goes without saying. `copies` of its
-    /// header are sound.
-    fn check(&self, copies: u32) -> Checked {
-        let mut checked = Checked { copies, ..Checked::default() };
+    /// Reads everything that the drive holds; what opening it has checked goes without saying. It is called
+    /// `file`, and these copies of its header are sound.
+    fn check(&self, file: &Path, copies: [bool; 2]) -> Checked {
+        let mut checked = Checked { file: file.into(), copies, ..Checked::default() };
         checked.unchecked = self.info.version <= UNCHECKED;
+        checked.dead = self.ssd.dead_dies();
         let geo = *self.ssd.geometry();
         for pu in 0..geo.pus() {
             for (info, chunk) in self.ssd.chunk_report(pu, 0, u32::MAX).iter().zip(0..) {
@@ -433,8 +449,10 @@ const SHOWN: usize = 16;
 /// What a check found.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
-    /// Intact copies of the header, of two.
-    pub copies: u32,
+    /// The image, as it was named.
+    pub file: PathBuf,
+    /// Which copies of the header are intact.
+    pub copies: [bool; 2],
     /// Sectors read.
     pub sectors: u64,
     /// Sectors that the simulated medium has lost: no fault of the image.
@@ -443,6 +461,9 @@ pub struct Checked {
     pub unsound: u64,
     /// The first of them, with what is wrong.
     pub unreadable: Vec<(Location, String)>,
+    /// Dies of the simulated medium that have stopped working: the PU, and the sectors that lie there. No
+    /// fault of the image either.
+    pub dead: Vec<(u32, u64)>,
     /// The format has no checksums of contents.
     pub unchecked: bool,
     /// The drive is in use: this is of a snapshot.
@@ -452,7 +473,7 @@ pub struct Checked {
 impl Checked {
     /// True when nothing is wrong with the image.
     pub fn is_good(&self) -> bool {
-        self.copies == 2 && self.unsound == 0
+        self.copies == [true; 2] && self.unsound == 0
     }
 
     /// The verdict for people.
@@ -464,37 +485,55 @@ impl Checked {
         if self.snapshot {
             text += "the drive is in use: this is a snapshot of it, taken for the check\n";
         }
-        if self.copies < 2 {
-            text += "one of the two copies of the header is damaged: make a clone, it has both\n";
+        let file = self.file.display();
+        for (pu, sectors) in self.dead.iter().take(SHOWN) {
+            text += &format!("{file}: the die of pu {pu} is dead, with {sectors} sectors on it\n");
+        }
+        for (copy, _) in self.copies.iter().enumerate().filter(|(_, sound)| !**sound) {
+            text += &format!(
+                "{file}: the header is damaged: one of the two copies of it, at byte {}; `flashlane drive \
+                 upgrade` mends it, a clone has both\n",
+                copy as u64 * HEADER_BYTES
+            );
         }
         for (at, says) in &self.unreadable {
-            text += &format!("{at}: {says}\n");
+            text += &format!("{file}: {at}: {says}\n");
         }
         if self.unsound > 0 {
             text += &format!(
-                "{} sectors are damaged, or the host can't read them: look at the disk, go back to a \
-                 snapshot\n",
-                self.unsound
+                "{file}: {} sectors are damaged, or the host can't read them{}: look at the disk, go \
+                 back to a snapshot\n",
+                self.unsound,
+                match self.unsound > self.unreadable.len() as u64 {
+                    true => format!(" ({} of them are named)", self.unreadable.len()),
+                    false => String::new(),
+                }
             );
         }
         if self.unchecked {
             text += "the image is of a format without checksums of contents: damage in them is not seen\n";
         }
-        text + if self.is_good() { "good\n" } else { "NOT good\n" }
+        // What the simulated medium has lost is as it should be: the image keeps that, too.
+        let dead = match self.dead.len() {
+            0 => String::new(),
+            1 => ", with a dead die".into(),
+            n => format!(", with {n} dead dies"),
+        };
+        text + &format!("{}{dead}\n", if self.is_good() { "good" } else { "NOT good" })
     }
 }
 
-/// Copies of the header that are intact, each alone in front of an otherwise empty file.
-fn sound_headers(path: &Path) -> u32 {
+/// Which copies of the header are intact, each alone in front of an otherwise empty file.
+fn sound_headers(path: &Path) -> [bool; 2] {
     use flashlane_media::host::memory::MemoryFile;
     use std::io::Read;
     let mut bytes = Vec::new();
     let both = std::fs::File::open(path)
         .and_then(|file| file.take(2 * HEADER_BYTES).read_to_end(&mut bytes));
-    let sound = |copy: &&[u8]| {
-        flashlane_ocssd::image::Header::read(&MemoryFile::new(copy.to_vec())).is_ok()
-    };
-    both.map_or(0, |_| bytes.chunks(HEADER_BYTES as usize).filter(sound).count() as u32)
+    let sound =
+        |copy: &[u8]| flashlane_ocssd::image::Header::read(&MemoryFile::new(copy.to_vec())).is_ok();
+    let mut copies = bytes.chunks(HEADER_BYTES as usize).map(sound);
+    both.map_or([false; 2], |_| [(); 2].map(|()| copies.next().unwrap_or(false)))
 }
 
 /// Reads sectors; a status each.

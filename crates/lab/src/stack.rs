@@ -9,7 +9,7 @@ use crate::control::live::Attending;
 use crate::control::power::Switch;
 use crate::control::{ControlError, Live};
 use crate::experiment::{DeviceChoice, DriveTarget, Target, TargetKind};
-use crate::lnvm::{Account, Drive, LnvmError, Mounted, knobs};
+use crate::lnvm::{Account, Drive, LnvmError, Lost, Mounted, knobs};
 use crate::run::{Probe, Sample, Subject, Watch};
 use flashlane_base::{Geometry, Ns};
 use flashlane_ftl::block::{BlockDev, BlockError};
@@ -68,7 +68,7 @@ pub enum StackError {
     #[error("{}{}", .0, remedy_pftl(.0))]
     MountPftl(#[from] flashlane_ftl::pftl::MountError),
     /// A way to mount that only a host FTL has.
-    #[error("`{flag}` is for pblk targets, this one is of type {kind}")]
+    #[error("`{flag}` is for pblk and qblk targets, this one is of type {kind}")]
     HowPblk {
         /// As it is given.
         flag: &'static str,
@@ -84,6 +84,12 @@ pub enum StackError {
     /// It could not be stopped.
     #[error("it could not be stopped: {0}")]
     Stop(BlockError),
+    /// A new one that nothing can be written to, though no chunk has failed.
+    #[error(
+        "a block SSD on so small a device has no spare, and takes no writes: give the device more chunks \
+         (`flashlane drive create --set geometry.chunks_per_pu=128`)"
+    )]
+    NoSpare,
     /// It can't make anything durable.
     #[error("it is read-only: {0}")]
     ReadOnly(&'static str),
@@ -115,12 +121,12 @@ pub struct MountHow {
 impl MountHow {
     /// Refuses what a target of this type does not have.
     pub(crate) fn check(self, kind: flashlane_ocssd::TargetKind) -> Result<(), StackError> {
-        use flashlane_ocssd::TargetKind::{Pblk, Pftl};
+        use flashlane_ocssd::TargetKind::{Pblk, Pftl, Qblk, Raw};
         let wrong = match kind {
-            Pblk => None,
+            Pblk | Qblk => None,
             Pftl => self.undo_discards.then_some("--undo-discards"),
-            _ if self.accept_lost => Some("--accept-lost"),
-            _ => self.undo_discards.then_some("--undo-discards"),
+            Raw if self.accept_lost => Some("--accept-lost"),
+            Raw => self.undo_discards.then_some("--undo-discards"),
         };
         wrong.map_or(Ok(()), |flag| Err(StackError::HowPblk { flag, kind }))
     }
@@ -312,7 +318,9 @@ impl Stack {
             Layer::Pftl(l) => l.recovery().map(Account::Pftl),
         };
         let time = cx.now() - began;
-        let mounted = Mounted { path: on.image.clone(), info, recovery, time, notes: Vec::new() };
+        let lost = recovery.as_ref().map(|r| Lost::of(r, info.begin, ssd.geometry().chunks_per_pu));
+        let (path, lost, notes) = (on.image.clone(), lost.unwrap_or_default(), Vec::new());
+        let mounted = Mounted { path, info, recovery, lost, time, notes };
         let home = Some(Rc::new(Home { drive, live, attended, mounted, life }));
         Ok(Stack { ssd, layer, block, raw_sectors, programmed, home })
     }

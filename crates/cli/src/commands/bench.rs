@@ -3,7 +3,7 @@
 use crate::Ending;
 use crate::args::{Args, Bench};
 use crate::machine;
-use crate::output::{self, Sink};
+use crate::output::{self, Results, Sink};
 use anyhow::Result;
 use clap::CommandFactory;
 use flashlane_lab::calibrate::{self, Effort};
@@ -19,12 +19,13 @@ pub(crate) fn bench(args: &Bench) -> Result<Ending> {
     let machine = machine::this();
     let effort = Effort { rounds: args.rounds as usize, threads: machine.cores };
     let found = calibrate::measure(effort);
+    let mut results = Results::default();
     match sink.is_wanted() && !sink.is_stdout() {
         true => {
-            sink.write(&found.to_toml(&machine))?;
-            output::print(&found.to_text(&machine))?;
+            results.tried(sink.write(&found.to_toml(&machine)));
+            results.tried(output::print(&found.to_text(&machine)));
         }
-        false => output::print(&found.to_toml(&machine))?,
+        false => results.tried(output::print(&found.to_toml(&machine))),
     }
     if cfg!(debug_assertions) {
         output::remark(
@@ -32,5 +33,5 @@ pub(crate) fn bench(args: &Bench) -> Result<Ending> {
              build takes\n",
         );
     }
-    Ok(Ending::Good)
+    results.end(Ending::Good)
 }

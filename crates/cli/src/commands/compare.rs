@@ -2,7 +2,7 @@
 
 use crate::Ending;
 use crate::args::Compare;
-use crate::output::{self, Sink};
+use crate::output::{self, Results, Sink};
 use crate::watch::{Interrupt, Points};
 use anyhow::{Context, Result, bail};
 use flashlane_lab::bounded;
@@ -78,12 +78,12 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
         return Ok(Ending::Interrupted);
     }
     let comparison = Comparison { lacks, ..compare::compare(&all)? };
-    let quiet = json.is_stdout();
-    json.write(&comparison.to_json())?;
+    let (quiet, mut results) = (json.is_stdout(), Results::default());
+    results.tried(json.write(&comparison.to_json()));
     if !quiet {
-        output::print(&comparison.to_text())?;
+        results.tried(output::print(&comparison.to_text()));
     }
-    Ok(match (bad, interrupted) {
+    results.end(match (bad, interrupted) {
         (true, _) => Ending::Bad,
         (false, true) => Ending::Interrupted,
         (false, false) => Ending::Good,

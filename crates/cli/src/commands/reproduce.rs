@@ -3,7 +3,7 @@
 use crate::Ending;
 use crate::args::Reproduce;
 use crate::machine;
-use crate::output::{self, Sink};
+use crate::output::{self, Results, Sink};
 use crate::watch::{Interrupt, Terminals};
 use anyhow::Result;
 use flashlane_lab::reproduce::{self, Size, Way};
@@ -22,6 +22,7 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
     let (machine, jobs) = (machine::this(), super::jobs(args.jobs));
     let terminals = Terminals::new(&interrupt);
     let mut results = Vec::new();
+    let mut written = Results::default();
     let mut ending = Ending::Good;
     for figure in &figures {
         let watch = |part: &str| -> Rc<dyn Monitor> {
@@ -29,7 +30,7 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
         };
         let result = figure.run(&Way { size, jobs, watch: &watch }, &machine)?;
         if !json.is_stdout() {
-            output::print(&result.to_text())?;
+            written.tried(output::print(&result.to_text()));
         }
         let cut = result.interrupted;
         // What a live figure gives is about the machine and its other work as well: it is said, no more.
@@ -37,6 +38,9 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
             ending = Ending::Bad;
         }
         results.push(result);
+        if written.lack_one() && !json.is_wanted() {
+            break; // nobody would hear of the rest
+        }
         if cut || interrupt.happened() {
             // A verdict that changed stays one when the rest was cut short.
             ending = if ending == Ending::Bad { ending } else { Ending::Interrupted };
@@ -44,6 +48,6 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
         }
     }
     let all = name == "all";
-    json.write(&reproduce::to_json(&results, all))?;
-    Ok(ending)
+    written.tried(json.write(&reproduce::to_json(&results, all)));
+    written.end(ending)
 }

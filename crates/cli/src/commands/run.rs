@@ -2,7 +2,7 @@
 
 use crate::Ending;
 use crate::args::Run;
-use crate::output::{self, Folder, Sink, all_apart, keep_inputs};
+use crate::output::{self, Folder, Results, Sink, all_apart, keep_inputs};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::{Context, Result};
 use flashlane_lab::execute::{Observe, Outcome, execute_with};
@@ -41,10 +41,10 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     let mut report = Report::of(&outcome);
     report.wall_seconds = began.elapsed().as_secs_f64();
     let quiet = places.stdout;
-    places.write(&outcome, &report)?;
+    let mut results = places.write(&outcome, &report);
     if !quiet {
         let wall = format!("{:.1} s of real time\n", report.wall_seconds);
-        output::print(&(report.to_text() + &wall))?;
+        results.tried(output::print(&(report.to_text() + &wall)));
     }
     for run in report.runs.iter().filter(|run| !run.bad.is_empty()) {
         output::remark(&format!("flashlane: {}: bad result: {}\n", run.name, run.bad.join("; ")));
@@ -57,7 +57,7 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
              (`--set run.allow_errors=true`)\n",
         );
     }
-    Ok(ending(&outcome))
+    results.end(ending(&outcome))
 }
 
 /// Where devices are prepared.
@@ -159,31 +159,31 @@ impl Places {
         })
     }
 
-    fn write(self, outcome: &Outcome, report: &Report) -> Result<()> {
-        each(self.json, || report.to_json())?;
-        each(self.csv, || report.to_csv())?;
-        each(self.html, || report.to_html())?;
-        each(self.parquet, || report.to_parquet())?;
-        each(self.fio, || report::fio_json(outcome))?;
-        each(self.hdr, || report::hdr_log(outcome))?;
-        self.timeline_csv.make(|| report.timeline_csv())?;
-        self.timeline_parquet.make(|| report.timeline_parquet())?;
+    fn write(self, outcome: &Outcome, report: &Report) -> Results {
+        let mut results = Results::default();
+        each(&mut results, self.json, || report.to_json());
+        each(&mut results, self.csv, || report.to_csv());
+        each(&mut results, self.html, || report.to_html());
+        each(&mut results, self.parquet, || report.to_parquet());
+        each(&mut results, self.fio, || report::fio_json(outcome));
+        each(&mut results, self.hdr, || report::hdr_log(outcome));
+        results.tried(self.timeline_csv.make(|| report.timeline_csv()));
+        results.tried(self.timeline_parquet.make(|| report.timeline_parquet()));
         if self.perfetto.is_wanted() {
             let trace = report::perfetto(outcome);
             for cut in &trace.cuts {
                 let _ = writeln!(std::io::stderr().lock(), "flashlane: --perfetto: {cut}");
             }
-            self.perfetto.write(&trace.json)?;
+            results.tried(self.perfetto.write(&trace.json));
         }
-        Ok(())
+        results
     }
 }
 
-fn each<T: AsRef<[u8]>>(sinks: [Sink; 2], result: impl Fn() -> T) -> Result<()> {
+fn each<T: AsRef<[u8]>>(results: &mut Results, sinks: [Sink; 2], result: impl Fn() -> T) {
     for sink in sinks {
-        sink.make(&result)?;
+        results.tried(sink.make(&result));
     }
-    Ok(())
 }
 
 fn ending(outcome: &Outcome) -> Ending {

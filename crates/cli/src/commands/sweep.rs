@@ -2,7 +2,7 @@
 
 use crate::Ending;
 use crate::args::Sweep;
-use crate::output::{self, Sink};
+use crate::output::{self, Results, Sink};
 use crate::watch::{Interrupt, Points};
 use anyhow::{Context, Result};
 use flashlane_lab::sweep::{self, Kept, Plan, SweepResult, Watcher};
@@ -26,19 +26,22 @@ pub(crate) fn sweep(args: &Sweep) -> Result<Ending> {
     let shelf = args.prepared.as_deref().map(super::run::shelf).transpose()?;
     let result = sweep::run(&plan, super::jobs(args.jobs), &kept, shelf.as_ref(), &watcher);
     drop(watcher);
-    let quiet = json.is_stdout() || csv.is_stdout();
-    json.write(&result.to_json())?;
-    csv.write(&result.to_csv())?;
+    let (quiet, mut results) = (json.is_stdout() || csv.is_stdout(), Results::default());
+    results.tried(json.write(&result.to_json()));
+    results.tried(csv.write(&result.to_csv()));
     if !quiet {
-        output::print(&result.to_text())?;
+        results.tried(output::print(&result.to_text()));
     }
-    Ok(ending(&result))
+    results.end(ending(&result))
 }
 
 fn ending(result: &SweepResult) -> Ending {
     match result {
-        r if r.failed + r.bad > 0 => Ending::Bad,
+        // As with a run: a bad result stays one when the rest was cut short.
+        r if r.bad > 0 => Ending::Bad,
+        // Points that failed are tried again by who goes on.
         r if r.missing > 0 => Ending::Interrupted,
+        r if r.failed > 0 => Ending::Bad,
         _ => Ending::Good,
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::Ending;
 use crate::args::Torture;
-use crate::output::{self, Sink};
+use crate::output::{self, Results, Sink};
 use crate::watch::{Cpu, Interrupt, Torturer};
 use anyhow::{Context, Result, bail};
 use flashlane_lab::experiment::{Change, Experiment, Target, TargetKind};
@@ -65,12 +65,12 @@ pub(crate) fn torture(args: &Torture) -> Result<Ending> {
     drop(watcher);
     let targets = sources.iter().map(|source| source.name()).collect();
     let result = Report { args, targets, outcome, cpu, partial: interrupt.happened() };
-    let quiet = json.is_stdout();
-    json.write(&result.to_json())?;
+    let (quiet, mut results) = (json.is_stdout(), Results::default());
+    results.tried(json.write(&result.to_json()));
     if !quiet {
-        output::print(&result.to_text())?;
+        results.tried(output::print(&result.to_text()));
     }
-    Ok(match () {
+    results.end(match () {
         _ if !result.outcome.failures.is_empty() => Ending::Bad,
         _ if result.partial => Ending::Interrupted,
         _ => Ending::Good,

@@ -2,7 +2,7 @@
 
 use crate::Ending;
 use crate::args::{HowRead, Trace, TraceConvert, TraceInfo, TraceValidate};
-use crate::output::{self, Sink};
+use crate::output::{self, Results, Sink};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
 use flashlane_lab::trace::convert::{Conversion, convert};
@@ -45,12 +45,12 @@ fn info(args: &TraceInfo, interrupt: &Interrupt) -> Result<Ending> {
     )?;
     let json = Sink::open(args.out.json.as_deref())?;
     let info = Info::of(&look(&args.file, &args.how, interrupt)?);
-    let quiet = json.is_stdout();
-    json.write(&info.to_json())?;
+    let (quiet, mut results) = (json.is_stdout(), Results::default());
+    results.tried(json.write(&info.to_json()));
     if !quiet {
-        output::print(&info.to_text())?;
+        results.tried(output::print(&info.to_text()));
     }
-    Ok(Ending::Good)
+    results.end(Ending::Good)
 }
 
 fn validate(args: &TraceValidate, interrupt: &Interrupt) -> Result<Ending> {
@@ -83,13 +83,14 @@ fn to_format(args: &TraceConvert, interrupt: &Interrupt) -> Result<Ending> {
         other => other?,
     };
     place.commit()?;
-    json.write(&done.to_json())?;
+    let mut results = Results::default();
+    results.tried(json.write(&done.to_json()));
     let text = done.to_text(&args.out.display().to_string());
     // Beside a trace on standard output, people read standard error.
     if to_stdout {
         output::remark(&text);
     } else if !quiet {
-        output::print(&text)?;
+        results.tried(output::print(&text));
     }
-    Ok(Ending::Good)
+    results.end(Ending::Good)
 }

@@ -9,6 +9,7 @@ use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// A drive with two pblk targets; `db` is the one that is run on.
@@ -346,4 +347,38 @@ fn a_drive_with_a_path_longer_than_an_address_can_be_used() {
     std::fs::copy(h.path(&image), &long).unwrap();
     h.run(&["run", "endless.fio", "--drive", &long]).refused(2, &["shorter name"]);
     assert!(lnvm(&h, &["info", &long]).good().out.contains("cleanly"));
+}
+
+/// A terminal that goes away, which says so twice, ends a run as SIGTERM does: its target is stopped, not
+/// left to be recovered. A run that was started to outlive it goes on.
+#[test]
+fn a_terminal_that_goes_away_ends_a_run_cleanly() {
+    let h = drive();
+    h.hold("a.img", "db", "a.img.ctl").interrupt();
+    let program = env!("CARGO_BIN_EXE_flashlane");
+    let run = ["run", "endless.fio", "--drive", "a.img", "--target", "db"];
+    let start = |by: &[&str]| {
+        let mut command = Command::new(by[0]);
+        command.args(&by[1..]).arg(program).args(run).current_dir(h.path("")).stdin(Stdio::null());
+        h.hold_by(command, "a.img.ctl")
+    };
+    let stopped = || {
+        let info = lnvm(&h, &["info", "a.img", "-n", "db", "--json", "-"]).good().json();
+        info["targets"][0]["stopped_cleanly"].clone()
+    };
+    // Whatever these tests were started by: as a shell starts a program.
+    for signals in [&["-HUP", "-HUP"][..], &["-TERM"]] {
+        let holder = start(&["env", "--default-signal=HUP"]);
+        signals.iter().for_each(|signal| holder.signal(signal));
+        let done = holder.interrupted();
+        assert!(done.out.contains("INTERRUPTED"), "{done:?}");
+        assert_eq!(stopped(), true, "{signals:?}");
+    }
+    let mut holder = start(&["sh", "-c", "trap '' HUP; exec \"$@\"", "sh"]);
+    holder.signal("-HUP");
+    for _ in 0..50 {
+        pause();
+        assert!(holder.is_running(), "{:?}", holder.output());
+    }
+    holder.interrupt();
 }

@@ -1,6 +1,6 @@
 //! `flashlane drive`: images made, shown, checked, copied, refused.
 
-use crate::harness::{Done, here};
+use crate::harness::{Done, Here, here};
 
 #[test]
 fn a_drive_is_made_and_shown() {
@@ -60,20 +60,81 @@ fn what_can_t_be_done_is_said_and_leaves_nothing() {
     h.file("text.img", "hello");
     refused(&["info", "text.img"], &["text.img", "not a drive image"]);
     refused(&["check", "text.img"], &["not a drive image"]);
-    refused(&["create", "text.img", "--preset", "tiny"], &["exists"]);
+    let says = ["text.img: the file exists", "another name", "--force to replace it"];
+    refused(&["create", "text.img", "--preset", "tiny"], &says);
     h.run(&["drive", "create", "text.img", "--preset", "tiny", "--force"]).good();
     refused(&["info", "text.img", "--json", "text.img"], &["replace"]);
     let mut bytes = std::fs::read(h.path("text.img")).unwrap();
     bytes[40_000] ^= 1;
     h.file("flipped.img", &bytes);
-    refused(&["check", "flipped.img"], &["table row", "snapshot"]);
+    refused(
+        &["check", "flipped.img"],
+        &["flipped.img: ", "table row 49 (chunk 2 on PU 2)", "snapshot"],
+    );
     bytes[40_000] ^= 1;
     bytes[30] ^= 1;
     h.file("header.img", &bytes);
     let Done { code, out, .. } = h.run(&["drive", "check", "header.img"]);
-    assert!(code == 1 && out.contains("one of the two copies"), "{out}");
+    let says = "header.img: the header is damaged: one of the two copies of it, at byte 0; `flashlane drive upgrade`";
+    assert!(code == 1 && out.contains(says), "{out}");
     assert_eq!(std::fs::read(h.path("header.img")).unwrap(), bytes, "untouched");
     let mended = h.run(&["drive", "upgrade", "header.img"]);
     assert!(mended.code == 0 && mended.out.contains("whole again"), "{}", mended.out);
     h.run(&["drive", "check", "header.img"]).good();
+}
+
+/// A drive with a target that was written to.
+fn written(chunks: &str) -> Here {
+    let h = here();
+    h.run(&["drive", "create", "a.img", "--preset", "tiny", "--set", chunks]).good();
+    h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk"]).good();
+    h.file("w.fio", "[w]\nrw=write\nbs=64k\nsize=4m\n");
+    h
+}
+
+/// A dead die is no fault of the image, and who checks it hears of it.
+#[test]
+fn a_check_says_that_a_die_is_dead() {
+    let h = written("geometry.chunks_per_pu=64");
+    h.run(&["drive", "inject", "a.img", "die_fail", "--at", "pu 1", "--count", "20"]).good();
+    assert!(h.run(&["drive", "check", "a.img"]).good().out.ends_with("\ngood\n"));
+    h.run(&["run", "w.fio", "--drive", "a.img"]);
+    let said = h.run(&["drive", "check", "a.img"]).good().out;
+    let held = said.split_once("a.img: the die of pu 1 is dead, with ").expect(&said).1;
+    let held: u64 = held.split_once(" sectors on it\n").expect(&said).0.parse().expect(&said);
+    assert!(held > 0 && said.ends_with("\ngood, with a dead die\n"), "{said}");
+}
+
+/// Damage is named with the file and the place on the drive, and no more of it than somebody reads.
+#[test]
+fn a_check_names_what_is_damaged() {
+    let h = written("geometry.chunks_per_pu=64");
+    h.run(&["run", "w.fio", "--drive", "a.img"]).good();
+    let whole = std::fs::read(h.path("a.img")).expect("the image");
+    // Contents lie behind the journal, in whole pages.
+    let full =
+        |page: &usize| whole[page * 4096..][..4096].iter().filter(|b| **b != 0).count() > 2048;
+    let pages: Vec<usize> = (64..whole.len() / 4096).filter(full).collect();
+    assert!(pages.len() > 500, "{}", pages.len());
+    let check = |damaged: &[usize]| {
+        let mut bytes = whole.clone();
+        damaged.iter().for_each(|page| bytes[page * 4096 + 99] ^= 8);
+        h.file("bad.img", bytes);
+        let done = h.run(&["drive", "check", "bad.img"]);
+        assert_eq!(done.code, 1, "{done:?}");
+        done.out
+    };
+    let one = &pages[pages.len() / 2..][..1];
+    let said = check(one);
+    let line = said.lines().find(|line| line.starts_with("bad.img: pu ")).expect(&said);
+    for part in [" chunk ", " sector ", " on PU ", &format!("at byte {}", one[0] * 4096)] {
+        assert!(line.contains(part), "`{part}` is missing: {said}");
+    }
+    assert!(
+        said.contains("bad.img: 1 sectors are damaged, or the host can't read them: "),
+        "{said}"
+    );
+    let said = check(&pages[pages.len() / 2..][..40]);
+    assert_eq!(said.matches("bad.img: pu ").count(), 16, "{said}");
+    assert!(said.contains(" (16 of them are named): ") && said.ends_with("NOT good\n"), "{said}");
 }

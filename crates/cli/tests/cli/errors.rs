@@ -34,6 +34,10 @@ fn failed_requests_make_a_result_bad_unless_they_are_allowed() {
     assert_eq!(bad.code, 1);
     let bad = bad.json();
     assert!(reasons(&bad).contains("failed requests"), "{bad:#}");
+    // It stays a bad one where it can't be written.
+    let full = h.run(&["run", "e.toml", "--json", "/dev/full"]);
+    assert!(full.code == 1 && full.err.contains("/dev/full"), "{full:?}");
+    assert!(full.err.contains("bad result") && full.out.contains("fingerprint"), "{full:?}");
     let allow = ["--set", "run.allow_errors=true"];
     let good = h.run(&[&["run", "e.toml", "--json", "-"], &allow[..]].concat());
     assert!(!good.err.contains("bad result"), "{}", good.err);

@@ -1,6 +1,6 @@
 //! What files the program reads and writes: which are refused, and what stays as it was.
 
-use crate::harness::{EXPERIMENT, JOB, MSR, TRACE, here};
+use crate::harness::{Done, EXPERIMENT, JOB, MSR, TRACE, here};
 
 /// A result never takes the place of what it is made from.
 #[test]
@@ -114,4 +114,47 @@ fn a_link_to_an_output_stays_a_link() {
     symlink("ring", h.path("ring")).expect("a link");
     h.run(&["trace", "info", "t.csv", "--json", "ring"]).refused(2, &["cannot write ring"]);
     assert!(h.path("ring").is_symlink());
+}
+
+/// A result that can't be written takes no other with it: the text is printed, other files are whole.
+#[test]
+fn a_full_disk_under_one_result_costs_no_other() {
+    let h = here();
+    h.file("e.toml", EXPERIMENT.to_string() + "size = \"8MiB\"\n");
+    h.file("t.csv", MSR);
+    h.run(&["drive", "create", "a.img", "--preset", "tiny"]).good();
+    let full = |args: &[&str], prints: &str| {
+        let done = h.run(args);
+        assert_eq!(done.code, 2, "{args:?}: {done:?}");
+        assert!(done.out.contains(prints), "`{prints}` is missing, {args:?}: {done:?}");
+        for part in ["cannot write /dev/full: No space left", "make room there, or name another"] {
+            assert!(done.err.contains(part), "`{part}` is missing, {args:?}: {}", done.err);
+        }
+        done
+    };
+    let all = ["--json", "/dev/full", "--html", "/dev/full", "--csv", "r.csv", "--report", "all"];
+    let done = full(&[&["run", "e.toml"], &all[..]].concat(), "fingerprint");
+    assert_eq!(done.err.matches("cannot write /dev/full").count(), 2, "{}", done.err);
+    let lines = |name: &str| std::fs::read_to_string(h.path(name)).expect(name).lines().count();
+    assert_eq!((lines("r.csv"), lines("all/results.csv")), (2, 2));
+    assert!(h.path("all/report.html").is_file() && h.path("all/results.json").is_file());
+    let json = ["--json", "/dev/full"];
+    for (args, prints) in [
+        (&["sweep", "e.toml", "--vary", "run.seed=1,2"][..], "2 points"),
+        (&["compare", "e.toml", "e.toml", "--seeds", "2"], "95%"),
+        (&["torture", "--target", "ram", "--seeds", "1"], "No failure"),
+        (&["trace", "info", "t.csv"], "MSR Cambridge"),
+        (&["trace", "convert", "t.csv", "t.parquet"], "t.parquet"),
+        (&["drive", "info", "a.img"], "uuid"),
+        (&["lnvm", "create", "a.img", "-n", "raw", "-t", "raw", "-b", "0", "-e", "1"], "raw"),
+    ] {
+        full(&[args, &json].concat(), prints);
+    }
+    full(&["bench", "--calibrate", "--rounds", "1", "-o", "/dev/full"], "ns");
+    // Nor does a standard output that is full.
+    let mut run = h.command(&["run", "e.toml", "--json", "r.json"]);
+    let full = std::fs::File::create("/dev/full").expect("it is everywhere");
+    let done = Done::of(run.stdout(full).output().expect("the program starts"));
+    assert!(done.code == 2 && done.err.contains("standard output: No space left"), "{done:?}");
+    assert!(lines("r.json") > 100);
 }

@@ -81,8 +81,12 @@ impl Here {
     }
 
     pub(crate) fn hold_with(&self, args: &[&str], socket: &str) -> Holder {
+        self.hold_by(self.command(args), socket)
+    }
+
+    /// As `hold_with`, by another program that becomes this one.
+    pub(crate) fn hold_by(&self, mut command: Command, socket: &str) -> Holder {
         let before = std::fs::metadata(self.path(socket)).map(|there| there.ino()).ok();
-        let mut command = self.command(args);
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut holder = Holder { child: Some(child.expect("the program starts")) };
         for _ in 0..3000 {
@@ -108,10 +112,20 @@ impl Holder {
         Done::of(self.child.take().expect("it runs").wait_with_output().expect("it ends"))
     }
 
-    /// Ended with Ctrl-C: what it says.
-    pub(crate) fn interrupt(mut self) -> Done {
-        let kill = Command::new("kill").args(["-INT", &self.id().to_string()]).status();
+    /// Sends it a signal, `-HUP`.
+    pub(crate) fn signal(&self, signal: &str) {
+        let kill = Command::new("kill").args([signal, &self.id().to_string()]).status();
         assert!(kill.expect("kill is everywhere").success());
+    }
+
+    /// Ended with Ctrl-C: what it says.
+    pub(crate) fn interrupt(self) -> Done {
+        self.signal("-INT");
+        self.interrupted()
+    }
+
+    /// What it says, as somebody has interrupted it.
+    pub(crate) fn interrupted(mut self) -> Done {
         let done = self.output();
         assert_eq!(done.code, 130, "{done:?}");
         done

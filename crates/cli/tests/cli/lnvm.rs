@@ -1,7 +1,7 @@
 //! `flashlane lnvm` and `flashlane run --drive`: targets made, shown, run on, found again, refused.
 
 use crate::harness::{Here, here};
-use flashlane_ocssd::{OpenImage, Ssd};
+use flashlane_ocssd::{OpenImage, Ssd, TargetKind};
 
 /// 64 MiB raw: 2 channels of 2 LUNs, 64 chunks each.
 fn drive() -> Here {
@@ -227,7 +227,16 @@ fn a_target_with_a_lost_unit_is_mounted_when_asked() {
     h.run(&["drive", "snapshot", &lost, &accepted]).good();
     let read = run(&accepted, &["--accept-lost"]).good().json()["runs"][0].clone();
     assert!(read["mount"]["recovery"]["lost_units"].as_u64() > Some(0), "{}", read["mount"]);
+    // Which sectors is said: those of one unit.
+    let unit = &read["mount"]["lost"]["runs"][0];
+    assert_eq!((&unit["sector"], &unit["sectors"]), (&16.into(), &4.into()), "{}", read["mount"]);
+    assert_eq!(
+        (&read["mount"]["lost"]["sectors"], read["mount"]["lost"]["runs_left_out"].as_u64()),
+        (&4.into(), Some(0))
+    );
+    let place = format!("pu {} chunk {} sectors 16 to 19", unit["pu"], unit["chunk"]);
     assert_eq!((&read["failed_requests"], &read["counter_laws"]), (&0.into(), &"hold".into()));
+    let read_lost = read["mount"]["lost"].clone();
     // From then on it is sound: what was in that unit is gone.
     let read = run(&accepted, &[]).good().json()["runs"][0].clone();
     assert_eq!(read["mount"]["recovery"]["clean"], true);
@@ -236,14 +245,25 @@ fn a_target_with_a_lost_unit_is_mounted_when_asked() {
     let create = ["lnvm", "create", &lost, "-n", "db", "-t", "pblk"];
     h.run(&create).refused(2, &[&lost, "`--accept-lost`", "-f"]);
     h.run(&[&create[..], &["--accept-lost", "-f"]].concat()).refused(2, &["--accept-lost", "-f"]);
+    h.run(&["drive", "snapshot", &lost, "again.img"]).good();
     let taken = h.run(&[&create[..], &["--accept-lost", "--json", "-"]].concat()).good().json();
     assert!(taken["recovery"]["lost_units"].as_u64() > Some(0), "{taken:#}");
+    assert_eq!(taken["lost"], read_lost, "{taken:#}");
+    let again = ["lnvm", "create", "again.img", "-n", "db", "-t", "pblk", "--accept-lost"];
+    let said = h.run(&again).good().out;
+    let says = format!("LOST: 4 sectors can't be read ({place}), and older copies");
+    assert!(said.contains(&says), "`{says}` is missing: {said}");
     assert_eq!(run(&lost, &[]).good().json()["runs"][0]["mount"]["recovery"]["clean"], true);
     // Where they mean nothing.
     h.run(&["run", "r.fio", "--accept-lost"]).refused(2, &["--accept-lost", "--drive"]);
     h.run(&["lnvm", "remove", &lost, "-n", "db"]).good();
     h.run(&["lnvm", "create", &lost, "-n", "db", "-t", "pftl", "-f"]).good();
-    run(&lost, &["--undo-discards"]).refused(2, &["`--undo-discards` is for pblk targets", "pftl"]);
+    run(&lost, &["--undo-discards"]).refused(2, &["`--undo-discards` is for pblk", "pftl"]);
+    // A qblk is recovered by the same engine, and takes what its messages name.
+    h.run(&["lnvm", "remove", &lost, "-n", "db"]).good();
+    h.run(&["lnvm", "create", &lost, "-n", "db", "-t", "qblk", "-f"]).good();
+    let read = run(&lost, &["--accept-lost", "--undo-discards"]).good().json();
+    assert!(read["runs"][0]["mount"]["lost"].is_null(), "{read}");
 }
 
 /// A run is told to accept what is lost, too.
@@ -258,7 +278,34 @@ fn a_run_accepts_what_is_lost() {
     h.run(&[&at[..], &["--times", "1000000"]].concat()).good();
     let run = ["run", "r.fio", "--drive", "a.img", "--json", "-"];
     h.run(&run).refused(2, &["sectors can't be read", "`--accept-lost`"]);
-    h.run(&[&run[..], &["--accept-lost"]].concat()).good();
+    let mount =
+        h.run(&[&run[..], &["--accept-lost"]].concat()).good().json()["runs"][0]["mount"].clone();
+    let lost = mount["lost"]["runs"].as_array().expect("places");
+    assert!(
+        !lost.is_empty() && lost.iter().all(|run| run["sector"] == 9 && run["sectors"] == 1),
+        "{mount:#}"
+    );
+    assert_eq!(mount["lost"]["sectors"], lost.len());
+}
+
+/// A drive too small for a block SSD is that, and not one whose chunks have failed.
+#[test]
+fn a_drive_without_spare_for_a_block_ssd_is_too_small() {
+    let h = here();
+    h.run(&["drive", "create", "a.img", "--preset", "tiny"]).good();
+    let create = ["lnvm", "create", "a.img", "-n", "s", "-t", "pftl"];
+    h.run(&create).refused(2, &["`s`", "so small a device", "geometry.chunks_per_pu=128"]);
+    h.run(&[&create[..], &["-f"]].concat()).refused(2, &["`s`", "more chunks per PU"]);
+    h.run(&["lnvm", "create", "a.img", "-n", "q", "-t", "qblk"]).refused(2, &["too small"]);
+    // What the README says of it.
+    let made = h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk"]).good().out;
+    assert!(made.contains("2.91 MiB"), "{made}");
+    let job = |size: &str| format!("[w]\nrw=randwrite\nbs=4k\nsize={size}\n");
+    h.file("large.fio", job("32m"));
+    h.file("all.fio", job("100%"));
+    let run = |file: &str| h.run(&["run", file, "--drive", "a.img"]);
+    run("large.fio").refused(2, &["the device's 2.91 MiB", "`size=100%`"]);
+    run("all.fio").good();
 }
 
 #[test]
@@ -268,7 +315,7 @@ fn looking_writes_nothing() {
     let before = bytes(&h);
     let info = h.run(&["lnvm", "info", "a.img"]).good().out;
     for part in [
-        "3 target type(s) registered.",
+        "4 target type(s) registered.",
         "Type\tVersion",
         "rate_limiter",
         "write_luns",
@@ -444,4 +491,27 @@ fn qblk_lives_on_a_drive() {
     h.run(&["lnvm", "remove", "q.img", "-n", "q"]).good();
     create("pblk", &[]).refused(2, &["PUs 0 to 3 is of type qblk", "-t qblk"]);
     create("qblk", &[]).good();
+}
+
+/// Every type of target that there is stands in the help, in what `info` lists and in the README.
+#[test]
+fn every_type_of_target_is_shown() {
+    let h = here();
+    h.run(&["drive", "create", "a.img", "--preset", "tiny"]).good();
+    let readme = include_str!("../../../../README.md");
+    let table = readme.split_once("| on a drive | |").expect("the table of types").1;
+    let table = table.split_once("\n\n").expect("it ends").0;
+    let help = h.run(&["lnvm", "create", "--help"]).good().out;
+    let help = help.split_once("Types: ").expect("types are explained").1;
+    let info = h.run(&["lnvm", "info", "a.img"]).good().out;
+    let json = h.run(&["lnvm", "info", "a.img", "--json", "-"]).good().json();
+    let types = json["types"].as_array().expect("a list");
+    let says = ["pblk, qblk, pftl and raw"];
+    h.run(&["lnvm", "create", "a.img", "-n", "x", "-t", "pblck"]).refused(2, &says);
+    for (name, _) in TargetKind::ALL {
+        assert!(table.contains(name), "{name} is not in the README's table:\n{table}");
+        assert!(help.contains(&format!("{name} (")), "{name} is not in the help:\n{help}");
+        assert!(info.contains(&format!("\n{name}\t(1,0,0)\n")), "{name}:\n{info}");
+        assert!(types.iter().any(|of| of["type"] == name), "{name}: {types:?}");
+    }
 }

@@ -119,6 +119,31 @@ fn an_interrupted_sweep_goes_on() {
     assert_eq!(std::fs::read_dir(h.path("kept")).expect("the folder").count(), 3);
 }
 
+/// A point that was not run has not failed: the table says which is which, and the exit code that it was
+/// interrupted.
+#[test]
+fn a_point_that_was_not_run_has_not_failed() {
+    let h = here();
+    let vary = "[[vary]]\nkey = \"workload.0.runtime\"\n";
+    let values = "values = [\"1ms\", \"soon\", \"9000h\", \"9001h\"]\n";
+    h.file("s.toml", format!("{EXPERIMENT}time_based = true\nruntime = \"1ms\"\n{vary}{values}"));
+    let done = h.interrupted(&["sweep", "s.toml", "--jobs", "1", "--csv", "s.csv"]);
+    assert_eq!(done.code, 130, "{done:?}");
+    let table: Vec<&str> = done.out.lines().filter(|line| line.contains("  ")).collect();
+    let said = |value: &str| table.iter().find(|l| l.trim_start().starts_with(value)).copied();
+    let said = ["soon", "9000h", "9001h"].map(|value| said(value).unwrap_or_default());
+    assert!(said[0].contains("FAILED"), "{}", done.out);
+    for line in &said[1..] {
+        assert!(line.contains("not run: interrupted") && !line.contains("FAILED"), "{}", done.out);
+    }
+    assert!(done.out.contains("INTERRUPTED: 2 points were not run"), "{}", done.out);
+    assert!(!done.out.contains("points: not run"), "{}", done.out);
+    let csv = std::fs::read_to_string(h.path("s.csv")).expect("the result");
+    for hours in ["9000h", "9001h"] {
+        assert!(csv.contains(&format!("\n{hours},not run: interrupted,,")), "{csv}");
+    }
+}
+
 #[test]
 fn runs_are_compared_with_how_sure_that_is() {
     let h = here();

@@ -181,7 +181,9 @@ fn check_raw(root: &Section<'_>, targets: &[Target], workloads: &[Workload]) {
                     which `targets` it is for";
         root.complain("target", says);
     } else if wrong_raw {
-        root.complain("workload", "a raw target takes jobs that name their PUs, `pus = \"0-3\"`");
+        let says = "a raw target takes jobs that name their PUs, as `pus = \"0-3\"` in a [[workload]] of \
+                    an experiment does";
+        root.complain("workload", says);
     } else if wrong_block {
         root.complain("workload", "`pus` in a workload is for targets of `kind = \"raw\"`");
     }

@@ -259,6 +259,8 @@ pub struct Created {
     pub capacity: Option<u64>,
     /// The target was there, and this is how it was found.
     pub recovery: Option<Recovery>,
+    /// What of it was taken over as lost.
+    pub lost: Lost,
 }
 
 /// What lies on a target's PUs now.
@@ -267,6 +269,7 @@ struct Made {
     uuid: Option<[u8; 16]>,
     capacity: Option<u64>,
     recovery: Option<Recovery>,
+    lost: Lost,
     settings: serde_json::Value,
     /// A setting that was asked for and that what was found does not have.
     differs: Option<(&'static str, String)>,
@@ -414,7 +417,8 @@ fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
                 let Some(info) = all.into_iter().find(|t| t.name == ask.name) else {
                     return Err(no_target(&drive.path, &ask.name, &[]));
                 };
-                return Ok(Created { info, capacity: made.capacity, recovery: made.recovery });
+                let Made { capacity, recovery, lost, .. } = made;
+                return Ok(Created { info, capacity, recovery, lost });
             }
         }
         Ok(Err(source)) if source.is_mount() && !ask.factory => {
@@ -432,9 +436,11 @@ fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
 
 /// Finds or makes what the target is, and stops it.
 async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, StackError> {
+    let (begin, _) = part.range();
     let device: Arc<dyn Device> = part;
     ask.how.check(ask.kind)?;
-    let pus = device.geometry().pus();
+    let (pus, chunks) = (device.geometry().pus(), device.geometry().chunks_per_pu);
+    let lost = |account: Account| Lost::of(&account, begin, chunks);
     match ask.kind {
         TargetKind::Raw => {
             if ask.factory {
@@ -460,6 +466,7 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
                 uuid: Some(pblk.uuid()),
                 capacity: Some(pblk.info().capacity),
                 recovery: pblk.recovery(),
+                lost: pblk.recovery().map(|r| lost(Account::Pblk(r))).unwrap_or_default(),
                 settings: serde_json::to_value(pblk.settings()).unwrap_or_default(),
                 differs: match pblk.recovery() {
                     Some(_) => ask.differs(&pblk.settings(), pus),
@@ -474,17 +481,20 @@ async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, S
             let config = ask.pftl();
             let pftl = if ask.factory {
                 erase(cx, &device, |_, _, _| true).await;
-                Pftl::create(cx, device, config.clone())?
+                Pftl::create(cx, device.clone(), config.clone())?
             } else {
-                mount_pftl(cx, device, config.clone(), ask.how).await?
+                mount_pftl(cx, device.clone(), config.clone(), ask.how).await?
             };
             let capacity = Some(pftl.info().capacity);
+            let lost = pftl.recovery().map(|r| lost(Account::Pftl(r))).unwrap_or_default();
             pftl.stop(cx).await;
             if let Some(why) = pftl.read_only() {
-                return Err(StackError::ReadOnly(why));
+                let all = |pu| device.chunk_report(pu, 0, u32::MAX);
+                let failed = (0..pus).flat_map(all).any(|c| c.state == ChunkState::Offline);
+                return Err(if failed { StackError::ReadOnly(why) } else { StackError::NoSpare });
             }
             let settings = serde_json::to_value(config).unwrap_or_default();
-            Ok(Made { capacity, settings, ..Made::default() })
+            Ok(Made { capacity, lost, settings, ..Made::default() })
         }
     }
 }
@@ -611,6 +621,50 @@ pub enum Account {
     Pftl(flashlane_ftl::pftl::Recovery),
 }
 
+/// What a mount could not read, and went on without.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lost {
+    /// Sectors in a row, by place on the drive: the first, and how many.
+    pub runs: Vec<(Location, u32)>,
+    /// The first sector that the host could not give.
+    pub host: Option<Location>,
+}
+
+impl Lost {
+    /// Of a target on PUs from `begin` on.
+    pub(crate) fn of(account: &Account, begin: u32, chunks_per_pu: u32) -> Lost {
+        let on_drive = |(chunk, sector): (u32, u32)| Location {
+            pu: begin + chunk / chunks_per_pu,
+            chunk: chunk % chunks_per_pu,
+            sector,
+        };
+        let (mut all, host): (Vec<_>, _) = match account {
+            Account::Pblk(r) => {
+                let units = r.lost_units.iter().map(|unit| (on_drive(*unit), r.unit));
+                (units.collect(), r.host_failed.map(on_drive))
+            }
+            // The whole drive is its own.
+            Account::Pftl(r) => (r.lost.iter().map(|at| (*at, 1)).collect(), r.host_failed),
+        };
+        all.sort();
+        let mut runs: Vec<(Location, u32)> = Vec::new();
+        for (at, n) in all {
+            match runs.last_mut() {
+                Some((first, len)) if Location { sector: first.sector + *len, ..*first } == at => {
+                    *len += n;
+                }
+                _ => runs.push((at, n)),
+            }
+        }
+        Lost { runs, host }
+    }
+
+    /// Sectors in all.
+    pub fn sectors(&self) -> u64 {
+        self.runs.iter().map(|(_, n)| *n as u64).sum()
+    }
+}
+
 /// What was found when a target was mounted for a run.
 #[derive(Clone, Debug)]
 pub struct Mounted {
@@ -620,6 +674,8 @@ pub struct Mounted {
     pub info: TargetInfo,
     /// The layer's own account.
     pub recovery: Option<Account>,
+    /// What of it could not be read.
+    pub lost: Lost,
     /// Device time that it took.
     pub time: Ns,
     /// What did not go as its knobs say.

@@ -9,7 +9,7 @@ mod identify;
 pub use identify::id_ns;
 pub(crate) use identify::id_ns_of;
 
-use super::{Account, Created, Drive, LnvmError, knobs};
+use super::{Account, Created, Drive, LnvmError, Lost, knobs};
 use crate::control::{Answer, Ask, Live, reach};
 use crate::report::{ContentionReport, short};
 use crate::stack::{MountHow, StackError, mount_pblk};
@@ -18,14 +18,14 @@ use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{ATTRIBUTES, Pblk, Recovery};
 use flashlane_ocssd::core::uuid_text;
 use flashlane_ocssd::device::{CellMode, ChunkInfo, ChunkState};
-use flashlane_ocssd::{Device, TargetInfo, TargetState};
+use flashlane_ocssd::{Device, TargetInfo, TargetKind, TargetState};
 use flashlane_rt::{CostTable, Virtual};
 use identify::device_attributes;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
-/// Types that `create` knows, with the version of what they keep on the medium.
-const TYPES: [(&str, [u32; 3]); 3] = [("pblk", [1, 0, 0]), ("raw", [1, 0, 0]), ("pftl", [1, 0, 0])];
+/// Version of what a target of any type keeps on the medium.
+const TYPE_VERSION: [u32; 3] = [1, 0, 0];
 
 fn version(v: [u32; 3]) -> String {
     format!("({},{},{})", v[0], v[1], v[2])
@@ -158,9 +158,11 @@ pub(crate) fn info_of(
     live: Option<(&Live, Ns)>,
 ) -> Result<Answer, LnvmError> {
     let id = drive.ssd.identify();
-    let mut text = format!("LightNVM (0,1,0). {} target type(s) registered.\n", TYPES.len());
+    // Types that `create` knows.
+    let types = TargetKind::ALL.map(|(name, _)| (name, TYPE_VERSION));
+    let mut text = format!("LightNVM (0,1,0). {} target type(s) registered.\n", types.len());
     text += "Type\tVersion\n";
-    for (name, v) in TYPES {
+    for (name, v) in types {
         text += &format!("{name}\t{}\n", version(v));
     }
     text += &format!("\nDevice {} ({}):\n", drive.path.display(), id.name);
@@ -183,7 +185,7 @@ pub(crate) fn info_of(
     let device: Map<String, Value> =
         attributes.into_iter().map(|(name, value)| (name.to_string(), value)).collect();
     let types: Vec<Value> =
-        TYPES.iter().map(|(name, v)| json!({ "type": name, "version": v })).collect();
+        types.iter().map(|(name, v)| json!({ "type": name, "version": v })).collect();
     let json = json!({
         "types": types,
         "device": { "path": drive.path.display().to_string(), "name": id.name, "lightnvm": device },
@@ -376,6 +378,62 @@ pub fn recovery_text(r: &Recovery) -> String {
     text + &format!("; life {}, {} in all ({})", r.generation, short(total), steps.join(", "))
 }
 
+/// Runs of lost sectors that are named in a line, and in JSON.
+const RUNS_SAID: usize = 8;
+const RUNS_KEPT: usize = 1000;
+
+/// What a mount could not read, in words that go on behind others; nothing where it has read all.
+pub fn lost_text(lost: &Lost) -> String {
+    let run = |(at, n): &(Location, u32)| match n {
+        1 => at.to_string(),
+        n => format!(
+            "pu {} chunk {} sectors {} to {}",
+            at.pu,
+            at.chunk,
+            at.sector,
+            at.sector + n - 1
+        ),
+    };
+    let mut text = String::new();
+    if !lost.runs.is_empty() {
+        let mut said: Vec<String> = lost.runs.iter().take(RUNS_SAID).map(run).collect();
+        if let Some(more @ 1..) = lost.runs.len().checked_sub(RUNS_SAID) {
+            said.push(format!("and {more} more places"));
+        }
+        text += &format!(
+            "; LOST: {} sectors can't be read ({}), and older copies of what they held may have come back",
+            lost.sectors(),
+            said.join(", ")
+        );
+    }
+    if let Some(at) = lost.host {
+        text += &format!(
+            "; LOST: the host could not give {at}, the first of what may be more, and older copies of it \
+             may have come back"
+        );
+    }
+    text
+}
+
+/// The same as JSON; null where all was read.
+pub fn lost_json(lost: &Lost) -> Value {
+    let place = |at: &Location| json!({ "pu": at.pu, "chunk": at.chunk, "sector": at.sector });
+    let run = |(at, n): &(Location, u32)| {
+        let mut run = place(at);
+        run["sectors"] = json!(n);
+        run
+    };
+    match lost.runs.is_empty() && lost.host.is_none() {
+        true => Value::Null,
+        false => json!({
+            "sectors": lost.sectors(),
+            "runs": lost.runs.iter().take(RUNS_KEPT).map(run).collect::<Vec<Value>>(),
+            "runs_left_out": lost.runs.len().saturating_sub(RUNS_KEPT),
+            "host_failed_first": lost.host.as_ref().map(place),
+        }),
+    }
+}
+
 /// What a layer says of its mount, in a line.
 pub fn account_text(a: &Account) -> String {
     let r = match a {
@@ -440,11 +498,14 @@ pub fn created(c: &Created) -> Answer {
     }
     text.push('\n');
     if let Some(r) = &c.recovery {
-        text += &format!("it was there: {}\n", recovery_text(r));
+        text += &format!("it was there: {}{}\n", recovery_text(r), lost_text(&c.lost));
+    } else if c.lost != Lost::default() {
+        text += &format!("it was there{}\n", lost_text(&c.lost));
     }
     let mut json = target_json(i);
     json["capacity_bytes"] = json!(c.capacity.map(|s| s * SECTOR_BYTES as u64));
     json["recovery"] = json!(c.recovery.as_ref().map(recovery_json));
+    json["lost"] = lost_json(&c.lost);
     Answer::new((text, text_of(&json)))
 }
 

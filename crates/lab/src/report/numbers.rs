@@ -156,6 +156,8 @@ pub struct MountReport {
     pub time_ns: u64,
     /// The layer's own account of it.
     pub recovery: serde_json::Value,
+    /// What of it could not be read; null where all was.
+    pub lost: serde_json::Value,
     /// What did not go as the target's knobs say.
     pub notes: Vec<String>,
     /// All of it for people.
@@ -173,7 +175,8 @@ impl MountReport {
         };
         let notes: String = m.notes.iter().map(|note| format!("; {note}")).collect();
         MountReport {
-            text: format!("target `{target}` of {drive}: {how}{notes}"),
+            text: format!("target `{target}` of {drive}: {how}{}{notes}", show::lost_text(&m.lost)),
+            lost: show::lost_json(&m.lost),
             notes: m.notes.clone(),
             drive,
             target,

@@ -139,17 +139,20 @@ impl SweepResult {
         for point in &self.points {
             let (rows, error) = rows_of(point);
             if rows.is_empty() {
+                let failed = point.result.is_some();
                 match errors.iter_mut().find(|(why, _)| *why == error) {
                     Some((_, n)) => *n += 1,
-                    None => errors.push((error, 1)),
+                    None if failed => errors.push((error, 1)),
+                    None => {} // how many were not run is said below
                 }
+                let said = if failed { "FAILED" } else { error };
                 let blank = (0..6).map(|_| String::new());
                 table.push(
                     point
                         .values
                         .iter()
                         .map(|v| in_line(v))
-                        .chain(["FAILED".into()])
+                        .chain([said.into()])
                         .chain(blank)
                         .collect(),
                 );

@@ -63,12 +63,14 @@ pub enum ImageFault {
     },
     /// A row of the table does not match its checksum.
     #[error(
-        "the image is damaged: table row {row} at byte {at} does not match its checksum; go \
-             back to a snapshot"
+        "the image is damaged: table row {row}{} at byte {at} does not match its checksum; go \
+             back to a snapshot", of_chunk(*place)
     )]
     Row {
         /// Which row.
         row: u32,
+        /// PU and chunk that it is about; `None` where it is about more or less than a chunk.
+        place: Option<(u32, u32)>,
         /// Where it lies.
         at: u64,
     },
@@ -143,6 +145,10 @@ pub enum ImageFault {
     ReadOnly,
 }
 
+fn of_chunk(place: Option<(u32, u32)>) -> String {
+    place.map_or_else(String::new, |(pu, chunk)| format!(" (chunk {chunk} on PU {pu})"))
+}
+
 fn hint(e: &io::Error) -> &'static str {
     match e.kind() {
         io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
@@ -191,6 +197,19 @@ impl Layout {
     /// Row of a chunk, counted over the device.
     pub fn chunk_row(&self, chunk: u32) -> u32 {
         self.die_row(self.dies) + chunk
+    }
+
+    /// A chunk, counted over the device, as PU and chunk of it.
+    pub fn place_of(&self, chunk: u32) -> (u32, u32) {
+        let per_die = self.chunks / self.dies;
+        (chunk / per_die, chunk % per_die)
+    }
+
+    /// PU and chunk that a row is about.
+    pub fn place_of_row(&self, row: u32) -> Option<(u32, u32)> {
+        (self.chunk_row(0)..self.extra_row())
+            .contains(&row)
+            .then(|| self.place_of(row - self.chunk_row(0)))
     }
 
     /// First of the rows that hold what has no fixed size.

@@ -24,11 +24,13 @@ pub struct Owner {
 /// A sector of an image that is not what was written there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "the image is damaged: sector {sector} of chunk {chunk}, at byte {at}, does not match its \
-     checksum; go back to a snapshot"
+    "the image is damaged: sector {sector} of chunk {chunk} on PU {pu}, at byte {at}, does not match \
+     its checksum; go back to a snapshot"
 )]
 pub struct Damaged {
-    /// Which chunk of the device.
+    /// PU of the device.
+    pub pu: u32,
+    /// Which chunk of it.
     pub chunk: u32,
     /// Which sector of it.
     pub sector: u32,
@@ -94,6 +96,7 @@ pub fn is_sound(owner: Owner, sector: u32, record: &[u8], content: &[u8]) -> boo
 impl Shared {
     /// The error for a sector of a slot.
     pub fn damaged(&self, slot: u32, owner: Owner, sector: u32) -> Damaged {
-        Damaged { chunk: owner.chunk, sector, at: self.layout.sector_at(slot, sector).0 }
+        let (pu, chunk) = self.layout.place_of(owner.chunk);
+        Damaged { pu, chunk, sector, at: self.layout.sector_at(slot, sector).0 }
     }
 }

@@ -183,7 +183,8 @@ impl Table {
                 let needed = !self.behind.contains(&number) || mutant!("image.covered-row-refused");
                 let sound = stored == store_row(number, &row) || mutant!("image.row-unchecked");
                 if needed && !sound {
-                    return Err(ImageFault::Row { row: number, at: self.row_at(number) });
+                    let (place, at) = (self.layout.place_of_row(number), self.row_at(number));
+                    return Err(ImageFault::Row { row: number, place, at });
                 }
                 self.rows.push(row);
             }

@@ -10,7 +10,7 @@
 
 use super::inject::KEEPS_FAULTS;
 use super::{Chan, Command, Ssd};
-use crate::device::{Op, Request, Status, Ticket};
+use crate::device::{ChunkState, Op, Request, Status, Ticket};
 use crate::image::{self, CreateImage, HAS_MARK, Header, ImageError, OpenImage, VERSION};
 use crate::spec::{DeviceSpec, FaultPlan};
 use flashlane_base::{Ns, Rng, mutant};
@@ -266,6 +266,22 @@ impl Ssd {
             }
         }
         (count, first)
+    }
+
+    /// Dies that have stopped working: the PU, and how many sectors lie there that no command reads any
+    /// more.
+    pub fn dead_dies(&self) -> Vec<(u32, u64)> {
+        let (luns, chunks) = (self.geo.pus_per_channel, self.geo.chunks_per_pu);
+        let mut dead = Vec::new();
+        for (channel, first) in self.channels.iter().zip((0..).step_by(luns as usize)) {
+            let chan = channel.lock();
+            for lun in (0..luns).filter(|lun| chan.dead[*lun as usize]) {
+                let all = (0..chunks).map(|chunk| chan.cells.chunk(chan.cells.index(lun, chunk)));
+                let held = all.filter(|chunk| chunk.state != ChunkState::Offline);
+                dead.push((first + lun, held.map(|chunk| chunk.wp as u64).sum()));
+            }
+        }
+        dead
     }
 
     /// The image's own data; `None` for a device in memory.

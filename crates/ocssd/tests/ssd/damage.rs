@@ -495,8 +495,10 @@ fn content_from_elsewhere_is_an_error() {
         assert_eq!(statuses(bytes.clone()), [sector]);
         let ssd = open(bytes, true).1.expect("the table is sound");
         let named: Vec<_> = (0..CHUNKS).flat_map(|c| ssd.unsound_sectors(0, c, 16).1).collect();
-        let says =
-            format!("sector {sector} of chunk 0, at byte {}", layout.sector_at(0, sector as u32).0);
+        let says = format!(
+            "sector {sector} of chunk 0 on PU 0, at byte {}",
+            layout.sector_at(0, sector as u32).0
+        );
         assert!(matches!(&named[..], [(s, text)] if *s as usize == sector && text.contains(&says)));
     }
 }

@@ -144,6 +144,10 @@ pub struct Recovery {
     pub torn_units: Vec<Place>,
     /// Units behind the frontier that can't be read.
     pub lost_units: Vec<Place>,
+    /// Sectors of a unit.
+    pub unit: u32,
+    /// The first sector that the host could not give, where [`MountOptions::accept_lost`] made nothing of it.
+    pub host_failed: Option<Place>,
     /// Sectors whose place in the map led nowhere: reads of them fail.
     pub astray: u64,
     /// Sectors of padding written so that the ends of open chunks can be read.
@@ -187,7 +191,7 @@ impl HostFtl {
         options: MountOptions,
     ) -> Result<Arc<HostFtl>, MountError> {
         let shape = shape_of(&*device);
-        let mut report = Recovery::default();
+        let mut report = Recovery { unit: shape.unit, ..Recovery::default() };
         let mut clock = Clock { last: cx.now() };
         let mut survey = Survey::take(Flash::new(device), shape, options.read_only);
         let read = history::read(cx, &mut survey, options.uuid).await;
@@ -223,6 +227,7 @@ impl HostFtl {
         }
         check_host(&ftl.flash, &options)?;
         let contents = rebuilt?;
+        report.host_failed = ftl.flash.host_failed();
         report.generation = ftl.journal.generation;
         if !options.read_only {
             ftl.settle(cx, lines, contents, report.clean).await?;

@@ -4,7 +4,7 @@
 //! loss that refuses the mount, unless it is accepted; a unit that a program or its failure left
 //! unreadable is void. Never: programs.
 
-use flashlane_base::mutant;
+use flashlane_base::{Location, mutant};
 use flashlane_ocssd::device::ChunkState;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,7 +90,8 @@ impl Mount<'_> {
         behind.any(|at| dump.cut.contains(&self.layout.unit_of(at)))
     }
 
-    /// Decides whether what could not be read is a loss; marks what is none as void.
+    /// Decides whether what could not be read is a loss; marks what is none as void. Returns losses, where they
+    /// are accepted.
     pub(super) fn judge_unreadable(
         &self,
         pages: &mut Pages,
@@ -98,7 +99,7 @@ impl Mount<'_> {
         dump: Option<&Dump>,
         slack: u32,
         accept: bool,
-    ) -> Result<(), MountError> {
+    ) -> Result<Vec<Location>, MountError> {
         let layout = &self.layout;
         let mut lost = Vec::new();
         for at in &found.unreadable {
@@ -130,7 +131,7 @@ impl Mount<'_> {
         if !mutant!("pftl.torn-unit-not-void") {
             void.for_each(|at| pages.set_void(layout.unit_of(*at), true));
         }
-        Ok(())
+        Ok(lost.into_iter().map(|at| layout.location(at)).collect())
     }
 
     /// Units in the windows of chunks that are written on, which no cut program can have harmed:

@@ -32,7 +32,7 @@ mod resume;
 mod scan;
 mod sectors;
 
-use flashlane_base::{Ns, Ppa, mutant};
+use flashlane_base::{Location, Ns, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Data, Device, Flags};
 use flashlane_ocssd::device::{Gather, Op, Request};
 use flashlane_rt::Cx;
@@ -122,6 +122,11 @@ pub struct Recovery {
     pub no_snapshot: Option<&'static str>,
     /// Sectors whose records were read.
     pub scanned_sectors: u64,
+    /// Sectors that were good once and can't be read, where [`PftlConfig::accept_lost_sectors`] made nothing
+    /// of it.
+    pub lost: Vec<Location>,
+    /// The first that the host could not give, likewise.
+    pub host_failed: Option<Location>,
     /// Sectors of padding written.
     pub padded_sectors: u64,
     /// The steps with the time each took.
@@ -227,7 +232,8 @@ impl Pftl {
         mount.check_host(&config)?;
         let stamp = mount.last_stamp(&found, dump).max(last_stamp);
         let slack = if traits.pair_damage { mount.window + layout.unit } else { 0 };
-        mount.judge_unreadable(&mut pages, &found, dump, slack, config.accept_lost_sectors)?;
+        mount.report.lost =
+            mount.judge_unreadable(&mut pages, &found, dump, slack, config.accept_lost_sectors)?;
         let stock = Stock {
             chunks: &mount.chunks,
             open: dump.map(|d| &d.open),
@@ -368,6 +374,8 @@ impl Mount<'_> {
         let mut c = ftl.controller.lock();
         c.phase = Phase::Running;
         self.report.padded_sectors = self.padded;
+        let failed = self.medium.host_failed();
+        self.report.host_failed = failed.map(|at| self.layout.location(at));
         c.recovery = Some(self.report);
         ftl.go_on(cx, c, None, Room::default());
         ftl
