@@ -1,6 +1,8 @@
 # Flashlane: everything a person types. `make help` lists it.
 CARGO ?= cargo
 TARGET = $(or $(CARGO_TARGET_DIR),target)
+# What this machine can't run (tests/skip.sh).
+export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
 .PHONY: help run test check bench interleave models miri mutants mutants-quick damaged soak soak-threads full
 
@@ -11,6 +13,7 @@ run: ## The main job: pblk and a block SSD on the bundled trace
 	$(CARGO) run --release
 
 test: ## All tests; prints what was skipped and why
+	sh tests/skip.sh begin
 	$(CARGO) test --workspace --no-fail-fast --lib --bins --tests
 	$(CARGO) test --workspace --doc --quiet
 	$(CARGO) build --release
@@ -18,6 +21,7 @@ test: ## All tests; prints what was skipped and why
 	sh tests/cuts.sh
 	sh tests/report.sh
 	$(MAKE) interleave models mutants-quick miri
+	sh tests/skip.sh list
 
 check: ## Formatting, lints, docs
 	$(CARGO) fmt --all --check
@@ -46,16 +50,17 @@ mutants-quick: ## The mutants that are caught within 2 seconds (tests/mutants-qu
 	$(CARGO) build --workspace --bins --example mutants
 	$(TARGET)/debug/examples/mutants --bin $(TARGET)/debug/flashlane --quick tests/mutants-quick
 
-# Memory that cores share without references to it. Miri and the library's source are components of a nightly
-# toolchain that not every machine has; nothing is installed here (cargo-miri would, unasked).
-miri: ## Slab, rings, map and what gathers from them under Miri, where there is one
-	@if $(CARGO) +nightly miri --version >/dev/null 2>&1 && \
-		[ -d "$$(rustc +nightly --print sysroot)/lib/rustlib/src/rust/library" ]; then \
+# Memory that cores share without references to it. Miri is a component of a nightly toolchain: where there is one it
+# is added, but no toolchain is installed for it.
+miri: ## Slab, rings, map and what gathers from them under Miri, where there is a nightly toolchain
+	@if ! $(CARGO) +nightly --version >/dev/null 2>&1; then \
+		sh tests/skip.sh note miri "no nightly toolchain here (rustup toolchain install nightly)"; \
+	elif ! rustup component add --toolchain nightly miri rust-src; then \
+		sh tests/skip.sh note miri "the nightly toolchain has no Miri, and none can be added"; \
+	else \
 		$(CARGO) +nightly miri test -p flashlane-media --lib payload && \
 		$(CARGO) +nightly miri test -p flashlane-ftl --lib -- \
 			log::slab log::rings log::ring:: log::map log::sections; \
-	else \
-		echo "skipped: miri (slab, rings and map): no cargo +nightly miri with rust-src here"; \
 	fi
 
 SECONDS ?= 3600

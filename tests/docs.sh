@@ -85,6 +85,14 @@ if grep -nE '([0-9]|[a-z]teen|ten|eleven|twelve|twenty) stacks' docs/TESTING.md;
 fi
 echo "ok    docs/TESTING.md: $(wc -l <"$tokens") stacks"
 
+# What CI must not skip is what some test may skip.
+sed 's/#.*//; /^ *$/d' tests/must-run >"$tokens"
+while read -r name; do
+    grep -rqE "skip.sh(\"|) note $name |skip\\(\"$name\"" Makefile tests/*.sh crates --include='*.rs' \
+        --include=Makefile --include='*.sh' || fail "tests/must-run: no test is skipped as $name"
+done <"$tokens"
+echo "ok    tests/must-run: $(wc -l <"$tokens") tests"
+
 # Each mutant in the code has a row in docs/MUTANTS.md with what catches it, or why nothing does, and each row a mutant.
 grep -rhoE 'mutant!\("[a-z0-9.-]+"\)' crates/*/src --include='*.rs' | cut -d'"' -f2 |
     grep -v '^base\.\|^layer\.' | sort -u >"$tokens"

@@ -198,7 +198,7 @@ if have chromium chromium fonts-dejavu-core; then
     fi
     echo "      screenshots: $shots"
 else
-    echo "skip  browser: no chromium here, and it can't be installed (that takes root and apt)"
+    sh "$root/tests/skip.sh" note browser "no chromium here, and it can't be installed (that takes root and apt)"
 fi
 
 echo "in fio's own script"
@@ -219,7 +219,7 @@ if have fio_jsonplus_clat2csv fio python3; then
         fail "fio_jsonplus_clat2csv does not read fio.json"
     fi
 else
-    echo "skip  fio: no fio_jsonplus_clat2csv here, and it can't be installed (that takes root and apt)"
+    sh "$root/tests/skip.sh" note fio "no fio_jsonplus_clat2csv here, and it can't be installed (root and apt)"
 fi
 
 if [ "$bad" -ne 0 ]; then

@@ -22,8 +22,10 @@ pub trait Port {
     /// Its bell has been rung since the last call. Rings that come during this call lead to another one.
     fn serve(&mut self, cx: &Cx);
 
-    /// Virtual time: the run's time stops at this moment until the port has been served again.
-    /// [`Ns::MAX`] never stops it. Asked when the port opens, and after each call of any port. Real time does not stop.
+    /// Virtual time stops at this moment, behind all that happens then, for as long as this is not later. A port with a
+    /// bound is served there and nowhere else, so that a run does not depend on when its bell was rung; whoever also
+    /// wants to be heard at once opens another port. [`Ns::MAX`] is no bound. Asked when the port opens, and after
+    /// each call of any port; it must not open or close ports. Real time does not stop.
     fn bound(&self) -> Ns;
 
     /// Virtual time: every task waits, and no timer is armed. What should happen now?
@@ -41,7 +43,7 @@ pub enum Idle {
     Waits,
 }
 
-/// Calls a port. Any thread may ring it, at any time, also before its port is open.
+/// Calls one port. Any thread may ring it, at any time, also before its port is open.
 #[derive(Clone, Default)]
 pub struct Bell(Arc<BellState>);
 
@@ -79,11 +81,15 @@ impl Drop for Opened {
 impl Cx {
     /// Opens `port` on this core: it is served whenever `bell` is rung. Ports are served in the order in which they
     /// were opened.
+    ///
+    /// # Panics
+    /// The bell has a port that is open.
     pub fn open_port(&self, bell: &Bell, port: impl Port + 'static) -> Opened {
         let inbox = self.inbox();
         inbox.owned_by_this_thread();
+        let before = bell.0.inbox.lock().replace(inbox.clone());
+        assert!(before.is_none(), "a bell calls one port: close the other first");
         let id = self.local.ports.open(self.core(), bell.clone(), Box::new(port));
-        *bell.0.inbox.lock() = Some(inbox.clone());
         // It may have been rung before it knew whom to tell.
         if bell.0.rung.load(Ordering::SeqCst) && !mutant!("rt.early-ring-unheard") {
             inbox.ring();
@@ -132,7 +138,8 @@ impl Remote {
     /// were sent.
     ///
     /// # Errors
-    /// The run has ended. When it ends before the job was called, the job is dropped.
+    /// The run has ended: on threads all main tasks have, in virtual time the last call of `Virtual::run` has
+    /// returned. When it ends before the job was called, the job is dropped.
     pub fn call(&self, job: impl FnOnce(&Cx) + Send + 'static) -> Result<(), Gone> {
         let core = self.core;
         let job: Job = Box::new(move |cx| job(&cx.seen_from(core)));
@@ -174,7 +181,8 @@ impl<T> Pending<T> {
     /// Blocks this thread, which must not be a core's, until the task has ended.
     ///
     /// # Errors
-    /// The run ended before.
+    /// The run ended before, and its tasks were dropped: a `Virtual` keeps those that have begun until the next
+    /// call of `run`, or its own end.
     pub fn wait(self) -> Result<T, Gone> {
         self.0.recv().map_err(|_| Gone)
     }
@@ -318,6 +326,11 @@ impl Inbox {
         }
     }
 
+    /// A virtual run goes on.
+    pub(crate) fn reopen(&self) {
+        self.letters.lock().closed = false;
+    }
+
     /// The run is over: who sends something is told.
     pub(crate) fn close(&self) {
         let jobs = {
@@ -344,6 +357,13 @@ struct Entry {
     bell: Bell,
     /// Not here while it is being called.
     port: Option<Box<dyn Port>>,
+}
+
+impl Entry {
+    fn is_bounded(&self) -> bool {
+        let bounded = |port: &dyn Port| port.bound() != Ns::MAX;
+        !mutant!("rt.bound-served-early") && self.port.as_deref().is_some_and(bounded)
+    }
 }
 
 impl Default for Ports {
@@ -400,19 +420,38 @@ impl Ports {
 
     /// Serves those whose bells were rung.
     fn serve(&self, cx: &Cx) {
+        let at_once = |e: &Entry| !cx.is_virtual() || !e.is_bounded();
+        self.serve_those(cx, at_once);
+    }
+
+    /// Virtual time stands at a bound: serves the ports that have stopped it, where their bells were rung.
+    /// True when one was.
+    pub(crate) fn serve_bounded(&self, cx: &Cx) -> bool {
+        let now = cx.now();
+        self.serve_those(cx, |e| e.port.as_ref().is_some_and(|port| port.bound() <= now))
+    }
+
+    fn serve_those(&self, cx: &Cx, meant: impl Fn(&Entry) -> bool) -> bool {
         // Down before the call: a ring during it leads to another one.
         let rung = |e: &Entry| match mutant!("rt.bell-down-late") {
             true => e.bell.0.rung.load(Ordering::SeqCst),
             false => e.bell.0.rung.swap(false, Ordering::SeqCst),
         };
-        self.call(cx, rung, |port, cx| {
-            port.serve(cx);
-            if mutant!("rt.bell-down-late") {
-                let open = self.open.borrow();
-                open.iter().for_each(|e| e.bell.0.rung.store(false, Ordering::SeqCst));
-            }
-            true
-        });
+        let mut any = false;
+        self.call(
+            cx,
+            |e| meant(e) && rung(e),
+            |port, cx| {
+                any = true;
+                port.serve(cx);
+                if mutant!("rt.bell-down-late") {
+                    let open = self.open.borrow();
+                    open.iter().for_each(|e| e.bell.0.rung.store(false, Ordering::SeqCst));
+                }
+                true
+            },
+        );
+        any
     }
 
     /// Asks each of them what to do about a run that can't go on: the first that has changed something

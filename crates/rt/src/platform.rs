@@ -61,9 +61,37 @@ mod chosen {
         unsafe { Box::from_raw(std::ptr::slice_from_raw_parts_mut(first.cast::<T>(), n)) }
     }
 
-    /// A place at which an order of steps counts: a checker often stops here for long.
+    /// A place at which an order of steps counts: a checker often stops here for long, and a test may take
+    /// the step of another core here ([`rehearse`]).
     #[inline(always)]
-    pub fn hesitate() {}
+    pub fn hesitate() {
+        #[cfg(debug_assertions)]
+        rehearsed();
+    }
+
+    #[cfg(debug_assertions)]
+    type Step = Box<dyn FnMut() -> bool>;
+
+    #[cfg(debug_assertions)]
+    thread_local! {
+        static STEP: std::cell::RefCell<Option<Step>> = const { std::cell::RefCell::new(None) };
+    }
+
+    /// For tests: each [`hesitate`] of this thread calls `step`, as long as that returns true.
+    #[cfg(debug_assertions)]
+    pub fn rehearse(step: impl FnMut() -> bool + 'static) {
+        STEP.with(|kept| *kept.borrow_mut() = Some(Box::new(step)));
+    }
+
+    #[cfg(debug_assertions)]
+    fn rehearsed() {
+        // Taken out: a step may come by here itself.
+        if let Some(mut step) = STEP.with(|kept| kept.borrow_mut().take())
+            && step()
+        {
+            STEP.with(|kept| *kept.borrow_mut() = Some(step));
+        }
+    }
 
     /// Copies content between memory that cores share and a core's own.
     ///

@@ -17,12 +17,13 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::poll_fn;
+use std::future::Future;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 
 /// Events taken from the kernel at a time.
 const EVENTS: usize = 64;
@@ -106,7 +107,7 @@ impl Reactor {
                 self.alarm.silence();
             } else if let Some(file) = files.get(&number) {
                 file.edges.set(file.edges.get() + 1);
-                file.waiting.take().into_iter().for_each(|task| local.wake(task));
+                file.waiting.borrow().iter().for_each(|task| local.wake(*task));
             }
         }
     }
@@ -163,19 +164,49 @@ impl<F: AsFd> Watched<F> {
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 done => return done,
             }
-            poll_fn(|_| match self.state.edges.get() != seen {
-                true => Poll::Ready(()),
-                false => {
-                    let task = self.cx.local.current.get();
-                    let mut waiting = self.state.waiting.borrow_mut();
-                    if !waiting.contains(&task) {
-                        waiting.push(task);
-                    }
-                    Poll::Pending
-                }
-            })
-            .await;
+            Edge { cx: &self.cx, state: &self.state, seen, task: None }.await;
         }
+    }
+}
+
+/// Waits until the kernel says that a file is ready, once more than it had when `seen` was read.
+struct Edge<'a> {
+    cx: &'a Cx,
+    state: &'a State,
+    seen: u64,
+    /// Who waits.
+    task: Option<u32>,
+}
+
+impl Edge<'_> {
+    fn leave(&mut self) {
+        if let Some(task) = self.task.take() {
+            let mut waiting = self.state.waiting.borrow_mut();
+            if let Some(at) = waiting.iter().position(|w| *w == task) {
+                waiting.swap_remove(at);
+            }
+        }
+    }
+}
+
+impl Future for Edge<'_> {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<()> {
+        self.leave();
+        if self.state.edges.get() != self.seen {
+            return Poll::Ready(());
+        }
+        let task = self.cx.local.current.get();
+        self.task = Some(task);
+        self.state.waiting.borrow_mut().push(task);
+        Poll::Pending
+    }
+}
+
+impl Drop for Edge<'_> {
+    fn drop(&mut self) {
+        // A wait that was given up keeps no run alive.
+        self.leave();
     }
 }
 

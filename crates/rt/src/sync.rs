@@ -19,6 +19,8 @@ use std::task::{Context, Poll};
 
 #[cfg(feature = "shuttle")]
 pub use crate::platform::hesitate_in_one_of;
+#[cfg(all(debug_assertions, not(any(feature = "shuttle", feature = "loom"))))]
+pub use crate::platform::rehearse;
 pub use crate::platform::{
     AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering,
     copy_content, fence, hesitate, spin_loop, zeroed_u32, zeroed_u64,

@@ -254,6 +254,7 @@ impl Virtual {
     /// Runs until `main` returns; tasks that still wait then stay where they are and go on at the
     /// next call.
     pub fn run<T: 'static>(&self, main: impl Future<Output = T> + 'static) -> Result<T, Stalled> {
+        let _ended = Ended::after(&self.clock.inbox);
         let out = Rc::new(RefCell::new(None));
         let theirs = out.clone();
         self.local.spawn(Box::pin(async move {
@@ -301,7 +302,9 @@ impl Virtual {
             }
             // What is due now comes first: a port stops time, not what happens at that time.
             if bound <= now && next.is_none_or(|at| at > now) {
-                self.sleep();
+                if !self.local.ports.serve_bounded(&self.cx()) {
+                    self.sleep();
+                }
                 served = false;
                 continue;
             }
@@ -394,6 +397,22 @@ impl Virtual {
     /// What each core has done until now: never more than the time that has passed.
     pub fn core_times(&self) -> Vec<CoreTime> {
         self.clock.core_times()
+    }
+}
+
+/// A run is under way until this is dropped: who sends it something afterwards is told.
+struct Ended<'a>(&'a Inbox);
+
+impl<'a> Ended<'a> {
+    fn after(inbox: &'a Inbox) -> Ended<'a> {
+        inbox.reopen();
+        Ended(inbox)
+    }
+}
+
+impl Drop for Ended<'_> {
+    fn drop(&mut self) {
+        self.0.close();
     }
 }
 

@@ -656,6 +656,14 @@ fn a_stalled_run_goes_on_when_a_port_can_help() {
     assert!(vm.run(waits(gate, Rc::default())).is_err(), "it helps once");
 }
 
+/// When a guest rings: at once when it may, a little later, or before it is asked.
+#[derive(Clone, Copy, PartialEq)]
+enum Pace {
+    Quick,
+    Slow,
+    Eager,
+}
+
 /// Time stops at a port's bound, behind what happens at that time, until the port has been served; nothing
 /// of the fingerprint depends on how long that takes.
 #[test]
@@ -681,7 +689,7 @@ fn a_port_bounds_the_next_jump_of_time() {
             Idle::Stalled
         }
     }
-    let run = |slow: bool| {
+    let run = |guest: Pace| {
         let vm = Virtual::new(1, 7, CostTable::zero());
         let (cx, bell, log) = (vm.cx(), Bell::default(), Log::default());
         let bound = Rc::new(Cell::new(us(5)));
@@ -692,11 +700,16 @@ fn a_port_bounds_the_next_jump_of_time() {
         // Nobody but this thread lets time go on. It hears what happened (the time in us), and that the port was
         // served (0).
         let guest = std::thread::spawn(move || {
-            let hear =
-                |expected: &[u64]| expected.iter().for_each(|n| assert_eq!(stood.recv(), Ok(*n)));
+            let hear = |expected: &[u64]| match guest {
+                Pace::Eager => {
+                    let is_told = expected.contains(&0);
+                    assert!(!is_told || stood.iter().any(|n| n == 0), "the run has ended");
+                }
+                _ => expected.iter().for_each(|n| assert_eq!(stood.recv(), Ok(*n))),
+            };
             for before in [&[5][..], &[0], &[0, 20]] {
                 hear(before);
-                if slow {
+                if guest == Pace::Slow {
                     (0..1000).for_each(|_| std::thread::yield_now());
                 }
                 bell.ring();
@@ -707,7 +720,9 @@ fn a_port_bounds_the_next_jump_of_time() {
             let at = |n: u64| {
                 let (cx, log, stands) = (cx.clone(), mine.clone(), stands.clone());
                 cx.clone().spawn_join(async move {
-                    cx.sleep_until(us(n)).await;
+                    cx.sleep_until(us(n) - Ns::from_ns(1)).await;
+                    // Armed anew in the moment at which time stops.
+                    cx.cpu(Ns::from_ns(1)).await;
                     log.borrow_mut().push(format!("{n}"));
                     // Nobody listens to what comes later.
                     let _ = stands.send(n);
@@ -721,10 +736,13 @@ fn a_port_bounds_the_next_jump_of_time() {
         guest.join().expect("no panic");
         (log.take(), vm.fingerprint())
     };
-    let (log, fingerprint) = run(false);
+    let (log, fingerprint) = run(Pace::Quick);
     let ns = |n: u64| format!("served at {}", us(n));
     assert_eq!(log, ["5".into(), ns(5), ns(6), "20".into(), ns(20), "30".into()]);
-    assert_eq!(run(true), (log, fingerprint));
+    for _ in 0..20 {
+        assert_eq!(run(Pace::Slow), (log.clone(), fingerprint));
+        assert_eq!(run(Pace::Eager), (log.clone(), fingerprint));
+    }
 }
 
 /// A run in which nobody can go on waits for a port that says so, and for who watches a file.
@@ -750,4 +768,29 @@ fn a_run_waits_for_the_outside_world() {
     // Nobody watches anything any more.
     let theirs = cx.clone();
     assert!(vm.run(async move { theirs.sleep(Ns::MAX).await }).is_err());
+}
+
+/// A wait for a file that was given up keeps no run alive.
+#[test]
+fn a_wait_that_was_given_up_is_over() {
+    let vm = Virtual::new(1, 7, CostTable::zero());
+    let cx = vm.cx();
+    let (read, write) = std::io::pipe().expect("a pipe");
+    let stalled = vm.run(async move {
+        rustix::io::ioctl_fionbio(&read, true).expect("a pipe");
+        let pipe = cx.watch(read).expect("a pipe can be watched");
+        {
+            let mut byte = [0];
+            let read = pipe.io(|mut pipe| std::io::Read::read(&mut pipe, &mut byte));
+            let (mut read, mut alarm) = (std::pin::pin!(read), std::pin::pin!(cx.sleep(us(1))));
+            std::future::poll_fn(|context| {
+                assert!(read.as_mut().poll(context).is_pending(), "nobody writes");
+                alarm.as_mut().poll(context)
+            })
+            .await;
+        }
+        cx.sleep(Ns::MAX).await;
+        drop((pipe, write));
+    });
+    assert!(stalled.is_err());
 }

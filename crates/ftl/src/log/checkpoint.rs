@@ -375,6 +375,7 @@ impl HostFtl {
                 copy(from, SECTION.min(lba + count - from));
             }
         }
+        hesitate();
         if mutant!("log.shard-position-last") {
             header.position = self.journal.next_sequence();
         }
@@ -497,6 +498,7 @@ mod tests {
     use super::*;
     use crate::log::LogConfig;
     use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
+    use flashlane_rt::sync::rehearse;
     use flashlane_rt::{CostTable, Virtual};
 
     /// FORMAT.md, hole 40: who appended a record may still wait for the log, and the log may be cut behind it
@@ -539,6 +541,45 @@ mod tests {
             let higher = ftl.stamp_ceiling() + 5;
             ftl.ceiling_asked.store(higher, Ordering::SeqCst);
             assert!(carried(&ftl).contains(&Record::Ceiling { stamp: higher }));
+        })
+        .expect("no stall");
+    }
+
+    /// Another core logs a discard and raises the floor while a shard is copied, before its entries are read or behind
+    /// them. The shard names a position and a floor from before, so a replay sees the discard (FORMAT.md, hole 3).
+    #[test]
+    fn a_shard_says_what_was_true_before_its_entries() {
+        let run = Virtual::new(1, 1, CostTable::zero());
+        let cx = run.cx();
+        run.run(async move {
+            let spec = DeviceSpec::preset("tiny").expect("built in");
+            let ssd = Ssd::new(&spec, SsdOptions { timing: false, ..SsdOptions::default() });
+            let config = LogConfig { gc: false, ..LogConfig::default() };
+            let ftl = HostFtl::create(&cx, ssd.expect("a device"), config).await.expect("fits");
+            for at in 0.. {
+                let position = ftl.journal.next_sequence();
+                let floor = ftl.floor.load(Ordering::SeqCst);
+                let (other, mut hesitations) = (ftl.clone(), 0);
+                rehearse(move || {
+                    if hesitations == at {
+                        other.journal.append(Record::Discarded {
+                            lba: 0,
+                            count: 1,
+                            stamp: floor + 7,
+                        });
+                        other.floor.store(floor + 7, Ordering::SeqCst);
+                    }
+                    hesitations += 1;
+                    hesitations <= at
+                });
+                let per_shard = u64::from(ftl.layout.shard_entries);
+                let (header, ..) = ftl.build_shard(&cx, 1, 0, per_shard).await;
+                if ftl.floor.load(Ordering::SeqCst) == floor {
+                    assert!(at >= 2, "before the entries and behind them");
+                    break;
+                }
+                assert_eq!((header.position, header.floor), (position, floor), "hesitation {at}");
+            }
         })
         .expect("no stall");
     }

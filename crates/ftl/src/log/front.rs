@@ -528,6 +528,8 @@ impl HostFtl {
             self.journal.append(Record::Discarded { lba, count, stamp });
         }
         hesitate();
+        // Who collects meanwhile must not take for vain what this makes worth it.
+        self.note_changes(u64::from(any));
         let (mut cleared, mut killed) = (0, 0);
         let mut again: Vec<(u64, u64)> = Vec::new();
         for from in pieces() {

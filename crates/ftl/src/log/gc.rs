@@ -226,7 +226,9 @@ impl HostFtl {
         }
     }
 
-    /// Garbage was made: who found none looks again.
+    /// Garbage was made: who found none looks again. A relaxed look is enough: a collector that says that it is
+    /// hungry takes every ring's lock behind that (`is_exhausted`), and what makes garbage has its ring's lock
+    /// before it comes here, so one of the two sees the other.
     #[inline]
     pub(super) fn note_garbage(&self, cx: &Cx) {
         if self.gc.hungry.load(Ordering::Relaxed) {

@@ -97,7 +97,9 @@ impl HostFtl {
         let taken = || self.rings.sum(RingState::units_taken);
         loop {
             let before = taken();
-            let moves = self.pools.any(comes) || drains() && has_place();
+            let comes = self.pools.any(comes);
+            hesitate();
+            let moves = comes || drains() && has_place();
             hesitate();
             // What was taken meanwhile may have gone to a pool that had been looked at.
             if moves || taken() == before || mutant!("log.verdict-of-two-states") {

@@ -129,6 +129,10 @@ pub(super) async fn mover(ftl: Arc<Pftl>, cx: Cx, me: u32) {
             if c.is_verdict_untold() && !mutant!("pftl.mover-tells-nobody") {
                 // Units that a mover could not give out may be what a verdict was about.
                 ftl.go_on(&cx, c, None, Room::default());
+            } else if c.phase != Phase::Running || c.barrier_is_active() {
+                // GC may rest since this look: a stop or a barrier may be waiting for that.
+                drop(c);
+                ftl.settled.wake(&cx);
             }
             Poll::Pending
         });
@@ -688,7 +692,11 @@ impl Controller {
         let collects = match self.gc.victim {
             Some(_) => self.buffer.gc_room() >= self.room_to_go_on(),
             None if !self.gc_is_wanted() => false,
-            None => self.worth_collecting().is_some_and(|line| self.has_room_beside_barrier(line)),
+            // A mover that has not found out yet that there is nothing to collect will, and gives out again.
+            None => match self.worth_collecting() {
+                Some(line) => self.has_room_beside_barrier(line),
+                None => !self.gc.hopeless && !mutant!("pftl.mover-may-not-look"),
+            },
         };
         if !(barrier || erases || collects) {
             self.read_only = Some(match over {

@@ -9,6 +9,7 @@ use flashlane_lab::trace::convert::{Conversion, Converted, convert};
 use flashlane_lab::trace::{
     ConvertError, Format, Reading, Scan, TraceOp, TraceRecord, TraceSource, scan,
 };
+use flashlane_testkit::skip;
 
 /// A sample and, counted by another program: requests by operation (read, write, discard, flush),
 /// devices, bytes, and the first request as time, operation, device, offset and length.
@@ -415,7 +416,10 @@ fn conversion_is_deterministic() {
 fn a_public_trace_survives_the_own_format() {
     let path = samples().join("../../shared/traces/tpcc-small.mqsim.trace");
     if !path.exists() {
-        println!("skipped: no {}", path.display());
+        skip(
+            "public-trace",
+            "the public trace of MQSim, which is no part of this tree, is not here",
+        );
         return;
     }
     let s = scan(&TraceSource::File(path), &Reading::default()).unwrap();

@@ -243,6 +243,35 @@ under_both_clocks! {
         });
     }
 
+    /// A port may be replaced by another one with the same bell once it is closed; two at a time are refused.
+    a_bell_calls_one_port(clock) {
+        clock.run(1, |cx| async move {
+            let bell = Bell::default();
+            let open = cx.open_port(&bell, Waits);
+            let again = std::panic::AssertUnwindSafe(|| drop(cx.open_port(&bell, Waits)));
+            assert!(std::panic::catch_unwind(again).is_err());
+            drop(open);
+            let served = Rc::new(RefCell::new(Vec::new()));
+            struct Notes(Rc<RefCell<Vec<CoreId>>>);
+            impl Port for Notes {
+                fn serve(&mut self, cx: &Cx) {
+                    self.0.borrow_mut().push(cx.core());
+                }
+                fn bound(&self) -> Ns {
+                    Ns::MAX
+                }
+                fn idle(&mut self, _: &Cx) -> Idle {
+                    Idle::Stalled
+                }
+            }
+            let open = cx.open_port(&bell, Notes(served.clone()));
+            bell.ring();
+            cx.sleep(Ns::from_us(1)).await;
+            drop(open);
+            assert_eq!(*served.borrow(), [cx.core()]);
+        });
+    }
+
     /// Files that can't be waited for are refused, not waited for in vain.
     what_cannot_be_watched_is_refused(clock) {
         clock.run(1, |cx| async move {

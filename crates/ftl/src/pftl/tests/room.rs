@@ -259,10 +259,15 @@ fn hope_for_the_next_barrier(c: &mut Controller) {
 #[test]
 fn a_host_that_waits_for_its_pace_learns_that_there_is_none() {
     for tasks in 1..=40 {
-        for times in [(0, 0, 0), TIMES] {
+        for (times, capacitors) in [((0, 0, 0), true), (TIMES, true), ((0, 0, 0), false)] {
             let device = Double::new(geometry(1, 2, 12, 8), times, Script::default());
-            let config =
-                PftlConfig { buffer_sectors: Some(16), gc_low_water_lines: 8, ..config(30) };
+            let spare = if capacitors { 30 } else { 60 };
+            let config = PftlConfig {
+                buffer_sectors: Some(16),
+                gc_low_water_lines: 8,
+                capacitors,
+                ..config(spare)
+            };
             with_ftl(device, config, move |ftl, _, cx| async move {
                 let capacity = ftl.info().capacity;
                 let each = capacity / tasks;
