@@ -182,9 +182,10 @@ under_both_clocks! {
             let never = remote.submit(|cx| async move { cx.sleep(Ns::MAX).await });
             (never.wait(), remote)
         });
-        let tell = Mutex::new(tell);
+        let (tell, kept) = (Mutex::new(tell), Mutex::new(None));
         let started = clock.run(1, |cx| {
             tell.lock().expect("no panic").send(cx.remote()).expect("it listens");
+            *kept.lock().expect("no panic") = Some(cx.remote());
             async move {
                 let open = cx.open_port(&Bell::default(), Waits);
                 cx.yield_now().await;
@@ -193,9 +194,10 @@ under_both_clocks! {
             }
         });
         assert_eq!(started, [true]);
+        let remote = kept.into_inner().expect("no panic").expect("it ran");
+        assert_eq!(remote.call(|_| panic!("the run is over")), Err(Gone));
         let (value, remote) = late.join().expect("no panic");
         assert_eq!(value, Err(Gone));
-        assert_eq!(remote.call(|_| panic!("the run is over")), Err(Gone));
         assert_eq!(remote.submit(|_| async {}).wait(), Err(Gone));
     }
 
