@@ -92,8 +92,9 @@ if [ -n "$(find . -name '*.partial')" ]; then fail "something unfinished is left
 
 echo "the main job, without a command"
 if run 0; then
-    for text in pblk "pblk, 4 PUs" "block SSD" "WA" "latency" "mean read in us" "mean write in us" \
-        "dies programming" "Least write amplification" "not steady" "fingerprint" "bundled"; do
+    for text in pblk QBLK "block SSD" "WA" "latency" "mean read in us" "mean write in us" \
+        "dies programming" "Least write amplification" "moved by garbage collection" "limited by GC" ": steady: write amplification" \
+        "fingerprint" "bundled"; do
         has out "$text"
     done
 fi
