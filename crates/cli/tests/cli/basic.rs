@@ -574,7 +574,7 @@ fn the_examples_are_good() {
     assert!(seen >= 4, "{seen}");
 }
 
-/// The smallest of the figures; most others run with the README's commands.
+/// The smallest of the figures; most others run with the cookbook's commands.
 #[test]
 fn a_figure_is_reproduced_with_its_verdict() {
     let h = here();
