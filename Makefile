@@ -9,7 +9,7 @@ export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-run: ## The main job: pblk and a block SSD on the bundled trace
+run: ## The quick start: pblk, QBLK and a block SSD on used drives; a recorded trace
 	$(CARGO) run --release
 
 test: ## All tests; prints what was skipped and why

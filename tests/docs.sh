@@ -1,7 +1,8 @@
 #!/bin/sh
 # What README.md and docs/*.md name is there, and the crates depend in one direction.
 # Use: sh tests/docs.sh
-# Checked: `dir/path` in backticks (dir one of crates docs presets experiments traces tests bench);
+# Checked: `dir/path` in backticks (dir one of crates docs presets experiments examples traces tests bench);
+# links to files and headings;
 # `file.rs::name` in backticks (some file of that name under crates defines it); flashlane crates in each Cargo.toml;
 # a target for each stack.
 set -u
@@ -34,13 +35,29 @@ for doc in README.md docs/*.md; do
                     fail "$doc: $file does not define $name"
                 fi
                 ;;
-            crates/* | docs/* | presets/* | experiments/* | traces/* | tests/* | bench/*)
+            crates/* | docs/* | presets/* | experiments/* | examples/* | traces/* | tests/* | bench/*)
                 n=$((n + 1))
                 [ -e "$token" ] || fail "$doc: no $token"
                 ;;
         esac
     done <"$tokens"
-    echo "ok    $doc: $n paths and names looked up"
+    # Links: to a file beside the page, or to a heading in it.
+    awk '/^```/ { skip = !skip; next } !skip' "$doc" | grep -o '](\([^)]*\))' | sed 's/^](//; s/)$//' | sort -u >"$tokens"
+    while read -r link; do
+        case $link in
+            http*) ;;
+            '#'*)
+                n=$((n + 1))
+                sed -n 's/^#* //p' "$doc" | tr 'A-Z ' 'a-z-' | tr -d '.,:()`' | grep -qx "${link#?}" ||
+                    fail "$doc: no heading $link"
+                ;;
+            *)
+                n=$((n + 1))
+                [ -e "$(dirname "$doc")/${link%%#*}" ] || fail "$doc: no $link"
+                ;;
+        esac
+    done <"$tokens"
+    echo "ok    $doc: $n paths, names and links looked up"
 done
 
 # allow CRATE DEPS: flashlane crates that its [dependencies] may name. Tests may use testkit besides.
@@ -105,7 +122,7 @@ done <"$tokens.odd"
 rm -f "$tokens.odd"
 echo "ok    docs/MUTANTS.md: $(wc -l <"$found") mutants"
 
-for file in README CHANGELOG docs/ARCHITECTURE docs/DECISIONS docs/FORMAT docs/GLOSSARY docs/MUTANTS docs/TESTING; do
+for file in README CHANGELOG docs/ARCHITECTURE docs/COOKBOOK docs/DECISIONS docs/FORMAT docs/GLOSSARY docs/MUTANTS docs/TESTING; do
     file=$file.md
     [ -s "$file" ] || fail "no $file"
 done

@@ -1,8 +1,10 @@
 #!/bin/sh
-# The README's commands, as they stand there, on the release binary; and wrong input as a new user would give it.
+# The commands of README.md and docs/COOKBOOK.md, as they stand there, on the release binary; and wrong input as a
+# new user would give it.
 # What the docs name is looked up first (tests/docs.sh).
 # Use: sh tests/readme.sh            (FLASHLANE=path/to/flashlane for another binary)
-# Lines of README.md that begin with `flashlane ` are run in a temporary folder; those marked `# minutes` are not.
+# Lines of the two that begin with `flashlane `, and README.md's table of systems, are run in a temporary folder, in
+# their order and each once; those marked `# minutes` are not.
 set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -18,6 +20,7 @@ trap 'exit 130' INT TERM
 cd "$dir" || exit 2
 ln -s "$root/traces" traces
 ln -s "$root/experiments" experiments
+ln -s "$root/examples" examples
 
 bad=0
 fail() {
@@ -71,12 +74,21 @@ else
     fail "tests/docs.sh"
 fi
 
-echo "README.md: its job file and its commands"
-awk '/^```ini/ { on = 1; next } /^```/ { on = 0 } on' "$root/README.md" >job.fio
-[ -s job.fio ] || fail "README.md has no job file"
-awk '/^flashlane / && !/# minutes/ { sub(/ *#.*/, ""); sub(/^flashlane /, ""); print }' \
-    "$root/README.md" >commands
-[ "$(wc -l <commands)" -ge 5 ] || fail "README.md has fewer than 5 commands"
+echo "README.md, docs/COOKBOOK.md: the job file and the commands"
+readme=$root/README.md
+cookbook=$root/docs/COOKBOOK.md
+awk '/^```ini/ { on = 1; next } /^```/ { on = 0 } on' "$cookbook" >job.fio
+[ -s job.fio ] || fail "docs/COOKBOOK.md has no job file"
+# commands_of FILE: one per line, without `flashlane`; of a table's row what stands in backticks at its end.
+commands_of() {
+    awk '/^[|].*`flashlane [^`]*` [|]$/ { sub(/.*`flashlane /, "flashlane "); sub(/` [|]$/, "") }
+        /^flashlane / && !/# minutes/ { sub(/ *#.*/, ""); sub(/^flashlane /, ""); print }' "$1"
+}
+commands_of "$readme" >of-readme
+commands_of "$cookbook" >of-cookbook
+[ "$(wc -l <of-readme)" -ge 6 ] || fail "README.md has fewer than 6 commands"
+[ "$(wc -l <of-cookbook)" -ge 45 ] || fail "docs/COOKBOOK.md has fewer than 45 commands"
+cat of-readme of-cookbook | awk '!seen[$0]++' >commands
 while read -r line; do
     # shellcheck disable=SC2086 # words are meant to split
     run 0 $line
@@ -86,14 +98,15 @@ echo "files that a report is made of"
 for file in quickstart-report/report.html quickstart-report/results.json quickstart-report/results.csv \
     quickstart-report/results.parquet quickstart-report/timeline.csv quickstart-report/timeline.parquet \
     quickstart-report/fio.json quickstart-report/latency.hlog report.html fio.json trace.json; do
-    if [ -s "$file" ]; then echo "ok      $file"; else fail "README.md: its commands leave no $file"; fi
+    if [ -s "$file" ]; then echo "ok      $file"; else fail "docs/COOKBOOK.md: its commands leave no $file"; fi
 done
 if [ -n "$(find . -name '*.partial')" ]; then fail "something unfinished is left behind"; fi
 
 echo "the main job, without a command"
 if run 0; then
-    for text in pblk "pblk, 4 PUs" "block SSD" "WA" "latency" "mean read in us" "mean write in us" \
-        "dies programming" "Least write amplification" "not steady" "fingerprint" "bundled"; do
+    for text in pblk QBLK "block SSD" "WA" "latency" "mean read in us" "mean write in us" \
+        "dies programming" "Least write amplification" "moved by garbage collection" "limited by GC" ": steady: write amplification" \
+        "fingerprint" "bundled"; do
         has out "$text"
     done
 fi
@@ -134,7 +147,7 @@ done
 
 if run 0 run --help; then
     presets=$(ls "$root"/presets/devices/*.toml | wc -l)
-    grep -q " $((presets)) presets" "$root/README.md" || fail "README.md says another number of presets than $presets"
+    grep -q " $((presets)) presets" "$readme" || fail "README.md says another number of presets than $presets"
     for preset in "$root"/presets/devices/*.toml; do has out "$(basename "$preset" .toml)"; done
 fi
 if run 0 $job; then

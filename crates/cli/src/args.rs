@@ -38,7 +38,7 @@ pub(crate) enum Command {
     /// Run an experiment, a fio job file or a trace
     #[command(after_help = "\
 Examples:
-  flashlane run                 pblk, pblk on 4 PUs and a block SSD under the bundled trace
+  flashlane run                 pblk, QBLK and a block SSD on used drives; a recorded trace
   flashlane run experiment.toml --json -
   flashlane run job.fio --device peers-16g --target pblk --target pftl
   flashlane run trace.txt.gz --device peers-64g --target pblk:4 --scale-to-device
@@ -46,7 +46,7 @@ Examples:
   flashlane run job.fio --target pblk --target pftl --report job-report
   flashlane run job.fio --html report.html --perfetto trace.json --fio-json fio.json
   flashlane run job.fio --drive my.img --target db      on a target of a drive; its data stays
-  flashlane run experiment.toml --prepared shelf        prepares its devices once, in all such runs
+  flashlane run experiment.toml --prepared shelf        fills its devices once and keeps copies
 
 The whole experiment format is shown by the comments in experiments/*.toml.
 Exit codes: 0 done, 1 bad result, 2 not done, 130 interrupted with a partial result.")]
@@ -255,15 +255,16 @@ impl HowMounted {
 pub(crate) struct Run {
     #[command(flatten)]
     pub(crate) what: What,
-    /// Run on a target of this drive image, which `--target` names (it need not where there is but
-    /// one): mounted as it was left, stopped cleanly; nothing is filled unless `run.fill` says so
+    /// Run on a target of this drive image; `--target` names it if there are several. It is mounted
+    /// as it was left and stopped cleanly; nothing is filled unless `run.fill` says so
     #[arg(long, value_name = "DRIVE", value_hint = ValueHint::FilePath,
         conflicts_with_all = ["device", "store"])]
     pub(crate) drive: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) how: HowMounted,
-    /// Keep devices as they are after their preparation (`run.fill`, `run.overwrite`) in this folder, made if
-    /// need be, and take those that are there: same results, without preparing again
+    /// Cache each device in this folder after its fill and overwrite phases (`run.fill`,
+    /// `run.overwrite`); a later run with the same settings starts from the cached copy and gets the
+    /// same results
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath, conflicts_with = "drive")]
     pub(crate) prepared: Option<PathBuf>,
     /// Write the result as one JSON object; `-` prints it in place of the table
@@ -306,8 +307,8 @@ pub(crate) struct Sweep {
     /// Keep points that are done in this folder, and take those that are there
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) keep: Option<PathBuf>,
-    /// Keep devices as they are after their preparation in this folder, made if need be, and take those
-    /// that are there: points that prepare alike prepare once
+    /// Cache each device in this folder after its fill and overwrite phases; points with the same
+    /// settings share one preparation
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) prepared: Option<PathBuf>,
     /// Write the result as one JSON object; `-` prints it in place of the table

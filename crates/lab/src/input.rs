@@ -217,6 +217,6 @@ mod tests {
     #[test]
     fn without_a_file_the_bundled_experiment_is_loaded() {
         let (kind, e) = load(None, &[]).map_err(|e| e.to_string()).unwrap();
-        assert_eq!((kind, e.targets.len()), (Kind::Bundled, 6));
+        assert_eq!((kind, e.targets.len()), (Kind::Bundled, 5));
     }
 }

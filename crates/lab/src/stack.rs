@@ -133,7 +133,7 @@ impl MountHow {
 }
 
 fn with(flag: &str) -> String {
-    format!("; with `{flag}`, `run --drive` and `lnvm create` mount it all the same")
+    format!("; with `{flag}`, `run --drive` and `lnvm create` mount it anyway")
 }
 
 /// What would do where a pblk can't be mounted.

@@ -493,13 +493,13 @@ fn qblk_lives_on_a_drive() {
     create("qblk", &[]).good();
 }
 
-/// Every type of target that there is stands in the help, in what `info` lists and in the README.
+/// Every type of target that there is stands in the help, in what `info` lists and in the cookbook.
 #[test]
 fn every_type_of_target_is_shown() {
     let h = here();
     h.run(&["drive", "create", "a.img", "--preset", "tiny"]).good();
-    let readme = include_str!("../../../../README.md");
-    let table = readme.split_once("| on a drive | |").expect("the table of types").1;
+    let cookbook = include_str!("../../../../docs/COOKBOOK.md");
+    let table = cookbook.split_once("| on a drive | |").expect("the table of types").1;
     let table = table.split_once("\n\n").expect("it ends").0;
     let help = h.run(&["lnvm", "create", "--help"]).good().out;
     let help = help.split_once("Types: ").expect("types are explained").1;
@@ -509,7 +509,7 @@ fn every_type_of_target_is_shown() {
     let says = ["pblk, qblk, pftl and raw"];
     h.run(&["lnvm", "create", "a.img", "-n", "x", "-t", "pblck"]).refused(2, &says);
     for (name, _) in TargetKind::ALL {
-        assert!(table.contains(name), "{name} is not in the README's table:\n{table}");
+        assert!(table.contains(name), "{name} is not in the cookbook's table:\n{table}");
         assert!(help.contains(&format!("{name} (")), "{name} is not in the help:\n{help}");
         assert!(info.contains(&format!("\n{name}\t(1,0,0)\n")), "{name}:\n{info}");
         assert!(types.iter().any(|of| of["type"] == name), "{name}: {types:?}");

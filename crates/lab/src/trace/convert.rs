@@ -70,7 +70,7 @@ pub enum ConvertError {
     Device(#[from] LayoutError),
     /// Something would be lost.
     #[error(
-        "{file}: {format} can't carry all of it: {}; `--lossy` writes it all the same, `--to \
+        "{file}: {format} can't carry all of it: {}; `--lossy` writes it anyway, `--to \
          parquet` carries everything",
         what.join("; ")
     )]
