@@ -48,16 +48,6 @@ pub(crate) async fn drive(
     works: Vec<Part>,
 ) -> Result<Vec<Replayed>, RunError> {
     host.begin_stage("run", total(&works));
-    let ramp = plan.work.iter().map(ramp_of).max().unwrap_or(Ns::ZERO);
-    if ramp == Ns::ZERO {
-        host.begin_measuring(cx);
-    } else {
-        let (cx, host) = (cx.clone(), host.clone());
-        cx.clone().spawn(async move {
-            cx.sleep(ramp).await;
-            host.begin_measuring(&cx);
-        });
-    }
     let mut jobs: Vec<Join<()>> = Vec::new();
     let mut traces: Vec<Join<Result<Replayed, RunError>>> = Vec::new();
     let mut replayed = Vec::new();
@@ -68,16 +58,22 @@ pub(crate) async fn drive(
                 if job.stonewall {
                     wait_for(&mut jobs, &mut traces, &mut replayed).await?;
                 }
+                let running = begin(cx, host, part, &job, streams.len());
                 for (copy, stream) in streams.into_iter().enumerate() {
                     let cx = cx.on_core(CoreId(core % cx.cores()));
                     core += 1;
                     let copy = Rc::new(
                         Copy::new(&cx, host, &job, copy as u64, stream, plan.seed).of(part),
                     );
-                    jobs.push(cx.clone().spawn_join(async move { copy.run(&cx).await }));
+                    let running = running.clone();
+                    jobs.push(cx.clone().spawn_join(async move {
+                        copy.run(&cx).await;
+                        running.set(running.get() - 1);
+                    }));
                 }
             }
             Part::Trace(trace) => {
+                host.measure(cx);
                 let cx = cx.on_core(CoreId(core % cx.cores()));
                 core += 1;
                 let host = host.clone();
@@ -105,11 +101,27 @@ async fn wait_for(
     Ok(())
 }
 
-fn ramp_of(work: &Work) -> Ns {
-    match work {
-        Work::Job(job) => job.ramp_time,
-        Work::Trace(_) => Ns::ZERO,
+/// A job of so many copies begins: it is measured from the end of its own ramp, as in fio, and so is
+/// the run, if nothing else is measured by then. Returns the number of copies that still run.
+fn begin(cx: &Cx, host: &Rc<Host>, part: usize, job: &Job, copies: usize) -> Rc<Cell<usize>> {
+    let running = Rc::new(Cell::new(copies));
+    if job.ramp_time == Ns::ZERO {
+        host.measure(cx);
+        return running;
     }
+    let until = cx.now() + job.startdelay + job.ramp_time;
+    host.recorder.borrow_mut().ramp(part, until);
+    if !host.recorder.borrow().is_measuring() {
+        let (cx, host, running) = (cx.clone(), host.clone(), running.clone());
+        cx.clone().spawn(async move {
+            cx.sleep_until(until).await;
+            // A job that ended within its ramp has nothing to measure.
+            if running.get() > 0 {
+                host.measure(&cx);
+            }
+        });
+    }
+    running
 }
 
 /// Operations to be expected, for the monitor; `None` when only the clock ends it.
@@ -239,7 +251,7 @@ impl Copy {
                             .host
                             .operation(cx, request.op, lba, n, request.fua, &mut scratch)
                             .await;
-                        self.host.recorder.borrow_mut().request(start, ok);
+                        self.host.recorder.borrow_mut().request(self.part, start, ok);
                     }
                     self.in_flight.set(self.in_flight.get() - 1);
                     if self.flushing.get() {
@@ -271,7 +283,7 @@ impl Copy {
         self.changed.wait(cx, || self.in_flight.get() == 0).await;
         let start = cx.now();
         let ok = self.host.operation(cx, BlockOp::Flush, 0, 0, false, scratch).await;
-        self.host.recorder.borrow_mut().request(start, ok);
+        self.host.recorder.borrow_mut().request(self.part, start, ok);
         self.flushing.set(false);
         self.changed.wake(cx);
     }

@@ -269,6 +269,45 @@ fn a_ramp_is_not_measured_and_a_stonewall_waits() {
     assert!(kinds[64..].iter().all(|k| *k == BlockOp::Discard));
 }
 
+/// A job's ramp is its own, as in fio: what others do meanwhile, or did before, counts.
+#[test]
+fn a_ramp_leaves_the_numbers_of_other_jobs_alone() {
+    let timed = |name: &str, ramp: u64, stonewall: bool| {
+        let mut j = job(name, Mix::Write, true);
+        (j.time_based, j.runtime, j.ramp_time) = (true, Some(Ns::from_ms(2)), Ns::from_ms(ramp));
+        j.stonewall = stonewall;
+        Work::Job(j.into())
+    };
+    let counted = |works: Vec<Work>| {
+        let jobs = works.len();
+        let m = go(Arc::new(Memory::new(64)), &plan_of(works));
+        let of = |job| {
+            let record = m.recorder.job(Some(job)).and_then(|j| j.op(BlockOp::Write));
+            record.map_or(0, |r| r.latency.count())
+        };
+        let all: Vec<u64> = (0..jobs).map(of).collect();
+        assert_eq!(m.recorder.requests, all.iter().sum::<u64>(), "the sum is that of the jobs");
+        let span = m.recorder.end - m.recorder.start;
+        (all, span.as_ns() / 1000, m.ended_in_ramp)
+    };
+    // One request takes 10 us: 64 of them, 1 ms that does not count, 2 ms that do.
+    let once = || Work::Job(job("a", Mix::Write, false).into());
+    assert_eq!(counted(vec![once(), timed("b", 1, true)]), (vec![64, 200], 3640, false));
+    assert_eq!(counted(vec![once(), timed("b", 1, false)]), (vec![64, 200], 3000, false));
+    assert_eq!(counted(vec![timed("a", 1, false), timed("b", 1, true)]).0, [200, 200]);
+    // The first has ended when its ramp would: the measured part begins with the second's.
+    let mut early = job("a", Mix::Write, false);
+    early.ramp_time = Ns::from_ms(1);
+    let early = || Work::Job(early.clone().into());
+    assert_eq!(counted(vec![early(), timed("b", 1, true)]), (vec![0, 200], 2000, false));
+    assert_eq!(counted(vec![early()]), (vec![0], 0, true));
+    // It begins with the job, and a job that begins late is no exception.
+    let mut late = job("a", Mix::Write, true);
+    (late.time_based, late.runtime) = (true, Some(Ns::from_ms(2)));
+    (late.ramp_time, late.startdelay) = (Ns::from_ms(1), Ns::from_ms(5));
+    assert_eq!(counted(vec![Work::Job(late.into())]), (vec![200], 2000, false));
+}
+
 const FEW: &str = "8,0 0 1 1.000000 9 Q W 8 + 8 [a]\n8,0 0 2 1.000100 9 Q FWFS 16 + 16 [a]\n\
                    8,0 0 3 1.000050 9 Q FN [a]\n8,0 0 4 1.000300 9 Q R 8 + 8 [a]\n\
                    8,0 0 5 1.000400 9 Q DS 8 + 24 [a]\n8,0 0 6 1.000500 9 Q R 100 + 3 [a]\n";

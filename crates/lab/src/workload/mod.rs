@@ -137,7 +137,7 @@ pub struct Job {
     pub runtime: Option<Ns>,
     /// Goes on until `runtime`, whatever the size.
     pub time_based: bool,
-    /// Not measured for this long.
+    /// Not measured for this long from its start; other jobs are.
     pub ramp_time: Ns,
     /// Begins this late.
     pub startdelay: Ns,
