@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::trace::{Reading, TraceSource, scan};
-use crate::workload::{Amount, Mix, Pace};
+use crate::workload::{Amount, Mix, Pace, Sizes};
 use flashlane_ftl::block::{BlockInfo, Started};
 use flashlane_rt::{CostTable, Virtual};
 use parking_lot_free::Shelf;
@@ -306,6 +306,37 @@ fn a_ramp_leaves_the_numbers_of_other_jobs_alone() {
     (late.time_based, late.runtime) = (true, Some(Ns::from_ms(2)));
     (late.ramp_time, late.startdelay) = (Ns::from_ms(1), Ns::from_ms(5));
     assert_eq!(counted(vec![Work::Job(late.into())]), (vec![200], 2000, false));
+}
+
+/// What was written is read back, in the pieces in which it was written, at the job's depth.
+#[test]
+fn verify_reads_what_was_written_as_it_was_written() {
+    let reads = |set: &dyn Fn(&mut Job)| {
+        let mut j = job("w", Mix::Write, false);
+        j.verify = true;
+        set(&mut j);
+        let device = Arc::new(Memory::new(4096));
+        let mut plan = plan_of(vec![Work::Job(j.into())]);
+        plan.fill = Fill::None;
+        let m = go(device.clone(), &plan);
+        let inside = device.inside.get();
+        let of = |op| inside.log.iter().filter(move |e| e.0 == op).map(|e| (e.1, e.2));
+        let (mut writes, reads): (Vec<_>, Vec<_>) =
+            (of(BlockOp::Write).collect(), of(BlockOp::Read).collect());
+        writes.sort_unstable();
+        assert_eq!(m.recorder.requests, (writes.len() + reads.len()) as u64);
+        assert_eq!(m.recorder.wrong_sectors, 0);
+        (reads.len(), reads == writes, inside.deepest)
+    };
+    // 16 MiB: fio reads 4096 pieces of 4 KiB, 256 of 64 KiB.
+    assert_eq!(reads(&|_| ()), (4096, true, 1));
+    assert_eq!(reads(&|j| (j.random, j.iodepth) = (true, 8)), (4096, true, 8));
+    assert_eq!(reads(&|j| j.bs[1] = Sizes::fixed(16)), (256, true, 1));
+    let split = Sizes(vec![(1, 1), (3, 1), (16, 1)]);
+    assert!(reads(&|j| j.bs[1] = split.clone()).1, "pieces of several sizes");
+    assert_eq!(reads(&|j| j.number_ios = Some(100)), (100, true, 1));
+    // A reader's reads are checked as they come.
+    assert_eq!(reads(&|j| j.rw = Mix::Read).0, 4096);
 }
 
 const FEW: &str = "8,0 0 1 1.000000 9 Q W 8 + 8 [a]\n8,0 0 2 1.000100 9 Q FWFS 16 + 16 [a]\n\

@@ -163,7 +163,7 @@ pub struct Job {
     pub end_fsync: bool,
     /// Every write is FUA.
     pub sync: bool,
-    /// Everything written is read back at the end.
+    /// Everything it wrote is read back at its end.
     pub verify: bool,
     /// Seed of this job alone.
     pub randseed: Option<u64>,
