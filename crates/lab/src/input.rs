@@ -196,6 +196,14 @@ mod tests {
         let said = kind_of("[j]\nrw=randread\nbs=4q\n").unwrap_err();
         assert!(said.contains(":3: `bs` takes") && !said.contains("[[workload]]"), "{said}");
         assert!(said.ends_with("bs=4q"), "{said}");
+        let lines = "bs=4q\n".repeat(30);
+        let said = kind_of(&format!("[j]\nrw=randread\n{lines}")).unwrap_err();
+        let places: Vec<usize> = said
+            .lines()
+            .filter_map(|l| l.split_once(": `bs` takes")?.0.rsplit(':').next()?.parse().ok())
+            .collect();
+        assert_eq!(places, (3..23).collect::<Vec<_>>(), "{said}");
+        assert!(said.ends_with(": 10 more lines like these"), "{said}");
         let said = load(Some(Path::new("/dev/null")), &[]).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains("no regular file"), "{said}");
         for marked in

@@ -3,7 +3,8 @@
 //! Owns: the file's shape (sections, `[global]`, comments), errors with line and text. The options
 //! are in [`options`], numbers with fio's own units in [`values`].
 //! Promises: an option is understood, accepted as meaningless here (a documented list), or an
-//! error; a job means what fio's manual (HOWTO.rst, 3.x) says. Never: runs a command, reads the
+//! error; all errors of a file are found at once; a job means what fio's manual (HOWTO.rst, 3.x)
+//! says. Never: runs a command, reads the
 //! environment or opens another file, whatever the job file asks.
 
 pub mod options;
@@ -71,21 +72,38 @@ impl std::fmt::Display for Problem {
     }
 }
 
+/// A line that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadLine {
+    /// File.
+    pub file: String,
+    /// Line number from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub problem: Problem,
+    /// The line.
+    pub text: String,
+}
+
+impl std::fmt::Display for BadLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}: {}\n  {}", self.file, self.line, self.problem, self.text)
+    }
+}
+
+fn joined(lines: &[BadLine]) -> String {
+    lines.iter().map(BadLine::to_string).collect::<Vec<_>>().join("\n")
+}
+
 /// Why a job file was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FioError {
-    /// A line.
-    #[error("{file}:{line}: {problem}\n  {text}")]
-    Line {
-        /// File.
-        file: String,
-        /// Line number from 1.
-        line: usize,
-        /// What is wrong.
-        problem: Problem,
-        /// The line.
-        text: String,
+    /// Lines, in order.
+    #[error("{}", joined(lines))]
+    Lines {
+        /// All of them.
+        lines: Vec<BadLine>,
     },
     /// Only `[global]`, or nothing.
     #[error("{file}: no job: a job file needs at least one section besides [global]")]
@@ -131,11 +149,10 @@ pub fn parse(file: &str, text: &str) -> Result<JobFile, FioError> {
     if text.len() > FILE_BYTES_MAX {
         return Err(FioError::TooLarge { file: file.into(), bytes: text.len() });
     }
-    let fail = |line: usize, text: &str, problem| FioError::Line {
-        file: file.into(),
-        line,
-        problem,
-        text: text.chars().take(160).collect(),
+    let mut bad: Vec<BadLine> = Vec::new();
+    let mut fail = |line: usize, text: &str, problem| {
+        let text = text.chars().take(160).collect();
+        bad.push(BadLine { file: file.into(), line, problem, text });
     };
     let mut global = Job::new("global");
     let mut units = values::Units::default();
@@ -150,9 +167,10 @@ pub fn parse(file: &str, text: &str) -> Result<JobFile, FioError> {
         }
         if let Some(rest) = line.strip_prefix('[') {
             let name = rest.split_once(']').map(|(name, _)| name.trim());
-            let Some(name) = name.filter(|n| !n.is_empty()) else {
-                return Err(fail(number, raw, Problem::Section));
-            };
+            let name = name.filter(|n| !n.is_empty()).unwrap_or_else(|| {
+                fail(number, raw, Problem::Section);
+                rest // its options are looked at all the same
+            });
             in_global = Some(name == "global");
             if name != "global" {
                 let mut job = global.clone();
@@ -162,7 +180,12 @@ pub fn parse(file: &str, text: &str) -> Result<JobFile, FioError> {
             continue;
         }
         let job = match in_global {
-            None => return Err(fail(number, raw, Problem::OutsideSection)),
+            None => {
+                fail(number, raw, Problem::OutsideSection);
+                // Once; the lines that follow have no other fault.
+                in_global = Some(true);
+                &mut global
+            }
             Some(true) => &mut global,
             Some(false) => jobs.last_mut().expect("a section has begun"),
         };
@@ -175,8 +198,11 @@ pub fn parse(file: &str, text: &str) -> Result<JobFile, FioError> {
             Ok(options::Applied::WithoutMeaning) => {
                 without_meaning.insert(key.to_string());
             }
-            Err(problem) => return Err(fail(number, raw, problem)),
+            Err(problem) => fail(number, raw, problem),
         }
+    }
+    if !bad.is_empty() {
+        return Err(FioError::Lines { lines: bad });
     }
     if jobs.is_empty() {
         return Err(FioError::NoJob { file: file.into() });
@@ -262,6 +288,18 @@ mod tests {
         assert!(said("[a]\nsize=${SIZE}\n").contains("environment"));
         assert!(said("[a]\nexec_prerun=rm -rf /\n").contains("not supported"));
         assert!(said("[a]\nrandom_distribution=zipf:-1\n").contains("zipf"));
+    }
+
+    /// All that is wrong is said at once, each with its line; a line that is only in the wrong place
+    /// is said once.
+    #[test]
+    fn all_errors_of_a_file_are_said() {
+        let e = said("[a]\nio_depth=4\nrw=read\nbs=512\n[b\nsize=10x\n");
+        for says in ["j.fio:2: unknown", "j.fio:4: `bs`", "j.fio:5: a section", "j.fio:6: `size`"] {
+            assert!(e.contains(says), "{says}: {e}");
+        }
+        assert!(!e.contains("j.fio:3"), "{e}");
+        assert_eq!(said("rw=read\nbs=4k\nsize=1m\n").matches("j.fio:").count(), 1);
     }
 
     #[test]
