@@ -174,6 +174,17 @@ mod tests {
         load(Some(file.path()), &[]).map(|(k, _)| k).map_err(|e| e.to_string())
     }
 
+    /// What changes nothing is said where it is written, not found out by a reader of results.
+    #[test]
+    fn options_without_a_meaning_are_remarked() {
+        let mut job = tempfile::NamedTempFile::new().unwrap();
+        job.write_all(b"[j]\nioengine=libaio\ndirect=1\nrw=read\nsize=1m\n").unwrap();
+        let experiment = load(Some(job.path()), &[]).unwrap().1;
+        let found = crate::check::check(&experiment);
+        assert!(found.summary.contains("change nothing here"), "{}", found.summary);
+        assert!(found.summary.contains(": direct, ioengine\nnothing wrong"), "{}", found.summary);
+    }
+
     #[test]
     fn files_are_told_apart_by_content() {
         assert_eq!(kind_of("0 0 0 8 0\n"), Ok(Kind::Trace));

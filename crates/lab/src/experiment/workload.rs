@@ -43,7 +43,12 @@ pub enum Workload {
 const OPEN_DEPTH: u32 = 4096;
 
 /// Reads all workloads, and says each target which of them are for it; complaints go to the document.
-pub(super) fn read_all(root: &Section<'_>, base: &Base, targets: &mut [Target]) -> Vec<Workload> {
+pub(super) fn read_all(
+    root: &Section<'_>,
+    base: &Base,
+    targets: &mut [Target],
+    remarks: &mut Vec<String>,
+) -> Vec<Workload> {
     let sections = root.tables("workload");
     if sections.is_empty() && !root.has("workload") {
         let says = "no [[workload]]: name one, `[[workload]]` with `rw = \"randwrite\"`, \
@@ -64,7 +69,7 @@ pub(super) fn read_all(root: &Section<'_>, base: &Base, targets: &mut [Target]) 
             }
             ["fio"] => {
                 all.extend(
-                    read_fio(&s, base).into_iter().map(|j| Workload::Job(j.into())),
+                    read_fio(&s, base, remarks).into_iter().map(|j| Workload::Job(j.into())),
                 );
                 s.finish();
             }
@@ -145,7 +150,7 @@ fn read_job(s: &Section<'_>, index: usize) -> Job {
 /// Bad lines of a job file that are said: a file that is something else has thousands.
 const LINES_SAID: usize = 20;
 
-fn read_fio(s: &Section<'_>, base: &Base) -> Vec<Job> {
+fn read_fio(s: &Section<'_>, base: &Base, remarks: &mut Vec<String>) -> Vec<Job> {
     let Some(file) = s.text("fio") else {
         return Vec::new();
     };
@@ -159,7 +164,10 @@ fn read_fio(s: &Section<'_>, base: &Base) -> Vec<Job> {
         }
     };
     match fio::parse(&shown, &text) {
-        Ok(file) => return file.jobs,
+        Ok(file) => {
+            remarks.extend(file.remark(&shown));
+            return file.jobs;
+        }
         // Each line by itself, for it has a place of its own.
         Err(fio::FioError::Lines { lines }) => {
             lines.iter().take(LINES_SAID).for_each(|line| s.complain("fio", line));

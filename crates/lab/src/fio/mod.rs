@@ -2,8 +2,8 @@
 //!
 //! Owns: the file's shape (sections, `[global]`, comments), errors with line and text. The options
 //! are in [`options`], numbers with fio's own units in [`values`].
-//! Promises: an option is understood, accepted as meaningless here (a documented list), or an
-//! error; all errors of a file are found at once; a job means what fio's manual (HOWTO.rst, 3.x)
+//! Promises: an option is understood, accepted as meaningless here (a documented list, and said), or
+//! an error; all errors of a file are found at once; a job means what fio's manual (HOWTO.rst, 3.x)
 //! says. Never: runs a command, reads the
 //! environment or opens another file, whatever the job file asks.
 
@@ -24,6 +24,18 @@ pub struct JobFile {
     pub jobs: Vec<Job>,
     /// Options that were there but mean nothing for an emulated device, each once.
     pub without_meaning: Vec<String>,
+}
+
+impl JobFile {
+    /// Which options change nothing here, in words; none where there are none.
+    pub fn remark(&self, file: &str) -> Option<String> {
+        let options = self.without_meaning.join(", ");
+        let remark = format!(
+            "{file}: these options of fio change nothing here, where there is no kernel and no file: \
+             {options}"
+        );
+        (!options.is_empty()).then_some(remark)
+    }
 }
 
 /// What is wrong with a line.
@@ -300,6 +312,14 @@ mod tests {
         }
         assert!(!e.contains("j.fio:3"), "{e}");
         assert_eq!(said("rw=read\nbs=4k\nsize=1m\n").matches("j.fio:").count(), 1);
+    }
+
+    #[test]
+    fn an_engine_is_one_of_fios() {
+        assert!(said("[a]\nioengine=nosuchengine\n").contains("`ioengine` takes"));
+        assert!(said("[a]\nioengine=libaoi\n").contains("libaio"));
+        assert_eq!(ok("[a]\nioengine=io_uring\n").without_meaning, ["ioengine"]);
+        assert_eq!(ok("[a]\nioengine=external:./mine.o\n").without_meaning, ["ioengine"]);
     }
 
     #[test]
