@@ -59,6 +59,11 @@ pub enum Problem {
         /// Why, or what to do instead.
         why: &'static str,
     },
+    /// Another file than the job before, where there is one device.
+    Files {
+        /// What was named first.
+        first: String,
+    },
     /// A value that is none.
     Value {
         /// The option.
@@ -79,6 +84,11 @@ impl std::fmt::Display for Problem {
             Problem::Unsupported { option, why } => {
                 write!(f, "fio's option `{option}` is not supported here: {why}")
             }
+            Problem::Files { first } => write!(
+                f,
+                "another file than `{first}`: all jobs run on one block device; give each its own \
+                 region of it, with `offset` and `size`, and no `filename`"
+            ),
             Problem::Value { option, expected } => write!(f, "`{option}` takes {expected}"),
         }
     }
@@ -170,6 +180,7 @@ pub fn parse(file: &str, text: &str) -> Result<JobFile, FioError> {
     let mut units = values::Units::default();
     let mut jobs: Vec<Job> = Vec::new();
     let mut without_meaning = BTreeSet::new();
+    let mut filename: Option<&str> = None;
     // `None` before the first section, then whether the section is [global].
     let mut in_global = None;
     for (index, raw) in text.lines().enumerate() {
@@ -211,6 +222,11 @@ pub fn parse(file: &str, text: &str) -> Result<JobFile, FioError> {
                 without_meaning.insert(key.to_string());
             }
             Err(problem) => fail(number, raw, problem),
+        }
+        if let ("filename", Some(name)) = (key, value)
+            && *filename.get_or_insert(name) != name
+        {
+            fail(number, raw, Problem::Files { first: filename.unwrap_or(name).into() });
         }
     }
     if !bad.is_empty() {
@@ -320,6 +336,20 @@ mod tests {
         assert!(said("[a]\nioengine=libaoi\n").contains("libaio"));
         assert_eq!(ok("[a]\nioengine=io_uring\n").without_meaning, ["ioengine"]);
         assert_eq!(ok("[a]\nioengine=external:./mine.o\n").without_meaning, ["ioengine"]);
+    }
+
+    /// In fio two files are two places; here they would be one region that both write.
+    #[test]
+    fn two_files_are_not_one_region() {
+        let e = said("[a]\nfilename=/dev/sda\n[b]\nfilename=/dev/sdb\n");
+        assert!(
+            e.contains("j.fio:4: another file than `/dev/sda`") && e.contains("`offset`"),
+            "{e}"
+        );
+        let one = ok("[global]\nfilename=/dev/sda\n[a]\nfilename=/dev/sda\n");
+        assert_eq!(one.without_meaning, ["filename"]);
+        let e = said("[a]\nfilename=/dev/sda:/dev/sdb\n");
+        assert!(e.contains("`filename` takes one file"), "{e}");
     }
 
     #[test]

@@ -348,6 +348,10 @@ pub fn apply(
 fn check_meaningless(key: &str, value: &str) -> Result<(), Problem> {
     let wrong = |expected: String| Err(Problem::Value { option: key.into(), expected });
     match key {
+        // `a:b` are two files in fio; a colon of a name is written `\:`.
+        "filename" if value.replace("\\:", "").contains(':') => {
+            wrong("one file: all jobs run on one block device".into())
+        }
         "ioengine" => {
             let name = value.split(':').next().unwrap_or(value);
             if ENGINES.contains(&name) {
