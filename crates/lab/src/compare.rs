@@ -148,8 +148,8 @@ pub struct Compared {
     pub value: Estimate,
     /// Difference to the first series in percent of its mean; null for the first itself.
     pub difference_percent: Option<Estimate>,
-    /// Whether the interval of the difference leaves zero out, and there is a difference at all that
-    /// the table's three decimals of a percent show; null where there is no interval.
+    /// Whether the interval of the difference leaves zero out, and there is a difference at all
+    /// that the table's three decimals of a percent show; null where there is no interval.
     pub differs: Option<bool>,
 }
 

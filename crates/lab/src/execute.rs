@@ -120,8 +120,8 @@ pub struct RunOutcome {
     pub mounted: Option<Mounted>,
     /// Broken rules in the whole run, preparation included.
     pub violations: u64,
-    /// Sectors that the medium could not give in the whole run, whoever asked: the host, the layer's
-    /// own reads, the mount. An injected fault that only the mount meets is in no other sum.
+    /// Sectors that the medium could not give in the whole run, whoever asked: the host, the
+    /// layer's own reads, the mount. A fault that only the mount meets is in no other sum.
     pub uncorrectable: u64,
     /// The first of them.
     pub violations_shown: Vec<Violation>,

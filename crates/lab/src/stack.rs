@@ -335,8 +335,8 @@ impl Stack {
         Ok(Stack { ssd, layer, block, raw_sectors, programmed, uncorrectable, home })
     }
 
-    /// Sectors that the medium could not give since, whoever asked for them: the host, the layer, its
-    /// mount.
+    /// Sectors that the medium could not give since, whoever asked for them: the host, the layer,
+    /// its mount.
     pub fn uncorrectable(&self) -> u64 {
         self.ssd.counters().uncorrectable - self.uncorrectable
     }

@@ -180,7 +180,8 @@ impl Document {
         self.complaints.borrow_mut().push((at, message.into()));
     }
 
-    /// All complaints, in the order of the file; of one place, in the order in which they were made.
+    /// All complaints, in the order of the file; of one place, in the order in which they were
+    /// made.
     pub fn complaints(&self) -> Vec<Complaint> {
         let mut all = self.complaints.borrow().clone();
         let mut said = BTreeSet::new();

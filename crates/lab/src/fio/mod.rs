@@ -2,10 +2,10 @@
 //!
 //! Owns: the file's shape (sections, `[global]`, comments), errors with line and text. The options
 //! are in [`options`], numbers with fio's own units in [`values`].
-//! Promises: an option is understood, accepted as meaningless here (a documented list, and said), or
-//! an error; all errors of a file are found at once; a job means what fio's manual (HOWTO.rst, 3.x)
-//! says. Never: runs a command, reads the
-//! environment or opens another file, whatever the job file asks.
+//! Promises: an option is understood, accepted as meaningless here (a documented list, and said),
+//! or an error; all errors of a file are found at once; a job means what fio's manual (HOWTO.rst,
+//! 3.x) says. Never: runs a command, reads the environment or opens another file, whatever the job
+//! file asks.
 
 pub mod options;
 pub mod values;
@@ -31,8 +31,8 @@ impl JobFile {
     pub fn remark(&self, file: &str) -> Option<String> {
         let options = self.without_meaning.join(", ");
         let remark = format!(
-            "{file}: these options of fio change nothing here, where there is no kernel and no file: \
-             {options}"
+            "{file}: these options of fio change nothing here, where there is no kernel and no \
+             file: {options}"
         );
         (!options.is_empty()).then_some(remark)
     }
@@ -318,8 +318,8 @@ mod tests {
         assert!(said("[a]\nrandom_distribution=zipf:-1\n").contains("zipf"));
     }
 
-    /// All that is wrong is said at once, each with its line; a line that is only in the wrong place
-    /// is said once.
+    /// All that is wrong is said at once, each with its line; that lines are in the wrong place is
+    /// said once.
     #[test]
     fn all_errors_of_a_file_are_said() {
         let e = said("[a]\nio_depth=4\nrw=read\nbs=512\n[b\nsize=10x\n");

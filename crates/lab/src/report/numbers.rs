@@ -581,8 +581,8 @@ pub struct FaultCounts {
     pub gc_read_failures: u64,
     /// Reads with heavy correction.
     pub high_ecc: u64,
-    /// Sectors that the medium could not give, whoever asked: the two kinds above, and what the layer
-    /// reads for itself (mount, log, checkpoints, scrubbing), each try.
+    /// Sectors that the medium could not give, whoever asked: the two kinds above, and what the
+    /// layer reads for itself (mount, log, checkpoints, scrubbing), each try.
     pub uncorrectable: u64,
 }
 

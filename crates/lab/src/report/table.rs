@@ -391,8 +391,8 @@ fn troubles(r: &RunReport, notes: &mut Vec<String>) {
     if *f != FaultCounts::default() {
         notes.push(format!(
             "{name}: the medium failed: {} sectors in programs, {} erases, {} sectors in reads of \
-             the host and {} of garbage collection, {} in all reads, the mount's and the log's among \
-             them; {} reads were heavily corrected",
+             the host and {} of garbage collection, {} in all reads, the mount's and the log's \
+             among them; {} reads were heavily corrected",
             f.program_failures,
             f.erase_failures,
             f.read_failures,

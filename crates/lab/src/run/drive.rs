@@ -101,8 +101,8 @@ async fn wait_for(
     Ok(())
 }
 
-/// A job of so many copies begins: it is measured from the end of its own ramp, as in fio, and so is
-/// the run, if nothing else is measured by then. Returns the number of copies that still run.
+/// A job of so many copies begins: it is measured from the end of its own ramp, as in fio, and so
+/// is the run, if nothing else is measured by then. Returns the number of copies that still run.
 fn begin(cx: &Cx, host: &Rc<Host>, part: usize, job: &Job, copies: usize) -> Rc<Cell<usize>> {
     let running = Rc::new(Cell::new(copies));
     if job.ramp_time == Ns::ZERO {

@@ -1,8 +1,8 @@
 //! The tables of `docs/FORMAT.md` against the bytes that the codec writes.
 //!
 //! Promises: every row of a layout names a field that is encoded where the row says, the rows leave
-//! nothing out, and the numbered tables count without a gap. Found wanting: the text of hole 40 once
-//! stood in the first metadata's table, in place of the line sequence, and nobody noticed.
+//! nothing out, and the numbered tables count without a gap. Found wanting: the text of hole 40
+//! once stood in the first metadata's table, in place of the line sequence, and nobody noticed.
 
 use super::tests::UUID;
 use super::*;

@@ -135,7 +135,8 @@ fn trust(report: &Report) -> String {
             say(
                 "bad",
                 format!(
-                    "<b>{name}:</b> the medium could not give {} sectors that the layer read for itself.",
+                    "<b>{name}:</b> the medium could not give {} sectors that the layer read for \
+                     itself.",
                     r.faults.uncorrectable - failed
                 ),
             );
