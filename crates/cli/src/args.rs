@@ -1090,7 +1090,7 @@ pub(crate) struct TraceConvert {
     pub(crate) out: PathBuf,
     #[command(flatten)]
     pub(crate) how: HowRead,
-    /// Format to write
+    /// Format to write; a suffix of OUT that names another one is refused
     #[arg(long, value_name = "FORMAT", default_value = "parquet", value_parser = format_of)]
     pub(crate) to: Format,
     /// Only this device of it, as `trace info` names it

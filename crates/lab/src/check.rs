@@ -76,6 +76,9 @@ pub fn check(experiment: &Experiment) -> Findings {
         experiment.run.seed,
         costs_of(experiment).join("`, `")
     );
+    for remark in &experiment.remarks {
+        summary += &format!("{remark}\n");
+    }
     if problems.is_empty() {
         summary += "nothing wrong found\n";
     }

@@ -129,6 +129,14 @@ pub struct Estimate {
     pub half_width: Option<f64>,
 }
 
+impl Estimate {
+    /// A difference that is not `+0.000%`: one in 200,000 or more. A runtime of a minute that ends
+    /// 10 ns later under every seed is no finding, and a sum of floating point rounds.
+    fn shows(&self) -> bool {
+        (self.mean * 1000.0).round() != 0.0
+    }
+}
+
 /// One metric of one series.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
@@ -140,7 +148,8 @@ pub struct Compared {
     pub value: Estimate,
     /// Difference to the first series in percent of its mean; null for the first itself.
     pub difference_percent: Option<Estimate>,
-    /// Whether the interval of the difference leaves zero out; null where there is none.
+    /// Whether the interval of the difference leaves zero out, and there is a difference at all
+    /// that the table's three decimals of a percent show; null where there is no interval.
     pub differs: Option<bool>,
 }
 
@@ -188,7 +197,7 @@ pub fn compare(series: &[Series]) -> Result<Comparison, CompareError> {
                 unit: m.unit,
                 value: estimate(&own),
                 difference_percent: difference,
-                differs: difference.and_then(|d| Some(d.mean.abs() > d.half_width?)),
+                differs: difference.and_then(|d| Some(d.mean.abs() > d.half_width? && d.shows())),
             })
         });
         SeriesReport {
@@ -350,6 +359,25 @@ mod tests {
         assert_eq!(differs(&[100, 100], &[100, 100]), Some(false), "no spread, no difference");
         assert_eq!(differs(&[100, 100], &[101, 101]), Some(true), "no spread, a difference");
         assert_eq!(differs(&[100], &[110]), None, "one sample says nothing");
+    }
+
+    /// Without spread any difference leaves zero out; one that is printed as nothing is none.
+    #[test]
+    fn a_difference_of_nothing_is_none() {
+        let compared = |b: u64| {
+            let series = [series("a", &[1_000_000_000; 2]), series("b", &[b; 2])];
+            let c = compare(&series).unwrap();
+            (c.series[1].metrics[0].differs, c.to_text())
+        };
+        let (differs, text) = compared(1_000_000_001);
+        assert_eq!(differs, Some(false), "{text}");
+        let nothing = "+0.000% +- 0.000%  no difference shown";
+        assert!(text.contains(nothing) && !text.contains("differs"), "{text}");
+        let one = compare(&[series("a", &[100]), series("b", &[100])]).unwrap();
+        assert_eq!(one.series[1].metrics[0].differs, None, "one sample still says nothing");
+        let (differs, text) = compared(1_000_010_000);
+        assert_eq!(differs, Some(true), "{text}");
+        assert!(text.contains("+0.001% +- 0.000%  differs"), "{text}");
     }
 
     #[test]

@@ -12,7 +12,7 @@ use crate::report::aligned;
 use flashlane_base::{Bytes, Location, Ns, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_media::image::HEADER_BYTES;
 pub use flashlane_ocssd::CopyKind;
-use flashlane_ocssd::device::{ChunkState, Data, Flags, Op, Request, Scatter, Status};
+use flashlane_ocssd::device::{CellMode, ChunkState, Data, Flags, Op, Request, Scatter, Status};
 use flashlane_ocssd::image::UNCHECKED;
 use flashlane_ocssd::image::check_copy_of;
 use flashlane_ocssd::ssd::ImageInfo;
@@ -343,7 +343,19 @@ impl Look {
         let erases: Vec<u64> = reports.iter().flatten().map(|c| c.erases as u64).collect();
         let chunks = erases.len().max(1) as u64;
         let sum: u64 = erases.iter().sum();
-        let rated = self.ssd.spec().cells.rated_erases.max(1) as u64;
+        let cells = &self.ssd.spec().cells;
+        let native = cells.rated_erases.max(1) as u64;
+        let in_slc = cells.slc.as_ref().map_or(0, |slc| slc.rated_erases as u64);
+        let in_slc = if in_slc == 0 { native } else { in_slc };
+        // In millionths, by what each chunk is rated for as it is used now.
+        let used: u64 = reports
+            .iter()
+            .flatten()
+            .map(|c| {
+                let rated = if c.cell == CellMode::Slc { in_slc } else { native };
+                c.erases as u64 * 1_000_000 / rated
+            })
+            .sum();
         let units = |bytes: u64| bytes.div_ceil(512_000).to_string();
         let dead = reports.iter().filter(|r| r.iter().all(|c| c.state == ChunkState::Offline));
         let bytes = |sectors: u64| json!({ "hi": 0, "lo": sectors * SECTOR_BYTES as u64 });
@@ -352,7 +364,7 @@ impl Look {
             "critical_warning": 0,
             "avail_spare": good,
             "spare_thresh": 10,
-            "percent_used": (100 * sum / chunks / rated).min(255),
+            "percent_used": (used / chunks / 10_000).min(255),
             "data_units_read": units(count.host_read_bytes),
             "data_units_written": units(count.host_write_bytes),
             "power_cycles": info.power_cycles.to_string(),

@@ -120,6 +120,9 @@ pub struct RunOutcome {
     pub mounted: Option<Mounted>,
     /// Broken rules in the whole run, preparation included.
     pub violations: u64,
+    /// Sectors that the medium could not give in the whole run, whoever asked: the host, the
+    /// layer's own reads, the mount. A fault that only the mount meets is in no other sum.
+    pub uncorrectable: u64,
     /// The first of them.
     pub violations_shown: Vec<Violation>,
     /// Counter laws and walks.
@@ -375,6 +378,7 @@ struct Ran {
     media: MediaSpan,
     wear: Vec<BTreeMap<u32, u64>>,
     spans: Kept,
+    uncorrectable: u64,
     laws: Result<(), String>,
 }
 
@@ -420,6 +424,7 @@ fn run_target(
         lines: ran.lines,
         mounted: ran.mounted,
         violations: ran.ssd.counters().violations,
+        uncorrectable: ran.uncorrectable,
         violations_shown: ran.ssd.violations(),
         laws: ran.laws,
         fingerprint: vm.fingerprint().0,
@@ -467,6 +472,7 @@ async fn raw_steps(
 ) -> Result<Ran, ExecuteError> {
     let (ssd, part, drive) =
         raw_medium(cx, target, plan.seed, power).map_err(|e| stack_error(target, e))?;
+    let before = ssd.counters().uncorrectable;
     let jobs = match raw_jobs(&plan.work, part.geometry()) {
         Ok(jobs) => jobs,
         Err(source) => {
@@ -486,8 +492,9 @@ async fn raw_steps(
     if let Some(drive) = drive {
         drive.close().map_err(|e| stack_error(target, e))?;
     }
+    let uncorrectable = ssd.counters().uncorrectable - before;
     let (lines, mounted, laws) = (None, None, Ok(()));
-    Ok(Ran { measured, ssd, raw_sectors, lines, mounted, media, wear, spans, laws })
+    Ok(Ran { measured, ssd, raw_sectors, lines, mounted, media, wear, spans, uncorrectable, laws })
 }
 
 /// The jobs of a workload as raw streams; an experiment with a raw target has no traces.
@@ -550,5 +557,6 @@ async fn steps(
     stack.close().map_err(|e| stack_error(target, e))?;
     let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
     let (lines, mounted) = (stack.lines(), stack.mounted());
-    Ok(Ran { measured, ssd, raw_sectors, lines, mounted, media, wear, spans, laws })
+    let uncorrectable = stack.uncorrectable();
+    Ok(Ran { measured, ssd, raw_sectors, lines, mounted, media, wear, spans, uncorrectable, laws })
 }

@@ -174,6 +174,17 @@ mod tests {
         load(Some(file.path()), &[]).map(|(k, _)| k).map_err(|e| e.to_string())
     }
 
+    /// What changes nothing is said where it is written, not found out by a reader of results.
+    #[test]
+    fn options_without_a_meaning_are_remarked() {
+        let mut job = tempfile::NamedTempFile::new().unwrap();
+        job.write_all(b"[j]\nioengine=libaio\ndirect=1\nrw=read\nsize=1m\n").unwrap();
+        let experiment = load(Some(job.path()), &[]).unwrap().1;
+        let found = crate::check::check(&experiment);
+        assert!(found.summary.contains("change nothing here"), "{}", found.summary);
+        assert!(found.summary.contains(": direct, ioengine\nnothing wrong"), "{}", found.summary);
+    }
+
     #[test]
     fn files_are_told_apart_by_content() {
         assert_eq!(kind_of("0 0 0 8 0\n"), Ok(Kind::Trace));
@@ -196,6 +207,14 @@ mod tests {
         let said = kind_of("[j]\nrw=randread\nbs=4q\n").unwrap_err();
         assert!(said.contains(":3: `bs` takes") && !said.contains("[[workload]]"), "{said}");
         assert!(said.ends_with("bs=4q"), "{said}");
+        let lines = "bs=4q\n".repeat(30);
+        let said = kind_of(&format!("[j]\nrw=randread\n{lines}")).unwrap_err();
+        let places: Vec<usize> = said
+            .lines()
+            .filter_map(|l| l.split_once(": `bs` takes")?.0.rsplit(':').next()?.parse().ok())
+            .collect();
+        assert_eq!(places, (3..23).collect::<Vec<_>>(), "{said}");
+        assert!(said.ends_with(": 10 more lines like these"), "{said}");
         let said = load(Some(Path::new("/dev/null")), &[]).map(|_| ()).unwrap_err().to_string();
         assert!(said.contains("no regular file"), "{said}");
         for marked in

@@ -193,6 +193,8 @@ pub struct Stack {
     raw_sectors: u64,
     /// Sectors that the medium had programmed before, by cause.
     programmed: [u64; 10],
+    /// Sectors that it had not been able to give before.
+    uncorrectable: u64,
     /// The drive that it was mounted from.
     home: Option<Rc<Home>>,
 }
@@ -254,7 +256,15 @@ impl Stack {
                 (Layer::Pftl(pftl.clone()), behind_bus(pftl, target))
             }
         };
-        Ok(Stack { ssd, layer, block, raw_sectors, programmed: [0; 10], home: None })
+        Ok(Stack {
+            ssd,
+            layer,
+            block,
+            raw_sectors,
+            programmed: [0; 10],
+            uncorrectable: 0,
+            home: None,
+        })
     }
 
     /// Mounts a target that was put away ([`Stack::put_away`]) on a device that was taken in since.
@@ -265,10 +275,10 @@ impl Stack {
     ) -> Result<Stack, StackError> {
         let part = part_of(target, &ssd)?;
         let raw_sectors = part.geometry().sectors();
-        let programmed = ssd.counters().programmed;
+        let MediaCounters { programmed, uncorrectable, .. } = ssd.counters();
         let how = MountHow::default();
         let (layer, block) = mount_kind(cx, target, part, None, how).await?;
-        Ok(Stack { ssd, layer, block, raw_sectors, programmed, home: None })
+        Ok(Stack { ssd, layer, block, raw_sectors, programmed, uncorrectable, home: None })
     }
 
     /// Mounts a target of a drive.
@@ -288,7 +298,7 @@ impl Stack {
             }
         };
         let ssd = drive.ssd.clone();
-        let programmed = ssd.counters().programmed;
+        let MediaCounters { programmed, uncorrectable, .. } = ssd.counters();
         let life = ssd.image_info().map_or(0, |i| i.commits);
         let began = cx.now();
         let found = match drive.target(&on.name) {
@@ -322,7 +332,13 @@ impl Stack {
         let (path, lost, notes) = (on.image.clone(), lost.unwrap_or_default(), Vec::new());
         let mounted = Mounted { path, info, recovery, lost, time, notes };
         let home = Some(Rc::new(Home { drive, live, attended, mounted, life }));
-        Ok(Stack { ssd, layer, block, raw_sectors, programmed, home })
+        Ok(Stack { ssd, layer, block, raw_sectors, programmed, uncorrectable, home })
+    }
+
+    /// Sectors that the medium could not give since, whoever asked for them: the host, the layer,
+    /// its mount.
+    pub fn uncorrectable(&self) -> u64 {
+        self.ssd.counters().uncorrectable - self.uncorrectable
     }
 
     /// How the target was found on its drive, if it lives on one, and what did not go as its knobs say.

@@ -44,6 +44,8 @@ pub struct CellParams {
     pub pairs: Option<PageMap>,
     /// Erases a chunk is made for.
     pub rated_erases: u32,
+    /// The same in SLC mode; 0 like the native mode.
+    pub rated_erases_slc: u32,
 }
 
 /// What was done to a chunk last.
@@ -224,10 +226,18 @@ impl Cells {
         }
     }
 
+    /// Erases that the chunk is made for in its present mode.
+    pub fn rated_erases(&self, index: u32) -> u32 {
+        match (self.chunks[index as usize].mode, self.p.rated_erases_slc) {
+            (CellMode::Native, _) | (CellMode::Slc, 0) => self.p.rated_erases,
+            (CellMode::Slc, rated) => rated,
+        }
+    }
+
     /// Wear-level index of OCSSD 2.0: share of the rated erases used up, 255 at the end.
     pub fn wear_index(&self, index: u32) -> u8 {
         let used = self.chunks[index as usize].erases as u64 * 255;
-        (used / self.p.rated_erases.max(1) as u64).min(255) as u8
+        (used / self.rated_erases(index).max(1) as u64).min(255) as u8
     }
 
     /// Page row of a sector.

@@ -17,6 +17,9 @@ use std::rc::Rc;
 
 pub(crate) fn run(args: Run) -> Result<Ending> {
     let experiment = load(&args)?;
+    for remark in &experiment.remarks {
+        output::remark(&format!("flashlane: {remark}\n"));
+    }
     if !experiment.vary.is_empty() {
         anyhow::bail!("this experiment varies parameters: `flashlane sweep` runs its points");
     }

@@ -5,7 +5,7 @@ use crate::args::{HowRead, Trace, TraceConvert, TraceInfo, TraceValidate};
 use crate::output::{self, Results, Sink};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
-use flashlane_lab::trace::convert::{Conversion, convert};
+use flashlane_lab::trace::convert::{Conversion, check_name, convert};
 use flashlane_lab::trace::info::{Info, fits_preset};
 use flashlane_lab::trace::scan::{Scan, scan_watched};
 use flashlane_lab::trace::{ConvertError, TraceError, TraceSource};
@@ -67,6 +67,7 @@ fn to_format(args: &TraceConvert, interrupt: &Interrupt) -> Result<Ending> {
     let wanted = output::given(&[("OUT", Some(&args.out)), ("--json", args.json.as_ref())]);
     output::all_apart(&wanted)?;
     output::keep_inputs(std::slice::from_ref(&args.file), &wanted)?;
+    check_name(&args.out, args.to)?;
     let json = Sink::open(args.json.as_deref())?;
     let out = Sink::open(Some(&args.out))?;
     let (to_stdout, quiet) = (out.is_stdout(), json.is_stdout() || out.is_stdout());

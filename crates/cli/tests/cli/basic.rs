@@ -315,6 +315,11 @@ fn a_conversion_that_can_not_be_done_leaves_everything_as_it_was() {
     convert(&["t.csv", "old", "--to", "mqsin"]).refused(2, &["did you mean `mqsim`"]);
     convert(&["t.csv", "old", "--time-unit", "us"]).refused(2, &["MSR", "MQSim"]);
     convert(&["t.csv", "old", "--format", "tencent"]).refused(2, &["t.csv:1:1", "seconds"]);
+    let says = ["out.csv", "`.csv`, and Parquet", "--to` msr, systor17", "write out.parquet"];
+    convert(&["t.csv", "out.csv"]).refused(2, &says);
+    let says = ["`.parquet`, and MSR Cambridge CSV", "--to` parquet", "write out.csv"];
+    convert(&["t.csv", "out.parquet", "--to", "msr"]).refused(2, &says);
+    convert(&["t.csv", "out.iolog", "--to", "mqsim", "--lossy"]).refused(2, &["write out.txt"]);
     convert(&["t.csv", "no/such/old"]).refused(2, &["cannot write no/such/old"]);
     convert(&["t.csv", "-", "--json", "-"]).refused(2, &["standard output"]);
     assert_eq!(std::fs::read_to_string(h.path("old")).unwrap(), "precious");

@@ -209,6 +209,26 @@ fn until(what: &str, mut come_true: impl FnMut() -> bool) {
     panic!("{what} does not come true");
 }
 
+/// What nobody but the mount could not read is in the drive's health, and in a line of the run.
+#[test]
+fn a_read_that_failed_in_the_mount_is_in_the_result() {
+    let h = drive();
+    run(&h, "w.fio");
+    let errors = || {
+        let smart = h.run(&["drive", "smart", "a.img", "--json", "-"]).good().json();
+        smart["media_errors"].as_str().expect("a number").parse::<u64>().expect("a number")
+    };
+    let before = errors();
+    inject(&h, &["read_uncorrectable", "--count", "1"]).good();
+    let done = h.run(&["run", "r.fio", "--drive", "a.img"]).good();
+    let met = errors() - before;
+    assert_eq!(met, 1, "the mount's first read met it, and no request did");
+    assert!(done.out.contains("1 in all reads, the mount's and the log's among them"), "{done:?}");
+    // The next run meets nothing, and says nothing of the one before.
+    let done = h.run(&["run", "r.fio", "--drive", "a.img"]).good();
+    assert!(!done.out.contains("the medium failed"), "{done:?}");
+}
+
 #[test]
 fn collection_that_is_switched_off_again_and_again_stops_no_run() {
     let h = drive();

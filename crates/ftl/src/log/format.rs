@@ -21,6 +21,8 @@
 //! | 14 | 2 | minor version |
 //! | 16 | 16 | target uuid |
 
+#[cfg(test)]
+mod documented;
 pub mod line;
 pub mod oob;
 pub mod record;

@@ -180,11 +180,13 @@ impl Document {
         self.complaints.borrow_mut().push((at, message.into()));
     }
 
-    /// All complaints, in the order of the file.
+    /// All complaints, in the order of the file; of one place, in the order in which they were
+    /// made.
     pub fn complaints(&self) -> Vec<Complaint> {
         let mut all = self.complaints.borrow().clone();
-        all.sort();
-        all.dedup();
+        let mut said = BTreeSet::new();
+        all.retain(|complaint| said.insert(complaint.clone()));
+        all.sort_by_key(|(at, _)| *at);
         all.into_iter().map(|(at, m)| self.located(at, m)).collect()
     }
 

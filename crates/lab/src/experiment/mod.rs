@@ -86,6 +86,8 @@ pub struct Experiment {
     pub run: RunSpec,
     /// What a sweep varies; nothing in most.
     pub vary: Vec<Vary>,
+    /// What changes nothing, and whoever wrote it may think that it does.
+    pub remarks: Vec<String>,
 }
 
 /// Everything that is wrong with an experiment.
@@ -146,7 +148,8 @@ impl Experiment {
         }
         let (run, host) = read_run(root.table("run"), base);
         let mut targets = target::read_all(&root, choice.as_ref(), &host, base);
-        let workloads = workload::read_all(&root, base, &mut targets);
+        let mut remarks = Vec::new();
+        let workloads = workload::read_all(&root, base, &mut targets, &mut remarks);
         check_raw(&root, &targets, &workloads);
         let vary = vary::read_all(&root);
         root.finish();
@@ -154,7 +157,7 @@ impl Experiment {
         if !complaints.is_empty() {
             return Err(ExperimentErrors(complaints));
         }
-        Ok(Experiment { name, description, targets, workloads, run, vary })
+        Ok(Experiment { name, description, targets, workloads, run, vary, remarks })
     }
 
     /// What runs on a target: places in [`Experiment::workloads`], in order.

@@ -43,7 +43,12 @@ pub enum Workload {
 const OPEN_DEPTH: u32 = 4096;
 
 /// Reads all workloads, and says each target which of them are for it; complaints go to the document.
-pub(super) fn read_all(root: &Section<'_>, base: &Base, targets: &mut [Target]) -> Vec<Workload> {
+pub(super) fn read_all(
+    root: &Section<'_>,
+    base: &Base,
+    targets: &mut [Target],
+    remarks: &mut Vec<String>,
+) -> Vec<Workload> {
     let sections = root.tables("workload");
     if sections.is_empty() && !root.has("workload") {
         let says = "no [[workload]]: name one, `[[workload]]` with `rw = \"randwrite\"`, \
@@ -63,7 +68,9 @@ pub(super) fn read_all(root: &Section<'_>, base: &Base, targets: &mut [Target]) 
                 s.finish();
             }
             ["fio"] => {
-                all.extend(read_fio(&s, base).into_iter().map(|j| Workload::Job(j.into())));
+                all.extend(
+                    read_fio(&s, base, remarks).into_iter().map(|j| Workload::Job(j.into())),
+                );
                 s.finish();
             }
             ["rw"] => all.push(Workload::Job(read_job(&s, index).into())),
@@ -140,22 +147,37 @@ fn read_job(s: &Section<'_>, index: usize) -> Job {
     job
 }
 
-fn read_fio(s: &Section<'_>, base: &Base) -> Vec<Job> {
+/// Bad lines of a job file that are said: a file that is something else has thousands.
+const LINES_SAID: usize = 20;
+
+fn read_fio(s: &Section<'_>, base: &Base, remarks: &mut Vec<String>) -> Vec<Job> {
     let Some(file) = s.text("fio") else {
         return Vec::new();
     };
     let path = base.path(file);
     let shown = path.display().to_string();
-    let jobs = bounded::text(&path, bounded::TEXT_MAX)
-        .map_err(|e| format!("cannot read job file {shown}: {e}"))
-        .and_then(|text| fio::parse(&shown, &text).map_err(|e| e.to_string()));
-    match jobs {
-        Ok(file) => file.jobs,
-        Err(why) => {
-            s.complain("fio", why);
-            Vec::new()
+    let text = match bounded::text(&path, bounded::TEXT_MAX) {
+        Ok(text) => text,
+        Err(e) => {
+            s.complain("fio", format!("cannot read job file {shown}: {e}"));
+            return Vec::new();
         }
+    };
+    match fio::parse(&shown, &text) {
+        Ok(file) => {
+            remarks.extend(file.remark(&shown));
+            return file.jobs;
+        }
+        // Each line by itself, for it has a place of its own.
+        Err(fio::FioError::Lines { lines }) => {
+            lines.iter().take(LINES_SAID).for_each(|line| s.complain("fio", line));
+            if let Some(more @ 1..) = lines.len().checked_sub(LINES_SAID) {
+                s.complain("fio", format!("{shown}: {more} more lines like these"));
+            }
+        }
+        Err(other) => s.complain("fio", other),
     }
+    Vec::new()
 }
 
 fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {

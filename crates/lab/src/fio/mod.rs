@@ -2,9 +2,10 @@
 //!
 //! Owns: the file's shape (sections, `[global]`, comments), errors with line and text. The options
 //! are in [`options`], numbers with fio's own units in [`values`].
-//! Promises: an option is understood, accepted as meaningless here (a documented list), or an
-//! error; a job means what fio's manual (HOWTO.rst, 3.x) says. Never: runs a command, reads the
-//! environment or opens another file, whatever the job file asks.
+//! Promises: an option is understood, accepted as meaningless here (a documented list, and said),
+//! or an error; all errors of a file are found at once; a job means what fio's manual (HOWTO.rst,
+//! 3.x) says. Never: runs a command, reads the environment or opens another file, whatever the job
+//! file asks.
 
 pub mod options;
 pub mod values;
@@ -23,6 +24,18 @@ pub struct JobFile {
     pub jobs: Vec<Job>,
     /// Options that were there but mean nothing for an emulated device, each once.
     pub without_meaning: Vec<String>,
+}
+
+impl JobFile {
+    /// Which options change nothing here, in words; none where there are none.
+    pub fn remark(&self, file: &str) -> Option<String> {
+        let options = self.without_meaning.join(", ");
+        let remark = format!(
+            "{file}: these options of fio change nothing here, where there is no kernel and no \
+             file: {options}"
+        );
+        (!options.is_empty()).then_some(remark)
+    }
 }
 
 /// What is wrong with a line.
@@ -46,6 +59,11 @@ pub enum Problem {
         /// Why, or what to do instead.
         why: &'static str,
     },
+    /// Another file than the job before, where there is one device.
+    Files {
+        /// What was named first.
+        first: String,
+    },
     /// A value that is none.
     Value {
         /// The option.
@@ -66,26 +84,48 @@ impl std::fmt::Display for Problem {
             Problem::Unsupported { option, why } => {
                 write!(f, "fio's option `{option}` is not supported here: {why}")
             }
+            Problem::Files { first } => write!(
+                f,
+                "another file than `{first}`: all jobs run on one block device; give each its own \
+                 region of it, with `offset` and `size`, and no `filename`"
+            ),
             Problem::Value { option, expected } => write!(f, "`{option}` takes {expected}"),
         }
     }
+}
+
+/// A line that was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BadLine {
+    /// File.
+    pub file: String,
+    /// Line number from 1.
+    pub line: usize,
+    /// What is wrong.
+    pub problem: Problem,
+    /// The line.
+    pub text: String,
+}
+
+impl std::fmt::Display for BadLine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}: {}\n  {}", self.file, self.line, self.problem, self.text)
+    }
+}
+
+fn joined(lines: &[BadLine]) -> String {
+    lines.iter().map(BadLine::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// Why a job file was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FioError {
-    /// A line.
-    #[error("{file}:{line}: {problem}\n  {text}")]
-    Line {
-        /// File.
-        file: String,
-        /// Line number from 1.
-        line: usize,
-        /// What is wrong.
-        problem: Problem,
-        /// The line.
-        text: String,
+    /// Lines, in order.
+    #[error("{}", joined(lines))]
+    Lines {
+        /// All of them.
+        lines: Vec<BadLine>,
     },
     /// Only `[global]`, or nothing.
     #[error("{file}: no job: a job file needs at least one section besides [global]")]
@@ -131,16 +171,16 @@ pub fn parse(file: &str, text: &str) -> Result<JobFile, FioError> {
     if text.len() > FILE_BYTES_MAX {
         return Err(FioError::TooLarge { file: file.into(), bytes: text.len() });
     }
-    let fail = |line: usize, text: &str, problem| FioError::Line {
-        file: file.into(),
-        line,
-        problem,
-        text: text.chars().take(160).collect(),
+    let mut bad: Vec<BadLine> = Vec::new();
+    let mut fail = |line: usize, text: &str, problem| {
+        let text = text.chars().take(160).collect();
+        bad.push(BadLine { file: file.into(), line, problem, text });
     };
     let mut global = Job::new("global");
     let mut units = values::Units::default();
     let mut jobs: Vec<Job> = Vec::new();
     let mut without_meaning = BTreeSet::new();
+    let mut filename: Option<&str> = None;
     // `None` before the first section, then whether the section is [global].
     let mut in_global = None;
     for (index, raw) in text.lines().enumerate() {
@@ -150,9 +190,10 @@ pub fn parse(file: &str, text: &str) -> Result<JobFile, FioError> {
         }
         if let Some(rest) = line.strip_prefix('[') {
             let name = rest.split_once(']').map(|(name, _)| name.trim());
-            let Some(name) = name.filter(|n| !n.is_empty()) else {
-                return Err(fail(number, raw, Problem::Section));
-            };
+            let name = name.filter(|n| !n.is_empty()).unwrap_or_else(|| {
+                fail(number, raw, Problem::Section);
+                rest // its options are looked at all the same
+            });
             in_global = Some(name == "global");
             if name != "global" {
                 let mut job = global.clone();
@@ -162,7 +203,12 @@ pub fn parse(file: &str, text: &str) -> Result<JobFile, FioError> {
             continue;
         }
         let job = match in_global {
-            None => return Err(fail(number, raw, Problem::OutsideSection)),
+            None => {
+                fail(number, raw, Problem::OutsideSection);
+                // Once; the lines that follow have no other fault.
+                in_global = Some(true);
+                &mut global
+            }
             Some(true) => &mut global,
             Some(false) => jobs.last_mut().expect("a section has begun"),
         };
@@ -175,8 +221,16 @@ pub fn parse(file: &str, text: &str) -> Result<JobFile, FioError> {
             Ok(options::Applied::WithoutMeaning) => {
                 without_meaning.insert(key.to_string());
             }
-            Err(problem) => return Err(fail(number, raw, problem)),
+            Err(problem) => fail(number, raw, problem),
         }
+        if let ("filename", Some(name)) = (key, value)
+            && *filename.get_or_insert(name) != name
+        {
+            fail(number, raw, Problem::Files { first: filename.unwrap_or(name).into() });
+        }
+    }
+    if !bad.is_empty() {
+        return Err(FioError::Lines { lines: bad });
     }
     if jobs.is_empty() {
         return Err(FioError::NoJob { file: file.into() });
@@ -262,6 +316,40 @@ mod tests {
         assert!(said("[a]\nsize=${SIZE}\n").contains("environment"));
         assert!(said("[a]\nexec_prerun=rm -rf /\n").contains("not supported"));
         assert!(said("[a]\nrandom_distribution=zipf:-1\n").contains("zipf"));
+    }
+
+    /// All that is wrong is said at once, each with its line; that lines are in the wrong place is
+    /// said once.
+    #[test]
+    fn all_errors_of_a_file_are_said() {
+        let e = said("[a]\nio_depth=4\nrw=read\nbs=512\n[b\nsize=10x\n");
+        for says in ["j.fio:2: unknown", "j.fio:4: `bs`", "j.fio:5: a section", "j.fio:6: `size`"] {
+            assert!(e.contains(says), "{says}: {e}");
+        }
+        assert!(!e.contains("j.fio:3"), "{e}");
+        assert_eq!(said("rw=read\nbs=4k\nsize=1m\n").matches("j.fio:").count(), 1);
+    }
+
+    #[test]
+    fn an_engine_is_one_of_fios() {
+        assert!(said("[a]\nioengine=nosuchengine\n").contains("`ioengine` takes"));
+        assert!(said("[a]\nioengine=libaoi\n").contains("libaio"));
+        assert_eq!(ok("[a]\nioengine=io_uring\n").without_meaning, ["ioengine"]);
+        assert_eq!(ok("[a]\nioengine=external:./mine.o\n").without_meaning, ["ioengine"]);
+    }
+
+    /// In fio two files are two places; here they would be one region that both write.
+    #[test]
+    fn two_files_are_not_one_region() {
+        let e = said("[a]\nfilename=/dev/sda\n[b]\nfilename=/dev/sdb\n");
+        assert!(
+            e.contains("j.fio:4: another file than `/dev/sda`") && e.contains("`offset`"),
+            "{e}"
+        );
+        let one = ok("[global]\nfilename=/dev/sda\n[a]\nfilename=/dev/sda\n");
+        assert_eq!(one.without_meaning, ["filename"]);
+        let e = said("[a]\nfilename=/dev/sda:/dev/sdb\n");
+        assert!(e.contains("`filename` takes one file"), "{e}");
     }
 
     #[test]

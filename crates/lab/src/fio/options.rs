@@ -8,6 +8,7 @@
 
 use super::values::{Units, three, time};
 use super::{Problem, unknown};
+use crate::suggest;
 use crate::workload::{Distribution, Job, Mix, Pace};
 use flashlane_base::Ns;
 
@@ -189,6 +190,64 @@ pub const WITHOUT_MEANING: &[&str] = &[
     "zero_buffers",
 ];
 
+/// fio's engines, of all systems and versions (HOWTO.rst, `ioengine`).
+const ENGINES: &[&str] = &[
+    "cpuio",
+    "dev-dax",
+    "dfs",
+    "dircreate",
+    "dirdelete",
+    "dirstat",
+    "e4defrag",
+    "exec",
+    "external",
+    "falloc",
+    "filecreate",
+    "filedelete",
+    "fileoperations",
+    "filestat",
+    "ftruncate",
+    "gfapi",
+    "gfapi_async",
+    "guasi",
+    "http",
+    "ime_aio",
+    "ime_psync",
+    "ime_psyncv",
+    "io_uring",
+    "io_uring_cmd",
+    "libaio",
+    "libblkio",
+    "libcufile",
+    "libhdfs",
+    "libiscsi",
+    "libpmem",
+    "libzbc",
+    "mmap",
+    "mtd",
+    "nbd",
+    "net",
+    "netsplice",
+    "nfs",
+    "null",
+    "pmemblk",
+    "posixaio",
+    "psync",
+    "pvsync",
+    "pvsync2",
+    "rados",
+    "rbd",
+    "rdma",
+    "sg",
+    "solarisaio",
+    "splice",
+    "sync",
+    "syslet-rw",
+    "vsync",
+    "windowsaio",
+    "xnvme",
+];
+
 const LOGS: &str = "no log files are written; take the results from --json and --csv";
 const FILES: &str = "jobs run on one block device, not on files";
 const COMMANDS: &str = "no commands are run";
@@ -253,6 +312,7 @@ pub fn apply(
     value: Option<&str>,
 ) -> Result<Applied, Problem> {
     if WITHOUT_MEANING.contains(&key) {
+        check_meaningless(key, value.unwrap_or_default())?;
         return Ok(Applied::WithoutMeaning);
     }
     if let Some((name, why)) = UNSUPPORTED.iter().find(|(name, _)| *name == key) {
@@ -282,6 +342,26 @@ pub fn apply(
     };
     setter(job, units, value).ok_or_else(|| wrong(takes))?;
     Ok(Applied::Set)
+}
+
+/// What means nothing here has to mean something to fio.
+fn check_meaningless(key: &str, value: &str) -> Result<(), Problem> {
+    let wrong = |expected: String| Err(Problem::Value { option: key.into(), expected });
+    match key {
+        // `a:b` are two files in fio; a colon of a name is written `\:`.
+        "filename" if value.replace("\\:", "").contains(':') => {
+            wrong("one file: all jobs run on one block device".into())
+        }
+        "ioengine" => {
+            let name = value.split(':').next().unwrap_or(value);
+            if ENGINES.contains(&name) {
+                return Ok(());
+            }
+            let hint = suggest::hint(name, ENGINES.iter().copied());
+            wrong(format!("an engine of fio (libaio, io_uring, psync, ...){hint}"))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn set<T>(field: &mut T, value: T) -> Option<()> {

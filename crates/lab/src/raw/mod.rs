@@ -213,7 +213,7 @@ impl Raw {
             let op = if self.stream.write { BlockOp::Write } else { BlockOp::Read };
             let mut recorder = told.recorder.borrow_mut();
             recorder.operation(Some(told.job), op, n, start, cx.now(), &*told.stats);
-            recorder.request(start, bad == 0);
+            recorder.request(Some(told.job), start, bad == 0);
         }
         let mut result = self.result.borrow_mut();
         result.latency.record((cx.now() - start).as_ns());

@@ -568,7 +568,7 @@ pub struct FillLevel {
     pub lines: Option<Lines>,
 }
 
-/// What went wrong on the medium, as the layer saw it.
+/// What went wrong on the medium, as the layer saw it; at last, as the medium itself did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct FaultCounts {
     /// Sectors whose program failed.
@@ -581,6 +581,9 @@ pub struct FaultCounts {
     pub gc_read_failures: u64,
     /// Reads with heavy correction.
     pub high_ecc: u64,
+    /// Sectors that the medium could not give, whoever asked: the two kinds above, and what the
+    /// layer reads for itself (mount, log, checkpoints, scrubbing), each try.
+    pub uncorrectable: u64,
 }
 
 /// Wear leveling and scrubbing.
@@ -605,8 +608,9 @@ impl CareCounts {
 }
 
 impl FaultCounts {
-    fn of(stats: &FtlStats) -> FaultCounts {
+    fn of(stats: &FtlStats, uncorrectable: u64) -> FaultCounts {
         FaultCounts {
+            uncorrectable,
             program_failures: stats.program_failures,
             erase_failures: stats.erase_failures,
             read_failures: stats.read_failures,
@@ -681,7 +685,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         uncorrectable_sectors: r.uncorrectable,
         wrong_sectors: r.wrong_sectors,
         wrong_shown: r.mismatches.iter().map(|m| m.to_string()).collect(),
-        faults: FaultCounts::of(after),
+        faults: FaultCounts::of(after, o.uncorrectable),
         counter_laws: match &o.laws {
             Ok(()) => "hold".into(),
             Err(why) => why.clone(),

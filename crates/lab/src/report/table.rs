@@ -381,7 +381,7 @@ fn troubles(r: &RunReport, notes: &mut Vec<String>) {
     if let Some(why) = &r.read_only {
         notes.push(format!("{name}: the device became read-only: {why}"));
     }
-    if r.failed_requests > 0 {
+    if r.failed_requests > 0 || r.uncorrectable_sectors > 0 {
         notes.push(format!(
             "{name}: {} requests failed, {} sectors were unreadable",
             grouped(r.failed_requests),
@@ -391,8 +391,14 @@ fn troubles(r: &RunReport, notes: &mut Vec<String>) {
     if *f != FaultCounts::default() {
         notes.push(format!(
             "{name}: the medium failed: {} sectors in programs, {} erases, {} sectors in reads of \
-             the host and {} of garbage collection; {} reads were heavily corrected",
-            f.program_failures, f.erase_failures, f.read_failures, f.gc_read_failures, f.high_ecc
+             the host and {} of garbage collection, {} in all reads, the mount's and the log's \
+             among them; {} reads were heavily corrected",
+            f.program_failures,
+            f.erase_failures,
+            f.read_failures,
+            f.gc_read_failures,
+            f.uncorrectable,
+            f.high_ecc
         ));
     }
     let (c, w) = (&r.care, &r.wear);

@@ -143,7 +143,7 @@ fn mixed(
         let region = host.capacity * fill / 100 / WRITE as u64 * WRITE as u64;
         fill_up(&cx, &host, region).await;
         cx.sleep(Ns::from_ms(100)).await;
-        host.begin_measuring(&cx);
+        host.measure(&cx);
         let (ratio, end) = (Ratio::new(share), cx.now() + span);
         let side = |write: bool| {
             let (cx, host, ratio) = (cx.clone(), host.clone(), ratio.clone());

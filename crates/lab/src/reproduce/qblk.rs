@@ -196,6 +196,7 @@ fn point(
             allow_errors: false,
         },
         vary: Vec::new(),
+        remarks: Vec::new(),
     };
     let outcome = execute(&experiment, &|t| (way.watch)(&t.name))?;
     Ok(super::one_run(figure, outcome)?.map(|run| of(&run)))

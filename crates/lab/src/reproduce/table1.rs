@@ -185,6 +185,7 @@ fn pblk(
             allow_errors: false,
         },
         vary: Vec::new(),
+        remarks: Vec::new(),
     };
     super::one_run(FIGURE, execute(&experiment, &|t| (way.watch)(&t.name))?)
 }

@@ -48,16 +48,6 @@ pub(crate) async fn drive(
     works: Vec<Part>,
 ) -> Result<Vec<Replayed>, RunError> {
     host.begin_stage("run", total(&works));
-    let ramp = plan.work.iter().map(ramp_of).max().unwrap_or(Ns::ZERO);
-    if ramp == Ns::ZERO {
-        host.begin_measuring(cx);
-    } else {
-        let (cx, host) = (cx.clone(), host.clone());
-        cx.clone().spawn(async move {
-            cx.sleep(ramp).await;
-            host.begin_measuring(&cx);
-        });
-    }
     let mut jobs: Vec<Join<()>> = Vec::new();
     let mut traces: Vec<Join<Result<Replayed, RunError>>> = Vec::new();
     let mut replayed = Vec::new();
@@ -68,16 +58,22 @@ pub(crate) async fn drive(
                 if job.stonewall {
                     wait_for(&mut jobs, &mut traces, &mut replayed).await?;
                 }
+                let running = begin(cx, host, part, &job, streams.len());
                 for (copy, stream) in streams.into_iter().enumerate() {
                     let cx = cx.on_core(CoreId(core % cx.cores()));
                     core += 1;
                     let copy = Rc::new(
                         Copy::new(&cx, host, &job, copy as u64, stream, plan.seed).of(part),
                     );
-                    jobs.push(cx.clone().spawn_join(async move { copy.run(&cx).await }));
+                    let running = running.clone();
+                    jobs.push(cx.clone().spawn_join(async move {
+                        copy.run(&cx).await;
+                        running.set(running.get() - 1);
+                    }));
                 }
             }
             Part::Trace(trace) => {
+                host.measure(cx);
                 let cx = cx.on_core(CoreId(core % cx.cores()));
                 core += 1;
                 let host = host.clone();
@@ -105,11 +101,27 @@ async fn wait_for(
     Ok(())
 }
 
-fn ramp_of(work: &Work) -> Ns {
-    match work {
-        Work::Job(job) => job.ramp_time,
-        Work::Trace(_) => Ns::ZERO,
+/// A job of so many copies begins: it is measured from the end of its own ramp, as in fio, and so
+/// is the run, if nothing else is measured by then. Returns the number of copies that still run.
+fn begin(cx: &Cx, host: &Rc<Host>, part: usize, job: &Job, copies: usize) -> Rc<Cell<usize>> {
+    let running = Rc::new(Cell::new(copies));
+    if job.ramp_time == Ns::ZERO {
+        host.measure(cx);
+        return running;
     }
+    let until = cx.now() + job.startdelay + job.ramp_time;
+    host.recorder.borrow_mut().ramp(part, until);
+    if !host.recorder.borrow().is_measuring() {
+        let (cx, host, running) = (cx.clone(), host.clone(), running.clone());
+        cx.clone().spawn(async move {
+            cx.sleep_until(until).await;
+            // A job that ended within its ramp has nothing to measure.
+            if running.get() > 0 {
+                host.measure(&cx);
+            }
+        });
+    }
+    running
 }
 
 /// Operations to be expected, for the monitor; `None` when only the clock ends it.
@@ -155,12 +167,72 @@ struct Copy {
     changed: Notify,
     /// Requests since the last pause.
     since_pause: Cell<u32>,
+    /// What is to be read back.
+    written: Option<RefCell<Written>>,
+}
+
+/// What a copy wrote to its region, in which pieces: two bits per sector.
+struct Written {
+    /// First sector of the region.
+    first: u64,
+    /// Written, and where a request began.
+    bits: [Vec<u64>; 2],
+    /// No request was longer.
+    longest: u64,
+}
+
+impl Written {
+    fn new((first, length): (u64, u64), longest: u32) -> Written {
+        let words = length.div_ceil(64) as usize;
+        Written { first, bits: [vec![0; words], vec![0; words]], longest: u64::from(longest) }
+    }
+
+    fn is(&self, what: usize, at: u64) -> bool {
+        let word = self.bits[what].get((at / 64) as usize);
+        word.is_some_and(|word| word >> (at % 64) & 1 == 1)
+    }
+
+    fn set(&mut self, what: usize, at: u64, value: bool) {
+        if let Some(word) = self.bits[what].get_mut((at / 64) as usize) {
+            *word = *word & !(1 << (at % 64)) | u64::from(value) << (at % 64);
+        }
+    }
+
+    fn add(&mut self, lba: u64, sectors: u32) {
+        let (start, end) = (lba - self.first, lba - self.first + u64::from(sectors));
+        for at in start..end {
+            self.set(0, at, true);
+            self.set(1, at, at == start);
+        }
+        // What is left of a longer one begins anew.
+        self.set(1, end, true);
+    }
+
+    /// The first piece at or behind `from`, both counted within the region.
+    fn piece(&self, from: u64) -> Option<(u64, u32)> {
+        let words = self.bits[0].len() as u64;
+        let mut start = from;
+        while !self.is(0, start) {
+            // Nothing in the rest of this word: on to the next.
+            let rest = *self.bits[0].get((start / 64) as usize)? >> (start % 64);
+            start = if rest == 0 { (start / 64 + 1) * 64 } else { start + 1 };
+        }
+        let mut end = start + 1;
+        let most = (start + self.longest).min(words * 64);
+        while end < most && self.is(0, end) && !self.is(1, end) {
+            end += 1;
+        }
+        Some((start, (end - start) as u32))
+    }
 }
 
 impl Copy {
     fn new(cx: &Cx, host: &Rc<Host>, job: &Rc<Job>, copy: u64, stream: Stream, seed: u64) -> Copy {
         let name = format!("{}.arrivals", job.name);
+        let written = (job.verify && job.rw.writes())
+            .then(|| RefCell::new(Written::new(stream.region(), job.bs[1].max())));
         Copy {
+            written,
             host: host.clone(),
             job: job.clone(),
             part: None,
@@ -204,9 +276,7 @@ impl Copy {
         for slot in slots {
             slot.await;
         }
-        if self.job.verify && !self.host.stopped() {
-            self.read_back(cx).await;
-        }
+        self.read_back(cx).await;
     }
 
     /// One of `iodepth` request slots.
@@ -239,7 +309,10 @@ impl Copy {
                             .host
                             .operation(cx, request.op, lba, n, request.fua, &mut scratch)
                             .await;
-                        self.host.recorder.borrow_mut().request(start, ok);
+                        self.host.recorder.borrow_mut().request(self.part, start, ok);
+                        if let (BlockOp::Write, Some(written)) = (request.op, &self.written) {
+                            written.borrow_mut().add(lba, n);
+                        }
                     }
                     self.in_flight.set(self.in_flight.get() - 1);
                     if self.flushing.get() {
@@ -271,7 +344,7 @@ impl Copy {
         self.changed.wait(cx, || self.in_flight.get() == 0).await;
         let start = cx.now();
         let ok = self.host.operation(cx, BlockOp::Flush, 0, 0, false, scratch).await;
-        self.host.recorder.borrow_mut().request(start, ok);
+        self.host.recorder.borrow_mut().request(self.part, start, ok);
         self.flushing.set(false);
         self.changed.wake(cx);
     }
@@ -308,16 +381,36 @@ impl Copy {
         }
     }
 
-    /// fio's verify phase: the region is read once, in order.
-    async fn read_back(&self, cx: &Cx) {
-        let (start, length) = self.stream.borrow().region();
+    /// fio's verify phase: what was written is read once, in order and at the job's depth, in the
+    /// pieces in which it was written.
+    async fn read_back(self: Rc<Copy>, cx: &Cx) {
+        if self.written.is_none() {
+            return;
+        }
+        let next = Rc::new(Cell::new(0));
+        let readers: Vec<Join<()>> = (0..self.job.iodepth)
+            .map(|_| {
+                let (me, cx, next) = (self.clone(), cx.clone(), next.clone());
+                cx.clone().spawn_join(async move { me.reader(&cx, &next).await })
+            })
+            .collect();
+        for reader in readers {
+            reader.await;
+        }
+    }
+
+    /// Reads pieces back from `next` on, which all readers share, until there are none.
+    async fn reader(&self, cx: &Cx, next: &Cell<u64>) {
+        let Some(written) = &self.written else { return };
         let mut scratch = self.scratch();
-        let step = self.job.bs[0].max().max(16);
-        let mut at = 0;
-        while at < length && !self.host.stopped() {
-            let n = (length - at).min(step as u64) as u32;
-            self.host.operation(cx, BlockOp::Read, start + at, n, false, &mut scratch).await;
-            at += n as u64;
+        let first = written.borrow().first;
+        while !self.host.stopped() {
+            let piece = written.borrow().piece(next.get());
+            let Some((at, n)) = piece else { return };
+            next.set(at + u64::from(n));
+            let (lba, start) = (first + at, cx.now());
+            let ok = self.host.operation(cx, BlockOp::Read, lba, n, false, &mut scratch).await;
+            self.host.recorder.borrow_mut().request(self.part, start, ok);
         }
     }
 }

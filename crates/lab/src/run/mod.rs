@@ -283,8 +283,15 @@ impl Host {
         self.subject.contention.as_ref().map(|look| look(cx.now()))
     }
 
+    /// The measured part begins now, if it has not begun.
+    pub(crate) fn measure(&self, cx: &Cx) {
+        if !self.recorder.borrow().is_measuring() {
+            self.begin_measuring(cx);
+        }
+    }
+
     /// The measured part begins now.
-    pub(crate) fn begin_measuring(&self, cx: &Cx) {
+    fn begin_measuring(&self, cx: &Cx) {
         let mapped = self.oracle.borrow().mapped();
         *self.before.borrow_mut() = Some(Before {
             stats: self.stats(),
@@ -361,7 +368,7 @@ impl Host {
         self.settle(op, lba, sectors, &result, scratch);
         let mut recorder = self.recorder.borrow_mut();
         recorder.operation(scratch.job, op, sectors, start, cx.now(), &*self.subject.stats);
-        recorder.queued(op, start, waited);
+        recorder.queued(scratch.job, op, start, waited);
         drop(recorder);
         self.done.set(self.done.get() + 1);
         if self.done.get().is_multiple_of(LOOK_EVERY) {

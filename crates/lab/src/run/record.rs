@@ -1,7 +1,8 @@
 //! What is kept of a run while it goes on.
 //!
 //! Owns: latencies by operation, sums, the course over time in buckets that grow. Promises: memory
-//! does not grow with the length of a run; nothing before the ramp's end is in the results.
+//! does not grow with the length of a run; nothing that a job did before the end of its own ramp is
+//! in the results.
 //! Never: decides what a number means ([`super::steady`], `report`).
 
 use super::intervals::Intervals;
@@ -205,6 +206,8 @@ pub struct Recorder {
     pub end: Ns,
     /// What each part of the plan did: first everything that is no job's, then job by job.
     jobs: Vec<JobRecord>,
+    /// When their ramps end; nothing for those without one.
+    ramps: Vec<Ns>,
     /// Latencies over time, where somebody asked for them.
     pub intervals: Option<Intervals>,
     /// Sectors read.
@@ -241,6 +244,7 @@ impl Recorder {
             start: Ns::ZERO,
             end: Ns::ZERO,
             jobs: Vec::new(),
+            ramps: Vec::new(),
             intervals: None,
             sectors_read: 0,
             sectors_written: 0,
@@ -265,6 +269,19 @@ impl Recorder {
         self.intervals = watch.intervals.then(|| Intervals::new(now));
     }
 
+    /// Whether the measured part has begun.
+    pub fn is_measuring(&self) -> bool {
+        self.measuring
+    }
+
+    /// What this job starts before `until` does not count, whatever else is measured by then.
+    pub fn ramp(&mut self, job: usize, until: Ns) {
+        if self.ramps.len() < job + 2 {
+            self.ramps.resize(job + 2, Ns::ZERO);
+        }
+        self.ramps[job + 1] = until;
+    }
+
     /// What a job did; `None` is everything that is no job's.
     pub fn job(&self, job: Option<usize>) -> Option<&JobRecord> {
         self.jobs.get(job.map_or(0, |job| job + 1))
@@ -279,10 +296,11 @@ impl Recorder {
         all
     }
 
-    /// Whether what started at `start` is to be recorded.
+    /// Whether what this job started at `start` is to be recorded.
     #[inline]
-    fn counts(&self, start: Ns) -> bool {
-        self.measuring && start >= self.start
+    fn counts(&self, job: Option<usize>, start: Ns) -> bool {
+        let ramp = self.ramps.get(job.map_or(0, |job| job + 1));
+        self.measuring && start >= self.start && ramp.is_none_or(|until| start >= *until)
     }
 
     /// One operation on the device ended, of this job if it is one's.
@@ -296,7 +314,7 @@ impl Recorder {
         now: Ns,
         stats: &dyn Fn() -> FtlStats,
     ) {
-        if !self.counts(start) {
+        if !self.counts(job, start) {
             return;
         }
         let took = (now - start).as_ns();
@@ -333,9 +351,9 @@ impl Recorder {
 
     /// An operation that started at `start` waited so long for the host's core.
     #[inline]
-    pub fn queued(&mut self, op: BlockOp, start: Ns, waited: Ns) {
+    pub fn queued(&mut self, job: Option<usize>, op: BlockOp, start: Ns, waited: Ns) {
         match op {
-            _ if !self.counts(start) => {}
+            _ if !self.counts(job, start) => {}
             BlockOp::Read => self.read_queue += waited,
             BlockOp::Write => self.write_queue += waited,
             BlockOp::Discard | BlockOp::Flush => {}
@@ -344,8 +362,8 @@ impl Recorder {
 
     /// A request of the workload ended, with all its operations.
     #[inline]
-    pub fn request(&mut self, start: Ns, ok: bool) {
-        if self.counts(start) {
+    pub fn request(&mut self, job: Option<usize>, start: Ns, ok: bool) {
+        if self.counts(job, start) {
             self.requests += 1;
             self.failed += !ok as u64;
         }
@@ -361,7 +379,7 @@ impl Recorder {
 
     /// A replayed request was issued this much later than the trace says.
     pub fn slipped(&mut self, start: Ns, by: Ns) {
-        if self.counts(start) {
+        if self.counts(None, start) {
             self.slip.late += (by > Ns::ZERO) as u64;
             self.slip.by.record(by.as_ns());
         }
@@ -439,7 +457,7 @@ mod tests {
         r.operation(None, BlockOp::Read, 1, Ns::ZERO, Ns::from_us(5), &stats);
         r.begin(Ns::from_us(4), &Watch::default());
         r.operation(None, BlockOp::Read, 1, Ns::from_us(3), Ns::from_us(5), &stats);
-        r.request(Ns::from_us(3), true);
+        r.request(None, Ns::from_us(3), true);
         assert_eq!((r.latencies(BlockOp::Read).count(), r.requests), (0, 0));
         r.operation(None, BlockOp::Read, 1, Ns::from_us(4), Ns::from_us(5), &stats);
         assert_eq!(r.latencies(BlockOp::Read).count(), 1);

@@ -342,6 +342,6 @@ async fn request(cx: &Cx, shared: &Shared, record: &TraceRecord, pieces: &[Piece
             ok &= host.operation(cx, op, lba, n, record.fua, &mut scratch).await;
         }
     }
-    host.recorder.borrow_mut().request(start, ok);
+    host.recorder.borrow_mut().request(None, start, ok);
     shared.scratch.borrow_mut().push(scratch);
 }

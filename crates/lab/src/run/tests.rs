@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::trace::{Reading, TraceSource, scan};
-use crate::workload::{Amount, Mix, Pace};
+use crate::workload::{Amount, Mix, Pace, Sizes};
 use flashlane_ftl::block::{BlockInfo, Started};
 use flashlane_rt::{CostTable, Virtual};
 use parking_lot_free::Shelf;
@@ -267,6 +267,76 @@ fn a_ramp_is_not_measured_and_a_stonewall_waits() {
     let kinds: Vec<BlockOp> = inside.log.iter().map(|e| e.0).take(128).collect();
     assert!(kinds[..64].iter().all(|k| *k == BlockOp::Write));
     assert!(kinds[64..].iter().all(|k| *k == BlockOp::Discard));
+}
+
+/// A job's ramp is its own, as in fio: what others do meanwhile, or did before, counts.
+#[test]
+fn a_ramp_leaves_the_numbers_of_other_jobs_alone() {
+    let timed = |name: &str, ramp: u64, stonewall: bool| {
+        let mut j = job(name, Mix::Write, true);
+        (j.time_based, j.runtime, j.ramp_time) = (true, Some(Ns::from_ms(2)), Ns::from_ms(ramp));
+        j.stonewall = stonewall;
+        Work::Job(j.into())
+    };
+    let counted = |works: Vec<Work>| {
+        let jobs = works.len();
+        let m = go(Arc::new(Memory::new(64)), &plan_of(works));
+        let of = |job| {
+            let record = m.recorder.job(Some(job)).and_then(|j| j.op(BlockOp::Write));
+            record.map_or(0, |r| r.latency.count())
+        };
+        let all: Vec<u64> = (0..jobs).map(of).collect();
+        assert_eq!(m.recorder.requests, all.iter().sum::<u64>(), "the sum is that of the jobs");
+        let span = m.recorder.end - m.recorder.start;
+        (all, span.as_ns() / 1000, m.ended_in_ramp)
+    };
+    // One request takes 10 us: 64 of them, 1 ms that does not count, 2 ms that do.
+    let once = || Work::Job(job("a", Mix::Write, false).into());
+    assert_eq!(counted(vec![once(), timed("b", 1, true)]), (vec![64, 200], 3640, false));
+    assert_eq!(counted(vec![once(), timed("b", 1, false)]), (vec![64, 200], 3000, false));
+    assert_eq!(counted(vec![timed("a", 1, false), timed("b", 1, true)]).0, [200, 200]);
+    // The first has ended when its ramp would: the measured part begins with the second's.
+    let mut early = job("a", Mix::Write, false);
+    early.ramp_time = Ns::from_ms(1);
+    let early = || Work::Job(early.clone().into());
+    assert_eq!(counted(vec![early(), timed("b", 1, true)]), (vec![0, 200], 2000, false));
+    assert_eq!(counted(vec![early()]), (vec![0], 0, true));
+    // It begins with the job, and a job that begins late is no exception.
+    let mut late = job("a", Mix::Write, true);
+    (late.time_based, late.runtime) = (true, Some(Ns::from_ms(2)));
+    (late.ramp_time, late.startdelay) = (Ns::from_ms(1), Ns::from_ms(5));
+    assert_eq!(counted(vec![Work::Job(late.into())]), (vec![200], 2000, false));
+}
+
+/// What was written is read back, in the pieces in which it was written, at the job's depth.
+#[test]
+fn verify_reads_what_was_written_as_it_was_written() {
+    let reads = |set: &dyn Fn(&mut Job)| {
+        let mut j = job("w", Mix::Write, false);
+        j.verify = true;
+        set(&mut j);
+        let device = Arc::new(Memory::new(4096));
+        let mut plan = plan_of(vec![Work::Job(j.into())]);
+        plan.fill = Fill::None;
+        let m = go(device.clone(), &plan);
+        let inside = device.inside.get();
+        let of = |op| inside.log.iter().filter(move |e| e.0 == op).map(|e| (e.1, e.2));
+        let (mut writes, reads): (Vec<_>, Vec<_>) =
+            (of(BlockOp::Write).collect(), of(BlockOp::Read).collect());
+        writes.sort_unstable();
+        assert_eq!(m.recorder.requests, (writes.len() + reads.len()) as u64);
+        assert_eq!(m.recorder.wrong_sectors, 0);
+        (reads.len(), reads == writes, inside.deepest)
+    };
+    // 16 MiB: fio reads 4096 pieces of 4 KiB, 256 of 64 KiB.
+    assert_eq!(reads(&|_| ()), (4096, true, 1));
+    assert_eq!(reads(&|j| (j.random, j.iodepth) = (true, 8)), (4096, true, 8));
+    assert_eq!(reads(&|j| j.bs[1] = Sizes::fixed(16)), (256, true, 1));
+    let split = Sizes(vec![(1, 1), (3, 1), (16, 1)]);
+    assert!(reads(&|j| j.bs[1] = split.clone()).1, "pieces of several sizes");
+    assert_eq!(reads(&|j| j.number_ios = Some(100)), (100, true, 1));
+    // A reader's reads are checked as they come.
+    assert_eq!(reads(&|j| j.rw = Mix::Read).0, 4096);
 }
 
 const FEW: &str = "8,0 0 1 1.000000 9 Q W 8 + 8 [a]\n8,0 0 2 1.000100 9 Q FWFS 16 + 16 [a]\n\

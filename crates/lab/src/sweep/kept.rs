@@ -40,7 +40,8 @@ impl Kept {
 
     /// The name of what an experiment is; a run on prepared devices comes to other numbers.
     pub(super) fn name_of(&self, experiment: &Experiment, prepared: bool) -> String {
-        let Experiment { name, description, targets, workloads, run, vary: _ } = experiment;
+        let Experiment { name, description, targets, workloads, run, vary: _, remarks: _ } =
+            experiment;
         let program = &self.program;
         let mut all = format!("{program} {name:?} {description:?} {targets:?} {run:?} {prepared}");
         workloads.iter().for_each(|workload| all += &naming::workload(workload));

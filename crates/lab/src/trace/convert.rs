@@ -12,6 +12,7 @@ use super::{DeviceId, Format, LayoutError, Scan, TraceError};
 use crate::run::Monitor;
 use serde::Serialize;
 use std::io::Write;
+use std::path::Path;
 
 /// What is asked for.
 #[derive(Clone, Debug)]
@@ -62,6 +63,24 @@ impl Converted {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
+    /// The name of the result promises another format.
+    #[error(
+        "{out}: the name says `.{suffix}`, and {format} would be written: choose a format of that \
+         name (`--to` {}), or write {better}",
+        words(others)
+    )]
+    Suffix {
+        /// Name of the result.
+        out: String,
+        /// Its suffix.
+        suffix: String,
+        /// Format asked for.
+        format: Format,
+        /// Those that the suffix speaks of.
+        others: Vec<Format>,
+        /// A name that says what is written.
+        better: String,
+    },
     /// It can't be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
@@ -109,6 +128,22 @@ pub enum ConvertError {
     /// The result can't be written.
     #[error("cannot write the converted trace: {0}")]
     Write(std::io::Error),
+}
+
+fn words(formats: &[Format]) -> String {
+    formats.iter().map(|f| f.word()).collect::<Vec<_>>().join(", ")
+}
+
+/// Refuses a name whose suffix promises a format that is not the one to be written: Parquet in
+/// `out.csv` is what nothing can read by its name.
+pub fn check_name(out: &Path, format: Format) -> Result<(), ConvertError> {
+    let suffix = out.extension().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default();
+    let others = Format::of_suffix(&suffix);
+    if others.is_empty() || others.contains(&format) {
+        return Ok(());
+    }
+    let better = out.with_extension(format.suffix()).display().to_string();
+    Err(ConvertError::Suffix { out: out.display().to_string(), suffix, format, others, better })
 }
 
 /// Records between two looks at the watcher.

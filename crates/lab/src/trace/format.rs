@@ -94,6 +94,32 @@ impl Format {
         matches!(self, Format::Parquet | Format::Blktrace)
     }
 
+    /// What files of this format are called behind the last dot.
+    pub fn suffix(self) -> &'static str {
+        match self {
+            Format::Parquet => "parquet",
+            Format::Blktrace => "blktrace",
+            Format::Msr
+            | Format::Systor
+            | Format::Alibaba
+            | Format::Tencent
+            | Format::Spc
+            | Format::Femu => "csv",
+            Format::Fio2 | Format::Fio3 => "iolog",
+            Format::Blkparse | Format::Mqsim | Format::Ssdsim | Format::Wiscsee => "txt",
+        }
+    }
+
+    /// The formats that a file name's suffix speaks of; none where it speaks of no format.
+    pub fn of_suffix(suffix: &str) -> Vec<Format> {
+        let suffix = suffix.to_ascii_lowercase();
+        let fits = |f: &Format| match suffix.as_str() {
+            "txt" => !f.is_binary(),
+            named => f.suffix() == named || f.word() == named,
+        };
+        Format::ALL.into_iter().filter(fits).collect()
+    }
+
     /// What its parts are called in messages.
     pub fn part(self) -> &'static str {
         if self.is_binary() { "records" } else { "lines" }
@@ -141,5 +167,18 @@ mod tests {
             format.carries();
         }
         assert_eq!(Format::named("csv"), None);
+    }
+
+    #[test]
+    fn a_suffix_speaks_of_the_formats_that_go_by_it() {
+        for format in Format::ALL {
+            assert!(Format::of_suffix(format.suffix()).contains(&format), "{format}");
+        }
+        assert_eq!(Format::of_suffix("PARQUET"), [Format::Parquet]);
+        assert_eq!(Format::of_suffix("mqsim"), [Format::Mqsim]);
+        let csv = Format::of_suffix("csv");
+        assert!(csv.contains(&Format::Msr) && !csv.contains(&Format::Parquet));
+        assert!(Format::of_suffix("txt").contains(&Format::Msr), "a table is text, too");
+        assert!(Format::of_suffix("dat").is_empty());
     }
 }

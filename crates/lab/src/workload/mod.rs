@@ -137,7 +137,7 @@ pub struct Job {
     pub runtime: Option<Ns>,
     /// Goes on until `runtime`, whatever the size.
     pub time_based: bool,
-    /// Not measured for this long.
+    /// Not measured for this long from its start; other jobs are.
     pub ramp_time: Ns,
     /// Begins this late.
     pub startdelay: Ns,
@@ -163,7 +163,7 @@ pub struct Job {
     pub end_fsync: bool,
     /// Every write is FUA.
     pub sync: bool,
-    /// Everything written is read back at the end.
+    /// Everything it wrote is read back at its end.
     pub verify: bool,
     /// Seed of this job alone.
     pub randseed: Option<u64>,

@@ -191,6 +191,7 @@ fn channel(
         window: geo.mw_cunits,
         pairs: spec.page_map(),
         rated_erases: spec.cells.rated_erases,
+        rated_erases_slc: spec.cells.slc.as_ref().map_or(0, |slc| slc.rated_erases),
     };
     let first = number * geo.pus_per_channel;
     let streams = |name| {

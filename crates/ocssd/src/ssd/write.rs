@@ -232,13 +232,7 @@ impl Ssd {
 
     /// Erases of a chunk and those it is made for in its mode.
     pub(super) fn wear(&self, chan: &Chan, index: u32) -> (u32, u32) {
-        let chunk = chan.cells.chunk(index);
-        let native = self.spec.cells.rated_erases;
-        let rated = match (chunk.mode, &self.times.slc) {
-            (CellMode::Slc, Some(slc)) if slc.rated_erases != 0 => slc.rated_erases,
-            _ => native,
-        };
-        (chunk.erases, rated)
+        (chan.cells.chunk(index).erases, chan.cells.rated_erases(index))
     }
 
     /// Content, state and counters of a program that succeeds, if the host takes the content.

@@ -74,6 +74,28 @@ fn wear_shows_in_reads() {
     }
 }
 
+/// A chunk is worn by what its present cell mode is rated for: 30 of 3000 erases in SLC mode are no
+/// 30 of 100.
+#[test]
+fn the_wear_index_counts_by_the_rating_of_the_cell_mode() {
+    let index = |rated_slc: u32| {
+        let spec = tiny(|s| {
+            s.cells.rated_erases = 100;
+            s.cells.slc.as_mut().unwrap().rated_erases = rated_slc;
+        });
+        let b = Bench::new(ssd(&spec, memory()));
+        (0..29).for_each(|_| assert_eq!(b.reset(0, 0), Status::Ok));
+        let slc = Flags { cell: CellMode::Slc, ..Flags::default() };
+        b.plain(Op::Reset, b.at(&[(0, 0, 0, 1)]), slc);
+        let in_slc = b.info(0, 0);
+        assert_eq!((in_slc.erases, in_slc.cell), (30, CellMode::Slc));
+        b.reset(0, 0);
+        (in_slc.wear_index, b.info(0, 0).wear_index)
+    };
+    assert_eq!(index(3000), (2, 79), "30 of 3000, then 31 of 100, of 255");
+    assert_eq!(index(0), (76, 79), "without a rating of its own: the native one");
+}
+
 /// Limited retry fails fast.
 #[test]
 fn limited_retry_fails_fast() {

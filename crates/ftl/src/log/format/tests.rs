@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const UUID: Uuid = *b"flashlane-uuid-0";
+pub(super) const UUID: Uuid = *b"flashlane-uuid-0";
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()

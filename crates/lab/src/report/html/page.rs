@@ -130,6 +130,17 @@ fn trust(report: &Report) -> String {
                 ),
             );
         }
+        let failed = r.faults.read_failures + r.faults.gc_read_failures;
+        if r.faults.uncorrectable > failed {
+            say(
+                "bad",
+                format!(
+                    "<b>{name}:</b> the medium could not give {} sectors that the layer read for \
+                     itself.",
+                    r.faults.uncorrectable - failed
+                ),
+            );
+        }
         if r.ended_in_ramp {
             say(
                 "bad",
