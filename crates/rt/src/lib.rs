@@ -1,8 +1,9 @@
 //! The runtime: one explicit per-core context, two clocks.
 //!
 //! Owns: [`Cx`], the virtual-time executor ([`Virtual`]), the thread-per-core executor
-//! ([`Threads`]), what both let in from outside ([`Port`], [`Remote`], [`Watched`]), timers, the blocking primitives of the data path ([`Lock`], [`Credits`],
-//! [`Notify`], [`Join`]), CPU cost tables and the fingerprint of a run.
+//! ([`Threads`]), what both let in from outside ([`Port`], [`Remote`], [`Watched`]), timers, the
+//! blocking primitives of the data path ([`Lock`], [`Credits`], [`Notify`], [`Join`]), CPU cost
+//! tables and the fingerprint of a run.
 //! Promises: under [`Virtual`] a run is a function of its seed: same seed, same order of polls,
 //! same fingerprint. Layers written against `Cx` run unchanged under both.
 //! Never: knows flash; never cancels a future that runs.

@@ -1,10 +1,11 @@
 //! The outside world of a run: threads, sockets and processes that the run's clock does not drive.
 //!
-//! Owns: ports ([`Port`]) and the bells that call them ([`Bell`]), work that another thread sends to a core
-//! ([`Remote`]), and the inbox of a core, through which everything reaches it. Promises: the same on both
-//! clocks; whatever comes in is handled on its core, between two polls, when no lock is held; a core to
-//! which nothing comes pays one load per turn; a port that only looks at things does not change a virtual run, not
-//! even its fingerprint. Never: reads a socket (that is [`crate::reactor`]'s, or a thread's of the owner).
+//! Owns: ports ([`Port`]) and the bells that call them ([`Bell`]), work that another thread sends to
+//! a core ([`Remote`]), and the inbox of a core, through which everything reaches it. Promises: the
+//! same on both clocks; whatever comes in is handled on its core, between two polls, when no lock is
+//! held; a core to which nothing comes pays one load per turn; a port that only looks at things does
+//! not change a virtual run, not even its fingerprint. Never: reads a socket (that is
+//! [`crate::reactor`]'s, or a thread's of the owner).
 
 use crate::cx::{CoreId, Cx, Mode};
 use crate::local::Local;

@@ -1,12 +1,12 @@
 //! Waiting for files: sockets, pipes, whatever the kernel says is ready.
 //!
-//! Owns: the epoll instance of a core, made when the core first watches a file, and who waits for which
-//! file ([`Watched`]). Promises: a core sleeps in one place, where both the kernel and other threads wake it; a
-//! core that watches nothing has none of this. Never: reads or writes a file (its owner does, in
-//! [`Watched::io`]).
+//! Owns: the epoll instance of a core, made when the core first watches a file, and who waits for
+//! which file ([`Watched`]). Promises: a core sleeps in one place, where both the kernel and other
+//! threads wake it; a core that watches nothing has none of this. Never: reads or writes a file (its
+//! owner does, in [`Watched::io`]).
 //!
-//! Files are registered once, for edges: an owner tries first, and waits for the next edge only when the kernel
-//! said that it would block.
+//! Files are registered once, for edges: an owner tries first, and waits for the next edge only when
+//! the kernel said that it would block.
 
 use crate::cx::Cx;
 use crate::local::Local;

@@ -1,8 +1,8 @@
 //! Real time: one thread per core, futures never migrate.
 //!
-//! Owns: the threads, their run queues and timers, and when a core looks at what has come for it (its
-//! [`Inbox`], the files that it watches). Promises: a core polls its own tasks only; a wake-up sent before a core goes to
-//! sleep is seen before it sleeps. Never: shares a future between threads.
+//! Owns: the threads, their run queues and timers, and when a core looks at what has come for it
+//! (its [`Inbox`], the files that it watches). Promises: a core polls its own tasks only; a wake-up
+//! sent before a core goes to sleep is seen before it sleeps. Never: shares a future between threads.
 
 use crate::cx::{CoreId, Cx, Mode, Waiter};
 use crate::local::Local;
