@@ -697,6 +697,9 @@ fn a_port_bounds_the_next_jump_of_time() {
         let (stands, stood) = std::sync::mpsc::channel::<u64>();
         let told = stands.clone();
         let _open = cx.open_port(&bell, Guest { bound, next, log: log.clone(), told });
+        if guest == Pace::Eager {
+            bell.ring();
+        }
         // Nobody but this thread lets time go on. It hears what happened (the time in us), and that the port was
         // served (0).
         let guest = std::thread::spawn(move || {
@@ -707,7 +710,9 @@ fn a_port_bounds_the_next_jump_of_time() {
                 }
                 _ => expected.iter().for_each(|n| assert_eq!(stood.recv(), Ok(*n))),
             };
-            for before in [&[5][..], &[0], &[0, 20]] {
+            // The eager one has rung before the run began.
+            let first = usize::from(guest == Pace::Eager);
+            for before in &[&[5][..], &[0], &[0, 20]][first..] {
                 hear(before);
                 if guest == Pace::Slow {
                     (0..1000).for_each(|_| std::thread::yield_now());

@@ -126,13 +126,16 @@ pub(super) async fn mover(ftl: Arc<Pftl>, cx: Cx, me: u32) {
             if let Some(flight) = c.next_move(&cx, &*ftl.device, me) {
                 return Poll::Ready(Some(flight));
             }
-            if c.is_verdict_untold() && !mutant!("pftl.mover-tells-nobody") {
+            let quiet = mutant!("pftl.mover-tells-nobody");
+            match c.is_verdict_untold() {
                 // Units that a mover could not give out may be what a verdict was about.
-                ftl.go_on(&cx, c, None, Room::default());
-            } else if c.phase != Phase::Running || c.barrier_is_active() {
+                true if !quiet => ftl.go_on(&cx, c, None, Room::default()),
                 // GC may rest since this look: a stop or a barrier may be waiting for that.
-                drop(c);
-                ftl.settled.wake(&cx);
+                false if c.phase != Phase::Running || c.barrier_is_active() => {
+                    drop(c);
+                    ftl.settled.wake(&cx);
+                }
+                _ => {}
             }
             Poll::Pending
         });
