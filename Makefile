@@ -4,7 +4,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
 export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
-.PHONY: help run test check bench interleave models miri mutants mutants-quick damaged soak soak-threads full
+.PHONY: help run test check bench interleave models miri miri-rings mutants mutants-quick damaged soak soak-threads full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,7 +52,7 @@ mutants-quick: ## The mutants that are caught within 2 seconds (tests/mutants-qu
 
 # Memory that cores share without references to it. Miri is a component of a nightly toolchain: where there is one it
 # is added, but no toolchain is installed for it.
-miri: ## Slab, rings, map and what gathers from them under Miri, where there is a nightly toolchain
+miri: ## Slab, ring, map and what gathers from them under Miri, where there is a nightly toolchain
 	@if ! $(CARGO) +nightly --version >/dev/null 2>&1; then \
 		sh tests/skip.sh note miri "no nightly toolchain here (rustup toolchain install nightly)"; \
 	elif ! rustup component add --toolchain nightly miri rust-src; then \
@@ -60,8 +60,13 @@ miri: ## Slab, rings, map and what gathers from them under Miri, where there is 
 	else \
 		$(CARGO) +nightly miri test -p flashlane-media --lib payload && \
 		$(CARGO) +nightly miri test -p flashlane-ftl --lib -- \
-			log::slab log::rings log::ring:: log::map log::sections; \
+			$(MIRI); \
 	fi
+
+# Several rings take Miri minutes.
+MIRI = log::slab log::ring:: log::map log::sections
+miri-rings: ## The same of several rings: minutes
+	$(MAKE) miri MIRI=log::rings
 
 SECONDS ?= 3600
 soak-threads: ## pblk, QBLK and borrow on 2 to 8 real threads, with faults, for SECONDS (3600)
@@ -75,4 +80,4 @@ damaged: ## Images damaged in DAMAGE (0..20000) ways, under the device and under
 soak: damaged ## Damaged images, then seeded simulations with faults and power cuts until stopped (Ctrl-C)
 	$(CARGO) run --release -- torture --target all --seconds 0
 
-full: test soak ## Everything
+full: test miri-rings soak ## Everything
