@@ -4,7 +4,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
 export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
-.PHONY: help run test check bench interleave models miri miri-rings mutants mutants-quick damaged soak soak-threads full
+.PHONY: help run test check bench interleave models miri miri-rings mutants mutants-quick minutes damaged soak soak-threads full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -80,4 +80,8 @@ damaged: ## Images damaged in DAMAGE (0..20000) ways, under the device and under
 soak: damaged ## Damaged images, then seeded simulations with faults and power cuts until stopped (Ctrl-C)
 	$(CARGO) run --release -- torture --target all --seconds 0
 
-full: test miri-rings soak ## Everything
+minutes: ## Commands of the README and the cookbook that take minutes
+	$(CARGO) build --release
+	sh tests/readme.sh minutes
+
+full: test minutes miri-rings soak ## Everything

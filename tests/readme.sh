@@ -4,7 +4,7 @@
 # What the docs name is looked up first (tests/docs.sh).
 # Use: sh tests/readme.sh            (FLASHLANE=path/to/flashlane for another binary)
 # Lines of the two that begin with `flashlane `, and README.md's table of systems, are run in a temporary folder, in
-# their order and each once; those marked `# minutes` are not.
+# their order and each once. Those marked `# minutes` are not; `sh tests/readme.sh minutes` runs them and nothing else.
 set -u
 
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -79,6 +79,16 @@ readme=$root/README.md
 cookbook=$root/docs/COOKBOOK.md
 awk '/^```ini/ { on = 1; next } /^```/ { on = 0 } on' "$cookbook" >job.fio
 [ -s job.fio ] || fail "docs/COOKBOOK.md has no job file"
+if [ "${1-}" = minutes ]; then
+    cat "$readme" "$cookbook" | sed -n 's/^flashlane \(.*[^ ]\)  *# minutes.*/\1/p' >commands
+    [ -s commands ] || fail "no command is marked as one that takes minutes"
+    while read -r line; do
+        # shellcheck disable=SC2086 # words are meant to split
+        run 0 $line
+    done <commands
+    [ "$bad" -eq 0 ] && echo "readme: all that takes minutes is good"
+    exit "$((bad > 0))"
+fi
 # commands_of FILE: one per line, without `flashlane`; of a table's row what stands in backticks at its end.
 commands_of() {
     awk '/^[|].*`flashlane [^`]*` [|]$/ { sub(/.*`flashlane /, "flashlane "); sub(/` [|]$/, "") }
