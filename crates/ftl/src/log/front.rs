@@ -202,6 +202,7 @@ impl HostFtl {
     fn give_back_unpublished(&self, cx: &Cx, ring: &Ring, slots: &[u32]) {
         ring.state.now(|r| r.free.put_back(slots));
         ring.admission.release(cx, slots.len() as u64, 0);
+        self.note_garbage(cx);
     }
 
     /// Makes a filled slot the newest content of its sector. Returns whether that killed a user

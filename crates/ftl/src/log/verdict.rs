@@ -11,7 +11,7 @@
 use super::HostFtl;
 use super::pool::{LineState, PoolState};
 use super::pools::Pool;
-use super::ring::RingState;
+use super::ring::{Ring, RingState};
 use super::rings::Positions;
 use super::victim::Reason;
 use flashlane_base::mutant;
@@ -88,6 +88,12 @@ impl HostFtl {
             r.has_work(unit) || !r.all_ended() && !mutant!("log.verdict-without-units")
         };
         let drains = || self.rings.iter().any(|ring| ring.state.now(|r| works(r)));
+        // Who was admitted and is in no ring yet comes with sectors that may make garbage.
+        let arrives = |ring: &Ring| {
+            let [(users, _), (gc, _)] = ring.admission.snapshot();
+            let is_more = |r: &mut RingState| r.all_ended() && users + gc > r.waiting() as u64;
+            ring.state.now(is_more) && !mutant!("log.verdict-without-admitted")
+        };
         let has_place = || {
             let cornered = self.pools.all(|p| p.is_cornered());
             let opens =
@@ -99,7 +105,7 @@ impl HostFtl {
             let before = taken();
             let comes = self.pools.any(comes);
             hesitate();
-            let moves = comes || drains() && has_place();
+            let moves = comes || self.rings.iter().any(arrives) || drains() && has_place();
             hesitate();
             // What was taken meanwhile may have gone to a pool that had been looked at.
             if moves || taken() == before || mutant!("log.verdict-of-two-states") {

@@ -276,6 +276,8 @@ fn what_is_in_nobodys_sight_still_comes() {
             r.retried(1);
             r.unit_done(again.id);
         });
+        assert!(!ftl.is_exhausted(None), "somebody is admitted, and in no ring yet");
+        ring.admission.release(&cx, 1, 0);
         assert!(ftl.is_exhausted(None), "{}", ftl.room_report(EXHAUSTED));
     })
     .expect("no stall");
