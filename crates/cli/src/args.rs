@@ -7,7 +7,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
 use clap_complete::Shell;
 use flashlane_lab::drive::faults::{FaultKind, POWER_CUT};
 use flashlane_lab::experiment::{Change, default_preset, preset_names};
-use flashlane_lab::lnvm::{LimiterKind, MountHow, Ns, Scrub, TargetKind, WearLeveling};
+use flashlane_lab::lnvm::{LimiterKind, MountHow, Ns, Scrub, TargetType, WearLeveling};
 use flashlane_lab::suggest;
 use flashlane_lab::trace::number::Clock;
 use flashlane_lab::trace::{Action, Format, Reading};
@@ -824,13 +824,6 @@ pub(crate) struct LnvmList {
     pub(crate) out: AsJson,
 }
 
-fn type_of(word: &str) -> Result<TargetKind, String> {
-    word.parse().map_err(|_| {
-        let hint = suggest::hint(word, TargetKind::ALL.map(|(name, _)| name));
-        format!("no such target type{hint}; there are pblk, qblk, pftl and raw")
-    })
-}
-
 fn limiter_of(word: &str) -> Result<LimiterKind, String> {
     let names = || LimiterKind::ALL.map(|(name, _)| name).join(", ");
     LimiterKind::named(word).ok_or_else(|| format!("there are {}", names()))
@@ -871,8 +864,8 @@ pub(crate) struct LnvmCreate {
     #[arg(short = 'n', long, value_name = "NAME")]
     pub(crate) target_name: String,
     /// Type: `pblk`, `qblk`, `pftl` or `raw`
-    #[arg(short = 't', long, value_name = "TYPE", value_parser = type_of)]
-    pub(crate) target_type: TargetKind,
+    #[arg(short = 't', long, value_name = "TYPE")]
+    pub(crate) target_type: TargetType,
     /// First LUN; -1 is the drive's first
     #[arg(short = 'b', long, value_name = "NUM", default_value_t = -1,
         allow_negative_numbers = true, value_parser = or_minus_one())]

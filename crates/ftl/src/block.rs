@@ -93,5 +93,5 @@ pub trait BlockDev: Send + Sync {
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a>;
     /// A request of this kind for this sector comes soon: a layer may bring what it knows of it into the
     /// caches. No effect on results; any number will do.
-    fn expect(&self, _op: BlockOp, _lba: Lba) {}
+    fn expect(&self, op: BlockOp, lba: Lba);
 }

@@ -150,6 +150,7 @@ mod tests {
                 }
             })
         }
+        fn expect(&self, _: BlockOp, _: Lba) {}
     }
 
     /// 4096 bytes in 1 us to the device and in 2 us to the host, 300 ns per command.

@@ -5,7 +5,7 @@
 //! its layer refuses is refused here. Never: writes a sector.
 
 use crate::execute::{raw_jobs, scan_traces, works_of};
-use crate::experiment::{Experiment, Target, TargetKind};
+use crate::experiment::{Experiment, Target};
 use crate::report::aligned;
 use crate::run::{Work, fits};
 use crate::stack::{StackError, capacity, medium};
@@ -34,8 +34,8 @@ pub fn check(experiment: &Experiment) -> Findings {
     for target in &experiment.targets {
         let works: Vec<Work> =
             traces.iter().flat_map(|t| works_of(experiment, target, t)).collect();
-        if target.kind == TargetKind::Raw {
-            match medium(target, experiment.run.seed) {
+        if target.stack.is_raw() {
+            match medium(&target.stack, experiment.run.seed) {
                 Ok((_, part)) => {
                     rows.push(row(target, part.geometry().sectors()));
                     let jobs = raw_jobs(&works, part.geometry());
@@ -57,7 +57,7 @@ pub fn check(experiment: &Experiment) -> Findings {
             Err(e) => {
                 problems.push(format!(
                     "target `{}` on device `{}`: {e}",
-                    target.name, target.device.spec.name
+                    target.name, target.stack.device.spec.name
                 ));
             }
         }
@@ -108,14 +108,14 @@ fn header() -> Vec<String> {
 }
 
 fn row(target: &Target, capacity: u64) -> Vec<String> {
-    let spec = &target.device.spec;
+    let spec = &target.stack.device.spec;
     let sector = SECTOR_BYTES as u64;
     let raw = spec.geometry().sectors();
     let per_second = |bytes: u64| match bytes {
         0 => "no limit".to_string(),
         b => format!("{:.0} MB/s", b as f64 / 1e6),
     };
-    let peaks = Peaks::of(spec, target.device.options.timing);
+    let peaks = Peaks::of(spec, target.stack.device.options.timing);
     vec![
         target.name.clone(),
         spec.name.clone(),
@@ -124,7 +124,7 @@ fn row(target: &Target, capacity: u64) -> Vec<String> {
         per_second(peaks.write),
         per_second(peaks.read),
         peaks.lone_read.to_string(),
-        Bytes::new(memory(raw, capacity, target.device.options.store)).to_string(),
+        Bytes::new(memory(raw, capacity, target.stack.device.options.store)).to_string(),
     ]
 }
 

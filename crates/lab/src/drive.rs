@@ -7,7 +7,8 @@
 pub mod faults;
 
 use crate::control::{Answer, Ask, ControlError, MayBeHeld, reach};
-use crate::experiment::{Base, Change, Experiment};
+use crate::experiment::document::Document;
+use crate::experiment::{Base, Change, Complaint, ExperimentErrors, read_device};
 use crate::report::aligned;
 use flashlane_base::{Bytes, Location, Ns, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_media::image::HEADER_BYTES;
@@ -75,16 +76,22 @@ impl MayBeHeld for DriveError {
 /// # Errors
 /// No such preset or key, or an impossible device.
 pub fn device(preset: &str, sets: &[String]) -> Result<DeviceSpec, DriveError> {
-    let text = format!(
-        "[device]\npreset = {}\n[[target]]\nkind = \"pftl\"\n[[workload]]\nrw = \"read\"\n",
-        toml::Value::from(preset)
-    );
-    let changes: Vec<Change> = sets.iter().map(|s| Change::Set(format!("device.{s}"))).collect();
-    let base = Base::of(Path::new(""), None);
-    let parsed = Experiment::parse("drive", &text, &base, &changes);
-    let experiment = parsed.map_err(|e| DriveError::Device(e.to_string()))?;
-    let of = experiment.targets.into_iter().next().map(|t| t.device.spec);
-    of.ok_or_else(|| DriveError::Device("there is no device".into()))
+    let mut changes = vec![Change::Device(preset.into())];
+    changes.extend(sets.iter().map(|s| Change::Set(format!("device.{s}"))));
+    let wrong =
+        |complaints: Vec<Complaint>| DriveError::Device(ExperimentErrors(complaints).to_string());
+    let document = Document::parse("drive", "", &changes).map_err(|c| wrong(vec![c]))?;
+    let (root, base) = (document.root(), Base::of(Path::new(""), None));
+    let device = root.table("device").and_then(|section| {
+        let device = read_device(&section, &document, &base);
+        section.finish();
+        device
+    });
+    root.finish();
+    match (device, document.complaints()) {
+        (Some(device), complaints) if complaints.is_empty() => Ok(device.spec),
+        (_, complaints) => Err(wrong(complaints)),
+    }
 }
 
 /// Makes an image, and says what it is.

@@ -5,20 +5,22 @@
 //! progress and starts no other. Never: formats a result.
 
 use crate::control::power::Switch;
-use crate::experiment::{Experiment, Target, TargetKind, Workload};
+use crate::experiment::{Experiment, Target, Workload};
 use crate::lnvm::Mounted;
 use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
 use crate::shelf::{Shelf, Shelved, Untaken};
-use crate::stack::{Lines, Stack, StackError, Stopped, behind_link, raw_medium};
+use crate::stack::{Lines, Stack, StackError, Stopped, raw_medium};
 use crate::trace::{Reading, Scan, TraceError, scan};
 use crate::workload::Job;
 use flashlane_base::{Geometry, Ns};
+use flashlane_ftl::layer::{Counted, Seam};
 use flashlane_ocssd::rules::Violation;
 use flashlane_ocssd::ssd::spans::Kept;
 use flashlane_ocssd::{BufferCount, Device, MediaCounters, Ssd};
 use flashlane_rt::{Cx, Stalled, Virtual};
+use flashlane_stack::behind_link;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -116,6 +118,8 @@ pub struct RunOutcome {
     pub raw_sectors: u64,
     /// How its lines are divided.
     pub lines: Option<Lines>,
+    /// What its layers have counted beside what all layers do: the layer's name, its numbers.
+    pub counted: Vec<(&'static str, Vec<Counted>)>,
     /// How it was found on its drive, if it lives on one.
     pub mounted: Option<Mounted>,
     /// Broken rules in the whole run, preparation included.
@@ -374,6 +378,7 @@ struct Ran {
     ssd: Arc<Ssd>,
     raw_sectors: u64,
     lines: Option<Lines>,
+    counted: Vec<(&'static str, Vec<Counted>)>,
     mounted: Option<Mounted>,
     media: MediaSpan,
     wear: Vec<BTreeMap<u32, u64>>,
@@ -396,11 +401,9 @@ fn run_target(
     let ran = vm
         .run(async move {
             let steps = async {
-                match owned.kind {
-                    TargetKind::Raw => {
-                        raw_steps(&cx, observe, &owned, &plan, monitor, &power).await
-                    }
-                    _ => steps(&cx, observe, &owned, &plan, monitor, &power, shelved).await,
+                match owned.stack.is_raw() {
+                    true => raw_steps(&cx, observe, &owned, &plan, monitor, &power).await,
+                    false => steps(&cx, observe, &owned, &plan, monitor, &power, shelved).await,
                 }
             };
             power.unless_off(&cx, steps).await
@@ -422,6 +425,7 @@ fn run_target(
         geometry: *ran.ssd.geometry(),
         raw_sectors: ran.raw_sectors,
         lines: ran.lines,
+        counted: ran.counted,
         mounted: ran.mounted,
         violations: ran.ssd.counters().violations,
         uncorrectable: ran.uncorrectable,
@@ -435,7 +439,7 @@ fn run_target(
 fn stack_error(target: &Target, source: StackError) -> ExecuteError {
     ExecuteError::Stack {
         target: target.name.clone(),
-        device: target.device.spec.name.clone(),
+        device: target.stack.device.spec.name.clone(),
         source: source.into(),
     }
 }
@@ -484,17 +488,29 @@ async fn raw_steps(
     };
     let (from, begin) = snapshot(cx, &ssd, observe);
     let raw_sectors = part.geometry().sectors();
-    let device = behind_link(part, target);
+    let device = behind_link(Seam::Device(part), target.stack.link()).device();
     let measured =
         run_raw(cx, &ssd, device, jobs, plan.seed, monitor, begin, observe.intervals).await;
     let media = span(cx, &ssd, &from.borrow(), &measured);
-    let (wear, spans) = (wear_of(&ssd, target.pus), ssd.take_spans());
+    let (wear, spans) = (wear_of(&ssd, target.stack.pus), ssd.take_spans());
     if let Some(drive) = drive {
         drive.close().map_err(|e| stack_error(target, e))?;
     }
     let uncorrectable = ssd.counters().uncorrectable - before;
-    let (lines, mounted, laws) = (None, None, Ok(()));
-    Ok(Ran { measured, ssd, raw_sectors, lines, mounted, media, wear, spans, uncorrectable, laws })
+    let (lines, counted, mounted, laws) = (None, Vec::new(), None, Ok(()));
+    Ok(Ran {
+        measured,
+        ssd,
+        raw_sectors,
+        lines,
+        counted,
+        mounted,
+        media,
+        wear,
+        spans,
+        uncorrectable,
+        laws,
+    })
 }
 
 /// The jobs of a workload as raw streams; an experiment with a raw target has no traces.
@@ -545,9 +561,10 @@ async fn steps(
     };
     stack.drain(cx).await;
     measured.after = stack.stats();
+    let counted = stack.layers().counted();
     // Before the layer stops: what it writes then is none of the measured part.
     let media = span(cx, stack.ssd(), &from.borrow(), &measured);
-    let (wear, spans) = (wear_of(stack.ssd(), target.pus), stack.ssd().take_spans());
+    let (wear, spans) = (wear_of(stack.ssd(), target.stack.pus), stack.ssd().take_spans());
     let Stopped { read_only, laws } = stack.stop(cx).await;
     // What the end of the run found out counts as well.
     measured.read_only = measured.read_only.or(read_only);
@@ -558,5 +575,17 @@ async fn steps(
     let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
     let (lines, mounted) = (stack.lines(), stack.mounted());
     let uncorrectable = stack.uncorrectable();
-    Ok(Ran { measured, ssd, raw_sectors, lines, mounted, media, wear, spans, uncorrectable, laws })
+    Ok(Ran {
+        measured,
+        ssd,
+        raw_sectors,
+        lines,
+        counted,
+        mounted,
+        media,
+        wear,
+        spans,
+        uncorrectable,
+        laws,
+    })
 }

@@ -11,7 +11,7 @@
 //! preparation's numbers as JSON (4 + n), the oracle's words ([`Oracle::save`]), the device
 //! ([`Ssd::save`](flashlane_ocssd::Ssd::save)), CRC32C of all before (4).
 
-use crate::experiment::{Experiment, Target, TargetKind};
+use crate::experiment::{Experiment, Target};
 use crate::naming;
 use crate::run::oracle::Oracle;
 use crate::run::{self, Fill, Monitor, Overwrite, Prepared, RunPlan, Start};
@@ -109,7 +109,7 @@ impl Shelf {
     /// A target is not on a fresh device, or that is of a kind that can't be put away.
     pub fn check(experiment: &Experiment) -> Result<(), String> {
         for target in &experiment.targets {
-            let (name, device) = (&target.name, &target.device);
+            let (name, device) = (&target.name, &target.stack.device);
             let why_not = [
                 (
                     !device.options.faults.is_empty(),
@@ -130,7 +130,7 @@ impl Shelf {
                      --prepared out"
                 ));
             }
-            if matches!(target.kind, TargetKind::Raw) {
+            if target.stack.is_raw() {
                 return Err(format!(
                     "target `{name}` is raw, and raw runs prepare their chunks themselves: leave --prepared \
                      out"
@@ -290,10 +290,10 @@ fn load(path: &Path, target: &Target, seed: u64, how: &str) -> io::Result<Shelve
     let mut numbers = vec![0; len as usize];
     from.read_exact(&mut numbers)?;
     let prepared: Prepared = serde_json::from_slice(&numbers)?;
-    let most = target.device.spec.geometry().sectors();
+    let most = target.stack.device.spec.geometry().sectors();
     let oracle = Oracle::load(&mut from, most)?;
-    let options = SsdOptions { seed, ..target.device.options.clone() };
-    let ssd = Ssd::load(&target.device.spec, options, &mut from).map_err(wrong)?;
+    let options = SsdOptions { seed, ..target.stack.device.options.clone() };
+    let ssd = Ssd::load(&target.stack.device.spec, options, &mut from).map_err(wrong)?;
     let (crc, mut stored) = (from.crc, [0; 4]);
     from.inner.read_exact(&mut stored)?;
     if stored != crc.to_le_bytes() || from.inner.read(&mut [0])? != 0 {

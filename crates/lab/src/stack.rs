@@ -1,31 +1,29 @@
-//! Builds the stacks: a fresh device, a layer on it; or a drive image, and the target that is mounted
-//! from it. The only place that knows how.
+//! A stack to be driven: on a fresh device, on one from a shelf, or mounted from a drive image.
 //!
-//! Owns: construction, mount, drain and stop of every kind of target, the check of both counter laws.
+//! Owns: which device a stack stands on, mount, drain and stop, the check of both counter laws.
 //! Promises: a target that does not fit its device is an error with the layer's own reason; a target
-//! of a drive is stopped cleanly, and its image closed, however a run ends. Never: drives a stack.
+//! of a drive is stopped cleanly, and its image closed, however a run ends. Never: drives a stack,
+//! knows which layers there are (`flashlane_stack::kinds` does).
 
 use crate::control::live::Attending;
 use crate::control::power::Switch;
 use crate::control::{ControlError, Live};
-use crate::experiment::{DeviceChoice, DriveTarget, Target, TargetKind};
-use crate::lnvm::{Account, Drive, LnvmError, Lost, Mounted, knobs};
+use crate::experiment::{DriveTarget, Target};
+use crate::lnvm::{Drive, LnvmError, Lost, Mounted, knobs};
 use crate::run::{Probe, Sample, Subject, Watch};
-use flashlane_base::{Geometry, Ns};
+use flashlane_base::Ns;
 use flashlane_ftl::block::{BlockDev, BlockError};
 use flashlane_ftl::contention::Contention;
-use flashlane_ftl::link::LinkedBlock;
-use flashlane_ftl::log::format::Uuid;
-use flashlane_ftl::log::{MountError, MountOptions, Pblk};
-use flashlane_ftl::pftl::{Pftl, PftlConfig};
-use flashlane_ftl::stats::{FtlStats, Gauges};
-use flashlane_ocssd::link::LinkedDevice;
-use flashlane_ocssd::spec::LinkSpec;
+use flashlane_ftl::layer::{AttributeError, Find, Kind, LayerError, Stop};
+pub use flashlane_ftl::layer::{Lines, MountHow};
+use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::{
     Device, MediaCounters, OpenImage, Partition, SpecError, Ssd, SsdOptions, StoreKind, TargetInfo,
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
-use serde::Serialize;
+use flashlane_stack::{
+    Description, DeviceChoice, LayerSpec, Layers, Make, Programmed, PusError, kinds, raise,
+};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -37,44 +35,30 @@ pub enum StackError {
     #[error(transparent)]
     Device(#[from] SpecError),
     /// PUs that the device does not have.
-    #[error("`pus` names PU {end}, the device has 0 to {last}")]
-    Pus {
-        /// What was asked for.
-        end: u32,
-        /// What there is.
-        last: u32,
-    },
-    /// Lines of so few PUs hold too little.
-    #[error("{pus} active PUs need {lines} more spare lines than there are")]
-    Narrow {
-        /// What was asked for.
-        pus: u32,
-        /// What is missing.
-        lines: u64,
-    },
-    /// The host FTL.
+    #[error("`pus` names PU {}, the device has 0 to {}", .0.end, .0.last)]
+    Pus(PusError),
+    /// A layer.
     #[error("{0}")]
-    Pblk(#[from] flashlane_ftl::log::CreateError),
-    /// The device FTL.
+    Layer(#[from] LayerError),
+    /// A knob of a layer.
     #[error("{0}")]
-    Pftl(#[from] flashlane_ftl::pftl::CreateError),
+    Knob(#[from] AttributeError),
     /// The drive that the target lives on.
     #[error("{0}")]
     Drive(Box<LnvmError>),
-    /// The host FTL on it.
-    #[error("{}{}", .0, remedy_pblk(.0))]
-    MountPblk(#[from] MountError),
-    /// The device FTL on it.
-    #[error("{}{}", .0, remedy_pftl(.0))]
-    MountPftl(#[from] flashlane_ftl::pftl::MountError),
-    /// A way to mount that only a host FTL has.
-    #[error("`{flag}` is for pblk and qblk targets, this one is of type {kind}")]
-    HowPblk {
+    /// A way to mount that its type does not have.
+    #[error("`{flag}` is for {} targets, this one is of type {kind}", owners(flag))]
+    How {
         /// As it is given.
         flag: &'static str,
         /// Its type.
-        kind: flashlane_ocssd::TargetKind,
+        kind: String,
     },
+    /// A type of target that this program does not have.
+    #[error(
+        "it is of type `{0}`, which this program does not have: use the flashlane that made it"
+    )]
+    Type(String),
     /// Nobody could ask this process while it has the drive open.
     #[error("{0}")]
     Control(#[from] ControlError),
@@ -101,98 +85,47 @@ impl From<LnvmError> for StackError {
     }
 }
 
+impl From<PusError> for StackError {
+    fn from(e: PusError) -> StackError {
+        StackError::Pus(e)
+    }
+}
+
 impl StackError {
     /// What is on the medium is in the way.
     pub(crate) fn is_mount(&self) -> bool {
-        matches!(self, StackError::MountPblk(_) | StackError::MountPftl(_))
+        matches!(self, StackError::Layer(e) if e.mounting)
     }
 }
 
-/// What of a target on a drive is mounted that is not sound, as the options of the commands say it that mount
-/// for good: `run --drive` and `lnvm create`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MountHow {
-    /// `--accept-lost`: what can't be read is lost; older copies of it may come back.
-    pub accept_lost: bool,
-    /// `--undo-discards`: the map is rebuilt without its checkpoints; discarded sectors may come back.
-    pub undo_discards: bool,
+/// Types of targets that have this way to mount.
+fn owners(flag: &str) -> String {
+    let all = MountHow { accept_lost: true, undo_discards: true };
+    let ways = [MountHow { undo_discards: false, ..all }, MountHow { accept_lost: false, ..all }];
+    let has = |kind: &&dyn Kind| ways.iter().all(|how| kind.lacks(*how) != Some(flag));
+    let names: Vec<&str> = kinds::targets().filter(has).map(|kind| kind.name()).collect();
+    names.join(" and ")
 }
 
-impl MountHow {
-    /// Refuses what a target of this type does not have.
-    pub(crate) fn check(self, kind: flashlane_ocssd::TargetKind) -> Result<(), StackError> {
-        use flashlane_ocssd::TargetKind::{Pblk, Pftl, Qblk, Raw};
-        let wrong = match kind {
-            Pblk | Qblk => None,
-            Pftl => self.undo_discards.then_some("--undo-discards"),
-            Raw if self.accept_lost => Some("--accept-lost"),
-            Raw => self.undo_discards.then_some("--undo-discards"),
-        };
-        wrong.map_or(Ok(()), |flag| Err(StackError::HowPblk { flag, kind }))
-    }
+/// Refuses what a target of this type does not have; one of no type is raw.
+pub(crate) fn check_how(how: MountHow, kind: Option<&dyn Kind>) -> Result<(), StackError> {
+    let lacks = match kind {
+        Some(kind) => kind.lacks(how),
+        None if how.accept_lost => Some("--accept-lost"),
+        None => how.undo_discards.then_some("--undo-discards"),
+    };
+    let name = kind.map_or(kinds::RAW, |kind| kind.name());
+    lacks.map_or(Ok(()), |flag| Err(StackError::How { flag, kind: name.into() }))
 }
 
-fn with(flag: &str) -> String {
-    format!("; with `{flag}`, `run --drive` and `lnvm create` mount it anyway")
-}
-
-/// What would do where a pblk can't be mounted.
-fn remedy_pblk(e: &MountError) -> String {
-    match e {
-        MountError::LostUnits { .. } | MountError::Host { .. } => with("--accept-lost"),
-        MountError::CheckpointsLost { .. } => with("--undo-discards"),
-        _ => String::new(),
-    }
-}
-
-/// The same of a device FTL.
-fn remedy_pftl(e: &flashlane_ftl::pftl::MountError) -> String {
-    use flashlane_ftl::pftl::MountError;
-    match e {
-        MountError::Lost { .. } | MountError::Host { .. } => with("--accept-lost"),
-        _ => String::new(),
-    }
-}
-
-/// Mounts the pblk on these PUs.
-pub(crate) async fn mount_pblk(
-    cx: &Cx,
-    device: Arc<dyn Device>,
-    uuid: Option<Uuid>,
-    how: MountHow,
-) -> Result<Arc<Pblk>, StackError> {
-    let MountHow { accept_lost, undo_discards } = how;
-    let options = MountOptions { uuid, accept_lost, undo_discards, ..MountOptions::default() };
-    Ok(Pblk::mount(cx, device, options).await?)
-}
-
-/// Mounts the device FTL on this device; an empty device is an empty one.
-pub(crate) async fn mount_pftl(
-    cx: &Cx,
-    device: Arc<dyn Device>,
-    config: PftlConfig,
-    how: MountHow,
-) -> Result<Arc<Pftl>, StackError> {
-    let accept_lost_sectors = config.accept_lost_sectors || how.accept_lost;
-    Ok(Pftl::mount(cx, device, PftlConfig { accept_lost_sectors, ..config }, None).await?)
-}
-
-#[derive(Clone)]
-enum Layer {
-    Pblk(Arc<Pblk>),
-    Pftl(Arc<Pftl>),
-}
-
-/// A device with a layer on it.
+/// A device with layers on it.
 #[derive(Clone)]
 pub struct Stack {
     ssd: Arc<Ssd>,
-    layer: Layer,
-    /// What the host sees: the layer, behind the host's bus where the layer is inside the device.
-    block: Arc<dyn BlockDev>,
+    layers: Layers,
     raw_sectors: u64,
     /// Sectors that the medium had programmed before, by cause.
-    programmed: [u64; 10],
+    programmed: Programmed,
     /// Sectors that it had not been able to give before.
     uncorrectable: u64,
     /// The drive that it was mounted from.
@@ -208,19 +141,6 @@ struct Home {
     mounted: Mounted,
     /// Commits of the image before: a number that no earlier run had.
     life: u64,
-}
-
-/// How a host FTL's lines are divided, in lines at the width that it was created with.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Lines {
-    /// Lines for data.
-    pub all: u64,
-    /// Of those, kept free in steady state: the reserve (what is in the buffer, a victim), the room
-    /// of the limiter, the line opened beforehand.
-    pub kept_free: u64,
-    /// Spare that garbage collection has: the share of the other lines' room above the logical
-    /// capacity. Theory's write amplification is of this spare.
-    pub effective_spare_ratio: f64,
 }
 
 /// Sectors up to which the maps are walked after a run: some hundred bytes and 100 ns each.
@@ -243,28 +163,22 @@ impl Stack {
         if let Some(on) = &target.drive {
             return Stack::mount(cx, target, on, switch).await;
         }
-        let (ssd, part) = medium(target, seed)?;
+        let (ssd, part) = medium(&target.stack, seed)?;
+        Ok(Stack::on(cx, &target.stack, ssd, part, &Make::Create).await?)
+    }
+
+    /// Puts the layers of a description on a device that is not a drive's.
+    async fn on(
+        cx: &Cx,
+        stack: &Description,
+        ssd: Arc<Ssd>,
+        part: Arc<dyn Device>,
+        make: &Make,
+    ) -> Result<Stack, LayerError> {
         let raw_sectors = part.geometry().sectors();
-        let (layer, block): (Layer, Arc<dyn BlockDev>) = match &target.kind {
-            TargetKind::Pblk(config) => {
-                let pblk = Pblk::create(cx, behind_link(part, target), config.clone()).await?;
-                (Layer::Pblk(pblk.clone()), pblk)
-            }
-            TargetKind::Raw => unreachable!("raw targets have no layer; `raw::run` drives them"),
-            TargetKind::Pftl(config) => {
-                let pftl = Pftl::create(cx, part, config.clone())?;
-                (Layer::Pftl(pftl.clone()), behind_bus(pftl, target))
-            }
-        };
-        Ok(Stack {
-            ssd,
-            layer,
-            block,
-            raw_sectors,
-            programmed: [0; 10],
-            uncorrectable: 0,
-            home: None,
-        })
+        let MediaCounters { programmed, uncorrectable, .. } = ssd.counters();
+        let layers = raise(cx, part, &stack.layers, stack.link(), make).await?;
+        Ok(Stack { ssd, layers, raw_sectors, programmed, uncorrectable, home: None })
     }
 
     /// Mounts a target that was put away ([`Stack::put_away`]) on a device that was taken in since.
@@ -273,12 +187,8 @@ impl Stack {
         target: &Target,
         ssd: Arc<Ssd>,
     ) -> Result<Stack, StackError> {
-        let part = part_of(target, &ssd)?;
-        let raw_sectors = part.geometry().sectors();
-        let MediaCounters { programmed, uncorrectable, .. } = ssd.counters();
-        let how = MountHow::default();
-        let (layer, block) = mount_kind(cx, target, part, None, how).await?;
-        Ok(Stack { ssd, layer, block, raw_sectors, programmed, uncorrectable, home: None })
+        let part = target.stack.part_of(&ssd)?;
+        Ok(Stack::on(cx, &target.stack, ssd, part, &Make::mount()).await?)
     }
 
     /// Mounts a target of a drive.
@@ -297,19 +207,16 @@ impl Stack {
                 return Err(e.into());
             }
         };
-        let ssd = drive.ssd.clone();
-        let MediaCounters { programmed, uncorrectable, .. } = ssd.counters();
-        let life = ssd.image_info().map_or(0, |i| i.commits);
+        let life = drive.ssd.image_info().map_or(0, |i| i.commits);
         let began = cx.now();
         let found = match drive.target(&on.name) {
             Ok((info, part)) => {
-                let raw_sectors = part.geometry().sectors();
-                let layer = mount_layer(cx, target, &info, part, on.how).await;
-                layer.map(|(layer, block)| (info, layer, block, raw_sectors))
+                let stack = Stack::on_drive(cx, target, &info, drive.ssd.clone(), part, on.how);
+                stack.await.map(|stack| (info, stack))
             }
             Err(e) => Err(e.into()),
         };
-        let (info, layer, block, raw_sectors) = match found {
+        let (info, stack) = match found {
             Ok(found) => found,
             Err(e) => {
                 attended.take();
@@ -317,22 +224,33 @@ impl Stack {
                 return Err(e);
             }
         };
-        let recovery = match &layer {
-            Layer::Pblk(l) => {
-                for refused in knobs::apply(cx, l, &info.settings) {
-                    live.note(format!("a kept knob: {refused}"));
-                }
-                live.set_pblk(l.clone());
-                l.recovery().map(Account::Pblk)
-            }
-            Layer::Pftl(l) => l.recovery().map(Account::Pftl),
-        };
+        let layer = stack.layers.target();
+        for refused in knobs::apply(cx, &**layer, &info.settings) {
+            live.note(format!("a kept knob: {refused}"));
+        }
+        live.set_target(layer.clone());
+        let recovery = layer.recovered();
         let time = cx.now() - began;
-        let lost = recovery.as_ref().map(|r| Lost::of(r, info.begin, ssd.geometry().chunks_per_pu));
+        let lost = recovery.as_ref().map(|r| Lost::of(r, info.begin));
         let (path, lost, notes) = (on.image.clone(), lost.unwrap_or_default(), Vec::new());
         let mounted = Mounted { path, info, recovery, lost, time, notes };
         let home = Some(Rc::new(Home { drive, live, attended, mounted, life }));
-        Ok(Stack { ssd, layer, block, raw_sectors, programmed, uncorrectable, home })
+        Ok(Stack { home, ..stack })
+    }
+
+    /// Mounts what is on a target's PUs.
+    async fn on_drive(
+        cx: &Cx,
+        target: &Target,
+        info: &TargetInfo,
+        ssd: Arc<Ssd>,
+        part: Arc<Partition>,
+        how: MountHow,
+    ) -> Result<Stack, StackError> {
+        check_how(how, kinds::find(&info.kind))?;
+        let find = Find { uuid: info.uuid, how, saved: None };
+        let make = Make::Mount { find, saved: Vec::new() };
+        Ok(Stack::on(cx, &target.stack, ssd, part, &make).await?)
     }
 
     /// Sectors that the medium could not give since, whoever asked for them: the host, the layer,
@@ -373,7 +291,7 @@ impl Stack {
 
     /// What a workload sees.
     pub fn block(&self) -> Arc<dyn BlockDev> {
-        self.block.clone()
+        self.layers.block()
     }
 
     /// Sectors of the PUs that the target has.
@@ -387,24 +305,17 @@ impl Stack {
     pub fn subject(&self, begin: Rc<dyn Fn()>, intervals: bool) -> Subject {
         let (me, watched) = (self.clone(), self.clone());
         let probe: Probe =
-            Rc::new(move |now| Sample::new(&watched.ssd.counters_at(now), watched.gauges()));
-        let begin: Rc<dyn Fn()> = match &self.layer {
-            Layer::Pblk(l) => {
-                let l = l.clone();
-                Rc::new(move || {
-                    l.forget_peaks();
-                    begin();
-                })
-            }
-            Layer::Pftl(_) => begin,
-        };
-        let contention: Option<Rc<dyn Fn(Ns) -> Contention>> = match &self.layer {
-            Layer::Pblk(l) => {
-                let l = l.clone();
-                Some(Rc::new(move |now| l.contention(now)))
-            }
-            Layer::Pftl(_) => None,
-        };
+            Rc::new(move |now| Sample::new(&watched.ssd.counters_at(now), watched.layers.gauges()));
+        let layers = self.layers.clone();
+        let begin: Rc<dyn Fn()> = Rc::new(move || {
+            layers.measure();
+            begin();
+        });
+        let layers = self.layers.clone();
+        let contention = self.layers.contention(Ns::ZERO).map(|_| {
+            let at = move |now| layers.contention(now).unwrap_or_default();
+            Rc::new(at) as Rc<dyn Fn(Ns) -> Contention>
+        });
         Subject {
             device: self.block(),
             stats: Rc::new(move || me.stats()),
@@ -415,43 +326,27 @@ impl Stack {
         }
     }
 
-    /// Where the layer stands.
-    fn gauges(&self) -> Gauges {
-        match &self.layer {
-            Layer::Pblk(l) => l.gauges(),
-            Layer::Pftl(l) => l.gauges(),
-        }
+    /// The layers.
+    pub fn layers(&self) -> &Layers {
+        &self.layers
     }
 
-    /// How pblk's lines are divided; `None` where the layer says nothing of its own.
+    /// How the target's lines are divided; `None` where it says nothing of that.
     pub fn lines(&self) -> Option<Lines> {
-        let Layer::Pblk(pblk) = &self.layer else {
-            return None;
-        };
-        let l = pblk.layout();
-        // Garbage collection keeps `start_lines` free; one more is the spare, opened beforehand.
-        let kept = l.start_lines + 1;
-        let room = l.lines.saturating_sub(kept) * l.line_data;
-        let spare = 1.0 - l.capacity as f64 / room.max(1) as f64;
-        Some(Lines { all: l.lines, kept_free: kept, effective_spare_ratio: spare.max(0.0) })
+        self.layers.all().iter().find_map(|layer| layer.lines())
     }
 
-    /// Counters of the layer.
+    /// Counters of the layer that programs flash.
     pub fn stats(&self) -> FtlStats {
-        match &self.layer {
-            Layer::Pblk(l) => l.stats(),
-            Layer::Pftl(l) => l.stats(),
-        }
+        self.layers.stats()
     }
 
-    /// New data goes to so many PUs at a time from now on (pblk); 0 is all.
-    pub fn set_active_pus(&self, cx: &Cx, pus: u32) -> Result<(), StackError> {
-        match &self.layer {
-            Layer::Pblk(pblk) => {
-                pblk.set_active_pus(cx, pus).map_err(|lines| StackError::Narrow { pus, lines })
-            }
-            Layer::Pftl(_) => Ok(()),
-        }
+    /// Turns a knob of the target.
+    ///
+    /// # Errors
+    /// It has none of that name, or does not take the value.
+    pub fn set_attribute(&self, cx: &Cx, name: &str, value: &str) -> Result<(), StackError> {
+        Ok(self.layers.target().set_attribute(cx, name, value)?)
     }
 
     /// The medium below.
@@ -462,60 +357,46 @@ impl Stack {
     /// Has everything that was acknowledged programmed, after a flush. A device FTL takes no writes
     /// afterwards: its flush ends with the data in its power-safe buffer.
     pub async fn drain(&self, cx: &Cx) {
-        if let Layer::Pftl(l) = &self.layer {
-            l.drain(cx).await;
-        }
+        self.layers.drain(cx).await;
     }
 
-    /// Ends the layer's tasks, then checks that counters agree: the host's law, the medium's law,
+    /// Ends the layers' tasks, then checks that counters agree: the host's law, the medium's law,
     /// and, on devices that are not too large, the maps against a walk.
     pub async fn stop(&self, cx: &Cx) -> Stopped {
-        let read_only = match (&self.layer, &self.home) {
-            (Layer::Pblk(l), Some(home)) => {
-                home.live.take_pblk();
-                why_read_only(l.stop(cx).await)
+        let how = match &self.home {
+            // Somebody comes back.
+            Some(home) => {
+                home.live.take_target();
+                Stop::Clean
             }
-            (Layer::Pblk(l), None) => why_read_only(l.quiesce(cx).await),
-            (Layer::Pftl(l), home) => {
-                match home {
-                    // A snapshot is for who comes back.
-                    Some(_) => l.stop(cx).await,
-                    None => l.quiesce(cx).await,
-                }
-                l.read_only().map(str::to_string)
-            }
+            None => Stop::Quiet,
         };
-        Stopped { read_only, laws: self.check() }
+        let stopped = self.layers.stop(cx, how).await;
+        let why = why_read_only(stopped).or(self.layers.read_only().map(str::to_string));
+        Stopped { read_only: why, laws: self.check() }
     }
 
     /// Stops a target of a fresh device cleanly, for a mount that comes later, and checks as
     /// [`Stack::stop`] does.
     pub(crate) async fn put_away(&self, cx: &Cx) -> Result<(), String> {
-        let stopped = match &self.layer {
-            Layer::Pblk(l) => l.stop(cx).await,
-            Layer::Pftl(l) => {
-                l.stop(cx).await;
-                l.read_only().map_or(Ok(()), |why| Err(BlockError::ReadOnly(why)))
-            }
-        };
-        stopped.map_err(|e| StackError::Stop(e).to_string())?;
+        let stopped = self.layers.stop(cx, Stop::Clean).await;
+        let read_only = self.layers.read_only().map_or(Ok(()), |w| Err(BlockError::ReadOnly(w)));
+        stopped.and(read_only).map_err(|e| StackError::Stop(e).to_string())?;
         self.check()
     }
 
     /// Counters agree with each other and with the medium's, the maps with a walk.
     fn check(&self) -> Result<(), String> {
-        let walk = match &self.layer {
-            _ if self.raw_sectors > WALK_SECTORS_MAX => Ok(()),
-            Layer::Pblk(l) => l.check_consistency(),
-            Layer::Pftl(l) => l.walk(),
-        };
-        let stats = self.stats();
-        let mut medium: MediaCounters = self.ssd.counters();
+        let mut programmed = self.ssd.counters().programmed;
         // The layer has counted since it was mounted, the medium since it was new.
-        for (now, before) in medium.programmed.iter_mut().zip(self.programmed) {
+        for (now, before) in programmed.iter_mut().zip(self.programmed) {
             *now -= before;
         }
-        stats.check_host_law().and_then(|()| stats.check_media_law(&medium.programmed)).and(walk)
+        self.layers.check_laws(&programmed)?;
+        match self.raw_sectors > WALK_SECTORS_MAX {
+            true => Ok(()),
+            false => self.layers.walk(),
+        }
     }
 }
 
@@ -570,12 +451,12 @@ pub(crate) fn raw_medium(
     switch: &Rc<Switch>,
 ) -> Result<Medium, StackError> {
     let Some(on) = &target.drive else {
-        return medium(target, seed).map(|(ssd, part)| (ssd, part, None));
+        return medium(&target.stack, seed).map(|(ssd, part)| (ssd, part, None));
     };
     let drive = open_drive(target, on)?;
     let open = || {
         let (info, part) = drive.target(&on.name)?;
-        on.how.check(info.kind)?;
+        check_how(on.how, kinds::find(&info.kind))?;
         let part: Arc<dyn Device> = part;
         Ok::<_, StackError>((
             part,
@@ -596,7 +477,7 @@ pub(crate) fn raw_medium(
 
 /// Opens a drive with the options of the experiment's device.
 fn open_drive(target: &Target, on: &DriveTarget) -> Result<Drive, StackError> {
-    let o = &target.device.options;
+    let o = &target.stack.device.options;
     let how = OpenImage {
         read_only: false,
         queue: o.queue,
@@ -606,37 +487,6 @@ fn open_drive(target: &Target, on: &DriveTarget) -> Result<Drive, StackError> {
         dulbe: o.dulbe,
     };
     Ok(Drive::open(&on.image, &how)?)
-}
-
-async fn mount_layer(
-    cx: &Cx,
-    target: &Target,
-    info: &TargetInfo,
-    part: Arc<Partition>,
-    how: MountHow,
-) -> Result<(Layer, Arc<dyn BlockDev>), StackError> {
-    how.check(info.kind)?;
-    mount_kind(cx, target, part, info.uuid, how).await
-}
-
-async fn mount_kind(
-    cx: &Cx,
-    target: &Target,
-    part: Arc<dyn Device>,
-    uuid: Option<Uuid>,
-    how: MountHow,
-) -> Result<(Layer, Arc<dyn BlockDev>), StackError> {
-    match &target.kind {
-        TargetKind::Pblk(_) => {
-            let pblk = mount_pblk(cx, behind_link(part, target), uuid, how).await?;
-            Ok((Layer::Pblk(pblk.clone()), pblk))
-        }
-        TargetKind::Pftl(config) => {
-            let pftl = mount_pftl(cx, part, config.clone(), how).await?;
-            Ok((Layer::Pftl(pftl.clone()), behind_bus(pftl, target)))
-        }
-        TargetKind::Raw => unreachable!("raw targets have no layer; `raw::run` drives them"),
-    }
 }
 
 /// A target of a drive, to be run on: the drive's device with these options, what its table says of
@@ -649,65 +499,28 @@ pub fn target_of_drive(on: &DriveTarget, options: &SsdOptions) -> Result<Target,
     let (info, _) = drive.target(&on.name)?;
     let options = SsdOptions { store: StoreKind::File, ..options.clone() };
     let device = DeviceChoice { spec: drive.ssd.spec().clone(), options };
-    Ok(Target {
-        pus: Some((info.begin, info.end)),
-        drive: Some(on.clone()),
-        ..Target::new(&on.name, kind_of(&info)?, device)
-    })
+    let stack =
+        Description { device, pus: Some((info.begin, info.end)), layers: layers_of(&info)? };
+    Ok(Target { drive: Some(on.clone()), ..Target::new(&on.name, stack) })
 }
 
-/// What an entry of the table stands for.
-fn kind_of(info: &TargetInfo) -> Result<TargetKind, StackError> {
-    use flashlane_ocssd::TargetKind as Kind;
-    let wrong = |e: serde_json::Error| StackError::Settings(e.to_string());
-    let settings = info.settings.clone();
-    Ok(match info.kind {
-        Kind::Raw => TargetKind::Raw,
-        Kind::Pblk | Kind::Qblk => {
-            TargetKind::Pblk(serde_json::from_value(settings).map_err(wrong)?)
-        }
-        Kind::Pftl => TargetKind::Pftl(serde_json::from_value(settings).map_err(wrong)?),
-    })
+/// The layers that an entry of the table stands for.
+pub(crate) fn layers_of(info: &TargetInfo) -> Result<Vec<LayerSpec>, StackError> {
+    if info.kind == kinds::RAW {
+        return Ok(Vec::new());
+    }
+    let kind = kinds::find(&info.kind).ok_or_else(|| StackError::Type(info.kind.clone()))?;
+    kind.check(&info.settings).map_err(StackError::Settings)?;
+    Ok(vec![LayerSpec::with(kind, info.settings.clone())])
 }
 
-/// A fresh device, and the part of it that a target has.
+/// A fresh device, and the part of it that a stack has.
 pub(crate) fn medium(
-    target: &Target,
+    stack: &Description,
     seed: u64,
 ) -> Result<(Arc<Ssd>, Arc<dyn Device>), StackError> {
-    let options = SsdOptions { seed, ..target.device.options.clone() };
-    let ssd = Ssd::new(&target.device.spec, options)?;
-    let part = part_of(target, &ssd)?;
+    let options = SsdOptions { seed, ..stack.device.options.clone() };
+    let ssd = Ssd::new(&stack.device.spec, options)?;
+    let part = stack.part_of(&ssd)?;
     Ok((ssd, part))
-}
-
-/// The part of a device that a target has.
-fn part_of(target: &Target, ssd: &Arc<Ssd>) -> Result<Arc<dyn Device>, StackError> {
-    let geo: Geometry = *ssd.geometry();
-    match target.pus {
-        None => Ok(ssd.clone()),
-        Some((_, end)) if end >= geo.pus() => Err(StackError::Pus { end, last: geo.pus() - 1 }),
-        Some((begin, end)) => Ok(Arc::new(Partition::new(ssd.clone(), begin, end))),
-    }
-}
-
-/// The host's bus, unless the device is one that takes no time.
-fn link_of(target: &Target) -> Option<&LinkSpec> {
-    target.device.spec.link.as_ref().filter(|_| target.device.options.timing)
-}
-
-/// A layer inside the device as the host reaches it.
-fn behind_bus(pftl: Arc<Pftl>, target: &Target) -> Arc<dyn BlockDev> {
-    match link_of(target) {
-        Some(link) => Arc::new(LinkedBlock::new(pftl, link)),
-        None => pftl,
-    }
-}
-
-/// A device as the host reaches it.
-pub(crate) fn behind_link(device: Arc<dyn Device>, target: &Target) -> Arc<dyn Device> {
-    match link_of(target) {
-        Some(link) => Arc::new(LinkedDevice::new(device, link)),
-        None => device,
-    }
 }

@@ -193,21 +193,20 @@ pub trait Device: Send + Sync {
     fn format(&self) -> &PpaFormat;
     /// What the medium promises.
     fn traits(&self) -> &Traits;
-    /// Accepts a command at `cx.now()`. Payload is copied before this returns. A malformed command
-    /// is a completion with `InvalidField`, never a panic.
-    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket;
-    /// Accepts a command that reaches the device at `arrives`, after a link. State and content
-    /// still change now, in the order of submission. A device without a notion of arrival takes it
-    /// at once.
-    fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
-        let _ = arrives;
-        self.submit(cx, request)
+    /// Accepts a command that reaches the device now.
+    #[inline]
+    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
+        self.submit_at(cx, request, cx.now())
     }
+    /// Accepts a command that reaches the device at `arrives`, after a link; not before `cx.now()`.
+    /// State and content change now, in the order of submission, and the payload is copied before
+    /// this returns. A malformed command is a completion with `InvalidField`, never a panic.
+    fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket;
     /// The completion, or when to ask again. Called on the core that submitted.
     fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<Completion>;
     /// `n` sectors from this one, of one chunk, are going to be read soon: an emulated device may
     /// bring them into the caches. No effect on results or times; any address will do.
-    fn expect(&self, _first: Ppa, _n: u32) {}
+    fn expect(&self, first: Ppa, n: u32);
     /// State of `pu`'s chunks, from `first`, `count` of them.
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo>;
 }

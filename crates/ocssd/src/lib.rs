@@ -15,9 +15,7 @@ pub mod spec;
 pub mod ssd;
 pub mod wrap;
 
-pub use crate::core::{
-    Core, CoreError, Partition, TargetInfo, TargetKind, TargetSpec, TargetState,
-};
+pub use crate::core::{Core, CoreError, Partition, Pus, TargetInfo, TargetSpec, TargetState};
 pub use device::Device;
 pub use flashlane_media::counters::{BufferCount, DieBusy, MediaCounters};
 pub use image::{CopyKind, CreateImage, ImageError, OpenImage, copy_image, upgrade_image};

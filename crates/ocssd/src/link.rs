@@ -107,10 +107,6 @@ impl Device for LinkedDevice {
         self.inner.traits()
     }
 
-    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
-        self.submit_at(cx, request, cx.now())
-    }
-
     fn expect(&self, first: flashlane_base::Ppa, n: u32) {
         self.inner.expect(first, n);
     }

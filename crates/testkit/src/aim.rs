@@ -379,9 +379,6 @@ impl Device for AimedDevice {
     fn traits(&self) -> &Traits {
         self.inner.traits()
     }
-    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
-        self.submit_at(cx, request, cx.now())
-    }
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let event = self.aim.sent(cx, &*self.inner, self.medium.as_deref(), &request);
         let ticket = self.inner.submit_at(cx, request, arrives);
@@ -395,6 +392,9 @@ impl Device for AimedDevice {
             self.aim.done(cx, id, done.failed != 0);
         }
         polled
+    }
+    fn expect(&self, first: Ppa, n: u32) {
+        self.inner.expect(first, n);
     }
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
         self.inner.chunk_report(pu, first, count)

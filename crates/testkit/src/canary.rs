@@ -242,4 +242,7 @@ impl BlockDev for Canary {
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
         Box::pin(self.serve(cx, io))
     }
+    fn expect(&self, op: BlockOp, lba: Lba) {
+        self.inner.expect(op, lba);
+    }
 }

@@ -38,7 +38,7 @@ pub use flashlane_base::{Ns, mutant};
 pub use harness::{Boot, Done, Failed, Machine, Plan, Source, Stack, Up, run_seed};
 pub use host::Host;
 pub use oracle::{Oracle, Wrong};
-pub use own::{Layer, Own};
+pub use own::Own;
 pub use ram::{Keep, Ram};
 pub use skip::skip;
 pub use torture::{Failure, How, Mode, Outcome, Seeds, Tally, Watcher};

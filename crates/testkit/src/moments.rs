@@ -4,7 +4,7 @@
 //! neighbouring moments the medium does not change in kind, so a cut at each, just before, just
 //! behind and halfway covers what cuts can do to a run. Never: changes a command or an outcome.
 
-use flashlane_base::{Geometry, Ns, PpaFormat};
+use flashlane_base::{Geometry, Ns, Ppa, PpaFormat};
 use flashlane_ocssd::device::{ChunkInfo, Completion, Device, Request, Ticket, Traits};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
@@ -65,10 +65,6 @@ impl Device for NotingDevice {
     fn traits(&self) -> &Traits {
         self.inner.traits()
     }
-    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
-        self.moments.note(cx.now());
-        self.inner.submit(cx, request)
-    }
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         self.moments.note(arrives);
         self.inner.submit_at(cx, request, arrives)
@@ -81,6 +77,9 @@ impl Device for NotingDevice {
             self.moments.note(done.finished);
         }
         polled
+    }
+    fn expect(&self, first: Ppa, n: u32) {
+        self.inner.expect(first, n);
     }
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
         self.inner.chunk_report(pu, first, count)

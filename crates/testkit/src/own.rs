@@ -1,4 +1,4 @@
-//! A stack of somebody's own: their device, their layer, their faults; the swarm's workload.
+//! A stack of somebody's own: their device, their layers, their faults; the swarm's workload.
 //!
 //! Owns: [`Own`], how it becomes a machine, the trial that says whether it can be built at all.
 //! Promises: the device is what was asked for, never a larger one; only its seed is the run's.
@@ -7,54 +7,25 @@
 use crate::devices::Size;
 use crate::harness::{Boot, Machine, MediumSlot, OracleSlot, Source};
 use crate::stacks::{self, OnSsd};
-use flashlane_ftl::log::LogConfig;
-use flashlane_ftl::pftl::PftlConfig;
-use flashlane_ocssd::{DeviceSpec, SsdOptions};
+use flashlane_ocssd::SsdOptions;
 use flashlane_rt::{CostTable, Virtual};
+use flashlane_stack::Description;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// The layer on the device.
-#[derive(Clone, Debug)]
-pub enum Layer {
-    /// pblk.
-    Pblk(LogConfig),
-    /// The block SSD.
-    Pftl(PftlConfig),
-}
+/// Lives of a run at most.
+const LIVES: u64 = 4;
 
 /// See the module's head.
 #[derive(Clone, Debug)]
 pub struct Own {
     /// Name, for `--target`.
     pub name: String,
-    /// The device.
-    pub spec: DeviceSpec,
-    /// Its options; the seed is the run's.
-    pub options: SsdOptions,
-    /// PUs that the layer has, first and last; all without it.
-    pub pus: Option<(u32, u32)>,
-    /// The layer.
-    pub layer: Layer,
+    /// Its device and its layers, of which there is one at least. The device's seed is the run's.
+    pub stack: Description,
 }
 
 impl Own {
-    fn on<C: Clone>(&self, seed: u64, config: &C) -> OnSsd<C> {
-        OnSsd {
-            spec: RefCell::new(self.spec.clone()),
-            options: SsdOptions { seed, ..self.options.clone() },
-            // A medium that may fail by itself needs the witness, too.
-            aims: false,
-            tight: false,
-            faulty: !self.options.faults.is_empty() || self.spec.ecc.is_some(),
-            link: self.spec.link.filter(|_| self.options.timing),
-            pus: self.pus,
-            fixed: true,
-            disk: None,
-            config: config.clone(),
-        }
-    }
-
     /// Builds it once and throws it away: its capacity in sectors, or why it can't be built.
     pub fn try_out(&self, seed: u64) -> Result<u64, String> {
         let run = Virtual::new(1, seed, CostTable::zero());
@@ -76,16 +47,22 @@ impl Source for Own {
         &self.name
     }
     fn lives(&self) -> u64 {
-        let row = match &self.layer {
-            Layer::Pblk(_) => "pblk",
-            Layer::Pftl(_) => "pftl",
-        };
-        stacks::find(row).map_or(1, |stack| stack.lives)
+        LIVES
     }
     fn machine(&self, seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
-        Ok(match &self.layer {
-            Layer::Pblk(config) => stacks::pblk_machine(self.on(seed, config)),
-            Layer::Pftl(config) => stacks::pftl_machine(self.on(seed, config)),
-        })
+        let Description { device, pus, layers } = &self.stack;
+        Ok(stacks::machine(OnSsd {
+            spec: RefCell::new(device.spec.clone()),
+            options: SsdOptions { seed, ..device.options.clone() },
+            // A medium that may fail by itself needs the witness, too.
+            aims: false,
+            tight: false,
+            faulty: !device.options.faults.is_empty() || device.spec.ecc.is_some(),
+            link: self.stack.link().copied(),
+            pus: *pus,
+            fixed: true,
+            disk: None,
+            config: layers.clone(),
+        }))
     }
 }

@@ -13,20 +13,17 @@ use crate::ram::{Keep, Ram};
 use crate::swarm::{Boxed, Knob};
 use crate::witness::Witness;
 use flashlane_base::{Ns, Rng};
-use flashlane_ftl::block::BlockDev;
-use flashlane_ftl::link::LinkedBlock;
+use flashlane_ftl::layer::{self, Find, Layer, Refusal, Saved, Stop};
 use flashlane_ftl::log::{
-    self, Drain, LimiterKind, LogConfig, MapAccess, MountError, MountOptions, Pblk, PoolSet,
-    RingSet, Scrub, ScrubConfig, WearConfig, WearLeveling,
+    Drain, LimiterKind, LogConfig, MapAccess, PoolSet, RingSet, Scrub, ScrubConfig, WearConfig,
+    WearLeveling,
 };
-use flashlane_ftl::pftl::{self, Dump, Pftl, PftlConfig};
-use flashlane_ftl::stats::FtlStats;
-use flashlane_ocssd::device::Cause;
-use flashlane_ocssd::link::LinkedDevice;
+use flashlane_ftl::pftl::PftlConfig;
 use flashlane_ocssd::spec::LinkSpec;
 use flashlane_ocssd::{
     CreateImage, Device, DeviceSpec, OpenImage, Partition, PowerOn, Ssd, SsdOptions,
 };
+use flashlane_stack::{LayerSpec, Layers, Make, Programmed, raise};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -106,8 +103,8 @@ impl Machine for RamMachine {
     }
 }
 
-/// A layer on an emulated SSD.
-pub(crate) struct OnSsd<C> {
+/// Layers on an emulated SSD: those of a machine, or the settings of its one layer while they are drawn.
+pub(crate) struct OnSsd<L> {
     pub(crate) spec: RefCell<DeviceSpec>,
     pub(crate) options: SsdOptions,
     /// Things go wrong on purpose: a witness tells the oracle what that excuses.
@@ -125,7 +122,7 @@ pub(crate) struct OnSsd<C> {
     pub(crate) fixed: bool,
     /// The device lives in an image on this disk, where it has one.
     pub(crate) disk: Option<RefCell<Arc<Disk>>>,
-    pub(crate) config: C,
+    pub(crate) config: L,
 }
 
 /// A medium, and who watches it where things go wrong on it.
@@ -281,31 +278,161 @@ fn no_violations(ssd: &Ssd) -> Result<(), String> {
     }
 }
 
-/// Sectors programmed, by cause, as the medium counts them.
-type Programmed = [u64; Cause::ALL.len()];
-
 fn programmed(ssd: &Ssd) -> Programmed {
     ssd.counters().programmed
 }
 
-/// Both laws, for a life that began when the medium had counted `before`.
-fn both_laws(stats: &FtlStats, ssd: &Ssd, before: &Programmed) -> Result<(), String> {
-    stats.check_host_law().map_err(|e| format!("host law: {e}"))?;
-    let mut medium = programmed(ssd);
-    medium.iter_mut().zip(before).for_each(|(now, before)| *now -= before);
-    stats.check_media_law(&medium).map_err(|e| format!("media law: {e}"))
+impl<C: Into<LayerSpec>> OnSsd<C> {
+    /// With its one layer.
+    fn machine(self) -> Rc<dyn Machine> {
+        let layers = vec![self.config.into()];
+        machine(OnSsd {
+            spec: self.spec,
+            options: self.options,
+            faulty: self.faulty,
+            tight: self.tight,
+            aims: self.aims,
+            link: self.link,
+            pus: self.pus,
+            fixed: self.fixed,
+            disk: self.disk,
+            config: layers,
+        })
+    }
+}
+
+/// Layers as something that power cuts happen to.
+pub(crate) fn machine(on: OnSsd<Vec<LayerSpec>>) -> Rc<dyn Machine> {
+    Rc::new(Layered { on, kept: RefCell::default() })
+}
+
+/// Layers on a device, and what is left of them while the power is off.
+struct Layered {
+    on: OnSsd<Vec<LayerSpec>>,
+    kept: RefCell<Kept>,
+}
+
+#[derive(Default)]
+struct Kept {
+    medium: Option<Medium>,
+    /// The layers of this life.
+    layers: Option<Layers>,
+    saved: Vec<Option<Saved>>,
+}
+
+impl Layered {
+    /// Creates the layers in the first life, mounts them in a later one. Also says what the medium had
+    /// counted before.
+    async fn bring_up(&self, boot: &Boot) -> Result<(Arc<Ssd>, Layers, Programmed), String> {
+        let (specs, link) = (&self.on.config, self.on.link.as_ref());
+        let medium = self.on.found(&self.kept.borrow().medium)?;
+        if let Some((ssd, witness)) = medium {
+            self.kept.borrow_mut().medium = Some((ssd.clone(), witness.clone()));
+            let (device, before) = (self.on.watched(&ssd, witness, boot), programmed(&ssd));
+            let saved = self.kept.borrow().saved.clone();
+            let make = Make::Mount { find: Find::default(), saved };
+            match raise(&boot.cx, device, specs, link, &make).await {
+                Ok(layers) => return Ok((ssd, layers, before)),
+                // The first life was cut before the target was there.
+                Err(e)
+                    if matches!(e.refusal, Refusal::Nothing | Refusal::HalfMade)
+                        && boot.oracle.get().is_none() => {}
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+        loop {
+            let ssd = self.on.ssd()?;
+            let witness = self.on.witness(&ssd, boot);
+            let device = self.on.watched(&ssd, witness.clone(), boot);
+            self.kept.borrow_mut().medium = Some((ssd.clone(), witness));
+            match raise(&boot.cx, device, specs, link, &Make::Create).await {
+                Ok(layers) => return Ok((ssd, layers, Programmed::default())),
+                // Too small, or for these settings.
+                Err(e)
+                    if matches!(e.refusal, Refusal::TooSmall | Refusal::Settings)
+                        && self.on.enlarge() => {}
+                Err(e) => return Err(e.to_string()),
+            }
+        }
+    }
+
+    fn power_off(&self, medium: impl FnOnce(&Ssd)) {
+        let mut kept = self.kept.borrow_mut();
+        if let Some(layers) = kept.layers.take() {
+            kept.saved = layers.power_lost();
+        }
+        if let Some((ssd, _)) = &kept.medium {
+            medium(ssd);
+        }
+    }
+}
+
+/// What may be done to a target in use, where it has knobs.
+fn knob(target: &Arc<dyn Layer>) -> Option<Knob> {
+    let attributes = target.kind().attributes();
+    let target = target.clone();
+    let turn = move |cx, draw| -> Boxed<'static, ()> {
+        let target = target.clone();
+        Box::pin(async move { target.meddle(&cx, draw).await })
+    };
+    attributes.iter().any(|a| a.knob != layer::Knob::No).then(|| Rc::new(turn) as Knob)
+}
+
+impl Machine for Layered {
+    fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
+        Box::pin(async move {
+            let cx = boot.cx.clone();
+            let (ssd, layers, before) = self.bring_up(&boot).await?;
+            layers.walk().map_err(|e| format!("after bringing it up: {e}"))?;
+            self.kept.borrow_mut().layers = Some(layers.clone());
+            let (idle, stopping, stopped) = (layers.clone(), layers.clone(), layers.clone());
+            let state = layers.clone();
+            Ok(Up {
+                dev: layers.block(),
+                knob: knob(layers.target()),
+                check_idle: Box::new(move || {
+                    idle.stats().check_host_law()?;
+                    idle.walk()
+                }),
+                may_give_up: self.on.faulty || self.on.tight && layers.cuts_take_room(),
+                ack_is_durable: layers.acks_are_durable(),
+                state: Box::new(move || state.state()),
+                stop: Box::pin(async move {
+                    stopping.stop(&cx, Stop::Clean).await.map_err(|e| e.to_string())
+                }),
+                check_stopped: Box::new(move || {
+                    no_violations(&ssd)?;
+                    // Those of this life.
+                    let mut medium = programmed(&ssd);
+                    medium.iter_mut().zip(&before).for_each(|(now, before)| *now -= before);
+                    stopped.check_laws(&medium)?;
+                    stopped.walk()
+                }),
+            })
+        })
+    }
+    fn cut(&self, at: Ns, seed: u64) {
+        self.power_off(|ssd| self.on.cut(ssd, at, seed));
+    }
+    fn off(&self, at: Ns) {
+        self.power_off(|ssd| self.on.off(ssd, at));
+    }
+    fn describe(&self) -> String {
+        let layers = self.on.config.iter().map(|l| format!(", {:?} {}", l.kind, l.settings));
+        format!("{}{}", self.on.describe_device(), layers.collect::<String>())
+    }
 }
 
 fn pftl(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pftl_machine(pftl_on(seed, size, false)))
+    Ok(pftl_on(seed, size, false).machine())
 }
 
 fn pftl_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pftl_machine(pftl_on(seed, size, true)))
+    Ok(pftl_on(seed, size, true).machine())
 }
 
 fn pftl_buffer_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pftl_machine(pftl_on(seed, size, true).buffered(seed)))
+    Ok(pftl_on(seed, size, true).buffered(seed).machine())
 }
 
 fn pftl_on(seed: u64, size: Size, faulty: bool) -> OnSsd<PftlConfig> {
@@ -327,118 +454,12 @@ fn pftl_on(seed: u64, size: Size, faulty: bool) -> OnSsd<PftlConfig> {
     on
 }
 
-pub(crate) fn pftl_machine(on: OnSsd<PftlConfig>) -> Rc<dyn Machine> {
-    Rc::new(PftlMachine { on, kept: RefCell::default() })
-}
-
-/// The block SSD, and what is left of it while the power is off.
-struct PftlMachine {
-    on: OnSsd<PftlConfig>,
-    kept: RefCell<PftlKept>,
-}
-
-#[derive(Default)]
-struct PftlKept {
-    /// The medium, and what the layer sees of it.
-    medium: Option<Medium>,
-    /// The layer of this life.
-    ftl: Option<Arc<Pftl>>,
-    dump: Option<Dump>,
-}
-
-impl PftlMachine {
-    /// Creates the device in the first life, mounts it in a later one. Also says what the medium had counted
-    /// before.
-    async fn bring_up(&self, boot: &Boot) -> Result<(Arc<Ssd>, Arc<Pftl>, Programmed), String> {
-        let medium = self.on.found(&self.kept.borrow().medium)?;
-        if let Some((ssd, witness)) = medium {
-            self.kept.borrow_mut().medium = Some((ssd.clone(), witness.clone()));
-            let (device, before) = (self.on.watched(&ssd, witness, boot), programmed(&ssd));
-            let dump = self.kept.borrow().dump.clone();
-            let config = self.on.config.clone();
-            let ftl = Pftl::mount(&boot.cx, device, config, dump.as_ref()).await;
-            return Ok((ssd, ftl.map_err(|e| e.to_string())?, before));
-        }
-        loop {
-            let ssd = self.on.ssd()?;
-            let witness = self.on.witness(&ssd, boot);
-            let device = self.on.watched(&ssd, witness.clone(), boot);
-            match Pftl::create(&boot.cx, device, self.on.config.clone()) {
-                Ok(ftl) => {
-                    self.kept.borrow_mut().medium = Some((ssd.clone(), witness));
-                    return Ok((ssd, ftl, Programmed::default()));
-                }
-                Err(pftl::CreateError::TooSmall { .. }) if self.on.enlarge() => {}
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-    }
-
-    fn power_off(&self, medium: impl FnOnce(&Ssd)) {
-        let mut kept = self.kept.borrow_mut();
-        if let Some(ftl) = kept.ftl.take() {
-            kept.dump = ftl.power_lost();
-        }
-        if let Some((ssd, _)) = &kept.medium {
-            medium(ssd);
-        }
-    }
-}
-
-impl Machine for PftlMachine {
-    fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
-        Box::pin(async move {
-            let cx = boot.cx.clone();
-            let (ssd, ftl, before) = self.bring_up(&boot).await?;
-            self.kept.borrow_mut().ftl = Some(ftl.clone());
-            let (idle, stopped, stopping) = (ftl.clone(), ftl.clone(), ftl.clone());
-            let state = ftl.clone();
-            let dev: Arc<dyn BlockDev> = match &self.on.link {
-                Some(link) => Arc::new(LinkedBlock::new(ftl, link)),
-                None => ftl,
-            };
-            Ok(Up {
-                dev,
-                knob: None,
-                check_idle: Box::new(move || {
-                    idle.stats().check_host_law()?;
-                    idle.walk()
-                }),
-                may_give_up: self.on.faulty || self.on.tight && !self.on.config.capacitors,
-                ack_is_durable: self.on.config.capacitors,
-                state: Box::new(move || format!("{:?}", state.details())),
-                stop: Box::pin(async move {
-                    stopping.stop(&cx).await;
-                    match stopping.read_only() {
-                        Some(why) if !self.on.config.capacitors => Err(why.into()),
-                        _ => Ok(()),
-                    }
-                }),
-                check_stopped: Box::new(move || {
-                    no_violations(&ssd)?;
-                    both_laws(&stopped.stats(), &ssd, &before)?;
-                    stopped.walk()
-                }),
-            })
-        })
-    }
-    fn cut(&self, at: Ns, seed: u64) {
-        self.power_off(|ssd| self.on.cut(ssd, at, seed));
-    }
-    fn off(&self, at: Ns) {
-        self.power_off(|ssd| self.on.off(ssd, at));
-    }
-    fn describe(&self) -> String {
-        format!("{}, {:?}", self.on.describe_device(), self.on.config)
-    }
-}
-
 fn pblk(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(pblk_on(seed, size, false)))
+    Ok(pblk_on(seed, size, false).machine())
 }
 
 fn pblk_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(pblk_on(seed, size, true)))
+    Ok(pblk_on(seed, size, true).machine())
 }
 
 /// Wear leveling and scrubbing, at a pace at which a short run sees them, on cells that decay as
@@ -460,31 +481,31 @@ fn pblk_care(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
     on.spec.borrow_mut().ecc = Some(devices::decaying(r));
     // What can't be corrected is excused.
     on.faulty = true;
-    Ok(pblk_machine(on))
+    Ok(on.machine())
 }
 
 fn pblk_buffer(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(pblk_on(seed, size, false).buffered(seed)))
+    Ok(pblk_on(seed, size, false).buffered(seed).machine())
 }
 
 fn pblk_buffer_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(pblk_on(seed, size, true).buffered(seed)))
+    Ok(pblk_on(seed, size, true).buffered(seed).machine())
 }
 
 fn qblk(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(qblk_on(seed, size, false)))
+    Ok(qblk_on(seed, size, false).machine())
 }
 
 fn qblk_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(qblk_on(seed, size, true)))
+    Ok(qblk_on(seed, size, true).machine())
 }
 
 fn qblk_buffer_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(qblk_on(seed, size, true).buffered(seed)))
+    Ok(qblk_on(seed, size, true).buffered(seed).machine())
 }
 
 fn pblk_image(seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_machine(qblk_on(seed, Size::Tight, false).imaged()))
+    Ok(qblk_on(seed, Size::Tight, false).imaged().machine())
 }
 
 fn pftl_image(seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
@@ -492,7 +513,7 @@ fn pftl_image(seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
     // The capacitors of the emulated device save nothing of this process's memory.
     on.config.capacitors = false;
     on.config.over_provisioning_percent = on.config.over_provisioning_percent.max(75);
-    Ok(pftl_machine(on))
+    Ok(on.machine())
 }
 
 /// QBLK, or something between pblk and it: each switch by itself, all of them most of the time.
@@ -537,130 +558,4 @@ fn pblk_on(seed: u64, size: Size, faulty: bool) -> OnSsd<LogConfig> {
         on.config.over_provisioning_percent = 0;
     }
     on
-}
-
-pub(crate) fn pblk_machine(on: OnSsd<LogConfig>) -> Rc<dyn Machine> {
-    Rc::new(PblkMachine { on, medium: RefCell::default() })
-}
-
-/// Active PUs, GC off for a while (longer, and a full device rightly stands still), one forced
-/// collection.
-fn pblk_knob(ftl: Arc<Pblk>) -> Knob {
-    Rc::new(move |cx, draw| {
-        let ftl = ftl.clone();
-        Box::pin(async move {
-            let pus = ftl.geometry().pus();
-            match draw % 3 {
-                // Refused where the spare does not cover lines of that width.
-                0 => drop(ftl.set_active_pus(&cx, (draw >> 8) as u32 % (pus + 1))),
-                1 => {
-                    ftl.set_gc(&cx, false);
-                    cx.sleep(Ns::from_ns((draw >> 8) % 20_000_000)).await;
-                    ftl.set_gc(&cx, true);
-                }
-                _ => drop(ftl.gc_once(&cx).await),
-            }
-        })
-    })
-}
-
-fn pblk_state(ftl: &Pblk) -> String {
-    let shown = ["lines", "lines_info", "rate_limiter", "write_buffer", "gc_state"];
-    let shown = shown.map(|name| ftl.attribute(name).unwrap_or_default()).join(", ");
-    format!(
-        "{shown}, {:?}, consistent {:?}, buffered {}",
-        ftl.layout(),
-        ftl.check_consistency(),
-        ftl.stats().buffered_now
-    )
-}
-
-/// A target, and the medium that is left of it while the power is off.
-struct PblkMachine {
-    on: OnSsd<LogConfig>,
-    medium: RefCell<Option<Medium>>,
-}
-
-impl PblkMachine {
-    /// Creates the target in the first life, mounts it in a later one. Also says what the medium had counted
-    /// before.
-    async fn bring_up(&self, boot: &Boot) -> Result<(Arc<Ssd>, Arc<Pblk>, Programmed), String> {
-        let medium = self.on.found(&self.medium.borrow())?;
-        if let Some((ssd, witness)) = medium {
-            *self.medium.borrow_mut() = Some((ssd.clone(), witness.clone()));
-            let before = programmed(&ssd);
-            let device = self.linked(self.on.watched(&ssd, witness, boot));
-            let options = MountOptions::default();
-            match Pblk::mount(&boot.cx, device, options).await {
-                Ok(ftl) => return Ok((ssd, ftl, before)),
-                // The first life was cut before the target was there.
-                Err(MountError::NoTarget | MountError::LogLost) if boot.oracle.get().is_none() => {}
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-        loop {
-            let ssd = self.on.ssd()?;
-            let witness = self.on.witness(&ssd, boot);
-            let device = self.linked(self.on.watched(&ssd, witness.clone(), boot));
-            *self.medium.borrow_mut() = Some((ssd.clone(), witness));
-            match Pblk::create(&boot.cx, device, self.on.config.clone()).await {
-                Ok(ftl) => return Ok((ssd, ftl, Programmed::default())),
-                // Too small, or for so many slots.
-                Err(log::CreateError::TooSmall { .. } | log::CreateError::Setting(_))
-                    if self.on.enlarge() => {}
-                Err(error) => return Err(error.to_string()),
-            }
-        }
-    }
-
-    fn linked(&self, device: Arc<dyn Device>) -> Arc<dyn Device> {
-        match &self.on.link {
-            Some(link) => Arc::new(LinkedDevice::new(device, link)),
-            None => device,
-        }
-    }
-
-    fn power_off(&self, medium: impl FnOnce(&Ssd)) {
-        if let Some((ssd, _)) = &*self.medium.borrow() {
-            medium(ssd);
-        }
-    }
-}
-
-impl Machine for PblkMachine {
-    fn up(self: Rc<Self>, boot: Boot) -> Boxed<'static, Result<Up, String>> {
-        Box::pin(async move {
-            let cx = boot.cx.clone();
-            let (ssd, ftl, before) = self.bring_up(&boot).await?;
-            ftl.check_consistency().map_err(|e| format!("after bringing it up: {e}"))?;
-            let (idle, stopped, stopping) = (ftl.clone(), ftl.clone(), ftl.clone());
-            let (state, medium) = (ftl.clone(), ssd.clone());
-            Ok(Up {
-                dev: ftl.clone(),
-                knob: Some(pblk_knob(ftl)),
-                check_idle: Box::new(move || {
-                    idle.stats().check_host_law()?;
-                    idle.check_consistency()
-                }),
-                may_give_up: self.on.faulty,
-                ack_is_durable: false,
-                state: Box::new(move || pblk_state(&state)),
-                stop: Box::pin(async move { stopping.stop(&cx).await.map_err(|e| e.to_string()) }),
-                check_stopped: Box::new(move || {
-                    no_violations(&medium)?;
-                    both_laws(&stopped.stats(), &medium, &before)?;
-                    stopped.check_consistency()
-                }),
-            })
-        })
-    }
-    fn cut(&self, at: Ns, seed: u64) {
-        self.power_off(|ssd| self.on.cut(ssd, at, seed));
-    }
-    fn off(&self, at: Ns) {
-        self.power_off(|ssd| self.on.off(ssd, at));
-    }
-    fn describe(&self) -> String {
-        format!("{}, {:?}", self.on.describe_device(), self.on.config)
-    }
 }

@@ -118,9 +118,6 @@ impl Device for Witness {
     fn traits(&self) -> &Traits {
         self.inner.traits()
     }
-    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
-        self.submit_at(cx, request, cx.now())
-    }
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         match request.op {
             Op::Read => return self.read(cx, request, arrives),
@@ -137,6 +134,9 @@ impl Device for Witness {
             self.tell(id, done);
         }
         polled
+    }
+    fn expect(&self, first: Ppa, n: u32) {
+        self.inner.expect(first, n);
     }
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
         self.inner.chunk_report(pu, first, count)

@@ -5,7 +5,7 @@ use crate::args::{Lnvm, LnvmCreate, OneDrive};
 use crate::output::{self, give};
 use anyhow::{Result, bail};
 use flashlane_lab::lnvm::{
-    self, Block, Create, Erased, Factory, Scrub, TargetKind, WearLeveling, show,
+    self, Block, Create, Erased, Factory, LimiterKind, Options, Scrub, WearLeveling, show,
 };
 use std::path::{Path, PathBuf};
 use std::slice::from_ref;
@@ -109,7 +109,8 @@ fn create(args: &LnvmCreate) -> Result<Ending> {
     if let Some(flag) = flag.filter(|_| args.factory) {
         bail!("{flag} is about what is on the LUNs, and -f gives that up: give one of them");
     }
-    if args.cores.is_some() && args.target_type != TargetKind::Qblk {
+    let is_qblk = args.target_type.name() == "qblk";
+    if args.cores.is_some() && !is_qblk {
         bail!("--cores is for targets of type qblk: others have one ring");
     }
     let here = || std::thread::available_parallelism().map_or(1, |n| n.get() as u32);
@@ -121,13 +122,14 @@ fn create(args: &LnvmCreate) -> Result<Ending> {
         over_provisioning: given(args.over_prov),
         factory: args.factory,
         how,
-        active_pus: args.active_pus,
-        cores: Some(args.cores.unwrap_or_else(here)),
-        limiter: args.limiter,
-        wear_leveling: args.wear_leveling,
-        wear_spread: args.wear_spread,
-        scrub: args.scrub,
-        scrub_interval: args.scrub_interval,
+        options: Options::default()
+            .number("active_pus", args.active_pus)
+            .number("cores", args.cores.or_else(|| is_qblk.then(here)))
+            .word("limiter", &LimiterKind::ALL, args.limiter)
+            .word("wear_leveling", &WearLeveling::NAMES, args.wear_leveling)
+            .number("wear_spread", args.wear_spread)
+            .word("scrub", &Scrub::NAMES, args.scrub)
+            .time("scrub_interval", args.scrub_interval),
     };
     give(&[drive.into()], args.out.json.as_ref(), || Ok(show::created(&lnvm::create(drive, &ask)?)))
 }

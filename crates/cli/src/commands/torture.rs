@@ -5,14 +5,14 @@ use crate::args::Torture;
 use crate::output::{self, Results, Sink};
 use crate::watch::{Cpu, Interrupt, Torturer};
 use anyhow::{Context, Result, bail};
-use flashlane_lab::experiment::{Change, Experiment, Target, TargetKind};
+use flashlane_lab::experiment::{Change, Experiment, Target};
 use flashlane_lab::input::{self, Kind};
 use flashlane_lab::suggest;
 use flashlane_testkit::harness::quoted;
 use flashlane_testkit::stacks::STACKS;
 use flashlane_testkit::torture::FAILURES_MAX;
 use flashlane_testkit::{
-    Failure, How, Layer, Mode, Ns, Outcome, Own, Plan, Seeds, Source, Tally, torture,
+    Failure, How, Mode, Ns, Outcome, Own, Plan, Seeds, Source, Tally, torture,
 };
 use serde_json::json;
 use std::time::Duration;
@@ -128,15 +128,13 @@ fn chosen<'a>(args: &Torture, experiment: &'a Experiment) -> Result<Vec<&'a Targ
 }
 
 fn own(target: &Target) -> Result<Own> {
-    let layer = match &target.kind {
-        TargetKind::Pblk(config) => Layer::Pblk(config.clone()),
-        TargetKind::Pftl(config) => Layer::Pftl(config.clone()),
-        TargetKind::Raw => bail!(
+    if target.stack.is_raw() {
+        bail!(
             "target `{}` is raw: there is no layer that promises anything; use `pblk` or `pftl`",
             target.name
-        ),
-    };
-    let geometry = target.device.spec.geometry();
+        );
+    }
+    let geometry = target.stack.device.spec.geometry();
     let (sectors, chunks) = (geometry.sectors(), geometry.chunks_per_pu as u64);
     if sectors > SECTORS_MAX {
         let fit = (chunks * SECTORS_MAX / sectors).max(1);
@@ -145,19 +143,12 @@ fn own(target: &Target) -> Result<Own> {
              the most; make it smaller, as with `--set device.geometry.chunks_per_pu={fit}`"
         );
     }
-    let device = &target.device;
-    Ok(Own {
-        name: target.name.clone(),
-        spec: device.spec.clone(),
-        options: device.options.clone(),
-        pus: target.pus,
-        layer,
-    })
+    Ok(Own { name: target.name.clone(), stack: target.stack.clone() })
 }
 
 /// Percent of twice the capacity, so that a short run is short on a large device, too.
 fn effort_of(own: &Own) -> u64 {
-    (OWN_SECTORS * 100 / own.spec.geometry().sectors().max(1)).clamp(1, 100)
+    (OWN_SECTORS * 100 / own.stack.device.spec.geometry().sectors().max(1)).clamp(1, 100)
 }
 
 /// One run, exactly.

@@ -12,9 +12,8 @@
 use crate::harness::here;
 use flashlane_base::{Lba, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
-use flashlane_ftl::log::Recovery;
+use flashlane_ftl::layer::Recovered;
 use flashlane_lab::experiment::DriveTarget;
-use flashlane_lab::lnvm::Account;
 use flashlane_lab::lnvm::show::recovery_text;
 use flashlane_lab::stack::{MountHow, Stack, target_of_drive};
 use flashlane_ocssd::SsdOptions;
@@ -82,11 +81,8 @@ fn number(name: &str) -> Option<u64> {
 }
 
 /// What pblk says of its mount.
-fn account(stack: &Stack) -> Recovery {
-    match stack.mounted().and_then(|m| m.recovery.clone()) {
-        Some(Account::Pblk(recovery)) => recovery,
-        _ => panic!("a pblk says how it was mounted"),
-    }
+fn account(stack: &Stack) -> Recovered {
+    stack.mounted().and_then(|m| m.recovery.clone()).expect("a pblk says how it was mounted")
 }
 
 /// Not a test of its own: the process that is killed.

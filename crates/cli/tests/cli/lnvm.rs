@@ -1,7 +1,8 @@
 //! `flashlane lnvm` and `flashlane run --drive`: targets made, shown, run on, found again, refused.
 
 use crate::harness::{Here, here};
-use flashlane_ocssd::{OpenImage, Ssd, TargetKind};
+use flashlane_ocssd::{OpenImage, Ssd};
+use flashlane_stack::kinds;
 
 /// 64 MiB raw: 2 channels of 2 LUNs, 64 chunks each.
 fn drive() -> Here {
@@ -506,9 +507,9 @@ fn every_type_of_target_is_shown() {
     let info = h.run(&["lnvm", "info", "a.img"]).good().out;
     let json = h.run(&["lnvm", "info", "a.img", "--json", "-"]).good().json();
     let types = json["types"].as_array().expect("a list");
-    let says = ["pblk, qblk, pftl and raw"];
+    let says = ["raw, pblk, qblk, pftl"];
     h.run(&["lnvm", "create", "a.img", "-n", "x", "-t", "pblck"]).refused(2, &says);
-    for (name, _) in TargetKind::ALL {
+    for name in kinds::target_names() {
         assert!(table.contains(name), "{name} is not in the cookbook's table:\n{table}");
         assert!(help.contains(&format!("{name} (")), "{name} is not in the help:\n{help}");
         assert!(info.contains(&format!("\n{name}\t(1,0,0)\n")), "{name}:\n{info}");

@@ -9,6 +9,7 @@ mod files;
 mod harness;
 mod inject;
 mod kill;
+mod layers;
 mod lnvm;
 mod sweep;
 mod torture;

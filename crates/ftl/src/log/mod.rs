@@ -29,6 +29,7 @@ pub mod format;
 mod front;
 mod gc;
 mod journal;
+mod layer;
 pub mod limiter;
 mod lines;
 pub mod map;
@@ -55,11 +56,12 @@ pub use config::{Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet};
 pub use create::{CreateError, Layout};
 #[cfg(feature = "shuttle")]
 pub use epoch::nothing_is_erased_under_an_operation;
+pub use layer::{HostFtlKind, PBLK, QBLK};
 pub use limiter::LimiterKind;
 pub use pool::LineState;
 pub use recover::{MountError, MountOptions, Recovery};
 pub use scrub::{Scrub, ScrubConfig};
-pub use sysfs::{ATTRIBUTES, AttributeError};
+pub use sysfs::ATTRIBUTES;
 pub use victim::{WearConfig, WearLeveling};
 
 use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};

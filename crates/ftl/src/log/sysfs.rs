@@ -6,58 +6,34 @@
 
 use super::limiter::{LimiterKind, Shares};
 use super::{HostFtl, LineState, Scrub, WearLeveling, get};
+use crate::layer::{Attribute, AttributeError, Knob};
 use crate::stats::{FtlStats, Gauges};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
 
-/// Attributes that [`HostFtl::attribute`] knows; those marked true can be written.
-pub const ATTRIBUTES: &[(&str, bool)] = &[
-    ("write_luns", false),
-    ("rate_limiter", false),
-    ("errors", false),
-    ("gc_state", false),
-    ("gc_force", true),
-    ("max_sec_per_write", true),
-    ("write_buffer", false),
-    ("ppa_format", false),
-    ("lines", false),
-    ("lines_info", false),
-    ("write_amp_mileage", false),
-    ("write_amp_trip", true),
-    ("padding_dist", true),
+/// Attributes that [`HostFtl::attribute`] knows.
+pub const ATTRIBUTES: &[Attribute] = &[
+    Attribute::shown("write_luns"),
+    Attribute::shown("rate_limiter"),
+    Attribute::shown("errors"),
+    Attribute::shown("gc_state"),
+    Attribute::knob("gc_force", Knob::Stays),
+    Attribute::knob("max_sec_per_write", Knob::Acts),
+    Attribute::shown("write_buffer"),
+    Attribute::shown("ppa_format"),
+    Attribute::shown("lines"),
+    Attribute::shown("lines_info"),
+    Attribute::shown("write_amp_mileage"),
+    Attribute::knob("write_amp_trip", Knob::Acts),
+    Attribute::knob("padding_dist", Knob::Acts),
     // Beyond the kernel: the paper's run-time knob (LightNVM 4.2.1) and the switch of GC.
-    ("active_pus", true),
-    ("gc_enabled", true),
+    Attribute::knob("active_pus", Knob::Kept("active_pus")),
+    Attribute::knob("gc_enabled", Knob::Kept("gc")),
     // Which controller shares the ring (LightNVM 4.2.4; the kernel has one).
-    ("limiter", true),
-    ("wear_leveling", false),
-    ("scrub", false),
+    Attribute::knob("limiter", Knob::Kept("limiter")),
+    Attribute::shown("wear_leveling"),
+    Attribute::shown("scrub"),
 ];
-
-/// Why an attribute could not be read or written.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum AttributeError {
-    /// No such name.
-    #[error("no attribute `{0}`; there are {known}", known = names())]
-    Unknown(String),
-    /// It can't be written.
-    #[error("`{0}` is read-only")]
-    ReadOnly(String),
-    /// The value makes no sense for it.
-    #[error("`{name}` can't be set to `{value}`: {remedy}")]
-    Value {
-        /// Attribute.
-        name: &'static str,
-        /// What was given.
-        value: String,
-        /// What would do.
-        remedy: String,
-    },
-}
-
-fn names() -> String {
-    ATTRIBUTES.iter().map(|(n, _)| *n).collect::<Vec<_>>().join(", ")
-}
 
 fn name_of<T: PartialEq>(names: &[(&'static str, T)], of: T) -> &'static str {
     names.iter().find(|(_, value)| *value == of).map_or("", |(name, _)| name)
@@ -138,7 +114,7 @@ impl HostFtl {
             "limiter" => self.pools.get(0).limiter.lock().name().into(),
             "wear_leveling" => self.wear_text(&s),
             "scrub" => self.scrub_text(&s),
-            other => return Err(AttributeError::Unknown(other.into())),
+            other => return Err(AttributeError::unknown(other, ATTRIBUTES)),
         })
     }
 
@@ -167,10 +143,10 @@ impl HostFtl {
 
     /// Writes an attribute.
     pub fn set_attribute(&self, cx: &Cx, name: &str, value: &str) -> Result<(), AttributeError> {
-        let Some((name, writable)) = ATTRIBUTES.iter().find(|(n, _)| *n == name) else {
-            return Err(AttributeError::Unknown(name.into()));
+        let Some(Attribute { name, knob }) = ATTRIBUTES.iter().find(|a| a.name == name) else {
+            return Err(AttributeError::unknown(name, ATTRIBUTES));
         };
-        if !writable {
+        if *knob == Knob::No {
             return Err(AttributeError::ReadOnly((*name).into()));
         }
         let refuse = |remedy: String| AttributeError::Value { name, value: value.into(), remedy };

@@ -41,6 +41,7 @@ mod dump;
 mod flush;
 mod front;
 mod gc;
+mod layer;
 mod map;
 mod pages;
 mod place;
@@ -61,6 +62,7 @@ use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 pub use dump::Dump;
+pub use layer::{PFTL, PftlKind};
 pub use recover::{MountError, Recovery};
 pub use stats::{INVALID_CLASSES, PftlStats};
 
@@ -193,6 +195,7 @@ pub struct Pftl {
     device: Arc<dyn Device>,
     info: BlockInfo,
     layout: Layout,
+    config: PftlConfig,
     capacitors: bool,
     /// Sectors of a write admitted at once.
     piece: u32,
@@ -513,6 +516,7 @@ impl Parts {
         };
         let ftl = Pftl {
             info: BlockInfo { capacity, content_bytes: traits.content_bytes, layer: "pftl" },
+            config: config.clone(),
             capacitors: config.capacitors,
             piece: sizes.user_room / 4,
             controller: Mutex::new(controller),

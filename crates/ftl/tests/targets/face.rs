@@ -198,7 +198,8 @@ impl Device for Face {
     fn traits(&self) -> &Traits {
         self.ssd.traits()
     }
-    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
+    fn expect(&self, _: Ppa, _: u32) {}
+    fn submit_at(&self, cx: &Cx, request: Request<'_>, _: Ns) -> Ticket {
         let spots: Vec<Spot> = request.addrs.iter().map(|a| self.spot(*a)).collect();
         let number = {
             let mut seen = self.seen.lock();

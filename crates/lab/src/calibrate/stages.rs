@@ -42,6 +42,7 @@ impl BlockDev for Nothing {
             BlockResult::Ok(())
         })
     }
+    fn expect(&self, _: BlockOp, _: Lba) {}
 }
 
 /// Nanoseconds per turn of each loop, by round.

@@ -11,7 +11,7 @@ use super::{Answer, Ask, ControlError, Listening, io_error};
 use crate::drive::{DriveError, Look, faults};
 use crate::lnvm::{Block, Drive, LnvmError, bad_blocks, knobs, remove_of, show};
 use flashlane_base::Ns;
-use flashlane_ftl::log::Pblk;
+use flashlane_ftl::layer::Layer;
 use flashlane_media::fault::FaultPlan;
 use flashlane_ocssd::CopyKind;
 use flashlane_rt::{Cx, Idle, Opened, Port};
@@ -23,9 +23,9 @@ use std::sync::Arc;
 pub(crate) struct Live {
     drive: Drive,
     target: String,
-    /// The target, once it is mounted.
-    pblk: RefCell<Option<Arc<Pblk>>>,
-    /// Collection was switched on against a knob.
+    /// The target's layer, once it is mounted.
+    layer: RefCell<Option<Arc<dyn Layer>>>,
+    /// A knob was turned back against its owner.
     lifted: Cell<bool>,
     notes: RefCell<Vec<String>>,
     /// The power of the drive, where the run can do without.
@@ -48,7 +48,7 @@ impl Live {
             drive,
             switch,
             target: target.into(),
-            pblk: RefCell::new(None),
+            layer: RefCell::new(None),
             lifted: Cell::new(false),
             notes: RefCell::default(),
         })
@@ -72,18 +72,18 @@ impl Live {
     }
 
     /// The target is mounted.
-    pub(crate) fn set_pblk(&self, pblk: Arc<Pblk>) {
-        *self.pblk.borrow_mut() = Some(pblk);
+    pub(crate) fn set_target(&self, layer: Arc<dyn Layer>) {
+        *self.layer.borrow_mut() = Some(layer);
     }
 
     /// The target is being stopped: its knobs are not to be turned any more.
-    pub(crate) fn take_pblk(&self) {
-        self.pblk.borrow_mut().take();
+    pub(crate) fn take_target(&self) {
+        self.layer.borrow_mut().take();
     }
 
-    /// The target that is in use, once it is mounted and if it is a pblk.
-    pub(crate) fn pblk(&self) -> Option<Arc<Pblk>> {
-        self.pblk.borrow().clone()
+    /// The target that is in use, once it is mounted.
+    pub(crate) fn layer(&self) -> Option<Arc<dyn Layer>> {
+        self.layer.borrow().clone()
     }
 
     /// The drive.
@@ -158,8 +158,8 @@ impl Live {
                 std::process::id()
             )),
             Ask::Remove { target } => remove_of(drive, target).map_err(said),
-            Ask::Knobs { target, set } if *target == self.target => match self.pblk() {
-                Some(pblk) => knobs::in_use(cx, self, &pblk, set).map_err(said),
+            Ask::Knobs { target, set } if *target == self.target => match self.layer() {
+                Some(layer) => knobs::in_use(cx, self, &*layer, set).map_err(said),
                 None => knobs::of_unmounted(drive, target).map_err(said),
             },
             Ask::Knobs { target, set } => {
@@ -169,22 +169,14 @@ impl Live {
         }
     }
 
-    /// Writes wait for room, and a knob has switched off what makes room.
+    /// Nothing goes on, and perhaps a knob holds it up.
     fn unstick(&self, cx: &Cx) -> bool {
-        let Some(pblk) = self.pblk() else {
+        let Some(knob) = self.layer().and_then(|layer| layer.unstick(cx)) else {
             return false;
         };
-        let off = pblk.attribute("gc_enabled").is_ok_and(|on| on == "0");
-        if !off {
-            return false;
-        }
         if !self.lifted.replace(true) {
-            self.note(format!(
-                "gc_enabled=0 could not be kept up: no room was left at {}",
-                cx.now()
-            ));
+            self.note(format!("{knob} could not be kept up: no room was left at {}", cx.now()));
         }
-        pblk.set_gc(cx, true);
         true
     }
 }

@@ -7,15 +7,7 @@ use super::Base;
 use super::document::{At, Document, Section, Value};
 use crate::bounded;
 use flashlane_ocssd::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
-
-/// A device as an experiment wants it.
-#[derive(Clone, Debug)]
-pub struct DeviceChoice {
-    /// Its spec, overrides included.
-    pub spec: DeviceSpec,
-    /// Options of the instance; the seed is the run's.
-    pub options: SsdOptions,
-}
+pub use flashlane_stack::DeviceChoice;
 
 /// What a trace or a job file runs on when no device is named: small enough to simulate quickly,
 /// known from the comparison with other simulators.

@@ -582,6 +582,23 @@ impl<'d> Section<'d> {
         }
     }
 
+    /// Something that is there when its key is true, or a table of how it is to be.
+    pub fn switched(&self, key: &str) -> Option<Section<'d>> {
+        static NOTHING: BTreeMap<String, Item> = BTreeMap::new();
+        let item = self.item(key)?;
+        let section =
+            |table| Section::new(self.document, format!("{}[{key}]", self.path), item.at, table);
+        match &item.value {
+            Value::Table(t) => Some(section(t)),
+            Value::Flag(true) => Some(section(&NOTHING)),
+            Value::Flag(false) => None,
+            other => {
+                self.wrong(key, "true, false or a table", other);
+                None
+            }
+        }
+    }
+
     /// A list of tables, `[[key]]`; one table, `[key]`, is a list of one.
     pub fn tables(&self, key: &str) -> Vec<Section<'d>> {
         let Some(item) = self.item(key) else {

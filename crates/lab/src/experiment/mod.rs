@@ -30,7 +30,7 @@ mod workload;
 
 pub use device::{DeviceChoice, default_preset, preset_names};
 pub use document::{Change, Complaint};
-pub use target::{DriveTarget, Target, TargetKind};
+pub use target::{DriveTarget, Target};
 pub use vary::Vary;
 pub use workload::{TraceSpec, Workload};
 
@@ -173,13 +173,13 @@ impl Experiment {
 fn check_raw(root: &Section<'_>, targets: &[Target], workloads: &[Workload]) {
     let named = |w: &Workload| matches!(w, Workload::Job(job) if job.pus.is_some());
     let takes = |raw: bool, of_raw: bool| {
-        targets.iter().filter(|t| (t.kind == TargetKind::Raw) == raw).any(|t| {
+        targets.iter().filter(|t| t.stack.is_raw() == raw).any(|t| {
             let mut all = workloads.iter().enumerate().filter(|(i, _)| t.takes(*i));
             all.any(|(_, w)| named(w) == of_raw)
         })
     };
     let (wrong_raw, wrong_block) = (takes(true, false), takes(false, true));
-    if wrong_raw && targets.iter().any(|t| t.kind != TargetKind::Raw) {
+    if wrong_raw && targets.iter().any(|t| !t.stack.is_raw()) {
         let says = "raw targets and block devices take different workloads: say in each workload \
                     which `targets` it is for";
         root.complain("target", says);

@@ -49,8 +49,8 @@ overwrite = "steady"
 fn an_experiment_is_read_with_its_overrides() {
     let e = parse(GOOD, &[]).unwrap();
     assert_eq!((e.name.as_str(), e.run.seed), ("x", 7));
-    assert_eq!(e.targets[0].device.spec.geometry.chunks_per_pu, 99);
-    assert_eq!(e.targets[0].device.spec.geometry.channels, 2, "the rest is the preset's");
+    assert_eq!(e.targets[0].stack.device.spec.geometry.chunks_per_pu, 99);
+    assert_eq!(e.targets[0].stack.device.spec.geometry.channels, 2, "the rest is the preset's");
     assert_eq!(e.targets[0].name, "pblk, 2 active PUs");
     let Workload::Job(job) = &e.workloads[0] else { panic!("{:?}", e.workloads[0]) };
     assert_eq!((job.bs[1].clone(), job.size), (Sizes::fixed(2), Some(Amount::Percent(50))));
@@ -64,7 +64,7 @@ fn sets_change_what_the_file_says() {
         ["run.seed=9", "target.1.name=ssd", "workload.0.bs=64KiB", "device.geometry.channels=4"];
     let e = parse(GOOD, &sets).unwrap();
     assert_eq!((e.run.seed, e.targets[1].name.as_str()), (9, "ssd"));
-    assert_eq!(e.targets[0].device.spec.geometry.channels, 4);
+    assert_eq!(e.targets[0].stack.device.spec.geometry.channels, 4);
     for (set, says) in [
         ("run.sede=9", "did you mean `seed`"),
         ("target.name=x", "a list: say which"),
@@ -88,7 +88,7 @@ fn options_of_the_command_line_change_it_too() {
         Change::ScaleToDevice,
     ];
     let e = changed(GOOD, &changes).unwrap();
-    let d = &e.targets[0].device;
+    let d = &e.targets[0].stack.device;
     assert_eq!(d.spec.name, "peers-16g");
     assert_ne!(d.spec.geometry.chunks_per_pu, 99, "the old dimensions are gone");
     assert!(d.options.queue.is_some(), "how it is used stays");
@@ -229,8 +229,8 @@ fn faults_and_ranges_of_pus_are_checked_with_the_rest() {
     std::fs::write(&plan, "[[fault]]\nkind = \"program_fail\"\ntimes = 2\n").unwrap();
     let set = format!("device.faults=\"{}\"", plan.display());
     let e = parse(GOOD, &[&set, "target.0.pus=\"0-1\""]).unwrap();
-    assert_eq!(e.targets[0].device.options.faults.faults.len(), 1);
-    assert_eq!((e.targets[0].pus, e.targets[1].pus), (Some((0, 1)), None));
+    assert_eq!(e.targets[0].stack.device.options.faults.faults.len(), 1);
+    assert_eq!((e.targets[0].stack.pus, e.targets[1].stack.pus), (Some((0, 1)), None));
     std::fs::write(&plan, "[[fault]]\nkind = \"gremlin\"\n").unwrap();
     let said = parse(GOOD, &[&set]).unwrap_err();
     assert!(said.contains("gremlin") && said.contains("plan.toml"), "{said}");

@@ -3,10 +3,10 @@
 //! Owns: [`LnvmError`] and its words. Promises: each names the image, and what would do. Never: decides
 //! anything.
 
-use super::TargetKind;
+use super::TargetType;
 use crate::control::{ControlError, MayBeHeld};
 use crate::stack::StackError;
-use flashlane_ftl::log::AttributeError;
+use flashlane_ftl::layer::AttributeError;
 use flashlane_ocssd::{CoreError, ImageError};
 use flashlane_rt::Stalled;
 use std::path::PathBuf;
@@ -101,15 +101,17 @@ pub enum LnvmError {
     /// The target that was found has another setting than asked for.
     #[error(
         "{}: the target on these PUs has {flag} {found}: leave {flag} out to take it over{}, or give -f to \
-         make a new one, which gives its data up", path.display(), later(flag)
+         make a new one, which gives its data up", path.display(), if *later { LATER } else { "" }
     )]
     OtherSetting {
         /// The image.
         path: PathBuf,
         /// The option.
-        flag: &'static str,
+        flag: String,
         /// What it would be for what was found.
         found: String,
+        /// It is a knob.
+        later: bool,
     },
     /// What was found is of another type.
     #[error(
@@ -129,11 +131,19 @@ pub enum LnvmError {
     },
     /// An option of another type of target.
     #[error("{flag} is for pblk targets, not for {kind}")]
-    ForPblk {
+    Misplaced {
         /// The option.
-        flag: &'static str,
+        flag: String,
         /// The type that was asked for.
-        kind: TargetKind,
+        kind: TargetType,
+    },
+    /// Options that do not go together.
+    #[error("a {kind} target can't be so: {says}")]
+    Option {
+        /// The type that was asked for.
+        kind: TargetType,
+        /// Why.
+        says: String,
     },
     /// The name of a target that is there.
     #[error(
@@ -213,7 +223,7 @@ pub enum LnvmError {
         /// The target.
         name: String,
         /// Its type.
-        kind: TargetKind,
+        kind: String,
     },
     /// A target that is just being mounted.
     #[error("{}: target `{name}` is being mounted; try again", path.display())]
@@ -244,13 +254,8 @@ pub enum LnvmError {
     Stalled(#[from] Stalled),
 }
 
-/// Settings that are knobs can be turned later.
-fn later(flag: &str) -> &'static str {
-    match flag {
-        "--active-pus" | "--limiter" => " (`flashlane lnvm knobs` turns it afterwards)",
-        _ => "",
-    }
-}
+/// A setting that is a knob can be turned later.
+const LATER: &str = " (`flashlane lnvm knobs` turns it afterwards)";
 
 impl MayBeHeld for LnvmError {
     fn is_held(&self) -> bool {

@@ -8,34 +8,41 @@
 use super::show::text_of;
 use super::{Drive, LnvmError};
 use crate::control::{Answer, Ask, Live, reach};
-use crate::stack::{MountHow, StackError, mount_pblk};
-use flashlane_ftl::log::{ATTRIBUTES, AttributeError, Pblk};
-use flashlane_ocssd::TargetInfo;
+use crate::stack::{StackError, layers_of};
+use flashlane_ftl::layer::{Attribute, AttributeError, Kind, Knob, Layer, LayerError, Settings};
+use flashlane_ftl::layer::{Find, MountHow};
+use flashlane_ocssd::{Device, TargetInfo};
 use flashlane_rt::{CostTable, Cx, Virtual};
+use flashlane_stack::{Make, kinds, raise};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Kept knobs: the attribute, and the key of the target's settings that has it.
-const KEPT: [(&str, &str); 3] =
-    [("active_pus", "active_pus"), ("gc_enabled", "gc"), ("limiter", "limiter")];
-
-/// Names of knobs: the attributes that can be written.
-fn knob_names() -> impl Iterator<Item = &'static str> {
-    ATTRIBUTES.iter().filter(|(_, writable)| *writable).map(|(name, _)| *name)
+/// The attributes of a kind that are knobs.
+fn knobs_of(kind: &dyn Kind) -> impl Iterator<Item = &'static Attribute> + use<> {
+    kind.attributes().iter().filter(|a| a.knob != Knob::No)
 }
 
-fn kept_as(name: &str) -> Option<&'static str> {
-    KEPT.iter().find(|(knob, _)| *knob == name).map(|(_, key)| *key)
+/// The setting that keeps a knob.
+fn kept_as(attribute: &Attribute) -> Option<&'static str> {
+    match attribute.knob {
+        Knob::Kept(key) => Some(key),
+        Knob::No | Knob::Acts | Knob::Stays => None,
+    }
 }
 
-/// An attribute's text as the settings have it.
-fn to_setting(name: &str, text: &str) -> Value {
-    match name {
-        "gc_enabled" => json!(text.trim() == "1"),
-        "limiter" => json!(text.trim()),
-        _ => text.trim().parse::<u32>().map_or(Value::Null, |n| json!(n)),
+/// Whether a knob turns this setting.
+pub(super) fn is_kept(kind: &dyn Kind, key: &str) -> bool {
+    knobs_of(kind).any(|knob| kept_as(knob) == Some(key))
+}
+
+/// An attribute's text as a setting has it that looks like this.
+fn to_setting(like: &Value, text: &str) -> Value {
+    match like {
+        Value::Bool(_) => json!(text.trim() == "1"),
+        Value::Number(_) => text.trim().parse::<u32>().map_or(Value::Null, |n| json!(n)),
+        _ => json!(text.trim()),
     }
 }
 
@@ -49,13 +56,41 @@ fn from_setting(value: &Value) -> String {
 }
 
 /// Turns a target that was mounted to where its settings have its knobs: what it did not take.
-pub(crate) fn apply(cx: &Cx, pblk: &Pblk, settings: &Value) -> Vec<AttributeError> {
-    let now = serde_json::to_value(pblk.settings()).unwrap_or_default();
-    let set = |(name, key): (&str, &str)| {
+pub(crate) fn apply(cx: &Cx, layer: &dyn Layer, settings: &Settings) -> Vec<AttributeError> {
+    let now = layer.settings();
+    let set = |knob: &Attribute| {
+        let key = kept_as(knob)?;
         let wanted = settings.get(key).filter(|wanted| now.get(key) != Some(wanted))?;
-        pblk.set_attribute(cx, name, &from_setting(wanted)).err()
+        layer.set_attribute(cx, knob.name, &from_setting(wanted)).err()
     };
-    KEPT.into_iter().filter_map(set).collect()
+    knobs_of(layer.kind()).filter_map(set).collect()
+}
+
+/// Mounts a target on a shadow of its drive, where nothing that is written goes anywhere, with its
+/// knobs where its settings have them; `look` at it.
+pub(super) fn on_shadow<T: 'static>(
+    drive: &Drive,
+    info: &TargetInfo,
+    look: impl FnOnce(&Cx, &Arc<dyn Layer>) -> T + 'static,
+) -> Result<T, LnvmError> {
+    let (_, part) = drive.shadow()?.target(&info.name)?;
+    let failed = |source: StackError| LnvmError::Target {
+        path: drive.path.clone(),
+        name: info.name.clone(),
+        source: Box::new(source),
+    };
+    let layers = layers_of(info).map_err(failed)?;
+    let part: Arc<dyn Device> = part;
+    let vm = Virtual::new(1, 0, CostTable::zero());
+    let (cx, uuid, settings) = (vm.cx(), info.uuid, info.settings.clone());
+    let looked = vm.run(async move {
+        let find = Find { uuid, how: MountHow::default(), saved: None };
+        let make = Make::Mount { find, saved: Vec::new() };
+        let layers = raise(&cx, part, &layers, None, &make).await?;
+        let _ = apply(&cx, &**layers.target(), &settings); // said by who mounts it to use it
+        Ok::<_, LayerError>(look(&cx, layers.target()))
+    })?;
+    looked.map_err(|e| failed(e.into()))
 }
 
 /// `lnvm knobs`: shows a target's knobs, after setting those that are given.
@@ -71,16 +106,21 @@ pub fn knobs(path: &Path, target: &str, set: &[(String, String)]) -> Result<Answ
 }
 
 /// A target that has knobs, none of which is to be set twice.
-fn pblk_of(drive: &Drive, target: &str, set: &[(String, String)]) -> Result<TargetInfo, LnvmError> {
+fn target_of(
+    drive: &Drive,
+    target: &str,
+    set: &[(String, String)],
+) -> Result<(TargetInfo, &'static dyn Kind), LnvmError> {
     let (info, _) = drive.target(target)?;
-    if !info.kind.is_host_ftl() {
+    let kind = kinds::find(&info.kind).filter(|kind| knobs_of(*kind).next().is_some());
+    let Some(kind) = kind else {
         let (path, name) = (drive.path.clone(), target.into());
         return Err(LnvmError::NoKnobs { path, name, kind: info.kind });
-    }
+    };
     // So there is no more to do than there are knobs.
     let names: BTreeSet<&str> = set.iter().map(|(name, _)| name.as_str()).collect();
     match names.len() == set.len() {
-        true => Ok(info),
+        true => Ok((info, kind)),
         false => Err(LnvmError::KnobTwice),
     }
 }
@@ -91,110 +131,100 @@ pub(crate) fn at_rest(
     target: &str,
     set: &[(String, String)],
 ) -> Result<Answer, LnvmError> {
-    let info = pblk_of(drive, target, set)?;
+    let (info, kind) = target_of(drive, target, set)?;
     let (path, name) = (drive.path.clone(), target.to_string());
-    for knob in knob_names().filter(|knob| kept_as(knob).is_none()) {
+    for Attribute { name: knob, .. } in knobs_of(kind).filter(|knob| kept_as(knob).is_none()) {
         if set.iter().any(|(name, _)| name == knob) {
             return Err(LnvmError::AtRest { path, name, knob });
         }
     }
-    let (_, part) = drive.shadow()?.target(target)?;
-    let vm = Virtual::new(1, 0, CostTable::zero());
-    let (cx, before, uuid, asked) = (vm.cx(), info.settings.clone(), info.uuid, set.to_vec());
-    let tried = vm.run(async move {
-        let pblk = mount_pblk(&cx, part, uuid, MountHow::default()).await?;
-        let _ = apply(&cx, &pblk, &before); // said by who mounts it to use it
-        let set = set_all(&cx, &pblk, &asked);
-        Ok(set.map(|()| values(&pblk)))
+    let asked = set.to_vec();
+    let tried = on_shadow(drive, &info, move |cx, layer| {
+        set_all(cx, &**layer, &asked).map(|()| values(&**layer))
     })?;
-    let values = match tried {
-        Ok(Ok(values)) => values,
-        Ok(Err(source)) => return Err(LnvmError::Knob { path, name, source }),
-        Err(source) => {
-            let source: Box<StackError> = Box::new(source);
-            return Err(LnvmError::Target { path, name, source });
-        }
-    };
-    keep(drive, &info, set)?;
-    Ok(said(target, &values, false))
+    let values = tried.map_err(|source| LnvmError::Knob { path, name, source })?;
+    keep(drive, &info, kind, set)?;
+    Ok(said(target, kind, &values, false))
 }
 
 /// Of the target that `live` runs.
 pub(crate) fn in_use(
     cx: &Cx,
     live: &Live,
-    pblk: &Arc<Pblk>,
+    layer: &dyn Layer,
     set: &[(String, String)],
 ) -> Result<Answer, LnvmError> {
     let drive = live.drive();
-    let info = pblk_of(drive, live.target(), set)?;
+    let (info, kind) = target_of(drive, live.target(), set)?;
     let (path, name) = (drive.path.clone(), info.name.clone());
-    let before = Before::of(pblk, set);
-    set_all(cx, pblk, set).map_err(|source| LnvmError::Knob { path, name, source })?;
-    if let Err(e) = keep(drive, &info, set) {
-        before.restore(cx, pblk); // what is said to have failed has changed nothing
+    let before = Before::of(layer);
+    set_all(cx, layer, set).map_err(|source| LnvmError::Knob { path, name, source })?;
+    if let Err(e) = keep(drive, &info, kind, set) {
+        before.restore(cx, layer); // what is said to have failed has changed nothing
         return Err(e);
     }
-    Ok(said(&info.name, &values(pblk), true))
+    Ok(said(&info.name, kind, &values(layer), true))
 }
 
 /// Of the target in use while it has no knobs: it is being mounted, or of a type without.
 pub(crate) fn of_unmounted(drive: &Drive, target: &str) -> Result<Answer, LnvmError> {
-    pblk_of(drive, target, &[])?;
+    target_of(drive, target, &[])?;
     Err(LnvmError::Mounting { path: drive.path.clone(), name: target.into() })
 }
 
 /// All or none: where the target refuses one, those before it are taken back.
-fn set_all(cx: &Cx, pblk: &Pblk, set: &[(String, String)]) -> Result<(), AttributeError> {
-    let before = Before::of(pblk, set);
-    let done = set.iter().try_for_each(|(name, value)| pblk.set_attribute(cx, name, value));
+fn set_all(cx: &Cx, layer: &dyn Layer, set: &[(String, String)]) -> Result<(), AttributeError> {
+    let before = Before::of(layer);
+    let done = set.iter().try_for_each(|(name, value)| layer.set_attribute(cx, name, value));
     if done.is_err() {
-        before.restore(cx, pblk);
+        before.restore(cx, layer);
     }
     done
 }
 
-/// Where knobs stood, in the order in which they are turned back.
+/// Where knobs stood that stay where they are put, in the order in which they are turned back. What a
+/// knob does once is not undone.
 struct Before(Vec<(&'static str, String)>);
 
 impl Before {
-    /// Those that setting these turns: forcing collection switches it on and off, too. What a knob resets
-    /// is not kept anywhere.
-    fn of(pblk: &Pblk, set: &[(String, String)]) -> Before {
-        let is_set = |knob: &str| set.iter().any(|(name, _)| name == knob);
-        let collection = is_set("gc_force") || is_set("gc_enabled");
-        let turned = [
-            ("active_pus", is_set("active_pus")),
-            ("limiter", is_set("limiter")),
-            ("gc_force", collection),
-            ("gc_enabled", collection),
-        ];
-        let of = |name| Some((name, pblk.attribute(name).ok()?));
-        let turned = turned.into_iter().filter(|(_, turned)| *turned);
-        Before(turned.filter_map(|(name, _)| of(name)).collect())
+    fn of(layer: &dyn Layer) -> Before {
+        let stays = |a: &&Attribute| matches!(a.knob, Knob::Stays | Knob::Kept(_));
+        let of = |a: &Attribute| Some((a.name, layer.attribute(a.name).ok()?));
+        Before(knobs_of(layer.kind()).filter(stays).filter_map(of).collect())
     }
 
-    fn restore(self, cx: &Cx, pblk: &Pblk) {
+    /// Turns back those that stand elsewhere now: turning one does something each time.
+    fn restore(self, cx: &Cx, layer: &dyn Layer) {
         for (name, was) in self.0 {
-            // It was there before, so it can be had.
-            let _: Result<(), AttributeError> = pblk.set_attribute(cx, name, &was);
+            if layer.attribute(name).as_ref() != Ok(&was) {
+                // It was there before, so it can be had.
+                let _: Result<(), AttributeError> = layer.set_attribute(cx, name, &was);
+            }
         }
     }
 }
 
-fn values(pblk: &Pblk) -> Vec<(&'static str, String)> {
-    knob_names().map(|name| (name, pblk.attribute(name).unwrap_or_default())).collect()
+fn values(layer: &dyn Layer) -> Vec<(&'static str, String)> {
+    let of = |a: &Attribute| (a.name, layer.attribute(a.name).unwrap_or_default());
+    knobs_of(layer.kind()).map(of).collect()
 }
 
 /// Writes kept knobs into the target's settings, if they differ.
-fn keep(drive: &Drive, info: &TargetInfo, set: &[(String, String)]) -> Result<(), LnvmError> {
+fn keep(
+    drive: &Drive,
+    info: &TargetInfo,
+    kind: &dyn Kind,
+    set: &[(String, String)],
+) -> Result<(), LnvmError> {
     let mut settings = match info.settings.clone() {
         Value::Object(settings) => settings,
         _ => Map::new(),
     };
-    for (name, value) in set {
-        if let Some(key) = kept_as(name) {
-            settings.insert(key.into(), to_setting(name, value));
+    let defaults = kind.defaults();
+    for knob in knobs_of(kind) {
+        let Some(key) = kept_as(knob) else { continue };
+        for (_, value) in set.iter().filter(|(name, _)| name == knob.name) {
+            settings.insert(key.into(), to_setting(&defaults[key], value));
         }
     }
     let settings = Value::Object(settings);
@@ -205,11 +235,12 @@ fn keep(drive: &Drive, info: &TargetInfo, set: &[(String, String)]) -> Result<()
     set.map_err(|e| super::core_error(&drive.path, e))
 }
 
-fn said(target: &str, values: &[(&'static str, String)], in_use: bool) -> Answer {
+fn said(target: &str, kind: &dyn Kind, values: &[(&'static str, String)], in_use: bool) -> Answer {
     let mut text = String::new();
     let mut json = Map::new();
     for (name, value) in values {
-        let kept = if kept_as(name).is_some() { "kept" } else { "for this use" };
+        let is_kept = knobs_of(kind).any(|a| a.name == *name && kept_as(a).is_some());
+        let kept = if is_kept { "kept" } else { "for this use" };
         text += &format!("{name:<20}{kept:<14}{value}\n");
         json.insert((*name).into(), json!(value));
     }
@@ -219,10 +250,10 @@ fn said(target: &str, values: &[(&'static str, String)], in_use: bool) -> Answer
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Create, create_on};
+    use super::super::{Create, Options, TargetType, create_on};
     use super::*;
     use flashlane_media::host::memory::MemoryFile;
-    use flashlane_ocssd::{Core, CreateImage, OpenImage, Ssd, TargetKind};
+    use flashlane_ocssd::{Core, CreateImage, OpenImage, Ssd};
     use std::io::ErrorKind;
 
     fn open(file: &Arc<MemoryFile>) -> Drive {
@@ -241,29 +272,24 @@ mod tests {
         let drive = open(&file);
         let ask = Create {
             name: "db".into(),
-            kind: TargetKind::Pblk,
+            kind: TargetType::of("pblk").unwrap(),
             begin: None,
             end: None,
             over_provisioning: Some(40),
             factory: false,
             how: MountHow::default(),
-            active_pus: None,
-            cores: None,
-            limiter: None,
-            wear_leveling: None,
-            wear_spread: None,
-            scrub: None,
-            scrub_interval: None,
+            options: Options::default(),
         };
-        create_on(&drive, &ask).unwrap();
+        create_on(&drive, &ask, &ask.settings(None).unwrap()).unwrap();
         drive.close().unwrap();
         let drive = open(&file);
         let (info, part) = drive.target("db").unwrap();
         let vm = Virtual::new(1, 1, CostTable::zero());
         let (cx, theirs) = (vm.cx(), vm.cx());
+        let layers = layers_of(&info).unwrap();
         let mounted =
-            vm.run(async move { mount_pblk(&theirs, part, info.uuid, MountHow::default()).await });
-        let pblk = mounted.unwrap().unwrap();
+            vm.run(async move { raise(&theirs, part, &layers, None, &Make::mount()).await });
+        let pblk = mounted.unwrap().unwrap().target().clone();
         let live = Live::new(drive, "db", None);
         let stand = || {
             let knobs = ["active_pus", "limiter", "gc_force", "gc_enabled"];
@@ -274,7 +300,7 @@ mod tests {
         let before = stand();
         assert_eq!(before, ["4", "pid", "0", "1"]);
         file.fail_after(0, ErrorKind::Other);
-        let said = in_use(&cx, &live, &pblk, &set).unwrap_err().to_string();
+        let said = in_use(&cx, &live, &*pblk, &set).unwrap_err().to_string();
         assert!(said.contains("could not be written"), "{said}");
         assert_eq!(stand(), before);
         file.heal();

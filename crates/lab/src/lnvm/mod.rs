@@ -11,36 +11,36 @@
 pub(crate) mod bad_blocks;
 mod error;
 pub(crate) mod knobs;
+mod options;
 mod shadow;
 pub mod show;
 
 pub use bad_blocks::{Block, bad_blocks, set_bad_block};
 pub use error::LnvmError;
 pub use knobs::knobs;
+pub use options::{Options, TargetType};
 
-pub use flashlane_ftl::log::{LimiterKind, Scrub, ScrubConfig, WearConfig, WearLeveling};
-pub use flashlane_ocssd::TargetKind;
+pub use crate::stack::MountHow;
+pub use flashlane_base::Ns;
+pub use flashlane_ftl::log::{LimiterKind, Scrub, WearLeveling};
 
 use crate::control::{Answer, Ask, reach};
 use crate::experiment::{DriveTarget, Experiment, Target};
 use crate::run::Fill;
-pub use crate::stack::MountHow;
-use crate::stack::{StackError, mount_pblk, mount_pftl, target_of_drive};
+use crate::stack::{StackError, check_how, target_of_drive};
 use crate::suggest;
 use bad_blocks::set_mark;
-pub use flashlane_base::Ns;
 use flashlane_base::{Geometry, Location};
-use flashlane_ftl::block::BlockDev;
-use flashlane_ftl::log::{LogConfig, MountError, Pblk, Recovery};
-use flashlane_ftl::pftl::{Pftl, PftlConfig};
+use flashlane_ftl::layer::{Find, Kind, Layer, Recovered, Refusal, Seam, Settings, Side, Stop};
 use flashlane_media::image::ImageFault;
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Data, Flags, Op, Request};
 use flashlane_ocssd::ssd::{GROWN_BAD, HOST_RESERVED};
 use flashlane_ocssd::{
-    Core, CoreError, Device, ImageError, OpenImage, Partition, Ssd, TargetInfo, TargetSpec,
+    Core, CoreError, Device, ImageError, OpenImage, Partition, Pus, Ssd, TargetInfo, TargetSpec,
     TargetState,
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
+use options::{WrongOption, flag};
 use shadow::Shadow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -184,7 +184,7 @@ pub fn choose(
     path: &Path,
     names: &[String],
     how: MountHow,
-) -> Result<(DriveTarget, TargetKind), LnvmError> {
+) -> Result<(DriveTarget, String), LnvmError> {
     let drive = Drive::look(path)?;
     let all = drive.core.list();
     let name = match (names, &all[..]) {
@@ -209,7 +209,11 @@ pub fn choose(
 pub fn put_on_drive(experiment: &mut Experiment, on: &DriveTarget) -> Result<(), StackError> {
     let Some(like) = experiment.targets.first() else { return Ok(()) };
     let (host, only) = (like.host.clone(), like.only.clone());
-    let target = target_of_drive(on, &like.device.options)?;
+    let mut target = target_of_drive(on, &like.stack.device.options)?;
+    // What stands on a target is the run's; a raw one has nothing to stand on.
+    if !target.stack.is_raw() {
+        target.stack.layers.extend(like.stack.layers.iter().skip(1).cloned());
+    }
     experiment.targets = vec![Target { host, only, ..target }];
     if experiment.run.fill == Fill::Auto {
         experiment.run.fill = Fill::None;
@@ -222,8 +226,8 @@ pub fn put_on_drive(experiment: &mut Experiment, on: &DriveTarget) -> Result<(),
 pub struct Create {
     /// Name.
     pub name: String,
-    /// `pblk`, `raw` or `pftl`.
-    pub kind: TargetKind,
+    /// What it is to be.
+    pub kind: TargetType,
     /// First PU; the device's first without it.
     pub begin: Option<u32>,
     /// Last PU; the device's last without it.
@@ -234,20 +238,8 @@ pub struct Create {
     pub factory: bool,
     /// What of a target that is there is taken over though it is not sound.
     pub how: MountHow,
-    /// PUs that take new data at a time (pblk and qblk); 0 is all.
-    pub active_pus: Option<u32>,
-    /// Rings of a new qblk: for as many cores; one without it.
-    pub cores: Option<u32>,
-    /// How pblk's ring is shared between users and GC.
-    pub limiter: Option<LimiterKind>,
-    /// How pblk spreads wear.
-    pub wear_leveling: Option<WearLeveling>,
-    /// What static leveling calls cold.
-    pub wear_spread: Option<u32>,
-    /// Whether pblk moves data before it decays.
-    pub scrub: Option<Scrub>,
-    /// Time in which a patrol looks at every chunk.
-    pub scrub_interval: Option<Ns>,
+    /// What else its type is told.
+    pub options: Options,
 }
 
 /// What a create came to.
@@ -258,7 +250,7 @@ pub struct Created {
     /// Logical sectors of 4 KiB; a raw target has none.
     pub capacity: Option<u64>,
     /// The target was there, and this is how it was found.
-    pub recovery: Option<Recovery>,
+    pub recovery: Option<Recovered>,
     /// What of it was taken over as lost.
     pub lost: Lost,
 }
@@ -268,125 +260,56 @@ pub struct Created {
 struct Made {
     uuid: Option<[u8; 16]>,
     capacity: Option<u64>,
-    recovery: Option<Recovery>,
+    recovery: Option<Recovered>,
     lost: Lost,
-    settings: serde_json::Value,
+    settings: Settings,
     /// A setting that was asked for and that what was found does not have.
     differs: Option<(&'static str, String)>,
     /// What was found is of another type.
     other_type: Option<&'static str>,
 }
 
-fn word<T: PartialEq>(names: &[(&'static str, T)], of: T) -> String {
-    names.iter().find(|(_, value)| *value == of).map_or("", |(name, _)| name).into()
-}
-
 impl Create {
-    /// A host FTL that nobody says anything of.
-    fn new_host_ftl(&self) -> LogConfig {
-        match self.kind {
-            TargetKind::Qblk => LogConfig { cores: self.cores.unwrap_or(1), ..LogConfig::qblk() },
-            _ => LogConfig::default(),
+    /// The settings of a new one, or of one that is like `found` but for what was asked for.
+    fn settings(&self, found: Option<&Settings>) -> Result<Settings, LnvmError> {
+        let kind = self.kind;
+        let misplaced = |flag| Err(LnvmError::Misplaced { flag, kind });
+        let Some(layer) = kind.kind() else {
+            return self.options.leftover().map_or(Ok(Settings::Null), misplaced);
+        };
+        let base = found.cloned().unwrap_or_else(|| layer.on_image(layer.defaults()));
+        let options = self.options.clone().number(OVER_PROVISIONING, self.over_provisioning);
+        match options.settings(layer, &base) {
+            Ok(settings) => Ok(settings),
+            Err(WrongOption::Misplaced(flag)) => misplaced(flag),
+            Err(WrongOption::Says(says)) => Err(LnvmError::Option { kind, says }),
         }
-    }
-
-    /// A new host FTL, or one that is like `found` but for what was asked for.
-    fn host_ftl(&self, found: LogConfig) -> LogConfig {
-        let (wear, scrub) = (found.wear, found.scrub);
-        LogConfig {
-            over_provisioning_percent: self
-                .over_provisioning
-                .unwrap_or(found.over_provisioning_percent),
-            active_pus: self.active_pus.unwrap_or(found.active_pus),
-            limiter: self.limiter.unwrap_or(found.limiter),
-            wear: WearConfig {
-                leveling: self.wear_leveling.unwrap_or(wear.leveling),
-                spread: self.wear_spread.unwrap_or(wear.spread),
-            },
-            scrub: ScrubConfig {
-                mode: self.scrub.unwrap_or(scrub.mode),
-                interval: self.scrub_interval.unwrap_or(scrub.interval),
-                ..scrub
-            },
-            ..found
-        }
-    }
-
-    /// Of a pblk that is there: the first setting that was asked for and that it does not have, as its option
-    /// and what it has.
-    fn differs(&self, found: &LogConfig, pus: u32) -> Option<(&'static str, String)> {
-        let asked = self.host_ftl(found.clone());
-        let width = |active: u32| if active == 0 { pus } else { active };
-        if width(asked.active_pus) != width(found.active_pus) {
-            return Some(("--active-pus", width(found.active_pus).to_string()));
-        }
-        if asked.limiter != found.limiter {
-            return Some(("--limiter", word(&LimiterKind::ALL, found.limiter)));
-        }
-        if asked.wear.leveling != found.wear.leveling {
-            return Some(("--wear-leveling", word(&WearLeveling::NAMES, found.wear.leveling)));
-        }
-        if asked.wear.spread != found.wear.spread {
-            return Some(("--wear-spread", found.wear.spread.to_string()));
-        }
-        if asked.scrub.mode != found.scrub.mode {
-            return Some(("--scrub", word(&Scrub::NAMES, found.scrub.mode)));
-        }
-        // As it would be typed.
-        let interval = found.scrub.interval.to_string().replace(' ', "");
-        (asked.scrub.interval != found.scrub.interval).then_some(("--scrub-interval", interval))
-    }
-
-    /// An option that was given and that targets of this type do not have.
-    fn misplaced(&self) -> Option<&'static str> {
-        let given = [
-            ("--active-pus", self.active_pus.is_some()),
-            ("--limiter", self.limiter.is_some()),
-            ("--wear-leveling", self.wear_leveling.is_some()),
-            ("--wear-spread", self.wear_spread.is_some()),
-            ("--scrub", self.scrub.is_some()),
-            ("--scrub-interval", self.scrub_interval.is_some()),
-        ];
-        let wrong = given.into_iter().filter(|_| !self.kind.is_host_ftl());
-        wrong.filter(|(_, given)| *given).map(|(flag, _)| flag).next()
-    }
-
-    /// Capacitors end with the process: on an image a flush programs.
-    fn pftl(&self) -> PftlConfig {
-        let default = PftlConfig::default();
-        let percent = self.over_provisioning.unwrap_or(default.over_provisioning_percent);
-        PftlConfig { over_provisioning_percent: percent, capacitors: false, ..default }
     }
 }
+
+/// The setting that nvme-cli has an option of its own for.
+const OVER_PROVISIONING: &str = "over_provisioning_percent";
 
 /// Creates a target on a drive.
 ///
 /// # Errors
 /// Name, type or PUs can't be had, the target does not fit, or what is on the PUs can't be taken over.
 pub fn create(path: &Path, ask: &Create) -> Result<Created, LnvmError> {
-    if let Some(flag) = ask.misplaced() {
-        return Err(LnvmError::ForPblk { flag, kind: ask.kind });
-    }
-    Drive::change(path, |drive| create_on(drive, ask))
+    let settings = ask.settings(None)?;
+    Drive::change(path, |drive| create_on(drive, ask, &settings))
 }
 
-fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
-    let settings = match ask.kind {
-        TargetKind::Pblk | TargetKind::Qblk => {
-            serde_json::to_value(ask.host_ftl(ask.new_host_ftl()))
-        }
-        TargetKind::Pftl => serde_json::to_value(ask.pftl()),
-        TargetKind::Raw => Ok(serde_json::Value::Null),
-    };
+fn create_on(drive: &Drive, ask: &Create, settings: &Settings) -> Result<Created, LnvmError> {
     let spec = TargetSpec {
         device: None,
         name: ask.name.clone(),
-        kind: ask.kind,
+        kind: ask.kind.name().into(),
+        pus: ask.kind.kind().map_or(Pus::Any, Kind::pus),
         begin: ask.begin,
         end: ask.end,
         over_provisioning: ask.over_provisioning,
         factory: ask.factory,
-        settings: settings.unwrap_or_default(),
+        settings: settings.clone(),
     };
     let in_core = |e| core_error(&drive.path, e);
     let seed = drive.fresh_seed();
@@ -396,12 +319,12 @@ fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
     })?;
     let (begin, end) = part.range();
     let vm = Virtual::new(1, seed, CostTable::zero());
-    let (cx, owned) = (vm.cx(), ask.clone());
-    let made = vm.run(async move { bring_up(&cx, part, &owned).await });
+    let (cx, owned, settings) = (vm.cx(), ask.clone(), settings.clone());
+    let made = vm.run(async move { bring_up(&cx, part, &owned, settings).await });
     let path = drive.path.clone();
     let failed = match made {
         Ok(Ok(made)) => {
-            let spare = made.settings.get("over_provisioning_percent");
+            let spare = made.settings.get(OVER_PROVISIONING);
             let found = spare.and_then(serde_json::Value::as_u64).filter(|p| *p != 0);
             let asked = ask.over_provisioning.map(u64::from);
             if let Some(found) = made.other_type {
@@ -409,8 +332,9 @@ fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
             } else if made.recovery.is_some() && asked.is_some() && asked != found {
                 let found = found.map_or("its default".into(), |p| format!("{p} %"));
                 LnvmError::OtherSpare { path, found }
-            } else if let Some((flag, found)) = made.differs {
-                LnvmError::OtherSetting { path, flag, found }
+            } else if let Some((key, found)) = made.differs {
+                let later = ask.kind.kind().is_some_and(|kind| knobs::is_kept(kind, key));
+                LnvmError::OtherSetting { path, flag: flag(key), found, later }
             } else {
                 drive.core.complete(&ask.name, made.uuid, made.settings).map_err(in_core)?;
                 let all = drive.core.list();
@@ -435,67 +359,66 @@ fn create_on(drive: &Drive, ask: &Create) -> Result<Created, LnvmError> {
 }
 
 /// Finds or makes what the target is, and stops it.
-async fn bring_up(cx: &Cx, part: Arc<Partition>, ask: &Create) -> Result<Made, StackError> {
+async fn bring_up(
+    cx: &Cx,
+    part: Arc<Partition>,
+    ask: &Create,
+    settings: Settings,
+) -> Result<Made, StackError> {
     let (begin, _) = part.range();
     let device: Arc<dyn Device> = part;
-    ask.how.check(ask.kind)?;
-    let (pus, chunks) = (device.geometry().pus(), device.geometry().chunks_per_pu);
-    let lost = |account: Account| Lost::of(&account, begin, chunks);
-    match ask.kind {
-        TargetKind::Raw => {
-            if ask.factory {
-                erase(cx, &device, |_, _, _| true).await;
-            }
-            let settings = serde_json::Value::Null;
-            Ok(Made { settings, ..Made::default() })
-        }
-        TargetKind::Pblk | TargetKind::Qblk => {
-            let found = match ask.factory {
-                true => None,
-                false => match mount_pblk(cx, device.clone(), None, ask.how).await {
-                    Ok(found) => Some(found),
-                    Err(StackError::MountPblk(MountError::NoTarget)) => None,
-                    Err(e) => return Err(e),
-                },
-            };
-            let pblk = match found {
-                Some(pblk) => pblk,
-                None => Pblk::create(cx, device, ask.host_ftl(ask.new_host_ftl())).await?,
-            };
-            let made = Made {
-                uuid: Some(pblk.uuid()),
-                capacity: Some(pblk.info().capacity),
-                recovery: pblk.recovery(),
-                lost: pblk.recovery().map(|r| lost(Account::Pblk(r))).unwrap_or_default(),
-                settings: serde_json::to_value(pblk.settings()).unwrap_or_default(),
-                differs: match pblk.recovery() {
-                    Some(_) => ask.differs(&pblk.settings(), pus),
-                    None => None,
-                },
-                other_type: Some(pblk.settings().layer()).filter(|l| *l != ask.kind.to_string()),
-            };
-            pblk.stop(cx).await.map_err(StackError::Stop)?;
-            Ok(made)
-        }
-        TargetKind::Pftl => {
-            let config = ask.pftl();
-            let pftl = if ask.factory {
-                erase(cx, &device, |_, _, _| true).await;
-                Pftl::create(cx, device.clone(), config.clone())?
-            } else {
-                mount_pftl(cx, device.clone(), config.clone(), ask.how).await?
-            };
-            let capacity = Some(pftl.info().capacity);
-            let lost = pftl.recovery().map(|r| lost(Account::Pftl(r))).unwrap_or_default();
-            pftl.stop(cx).await;
-            if let Some(why) = pftl.read_only() {
-                let all = |pu| device.chunk_report(pu, 0, u32::MAX);
-                let failed = (0..pus).flat_map(all).any(|c| c.state == ChunkState::Offline);
-                return Err(if failed { StackError::ReadOnly(why) } else { StackError::NoSpare });
-            }
-            let settings = serde_json::to_value(config).unwrap_or_default();
-            Ok(Made { capacity, lost, settings, ..Made::default() })
-        }
+    check_how(ask.how, ask.kind.kind())?;
+    let needs_blank = ask.kind.kind().is_none_or(Kind::needs_blank);
+    if ask.factory && needs_blank {
+        erase(cx, &device, |_, _, _| true).await;
+    }
+    let Some(kind) = ask.kind.kind() else { return Ok(Made::default()) };
+    let below = || Seam::Device(device.clone());
+    let layer = match find(cx, kind, below(), &settings, ask).await? {
+        Some(found) => found,
+        None => kind.create(cx, below(), &settings).await?,
+    };
+    let recovery = layer.recovered().filter(|recovered| recovered.found);
+    let (has, pus) = (layer.settings(), device.geometry().pus());
+    let differs = recovery.as_ref().and_then(|_| {
+        let asked = ask.settings(Some(&has)).ok()?;
+        kind.differs(&asked, &has, pus)
+    });
+    let made = Made {
+        uuid: layer.uuid(),
+        capacity: Some(layer.clone().above().block().info().capacity),
+        lost: recovery.as_ref().map(|r| Lost::of(r, begin)).unwrap_or_default(),
+        recovery,
+        settings: has,
+        differs,
+        other_type: Some(layer.kind().name()).filter(|name| *name != kind.name()),
+    };
+    let stopped = layer.clone().stop(cx, Stop::Clean).await;
+    let all = |pu| device.chunk_report(pu, 0, u32::MAX);
+    let has_failed = || (0..pus).flat_map(all).any(|c| c.state == ChunkState::Offline);
+    match layer.read_only() {
+        Some(why) if kind.side() == Side::Drive && has_failed() => Err(StackError::ReadOnly(why)),
+        Some(_) if kind.side() == Side::Drive => Err(StackError::NoSpare),
+        _ => stopped.map(|()| made).map_err(StackError::Stop),
+    }
+}
+
+/// The target that is on the PUs, unless that is to be given up.
+async fn find(
+    cx: &Cx,
+    kind: &'static dyn Kind,
+    below: Seam,
+    settings: &Settings,
+    ask: &Create,
+) -> Result<Option<Arc<dyn Layer>>, StackError> {
+    if ask.factory {
+        return Ok(None);
+    }
+    let find = Find { how: ask.how, ..Find::default() };
+    match kind.mount(cx, below, settings, &find).await {
+        Ok(found) => Ok(Some(found)),
+        Err(e) if e.refusal == Refusal::Nothing => Ok(None),
+        Err(e) => Err(e.into()),
     }
 }
 
@@ -612,15 +535,6 @@ async fn erase(
     (good, failed)
 }
 
-/// What a layer says of its mount.
-#[derive(Clone, Debug)]
-pub enum Account {
-    /// pblk.
-    Pblk(Recovery),
-    /// The block SSD's FTL.
-    Pftl(flashlane_ftl::pftl::Recovery),
-}
-
 /// What a mount could not read, and went on without.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lost {
@@ -632,20 +546,10 @@ pub struct Lost {
 
 impl Lost {
     /// Of a target on PUs from `begin` on.
-    pub(crate) fn of(account: &Account, begin: u32, chunks_per_pu: u32) -> Lost {
-        let on_drive = |(chunk, sector): (u32, u32)| Location {
-            pu: begin + chunk / chunks_per_pu,
-            chunk: chunk % chunks_per_pu,
-            sector,
-        };
-        let (mut all, host): (Vec<_>, _) = match account {
-            Account::Pblk(r) => {
-                let units = r.lost_units.iter().map(|unit| (on_drive(*unit), r.unit));
-                (units.collect(), r.host_failed.map(on_drive))
-            }
-            // The whole drive is its own.
-            Account::Pftl(r) => (r.lost.iter().map(|at| (*at, 1)).collect(), r.host_failed),
-        };
+    pub(crate) fn of(recovered: &Recovered, begin: u32) -> Lost {
+        let on_drive = |at: Location| Location { pu: begin + at.pu, ..at };
+        let mut all: Vec<_> = recovered.lost.iter().map(|(at, n)| (on_drive(*at), *n)).collect();
+        let host = recovered.host_failed.map(on_drive);
         all.sort();
         let mut runs: Vec<(Location, u32)> = Vec::new();
         for (at, n) in all {
@@ -672,8 +576,8 @@ pub struct Mounted {
     pub path: PathBuf,
     /// The target.
     pub info: TargetInfo,
-    /// The layer's own account.
-    pub recovery: Option<Account>,
+    /// How the layer was found.
+    pub recovery: Option<Recovered>,
     /// What of it could not be read.
     pub lost: Lost,
     /// Device time that it took.

@@ -9,17 +9,15 @@ mod identify;
 pub use identify::id_ns;
 pub(crate) use identify::id_ns_of;
 
-use super::{Account, Created, Drive, LnvmError, Lost, knobs};
+use super::{Created, Drive, LnvmError, Lost, knobs};
 use crate::control::{Answer, Ask, Live, reach};
 use crate::report::{ContentionReport, short};
-use crate::stack::{MountHow, StackError, mount_pblk};
 use flashlane_base::{Bytes, Location, Ns, SECTOR_BYTES};
-use flashlane_ftl::block::BlockDev;
-use flashlane_ftl::log::{ATTRIBUTES, Pblk, Recovery};
+use flashlane_ftl::layer::{Layer, Recovered};
 use flashlane_ocssd::core::uuid_text;
 use flashlane_ocssd::device::{CellMode, ChunkInfo, ChunkState};
-use flashlane_ocssd::{Device, TargetInfo, TargetKind, TargetState};
-use flashlane_rt::{CostTable, Virtual};
+use flashlane_ocssd::{Device, TargetInfo, TargetState};
+use flashlane_stack::kinds;
 use identify::device_attributes;
 use serde_json::{Map, Value, json};
 use std::path::Path;
@@ -102,44 +100,21 @@ pub(crate) fn list_of(drive: &Drive) -> Answer {
     Answer { json: text_of(&json!(all)), ..Answer::default() }
 }
 
-/// A pblk target as a mount finds it.
+/// A target as a mount finds it.
 struct Shown {
     bytes: u64,
-    recovery: Option<Recovery>,
+    recovery: Option<Recovered>,
     /// What sysfs showed.
     attributes: Vec<(&'static str, String)>,
 }
 
-/// What sysfs showed of a pblk.
-fn attributes_of(pblk: &Pblk) -> Vec<(&'static str, String)> {
-    let of = |name: &str| pblk.attribute(name).unwrap_or_default();
-    ATTRIBUTES.iter().map(|(name, _)| (*name, of(name))).collect()
-}
-
-fn shown(pblk: &Pblk) -> Shown {
+fn shown(layer: &std::sync::Arc<dyn Layer>) -> Shown {
+    let all = layer.kind().attributes().iter();
     Shown {
-        bytes: pblk.info().capacity * SECTOR_BYTES as u64,
-        recovery: pblk.recovery(),
-        attributes: attributes_of(pblk),
+        bytes: layer.clone().above().block().info().capacity * SECTOR_BYTES as u64,
+        recovery: layer.recovered(),
+        attributes: all.map(|a| (a.name, layer.attribute(a.name).unwrap_or_default())).collect(),
     }
-}
-
-/// Of a target that is not in use, on a shadow of the image.
-fn pblk_attributes(drive: &Drive, info: &TargetInfo) -> Result<Shown, LnvmError> {
-    let (_, part) = drive.shadow()?.target(&info.name)?;
-    let vm = Virtual::new(1, 0, CostTable::zero());
-    let (cx, info, settings) = (vm.cx(), info.clone(), info.settings.clone());
-    let (uuid, name) = (info.uuid, info.name);
-    let found = vm.run(async move {
-        let pblk = mount_pblk(&cx, part, uuid, MountHow::default()).await?;
-        knobs::apply(&cx, &pblk, &settings);
-        Ok(shown(&pblk))
-    })?;
-    found.map_err(|source: StackError| LnvmError::Target {
-        path: drive.path.clone(),
-        name,
-        source: Box::new(source),
-    })
 }
 
 /// `lnvm info`: types, the device's attributes, and each target's, or only that one's.
@@ -159,11 +134,12 @@ pub(crate) fn info_of(
 ) -> Result<Answer, LnvmError> {
     let id = drive.ssd.identify();
     // Types that `create` knows.
-    let types = TargetKind::ALL.map(|(name, _)| (name, TYPE_VERSION));
+    let types: Vec<_> =
+        kinds::target_names().into_iter().map(|name| (name, TYPE_VERSION)).collect();
     let mut text = format!("LightNVM (0,1,0). {} target type(s) registered.\n", types.len());
     text += "Type\tVersion\n";
-    for (name, v) in types {
-        text += &format!("{name}\t{}\n", version(v));
+    for (name, v) in &types {
+        text += &format!("{name}\t{}\n", version(*v));
     }
     text += &format!("\nDevice {} ({}):\n", drive.path.display(), id.name);
     let attributes = device_attributes(&id);
@@ -219,21 +195,22 @@ fn target(drive: &Drive, t: &TargetInfo, live: Option<(&Live, Ns)>) -> (String, 
         text += &line("in use", &format!("by process {}", std::process::id()));
         json["in_use_by"] = json!(std::process::id());
     }
-    let running = live.filter(|_| in_use).and_then(Live::pblk);
-    if !t.kind.is_host_ftl() || t.state != TargetState::Ready {
+    let running = live.filter(|_| in_use).and_then(Live::layer);
+    let kind = kinds::find(&t.kind).filter(|kind| !kind.attributes().is_empty());
+    let Some(kind) = kind.filter(|_| t.state == TargetState::Ready) else {
         if let Some(settings) = t.settings.as_object() {
             for (name, value) in settings.iter().filter(|(_, value)| !value.is_null()) {
                 text += &line(name, &plain(value));
             }
         }
         return (text, json);
-    }
+    };
     if in_use && running.is_none() {
         return (text, json); // it is being mounted
     }
     let found = match &running {
-        Some(pblk) => Ok(shown(pblk)),
-        None => pblk_attributes(drive, t),
+        Some(layer) => Ok(shown(layer)),
+        None => knobs::on_shadow(drive, t, |_, layer| shown(layer)),
     };
     match found {
         Ok(Shown { bytes, recovery, attributes }) => {
@@ -251,9 +228,9 @@ fn target(drive: &Drive, t: &TargetInfo, live: Option<(&Live, Ns)>) -> (String, 
                 .collect();
             json["capacity_bytes"] = json!(bytes);
             json["stopped_cleanly"] = json!(clean);
-            json["pblk"] = Value::Object(sysfs);
-            if let Some(pblk) = &running {
-                let waited = ContentionReport::of(&pblk.contention(now));
+            json[kind.folder()] = Value::Object(sysfs);
+            if let Some(waits) = running.and_then(|layer| layer.contention(now)) {
+                let waited = ContentionReport::of(&waits);
                 text += &contention_text(&waited);
                 json["contention"] = json!(waited);
             }
@@ -354,30 +331,6 @@ fn descriptors(all: &[(u64, ChunkInfo)]) -> Vec<u8> {
     out
 }
 
-/// What a mount did, in a line: clean or not, the time of each step.
-pub fn recovery_text(r: &Recovery) -> String {
-    let steps: Vec<String> =
-        r.steps.iter().map(|(name, time)| format!("{name} {}", short(time.as_ns()))).collect();
-    let total = r.steps.iter().fold(0, |sum, (_, time)| sum + time.as_ns());
-    let mut text = match r.clean {
-        true => "it had been stopped cleanly".to_string(),
-        false => format!(
-            "it had NOT been stopped: {} lines replayed, {} looked through sector by sector",
-            r.lines_replayed, r.lines_scanned
-        ),
-    };
-    for (count, what) in [
-        (r.torn_units.len() as u64, "torn write units"),
-        (r.lost_units.len() as u64, "LOST write units"),
-        (r.astray, "sectors astray"),
-    ] {
-        if count > 0 {
-            text += &format!(", {count} {what}");
-        }
-    }
-    text + &format!("; life {}, {} in all ({})", r.generation, short(total), steps.join(", "))
-}
-
 /// Runs of lost sectors that are named in a line, and in JSON.
 const RUNS_SAID: usize = 8;
 const RUNS_KEPT: usize = 1000;
@@ -434,59 +387,20 @@ pub fn lost_json(lost: &Lost) -> Value {
     }
 }
 
-/// What a layer says of its mount, in a line.
-pub fn account_text(a: &Account) -> String {
-    let r = match a {
-        Account::Pblk(r) => return recovery_text(r),
-        Account::Pftl(r) => r,
-    };
+/// How a mount found a target, in a line.
+pub fn recovery_text(r: &Recovered) -> String {
     let steps: Vec<String> =
         r.steps.iter().map(|(name, time)| format!("{name} {}", short(time.as_ns()))).collect();
     let total = r.steps.iter().fold(0, |sum, (_, time)| sum + time.as_ns());
-    let how = match r.no_snapshot {
-        None => "from the snapshot of a clean stop".to_string(),
-        Some(why) => {
-            format!("no snapshot ({why}): {} sectors' records read", r.scanned_sectors)
-        }
-    };
-    format!("{how}; {} in all ({})", short(total), steps.join(", "))
+    format!("{}, {} in all ({})", r.how, short(total), steps.join(", "))
 }
 
 /// The same as JSON.
-pub fn account_json(a: &Account) -> Value {
-    let r = match a {
-        Account::Pblk(r) => return recovery_json(r),
-        Account::Pftl(r) => r,
-    };
+pub fn recovery_json(r: &Recovered) -> Value {
     let step = |(name, time): &(&str, Ns)| json!({ "step": name, "time_ns": time.as_ns() });
-    json!({
-        "from_snapshot": r.from_snapshot,
-        "no_snapshot": r.no_snapshot,
-        "scanned_sectors": r.scanned_sectors,
-        "padded_sectors": r.padded_sectors,
-        "steps": r.steps.iter().map(step).collect::<Vec<Value>>(),
-    })
-}
-
-/// What a mount did, as JSON.
-pub fn recovery_json(r: &Recovery) -> Value {
-    let steps: Vec<Value> = r
-        .steps
-        .iter()
-        .map(|(name, time)| json!({ "step": name, "time_ns": time.as_ns() }))
-        .collect();
-    json!({
-        "clean": r.clean,
-        "generation": r.generation,
-        "log_records": r.records,
-        "lines_replayed": r.lines_replayed,
-        "lines_scanned": r.lines_scanned,
-        "torn_units": r.torn_units.len(),
-        "lost_units": r.lost_units.len(),
-        "astray_sectors": r.astray,
-        "padded_sectors": r.padded_sectors,
-        "steps": steps,
-    })
+    let mut all = r.numbers.clone();
+    all.insert("steps".into(), r.steps.iter().map(step).collect());
+    Value::Object(all)
 }
 
 /// What a create came to.

@@ -4,10 +4,10 @@
 //! simulated: geometry, times, spare, buffer, policy, workload, seed. Never: repeats results.
 
 use crate::execute::Outcome;
-use crate::experiment::{Experiment, HostSpec, Target, TargetKind, Workload};
+use crate::experiment::{Experiment, HostSpec, Target, Workload};
 use flashlane_base::Ns;
-use flashlane_ftl::log::{LogConfig, ScrubConfig, WearConfig};
 use flashlane_ocssd::DeviceSpec;
+use flashlane_stack::kinds;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -60,54 +60,29 @@ impl Configuration {
     }
 }
 
-fn pblk(c: &LogConfig) -> Value {
-    let mut all = json!({
-        "kind": c.layer(),
-        // 0 is a default that adjusts itself; what came of it is in `fill.spare_ratio`.
-        "over_provisioning_percent":
-            Some(c.over_provisioning_percent).filter(|percent| *percent != 0),
-        "active_pus": c.active_pus,
-        "ring_sectors": c.ring_sectors,
-        "limiter": c.limiter,
-        "gc": c.gc,
-    });
-    if c.wear != WearConfig::default() {
-        all["wear"] = json!(c.wear);
-    }
-    if c.scrub != ScrubConfig::default() {
-        all["scrub"] = json!(c.scrub);
-    }
-    if c.layer() != "pblk" || c.pu_budget != 1 {
-        let switches = json!({
-            "rings": c.rings, "pools": c.pools, "map": c.map, "drain": c.drain,
-            "pu_budget": c.pu_budget, "in_turn": c.in_turn, "borrow": c.borrow,
-        });
-        all["switches"] = switches;
-    }
-    all
-}
-
 fn target(e: &Experiment, t: &Target) -> Value {
-    let layer = match &t.kind {
-        TargetKind::Pblk(c) => pblk(c),
-        TargetKind::Raw => json!({ "kind": "raw" }),
-        TargetKind::Pftl(c) => json!({ "kind": "pftl", "settings": c }),
-    };
-    let o = &t.device.options;
-    let queue = format!("{:?}", o.queue.unwrap_or(t.device.spec.timing.queue));
-    json!({
+    let mut layers = t.stack.layers.iter().map(|l| l.kind.described(&l.settings));
+    let layer = layers.next().unwrap_or_else(|| json!({ "kind": kinds::RAW }));
+    let filters: Vec<Value> = layers.collect();
+    let o = &t.stack.device.options;
+    let queue = format!("{:?}", o.queue.unwrap_or(t.stack.device.spec.timing.queue));
+    let mut said = json!({
         "name": t.name,
         "layer": layer,
-        "pus": t.pus,
+        "pus": t.stack.pus,
         "faults": o.faults.faults.len(),
         "store": format!("{:?}", o.store).to_lowercase(),
         "timing": o.timing,
         "dulbe": o.dulbe,
-        "device": device(&t.device.spec, &queue),
+        "device": device(&t.stack.device.spec, &queue),
         "host": host(&t.host),
         // Places in the list of workloads.
         "workloads": e.workloads_of(t).map(|(i, _)| i).collect::<Vec<usize>>(),
-    })
+    });
+    if !filters.is_empty() {
+        said["filters"] = json!(filters);
+    }
+    said
 }
 
 fn host(h: &HostSpec) -> Value {

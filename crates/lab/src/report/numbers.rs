@@ -16,10 +16,12 @@ use crate::run::{Prepared, Replayed};
 use crate::stack::Lines;
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
+use flashlane_ftl::layer::Counted;
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::BufferCount;
 use flashlane_ocssd::device::Cause;
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// An outcome.
 #[derive(Clone, Debug, Serialize)]
@@ -78,6 +80,10 @@ pub struct RunReport {
     pub gc_moved_sectors: u64,
     /// What was done for the medium's sake in the whole run, preparation included.
     pub care: CareCounts,
+    /// What layers count that is theirs alone, by layer and name, in the whole run, preparation
+    /// included.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub layers: BTreeMap<&'static str, BTreeMap<&'static str, u64>>,
     /// Broken rules of the medium, in the whole run.
     pub violations: u64,
     /// The first of them, in words.
@@ -170,7 +176,7 @@ impl MountReport {
         let drive = m.path.display().to_string();
         let target = m.info.name.clone();
         let how = match &m.recovery {
-            Some(a) => show::account_text(a),
+            Some(r) => show::recovery_text(r),
             None => format!("mounted in {}", super::short(m.time.as_ns())),
         };
         let notes: String = m.notes.iter().map(|note| format!("; {note}")).collect();
@@ -181,7 +187,7 @@ impl MountReport {
             drive,
             target,
             time_ns: m.time.as_ns(),
-            recovery: m.recovery.as_ref().map_or(serde_json::Value::Null, show::account_json),
+            recovery: m.recovery.as_ref().map_or(serde_json::Value::Null, show::recovery_json),
         }
     }
 }
@@ -677,6 +683,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         gc_victims: after.gc_victims - before.gc_victims,
         gc_moved_sectors: after.gc_moved - before.gc_moved,
         care: CareCounts::of(after),
+        layers: layers(o),
         violations: o.violations,
         violations_shown: o.violations_shown.iter().take(5).map(|v| v.to_string()).collect(),
         steady: m.steady.steady,
@@ -741,6 +748,11 @@ fn busy(o: &RunOutcome) -> BusyRatio {
         die_erase: erase,
         channel: share(o.media.channel_busy, o.media.channels),
     }
+}
+
+fn layers(o: &RunOutcome) -> BTreeMap<&'static str, BTreeMap<&'static str, u64>> {
+    let numbers = |all: &[Counted]| all.iter().map(|c| (c.name, c.value)).collect();
+    o.counted.iter().map(|(layer, all)| (*layer, numbers(all))).collect()
 }
 
 fn fill(o: &RunOutcome) -> FillLevel {

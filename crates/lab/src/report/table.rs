@@ -323,6 +323,11 @@ fn state(r: &RunReport, notes: &mut Vec<String>) {
             l.effective_spare_ratio * 100.0
         ));
     }
+    for (layer, numbers) in &r.layers {
+        let each =
+            numbers.iter().map(|(name, n)| format!("{} {}", name.replace('_', " "), grouped(*n)));
+        notes.push(format!("{name}: {layer}: {}", each.collect::<Vec<_>>().join(", ")));
+    }
     let p = &r.programmed_sectors;
     let padding = (p.padding_flush + p.padding_pair) as f64;
     if r.requests > 0 && r.flushes <= 1 && padding > PADDING_SHOWN * p.total() as f64 {

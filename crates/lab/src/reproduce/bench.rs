@@ -5,7 +5,7 @@
 //! move of garbage collection or an interrupt gives no number. Never: erases or refills between measurements.
 
 use super::ReproduceError;
-use crate::experiment::{DeviceChoice, Target, TargetKind};
+use crate::experiment::{DeviceChoice, Target};
 use crate::histogram::Latencies;
 use crate::report::mb_per_s;
 use crate::run::{Fill, Host, Monitor, Overwrite, Recorder, RunPlan, Work, drive};
@@ -61,7 +61,7 @@ impl Bench {
         monitor: Rc<dyn Monitor>,
     ) -> Result<Bench, ReproduceError> {
         let config = LogConfig { limiter: LimiterKind::Off, ..LogConfig::default() };
-        let target = Target::new("pblk", TargetKind::Pblk(config), device.clone());
+        let target = Target::of("pblk", config, device.clone());
         let stack = Stack::build(cx, &target, SEED).await?;
         let host = Rc::new(Host::new(cx, stack.subject(Rc::new(|| ()), false), monitor));
         let data = data / SECTOR_BYTES as u64;
@@ -76,7 +76,7 @@ impl Bench {
     /// New data goes to so many PUs at a time from now on. Returns when the lines that were open
     /// before are padded and closed: gigabytes, where lines are wide.
     pub(super) async fn set_active_pus(&self, pus: u32) -> Result<(), ReproduceError> {
-        self.stack.set_active_pus(&self.cx, pus)?;
+        self.stack.set_attribute(&self.cx, "active_pus", &pus.to_string())?;
         let programmed = || self.stack.ssd().counters().programmed;
         loop {
             let before = programmed();

@@ -5,7 +5,7 @@
 //! Never: lets a stream of the isolated case touch the other's PU.
 
 use super::{FigureFile, ReproduceError, Row, Size, Way};
-use crate::experiment::{DeviceChoice, Target, TargetKind};
+use crate::experiment::{DeviceChoice, Target};
 use crate::histogram::Latencies;
 use crate::raw::{Order, Ratio, Raw, RawStream};
 use crate::run::{Host, Monitor, Scratch};
@@ -134,7 +134,7 @@ fn mixed(
 ) -> Result<Latencies, ReproduceError> {
     let device = file.device("p3700").clone();
     let fill = file.parameter("block_fill_percent");
-    let target = Target::new("block SSD", TargetKind::Pftl(PftlConfig::default()), device);
+    let target = Target::of("block SSD", PftlConfig::default(), device);
     let vm = Virtual::new(1, SEED, CostTable::zero());
     let cx = vm.cx();
     let (reads, wrong, stack) = vm.run(async move {

@@ -6,7 +6,7 @@
 
 use super::{FigureFile, ReproduceError, Row, Size, Way};
 use crate::execute::{RunOutcome, execute};
-use crate::experiment::{Experiment, HostSpec, RunSpec, Target, TargetKind, Workload};
+use crate::experiment::{Experiment, HostSpec, RunSpec, Target, Workload};
 use crate::run::{Fill, Overwrite};
 use crate::workload::{Job, Mix, Sizes};
 use flashlane_base::{Ns, SECTOR_BYTES};
@@ -182,9 +182,9 @@ fn point(
         description: String::new(),
         targets: vec![Target {
             host: HostSpec { cores: file.parameter("cpus") as u32, costs: part.costs.clone() },
-            ..Target::new(
+            ..Target::of(
                 &format!("{}, {threads} threads", part.name),
-                TargetKind::Pblk(part.config.clone()),
+                part.config.clone(),
                 file.device("femu").clone(),
             )
         }],

@@ -6,7 +6,7 @@
 
 use super::{FigureFile, ReproduceError, Row, Size, Way};
 use crate::execute::{RunOutcome, execute};
-use crate::experiment::{DeviceChoice, Experiment, RunSpec, Target, TargetKind, Workload};
+use crate::experiment::{DeviceChoice, Experiment, RunSpec, Target, Workload};
 use crate::raw::{Order, Raw, RawStream};
 use crate::report::mb_per_s;
 use crate::run::{Fill, Overwrite};
@@ -176,7 +176,7 @@ fn pblk(
     let experiment = Experiment {
         name: id.into(),
         description: String::new(),
-        targets: vec![Target::new(id, TargetKind::Pblk(config), device.clone())],
+        targets: vec![Target::of(id, config, device.clone())],
         workloads: vec![Workload::Job(job.into())],
         run: RunSpec {
             seed: SEED,

@@ -105,6 +105,7 @@ impl BlockDev for Memory {
             self.apply(&mut io)
         })
     }
+    fn expect(&self, _: BlockOp, _: Lba) {}
 }
 
 fn stats() -> FtlStats {

@@ -5,7 +5,7 @@
 
 use super::scan::{Scan, Summary};
 use super::{Action, Devices, Layout, LayoutError, TraceOp};
-use crate::experiment::{DeviceChoice, Target, TargetKind};
+use crate::experiment::{DeviceChoice, Target};
 use crate::report::LatencyNs;
 use crate::stack::{StackError, capacity};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
@@ -337,8 +337,7 @@ pub enum FitError {
 /// Checks that a trace fits what pblk, with its defaults, makes of a preset.
 pub fn fits_preset(scan: &Scan, preset: &str) -> Result<String, FitError> {
     let device = DeviceChoice { spec: DeviceSpec::preset(preset)?, options: SsdOptions::default() };
-    let kind = TargetKind::Pblk(LogConfig::default());
-    let target = Target::new("pblk", kind, device);
+    let target = Target::of("pblk", LogConfig::default(), device);
     let sectors = capacity(&target, 1, CostTable::zero())?;
     let layout = Layout::plan(scan, sectors, None, false)?;
     Ok(format!(

@@ -26,35 +26,17 @@ use flashlane_base::mutant;
 use flashlane_rt::sync::Mutex;
 use serde_json::Value;
 use std::fmt;
-use std::str::FromStr;
 use std::sync::Arc;
 
-/// What runs on a target's PUs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum TargetKind {
-    /// Nothing: an application manages the flash itself.
-    Raw,
-    /// The host FTL of the LightNVM paper.
-    Pblk,
-    /// QBLK.
-    Qblk,
-    /// The page-mapped FTL of a block SSD; it takes the whole device.
-    Pftl,
-}
-
-impl TargetKind {
-    /// All kinds, by name.
-    pub const ALL: [(&'static str, TargetKind); 4] = [
-        ("raw", TargetKind::Raw),
-        ("pblk", TargetKind::Pblk),
-        ("qblk", TargetKind::Qblk),
-        ("pftl", TargetKind::Pftl),
-    ];
-
-    /// A host FTL: one engine, with QBLK's techniques or without.
-    pub fn is_host_ftl(self) -> bool {
-        matches!(self, TargetKind::Pblk | TargetKind::Qblk)
-    }
+/// Which PUs of a device a target may have: what runs on them says it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pus {
+    /// Any in a row.
+    Any,
+    /// As many of each channel that they are on.
+    Balanced,
+    /// All of them.
+    Whole,
 }
 
 /// How far a target has come.
@@ -66,21 +48,6 @@ pub enum TargetState {
     Ready,
 }
 
-impl FromStr for TargetKind {
-    type Err = CoreError;
-    fn from_str(s: &str) -> Result<TargetKind, CoreError> {
-        let found = TargetKind::ALL.iter().find(|(name, _)| *name == s);
-        found.map(|(_, kind)| *kind).ok_or_else(|| CoreError::Kind(s.into()))
-    }
-}
-
-impl fmt::Display for TargetKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = TargetKind::ALL.iter().find(|(_, kind)| kind == self);
-        f.write_str(name.map_or("", |(name, _)| name))
-    }
-}
-
 /// A target to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetSpec {
@@ -88,8 +55,10 @@ pub struct TargetSpec {
     pub device: Option<String>,
     /// Name, unique over all devices.
     pub name: String,
-    /// What runs on it.
-    pub kind: TargetKind,
+    /// What runs on it, by name; nothing but an application on a raw one.
+    pub kind: String,
+    /// Which PUs that may have.
+    pub pus: Pus,
     /// First PU; the device's first when it is left out.
     pub begin: Option<u32>,
     /// Last PU; the device's last when it is left out.
@@ -104,11 +73,12 @@ pub struct TargetSpec {
 
 impl TargetSpec {
     /// A target of the whole first device with defaults for the rest.
-    pub fn new(name: impl Into<String>, kind: TargetKind) -> TargetSpec {
+    pub fn new(name: impl Into<String>, kind: impl Into<String>, pus: Pus) -> TargetSpec {
         TargetSpec {
             device: None,
             name: name.into(),
-            kind,
+            kind: kind.into(),
+            pus,
             begin: None,
             end: None,
             over_provisioning: None,
@@ -131,8 +101,8 @@ pub struct TargetInfo {
     pub device: String,
     /// Name.
     pub name: String,
-    /// What runs on it.
-    pub kind: TargetKind,
+    /// What runs on it, by name; perhaps nothing that this program knows.
+    pub kind: String,
     /// First PU of the device.
     pub begin: u32,
     /// Last PU of the device.
@@ -164,9 +134,6 @@ pub enum CoreError {
         /// Where it is used.
         device: String,
     },
-    /// No such kind of target.
-    #[error("there is no target type `{0}` (raw, pblk, qblk, pftl)")]
-    Kind(String),
     /// No such device.
     #[error("there is no device `{name}` (there are: {known})")]
     Device {
@@ -210,13 +177,13 @@ pub enum CoreError {
         /// Last PU.
         end: u32,
         /// What was to run there.
-        kind: TargetKind,
+        kind: String,
     },
     /// A kind that takes the whole device, on a part of it.
     #[error("a {kind} target takes the whole device, PUs 0 to {last}")]
     Whole {
         /// What was to run there.
-        kind: TargetKind,
+        kind: String,
         /// The device's last PU.
         last: u32,
     },
@@ -297,7 +264,7 @@ impl State {
 fn entry(info: &TargetInfo) -> table::Entry {
     table::Entry {
         name: info.name.clone(),
-        kind: info.kind.to_string(),
+        kind: info.kind.clone(),
         begin: info.begin,
         end: info.end,
         over_provisioning: info.over_provisioning,
@@ -334,11 +301,11 @@ impl Core {
         {
             let mut state = core.state.lock();
             for e in entries {
-                let (kind, how_far, uuid) = e.parse(pus)?;
+                let (how_far, uuid) = e.parse(pus)?;
                 let info = TargetInfo {
                     device: "flash0".into(),
                     name: e.name,
-                    kind,
+                    kind: e.kind,
                     begin: e.begin,
                     end: e.end,
                     over_provisioning: e.over_provisioning,
@@ -487,16 +454,18 @@ impl Core {
             });
         }
         let part = Arc::new(Partition::new(attached.device.clone(), begin, end));
-        if !part.balanced() && spec.kind != TargetKind::Raw {
-            return Err(CoreError::Unbalanced { begin, end, kind: spec.kind });
-        }
-        if spec.kind == TargetKind::Pftl && (begin, end) != (0, last) {
-            return Err(CoreError::Whole { kind: spec.kind, last });
+        let kind = spec.kind.clone();
+        match spec.pus {
+            Pus::Balanced if !part.balanced() => {
+                return Err(CoreError::Unbalanced { begin, end, kind });
+            }
+            Pus::Whole if (begin, end) != (0, last) => return Err(CoreError::Whole { kind, last }),
+            Pus::Any | Pus::Balanced | Pus::Whole => {}
         }
         let info = TargetInfo {
             device: attached.name.clone(),
             name: spec.name.clone(),
-            kind: spec.kind,
+            kind,
             begin,
             end,
             over_provisioning: spec.over_provisioning,

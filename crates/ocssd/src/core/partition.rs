@@ -171,10 +171,6 @@ impl Device for Partition {
         self.device.traits()
     }
 
-    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
-        self.submit_at(cx, request, cx.now())
-    }
-
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         if self.closed.load(Ordering::Acquire) {
             let n = request.addrs.len().clamp(1, VECTOR_MAX) as u64;

@@ -6,7 +6,7 @@
 //!
 //! Bytes are in `docs/IMAGE.md`, "Table of targets".
 
-use super::{TargetKind, TargetState};
+use super::TargetState;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -81,10 +81,7 @@ impl Entry {
     }
 
     /// What its words mean, on a device of `pus` PUs.
-    pub(super) fn parse(
-        &self,
-        pus: u32,
-    ) -> Result<(TargetKind, TargetState, Option<[u8; 16]>), TableError> {
+    pub(super) fn parse(&self, pus: u32) -> Result<(TargetState, Option<[u8; 16]>), TableError> {
         let wrong = |what: String| TableError::Value { problem: what };
         let name = &self.name;
         super::check_name(name).map_err(|e| wrong(e.to_string()))?;
@@ -93,7 +90,12 @@ impl Entry {
             let says = format!("`{name}` has PUs {begin} to {end}, the device has 0 to {last}");
             return Err(wrong(says));
         }
-        let kind = self.kind.parse().map_err(|e: super::CoreError| wrong(e.to_string()))?;
+        if super::check_name(&self.kind).is_err() {
+            return Err(wrong(format!(
+                "`{name}` is of the type `{}`, which is no name",
+                self.kind
+            )));
+        }
         let state = match &*self.state {
             CREATING => TargetState::BeingCreated,
             READY => TargetState::Ready,
@@ -109,7 +111,7 @@ impl Entry {
         if let Some(op) = self.over_provisioning.filter(|op| !(3..=80).contains(op)) {
             return Err(wrong(format!("`{name}` has over-provisioning of {op} %")));
         }
-        Ok((kind, state, uuid))
+        Ok((state, uuid))
     }
 }
 
@@ -204,7 +206,7 @@ mod tests {
         let table = vec![entry("a", 0, 3), Entry { uuid: None, ..entry("b", 4, 7) }];
         assert_eq!(decode(&encode(&table), 8), Ok((table.clone(), None)));
         assert_eq!(decode(&[], 8), Ok((Vec::new(), None)));
-        let uuid = table[0].parse(8).unwrap().2.unwrap();
+        let uuid = table[0].parse(8).unwrap().1.unwrap();
         assert_eq!(uuid_text(&uuid), *table[0].uuid.as_ref().unwrap());
     }
 
@@ -230,7 +232,7 @@ mod tests {
         assert!(said(&[entry("a", 0, 3), entry("b", 3, 4)]).contains("`a` and `b` share PUs"));
         assert!(said(&[entry("a", 0, 3), entry("a", 4, 4)]).contains("two targets"));
         assert!(said(&[entry("a/b", 0, 3)]).contains("no name"));
-        assert!(said(&[Entry { kind: "zns".into(), ..entry("a", 0, 3) }]).contains("zns"));
+        assert!(said(&[Entry { kind: "a b".into(), ..entry("a", 0, 3) }]).contains("type `a b`"));
         assert!(said(&[Entry { state: "x".into(), ..entry("a", 0, 3) }]).contains("state `x`"));
         assert!(said(&[Entry { uuid: Some("é".into()), ..entry("a", 0, 3) }]).contains("uuid"));
         assert!(said(&[Entry { over_provisioning: Some(2), ..entry("a", 0, 3) }]).contains("2 %"));

@@ -399,10 +399,6 @@ impl Device for Ssd {
     }
 
     #[inline]
-    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
-        self.accept(cx.now(), request)
-    }
-
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         self.accept(cx.now().max(arrives), request)
     }

@@ -214,10 +214,6 @@ impl Device for ScriptedDevice {
         self.inner.traits()
     }
 
-    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
-        self.submit_at(cx, request, cx.now())
-    }
-
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let Some(line) = self.line_for(request.op) else {
             return self.inner.submit_at(cx, request, arrives);
@@ -270,6 +266,10 @@ impl Device for ScriptedDevice {
         let completion = answer.merge(done);
         self.state.lock().free.push(slot as u32);
         Poll::Ready(completion)
+    }
+
+    fn expect(&self, first: Ppa, n: u32) {
+        self.inner.expect(first, n);
     }
 
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {

@@ -141,10 +141,6 @@ impl Device for TracingDevice {
         self.inner.traits()
     }
 
-    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
-        self.submit_at(cx, request, cx.now())
-    }
-
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let mut traced = entry(&request, cx.core(), cx.now());
         let ticket = self.inner.submit_at(cx, request, arrives);
@@ -169,6 +165,10 @@ impl Device for TracingDevice {
             }
         }
         polled
+    }
+
+    fn expect(&self, first: Ppa, n: u32) {
+        self.inner.expect(first, n);
     }
 
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {

@@ -4,7 +4,7 @@
 use crate::common::*;
 use flashlane_base::{Location, Ns, Ppa};
 use flashlane_ocssd::core::{Core, CoreError, Partition, Stream, StreamError};
-use flashlane_ocssd::core::{TargetKind, TargetSpec};
+use flashlane_ocssd::core::{Pus, TargetSpec};
 use flashlane_ocssd::device::*;
 use flashlane_ocssd::{DeviceSpec, FaultPlan, Ssd, SsdOptions};
 use proptest::prelude::*;
@@ -20,7 +20,7 @@ fn device() -> Arc<Ssd> {
 }
 
 fn raw(name: &str, begin: u32, end: u32) -> TargetSpec {
-    TargetSpec::new(name, TargetKind::Raw).on(begin, end)
+    TargetSpec::new(name, "raw", Pus::Any).on(begin, end)
 }
 
 /// L01: overlapping ranges: the second is refused and leaves nothing; adjacent ranges both work.
@@ -46,21 +46,19 @@ fn l01_targets_do_not_overlap() {
 #[test]
 fn l02_unbalanced_ranges() {
     let core = Core::new(device());
-    for kind in [TargetKind::Pblk, TargetKind::Qblk] {
-        let refused = core.create(&TargetSpec::new("x", kind).on(2, 7)).err();
-        let (begin, end) = (2, 7);
-        assert_eq!(refused, Some(CoreError::Unbalanced { begin, end, kind }));
-    }
+    let refused = core.create(&TargetSpec::new("x", "pblk", Pus::Balanced).on(2, 7)).err();
+    let (begin, end, kind) = (2, 7, "pblk".to_string());
+    assert_eq!(refused, Some(CoreError::Unbalanced { begin, end, kind }));
     let part = core.create(&raw("x", 2, 7)).unwrap();
     assert_eq!(part.channels(), [vec![0, 1], vec![2, 3, 4, 5]]);
     let geo = part.geometry();
     assert_eq!((geo.channels, geo.pus_per_channel, part.balanced()), (1, 6, false));
     // Half of each of two channels is balanced, and so is any part of one.
     core.remove("x").unwrap();
-    let halves = core.create(&TargetSpec::new("h", TargetKind::Pblk).on(2, 5)).unwrap();
+    let halves = core.create(&TargetSpec::new("h", "pblk", Pus::Balanced).on(2, 5)).unwrap();
     let geo = halves.geometry();
     assert_eq!((geo.channels, geo.pus_per_channel), (2, 2));
-    let part = core.create(&TargetSpec::new("p", TargetKind::Qblk).on(8, 10)).unwrap();
+    let part = core.create(&TargetSpec::new("p", "qblk", Pus::Balanced).on(8, 10)).unwrap();
     assert_eq!((part.geometry().channels, part.geometry().pus_per_channel), (1, 3));
 }
 
@@ -93,8 +91,6 @@ fn l03_what_create_refuses() {
         spec.over_provisioning = Some(op);
         core.create(&spec).unwrap();
     }
-    assert_eq!("pblkk".parse::<TargetKind>(), Err(CoreError::Kind("pblkk".into())));
-    assert_eq!("qblk".parse::<TargetKind>().map(|k| k.to_string()), Ok("qblk".into()));
 }
 
 /// L04: a target that does not start leaves its PUs, its name and nothing else.
@@ -255,7 +251,7 @@ fn l10_l11_identify() {
 fn l12_defaults_mean_the_whole_device() {
     let ssd = device();
     let core = Core::new(ssd.clone());
-    let part = core.create(&TargetSpec::new("all", TargetKind::Pblk)).unwrap();
+    let part = core.create(&TargetSpec::new("all", "pblk", Pus::Balanced)).unwrap();
     assert_eq!(part.geometry(), ssd.geometry());
     assert_eq!(part.translate(Ppa(12345)), Ppa(12345));
     let info = &core.list()[0];
@@ -279,7 +275,7 @@ fn streams_keep_to_their_pus() {
     let faults = FaultPlan::from_toml(plan).unwrap();
     let ssd = ssd(&spec, SsdOptions { faults, ..memory() });
     let core = Core::new(ssd.clone());
-    let part = core.create(&TargetSpec::new("raw", TargetKind::Raw)).unwrap();
+    let part = core.create(&TargetSpec::new("raw", "raw", Pus::Any)).unwrap();
     let b = Bench::new(part);
     b.write_up_to(0, 0, 4, 9); // not free: left alone
     b.run(|cx, dev| async move {
@@ -413,8 +409,8 @@ mod on_an_image {
     #[test]
     fn a_block_ssd_takes_the_whole_device() {
         let (_, core) = open(&image());
-        let part = TargetSpec::new("s", TargetKind::Pftl).on(0, 1);
+        let part = TargetSpec::new("s", "pftl", Pus::Whole).on(0, 1);
         assert!(matches!(core.create(&part), Err(CoreError::Whole { .. })));
-        core.create(&TargetSpec::new("s", TargetKind::Pftl)).unwrap();
+        core.create(&TargetSpec::new("s", "pftl", Pus::Whole)).unwrap();
     }
 }

@@ -83,7 +83,7 @@ fn wrappers_stack() {
     let trace = Arc::new(TracingDevice::new(ssd));
     let script = Arc::new(ScriptedDevice::new(trace.clone()));
     let core = flashlane_ocssd::Core::new(script);
-    let spec = flashlane_ocssd::TargetSpec::new("t", flashlane_ocssd::TargetKind::Raw).on(2, 3);
+    let spec = flashlane_ocssd::TargetSpec::new("t", "raw", flashlane_ocssd::Pus::Any).on(2, 3);
     let b = Bench::new(core.create(&spec).unwrap());
     b.write_up_to(1, 0, 8, 1);
     assert!(b.read(&[(1, 0, 5, 1)]).holds(0, 1));

@@ -6,7 +6,7 @@
 //! draws a device or a workload (that is the swarm).
 
 use super::rest::{ask, get, put};
-use flashlane_base::{Geometry, Ns, PpaFormat, Rng};
+use flashlane_base::{Geometry, Ns, Ppa, PpaFormat, Rng};
 use flashlane_ftl::block::{BlockDev, BlockOp};
 use flashlane_ftl::pftl::{Dump, MountError, Pftl, PftlConfig, Recovery};
 use flashlane_ocssd::device::{ChunkInfo, Completion, Op, Request, Ticket, Traits};
@@ -93,17 +93,20 @@ impl Device for Looking {
     fn traits(&self) -> &Traits {
         self.inner.traits()
     }
-    fn submit(&self, cx: &Cx, request: Request<'_>) -> Ticket {
+    fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let first = request.addrs.first().and_then(|at| self.format().unpack(*at));
         let durable = request.op != Op::Write || request.flags.fua;
         assert!(durable, "a program of {first:?} that the device may buffer");
         if request.op == Op::Reset && first.is_some_and(|at| at.chunk == 0) {
             self.first_reset.fetch_min(cx.now().as_ns(), Ordering::Relaxed);
         }
-        self.inner.submit(cx, request)
+        self.inner.submit_at(cx, request, arrives)
     }
     fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<Completion> {
         self.inner.finish(cx, ticket)
+    }
+    fn expect(&self, first: Ppa, n: u32) {
+        self.inner.expect(first, n);
     }
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
         self.inner.chunk_report(pu, first, count)

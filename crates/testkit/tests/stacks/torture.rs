@@ -6,9 +6,10 @@
 
 use flashlane_ftl::log::LogConfig;
 use flashlane_ocssd::{DeviceSpec, SsdOptions};
+use flashlane_stack::{Description, DeviceChoice};
 use flashlane_testkit::stacks::STACKS;
 use flashlane_testkit::torture::{Nobody, torture};
-use flashlane_testkit::{How, Layer, Mode, Own, Seeds, Source, Tally};
+use flashlane_testkit::{How, Mode, Own, Seeds, Source, Tally};
 
 /// On all cores. A test of this file waits for the others only where it shares these with them.
 fn tortured(sources: &[&dyn Source], how: How, from: u64, count: u64) -> Tally {
@@ -51,15 +52,13 @@ fn smallest() -> Own {
         )
     };
     for chunks in (16..1024).step_by(8) {
-        let own = Own {
-            name: "smallest".into(),
-            spec: DeviceSpec::from_toml(&text(chunks)).expect("a device that can be"),
-            options: SsdOptions::default(),
-            pus: None,
-            layer: Layer::Pblk(LogConfig::default()),
-        };
+        let spec = DeviceSpec::from_toml(&text(chunks)).expect("a device that can be");
+        let sectors = spec.geometry().sectors();
+        let device = DeviceChoice { spec, options: SsdOptions::default() };
+        let stack = Description::new(device, vec![LogConfig::default().into()]);
+        let own = Own { name: "smallest".into(), stack };
         if let Ok(capacity) = own.try_out(0) {
-            println!("{capacity} sectors on {} of the device", own.spec.geometry().sectors());
+            println!("{capacity} sectors on {sectors} of the device");
             return own;
         }
     }

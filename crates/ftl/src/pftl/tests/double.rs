@@ -228,7 +228,9 @@ impl Device for Double {
         &self.traits
     }
 
-    fn submit(&self, cx: &Cx, mut request: Request<'_>) -> Ticket {
+    fn expect(&self, _: Ppa, _: u32) {}
+
+    fn submit_at(&self, cx: &Cx, mut request: Request<'_>, _: Ns) -> Ticket {
         let mut inner = self.inner.lock();
         let inner = &mut *inner;
         let (status, time) = match request.op {

@@ -6,8 +6,9 @@
 use crate::bench::{Bench, Setup, is_data, lba_of, of, tiny};
 use flashlane_base::{Lba, Ns};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
+use flashlane_ftl::layer::AttributeError;
 use flashlane_ftl::log::format::{LBA_LINE_CLOSING, LBA_LINE_FIRST};
-use flashlane_ftl::log::{AttributeError, CreateError, LineState, LogConfig, Pblk};
+use flashlane_ftl::log::{CreateError, LineState, LogConfig, Pblk};
 use flashlane_ocssd::device::{Cause, Op, Status};
 use flashlane_ocssd::wrap::Traced;
 use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};

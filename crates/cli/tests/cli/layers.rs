@@ -1,0 +1,123 @@
+//! A layer that stands on a target, wherever targets are.
+//!
+//! `meter` is named in its own file, in one row of the table of kinds, and here.
+
+use crate::harness::{Here, here};
+
+const RUN: &str = r#"
+name = "meter"
+[device]
+preset = "tiny"
+[device.geometry]
+chunks_per_pu = 64
+[[target]]
+kind = "pblk"
+name = "without"
+[[target]]
+kind = "pblk"
+name = "with"
+meter = true
+[[target]]
+kind = "pftl"
+name = "block SSD"
+[target.meter]
+[[workload]]
+rw = "randrw"
+bs = "8KiB"
+size = "1MiB"
+fsync = 16
+[run]
+fill = "none"
+"#;
+
+fn with(text: &str) -> Here {
+    let h = here();
+    h.file("meter.toml", text);
+    h
+}
+
+/// Results of the run as they are, but for what the layer adds.
+fn alike(run: &serde_json::Value) -> serde_json::Value {
+    let mut run = run.clone();
+    let all = run.as_object_mut().expect("an object");
+    all.remove("layers");
+    all.remove("name");
+    run
+}
+
+/// It counts every request of the host, and a run with it is the run without it.
+#[test]
+fn a_layer_that_counts_is_there_in_a_run_and_changes_nothing_of_it() {
+    let h = with(RUN);
+    let done = h.run(&["run", "meter.toml", "--json", "-"]).good();
+    let json = done.json();
+    let runs = json["runs"].as_array().expect("three runs");
+    assert!(runs[0].get("layers").is_none(), "{}", runs[0]);
+    assert_eq!(alike(&runs[0]), alike(&runs[1]));
+    for run in &runs[1..] {
+        let counted = &run["layers"]["meter"];
+        let sectors = |key: &str| counted[key].as_u64().expect("a count") * 4096;
+        assert_eq!(run["bytes_read"], sectors("read_sectors"), "{run}");
+        assert_eq!(run["bytes_written"], sectors("written_sectors"), "{run}");
+        assert_eq!(run["flushes"], counted["flushes"], "{run}");
+        assert!(counted["reads"].as_u64() > Some(10), "{run}");
+        assert_eq!(counted["discards"], 0);
+    }
+    let targets = &json["configuration"]["targets"];
+    assert_eq!(targets[1]["filters"][0]["kind"], "meter");
+    assert!(targets[0].get("filters").is_none());
+    let text = h.run(&["run", "meter.toml"]).good().out;
+    assert!(text.contains("with: meter: discarded sectors 0, discards 0, flushes"), "{text}");
+}
+
+#[test]
+fn what_a_layer_can_not_stand_on_or_does_not_know_is_said() {
+    let h = here();
+    let change = |from: &str, to: &str| h.file("meter.toml", RUN.replacen(from, to, 1));
+    change("meter = true", "meter = 3");
+    h.run(&["run", "meter.toml"]).refused(2, &["meter.toml:13:1", "true, false or a table"]);
+    change("meter = true", "meter = { depth = 3 }");
+    h.run(&["run", "meter.toml"]).refused(2, &["meter.toml:13", "unknown key `depth`"]);
+    change("kind = \"pftl\"", "kind = \"raw\"");
+    h.run(&["run", "meter.toml"]).refused(2, &["`meter` stands on a target with logical sectors"]);
+    change("meter = true", "meters = true");
+    h.run(&["run", "meter.toml"]).refused(2, &["unknown key `meters`", "`meter`"]);
+    change("meter = true", "meter = false");
+    h.run(&["run", "meter.toml"]).good();
+}
+
+/// The layer is the run's: what is on the drive knows nothing of it.
+#[test]
+fn the_layer_stands_on_a_target_of_a_drive() {
+    let h = here();
+    h.file("job.fio", "[w]\nrw=randwrite\nbs=4k\nsize=1m\nend_fsync=1\n");
+    for kind in ["pblk", "pftl"] {
+        let (image, sets) = (format!("{kind}.img"), "geometry.chunks_per_pu=128");
+        h.run(&["drive", "create", &image, "--preset", "tiny", "--set", sets]).good();
+        h.run(&["lnvm", "create", &image, "-n", "db", "-t", kind]).good();
+        let drive = ["run", "job.fio", "--drive", &image, "--json", "-"];
+        for _ in 0..2 {
+            let done = h.run(&[&drive[..], &["--set", "target.0.meter=true"]].concat()).good();
+            let json = done.json();
+            let counted = &json["runs"][0]["layers"]["meter"];
+            assert_eq!(
+                (&counted["writes"], &counted["written_sectors"]),
+                (&256.into(), &256.into())
+            );
+        }
+        let json = h.run(&drive).good().json();
+        assert!(json["runs"][0].get("layers").is_none());
+    }
+}
+
+/// Power cuts and faults with the layer on top.
+#[test]
+fn the_layer_stands_in_a_torture() {
+    let h = with(RUN);
+    for target in ["with", "block SSD"] {
+        let args = ["torture", "meter.toml", "--target", target, "--seeds", "2", "--json", "-"];
+        let json = h.run(&args).good().json();
+        assert!(json["cuts"].as_u64() > Some(5), "{json}");
+        assert_eq!(json["failures"].as_array().map(Vec::len), Some(0));
+    }
+}

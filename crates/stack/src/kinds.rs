@@ -1,0 +1,66 @@
+//! The table of kinds of layers.
+//!
+//! Owns: which there are, under which names. Promises: whatever can stand in a stack is a row here,
+//! and is named nowhere else. Never: knows what a layer does.
+
+use crate::LayerSpec;
+use flashlane_ftl::layer::{Kind, Needs};
+use flashlane_ftl::log::{LogConfig, PBLK, QBLK};
+use flashlane_ftl::meter::METER;
+use flashlane_ftl::pftl::{PFTL, PftlConfig};
+
+/// Every kind. Filters stand on each other in this order, the first at the bottom.
+pub static KINDS: [&dyn Kind; 4] = [&PBLK, &QBLK, &PFTL, &METER];
+
+/// What a target is called that has no layer: an application has its PUs.
+pub const RAW: &str = "raw";
+
+/// The kind of this name.
+pub fn find(name: &str) -> Option<&'static dyn Kind> {
+    KINDS.into_iter().find(|kind| kind.name() == name)
+}
+
+/// Kinds that stand on flash: each makes a target of its own.
+pub fn targets() -> impl Iterator<Item = &'static dyn Kind> {
+    KINDS.into_iter().filter(|kind| kind.needs() == Needs::Device)
+}
+
+/// Kinds that stand on a target.
+pub fn filters() -> impl Iterator<Item = &'static dyn Kind> {
+    KINDS.into_iter().filter(|kind| kind.needs() == Needs::Block)
+}
+
+/// Names of all types that a target can have.
+pub fn target_names() -> Vec<&'static str> {
+    std::iter::once(RAW).chain(targets().map(|kind| kind.name())).collect()
+}
+
+impl From<LogConfig> for LayerSpec {
+    fn from(config: LogConfig) -> LayerSpec {
+        LayerSpec::with(config.kind(), config.to_settings())
+    }
+}
+
+impl From<PftlConfig> for LayerSpec {
+    fn from(config: PftlConfig) -> LayerSpec {
+        LayerSpec::with(&PFTL, config.to_settings())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn each_kind_has_a_name_of_its_own_and_reads_its_own_settings() {
+        let names: BTreeSet<&str> = KINDS.iter().map(|kind| kind.name()).collect();
+        assert!(names.len() == KINDS.len() && !names.contains(RAW), "{names:?}");
+        for kind in KINDS {
+            assert_eq!(kind.check(&kind.defaults()), Ok(()), "{kind:?}");
+            let on_image = kind.on_image(kind.defaults());
+            assert_eq!(kind.check(&on_image), Ok(()), "{kind:?}");
+            assert_eq!(kind.differs(&on_image, &on_image, 4), None, "{kind:?}");
+        }
+    }
+}
