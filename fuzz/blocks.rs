@@ -25,7 +25,7 @@ const LOG_HEADER: usize = 64;
 /// Bytes of a record before its payload.
 const RECORD: usize = 24;
 /// Bytes of a closing header that are in use; entries follow in an input.
-const CLOSING: usize = 120;
+const CLOSING: usize = 176;
 
 /// Does with `bytes` what the target does, if it is one of these.
 pub(crate) fn run(target: &str, bytes: &[u8]) -> Option<bool> {

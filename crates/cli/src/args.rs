@@ -194,7 +194,7 @@ impl What {
     pub(crate) fn changes_on(&self, target: &str) -> Vec<Change> {
         let mut changes = self.changes();
         changes.retain(|change| !matches!(change, Change::Targets(_)));
-        changes.insert(0, Change::Targets(vec![target.into()]));
+        changes.insert(0, Change::OnDrive(target.into()));
         changes
     }
 

@@ -5,7 +5,7 @@
 //! Never: formats anything for people.
 
 use flashlane_base::Ns;
-use flashlane_ocssd::device::{Breakdown, Cause};
+use flashlane_ocssd::device::{Breakdown, CAUSES_MAX, Cause};
 
 /// A snapshot of a layer's counters since it was created. Units: 4 KiB sectors unless named.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -112,13 +112,16 @@ impl FtlStats {
     }
 
     /// Second law: the sum over causes is what the medium itself counted, cause by cause.
-    pub fn check_media_law(&self, medium: &[u64; Cause::ALL.len()]) -> Result<(), String> {
+    pub fn check_media_law(&self, medium: &[u64; CAUSES_MAX]) -> Result<(), String> {
         for cause in Cause::ALL {
             let (here, there) = (self.programmed_for(cause), medium[cause as usize]);
             if here != there {
                 return Err(format!("{}: layer {here}, medium {there}", cause.name()));
             }
         }
-        Ok(())
+        match medium[Cause::ALL.len()..].iter().sum() {
+            0 => Ok(()),
+            there => Err(format!("causes that nobody knows: medium {there}")),
+        }
     }
 }

@@ -10,6 +10,9 @@ pub const TRACE: (&str, &[u8]) =
 /// `experiments/quickstart.toml`: what `flashlane run` does without a file.
 pub const QUICKSTART: &str = include_str!("../../../experiments/quickstart.toml");
 
+/// What the host's work costs where nobody says so: as measured beside pblk (LightNVM, FAST '17, 5.1).
+pub const DEFAULT_COSTS: &str = "lightnvm-fast17";
+
 /// CPU cost tables by name, beside `zero`.
 pub const COSTS: &[(&str, &str)] = &[
     ("lightnvm-fast17", include_str!("../../../presets/cpu/lightnvm-fast17.toml")),

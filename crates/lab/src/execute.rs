@@ -12,7 +12,8 @@ use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
 use crate::shelf::{Shelf, Shelved, Untaken};
 use crate::stack::{Lines, Stack, StackError, Stopped, raw_medium};
-use crate::trace::{Reading, Scan, TraceError, scan};
+use crate::trace::scan::scan_to_replay;
+use crate::trace::{Reading, Scan, TraceError};
 use crate::workload::Job;
 use flashlane_base::{Geometry, Ns};
 use flashlane_ftl::layer::{Counted, Seam};
@@ -20,7 +21,7 @@ use flashlane_ocssd::rules::Violation;
 use flashlane_ocssd::ssd::spans::Kept;
 use flashlane_ocssd::{BufferCount, Device, MediaCounters, Ssd};
 use flashlane_rt::{Cx, Stalled, Virtual};
-use flashlane_stack::behind_link;
+use flashlane_stack::{Description, behind_link};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -199,15 +200,16 @@ fn since<T: Copy + Default, R>(to: &[T], from: &[T], of: impl Fn(T, T) -> R) -> 
     to.iter().zip(before).map(|(a, b)| of(*a, b)).collect()
 }
 
-/// How often the chunks of some PUs were erased, per channel of the device.
-fn wear_of(ssd: &Ssd, pus: Option<(u32, u32)>) -> Vec<BTreeMap<u32, u64>> {
+/// How often the chunks of a stack were erased, per channel of the device.
+fn wear_of(ssd: &Ssd, stack: &Description) -> Vec<BTreeMap<u32, u64>> {
     let geo = ssd.geometry();
-    let (first, last) = pus.unwrap_or((0, geo.pus() - 1));
+    let (first, last) = stack.pus.unwrap_or((0, geo.pus() - 1));
+    let (chunk, to) = stack.chunks.unwrap_or((0, geo.chunks_per_pu - 1));
     let mut wear = vec![BTreeMap::new(); geo.channels as usize];
     for pu in first..=last {
         let channel = &mut wear[(pu / geo.pus_per_channel) as usize];
-        for chunk in ssd.chunk_report(pu, 0, geo.chunks_per_pu) {
-            *channel.entry(chunk.erases).or_default() += 1;
+        for info in ssd.chunk_report(pu, chunk, to - chunk + 1) {
+            *channel.entry(info.erases).or_default() += 1;
         }
     }
     wear
@@ -271,7 +273,7 @@ pub fn scan_traces(experiment: &Experiment) -> Result<Vec<Rc<Scan>>, TraceError>
                 .map(|(s, _)| s);
             let found = match known {
                 Some(known) => known.clone(),
-                None => Rc::new(scan(&spec.source, &spec.reading)?),
+                None => Rc::new(scan_to_replay(&spec.source, &spec.reading)?),
             };
             scans.push(found);
             readings.push(spec.reading);
@@ -492,7 +494,7 @@ async fn raw_steps(
     let measured =
         run_raw(cx, &ssd, device, jobs, plan.seed, monitor, begin, observe.intervals).await;
     let media = span(cx, &ssd, &from.borrow(), &measured);
-    let (wear, spans) = (wear_of(&ssd, target.stack.pus), ssd.take_spans());
+    let (wear, spans) = (wear_of(&ssd, &target.stack), ssd.take_spans());
     if let Some(drive) = drive {
         drive.close().map_err(|e| stack_error(target, e))?;
     }
@@ -564,7 +566,7 @@ async fn steps(
     let counted = stack.layers().counted();
     // Before the layer stops: what it writes then is none of the measured part.
     let media = span(cx, stack.ssd(), &from.borrow(), &measured);
-    let (wear, spans) = (wear_of(stack.ssd(), target.stack.pus), stack.ssd().take_spans());
+    let (wear, spans) = (wear_of(stack.ssd(), &target.stack), stack.ssd().take_spans());
     let Stopped { read_only, laws } = stack.stop(cx).await;
     // What the end of the run found out counts as well.
     measured.read_only = measured.read_only.or(read_only);

@@ -147,16 +147,12 @@ fn places_in_file(mut errors: ExperimentErrors, shown: &str, own: &str) -> Exper
     errors
 }
 
-/// What host CPU work costs where no experiment says so: as measured beside pblk.
-const COSTS: &str = "lightnvm-fast17";
-
 /// The experiment that a job file or a trace stands for.
 fn standing_for(path: &Path, key: &str) -> String {
     let quoted = |text: &str| toml::Value::String(text.into()).to_string();
     let name = path.file_stem().map_or("run".into(), |s| s.to_string_lossy().into_owned());
     format!(
-        "name = {}\n[device]\npreset = {}\n[[target]]\nkind = \"pblk\"\n[[workload]]\n{key} = {}\n\
-         [run]\ncosts = \"{COSTS}\"\n",
+        "name = {}\n[device]\npreset = {}\n[[target]]\nkind = \"pblk\"\n[[workload]]\n{key} = {}\n",
         quoted(&name),
         quoted(default_preset()),
         quoted(&path.to_string_lossy()),

@@ -231,7 +231,8 @@ impl Stack {
         live.set_target(layer.clone());
         let recovery = layer.recovered();
         let time = cx.now() - began;
-        let lost = recovery.as_ref().map(|r| Lost::of(r, info.begin));
+        let first = info.chunks.map_or(0, |(first, _)| first);
+        let lost = recovery.as_ref().map(|r| Lost::of(r, info.begin, first));
         let (path, lost, notes) = (on.image.clone(), lost.unwrap_or_default(), Vec::new());
         let mounted = Mounted { path, info, recovery, lost, time, notes };
         let home = Some(Rc::new(Home { drive, live, attended, mounted, life }));
@@ -499,8 +500,12 @@ pub fn target_of_drive(on: &DriveTarget, options: &SsdOptions) -> Result<Target,
     let (info, _) = drive.target(&on.name)?;
     let options = SsdOptions { store: StoreKind::File, ..options.clone() };
     let device = DeviceChoice { spec: drive.ssd.spec().clone(), options };
-    let stack =
-        Description { device, pus: Some((info.begin, info.end)), layers: layers_of(&info)? };
+    let stack = Description {
+        device,
+        pus: Some((info.begin, info.end)),
+        chunks: info.chunks,
+        layers: layers_of(&info)?,
+    };
     Ok(Target { drive: Some(on.clone()), ..Target::new(&on.name, stack) })
 }
 
@@ -509,7 +514,8 @@ pub(crate) fn layers_of(info: &TargetInfo) -> Result<Vec<LayerSpec>, StackError>
     if info.kind == kinds::RAW {
         return Ok(Vec::new());
     }
-    let kind = kinds::find(&info.kind).ok_or_else(|| StackError::Type(info.kind.clone()))?;
+    let found = kinds::targets().find(|kind| kind.name() == info.kind);
+    let kind = found.ok_or_else(|| StackError::Type(info.kind.clone()))?;
     kind.check(&info.settings).map_err(StackError::Settings)?;
     Ok(vec![LayerSpec::with(kind, info.settings.clone())])
 }

@@ -5,13 +5,14 @@
 //! failed program that moved the pointer counts, an early close and a refused write do not.
 //! Never: resets.
 
+use crate::outcome::CAUSES_MAX;
 use flashlane_base::{Ns, SECTOR_BYTES};
 
 /// Counters of one channel.
 #[derive(Clone, Debug, Default)]
 pub struct Counters {
     /// Programmed sectors by cause.
-    pub programmed: [u64; 10],
+    pub programmed: [u64; CAUSES_MAX],
     /// Sectors read, whatever came of it.
     pub read_sectors: u64,
     /// Reads of sectors that are written but not readable yet (their pair is not programmed).
@@ -75,8 +76,9 @@ impl BufferCount {
 /// Everything the medium counted, over all channels.
 #[derive(Clone, Debug, Default)]
 pub struct MediaCounters {
-    /// Programmed sectors by cause, in the order of `Cause::ALL`.
-    pub programmed: [u64; 10],
+    /// Programmed sectors by cause, in the order of `Cause::ALL`; behind those, of causes that only a
+    /// later program knows.
+    pub programmed: [u64; CAUSES_MAX],
     /// Sectors read.
     pub read_sectors: u64,
     /// Reads of sectors that were not readable yet.

@@ -36,8 +36,12 @@ pub enum Cause {
     Dead,
 }
 
+/// Causes that images and closing metadata have room for.
+pub const CAUSES_MAX: usize = 24;
+const _: () = assert!(Cause::ALL.len() <= CAUSES_MAX);
+
 impl Cause {
-    /// All causes, in the order of reports.
+    /// All causes, in the order of reports. Later ones go to the end: files keep counters in this order.
     pub const ALL: [Cause; 10] = [
         Cause::User,
         Cause::Gc,

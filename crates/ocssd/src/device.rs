@@ -9,7 +9,7 @@
 //! `suspend` an announced time may move later: whoever waits asks again instead of being called.
 
 use flashlane_base::{Geometry, Ns, OOB_BYTES, Ppa, PpaFormat, mutant};
-pub use flashlane_media::outcome::{Breakdown, Cause, CellMode, ChunkState, Status};
+pub use flashlane_media::outcome::{Breakdown, CAUSES_MAX, Cause, CellMode, ChunkState, Status};
 pub use flashlane_media::payload::{Gather, Scatter};
 use flashlane_rt::Cx;
 use std::future::Future;

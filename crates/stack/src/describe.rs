@@ -45,6 +45,8 @@ pub struct Description {
     pub device: DeviceChoice,
     /// On which of its PUs, first and last; all without it.
     pub pus: Option<(u32, u32)>,
+    /// On which chunks of each of them, first and last; all without it.
+    pub chunks: Option<(u32, u32)>,
     /// Its layers, the lowest first; none where an application has the PUs.
     pub layers: Vec<LayerSpec>,
 }
@@ -61,7 +63,7 @@ pub struct PusError {
 impl Description {
     /// Layers on all of a device.
     pub fn new(device: DeviceChoice, layers: Vec<LayerSpec>) -> Description {
-        Description { device, pus: None, layers }
+        Description { device, pus: None, chunks: None, layers }
     }
 
     /// Whether there are no layers.
@@ -89,11 +91,16 @@ impl Description {
     /// # Errors
     /// The device does not have these PUs.
     pub fn part_of(&self, ssd: &Arc<Ssd>) -> Result<Arc<dyn Device>, PusError> {
-        let pus = ssd.geometry().pus();
-        match self.pus {
-            None => Ok(ssd.clone()),
-            Some((_, end)) if end >= pus => Err(PusError { end, last: pus - 1 }),
-            Some((begin, end)) => Ok(Arc::new(Partition::new(ssd.clone(), begin, end))),
+        let geo = *ssd.geometry();
+        let last = geo.pus() - 1;
+        let all_chunks = (0, geo.chunks_per_pu - 1);
+        match (self.pus, self.chunks) {
+            (None, None) => Ok(ssd.clone()),
+            (Some((_, end)), _) if end > last => Err(PusError { end, last }),
+            (pus, chunks) => {
+                let (pus, chunks) = (pus.unwrap_or((0, last)), chunks.unwrap_or(all_chunks));
+                Ok(Arc::new(Partition::of_chunks(ssd.clone(), pus, chunks)))
+            }
         }
     }
 }

@@ -8,11 +8,13 @@ use crate::LayerSpec;
 use flashlane_base::Ns;
 use flashlane_ftl::block::{BlockDev, BlockError};
 use flashlane_ftl::contention::Contention;
-use flashlane_ftl::layer::{Counted, Find, Layer, LayerError, Saved, Seam, Side, Stop};
+use flashlane_ftl::layer::{
+    Counted, Find, Layer, LayerError, Needs, Refusal, Saved, Seam, Side, Stop,
+};
 use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::stats::{FtlStats, Gauges};
 use flashlane_ocssd::Device;
-use flashlane_ocssd::device::Cause;
+use flashlane_ocssd::device::CAUSES_MAX;
 use flashlane_ocssd::link::LinkedDevice;
 use flashlane_ocssd::spec::LinkSpec;
 use flashlane_rt::Cx;
@@ -66,6 +68,15 @@ pub async fn raise(
     let mut all: Vec<Arc<dyn Layer>> = Vec::new();
     let mut seam = Seam::Device(device);
     for (at, LayerSpec { kind, settings }) in specs.iter().enumerate() {
+        let fits = matches!(
+            (kind.needs(), &seam),
+            (Needs::Device, Seam::Device(_)) | (Needs::Block, Seam::Block(_))
+        );
+        if !fits {
+            let _ = Layers { all, top: seam }.stop(cx, Stop::Clean).await;
+            let why = format!("`{}` can't stand on what is below it", kind.name());
+            return Err(LayerError::create(Refusal::Settings, why));
+        }
         if kind.side() == Side::Host {
             seam = behind_link(seam, link.take());
         }
@@ -93,8 +104,8 @@ pub async fn raise(
     Ok(Layers { all, top: behind_link(seam, link) })
 }
 
-/// Sectors programmed, by cause, in the order of [`Cause::ALL`].
-pub type Programmed = [u64; Cause::ALL.len()];
+/// Sectors programmed, by cause, as the medium counts them.
+pub type Programmed = [u64; CAUSES_MAX];
 
 /// Layers that stand, the lowest first.
 #[derive(Clone)]

@@ -50,7 +50,7 @@ impl Source for Own {
         LIVES
     }
     fn machine(&self, seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
-        let Description { device, pus, layers } = &self.stack;
+        let Description { device, pus, chunks, layers } = &self.stack;
         Ok(stacks::machine(OnSsd {
             spec: RefCell::new(device.spec.clone()),
             options: SsdOptions { seed, ..device.options.clone() },
@@ -60,6 +60,7 @@ impl Source for Own {
             faulty: !device.options.faults.is_empty() || device.spec.ecc.is_some(),
             link: self.stack.link().copied(),
             pus: *pus,
+            chunks: *chunks,
             fixed: true,
             disk: None,
             config: layers.clone(),

@@ -118,6 +118,8 @@ pub(crate) struct OnSsd<L> {
     pub(crate) link: Option<LinkSpec>,
     /// The PUs that the layer has, where not all.
     pub(crate) pus: Option<(u32, u32)>,
+    /// And the chunks of each of them.
+    pub(crate) chunks: Option<(u32, u32)>,
     /// The device is as somebody wants it: it does not grow.
     pub(crate) fixed: bool,
     /// The device lives in an image on this disk, where it has one.
@@ -138,9 +140,9 @@ impl<C> OnSsd<C> {
             options.faults = devices::faults(seed);
         }
         let (spec, link) = (RefCell::new(spec), devices::link(seed));
-        let (aims, pus, fixed, disk) = (faulty, None, false, None);
+        let (aims, pus, chunks, fixed, disk) = (faulty, None, None, false, None);
         let tight = size == Size::Tight;
-        OnSsd { spec, options, faulty, tight, aims, link, pus, fixed, disk, config }
+        OnSsd { spec, options, faulty, tight, aims, link, pus, chunks, fixed, disk, config }
     }
 
     /// The device lives in an image; best a small one, since a loss copies the whole file.
@@ -237,9 +239,14 @@ impl<C> OnSsd<C> {
             device = Arc::new(AimedDevice::new(device, aim.clone(), medium));
         }
         boot.medium.put(ssd, &boot.moments);
-        match self.pus {
-            Some((first, last)) => Arc::new(Partition::new(device, first, last)),
-            None => device,
+        let geo = *device.geometry();
+        match (self.pus, self.chunks) {
+            (None, None) => device,
+            (pus, chunks) => {
+                let pus = pus.unwrap_or((0, geo.pus() - 1));
+                let chunks = chunks.unwrap_or((0, geo.chunks_per_pu - 1));
+                Arc::new(Partition::of_chunks(device, pus, chunks))
+            }
         }
     }
 
@@ -294,6 +301,7 @@ impl<C: Into<LayerSpec>> OnSsd<C> {
             aims: self.aims,
             link: self.link,
             pus: self.pus,
+            chunks: self.chunks,
             fixed: self.fixed,
             disk: self.disk,
             config: layers,

@@ -16,7 +16,6 @@ use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{
     CreateError, Drain, LogConfig, MapAccess, MountError, MountOptions, Pblk, PoolSet, RingSet,
 };
-use flashlane_ocssd::device::Cause;
 use flashlane_ocssd::{Device, DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_rt::{Cx, Notify, Threads};
 use std::cell::Cell;
@@ -269,7 +268,7 @@ struct Life {
     /// When the power goes off, if not before the end.
     cut_after: Option<Ns>,
     /// Sectors that the medium had programmed before, where it was mounted.
-    before: [u64; Cause::ALL.len()],
+    before: flashlane_stack::Programmed,
     dev: OnceLock<Arc<Pblk>>,
     is_off: AtomicBool,
     /// Cores that have done all their work.

@@ -17,7 +17,7 @@ fn a_drive_is_made_and_shown() {
     assert!(made.good().out.contains("8 MiB"), "2 x 2 PUs of 8 chunks of 256 KiB");
     assert_eq!(h.files(), ["a.img"]);
     let text = h.run(&["drive", "info", "a.img"]).good().out.clone();
-    for part in ["tiny", "uuid", "32 free", "commits", "format              2.0"] {
+    for part in ["tiny", "uuid", "32 free", "commits", "format              2.1"] {
         assert!(text.contains(part), "`{part}` is missing:\n{text}");
     }
     let json = h.run(&["drive", "info", "a.img", "--json", "-"]).good().json();

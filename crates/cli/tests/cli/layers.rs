@@ -107,6 +107,12 @@ fn the_layer_stands_on_a_target_of_a_drive() {
         }
         let json = h.run(&drive).good().json();
         assert!(json["runs"][0].get("layers").is_none());
+        // What an experiment puts on its first target stands on the drive's, whatever that is.
+        let first = RUN.replacen("name = \"without\"", "name = \"first\"\nmeter = true", 1);
+        h.file("meter.toml", first);
+        let done = h.run(&["run", "meter.toml", "--drive", &image, "--json", "-"]).good();
+        let json = done.json();
+        assert!(json["runs"][0]["layers"]["meter"]["reads"].as_u64() > Some(10), "{json}");
     }
 }
 
@@ -120,4 +126,26 @@ fn the_layer_stands_in_a_torture() {
         assert!(json["cuts"].as_u64() > Some(5), "{json}");
         assert_eq!(json["failures"].as_array().map(Vec::len), Some(0));
     }
+}
+
+/// A workload costs the host the same, whether it is a job file or an experiment.
+#[test]
+fn a_job_file_and_an_experiment_pay_the_same_costs() {
+    let h = here();
+    h.file("w.fio", "[w]\nrw=randrw\nbs=4k\niodepth=8\nsize=8m\nend_fsync=1\n");
+    let text = "name = \"w\"\n[device]\npreset = \"peers-16g\"\n[[target]]\nkind = \"pblk\"\n\
+                [[workload]]\nname = \"w\"\nrw = \"randrw\"\nbs = \"4KiB\"\niodepth = 8\n\
+                size = \"8MiB\"\nend_fsync = true\n";
+    h.file("w.toml", text);
+    let run = |file: &str, more: &[&str]| {
+        h.run(&[&["run", file, "--json", "-"], more].concat()).good().json()["runs"][0].clone()
+    };
+    let (job, experiment) = (run("w.fio", &[]), run("w.toml", &[]));
+    assert_eq!(job["fingerprint"], experiment["fingerprint"]);
+    assert_eq!(job["cpu"]["costs"], "lightnvm-fast17");
+    let free = ["--set", "run.costs=zero"];
+    let (job, experiment) = (run("w.fio", &free), run("w.toml", &free));
+    assert_eq!(job["fingerprint"], experiment["fingerprint"]);
+    assert_eq!(experiment["cpu"]["costs"], "zero");
+    assert!(experiment["runtime_ns"].as_u64() < run("w.toml", &[])["runtime_ns"].as_u64());
 }

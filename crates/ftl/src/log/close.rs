@@ -91,7 +91,7 @@ impl HostFtl {
         let open = l.open.as_ref().expect("a closing line is open");
         let mut header = ClosingHeader::of(self.journal.uuid, line, l.sequence, &open.entries);
         header.generation = self.journal.generation;
-        header.causes = open.causes;
+        header.causes[..open.causes.len()].copy_from_slice(&open.causes);
         (header.encode(&open.entries), l.sequence)
     }
 

@@ -14,7 +14,7 @@ use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
 use flashlane_ftl::log::format::{LBA_LIMIT, LBA_MASK};
 use flashlane_ftl::log::{LineState, LogConfig, Pblk};
 use flashlane_ftl::stats::FtlStats;
-use flashlane_ocssd::device::{Cause, Op, Status};
+use flashlane_ocssd::device::{CAUSES_MAX, Cause, Op, Status};
 use flashlane_ocssd::wrap::{Script, ScriptedDevice, Traced, TracingDevice};
 use flashlane_ocssd::{Device, DeviceSpec, FaultPlan, Ssd, SsdOptions, StoreKind};
 use flashlane_rt::{CoreId, CostTable, Cx, Join, Virtual};
@@ -120,7 +120,7 @@ pub(crate) struct Bench {
     pub(crate) medium: Medium,
     pub(crate) face: Arc<Face>,
     /// What the medium had counted when this life began.
-    before: [u64; Cause::ALL.len()],
+    before: [u64; CAUSES_MAX],
 }
 
 /// Content of a version of a sector: no two alike, in every word.
@@ -180,7 +180,7 @@ impl Bench {
         face: Arc<Face>,
         run: Virtual,
         dev: Arc<Pblk>,
-        before: [u64; Cause::ALL.len()],
+        before: [u64; CAUSES_MAX],
     ) -> Bench {
         let script = Arc::new(ScriptedDevice::new(face.clone()));
         let trace = Arc::new(TracingDevice::new(script.clone()));

@@ -185,8 +185,8 @@ mod tests {
             assert_eq!(table.stage(name), whole(stage[0].ns), "{name}");
             assert!(found.to_text(&machine).contains(name));
         }
-        // A copy of 4 KiB takes some time on any machine.
-        assert!(table.stage("copy.sector") > Ns::ZERO);
+        // A difference of two measurements may be 0, on a busy machine, but not all of them.
+        assert!(STAGES.iter().any(|(name, _)| table.stage(name) > Ns::ZERO));
     }
 
     #[test]

@@ -6,6 +6,7 @@
 //! file is no TOML.
 
 use crate::suggest;
+use flashlane_stack::kinds;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,6 +29,8 @@ pub enum Change {
     /// `--target KIND[:ACTIVE_PUS]`: these targets and no others, under what the targets of the first
     /// workload run.
     Targets(Vec<String>),
+    /// `--drive`: a target of this type, and what stands on the first target.
+    OnDrive(String),
     /// `--store KIND`.
     Store(String),
     /// `--seed N`.
@@ -43,6 +46,7 @@ impl fmt::Display for Change {
         match self {
             Change::Device(preset) => write!(f, "--device {preset}"),
             Change::Targets(targets) => write!(f, "--target {}", targets.join(" --target ")),
+            Change::OnDrive(kind) => write!(f, "--drive, on a target of type {kind}"),
             Change::Store(store) => write!(f, "--store {store}"),
             Change::Seed(seed) => write!(f, "--seed {seed}"),
             Change::ScaleToDevice => write!(f, "--scale-to-device"),
@@ -237,6 +241,17 @@ impl Document {
                 self.first_part();
                 Ok(())
             }
+            Change::OnDrive(kind) => {
+                let Item { at, value } = target_of(at, kind)?;
+                let mut table = self.filters();
+                if let Value::Table(target) = value {
+                    table.extend(target);
+                }
+                let value = Value::List(vec![Item { at, value: Value::Table(table) }]);
+                self.root.insert("target".into(), Item { at, value });
+                self.first_part();
+                Ok(())
+            }
             Change::Store(store) => self.insert(at, &["device"], "store", text(store)),
             Change::Seed(seed) => match i64::try_from(*seed) {
                 Ok(seed) => self.insert(at, &["run"], "seed", Value::Int(seed)),
@@ -244,6 +259,18 @@ impl Document {
             },
             Change::ScaleToDevice => self.scale(at),
         }
+    }
+
+    /// What stands on the first target.
+    fn filters(&self) -> BTreeMap<String, Item> {
+        let first = match self.root.get("target").map(|item| &item.value) {
+            Some(Value::List(list)) => list.first().map(|item| &item.value),
+            one => one,
+        };
+        let Some(Value::Table(table)) = first else { return BTreeMap::new() };
+        let is_filter = |key: &String| kinds::filters().any(|kind| kind.name() == key);
+        let filters = table.iter().filter(|(key, _)| is_filter(key));
+        filters.map(|(key, item)| (key.clone(), item.clone())).collect()
     }
 
     /// Of the workloads the first, and those for the same targets as that; for all targets that there are.

@@ -18,6 +18,7 @@
 //! [run]
 //! seed = 1
 //! fill = "100%"
+//! costs = "zero"              # what the host's work costs; without it "lightnvm-fast17"
 //! ```
 //!
 //! Start reading at [`Experiment::parse`].
@@ -205,12 +206,16 @@ pub(crate) fn read_device(
 fn read_run(section: Option<Section<'_>>, base: &Base) -> (RunSpec, HostSpec) {
     let mut run =
         RunSpec { seed: 1, fill: Fill::Auto, overwrite: Overwrite::None, allow_errors: false };
+    // One default, whether a job file, a trace or an experiment is run.
+    let costs = read_costs(bundled::DEFAULT_COSTS, base)
+        .unwrap_or_else(|e| unreachable!("it comes with the program: {e}"));
+    let default = HostSpec { costs, ..HostSpec::default() };
     let Some(s) = section else {
-        return (run, HostSpec::default());
+        return (run, default);
     };
     run.seed = s.number("seed", 0, i64::MAX as u64).unwrap_or(run.seed);
     run.allow_errors = s.flag("allow_errors").unwrap_or(false);
-    let host = read_host(&s, &HostSpec::default(), base);
+    let host = read_host(&s, &default, base);
     if let Some(text) = s.text("fill") {
         run.fill = match text {
             "auto" => Fill::Auto,

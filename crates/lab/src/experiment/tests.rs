@@ -201,7 +201,7 @@ fn workloads_are_for_all_targets_or_for_those_that_they_name() {
         (vec!["one".into(), "both".into()], vec!["both".into(), "other".into()])
     );
     let host = |i: usize| (e.targets[i].host.cores, e.targets[i].host.costs.name().to_string());
-    assert_eq!((host(0), host(1)), ((2, "zero".into()), (4, "linux-4.16-femu".into())));
+    assert_eq!((host(0), host(1)), ((2, "lightnvm-fast17".into()), (4, "linux-4.16-femu".into())));
     // Targets of the command line take the place of those of the first workload.
     let e = changed(PARTS, &[Change::Targets(vec!["pftl".into()])]).unwrap();
     assert_eq!(names(&e, 0), ["one", "both"]);

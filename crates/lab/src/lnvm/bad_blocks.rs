@@ -104,7 +104,7 @@ pub(crate) fn set_bad_block_of(drive: &Drive, at: Block, mark: u32) -> Result<An
     let pu = pu_of(&geo, at.channel, at.lun)?;
     within("plane", at.plane, geo.planes)?;
     within("block", at.block, geo.chunks_per_pu)?;
-    if let Some(owner) = drive.core.owner("flash0", pu) {
+    if let Some(owner) = drive.core.owner("flash0", pu, at.block) {
         return Err(LnvmError::Owned { path: drive.path.clone(), pu, owner });
     }
     set_mark(drive, (pu, at.plane, at.block), bits);

@@ -8,12 +8,12 @@
 use super::show::text_of;
 use super::{Drive, LnvmError};
 use crate::control::{Answer, Ask, Live, reach};
-use crate::stack::{StackError, layers_of};
+use crate::stack::StackError;
 use flashlane_ftl::layer::{Attribute, AttributeError, Kind, Knob, Layer, LayerError, Settings};
 use flashlane_ftl::layer::{Find, MountHow};
 use flashlane_ocssd::{Device, TargetInfo};
 use flashlane_rt::{CostTable, Cx, Virtual};
-use flashlane_stack::{Make, kinds, raise};
+use flashlane_stack::{LayerSpec, Make, kinds, raise};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -79,7 +79,10 @@ pub(super) fn on_shadow<T: 'static>(
         name: info.name.clone(),
         source: Box::new(source),
     };
-    let layers = layers_of(info).map_err(failed)?;
+    let kind = kinds::targets().find(|kind| kind.name() == info.kind);
+    let kind = kind.ok_or_else(|| failed(StackError::Type(info.kind.clone())))?;
+    // What can't be read of its settings is not asked for here: most of them are on the medium.
+    let layers = [LayerSpec::with(kind, info.settings.clone())];
     let part: Arc<dyn Device> = part;
     let vm = Virtual::new(1, 0, CostTable::zero());
     let (cx, uuid, settings) = (vm.cx(), info.uuid, info.settings.clone());
@@ -286,7 +289,7 @@ mod tests {
         let (info, part) = drive.target("db").unwrap();
         let vm = Virtual::new(1, 1, CostTable::zero());
         let (cx, theirs) = (vm.cx(), vm.cx());
-        let layers = layers_of(&info).unwrap();
+        let layers = crate::stack::layers_of(&info).unwrap();
         let mounted =
             vm.run(async move { raise(&theirs, part, &layers, None, &Make::mount()).await });
         let pblk = mounted.unwrap().unwrap().target().clone();

@@ -198,6 +198,10 @@ pub fn choose(
         }
     };
     let (info, _) = drive.target(&name)?;
+    if TargetType::of(&info.kind).is_none() {
+        let source = Box::new(StackError::Type(info.kind));
+        return Err(LnvmError::Target { path: path.into(), name, source });
+    }
     Ok((DriveTarget { image: path.into(), name, how }, info.kind))
 }
 
@@ -307,6 +311,7 @@ fn create_on(drive: &Drive, ask: &Create, settings: &Settings) -> Result<Created
         pus: ask.kind.kind().map_or(Pus::Any, Kind::pus),
         begin: ask.begin,
         end: ask.end,
+        chunks: None,
         over_provisioning: ask.over_provisioning,
         factory: ask.factory,
         settings: settings.clone(),
@@ -365,7 +370,7 @@ async fn bring_up(
     ask: &Create,
     settings: Settings,
 ) -> Result<Made, StackError> {
-    let (begin, _) = part.range();
+    let ((begin, _), (first, _)) = (part.range(), part.chunks());
     let device: Arc<dyn Device> = part;
     check_how(ask.how, ask.kind.kind())?;
     let needs_blank = ask.kind.kind().is_none_or(Kind::needs_blank);
@@ -387,7 +392,7 @@ async fn bring_up(
     let made = Made {
         uuid: layer.uuid(),
         capacity: Some(layer.clone().above().block().info().capacity),
-        lost: recovery.as_ref().map(|r| Lost::of(r, begin)).unwrap_or_default(),
+        lost: recovery.as_ref().map(|r| Lost::of(r, begin, first)).unwrap_or_default(),
         recovery,
         settings: has,
         differs,
@@ -545,9 +550,9 @@ pub struct Lost {
 }
 
 impl Lost {
-    /// Of a target on PUs from `begin` on.
-    pub(crate) fn of(recovered: &Recovered, begin: u32) -> Lost {
-        let on_drive = |at: Location| Location { pu: begin + at.pu, ..at };
+    /// Of a target on PUs from `begin` on, with their chunks from `first` on.
+    pub(crate) fn of(recovered: &Recovered, begin: u32, first: u32) -> Lost {
+        let on_drive = |at: Location| Location { pu: begin + at.pu, chunk: first + at.chunk, ..at };
         let mut all: Vec<_> = recovered.lost.iter().map(|(at, n)| (on_drive(*at), *n)).collect();
         let host = recovered.host_failed.map(on_drive);
         all.sort();

@@ -50,7 +50,7 @@ fn state(info: &TargetInfo) -> &'static str {
 }
 
 fn target_json(info: &TargetInfo) -> Value {
-    json!({
+    let mut json = json!({
         "name": info.name,
         "type": info.kind.to_string(),
         "lun_begin": info.begin,
@@ -59,7 +59,11 @@ fn target_json(info: &TargetInfo) -> Value {
         "state": state(info),
         "uuid": info.uuid.as_ref().map(uuid_text),
         "settings": info.settings,
-    })
+    });
+    if let Some((first, last)) = info.chunks {
+        json["chunks"] = json!([first, last]);
+    }
+    json
 }
 
 /// `lnvm list`: drives, and the targets on each.

@@ -282,8 +282,7 @@ fn slots(cx: &Cx, raw: &Rc<Raw>, job: &RawJob, shared: &Rc<Shared>) -> Vec<Join<
 
 /// The medium's counters as a layer's: all that a raw target programs is the host's.
 fn stats_of(counters: &MediaCounters) -> FtlStats {
-    let mut programmed = [0; Cause::ALL.len()];
-    programmed.copy_from_slice(&counters.programmed);
+    let programmed = Cause::ALL.map(|cause| counters.programmed[cause as usize]);
     FtlStats {
         host_written: counters.programmed_total(),
         programmed,

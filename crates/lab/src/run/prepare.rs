@@ -9,6 +9,7 @@ use super::drive::{Part, run_job};
 use super::replay::PlannedTrace;
 use super::{Host, RunError, RunPlan, Scratch, quiet_flush};
 use crate::trace::TraceOp;
+use crate::trace::layout::Pieces;
 use crate::workload::{Amount, Job, Mix, Sizes};
 use flashlane_base::SECTOR_BYTES;
 use flashlane_ftl::block::BlockOp;
@@ -220,7 +221,7 @@ async fn fill_read_first(cx: &Cx, host: &Rc<Host>, trace: &PlannedTrace) -> Resu
     let mut records = trace.records()?;
     let mut touched = Bits::new(host.capacity);
     let mut wanted = Bits::new(host.capacity);
-    let mut pieces = Vec::new();
+    let mut pieces = Pieces::new();
     while let Some(record) = records.advance()? {
         pieces.clear();
         trace.layout.map(&record, &mut pieces);

@@ -7,6 +7,7 @@
 //! the requests that were in flight when it was recorded.
 
 use super::{Host, RunError, Scratch};
+use crate::trace::layout::Pieces;
 use crate::trace::pair::{Paired, WINDOW_MAX};
 use crate::trace::scan::Records;
 use crate::trace::{Fitted, Layout, Piece, Scan, TraceOp, TraceRecord};
@@ -204,13 +205,13 @@ async fn one_pass(
 /// A record, and where it lies on the device.
 struct Placed {
     record: TraceRecord,
-    pieces: Vec<Piece>,
+    pieces: Pieces,
     fitted: Fitted,
 }
 
 impl Placed {
     fn new(trace: &PlannedTrace, record: TraceRecord) -> Placed {
-        let mut pieces = Vec::new();
+        let mut pieces = Pieces::new();
         let fitted = trace.layout.map(&record, &mut pieces);
         Placed { record, pieces, fitted }
     }

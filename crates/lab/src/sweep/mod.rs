@@ -138,7 +138,7 @@ fn also_set<'a>(axes: &[Vary], changes: &'a [Change]) -> Option<(&'a str, &'a Ch
         Change::Seed(_) => Some("run.seed"),
         Change::Device(_) => Some("device.preset"),
         Change::Store(_) => Some("device.store"),
-        Change::Targets(_) | Change::ScaleToDevice => None,
+        Change::Targets(_) | Change::OnDrive(_) | Change::ScaleToDevice => None,
     };
     let mut set = changes.iter().filter_map(|change| Some((key(change)?, change)));
     set.find(|(key, _)| axes.iter().any(|axis| axis.key == *key))

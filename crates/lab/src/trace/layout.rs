@@ -11,6 +11,7 @@
 use super::scan::Scan;
 use super::{DeviceId, TraceOp, TraceRecord};
 use flashlane_base::{Bytes, Lba, SECTOR_BYTES};
+use smallvec::SmallVec;
 use std::collections::BTreeMap;
 
 /// Devices of a trace start at multiples of this on ours, so that no two share a sector.
@@ -28,6 +29,9 @@ pub struct Piece {
     /// Number of sectors, at least 1.
     pub sectors: u32,
 }
+
+/// What a request covers: nearly always one piece.
+pub type Pieces = SmallVec<[Piece; 1]>;
 
 /// Longest piece: keeps sums of sectors far from overflow.
 const PIECE_SECTORS_MAX: u64 = 1 << 30;
@@ -187,7 +191,7 @@ impl Layout {
 
     /// Appends the sectors that a record covers on our device; none for a flush and for a discard
     /// that covers no whole sector.
-    pub fn map(&self, record: &TraceRecord, out: &mut Vec<Piece>) -> Fitted {
+    pub fn map(&self, record: &TraceRecord, out: &mut Pieces) -> Fitted {
         if record.op == TraceOp::Flush {
             return Fitted::default();
         }
@@ -223,7 +227,7 @@ impl Layout {
         shift: u32,
         places: &[(DeviceId, u64)],
         room: u64,
-        out: &mut Vec<Piece>,
+        out: &mut Pieces,
     ) {
         let from = (device, sectors.start >> shift);
         let mut index = places.partition_point(|p| *p < from);
@@ -240,7 +244,7 @@ impl Layout {
     }
 
     /// Appends `sectors` at `at`, clipped to the device, joined to a piece that ends there.
-    fn push(&self, at: u64, sectors: u64, out: &mut Vec<Piece>) {
+    fn push(&self, at: u64, sectors: u64, out: &mut Pieces) {
         let (mut at, end) = (at, (at + sectors).min(self.capacity));
         while at < end {
             let n = (end - at).min(PIECE_SECTORS_MAX);
@@ -299,7 +303,7 @@ mod tests {
     }
 
     fn mapped(layout: &Layout, record: &TraceRecord) -> Vec<(u64, u32)> {
-        let mut out = Vec::new();
+        let mut out = Pieces::new();
         layout.map(record, &mut out);
         out.iter().map(|p| (p.lba.get(), p.sectors)).collect()
     }
@@ -324,7 +328,7 @@ mod tests {
         assert_eq!(mapped(&layout, &odd(TraceOp::Write)), [(0, 3)]);
         assert_eq!(mapped(&layout, &odd(TraceOp::Discard)), [(1, 1)]);
         assert_eq!(mapped(&layout, &record(TraceOp::Discard, 0, 512, 512)), []);
-        let fitted = layout.map(&odd(TraceOp::Discard), &mut Vec::new());
+        let fitted = layout.map(&odd(TraceOp::Discard), &mut Pieces::new());
         assert!(fitted.shrunk && !fitted.widened);
     }
 

@@ -21,6 +21,7 @@ pub mod convert;
 pub mod device;
 pub mod format;
 pub mod info;
+mod kept;
 pub mod layout;
 pub mod lines;
 pub mod number;

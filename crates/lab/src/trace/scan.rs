@@ -1,33 +1,41 @@
 //! One look at a whole trace: what is in it, before anything runs.
 //!
 //! Owns: counts by operation and device, ranges, order in time, alignment, latencies as recorded,
-//! the set of touched places that [`super::layout`] packs. Promises: bounded memory; the places are
-//! kept coarser when there are many. Never: keeps a record.
+//! the set of touched places that [`super::layout`] packs, the records themselves where they are few
+//! enough. Promises: bounded memory; the places are kept coarser when there are many. Never: decides
+//! where anything lies.
 
+use super::kept::{self, Kept};
 use super::pair::{Open, Paired, WINDOW_MAX};
 use super::reader::{Action, Counts, Reader, Reading};
 use super::{DeviceId, Devices, Format, TraceError, TraceOp, TraceRecord, TraceSource};
 use crate::histogram::Latencies;
 use crate::run::{Monitor, Unwatched};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Places kept at most before they are kept 16 times as coarse: some 30 MiB.
-const PLACES_MAX: usize = 1 << 20;
-/// Records of an action that are kept in memory: 16 MiB. Longer traces are read again.
-const KEPT_MAX: usize = 1 << 18;
+const PLACES_MAX: u64 = 1 << 20;
+/// Rows of places that are noted before they are put in order.
+const FRESH_MAX: usize = 1 << 16;
 /// Records between two looks at the watcher.
 const WATCH_EVERY: u64 = 1 << 16;
 
+/// Places in a row on a device: first and last unit.
+type Row = (DeviceId, u64, u64);
+
 /// Touched places: units of 4 KiB × 16^n, coarse enough to fit the memory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Places {
     shift: u32,
-    set: BTreeSet<(DeviceId, u64)>,
+    /// In order, apart from each other.
+    rows: Vec<Row>,
+    /// Noted since.
+    fresh: Vec<Row>,
 }
 
 impl Default for Places {
     fn default() -> Places {
-        Places { shift: 12, set: BTreeSet::new() }
+        Places { shift: 12, rows: Vec::new(), fresh: Vec::new() }
     }
 }
 
@@ -37,20 +45,51 @@ impl Places {
         self.shift
     }
 
-    /// Touched units as (device, unit number), in order.
+    /// Touched units as (device, unit number), in order, of a trace that was read to its end.
     pub fn iter(&self) -> impl Iterator<Item = (DeviceId, u64)> + '_ {
-        self.set.iter().copied()
+        debug_assert!(self.fresh.is_empty(), "the scan has ended");
+        self.rows.iter().flat_map(|(device, first, last)| (*first..=*last).map(|u| (*device, u)))
     }
 
     fn insert(&mut self, record: &TraceRecord) {
-        let last = record.offset_bytes + record.len_bytes - 1;
-        for unit in record.offset_bytes >> self.shift..=last >> self.shift {
-            self.set.insert((record.device, unit));
+        let end = record.offset_bytes + record.len_bytes - 1;
+        let (first, last) = (record.offset_bytes >> self.shift, end >> self.shift);
+        match self.fresh.last_mut() {
+            // The most frequent order, without a row of its own.
+            Some(row) if row.0 == record.device && (row.1..=row.2 + 1).contains(&first) => {
+                row.2 = row.2.max(last);
+            }
+            _ => self.fresh.push((record.device, first, last)),
         }
-        while self.set.len() > PLACES_MAX {
+        if self.fresh.len() == FRESH_MAX {
+            self.settle();
+        }
+    }
+
+    /// Puts in order what was noted.
+    fn settle(&mut self) {
+        self.rows.append(&mut self.fresh);
+        self.join();
+        let count =
+            |rows: &[Row]| rows.iter().map(|(_, first, last)| last - first + 1).sum::<u64>();
+        while count(&self.rows) > PLACES_MAX {
             self.shift += 4;
-            self.set = self.set.iter().map(|(d, u)| (*d, *u >> 4)).collect();
+            self.rows.iter_mut().for_each(|row| (row.1, row.2) = (row.1 >> 4, row.2 >> 4));
+            self.join();
         }
+    }
+
+    /// Sorts the rows, and makes one of those that meet.
+    fn join(&mut self) {
+        // Nearly all of it is in order: two runs.
+        self.rows.sort();
+        self.rows.dedup_by(|next, row| {
+            let meets = next.0 == row.0 && next.1 <= row.2.saturating_add(1);
+            if meets {
+                row.2 = row.2.max(next.2);
+            }
+            meets
+        });
     }
 }
 
@@ -171,7 +210,7 @@ pub struct Scan {
     pub recorded: Latencies,
     /// The records that are replayed, when they are few enough to keep: parsing is most of a
     /// replay.
-    kept: Option<Vec<TraceRecord>>,
+    kept: Option<Kept>,
 }
 
 impl Scan {
@@ -196,7 +235,7 @@ impl Scan {
 }
 
 enum From<'a> {
-    Memory(std::slice::Iter<'a, TraceRecord>),
+    Memory(kept::Iter<'a>),
     File(Box<Reader>, Action),
 }
 
@@ -213,7 +252,7 @@ impl Records<'_> {
             From::File(reader, action) => reader.next_of(*action, self.device),
             From::Memory(kept) => {
                 let device = self.device;
-                Ok(kept.find(|r| device.is_none_or(|d| d == r.device)).copied())
+                Ok(kept.find(|r| device.is_none_or(|d| d == r.device)))
             }
         }
     }
@@ -235,10 +274,25 @@ pub fn scan_watched(
     reading: &Reading,
     monitor: &dyn Monitor,
 ) -> Result<Scan, TraceError> {
+    scan_with(source, reading, monitor, false)
+}
+
+/// As [`scan`], for who goes through the records next, perhaps more than once: they are kept, if they
+/// are not too many.
+pub fn scan_to_replay(source: &TraceSource, reading: &Reading) -> Result<Scan, TraceError> {
+    scan_with(source, reading, &Unwatched, true)
+}
+
+fn scan_with(
+    source: &TraceSource,
+    reading: &Reading,
+    monitor: &dyn Monitor,
+    keeps: bool,
+) -> Result<Scan, TraceError> {
     let mut reader = Reader::open(source, reading)?;
     let mut actions: BTreeMap<Action, Summary> = BTreeMap::new();
     let mut recorded = Recorded::default();
-    let mut kept: BTreeMap<Action, Vec<TraceRecord>> = BTreeMap::new();
+    let mut kept: BTreeMap<Action, Kept> = BTreeMap::new();
     let mut done = 0u64;
     while let Some((action, record)) = reader.next_event()? {
         done += 1;
@@ -250,14 +304,11 @@ pub fn scan_watched(
         }
         actions.entry(action).or_default().add(&record);
         recorded.add(action, &record);
-        if action != Action::Completed {
-            let kept = kept.entry(action).or_default();
-            // One more than fits shows that there are too many.
-            if kept.len() <= KEPT_MAX {
-                kept.push(record);
-            }
+        if keeps && action != Action::Completed {
+            kept.entry(action).or_default().push(&record);
         }
     }
+    actions.values_mut().for_each(|summary| summary.places.settle());
     let action = choose(&reader, &actions, reading.action)?;
     let chosen = &actions[&action];
     let years = chosen.duration_ns() / YEAR_NS;
@@ -278,7 +329,7 @@ pub fn scan_watched(
         actions,
         notes: reader.notes().to_vec(),
         recorded: recorded.latencies,
-        kept: kept.remove(&action).filter(|k| k.len() <= KEPT_MAX),
+        kept: kept.remove(&action).and_then(Kept::complete),
     })
 }
 
@@ -434,13 +485,13 @@ mod tests {
     /// Whether records come from memory or from the file again is no difference.
     #[test]
     fn kept_and_read_records_are_the_same() {
-        let mut s = of(FEW).unwrap();
+        let mut s = scan_to_replay(&of(FEW).unwrap().source, &Reading::default()).unwrap();
         let all = |s: &Scan| {
             let mut records = s.records(s.devices.find("8,0")).unwrap();
             std::iter::from_fn(|| records.advance().unwrap()).collect::<Vec<_>>()
         };
         let kept = all(&s);
-        s.kept = None;
+        assert!(s.kept.take().is_some());
         assert_eq!(kept, all(&s));
         assert_eq!(kept.len(), 1);
     }

@@ -53,7 +53,7 @@ pub(crate) fn peak_of<T>(work: impl FnOnce() -> T) -> (T, usize) {
     (done, (PEAK.get() - before).max(0) as usize)
 }
 
-/// As many requests as a small scan keeps no more: `flashlane_lab`'s limit is 2^18.
+/// Enough for several row groups.
 const SMALL: u64 = 300_000;
 const LARGE: u64 = 2_400_000;
 

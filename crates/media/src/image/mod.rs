@@ -217,7 +217,8 @@ impl Layout {
         self.chunk_row(self.chunks)
     }
 
-    /// Bytes of what has no fixed size: target settings, bad-block marks, lost sectors.
+    /// Bytes of what has no fixed size: target settings, bad-block marks, lost and kept sectors, faults,
+    /// counters of further causes.
     pub fn extra_bytes(&self) -> usize {
         let rows = (TARGETS_MAX + (16 << 10) + 16 * self.chunks as usize).div_ceil(ROW_BYTES);
         rows * ROW_BYTES

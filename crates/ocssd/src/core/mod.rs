@@ -1,6 +1,6 @@
-//! The LightNVM core: who owns which PUs of which device.
+//! The LightNVM core: who owns which PUs, and which chunks of them, of which device.
 //!
-//! Owns: [`Core`], its devices and the targets on them. Promises: two targets never share a PU; a
+//! Owns: [`Core`], its devices and the targets on them. Promises: two targets never share a chunk; a
 //! name is used once over all devices; a create that fails at any step leaves nothing behind; a
 //! removed target's handle reaches the device no more; on an image ([`Core::on_image`]) every change
 //! of the table is durable before it counts. Never: knows what a target does with its
@@ -22,7 +22,7 @@ pub use table::{TableError, Version, uuid_text};
 
 use crate::device::Device;
 use crate::ssd::Ssd;
-use flashlane_base::mutant;
+use flashlane_base::{Geometry, mutant};
 use flashlane_rt::sync::Mutex;
 use serde_json::Value;
 use std::fmt;
@@ -63,6 +63,8 @@ pub struct TargetSpec {
     pub begin: Option<u32>,
     /// Last PU; the device's last when it is left out.
     pub end: Option<u32>,
+    /// First and last chunk of each of them; all when it is left out.
+    pub chunks: Option<(u32, u32)>,
     /// Over-provisioning in percent, 3 to 80; the target's default when it is left out.
     pub over_provisioning: Option<u32>,
     /// Ignore what is on the medium.
@@ -81,6 +83,7 @@ impl TargetSpec {
             pus,
             begin: None,
             end: None,
+            chunks: None,
             over_provisioning: None,
             factory: false,
             settings: Value::Null,
@@ -90,6 +93,12 @@ impl TargetSpec {
     /// On these PUs only.
     pub fn on(mut self, begin: u32, end: u32) -> TargetSpec {
         (self.begin, self.end) = (Some(begin), Some(end));
+        self
+    }
+
+    /// On these chunks of its PUs only, first and last.
+    pub fn on_chunks(mut self, first: u32, last: u32) -> TargetSpec {
+        self.chunks = Some((first, last));
         self
     }
 }
@@ -107,6 +116,8 @@ pub struct TargetInfo {
     pub begin: u32,
     /// Last PU of the device.
     pub end: u32,
+    /// First and last chunk of each of them, where not all.
+    pub chunks: Option<(u32, u32)>,
     /// Over-provisioning in percent, where one was asked for.
     pub over_provisioning: Option<u32>,
     /// What is on the medium was to be ignored.
@@ -155,7 +166,17 @@ pub enum CoreError {
         /// The device's last PU.
         last: u32,
     },
-    /// A PU belongs to another target.
+    /// Chunks that are no range.
+    #[error("chunks {begin} to {end} are no range of a PU's 0 to {last}")]
+    Chunks {
+        /// First chunk.
+        begin: u32,
+        /// Last chunk.
+        end: u32,
+        /// The last chunk of a PU.
+        last: u32,
+    },
+    /// A PU, or a chunk of it, belongs to another target.
     #[error("PU {pu} is busy: it belongs to target `{owner}`")]
     Busy {
         /// First PU in question.
@@ -180,7 +201,7 @@ pub enum CoreError {
         kind: String,
     },
     /// A kind that takes the whole device, on a part of it.
-    #[error("a {kind} target takes the whole device, PUs 0 to {last}")]
+    #[error("a {kind} target takes the whole device, PUs 0 to {last} with all their chunks")]
     Whole {
         /// What was to run there.
         kind: String,
@@ -267,6 +288,7 @@ fn entry(info: &TargetInfo) -> table::Entry {
         kind: info.kind.clone(),
         begin: info.begin,
         end: info.end,
+        chunks: info.chunks,
         over_provisioning: info.over_provisioning,
         state: table::Entry::state(info.state),
         uuid: info.uuid.as_ref().map(uuid_text),
@@ -295,26 +317,29 @@ impl Core {
     /// The table is damaged, newer, or makes no sense on this device.
     pub fn on_image(ssd: Arc<Ssd>) -> Result<Core, CoreError> {
         let device: Arc<dyn Device> = ssd.clone();
-        let pus = device.geometry().pus();
-        let (entries, newer) = table::decode(&ssd.targets(), pus)?;
+        let Geometry { chunks_per_pu, .. } = *device.geometry();
+        let (pus, all) = (device.geometry().pus(), (0, chunks_per_pu - 1));
+        let (entries, newer) = table::decode(&ssd.targets(), pus, chunks_per_pu)?;
         let core = Core::new(device.clone());
         {
             let mut state = core.state.lock();
             for e in entries {
-                let (how_far, uuid) = e.parse(pus)?;
+                let (how_far, uuid) = e.parse(pus, chunks_per_pu)?;
                 let info = TargetInfo {
                     device: "flash0".into(),
                     name: e.name,
                     kind: e.kind,
                     begin: e.begin,
                     end: e.end,
+                    chunks: e.chunks,
                     over_provisioning: e.over_provisioning,
                     factory: false,
                     state: how_far,
                     uuid,
                     settings: e.settings,
                 };
-                let part = Arc::new(Partition::new(device.clone(), e.begin, e.end));
+                let (pus, chunks) = ((e.begin, e.end), e.chunks.unwrap_or(all));
+                let part = Arc::new(Partition::of_chunks(device.clone(), pus, chunks));
                 state.targets.push(Target { info, part, in_the_making: false });
             }
             state.image = Some(Kept { ssd, newer });
@@ -443,9 +468,19 @@ impl Core {
         if begin > end || end > last {
             return Err(CoreError::Range { begin, end, last });
         }
+        let last_chunk = attached.device.geometry().chunks_per_pu - 1;
+        let all_chunks = (0, last_chunk);
+        let chunks = spec.chunks.unwrap_or(all_chunks);
+        if chunks.0 > chunks.1 || chunks.1 > last_chunk {
+            let (begin, end) = chunks;
+            return Err(CoreError::Chunks { begin, end, last: last_chunk });
+        }
         let overlap = |t: &&Target| {
             let i = &t.info;
-            i.device == attached.name && i.begin <= end && begin <= i.end
+            let theirs = t.part.chunks();
+            let both = theirs.0 <= chunks.1 && chunks.0 <= theirs.1;
+            let both = both && !(mutant!("image.targets-share-chunks") && spec.chunks.is_some());
+            i.device == attached.name && i.begin <= end && begin <= i.end && both
         };
         if let Some(t) = targets.iter().find(overlap) {
             return Err(CoreError::Busy {
@@ -453,13 +488,15 @@ impl Core {
                 owner: t.info.name.clone(),
             });
         }
-        let part = Arc::new(Partition::new(attached.device.clone(), begin, end));
+        let part = Arc::new(Partition::of_chunks(attached.device.clone(), (begin, end), chunks));
         let kind = spec.kind.clone();
         match spec.pus {
             Pus::Balanced if !part.balanced() => {
                 return Err(CoreError::Unbalanced { begin, end, kind });
             }
-            Pus::Whole if (begin, end) != (0, last) => return Err(CoreError::Whole { kind, last }),
+            Pus::Whole if (begin, end, chunks) != (0, last, all_chunks) => {
+                return Err(CoreError::Whole { kind, last });
+            }
             Pus::Any | Pus::Balanced | Pus::Whole => {}
         }
         let info = TargetInfo {
@@ -468,6 +505,7 @@ impl Core {
             kind,
             begin,
             end,
+            chunks: Some(chunks).filter(|chunks| *chunks != all_chunks),
             over_provisioning: spec.over_provisioning,
             factory: spec.factory,
             state: match mutant!("image.target-ready-early") {
@@ -519,11 +557,14 @@ impl Core {
         found.map(|t| t.part.clone()).ok_or_else(|| CoreError::NoTarget(name.into()))
     }
 
-    /// Which target owns a PU of a device.
-    pub fn owner(&self, device: &str, pu: u32) -> Option<String> {
+    /// Which target owns a chunk of a PU of a device.
+    pub fn owner(&self, device: &str, pu: u32, chunk: u32) -> Option<String> {
         let state = self.state.lock();
-        let owns =
-            |t: &&Target| t.info.device == device && (t.info.begin..=t.info.end).contains(&pu);
+        let owns = |t: &&Target| {
+            let ((begin, end), (first, last)) = (t.part.range(), t.part.chunks());
+            let ours = (begin..=end).contains(&pu) && (first..=last).contains(&chunk);
+            t.info.device == device && ours
+        };
         state.targets.iter().find(owns).map(|t| t.info.name.clone())
     }
 }

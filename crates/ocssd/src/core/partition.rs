@@ -1,7 +1,7 @@
-//! A range of a device's PUs as a device of its own.
+//! A range of a device's PUs, or of the chunks on them, as a device of its own.
 //!
-//! Owns: [`Partition`], the translation of addresses. Promises: a target's PUs count from 0; no
-//! address of a target reaches a PU outside it; a target over the whole device costs nothing.
+//! Owns: [`Partition`], the translation of addresses. Promises: a target's PUs and chunks count from
+//! 0; no address of a target reaches a chunk outside it; a target over the whole device costs nothing.
 //! Never: changes the caller's list (it translates a copy, so there is nothing to restore).
 
 use crate::device::{Breakdown, ChunkInfo, Completion, Device, Request, Status, Ticket, Traits};
@@ -16,14 +16,15 @@ const CLOSED: u64 = u64::MAX - 127;
 /// Names nothing on any device: geometries stay below 2^48 sectors.
 const NOWHERE: Ppa = Ppa(u64::MAX);
 
-/// A range of PUs.
+/// A range of PUs, and of the chunks on each of them.
 pub struct Partition {
     device: Arc<dyn Device>,
     begin: u32,
     end: u32,
+    first_chunk: u32,
     geo: Geometry,
     format: PpaFormat,
-    /// Bits below the PU fields, alike in both layouts.
+    /// Bits that are alike in both layouts: those below the PU's, or below the chunk's.
     low_bits: u32,
     whole: bool,
     balanced: bool,
@@ -34,8 +35,20 @@ pub struct Partition {
 impl Partition {
     /// PUs `begin..=end` of `device`, which must exist.
     pub fn new(device: Arc<dyn Device>, begin: u32, end: u32) -> Partition {
+        let last = device.geometry().chunks_per_pu - 1;
+        Partition::of_chunks(device, (begin, end), (0, last))
+    }
+
+    /// Chunks `first..=last` of each of the PUs `begin..=end` of `device`, which must exist.
+    pub fn of_chunks(
+        device: Arc<dyn Device>,
+        (begin, end): (u32, u32),
+        (first_chunk, last_chunk): (u32, u32),
+    ) -> Partition {
         let all = *device.geometry();
         assert!(begin <= end && end < all.pus(), "PUs {begin} to {end}");
+        let chunks = first_chunk <= last_chunk && last_chunk < all.chunks_per_pu;
+        assert!(chunks, "chunks {first_chunk} to {last_chunk}");
         let channels = channel_counts(&all, begin, end);
         let balanced = channels.iter().all(|n| *n == channels[0]);
         // Uneven channels have no shape in a geometry: the PUs are listed as one, and
@@ -44,10 +57,14 @@ impl Partition {
             true => (channels.len() as u32, channels[0]),
             false => (1, end - begin + 1),
         };
-        let geo = Geometry { channels, pus_per_channel: pus, ..all };
+        let chunks_per_pu = last_chunk - first_chunk + 1;
+        let geo = Geometry { channels, pus_per_channel: pus, chunks_per_pu, ..all };
         let style = device.format().style();
         let fields = device.format().fields();
-        let above = ["pu", "group", "channel"];
+        let above: &[&str] = match chunks_per_pu == all.chunks_per_pu {
+            true => &["pu", "group", "channel"],
+            false => &["chunk", "block", "pu", "group", "channel"],
+        };
         Partition {
             low_bits: fields
                 .iter()
@@ -59,6 +76,7 @@ impl Partition {
             geo,
             begin,
             end,
+            first_chunk,
             balanced,
             device,
             closed: AtomicBool::new(false),
@@ -69,6 +87,11 @@ impl Partition {
     /// First and last PU on the device.
     pub fn range(&self) -> (u32, u32) {
         (self.begin, self.end)
+    }
+
+    /// First and last chunk of each PU on the device.
+    pub fn chunks(&self) -> (u32, u32) {
+        (self.first_chunk, self.first_chunk + self.geo.chunks_per_pu - 1)
     }
 
     /// Every channel that the range touches has the same number of its PUs.
@@ -113,20 +136,23 @@ impl Partition {
     /// An address of this device as the device below knows it.
     pub fn translate(&self, ppa: Ppa) -> Ppa {
         match self.format.unpack(ppa) {
-            Some(at) => self.device.format().pack(Location { pu: at.pu + self.begin, ..at }),
+            Some(Location { pu, chunk, sector }) => {
+                let (pu, chunk) = (pu + self.begin, chunk + self.first_chunk);
+                self.device.format().pack(Location { pu, chunk, sector })
+            }
             None => NOWHERE,
         }
     }
 
     /// The reverse: `None` for what belongs to others.
     pub fn translate_back(&self, ppa: Ppa) -> Option<Ppa> {
-        let at = self.device.format().unpack(ppa)?;
-        (self.begin..=self.end)
-            .contains(&at.pu)
-            .then(|| self.format.pack(Location { pu: at.pu - self.begin, ..at }))
+        let Location { pu, chunk, sector } = self.device.format().unpack(ppa)?;
+        let (pu, chunk) = (pu.checked_sub(self.begin)?, chunk.checked_sub(self.first_chunk)?);
+        let ours = pu <= self.end - self.begin && chunk < self.geo.chunks_per_pu;
+        ours.then(|| self.format.pack(Location { pu, chunk, sector }))
     }
 
-    /// Translates a list. Neighbours share their PU: one translation serves the run.
+    /// Translates a list. Neighbours share what is translated: once serves the run.
     fn translate_all(&self, from: &[Ppa], to: &mut [Ppa; VECTOR_MAX]) {
         let low = (1u64 << self.low_bits) - 1;
         let mut known = None;
@@ -203,8 +229,12 @@ impl Device for Partition {
     }
 
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        match pu <= self.end - self.begin {
-            true => self.device.chunk_report(pu + self.begin, first, count),
+        let chunks = self.geo.chunks_per_pu;
+        match pu <= self.end - self.begin && first < chunks {
+            true => {
+                let count = count.min(chunks - first);
+                self.device.chunk_report(pu + self.begin, first + self.first_chunk, count)
+            }
             false => Vec::new(),
         }
     }

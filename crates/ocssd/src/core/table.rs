@@ -14,8 +14,11 @@ use serde_json::Value;
 const MAGIC: [u8; 8] = *b"FLtarget";
 /// Major, minor.
 pub type Version = (u16, u16);
-/// Version that this program writes.
-const VERSION: Version = (1, 0);
+/// Version of tables in which targets have ranges of chunks: who does not know them must not use such
+/// a target, whose neighbours lie on the same PUs.
+const VERSION: Version = (2, 0);
+/// That of others, for older programs, too.
+const WITHOUT_CHUNKS: Version = (1, 0);
 /// Magic, checksum, version.
 const HEAD: usize = 16;
 
@@ -61,6 +64,8 @@ pub(super) struct Entry {
     pub(super) begin: u32,
     pub(super) end: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) chunks: Option<(u32, u32)>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(super) over_provisioning: Option<u32>,
     pub(super) state: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -80,14 +85,23 @@ impl Entry {
         }
     }
 
-    /// What its words mean, on a device of `pus` PUs.
-    pub(super) fn parse(&self, pus: u32) -> Result<(TargetState, Option<[u8; 16]>), TableError> {
+    /// What its words mean, on a device of `pus` PUs of so many chunks.
+    pub(super) fn parse(
+        &self,
+        pus: u32,
+        chunks_per_pu: u32,
+    ) -> Result<(TargetState, Option<[u8; 16]>), TableError> {
         let wrong = |what: String| TableError::Value { problem: what };
         let name = &self.name;
         super::check_name(name).map_err(|e| wrong(e.to_string()))?;
         if self.begin > self.end || self.end >= pus {
             let (begin, end, last) = (self.begin, self.end, pus - 1);
             let says = format!("`{name}` has PUs {begin} to {end}, the device has 0 to {last}");
+            return Err(wrong(says));
+        }
+        if let Some((begin, end)) = self.chunks.filter(|(b, e)| b > e || *e >= chunks_per_pu) {
+            let last = chunks_per_pu - 1;
+            let says = format!("`{name}` has chunks {begin} to {end}, a PU has 0 to {last}");
             return Err(wrong(says));
         }
         if super::check_name(&self.kind).is_err() {
@@ -115,6 +129,13 @@ impl Entry {
     }
 }
 
+/// Whether both have something of the device.
+fn share(one: &Entry, other: &Entry) -> bool {
+    let meet = |a: (u32, u32), b: (u32, u32)| a.0 <= b.1 && b.0 <= a.1;
+    let chunks = |e: &Entry| e.chunks.unwrap_or((0, u32::MAX));
+    meet((one.begin, one.end), (other.begin, other.end)) && meet(chunks(one), chunks(other))
+}
+
 /// A uuid as people write it.
 pub fn uuid_text(uuid: &[u8; 16]) -> String {
     let hex: String = uuid.iter().map(|b| format!("{b:02x}")).collect();
@@ -137,8 +158,10 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
 pub(super) fn encode(entries: &[Entry]) -> Vec<u8> {
     let mut out = vec![0; HEAD];
     out[..8].copy_from_slice(&MAGIC);
-    out[12..14].copy_from_slice(&VERSION.0.to_le_bytes());
-    out[14..16].copy_from_slice(&VERSION.1.to_le_bytes());
+    let has_chunks = entries.iter().any(|e| e.chunks.is_some());
+    let version = if has_chunks { VERSION } else { WITHOUT_CHUNKS };
+    out[12..14].copy_from_slice(&version.0.to_le_bytes());
+    out[14..16].copy_from_slice(&version.1.to_le_bytes());
     out.extend(serde_json::to_vec(entries).expect("names and numbers"));
     let crc = crc32c::crc32c(&out[12..]);
     out[8..12].copy_from_slice(&crc.to_le_bytes());
@@ -148,9 +171,9 @@ pub(super) fn encode(entries: &[Entry]) -> Vec<u8> {
 /// Entries, and the version of a newer table.
 type Decoded = (Vec<Entry>, Option<Version>);
 
-/// The entries of a table for a device of `pus` PUs, and the version if it is a newer minor one.
+/// The entries of a table for a device of `pus` PUs of so many chunks, and the version if it is a newer minor one.
 /// No bytes are a table without entries.
-pub(super) fn decode(bytes: &[u8], pus: u32) -> Result<Decoded, TableError> {
+pub(super) fn decode(bytes: &[u8], pus: u32, chunks_per_pu: u32) -> Result<Decoded, TableError> {
     if bytes.is_empty() {
         return Ok((Vec::new(), None));
     }
@@ -169,11 +192,11 @@ pub(super) fn decode(bytes: &[u8], pus: u32) -> Result<Decoded, TableError> {
     let entries: Vec<Entry> = serde_json::from_slice(&bytes[HEAD..])
         .map_err(|e| TableError::Value { problem: e.to_string() })?;
     for (i, one) in entries.iter().enumerate() {
-        one.parse(pus)?;
+        one.parse(pus, chunks_per_pu)?;
         for other in &entries[..i] {
             let problem = if one.name == other.name {
                 format!("two targets are called `{}`", one.name)
-            } else if one.begin <= other.end && other.begin <= one.end {
+            } else if share(one, other) {
                 format!("`{}` and `{}` share PUs", other.name, one.name)
             } else {
                 continue;
@@ -181,7 +204,8 @@ pub(super) fn decode(bytes: &[u8], pus: u32) -> Result<Decoded, TableError> {
             return Err(TableError::Value { problem });
         }
     }
-    Ok((entries, (version.1 > VERSION.1).then_some(version)))
+    let known = if version.0 < VERSION.0 { WITHOUT_CHUNKS } else { VERSION };
+    Ok((entries, (version > known).then_some(version)))
 }
 
 #[cfg(test)]
@@ -194,6 +218,7 @@ mod tests {
             kind: "pblk".into(),
             begin,
             end,
+            chunks: None,
             over_provisioning: Some(20),
             state: READY.into(),
             uuid: Some("00112233-4455-6677-8899-aabbccddeeff".into()),
@@ -204,9 +229,9 @@ mod tests {
     #[test]
     fn a_table_comes_back_as_it_was() {
         let table = vec![entry("a", 0, 3), Entry { uuid: None, ..entry("b", 4, 7) }];
-        assert_eq!(decode(&encode(&table), 8), Ok((table.clone(), None)));
-        assert_eq!(decode(&[], 8), Ok((Vec::new(), None)));
-        let uuid = table[0].parse(8).unwrap().1.unwrap();
+        assert_eq!(decode(&encode(&table), 8, 16), Ok((table.clone(), None)));
+        assert_eq!(decode(&[], 8, 16), Ok((Vec::new(), None)));
+        let uuid = table[0].parse(8, 16).unwrap().1.unwrap();
         assert_eq!(uuid_text(&uuid), *table[0].uuid.as_ref().unwrap());
     }
 
@@ -217,20 +242,28 @@ mod tests {
         for bit in 0..good.len() * 8 {
             let mut bad = good.clone();
             bad[bit / 8] ^= 1 << (bit % 8);
-            assert_eq!(decode(&bad, 8), Err(TableError::Damaged), "bit {bit}");
+            assert_eq!(decode(&bad, 8, 16), Err(TableError::Damaged), "bit {bit}");
         }
         for len in 1..good.len() {
-            assert_eq!(decode(&good[..len], 8), Err(TableError::Damaged), "{len} bytes");
+            assert_eq!(decode(&good[..len], 8, 16), Err(TableError::Damaged), "{len} bytes");
         }
     }
 
     #[test]
     fn what_makes_no_sense_is_said() {
-        let said = |table: &[Entry]| decode(&encode(table), 8).unwrap_err().to_string();
+        let said = |table: &[Entry]| decode(&encode(table), 8, 16).unwrap_err().to_string();
         assert!(said(&[entry("a", 0, 8)]).contains("PUs 0 to 8"));
         assert!(said(&[entry("a", 3, 2)]).contains("PUs 3 to 2"));
         assert!(said(&[entry("a", 0, 3), entry("b", 3, 4)]).contains("`a` and `b` share PUs"));
         assert!(said(&[entry("a", 0, 3), entry("a", 4, 4)]).contains("two targets"));
+        let on = |e: Entry, chunks: (u32, u32)| Entry { chunks: Some(chunks), ..e };
+        assert!(said(&[on(entry("a", 0, 3), (9, 16))]).contains("chunks 9 to 16"));
+        assert!(said(&[on(entry("a", 0, 3), (2, 1))]).contains("chunks 2 to 1"));
+        let (low, high) = (on(entry("a", 0, 3), (0, 7)), on(entry("b", 2, 4), (7, 15)));
+        assert!(said(&[low.clone(), high.clone()]).contains("share"));
+        assert!(said(&[entry("b", 3, 4), low.clone()]).contains("share"));
+        let apart = [low, Entry { chunks: Some((8, 15)), ..high }];
+        assert_eq!(decode(&encode(&apart), 8, 16), Ok((apart.to_vec(), None)));
         assert!(said(&[entry("a/b", 0, 3)]).contains("no name"));
         assert!(said(&[Entry { kind: "a b".into(), ..entry("a", 0, 3) }]).contains("type `a b`"));
         assert!(said(&[Entry { state: "x".into(), ..entry("a", 0, 3) }]).contains("state `x`"));
@@ -246,9 +279,12 @@ mod tests {
             bytes[14..16].copy_from_slice(&minor.to_le_bytes());
             let crc = crc32c::crc32c(&bytes[12..]);
             bytes[8..12].copy_from_slice(&crc.to_le_bytes());
-            decode(&bytes, 8)
+            decode(&bytes, 8, 16)
         };
-        assert_eq!(with(2, 0), Err(TableError::Newer { version: (2, 0) }));
+        assert_eq!(encode(&[entry("a", 0, 3)])[12..16], [1, 0, 0, 0], "no range of chunks");
+        let ranged = Entry { chunks: Some((1, 2)), ..entry("a", 0, 3) };
+        assert_eq!(encode(&[ranged])[12..16], [2, 0, 0, 0], "older programs must not use it");
+        assert_eq!(with(3, 0), Err(TableError::Newer { version: (3, 0) }));
         assert_eq!(with(1, 7).unwrap().1, Some((1, 7)));
     }
 }

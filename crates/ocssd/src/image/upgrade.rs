@@ -8,7 +8,7 @@
 //! What is new in a version lies where the ones before wrote zeros (`docs/IMAGE.md`, "Versions"), so
 //! beside the mark of 1.2 the number is all that changes.
 
-use super::{HAS_MARK, Header, ImageError, OpenImage, UNCHECKED, header, hold};
+use super::{HAS_MARK, Header, ImageError, OpenImage, UNCHECKED, VERSION, header, hold};
 use crate::ssd::Ssd;
 use flashlane_base::mutant;
 use flashlane_media::host::HostFile;
@@ -49,7 +49,7 @@ impl Ssd {
             Table::open(file.clone(), to.layout(), false)?.begin_marks()?;
         }
         // Slots with checksums are larger: no header makes them of others.
-        to.version = from.max(UNCHECKED);
+        to.version = if from.0 == VERSION.0 { VERSION } else { UNCHECKED };
         let bytes = to.to_bytes()?;
         let copies = bytes.chunks(HEADER_BYTES as usize).zip([0, HEADER_BYTES]);
         let mut old = Vec::new();

@@ -25,6 +25,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+/// Causes whose counters are in the rows of a channel.
+const FIRST_CAUSES: usize = 10;
+/// From this version on those of others are kept, too.
+const KEEPS_FURTHER: (u16, u16) = (2, 1);
+
 /// Device time that no device comes near, 146 years: an image that says more is none of ours.
 const CLOCK_MAX: u64 = 1 << 62;
 
@@ -88,6 +93,10 @@ impl<'a> Reader<'a> {
         let (taken, rest) = self.bytes.split_at_checked(n)?;
         self.bytes = rest;
         Some(taken)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take(2).map(|b| u16::from_le_bytes([b[0], b[1]]))
     }
 
     fn u32(&mut self) -> Option<u32> {
@@ -516,7 +525,8 @@ impl Ssd {
         clock: Ns,
     ) -> Result<Vec<(u32, Row)>, ImageFault> {
         let mut chans: Vec<_> = self.channels.iter().map(Mutex::lock).collect();
-        let state = State { clean: true, clock: clock.as_ns(), ..State::default() };
+        let (clean, keeps_further, clock) = (true, true, clock.as_ns());
+        let state = State { clean, keeps_further, clock, ..State::default() };
         let mut rows = self.rows_of_state(layout, &mut chans, &state)?;
         for die in 0..layout.dies {
             let chan = &chans[self.geo.channel_of(die) as usize];
@@ -541,6 +551,7 @@ impl Ssd {
                 true => self.faults.lock().encode(),
                 false => Vec::new(),
             },
+            keeps_further: image.header.version >= KEEPS_FURTHER,
         };
         self.rows_of_state(layout, chans, &state)
     }
@@ -554,8 +565,10 @@ impl Ssd {
     ) -> Result<Vec<(u32, Row)>, ImageFault> {
         let mut extra = self.extra(chans, layout.chunks / layout.channels, &state.targets);
         let extra_len = extra.len() as u64;
-        // Behind what format 1.0 reads.
+        // Behind what format 1.0 reads, and then behind what 1.1 reads.
         extra.extend(&state.faults);
+        let further = if state.keeps_further { further_counters(chans) } else { Vec::new() };
+        extra.extend(&further);
         if extra.len() > layout.extra_bytes() {
             return Err(ImageFault::Room { room: layout.extra_bytes(), needed: extra.len() });
         }
@@ -566,11 +579,13 @@ impl Ssd {
             state.life.unsafe_shutdowns,
             extra_len | (state.clean as u64) << 32,
             state.faults.len() as u64,
+            further.len() as u64,
         ]);
         let mut rows = vec![(0, device[0])];
         for (number, chan) in (0..).zip(chans.iter_mut()) {
             let others = counter_fields(&mut chan.count).map(|c| *c);
-            let counts = rows_of(chan.count.programmed.into_iter().chain(others));
+            let first: [u64; FIRST_CAUSES] = std::array::from_fn(|n| chan.count.programmed[n]);
+            let counts = rows_of(first.into_iter().chain(others));
             rows.extend((layout.channel_row(number)..).zip(counts));
             let pus = number * self.geo.pus_per_channel;
             for (die, lun) in (pus..).zip(0..chan.dead.len()) {
@@ -622,8 +637,8 @@ impl Ssd {
     ) -> Result<State, ImageFault> {
         let mut device = Reader { bytes: &rows[0] };
         let mut next = || device.u64().unwrap_or(0);
-        let (clock, cuts, power_cycles, unsafe_shutdowns, rest, faults_len) =
-            (next(), next(), next(), next(), next(), next());
+        let (clock, cuts, power_cycles, unsafe_shutdowns, rest, faults_len, further_len) =
+            (next(), next(), next(), next(), next(), next(), next());
         if clock > CLOCK_MAX {
             return Err(wrong(format!("its clock says {clock} ns")));
         }
@@ -641,11 +656,20 @@ impl Ssd {
             true => (faults_len as u32 as usize).min(layout.extra_bytes() - extra_len),
             false => 0,
         };
-        let end = (extra_len + faults_len).div_ceil(ROW_BYTES) as u32;
+        let further_len = match version >= KEEPS_FURTHER {
+            true => {
+                (further_len as u32 as usize).min(layout.extra_bytes() - extra_len - faults_len)
+            }
+            false => 0,
+        };
+        let (faults, further) = (extra_len + faults_len, extra_len + faults_len + further_len);
+        let end = further.div_ceil(ROW_BYTES) as u32;
         let from = layout.extra_row() as usize;
         let extra = rows[from..from + end as usize].as_flattened();
-        self.restore_faults(&extra[extra_len..extra_len + faults_len])
+        self.restore_faults(&extra[extra_len..faults])
             .ok_or_else(|| wrong("its faults make no sense"))?;
+        self.restore_further(&extra[faults..further])
+            .ok_or_else(|| wrong("its counters make no sense"))?;
         let targets = self
             .restore_extra(layout, &extra[..extra_len])
             .ok_or_else(|| wrong("marks, lost sectors or target settings make no sense"))?;
@@ -658,8 +682,20 @@ impl Ssd {
             life: Life { power_cycles, unsafe_shutdowns },
             clean: rest >> 32 & 1 == 1,
             targets,
-            faults: Vec::new(),
+            ..State::default()
         })
+    }
+
+    /// Counters of later causes.
+    fn restore_further(&mut self, bytes: &[u8]) -> Option<()> {
+        let mut from = Reader { bytes };
+        while !from.bytes.is_empty() {
+            let (channel, cause, count) = (from.u16()?, from.u16()?, from.u64()?);
+            let chan = self.channels.get_mut(usize::from(channel))?.get_mut();
+            let cause = usize::from(cause);
+            *chan.count.programmed.get_mut(cause).filter(|_| cause >= FIRST_CAUSES)? = count;
+        }
+        Some(())
     }
 
     /// Has the faults that were injected go on.
@@ -707,6 +743,21 @@ pub(super) struct State {
     targets: Vec<u8>,
     /// Injected faults; behind the rest, from format 1.1 on.
     faults: Vec<u8>,
+    /// Counters of later causes are kept, behind the faults.
+    keeps_further: bool,
+}
+
+/// Sectors programmed for causes that rows have no room for, where there are any: channel, cause, count.
+fn further_counters(chans: &[MutexGuard<'_, Chan>]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    for (channel, chan) in (0u16..).zip(chans) {
+        let further = (0u16..).zip(&chan.count.programmed).skip(FIRST_CAUSES);
+        for (cause, count) in further.filter(|(_, count)| **count > 0) {
+            bytes.extend([channel, cause].into_iter().flat_map(u16::to_le_bytes));
+            bytes.extend(count.to_le_bytes());
+        }
+    }
+    bytes
 }
 
 /// Rows of a die's chunks; the die is counted over the device.
@@ -730,7 +781,7 @@ fn restore_channel(
     let counts = &rows[layout.channel_row(number) as usize..][..3];
     let mut counts = Reader { bytes: counts.as_flattened() };
     let mut next = || counts.u64().unwrap_or(0);
-    chan.count.programmed = std::array::from_fn(|_| next());
+    chan.count.programmed[..FIRST_CAUSES].iter_mut().for_each(|count| *count = next());
     counter_fields(&mut chan.count).into_iter().for_each(|c| *c = next());
     let (luns, per_die) = (chan.dead.len() as u32, layout.chunks / layout.dies);
     for lun in 0..luns {
@@ -768,4 +819,38 @@ fn taken_slots(table: &Table, layout: &Layout) -> Result<BTreeSet<u32>, ImageFau
         }
     }
     Ok(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashlane_media::host::memory::MemoryFile;
+
+    /// Sectors of causes that only a later program has are counted, and kept from version 2.1 on.
+    #[test]
+    fn counters_of_further_causes_are_kept() {
+        let spec = DeviceSpec::preset("tiny").expect("a preset").with_chunks_per_pu(8);
+        let file = Arc::new(MemoryFile::default());
+        Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("an image");
+        let open = || Ssd::open_on(file.clone(), &OpenImage::default()).expect("it opens");
+        let counted = |ssd: &Ssd| ssd.counters().programmed[9..].to_vec();
+        let ssd = open();
+        ssd.channels[1].lock().count.programmed[9..].fill(1 << 40);
+        ssd.channels[0].lock().count.programmed[23] = 7;
+        let before = counted(&ssd);
+        assert_eq!((before[0], before[14]), (1 << 40, (1 << 40) + 7));
+        ssd.close().expect("the host keeps it");
+        assert_eq!(counted(&open()), before);
+        // An image of 2.0 has room for ten; the others last as long as it is open.
+        let header = Header { version: (2, 0), ..Header::read(&*file).expect("a header") };
+        file.write_at(0, &header.to_bytes().expect("a short text")).expect("the host keeps it");
+        let older = open();
+        let first = |n: u64| [vec![n], vec![0; 14]].concat();
+        assert_eq!(counted(&older), first(1 << 40));
+        older.channels[0].lock().count.programmed[23] = 7;
+        older.close().expect("the host keeps it");
+        assert_eq!(counted(&open()), first(1 << 40));
+        assert_eq!(Ssd::upgrade_on(file.clone()).expect("it can be"), ((2, 0), (2, 1)));
+        assert_eq!(counted(&open()), first(1 << 40));
+    }
 }

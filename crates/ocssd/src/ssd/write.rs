@@ -9,7 +9,7 @@
 
 use super::rows::Job;
 use super::{Chan, Command, Ssd, bytes, describe};
-use crate::device::{Cause, CellMode, ChunkState, Gather, Status, Ticket};
+use crate::device::{CAUSES_MAX, Cause, CellMode, ChunkState, Gather, Status, Ticket};
 use crate::rules::Rule;
 use crate::ssd::decode::Run;
 use flashlane_base::{Ns, OOB_BYTES, mutant};
@@ -301,7 +301,7 @@ impl Ssd {
 
 /// Counts programmed sectors by cause. Most units have one cause for all.
 #[inline]
-fn count_causes(programmed: &mut [u64; 10], causes: &[Cause]) {
+fn count_causes(programmed: &mut [u64; CAUSES_MAX], causes: &[Cause]) {
     let Some(first) = causes.first() else {
         return;
     };

@@ -33,12 +33,12 @@ fn l01_targets_do_not_overlap() {
         let owner = "a".to_string();
         assert_eq!(refused, Some(CoreError::Busy { pu, owner }));
     }
-    assert!((0..4).all(|pu| core.owner("flash0", pu).is_none()), "no bit is left set");
+    assert!((0..4).all(|pu| core.owner("flash0", pu, 0).is_none()), "no bit is left set");
     core.create(&raw("b", 8, 9)).unwrap();
     core.create(&raw("c", 0, 3)).unwrap();
     let names: Vec<String> = core.list().into_iter().map(|t| t.name).collect();
     assert_eq!(names, ["a", "b", "c"]);
-    assert_eq!(core.owner("flash0", 9).as_deref(), Some("b"));
+    assert_eq!(core.owner("flash0", 9, 0).as_deref(), Some("b"));
 }
 
 /// L02: a range with half of one channel and all of another: refused by pblk and QBLK, usable raw,
@@ -104,7 +104,7 @@ fn l04_a_failed_start_leaves_nothing() {
     });
     let said = refused.err().unwrap().to_string();
     assert!(said.contains("no superblock"), "{said}");
-    assert!(core.list().is_empty() && core.owner("flash0", 0).is_none());
+    assert!(core.list().is_empty() && core.owner("flash0", 0, 0).is_none());
     core.create(&raw("a", 0, 15)).unwrap();
     // A handle that someone kept reaches nothing.
     let b = Bench::new(kept.unwrap());
@@ -141,7 +141,7 @@ proptest! {
     #[test]
     fn l05_translation_is_its_own_inverse(
         begin in 0u32..16, len in 1u32..16, pu in 0u32..16, chunk in 0u32..16, sector in 0u32..64,
-        v12 in any::<bool>(),
+        first in 0u32..16, chunks in 1u32..17, v12 in any::<bool>(),
     ) {
         let end = (begin + len - 1).min(15);
         let spec = tiny(|s| {
@@ -150,17 +150,59 @@ proptest! {
             if v12 { s.ppa = flashlane_base::PpaStyle::V12; }
         });
         let ssd: Arc<dyn Device> = ssd(&spec, SsdOptions::default());
-        let part = Partition::new(ssd.clone(), begin, end);
+        let last = (first + chunks - 1).min(15);
+        let part = Partition::of_chunks(ssd.clone(), (begin, end), (first, last));
+        prop_assert_eq!((part.range(), part.chunks()), ((begin, end), (first, last)));
         let there = ssd.format().pack(Location { pu, chunk, sector });
         match part.translate_back(there) {
-            None => prop_assert!(pu < begin || pu > end),
+            None => prop_assert!(pu < begin || pu > end || chunk < first || chunk > last),
             Some(here) => {
                 prop_assert_eq!(part.translate(here), there);
                 let at = part.format().unpack(here).unwrap();
-                prop_assert_eq!(at, Location { pu: pu - begin, chunk, sector });
+                prop_assert_eq!(at, Location { pu: pu - begin, chunk: chunk - first, sector });
             }
         }
     }
+}
+
+/// Two targets on the same PUs, each with its own chunks: what one writes, reports and erases is its own.
+#[test]
+fn targets_share_pus_and_no_chunk() {
+    let core = Core::new(device());
+    let low = core.create(&raw("low", 2, 5).on_chunks(0, 5)).unwrap();
+    let refused = core.create(&raw("x", 5, 7).on_chunks(5, 9)).err();
+    assert_eq!(refused, Some(CoreError::Busy { pu: 5, owner: "low".into() }));
+    for (begin, end) in [(9, 8), (0, 16)] {
+        let refused = core.create(&raw("x", 0, 1).on_chunks(begin, end)).err();
+        assert_eq!(refused, Some(CoreError::Chunks { begin, end, last: 15 }));
+    }
+    let whole = TargetSpec::new("x", "pftl", Pus::Whole).on_chunks(6, 15);
+    assert!(matches!(Core::new(device()).create(&whole), Err(CoreError::Whole { .. })));
+    let high = core.create(&raw("high", 2, 5).on_chunks(6, 15)).unwrap();
+    assert_eq!((low.geometry().chunks_per_pu, high.geometry().chunks_per_pu), (6, 10));
+    let owner = |chunk| core.owner("flash0", 5, chunk);
+    assert_eq!((owner(5).as_deref(), owner(6).as_deref()), (Some("low"), Some("high")));
+    let all = core.create(&raw("all", 8, 8).on_chunks(0, 15)).map(|part| part.chunks());
+    assert!(all == Ok((0, 15)) && core.list()[2].chunks.is_none(), "which is no range");
+    let (low, high) = (Bench::new(low), Bench::new(high));
+    low.write_up_to(3, 5, 64, 1);
+    high.write_up_to(3, 0, 64, 2);
+    assert!(low.read(&[(3, 5, 0, 1)]).holds(0, 1) && high.read(&[(3, 0, 0, 1)]).holds(0, 2));
+    // A vector over several of its chunks.
+    high.write_up_to(3, 9, 64, 3);
+    let both = high.read(&[(3, 0, 8, 1), (3, 9, 8, 1), (3, 0, 9, 1)]);
+    assert!(both.holds(0, 2) && both.holds(1, 3) && both.holds(2, 2));
+    let states = |b: &Bench| -> Vec<ChunkState> {
+        b.dev.chunk_report(3, 0, u32::MAX).iter().map(|c| c.state).collect()
+    };
+    let used = |n: usize, at: &[usize]| -> Vec<ChunkState> {
+        let state = |c| if at.contains(&c) { ChunkState::Closed } else { ChunkState::Free };
+        (0..n).map(state).collect()
+    };
+    assert_eq!((states(&low), states(&high)), (used(6, &[5]), used(10, &[0, 9])));
+    assert_eq!(high.dev.chunk_report(3, 8, 9).len(), 2);
+    assert_eq!(high.reset(3, 0), Status::Ok);
+    assert_eq!((states(&low), states(&high)), (used(6, &[5]), used(10, &[9])));
 }
 
 /// L06: removal with commands under way is refused; an unknown name is told; afterwards the PUs
@@ -360,7 +402,7 @@ mod on_an_image {
             let (_, core) = open(&file);
             let list = core.list();
             assert_eq!((list.len(), list[0].state), (1, TargetState::BeingCreated));
-            assert_eq!(core.owner("flash0", 1).as_deref(), Some("a"));
+            assert_eq!(core.owner("flash0", 1, 0).as_deref(), Some("a"));
             assert!(matches!(core.begin(&raw("b", 1, 2)), Err(CoreError::Busy { .. })));
             // Made again, elsewhere: what was left of the first try is gone.
             core.begin(&raw("a", 2, 3)).unwrap();

@@ -1,7 +1,7 @@
 //! An image of each format version is kept, and opens for ever.
 //!
 //! `tests/data/image-v1.img.gz` was written by version 1.0, `image-v1.1.img.gz` by 1.1, `image-v1.2.img.gz`
-//! by 1.2, `image-v2.0.img.gz` by 2.0, and they are never written again. `cargo test -p flashlane-ocssd --test ssd kept -- --ignored --nocapture` writes one like them
+//! by 1.2, `image-v2.0.img.gz` by 2.0, `image-v2.1.img.gz` by 2.1, and they are never written again. `cargo test -p flashlane-ocssd --test ssd kept -- --ignored --nocapture` writes one like them
 //! elsewhere, for the next.
 
 use crate::common::{Bench, tiny};
@@ -92,6 +92,12 @@ fn an_image_of_version_1_2_opens() {
     let file = Arc::new(MemoryFile::new(bytes));
     let refused = Ssd::open_on(file, &OpenImage::default()).err().expect("refused");
     assert!(refused.to_string().contains("mark"), "{refused}");
+}
+
+/// So is what version 2.1 wrote.
+#[test]
+fn an_image_of_version_2_1_opens() {
+    one_with_faults_opens("image-v2.1.img.gz", (2, 1));
 }
 
 /// So is what version 2.0 wrote, with its checksums: a damaged sector is an error.

@@ -193,8 +193,9 @@ fn line_metadata_is_written_as_documented() {
         ("line sequence", le8(long(3))),
         ("largest stamp", le8(long(6))),
         ("number of entries", le4(entries.len() as u32)),
-        ("sectors per cause", joined(&causes)),
+        ("sectors per cause", joined(&causes[..10])),
         ("entries that are user data", joined(&[word(7), word(8), word(9), word(10)])),
+        ("sectors of further causes", joined(&causes[10..])),
     ];
     let of_header = table(&all, "Closing metadata", "field of the header sector");
     check(of_header, &bytes[..SECTOR_BYTES], &fields);

@@ -6,36 +6,7 @@
 //! Never says where closing metadata lies: that is in the log's `closed` record, because a failed
 //! unit moves it.
 //!
-//! First metadata: envelope, then
-//!
-//! | offset | size | field |
-//! |---|---|---|
-//! | 32 | 4 | line id |
-//! | 36 | 4 | generation that opened it |
-//! | 40 | 8 | line sequence |
-//! | 48 | 4 | number of chunks, n |
-//! | 52 | 12 | zero |
-//! | 64 | 4 n | chunks in stripe order: pu × chunks per pu + chunk |
-//!
-//! Closing metadata: one header sector (envelope of length 4096), then sectors of entries:
-//!
-//! | offset | size | field of the header |
-//! |---|---|---|
-//! | 32 | 4 | line id |
-//! | 36 | 4 | generation that closed it |
-//! | 40 | 8 | line sequence |
-//! | 48 | 8 | largest stamp of its user sectors |
-//! | 56 | 4 | number of entries |
-//! | 60 | 4 | zero |
-//! | 64 | 40 | sectors per cause, u32 each, in the order of [`CAUSES`] |
-//! | 104 | 16 | sectors holding user data, padding, metadata, nothing: u32 each |
-//!
-//! | offset | size | field of an entry sector |
-//! |---|---|---|
-//! | 0 | 4 | CRC32C over the uuid, then bytes 4 .. 4096 |
-//! | 4 | 4 | which entry sector, from 0 |
-//! | 8 | 8 | line sequence |
-//! | 16 | 12 × 340 | entries: lba and stamp packed as in the out-of-band record |
+//! Their bytes are in `docs/FORMAT.md`, "Line"; a test compares them.
 
 use super::oob::{LBA_LIMIT, LBA_NONE, LBA_PADDING, PACKED_BYTES, pack_entry, unpack_entry};
 use super::{
@@ -46,7 +17,7 @@ use super::{
 /// Bytes before the chunk list of the first metadata.
 const FIRST_BYTES: usize = 64;
 /// Bytes of the closing header that are in use.
-const CLOSING_BYTES: usize = 120;
+const CLOSING_BYTES: usize = 176;
 /// Bytes before the entries of an entry sector.
 const SECTION_BYTES: usize = 16;
 /// Entries in one sector of closing metadata: (4096 − 16) / 12, without a byte left over.
@@ -107,9 +78,11 @@ impl LineFirst {
     }
 }
 
-/// Number of causes that a program is counted under. Order of the counters: user, gc, fold,
-/// padding.flush, padding.pair, padding.gc, metadata, log, retry, dead.
-pub const CAUSES: usize = 10;
+/// Number of causes that there is room for. Order of the counters: user, gc, fold, padding.flush,
+/// padding.pair, padding.gc, metadata, log, retry, dead, then later ones.
+pub const CAUSES: usize = 24;
+/// Those that stand in front of the counts by type; the others stand behind them.
+const FIRST_CAUSES: usize = 10;
 
 /// Header of a line's closing metadata.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,9 +173,10 @@ impl ClosingHeader {
         put_u64(&mut out, self.stamp_max);
         put_u32(&mut out, self.entries);
         put_u32(&mut out, 0);
-        self.causes.iter().for_each(|count| put_u32(&mut out, *count));
-        for count in [self.user, self.padding, self.metadata, self.none] {
-            put_u32(&mut out, count);
+        let (first, further) = self.causes.split_at(FIRST_CAUSES);
+        let types = [self.user, self.padding, self.metadata, self.none];
+        for count in first.iter().chain(&types).chain(further) {
+            put_u32(&mut out, *count);
         }
         out.resize(SECTOR_BYTES, 0);
         seal(&mut out, SECTOR_BYTES);
@@ -238,7 +212,12 @@ impl ClosingHeader {
         let entries = at.u32()?;
         at.u32()?;
         let mut causes = [0; CAUSES];
-        for count in &mut causes {
+        let (first, further) = causes.split_at_mut(FIRST_CAUSES);
+        for count in first {
+            *count = at.u32()?;
+        }
+        let [user, padding, metadata, none] = [at.u32()?, at.u32()?, at.u32()?, at.u32()?];
+        for count in further {
             *count = at.u32()?;
         }
         Ok(ClosingHeader {
@@ -249,10 +228,10 @@ impl ClosingHeader {
             stamp_max,
             entries,
             causes,
-            user: at.u32()?,
-            padding: at.u32()?,
-            metadata: at.u32()?,
-            none: at.u32()?,
+            user,
+            padding,
+            metadata,
+            none,
         })
     }
 }

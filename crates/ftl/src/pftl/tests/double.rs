@@ -31,7 +31,7 @@ pub(crate) struct Script {
 #[derive(Default)]
 pub(crate) struct Seen {
     pub(crate) violations: Vec<String>,
-    pub(crate) programmed: [u64; 10],
+    pub(crate) programmed: [u64; flashlane_ocssd::device::CAUSES_MAX],
     pub(crate) erases: u64,
     pub(crate) programs: u64,
     open: i64,

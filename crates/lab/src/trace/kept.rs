@@ -1,0 +1,221 @@
+//! Records of a trace in memory, packed: some ten bytes each.
+//!
+//! Owns: [`Kept`] and its bytes. Promises: what comes out is what went in, in that order; memory is
+//! bounded. Never: keeps a part of a trace that is too long.
+//!
+//! Times and addresses are kept as differences from the record before, as numbers of seven bits per
+//! byte, the lowest first; a sign is the lowest bit.
+
+use super::{DeviceId, TraceOp, TraceRecord};
+
+/// Bytes of a trace's records at most: some millions of them.
+const BYTES_MAX: usize = 64 << 20;
+/// Bytes of a piece: no list that grows is ever copied.
+const PIECE: usize = 1 << 20;
+/// Bytes that a record takes at most: flags, five numbers.
+const RECORD_MAX: usize = 1 + 5 * 10;
+
+/// The operations by their number.
+const OPS: [TraceOp; 4] = [TraceOp::Read, TraceOp::Write, TraceOp::Discard, TraceOp::Flush];
+const OP_BITS: u8 = 3;
+const FUA: u8 = 1 << 2;
+const PREFLUSH: u8 = 1 << 3;
+const HAS_LATENCY: u8 = 1 << 4;
+
+/// Records that are kept.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Kept {
+    /// Whole records in each.
+    pieces: Vec<Vec<u8>>,
+    /// The last one's time, address and end.
+    last: Last,
+    /// There were too many.
+    is_over: bool,
+}
+
+/// What the next record is written against.
+#[derive(Clone, Copy, Debug, Default)]
+struct Last {
+    ts_ns: u64,
+    end_byte: u64,
+}
+
+impl Last {
+    fn of(r: &TraceRecord) -> Last {
+        Last { ts_ns: r.ts_ns, end_byte: r.offset_bytes.wrapping_add(r.len_bytes) }
+    }
+}
+
+fn put(bytes: &mut Vec<u8>, mut n: u64) {
+    while n >= 0x80 {
+        bytes.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    bytes.push(n as u8);
+}
+
+/// The difference of two numbers, small where they are near each other.
+fn difference(to: u64, from: u64) -> u64 {
+    let by = to.wrapping_sub(from) as i64;
+    (by << 1 ^ by >> 63) as u64
+}
+
+fn apart(difference: u64, from: u64) -> u64 {
+    from.wrapping_add((difference >> 1) ^ (difference & 1).wrapping_neg())
+}
+
+impl Kept {
+    /// Keeps one more; when there are too many, none.
+    pub(super) fn push(&mut self, r: &TraceRecord) {
+        if self.is_over {
+            return;
+        }
+        let is_full = |piece: &Vec<u8>| piece.len() + RECORD_MAX > PIECE;
+        if self.pieces.last().is_none_or(is_full) {
+            if self.pieces.len() * PIECE >= BYTES_MAX {
+                *self = Kept { is_over: true, ..Kept::default() };
+                return;
+            }
+            let room = if self.pieces.is_empty() { 0 } else { PIECE };
+            self.pieces.push(Vec::with_capacity(room));
+        }
+        let Some(bytes) = self.pieces.last_mut() else { return };
+        let op = OPS.iter().position(|op| *op == r.op).unwrap_or(0) as u8;
+        let flag = |is: bool, bit: u8| if is { bit } else { 0 };
+        let flags = flag(r.fua, FUA)
+            | flag(r.preflush, PREFLUSH)
+            | flag(r.latency_ns.is_some(), HAS_LATENCY);
+        bytes.push(op | flags);
+        put(bytes, difference(r.ts_ns, self.last.ts_ns));
+        put(bytes, r.device.0.into());
+        put(bytes, difference(r.offset_bytes, self.last.end_byte));
+        put(bytes, r.len_bytes);
+        if let Some(ns) = r.latency_ns {
+            put(bytes, ns);
+        }
+        self.last = Last::of(r);
+    }
+
+    /// All of them, if there were not too many.
+    pub(super) fn complete(self) -> Option<Kept> {
+        (!self.is_over).then_some(self)
+    }
+
+    /// From the first on.
+    pub(super) fn iter(&self) -> Iter<'_> {
+        Iter { bytes: &[], pieces: self.pieces.iter(), last: Last::default() }
+    }
+}
+
+/// Records, one after the other.
+pub(super) struct Iter<'a> {
+    bytes: &'a [u8],
+    pieces: std::slice::Iter<'a, Vec<u8>>,
+    last: Last,
+}
+
+impl Iter<'_> {
+    fn byte(&mut self) -> Option<u8> {
+        let (first, rest) = self.bytes.split_first()?;
+        self.bytes = rest;
+        Some(*first)
+    }
+
+    fn take(&mut self) -> Option<u64> {
+        let (mut n, mut shift) = (0, 0);
+        loop {
+            let byte = self.byte()?;
+            n |= u64::from(byte & 0x7f) << shift;
+            if byte < 0x80 {
+                return Some(n);
+            }
+            shift += 7;
+        }
+    }
+}
+
+impl Iterator for Iter<'_> {
+    type Item = TraceRecord;
+
+    fn next(&mut self) -> Option<TraceRecord> {
+        if self.bytes.is_empty() {
+            self.bytes = self.pieces.next()?;
+        }
+        let head = self.byte()?;
+        let ts_ns = apart(self.take()?, self.last.ts_ns);
+        let device = DeviceId(self.take()? as u16);
+        let offset_bytes = apart(self.take()?, self.last.end_byte);
+        let len_bytes = self.take()?;
+        let latency_ns = if head & HAS_LATENCY != 0 { Some(self.take()?) } else { None };
+        let record = TraceRecord {
+            ts_ns,
+            op: OPS[usize::from(head & OP_BITS)],
+            device,
+            offset_bytes,
+            len_bytes,
+            fua: head & FUA != 0,
+            preflush: head & PREFLUSH != 0,
+            latency_ns,
+        };
+        self.last = Last::of(&record);
+        Some(record)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Numbers of all lengths.
+    fn any_number() -> impl Strategy<Value = u64> {
+        (any::<u64>(), 0u32..64).prop_map(|(n, shift)| n >> shift)
+    }
+
+    prop_compose! {
+        fn any_record()(
+            ts_ns in any_number(), op in 0usize..4, device in any::<u16>(), offset_bytes in any_number(),
+            len_bytes in any_number(), fua in any::<bool>(), preflush in any::<bool>(),
+            latency_ns in prop::option::of(any_number()),
+        ) -> TraceRecord {
+            let (op, device) = (OPS[op], DeviceId(device));
+            TraceRecord { ts_ns, op, device, offset_bytes, len_bytes, fua, preflush, latency_ns }
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_comes_out_is_what_went_in(records in prop::collection::vec(any_record(), 0..50)) {
+            let mut kept = Kept::default();
+            records.iter().for_each(|r| kept.push(r));
+            let kept = kept.complete().expect("few");
+            prop_assert_eq!(kept.iter().collect::<Vec<_>>(), records);
+        }
+    }
+
+    #[test]
+    fn records_are_small_and_too_many_are_none() {
+        let record = |n: u64| TraceRecord {
+            ts_ns: n * 500_000,
+            offset_bytes: n % 1000 << 30,
+            len_bytes: 16384,
+            ..TraceRecord::EMPTY
+        };
+        let mut kept = Kept::default();
+        (0..1000).for_each(|n| kept.push(&record(n)));
+        assert!(kept.pieces[0].len() < 1000 * 14, "{} bytes", kept.pieces[0].len());
+        let mut n = 1000;
+        while !kept.is_over {
+            if n == 200_000 {
+                assert!(kept.pieces.len() > 1);
+                assert!(kept.iter().eq((0..n).map(record)), "over several pieces");
+            }
+            kept.push(&record(n));
+            n += 1;
+        }
+        assert!(n > 4_000_000, "{n} records");
+        assert!(kept.pieces.is_empty());
+        kept.push(&record(0));
+        assert!(kept.complete().is_none());
+    }
+}
