@@ -130,8 +130,8 @@ pub(crate) struct OnSsd<L> {
 /// A medium, and who watches it where things go wrong on it.
 type Medium = (Arc<Ssd>, Option<Arc<Witness>>);
 
-/// Chunks that a device may be enlarged to when a layer finds it too small.
-const CHUNKS_MAX: u32 = 2048;
+/// Chunks that a device may be enlarged to when a layer finds it too small; the shortest have 8 sectors.
+const CHUNKS_MAX: u32 = 8192;
 
 impl<C> OnSsd<C> {
     fn draw(seed: u64, size: Size, faulty: bool, config: C) -> OnSsd<C> {

@@ -162,7 +162,7 @@ fill = "none"
         assert_eq!(cell("costs"), "mine");
         assert_eq!(cell("cpu_busy_ratio"), format!("{:.6}", cpu.busy_ratio));
     }
-    let report = run(text, &[]);
+    let report = run(text, &["run.costs=\"zero\"".into()]);
     assert_eq!((report.runs[0].cpu.busy_ratio, report.runs[0].cpu.idle_ratio), (0.0, 1.0));
     assert!(!report.to_text().contains("host CPU, share of time"));
 }
