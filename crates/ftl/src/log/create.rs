@@ -135,6 +135,20 @@ pub struct Layout {
     pub capacity: u64,
 }
 
+/// The most that a target may keep from its host, percent.
+const OVER_PROVISIONING_MAX: u32 = 80;
+
+/// What would make room.
+fn remedy(percent: u32) -> String {
+    let always = "more chunks, a smaller ring, fewer active PUs";
+    match percent {
+        ..=OVER_PROVISIONING_MAX => {
+            format!("over-provisioning of at least {percent}%, or {always}")
+        }
+        _ => format!("{always}; no over-provisioning would do"),
+    }
+}
+
 /// Why a target was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -163,9 +177,8 @@ pub enum CreateError {
     WriteUnit(u32),
     /// What is left after the reserves is not enough.
     #[error(
-        "too small: {lines} lines of {line_data} sectors hold {need} lines of data and reserve only \
-         with over-provisioning of at least {percent}%; use more chunks, a smaller ring, fewer \
-         active PUs, or that"
+        "too small: {lines} lines of {line_data} sectors can't hold {need} lines of data and reserve; \
+         use {}", remedy(*percent)
     )]
     TooSmall {
         /// Lines there are.
@@ -174,7 +187,7 @@ pub enum CreateError {
         line_data: u64,
         /// Lines that capacity and reserve need.
         need: u64,
-        /// The smallest over-provisioning that works; 101 when none does.
+        /// The smallest over-provisioning that works; above 80 when none does that one can have.
         percent: u32,
     },
     /// Lines hold so little beside what a flush pads in them that no over-provisioning would do.
@@ -285,7 +298,7 @@ impl Layout {
         rings: u32,
     ) -> Result<Layout, CreateError> {
         let asked = c.over_provisioning_percent;
-        if asked != 0 && !(3..=80).contains(&asked) {
+        if asked != 0 && !(3..=OVER_PROVISIONING_MAX).contains(&asked) {
             return Err(CreateError::OverProvisioning(asked));
         }
         if c.active_pus > shape.pus {
@@ -321,7 +334,7 @@ impl Layout {
         }
         let plan = |percent| Layout::try_plan(shape, ws_min, good, (rings, ring), c, percent);
         let percent = if asked == 0 { DEFAULT_OVER_PROVISIONING } else { asked };
-        let smallest = || (percent..=80).find(|p| plan(*p).is_ok());
+        let smallest = || (percent..=OVER_PROVISIONING_MAX).find(|p| plan(*p).is_ok());
         plan(percent).or_else(|(layout, need)| match smallest() {
             Some(enough) if asked == 0 => Ok(plan(enough).expect("just planned")),
             enough => Err(CreateError::TooSmall {

@@ -686,4 +686,8 @@ fn a_refused_target_names_what_would_do() {
     };
     assert!(create(percent - 1).is_err());
     create(percent).expect("the percentage that was named");
+    let too_small = |percent| CreateError::TooSmall { lines: 9, line_data: 8, need: 10, percent };
+    assert!(too_small(80).to_string().contains("over-provisioning of at least 80%"));
+    let none = too_small(101).to_string();
+    assert!(none.contains("no over-provisioning would do") && !none.contains("101"), "{none}");
 }
