@@ -197,7 +197,7 @@ mod tests {
     fn records_are_small_and_too_many_are_none() {
         let record = |n: u64| TraceRecord {
             ts_ns: n * 500_000,
-            offset_bytes: n % 1000 << 30,
+            offset_bytes: (n % 1000) << 30,
             len_bytes: 16384,
             ..TraceRecord::EMPTY
         };
