@@ -38,7 +38,7 @@ impl Seam {
     /// The device that a layer stands on.
     ///
     /// # Panics
-    /// It is none: whoever puts layers together looks at [`Kind::needs`] first.
+    /// It is none: whoever puts layers together looks at [`Kind::stands`] first.
     pub fn device(self) -> Arc<dyn Device> {
         match self {
             Seam::Device(device) => device,
@@ -74,6 +74,19 @@ pub enum Side {
     Drive,
     /// On the host's cores.
     Host,
+}
+
+/// Where layers of a kind stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stands {
+    /// On what.
+    pub on: Needs,
+    /// Where they work.
+    pub side: Side,
+    /// Which PUs of a drive they may have.
+    pub pus: Pus,
+    /// They are created on erased chunks only.
+    pub needs_blank: bool,
 }
 
 /// Settings of a layer: a JSON object, as a drive keeps them with its target.
@@ -207,14 +220,8 @@ pub trait Kind: Send + Sync {
         let _ = settings;
         self.name().into()
     }
-    /// What it stands on.
-    fn needs(&self) -> Needs;
-    /// Where it works.
-    fn side(&self) -> Side;
-    /// Which PUs of a drive it may have.
-    fn pus(&self) -> Pus;
-    /// It is created on erased chunks only.
-    fn needs_blank(&self) -> bool;
+    /// Where it stands.
+    fn stands(&self) -> Stands;
     /// `base`, its defaults or a layer that is there, with what is asked for in its place.
     fn settings(&self, asked: &dyn Asked, base: &Settings) -> Settings;
     /// Settings that nobody says anything of.

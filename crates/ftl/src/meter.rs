@@ -8,7 +8,8 @@
 
 use crate::block::{BlockDev, BlockError, BlockInfo, BlockOp, Io, Started};
 use crate::layer::{
-    Asked, Built, Counted, Find, Kind, Later, Layer, Needs, Pus, Saved, Seam, Settings, Side, Stop,
+    Asked, Built, Counted, Find, Kind, Later, Layer, Needs, Pus, Saved, Seam, Settings, Side,
+    Stands, Stop,
 };
 use crate::stats::{FtlStats, Gauges};
 use flashlane_base::Lba;
@@ -68,20 +69,9 @@ impl Kind for MeterKind {
         "meter"
     }
 
-    fn needs(&self) -> Needs {
-        Needs::Block
-    }
-
-    fn side(&self) -> Side {
-        Side::Host
-    }
-
-    fn pus(&self) -> Pus {
-        Pus::Balanced
-    }
-
-    fn needs_blank(&self) -> bool {
-        false
+    fn stands(&self) -> Stands {
+        let (on, side, pus) = (Needs::Block, Side::Host, Pus::Balanced);
+        Stands { on, side, pus, needs_blank: false }
     }
 
     fn settings(&self, _: &dyn Asked, _: &Settings) -> Settings {

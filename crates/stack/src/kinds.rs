@@ -22,12 +22,12 @@ pub fn find(name: &str) -> Option<&'static dyn Kind> {
 
 /// Kinds that stand on flash: each makes a target of its own.
 pub fn targets() -> impl Iterator<Item = &'static dyn Kind> {
-    KINDS.into_iter().filter(|kind| kind.needs() == Needs::Device)
+    KINDS.into_iter().filter(|kind| kind.stands().on == Needs::Device)
 }
 
 /// Kinds that stand on a target.
 pub fn filters() -> impl Iterator<Item = &'static dyn Kind> {
-    KINDS.into_iter().filter(|kind| kind.needs() == Needs::Block)
+    KINDS.into_iter().filter(|kind| kind.stands().on == Needs::Block)
 }
 
 /// Names of all types that a target can have.

@@ -9,7 +9,7 @@ use flashlane_base::Ns;
 use flashlane_ftl::block::{BlockDev, BlockError};
 use flashlane_ftl::contention::Contention;
 use flashlane_ftl::layer::{
-    Counted, Find, Layer, LayerError, Needs, Refusal, Saved, Seam, Side, Stop,
+    Counted, Find, Layer, LayerError, Needs, Refusal, Saved, Seam, Side, Stands, Stop,
 };
 use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::stats::{FtlStats, Gauges};
@@ -68,8 +68,9 @@ pub async fn raise(
     let mut all: Vec<Arc<dyn Layer>> = Vec::new();
     let mut seam = Seam::Device(device);
     for (at, LayerSpec { kind, settings }) in specs.iter().enumerate() {
+        let Stands { on, side, .. } = kind.stands();
         let fits = matches!(
-            (kind.needs(), &seam),
+            (on, &seam),
             (Needs::Device, Seam::Device(_)) | (Needs::Block, Seam::Block(_))
         );
         if !fits {
@@ -77,7 +78,7 @@ pub async fn raise(
             let why = format!("`{}` can't stand on what is below it", kind.name());
             return Err(LayerError::create(Refusal::Settings, why));
         }
-        if kind.side() == Side::Host {
+        if side == Side::Host {
             seam = behind_link(seam, link.take());
         }
         let below = seam.clone();

@@ -13,7 +13,7 @@ use crate::block::{BlockDev, BlockError};
 use crate::contention::Contention;
 use crate::layer::{
     Asked, Attribute, AttributeError, Built, Find, Kind, Later, Layer, LayerError, Lines, MountHow,
-    Needs, Pus, Recovered, Refusal, Saved, Seam, Settings, Side, Stop,
+    Needs, Pus, Recovered, Refusal, Saved, Seam, Settings, Side, Stands, Stop,
 };
 use crate::stats::{FtlStats, Gauges};
 use flashlane_base::{Location, Ns};
@@ -103,20 +103,9 @@ impl Kind for HostFtlKind {
         }
     }
 
-    fn needs(&self) -> Needs {
-        Needs::Device
-    }
-
-    fn side(&self) -> Side {
-        Side::Host
-    }
-
-    fn pus(&self) -> Pus {
-        Pus::Balanced
-    }
-
-    fn needs_blank(&self) -> bool {
-        false
+    fn stands(&self) -> Stands {
+        let (on, side, pus) = (Needs::Device, Side::Host, Pus::Balanced);
+        Stands { on, side, pus, needs_blank: false }
     }
 
     fn settings(&self, asked: &dyn Asked, base: &Settings) -> Settings {

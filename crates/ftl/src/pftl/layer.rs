@@ -7,7 +7,7 @@ use super::{CreateError, Dump, MountError, Pftl, PftlConfig, Recovery};
 use crate::block::BlockError;
 use crate::layer::{
     Asked, Built, Find, Kind, Later, Layer, LayerError, MountHow, Needs, Pus, Recovered, Refusal,
-    Saved, Seam, Settings, Side, Stop,
+    Saved, Seam, Settings, Side, Stands, Stop,
 };
 use crate::stats::{FtlStats, Gauges};
 use flashlane_rt::Cx;
@@ -49,20 +49,9 @@ impl Kind for PftlKind {
         "block SSD (pftl)".into()
     }
 
-    fn needs(&self) -> Needs {
-        Needs::Device
-    }
-
-    fn side(&self) -> Side {
-        Side::Drive
-    }
-
-    fn pus(&self) -> Pus {
-        Pus::Whole
-    }
-
-    fn needs_blank(&self) -> bool {
-        true
+    fn stands(&self) -> Stands {
+        let (on, side, pus) = (Needs::Device, Side::Drive, Pus::Whole);
+        Stands { on, side, pus, needs_blank: true }
     }
 
     fn settings(&self, asked: &dyn Asked, base: &Settings) -> Settings {

@@ -308,7 +308,7 @@ fn create_on(drive: &Drive, ask: &Create, settings: &Settings) -> Result<Created
         device: None,
         name: ask.name.clone(),
         kind: ask.kind.name().into(),
-        pus: ask.kind.kind().map_or(Pus::Any, Kind::pus),
+        pus: ask.kind.kind().map_or(Pus::Any, |kind| kind.stands().pus),
         begin: ask.begin,
         end: ask.end,
         chunks: None,
@@ -373,7 +373,7 @@ async fn bring_up(
     let ((begin, _), (first, _)) = (part.range(), part.chunks());
     let device: Arc<dyn Device> = part;
     check_how(ask.how, ask.kind.kind())?;
-    let needs_blank = ask.kind.kind().is_none_or(Kind::needs_blank);
+    let needs_blank = ask.kind.kind().is_none_or(|kind| kind.stands().needs_blank);
     if ask.factory && needs_blank {
         erase(cx, &device, |_, _, _| true).await;
     }
@@ -385,25 +385,27 @@ async fn bring_up(
     };
     let recovery = layer.recovered().filter(|recovered| recovered.found);
     let (has, pus) = (layer.settings(), device.geometry().pus());
-    let differs = recovery.as_ref().and_then(|_| {
-        let asked = ask.settings(Some(&has)).ok()?;
-        kind.differs(&asked, &has, pus)
-    });
-    let made = Made {
+    let differs = match &recovery {
+        Some(_) => ask.settings(Some(&has)).map(|asked| kind.differs(&asked, &has, pus)),
+        None => Ok(None),
+    };
+    let mut made = Made {
         uuid: layer.uuid(),
         capacity: Some(layer.clone().above().block().info().capacity),
         lost: recovery.as_ref().map(|r| Lost::of(r, begin, first)).unwrap_or_default(),
         recovery,
         settings: has,
-        differs,
+        differs: None,
         other_type: Some(layer.kind().name()).filter(|name| *name != kind.name()),
     };
     let stopped = layer.clone().stop(cx, Stop::Clean).await;
+    made.differs = differs?;
+    let side = kind.stands().side;
     let all = |pu| device.chunk_report(pu, 0, u32::MAX);
     let has_failed = || (0..pus).flat_map(all).any(|c| c.state == ChunkState::Offline);
     match layer.read_only() {
-        Some(why) if kind.side() == Side::Drive && has_failed() => Err(StackError::ReadOnly(why)),
-        Some(_) if kind.side() == Side::Drive => Err(StackError::NoSpare),
+        Some(why) if side == Side::Drive && has_failed() => Err(StackError::ReadOnly(why)),
+        Some(_) if side == Side::Drive => Err(StackError::NoSpare),
         _ => stopped.map(|()| made).map_err(StackError::Stop),
     }
 }
