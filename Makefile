@@ -4,7 +4,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
 export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
-.PHONY: help run test check bench interleave models miri miri-rings mutants mutants-quick minutes damaged soak soak-threads full
+.PHONY: help run test test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes damaged soak soak-threads full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,11 +17,20 @@ test: ## All tests; prints what was skipped and why
 	$(CARGO) test --workspace --no-fail-fast --lib --bins --tests
 	$(CARGO) test --workspace --doc --quiet
 	$(CARGO) build --release
+	$(MAKE) -j2 --output-sync=target --no-print-directory test-program test-checkers
+	sh tests/skip.sh list
+
+# The two halves of the rest run side by side: one core would idle beside a half alone.
+test-program:
 	sh tests/readme.sh
 	sh tests/cuts.sh
 	sh tests/report.sh
-	$(MAKE) interleave models mutants-quick miri
-	sh tests/skip.sh list
+	$(MAKE) miri
+
+test-checkers:
+	$(MAKE) interleave
+	$(MAKE) models
+	$(MAKE) mutants-quick
 
 check: ## Formatting, lints, docs
 	$(CARGO) fmt --all --check
@@ -36,6 +45,9 @@ bench: ## Speed of the stack on this machine, into bench/runs/
 interleave: ## QBLK's whole target under shuttle, by seed (docs/TESTING.md)
 	$(CARGO) test --workspace --features flashlane-testkit/shuttle \
 		--test interleave $(ONLY) -- --nocapture --test-threads=2
+
+interleave-long: ## The same, SCHEDULE_SECONDS (600) for each of its tests, from FLASHLANE_SEED (0)
+	FLASHLANE_SECONDS=$(or $(SCHEDULE_SECONDS),600) $(MAKE) interleave
 
 models: ## Single structures under loom
 	$(CARGO) test --workspace --features flashlane-ftl/loom --test models
@@ -84,4 +96,4 @@ minutes: ## Commands of the README and the cookbook that take minutes
 	$(CARGO) build --release
 	sh tests/readme.sh minutes
 
-full: test minutes miri-rings soak ## Everything
+full: test minutes miri-rings interleave-long soak ## Everything

@@ -7,6 +7,7 @@
 use crate::bench::{Bench, Setup, tiny};
 use crate::medium::{Medium, Stop, Up};
 use crate::story::{Do, cut_at_each};
+use flashlane_base::Ns;
 use flashlane_ftl::log::format::{Oob, Record};
 use flashlane_ftl::log::{MountError, MountOptions, WearLeveling};
 use flashlane_ocssd::device::Op;
@@ -96,6 +97,51 @@ fn r13_recovery_cut_twice_at_every_command() {
 #[test]
 fn r13_recovery_of_a_long_log_cut_twice_at_every_command() {
     assert!(cut_every_mount(|| cut(long_used(&small())), 2) > 40);
+}
+
+/// R13, hole 31: the log's last pair holds more than a block, and its copy is cut in the middle. What was
+/// only begun must not hide the records behind it.
+#[test]
+fn r13_a_copy_of_a_tail_of_several_blocks_cut_at_every_command() {
+    let make = || {
+        let bench = used(&small());
+        for version in 100..103 {
+            bench.write(0, WRITTEN as u32, version);
+            (0..WRITTEN).for_each(|lba| bench.discard(lba, 1));
+        }
+        bench.flush();
+        cut(bench)
+    };
+    let log = make().log();
+    let newest = log.last().expect("a log").segment;
+    let full = log.iter().filter(|b| b.segment == newest && b.entries.len() > 100).count();
+    assert!(full >= 4, "two full blocks in both copies, not {full}");
+    assert!(cut_every_mount(make, 1) > 40);
+}
+
+/// Hole 27: recovery pads behind a unit that a cut tore, so that later recoveries find it behind the
+/// frontier. Every checkpoint carries on what the first recovery knew, until the line is closed.
+#[test]
+fn found_27_the_frontier_of_a_torn_line_is_carried_by_every_checkpoint() {
+    let bench = used(&small());
+    bench.rest();
+    drop(bench.begin_write(WRITTEN, 16, 7));
+    bench.sleep(Ns::from_us(200));
+    let mut medium = bench.cut();
+    for life in 0..3 {
+        let bench = medium.mounted();
+        assert_ne!(bench.recovery().torn_units, [], "life {life}");
+        assert_eq!(bench.recovery().lost_units, [], "life {life}");
+        medium = bench.cut();
+        let records: Vec<Record> = medium.records().into_iter().map(|e| e.record).collect();
+        let frontier = |r: &&Record| matches!(r, Record::Frontier { .. });
+        let first = records.iter().find(frontier).expect("the first recovery wrote one");
+        let (newest, _) = medium.checkpoints().remove(0);
+        let is_shard = |r: &Record| matches!(r, Record::CheckpointShard { checkpoint, .. } if *checkpoint == newest);
+        let begun = records.iter().position(is_shard).expect("a shard");
+        let carried = &records[begun..];
+        assert!(carried.contains(first), "life {life}: {first:?} is not in {carried:?}");
+    }
 }
 
 /// R13, rule 15: a start after a clean stop, cut at every command, twice.
