@@ -989,6 +989,12 @@ mod tests {
                 ftl.check_consistency().expect("the walk");
             }
             assert!(named_older > 100 && anew > 1, "{named_older} of older ones, {anew} anew");
+            // Where a copy decays nothing older is named, nor written on to.
+            let before = ftl.checkpoints.last.lock().named();
+            let id = ftl.checkpoint_anew(&cx).await.expect("it is healthy");
+            let last = ftl.checkpoints.last.lock();
+            assert!(last.shards.iter().all(|shard| shard.checkpoint == id));
+            assert!(last.named().is_disjoint(&before));
         });
     }
 }

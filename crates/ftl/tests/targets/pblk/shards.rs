@@ -16,7 +16,7 @@ const PER_SHARD: u64 = 64;
 fn in_small_shards() -> Setup {
     // Three times two copies of so small shards take as much as they map.
     let mut setup = small().op(70);
-    setup.spec = setup.spec.with_chunks_per_pu(200);
+    setup.spec = setup.spec.with_chunks_per_pu(160);
     setup.config.shard_entries = PER_SHARD as u32;
     setup
 }
@@ -56,15 +56,16 @@ fn lived_in() -> Bench {
 }
 
 /// Goes on until so many more are complete, in the last shard that is in use.
-fn checkpoints(bench: &Bench, more: usize) {
-    for i in 0..more {
-        let before = bench.medium.checkpoints().first().map_or(0, |c| c.0);
-        for n in 0.. {
-            if bench.medium.checkpoints().first().map_or(0, |c| c.0) > before {
-                break;
-            }
-            bench.write(WRITTEN + n % 20, 1, 1000 + 50 * i as u64 + n % 7);
+fn checkpoints(bench: &Bench, more: u64) {
+    let newest = || bench.medium.checkpoints().first().map_or(0, |c| c.0);
+    let before = newest();
+    for version in 1000.. {
+        for n in 0..25 {
+            bench.write(WRITTEN + n % 20, 1, version);
             bench.flush();
+        }
+        if newest() >= before + more {
+            return;
         }
     }
 }
