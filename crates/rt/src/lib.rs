@@ -22,6 +22,7 @@ mod mutex;
 pub mod outside;
 mod platform;
 pub mod reactor;
+mod reply;
 pub mod sync;
 pub mod threads;
 mod timers;

@@ -11,12 +11,12 @@ use crate::cx::{CoreId, Cx, Mode};
 use crate::local::Local;
 use crate::platform::{AtomicBool, InboxMutex as Mutex, Ordering, RealClock, Thread, current};
 use crate::reactor::Alarm;
+use crate::reply::{self, Reply};
 use flashlane_base::{Ns, mutant};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc;
 
 /// A door to the outside world, on one core of a run.
 pub trait Port {
@@ -56,8 +56,15 @@ struct BellState {
 }
 
 impl Bell {
-    /// Has the port served soon. Rings that come before it is served lead to one call.
+    /// Has the port served soon. Rings that come before it is served lead to one call. A ring that no port has heard
+    /// is heard by the next one that is opened for this bell.
     pub fn ring(&self) {
+        if mutant!("rt.bell-looked-at-first") {
+            let before = self.0.inbox.lock().clone();
+            let rung = self.0.rung.swap(true, Ordering::SeqCst);
+            return before.filter(|_| !rung).iter().for_each(|inbox| inbox.ring());
+        }
+        // Rung first: a port that opens between the two steps finds that it was.
         if !self.0.rung.swap(true, Ordering::SeqCst)
             && let Some(inbox) = self.0.inbox.lock().as_ref()
         {
@@ -144,6 +151,10 @@ impl Remote {
     pub fn call(&self, job: impl FnOnce(&Cx) + Send + 'static) -> Result<(), Gone> {
         let core = self.core;
         let job: Job = Box::new(move |cx| job(&cx.seen_from(core)));
+        let early = mutant!("rt.flag-before-the-job");
+        if early {
+            self.inbox.ring();
+        }
         {
             let mut letters = self.inbox.letters.lock();
             if letters.closed {
@@ -151,7 +162,9 @@ impl Remote {
             }
             letters.jobs.push(job);
         }
-        self.inbox.ring();
+        if !early {
+            self.inbox.ring();
+        }
         Ok(())
     }
 
@@ -161,22 +174,19 @@ impl Remote {
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
-        let (reply, value) = mpsc::sync_channel(1);
-        // If the run has ended, or ends before the task has, `reply` is dropped, and `wait` says so.
+        let (sender, reply) = reply::pair();
+        // If the run has ended, or ends before the task has, `sender` is dropped, and `wait` says so.
         let _ = self.call(move |cx| {
             let future = start(cx.clone());
-            cx.spawn(async move {
-                // Nobody may want the value any more.
-                let _ = reply.send(future.await);
-            });
+            cx.spawn(async move { sender.send(future.await) });
         });
-        Pending(value)
+        Pending(reply)
     }
 }
 
 /// What a task of [`Remote::submit`] will return.
 #[must_use = "without it nobody hears what came of the task"]
-pub struct Pending<T>(mpsc::Receiver<T>);
+pub struct Pending<T>(Reply<T>);
 
 impl<T> Pending<T> {
     /// Blocks this thread, which must not be a core's, until the task has ended.
@@ -185,7 +195,7 @@ impl<T> Pending<T> {
     /// The run ended before, and its tasks were dropped: a `Virtual` keeps those that have begun until the next
     /// call of `run`, or its own end.
     pub fn wait(self) -> Result<T, Gone> {
-        self.0.recv().map_err(|_| Gone)
+        self.0.wait().ok_or(Gone)
     }
 }
 
@@ -303,11 +313,14 @@ impl Inbox {
     }
 
     fn take_letters(&self, local: &Local, cx: impl FnOnce() -> Cx) -> bool {
-        let jobs = {
+        let mut jobs = {
             let mut letters = self.letters.lock();
             letters.tasks.drain(..).for_each(|task| local.wake(task));
             std::mem::take(&mut letters.jobs)
         };
+        if mutant!("rt.jobs-out-of-order") {
+            jobs.reverse();
+        }
         if !jobs.is_empty() || local.ports.are_open() {
             let cx = cx();
             jobs.into_iter().for_each(|job| job(&cx));
@@ -334,6 +347,12 @@ impl Inbox {
 
     /// The run is over: who sends something is told.
     pub(crate) fn close(&self) {
+        if mutant!("rt.closed-in-two-steps") {
+            let jobs = std::mem::take(&mut self.letters.lock().jobs);
+            self.letters.lock().closed = true;
+            return drop(jobs);
+        }
+        // In one step: a job is taken here, or refused.
         let jobs = {
             let mut letters = self.letters.lock();
             letters.closed = !mutant!("rt.jobs-behind-the-end");
@@ -386,6 +405,9 @@ impl Ports {
         let gone: Vec<Entry> = self.open.borrow_mut().extract_if(.., |e| e.id == id).collect();
         for entry in &gone {
             *entry.bell.0.inbox.lock() = None;
+            if mutant!("rt.close-forgets-the-ring") {
+                entry.bell.0.rung.store(false, Ordering::SeqCst);
+            }
         }
         // Its end may open or close others.
         drop(gone);
