@@ -31,6 +31,13 @@ pub trait Port {
 
     /// Virtual time: every task waits, and no timer is armed. What should happen now?
     fn idle(&mut self, cx: &Cx) -> Idle;
+
+    /// It only looks on: its bell wakes nobody. The port is served while others run, at most once per step of a virtual
+    /// run and per turn of a real core; so it may ring itself again and again and does not keep a core from sleeping.
+    /// Asked when the port opens. Such a port has no bound.
+    fn looks_on(&self) -> bool {
+        false
+    }
 }
 
 /// What a port does about a virtual run in which nothing can go on by itself.
@@ -52,7 +59,23 @@ pub struct Bell(Arc<BellState>);
 struct BellState {
     rung: AtomicBool,
     /// Where its port is open.
-    inbox: Mutex<Option<Arc<Inbox>>>,
+    inbox: Mutex<Option<Door>>,
+}
+
+/// Where a port is open.
+#[derive(Clone)]
+struct Door {
+    inbox: Arc<Inbox>,
+    /// Its port only looks on.
+    looks_on: bool,
+}
+
+impl Door {
+    fn ring(&self) {
+        if !self.looks_on || mutant!("rt.looker-keeps-awake") {
+            self.inbox.ring();
+        }
+    }
 }
 
 impl Bell {
@@ -62,13 +85,13 @@ impl Bell {
         if mutant!("rt.bell-looked-at-first") {
             let before = self.0.inbox.lock().clone();
             let rung = self.0.rung.swap(true, Ordering::SeqCst);
-            return before.filter(|_| !rung).iter().for_each(|inbox| inbox.ring());
+            return before.filter(|_| !rung).iter().for_each(Door::ring);
         }
         // Rung first: a port that opens between the two steps finds that it was.
         if !self.0.rung.swap(true, Ordering::SeqCst)
-            && let Some(inbox) = self.0.inbox.lock().as_ref()
+            && let Some(door) = self.0.inbox.lock().as_ref()
         {
-            inbox.ring();
+            door.ring();
         }
     }
 }
@@ -95,12 +118,13 @@ impl Cx {
     pub fn open_port(&self, bell: &Bell, port: impl Port + 'static) -> Opened {
         let inbox = self.inbox();
         inbox.owned_by_this_thread();
-        let before = bell.0.inbox.lock().replace(inbox.clone());
+        let door = Door { inbox: inbox.clone(), looks_on: port.looks_on() };
+        let before = bell.0.inbox.lock().replace(door.clone());
         assert!(before.is_none(), "a bell calls one port: close the other first");
         let id = self.local.ports.open(self.core(), bell.clone(), Box::new(port));
         // It may have been rung before it knew whom to tell.
         if bell.0.rung.load(Ordering::SeqCst) && !mutant!("rt.early-ring-unheard") {
-            inbox.ring();
+            door.ring();
         }
         Opened { local: self.local.clone(), id }
     }
@@ -369,12 +393,15 @@ pub(crate) struct Ports {
     opened: Cell<u64>,
     /// The earliest time at which one of them stops the clock.
     bound: Cell<Ns>,
+    /// How many of them only look on.
+    lookers: Cell<u32>,
 }
 
 struct Entry {
     id: u64,
     core: CoreId,
     bell: Bell,
+    looks_on: bool,
     /// Not here while it is being called.
     port: Option<Box<dyn Port>>,
 }
@@ -388,7 +415,12 @@ impl Entry {
 
 impl Default for Ports {
     fn default() -> Ports {
-        Ports { open: RefCell::default(), opened: Cell::new(0), bound: Cell::new(Ns::MAX) }
+        Ports {
+            open: RefCell::default(),
+            opened: Cell::new(0),
+            bound: Cell::new(Ns::MAX),
+            lookers: Cell::new(0),
+        }
     }
 }
 
@@ -396,7 +428,9 @@ impl Ports {
     fn open(&self, core: CoreId, bell: Bell, port: Box<dyn Port>) -> u64 {
         let id = self.opened.get() + 1;
         self.opened.set(id);
-        self.open.borrow_mut().push(Entry { id, core, bell, port: Some(port) });
+        let looks_on = port.looks_on();
+        self.lookers.set(self.lookers.get() + u32::from(looks_on));
+        self.open.borrow_mut().push(Entry { id, core, bell, looks_on, port: Some(port) });
         self.find_bound();
         id
     }
@@ -405,6 +439,7 @@ impl Ports {
         let gone: Vec<Entry> = self.open.borrow_mut().extract_if(.., |e| e.id == id).collect();
         for entry in &gone {
             *entry.bell.0.inbox.lock() = None;
+            self.lookers.set(self.lookers.get() - u32::from(entry.looks_on));
             if mutant!("rt.close-forgets-the-ring") {
                 entry.bell.0.rung.store(false, Ordering::SeqCst);
             }
@@ -420,6 +455,7 @@ impl Ports {
         for entry in &gone {
             *entry.bell.0.inbox.lock() = None;
         }
+        self.lookers.set(0);
         drop(gone);
         self.bound.set(Ns::MAX);
     }
@@ -443,15 +479,22 @@ impl Ports {
 
     /// Serves those whose bells were rung.
     fn serve(&self, cx: &Cx) {
-        let at_once = |e: &Entry| !cx.is_virtual() || !e.is_bounded();
+        let at_once = |e: &Entry| !e.looks_on && (!cx.is_virtual() || !e.is_bounded());
         self.serve_those(cx, at_once);
+    }
+
+    /// Others run: serves those that look on, where their bells were rung. True when one was.
+    #[inline]
+    pub(crate) fn look_on(&self, cx: impl FnOnce() -> Cx) -> bool {
+        self.lookers.get() > 0 && self.serve_those(&cx(), |e| e.looks_on)
     }
 
     /// Virtual time stands at a bound: serves the ports that have stopped it, where their bells were rung.
     /// True when one was.
     pub(crate) fn serve_bounded(&self, cx: &Cx) -> bool {
         let now = cx.now();
-        self.serve_those(cx, |e| e.port.as_ref().is_some_and(|port| port.bound() <= now))
+        let stops = |e: &Entry| e.port.as_ref().is_some_and(|port| port.bound() <= now);
+        self.serve_those(cx, |e| !e.looks_on && stops(e))
     }
 
     fn serve_those(&self, cx: &Cx, meant: impl Fn(&Entry) -> bool) -> bool {

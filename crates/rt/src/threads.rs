@@ -149,6 +149,7 @@ where
             continue;
         }
         idle = 0;
+        local.ports.look_on(|| cx.clone());
         for task in batch.drain(..) {
             local.poll(task);
         }

@@ -326,7 +326,8 @@ impl Virtual {
                 reactor.look(&self.local);
             }
         }
-        self.clock.inbox.deliver(&self.local, || self.cx())
+        let came = self.clock.inbox.deliver(&self.local, || self.cx());
+        self.local.ports.look_on(|| self.cx()) || came
     }
 
     fn is_awake(&self) -> bool {
