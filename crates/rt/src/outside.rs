@@ -29,7 +29,8 @@ pub trait Port {
     /// each call of any port; it must not open or close ports. Real time does not stop.
     fn bound(&self) -> Ns;
 
-    /// Virtual time: every task waits, and no timer is armed. What should happen now?
+    /// Every task waits, and no timer is armed. What should happen now? Asked in virtual time, and on a real core that
+    /// is alone; among several real cores another one may go on.
     fn idle(&mut self, cx: &Cx) -> Idle;
 
     /// It only looks on: its bell wakes nobody. The port is served while others run, at most once per step of a virtual
@@ -40,7 +41,7 @@ pub trait Port {
     }
 }
 
-/// What a port does about a virtual run in which nothing can go on by itself.
+/// What a port does about a run in which nothing can go on by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// Nothing. If all ports say so the run ends as stalled.
@@ -522,8 +523,7 @@ impl Ports {
 
     /// Asks each of them what to do about a run that can't go on: the first that has changed something
     /// settles it.
-    #[cold]
-    pub(crate) fn idle(&self, cx: &Cx) -> Idle {
+    fn idle(&self, cx: &Cx) -> Idle {
         let mut said = Idle::Stalled;
         self.call(
             cx,
@@ -537,6 +537,15 @@ impl Ports {
             },
         );
         said
+    }
+
+    /// As [`Ports::idle`]; who waits for a file waits, whatever the ports say.
+    #[cold]
+    pub(crate) fn idle_or_files(&self, cx: &Cx, local: &Local) -> Idle {
+        match self.idle(cx) {
+            Idle::Stalled if local.reactor.get().is_some_and(|r| r.is_awaited()) => Idle::Waits,
+            said => said,
+        }
     }
 
     /// Calls those that are `meant`, in order, until `with` says that it is enough. A port may open and close
