@@ -142,7 +142,7 @@ async fn ask(
     sectors: u32,
     buf: &mut [u8],
 ) -> BlockResult {
-    dev.start(cx, Io { op, lba: Lba::new(lba), sectors, fua: false, buf }).await
+    dev.start(cx, Io::of(op, Lba::new(lba), sectors, false, buf)).await
 }
 
 /// A target of either layer.

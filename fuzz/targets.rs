@@ -246,10 +246,9 @@ fn command(ssd: &Arc<Ssd>, op: Op, addrs: Vec<Ppa>) -> Status {
                 oob: &oob,
                 cause: &cause,
             },
-            Op::Read => Data::Read {
-                content: Scatter { base: &mut content, index: &index, unit: 4096 },
-                oob: &mut oob,
-            },
+            Op::Read => {
+                Data::Read { content: Scatter::new(&mut content, &index, 4096), oob: &mut oob }
+            }
             _ => Data::None,
         };
         let request =

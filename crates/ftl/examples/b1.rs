@@ -47,7 +47,7 @@ async fn phase(cx: &Cx, dev: &Arc<Pblk>, op: BlockOp, random: bool, count: u64, 
             while let Some(lba) = ahead {
                 ahead = draw();
                 buf.copy_from_slice(&lba.to_le_bytes());
-                let io = Io { op, lba: Lba::new(lba), sectors: 1, fua: false, buf: &mut buf };
+                let io = Io::of(op, Lba::new(lba), 1, false, &mut buf);
                 dev.start(&cx2, io).await.expect("no faults are injected");
                 assert!(op != BlockOp::Read || u64::from_le_bytes(buf) == lba, "wrong data");
             }

@@ -66,7 +66,7 @@ impl Target {
         let start = cpu_ns();
         for _ in 0..OPERATIONS {
             let lba = Lba::new(rng.below(SET_SECTORS));
-            let io = Io { op, lba, sectors: 1, fua: false, buf: &mut *buf };
+            let io = Io::of(op, lba, 1, false, &mut *buf);
             self.dev.start(cx, io).await.expect("no faults are injected");
         }
         (cpu_ns() - start) / OPERATIONS as f64

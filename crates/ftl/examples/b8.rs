@@ -41,7 +41,7 @@ async fn write(cx: Cx, dev: Arc<Pblk>, random: bool, count: u64) {
                 next.set(i + 1);
                 let at = if random { rng.below(places) } else { i % places };
                 let lba = Lba::new(at * 16);
-                let io = Io { op: BlockOp::Write, lba, sectors: 16, fua: false, buf: &mut buf };
+                let io = Io::of(BlockOp::Write, lba, 16, false, &mut buf);
                 dev.start(&cx2, io).await.expect("no faults are injected");
             }
         }));

@@ -86,7 +86,7 @@ impl LinkedBlock {
         self.counters.queue_full_ns.fetch_add(waited, Ordering::Relaxed);
     }
 
-    async fn cross(&self, cx: &Cx, io: Io<'_>) -> BlockResult {
+    async fn cross<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> BlockResult {
         let (there, back) = match io.op {
             BlockOp::Write => (io.sectors as u64, 0),
             BlockOp::Read => (0, io.sectors as u64),
@@ -114,7 +114,7 @@ impl BlockDev for LinkedBlock {
     }
 
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
-        Box::pin(self.cross(cx, io))
+        Started::later(self.cross(cx, io))
     }
 
     fn expect(&self, op: BlockOp, lba: flashlane_base::Lba) {
@@ -142,7 +142,7 @@ mod tests {
         }
         fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
             self.asked.lock().push((io.op, cx.now()));
-            Box::pin(async move {
+            Started::later(async move {
                 cx.sleep(Ns::from_us(10)).await;
                 match io.op {
                     BlockOp::Discard => Err(BlockError::ReadOnly("a test")),
@@ -179,7 +179,7 @@ mod tests {
                 let (task, link) = (cx.clone(), linked.clone());
                 tasks.push(cx.spawn_join(async move {
                     let mut buf = vec![0; 8 * sectors as usize];
-                    let io = Io { op, lba: Lba::new(0), sectors, fua: false, buf: &mut buf };
+                    let io = Io::of(op, Lba::new(0), sectors, false, &mut buf);
                     let result = link.start(&task, io).await;
                     assert_eq!(result.is_err(), op == BlockOp::Discard);
                     task.now().as_ns()

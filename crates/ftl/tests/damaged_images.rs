@@ -123,7 +123,7 @@ async fn io(
     buf: &mut [u8],
 ) -> Result<(), BlockError> {
     let sectors = (buf.len() / 4096) as u32;
-    dev.start(cx, Io { op, lba: Lba::new(lba), sectors, fua: false, buf }).await
+    dev.start(cx, Io::of(op, Lba::new(lba), sectors, false, buf)).await
 }
 
 /// Writes and flushes; the file at moments of it.

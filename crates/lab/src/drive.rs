@@ -564,7 +564,7 @@ fn read(ssd: &Arc<Ssd>, at: &[Ppa]) -> Vec<Status> {
         let index: Vec<u32> = (0..n as u32).collect();
         let mut base = vec![0; n * SECTOR_BYTES];
         let mut oob = vec![[0; 16]; n];
-        let content = Scatter { base: &mut base, index: &index, unit: SECTOR_BYTES };
+        let content = Scatter::new(&mut base, &index, SECTOR_BYTES);
         let request = Request {
             op: Op::Read,
             flags: Flags::default(),

@@ -467,13 +467,13 @@ impl Store {
         let (segment, at) = (sector >> self.shift, sector & ((1 << self.shift) - 1));
         let end = at as usize + span as usize;
         let plain = self.kind == StoreKind::Stamps && content.unit == STAMP && !body.has_whole();
-        if !plain || end > 1 << self.shift {
-            return false;
-        }
-        let (records, _) = body.segment(segment as usize).as_chunks::<{ STAMP + OOB_BYTES }>();
-        let (units, _) = content.base.as_chunks_mut::<STAMP>();
-        let records = &records[at as usize..end];
         let index = &content.index[first..first + oob.len()];
+        let Some(row) = content.side_by_side().filter(|_| plain && end <= 1 << self.shift) else {
+            return false;
+        };
+        let (records, _) = body.segment(segment as usize).as_chunks::<{ STAMP + OOB_BYTES }>();
+        let (units, _) = row.as_chunks_mut::<STAMP>();
+        let records = &records[at as usize..end];
         for (k, (oob, i)) in oob.iter_mut().zip(index).enumerate() {
             let record = &records[place(k)];
             units[*i as usize].copy_from_slice(&record[..STAMP]);

@@ -100,10 +100,7 @@ async fn read_die(cx: Cx, dev: Arc<dyn Device>, pu: u32, n: usize, gaps: bool, c
             op: Op::Read,
             flags: Flags::default(),
             addrs: &addrs,
-            data: Data::Read {
-                content: Scatter { base: &mut base, index: &index, unit: 8 },
-                oob: &mut oob,
-            },
+            data: Data::Read { content: Scatter::new(&mut base, &index, 8), oob: &mut oob },
             whole_sectors: false,
         };
         let done = dev.io(&cx, read).await;

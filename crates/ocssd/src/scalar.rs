@@ -88,7 +88,7 @@ impl Scalar {
             let bytes = &mut buf[done as usize * unit..][..addrs.len() * unit];
             let index: Vec<u32> = (0..addrs.len() as u32).collect();
             let mut oob = vec![[0; OOB_BYTES]; addrs.len()];
-            let content = Scatter { base: bytes, index: &index, unit };
+            let content = Scatter::new(bytes, &index, unit);
             let data = Data::Read { content, oob: &mut oob };
             let ended = self.command(cx, Op::Read, &addrs, data).await;
             done = self.check_ended(lba, done, addrs.len(), &ended)?;

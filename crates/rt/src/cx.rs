@@ -5,6 +5,7 @@
 //! core. Never: crosses threads (`Cx` is neither `Send` nor `Sync`).
 
 use crate::local::Local;
+use crate::pooled::Pooled;
 use crate::threads::ThreadCore;
 use crate::virt::{Clock, CoreTime};
 use flashlane_base::{Ns, Rng};
@@ -242,14 +243,14 @@ impl Cx {
 
     /// Starts a task on this core. It runs to its end, unless the run ends first.
     pub fn spawn(&self, future: impl Future<Output = ()> + 'static) {
-        self.local.spawn(Box::pin(future));
+        self.local.spawn(Pooled::new(future));
     }
 
     /// Starts a task that has nothing to do before `at`: it is polled then, as if it slept first.
     /// Like any other it tolerates being polled before.
     #[inline]
     pub fn spawn_at(&self, at: Ns, future: impl Future<Output = ()> + 'static) {
-        let id = self.local.take_in(Box::pin(future));
+        let id = self.local.take_in(Pooled::new(future));
         if at <= self.now() {
             self.local.wake(id);
         } else if at != Ns::MAX {

@@ -3,7 +3,7 @@
 //! Owns: [`Cx`], the virtual-time executor ([`Virtual`]), the thread-per-core executor
 //! ([`Threads`]), what both let in from outside ([`Port`], [`Remote`], [`Watched`]), timers, the
 //! blocking primitives of the data path ([`Lock`], [`Credits`], [`Notify`], [`Join`]), CPU cost
-//! tables and the fingerprint of a run.
+//! tables, memory for futures ([`Pooled`]) and the fingerprint of a run.
 //! Promises: under [`Virtual`] a run is a function of its seed: same seed, same order of polls,
 //! same fingerprint. Layers written against `Cx` run unchanged under both.
 //! Never: knows flash; never cancels a future that runs.
@@ -21,6 +21,7 @@ mod local;
 mod mutex;
 pub mod outside;
 mod platform;
+mod pooled;
 pub mod reactor;
 mod reply;
 pub mod sync;
@@ -31,6 +32,7 @@ pub mod virt;
 pub use cost::{CostError, CostTable, STAGES};
 pub use cx::{CoreId, Cx, Join, Waiter};
 pub use outside::{Bell, Gone, Idle, Opened, Pending, Port, Remote};
+pub use pooled::Pooled;
 pub use reactor::Watched;
 pub use sync::{Contended, Credits, Lock, LockStats, Notify, Waits};
 pub use threads::Threads;

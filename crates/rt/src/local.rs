@@ -5,6 +5,7 @@
 //! Never: moves a future to another thread.
 
 use crate::outside::Ports;
+use crate::pooled::Pooled;
 use crate::reactor::Reactor;
 use crate::timers::{TASK_BITS, Timers};
 use std::cell::{Cell, OnceCell, RefCell};
@@ -15,7 +16,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 
-pub(crate) type Task = Pin<Box<dyn Future<Output = ()>>>;
+pub(crate) type Task = Pooled<'static, ()>;
 
 #[derive(Default)]
 struct Slot {
@@ -85,7 +86,7 @@ impl Local {
         };
         self.current.set(id);
         let mut context = Context::from_waker(Waker::noop());
-        if task.as_mut().poll(&mut context) == Poll::Ready(()) {
+        if Pin::new(&mut task).poll(&mut context) == Poll::Ready(()) {
             self.free.borrow_mut().push(id);
             self.alive.set(self.alive.get() - 1);
             return true;

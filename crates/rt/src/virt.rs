@@ -11,6 +11,7 @@ use crate::local::Local;
 use crate::mutex::RunHere;
 use crate::outside::{Idle, Inbox};
 use crate::platform::RealClock;
+use crate::pooled::Pooled;
 use flashlane_base::{Ns, Rng};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -257,7 +258,7 @@ impl Virtual {
         let _ended = Ended::after(&self.clock.inbox);
         let out = Rc::new(RefCell::new(None));
         let theirs = out.clone();
-        self.local.spawn(Box::pin(async move {
+        self.local.spawn(Pooled::new(async move {
             let value = main.await;
             *theirs.borrow_mut() = Some(value);
         }));

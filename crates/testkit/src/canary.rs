@@ -10,10 +10,13 @@
 
 use crate::ram::range;
 use flashlane_base::Lba;
-use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, BlockResult, Io, Started};
+use flashlane_ftl::block::{
+    BlockDev, BlockInfo, BlockOp, BlockResult, Io, Payload, SectorsMut, Started,
+};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io::IoSliceMut;
 use std::sync::Arc;
 
 /// How to cheat.
@@ -108,7 +111,7 @@ impl Canary {
         self.record.lock().cheated
     }
 
-    async fn serve(&self, cx: &Cx, io: Io<'_>) -> BlockResult {
+    async fn serve(&self, cx: &Cx, mut io: Io<'_>) -> BlockResult {
         let (op, lba, sectors, fua) = (io.op, io.lba, io.sectors, io.fua);
         let (index, seen, covered) = {
             let mut r = self.record.lock();
@@ -122,23 +125,33 @@ impl Canary {
         };
         let cheat = self.cheat.filter(|(c, at)| c.on() == op && *at == index);
         let lose = cheat.is_some_and(|(c, _)| c != Cheat::MixUp);
-        let buf = io.buf;
         let result = if lose {
             self.record.lock().cheated = true;
             cx.yield_now().await;
             Ok(())
         } else {
-            let inner = Io { op, lba, sectors, fua, buf: &mut *buf };
-            self.inner.start(cx, inner).await
+            // What was read is looked at afterwards, so the memory is only lent.
+            let mut pieces: Vec<IoSliceMut<'_>>;
+            let payload = match &mut io.payload {
+                Payload::Read(SectorsMut::One(bytes)) => Payload::Read(SectorsMut::One(bytes)),
+                Payload::Read(SectorsMut::Many(theirs)) => {
+                    pieces = theirs.iter_mut().map(|piece| IoSliceMut::new(piece)).collect();
+                    Payload::Read(SectorsMut::Many(&mut pieces))
+                }
+                Payload::Write(from) => Payload::Write(*from),
+                Payload::None => Payload::None,
+            };
+            self.inner.start(cx, Io { op, lba, sectors, fua, hint: io.hint, payload }).await
         };
         let mut r = self.record.lock();
         match op {
-            BlockOp::Read if result.is_ok() => {
-                r.end_read(&seen);
-                let bytes = self.inner.info().content_bytes;
-                r.mix_up(index, lba, &mut buf[..bytes], cheat.is_some());
+            BlockOp::Read => {
+                if let (Ok(()), Payload::Read(to)) = (&result, &mut io.payload) {
+                    r.end_read(&seen);
+                    let first = to.sector(0, self.inner.info().content_bytes);
+                    r.mix_up(index, lba, first, cheat.is_some());
+                }
             }
-            BlockOp::Read => {}
             BlockOp::Write | BlockOp::Discard => r.end_update(op, lba, sectors, fua),
             BlockOp::Flush => r.end_flush(index, covered),
         }
@@ -240,7 +253,7 @@ impl BlockDev for Canary {
         self.inner.info()
     }
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
-        Box::pin(self.serve(cx, io))
+        Started::later(self.serve(cx, io))
     }
     fn expect(&self, op: BlockOp, lba: Lba) {
         self.inner.expect(op, lba);

@@ -1,15 +1,18 @@
 //! A host that knows what it wrote: a block device together with its oracle.
 //!
 //! Owns: the order begin, request, end that the oracle needs. Promises: every read is checked,
-//! every refusal judged. Never: decides what to ask for; that is the workload's part.
+//! every refusal judged; some requests have their memory in pieces. Never: decides what to ask for; that is the workload's part.
 
 use crate::aim::Aim;
 use crate::moments::Moments;
 use crate::oracle::{Oracle, Wrong};
 use flashlane_base::Lba;
-use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
+use flashlane_ftl::block::{
+    BlockDev, BlockError, BlockOp, BlockResult, Io, Payload, Sectors, SectorsMut,
+};
 use flashlane_rt::Cx;
 use std::cell::{Cell, RefCell};
+use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
 /// See the module's head.
@@ -184,6 +187,7 @@ impl Host {
         fua: bool,
         buf: &mut [u8],
     ) -> BlockResult {
+        let unit = self.oracle.content_bytes();
         let watched = self
             .watched
             .filter(|w| sectors == 0 || (lba.get()..lba.get() + sectors as u64).contains(&w.get()));
@@ -191,7 +195,23 @@ impl Host {
         if watched.is_some() {
             eprintln!("{:>12} begin {op:?} {lba} +{sectors} fua {fua}", begin.as_ns());
         }
-        let io = Io { op, lba, sectors, fua, buf };
+        let io = Io::of(op, lba, sectors, fua, buf);
+        // Every third has its memory in pieces of one to three sectors, and one of none.
+        let piece = self.ended.get() as usize;
+        let (mut from, mut to) = (Vec::new(), Vec::new());
+        let io = match io.payload {
+            Payload::Write(Sectors::One(all)) if piece % 3 == 1 => {
+                from.push(IoSlice::new(&[]));
+                from.extend(all.chunks(unit * (1 + piece % 5 % 3)).map(IoSlice::new));
+                Io { payload: Payload::Write(Sectors::Many(&from)), ..io }
+            }
+            Payload::Read(SectorsMut::One(all)) if piece % 3 == 1 => {
+                to.push(IoSliceMut::new(&mut []));
+                to.extend(all.chunks_mut(unit * (1 + piece % 5 % 3)).map(IoSliceMut::new));
+                Io { payload: Payload::Read(SectorsMut::Many(&mut to)), ..io }
+            }
+            payload => Io { payload, ..io },
+        };
         self.under_way.borrow_mut().push((op, lba, sectors));
         self.note(cx, op, fua, false);
         let result = self.dev.start(cx, io).await;
@@ -205,9 +225,8 @@ impl Host {
         if let Some(w) = watched {
             let found = match op {
                 BlockOp::Read | BlockOp::Write => {
-                    let bytes = self.oracle.content_bytes();
-                    let at = (w.get() - lba.get()) as usize * bytes;
-                    buf.get(at..at + bytes).map(crate::content::name)
+                    let at = (w.get() - lba.get()) as usize * unit;
+                    buf.get(at..at + unit).map(crate::content::name)
                 }
                 _ => None,
             };

@@ -5,7 +5,7 @@
 //! cut leaves of each unflushed sector whatever is admissible. Never: is fast.
 
 use flashlane_base::{Lba, Ns, Rng};
-use flashlane_ftl::block::{BlockDev, BlockError, BlockInfo, BlockOp, BlockResult, Io, Started};
+use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, BlockResult, Io, Payload, Started};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
 use std::collections::BTreeMap;
@@ -72,19 +72,21 @@ impl Ram {
         cx.sleep(Ns::from_ns(span)).await;
     }
 
-    async fn serve(&self, cx: &Cx, io: Io<'_>) -> BlockResult {
-        check(&self.info, &io)?;
+    async fn serve(&self, cx: &Cx, mut io: Io<'_>) -> BlockResult {
+        io.check(&self.info)?;
         let bytes = self.info.content_bytes;
         self.pause(cx).await;
-        for i in 0..io.sectors as usize {
+        for i in 0..io.sectors {
             let at = io.lba.get() + i as u64;
-            let content = match io.op {
-                BlockOp::Read => {
-                    self.state.lock().read(at, &mut io.buf[i * bytes..][..bytes]);
+            let content = match &mut io.payload {
+                Payload::Read(to) => {
+                    self.state.lock().read(at, to.sector(i, bytes));
                     continue;
                 }
-                BlockOp::Write => io.buf[i * bytes..][..bytes].to_vec(),
-                _ => vec![0; bytes],
+                Payload::Write(from) => {
+                    from.from(i, bytes).next().expect("as many as it says").to_vec()
+                }
+                Payload::None => vec![0; bytes],
             };
             self.state.lock().put(at, content);
             if i % 8 == 7 {
@@ -130,24 +132,6 @@ impl State {
     }
 }
 
-/// Refuses what is outside the device or has a buffer of the wrong size.
-pub(crate) fn check(info: &BlockInfo, io: &Io<'_>) -> BlockResult {
-    let content = match io.op {
-        BlockOp::Read | BlockOp::Write => io.sectors as usize * info.content_bytes,
-        BlockOp::Discard | BlockOp::Flush => io.buf.len(),
-    };
-    let end = io.lba.get().checked_add(io.sectors as u64);
-    if end.is_some_and(|e| e <= info.capacity) && content == io.buf.len() {
-        return Ok(());
-    }
-    Err(BlockError::Invalid {
-        op: io.op,
-        lba: io.lba,
-        sectors: io.sectors,
-        capacity: info.capacity,
-    })
-}
-
 /// The sectors of a request.
 pub(crate) fn range(lba: Lba, sectors: u32) -> std::ops::Range<u64> {
     lba.get()..lba.get() + sectors as u64
@@ -158,7 +142,7 @@ impl BlockDev for Ram {
         &self.info
     }
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
-        Box::pin(self.serve(cx, io))
+        Started::later(self.serve(cx, io))
     }
     fn expect(&self, _: BlockOp, _: Lba) {}
 }

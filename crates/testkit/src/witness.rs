@@ -8,9 +8,7 @@
 use crate::content::{self, Found, Version};
 use crate::harness::OracleSlot;
 use flashlane_base::{Geometry, Lba, Ns, Ppa, PpaFormat};
-use flashlane_ocssd::device::{
-    ChunkInfo, Completion, Data, Device, Op, Request, Scatter, Ticket, Traits,
-};
+use flashlane_ocssd::device::{ChunkInfo, Completion, Data, Device, Op, Request, Ticket, Traits};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
 use std::collections::BTreeMap;
@@ -70,19 +68,19 @@ impl Witness {
     /// Submits a read and compares what came with what was programmed.
     fn read(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let Request { op, flags, addrs, data, whole_sectors } = request;
-        let Data::Read { content: Scatter { base, index, unit }, oob } = data else {
+        let Data::Read { mut content, oob } = data else {
             let data = Data::None;
             let request = Request { op, flags, addrs, data, whole_sectors };
             return self.inner.submit_at(cx, request, arrives);
         };
-        let to = Scatter { base: &mut *base, index, unit };
+        let to = content.with(content.index);
         let request =
             Request { op, flags, addrs, data: Data::Read { content: to, oob }, whole_sectors };
         let ticket = self.inner.submit_at(cx, request, arrives);
         let mut book = self.book.lock();
-        let each = addrs.iter().zip(index).map(|(ppa, at)| {
+        let each = addrs.iter().enumerate().map(|(i, ppa)| {
             let known = book.programmed.get(ppa).copied();
-            let sector = &base[*at as usize * unit..][..unit];
+            let sector = content.sector(i);
             let wrong = known.is_some_and(|(lba, version)| !content::is(lba, version, sector));
             (known, wrong)
         });

@@ -66,7 +66,7 @@ async fn mount(cx: &Cx, image: &Path) -> Stack {
 
 async fn io(cx: &Cx, dev: &Arc<dyn BlockDev>, op: BlockOp, lba: u64, buf: &mut Vec<u8>) {
     let sectors = (buf.len() / SECTOR_BYTES) as u32;
-    let io = Io { op, lba: Lba::new(lba), sectors, fua: false, buf };
+    let io = Io::of(op, Lba::new(lba), sectors, false, buf);
     dev.start(cx, io).await.unwrap_or_else(|e| panic!("{op:?} at {lba}: {e}"));
 }
 

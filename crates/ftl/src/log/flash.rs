@@ -125,7 +125,7 @@ impl Flash {
         cause: Cause,
     ) -> Completion {
         let n = addrs.len();
-        let content = Scatter { base: content, index: &IN_ORDER[..n], unit };
+        let content = Scatter::new(content, &IN_ORDER[..n], unit);
         let request = Request {
             op: Op::Read,
             flags: Flags { cause, ..Flags::default() },

@@ -15,34 +15,20 @@ use super::ring::{Ring, RingState};
 use super::rings::Positions;
 use super::slab::{Origin, POISONED};
 use super::{HostFtl, add};
-use crate::block::{BlockError, BlockOp, BlockResult, Io};
-use flashlane_base::mutant;
-use flashlane_rt::Cx;
+use crate::block::{BlockError, BlockResult, Each, Sectors, Started};
+use flashlane_base::{Ns, mutant};
 use flashlane_rt::sync::{Ordering, hesitate};
+use flashlane_rt::{Cx, Pooled};
 use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Entries that are looked at in one section: others may wait for its end.
 pub(super) const SECTION: u64 = 2048;
 
-/// Slots of one piece of a write; most writes are short.
-type Slots = SmallVec<[u32; 4]>;
+/// Slots of one piece of a write.
+type Slots = SmallVec<[u32; 16]>;
 
 impl HostFtl {
-    /// Is the request inside the device, and its buffer of the right size?
-    pub(super) fn check_request(&self, io: &Io<'_>) -> BlockResult {
-        let capacity = self.info.capacity;
-        let inside = io.lba.get() <= capacity && io.sectors as u64 <= capacity - io.lba.get();
-        let bytes = match io.op {
-            BlockOp::Read | BlockOp::Write => io.sectors as usize * self.info.content_bytes,
-            BlockOp::Discard | BlockOp::Flush => io.buf.len(),
-        };
-        if inside && io.buf.len() == bytes {
-            return Ok(());
-        }
-        Err(BlockError::Invalid { op: io.op, lba: io.lba, sectors: io.sectors, capacity })
-    }
-
     /// A write of a sector begins, whose map entry was asked for when it was expected: now for what
     /// the entry names. Most writes wait to be admitted, and it may come meanwhile.
     #[inline]
@@ -55,32 +41,73 @@ impl HostFtl {
         }
     }
 
-    /// Writes sectors; with `fua` returns when they are durable.
-    pub(super) async fn write(
+    /// A write, answered at once where nothing costs time, the ring has room, and its acknowledgement is
+    /// all that is asked for.
+    pub(super) fn write<'a>(
+        &'a self,
+        cx: &'a Cx,
+        lba: u64,
+        sectors: u32,
+        content: Sectors<'a>,
+        fua: bool,
+    ) -> Started<'a> {
+        if let Err(error) = self.check_writable() {
+            return Started::Done(Err(error));
+        }
+        let home = self.rings.of(cx);
+        let free = self.costs.sections_are_free && self.costs.front_write == Ns::ZERO;
+        let whole = !fua && !self.borrow && (1..=self.layout.piece_sectors).contains(&sectors);
+        if !free || !whole || !home.admission.try_user(cx, sectors.into(), true) {
+            return Started::later(self.write_in_pieces(cx, lba, sectors, content, fua, None));
+        }
+        if let Err(error) = self.admitted(cx, home, sectors) {
+            return Started::Done(Err(error));
+        }
+        if self.needs_stamps(cx) {
+            let work = self.write_in_pieces(cx, lba, sectors, content, fua, Some(home));
+            return Started::later(work);
+        }
+        self.buffer_at_once(cx, home, lba, sectors, content.from(0, self.unit()), fua);
+        Started::Done(Ok(()))
+    }
+
+    /// Bytes of a sector's content.
+    #[inline]
+    fn unit(&self) -> usize {
+        self.info.content_bytes
+    }
+
+    /// Writes sectors; with `fua` returns when they are durable. The first piece may be admitted to a ring
+    /// already.
+    async fn write_in_pieces(
         &self,
         cx: &Cx,
         lba: u64,
         sectors: u32,
-        content: &[u8],
+        content: Sectors<'_>,
         fua: bool,
+        mut admitted: Option<&Ring>,
     ) -> BlockResult {
-        self.check_writable()?;
-        cx.cpu(self.costs.front_write).await;
         let home = self.rings.of(cx);
-        let unit = self.info.content_bytes;
-        let piece = self.layout.piece_sectors;
+        if admitted.is_none() {
+            cx.cpu(self.costs.front_write).await;
+        }
         let mut ends: SmallVec<[(usize, u64); 1]> = SmallVec::new();
         let mut at = 0;
         while at < sectors {
-            let n = piece.min(sectors - at);
-            let ring = self.admit_user(cx, home, n as u64).await;
-            self.serve(cx, ring);
-            self.check_writable().inspect_err(|_| ring.admission.release(cx, n as u64, 0))?;
-            let content = &content[at as usize * unit..(at + n) as usize * unit];
-            let lba = lba + at as u64;
+            let n = self.layout.piece_sectors.min(sectors - at);
+            let ring = match admitted.take() {
+                Some(ring) => ring,
+                None => {
+                    let ring = self.admit_user(cx, home, n.into()).await;
+                    self.admitted(cx, ring, n)?;
+                    ring
+                }
+            };
+            let (lba, content) = (lba + at as u64, content.from(at, self.unit()));
             let end = match self.costs.sections_are_free && !self.needs_stamps(cx) {
-                true => self.buffer_at_once(cx, ring, lba, content, fua),
-                false => Box::pin(self.buffer(cx, ring, lba, content, fua)).await?,
+                true => self.buffer_at_once(cx, ring, lba, n, content, fua),
+                false => Pooled::new(self.buffer(cx, ring, lba, n, content, fua)).await?,
             };
             if fua {
                 ends.push((if mutant!("qblk.fua-waits-at-home") { home.at } else { ring.at }, end));
@@ -90,10 +117,16 @@ impl HostFtl {
         if fua && sectors > 0 {
             add(&self.counters.flushes, 1);
             let from = cx.now();
-            Box::pin(self.wait_flushed(cx, self.rings.positions(&ends))).await?;
+            Pooled::new(self.wait_flushed(cx, self.rings.positions(&ends))).await?;
             add(&self.counters.fua_wait_ns, (cx.now() - from).as_ns());
         }
         Ok(())
+    }
+
+    /// A ring has taken somebody in: somebody serves it, unless the target became read-only meanwhile.
+    fn admitted(&self, cx: &Cx, ring: &Ring, sectors: u32) -> BlockResult {
+        self.serve(cx, ring);
+        self.check_writable().inspect_err(|_| ring.admission.release(cx, sectors.into(), 0))
     }
 
     /// Waits for room in the ring of the caller's core; where idle rings' room may be borrowed, takes
@@ -115,10 +148,11 @@ impl HostFtl {
         cx: &Cx,
         ring: &Ring,
         lba: u64,
-        content: &[u8],
+        sectors: u32,
+        content: Each<'_>,
         fua: bool,
     ) -> Result<u64, BlockError> {
-        let n = content.len() / self.info.content_bytes;
+        let n = sectors as usize;
         let slots = ring.state.with(cx, self.costs.reserve, |r| self.take_slots(r, n)).await;
         cx.cpu(self.costs.copy.times(n as u64)).await;
         self.fill(&slots, ring, lba, content);
@@ -144,9 +178,16 @@ impl HostFtl {
 
     /// [`HostFtl::buffer`] where sections are free and stamps are leased: there is nothing to wait for
     /// between the same steps.
-    fn buffer_at_once(&self, cx: &Cx, ring: &Ring, lba: u64, content: &[u8], fua: bool) -> u64 {
-        let n = content.len() / self.info.content_bytes;
-        let slots = ring.state.enter(|r| self.take_slots(r, n));
+    fn buffer_at_once(
+        &self,
+        cx: &Cx,
+        ring: &Ring,
+        lba: u64,
+        sectors: u32,
+        content: Each<'_>,
+        fua: bool,
+    ) -> u64 {
+        let slots = ring.state.enter(|r| self.take_slots(r, sectors as usize));
         self.fill(&slots, ring, lba, content);
         let (end, wake) = match self.map.is_exclusive() {
             true => self.map.lock.enter(|()| self.insert(cx, ring, lba, &slots, fua)),
@@ -159,15 +200,14 @@ impl HostFtl {
     #[inline(always)]
     fn take_slots(&self, r: &mut RingState, n: usize) -> Slots {
         match n {
-            1 => Slots::from_buf_and_len([r.free.take(&self.slab), 0, 0, 0], 1),
+            1 => SmallVec::from_elem(r.free.take(&self.slab), 1),
             _ => (0..n).map(|_| r.free.take(&self.slab)).collect(),
         }
     }
 
     #[inline(always)]
-    fn fill(&self, slots: &[u32], ring: &Ring, lba: u64, content: &[u8]) {
-        let contents = content.chunks_exact(self.info.content_bytes);
-        for ((slot, content), lba) in slots.iter().zip(contents).zip(lba..) {
+    fn fill(&self, slots: &[u32], ring: &Ring, lba: u64, content: Each<'_>) {
+        for ((slot, content), lba) in slots.iter().zip(content).zip(lba..) {
             self.slab.fill(*slot, lba, ring.at as u32, content);
         }
     }

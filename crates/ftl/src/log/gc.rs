@@ -535,7 +535,7 @@ impl HostFtl {
         let unit = self.info.content_bytes;
         let n = batch.n;
         batch.content.resize(n * unit, 0);
-        let to = Scatter { base: &mut batch.content, index: &super::flash::IN_ORDER[..n], unit };
+        let to = Scatter::new(&mut batch.content, &super::flash::IN_ORDER[..n], unit);
         let request = Request {
             op: Op::Read,
             flags: Flags { cause: Cause::Gc, ..super::read::READ },

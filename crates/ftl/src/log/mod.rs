@@ -64,7 +64,7 @@ pub use scrub::{Scrub, ScrubConfig};
 pub use sysfs::ATTRIBUTES;
 pub use victim::{WearConfig, WearLeveling};
 
-use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
+use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Payload, Started};
 use crate::stats::FtlStats;
 use epoch::Epochs;
 use flash::Flash;
@@ -549,20 +549,18 @@ impl BlockDev for HostFtl {
     }
 
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
-        if let Err(e) = self.check_request(&io) {
-            return Box::pin(std::future::ready(Err(e)));
+        if let Err(error) = io.check(&self.info) {
+            return Started::Done(Err(error));
         }
-        let Io { op, lba, sectors, fua, buf } = io;
-        // One future per operation, not one that holds them all: a request allocates what it needs,
-        // which stays within the allocator's fast sizes.
-        match op {
-            BlockOp::Read => Box::pin(self.read(cx, lba.get(), sectors, buf)),
-            BlockOp::Write => {
-                self.approach(lba.get());
-                Box::pin(self.write(cx, lba.get(), sectors, buf, fua))
+        let (lba, sectors) = (io.lba.get(), io.sectors);
+        match io.payload {
+            Payload::Read(to) => self.read(cx, lba, sectors, to),
+            Payload::Write(content) => {
+                self.approach(lba);
+                self.write(cx, lba, sectors, content, io.fua)
             }
-            BlockOp::Discard => Box::pin(self.discard(cx, lba.get(), sectors as u64)),
-            BlockOp::Flush => Box::pin(self.flush(cx)),
+            Payload::None if io.op == BlockOp::Flush => Started::later(self.flush(cx)),
+            Payload::None => Started::later(self.discard(cx, lba, sectors.into())),
         }
     }
 

@@ -5,14 +5,16 @@
 //! be read (FORMAT.md rule 10: every read of the medium verifies address and CRC).
 //! Never: retries what the device gave up on (pblk: read errors go up).
 
+use super::epoch::Operation;
 use super::format::Oob;
 use super::map::Entry;
 use super::{HostFtl, add};
-use crate::block::{BlockError, BlockResult};
-use flashlane_base::{Lba, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
-use flashlane_ocssd::device::{Completion, Data, Flags, Op, Request, Scatter, Status, Ticket};
+use crate::block::{BlockError, BlockResult, SectorsMut, Started};
+use flashlane_base::{Lba, Ns, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
+use flashlane_ocssd::device::{Completion, Data, Flags, Op, Request, Status, Ticket};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::{AtomicU64, AtomicUsize, Ordering, hesitate};
+use smallvec::SmallVec;
 
 /// Flags of pblk's reads, GC's too: they may interrupt a program or an erase (pblk sets the hint on
 /// every read; facts of the interface: OCSSD 1.2, CDW12).
@@ -30,6 +32,9 @@ struct Piece {
     /// Which sectors from `first` on are known to be lost.
     poisoned: u64,
 }
+
+/// What was submitted of a request.
+type Pieces = SmallVec<[Piece; 1]>;
 
 /// Reads that are expected: what is known of a sector comes in two looks, the second at what the first
 /// found, and the first takes as long as some requests.
@@ -79,24 +84,70 @@ impl HostFtl {
         }
     }
 
-    /// Reads sectors into `buf`.
-    pub(super) async fn read(&self, cx: &Cx, lba: u64, n: u32, buf: &mut [u8]) -> BlockResult {
+    /// A read, answered at once where nothing costs time and nothing has to come from the medium.
+    pub(super) fn read<'a>(
+        &'a self,
+        cx: &'a Cx,
+        lba: u64,
+        n: u32,
+        mut to: SectorsMut<'a>,
+    ) -> Started<'a> {
+        if !self.costs.sections_are_free || self.costs.front_read != Ns::ZERO {
+            return Started::later(self.read_at_a_cost(cx, lba, n, to));
+        }
+        add(&self.counters.host_read, n as u64);
+        let operation = self.epochs.begin(cx);
+        let pieces = match self.map.is_exclusive() {
+            true => self.map.lock.enter(|_| self.look_up_and_submit(cx, lba, n, &mut to)),
+            false => self.look_up_among_others(cx, lba, n, &mut to),
+        };
+        if pieces.is_empty() {
+            self.epochs.end(cx, operation);
+            return Started::Done(Ok(()));
+        }
+        Started::later(self.finish_read(cx, lba, pieces, operation))
+    }
+
+    /// The same, on the core's time.
+    async fn read_at_a_cost(
+        &self,
+        cx: &Cx,
+        lba: u64,
+        n: u32,
+        mut to: SectorsMut<'_>,
+    ) -> BlockResult {
         cx.cpu(self.costs.front_read).await;
         add(&self.counters.host_read, n as u64);
         let cost = self.costs.map_lookup.times(n as u64);
-        // From the lookup to the end of the device's read nobody may erase what was looked up.
         let operation = self.epochs.begin(cx);
-        let submit = |_: &mut ()| self.look_up_and_submit(cx, lba, n, buf);
-        let (one, more) = match self.map.is_exclusive() {
+        let submit = |_: &mut ()| self.look_up_and_submit(cx, lba, n, &mut to);
+        let pieces = match self.map.is_exclusive() {
             true => self.map.lock.with(cx, cost, submit).await,
             false => {
                 cx.cpu(cost).await;
-                let _inside = (!mutant!("qblk.read-outside")).then(|| self.sections.enter(cx));
-                self.look_up_and_submit(cx, lba, n, buf)
+                self.look_up_among_others(cx, lba, n, &mut to)
             }
         };
+        self.finish_read(cx, lba, pieces, operation).await
+    }
+
+    /// What was looked up is true until the end of a section.
+    fn look_up_among_others(&self, cx: &Cx, lba: u64, n: u32, to: &mut SectorsMut<'_>) -> Pieces {
+        let _inside = (!mutant!("qblk.read-outside")).then(|| self.sections.enter(cx));
+        self.look_up_and_submit(cx, lba, n, to)
+    }
+
+    /// Waits for what was submitted. From the lookup to here, an operation, nobody may erase what was
+    /// looked up.
+    async fn finish_read(
+        &self,
+        cx: &Cx,
+        lba: u64,
+        pieces: Pieces,
+        operation: Operation,
+    ) -> BlockResult {
         let mut lost = Vec::new();
-        for piece in one.into_iter().chain(more) {
+        for piece in pieces {
             let mut failed = piece.poisoned;
             if let Some(ticket) = piece.ticket {
                 let done = self.flash.device.wait(cx, ticket).await;
@@ -119,34 +170,17 @@ impl HostFtl {
 
     /// Fills what the buffer and the map can answer and submits vector reads for the rest, all in
     /// one section: an address is used while it is true.
-    fn look_up_and_submit(
-        &self,
-        cx: &Cx,
-        lba: u64,
-        n: u32,
-        buf: &mut [u8],
-    ) -> (Option<Piece>, Vec<Piece>) {
+    fn look_up_and_submit(&self, cx: &Cx, lba: u64, n: u32, to: &mut SectorsMut<'_>) -> Pieces {
         if n == 1 {
-            return (self.submit_piece::<1>(cx, lba, 0, 1, buf), Vec::new());
+            return self.submit_piece::<1>(cx, lba, 0, 1, to).into_iter().collect();
         }
-        let mut one = None;
-        let mut more = Vec::new();
-        for first in (0..n).step_by(VECTOR_MAX) {
-            let count = (n - first).min(VECTOR_MAX as u32);
-            let piece = match count {
-                0..=8 => self.submit_piece::<8>(cx, lba, first, count, buf),
-                _ => self.submit_piece::<VECTOR_MAX>(cx, lba, first, count, buf),
-            };
-            let Some(piece) = piece else {
-                continue;
-            };
-            if one.is_none() {
-                one = Some(piece);
-            } else {
-                more.push(piece);
+        let pieces = (0..n).step_by(VECTOR_MAX).filter_map(|first| {
+            match (n - first).min(VECTOR_MAX as u32) {
+                count @ 0..=8 => self.submit_piece::<8>(cx, lba, first, count, to),
+                count => self.submit_piece::<VECTOR_MAX>(cx, lba, first, count, to),
             }
-        }
-        (one, more)
+        });
+        pieces.collect()
     }
 
     /// `count` sectors, `N` at most: the lists of a vector take as long to clear as the rest of a short
@@ -158,14 +192,14 @@ impl HostFtl {
         lba: u64,
         first: u32,
         count: u32,
-        buf: &mut [u8],
+        to: &mut SectorsMut<'_>,
     ) -> Option<Piece> {
         let unit = self.info.content_bytes;
         let mut addrs = [Ppa(0); N];
         let mut index = [0u32; N];
         let (mut media, mut poisoned, mut k) = (0u64, 0u64, 0);
         for i in 0..count {
-            let at = (first + i) as usize * unit;
+            let room = to.sector(first + i, unit);
             match self.map.get(lba + (first + i) as u64) {
                 Entry::Media(addr) => {
                     let (chunk, sector) = self.lines.chunk_of(addr);
@@ -176,15 +210,15 @@ impl HostFtl {
                     k += 1;
                 }
                 Entry::Slot(slot) => {
-                    self.slab.read(slot, &mut buf[at..at + unit]);
+                    self.slab.read(slot, room);
                     add(&self.counters.read_from_buffer, 1);
                 }
                 Entry::Unmapped => {
-                    buf[at..at + unit].fill(0);
+                    room.fill(0);
                     add(&self.counters.read_unmapped, 1);
                 }
                 Entry::Poisoned => {
-                    buf[at..at + unit].fill(0);
+                    room.fill(0);
                     poisoned |= u64::from(!mutant!("log.poison-reads")) << i;
                 }
             }
@@ -195,7 +229,7 @@ impl HostFtl {
         }
         hesitate();
         let mut oob = [[0u8; OOB_BYTES]; N];
-        let content = Scatter { base: buf, index: &index[..k], unit };
+        let content = to.scatter(&index[..k], unit);
         let request = Request {
             op: Op::Read,
             flags: READ,
@@ -207,11 +241,11 @@ impl HostFtl {
         // Content is there since the submission; whether the medium vouches for it comes later.
         let mut foreign = 0;
         for i in 0..k {
-            let at = index[i] as usize * unit;
+            let content = to.sector(index[i], unit);
             let (found, _, _) = Oob::decode_raw(&oob[i]);
             let is_its = found == lba + index[i] as u64 || mutant!("log.read-ignores-lba");
             let good = is_its
-                && (whole_sectors(&oob[i..=i], &buf[at..at + unit], unit) == 1
+                && (whole_sectors(&oob[i..=i], content, unit) == 1
                     || mutant!("log.read-crc-skipped"));
             foreign |= (!good as u64) << i;
         }

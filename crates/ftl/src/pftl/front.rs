@@ -18,7 +18,7 @@ use flashlane_rt::Cx;
 use super::buffer::{Kind, NIL, Stage, copy_sector};
 use super::map::Entry;
 use super::{Controller, Pftl, Phase, Room};
-use crate::block::{BlockError, BlockOp, BlockResult, Io};
+use crate::block::{BlockError, BlockResult, Each, Sectors, Started};
 
 /// Why a stopped device takes nothing more.
 const STOPPED: &str = "the device was stopped";
@@ -27,55 +27,78 @@ const STOPPED: &str = "the device was stopped";
 const DISCARD_PIECE: u32 = 4096;
 
 impl Pftl {
-    /// Refuses what lies outside the device or has a buffer of the wrong size.
-    #[inline]
-    pub(super) fn check(&self, io: &Io<'_>) -> BlockResult {
-        let bytes = match io.op {
-            BlockOp::Read | BlockOp::Write => io.sectors as usize * self.info.content_bytes,
-            BlockOp::Discard | BlockOp::Flush => io.buf.len(),
-        };
-        let end = io.lba.get().checked_add(io.sectors as u64);
-        if io.buf.len() == bytes && end.is_some_and(|end| end <= self.info.capacity) {
-            return Ok(());
+    /// A write, answered at once where the buffer has room for all of it and its acknowledgement is all
+    /// that is asked for.
+    pub(super) fn write<'a>(
+        &'a self,
+        cx: &'a Cx,
+        lba: u32,
+        sectors: u32,
+        content: Sectors<'a>,
+        fua: bool,
+    ) -> Started<'a> {
+        if sectors > self.piece || fua || !self.room.try_acquire(sectors.into()) {
+            return Started::later(self.write_in_pieces(cx, lba, sectors, content, fua));
         }
-        Err(BlockError::Invalid {
-            op: io.op,
-            lba: io.lba,
-            sectors: io.sectors,
-            capacity: self.info.capacity,
-        })
+        Started::Done(self.admit_piece(cx, lba, sectors, content.from(0, self.unit()), Ns::ZERO))
     }
 
-    /// Writes `buf.len() / content_bytes` sectors from `lba`, in pieces that the buffer can take.
-    pub(super) async fn write(&self, cx: &Cx, lba: u32, fua: bool, buf: &[u8]) -> BlockResult {
-        let piece = self.piece as usize * self.info.content_bytes;
-        let mut lba = lba;
-        let mut waited = Ns::ZERO;
-        for part in buf.chunks(piece) {
-            let sectors = (part.len() / self.info.content_bytes) as u32;
-            if !self.room.try_acquire(sectors as u64) {
+    /// Writes sectors from `lba`, in pieces that the buffer can take.
+    async fn write_in_pieces(
+        &self,
+        cx: &Cx,
+        lba: u32,
+        sectors: u32,
+        content: Sectors<'_>,
+        fua: bool,
+    ) -> BlockResult {
+        let mut at = 0;
+        while at < sectors {
+            let n = self.piece.min(sectors - at);
+            let mut waited = Ns::ZERO;
+            if !self.room.try_acquire(n.into()) {
                 let from = cx.now();
-                self.wait_for_room(cx, lba, sectors).await;
-                waited += cx.now() - from;
+                self.wait_for_room(cx, lba + at, n).await;
+                waited = cx.now() - from;
             }
-            let mut c = self.controller.lock();
-            if let Some(why) = c.refusal() {
-                drop(c);
-                self.room.release(cx, sectors as u64);
-                return Err(BlockError::ReadOnly(why));
-            }
-            let mut left = Room::default();
-            for (i, content) in (0u32..).zip(part.chunks_exact(self.info.content_bytes)) {
-                c.admit(lba + i, content, &mut left);
-            }
-            if waited != Ns::ZERO {
-                c.stats.ftl.ring_full += std::mem::take(&mut waited);
-                c.stats.ring_full_waits += 1;
-            }
-            lba += sectors;
-            self.go_on(cx, c, None, left);
+            self.admit_piece(cx, lba + at, n, content.from(at, self.unit()), waited)?;
+            at += n;
         }
         if fua && !mutant!("pftl.fua-ignored") { self.flush(cx).await } else { Ok(()) }
+    }
+
+    /// Takes `sectors` sectors into the buffer, whose room was waited for `waited` long.
+    #[inline]
+    fn admit_piece(
+        &self,
+        cx: &Cx,
+        lba: u32,
+        sectors: u32,
+        content: Each<'_>,
+        waited: Ns,
+    ) -> BlockResult {
+        let mut c = self.controller.lock();
+        if let Some(why) = c.refusal() {
+            drop(c);
+            self.room.release(cx, sectors.into());
+            return Err(BlockError::ReadOnly(why));
+        }
+        let mut left = Room::default();
+        for (lba, content) in (lba..lba + sectors).zip(content) {
+            c.admit(lba, content, &mut left);
+        }
+        if waited != Ns::ZERO {
+            c.stats.ftl.ring_full += waited;
+            c.stats.ring_full_waits += 1;
+        }
+        self.go_on(cx, c, None, left);
+        Ok(())
+    }
+
+    /// Bytes of a sector's content.
+    #[inline]
+    pub(super) fn unit(&self) -> usize {
+        self.info.content_bytes
     }
 
     /// Waits until the buffer has room for `sectors` sectors from `lba`.
@@ -115,7 +138,18 @@ impl Pftl {
         Ok(())
     }
 
-    /// Makes everything acknowledged durable. On capacitors it is already: counted, not waited for.
+    /// A flush. On capacitors everything acknowledged is durable already: counted, not waited for.
+    pub(super) fn flush_all<'a>(&'a self, cx: &'a Cx) -> Started<'a> {
+        match self.capacitors {
+            true => {
+                self.controller.lock().stats.ftl.flushes += 1;
+                Started::Done(Ok(()))
+            }
+            false => Started::later(self.flush(cx)),
+        }
+    }
+
+    /// Makes everything acknowledged durable.
     pub(super) async fn flush(&self, cx: &Cx) -> BlockResult {
         self.controller.lock().stats.ftl.flushes += 1;
         if self.capacitors {

@@ -535,11 +535,7 @@ impl Controller {
                 flags: Flags { cause: Cause::Gc, ..Flags::default() },
                 addrs: &self.scratch.addrs[..n],
                 data: Data::Read {
-                    content: Scatter {
-                        base: self.buffer.slab_mut(),
-                        index: &mover.slots,
-                        unit: self.content_bytes,
-                    },
+                    content: Scatter::new(self.buffer.slab_mut(), &mover.slots, self.content_bytes),
                     oob: &mut mover.oob,
                 },
                 whole_sectors: false,

@@ -66,7 +66,7 @@ pub use layer::{PFTL, PftlKind};
 pub use recover::{MountError, Recovery};
 pub use stats::{INVALID_CLASSES, PftlStats};
 
-use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
+use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Payload, Started};
 use crate::stats::{FtlStats, Gauges};
 use buffer::{Buffer, Kind, Sizes, Stage};
 use drain::{Scratch, Window, Worker};
@@ -549,16 +549,16 @@ impl BlockDev for Pftl {
     }
 
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
-        Box::pin(async move {
-            self.check(&io)?;
-            let lba = io.lba.get() as u32;
-            match io.op {
-                BlockOp::Read => self.read(cx, lba, io.buf).await,
-                BlockOp::Write => self.write(cx, lba, io.fua, io.buf).await,
-                BlockOp::Discard => self.discard(cx, lba, io.sectors),
-                BlockOp::Flush => self.flush(cx).await,
-            }
-        })
+        if let Err(error) = io.check(&self.info) {
+            return Started::Done(Err(error));
+        }
+        let (lba, sectors) = (io.lba.get() as u32, io.sectors);
+        match io.payload {
+            Payload::Read(to) => self.read(cx, lba, sectors, to),
+            Payload::Write(content) => self.write(cx, lba, sectors, content, io.fua),
+            Payload::None if io.op == BlockOp::Flush => self.flush_all(cx),
+            Payload::None => Started::Done(self.discard(cx, lba, sectors)),
+        }
     }
 
     fn expect(&self, _: BlockOp, lba: flashlane_base::Lba) {

@@ -6,15 +6,15 @@
 //! holds is not erased. Never: changes the map.
 
 use flashlane_base::{Lba, Ns, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
-use flashlane_ocssd::device::{Breakdown, Completion, Data, Flags, InFlight, Op, Request};
-use flashlane_ocssd::device::{Scatter, Status};
+use flashlane_ocssd::device::{Breakdown, Completion, Data, Flags, InFlight, Op, Request, Status};
 use flashlane_rt::Cx;
+use smallvec::SmallVec;
 
 use super::buffer::copy_sector;
 use super::map::Entry;
 use super::place::LineState;
 use super::{Controller, Pftl};
-use crate::block::{BlockError, BlockResult};
+use crate::block::{BlockError, BlockResult, SectorsMut, Started};
 use crate::log::format::Oob;
 
 /// CRC of a sector's content, of 4096 bytes or of the 8 that the `stamps` store keeps.
@@ -43,6 +43,9 @@ enum Source {
     Lost,
 }
 
+/// Sectors of a request that have to be read: (sector of the request, physical sector), in its order.
+type Wanted = SmallVec<[(u32, u32); VECTOR_MAX]>;
+
 /// A read command and what its memory said at submit.
 struct Part<'a> {
     flight: InFlight<'a>,
@@ -51,66 +54,77 @@ struct Part<'a> {
 }
 
 impl Pftl {
-    /// Reads `buf.len() / content_bytes` sectors from `lba`.
-    pub(super) async fn read(&self, cx: &Cx, lba: u32, buf: &mut [u8]) -> BlockResult {
-        if buf.len() == self.info.content_bytes {
-            return self.read_one(cx, lba, buf).await;
+    /// A read, answered at once where nothing has to come from the medium.
+    pub(super) fn read<'a>(
+        &'a self,
+        cx: &'a Cx,
+        lba: u32,
+        sectors: u32,
+        mut to: SectorsMut<'a>,
+    ) -> Started<'a> {
+        if sectors == 1 {
+            return self.read_one(cx, lba, to);
         }
         let mut lost = Vec::new();
-        // (sector of the request, physical sector), in request order.
-        let mut wanted: Vec<(u32, u32)> = Vec::new();
+        let mut wanted = Wanted::new();
         {
             let mut c = self.controller.lock();
-            for (i, out) in (0u32..).zip(buf.chunks_exact_mut(self.info.content_bytes)) {
-                match c.look_up(lba + i, out) {
+            for i in 0..sectors {
+                match c.look_up(lba + i, to.sector(i, self.unit())) {
                     Source::Here => {}
                     Source::Media(at) => wanted.push((i, at)),
                     Source::Lost => lost.push(i),
                 }
             }
         }
-        let parts: Vec<Part<'_>> = wanted
-            .chunks(VECTOR_MAX)
-            .map(|part| self.submit_read::<VECTOR_MAX>(cx, lba, part, buf))
-            .collect();
-        for (part, wanted) in parts.into_iter().zip(wanted.chunks(VECTOR_MAX)) {
-            let done = part.flight.await;
-            let mut c = self.controller.lock();
-            for (i, (sector, at)) in wanted.iter().enumerate() {
-                let good = c.judge(done.status(i), part.mismatch >> i & 1 == 0);
-                if !good {
-                    let from = *sector as usize * self.info.content_bytes;
-                    buf[from..from + self.info.content_bytes].fill(0);
-                    lost.push(*sector);
-                }
-                c.unpin(cx, *at);
-            }
-            c.note_read(&done);
+        if wanted.is_empty() {
+            return Started::Done(outcome(lba, lost));
         }
-        lost.sort_unstable();
-        outcome(lost.into_iter().map(|i| lba + i).collect())
+        let parts: SmallVec<[Part<'a>; 1]> = wanted
+            .chunks(VECTOR_MAX)
+            .map(|part| self.submit_read::<VECTOR_MAX>(cx, lba, part, &mut to))
+            .collect();
+        Started::later(async move {
+            for (part, wanted) in parts.into_iter().zip(wanted.chunks(VECTOR_MAX)) {
+                let done = part.flight.await;
+                let mut c = self.controller.lock();
+                for (i, (sector, at)) in wanted.iter().enumerate() {
+                    let good = c.judge(done.status(i), part.mismatch >> i & 1 == 0);
+                    if !good {
+                        to.sector(*sector, self.unit()).fill(0);
+                        lost.push(*sector);
+                    }
+                    c.unpin(cx, *at);
+                }
+                c.note_read(&done);
+            }
+            lost.sort_unstable();
+            outcome(lba, lost)
+        })
     }
 
-    /// The same for one sector, which is most of what a random reader does: nothing on the heap.
-    async fn read_one(&self, cx: &Cx, lba: u32, buf: &mut [u8]) -> BlockResult {
-        let source = self.controller.lock().look_up(lba, buf);
+    /// The same for one sector, which is most of what a random reader does.
+    fn read_one<'a>(&'a self, cx: &'a Cx, lba: u32, mut to: SectorsMut<'a>) -> Started<'a> {
+        let source = self.controller.lock().look_up(lba, to.sector(0, self.unit()));
         let at = match source {
-            Source::Here => return Ok(()),
-            Source::Lost => return outcome(vec![lba]),
+            Source::Here => return Started::Done(Ok(())),
+            Source::Lost => return Started::Done(outcome(lba, vec![0])),
             Source::Media(at) => at,
         };
-        let part = self.submit_read::<1>(cx, lba, &[(0, at)], buf);
-        let done = part.flight.await;
-        let mut c = self.controller.lock();
-        let good = c.judge(done.status(0), part.mismatch == 0);
-        c.unpin(cx, at);
-        c.note_read(&done);
-        drop(c);
-        if good {
-            return Ok(());
-        }
-        buf.fill(0);
-        outcome(vec![lba])
+        let part = self.submit_read::<1>(cx, lba, &[(0, at)], &mut to);
+        Started::later(async move {
+            let done = part.flight.await;
+            let mut c = self.controller.lock();
+            let good = c.judge(done.status(0), part.mismatch == 0);
+            c.unpin(cx, at);
+            c.note_read(&done);
+            drop(c);
+            if good {
+                return Ok(());
+            }
+            to.sector(0, self.unit()).fill(0);
+            outcome(lba, vec![0])
+        })
     }
 
     /// Submits a command of at most `N` addresses, (sector of the request, physical sector) each.
@@ -120,7 +134,7 @@ impl Pftl {
         cx: &'a Cx,
         lba: u32,
         wanted: &[(u32, u32)],
-        buf: &mut [u8],
+        to: &mut SectorsMut<'_>,
     ) -> Part<'a> {
         let mut addrs = [Ppa(0); N];
         let mut index = [0; N];
@@ -137,17 +151,13 @@ impl Pftl {
                 op: Op::Read,
                 flags: Flags::default(),
                 addrs: &addrs[..n],
-                data: Data::Read {
-                    content: Scatter { base: buf, index: &index[..n], unit },
-                    oob: &mut oob[..n],
-                },
+                data: Data::Read { content: to.scatter(&index[..n], unit), oob: &mut oob[..n] },
                 whole_sectors: false,
             },
         );
         let mut mismatch = 0;
         for (i, (sector, _)) in wanted.iter().enumerate() {
-            let from = *sector as usize * unit;
-            let good = is_of(&oob[i], lba + sector, &buf[from..from + unit]);
+            let good = is_of(&oob[i], lba + sector, to.sector(*sector, unit));
             mismatch |= (!good as u64) << i;
         }
         Part { flight, mismatch }
@@ -226,10 +236,11 @@ fn add(sum: &mut Breakdown, part: &Breakdown) {
     }
 }
 
-fn outcome(lost: Vec<u32>) -> BlockResult {
+/// Of a read from `lba` that lost these of its sectors.
+fn outcome(lba: u32, lost: Vec<u32>) -> BlockResult {
     if lost.is_empty() {
         return Ok(());
     }
-    let lost = lost.into_iter().map(|lba| Lba::new(lba as u64)).collect();
+    let lost = lost.into_iter().map(|i| Lba::new((lba + i).into())).collect();
     Err(BlockError::Uncorrectable(lost))
 }

@@ -69,14 +69,7 @@ fn check(ftl: &Pftl, device: &Double) {
 async fn start(ftl: &Pftl, cx: &Cx, op: BlockOp, lba: u64, words: &mut [u64]) -> BlockResultOf {
     let sectors = words.len() as u32;
     let mut buf: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-    let none = matches!(op, BlockOp::Discard | BlockOp::Flush);
-    let io = Io {
-        op,
-        lba: Lba::new(lba),
-        sectors,
-        fua: false,
-        buf: if none { &mut [] } else { &mut buf },
-    };
+    let io = Io::of(op, Lba::new(lba), sectors, false, &mut buf);
     let result = ftl.start(cx, io).await;
     if op == BlockOp::Read {
         for (word, bytes) in words.iter_mut().zip(buf.chunks_exact(8)) {

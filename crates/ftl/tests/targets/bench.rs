@@ -144,7 +144,7 @@ async fn request(
     fua: bool,
     mut buf: Vec<u8>,
 ) -> (BlockResult, Vec<u8>) {
-    let io = Io { op, lba: Lba::new(lba), sectors, fua, buf: &mut buf };
+    let io = Io::of(op, Lba::new(lba), sectors, fua, &mut buf);
     let result = dev.start(&cx, io).await;
     (result, buf)
 }

@@ -8,7 +8,7 @@ use flashlane_base::{Geometry, Location, Ns, OOB_BYTES, Ppa, PpaFormat};
 use flashlane_ftl::log::format::Oob;
 use flashlane_ocssd::Ssd;
 use flashlane_ocssd::device::{
-    ChunkInfo, Completion, Data, Device, Op, Request, Scatter, Status, Ticket, Traits,
+    ChunkInfo, Completion, Data, Device, Op, Request, Status, Ticket, Traits,
 };
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Notify};
@@ -158,16 +158,14 @@ impl Face {
 
     /// Reads, with the damage in what comes back.
     fn read(&self, cx: &Cx, request: Request<'_>, spots: &[Spot]) -> Ticket {
-        let Data::Read { content, oob } = request.data else { unreachable!("a read") };
-        let Scatter { base, index, unit } = content;
-        let data =
-            Data::Read { content: Scatter { base: &mut *base, index, unit }, oob: &mut *oob };
+        let Data::Read { mut content, oob } = request.data else { unreachable!("a read") };
+        let (index, unit) = (content.index, content.unit);
+        let data = Data::Read { content: content.with(index), oob: &mut *oob };
         let ticket = self.ssd.submit(cx, Request { data, ..request });
         let mut truth = self.truth.lock();
         let mut bad = Vec::new();
         for (i, spot) in spots.iter().enumerate() {
-            let at = index[i] as usize * unit;
-            let content = &mut base[at..at + unit];
+            let content = content.sector(i);
             if let Some(other) = truth.replaced.get(spot) {
                 oob[i] = other.oob;
                 content.copy_from_slice(&other.bytes[..unit]);

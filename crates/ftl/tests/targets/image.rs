@@ -41,7 +41,7 @@ fn overwrite(pblk: bool, room: Option<u64>) -> (u64, Result<(), BlockError>) {
         for n in 0..6000 {
             let lba = Lba::new(rng.below(capacity));
             buf.fill(n as u8);
-            let io = Io { op: BlockOp::Write, lba, sectors: 1, fua: false, buf: &mut buf };
+            let io = Io::of(BlockOp::Write, lba, 1, false, &mut buf);
             if let Err(e) = dev.start(&cx, io).await {
                 return (n, Err(e));
             }
@@ -83,11 +83,11 @@ fn a_flush_of_the_block_ssd_reaches_the_file() {
         let mut buf = [9; 4096];
         for lba in 0..40 {
             let lba = Lba::new(lba);
-            let io = Io { op: BlockOp::Write, lba, sectors: 1, fua: false, buf: &mut buf };
+            let io = Io::of(BlockOp::Write, lba, 1, false, &mut buf);
             ftl.start(&cx, io).await.expect("a write");
         }
         let lba = Lba::new(0);
-        let io = Io { op: BlockOp::Flush, lba, sectors: 0, fua: false, buf: &mut [] };
+        let io = Io::of(BlockOp::Flush, lba, 0, false, &mut []);
         ftl.start(&cx, io).await.expect("a flush");
     });
     flushed.expect("no stall");
@@ -101,7 +101,7 @@ fn a_flush_of_the_block_ssd_reaches_the_file() {
         let ftl = Pftl::mount(&cx, device, volatile(), None).await.expect("a mount");
         let mut buf = [0; 40 * 4096];
         let lba = Lba::new(0);
-        let io = Io { op: BlockOp::Read, lba, sectors: 40, fua: false, buf: &mut buf };
+        let io = Io::of(BlockOp::Read, lba, 40, false, &mut buf);
         ftl.start(&cx, io).await.expect("a read");
         buf.iter().all(|byte| *byte == 9)
     });

@@ -72,13 +72,7 @@ async fn io(
     n: u32,
     buf: &mut [u8],
 ) -> BlockResult {
-    let request = Io {
-        op,
-        lba: Lba::new(lba),
-        sectors: n,
-        fua: op == BlockOp::Write && lba.is_multiple_of(5),
-        buf,
-    };
+    let request = Io::of(op, Lba::new(lba), n, op == BlockOp::Write && lba.is_multiple_of(5), buf);
     dev.start(cx, request).await
 }
 

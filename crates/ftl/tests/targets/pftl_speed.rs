@@ -53,7 +53,7 @@ async fn drive(ftl: &Arc<Pftl>, cx: &Cx, load: Load, count: u64, seed: u64) -> f
                         Load::Read => (BlockOp::Read, rng.borrow_mut().below(capacity)),
                     };
                     let mut buf = (lba + 1).to_le_bytes();
-                    let io = Io { op, lba: Lba::new(lba), sectors: 1, fua: false, buf: &mut buf };
+                    let io = Io::of(op, Lba::new(lba), 1, false, &mut buf);
                     ftl.start(&task, io).await.expect("no faults here");
                     assert_eq!(u64::from_le_bytes(buf), lba + 1);
                 }

@@ -99,7 +99,7 @@ pub(crate) async fn tell(cx: Cx, dev: Arc<Pblk>, steps: Vec<Do>, so_far: Rc<RefC
             BlockOp::Discard => so_far.borrow_mut().set(lba, sectors, 0),
             _ => {}
         }
-        let io = Io { op, lba: Lba::new(lba), sectors, fua, buf: &mut buf };
+        let io = Io::of(op, Lba::new(lba), sectors, fua, &mut buf);
         dev.start(&cx, io).await.expect("a request");
         let mut t = so_far.borrow_mut();
         if op == BlockOp::Flush {
@@ -124,8 +124,7 @@ impl Bench {
         let (cx, dev) = (self.cx.clone(), self.dev.clone());
         let (read, got) = self.wait(async move {
             let mut buf = vec![0xa5; unit];
-            let io =
-                Io { op: BlockOp::Read, lba: Lba::new(lba), sectors: 1, fua: false, buf: &mut buf };
+            let io = Io::of(BlockOp::Read, Lba::new(lba), 1, false, &mut buf);
             (dev.start(&cx, io).await, buf)
         });
         read.ok()?;

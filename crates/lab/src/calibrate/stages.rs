@@ -12,7 +12,7 @@
 
 use super::{Stage, median};
 use flashlane_base::{Lba, Location, Ns, OOB_BYTES, Ppa, Rng, SECTOR_BYTES};
-use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, BlockResult, Io, Started};
+use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
 use flashlane_ftl::log::{LogConfig, Pblk};
 use flashlane_ocssd::device::{Cause, Data, Device, Flags, Gather, Op, Request, Scatter};
 use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions, StoreKind};
@@ -37,10 +37,8 @@ impl BlockDev for Nothing {
         &self.0
     }
     fn start<'a>(&'a self, _: &'a Cx, io: Io<'a>) -> Started<'a> {
-        Box::pin(async move {
-            black_box(io.buf);
-            BlockResult::Ok(())
-        })
+        black_box(io.payload);
+        Started::Done(Ok(()))
     }
     fn expect(&self, _: BlockOp, _: Lba) {}
 }
@@ -246,7 +244,7 @@ async fn device(cx: &Cx, rounds: usize) -> (usize, Alone) {
         let sector = rng.below(geo.sectors_per_chunk() as u64) as u32;
         let addrs = [ssd.format().pack(Location { pu, chunk, sector })];
         let (mut buf, mut one) = (vec![0u8; bytes], [[0u8; OOB_BYTES]]);
-        let content = Scatter { base: &mut buf, index: &[0], unit: bytes };
+        let content = Scatter::new(&mut buf, &[0], bytes);
         let data = Data::Read { content, oob: &mut one };
         let from = cx.now();
         let done = ssd.io(cx, command(Op::Read, &addrs, data)).await;
@@ -331,6 +329,6 @@ async fn request(
     sectors: usize,
     buf: &mut [u8],
 ) {
-    let io = Io { op, lba: Lba::new(lba), sectors: sectors as u32, fua: false, buf };
+    let io = Io::of(op, Lba::new(lba), sectors as u32, false, buf);
     dev.start(cx, io).await.expect("the null device fails nothing");
 }

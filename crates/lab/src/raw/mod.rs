@@ -258,7 +258,7 @@ impl Raw {
         let mut base = vec![0u8; n as usize * unit];
         let index: Vec<u32> = (0..n).collect();
         let mut oob = vec![[0u8; OOB_BYTES]; n as usize];
-        let content_to = Scatter { base: &mut base, index: &index, unit };
+        let content_to = Scatter::new(&mut base, &index, unit);
         let data = Data::Read { content: content_to, oob: &mut oob };
         let bad = self.command(cx, Op::Read, &addrs, data).await;
         if bad > 0 {

@@ -363,7 +363,7 @@ impl Host {
             BlockOp::Discard => self.oracle.borrow_mut().begin_discard(lba, sectors),
             BlockOp::Flush => {}
         }
-        let io = Io { op, lba: Lba::new(lba), sectors, fua, buf: &mut scratch.buf };
+        let io = Io::of(op, Lba::new(lba), sectors, fua, &mut scratch.buf);
         let result = self.subject.device.start(cx, io).await;
         self.settle(op, lba, sectors, &result, scratch);
         let mut recorder = self.recorder.borrow_mut();
@@ -566,8 +566,7 @@ pub fn fits(work: &Work, seed: u64, capacity: u64) -> Result<(), RunError> {
 /// A flush that is in no result.
 pub(crate) async fn quiet_flush(cx: &Cx, host: &Host, scratch: &mut Scratch) {
     scratch.buf.clear();
-    let io =
-        Io { op: BlockOp::Flush, lba: Lba::new(0), sectors: 0, fua: false, buf: &mut scratch.buf };
+    let io = Io::of(BlockOp::Flush, Lba::new(0), 0, false, &mut scratch.buf);
     let result = host.subject.device.start(cx, io).await;
     host.settle(BlockOp::Flush, 0, 0, &result, scratch);
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::trace::{Reading, TraceSource, scan};
 use crate::workload::{Amount, Mix, Pace, Sizes};
-use flashlane_ftl::block::{BlockInfo, Started};
+use flashlane_ftl::block::{BlockInfo, Payload, Sectors, SectorsMut, Started};
 use flashlane_rt::{CostTable, Virtual};
 use parking_lot_free::Shelf;
 
@@ -60,29 +60,30 @@ impl Memory {
     fn apply(&self, io: &mut Io<'_>) -> Result<(), BlockError> {
         let mut inside = self.inside.get();
         let range = io.lba.get() as usize * 8..(io.lba.get() + io.sectors as u64) as usize * 8;
-        match io.op {
-            BlockOp::Read => {
-                io.buf.copy_from_slice(&inside.content[range]);
+        match &mut io.payload {
+            Payload::Read(SectorsMut::One(to)) => {
+                to.copy_from_slice(&inside.content[range]);
                 let bad = self.unreadable.map(Lba::new).filter(|l| {
                     (io.lba.get()..io.lba.get() + io.sectors as u64).contains(&l.get())
                 });
                 if let Some(bad) = bad {
                     let at = (bad.get() - io.lba.get()) as usize * 8;
-                    io.buf[at..at + 8].fill(0xee);
+                    to[at..at + 8].fill(0xee);
                     return Err(BlockError::Uncorrectable(vec![bad]));
                 }
             }
-            BlockOp::Write => {
+            Payload::Write(Sectors::One(from)) => {
                 inside.writes += 1;
                 if inside.writes >= self.dies_at {
                     return Err(BlockError::ReadOnly("the test says so"));
                 }
                 if inside.writes != self.lose {
-                    inside.content[range].copy_from_slice(io.buf);
+                    inside.content[range].copy_from_slice(from);
                 }
             }
-            BlockOp::Discard => inside.content[range].fill(0),
-            BlockOp::Flush => {}
+            Payload::None if io.op == BlockOp::Discard => inside.content[range].fill(0),
+            Payload::None => {}
+            other => panic!("a run has one piece of memory: {other:?}"),
         }
         Ok(())
     }
@@ -93,7 +94,7 @@ impl BlockDev for Memory {
         &self.info
     }
     fn start<'a>(&'a self, cx: &'a Cx, mut io: Io<'a>) -> Started<'a> {
-        Box::pin(async move {
+        Started::later(async move {
             {
                 let mut inside = self.inside.get();
                 inside.log.push((io.op, io.lba.get(), io.sectors, io.fua, cx.now().as_ns()));

@@ -164,6 +164,9 @@ impl Store {
             return false;
         };
         let (unit, index) = (content.unit, &content.index[first..first + oob.len()]);
+        let Some(row) = content.side_by_side() else {
+            return false;
+        };
         let mut k = 0;
         while k < oob.len() {
             let beside = |m: &usize| {
@@ -171,7 +174,7 @@ impl Store {
             };
             let n = 1 + (k + 1..oob.len()).take_while(beside).count();
             let from = index[k] as usize * unit;
-            let to = &mut content.base[from..from + n * unit];
+            let to = &mut row[from..from + n * unit];
             let oob = oob[k..k + n].as_flattened_mut();
             if read_slot(image, body, sector + place(k) as u32, to, oob).is_err() {
                 return false;

@@ -141,15 +141,10 @@ impl Picked<'_> {
                 let data = Data::Write { content, oob: &oob, cause: &cause };
                 inner.submit_at(cx, self.request(data), arrives)
             }
-            Data::Read { content, oob } => {
+            Data::Read { mut content, oob } => {
                 let index = pick(content.index);
                 let mut picked = vec![[0; flashlane_base::OOB_BYTES]; self.sent.len()];
-                let part = crate::device::Scatter {
-                    base: content.base,
-                    index: &index,
-                    unit: content.unit,
-                };
-                let data = Data::Read { content: part, oob: &mut picked };
+                let data = Data::Read { content: content.with(&index), oob: &mut picked };
                 let ticket = inner.submit_at(cx, self.request(data), arrives);
                 for (record, i) in picked.iter().zip(self.sent) {
                     if let Some(place) = oob.get_mut(*i) {

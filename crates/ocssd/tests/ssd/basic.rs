@@ -61,10 +61,7 @@ async fn read(
                 op: Op::Read,
                 flags: Flags::default(),
                 addrs: at,
-                data: Data::Read {
-                    content: Scatter { base: &mut base, index: &index, unit },
-                    oob: &mut oob,
-                },
+                data: Data::Read { content: Scatter::new(&mut base, &index, unit), oob: &mut oob },
                 whole_sectors: false,
             },
         )

@@ -92,7 +92,7 @@ fn records(bench: &Bench, places: &[(u32, u32, u32, u32)]) -> Vec<(Status, [u8; 
     bench.run(move |cx, dev| async move {
         let index: Vec<u32> = (0..at.len() as u32).collect();
         let mut oob = vec![[0; OOB_BYTES]; at.len()];
-        let content = Scatter { base: &mut [], index: &index, unit: 0 };
+        let content = Scatter::new(&mut [], &index, 0);
         let (flags, data) = (Flags::default(), Data::Read { content, oob: &mut oob });
         let request = Request { op: Op::Read, flags, addrs: &at, data, whole_sectors: false };
         let done = dev.io(&cx, request).await;

@@ -227,10 +227,7 @@ fn send(cx: &flashlane_rt::Cx, dev: &dyn Device, op: Op, at: &[Ppa], fill: u8) -
             op,
             flags,
             addrs: at,
-            data: Data::Read {
-                content: Scatter { base: &mut data, index: &index, unit },
-                oob: &mut oob,
-            },
+            data: Data::Read { content: Scatter::new(&mut data, &index, unit), oob: &mut oob },
             whole_sectors: false,
         },
         _ => Request { op, flags, addrs: at, data: Data::None, whole_sectors: false },

@@ -253,7 +253,7 @@ fn a_cut_tears_a_program_that_is_halted() {
         let flags = Flags { suspend: true, ..Flags::default() };
         let unit = dev.traits().content_bytes;
         let (mut base, mut oob) = (vec![0; unit * 4], [[0; OOB_BYTES]; 4]);
-        let content = Scatter { base: &mut base, index: &[0, 1, 2, 3], unit };
+        let content = Scatter::new(&mut base, &[0, 1, 2, 3], unit);
         let data = Data::Read { content, oob: &mut oob };
         let request = Request { op: Op::Read, flags, addrs: &old, data, whole_sectors: false };
         let ticket = dev.submit(&cx, request);

@@ -523,10 +523,7 @@ fn metadata_is_kept_whole_under_stamps() {
                 op: Op::Read,
                 flags: Flags::default(),
                 addrs: &at,
-                data: Data::Read {
-                    content: Scatter { base: &mut base, index: &[0], unit },
-                    oob: &mut oob,
-                },
+                data: Data::Read { content: Scatter::new(&mut base, &[0], unit), oob: &mut oob },
                 whole_sectors: whole,
             };
             let done = dev.io(&cx, request).await;

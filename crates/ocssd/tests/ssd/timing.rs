@@ -77,7 +77,7 @@ fn submit(cx: &Cx, dev: &dyn Device, what: Do) -> Ticket {
         Do::Read(pu, chunk, row) => {
             let at = addrs(dev, &[(pu, chunk, row * 4, 4)]);
             let (mut data, mut oob) = ([0; 32], [[0; 16]; 4]);
-            let content = Scatter { base: &mut data, index: &[0, 1, 2, 3], unit: 8 };
+            let content = Scatter::new(&mut data, &[0, 1, 2, 3], 8);
             let data = Data::Read { content, oob: &mut oob };
             let request = Request { op: Op::Read, flags, addrs: &at, data, whole_sectors: false };
             dev.submit(cx, request)

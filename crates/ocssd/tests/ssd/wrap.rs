@@ -215,7 +215,7 @@ proptest! {
                 Op::Read => Request {
                     op, flags, addrs: &addrs, whole_sectors: false,
                     data: Data::Read {
-                        content: Scatter { base: &mut data, index: &index, unit: 8 },
+                        content: Scatter::new(&mut data, &index, 8),
                         oob: &mut oob,
                     },
                 },

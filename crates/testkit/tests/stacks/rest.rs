@@ -61,7 +61,7 @@ fn kinds() -> Vec<Kind> {
 
 pub(super) async fn ask(dev: &Pftl, cx: &Cx, op: BlockOp, lba: u64, buf: &mut [u8]) -> BlockResult {
     let sectors = if op == BlockOp::Flush { 0 } else { 1 };
-    dev.start(cx, Io { op, lba: Lba::new(lba), sectors, fua: false, buf }).await
+    dev.start(cx, Io::of(op, Lba::new(lba), sectors, false, buf)).await
 }
 
 pub(super) async fn put(dev: &Pftl, cx: &Cx, lba: u64, version: u64) {
@@ -411,7 +411,7 @@ async fn look_at(
     let addrs: Vec<_> = at.iter().map(|at| device.format().pack(*at)).collect();
     let index: Vec<u32> = (0..at.len() as u32).collect();
     let (mut bytes, mut oob) = (vec![0; unit * at.len()], vec![[0; OOB_BYTES]; at.len()]);
-    let content = Scatter { base: &mut bytes, index: &index, unit };
+    let content = Scatter::new(&mut bytes, &index, unit);
     let request = Request {
         op: Op::Read,
         flags: Flags::default(),

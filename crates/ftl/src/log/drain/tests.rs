@@ -29,7 +29,7 @@ fn target(run: &Virtual, channels: u32, per_channel: u32, config: LogConfig) -> 
 
 async fn write(cx: &Cx, ftl: &HostFtl, lba: u64, sectors: u32) {
     let mut buf = vec![7; sectors as usize * ftl.info.content_bytes];
-    let io = Io { op: BlockOp::Write, lba: Lba::new(lba), sectors, fua: false, buf: &mut buf };
+    let io = Io::of(BlockOp::Write, Lba::new(lba), sectors, false, &mut buf);
     ftl.start(cx, io).await.expect("a write");
 }
 

@@ -27,11 +27,11 @@ async fn half_valid(cx: &Cx) -> Arc<HostFtl> {
         for lba in (from..1600).step_by(step) {
             let mut buf = vec![7; 4 * ftl.info.content_bytes];
             let lba = Lba::new(lba);
-            let io = Io { op: BlockOp::Write, lba, sectors: 4, fua: false, buf: &mut buf };
+            let io = Io::of(BlockOp::Write, lba, 4, false, &mut buf);
             BlockDev::start(&*ftl, cx, io).await.expect("a write");
         }
     }
-    let flush = Io { op: BlockOp::Flush, lba: Lba::new(0), sectors: 0, fua: false, buf: &mut [] };
+    let flush = Io::of(BlockOp::Flush, Lba::new(0), 0, false, &mut []);
     BlockDev::start(&*ftl, cx, flush).await.expect("a flush");
     cx.sleep(Ns::from_ms(10)).await;
     ftl
@@ -228,7 +228,7 @@ fn what_is_in_nobodys_sight_still_comes() {
     run.run(async move {
         let ftl = half_valid(&cx).await;
         let mut buf = vec![7; ftl.info.content_bytes];
-        let io = Io { op: BlockOp::Write, lba: Lba::new(0), sectors: 1, fua: false, buf: &mut buf };
+        let io = Io::of(BlockOp::Write, Lba::new(0), 1, false, &mut buf);
         BlockDev::start(&*ftl, &cx, io).await.expect("a write");
         let place = ftl.pools.get(0).lock().current;
         let open = |id: u32| ftl.pools.of_line(id).lock().line_mut(id).open.take();
@@ -333,14 +333,14 @@ fn a_discard_of_all_helps_a_target_at_its_reserve() {
         }
         let all = ftl.info.capacity as u32;
         let lba = Lba::new(0);
-        let io = Io { op: BlockOp::Discard, lba, sectors: all, fua: false, buf: &mut [] };
+        let io = Io::of(BlockOp::Discard, lba, all, false, &mut []);
         BlockDev::start(&*ftl, &cx, io).await.expect("a discard");
         ftl.gc.enabled.store(true, Ordering::Release);
         ftl.wake_collectors(&cx);
         cx.sleep(Ns::from_secs(1)).await;
         ftl.check_writable().expect("all is garbage");
         let mut buf = vec![7; 4 * ftl.info.content_bytes];
-        let io = Io { op: BlockOp::Write, lba, sectors: 4, fua: true, buf: &mut buf };
+        let io = Io::of(BlockOp::Write, lba, 4, true, &mut buf);
         BlockDev::start(&*ftl, &cx, io).await.expect("a write");
         ftl.check_writable().expect("and goes on taking them");
     })

@@ -55,7 +55,7 @@ async fn read_sectors(
     let index: Vec<u32> = (0..addrs.len() as u32).collect();
     let mut oob = vec![[0; OOB_BYTES]; addrs.len()];
     let mut bytes = vec![0; addrs.len() * unit];
-    let content = Scatter { base: &mut bytes, index: &index, unit };
+    let content = Scatter::new(&mut bytes, &index, unit);
     let request = Request {
         op: Op::Read,
         flags: Flags { cause: Cause::Metadata, ..Flags::default() },

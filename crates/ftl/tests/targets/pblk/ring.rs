@@ -5,7 +5,7 @@
 
 use crate::bench::{Bench, Setup, is_data, lba_of, of, tiny};
 use flashlane_base::{Lba, Ns};
-use flashlane_ftl::block::{BlockDev, BlockOp, Io};
+use flashlane_ftl::block::{BlockDev, Io};
 use flashlane_ftl::layer::AttributeError;
 use flashlane_ftl::log::format::{LBA_LINE_CLOSING, LBA_LINE_FIRST};
 use flashlane_ftl::log::{CreateError, LineState, LogConfig, Pblk};
@@ -112,8 +112,7 @@ fn a_request_outside_the_device_is_refused() {
     assert!(b.try_write(capacity - 1, 2, 1, false).is_err());
     let (cx, dev) = (b.cx.clone(), b.dev.clone());
     let short = b.wait(async move {
-        let io =
-            Io { op: BlockOp::Write, lba: Lba::new(0), sectors: 2, fua: false, buf: &mut [0; 8] };
+        let io = Io::write(Lba::new(0), 2, false, &[0; 8]);
         dev.start(&cx, io).await
     });
     assert!(short.is_err());

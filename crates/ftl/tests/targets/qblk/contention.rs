@@ -108,7 +108,7 @@ fn burst(setup: Setup, each: u64) -> (Bench, Contention, Vec<Waits>) {
                 let mut buf = crate::bench::content(i, 1, bytes);
                 let from = cx.now();
                 let (op, lba) = (BlockOp::Write, Lba::new(i));
-                let io = Io { op, lba, sectors: 1, fua: false, buf: &mut buf };
+                let io = Io::of(op, lba, 1, false, &mut buf);
                 dev.start(&cx, io).await.expect("a write");
                 let waited = cx.now() - from;
                 if waited > Ns::ZERO {

@@ -48,8 +48,7 @@ impl Bench {
         let each = lba..lba + u64::from(sectors);
         let mut buf: Vec<u8> = each.flat_map(|l| content(l, version, bytes)).collect();
         self.wait(async move {
-            let io =
-                Io { op: BlockOp::Write, lba: Lba::new(lba), sectors, fua: true, buf: &mut buf };
+            let io = Io::of(BlockOp::Write, Lba::new(lba), sectors, true, &mut buf);
             dev.start(&cx, io).await
         })
         .expect("a write");
@@ -58,8 +57,7 @@ impl Bench {
     pub(crate) fn begin_flush_on(&self, core: u32) -> Join<BlockResult> {
         let (cx, dev) = (self.at(core), self.dev.clone());
         let io = async move {
-            let io =
-                Io { op: BlockOp::Flush, lba: Lba::new(0), sectors: 0, fua: false, buf: &mut [] };
+            let io = Io::of(BlockOp::Flush, Lba::new(0), 0, false, &mut []);
             dev.start(&cx, io).await
         };
         self.at(core).spawn_join(io)
@@ -111,7 +109,7 @@ impl Bench {
                         range.clone().flat_map(|l| content(l, version, bytes)).collect();
                     let sectors = sectors as u32;
                     let (op, lba) = (BlockOp::Write, Lba::new(lba));
-                    dev.start(&cx, Io { op, lba, sectors, fua: false, buf: &mut buf })
+                    dev.start(&cx, Io::of(op, lba, sectors, false, &mut buf))
                         .await
                         .expect("a write");
                     held.borrow_mut().extend(range.map(|l| (l, version)));
@@ -163,8 +161,7 @@ impl Bench {
         let (cx, dev, bytes) = (self.cx.clone(), self.dev.clone(), self.dev.info().content_bytes);
         let (read, got) = self.wait(async move {
             let mut buf = vec![0xa5; bytes];
-            let io =
-                Io { op: BlockOp::Read, lba: Lba::new(lba), sectors: 1, fua: false, buf: &mut buf };
+            let io = Io::of(BlockOp::Read, Lba::new(lba), 1, false, &mut buf);
             (dev.start(&cx, io).await, buf)
         });
         read.expect("a read");

@@ -94,7 +94,7 @@ fn q07_a_flush_races_with_a_migrating_writer() {
                     let cx = cx.on_core(flashlane_rt::CoreId(version as u32 % 5));
                     let mut buf = crate::bench::content(7, version, bytes);
                     let (op, lba) = (BlockOp::Write, Lba::new(7));
-                    let io = Io { op, lba, sectors: 1, fua: false, buf: &mut buf };
+                    let io = Io::of(op, lba, 1, false, &mut buf);
                     dev.start(&cx, io).await.expect("a write");
                     acked.set(version);
                     cx.sleep(Ns::from_us(3 + version % 7 * 5)).await;
@@ -109,7 +109,7 @@ fn q07_a_flush_races_with_a_migrating_writer() {
                 loop {
                     let before = acked.get();
                     let (op, lba) = (BlockOp::Flush, Lba::new(0));
-                    let io = Io { op, lba, sectors: 0, fua: false, buf: &mut [] };
+                    let io = Io::of(op, lba, 0, false, &mut []);
                     dev.start(&cx, io).await.expect("a flush");
                     durable.set(before);
                     cx.sleep(Ns::from_us(100)).await;

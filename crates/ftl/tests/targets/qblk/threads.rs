@@ -31,7 +31,7 @@ fn word(lba: u64, core: u64, i: u64) -> u64 {
 
 async fn io(cx: &Cx, dev: &Pblk, op: BlockOp, lba: u64, buf: &mut [u8]) {
     let sectors = buf.len() as u32 / dev.info().content_bytes as u32;
-    let done = dev.start(cx, Io { op, lba: Lba::new(lba), sectors, fua: false, buf }).await;
+    let done = dev.start(cx, Io::of(op, Lba::new(lba), sectors, false, buf)).await;
     done.expect("a request");
 }
 

@@ -192,7 +192,7 @@ impl Null {
 
     async fn request(&self, cx: &Cx, op: BlockOp, lba: u64, buf: &mut [u8]) {
         let sectors = (buf.len() / SECTOR_BYTES) as u32;
-        let io = Io { op, lba: Lba::new(lba), sectors, fua: false, buf };
+        let io = Io::of(op, Lba::new(lba), sectors, false, buf);
         self.dev.start(cx, io).await.expect("the null device fails nothing");
     }
 

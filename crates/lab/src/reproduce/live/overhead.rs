@@ -230,7 +230,7 @@ impl Alone {
         let at = rng.below(u64::from(geo.sectors_per_chunk())) as u32;
         let addrs = [self.ssd.format().pack(Location { pu, chunk, sector: at })];
         let mut oob = [[0u8; OOB_BYTES]];
-        let content = Scatter { base: sector, index: &[0], unit: SECTOR_BYTES };
+        let content = Scatter::new(sector, &[0], SECTOR_BYTES);
         self.command(cx, Op::Read, &addrs, Data::Read { content, oob: &mut oob }).await;
     }
 

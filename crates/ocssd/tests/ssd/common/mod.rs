@@ -182,10 +182,7 @@ pub async fn read(cx: &Cx, dev: &dyn Device, at: &[Ppa], flags: Flags) -> Got {
         op: Op::Read,
         flags,
         addrs: at,
-        data: Data::Read {
-            content: Scatter { base: &mut data, index: &index, unit },
-            oob: &mut oob,
-        },
+        data: Data::Read { content: Scatter::new(&mut data, &index, unit), oob: &mut oob },
         whole_sectors: false,
     };
     let done = dev.io(cx, request).await;

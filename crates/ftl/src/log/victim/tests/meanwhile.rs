@@ -8,7 +8,7 @@ use flashlane_rt::sync::rehearse;
 /// One sector waits in a ring, and one pool has a line for it; there is nothing else: that ring, and the line.
 async fn one_waits(ftl: &Arc<HostFtl>, cx: &Cx) -> (usize, u32) {
     let mut buf = vec![7; ftl.info.content_bytes];
-    let io = Io { op: BlockOp::Write, lba: Lba::new(0), sectors: 1, fua: false, buf: &mut buf };
+    let io = Io::of(BlockOp::Write, Lba::new(0), 1, false, &mut buf);
     BlockDev::start(&**ftl, cx, io).await.expect("a write");
     let line = ftl.pools.iter().find_map(|pool| pool.lock().current).expect("a line is open");
     let pool = ftl.pools.of_line(line);
