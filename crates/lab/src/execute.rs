@@ -20,7 +20,7 @@ use flashlane_ftl::layer::{Counted, Seam};
 use flashlane_ocssd::rules::Violation;
 use flashlane_ocssd::ssd::spans::Kept;
 use flashlane_ocssd::{BufferCount, Device, MediaCounters, Ssd};
-use flashlane_rt::{Cx, Stalled, Virtual};
+use flashlane_rt::{Cx, Stalled, Threads, Virtual};
 use flashlane_stack::{Description, behind_link};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -82,6 +82,17 @@ pub enum ExecuteError {
         /// When, from the begin of the run.
         at: Ns,
     },
+    /// Several cores on the real clock.
+    #[error(
+        "target `{target}` has {cores} host cores, and a run on the real clock has one: say \
+         `--set run.host_cores=1`, or leave --clock out"
+    )]
+    RealCores {
+        /// Target.
+        target: String,
+        /// Its cores.
+        cores: u32,
+    },
     /// A bug of ours.
     #[error("target `{target}`: {source}")]
     Stalled {
@@ -90,6 +101,27 @@ pub enum ExecuteError {
         /// Where.
         source: Stalled,
     },
+}
+
+/// Which time a run goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// Simulated: the same seed gives the same run.
+    #[default]
+    Virtual,
+    /// The machine's, on one core, which is the calling thread. The medium takes the time that it would take, and the
+    /// host's own work takes what it takes here. No two runs are the same.
+    Real,
+}
+
+impl Clock {
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Clock::Virtual => "virtual",
+            Clock::Real => "real",
+        }
+    }
 }
 
 /// What is kept of a run beside what every report has.
@@ -132,9 +164,9 @@ pub struct RunOutcome {
     pub violations_shown: Vec<Violation>,
     /// Counter laws and walks.
     pub laws: Result<(), String>,
-    /// Of this run.
+    /// Of this run; 0 on the real clock.
     pub fingerprint: u64,
-    /// Events simulated.
+    /// Events simulated; 0 on the real clock.
     pub polls: u64,
 }
 
@@ -223,7 +255,9 @@ pub struct Outcome {
     pub traces: Vec<Rc<Scan>>,
     /// One per target that ran.
     pub runs: Vec<RunOutcome>,
-    /// All runs' fingerprints, folded.
+    /// Which time the runs went by.
+    pub clock: Clock,
+    /// All runs' fingerprints, folded; means nothing on the real clock.
     pub fingerprint: u64,
     /// The user ended it.
     pub interrupted: bool,
@@ -337,11 +371,32 @@ pub fn execute_with(
     shelf: Option<&Shelf>,
     watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
 ) -> Result<Outcome, ExecuteError> {
+    execute_on(Clock::Virtual, experiment, observe, shelf, watch)
+}
+
+/// As [`execute_with`], by the clock that is asked for.
+///
+/// # Errors
+/// As [`execute`]. On the real clock a target of several cores is refused.
+pub fn execute_on(
+    clock: Clock,
+    experiment: &Experiment,
+    observe: Observe,
+    shelf: Option<&Shelf>,
+    watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
+) -> Result<Outcome, ExecuteError> {
+    if clock == Clock::Real
+        && let Some(target) = experiment.targets.iter().find(|target| target.host.cores > 1)
+    {
+        let (target, cores) = (target.name.clone(), target.host.cores);
+        return Err(ExecuteError::RealCores { target, cores });
+    }
     let traces = scan_traces(experiment)?;
     let mut outcome = Outcome {
         experiment: experiment.clone(),
         traces,
         runs: Vec::new(),
+        clock,
         fingerprint: 0xcbf2_9ce4_8422_2325,
         interrupted: false,
     };
@@ -362,7 +417,7 @@ pub fn execute_with(
             }
             None => (None, None),
         };
-        let mut run = run_target(observe, target, plan, monitor, shelved)?;
+        let mut run = run_target(clock, observe, target, plan, monitor, shelved)?;
         if why_not.is_some() {
             run.measured.prepared.shelf = why_not;
         }
@@ -390,30 +445,37 @@ struct Ran {
 }
 
 fn run_target(
+    clock: Clock,
     observe: Observe,
     target: &Target,
     plan: RunPlan,
     monitor: Rc<dyn Monitor>,
     shelved: Option<Shelved>,
 ) -> Result<RunOutcome, ExecuteError> {
-    let vm = Virtual::new(target.host.cores, plan.seed, target.host.costs.clone());
-    let (cx, owned) = (vm.cx(), target.clone());
     let switch = Rc::new(Switch::default());
-    let power = switch.clone();
-    let ran = vm
-        .run(async move {
-            let steps = async {
-                match owned.stack.is_raw() {
-                    true => raw_steps(&cx, observe, &owned, &plan, monitor, &power).await,
-                    false => steps(&cx, observe, &owned, &plan, monitor, &power, shelved).await,
-                }
-            };
-            power.unless_off(&cx, steps).await
-        })
-        .map_err(|source| ExecuteError::Stalled { target: target.name.clone(), source })?;
+    let (seed, owned, power) = (plan.seed, target.clone(), switch.clone());
+    let main = |cx: Cx| async move {
+        let steps = async {
+            match owned.stack.is_raw() {
+                true => raw_steps(&cx, observe, &owned, &plan, monitor, &power).await,
+                false => steps(&cx, observe, &owned, &plan, monitor, &power, shelved).await,
+            }
+        };
+        let ran = power.unless_off(&cx, steps).await;
+        (ran, cx.now())
+    };
+    // When this is through, the run is gone: nobody uses the drive when its power goes.
+    let (ended, fingerprint, polls) = match clock {
+        Clock::Virtual => {
+            let vm = Virtual::new(target.host.cores, seed, target.host.costs.clone());
+            let ended = vm.run(main(vm.cx()));
+            (ended, vm.fingerprint().0, vm.polls())
+        }
+        Clock::Real => (Threads::run_here(seed, main), 0, 0),
+    };
+    let (ran, at) =
+        ended.map_err(|source| ExecuteError::Stalled { target: target.name.clone(), source })?;
     let Some(ran) = ran else {
-        let at = vm.now();
-        drop(vm); // nobody uses the drive when its power goes
         let image = switch.cut(at).map_err(|e| stack_error(target, e.into()))?;
         return Err(ExecuteError::PowerCut { target: target.name.clone(), image, at });
     };
@@ -433,8 +495,8 @@ fn run_target(
         uncorrectable: ran.uncorrectable,
         violations_shown: ran.ssd.violations(),
         laws: ran.laws,
-        fingerprint: vm.fingerprint().0,
-        polls: vm.polls(),
+        fingerprint,
+        polls,
     })
 }
 

@@ -4,11 +4,11 @@
 //! (`fingerprint`, `runs[].latency_ns.read.p99_9`, ...) are here and nowhere else.
 //! Never: formats.
 
-use super::config::Configuration;
+use super::config::{Configuration, costs_of};
 use super::contention::ContentionReport;
 use super::course::{self, DieReport, Figures, TimelineReport, WearReport};
 use super::jobs::{self, JobReport};
-use crate::execute::{Outcome, RunOutcome};
+use crate::execute::{Clock, Outcome, RunOutcome};
 use crate::histogram::Latencies;
 use crate::lnvm::{Mounted, show};
 use crate::run::record::Recorder;
@@ -26,7 +26,7 @@ use std::collections::BTreeMap;
 /// An outcome.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Folds the order of everything that happened in all runs; same seed, same fingerprint.
+    /// Folds the order of everything that happened in all runs; same seed, same fingerprint. None on the real clock.
     pub fingerprint: String,
     /// Real time it took. The only number that differs from run to run.
     pub wall_seconds: f64,
@@ -539,7 +539,7 @@ pub struct CpuReport {
 }
 
 impl CpuReport {
-    fn of(o: &RunOutcome) -> CpuReport {
+    fn of(outcome: &Outcome, o: &RunOutcome) -> CpuReport {
         let time = o.measured.cpu.time.as_ns() as f64;
         let share = |span: Ns| if time == 0.0 { 0.0 } else { span.as_ns() as f64 / time };
         let cores = &o.measured.cpu.cores;
@@ -547,7 +547,7 @@ impl CpuReport {
         let lock: Vec<f64> = cores.iter().map(|core| share(core.spun)).collect();
         let mean = |list: &[f64]| list.iter().sum::<f64>() / list.len().max(1) as f64;
         CpuReport {
-            costs: o.target.host.costs.name().to_string(),
+            costs: costs_of(outcome.clock, &o.target.host).0.to_string(),
             busy_ratio: mean(&busy),
             lock_ratio: mean(&lock),
             idle_ratio: 1.0 - mean(&busy),
@@ -641,9 +641,17 @@ pub struct SlipReport {
     pub max_ns: u64,
 }
 
+/// A fingerprint, where there is one.
+pub(super) fn fingerprint(outcome: &Outcome, number: u64) -> String {
+    match outcome.clock {
+        Clock::Virtual => format!("{number:016x}"),
+        Clock::Real => "none".into(),
+    }
+}
+
 pub(super) fn report(outcome: &Outcome) -> Report {
     Report {
-        fingerprint: format!("{:016x}", outcome.fingerprint),
+        fingerprint: fingerprint(outcome, outcome.fingerprint),
         wall_seconds: 0.0,
         experiment: outcome.experiment.name.clone(),
         description: outcome.experiment.description.clone(),
@@ -705,7 +713,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         },
         contention: m.contention.as_ref().map(ContentionReport::of),
         busy_ratio: busy(o),
-        cpu: CpuReport::of(o),
+        cpu: CpuReport::of(outcome, o),
         fill: fill(o),
         mount: o.mounted.as_ref().map(MountReport::of),
         prepared: m.prepared.clone(),
@@ -720,7 +728,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         wear: course::wear(o),
         die_busy_ratio: course::dies(o),
         figures: course::figures(o),
-        fingerprint: format!("{:016x}", o.fingerprint),
+        fingerprint: fingerprint(outcome, o.fingerprint),
         events: o.polls,
     }
 }

@@ -37,7 +37,7 @@ use crate::workload::{Job, JobError};
 use flashlane_base::{Lba, Ns, SECTOR_BYTES};
 use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, Io};
 use flashlane_ftl::stats::FtlStats;
-use flashlane_rt::Cx;
+use flashlane_rt::{Cx, Notify};
 use oracle::{Oracle, Windows};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -427,6 +427,28 @@ pub struct Start {
     pub(crate) prepared: Prepared,
 }
 
+/// How often a run on the real clock looks at its monitor, whatever its requests do.
+const LOOK_AFTER: Ns = Ns::from_ms(100);
+
+/// On the real clock requests may be far apart, and somebody waits for the run to hear them.
+fn look_regularly(cx: &Cx, host: &Rc<Host>) {
+    if cx.is_virtual() {
+        return;
+    }
+    let (cx, host) = (cx.clone(), Rc::downgrade(host));
+    cx.clone().spawn(async move {
+        let never = Notify::new();
+        // It ends with the run, and keeps none alive.
+        while let Some(host) = host.upgrade() {
+            host.look();
+            drop(host);
+            let next = cx.now() + LOOK_AFTER;
+            cx.arm_idle(next);
+            never.wait(&cx, || cx.now() >= next).await;
+        }
+    });
+}
+
 /// Everything that can be wrong is found before the first request.
 fn plan_parts(host: &Rc<Host>, plan: &RunPlan) -> Result<Vec<drive::Part>, RunError> {
     let deep: u64 = plan.work.iter().map(depth).sum();
@@ -476,6 +498,7 @@ pub(crate) async fn run_from(
 ) -> Result<Measured, RunError> {
     let host = Rc::new(Host::new(cx, subject, monitor));
     let works = plan_parts(&host, plan)?;
+    look_regularly(cx, &host);
     let prepared = match start {
         None => prepare::prepare(cx, &host, plan, &works).await?,
         Some(start) if start.oracle.capacity() == host.capacity => {
