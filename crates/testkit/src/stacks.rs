@@ -558,6 +558,11 @@ fn pblk_on(seed: u64, size: Size, faulty: bool) -> OnSsd<LogConfig> {
         over_provisioning_percent: devices::one_of(&mut rng, &[11, 20, 30, 50]),
         active_pus: devices::one_of(&mut rng, &[0, 0, 1]),
         ring_sectors: devices::one_of(&mut rng, &[None, Some(256)]),
+        // As they are, a checkpoint of so small a target is one shard.
+        shard_entries: devices::one_of(
+            &mut Rng::stream(seed, "testkit.shards", 0),
+            &[0, 0, 128, 256, 512],
+        ),
         ..LogConfig::default()
     };
     let mut on = OnSsd::draw(seed, size, faulty, config);

@@ -131,6 +131,10 @@ pub struct LogConfig {
     /// II-A2).
     #[serde(skip_serializing_if = "is_default")]
     pub borrow: bool,
+    /// Most entries of the map in a shard of a checkpoint; 0: as many as one vector holds. For tests: small
+    /// targets have many shards then.
+    #[serde(skip_serializing_if = "is_default")]
+    pub shard_entries: u32,
 }
 
 fn is_default<T: Default + PartialEq>(setting: &T) -> bool {
@@ -159,6 +163,7 @@ impl Default for LogConfig {
             pu_budget: 1,
             in_turn: false,
             borrow: false,
+            shard_entries: 0,
         }
     }
 }

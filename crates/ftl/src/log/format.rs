@@ -42,13 +42,14 @@ pub use record::{
     Anchor, CONFIG_BYTES_MAX, Extent, LogBlock, LogBlockBuilder, LogBlockHeader, LogEntry, Record,
     RecordTooBig, SegmentPair, decode_record, encode_record,
 };
-pub use shard::{EntryWidth, ShardEntry, ShardHeader, ShardView};
+pub use shard::{EntryWidth, Runs, ShardEntry, ShardHeader, ShardView, Stripes};
 
 /// Bytes of one sector: the unit of content, of an out-of-band record and of every block's length.
 pub const SECTOR_BYTES: usize = 4096;
 
-/// Major version written and understood. A reader refuses a larger one.
-pub const MAJOR: u16 = 1;
+/// Major version written. A reader refuses a larger one, and reads all that are smaller: 1 has neither shards
+/// in runs nor records of shards that an older checkpoint wrote.
+pub const MAJOR: u16 = 2;
 
 /// Minor version written. A larger one may add fields behind those known and record types; the
 /// stack opens such a target read-only.
@@ -311,7 +312,7 @@ fn check_envelope(bytes: &[u8], section: Section, least: usize) -> Result<Envelo
         return Err(FormatError::Field {
             section,
             offset: 12,
-            expected: "major version 1",
+            expected: "major version 1 or more",
             found: 0,
         });
     }

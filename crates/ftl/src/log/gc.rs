@@ -691,7 +691,7 @@ impl HostFtl {
             state.insert_offered(n, &filled, &others);
         }
         if good & all != all {
-            self.poison_lost(batch, all & !good);
+            self.poison_lost(cx, batch, all & !good);
         }
         moved.count_ones().into()
     }
@@ -728,18 +728,18 @@ impl HostFtl {
 
     /// Sectors of a batch that could not be read: lost, where nothing newer is there.
     #[cold]
-    fn poison_lost(&self, batch: &Batch, lost: u64) {
+    fn poison_lost(&self, cx: &Cx, batch: &Batch, lost: u64) {
         for i in (0..batch.n).filter(|i| lost >> i & 1 != 0) {
             if self.lines.is_valid(batch.addrs[i]) {
                 let known = batch.is_known.then(|| unpack_entry(&batch.known[i]).0);
-                self.poison(batch.addrs[i], known.unwrap_or(u64::MAX));
+                self.poison(cx, batch.addrs[i], known.unwrap_or(u64::MAX));
             }
         }
     }
 
     /// The newest content of a sector can't be read: reads fail from now on until it is written.
     /// Where the closing metadata does not say which sector it is, the map is searched.
-    fn poison(&self, addr: u64, known_lba: u64) {
+    fn poison(&self, cx: &Cx, addr: u64, known_lba: u64) {
         add(&self.counters.gc_read_failures, 1);
         let from = self.map.encode(Entry::Media(addr));
         let lba = if known_lba < LBA_LIMIT && known_lba < self.info.capacity {
@@ -749,6 +749,7 @@ impl HostFtl {
         };
         let Some(lba) = lba else { return };
         let stamp = self.lines.stamp_max(self.lines.line_of(addr));
+        let _inside = self.sections.enter(cx);
         // Whoever finds it poisoned finds the stamp.
         let mut poisons = self.poisons.lock();
         let lost = if mutant!("log.lost-unmapped") { Entry::Unmapped } else { Entry::Poisoned };

@@ -121,10 +121,14 @@ pub enum Record {
         /// Stamp, ns.
         stamp: u64,
     },
-    /// One shard of a checkpoint is programmed in both places.
+    /// One shard of a checkpoint is in both places. Where it has not changed since an older checkpoint it was
+    /// not written again: the places are those of then, and what is said here of position, floor and lines
+    /// counts, not what the shard's header says.
     CheckpointShard {
         /// Checkpoint it belongs to.
         checkpoint: u64,
+        /// Checkpoint that wrote it: this one, or an older one.
+        written: u64,
         /// Index of the shard.
         shard: u32,
         /// First logical sector.
@@ -197,7 +201,8 @@ impl Record {
             Record::Discarded { .. } => 6,
             Record::Poisoned { .. } => 7,
             Record::Ceiling { .. } => 8,
-            Record::CheckpointShard { .. } => 9,
+            Record::CheckpointShard { checkpoint, written, .. } if *checkpoint == *written => 9,
+            Record::CheckpointShard { .. } => 16,
             Record::CheckpointComplete { .. } => 10,
             Record::Config { .. } => 11,
             Record::Segment { .. } => 12,
@@ -220,7 +225,9 @@ impl Record {
                 Record::Discarded { .. } => 24,
                 Record::Poisoned { .. } => 16,
                 Record::Ceiling { .. } => 8,
-                Record::CheckpointShard { .. } => 72,
+                Record::CheckpointShard { checkpoint, written, .. } => {
+                    72 + if *checkpoint == *written { 0 } else { 8 }
+                }
                 Record::CheckpointComplete { .. } => 20,
                 Record::Config { bytes } => bytes.len(),
                 Record::Segment { .. } | Record::Follows { .. } => 16,
@@ -294,6 +301,7 @@ fn put_payload(record: &Record, out: &mut Vec<u8>) {
 fn put_shard(record: &Record, out: &mut Vec<u8>) {
     if let Record::CheckpointShard {
         checkpoint,
+        written,
         shard,
         lba,
         count,
@@ -309,6 +317,9 @@ fn put_shard(record: &Record, out: &mut Vec<u8>) {
         put_u64(out, *lba);
         places.iter().for_each(|place| put_extent(out, place));
         [*position, *floor, *open_sequence].into_iter().for_each(|word| put_u64(out, word));
+        if written != checkpoint {
+            put_u64(out, *written);
+        }
     }
 }
 
@@ -389,7 +400,7 @@ fn take_payload(kind: u8, at: &mut Reader<'_>, offset: usize) -> Result<Record, 
         }
         7 => Record::Poisoned { lba: take_lba(at)?, stamp: at.stamp()? },
         8 => Record::Ceiling { stamp: at.stamp()? },
-        9 => take_shard(at)?,
+        9 => take_shard(at, false)?,
         10 => Record::CheckpointComplete {
             checkpoint: at.u64()?,
             shards: at.u32()?,
@@ -410,25 +421,34 @@ fn take_payload(kind: u8, at: &mut Reader<'_>, offset: usize) -> Result<Record, 
             let count = at.u32()? as usize;
             Record::Frontier { line, sequence, pointers: at.list_u32(count)? }
         }
+        16 => take_shard(at, true)?,
         kind => return Err(FormatError::UnknownRecord { offset, kind }),
     })
 }
 
-fn take_shard(at: &mut Reader<'_>) -> Result<Record, FormatError> {
+/// A shard of a checkpoint; `is_kept`: that an older one wrote.
+fn take_shard(at: &mut Reader<'_>, is_kept: bool) -> Result<Record, FormatError> {
     let checkpoint = at.u64()?;
     let shard = at.u32()?;
     let count = at.u32()?;
     let lba = take_lba(at)?;
     let places = [take_extent(at)?, take_extent(at)?];
+    let (position, floor, open_sequence) = (at.u64()?, at.stamp()?, at.u64()?);
+    let offset = at.offset;
+    let written = if is_kept { at.u64()? } else { checkpoint };
+    if is_kept && written >= checkpoint {
+        return Err(at.field(offset, "an older checkpoint", written));
+    }
     Ok(Record::CheckpointShard {
         checkpoint,
+        written,
         shard,
         lba,
         count,
         places,
-        position: at.u64()?,
-        floor: at.stamp()?,
-        open_sequence: at.u64()?,
+        position,
+        floor,
+        open_sequence,
     })
 }
 

@@ -320,7 +320,7 @@ impl HostFtl {
         ftl.ceiling.store(facts.ceiling, Ordering::SeqCst);
         ftl.note_widths(facts.lines.values().map(|told| told.chunks.len() as u32));
         let kept = facts.checkpoints.iter().rev();
-        let kept = kept.map(|c| (c.position, c.open_sequence(), c.chunks().into_iter().collect()));
+        let kept = kept.map(|c| (c.position, c.open_sequence(), c.chunks()));
         ftl.checkpoints.resume(kept, facts.next_checkpoint);
         Ok(ftl)
     }
