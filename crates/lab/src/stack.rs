@@ -18,7 +18,7 @@ use flashlane_ftl::layer::{AttributeError, Find, Kind, LayerError, Stop};
 pub use flashlane_ftl::layer::{Lines, MountHow};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::{
-    Device, MediaCounters, OpenImage, Partition, SpecError, Ssd, SsdOptions, StoreKind, TargetInfo,
+    Device, OpenImage, Partition, SpecError, Ssd, SsdOptions, StoreKind, TargetInfo,
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_stack::{
@@ -176,7 +176,8 @@ impl Stack {
         make: &Make,
     ) -> Result<Stack, LayerError> {
         let raw_sectors = part.geometry().sectors();
-        let MediaCounters { programmed, uncorrectable, .. } = ssd.counters();
+        let count = ssd.counters();
+        let (programmed, uncorrectable) = (count.programmed, count.uncorrectable);
         let layers = raise(cx, part, &stack.layers, stack.link(), make).await?;
         Ok(Stack { ssd, layers, raw_sectors, programmed, uncorrectable, home: None })
     }

@@ -12,6 +12,7 @@ pub(crate) use identify::id_ns_of;
 use super::{Created, Drive, LnvmError, Lost, knobs};
 use crate::control::{Answer, Ask, Live, reach};
 use crate::report::{ContentionReport, short};
+use flashlane_base::counters::Counters;
 use flashlane_base::{Bytes, Location, Ns, SECTOR_BYTES};
 use flashlane_ftl::layer::{Layer, Recovered};
 use flashlane_ocssd::core::uuid_text;
@@ -256,10 +257,8 @@ fn contention_text(c: &ContentionReport) -> String {
             format!("{} of {} times contended, {}", l.contended, l.acquired, short(l.wait_ns));
         text += &line(&format!("{} lock", l.lock), &said);
     }
-    let e = &c.exchanges;
-    let again = format!("again:{} discard_again:{} ", e.user_retries, e.discard_retries);
-    let lost = format!("drain_lost:{} gc_lost:{}", e.drain_lost, e.gc_lost);
-    text += &line("exchanges", &(again + &lost));
+    let exchanges = c.exchanges.shown("info").into_iter().map(|(name, n)| format!("{name}:{n}"));
+    text += &line("exchanges", &exchanges.collect::<Vec<_>>().join(" "));
     let passed = format!("; {} busy channels passed by", c.channels_passed);
     text += &line("semaphores", &(waits(c.semaphore_waits, c.semaphore_wait_ns) + &passed));
     for q in &c.queues {

@@ -6,7 +6,7 @@
 
 use super::table::{aligned, grouped};
 use super::{Report, RunReport, short};
-use flashlane_ftl::contention::{Contention, LOCKS};
+use flashlane_ftl::contention::{Contention, Exchanges, LOCKS};
 use serde::Serialize;
 
 /// What was waited for in the measured part, or since the target was mounted.
@@ -15,7 +15,7 @@ pub struct ContentionReport {
     /// Locks by kind: `ring`, `pool`, `map`, `log`; those of all rings and all pools together.
     pub locks: Vec<LockReport>,
     /// Map entries that were exchanged, or not.
-    pub exchanges: ExchangeReport,
+    pub exchanges: Exchanges,
     /// Programs that waited for a semaphore of a PU.
     pub semaphore_waits: u64,
     /// How long, summed.
@@ -39,19 +39,6 @@ pub struct LockReport {
     pub contended: u64,
     /// Time until it was free, summed.
     pub wait_ns: u64,
-}
-
-/// Exchanges of map entries that did not find what was looked at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ExchangeReport {
-    /// Host writes that tried again. In virtual time: that a real host would have.
-    pub user_retries: u64,
-    /// Discards that tried again.
-    pub discard_retries: u64,
-    /// Sectors overwritten while they were programmed.
-    pub drain_lost: u64,
-    /// Sectors overwritten while garbage collection read them.
-    pub gc_lost: u64,
 }
 
 /// A ring.
@@ -126,15 +113,9 @@ impl ContentionReport {
             semaphore_waits: p.semaphores.times,
             semaphore_wait_ns: p.semaphores.time.as_ns(),
         };
-        let e = &c.exchanges;
         ContentionReport {
             locks: LOCKS.iter().zip(c.locks()).map(lock).collect(),
-            exchanges: ExchangeReport {
-                user_retries: e.user_retries,
-                discard_retries: e.discard_retries,
-                drain_lost: e.drain_lost,
-                gc_lost: e.gc_lost,
-            },
+            exchanges: c.exchanges,
             semaphore_waits: c.semaphores().times,
             semaphore_wait_ns: c.semaphores().time.as_ns(),
             channels_passed: c.passed,
@@ -153,11 +134,6 @@ impl ContentionReport {
         self.queues.iter().fold((0, 0), |(n, ns), q| (n + q.full_waits, ns + q.full_wait_ns))
     }
 
-    /// Exchanges that were tried again.
-    pub(crate) fn retries(&self) -> u64 {
-        self.exchanges.user_retries + self.exchanges.discard_retries
-    }
-
     /// Most slots in use in a ring.
     pub(crate) fn deepest(&self) -> u64 {
         self.queues.iter().map(|q| q.depth_max).max().unwrap_or(0)
@@ -172,7 +148,7 @@ impl ContentionReport {
 
     /// Cores could meet, or did.
     fn is_shared(&self) -> bool {
-        self.queues.len() > 1 || self.lock_waits().0 > 0 || self.retries() > 0
+        self.queues.len() > 1 || self.lock_waits().0 > 0 || self.exchanges.retries() > 0
     }
 }
 
@@ -211,7 +187,7 @@ pub(super) fn table(report: &Report) -> String {
         rows.push(vec![
             r.name.clone(),
             waits(c.lock_waits()),
-            if c.retries() == 0 { "-".into() } else { grouped(c.retries()) },
+            if c.exchanges.retries() == 0 { "-".into() } else { grouped(c.exchanges.retries()) },
             waits((c.semaphore_waits, c.semaphore_wait_ns)),
             waits(c.full_waits()),
             format!("{:.1}", c.depth_mean()),

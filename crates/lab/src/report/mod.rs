@@ -25,14 +25,13 @@ mod table;
 mod tests;
 
 pub use config::Configuration;
-pub use contention::{ContentionReport, ExchangeReport, LockReport, PoolReport, QueueReport};
+pub use contention::{ContentionReport, LockReport, PoolReport, QueueReport};
 pub use course::{DieReport, Figures, Heat, TimelineReport, WearReport};
 pub(crate) use csv::line as csv_line;
 pub use jobs::{JobOpReport, JobReport};
 pub use numbers::{
-    BreakdownNs, BufferSectors, BusyRatio, CareCounts, FaultCounts, FillLevel, LatencyNs,
-    LatencySet, MountReport, ProgrammedSectors, ReadPartsNs, Report, RunReport, SlipReport, WaitNs,
-    WritePartsNs,
+    BreakdownNs, BusyRatio, FaultCounts, FillLevel, LatencyNs, LatencySet, MountReport, Parts,
+    ProgrammedSectors, Report, RunReport, Shown, SlipReport,
 };
 pub use perfetto::{PerfettoTrace, SPANS_MAX};
 pub(crate) use table::{aligned, mb_per_s, short};
