@@ -11,7 +11,7 @@ use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
 use crate::shelf::{Shelf, Shelved, Untaken};
-use crate::stack::{Lines, Stack, StackError, Stopped, raw_medium};
+use crate::stack::{Lines, Stack, StackError, raw_medium};
 use crate::trace::scan::scan_to_replay;
 use crate::trace::{Reading, Scan, TraceError};
 use crate::workload::Job;
@@ -374,21 +374,6 @@ pub fn execute_with(
     Ok(outcome)
 }
 
-/// What came of the steps of one run.
-struct Ran {
-    measured: Measured,
-    ssd: Arc<Ssd>,
-    raw_sectors: u64,
-    lines: Option<Lines>,
-    counted: Vec<(&'static str, Vec<Counted>)>,
-    mounted: Option<Mounted>,
-    media: MediaSpan,
-    wear: Vec<BTreeMap<u32, u64>>,
-    spans: Kept,
-    uncorrectable: u64,
-    laws: Result<(), String>,
-}
-
 fn run_target(
     observe: Observe,
     target: &Target,
@@ -417,25 +402,10 @@ fn run_target(
         let image = switch.cut(at).map_err(|e| stack_error(target, e.into()))?;
         return Err(ExecuteError::PowerCut { target: target.name.clone(), image, at });
     };
-    let ran = ran?;
-    Ok(RunOutcome {
-        target: target.clone(),
-        measured: ran.measured,
-        media: ran.media,
-        wear: ran.wear,
-        spans: ran.spans,
-        geometry: *ran.ssd.geometry(),
-        raw_sectors: ran.raw_sectors,
-        lines: ran.lines,
-        counted: ran.counted,
-        mounted: ran.mounted,
-        violations: ran.ssd.counters().violations,
-        uncorrectable: ran.uncorrectable,
-        violations_shown: ran.ssd.violations(),
-        laws: ran.laws,
-        fingerprint: vm.fingerprint().0,
-        polls: vm.polls(),
-    })
+    let (mut run, ssd) = ran?;
+    (run.violations, run.violations_shown) = (ssd.counters().violations, ssd.violations());
+    (run.fingerprint, run.polls) = (vm.fingerprint().0, vm.polls());
+    Ok(run)
 }
 
 fn stack_error(target: &Target, source: StackError) -> ExecuteError {
@@ -463,9 +433,35 @@ fn snapshot(
     (taken, Rc::new(begin))
 }
 
-fn span(cx: &Cx, ssd: &Ssd, from: &MediaCounters, measured: &Measured) -> MediaSpan {
+/// A run whose last request has ended, before its target stops: what that writes is none of the measured
+/// part. What the end of the target and of the machine add is not there yet.
+fn measured_on(
+    cx: &Cx,
+    target: &Target,
+    ssd: &Ssd,
+    raw_sectors: u64,
+    from: &MediaCounters,
+    measured: Measured,
+) -> RunOutcome {
     let time = cx.now().saturating_sub(measured.recorder.start);
-    MediaSpan::between(from, &ssd.counters_at(cx.now()), time)
+    RunOutcome {
+        target: target.clone(),
+        measured,
+        media: MediaSpan::between(from, &ssd.counters_at(cx.now()), time),
+        wear: wear_of(ssd, &target.stack),
+        spans: ssd.take_spans(),
+        geometry: *ssd.geometry(),
+        raw_sectors,
+        lines: None,
+        counted: Vec::new(),
+        mounted: None,
+        violations: 0,
+        uncorrectable: 0,
+        violations_shown: Vec::new(),
+        laws: Ok(()),
+        fingerprint: 0,
+        polls: 0,
+    }
 }
 
 async fn raw_steps(
@@ -475,7 +471,7 @@ async fn raw_steps(
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
     power: &Rc<Switch>,
-) -> Result<Ran, ExecuteError> {
+) -> Result<(RunOutcome, Arc<Ssd>), ExecuteError> {
     let (ssd, part, drive) =
         raw_medium(cx, target, plan.seed, power).map_err(|e| stack_error(target, e))?;
     let before = ssd.counters().uncorrectable;
@@ -493,26 +489,12 @@ async fn raw_steps(
     let device = behind_link(Seam::Device(part), target.stack.link()).device();
     let measured =
         run_raw(cx, &ssd, device, jobs, plan.seed, monitor, begin, observe.intervals).await;
-    let media = span(cx, &ssd, &from.borrow(), &measured);
-    let (wear, spans) = (wear_of(&ssd, &target.stack), ssd.take_spans());
+    let mut run = measured_on(cx, target, &ssd, raw_sectors, &from.borrow(), measured);
     if let Some(drive) = drive {
         drive.close().map_err(|e| stack_error(target, e))?;
     }
-    let uncorrectable = ssd.counters().uncorrectable - before;
-    let (lines, counted, mounted, laws) = (None, Vec::new(), None, Ok(()));
-    Ok(Ran {
-        measured,
-        ssd,
-        raw_sectors,
-        lines,
-        counted,
-        mounted,
-        media,
-        wear,
-        spans,
-        uncorrectable,
-        laws,
-    })
+    run.uncorrectable = ssd.counters().uncorrectable - before;
+    Ok((run, ssd))
 }
 
 /// The jobs of a workload as raw streams; an experiment with a raw target has no traces.
@@ -535,7 +517,7 @@ async fn steps(
     monitor: Rc<dyn Monitor>,
     power: &Rc<Switch>,
     shelved: Option<Shelved>,
-) -> Result<Ran, ExecuteError> {
+) -> Result<(RunOutcome, Arc<Ssd>), ExecuteError> {
     let (stack, start) = match shelved {
         Some(Shelved { path, ssd, start }) => {
             let mounted = Stack::on_shelved(cx, target, ssd).await;
@@ -563,31 +545,19 @@ async fn steps(
     };
     stack.drain(cx).await;
     measured.after = stack.stats();
-    let counted = stack.layers().counted();
-    // Before the layer stops: what it writes then is none of the measured part.
-    let media = span(cx, stack.ssd(), &from.borrow(), &measured);
-    let (wear, spans) = (wear_of(stack.ssd(), &target.stack), stack.ssd().take_spans());
-    let Stopped { read_only, laws } = stack.stop(cx).await;
+    let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
+    let mut run = measured_on(cx, target, &ssd, raw_sectors, &from.borrow(), measured);
+    run.counted = stack.layers().counted();
+    let stopped = stack.stop(cx).await;
+    run.laws = stopped.laws;
     // What the end of the run found out counts as well.
-    measured.read_only = measured.read_only.or(read_only);
-    if let (Some(why), Some(trouble)) = (&mut measured.read_only, stack.ssd().host_trouble()) {
+    let read_only = &mut run.measured.read_only;
+    *read_only = read_only.take().or(stopped.read_only);
+    if let (Some(why), Some(trouble)) = (read_only, ssd.host_trouble()) {
         *why = format!("{why} ({trouble})");
     }
     stack.close().map_err(|e| stack_error(target, e))?;
-    let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
-    let (lines, mounted) = (stack.lines(), stack.mounted());
-    let uncorrectable = stack.uncorrectable();
-    Ok(Ran {
-        measured,
-        ssd,
-        raw_sectors,
-        lines,
-        counted,
-        mounted,
-        media,
-        wear,
-        spans,
-        uncorrectable,
-        laws,
-    })
+    (run.lines, run.mounted) = (stack.lines(), stack.mounted());
+    run.uncorrectable = stack.uncorrectable();
+    Ok((run, ssd))
 }
