@@ -29,7 +29,6 @@ use std::sync::Arc;
 /// Units on their way to a place.
 type Units = SmallVec<[Box<Unit>; 1]>;
 
-/// Units with their places.
 type Placed = SmallVec<[(Spot, Box<Unit>); 1]>;
 
 /// A request whose programs are under way: one unit, or several of one channel (QBLK, II-D).
@@ -59,7 +58,6 @@ struct Vectors {
 
 /// A unit among [`Vectors`].
 struct Described {
-    /// Its largest stamp.
     stamp: u64,
     /// Slots that GC has filled.
     gc: u64,
@@ -389,7 +387,6 @@ impl HostFtl {
         out.oob.resize(out.oob.len() + rest, padding[0]);
     }
 
-    /// A request's programs have ended.
     async fn program_ended(&self, cx: &Cx, program: Program, done: &Completion) {
         let Program { units, ring, credits } = program;
         let n = self.shape.unit as usize;

@@ -39,7 +39,6 @@ pub(crate) use table::{aligned, mb_per_s, short};
 use crate::execute::Outcome;
 
 impl Report {
-    /// The numbers of an outcome.
     pub fn of(outcome: &Outcome) -> Report {
         numbers::report(outcome)
     }
@@ -55,7 +54,6 @@ impl Report {
         csv::csv(&self.rows())
     }
 
-    /// The same as Parquet.
     pub fn to_parquet(&self) -> Vec<u8> {
         parquet::parquet(&self.rows())
     }
@@ -65,7 +63,6 @@ impl Report {
         csv::csv(&columns::timeline(self))
     }
 
-    /// The same as Parquet.
     pub fn timeline_parquet(&self) -> Vec<u8> {
         parquet::parquet(&columns::timeline(self))
     }

@@ -9,9 +9,7 @@ use flashlane_rt::{CoreTime, Cx};
 /// What each simulated core of the host did in a span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuSpan {
-    /// Length.
     pub time: Ns,
-    /// By core.
     pub cores: Vec<CoreTime>,
 }
 
