@@ -11,7 +11,7 @@ use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
 use crate::shelf::{Shelf, Shelved, Untaken};
-use crate::stack::{Lines, Stack, StackError, Stopped, raw_medium};
+use crate::stack::{Lines, Stack, StackError, raw_medium};
 use crate::trace::scan::scan_to_replay;
 use crate::trace::{Reading, Scan, TraceError};
 use crate::workload::Job;
@@ -32,39 +32,17 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecuteError {
-    /// A trace can't be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A target does not fit its device.
     #[error("target `{target}` on device `{device}`: {source}")]
-    Stack {
-        /// Target.
-        target: String,
-        /// Device.
-        device: String,
-        /// Why.
-        source: Box<StackError>,
-    },
-    /// A workload does not fit the target.
+    Stack { target: String, device: String, source: Box<StackError> },
     #[error("target `{target}`: {source}")]
-    Run {
-        /// Target.
-        target: String,
-        /// Why.
-        source: Box<RunError>,
-    },
-    /// A workload does not fit a raw target.
+    Run { target: String, source: Box<RunError> },
     #[error("target `{target}`: {source}")]
-    Raw {
-        /// Target.
-        target: String,
-        /// Why.
-        source: Box<RawError>,
-    },
+    Raw { target: String, source: Box<RawError> },
     /// The prepared device of a target can't be kept, or can't be used.
     #[error("the prepared device of target `{target}`: {why}; or leave --prepared out")]
     Shelf {
-        /// Target.
         target: String,
         /// Why, and what to do.
         why: String,
@@ -75,9 +53,7 @@ pub enum ExecuteError {
          lost, and the next mount recovers the rest", image.display()
     )]
     PowerCut {
-        /// Target.
         target: String,
-        /// The drive.
         image: PathBuf,
         /// When, from the begin of the run.
         at: Ns,
@@ -93,14 +69,8 @@ pub enum ExecuteError {
         /// Its cores.
         cores: u32,
     },
-    /// A bug of ours.
     #[error("target `{target}`: {source}")]
-    Stalled {
-        /// Target.
-        target: String,
-        /// Where.
-        source: Stalled,
-    },
+    Stalled { target: String, source: Stalled },
 }
 
 /// Which time a run goes by.
@@ -133,11 +103,8 @@ pub struct Observe {
     pub spans: usize,
 }
 
-/// One target's run.
 pub struct RunOutcome {
-    /// Target.
     pub target: Target,
-    /// What was measured.
     pub measured: Measured,
     /// The medium's counters over the measured part.
     pub media: MediaSpan,
@@ -149,7 +116,6 @@ pub struct RunOutcome {
     pub geometry: Geometry,
     /// Sectors of the PUs that the target has.
     pub raw_sectors: u64,
-    /// How its lines are divided.
     pub lines: Option<Lines>,
     /// What its layers have counted beside what all layers do: the layer's name, its numbers.
     pub counted: Vec<(&'static str, Vec<Counted>)>,
@@ -173,25 +139,18 @@ pub struct RunOutcome {
 /// What the medium did between two moments.
 #[derive(Clone, Debug, Default)]
 pub struct MediaSpan {
-    /// Length.
     pub time: Ns,
     /// Die time by what held it: reading, programming, erasing; summed over dies.
     pub die_busy: [Ns; 3],
     /// Bus time summed over channels.
     pub channel_busy: Ns,
-    /// Dies and channels.
     pub dies: u64,
-    /// Channels.
     pub channels: u64,
-    /// Erases.
     pub erases: u64,
-    /// Erases of each channel.
     pub channel_erases: Vec<u64>,
     /// What held each die, in PU order: reading, programming, erasing.
     pub die_spans: Vec<[Ns; 3]>,
-    /// Sectors read.
     pub read_sectors: u64,
-    /// Sectors programmed.
     pub programmed: u64,
     /// Memory that contents took at the end.
     pub store_bytes: u64,
@@ -247,7 +206,6 @@ fn wear_of(ssd: &Ssd, stack: &Description) -> Vec<BTreeMap<u32, u64>> {
     wear
 }
 
-/// An experiment's outcome.
 pub struct Outcome {
     /// The experiment as it was run.
     pub experiment: Experiment,
@@ -429,21 +387,6 @@ pub fn execute_on(
     Ok(outcome)
 }
 
-/// What came of the steps of one run.
-struct Ran {
-    measured: Measured,
-    ssd: Arc<Ssd>,
-    raw_sectors: u64,
-    lines: Option<Lines>,
-    counted: Vec<(&'static str, Vec<Counted>)>,
-    mounted: Option<Mounted>,
-    media: MediaSpan,
-    wear: Vec<BTreeMap<u32, u64>>,
-    spans: Kept,
-    uncorrectable: u64,
-    laws: Result<(), String>,
-}
-
 fn run_target(
     clock: Clock,
     observe: Observe,
@@ -479,25 +422,10 @@ fn run_target(
         let image = switch.cut(at).map_err(|e| stack_error(target, e.into()))?;
         return Err(ExecuteError::PowerCut { target: target.name.clone(), image, at });
     };
-    let ran = ran?;
-    Ok(RunOutcome {
-        target: target.clone(),
-        measured: ran.measured,
-        media: ran.media,
-        wear: ran.wear,
-        spans: ran.spans,
-        geometry: *ran.ssd.geometry(),
-        raw_sectors: ran.raw_sectors,
-        lines: ran.lines,
-        counted: ran.counted,
-        mounted: ran.mounted,
-        violations: ran.ssd.counters().violations,
-        uncorrectable: ran.uncorrectable,
-        violations_shown: ran.ssd.violations(),
-        laws: ran.laws,
-        fingerprint,
-        polls,
-    })
+    let (mut run, ssd) = ran?;
+    (run.violations, run.violations_shown) = (ssd.counters().violations, ssd.violations());
+    (run.fingerprint, run.polls) = (fingerprint, polls);
+    Ok(run)
 }
 
 fn stack_error(target: &Target, source: StackError) -> ExecuteError {
@@ -525,9 +453,35 @@ fn snapshot(
     (taken, Rc::new(begin))
 }
 
-fn span(cx: &Cx, ssd: &Ssd, from: &MediaCounters, measured: &Measured) -> MediaSpan {
+/// A run whose last request has ended, before its target stops: what that writes is none of the measured
+/// part. What the end of the target and of the machine add is not there yet.
+fn measured_on(
+    cx: &Cx,
+    target: &Target,
+    ssd: &Ssd,
+    raw_sectors: u64,
+    from: &MediaCounters,
+    measured: Measured,
+) -> RunOutcome {
     let time = cx.now().saturating_sub(measured.recorder.start);
-    MediaSpan::between(from, &ssd.counters_at(cx.now()), time)
+    RunOutcome {
+        target: target.clone(),
+        measured,
+        media: MediaSpan::between(from, &ssd.counters_at(cx.now()), time),
+        wear: wear_of(ssd, &target.stack),
+        spans: ssd.take_spans(),
+        geometry: *ssd.geometry(),
+        raw_sectors,
+        lines: None,
+        counted: Vec::new(),
+        mounted: None,
+        violations: 0,
+        uncorrectable: 0,
+        violations_shown: Vec::new(),
+        laws: Ok(()),
+        fingerprint: 0,
+        polls: 0,
+    }
 }
 
 async fn raw_steps(
@@ -537,7 +491,7 @@ async fn raw_steps(
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
     power: &Rc<Switch>,
-) -> Result<Ran, ExecuteError> {
+) -> Result<(RunOutcome, Arc<Ssd>), ExecuteError> {
     let (ssd, part, drive) =
         raw_medium(cx, target, plan.seed, power).map_err(|e| stack_error(target, e))?;
     let before = ssd.counters().uncorrectable;
@@ -555,26 +509,12 @@ async fn raw_steps(
     let device = behind_link(Seam::Device(part), target.stack.link()).device();
     let measured =
         run_raw(cx, &ssd, device, jobs, plan.seed, monitor, begin, observe.intervals).await;
-    let media = span(cx, &ssd, &from.borrow(), &measured);
-    let (wear, spans) = (wear_of(&ssd, &target.stack), ssd.take_spans());
+    let mut run = measured_on(cx, target, &ssd, raw_sectors, &from.borrow(), measured);
     if let Some(drive) = drive {
         drive.close().map_err(|e| stack_error(target, e))?;
     }
-    let uncorrectable = ssd.counters().uncorrectable - before;
-    let (lines, counted, mounted, laws) = (None, Vec::new(), None, Ok(()));
-    Ok(Ran {
-        measured,
-        ssd,
-        raw_sectors,
-        lines,
-        counted,
-        mounted,
-        media,
-        wear,
-        spans,
-        uncorrectable,
-        laws,
-    })
+    run.uncorrectable = ssd.counters().uncorrectable - before;
+    Ok((run, ssd))
 }
 
 /// The jobs of a workload as raw streams; an experiment with a raw target has no traces.
@@ -597,7 +537,7 @@ async fn steps(
     monitor: Rc<dyn Monitor>,
     power: &Rc<Switch>,
     shelved: Option<Shelved>,
-) -> Result<Ran, ExecuteError> {
+) -> Result<(RunOutcome, Arc<Ssd>), ExecuteError> {
     let (stack, start) = match shelved {
         Some(Shelved { path, ssd, start }) => {
             let mounted = Stack::on_shelved(cx, target, ssd).await;
@@ -625,31 +565,19 @@ async fn steps(
     };
     stack.drain(cx).await;
     measured.after = stack.stats();
-    let counted = stack.layers().counted();
-    // Before the layer stops: what it writes then is none of the measured part.
-    let media = span(cx, stack.ssd(), &from.borrow(), &measured);
-    let (wear, spans) = (wear_of(stack.ssd(), &target.stack), stack.ssd().take_spans());
-    let Stopped { read_only, laws } = stack.stop(cx).await;
+    let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
+    let mut run = measured_on(cx, target, &ssd, raw_sectors, &from.borrow(), measured);
+    run.counted = stack.layers().counted();
+    let stopped = stack.stop(cx).await;
+    run.laws = stopped.laws;
     // What the end of the run found out counts as well.
-    measured.read_only = measured.read_only.or(read_only);
-    if let (Some(why), Some(trouble)) = (&mut measured.read_only, stack.ssd().host_trouble()) {
+    let read_only = &mut run.measured.read_only;
+    *read_only = read_only.take().or(stopped.read_only);
+    if let (Some(why), Some(trouble)) = (read_only, ssd.host_trouble()) {
         *why = format!("{why} ({trouble})");
     }
     stack.close().map_err(|e| stack_error(target, e))?;
-    let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
-    let (lines, mounted) = (stack.lines(), stack.mounted());
-    let uncorrectable = stack.uncorrectable();
-    Ok(Ran {
-        measured,
-        ssd,
-        raw_sectors,
-        lines,
-        counted,
-        mounted,
-        media,
-        wear,
-        spans,
-        uncorrectable,
-        laws,
-    })
+    (run.lines, run.mounted) = (stack.lines(), stack.mounted());
+    run.uncorrectable = stack.uncorrectable();
+    Ok((run, ssd))
 }

@@ -65,7 +65,6 @@ impl Latencies {
         self.histogram.stdev()
     }
 
-    /// Number of values.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }

@@ -18,7 +18,7 @@ use flashlane_ftl::layer::{AttributeError, Find, Kind, LayerError, Stop};
 pub use flashlane_ftl::layer::{Lines, MountHow};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::{
-    Device, MediaCounters, OpenImage, Partition, SpecError, Ssd, SsdOptions, StoreKind, TargetInfo,
+    Device, OpenImage, Partition, SpecError, Ssd, SsdOptions, StoreKind, TargetInfo,
 };
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_stack::{
@@ -31,29 +31,19 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StackError {
-    /// The device.
     #[error(transparent)]
     Device(#[from] SpecError),
-    /// PUs that the device does not have.
     #[error("`pus` names PU {}, the device has 0 to {}", .0.end, .0.last)]
     Pus(PusError),
-    /// A layer.
     #[error("{0}")]
     Layer(#[from] LayerError),
-    /// A knob of a layer.
     #[error("{0}")]
     Knob(#[from] AttributeError),
-    /// The drive that the target lives on.
     #[error("{0}")]
     Drive(Box<LnvmError>),
     /// A way to mount that its type does not have.
     #[error("`{flag}` is for {} targets, this one is of type {kind}", owners(flag))]
-    How {
-        /// As it is given.
-        flag: &'static str,
-        /// Its type.
-        kind: String,
-    },
+    How { flag: &'static str, kind: String },
     /// A type of target that this program does not have.
     #[error(
         "it is of type `{0}`, which this program does not have: use the flashlane that made it"
@@ -62,10 +52,8 @@ pub enum StackError {
     /// Nobody could ask this process while it has the drive open.
     #[error("{0}")]
     Control(#[from] ControlError),
-    /// Its settings in the drive's table of targets.
     #[error("its settings in the drive's table of targets can't be used: {0}")]
     Settings(String),
-    /// It could not be stopped.
     #[error("it could not be stopped: {0}")]
     Stop(BlockError),
     /// A new one that nothing can be written to, though no chunk has failed.
@@ -74,7 +62,6 @@ pub enum StackError {
          (`flashlane drive create --set geometry.chunks_per_pu=128`)"
     )]
     NoSpare,
-    /// It can't make anything durable.
     #[error("it is read-only: {0}")]
     ReadOnly(&'static str),
 }
@@ -176,7 +163,8 @@ impl Stack {
         make: &Make,
     ) -> Result<Stack, LayerError> {
         let raw_sectors = part.geometry().sectors();
-        let MediaCounters { programmed, uncorrectable, .. } = ssd.counters();
+        let count = ssd.counters();
+        let (programmed, uncorrectable) = (count.programmed, count.uncorrectable);
         let layers = raise(cx, part, &stack.layers, stack.link(), make).await?;
         Ok(Stack { ssd, layers, raw_sectors, programmed, uncorrectable, home: None })
     }
@@ -327,7 +315,6 @@ impl Stack {
         }
     }
 
-    /// The layers.
     pub fn layers(&self) -> &Layers {
         &self.layers
     }

@@ -81,7 +81,6 @@ pub enum Data<'a> {
     None,
     /// Content, out-of-band record and cause of each sector to be programmed.
     Write {
-        /// Content.
         content: Gather<'a>,
         /// Out-of-band record per address, in address order.
         oob: &'a [[u8; OOB_BYTES]],
@@ -90,7 +89,6 @@ pub enum Data<'a> {
     },
     /// Where content and out-of-band records go.
     Read {
-        /// Content.
         content: Scatter<'a>,
         /// Out-of-band record per address, in address order.
         oob: &'a mut [[u8; OOB_BYTES]],
@@ -99,13 +97,11 @@ pub enum Data<'a> {
 
 /// A vector command: 1 to 64 addresses.
 pub struct Request<'a> {
-    /// What to do.
     pub op: Op,
     /// Hints and modes.
     pub flags: Flags,
     /// Addresses in the device's own layout.
     pub addrs: &'a [Ppa],
-    /// Payload.
     pub data: Data<'a>,
     /// Content is 4096 bytes per sector under every store. Set for metadata, whose content the
     /// layers interpret; false for user data, which `stamps` keeps as 8 bytes.
@@ -147,11 +143,9 @@ pub struct Ticket {
 /// One entry of the chunk report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkInfo {
-    /// State.
     pub state: ChunkState,
     /// Wear-level index 0..=255.
     pub wear_index: u8,
-    /// Erases so far.
     pub erases: u32,
     /// Sectors that the chunk holds in its present cell mode.
     pub length: u32,
@@ -187,7 +181,6 @@ pub struct Traits {
 
 /// An Open-Channel SSD, or a target's part of one.
 pub trait Device: Send + Sync {
-    /// Dimensions.
     fn geometry(&self) -> &Geometry;
     /// Layout of addresses.
     fn format(&self) -> &PpaFormat;
@@ -209,6 +202,41 @@ pub trait Device: Send + Sync {
     fn expect(&self, first: Ppa, n: u32);
     /// State of `pu`'s chunks, from `first`, `count` of them.
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo>;
+}
+
+/// In an `impl Device` of what stands in front of another device: these methods are that device's, which is
+/// in this field. The types are named as where it stands.
+#[macro_export]
+macro_rules! as_below {
+    ($inner:ident:) => {};
+    ($inner:ident: geometry $($more:ident)*) => {
+        fn geometry(&self) -> &Geometry { self.$inner.geometry() }
+        $crate::as_below!($inner: $($more)*);
+    };
+    ($inner:ident: format $($more:ident)*) => {
+        fn format(&self) -> &PpaFormat { self.$inner.format() }
+        $crate::as_below!($inner: $($more)*);
+    };
+    ($inner:ident: traits $($more:ident)*) => {
+        fn traits(&self) -> &Traits { self.$inner.traits() }
+        $crate::as_below!($inner: $($more)*);
+    };
+    ($inner:ident: finish $($more:ident)*) => {
+        fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<Completion> {
+            self.$inner.finish(cx, ticket)
+        }
+        $crate::as_below!($inner: $($more)*);
+    };
+    ($inner:ident: expect $($more:ident)*) => {
+        fn expect(&self, first: Ppa, n: u32) { self.$inner.expect(first, n); }
+        $crate::as_below!($inner: $($more)*);
+    };
+    ($inner:ident: chunk_report $($more:ident)*) => {
+        fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
+            self.$inner.chunk_report(pu, first, count)
+        }
+        $crate::as_below!($inner: $($more)*);
+    };
 }
 
 impl<'d> dyn Device + 'd {

@@ -21,7 +21,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Poll;
 
-/// A full-duplex link.
 pub struct Link {
     to_device: Pipe,
     to_host: Pipe,
@@ -30,7 +29,6 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link of that description.
     pub fn new(spec: &LinkSpec) -> Link {
         Link {
             to_device: Pipe::new(spec.to_device.get()),
@@ -71,7 +69,6 @@ struct Crossings {
     count: u64,
 }
 
-/// A device behind a link.
 pub struct LinkedDevice {
     inner: Arc<dyn Device>,
     link: Link,
@@ -95,17 +92,7 @@ impl LinkedDevice {
 }
 
 impl Device for LinkedDevice {
-    fn geometry(&self) -> &Geometry {
-        self.inner.geometry()
-    }
-
-    fn format(&self) -> &PpaFormat {
-        self.inner.format()
-    }
-
-    fn traits(&self) -> &Traits {
-        self.inner.traits()
-    }
+    crate::as_below!(inner: geometry format traits chunk_report);
 
     fn expect(&self, first: flashlane_base::Ppa, n: u32) {
         self.inner.expect(first, n);
@@ -176,9 +163,5 @@ impl Device for LinkedDevice {
                 Poll::Pending
             }
         }
-    }
-
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.inner.chunk_report(pu, first, count)
     }
 }

@@ -26,24 +26,19 @@ use std::task::Poll;
 pub enum Event {
     /// A request of the host: it is asked for, or answered.
     Host {
-        /// What for.
         op: BlockOp,
         /// Durable when it is answered.
         fua: bool,
-        /// At its end.
         answered: bool,
     },
     /// A command of the layer: it is sent, or done.
     Command {
-        /// What it does.
         op: Op,
         /// The last of its causes in the order of reports: what is rare comes late there.
         cause: Cause,
         /// From the first sector of a chunk on.
         first: bool,
-        /// At its end.
         done: bool,
-        /// Which was a failure.
         failed: bool,
     },
     /// A fault was put before a command.
@@ -88,7 +83,6 @@ struct State {
     rng: Rng,
     /// Per kind, the most of a life so far.
     known: BTreeMap<Kind, u64>,
-    /// This life.
     counts: BTreeMap<Kind, u64>,
     coming_up: bool,
     shot: Option<Shot>,
@@ -342,7 +336,6 @@ impl Aim {
         self.state.lock().under_way.insert(id, sent);
     }
 
-    /// A command is done.
     pub(crate) fn done(&self, cx: &Cx, id: u64, failed: bool) {
         let mut s = self.state.lock();
         if let Some(Event::Command { op, cause, first, .. }) = s.under_way.remove(&id) {
@@ -370,15 +363,8 @@ impl AimedDevice {
 }
 
 impl Device for AimedDevice {
-    fn geometry(&self) -> &Geometry {
-        self.inner.geometry()
-    }
-    fn format(&self) -> &PpaFormat {
-        self.inner.format()
-    }
-    fn traits(&self) -> &Traits {
-        self.inner.traits()
-    }
+    flashlane_ocssd::as_below!(inner: geometry format traits expect chunk_report);
+
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let event = self.aim.sent(cx, &*self.inner, self.medium.as_deref(), &request);
         let ticket = self.inner.submit_at(cx, request, arrives);
@@ -392,11 +378,5 @@ impl Device for AimedDevice {
             self.aim.done(cx, id, done.failed != 0);
         }
         polled
-    }
-    fn expect(&self, first: Ppa, n: u32) {
-        self.inner.expect(first, n);
-    }
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.inner.chunk_report(pu, first, count)
     }
 }

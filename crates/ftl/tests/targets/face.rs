@@ -104,7 +104,6 @@ impl Face {
         (at.pu * self.ssd.geometry().chunks_per_pu + at.chunk, at.sector)
     }
 
-    /// Commands so far.
     pub(crate) fn commands(&self) -> u64 {
         self.seen.lock().commands
     }
@@ -187,14 +186,10 @@ impl Face {
 }
 
 impl Device for Face {
+    flashlane_ocssd::as_below!(ssd: format traits chunk_report);
+
     fn geometry(&self) -> &Geometry {
         &self.geo
-    }
-    fn format(&self) -> &PpaFormat {
-        self.ssd.format()
-    }
-    fn traits(&self) -> &Traits {
-        self.ssd.traits()
     }
     fn expect(&self, _: Ppa, _: u32) {}
     fn submit_at(&self, cx: &Cx, request: Request<'_>, _: Ns) -> Ticket {
@@ -245,8 +240,5 @@ impl Device for Face {
             }
         }
         Poll::Ready(done)
-    }
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.ssd.chunk_report(pu, first, count)
     }
 }

@@ -12,6 +12,7 @@ pub(crate) use identify::id_ns_of;
 use super::{Created, Drive, LnvmError, Lost, knobs};
 use crate::control::{Answer, Ask, Live, reach};
 use crate::report::{ContentionReport, short};
+use flashlane_base::counters::Counters;
 use flashlane_base::{Bytes, Location, Ns, SECTOR_BYTES};
 use flashlane_ftl::layer::{Layer, Recovered};
 use flashlane_ocssd::core::uuid_text;
@@ -33,7 +34,6 @@ pub(super) fn text_of(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// A drive has one namespace.
 pub(super) fn one_namespace(namespace: u32) -> Result<(), LnvmError> {
     match namespace {
         1 => Ok(()),
@@ -256,10 +256,8 @@ fn contention_text(c: &ContentionReport) -> String {
             format!("{} of {} times contended, {}", l.contended, l.acquired, short(l.wait_ns));
         text += &line(&format!("{} lock", l.lock), &said);
     }
-    let e = &c.exchanges;
-    let again = format!("again:{} discard_again:{} ", e.user_retries, e.discard_retries);
-    let lost = format!("drain_lost:{} gc_lost:{}", e.drain_lost, e.gc_lost);
-    text += &line("exchanges", &(again + &lost));
+    let exchanges = c.exchanges.shown("info").into_iter().map(|(name, n)| format!("{name}:{n}"));
+    text += &line("exchanges", &exchanges.collect::<Vec<_>>().join(" "));
     let passed = format!("; {} busy channels passed by", c.channels_passed);
     text += &line("semaphores", &(waits(c.semaphore_waits, c.semaphore_wait_ns) + &passed));
     for q in &c.queues {
@@ -399,7 +397,6 @@ pub fn recovery_text(r: &Recovered) -> String {
     format!("{}, {} in all ({})", r.how, short(total), steps.join(", "))
 }
 
-/// The same as JSON.
 pub fn recovery_json(r: &Recovered) -> Value {
     let step = |(name, time): &(&str, Ns)| json!({ "step": name, "time_ns": time.as_ns() });
     let mut all = r.numbers.clone();
@@ -407,7 +404,6 @@ pub fn recovery_json(r: &Recovered) -> Value {
     Value::Object(all)
 }
 
-/// What a create came to.
 pub fn created(c: &Created) -> Answer {
     let i = &c.info;
     let mut text = format!("target {}: {} on LUNs {} to {}", i.name, i.kind, i.begin, i.end);

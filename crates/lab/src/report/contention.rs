@@ -6,7 +6,7 @@
 
 use super::table::{aligned, grouped};
 use super::{Report, RunReport, short};
-use flashlane_ftl::contention::{Contention, LOCKS};
+use flashlane_ftl::contention::{Contention, Exchanges, LOCKS};
 use serde::Serialize;
 
 /// What was waited for in the measured part, or since the target was mounted.
@@ -15,14 +15,13 @@ pub struct ContentionReport {
     /// Locks by kind: `ring`, `pool`, `map`, `log`; those of all rings and all pools together.
     pub locks: Vec<LockReport>,
     /// Map entries that were exchanged, or not.
-    pub exchanges: ExchangeReport,
+    pub exchanges: Exchanges,
     /// Programs that waited for a semaphore of a PU.
     pub semaphore_waits: u64,
     /// How long, summed.
     pub semaphore_wait_ns: u64,
     /// Busy channels that drainers passed by.
     pub channels_passed: u64,
-    /// Each ring.
     pub queues: Vec<QueueReport>,
     /// Each pool of lines: of QBLK a channel.
     pub pools: Vec<PoolReport>,
@@ -31,7 +30,6 @@ pub struct ContentionReport {
 /// A kind of lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LockReport {
-    /// Its name.
     pub lock: &'static str,
     /// Times taken (of the log: records added).
     pub acquired: u64,
@@ -41,31 +39,14 @@ pub struct LockReport {
     pub wait_ns: u64,
 }
 
-/// Exchanges of map entries that did not find what was looked at.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ExchangeReport {
-    /// Host writes that tried again. In virtual time: that a real host would have.
-    pub user_retries: u64,
-    /// Discards that tried again.
-    pub discard_retries: u64,
-    /// Sectors overwritten while they were programmed.
-    pub drain_lost: u64,
-    /// Sectors overwritten while garbage collection read them.
-    pub gc_lost: u64,
-}
-
-/// A ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct QueueReport {
-    /// Its number.
     pub ring: usize,
-    /// Slots it has.
     pub slots: u64,
     /// In use at the end.
     pub depth_now: u64,
     /// In use, mean over time.
     pub depth_mean: f64,
-    /// Most in use.
     pub depth_max: u64,
     /// Host writes that waited for room.
     pub full_waits: u64,
@@ -81,10 +62,8 @@ pub struct QueueReport {
     pub lock_wait_ns: u64,
 }
 
-/// A pool of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PoolReport {
-    /// Its number.
     pub pool: usize,
     /// Times somebody else had its lock.
     pub lock_contended: u64,
@@ -126,15 +105,9 @@ impl ContentionReport {
             semaphore_waits: p.semaphores.times,
             semaphore_wait_ns: p.semaphores.time.as_ns(),
         };
-        let e = &c.exchanges;
         ContentionReport {
             locks: LOCKS.iter().zip(c.locks()).map(lock).collect(),
-            exchanges: ExchangeReport {
-                user_retries: e.user_retries,
-                discard_retries: e.discard_retries,
-                drain_lost: e.drain_lost,
-                gc_lost: e.gc_lost,
-            },
+            exchanges: c.exchanges,
             semaphore_waits: c.semaphores().times,
             semaphore_wait_ns: c.semaphores().time.as_ns(),
             channels_passed: c.passed,
@@ -153,11 +126,6 @@ impl ContentionReport {
         self.queues.iter().fold((0, 0), |(n, ns), q| (n + q.full_waits, ns + q.full_wait_ns))
     }
 
-    /// Exchanges that were tried again.
-    pub(crate) fn retries(&self) -> u64 {
-        self.exchanges.user_retries + self.exchanges.discard_retries
-    }
-
     /// Most slots in use in a ring.
     pub(crate) fn deepest(&self) -> u64 {
         self.queues.iter().map(|q| q.depth_max).max().unwrap_or(0)
@@ -172,7 +140,7 @@ impl ContentionReport {
 
     /// Cores could meet, or did.
     fn is_shared(&self) -> bool {
-        self.queues.len() > 1 || self.lock_waits().0 > 0 || self.retries() > 0
+        self.queues.len() > 1 || self.lock_waits().0 > 0 || self.exchanges.retries() > 0
     }
 }
 
@@ -211,7 +179,7 @@ pub(super) fn table(report: &Report) -> String {
         rows.push(vec![
             r.name.clone(),
             waits(c.lock_waits()),
-            if c.retries() == 0 { "-".into() } else { grouped(c.retries()) },
+            if c.exchanges.retries() == 0 { "-".into() } else { grouped(c.exchanges.retries()) },
             waits((c.semaphore_waits, c.semaphore_wait_ns)),
             waits(c.full_waits()),
             format!("{:.1}", c.depth_mean()),

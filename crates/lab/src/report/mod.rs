@@ -25,14 +25,13 @@ mod table;
 mod tests;
 
 pub use config::Configuration;
-pub use contention::{ContentionReport, ExchangeReport, LockReport, PoolReport, QueueReport};
+pub use contention::{ContentionReport, LockReport, PoolReport, QueueReport};
 pub use course::{DieReport, Figures, Heat, TimelineReport, WearReport};
 pub(crate) use csv::line as csv_line;
 pub use jobs::{JobOpReport, JobReport};
 pub use numbers::{
-    BreakdownNs, BufferSectors, BusyRatio, CareCounts, FaultCounts, FillLevel, LatencyNs,
-    LatencySet, MountReport, ProgrammedSectors, ReadPartsNs, Report, RunReport, SlipReport, WaitNs,
-    WritePartsNs,
+    BreakdownNs, BusyRatio, FaultCounts, FillLevel, LatencyNs, LatencySet, MountReport, Parts,
+    ProgrammedSectors, Report, RunReport, Shown, SlipReport,
 };
 pub use perfetto::{PerfettoTrace, SPANS_MAX};
 pub(crate) use table::{aligned, mb_per_s, short};
@@ -40,7 +39,6 @@ pub(crate) use table::{aligned, mb_per_s, short};
 use crate::execute::Outcome;
 
 impl Report {
-    /// The numbers of an outcome.
     pub fn of(outcome: &Outcome) -> Report {
         numbers::report(outcome)
     }
@@ -56,7 +54,6 @@ impl Report {
         csv::csv(&self.rows())
     }
 
-    /// The same as Parquet.
     pub fn to_parquet(&self) -> Vec<u8> {
         parquet::parquet(&self.rows())
     }
@@ -66,7 +63,6 @@ impl Report {
         csv::csv(&columns::timeline(self))
     }
 
-    /// The same as Parquet.
     pub fn timeline_parquet(&self) -> Vec<u8> {
         parquet::parquet(&columns::timeline(self))
     }

@@ -4,9 +4,10 @@
 //! is left out; what was not normal (late, failed, interrupted, unsteady) is said below.
 //! Never: wider than it must be.
 
-use super::numbers::{CareCounts, FaultCounts, LatencyNs, Part, Report, RunReport};
+use super::numbers::{LatencyNs, Parts, Report, RunReport};
 use crate::execute::Clock;
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
+use flashlane_ocssd::device::Cause;
 
 /// Aligns columns: the first to the left, the others to the right.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
@@ -125,7 +126,7 @@ pub(super) fn results(report: &Report) -> String {
         row.extend(writes.then(|| rate(r.bytes_written, time)));
         let ratio = r.write_amplification_ratio.map_or("-".into(), |w| format!("{w:.2}"));
         row.extend(writes.then_some(ratio));
-        row.push(grouped(r.erases));
+        row.push(grouped(r.work.erases));
         row.push(Bytes::new(f.capacity_bytes).to_string());
         row.push(percent(f.spare_ratio));
         row.push(format!("{} to {}", percent(f.at_start_ratio), percent(f.at_end_ratio)));
@@ -174,21 +175,18 @@ pub(super) fn latencies(report: &Report) -> String {
 
 /// Where the mean latency of reads and writes went.
 pub(super) fn breakdowns(report: &Report) -> String {
-    let reads: Vec<_> = report
-        .runs
-        .iter()
-        .map(|r| (r, &r.latency_ns.read, r.latency_breakdown_ns.read.named().to_vec()))
-        .collect();
-    let writes: Vec<_> = report
-        .runs
-        .iter()
-        .map(|r| (r, &r.latency_ns.write, r.latency_breakdown_ns.write.named().to_vec()))
-        .collect();
-    breakdown("mean read in us", &reads) + &breakdown("mean write in us", &writes)
+    breakdown("mean read in us", report, |r| (&r.latency_ns.read, &r.latency_breakdown_ns.read))
+        + &breakdown("mean write in us", report, |r| {
+            (&r.latency_ns.write, &r.latency_breakdown_ns.write)
+        })
 }
 
-fn breakdown(title: &str, runs: &[(&RunReport, &LatencyNs, Vec<Part>)]) -> String {
-    let runs: Vec<_> = runs.iter().filter(|(_, l, _)| l.mean > 0).collect();
+/// An operation's latency, and its parts.
+type Spent<'a> = (&'a LatencyNs, &'a Parts);
+
+fn breakdown(title: &str, report: &Report, of: fn(&RunReport) -> Spent<'_>) -> String {
+    let runs = report.runs.iter().map(|r| (r, of(r).0, &of(r).1.0));
+    let runs: Vec<_> = runs.filter(|(_, l, _)| l.mean > 0).collect();
     let Some((_, _, first)) = runs.first() else {
         return String::new();
     };
@@ -200,7 +198,7 @@ fn breakdown(title: &str, runs: &[(&RunReport, &LatencyNs, Vec<Part>)]) -> Strin
     let mut header = vec![title.to_string(), "all".into(), "=".into()];
     header.extend(used.iter().map(|i| first[*i].head.to_string()));
     let mut rows = vec![header];
-    for (run, l, parts) in runs {
+    for (run, l, parts) in &runs {
         let mut row = vec![run.name.clone(), us(l.mean), String::new()];
         row.extend(used.iter().map(|i| us(parts[*i].ns / l.count)));
         rows.push(row);
@@ -253,23 +251,22 @@ pub(super) fn cpu(report: &Report) -> String {
 pub(super) fn causes(report: &Report) -> String {
     let wrote: Vec<&RunReport> =
         report.runs.iter().filter(|r| r.buffer_sectors.host_written > 0).collect();
-    let used: Vec<usize> =
-        (0..10).filter(|i| wrote.iter().any(|r| r.programmed_sectors.named()[*i].1 > 0)).collect();
+    let is_used = |c: &Cause| wrote.iter().any(|r| r.programmed_sectors.of(*c) > 0);
+    let used: Vec<Cause> = Cause::ALL.into_iter().filter(is_used).collect();
     if used.is_empty() {
         return String::new();
     }
     let mut header = vec!["programmed per sector written".to_string()];
-    let names = wrote[0].programmed_sectors.named();
-    header.extend(used.iter().map(|i| names[*i].0.replace('_', " ")));
+    header.extend(used.iter().map(|cause| cause.name().replace('_', " ")));
     header.push("= WA".into());
     header.push("absorbed".into());
     let mut rows = vec![header];
     for r in wrote {
         let written = r.buffer_sectors.host_written as f64;
         let mut row = vec![r.name.clone()];
-        let named = r.programmed_sectors.named();
-        row.extend(used.iter().map(|i| format!("{:.3}", named[*i].1 as f64 / written)));
-        row.push(format!("{:.3}", r.programmed_sectors.total() as f64 / written));
+        let p = &r.programmed_sectors;
+        row.extend(used.iter().map(|cause| format!("{:.3}", p.of(*cause) as f64 / written)));
+        row.push(format!("{:.3}", p.total() as f64 / written));
         row.push(format!("{:.3}", r.buffer_sectors.absorbed as f64 / written));
         rows.push(row);
     }
@@ -321,7 +318,7 @@ fn state(r: &RunReport, notes: &mut Vec<String>) {
     let steady = if r.steady { "steady" } else { "not steady" };
     notes.push(format!("{name}: {steady}: {}", r.steady_reason));
     prepared(r, notes);
-    if let Some(l) = r.fill.lines.filter(|_| r.gc_victims > 0) {
+    if let Some(l) = r.fill.lines.filter(|_| r.work.gc_victims > 0) {
         notes.push(format!(
             "{name}: {} of {} lines stay free for the buffer, the victim and the next line: garbage \
              collection has {:.1}% spare",
@@ -336,8 +333,8 @@ fn state(r: &RunReport, notes: &mut Vec<String>) {
         notes.push(format!("{name}: {layer}: {}", each.collect::<Vec<_>>().join(", ")));
     }
     let p = &r.programmed_sectors;
-    let padding = (p.padding_flush + p.padding_pair) as f64;
-    if r.requests > 0 && r.flushes <= 1 && padding > PADDING_SHOWN * p.total() as f64 {
+    let padding = (p.of(Cause::PaddingFlush) + p.of(Cause::PaddingPair)) as f64;
+    if r.requests > 0 && r.work.flushes <= 1 && padding > PADDING_SHOWN * p.total() as f64 {
         notes.push(format!(
             "{name}: nothing in the workload flushes; the padding is of the flush that ends the run"
         ));
@@ -389,7 +386,7 @@ fn prepared(r: &RunReport, notes: &mut Vec<String>) {
 
 /// What went wrong, on purpose or not.
 fn troubles(r: &RunReport, notes: &mut Vec<String>) {
-    let (name, f) = (&r.name, &r.faults);
+    let (name, f) = (&r.name, &r.faults.layer);
     if let Some(why) = &r.read_only {
         notes.push(format!("{name}: the device became read-only: {why}"));
     }
@@ -400,7 +397,7 @@ fn troubles(r: &RunReport, notes: &mut Vec<String>) {
             grouped(r.uncorrectable_sectors)
         ));
     }
-    if *f != FaultCounts::default() {
+    if f.any() || r.faults.uncorrectable > 0 {
         notes.push(format!(
             "{name}: the medium failed: {} sectors in programs, {} erases, {} sectors in reads of \
              the host and {} of garbage collection, {} in all reads, the mount's and the log's \
@@ -409,18 +406,18 @@ fn troubles(r: &RunReport, notes: &mut Vec<String>) {
             f.erase_failures,
             f.read_failures,
             f.gc_read_failures,
-            f.uncorrectable,
+            r.faults.uncorrectable,
             f.high_ecc
         ));
     }
     let (c, w) = (&r.care, &r.wear);
-    if *c != CareCounts::default() {
+    if c.any() {
         notes.push(format!(
             "{name}: {} lines moved to level wear, {} because they decayed ({} sectors read to \
              find out); chunks were erased {} to {} times, half of them up to {}",
             grouped(c.leveled_lines),
             grouped(c.scrubbed_lines),
-            grouped(c.patrol_read_sectors),
+            grouped(c.patrol_reads),
             w.least,
             w.most,
             w.p50

@@ -19,19 +19,13 @@ use std::task::Poll;
 pub struct Traced {
     /// Number of the command on this device, from 0.
     pub number: u64,
-    /// Core that submitted.
     pub core: u32,
-    /// What.
     pub op: Op,
-    /// Modes.
     pub flags: Flags,
-    /// Addresses.
     pub addrs: Vec<Ppa>,
-    /// Causes of a write.
     pub causes: Vec<Cause>,
     /// Out-of-band records of a write.
     pub oob: Vec<[u8; OOB_BYTES]>,
-    /// When it was submitted.
     pub submitted: Ns,
     /// When it was done; `None` while it is under way.
     pub finished: Option<Ns>,
@@ -129,17 +123,7 @@ fn entry(request: &Request<'_>, core: CoreId, submitted: Ns) -> Traced {
 }
 
 impl Device for TracingDevice {
-    fn geometry(&self) -> &Geometry {
-        self.inner.geometry()
-    }
-
-    fn format(&self) -> &PpaFormat {
-        self.inner.format()
-    }
-
-    fn traits(&self) -> &Traits {
-        self.inner.traits()
-    }
+    crate::as_below!(inner: geometry format traits expect chunk_report);
 
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let mut traced = entry(&request, cx.core(), cx.now());
@@ -165,14 +149,6 @@ impl Device for TracingDevice {
             }
         }
         polled
-    }
-
-    fn expect(&self, first: Ppa, n: u32) {
-        self.inner.expect(first, n);
-    }
-
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.inner.chunk_report(pu, first, count)
     }
 }
 

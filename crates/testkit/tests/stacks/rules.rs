@@ -47,7 +47,6 @@ fn rig(capacitors: bool, window: u32, cells: &str, limits: &str) -> Rig {
 
 /// As most devices are: any chunk may be reset.
 const LENIENT: &str = "reset_free = true\nreset_open = true";
-/// As strict as the standard.
 const STRICT: &str = "reset_free = false\nreset_open = false";
 const PAIRS: &str = "bits = 2\npairing = \"mlc\"\npair_damage = true";
 
@@ -84,15 +83,8 @@ impl Looking {
 }
 
 impl Device for Looking {
-    fn geometry(&self) -> &Geometry {
-        self.inner.geometry()
-    }
-    fn format(&self) -> &PpaFormat {
-        self.inner.format()
-    }
-    fn traits(&self) -> &Traits {
-        self.inner.traits()
-    }
+    flashlane_ocssd::as_below!(inner: geometry format traits finish expect chunk_report);
+
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let first = request.addrs.first().and_then(|at| self.format().unpack(*at));
         let durable = request.op != Op::Write || request.flags.fua;
@@ -101,15 +93,6 @@ impl Device for Looking {
             self.first_reset.fetch_min(cx.now().as_ns(), Ordering::Relaxed);
         }
         self.inner.submit_at(cx, request, arrives)
-    }
-    fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<Completion> {
-        self.inner.finish(cx, ticket)
-    }
-    fn expect(&self, first: Ppa, n: u32) {
-        self.inner.expect(first, n);
-    }
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.inner.chunk_report(pu, first, count)
     }
 }
 
