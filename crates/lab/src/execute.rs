@@ -32,17 +32,39 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecuteError {
+    /// A trace can't be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// A target does not fit its device.
     #[error("target `{target}` on device `{device}`: {source}")]
-    Stack { target: String, device: String, source: Box<StackError> },
+    Stack {
+        /// Target.
+        target: String,
+        /// Device.
+        device: String,
+        /// Why.
+        source: Box<StackError>,
+    },
+    /// A workload does not fit the target.
     #[error("target `{target}`: {source}")]
-    Run { target: String, source: Box<RunError> },
+    Run {
+        /// Target.
+        target: String,
+        /// Why.
+        source: Box<RunError>,
+    },
+    /// A workload does not fit a raw target.
     #[error("target `{target}`: {source}")]
-    Raw { target: String, source: Box<RawError> },
+    Raw {
+        /// Target.
+        target: String,
+        /// Why.
+        source: Box<RawError>,
+    },
     /// The prepared device of a target can't be kept, or can't be used.
     #[error("the prepared device of target `{target}`: {why}; or leave --prepared out")]
     Shelf {
+        /// Target.
         target: String,
         /// Why, and what to do.
         why: String,
@@ -53,7 +75,9 @@ pub enum ExecuteError {
          lost, and the next mount recovers the rest", image.display()
     )]
     PowerCut {
+        /// Target.
         target: String,
+        /// The drive.
         image: PathBuf,
         /// When, from the begin of the run.
         at: Ns,
@@ -69,8 +93,14 @@ pub enum ExecuteError {
         /// Its cores.
         cores: u32,
     },
+    /// A bug of ours.
     #[error("target `{target}`: {source}")]
-    Stalled { target: String, source: Stalled },
+    Stalled {
+        /// Target.
+        target: String,
+        /// Where.
+        source: Stalled,
+    },
 }
 
 /// Which time a run goes by.
@@ -103,8 +133,11 @@ pub struct Observe {
     pub spans: usize,
 }
 
+/// One target's run.
 pub struct RunOutcome {
+    /// Target.
     pub target: Target,
+    /// What was measured.
     pub measured: Measured,
     /// The medium's counters over the measured part.
     pub media: MediaSpan,
@@ -116,6 +149,7 @@ pub struct RunOutcome {
     pub geometry: Geometry,
     /// Sectors of the PUs that the target has.
     pub raw_sectors: u64,
+    /// How its lines are divided.
     pub lines: Option<Lines>,
     /// What its layers have counted beside what all layers do: the layer's name, its numbers.
     pub counted: Vec<(&'static str, Vec<Counted>)>,
@@ -139,18 +173,25 @@ pub struct RunOutcome {
 /// What the medium did between two moments.
 #[derive(Clone, Debug, Default)]
 pub struct MediaSpan {
+    /// Length.
     pub time: Ns,
     /// Die time by what held it: reading, programming, erasing; summed over dies.
     pub die_busy: [Ns; 3],
     /// Bus time summed over channels.
     pub channel_busy: Ns,
+    /// Dies and channels.
     pub dies: u64,
+    /// Channels.
     pub channels: u64,
+    /// Erases.
     pub erases: u64,
+    /// Erases of each channel.
     pub channel_erases: Vec<u64>,
     /// What held each die, in PU order: reading, programming, erasing.
     pub die_spans: Vec<[Ns; 3]>,
+    /// Sectors read.
     pub read_sectors: u64,
+    /// Sectors programmed.
     pub programmed: u64,
     /// Memory that contents took at the end.
     pub store_bytes: u64,
@@ -206,6 +247,7 @@ fn wear_of(ssd: &Ssd, stack: &Description) -> Vec<BTreeMap<u32, u64>> {
     wear
 }
 
+/// An experiment's outcome.
 pub struct Outcome {
     /// The experiment as it was run.
     pub experiment: Experiment,

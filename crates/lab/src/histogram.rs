@@ -65,6 +65,7 @@ impl Latencies {
         self.histogram.stdev()
     }
 
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }

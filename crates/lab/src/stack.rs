@@ -31,19 +31,29 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StackError {
+    /// The device.
     #[error(transparent)]
     Device(#[from] SpecError),
+    /// PUs that the device does not have.
     #[error("`pus` names PU {}, the device has 0 to {}", .0.end, .0.last)]
     Pus(PusError),
+    /// A layer.
     #[error("{0}")]
     Layer(#[from] LayerError),
+    /// A knob of a layer.
     #[error("{0}")]
     Knob(#[from] AttributeError),
+    /// The drive that the target lives on.
     #[error("{0}")]
     Drive(Box<LnvmError>),
     /// A way to mount that its type does not have.
     #[error("`{flag}` is for {} targets, this one is of type {kind}", owners(flag))]
-    How { flag: &'static str, kind: String },
+    How {
+        /// As it is given.
+        flag: &'static str,
+        /// Its type.
+        kind: String,
+    },
     /// A type of target that this program does not have.
     #[error(
         "it is of type `{0}`, which this program does not have: use the flashlane that made it"
@@ -52,8 +62,10 @@ pub enum StackError {
     /// Nobody could ask this process while it has the drive open.
     #[error("{0}")]
     Control(#[from] ControlError),
+    /// Its settings in the drive's table of targets.
     #[error("its settings in the drive's table of targets can't be used: {0}")]
     Settings(String),
+    /// It could not be stopped.
     #[error("it could not be stopped: {0}")]
     Stop(BlockError),
     /// A new one that nothing can be written to, though no chunk has failed.
@@ -62,6 +74,7 @@ pub enum StackError {
          (`flashlane drive create --set geometry.chunks_per_pu=128`)"
     )]
     NoSpare,
+    /// It can't make anything durable.
     #[error("it is read-only: {0}")]
     ReadOnly(&'static str),
 }
@@ -315,6 +328,7 @@ impl Stack {
         }
     }
 
+    /// The layers.
     pub fn layers(&self) -> &Layers {
         &self.layers
     }

@@ -71,6 +71,7 @@ impl Live {
         Ok(attended)
     }
 
+    /// The target is mounted.
     pub(crate) fn set_target(&self, layer: Arc<dyn Layer>) {
         *self.layer.borrow_mut() = Some(layer);
     }
@@ -85,6 +86,7 @@ impl Live {
         self.layer.borrow().clone()
     }
 
+    /// The drive.
     pub(crate) fn drive(&self) -> &Drive {
         &self.drive
     }
@@ -99,6 +101,7 @@ impl Live {
         self.notes.borrow_mut().push(what);
     }
 
+    /// What was noted.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.notes.borrow().clone()
     }

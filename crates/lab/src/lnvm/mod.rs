@@ -48,9 +48,11 @@ use std::sync::Arc;
 /// A drive with its targets, open.
 #[derive(Clone)]
 pub struct Drive {
+    /// The image.
     pub path: PathBuf,
     /// The device in it.
     pub ssd: Arc<Ssd>,
+    /// Its targets.
     pub core: Arc<Core>,
 }
 
@@ -223,9 +225,12 @@ pub fn put_on_drive(experiment: &mut Experiment, on: &DriveTarget) -> Result<(),
     Ok(())
 }
 
+/// A target to be created.
 #[derive(Clone, Debug)]
 pub struct Create {
+    /// Name.
     pub name: String,
+    /// What it is to be.
     pub kind: TargetType,
     /// First PU; the device's first without it.
     pub begin: Option<u32>,
@@ -241,8 +246,10 @@ pub struct Create {
     pub options: Options,
 }
 
+/// What a create came to.
 #[derive(Clone, Debug)]
 pub struct Created {
+    /// The target.
     pub info: TargetInfo,
     /// Logical sectors of 4 KiB; a raw target has none.
     pub capacity: Option<u64>,
@@ -451,9 +458,12 @@ pub struct Factory {
     pub clear_grown: bool,
 }
 
+/// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Erased {
+    /// Chunks erased.
     pub chunks: u64,
+    /// Chunks whose erase failed.
     pub failed: u64,
     /// Chunks that had marks taken off.
     pub unmarked: u64,
@@ -560,6 +570,7 @@ impl Lost {
         Lost { runs, host }
     }
 
+    /// Sectors in all.
     pub fn sectors(&self) -> u64 {
         self.runs.iter().map(|(_, n)| *n as u64).sum()
     }
@@ -568,7 +579,9 @@ impl Lost {
 /// What was found when a target was mounted for a run.
 #[derive(Clone, Debug)]
 pub struct Mounted {
+    /// The image.
     pub path: PathBuf,
+    /// The target.
     pub info: TargetInfo,
     /// How the layer was found.
     pub recovery: Option<Recovered>,

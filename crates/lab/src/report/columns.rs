@@ -7,6 +7,7 @@ use super::contention::ContentionReport;
 use super::numbers::{LatencyNs, Report, RunReport};
 use flashlane_base::counters::Counters;
 
+/// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
     Int(u64),
@@ -16,6 +17,7 @@ pub(super) enum Cell {
     Bool(bool),
 }
 
+/// A named value.
 pub(super) type Named = (String, Cell);
 
 fn int(name: impl Into<String>, n: u64) -> Named {
@@ -28,6 +30,7 @@ fn ratio(name: &str, value: f64) -> Named {
     (name.into(), Cell::Ratio(Some(value)))
 }
 
+/// A run's row.
 pub(super) fn run(r: &RunReport) -> Vec<Named> {
     let mut cells = vec![
         text("name", &r.name),

@@ -39,6 +39,7 @@ pub(crate) use table::{aligned, mb_per_s, short};
 use crate::execute::Outcome;
 
 impl Report {
+    /// The numbers of an outcome.
     pub fn of(outcome: &Outcome) -> Report {
         numbers::report(outcome)
     }
@@ -54,6 +55,7 @@ impl Report {
         csv::csv(&self.rows())
     }
 
+    /// The same as Parquet.
     pub fn to_parquet(&self) -> Vec<u8> {
         parquet::parquet(&self.rows())
     }
@@ -63,6 +65,7 @@ impl Report {
         csv::csv(&columns::timeline(self))
     }
 
+    /// The same as Parquet.
     pub fn timeline_parquet(&self) -> Vec<u8> {
         parquet::parquet(&columns::timeline(self))
     }

@@ -285,14 +285,18 @@ pub enum ShardEntry {
     Media(u64),
 }
 
+/// Header of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardHeader {
     /// Target whose map it is.
     pub uuid: Uuid,
+    /// Checkpoint it belongs to.
     pub checkpoint: u64,
     /// Index of the shard.
     pub shard: u32,
+    /// Width of its entries.
     pub width: EntryWidth,
+    /// First logical sector.
     pub lba: u64,
     /// Sequence of the next log record when the shard began.
     pub position: u64,
@@ -300,6 +304,7 @@ pub struct ShardHeader {
     pub floor: u64,
     /// Lowest line sequence open or in flight when the shard began.
     pub open_sequence: u64,
+    /// Generation that wrote it.
     pub generation: u32,
 }
 
@@ -493,6 +498,7 @@ impl<'a> ShardView<'a> {
         })
     }
 
+    /// The shard's header.
     pub fn header(&self) -> &ShardHeader {
         &self.header
     }
@@ -530,6 +536,7 @@ impl<'a> ShardView<'a> {
         })
     }
 
+    /// All entries in order.
     pub fn entries(&self) -> impl Iterator<Item = ShardEntry> + '_ {
         let (plain, runs) = match self.body {
             Body::Entries(bytes) => (Some(bytes), None),
