@@ -4,7 +4,8 @@
 //! the same names and values; a later version only adds columns at the end. Never: formats.
 
 use super::contention::ContentionReport;
-use super::numbers::{LatencyNs, Report, RunReport};
+use super::numbers::{Report, RunReport};
+use crate::histogram::LatencyNs;
 use flashlane_base::counters::Counters;
 
 #[derive(Clone, Debug, PartialEq)]

@@ -30,7 +30,7 @@ pub use course::{DieReport, Figures, Heat, TimelineReport, WearReport};
 pub(crate) use csv::line as csv_line;
 pub use jobs::{JobOpReport, JobReport};
 pub use numbers::{
-    BreakdownNs, BusyRatio, FaultCounts, FillLevel, LatencyNs, LatencySet, MountReport, Parts,
+    BreakdownNs, BusyRatio, FaultCounts, FillLevel, LatencySet, MountReport, Parts,
     ProgrammedSectors, Report, RunReport, Shown, SlipReport,
 };
 pub use perfetto::{PerfettoTrace, SPANS_MAX};

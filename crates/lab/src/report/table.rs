@@ -4,7 +4,8 @@
 //! is left out; what was not normal (late, failed, interrupted, unsteady) is said below.
 //! Never: wider than it must be.
 
-use super::numbers::{LatencyNs, Parts, Report, RunReport};
+use super::numbers::{Parts, Report, RunReport};
+use crate::histogram::LatencyNs;
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 use flashlane_ocssd::device::Cause;
 

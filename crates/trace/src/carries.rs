@@ -290,8 +290,8 @@ pub(super) fn of_table(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DeviceId, Format};
     use super::*;
+    use crate::{DeviceId, Format};
 
     fn record(op: TraceOp, offset_bytes: u64, len_bytes: u64) -> TraceRecord {
         TraceRecord {

@@ -9,7 +9,7 @@ use super::carries::{Losses, Naming, Shaper};
 use super::layout::find_device;
 use super::writer::Writer;
 use super::{DeviceId, Format, LayoutError, Scan, TraceError};
-use crate::run::Monitor;
+use crate::progress::Progress;
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
@@ -116,7 +116,7 @@ const WATCH_EVERY: u64 = 1 << 16;
 pub fn convert<W: Write + Send>(
     scan: &Scan,
     what: &Conversion<'_>,
-    monitor: &dyn Monitor,
+    monitor: &dyn Progress,
     open: impl FnOnce() -> std::io::Result<W>,
 ) -> Result<(W, Converted), ConvertError> {
     let device = what.device.map(|name| find_device(scan, name)).transpose()?;
@@ -192,7 +192,7 @@ fn each(
     scan: &Scan,
     device: Option<DeviceId>,
     stage: &str,
-    monitor: &dyn Monitor,
+    monitor: &dyn Progress,
     mut use_it: impl FnMut(super::TraceRecord, &mut Vec<super::TraceRecord>) -> Result<(), ConvertError>,
 ) -> Result<u64, ConvertError> {
     let mut records = scan.timed(device)?;

@@ -408,7 +408,7 @@ fn column<T: DataType, W: Write + Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::DeviceId;
+    use crate::DeviceId;
 
     fn written(records: &[TraceRecord], names: &[&str]) -> Vec<u8> {
         let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();

@@ -124,8 +124,8 @@ impl Paired {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Reading, TraceSource};
     use super::*;
+    use crate::{Reading, TraceSource};
 
     fn paired(text: &'static str, action: Action) -> Vec<(u64, Option<u64>)> {
         let source = TraceSource::Bundled { name: "t", bytes: text.as_bytes() };

@@ -275,9 +275,9 @@ fn known_devices(scan: &Scan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scan::scan;
-    use super::super::{Reading, TraceSource};
     use super::*;
+    use crate::scan::scan;
+    use crate::{Reading, TraceSource};
 
     fn trace(text: &'static str) -> Scan {
         let bytes = text.as_bytes();

@@ -82,7 +82,7 @@ impl TraceSource {
     /// All files of a trace that is kept in a file per CPU, `NAME.blktrace.CPU`, maybe packed, by CPU;
     /// itself alone when it is not called so, and none where it is no file. Of a CPU that is there plain
     /// and packed the one counts that was named, else the plain one.
-    pub(crate) fn files(&self) -> Result<Vec<PathBuf>, TraceError> {
+    pub fn files(&self) -> Result<Vec<PathBuf>, TraceError> {
         let TraceSource::File(own) = self else { return Ok(Vec::new()) };
         let mut paths = Vec::new();
         if let Some(stem) = blktrace_stem(own) {

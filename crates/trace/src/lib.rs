@@ -5,7 +5,10 @@
 //! ([`mod@convert`]) and the placement of a trace's devices on ours ([`layout`]).
 //! Promises: a file of any size is read in bounded memory; the first line that is not understood is
 //! shown with its number, column and text; nothing is skipped without being counted.
-//! Never: guesses. A trace without a usable line is an error, not an empty run.
+//! Never: guesses. A trace without a usable line is an error, not an empty run. Knows no device and no stack.
+//!
+//! Beside them what such a file needs and others do, too: files that are read whole ([`bounded`]), latencies
+//! ([`histogram`]), who looks on ([`progress`]).
 //!
 //! The life of a trace: [`source`] opens and decompresses, [`reader`] recognizes and cuts
 //! ([`lines`]), a format parses ([`tables`] by their descriptions, [`blkparse`], [`blktrace`],
@@ -15,11 +18,13 @@
 
 pub mod blkparse;
 pub mod blktrace;
+pub mod bounded;
 pub mod carries;
 mod contain;
 pub mod convert;
 pub mod device;
 pub mod format;
+pub mod histogram;
 pub mod info;
 mod kept;
 pub mod layout;
@@ -27,6 +32,7 @@ pub mod lines;
 pub mod number;
 pub mod pair;
 pub mod parquet;
+pub mod progress;
 pub mod reader;
 pub mod scan;
 pub mod source;

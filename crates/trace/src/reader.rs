@@ -408,7 +408,7 @@ fn unreadable(head: &[u8], want: Option<Format>) -> Option<&'static str> {
 }
 
 /// What to do about a byte order mark at the beginning of a text, if there is one.
-pub(crate) fn byte_order_mark(head: &[u8]) -> Option<&'static str> {
+pub fn byte_order_mark(head: &[u8]) -> Option<&'static str> {
     match head {
         [0xef, 0xbb, 0xbf, ..] => {
             Some("It begins with a byte order mark: save it as UTF-8 without one.")
