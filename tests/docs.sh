@@ -87,7 +87,7 @@ allow model ""
 for toml in crates/*/Cargo.toml; do
     crate=$(basename "$(dirname "$toml")")
     case $crate in
-        base | rt | media | ocssd | ftl | stack | lab | cli | testkit | model) ;;
+        base | rt | media | ocssd | ftl | stack | trace | lab | cli | testkit | model) ;;
         *) fail "$toml: a crate that docs/ARCHITECTURE.md does not place" ;;
     esac
     grep -q '^\[lints\]' "$toml" || fail "$toml: the workspace's lint table is not used"
