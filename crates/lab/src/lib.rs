@@ -15,6 +15,7 @@ pub mod bundled;
 pub mod calibrate;
 pub mod check;
 pub mod compare;
+pub mod contention;
 pub mod control;
 pub mod drive;
 pub mod execute;
@@ -34,6 +35,7 @@ pub mod stack;
 
 pub mod suggest;
 pub mod sweep;
+mod words;
 pub mod workload;
 
 /// Traces: a crate of its own.

@@ -10,8 +10,9 @@ pub use identify::id_ns;
 pub(crate) use identify::id_ns_of;
 
 use super::{Created, Drive, LnvmError, Lost, knobs};
+use crate::contention::ContentionReport;
 use crate::control::{Answer, Ask, Live, reach};
-use crate::report::{ContentionReport, short};
+use crate::words::short;
 use flashlane_base::counters::Counters;
 use flashlane_base::{Bytes, Location, Ns, SECTOR_BYTES};
 use flashlane_ftl::layer::{Layer, Recovered};

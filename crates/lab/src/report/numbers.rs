@@ -5,9 +5,9 @@
 //! Never: formats.
 
 use super::config::Configuration;
-use super::contention::ContentionReport;
 use super::course::{self, DieReport, Figures, TimelineReport, WearReport};
 use super::jobs::{self, JobReport};
+use crate::contention::ContentionReport;
 use crate::execute::{Outcome, RunOutcome};
 use crate::histogram::{Latencies, LatencyNs};
 use crate::lnvm::{Mounted, show};
@@ -159,7 +159,7 @@ impl MountReport {
         let target = m.info.name.clone();
         let how = match &m.recovery {
             Some(r) => show::recovery_text(r),
-            None => format!("mounted in {}", super::short(m.time.as_ns())),
+            None => format!("mounted in {}", crate::words::short(m.time.as_ns())),
         };
         let notes: String = m.notes.iter().map(|note| format!("; {note}")).collect();
         MountReport {
