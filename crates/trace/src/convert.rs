@@ -8,8 +8,12 @@
 use super::carries::{Losses, Naming, Shaper};
 use super::layout::find_device;
 use super::writer::Writer;
-use super::{DeviceId, Format, LayoutError, Scan, TraceError};
+use crate::device::DeviceId;
+use crate::format::Format;
+use crate::layout::LayoutError;
 use crate::progress::Progress;
+use crate::record::TraceError;
+use crate::scan::Scan;
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;

@@ -4,8 +4,10 @@
 //! is unusual (order, alignment, losses) is said with its number. Never: reads the trace again.
 
 use super::scan::{Scan, Summary};
-use super::{Action, Devices, TraceOp};
+use crate::device::Devices;
 use crate::histogram::LatencyNs;
+use crate::record::Action;
+use crate::record::TraceOp;
 use flashlane_base::{Bytes, Ns};
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -7,10 +7,14 @@
 
 use super::kept::{self, Kept};
 use super::pair::{Open, Paired, WINDOW_MAX};
-use super::reader::{Action, Counts, Reader, Reading};
-use super::{DeviceId, Devices, Format, TraceError, TraceOp, TraceRecord, TraceSource};
+use super::reader::{Counts, Reader, Reading};
+use crate::device::{DeviceId, Devices};
+use crate::format::Format;
 use crate::histogram::Latencies;
 use crate::progress::{Progress, Unwatched};
+use crate::record::Action;
+use crate::record::{TraceError, TraceOp, TraceRecord};
+use crate::source::TraceSource;
 use std::collections::BTreeMap;
 
 /// Places kept at most before they are kept 16 times as coarse: some 30 MiB.
@@ -390,7 +394,7 @@ impl Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::TraceError;
+    use crate::record::TraceError;
     use proptest::prelude::*;
     use std::io::Write;
 

@@ -4,9 +4,9 @@
 //! windows are the only memory. Never: looks at a file's name to decide what is in it; names only
 //! say which files of blktrace belong together.
 
-use super::TraceError;
 use super::parquet::MAGIC;
 use super::store::Store;
+use crate::record::TraceError;
 use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
