@@ -14,6 +14,7 @@ use flashlane_ftl::log::format::{
 };
 use flashlane_media::fault::{FaultPlan, Faults, Hit};
 
+/// Names of the targets.
 pub(crate) const NAMES: [&str; 8] =
     ["line-first", "line-closing", "oob", "record", "log-block", "anchor", "shard", "fault-plan"];
 

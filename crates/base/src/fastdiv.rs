@@ -20,6 +20,7 @@ impl FastDiv {
         FastDiv { divisor, magic }
     }
 
+    /// The divisor itself.
     pub const fn divisor(self) -> u32 {
         self.divisor
     }

@@ -99,6 +99,7 @@ impl PpaFormat {
         }
     }
 
+    /// The layout's style.
     pub fn style(&self) -> PpaStyle {
         self.style
     }

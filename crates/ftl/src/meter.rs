@@ -18,6 +18,7 @@ use flashlane_rt::sync::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
+/// The kind of this layer.
 pub struct MeterKind;
 
 /// Counts requests and sectors between two layers.
@@ -31,6 +32,7 @@ const COUNTS: [(BlockOp, &str, Option<&str>); 4] = [
     (BlockOp::Flush, "flushes", None),
 ];
 
+/// See the module's head.
 pub struct Meter {
     below: Arc<dyn BlockDev>,
     info: BlockInfo,

@@ -19,6 +19,7 @@ pub struct ContentionReport {
     pub semaphore_wait_ns: u64,
     /// Busy channels that drainers passed by.
     pub channels_passed: u64,
+    /// Each ring.
     pub queues: Vec<QueueReport>,
     /// Each pool of lines: of QBLK a channel.
     pub pools: Vec<PoolReport>,
@@ -27,6 +28,7 @@ pub struct ContentionReport {
 /// A kind of lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LockReport {
+    /// Its name.
     pub lock: &'static str,
     /// Times taken (of the log: records added).
     pub acquired: u64,
@@ -36,14 +38,18 @@ pub struct LockReport {
     pub wait_ns: u64,
 }
 
+/// A ring.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct QueueReport {
+    /// Its number.
     pub ring: usize,
+    /// Slots it has.
     pub slots: u64,
     /// In use at the end.
     pub depth_now: u64,
     /// In use, mean over time.
     pub depth_mean: f64,
+    /// Most in use.
     pub depth_max: u64,
     /// Host writes that waited for room.
     pub full_waits: u64,
@@ -59,8 +65,10 @@ pub struct QueueReport {
     pub lock_wait_ns: u64,
 }
 
+/// A pool of lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PoolReport {
+    /// Its number.
     pub pool: usize,
     /// Times somebody else had its lock.
     pub lock_contended: u64,

@@ -20,7 +20,7 @@ use flashlane_ftl::layer::{Counted, Seam};
 use flashlane_ocssd::rules::Violation;
 use flashlane_ocssd::ssd::spans::Kept;
 use flashlane_ocssd::{BufferCount, Device, MediaCounters, Ssd};
-use flashlane_rt::{Cx, Stalled, Virtual};
+use flashlane_rt::{Cx, Stalled, Threads, Virtual};
 use flashlane_stack::{Description, behind_link};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -32,17 +32,39 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecuteError {
+    /// A trace can't be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// A target does not fit its device.
     #[error("target `{target}` on device `{device}`: {source}")]
-    Stack { target: String, device: String, source: Box<StackError> },
+    Stack {
+        /// Target.
+        target: String,
+        /// Device.
+        device: String,
+        /// Why.
+        source: Box<StackError>,
+    },
+    /// A workload does not fit the target.
     #[error("target `{target}`: {source}")]
-    Run { target: String, source: Box<RunError> },
+    Run {
+        /// Target.
+        target: String,
+        /// Why.
+        source: Box<RunError>,
+    },
+    /// A workload does not fit a raw target.
     #[error("target `{target}`: {source}")]
-    Raw { target: String, source: Box<RawError> },
+    Raw {
+        /// Target.
+        target: String,
+        /// Why.
+        source: Box<RawError>,
+    },
     /// The prepared device of a target can't be kept, or can't be used.
     #[error("the prepared device of target `{target}`: {why}; or leave --prepared out")]
     Shelf {
+        /// Target.
         target: String,
         /// Why, and what to do.
         why: String,
@@ -53,13 +75,53 @@ pub enum ExecuteError {
          lost, and the next mount recovers the rest", image.display()
     )]
     PowerCut {
+        /// Target.
         target: String,
+        /// The drive.
         image: PathBuf,
         /// When, from the begin of the run.
         at: Ns,
     },
+    /// Several cores on the real clock.
+    #[error(
+        "target `{target}` has {cores} host cores, and a run on the real clock has one: say \
+         `--set run.host_cores=1`, or leave --clock out"
+    )]
+    RealCores {
+        /// Target.
+        target: String,
+        /// Its cores.
+        cores: u32,
+    },
+    /// A bug of ours.
     #[error("target `{target}`: {source}")]
-    Stalled { target: String, source: Stalled },
+    Stalled {
+        /// Target.
+        target: String,
+        /// Where.
+        source: Stalled,
+    },
+}
+
+/// Which time a run goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// Simulated: the same seed gives the same run.
+    #[default]
+    Virtual,
+    /// The machine's, on one core, which is the calling thread. The medium takes the time that it would take, and the
+    /// host's own work takes what it takes here. No two runs are the same.
+    Real,
+}
+
+impl Clock {
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Clock::Virtual => "virtual",
+            Clock::Real => "real",
+        }
+    }
 }
 
 /// What is kept of a run beside what every report has.
@@ -71,8 +133,11 @@ pub struct Observe {
     pub spans: usize,
 }
 
+/// One target's run.
 pub struct RunOutcome {
+    /// Target.
     pub target: Target,
+    /// What was measured.
     pub measured: Measured,
     /// The medium's counters over the measured part.
     pub media: MediaSpan,
@@ -84,6 +149,7 @@ pub struct RunOutcome {
     pub geometry: Geometry,
     /// Sectors of the PUs that the target has.
     pub raw_sectors: u64,
+    /// How its lines are divided.
     pub lines: Option<Lines>,
     /// What its layers have counted beside what all layers do: the layer's name, its numbers.
     pub counted: Vec<(&'static str, Vec<Counted>)>,
@@ -98,26 +164,34 @@ pub struct RunOutcome {
     pub violations_shown: Vec<Violation>,
     /// Counter laws and walks.
     pub laws: Result<(), String>,
+    /// Of this run; 0 on the real clock.
     pub fingerprint: u64,
-    /// Events simulated.
+    /// Events simulated; 0 on the real clock.
     pub polls: u64,
 }
 
 /// What the medium did between two moments.
 #[derive(Clone, Debug, Default)]
 pub struct MediaSpan {
+    /// Length.
     pub time: Ns,
     /// Die time by what held it: reading, programming, erasing; summed over dies.
     pub die_busy: [Ns; 3],
     /// Bus time summed over channels.
     pub channel_busy: Ns,
+    /// Dies and channels.
     pub dies: u64,
+    /// Channels.
     pub channels: u64,
+    /// Erases.
     pub erases: u64,
+    /// Erases of each channel.
     pub channel_erases: Vec<u64>,
     /// What held each die, in PU order: reading, programming, erasing.
     pub die_spans: Vec<[Ns; 3]>,
+    /// Sectors read.
     pub read_sectors: u64,
+    /// Sectors programmed.
     pub programmed: u64,
     /// Memory that contents took at the end.
     pub store_bytes: u64,
@@ -173,6 +247,7 @@ fn wear_of(ssd: &Ssd, stack: &Description) -> Vec<BTreeMap<u32, u64>> {
     wear
 }
 
+/// An experiment's outcome.
 pub struct Outcome {
     /// The experiment as it was run.
     pub experiment: Experiment,
@@ -180,7 +255,9 @@ pub struct Outcome {
     pub traces: Vec<Rc<Scan>>,
     /// One per target that ran.
     pub runs: Vec<RunOutcome>,
-    /// All runs' fingerprints, folded.
+    /// Which time the runs went by.
+    pub clock: Clock,
+    /// All runs' fingerprints, folded; means nothing on the real clock.
     pub fingerprint: u64,
     /// The user ended it.
     pub interrupted: bool,
@@ -294,11 +371,32 @@ pub fn execute_with(
     shelf: Option<&Shelf>,
     watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
 ) -> Result<Outcome, ExecuteError> {
+    execute_on(Clock::Virtual, experiment, observe, shelf, watch)
+}
+
+/// As [`execute_with`], by the clock that is asked for.
+///
+/// # Errors
+/// As [`execute`]. On the real clock a target of several cores is refused.
+pub fn execute_on(
+    clock: Clock,
+    experiment: &Experiment,
+    observe: Observe,
+    shelf: Option<&Shelf>,
+    watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
+) -> Result<Outcome, ExecuteError> {
+    if clock == Clock::Real
+        && let Some(target) = experiment.targets.iter().find(|target| target.host.cores > 1)
+    {
+        let (target, cores) = (target.name.clone(), target.host.cores);
+        return Err(ExecuteError::RealCores { target, cores });
+    }
     let traces = scan_traces(experiment)?;
     let mut outcome = Outcome {
         experiment: experiment.clone(),
         traces,
         runs: Vec::new(),
+        clock,
         fingerprint: 0xcbf2_9ce4_8422_2325,
         interrupted: false,
     };
@@ -319,7 +417,7 @@ pub fn execute_with(
             }
             None => (None, None),
         };
-        let mut run = run_target(observe, target, plan, monitor, shelved)?;
+        let mut run = run_target(clock, observe, target, plan, monitor, shelved)?;
         if why_not.is_some() {
             run.measured.prepared.shelf = why_not;
         }
@@ -332,36 +430,43 @@ pub fn execute_with(
 }
 
 fn run_target(
+    clock: Clock,
     observe: Observe,
     target: &Target,
     plan: RunPlan,
     monitor: Rc<dyn Monitor>,
     shelved: Option<Shelved>,
 ) -> Result<RunOutcome, ExecuteError> {
-    let vm = Virtual::new(target.host.cores, plan.seed, target.host.costs.clone());
-    let (cx, owned) = (vm.cx(), target.clone());
     let switch = Rc::new(Switch::default());
-    let power = switch.clone();
-    let ran = vm
-        .run(async move {
-            let steps = async {
-                match owned.stack.is_raw() {
-                    true => raw_steps(&cx, observe, &owned, &plan, monitor, &power).await,
-                    false => steps(&cx, observe, &owned, &plan, monitor, &power, shelved).await,
-                }
-            };
-            power.unless_off(&cx, steps).await
-        })
-        .map_err(|source| ExecuteError::Stalled { target: target.name.clone(), source })?;
+    let (seed, owned, power) = (plan.seed, target.clone(), switch.clone());
+    let main = |cx: Cx| async move {
+        let steps = async {
+            match owned.stack.is_raw() {
+                true => raw_steps(&cx, observe, &owned, &plan, monitor, &power).await,
+                false => steps(&cx, observe, &owned, &plan, monitor, &power, shelved).await,
+            }
+        };
+        let ran = power.unless_off(&cx, steps).await;
+        (ran, cx.now())
+    };
+    // When this is through, the run is gone: nobody uses the drive when its power goes.
+    let (ended, fingerprint, polls) = match clock {
+        Clock::Virtual => {
+            let vm = Virtual::new(target.host.cores, seed, target.host.costs.clone());
+            let ended = vm.run(main(vm.cx()));
+            (ended, vm.fingerprint().0, vm.polls())
+        }
+        Clock::Real => (Threads::run_here(seed, main), 0, 0),
+    };
+    let (ran, at) =
+        ended.map_err(|source| ExecuteError::Stalled { target: target.name.clone(), source })?;
     let Some(ran) = ran else {
-        let at = vm.now();
-        drop(vm); // nobody uses the drive when its power goes
         let image = switch.cut(at).map_err(|e| stack_error(target, e.into()))?;
         return Err(ExecuteError::PowerCut { target: target.name.clone(), image, at });
     };
     let (mut run, ssd) = ran?;
     (run.violations, run.violations_shown) = (ssd.counters().violations, ssd.violations());
-    (run.fingerprint, run.polls) = (vm.fingerprint().0, vm.polls());
+    (run.fingerprint, run.polls) = (fingerprint, polls);
     Ok(run)
 }
 

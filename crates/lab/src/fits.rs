@@ -15,10 +15,13 @@ use flashlane_rt::CostTable;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FitError {
+    /// No such preset.
     #[error(transparent)]
     Preset(#[from] SpecError),
+    /// pblk does not fit on it.
     #[error(transparent)]
     Stack(#[from] StackError),
+    /// It does not fit.
     #[error(transparent)]
     Layout(#[from] LayoutError),
 }

@@ -234,6 +234,7 @@ impl Stack {
         }
     }
 
+    /// The layers.
     pub fn layers(&self) -> &Layers {
         &self.layers
     }

@@ -8,12 +8,14 @@ use crate::state::{
 };
 use crate::step::Steps;
 
+/// A host operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Writes a sector; the content is the operation itself.
     Write(u8),
     /// Discards the sectors of a mask.
     Discard(u8),
+    /// Flushes.
     Flush,
     /// Reads a sector.
     Read(u8),
@@ -85,7 +87,9 @@ pub(crate) const LEASE: u8 = 40;
 /// The transition system: a configuration under a set of rules.
 #[derive(Clone, Debug)]
 pub struct Model {
+    /// Bounds.
     pub config: Config,
+    /// Rules in force.
     pub rules: Rules,
 }
 
@@ -98,6 +102,7 @@ impl Model {
         Model { config, rules }
     }
 
+    /// Is the rule in force?
     pub(crate) fn has(&self, rule: Rule) -> bool {
         self.rules.has(rule)
     }
@@ -144,6 +149,7 @@ impl Model {
         Some((core, index, *self.config.scripts[core].get(index as usize)?))
     }
 
+    /// Does this operation leave zeros?
     pub(crate) fn leaves_zeros(&self, number: u8) -> bool {
         !matches!(self.operation(number), Some((_, _, Op::Write(_))))
     }

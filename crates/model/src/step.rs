@@ -30,6 +30,7 @@ impl fmt::Display for Step {
     }
 }
 
+/// Successors of a state.
 pub type Steps = Vec<(Step, State)>;
 
 impl Model {

@@ -11,6 +11,7 @@ use flashlane_base::{Location, Ns, Ppa};
 use flashlane_media::cells::LastOp;
 use std::fmt;
 
+/// What was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
     /// A command names 1 to 64 addresses and brings a payload of that many.
@@ -45,6 +46,7 @@ pub enum Rule {
 }
 
 impl Rule {
+    /// The rule in a sentence.
     pub fn text(self) -> &'static str {
         match self {
             Rule::Vector => "a command names 1 to 64 addresses and brings a payload for each",
@@ -83,21 +85,28 @@ impl Rule {
 /// What was found where a rule was broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoundChunk {
+    /// State of the chunk.
     pub state: ChunkState,
+    /// Its write pointer.
     pub write_pointer: u32,
+    /// Its length.
     pub length: u32,
+    /// Its erases.
     pub erases: u32,
 }
 
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
+    /// Which.
     pub rule: Rule,
     /// What the command was.
     pub op: Op,
+    /// The address as it came.
     pub ppa: Ppa,
     /// What it names, where it names something.
     pub at: Option<Location>,
+    /// What was found there.
     pub found: Option<FoundChunk>,
     /// What was done to the chunk last, and when.
     pub last_op: (LastOp, Ns),
@@ -149,6 +158,7 @@ impl fmt::Display for Violation {
 /// Violations kept for people; all are counted.
 const KEPT: usize = 64;
 
+/// All violations of a run.
 #[derive(Debug, Default)]
 pub struct Violations {
     list: Vec<Violation>,
@@ -156,6 +166,7 @@ pub struct Violations {
 }
 
 impl Violations {
+    /// Notes one.
     pub fn note(&mut self, v: Violation) {
         self.count += 1;
         if self.list.len() < KEPT {
@@ -163,6 +174,7 @@ impl Violations {
         }
     }
 
+    /// How many there were.
     pub fn count(&self) -> u64 {
         self.count
     }

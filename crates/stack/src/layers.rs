@@ -23,6 +23,7 @@ use std::sync::Arc;
 /// Whether layers are new.
 #[derive(Clone, Default)]
 pub enum Make {
+    /// They are.
     #[default]
     Create,
     /// They are what is on the medium.
@@ -115,6 +116,7 @@ pub struct Layers {
 }
 
 impl Layers {
+    /// All of them.
     pub fn all(&self) -> &[Arc<dyn Layer>] {
         &self.all
     }
@@ -140,6 +142,7 @@ impl Layers {
         self.all.iter().find_map(|layer| layer.stats()).unwrap_or_default()
     }
 
+    /// Where that stands.
     pub fn gauges(&self) -> Gauges {
         self.all.iter().find_map(|layer| layer.gauges()).unwrap_or_default()
     }

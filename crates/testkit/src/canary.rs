@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
+/// How to cheat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cheat {
     /// Acknowledges a write that it did not do.
@@ -31,6 +32,7 @@ pub enum Cheat {
     MixUp,
 }
 
+/// All ways to cheat.
 pub const CHEATS: [Cheat; 4] =
     [Cheat::LoseWrite, Cheat::LoseDiscard, Cheat::LoseFlush, Cheat::MixUp];
 
@@ -73,6 +75,7 @@ struct Record {
     cheated: bool,
 }
 
+/// See the module's head.
 pub struct Canary {
     inner: Arc<dyn BlockDev>,
     cheat: Option<(Cheat, u64)>,
@@ -103,6 +106,7 @@ impl Canary {
         }
     }
 
+    /// True when it has cheated.
     pub fn has_cheated(&self) -> bool {
         self.record.lock().cheated
     }

@@ -20,6 +20,7 @@ pub enum Loss {
     Host,
 }
 
+/// See the module's head.
 #[derive(Debug, Default)]
 pub struct Disk(Mutex<State>);
 

@@ -39,7 +39,9 @@ pub type Check = Box<dyn Fn() -> Result<(), String>>;
 
 /// A stack while the power is on.
 pub struct Up {
+    /// The top.
     pub dev: Arc<dyn BlockDev>,
+    /// Its knobs.
     pub knob: Option<Knob>,
     /// What holds whenever no request is under way.
     pub check_idle: Check,
@@ -116,6 +118,7 @@ pub trait Machine {
     fn cut(&self, at: Ns, seed: u64);
     /// The power went off after a stop; nothing was under way.
     fn off(&self, _at: Ns) {}
+    /// The machine in a line.
     fn describe(&self) -> String;
 }
 
@@ -139,6 +142,7 @@ pub struct Stack {
 pub trait Source: Sync {
     /// Name, as `--target` has it.
     fn name(&self) -> &str;
+    /// Lives at most.
     fn lives(&self) -> u64;
     /// In so many of [`SHARE`] seeds torture has it beside the others, and so much of a full share in each.
     fn share(&self) -> u64 {
@@ -213,13 +217,17 @@ impl Default for Plan {
 /// What a good run did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
+    /// Requests.
     pub requests: u64,
+    /// Sectors written.
     pub sectors_written: u64,
     /// Events simulated.
     pub polls: u64,
+    /// Fold of all fingerprints.
     pub fingerprint: u64,
     /// Virtual time of all lives.
     pub span: Ns,
+    /// Lives that ended.
     pub lives: u64,
     /// Power cuts among their ends.
     pub cuts: u64,
@@ -238,7 +246,9 @@ pub struct Done {
 /// A run that showed a defect.
 #[derive(Clone)]
 pub struct Failed {
+    /// Name of the stack.
     pub stack: String,
+    /// Seed.
     pub seed: u64,
     /// How it was run.
     pub plan: Box<Plan>,
@@ -285,6 +295,7 @@ impl fmt::Debug for Failed {
     }
 }
 
+/// How a life ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Stopped,
@@ -339,6 +350,10 @@ impl Port for Lookout {
         self.times = 0;
         Idle::Stalled
     }
+
+    fn looks_on(&self) -> bool {
+        true
+    }
 }
 
 /// The stream that lives and their ends are drawn from.
@@ -349,6 +364,7 @@ pub fn drawn_lives(stack: &dyn Source, seed: u64) -> u64 {
     1 + Rng::stream(seed, LIVES, 0).below(stack.lives())
 }
 
+/// Runs one seed on a stack.
 pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Failed> {
     let name = stack.name().to_string();
     let failed =

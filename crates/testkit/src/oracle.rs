@@ -64,17 +64,38 @@ pub struct Flushing {
 pub enum Wrong {
     /// A read gave what the sector can't contain.
     Content {
+        /// The sector.
         lba: Lba,
         /// What would have been right.
         admissible: Vec<Version>,
+        /// What was there.
         found: Found,
     },
     /// A request failed that must not fail.
-    Failed { op: BlockOp, lba: Lba, sectors: u32, error: BlockError },
+    Failed {
+        /// The request.
+        op: BlockOp,
+        /// First sector.
+        lba: Lba,
+        /// Length.
+        sectors: u32,
+        /// What the device said.
+        error: BlockError,
+    },
     /// A read error for a sector whose medium was never damaged.
-    Unreadable { lba: Lba },
+    Unreadable {
+        /// The sector.
+        lba: Lba,
+    },
     /// A request outside the device was not refused.
-    Accepted { op: BlockOp, lba: Lba, sectors: u32 },
+    Accepted {
+        /// The request.
+        op: BlockOp,
+        /// First sector.
+        lba: Lba,
+        /// Length.
+        sectors: u32,
+    },
 }
 
 impl fmt::Display for Wrong {
@@ -151,6 +172,7 @@ struct State {
     flushed: Seq,
 }
 
+/// See the module's head.
 pub struct Oracle {
     capacity: u64,
     content_bytes: usize,
@@ -218,6 +240,7 @@ impl Oracle {
         update
     }
 
+    /// A discard begins.
     pub fn begin_discard(&self, lba: Lba, sectors: u32) -> Update {
         let mut s = self.state.lock();
         s.begin(BlockOp::Discard, lba, Version::ZEROS, sectors, self.ack_is_durable)
@@ -232,6 +255,7 @@ impl Oracle {
         }
     }
 
+    /// A flush begins.
     pub fn begin_flush(&self) -> Flushing {
         let mut s = self.state.lock();
         s.seq += 1;
@@ -247,6 +271,7 @@ impl Oracle {
         }
     }
 
+    /// A read begins.
     pub fn begin_read(&self, lba: Lba, sectors: u32) -> Reading {
         let mut s = self.state.lock();
         let state = &mut *s;

@@ -64,6 +64,7 @@ pub const STACKS: &[Stack] = &[
     Stack { name: "pftl-image", seeds: 16, lives: 4, share: 5, machine: pftl_image },
 ];
 
+/// The row of this name.
 pub fn find(name: &str) -> Option<&'static Stack> {
     STACKS.iter().find(|s| s.name == name)
 }
@@ -117,6 +118,7 @@ pub(crate) struct OnSsd<L> {
     pub(crate) link: Option<LinkSpec>,
     /// The PUs that the layer has, where not all.
     pub(crate) pus: Option<(u32, u32)>,
+    /// And the chunks of each of them.
     pub(crate) chunks: Option<(u32, u32)>,
     /// The device is as somebody wants it: it does not grow.
     pub(crate) fixed: bool,
@@ -321,6 +323,7 @@ struct Layered {
 #[derive(Default)]
 struct Kept {
     medium: Option<Medium>,
+    /// The layers of this life.
     layers: Option<Layers>,
     saved: Vec<Option<Saved>>,
 }
@@ -555,6 +558,11 @@ fn pblk_on(seed: u64, size: Size, faulty: bool) -> OnSsd<LogConfig> {
         over_provisioning_percent: devices::one_of(&mut rng, &[11, 20, 30, 50]),
         active_pus: devices::one_of(&mut rng, &[0, 0, 1]),
         ring_sectors: devices::one_of(&mut rng, &[None, Some(256)]),
+        // As they are, a checkpoint of so small a target is one shard.
+        shard_entries: devices::one_of(
+            &mut Rng::stream(seed, "testkit.shards", 0),
+            &[0, 0, 128, 256, 512],
+        ),
         ..LogConfig::default()
     };
     let mut on = OnSsd::draw(seed, size, faulty, config);

@@ -25,6 +25,7 @@ struct Book {
     reads: BTreeMap<u64, Vec<(Option<Known>, bool)>>,
 }
 
+/// See the module's head.
 pub struct Witness {
     inner: Arc<dyn Device>,
     oracle: OracleSlot,

@@ -7,6 +7,7 @@ use super::carries::Carries;
 use super::tables;
 use std::fmt;
 
+/// A format of traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Format {
     /// Our own: Parquet, the interchange format.
@@ -40,6 +41,7 @@ pub enum Format {
 }
 
 impl Format {
+    /// All of them.
     pub const ALL: [Format; 14] = [
         Format::Parquet,
         Format::Blkparse,
@@ -77,6 +79,7 @@ impl Format {
         }
     }
 
+    /// The format of this name.
     pub fn named(word: &str) -> Option<Format> {
         Format::ALL.into_iter().find(|f| f.word() == word)
     }

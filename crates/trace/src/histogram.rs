@@ -66,6 +66,7 @@ impl Latencies {
         self.histogram.stdev()
     }
 
+    /// Number of values.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }
@@ -100,8 +101,11 @@ impl Latencies {
 /// A distribution, in nanoseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct LatencyNs {
+    /// Number of values.
     pub count: u64,
+    /// Mean.
     pub mean: u64,
+    /// Median.
     pub p50: u64,
     /// 90 of 100 are not above it.
     pub p90: u64,
@@ -111,6 +115,7 @@ pub struct LatencyNs {
     pub p99_9: u64,
     /// 9999 of 10000.
     pub p99_99: u64,
+    /// Largest.
     pub max: u64,
 }
 

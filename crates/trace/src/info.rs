@@ -15,7 +15,9 @@ use std::collections::BTreeMap;
 /// A trace's summary.
 #[derive(Clone, Debug, Serialize)]
 pub struct Info {
+    /// Where it is.
     pub file: String,
+    /// Format.
     pub format: String,
     /// Files that it is kept in: more than one where each CPU has its own.
     pub files: usize,
@@ -35,42 +37,56 @@ pub struct Info {
     pub notes: Vec<(f64, String)>,
 }
 
+/// Events of one action.
 #[derive(Clone, Debug, Serialize)]
 pub struct ActionInfo {
+    /// Action.
     pub action: String,
+    /// It is the one that is replayed.
     pub replayed: bool,
+    /// Requests.
     pub requests: u64,
     /// From the first to the last.
     pub duration_ns: u64,
+    /// By operation.
     pub ops: Vec<OpInfo>,
+    /// Writes that are FUA.
     pub fua_writes: u64,
     /// Writes that have a flush before them.
     pub preflush_writes: u64,
     /// Requests off 4 KiB boundaries.
     pub unaligned_requests: u64,
+    /// Longest request.
     pub longest_bytes: u64,
     /// Records earlier than the one before them.
     pub backwards_records: u64,
+    /// By how much at most.
     pub backwards_max_ns: u64,
     /// Bytes of distinct places touched by reads and writes (rounded up to `place_bytes`).
     pub footprint_bytes: u64,
     /// Unit of that.
     pub place_bytes: u64,
+    /// By device.
     pub devices: Vec<DeviceInfo>,
 }
 
+/// Requests of one operation.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct OpInfo {
     /// read, write, discard or flush.
     pub op: &'static str,
+    /// Requests.
     pub requests: u64,
+    /// Bytes.
     pub bytes: u64,
 }
 
+/// One device of a trace.
 #[derive(Clone, Debug, Serialize)]
 pub struct DeviceInfo {
     /// As the trace names it.
     pub device: String,
+    /// Requests.
     pub requests: u64,
     /// First byte touched.
     pub first_byte: u64,
@@ -86,6 +102,7 @@ const OPS: [(TraceOp, &str); 4] = [
 ];
 
 impl Info {
+    /// The summary of a scan.
     pub fn of(scan: &Scan) -> Info {
         let mut actions = vec![action(scan.action, scan.chosen(), &scan.devices, true)];
         for (a, summary) in scan.actions.iter().filter(|(a, _)| **a != scan.action) {
@@ -110,6 +127,7 @@ impl Info {
         serde_json::to_string_pretty(self).expect("plain data") + "\n"
     }
 
+    /// For people.
     pub fn to_text(&self) -> String {
         let mut text = format!("{}: {}, {} {}", self.file, self.format, self.lines, self.parts);
         if self.files > 1 {

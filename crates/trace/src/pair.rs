@@ -44,6 +44,7 @@ impl Open {
         Some((number, r.ts_ns.saturating_sub(made_ns)))
     }
 
+    /// Requests that are open.
     pub fn len(&self) -> usize {
         self.made_ns.len()
     }
@@ -53,6 +54,7 @@ impl Open {
         self.made_ns.is_empty()
     }
 
+    /// Forgets a request.
     fn forget(&mut self, r: &TraceRecord, number: u64) {
         self.made_ns.remove(&(key(r), number));
     }

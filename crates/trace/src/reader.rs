@@ -47,7 +47,9 @@ pub struct Counts {
 }
 
 enum Input {
+    /// Lines of blkparse.
     Blkparse(Lines),
+    /// Lines of a table.
     Table(Lines, &'static Table),
     /// blktrace's records.
     Blktrace(Merge),
@@ -168,6 +170,7 @@ impl Reader {
         })
     }
 
+    /// The format.
     pub fn format(&self) -> Format {
         match &self.input {
             Input::Blkparse(_) => Format::Blkparse,
@@ -187,6 +190,7 @@ impl Reader {
         if let Input::Blktrace(merge) = &self.input { merge.files() } else { 1 }
     }
 
+    /// What was read so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }

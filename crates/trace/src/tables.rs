@@ -264,6 +264,7 @@ pub static TABLES: [Table; 11] = [
     },
 ];
 
+/// The table of a format, if it is one.
 pub fn of(format: Format) -> Option<&'static Table> {
     TABLES.iter().find(|t| t.format == format)
 }

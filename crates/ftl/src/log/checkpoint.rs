@@ -1,22 +1,28 @@
 //! Copies of the map on the medium, so that the log can be cut.
 //!
-//! Owns: writing shards, the two checkpoints that are kept, cutting the log behind the older one.
+//! Owns: writing shards, which of them need not be written again, the two checkpoints that are kept,
+//! cutting the log behind the older one.
 //! Promises: a checkpoint counts only once `complete` is durable; the log is cut only behind the
 //! older of two complete ones (FORMAT.md rule 16); a buffered sector is stored with its last
-//! durable address (rule 3); each shard records where a replay begins and its floor (rules 5, 11).
+//! durable address (rule 3); each shard records where a replay begins and its floor (rules 5, 11); a shard
+//! that is named where an older checkpoint wrote it is what a fresh copy would be, and its chunks are kept
+//! (rule 24).
 //! Never: stops writers; a shard is a fuzzy copy taken while they go on.
 
 use super::HostFtl;
-use super::format::{Extent, LBA_CHECKPOINT, LBA_PADDING, Record, ShardHeader};
+use super::create::{LANE_SECTORS, Layout};
+use super::format::{Extent, LBA_CHECKPOINT, LBA_PADDING, Record, Runs, ShardHeader, Stripes};
 use super::front::SECTION;
+use super::lines::NO_LINE;
 use super::map::Entry;
 use super::pool::LineState;
 use super::slab::POISONED;
 use crate::block::{BlockError, BlockResult};
-use flashlane_base::{SECTOR_BYTES, mutant};
+use flashlane_base::{Ns, SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::{Ordering, hesitate};
 use flashlane_rt::{Credits, Cx};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A complete checkpoint that is kept.
@@ -24,13 +30,54 @@ pub(super) struct Complete {
     position: u64,
     /// Sequence of the next line when it began.
     next_line: u64,
-    pub(super) chunks: Vec<u32>,
+    /// Those that it names, and those that it took.
+    pub(super) chunks: BTreeSet<u32>,
+}
+
+/// Where a shard is, and in which checkpoint it was written.
+#[derive(Clone, Copy, Default)]
+struct Written {
+    checkpoint: u64,
+    places: [Extent; 2],
+}
+
+/// What the newest checkpoint of this life leaves to the next. Of none, of one that failed and of one that
+/// an older life wrote there is nothing: the next one writes everything.
+#[derive(Default)]
+struct Last {
+    shards: Vec<Written>,
+    lanes: Vec<[Copy; 2]>,
+}
+
+impl Last {
+    /// The chunks of all shards.
+    fn named(&self) -> BTreeSet<u32> {
+        self.shards.iter().flat_map(|shard| shard.places).map(|place| place.chunk).collect()
+    }
+
+    /// Chunks more that so many shards may take on so many lanes.
+    fn need(&self, shards: usize, lanes: usize, layout: &Layout, chunk_sectors: u32) -> u64 {
+        let (longest, listed) = (u64::from(layout.shard_sectors), u64::from(layout.listed_sectors));
+        let chunk = u64::from(chunk_sectors);
+        let of_lane = |lane: usize| {
+            let shards = (shards + lanes - 1 - lane) / lanes;
+            let sectors = if shards == 0 { 0 } else { shards as u64 * longest + listed };
+            let fresh = sectors.div_ceil(chunk.saturating_sub(longest).max(1)).min(shards as u64);
+            let has_room =
+                |copy: &Copy| copy.chunk.is_some() && copy.cursor as u64 + sectors <= chunk;
+            let copies = self.lanes.get(lane).map(|copies| copies.each_ref().map(has_room));
+            let without = copies.unwrap_or_default().into_iter().filter(|room| !room).count();
+            fresh * without as u64
+        };
+        (0..lanes).map(of_lane).sum()
+    }
 }
 
 /// What checkpoints remember between runs.
 pub(super) struct Checkpoints {
     pub(super) turn: Credits,
     pub(super) kept: flashlane_rt::sync::Mutex<Vec<Complete>>,
+    last: flashlane_rt::sync::Mutex<Last>,
     pub(super) next: flashlane_rt::sync::AtomicU64,
 }
 
@@ -39,33 +86,37 @@ impl Checkpoints {
         Checkpoints {
             turn: Credits::new(1),
             kept: flashlane_rt::sync::Mutex::new(Vec::new()),
+            last: flashlane_rt::sync::Mutex::new(Last::default()),
             next: flashlane_rt::sync::AtomicU64::new(1),
         }
     }
 
     /// The complete ones that recovery found, oldest first: (position, next line, chunks). `next` is
     /// the id of the next one.
-    pub(super) fn resume(&self, kept: impl Iterator<Item = (u64, u64, Vec<u32>)>, next: u64) {
+    pub(super) fn resume(&self, kept: impl Iterator<Item = (u64, u64, BTreeSet<u32>)>, next: u64) {
         let complete = |(position, next_line, chunks)| Complete { position, next_line, chunks };
         *self.kept.lock() = kept.map(complete).collect();
         self.next.store(next, Ordering::Release);
     }
 }
 
-/// One of the two copies: where its next shard goes.
+/// One of the two copies: where its next shard goes, be it of the next checkpoint.
 #[derive(Default)]
 struct Copy {
     chunk: Option<u32>,
     cursor: u32,
-    chunks: Vec<u32>,
-    /// Chunks that were left, and where.
+    /// This checkpoint has written to it.
+    is_written: bool,
+    /// Chunks that this checkpoint took.
+    taken: Vec<u32>,
+    /// Chunks that it wrote to and left, and where.
     left: Vec<(u32, u32)>,
 }
 
 impl Copy {
-    /// Up to where each chunk is written that this copy is in.
+    /// Up to where each chunk is written that this checkpoint wrote to.
     fn ends(&self) -> impl Iterator<Item = (u32, u32)> + '_ {
-        let last = self.chunk.map(|chunk| (chunk, self.cursor));
+        let last = self.chunk.map(|chunk| (chunk, self.cursor)).filter(|_| self.is_written);
         self.left.iter().copied().chain(last)
     }
 
@@ -82,7 +133,16 @@ struct Lane {
     own: usize,
     /// Where a replay begins for it.
     position: u64,
-    chunks: Vec<u32>,
+    written: Vec<(u64, Written)>,
+    copies: [Copy; 2],
+}
+
+/// What is true of a shard whose entries are looked at behind it.
+#[derive(Clone, Copy)]
+struct Base {
+    position: u64,
+    open_sequence: u64,
+    floor: u64,
 }
 
 impl HostFtl {
@@ -131,29 +191,41 @@ impl HostFtl {
 
     /// Writes one checkpoint and cuts the log behind the one before it. Returns its id.
     pub(super) async fn checkpoint(&self, cx: &Cx) -> Result<u64, BlockError> {
+        self.checkpoint_in_turn(cx, false).await
+    }
+
+    /// A checkpoint that names nothing of older ones.
+    pub(super) async fn checkpoint_anew(&self, cx: &Cx) -> Result<u64, BlockError> {
+        self.checkpoint_in_turn(cx, !mutant!("log.decayed-shards-kept")).await
+    }
+
+    async fn checkpoint_in_turn(&self, cx: &Cx, anew: bool) -> Result<u64, BlockError> {
         self.checkpoints.turn.acquire(cx, 1).await;
-        let written = self.write_checkpoint(cx).await;
+        let written = self.write_checkpoint(cx, anew).await;
         self.checkpoints.turn.release(cx, 1);
         written
     }
 
-    async fn write_checkpoint(&self, cx: &Cx) -> Result<u64, BlockError> {
+    async fn write_checkpoint(&self, cx: &Cx, anew: bool) -> Result<u64, BlockError> {
         let id = self.checkpoints.next.fetch_add(1, Ordering::AcqRel);
         self.journal.mark();
         // There is room in the log again.
         self.pool_changed.wake(cx);
         let next_line = self.pools.next_sequence();
-        let per_shard = self.layout.shard_entries as u64;
-        let shards = self.info.capacity.div_ceil(per_shard);
+        let (base, mut last, changed) = self.choose_shards(cx, anew).await;
+        let shards = self.shards();
         let me = self.me.upgrade().expect("whoever writes a checkpoint holds the target");
-        let lanes = u64::from(self.layout.checkpoint_lanes);
+        let lanes = self.lanes_for(changed.len());
+        last.shards.resize(shards as usize, Written::default());
+        last.lanes.resize_with(lanes.max(last.lanes.len()), Default::default);
         let tasks: Vec<_> = (0..lanes)
             .map(|lane| {
                 let (me, their_cx) = (me.clone(), cx.clone());
+                let copies = std::mem::take(&mut last.lanes[lane]);
+                let shards: Vec<u64> = changed.iter().copied().skip(lane).step_by(lanes).collect();
                 me.task_began();
                 cx.spawn_join(async move {
-                    let shards = (lane..shards).step_by(lanes as usize);
-                    let written = me.write_lane(&their_cx, id, shards).await;
+                    let written = me.write_lane(&their_cx, id, shards, copies).await;
                     me.task_ended(&their_cx);
                     written
                 })
@@ -161,19 +233,28 @@ impl HostFtl {
             .collect();
         // Bytes of the checkpoint's own records.
         let mut own = 0;
-        let mut position = self.journal.next_sequence();
-        let (mut chunks, mut failed) = (Vec::new(), None);
-        for task in tasks {
+        let mut position = base.position;
+        let (mut chunks, mut failed) = (BTreeSet::new(), None);
+        for (at, task) in tasks.into_iter().enumerate() {
             match task.await {
-                Ok(lane) => {
+                Ok(mut lane) => {
                     own += lane.own;
                     position = position.min(lane.position);
-                    chunks.extend(lane.chunks);
+                    for (shard, written) in lane.written {
+                        last.shards[shard as usize] = written;
+                    }
+                    for copy in &mut lane.copies {
+                        copy.left.clear();
+                        copy.is_written = false;
+                        chunks.extend(copy.taken.drain(..));
+                    }
+                    last.lanes[at] = lane.copies;
                 }
                 Err(error) => failed = Some(error),
             }
         }
         failed.map_or(Ok(()), Err)?;
+        own += self.name_older(id, base, &last.shards);
         // The shards name places; `complete` makes them count instead of the ones before.
         if !mutant!("log.checkpoint-unsettled") {
             self.settle_device(cx).await?;
@@ -186,9 +267,92 @@ impl HostFtl {
             self.commit(cx, at).await?;
         }
         self.journal.set_carried(own.div_ceil(self.segment_bytes()) as u64);
+        let named = last.named();
+        // In a chunk that nothing names any more the next checkpoint writes no further: it comes back.
+        for copy in last.lanes.iter_mut().flatten() {
+            let is_named = |chunk: &u32| named.contains(chunk) || mutant!("log.unnamed-goes-on");
+            copy.chunk = copy.chunk.filter(is_named);
+        }
+        chunks.extend(named);
+        *self.checkpoints.last.lock() = last;
         self.keep(cx, Complete { position, next_line, chunks }).await?;
         self.pool_moved(cx);
         Ok(id)
+    }
+
+    fn shards(&self) -> u64 {
+        self.info.capacity.div_ceil(self.layout.shard_entries as u64)
+    }
+
+    /// Lanes that write so many shards.
+    fn lanes_for(&self, shards: usize) -> usize {
+        let sectors = shards as u64 * u64::from(self.layout.shard_sectors);
+        (sectors / LANE_SECTORS).clamp(1, u64::from(self.layout.checkpoint_lanes)) as usize
+    }
+
+    /// The shards that have changed since they were written, and what is true of the others. All, where the
+    /// chunks that the others are in, and those that are written now, may be more than a whole checkpoint
+    /// takes: the reserve is for three of those (FORMAT.md rule 24).
+    async fn choose_shards(&self, cx: &Cx, anew: bool) -> (Base, Last, Vec<u64>) {
+        let last = std::mem::take(&mut *self.checkpoints.last.lock());
+        let mut base = self.base();
+        // Whoever changed an entry before has marked its shard.
+        if !mutant!("qblk.marks-without-waiting") {
+            self.sections.synchronize(cx).await;
+        }
+        hesitate();
+        let marked = || (0..self.shards()).filter(|s| self.map.is_marked(*s)).collect();
+        let changed: Vec<u64> = match self.map.is_exclusive() {
+            true => self.map.lock.with(cx, Ns::ZERO, |_| marked()).await,
+            false => marked(),
+        };
+        hesitate();
+        if mutant!("log.named-base-late") {
+            base = self.base();
+        }
+        let (lanes, chunk) = (self.lanes_for(changed.len()), self.shape.chunk_sectors);
+        let open = last.lanes.iter().flatten().filter_map(|copy| copy.chunk);
+        let pinned = last.named().into_iter().chain(open).collect::<BTreeSet<_>>().len() as u64;
+        let most = pinned + last.need(changed.len(), lanes, &self.layout, chunk);
+        let fits = most <= self.layout.checkpoint_chunks || mutant!("log.pins-unbounded");
+        if anew || last.shards.is_empty() || !fits {
+            return (base, Last::default(), (0..self.shards()).collect());
+        }
+        (base, last, changed)
+    }
+
+    /// What is true now. Position first, the floor last before the entries (FORMAT.md, hole 3).
+    fn base(&self) -> Base {
+        let position = self.journal.next_sequence();
+        let open_sequence = self.pools.lowest_open_sequence();
+        Base { position, open_sequence, floor: self.floor.load(Ordering::SeqCst) }
+    }
+
+    /// Records of the shards that have not changed since an older checkpoint wrote them. They say what is true
+    /// of them now: a copy would be the same. Returns their bytes.
+    fn name_older(&self, id: u64, base: Base, shards: &[Written]) -> usize {
+        let per_shard = self.layout.shard_entries as u64;
+        let mut bytes = 0;
+        for (shard, Written { checkpoint, places }) in (0..).zip(shards) {
+            if *checkpoint == id {
+                continue;
+            }
+            let lba = shard * per_shard;
+            let record = Record::CheckpointShard {
+                checkpoint: id,
+                written: *checkpoint,
+                shard: shard as u32,
+                lba,
+                count: per_shard.min(self.info.capacity - lba) as u32,
+                places: *places,
+                position: base.position,
+                floor: base.floor,
+                open_sequence: base.open_sequence,
+            };
+            bytes += record.encoded_len();
+            self.journal.append(record);
+        }
+        bytes
     }
 
     /// Writes some of the shards, one after the other.
@@ -196,17 +360,18 @@ impl HostFtl {
         &self,
         cx: &Cx,
         id: u64,
-        shards: impl Iterator<Item = u64>,
+        shards: Vec<u64>,
+        mut copies: [Copy; 2],
     ) -> Result<Lane, BlockError> {
-        let mut copies = [Copy::default(), Copy::default()];
-        let mut lane = Lane { own: 0, position: u64::MAX, chunks: Vec::new() };
+        let (mut own, mut position, mut written) = (0, u64::MAX, Vec::new());
         let per_shard = self.layout.shard_entries as u64;
         for shard in shards {
             let (header, bytes, count) = self.build_shard(cx, id, shard, per_shard).await;
-            lane.position = lane.position.min(header.position);
+            position = position.min(header.position);
             let places = self.place_twice(cx, &mut copies, bytes.into(), id).await?;
             let record = Record::CheckpointShard {
                 checkpoint: id,
+                written: id,
                 shard: shard as u32,
                 lba: header.lba,
                 count,
@@ -215,18 +380,18 @@ impl HostFtl {
                 floor: header.floor,
                 open_sequence: header.open_sequence,
             };
-            lane.own += record.encoded_len();
+            own += record.encoded_len();
             self.journal.append(record);
+            written.push((shard, Written { checkpoint: id, places }));
         }
-        self.close_ends(cx, &copies, id).await;
-        lane.chunks = copies.into_iter().flat_map(|c| c.chunks).collect();
-        Ok(lane)
+        self.close_ends(cx, &mut copies, id).await;
+        Ok(Lane { own, position, written, copies })
     }
 
     /// Closes the page pairs at the end of each chunk, all at a time: a mount pads there, both copies of
     /// both checkpoints, and when that is cut it may take no shard along (FORMAT.md, hole 38). A chunk
     /// that fails now is written no more.
-    async fn close_ends(&self, cx: &Cx, copies: &[Copy; 2], id: u64) {
+    async fn close_ends(&self, cx: &Cx, copies: &mut [Copy; 2], id: u64) {
         if self.shape.pair_pads == 0 || mutant!("log.checkpoint-ends-open") {
             return;
         }
@@ -237,15 +402,20 @@ impl HostFtl {
             .flat_map(Copy::ends)
             .map(|at| {
                 let (me, their_cx, zeros) = (me.clone(), cx.clone(), zeros.clone());
-                let n = me.shape.pair_pads.min(me.shape.chunk_sectors - at.1) as usize;
-                cx.spawn_join(async move {
-                    let (bytes, tag) = (&zeros[..n * SECTOR_BYTES], (LBA_PADDING, id));
+                let n = me.shape.pair_pads.min(me.shape.chunk_sectors - at.1);
+                let padded = cx.spawn_join(async move {
+                    let (bytes, tag) = (&zeros[..n as usize * SECTOR_BYTES], (LBA_PADDING, id));
                     me.program_meta(&their_cx, at, bytes, tag, Cause::PaddingPair).await
-                })
+                });
+                (at.0, n, padded)
             })
             .collect();
-        for pad in pads {
-            pad.await;
+        for (chunk, n, padded) in pads {
+            let is_good = padded.await;
+            for copy in copies.iter_mut().filter(|copy| copy.chunk == Some(chunk)) {
+                copy.cursor += n;
+                copy.chunk = copy.chunk.filter(|_| is_good);
+            }
         }
     }
 
@@ -312,7 +482,12 @@ impl HostFtl {
             let mut kept = self.checkpoints.kept.lock();
             kept.push(complete);
             let most = if mutant!("log.one-checkpoint") { 1 } else { 2 };
-            let old = if kept.len() > most { kept.remove(0).chunks } else { Vec::new() };
+            let mut old = if kept.len() > most { kept.remove(0).chunks } else { BTreeSet::new() };
+            // What a younger one names is needed.
+            if !mutant!("log.named-chunks-given-back") {
+                old.retain(|chunk| kept.iter().all(|other| !other.chunks.contains(chunk)));
+            }
+            let old: Vec<u32> = old.into_iter().collect();
             let behind = usize::from(mutant!("log.cut-behind-newest"));
             (old, (kept.len() == 2).then(|| kept[behind].position))
         };
@@ -334,32 +509,34 @@ impl HostFtl {
         let width = self.layout.entry_width;
         let lba = shard * per_shard;
         let count = per_shard.min(self.info.capacity - lba);
-        // Position first, the floor last before the entries (FORMAT.md, hole 3).
-        let position = self.journal.next_sequence();
-        let open_sequence = self.pools.lowest_open_sequence();
+        let base = self.base();
         let mut header = ShardHeader {
             uuid: self.journal.uuid,
             checkpoint: id,
             shard: shard as u32,
             width,
             lba,
-            position,
-            floor: match mutant!("log.shard-without-floor") {
-                true => 0,
-                false => self.floor.load(Ordering::SeqCst),
-            },
-            open_sequence,
+            position: base.position,
+            floor: if mutant!("log.shard-without-floor") { 0 } else { base.floor },
+            open_sequence: base.open_sequence,
             generation: self.journal.generation,
         };
+        // What changes from now on marks it again, and what has changed is seen behind the sections that
+        // are under way.
+        let marks_late = mutant!("log.mark-taken-late");
+        if !marks_late && !self.map.is_exclusive() {
+            self.map.take_mark(shard);
+        }
         // Whoever read a lower floor has published: a sector that is found unmapped now is a tombstone at
         // the floor, and what is written to it later lies above that (FORMAT.md, hole 39).
         if !mutant!("qblk.shard-without-waiting") {
             self.sections.synchronize(cx).await;
         }
         hesitate();
-        let (mut words, mut stamps) = (Vec::new(), Vec::new());
+        let (mut words, mut stamps, mut is_buffered) = (Vec::new(), Vec::new(), false);
         let mut copy = |from: u64, count: u64| {
             self.map.copy_words(from, count, &mut words, |at, entry| {
+                is_buffered |= matches!(entry, Entry::Slot(_));
                 let (word, stamp) = self.word_of(at, entry);
                 stamps.extend(stamp.map(|stamp| (at, stamp)));
                 word
@@ -367,7 +544,13 @@ impl HostFtl {
         };
         let cost = self.costs.map_copy.times(count);
         if self.map.is_exclusive() {
-            self.map.lock.with(cx, cost, |_| copy(lba, count)).await;
+            let section = |_: &mut ()| {
+                if !marks_late {
+                    self.map.take_mark(shard);
+                }
+                copy(lba, count);
+            };
+            self.map.lock.with(cx, cost, section).await;
         } else {
             cx.cpu(cost).await;
             for from in (lba..lba + count).step_by(SECTION as usize) {
@@ -376,6 +559,13 @@ impl HostFtl {
             }
         }
         hesitate();
+        if marks_late {
+            self.map.take_mark(shard);
+        }
+        // What is durable below a slot changes without its entry.
+        if is_buffered && !mutant!("log.buffered-shard-kept") {
+            self.map.mark(shard);
+        }
         if mutant!("log.shard-position-last") {
             header.position = self.journal.next_sequence();
         }
@@ -385,10 +575,29 @@ impl HostFtl {
         if mutant!("log.shard-floor-last") {
             header.floor = self.floor.load(Ordering::SeqCst);
         }
-        let mut bytes = header.encode_words(&words, &stamps);
-        bytes
-            .resize(bytes.len().next_multiple_of(self.flash.geo.ws_min as usize * SECTOR_BYTES), 0);
+        let write = self.flash.geo.ws_min as usize * SECTOR_BYTES;
+        let mut bytes = match self.runs_of(&words, stamps.len(), write) {
+            Some(runs) => header.encode_runs(&runs, &stamps),
+            None => header.encode_words(&words, &stamps),
+        };
+        bytes.resize(bytes.len().next_multiple_of(write), 0);
         (header, bytes, count as u32)
+    }
+
+    /// The runs of a shard's entries where they save at least a write of `write` bytes.
+    fn runs_of(&self, words: &[u8], stamps: usize, write: usize) -> Option<Runs> {
+        let (width, unit) = (self.layout.entry_width, self.shape.unit);
+        let entries = words.len() / width.bytes();
+        let plain = ShardHeader::encoded_len(width, entries, stamps).next_multiple_of(write);
+        let frame = ShardHeader::encoded_len(width, 0, stamps);
+        let most = plain.checked_sub(write + frame)?;
+        let stripes = Stripes { unit, chunk_sectors: self.shape.chunk_sectors };
+        Runs::find(words, width, stripes, most, |chunk| {
+            let first = u64::from(chunk) * u64::from(self.shape.chunk_sectors);
+            let line = (first < self.flash.geo.sectors()).then(|| self.lines.line_of(first))?;
+            let pool = (line != NO_LINE).then(|| self.pools.of_line(line))?;
+            Some(pool.lock().line(line).chunks.clone())
+        })
     }
 
     /// What a shard stores for an entry that names no place on the medium, and a stamp that is listed.
@@ -459,10 +668,11 @@ impl HostFtl {
         let Some(chunk) = self.fresh_meta_chunk(cx, not).await else {
             return Err(self.give_up(cx, "no good chunk left for a checkpoint"));
         };
-        copy.left.extend(copy.chunk.map(|left| (left, copy.cursor)));
+        let left = copy.chunk.filter(|_| copy.is_written);
+        copy.left.extend(left.map(|left| (left, copy.cursor)));
         copy.chunk = Some(chunk);
-        copy.chunks.push(chunk);
-        copy.cursor = 0;
+        copy.taken.push(chunk);
+        (copy.cursor, copy.is_written) = (0, false);
         Ok(())
     }
 
@@ -484,6 +694,7 @@ impl HostFtl {
             };
             let at = (chunk, copy.cursor);
             let tag = (LBA_CHECKPOINT, id);
+            copy.is_written = true;
             if self.program_meta(cx, at, bytes, tag, Cause::Metadata).await {
                 copy.cursor += count;
                 return Ok(Extent { chunk, sector: at.1, count });

@@ -111,8 +111,10 @@ pub struct LogConfig {
     /// fewer leave some alone.
     #[serde(skip_serializing_if = "is_default")]
     pub cores: u32,
+    /// Pools of lines.
     #[serde(skip_serializing_if = "is_default")]
     pub pools: PoolSet,
+    /// Access to the map.
     #[serde(skip_serializing_if = "is_default")]
     pub map: MapAccess,
     /// Size of requests.
@@ -129,6 +131,10 @@ pub struct LogConfig {
     /// II-A2).
     #[serde(skip_serializing_if = "is_default")]
     pub borrow: bool,
+    /// Most entries of the map in a shard of a checkpoint; 0: as many as one vector holds. For tests: small
+    /// targets have many shards then.
+    #[serde(skip_serializing_if = "is_default")]
+    pub shard_entries: u32,
 }
 
 fn is_default<T: Default + PartialEq>(setting: &T) -> bool {
@@ -157,6 +163,7 @@ impl Default for LogConfig {
             pu_budget: 1,
             in_turn: false,
             borrow: false,
+            shard_entries: 0,
         }
     }
 }

@@ -11,6 +11,7 @@ use flashlane_rt::sync::{AtomicU64, Ordering};
 use flashlane_rt::{Cx, Waits};
 use smallvec::SmallVec;
 
+/// Counters of one core.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct CoreCounts {

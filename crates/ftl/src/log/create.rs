@@ -50,18 +50,23 @@ pub(super) const STAMP_LEASE: u64 = 60_000_000_000;
 /// Log records that may wait to be written; discards wait for the log above it.
 pub(super) const BACKLOG_MAX: usize = 4096;
 /// Blocks that the log should hold: a line costs two commits, a checkpoint is taken at a quarter,
-/// and a copy of the map should be written about once in 128 lines.
-const LOG_BLOCKS: u32 = 1024;
+/// so one is written about once in 128 lines, or more.
+const LOG_BLOCKS: u64 = 1024;
+/// Lines for which it should hold a block: every checkpoint carries the records of all lines, so there may be
+/// some dozens of them while the target is written once, however large it is.
+const LINES_PER_BLOCK: u64 = 4;
 
-/// Segment pairs of the log: for [`LOG_BLOCKS`], within a two-hundredth of the chunks, at least 6
-/// (one since the last checkpoint, one before, the current one, and what comes meanwhile).
-fn log_segments(shape: &Shape, ws_min: u32, good: u64) -> u32 {
-    let wanted = (LOG_BLOCKS * ws_min).div_ceil(shape.chunk_sectors);
-    wanted.min((good / 400) as u32).max(6)
+/// Segment pairs of the log: for [`LOG_BLOCKS`], or more where there are more than 4096 lines, within a
+/// two-hundredth of the chunks, at least 6 (one since the last checkpoint, one before, the current one,
+/// and what comes meanwhile).
+fn log_segments(shape: &Shape, ws_min: u32, good: u64, width: u32) -> u32 {
+    let blocks = LOG_BLOCKS.max(good / u64::from(width) / LINES_PER_BLOCK);
+    let wanted = (blocks * u64::from(ws_min)).div_ceil(u64::from(shape.chunk_sectors));
+    wanted.min(good / 400).max(6) as u32
 }
 
 /// A lane that writes no more need not be two: 6 MiB, which MLC takes a third of a second for.
-const LANE_SECTORS: u64 = 1536;
+pub(super) const LANE_SECTORS: u64 = 1536;
 
 /// How many shards are written at a time: each lane has its own chunks, of which the last is not full.
 /// What is reserved for three checkpoints of two copies is spare that GC has not, so lanes cost less
@@ -80,6 +85,7 @@ fn carried_segments(shape: &Shape, ws_min: u32, width: u32, lines: u64, shards: 
     let closed = Record::Closed { line: 0, sequence: 0, places };
     let shard = Record::CheckpointShard {
         checkpoint: 0,
+        written: 0,
         shard: 0,
         lba: 0,
         count: 0,
@@ -89,6 +95,8 @@ fn carried_segments(shape: &Shape, ws_min: u32, width: u32, lines: u64, shards: 
         open_sequence: 0,
     };
     let segment = segment_bytes(shape, ws_min) as u64;
+    // A record of a shard that an older checkpoint wrote has 8 bytes more. That is not counted, so that
+    // the layout of targets of before stays what it is: the lines that take metadata have no records.
     // Places too many for a log block are not recorded at all.
     let line = opened.encoded_len() as u64 + (closed.encoded_len() as u64).min(segment);
     (lines * line + shards * shard.encoded_len() as u64).div_ceil(segment)
@@ -97,6 +105,7 @@ fn carried_segments(shape: &Shape, ws_min: u32, width: u32, lines: u64, shards: 
 /// How a target divides what it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
+    /// Good chunks.
     pub good_chunks: u64,
     /// Chunks kept for the log, its anchor, checkpoints, and two to replace failing ones.
     pub meta_chunks: u64,
@@ -122,9 +131,16 @@ pub struct Layout {
     pub slots: u32,
     /// Sectors admitted at once.
     pub piece_sectors: u32,
+    /// Segment pairs of the log.
     pub log_segments: u32,
     /// Shards of a checkpoint that are written at a time, each on two PUs of its own.
     pub checkpoint_lanes: u32,
+    /// Chunks that the two copies of a whole checkpoint may take.
+    pub checkpoint_chunks: u64,
+    /// Sectors that a shard takes at most, but for its listed stamps.
+    pub shard_sectors: u32,
+    /// Sectors that the listed stamps of all shards may take.
+    pub listed_sectors: u32,
     /// Map entries in one checkpoint shard.
     pub shard_entries: u32,
     /// Bytes of a map entry, in memory and in shards.
@@ -151,20 +167,35 @@ fn remedy(percent: u32) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
+    /// Over-provisioning outside what makes sense.
     #[error("over-provisioning of {0}% is outside 3..=80")]
     OverProvisioning(u32),
+    /// More active PUs than there are.
     #[error("{active} active PUs, but the target has {pus}")]
-    ActivePus { active: u32, pus: u32 },
+    ActivePus {
+        /// Asked for.
+        active: u32,
+        /// There.
+        pus: u32,
+    },
     /// The ring could never hold a unit and the request behind it.
     #[error("a ring of {ring} slots is too small: at least {least} (max(128, 4 × ws_opt))")]
-    Ring { ring: u32, least: u32 },
+    Ring {
+        /// Asked for.
+        ring: u32,
+        /// Minimum.
+        least: u32,
+    },
+    /// Write units above the vector limit.
     #[error("ws_opt of {0} sectors is above the 64 of one vector command")]
     WriteUnit(u32),
+    /// What is left after the reserves is not enough.
     #[error(
         "too small: {lines} lines of {line_data} sectors can't hold {need} lines of data and reserve; \
          use {}", remedy(*percent)
     )]
     TooSmall {
+        /// Lines there are.
         lines: u64,
         /// Data sectors per line.
         line_data: u64,
@@ -187,10 +218,16 @@ pub enum CreateError {
     },
     /// The device allows fewer open chunks than a line, its spare and the log need.
     #[error("the device allows {allowed} open chunks, the target needs {needed}")]
-    OpenChunks { allowed: u32, needed: u32 },
+    OpenChunks {
+        /// Limit of the device.
+        allowed: u32,
+        /// Needed.
+        needed: u32,
+    },
     /// A setting that makes no sense, and what would do.
     #[error("{0}")]
     Setting(&'static str),
+    /// The first records could not be written.
     #[error("the target could not be started: {0}")]
     Start(#[from] crate::block::BlockError),
 }
@@ -344,7 +381,10 @@ impl Layout {
             true => EntryWidth::Four,
             false => EntryWidth::Eight,
         };
-        let shard_entries = shard_entries(shape, entry_width);
+        let shard_entries = match c.shard_entries {
+            0 => shard_entries(shape, entry_width),
+            most => shard_entries(shape, entry_width).min(most),
+        };
         let shards = capacity.div_ceil(shard_entries as u64);
         let shard_sectors = shard_sectors(shard_entries, entry_width, ws_min);
         // Shards with the stamps of slots that they list, wherever those fall: each may round up to
@@ -360,7 +400,7 @@ impl Layout {
         };
         let lanes = checkpoint_lanes(shape, good, shards * longest, per_copy);
         let per_copy = per_copy(lanes);
-        let log_segments = log_segments(shape, ws_min, good);
+        let log_segments = log_segments(shape, ws_min, good, width);
         // The log reaches back over two checkpoints and the one that is being written, each of which
         // writes the records of all lines again.
         let carried = carried_segments(shape, ws_min, width, good / width as u64, shards);
@@ -381,6 +421,9 @@ impl Layout {
             piece_sectors: PIECE_MAX.min(ring / 4),
             log_segments,
             checkpoint_lanes: lanes as u32,
+            checkpoint_chunks: 2 * per_copy,
+            shard_sectors: longest as u32,
+            listed_sectors: listed as u32,
             shard_entries,
             entry_width,
             capacity,
@@ -638,7 +681,8 @@ impl HostFtl {
                 content_bytes: traits.content_bytes,
                 layer: config.layer(),
             },
-            map: Map::new(layout.capacity, geo.sectors(), layout.slots + 1, exclusive),
+            map: Map::new(layout.capacity, geo.sectors(), layout.slots + 1, exclusive)
+                .in_shards(layout.shard_entries),
             // One slot more: zeros, the content of padding.
             slab: Slab::new(layout.slots + 1, traits.content_bytes, cx.is_virtual(), is_shared),
             rings: Rings::new(

@@ -42,13 +42,14 @@ pub use record::{
     Anchor, CONFIG_BYTES_MAX, Extent, LogBlock, LogBlockBuilder, LogBlockHeader, LogEntry, Record,
     RecordTooBig, SegmentPair, decode_record, encode_record,
 };
-pub use shard::{EntryWidth, ShardEntry, ShardHeader, ShardView};
+pub use shard::{EntryWidth, Runs, ShardEntry, ShardHeader, ShardView, Stripes};
 
 /// Bytes of one sector: the unit of content, of an out-of-band record and of every block's length.
 pub const SECTOR_BYTES: usize = 4096;
 
-/// Major version written and understood. A reader refuses a larger one.
-pub const MAJOR: u16 = 1;
+/// Major version written. A reader refuses a larger one, and reads all that are smaller: 1 has neither shards
+/// in runs nor records of shards that an older checkpoint wrote.
+pub const MAJOR: u16 = 2;
 
 /// Minor version written. A larger one may add fields behind those known and record types; the
 /// stack opens such a target read-only.
@@ -61,6 +62,7 @@ pub const COUNT_MAX: u64 = STAMP_MAX - (1 << 50);
 /// Identity of a target, drawn when it is created; blocks of another target never mix in.
 pub type Uuid = [u8; 16];
 
+/// Bytes of the envelope.
 pub(crate) const ENVELOPE_BYTES: usize = 32;
 
 /// Which structure an error speaks of, and which a block claims to be.
@@ -117,6 +119,7 @@ impl fmt::Display for Section {
 pub enum FormatError {
     /// The input ends too early.
     Truncated {
+        /// Structure being read.
         section: Section,
         /// Byte of the input where the missing part begins.
         offset: usize,
@@ -126,19 +129,30 @@ pub enum FormatError {
         found: usize,
     },
     /// Another structure, or none: an erased sector, user data, another program's bytes.
-    Magic { section: Section, expected: u32, found: u32 },
+    Magic {
+        /// Structure being read.
+        section: Section,
+        /// Magic of that structure.
+        expected: u32,
+        /// What stood there.
+        found: u32,
+    },
     /// Damaged, torn or half written.
     Crc {
+        /// Structure being read.
         section: Section,
         /// Byte of the input where the covered part begins.
         offset: usize,
+        /// The CRC stored.
         expected: u32,
         /// The CRC computed over what is there.
         found: u32,
     },
     /// Intact, but written by a later major version: never guess, refuse.
     NewerMajor {
+        /// Structure being read.
         section: Section,
+        /// Version found.
         found: u16,
         /// Highest version this code reads.
         known: u16,
@@ -147,14 +161,18 @@ pub enum FormatError {
     UnknownRecord {
         /// Byte of the input where the record begins.
         offset: usize,
+        /// Its type.
         kind: u8,
     },
     /// Intact by its CRC, but a field holds what no writer writes.
     Field {
+        /// Structure being read.
         section: Section,
         /// Byte of the input where the field begins.
         offset: usize,
+        /// What may stand there.
         expected: &'static str,
+        /// What stood there.
         found: u64,
     },
 }
@@ -294,7 +312,7 @@ fn check_envelope(bytes: &[u8], section: Section, least: usize) -> Result<Envelo
         return Err(FormatError::Field {
             section,
             offset: 12,
-            expected: "major version 1",
+            expected: "major version 1 or more",
             found: 0,
         });
     }

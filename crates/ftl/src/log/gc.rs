@@ -47,6 +47,7 @@ pub(super) struct Control {
     pub(super) enabled: AtomicBool,
     /// Collect whatever the limiter says (pblk's `gc_force`).
     pub(super) forced: AtomicBool,
+    /// A collector is hungry.
     hungry: AtomicBool,
     /// Pools choose their victims one after the other: each sees what the others have claimed.
     pub(super) choosing: Mutex<()>,
@@ -153,6 +154,7 @@ pub(super) fn batch_least(unit: u32) -> u64 {
     VECTOR_MAX as u64 + 1 - u64::from(unit)
 }
 
+/// Slots of a batch.
 type Slots = SmallVec<[u32; VECTOR_MAX]>;
 
 /// Live sectors of a victim that are read together and moved together.
@@ -165,6 +167,7 @@ struct Batch {
     /// Packed (lba, stamp) by the closing metadata, where that could be read.
     known: [[u8; PACKED_BYTES]; VECTOR_MAX],
     is_known: bool,
+    /// As read.
     oob: [[u8; OOB_BYTES]; VECTOR_MAX],
     content: Vec<u8>,
     /// Of which sectors content, address and stamp agree with each other and with the closing
@@ -688,7 +691,7 @@ impl HostFtl {
             state.insert_offered(n, &filled, &others);
         }
         if good & all != all {
-            self.poison_lost(batch, all & !good);
+            self.poison_lost(cx, batch, all & !good);
         }
         moved.count_ones().into()
     }
@@ -725,18 +728,18 @@ impl HostFtl {
 
     /// Sectors of a batch that could not be read: lost, where nothing newer is there.
     #[cold]
-    fn poison_lost(&self, batch: &Batch, lost: u64) {
+    fn poison_lost(&self, cx: &Cx, batch: &Batch, lost: u64) {
         for i in (0..batch.n).filter(|i| lost >> i & 1 != 0) {
             if self.lines.is_valid(batch.addrs[i]) {
                 let known = batch.is_known.then(|| unpack_entry(&batch.known[i]).0);
-                self.poison(batch.addrs[i], known.unwrap_or(u64::MAX));
+                self.poison(cx, batch.addrs[i], known.unwrap_or(u64::MAX));
             }
         }
     }
 
     /// The newest content of a sector can't be read: reads fail from now on until it is written.
     /// Where the closing metadata does not say which sector it is, the map is searched.
-    fn poison(&self, addr: u64, known_lba: u64) {
+    fn poison(&self, cx: &Cx, addr: u64, known_lba: u64) {
         add(&self.counters.gc_read_failures, 1);
         let from = self.map.encode(Entry::Media(addr));
         let lba = if known_lba < LBA_LIMIT && known_lba < self.info.capacity {
@@ -746,6 +749,7 @@ impl HostFtl {
         };
         let Some(lba) = lba else { return };
         let stamp = self.lines.stamp_max(self.lines.line_of(addr));
+        let _inside = self.sections.enter(cx);
         // Whoever finds it poisoned finds the stamp.
         let mut poisons = self.poisons.lock();
         let lost = if mutant!("log.lost-unmapped") { Entry::Unmapped } else { Entry::Poisoned };

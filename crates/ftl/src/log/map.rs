@@ -2,12 +2,13 @@
 //!
 //! Owns: the entries, their encoding, and the lock that pblk keeps around them.
 //! Promises: an entry changes only from what the caller took it for ([`View::exchange`], `exchange_each`), so whoever lost a race knows it; untouched
-//! entries cost no memory (zero means unmapped). Never: counts validity (that is `lines`).
+//! entries cost no memory (zero means unmapped). Who changes an entry marks its shard behind that, in the same section, so a shard
+//! without a mark is as it was when the mark was taken away ([`Map::take_mark`]). Never: counts validity (that is `lines`).
 //!
 //! Entry (FORMAT.md): 0 unmapped; all ones poisoned; top bit set: slot id; else media address + 1.
 //! 32 bits wide while linear physical sectors + 1 and slot ids fit 31 bits, else 64.
 
-use flashlane_base::mutant;
+use flashlane_base::{FastDiv, mutant};
 use flashlane_rt::Lock;
 use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering, zeroed_u32, zeroed_u64};
 
@@ -29,14 +30,51 @@ enum Entries {
     Wide(Box<[AtomicU64]>),
 }
 
+/// The map of a target.
 pub struct Map {
     entries: Entries,
     tag: u64,
     ones: u64,
     /// Entries change under `lock` only, so an exchange need not be one instruction.
     exclusive: bool,
+    marks: Marks,
     /// pblk's translation lock: held around every look-up-and-act on the map.
     pub(super) lock: Lock<()>,
+}
+
+/// Which shards have changed since a checkpoint copied them: all of them to begin with.
+struct Marks {
+    per_shard: FastDiv,
+    marks: Box<[AtomicU32]>,
+}
+
+const MARKED: u32 = 1;
+
+impl Marks {
+    fn new(capacity: u64, per_shard: u32) -> Marks {
+        let shards = capacity.div_ceil(u64::from(per_shard));
+        let marks = (0..shards).map(|_| AtomicU32::new(MARKED)).collect();
+        Marks { per_shard: FastDiv::new(per_shard), marks }
+    }
+
+    #[inline(always)]
+    fn of(&self, lba: u64) -> &AtomicU32 {
+        let shard = match u32::try_from(lba) {
+            Ok(lba) => self.per_shard.div(lba) as usize,
+            Err(_) => (lba / u64::from(self.per_shard.divisor())) as usize,
+        };
+        &self.marks[shard]
+    }
+
+    /// An entry has changed. Most find the mark, and write nothing: whoever takes it away waits for them to
+    /// leave their section before it looks at the entries.
+    #[inline(always)]
+    fn set(&self, lba: u64) {
+        let mark = self.of(lba);
+        if mark.load(Ordering::Relaxed) != MARKED && !mutant!("log.change-unmarked") {
+            mark.store(MARKED, Ordering::Release);
+        }
+    }
 }
 
 /// The entries of a map, held in registers by loops over many of them.
@@ -48,6 +86,7 @@ pub(super) struct View<'a> {
     tag: u64,
     ones: u64,
     exclusive: bool,
+    marks: &'a Marks,
 }
 
 /// Replaces `old` by `new` in an entry that nobody else can change now: the caller has the map's lock.
@@ -61,6 +100,7 @@ fn exchange_held(entry: &AtomicU32, old: u32, new: u32) -> bool {
 }
 
 impl View<'_> {
+    /// The raw entry.
     #[inline(always)]
     pub(super) fn raw(&self, lba: u64) -> u64 {
         match self.narrow.get(lba as usize) {
@@ -87,6 +127,7 @@ impl View<'_> {
         }
     }
 
+    /// What a raw entry says.
     #[inline(always)]
     pub(super) fn decode(&self, raw: u64) -> Entry {
         if raw == 0 {
@@ -124,7 +165,11 @@ impl View<'_> {
         }
         for (i, (lba, old, new)) in changes.enumerate() {
             let e = &self.narrow[lba as usize];
-            done |= u64::from(exchange_held(e, old as u32, new as u32)) << i;
+            let changed = exchange_held(e, old as u32, new as u32);
+            if changed {
+                self.marks.set(lba);
+            }
+            done |= u64::from(changed) << i;
         }
         done
     }
@@ -132,6 +177,19 @@ impl View<'_> {
     /// Replaces `old` by `new` unless the entry has changed.
     #[inline(always)]
     pub(super) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
+        if mutant!("qblk.mark-before-change") {
+            self.marks.set(lba);
+            return self.replace(lba, old, new);
+        }
+        let changed = self.replace(lba, old, new);
+        if changed {
+            self.marks.set(lba);
+        }
+        changed
+    }
+
+    #[inline(always)]
+    fn replace(&self, lba: u64, old: u64, new: u64) -> bool {
         let exclusive = self.exclusive || mutant!("qblk.exchange-in-two-steps");
         match (self.narrow.get(lba as usize), exclusive) {
             (Some(e), true) => exchange_held(e, old as u32, new as u32),
@@ -154,14 +212,17 @@ impl View<'_> {
 }
 
 impl Map {
-    /// A map of `capacity` unmapped sectors over `physical` linear sectors and `slots` slots.
+    /// A map of `capacity` unmapped sectors over `physical` linear sectors and `slots` slots, all in one
+    /// shard.
     pub fn new(capacity: u64, physical: u64, slots: u32, exclusive: bool) -> Map {
+        let marks = Marks::new(capacity, u32::try_from(capacity).unwrap_or(u32::MAX).max(1));
         if Map::is_narrow(physical, slots) {
             Map {
                 entries: Entries::Narrow(zeroed_u32(capacity as usize)),
                 tag: 1 << 31,
                 ones: u32::MAX as u64,
                 exclusive,
+                marks,
                 lock: Lock::new(()),
             }
         } else {
@@ -170,9 +231,32 @@ impl Map {
                 tag: 1 << 63,
                 ones: u64::MAX,
                 exclusive,
+                marks,
                 lock: Lock::new(()),
             }
         }
+    }
+
+    /// The same with so many entries in a shard.
+    pub(super) fn in_shards(self, per_shard: u32) -> Map {
+        Map { marks: Marks::new(self.capacity(), per_shard), ..self }
+    }
+
+    /// Has a shard changed since its mark was taken away? What changed before the caller began to wait for
+    /// sections to end, or took the lock, shows.
+    pub(super) fn is_marked(&self, shard: u64) -> bool {
+        self.marks.marks[shard as usize].load(Ordering::Acquire) == MARKED
+    }
+
+    /// A shard is going to be copied, behind the sections that are under way, or under the lock: what changes
+    /// from now on marks it again.
+    pub(super) fn take_mark(&self, shard: u64) {
+        self.marks.marks[shard as usize].store(0, Ordering::Relaxed);
+    }
+
+    /// A copy of a shard may not be what a later one would be.
+    pub(super) fn mark(&self, shard: u64) {
+        self.marks.marks[shard as usize].store(MARKED, Ordering::Release);
     }
 
     /// Do 32 bits hold every entry? 31 are left below the tag, all ones is the poison value.
@@ -195,7 +279,8 @@ impl Map {
             Entries::Narrow(e) => (e, &[]),
             Entries::Wide(e) => (&[], e),
         };
-        View { narrow, wide, tag: self.tag, ones: self.ones, exclusive: self.exclusive }
+        let marks = &self.marks;
+        View { narrow, wide, tag: self.tag, ones: self.ones, exclusive: self.exclusive, marks }
     }
 
     /// Entries change under `lock` only.
@@ -204,11 +289,13 @@ impl Map {
         self.exclusive
     }
 
+    /// The raw entry.
     #[inline]
     pub(super) fn raw(&self, lba: u64) -> u64 {
         self.view().raw(lba)
     }
 
+    /// What a raw entry says.
     #[inline]
     pub(super) fn decode(&self, raw: u64) -> Entry {
         self.view().decode(raw)

@@ -8,6 +8,7 @@ use super::format::LBA_PADDING;
 use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Status, Ticket};
 use flashlane_rt::Cx;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Why nothing can be made durable on an image.
@@ -83,7 +84,7 @@ impl HostFtl {
         }
         let checkpoint = {
             let kept = self.checkpoints.kept.lock();
-            kept.last().map_or(Vec::new(), |c| c.chunks.clone())
+            kept.last().map_or(BTreeSet::new(), |c| c.chunks.clone())
         };
         for chunk in self.journal.chunks().into_iter().chain(checkpoint) {
             let info = self.chunk_info(chunk);

@@ -10,7 +10,7 @@
 use super::close::{OpenPair, PairStep};
 use super::format::{LBA_NONE, PACKED_BYTES, closing_sectors, pack_entry};
 use super::scrub::Decay;
-use super::unit::{Released, Unit};
+use super::unit::{Released, UNITS_INLINE, Unit};
 use flashlane_base::{OOB_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::{AtomicU64, Ordering};
@@ -152,7 +152,7 @@ pub(super) struct Chosen {
     pub(super) line: u32,
     pub(super) sequence: u64,
     /// (index of the chunk in the line, its PU).
-    pub(super) chunks: SmallVec<[(usize, u32); 1]>,
+    pub(super) chunks: SmallVec<[(usize, u32); UNITS_INLINE]>,
 }
 
 /// Fixed numbers of a target.
@@ -176,6 +176,7 @@ pub(super) struct Shape {
 }
 
 impl Shape {
+    /// PUs of a pool.
     pub(super) fn pool_pus(&self) -> u32 {
         self.pus / self.pools
     }
@@ -207,6 +208,7 @@ impl Shape {
         (closing_sectors((width * self.chunk_sectors) as usize) as u32).div_ceil(self.unit)
     }
 
+    /// Units of first metadata.
     pub(super) fn first_units(&self, width: u32) -> u32 {
         (super::format::LineFirst::sectors_needed(width as usize) as u32).div_ceil(self.unit)
     }
@@ -243,6 +245,7 @@ pub(super) struct PoolState {
     free_lines: Vec<u32>,
     pub(super) current: Option<u32>,
     pub(super) spare: Option<u32>,
+    /// Lines are opened.
     pub(super) opens: bool,
     /// Chunks of the next line, if so many PUs have a free one.
     width: u32,
@@ -317,6 +320,7 @@ impl PoolState {
         &self.free[(pu - self.first_pu) as usize]
     }
 
+    /// Sequence of the next line of any pool.
     pub(super) fn next_sequence(&self) -> u64 {
         self.next_sequence.load(Ordering::SeqCst)
     }
@@ -401,6 +405,7 @@ impl PoolState {
         self.pus().any(|pu| Some(pu) != not && !self.free_of(pu).is_empty())
     }
 
+    /// The PUs of this pool.
     pub(super) fn pus(&self) -> Range<u32> {
         self.first_pu..self.first_pu + self.shape.pool_pus()
     }
@@ -600,7 +605,7 @@ impl PoolState {
         let (sequence, len) = (self.line(line).sequence, self.shape.chunk_sectors);
         let open = self.open_mut(line);
         let room = open.remaining.saturating_sub(open.closing) as usize;
-        let mut chunks: SmallVec<[(usize, u32); 1]> = SmallVec::new();
+        let mut chunks: SmallVec<[(usize, u32); UNITS_INLINE]> = SmallVec::new();
         while chunks.len() < want.min(room)
             && let Some(at) = open.next_chunk(len)
             && chunks.iter().all(|(other, _)| *other != at)

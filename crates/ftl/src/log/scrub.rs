@@ -20,6 +20,7 @@ use flashlane_ocssd::device::{Cause, ChunkState, Completion, Status};
 use flashlane_rt::sync::{Mutex, Ordering};
 use flashlane_rt::{Cx, Notify};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Who looks for data that decays.
@@ -31,6 +32,7 @@ pub enum Scrub {
     Off,
     /// Reads that are made anyway.
     Reads,
+    /// These, and a patrol.
     Patrol,
 }
 
@@ -44,6 +46,7 @@ impl Scrub {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ScrubConfig {
+    /// Policy.
     pub mode: Scrub,
     /// Every chunk is looked at once in this time, and as many lines are moved in it for heavy
     /// correction as there are.
@@ -88,6 +91,7 @@ impl Decay {
     pub(super) const NONE: Decay = Decay { heavy: 0, due: false };
 }
 
+/// What the scrubber knows.
 pub(super) struct Scrubber {
     config: ScrubConfig,
     /// Lines of the target: as many are moved for heavy correction in an interval.
@@ -289,21 +293,21 @@ impl HostFtl {
     }
 
     /// Looks at log, anchor and checkpoints, once a pass. Where they decay the log goes on in fresh
-    /// chunks, and two checkpoints make what was before unneeded.
+    /// chunks, and two checkpoints make what was before unneeded: the first of them names nothing of it.
     async fn look_at_metadata(&self, cx: &Cx) {
         // Nobody cuts the log, or gives a checkpoint up, while its chunks are read.
         self.checkpoints.turn.acquire(cx, 1).await;
         let decays = self.with_log_at_rest(cx, self.metadata_decays(cx)).await;
         self.checkpoints.turn.release(cx, 1);
         // What can't be written any more makes the target read-only, and ends this.
-        if decays && self.move_log(cx).await.is_ok() && self.checkpoint(cx).await.is_ok() {
+        if decays && self.move_log(cx).await.is_ok() && self.checkpoint_anew(cx).await.is_ok() {
             let _ = self.checkpoint(cx).await;
         }
     }
 
     async fn metadata_decays(&self, cx: &Cx) -> bool {
         let (unit, len) = (self.shape.unit, self.shape.chunk_sectors);
-        let kept: Vec<u32> =
+        let kept: BTreeSet<u32> =
             self.checkpoints.kept.lock().iter().flat_map(|c| c.chunks.clone()).collect();
         let readable = |chunk: &u32| {
             let info = self.chunk_info(*chunk);

@@ -151,6 +151,7 @@ mod tests {
     struct Shared {
         sections: Sections,
         slots: [AtomicU64; 4],
+        /// What the map says.
         current: AtomicU64,
         done: AtomicU64,
     }

@@ -62,7 +62,9 @@ impl HostFtl {
             take(chunk, "the log".into())?;
         }
         let kept = self.checkpoints.kept.lock();
-        kept.iter().flat_map(|c| &c.chunks).try_for_each(|c| take(*c, "a checkpoint".into()))
+        // Two of them may name one.
+        let chunks: BTreeSet<u32> = kept.iter().flat_map(|c| c.chunks.clone()).collect();
+        chunks.into_iter().try_for_each(|c| take(c, "a checkpoint".into()))
     }
 
     /// Lines in each state, chunks free for lines, chunks retired: pblk's `lines` attribute.

@@ -231,6 +231,7 @@ impl Buffer {
         self.free[kind as usize].push(slot);
     }
 
+    /// Sectors that wait.
     #[inline]
     pub(super) fn waiting(&self, kind: Kind) -> u32 {
         self.queue[kind as usize].len
@@ -387,6 +388,7 @@ impl Buffer {
         enough
     }
 
+    /// Gives room for GC back.
     #[inline]
     pub(super) fn give_gc_room(&mut self, n: u32) {
         self.gc_room += n;

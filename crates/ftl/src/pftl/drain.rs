@@ -51,6 +51,7 @@ pub(super) struct Job {
     pub(super) load: Load,
 }
 
+/// The worker of a PU.
 #[derive(Default)]
 pub(super) struct Worker {
     waiter: Option<Waiter>,

@@ -138,11 +138,25 @@ impl PftlConfig {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
+    /// A number of the configuration is out of range.
     #[error("pftl: {field} is {value}, it must be {range}")]
-    Config { field: &'static str, value: u64, range: String },
+    Config {
+        /// Key of the configuration.
+        field: &'static str,
+        /// What it says.
+        value: u64,
+        /// What it may say.
+        range: String,
+    },
     /// More sectors than a 32-bit map entry can name.
     #[error("pftl: {sectors} physical sectors are more than the {max} that its map can name")]
-    TooLarge { sectors: u64, max: u64 },
+    TooLarge {
+        /// Sectors of the device.
+        sectors: u64,
+        /// Sectors at most.
+        max: u64,
+    },
+    /// Not enough spare for garbage collection.
     #[error(
         "pftl: {capacity} logical sectors leave {spare} of {usable} good physical sectors, \
          GC needs {needed}: raise over_provisioning_percent or give it more chunks per PU"
@@ -150,7 +164,9 @@ pub enum CreateError {
     TooSmall {
         /// Sectors the host would see.
         capacity: u64,
+        /// Good physical sectors.
         usable: u64,
+        /// What is left.
         spare: u64,
         /// What is needed: three lines.
         needed: u64,
@@ -161,10 +177,12 @@ pub enum CreateError {
         /// Chunks that are neither bad nor erased.
         chunks: u64,
     },
+    /// A line needs an open chunk on each PU.
     #[error("pftl: the device allows {limit} open chunks, {needed} PUs need one each")]
     OpenLimit {
         /// Open chunks that the device allows.
         limit: u32,
+        /// PUs.
         needed: u32,
     },
 }
@@ -410,6 +428,7 @@ impl Pftl {
         Gauges { free, of: u64::from(self.layout.lines), user_slots: None, ring_slots: None }
     }
 
+    /// All counters.
     pub fn details(&self) -> PftlStats {
         let c = self.controller.lock();
         let (erases_line_min, erases_line_max) = c.place.wear();

@@ -18,9 +18,11 @@ use std::fmt;
 /// The machine that is measured, for the table's source.
 #[derive(Clone, Debug)]
 pub struct Machine {
+    /// Model of its CPU.
     pub cpu: String,
     /// Cores that this program may use.
     pub cores: u32,
+    /// Kernel and its version.
     pub kernel: String,
     /// Day of the measurement, `2026-11-22`.
     pub date: String,
@@ -50,6 +52,7 @@ impl Machine {
     }
 }
 
+/// One measured stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
     /// Its name in [`STAGES`].
@@ -60,6 +63,7 @@ pub struct Stage {
     pub how: &'static str,
 }
 
+/// What was measured.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// Every stage, in the order of [`STAGES`].
@@ -141,6 +145,7 @@ impl Calibration {
         }
     }
 
+    /// The table itself.
     pub fn table(&self, machine: &Machine) -> CostTable {
         CostTable::from_toml(&self.to_toml(machine)).expect("a table of our own making")
     }

@@ -72,6 +72,7 @@ impl Live {
         Ok(attended)
     }
 
+    /// The target is mounted.
     pub(crate) fn set_target(&self, layer: Arc<dyn Layer>) {
         *self.layer.borrow_mut() = Some(layer);
     }
@@ -91,6 +92,7 @@ impl Live {
         self.notes.borrow_mut().push(what);
     }
 
+    /// What was noted.
     pub(crate) fn notes(&self) -> Vec<String> {
         self.notes.borrow().clone()
     }

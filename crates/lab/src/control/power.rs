@@ -22,6 +22,7 @@ use std::task::Poll;
 /// A drive with whoever listens for it.
 type Home = (Drive, Attending);
 
+/// See the module's head.
 #[derive(Default)]
 pub(crate) struct Switch {
     off: Cell<bool>,

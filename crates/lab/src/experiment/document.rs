@@ -58,20 +58,26 @@ impl fmt::Display for Change {
 /// A value with its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
+    /// Where.
     pub at: At,
+    /// What.
     pub value: Value,
 }
 
+/// A TOML value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
+    /// String.
     Text(String),
     /// Integer.
     Int(i64),
+    /// Float.
     Float(f64),
     /// Boolean.
     Flag(bool),
     /// Array.
     List(Vec<Item>),
+    /// Table.
     Table(BTreeMap<String, Item>),
 }
 
@@ -133,6 +139,7 @@ pub struct Document {
     complaints: RefCell<Vec<(At, String)>>,
 }
 
+/// Largest experiment file.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
 impl Document {
@@ -167,6 +174,7 @@ impl Document {
         Ok(document)
     }
 
+    /// The root table.
     pub fn root(&self) -> Section<'_> {
         Section::new(self, String::new(), At::File(0), &self.root)
     }
@@ -444,10 +452,12 @@ impl<'d> Section<'d> {
         self.document.complain(at, message);
     }
 
+    /// The document.
     pub fn document(&self) -> &'d Document {
         self.document
     }
 
+    /// Whether a key is there.
     pub fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
     }
@@ -467,6 +477,7 @@ impl<'d> Section<'d> {
         self.complain(key, format!("`{key}` must be {wanted}, not {}", found.kind()));
     }
 
+    /// A string.
     pub fn text(&self, key: &str) -> Option<&'d str> {
         match &self.item(key)?.value {
             Value::Text(t) => Some(t),
@@ -569,6 +580,7 @@ impl<'d> Section<'d> {
         picked
     }
 
+    /// One of several words.
     pub fn word<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<T> {
         let text = self.text(key)?;
         let found = words.iter().find(|(w, _)| *w == text);
@@ -583,6 +595,7 @@ impl<'d> Section<'d> {
         found.map(|(_, value)| *value)
     }
 
+    /// A table.
     pub fn table(&self, key: &str) -> Option<Section<'d>> {
         let item = self.item(key)?;
         match &item.value {

@@ -42,6 +42,7 @@ use flashlane_rt::CostTable;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+/// How to run.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
     /// Seed of every random stream.
@@ -74,6 +75,7 @@ impl Default for HostSpec {
 /// An experiment, complete.
 #[derive(Clone, Debug)]
 pub struct Experiment {
+    /// Name.
     pub name: String,
     /// What it is about.
     pub description: String,
@@ -81,6 +83,7 @@ pub struct Experiment {
     pub targets: Vec<Target>,
     /// What runs on them; on each all that does not name others.
     pub workloads: Vec<Workload>,
+    /// How.
     pub run: RunSpec,
     /// What a sweep varies; nothing in most.
     pub vary: Vec<Vary>,

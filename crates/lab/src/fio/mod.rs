@@ -17,8 +17,10 @@ use std::collections::BTreeSet;
 /// Largest job file; real ones have a page.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
+/// A parsed job file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobFile {
+    /// Jobs in order.
     pub jobs: Vec<Job>,
     /// Options that were there but mean nothing for an emulated device, each once.
     pub without_meaning: Vec<String>,
@@ -45,20 +47,30 @@ pub enum Problem {
     Section,
     /// An option fio does not have.
     Unknown {
+        /// Its name.
         option: String,
         /// `; did you mean ...`, or nothing.
         hint: String,
     },
     /// An option of fio that is not supported here.
     Unsupported {
+        /// Its name.
         option: String,
         /// Why, or what to do instead.
         why: &'static str,
     },
     /// Another file than the job before, where there is one device.
-    Files { first: String },
+    Files {
+        /// What was named first.
+        first: String,
+    },
     /// A value that is none.
-    Value { option: String, expected: String },
+    Value {
+        /// The option.
+        option: String,
+        /// What it takes.
+        expected: String,
+    },
 }
 
 impl std::fmt::Display for Problem {
@@ -82,12 +94,16 @@ impl std::fmt::Display for Problem {
     }
 }
 
+/// A line that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadLine {
+    /// File.
     pub file: String,
     /// Line number from 1.
     pub line: usize,
+    /// What is wrong.
     pub problem: Problem,
+    /// The line.
     pub text: String,
 }
 
@@ -105,13 +121,26 @@ fn joined(lines: &[BadLine]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FioError {
+    /// Lines, in order.
     #[error("{}", joined(lines))]
-    Lines { lines: Vec<BadLine> },
+    Lines {
+        /// All of them.
+        lines: Vec<BadLine>,
+    },
     /// Only `[global]`, or nothing.
     #[error("{file}: no job: a job file needs at least one section besides [global]")]
-    NoJob { file: String },
+    NoJob {
+        /// File.
+        file: String,
+    },
+    /// Not a job file.
     #[error("{file}: too large for a fio job file ({bytes} bytes)")]
-    TooLarge { file: String, bytes: usize },
+    TooLarge {
+        /// File.
+        file: String,
+        /// Its size.
+        bytes: usize,
+    },
 }
 
 /// Whether a text is a job file rather than TOML: both have sections, but TOML's strings are quoted
@@ -137,6 +166,7 @@ pub fn looks_like(text: &str) -> bool {
     sections > 0 && !text.contains('"')
 }
 
+/// Parses a job file.
 pub fn parse(file: &str, text: &str) -> Result<JobFile, FioError> {
     if text.len() > FILE_BYTES_MAX {
         return Err(FioError::TooLarge { file: file.into(), bytes: text.len() });

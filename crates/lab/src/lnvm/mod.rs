@@ -47,9 +47,11 @@ use std::sync::Arc;
 /// A drive with its targets, open.
 #[derive(Clone)]
 pub struct Drive {
+    /// The image.
     pub path: PathBuf,
     /// The device in it.
     pub ssd: Arc<Ssd>,
+    /// Its targets.
     pub core: Arc<Core>,
 }
 
@@ -202,9 +204,12 @@ pub fn choose(
     Ok((DriveTarget { image: path.into(), name, how }, info.kind))
 }
 
+/// A target to be created.
 #[derive(Clone, Debug)]
 pub struct Create {
+    /// Name.
     pub name: String,
+    /// What it is to be.
     pub kind: TargetType,
     /// First PU; the device's first without it.
     pub begin: Option<u32>,
@@ -220,8 +225,10 @@ pub struct Create {
     pub options: Options,
 }
 
+/// What a create came to.
 #[derive(Clone, Debug)]
 pub struct Created {
+    /// The target.
     pub info: TargetInfo,
     /// Logical sectors of 4 KiB; a raw target has none.
     pub capacity: Option<u64>,
@@ -430,9 +437,12 @@ pub struct Factory {
     pub clear_grown: bool,
 }
 
+/// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Erased {
+    /// Chunks erased.
     pub chunks: u64,
+    /// Chunks whose erase failed.
     pub failed: u64,
     /// Chunks that had marks taken off.
     pub unmarked: u64,
@@ -539,6 +549,7 @@ impl Lost {
         Lost { runs, host }
     }
 
+    /// Sectors in all.
     pub fn sectors(&self) -> u64 {
         self.runs.iter().map(|(_, n)| *n as u64).sum()
     }
@@ -547,7 +558,9 @@ impl Lost {
 /// What was found when a target was mounted for a run.
 #[derive(Clone, Debug)]
 pub struct Mounted {
+    /// The image.
     pub path: PathBuf,
+    /// The target.
     pub info: TargetInfo,
     /// How the layer was found.
     pub recovery: Option<Recovered>,

@@ -8,6 +8,7 @@ use crate::contention::ContentionReport;
 use crate::histogram::LatencyNs;
 use flashlane_base::counters::Counters;
 
+/// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
     Int(u64),
@@ -17,6 +18,7 @@ pub(super) enum Cell {
     Bool(bool),
 }
 
+/// A named value.
 pub(super) type Named = (String, Cell);
 
 fn int(name: impl Into<String>, n: u64) -> Named {
@@ -29,6 +31,7 @@ fn ratio(name: &str, value: f64) -> Named {
     (name.into(), Cell::Ratio(Some(value)))
 }
 
+/// A run's row.
 pub(super) fn run(r: &RunReport) -> Vec<Named> {
     let mut cells = vec![
         text("name", &r.name),

@@ -4,11 +4,11 @@
 //! (`fingerprint`, `runs[].latency_ns.read.p99_9`, ...) are here and nowhere else.
 //! Never: formats.
 
-use super::config::Configuration;
+use super::config::{Configuration, costs_of};
 use super::course::{self, DieReport, Figures, TimelineReport, WearReport};
 use super::jobs::{self, JobReport};
 use crate::contention::ContentionReport;
-use crate::execute::{Outcome, RunOutcome};
+use crate::execute::{Clock, Outcome, RunOutcome};
 use crate::histogram::{Latencies, LatencyNs};
 use crate::lnvm::{Mounted, show};
 use crate::run::record::Recorder;
@@ -25,12 +25,14 @@ use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::ops::Deref;
 
+/// An outcome.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Folds the order of everything that happened in all runs; same seed, same fingerprint.
+    /// Folds the order of everything that happened in all runs; same seed, same fingerprint. None on the real clock.
     pub fingerprint: String,
     /// Real time it took. The only number that differs from run to run.
     pub wall_seconds: f64,
+    /// Name of the experiment.
     pub experiment: String,
     /// What it is about, where its file says so.
     pub description: String,
@@ -38,13 +40,18 @@ pub struct Report {
     pub interrupted: bool,
     /// One per target.
     pub runs: Vec<RunReport>,
+    /// What was run.
     pub configuration: Configuration,
+    /// Version of this program.
     pub version: &'static str,
 }
 
+/// One target's run.
 #[derive(Clone, Debug, Serialize)]
 pub struct RunReport {
+    /// Target.
     pub name: String,
+    /// Requests that ended.
     pub requests: u64,
     /// Bytes read by the host.
     pub bytes_read: u64,
@@ -54,6 +61,7 @@ pub struct RunReport {
     pub bytes_discarded: u64,
     /// From the first request to the end of the last.
     pub runtime_ns: u64,
+    /// Latencies.
     pub latency_ns: LatencySet,
     /// Everything programmed over everything the host wrote; null when it wrote nothing.
     pub write_amplification_ratio: Option<f64>,
@@ -84,6 +92,7 @@ pub struct RunReport {
     pub steady_reason: String,
     /// Requests that failed, sectors that could not be read, sectors with wrong content.
     pub failed_requests: u64,
+    /// Sectors reported as unreadable.
     pub uncorrectable_sectors: u64,
     /// Sectors with wrong content. Anything but 0 is a bug.
     pub wrong_sectors: u64,
@@ -111,6 +120,7 @@ pub struct RunReport {
     pub mount: Option<MountReport>,
     /// What was done before measuring.
     pub prepared: Prepared,
+    /// How traces were replayed.
     pub replayed: Vec<Replayed>,
     /// How late replayed requests were issued.
     pub slip: SlipReport,
@@ -122,25 +132,31 @@ pub struct RunReport {
     pub interrupted: bool,
     /// Everything ended within the ramp: nothing was measured.
     pub ended_in_ramp: bool,
+    /// The course of the run.
     pub timeline: TimelineReport,
     /// What each part of the workload did.
     pub jobs: Vec<JobReport>,
     /// Erases by channel and chunk.
     pub wear: WearReport,
+    /// How busy each die was.
     pub die_busy_ratio: DieReport,
     /// What only the figures show.
     #[serde(skip)]
     pub figures: Figures,
+    /// Fingerprint of this run.
     pub fingerprint: String,
+    /// Events that were simulated.
     pub events: u64,
 }
 
 /// How a target was found on its drive.
 #[derive(Clone, Debug, Serialize)]
 pub struct MountReport {
+    /// The image.
     pub drive: String,
     /// The target's name there.
     pub target: String,
+    /// Device time that mounting took.
     pub time_ns: u64,
     /// The layer's own account of it.
     pub recovery: serde_json::Value,
@@ -174,11 +190,16 @@ impl MountReport {
     }
 }
 
+/// Latencies by operation.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct LatencySet {
+    /// Reads.
     pub read: LatencyNs,
+    /// Writes.
     pub write: LatencyNs,
+    /// Discards.
     pub discard: LatencyNs,
+    /// Flushes.
     pub flush: LatencyNs,
 }
 
@@ -192,10 +213,12 @@ impl ProgrammedSectors {
         Cause::ALL.into_iter().zip(self.0)
     }
 
+    /// Sectors of one cause.
     pub fn of(&self, cause: Cause) -> u64 {
         self.0[cause as usize]
     }
 
+    /// All of them.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -219,6 +242,7 @@ impl<C: Counters> Shown<C> {
         Shown { counters, part }
     }
 
+    /// Names and values.
     pub fn named(&self) -> Vec<(&'static str, u64)> {
         self.counters.shown(self.part)
     }
@@ -262,10 +286,12 @@ impl Serialize for Parts {
     }
 }
 
+/// A part of a latency.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     /// Its key in JSON and CSV.
     pub(super) key: &'static str,
+    /// The head of its column.
     pub(super) head: &'static str,
     /// Sum over requests, in nanoseconds.
     pub(super) ns: u64,
@@ -312,9 +338,13 @@ fn counted<C: Counters>(counters: &C, place: &str) -> Vec<Part> {
 /// Shares of time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct BusyRatio {
+    /// Dies reading.
     pub die_read: f64,
+    /// Dies programming.
     pub die_program: f64,
+    /// Dies erasing.
     pub die_erase: f64,
+    /// Channels.
     pub channel: f64,
 }
 
@@ -331,11 +361,12 @@ pub struct CpuReport {
     pub idle_ratio: f64,
     /// Each core at work, spinning included.
     pub core_busy_ratio: Vec<f64>,
+    /// Each core spinning on locks.
     pub core_lock_ratio: Vec<f64>,
 }
 
 impl CpuReport {
-    fn of(o: &RunOutcome) -> CpuReport {
+    fn of(outcome: &Outcome, o: &RunOutcome) -> CpuReport {
         let time = o.measured.cpu.time.as_ns() as f64;
         let share = |span: Ns| if time == 0.0 { 0.0 } else { span.as_ns() as f64 / time };
         let cores = &o.measured.cpu.cores;
@@ -343,7 +374,7 @@ impl CpuReport {
         let lock: Vec<f64> = cores.iter().map(|core| share(core.spun)).collect();
         let mean = |list: &[f64]| list.iter().sum::<f64>() / list.len().max(1) as f64;
         CpuReport {
-            costs: o.target.host.costs.name().to_string(),
+            costs: costs_of(outcome.clock, &o.target.host).0.to_string(),
             busy_ratio: mean(&busy),
             lock_ratio: mean(&lock),
             idle_ratio: 1.0 - mean(&busy),
@@ -356,6 +387,7 @@ impl CpuReport {
 /// How full the device was.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub struct FillLevel {
+    /// Logical capacity.
     pub capacity_bytes: u64,
     /// Raw capacity of the medium.
     pub raw_bytes: u64,
@@ -363,6 +395,7 @@ pub struct FillLevel {
     pub spare_ratio: f64,
     /// Share of the logical capacity that held data when measuring began.
     pub at_start_ratio: f64,
+    /// And when it ended.
     pub at_end_ratio: f64,
     /// How the lines of a host FTL are divided, and what spare that leaves.
     pub lines: Option<Lines>,
@@ -371,6 +404,7 @@ pub struct FillLevel {
 /// What went wrong on the medium, as the layer saw it; at last, as the medium itself did.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct FaultCounts {
+    /// What the layer counted.
     #[serde(flatten)]
     pub layer: Shown<FtlStats>,
     /// Sectors that the medium could not give, whoever asked: the host, garbage collection, and what
@@ -385,15 +419,25 @@ pub struct SlipReport {
     pub requests: u64,
     /// Of those, issued later than the trace says.
     pub late: u64,
+    /// Mean lateness of all.
     pub mean_ns: u64,
     /// 99 of 100 were not later than this.
     pub p99_ns: u64,
+    /// Latest.
     pub max_ns: u64,
+}
+
+/// A fingerprint, where there is one.
+pub(super) fn fingerprint(outcome: &Outcome, number: u64) -> String {
+    match outcome.clock {
+        Clock::Virtual => format!("{number:016x}"),
+        Clock::Real => "none".into(),
+    }
 }
 
 pub(super) fn report(outcome: &Outcome) -> Report {
     Report {
-        fingerprint: format!("{:016x}", outcome.fingerprint),
+        fingerprint: fingerprint(outcome, outcome.fingerprint),
         wall_seconds: 0.0,
         experiment: outcome.experiment.name.clone(),
         description: outcome.experiment.description.clone(),
@@ -448,7 +492,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         wait_ns: Shown::of(stats, "wait_ns"),
         contention: m.contention.as_ref().map(ContentionReport::of),
         busy_ratio: busy(o),
-        cpu: CpuReport::of(o),
+        cpu: CpuReport::of(outcome, o),
         fill: fill(o),
         mount: o.mounted.as_ref().map(MountReport::of),
         prepared: m.prepared.clone(),
@@ -463,7 +507,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         wear: course::wear(o),
         die_busy_ratio: course::dies(o),
         figures: course::figures(o),
-        fingerprint: format!("{:016x}", o.fingerprint),
+        fingerprint: fingerprint(outcome, o.fingerprint),
         events: o.polls,
     }
 }

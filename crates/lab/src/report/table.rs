@@ -5,6 +5,7 @@
 //! Never: wider than it must be.
 
 use super::numbers::{Parts, Report, RunReport};
+use crate::execute::Clock;
 use crate::histogram::LatencyNs;
 use crate::words::{aligned, aligned_left, grouped, mb_per_s, short};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
@@ -231,7 +232,10 @@ pub(super) fn notes(report: &Report, groups: &[Report]) -> String {
     for group in groups {
         replays(group, &group.runs[0], &mut notes);
     }
-    if report.runs.iter().any(|r| r.latency_ns.write.count > 0 && r.latency_ns.write.p50 == 0) {
+    let is_free = report.configuration.clock == Clock::Virtual.name();
+    if is_free
+        && report.runs.iter().any(|r| r.latency_ns.write.count > 0 && r.latency_ns.write.p50 == 0)
+    {
         notes.push(
             "0 ns: the host's own work costs nothing in this run (`--set run.costs=lightnvm-fast17` \
              charges what was measured)"
@@ -241,7 +245,10 @@ pub(super) fn notes(report: &Report, groups: &[Report]) -> String {
     if report.interrupted {
         notes.push("INTERRUPTED: the numbers are of what was done so far".into());
     }
-    notes.push(format!("fingerprint {}", report.fingerprint));
+    notes.push(match report.configuration.clock == Clock::Real.name() {
+        true => "real clock: no fingerprint, another run comes to other numbers".into(),
+        false => format!("fingerprint {}", report.fingerprint),
+    });
     notes.join("\n") + "\n"
 }
 

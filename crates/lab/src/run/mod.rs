@@ -38,7 +38,7 @@ use crate::workload::{Job, JobError};
 use flashlane_base::{Lba, Ns, SECTOR_BYTES};
 use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, Io};
 use flashlane_ftl::stats::FtlStats;
-use flashlane_rt::Cx;
+use flashlane_rt::{Cx, Notify};
 use oracle::{Oracle, Windows};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -56,6 +56,7 @@ impl Monitor for Unwatched {}
 /// What is driven: a block device and its counters.
 #[derive(Clone)]
 pub struct Subject {
+    /// The device.
     pub device: Arc<dyn BlockDev>,
     /// Its layer's counters since it was created.
     pub stats: Rc<dyn Fn() -> FtlStats>,
@@ -78,6 +79,7 @@ pub enum Work {
     Trace(TraceJob),
 }
 
+/// What a run does.
 #[derive(Clone)]
 pub struct RunPlan {
     /// Seed of every random stream.
@@ -94,10 +96,13 @@ pub struct RunPlan {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
+    /// A job does not fit the device.
     #[error(transparent)]
     Job(#[from] JobError),
+    /// The trace can't be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// The trace does not fit the device.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// A dependent replay of a trace that does not say when requests ended.
@@ -105,16 +110,31 @@ pub enum RunError {
         "trace {trace} has no completions, so `replay = \"dependent\"` knows nothing to wait for: \
          use \"open\" or \"closed\""
     )]
-    NoCompletions { trace: String },
+    NoCompletions {
+        /// Trace.
+        trace: String,
+    },
+    /// What lies on the shelf is another device.
     #[error(
         "the prepared device holds {found} logical sectors, the target {wanted}: remove what is on the shelf"
     )]
-    OtherDevice { found: u64, wanted: u64 },
+    OtherDevice {
+        /// Of the prepared one.
+        found: u64,
+        /// Of the target.
+        wanted: u64,
+    },
+    /// More requests in flight than a run keeps.
     #[error(
         "{wanted} requests in flight at once are more than the {max} a run keeps: lower iodepth or \
          numjobs"
     )]
-    TooDeep { wanted: u64, max: u64 },
+    TooDeep {
+        /// Sum of depths.
+        wanted: u64,
+        /// The limit.
+        max: u64,
+    },
 }
 
 /// Requests in flight in one run: a task and a buffer each.
@@ -128,6 +148,7 @@ pub struct Measured {
     pub before: FtlStats,
     /// Counters after the flush that ended it.
     pub after: FtlStats,
+    /// Steady or why not.
     pub steady: Steady,
     /// The user ended it.
     pub interrupted: bool,
@@ -258,6 +279,7 @@ impl Host {
         }
     }
 
+    /// The measured part begins now.
     fn begin_measuring(&self, cx: &Cx) {
         let mapped = self.oracle.borrow().mapped();
         *self.before.borrow_mut() = Some(Before {
@@ -394,6 +416,28 @@ pub struct Start {
     pub(crate) prepared: Prepared,
 }
 
+/// How often a run on the real clock looks at its monitor, whatever its requests do.
+const LOOK_AFTER: Ns = Ns::from_ms(100);
+
+/// On the real clock requests may be far apart, and somebody waits for the run to hear them.
+fn look_regularly(cx: &Cx, host: &Rc<Host>) {
+    if cx.is_virtual() {
+        return;
+    }
+    let (cx, host) = (cx.clone(), Rc::downgrade(host));
+    cx.clone().spawn(async move {
+        let never = Notify::new();
+        // It ends with the run, and keeps none alive.
+        while let Some(host) = host.upgrade() {
+            host.look();
+            drop(host);
+            let next = cx.now() + LOOK_AFTER;
+            cx.arm_idle(next);
+            never.wait(&cx, || cx.now() >= next).await;
+        }
+    });
+}
+
 /// Everything that can be wrong is found before the first request.
 fn plan_parts(host: &Rc<Host>, plan: &RunPlan) -> Result<Vec<drive::Part>, RunError> {
     let deep: u64 = plan.work.iter().map(depth).sum();
@@ -443,6 +487,7 @@ pub(crate) async fn run_from(
 ) -> Result<Measured, RunError> {
     let host = Rc::new(Host::new(cx, subject, monitor));
     let works = plan_parts(&host, plan)?;
+    look_regularly(cx, &host);
     let prepared = match start {
         None => prepare::prepare(cx, &host, plan, &works).await?,
         Some(start) if start.oracle.capacity() == host.capacity => {

@@ -118,6 +118,7 @@ impl Partition {
         out
     }
 
+    /// The device below.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }

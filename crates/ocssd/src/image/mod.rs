@@ -20,6 +20,7 @@ use crate::spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreK
 use crate::ssd::Ssd;
 use flashlane_base::mutant;
 use flashlane_media::fault::FaultError;
+use flashlane_media::host::behind::Behind;
 use flashlane_media::host::{DiskFile, HostFile, LockError};
 use flashlane_media::image::{HOLDER_AT, ImageFault};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -35,38 +36,66 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
+    /// Something about a file of this name.
     #[error("{}: {problem}", path.display())]
-    At { path: PathBuf, problem: Box<ImageError> },
+    At {
+        /// The file.
+        path: PathBuf,
+        /// What.
+        problem: Box<ImageError>,
+    },
+    /// The image's own trouble.
     #[error(transparent)]
     Fault(#[from] ImageFault),
+    /// Not an image.
     #[error(
         "not a drive image{}; `flashlane drive create` makes one; if it was one, both copies of its header \
          are gone: go back to a snapshot", empty(*len)
     )]
-    NotAnImage { len: u64 },
+    NotAnImage {
+        /// Length of the file.
+        len: u64,
+    },
+    /// Both copies of the header are damaged.
     #[error("the image is damaged: neither copy of its header is intact; go back to a snapshot")]
     Header,
+    /// Of a newer major version.
     #[error(
         "the image has format {}.{}, this program knows up to {}.x; use a newer one",
         version.0, version.1, VERSION.0
     )]
-    Newer { version: (u16, u16) },
+    Newer {
+        /// Its version.
+        version: (u16, u16),
+    },
+    /// Of a newer minor version, and to be changed.
     #[error(
         "a newer flashlane has written the image (format {}.{}, this program writes {}.{}): it can be read \
          but not changed; use that one", version.0, version.1, VERSION.0, VERSION.1
     )]
-    NewerMinor { version: (u16, u16) },
+    NewerMinor {
+        /// Its version.
+        version: (u16, u16),
+    },
+    /// Another process has it open.
     #[error("the image is in use by {}; stop that first", who(*pid))]
     Held {
         /// Which process, where that is known.
         pid: Option<u32>,
     },
+    /// The spec can't be kept.
     #[error("the device spec {problem}")]
-    Text { problem: String },
+    Text {
+        /// Why.
+        problem: String,
+    },
+    /// The spec is impossible.
     #[error(transparent)]
     Spec(#[from] SpecError),
+    /// There is a file already.
     #[error("the file exists: choose another name, or remove it first")]
     Exists,
+    /// Target settings that are too long.
     #[error("{len} bytes of target settings; an image takes {most}")]
     Targets {
         /// Bytes given.
@@ -74,15 +103,27 @@ pub enum ImageError {
         /// Bytes at most.
         most: usize,
     },
+    /// Faults that cannot be.
     #[error(transparent)]
     Faults(#[from] FaultError),
+    /// More injected faults than an image keeps.
     #[error("a drive keeps at most {most} faults: clear what is there, or give fewer")]
-    TooManyFaults { most: usize },
+    TooManyFaults {
+        /// How many.
+        most: usize,
+    },
+    /// Of an older version, which lacks something.
     #[error(
         "the image has format {}.{}, which keeps no {what}: `flashlane drive upgrade` brings it to {}.{}",
         version.0, version.1, UNCHECKED.0, UNCHECKED.1
     )]
-    Older { version: (u16, u16), what: &'static str },
+    Older {
+        /// Its version.
+        version: (u16, u16),
+        /// What it lacks.
+        what: &'static str,
+    },
+    /// The device has no image.
     #[error("the device lives in memory, not in an image")]
     InMemory,
 }
@@ -113,6 +154,7 @@ impl ImageError {
     }
 }
 
+/// How an image is created.
 #[derive(Clone, Debug, Default)]
 pub struct CreateImage {
     /// Seed of the device's factory marks and errors.
@@ -123,6 +165,7 @@ pub struct CreateImage {
     pub uuid: Option<[u8; 16]>,
 }
 
+/// How an image is opened.
 #[derive(Clone, Debug)]
 pub struct OpenImage {
     /// Nothing is written; any number of readers may have it open.
@@ -197,7 +240,11 @@ impl Ssd {
     pub fn open_image(path: &Path, options: &OpenImage) -> Result<Arc<Ssd>, ImageError> {
         let open = || {
             let file = hold(path, options.read_only)?;
-            let ssd = Ssd::open_held(file.clone(), Some(file.clone()), options)?;
+            let host: Arc<dyn HostFile> = match options.read_only {
+                true => file.clone(),
+                false => Arc::new(Behind::new(file.clone())),
+            };
+            let ssd = Ssd::open_held(host, Some(file.clone()), options)?;
             if !ssd.is_read_only() {
                 // For people and for the next who wants it; the lock is what counts.
                 let pid = format!("{}\n", std::process::id());
@@ -339,6 +386,7 @@ fn numbers(text: &[u8]) -> Option<u32> {
     read(pid)
 }
 
+/// The folder that a file is in.
 fn folder_of(path: &Path) -> &Path {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new("."))

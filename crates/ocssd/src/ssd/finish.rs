@@ -135,6 +135,7 @@ impl Ssd {
     }
 }
 
+/// The completion of a part that is over.
 #[inline]
 fn close(chan: &mut Chan, part: u32) -> Completion {
     let p = chan.time.part(part);

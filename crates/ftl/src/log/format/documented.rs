@@ -62,8 +62,12 @@ fn table<'a>(all: &'a [Table], heading: &str, column: &str) -> &'a Table {
 /// Checks a layout: field by field, `fields` names what a row begins with and the bytes that stand
 /// there. Rows of nothing but zeros need no entry, those of the envelope and of a CRC neither.
 fn check(table: &Table, bytes: &[u8], fields: &[(&str, Vec<u8>)]) {
+    check_from(0, table, bytes, fields);
+}
+
+/// [`check`] of a layout that another has the beginning of.
+fn check_from(mut end: usize, table: &Table, bytes: &[u8], fields: &[(&str, Vec<u8>)]) {
     let mut left: Vec<&(&str, Vec<u8>)> = fields.iter().collect();
-    let mut end = 0;
     for row in &table.rows {
         let [offset, size, name] = row.as_slice() else { panic!("{row:?}") };
         let place = format!("FORMAT.md, {}: `{offset} | {size} | {name}`", table.heading);
@@ -147,7 +151,7 @@ fn the_envelope_is_written_as_documented() {
     let fields = [
         ("magic", b"FLlf".to_vec()),
         ("length", le4(SECTOR_BYTES as u32)),
-        ("major version, 1", MAJOR.to_le_bytes().to_vec()),
+        ("major version, 2", MAJOR.to_le_bytes().to_vec()),
         ("minor version, 0", MINOR.to_le_bytes().to_vec()),
         ("uuid", UUID.to_vec()),
     ];
@@ -282,6 +286,7 @@ fn a_shard_is_written_as_documented() {
             ("checkpoint id", le8(long(1))),
             ("shard index", le4(word(2))),
             ("bytes per entry, 4 or 8", vec![width.bytes() as u8]),
+            ("0: entries", vec![0]),
             ("first logical sector", le8(lba)),
             ("n, number of entries", le4(3)),
             ("p, number of listed stamps", le4(2)),
@@ -292,8 +297,32 @@ fn a_shard_is_written_as_documented() {
             ("entries", words),
             ("listed (lba, stamp)", [pack_entry(lba, 77), pack_entry(lba + 2, 99)].concat()),
         ];
-        check(table(&all, "5. Checkpoint shard", "field"), &bytes, &fields);
+        check(table(&all, "5. Checkpoint shard", "field of a shard"), &bytes, &fields);
+
+        // The same as runs, in a stripe of two chunks.
+        let stripes = Stripes { unit: 1, chunk_sectors: word(12) };
+        let chunks = |_| Some(vec![7, 0]);
+        let runs = Runs::find(&words_of(&bytes, width), width, stripes, usize::MAX, chunks);
+        let bytes = header.encode_runs(&runs.expect("runs"), &[(lba, 77), (lba + 2, 99)]);
+        let at = 2 * word(10) + 1;
+        let expected = [[1, u32::MAX - 1, 0], [1, 0, at], [1, u32::MAX, 0]];
+        let fields = [
+            ("sectors of a write unit", le4(1)),
+            ("sectors of a chunk", le4(word(12))),
+            ("w, words of stripes", le4(3)),
+            ("r, number of runs", le4(3)),
+            ("stripes, each", joined(&[2, 7, 0])),
+            ("runs, each", joined(expected.as_flattened())),
+            ("listed (lba, stamp)", [pack_entry(lba, 77), pack_entry(lba + 2, 99)].concat()),
+        ];
+        let of_runs = table(&all, "5. Checkpoint shard", "field instead, of a shard of runs");
+        check_from(92, of_runs, &bytes, &fields);
+        assert_eq!(bytes[45], 1);
     }
+}
+
+fn words_of(bytes: &[u8], width: EntryWidth) -> Vec<u8> {
+    bytes[128..128 + 3 * width.bytes()].to_vec()
 }
 
 /// Out-of-band records: bits, and the types that a lba can be.
@@ -356,6 +385,7 @@ fn records_are_written_as_documented() {
             "checkpoint shard",
             Record::CheckpointShard {
                 checkpoint,
+                written: checkpoint,
                 shard: 1,
                 lba,
                 count: 1,
@@ -371,6 +401,20 @@ fn records_are_written_as_documented() {
         ("stopped", Record::Stopped { checkpoint }),
         ("follows", Record::Follows { previous: next }),
         ("frontier", Record::Frontier { line, sequence, pointers: vec![] }),
+        (
+            "checkpoint shard, older",
+            Record::CheckpointShard {
+                checkpoint,
+                written: checkpoint - 1,
+                shard: 1,
+                lba,
+                count: 1,
+                places,
+                position: 1,
+                floor: 1,
+                open_sequence: 1,
+            },
+        ),
     ];
     let rows = &table(&all, "Blocks", "payload (bytes)").rows;
     assert_eq!(rows.len(), records.len());
@@ -396,7 +440,7 @@ fn records_are_written_as_documented() {
 #[test]
 fn rules_and_holes_are_numbered_without_a_gap() {
     let all = tables();
-    for (heading, column, count) in [("8. Order rules", "rule", 23), ("9. Holes", "closed by", 40)]
+    for (heading, column, count) in [("8. Order rules", "rule", 24), ("9. Holes", "closed by", 40)]
     {
         let rows = &table(&all, heading, column).rows;
         let numbers: Vec<&str> = rows.iter().map(|row| row[0].as_str()).collect();

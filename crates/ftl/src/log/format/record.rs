@@ -51,6 +51,7 @@ pub struct Extent {
     pub chunk: u32,
     /// First sector within the chunk.
     pub sector: u32,
+    /// Number of sectors.
     pub count: u32,
 }
 
@@ -70,27 +71,47 @@ pub enum Record {
     /// The target runs: durable before the first erase or program of this generation.
     Started,
     /// A line's chunks are erased and may be programmed from now on.
-    Opened { line: u32, sequence: u64, chunks: Vec<u32> },
+    Opened {
+        /// Line id.
+        line: u32,
+        /// Line sequence.
+        sequence: u64,
+        /// Chunks in stripe order.
+        chunks: Vec<u32>,
+    },
     /// All units of a line have completed and its closing metadata is programmed.
     Closed {
+        /// Line id.
         line: u32,
+        /// Line sequence.
         sequence: u64,
         /// Where the closing metadata lies, in its order; none: it couldn't be written, scan OOB.
         places: Vec<Extent>,
     },
     /// Nothing in this line is needed any more: its chunks may be erased.
-    Freed { line: u32, sequence: u64 },
+    Freed {
+        /// Line id.
+        line: u32,
+        /// Line sequence.
+        sequence: u64,
+    },
     /// A chunk that is never used again.
-    Retired { chunk: u32 },
+    Retired {
+        /// Chunk within the target.
+        chunk: u32,
+    },
     /// A range reads as zeros from this stamp on.
     Discarded {
+        /// First sector.
         lba: u64,
+        /// Number of sectors.
         count: u64,
         /// Stamp of the discard; orders like a write.
         stamp: u64,
     },
     /// A sector whose content is lost: reads fail until a later write or discard.
     Poisoned {
+        /// Sector.
         lba: u64,
         /// Stamp of the lost content.
         stamp: u64,
@@ -100,12 +121,19 @@ pub enum Record {
         /// Stamp, ns.
         stamp: u64,
     },
-    /// One shard of a checkpoint is programmed in both places.
+    /// One shard of a checkpoint is in both places. Where it has not changed since an older checkpoint it was
+    /// not written again: the places are those of then, and what is said here of position, floor and lines
+    /// counts, not what the shard's header says.
     CheckpointShard {
+        /// Checkpoint it belongs to.
         checkpoint: u64,
+        /// Checkpoint that wrote it: this one, or an older one.
+        written: u64,
         /// Index of the shard.
         shard: u32,
+        /// First logical sector.
         lba: u64,
+        /// Number of logical sectors.
         count: u32,
         /// The two copies, on two dies.
         places: [Extent; 2],
@@ -118,31 +146,47 @@ pub enum Record {
     },
     /// All shards of a checkpoint are there.
     CheckpointComplete {
+        /// Checkpoint.
         checkpoint: u64,
+        /// Number of shards.
         shards: u32,
         /// Lowest `position` of its shards.
         position: u64,
     },
     /// Configuration of the target, opaque here, at most [`CONFIG_BYTES_MAX`].
-    Config { bytes: Vec<u8> },
+    Config {
+        /// The bytes.
+        bytes: Vec<u8>,
+    },
     /// A clean stop: everything is in the checkpoint, nothing was programmed since. Only if this is
     /// the last record may a start trust the checkpoint without replay: a checkpoint taken while
     /// running can be last too, with flushed data behind it in lines opened before.
-    Stopped { checkpoint: u64 },
+    Stopped {
+        /// The checkpoint.
+        checkpoint: u64,
+    },
     /// Last record of a segment: the log goes on in this pair, whose chunks are erased.
-    Segment { next: SegmentPair },
+    Segment {
+        /// The next pair.
+        next: SegmentPair,
+    },
     /// How far the chunks of an open line had been written when the power came back, before recovery
     /// pads any of them: behind that lies nothing of the host's, and only the last unit before it may
     /// be torn, however often recovery itself is cut.
     Frontier {
+        /// Line id.
         line: u32,
+        /// Line sequence.
         sequence: u64,
         /// Write pointer of each chunk of the line, in stripe order, sectors.
         pointers: Vec<u32>,
     },
     /// First record of every segment but a target's first: names the pair before it. Where a mirror
     /// failed, that pair ends without a [`Record::Segment`], and only this leads to it.
-    Follows { previous: SegmentPair },
+    Follows {
+        /// The pair before.
+        previous: SegmentPair,
+    },
 }
 
 impl Record {
@@ -157,7 +201,8 @@ impl Record {
             Record::Discarded { .. } => 6,
             Record::Poisoned { .. } => 7,
             Record::Ceiling { .. } => 8,
-            Record::CheckpointShard { .. } => 9,
+            Record::CheckpointShard { checkpoint, written, .. } if *checkpoint == *written => 9,
+            Record::CheckpointShard { .. } => 16,
             Record::CheckpointComplete { .. } => 10,
             Record::Config { .. } => 11,
             Record::Segment { .. } => 12,
@@ -180,7 +225,9 @@ impl Record {
                 Record::Discarded { .. } => 24,
                 Record::Poisoned { .. } => 16,
                 Record::Ceiling { .. } => 8,
-                Record::CheckpointShard { .. } => 72,
+                Record::CheckpointShard { checkpoint, written, .. } => {
+                    72 + if *checkpoint == *written { 0 } else { 8 }
+                }
                 Record::CheckpointComplete { .. } => 20,
                 Record::Config { bytes } => bytes.len(),
                 Record::Segment { .. } | Record::Follows { .. } => 16,
@@ -196,6 +243,7 @@ pub struct LogEntry {
     pub generation: u32,
     /// Position in the log, counted over all generations.
     pub sequence: u64,
+    /// The fact.
     pub record: Record,
 }
 
@@ -253,6 +301,7 @@ fn put_payload(record: &Record, out: &mut Vec<u8>) {
 fn put_shard(record: &Record, out: &mut Vec<u8>) {
     if let Record::CheckpointShard {
         checkpoint,
+        written,
         shard,
         lba,
         count,
@@ -268,6 +317,9 @@ fn put_shard(record: &Record, out: &mut Vec<u8>) {
         put_u64(out, *lba);
         places.iter().for_each(|place| put_extent(out, place));
         [*position, *floor, *open_sequence].into_iter().for_each(|word| put_u64(out, word));
+        if written != checkpoint {
+            put_u64(out, *written);
+        }
     }
 }
 
@@ -348,7 +400,7 @@ fn take_payload(kind: u8, at: &mut Reader<'_>, offset: usize) -> Result<Record, 
         }
         7 => Record::Poisoned { lba: take_lba(at)?, stamp: at.stamp()? },
         8 => Record::Ceiling { stamp: at.stamp()? },
-        9 => take_shard(at)?,
+        9 => take_shard(at, false)?,
         10 => Record::CheckpointComplete {
             checkpoint: at.u64()?,
             shards: at.u32()?,
@@ -369,25 +421,34 @@ fn take_payload(kind: u8, at: &mut Reader<'_>, offset: usize) -> Result<Record, 
             let count = at.u32()? as usize;
             Record::Frontier { line, sequence, pointers: at.list_u32(count)? }
         }
+        16 => take_shard(at, true)?,
         kind => return Err(FormatError::UnknownRecord { offset, kind }),
     })
 }
 
-fn take_shard(at: &mut Reader<'_>) -> Result<Record, FormatError> {
+/// A shard of a checkpoint; `is_kept`: that an older one wrote.
+fn take_shard(at: &mut Reader<'_>, is_kept: bool) -> Result<Record, FormatError> {
     let checkpoint = at.u64()?;
     let shard = at.u32()?;
     let count = at.u32()?;
     let lba = take_lba(at)?;
     let places = [take_extent(at)?, take_extent(at)?];
+    let (position, floor, open_sequence) = (at.u64()?, at.stamp()?, at.u64()?);
+    let offset = at.offset;
+    let written = if is_kept { at.u64()? } else { checkpoint };
+    if is_kept && written >= checkpoint {
+        return Err(at.field(offset, "an older checkpoint", written));
+    }
     Ok(Record::CheckpointShard {
         checkpoint,
+        written,
         shard,
         lba,
         count,
         places,
-        position: at.u64()?,
-        floor: at.stamp()?,
-        open_sequence: at.u64()?,
+        position,
+        floor,
+        open_sequence,
     })
 }
 
@@ -423,10 +484,12 @@ fn take_pair(at: &mut Reader<'_>) -> Result<SegmentPair, FormatError> {
     Ok(SegmentPair { id: at.u64()?, chunks: [at.u32()?, at.u32()?] })
 }
 
+/// Header of a log block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogBlockHeader {
     /// Target the log belongs to.
     pub uuid: Uuid,
+    /// Generation of all its records.
     pub generation: u32,
     /// Sectors of the block: one write unit of the log, the same in all blocks of a target.
     pub sectors: u32,
@@ -558,6 +621,7 @@ impl<'a> LogBlock<'a> {
         })
     }
 
+    /// The block's header.
     pub fn header(&self) -> &LogBlockHeader {
         &self.header
     }
@@ -614,6 +678,7 @@ pub struct Anchor {
     pub uuid: Uuid,
     /// Grows with every anchor written, starting at 1.
     pub counter: u64,
+    /// Generation that wrote it.
     pub generation: u32,
     /// The pair the log was in when this anchor was written; `segment` records may lead on.
     pub current: SegmentPair,
@@ -622,6 +687,7 @@ pub struct Anchor {
 }
 
 impl Anchor {
+    /// Encodes to one sector.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = open_block(Section::Anchor, &self.uuid, SECTOR_BYTES);
         put_u64(&mut out, self.counter);

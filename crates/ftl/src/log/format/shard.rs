@@ -4,6 +4,9 @@
 //! address keeps the stamp that replay needs to order it against everything else.
 //! Never holds a slot: a buffered sector is stored with its last durable address.
 //!
+//! It is written entry by entry, or, where that is shorter, as runs: sectors that follow each other in the
+//! stripe order of a line are one. What was filled in order is a run per line.
+//!
 //! Envelope, then
 //!
 //! | offset | size | field |
@@ -11,7 +14,8 @@
 //! | 32 | 8 | checkpoint id |
 //! | 40 | 4 | shard index |
 //! | 44 | 1 | bytes per entry: 4 or 8 |
-//! | 45 | 3 | zero |
+//! | 45 | 1 | 0: entries, 1: runs |
+//! | 46 | 2 | zero |
 //! | 48 | 8 | first logical sector |
 //! | 56 | 4 | number of entries, n |
 //! | 60 | 4 | number of listed stamps, p |
@@ -23,6 +27,23 @@
 //! | 128 | width × n | entries |
 //! | then | 12 × p | listed (lba, stamp), packed as in OOB, ascending by lba |
 //!
+//! With runs there are instead
+//!
+//! | offset | size | field |
+//! |---|---|---|
+//! | 92 | 4 | sectors of a write unit |
+//! | 96 | 4 | sectors of a chunk |
+//! | 100 | 4 | w, words of stripes |
+//! | 104 | 4 | r, number of runs |
+//! | 108 | 20 | zero |
+//! | 128 | 4 × w | stripes, each: n 4, chunk 4 × n |
+//! | then | 12 × r | runs, each: entries 4, stripe 4, position 4 |
+//! | then | 12 × p | listed (lba, stamp) |
+//!
+//! The stripe of a run is the word at which it begins; all ones: its entries are unmapped, all ones − 1:
+//! poisoned. Position *i* of a stripe of n chunks is: unit `i / u`, sector `i mod u` in it, units going
+//! round the chunks. Runs follow each other and make up all entries.
+//!
 //! An entry is 0 for an unmapped sector, all ones for a poisoned one, else the media address + 1.
 //! A poisoned sector lists the stamp of its lost content. An unmapped one is a tombstone at H; but
 //! a sector that has nothing durable and a first copy still in slots lists the lowest stamp of
@@ -31,12 +52,196 @@
 
 use super::oob::{LBA_LIMIT, PACKED_BYTES, pack_entry, unpack_entry};
 use super::{
-    FormatError, Reader, Section, UNIT_PADDING, Uuid, check_envelope, open_block, put_u32, put_u64,
-    seal, whole_sectors,
+    FormatError, Reader, SECTOR_BYTES, Section, UNIT_PADDING, Uuid, check_envelope, open_block,
+    put_u32, put_u64, seal, whole_sectors,
 };
+use flashlane_base::mutant;
+use std::collections::BTreeMap;
 
 /// Bytes before the entries.
 const SHARD_BYTES: usize = 128;
+
+/// Most entries that runs may stand for: those of a vector full of the narrow ones. A shard never has more,
+/// and a few bytes that claim to be billions of entries keep nobody busy.
+const RUN_ENTRIES_MAX: u32 = (flashlane_base::VECTOR_MAX * SECTOR_BYTES / 4) as u32;
+
+/// In place of a stripe: the entries of the run are unmapped.
+const UNMAPPED: u32 = u32::MAX;
+/// In place of a stripe: the entries of the run are poisoned.
+const POISONED: u32 = u32::MAX - 1;
+/// Bytes of a run.
+const RUN_BYTES: usize = 12;
+
+/// How sectors of a target follow each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stripes {
+    /// Sectors of a write unit: so many follow each other in a chunk.
+    pub unit: u32,
+    /// Sectors of a chunk, whole units.
+    pub chunk_sectors: u32,
+}
+
+impl Stripes {
+    /// Linear sector at a position of a stripe of these chunks (little-endian). `None` behind its end.
+    #[inline]
+    fn address(self, chunks: &[[u8; 4]], position: u64) -> Option<u64> {
+        let unit = u64::from(self.unit);
+        let (at, n) = (position.checked_div(unit)?, chunks.len() as u64);
+        let sector = at.checked_div(n)? * unit + position % unit;
+        let chunk = u32::from_le_bytes(*chunks.get((at % n) as usize)?);
+        let within = sector < u64::from(self.chunk_sectors);
+        within.then_some(u64::from(chunk) * u64::from(self.chunk_sectors) + sector)
+    }
+}
+
+/// The entries of a shard as runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Runs {
+    stripes: Stripes,
+    /// Number of entries.
+    entries: u32,
+    /// Stripe after stripe: how many chunks, and which.
+    words: Vec<u32>,
+    /// Entries, stripe, position.
+    runs: Vec<[u32; 3]>,
+}
+
+/// Looks for runs.
+struct Finder<F> {
+    found: Runs,
+    /// Of each chunk that a stripe has: where that begins in the words, and the how manieth it is there.
+    known: BTreeMap<u32, (u32, u32)>,
+    stripe_of: F,
+    /// The run that has begun, and the entry that would go on with it.
+    run: [u32; 3],
+    next: Option<u64>,
+    /// Of a run on the medium: sectors of the unit from there on, and which unit of the stripe it is.
+    left: u32,
+    at: u64,
+}
+
+impl<F: FnMut(u32) -> Option<Vec<u32>>> Finder<F> {
+    /// Where a chunk is in its stripe.
+    fn place(&mut self, chunk: u32) -> (u32, u32) {
+        if let Some(place) = self.known.get(&chunk) {
+            return *place;
+        }
+        let words = &mut self.found.words;
+        let from = words.len() as u32;
+        let list = (self.stripe_of)(chunk).filter(|list| list.contains(&chunk));
+        let list = list.unwrap_or_else(|| vec![chunk]);
+        words.push(list.len() as u32);
+        words.extend(&list);
+        for (i, each) in (0..).zip(&list) {
+            self.known.entry(*each).or_insert((from, i));
+        }
+        self.known[&chunk]
+    }
+
+    /// The run ends here.
+    fn end(&mut self) {
+        if self.run[0] > 0 {
+            self.found.runs.push(self.run);
+        }
+        self.run[0] = 0;
+    }
+
+    /// A run begins with an entry. `None` where it can't be said.
+    fn begin(&mut self, raw: u64, poison: u64) -> Option<()> {
+        if raw == 0 || raw == poison {
+            self.run = [1, if raw == 0 { UNMAPPED } else { POISONED }, 0];
+            self.next = Some(raw);
+            return Some(());
+        }
+        let Stripes { unit, chunk_sectors } = self.found.stripes;
+        let (chunk, sector) =
+            ((raw - 1) / u64::from(chunk_sectors), (raw - 1) % u64::from(chunk_sectors));
+        let (stripe, i) = self.place(u32::try_from(chunk).ok()?);
+        let n = u64::from(self.found.words[stripe as usize]);
+        let (row, rest) = (sector / u64::from(unit), (sector % u64::from(unit)) as u32);
+        self.at = row * n + u64::from(i);
+        let position = self.at * u64::from(unit) + u64::from(rest);
+        self.run = [1, stripe, u32::try_from(position).ok()?];
+        self.left = unit - rest;
+        self.next = Some(raw);
+        self.step();
+        Some(())
+    }
+
+    /// The entry behind the one that was just taken.
+    #[inline]
+    fn step(&mut self) {
+        if self.run[1] >= POISONED {
+            return;
+        }
+        self.left -= 1;
+        self.next = match self.left {
+            0 => self.next_unit(),
+            _ => self.next.map(|raw| raw + 1),
+        };
+    }
+
+    fn next_unit(&mut self) -> Option<u64> {
+        let Stripes { unit, chunk_sectors } = self.found.stripes;
+        let stripe = self.run[1] as usize;
+        let n = u64::from(self.found.words[stripe]);
+        (self.at, self.left) = (self.at + 1, unit);
+        let sector = self.at / n * u64::from(unit);
+        let chunk = self.found.words[stripe + 1 + (self.at % n) as usize];
+        let within = sector < u64::from(chunk_sectors);
+        within.then_some(u64::from(chunk) * u64::from(chunk_sectors) + sector + 1)
+    }
+}
+
+impl Runs {
+    /// Finds the runs of entries that are in their form on the medium. `stripe_of` says in which order the
+    /// chunks of a chunk's line are written; whatever it says, the entries are these. `None` where
+    /// the runs take more than `most` bytes.
+    pub fn find(
+        words: &[u8],
+        width: EntryWidth,
+        stripes: Stripes,
+        most: usize,
+        stripe_of: impl FnMut(u32) -> Option<Vec<u32>>,
+    ) -> Option<Runs> {
+        let entries = u32::try_from(words.len() / width.bytes()).ok()?;
+        let Stripes { unit, chunk_sectors } = stripes;
+        if entries > RUN_ENTRIES_MAX || unit == 0 || !chunk_sectors.is_multiple_of(unit) {
+            return None;
+        }
+        let found = Runs { stripes, entries, words: Vec::new(), runs: Vec::new() };
+        let (known, run) = (BTreeMap::new(), [0; 3]);
+        let mut finder = Finder { found, known, stripe_of, run, next: None, left: 0, at: 0 };
+        let mut take = |raw: u64| {
+            if finder.next == Some(raw) && finder.run[0] > 0 {
+                finder.run[0] += 1;
+                finder.step();
+                return Some(());
+            }
+            finder.end();
+            finder.begin(raw, width.poison())?;
+            let bytes = RUN_BYTES * (finder.found.runs.len() + 1) + 4 * finder.found.words.len();
+            (bytes <= most).then_some(())
+        };
+        match width {
+            EntryWidth::Four => {
+                let mut words = words.as_chunks::<4>().0.iter();
+                words.try_for_each(|word| take(u64::from(u32::from_le_bytes(*word))))?;
+            }
+            EntryWidth::Eight => {
+                let mut words = words.as_chunks::<8>().0.iter();
+                words.try_for_each(|word| take(u64::from_le_bytes(*word)))?;
+            }
+        }
+        finder.end();
+        Some(finder.found)
+    }
+
+    /// Bytes that they take in a shard.
+    fn bytes(&self) -> usize {
+        4 * self.words.len() + RUN_BYTES * self.runs.len()
+    }
+}
 
 /// Bytes per map entry, chosen per target by its linear physical sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -81,14 +286,18 @@ pub enum ShardEntry {
     Media(u64),
 }
 
+/// Header of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardHeader {
     /// Target whose map it is.
     pub uuid: Uuid,
+    /// Checkpoint it belongs to.
     pub checkpoint: u64,
     /// Index of the shard.
     pub shard: u32,
+    /// Width of its entries.
     pub width: EntryWidth,
+    /// First logical sector.
     pub lba: u64,
     /// Sequence of the next log record when the shard began.
     pub position: u64,
@@ -96,6 +305,7 @@ pub struct ShardHeader {
     pub floor: u64,
     /// Lowest line sequence open or in flight when the shard began.
     pub open_sequence: u64,
+    /// Generation that wrote it.
     pub generation: u32,
 }
 
@@ -132,19 +342,48 @@ impl ShardHeader {
         let entries = words.len() / self.width.bytes();
         assert_eq!(entries * self.width.bytes(), words.len(), "shard: whole entries");
         let length = ShardHeader::encoded_len(self.width, entries, stamps.len());
+        let entries = u32::try_from(entries).expect("a shard below 2^32 entries");
+        let mut out = self.begin(0, entries, stamps.len(), length);
+        out.resize(SHARD_BYTES, 0);
+        out.extend_from_slice(words);
+        ShardHeader::end(out, stamps, length)
+    }
+
+    /// Bytes of a shard of these runs and so many listed stamps: whole sectors.
+    pub fn encoded_runs_len(runs: &Runs, stamps: usize) -> usize {
+        whole_sectors(SHARD_BYTES + runs.bytes() + PACKED_BYTES * stamps)
+    }
+
+    /// [`ShardHeader::encode_words`] of entries whose runs were found.
+    pub fn encode_runs(&self, runs: &Runs, stamps: &[(u64, u64)]) -> Vec<u8> {
+        let length = ShardHeader::encoded_runs_len(runs, stamps.len());
+        let mut out = self.begin(1, runs.entries, stamps.len(), length);
+        let Stripes { unit, chunk_sectors } = runs.stripes;
+        let counts = [unit, chunk_sectors, runs.words.len() as u32, runs.runs.len() as u32];
+        counts.into_iter().for_each(|word| put_u32(&mut out, word));
+        out.resize(SHARD_BYTES, 0);
+        runs.words.iter().chain(runs.runs.as_flattened()).for_each(|word| put_u32(&mut out, *word));
+        ShardHeader::end(out, stamps, length)
+    }
+
+    /// The fields that every shard has. `form`: 0 entries, 1 runs.
+    fn begin(&self, form: u8, entries: u32, stamps: usize, length: usize) -> Vec<u8> {
         let mut out = open_block(Section::Shard, &self.uuid, length + UNIT_PADDING);
         put_u64(&mut out, self.checkpoint);
         put_u32(&mut out, self.shard);
-        out.extend_from_slice(&[self.width.bytes() as u8, 0, 0, 0]);
+        out.extend_from_slice(&[self.width.bytes() as u8, form, 0, 0]);
         put_u64(&mut out, self.lba);
-        put_u32(&mut out, u32::try_from(entries).expect("a shard below 2^32 entries"));
-        put_u32(&mut out, u32::try_from(stamps.len()).expect("a shard below 2^32 entries"));
+        put_u32(&mut out, entries);
+        put_u32(&mut out, u32::try_from(stamps).expect("a shard below 2^32 entries"));
         [self.position, self.floor, self.open_sequence]
             .into_iter()
             .for_each(|word| put_u64(&mut out, word));
         put_u32(&mut out, self.generation);
-        out.resize(SHARD_BYTES, 0);
-        out.extend_from_slice(words);
+        out
+    }
+
+    /// Listed stamps, padding, checksum.
+    fn end(mut out: Vec<u8>, stamps: &[(u64, u64)], length: usize) -> Vec<u8> {
         for (lba, stamp) in stamps {
             out.extend_from_slice(&pack_entry(*lba, *stamp));
         }
@@ -180,11 +419,36 @@ impl ShardHeader {
     }
 }
 
+/// Where the entries of a shard are.
+#[derive(Clone, Copy, Debug)]
+enum Body<'a> {
+    Entries(&'a [u8]),
+    /// Each run is one of entries that the stripes have.
+    Runs {
+        stripes: Stripes,
+        words: &'a [[u8; 4]],
+        runs: &'a [[u8; RUN_BYTES]],
+    },
+}
+
+/// A run as it is read: entries, stripe, position.
+fn run_of(bytes: &[u8; RUN_BYTES]) -> [u32; 3] {
+    let words = bytes.as_chunks::<4>().0;
+    std::array::from_fn(|i| words.get(i).map_or(0, |word| u32::from_le_bytes(*word)))
+}
+
+/// The chunks of the stripe that begins at a word.
+fn stripe_at(words: &[[u8; 4]], at: u32) -> Option<&[[u8; 4]]> {
+    let (n, rest) = words.get(at as usize..)?.split_first()?;
+    rest.get(..u32::from_le_bytes(*n) as usize)
+}
+
 /// A shard read back; entries are decoded where they lie.
 #[derive(Clone, Debug)]
 pub struct ShardView<'a> {
     header: ShardHeader,
-    entries: &'a [u8],
+    len: usize,
+    body: Body<'a>,
     stamps: &'a [[u8; PACKED_BYTES]],
 }
 
@@ -196,7 +460,7 @@ impl<'a> ShardView<'a> {
         let mut at = Reader::body(bytes, section, envelope.length);
         let checkpoint = at.u64()?;
         let shard = at.u32()?;
-        let [width, ..] = at.bytes::<4>()?;
+        let [width, form, ..] = at.bytes::<4>()?;
         let width = match width {
             4 => EntryWidth::Four,
             8 => EntryWidth::Eight,
@@ -212,8 +476,14 @@ impl<'a> ShardView<'a> {
         let floor = at.stamp()?;
         let open_sequence = at.u64()?;
         let generation = at.u32()?;
-        at.bytes::<{ SHARD_BYTES - 92 }>()?;
-        let entries = at.slice((count as usize).saturating_mul(width.bytes()))?;
+        let body = match form {
+            0 => {
+                at.bytes::<{ SHARD_BYTES - 92 }>()?;
+                Body::Entries(at.slice((count as usize).saturating_mul(width.bytes()))?)
+            }
+            1 => take_runs(&mut at, count)?,
+            other => return Err(at.field(45, "a form of 0 or 1", u64::from(other))),
+        };
         let stamps = at.slice(listed.saturating_mul(PACKED_BYTES))?;
         Ok(ShardView {
             header: ShardHeader {
@@ -227,30 +497,39 @@ impl<'a> ShardView<'a> {
                 open_sequence,
                 generation,
             },
-            entries,
+            len: count as usize,
+            body,
             stamps: stamps.as_chunks().0,
         })
     }
 
+    /// The shard's header.
     pub fn header(&self) -> &ShardHeader {
         &self.header
     }
 
     /// Number of entries.
     pub fn len(&self) -> usize {
-        self.entries.len() / self.header.width.bytes()
+        self.len
     }
 
     /// Is there no entry at all?
     pub fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.len == 0
     }
 
     /// Entry `index`: of logical sector `header().lba + index`. None beyond the end.
-    #[inline]
     pub fn entry(&self, index: usize) -> Option<ShardEntry> {
+        match self.body {
+            Body::Entries(bytes) => self.word(bytes, index),
+            Body::Runs { .. } => self.entries().nth(index),
+        }
+    }
+
+    #[inline]
+    fn word(&self, entries: &[u8], index: usize) -> Option<ShardEntry> {
         let width = self.header.width;
-        let bytes = self.entries.get(index.checked_mul(width.bytes())?..)?;
+        let bytes = entries.get(index.checked_mul(width.bytes())?..)?;
         let raw = match width {
             EntryWidth::Four => u64::from(u32::from_le_bytes(*bytes.first_chunk()?)),
             EntryWidth::Eight => u64::from_le_bytes(*bytes.first_chunk()?),
@@ -262,8 +541,19 @@ impl<'a> ShardView<'a> {
         })
     }
 
+    /// All entries in order.
     pub fn entries(&self) -> impl Iterator<Item = ShardEntry> + '_ {
-        (0..self.len()).filter_map(|index| self.entry(index))
+        let (plain, runs) = match self.body {
+            Body::Entries(bytes) => (Some(bytes), None),
+            Body::Runs { stripes, words, runs } => (None, Some((stripes, words, runs))),
+        };
+        let plain = plain.into_iter();
+        let plain =
+            plain.flat_map(|bytes| (0..self.len).filter_map(|index| self.word(bytes, index)));
+        let runs = runs.into_iter().flat_map(|(stripes, words, runs)| {
+            runs.iter().flat_map(move |run| run_entries(stripes, words, run_of(run)))
+        });
+        plain.chain(runs)
     }
 
     /// The listed (lba, stamp), ascending by lba.
@@ -279,4 +569,53 @@ impl<'a> ShardView<'a> {
         let listed = listed.ok().and_then(|at| self.stamps.get(at));
         listed.map_or(self.header.floor, |packed| unpack_entry(packed).1)
     }
+}
+
+/// The fields of a shard of runs behind the generation, stripes and runs.
+fn take_runs<'a>(at: &mut Reader<'a>, count: u32) -> Result<Body<'a>, FormatError> {
+    if count > RUN_ENTRIES_MAX {
+        return Err(at.field(56, "no more entries than fit a vector", u64::from(count)));
+    }
+    let stripes = Stripes { unit: at.u32()?, chunk_sectors: at.u32()? };
+    let (listed, runs) = (at.u32()? as usize, at.u32()? as usize);
+    at.bytes::<{ SHARD_BYTES - 108 }>()?;
+    let words = at.slice(listed.saturating_mul(4))?.as_chunks().0;
+    let offset = at.offset;
+    let runs = at.slice(runs.saturating_mul(RUN_BYTES))?.as_chunks().0;
+    let mut sum = 0u64;
+    for (i, run) in runs.iter().map(run_of).enumerate() {
+        let [n, stripe, position] = run;
+        sum += u64::from(n);
+        // Its last entry is in the stripe; those before are, too.
+        let last = (u64::from(position) + u64::from(n)).checked_sub(1);
+        let is_inside = stripe >= POISONED || {
+            let chunks = stripe_at(words, stripe);
+            chunks.zip(last).is_some_and(|(chunks, last)| stripes.address(chunks, last).is_some())
+        };
+        if n == 0 || !is_inside {
+            let offset = offset + i * RUN_BYTES;
+            return Err(at.field(offset, "a run of entries of its stripe", u64::from(n)));
+        }
+    }
+    if sum != u64::from(count) && !mutant!("log.runs-uncounted") {
+        return Err(at.field(offset, "runs of all entries", sum));
+    }
+    Ok(Body::Runs { stripes, words, runs })
+}
+
+/// The entries of a run.
+fn run_entries<'a>(
+    stripes: Stripes,
+    words: &'a [[u8; 4]],
+    [n, stripe, position]: [u32; 3],
+) -> impl Iterator<Item = ShardEntry> + 'a {
+    let chunks = stripe_at(words, stripe).unwrap_or_default();
+    (0..u64::from(n)).map(move |i| match stripe {
+        UNMAPPED => ShardEntry::Unmapped,
+        POISONED => ShardEntry::Poisoned,
+        // What is nowhere was refused.
+        _ => stripes
+            .address(chunks, u64::from(position) + i)
+            .map_or(ShardEntry::Poisoned, ShardEntry::Media),
+    })
 }

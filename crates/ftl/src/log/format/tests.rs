@@ -40,6 +40,8 @@ fn any_record() -> impl Strategy<Value = Record> {
     let line = any::<(u32, u64)>();
     let shard =
         (any::<(u64, u32, u32, u64, u64)>(), any_lba(), [any_extent(), any_extent()], any_stamp());
+    // An older one, in half of the cases.
+    let written = |checkpoint: u64, odd: bool| if odd { checkpoint / 2 } else { checkpoint };
     prop_oneof![
         Just(Record::Started),
         (line, vec(any::<u32>(), 0..200)).prop_map(|((line, sequence), chunks)| Record::Opened {
@@ -60,9 +62,10 @@ fn any_record() -> impl Strategy<Value = Record> {
         (any_lba(), any_stamp()).prop_map(|(lba, stamp)| Record::Poisoned { lba, stamp }),
         any_stamp().prop_map(|stamp| Record::Ceiling { stamp }),
         shard.prop_map(
-            |((checkpoint, shard, count, position, open_sequence), lba, places, floor)| {
+            move |((checkpoint, shard, count, position, open_sequence), lba, places, floor)| {
                 Record::CheckpointShard {
                     checkpoint,
+                    written: written(checkpoint, count % 2 == 1),
                     shard,
                     lba,
                     count,
@@ -270,6 +273,122 @@ proptest! {
         }
         prop_assert_eq!(view.entry(view.len()), None);
     }
+
+    /// A shard of runs says what the one of its entries says, whatever is said of the order of its chunks.
+    #[test]
+    fn shards_of_runs_round_trip(
+        (header, pieces, stamps) in any_runs(),
+        (unit, rows) in (1..9u32, 1..9u32),
+        lists in vec(vec(0..24u32, 1..6), 0..4),
+    ) {
+        let stripes = Stripes { unit, chunk_sectors: unit * rows };
+        let entries = entries_of(stripes, &pieces);
+        let stamps: Vec<_> = stamps
+            .into_iter()
+            .filter(|(at, _)| entries.get(*at as usize).is_some_and(|e| *e == ShardEntry::Unmapped))
+            .map(|(at, stamp)| (header.lba + at, stamp))
+            .collect();
+        let words: Vec<u8> = entries
+            .iter()
+            .flat_map(|entry| match entry {
+                ShardEntry::Unmapped => [0; 8],
+                ShardEntry::Poisoned => [0xff; 8],
+                ShardEntry::Media(address) => (address + 1).to_le_bytes(),
+            })
+            .collect();
+        let words: Vec<u8> = match header.width {
+            EntryWidth::Eight => words,
+            EntryWidth::Four => words.chunks(8).flat_map(|word| word[..4].to_vec()).collect(),
+        };
+        let of = |chunk: u32| lists.iter().find(|list| list.contains(&chunk)).cloned();
+        let runs = Runs::find(&words, header.width, stripes, usize::MAX, of);
+        let runs = runs.expect("however many bytes");
+        let bytes = header.encode_runs(&runs, &stamps);
+        prop_assert_eq!(bytes.len(), ShardHeader::encoded_runs_len(&runs, stamps.len()));
+        let view = ShardView::decode(&bytes).expect("decodes");
+        prop_assert_eq!(view.header(), &header);
+        prop_assert_eq!((view.len(), view.is_empty()), (entries.len(), entries.is_empty()));
+        prop_assert_eq!(view.entries().collect::<Vec<_>>(), entries.clone());
+        prop_assert_eq!(view.stamps().collect::<Vec<_>>(), stamps);
+        for index in 0..=entries.len() {
+            prop_assert_eq!(view.entry(index), entries.get(index).copied());
+        }
+        let least = bytes.len() - SECTOR_BYTES;
+        prop_assert!(Runs::find(&words, header.width, stripes, least / 64, of).is_none_or(
+            |shorter| shorter == runs
+        ));
+    }
+}
+
+/// Pieces of a shard: how many entries, what of, from where on.
+type Pieces = Vec<(u32, u8, u32)>;
+
+fn any_runs() -> impl Strategy<Value = (ShardHeader, Pieces, Vec<(u64, u64)>)> {
+    let pieces = vec((1..40u32, 0..6u8, 0..1000u32), 0..12);
+    let stamps = vec((0..300u64, any_stamp()), 0..5).prop_map(|mut stamps| {
+        stamps.sort_unstable();
+        stamps.dedup_by_key(|stamp| stamp.0);
+        stamps
+    });
+    (any_shard(), pieces, stamps)
+        .prop_map(|((header, ..), pieces, stamps)| (header, pieces, stamps))
+}
+
+/// The entries of pieces: unmapped, poisoned, ascending sectors, and sectors that go round three chunks.
+fn entries_of(Stripes { unit, chunk_sectors }: Stripes, pieces: &Pieces) -> Vec<ShardEntry> {
+    let mut entries = Vec::new();
+    for (n, kind, from) in pieces.iter().copied() {
+        let round = |i: u32| {
+            let (at, rest) = ((from + i) / unit, (from + i) % unit);
+            let sector = at / 3 * unit + rest;
+            u64::from([2, 17, 5][(at % 3) as usize] * chunk_sectors + sector % chunk_sectors)
+        };
+        entries.extend((0..n).map(|i| match kind {
+            0 => ShardEntry::Unmapped,
+            1 => ShardEntry::Poisoned,
+            2 | 3 => ShardEntry::Media(u64::from(from + i)),
+            _ => ShardEntry::Media(round(i)),
+        }));
+    }
+    entries
+}
+
+/// What is filled in order is a run, however its line goes round the chunks; a few bytes that claim to be more
+/// entries than a vector holds are refused, and so are runs of too few entries, or beyond their stripe.
+#[test]
+fn a_shard_that_was_filled_in_order_is_one_run() {
+    let stripes = Stripes { unit: 16, chunk_sectors: 256 };
+    let chunks: Vec<u32> = (0..64).map(|pu| pu * 256 + pu % 7).collect();
+    let address = |at: u64| {
+        let (unit, row) = (at / 16, at / 16 / 64);
+        u64::from(chunks[(unit % 64) as usize]) * 256 + row * 16 + at % 16
+    };
+    let words: Vec<u8> =
+        (40..16_000).flat_map(|at| (address(at) as u32 + 1).to_le_bytes()).collect();
+    let header = golden_shard().0;
+    let find = |most| {
+        let of = |chunk| chunks.contains(&chunk).then(|| chunks.clone());
+        Runs::find(&words, EntryWidth::Four, stripes, most, of)
+    };
+    assert!(find(4 * 65 + 11).is_none() && find(4 * 65 + 12).is_some());
+    let bytes = header.encode_runs(&find(usize::MAX).expect("one run"), &[]);
+    assert_eq!(bytes.len(), SECTOR_BYTES);
+    let entries: Vec<_> = ShardView::decode(&bytes).expect("a shard").entries().collect();
+    let expected: Vec<_> = (40..16_000).map(|at| ShardEntry::Media(address(at))).collect();
+    assert_eq!(entries, expected);
+    // Entries of the shard; of the run; where it begins.
+    let run = 128 + 4 * 65;
+    for (at, word) in
+        [(56, u32::MAX), (56, 15_959), (run, 15_961), (run, 0), (run + 4, 1), (run + 8, 430)]
+    {
+        let mut forged = bytes.clone();
+        forged[at..at + 4].copy_from_slice(&word.to_le_bytes());
+        seal(&mut forged, SECTOR_BYTES);
+        assert!(
+            matches!(ShardView::decode(&forged), Err(FormatError::Field { .. })),
+            "{at}: {word}"
+        );
+    }
 }
 
 // ---- damage ----------------------------------------------------------------------------------
@@ -350,7 +469,7 @@ proptest! {
                 prop_assert_eq!(again, bytes);
             }
             Err(FormatError::UnknownRecord { kind: found, .. }) => {
-                prop_assert!(kind == 0 || kind > 14);
+                prop_assert!(kind == 0 || kind > 16);
                 prop_assert_eq!(found, kind);
             }
             Err(error) => prop_assert!(!error.to_string().is_empty()),
@@ -511,11 +630,13 @@ fn with_version(mut block: Vec<u8>, major: u16, minor: u16) -> Vec<u8> {
 #[test]
 fn newer_versions_are_told_from_damage() {
     let anchor = golden_anchor().encode();
-    let newer = with_version(anchor.clone(), 2, 0);
-    let expected = FormatError::NewerMajor { section: Section::Anchor, found: 2, known: 1 };
+    let newer = with_version(anchor.clone(), 3, 0);
+    let expected = FormatError::NewerMajor { section: Section::Anchor, found: 3, known: 2 };
     assert_eq!(Anchor::decode(&newer), Err(expected));
-    assert!(expected.to_string().contains("major version 2 at byte 12"));
-    let minor = with_version(anchor.clone(), 1, 9);
+    assert!(expected.to_string().contains("major version 3 at byte 12"));
+    let older = with_version(anchor.clone(), 1, 0);
+    assert_eq!(Anchor::decode(&older), Ok(golden_anchor()));
+    let minor = with_version(anchor.clone(), 2, 9);
     assert_eq!(Anchor::decode(&minor), Ok(golden_anchor()));
     assert!(is_newer_minor(&minor) && !is_newer_minor(&anchor));
     let zero = with_version(anchor.clone(), 0, 0);
@@ -566,6 +687,7 @@ fn golden_records() -> Vec<Record> {
         Record::Ceiling { stamp: 2_000_000_000 },
         Record::CheckpointShard {
             checkpoint: 4,
+            written: 4,
             shard: 0,
             lba: 0,
             count: 4,
@@ -577,7 +699,21 @@ fn golden_records() -> Vec<Record> {
             floor: 1_000_000_001,
             open_sequence: 9,
         },
-        Record::CheckpointComplete { checkpoint: 4, shards: 1, position: 96 },
+        Record::CheckpointShard {
+            checkpoint: 4,
+            written: 3,
+            shard: 1,
+            lba: 4,
+            count: 2,
+            places: [
+                Extent { chunk: 1, sector: 4, count: 1 },
+                Extent { chunk: 33, sector: 4, count: 1 },
+            ],
+            position: 96,
+            floor: 1_000_000_001,
+            open_sequence: 9,
+        },
+        Record::CheckpointComplete { checkpoint: 4, shards: 2, position: 96 },
         Record::Config { bytes: b"op=11".to_vec() },
         Record::Stopped { checkpoint: 4 },
         Record::Segment { next: SegmentPair { id: 8, chunks: [14, 46] } },
@@ -635,7 +771,7 @@ fn golden_line_first() {
     assert_golden(
         &first.encode()[..80],
         "
-        464c6c66 90cc8636 00100000 01000000
+        464c6c66 849730a3 00100000 02000000
         666c6173 686c616e 652d7575 69642d30
         03000000 03000000 09000000 00000000
         04000000 00000000 00000000 00000000
@@ -660,7 +796,7 @@ fn golden_line_closing() {
     assert_golden(
         &bytes[..120],
         "
-        464c6c63 5035ce35 00100000 01000000
+        464c6c63 446e78a0 00100000 02000000
         666c6173 686c616e 652d7575 69642d30
         03000000 03000000 09000000 00000000
         02ca9a3b 00000000 05000000 00000000
@@ -682,18 +818,18 @@ fn golden_line_closing() {
     );
 }
 
-/// 64 bytes of header and the fourteen records.
-const GOLDEN_LOG_BYTES: usize = 653;
+/// 64 bytes of header and the fifteen records.
+const GOLDEN_LOG_BYTES: usize = 757;
 
 #[test]
 fn golden_log_block() {
     assert_golden(
         &block(100, 3, 1, &golden_records())[..GOLDEN_LOG_BYTES],
         "
-        464c6c67 b384f18f 40000000 01000000
+        464c6c67 96cfc8bc 40000000 02000000
         666c6173 686c616e 652d7575 69642d30
         03000000 01000000 64000000 00000000
-        8d020000 0e000000 07000000 00000000
+        f5020000 0f000000 07000000 00000000
         855bc7f9 28000000 03000000 0e000000
         64000000 00000000 06000000 00000000
         0d000000 2d000000 c6989524 18000000
@@ -721,16 +857,23 @@ fn golden_log_block() {
         04000000 00000000 00000000 01000000
         08000000 01000000 21000000 08000000
         01000000 60000000 00000000 01ca9a3b
-        00000000 09000000 00000000 a11bdcf5
-        2c000000 03000000 0a000000 6e000000
+        00000000 09000000 00000000 e978c5b9
+        68000000 03000000 10000000 6e000000
         00000000 04000000 00000000 01000000
-        60000000 00000000 e27437d8 1d000000
-        03000000 0b000000 6f000000 00000000
-        6f703d31 315e9f62 21200000 00030000
-        000d0000 00700000 00000000 00040000
-        00000000 00a2fa70 72280000 00030000
-        000c0000 00710000 00000000 00080000
-        00000000 000e0000 002e0000 00
+        02000000 04000000 00000000 01000000
+        04000000 01000000 21000000 04000000
+        01000000 60000000 00000000 01ca9a3b
+        00000000 09000000 00000000 03000000
+        00000000 c5ec5b04 2c000000 03000000
+        0a000000 6f000000 00000000 04000000
+        00000000 02000000 60000000 00000000
+        437563ca 1d000000 03000000 0b000000
+        70000000 00000000 6f703d31 31a0926e
+        d3200000 00030000 000d0000 00710000
+        00000000 00040000 00000000 00c1cb4c
+        b9280000 00030000 000c0000 00720000
+        00000000 00080000 00000000 000e0000
+        002e0000 00
         ",
     );
 }
@@ -740,7 +883,7 @@ fn golden_anchor_block() {
     assert_golden(
         &golden_anchor().encode()[..80],
         "
-        464c616e 20a745e7 00100000 01000000
+        464c616e 34fcf372 00100000 02000000
         666c6173 686c616e 652d7575 69642d30
         05000000 00000000 03000000 00000000
         07000000 00000000 0c000000 2c000000
@@ -755,7 +898,7 @@ fn golden_shard_block() {
     assert_golden(
         &header.encode(&entries, &stamps)[..168],
         "
-        464c6373 f6a08fd0 00100000 01000000
+        464c6373 e2fb3945 00100000 02000000
         666c6173 686c616e 652d7575 69642d30
         04000000 00000000 00000000 04000000
         00000000 00000000 04000000 02000000

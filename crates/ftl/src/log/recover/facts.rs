@@ -24,12 +24,17 @@ pub(super) struct Told {
 /// One shard of a checkpoint, as its record names it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShardPlace {
+    /// The checkpoint that wrote it, which says so itself.
+    pub(super) written: u64,
     pub(super) lba: u64,
     pub(super) count: u32,
     pub(super) places: [Extent; 2],
+    pub(super) position: u64,
+    pub(super) floor: u64,
     pub(super) open_sequence: u64,
 }
 
+/// A complete checkpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Checkpoint {
     pub(super) id: u64,
@@ -59,8 +64,10 @@ pub(super) struct Event {
     pub(super) stamp: u64,
 }
 
+/// See the module's head.
 #[derive(Default)]
 pub(super) struct Facts {
+    /// By line id.
     pub(super) lines: BTreeMap<u32, Told>,
     freed: BTreeSet<u64>,
     pub(super) retired: BTreeSet<u32>,
@@ -147,18 +154,21 @@ impl Facts {
             Record::Ceiling { stamp } => self.ceiling = self.ceiling.max(stamp),
             Record::CheckpointShard {
                 checkpoint,
+                written,
                 shard,
                 lba,
                 count,
                 places,
+                position,
+                floor,
                 open_sequence,
-                ..
             } => {
                 self.next_checkpoint = self.next_checkpoint.max(checkpoint.saturating_add(1));
                 if !mutant!("log.line-sequences-restart") {
                     self.saw_line(open_sequence.saturating_sub(1));
                 }
-                let place = ShardPlace { lba, count, places, open_sequence };
+                let place =
+                    ShardPlace { written, lba, count, places, position, floor, open_sequence };
                 self.begun.entry(checkpoint).or_default().insert(shard, place);
             }
             Record::CheckpointComplete { checkpoint, shards, position } => {
@@ -234,6 +244,7 @@ fn is_inside(record: &Record, shape: &Shape) -> bool {
         Record::Ceiling { stamp }
         | Record::Discarded { stamp, .. }
         | Record::Poisoned { stamp, .. } => *stamp <= COUNT_MAX,
+        // What it names as its writer is older.
         Record::CheckpointShard { places, checkpoint, open_sequence, .. } => {
             places.iter().all(extent) && *checkpoint.max(open_sequence) <= COUNT_MAX
         }
@@ -307,6 +318,7 @@ mod tests {
         let extent = Extent { chunk: 1, sector: 0, count: 4 };
         let shard = Record::CheckpointShard {
             checkpoint: 1,
+            written: 1,
             shard: 0,
             lba: 0,
             count: 100,

@@ -91,6 +91,7 @@ pub(super) struct Replay<'a> {
     sequences: Vec<u64>,
 }
 
+/// No line.
 const NONE: u64 = 0;
 
 impl<'a> Replay<'a> {
@@ -416,12 +417,13 @@ impl HostFtl {
             let Ok(view) = ShardView::decode(&bytes) else { continue };
             let h = view.header();
             let same = (h.uuid, h.checkpoint, u64::from(h.shard), h.lba, view.len() as u64)
-                == (self.journal.uuid, id, shard, lba, count)
+                == (self.journal.uuid, place.written, shard, lba, count)
                 || mutant!("log.shard-of-others");
             // No stamp lies above the ceiling that was durable when the shard was written (rule 6): a shard
             // with one is not what we wrote, whatever its checksum says.
             let ceiling = self.ceiling.load(Ordering::Acquire);
-            let highest = h.floor.max(view.stamps().map(|s| s.1).max().unwrap_or(0));
+            let listed = view.stamps().map(|s| s.1).max().unwrap_or(0);
+            let highest = h.floor.max(place.floor).max(listed);
             if !same || highest > ceiling && !mutant!("log.shard-above-ceiling") {
                 continue;
             }
@@ -434,8 +436,13 @@ impl HostFtl {
                 };
                 self.map.exchange(lba, 0, self.map.encode(entry));
             }
-            let base =
-                Base { position: h.position, floor: h.floor, open_sequence: h.open_sequence };
+            // A shard that has not changed since an older checkpoint is as one of this checkpoint.
+            let base = match place.written == id || mutant!("log.named-as-written") {
+                true => (h.position, h.floor, h.open_sequence),
+                false => (place.position, place.floor, place.open_sequence),
+            };
+            let (position, floor, open_sequence) = base;
+            let base = Base { position, floor, open_sequence };
             return Some((base, view.stamps().collect()));
         }
         None

@@ -10,7 +10,7 @@ use crate::pblk::damage::{intact, lived_in, small};
 use flashlane_base::Ns;
 use flashlane_ftl::log::format::{
     Extent, LBA_ANCHOR, LBA_CHECKPOINT, LBA_LINE_CLOSING, LBA_LINE_FIRST, LBA_LOG, LogBlockBuilder,
-    Record, ShardEntry, ShardHeader, ShardView,
+    Record, Runs, ShardEntry, ShardHeader, ShardView, Stripes,
 };
 use flashlane_ftl::log::{MountError, MountOptions};
 use flashlane_ocssd::device::{Device, Op};
@@ -46,7 +46,17 @@ fn forge_shard(
         let view = ShardView::decode(&bytes).expect("a shard");
         let (mut header, mut entries) = (view.header().clone(), view.entries().collect());
         change(&mut header, &mut entries);
-        let mut forged = header.encode(&entries, &view.stamps().collect::<Vec<_>>());
+        let stamps = view.stamps().collect::<Vec<_>>();
+        let mut forged = header.encode(&entries, &stamps);
+        if forged.len() > bytes.len() {
+            let words = &forged[128..128 + entries.len() * header.width.bytes()];
+            let stripes = Stripes {
+                unit: medium.ssd.geometry().ws_opt,
+                chunk_sectors: medium.ssd.geometry().sectors_per_chunk(),
+            };
+            let runs = Runs::find(words, header.width, stripes, usize::MAX, |_| None);
+            forged = header.encode_runs(&runs.expect("runs"), &stamps);
+        }
         assert!(forged.len() <= bytes.len(), "as long as it was");
         forged.resize(bytes.len(), 0);
         put(medium, &copy, &forged);
