@@ -9,7 +9,7 @@ pub mod faults;
 use crate::control::{Answer, Ask, ControlError, MayBeHeld, reach};
 use crate::experiment::document::Document;
 use crate::experiment::{Base, Change, Complaint, ExperimentErrors, read_device};
-use crate::report::aligned;
+use crate::words::aligned;
 use flashlane_base::{Bytes, Location, Ns, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_media::image::HEADER_BYTES;
 pub use flashlane_ocssd::CopyKind;
