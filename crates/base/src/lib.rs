@@ -2,7 +2,8 @@
 //!
 //! Owns: the newtypes with their arithmetic ([`Ns`], [`Bytes`], [`Lba`]), the shape of a device
 //! ([`Geometry`]), the physical page address ([`Ppa`], [`PpaFormat`]), the random generator
-//! ([`Rng`]) and a division by a constant known at run time ([`FastDiv`]).
+//! ([`Rng`]), a division by a constant known at run time ([`FastDiv`]) and how counters are declared
+//! ([`mod@counters`]).
 //! Promises: integers only, no clock, no environment, no allocation proportional to input.
 //! Never: knows what flash is beyond its dimensions.
 //!
@@ -10,6 +11,7 @@
 //!
 //! Start reading at [`geometry`], then [`ppa`].
 
+pub mod counters;
 pub mod fastdiv;
 pub mod geometry;
 pub mod mutant;
@@ -24,6 +26,10 @@ pub use ppa::{Location, Ppa, PpaFormat, PpaStyle};
 pub use prefetch::{prefetch, prefetch_at};
 pub use rng::Rng;
 pub use units::{Bytes, Lba, Ns, UnitError};
+
+/// For [`counters!`].
+#[doc(hidden)]
+pub use serde;
 
 /// Bytes in a sector, the unit of mapping and of every address here (pblk exposes 4 KiB sectors).
 pub const SECTOR_BYTES: usize = 4096;

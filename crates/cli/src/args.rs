@@ -3,7 +3,7 @@
 //! Owns: names, help texts, examples. Promises: `--help` of each command has examples that work.
 //! Never: checks what a value means; that is where it is used.
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueHint};
+use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use flashlane_lab::drive::faults::{FaultKind, POWER_CUT};
 use flashlane_lab::experiment::{Change, default_preset, preset_names};
@@ -251,6 +251,25 @@ impl HowMounted {
     }
 }
 
+/// As [`Clock`](flashlane_lab::execute::Clock).
+#[derive(Clone, Copy, Default, ValueEnum)]
+pub(crate) enum ClockArg {
+    #[default]
+    #[value(help = "time jumps from event to event")]
+    Virtual,
+    #[value(help = "the machine's")]
+    Real,
+}
+
+impl From<ClockArg> for flashlane_lab::execute::Clock {
+    fn from(clock: ClockArg) -> Self {
+        match clock {
+            ClockArg::Virtual => Self::Virtual,
+            ClockArg::Real => Self::Real,
+        }
+    }
+}
+
 #[derive(ClapArgs, Default)]
 pub(crate) struct Run {
     #[command(flatten)]
@@ -260,6 +279,17 @@ pub(crate) struct Run {
     #[arg(long, value_name = "DRIVE", value_hint = ValueHint::FilePath,
         conflicts_with_all = ["device", "store"])]
     pub(crate) drive: Option<PathBuf>,
+    /// Which time the run goes by: `virtual`, in which the same seed gives the same run, or `real`: the
+    /// drive takes the time that it would take, and the host's work what it takes here, on one core
+    #[arg(
+        long,
+        value_name = "CLOCK",
+        value_enum,
+        default_value = "virtual",
+        requires = "drive",
+        hide_default_value = true
+    )]
+    pub(crate) clock: ClockArg,
     #[command(flatten)]
     pub(crate) how: HowMounted,
     /// Cache each device in this folder after its fill and overwrite phases (`run.fill`,

@@ -5,25 +5,15 @@
 //! preset's own; WRITES: random writes each time, instead of half the capacity, and no check at the
 //! end (for counting instructions under callgrind).
 
-#[global_allocator]
-static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
+mod common;
 
 use flashlane_base::{Lba, Rng};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
 use flashlane_ftl::log::{LogConfig, Pblk};
-use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions, StoreKind};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// CPU seconds of this process.
-fn cpu_seconds() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-    let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
-    (ticks(11) + ticks(12)) / 100.0
-}
 
 async fn phase(cx: &Cx, dev: &Arc<Pblk>, op: BlockOp, random: bool, count: u64, salt: u64) {
     let left = Rc::new(Cell::new(count));
@@ -65,12 +55,7 @@ fn main() {
     let chunks: Option<u32> = args.next().and_then(|c| c.parse().ok()).filter(|c| *c > 0);
     let reads: u64 = args.next().and_then(|r| r.parse().ok()).unwrap_or(1_000_000);
     let writes: Option<u64> = args.next().and_then(|w| w.parse().ok());
-    let mut spec = DeviceSpec::preset(&preset).expect("a preset");
-    if let Some(chunks) = chunks {
-        spec = spec.with_chunks_per_pu(chunks);
-    }
-    let options = SsdOptions { store: StoreKind::Stamps, ..SsdOptions::default() };
-    let ssd = Ssd::new(&spec, options).expect("a device");
+    let ssd = common::device(&preset, chunks);
     let run = Virtual::new(1, 1, CostTable::zero());
     let cx = run.cx();
     let config = LogConfig { over_provisioning_percent: 12, ..LogConfig::default() };
@@ -85,11 +70,11 @@ fn main() {
     let capacity = dev.info().capacity;
     let step = |name: &str, op, random, count: u64, salt| {
         let (p0, w0, c0) =
-            (dev.stats().programmed_total(), dev.stats().host_written, cpu_seconds());
+            (dev.stats().programmed_total(), dev.stats().host_written, common::used().0);
         let (polls, t0) = (run.polls(), run.now());
         let (cx, dev2) = (cx.clone(), dev.clone());
         run.run(async move { phase(&cx, &dev2, op, random, count, salt).await }).expect("no stall");
-        let (s, secs) = (dev.stats(), cpu_seconds() - c0);
+        let (s, secs) = (dev.stats(), common::used().0 - c0);
         let programmed = (s.programmed_total() - p0) as f64;
         println!(
             "{name}: {:.2} M programmed/s, {:.2} M host/s, {secs:.2} CPU s, WA {:.3}, \

@@ -3,53 +3,14 @@
 //! Owns: the measurement only. Prints device time, with the device's latencies and steps, and CPU
 //! seconds. Usage: `... --example b8 [-- PRESET [CHUNKS_PER_PU]]`; 0 chunks per PU: the preset's own.
 
-#[global_allocator]
-static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
+mod common;
 
-use flashlane_base::{Lba, Rng};
-use flashlane_ftl::block::{BlockDev, BlockOp, Io};
+use common::{used, write};
+use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::log::{LogConfig, MountOptions, Pblk};
-use flashlane_ocssd::{DeviceSpec, PowerOn, Ssd, SsdOptions, StoreKind};
-use flashlane_rt::{CostTable, Cx, Virtual};
-use std::cell::Cell;
-use std::rc::Rc;
+use flashlane_ocssd::{PowerOn, Ssd};
+use flashlane_rt::{CostTable, Virtual};
 use std::sync::Arc;
-
-/// CPU seconds of this process, and the most memory it had so far, bytes.
-fn used() -> (f64, u64) {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-    let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
-    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let peak = status.lines().find_map(|l| l.strip_prefix("VmHWM:"));
-    let peak = peak.and_then(|l| l.split_whitespace().next()?.parse::<u64>().ok()).unwrap_or(0);
-    ((ticks(11) + ticks(12)) / 100.0, peak * 1024)
-}
-
-/// Writes `count` times 16 sectors, in order or anywhere.
-async fn write(cx: Cx, dev: Arc<Pblk>, random: bool, count: u64) {
-    let next = Rc::new(Cell::new(0u64));
-    let mut tasks = Vec::new();
-    for task in 0..64u64 {
-        let (cx2, dev, next) = (cx.clone(), dev.clone(), next.clone());
-        let mut rng = Rng::stream(7, "b8", task);
-        tasks.push(cx.spawn_join(async move {
-            let places = dev.info().capacity / 16;
-            let mut buf = [0u8; 128];
-            while next.get() < count {
-                let i = next.get();
-                next.set(i + 1);
-                let at = if random { rng.below(places) } else { i % places };
-                let lba = Lba::new(at * 16);
-                let io = Io::of(BlockOp::Write, lba, 16, false, &mut buf);
-                dev.start(&cx2, io).await.expect("no faults are injected");
-            }
-        }));
-    }
-    for task in tasks {
-        task.await;
-    }
-}
 
 fn mount(ssd: &Arc<Ssd>, what: &str) -> (Virtual, Arc<Pblk>) {
     let run = Virtual::new(1, 1, CostTable::zero());
@@ -83,12 +44,7 @@ fn main() {
     let mut args = std::env::args().skip(1);
     let preset = args.next().unwrap_or("femu-32ch".into());
     let chunks: Option<u32> = args.next().and_then(|c| c.parse().ok()).filter(|c| *c > 0);
-    let mut spec = DeviceSpec::preset(&preset).expect("a preset");
-    if let Some(chunks) = chunks {
-        spec = spec.with_chunks_per_pu(chunks);
-    }
-    let options = SsdOptions { store: StoreKind::Stamps, ..SsdOptions::default() };
-    let ssd = Ssd::new(&spec, options).expect("a device");
+    let ssd = common::device(&preset, chunks);
     let run = Virtual::new(1, 1, CostTable::zero());
     let (cx, device) = (run.cx(), ssd.clone());
     let dev = run

@@ -4,59 +4,24 @@
 //! `... --example b8_pftl [-- PRESET [CHUNKS_PER_PU [volatile]]]`; 0 chunks per PU: the preset's own;
 //! `volatile`: a buffer without capacitors.
 
-#[global_allocator]
-static GLOBAL: mimalloc::MiMalloc = mimalloc::MiMalloc;
+mod common;
 
-use flashlane_base::{Lba, Ns, Rng};
-use flashlane_ftl::block::{BlockDev, BlockOp, Io};
+use common::{used, write};
+use flashlane_base::Ns;
+use flashlane_ftl::block::BlockDev;
 use flashlane_ftl::pftl::{Pftl, PftlConfig};
-use flashlane_ocssd::{DeviceSpec, PowerOn, Ssd, SsdOptions, StoreKind};
-use flashlane_rt::{CostTable, Cx, Virtual};
-use std::cell::Cell;
-use std::rc::Rc;
+use flashlane_ocssd::{PowerOn, Ssd};
+use flashlane_rt::{CostTable, Virtual};
 use std::sync::Arc;
-
-/// CPU seconds of this process.
-fn used() -> f64 {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or("").split_whitespace().collect();
-    let ticks = |i: usize| fields.get(i).and_then(|f| f.parse::<f64>().ok()).unwrap_or(0.0);
-    (ticks(11) + ticks(12)) / 100.0
-}
-
-/// Writes `count` times 16 sectors, in order or anywhere.
-async fn write(cx: Cx, dev: Arc<Pftl>, random: bool, count: u64) {
-    let next = Rc::new(Cell::new(0u64));
-    let mut tasks = Vec::new();
-    for task in 0..64u64 {
-        let (cx2, dev, next) = (cx.clone(), dev.clone(), next.clone());
-        let mut rng = Rng::stream(7, "b8", task);
-        tasks.push(cx.spawn_join(async move {
-            let places = dev.info().capacity / 16;
-            let mut buf = [0u8; 128];
-            while next.get() < count {
-                let i = next.get();
-                next.set(i + 1);
-                let at = if random { rng.below(places) } else { i % places };
-                let lba = Lba::new(at * 16);
-                let io = Io::of(BlockOp::Write, lba, 16, false, &mut buf);
-                dev.start(&cx2, io).await.expect("no faults are injected");
-            }
-        }));
-    }
-    for task in tasks {
-        task.await;
-    }
-}
 
 fn mount(ssd: &Arc<Ssd>, config: &PftlConfig, what: &str) -> (Virtual, Arc<Pftl>) {
     let run = Virtual::new(1, 1, CostTable::zero());
     let (cx, device, config) = (run.cx(), ssd.clone(), config.clone());
-    let before = used();
+    let before = used().0;
     let mounted = run.run(async move { Pftl::mount(&cx, device, config, None).await });
     let dev = mounted.expect("no stall").expect("a device");
     let did = dev.recovery().expect("it was mounted");
-    println!("{what}: {} of device time, {:.2} CPU s", run.now(), used() - before);
+    println!("{what}: {} of device time, {:.2} CPU s", run.now(), used().0 - before);
     println!("  from snapshot {}, {:?}", did.from_snapshot, did.no_snapshot);
     println!("  {} records read, {} sectors padded", did.scanned_sectors, did.padded_sectors);
     for (step, took) in &did.steps {
@@ -91,12 +56,7 @@ fn main() {
         true => PftlConfig { over_provisioning_percent: 40, ..config },
         false => config,
     };
-    let mut spec = DeviceSpec::preset(&preset).expect("a preset");
-    if let Some(chunks) = chunks {
-        spec = spec.with_chunks_per_pu(chunks);
-    }
-    let options = SsdOptions { store: StoreKind::Stamps, ..SsdOptions::default() };
-    let ssd = Ssd::new(&spec, options).expect("a device");
+    let ssd = common::device(&preset, chunks);
     let run = Virtual::new(1, 1, CostTable::zero());
     let dev = Pftl::create(&run.cx(), ssd.clone(), config.clone()).expect("a device that fits");
     println!("{preset}: {} sectors, capacitors {}", dev.info().capacity, config.capacitors);

@@ -4,7 +4,7 @@
 //! numbers only grow, but for what is said to be a state; waits are virtual time in virtual time and real
 //! time on real threads. Never: counts (each stage counts where it waits: DECISIONS.md, QBLK).
 
-use flashlane_base::Ns;
+use flashlane_base::{Ns, counters};
 use flashlane_rt::{LockStats, Waits};
 
 /// What was waited for since a target was made.
@@ -26,21 +26,25 @@ pub struct Contention {
     pub pools: Vec<PoolWaits>,
 }
 
-/// Exchanges of map entries that found another entry than the one that was looked at.
-///
-/// In virtual time a step of the host is never interrupted. There a writer has lost the race if the entry
-/// changed while it paid for the exchange (stage `map.exchange`): that is when a real one would try again.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Exchanges {
-    /// Publications of a host write that were tried again.
-    pub user_retries: u64,
-    /// Entries that a discard tried again to clear.
-    pub discard_retries: u64,
-    /// Sectors overwritten or discarded while they were programmed: the map stays where it is (QBLK, II-C,
-    /// situation 2).
-    pub drain_lost: u64,
-    /// Sectors overwritten or discarded while garbage collection read them.
-    pub gc_lost: u64,
+counters! {
+    /// Exchanges of map entries that found another entry than the one that was looked at.
+    ///
+    /// In virtual time a step of the host is never interrupted. There a writer has lost the race if the entry
+    /// changed while it paid for the exchange (stage `map.exchange`): that is when a real one would try again.
+    pub struct Exchanges {
+        /// Publications of a host write that were tried again.
+        user_retries: u64, Sum, "times", [info "again", what "exchanges tried again by writes"];
+        /// Entries that a discard tried again to clear.
+        discard_retries: u64, Sum, "times",
+            [info "discard_again", what "exchanges tried again by discards"];
+        /// Sectors overwritten or discarded while they were programmed: the map stays where it is (QBLK,
+        /// II-C, situation 2).
+        drain_lost: u64, Sum, "sectors", [info "drain_lost", column "exchange_drain_lost_sectors",
+            what "sectors overwritten while programmed"];
+        /// Sectors overwritten or discarded while garbage collection read them.
+        gc_lost: u64, Sum, "sectors", [info "gc_lost", column "exchange_gc_lost_sectors",
+            what "sectors overwritten while moved"];
+    }
 }
 
 /// A ring: how full it is, who waited for it.
@@ -100,17 +104,11 @@ impl Contention {
 
     /// What came since an earlier look at the same target; states are the later ones.
     pub fn since(&self, earlier: &Contention) -> Contention {
-        let (e, l) = (&earlier.exchanges, &self.exchanges);
         Contention {
             time: self.time.saturating_sub(earlier.time),
             map: self.map.since(earlier.map),
             log: self.log.since(earlier.log),
-            exchanges: Exchanges {
-                user_retries: l.user_retries - e.user_retries,
-                discard_retries: l.discard_retries - e.discard_retries,
-                drain_lost: l.drain_lost - e.drain_lost,
-                gc_lost: l.gc_lost - e.gc_lost,
-            },
+            exchanges: self.exchanges.since(&earlier.exchanges),
             passed: self.passed - earlier.passed,
             queues: self.queues.iter().zip(&earlier.queues).map(|(l, e)| l.since(e)).collect(),
             pools: self.pools.iter().zip(&earlier.pools).map(|(l, e)| l.since(e)).collect(),

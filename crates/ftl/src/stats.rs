@@ -4,66 +4,74 @@
 //! FORMAT.md can be checked from it ([`FtlStats::check_host_law`], [`FtlStats::check_media_law`]).
 //! Never: formats anything for people.
 
-use flashlane_base::Ns;
+use flashlane_base::{Ns, counters};
 use flashlane_ocssd::device::{Breakdown, CAUSES_MAX, Cause};
 
-/// A snapshot of a layer's counters since it was created. Units: 4 KiB sectors unless named.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct FtlStats {
-    /// Sectors that the host wrote (acknowledged).
-    pub host_written: u64,
-    /// Sectors that the host read.
-    pub host_read: u64,
-    /// Of those, served from the buffer.
-    pub read_from_buffer: u64,
-    /// Of those, never written or discarded.
-    pub read_unmapped: u64,
-    /// Sectors that the host discarded.
-    pub host_discarded: u64,
-    /// Flush requests (a FUA write counts as one).
-    pub flushes: u64,
-    /// Sectors programmed by this layer, by cause, in the order of [`Cause::ALL`].
-    pub programmed: [u64; Cause::ALL.len()],
-    /// Host sectors overwritten in the buffer before they were programmed, and dropped.
-    pub absorbed: u64,
-    /// Host sectors discarded in the buffer before they were programmed.
-    pub discarded_in_buffer: u64,
-    /// Host sectors in the buffer now, not yet programmed.
-    pub buffered_now: u64,
-    /// Chunk erases asked for by this layer.
-    pub erases: u64,
-    /// Garbage collection: victims taken, live sectors moved, lines freed without a move.
-    pub gc_victims: u64,
-    /// Live sectors found in victims and moved.
-    pub gc_moved: u64,
-    /// Lines with nothing live.
-    pub gc_free_rides: u64,
-    /// Of the victims, those taken because their chunks were worn too little.
-    pub leveled_lines: u64,
-    /// Those taken because their data decayed.
-    pub scrubbed_lines: u64,
-    /// Sectors that the patrol read, in search of data that decays.
-    pub patrol_reads: u64,
-    /// Failed sectors of programs, erases and reads.
-    pub program_failures: u64,
-    /// Failed erases.
-    pub erase_failures: u64,
-    /// Sectors that the medium could not read (host, then GC).
-    pub read_failures: u64,
-    /// GC reads that failed: the sector is poisoned.
-    pub gc_read_failures: u64,
-    /// Reads with heavy correction.
-    pub high_ecc: u64,
-    /// Time that host writes waited for room in the ring.
-    pub ring_full: Ns,
-    /// Time that host writes waited because the limiter gave users no share.
-    pub limited: Ns,
-    /// Time that flushes and FUA writes waited to be durable.
-    pub flush_wait: Ns,
-    /// Of that, FUA writes.
-    pub fua_wait: Ns,
-    /// Where host reads spent their device time, summed.
-    pub read_breakdown: Breakdown,
+// Parts of outputs that walk this, so that a new counter needs its line here and nothing else:
+// `run`, `buffer_sectors`, `care`, `faults`, `wait_ns`: keys of results, `care` and `faults` of the whole
+// run. `csv`, `column`: columns of CSV and Parquet, new ones at the end (`column`). `writes`, with `head`
+// and `what`: parts of the time of writes, in results, tables and figures.
+counters! {
+    /// A snapshot of a layer's counters since it was created. Units: 4 KiB sectors unless named.
+    pub struct FtlStats {
+        /// Sectors that the host wrote (acknowledged).
+        host_written: u64, Sum, "sectors", [buffer_sectors "host_written"];
+        /// Host sectors overwritten in the buffer before they were programmed, and dropped.
+        absorbed: u64, Sum, "sectors", [buffer_sectors "absorbed", csv "absorbed_sectors"];
+        /// Host sectors discarded in the buffer before they were programmed.
+        discarded_in_buffer: u64, Sum, "sectors", [buffer_sectors "discarded"];
+        /// Sectors that the host read.
+        host_read: u64, Sum, "sectors", [buffer_sectors "host_read"];
+        /// Of those, served from the buffer.
+        read_from_buffer: u64, Sum, "sectors", [buffer_sectors "read_from_buffer"];
+        /// Of those, never written or discarded.
+        read_unmapped: u64, Sum, "sectors", [buffer_sectors "read_unmapped"];
+        /// Sectors that the host discarded.
+        host_discarded: u64, Sum, "sectors", [];
+        /// Host sectors in the buffer now, not yet programmed.
+        buffered_now: u64, Last, "sectors", [];
+        /// Flush requests (a FUA write counts as one).
+        flushes: u64, Sum, "requests", [run "flushes"];
+        /// Sectors programmed by this layer, by cause, in the order of [`Cause::ALL`].
+        programmed: [u64; Cause::ALL.len()], Sum, "sectors", [];
+        /// Chunk erases asked for by this layer.
+        erases: u64, Sum, "chunks", [run "erases", csv "erases"];
+        /// Lines that garbage collection took.
+        gc_victims: u64, Sum, "lines", [run "gc_victims"];
+        /// Live sectors found in victims and moved.
+        gc_moved: u64, Sum, "sectors", [run "gc_moved_sectors"];
+        /// Lines with nothing live.
+        gc_free_rides: u64, Sum, "lines", [];
+        /// Of the victims, those taken because their chunks were worn too little.
+        leveled_lines: u64, Sum, "lines", [care "leveled_lines"];
+        /// Those taken because their data decayed.
+        scrubbed_lines: u64, Sum, "lines", [care "scrubbed_lines"];
+        /// Sectors that the patrol read, in search of data that decays.
+        patrol_reads: u64, Sum, "sectors", [care "patrol_read_sectors"];
+        /// Failed sectors of programs.
+        program_failures: u64, Sum, "sectors", [faults "program_failures"];
+        /// Failed erases.
+        erase_failures: u64, Sum, "chunks", [faults "erase_failures"];
+        /// Sectors of host reads that the medium could not read.
+        read_failures: u64, Sum, "sectors", [faults "read_failures"];
+        /// Sectors that GC could not read: they are poisoned.
+        gc_read_failures: u64, Sum, "sectors", [faults "gc_read_failures"];
+        /// Reads with heavy correction.
+        high_ecc: u64, Sum, "sectors", [faults "high_ecc"];
+        /// Time that host writes waited for room in the ring.
+        ring_full: Ns, Sum, "ns", [wait_ns "ring_full", writes "ring_full", head "buffer full",
+            what "waiting for room in the buffer, that is for the flash"];
+        /// Time that host writes waited because the limiter gave users no share.
+        limited: Ns, Sum, "ns", [wait_ns "limited", writes "limited", head "limited by GC",
+            what "waiting while garbage collection had the buffer's share"];
+        /// Time that flushes and FUA writes waited to be durable.
+        flush_wait: Ns, Sum, "ns", [wait_ns "flush"];
+        /// Of that, FUA writes.
+        fua_wait: Ns, Sum, "ns",
+            [writes "fua", head "FUA", what "FUA writes until they were on the flash"];
+        /// Where host reads spent their device time, summed.
+        read_breakdown: Breakdown, Sum, "ns", [];
+    }
 }
 
 /// Where a layer stands at a moment; what [`FtlStats`] cannot say because it is no sum.

@@ -9,7 +9,7 @@ pub mod faults;
 use crate::control::{Answer, Ask, ControlError, MayBeHeld, reach};
 use crate::experiment::document::Document;
 use crate::experiment::{Base, Change, Complaint, ExperimentErrors, read_device};
-use crate::report::aligned;
+use crate::words::aligned;
 use flashlane_base::{Bytes, Location, Ns, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_media::image::HEADER_BYTES;
 pub use flashlane_ocssd::CopyKind;
@@ -80,7 +80,7 @@ pub fn device(preset: &str, sets: &[String]) -> Result<DeviceSpec, DriveError> {
     changes.extend(sets.iter().map(|s| Change::Set(format!("device.{s}"))));
     let wrong =
         |complaints: Vec<Complaint>| DriveError::Device(ExperimentErrors(complaints).to_string());
-    let document = Document::parse("drive", "", &changes).map_err(|c| wrong(vec![c]))?;
+    let document = Document::of("drive", Default::default()).changed(&changes).map_err(|c| wrong(vec![c]))?;
     let (root, base) = (document.root(), Base::of(Path::new(""), None));
     let device = root.table("device").and_then(|section| {
         let device = read_device(&section, &document, &base);
@@ -372,8 +372,8 @@ impl Look {
             "avail_spare": good,
             "spare_thresh": 10,
             "percent_used": (used / chunks / 10_000).min(255),
-            "data_units_read": units(count.host_read_bytes),
-            "data_units_written": units(count.host_write_bytes),
+            "data_units_read": units(count.host_read_bytes()),
+            "data_units_written": units(count.host_write_bytes()),
             "power_cycles": info.power_cycles.to_string(),
             "power_on_hours": (info.clock.as_ns() / Ns::from_secs(3600).as_ns()).to_string(),
             "unsafe_shutdowns": (info.unsafe_shutdowns + info.power_cuts).to_string(),

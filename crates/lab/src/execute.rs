@@ -11,7 +11,7 @@ use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
 use crate::shelf::{Shelf, Shelved, Untaken};
-use crate::stack::{Lines, Stack, StackError, Stopped, raw_medium};
+use crate::stack::{Lines, Stack, StackError, raw_medium};
 use crate::trace::scan::scan_to_replay;
 use crate::trace::{Reading, Scan, TraceError};
 use crate::workload::Job;
@@ -20,7 +20,7 @@ use flashlane_ftl::layer::{Counted, Seam};
 use flashlane_ocssd::rules::Violation;
 use flashlane_ocssd::ssd::spans::Kept;
 use flashlane_ocssd::{BufferCount, Device, MediaCounters, Ssd};
-use flashlane_rt::{Cx, Stalled, Virtual};
+use flashlane_rt::{Cx, Stalled, Threads, Virtual};
 use flashlane_stack::{Description, behind_link};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -82,6 +82,17 @@ pub enum ExecuteError {
         /// When, from the begin of the run.
         at: Ns,
     },
+    /// Several cores on the real clock.
+    #[error(
+        "target `{target}` has {cores} host cores, and a run on the real clock has one: say \
+         `--set run.host_cores=1`, or leave --clock out"
+    )]
+    RealCores {
+        /// Target.
+        target: String,
+        /// Its cores.
+        cores: u32,
+    },
     /// A bug of ours.
     #[error("target `{target}`: {source}")]
     Stalled {
@@ -90,6 +101,27 @@ pub enum ExecuteError {
         /// Where.
         source: Stalled,
     },
+}
+
+/// Which time a run goes by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Clock {
+    /// Simulated: the same seed gives the same run.
+    #[default]
+    Virtual,
+    /// The machine's, on one core, which is the calling thread. The medium takes the time that it would take, and the
+    /// host's own work takes what it takes here. No two runs are the same.
+    Real,
+}
+
+impl Clock {
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Clock::Virtual => "virtual",
+            Clock::Real => "real",
+        }
+    }
 }
 
 /// What is kept of a run beside what every report has.
@@ -132,9 +164,9 @@ pub struct RunOutcome {
     pub violations_shown: Vec<Violation>,
     /// Counter laws and walks.
     pub laws: Result<(), String>,
-    /// Of this run.
+    /// Of this run; 0 on the real clock.
     pub fingerprint: u64,
-    /// Events simulated.
+    /// Events simulated; 0 on the real clock.
     pub polls: u64,
 }
 
@@ -223,7 +255,9 @@ pub struct Outcome {
     pub traces: Vec<Rc<Scan>>,
     /// One per target that ran.
     pub runs: Vec<RunOutcome>,
-    /// All runs' fingerprints, folded.
+    /// Which time the runs went by.
+    pub clock: Clock,
+    /// All runs' fingerprints, folded; means nothing on the real clock.
     pub fingerprint: u64,
     /// The user ended it.
     pub interrupted: bool,
@@ -337,11 +371,32 @@ pub fn execute_with(
     shelf: Option<&Shelf>,
     watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
 ) -> Result<Outcome, ExecuteError> {
+    execute_on(Clock::Virtual, experiment, observe, shelf, watch)
+}
+
+/// As [`execute_with`], by the clock that is asked for.
+///
+/// # Errors
+/// As [`execute`]. On the real clock a target of several cores is refused.
+pub fn execute_on(
+    clock: Clock,
+    experiment: &Experiment,
+    observe: Observe,
+    shelf: Option<&Shelf>,
+    watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
+) -> Result<Outcome, ExecuteError> {
+    if clock == Clock::Real
+        && let Some(target) = experiment.targets.iter().find(|target| target.host.cores > 1)
+    {
+        let (target, cores) = (target.name.clone(), target.host.cores);
+        return Err(ExecuteError::RealCores { target, cores });
+    }
     let traces = scan_traces(experiment)?;
     let mut outcome = Outcome {
         experiment: experiment.clone(),
         traces,
         runs: Vec::new(),
+        clock,
         fingerprint: 0xcbf2_9ce4_8422_2325,
         interrupted: false,
     };
@@ -362,7 +417,7 @@ pub fn execute_with(
             }
             None => (None, None),
         };
-        let mut run = run_target(observe, target, plan, monitor, shelved)?;
+        let mut run = run_target(clock, observe, target, plan, monitor, shelved)?;
         if why_not.is_some() {
             run.measured.prepared.shelf = why_not;
         }
@@ -374,68 +429,45 @@ pub fn execute_with(
     Ok(outcome)
 }
 
-/// What came of the steps of one run.
-struct Ran {
-    measured: Measured,
-    ssd: Arc<Ssd>,
-    raw_sectors: u64,
-    lines: Option<Lines>,
-    counted: Vec<(&'static str, Vec<Counted>)>,
-    mounted: Option<Mounted>,
-    media: MediaSpan,
-    wear: Vec<BTreeMap<u32, u64>>,
-    spans: Kept,
-    uncorrectable: u64,
-    laws: Result<(), String>,
-}
-
 fn run_target(
+    clock: Clock,
     observe: Observe,
     target: &Target,
     plan: RunPlan,
     monitor: Rc<dyn Monitor>,
     shelved: Option<Shelved>,
 ) -> Result<RunOutcome, ExecuteError> {
-    let vm = Virtual::new(target.host.cores, plan.seed, target.host.costs.clone());
-    let (cx, owned) = (vm.cx(), target.clone());
     let switch = Rc::new(Switch::default());
-    let power = switch.clone();
-    let ran = vm
-        .run(async move {
-            let steps = async {
-                match owned.stack.is_raw() {
-                    true => raw_steps(&cx, observe, &owned, &plan, monitor, &power).await,
-                    false => steps(&cx, observe, &owned, &plan, monitor, &power, shelved).await,
-                }
-            };
-            power.unless_off(&cx, steps).await
-        })
-        .map_err(|source| ExecuteError::Stalled { target: target.name.clone(), source })?;
+    let (seed, owned, power) = (plan.seed, target.clone(), switch.clone());
+    let main = |cx: Cx| async move {
+        let steps = async {
+            match owned.stack.is_raw() {
+                true => raw_steps(&cx, observe, &owned, &plan, monitor, &power).await,
+                false => steps(&cx, observe, &owned, &plan, monitor, &power, shelved).await,
+            }
+        };
+        let ran = power.unless_off(&cx, steps).await;
+        (ran, cx.now())
+    };
+    // When this is through, the run is gone: nobody uses the drive when its power goes.
+    let (ended, fingerprint, polls) = match clock {
+        Clock::Virtual => {
+            let vm = Virtual::new(target.host.cores, seed, target.host.costs.clone());
+            let ended = vm.run(main(vm.cx()));
+            (ended, vm.fingerprint().0, vm.polls())
+        }
+        Clock::Real => (Threads::run_here(seed, main), 0, 0),
+    };
+    let (ran, at) =
+        ended.map_err(|source| ExecuteError::Stalled { target: target.name.clone(), source })?;
     let Some(ran) = ran else {
-        let at = vm.now();
-        drop(vm); // nobody uses the drive when its power goes
         let image = switch.cut(at).map_err(|e| stack_error(target, e.into()))?;
         return Err(ExecuteError::PowerCut { target: target.name.clone(), image, at });
     };
-    let ran = ran?;
-    Ok(RunOutcome {
-        target: target.clone(),
-        measured: ran.measured,
-        media: ran.media,
-        wear: ran.wear,
-        spans: ran.spans,
-        geometry: *ran.ssd.geometry(),
-        raw_sectors: ran.raw_sectors,
-        lines: ran.lines,
-        counted: ran.counted,
-        mounted: ran.mounted,
-        violations: ran.ssd.counters().violations,
-        uncorrectable: ran.uncorrectable,
-        violations_shown: ran.ssd.violations(),
-        laws: ran.laws,
-        fingerprint: vm.fingerprint().0,
-        polls: vm.polls(),
-    })
+    let (mut run, ssd) = ran?;
+    (run.violations, run.violations_shown) = (ssd.counters().violations, ssd.violations());
+    (run.fingerprint, run.polls) = (fingerprint, polls);
+    Ok(run)
 }
 
 fn stack_error(target: &Target, source: StackError) -> ExecuteError {
@@ -463,9 +495,35 @@ fn snapshot(
     (taken, Rc::new(begin))
 }
 
-fn span(cx: &Cx, ssd: &Ssd, from: &MediaCounters, measured: &Measured) -> MediaSpan {
+/// A run whose last request has ended, before its target stops: what that writes is none of the measured
+/// part. What the end of the target and of the machine add is not there yet.
+fn measured_on(
+    cx: &Cx,
+    target: &Target,
+    ssd: &Ssd,
+    raw_sectors: u64,
+    from: &MediaCounters,
+    measured: Measured,
+) -> RunOutcome {
     let time = cx.now().saturating_sub(measured.recorder.start);
-    MediaSpan::between(from, &ssd.counters_at(cx.now()), time)
+    RunOutcome {
+        target: target.clone(),
+        measured,
+        media: MediaSpan::between(from, &ssd.counters_at(cx.now()), time),
+        wear: wear_of(ssd, &target.stack),
+        spans: ssd.take_spans(),
+        geometry: *ssd.geometry(),
+        raw_sectors,
+        lines: None,
+        counted: Vec::new(),
+        mounted: None,
+        violations: 0,
+        uncorrectable: 0,
+        violations_shown: Vec::new(),
+        laws: Ok(()),
+        fingerprint: 0,
+        polls: 0,
+    }
 }
 
 async fn raw_steps(
@@ -475,7 +533,7 @@ async fn raw_steps(
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
     power: &Rc<Switch>,
-) -> Result<Ran, ExecuteError> {
+) -> Result<(RunOutcome, Arc<Ssd>), ExecuteError> {
     let (ssd, part, drive) =
         raw_medium(cx, target, plan.seed, power).map_err(|e| stack_error(target, e))?;
     let before = ssd.counters().uncorrectable;
@@ -493,26 +551,12 @@ async fn raw_steps(
     let device = behind_link(Seam::Device(part), target.stack.link()).device();
     let measured =
         run_raw(cx, &ssd, device, jobs, plan.seed, monitor, begin, observe.intervals).await;
-    let media = span(cx, &ssd, &from.borrow(), &measured);
-    let (wear, spans) = (wear_of(&ssd, &target.stack), ssd.take_spans());
+    let mut run = measured_on(cx, target, &ssd, raw_sectors, &from.borrow(), measured);
     if let Some(drive) = drive {
         drive.close().map_err(|e| stack_error(target, e))?;
     }
-    let uncorrectable = ssd.counters().uncorrectable - before;
-    let (lines, counted, mounted, laws) = (None, Vec::new(), None, Ok(()));
-    Ok(Ran {
-        measured,
-        ssd,
-        raw_sectors,
-        lines,
-        counted,
-        mounted,
-        media,
-        wear,
-        spans,
-        uncorrectable,
-        laws,
-    })
+    run.uncorrectable = ssd.counters().uncorrectable - before;
+    Ok((run, ssd))
 }
 
 /// The jobs of a workload as raw streams; an experiment with a raw target has no traces.
@@ -535,7 +579,7 @@ async fn steps(
     monitor: Rc<dyn Monitor>,
     power: &Rc<Switch>,
     shelved: Option<Shelved>,
-) -> Result<Ran, ExecuteError> {
+) -> Result<(RunOutcome, Arc<Ssd>), ExecuteError> {
     let (stack, start) = match shelved {
         Some(Shelved { path, ssd, start }) => {
             let mounted = Stack::on_shelved(cx, target, ssd).await;
@@ -563,31 +607,19 @@ async fn steps(
     };
     stack.drain(cx).await;
     measured.after = stack.stats();
-    let counted = stack.layers().counted();
-    // Before the layer stops: what it writes then is none of the measured part.
-    let media = span(cx, stack.ssd(), &from.borrow(), &measured);
-    let (wear, spans) = (wear_of(stack.ssd(), &target.stack), stack.ssd().take_spans());
-    let Stopped { read_only, laws } = stack.stop(cx).await;
+    let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
+    let mut run = measured_on(cx, target, &ssd, raw_sectors, &from.borrow(), measured);
+    run.counted = stack.layers().counted();
+    let stopped = stack.stop(cx).await;
+    run.laws = stopped.laws;
     // What the end of the run found out counts as well.
-    measured.read_only = measured.read_only.or(read_only);
-    if let (Some(why), Some(trouble)) = (&mut measured.read_only, stack.ssd().host_trouble()) {
+    let read_only = &mut run.measured.read_only;
+    *read_only = read_only.take().or(stopped.read_only);
+    if let (Some(why), Some(trouble)) = (read_only, ssd.host_trouble()) {
         *why = format!("{why} ({trouble})");
     }
     stack.close().map_err(|e| stack_error(target, e))?;
-    let (ssd, raw_sectors) = (stack.ssd().clone(), stack.raw_sectors());
-    let (lines, mounted) = (stack.lines(), stack.mounted());
-    let uncorrectable = stack.uncorrectable();
-    Ok(Ran {
-        measured,
-        ssd,
-        raw_sectors,
-        lines,
-        counted,
-        mounted,
-        media,
-        wear,
-        spans,
-        uncorrectable,
-        laws,
-    })
+    (run.lines, run.mounted) = (stack.lines(), stack.mounted());
+    run.uncorrectable = stack.uncorrectable();
+    Ok((run, ssd))
 }

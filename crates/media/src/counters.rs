@@ -6,35 +6,38 @@
 //! Never: resets.
 
 use crate::outcome::CAUSES_MAX;
-use flashlane_base::{Ns, SECTOR_BYTES};
+use flashlane_base::{Ns, SECTOR_BYTES, counters};
+use std::ops::Deref;
 
-/// Counters of one channel.
-#[derive(Clone, Debug, Default)]
-pub struct Counters {
-    /// Programmed sectors by cause.
-    pub programmed: [u64; CAUSES_MAX],
-    /// Sectors read, whatever came of it.
-    pub read_sectors: u64,
-    /// Reads of sectors that are written but not readable yet (their pair is not programmed).
-    pub early_reads: u64,
-    /// Erases begun.
-    pub erases: u64,
-    /// Sectors whose program failed.
-    pub program_failures: u64,
-    /// Chunks whose erase failed.
-    pub erase_failures: u64,
-    /// Bit errors corrected.
-    pub corrected_bits: u64,
-    /// Sectors whose correction was heavy.
-    pub high_ecc: u64,
-    /// Sectors that could not be corrected.
-    pub uncorrectable: u64,
-    /// Read retries.
-    pub retries: u64,
-    /// Sectors that vector reads took from the device.
-    pub sent_sectors: u64,
-    /// Sectors that vector writes brought to the device.
-    pub received_sectors: u64,
+counters! {
+    /// Counters of one channel, or of all.
+    pub struct Counters {
+        /// Programmed sectors by cause, in the order of `Cause::ALL`; behind those, of causes that only
+        /// a later program knows.
+        programmed: [u64; CAUSES_MAX], Sum, "sectors", [];
+        /// Sectors read, whatever came of it.
+        read_sectors: u64, Sum, "sectors", [];
+        /// Reads of sectors that are written but not readable yet (their pair is not programmed).
+        early_reads: u64, Sum, "sectors", [];
+        /// Erases begun.
+        erases: u64, Sum, "chunks", [];
+        /// Sectors whose program failed.
+        program_failures: u64, Sum, "sectors", [];
+        /// Chunks whose erase failed.
+        erase_failures: u64, Sum, "chunks", [];
+        /// Bit errors corrected.
+        corrected_bits: u64, Sum, "bits", [];
+        /// Sectors whose correction was heavy.
+        high_ecc: u64, Sum, "sectors", [];
+        /// Sectors that could not be corrected.
+        uncorrectable: u64, Sum, "sectors", [];
+        /// Read retries.
+        retries: u64, Sum, "senses", [];
+        /// Sectors that vector reads took from the device.
+        sent_sectors: u64, Sum, "sectors", [];
+        /// Sectors that vector writes brought to the device.
+        received_sectors: u64, Sum, "sectors", [];
+    }
 }
 
 /// How long a die was held, by what held it.
@@ -48,61 +51,28 @@ pub struct DieBusy {
     pub erase: Ns,
 }
 
-/// What a device's write buffer counted since the device was made or opened.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct BufferCount {
-    /// Sectors acknowledged from it, before they were programmed.
-    pub accepted: u64,
-    /// Sectors that reads found in it.
-    pub hits: u64,
-    /// Write commands that found it full, and waited.
-    pub waits: u64,
-    /// Sectors whose program failed behind the acknowledgement: kept until their chunk is erased.
-    pub kept: u64,
-}
-
-impl BufferCount {
-    /// What came about since `before`.
-    pub fn since(&self, before: &BufferCount) -> BufferCount {
-        BufferCount {
-            accepted: self.accepted - before.accepted,
-            hits: self.hits - before.hits,
-            waits: self.waits - before.waits,
-            kept: self.kept - before.kept,
-        }
+counters! {
+    /// What a device's write buffer counted since the device was made or opened.
+    pub struct BufferCount {
+        /// Sectors acknowledged from it, before they were programmed.
+        accepted: u64, Sum, "sectors", [device_buffer "accepted_sectors"];
+        /// Sectors that reads found in it.
+        hits: u64, Sum, "sectors", [device_buffer "read_sectors", said "sectors were read from it"];
+        /// Write commands that found it full, and waited.
+        waits: u64, Sum, "commands", [device_buffer "full_waits", said "writes found it full"];
+        /// Sectors whose program failed behind the acknowledgement: kept until their chunk is erased.
+        kept: u64, Sum, "sectors",
+            [device_buffer "failed_sectors", said "sectors failed to be programmed afterwards"];
     }
 }
 
 /// Everything the medium counted, over all channels.
 #[derive(Clone, Debug, Default)]
 pub struct MediaCounters {
-    /// Programmed sectors by cause, in the order of `Cause::ALL`; behind those, of causes that only a
-    /// later program knows.
-    pub programmed: [u64; CAUSES_MAX],
-    /// Sectors read.
-    pub read_sectors: u64,
-    /// Reads of sectors that were not readable yet.
-    pub early_reads: u64,
-    /// Erases begun.
-    pub erases: u64,
+    /// Sums over channels.
+    pub all: Counters,
     /// Broken rules of the medium.
     pub violations: u64,
-    /// Sectors whose program failed.
-    pub program_failures: u64,
-    /// Chunks whose erase failed.
-    pub erase_failures: u64,
-    /// Bit errors corrected.
-    pub corrected_bits: u64,
-    /// Sectors whose correction was heavy.
-    pub high_ecc: u64,
-    /// Sectors that could not be corrected.
-    pub uncorrectable: u64,
-    /// Read retries.
-    pub retries: u64,
-    /// Bytes that vector reads took from the device.
-    pub host_read_bytes: u64,
-    /// Bytes that vector writes brought to the device.
-    pub host_write_bytes: u64,
     /// Busy time of every die, in PU order.
     pub dies: Vec<DieBusy>,
     /// Busy time of every channel's bus.
@@ -115,27 +85,27 @@ pub struct MediaCounters {
     pub buffer: Option<BufferCount>,
 }
 
+impl Deref for MediaCounters {
+    type Target = Counters;
+
+    fn deref(&self) -> &Counters {
+        &self.all
+    }
+}
+
 impl MediaCounters {
     /// Programmed sectors of all causes.
     pub fn programmed_total(&self) -> u64 {
         self.programmed.iter().sum()
     }
 
-    /// Takes over what one channel counted.
-    pub fn absorb(&mut self, c: &Counters) {
-        for (mine, theirs) in self.programmed.iter_mut().zip(c.programmed) {
-            *mine += theirs;
-        }
-        self.read_sectors += c.read_sectors;
-        self.early_reads += c.early_reads;
-        self.erases += c.erases;
-        self.program_failures += c.program_failures;
-        self.erase_failures += c.erase_failures;
-        self.corrected_bits += c.corrected_bits;
-        self.high_ecc += c.high_ecc;
-        self.uncorrectable += c.uncorrectable;
-        self.retries += c.retries;
-        self.host_read_bytes += c.sent_sectors * SECTOR_BYTES as u64;
-        self.host_write_bytes += c.received_sectors * SECTOR_BYTES as u64;
+    /// Bytes that vector reads took from the device.
+    pub fn host_read_bytes(&self) -> u64 {
+        self.sent_sectors * SECTOR_BYTES as u64
+    }
+
+    /// Bytes that vector writes brought to the device.
+    pub fn host_write_bytes(&self) -> u64 {
+        self.received_sectors * SECTOR_BYTES as u64
     }
 }

@@ -6,71 +6,71 @@
 //!
 //! `flashlane_ocssd::device` re-exports all of it: layers above name it from there.
 
-use flashlane_base::Ns;
+use flashlane_base::{Ns, counters};
 
-/// Why a sector was programmed. Every programmed sector has exactly one cause (FORMAT.md, the two
-/// counter laws).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum Cause {
+macro_rules! causes {
+    ($($(#[$doc:meta])* $cause:ident, $name:literal, $words:literal, $title:literal;)*) => {
+        /// Why a sector was programmed. Every programmed sector has exactly one cause (FORMAT.md, the
+        /// two counter laws).
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[repr(u8)]
+        pub enum Cause {
+            $($(#[$doc])* $cause,)*
+        }
+
+        impl Cause {
+            /// All causes, in the order of reports.
+            pub const ALL: [Cause; [$($name),*].len()] = [$(Cause::$cause),*];
+
+            /// The name in reports (`programmed_sectors.<name>`).
+            pub fn name(self) -> &'static str {
+                [$($name),*][self as usize]
+            }
+
+            /// What was done with such a sector, in a sentence.
+            pub fn words(self) -> &'static str {
+                [$($words),*][self as usize]
+            }
+
+            /// What figures call it.
+            pub fn title(self) -> &'static str {
+                [$($title),*][self as usize]
+            }
+        }
+    };
+}
+
+// Each with its name, in words, and as figures call it. Later ones go to the end: files keep counters
+// in this order.
+causes! {
     /// New data of the host.
-    User,
+    User, "user", "user data", "user data";
     /// A live sector moved by garbage collection.
-    Gc,
+    Gc, "gc", "moved by garbage collection", "moved by garbage collection";
     /// A sector moved from one cell mode to another.
-    Fold,
+    Fold, "fold", "moved between cell modes", "moved to another cell mode";
     /// Fill behind a flush or FUA write.
-    PaddingFlush,
+    PaddingFlush, "padding_flush", "padded behind flushes", "padding for flushes";
     /// Fill up to a page-pair boundary (`pair_damage`).
-    PaddingPair,
+    PaddingPair, "padding_pair", "padded up to page pairs", "padding for page pairs";
     /// Fill for an erase barrier, a starving allocator or a line that closes early.
-    PaddingGc,
+    PaddingGc, "padding_gc", "padded for erases and closing lines",
+        "padding for line ends and erases";
     /// First and closing metadata of lines, checkpoint shards, translation pages.
-    Metadata,
+    Metadata, "metadata", "written as line metadata and checkpoints", "metadata";
     /// The FTL log and its anchor.
-    Log,
+    Log, "log", "written to the log", "log";
     /// A sector sent again after a failed program.
-    Retry,
+    Retry, "retry", "sent again after failed programs", "sent again";
     /// A sector overwritten or discarded in the buffer, programmed all the same because a flush or
     /// an erase barrier covers it.
-    Dead,
+    Dead, "dead", "overwritten in the buffer but already promised to a flush",
+        "overwritten in the buffer";
 }
 
 /// Causes that images and closing metadata have room for.
 pub const CAUSES_MAX: usize = 24;
 const _: () = assert!(Cause::ALL.len() <= CAUSES_MAX);
-
-impl Cause {
-    /// All causes, in the order of reports. Later ones go to the end: files keep counters in this order.
-    pub const ALL: [Cause; 10] = [
-        Cause::User,
-        Cause::Gc,
-        Cause::Fold,
-        Cause::PaddingFlush,
-        Cause::PaddingPair,
-        Cause::PaddingGc,
-        Cause::Metadata,
-        Cause::Log,
-        Cause::Retry,
-        Cause::Dead,
-    ];
-
-    /// The name in reports (`programmed_sectors.<name>`).
-    pub fn name(self) -> &'static str {
-        match self {
-            Cause::User => "user",
-            Cause::Gc => "gc",
-            Cause::Fold => "fold",
-            Cause::PaddingFlush => "padding_flush",
-            Cause::PaddingPair => "padding_pair",
-            Cause::PaddingGc => "padding_gc",
-            Cause::Metadata => "metadata",
-            Cause::Log => "log",
-            Cause::Retry => "retry",
-            Cause::Dead => "dead",
-        }
-    }
-}
 
 /// How many bits per cell a chunk holds until its next reset.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -134,40 +134,34 @@ impl Status {
     }
 }
 
-/// Where the time of a command went. Spans of parallel parts are those of the part that ended last.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Breakdown {
-    /// Host link and controller bandwidth.
-    pub link: Ns,
-    /// Fixed command overhead.
-    pub command: Ns,
-    /// Die was busy reading.
-    pub die_read: Ns,
-    /// Die was busy programming.
-    pub die_program: Ns,
-    /// Die was busy erasing.
-    pub die_erase: Ns,
-    /// Channel was busy.
-    pub channel: Ns,
-    /// Bus transfer of this command.
-    pub transfer: Ns,
-    /// Array operation of this command.
-    pub array: Ns,
-    /// Read retries.
-    pub retry: Ns,
+counters! {
+    /// Where the time of a command went. Spans of parallel parts are those of the part that ended last.
+    pub struct Breakdown {
+        /// Host link and controller bandwidth.
+        link: Ns, Sum, "ns", [reads "link", head "link", what "the link"];
+        /// Fixed command overhead.
+        command: Ns, Sum, "ns", [reads "command", head "command", what "command overhead"];
+        /// Channel was busy.
+        channel: Ns, Sum, "ns", [reads "channel", head "channel busy", what "busy channels"];
+        /// Die was busy reading.
+        die_read: Ns, Sum, "ns", [reads "die_read", head "die reading", what "dies busy reading"];
+        /// Die was busy programming.
+        die_program: Ns, Sum, "ns",
+            [reads "die_program", head "programming", what "dies busy programming"];
+        /// Die was busy erasing.
+        die_erase: Ns, Sum, "ns", [reads "die_erase", head "erasing", what "dies busy erasing"];
+        /// Array operation of this command.
+        array: Ns, Sum, "ns", [reads "array", head "sense", what "their own sensing"];
+        /// Bus transfer of this command.
+        transfer: Ns, Sum, "ns", [reads "transfer", head "transfer", what "their own transfer"];
+        /// Read retries.
+        retry: Ns, Sum, "ns", [reads "retry", head "retry", what "read retries"];
+    }
 }
 
 impl std::ops::AddAssign for Breakdown {
     fn add_assign(&mut self, part: Breakdown) {
-        self.link += part.link;
-        self.command += part.command;
-        self.die_read += part.die_read;
-        self.die_program += part.die_program;
-        self.die_erase += part.die_erase;
-        self.channel += part.channel;
-        self.transfer += part.transfer;
-        self.array += part.array;
-        self.retry += part.retry;
+        *self = self.and(&part);
     }
 }
 

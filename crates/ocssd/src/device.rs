@@ -211,6 +211,41 @@ pub trait Device: Send + Sync {
     fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo>;
 }
 
+/// In an `impl Device` of what stands in front of another device: these methods are that device's, which is
+/// in this field. The types are named as where it stands.
+#[macro_export]
+macro_rules! as_below {
+    ($inner:ident:) => {};
+    ($inner:ident: geometry $($more:ident)*) => {
+        fn geometry(&self) -> &Geometry { self.$inner.geometry() }
+        $crate::as_below!($inner: $($more)*);
+    };
+    ($inner:ident: format $($more:ident)*) => {
+        fn format(&self) -> &PpaFormat { self.$inner.format() }
+        $crate::as_below!($inner: $($more)*);
+    };
+    ($inner:ident: traits $($more:ident)*) => {
+        fn traits(&self) -> &Traits { self.$inner.traits() }
+        $crate::as_below!($inner: $($more)*);
+    };
+    ($inner:ident: finish $($more:ident)*) => {
+        fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<Completion> {
+            self.$inner.finish(cx, ticket)
+        }
+        $crate::as_below!($inner: $($more)*);
+    };
+    ($inner:ident: expect $($more:ident)*) => {
+        fn expect(&self, first: Ppa, n: u32) { self.$inner.expect(first, n); }
+        $crate::as_below!($inner: $($more)*);
+    };
+    ($inner:ident: chunk_report $($more:ident)*) => {
+        fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
+            self.$inner.chunk_report(pu, first, count)
+        }
+        $crate::as_below!($inner: $($more)*);
+    };
+}
+
 impl<'d> dyn Device + 'd {
     /// Submits a command and waits for it.
     #[inline]

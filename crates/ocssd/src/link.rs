@@ -95,17 +95,7 @@ impl LinkedDevice {
 }
 
 impl Device for LinkedDevice {
-    fn geometry(&self) -> &Geometry {
-        self.inner.geometry()
-    }
-
-    fn format(&self) -> &PpaFormat {
-        self.inner.format()
-    }
-
-    fn traits(&self) -> &Traits {
-        self.inner.traits()
-    }
+    crate::as_below!(inner: geometry format traits chunk_report);
 
     fn expect(&self, first: flashlane_base::Ppa, n: u32) {
         self.inner.expect(first, n);
@@ -176,9 +166,5 @@ impl Device for LinkedDevice {
                 Poll::Pending
             }
         }
-    }
-
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.inner.chunk_report(pu, first, count)
     }
 }

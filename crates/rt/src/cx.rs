@@ -158,14 +158,11 @@ impl Cx {
     }
 
     /// As [`Cx::arm`], for who looks after something in idle time and whom nobody waits for: it keeps
-    /// no virtual run alive. A run in which nothing else is armed has stalled.
+    /// no run alive. A run in which nothing else is armed has stalled.
     pub fn arm_idle(&self, at: Ns) {
-        match &self.mode {
-            Mode::Virtual(_) if at != Ns::MAX => {
-                let at = at.max(self.now());
-                self.local.arm_idle(at.as_ns(), self.local.current.get());
-            }
-            _ => self.arm(at),
+        if at != Ns::MAX {
+            let at = at.max(self.now());
+            self.local.arm_idle(at.as_ns(), self.local.current.get());
         }
     }
 

@@ -23,6 +23,7 @@ pub mod outside;
 mod platform;
 mod pooled;
 pub mod reactor;
+mod reply;
 pub mod sync;
 pub mod threads;
 mod timers;

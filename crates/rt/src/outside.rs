@@ -11,12 +11,12 @@ use crate::cx::{CoreId, Cx, Mode};
 use crate::local::Local;
 use crate::platform::{AtomicBool, InboxMutex as Mutex, Ordering, RealClock, Thread, current};
 use crate::reactor::Alarm;
+use crate::reply::{self, Reply};
 use flashlane_base::{Ns, mutant};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
-use std::sync::mpsc;
 
 /// A door to the outside world, on one core of a run.
 pub trait Port {
@@ -29,11 +29,19 @@ pub trait Port {
     /// each call of any port; it must not open or close ports. Real time does not stop.
     fn bound(&self) -> Ns;
 
-    /// Virtual time: every task waits, and no timer is armed. What should happen now?
+    /// Every task waits, and no timer is armed. What should happen now? Asked in virtual time, and on a real core that
+    /// is alone; among several real cores another one may go on.
     fn idle(&mut self, cx: &Cx) -> Idle;
+
+    /// It only looks on: its bell wakes nobody. The port is served while others run, at most once per step of a virtual
+    /// run and per turn of a real core; so it may ring itself again and again and does not keep a core from sleeping.
+    /// Asked when the port opens. Such a port has no bound.
+    fn looks_on(&self) -> bool {
+        false
+    }
 }
 
-/// What a port does about a virtual run in which nothing can go on by itself.
+/// What a port does about a run in which nothing can go on by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Idle {
     /// Nothing. If all ports say so the run ends as stalled.
@@ -52,16 +60,39 @@ pub struct Bell(Arc<BellState>);
 struct BellState {
     rung: AtomicBool,
     /// Where its port is open.
-    inbox: Mutex<Option<Arc<Inbox>>>,
+    inbox: Mutex<Option<Door>>,
+}
+
+/// Where a port is open.
+#[derive(Clone)]
+struct Door {
+    inbox: Arc<Inbox>,
+    /// Its port only looks on.
+    looks_on: bool,
+}
+
+impl Door {
+    fn ring(&self) {
+        if !self.looks_on || mutant!("rt.looker-keeps-awake") {
+            self.inbox.ring();
+        }
+    }
 }
 
 impl Bell {
-    /// Has the port served soon. Rings that come before it is served lead to one call.
+    /// Has the port served soon. Rings that come before it is served lead to one call. A ring that no port has heard
+    /// is heard by the next one that is opened for this bell.
     pub fn ring(&self) {
+        if mutant!("rt.bell-looked-at-first") {
+            let before = self.0.inbox.lock().clone();
+            let rung = self.0.rung.swap(true, Ordering::SeqCst);
+            return before.filter(|_| !rung).iter().for_each(Door::ring);
+        }
+        // Rung first: a port that opens between the two steps finds that it was.
         if !self.0.rung.swap(true, Ordering::SeqCst)
-            && let Some(inbox) = self.0.inbox.lock().as_ref()
+            && let Some(door) = self.0.inbox.lock().as_ref()
         {
-            inbox.ring();
+            door.ring();
         }
     }
 }
@@ -88,12 +119,13 @@ impl Cx {
     pub fn open_port(&self, bell: &Bell, port: impl Port + 'static) -> Opened {
         let inbox = self.inbox();
         inbox.owned_by_this_thread();
-        let before = bell.0.inbox.lock().replace(inbox.clone());
+        let door = Door { inbox: inbox.clone(), looks_on: port.looks_on() };
+        let before = bell.0.inbox.lock().replace(door.clone());
         assert!(before.is_none(), "a bell calls one port: close the other first");
         let id = self.local.ports.open(self.core(), bell.clone(), Box::new(port));
         // It may have been rung before it knew whom to tell.
         if bell.0.rung.load(Ordering::SeqCst) && !mutant!("rt.early-ring-unheard") {
-            inbox.ring();
+            door.ring();
         }
         Opened { local: self.local.clone(), id }
     }
@@ -144,6 +176,10 @@ impl Remote {
     pub fn call(&self, job: impl FnOnce(&Cx) + Send + 'static) -> Result<(), Gone> {
         let core = self.core;
         let job: Job = Box::new(move |cx| job(&cx.seen_from(core)));
+        let early = mutant!("rt.flag-before-the-job");
+        if early {
+            self.inbox.ring();
+        }
         {
             let mut letters = self.inbox.letters.lock();
             if letters.closed {
@@ -151,7 +187,9 @@ impl Remote {
             }
             letters.jobs.push(job);
         }
-        self.inbox.ring();
+        if !early {
+            self.inbox.ring();
+        }
         Ok(())
     }
 
@@ -161,22 +199,19 @@ impl Remote {
         T: Send + 'static,
         F: Future<Output = T> + 'static,
     {
-        let (reply, value) = mpsc::sync_channel(1);
-        // If the run has ended, or ends before the task has, `reply` is dropped, and `wait` says so.
+        let (sender, reply) = reply::pair();
+        // If the run has ended, or ends before the task has, `sender` is dropped, and `wait` says so.
         let _ = self.call(move |cx| {
             let future = start(cx.clone());
-            cx.spawn(async move {
-                // Nobody may want the value any more.
-                let _ = reply.send(future.await);
-            });
+            cx.spawn(async move { sender.send(future.await) });
         });
-        Pending(value)
+        Pending(reply)
     }
 }
 
 /// What a task of [`Remote::submit`] will return.
 #[must_use = "without it nobody hears what came of the task"]
-pub struct Pending<T>(mpsc::Receiver<T>);
+pub struct Pending<T>(Reply<T>);
 
 impl<T> Pending<T> {
     /// Blocks this thread, which must not be a core's, until the task has ended.
@@ -185,7 +220,7 @@ impl<T> Pending<T> {
     /// The run ended before, and its tasks were dropped: a `Virtual` keeps those that have begun until the next
     /// call of `run`, or its own end.
     pub fn wait(self) -> Result<T, Gone> {
-        self.0.recv().map_err(|_| Gone)
+        self.0.wait().ok_or(Gone)
     }
 }
 
@@ -303,11 +338,14 @@ impl Inbox {
     }
 
     fn take_letters(&self, local: &Local, cx: impl FnOnce() -> Cx) -> bool {
-        let jobs = {
+        let mut jobs = {
             let mut letters = self.letters.lock();
             letters.tasks.drain(..).for_each(|task| local.wake(task));
             std::mem::take(&mut letters.jobs)
         };
+        if mutant!("rt.jobs-out-of-order") {
+            jobs.reverse();
+        }
         if !jobs.is_empty() || local.ports.are_open() {
             let cx = cx();
             jobs.into_iter().for_each(|job| job(&cx));
@@ -334,6 +372,12 @@ impl Inbox {
 
     /// The run is over: who sends something is told.
     pub(crate) fn close(&self) {
+        if mutant!("rt.closed-in-two-steps") {
+            let jobs = std::mem::take(&mut self.letters.lock().jobs);
+            self.letters.lock().closed = true;
+            return drop(jobs);
+        }
+        // In one step: a job is taken here, or refused.
         let jobs = {
             let mut letters = self.letters.lock();
             letters.closed = !mutant!("rt.jobs-behind-the-end");
@@ -350,12 +394,15 @@ pub(crate) struct Ports {
     opened: Cell<u64>,
     /// The earliest time at which one of them stops the clock.
     bound: Cell<Ns>,
+    /// How many of them only look on.
+    lookers: Cell<u32>,
 }
 
 struct Entry {
     id: u64,
     core: CoreId,
     bell: Bell,
+    looks_on: bool,
     /// Not here while it is being called.
     port: Option<Box<dyn Port>>,
 }
@@ -369,7 +416,12 @@ impl Entry {
 
 impl Default for Ports {
     fn default() -> Ports {
-        Ports { open: RefCell::default(), opened: Cell::new(0), bound: Cell::new(Ns::MAX) }
+        Ports {
+            open: RefCell::default(),
+            opened: Cell::new(0),
+            bound: Cell::new(Ns::MAX),
+            lookers: Cell::new(0),
+        }
     }
 }
 
@@ -377,7 +429,9 @@ impl Ports {
     fn open(&self, core: CoreId, bell: Bell, port: Box<dyn Port>) -> u64 {
         let id = self.opened.get() + 1;
         self.opened.set(id);
-        self.open.borrow_mut().push(Entry { id, core, bell, port: Some(port) });
+        let looks_on = port.looks_on();
+        self.lookers.set(self.lookers.get() + u32::from(looks_on));
+        self.open.borrow_mut().push(Entry { id, core, bell, looks_on, port: Some(port) });
         self.find_bound();
         id
     }
@@ -386,6 +440,10 @@ impl Ports {
         let gone: Vec<Entry> = self.open.borrow_mut().extract_if(.., |e| e.id == id).collect();
         for entry in &gone {
             *entry.bell.0.inbox.lock() = None;
+            self.lookers.set(self.lookers.get() - u32::from(entry.looks_on));
+            if mutant!("rt.close-forgets-the-ring") {
+                entry.bell.0.rung.store(false, Ordering::SeqCst);
+            }
         }
         // Its end may open or close others.
         drop(gone);
@@ -398,6 +456,7 @@ impl Ports {
         for entry in &gone {
             *entry.bell.0.inbox.lock() = None;
         }
+        self.lookers.set(0);
         drop(gone);
         self.bound.set(Ns::MAX);
     }
@@ -421,15 +480,22 @@ impl Ports {
 
     /// Serves those whose bells were rung.
     fn serve(&self, cx: &Cx) {
-        let at_once = |e: &Entry| !cx.is_virtual() || !e.is_bounded();
+        let at_once = |e: &Entry| !e.looks_on && (!cx.is_virtual() || !e.is_bounded());
         self.serve_those(cx, at_once);
+    }
+
+    /// Others run: serves those that look on, where their bells were rung. True when one was.
+    #[inline]
+    pub(crate) fn look_on(&self, cx: impl FnOnce() -> Cx) -> bool {
+        self.lookers.get() > 0 && self.serve_those(&cx(), |e| e.looks_on)
     }
 
     /// Virtual time stands at a bound: serves the ports that have stopped it, where their bells were rung.
     /// True when one was.
     pub(crate) fn serve_bounded(&self, cx: &Cx) -> bool {
         let now = cx.now();
-        self.serve_those(cx, |e| e.port.as_ref().is_some_and(|port| port.bound() <= now))
+        let stops = |e: &Entry| e.port.as_ref().is_some_and(|port| port.bound() <= now);
+        self.serve_those(cx, |e| !e.looks_on && stops(e))
     }
 
     fn serve_those(&self, cx: &Cx, meant: impl Fn(&Entry) -> bool) -> bool {
@@ -457,8 +523,7 @@ impl Ports {
 
     /// Asks each of them what to do about a run that can't go on: the first that has changed something
     /// settles it.
-    #[cold]
-    pub(crate) fn idle(&self, cx: &Cx) -> Idle {
+    fn idle(&self, cx: &Cx) -> Idle {
         let mut said = Idle::Stalled;
         self.call(
             cx,
@@ -472,6 +537,15 @@ impl Ports {
             },
         );
         said
+    }
+
+    /// As [`Ports::idle`]; who waits for a file waits, whatever the ports say.
+    #[cold]
+    pub(crate) fn idle_or_files(&self, cx: &Cx, local: &Local) -> Idle {
+        match self.idle(cx) {
+            Idle::Stalled if local.reactor.get().is_some_and(|r| r.is_awaited()) => Idle::Waits,
+            said => said,
+        }
     }
 
     /// Calls those that are `meant`, in order, until `with` says that it is enough. A port may open and close

@@ -29,6 +29,32 @@ mod chosen {
     /// Empty turns before a core parks: a device time is 10–100 us, parking costs about 5 us.
     pub(crate) const IDLE_SPINS: u32 = 200;
 
+    /// Tells a thread that waits that what is in a mutex has changed. For threads that are no core's.
+    #[derive(Default)]
+    pub(crate) struct Changed(parking_lot::Condvar);
+
+    impl Changed {
+        /// Wakes the thread that waits, behind the change.
+        pub(crate) fn tell(&self) {
+            self.0.notify_one();
+        }
+
+        /// Blocks this thread until `done` finds what it wants in the mutex.
+        pub(crate) fn wait<T, R>(
+            &self,
+            mutex: &InboxMutex<T>,
+            mut done: impl FnMut(&mut T) -> Option<R>,
+        ) -> R {
+            let mut guard = mutex.lock();
+            loop {
+                match done(&mut guard) {
+                    Some(found) => return found,
+                    None => self.0.wait(&mut guard),
+                }
+            }
+        }
+    }
+
     /// Zeroed atomics without touching the pages: a fresh map of a 2 TB drive costs nothing.
     pub fn zeroed_u32(n: usize) -> Box<[AtomicU32]> {
         // SAFETY: AtomicU32 has the bit validity of u32 (documented in std).
@@ -248,6 +274,37 @@ mod chosen {
         /// The value, which nobody else can reach.
         pub fn get_mut(&mut self) -> &mut T {
             self.0.get_mut().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+
+    /// Tells a thread that waits that what is in a mutex has changed.
+    pub(crate) struct Changed(checked::Condvar);
+
+    impl Default for Changed {
+        fn default() -> Changed {
+            Changed(checked::Condvar::new())
+        }
+    }
+
+    impl Changed {
+        /// Wakes the thread that waits.
+        pub(crate) fn tell(&self) {
+            self.0.notify_one();
+        }
+
+        /// Blocks this thread until `done` finds what it wants in the mutex.
+        pub(crate) fn wait<T, R>(
+            &self,
+            mutex: &Mutex<T>,
+            mut done: impl FnMut(&mut T) -> Option<R>,
+        ) -> R {
+            let mut guard = mutex.lock();
+            loop {
+                match done(&mut guard) {
+                    Some(found) => return found,
+                    None => guard = self.0.wait(guard).unwrap_or_else(PoisonError::into_inner),
+                }
+            }
         }
     }
 

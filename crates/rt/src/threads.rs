@@ -6,10 +6,12 @@
 
 use crate::cx::{CoreId, Cx, Mode, Waiter};
 use crate::local::Local;
-use crate::outside::Inbox;
+use crate::outside::{Idle, Inbox};
 use crate::platform::{
     AtomicBool, AtomicUsize, IDLE_SPINS, Ordering, RealClock, on_threads, spin_loop,
 };
+use crate::virt::Stalled;
+use flashlane_base::Ns;
 use std::cell::Cell;
 use std::future::Future;
 use std::rc::Rc;
@@ -30,6 +32,18 @@ struct Shared {
 }
 
 impl Shared {
+    fn new(cores: u32, seed: u64) -> Arc<Shared> {
+        let clock = Arc::new(RealClock::new(cores));
+        let inbox = |core| Arc::new(Inbox::new(core, clock.clone()));
+        Arc::new(Shared {
+            seed,
+            inboxes: (0..cores).map(inbox).collect(),
+            clock: clock.clone(),
+            running: AtomicUsize::new(cores as usize),
+            panicked: AtomicBool::new(false),
+        })
+    }
+
     fn is_over(&self) -> bool {
         self.running.load(Ordering::SeqCst) == 0 || self.panicked.load(Ordering::SeqCst)
     }
@@ -84,33 +98,55 @@ impl Threads {
         F: Fn(Cx) -> Fut + Send + Sync,
         Fut: Future<Output = T> + 'static,
     {
-        let clock = Arc::new(RealClock::new(self.cores));
-        let inbox = |core| Arc::new(Inbox::new(core, clock.clone()));
-        let shared = Arc::new(Shared {
-            seed: self.seed,
-            inboxes: (0..self.cores).map(inbox).collect(),
-            clock: clock.clone(),
-            running: AtomicUsize::new(self.cores as usize),
-            panicked: AtomicBool::new(false),
-        });
+        let shared = Shared::new(self.cores, self.seed);
         // All have ended before anything unwinds: a core that ended because another panicked has no
         // value, and the panic to report is the other's.
-        let ended = on_threads(self.cores, |core| run_core(CoreId(core), shared.clone(), &main));
-        let values: Vec<Option<T>> = ended
+        let ended = on_threads(self.cores, |core| {
+            let alone = false; // another core may wake this one, or a thread, whatever this one waits for
+            run_core(CoreId(core), shared.clone(), alone, &main)
+        });
+        let values: Vec<_> = ended
             .into_iter()
             .map(|e| e.unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect();
-        let all: Option<Vec<T>> = values.into_iter().collect();
-        all.expect("without a panic every main task ends")
+        let all: Result<Vec<T>, Ended> = values.into_iter().collect();
+        all.unwrap_or_else(|_| unreachable!("without a panic every main task ends"))
+    }
+
+    /// Runs `main` on one core, which is this thread: nothing of the run need be `Send`. As in virtual time, a run
+    /// in which nothing can go on by itself asks its ports what to do.
+    ///
+    /// # Errors
+    /// Every task waits, no timer is armed, and neither a port nor a file is waited for.
+    pub fn run_here<T, Fut>(seed: u64, main: impl FnOnce(Cx) -> Fut) -> Result<T, Stalled>
+    where
+        T: 'static,
+        Fut: Future<Output = T> + 'static,
+    {
+        run_core(CoreId(0), Shared::new(1, seed), true, main).map_err(|ended| match ended {
+            Ended::Stalled(stalled) => stalled,
+            Ended::Panicked => unreachable!("a panic goes through its own core"),
+        })
     }
 }
 
-/// Runs one core until every main task has ended; `None` when a core panicked before this one's
-/// main task had ended.
-fn run_core<T, F, Fut>(core: CoreId, shared: Arc<Shared>, main: &F) -> Option<T>
+/// Why a core ended before its main task had.
+enum Ended {
+    /// A core panicked.
+    Panicked,
+    /// Nothing could go on.
+    Stalled(Stalled),
+}
+
+/// Runs one core until every main task has ended. A core that is `alone` has no other to wait for.
+fn run_core<T, Fut>(
+    core: CoreId,
+    shared: Arc<Shared>,
+    alone: bool,
+    main: impl FnOnce(Cx) -> Fut,
+) -> Result<T, Ended>
 where
     T: 'static,
-    F: Fn(Cx) -> Fut,
     Fut: Future<Output = T> + 'static,
 {
     let inbox = &shared.inboxes[core.0 as usize];
@@ -134,7 +170,7 @@ where
         {
             reactor.look(&local);
         }
-        if !local.timers.borrow().is_empty() {
+        if !local.timers.borrow().is_empty() || local.next_idle().is_some() {
             local.fire_due(thread.now());
         }
         std::mem::swap(&mut batch, &mut *local.ready.borrow_mut());
@@ -144,11 +180,25 @@ where
                 spin_loop();
             } else {
                 let next = local.timers.borrow().next_at();
-                inbox.sleep(&local, next);
+                if alone && next.is_none() && !inbox.is_rung() {
+                    match local.ports.idle_or_files(&cx, &local) {
+                        Idle::Changed => continue,
+                        Idle::Waits => {}
+                        Idle::Stalled => {
+                            return Err(Ended::Stalled(Stalled {
+                                now: Ns::from_ns(thread.now()),
+                                tasks: local.alive(),
+                                seed: shared.seed,
+                            }));
+                        }
+                    }
+                }
+                inbox.sleep(&local, next.into_iter().chain(local.next_idle()).min());
             }
             continue;
         }
         idle = 0;
+        local.ports.look_on(|| cx.clone());
         for task in batch.drain(..) {
             local.poll(task);
         }
@@ -160,7 +210,7 @@ where
             wake_all(&shared);
         }
     }
-    value
+    value.ok_or(Ended::Panicked)
 }
 
 /// Ends a core, also by a panic: its tasks are dropped (they and their contexts hold each other),

@@ -327,7 +327,8 @@ impl Virtual {
                 reactor.look(&self.local);
             }
         }
-        self.clock.inbox.deliver(&self.local, || self.cx())
+        let came = self.clock.inbox.deliver(&self.local, || self.cx());
+        self.local.ports.look_on(|| self.cx()) || came
     }
 
     fn is_awake(&self) -> bool {
@@ -339,12 +340,7 @@ impl Virtual {
     /// Nothing is ready and no timer is armed.
     #[cold]
     fn idle(&self) -> Idle {
-        match self.local.ports.idle(&self.cx()) {
-            Idle::Stalled if self.local.reactor.get().is_some_and(|r| r.is_awaited()) => {
-                Idle::Waits
-            }
-            said => said,
-        }
+        self.local.ports.idle_or_files(&self.cx(), &self.local)
     }
 
     /// Until the outside world has something to say, in real time.

@@ -4,7 +4,8 @@
 //! the wrong panic here. Never: measures time.
 
 use flashlane_base::Ns;
-use flashlane_rt::{CoreId, Lock, Notify, Threads};
+use flashlane_rt::{Bell, CoreId, Cx, Idle, Lock, Notify, Port, Threads};
+use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -106,6 +107,65 @@ fn a_parked_core_hears_a_wake_up() {
             }
         }
     });
+}
+
+/// One core that is the calling thread: nothing need be `Send`, timers pass in real time, and a run in which nothing
+/// can go on says so, unless a port helps or waits for somebody.
+#[test]
+fn a_core_may_be_the_calling_thread() {
+    struct Helper(Rc<(Cell<u32>, Notify)>, Vec<Idle>);
+    impl Port for Helper {
+        fn serve(&mut self, cx: &Cx) {
+            self.0.0.set(self.0.0.get() + 1);
+            self.0.1.wake(cx);
+        }
+        fn bound(&self) -> Ns {
+            Ns::MAX
+        }
+        fn idle(&mut self, cx: &Cx) -> Idle {
+            let said = self.1.pop().unwrap_or(Idle::Stalled);
+            if said == Idle::Changed {
+                self.serve(cx);
+            }
+            said
+        }
+    }
+    let here = std::thread::current().id();
+    let value = Threads::run_here(7, |cx| async move {
+        let began = cx.now();
+        cx.sleep(Ns::from_us(300)).await;
+        assert!(cx.now() >= began + Ns::from_us(300) && !cx.is_virtual());
+        (Rc::new(5), std::thread::current().id(), cx.core(), cx.cores())
+    });
+    assert_eq!(value, Ok((Rc::new(5), here, CoreId(0), 1)));
+    let run = |wanted: u32, says: Vec<Idle>| {
+        Threads::run_here(7, |cx| async move {
+            // Who looks after something in idle time keeps no run alive.
+            let (idle, never) = (cx.clone(), Notify::new());
+            cx.spawn(async move {
+                idle.arm_idle(Ns::from_secs(3600));
+                never.wait(&idle, || false).await;
+            });
+            let (seen, bell) = (Rc::new((Cell::new(0), Notify::new())), Bell::default());
+            let waits = says.contains(&Idle::Waits);
+            let open = cx.open_port(&bell, Helper(seen.clone(), says));
+            let ringer = waits.then(|| {
+                std::thread::spawn(move || {
+                    #[allow(clippy::disallowed_methods)] // so that the core waits for it
+                    std::thread::sleep(std::time::Duration::from_millis(5));
+                    bell.ring();
+                })
+            });
+            seen.1.wait(&cx, || seen.0.get() == wanted).await;
+            drop(open);
+            ringer.map(|ringer| ringer.join().expect("no panic"))
+        })
+    };
+    let stalled = run(1, vec![]).expect_err("nobody helps");
+    assert_eq!((stalled.seed, stalled.tasks), (7, 2));
+    assert_eq!(run(2, vec![Idle::Changed; 2]), Ok(None));
+    assert!(run(3, vec![Idle::Changed; 2]).is_err(), "it helps twice");
+    assert_eq!(run(1, vec![Idle::Waits; 100]), Ok(Some(())));
 }
 
 /// Futures never migrate, so they need not be `Send`.

@@ -370,15 +370,8 @@ impl AimedDevice {
 }
 
 impl Device for AimedDevice {
-    fn geometry(&self) -> &Geometry {
-        self.inner.geometry()
-    }
-    fn format(&self) -> &PpaFormat {
-        self.inner.format()
-    }
-    fn traits(&self) -> &Traits {
-        self.inner.traits()
-    }
+    flashlane_ocssd::as_below!(inner: geometry format traits expect chunk_report);
+
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let event = self.aim.sent(cx, &*self.inner, self.medium.as_deref(), &request);
         let ticket = self.inner.submit_at(cx, request, arrives);
@@ -392,11 +385,5 @@ impl Device for AimedDevice {
             self.aim.done(cx, id, done.failed != 0);
         }
         polled
-    }
-    fn expect(&self, first: Ppa, n: u32) {
-        self.inner.expect(first, n);
-    }
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.inner.chunk_report(pu, first, count)
     }
 }

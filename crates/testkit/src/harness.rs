@@ -350,6 +350,10 @@ impl Port for Lookout {
         self.times = 0;
         Idle::Stalled
     }
+
+    fn looks_on(&self) -> bool {
+        true
+    }
 }
 
 /// The stream that lives and their ends are drawn from.

@@ -56,15 +56,8 @@ impl NotingDevice {
 }
 
 impl Device for NotingDevice {
-    fn geometry(&self) -> &Geometry {
-        self.inner.geometry()
-    }
-    fn format(&self) -> &PpaFormat {
-        self.inner.format()
-    }
-    fn traits(&self) -> &Traits {
-        self.inner.traits()
-    }
+    flashlane_ocssd::as_below!(inner: geometry format traits expect chunk_report);
+
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         self.moments.note(arrives);
         self.inner.submit_at(cx, request, arrives)
@@ -77,11 +70,5 @@ impl Device for NotingDevice {
             self.moments.note(done.finished);
         }
         polled
-    }
-    fn expect(&self, first: Ppa, n: u32) {
-        self.inner.expect(first, n);
-    }
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.inner.chunk_report(pu, first, count)
     }
 }

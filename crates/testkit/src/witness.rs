@@ -107,15 +107,8 @@ impl Witness {
 }
 
 impl Device for Witness {
-    fn geometry(&self) -> &Geometry {
-        self.inner.geometry()
-    }
-    fn format(&self) -> &PpaFormat {
-        self.inner.format()
-    }
-    fn traits(&self) -> &Traits {
-        self.inner.traits()
-    }
+    flashlane_ocssd::as_below!(inner: geometry format traits expect chunk_report);
+
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         match request.op {
             Op::Read => return self.read(cx, request, arrives),
@@ -132,11 +125,5 @@ impl Device for Witness {
             self.tell(id, done);
         }
         polled
-    }
-    fn expect(&self, first: Ppa, n: u32) {
-        self.inner.expect(first, n);
-    }
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.inner.chunk_report(pu, first, count)
     }
 }

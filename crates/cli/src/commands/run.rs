@@ -5,12 +5,12 @@ use crate::args::Run;
 use crate::output::{self, Folder, Results, Sink, all_apart, keep_inputs};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::{Context, Result};
-use flashlane_lab::execute::{Observe, Outcome, execute_with};
+use flashlane_lab::execute::{Observe, Outcome, execute_on};
 use flashlane_lab::experiment::{Experiment, Target, Workload};
 use flashlane_lab::report::{self, Report, SPANS_MAX};
 use flashlane_lab::shelf::Shelf;
 use flashlane_lab::trace::TraceSource;
-use flashlane_lab::{input, lnvm, run::Monitor};
+use flashlane_lab::{input, lnvm, run::Monitor, stack};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -40,7 +40,7 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     let began = std::time::Instant::now();
     let watch =
         |target: &Target| -> Rc<dyn Monitor> { Rc::new(Terminal::new(&interrupt, &target.name)) };
-    let outcome = execute_with(&experiment, observe, shelf.as_ref(), &watch)?;
+    let outcome = execute_on(args.clock.into(), &experiment, observe, shelf.as_ref(), &watch)?;
     let mut report = Report::of(&outcome);
     report.wall_seconds = began.elapsed().as_secs_f64();
     let quiet = places.stdout;
@@ -83,7 +83,7 @@ fn load(args: &Run) -> Result<Experiment> {
     };
     let (on, kind) = lnvm::choose(drive, args.what.targets(), how)?;
     let (_, mut experiment) = input::load(file, &args.what.changes_on(&kind.to_string()))?;
-    lnvm::put_on_drive(&mut experiment, &on)?;
+    stack::put_on_drive(&mut experiment, &on)?;
     Ok(experiment)
 }
 

@@ -4,7 +4,7 @@
 //! the socket is sent here is also what no client of ours sends: garbage, half a line, a line without end,
 //! another version. The run must not notice.
 
-use crate::harness::{Done, Here, here, pause};
+use crate::harness::{Done, ENDLESS, Here, here, pause};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -96,6 +96,71 @@ fn verbs_work_on_a_drive_in_use() {
     let list = lnvm(&h, &["list", "a.img"]).good().out;
     assert!(list.contains("Number of targets: 1"), "{list}");
     assert!(lnvm(&h, &["chunk-log", "a.img"]).good().out.contains("OFFLINE"));
+}
+
+/// A run on the real clock: it answers as one in virtual time does, its drive is used meanwhile, and a second run finds it
+/// as it was left.
+#[test]
+fn a_drive_on_the_real_clock_answers() {
+    let h = drive();
+    h.file("endless.fio", ENDLESS);
+    let run = ["run", "endless.fio", "--drive", "a.img", "--target", "db", "--clock", "real"];
+    let mut holder = h.hold_with(&run, "a.img.ctl");
+    let pid = holder.id();
+    let info = h.run(&["drive", "info", "a.img", "--json", "-"]).good().json();
+    assert_eq!(info["in_use"]["process"], pid);
+    let written = || {
+        let smart = h.run(&["drive", "smart", "a.img", "--json", "-"]).good().json();
+        smart["ocp"]["Physical media units written"]["lo"].as_u64().unwrap()
+    };
+    let first = written();
+    let mut tries = 0;
+    while written() == first {
+        tries += 1;
+        assert!(tries < 500, "nothing is written");
+        pause();
+    }
+    lnvm(&h, &["knobs", "a.img", "-n", "db", "gc_enabled=0"]).good();
+    h.run(&["drive", "snapshot", "a.img", "s.img"]).good();
+    assert!(holder.is_running());
+    let done = holder.interrupt();
+    assert!(done.out.contains("real clock: no fingerprint"), "{done:?}");
+    assert_eq!(h.files(), ["a.img", "endless.fio", "s.img"], "the socket is gone");
+    h.file("read.fio", "[r]\nrw=read\nbs=64k\nsize=1m\n");
+    let run = ["run", "read.fio", "--drive", "a.img", "--target", "db", "--json", "-"];
+    let virtual_run = h.run(&run).good().json();
+    assert_eq!(virtual_run["configuration"]["clock"], "virtual");
+    let run = h.run(&[&run[..], &["--clock", "real"]].concat()).good().json();
+    assert_eq!(run["runs"][0]["mount"]["recovery"]["clean"], true, "{run:#}");
+    assert_eq!(run["runs"][0]["failed_requests"], 0);
+    assert_eq!(run["runs"][0]["counter_laws"], "hold");
+    assert_eq!(run["configuration"]["clock"], "real");
+    assert_eq!(run["runs"][0]["fingerprint"], "none");
+    let busy = run["runs"][0]["cpu"]["busy_ratio"].as_f64().unwrap();
+    assert!(busy > 0.0 && busy <= 1.0, "{busy}");
+    // Power cuts reach it, too.
+    let holder = h.hold_with(
+        &["run", "endless.fio", "--drive", "a.img", "--target", "db", "--clock", "real"],
+        "a.img.ctl",
+    );
+    h.run(&["drive", "inject", "a.img", "power_cut"]).good();
+    drop(holder);
+    assert!(h.run(&["drive", "check", "a.img"]).good().out.ends_with("good\n"));
+}
+
+/// On the real clock requests may be far apart: Ctrl-C is heard between them. What the real clock can't do is said.
+#[test]
+fn a_slow_run_on_the_real_clock_hears_ctrl_c() {
+    let h = drive();
+    h.file("slow.fio", "[w]\nrw=write\nbs=4k\nsize=1m\nrate_iops=1\nfsync=4\n");
+    let run = ["run", "slow.fio", "--drive", "a.img", "--target", "db", "--clock", "real"];
+    let holder = h.hold_with(&run, "a.img.ctl");
+    let done = holder.interrupt();
+    assert!(done.out.contains("INTERRUPTED"), "{done:?}");
+    let cores = [&run[..], &["--set", "run.host_cores=2"]].concat();
+    h.run(&cores).refused(2, &["2 host cores", "run.host_cores=1"]);
+    h.run(&["run", "slow.fio", "--clock", "real"]).refused(2, &["--drive"]);
+    assert_eq!(h.files(), ["a.img", "slow.fio"]);
 }
 
 #[test]

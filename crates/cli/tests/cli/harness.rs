@@ -58,8 +58,8 @@ impl Here {
     }
 }
 
-/// Years of virtual time.
-const ENDLESS: &str =
+/// Months of the run's time.
+pub(crate) const ENDLESS: &str =
     "[w]\nrw=randwrite\nbs=4k\nsize=8m\niodepth=4\nfsync=64\ntime_based\nruntime=9999999\n";
 
 /// A process that has a drive open until it is ended.

@@ -63,7 +63,8 @@ impl Last {
             let shards = (shards + lanes - 1 - lane) / lanes;
             let sectors = if shards == 0 { 0 } else { shards as u64 * longest + listed };
             let fresh = sectors.div_ceil(chunk.saturating_sub(longest).max(1)).min(shards as u64);
-            let has_room = |copy: &Copy| copy.chunk.is_some() && copy.cursor as u64 + sectors <= chunk;
+            let has_room =
+                |copy: &Copy| copy.chunk.is_some() && copy.cursor as u64 + sectors <= chunk;
             let copies = self.lanes.get(lane).map(|copies| copies.each_ref().map(has_room));
             let without = copies.unwrap_or_default().into_iter().filter(|room| !room).count();
             fresh * without as u64

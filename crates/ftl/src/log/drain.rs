@@ -17,7 +17,7 @@ use super::pool::{Chosen, Spot};
 use super::ring::{Dropped, Ring, RingState};
 use super::sections::Sections;
 use super::slab::Slab;
-use super::unit::{Released, Unit};
+use super::unit::{Released, UNITS_INLINE, Unit};
 use super::{Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Op, Request};
@@ -27,10 +27,10 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// Units on their way to a place.
-type Units = SmallVec<[Box<Unit>; 1]>;
+type Units = SmallVec<[Box<Unit>; UNITS_INLINE]>;
 
 /// Units with their places.
-type Placed = SmallVec<[(Spot, Box<Unit>); 1]>;
+type Placed = SmallVec<[(Spot, Box<Unit>); UNITS_INLINE]>;
 
 /// A request whose programs are under way: one unit, or several of one channel (QBLK, II-D).
 struct Program {
@@ -54,7 +54,7 @@ struct Vectors {
     oob: Vec<[u8; OOB_BYTES]>,
     cause: Vec<Cause>,
     index: Vec<u32>,
-    units: SmallVec<[Described; 1]>,
+    units: SmallVec<[Described; UNITS_INLINE]>,
 }
 
 /// A unit among [`Vectors`].
@@ -396,7 +396,7 @@ impl HostFtl {
         let ring = self.rings.get(ring);
         let mut released = Released::new();
         // (line, unit of the ring, how many of its slots went out again)
-        let mut ended: SmallVec<[(u32, u64, usize); 1]> = SmallVec::new();
+        let mut ended: SmallVec<[(u32, u64, usize); UNITS_INLINE]> = SmallVec::new();
         for (i, (spot, unit)) in units.into_iter().enumerate() {
             ended.push((spot.line, unit.id, unit.retries));
             let failed = done.failed >> (i * n) & (u64::MAX >> (64 - n));

@@ -10,7 +10,7 @@
 use super::close::{OpenPair, PairStep};
 use super::format::{LBA_NONE, PACKED_BYTES, closing_sectors, pack_entry};
 use super::scrub::Decay;
-use super::unit::{Released, Unit};
+use super::unit::{Released, UNITS_INLINE, Unit};
 use flashlane_base::{OOB_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::{AtomicU64, Ordering};
@@ -152,7 +152,7 @@ pub(super) struct Chosen {
     pub(super) line: u32,
     pub(super) sequence: u64,
     /// (index of the chunk in the line, its PU).
-    pub(super) chunks: SmallVec<[(usize, u32); 1]>,
+    pub(super) chunks: SmallVec<[(usize, u32); UNITS_INLINE]>,
 }
 
 /// Fixed numbers of a target.
@@ -605,7 +605,7 @@ impl PoolState {
         let (sequence, len) = (self.line(line).sequence, self.shape.chunk_sectors);
         let open = self.open_mut(line);
         let room = open.remaining.saturating_sub(open.closing) as usize;
-        let mut chunks: SmallVec<[(usize, u32); 1]> = SmallVec::new();
+        let mut chunks: SmallVec<[(usize, u32); UNITS_INLINE]> = SmallVec::new();
         while chunks.len() < want.min(room)
             && let Some(at) = open.next_chunk(len)
             && chunks.iter().all(|(other, _)| *other != at)

@@ -106,6 +106,10 @@ impl Unit {
     }
 }
 
+/// Units of a request that lie in a list without an allocation: all of QBLK's, where the device writes 64 KiB
+/// at once (64 sectors per vector command).
+pub(super) const UNITS_INLINE: usize = 4;
+
 /// Units that the medium can give back from now on: one, as a rule, and all of a window when a
 /// chunk is full.
-pub(super) type Released = SmallVec<[Box<Unit>; 2]>;
+pub(super) type Released = SmallVec<[Box<Unit>; UNITS_INLINE]>;

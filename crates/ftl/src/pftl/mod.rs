@@ -419,7 +419,7 @@ impl Pftl {
 
     /// The counters that every layer keeps.
     pub fn stats(&self) -> FtlStats {
-        self.controller.lock().stats.ftl.clone()
+        self.controller.lock().stats.ftl
     }
 
     /// Free lines, of all.

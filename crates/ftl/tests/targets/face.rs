@@ -187,14 +187,10 @@ impl Face {
 }
 
 impl Device for Face {
+    flashlane_ocssd::as_below!(ssd: format traits chunk_report);
+
     fn geometry(&self) -> &Geometry {
         &self.geo
-    }
-    fn format(&self) -> &PpaFormat {
-        self.ssd.format()
-    }
-    fn traits(&self) -> &Traits {
-        self.ssd.traits()
     }
     fn expect(&self, _: Ppa, _: u32) {}
     fn submit_at(&self, cx: &Cx, request: Request<'_>, _: Ns) -> Ticket {
@@ -245,8 +241,5 @@ impl Device for Face {
             }
         }
         Poll::Ready(done)
-    }
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.ssd.chunk_report(pu, first, count)
     }
 }

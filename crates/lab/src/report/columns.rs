@@ -3,8 +3,10 @@
 //! Owns: names, order and types of the columns. Promises: names end in their unit; both formats have
 //! the same names and values; a later version only adds columns at the end. Never: formats.
 
-use super::contention::ContentionReport;
-use super::numbers::{LatencyNs, Report, RunReport};
+use super::numbers::{Report, RunReport};
+use crate::contention::ContentionReport;
+use crate::histogram::LatencyNs;
+use flashlane_base::counters::Counters;
 
 /// A value.
 #[derive(Clone, Debug, PartialEq)]
@@ -46,10 +48,10 @@ pub(super) fn run(r: &RunReport) -> Vec<Named> {
     }
     cells.push(("write_amplification_ratio".into(), Cell::Ratio(r.write_amplification_ratio)));
     for (cause, n) in r.programmed_sectors.named() {
-        cells.push(int(format!("programmed_{cause}_sectors"), n));
+        cells.push(int(format!("programmed_{}_sectors", cause.name()), n));
     }
-    cells.push(int("absorbed_sectors", r.buffer_sectors.absorbed));
-    cells.push(int("erases", r.erases));
+    let counted = |list: Vec<(&'static str, u64)>| list.into_iter().map(|(name, n)| int(name, n));
+    cells.extend(counted(r.work.shown("csv")));
     cells.push(int("violations", r.violations));
     cells.push(int("wrong_sectors", r.wrong_sectors));
     cells.push(("steady".into(), Cell::Bool(r.steady)));
@@ -59,9 +61,8 @@ pub(super) fn run(r: &RunReport) -> Vec<Named> {
     cells.push(text("fingerprint", &r.fingerprint));
     // Columns that came later, at the end.
     let b = &r.latency_breakdown_ns;
-    let parts = [("read", &b.read.named()[..]), ("write", &b.write.named()[..])];
-    for (op, parts) in parts {
-        for part in parts {
+    for (op, parts) in [("read", &b.read), ("write", &b.write)] {
+        for part in &parts.0 {
             cells.push(int(format!("{op}_{}_sum_ns", part.key), part.ns));
         }
     }
@@ -71,13 +72,12 @@ pub(super) fn run(r: &RunReport) -> Vec<Named> {
     for (name, erases) in wear {
         cells.push(int(format!("chunk_{name}_erases"), erases.into()));
     }
-    cells.push(int("leveled_lines", r.care.leveled_lines));
-    cells.push(int("scrubbed_lines", r.care.scrubbed_lines));
-    cells.push(int("patrol_read_sectors", r.care.patrol_read_sectors));
+    cells.extend(counted(r.care.named()));
     cells.push(text("costs", &r.cpu.costs));
     cells.push(ratio("cpu_busy_ratio", r.cpu.busy_ratio));
     cells.push(ratio("cpu_lock_ratio", r.cpu.lock_ratio));
     contention(&r.contention.clone().unwrap_or_default(), &mut cells);
+    cells.extend(counted(r.work.shown("column")));
     cells
 }
 
@@ -88,16 +88,17 @@ fn contention(c: &ContentionReport, cells: &mut Vec<Named>) {
     let named = [
         ("lock_waits", locks),
         ("lock_wait_sum_ns", lock_ns),
-        ("exchange_retries", c.retries()),
-        ("exchange_drain_lost_sectors", c.exchanges.drain_lost),
-        ("exchange_gc_lost_sectors", c.exchanges.gc_lost),
+        ("exchange_retries", c.exchanges.retries()),
+    ];
+    let more = [
         ("semaphore_waits", semaphores),
         ("semaphore_wait_sum_ns", semaphore_ns),
         ("ring_full_waits", full),
         ("ring_full_wait_sum_ns", full_ns),
         ("ring_depth_most_slots", c.deepest()),
     ];
-    cells.extend(named.map(|(name, n)| int(name, n)));
+    let all = named.into_iter().chain(c.exchanges.shown("column")).chain(more);
+    cells.extend(all.map(|(name, n)| int(name, n)));
     cells.push(ratio("ring_depth_mean_slots", c.depth_mean()));
 }
 
@@ -128,6 +129,7 @@ pub(super) fn timeline(report: &Report) -> Vec<Vec<Named>> {
                 int("host_written_sectors", t.host_written_sectors[i]),
             ];
             for (cause, _) in r.programmed_sectors.named() {
+                let cause = cause.name();
                 let n = t.programmed_by_cause_sectors.get(cause).map_or(0, |list| list[i]);
                 row.push(int(format!("programmed_{cause}_sectors"), n));
             }

@@ -3,7 +3,7 @@
 //! Owns: the shape of `configuration` in the JSON. Promises: whoever has it can tell what was
 //! simulated: geometry, times, spare, buffer, policy, workload, seed. Never: repeats results.
 
-use crate::execute::Outcome;
+use crate::execute::{Clock, Outcome};
 use crate::experiment::{Experiment, HostSpec, Target, Workload};
 use flashlane_base::Ns;
 use flashlane_ocssd::DeviceSpec;
@@ -16,6 +16,8 @@ use serde_json::{Value, json};
 pub struct Configuration {
     /// One per target, in order: device, layer.
     pub targets: Vec<Value>,
+    /// Which time it went by: `virtual` or `real`.
+    pub clock: &'static str,
     /// Workload, in order.
     pub workloads: Vec<Value>,
     /// Seed of every random stream.
@@ -49,7 +51,8 @@ impl Configuration {
             }
         });
         Configuration {
-            targets: e.targets.iter().map(|t| target(e, t)).collect(),
+            clock: outcome.clock.name(),
+            targets: e.targets.iter().map(|t| target(outcome.clock, e, t)).collect(),
             workloads: workloads.collect(),
             seed: e.run.seed,
             rng: flashlane_base::rng::RNG_NAME,
@@ -60,7 +63,7 @@ impl Configuration {
     }
 }
 
-fn target(e: &Experiment, t: &Target) -> Value {
+fn target(clock: Clock, e: &Experiment, t: &Target) -> Value {
     let mut layers = t.stack.layers.iter().map(|l| l.kind.described(&l.settings));
     let layer = layers.next().unwrap_or_else(|| json!({ "kind": kinds::RAW }));
     let filters: Vec<Value> = layers.collect();
@@ -75,7 +78,7 @@ fn target(e: &Experiment, t: &Target) -> Value {
         "timing": o.timing,
         "dulbe": o.dulbe,
         "device": device(&t.stack.device.spec, &queue),
-        "host": host(&t.host),
+        "host": host(clock, &t.host),
         // Places in the list of workloads.
         "workloads": e.workloads_of(t).map(|(i, _)| i).collect::<Vec<usize>>(),
     });
@@ -85,12 +88,18 @@ fn target(e: &Experiment, t: &Target) -> Value {
     said
 }
 
-fn host(h: &HostSpec) -> Value {
-    let source = match h.costs.source() {
-        "" => "its file has no `source`",
-        source => source,
-    };
-    json!({ "cores": h.cores, "costs": h.costs.name(), "costs_source": source })
+fn host(clock: Clock, h: &HostSpec) -> Value {
+    let (costs, source) = costs_of(clock, h);
+    json!({ "cores": h.cores, "costs": costs, "costs_source": source })
+}
+
+/// What the host's own work costs: the name of a table, and its source.
+pub(super) fn costs_of(clock: Clock, h: &HostSpec) -> (&str, &str) {
+    match (clock, h.costs.source()) {
+        (Clock::Real, _) => ("real", "it takes what it takes on this machine"),
+        (Clock::Virtual, "") => (h.costs.name(), "its file has no `source`"),
+        (Clock::Virtual, source) => (h.costs.name(), source),
+    }
 }
 
 fn device(d: &DeviceSpec, queue: &str) -> Value {

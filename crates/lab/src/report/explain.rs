@@ -5,7 +5,9 @@
 //! Never: guesses a cause that was not measured.
 
 use super::numbers::{Part, Report, RunReport};
-use super::table::{grouped, mb_per_s, short};
+use crate::words::{grouped, mb_per_s, short};
+use flashlane_base::counters::Counters;
+use flashlane_ocssd::device::Cause;
 
 /// Shares below this are not worth a clause.
 const WORTH_SAYING: f64 = 0.02;
@@ -58,9 +60,8 @@ fn amplification(r: &RunReport) -> Option<String> {
     let mut causes: Vec<(f64, &str)> = r
         .programmed_sectors
         .named()
-        .into_iter()
-        .filter(|(name, _)| *name != "user")
-        .map(|(name, n)| (share(n, written), in_words(name)))
+        .filter(|(cause, _)| *cause != Cause::User)
+        .map(|(cause, n)| (share(n, written), cause.words()))
         .filter(|(s, _)| *s >= WORTH_SAYING)
         .collect();
     causes.sort_by(|a, b| b.0.total_cmp(&a.0));
@@ -76,24 +77,9 @@ fn amplification(r: &RunReport) -> Option<String> {
     Some(text + ".")
 }
 
-fn in_words(cause: &str) -> &'static str {
-    match cause {
-        "gc" => "moved by garbage collection",
-        "fold" => "moved between cell modes",
-        "padding_flush" => "padded behind flushes",
-        "padding_pair" => "padded up to page pairs",
-        "padding_gc" => "padded for erases and closing lines",
-        "metadata" => "written as line metadata and checkpoints",
-        "log" => "written to the log",
-        "retry" => "sent again after failed programs",
-        "dead" => "overwritten in the buffer but already promised to a flush",
-        _ => "user data",
-    }
-}
-
 /// What writes mostly waited for.
 fn write_waits(r: &RunReport) -> Option<String> {
-    let said = largest(&r.latency_breakdown_ns.write.named(), 0.1);
+    let said = largest(&r.latency_breakdown_ns.write.0, 0.1);
     let waited = !said.is_empty() && r.latency_ns.write.mean > 0;
     waited.then(|| format!("Writes took {} on average: {said}.", short(r.latency_ns.write.mean)))
 }
@@ -118,7 +104,7 @@ fn reads(r: &RunReport) -> Option<String> {
     if l.mean == 0 {
         return None;
     }
-    let said = largest(&r.latency_breakdown_ns.read.named(), 0.05);
+    let said = largest(&r.latency_breakdown_ns.read.0, 0.05);
     let mut text = format!("Reads took {} on average", short(l.mean));
     if !said.is_empty() {
         text += &format!(": {said}");
@@ -138,17 +124,12 @@ fn reads(r: &RunReport) -> Option<String> {
 
 /// What the write buffer of the device did.
 fn device_buffer(r: &RunReport) -> Option<String> {
-    let b = r.device_buffer.filter(|b| b.accepted_sectors > 0)?;
+    let b = r.device_buffer.filter(|b| b.accepted > 0)?;
     let mut text = format!(
         "The device acknowledged {} sectors from its own write buffer",
-        grouped(b.accepted_sectors)
+        grouped(b.accepted)
     );
-    let more = [
-        (b.read_sectors, "sectors were read from it"),
-        (b.full_waits, "writes found it full"),
-        (b.failed_sectors, "sectors failed to be programmed afterwards"),
-    ];
-    for (n, what) in more.into_iter().filter(|(n, _)| *n > 0) {
+    for (what, n) in b.shown("said").into_iter().filter(|(_, n)| *n > 0) {
         text += &format!("; {} {what}", grouped(n));
     }
     Some(text + ".")
@@ -166,12 +147,12 @@ fn compare(report: &Report) -> Vec<String> {
         (
             "reads at p99.9",
             |r| r.latency_ns.read.p99_9,
-            |r| each(&r.latency_breakdown_ns.read.named(), r.latency_ns.read.count),
+            |r| each(&r.latency_breakdown_ns.read.0, r.latency_ns.read.count),
         ),
         (
             "writes at p99.9",
             |r| r.latency_ns.write.p99_9,
-            |r| each(&r.latency_breakdown_ns.write.named(), r.latency_ns.write.count),
+            |r| each(&r.latency_breakdown_ns.write.0, r.latency_ns.write.count),
         ),
         ("flushes at p99", |r| r.latency_ns.flush.p99, |_| Vec::new()),
     ];
@@ -281,23 +262,22 @@ fn compare_amplification(report: &Report) -> Option<String> {
     }
     let parts = |r: &RunReport| {
         let written = r.buffer_sectors.host_written;
-        r.programmed_sectors.named().map(|(name, n)| (share(n, written), name))
+        r.programmed_sectors.named().map(move |(cause, n)| (share(n, written), cause))
     };
     let (_, before, after, cause) = parts(best)
-        .into_iter()
         .zip(parts(worst))
         .map(|(b, w)| (w.0 - b.0, b.0, w.0, w.1))
         .max_by(|a, b| a.0.total_cmp(&b.0))?;
     let why = match cause {
         // User data grows when less of it is overwritten or discarded in the buffer.
-        "user" => format!(
+        Cause::User => format!(
             "of its sectors {:.0}% were overwritten or discarded in the buffer, against {:.0}%",
             (1.0 - after) * 100.0,
             (1.0 - before) * 100.0
         ),
         _ => format!(
             "what grew most is what was {} ({after:.2} against {before:.2} per sector written)",
-            in_words(cause)
+            cause.words()
         ),
     };
     Some(format!(

@@ -4,6 +4,7 @@
 //! HistogramLogAnalyzer and every HdrHistogram library; times are virtual and start at 0; the sum of
 //! the lines of a tag is that run's distribution. Never: writes an empty histogram.
 
+use super::numbers::fingerprint;
 use crate::execute::Outcome;
 use crate::run::jobs::OPS;
 use flashlane_base::Ns;
@@ -19,10 +20,11 @@ pub(super) fn log(outcome: &Outcome) -> Vec<u8> {
     let mut builder = IntervalLogWriterBuilder::new();
     builder.add_comment("[Histogram log format version 1.3]");
     builder.add_comment(&format!(
-        "flashlane {}, {}, fingerprint {:016x}: latencies in ns, virtual time",
+        "flashlane {}, {}, fingerprint {}: latencies in ns, {} time",
         env!("CARGO_PKG_VERSION"),
         one_line(&outcome.experiment.name),
-        outcome.fingerprint
+        fingerprint(outcome, outcome.fingerprint),
+        outcome.clock.name()
     ));
     builder.with_start_time(SystemTime::UNIX_EPOCH);
     // The third field of a line is for people: milliseconds, as in all logs of the library.

@@ -4,29 +4,31 @@
 //! (`fingerprint`, `runs[].latency_ns.read.p99_9`, ...) are here and nowhere else.
 //! Never: formats.
 
-use super::config::Configuration;
-use super::contention::ContentionReport;
+use super::config::{Configuration, costs_of};
 use super::course::{self, DieReport, Figures, TimelineReport, WearReport};
 use super::jobs::{self, JobReport};
-use crate::execute::{Outcome, RunOutcome};
-use crate::histogram::Latencies;
+use crate::contention::ContentionReport;
+use crate::execute::{Clock, Outcome, RunOutcome};
+use crate::histogram::{Latencies, LatencyNs};
 use crate::lnvm::{Mounted, show};
 use crate::run::record::Recorder;
-use crate::run::{Prepared, Replayed};
+use crate::run::{Measured, Prepared, Replayed};
 use crate::stack::Lines;
+use flashlane_base::counters::{Counter, Counters};
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::layer::Counted;
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::BufferCount;
 use flashlane_ocssd::device::Cause;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
+use std::ops::Deref;
 
 /// An outcome.
 #[derive(Clone, Debug, Serialize)]
 pub struct Report {
-    /// Folds the order of everything that happened in all runs; same seed, same fingerprint.
+    /// Folds the order of everything that happened in all runs; same seed, same fingerprint. None on the real clock.
     pub fingerprint: String,
     /// Real time it took. The only number that differs from run to run.
     pub wall_seconds: f64,
@@ -65,21 +67,17 @@ pub struct RunReport {
     pub write_amplification_ratio: Option<f64>,
     /// Programmed 4 KiB sectors by cause.
     pub programmed_sectors: ProgrammedSectors,
-    /// What never reached the medium.
-    pub buffer_sectors: BufferSectors,
+    /// Host sectors, those that the buffer kept from the medium, and reads that it served.
+    pub buffer_sectors: Shown<FtlStats>,
     /// What the device's own write buffer did; only of devices that have one.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub device_buffer: Option<DeviceBuffer>,
-    /// Flushes and FUA writes that the layer saw; the flush that ends a run is one.
-    pub flushes: u64,
-    /// Chunk erases.
-    pub erases: u64,
-    /// Garbage collection: lines taken, and sectors moved.
-    pub gc_victims: u64,
-    /// Sectors moved.
-    pub gc_moved_sectors: u64,
-    /// What was done for the medium's sake in the whole run, preparation included.
-    pub care: CareCounts,
+    pub device_buffer: Option<Shown<BufferCount>>,
+    /// Flushes and FUA writes that the layer saw (the flush that ends a run is one), chunk erases of
+    /// the medium, lines that garbage collection took, sectors that it moved.
+    #[serde(flatten)]
+    pub work: Shown<FtlStats>,
+    /// Wear leveling and scrubbing in the whole run, preparation included.
+    pub care: Shown<FtlStats>,
     /// What layers count that is theirs alone, by layer and name, in the whole run, preparation
     /// included.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
@@ -107,7 +105,7 @@ pub struct RunReport {
     /// Where the time of the host's reads and writes went, summed over them.
     pub latency_breakdown_ns: BreakdownNs,
     /// What host writes and flushes waited for, summed.
-    pub wait_ns: WaitNs,
+    pub wait_ns: Shown<FtlStats>,
     /// What cores waited for inside the FTL, up to the end of the last request; only of host FTLs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub contention: Option<ContentionReport>,
@@ -177,7 +175,7 @@ impl MountReport {
         let target = m.info.name.clone();
         let how = match &m.recovery {
             Some(r) => show::recovery_text(r),
-            None => format!("mounted in {}", super::short(m.time.as_ns())),
+            None => format!("mounted in {}", crate::words::short(m.time.as_ns())),
         };
         let notes: String = m.notes.iter().map(|note| format!("; {note}")).collect();
         MountReport {
@@ -188,42 +186,6 @@ impl MountReport {
             target,
             time_ns: m.time.as_ns(),
             recovery: m.recovery.as_ref().map_or(serde_json::Value::Null, show::recovery_json),
-        }
-    }
-}
-
-/// A distribution, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LatencyNs {
-    /// Number of values.
-    pub count: u64,
-    /// Mean.
-    pub mean: u64,
-    /// Median.
-    pub p50: u64,
-    /// 90 of 100 are not above it.
-    pub p90: u64,
-    /// 99 of 100.
-    pub p99: u64,
-    /// 999 of 1000.
-    pub p99_9: u64,
-    /// 9999 of 10000.
-    pub p99_99: u64,
-    /// Largest.
-    pub max: u64,
-}
-
-impl From<&Latencies> for LatencyNs {
-    fn from(l: &Latencies) -> LatencyNs {
-        LatencyNs {
-            count: l.count(),
-            mean: l.mean_ns(),
-            p50: l.percentile_ns(50.0),
-            p90: l.percentile_ns(90.0),
-            p99: l.percentile_ns(99.0),
-            p99_9: l.percentile_ns(99.9),
-            p99_99: l.percentile_ns(99.99),
-            max: l.max_ns(),
         }
     }
 }
@@ -241,204 +203,86 @@ pub struct LatencySet {
     pub flush: LatencyNs,
 }
 
-/// Programmed sectors by cause.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ProgrammedSectors {
-    /// New data of the host.
-    pub user: u64,
-    /// Moved by garbage collection.
-    pub gc: u64,
-    /// Moved from one cell mode to another.
-    pub fold: u64,
-    /// Fill behind flushes and FUA writes.
-    pub padding_flush: u64,
-    /// Fill up to a page pair's end.
-    pub padding_pair: u64,
-    /// Fill for erase barriers and lines that close early.
-    pub padding_gc: u64,
-    /// Line metadata, checkpoints.
-    pub metadata: u64,
-    /// The FTL's log.
-    pub log: u64,
-    /// Sent again after a failed program.
-    pub retry: u64,
-    /// Overwritten or discarded in the buffer, programmed all the same.
-    pub dead: u64,
-}
+/// Programmed sectors by cause, in the order of [`Cause::ALL`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProgrammedSectors([u64; Cause::ALL.len()]);
 
 impl ProgrammedSectors {
-    fn between(before: &FtlStats, after: &FtlStats) -> ProgrammedSectors {
-        let of = |cause: Cause| after.programmed_for(cause) - before.programmed_for(cause);
-        ProgrammedSectors {
-            user: of(Cause::User),
-            gc: of(Cause::Gc),
-            fold: of(Cause::Fold),
-            padding_flush: of(Cause::PaddingFlush),
-            padding_pair: of(Cause::PaddingPair),
-            padding_gc: of(Cause::PaddingGc),
-            metadata: of(Cause::Metadata),
-            log: of(Cause::Log),
-            retry: of(Cause::Retry),
-            dead: of(Cause::Dead),
-        }
+    /// Causes and values in the order of reports.
+    pub fn named(&self) -> impl Iterator<Item = (Cause, u64)> + use<> {
+        Cause::ALL.into_iter().zip(self.0)
     }
 
-    /// Names and values in the order of reports.
-    pub fn named(&self) -> [(&'static str, u64); 10] {
-        [
-            ("user", self.user),
-            ("gc", self.gc),
-            ("fold", self.fold),
-            ("padding_flush", self.padding_flush),
-            ("padding_pair", self.padding_pair),
-            ("padding_gc", self.padding_gc),
-            ("metadata", self.metadata),
-            ("log", self.log),
-            ("retry", self.retry),
-            ("dead", self.dead),
-        ]
+    /// Sectors of one cause.
+    pub fn of(&self, cause: Cause) -> u64 {
+        self.0[cause as usize]
     }
 
     /// All of them.
     pub fn total(&self) -> u64 {
-        self.named().iter().map(|(_, n)| n).sum()
+        self.0.iter().sum()
     }
 }
 
-/// Host sectors that the buffer kept from the medium, and reads that it served.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct BufferSectors {
-    /// Host sectors written.
-    pub host_written: u64,
-    /// Overwritten in the buffer.
-    pub absorbed: u64,
-    /// Discarded in the buffer.
-    pub discarded: u64,
-    /// Host sectors read.
-    pub host_read: u64,
-    /// Reads served from the buffer.
-    pub read_from_buffer: u64,
-    /// Reads of sectors that hold nothing.
-    pub read_unmapped: u64,
-}
-
-/// A device's write buffer.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct DeviceBuffer {
-    /// Sectors acknowledged from it before they were programmed.
-    pub accepted_sectors: u64,
-    /// Sectors that reads found in it.
-    pub read_sectors: u64,
-    /// Write commands that found it full.
-    pub full_waits: u64,
-    /// Sectors whose program failed behind the acknowledgement.
-    pub failed_sectors: u64,
-}
-
-impl DeviceBuffer {
-    fn of(count: &BufferCount) -> DeviceBuffer {
-        DeviceBuffer {
-            accepted_sectors: count.accepted,
-            read_sectors: count.hits,
-            full_waits: count.waits,
-            failed_sectors: count.kept,
-        }
+impl Serialize for ProgrammedSectors {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.named().map(|(cause, n)| (cause.name(), n)))
     }
 }
 
-/// Where the time of requests went.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+/// Counters, of which results show a part.
+#[derive(Clone, Copy, Debug)]
+pub struct Shown<C> {
+    counters: C,
+    part: &'static str,
+}
+
+impl<C: Counters> Shown<C> {
+    pub(super) fn of(counters: C, part: &'static str) -> Shown<C> {
+        Shown { counters, part }
+    }
+
+    /// Names and values.
+    pub fn named(&self) -> Vec<(&'static str, u64)> {
+        self.counters.shown(self.part)
+    }
+
+    /// One of them is not 0.
+    pub fn any(&self) -> bool {
+        self.named().iter().any(|(_, n)| *n > 0)
+    }
+}
+
+impl<C> Deref for Shown<C> {
+    type Target = C;
+
+    fn deref(&self) -> &C {
+        &self.counters
+    }
+}
+
+impl<C: Counters> Serialize for Shown<C> {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.named())
+    }
+}
+
+/// Where the time of requests went, summed over them.
+#[derive(Clone, Debug, Serialize)]
 pub struct BreakdownNs {
-    /// Reads.
-    pub read: ReadPartsNs,
-    /// Writes.
-    pub write: WritePartsNs,
+    /// Reads: waiting for the host's core, its own work, what the device's commands spent, the rest.
+    pub read: Parts,
+    /// Writes: waiting for the host's core, its own work, what they waited for in the layer, the rest.
+    pub write: Parts,
 }
 
-/// Where the time of reads went, summed over them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ReadPartsNs {
-    /// Waiting for the host's core.
-    pub queue: u64,
-    /// The host's own work before the request reaches the stack.
-    pub host_cpu: u64,
-    /// A host FTL's link and the controller's bandwidth.
-    pub link: u64,
-    /// Command overhead of the device.
-    pub command: u64,
-    /// Waiting for the channel.
-    pub channel: u64,
-    /// Waiting for a die that was reading.
-    pub die_read: u64,
-    /// Waiting for a die that was programming.
-    pub die_program: u64,
-    /// Waiting for a die that was erasing.
-    pub die_erase: u64,
-    /// Own sense.
-    pub array: u64,
-    /// Own transfer.
-    pub transfer: u64,
-    /// Read retries.
-    pub retry: u64,
-    /// What is left: the layer's own CPU time, a block SSD's link. 0 where requests of several
-    /// vector commands, whose parts overlap, leave nothing.
-    pub rest: u64,
-}
+/// The parts of a latency, in the order in which a request meets them.
+#[derive(Clone, Debug)]
+pub struct Parts(pub(super) Vec<Part>);
 
-/// Where the time of writes went, summed over them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct WritePartsNs {
-    /// Waiting for the host's core.
-    pub queue: u64,
-    /// The host's own work before the request reaches the stack.
-    pub host_cpu: u64,
-    /// Waiting for room in the write buffer.
-    pub ring_full: u64,
-    /// Waiting while garbage collection had the buffer's share.
-    pub limited: u64,
-    /// FUA writes: waiting until they are durable.
-    pub fua: u64,
-    /// What is left: the layer's own CPU time, a block SSD's link.
-    pub rest: u64,
-}
-
-impl BreakdownNs {
-    fn of(o: &RunOutcome) -> BreakdownNs {
-        let m = &o.measured;
-        let (r, before, after) = (&m.recorder, &m.before, &m.after);
-        let (a, b) = (&before.read_breakdown, &after.read_breakdown);
-        let d = |to: Ns, from: Ns| to.saturating_sub(from).as_ns();
-        let host_cpu = |l: &Latencies| m.submit_cost.as_ns() * l.count();
-        let (reads, writes) = (r.latencies(BlockOp::Read), r.latencies(BlockOp::Write));
-        let mut read = ReadPartsNs {
-            queue: r.read_queue.as_ns(),
-            host_cpu: host_cpu(&reads),
-            link: d(b.link, a.link),
-            command: d(b.command, a.command),
-            channel: d(b.channel, a.channel),
-            die_read: d(b.die_read, a.die_read),
-            die_program: d(b.die_program, a.die_program),
-            die_erase: d(b.die_erase, a.die_erase),
-            array: d(b.array, a.array),
-            transfer: d(b.transfer, a.transfer),
-            retry: d(b.retry, a.retry),
-            rest: 0,
-        };
-        let mut write = WritePartsNs {
-            queue: r.write_queue.as_ns(),
-            host_cpu: host_cpu(&writes),
-            ring_full: d(after.ring_full, before.ring_full),
-            limited: d(after.limited, before.limited),
-            fua: d(after.fua_wait, before.fua_wait),
-            rest: 0,
-        };
-        let left = |l: &Latencies, parts: &[Part]| {
-            let known: u64 = parts.iter().map(|p| p.ns).sum();
-            (l.mean_ns() * l.count()).saturating_sub(known)
-        };
-        read.rest = left(&reads, &read.named());
-        write.rest = left(&writes, &write.named());
-        BreakdownNs { read, write }
+impl Serialize for Parts {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|part| (part.key, part.ns)))
     }
 }
 
@@ -455,57 +299,40 @@ pub(super) struct Part {
     pub(super) what: &'static str,
 }
 
-const fn part(key: &'static str, head: &'static str, ns: u64, what: &'static str) -> Part {
-    Part { key, head, ns, what }
-}
-
-impl ReadPartsNs {
-    /// Each part, in the order in which a read meets them.
-    pub(super) fn named(&self) -> [Part; 12] {
-        [
-            part("queue", "queue", self.queue, "waiting for the host's core"),
-            part("host_cpu", "CPU", self.host_cpu, "the host's own work"),
-            part("link", "link", self.link, "the link"),
-            part("command", "command", self.command, "command overhead"),
-            part("channel", "channel busy", self.channel, "busy channels"),
-            part("die_read", "die reading", self.die_read, "dies busy reading"),
-            part("die_program", "programming", self.die_program, "dies busy programming"),
-            part("die_erase", "erasing", self.die_erase, "dies busy erasing"),
-            part("array", "sense", self.array, "their own sensing"),
-            part("transfer", "transfer", self.transfer, "their own transfer"),
-            part("retry", "retry", self.retry, "read retries"),
-            part("rest", "rest", self.rest, "the rest (CPU work of pblk, a block SSD's link)"),
-        ]
+impl BreakdownNs {
+    fn of(m: &Measured, stats: &FtlStats) -> BreakdownNs {
+        let r = &m.recorder;
+        let (reads, writes) = (r.latencies(BlockOp::Read), r.latencies(BlockOp::Write));
+        let of = |queue: Ns, counted: Vec<Part>, l: &Latencies| {
+            let cpu = m.submit_cost.as_ns() * l.count();
+            let part = |key, head, ns, what| Part { key, head, ns, what };
+            let mut all = vec![
+                part("queue", "queue", queue.as_ns(), "waiting for the host's core"),
+                part("host_cpu", "CPU", cpu, "the host's own work"),
+            ];
+            all.extend(counted);
+            // The layer's own CPU time, a block SSD's link. 0 where requests of several vector
+            // commands, whose parts overlap, leave nothing.
+            let known: u64 = all.iter().map(|p| p.ns).sum();
+            let left = (l.mean_ns() * l.count()).saturating_sub(known);
+            all.push(part("rest", "rest", left, "the rest (CPU work of pblk, a block SSD's link)"));
+            Parts(all)
+        };
+        BreakdownNs {
+            read: of(r.read_queue, counted(&stats.read_breakdown, "reads"), &reads),
+            write: of(r.write_queue, counted(stats, "writes"), &writes),
+        }
     }
 }
 
-impl WritePartsNs {
-    /// Each part.
-    pub(super) fn named(&self) -> [Part; 6] {
-        let full = "waiting for room in the buffer, that is for the flash";
-        let limited = "waiting while garbage collection had the buffer's share";
-        let fua = "FUA writes until they were on the flash";
-        let rest = "the rest (CPU work of pblk, a block SSD's link)";
-        [
-            part("queue", "queue", self.queue, "waiting for the host's core"),
-            part("host_cpu", "CPU", self.host_cpu, "the host's own work"),
-            part("ring_full", "buffer full", self.ring_full, full),
-            part("limited", "limited by GC", self.limited, limited),
-            part("fua", "FUA", self.fua, fua),
-            part("rest", "rest", self.rest, rest),
-        ]
-    }
-}
-
-/// What host writes and flushes waited for, summed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct WaitNs {
-    /// Room in the write buffer.
-    pub ring_full: u64,
-    /// A share of the buffer, while garbage collection had it.
-    pub limited: u64,
-    /// Flushes.
-    pub flush: u64,
+/// The parts of a latency that a layer or a device counts.
+fn counted<C: Counters>(counters: &C, place: &str) -> Vec<Part> {
+    let all = C::SCHEMA.iter().zip(counters.numbers());
+    let part = |(c, ns): (&Counter, u64)| {
+        let word = |part: &str| c.called(part).unwrap_or(c.name);
+        Some(Part { key: c.called(place)?, head: word("head"), ns, what: word("what") })
+    };
+    all.filter_map(part).collect()
 }
 
 /// Shares of time.
@@ -539,7 +366,7 @@ pub struct CpuReport {
 }
 
 impl CpuReport {
-    fn of(o: &RunOutcome) -> CpuReport {
+    fn of(outcome: &Outcome, o: &RunOutcome) -> CpuReport {
         let time = o.measured.cpu.time.as_ns() as f64;
         let share = |span: Ns| if time == 0.0 { 0.0 } else { span.as_ns() as f64 / time };
         let cores = &o.measured.cpu.cores;
@@ -547,7 +374,7 @@ impl CpuReport {
         let lock: Vec<f64> = cores.iter().map(|core| share(core.spun)).collect();
         let mean = |list: &[f64]| list.iter().sum::<f64>() / list.len().max(1) as f64;
         CpuReport {
-            costs: o.target.host.costs.name().to_string(),
+            costs: costs_of(outcome.clock, &o.target.host).0.to_string(),
             busy_ratio: mean(&busy),
             lock_ratio: mean(&lock),
             idle_ratio: 1.0 - mean(&busy),
@@ -575,55 +402,14 @@ pub struct FillLevel {
 }
 
 /// What went wrong on the medium, as the layer saw it; at last, as the medium itself did.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Serialize)]
 pub struct FaultCounts {
-    /// Sectors whose program failed.
-    pub program_failures: u64,
-    /// Erases that failed.
-    pub erase_failures: u64,
-    /// Sectors of host reads that could not be corrected.
-    pub read_failures: u64,
-    /// The same for garbage collection: what they held is lost.
-    pub gc_read_failures: u64,
-    /// Reads with heavy correction.
-    pub high_ecc: u64,
-    /// Sectors that the medium could not give, whoever asked: the two kinds above, and what the
-    /// layer reads for itself (mount, log, checkpoints, scrubbing), each try.
+    /// What the layer counted.
+    #[serde(flatten)]
+    pub layer: Shown<FtlStats>,
+    /// Sectors that the medium could not give, whoever asked: the host, garbage collection, and what
+    /// the layer reads for itself (mount, log, checkpoints, scrubbing), each try.
     pub uncorrectable: u64,
-}
-
-/// Wear leveling and scrubbing.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct CareCounts {
-    /// Lines collected because their chunks were worn too little.
-    pub leveled_lines: u64,
-    /// Lines collected because their data decayed.
-    pub scrubbed_lines: u64,
-    /// Sectors read in search of data that decays.
-    pub patrol_read_sectors: u64,
-}
-
-impl CareCounts {
-    fn of(stats: &FtlStats) -> CareCounts {
-        CareCounts {
-            leveled_lines: stats.leveled_lines,
-            scrubbed_lines: stats.scrubbed_lines,
-            patrol_read_sectors: stats.patrol_reads,
-        }
-    }
-}
-
-impl FaultCounts {
-    fn of(stats: &FtlStats, uncorrectable: u64) -> FaultCounts {
-        FaultCounts {
-            uncorrectable,
-            program_failures: stats.program_failures,
-            erase_failures: stats.erase_failures,
-            read_failures: stats.read_failures,
-            gc_read_failures: stats.gc_read_failures,
-            high_ecc: stats.high_ecc,
-        }
-    }
 }
 
 /// Lateness of replayed requests.
@@ -641,9 +427,17 @@ pub struct SlipReport {
     pub max_ns: u64,
 }
 
+/// A fingerprint, where there is one.
+pub(super) fn fingerprint(outcome: &Outcome, number: u64) -> String {
+    match outcome.clock {
+        Clock::Virtual => format!("{number:016x}"),
+        Clock::Real => "none".into(),
+    }
+}
+
 pub(super) fn report(outcome: &Outcome) -> Report {
     Report {
-        fingerprint: format!("{:016x}", outcome.fingerprint),
+        fingerprint: fingerprint(outcome, outcome.fingerprint),
         wall_seconds: 0.0,
         experiment: outcome.experiment.name.clone(),
         description: outcome.experiment.description.clone(),
@@ -657,8 +451,8 @@ pub(super) fn report(outcome: &Outcome) -> Report {
 fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
     let m = &o.measured;
     let (r, before, after) = (&m.recorder, &m.before, &m.after);
-    let programmed = ProgrammedSectors::between(before, after);
-    let host_written = after.host_written - before.host_written;
+    let stats = FtlStats { erases: o.media.erases, ..after.since(before) };
+    let (programmed, host_written) = (ProgrammedSectors(stats.programmed), stats.host_written);
     let sector = SECTOR_BYTES as u64;
     RunReport {
         name: o.target.name.clone(),
@@ -676,13 +470,10 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         write_amplification_ratio: (host_written > 0)
             .then(|| programmed.total() as f64 / host_written as f64),
         programmed_sectors: programmed,
-        buffer_sectors: buffer(before, after),
-        device_buffer: o.media.buffer.as_ref().map(DeviceBuffer::of),
-        flushes: after.flushes - before.flushes,
-        erases: o.media.erases,
-        gc_victims: after.gc_victims - before.gc_victims,
-        gc_moved_sectors: after.gc_moved - before.gc_moved,
-        care: CareCounts::of(after),
+        buffer_sectors: Shown::of(stats, "buffer_sectors"),
+        device_buffer: o.media.buffer.map(|count| Shown::of(count, "device_buffer")),
+        work: Shown::of(stats, "run"),
+        care: Shown::of(*after, "care"),
         layers: layers(o),
         violations: o.violations,
         violations_shown: o.violations_shown.iter().take(5).map(|v| v.to_string()).collect(),
@@ -692,20 +483,16 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         uncorrectable_sectors: r.uncorrectable,
         wrong_sectors: r.wrong_sectors,
         wrong_shown: r.mismatches.iter().map(|m| m.to_string()).collect(),
-        faults: FaultCounts::of(after, o.uncorrectable),
+        faults: FaultCounts { layer: Shown::of(*after, "faults"), uncorrectable: o.uncorrectable },
         counter_laws: match &o.laws {
             Ok(()) => "hold".into(),
             Err(why) => why.clone(),
         },
-        latency_breakdown_ns: BreakdownNs::of(o),
-        wait_ns: WaitNs {
-            ring_full: after.ring_full.saturating_sub(before.ring_full).as_ns(),
-            limited: after.limited.saturating_sub(before.limited).as_ns(),
-            flush: after.flush_wait.saturating_sub(before.flush_wait).as_ns(),
-        },
+        latency_breakdown_ns: BreakdownNs::of(m, &stats),
+        wait_ns: Shown::of(stats, "wait_ns"),
         contention: m.contention.as_ref().map(ContentionReport::of),
         busy_ratio: busy(o),
-        cpu: CpuReport::of(o),
+        cpu: CpuReport::of(outcome, o),
         fill: fill(o),
         mount: o.mounted.as_ref().map(MountReport::of),
         prepared: m.prepared.clone(),
@@ -720,19 +507,8 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         wear: course::wear(o),
         die_busy_ratio: course::dies(o),
         figures: course::figures(o),
-        fingerprint: format!("{:016x}", o.fingerprint),
+        fingerprint: fingerprint(outcome, o.fingerprint),
         events: o.polls,
-    }
-}
-
-fn buffer(before: &FtlStats, after: &FtlStats) -> BufferSectors {
-    BufferSectors {
-        host_written: after.host_written - before.host_written,
-        absorbed: after.absorbed - before.absorbed,
-        discarded: after.discarded_in_buffer - before.discarded_in_buffer,
-        host_read: after.host_read - before.host_read,
-        read_from_buffer: after.read_from_buffer - before.read_from_buffer,
-        read_unmapped: after.read_unmapped - before.read_unmapped,
     }
 }
 

@@ -4,67 +4,12 @@
 //! is left out; what was not normal (late, failed, interrupted, unsteady) is said below.
 //! Never: wider than it must be.
 
-use super::numbers::{CareCounts, FaultCounts, LatencyNs, Part, Report, RunReport};
+use super::numbers::{Parts, Report, RunReport};
+use crate::execute::Clock;
+use crate::histogram::LatencyNs;
+use crate::words::{aligned, aligned_left, grouped, mb_per_s, short};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
-
-/// Aligns columns: the first to the left, the others to the right.
-pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
-    aligned_left(rows, 1)
-}
-
-/// Aligns columns: so many to the left, the others to the right.
-fn aligned_left(rows: &[Vec<String>], left: usize) -> String {
-    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
-    let width = |c: usize| {
-        rows.iter().filter_map(|r| r.get(c)).map(|cell| cell.chars().count()).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..columns).map(width).collect();
-    let mut text = String::new();
-    for row in rows {
-        let mut line = String::new();
-        for (c, cell) in row.iter().enumerate() {
-            let pad = " ".repeat(widths[c] - cell.chars().count());
-            match c {
-                0 => line += &format!("{cell}{pad}"),
-                _ if c < left => line += &format!("  {cell}{pad}"),
-                _ => line += &format!("  {pad}{cell}"),
-            }
-        }
-        text += line.trim_end();
-        text.push('\n');
-    }
-    text
-}
-
-/// `1234567` as `1,234,567`.
-pub(crate) fn grouped(n: u64) -> String {
-    let digits = n.to_string();
-    let mut text = String::new();
-    for (i, c) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(c);
-    }
-    text
-}
-
-/// A latency with three digits.
-pub(crate) fn short(ns: u64) -> String {
-    let (value, unit) = match ns {
-        0..1_000 => return format!("{ns} ns"),
-        1_000..1_000_000 => (ns as f64 / 1e3, "us"),
-        1_000_000..1_000_000_000 => (ns as f64 / 1e6, "ms"),
-        _ => (ns as f64 / 1e9, "s"),
-    };
-    let places = if value < 9.995 { 2 } else { (value < 99.95) as usize };
-    format!("{value:.places$} {unit}")
-}
-
-/// Decimal megabytes per second, the unit of the papers and data sheets.
-pub(crate) fn mb_per_s(bytes: u64, ns: u64) -> f64 {
-    if ns == 0 { 0.0 } else { bytes as f64 * 1e3 / ns as f64 }
-}
+use flashlane_ocssd::device::Cause;
 
 fn rate(bytes: u64, ns: u64) -> String {
     let rate = mb_per_s(bytes, ns);
@@ -124,7 +69,7 @@ pub(super) fn results(report: &Report) -> String {
         row.extend(writes.then(|| rate(r.bytes_written, time)));
         let ratio = r.write_amplification_ratio.map_or("-".into(), |w| format!("{w:.2}"));
         row.extend(writes.then_some(ratio));
-        row.push(grouped(r.erases));
+        row.push(grouped(r.work.erases));
         row.push(Bytes::new(f.capacity_bytes).to_string());
         row.push(percent(f.spare_ratio));
         row.push(format!("{} to {}", percent(f.at_start_ratio), percent(f.at_end_ratio)));
@@ -173,21 +118,18 @@ pub(super) fn latencies(report: &Report) -> String {
 
 /// Where the mean latency of reads and writes went.
 pub(super) fn breakdowns(report: &Report) -> String {
-    let reads: Vec<_> = report
-        .runs
-        .iter()
-        .map(|r| (r, &r.latency_ns.read, r.latency_breakdown_ns.read.named().to_vec()))
-        .collect();
-    let writes: Vec<_> = report
-        .runs
-        .iter()
-        .map(|r| (r, &r.latency_ns.write, r.latency_breakdown_ns.write.named().to_vec()))
-        .collect();
-    breakdown("mean read in us", &reads) + &breakdown("mean write in us", &writes)
+    breakdown("mean read in us", report, |r| (&r.latency_ns.read, &r.latency_breakdown_ns.read))
+        + &breakdown("mean write in us", report, |r| {
+            (&r.latency_ns.write, &r.latency_breakdown_ns.write)
+        })
 }
 
-fn breakdown(title: &str, runs: &[(&RunReport, &LatencyNs, Vec<Part>)]) -> String {
-    let runs: Vec<_> = runs.iter().filter(|(_, l, _)| l.mean > 0).collect();
+/// An operation's latency, and its parts.
+type Spent<'a> = (&'a LatencyNs, &'a Parts);
+
+fn breakdown(title: &str, report: &Report, of: fn(&RunReport) -> Spent<'_>) -> String {
+    let runs = report.runs.iter().map(|r| (r, of(r).0, &of(r).1.0));
+    let runs: Vec<_> = runs.filter(|(_, l, _)| l.mean > 0).collect();
     let Some((_, _, first)) = runs.first() else {
         return String::new();
     };
@@ -199,7 +141,7 @@ fn breakdown(title: &str, runs: &[(&RunReport, &LatencyNs, Vec<Part>)]) -> Strin
     let mut header = vec![title.to_string(), "all".into(), "=".into()];
     header.extend(used.iter().map(|i| first[*i].head.to_string()));
     let mut rows = vec![header];
-    for (run, l, parts) in runs {
+    for (run, l, parts) in &runs {
         let mut row = vec![run.name.clone(), us(l.mean), String::new()];
         row.extend(used.iter().map(|i| us(parts[*i].ns / l.count)));
         rows.push(row);
@@ -252,23 +194,22 @@ pub(super) fn cpu(report: &Report) -> String {
 pub(super) fn causes(report: &Report) -> String {
     let wrote: Vec<&RunReport> =
         report.runs.iter().filter(|r| r.buffer_sectors.host_written > 0).collect();
-    let used: Vec<usize> =
-        (0..10).filter(|i| wrote.iter().any(|r| r.programmed_sectors.named()[*i].1 > 0)).collect();
+    let is_used = |c: &Cause| wrote.iter().any(|r| r.programmed_sectors.of(*c) > 0);
+    let used: Vec<Cause> = Cause::ALL.into_iter().filter(is_used).collect();
     if used.is_empty() {
         return String::new();
     }
     let mut header = vec!["programmed per sector written".to_string()];
-    let names = wrote[0].programmed_sectors.named();
-    header.extend(used.iter().map(|i| names[*i].0.replace('_', " ")));
+    header.extend(used.iter().map(|cause| cause.name().replace('_', " ")));
     header.push("= WA".into());
     header.push("absorbed".into());
     let mut rows = vec![header];
     for r in wrote {
         let written = r.buffer_sectors.host_written as f64;
         let mut row = vec![r.name.clone()];
-        let named = r.programmed_sectors.named();
-        row.extend(used.iter().map(|i| format!("{:.3}", named[*i].1 as f64 / written)));
-        row.push(format!("{:.3}", r.programmed_sectors.total() as f64 / written));
+        let p = &r.programmed_sectors;
+        row.extend(used.iter().map(|cause| format!("{:.3}", p.of(*cause) as f64 / written)));
+        row.push(format!("{:.3}", p.total() as f64 / written));
         row.push(format!("{:.3}", r.buffer_sectors.absorbed as f64 / written));
         rows.push(row);
     }
@@ -291,7 +232,10 @@ pub(super) fn notes(report: &Report, groups: &[Report]) -> String {
     for group in groups {
         replays(group, &group.runs[0], &mut notes);
     }
-    if report.runs.iter().any(|r| r.latency_ns.write.count > 0 && r.latency_ns.write.p50 == 0) {
+    let is_free = report.configuration.clock == Clock::Virtual.name();
+    if is_free
+        && report.runs.iter().any(|r| r.latency_ns.write.count > 0 && r.latency_ns.write.p50 == 0)
+    {
         notes.push(
             "0 ns: the host's own work costs nothing in this run (`--set run.costs=lightnvm-fast17` \
              charges what was measured)"
@@ -301,7 +245,10 @@ pub(super) fn notes(report: &Report, groups: &[Report]) -> String {
     if report.interrupted {
         notes.push("INTERRUPTED: the numbers are of what was done so far".into());
     }
-    notes.push(format!("fingerprint {}", report.fingerprint));
+    notes.push(match report.configuration.clock == Clock::Real.name() {
+        true => "real clock: no fingerprint, another run comes to other numbers".into(),
+        false => format!("fingerprint {}", report.fingerprint),
+    });
     notes.join("\n") + "\n"
 }
 
@@ -314,7 +261,7 @@ fn state(r: &RunReport, notes: &mut Vec<String>) {
     let steady = if r.steady { "steady" } else { "not steady" };
     notes.push(format!("{name}: {steady}: {}", r.steady_reason));
     prepared(r, notes);
-    if let Some(l) = r.fill.lines.filter(|_| r.gc_victims > 0) {
+    if let Some(l) = r.fill.lines.filter(|_| r.work.gc_victims > 0) {
         notes.push(format!(
             "{name}: {} of {} lines stay free for the buffer, the victim and the next line: garbage \
              collection has {:.1}% spare",
@@ -329,8 +276,8 @@ fn state(r: &RunReport, notes: &mut Vec<String>) {
         notes.push(format!("{name}: {layer}: {}", each.collect::<Vec<_>>().join(", ")));
     }
     let p = &r.programmed_sectors;
-    let padding = (p.padding_flush + p.padding_pair) as f64;
-    if r.requests > 0 && r.flushes <= 1 && padding > PADDING_SHOWN * p.total() as f64 {
+    let padding = (p.of(Cause::PaddingFlush) + p.of(Cause::PaddingPair)) as f64;
+    if r.requests > 0 && r.work.flushes <= 1 && padding > PADDING_SHOWN * p.total() as f64 {
         notes.push(format!(
             "{name}: nothing in the workload flushes; the padding is of the flush that ends the run"
         ));
@@ -382,7 +329,7 @@ fn prepared(r: &RunReport, notes: &mut Vec<String>) {
 
 /// What went wrong, on purpose or not.
 fn troubles(r: &RunReport, notes: &mut Vec<String>) {
-    let (name, f) = (&r.name, &r.faults);
+    let (name, f) = (&r.name, &r.faults.layer);
     if let Some(why) = &r.read_only {
         notes.push(format!("{name}: the device became read-only: {why}"));
     }
@@ -393,7 +340,7 @@ fn troubles(r: &RunReport, notes: &mut Vec<String>) {
             grouped(r.uncorrectable_sectors)
         ));
     }
-    if *f != FaultCounts::default() {
+    if f.any() || r.faults.uncorrectable > 0 {
         notes.push(format!(
             "{name}: the medium failed: {} sectors in programs, {} erases, {} sectors in reads of \
              the host and {} of garbage collection, {} in all reads, the mount's and the log's \
@@ -402,18 +349,18 @@ fn troubles(r: &RunReport, notes: &mut Vec<String>) {
             f.erase_failures,
             f.read_failures,
             f.gc_read_failures,
-            f.uncorrectable,
+            r.faults.uncorrectable,
             f.high_ecc
         ));
     }
     let (c, w) = (&r.care, &r.wear);
-    if *c != CareCounts::default() {
+    if c.any() {
         notes.push(format!(
             "{name}: {} lines moved to level wear, {} because they decayed ({} sectors read to \
              find out); chunks were erased {} to {} times, half of them up to {}",
             grouped(c.leveled_lines),
             grouped(c.scrubbed_lines),
-            grouped(c.patrol_read_sectors),
+            grouped(c.patrol_reads),
             w.least,
             w.most,
             w.p50
@@ -452,28 +399,5 @@ fn replays(report: &Report, r: &RunReport, notes: &mut Vec<String>) {
             }
         }
         notes.push(text);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn numbers_for_people() {
-        assert_eq!(grouped(1234567), "1,234,567");
-        assert_eq!(grouped(12), "12");
-        for (ns, text) in
-            [(7, "7 ns"), (1_500, "1.50 us"), (75_000, "75.0 us"), (999_000_000, "999 ms")]
-        {
-            assert_eq!(short(ns), text);
-        }
-        assert_eq!(mb_per_s(4096, 1000), 4096.0);
-    }
-
-    #[test]
-    fn columns_are_aligned() {
-        let rows = [vec!["a".to_string(), "1".into()], vec!["bcd".into(), "22".into()]];
-        assert_eq!(aligned(&rows), "a     1\nbcd  22\n");
     }
 }

@@ -5,7 +5,12 @@ use crate::execute::{Observe, execute_observed};
 use crate::experiment::{Base, Change, Experiment};
 use crate::run::Unwatched;
 use flashlane_base::Ns;
+use flashlane_base::counters::{Counter, Counters, Value};
 use flashlane_ftl::block::BlockOp;
+use flashlane_ftl::contention::Exchanges;
+use flashlane_ftl::stats::FtlStats;
+use flashlane_ocssd::BufferCount;
+use flashlane_ocssd::device::{Breakdown, Cause};
 use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use std::collections::BTreeMap;
@@ -87,15 +92,15 @@ fn a_write_buffer_of_the_device_is_reported() {
     for r in &safe.runs {
         let b = r.device_buffer.expect("it has one");
         // The rest were programmed before there was room.
-        assert!((1_000..=r.programmed_sectors.total()).contains(&b.accepted_sectors), "{b:?}");
-        assert!(b.full_waits > 0 && b.failed_sectors == 0 && r.counter_laws == "hold");
+        assert!((1_000..=r.programmed_sectors.total()).contains(&b.accepted), "{b:?}");
+        assert!(b.waits > 0 && b.kept == 0 && r.counter_laws == "hold");
         assert!(r.write_amplification_ratio.is_some() && r.wrong_sectors == 0);
     }
     assert!(safe.to_text().contains(said) && !plain.to_text().contains(said));
     assert!(safe.runs[0].latency_ns.flush.mean < plain.runs[0].latency_ns.flush.mean);
     // Without capacitors the block SSD, a controller itself, writes through.
     let volatile = run(&["device.limits.write_buffer=64KiB"]);
-    assert_eq!(volatile.runs[1].device_buffer.expect("it has one").accepted_sectors, 0);
+    assert_eq!(volatile.runs[1].device_buffer.expect("it has one").accepted, 0);
 }
 
 /// What cores wait for is in the results, in words and on the page where they can meet; by ring it adds up to
@@ -141,8 +146,11 @@ fn what_cores_wait_for_is_reported() {
     assert!(pftl.contention.is_none() && pftl.timeline.ring_depth_slots.is_empty());
     for r in [qblk, pblk] {
         let c = r.contention.as_ref().expect("a host FTL");
-        assert_eq!(c.full_waits().1, r.wait_ns.ring_full, "{c:?}");
-        assert_eq!(c.queues.iter().map(|q| q.limited_wait_ns).sum::<u64>(), r.wait_ns.limited);
+        assert_eq!(c.full_waits().1, r.wait_ns.ring_full.as_ns(), "{c:?}");
+        assert_eq!(
+            c.queues.iter().map(|q| q.limited_wait_ns).sum::<u64>(),
+            r.wait_ns.limited.as_ns()
+        );
         let pools = |of: fn(&PoolReport) -> u64| c.pools.iter().map(of).sum::<u64>();
         assert_eq!(pools(|p| p.semaphore_waits), c.semaphore_waits);
         assert_eq!(pools(|p| p.lock_wait_ns), c.locks[1].wait_ns);
@@ -162,13 +170,84 @@ fn what_cores_wait_for_is_reported() {
     let (columns, rows) = report.cells();
     let at = columns.iter().position(|c| c == "ring_full_wait_sum_ns").expect("a column");
     let cells: Vec<&str> = rows.iter().map(|row| &*row[at]).collect();
-    let ring_full = |r: &RunReport| r.wait_ns.ring_full.to_string();
+    let ring_full = |r: &RunReport| r.wait_ns.ring_full.as_ns().to_string();
     assert_eq!(cells, [&*ring_full(qblk), &*ring_full(pblk), "0"]);
     // One core, nothing costs anything, one ring: nobody can meet, and nothing is said.
     let alone = run(&["run.host_cores=1", "run.costs=zero"]);
     let c = alone.runs[1].contention.as_ref().expect("counted all the same");
-    assert_eq!((c.lock_waits(), c.retries()), ((0, 0), 0));
+    assert_eq!((c.lock_waits(), c.exchanges.retries()), ((0, 0), 0));
     assert!(!alone.to_text().contains("waits (summed)") && !alone.to_html().contains(title));
+}
+
+/// A counter has its line where it is declared, and outputs walk that: with a number of its own each is found
+/// under its name in JSON, CSV and Parquet, in tables and figures.
+#[test]
+fn every_counter_is_in_every_output() {
+    let mut made = outcome_of(EXPERIMENT, Observe::default());
+    let run = &mut made.runs[0];
+    run.measured.before = FtlStats::default();
+    // Every counter has a number of its own, every wait some microseconds.
+    let mut next = (1_001..).step_by(3);
+    let mut stats = FtlStats::made(&mut || next.next().expect("a number"));
+    for wait in [&mut stats.ring_full, &mut stats.limited, &mut stats.fua_wait] {
+        *wait = wait.times(1_000);
+    }
+    stats.read_breakdown = Breakdown::made(&mut || next.next().expect("a number") * 1_000);
+    let device = BufferCount::made(&mut || next.next().expect("a number"));
+    (run.measured.after, run.media.erases) = (stats, stats.erases);
+    run.media.buffer = Some(device);
+    let exchanges = Exchanges::made(&mut || next.next().expect("a number"));
+    run.measured.contention.as_mut().expect("a host FTL").exchanges = exchanges;
+
+    let report = Report::of(&made);
+    let json: serde_json::Value = serde_json::from_str(&report.to_json()).expect("JSON");
+    let run = &json["runs"][0];
+    let (columns, rows) = report.cells();
+    let cell = |name: &str| {
+        let at = columns.iter().position(|c| c == name);
+        &*rows[0][at.unwrap_or_else(|| panic!("no column {name}"))]
+    };
+    let parquet = String::from_utf8_lossy(&report.to_parquet()).into_owned();
+    let (text, html) = (report.to_text(), report.to_html());
+    let mut places = 0;
+    let mut look = |schema: &[Counter], numbers: Vec<u64>| {
+        for (counter, n) in schema.iter().zip(numbers) {
+            for (part, name) in counter.shown {
+                places += 1;
+                let found = match *part {
+                    "run" => run[*name] == n,
+                    "reads" => run["latency_breakdown_ns"]["read"][*name] == n,
+                    "writes" => run["latency_breakdown_ns"]["write"][*name] == n,
+                    "csv" | "column" => cell(name) == n.to_string() && parquet.contains(*name),
+                    "care" => run["care"][*name] == n && cell(name) == n.to_string(),
+                    "head" => text.contains(*name) && html.contains(*name),
+                    "what" => html.contains(*name),
+                    "said" => text.split_whitespace().collect::<Vec<_>>().join(" ").contains(*name),
+                    "info" => true, // `lnvm info`, in the program's own tests
+                    group => run[group][*name] == n,
+                };
+                assert!(found, "{} ({n}) as {name} in {part}", counter.name);
+            }
+            if counter.called("reads").is_some() || counter.called("writes").is_some() {
+                let side = if counter.called("reads").is_some() { "read" } else { "write" };
+                let name = counter.called(&format!("{side}s")).expect("one of them");
+                assert_eq!(cell(&format!("{side}_{name}_sum_ns")), n.to_string());
+            }
+        }
+    };
+    look(FtlStats::SCHEMA, stats.numbers());
+    look(Breakdown::SCHEMA, stats.read_breakdown.numbers());
+    look(BufferCount::SCHEMA, device.numbers());
+    look(Exchanges::SCHEMA, exchanges.numbers());
+    assert!(places > 60, "{places}");
+    for (cause, n) in Cause::ALL.into_iter().zip(stats.programmed) {
+        assert_eq!(run["programmed_sectors"][cause.name()], n);
+        assert_eq!(cell(&format!("programmed_{}_sectors", cause.name())), n.to_string());
+        assert!(text.contains(&cause.name().replace('_', " ")) && html.contains(cause.title()));
+    }
+    for counter in Exchanges::SCHEMA {
+        assert!(run["contention"]["exchanges"][counter.name].is_u64(), "{}", counter.name);
+    }
 }
 
 /// What jobs did adds up to what the run did, in every output that has both.
@@ -193,7 +272,7 @@ fn parts_add_up_to_the_run() {
         assert_eq!(causes, total(&t.programmed_sectors));
         assert!(t.free_ratio.iter().all(|f| (0.0..=1.0).contains(f)));
         assert_eq!(t.free_ratio.len(), t.operations.len());
-        assert_eq!(total(&r.wear.channel_erases), r.erases);
+        assert_eq!(total(&r.wear.channel_erases), r.work.erases);
     }
     assert_eq!(
         report.runs[0].timeline.user_share_ratio.len(),

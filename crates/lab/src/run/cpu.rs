@@ -5,8 +5,9 @@
 
 use flashlane_base::Ns;
 use flashlane_rt::{CoreTime, Cx};
+use rustix::time::{ClockId, clock_gettime};
 
-/// What each simulated core of the host did in a span of time.
+/// What each core of the host did in a span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuSpan {
     /// Length.
@@ -16,9 +17,18 @@ pub struct CpuSpan {
 }
 
 impl CpuSpan {
-    /// From the beginning of the run to now.
+    /// From the beginning of the run to now. On the real clock the system says what this thread, the one core, has
+    /// used.
     pub(crate) fn until_now(cx: &Cx) -> CpuSpan {
-        CpuSpan { time: cx.now(), cores: cx.core_times() }
+        let cores = match cx.is_virtual() {
+            true => cx.core_times(),
+            false => {
+                let used = clock_gettime(ClockId::ThreadCPUTime);
+                let ns = used.tv_sec as u64 * 1_000_000_000 + used.tv_nsec as u64;
+                vec![CoreTime { busy: Ns::from_ns(ns), spun: Ns::ZERO }]
+            }
+        };
+        CpuSpan { time: cx.now(), cores }
     }
 
     /// From the end of an earlier span to the end of this one, where both begin with the run.

@@ -32,37 +32,26 @@ pub use replay::{Replay, Replayed, TraceJob};
 pub use sample::{Probe, Sample, Watch};
 pub use steady::Steady;
 
+pub use crate::trace::progress::{Progress, Unwatched};
 use crate::trace::{LayoutError, TraceError};
 use crate::workload::{Job, JobError};
 use flashlane_base::{Lba, Ns, SECTOR_BYTES};
 use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, Io};
 use flashlane_ftl::stats::FtlStats;
-use flashlane_rt::Cx;
+use flashlane_rt::{Cx, Notify};
 use oracle::{Oracle, Windows};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Who looks on: told how far a run is, asked whether to go on.
-pub trait Monitor {
-    /// So many of (about) so many requests or sectors of a stage are done.
-    fn progress(&self, stage: &str, done: u64, total: Option<u64>);
-    /// True once the user wants the run to end.
-    fn interrupted(&self) -> bool;
+/// Who looks on at a run.
+pub trait Monitor: Progress {
     /// The same moment, for a target that counts what its cores wait for: who shows that looks, nobody
     /// else pays for it.
     fn contention(&self, _look: &dyn Fn() -> Contention) {}
 }
 
-/// Nobody looks on.
-pub struct Unwatched;
-
-impl Monitor for Unwatched {
-    fn progress(&self, _: &str, _: u64, _: Option<u64>) {}
-    fn interrupted(&self) -> bool {
-        false
-    }
-}
+impl Monitor for Unwatched {}
 
 /// What is driven: a block device and its counters.
 #[derive(Clone)]
@@ -427,6 +416,28 @@ pub struct Start {
     pub(crate) prepared: Prepared,
 }
 
+/// How often a run on the real clock looks at its monitor, whatever its requests do.
+const LOOK_AFTER: Ns = Ns::from_ms(100);
+
+/// On the real clock requests may be far apart, and somebody waits for the run to hear them.
+fn look_regularly(cx: &Cx, host: &Rc<Host>) {
+    if cx.is_virtual() {
+        return;
+    }
+    let (cx, host) = (cx.clone(), Rc::downgrade(host));
+    cx.clone().spawn(async move {
+        let never = Notify::new();
+        // It ends with the run, and keeps none alive.
+        while let Some(host) = host.upgrade() {
+            host.look();
+            drop(host);
+            let next = cx.now() + LOOK_AFTER;
+            cx.arm_idle(next);
+            never.wait(&cx, || cx.now() >= next).await;
+        }
+    });
+}
+
 /// Everything that can be wrong is found before the first request.
 fn plan_parts(host: &Rc<Host>, plan: &RunPlan) -> Result<Vec<drive::Part>, RunError> {
     let deep: u64 = plan.work.iter().map(depth).sum();
@@ -476,6 +487,7 @@ pub(crate) async fn run_from(
 ) -> Result<Measured, RunError> {
     let host = Rc::new(Host::new(cx, subject, monitor));
     let works = plan_parts(&host, plan)?;
+    look_regularly(cx, &host);
     let prepared = match start {
         None => prepare::prepare(cx, &host, plan, &works).await?,
         Some(start) if start.oracle.capacity() == host.capacity => {

@@ -5,16 +5,17 @@
 //! everything written before it survives the loss of the host's power. Never: maps memory (a full
 //! disk is an error here, not a signal), never knows what is stored.
 //!
-//! [`memory::MemoryFile`] is the other implementation: a file in memory that writes down what is
+//! [`behind::Behind`] has a thread do the writes of a file. [`memory::MemoryFile`] is the other implementation: a file in memory that writes down what is
 //! done to it, so that a test can lose or reorder whatever was not synced.
 
+pub mod behind;
 pub mod damage;
 pub mod memory;
 
 use rustix::fs::{FallocateFlags, FlockOperation, fallocate, flock};
 use rustix::io::Errno;
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -24,6 +25,19 @@ pub trait HostFile: Send + Sync {
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()>;
     /// Writes all of `bytes` at `at`; the file grows as needed.
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()>;
+    /// Writes all of `parts`, one behind the other from `at` on.
+    fn write_parts(&self, at: u64, parts: &[&[u8]]) -> io::Result<()> {
+        self.write_at(at, &parts.concat())
+    }
+    /// As [`HostFile::write_at`], where that may be done later: the host has it when this returns, before what
+    /// waits elsewhere in the file.
+    fn write_through(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
+        self.write_at(at, bytes)
+    }
+    /// The host has everything that was written so far, durable or not.
+    fn drain(&self) -> io::Result<()> {
+        Ok(())
+    }
     /// Gives the room of `at .. at + len` back; it reads as zeros. Where the file system can't, the
     /// old bytes stay.
     fn punch(&self, at: u64, len: u64) -> io::Result<()>;
@@ -153,6 +167,26 @@ impl HostFile for DiskFile {
 
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.file.write_all_at(bytes, at)
+    }
+
+    fn write_parts(&self, at: u64, parts: &[&[u8]]) -> io::Result<()> {
+        let slices: Vec<IoSlice<'_>> = parts.iter().map(|part| IoSlice::new(part)).collect();
+        let mut written = match rustix::io::pwritev(&self.file, &slices, at) {
+            Ok(written) => written,
+            Err(Errno::INTR) => 0,
+            Err(e) => return Err(e.into()),
+        };
+        // The host may take less at once: the rest one by one.
+        let mut at = at;
+        for part in parts {
+            let taken = written.min(part.len());
+            if taken < part.len() {
+                self.file.write_all_at(&part[taken..], at + taken as u64)?;
+            }
+            written -= taken;
+            at += part.len() as u64;
+        }
+        Ok(())
     }
 
     fn punch(&self, at: u64, len: u64) -> io::Result<()> {

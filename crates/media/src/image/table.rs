@@ -254,9 +254,9 @@ impl Table {
         let at = self.layout.frame_at(self.half, self.next);
         if mutant!("image.mark-early") {
             let mark = Mark { sequence: self.used, sum: carried };
-            let _ = self.file.write_at(MARK_AT, &mark.seal());
+            let _ = self.file.write_through(MARK_AT, &mark.seal());
         }
-        self.file.write_at(at, &bytes).map_err(ImageFault::io("write the journal of"))?;
+        self.file.write_through(at, &bytes).map_err(ImageFault::io("write the journal of"))?;
         if !mutant!("image.frames-unsynced") {
             self.sync()?;
         }
@@ -276,7 +276,7 @@ impl Table {
     fn write_mark(&self) -> Result<(), ImageFault> {
         let Some(sum) = self.sum else { return Ok(()) };
         let mark = Mark { sequence: self.last, sum: written(sum) };
-        self.file.write_at(MARK_AT, &mark.seal()).map_err(ImageFault::io("mark"))
+        self.file.write_through(MARK_AT, &mark.seal()).map_err(ImageFault::io("mark"))
     }
 
     /// Has an image of a format without it get its mark, durable; the commit it names is.
@@ -301,13 +301,13 @@ impl Table {
             let (at, frames) = self.unsure;
             let mut bytes = vec![0; frames as usize * FRAME_BYTES];
             self.file.read_at(at, &mut bytes).map_err(ImageFault::io("read the journal of"))?;
-            self.file.write_at(at, &bytes).map_err(ImageFault::io("write the journal of"))?;
+            self.file.write_through(at, &bytes).map_err(ImageFault::io("write the journal of"))?;
         }
         if !mutant!("image.open-unsynced") {
             self.sync()?;
         }
         for at in self.unsound.drain(..).filter(|_| !mutant!("image.unsound-stays")) {
-            let gone = self.file.write_at(at, &[0; FRAME_BYTES]);
+            let gone = self.file.write_through(at, &[0; FRAME_BYTES]);
             gone.map_err(ImageFault::io("write the journal of"))?;
         }
         let _ = self.write_mark();
@@ -336,7 +336,7 @@ impl Table {
             let bytes: Vec<u8> =
                 run.iter().flat_map(|n| store_row(*n, &self.rows[*n as usize])).collect();
             let at = self.row_at(run[0]);
-            self.file.write_at(at, &bytes).map_err(ImageFault::io("write the table of"))?;
+            self.file.write_through(at, &bytes).map_err(ImageFault::io("write the table of"))?;
         }
         Ok(())
     }

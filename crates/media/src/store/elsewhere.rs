@@ -242,7 +242,7 @@ fn write_slot(
         None => {
             let each = first..first + oob.len();
             let all: Vec<&[u8]> = each.map(|i| content.sector(i)).collect();
-            image.file.write_at(data, &all.concat())?;
+            image.file.write_parts(data, &all)?;
         }
     }
     if !image.layout.checked {

@@ -20,6 +20,7 @@ use crate::spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreK
 use crate::ssd::Ssd;
 use flashlane_base::mutant;
 use flashlane_media::fault::FaultError;
+use flashlane_media::host::behind::Behind;
 use flashlane_media::host::{DiskFile, HostFile, LockError};
 use flashlane_media::image::{HOLDER_AT, ImageFault};
 use rustix::fs::{CWD, RenameFlags, renameat_with};
@@ -239,7 +240,11 @@ impl Ssd {
     pub fn open_image(path: &Path, options: &OpenImage) -> Result<Arc<Ssd>, ImageError> {
         let open = || {
             let file = hold(path, options.read_only)?;
-            let ssd = Ssd::open_held(file.clone(), Some(file.clone()), options)?;
+            let host: Arc<dyn HostFile> = match options.read_only {
+                true => file.clone(),
+                false => Arc::new(Behind::new(file.clone())),
+            };
+            let ssd = Ssd::open_held(host, Some(file.clone()), options)?;
             if !ssd.is_read_only() {
                 // For people and for the next who wants it; the lock is what counts.
                 let pid = format!("{}\n", std::process::id());

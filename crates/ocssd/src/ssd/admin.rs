@@ -301,7 +301,7 @@ impl Ssd {
         }
         for channel in &self.channels {
             let chan = channel.lock();
-            all.absorb(&chan.count);
+            all.all = all.all.and(&chan.count);
             all.store_bytes += chan.cells.store().bytes() as u64;
             all.channels.push(chan.time.bus_busy());
             all.channel_erases.push(chan.count.erases);

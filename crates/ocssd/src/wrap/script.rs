@@ -197,17 +197,7 @@ impl Answer {
 }
 
 impl Device for ScriptedDevice {
-    fn geometry(&self) -> &Geometry {
-        self.inner.geometry()
-    }
-
-    fn format(&self) -> &PpaFormat {
-        self.inner.format()
-    }
-
-    fn traits(&self) -> &Traits {
-        self.inner.traits()
-    }
+    crate::as_below!(inner: geometry format traits expect chunk_report);
 
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let Some(line) = self.line_for(request.op) else {
@@ -261,13 +251,5 @@ impl Device for ScriptedDevice {
         let completion = answer.merge(done);
         self.state.lock().free.push(slot as u32);
         Poll::Ready(completion)
-    }
-
-    fn expect(&self, first: Ppa, n: u32) {
-        self.inner.expect(first, n);
-    }
-
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.inner.chunk_report(pu, first, count)
     }
 }

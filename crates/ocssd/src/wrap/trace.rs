@@ -129,17 +129,7 @@ fn entry(request: &Request<'_>, core: CoreId, submitted: Ns) -> Traced {
 }
 
 impl Device for TracingDevice {
-    fn geometry(&self) -> &Geometry {
-        self.inner.geometry()
-    }
-
-    fn format(&self) -> &PpaFormat {
-        self.inner.format()
-    }
-
-    fn traits(&self) -> &Traits {
-        self.inner.traits()
-    }
+    crate::as_below!(inner: geometry format traits expect chunk_report);
 
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let mut traced = entry(&request, cx.core(), cx.now());
@@ -165,14 +155,6 @@ impl Device for TracingDevice {
             }
         }
         polled
-    }
-
-    fn expect(&self, first: Ppa, n: u32) {
-        self.inner.expect(first, n);
-    }
-
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.inner.chunk_report(pu, first, count)
     }
 }
 

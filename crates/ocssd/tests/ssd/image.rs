@@ -3,6 +3,7 @@
 use crate::common::{Bench, tiny};
 use flashlane_base::{Ns, Ppa, Rng};
 use flashlane_media::host::HostFile;
+use flashlane_media::host::behind::Behind;
 use flashlane_media::host::memory::{FileOp, MemoryFile};
 use flashlane_media::image::{HEADER_BYTES, MARK_AT};
 use flashlane_ocssd::device::*;
@@ -201,6 +202,39 @@ fn a_full_disk_is_a_status() {
     file.heal();
     assert_eq!(flush(), Status::HostFault, "for good");
     assert!(ssd.host_trouble().expect("said").contains("open the image again"));
+}
+
+/// With the writes behind: room shows at once, as before. What the host refuses later is told by the next flush and by
+/// every write from then on, until the image is opened again; then it is as at its last flush.
+#[test]
+fn what_the_host_refuses_behind_a_write_is_told() {
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
+    let open = || Ssd::open_on(Arc::new(Behind::new(file.clone())), &OpenImage::default()).unwrap();
+    let ssd = open();
+    let bench = Bench::new(ssd.clone());
+    let flush = |bench: &Bench| bench.plain(Op::Flush, vec![], Flags::default()).status(0);
+    bench.write(&[(0, 0, 0, 4)], 1);
+    assert_eq!(flush(&bench), Status::Ok);
+    file.limit(Some(file.len().unwrap()));
+    assert_eq!(bench.write(&[(0, 1, 0, 4)], 2).failed, 0b1111, "a full disk");
+    file.limit(None);
+    assert_eq!(bench.write(&[(0, 1, 0, 4)], 2).failed, 0);
+    assert_eq!(flush(&bench), Status::Ok);
+    file.fail_after(0, ErrorKind::Other);
+    assert_eq!(bench.write(&[(0, 0, 4, 4)], 3).failed, 0, "taken");
+    assert_eq!(flush(&bench), Status::HostFault);
+    file.heal();
+    assert_eq!(flush(&bench), Status::HostFault, "for good");
+    assert_eq!(bench.write(&[(0, 0, 8, 4)], 4).failed, 0b1111);
+    assert!(ssd.host_trouble().expect("said").contains("an earlier write failed"));
+    assert_eq!(bench.read(&[(0, 0, 4, 4)]).done.failed, 0b1111, "lost");
+    assert!(bench.read(&[(0, 0, 0, 4)]).holds(0, 1) && bench.read(&[(0, 1, 0, 4)]).holds(0, 2));
+    let bench = Bench::new(open());
+    assert_eq!(bench.info(0, 0).write_pointer, 4);
+    assert!(bench.read(&[(0, 0, 0, 4)]).holds(0, 1) && bench.read(&[(0, 1, 0, 4)]).holds(0, 2));
+    assert_eq!(bench.write(&[(0, 0, 4, 4)], 5).failed, 0);
+    assert_eq!(flush(&bench), Status::Ok);
 }
 
 /// Of two who want to write one waits outside, and hears who is inside; readers share.

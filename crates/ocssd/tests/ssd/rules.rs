@@ -552,9 +552,9 @@ fn a_copy_moves_sectors_inside_the_device() {
     let pairs = |from: &[Ppa], to: &[Ppa]| -> Vec<Ppa> {
         from.iter().zip(to).flat_map(|(f, t)| [*f, *t]).collect()
     };
-    let sent = ssd.counters().host_read_bytes;
+    let sent = ssd.counters().host_read_bytes();
     assert_eq!(b.plain(Op::Copy, pairs(&from, &to), Flags::default()).failed, 0);
-    assert_eq!(ssd.counters().host_read_bytes, sent);
+    assert_eq!(ssd.counters().host_read_bytes(), sent);
     let got = b.read(&[(1, 4, 0, 8)]);
     let seen: Vec<u8> = (0..8).map(|i| got.at(i).1).collect();
     assert_eq!(seen, [1, 1, 2, 2, 2, 2, 1, 1]);

@@ -56,7 +56,61 @@ fn told<T: Send + 'static, R: Send + 'static>(
     (tell, thread::spawn(move || work(hear.recv().expect("somebody tells"))))
 }
 
+/// Has itself served again and again, as long as others run.
+struct Looker(Bell, Rc<Cell<u64>>);
+
+impl Port for Looker {
+    fn serve(&mut self, _: &Cx) {
+        self.0.ring();
+        self.1.set(self.1.get() + 1);
+    }
+    fn bound(&self) -> Ns {
+        Ns::MAX
+    }
+    fn idle(&mut self, _: &Cx) -> Idle {
+        Idle::Stalled
+    }
+    fn looks_on(&self) -> bool {
+        true
+    }
+}
+
 under_both_clocks! {
+    /// A port that looks on is served while others run, and does not keep a core awake that waits for the outside
+    /// world: in the time that a thread takes to ring the core sleeps.
+    who_looks_on_keeps_nobody_awake(clock) {
+        #[allow(clippy::disallowed_methods)] // that a core sleeps is seen in real time only
+        let now = std::time::Instant::now;
+        clock.run(1, |cx| async move {
+            let (looks, served) = (Bell::default(), Rc::new(Cell::new(0)));
+            looks.ring();
+            let looker = cx.open_port(&looks, Looker(looks.clone(), served.clone()));
+            for _ in 0..100 {
+                cx.yield_now().await;
+                cx.sleep(Ns::from_ns(10)).await;
+            }
+            let ran = served.replace(0);
+            assert!(ran >= 20, "{ran} times while others ran");
+            let (ask, questions) = channel();
+            let (answers, _heard) = channel();
+            let answered = Rc::new((Cell::new(0), Notify::new()));
+            let bell = Bell::default();
+            let open = cx.open_port(&bell, Echo { questions, answers, answered: answered.clone() });
+            let began = now();
+            let asker = thread::spawn(move || {
+                #[allow(clippy::disallowed_methods)] // so that the core has something to sleep through
+                thread::sleep(std::time::Duration::from_millis(15));
+                ask.send(1).expect("it listens");
+                bell.ring();
+            });
+            answered.1.wait(&cx, || answered.0.get() == 2).await;
+            let naps = began.elapsed().as_millis() as u64 / 10;
+            assert!(served.get() <= 10 + naps, "{} times in {naps} naps", served.get());
+            asker.join().expect("no panic");
+            drop((open, looker));
+        });
+    }
+
     /// A thread asks a port of each core 200 times: each question is answered, once, in order, on that core.
     a_port_is_served_on_its_core(clock) {
         const ASKED: u64 = 200;

@@ -84,15 +84,8 @@ impl Looking {
 }
 
 impl Device for Looking {
-    fn geometry(&self) -> &Geometry {
-        self.inner.geometry()
-    }
-    fn format(&self) -> &PpaFormat {
-        self.inner.format()
-    }
-    fn traits(&self) -> &Traits {
-        self.inner.traits()
-    }
+    flashlane_ocssd::as_below!(inner: geometry format traits finish expect chunk_report);
+
     fn submit_at(&self, cx: &Cx, request: Request<'_>, arrives: Ns) -> Ticket {
         let first = request.addrs.first().and_then(|at| self.format().unpack(*at));
         let durable = request.op != Op::Write || request.flags.fua;
@@ -101,15 +94,6 @@ impl Device for Looking {
             self.first_reset.fetch_min(cx.now().as_ns(), Ordering::Relaxed);
         }
         self.inner.submit_at(cx, request, arrives)
-    }
-    fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<Completion> {
-        self.inner.finish(cx, ticket)
-    }
-    fn expect(&self, first: Ppa, n: u32) {
-        self.inner.expect(first, n);
-    }
-    fn chunk_report(&self, pu: u32, first: u32, count: u32) -> Vec<ChunkInfo> {
-        self.inner.chunk_report(pu, first, count)
     }
 }
 

@@ -37,6 +37,13 @@ async fn half_valid(cx: &Cx) -> Arc<HostFtl> {
     ftl
 }
 
+/// Runs a test of such a target on two cores whose work costs nothing.
+fn on_half_valid(test: impl AsyncFnOnce(Arc<HostFtl>, Cx) + 'static) {
+    let run = Virtual::new(2, 1, CostTable::zero());
+    let cx = run.cx();
+    run.run(async move { test(half_valid(&cx).await, cx).await }).expect("no stall");
+}
+
 /// A closed line of a pool that is valid in part.
 fn part_valid(ftl: &HostFtl, pool: usize) -> u32 {
     let p = ftl.pools.get(pool).lock();
@@ -67,10 +74,7 @@ fn most_claimed(ftl: &HostFtl, line: u32) -> u64 {
 /// each ring and of each batch to come, and page pairs twice; not a sector less.
 #[test]
 fn the_margin_is_the_models() {
-    let run = Virtual::new(2, 1, CostTable::zero());
-    let cx = run.cx();
-    run.run(async move {
-        let ftl = half_valid(&cx).await;
+    on_half_valid(async |ftl, cx| {
         let (line, unit) = (part_valid(&ftl, 0), u64::from(ftl.shape.unit));
         let batches = |n: u64| n.div_ceil(VECTOR_MAX as u64 + 1 - unit);
         let (valid, rings) = (u64::from(ftl.lines.valid(line)), ftl.rings.len() as u64);
@@ -103,18 +107,14 @@ fn the_margin_is_the_models() {
             assert_eq!(most_claimed(&ftl, line), alone - n, "{n} sectors of users are buffered");
             ftl.rings.get(1).admission.release(&cx, n, 0);
         }
-    })
-    .expect("no stall");
+    });
 }
 
 /// With nothing on its way a victim is taken for what the reserve covers; with something on its way in
 /// whichever pool, it must find its room.
 #[test]
 fn what_comes_is_asked_of_all_pools() {
-    let run = Virtual::new(2, 1, CostTable::zero());
-    let cx = run.cx();
-    run.run(async move {
-        let ftl = half_valid(&cx).await;
+    on_half_valid(async |ftl, _| {
         let lines = [part_valid(&ftl, 0), part_valid(&ftl, 1)];
         ftl.pools.get(1).collector.claim.store(1 << 30, Ordering::Release);
         assert!(lines.iter().all(|line| !ftl.has_room(*line) && ftl.fits(*line)));
@@ -122,8 +122,7 @@ fn what_comes_is_asked_of_all_pools() {
         assert!(!ftl.fits(lines[0]), "a victim is on its way in the other pool");
         ftl.pools.get(1).lock().make_freeing(lines[1]);
         assert!(!ftl.fits(lines[0]), "and waits to be freed");
-    })
-    .expect("no stall");
+    });
 }
 
 /// Nothing takes data any more in any pool, and nothing can be opened; lines that are open are gone.
@@ -162,10 +161,7 @@ fn collected(ftl: &HostFtl, cx: &Cx, fruitless: u64) {
 /// barrier has passed. The text blames no bad chunks where there are none.
 #[test]
 fn a_verdict_is_about_what_still_comes() {
-    let run = Virtual::new(2, 1, CostTable::zero());
-    let cx = run.cx();
-    run.run(async move {
-        let ftl = half_valid(&cx).await;
+    on_half_valid(async |ftl, cx| {
         assert!(!ftl.is_stranded(), "{}", ftl.room_report(STRANDED));
         corner(&ftl);
         let verdict = |barrier: Barrier| {
@@ -215,18 +211,14 @@ fn a_verdict_is_about_what_still_comes() {
             why.starts_with("the device is read-only: no chunk is left to write to: no chunk has"),
             "{why}"
         );
-    })
-    .expect("no stall");
+    });
 }
 
 /// A line whose first metadata is programmed is not the spare yet for a moment: it comes all the same. And a
 /// unit is in nobody's sight while a drainer has it in hand, nor is a failed one before its ring has it again.
 #[test]
 fn what_is_in_nobodys_sight_still_comes() {
-    let run = Virtual::new(2, 1, CostTable::zero());
-    let cx = run.cx();
-    run.run(async move {
-        let ftl = half_valid(&cx).await;
+    on_half_valid(async |ftl, cx| {
         let mut buf = vec![7; ftl.info.content_bytes];
         let io = Io::of(BlockOp::Write, Lba::new(0), 1, false, &mut buf);
         BlockDev::start(&*ftl, &cx, io).await.expect("a write");
@@ -279,17 +271,13 @@ fn what_is_in_nobodys_sight_still_comes() {
         assert!(!ftl.is_exhausted(None), "somebody is admitted, and in no ring yet");
         ring.admission.release(&cx, 1, 0);
         assert!(ftl.is_exhausted(None), "{}", ftl.room_report(EXHAUSTED));
-    })
-    .expect("no stall");
+    });
 }
 
 /// Collecting a line in which nothing is valid wins all of it: only the others are counted.
 #[test]
 fn free_rides_are_not_fruitless() {
-    let run = Virtual::new(2, 1, CostTable::zero());
-    let cx = run.cx();
-    run.run(async move {
-        let ftl = half_valid(&cx).await;
+    on_half_valid(async |ftl, cx| {
         corner(&ftl);
         collected(&ftl, &cx, 0);
         ftl.gc.force(true);
@@ -303,8 +291,7 @@ fn free_rides_are_not_fruitless() {
         pool.lock().line_mut(line).state = LineState::Free;
         assert!(ftl.take_victim(pool, false).is_some_and(|(line, _)| ftl.lines.valid(line) > 0));
         assert_eq!(fruitless(), 1);
-    })
-    .expect("no stall");
+    });
 }
 
 /// Keeps from lines what is above the reserve, so that users lose their share.
@@ -322,10 +309,7 @@ fn to_the_reserve(ftl: &HostFtl, cx: &Cx) {
 /// lines are taken in one go and not one is free yet: it takes writes again, all the same.
 #[test]
 fn a_discard_of_all_helps_a_target_at_its_reserve() {
-    let run = Virtual::new(2, 1, CostTable::zero());
-    let cx = run.cx();
-    run.run(async move {
-        let ftl = half_valid(&cx).await;
+    on_half_valid(async |ftl, cx| {
         to_the_reserve(&ftl, &cx);
         for pool in ftl.pools.iter() {
             let lines = pool.lock().lines().count() as u64;
@@ -343,18 +327,14 @@ fn a_discard_of_all_helps_a_target_at_its_reserve() {
         let io = Io::of(BlockOp::Write, lba, 4, true, &mut buf);
         BlockDev::start(&*ftl, &cx, io).await.expect("a write");
         ftl.check_writable().expect("and goes on taking them");
-    })
-    .expect("no stall");
+    });
 }
 
 /// When collections have come to nothing no other line is begun: what is on its way is waited for, then the
 /// target gives up.
 #[test]
 fn nothing_more_is_collected_in_vain() {
-    let run = Virtual::new(2, 1, CostTable::zero());
-    let cx = run.cx();
-    run.run(async move {
-        let ftl = half_valid(&cx).await;
+    on_half_valid(async |ftl, cx| {
         to_the_reserve(&ftl, &cx);
         for pool in ftl.pools.iter() {
             let gone = |id: u32, l: &Line| l.state == LineState::Closed && ftl.lines.valid(id) == 0;
@@ -375,8 +355,7 @@ fn nothing_more_is_collected_in_vain() {
         ftl.wake_collectors(&cx);
         cx.sleep(Ns::from_secs(1)).await;
         assert!(ftl.read_only() && ftl.counters.gc_victims.load(Ordering::Relaxed) == 0);
-    })
-    .expect("no stall");
+    });
 }
 
 // Other cores' steps can be taken in such builds only.

@@ -7,25 +7,12 @@ use super::figures::{Course, Figure, both, course_table, ends, longest, panel, t
 use super::page::{self, Table};
 use super::svg::{Axis, Size};
 use crate::report::numbers::{Report, RunReport};
+use flashlane_ocssd::device::Cause;
 
 /// Share of all host writes that a step of the write amplification covers at least.
 const STEP_SHARE: f64 = 1.0 / 60.0;
 /// A step of the write amplification is cut above so many times the whole run's.
 const CUT_ABOVE: f64 = 4.0;
-
-/// Causes in the order of the stack.
-const CAUSES: [(&str, &str); 10] = [
-    ("user", "user data"),
-    ("gc", "moved by garbage collection"),
-    ("fold", "moved to another cell mode"),
-    ("padding_flush", "padding for flushes"),
-    ("padding_pair", "padding for page pairs"),
-    ("padding_gc", "padding for line ends and erases"),
-    ("metadata", "metadata"),
-    ("log", "log"),
-    ("retry", "sent again"),
-    ("dead", "overwritten in the buffer"),
-];
 
 /// Ranges of buckets that each cover a share of what the host wrote.
 fn write_steps(written: &[u64]) -> Vec<std::ops::Range<usize>> {
@@ -55,16 +42,17 @@ pub(super) fn amplification(report: &Report) -> Option<Figure> {
         let t = &r.timeline;
         let steps = write_steps(&t.host_written_sectors);
         let ends = ends(r);
-        let layers: Vec<Layer> = CAUSES
+        let layers: Vec<Layer> = Cause::ALL
             .iter()
-            .filter_map(|(key, name)| {
+            .filter_map(|cause| {
+                let key = cause.name();
                 let programmed = t.programmed_by_cause_sectors.get(key)?;
                 let share = |g: &std::ops::Range<usize>| {
                     let sum = |list: &[u64]| list[g.clone()].iter().sum::<u64>() as f64;
                     sum(programmed) / sum(&t.host_written_sectors).max(1.0)
                 };
                 let values = steps.iter().map(share).collect();
-                Some(Layer { name: (*name).into(), class: format!("c-{key}"), values })
+                Some(Layer { name: cause.title().into(), class: format!("c-{key}"), values })
             })
             .collect();
         if !steps.is_empty() && !layers.is_empty() {
@@ -81,9 +69,10 @@ pub(super) fn amplification(report: &Report) -> Option<Figure> {
     let whole = |r: &RunReport| r.write_amplification_ratio.unwrap_or(0.0);
     let usual = report.runs.iter().map(whole).fold(0.5, f64::max);
     let high = high.min(CUT_ABOVE * usual);
-    let mut body = page::legend(CAUSES.iter().filter_map(|(key, name)| {
-        let used = stacks.iter().any(|s| s.2.iter().any(|l| l.class == format!("c-{key}")));
-        used.then(|| (format!("c-{key}"), (*name).to_string()))
+    let mut body = page::legend(Cause::ALL.iter().filter_map(|cause| {
+        let class = format!("c-{}", cause.name());
+        let used = stacks.iter().any(|s| s.2.iter().any(|l| l.class == class));
+        used.then(|| (class, cause.title().to_string()))
     }));
     let mut table = Table { head: vec!["cause".into()], rows: Vec::new() };
     for (r, ends, layers) in &stacks {
@@ -99,14 +88,13 @@ pub(super) fn amplification(report: &Report) -> Option<Figure> {
         body += &panel(&r.name, &both(190.0, 190.0, draw));
         table.head.push(r.name.clone());
     }
-    for (i, (key, name)) in CAUSES.iter().enumerate() {
+    for cause in Cause::ALL {
         let share = |r: &RunReport| {
             let written = r.buffer_sectors.host_written.max(1) as f64;
-            r.programmed_sectors.named()[i].1 as f64 / written
+            r.programmed_sectors.of(cause) as f64 / written
         };
-        debug_assert!(report.runs.iter().all(|r| r.programmed_sectors.named()[i].0 == *key));
         if stacks.iter().any(|(r, ..)| share(r) > 0.0) {
-            let mut row = vec![(*name).to_string()];
+            let mut row = vec![cause.title().to_string()];
             row.extend(stacks.iter().map(|(r, ..)| format!("{:.4}", share(r))));
             table.rows.push(row);
         }

@@ -9,9 +9,11 @@ use super::figures::{
 };
 use super::page::{self, Table};
 use super::svg::{Axis, Size, time};
-use crate::report::contention::{ContentionReport, shown, waits};
+use crate::contention::ContentionReport;
+use crate::report::contention::{shown, waits};
 use crate::report::numbers::{Report, RunReport};
-use crate::report::table::grouped;
+use crate::words::grouped;
+use flashlane_base::counters::Counters;
 
 /// A run that counts what its cores wait for, with its number in the report.
 type Run<'a> = (usize, &'a RunReport, &'a ContentionReport);
@@ -71,13 +73,7 @@ fn locks(runs: &[Run<'_>]) -> Table {
         let semaphores = [grouped(c.semaphore_waits), time(c.semaphore_wait_ns as f64)];
         let [n, sum] = semaphores;
         rows.push(vec![name("semaphores of PUs"), none(), n, sum]);
-        let e = &c.exchanges;
-        for (what, n) in [
-            ("exchanges tried again by writes", e.user_retries),
-            ("exchanges tried again by discards", e.discard_retries),
-            ("sectors overwritten while programmed", e.drain_lost),
-            ("sectors overwritten while moved", e.gc_lost),
-        ] {
+        for (what, n) in c.exchanges.shown("what") {
             rows.push(vec![name(what), none(), grouped(n), none()]);
         }
     }

@@ -7,7 +7,7 @@
 use super::svg::{escape, time};
 use crate::report::groups::Host;
 use crate::report::numbers::{Report, RunReport};
-use crate::report::table::{grouped, mb_per_s};
+use crate::words::{grouped, mb_per_s};
 use flashlane_base::{Bytes, Ns};
 use std::fmt::Write;
 
@@ -130,7 +130,7 @@ fn trust(report: &Report) -> String {
                 ),
             );
         }
-        let failed = r.faults.read_failures + r.faults.gc_read_failures;
+        let failed = r.faults.layer.read_failures + r.faults.layer.gc_read_failures;
         if r.faults.uncorrectable > failed {
             say(
                 "bad",
@@ -219,7 +219,7 @@ pub(super) fn results(report: &Report) -> String {
         ("write amplification", |r| r.write_amplification_ratio.map(|w| format!("{w:.3}"))),
         ("host CPU busy", |r| cpu_share(r, r.cpu.busy_ratio)),
         ("of it spinning on locks", |r| cpu_share(r, r.cpu.lock_ratio)),
-        ("erases", |r| Some(grouped(r.erases))),
+        ("erases", |r| Some(grouped(r.work.erases))),
         ("capacity", |r| Some(Bytes::new(r.fill.capacity_bytes).to_string())),
         ("spare", |r| Some(spare(r))),
         ("filled, from → to", |r| {

@@ -7,7 +7,7 @@ use super::figures::{Figure, both, half, longest, panel};
 use super::page::{self, Table};
 use super::svg::{Axis, Size, escape, time, time_unit};
 use crate::report::numbers::{Part, Report, RunReport};
-use crate::report::table::grouped;
+use crate::words::grouped;
 use std::fmt::Write;
 
 /// Rows of the table of dies at most; with more, a row is a channel.
@@ -24,7 +24,7 @@ pub(super) fn breakdown(report: &Report) -> Option<Figure> {
     for reads in [true, false] {
         let parts = |r: &RunReport| -> Vec<Part> {
             let b = &r.latency_breakdown_ns;
-            if reads { b.read.named().to_vec() } else { b.write.named().to_vec() }
+            if reads { b.read.0.clone() } else { b.write.0.clone() }
         };
         let count = |r: &RunReport| match reads {
             true => r.latency_ns.read.count,
@@ -142,8 +142,8 @@ pub(super) fn erases(report: &Report) -> Figure {
             charts::columns(size, &y, "erases of a chunk since it was new", &wear, &class, &alt)
         };
         let mut pair = String::new();
-        if r.erases > 0 {
-            let title = format!("{}: {} erases, by channel", r.name, grouped(r.erases));
+        if r.work.erases > 0 {
+            let title = format!("{}: {} erases, by channel", r.name, grouped(r.work.erases));
             pair += &panel(&title, &half(150.0, by_channel));
         }
         if wear.len() > 1 {

@@ -51,10 +51,7 @@ fn meanwhile(ftl: &Arc<HostFtl>, at: u32, step: impl Fn(&HostFtl) + 'static) {
 /// has to wait, or the verdict sees it.
 #[test]
 fn no_barrier_passes_during_a_verdict() {
-    let run = Virtual::new(2, 1, CostTable::zero());
-    let cx = run.cx();
-    run.run(async move {
-        let ftl = half_valid(&cx).await;
+    on_half_valid(async |ftl, _| {
         let reserve = ftl.pools.get(0).lock().meta_reserve;
         corner(&ftl);
         let ends = ftl.rings.iter().map(|ring| ring.state.now(|r| r.tail()));
@@ -70,8 +67,7 @@ fn no_barrier_passes_during_a_verdict() {
             let opens = ftl.pools.get(0).lock().next_width(true).is_some();
             assert!(!(stranded && opens), "at hesitation {at}: a line can be opened");
         }
-    })
-    .expect("no stall");
+    });
 }
 
 /// The last unit that a barrier waits for ends, and its line closes, while a drainer decides: what was under way when
@@ -105,10 +101,7 @@ fn what_ends_during_a_verdict_was_under_way() {
 /// A drainer takes the last unit of a ring, and the last place of a pool that was looked at before: it is under way.
 #[test]
 fn what_is_taken_during_a_verdict_is_under_way() {
-    let run = Virtual::new(2, 1, CostTable::zero());
-    let cx = run.cx();
-    run.run(async move {
-        let ftl = half_valid(&cx).await;
+    on_half_valid(async |ftl, cx| {
         let (ring, line) = one_waits(&ftl, &cx).await;
         collected(&ftl, &cx, 1 << 20);
         assert!(!ftl.is_exhausted(None), "it has a place");
@@ -121,17 +114,13 @@ fn what_is_taken_during_a_verdict_is_under_way() {
             p.line_mut(line).state = LineState::Closed;
         });
         assert!(!ftl.is_exhausted(None), "it is being programmed");
-    })
-    .expect("no stall");
+    });
 }
 
 /// A collection by hand takes a line while a collector decides that none is worth it: it has to wait.
 #[test]
 fn no_victim_is_taken_during_a_verdict() {
-    let run = Virtual::new(2, 1, CostTable::zero());
-    let cx = run.cx();
-    run.run(async move {
-        let ftl = half_valid(&cx).await;
+    on_half_valid(async |ftl, cx| {
         corner(&ftl);
         let line = part_valid(&ftl, 1);
         for at in 0..2 {
@@ -146,6 +135,5 @@ fn no_victim_is_taken_during_a_verdict() {
             assert!(!exhausted || victims == 0, "at hesitation {at}: a line is being moved");
             assert!(exhausted, "at hesitation {at}: nobody could do anything");
         }
-    })
-    .expect("no stall");
+    });
 }
