@@ -32,14 +32,13 @@ struct Named {
 /// The newest complete checkpoint and its shards.
 fn newest(medium: &Medium) -> (u64, BTreeMap<u32, Named>) {
     let id = medium.checkpoints().first().expect("a checkpoint").0;
-    let of = |record| match record {
-        Record::CheckpointShard { checkpoint, written, shard, places, open_sequence, .. }
-            if checkpoint == id =>
-        {
-            Some((shard, Named { written, places, open_sequence }))
-        }
-        _ => None,
-    };
+    let of =
+        |record| match record {
+            Record::CheckpointShard {
+                checkpoint, written, shard, places, open_sequence, ..
+            } if checkpoint == id => Some((shard, Named { written, places, open_sequence })),
+            _ => None,
+        };
     (id, medium.records().into_iter().filter_map(|e| of(e.record)).collect())
 }
 
