@@ -303,6 +303,14 @@ impl Stored {
     }
 }
 
+/// Lines that there are, data sectors of each, lines that a layout would need.
+#[derive(Debug)]
+struct TooFew {
+    lines: u64,
+    line_data: u64,
+    need: u64,
+}
+
 impl Layout {
     pub(super) fn plan(
         shape: &Shape,
@@ -349,11 +357,11 @@ impl Layout {
         let plan = |percent| Layout::try_plan(shape, ws_min, good, (rings, ring), c, percent);
         let percent = if asked == 0 { DEFAULT_OVER_PROVISIONING } else { asked };
         let smallest = || (percent..=OVER_PROVISIONING_MAX).find(|p| plan(*p).is_ok());
-        plan(percent).or_else(|(layout, need)| match smallest() {
+        plan(percent).or_else(|TooFew { lines, line_data, need }| match smallest() {
             Some(enough) if asked == 0 => Ok(plan(enough).expect("just planned")),
             enough => Err(CreateError::TooSmall {
-                lines: layout.lines,
-                line_data: layout.line_data,
+                lines,
+                line_data,
                 need,
                 percent: enough.unwrap_or(101),
             }),
@@ -368,7 +376,7 @@ impl Layout {
         (rings, ring): (u32, u32),
         c: &LogConfig,
         percent: u32,
-    ) -> Result<Layout, (Layout, u64)> {
+    ) -> Result<Layout, TooFew> {
         let width = shape.width(c.active_pus);
         let line_data = shape.line_data(width);
         let chunk = shape.chunk_sectors as u64;
@@ -429,7 +437,7 @@ impl Layout {
             capacity,
         };
         if capacity == 0 {
-            return Err((layout, u64::MAX));
+            return Err(TooFew { lines: layout.lines, line_data, need: u64::MAX });
         }
         match layout.levels(shape, width, u64::MAX, width) {
             Ok(levels) => {
@@ -440,7 +448,7 @@ impl Layout {
             }
             Err(missing) => {
                 let need = layout.lines + missing;
-                Err((layout, need))
+                Err(TooFew { lines: layout.lines, line_data, need })
             }
         }
     }
