@@ -64,12 +64,13 @@ mutants-quick: ## The mutants that are caught within 2 seconds (tests/mutants-qu
 
 # Memory that cores share without references to it. Miri is a component of a nightly toolchain: where there is one it
 # is added, but no toolchain is installed for it.
-miri: ## Slab, ring, map and what gathers from them under Miri, where there is a nightly toolchain
+miri: ## Slab, ring, map, what gathers from them, memory of futures under Miri, where there is a nightly toolchain
 	@if ! $(CARGO) +nightly --version >/dev/null 2>&1; then \
 		sh tests/skip.sh note miri "no nightly toolchain here (rustup toolchain install nightly)"; \
 	elif ! rustup component add --toolchain nightly miri rust-src; then \
 		sh tests/skip.sh note miri "the nightly toolchain has no Miri, and none can be added"; \
 	else \
+		$(CARGO) +nightly miri test -p flashlane-rt --lib pooled && \
 		$(CARGO) +nightly miri test -p flashlane-media --lib payload && \
 		$(CARGO) +nightly miri test -p flashlane-ftl --lib -- \
 			$(MIRI); \

@@ -78,7 +78,8 @@ allow media "base rt"
 allow ocssd "base rt media"
 allow ftl "base rt media ocssd"
 allow stack "base rt ocssd ftl"
-allow lab "base rt media ocssd ftl stack"
+allow trace "base"
+allow lab "base rt media ocssd ftl stack trace"
 allow cli "base rt media ocssd ftl lab testkit"
 allow testkit "base rt media ocssd ftl stack"
 allow model ""
@@ -86,7 +87,7 @@ allow model ""
 for toml in crates/*/Cargo.toml; do
     crate=$(basename "$(dirname "$toml")")
     case $crate in
-        base | rt | media | ocssd | ftl | stack | lab | cli | testkit | model) ;;
+        base | rt | media | ocssd | ftl | stack | trace | lab | cli | testkit | model) ;;
         *) fail "$toml: a crate that docs/ARCHITECTURE.md does not place" ;;
     esac
     grep -q '^\[lints\]' "$toml" || fail "$toml: the workspace's lint table is not used"

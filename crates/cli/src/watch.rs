@@ -6,7 +6,7 @@
 //! Never: slows a run down by drawing.
 
 use anyhow::{Context, Result};
-use flashlane_lab::run::{Contention, Monitor};
+use flashlane_lab::run::{Contention, Monitor, Progress};
 use flashlane_lab::sweep::Watcher;
 use flashlane_testkit::{Failure, Tally, torture};
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -137,7 +137,7 @@ impl Terminal {
     }
 }
 
-impl Monitor for Terminal {
+impl Progress for Terminal {
     fn progress(&self, stage: &str, done: u64, total: Option<u64>) {
         let Some(bar) = &self.bar else {
             return;
@@ -151,7 +151,9 @@ impl Monitor for Terminal {
     fn interrupted(&self) -> bool {
         self.interrupt.happened()
     }
+}
 
+impl Monitor for Terminal {
     fn contention(&self, look: &dyn Fn() -> Contention) {
         let Some(bar) = &self.bar else {
             return;

@@ -6,9 +6,9 @@
 
 use crate::execute::{raw_jobs, scan_traces, works_of};
 use crate::experiment::{Experiment, Target};
-use crate::report::aligned;
 use crate::run::{Work, fits};
 use crate::stack::{StackError, capacity, medium};
+use crate::words::aligned;
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 use flashlane_ocssd::{DeviceSpec, StoreKind};
 

@@ -8,7 +8,7 @@
 //! A simulation has no noise but its seed: with other seeds other places are written in another
 //! order. What is left between seeds is what a difference must stand out from.
 
-use crate::report::aligned;
+use crate::words::aligned;
 use serde::Serialize;
 use serde_json::Value;
 

@@ -11,17 +11,17 @@
 //!
 //! Start reading at [`experiment`] (what a run is), then [`run`] (how it is driven).
 
-pub mod bounded;
 pub mod bundled;
 pub mod calibrate;
 pub mod check;
 pub mod compare;
+pub mod contention;
 pub mod control;
 pub mod drive;
 pub mod execute;
 pub mod experiment;
 pub mod fio;
-pub mod histogram;
+pub mod fits;
 pub mod input;
 pub mod lnvm;
 mod naming;
@@ -35,5 +35,9 @@ pub mod stack;
 
 pub mod suggest;
 pub mod sweep;
-pub mod trace;
+mod words;
 pub mod workload;
+
+/// Traces: a crate of its own.
+pub use flashlane_trace as trace;
+pub use flashlane_trace::{bounded, histogram};

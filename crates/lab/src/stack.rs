@@ -6,117 +6,23 @@
 //! knows which layers there are (`flashlane_stack::kinds` does).
 
 use crate::control::live::Attending;
+use crate::control::live::Live;
 use crate::control::power::Switch;
-use crate::control::{ControlError, Live};
-use crate::experiment::{DriveTarget, Target};
-use crate::lnvm::{Drive, LnvmError, Lost, Mounted, knobs};
-use crate::run::{Probe, Sample, Subject, Watch};
+use crate::experiment::{DriveTarget, Experiment, Target};
+pub use crate::lnvm::StackError;
+use crate::lnvm::{Drive, Lost, Mounted, check_how, knobs, layers_of};
+use crate::run::{Fill, Probe, Sample, Subject, Watch};
 use flashlane_base::Ns;
 use flashlane_ftl::block::{BlockDev, BlockError};
 use flashlane_ftl::contention::Contention;
-use flashlane_ftl::layer::{AttributeError, Find, Kind, LayerError, Stop};
+use flashlane_ftl::layer::{Find, LayerError, Stop};
 pub use flashlane_ftl::layer::{Lines, MountHow};
 use flashlane_ftl::stats::FtlStats;
-use flashlane_ocssd::{
-    Device, OpenImage, Partition, SpecError, Ssd, SsdOptions, StoreKind, TargetInfo,
-};
+use flashlane_ocssd::{Device, OpenImage, Partition, Ssd, SsdOptions, StoreKind, TargetInfo};
 use flashlane_rt::{CostTable, Cx, Virtual};
-use flashlane_stack::{
-    Description, DeviceChoice, LayerSpec, Layers, Make, Programmed, PusError, kinds, raise,
-};
+use flashlane_stack::{Description, DeviceChoice, Layers, Make, Programmed, kinds, raise};
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Why a stack could not be built.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum StackError {
-    /// The device.
-    #[error(transparent)]
-    Device(#[from] SpecError),
-    /// PUs that the device does not have.
-    #[error("`pus` names PU {}, the device has 0 to {}", .0.end, .0.last)]
-    Pus(PusError),
-    /// A layer.
-    #[error("{0}")]
-    Layer(#[from] LayerError),
-    /// A knob of a layer.
-    #[error("{0}")]
-    Knob(#[from] AttributeError),
-    /// The drive that the target lives on.
-    #[error("{0}")]
-    Drive(Box<LnvmError>),
-    /// A way to mount that its type does not have.
-    #[error("`{flag}` is for {} targets, this one is of type {kind}", owners(flag))]
-    How {
-        /// As it is given.
-        flag: &'static str,
-        /// Its type.
-        kind: String,
-    },
-    /// A type of target that this program does not have.
-    #[error(
-        "it is of type `{0}`, which this program does not have: use the flashlane that made it"
-    )]
-    Type(String),
-    /// Nobody could ask this process while it has the drive open.
-    #[error("{0}")]
-    Control(#[from] ControlError),
-    /// Its settings in the drive's table of targets.
-    #[error("its settings in the drive's table of targets can't be used: {0}")]
-    Settings(String),
-    /// It could not be stopped.
-    #[error("it could not be stopped: {0}")]
-    Stop(BlockError),
-    /// A new one that nothing can be written to, though no chunk has failed.
-    #[error(
-        "a block SSD on so small a device has no spare, and takes no writes: give the device more chunks \
-         (`flashlane drive create --set geometry.chunks_per_pu=128`)"
-    )]
-    NoSpare,
-    /// It can't make anything durable.
-    #[error("it is read-only: {0}")]
-    ReadOnly(&'static str),
-}
-
-impl From<LnvmError> for StackError {
-    fn from(e: LnvmError) -> StackError {
-        StackError::Drive(Box::new(e))
-    }
-}
-
-impl From<PusError> for StackError {
-    fn from(e: PusError) -> StackError {
-        StackError::Pus(e)
-    }
-}
-
-impl StackError {
-    /// What is on the medium is in the way.
-    pub(crate) fn is_mount(&self) -> bool {
-        matches!(self, StackError::Layer(e) if e.mounting)
-    }
-}
-
-/// Types of targets that have this way to mount.
-fn owners(flag: &str) -> String {
-    let all = MountHow { accept_lost: true, undo_discards: true };
-    let ways = [MountHow { undo_discards: false, ..all }, MountHow { accept_lost: false, ..all }];
-    let has = |kind: &&dyn Kind| ways.iter().all(|how| kind.lacks(*how) != Some(flag));
-    let names: Vec<&str> = kinds::targets().filter(has).map(|kind| kind.name()).collect();
-    names.join(" and ")
-}
-
-/// Refuses what a target of this type does not have; one of no type is raw.
-pub(crate) fn check_how(how: MountHow, kind: Option<&dyn Kind>) -> Result<(), StackError> {
-    let lacks = match kind {
-        Some(kind) => kind.lacks(how),
-        None if how.accept_lost => Some("--accept-lost"),
-        None => how.undo_discards.then_some("--undo-discards"),
-    };
-    let name = kind.map_or(kinds::RAW, |kind| kind.name());
-    lacks.map_or(Ok(()), |flag| Err(StackError::How { flag, kind: name.into() }))
-}
 
 /// A device with layers on it.
 #[derive(Clone)]
@@ -492,6 +398,26 @@ fn open_drive(target: &Target, on: &DriveTarget) -> Result<Drive, StackError> {
     Ok(Drive::open(&on.image, &how)?)
 }
 
+/// Has an experiment run on a target of a drive. What is there is what it finds: nothing is filled
+/// unless the experiment says how much.
+///
+/// # Errors
+/// There is no such drive or target, or its settings make no sense.
+pub fn put_on_drive(experiment: &mut Experiment, on: &DriveTarget) -> Result<(), StackError> {
+    let Some(like) = experiment.targets.first() else { return Ok(()) };
+    let (host, only) = (like.host.clone(), like.only.clone());
+    let mut target = target_of_drive(on, &like.stack.device.options)?;
+    // What stands on a target is the run's; a raw one has nothing to stand on.
+    if !target.stack.is_raw() {
+        target.stack.layers.extend(like.stack.layers.iter().skip(1).cloned());
+    }
+    experiment.targets = vec![Target { host, only, ..target }];
+    if experiment.run.fill == Fill::Auto {
+        experiment.run.fill = Fill::None;
+    }
+    Ok(())
+}
+
 /// A target of a drive, to be run on: the drive's device with these options, what its table says of
 /// the target.
 ///
@@ -509,17 +435,6 @@ pub fn target_of_drive(on: &DriveTarget, options: &SsdOptions) -> Result<Target,
         layers: layers_of(&info)?,
     };
     Ok(Target { drive: Some(on.clone()), ..Target::new(&on.name, stack) })
-}
-
-/// The layers that an entry of the table stands for.
-pub(crate) fn layers_of(info: &TargetInfo) -> Result<Vec<LayerSpec>, StackError> {
-    if info.kind == kinds::RAW {
-        return Ok(Vec::new());
-    }
-    let found = kinds::targets().find(|kind| kind.name() == info.kind);
-    let kind = found.ok_or_else(|| StackError::Type(info.kind.clone()))?;
-    kind.check(&info.settings).map_err(StackError::Settings)?;
-    Ok(vec![LayerSpec::with(kind, info.settings.clone())])
 }
 
 /// A fresh device, and the part of it that a stack has.

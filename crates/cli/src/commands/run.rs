@@ -10,7 +10,7 @@ use flashlane_lab::experiment::{Experiment, Target, Workload};
 use flashlane_lab::report::{self, Report, SPANS_MAX};
 use flashlane_lab::shelf::Shelf;
 use flashlane_lab::trace::TraceSource;
-use flashlane_lab::{input, lnvm, run::Monitor};
+use flashlane_lab::{input, lnvm, run::Monitor, stack};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -83,7 +83,7 @@ fn load(args: &Run) -> Result<Experiment> {
     };
     let (on, kind) = lnvm::choose(drive, args.what.targets(), how)?;
     let (_, mut experiment) = input::load(file, &args.what.changes_on(&kind.to_string()))?;
-    lnvm::put_on_drive(&mut experiment, &on)?;
+    stack::put_on_drive(&mut experiment, &on)?;
     Ok(experiment)
 }
 

@@ -64,7 +64,7 @@ async fn mount(cx: &Cx, image: &Path) -> Stack {
     Stack::build(cx, &target, 1).await.unwrap_or_else(|e| panic!("mounting: {e}"))
 }
 
-async fn io(cx: &Cx, dev: &Arc<dyn BlockDev>, op: BlockOp, lba: u64, buf: &mut Vec<u8>) {
+async fn io(cx: &Cx, dev: &Arc<dyn BlockDev>, op: BlockOp, lba: u64, buf: &mut [u8]) {
     let sectors = (buf.len() / SECTOR_BYTES) as u32;
     let io = Io::of(op, Lba::new(lba), sectors, false, buf);
     dev.start(cx, io).await.unwrap_or_else(|e| panic!("{op:?} at {lba}: {e}"));

@@ -10,7 +10,7 @@
 mod locks;
 mod stages;
 
-use crate::report::aligned;
+use crate::words::aligned;
 use flashlane_base::Ns;
 use flashlane_rt::{CostTable, STAGES};
 use std::fmt;

@@ -9,6 +9,7 @@ use super::server::Questions;
 use super::socket::path_of;
 use super::{Answer, Ask, ControlError, Listening, io_error};
 use crate::drive::{DriveError, Look, faults};
+use crate::lnvm::show::InUse;
 use crate::lnvm::{Block, Drive, LnvmError, bad_blocks, knobs, remove_of, show};
 use flashlane_base::Ns;
 use flashlane_ftl::layer::Layer;
@@ -86,16 +87,6 @@ impl Live {
         self.layer.borrow().clone()
     }
 
-    /// The drive.
-    pub(crate) fn drive(&self) -> &Drive {
-        &self.drive
-    }
-
-    /// The name of the target that is in use.
-    pub(crate) fn target(&self) -> &str {
-        &self.target
-    }
-
     /// Notes something that did not go as asked for.
     pub(crate) fn note(&self, what: String) {
         self.notes.borrow_mut().push(what);
@@ -139,7 +130,8 @@ impl Live {
             Ask::LnvmInfo { target } => {
                 // Other targets are shown on a shadow of the image: as at its last commit.
                 drive.ssd.make_durable().map_err(|e| drive.at(e).to_string())?;
-                show::info_of(drive, target.as_deref(), Some((self, cx.now()))).map_err(said)
+                let in_use = InUse { target: &self.target, layer: self.layer(), now: cx.now() };
+                show::info_of(drive, target.as_deref(), Some(in_use)).map_err(said)
             }
             Ask::IdNs { namespace, human } => {
                 show::id_ns_of(drive, *namespace, *human).map_err(said)
@@ -159,7 +151,7 @@ impl Live {
             )),
             Ask::Remove { target } => remove_of(drive, target).map_err(said),
             Ask::Knobs { target, set } if *target == self.target => match self.layer() {
-                Some(layer) => knobs::in_use(cx, self, &*layer, set).map_err(said),
+                Some(layer) => knobs::in_use(cx, drive, target, &*layer, set).map_err(said),
                 None => knobs::of_unmounted(drive, target).map_err(said),
             },
             Ask::Knobs { target, set } => {

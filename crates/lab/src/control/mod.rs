@@ -17,7 +17,6 @@ pub(crate) mod power;
 mod server;
 mod socket;
 
-pub(crate) use live::Live;
 pub(crate) use server::Listening;
 pub use socket::path_of;
 

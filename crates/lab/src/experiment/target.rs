@@ -7,8 +7,8 @@
 use super::device::{DeviceChoice, on_preset};
 use super::document::Section;
 use super::{Base, HostSpec, read_host};
-use crate::stack::MountHow;
 use flashlane_base::Ns;
+use flashlane_ftl::layer::MountHow;
 use flashlane_ftl::layer::{Asked, Kind};
 use flashlane_stack::{Description, LayerSpec, kinds};
 use std::path::PathBuf;

@@ -1,14 +1,15 @@
 //! What can be wrong when targets are handled.
 //!
-//! Owns: [`LnvmError`] and its words. Promises: each names the image, and what would do. Never: decides
+//! Owns: [`LnvmError`], [`StackError`] and their words, and which layers an entry of a drive's table stands for. Promises: each names the image, and what would do. Never: decides
 //! anything.
 
 use super::TargetType;
 use crate::control::{ControlError, MayBeHeld};
-use crate::stack::StackError;
-use flashlane_ftl::layer::AttributeError;
-use flashlane_ocssd::{CoreError, ImageError};
+use flashlane_ftl::block::BlockError;
+use flashlane_ftl::layer::{AttributeError, Kind, LayerError, MountHow};
+use flashlane_ocssd::{CoreError, ImageError, SpecError, TargetInfo};
 use flashlane_rt::Stalled;
+use flashlane_stack::{LayerSpec, PusError, kinds};
 use std::path::PathBuf;
 
 /// What would do. Where the host failed, nothing may be wrong with what is there.
@@ -261,4 +262,106 @@ impl MayBeHeld for LnvmError {
     fn is_held(&self) -> bool {
         matches!(self, LnvmError::Image(e) if e.is_held())
     }
+}
+
+/// Why a stack could not be built.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StackError {
+    /// The device.
+    #[error(transparent)]
+    Device(#[from] SpecError),
+    /// PUs that the device does not have.
+    #[error("`pus` names PU {}, the device has 0 to {}", .0.end, .0.last)]
+    Pus(PusError),
+    /// A layer.
+    #[error("{0}")]
+    Layer(#[from] LayerError),
+    /// A knob of a layer.
+    #[error("{0}")]
+    Knob(#[from] AttributeError),
+    /// The drive that the target lives on.
+    #[error("{0}")]
+    Drive(Box<LnvmError>),
+    /// A way to mount that its type does not have.
+    #[error("`{flag}` is for {} targets, this one is of type {kind}", owners(flag))]
+    How {
+        /// As it is given.
+        flag: &'static str,
+        /// Its type.
+        kind: String,
+    },
+    /// A type of target that this program does not have.
+    #[error(
+        "it is of type `{0}`, which this program does not have: use the flashlane that made it"
+    )]
+    Type(String),
+    /// Nobody could ask this process while it has the drive open.
+    #[error("{0}")]
+    Control(#[from] ControlError),
+    /// Its settings in the drive's table of targets.
+    #[error("its settings in the drive's table of targets can't be used: {0}")]
+    Settings(String),
+    /// It could not be stopped.
+    #[error("it could not be stopped: {0}")]
+    Stop(BlockError),
+    /// A new one that nothing can be written to, though no chunk has failed.
+    #[error(
+        "a block SSD on so small a device has no spare, and takes no writes: give the device more chunks \
+         (`flashlane drive create --set geometry.chunks_per_pu=128`)"
+    )]
+    NoSpare,
+    /// It can't make anything durable.
+    #[error("it is read-only: {0}")]
+    ReadOnly(&'static str),
+}
+
+impl From<LnvmError> for StackError {
+    fn from(e: LnvmError) -> StackError {
+        StackError::Drive(Box::new(e))
+    }
+}
+
+impl From<PusError> for StackError {
+    fn from(e: PusError) -> StackError {
+        StackError::Pus(e)
+    }
+}
+
+impl StackError {
+    /// What is on the medium is in the way.
+    pub(crate) fn is_mount(&self) -> bool {
+        matches!(self, StackError::Layer(e) if e.mounting)
+    }
+}
+
+/// Types of targets that have this way to mount.
+fn owners(flag: &str) -> String {
+    let all = MountHow { accept_lost: true, undo_discards: true };
+    let ways = [MountHow { undo_discards: false, ..all }, MountHow { accept_lost: false, ..all }];
+    let has = |kind: &&dyn Kind| ways.iter().all(|how| kind.lacks(*how) != Some(flag));
+    let names: Vec<&str> = kinds::targets().filter(has).map(|kind| kind.name()).collect();
+    names.join(" and ")
+}
+
+/// Refuses what a target of this type does not have; one of no type is raw.
+pub(crate) fn check_how(how: MountHow, kind: Option<&dyn Kind>) -> Result<(), StackError> {
+    let lacks = match kind {
+        Some(kind) => kind.lacks(how),
+        None if how.accept_lost => Some("--accept-lost"),
+        None => how.undo_discards.then_some("--undo-discards"),
+    };
+    let name = kind.map_or(kinds::RAW, |kind| kind.name());
+    lacks.map_or(Ok(()), |flag| Err(StackError::How { flag, kind: name.into() }))
+}
+
+/// The layers that an entry of the table stands for.
+pub(crate) fn layers_of(info: &TargetInfo) -> Result<Vec<LayerSpec>, StackError> {
+    if info.kind == kinds::RAW {
+        return Ok(Vec::new());
+    }
+    let found = kinds::targets().find(|kind| kind.name() == info.kind);
+    let kind = found.ok_or_else(|| StackError::Type(info.kind.clone()))?;
+    kind.check(&info.settings).map_err(StackError::Settings)?;
+    Ok(vec![LayerSpec::with(kind, info.settings.clone())])
 }

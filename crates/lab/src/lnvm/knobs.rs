@@ -6,9 +6,8 @@
 //! a knob that the target has no attribute for.
 
 use super::show::text_of;
-use super::{Drive, LnvmError};
-use crate::control::{Answer, Ask, Live, reach};
-use crate::stack::StackError;
+use super::{Drive, LnvmError, StackError};
+use crate::control::{Answer, Ask, reach};
 use flashlane_ftl::layer::{Attribute, AttributeError, Kind, Knob, Layer, LayerError, Settings};
 use flashlane_ftl::layer::{Find, MountHow};
 use flashlane_ocssd::{Device, TargetInfo};
@@ -150,15 +149,15 @@ pub(crate) fn at_rest(
     Ok(said(target, kind, &values, false))
 }
 
-/// Of the target that `live` runs.
+/// Of the target that is in use, as this layer.
 pub(crate) fn in_use(
     cx: &Cx,
-    live: &Live,
+    drive: &Drive,
+    target: &str,
     layer: &dyn Layer,
     set: &[(String, String)],
 ) -> Result<Answer, LnvmError> {
-    let drive = live.drive();
-    let (info, kind) = target_of(drive, live.target(), set)?;
+    let (info, kind) = target_of(drive, target, set)?;
     let (path, name) = (drive.path.clone(), info.name.clone());
     let before = Before::of(layer);
     set_all(cx, layer, set).map_err(|source| LnvmError::Knob { path, name, source })?;
@@ -289,11 +288,10 @@ mod tests {
         let (info, part) = drive.target("db").unwrap();
         let vm = Virtual::new(1, 1, CostTable::zero());
         let (cx, theirs) = (vm.cx(), vm.cx());
-        let layers = crate::stack::layers_of(&info).unwrap();
+        let layers = super::super::layers_of(&info).unwrap();
         let mounted =
             vm.run(async move { raise(&theirs, part, &layers, None, &Make::mount()).await });
         let pblk = mounted.unwrap().unwrap().target().clone();
-        let live = Live::new(drive, "db", None);
         let stand = || {
             let knobs = ["active_pus", "limiter", "gc_force", "gc_enabled"];
             knobs.map(|knob| pblk.attribute(knob).unwrap())
@@ -303,7 +301,7 @@ mod tests {
         let before = stand();
         assert_eq!(before, ["4", "pid", "0", "1"]);
         file.fail_after(0, ErrorKind::Other);
-        let said = in_use(&cx, &live, &*pblk, &set).unwrap_err().to_string();
+        let said = in_use(&cx, &drive, "db", &*pblk, &set).unwrap_err().to_string();
         assert!(said.contains("could not be written"), "{said}");
         assert_eq!(stand(), before);
         file.heal();

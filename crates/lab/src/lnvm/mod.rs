@@ -16,18 +16,17 @@ mod shadow;
 pub mod show;
 
 pub use bad_blocks::{Block, bad_blocks, set_bad_block};
-pub use error::LnvmError;
+pub use error::{LnvmError, StackError};
+pub(crate) use error::{check_how, layers_of};
 pub use knobs::knobs;
 pub use options::{Options, TargetType};
 
-pub use crate::stack::MountHow;
 pub use flashlane_base::Ns;
+pub use flashlane_ftl::layer::MountHow;
 pub use flashlane_ftl::log::{LimiterKind, Scrub, WearLeveling};
 
 use crate::control::{Answer, Ask, reach};
-use crate::experiment::{DriveTarget, Experiment, Target};
-use crate::run::Fill;
-use crate::stack::{StackError, check_how, target_of_drive};
+use crate::experiment::DriveTarget;
 use crate::suggest;
 use bad_blocks::set_mark;
 use flashlane_base::{Geometry, Location};
@@ -203,26 +202,6 @@ pub fn choose(
         return Err(LnvmError::Target { path: path.into(), name, source });
     }
     Ok((DriveTarget { image: path.into(), name, how }, info.kind))
-}
-
-/// Has an experiment run on a target of a drive. What is there is what it finds: nothing is filled
-/// unless the experiment says how much.
-///
-/// # Errors
-/// There is no such drive or target, or its settings make no sense.
-pub fn put_on_drive(experiment: &mut Experiment, on: &DriveTarget) -> Result<(), StackError> {
-    let Some(like) = experiment.targets.first() else { return Ok(()) };
-    let (host, only) = (like.host.clone(), like.only.clone());
-    let mut target = target_of_drive(on, &like.stack.device.options)?;
-    // What stands on a target is the run's; a raw one has nothing to stand on.
-    if !target.stack.is_raw() {
-        target.stack.layers.extend(like.stack.layers.iter().skip(1).cloned());
-    }
-    experiment.targets = vec![Target { host, only, ..target }];
-    if experiment.run.fill == Fill::Auto {
-        experiment.run.fill = Fill::None;
-    }
-    Ok(())
 }
 
 /// A target to be created.

@@ -10,8 +10,9 @@ pub use identify::id_ns;
 pub(crate) use identify::id_ns_of;
 
 use super::{Created, Drive, LnvmError, Lost, knobs};
-use crate::control::{Answer, Ask, Live, reach};
-use crate::report::{ContentionReport, short};
+use crate::contention::ContentionReport;
+use crate::control::{Answer, Ask, reach};
+use crate::words::short;
 use flashlane_base::counters::Counters;
 use flashlane_base::{Bytes, Location, Ns, SECTOR_BYTES};
 use flashlane_ftl::layer::{Layer, Recovered};
@@ -22,6 +23,7 @@ use flashlane_stack::kinds;
 use identify::device_attributes;
 use serde_json::{Map, Value, json};
 use std::path::Path;
+use std::sync::Arc;
 
 /// Version of what a target of any type keeps on the medium.
 const TYPE_VERSION: [u32; 3] = [1, 0, 0];
@@ -131,11 +133,18 @@ pub fn info(path: &Path, only: Option<&str>) -> Result<Answer, LnvmError> {
     reach(path, ask, || info_of(&Drive::look(path)?, only, None))
 }
 
-/// [`info`] of a drive that is open; by `live`, if it is in use, at that time of its run.
+/// A target in use: its name, its layer once it is mounted, the time of its run.
+pub(crate) struct InUse<'a> {
+    pub(crate) target: &'a str,
+    pub(crate) layer: Option<Arc<dyn Layer>>,
+    pub(crate) now: Ns,
+}
+
+/// [`info`] of a drive that is open, and perhaps in use.
 pub(crate) fn info_of(
     drive: &Drive,
     only: Option<&str>,
-    live: Option<(&Live, Ns)>,
+    in_use: Option<InUse<'_>>,
 ) -> Result<Answer, LnvmError> {
     let id = drive.ssd.identify();
     // Types that `create` knows.
@@ -159,7 +168,7 @@ pub(crate) fn info_of(
         drive.target(name)?;
     }
     for t in all.iter().filter(|t| only.is_none_or(|name| t.name == name)) {
-        let (said, json) = target(drive, t, live);
+        let (said, json) = target(drive, t, in_use.as_ref());
         text += &said;
         targets.push(json);
     }
@@ -184,7 +193,7 @@ fn line(name: &str, value: &str) -> String {
 }
 
 /// A target; one that can't be mounted is shown with the reason.
-fn target(drive: &Drive, t: &TargetInfo, live: Option<(&Live, Ns)>) -> (String, Value) {
+fn target(drive: &Drive, t: &TargetInfo, in_use: Option<&InUse<'_>>) -> (String, Value) {
     let mut json = target_json(t);
     let mut text = format!("\nTarget {}:\n", t.name);
     text += &line("type", &t.kind.to_string());
@@ -193,14 +202,13 @@ fn target(drive: &Drive, t: &TargetInfo, live: Option<(&Live, Ns)>) -> (String, 
     if let Some(uuid) = &t.uuid {
         text += &line("uuid", &uuid_text(uuid));
     }
-    let now = live.map_or(Ns::ZERO, |(_, now)| now);
-    let live = live.map(|(live, _)| live);
-    let in_use = live.is_some_and(|live| live.target() == t.name);
+    let live = in_use.filter(|live| live.target == t.name);
+    let in_use = live.is_some();
     if in_use {
         text += &line("in use", &format!("by process {}", std::process::id()));
         json["in_use_by"] = json!(std::process::id());
     }
-    let running = live.filter(|_| in_use).and_then(Live::layer);
+    let running = live.and_then(|live| Some((live.layer.as_ref()?, live.now)));
     let kind = kinds::find(&t.kind).filter(|kind| !kind.attributes().is_empty());
     let Some(kind) = kind.filter(|_| t.state == TargetState::Ready) else {
         if let Some(settings) = t.settings.as_object() {
@@ -214,7 +222,7 @@ fn target(drive: &Drive, t: &TargetInfo, live: Option<(&Live, Ns)>) -> (String, 
         return (text, json); // it is being mounted
     }
     let found = match &running {
-        Some(layer) => Ok(shown(layer)),
+        Some((layer, _)) => Ok(shown(layer)),
         None => knobs::on_shadow(drive, t, |_, layer| shown(layer)),
     };
     match found {
@@ -234,7 +242,7 @@ fn target(drive: &Drive, t: &TargetInfo, live: Option<(&Live, Ns)>) -> (String, 
             json["capacity_bytes"] = json!(bytes);
             json["stopped_cleanly"] = json!(clean);
             json[kind.folder()] = Value::Object(sysfs);
-            if let Some(waits) = running.and_then(|layer| layer.contention(now)) {
+            if let Some(waits) = running.and_then(|(layer, now)| layer.contention(now)) {
                 let waited = ContentionReport::of(&waits);
                 text += &contention_text(&waited);
                 json["contention"] = json!(waited);

@@ -68,7 +68,7 @@ pub struct RawResult {
 impl RawResult {
     /// Decimal megabytes per second.
     pub fn mb_per_s(&self) -> f64 {
-        crate::report::mb_per_s(self.bytes, self.time.as_ns())
+        crate::words::mb_per_s(self.bytes, self.time.as_ns())
     }
 }
 

@@ -3,8 +3,9 @@
 //! Owns: names, order and types of the columns. Promises: names end in their unit; both formats have
 //! the same names and values; a later version only adds columns at the end. Never: formats.
 
-use super::contention::ContentionReport;
-use super::numbers::{LatencyNs, Report, RunReport};
+use super::numbers::{Report, RunReport};
+use crate::contention::ContentionReport;
+use crate::histogram::LatencyNs;
 use flashlane_base::counters::Counters;
 
 /// A value.

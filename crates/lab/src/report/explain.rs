@@ -5,7 +5,7 @@
 //! Never: guesses a cause that was not measured.
 
 use super::numbers::{Part, Report, RunReport};
-use super::table::{grouped, mb_per_s, short};
+use crate::words::{grouped, mb_per_s, short};
 use flashlane_base::counters::Counters;
 use flashlane_ocssd::device::Cause;
 

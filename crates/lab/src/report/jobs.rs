@@ -3,9 +3,9 @@
 //! Owns: the names of the parts, their numbers. Promises: one item per job of the plan, in order,
 //! also of a job that did nothing; replayed traces together are one more. Never: adds up parts.
 
-use super::numbers::LatencyNs;
 use crate::execute::{Outcome, RunOutcome};
 use crate::experiment::Workload;
+use crate::histogram::LatencyNs;
 use crate::run::jobs::{JobRecord, OpRecord};
 use crate::workload::Job;
 use flashlane_base::Ns;

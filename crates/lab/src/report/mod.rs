@@ -24,17 +24,16 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use crate::contention::{ContentionReport, LockReport, PoolReport, QueueReport};
 pub use config::Configuration;
-pub use contention::{ContentionReport, LockReport, PoolReport, QueueReport};
 pub use course::{DieReport, Figures, Heat, TimelineReport, WearReport};
 pub(crate) use csv::line as csv_line;
 pub use jobs::{JobOpReport, JobReport};
 pub use numbers::{
-    BreakdownNs, BusyRatio, FaultCounts, FillLevel, LatencyNs, LatencySet, MountReport, Parts,
+    BreakdownNs, BusyRatio, FaultCounts, FillLevel, LatencySet, MountReport, Parts,
     ProgrammedSectors, Report, RunReport, Shown, SlipReport,
 };
 pub use perfetto::{PerfettoTrace, SPANS_MAX};
-pub(crate) use table::{aligned, mb_per_s, short};
 
 use crate::execute::Outcome;
 

@@ -5,11 +5,11 @@
 //! Never: formats.
 
 use super::config::{Configuration, costs_of};
-use super::contention::ContentionReport;
 use super::course::{self, DieReport, Figures, TimelineReport, WearReport};
 use super::jobs::{self, JobReport};
+use crate::contention::ContentionReport;
 use crate::execute::{Clock, Outcome, RunOutcome};
-use crate::histogram::Latencies;
+use crate::histogram::{Latencies, LatencyNs};
 use crate::lnvm::{Mounted, show};
 use crate::run::record::Recorder;
 use crate::run::{Measured, Prepared, Replayed};
@@ -175,7 +175,7 @@ impl MountReport {
         let target = m.info.name.clone();
         let how = match &m.recovery {
             Some(r) => show::recovery_text(r),
-            None => format!("mounted in {}", super::short(m.time.as_ns())),
+            None => format!("mounted in {}", crate::words::short(m.time.as_ns())),
         };
         let notes: String = m.notes.iter().map(|note| format!("; {note}")).collect();
         MountReport {
@@ -186,42 +186,6 @@ impl MountReport {
             target,
             time_ns: m.time.as_ns(),
             recovery: m.recovery.as_ref().map_or(serde_json::Value::Null, show::recovery_json),
-        }
-    }
-}
-
-/// A distribution, in nanoseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct LatencyNs {
-    /// Number of values.
-    pub count: u64,
-    /// Mean.
-    pub mean: u64,
-    /// Median.
-    pub p50: u64,
-    /// 90 of 100 are not above it.
-    pub p90: u64,
-    /// 99 of 100.
-    pub p99: u64,
-    /// 999 of 1000.
-    pub p99_9: u64,
-    /// 9999 of 10000.
-    pub p99_99: u64,
-    /// Largest.
-    pub max: u64,
-}
-
-impl From<&Latencies> for LatencyNs {
-    fn from(l: &Latencies) -> LatencyNs {
-        LatencyNs {
-            count: l.count(),
-            mean: l.mean_ns(),
-            p50: l.percentile_ns(50.0),
-            p90: l.percentile_ns(90.0),
-            p99: l.percentile_ns(99.0),
-            p99_9: l.percentile_ns(99.9),
-            p99_99: l.percentile_ns(99.99),
-            max: l.max_ns(),
         }
     }
 }

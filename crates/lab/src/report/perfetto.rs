@@ -178,8 +178,8 @@ fn counters(run: &RunOutcome, pid: usize, json: &mut String) {
     };
     for i in 0..t.operations.len() {
         let at = i as u64 * t.bucket_ns;
-        say("read MB/s", at, super::mb_per_s(t.read_bytes[i], t.bucket_ns));
-        say("written MB/s", at, super::mb_per_s(t.write_bytes[i], t.bucket_ns));
+        say("read MB/s", at, crate::words::mb_per_s(t.read_bytes[i], t.bucket_ns));
+        say("written MB/s", at, crate::words::mb_per_s(t.write_bytes[i], t.bucket_ns));
         // States at the end of the span.
         let end = at + t.bucket_ns;
         if let Some(free) = t.free_ratio.get(i) {

@@ -7,9 +7,9 @@
 use super::ReproduceError;
 use crate::experiment::{DeviceChoice, Target};
 use crate::histogram::Latencies;
-use crate::report::mb_per_s;
 use crate::run::{Fill, Host, Monitor, Overwrite, Recorder, RunPlan, Work, drive};
 use crate::stack::Stack;
+use crate::words::mb_per_s;
 use crate::workload::{Amount, Job, Mix, Sizes};
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;

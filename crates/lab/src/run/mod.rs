@@ -32,6 +32,7 @@ pub use replay::{Replay, Replayed, TraceJob};
 pub use sample::{Probe, Sample, Watch};
 pub use steady::Steady;
 
+pub use crate::trace::progress::{Progress, Unwatched};
 use crate::trace::{LayoutError, TraceError};
 use crate::workload::{Job, JobError};
 use flashlane_base::{Lba, Ns, SECTOR_BYTES};
@@ -43,26 +44,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Who looks on: told how far a run is, asked whether to go on.
-pub trait Monitor {
-    /// So many of (about) so many requests or sectors of a stage are done.
-    fn progress(&self, stage: &str, done: u64, total: Option<u64>);
-    /// True once the user wants the run to end.
-    fn interrupted(&self) -> bool;
+/// Who looks on at a run.
+pub trait Monitor: Progress {
     /// The same moment, for a target that counts what its cores wait for: who shows that looks, nobody
     /// else pays for it.
     fn contention(&self, _look: &dyn Fn() -> Contention) {}
 }
 
-/// Nobody looks on.
-pub struct Unwatched;
-
-impl Monitor for Unwatched {
-    fn progress(&self, _: &str, _: u64, _: Option<u64>) {}
-    fn interrupted(&self) -> bool {
-        false
-    }
-}
+impl Monitor for Unwatched {}
 
 /// What is driven: a block device and its counters.
 #[derive(Clone)]

@@ -430,7 +430,7 @@ fn a_trace_that_does_not_fit_is_refused_before_it_runs() {
 
 struct After(Cell<u64>);
 
-impl Monitor for After {
+impl Progress for After {
     fn progress(&self, _: &str, _: u64, _: Option<u64>) {
         self.0.set(self.0.get() + 1);
     }
@@ -438,6 +438,7 @@ impl Monitor for After {
         self.0.get() > 3
     }
 }
+impl Monitor for After {}
 
 #[test]
 fn an_interrupt_ends_the_run_with_what_is_done() {

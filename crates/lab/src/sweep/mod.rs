@@ -18,7 +18,7 @@ use crate::experiment::{Change, Experiment, Vary};
 use crate::input::{self, InputError};
 use crate::parallel::{Then, side_by_side};
 use crate::report::Report;
-use crate::run::Monitor;
+use crate::run::{Monitor, Progress};
 use crate::shelf::Shelf;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -215,11 +215,12 @@ fn point(
 /// Asks the watcher whether to go on; a run in progress draws nothing.
 fn watch(watcher: &Arc<dyn Watcher>) -> Rc<dyn Monitor> {
     struct Quiet(Arc<dyn Watcher>);
-    impl Monitor for Quiet {
+    impl Progress for Quiet {
         fn progress(&self, _: &str, _: u64, _: Option<u64>) {}
         fn interrupted(&self) -> bool {
             self.0.interrupted()
         }
     }
+    impl Monitor for Quiet {}
     Rc::new(Quiet(watcher.clone()))
 }

@@ -5,7 +5,8 @@
 //! Never: leaves a point out: one that did not run is a row that says so.
 
 use super::Plan;
-use crate::report::{Report, aligned, csv_line};
+use crate::report::{Report, csv_line};
+use crate::words::aligned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 

@@ -4,7 +4,7 @@
 use flashlane_lab::execute::{Observe, execute_with};
 use flashlane_lab::experiment::{Base, Change, Experiment, Target};
 use flashlane_lab::report::Report;
-use flashlane_lab::run::{Monitor, Unwatched};
+use flashlane_lab::run::{Monitor, Progress, Unwatched};
 use flashlane_lab::shelf::Shelf;
 use std::cell::Cell;
 use std::path::{Path, PathBuf};
@@ -189,13 +189,14 @@ fn a_damaged_file_is_made_anew() {
 /// Interrupts after some looks.
 struct Hasty(Cell<u32>);
 
-impl Monitor for Hasty {
+impl Progress for Hasty {
     fn progress(&self, _: &str, _: u64, _: Option<u64>) {}
     fn interrupted(&self) -> bool {
         self.0.set(self.0.get() + 1);
         self.0.get() > 3
     }
 }
+impl Monitor for Hasty {}
 
 /// What was interrupted, or has nothing to prepare, is not kept, and says so.
 #[test]

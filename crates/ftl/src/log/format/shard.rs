@@ -154,7 +154,8 @@ impl<F: FnMut(u32) -> Option<Vec<u32>>> Finder<F> {
             return Some(());
         }
         let Stripes { unit, chunk_sectors } = self.found.stripes;
-        let (chunk, sector) = ((raw - 1) / u64::from(chunk_sectors), (raw - 1) % u64::from(chunk_sectors));
+        let (chunk, sector) =
+            ((raw - 1) / u64::from(chunk_sectors), (raw - 1) % u64::from(chunk_sectors));
         let (stripe, i) = self.place(u32::try_from(chunk).ok()?);
         let n = u64::from(self.found.words[stripe as usize]);
         let (row, rest) = (sector / u64::from(unit), (sector % u64::from(unit)) as u32);
@@ -423,7 +424,11 @@ impl ShardHeader {
 enum Body<'a> {
     Entries(&'a [u8]),
     /// Each run is one of entries that the stripes have.
-    Runs { stripes: Stripes, words: &'a [[u8; 4]], runs: &'a [[u8; RUN_BYTES]] },
+    Runs {
+        stripes: Stripes,
+        words: &'a [[u8; 4]],
+        runs: &'a [[u8; RUN_BYTES]],
+    },
 }
 
 /// A run as it is read: entries, stripe, position.

@@ -330,7 +330,8 @@ fn any_runs() -> impl Strategy<Value = (ShardHeader, Pieces, Vec<(u64, u64)>)> {
         stamps.dedup_by_key(|stamp| stamp.0);
         stamps
     });
-    (any_shard(), pieces, stamps).prop_map(|((header, ..), pieces, stamps)| (header, pieces, stamps))
+    (any_shard(), pieces, stamps)
+        .prop_map(|((header, ..), pieces, stamps)| (header, pieces, stamps))
 }
 
 /// The entries of pieces: unmapped, poisoned, ascending sectors, and sectors that go round three chunks.
@@ -377,11 +378,16 @@ fn a_shard_that_was_filled_in_order_is_one_run() {
     assert_eq!(entries, expected);
     // Entries of the shard; of the run; where it begins.
     let run = 128 + 4 * 65;
-    for (at, word) in [(56, u32::MAX), (56, 15_959), (run, 15_961), (run, 0), (run + 4, 1), (run + 8, 430)] {
+    for (at, word) in
+        [(56, u32::MAX), (56, 15_959), (run, 15_961), (run, 0), (run + 4, 1), (run + 8, 430)]
+    {
         let mut forged = bytes.clone();
         forged[at..at + 4].copy_from_slice(&word.to_le_bytes());
         seal(&mut forged, SECTOR_BYTES);
-        assert!(matches!(ShardView::decode(&forged), Err(FormatError::Field { .. })), "{at}: {word}");
+        assert!(
+            matches!(ShardView::decode(&forged), Err(FormatError::Field { .. })),
+            "{at}: {word}"
+        );
     }
 }
 

@@ -9,9 +9,10 @@ use super::figures::{
 };
 use super::page::{self, Table};
 use super::svg::{Axis, Size, time};
-use crate::report::contention::{ContentionReport, shown, waits};
+use crate::contention::ContentionReport;
+use crate::report::contention::{shown, waits};
 use crate::report::numbers::{Report, RunReport};
-use crate::report::table::grouped;
+use crate::words::grouped;
 use flashlane_base::counters::Counters;
 
 /// A run that counts what its cores wait for, with its number in the report.

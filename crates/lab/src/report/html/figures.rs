@@ -8,7 +8,7 @@ use super::charts::{self, Line};
 use super::page::{self, Table};
 use super::svg::{Axis, Size, escape, time, time_unit};
 use crate::report::numbers::{Report, RunReport};
-use crate::report::table::grouped;
+use crate::words::grouped;
 
 /// Rows of a table of a course.
 const TABLE_ROWS: usize = 24;

@@ -7,7 +7,7 @@
 use super::svg::{escape, time};
 use crate::report::groups::Host;
 use crate::report::numbers::{Report, RunReport};
-use crate::report::table::{grouped, mb_per_s};
+use crate::words::{grouped, mb_per_s};
 use flashlane_base::{Bytes, Ns};
 use std::fmt::Write;
 

@@ -7,7 +7,7 @@ use super::figures::{Figure, both, half, longest, panel};
 use super::page::{self, Table};
 use super::svg::{Axis, Size, escape, time, time_unit};
 use crate::report::numbers::{Part, Report, RunReport};
-use crate::report::table::grouped;
+use crate::words::grouped;
 use std::fmt::Write;
 
 /// Rows of the table of dies at most; with more, a row is a channel.

@@ -206,7 +206,7 @@ fn round_step(least: f64) -> f64 {
 fn fixed(v: f64, places: usize) -> String {
     let text = format!("{v:.places$}");
     match v >= 10_000.0 {
-        true => super::super::table::grouped(v as u64),
+        true => crate::words::grouped(v as u64),
         false => text,
     }
 }

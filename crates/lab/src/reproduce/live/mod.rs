@@ -223,6 +223,7 @@ impl Null {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::run::Progress;
     use std::cell::Cell;
 
     /// A figure's file with other parameters.
@@ -239,13 +240,14 @@ mod tests {
     #[derive(Default)]
     pub(super) struct Impatient(Cell<u32>);
 
-    impl Monitor for Impatient {
+    impl Progress for Impatient {
         fn progress(&self, _: &str, _: u64, _: Option<u64>) {}
         fn interrupted(&self) -> bool {
             self.0.set(self.0.get() + 1);
             self.0.get() > 1
         }
     }
+    impl Monitor for Impatient {}
 
     #[test]
     fn a_median_is_the_middle_one() {

@@ -10,7 +10,8 @@
 
 use super::number::{MS, NS, S, TICKS, US, WHOLE_S};
 use super::table::{Cell, Column, Means, Separator, Table};
-use super::{Format, TraceOp};
+use crate::format::Format;
+use crate::record::TraceOp;
 
 const READ: Means = Means::Op(TraceOp::Read);
 const WRITE: Means = Means::Op(TraceOp::Write);

@@ -4,9 +4,9 @@
 //! windows are the only memory. Never: looks at a file's name to decide what is in it; names only
 //! say which files of blktrace belong together.
 
-use super::TraceError;
 use super::parquet::MAGIC;
 use super::store::Store;
+use crate::record::TraceError;
 use bytes::Bytes;
 use std::fs::File;
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
@@ -86,7 +86,7 @@ impl TraceSource {
     /// All files of a trace that is kept in a file per CPU, `NAME.blktrace.CPU`, maybe packed, by CPU;
     /// itself alone when it is not called so, and none where it is no file. Of a CPU that is there plain
     /// and packed the one counts that was named, else the plain one.
-    pub(crate) fn files(&self) -> Result<Vec<PathBuf>, TraceError> {
+    pub fn files(&self) -> Result<Vec<PathBuf>, TraceError> {
         let TraceSource::File(own) = self else { return Ok(Vec::new()) };
         let mut paths = Vec::new();
         if let Some(stem) = blktrace_stem(own) {

@@ -5,7 +5,7 @@
 //! exactly; whatever was changed is counted by kind. Never: drops a request without counting it.
 
 use super::number::Clock;
-use super::{REQUEST_BYTES_MAX, TraceOp, TraceRecord};
+use crate::record::{REQUEST_BYTES_MAX, TraceOp, TraceRecord};
 use serde::Serialize;
 
 /// Longest name of a device in a line of text; a path has 4,096 at most, but nobody names a device so.
@@ -162,7 +162,7 @@ impl Losses {
     }
 
     /// In words, one per kind of loss.
-    pub fn describe(&self, format: super::Format) -> Vec<String> {
+    pub fn describe(&self, format: crate::format::Format) -> Vec<String> {
         let c = format.carries();
         let mut all = Vec::new();
         for (n, what) in self.left_out.iter().zip(["reads", "writes", "discards", "flushes"]) {
@@ -295,8 +295,9 @@ pub(super) fn of_table(
 
 #[cfg(test)]
 mod tests {
-    use super::super::{DeviceId, Format};
     use super::*;
+    use crate::device::DeviceId;
+    use crate::format::Format;
 
     fn record(op: TraceOp, offset_bytes: u64, len_bytes: u64) -> TraceRecord {
         TraceRecord {

@@ -8,8 +8,12 @@
 use super::carries::{Losses, Naming, Shaper};
 use super::layout::find_device;
 use super::writer::Writer;
-use super::{DeviceId, Format, LayoutError, Scan, TraceError};
-use crate::run::Monitor;
+use crate::device::DeviceId;
+use crate::format::Format;
+use crate::layout::LayoutError;
+use crate::progress::Progress;
+use crate::record::TraceError;
+use crate::scan::Scan;
 use serde::Serialize;
 use std::io::Write;
 use std::path::Path;
@@ -154,7 +158,7 @@ const WATCH_EVERY: u64 = 1 << 16;
 pub fn convert<W: Write + Send>(
     scan: &Scan,
     what: &Conversion<'_>,
-    monitor: &dyn Monitor,
+    monitor: &dyn Progress,
     open: impl FnOnce() -> std::io::Result<W>,
 ) -> Result<(W, Converted), ConvertError> {
     let device = what.device.map(|name| find_device(scan, name)).transpose()?;
@@ -230,7 +234,7 @@ fn each(
     scan: &Scan,
     device: Option<DeviceId>,
     stage: &str,
-    monitor: &dyn Monitor,
+    monitor: &dyn Progress,
     mut use_it: impl FnMut(super::TraceRecord, &mut Vec<super::TraceRecord>) -> Result<(), ConvertError>,
 ) -> Result<u64, ConvertError> {
     let mut records = scan.timed(device)?;

@@ -7,7 +7,10 @@
 //! A completion belongs to the oldest open request of the same device, operation, place and length.
 //! A request that was merged into another never completes under its own extent.
 
-use super::{Action, DeviceId, Reader, TraceError, TraceOp, TraceRecord};
+use crate::device::DeviceId;
+use crate::reader::Reader;
+use crate::record::Action;
+use crate::record::{TraceError, TraceOp, TraceRecord};
 use std::collections::{BTreeMap, VecDeque};
 
 /// Requests between issue and completion that are remembered.
@@ -126,8 +129,9 @@ impl Paired {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Reading, TraceSource};
     use super::*;
+    use crate::reader::Reading;
+    use crate::source::TraceSource;
 
     fn paired(text: &'static str, action: Action) -> Vec<(u64, Option<u64>)> {
         let source = TraceSource::Bundled { name: "t", bytes: text.as_bytes() };

@@ -6,7 +6,8 @@
 //! Times and addresses are kept as differences from the record before, as numbers of seven bits per
 //! byte, the lowest first; a sign is the lowest bit.
 
-use super::{DeviceId, TraceOp, TraceRecord};
+use crate::device::DeviceId;
+use crate::record::{TraceOp, TraceRecord};
 
 /// Bytes of a trace's records at most: some millions of them.
 const BYTES_MAX: usize = 64 << 20;

@@ -5,6 +5,7 @@
 //! ends the stream with an error that shows it. Never: reorders; a trace out of order comes out of
 //! order.
 
+use super::blkparse;
 use super::blktrace::{self, Event, Merge};
 use super::device::Devices;
 use super::lines::{LINE_BYTES_MAX, LineError, Lines};
@@ -12,34 +13,12 @@ use super::number::Clock;
 use super::parquet::{self, Rows};
 use super::table::{Context, Line, Table, Wrong};
 use super::tables::{self, TABLES};
-use super::{DeviceId, Expected, Format, TraceError, TraceRecord, TraceSource, blkparse, shown};
+use crate::device::DeviceId;
+use crate::format::Format;
+use crate::record::{Action, Expected, TraceError, TraceRecord, shown};
+use crate::source::TraceSource;
 use std::collections::BTreeMap;
-use std::fmt;
 use std::io::BufRead;
-
-/// Which event of a request a record is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Action {
-    /// `Q`: the file system or application handed it to the block layer.
-    Queued,
-    /// `D`: the block layer handed it to the driver, merged and split.
-    Issued,
-    /// `C`: done. Gives latencies, is never replayed.
-    Completed,
-    /// The format has one line per request.
-    Only,
-}
-
-impl fmt::Display for Action {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Action::Queued => "Q (queued)",
-            Action::Issued => "D (issued)",
-            Action::Completed => "C (completed)",
-            Action::Only => "request",
-        })
-    }
-}
 
 /// What a user says about a trace, beyond its content.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -412,7 +391,7 @@ fn unreadable(head: &[u8], want: Option<Format>) -> Option<&'static str> {
 }
 
 /// What to do about a byte order mark at the beginning of a text, if there is one.
-pub(crate) fn byte_order_mark(head: &[u8]) -> Option<&'static str> {
+pub fn byte_order_mark(head: &[u8]) -> Option<&'static str> {
     match head {
         [0xef, 0xbb, 0xbf, ..] => {
             Some("It begins with a byte order mark: save it as UTF-8 without one.")

@@ -4,7 +4,7 @@
 //! whatever a file claims to be; what is no regular file (a pipe, a device, a folder) is not
 //! opened, so nothing waits for a writer. Never: guesses: a file that is too long is refused, not cut off.
 
-use crate::trace::source::regular;
+use crate::source::regular;
 use std::fs::File;
 use std::io::{self, Read};
 use std::path::Path;

@@ -11,7 +11,7 @@
 use super::blkparse::Letters;
 use super::device::Devices;
 use super::source::NamedInput;
-use super::{Expected, REQUEST_BYTES_MAX, TraceError, TraceOp, TraceRecord};
+use crate::record::{Expected, REQUEST_BYTES_MAX, TraceError, TraceOp, TraceRecord};
 use std::io::{self, BufRead, Read, Write};
 
 /// Bytes of a record without what follows it.

@@ -9,8 +9,9 @@ use super::carries::{self, Carries, NAME_BYTES_MAX, Naming};
 use super::device::Devices;
 use super::lines::decimal;
 use super::number::Clock;
-use super::reader::Action;
-use super::{Expected, Format, TraceOp, TraceRecord};
+use crate::format::Format;
+use crate::record::Action;
+use crate::record::{Expected, TraceOp, TraceRecord};
 
 /// Position and expectation of the first field that is wrong.
 pub type Wrong = (usize, Expected);

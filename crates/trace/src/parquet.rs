@@ -19,7 +19,7 @@
 use super::contain::contained;
 use super::device::{DEVICES_MAX, Devices};
 use super::store::{Bounded, Store};
-use super::{Expected, TraceError, TraceOp, TraceRecord};
+use crate::record::{Expected, TraceError, TraceOp, TraceRecord};
 use ::parquet::basic::{Compression, Encoding};
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
 use ::parquet::data_type::{DataType, Int32Type, Int64Type};
@@ -410,7 +410,7 @@ fn column<T: DataType, W: Write + Send>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::DeviceId;
+    use crate::device::DeviceId;
 
     fn written(records: &[TraceRecord], names: &[&str]) -> Vec<u8> {
         let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();

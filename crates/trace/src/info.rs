@@ -4,14 +4,11 @@
 //! is unusual (order, alignment, losses) is said with its number. Never: reads the trace again.
 
 use super::scan::{Scan, Summary};
-use super::{Action, Devices, Layout, LayoutError, TraceOp};
-use crate::experiment::{DeviceChoice, Target};
-use crate::report::LatencyNs;
-use crate::stack::{StackError, capacity};
-use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
-use flashlane_ftl::log::LogConfig;
-use flashlane_ocssd::{DeviceSpec, SpecError, SsdOptions};
-use flashlane_rt::CostTable;
+use crate::device::Devices;
+use crate::histogram::LatencyNs;
+use crate::record::Action;
+use crate::record::TraceOp;
+use flashlane_base::{Bytes, Ns};
 use serde::Serialize;
 use std::collections::BTreeMap;
 
@@ -317,32 +314,4 @@ fn details(a: &ActionInfo) -> String {
         text += &format!("  ... and {} more devices\n", a.devices.len() - DEVICES_SHOWN);
     }
     text
-}
-
-/// Why a trace does not go onto a preset.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum FitError {
-    /// No such preset.
-    #[error(transparent)]
-    Preset(#[from] SpecError),
-    /// pblk does not fit on it.
-    #[error(transparent)]
-    Stack(#[from] StackError),
-    /// It does not fit.
-    #[error(transparent)]
-    Layout(#[from] LayoutError),
-}
-
-/// Checks that a trace fits what pblk, with its defaults, makes of a preset.
-pub fn fits_preset(scan: &Scan, preset: &str) -> Result<String, FitError> {
-    let device = DeviceChoice { spec: DeviceSpec::preset(preset)?, options: SsdOptions::default() };
-    let target = Target::of("pblk", LogConfig::default(), device);
-    let sectors = capacity(&target, 1, CostTable::zero())?;
-    let layout = Layout::plan(scan, sectors, None, false)?;
-    Ok(format!(
-        "fits {preset} ({} under pblk): {}\n",
-        Bytes::new(sectors * SECTOR_BYTES as u64),
-        layout.description()
-    ))
 }

@@ -13,7 +13,7 @@ use super::device::{DEVICES_MAX, Devices};
 use super::lines::{Fields, decimal};
 use super::number::S;
 use super::table::Wrong;
-use super::{Expected, TraceOp, TraceRecord};
+use crate::record::{Expected, TraceOp, TraceRecord};
 use std::borrow::Cow;
 use std::io::Write;
 

@@ -7,10 +7,14 @@
 
 use super::kept::{self, Kept};
 use super::pair::{Open, Paired, WINDOW_MAX};
-use super::reader::{Action, Counts, Reader, Reading};
-use super::{DeviceId, Devices, Format, TraceError, TraceOp, TraceRecord, TraceSource};
+use super::reader::{Counts, Reader, Reading};
+use crate::device::{DeviceId, Devices};
+use crate::format::Format;
 use crate::histogram::Latencies;
-use crate::run::{Monitor, Unwatched};
+use crate::progress::{Progress, Unwatched};
+use crate::record::Action;
+use crate::record::{TraceError, TraceOp, TraceRecord};
+use crate::source::TraceSource;
 use std::collections::BTreeMap;
 
 /// Places kept at most before they are kept 16 times as coarse: some 30 MiB.
@@ -272,7 +276,7 @@ pub fn scan(source: &TraceSource, reading: &Reading) -> Result<Scan, TraceError>
 pub fn scan_watched(
     source: &TraceSource,
     reading: &Reading,
-    monitor: &dyn Monitor,
+    monitor: &dyn Progress,
 ) -> Result<Scan, TraceError> {
     scan_with(source, reading, monitor, false)
 }
@@ -286,7 +290,7 @@ pub fn scan_to_replay(source: &TraceSource, reading: &Reading) -> Result<Scan, T
 fn scan_with(
     source: &TraceSource,
     reading: &Reading,
-    monitor: &dyn Monitor,
+    monitor: &dyn Progress,
     keeps: bool,
 ) -> Result<Scan, TraceError> {
     let mut reader = Reader::open(source, reading)?;
@@ -403,7 +407,7 @@ impl Recorded {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::TraceError;
+    use crate::record::TraceError;
     use proptest::prelude::*;
     use std::io::Write;
 

@@ -1,48 +1,9 @@
-//! Block traces: read, checked, converted, laid out on a device.
+//! The common record of all formats, and what can be wrong with a trace.
 //!
-//! Owns: the common record ([`TraceRecord`]), the formats ([`Format`]), recognition of a file by its
-//! content ([`Reader::open`]), the scan that says what a trace holds ([`mod@scan`]), conversion
-//! ([`mod@convert`]) and the placement of a trace's devices on ours ([`layout`]).
-//! Promises: a file of any size is read in bounded memory; the first line that is not understood is
-//! shown with its number, column and text; nothing is skipped without being counted.
-//! Never: guesses. A trace without a usable line is an error, not an empty run.
-//!
-//! The life of a trace: [`source`] opens and decompresses, [`reader`] recognizes and cuts
-//! ([`lines`]), a format parses ([`tables`] by their descriptions, [`blkparse`], [`blktrace`],
-//! [`parquet`]), [`mod@scan`] looks at everything once (range, devices, order). Then either
-//! [`layout`] maps to our sectors and `run` replays, or [`pair`] finds latencies, [`carries`] brings
-//! each record within another format's limits, and [`writer`] writes it.
+//! Owns: [`TraceRecord`], [`TraceError`] and its words. Never: reads.
 
-pub mod blkparse;
-pub mod blktrace;
-pub mod carries;
-mod contain;
-pub mod convert;
-pub mod device;
-pub mod format;
-pub mod info;
-mod kept;
-pub mod layout;
-pub mod lines;
-pub mod number;
-pub mod pair;
-pub mod parquet;
-pub mod reader;
-pub mod scan;
-pub mod source;
-pub mod store;
-pub mod table;
-pub mod tables;
-pub mod writer;
-
-pub use convert::{Conversion, ConvertError, convert};
-pub use device::{DeviceId, Devices};
-pub use format::Format;
-pub use layout::{Fitted, Layout, LayoutError, Piece};
-pub use reader::{Action, Reader, Reading};
-pub use scan::{Scan, scan};
-pub use source::TraceSource;
-
+use crate::device::DeviceId;
+use crate::format::Format;
 use std::fmt;
 
 /// What a record asks for.
@@ -56,6 +17,30 @@ pub enum TraceOp {
     Discard,
     /// A flush without data.
     Flush,
+}
+
+/// Which event of a request a record is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Action {
+    /// `Q`: the file system or application handed it to the block layer.
+    Queued,
+    /// `D`: the block layer handed it to the driver, merged and split.
+    Issued,
+    /// `C`: done. Gives latencies, is never replayed.
+    Completed,
+    /// The format has one line per request.
+    Only,
+}
+
+impl fmt::Display for Action {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Action::Queued => "Q (queued)",
+            Action::Issued => "D (issued)",
+            Action::Completed => "C (completed)",
+            Action::Only => "request",
+        })
+    }
 }
 
 /// One request of a trace, in the units of no particular format.

@@ -5,6 +5,7 @@
 //! Never: drops a value; one beyond an hour counts as an hour in the percentiles.
 
 use hdrhistogram::Histogram;
+use serde::Serialize;
 
 /// Values above this share the last bucket; the maximum is kept exactly beside it.
 const TRACKED_MAX_NS: u64 = 3_600_000_000_000;
@@ -94,6 +95,42 @@ impl Latencies {
             return 0;
         }
         self.histogram.value_at_percentile(percent).clamp(self.min_ns, self.max_ns)
+    }
+}
+
+/// A distribution, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LatencyNs {
+    /// Number of values.
+    pub count: u64,
+    /// Mean.
+    pub mean: u64,
+    /// Median.
+    pub p50: u64,
+    /// 90 of 100 are not above it.
+    pub p90: u64,
+    /// 99 of 100.
+    pub p99: u64,
+    /// 999 of 1000.
+    pub p99_9: u64,
+    /// 9999 of 10000.
+    pub p99_99: u64,
+    /// Largest.
+    pub max: u64,
+}
+
+impl From<&Latencies> for LatencyNs {
+    fn from(l: &Latencies) -> LatencyNs {
+        LatencyNs {
+            count: l.count(),
+            mean: l.mean_ns(),
+            p50: l.percentile_ns(50.0),
+            p90: l.percentile_ns(90.0),
+            p99: l.percentile_ns(99.0),
+            p99_9: l.percentile_ns(99.9),
+            p99_99: l.percentile_ns(99.99),
+            max: l.max_ns(),
+        }
     }
 }
 

@@ -9,7 +9,8 @@
 //! Never: changes the order or the number of requests.
 
 use super::scan::Scan;
-use super::{DeviceId, TraceOp, TraceRecord};
+use crate::device::DeviceId;
+use crate::record::{TraceOp, TraceRecord};
 use flashlane_base::{Bytes, Lba, SECTOR_BYTES};
 use smallvec::SmallVec;
 use std::collections::BTreeMap;
@@ -288,9 +289,10 @@ fn known_devices(scan: &Scan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::scan::scan;
-    use super::super::{Reading, TraceSource};
     use super::*;
+    use crate::reader::Reading;
+    use crate::scan::scan;
+    use crate::source::TraceSource;
 
     fn trace(text: &'static str) -> Scan {
         let bytes = text.as_bytes();
