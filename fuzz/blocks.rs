@@ -9,8 +9,8 @@ use super::said;
 use flashlane_base::Ns;
 use flashlane_ftl::log::format::{
     Anchor, ClosingHeader, ClosingView, FormatError, LBA_LIMIT, LBA_MASK, LineFirst, LogBlock,
-    LogBlockBuilder, Oob, OobLba, SECTION_ENTRIES, SECTOR_BYTES, STAMP_MAX, Section, ShardView,
-    closing_sectors, decode_record, encode_record, identify,
+    LogBlockBuilder, Oob, OobLba, Runs, SECTION_ENTRIES, SECTOR_BYTES, STAMP_MAX, Section,
+    ShardEntry, ShardView, Stripes, closing_sectors, decode_record, encode_record, identify,
 };
 use flashlane_media::fault::{FaultPlan, Faults, Hit};
 
@@ -246,7 +246,8 @@ fn shard(bytes: &[u8]) -> bool {
     let Ok(view) = &decoded else { return said(decoded) };
     let header = view.header();
     assert_eq!(view.entries().count(), view.len());
-    assert!(view.len() * header.width.bytes() <= bytes.len());
+    // Of runs there may be more, but no more than a vector holds.
+    assert!(view.len() <= bytes.len().max(65536));
     assert_eq!(view.entry(view.len()), None);
     let stamps: Vec<(u64, u64)> = view.stamps().collect();
     for index in 0..view.len() {
@@ -254,11 +255,32 @@ fn shard(bytes: &[u8]) -> bool {
         let stamp = view.stamp(index);
         assert!(stamp == header.floor || stamps.contains(&(lba, stamp)), "stamp of {lba}");
     }
-    let words = &bytes[128..128 + view.len() * header.width.bytes()];
-    let again = header.encode_words(words, &stamps);
+    let word = |entry: ShardEntry| match entry {
+        ShardEntry::Unmapped => 0,
+        ShardEntry::Poisoned => u64::MAX,
+        // What the width can't hold a mount takes for damage.
+        ShardEntry::Media(address) => address.min(header.width.address_max()) + 1,
+    };
+    let held = |entry: ShardEntry| match entry {
+        ShardEntry::Media(address) => ShardEntry::Media(address.min(header.width.address_max())),
+        entry => entry,
+    };
+    let words: Vec<u8> = view
+        .entries()
+        .flat_map(|entry| word(entry).to_le_bytes()[..header.width.bytes()].to_vec())
+        .collect();
+    let again = header.encode_words(&words, &stamps);
     let again = ShardView::decode(&again).expect("what was written is read");
     assert_eq!(again.header(), header);
-    assert!(again.entries().eq(view.entries()) && again.stamps().eq(stamps));
+    assert!(again.entries().eq(view.entries().map(held)));
+    assert!(again.stamps().eq(stamps.iter().copied()));
+    let stripes = Stripes { unit: 4, chunk_sectors: 64 };
+    let runs = Runs::find(&words, header.width, stripes, usize::MAX, |c| Some(vec![c, c ^ 1]));
+    if let Some(runs) = runs {
+        let again = header.encode_runs(&runs, &stamps);
+        let again = ShardView::decode(&again).expect("what was written is read");
+        assert!(again.entries().eq(view.entries().map(held)) && again.stamps().eq(stamps));
+    }
     true
 }
 

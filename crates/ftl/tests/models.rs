@@ -36,3 +36,8 @@ fn what_is_below_is_not_noted_at_a_slot_that_is_used_again() {
 fn nothing_is_dropped_for_what_a_flush_does_not_wait_for() {
     models::nothing_is_dropped_for_what_a_flush_does_not_wait_for();
 }
+
+#[test]
+fn a_change_is_copied_or_marked() {
+    models::a_change_is_copied_or_marked();
+}

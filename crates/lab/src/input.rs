@@ -4,7 +4,9 @@
 //! Promises: the message about a file that is none of them says so for all three.
 //! Never: looks at a file's name.
 
-use crate::experiment::{Base, Change, Experiment, ExperimentErrors, default_preset};
+use crate::experiment::{
+    At, Base, Change, Document, Experiment, ExperimentErrors, Item, Value, default_preset,
+};
 use crate::fio;
 use crate::trace::reader::byte_order_mark;
 use crate::trace::{Reader, Reading, TraceError, TraceSource};
@@ -62,16 +64,15 @@ pub fn load(file: Option<&Path>, changes: &[Change]) -> Result<(Kind, Experiment
     };
     let shown = path.display().to_string();
     let kind = recognize(path, &shown)?;
-    let (text, base) = match &kind {
-        Recognized::Experiment(text) => (text.clone(), Base::of(path, Some(bundled::TRACE))),
-        Recognized::Fio => (standing_for(path, "fio"), here()),
-        Recognized::Trace => (standing_for(path, "trace"), here()),
+    let e = match &kind {
+        Recognized::Experiment(text) => {
+            Experiment::parse(&shown, text, &Base::of(path, Some(bundled::TRACE)), changes)?
+        }
+        Recognized::Fio => standing_for(path, "fio", changes)
+            .map_err(|errors| places_in_file(errors, &shown, OWN_OF_JOB))?,
+        Recognized::Trace => standing_for(path, "trace", changes)
+            .map_err(|errors| places_in_file(errors, &shown, ""))?,
     };
-    let e = Experiment::parse(&shown, &text, &base, changes).map_err(|errors| match kind {
-        Recognized::Experiment(_) => errors,
-        Recognized::Fio => places_in_file(errors, &shown, OWN_OF_JOB),
-        Recognized::Trace => places_in_file(errors, &shown, ""),
-    })?;
     let kind = match kind {
         Recognized::Experiment(_) => Kind::Experiment,
         Recognized::Fio => Kind::Fio,
@@ -84,10 +85,6 @@ enum Recognized {
     Experiment(String),
     Fio,
     Trace,
-}
-
-fn here() -> Base {
-    Base { folder: PathBuf::new(), bundled: Some(bundled::TRACE) }
 }
 
 fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
@@ -126,17 +123,15 @@ const OWN_OF_JOB: &str = "; options of a job file itself can't be set or varied:
                           write its jobs as `[[workload]]` of an experiment";
 
 /// Complaints about an experiment that nobody wrote: their places are those in the job file, where
-/// they have one, and never a line of the text that stands for it. `own` is what there is to say
-/// about a key that the experiment does not have.
+/// they have one. `own` is what there is to say about a key that the experiment does not have.
 fn places_in_file(mut errors: ExperimentErrors, shown: &str, own: &str) -> ExperimentErrors {
     for c in &mut errors.0 {
-        if !c.place.starts_with(shown) {
+        if c.place != shown {
             if c.message.contains("unknown key") {
                 c.message += own;
             }
             continue;
         }
-        (c.place, c.text) = (shown.into(), String::new());
         let own = c.message.strip_prefix("[[workload]] 0: ").unwrap_or(&c.message);
         let (place, message) = match own.split_once(": ") {
             Some((place, message)) if place.starts_with(shown) => (place, message),
@@ -148,15 +143,23 @@ fn places_in_file(mut errors: ExperimentErrors, shown: &str, own: &str) -> Exper
 }
 
 /// The experiment that a job file or a trace stands for.
-fn standing_for(path: &Path, key: &str) -> String {
-    let quoted = |text: &str| toml::Value::String(text.into()).to_string();
+fn standing_for(
+    path: &Path,
+    key: &str,
+    changes: &[Change],
+) -> Result<Experiment, ExperimentErrors> {
+    let text = |text: &str| Value::Text(text.into());
+    let one = |entry| Value::List(vec![Item { at: At::Whole, value: Value::table([entry]) }]);
     let name = path.file_stem().map_or("run".into(), |s| s.to_string_lossy().into_owned());
-    format!(
-        "name = {}\n[device]\npreset = {}\n[[target]]\nkind = \"pblk\"\n[[workload]]\n{key} = {}\n",
-        quoted(&name),
-        quoted(default_preset()),
-        quoted(&path.to_string_lossy()),
-    )
+    let root = Value::entries([
+        ("name", text(&name)),
+        ("device", Value::table([("preset", text(default_preset()))])),
+        ("target", one(("kind", text("pblk")))),
+        ("workload", one((key, text(&path.to_string_lossy())))),
+    ]);
+    let document = Document::of(&path.display().to_string(), root).changed(changes);
+    let base = Base { folder: PathBuf::new(), bundled: Some(bundled::TRACE) };
+    Experiment::read(document, &base)
 }
 
 #[cfg(test)]

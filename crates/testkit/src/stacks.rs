@@ -558,17 +558,20 @@ fn pblk_on(seed: u64, size: Size, faulty: bool) -> OnSsd<LogConfig> {
         over_provisioning_percent: devices::one_of(&mut rng, &[11, 20, 30, 50]),
         active_pus: devices::one_of(&mut rng, &[0, 0, 1]),
         ring_sectors: devices::one_of(&mut rng, &[None, Some(256)]),
-        // As they are, a checkpoint of so small a target is one shard.
-        shard_entries: devices::one_of(
-            &mut Rng::stream(seed, "testkit.shards", 0),
-            &[0, 0, 128, 256, 512],
-        ),
         ..LogConfig::default()
     };
     let mut on = OnSsd::draw(seed, size, faulty, config);
     if on.spec.borrow().cells.pair_damage {
         // Collections pad, too: the least spare that covers it, at least the default's 11%.
         on.config.over_provisioning_percent = 0;
+    }
+    // As it is, a checkpoint of so small a target is one shard. Of small ones three times two copies take a
+    // share of the device, however large that is.
+    let small = [(0, 0), (0, 0), (64, 50), (128, 30)];
+    let (units, spare) = devices::one_of(&mut Rng::stream(seed, "testkit.shards", 0), &small);
+    on.config.shard_entries = units * on.spec.borrow().geometry.ws_min;
+    if on.config.over_provisioning_percent > 0 {
+        on.config.over_provisioning_percent = on.config.over_provisioning_percent.max(spare);
     }
     on
 }

@@ -795,4 +795,201 @@ mod tests {
         })
         .expect("no stall");
     }
+
+    /// A small target of many shards.
+    async fn in_small_shards(cx: &Cx, chunks: u32, base: LogConfig) -> Arc<HostFtl> {
+        let spec = DeviceSpec::preset("tiny").expect("built in").with_chunks_per_pu(chunks);
+        let ssd = Ssd::new(&spec, SsdOptions { timing: false, ..SsdOptions::default() });
+        let config = LogConfig { shard_entries: 64, over_provisioning_percent: 60, ..base };
+        HostFtl::create(cx, ssd.expect("a device"), config).await.expect("fits")
+    }
+
+    /// Writes these sectors, so that they are on the medium, and named there.
+    async fn write(cx: &Cx, ftl: &Arc<HostFtl>, lbas: impl Iterator<Item = u64>) {
+        use crate::block::{BlockDev, BlockOp, Io};
+        use flashlane_base::Lba;
+        for lba in lbas {
+            let mut buf = vec![1; ftl.info.content_bytes];
+            let io = Io::of(BlockOp::Write, Lba::new(lba), 1, false, &mut buf);
+            BlockDev::start(&**ftl, cx, io).await.expect("it is healthy");
+        }
+        let flush = Io::of(BlockOp::Flush, Lba::new(0), 0, false, &mut []);
+        BlockDev::start(&**ftl, cx, flush).await.expect("it is healthy");
+    }
+
+    /// It does nothing by itself.
+    fn quiet() -> LogConfig {
+        LogConfig { gc: false, ..LogConfig::default() }
+    }
+
+    fn run(test: impl AsyncFnOnce(Cx) + 'static) {
+        let run = Virtual::new(1, 1, CostTable::zero());
+        let cx = run.cx();
+        run.run(async move { test(cx).await }).expect("no stall");
+    }
+
+    /// Rule 24a to 24c: another core changes an entry at any moment while its shard is copied. The copy has it, or the
+    /// next checkpoint writes the shard again. So it does where a slot was found.
+    #[test]
+    #[cfg(debug_assertions)] // others' steps can be taken in such builds only
+    fn a_change_is_copied_or_marked() {
+        use super::super::format::{ShardEntry, ShardView};
+        use flashlane_rt::sync::rehearse;
+        run(async |cx| {
+            let ftl = in_small_shards(&cx, 60, quiet()).await;
+            for at in 0.. {
+                let (other, mut hesitations) = (ftl.clone(), 0);
+                let before = ftl.map.raw(0);
+                rehearse(move || {
+                    if hesitations == at {
+                        let now = other.map.encode(Entry::Media(1000 + at));
+                        assert!(other.map.exchange(0, before, now));
+                    }
+                    hesitations += 1;
+                    hesitations <= at
+                });
+                let (_, bytes, _) = ftl.build_shard(&cx, 1, 0, 64).await;
+                if ftl.map.raw(0) == before {
+                    assert!(at >= 2, "before the entries and behind them");
+                    assert!(!ftl.map.is_marked(0), "nothing has changed");
+                    break;
+                }
+                let view = ShardView::decode(&bytes).expect("a shard");
+                let is_copied = view.entry(0) == Some(ShardEntry::Media(1000 + at));
+                assert!(is_copied || ftl.map.is_marked(0), "hesitation {at}");
+                assert!(!ftl.map.is_marked(1) || at == 0, "of another shard");
+                ftl.build_shard(&cx, 1, 1, 64).await;
+            }
+            let slot = ftl.map.encode(Entry::Slot(3));
+            ftl.slab.fill(3, 64, 0, &[1; 8]);
+            ftl.slab.set_order(3, 10, (1000, 9));
+            assert!(ftl.map.exchange(64, 0, slot));
+            ftl.build_shard(&cx, 1, 1, 64).await;
+            assert!(ftl.map.is_marked(1), "what is durable below a slot changes without its entry");
+        });
+    }
+
+    /// Rule 24d: another core discards at any moment while the shards are chosen. A shard that is not written again is
+    /// said to be as it was before.
+    #[test]
+    #[cfg(debug_assertions)] // others' steps can be taken in such builds only
+    fn what_is_said_of_a_shard_that_stays_is_from_before() {
+        use flashlane_rt::sync::rehearse;
+        run(async |cx| {
+            let ftl = in_small_shards(&cx, 60, quiet()).await;
+            for at in 0.. {
+                ftl.checkpoint(&cx).await.expect("it is healthy");
+                let before = ftl.base();
+                let (other, mut hesitations) = (ftl.clone(), 0);
+                rehearse(move || {
+                    if hesitations == at {
+                        other.floor.store(before.floor + 7, Ordering::SeqCst);
+                        other.journal.append(Record::Started);
+                        other.map.mark(0);
+                    }
+                    hesitations += 1;
+                    hesitations <= at
+                });
+                let (base, last, changed) = ftl.choose_shards(&cx, false).await;
+                *ftl.checkpoints.last.lock() = last;
+                if ftl.floor.load(Ordering::SeqCst) == before.floor {
+                    assert!(at >= 2, "before the marks are looked at and behind that");
+                    break;
+                }
+                let is_before =
+                    (base.position, base.floor) == (before.position, before.floor);
+                assert!(changed.contains(&0) || is_before, "hesitation {at}");
+            }
+        });
+    }
+
+    /// Rule 24d on two cores: while one of them is between an entry and its mark, in a section, the other does not choose:
+    /// what it has read of the log may be younger than the entry.
+    #[test]
+    fn shards_are_chosen_behind_the_sections_under_way() {
+        use flashlane_rt::{Notify, Threads};
+        use std::sync::OnceLock;
+        use std::sync::atomic::AtomicBool;
+        #[derive(Default)]
+        struct Shared {
+            ftl: OnceLock<Arc<HostFtl>>,
+            is_inside: AtomicBool,
+            chooses: AtomicBool,
+            changed: Notify,
+        }
+        let shared = Arc::new(Shared::default());
+        let core = async |cx: Cx, shared: Arc<Shared>| {
+            if cx.core().0 == 0 {
+                let config = LogConfig { gc: false, ..LogConfig::qblk() };
+                let ftl = in_small_shards(&cx, 60, config).await;
+                ftl.checkpoint(&cx).await.expect("it is healthy");
+                assert!(shared.ftl.set(ftl).is_ok());
+                shared.changed.wake(&cx);
+                shared.changed.wait(&cx, || shared.is_inside.load(Ordering::SeqCst)).await;
+                let ftl = shared.ftl.get().expect("set above");
+                shared.chooses.store(true, Ordering::SeqCst);
+                let (_, _, changed) = ftl.choose_shards(&cx, false).await;
+                assert!(changed.contains(&0), "{changed:?}");
+                return;
+            }
+            shared.changed.wait(&cx, || shared.ftl.get().is_some()).await;
+            let ftl = shared.ftl.get().expect("waited for");
+            let inside = ftl.sections.enter(&cx);
+            shared.is_inside.store(true, Ordering::SeqCst);
+            shared.changed.wake(&cx);
+            while !shared.chooses.load(Ordering::SeqCst) {
+                std::hint::spin_loop();
+            }
+            // However long it takes.
+            (0..10_000_000).for_each(|_| std::hint::spin_loop());
+            assert!(ftl.map.exchange(0, 0, ftl.map.encode(Entry::Media(1000))));
+            drop(inside);
+        };
+        Threads::new(2, 1).run(|cx| core(cx, shared.clone()));
+    }
+
+    /// Rule 24e and 24f: however shards change, the chunks that a checkpoint names and took are no more than a whole one
+    /// may take; what one names is nobody else's; the next one writes on only in what this one names.
+    #[test]
+    fn what_is_pinned_stays_within_the_reserve() {
+        run(async |cx| {
+            let ftl = in_small_shards(&cx, 250, LogConfig::default()).await;
+            let (shards, most) = (ftl.shards(), ftl.layout.checkpoint_chunks);
+            assert!(ftl.layout.checkpoint_lanes > 1, "{:?}", ftl.layout);
+            let mut rng = flashlane_base::Rng::new(5);
+            let (mut named_older, mut anew) = (0, 0);
+            for round in 0..150u64 {
+                let some = if round % 10 == 0 { shards / 4 } else { 1 + rng.below(6) };
+                let mut lbas: Vec<u64> =
+                    (0..some).map(|_| rng.below(ftl.info.capacity)).collect();
+                if round % 4 == 3 {
+                    // All that the last chunks of the other lanes hold, on the first one.
+                    let last = ftl.checkpoints.last.lock();
+                    let others = last.lanes.iter().skip(1).flatten();
+                    let chunks: Vec<u32> = others.filter_map(|copy| copy.chunk).collect();
+                    let is_there = |at: &(u64, &Written)| {
+                        at.1.places.iter().any(|place| chunks.contains(&place.chunk))
+                    };
+                    let there = (0..).zip(&last.shards).filter(is_there);
+                    lbas.extend(there.map(|(shard, _)| 64 * shard));
+                }
+                write(&cx, &ftl, lbas.into_iter()).await;
+                let id = ftl.checkpoint(&cx).await.expect("it is healthy");
+                let last = ftl.checkpoints.last.lock();
+                let older = last.shards.iter().filter(|shard| shard.checkpoint < id).count();
+                named_older += older;
+                anew += u32::from(older == 0);
+                let named = last.named();
+                let mut open = last.lanes.iter().flatten().filter_map(|copy| copy.chunk);
+                assert!(open.all(|chunk| named.contains(&chunk)), "round {round}");
+                drop(last);
+                let kept = ftl.checkpoints.kept.lock();
+                let chunks = kept.last().expect("just written").chunks.len() as u64;
+                assert!(chunks <= most, "round {round}: {chunks} of {most}");
+                drop(kept);
+                ftl.check_consistency().expect("the walk");
+            }
+            assert!(named_older > 100 && anew > 1, "{named_older} of older ones, {anew} anew");
+        });
+    }
 }

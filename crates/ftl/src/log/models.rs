@@ -256,3 +256,33 @@ pub fn nothing_is_dropped_for_what_a_flush_does_not_wait_for() {
         assert!(!dropped || to[0] == 1, "neither the old nor the new content is durable");
     });
 }
+
+/// FORMAT.md, rule 24a and 24b: an entry changes while its shard is copied. The copy has it, or the shard is marked, also
+/// where the change found the mark of another.
+pub fn a_change_is_copied_or_marked() {
+    let check = |another: bool| {
+        let map = Map::new(2, 64, 4, false);
+        let shared = Arc::new((map, Sections::new(3)));
+        let change = |core: u32, lba: u64| {
+            let theirs = shared.clone();
+            thread::spawn(move || {
+                let (map, sections) = &*theirs;
+                let _inside = sections.enter_on(CoreId(core));
+                assert!(map.exchange(lba, 0, map.encode(Entry::Slot(1))));
+            })
+        };
+        let mut others = vec![change(1, 0)];
+        others.extend(another.then(|| change(2, 1)));
+        let (map, sections) = &*shared;
+        map.take_mark(0);
+        let epoch = sections.retired();
+        (0..2).for_each(|_| sections.advance());
+        let is_copied = sections.passed(epoch).then(|| map.get(0) == Entry::Slot(1));
+        others.into_iter().for_each(|other| other.join().expect("it ends"));
+        assert!(is_copied != Some(false) || map.is_marked(0), "neither copied nor marked");
+    };
+    model(move || check(false));
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(2);
+    builder.check(move || check(true));
+}

@@ -6,6 +6,7 @@
 mod bench;
 mod face;
 mod image;
+mod kept;
 mod medium;
 mod pblk;
 mod pftl;

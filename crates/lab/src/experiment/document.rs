@@ -15,6 +15,8 @@ use toml::de::{DeTable, DeValue};
 /// Where something stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum At {
+    /// The file as a whole: it is no TOML, and stands for this.
+    Whole,
     /// Byte offset in the file.
     File(usize),
     /// The n-th change of the command line.
@@ -82,6 +84,16 @@ pub enum Value {
 }
 
 impl Value {
+    /// A table of a document that is no file's text.
+    pub fn table<const N: usize>(entries: [(&str, Value); N]) -> Value {
+        Value::Table(Value::entries(entries))
+    }
+
+    /// The entries of such a table.
+    pub fn entries<const N: usize>(entries: [(&str, Value); N]) -> BTreeMap<String, Item> {
+        entries.map(|(key, value)| (key.to_string(), Item { at: At::Whole, value })).into()
+    }
+
     fn kind(&self) -> &'static str {
         match self {
             Value::Text(_) => "a string",
@@ -153,30 +165,38 @@ impl Document {
                 text.len()
             )));
         }
-        let mut document = Document {
-            file: file.into(),
-            text: text.into(),
-            changes: changes.to_vec(),
-            root: BTreeMap::new(),
-            complaints: RefCell::new(Vec::new()),
-        };
+        let mut document = Document::of(file, BTreeMap::new());
+        document.text = text.into();
         let table = DeTable::parse(text).map_err(|e| {
             let at = At::File(e.span().map_or(0, |s| s.start));
             document.located(at, e.message().to_string())
         })?;
         document.root = table_of(table.get_ref(), &mut |offset| At::File(offset));
+        document.changed(changes)
+    }
+
+    /// What a file stands for that is no TOML.
+    pub fn of(file: &str, root: BTreeMap<String, Item>) -> Document {
+        let (file, text) = (file.into(), String::new());
+        Document { file, text, changes: Vec::new(), root, complaints: RefCell::default() }
+    }
+
+    /// Applies changes in order.
+    pub fn changed(mut self, changes: &[Change]) -> Result<Document, Complaint> {
+        self.changes = changes.to_vec();
         for (index, change) in changes.iter().enumerate() {
             let at = At::Change(index);
-            if let Err(message) = document.apply(at, change) {
-                return Err(document.located(at, message));
+            if let Err(message) = self.apply(at, change) {
+                return Err(self.located(at, message));
             }
         }
-        Ok(document)
+        Ok(self)
     }
 
     /// The root table.
     pub fn root(&self) -> Section<'_> {
-        Section::new(self, String::new(), At::File(0), &self.root)
+        let at = if self.text.is_empty() { At::Whole } else { At::File(0) };
+        Section::new(self, String::new(), at, &self.root)
     }
 
     /// Notes a complaint.
@@ -195,14 +215,10 @@ impl Document {
     }
 
     fn located(&self, at: At, message: String) -> Complaint {
+        let whole = |place| Complaint { place, message: message.clone(), text: String::new() };
         let offset = match at {
-            At::Change(index) => {
-                return Complaint {
-                    place: self.changes[index].to_string(),
-                    message,
-                    text: String::new(),
-                };
-            }
+            At::Change(index) => return whole(self.changes[index].to_string()),
+            At::Whole => return whole(self.file.clone()),
             At::File(offset) => offset.min(self.text.len()),
         };
         let before = &self.text.as_bytes()[..offset];

@@ -31,13 +31,15 @@ mod workload;
 
 pub use device::{DeviceChoice, default_preset, preset_names};
 pub use document::{Change, Complaint};
+pub(crate) use document::{At, Item, Value};
 pub use target::{DriveTarget, Target};
 pub use vary::Vary;
 pub use workload::{TraceSpec, Workload};
 
 use crate::run::{Fill, Overwrite};
 use crate::{bounded, bundled};
-use document::{Document, Section};
+pub(crate) use document::Document;
+use document::Section;
 use flashlane_rt::CostTable;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -137,8 +139,15 @@ impl Experiment {
         base: &Base,
         changes: &[Change],
     ) -> Result<Experiment, ExperimentErrors> {
-        let document =
-            Document::parse(file, text, changes).map_err(|c| ExperimentErrors(vec![c]))?;
+        Experiment::read(Document::parse(file, text, changes), base)
+    }
+
+    /// Checks what was parsed, or stands for a file.
+    pub(crate) fn read(
+        document: Result<Document, Complaint>,
+        base: &Base,
+    ) -> Result<Experiment, ExperimentErrors> {
+        let document = document.map_err(|c| ExperimentErrors(vec![c]))?;
         let root = document.root();
         let name = root.text("name").unwrap_or("experiment").to_string();
         let description = root.text("description").unwrap_or("").trim().to_string();

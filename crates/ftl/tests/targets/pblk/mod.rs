@@ -25,5 +25,6 @@ mod ring;
 mod rules;
 mod scrub;
 mod settled;
+mod shards;
 mod steady;
 mod wear;
