@@ -393,6 +393,7 @@ fn open_drive(target: &Target, on: &DriveTarget) -> Result<Drive, StackError> {
         quiet: false,
         timing: o.timing,
         dulbe: o.dulbe,
+        commits_behind: true,
     };
     Ok(Drive::open(&on.image, &how)?)
 }

@@ -4,7 +4,7 @@
 //! finds what was written before it; `sync` covers everything that was written before it; what overlaps is
 //! written in the order in which it was given; the queue is bounded; a failed write is told by the next sync
 //! and by every change after it, and by reads of what was lost; dropping it waits for the queue. Never: knows
-//! what is stored, has a full disk found out late (room is reserved at once).
+//! what is stored, has a full disk found out late (room is there before it is used).
 //!
 //! Writes go into a batch, which is a piece of memory that is used again and again. The thread takes a batch
 //! when it is half full, when somebody waits for it, or after some time. Meanwhile the next one fills. Within a
@@ -60,6 +60,16 @@ struct State {
     wanted: bool,
     closing: bool,
     failed: Option<Failure>,
+    /// Room that was asked for ahead and not yet in earnest.
+    rooms: Vec<Room>,
+}
+
+/// Room of the file that somebody will want.
+struct Room {
+    at: u64,
+    len: u64,
+    /// The host has reserved it.
+    is_there: bool,
 }
 
 /// What the thread does.
@@ -98,8 +108,17 @@ struct Batch {
 struct Change {
     at: u64,
     len: u64,
-    /// Where its bytes are in the batch; `None` gives the range back to the host.
-    from: Option<usize>,
+    what: What,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum What {
+    /// The bytes of the batch from here on are written.
+    Bytes(usize),
+    /// The range is given back to the host.
+    Punch,
+    /// Room is reserved.
+    Room,
 }
 
 impl Change {
@@ -145,12 +164,14 @@ impl Batch {
         let from = self.bytes.len();
         parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
         let len = (self.bytes.len() - from) as u64;
-        self.note(Change { at, len, from: Some(from) });
+        self.note(Change { at, len, what: What::Bytes(from) });
     }
 
     fn note(&mut self, change: Change) {
-        self.punches += u32::from(change.from.is_none());
-        for (word, bit) in Batch::bits(change.at, change.len) {
+        self.punches += u32::from(change.what == What::Punch);
+        // Reserved room reads as before.
+        let range = if change.what == What::Room { None } else { Some(change) };
+        for (word, bit) in range.into_iter().flat_map(|c| Batch::bits(c.at, c.len)) {
             self.places[word] |= bit;
         }
         self.changes.push(change);
@@ -161,10 +182,12 @@ impl Batch {
         if !Batch::bits(at, len).any(|(word, bit)| self.places[word] & bit != 0) {
             return Found::Nothing;
         }
-        let touches = |change: &&Change| change.at < at + len && at < change.end();
+        let touches = |change: &&Change| {
+            change.what != What::Room && change.at < at + len && at < change.end()
+        };
         match self.changes.iter().rev().find(touches) {
             None => Found::Nothing,
-            Some(Change { at: begin, len: all, from: Some(from) })
+            Some(Change { at: begin, len: all, what: What::Bytes(from) })
                 if *begin <= at && at + len <= begin + all =>
             {
                 let from = from + (at - begin) as usize;
@@ -176,8 +199,9 @@ impl Batch {
 
     /// Whether a range, or a part of it, is given back.
     fn punches(&self, at: u64, len: u64) -> bool {
-        let punches =
-            |change: &Change| change.from.is_none() && change.at < at + len && at < change.end();
+        let punches = |change: &Change| {
+            change.what == What::Punch && change.at < at + len && at < change.end()
+        };
         self.punches > 0 && self.changes.iter().any(punches)
     }
 }
@@ -362,12 +386,27 @@ impl HostFile for Behind {
     }
 
     fn punch(&self, at: u64, len: u64) -> io::Result<()> {
-        self.push(0, |batch| batch.note(Change { at, len, from: None }))
+        self.push(0, |batch| batch.note(Change { at, len, what: What::Punch }))
+    }
+
+    fn expect_room(&self, at: u64, len: u64) -> bool {
+        let change = Change { at, len, what: What::Room };
+        self.shared.state().rooms.push(Room { at, len, is_there: false });
+        let is_asked = self.push(0, |batch| batch.note(change)).is_ok();
+        if !is_asked {
+            self.shared.state().rooms.retain(|room| (room.at, room.len) != (at, len));
+        }
+        is_asked
     }
 
     fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
         let mut state = self.shared.state();
         state.check()?;
+        if let Some(n) = state.rooms.iter().position(|room| (room.at, room.len) == (at, len))
+            && state.rooms.swap_remove(n).is_there
+        {
+            return Ok(());
+        }
         let punches = |batch: &Batch| batch.punches(at, len);
         let overtakes = punches(&state.filling) || state.writing.as_deref().is_some_and(punches);
         if overtakes && !mutant!("image.behind-room-taken-back") {
@@ -452,12 +491,16 @@ fn write_behind(shared: &Shared) {
         drop(state);
         // Who waits for room goes on with the other batch.
         shared.ended.notify_all();
+        let mut reserved = Vec::new();
         let done = match given_up {
             true => Ok(()),
-            false => write_batch(&*shared.file, &batch, &mut order),
+            false => write_batch(&*shared.file, &batch, &mut order, &mut reserved),
         };
         state = shared.state();
         state.writing = None;
+        for room in &mut state.rooms {
+            room.is_there |= reserved.contains(&(room.at, room.len));
+        }
         if let Err(e) = done {
             let lost = |batch: &Batch| -> Vec<(u64, u64)> {
                 batch.changes.iter().map(|change| (change.at, change.end())).collect()
@@ -477,13 +520,29 @@ fn write_behind(shared: &Shared) {
     shared.ended.notify_all();
 }
 
-/// Carries a batch out; `order` is memory that is used again.
-fn write_batch(file: &dyn HostFile, batch: &Batch, order: &mut Vec<Change>) -> io::Result<()> {
-    for changes in batch.changes.chunk_by(|a, b| a.from.is_some() && b.from.is_some()) {
-        if let [Change { at, len, from: None }] = changes {
-            // The host keeps the room: that is no loss.
-            let _ = file.punch(*at, *len);
-            continue;
+/// Carries a batch out, and says which room it has reserved; `order` is memory that is used again.
+fn write_batch(
+    file: &dyn HostFile,
+    batch: &Batch,
+    order: &mut Vec<Change>,
+    reserved: &mut Vec<(u64, u64)>,
+) -> io::Result<()> {
+    let writes = |change: &Change| matches!(change.what, What::Bytes(_));
+    for changes in batch.changes.chunk_by(|a, b| writes(a) && writes(b)) {
+        match changes {
+            [Change { at, len, what: What::Punch }] => {
+                // The host keeps the room: that is no loss.
+                let _ = file.punch(*at, *len);
+                continue;
+            }
+            [Change { at, len, what: What::Room }] => {
+                // Who asks for it in earnest hears why it is not there.
+                if file.allocate(*at, *len).is_ok() || mutant!("image.behind-room-imagined") {
+                    reserved.push((*at, *len));
+                }
+                continue;
+            }
+            _ => {}
         }
         order.clear();
         order.extend_from_slice(changes);
@@ -502,7 +561,7 @@ fn write_batch(file: &dyn HostFile, batch: &Batch, order: &mut Vec<Change>) -> i
 /// Writes that lie side by side in the file, as one.
 fn write_run(file: &dyn HostFile, batch: &Batch, run: &[Change]) -> io::Result<()> {
     let bytes = |change: &Change| {
-        let from = change.from.unwrap_or(0);
+        let from = if let What::Bytes(from) = change.what { from } else { 0 };
         &batch.bytes[from..from + change.len as usize]
     };
     match run {

@@ -44,6 +44,11 @@ pub trait HostFile: Send + Sync {
     /// Reserves room for `at .. at + len` and makes the file that long: a full disk shows here.
     /// Where the file system can't reserve, the file only grows.
     fn allocate(&self, at: u64, len: u64) -> io::Result<()>;
+    /// [`HostFile::allocate`] will be called for just this soon: true when it is made ready meanwhile.
+    fn expect_room(&self, at: u64, len: u64) -> bool {
+        let _ = (at, len);
+        false
+    }
     /// Everything written so far is durable when this returns.
     fn sync(&self) -> io::Result<()>;
     /// Length of the file.

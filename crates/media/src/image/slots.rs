@@ -12,7 +12,7 @@
 use super::Layout;
 use crate::host::HostFile;
 use flashlane_base::mutant;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -29,6 +29,8 @@ struct State {
     free: BTreeSet<u32>,
     /// Left since the last commit.
     waiting: Vec<u32>,
+    /// Free ones that are taken next, whose room was asked for ahead.
+    expected: VecDeque<u32>,
 }
 
 impl Slots {
@@ -36,7 +38,7 @@ impl Slots {
     pub fn new(taken: &BTreeSet<u32>) -> Slots {
         let end = taken.last().map_or(0, |last| last + 1);
         let free = (0..end).filter(|s| !taken.contains(s)).collect();
-        Slots { state: Mutex::new(State { end, free, waiting: Vec::new() }) }
+        Slots { state: Mutex::new(State { end, free, ..State::default() }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -44,23 +46,48 @@ impl Slots {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a slot, with room on the disk for all of it.
+    /// Takes a slot, with room on the disk for all of it. Where the file can, room for the next ones is made meanwhile.
     ///
     /// # Errors
     /// The disk is full, or so many slots wait for a commit that the image may have no more.
     pub fn take(&self, file: &dyn HostFile, layout: &Layout) -> io::Result<u32> {
         let mut state = self.state();
-        let slot = state.free.first().copied().unwrap_or(state.end);
+        let expected = state.expected.front().copied();
+        let slot = expected.unwrap_or_else(|| state.free.first().copied().unwrap_or(state.end));
         if slot as u64 >= layout.slots() && !mutant!("image.slots-without-end") {
             let says =
                 "no slot is free: commits have failed for long, and erased chunks wait for one";
             return Err(io::Error::new(io::ErrorKind::StorageFull, says));
         }
         file.allocate(layout.slot_at(slot), layout.slot_bytes())?;
+        state.expected.pop_front();
         if !state.free.remove(&slot) {
             state.end += 1;
         }
+        let most = (AHEAD_BYTES / layout.slot_bytes()).clamp(1, AHEAD_MAX) as usize;
+        if state.expected.len() <= most / 2 {
+            state.expect(most, file, layout);
+        }
         Ok(slot)
+    }
+
+    /// Room that was asked for ahead goes back to the host: nobody takes a slot any more.
+    ///
+    /// # Errors
+    /// The host failed.
+    pub fn give_back_expected(&self, file: &dyn HostFile, layout: &Layout) -> io::Result<()> {
+        let mut state = self.state();
+        let expected = std::mem::take(&mut state.expected);
+        if mutant!("image.room-ahead-kept") {
+            return Ok(());
+        }
+        for slot in expected.iter().filter(|slot| **slot < state.end) {
+            file.punch(layout.slot_at(*slot), layout.slot_bytes())?;
+        }
+        match expected.iter().any(|slot| *slot >= state.end) {
+            true => file.set_len(layout.slot_at(state.end)),
+            false => Ok(()),
+        }
     }
 
     /// A slot whose content nobody will ask for any more, once that is durable.
@@ -108,6 +135,26 @@ impl Slots {
         (state.end as u64 - state.free.len() as u64) * layout.slot_bytes()
     }
 }
+
+impl State {
+    /// Asks for the room of the slots that are taken next, up to so many.
+    fn expect(&mut self, most: usize, file: &dyn HostFile, layout: &Layout) {
+        let free = self.free.iter().copied().filter(|slot| !self.expected.contains(slot));
+        let beyond = self.expected.iter().filter(|slot| **slot >= self.end).count() as u32;
+        let behind = self.end + beyond..layout.slots().min(u32::MAX as u64) as u32;
+        let next: Vec<u32> = free.chain(behind).take(most - self.expected.len()).collect();
+        for slot in next {
+            if !file.expect_room(layout.slot_at(slot), layout.slot_bytes()) {
+                break;
+            }
+            self.expected.push_back(slot);
+        }
+    }
+}
+
+/// Bytes of slots whose room is asked for ahead, and slots; one slot at least.
+const AHEAD_BYTES: u64 = 16 << 20;
+const AHEAD_MAX: u64 = 16;
 
 impl Layout {
     /// Slots that an image has at most. Chunks need as many as there are; those that wait for a commit

@@ -180,6 +180,8 @@ pub struct OpenImage {
     pub timing: bool,
     /// Reads of unwritten sectors are errors.
     pub dulbe: bool,
+    /// A flush is accepted at once, and a thread commits while it is under way.
+    pub commits_behind: bool,
 }
 
 impl Default for OpenImage {
@@ -191,6 +193,7 @@ impl Default for OpenImage {
             quiet: false,
             timing: true,
             dulbe: false,
+            commits_behind: false,
         }
     }
 }

@@ -3,7 +3,8 @@
 //! Owns: what of a device is in its image's table, the moment of a commit, the return to the last
 //! one. Promises: a commit is the device at one moment, with everything that it had accepted then
 //! carried out; it contains no part of a command's unit; when nothing changed a flush costs nothing.
-//! Reads alone change nothing: their counts go along with the next commit. Never: waits for the medium.
+//! Reads alone change nothing: their counts go along with the next commit. Never: waits for the medium; where a
+//! thread commits ([`Desk`]), a flush on a real core does not wait for the host either.
 //!
 //! Order of locks: the table, then all channels in order, then marks and targets. Nobody who has a
 //! channel takes the table.
@@ -24,6 +25,8 @@ use flashlane_rt::sync::{Mutex, MutexGuard};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread::JoinHandle;
 
 /// Causes whose counters are in the rows of a channel.
 const FIRST_CAUSES: usize = 10;
@@ -39,7 +42,7 @@ pub(super) struct Durable {
     shared: Arc<Shared>,
     /// The file on disk, where it is one.
     disk: Option<Arc<DiskFile>>,
-    table: Mutex<Table>,
+    desk: Mutex<Desk>,
     /// Something changed since the last commit.
     changed: AtomicBool,
     /// The medium took back what the last commit names: nothing is programmed before the next.
@@ -49,6 +52,97 @@ pub(super) struct Durable {
     clock: AtomicU64,
     life: Life,
     targets: Mutex<Vec<u8>>,
+}
+
+/// Where commits are made: the table, or the thread that has it.
+struct Desk {
+    /// Not here while the thread commits.
+    table: Option<Table>,
+    /// Commits that have ended, and which of them have failed.
+    ended: u64,
+    failed: BTreeSet<u64>,
+    /// Of the commit that is under way.
+    left: Left,
+    /// Makes commits that flushes wait for, where that is asked for.
+    writer: Option<Writer>,
+}
+
+/// A thread that commits.
+struct Writer {
+    /// What is to be committed. The thread ends when this goes.
+    jobs: Option<Sender<Job>>,
+    tried: Receiver<Tried>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A commit to be made.
+type Job = (Table, Vec<(u32, Row)>);
+
+/// A commit that was tried.
+type Tried = (Table, Result<(), ImageFault>);
+
+/// What goes with a commit, and comes back when it fails: slots that were left before it, and whose rows it saw.
+#[derive(Default)]
+struct Left {
+    freed: Vec<u32>,
+    touched: Vec<Vec<bool>>,
+}
+
+impl Desk {
+    fn new(table: Table, behind: bool) -> Desk {
+        let writer = if behind { Writer::begin() } else { None };
+        let (table, failed, left) = (Some(table), BTreeSet::new(), Left::default());
+        Desk { table, ended: 0, failed, left, writer }
+    }
+
+    /// The table, which is here.
+    fn table(&mut self) -> &mut Table {
+        self.table.as_mut().expect("whoever needs it waits for it first")
+    }
+
+    /// Has the thread commit.
+    fn send(&mut self, rows: Vec<(u32, Row)>, left: Left) {
+        let (Some(writer), Some(table)) = (&self.writer, self.table.take()) else { return };
+        self.left = left;
+        let sent = writer.jobs.as_ref().is_some_and(|jobs| jobs.send((table, rows)).is_ok());
+        assert!(sent, "the thread goes on until it is told");
+    }
+
+    /// What the thread was asked to commit, if it has tried since.
+    fn take_back(&mut self, waits: bool) -> Option<Tried> {
+        let writer = self.writer.as_ref().filter(|_| self.table.is_none())?;
+        match waits {
+            true => writer.tried.recv().ok(),
+            false => writer.tried.try_recv().ok(),
+        }
+    }
+}
+
+impl Writer {
+    /// Without a thread commits are made by who needs them.
+    fn begin() -> Option<Writer> {
+        let (jobs, theirs) = channel::<Job>();
+        let (done, tried) = channel();
+        let thread = std::thread::Builder::new().name("image commits".into());
+        let thread = thread.spawn(move || {
+            for (mut table, rows) in theirs {
+                let result = table.commit(rows);
+                // Nobody may be there any more who wants it.
+                let _ = done.send((table, result));
+            }
+        });
+        thread.ok().map(|thread| Writer { jobs: Some(jobs), tried, thread: Some(thread) })
+    }
+}
+
+impl Drop for Writer {
+    fn drop(&mut self) {
+        // The file is not written any more when its lock is given back.
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
 }
 
 /// Counts of a drive's life.
@@ -221,7 +315,7 @@ impl Ssd {
             header,
             shared,
             disk,
-            table: Mutex::new(table),
+            desk: Mutex::new(Desk::new(table, options.commits_behind && !read_only)),
             changed: AtomicBool::new(false),
             overdue: AtomicBool::new(false),
             closed: AtomicBool::new(false),
@@ -301,7 +395,7 @@ impl Ssd {
             uuid: image.header.uuid,
             seed: image.header.seed,
             read_only: image.shared.read_only,
-            commits: image.table.lock().sequence(),
+            commits: self.desk(image).table().sequence(),
             power_cycles: image.life.power_cycles,
             unsafe_shutdowns: image.life.unsafe_shutdowns,
             power_cuts: self.cuts.load(Ordering::Relaxed),
@@ -362,8 +456,11 @@ impl Ssd {
             chan.cells.touch_again(&all); // read counts, too
         }
         self.commit(image, true)?;
+        let shared = &image.shared;
+        // That it can't be given back is no loss: the next who opens the image does it.
+        let _ = shared.slots.give_back_expected(&*shared.file, &shared.layout);
         if !mutant!("image.close-unmarked") {
-            image.table.lock().sync()?; // the mark, too
+            self.desk(image).table().sync()?; // the mark, too
         }
         image.closed.store(true, Ordering::Relaxed);
         if let Some(disk) = &image.disk {
@@ -385,7 +482,7 @@ impl Ssd {
         if !mutant!("image.copy-uncommitted") {
             self.commit(image, false)?;
         }
-        let held = image.table.lock();
+        let held = self.desk(image);
         let done = body(disk);
         drop(held);
         done
@@ -425,11 +522,11 @@ impl Ssd {
 
     /// Completes when everything accepted is durable: the file has it, and no buffer.
     pub(super) fn flush(&self, cmd: &mut Command<'_>) -> Ticket {
-        match &self.image {
-            Some(image) if self.commit(image, false).is_err() => {
-                return self.answer(cmd, Status::HostFault);
+        if let Some(image) = &self.image {
+            match self.begin_flush(image) {
+                Ok(commit) => cmd.commit = commit,
+                Err(_) => return self.answer(cmd, Status::HostFault),
             }
-            _ => {}
         }
         if let Some(buffer) = &self.buffer {
             let mut state = buffer.state.lock();
@@ -464,9 +561,87 @@ impl Ssd {
         if self.is_read_only() {
             return Ok(());
         }
-        let mut table = image.table.lock();
+        let mut desk = self.desk(image);
+        let Some((rows, left)) = self.collect(image, &mut desk, clean) else { return Ok(()) };
+        let done = rows.and_then(|rows| desk.table().commit(rows));
+        self.conclude(image, &mut desk, &done, left);
+        done
+    }
+
+    /// The desk with the table on it: waits for a commit that is under way.
+    fn desk<'a>(&self, image: &'a Durable) -> MutexGuard<'a, Desk> {
+        let mut desk = image.desk.lock();
+        self.await_commit(image, &mut desk, true);
+        desk
+    }
+
+    /// Whether no commit is under way any more; with `waits` it is so when this returns.
+    fn await_commit(&self, image: &Durable, desk: &mut Desk, waits: bool) -> bool {
+        let Some((table, done)) = desk.take_back(waits) else { return desk.table.is_some() };
+        desk.table = Some(table);
+        let left = std::mem::take(&mut desk.left);
+        self.conclude(image, desk, &done, left);
+        true
+    }
+
+    /// What a flush waits for: the number of a commit, or 0 where it has nothing to wait for.
+    fn begin_flush(&self, image: &Durable) -> Result<u64, ImageFault> {
+        if self.is_read_only() || image.desk.lock().writer.is_none() {
+            return self.commit(image, false).map(|()| 0);
+        }
+        let mut desk = image.desk.lock();
+        if desk.table.is_none() {
+            // What changed since it began is in the next one, which begins when this one has ended.
+            let more =
+                image.changed.load(Ordering::Relaxed) && !mutant!("image.next-commit-forgotten");
+            let early = mutant!("image.second-flush-early");
+            return Ok(if early { 0 } else { desk.ended + 1 + u64::from(more) });
+        }
+        self.begin_commit(image, &mut desk)
+    }
+
+    /// Has the desk's thread commit, where there is something to commit: the number, or 0.
+    fn begin_commit(&self, image: &Durable, desk: &mut Desk) -> Result<u64, ImageFault> {
+        let Some((rows, left)) = self.collect(image, desk, false) else { return Ok(0) };
+        match rows {
+            Ok(rows) => {
+                desk.send(rows, left);
+                Ok(desk.ended + 1)
+            }
+            Err(e) => {
+                let done = Err(e);
+                self.conclude(image, desk, &done, left);
+                done.map(|()| 0)
+            }
+        }
+    }
+
+    /// How the commit of this number ended; `None` where it has not and `waits` is false.
+    pub(super) fn commit_ended(&self, number: u64, waits: bool) -> Option<bool> {
+        let image = self.image.as_ref()?;
+        let mut desk = image.desk.lock();
+        while desk.ended < number {
+            if !self.await_commit(image, &mut desk, waits) {
+                return None;
+            }
+            // It was to begin when the one before had ended.
+            if desk.ended < number && !matches!(self.begin_commit(image, &mut desk), Ok(1..)) {
+                // Another has committed the same, or it has failed: then its failure is the last one.
+                break;
+            }
+        }
+        Some(!desk.failed.contains(&number.min(desk.ended)))
+    }
+
+    /// What a commit of now writes, or why it can't, and what it leaves; nothing where nothing has changed.
+    fn collect(
+        &self,
+        image: &Durable,
+        desk: &mut Desk,
+        clean: bool,
+    ) -> Option<(Result<Vec<(u32, Row)>, ImageFault>, Left)> {
         if !image.changed.swap(false, Ordering::Relaxed) && !clean {
-            return Ok(());
+            return None;
         }
         let mut freed = image.shared.slots.take_waiting();
         if mutant!("image.slots-freed-early") {
@@ -474,12 +649,23 @@ impl Ssd {
             image.shared.slots.release(early, &*image.shared.file, &image.shared.layout);
         }
         let mut touched = Vec::new();
-        let done = self
-            .changed_rows(image, &table, clean, &mut touched)
-            .and_then(|rows| table.commit(rows));
-        match &done {
+        let rows = self.changed_rows(image, desk.table(), clean, &mut touched);
+        Some((rows, Left { freed, touched }))
+    }
+
+    /// A commit has ended.
+    fn conclude(
+        &self,
+        image: &Durable,
+        desk: &mut Desk,
+        done: &Result<(), ImageFault>,
+        left: Left,
+    ) {
+        desk.ended += 1;
+        match done {
             Ok(()) => {
                 image.overdue.store(false, Ordering::Relaxed);
+                let mut freed = left.freed;
                 if mutant!("image.slots-noted-late") {
                     freed.extend(image.shared.slots.take_waiting());
                 }
@@ -487,14 +673,16 @@ impl Ssd {
             }
             Err(e) => {
                 self.trouble.note(e);
+                if !mutant!("image.commit-outcome-lost") {
+                    desk.failed.insert(desk.ended);
+                }
                 image.changed.store(!mutant!("image.failure-forgotten"), Ordering::Relaxed);
-                image.shared.slots.wait_again(freed);
-                for (channel, dies) in self.channels.iter().zip(&touched) {
+                image.shared.slots.wait_again(left.freed);
+                for (channel, dies) in self.channels.iter().zip(&left.touched) {
                     channel.lock().cells.touch_again(dies);
                 }
             }
         }
-        done
     }
 
     /// The rows that differ from the table's, at one moment of all channels.

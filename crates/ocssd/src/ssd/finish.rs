@@ -7,8 +7,12 @@
 use super::{Chan, Command, Ssd};
 use crate::device::{Breakdown, Completion, Status, Ticket};
 use flashlane_base::{Ns, VECTOR_MAX, mutant};
+use flashlane_rt::Cx;
 use flashlane_rt::sync::MutexGuard;
 use std::task::Poll;
+
+/// How often a flush on the real clock asks whether the host is done.
+const HOST_ASKED_AFTER: Ns = Ns::from_us(100);
 
 impl Ssd {
     /// Seals a command whose last channel may still be locked.
@@ -25,7 +29,7 @@ impl Ssd {
     }
 
     #[inline]
-    pub(super) fn finish_command(&self, now: Ns, ticket: &mut Ticket) -> Poll<Completion> {
+    pub(super) fn finish_command(&self, cx: &Cx, now: Ns, ticket: &mut Ticket) -> Poll<Completion> {
         let (home, generation, part) =
             ((ticket.id >> 48) as usize, (ticket.id >> 32) as u16, ticket.id as u32);
         let Some(channel) = self.channels.get(home) else {
@@ -48,13 +52,18 @@ impl Ssd {
         if !chan.extra[part as usize].others.is_empty() {
             let others = std::mem::take(&mut chan.extra[part as usize].others);
             drop(guard);
-            return self.finish_others(now, ticket, others);
+            return self.finish_others(cx, now, ticket, others);
         }
         if !chan.extra[part as usize].waits.is_empty() {
             let extra = &mut chan.extra[part as usize];
             let waits = (std::mem::take(&mut extra.waits), extra.since);
             drop(guard);
-            return self.finish_waits(now, ticket, waits);
+            return self.finish_waits(cx, now, ticket, waits);
+        }
+        if chan.extra[part as usize].commit != 0 {
+            let number = std::mem::take(&mut chan.extra[part as usize].commit);
+            drop(guard);
+            return self.finish_commit(cx, now, ticket, number);
         }
         let extra = &mut chan.extra[part as usize];
         if extra.bytes_out != 0 && !extra.sent {
@@ -72,9 +81,43 @@ impl Ssd {
         Poll::Ready(close(chan, part))
     }
 
+    /// The commit that a flush waits for; then, when it is durable or has failed, the flush itself. Virtual time stands
+    /// still until the host is done: what it takes is no part of a run. On a real core others go on meanwhile.
+    #[cold]
+    fn finish_commit(
+        &self,
+        cx: &Cx,
+        now: Ns,
+        ticket: &mut Ticket,
+        number: u64,
+    ) -> Poll<Completion> {
+        let (home, part) = ((ticket.id >> 48) as usize, ticket.id as u32);
+        let ended = match mutant!("image.flush-unawaited") {
+            true => Some(true),
+            false => {
+                let waits = cx.is_virtual() || mutant!("image.flush-blocks-the-core");
+                self.commit_ended(number, waits)
+            }
+        };
+        let mut chan = self.channels[home].lock();
+        let extra = &mut chan.extra[part as usize];
+        match ended {
+            Some(true) => {}
+            Some(false) => (extra.failed, extra.status) = (1, vec![Status::HostFault]),
+            None => {
+                extra.commit = number;
+                ticket.ask_at = now + HOST_ASKED_AFTER;
+                return Poll::Pending;
+            }
+        }
+        drop(chan);
+        self.finish_command(cx, now, ticket)
+    }
+
     /// What a command waits for in the buffer; then, when it is so, the command itself.
     fn finish_waits(
         &self,
+        cx: &Cx,
         now: Ns,
         ticket: &mut Ticket,
         (mut waits, mut since): (Vec<u64>, Ns),
@@ -91,12 +134,13 @@ impl Ssd {
         // The room that it waited for was that of programs.
         chan.time.wait_for_programs(part, since);
         drop(chan);
-        self.finish_command(now, ticket)
+        self.finish_command(cx, now, ticket)
     }
 
     /// The parts on other channels; then, when they are over, the command itself.
     fn finish_others(
         &self,
+        cx: &Cx,
         now: Ns,
         ticket: &mut Ticket,
         mut others: Vec<(u32, u32)>,
@@ -131,7 +175,7 @@ impl Ssd {
         drop(chan);
         self.spare.lock().push(others);
         // The others are gone now: what is left is a command on one channel.
-        self.finish_command(now, ticket)
+        self.finish_command(cx, now, ticket)
     }
 }
 

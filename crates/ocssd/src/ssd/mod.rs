@@ -77,6 +77,8 @@ struct Extra {
     /// What of the buffer must happen first, and since when what has happened is so.
     waits: Vec<u64>,
     since: Ns,
+    /// The commit of the image that it waits for; 0 is none.
+    commit: u64,
 }
 
 /// A channel: its times, its cells, what it counted.
@@ -230,6 +232,7 @@ impl Ssd {
         extra.bytes_out = cmd.bytes_out;
         extra.link = cmd.link;
         extra.sent = false;
+        extra.commit = cmd.commit;
         if !cmd.waits.is_empty() {
             extra.waits = std::mem::take(&mut cmd.waits);
             extra.since = Ns::ZERO;
@@ -315,6 +318,7 @@ struct Command<'a> {
     room: Option<u64>,
     behind: Vec<Behind>,
     waits: Vec<u64>,
+    commit: u64,
     /// What is being read lies in the buffer, and how much did.
     in_buffer: bool,
     hits: u64,
@@ -340,6 +344,7 @@ impl<'a> Command<'a> {
             row: None,
             room: None,
             behind: Vec::new(),
+            commit: 0,
             waits: Vec::new(),
             in_buffer: false,
             hits: 0,
@@ -405,7 +410,7 @@ impl Device for Ssd {
 
     #[inline]
     fn finish(&self, cx: &Cx, ticket: &mut Ticket) -> Poll<crate::device::Completion> {
-        let done = self.finish_command(cx.now(), ticket);
+        let done = self.finish_command(cx, cx.now(), ticket);
         if let (Some(under_way), true) = (&self.hazards, done.is_ready()) {
             self.ended(under_way, ticket);
         }

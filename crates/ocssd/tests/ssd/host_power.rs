@@ -76,6 +76,11 @@ fn open(file: Arc<dyn HostFile>) -> Arc<Ssd> {
     Ssd::open_on(file, &OpenImage::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
+fn open_behind(file: Arc<dyn HostFile>) -> Arc<Ssd> {
+    let options = OpenImage { commits_behind: true, ..OpenImage::default() };
+    Ssd::open_on(file, &options).unwrap_or_else(|e| panic!("{e}"))
+}
+
 fn commits(ssd: &Ssd) -> u64 {
     ssd.image_info().expect("an image").commits
 }
@@ -95,7 +100,7 @@ struct History {
     file: Arc<MemoryFile>,
     /// The file as the device has it.
     host: Arc<dyn HostFile>,
-    /// The same, where a thread writes it.
+    /// The same, where a thread writes it; then another one commits.
     behind: Option<Arc<Behind>>,
     ssd: Arc<Ssd>,
     /// Whoever uses it; its clock goes on as long as the process lives.
@@ -119,11 +124,15 @@ impl History {
     /// As `new`, with the writes behind.
     fn behind(file: Arc<MemoryFile>, seed: u64) -> History {
         let behind = Arc::new(Behind::new(file.clone()));
-        History { behind: Some(behind.clone()), ..History::on(file, behind, seed) }
+        let ssd = open_behind(behind.clone());
+        History { behind: Some(behind.clone()), ..History::of(ssd, file, behind, seed) }
     }
 
     fn on(file: Arc<MemoryFile>, host: Arc<dyn HostFile>, seed: u64) -> History {
-        let ssd = open(host.clone());
+        History::of(open(host.clone()), file, host, seed)
+    }
+
+    fn of(ssd: Arc<Ssd>, file: Arc<MemoryFile>, host: Arc<dyn HostFile>, seed: u64) -> History {
         let bench = Bench::new(ssd.clone());
         let snapshots = BTreeMap::from([(commits(&ssd), look_by(&bench, &ssd))]);
         let durable = vec![(file.ops(), commits(&ssd))];
@@ -281,7 +290,10 @@ impl History {
         let last = commits(&self.ssd);
         self.kept += self.ssd.counters().buffer.map_or(0, |b| b.kept);
         self.end_process();
-        self.ssd = open(self.host.clone());
+        self.ssd = match self.behind {
+            Some(_) => open_behind(self.host.clone()),
+            None => open(self.host.clone()),
+        };
         self.bench = Bench::new(self.ssd.clone());
         let found = commits(&self.ssd);
         assert!(found == last || found == last + 1, "{found} after {last}");

@@ -214,11 +214,11 @@ fn what_the_host_refuses_behind_a_write_is_told() {
     let ssd = open();
     let bench = Bench::new(ssd.clone());
     let flush = |bench: &Bench| bench.plain(Op::Flush, vec![], Flags::default()).status(0);
-    bench.write(&[(0, 0, 0, 4)], 1);
-    assert_eq!(flush(&bench), Status::Ok);
     file.limit(Some(file.len().unwrap()));
-    assert_eq!(bench.write(&[(0, 1, 0, 4)], 2).failed, 0b1111, "a full disk");
+    assert_eq!(bench.write(&[(0, 0, 0, 4)], 1).failed, 0b1111, "a full disk");
     file.limit(None);
+    assert_eq!(bench.write(&[(0, 0, 0, 4)], 1).failed, 0);
+    assert_eq!(flush(&bench), Status::Ok);
     assert_eq!(bench.write(&[(0, 1, 0, 4)], 2).failed, 0);
     assert_eq!(flush(&bench), Status::Ok);
     file.fail_after(0, ErrorKind::Other);
@@ -235,6 +235,31 @@ fn what_the_host_refuses_behind_a_write_is_told() {
     assert!(bench.read(&[(0, 0, 0, 4)]).holds(0, 1) && bench.read(&[(0, 1, 0, 4)]).holds(0, 2));
     assert_eq!(bench.write(&[(0, 0, 4, 4)], 5).failed, 0);
     assert_eq!(flush(&bench), Status::Ok);
+}
+
+/// Room that is made ahead for chunks to come goes back when the image is closed: it is as long as without.
+#[test]
+fn room_made_ahead_goes_back() {
+    let close = |is_behind: bool| {
+        let file = Arc::new(MemoryFile::default());
+        Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
+        let host: Arc<dyn HostFile> = match is_behind {
+            true => Arc::new(Behind::new(file.clone())),
+            false => file.clone(),
+        };
+        let ssd = Ssd::open_on(host.clone(), &OpenImage::default()).unwrap();
+        let bench = Bench::new(ssd.clone());
+        for chunk in 0..3 {
+            assert_eq!(bench.write(&[(0, chunk, 0, 4)], 1).failed, 0);
+        }
+        host.drain().unwrap();
+        let in_use = file.len().unwrap();
+        ssd.close().unwrap();
+        (in_use, file.len().unwrap())
+    };
+    let ((plain, _), (behind, closed)) = (close(false), close(true));
+    assert!(behind > plain, "it is made");
+    assert_eq!(closed, plain);
 }
 
 /// Of two who want to write one waits outside, and hears who is inside; readers share.

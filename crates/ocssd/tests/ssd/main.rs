@@ -2,6 +2,7 @@
 
 mod basic;
 mod buffer;
+mod committing;
 mod common;
 mod core;
 mod damage;

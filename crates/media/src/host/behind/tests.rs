@@ -268,6 +268,32 @@ fn room_that_is_given_back_counts() {
     file.allocate(0, 100).unwrap();
 }
 
+/// Room that is asked for ahead is reserved by the thread; room that the host refuses then is refused in earnest, too.
+#[test]
+fn room_is_made_ahead() {
+    let (file, gate) = Gate::behind();
+    gate.open();
+    assert!(file.expect_room(20_000, 100));
+    file.write_at(20_050, &[1; 5]).unwrap();
+    assert_eq!(read::<5>(&*file, 20_050), [1; 5]);
+    file.drain().unwrap();
+    let log = gate.file.take_log();
+    assert_eq!(log, [FileOp::Allocate(20_000, 100), FileOp::Write(20_050, vec![1; 5])]);
+    file.allocate(20_000, 100).unwrap();
+    assert_eq!(gate.file.take_log(), []);
+    file.allocate(20_000, 100).unwrap();
+    assert_eq!(gate.file.take_log(), [FileOp::Allocate(20_000, 100)], "it was taken");
+    gate.file.limit(Some(25_000));
+    assert!(file.expect_room(30_000, 100));
+    file.drain().unwrap();
+    let refused = file.allocate(30_000, 100).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
+    // Not there yet: it is not waited for.
+    gate.file.limit(None);
+    assert!(file.expect_room(30_000, 100));
+    file.allocate(30_000, 100).unwrap();
+}
+
 /// Side by side goes in one go; what overlaps keeps its order; what must be there at once is.
 #[test]
 fn the_host_sees_few_writes() {
