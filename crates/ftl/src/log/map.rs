@@ -177,10 +177,6 @@ impl View<'_> {
     /// Replaces `old` by `new` unless the entry has changed.
     #[inline(always)]
     pub(super) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
-        if mutant!("qblk.mark-before-change") {
-            self.marks.set(lba);
-            return self.replace(lba, old, new);
-        }
         let changed = self.replace(lba, old, new);
         if changed {
             self.marks.set(lba);
