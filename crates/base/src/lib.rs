@@ -2,8 +2,8 @@
 //!
 //! Owns: the newtypes with their arithmetic ([`Ns`], [`Bytes`], [`Lba`]), the shape of a device
 //! ([`Geometry`]), the physical page address ([`Ppa`], [`PpaFormat`]), the random generator
-//! ([`Rng`]), a division by a constant known at run time ([`FastDiv`]) and how counters are declared
-//! ([`mod@counters`]).
+//! ([`Rng`]), a division by a constant known at run time ([`FastDiv`]) and how counters and
+//! enums with names are declared ([`mod@counters`], [`mod@listed`]).
 //! Promises: integers only, no clock, no environment, no allocation proportional to input.
 //! Never: knows what flash is beyond its dimensions.
 //!
@@ -14,6 +14,7 @@
 pub mod counters;
 pub mod fastdiv;
 pub mod geometry;
+pub mod listed;
 pub mod mutant;
 pub mod ppa;
 pub mod prefetch;

@@ -80,7 +80,8 @@ pub fn device(preset: &str, sets: &[String]) -> Result<DeviceSpec, DriveError> {
     changes.extend(sets.iter().map(|s| Change::Set(format!("device.{s}"))));
     let wrong =
         |complaints: Vec<Complaint>| DriveError::Device(ExperimentErrors(complaints).to_string());
-    let document = Document::of("drive", Default::default()).changed(&changes).map_err(|c| wrong(vec![c]))?;
+    let document =
+        Document::of("drive", Default::default()).changed(&changes).map_err(|c| wrong(vec![c]))?;
     let (root, base) = (document.root(), Base::of(Path::new(""), None));
     let device = root.table("device").and_then(|section| {
         let device = read_device(&section, &document, &base);

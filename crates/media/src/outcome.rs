@@ -6,66 +6,56 @@
 //!
 //! `flashlane_ocssd::device` re-exports all of it: layers above name it from there.
 
-use flashlane_base::{Ns, counters};
+use flashlane_base::{Ns, counters, listed};
 
-macro_rules! causes {
-    ($($(#[$doc:meta])* $cause:ident, $name:literal, $words:literal, $title:literal;)*) => {
-        /// Why a sector was programmed. Every programmed sector has exactly one cause (FORMAT.md, the
-        /// two counter laws).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[repr(u8)]
-        pub enum Cause {
-            $($(#[$doc])* $cause,)*
-        }
-
-        impl Cause {
-            /// All causes, in the order of reports.
-            pub const ALL: [Cause; [$($name),*].len()] = [$(Cause::$cause),*];
-
-            /// The name in reports (`programmed_sectors.<name>`).
-            pub fn name(self) -> &'static str {
-                [$($name),*][self as usize]
-            }
-
-            /// What was done with such a sector, in a sentence.
-            pub fn words(self) -> &'static str {
-                [$($words),*][self as usize]
-            }
-
-            /// What figures call it.
-            pub fn title(self) -> &'static str {
-                [$($title),*][self as usize]
-            }
-        }
-    };
+listed! {
+    /// Why a sector was programmed. Every programmed sector has exactly one cause (FORMAT.md, the two
+    /// counter laws). Each with its name, in words, and as figures call it; in the order of reports. Later
+    /// ones go to the end: files keep counters in this order.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[repr(u8)]
+    pub enum Cause: (&'static str, &'static str, &'static str) {
+        /// New data of the host.
+        User: "user", "user data", "user data";
+        /// A live sector moved by garbage collection.
+        Gc: "gc", "moved by garbage collection", "moved by garbage collection";
+        /// A sector moved from one cell mode to another.
+        Fold: "fold", "moved between cell modes", "moved to another cell mode";
+        /// Fill behind a flush or FUA write.
+        PaddingFlush: "padding_flush", "padded behind flushes", "padding for flushes";
+        /// Fill up to a page-pair boundary (`pair_damage`).
+        PaddingPair: "padding_pair", "padded up to page pairs", "padding for page pairs";
+        /// Fill for an erase barrier, a starving allocator or a line that closes early.
+        PaddingGc: "padding_gc", "padded for erases and closing lines",
+            "padding for line ends and erases";
+        /// First and closing metadata of lines, checkpoint shards, translation pages.
+        Metadata: "metadata", "written as line metadata and checkpoints", "metadata";
+        /// The FTL log and its anchor.
+        Log: "log", "written to the log", "log";
+        /// A sector sent again after a failed program.
+        Retry: "retry", "sent again after failed programs", "sent again";
+        /// A sector overwritten or discarded in the buffer, programmed all the same because a flush or
+        /// an erase barrier covers it.
+        Dead: "dead", "overwritten in the buffer but already promised to a flush",
+            "overwritten in the buffer";
+    }
 }
 
-// Each with its name, in words, and as figures call it. Later ones go to the end: files keep counters
-// in this order.
-causes! {
-    /// New data of the host.
-    User, "user", "user data", "user data";
-    /// A live sector moved by garbage collection.
-    Gc, "gc", "moved by garbage collection", "moved by garbage collection";
-    /// A sector moved from one cell mode to another.
-    Fold, "fold", "moved between cell modes", "moved to another cell mode";
-    /// Fill behind a flush or FUA write.
-    PaddingFlush, "padding_flush", "padded behind flushes", "padding for flushes";
-    /// Fill up to a page-pair boundary (`pair_damage`).
-    PaddingPair, "padding_pair", "padded up to page pairs", "padding for page pairs";
-    /// Fill for an erase barrier, a starving allocator or a line that closes early.
-    PaddingGc, "padding_gc", "padded for erases and closing lines",
-        "padding for line ends and erases";
-    /// First and closing metadata of lines, checkpoint shards, translation pages.
-    Metadata, "metadata", "written as line metadata and checkpoints", "metadata";
-    /// The FTL log and its anchor.
-    Log, "log", "written to the log", "log";
-    /// A sector sent again after a failed program.
-    Retry, "retry", "sent again after failed programs", "sent again";
-    /// A sector overwritten or discarded in the buffer, programmed all the same because a flush or
-    /// an erase barrier covers it.
-    Dead, "dead", "overwritten in the buffer but already promised to a flush",
-        "overwritten in the buffer";
+impl Cause {
+    /// The name in reports (`programmed_sectors.<name>`).
+    pub fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// What was done with such a sector, in a sentence.
+    pub fn words(self) -> &'static str {
+        self.row().1
+    }
+
+    /// What figures call it.
+    pub fn title(self) -> &'static str {
+        self.row().2
+    }
 }
 
 /// Causes that images and closing metadata have room for.

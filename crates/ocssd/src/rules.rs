@@ -7,78 +7,55 @@
 //! Never: decides an outcome of a program or an erase.
 
 use crate::device::{ChunkState, Op, Status};
-use flashlane_base::{Location, Ns, Ppa};
+use flashlane_base::{Location, Ns, Ppa, listed};
 use flashlane_media::cells::LastOp;
 use std::fmt;
 
-/// What was broken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Rule {
-    /// A command names 1 to 64 addresses and brings a payload of that many.
-    Vector,
-    /// An address names a sector of the device.
-    Address,
-    /// A sector is read as it was written: whole, or as the store's unit of user data.
-    Content,
-    /// A write is made of whole, aligned write units.
-    WriteUnit,
-    /// A write starts at the write pointer.
-    WriteOrder,
-    /// A chunk is erased before it is written again.
-    EraseFirst,
-    /// A write ends inside the chunk.
-    WriteEnd,
-    /// A bad chunk is not written.
-    Offline,
-    /// Not more chunks are open than the device allows.
-    OpenLimit,
-    /// A free chunk is not reset.
-    ResetFree,
-    /// An open chunk is not reset.
-    ResetOpen,
-    /// A bad chunk is not reset.
-    ResetOffline,
-    /// A copy names pairs of addresses, its sources hold data.
-    Copy,
-    /// A command does not clash with one under way: where the host asks for that
-    /// ([`crate::spec::SsdOptions::hazards`]).
-    Hazard,
+listed! {
+    /// What was broken.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    pub enum Rule: (&'static str, Status) {
+        /// A command names 1 to 64 addresses and brings a payload of that many.
+        Vector: "a command names 1 to 64 addresses and brings a payload for each", Status::InvalidField;
+        /// An address names a sector of the device.
+        Address: "an address names a sector of the device", Status::InvalidAddress;
+        /// A sector is read as it was written: whole, or as the store's unit of user data.
+        Content: "a sector is read in the unit in which it was written", Status::InvalidField;
+        /// A write is made of whole, aligned write units.
+        WriteUnit: "a write is made of whole, aligned write units", Status::InvalidField;
+        /// A write starts at the write pointer.
+        WriteOrder: "a write starts at the write pointer", Status::OutOfOrder;
+        /// A chunk is erased before it is written again.
+        EraseFirst: "a full chunk is erased before it is written again", Status::WriteFault;
+        /// A write ends inside the chunk.
+        WriteEnd: "a write ends inside the chunk", Status::WriteFault;
+        /// A bad chunk is not written.
+        Offline: "a bad chunk is not written", Status::WriteFault;
+        /// Not more chunks are open than the device allows.
+        OpenLimit: "not more chunks are open than the device allows", Status::TooManyOpen;
+        /// A free chunk is not reset.
+        ResetFree: "a free chunk is not reset on this device", Status::InvalidReset;
+        /// An open chunk is not reset.
+        ResetOpen: "an open chunk is not reset on this device", Status::InvalidReset;
+        /// A bad chunk is not reset.
+        ResetOffline: "a bad chunk is not reset", Status::OfflineChunk;
+        /// A copy names pairs of addresses, its sources hold data.
+        Copy: "a copy names (source, destination) pairs, and its sources hold data", Status::InvalidField;
+        /// A command does not clash with one under way: where the host asks for that
+        /// ([`crate::spec::SsdOptions::hazards`]).
+        Hazard: "a command waits for those under way that it must not overtake", Status::InvalidField;
+    }
 }
 
 impl Rule {
     /// The rule in a sentence.
     pub fn text(self) -> &'static str {
-        match self {
-            Rule::Vector => "a command names 1 to 64 addresses and brings a payload for each",
-            Rule::Address => "an address names a sector of the device",
-            Rule::Content => "a sector is read in the unit in which it was written",
-            Rule::WriteUnit => "a write is made of whole, aligned write units",
-            Rule::WriteOrder => "a write starts at the write pointer",
-            Rule::EraseFirst => "a full chunk is erased before it is written again",
-            Rule::WriteEnd => "a write ends inside the chunk",
-            Rule::Offline => "a bad chunk is not written",
-            Rule::OpenLimit => "not more chunks are open than the device allows",
-            Rule::ResetFree => "a free chunk is not reset on this device",
-            Rule::ResetOpen => "an open chunk is not reset on this device",
-            Rule::ResetOffline => "a bad chunk is not reset",
-            Rule::Copy => "a copy names (source, destination) pairs, and its sources hold data",
-            Rule::Hazard => "a command waits for those under way that it must not overtake",
-        }
+        self.row().0
     }
 
     /// The status that an address gets for it.
     pub fn status(self) -> Status {
-        match self {
-            Rule::Vector | Rule::Content | Rule::WriteUnit | Rule::Copy | Rule::Hazard => {
-                Status::InvalidField
-            }
-            Rule::Address => Status::InvalidAddress,
-            Rule::WriteOrder => Status::OutOfOrder,
-            Rule::EraseFirst | Rule::WriteEnd | Rule::Offline => Status::WriteFault,
-            Rule::OpenLimit => Status::TooManyOpen,
-            Rule::ResetFree | Rule::ResetOpen => Status::InvalidReset,
-            Rule::ResetOffline => Status::OfflineChunk,
-        }
+        self.row().1
     }
 }
 

@@ -5,78 +5,49 @@
 
 use super::carries::Carries;
 use super::tables;
+use flashlane_base::listed;
 use std::fmt;
 
-/// A format of traces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Format {
-    /// Our own: Parquet, the interchange format.
-    Parquet,
-    /// Text of blkparse.
-    Blkparse,
-    /// Binary of blktrace, a file per CPU.
-    Blktrace,
-    /// ASCII of MQSim and DiskSim.
-    Mqsim,
-    /// ASCII of SSDSim: MQSim's columns, always in ns.
-    Ssdsim,
-    /// MSR Cambridge.
-    Msr,
-    /// SYSTOR '17.
-    Systor,
-    /// Alibaba's block-traces.
-    Alibaba,
-    /// Tencent CBS.
-    Tencent,
-    /// Storage Performance Council (UMass Financial, WebSearch).
-    Spc,
-    /// fio's I/O log, version 2.
-    Fio2,
-    /// fio's I/O log, version 3.
-    Fio3,
-    /// Events of wiscsee.
-    Wiscsee,
-    /// CSV of FEMU's replayer.
-    Femu,
+listed! {
+    /// A format of traces: its name on the command line and in experiments, what its files are called behind
+    /// the last dot, and its name for people.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum Format: (&'static str, &'static str, &'static str) {
+        /// Our own: Parquet, the interchange format.
+        Parquet: "parquet", "parquet", "Parquet";
+        /// Text of blkparse.
+        Blkparse: "blkparse", "txt", "blkparse text";
+        /// Binary of blktrace, a file per CPU.
+        Blktrace: "blktrace", "blktrace", "blktrace binary";
+        /// ASCII of MQSim and DiskSim.
+        Mqsim: "mqsim", "txt", "MQSim/DiskSim ASCII";
+        /// ASCII of SSDSim: MQSim's columns, always in ns.
+        Ssdsim: "ssdsim", "txt", "SSDSim ASCII";
+        /// MSR Cambridge.
+        Msr: "msr", "csv", "MSR Cambridge CSV";
+        /// SYSTOR '17.
+        Systor: "systor17", "csv", "SYSTOR '17 CSV";
+        /// Alibaba's block-traces.
+        Alibaba: "alibaba", "csv", "Alibaba block-traces CSV";
+        /// Tencent CBS.
+        Tencent: "tencent", "csv", "Tencent CBS CSV";
+        /// Storage Performance Council (UMass Financial, WebSearch).
+        Spc: "spc", "csv", "SPC ASCII";
+        /// fio's I/O log, version 2.
+        Fio2: "fio-iolog2", "iolog", "fio I/O log 2";
+        /// fio's I/O log, version 3.
+        Fio3: "fio-iolog3", "iolog", "fio I/O log 3";
+        /// Events of wiscsee.
+        Wiscsee: "wiscsee", "txt", "wiscsee events";
+        /// CSV of FEMU's replayer.
+        Femu: "femu-replayer", "csv", "FEMU replayer CSV";
+    }
 }
 
 impl Format {
-    /// All of them.
-    pub const ALL: [Format; 14] = [
-        Format::Parquet,
-        Format::Blkparse,
-        Format::Blktrace,
-        Format::Mqsim,
-        Format::Ssdsim,
-        Format::Msr,
-        Format::Systor,
-        Format::Alibaba,
-        Format::Tencent,
-        Format::Spc,
-        Format::Fio2,
-        Format::Fio3,
-        Format::Wiscsee,
-        Format::Femu,
-    ];
-
     /// Name on the command line and in experiments.
     pub fn word(self) -> &'static str {
-        match self {
-            Format::Parquet => "parquet",
-            Format::Blkparse => "blkparse",
-            Format::Blktrace => "blktrace",
-            Format::Mqsim => "mqsim",
-            Format::Ssdsim => "ssdsim",
-            Format::Msr => "msr",
-            Format::Systor => "systor17",
-            Format::Alibaba => "alibaba",
-            Format::Tencent => "tencent",
-            Format::Spc => "spc",
-            Format::Fio2 => "fio-iolog2",
-            Format::Fio3 => "fio-iolog3",
-            Format::Wiscsee => "wiscsee",
-            Format::Femu => "femu-replayer",
-        }
+        self.row().0
     }
 
     /// The format of this name.
@@ -96,18 +67,7 @@ impl Format {
 
     /// What files of this format are called behind the last dot.
     pub fn suffix(self) -> &'static str {
-        match self {
-            Format::Parquet => "parquet",
-            Format::Blktrace => "blktrace",
-            Format::Msr
-            | Format::Systor
-            | Format::Alibaba
-            | Format::Tencent
-            | Format::Spc
-            | Format::Femu => "csv",
-            Format::Fio2 | Format::Fio3 => "iolog",
-            Format::Blkparse | Format::Mqsim | Format::Ssdsim | Format::Wiscsee => "txt",
-        }
+        self.row().1
     }
 
     /// The formats that a file name's suffix speaks of; none where it speaks of no format.
@@ -137,22 +97,7 @@ impl Format {
 
 impl fmt::Display for Format {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Format::Parquet => "Parquet",
-            Format::Blkparse => "blkparse text",
-            Format::Blktrace => "blktrace binary",
-            Format::Mqsim => "MQSim/DiskSim ASCII",
-            Format::Ssdsim => "SSDSim ASCII",
-            Format::Msr => "MSR Cambridge CSV",
-            Format::Systor => "SYSTOR '17 CSV",
-            Format::Alibaba => "Alibaba block-traces CSV",
-            Format::Tencent => "Tencent CBS CSV",
-            Format::Spc => "SPC ASCII",
-            Format::Fio2 => "fio I/O log 2",
-            Format::Fio3 => "fio I/O log 3",
-            Format::Wiscsee => "wiscsee events",
-            Format::Femu => "FEMU replayer CSV",
-        })
+        f.write_str(self.row().2)
     }
 }
 

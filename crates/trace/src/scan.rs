@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 /// Places kept at most before they are kept 16 times as coarse: some 30 MiB.
 const PLACES_MAX: u64 = 1 << 20;
 /// Rows of places that are noted before they are put in order.
-const FRESH_MAX: usize = 1 << 16;
+const FRESH_MAX: usize = 1 << 18;
 /// Records between two looks at the watcher.
 const WATCH_EVERY: u64 = 1 << 16;
 
@@ -72,6 +72,7 @@ impl Places {
 
     /// Puts in order what was noted.
     fn settle(&mut self) {
+        self.fresh.sort_unstable_by_key(|row| (row.0, row.1));
         self.rows.append(&mut self.fresh);
         self.join();
         let count =
@@ -85,8 +86,8 @@ impl Places {
 
     /// Sorts the rows, and makes one of those that meet.
     fn join(&mut self) {
-        // Nearly all of it is in order: two runs.
-        self.rows.sort();
+        // All of it is in order already, in two runs at most: they are merged.
+        self.rows.sort_by_key(|row| (row.0, row.1));
         self.rows.dedup_by(|next, row| {
             let meets = next.0 == row.0 && next.1 <= row.2.saturating_add(1);
             if meets {

@@ -896,8 +896,7 @@ mod tests {
                     assert!(at >= 2, "before the marks are looked at and behind that");
                     break;
                 }
-                let is_before =
-                    (base.position, base.floor) == (before.position, before.floor);
+                let is_before = (base.position, base.floor) == (before.position, before.floor);
                 assert!(changed.contains(&0) || is_before, "hesitation {at}");
             }
         });
@@ -960,8 +959,7 @@ mod tests {
             let (mut named_older, mut anew) = (0, 0);
             for round in 0..150u64 {
                 let some = if round % 10 == 0 { shards / 4 } else { 1 + rng.below(6) };
-                let mut lbas: Vec<u64> =
-                    (0..some).map(|_| rng.below(ftl.info.capacity)).collect();
+                let mut lbas: Vec<u64> = (0..some).map(|_| rng.below(ftl.info.capacity)).collect();
                 if round % 4 == 3 {
                     // All that the last chunks of the other lanes hold, on the first one.
                     let last = ftl.checkpoints.last.lock();
@@ -990,6 +988,12 @@ mod tests {
                 ftl.check_consistency().expect("the walk");
             }
             assert!(named_older > 100 && anew > 1, "{named_older} of older ones, {anew} anew");
+            // Where a copy decays nothing older is named, nor written on to.
+            let before = ftl.checkpoints.last.lock().named();
+            let id = ftl.checkpoint_anew(&cx).await.expect("it is healthy");
+            let last = ftl.checkpoints.last.lock();
+            assert!(last.shards.iter().all(|shard| shard.checkpoint == id));
+            assert!(last.named().is_disjoint(&before));
         });
     }
 }

@@ -30,8 +30,8 @@ mod vary;
 mod workload;
 
 pub use device::{DeviceChoice, default_preset, preset_names};
-pub use document::{Change, Complaint};
 pub(crate) use document::{At, Item, Value};
+pub use document::{Change, Complaint};
 pub use target::{DriveTarget, Target};
 pub use vary::Vary;
 pub use workload::{TraceSpec, Workload};

@@ -257,7 +257,7 @@ fn target(drive: &Drive, t: &TargetInfo, in_use: Option<&InUse<'_>>) -> (String,
 }
 
 /// What the cores of a target in use have waited for since it was mounted, and how full its rings are.
-fn contention_text(c: &ContentionReport) -> String {
+pub(crate) fn contention_text(c: &ContentionReport) -> String {
     let waits = |n: u64, ns: u64| format!("{n} waits of {} in all", short(ns));
     let mut text = String::new();
     for l in &c.locks {

@@ -3,6 +3,7 @@
 use super::*;
 use crate::execute::{Observe, execute_observed};
 use crate::experiment::{Base, Change, Experiment};
+use crate::lnvm::show::contention_text;
 use crate::run::Unwatched;
 use flashlane_base::Ns;
 use flashlane_base::counters::{Counter, Counters, Value};
@@ -209,6 +210,7 @@ fn every_counter_is_in_every_output() {
     };
     let parquet = String::from_utf8_lossy(&report.to_parquet()).into_owned();
     let (text, html) = (report.to_text(), report.to_html());
+    let info = contention_text(report.runs[0].contention.as_ref().expect("a host FTL"));
     let mut places = 0;
     let mut look = |schema: &[Counter], numbers: Vec<u64>| {
         for (counter, n) in schema.iter().zip(numbers) {
@@ -223,7 +225,7 @@ fn every_counter_is_in_every_output() {
                     "head" => text.contains(*name) && html.contains(*name),
                     "what" => html.contains(*name),
                     "said" => text.split_whitespace().collect::<Vec<_>>().join(" ").contains(*name),
-                    "info" => true, // `lnvm info`, in the program's own tests
+                    "info" => info.contains(&format!("{name}:{n}")),
                     group => run[group][*name] == n,
                 };
                 assert!(found, "{} ({n}) as {name} in {part}", counter.name);

@@ -71,6 +71,9 @@ const UNMAPPED: u32 = u32::MAX;
 const POISONED: u32 = u32::MAX - 1;
 /// Bytes of a run.
 const RUN_BYTES: usize = 12;
+/// So many bytes longer than the entries that they stand for runs may be before the search is given up: a
+/// map of random places costs no more than this. Stripes are told at their first run.
+const RUN_SLACK: usize = 2 * SECTOR_BYTES;
 
 /// How sectors of a target follow each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -115,6 +118,8 @@ struct Finder<F> {
     /// The run that has begun, and the entry that would go on with it.
     run: [u32; 3],
     next: Option<u64>,
+    /// Entries in the runs before.
+    done: usize,
     /// Of a run on the medium: sectors of the unit from there on, and which unit of the stripe it is.
     left: u32,
     at: u64,
@@ -143,6 +148,7 @@ impl<F: FnMut(u32) -> Option<Vec<u32>>> Finder<F> {
         if self.run[0] > 0 {
             self.found.runs.push(self.run);
         }
+        self.done += self.run[0] as usize;
         self.run[0] = 0;
     }
 
@@ -196,7 +202,7 @@ impl<F: FnMut(u32) -> Option<Vec<u32>>> Finder<F> {
 impl Runs {
     /// Finds the runs of entries that are in their form on the medium. `stripe_of` says in which order the
     /// chunks of a chunk's line are written; whatever it says, the entries are these. `None` where
-    /// the runs take more than `most` bytes.
+    /// the runs take more than `most` bytes, or are longer than the entries for a while.
     pub fn find(
         words: &[u8],
         width: EntryWidth,
@@ -211,7 +217,8 @@ impl Runs {
         }
         let found = Runs { stripes, entries, words: Vec::new(), runs: Vec::new() };
         let (known, run) = (BTreeMap::new(), [0; 3]);
-        let mut finder = Finder { found, known, stripe_of, run, next: None, left: 0, at: 0 };
+        let (next, done, left, at) = (None, 0, 0, 0);
+        let mut finder = Finder { found, known, stripe_of, run, next, done, left, at };
         let mut take = |raw: u64| {
             if finder.next == Some(raw) && finder.run[0] > 0 {
                 finder.run[0] += 1;
@@ -221,6 +228,7 @@ impl Runs {
             finder.end();
             finder.begin(raw, width.poison())?;
             let bytes = RUN_BYTES * (finder.found.runs.len() + 1) + 4 * finder.found.words.len();
+            let most = most.min(RUN_SLACK + width.bytes() * finder.done);
             (bytes <= most).then_some(())
         };
         match width {

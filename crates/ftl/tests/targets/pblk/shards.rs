@@ -16,7 +16,7 @@ const PER_SHARD: u64 = 64;
 fn in_small_shards() -> Setup {
     // Three times two copies of so small shards take as much as they map.
     let mut setup = small().op(70);
-    setup.spec = setup.spec.with_chunks_per_pu(200);
+    setup.spec = setup.spec.with_chunks_per_pu(160);
     setup.config.shard_entries = PER_SHARD as u32;
     setup
 }
@@ -32,14 +32,13 @@ struct Named {
 /// The newest complete checkpoint and its shards.
 fn newest(medium: &Medium) -> (u64, BTreeMap<u32, Named>) {
     let id = medium.checkpoints().first().expect("a checkpoint").0;
-    let of = |record| match record {
-        Record::CheckpointShard { checkpoint, written, shard, places, open_sequence, .. }
-            if checkpoint == id =>
-        {
-            Some((shard, Named { written, places, open_sequence }))
-        }
-        _ => None,
-    };
+    let of =
+        |record| match record {
+            Record::CheckpointShard {
+                checkpoint, written, shard, places, open_sequence, ..
+            } if checkpoint == id => Some((shard, Named { written, places, open_sequence })),
+            _ => None,
+        };
     (id, medium.records().into_iter().filter_map(|e| of(e.record)).collect())
 }
 
@@ -56,15 +55,16 @@ fn lived_in() -> Bench {
 }
 
 /// Goes on until so many more are complete, in the last shard that is in use.
-fn checkpoints(bench: &Bench, more: usize) {
-    for i in 0..more {
-        let before = bench.medium.checkpoints().first().map_or(0, |c| c.0);
-        for n in 0.. {
-            if bench.medium.checkpoints().first().map_or(0, |c| c.0) > before {
-                break;
-            }
-            bench.write(WRITTEN + n % 20, 1, 1000 + 50 * i as u64 + n % 7);
+fn checkpoints(bench: &Bench, more: u64) {
+    let newest = || bench.medium.checkpoints().first().map_or(0, |c| c.0);
+    let before = newest();
+    for version in 1000.. {
+        for n in 0..25 {
+            bench.write(WRITTEN + n % 20, 1, version);
             bench.flush();
+        }
+        if newest() >= before + more {
+            return;
         }
     }
 }
