@@ -81,6 +81,9 @@ type Job = (Table, Vec<(u32, Row)>);
 /// A commit that was tried.
 type Tried = (Table, Result<(), ImageFault>);
 
+/// Rows of the table that have changed, by their number.
+type Rows = Result<Vec<(u32, Row)>, ImageFault>;
+
 /// What goes with a commit, and comes back when it fails: slots that were left before it, and whose rows it saw.
 #[derive(Default)]
 struct Left {
@@ -634,12 +637,7 @@ impl Ssd {
     }
 
     /// What a commit of now writes, or why it can't, and what it leaves; nothing where nothing has changed.
-    fn collect(
-        &self,
-        image: &Durable,
-        desk: &mut Desk,
-        clean: bool,
-    ) -> Option<(Result<Vec<(u32, Row)>, ImageFault>, Left)> {
+    fn collect(&self, image: &Durable, desk: &mut Desk, clean: bool) -> Option<(Rows, Left)> {
         if !image.changed.swap(false, Ordering::Relaxed) && !clean {
             return None;
         }
@@ -692,7 +690,7 @@ impl Ssd {
         table: &Table,
         clean: bool,
         touched: &mut Vec<Vec<bool>>,
-    ) -> Result<Vec<(u32, Row)>, ImageFault> {
+    ) -> Rows {
         let layout = &image.shared.layout;
         let mut chans: Vec<_> = self.channels.iter().map(Mutex::lock).collect();
         touched.extend(chans.iter_mut().map(|chan| chan.cells.take_touched()));
@@ -707,11 +705,7 @@ impl Ssd {
     }
 
     /// All rows of a device without an image, whose own time it is.
-    pub(super) fn new_rows(
-        &self,
-        layout: &Layout,
-        clock: Ns,
-    ) -> Result<Vec<(u32, Row)>, ImageFault> {
+    pub(super) fn new_rows(&self, layout: &Layout, clock: Ns) -> Rows {
         let mut chans: Vec<_> = self.channels.iter().map(Mutex::lock).collect();
         let (clean, keeps_further, clock) = (true, true, clock.as_ns());
         let state = State { clean, keeps_further, clock, ..State::default() };
@@ -729,7 +723,7 @@ impl Ssd {
         chans: &mut [MutexGuard<'_, Chan>],
         image: &Durable,
         clean: bool,
-    ) -> Result<Vec<(u32, Row)>, ImageFault> {
+    ) -> Rows {
         let state = State {
             clock: image.clock.load(Ordering::Relaxed),
             life: image.life,
@@ -750,7 +744,7 @@ impl Ssd {
         layout: &Layout,
         chans: &mut [MutexGuard<'_, Chan>],
         state: &State,
-    ) -> Result<Vec<(u32, Row)>, ImageFault> {
+    ) -> Rows {
         let mut extra = self.extra(chans, layout.chunks / layout.channels, &state.targets);
         let extra_len = extra.len() as u64;
         // Behind what format 1.0 reads, and then behind what 1.1 reads.

@@ -107,7 +107,8 @@ fn what_has_not_changed_is_named_where_it_is() {
 /// are closed before the checkpoint, so nothing but that has it.
 #[test]
 fn what_has_changed_is_written_again() {
-    let changes: [(&str, fn(&Bench)); 3] = [
+    type Change = fn(&Bench);
+    let changes: [(&str, Change); 3] = [
         ("written", |bench| bench.write(5, 1, 77)),
         ("discarded", |bench| bench.discard(5, 1)),
         ("moved", |bench| while bench.gc_once() {}),
