@@ -98,6 +98,8 @@ struct State {
     strikes: Vec<Strike>,
     /// Faults and, of them, erases that may still be aimed.
     left: (u32, u32),
+    /// Faults that were put in.
+    struck: u64,
     under_way: BTreeMap<u64, Event>,
 }
 
@@ -256,6 +258,7 @@ impl Aim {
             changed: Arc::default(),
             strikes: Vec::new(),
             left: (STRIKES_MAX, ERASES_MAX),
+            struck: 0,
             under_way: BTreeMap::new(),
         };
         Arc::new(Aim { state: Mutex::new(state) })
@@ -281,6 +284,11 @@ impl Aim {
     /// The layer is up.
     pub(crate) fn is_up(&self) {
         self.state.lock().coming_up = false;
+    }
+
+    /// Faults that were put in, in all lives so far.
+    pub(crate) fn struck(&self) -> u64 {
+        self.state.lock().struck
     }
 
     /// When to cut, once that is known.
@@ -331,6 +339,7 @@ impl Aim {
                 let (pu, chunk, sector) = (Some(at.pu), Some(at.chunk), Some(at.sector));
                 let (count, after, chance) = (1, Ns::ZERO, None);
                 medium.fail(Fault { kind: fault, pu, chunk, sector, count, after, chance, times });
+                state.struck += 1;
                 state.happened(cx, Event::Struck);
             }
         }

@@ -233,6 +233,8 @@ pub struct Done {
     pub cuts: u64,
     /// Faults of the fault plan that struck.
     pub faults: u64,
+    /// Faults that were aimed at a command.
+    pub aimed: u64,
     /// Sectors of the device.
     pub capacity: u64,
     /// It became read-only.
@@ -422,6 +424,7 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
         }
         done.lives += 1;
     }
+    done.aimed = aim.map_or(0, |aim| aim.struck());
     Ok(done)
 }
 

@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 /// Places kept at most before they are kept 16 times as coarse: some 30 MiB.
 const PLACES_MAX: u64 = 1 << 20;
 /// Rows of places that are noted before they are put in order.
-const FRESH_MAX: usize = 1 << 18;
+const FRESH_MAX: usize = 1 << 16;
 /// Records between two looks at the watcher.
 const WATCH_EVERY: u64 = 1 << 16;
 
