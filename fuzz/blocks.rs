@@ -14,7 +14,6 @@ use flashlane_ftl::log::format::{
 };
 use flashlane_media::fault::{FaultPlan, Faults, Hit};
 
-/// Names of the targets.
 pub(crate) const NAMES: [&str; 8] =
     ["line-first", "line-closing", "oob", "record", "log-block", "anchor", "shard", "fault-plan"];
 

@@ -51,7 +51,6 @@ const TOKENS: [&[u8]; 24] = [
     b"\"",
 ];
 
-/// The input of a seed.
 pub(crate) fn input(target: &str, corpus: &[Vec<u8>], seed: u64) -> Vec<u8> {
     let mut rng = Rng::stream(seed, target, 0);
     let mut below = |n: usize| rng.below(n.max(1) as u64) as usize;

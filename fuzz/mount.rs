@@ -26,7 +26,6 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::{Arc, OnceLock};
 
-/// Names of the targets.
 pub(crate) const NAMES: [&str; 2] = ["mount-pblk", "mount-pftl"];
 
 /// A mount with a look at every sector and some writes takes milliseconds.
@@ -376,14 +375,12 @@ fn sectors(file: &[u8], spec: &DeviceSpec, capacity: u64) -> Vec<At> {
     all
 }
 
-/// A drive with changes.
 struct Changed {
     file: Vec<u8>,
     /// A checksum of user data was made right: no content can be told from another.
     forged: bool,
     /// Sectors of metadata changed once each, in one copy, under checksums that tell.
     metadata: u32,
-    /// Other changes.
     others: u32,
 }
 

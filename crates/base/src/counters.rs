@@ -21,9 +21,7 @@ pub enum Combine {
 /// What is known of a counter beside its value.
 #[derive(Debug)]
 pub struct Counter {
-    /// The field.
     pub name: &'static str,
-    /// What it is counted in.
     pub unit: &'static str,
     /// What it counts, in words.
     pub doc: &'static str,
@@ -40,7 +38,6 @@ impl Counter {
     }
 }
 
-/// A value of a counter.
 pub trait Value: Copy {
     /// Of two parts together.
     fn and(self, other: Self, how: Combine) -> Self;
@@ -110,7 +107,6 @@ impl<const N: usize> Value for [u64; N] {
     }
 }
 
-/// A struct of counters.
 pub trait Counters {
     /// One entry per field, in their order.
     const SCHEMA: &'static [Counter];

@@ -20,7 +20,6 @@ impl FastDiv {
         FastDiv { divisor, magic }
     }
 
-    /// The divisor itself.
     pub const fn divisor(self) -> u32 {
         self.divisor
     }

@@ -29,13 +29,10 @@ pub struct Geometry {
     pub mw_cunits: u32,
 }
 
-/// Why a geometry is impossible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
-    /// A dimension of zero.
     #[error("`{0}` must be at least 1")]
     Zero(&'static str),
-    /// Write sizes that do not divide each other or the chunk.
     #[error(
         "write sizes: ws_min {ws_min} must divide ws_opt {ws_opt}, and ws_opt the chunk's {chunk} sectors"
     )]
@@ -50,7 +47,6 @@ pub enum GeometryError {
     /// `mw_cunits` does not fit the chunk or is no multiple of `ws_min`.
     #[error("mw_cunits {0} must be a multiple of ws_min and below the chunk's sectors")]
     Window(u32),
-    /// More sectors than an address can name.
     #[error("{0} sectors are more than the 2^40 this program addresses")]
     TooLarge(u128),
 }

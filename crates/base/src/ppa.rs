@@ -99,7 +99,6 @@ impl PpaFormat {
         }
     }
 
-    /// The layout's style.
     pub fn style(&self) -> PpaStyle {
         self.style
     }

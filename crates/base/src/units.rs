@@ -18,7 +18,6 @@ impl Ns {
     pub const ZERO: Ns = Ns(0);
     /// Never.
     pub const MAX: Ns = Ns(u64::MAX);
-    /// From nanoseconds.
     pub const fn from_ns(ns: u64) -> Ns {
         Ns(ns)
     }
@@ -26,15 +25,12 @@ impl Ns {
     pub const fn from_us(us: u64) -> Ns {
         Ns(us * 1_000)
     }
-    /// From milliseconds.
     pub const fn from_ms(ms: u64) -> Ns {
         Ns(ms * 1_000_000)
     }
-    /// From seconds.
     pub const fn from_secs(s: u64) -> Ns {
         Ns(s * 1_000_000_000)
     }
-    /// As nanoseconds.
     #[inline(always)]
     pub const fn as_ns(self) -> u64 {
         self.0
@@ -114,7 +110,6 @@ impl fmt::Display for Ns {
 pub struct Bytes(u64);
 
 impl Bytes {
-    /// From bytes.
     pub const fn new(bytes: u64) -> Bytes {
         Bytes(bytes)
     }
@@ -170,7 +165,6 @@ impl Lba {
     pub const fn new(n: u64) -> Lba {
         Lba(n)
     }
-    /// Its number.
     #[inline(always)]
     pub const fn get(self) -> u64 {
         self.0
@@ -185,19 +179,10 @@ impl fmt::Display for Lba {
 /// Why a quantity could not be read.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UnitError {
-    /// No digits at the front.
     #[error("`{0}` is not a number with a unit (write it like {1})")]
     NoNumber(String, &'static str),
-    /// The unit is not one of ours.
     #[error("unknown unit `{unit}` in `{text}` (known: {known})")]
-    Unit {
-        /// What stood there.
-        unit: String,
-        /// The whole text.
-        text: String,
-        /// Units that would do.
-        known: &'static str,
-    },
+    Unit { unit: String, text: String, known: &'static str },
     /// More than 64 bits, or a fraction that is no whole number of the base unit.
     #[error("`{0}` is too large, or not a whole number of the smallest unit")]
     Range(String),

@@ -12,7 +12,6 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// Prints a result.
 pub(crate) fn print(text: &str) -> Result<()> {
     print_bytes(text.as_bytes())
 }
@@ -134,7 +133,6 @@ impl Sink {
         }
     }
 
-    /// Writes the result there.
     pub(crate) fn write(self, result: &str) -> Result<()> {
         self.make(|| result)
     }
@@ -179,7 +177,6 @@ impl Write for Place {
 }
 
 impl Place {
-    /// All is written.
     pub(crate) fn commit(mut self) -> Result<()> {
         self.flush().context("cannot write the result")?;
         match self {
@@ -300,7 +297,6 @@ impl Folder {
         Ok(Folder { path: path.into(), made: true })
     }
 
-    /// Where a file in it is.
     pub(crate) fn place(&self, name: &str) -> PathBuf {
         self.path.join(name)
     }

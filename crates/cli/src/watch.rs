@@ -23,7 +23,6 @@ use std::time::{Duration, Instant};
 pub(crate) struct Interrupt(Arc<AtomicBool>);
 
 impl Interrupt {
-    /// Listens from now on.
     pub(crate) fn listen() -> Result<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
@@ -90,7 +89,6 @@ pub(crate) struct Terminals {
 }
 
 impl Terminals {
-    /// No line yet.
     pub(crate) fn new(interrupt: &Interrupt) -> Terminals {
         let bars =
             std::io::stderr().is_terminal().then(|| MultiProgress::with_draw_target(target()));
@@ -186,7 +184,6 @@ pub(crate) struct Points {
 }
 
 impl Points {
-    /// Watches so many points.
     pub(crate) fn new(interrupt: &Interrupt, points: usize) -> Points {
         let bar = std::io::stderr().is_terminal().then(|| {
             let bar = ProgressBar::with_draw_target(Some(points as u64), target());
@@ -249,7 +246,6 @@ pub(crate) struct Torturer {
     interrupt: Interrupt,
     ends: Option<Instant>,
     bar: Option<ProgressBar>,
-    /// How a failure is said.
     say: fn(&Failure) -> String,
 }
 

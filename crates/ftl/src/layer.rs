@@ -79,9 +79,7 @@ pub enum Side {
 /// Where layers of a kind stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stands {
-    /// On what.
     pub on: Needs,
-    /// Where they work.
     pub side: Side,
     /// Which PUs of a drive they may have.
     pub pus: Pus,
@@ -208,7 +206,6 @@ impl Error for LayerError {
     }
 }
 
-/// A layer that was built, or why not.
 pub type Built = Result<Arc<dyn Layer>, LayerError>;
 
 /// A way to build a layer.
@@ -220,7 +217,6 @@ pub trait Kind: Send + Sync {
         let _ = settings;
         self.name().into()
     }
-    /// Where it stands.
     fn stands(&self) -> Stands;
     /// `base`, its defaults or a layer that is there, with what is asked for in its place.
     fn settings(&self, asked: &dyn Asked, base: &Settings) -> Settings;
@@ -243,7 +239,6 @@ pub trait Kind: Send + Sync {
         found: &Settings,
         pus: u32,
     ) -> Option<(&'static str, String)>;
-    /// Options of a mount that it does not have.
     fn lacks(&self, how: MountHow) -> Option<&'static str> {
         match how {
             MountHow { accept_lost: true, .. } => Some("--accept-lost"),
@@ -286,10 +281,8 @@ impl PartialEq for dyn Kind {
 
 impl Eq for dyn Kind {}
 
-/// An attribute of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attribute {
-    /// Name.
     pub name: &'static str,
     /// Whether it is a knob, and what becomes of it when it was turned.
     pub knob: Knob,
@@ -314,7 +307,6 @@ impl Attribute {
         Attribute { name, knob: Knob::No }
     }
 
-    /// A knob.
     pub const fn knob(name: &'static str, knob: Knob) -> Attribute {
         Attribute { name, knob }
     }
@@ -323,27 +315,12 @@ impl Attribute {
 /// Why an attribute could not be read or written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AttributeError {
-    /// No such name.
     #[error("no attribute `{name}`; there are {known}")]
-    Unknown {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        known: String,
-    },
-    /// It can't be written.
+    Unknown { name: String, known: String },
     #[error("`{0}` is read-only")]
     ReadOnly(String),
-    /// The value makes no sense for it.
     #[error("`{name}` can't be set to `{value}`: {remedy}")]
-    Value {
-        /// Attribute.
-        name: &'static str,
-        /// What was given.
-        value: String,
-        /// What would do.
-        remedy: String,
-    },
+    Value { name: &'static str, value: String, remedy: String },
 }
 
 impl AttributeError {
@@ -368,7 +345,6 @@ pub enum Stop {
 pub struct Recovered {
     /// There was one; else the medium was empty.
     pub found: bool,
-    /// It had been stopped cleanly.
     pub clean: bool,
     /// How it was found, in words.
     pub how: String,
@@ -385,7 +361,6 @@ pub struct Recovered {
 /// How a host FTL's lines are divided, in lines at the width that it was created with.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Lines {
-    /// Lines for data.
     pub all: u64,
     /// Of those, kept free in steady state: the reserve (what is in the buffer, a victim), the room
     /// of the limiter, the line opened beforehand.
@@ -400,15 +375,11 @@ pub struct Lines {
 pub struct Counted {
     /// Name, with its unit behind the last underscore where it has one.
     pub name: &'static str,
-    /// Value.
     pub value: u64,
 }
 
-/// A layer that stands.
 pub trait Layer: Send + Sync {
-    /// What kind it is of.
     fn kind(&self) -> &'static dyn Kind;
-    /// What it gives above.
     fn above(self: Arc<Self>) -> Seam;
     /// Its name among targets, where it has one.
     fn uuid(&self) -> Option<[u8; 16]> {

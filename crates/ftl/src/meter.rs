@@ -18,7 +18,6 @@ use flashlane_rt::sync::{AtomicU64, Ordering};
 use serde_json::{Value, json};
 use std::sync::Arc;
 
-/// The kind of this layer.
 pub struct MeterKind;
 
 /// Counts requests and sectors between two layers.
@@ -32,7 +31,6 @@ const COUNTS: [(BlockOp, &str, Option<&str>); 4] = [
     (BlockOp::Flush, "flushes", None),
 ];
 
-/// See the module's head.
 pub struct Meter {
     below: Arc<dyn BlockDev>,
     info: BlockInfo,

@@ -79,7 +79,6 @@ counters! {
 pub struct Gauges {
     /// Chunks (pblk) or lines (block SSD) that are free for new data.
     pub free: u64,
-    /// Of so many.
     pub of: u64,
     /// Buffer slots that users may hold, of all, where a limiter divides the buffer between them
     /// and garbage collection.
@@ -94,7 +93,6 @@ impl FtlStats {
         self.programmed.iter().sum()
     }
 
-    /// Sectors programmed for one cause.
     pub fn programmed_for(&self, cause: Cause) -> u64 {
         self.programmed[cause as usize]
     }

@@ -19,7 +19,6 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Trials of a history.
 const PER_HISTORY: u64 = 25;
 /// Sectors of the layer that are used.
 const USED: u64 = 160;
@@ -38,14 +37,12 @@ fn open(bytes: Vec<u8>) -> Result<(Arc<MemoryFile>, Arc<Ssd>), String> {
     ssd.map(|ssd| (file, ssd)).map_err(|e| e.to_string())
 }
 
-/// A layer on an image.
 #[derive(Clone)]
 enum Layer {
     Pblk(Arc<Pblk>),
     Pftl(Arc<Pftl>),
 }
 
-/// Which.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Pblk,

@@ -12,7 +12,6 @@ use crate::words::aligned;
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 use flashlane_ocssd::{DeviceSpec, StoreKind};
 
-/// What was found.
 pub struct Findings {
     /// What the experiment amounts to.
     pub summary: String,

@@ -56,7 +56,6 @@ const METRICS: &[Metric] = &[
 /// Runs of one thing that differ in nothing but the seed.
 #[derive(Clone, Debug)]
 pub struct Series {
-    /// Name.
     pub name: String,
     /// Each run, as `run --json` writes it in `runs`.
     pub samples: Vec<Value>,
@@ -66,10 +65,8 @@ pub struct Series {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CompareError {
-    /// It is JSON, and no result.
     #[error("{0}: no result of `flashlane run --json` or `flashlane sweep --json`")]
     NoResult(String),
-    /// One series is nothing to compare.
     #[error("one series (`{0}`) is nothing to compare: give another run, or another target")]
     Alone(String),
 }
@@ -123,7 +120,6 @@ pub fn series_of(file: &str, result: &Value) -> Result<Vec<Series>, CompareError
 /// A mean and how sure it is.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Estimate {
-    /// Mean of the samples.
     pub mean: f64,
     /// Half of the 95% interval; null with one sample.
     pub half_width: Option<f64>,
@@ -140,11 +136,8 @@ impl Estimate {
 /// One metric of one series.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Compared {
-    /// Name.
     pub metric: &'static str,
-    /// Unit.
     pub unit: &'static str,
-    /// Over the samples.
     pub value: Estimate,
     /// Difference to the first series in percent of its mean; null for the first itself.
     pub difference_percent: Option<Estimate>,
@@ -156,17 +149,12 @@ pub struct Compared {
 /// A series, compared with the first.
 #[derive(Clone, Debug, Serialize)]
 pub struct SeriesReport {
-    /// Name.
     pub name: String,
-    /// Samples.
     pub samples: usize,
-    /// How many of them were steady.
     pub steady: usize,
-    /// Metrics that it has.
     pub metrics: Vec<Compared>,
 }
 
-/// All series.
 #[derive(Clone, Debug, Serialize)]
 pub struct Comparison {
     /// Share of intervals that hold the true value.
@@ -270,7 +258,6 @@ fn student_t(freedom: f64) -> f64 {
 }
 
 impl Compared {
-    /// It is this metric, and there was some of it.
     fn is(&self, metric: &Metric) -> bool {
         self.metric == metric.name && self.value.mean != 0.0
     }

@@ -28,13 +28,11 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DriveError {
-    /// The image.
     #[error(transparent)]
     Image(#[from] ImageError),
     /// The device that was asked for; all that is wrong with it.
     #[error("{0}")]
     Device(String),
-    /// The process that has the drive open.
     #[error(transparent)]
     Control(#[from] ControlError),
     /// A drive is to be made where a file is.
@@ -42,25 +40,15 @@ pub enum DriveError {
         "{}: the file exists: choose another name, or give --force to replace it, which gives up \
          what it holds", path.display()
     )]
-    Exists {
-        /// The file.
-        path: PathBuf,
-    },
-    /// A power cut of a drive that nobody uses.
+    Exists { path: PathBuf },
     #[error("{}: nobody uses the drive, so there is no power to cut: start a run on it first", path.display())]
-    NoPower {
-        /// The image.
-        path: PathBuf,
-    },
-    /// An option of a fault whose value can't be.
+    NoPower { path: PathBuf },
     #[error("--{key} {problem}")]
     Word {
-        /// The option.
         key: &'static str,
         /// What is wrong and what would do.
         problem: String,
     },
-    /// A plan without lines.
     #[error("the fault plan has no [[fault]]: nothing would be injected")]
     NoFaults,
 }
@@ -115,7 +103,6 @@ pub fn create(
     Ok(Look::at(path)?.to_text())
 }
 
-/// The presets and their sizes.
 pub fn presets() -> String {
     let mut rows = vec![row(["preset", "raw", "channels x PUs", "chunk", "cells"])];
     for name in DeviceSpec::preset_names() {
@@ -466,14 +453,12 @@ impl Look {
 /// Unsound sectors that a check names at most.
 const SHOWN: usize = 16;
 
-/// What a check found.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
     /// The image, as it was named.
     pub file: PathBuf,
     /// Which copies of the header are intact.
     pub copies: [bool; 2],
-    /// Sectors read.
     pub sectors: u64,
     /// Sectors that the simulated medium has lost: no fault of the image.
     pub lost: u64,

@@ -32,39 +32,17 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ExecuteError {
-    /// A trace can't be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// A target does not fit its device.
     #[error("target `{target}` on device `{device}`: {source}")]
-    Stack {
-        /// Target.
-        target: String,
-        /// Device.
-        device: String,
-        /// Why.
-        source: Box<StackError>,
-    },
-    /// A workload does not fit the target.
+    Stack { target: String, device: String, source: Box<StackError> },
     #[error("target `{target}`: {source}")]
-    Run {
-        /// Target.
-        target: String,
-        /// Why.
-        source: Box<RunError>,
-    },
-    /// A workload does not fit a raw target.
+    Run { target: String, source: Box<RunError> },
     #[error("target `{target}`: {source}")]
-    Raw {
-        /// Target.
-        target: String,
-        /// Why.
-        source: Box<RawError>,
-    },
+    Raw { target: String, source: Box<RawError> },
     /// The prepared device of a target can't be kept, or can't be used.
     #[error("the prepared device of target `{target}`: {why}; or leave --prepared out")]
     Shelf {
-        /// Target.
         target: String,
         /// Why, and what to do.
         why: String,
@@ -75,9 +53,7 @@ pub enum ExecuteError {
          lost, and the next mount recovers the rest", image.display()
     )]
     PowerCut {
-        /// Target.
         target: String,
-        /// The drive.
         image: PathBuf,
         /// When, from the begin of the run.
         at: Ns,
@@ -93,14 +69,8 @@ pub enum ExecuteError {
         /// Its cores.
         cores: u32,
     },
-    /// A bug of ours.
     #[error("target `{target}`: {source}")]
-    Stalled {
-        /// Target.
-        target: String,
-        /// Where.
-        source: Stalled,
-    },
+    Stalled { target: String, source: Stalled },
 }
 
 /// Which time a run goes by.
@@ -133,11 +103,8 @@ pub struct Observe {
     pub spans: usize,
 }
 
-/// One target's run.
 pub struct RunOutcome {
-    /// Target.
     pub target: Target,
-    /// What was measured.
     pub measured: Measured,
     /// The medium's counters over the measured part.
     pub media: MediaSpan,
@@ -149,7 +116,6 @@ pub struct RunOutcome {
     pub geometry: Geometry,
     /// Sectors of the PUs that the target has.
     pub raw_sectors: u64,
-    /// How its lines are divided.
     pub lines: Option<Lines>,
     /// What its layers have counted beside what all layers do: the layer's name, its numbers.
     pub counted: Vec<(&'static str, Vec<Counted>)>,
@@ -173,25 +139,18 @@ pub struct RunOutcome {
 /// What the medium did between two moments.
 #[derive(Clone, Debug, Default)]
 pub struct MediaSpan {
-    /// Length.
     pub time: Ns,
     /// Die time by what held it: reading, programming, erasing; summed over dies.
     pub die_busy: [Ns; 3],
     /// Bus time summed over channels.
     pub channel_busy: Ns,
-    /// Dies and channels.
     pub dies: u64,
-    /// Channels.
     pub channels: u64,
-    /// Erases.
     pub erases: u64,
-    /// Erases of each channel.
     pub channel_erases: Vec<u64>,
     /// What held each die, in PU order: reading, programming, erasing.
     pub die_spans: Vec<[Ns; 3]>,
-    /// Sectors read.
     pub read_sectors: u64,
-    /// Sectors programmed.
     pub programmed: u64,
     /// Memory that contents took at the end.
     pub store_bytes: u64,
@@ -247,7 +206,6 @@ fn wear_of(ssd: &Ssd, stack: &Description) -> Vec<BTreeMap<u32, u64>> {
     wear
 }
 
-/// An experiment's outcome.
 pub struct Outcome {
     /// The experiment as it was run.
     pub experiment: Experiment,

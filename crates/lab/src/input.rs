@@ -20,7 +20,6 @@ pub enum Kind {
     Experiment,
     /// A fio job file.
     Fio,
-    /// A trace.
     Trace,
     /// No file: the bundled experiment.
     Bundled,
@@ -30,21 +29,13 @@ pub enum Kind {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InputError {
-    /// It can't be read.
     #[error("cannot read {file}: {source}")]
-    Read {
-        /// File.
-        file: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// It is none of the three.
+    Read { file: String, source: std::io::Error },
     #[error(
         "{file} is neither an experiment (TOML with [device], [[target]], [[workload]]) nor a fio \
          job file ([job] with options); as a trace: {trace}"
     )]
     Unknown {
-        /// File.
         file: String,
         /// What the trace reader said.
         trace: TraceError,

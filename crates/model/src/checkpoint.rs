@@ -9,7 +9,6 @@ use crate::state::{
 use crate::step::{Step, Steps};
 
 impl Model {
-    /// Steps of the checkpoint writer.
     pub(crate) fn checkpoint_steps(&self, state: &State, out: &mut Steps) {
         let mut next = state.clone();
         let step = match state.writer {

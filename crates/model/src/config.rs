@@ -8,14 +8,12 @@ use crate::state::{
 };
 use crate::step::Steps;
 
-/// A host operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Writes a sector; the content is the operation itself.
     Write(u8),
     /// Discards the sectors of a mask.
     Discard(u8),
-    /// Flushes.
     Flush,
     /// Reads a sector.
     Read(u8),
@@ -87,9 +85,7 @@ pub(crate) const LEASE: u8 = 40;
 /// The transition system: a configuration under a set of rules.
 #[derive(Clone, Debug)]
 pub struct Model {
-    /// Bounds.
     pub config: Config,
-    /// Rules in force.
     pub rules: Rules,
 }
 
@@ -102,7 +98,6 @@ impl Model {
         Model { config, rules }
     }
 
-    /// Is the rule in force?
     pub(crate) fn has(&self, rule: Rule) -> bool {
         self.rules.has(rule)
     }
@@ -149,7 +144,6 @@ impl Model {
         Some((core, index, *self.config.scripts[core].get(index as usize)?))
     }
 
-    /// Does this operation leave zeros?
     pub(crate) fn leaves_zeros(&self, number: u8) -> bool {
         !matches!(self.operation(number), Some((_, _, Op::Write(_))))
     }

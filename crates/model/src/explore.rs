@@ -14,7 +14,6 @@ use crate::step::Step;
 pub trait System {
     /// A state; two that are equal have the same successors.
     type State: Clone + Hash;
-    /// The start.
     fn initial(&self) -> Self::State;
     /// All steps possible in a state.
     fn successors(&self, state: &Self::State) -> Vec<(Step, Self::State)>;
@@ -27,7 +26,6 @@ pub trait System {
 /// What an exploration found.
 #[derive(Clone, Debug)]
 pub struct Report {
-    /// Different states visited.
     pub states: usize,
     /// Steps of the longest shortest path.
     pub depth: usize,
@@ -42,9 +40,7 @@ pub struct Report {
 /// Numbered steps and what is broken then.
 #[derive(Clone, Debug)]
 pub struct Trace {
-    /// What happened.
     pub steps: Vec<Step>,
-    /// What is broken.
     pub broken: String,
 }
 

@@ -7,7 +7,6 @@ use crate::state::{Doing, Entry, LBAS, NONE, Phase, Prev, Record, Slot, SlotPhas
 use crate::step::{Step, Steps};
 
 impl Model {
-    /// Steps of one core.
     pub(crate) fn host_steps(&self, state: &State, core: usize, out: &mut Steps) {
         let Some(op) = self.current(state, core) else {
             return;

@@ -13,7 +13,6 @@ const BARRIER: u8 = 1 << 2;
 const ACTOR: u8 = 2;
 
 impl Model {
-    /// Steps of GC.
     pub(crate) fn reclaim_steps(&self, state: &State, out: &mut Steps) {
         match state.gc {
             Gc::Idle => self.choose(state, out),

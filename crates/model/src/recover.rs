@@ -387,7 +387,6 @@ impl Model {
         }
     }
 
-    /// What an entry leads to.
     pub(crate) fn resolve(&self, state: &State, lba: u8, entry: Entry) -> Got {
         match entry {
             Entry::Slot(id) => {

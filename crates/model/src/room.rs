@@ -20,22 +20,17 @@ use crate::step::Step;
 /// How large things are, in sectors but for `line`.
 #[derive(Clone, Copy, Debug)]
 pub struct Size {
-    /// Rings.
     pub rings: u8,
-    /// Pools.
     pub pools: u8,
     /// Sectors of a write unit.
     pub unit: u8,
-    /// Units of a line.
     pub line: u8,
-    /// Slots of a ring.
     pub ring: u8,
     /// Sectors that a victim moves at a time, at most: a batch ends when another unit might not fit. A unit
     /// at least.
     pub batch: u8,
     /// Closed lines of a pool at the start.
     pub closed: u8,
-    /// Users flush.
     pub flushes: bool,
     /// Units that a barrier pads in the open line of a pool, so that no page pair is torn.
     pub pairs: u8,
@@ -60,7 +55,6 @@ pub struct Margin {
     pub admitted: bool,
     /// What is on its way is asked of all pools, not of the victim's only.
     pub all_pools: bool,
-    /// A barrier is padded for.
     pub padded: bool,
     /// So many sectors less than that; below zero: more.
     pub less: i16,
@@ -85,9 +79,7 @@ impl Margin {
 /// The transition system.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
-    /// Its size.
     pub size: Size,
-    /// Its rule.
     pub margin: Margin,
 }
 
@@ -106,7 +98,6 @@ pub struct State {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 struct Pool {
-    /// Free lines.
     free: u8,
     /// Units left in the open line, and valid sectors in it.
     open: (u8, u8),

@@ -127,7 +127,6 @@ impl Rule {
 pub struct Rules(u64);
 
 impl Rules {
-    /// Every rule.
     pub fn all() -> Rules {
         Rules(Rule::ALL.iter().fold(0, |bits, rule| bits | 1 << *rule as u8))
     }
@@ -138,7 +137,6 @@ impl Rules {
         Rules(self.0 & !(1 << rule as u8))
     }
 
-    /// Is this rule in force?
     pub fn has(self, rule: Rule) -> bool {
         self.0 & (1 << rule as u8) != 0
     }

@@ -14,9 +14,7 @@ use crate::state::Budget;
 pub struct Scenario {
     /// Number in `docs/FORMAT.md`.
     pub name: &'static str,
-    /// The rule to take out.
     pub rule: Rule,
-    /// Bounds.
     pub config: Config,
 }
 
@@ -42,12 +40,10 @@ fn config(first: &[Op], second: &[Op], sectors: u8, budget: Budget) -> Config {
     Config { scripts: [first.to_vec(), second.to_vec()], sectors, budget, ..Config::BASE }
 }
 
-/// All scenarios.
 pub fn all() -> Vec<Scenario> {
     [erase(), buffer(), medium(), recovery(), checkpoint_holes(), slot_holes()].concat()
 }
 
-/// The scenario with a name.
 pub fn named(name: &str) -> Option<Scenario> {
     all().into_iter().find(|scenario| scenario.name == name)
 }

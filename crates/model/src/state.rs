@@ -4,23 +4,19 @@
 //! Owns the types and the small questions they answer by themselves; never changes by itself (the
 //! steps do). Fixed arrays and short vectors, so that a state is a few hundred bytes.
 
-/// Logical sectors.
 pub const LBAS: usize = 2;
 /// Slots of the write buffer, at most.
 pub const SLOTS: usize = 4;
-/// Lines on the medium.
 pub const LINES: usize = 3;
 /// Sectors of a line, at most.
 pub const CELLS: usize = 4;
 /// The lba field of padding.
 pub const PAD: u8 = 0xfe;
-/// No slot.
 pub const NONE: u8 = 0xff;
 
 /// A place on the medium: (line, position in the line).
 pub type Addr = (u8, u8);
 
-/// A map entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Entry {
     /// Reads as zeros.
@@ -44,14 +40,12 @@ pub enum Prev {
     Poison(u8),
 }
 
-/// Life of a slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SlotPhase {
     /// Unused.
     Free,
     /// Filled by a writer or GC, not drainable.
     Filled,
-    /// In a ring.
     Ring,
     /// Its program was sent.
     InFlight(Addr),
@@ -64,11 +58,8 @@ pub enum SlotPhase {
 /// One slot: content, its order, and where it stands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Slot {
-    /// Where it stands.
     pub phase: SlotPhase,
-    /// Logical sector.
     pub lba: u8,
-    /// Stamp.
     pub stamp: u8,
     /// The host operation whose content it holds.
     pub value: u8,
@@ -85,7 +76,6 @@ pub struct Slot {
 }
 
 impl Slot {
-    /// An unused slot.
     pub const FREE: Slot = Slot {
         phase: SlotPhase::Free,
         lba: 0,
@@ -121,14 +111,12 @@ pub struct Cell {
     pub kind: CellKind,
     /// Logical sector, or [`PAD`].
     pub lba: u8,
-    /// Stamp.
     pub stamp: u8,
     /// The host operation whose content it holds.
     pub value: u8,
 }
 
 impl Cell {
-    /// An erased sector.
     pub const ERASED: Cell = Cell { kind: CellKind::Erased, lba: PAD, stamp: 0, value: 0 };
 
     /// Content that fails its CRC.
@@ -140,14 +128,12 @@ impl Cell {
 /// One line on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Media {
-    /// Its sectors.
     pub cells: [Cell; CELLS],
     /// Closing metadata: (lba, stamp) per sector, [`PAD`] where there is no user data.
     pub closing: Option<[(u8, u8); CELLS]>,
 }
 
 impl Media {
-    /// An erased line.
     pub const ERASED: Media = Media { cells: [Cell::ERASED; CELLS], closing: None };
 }
 
@@ -167,9 +153,7 @@ pub enum LinePhase {
 /// Volatile state of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Line {
-    /// Where it stands.
     pub phase: LinePhase,
-    /// Its sequence.
     pub seq: u8,
     /// Next position to program.
     pub next: u8,
@@ -227,7 +211,6 @@ pub struct Shard {
     pub open: u8,
     /// H, the discard floor.
     pub floor: u8,
-    /// The entry.
     pub entry: ShardEntry,
 }
 
@@ -237,7 +220,6 @@ impl Shard {
         Shard { position: 0, open: 0, floor: 0, entry: ShardEntry::Tombstone(0) };
 }
 
-/// A checkpoint on the medium.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Checkpoint {
     /// A shard per logical sector.
@@ -254,49 +236,36 @@ pub enum Doing {
     /// Has loaded an entry and filled a slot; compare-exchange comes next. `own`: the slot this
     /// write published before, when it publishes anew.
     Publish {
-        /// The slot filled.
         slot: u8,
-        /// The entry loaded.
         loaded: Entry,
         /// The slot published before, or [`NONE`].
         own: u8,
     },
     /// Published; re-reads the floor.
-    Check {
-        /// The slot.
-        slot: u8,
-    },
+    Check { slot: u8 },
     /// Floor checked; goes into the ring.
-    Insert {
-        /// The slot.
-        slot: u8,
-    },
+    Insert { slot: u8 },
     /// Has loaded an entry; copies next. `seen`: operations whose content it may return.
     Copy {
-        /// The entry loaded.
         loaded: Entry,
         /// Bit per operation.
         seen: u16,
     },
     /// Clears entries one by one.
     Clear {
-        /// Stamp of the discard.
         stamp: u8,
-        /// Sectors not yet cleared.
         todo: u8,
         /// Own stamps of sectors whose predecessor bound was higher; 0: none.
         own: [u8; LBAS],
     },
     /// Waits for slots and records. `upto`: per sector, how much of its history must survive then.
     Wait {
-        /// Log records to wait for.
         log: u8,
         /// Index into [`Host::applied`].
         upto: [u8; LBAS],
     },
 }
 
-/// A core with its script.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Core {
     /// Index of the current or next operation.
@@ -312,46 +281,34 @@ pub enum Gc {
     Idle,
     /// Moves the live sectors of a line. `skipped`: sectors it could not read (without rule 14).
     Line {
-        /// Victim.
         line: u8,
         /// Mask of sectors.
         skipped: u8,
     },
     /// Has read a sector into a slot; compare-exchange comes next.
     Copy {
-        /// Victim.
         line: u8,
         /// Mask of sectors.
         skipped: u8,
-        /// Slot.
         slot: u8,
-        /// Address read.
         at: Addr,
     },
     /// Waits for the operations of the epoch.
-    Epoch {
-        /// Victim.
-        line: u8,
-        /// Actors still at work.
-        pins: u8,
-    },
+    Epoch { line: u8, pins: u8 },
     /// Waits for the slots that carry the barrier's bit, and for the log.
     Barrier {
-        /// Victim.
         line: u8,
         /// Log records to wait for.
         log: u8,
     },
     /// Waits for the `freed` record.
     Freed {
-        /// Victim.
         line: u8,
         /// Log records to wait for.
         log: u8,
     },
 }
 
-/// The checkpoint writer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Writer {
     /// Nothing to do.
@@ -380,13 +337,11 @@ pub enum Phase {
 pub struct Budget {
     /// Power cuts after which the stack goes on. One more is checked in every state.
     pub cuts: u8,
-    /// Failed programs.
     pub fails: u8,
     /// Sectors that go bad.
     pub decays: u8,
     /// Lines that GC takes.
     pub gcs: u8,
-    /// Checkpoints.
     pub checkpoints: u8,
 }
 
@@ -400,36 +355,27 @@ pub struct Host {
     pub decayed: u16,
 }
 
-/// One moment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct State {
-    /// The map.
     pub map: [Entry; LBAS],
-    /// The slab.
     pub slots: [Slot; SLOTS],
     /// Slot ids in order, per ring; GC uses the second.
     pub rings: [Vec<u8>; 2],
-    /// Cores.
     pub cores: [Core; 2],
     /// Lines as the FTL knows them.
     pub lines: [Line; LINES],
-    /// Next line sequence.
     pub next_seq: u8,
     /// Largest discard stamp.
     pub floor: u8,
-    /// The clock.
     pub clock: u8,
     /// Durable ceiling of stamps.
     pub ceiling: u8,
     /// Garbage collection.
     pub gc: Gc,
-    /// Checkpoint writer.
     pub writer: Writer,
     /// Shards of the checkpoint being written.
     pub work: [Shard; LBAS],
-    /// Up or recovering.
     pub phase: Phase,
-    /// The medium.
     pub media: [Media; LINES],
     /// The log; the first `durable` records are.
     pub log: Vec<Record>,
@@ -439,12 +385,10 @@ pub struct State {
     pub checkpoints: Vec<Checkpoint>,
     /// What may still happen.
     pub left: Budget,
-    /// What the host knows.
     pub host: Host,
 }
 
 impl State {
-    /// The cell at an address.
     pub fn cell(&self, (line, position): Addr) -> &Cell {
         &self.media[line as usize].cells[position as usize]
     }

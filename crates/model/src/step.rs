@@ -30,7 +30,6 @@ impl fmt::Display for Step {
     }
 }
 
-/// Successors of a state.
 pub type Steps = Vec<(Step, State)>;
 
 impl Model {

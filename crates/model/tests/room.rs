@@ -20,7 +20,6 @@ const TWO: Size = Size {
     flushes: true,
     pairs: 0,
 };
-/// Nobody flushes.
 const QUIET: Size = Size { flushes: false, ..TWO };
 /// Lines of a unit, of which a barrier pads more than one gives back.
 const SHORT: Size = Size { line: 1, ..TWO };
@@ -28,7 +27,6 @@ const SHORT: Size = Size { line: 1, ..TWO };
 const UNEVEN: Size = Size { unit: 3, line: 1, ring: 3, batch: 3, ..TWO };
 /// One ring, as pblk has.
 const ONE: Size = Size { rings: 1, pools: 1, line: 3, ring: 5, closed: 3, ..TWO };
-/// Three rings and one pool.
 const MANY: Size = Size { rings: 3, pools: 1, ring: 2, closed: 2, ..TWO };
 /// Page pairs that a barrier closes.
 const PAIRS: Size = Size { rings: 1, line: 3, ring: 2, pairs: 2, ..TWO };

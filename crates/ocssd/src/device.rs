@@ -81,7 +81,6 @@ pub enum Data<'a> {
     None,
     /// Content, out-of-band record and cause of each sector to be programmed.
     Write {
-        /// Content.
         content: Gather<'a>,
         /// Out-of-band record per address, in address order.
         oob: &'a [[u8; OOB_BYTES]],
@@ -90,7 +89,6 @@ pub enum Data<'a> {
     },
     /// Where content and out-of-band records go.
     Read {
-        /// Content.
         content: Scatter<'a>,
         /// Out-of-band record per address, in address order.
         oob: &'a mut [[u8; OOB_BYTES]],
@@ -99,13 +97,11 @@ pub enum Data<'a> {
 
 /// A vector command: 1 to 64 addresses.
 pub struct Request<'a> {
-    /// What to do.
     pub op: Op,
     /// Hints and modes.
     pub flags: Flags,
     /// Addresses in the device's own layout.
     pub addrs: &'a [Ppa],
-    /// Payload.
     pub data: Data<'a>,
     /// Content is 4096 bytes per sector under every store. Set for metadata, whose content the
     /// layers interpret; false for user data, which `stamps` keeps as 8 bytes.
@@ -147,11 +143,9 @@ pub struct Ticket {
 /// One entry of the chunk report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkInfo {
-    /// State.
     pub state: ChunkState,
     /// Wear-level index 0..=255.
     pub wear_index: u8,
-    /// Erases so far.
     pub erases: u32,
     /// Sectors that the chunk holds in its present cell mode.
     pub length: u32,
@@ -187,7 +181,6 @@ pub struct Traits {
 
 /// An Open-Channel SSD, or a target's part of one.
 pub trait Device: Send + Sync {
-    /// Dimensions.
     fn geometry(&self) -> &Geometry;
     /// Layout of addresses.
     fn format(&self) -> &PpaFormat;

@@ -21,7 +21,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Poll;
 
-/// A full-duplex link.
 pub struct Link {
     to_device: Pipe,
     to_host: Pipe,
@@ -30,7 +29,6 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link of that description.
     pub fn new(spec: &LinkSpec) -> Link {
         Link {
             to_device: Pipe::new(spec.to_device.get()),
@@ -71,7 +69,6 @@ struct Crossings {
     count: u64,
 }
 
-/// A device behind a link.
 pub struct LinkedDevice {
     inner: Arc<dyn Device>,
     link: Link,

@@ -14,42 +14,19 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScalarError {
-    /// Outside the device.
     #[error("{sectors} sectors at {lba} are not within the {capacity} of the device")]
-    Range {
-        /// First sector.
-        lba: Lba,
-        /// Sectors asked for.
-        sectors: u64,
-        /// Sectors of the device.
-        capacity: u64,
-    },
-    /// The buffer is not as long as the sectors.
+    Range { lba: Lba, sectors: u64, capacity: u64 },
     #[error("a buffer of {bytes} bytes, where the request takes {expected}")]
     Buffer {
-        /// Its length.
         bytes: usize,
         /// Sectors × content bytes per sector.
         expected: usize,
     },
-    /// A trim is an erase: of whole chunks.
     #[error("a trim of {sectors} sectors at {lba}: chunks of {chunk_sectors} are trimmed whole")]
-    Partial {
-        /// First sector.
-        lba: Lba,
-        /// Sectors asked for.
-        sectors: u64,
-        /// Sectors of a chunk.
-        chunk_sectors: u32,
-    },
+    Partial { lba: Lba, sectors: u64, chunk_sectors: u32 },
     /// The device refused or failed a sector; those of later commands were not tried.
     #[error("sector {lba}: {status:?}")]
-    Device {
-        /// The first such sector.
-        lba: Lba,
-        /// What became of it.
-        status: Status,
-    },
+    Device { lba: Lba, status: Status },
 }
 
 /// A device by sector numbers.

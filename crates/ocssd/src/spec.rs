@@ -24,14 +24,10 @@ pub struct DeviceSpec {
     pub source: String,
     /// Address layout: `"1.2"` or `"2.0"`.
     pub ppa: PpaStyle,
-    /// Dimensions.
     pub geometry: Shape,
-    /// Times.
     pub timing: TimingSpec,
-    /// Cells.
     #[serde(default)]
     pub cells: CellSpec,
-    /// Limits and abilities.
     #[serde(default)]
     pub limits: LimitSpec,
     /// Bit errors and correction; without it reads never fail by themselves.
@@ -44,7 +40,6 @@ pub struct DeviceSpec {
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct Shape {
-    /// Channels.
     pub channels: u32,
     /// Parallel units per channel.
     pub pus_per_channel: u32,
@@ -52,7 +47,6 @@ pub struct Shape {
     pub planes: u32,
     /// Chunks per PU (1.2: blocks per plane).
     pub chunks_per_pu: u32,
-    /// Pages per block.
     pub pages_per_block: u32,
     /// 4 KiB sectors per page of one plane.
     pub sectors_per_page: u32,
@@ -64,7 +58,6 @@ pub struct Shape {
     pub mw_cunits: u32,
 }
 
-/// Times and bandwidths.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct TimingSpec {
@@ -75,7 +68,6 @@ pub struct TimingSpec {
     pub read: Vec<Ns>,
     /// Program time per page type.
     pub program: Vec<Ns>,
-    /// Erase time.
     pub erase: Ns,
     /// Longest times for identify; what they are typically when absent.
     #[serde(default)]
@@ -118,15 +110,11 @@ fn default_burst() -> u32 {
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct MaxTimes {
-    /// Read.
     pub read: Ns,
-    /// Program.
     pub program: Ns,
-    /// Erase.
     pub erase: Ns,
 }
 
-/// Cells and pages.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct CellSpec {
@@ -159,18 +147,14 @@ impl Default for CellSpec {
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlcSpec {
-    /// Sense.
     pub read: Ns,
-    /// Program.
     pub program: Ns,
-    /// Erase.
     pub erase: Ns,
     /// Erases a chunk is made for in this mode.
     #[serde(default)]
     pub rated_erases: u32,
 }
 
-/// Limits and abilities.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitSpec {
@@ -285,38 +269,21 @@ impl Default for SsdOptions {
     }
 }
 
-/// Why a spec was refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SpecError {
-    /// No preset of that name.
     #[error("no device preset `{name}` (there are: {known})")]
-    Preset {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        known: String,
-    },
+    Preset { name: String, known: String },
     /// Not TOML, or not of the shape of a device.
     #[error("device spec: {0}")]
     Syntax(#[from] toml::de::Error),
-    /// A fault plan that does not fit the device.
     #[error(transparent)]
     Fault(#[from] flashlane_media::fault::FaultError),
-    /// Impossible dimensions.
     #[error("device `{device}`, [geometry]: {source}")]
-    Geometry {
-        /// Name of the device.
-        device: String,
-        /// What is wrong.
-        source: GeometryError,
-    },
-    /// A key with a value that cannot be.
+    Geometry { device: String, source: GeometryError },
     #[error("device `{device}`: `{key}` {problem}")]
     Value {
-        /// Name of the device.
         device: String,
-        /// Which key.
         key: &'static str,
         /// What is wrong and what would do.
         problem: String,
@@ -325,7 +292,6 @@ pub enum SpecError {
 
 macro_rules! presets {
     ($($name:literal),* $(,)?) => {
-        /// Presets by name.
         const PRESETS: &[(&str, &str)] = &[
             $(($name, include_str!(concat!("../../../presets/devices/", $name, ".toml")))),*
         ];
@@ -347,7 +313,6 @@ presets![
 ];
 
 impl DeviceSpec {
-    /// A preset by name.
     pub fn preset(name: &str) -> Result<DeviceSpec, SpecError> {
         let found = PRESETS.iter().find(|(n, _)| *n == name);
         let Some((_, text)) = found else {
@@ -359,7 +324,6 @@ impl DeviceSpec {
         DeviceSpec::from_toml(text)
     }
 
-    /// Names of all presets.
     pub fn preset_names() -> Vec<&'static str> {
         PRESETS.iter().map(|(n, _)| *n).collect()
     }
@@ -376,7 +340,6 @@ impl DeviceSpec {
         Ok(spec)
     }
 
-    /// Dimensions.
     pub fn geometry(&self) -> Geometry {
         let g = &self.geometry;
         Geometry {

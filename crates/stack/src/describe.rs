@@ -17,12 +17,9 @@ pub struct DeviceChoice {
     pub options: SsdOptions,
 }
 
-/// A layer that is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LayerSpec {
-    /// Of which kind.
     pub kind: &'static dyn Kind,
-    /// Its settings.
     pub settings: Settings,
 }
 
@@ -32,7 +29,6 @@ impl LayerSpec {
         LayerSpec { kind, settings: kind.defaults() }
     }
 
-    /// A layer with these settings.
     pub fn with(kind: &'static dyn Kind, settings: Settings) -> LayerSpec {
         LayerSpec { kind, settings }
     }
@@ -41,7 +37,6 @@ impl LayerSpec {
 /// A stack that is to be.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// On which device.
     pub device: DeviceChoice,
     /// On which of its PUs, first and last; all without it.
     pub pus: Option<(u32, u32)>,
@@ -56,12 +51,10 @@ pub struct Description {
 pub struct PusError {
     /// The last one that was asked for.
     pub end: u32,
-    /// The last one that there is.
     pub last: u32,
 }
 
 impl Description {
-    /// Layers on all of a device.
     pub fn new(device: DeviceChoice, layers: Vec<LayerSpec>) -> Description {
         Description { device, pus: None, chunks: None, layers }
     }

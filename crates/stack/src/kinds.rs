@@ -15,7 +15,6 @@ pub static KINDS: [&dyn Kind; 4] = [&PBLK, &QBLK, &PFTL, &METER];
 /// What a target is called that has no layer: an application has its PUs.
 pub const RAW: &str = "raw";
 
-/// The kind of this name.
 pub fn find(name: &str) -> Option<&'static dyn Kind> {
     KINDS.into_iter().find(|kind| kind.name() == name)
 }

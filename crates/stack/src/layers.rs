@@ -23,7 +23,6 @@ use std::sync::Arc;
 /// Whether layers are new.
 #[derive(Clone, Default)]
 pub enum Make {
-    /// They are.
     #[default]
     Create,
     /// They are what is on the medium.
@@ -116,7 +115,6 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// All of them.
     pub fn all(&self) -> &[Arc<dyn Layer>] {
         &self.all
     }
@@ -142,7 +140,6 @@ impl Layers {
         self.all.iter().find_map(|layer| layer.stats()).unwrap_or_default()
     }
 
-    /// Where that stands.
     pub fn gauges(&self) -> Gauges {
         self.all.iter().find_map(|layer| layer.gauges()).unwrap_or_default()
     }

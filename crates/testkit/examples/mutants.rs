@@ -145,8 +145,11 @@ enum Way {
     Torture(String),
     /// Real threads: no two runs are alike, so these are tried by hand.
     Threads(String),
-    /// A test of a package.
-    Test { package: String, target: String, filter: String },
+    Test {
+        package: String,
+        target: String,
+        filter: String,
+    },
 }
 
 impl Way {
@@ -241,7 +244,6 @@ impl Verdict {
 #[derive(Clone, Debug)]
 struct Found {
     verdict: Verdict,
-    /// Seconds.
     cpu: f64,
     what: String,
 }
@@ -404,7 +406,6 @@ fn tries(mutants: &[Mutant], from: u64, seeds: u64) -> Vec<Try> {
     all
 }
 
-/// A program to start.
 struct Program {
     path: PathBuf,
     /// Which very program it is, and how long it may run: results of others don't count.
@@ -430,7 +431,6 @@ impl Program {
 }
 
 impl Programs {
-    /// Builds what is needed.
     fn build(options: &Options, mutants: &[Mutant]) -> Result<Programs, String> {
         let flashlane = Program::new(options.bin.clone(), ".".into(), options.limit)?;
         let mut programs = Programs { flashlane, tests: BTreeMap::new() };
@@ -522,7 +522,6 @@ fn build_test(package: &str, target: &str) -> Result<(PathBuf, PathBuf), String>
     found.ok_or(format!("package {package} has no test program {target}"))
 }
 
-/// A process that has ended.
 struct Ended {
     /// None: it was told to, since its time was over. Below zero: by that signal.
     code: Option<i32>,

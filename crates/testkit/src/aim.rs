@@ -26,24 +26,19 @@ use std::task::Poll;
 pub enum Event {
     /// A request of the host: it is asked for, or answered.
     Host {
-        /// What for.
         op: BlockOp,
         /// Durable when it is answered.
         fua: bool,
-        /// At its end.
         answered: bool,
     },
     /// A command of the layer: it is sent, or done.
     Command {
-        /// What it does.
         op: Op,
         /// The last of its causes in the order of reports: what is rare comes late there.
         cause: Cause,
         /// From the first sector of a chunk on.
         first: bool,
-        /// At its end.
         done: bool,
-        /// Which was a failure.
         failed: bool,
     },
     /// A fault was put before a command.
@@ -88,7 +83,6 @@ struct State {
     rng: Rng,
     /// Per kind, the most of a life so far.
     known: BTreeMap<Kind, u64>,
-    /// This life.
     counts: BTreeMap<Kind, u64>,
     coming_up: bool,
     shot: Option<Shot>,
@@ -351,7 +345,6 @@ impl Aim {
         self.state.lock().under_way.insert(id, sent);
     }
 
-    /// A command is done.
     pub(crate) fn done(&self, cx: &Cx, id: u64, failed: bool) {
         let mut s = self.state.lock();
         if let Some(Event::Command { op, cause, first, .. }) = s.under_way.remove(&id) {

@@ -19,7 +19,6 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::IoSliceMut;
 use std::sync::Arc;
 
-/// How to cheat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Cheat {
     /// Acknowledges a write that it did not do.
@@ -32,7 +31,6 @@ pub enum Cheat {
     MixUp,
 }
 
-/// All ways to cheat.
 pub const CHEATS: [Cheat; 4] =
     [Cheat::LoseWrite, Cheat::LoseDiscard, Cheat::LoseFlush, Cheat::MixUp];
 
@@ -75,7 +73,6 @@ struct Record {
     cheated: bool,
 }
 
-/// See the module's head.
 pub struct Canary {
     inner: Arc<dyn BlockDev>,
     cheat: Option<(Cheat, u64)>,
@@ -106,7 +103,6 @@ impl Canary {
         }
     }
 
-    /// True when it has cheated.
     pub fn has_cheated(&self) -> bool {
         self.record.lock().cheated
     }

@@ -23,7 +23,6 @@ pub enum Size {
     Tight,
 }
 
-/// The small device of a seed.
 pub fn small(seed: u64, size: Size) -> (DeviceSpec, SsdOptions) {
     let mut rng = Rng::stream(seed, "testkit.device", 0);
     let r = &mut rng;
@@ -164,7 +163,6 @@ pub fn link(seed: u64) -> Option<LinkSpec> {
     (rng.below(4) == 0).then_some(spec)
 }
 
-/// The faults in a line.
 pub fn describe_faults(options: &SsdOptions) -> String {
     let each = options.faults.faults.iter();
     let each: Vec<String> = each

@@ -20,7 +20,6 @@ pub enum Loss {
     Host,
 }
 
-/// See the module's head.
 #[derive(Debug, Default)]
 pub struct Disk(Mutex<State>);
 

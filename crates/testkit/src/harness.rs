@@ -39,9 +39,7 @@ pub type Check = Box<dyn Fn() -> Result<(), String>>;
 
 /// A stack while the power is on.
 pub struct Up {
-    /// The top.
     pub dev: Arc<dyn BlockDev>,
-    /// Its knobs.
     pub knob: Option<Knob>,
     /// What holds whenever no request is under way.
     pub check_idle: Check,
@@ -118,7 +116,6 @@ pub trait Machine {
     fn cut(&self, at: Ns, seed: u64);
     /// The power went off after a stop; nothing was under way.
     fn off(&self, _at: Ns) {}
-    /// The machine in a line.
     fn describe(&self) -> String;
 }
 
@@ -142,7 +139,6 @@ pub struct Stack {
 pub trait Source: Sync {
     /// Name, as `--target` has it.
     fn name(&self) -> &str;
-    /// Lives at most.
     fn lives(&self) -> u64;
     /// In so many of [`SHARE`] seeds torture has it beside the others, and so much of a full share in each.
     fn share(&self) -> u64 {
@@ -217,17 +213,13 @@ impl Default for Plan {
 /// What a good run did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Done {
-    /// Requests.
     pub requests: u64,
-    /// Sectors written.
     pub sectors_written: u64,
     /// Events simulated.
     pub polls: u64,
-    /// Fold of all fingerprints.
     pub fingerprint: u64,
     /// Virtual time of all lives.
     pub span: Ns,
-    /// Lives that ended.
     pub lives: u64,
     /// Power cuts among their ends.
     pub cuts: u64,
@@ -248,9 +240,7 @@ pub struct Done {
 /// A run that showed a defect.
 #[derive(Clone)]
 pub struct Failed {
-    /// Name of the stack.
     pub stack: String,
-    /// Seed.
     pub seed: u64,
     /// How it was run.
     pub plan: Box<Plan>,
@@ -297,7 +287,6 @@ impl fmt::Debug for Failed {
     }
 }
 
-/// How a life ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
     Stopped,
@@ -366,7 +355,6 @@ pub fn drawn_lives(stack: &dyn Source, seed: u64) -> u64 {
     1 + Rng::stream(seed, LIVES, 0).below(stack.lives())
 }
 
-/// Runs one seed on a stack.
 pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Failed> {
     let name = stack.name().to_string();
     let failed =

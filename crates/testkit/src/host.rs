@@ -15,7 +15,6 @@ use std::cell::{Cell, RefCell};
 use std::io::{IoSlice, IoSliceMut};
 use std::sync::Arc;
 
-/// See the module's head.
 pub struct Host {
     dev: Arc<dyn BlockDev>,
     oracle: Arc<Oracle>,
@@ -74,12 +73,10 @@ impl Host {
         }
     }
 
-    /// The oracle.
     pub fn oracle(&self) -> &Oracle {
         &self.oracle
     }
 
-    /// Requests that have ended.
     pub fn ended(&self) -> u64 {
         self.ended.get()
     }
@@ -150,7 +147,6 @@ impl Host {
         self.oracle.check_read(reading, buf, &result)
     }
 
-    /// Flushes.
     pub async fn flush(&self, cx: &Cx) -> Result<(), Wrong> {
         let flushing = self.oracle.begin_flush();
         let result = self.ask(cx, BlockOp::Flush, Lba::new(0), 0, false, &mut []).await;

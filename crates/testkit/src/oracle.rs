@@ -64,38 +64,17 @@ pub struct Flushing {
 pub enum Wrong {
     /// A read gave what the sector can't contain.
     Content {
-        /// The sector.
         lba: Lba,
         /// What would have been right.
         admissible: Vec<Version>,
-        /// What was there.
         found: Found,
     },
     /// A request failed that must not fail.
-    Failed {
-        /// The request.
-        op: BlockOp,
-        /// First sector.
-        lba: Lba,
-        /// Length.
-        sectors: u32,
-        /// What the device said.
-        error: BlockError,
-    },
+    Failed { op: BlockOp, lba: Lba, sectors: u32, error: BlockError },
     /// A read error for a sector whose medium was never damaged.
-    Unreadable {
-        /// The sector.
-        lba: Lba,
-    },
+    Unreadable { lba: Lba },
     /// A request outside the device was not refused.
-    Accepted {
-        /// The request.
-        op: BlockOp,
-        /// First sector.
-        lba: Lba,
-        /// Length.
-        sectors: u32,
-    },
+    Accepted { op: BlockOp, lba: Lba, sectors: u32 },
 }
 
 impl fmt::Display for Wrong {
@@ -172,7 +151,6 @@ struct State {
     flushed: Seq,
 }
 
-/// See the module's head.
 pub struct Oracle {
     capacity: u64,
     content_bytes: usize,
@@ -240,7 +218,6 @@ impl Oracle {
         update
     }
 
-    /// A discard begins.
     pub fn begin_discard(&self, lba: Lba, sectors: u32) -> Update {
         let mut s = self.state.lock();
         s.begin(BlockOp::Discard, lba, Version::ZEROS, sectors, self.ack_is_durable)
@@ -255,7 +232,6 @@ impl Oracle {
         }
     }
 
-    /// A flush begins.
     pub fn begin_flush(&self) -> Flushing {
         let mut s = self.state.lock();
         s.seq += 1;
@@ -271,7 +247,6 @@ impl Oracle {
         }
     }
 
-    /// A read begins.
     pub fn begin_read(&self, lba: Lba, sectors: u32) -> Reading {
         let mut s = self.state.lock();
         let state = &mut *s;

@@ -16,7 +16,6 @@ use std::rc::Rc;
 /// Lives of a run at most.
 const LIVES: u64 = 4;
 
-/// See the module's head.
 #[derive(Clone, Debug)]
 pub struct Own {
     /// Name, for `--target`.

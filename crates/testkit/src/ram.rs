@@ -29,7 +29,6 @@ struct State {
     rng: Rng,
 }
 
-/// See the module's head.
 pub struct Ram {
     info: BlockInfo,
     latency_max: Ns,
@@ -132,7 +131,6 @@ impl State {
     }
 }
 
-/// The sectors of a request.
 pub(crate) fn range(lba: Lba, sectors: u32) -> std::ops::Range<u64> {
     lba.get()..lba.get() + sectors as u64
 }

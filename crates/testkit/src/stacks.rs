@@ -64,7 +64,6 @@ pub const STACKS: &[Stack] = &[
     Stack { name: "pftl-image", seeds: 16, lives: 4, share: 5, machine: pftl_image },
 ];
 
-/// The row of this name.
 pub fn find(name: &str) -> Option<&'static Stack> {
     STACKS.iter().find(|s| s.name == name)
 }
@@ -118,7 +117,6 @@ pub(crate) struct OnSsd<L> {
     pub(crate) link: Option<LinkSpec>,
     /// The PUs that the layer has, where not all.
     pub(crate) pus: Option<(u32, u32)>,
-    /// And the chunks of each of them.
     pub(crate) chunks: Option<(u32, u32)>,
     /// The device is as somebody wants it: it does not grow.
     pub(crate) fixed: bool,
@@ -323,7 +321,6 @@ struct Layered {
 #[derive(Default)]
 struct Kept {
     medium: Option<Medium>,
-    /// The layers of this life.
     layers: Option<Layers>,
     saved: Vec<Option<Saved>>,
 }

@@ -48,7 +48,6 @@ const KINDS: [Kind; 6] =
 /// One phase: a kind and a budget in sectors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phase {
-    /// What it does.
     pub kind: Kind,
     /// Sectors to touch; a request without sectors counts as one.
     pub sectors: u64,
@@ -57,7 +56,6 @@ pub struct Phase {
 /// What a seed has drawn.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// The seed.
     pub seed: u64,
     /// Simulated cores; workers are spread over them.
     pub cores: u32,
@@ -191,11 +189,8 @@ impl Options {
 /// Why a run ended early.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Broken {
-    /// When.
     pub at: Ns,
-    /// In which phase.
     pub phase: Option<Phase>,
-    /// What was wrong.
     pub wrong: Wrong,
 }
 

@@ -36,7 +36,6 @@ const CHUNKS_MAX: u32 = 1024;
 pub enum Target {
     /// One ring, one pool, a locked map.
     Pblk,
-    /// All of QBLK.
     Qblk,
     /// QBLK whose writers use what idle rings leave.
     Borrow,
@@ -53,12 +52,10 @@ impl Target {
         ("part", Target::Part),
     ];
 
-    /// The one of this name.
     pub fn find(name: &str) -> Option<Target> {
         Target::ALL.iter().find(|(known, _)| *known == name).map(|(_, target)| *target)
     }
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         Target::ALL.iter().find(|(_, target)| *target == self).map_or("", |(name, _)| name)
     }
@@ -83,15 +80,11 @@ impl Target {
 /// What good runs did.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Done {
-    /// Seeds.
     pub seeds: u64,
-    /// Lives that ended.
     pub lives: u64,
     /// Those of them that a power cut ended with requests under way.
     pub cuts: u64,
-    /// Requests that ended.
     pub requests: u64,
-    /// Faults that struck.
     pub faults: u64,
     /// Sectors that garbage collection moved.
     pub moved: u64,
@@ -124,9 +117,7 @@ impl fmt::Display for Done {
 /// A run that showed a defect.
 #[derive(Clone, Debug)]
 pub struct Failed {
-    /// What ran.
     pub target: Target,
-    /// Seed.
     pub seed: u64,
     /// What was drawn, which life, what was wrong.
     pub what: String,
@@ -380,7 +371,6 @@ impl Life {
 /// The life that is under way, for who looks at a hang.
 type Present = Arc<Mutex<Option<Arc<Life>>>>;
 
-/// Runs one seed.
 pub fn run(target: Target, seed: u64) -> Result<Done, Failed> {
     run_seen(target, seed, &Present::default())
 }

@@ -50,7 +50,6 @@ impl Mode {
         ("exhaustive", Mode::Exhaustive),
     ];
 
-    /// The name.
     pub fn name(self) -> &'static str {
         let named = Mode::ALL.iter().find(|(_, mode)| *mode == self);
         named.map_or("", |(name, _)| name)
@@ -129,7 +128,6 @@ pub const FAILURES_MAX: usize = 8;
 /// How often somebody asks whether it is to stop.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// What was done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
     /// Seeds that were done to their end, over all sources.
@@ -154,9 +152,7 @@ impl Tally {
 /// A run that showed a defect, as small as it could be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    /// Source.
     pub target: String,
-    /// Seed.
     pub seed: u64,
     /// Times of the cuts, one per life.
     pub cuts: Vec<Ns>,
@@ -173,7 +169,6 @@ pub struct Failure {
 /// What came of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Outcome {
-    /// Counts.
     pub tally: Tally,
     /// Failures in the order of seeds.
     pub failures: Vec<Failure>,
@@ -193,15 +188,12 @@ pub trait Watcher: Sync {
     }
 }
 
-/// Nobody.
 pub struct Nobody;
 
 impl Watcher for Nobody {}
 
-/// Which seeds.
 #[derive(Clone, Copy, Debug)]
 pub struct Seeds {
-    /// The first.
     pub from: u64,
     /// How many; `None`: until stopped.
     pub count: Option<u64>,

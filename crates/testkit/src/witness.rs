@@ -25,7 +25,6 @@ struct Book {
     reads: BTreeMap<u64, Vec<(Option<Known>, bool)>>,
 }
 
-/// See the module's head.
 pub struct Witness {
     inner: Arc<dyn Device>,
     oracle: OracleSlot,

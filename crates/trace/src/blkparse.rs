@@ -17,7 +17,6 @@ use crate::record::{Expected, TraceOp, TraceRecord};
 use std::borrow::Cow;
 use std::io::Write;
 
-/// What a line is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Line {
     /// A request event of this action: `Q`, `D` or `C`.
@@ -93,7 +92,6 @@ impl Letters {
         })
     }
 
-    /// The letters of a record.
     pub(super) fn of(r: &TraceRecord) -> Letters {
         let flush = r.op == TraceOp::Flush;
         Letters {

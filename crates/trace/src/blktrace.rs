@@ -57,7 +57,6 @@ pub enum Event {
     Request(u8, TraceRecord),
     /// Another action, by its letter.
     Other(u8),
-    /// A note.
     Note(String),
 }
 
@@ -94,7 +93,6 @@ impl Merge {
         self.records
     }
 
-    /// Files that are merged.
     pub fn files(&self) -> usize {
         self.cpus.len()
     }

@@ -82,13 +82,10 @@ pub struct Carries {
     pub in_order: bool,
     /// Operations, in the order of [`TraceOp`].
     pub ops: [bool; 4],
-    /// Offsets are multiples of this.
     pub offset_unit: u64,
-    /// Lengths are multiples of this.
     pub len_unit: u64,
     /// Longest request.
     pub len_max: u64,
-    /// How devices are named.
     pub devices: Naming,
     /// Finest latency in ns, where there is one.
     pub latency_ns: Option<u64>,
@@ -97,7 +94,6 @@ pub struct Carries {
 }
 
 impl Carries {
-    /// The own format.
     pub const PARQUET: Carries = Carries {
         resolution_ns: 1,
         from_zero: false,
@@ -143,7 +139,6 @@ pub struct Losses {
     pub resized: u64,
     /// Requests that lost "durable when acknowledged" or a flush before them.
     pub flags: u64,
-    /// Times that were rounded down.
     pub rounded: u64,
     /// Latencies that were left out or rounded down.
     pub latencies: u64,

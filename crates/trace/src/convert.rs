@@ -21,15 +21,12 @@ use std::path::Path;
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Conversion<'a> {
-    /// The format.
     pub to: Format,
-    /// Only this device.
     pub device: Option<&'a str>,
     /// Requests, times and latencies may be left out or changed where the format can't carry them.
     pub lossy: bool,
 }
 
-/// What was done.
 #[derive(Clone, Debug, Serialize)]
 pub struct Converted {
     /// Format that was read.
@@ -38,9 +35,7 @@ pub struct Converted {
     pub to: String,
     /// Requests read, of the event and device that were asked for.
     pub requests: u64,
-    /// Requests written.
     pub written: u64,
-    /// What was changed.
     pub losses: Losses,
     /// The same in words.
     pub changes: Vec<String>,
@@ -67,69 +62,36 @@ impl Converted {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConvertError {
-    /// The name of the result promises another format.
     #[error(
         "{out}: the name says `.{suffix}`, and {format} would be written: choose a format of that \
          name (`--to` {}), or write {better}",
         words(others)
     )]
     Suffix {
-        /// Name of the result.
         out: String,
-        /// Its suffix.
         suffix: String,
-        /// Format asked for.
         format: Format,
         /// Those that the suffix speaks of.
         others: Vec<Format>,
         /// A name that says what is written.
         better: String,
     },
-    /// It can't be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The device is not in it.
     #[error(transparent)]
     Device(#[from] LayoutError),
-    /// Something would be lost.
     #[error(
         "{file}: {format} can't carry all of it: {}; `--lossy` writes it anyway, `--to \
          parquet` carries everything",
         what.join("; ")
     )]
-    Lossy {
-        /// File.
-        file: String,
-        /// Format asked for.
-        format: Format,
-        /// What would be lost.
-        what: Vec<String>,
-    },
-    /// The format is of one device.
+    Lossy { file: String, format: Format, what: Vec<String> },
     #[error(
         "{file} has {devices} devices and {format} names none: choose one, `--device {example}`"
     )]
-    Devices {
-        /// File.
-        file: String,
-        /// Format asked for.
-        format: Format,
-        /// Devices in the trace.
-        devices: usize,
-        /// One of them.
-        example: String,
-    },
-    /// Nothing is left of it.
+    Devices { file: String, format: Format, devices: usize, example: String },
     #[error("{file}: none of its {requests} requests can be written as {format}")]
-    Nothing {
-        /// File.
-        file: String,
-        /// Format asked for.
-        format: Format,
-        /// Requests there were.
-        requests: u64,
-    },
-    /// The result can't be written.
+    Nothing { file: String, format: Format, requests: u64 },
     #[error("cannot write the converted trace: {0}")]
     Write(std::io::Error),
 }

@@ -66,7 +66,6 @@ impl Latencies {
         self.histogram.stdev()
     }
 
-    /// Number of values.
     pub fn count(&self) -> u64 {
         self.histogram.len()
     }

@@ -23,14 +23,12 @@ const FUA: u8 = 1 << 2;
 const PREFLUSH: u8 = 1 << 3;
 const HAS_LATENCY: u8 = 1 << 4;
 
-/// Records that are kept.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kept {
     /// Whole records in each.
     pieces: Vec<Vec<u8>>,
     /// The last one's time, address and end.
     last: Last,
-    /// There were too many.
     is_over: bool,
 }
 

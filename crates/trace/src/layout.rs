@@ -25,7 +25,6 @@ const SECTOR_SHIFT: u32 = SECTOR_BYTES.trailing_zeros();
 /// Sectors of our device that a request, or a part of it, covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// First sector.
     pub lba: Lba,
     /// Number of sectors, at least 1.
     pub sectors: u32,
@@ -41,7 +40,6 @@ const PIECE_SECTORS_MAX: u64 = 1 << 30;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayoutError {
-    /// It addresses more than the device has.
     #[error(
         "trace {trace} addresses {needs}{}, the device under test has {has}: `flashlane run \
          --scale-to-device` packs what it touches, {}or choose a larger device",
@@ -53,27 +51,16 @@ pub enum LayoutError {
         }
     )]
     TooLarge {
-        /// Trace.
         trace: String,
         /// Bytes addressed.
         needs: Bytes,
-        /// Devices in the trace.
         devices: usize,
-        /// Bytes there are.
         has: Bytes,
-        /// One of its devices.
         example: String,
     },
     /// The device that was asked for is not in it.
     #[error("trace {trace} has no device `{wanted}` (it has: {known})")]
-    NoSuchDevice {
-        /// Trace.
-        trace: String,
-        /// What was asked for.
-        wanted: String,
-        /// What there is.
-        known: String,
-    },
+    NoSuchDevice { trace: String, wanted: String, known: String },
 }
 
 #[derive(Clone, Debug)]

@@ -23,15 +23,11 @@ pub struct Clock {
 
 /// Picoseconds (MQSim's `PICOSECOND`).
 pub const PS: Clock = Clock { name: "picoseconds", ns: 1, per: 1000, digits: 0 };
-/// Nanoseconds.
 pub const NS: Clock = Clock { name: "nanoseconds", ns: 1, per: 1, digits: 0 };
-/// Microseconds.
 pub const US: Clock = Clock { name: "microseconds", ns: 1_000, per: 1, digits: 0 };
 /// Windows file time: ticks of 100 ns since 1601.
 pub const TICKS: Clock = Clock { name: "100 ns ticks", ns: 100, per: 1, digits: 0 };
-/// Milliseconds with a fraction.
 pub const MS: Clock = Clock { name: "milliseconds", ns: 1_000_000, per: 1, digits: 6 };
-/// Whole seconds.
 pub const WHOLE_S: Clock = Clock { name: "seconds", ns: 1_000_000_000, per: 1, digits: 0 };
 /// Seconds with nine decimals.
 pub const S: Clock = Clock { name: "seconds", ns: 1_000_000_000, per: 1, digits: 9 };

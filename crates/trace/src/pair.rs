@@ -44,7 +44,6 @@ impl Open {
         Some((number, r.ts_ns.saturating_sub(made_ns)))
     }
 
-    /// Requests that are open.
     pub fn len(&self) -> usize {
         self.made_ns.len()
     }
@@ -54,7 +53,6 @@ impl Open {
         self.made_ns.is_empty()
     }
 
-    /// Forgets a request.
     fn forget(&mut self, r: &TraceRecord, number: u64) {
         self.made_ns.remove(&(key(r), number));
     }

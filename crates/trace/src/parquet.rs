@@ -168,7 +168,6 @@ impl Rows {
         self.rows
     }
 
-    /// The next record.
     pub fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceRecord>, TraceError> {
         while self.columns.first().is_none_or(|c| self.at >= c.values.len()) {
             if !self.fill().map_err(|e| damaged(&self.file, self.rows, e))? {
@@ -310,7 +309,6 @@ fn damaged(file: &str, rows: u64, error: ParquetError) -> TraceError {
     TraceError::Read { file: file.into(), lines: rows, source: std::io::Error::other(error) }
 }
 
-/// Writes records.
 pub struct RowWriter<W: Write + Send> {
     writer: SerializedFileWriter<W>,
     ts: Vec<i64>,

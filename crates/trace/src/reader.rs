@@ -47,9 +47,7 @@ pub struct Counts {
 }
 
 enum Input {
-    /// Lines of blkparse.
     Blkparse(Lines),
-    /// Lines of a table.
     Table(Lines, &'static Table),
     /// blktrace's records.
     Blktrace(Merge),
@@ -170,7 +168,6 @@ impl Reader {
         })
     }
 
-    /// The format.
     pub fn format(&self) -> Format {
         match &self.input {
             Input::Blkparse(_) => Format::Blkparse,
@@ -190,7 +187,6 @@ impl Reader {
         if let Input::Blktrace(merge) = &self.input { merge.files() } else { 1 }
     }
 
-    /// What was read so far.
     pub fn counts(&self) -> &Counts {
         &self.counts
     }

@@ -9,9 +9,7 @@ use std::fmt;
 /// What a record asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TraceOp {
-    /// Read.
     Read,
-    /// Write.
     Write,
     /// Discard (trim, also secure erase).
     Discard,
@@ -50,7 +48,6 @@ pub struct TraceRecord {
     pub ts_ns: u64,
     /// What it asks for.
     pub op: TraceOp,
-    /// Of which device.
     pub device: DeviceId,
     /// First byte.
     pub offset_bytes: u64,
@@ -97,7 +94,6 @@ impl TraceOp {
 /// What is wrong with a field, for [`TraceError::Line`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Expected {
-    /// This many fields.
     Fields(&'static str),
     /// A number in this range, called so.
     Number(&'static str),
@@ -118,55 +114,41 @@ impl fmt::Display for Expected {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TraceError {
-    /// The file can't be opened.
     #[error("cannot open trace {file}: {source}")]
-    Open {
-        /// File.
-        file: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    Open { file: String, source: std::io::Error },
     /// The file stops being readable: a disk error, or a compressed file that ends early.
     #[error(
         "{file}: cannot read on behind line or record {lines}: {source} (a damaged or truncated \
          file? copy it again)"
     )]
     Read {
-        /// File.
         file: String,
-        /// Lines read so far.
         lines: u64,
         /// What the system or the decompressor said.
         source: std::io::Error,
     },
-    /// Times that can't all be right.
     #[error(
         "{file}: its requests span {years} years, from {first} s to {last} s by its own clock, so a \
          time in it is wrong: correct or remove that line"
     )]
     Times {
-        /// File.
         file: String,
         /// Between the earliest and the latest.
         years: u64,
         /// The earliest, seconds.
         first: u64,
-        /// The latest.
         last: u64,
     },
-    /// A line that is not understood.
     #[error(
         "{file}:{line}:{column}: {expected}\n  {text}\n  {marker}^",
         marker = " ".repeat(column.saturating_sub(1))
     )]
     Line {
-        /// File.
         file: String,
         /// Line number from 1.
         line: u64,
         /// Column from 1, within `text`.
         column: usize,
-        /// What should stand there.
         expected: Expected,
         /// The line, shortened.
         text: String,
@@ -176,93 +158,57 @@ pub enum TraceError {
         "{file}:{line}: the file ends in the middle of a line (truncated? copy it again)\n  {text}"
     )]
     Truncated {
-        /// File.
         file: String,
         /// Line number from 1.
         line: u64,
-        /// What is there of it.
         text: String,
     },
     /// A record of a binary file that is not understood.
     #[error("{file}: record {record} (byte {at_bytes}): {expected}")]
     Record {
-        /// File.
         file: String,
         /// Number of the record from 1.
         record: u64,
-        /// Where it begins.
         at_bytes: u64,
-        /// What should stand there.
         expected: Expected,
     },
     /// A row of a Parquet file that is not understood.
     #[error("{file}: row {row}, column `{column}`: {expected}")]
     Row {
-        /// File.
         file: String,
         /// Number of the row from 1.
         row: u64,
-        /// Which column.
         column: &'static str,
-        /// What should stand there.
         expected: Expected,
     },
-    /// A Parquet file of something else.
     #[error("{file}: a Parquet file without an integer column `{missing}`; a trace has: {known}")]
-    Columns {
-        /// File.
-        file: String,
-        /// What was looked for.
-        missing: &'static str,
-        /// All that a trace has.
-        known: String,
-    },
+    Columns { file: String, missing: &'static str, known: String },
     /// What was said about a trace does not suit its format.
     #[error("{file} is {format}: {why}")]
-    Reading {
-        /// File.
-        file: String,
-        /// Its format.
-        format: Format,
-        /// What does not suit.
-        why: &'static str,
-    },
-    /// The user ended it.
+    Reading { file: String, format: Format, why: &'static str },
     #[error("{file}: interrupted")]
-    Interrupted {
-        /// File.
-        file: String,
-    },
-    /// A line longer than any trace has.
+    Interrupted { file: String },
     #[error("{file}:{line}: the line is longer than {max} bytes; this is no trace")]
     LongLine {
-        /// File.
         file: String,
         /// Line number from 1.
         line: u64,
-        /// The limit.
         max: usize,
     },
-    /// None of our formats.
     #[error(
         "{file}: not a trace in a format known here. {why}\n  first line: {first}\n  known: {}; .gz \
          and .zst are unpacked",
         Format::words()
     )]
     Unrecognized {
-        /// File.
         file: String,
-        /// What it looks like.
         why: &'static str,
         /// First line, shortened.
         first: String,
     },
-    /// Nothing to replay.
     #[error("{file}: 0 of {lines} lines matched: {why}")]
     NothingMatched {
-        /// File.
         file: String,
-        /// Lines read.
         lines: u64,
         /// What was looked for and what was there.
         why: String,

@@ -101,16 +101,13 @@ impl Places {
 /// Requests of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OpCount {
-    /// Requests.
     pub requests: u64,
-    /// Their bytes.
     pub bytes: u64,
 }
 
 /// What a trace does to one of its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceSummary {
-    /// Requests.
     pub requests: u64,
     /// First byte touched; `u64::MAX` when only flushes were seen.
     pub first_byte: u64,
@@ -123,13 +120,11 @@ pub struct DeviceSummary {
 pub struct Summary {
     /// By operation, in the order of [`TraceOp`].
     pub ops: [OpCount; 4],
-    /// Writes that are FUA.
     pub fua: u64,
     /// Writes that have a flush before them.
     pub preflush: u64,
     /// Reads, writes and discards that do not lie on 4 KiB boundaries.
     pub unaligned: u64,
-    /// Longest request.
     pub longest_bytes: u64,
     /// Earliest and latest time.
     pub first_ns: Option<u64>,
@@ -137,9 +132,7 @@ pub struct Summary {
     pub last_ns: u64,
     /// Records that are earlier than the one before them.
     pub backwards: u64,
-    /// By how much at most.
     pub backwards_max_ns: u64,
-    /// By device.
     pub devices: BTreeMap<DeviceId, DeviceSummary>,
     /// What reads and writes touched.
     pub places: Places,
@@ -147,7 +140,6 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Requests of all kinds.
     pub fn requests(&self) -> u64 {
         self.ops.iter().map(|o| o.requests).sum()
     }
@@ -193,21 +185,16 @@ impl Summary {
 
 /// What a trace holds.
 pub struct Scan {
-    /// Where it is.
     pub source: TraceSource,
     /// What the user said about it.
     pub reading: Reading,
-    /// Its format.
     pub format: Format,
     /// Files that it is kept in.
     pub files: usize,
-    /// Its devices.
     pub devices: Devices,
     /// Lines, and those that are no requests.
     pub counts: Counts,
-    /// By action.
     pub actions: BTreeMap<Action, Summary>,
-    /// The action that is replayed.
     pub action: Action,
     /// Notes in it, with their times.
     pub notes: Vec<(u64, String)>,

@@ -18,18 +18,15 @@ pub(super) type NamedInput = (String, Box<dyn BufRead>);
 /// A trace that can be opened as often as needed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TraceSource {
-    /// A file.
     File(PathBuf),
     /// Bytes that were compiled in.
     Bundled {
-        /// Name for messages.
         name: &'static str,
         /// Content, maybe compressed.
         bytes: &'static [u8],
     },
     /// Bytes made by a program: a test, a fuzzer.
     Memory {
-        /// Name for messages.
         name: String,
         /// Content, maybe compressed.
         bytes: Bytes,
@@ -46,7 +43,6 @@ impl TraceSource {
         }
     }
 
-    /// Opens and unpacks.
     pub fn open(&self) -> Result<Box<dyn BufRead>, TraceError> {
         let open_error = |source| TraceError::Open { file: self.name(), source };
         match self {

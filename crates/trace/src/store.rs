@@ -23,12 +23,10 @@ const SIZES_BYTES: usize = 3 * (1 + 5);
 pub enum Store {
     /// An open file.
     File(Mutex<File>, u64),
-    /// Bytes.
     Memory(Bytes),
 }
 
 impl Store {
-    /// Of an open file.
     pub fn of_file(file: File) -> std::io::Result<Store> {
         let len = file.metadata()?.len();
         Ok(Store::File(Mutex::new(file), len))

@@ -21,7 +21,6 @@ pub type Wrong = (usize, Expected);
 pub enum Separator {
     /// One comma; a field may be empty.
     Comma,
-    /// Blanks, as many as there are.
     Blanks,
 }
 
@@ -51,9 +50,7 @@ pub enum Cell {
     Offset(u64),
     /// Length, in units of so many bytes.
     Length(u64),
-    /// The device, a number.
     DeviceNumber,
-    /// The device, a word.
     DeviceWord,
     /// The host of a device; the disk's number follows in [`Cell::Disk`].
     Host,
@@ -65,7 +62,6 @@ pub enum Cell {
     Any(&'static str),
 }
 
-/// A column.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     /// What the format calls it; other spellings behind the first. A first line of these names is a
@@ -73,14 +69,12 @@ pub struct Column {
     pub names: &'static [&'static str],
     /// What is expected there, for messages.
     pub expects: &'static str,
-    /// What it holds.
     pub cell: Cell,
 }
 
 /// A format that is a table.
 #[derive(Debug)]
 pub struct Table {
-    /// Which one.
     pub format: Format,
     /// Its columns in words, for messages about their number.
     pub shape: &'static str,
@@ -90,7 +84,6 @@ pub struct Table {
     pub magic: Option<&'static str>,
     /// A line of the columns' names is written first. One that is there is always understood.
     pub header: bool,
-    /// The columns.
     pub columns: &'static [Column],
     /// More fields may follow; these are written.
     pub more: Option<&'static str>,
@@ -100,7 +93,6 @@ pub struct Table {
     pub told_by: fn(&TraceRecord) -> bool,
 }
 
-/// What a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
     /// A request.

@@ -264,7 +264,6 @@ pub static TABLES: [Table; 11] = [
     },
 ];
 
-/// The table of a format, if it is one.
 pub fn of(format: Format) -> Option<&'static Table> {
     TABLES.iter().find(|t| t.format == format)
 }

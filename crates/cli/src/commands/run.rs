@@ -87,7 +87,6 @@ fn load(args: &Run) -> Result<Experiment> {
     Ok(experiment)
 }
 
-/// Files that are read.
 fn inputs(args: &Run, experiment: &Experiment) -> Vec<PathBuf> {
     let traces = experiment.workloads.iter().filter_map(|w| match w {
         Workload::Trace(trace) => match &trace.source {

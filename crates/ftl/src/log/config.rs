@@ -111,10 +111,8 @@ pub struct LogConfig {
     /// fewer leave some alone.
     #[serde(skip_serializing_if = "is_default")]
     pub cores: u32,
-    /// Pools of lines.
     #[serde(skip_serializing_if = "is_default")]
     pub pools: PoolSet,
-    /// Access to the map.
     #[serde(skip_serializing_if = "is_default")]
     pub map: MapAccess,
     /// Size of requests.

@@ -11,7 +11,6 @@ use flashlane_rt::sync::{AtomicU64, Ordering};
 use flashlane_rt::{Cx, Waits};
 use smallvec::SmallVec;
 
-/// Counters of one core.
 #[derive(Default)]
 #[repr(align(128))]
 pub(super) struct CoreCounts {

@@ -105,7 +105,6 @@ fn carried_segments(shape: &Shape, ws_min: u32, width: u32, lines: u64, shards: 
 /// How a target divides what it has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Good chunks.
     pub good_chunks: u64,
     /// Chunks kept for the log, its anchor, checkpoints, and two to replace failing ones.
     pub meta_chunks: u64,
@@ -131,7 +130,6 @@ pub struct Layout {
     pub slots: u32,
     /// Sectors admitted at once.
     pub piece_sectors: u32,
-    /// Segment pairs of the log.
     pub log_segments: u32,
     /// Shards of a checkpoint that are written at a time, each on two PUs of its own.
     pub checkpoint_lanes: u32,
@@ -167,35 +165,20 @@ fn remedy(percent: u32) -> String {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// Over-provisioning outside what makes sense.
     #[error("over-provisioning of {0}% is outside 3..=80")]
     OverProvisioning(u32),
-    /// More active PUs than there are.
     #[error("{active} active PUs, but the target has {pus}")]
-    ActivePus {
-        /// Asked for.
-        active: u32,
-        /// There.
-        pus: u32,
-    },
+    ActivePus { active: u32, pus: u32 },
     /// The ring could never hold a unit and the request behind it.
     #[error("a ring of {ring} slots is too small: at least {least} (max(128, 4 × ws_opt))")]
-    Ring {
-        /// Asked for.
-        ring: u32,
-        /// Minimum.
-        least: u32,
-    },
-    /// Write units above the vector limit.
+    Ring { ring: u32, least: u32 },
     #[error("ws_opt of {0} sectors is above the 64 of one vector command")]
     WriteUnit(u32),
-    /// What is left after the reserves is not enough.
     #[error(
         "too small: {lines} lines of {line_data} sectors can't hold {need} lines of data and reserve; \
          use {}", remedy(*percent)
     )]
     TooSmall {
-        /// Lines there are.
         lines: u64,
         /// Data sectors per line.
         line_data: u64,
@@ -218,16 +201,10 @@ pub enum CreateError {
     },
     /// The device allows fewer open chunks than a line, its spare and the log need.
     #[error("the device allows {allowed} open chunks, the target needs {needed}")]
-    OpenChunks {
-        /// Limit of the device.
-        allowed: u32,
-        /// Needed.
-        needed: u32,
-    },
+    OpenChunks { allowed: u32, needed: u32 },
     /// A setting that makes no sense, and what would do.
     #[error("{0}")]
     Setting(&'static str),
-    /// The first records could not be written.
     #[error("the target could not be started: {0}")]
     Start(#[from] crate::block::BlockError),
 }

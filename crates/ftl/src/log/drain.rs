@@ -59,7 +59,6 @@ struct Vectors {
 
 /// A unit among [`Vectors`].
 struct Described {
-    /// Its largest stamp.
     stamp: u64,
     /// Slots that GC has filled.
     gc: u64,
@@ -389,7 +388,6 @@ impl HostFtl {
         out.oob.resize(out.oob.len() + rest, padding[0]);
     }
 
-    /// A request's programs have ended.
     async fn program_ended(&self, cx: &Cx, program: Program, done: &Completion) {
         let Program { units, ring, credits } = program;
         let n = self.shape.unit as usize;

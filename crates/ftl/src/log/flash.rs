@@ -30,7 +30,6 @@ pub(super) const IN_ORDER: [u32; VECTOR_MAX] = {
 /// most tables of read retry). Only what power cuts tore costs that much.
 pub(super) const RETRIES: u32 = 7;
 
-/// Out-of-band records of one vector.
 pub(super) type Records = [[u8; OOB_BYTES]; VECTOR_MAX];
 
 /// See the module's head. A chunk is `pu × chunks per PU + chunk`.
@@ -194,7 +193,6 @@ impl Flash {
         false
     }
 
-    /// Erases a chunk.
     pub(super) async fn reset(&self, cx: &Cx, chunk: u32) -> Completion {
         let addrs = [self.chunk_base[chunk as usize]];
         let flags = Flags { cell: CellMode::Native, ..Flags::default() };

@@ -62,7 +62,6 @@ pub const COUNT_MAX: u64 = STAMP_MAX - (1 << 50);
 /// Identity of a target, drawn when it is created; blocks of another target never mix in.
 pub type Uuid = [u8; 16];
 
-/// Bytes of the envelope.
 pub(crate) const ENVELOPE_BYTES: usize = 32;
 
 /// Which structure an error speaks of, and which a block claims to be.
@@ -119,7 +118,6 @@ impl fmt::Display for Section {
 pub enum FormatError {
     /// The input ends too early.
     Truncated {
-        /// Structure being read.
         section: Section,
         /// Byte of the input where the missing part begins.
         offset: usize,
@@ -129,30 +127,19 @@ pub enum FormatError {
         found: usize,
     },
     /// Another structure, or none: an erased sector, user data, another program's bytes.
-    Magic {
-        /// Structure being read.
-        section: Section,
-        /// Magic of that structure.
-        expected: u32,
-        /// What stood there.
-        found: u32,
-    },
+    Magic { section: Section, expected: u32, found: u32 },
     /// Damaged, torn or half written.
     Crc {
-        /// Structure being read.
         section: Section,
         /// Byte of the input where the covered part begins.
         offset: usize,
-        /// The CRC stored.
         expected: u32,
         /// The CRC computed over what is there.
         found: u32,
     },
     /// Intact, but written by a later major version: never guess, refuse.
     NewerMajor {
-        /// Structure being read.
         section: Section,
-        /// Version found.
         found: u16,
         /// Highest version this code reads.
         known: u16,
@@ -161,18 +148,14 @@ pub enum FormatError {
     UnknownRecord {
         /// Byte of the input where the record begins.
         offset: usize,
-        /// Its type.
         kind: u8,
     },
     /// Intact by its CRC, but a field holds what no writer writes.
     Field {
-        /// Structure being read.
         section: Section,
         /// Byte of the input where the field begins.
         offset: usize,
-        /// What may stand there.
         expected: &'static str,
-        /// What stood there.
         found: u64,
     },
 }

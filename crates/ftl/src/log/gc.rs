@@ -47,7 +47,6 @@ pub(super) struct Control {
     pub(super) enabled: AtomicBool,
     /// Collect whatever the limiter says (pblk's `gc_force`).
     pub(super) forced: AtomicBool,
-    /// A collector is hungry.
     hungry: AtomicBool,
     /// Pools choose their victims one after the other: each sees what the others have claimed.
     pub(super) choosing: Mutex<()>,
@@ -154,7 +153,6 @@ pub(super) fn batch_least(unit: u32) -> u64 {
     VECTOR_MAX as u64 + 1 - u64::from(unit)
 }
 
-/// Slots of a batch.
 type Slots = SmallVec<[u32; VECTOR_MAX]>;
 
 /// Live sectors of a victim that are read together and moved together.
@@ -167,7 +165,6 @@ struct Batch {
     /// Packed (lba, stamp) by the closing metadata, where that could be read.
     known: [[u8; PACKED_BYTES]; VECTOR_MAX],
     is_known: bool,
-    /// As read.
     oob: [[u8; OOB_BYTES]; VECTOR_MAX],
     content: Vec<u8>,
     /// Of which sectors content, address and stamp agree with each other and with the closing

@@ -9,7 +9,6 @@
 use flashlane_base::mutant;
 use serde::{Deserialize, Serialize};
 
-/// Which controller.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LimiterKind {
@@ -33,7 +32,6 @@ impl LimiterKind {
         ("off", LimiterKind::Off),
     ];
 
-    /// The kind of that name.
     pub fn named(name: &str) -> Option<LimiterKind> {
         LimiterKind::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
     }
@@ -117,13 +115,11 @@ impl Limiter {
         self.set_levels(self.levels);
     }
 
-    /// The controller's name.
     pub fn name(&self) -> &'static str {
         let known = LimiterKind::ALL.iter().find(|(_, kind)| *kind == self.kind);
         known.map_or("", |(name, _)| name)
     }
 
-    /// The levels.
     pub fn levels(&self) -> Levels {
         self.levels
     }

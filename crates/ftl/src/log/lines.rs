@@ -8,7 +8,6 @@
 use flashlane_base::FastDiv;
 use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering, zeroed_u64};
 
-/// No line.
 pub(super) const NO_LINE: u32 = u32::MAX;
 
 pub(super) struct Lines {

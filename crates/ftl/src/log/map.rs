@@ -30,7 +30,6 @@ enum Entries {
     Wide(Box<[AtomicU64]>),
 }
 
-/// The map of a target.
 pub struct Map {
     entries: Entries,
     tag: u64,
@@ -100,7 +99,6 @@ fn exchange_held(entry: &AtomicU32, old: u32, new: u32) -> bool {
 }
 
 impl View<'_> {
-    /// The raw entry.
     #[inline(always)]
     pub(super) fn raw(&self, lba: u64) -> u64 {
         match self.narrow.get(lba as usize) {
@@ -127,7 +125,6 @@ impl View<'_> {
         }
     }
 
-    /// What a raw entry says.
     #[inline(always)]
     pub(super) fn decode(&self, raw: u64) -> Entry {
         if raw == 0 {
@@ -285,13 +282,11 @@ impl Map {
         self.exclusive
     }
 
-    /// The raw entry.
     #[inline]
     pub(super) fn raw(&self, lba: u64) -> u64 {
         self.view().raw(lba)
     }
 
-    /// What a raw entry says.
     #[inline]
     pub(super) fn decode(&self, raw: u64) -> Entry {
         self.view().decode(raw)

@@ -214,7 +214,6 @@ pub struct HostFtl {
     costs: Costs,
     expected: read::Expected,
     counters: Counters,
-    /// What each core counts for itself.
     core_counts: Box<[contention::CoreCounts]>,
     /// Units padded for a flush, by the sectors of padding (pblk's `padding_dist`).
     padding_dist: Box<[AtomicU64]>,

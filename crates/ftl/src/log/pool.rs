@@ -176,7 +176,6 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// PUs of a pool.
     pub(super) fn pool_pus(&self) -> u32 {
         self.pus / self.pools
     }
@@ -208,7 +207,6 @@ impl Shape {
         (closing_sectors((width * self.chunk_sectors) as usize) as u32).div_ceil(self.unit)
     }
 
-    /// Units of first metadata.
     pub(super) fn first_units(&self, width: u32) -> u32 {
         (super::format::LineFirst::sectors_needed(width as usize) as u32).div_ceil(self.unit)
     }
@@ -245,7 +243,6 @@ pub(super) struct PoolState {
     free_lines: Vec<u32>,
     pub(super) current: Option<u32>,
     pub(super) spare: Option<u32>,
-    /// Lines are opened.
     pub(super) opens: bool,
     /// Chunks of the next line, if so many PUs have a free one.
     width: u32,
@@ -320,7 +317,6 @@ impl PoolState {
         &self.free[(pu - self.first_pu) as usize]
     }
 
-    /// Sequence of the next line of any pool.
     pub(super) fn next_sequence(&self) -> u64 {
         self.next_sequence.load(Ordering::SeqCst)
     }
@@ -405,7 +401,6 @@ impl PoolState {
         self.pus().any(|pu| Some(pu) != not && !self.free_of(pu).is_empty())
     }
 
-    /// The PUs of this pool.
     pub(super) fn pus(&self) -> Range<u32> {
         self.first_pu..self.first_pu + self.shape.pool_pus()
     }

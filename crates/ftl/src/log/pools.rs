@@ -50,7 +50,6 @@ impl Pool {
     }
 }
 
-/// All pools of a target.
 pub(super) struct Pools {
     each: Box<[Pool]>,
     /// Chunks of a pool, and as many line ids.
@@ -111,7 +110,6 @@ impl Pools {
         self.each.iter()
     }
 
-    /// Does it hold for a pool?
     pub(super) fn any(&self, holds: impl Fn(&mut PoolState) -> bool) -> bool {
         self.iter().any(|pool| holds(&mut pool.lock()))
     }
@@ -121,17 +119,14 @@ impl Pools {
         self.iter().all(|pool| holds(&mut pool.lock()))
     }
 
-    /// Of all pools together.
     pub(super) fn sum(&self, of: impl Fn(&PoolState) -> u64) -> u64 {
         self.iter().map(|pool| of(&pool.lock())).sum()
     }
 
-    /// Lines in a state.
     pub(super) fn count(&self, state: LineState) -> u64 {
         self.sum(|p| p.count(state) as u64)
     }
 
-    /// Does it hold for a line of any pool?
     pub(super) fn any_line(&self, holds: impl Fn(&Line) -> bool) -> bool {
         self.any(|p| p.lines().any(|(_, line)| holds(line)))
     }
@@ -158,7 +153,6 @@ impl Pools {
         [least.min(most), total / chunks.max(1), most]
     }
 
-    /// Sequence of the next line.
     pub(super) fn next_sequence(&self) -> u64 {
         self.next_sequence.load(Ordering::SeqCst)
     }

@@ -29,7 +29,6 @@ pub(super) struct RingState {
     retry: VecDeque<u32>,
     /// Failed slots not yet programmed elsewhere; no flush ends while there are any.
     retry_open: u64,
-    /// Slots ever sent again.
     pub(super) sent_again: u64,
     /// Units in flight in the order of their positions: (end, programmed).
     units: VecDeque<(u64, bool)>,
@@ -242,7 +241,6 @@ impl RingState {
         }
     }
 
-    /// Units ever taken.
     pub(super) fn units_taken(&self) -> u64 {
         self.units_base + self.units.len() as u64
     }
@@ -301,7 +299,6 @@ pub(super) struct Ring {
     pub(super) admission: Admission,
     /// Counts the requests of its drainer: which channel is next.
     pub(super) pointer: AtomicU64,
-    /// It has a drainer.
     pub(super) is_drained: AtomicBool,
 }
 
@@ -469,7 +466,6 @@ pub(super) struct Admission {
 /// Why an admission had to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Waited {
-    /// It did not.
     No,
     /// No room in the ring.
     RingFull,

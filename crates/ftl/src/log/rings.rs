@@ -32,7 +32,6 @@ pub(super) fn idle_slots(rings: u32) -> u32 {
 /// A position in every ring.
 pub(super) type Positions = SmallVec<[u64; 1]>;
 
-/// Free slots.
 pub(super) struct FreeSlots {
     free: Vec<u32>,
     /// Out of the map, but perhaps seen by a section: (epoch, slot).
@@ -214,7 +213,6 @@ impl Rings {
         self.each.len()
     }
 
-    /// Of all rings together.
     pub(super) fn sum(&self, of: impl Fn(&RingState) -> u64) -> u64 {
         self.iter().map(|ring| ring.state.now(|r| of(r))).sum()
     }
@@ -264,7 +262,6 @@ impl Rings {
         self.iter().fold(Default::default(), sum)
     }
 
-    /// Slots ever sent again.
     pub(super) fn sent_again(&self) -> u64 {
         self.sum(|r| r.sent_again)
     }

@@ -32,7 +32,6 @@ pub enum Scrub {
     Off,
     /// Reads that are made anyway.
     Reads,
-    /// These, and a patrol.
     Patrol,
 }
 
@@ -46,7 +45,6 @@ impl Scrub {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ScrubConfig {
-    /// Policy.
     pub mode: Scrub,
     /// Every chunk is looked at once in this time, and as many lines are moved in it for heavy
     /// correction as there are.
@@ -91,7 +89,6 @@ impl Decay {
     pub(super) const NONE: Decay = Decay { heavy: 0, due: false };
 }
 
-/// What the scrubber knows.
 pub(super) struct Scrubber {
     config: ScrubConfig,
     /// Lines of the target: as many are moved for heavy correction in an interval.

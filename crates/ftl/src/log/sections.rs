@@ -151,7 +151,6 @@ mod tests {
     struct Shared {
         sections: Sections,
         slots: [AtomicU64; 4],
-        /// What the map says.
         current: AtomicU64,
         done: AtomicU64,
     }

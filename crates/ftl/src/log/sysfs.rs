@@ -57,7 +57,6 @@ fn trip(s: &FtlStats) -> [u64; 3] {
 }
 
 impl HostFtl {
-    /// The text of an attribute.
     pub fn attribute(&self, name: &str) -> Result<String, AttributeError> {
         let s = self.stats();
         Ok(match name {
@@ -141,7 +140,6 @@ impl HostFtl {
         )
     }
 
-    /// Writes an attribute.
     pub fn set_attribute(&self, cx: &Cx, name: &str, value: &str) -> Result<(), AttributeError> {
         let Some(Attribute { name, knob }) = ATTRIBUTES.iter().find(|a| a.name == name) else {
             return Err(AttributeError::unknown(name, ATTRIBUTES));

@@ -47,7 +47,6 @@ impl WearLeveling {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WearConfig {
-    /// Policy.
     pub leveling: WearLeveling,
     /// `static`: a line is moved whose chunks were erased so many times less than the average chunk.
     pub spread: u32,

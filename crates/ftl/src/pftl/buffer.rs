@@ -231,7 +231,6 @@ impl Buffer {
         self.free[kind as usize].push(slot);
     }
 
-    /// Sectors that wait.
     #[inline]
     pub(super) fn waiting(&self, kind: Kind) -> u32 {
         self.queue[kind as usize].len
@@ -388,7 +387,6 @@ impl Buffer {
         enough
     }
 
-    /// Gives room for GC back.
     #[inline]
     pub(super) fn give_gc_room(&mut self, n: u32) {
         self.gc_room += n;

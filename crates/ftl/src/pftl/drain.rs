@@ -51,7 +51,6 @@ pub(super) struct Job {
     pub(super) load: Load,
 }
 
-/// The worker of a PU.
 #[derive(Default)]
 pub(super) struct Worker {
     waiter: Option<Waiter>,

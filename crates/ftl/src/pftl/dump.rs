@@ -46,7 +46,6 @@ pub struct Dump {
     pub(super) pages: Vec<(u32, Vec<u8>)>,
     /// Units whose program was under way, counted over the device.
     pub(super) cut: BTreeSet<u32>,
-    /// Open lines.
     pub(super) open: BTreeSet<u32>,
     /// Lines without anything live that wait for their erase or were being erased.
     pub(super) leaving: BTreeSet<u32>,

@@ -56,7 +56,6 @@ struct Mover {
     victim: u32,
 }
 
-/// What GC is doing.
 pub(super) struct Gc {
     /// Fewer free lines than this, and GC works.
     low_water: u32,
@@ -317,7 +316,6 @@ impl Controller {
         self.gc.is_quiet() || self.gc.reads == 0 && waits()
     }
 
-    /// Wakes the eraser.
     pub(super) fn call_eraser(&self, cx: &Cx) {
         if let Some(waiter) = self.gc.eraser {
             cx.wake(waiter);

@@ -138,25 +138,11 @@ impl PftlConfig {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// A number of the configuration is out of range.
     #[error("pftl: {field} is {value}, it must be {range}")]
-    Config {
-        /// Key of the configuration.
-        field: &'static str,
-        /// What it says.
-        value: u64,
-        /// What it may say.
-        range: String,
-    },
+    Config { field: &'static str, value: u64, range: String },
     /// More sectors than a 32-bit map entry can name.
     #[error("pftl: {sectors} physical sectors are more than the {max} that its map can name")]
-    TooLarge {
-        /// Sectors of the device.
-        sectors: u64,
-        /// Sectors at most.
-        max: u64,
-    },
-    /// Not enough spare for garbage collection.
+    TooLarge { sectors: u64, max: u64 },
     #[error(
         "pftl: {capacity} logical sectors leave {spare} of {usable} good physical sectors, \
          GC needs {needed}: raise over_provisioning_percent or give it more chunks per PU"
@@ -164,9 +150,7 @@ pub enum CreateError {
     TooSmall {
         /// Sectors the host would see.
         capacity: u64,
-        /// Good physical sectors.
         usable: u64,
-        /// What is left.
         spare: u64,
         /// What is needed: three lines.
         needed: u64,
@@ -177,12 +161,10 @@ pub enum CreateError {
         /// Chunks that are neither bad nor erased.
         chunks: u64,
     },
-    /// A line needs an open chunk on each PU.
     #[error("pftl: the device allows {limit} open chunks, {needed} PUs need one each")]
     OpenLimit {
         /// Open chunks that the device allows.
         limit: u32,
-        /// PUs.
         needed: u32,
     },
 }
@@ -428,7 +410,6 @@ impl Pftl {
         Gauges { free, of: u64::from(self.layout.lines), user_slots: None, ring_slots: None }
     }
 
-    /// All counters.
     pub fn details(&self) -> PftlStats {
         let c = self.controller.lock();
         let (erases_line_min, erases_line_max) = c.place.wear();

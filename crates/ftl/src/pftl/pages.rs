@@ -100,12 +100,10 @@ impl Pages {
         (capacity.div_ceil(TRIM_SPAN), units.div_ceil(VOID_SPAN))
     }
 
-    /// Pages.
     pub(super) fn count(&self) -> u32 {
         self.states.len() as u32
     }
 
-    /// The page's logical sector.
     pub(super) fn lba(&self, page: u32) -> u32 {
         self.capacity + page
     }
@@ -128,7 +126,6 @@ impl Pages {
         self.dirty + self.flying
     }
 
-    /// Pages being programmed.
     pub(super) fn flying(&self) -> u32 {
         self.flying
     }

@@ -74,7 +74,6 @@ impl Bits {
     }
 }
 
-/// What a line is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LineState {
     /// Erased.
@@ -91,7 +90,6 @@ pub(super) enum LineState {
     Dead,
 }
 
-/// A line.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Line {
     pub(super) state: LineState,
@@ -103,7 +101,6 @@ pub(super) struct Line {
     flying: u32,
     /// GC reads in flight.
     pub(super) moving: u32,
-    /// Chunks that are not retired.
     pub(super) chunks: u32,
     /// Of those, chunks that the next erase retires.
     pub(super) suspects: u32,
@@ -430,7 +427,6 @@ impl Place {
         self.usable() >= capacity + SPARE_LINES_STOP * self.layout.line_sectors as u64 + unit_each
     }
 
-    /// Lines in a state.
     pub(super) fn lines_in(&self, state: LineState) -> BTreeSet<u32> {
         self.lines().filter(|(_, l)| l.state == state).map(|(line, _)| line).collect()
     }
@@ -553,7 +549,6 @@ impl Place {
         none_open && self.free.is_empty() && self.coming == 0
     }
 
-    /// Nothing is being reclaimed.
     pub(super) fn reclaims_nothing(&self) -> bool {
         self.victims.is_empty() && self.coming == 0
     }

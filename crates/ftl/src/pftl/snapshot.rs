@@ -91,12 +91,10 @@ impl Shape {
         self.capacity + self.pages + 2 * self.lines + self.voids
     }
 
-    /// Body sectors.
     pub(super) fn body(&self) -> usize {
         self.words().div_ceil(SPAN)
     }
 
-    /// List sectors.
     pub(super) fn lists(&self) -> usize {
         self.body().div_ceil(SPAN)
     }
@@ -155,7 +153,6 @@ pub(super) struct Root {
     pub(super) body: u32,
     /// Lines that were open, at most two.
     pub(super) open: Vec<u32>,
-    /// Where the lists lie.
     pub(super) lists: Vec<u32>,
 }
 

@@ -25,7 +25,6 @@ pub struct PftlStats {
     pub poisoned: u64,
     /// Chunks never used again, factory bad ones included.
     pub retired_chunks: u64,
-    /// Free lines now.
     pub free_lines: u32,
     /// Fewest erases of a line's chunks, on average over the line.
     pub erases_line_min: u64,

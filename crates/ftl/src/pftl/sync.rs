@@ -39,7 +39,6 @@ pub(super) struct Held {
     sent: bool,
 }
 
-/// State of the barriers.
 #[derive(Default)]
 pub(super) struct Barriers {
     /// Number of the last one that somebody wants.
@@ -67,7 +66,6 @@ pub(super) struct Barriers {
 #[derive(Clone, Copy, Default)]
 struct Pairs {
     line: u32,
-    /// Rows programmed.
     row: u32,
     /// With so many rows programmed, everything in it that is not padding is in closed pairs.
     closed_at: u32,
@@ -244,7 +242,6 @@ impl Controller {
         self.barriers.user_room + 2 * layout.unit + pages + pairs.min(layout.line_sectors)
     }
 
-    /// A barrier is under way.
     pub(super) fn barrier_is_active(&self) -> bool {
         self.barriers.active
     }
@@ -374,7 +371,6 @@ impl Controller {
         self.barriers.pages_go && self.barriers.held.iter().any(|h| !h.sent)
     }
 
-    /// The program of a held page has ended.
     pub(super) fn held_page_ended(&mut self, page: u32, well: bool) {
         match well {
             true => self.barriers.held.retain(|h| h.page != page),

@@ -24,7 +24,6 @@ use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// What to build.
 #[derive(Clone)]
 pub(crate) struct Setup {
     pub(crate) spec: DeviceSpec,
@@ -343,7 +342,6 @@ impl Bench {
         self.wait(read)
     }
 
-    /// Reads and compares.
     pub(crate) fn read(&self, lba: u64, sectors: u32) {
         self.try_read(lba, sectors).expect("readable");
     }

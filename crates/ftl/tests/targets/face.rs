@@ -104,7 +104,6 @@ impl Face {
         (at.pu * self.ssd.geometry().chunks_per_pu + at.chunk, at.sector)
     }
 
-    /// Commands so far.
     pub(crate) fn commands(&self) -> u64 {
         self.seen.lock().commands
     }

@@ -95,7 +95,6 @@ impl Medium {
         Up::Running(bench)
     }
 
-    /// Mounts what must be mountable.
     pub(crate) fn mounted(&self) -> Bench {
         self.mount(MountOptions::default()).unwrap_or_else(|e| panic!("{e}"))
     }
@@ -108,7 +107,6 @@ impl Medium {
         }
     }
 
-    /// Why it can't be mounted.
     pub(crate) fn refused(&self, options: MountOptions) -> MountError {
         match self.mount(options) {
             Err(error) => error,
@@ -239,7 +237,6 @@ impl Medium {
         truth.written.iter().filter(there).map(|(at, w)| (*at, w.clone())).collect()
     }
 
-    /// The sectors of a type.
     pub(crate) fn typed(&self, lba: u64) -> Vec<(Spot, Wrote)> {
         self.written().into_iter().filter(|(_, w)| lba_of(&w.oob) == lba).collect()
     }
@@ -356,7 +353,6 @@ impl Medium {
     }
 }
 
-/// All sectors of an extent.
 pub(crate) fn spots(e: &Extent) -> Vec<Spot> {
     (e.sector..e.sector + e.count).map(|s| (e.chunk, s)).collect()
 }

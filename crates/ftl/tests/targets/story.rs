@@ -158,7 +158,6 @@ pub(crate) fn cut_at_erases(setup: &Setup, before: &[Do], story: &[Do]) -> usize
     cut_at(setup, before, story, Every::Erase)
 }
 
-/// At which commands.
 #[derive(Clone, Copy)]
 enum Every {
     Command(u64),

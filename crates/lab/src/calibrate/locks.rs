@@ -127,7 +127,6 @@ fn hammer(cx: &Cx, round: &Round) -> Done {
     }
 }
 
-/// Time per section, of all threads, if all were there.
 fn per_section(time: Ns, sections: u64, threads: u32) -> Option<f64> {
     let all = SECTIONS as f64 * threads as f64;
     (sections as f64 >= TOGETHER * all).then(|| time.as_ns() as f64 / sections as f64)

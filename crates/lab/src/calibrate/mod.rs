@@ -18,11 +18,9 @@ use std::fmt;
 /// The machine that is measured, for the table's source.
 #[derive(Clone, Debug)]
 pub struct Machine {
-    /// Model of its CPU.
     pub cpu: String,
     /// Cores that this program may use.
     pub cores: u32,
-    /// Kernel and its version.
     pub kernel: String,
     /// Day of the measurement, `2026-11-22`.
     pub date: String,
@@ -52,7 +50,6 @@ impl Machine {
     }
 }
 
-/// One measured stage.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stage {
     /// Its name in [`STAGES`].
@@ -63,7 +60,6 @@ pub struct Stage {
     pub how: &'static str,
 }
 
-/// What was measured.
 #[derive(Clone, Debug)]
 pub struct Calibration {
     /// Every stage, in the order of [`STAGES`].
@@ -145,7 +141,6 @@ impl Calibration {
         }
     }
 
-    /// The table itself.
     pub fn table(&self, machine: &Machine) -> CostTable {
         CostTable::from_toml(&self.to_toml(machine)).expect("a table of our own making")
     }

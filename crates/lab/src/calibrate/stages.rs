@@ -66,15 +66,12 @@ struct Alone {
 struct Live {
     /// A request that nobody serves.
     generator: Vec<f64>,
-    /// A write of one sector.
     write: Vec<f64>,
-    /// A write of a unit.
     write_unit: Vec<f64>,
     /// The drain thread, per unit.
     drain: Vec<f64>,
     /// Completions, per unit.
     complete: Vec<f64>,
-    /// A read of one sector.
     read: Vec<f64>,
 }
 
@@ -152,7 +149,6 @@ fn since(cx: &Cx, from: Ns, times: u64) -> f64 {
     (cx.now() - from).as_ns() as f64 / times as f64
 }
 
-/// The primitives.
 fn loops(cx: &Cx, rounds: usize) -> Loops {
     let mut t = Loops::default();
     let mut rng = Rng::stream(1, "calibrate.loops", 0);

@@ -26,7 +26,6 @@ const LONG_PATIENCE: Duration = Duration::from_secs(3600);
 const STOPPED_PATIENCE: Duration = Duration::from_secs(10);
 /// How often it is looked whether it is.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// A greeting is shorter.
 const GREETING_MAX: u64 = 4096;
 
 /// Asks whoever has the image open.

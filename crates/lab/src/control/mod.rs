@@ -26,7 +26,6 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Version of the protocol.
 pub const VERSION: u32 = 1;
 /// What the holder calls itself.
 const NAME: &str = "drive control";
@@ -35,7 +34,6 @@ pub const ASK_MAX: usize = 256 << 10;
 /// Longest answer in bytes: the chunk log of a million chunks.
 const ANSWER_MAX: u64 = 512 << 20;
 
-/// What a holder is asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Ask {
@@ -51,10 +49,7 @@ pub enum Ask {
         clone: bool,
     },
     /// `drive inject`: adds lines.
-    Inject {
-        /// A plan as TOML.
-        plan: String,
-    },
+    Inject { plan: String },
     /// `drive inject --list`.
     Faults,
     /// `drive inject --clear`.
@@ -70,7 +65,6 @@ pub enum Ask {
     },
     /// `lnvm id-ns`.
     IdNs {
-        /// Namespace.
         namespace: u32,
         /// Say what bits mean.
         human: bool,
@@ -78,35 +72,13 @@ pub enum Ask {
     /// `lnvm chunk-log`.
     ChunkLog,
     /// `lnvm diag-bbtbl`.
-    BadBlocks {
-        /// Namespace.
-        namespace: u32,
-        /// Channel.
-        channel: u32,
-        /// LUN in the channel.
-        lun: u32,
-    },
+    BadBlocks { namespace: u32, channel: u32, lun: u32 },
     /// `lnvm diag-set-bbtbl`.
-    SetBadBlock {
-        /// Channel.
-        channel: u32,
-        /// LUN in the channel.
-        lun: u32,
-        /// Plane.
-        plane: u32,
-        /// Block.
-        block: u32,
-        /// Mark.
-        mark: u32,
-    },
+    SetBadBlock { channel: u32, lun: u32, plane: u32, block: u32, mark: u32 },
     /// `lnvm remove`.
-    Remove {
-        /// Which.
-        target: String,
-    },
+    Remove { target: String },
     /// `lnvm knobs`.
     Knobs {
-        /// Whose.
         target: String,
         /// Names and values, in this order; none to show them.
         set: Vec<(String, String)>,
@@ -130,9 +102,7 @@ impl Ask {
 /// What a verb came to.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Answer {
-    /// For people.
     pub text: String,
-    /// For programs.
     #[serde(default)]
     pub json: String,
     /// For programs that read structures.
@@ -174,60 +144,28 @@ enum Reply {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// Nobody listens.
     #[error("{}: nobody listens", path.display())]
-    Nobody {
-        /// The socket.
-        path: PathBuf,
-    },
-    /// The holder refuses, in its own words.
+    Nobody { path: PathBuf },
     #[error("{0}")]
     Refused(String),
-    /// The holder speaks another version.
     #[error(
         "{}: process {process} has the drive open and speaks version {version} of the control protocol, \
          this program {VERSION}: use the flashlane that it was started from", path.display()
     )]
-    Version {
-        /// The socket.
-        path: PathBuf,
-        /// The holder.
-        process: u32,
-        /// Its version.
-        version: u32,
-    },
+    Version { path: PathBuf, process: u32, version: u32 },
     /// What listens there is no holder of ours, or ended in the middle.
     #[error("{}: {problem}", path.display())]
-    Answer {
-        /// The socket.
-        path: PathBuf,
-        /// What is wrong.
-        problem: String,
-    },
-    /// The host.
+    Answer { path: PathBuf, problem: String },
     #[error("cannot {action} {}: {source}", path.display())]
-    Io {
-        /// What was tried.
-        action: &'static str,
-        /// With what.
-        path: PathBuf,
-        /// What the host said.
-        source: io::Error,
-    },
-    /// The place of the socket can't be had.
+    Io { action: &'static str, path: PathBuf, source: io::Error },
     #[error("cannot listen at {}, the drive's control socket: {problem}", path.display())]
     Listen {
-        /// The socket.
         path: PathBuf,
         /// Why, and what would do.
         problem: String,
     },
-    /// A name that can't be sent.
     #[error("{}: the process that has the drive open can't be told this name; use one in UTF-8", path.display())]
-    Name {
-        /// The file.
-        path: PathBuf,
-    },
+    Name { path: PathBuf },
 }
 
 fn io_error(action: &'static str, path: &Path, source: io::Error) -> ControlError {
@@ -236,7 +174,6 @@ fn io_error(action: &'static str, path: &Path, source: io::Error) -> ControlErro
 
 /// Errors of a verb that may only say that another process has the image open.
 pub(crate) trait MayBeHeld: From<ControlError> {
-    /// It says that.
     fn is_held(&self) -> bool;
 }
 

@@ -22,7 +22,6 @@ use std::task::Poll;
 /// A drive with whoever listens for it.
 type Home = (Drive, Attending);
 
-/// See the module's head.
 #[derive(Default)]
 pub(crate) struct Switch {
     off: Cell<bool>,

@@ -22,7 +22,6 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Clients at a time.
 const CLIENTS_MAX: usize = 16;
 /// A client has so long to ask.
 const TO_ASK: Duration = Duration::from_secs(5);
@@ -35,7 +34,6 @@ const TO_END: Duration = Duration::from_secs(2);
 
 /// A question on its way to the run's thread.
 pub(super) struct Job {
-    /// What.
     pub(super) ask: Ask,
     reply: SyncSender<(Reply, Duration)>,
 }
@@ -45,13 +43,11 @@ pub(super) struct Job {
 struct Shared {
     /// Calls the run, which answers between two steps.
     bell: Bell,
-    /// The next question.
     next: Mutex<Option<Job>>,
     /// Whoever has it may ask next, and when that may be.
     turn: Mutex<Option<Instant>>,
     closing: AtomicBool,
     clients: Mutex<BTreeMap<u64, UnixStream>>,
-    /// A client has gone.
     gone: Condvar,
 }
 
@@ -76,7 +72,6 @@ impl Questions {
 }
 
 impl Job {
-    /// Answers it.
     pub(super) fn answer(self, with: impl FnOnce(&Ask) -> Result<Answer, String>) {
         let began = now();
         let reply = match with(&self.ask) {
@@ -260,7 +255,6 @@ fn too_long() -> String {
 
 const CLOSING: &str = "the process that had the drive open is closing it; try again";
 
-/// What a line asks.
 fn parse(line: &[u8]) -> Result<Ask, String> {
     let value: serde_json::Value = serde_json::from_slice(line).map_err(|_| {
         format!("this is no question: send one line of JSON, {{\"version\":{VERSION},\"ask\":\"smart\"}}")

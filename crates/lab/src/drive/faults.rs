@@ -19,7 +19,6 @@ use std::sync::Arc;
 /// A line of a plan, from words of a command line.
 #[derive(Clone, Debug, Default)]
 pub struct FaultWords {
-    /// What happens.
     pub kind: String,
     /// Where, `pu 3 chunk 17 sector 32`.
     pub at: Option<String>,
@@ -29,12 +28,10 @@ pub struct FaultWords {
     pub after: Option<String>,
     /// Chance of each match.
     pub probability: Option<String>,
-    /// How often.
     pub times: Option<u64>,
 }
 
 impl FaultWords {
-    /// The line as a plan.
     pub fn to_plan(&self) -> String {
         let text = |t: &Option<String>| t.as_ref().map(|t| toml::Value::from(t.as_str()));
         // What is too large for TOML is as much as there is.

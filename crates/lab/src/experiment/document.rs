@@ -60,26 +60,20 @@ impl fmt::Display for Change {
 /// A value with its place.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Item {
-    /// Where.
     pub at: At,
-    /// What.
     pub value: Value,
 }
 
-/// A TOML value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// String.
     Text(String),
     /// Integer.
     Int(i64),
-    /// Float.
     Float(f64),
     /// Boolean.
     Flag(bool),
     /// Array.
     List(Vec<Item>),
-    /// Table.
     Table(BTreeMap<String, Item>),
 }
 
@@ -151,7 +145,6 @@ pub struct Document {
     complaints: RefCell<Vec<(At, String)>>,
 }
 
-/// Largest experiment file.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
 impl Document {
@@ -193,7 +186,6 @@ impl Document {
         Ok(self)
     }
 
-    /// The root table.
     pub fn root(&self) -> Section<'_> {
         let at = if self.text.is_empty() { At::Whole } else { At::File(0) };
         Section::new(self, String::new(), at, &self.root)
@@ -468,12 +460,10 @@ impl<'d> Section<'d> {
         self.document.complain(at, message);
     }
 
-    /// The document.
     pub fn document(&self) -> &'d Document {
         self.document
     }
 
-    /// Whether a key is there.
     pub fn has(&self, key: &str) -> bool {
         self.table.contains_key(key)
     }
@@ -493,7 +483,6 @@ impl<'d> Section<'d> {
         self.complain(key, format!("`{key}` must be {wanted}, not {}", found.kind()));
     }
 
-    /// A string.
     pub fn text(&self, key: &str) -> Option<&'d str> {
         match &self.item(key)?.value {
             Value::Text(t) => Some(t),
@@ -596,7 +585,6 @@ impl<'d> Section<'d> {
         picked
     }
 
-    /// One of several words.
     pub fn word<T: Copy>(&self, key: &str, words: &[(&str, T)]) -> Option<T> {
         let text = self.text(key)?;
         let found = words.iter().find(|(w, _)| *w == text);
@@ -611,7 +599,6 @@ impl<'d> Section<'d> {
         found.map(|(_, value)| *value)
     }
 
-    /// A table.
     pub fn table(&self, key: &str) -> Option<Section<'d>> {
         let item = self.item(key)?;
         match &item.value {

@@ -44,7 +44,6 @@ use flashlane_rt::CostTable;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-/// How to run.
 #[derive(Clone, Debug)]
 pub struct RunSpec {
     /// Seed of every random stream.
@@ -77,7 +76,6 @@ impl Default for HostSpec {
 /// An experiment, complete.
 #[derive(Clone, Debug)]
 pub struct Experiment {
-    /// Name.
     pub name: String,
     /// What it is about.
     pub description: String,
@@ -85,7 +83,6 @@ pub struct Experiment {
     pub targets: Vec<Target>,
     /// What runs on them; on each all that does not name others.
     pub workloads: Vec<Workload>,
-    /// How.
     pub run: RunSpec,
     /// What a sweep varies; nothing in most.
     pub vary: Vec<Vary>,

@@ -16,7 +16,6 @@ use std::path::PathBuf;
 /// A stack under a name, with what runs on it.
 #[derive(Clone, Debug)]
 pub struct Target {
-    /// Name in reports.
     pub name: String,
     /// Its device, and the layers on that.
     pub stack: Description,
@@ -49,9 +48,7 @@ impl Target {
 /// A target of a drive image.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DriveTarget {
-    /// The image.
     pub image: PathBuf,
-    /// The target's name there.
     pub name: String,
     /// What of it is mounted that is not sound.
     pub how: MountHow,

@@ -13,16 +13,12 @@ use crate::trace::number::Clock;
 use crate::trace::{Action, Format, Reading, TraceSource};
 use crate::workload::Job;
 
-/// A trace to replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSpec {
-    /// Where it is.
     pub source: TraceSource,
     /// Only the device of this name.
     pub device: Option<String>,
-    /// How it is read.
     pub reading: Reading,
-    /// Times.
     pub replay: Replay,
     /// May be packed to fit the device.
     pub scale_to_device: bool,
@@ -30,12 +26,9 @@ pub struct TraceSpec {
     pub loops: u32,
 }
 
-/// A part of the workload.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Workload {
-    /// A job.
     Job(Box<Job>),
-    /// A trace.
     Trace(TraceSpec),
 }
 

@@ -17,10 +17,8 @@ use std::collections::BTreeSet;
 /// Largest job file; real ones have a page.
 pub const FILE_BYTES_MAX: usize = 1 << 20;
 
-/// A parsed job file.
 #[derive(Clone, Debug, PartialEq)]
 pub struct JobFile {
-    /// Jobs in order.
     pub jobs: Vec<Job>,
     /// Options that were there but mean nothing for an emulated device, each once.
     pub without_meaning: Vec<String>,
@@ -47,30 +45,20 @@ pub enum Problem {
     Section,
     /// An option fio does not have.
     Unknown {
-        /// Its name.
         option: String,
         /// `; did you mean ...`, or nothing.
         hint: String,
     },
     /// An option of fio that is not supported here.
     Unsupported {
-        /// Its name.
         option: String,
         /// Why, or what to do instead.
         why: &'static str,
     },
     /// Another file than the job before, where there is one device.
-    Files {
-        /// What was named first.
-        first: String,
-    },
+    Files { first: String },
     /// A value that is none.
-    Value {
-        /// The option.
-        option: String,
-        /// What it takes.
-        expected: String,
-    },
+    Value { option: String, expected: String },
 }
 
 impl std::fmt::Display for Problem {
@@ -94,16 +82,12 @@ impl std::fmt::Display for Problem {
     }
 }
 
-/// A line that was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BadLine {
-    /// File.
     pub file: String,
     /// Line number from 1.
     pub line: usize,
-    /// What is wrong.
     pub problem: Problem,
-    /// The line.
     pub text: String,
 }
 
@@ -121,26 +105,13 @@ fn joined(lines: &[BadLine]) -> String {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FioError {
-    /// Lines, in order.
     #[error("{}", joined(lines))]
-    Lines {
-        /// All of them.
-        lines: Vec<BadLine>,
-    },
+    Lines { lines: Vec<BadLine> },
     /// Only `[global]`, or nothing.
     #[error("{file}: no job: a job file needs at least one section besides [global]")]
-    NoJob {
-        /// File.
-        file: String,
-    },
-    /// Not a job file.
+    NoJob { file: String },
     #[error("{file}: too large for a fio job file ({bytes} bytes)")]
-    TooLarge {
-        /// File.
-        file: String,
-        /// Its size.
-        bytes: usize,
-    },
+    TooLarge { file: String, bytes: usize },
 }
 
 /// Whether a text is a job file rather than TOML: both have sections, but TOML's strings are quoted
@@ -166,7 +137,6 @@ pub fn looks_like(text: &str) -> bool {
     sections > 0 && !text.contains('"')
 }
 
-/// Parses a job file.
 pub fn parse(file: &str, text: &str) -> Result<JobFile, FioError> {
     if text.len() > FILE_BYTES_MAX {
         return Err(FioError::TooLarge { file: file.into(), bytes: text.len() });

@@ -63,13 +63,10 @@ pub(crate) fn bad_blocks_of(
 /// Where a mark goes: channel, LUN in it, plane, block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// Channel.
     pub channel: u32,
-    /// LUN in the channel.
     pub lun: u32,
     /// Plane; a 2.0 device names none, all get the mark.
     pub plane: u32,
-    /// Block.
     pub block: u32,
 }
 
@@ -80,7 +77,6 @@ fn within(what: &'static str, found: u32, count: u32) -> Result<(), LnvmError> {
     }
 }
 
-/// The PU of a channel and a LUN in it.
 fn pu_of(geo: &Geometry, channel: u32, lun: u32) -> Result<u32, LnvmError> {
     within("channel", channel, geo.channels)?;
     within("LUN", lun, geo.pus_per_channel)?;

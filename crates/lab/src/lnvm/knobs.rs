@@ -18,7 +18,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The attributes of a kind that are knobs.
 fn knobs_of(kind: &dyn Kind) -> impl Iterator<Item = &'static Attribute> + use<> {
     kind.attributes().iter().filter(|a| a.knob != Knob::No)
 }
@@ -45,7 +44,6 @@ fn to_setting(like: &Value, text: &str) -> Value {
     }
 }
 
-/// And back.
 fn from_setting(value: &Value) -> String {
     match value {
         Value::Bool(on) => u8::from(*on).to_string(),

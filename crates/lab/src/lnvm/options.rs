@@ -22,7 +22,6 @@ impl TargetType {
         self.0
     }
 
-    /// Its name.
     pub fn name(self) -> &'static str {
         self.0.map_or(kinds::RAW, |kind| kind.name())
     }
@@ -68,12 +67,10 @@ pub struct Options {
     given: BTreeMap<&'static str, Given>,
     /// Keys that the layer has asked for.
     asked: RefCell<BTreeSet<String>>,
-    /// What it said is wrong.
     wrong: RefCell<Vec<String>>,
 }
 
 impl Options {
-    /// With a number, if there is one.
     pub fn number(mut self, key: &'static str, n: Option<u32>) -> Options {
         self.given.extend(n.map(|n| (key, Given::Number(n.into()))));
         self
@@ -91,7 +88,6 @@ impl Options {
         self
     }
 
-    /// With a time, if there is one.
     pub fn time(mut self, key: &'static str, time: Option<Ns>) -> Options {
         self.given.extend(time.map(|time| (key, Given::Time(time))));
         self
@@ -125,7 +121,6 @@ impl Options {
     }
 }
 
-/// Why options are no settings.
 pub(crate) enum WrongOption {
     /// The type has no such option.
     Misplaced(String),

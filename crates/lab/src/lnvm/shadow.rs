@@ -37,7 +37,6 @@ impl Shadow {
         Ok(Shadow { disk, state: Mutex::new(state) })
     }
 
-    /// A page as it is now.
     fn page(&self, state: &State, number: u64) -> io::Result<Box<[u8]>> {
         let zeros = || vec![0; PAGE as usize].into_boxed_slice();
         match state.pages.get(&number) {

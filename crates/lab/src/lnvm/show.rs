@@ -36,7 +36,6 @@ pub(super) fn text_of(value: &Value) -> String {
     format!("{value:#}\n")
 }
 
-/// A drive has one namespace.
 pub(super) fn one_namespace(namespace: u32) -> Result<(), LnvmError> {
     match namespace {
         1 => Ok(()),
@@ -406,7 +405,6 @@ pub fn recovery_text(r: &Recovered) -> String {
     format!("{}, {} in all ({})", r.how, short(total), steps.join(", "))
 }
 
-/// The same as JSON.
 pub fn recovery_json(r: &Recovered) -> Value {
     let step = |(name, time): &(&str, Ns)| json!({ "step": name, "time_ns": time.as_ns() });
     let mut all = r.numbers.clone();
@@ -414,7 +412,6 @@ pub fn recovery_json(r: &Recovered) -> Value {
     Value::Object(all)
 }
 
-/// What a create came to.
 pub fn created(c: &Created) -> Answer {
     let i = &c.info;
     let mut text = format!("target {}: {} on LUNs {} to {}", i.name, i.kind, i.begin, i.end);

@@ -32,9 +32,7 @@ pub enum Order {
 /// A stream of vector commands.
 #[derive(Clone, Debug)]
 pub struct RawStream {
-    /// Reads or writes.
     pub write: bool,
-    /// Order.
     pub order: Order,
     /// PUs it works on, each on its own.
     pub pus: Vec<u32>,
@@ -44,14 +42,12 @@ pub struct RawStream {
     pub depth: u32,
     /// Chunks of each PU that it uses, from this one on.
     pub first_chunk: u32,
-    /// How many.
     pub chunks: u32,
 }
 
 /// What a stream did.
 #[derive(Clone, Debug, Default)]
 pub struct RawResult {
-    /// Latencies of its commands.
     pub latency: Latencies,
     /// Bytes moved.
     pub bytes: u64,
@@ -89,7 +85,6 @@ pub struct Raw {
 pub struct Told {
     /// Is told of every command.
     pub recorder: Rc<RefCell<Recorder>>,
-    /// Counters now.
     pub stats: Rc<dyn Fn() -> FtlStats>,
     /// The job that the stream is.
     pub job: usize,
@@ -101,7 +96,6 @@ fn content(at: Ppa) -> u64 {
 }
 
 impl Raw {
-    /// A stream on a device.
     pub fn new(device: Arc<dyn Device>, stream: RawStream, seed: u64) -> Rc<Raw> {
         Raw::recorded(device, stream, seed, None)
     }

@@ -23,36 +23,17 @@ pub enum RawError {
     /// A key that is missing, or that a raw target can't honour.
     #[error("job `{job}` on a raw target: {problem}")]
     Job {
-        /// Job.
         job: String,
         /// What is wrong and what would do.
         problem: &'static str,
     },
-    /// PUs or chunks that are not there.
     #[error("job `{job}` on a raw target: it needs {wanted} {what}, there are {there}")]
-    Room {
-        /// Job.
-        job: String,
-        /// How many.
-        wanted: u64,
-        /// Of what.
-        what: &'static str,
-        /// How many there are.
-        there: u64,
-    },
-    /// Two streams on one PU.
+    Room { job: String, wanted: u64, what: &'static str, there: u64 },
     #[error(
         "jobs `{one}` and `{other}` share PU {pu}, and one of them writes: give them PUs of their \
          own"
     )]
-    Shared {
-        /// Job.
-        one: String,
-        /// Job.
-        other: String,
-        /// PU.
-        pu: u32,
-    },
+    Shared { one: String, other: String, pu: u32 },
 }
 
 /// When a stream ends.
@@ -63,7 +44,6 @@ struct Until {
     time: Option<Ns>,
 }
 
-/// A job as a stream.
 #[derive(Clone, Debug)]
 pub struct RawJob {
     name: String,

@@ -8,7 +8,6 @@ use crate::contention::ContentionReport;
 use crate::histogram::LatencyNs;
 use flashlane_base::counters::Counters;
 
-/// A value.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Cell {
     Int(u64),
@@ -18,7 +17,6 @@ pub(super) enum Cell {
     Bool(bool),
 }
 
-/// A named value.
 pub(super) type Named = (String, Cell);
 
 fn int(name: impl Into<String>, n: u64) -> Named {
@@ -31,7 +29,6 @@ fn ratio(name: &str, value: f64) -> Named {
     (name.into(), Cell::Ratio(Some(value)))
 }
 
-/// A run's row.
 pub(super) fn run(r: &RunReport) -> Vec<Named> {
     let mut cells = vec![
         text("name", &r.name),

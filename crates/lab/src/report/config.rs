@@ -24,9 +24,7 @@ pub struct Configuration {
     pub seed: u64,
     /// Name of the random generator.
     pub rng: &'static str,
-    /// Preparation.
     pub fill: Value,
-    /// Preparation.
     pub overwrite: Value,
     /// Failed requests and a read-only device are what it is about.
     pub allow_errors: bool,

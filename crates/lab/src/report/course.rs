@@ -20,17 +20,12 @@ use std::rc::Rc;
 pub struct TimelineReport {
     /// Length of a span.
     pub bucket_ns: u64,
-    /// Bytes read in each.
     pub read_bytes: Vec<u64>,
     /// Bytes written in each.
     pub write_bytes: Vec<u64>,
-    /// Longest read in each.
     pub read_max_ns: Vec<u64>,
-    /// Longest write in each.
     pub write_max_ns: Vec<u64>,
-    /// Sectors programmed in each.
     pub programmed_sectors: Vec<u64>,
-    /// Operations that ended in each.
     pub operations: Vec<u64>,
     /// Sectors that the layer took from the host in each.
     pub host_written_sectors: Vec<u64>,
@@ -55,7 +50,6 @@ pub struct WearReport {
     pub channel_min_max: Vec<(u32, u32)>,
     /// Numbers of erases that occur ...
     pub erases: Vec<u32>,
-    /// ... and how many chunks had that many.
     pub chunks: Vec<u64>,
     /// Erases of the least worn chunk, of the median, of the chunk that 99 of 100 are not above, of the
     /// most worn one.
@@ -71,11 +65,8 @@ pub struct WearReport {
 /// Shares of the measured time, per die in PU order.
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct DieReport {
-    /// Reading.
     pub read_ratio: Vec<f64>,
-    /// Programming.
     pub program_ratio: Vec<f64>,
-    /// Erasing.
     pub erase_ratio: Vec<f64>,
 }
 
@@ -86,14 +77,12 @@ pub struct Figures {
     pub curves: [Vec<(f64, u64)>; 2],
     /// Occupancy of dies over time.
     pub heat: Heat,
-    /// PUs per channel.
     pub pus_per_channel: u32,
 }
 
 /// Occupancy: a row per die, a column per span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Heat {
-    /// Time of a column.
     pub column_ns: u64,
     /// Ten-thousandths of the time that a die was busy, per die and column.
     pub rows: Vec<Vec<u16>>,

@@ -28,7 +28,6 @@ fn shown(cell: &Cell) -> String {
     }
 }
 
-/// A line of cells.
 pub(crate) fn line<'a>(cells: impl Iterator<Item = &'a str>) -> String {
     let quoted: Vec<String> = cells
         .map(|c| match c.contains([',', '"', '\n', '\r']) {

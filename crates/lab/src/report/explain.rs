@@ -77,7 +77,6 @@ fn amplification(r: &RunReport) -> Option<String> {
     Some(text + ".")
 }
 
-/// What writes mostly waited for.
 fn write_waits(r: &RunReport) -> Option<String> {
     let said = largest(&r.latency_breakdown_ns.write.0, 0.1);
     let waited = !said.is_empty() && r.latency_ns.write.mean > 0;

@@ -19,13 +19,9 @@ pub struct JobReport {
     pub name: String,
     /// From the issue of its first measured operation to the end of its last.
     pub runtime_ns: u64,
-    /// Reads.
     pub read: JobOpReport,
-    /// Writes.
     pub write: JobOpReport,
-    /// Discards.
     pub discard: JobOpReport,
-    /// Flushes.
     pub flush: JobOpReport,
 }
 
@@ -69,7 +65,6 @@ pub(super) fn parts<'a>(outcome: &'a Outcome, run: &'a RunOutcome) -> Vec<Part<'
     parts
 }
 
-/// Their numbers.
 pub(super) fn reports(outcome: &Outcome, run: &RunOutcome) -> Vec<JobReport> {
     let op = |record: Option<&OpRecord>| {
         record.map_or(JobOpReport::default(), |r| JobOpReport {

@@ -38,7 +38,6 @@ pub use perfetto::{PerfettoTrace, SPANS_MAX};
 use crate::execute::Outcome;
 
 impl Report {
-    /// The numbers of an outcome.
     pub fn of(outcome: &Outcome) -> Report {
         numbers::report(outcome)
     }
@@ -54,7 +53,6 @@ impl Report {
         csv::csv(&self.rows())
     }
 
-    /// The same as Parquet.
     pub fn to_parquet(&self) -> Vec<u8> {
         parquet::parquet(&self.rows())
     }
@@ -64,7 +62,6 @@ impl Report {
         csv::csv(&columns::timeline(self))
     }
 
-    /// The same as Parquet.
     pub fn timeline_parquet(&self) -> Vec<u8> {
         parquet::parquet(&columns::timeline(self))
     }

@@ -18,7 +18,6 @@ pub const SPANS_MAX: usize = 500_000;
 
 /// A trace, and what there is to say about it.
 pub struct PerfettoTrace {
-    /// The JSON.
     pub json: String,
     /// A sentence per stack whose trace had to end before its run.
     pub cuts: Vec<String>,
@@ -62,7 +61,6 @@ fn name(phase: Phase) -> &'static str {
     }
 }
 
-/// The trace of all runs.
 pub(super) fn trace(outcome: &Outcome) -> PerfettoTrace {
     let mut json = String::from("{\"displayTimeUnit\":\"ns\",\"traceEvents\":[\n");
     let mut cuts = Vec::new();

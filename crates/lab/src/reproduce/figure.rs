@@ -85,7 +85,6 @@ impl fmt::Display for Rule {
 /// One line of a figure.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What was measured.
     pub what: String,
     /// The paper's value, where it gives one.
     pub paper: Option<f64>,
@@ -93,9 +92,7 @@ pub struct Row {
     pub here: Option<f64>,
     /// Unit of both.
     pub unit: String,
-    /// When it holds.
     pub rule: Rule,
-    /// Whether it does.
     pub holds: Option<bool>,
     /// The rule is about shape, not size.
     pub shape: bool,
@@ -134,33 +131,25 @@ impl RowSpec {
     }
 }
 
-/// A figure's file.
 #[derive(Clone, Debug)]
 pub struct FigureFile {
-    /// What it shows.
     pub title: String,
-    /// Where it is from.
     pub paper: String,
-    /// The rule in words.
     pub rule: String,
     /// The verdict that is expected; a change of it fails.
     pub expected: Verdict,
-    /// What is ours.
     pub ours: Vec<String>,
     /// Where a difference from the paper comes from, with the experiment that isolates it.
     pub causes: Vec<String>,
-    /// Devices by name.
     pub devices: Vec<(String, DeviceChoice)>,
     /// What the host's CPU work costs; nothing without `costs`.
     pub costs: CostTable,
     /// Numbers of the experiment by name (`[parameters]`).
     pub parameters: Vec<(String, u64)>,
-    /// Rows in order.
     pub rows: Vec<RowSpec>,
 }
 
 impl FigureFile {
-    /// Parses a figure's file.
     pub fn parse(name: &str, text: &str) -> Result<FigureFile, ExperimentErrors> {
         let document = Document::parse(name, text, &[]).map_err(|c| ExperimentErrors(vec![c]))?;
         let root = document.root();
@@ -287,7 +276,6 @@ fn row(s: Section<'_>) -> RowSpec {
     spec
 }
 
-/// The verdict of rows.
 pub(super) fn verdict(rows: &[Row]) -> Verdict {
     if rows.iter().any(|r| r.rule != Rule::None && r.here.is_none()) {
         return Verdict::Unfinished;

@@ -53,14 +53,11 @@ enum Measure {
 
 /// A figure that can be reproduced.
 pub struct Figure {
-    /// Name.
     pub name: &'static str,
-    /// Its file.
     text: &'static str,
     measure: Measure,
 }
 
-/// All figures.
 pub const FIGURES: &[Figure] = &[
     Figure {
         name: "lightnvm-table1",
@@ -113,55 +110,37 @@ pub const FIGURES: &[Figure] = &[
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReproduceError {
-    /// No figure of that name.
     #[error("no figure `{name}`{hint} (there are: {known}, all)")]
     Unknown {
-        /// What was asked for.
         name: String,
         /// `; did you mean ...`, or nothing.
         hint: String,
-        /// What there is.
         known: String,
     },
-    /// Its file is wrong.
     #[error(transparent)]
     File(#[from] ExperimentErrors),
-    /// A run of it failed.
     #[error(transparent)]
     Execute(#[from] ExecuteError),
-    /// Its device could not be built.
     #[error(transparent)]
     Device(#[from] SpecError),
-    /// Its stack could not be built.
     #[error(transparent)]
     Stack(#[from] StackError),
-    /// A bug of ours.
     #[error(transparent)]
     Stalled(#[from] Stalled),
     /// Something that must not happen in a figure: broken rules, wrong data, failed commands.
     #[error("{figure}: {what}")]
-    Bad {
-        /// Figure.
-        figure: &'static str,
-        /// What happened.
-        what: String,
-    },
+    Bad { figure: &'static str, what: String },
 }
 
 /// A figure, reproduced.
 #[derive(Clone, Debug, Serialize)]
 pub struct FigureResult {
-    /// Name.
     pub name: String,
-    /// What it shows.
     pub title: String,
-    /// Where it is from.
     pub paper: String,
-    /// The verdict.
     pub verdict: Verdict,
     /// The verdict that its file expects.
     pub expected: Verdict,
-    /// In words.
     pub rule: String,
     /// Table of what the host's CPU work costs; `zero` is nothing.
     pub costs: String,
@@ -197,7 +176,6 @@ pub fn list() -> String {
     rows.iter().map(|r| format!("{:width$}  {}\n", r[0], r[1])).collect()
 }
 
-/// The figure of that name, or all.
 pub fn find(name: &str) -> Result<Vec<&'static Figure>, ReproduceError> {
     if name == "all" {
         return Ok(FIGURES.iter().collect());

@@ -11,11 +11,9 @@ use crate::parallel::{Then, side_by_side};
 /// How a figure is measured.
 #[derive(Clone, Copy)]
 pub struct Way<'a> {
-    /// How large.
     pub size: Size,
     /// Simulations at a time; a live figure is alone on the machine.
     pub jobs: usize,
-    /// Who looks on.
     pub watch: Watch<'a>,
 }
 

@@ -20,7 +20,6 @@ const FIG6: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Threads of Figure 7.
 const FIG7: [u32; 9] = [1, 2, 4, 8, 16, 32, 64, 128, 256];
 
-/// One measurement.
 struct Point {
     /// MiB/s.
     rate: f64,
@@ -113,7 +112,6 @@ pub(super) fn ablation(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, Rep
 /// A configuration and how many threads it is under.
 type Name = (&'static str, u32);
 
-/// A measurement.
 struct Part {
     name: &'static str,
     config: LogConfig,

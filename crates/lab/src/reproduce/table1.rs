@@ -22,7 +22,6 @@ const SEED: u64 = 1;
 /// 64 KiB, the paper's larger request: a page on each plane.
 const LARGE: u32 = 16;
 
-/// How a row is measured.
 enum Measure {
     /// By vector commands.
     Raw(RawStream),
@@ -30,7 +29,6 @@ enum Measure {
     Pblk(&'static str),
 }
 
-/// Values by row.
 type Values = BTreeMap<String, f64>;
 
 pub(super) fn measure(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, ReproduceError> {

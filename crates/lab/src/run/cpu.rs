@@ -10,9 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 /// What each core of the host did in a span of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuSpan {
-    /// Length.
     pub time: Ns,
-    /// By core.
     pub cores: Vec<CoreTime>,
 }
 

@@ -35,7 +35,6 @@ pub(crate) fn fit(work: &Work, seed: u64, capacity: u64) -> Result<Part, RunErro
     })
 }
 
-/// Fits all parts.
 pub(crate) fn plan(host: &Host, plan: &RunPlan) -> Result<Vec<Part>, RunError> {
     plan.work.iter().map(|work| fit(work, plan.seed, host.capacity)).collect()
 }
@@ -165,7 +164,6 @@ struct Copy {
     /// A flush waits or runs: nothing else is issued.
     flushing: Cell<bool>,
     changed: Notify,
-    /// Requests since the last pause.
     since_pause: Cell<u32>,
     /// What is to be read back.
     written: Option<RefCell<Written>>,

@@ -17,7 +17,6 @@ const FIRST_WIDTH: Ns = Ns::from_ms(1);
 /// One interval: a distribution by operation, in the order of [`OPS`]; `None` without any.
 pub type Interval = [Option<Box<Latencies>>; OPS.len()];
 
-/// The intervals of a run.
 #[derive(Clone, Debug)]
 pub struct Intervals {
     start: Ns,
@@ -31,7 +30,6 @@ impl Intervals {
         Intervals { start, width: FIRST_WIDTH, list: Vec::new() }
     }
 
-    /// Width of all intervals.
     pub fn width(&self) -> Ns {
         self.width
     }

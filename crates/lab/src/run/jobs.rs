@@ -7,7 +7,6 @@ use crate::histogram::Latencies;
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 
-/// One kind of operation.
 #[derive(Clone, Debug, Default)]
 pub struct OpRecord {
     /// Latencies, from the request's issue to its end.
@@ -23,7 +22,6 @@ pub struct JobRecord {
     ops: [Option<Box<OpRecord>>; 4],
     /// When the first measured operation was issued; `None` before it.
     pub start: Option<Ns>,
-    /// When the last one ended.
     pub end: Ns,
 }
 
@@ -45,7 +43,6 @@ impl JobRecord {
         self.ops[index(op)].as_deref()
     }
 
-    /// An operation ended.
     #[inline]
     pub(super) fn record(&mut self, op: BlockOp, sectors: u32, start: Ns, now: Ns) {
         let record = self.ops[index(op)].get_or_insert_default();

@@ -56,7 +56,6 @@ impl Monitor for Unwatched {}
 /// What is driven: a block device and its counters.
 #[derive(Clone)]
 pub struct Subject {
-    /// The device.
     pub device: Arc<dyn BlockDev>,
     /// Its layer's counters since it was created.
     pub stats: Rc<dyn Fn() -> FtlStats>,
@@ -79,7 +78,6 @@ pub enum Work {
     Trace(TraceJob),
 }
 
-/// What a run does.
 #[derive(Clone)]
 pub struct RunPlan {
     /// Seed of every random stream.
@@ -96,13 +94,10 @@ pub struct RunPlan {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
-    /// A job does not fit the device.
     #[error(transparent)]
     Job(#[from] JobError),
-    /// The trace can't be read.
     #[error(transparent)]
     Trace(#[from] TraceError),
-    /// The trace does not fit the device.
     #[error(transparent)]
     Layout(#[from] LayoutError),
     /// A dependent replay of a trace that does not say when requests ended.
@@ -110,31 +105,16 @@ pub enum RunError {
         "trace {trace} has no completions, so `replay = \"dependent\"` knows nothing to wait for: \
          use \"open\" or \"closed\""
     )]
-    NoCompletions {
-        /// Trace.
-        trace: String,
-    },
-    /// What lies on the shelf is another device.
+    NoCompletions { trace: String },
     #[error(
         "the prepared device holds {found} logical sectors, the target {wanted}: remove what is on the shelf"
     )]
-    OtherDevice {
-        /// Of the prepared one.
-        found: u64,
-        /// Of the target.
-        wanted: u64,
-    },
-    /// More requests in flight than a run keeps.
+    OtherDevice { found: u64, wanted: u64 },
     #[error(
         "{wanted} requests in flight at once are more than the {max} a run keeps: lower iodepth or \
          numjobs"
     )]
-    TooDeep {
-        /// Sum of depths.
-        wanted: u64,
-        /// The limit.
-        max: u64,
-    },
+    TooDeep { wanted: u64, max: u64 },
 }
 
 /// Requests in flight in one run: a task and a buffer each.
@@ -148,7 +128,6 @@ pub struct Measured {
     pub before: FtlStats,
     /// Counters after the flush that ended it.
     pub after: FtlStats,
-    /// Steady or why not.
     pub steady: Steady,
     /// The user ended it.
     pub interrupted: bool,
@@ -279,7 +258,6 @@ impl Host {
         }
     }
 
-    /// The measured part begins now.
     fn begin_measuring(&self, cx: &Cx) {
         let mapped = self.oracle.borrow().mapped();
         *self.before.borrow_mut() = Some(Before {

@@ -30,7 +30,6 @@ const PAGE: usize = 2048;
 enum Page {
     /// The version is less than [`NARROW`] behind the first one; above it the four bits.
     Narrow(Box<[u16; PAGE]>),
-    /// As it is.
     Wide(Box<[u32; PAGE]>),
 }
 
@@ -86,7 +85,6 @@ fn widen(word: u16, first: u32) -> u32 {
 struct Side {
     /// Content is of this version or newer.
     low: u32,
-    /// Content may be zeros.
     zero: bool,
     in_flight: u32,
     /// First version of the requests that overlap each other.
@@ -112,9 +110,7 @@ pub struct Windows {
 /// A sector with the wrong content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Sector.
     pub lba: u64,
-    /// What was there.
     pub found: u64,
     /// Oldest and newest version that would have been right.
     pub expected: (u32, u32),
@@ -137,7 +133,6 @@ impl std::fmt::Display for Mismatch {
     }
 }
 
-/// The oracle of one device.
 pub struct Oracle {
     capacity: u64,
     pages: Vec<Option<Page>>,
@@ -402,7 +397,6 @@ impl Oracle {
         }
     }
 
-    /// A discard starts.
     pub fn begin_discard(&mut self, lba: u64, sectors: u32) {
         self.discards += 1;
         for at in lba..lba + sectors as u64 {
@@ -427,7 +421,6 @@ impl Oracle {
         }
     }
 
-    /// A read starts.
     pub fn begin_read(&mut self, lba: u64, sectors: u32, windows: &mut Windows) {
         windows.windows.clear();
         windows.discards = self.discards;

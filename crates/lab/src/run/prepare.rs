@@ -35,7 +35,6 @@ pub enum Fill {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Overwrite {
-    /// None.
     #[default]
     None,
     /// This many percent of what was filled.
@@ -44,7 +43,6 @@ pub enum Overwrite {
     Steady,
 }
 
-/// What was done.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Prepared {
     /// Sectors written in order.

@@ -18,7 +18,6 @@ use std::rc::Rc;
 
 /// Buckets of the course of a run; when they are full, neighbours are joined.
 const BUCKETS_MAX: usize = 512;
-/// Width of the first buckets.
 const FIRST_WIDTH: Ns = Ns::from_us(100);
 /// Mismatches kept for the report; all are counted.
 const MISMATCHES_SHOWN: usize = 5;
@@ -27,11 +26,9 @@ const MISMATCHES_SHOWN: usize = 5;
 /// the span's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
-    /// Bytes read.
     pub read_bytes: u64,
     /// Bytes written.
     pub write_bytes: u64,
-    /// Requests that ended.
     pub requests: u64,
     /// Longest latency of a read.
     pub read_max_ns: u64,
@@ -39,7 +36,6 @@ pub struct Bucket {
     pub write_max_ns: u64,
     /// Sectors that the host had written by the end of the span, since the layer was made.
     pub host_written: u64,
-    /// Sectors programmed by then.
     pub programmed: u64,
     /// Of those, by cause, in the order of [`Cause::ALL`].
     pub causes: [u64; Cause::ALL.len()],
@@ -114,7 +110,6 @@ impl Timeline {
         }
     }
 
-    /// Width of all buckets.
     pub fn width(&self) -> Ns {
         self.width
     }
@@ -193,7 +188,6 @@ impl Timeline {
 pub struct Slip {
     /// Requests that were issued later than the trace says.
     pub late: u64,
-    /// By how much.
     pub by: Latencies,
 }
 
@@ -210,11 +204,8 @@ pub struct Recorder {
     ramps: Vec<Ns>,
     /// Latencies over time, where somebody asked for them.
     pub intervals: Option<Intervals>,
-    /// Sectors read.
     pub sectors_read: u64,
-    /// Sectors written.
     pub sectors_written: u64,
-    /// Sectors discarded.
     pub sectors_discarded: u64,
     /// Requests of the workload that ended (a trace's record is one, whatever it was split into).
     pub requests: u64,
@@ -228,11 +219,9 @@ pub struct Recorder {
     pub mismatches: Vec<Mismatch>,
     /// Time that reads waited for the host's core before they were submitted, summed.
     pub read_queue: Ns,
-    /// The same for writes.
     pub write_queue: Ns,
     /// Lateness of replayed requests.
     pub slip: Slip,
-    /// The course.
     pub timeline: Timeline,
 }
 

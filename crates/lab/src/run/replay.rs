@@ -31,10 +31,7 @@ pub enum Replay {
         depth: u32,
     },
     /// Times are ignored: `depth` requests in flight.
-    Closed {
-        /// Requests in flight.
-        depth: u32,
-    },
+    Closed { depth: u32 },
     /// A request is issued when those have ended that had ended before it when the trace was
     /// recorded, and as long after the last of them as then; no more than `depth` in flight.
     Dependent {
@@ -54,16 +51,13 @@ impl Replay {
     }
 }
 
-/// A trace to replay.
 #[derive(Clone)]
 pub struct TraceJob {
-    /// Its scan.
     pub scan: Rc<Scan>,
     /// Only the device of this name.
     pub device: Option<String>,
     /// May be packed to fit.
     pub scale: bool,
-    /// Times.
     pub replay: Replay,
     /// How often, one after the other.
     pub loops: u32,
@@ -84,7 +78,6 @@ impl PlannedTrace {
         Ok(PlannedTrace { job: job.clone(), layout })
     }
 
-    /// Requests that will be replayed.
     pub(crate) fn requests(&self) -> u64 {
         let summary = self.job.scan.chosen();
         let each = match self.layout.device() {
@@ -103,18 +96,14 @@ impl PlannedTrace {
     }
 }
 
-/// How a trace was replayed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Replayed {
-    /// Trace.
     pub trace: String,
-    /// Format.
     pub format: String,
     /// Event of a request that was taken.
     pub action: String,
     /// Where its addresses lie.
     pub layout: String,
-    /// Requests issued.
     pub requests: u64,
     /// Reads and writes widened to whole sectors.
     pub widened: u64,
@@ -127,7 +116,6 @@ pub struct Replayed {
     pub without_completion: u64,
 }
 
-/// Replays a trace.
 pub(crate) async fn replay(
     cx: &Cx,
     host: &Rc<Host>,
@@ -232,7 +220,6 @@ struct Ahead<'a> {
     known: VecDeque<Placed>,
 }
 
-/// How many.
 const AHEAD: usize = 16;
 
 impl Ahead<'_> {

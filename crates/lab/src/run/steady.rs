@@ -14,10 +14,8 @@ const EXCURSION: f64 = 0.20;
 /// The line through the windows may rise or fall by this share of the mean (SNIA PTS: 10%).
 const SLOPE: f64 = 0.10;
 
-/// The verdict.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Steady {
-    /// Steady.
     pub steady: bool,
     /// Why, or why not.
     pub reason: String,

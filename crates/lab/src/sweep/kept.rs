@@ -26,7 +26,6 @@ pub struct Kept {
 const FILE_BYTES_MAX: u64 = 64 << 20;
 
 impl Kept {
-    /// Keeps nothing.
     pub fn nothing() -> Kept {
         Kept::default()
     }

@@ -32,16 +32,13 @@ pub enum SweepError {
     /// The experiment itself, with nothing varied, or every single point.
     #[error(transparent)]
     Input(#[from] InputError),
-    /// Nothing to vary.
     #[error(
         "there is nothing to vary: add `[[vary]]` with `key` and `values` to the experiment, or \
          `--vary target.0.active_pus=4,16`"
     )]
     Nothing,
-    /// An axis that is none, or is there twice.
     #[error("--vary: {0}")]
     Axis(String),
-    /// Too many.
     #[error("{0}")]
     TooMany(String),
 }
@@ -53,7 +50,6 @@ pub struct Plan {
     changes: Vec<Change>,
     /// Axes in order; the last one varies fastest.
     pub axes: Vec<Vary>,
-    /// Name of the experiment.
     pub name: String,
 }
 
@@ -101,7 +97,6 @@ impl Plan {
         (0..self.points()).find_map(|i| self.experiment(i).ok()).map_or(0, |e| e.targets.len())
     }
 
-    /// Number of points.
     pub fn points(&self) -> usize {
         self.axes.iter().map(|a| a.values.len()).product()
     }
@@ -124,7 +119,6 @@ impl Plan {
         self.changes.iter().cloned().chain(sets).collect()
     }
 
-    /// The experiment of a point.
     pub(crate) fn experiment(&self, point: usize) -> Result<Experiment, InputError> {
         let (_, experiment) = input::load(self.file.as_deref(), &self.changes_of(point))?;
         Ok(experiment)

@@ -10,7 +10,6 @@ use crate::words::aligned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// What came of one point.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Point {
     /// Why there are no runs.
@@ -55,24 +54,18 @@ impl Point {
 /// A sweep, as far as it came.
 #[derive(Clone, Debug, Serialize)]
 pub struct SweepResult {
-    /// Name of the experiment.
     pub experiment: String,
-    /// Keys that were varied.
     pub keys: Vec<String>,
     /// Points that were not run: the user ended it.
     pub missing: usize,
-    /// Points that failed.
     pub failed: usize,
-    /// Points with a bad result.
     pub bad: usize,
     /// All points in the order of the grid.
     pub points: Vec<PointReport>,
 }
 
-/// A point with its values.
 #[derive(Clone, Debug, Serialize)]
 pub struct PointReport {
-    /// Values of the keys.
     pub values: Vec<String>,
     /// What came of it; null when it was not run.
     pub result: Option<Point>,
@@ -131,7 +124,6 @@ impl SweepResult {
         text
     }
 
-    /// The table.
     pub fn to_text(&self) -> String {
         let heads = ["target", "read MB/s", "write MB/s", "WA", "read p99", "write p99", "steady"];
         let heads = heads.map(str::to_string);

@@ -20,7 +20,6 @@ use serde::Serialize;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Amount {
-    /// Bytes.
     Bytes(u64),
     /// Hundredths of the device's (or the region's) size.
     Percent(u64),
@@ -40,13 +39,10 @@ impl Amount {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Mix {
-    /// Only reads.
     Read,
-    /// Only writes.
     Write,
     /// Reads and writes by [`Job::rwmixread`].
     Mixed,
-    /// Only discards.
     Discard,
 }
 
@@ -92,13 +88,11 @@ impl Sizes {
     }
 }
 
-/// A pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Pace {
     /// As fast as the depth allows.
     Unlimited,
-    /// Bytes per second.
     BytesPerSecond(u64),
     /// Requests per second.
     Iops(u64),
@@ -109,7 +103,6 @@ pub enum Pace {
 pub struct Job {
     /// Name, also of its random streams.
     pub name: String,
-    /// Directions.
     pub rw: Mix,
     /// Of every hundred requests of a mixed job so many are reads.
     pub rwmixread: u8,
@@ -131,7 +124,6 @@ pub struct Job {
     pub number_ios: Option<u64>,
     /// Requests in flight.
     pub iodepth: u32,
-    /// Copies of the job.
     pub numjobs: u32,
     /// Ends after this time.
     pub runtime: Option<Ns>,
@@ -153,13 +145,11 @@ pub struct Job {
     pub rate: [Pace; 2],
     /// Requests of a paced job come at random times (a Poisson process).
     pub poisson: bool,
-    /// Distribution of random places.
     pub random_distribution: Distribution,
     /// Random places may repeat before all have been visited.
     pub norandommap: bool,
     /// A flush after so many writes; 0 for none.
     pub fsync: u32,
-    /// A flush at the end.
     pub end_fsync: bool,
     /// Every write is FUA.
     pub sync: bool,
@@ -217,35 +207,13 @@ impl Job {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum JobError {
-    /// The region leaves the device.
     #[error(
         "job `{job}`: its region of {size} at {offset} ends outside the device's {capacity}: make \
          `size` or `offset` smaller (percentages work: `size=100%`), or choose a larger device"
     )]
-    Outside {
-        /// Job.
-        job: String,
-        /// Start.
-        offset: Bytes,
-        /// Length.
-        size: Bytes,
-        /// The device.
-        capacity: Bytes,
-    },
-    /// The region is smaller than one request.
+    Outside { job: String, offset: Bytes, size: Bytes, capacity: Bytes },
     #[error("job `{job}`: its region of {size} does not hold one request of {request}")]
-    TooSmall {
-        /// Job.
-        job: String,
-        /// Region.
-        size: Bytes,
-        /// Largest request.
-        request: Bytes,
-    },
-    /// It would never end.
+    TooSmall { job: String, size: Bytes, request: Bytes },
     #[error("job `{job}`: `time_based` needs a `runtime`")]
-    Endless {
-        /// Job.
-        job: String,
-    },
+    Endless { job: String },
 }

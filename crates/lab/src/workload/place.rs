@@ -84,7 +84,6 @@ impl Zipf {
         (log1p_over(t) * x).exp()
     }
 
-    /// A rank.
     pub fn draw(&self, rng: &mut Rng) -> u64 {
         loop {
             let u = self.h_last + rng.unit_f64() * (self.h_first - self.h_last);
@@ -120,7 +119,6 @@ impl Pareto {
         Pareto { n: n as f64, power: h.ln() / (1.0 - h).ln() }
     }
 
-    /// A rank.
     pub fn draw(&self, rng: &mut Rng) -> u64 {
         let x = self.n * rng.unit_f64().powf(self.power);
         x.min(self.n - 1.0).max(0.0) as u64

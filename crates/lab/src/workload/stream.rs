@@ -9,12 +9,10 @@ use super::{Distribution, Job, JobError, Mix, Sizes};
 use flashlane_base::{Bytes, Lba, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 
-/// A request of a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// Read, write or discard.
     pub op: BlockOp,
-    /// First sector.
     pub lba: Lba,
     /// Sectors, at least 1.
     pub sectors: u32,
@@ -25,7 +23,6 @@ pub struct Request {
 /// What comes next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Planned {
-    /// A request.
     Io(Request),
     /// A flush, once everything before it is acknowledged.
     Flush,

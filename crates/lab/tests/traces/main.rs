@@ -12,7 +12,6 @@ mod fuzzing;
 
 use std::path::PathBuf;
 
-/// The samples of the repository.
 fn samples() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../traces/samples")
 }

@@ -35,7 +35,6 @@ pub enum Pus {
     Any,
     /// As many of each channel that they are on.
     Balanced,
-    /// All of them.
     Whole,
 }
 
@@ -48,7 +47,6 @@ pub enum TargetState {
     Ready,
 }
 
-/// A target to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetSpec {
     /// Device; the first one when it is left out.
@@ -57,7 +55,6 @@ pub struct TargetSpec {
     pub name: String,
     /// What runs on it, by name; nothing but an application on a raw one.
     pub kind: String,
-    /// Which PUs that may have.
     pub pus: Pus,
     /// First PU; the device's first when it is left out.
     pub begin: Option<u32>,
@@ -103,12 +100,9 @@ impl TargetSpec {
     }
 }
 
-/// A target that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetInfo {
-    /// Device.
     pub device: String,
-    /// Name.
     pub name: String,
     /// What runs on it, by name; perhaps nothing that this program knows.
     pub kind: String,
@@ -130,72 +124,38 @@ pub struct TargetInfo {
     pub settings: Value,
 }
 
-/// Why the core refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CoreError {
-    /// A name that cannot be.
     #[error("`{0}` is no name for a target: 1 to 31 letters, digits, `-`, `_` or `.`")]
     Name(String),
-    /// The name is in use.
     #[error("the name `{name}` is taken by a target on device `{device}`")]
-    Taken {
-        /// The name.
-        name: String,
-        /// Where it is used.
-        device: String,
-    },
-    /// No such device.
+    Taken { name: String, device: String },
     #[error("there is no device `{name}` (there are: {known})")]
-    Device {
-        /// What was asked for.
-        name: String,
-        /// What there is.
-        known: String,
-    },
-    /// The name of a device is in use.
+    Device { name: String, known: String },
     #[error("there is a device `{0}` already")]
     DeviceTaken(String),
-    /// A range that is none.
     #[error("PUs {begin} to {end} are no range of the device's 0 to {last}")]
-    Range {
-        /// First PU.
-        begin: u32,
-        /// Last PU.
-        end: u32,
-        /// The device's last PU.
-        last: u32,
-    },
-    /// Chunks that are no range.
+    Range { begin: u32, end: u32, last: u32 },
     #[error("chunks {begin} to {end} are no range of a PU's 0 to {last}")]
     Chunks {
-        /// First chunk.
         begin: u32,
-        /// Last chunk.
         end: u32,
         /// The last chunk of a PU.
         last: u32,
     },
     /// A PU, or a chunk of it, belongs to another target.
     #[error("PU {pu} is busy: it belongs to target `{owner}`")]
-    Busy {
-        /// First PU in question.
-        pu: u32,
-        /// Whose it is.
-        owner: String,
-    },
+    Busy { pu: u32, owner: String },
     /// Over-provisioning outside 3 to 80 percent.
     #[error("over-provisioning of {0} % is not between 3 and 80 %")]
     OverProvisioning(u32),
-    /// Channels with unequal numbers of PUs.
     #[error(
         "PUs {begin} to {end} cover channels unevenly, which a {kind} target cannot use; end on a \
          channel boundary or stay inside one channel"
     )]
     Unbalanced {
-        /// First PU.
         begin: u32,
-        /// Last PU.
         end: u32,
         /// What was to run there.
         kind: String,
@@ -205,37 +165,19 @@ pub enum CoreError {
     Whole {
         /// What was to run there.
         kind: String,
-        /// The device's last PU.
         last: u32,
     },
-    /// No such target.
     #[error("there is no target `{0}`")]
     NoTarget(String),
-    /// The table on the image.
     #[error(transparent)]
     Table(#[from] TableError),
     /// The table could not be written; it is as before.
     #[error("the table of targets could not be written: {problem}")]
-    Save {
-        /// Why.
-        problem: String,
-    },
-    /// Commands are under way.
+    Save { problem: String },
     #[error("target `{name}` has {commands} commands under way; wait for them, then remove it")]
-    InFlight {
-        /// The target.
-        name: String,
-        /// How many.
-        commands: u64,
-    },
-    /// The target itself could not start.
+    InFlight { name: String, commands: u64 },
     #[error("target `{name}` did not start: {problem}")]
-    Init {
-        /// The target.
-        name: String,
-        /// What it said.
-        problem: String,
-    },
+    Init { name: String, problem: String },
 }
 
 struct Attached {
@@ -347,7 +289,6 @@ impl Core {
         Ok(core)
     }
 
-    /// Adds a device.
     pub fn add_device(&self, name: &str, device: Arc<dyn Device>) -> Result<(), CoreError> {
         let mut state = self.state.lock();
         if state.devices.iter().any(|d| d.name == name) {
@@ -357,13 +298,11 @@ impl Core {
         Ok(())
     }
 
-    /// Names of the devices.
     pub fn devices(&self) -> Vec<String> {
         let state = self.state.lock();
         state.devices.iter().map(|d| d.name.clone()).collect()
     }
 
-    /// A device by name.
     pub fn device(&self, name: &str) -> Option<Arc<dyn Device>> {
         let state = self.state.lock();
         let found = state.devices.iter().find(|d| d.name == name);

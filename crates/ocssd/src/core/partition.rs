@@ -118,7 +118,6 @@ impl Partition {
         out
     }
 
-    /// The device below.
     pub fn device(&self) -> &Arc<dyn Device> {
         &self.device
     }

@@ -22,11 +22,7 @@ pub enum StreamError {
     Pu(u32),
     /// No free chunk is left on any of the stream's PUs.
     #[error("no free chunk is left on the stream's {pus} PUs; erase some and give them back")]
-    Full {
-        /// How many PUs it has.
-        pus: usize,
-    },
-    /// More than a vector, or not whole write units.
+    Full { pus: usize },
     #[error("{0} sectors are not 1 to 64 sectors in whole write units")]
     Length(usize),
 }

@@ -26,33 +26,20 @@ const HEAD: usize = 16;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableError {
-    /// Not a table, or damaged.
     #[error("the drive's table of targets is damaged: go back to a snapshot")]
     Damaged,
-    /// Of a newer major version.
     #[error(
         "the drive's table of targets has format {}.{}, this program knows up to {}.x; use a newer one",
         version.0, version.1, VERSION.0
     )]
-    Newer {
-        /// Its version.
-        version: Version,
-    },
-    /// Of a newer minor version, and to be changed.
+    Newer { version: Version },
     #[error(
         "a newer flashlane has written the drive's table of targets (format {}.{}): it can be shown \
          but not changed; use a newer one", version.0, version.1
     )]
-    NewerMinor {
-        /// Its version.
-        version: Version,
-    },
-    /// Intact, but it makes no sense.
+    NewerMinor { version: Version },
     #[error("the drive's table of targets makes no sense: {problem}")]
-    Value {
-        /// What.
-        problem: String,
-    },
+    Value { problem: String },
 }
 
 /// A target as it is written.

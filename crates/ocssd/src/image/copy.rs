@@ -15,7 +15,6 @@ use rustix::io::Errno;
 use std::io;
 use std::path::Path;
 
-/// What a copy is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CopyKind {
     /// The same drive at this moment: it keeps its uuid.

@@ -32,7 +32,6 @@ pub struct Header {
     pub uuid: [u8; 16],
     /// Seed of the device's factory marks and errors.
     pub seed: u64,
-    /// The device.
     pub spec: DeviceSpec,
 }
 

@@ -36,66 +36,38 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {
-    /// Something about a file of this name.
     #[error("{}: {problem}", path.display())]
-    At {
-        /// The file.
-        path: PathBuf,
-        /// What.
-        problem: Box<ImageError>,
-    },
-    /// The image's own trouble.
+    At { path: PathBuf, problem: Box<ImageError> },
     #[error(transparent)]
     Fault(#[from] ImageFault),
-    /// Not an image.
     #[error(
         "not a drive image{}; `flashlane drive create` makes one; if it was one, both copies of its header \
          are gone: go back to a snapshot", empty(*len)
     )]
-    NotAnImage {
-        /// Length of the file.
-        len: u64,
-    },
-    /// Both copies of the header are damaged.
+    NotAnImage { len: u64 },
     #[error("the image is damaged: neither copy of its header is intact; go back to a snapshot")]
     Header,
-    /// Of a newer major version.
     #[error(
         "the image has format {}.{}, this program knows up to {}.x; use a newer one",
         version.0, version.1, VERSION.0
     )]
-    Newer {
-        /// Its version.
-        version: (u16, u16),
-    },
-    /// Of a newer minor version, and to be changed.
+    Newer { version: (u16, u16) },
     #[error(
         "a newer flashlane has written the image (format {}.{}, this program writes {}.{}): it can be read \
          but not changed; use that one", version.0, version.1, VERSION.0, VERSION.1
     )]
-    NewerMinor {
-        /// Its version.
-        version: (u16, u16),
-    },
-    /// Another process has it open.
+    NewerMinor { version: (u16, u16) },
     #[error("the image is in use by {}; stop that first", who(*pid))]
     Held {
         /// Which process, where that is known.
         pid: Option<u32>,
     },
-    /// The spec can't be kept.
     #[error("the device spec {problem}")]
-    Text {
-        /// Why.
-        problem: String,
-    },
-    /// The spec is impossible.
+    Text { problem: String },
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// There is a file already.
     #[error("the file exists: choose another name, or remove it first")]
     Exists,
-    /// Target settings that are too long.
     #[error("{len} bytes of target settings; an image takes {most}")]
     Targets {
         /// Bytes given.
@@ -103,27 +75,15 @@ pub enum ImageError {
         /// Bytes at most.
         most: usize,
     },
-    /// Faults that cannot be.
     #[error(transparent)]
     Faults(#[from] FaultError),
-    /// More injected faults than an image keeps.
     #[error("a drive keeps at most {most} faults: clear what is there, or give fewer")]
-    TooManyFaults {
-        /// How many.
-        most: usize,
-    },
-    /// Of an older version, which lacks something.
+    TooManyFaults { most: usize },
     #[error(
         "the image has format {}.{}, which keeps no {what}: `flashlane drive upgrade` brings it to {}.{}",
         version.0, version.1, UNCHECKED.0, UNCHECKED.1
     )]
-    Older {
-        /// Its version.
-        version: (u16, u16),
-        /// What it lacks.
-        what: &'static str,
-    },
-    /// The device has no image.
+    Older { version: (u16, u16), what: &'static str },
     #[error("the device lives in memory, not in an image")]
     InMemory,
 }
@@ -154,7 +114,6 @@ impl ImageError {
     }
 }
 
-/// How an image is created.
 #[derive(Clone, Debug, Default)]
 pub struct CreateImage {
     /// Seed of the device's factory marks and errors.
@@ -165,7 +124,6 @@ pub struct CreateImage {
     pub uuid: Option<[u8; 16]>,
 }
 
-/// How an image is opened.
 #[derive(Clone, Debug)]
 pub struct OpenImage {
     /// Nothing is written; any number of readers may have it open.
@@ -389,7 +347,6 @@ fn numbers(text: &[u8]) -> Option<u32> {
     read(pid)
 }
 
-/// The folder that a file is in.
 fn folder_of(path: &Path) -> &Path {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     folder.unwrap_or(Path::new("."))

@@ -54,13 +54,9 @@ impl Marks {
 pub struct BadBlockTable {
     /// Marks: block 0 plane 0, block 0 plane 1, ...
     pub blocks: Vec<u8>,
-    /// Blocks with the factory mark.
     pub factory_bad: u32,
-    /// Blocks with the grown mark.
     pub grown_bad: u32,
-    /// Blocks with the device's mark.
     pub device_reserved: u32,
-    /// Blocks with the host's mark.
     pub host_reserved: u32,
 }
 
@@ -82,11 +78,8 @@ pub enum Event {
 /// An entry of the chunk notification log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notice {
-    /// Which.
     pub event: Event,
-    /// Where it begins.
     pub at: Location,
-    /// Sectors.
     pub sectors: u32,
     /// When, device time.
     pub time: Ns,

@@ -36,7 +36,6 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, VecDeque};
 use std::sync::atomic::{AtomicI64, Ordering};
 
-/// See the module's head.
 pub(super) struct Buffer {
     /// Sectors that it holds.
     size: u64,

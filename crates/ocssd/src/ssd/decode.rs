@@ -9,38 +9,29 @@ use flashlane_base::{FastDiv, Geometry, Location, Ppa, PpaFormat, PpaStyle};
 /// Neighbouring sectors of one chunk, named by neighbouring addresses of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Run {
-    /// Channel.
     pub channel: u32,
-    /// Die on the channel.
     pub die: u32,
-    /// Chunk of the die.
     pub chunk: u32,
     /// First sector in the chunk.
     pub sector: u32,
     /// Index of the first address in the command.
     pub first: usize,
-    /// Sectors.
     pub n: u32,
 }
 
 /// Sectors of one page row, named by neighbouring addresses of a command in any order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RowPart {
-    /// Channel.
     pub channel: u32,
-    /// Die on the channel.
     pub die: u32,
-    /// Chunk of the die.
     pub chunk: u32,
     /// Page row of the chunk.
     pub row: u32,
     /// First sector of the row in the chunk.
     pub sector: u32,
-    /// Address of that sector.
     pub base: Ppa,
     /// Index of the first address in the command.
     pub first: usize,
-    /// Addresses.
     pub n: usize,
     /// Sectors of the row that are named, one bit each.
     pub named: u64,
@@ -64,13 +55,10 @@ impl RowPart {
 /// What an address names.
 #[derive(Clone, Copy)]
 pub struct Place {
-    /// Channel.
     pub channel: u32,
     /// Die on the channel: the PU.
     pub die: u32,
-    /// Chunk in the PU.
     pub chunk: u32,
-    /// Sector in the chunk.
     pub sector: u32,
 }
 
@@ -107,7 +95,6 @@ impl Decoder {
         }
     }
 
-    /// The layout.
     #[inline]
     pub fn format(&self) -> &PpaFormat {
         &self.format

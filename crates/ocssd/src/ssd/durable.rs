@@ -40,7 +40,6 @@ const CLOCK_MAX: u64 = 1 << 62;
 pub(super) struct Durable {
     header: Header,
     shared: Arc<Shared>,
-    /// The file on disk, where it is one.
     disk: Option<Arc<DiskFile>>,
     desk: Mutex<Desk>,
     /// Something changed since the last commit.
@@ -160,19 +159,15 @@ struct Life {
 pub struct ImageInfo {
     /// Format version, (major, minor).
     pub version: (u16, u16),
-    /// Its uuid.
     pub uuid: [u8; 16],
-    /// Seed of the device.
     pub seed: u64,
     /// It is open for reading only.
     pub read_only: bool,
-    /// Commits so far.
     pub commits: u64,
     /// How often it was opened for writing.
     pub power_cycles: u64,
     /// How often it was not closed before.
     pub unsafe_shutdowns: u64,
-    /// Cuts of the simulated power.
     pub power_cuts: u64,
     /// Device time at the last commit, or later.
     pub clock: Ns,
@@ -205,7 +200,6 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Rows full of numbers.
 fn rows_of(numbers: impl IntoIterator<Item = u64>) -> Vec<Row> {
     let bytes: Vec<u8> = numbers.into_iter().flat_map(u64::to_le_bytes).collect();
     rows_of_bytes(&bytes)

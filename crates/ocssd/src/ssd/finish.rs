@@ -179,7 +179,6 @@ impl Ssd {
     }
 }
 
-/// The completion of a part that is over.
 #[inline]
 fn close(chan: &mut Chan, part: u32) -> Completion {
     let p = chan.time.part(part);

@@ -15,7 +15,6 @@ pub struct Identify {
     pub name: String,
     /// 1.2 or 2.0.
     pub style: PpaStyle,
-    /// Dimensions.
     pub geometry: Geometry,
     /// Address fields from the least significant: (name, bits).
     pub format: Vec<(&'static str, u32)>,
@@ -39,7 +38,6 @@ pub struct Identify {
     pub page_pairs: Vec<(u32, u32)>,
     /// Open chunks on the device and per PU; 0 is no limit.
     pub max_open: (u32, u32),
-    /// Vector copy inside the device.
     pub vector_copy: bool,
     /// A free chunk may be reset.
     pub reset_free: bool,

@@ -124,7 +124,6 @@ pub struct Ssd {
     violations: Mutex<Violations>,
     errors: Option<ErrorModel>,
     faults: Mutex<Faults>,
-    /// There are some.
     armed: AtomicBool,
     /// Operations may fail by themselves: each gets a second look.
     fragile: bool,

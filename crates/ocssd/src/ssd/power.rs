@@ -25,16 +25,12 @@ pub enum PowerOn {
     ClockGoesOn,
 }
 
-/// What a cut did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cut {
     /// Programs under way: torn.
     pub torn_programs: u32,
-    /// Programs that had not begun.
     pub lost_programs: u32,
-    /// Erases under way.
     pub torn_erases: u32,
-    /// Erases that had not begun.
     pub lost_erases: u32,
 }
 

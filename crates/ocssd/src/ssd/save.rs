@@ -20,16 +20,13 @@ use std::sync::Arc;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SaveError {
-    /// It is of a kind that can't be.
     #[error("{0}")]
     Kind(&'static str),
     /// What is to be taken in is no device of this spec.
     #[error(transparent)]
     Fault(#[from] ImageFault),
-    /// The spec or the options are impossible.
     #[error(transparent)]
     Spec(#[from] SpecError),
-    /// The other side failed, or ended before.
     #[error(transparent)]
     Io(#[from] io::Error),
 }

@@ -11,7 +11,6 @@ pub use flashlane_media::timing::{Phase, Span};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What all channels kept.
 #[derive(Clone, Debug, Default)]
 pub struct Kept {
     /// Channel and span, in the order of their beginning, then channel, phase and die.

@@ -24,7 +24,6 @@ pub struct Script {
     pub nth: u64,
     /// Addresses of the command that get the status; a bit each.
     pub addrs: u64,
-    /// What they get.
     pub status: Status,
     /// How long the answer takes, at least.
     pub delay: Ns,

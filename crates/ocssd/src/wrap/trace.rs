@@ -19,19 +19,13 @@ use std::task::Poll;
 pub struct Traced {
     /// Number of the command on this device, from 0.
     pub number: u64,
-    /// Core that submitted.
     pub core: u32,
-    /// What.
     pub op: Op,
-    /// Modes.
     pub flags: Flags,
-    /// Addresses.
     pub addrs: Vec<Ppa>,
-    /// Causes of a write.
     pub causes: Vec<Cause>,
     /// Out-of-band records of a write.
     pub oob: Vec<[u8; OOB_BYTES]>,
-    /// When it was submitted.
     pub submitted: Ns,
     /// When it was done; `None` while it is under way.
     pub finished: Option<Ns>,

@@ -21,7 +21,6 @@ use std::sync::Arc;
 const PUS: u32 = 2;
 const CHUNKS: u32 = 3;
 const SECTORS: u32 = 4;
-/// Trials of a history.
 const PER_HISTORY: u64 = 16;
 
 fn spec(buffered: bool) -> DeviceSpec {
@@ -67,9 +66,7 @@ struct Seen {
     /// Everything but contents, as text.
     state: String,
     commits: u64,
-    /// Each sector.
     sectors: Vec<Sector>,
-    /// Erases of each chunk.
     erases: Vec<u32>,
 }
 

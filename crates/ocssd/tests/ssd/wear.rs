@@ -96,7 +96,6 @@ fn the_wear_index_counts_by_the_rating_of_the_cell_mode() {
     assert_eq!(index(0), (76, 79), "without a rating of its own: the native one");
 }
 
-/// Limited retry fails fast.
 #[test]
 fn limited_retry_fails_fast() {
     let (b, _) = bench(ecc(), StoreKind::Stamps);

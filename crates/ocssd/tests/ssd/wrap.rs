@@ -174,7 +174,6 @@ proptest! {
         }
     }
 
-    /// The same for fault plans.
     #[test]
     fn no_fault_plan_panics(text in "(\\[\\[fault\\]\\]\n(kind|at|pu|count|after|times) = [\"a-z0-9_ ]{0,20}\n){0,3}") {
         let _ = FaultPlan::from_toml(&text);

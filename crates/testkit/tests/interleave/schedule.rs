@@ -18,7 +18,6 @@ const STACK_BYTES: usize = 4 << 20;
 /// stop for long at one place, others want many changes.
 const TURNS: [u64; 6] = [2, 4, 16, 64, 512, 4096];
 
-/// One schedule.
 struct Seeded {
     rng: Rng,
     seed: u64,

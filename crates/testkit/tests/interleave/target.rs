@@ -41,7 +41,6 @@ const SHARED: u64 = 5;
 
 /// Runs in which garbage collection moved something.
 pub(crate) static COLLECTED: AtomicU64 = AtomicU64::new(0);
-/// And of full targets.
 pub(crate) static COLLECTED_FULL: AtomicU64 = AtomicU64::new(0);
 
 /// What a seed has drawn.
@@ -52,7 +51,6 @@ struct Plan {
     cores: u32,
     /// Requests of each core at once.
     depth: u32,
-    /// Requests of each task.
     requests: u64,
     borrow: bool,
     /// All of a sector's content, copied in two steps: it can tear. Else eight bytes.
@@ -137,11 +135,9 @@ struct Shared {
     /// There was a life before this one.
     is_mounted: bool,
     dev: OnceLock<Arc<Pblk>>,
-    /// Requests that have ended.
     ended: AtomicU32,
     /// It is time for the cut.
     off: AtomicBool,
-    /// When the last of them did.
     last: AtomicU64,
     done: AtomicU32,
     /// Cores that have come to the end of a step, of all steps.

@@ -47,7 +47,6 @@ fn rig(capacitors: bool, window: u32, cells: &str, limits: &str) -> Rig {
 
 /// As most devices are: any chunk may be reset.
 const LENIENT: &str = "reset_free = true\nreset_open = true";
-/// As strict as the standard.
 const STRICT: &str = "reset_free = false\nreset_open = false";
 const PAIRS: &str = "bits = 2\npairing = \"mlc\"\npair_damage = true";
 

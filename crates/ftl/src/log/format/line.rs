@@ -23,14 +23,12 @@ const SECTION_BYTES: usize = 16;
 /// Entries in one sector of closing metadata: (4096 − 16) / 12, without a byte left over.
 pub const SECTION_ENTRIES: usize = (SECTOR_BYTES - SECTION_BYTES) / PACKED_BYTES;
 
-/// First metadata of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LineFirst {
     /// Target the line belongs to.
     pub uuid: Uuid,
     /// Line id within the target; ids are reused, sequences never.
     pub line: u32,
-    /// Generation that opened the line.
     pub generation: u32,
     /// Position in the one order of all lines of a target.
     pub sequence: u64,
@@ -91,9 +89,7 @@ pub struct ClosingHeader {
     pub uuid: Uuid,
     /// Line id within the target.
     pub line: u32,
-    /// Generation that closed the line.
     pub generation: u32,
-    /// Line sequence.
     pub sequence: u64,
     /// Largest stamp among the line's user sectors; 0 where there are none.
     pub stamp_max: u64,
@@ -201,7 +197,6 @@ impl ClosingHeader {
         debug_assert_eq!(out.len(), start + SECTOR_BYTES);
     }
 
-    /// Decodes the header sector alone.
     pub fn decode(bytes: &[u8]) -> Result<ClosingHeader, FormatError> {
         let envelope = check_envelope(bytes, Section::LineClosing, CLOSING_BYTES)?;
         let mut at = Reader::body(bytes, Section::LineClosing, envelope.length);

@@ -21,7 +21,6 @@ use flashlane_ocssd::device::Gather;
 pub const LBA_BITS: u32 = 36;
 /// Bits of a stamp: 2^60 ns are 36 years.
 pub const STAMP_BITS: u32 = 60;
-/// All bits of a lba.
 pub const LBA_MASK: u64 = (1 << LBA_BITS) - 1;
 /// Largest stamp. Zero is never issued, so that predefined (all-zero) OOB is no user sector.
 pub const STAMP_MAX: u64 = (1 << STAMP_BITS) - 1;
@@ -31,13 +30,10 @@ pub const LBA_LIMIT: u64 = (1 << LBA_BITS) - 256;
 pub const LBA_NONE: u64 = LBA_MASK;
 /// Padding of any cause, and slots found dead when their unit was built.
 pub const LBA_PADDING: u64 = LBA_MASK - 1;
-/// First metadata of a line.
 pub const LBA_LINE_FIRST: u64 = LBA_MASK - 2;
-/// Closing metadata of a line.
 pub const LBA_LINE_CLOSING: u64 = LBA_MASK - 3;
 /// A block of the FTL log.
 pub const LBA_LOG: u64 = LBA_MASK - 4;
-/// An anchor block.
 pub const LBA_ANCHOR: u64 = LBA_MASK - 5;
 /// A checkpoint shard (translation pages).
 pub const LBA_CHECKPOINT: u64 = LBA_MASK - 6;
@@ -197,7 +193,6 @@ pub enum OobLba {
     LineClosing,
     /// FTL log.
     Log,
-    /// Anchor.
     Anchor,
     /// Checkpoint shard.
     Checkpoint,
@@ -221,7 +216,6 @@ impl OobLba {
         }
     }
 
-    /// The raw lba field.
     pub const fn raw(self) -> u64 {
         match self {
             OobLba::User(lba) | OobLba::Reserved(lba) => lba,

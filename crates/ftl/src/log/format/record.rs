@@ -51,7 +51,6 @@ pub struct Extent {
     pub chunk: u32,
     /// First sector within the chunk.
     pub sector: u32,
-    /// Number of sectors.
     pub count: u32,
 }
 
@@ -71,47 +70,27 @@ pub enum Record {
     /// The target runs: durable before the first erase or program of this generation.
     Started,
     /// A line's chunks are erased and may be programmed from now on.
-    Opened {
-        /// Line id.
-        line: u32,
-        /// Line sequence.
-        sequence: u64,
-        /// Chunks in stripe order.
-        chunks: Vec<u32>,
-    },
+    Opened { line: u32, sequence: u64, chunks: Vec<u32> },
     /// All units of a line have completed and its closing metadata is programmed.
     Closed {
-        /// Line id.
         line: u32,
-        /// Line sequence.
         sequence: u64,
         /// Where the closing metadata lies, in its order; none: it couldn't be written, scan OOB.
         places: Vec<Extent>,
     },
     /// Nothing in this line is needed any more: its chunks may be erased.
-    Freed {
-        /// Line id.
-        line: u32,
-        /// Line sequence.
-        sequence: u64,
-    },
+    Freed { line: u32, sequence: u64 },
     /// A chunk that is never used again.
-    Retired {
-        /// Chunk within the target.
-        chunk: u32,
-    },
+    Retired { chunk: u32 },
     /// A range reads as zeros from this stamp on.
     Discarded {
-        /// First sector.
         lba: u64,
-        /// Number of sectors.
         count: u64,
         /// Stamp of the discard; orders like a write.
         stamp: u64,
     },
     /// A sector whose content is lost: reads fail until a later write or discard.
     Poisoned {
-        /// Sector.
         lba: u64,
         /// Stamp of the lost content.
         stamp: u64,
@@ -125,15 +104,12 @@ pub enum Record {
     /// not written again: the places are those of then, and what is said here of position, floor and lines
     /// counts, not what the shard's header says.
     CheckpointShard {
-        /// Checkpoint it belongs to.
         checkpoint: u64,
         /// Checkpoint that wrote it: this one, or an older one.
         written: u64,
         /// Index of the shard.
         shard: u32,
-        /// First logical sector.
         lba: u64,
-        /// Number of logical sectors.
         count: u32,
         /// The two copies, on two dies.
         places: [Extent; 2],
@@ -146,47 +122,31 @@ pub enum Record {
     },
     /// All shards of a checkpoint are there.
     CheckpointComplete {
-        /// Checkpoint.
         checkpoint: u64,
-        /// Number of shards.
         shards: u32,
         /// Lowest `position` of its shards.
         position: u64,
     },
     /// Configuration of the target, opaque here, at most [`CONFIG_BYTES_MAX`].
-    Config {
-        /// The bytes.
-        bytes: Vec<u8>,
-    },
+    Config { bytes: Vec<u8> },
     /// A clean stop: everything is in the checkpoint, nothing was programmed since. Only if this is
     /// the last record may a start trust the checkpoint without replay: a checkpoint taken while
     /// running can be last too, with flushed data behind it in lines opened before.
-    Stopped {
-        /// The checkpoint.
-        checkpoint: u64,
-    },
+    Stopped { checkpoint: u64 },
     /// Last record of a segment: the log goes on in this pair, whose chunks are erased.
-    Segment {
-        /// The next pair.
-        next: SegmentPair,
-    },
+    Segment { next: SegmentPair },
     /// How far the chunks of an open line had been written when the power came back, before recovery
     /// pads any of them: behind that lies nothing of the host's, and only the last unit before it may
     /// be torn, however often recovery itself is cut.
     Frontier {
-        /// Line id.
         line: u32,
-        /// Line sequence.
         sequence: u64,
         /// Write pointer of each chunk of the line, in stripe order, sectors.
         pointers: Vec<u32>,
     },
     /// First record of every segment but a target's first: names the pair before it. Where a mirror
     /// failed, that pair ends without a [`Record::Segment`], and only this leads to it.
-    Follows {
-        /// The pair before.
-        previous: SegmentPair,
-    },
+    Follows { previous: SegmentPair },
 }
 
 impl Record {
@@ -243,7 +203,6 @@ pub struct LogEntry {
     pub generation: u32,
     /// Position in the log, counted over all generations.
     pub sequence: u64,
-    /// The fact.
     pub record: Record,
 }
 
@@ -484,12 +443,10 @@ fn take_pair(at: &mut Reader<'_>) -> Result<SegmentPair, FormatError> {
     Ok(SegmentPair { id: at.u64()?, chunks: [at.u32()?, at.u32()?] })
 }
 
-/// Header of a log block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogBlockHeader {
     /// Target the log belongs to.
     pub uuid: Uuid,
-    /// Generation of all its records.
     pub generation: u32,
     /// Sectors of the block: one write unit of the log, the same in all blocks of a target.
     pub sectors: u32,
@@ -621,7 +578,6 @@ impl<'a> LogBlock<'a> {
         })
     }
 
-    /// The block's header.
     pub fn header(&self) -> &LogBlockHeader {
         &self.header
     }
@@ -678,7 +634,6 @@ pub struct Anchor {
     pub uuid: Uuid,
     /// Grows with every anchor written, starting at 1.
     pub counter: u64,
-    /// Generation that wrote it.
     pub generation: u32,
     /// The pair the log was in when this anchor was written; `segment` records may lead on.
     pub current: SegmentPair,
@@ -687,7 +642,6 @@ pub struct Anchor {
 }
 
 impl Anchor {
-    /// Encodes to one sector.
     pub fn encode(&self) -> Vec<u8> {
         let mut out = open_block(Section::Anchor, &self.uuid, SECTOR_BYTES);
         put_u64(&mut out, self.counter);

@@ -294,18 +294,14 @@ pub enum ShardEntry {
     Media(u64),
 }
 
-/// Header of a shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardHeader {
     /// Target whose map it is.
     pub uuid: Uuid,
-    /// Checkpoint it belongs to.
     pub checkpoint: u64,
     /// Index of the shard.
     pub shard: u32,
-    /// Width of its entries.
     pub width: EntryWidth,
-    /// First logical sector.
     pub lba: u64,
     /// Sequence of the next log record when the shard began.
     pub position: u64,
@@ -313,7 +309,6 @@ pub struct ShardHeader {
     pub floor: u64,
     /// Lowest line sequence open or in flight when the shard began.
     pub open_sequence: u64,
-    /// Generation that wrote it.
     pub generation: u32,
 }
 
@@ -511,7 +506,6 @@ impl<'a> ShardView<'a> {
         })
     }
 
-    /// The shard's header.
     pub fn header(&self) -> &ShardHeader {
         &self.header
     }
@@ -549,7 +543,6 @@ impl<'a> ShardView<'a> {
         })
     }
 
-    /// All entries in order.
     pub fn entries(&self) -> impl Iterator<Item = ShardEntry> + '_ {
         let (plain, runs) = match self.body {
             Body::Entries(bytes) => (Some(bytes), None),

@@ -34,7 +34,6 @@ pub(super) struct ShardPlace {
     pub(super) open_sequence: u64,
 }
 
-/// A complete checkpoint.
 #[derive(Clone, Debug)]
 pub(super) struct Checkpoint {
     pub(super) id: u64,
@@ -64,10 +63,8 @@ pub(super) struct Event {
     pub(super) stamp: u64,
 }
 
-/// See the module's head.
 #[derive(Default)]
 pub(super) struct Facts {
-    /// By line id.
     pub(super) lines: BTreeMap<u32, Told>,
     freed: BTreeSet<u64>,
     pub(super) retired: BTreeSet<u32>,

@@ -71,7 +71,6 @@ impl History {
         Some((last.first_sequence, &self.entries[from..]))
     }
 
-    /// Sequence of the next record.
     pub(super) fn next_sequence(&self) -> u64 {
         self.entries.last().map_or(1, |e| e.sequence + 1)
     }
@@ -544,7 +543,6 @@ async fn blocks_by_record(
     found
 }
 
-/// Blocks of one chunk, as they are there.
 async fn read_blocks(flash: &Flash, cx: &Cx, chunk: u32, grid: Grid, which: &[u32]) -> Vec<u8> {
     // A block that takes several places may be longer than a vector.
     let parts = |i: &u32| {

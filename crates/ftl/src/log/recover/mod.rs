@@ -41,7 +41,6 @@ pub(super) use survey::padded_end;
 
 pub use scan::Place;
 
-/// What a mount may do.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MountOptions {
     /// The target, if several may have been on these chunks; `None` is the one of the newest anchor.
@@ -60,13 +59,11 @@ pub struct MountOptions {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// Neither an anchor nor a log.
     #[error("no pblk target is on these PUs; create one first")]
     NoTarget,
     /// There are anchors, but no record of the log can be read.
     #[error("the FTL log can't be read at all: neither copy of any of its blocks is intact")]
     LogLost,
-    /// Written by a later version.
     #[error("{0}")]
     Newer(FormatError),
     /// Written by a later minor version.
@@ -75,16 +72,9 @@ pub enum MountError {
     NewerMinor,
     /// The device is not the one it was created on.
     #[error("the target was created on {created}, this is {found}")]
-    Device {
-        /// As recorded.
-        created: String,
-        /// As it is.
-        found: String,
-    },
-    /// The configuration in the log makes no sense.
+    Device { created: String, found: String },
     #[error("the target's configuration in the FTL log can't be used: {0}")]
     Config(String),
-    /// Its layout is impossible here.
     #[error("the target's configuration can't be used: {0}")]
     Layout(#[from] CreateError),
     /// Something that must be in the log is not.
@@ -96,10 +86,7 @@ pub enum MountError {
         "{shards} shards of the map can't be read from either checkpoint: they can be rebuilt from the \
          lines, but sectors that were discarded may come back"
     )]
-    CheckpointsLost {
-        /// How many.
-        shards: usize,
-    },
+    CheckpointsLost { shards: usize },
     /// Units that must be readable are not. [`MountOptions::accept_lost`] mounts it all the same, and so does
     /// [`MountOptions::read_only`].
     #[error(
@@ -107,7 +94,6 @@ pub enum MountError {
          them may come back", first.0, first.1
     )]
     LostUnits {
-        /// How many.
         count: usize,
         /// Chunk of the target and sector of the first.
         first: Place,
@@ -138,7 +124,6 @@ pub struct Recovery {
     pub records: u64,
     /// Lines replayed by closing metadata, and sector by sector.
     pub lines_replayed: u64,
-    /// See there.
     pub lines_scanned: u64,
     /// Units whose program the power cut tore, as far as can be told: (chunk, sector).
     pub torn_units: Vec<Place>,
@@ -171,7 +156,6 @@ impl Clock {
 /// Reads that were begun early.
 struct Early {
     map: Join<FromCheckpoint>,
-    /// By line id.
     lines: BTreeMap<u32, Ahead>,
 }
 

@@ -91,7 +91,6 @@ pub(super) struct Replay<'a> {
     sequences: Vec<u64>,
 }
 
-/// No line.
 const NONE: u64 = 0;
 
 impl<'a> Replay<'a> {

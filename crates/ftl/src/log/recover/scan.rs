@@ -52,7 +52,6 @@ pub(super) struct Span {
     pub(super) written: u32,
 }
 
-/// See the module's head.
 pub(super) struct Reader {
     pub(super) flash: Flash,
     pub(super) shape: Shape,

@@ -22,11 +22,9 @@ pub(super) struct First {
     pub(super) stamp: u64,
 }
 
-/// See the module's head.
 pub(in super::super) struct Survey {
     pub(super) flash: Flash,
     pub(super) shape: Shape,
-    /// By chunk of the target.
     pub(super) chunks: Vec<ChunkInfo>,
     /// Chunks that were padded already.
     readable: BTreeSet<u32>,

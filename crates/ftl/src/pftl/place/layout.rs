@@ -13,7 +13,6 @@ const UNIT_MAX: u32 = flashlane_base::VECTOR_MAX as u32;
 pub(in crate::pftl) struct Layout {
     /// Sectors per program: `ws_opt`, or the largest part of it that one command can carry.
     pub(in crate::pftl) unit: u32,
-    /// PUs.
     pub(in crate::pftl) positions: u32,
     /// Units per chunk.
     pub(in crate::pftl) rows: u32,
@@ -100,7 +99,6 @@ impl Layout {
         Location { pu: self.pu[position as usize], chunk: line, sector: 0 }
     }
 
-    /// The PU of a position.
     pub(in crate::pftl) fn pu(&self, position: u32) -> u32 {
         self.pu[position as usize]
     }

@@ -62,17 +62,12 @@ pub enum MountError {
          has {capacity} and {pages} pages: it was created with another configuration"
     )]
     OtherDevice {
-        /// PU.
         pu: u32,
-        /// Chunk on it.
         chunk: u32,
-        /// Sector in it.
         sector: u32,
-        /// What its record says.
         lba: u64,
         /// Logical sectors, by the configuration.
         capacity: u64,
-        /// Pages behind them.
         pages: u32,
     },
     /// The dump is of a device of another capacity or with a larger buffer.
@@ -87,30 +82,14 @@ pub enum MountError {
         "pftl: the host can't give sector {sector} of chunk {chunk} on PU {pu}: the image is damaged, or \
          its disk fails; older copies of what it holds would be taken for it"
     )]
-    Host {
-        /// PU.
-        pu: u32,
-        /// Chunk on it.
-        chunk: u32,
-        /// Sector in it.
-        sector: u32,
-    },
+    Host { pu: u32, chunk: u32, sector: u32 },
     /// Sectors that were good once can't be read, and nothing says whose they were.
     /// [`PftlConfig::accept_lost_sectors`] mounts it all the same.
     #[error(
         "pftl: {sectors} sectors can't be read, the first is sector {sector} of chunk {chunk} on \
          PU {pu}; older copies of what they held would be taken for it"
     )]
-    Lost {
-        /// How many.
-        sectors: u64,
-        /// PU of the first.
-        pu: u32,
-        /// Chunk on it.
-        chunk: u32,
-        /// Sector in it.
-        sector: u32,
-    },
+    Lost { sectors: u64, pu: u32, chunk: u32, sector: u32 },
 }
 
 /// What a mount did.
@@ -118,7 +97,6 @@ pub enum MountError {
 pub struct Recovery {
     /// The state is that of a clean stop, read from its snapshot; nothing was scanned.
     pub from_snapshot: bool,
-    /// Why not.
     pub no_snapshot: Option<&'static str>,
     /// Sectors whose records were read.
     pub scanned_sectors: u64,
@@ -127,7 +105,6 @@ pub struct Recovery {
     pub lost: Vec<Location>,
     /// The first that the host could not give, likewise.
     pub host_failed: Option<Location>,
-    /// Sectors of padding written.
     pub padded_sectors: u64,
     /// The steps with the time each took.
     pub steps: Vec<(&'static str, Ns)>,

@@ -103,7 +103,6 @@ impl Mount<'_> {
         self.take_stock();
     }
 
-    /// Units of the device.
     fn units(&self) -> u32 {
         self.layout.lines * (self.layout.line_sectors / self.layout.unit)
     }

@@ -26,7 +26,6 @@ pub(super) struct Claim {
     pub(super) at: u32,
 }
 
-/// What the scan has found.
 pub(super) struct Found {
     /// Logical sectors of the host.
     pub(super) capacity: u64,

@@ -109,7 +109,6 @@ fn the_reserve_serves_flushes_when_gc_is_over() {
     });
 }
 
-/// The same for a stop.
 #[test]
 fn the_reserve_serves_a_stop_when_gc_is_over() {
     when_over(|ftl, cx, mut held| async move {

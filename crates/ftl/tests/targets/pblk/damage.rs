@@ -132,7 +132,6 @@ fn some_more(bench: &Bench, rounds: u64) {
     }
 }
 
-/// The newest anchor, one copy.
 #[test]
 fn one_copy_of_the_newest_anchor_is_enough() {
     for copy in 0..2 {

@@ -91,7 +91,6 @@ fn r06_closing_metadata_of_another_sequence_is_not_believed() {
     bench.shut_down();
 }
 
-/// First metadata of every line.
 #[test]
 fn first_metadata_is_not_needed_for_the_data() {
     let medium = lived_in(small()).cut();

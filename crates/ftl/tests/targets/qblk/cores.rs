@@ -35,7 +35,6 @@ impl Bench {
         self.cx.cores()
     }
 
-    /// Writes from a core.
     pub(crate) fn write_on(&self, core: u32, lba: u64, sectors: u32, version: u64) {
         let write = self.begin_write_on(core, lba, sectors, version);
         self.wait(write).expect("a write");

@@ -7,7 +7,6 @@
 use super::svg::{Axis, Kind, Size, apart, axes, c, cut, escape, open, x_axis};
 use std::fmt::Write;
 
-/// A line.
 pub(super) struct Line {
     pub(super) name: String,
     /// Colour and dashes.

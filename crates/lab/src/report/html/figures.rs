@@ -13,10 +13,8 @@ use crate::words::grouped;
 /// Rows of a table of a course.
 const TABLE_ROWS: usize = 24;
 
-/// One figure.
 pub(super) struct Figure {
     pub(super) title: &'static str,
-    /// HTML.
     pub(super) caption: String,
     /// HTML: panels.
     pub(super) body: String,

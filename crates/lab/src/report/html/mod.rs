@@ -23,7 +23,6 @@ use svg::escape;
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("pointer.js");
 
-/// A report as a page.
 pub(super) fn page(report: &Report) -> String {
     let mut s = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\

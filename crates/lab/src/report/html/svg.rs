@@ -87,7 +87,6 @@ pub(super) enum Kind {
     Nines,
 }
 
-/// An axis.
 #[derive(Clone, Debug)]
 pub(super) struct Axis {
     pub(super) kind: Kind,
@@ -259,7 +258,6 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     text.chars().take(most.saturating_sub(1)).collect::<String>() + "…"
 }
 
-/// A coordinate.
 pub(super) fn c(v: f64) -> String {
     let text = format!("{v:.1}");
     text.strip_suffix(".0").map(str::to_string).unwrap_or(text)

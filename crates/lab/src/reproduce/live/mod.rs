@@ -82,7 +82,6 @@ impl Plan {
     }
 }
 
-/// Sectors of a device.
 fn sectors_of(geo: &Geometry) -> u64 {
     u64::from(geo.pus()) * u64::from(geo.chunks_per_pu) * u64::from(geo.sectors_per_chunk())
 }
@@ -122,7 +121,6 @@ fn attended<T: Send>(monitor: &dyn Monitor, work: impl FnOnce(Arc<Sign>) -> T + 
 /// What a thread got of the CPUs since it began, nanoseconds.
 #[derive(Clone, Copy, Debug, Default)]
 struct Spent {
-    /// It ran.
     cpu: u64,
     /// It could have run, but others did.
     waited: u64,

@@ -24,7 +24,6 @@ const RAMP: u64 = 2048;
 /// Nanoseconds per request, by what was measured and round.
 type Times = BTreeMap<&'static str, Vec<f64>>;
 
-/// What one run has found.
 struct Found {
     times: Times,
     /// Of pblk and of QBLK.

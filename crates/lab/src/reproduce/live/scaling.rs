@@ -32,7 +32,6 @@ const TAKEN_MAX: f64 = 0.05;
 /// So many fair rounds are enough to leave the others out.
 const FAIR_ROUNDS: usize = 3;
 
-/// What threads do.
 #[derive(Clone)]
 enum What {
     /// Write random sectors.
@@ -43,7 +42,6 @@ enum What {
     End,
 }
 
-/// A piece of a round.
 #[derive(Clone)]
 struct Piece {
     what: What,
@@ -62,7 +60,6 @@ struct Done {
     spent: Spent,
 }
 
-/// What all did.
 #[derive(Clone, Copy)]
 struct Sum {
     rate: f64,
@@ -94,7 +91,6 @@ type Round = BTreeMap<(&'static str, bool), Sum>;
 /// Where threads meet.
 #[derive(Default)]
 struct Board {
-    /// Pieces so far.
     pieces: AtomicU64,
     piece: Mutex<Option<Piece>>,
     done: Mutex<Vec<Done>>,
@@ -164,7 +160,6 @@ fn rows_of(
     specs.map(|spec| spec.for_number(n, here(&spec.id))).collect()
 }
 
-/// The rounds that count.
 fn fair<'a>(n: u32, rounds: &'a [Round], notes: &mut Vec<String>) -> Vec<&'a Round> {
     let taken = |round: &Round| round.values().map(|sum| sum.taken).fold(0.0, f64::max);
     let fair: Vec<&Round> = rounds.iter().filter(|round| taken(round) <= TAKEN_MAX).collect();
@@ -289,7 +284,6 @@ async fn lead(
     Ok(rounds)
 }
 
-/// Any other thread.
 async fn follow(
     cx: &Cx,
     plan: &Plan,

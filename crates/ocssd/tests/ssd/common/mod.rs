@@ -51,7 +51,6 @@ pub fn memory() -> SsdOptions {
     SsdOptions { store: StoreKind::Memory, ..SsdOptions::default() }
 }
 
-/// A device of a spec.
 pub fn ssd(spec: &DeviceSpec, options: SsdOptions) -> Arc<Ssd> {
     Ssd::new(spec, options).unwrap_or_else(|e| panic!("{e}"))
 }

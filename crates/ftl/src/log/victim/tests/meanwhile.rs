@@ -25,7 +25,6 @@ async fn one_waits(ftl: &Arc<HostFtl>, cx: &Cx) -> (usize, u32) {
     (ring, line)
 }
 
-/// Takes what waits in a ring.
 fn take_what_waits(ftl: &HostFtl, ring: usize) -> Unit {
     let mut unit = Unit::default();
     ftl.rings.get(ring).state.now(|r| {
