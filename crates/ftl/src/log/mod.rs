@@ -1,63 +1,38 @@
 //! The host FTL engine: pblk, and with other settings QBLK.
 //!
-//! Owns: a target's translation from logical sectors to flash, host-side. Stages, each a file:
-//! [`front`] admits requests, [`ring`] orders buffered slots (one ring, or one per core: [`rings`];
-//! their content is in [`slab`], a [`mod@unit`] is what is programmed together),
-//! [`map`] says where a sector is, [`pool`] which chunks make a line and where the next unit goes
-//! (one for all PUs, or one per channel: [`pools`]),
-//! [`drain`] programs units, [`open`] and [`close`] begin and end lines, [`read`] reads, [`gc`]
-//! reclaims lines that [`victim`] chose under [`limiter`], [`scrub`] looks for data that decays, [`journal`] and [`checkpoint`] make the order durable in the
-//! layout of [`mod@format`], [`contention`] counts what cores wait for, [`epoch`] says when nobody can hold an address any more, [`sections`] when
-//! nobody looks at a slot. pblk and QBLK differ in the switches of [`config`], each with its two arms in
-//! one stage: rings, pools, map, drain.
+//! Owns: a target's translation from logical sectors to flash, host-side. Stages, each a file, in folders:
+//! [`path`] is the way of a request, [`place`] says where data goes, [`collect`] brings room back,
+//! [`durable`] is what of a target is on the medium beside data, [`recover`] brings a target up from it. pblk and
+//! QBLK differ in the switches of [`config`], each with its two arms in one stage: rings, pools, map, drain.
 //!
 //! Promises: those of `docs/FORMAT.md`: an acknowledged sector is readable at every instant; a
 //! flush returns when everything acknowledged before it is on the medium; no rule of the medium is
 //! broken. Never: awaits inside a critical section; cancels a data-path future.
 //!
-//! Start reading at [`front`] (the life of a write), then [`drain`], then [`gc`].
+//! Start reading at [`path::front`] (the life of a write), then [`path::drain`], then [`collect::gc`].
 
-mod checkpoint;
-mod close;
+mod collect;
 mod config;
-mod contention;
 mod create;
-mod drain;
-mod epoch;
-mod flash;
-pub mod format;
-mod front;
-mod gc;
-mod journal;
+mod durable;
 mod layer;
-pub mod limiter;
-mod lines;
-pub mod map;
-mod meta;
 #[cfg(feature = "loom")]
 pub mod models;
-mod open;
-mod pool;
-mod pools;
-mod read;
+mod path;
+mod place;
 pub mod recover;
-mod ring;
-mod rings;
-mod scrub;
-mod sections;
-mod slab;
 mod sysfs;
-mod unit;
-mod verdict;
-mod victim;
 mod walk;
 
+pub use collect::limiter;
 pub use config::{Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet};
 pub use create::{CreateError, Layout};
+pub use durable::format;
 #[cfg(feature = "shuttle")]
 pub use epoch::nothing_is_erased_under_an_operation;
 pub use layer::{HostFtlKind, PBLK, QBLK};
 pub use limiter::LimiterKind;
+pub use path::map;
 pub use pool::LineState;
 pub use recover::{MountError, MountOptions, Recovery};
 pub use scrub::{Scrub, ScrubConfig};
@@ -66,6 +41,8 @@ pub use victim::{WearConfig, WearLeveling};
 
 use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Payload, Started};
 use crate::stats::FtlStats;
+use collect::{gc, scrub, verdict, victim};
+use durable::{checkpoint, flash, journal, meta};
 use epoch::Epochs;
 use flash::Flash;
 use flashlane_base::{Geometry, Ns, mutant};
@@ -75,6 +52,8 @@ use flashlane_rt::{Credits, Cx, Notify};
 use journal::Journal;
 use lines::Lines;
 use map::Map;
+use path::{contention, epoch, front, read, ring, rings, sections, slab, unit};
+use place::{close, lines, pool, pools};
 use pool::{Line, Shape};
 use pools::Pools;
 use rings::Rings;

@@ -6,8 +6,8 @@
 //! Elsewhere or not at all:
 //! - P19 (packed metadata mode): every device has 16 bytes out of band, the engine has no such mode;
 //!   P26's statistics by class: there are none.
-//! - P21 (map encodings) is in `log/map.rs`, G09 (limiter's table) in `log/limiter.rs`, G10 (idle
-//!   users) in `log/ring.rs`, the golden example of active PUs in `log/pool.rs`.
+//! - P21 (map encodings) is in `log/path/map.rs`, G09 (limiter's table) in `log/collect/limiter.rs`, G10 (idle
+//!   users) in `log/path/ring.rs`, the golden example of active PUs in `log/place/pool.rs`.
 //! - P15, P20, G01 and G10's formulas differ from the kernel by design; the tests say how.
 
 mod again;

@@ -1,7 +1,7 @@
 //! Shards that have not changed since an older checkpoint wrote them (FORMAT.md, rule 24).
 //!
 //! Owns: what of that shows on the medium and in a mount; what other cores do meanwhile, and what is
-//! pinned, is in `log/checkpoint.rs`. Geometry: that of `damage`, with shards of 64 entries.
+//! pinned, is in `log/durable/checkpoint.rs`. Geometry: that of `damage`, with shards of 64 entries.
 
 use super::damage::{intact, small};
 use crate::bench::{Bench, Setup};

@@ -1,6 +1,6 @@
 //! Garbage collection of many channels (Q16, Q18, Q19, and Q12 of the case where all are nearly full).
 //!
-//! Owns: the tests. What a limiter of one channel makes of the whole budget: `log/drain/tests.rs`.
+//! Owns: the tests. What a limiter of one channel makes of the whole budget: `log/path/drain/tests.rs`.
 
 use crate::bench::is_data;
 use crate::qblk::cores::qblk;

@@ -57,7 +57,7 @@ fn no_pu_taken(b: &Bench) {
 
 /// Q08: many drainers with requests over several PUs of few channels, at a budget of 1 as at 8, among
 /// closing metadata that takes all of a PU's: everything ends, and every PU is free. (The paper's Figure 5
-/// itself: `log/drain/tests.rs`.)
+/// itself: `log/path/drain/tests.rs`.)
 #[test]
 fn q08_requests_over_several_pus_never_deadlock() {
     for per_pu in [1, 2, 8] {

@@ -5,8 +5,8 @@
 //! release; the state says who got it first, the drainer or an overwrite.
 //! Never: decides when a slot is free (that is `ring` and `drain`).
 
-use super::format::{LBA_BITS, LBA_MASK};
-use super::map::{Entry, Map};
+use crate::log::format::{LBA_BITS, LBA_MASK};
+use crate::log::map::{Entry, Map};
 use flashlane_base::mutant;
 use flashlane_ocssd::device::{Cause, Gather};
 use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering, copy_content};
@@ -20,7 +20,7 @@ const PREV_LOCKS: usize = if cfg!(feature = "loom") { 2 } else { 64 };
 /// that goes back to the free list keeps its state until it is filled again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum SlotState {
+pub(in crate::log) enum SlotState {
     Free = 0,
     Buffered = 1,
     Taken = 2,
@@ -30,7 +30,7 @@ pub(super) enum SlotState {
 /// Whose sector a slot holds; decides the ring share it occupies and the cause it is programmed for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub(super) enum Origin {
+pub(in crate::log) enum Origin {
     User = 0,
     Gc = 1,
 }
@@ -38,7 +38,7 @@ pub(super) enum Origin {
 impl Origin {
     /// What the program of such a slot is counted for, if nothing came between.
     #[inline(always)]
-    pub(super) fn cause(self) -> Cause {
+    pub(in crate::log) fn cause(self) -> Cause {
         match self {
             Origin::User => Cause::User,
             Origin::Gc => Cause::Gc,
@@ -50,13 +50,13 @@ impl Origin {
 /// is in, state, and whether the medium has counted a program of the slot (then the next one is a
 /// retry).
 #[derive(Clone, Copy)]
-pub(super) struct Head(u64);
+pub(in crate::log) struct Head(u64);
 
 const GC: u64 = 1 << LBA_BITS;
 const COUNTED: u64 = GC << 1;
 const RING: u32 = LBA_BITS + 2;
 /// More rings than there are cores.
-pub(super) const RING_BITS: u32 = 16;
+pub(in crate::log) const RING_BITS: u32 = 16;
 const STATE: u32 = RING + RING_BITS;
 
 impl Head {
@@ -68,28 +68,28 @@ impl Head {
 
     /// The ring that it goes through.
     #[inline(always)]
-    pub(super) fn ring(self) -> u32 {
+    pub(in crate::log) fn ring(self) -> u32 {
         (self.0 >> RING) as u32 & ((1 << RING_BITS) - 1)
     }
 
     #[inline(always)]
-    pub(super) fn lba(self) -> u64 {
+    pub(in crate::log) fn lba(self) -> u64 {
         self.0 & LBA_MASK
     }
 
     #[inline(always)]
-    pub(super) fn origin(self) -> Origin {
+    pub(in crate::log) fn origin(self) -> Origin {
         if self.0 & GC == 0 { Origin::User } else { Origin::Gc }
     }
 
     #[inline(always)]
-    pub(super) fn counted(self) -> bool {
+    pub(in crate::log) fn counted(self) -> bool {
         self.0 & COUNTED != 0
     }
 
     /// A comparison of two bits: the data path asks for one state at a time.
     #[inline(always)]
-    pub(super) fn is(self, state: SlotState) -> bool {
+    pub(in crate::log) fn is(self, state: SlotState) -> bool {
         self.0 >> STATE == state as u64
     }
 
@@ -131,9 +131,9 @@ impl Meta {
 }
 
 /// `prev` of a slot whose sector was lost before it was written again.
-pub(super) const POISONED: u64 = u64::MAX;
+pub(in crate::log) const POISONED: u64 = u64::MAX;
 
-pub(super) struct Slab {
+pub(in crate::log) struct Slab {
     /// `slots × unit` bytes. Reached by pointers, and no reference is ever longer than the slot that it is for:
     /// other cores write others meanwhile.
     content: Box<[UnsafeCell<u8>]>,
@@ -160,7 +160,7 @@ fn zeroes(n: usize) -> Box<[UnsafeCell<u8>]> {
 
 impl Slab {
     /// `shared`: slots change without the map's lock, on several threads.
-    pub(super) fn new(slots: u32, unit: usize, alone: bool, shared: bool) -> Slab {
+    pub(in crate::log) fn new(slots: u32, unit: usize, alone: bool, shared: bool) -> Slab {
         let n = slots as usize;
         let locks = if shared { PREV_LOCKS } else { 0 };
         Slab {
@@ -181,20 +181,20 @@ impl Slab {
 
     /// Asks for the cache lines of a slot.
     #[inline]
-    pub(super) fn prefetch(&self, slot: u32) {
+    pub(in crate::log) fn prefetch(&self, slot: u32) {
         self.filler().prefetch(slot);
     }
 
     /// Fills a slot that the caller took from the free list.
     #[inline]
-    pub(super) fn fill(&self, slot: u32, lba: u64, ring: u32, content: &[u8]) {
+    pub(in crate::log) fn fill(&self, slot: u32, lba: u64, ring: u32, content: &[u8]) {
         let head = Head::new(lba, (Origin::User, ring), SlotState::Free);
         self.filler().put(slot, content).head.store(head.0, Ordering::Relaxed);
     }
 
     /// Gives a filled slot its place in the order of its sector; before publication.
     #[inline]
-    pub(super) fn set_order(&self, slot: u32, stamp: u64, prev: (u64, u64)) {
+    pub(in crate::log) fn set_order(&self, slot: u32, stamp: u64, prev: (u64, u64)) {
         let m = &self.meta[slot as usize];
         let head = Head(m.head.load(Ordering::Relaxed)).with_state(SlotState::Buffered);
         m.set(head, stamp, prev);
@@ -202,7 +202,7 @@ impl Slab {
 
     /// For filling many slots: [`Filler`].
     #[inline(always)]
-    pub(super) fn filler(&self) -> Filler<'_> {
+    pub(in crate::log) fn filler(&self) -> Filler<'_> {
         Filler { meta: &self.meta, content: self.bytes(), unit: self.unit }
     }
 
@@ -213,12 +213,12 @@ impl Slab {
     }
 
     #[inline(always)]
-    pub(super) fn origin(&self, slot: u32) -> Origin {
+    pub(in crate::log) fn origin(&self, slot: u32) -> Origin {
         self.head(slot).origin()
     }
     /// (`prev`, its stamp).
     #[inline]
-    pub(super) fn prev(&self, slot: u32) -> (u64, u64) {
+    pub(in crate::log) fn prev(&self, slot: u32) -> (u64, u64) {
         let _both = self.lock_prev(slot);
         self.prev_alone(slot)
     }
@@ -234,7 +234,7 @@ impl Slab {
     /// exchange ([`Slab::take_over`]), as this does behind the note. The lock of `prev` puts the two in order: who
     /// has it second sees what the other did before.
     #[cold]
-    pub(super) fn note_below(&self, map: &Map, lba: u64, (slot, addr): (u32, u64)) {
+    pub(in crate::log) fn note_below(&self, map: &Map, lba: u64, (slot, addr): (u32, u64)) {
         let stamp = self.stamp(slot);
         let mut before = None;
         while let Entry::Slot(newer) = map.get(lba)
@@ -252,7 +252,7 @@ impl Slab {
     /// `slot` was put on top of `older`: what is below that may have become durable between the look and the
     /// exchange. It is below those that have superseded `slot` meanwhile, too: they took over what there was
     /// before.
-    pub(super) fn take_over(&self, map: &Map, lba: u64, (slot, older): (u32, u32)) {
+    pub(in crate::log) fn take_over(&self, map: &Map, lba: u64, (slot, older): (u32, u32)) {
         if mutant!("qblk.below-looked-at-once") {
             return;
         }
@@ -280,7 +280,7 @@ impl Slab {
     }
 
     /// The drainer gives a slot back that it took and did not program.
-    pub(super) fn untake(&self, slot: u32) {
+    pub(in crate::log) fn untake(&self, slot: u32) {
         let head = self.head(slot);
         debug_assert!(head.is(SlotState::Taken));
         let buffered = head.with_state(SlotState::Buffered);
@@ -290,32 +290,32 @@ impl Slab {
 
     /// An overwrite or discard kills a slot; `None` when the drainer had it first.
     #[inline(always)]
-    pub(super) fn kill(&self, slot: u32) -> Option<Origin> {
+    pub(in crate::log) fn kill(&self, slot: u32) -> Option<Origin> {
         self.heads().leave_buffered(slot, SlotState::Dead).map(Head::origin)
     }
 
     #[inline]
-    pub(super) fn head(&self, slot: u32) -> Head {
+    pub(in crate::log) fn head(&self, slot: u32) -> Head {
         self.heads().head(slot)
     }
     #[inline]
-    pub(super) fn lba(&self, slot: u32) -> u64 {
+    pub(in crate::log) fn lba(&self, slot: u32) -> u64 {
         self.head(slot).lba()
     }
     #[inline]
-    pub(super) fn stamp(&self, slot: u32) -> u64 {
+    pub(in crate::log) fn stamp(&self, slot: u32) -> u64 {
         self.heads().stamp(slot)
     }
     /// What is known of all slots, held in registers by loops over many of them.
     #[inline(always)]
-    pub(super) fn heads(&self) -> Heads<'_> {
+    pub(in crate::log) fn heads(&self) -> Heads<'_> {
         Heads { meta: &self.meta, alone: self.alone }
     }
 
     /// Content of a published slot. The caller holds what keeps the slot from being released: the
     /// map lock, or the slot itself (drainer).
     #[inline]
-    pub(super) fn content(&self, slot: u32) -> &[u8] {
+    pub(in crate::log) fn content(&self, slot: u32) -> &[u8] {
         let at = slot as usize * self.unit;
         assert!(at < self.content.len(), "no slot");
         // SAFETY: inside, since slots are whole; see the `Sync` impl: no writer while a reader may be here.
@@ -324,7 +324,7 @@ impl Slab {
 
     /// Copies the content of a published slot, as [`Slab::content`].
     #[inline]
-    pub(super) fn read(&self, slot: u32, to: &mut [u8]) {
+    pub(in crate::log) fn read(&self, slot: u32, to: &mut [u8]) {
         let from = self.content(slot);
         assert!(to.len() == from.len(), "content is no sector");
         // SAFETY: as long as each other; `to` is the caller's alone.
@@ -333,7 +333,7 @@ impl Slab {
 
     /// Content of slots that the caller owns, for a gathering command.
     #[inline]
-    pub(super) fn gather<'a>(&'a self, slots: &'a [u32]) -> Gather<'a> {
+    pub(in crate::log) fn gather<'a>(&'a self, slots: &'a [u32]) -> Gather<'a> {
         // SAFETY: the drainer owns these slots; nobody writes one before it has given it back.
         unsafe { Gather::among_others(self.bytes(), self.content.len(), slots, self.unit) }
     }
@@ -341,7 +341,7 @@ impl Slab {
 
 /// Where slots lie, held in registers by loops that fill many of them.
 #[derive(Clone, Copy)]
-pub(super) struct Filler<'a> {
+pub(in crate::log) struct Filler<'a> {
     meta: &'a [Meta],
     /// `unit` bytes per slot of `meta`.
     content: *mut u8,
@@ -351,14 +351,14 @@ pub(super) struct Filler<'a> {
 impl<'a> Filler<'a> {
     /// Asks for the cache lines of a slot.
     #[inline(always)]
-    pub(super) fn prefetch(&self, slot: u32) {
+    pub(in crate::log) fn prefetch(&self, slot: u32) {
         flashlane_base::prefetch_at(self.meta.as_ptr().wrapping_add(slot as usize).cast());
         flashlane_base::prefetch_at(self.content.wrapping_add(slot as usize * self.unit));
     }
 
     /// [`Slab::fill`] and [`Slab::set_order`] of a sector that GC moves from `addr`.
     #[inline(always)]
-    pub(super) fn fill_moved(
+    pub(in crate::log) fn fill_moved(
         &self,
         (slot, ring): (u32, u32),
         (lba, stamp): (u64, u64),
@@ -371,7 +371,7 @@ impl<'a> Filler<'a> {
 
     /// A filled slot that was not published after all.
     #[inline(always)]
-    pub(super) fn set_free(&self, slot: u32) {
+    pub(in crate::log) fn set_free(&self, slot: u32) {
         self.meta[slot as usize].set_free();
     }
 
@@ -397,25 +397,25 @@ impl<'a> Filler<'a> {
 
 /// [`Slab::heads`].
 #[derive(Clone, Copy)]
-pub(super) struct Heads<'a> {
+pub(in crate::log) struct Heads<'a> {
     meta: &'a [Meta],
     alone: bool,
 }
 
 impl Heads<'_> {
     #[inline(always)]
-    pub(super) fn head(&self, slot: u32) -> Head {
+    pub(in crate::log) fn head(&self, slot: u32) -> Head {
         Head(self.meta[slot as usize].head.load(Ordering::Relaxed))
     }
     #[inline(always)]
-    pub(super) fn stamp(&self, slot: u32) -> u64 {
+    pub(in crate::log) fn stamp(&self, slot: u32) -> u64 {
         self.meta[slot as usize].stamp.load(Ordering::Relaxed)
     }
 
     /// Says that a slot's program is counted. The drainer owns the slot: nobody else changes its
     /// head, since an overwrite kills buffered slots only. Returns the head before.
     #[inline(always)]
-    pub(super) fn count(&self, slot: u32) -> Head {
+    pub(in crate::log) fn count(&self, slot: u32) -> Head {
         let m = &self.meta[slot as usize];
         let head = m.head.load(Ordering::Relaxed);
         m.head.store(head | COUNTED, Ordering::Relaxed);
@@ -423,7 +423,7 @@ impl Heads<'_> {
     }
 
     /// The medium did not begin a slot's program.
-    pub(super) fn uncount(&self, slot: u32) {
+    pub(in crate::log) fn uncount(&self, slot: u32) {
         let m = &self.meta[slot as usize];
         m.head.store(m.head.load(Ordering::Relaxed) & !COUNTED, Ordering::Relaxed);
     }
@@ -431,7 +431,7 @@ impl Heads<'_> {
     /// The drainer takes slots to program them, and says that their programs are counted. Adds to
     /// `heads` what each was before: buffered, or dead, which it stays. True when one is dead.
     #[inline]
-    pub(super) fn take(&self, slots: &[u32], heads: &mut Vec<Head>) -> bool {
+    pub(in crate::log) fn take(&self, slots: &[u32], heads: &mut Vec<Head>) -> bool {
         // Buffered is 1, taken 2, dead 3. Without a branch or an exit: this is done to every slot,
         // and almost always all of them are alive.
         const { assert!(SlotState::Taken as u64 == 2 && SlotState::Dead as u64 == 3) };

@@ -21,14 +21,14 @@ const OUTSIDE: u64 = 0;
 #[repr(align(128))]
 struct Announced(AtomicU64);
 
-pub(super) struct Sections {
+pub(in crate::log) struct Sections {
     epoch: AtomicU64,
     /// Empty where nothing need be counted.
     cores: Box<[Announced]>,
 }
 
 /// Inside a section until dropped.
-pub(super) struct Inside<'a>(Option<&'a AtomicU64>);
+pub(in crate::log) struct Inside<'a>(Option<&'a AtomicU64>);
 
 impl Drop for Inside<'_> {
     #[inline]
@@ -45,24 +45,24 @@ impl Drop for Inside<'_> {
 
 impl Sections {
     /// `cores` real ones that share the map without a lock; 0 where nothing need be counted.
-    pub(super) fn new(cores: u32) -> Sections {
+    pub(in crate::log) fn new(cores: u32) -> Sections {
         let announced = |_| Announced(AtomicU64::new(OUTSIDE));
         Sections { epoch: AtomicU64::new(1), cores: (0..cores).map(announced).collect() }
     }
 
     #[inline]
-    pub(super) fn are_counted(&self) -> bool {
+    pub(in crate::log) fn are_counted(&self) -> bool {
         !self.cores.is_empty()
     }
 
     /// The core begins a section.
     #[inline]
-    pub(super) fn enter(&self, cx: &Cx) -> Inside<'_> {
+    pub(in crate::log) fn enter(&self, cx: &Cx) -> Inside<'_> {
         self.enter_on(cx.core())
     }
 
     #[inline]
-    pub(super) fn enter_on(&self, core: CoreId) -> Inside<'_> {
+    pub(in crate::log) fn enter_on(&self, core: CoreId) -> Inside<'_> {
         let Some(Announced(mine)) = self.cores.get(core.0 as usize) else {
             debug_assert!(!self.are_counted(), "a core that nobody told of");
             return Inside(None);
@@ -78,7 +78,7 @@ impl Sections {
 
     /// The epoch in which something was taken out of the map, just now.
     #[inline]
-    pub(super) fn retired(&self) -> u64 {
+    pub(in crate::log) fn retired(&self) -> u64 {
         if !mutant!("qblk.retire-unfenced") {
             fence(Ordering::SeqCst);
         }
@@ -87,13 +87,13 @@ impl Sections {
 
     /// Has everybody who may have seen what was retired in that epoch left?
     #[inline]
-    pub(super) fn passed(&self, epoch: u64) -> bool {
+    pub(in crate::log) fn passed(&self, epoch: u64) -> bool {
         let epochs = if mutant!("qblk.short-grace") { 1 } else { 2 };
         !self.are_counted() || self.epoch.load(Ordering::Acquire) >= epoch + epochs
     }
 
     /// Moves the epoch on if nobody lags behind.
-    pub(super) fn advance(&self) {
+    pub(in crate::log) fn advance(&self) {
         let now = self.epoch.load(Ordering::Relaxed);
         if !mutant!("qblk.advance-unfenced") {
             fence(Ordering::SeqCst);
@@ -108,7 +108,7 @@ impl Sections {
     }
 
     /// Waits until every section that has begun by now has ended.
-    pub(super) async fn synchronize(&self, cx: &Cx) {
+    pub(in crate::log) async fn synchronize(&self, cx: &Cx) {
         if !self.are_counted() {
             return;
         }

@@ -6,13 +6,13 @@
 //! the oldest and the current pair (FORMAT.md, rules 10, 15, 20–22).
 //! Never: reads (recovery does), nor decides when to checkpoint (that is `checkpoint`).
 
-use super::HostFtl;
-use super::format::{
+use crate::block::{BlockError, BlockResult};
+use crate::log::HostFtl;
+use crate::log::format::{
     Anchor, LBA_ANCHOR, LBA_LOG, LBA_PADDING, LogBlockBuilder, LogBlockHeader, Record, SegmentPair,
     Uuid,
 };
-use super::pool::Shape;
-use crate::block::{BlockError, BlockResult};
+use crate::log::pool::Shape;
 use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::{Mutex, MutexGuard};
@@ -22,11 +22,11 @@ use std::sync::Arc;
 
 /// A pair with the first record it holds.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Segment {
-    pub(super) pair: SegmentPair,
-    pub(super) first_sequence: u64,
+pub(in crate::log) struct Segment {
+    pub(in crate::log) pair: SegmentPair,
+    pub(in crate::log) first_sequence: u64,
     /// Both copies have its first block.
-    pub(super) is_begun: bool,
+    pub(in crate::log) is_begun: bool,
 }
 
 /// How the anchor is written after the log has left a pair before its end.
@@ -36,7 +36,7 @@ enum Anew {
     InFreshChunks,
 }
 
-pub(super) struct JournalState {
+pub(in crate::log) struct JournalState {
     pending: VecDeque<Record>,
     /// Sequence of the first pending record.
     first_pending: u64,
@@ -47,7 +47,7 @@ pub(super) struct JournalState {
     writing: bool,
     /// A mirror failed: what only its pair holds is on one die, until a checkpoint.
     thin: bool,
-    pub(super) segments: VecDeque<Segment>,
+    pub(in crate::log) segments: VecDeque<Segment>,
     cursor: u32,
     next_segment: u64,
     /// `next_segment` when the last checkpoint began.
@@ -60,9 +60,9 @@ pub(super) struct JournalState {
     anchor_counter: u64,
 }
 
-pub(super) struct Journal {
-    pub(super) uuid: Uuid,
-    pub(super) generation: u32,
+pub(in crate::log) struct Journal {
+    pub(in crate::log) uuid: Uuid,
+    pub(in crate::log) generation: u32,
     state: Mutex<JournalState>,
     contended: Contended,
     progress: Notify,
@@ -70,7 +70,7 @@ pub(super) struct Journal {
 
 /// Sectors of a log block: the medium's smallest write, or what the `opened` record of the widest
 /// line needs.
-pub(super) fn block_sectors(shape: &Shape, ws_min: u32) -> u32 {
+pub(in crate::log) fn block_sectors(shape: &Shape, ws_min: u32) -> u32 {
     let chunks = vec![0; shape.pus as usize];
     let widest = Record::Opened { line: 0, sequence: 0, chunks }.encoded_len();
     let links = 2 * Record::Segment { next: SegmentPair::default() }.encoded_len();
@@ -82,25 +82,25 @@ pub(super) fn block_sectors(shape: &Shape, ws_min: u32) -> u32 {
 }
 
 /// Sectors that a block takes in its chunk, with what closes its page pairs behind it.
-pub(super) fn block_room(shape: &Shape, ws_min: u32) -> u32 {
+pub(in crate::log) fn block_room(shape: &Shape, ws_min: u32) -> u32 {
     block_sectors(shape, ws_min) + shape.pair_pads
 }
 
 /// Bytes of records that a segment holds when its blocks are full.
-pub(super) fn segment_bytes(shape: &Shape, ws_min: u32) -> usize {
+pub(in crate::log) fn segment_bytes(shape: &Shape, ws_min: u32) -> usize {
     let blocks = (shape.chunk_sectors / block_room(shape, ws_min)).max(1) as usize;
     blocks * LogBlockBuilder::capacity(block_sectors(shape, ws_min))
 }
 
 impl Journal {
     /// The log of a new target.
-    pub(super) fn new(uuid: Uuid) -> Journal {
+    pub(in crate::log) fn new(uuid: Uuid) -> Journal {
         Journal::resume(uuid, 1, VecDeque::new(), (1, 1), 0)
     }
 
     /// The log that recovery found: its pairs, the next record's sequence and the next pair's id, the
     /// highest counter of an anchor. [`HostFtl::renew_log`] comes before anything else.
-    pub(super) fn resume(
+    pub(in crate::log) fn resume(
         uuid: Uuid,
         generation: u32,
         segments: VecDeque<Segment>,
@@ -137,12 +137,12 @@ impl Journal {
     }
 
     /// What was waited for at the log's lock, and the records that were added.
-    pub(super) fn waits(&self) -> LockStats {
+    pub(in crate::log) fn waits(&self) -> LockStats {
         self.contended.stats(self.state.lock().appended)
     }
 
     /// Adds a record; durable once `commit` of the returned position has returned.
-    pub(super) fn append(&self, record: Record) -> u64 {
+    pub(in crate::log) fn append(&self, record: Record) -> u64 {
         let mut s = self.locked();
         s.pending.push_back(record);
         s.appended += 1;
@@ -150,57 +150,57 @@ impl Journal {
     }
 
     /// Position behind the last record appended, for `commit`.
-    pub(super) fn appended(&self) -> u64 {
+    pub(in crate::log) fn appended(&self) -> u64 {
         self.locked().appended
     }
 
     /// Sequence that the next record will have, or a lower one: where a replay may begin.
-    pub(super) fn next_sequence(&self) -> u64 {
+    pub(in crate::log) fn next_sequence(&self) -> u64 {
         let s = self.locked();
         s.first_pending + s.pending.len() as u64
     }
 
     /// Records that wait to be written, but for the first `before`.
     #[cfg(test)]
-    pub(super) fn waiting_from(&self, before: usize) -> Vec<Record> {
+    pub(in crate::log) fn waiting_from(&self, before: usize) -> Vec<Record> {
         self.locked().pending.iter().skip(before).cloned().collect()
     }
 
     /// Records that wait to be written.
-    pub(super) fn backlog(&self) -> usize {
+    pub(in crate::log) fn backlog(&self) -> usize {
         self.locked().pending.len()
     }
 
     /// The chunks of log and anchor.
-    pub(super) fn chunks(&self) -> Vec<u32> {
+    pub(in crate::log) fn chunks(&self) -> Vec<u32> {
         let s = self.locked();
         let pairs = s.segments.iter().flat_map(|segment| chunks_of(&segment.pair));
         pairs.chain(s.anchor.into_iter().flatten()).collect()
     }
 
     /// A mirror has failed since the last checkpoint.
-    pub(super) fn is_thin(&self) -> bool {
+    pub(in crate::log) fn is_thin(&self) -> bool {
         self.locked().thin
     }
 
-    pub(super) fn set_thin(&self, thin: bool) {
+    pub(in crate::log) fn set_thin(&self, thin: bool) {
         self.locked().thin = thin;
     }
 
     /// The log has grown by `quarter` segments, and what a checkpoint carries, since the last
     /// checkpoint began: a new one is due, and what users and GC add waits until it begins (FORMAT.md rule 21).
-    pub(super) fn is_full(&self, quarter: u64) -> bool {
+    pub(in crate::log) fn is_full(&self, quarter: u64) -> bool {
         let s = self.locked();
         s.next_segment - s.marked >= quarter + s.carried
     }
 
     /// A checkpoint is complete, with this many segments of records of its own.
-    pub(super) fn set_carried(&self, segments: u64) {
+    pub(in crate::log) fn set_carried(&self, segments: u64) {
         self.locked().carried = segments;
     }
 
     /// A checkpoint begins: growth counts from here.
-    pub(super) fn mark(&self) {
+    pub(in crate::log) fn mark(&self) {
         let mut s = self.locked();
         s.marked = s.next_segment;
     }
@@ -225,7 +225,7 @@ fn chunks_of(pair: &SegmentPair) -> impl Iterator<Item = u32> {
 
 impl HostFtl {
     /// Waits until everything appended before `position` is durable.
-    pub(super) async fn commit(&self, cx: &Cx, position: u64) -> BlockResult {
+    pub(in crate::log) async fn commit(&self, cx: &Cx, position: u64) -> BlockResult {
         let is_durable = || self.journal.locked().durable >= position;
         while !is_durable() {
             self.check_writable()?;
@@ -254,7 +254,7 @@ impl HostFtl {
     /// until no checkpoint is due (FORMAT.md rule 21, hole 14). The log reaches back to the older of
     /// two checkpoints and holds three spans of a quarter each with what they carry. The checkpoint
     /// itself never waits here, nor does what it depends on. Also bounds the records in memory.
-    pub(super) async fn wait_for_log(&self, cx: &Cx) -> BlockResult {
+    pub(in crate::log) async fn wait_for_log(&self, cx: &Cx) -> BlockResult {
         loop {
             let full = || self.journal.is_full(self.log_quarter());
             // Nobody writes a checkpoint any more when the tasks of a target that stops end.
@@ -265,19 +265,19 @@ impl HostFtl {
                 self.pool_changed.wait(cx, ready).await;
             }
             self.check_writable()?;
-            if self.journal.backlog() <= super::create::BACKLOG_MAX {
+            if self.journal.backlog() <= crate::log::create::BACKLOG_MAX {
                 return Ok(());
             }
             self.commit(cx, self.journal.appended()).await?;
         }
     }
 
-    pub(super) fn segment_bytes(&self) -> usize {
+    pub(in crate::log) fn segment_bytes(&self) -> usize {
         segment_bytes(&self.shape, self.flash.geo.ws_min)
     }
 
     /// Segments between checkpoints.
-    pub(super) fn log_quarter(&self) -> u64 {
+    pub(in crate::log) fn log_quarter(&self) -> u64 {
         (self.layout.log_segments as u64 / 4).max(1)
     }
 
@@ -299,7 +299,11 @@ impl HostFtl {
 
     /// Cuts the log behind `position`. The chunks that come back may be erased: an anchor that
     /// names the new oldest pair is durable (FORMAT.md, hole 20).
-    pub(super) async fn cut_journal(&self, cx: &Cx, position: u64) -> Result<Vec<u32>, BlockError> {
+    pub(in crate::log) async fn cut_journal(
+        &self,
+        cx: &Cx,
+        position: u64,
+    ) -> Result<Vec<u32>, BlockError> {
         self.take_log(cx).await;
         let chunks = self.journal.cut(position);
         let unneeded = chunks.is_empty() || mutant!("log.cut-before-anchor");
@@ -310,7 +314,7 @@ impl HostFtl {
 
     /// Goes on in a fresh pair, with an anchor in fresh chunks. What the pairs before hold is needed
     /// until two checkpoints have followed.
-    pub(super) async fn move_log(&self, cx: &Cx) -> BlockResult {
+    pub(in crate::log) async fn move_log(&self, cx: &Cx) -> BlockResult {
         self.take_log(cx).await;
         let moved = match self.next_pair(cx).await {
             Ok(pair) => {
@@ -332,7 +336,11 @@ impl HostFtl {
     }
 
     /// Runs while the log is not written.
-    pub(super) async fn with_log_at_rest<T>(&self, cx: &Cx, work: impl Future<Output = T>) -> T {
+    pub(in crate::log) async fn with_log_at_rest<T>(
+        &self,
+        cx: &Cx,
+        work: impl Future<Output = T>,
+    ) -> T {
         self.take_log(cx).await;
         let out = work.await;
         self.release_log(cx);
@@ -344,7 +352,7 @@ impl HostFtl {
     }
 
     /// Longest record that fits a block beside the links to other segments.
-    pub(super) fn record_max(&self) -> usize {
+    pub(in crate::log) fn record_max(&self) -> usize {
         let links = 2 * Record::Segment { next: SegmentPair::default() }.encoded_len();
         LogBlockBuilder::capacity(self.block_sectors()) - links
     }
@@ -495,7 +503,7 @@ impl HostFtl {
     }
 
     /// First pair and anchor of a new target; then the records that a new life begins with.
-    pub(super) async fn begin_journal(&self, cx: &Cx) -> BlockResult {
+    pub(in crate::log) async fn begin_journal(&self, cx: &Cx) -> BlockResult {
         let pair = self.next_pair(cx).await?;
         {
             let mut s = self.journal.locked();
@@ -512,7 +520,7 @@ impl HostFtl {
     /// The log goes on in a new life: `tail`, the valid records of the last pair unless that is complete,
     /// is copied to a fresh one before anything is acted on; then an anchor names that, and `started` is
     /// durable (FORMAT.md rules 15 and 22). `anchors`: chunks that hold anchors of before.
-    pub(super) async fn renew_log(
+    pub(in crate::log) async fn renew_log(
         &self,
         cx: &Cx,
         tail: Option<Vec<Record>>,

@@ -1,7 +1,7 @@
 //! A write buffer: which slots wait to be programmed, in what order, and who may add more.
 //!
 //! Owns: the order of buffered slots, the positions that flushes wait for, the admission of users and
-//! GC under the limiter's shares, of one ring; what concerns all of a target is in [`super::rings`].
+//! GC under the limiter's shares, of one ring; what concerns all of a target is in [`crate::log::rings`].
 //! Promises: a slot is drained in the order of its insertion; `durable_to` never passes a slot
 //! that is not programmed; admission is all or nothing and first come first served per origin.
 //! Never: touches the map or the medium.
@@ -10,10 +10,10 @@
 //! `head` (subm) those handed to the device, `synced` (sync) those known to be programmed. They
 //! only grow.
 
-use super::rings::FreeSlots;
-use super::slab::{Origin, Slab, SlotState};
-use super::unit::{Push, Unit};
 use crate::contention::Queue;
+use crate::log::rings::FreeSlots;
+use crate::log::slab::{Origin, Slab, SlotState};
+use crate::log::unit::{Push, Unit};
 use flashlane_base::{Ns, mutant};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, hesitate};
 use flashlane_rt::{Cx, Lock, Notify, Waiter, Waits};
@@ -22,14 +22,14 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-pub(super) struct RingState {
+pub(in crate::log) struct RingState {
     fifo: VecDeque<u32>,
     head: u64,
     /// Slots whose program failed: they go out before anything else.
     retry: VecDeque<u32>,
     /// Failed slots not yet programmed elsewhere; no flush ends while there are any.
     retry_open: u64,
-    pub(super) sent_again: u64,
+    pub(in crate::log) sent_again: u64,
     /// Units in flight in the order of their positions: (end, programmed).
     units: VecDeque<(u64, bool)>,
     units_base: u64,
@@ -40,19 +40,19 @@ pub(super) struct RingState {
     /// The allocator has nothing left and waits for a barrier: pad for it.
     starving: bool,
     /// Somebody is taking the positions of all rings: until it has, nothing is dropped.
-    pub(super) holds: u32,
+    pub(in crate::log) holds: u32,
     /// How many wait for a barrier without being able to wait for company: a target that stops, a
     /// collection by hand. Nobody may come to fill the last unit.
-    pub(super) urgent: u32,
-    pub(super) free: FreeSlots,
+    pub(in crate::log) urgent: u32,
+    pub(in crate::log) free: FreeSlots,
     /// Counters that change with the ring.
-    pub(super) host_written: u64,
-    pub(super) absorbed: u64,
-    pub(super) discarded_in_buffer: u64,
+    pub(in crate::log) host_written: u64,
+    pub(in crate::log) absorbed: u64,
+    pub(in crate::log) discarded_in_buffer: u64,
 }
 
 /// Room that comes back since dead slots were dropped: users, GC.
-pub(super) type Dropped = (u64, u64);
+pub(in crate::log) type Dropped = (u64, u64);
 
 impl RingState {
     fn new(free: FreeSlots) -> RingState {
@@ -78,21 +78,21 @@ impl RingState {
     }
 
     /// Slots that wait to be drained.
-    pub(super) fn waiting(&self) -> usize {
+    pub(in crate::log) fn waiting(&self) -> usize {
         self.fifo.len() + self.retry.len()
     }
 
-    pub(super) fn tail(&self) -> u64 {
+    pub(in crate::log) fn tail(&self) -> u64 {
         self.head + self.fifo.len() as u64
     }
 
-    pub(super) fn insert(&mut self, slot: u32) {
+    pub(in crate::log) fn insert(&mut self, slot: u32) {
         self.fifo.push_back(slot);
     }
 
     /// The free slots that are next, in the order in which they are to be filled.
     #[inline]
-    pub(super) fn offer(&mut self, to: &mut [u32]) {
+    pub(in crate::log) fn offer(&mut self, to: &mut [u32]) {
         let free = self.free.at_least(to.len());
         let next = free[free.len() - to.len()..].iter().rev();
         to.iter_mut().zip(next).for_each(|(to, slot)| *to = *slot);
@@ -100,7 +100,12 @@ impl RingState {
 
     /// Of the `offered` slots those that were filled go into the ring, the others stay free.
     #[inline]
-    pub(super) fn insert_offered(&mut self, offered: usize, filled: &[u32], others: &[u32]) {
+    pub(in crate::log) fn insert_offered(
+        &mut self,
+        offered: usize,
+        filled: &[u32],
+        others: &[u32],
+    ) {
         let free = self.free.at_least(offered);
         free.truncate(free.len() - offered);
         free.extend_from_slice(others);
@@ -109,12 +114,12 @@ impl RingState {
 
     /// A flush or FUA write waits for what is in the ring now.
     #[inline]
-    pub(super) fn cover(&mut self) {
+    pub(in crate::log) fn cover(&mut self) {
         self.flush_to = self.tail();
     }
 
     /// As [`RingState::cover`], or an erase barrier does. Returns the position.
-    pub(super) fn cover_for(&mut self, flush: bool) -> u64 {
+    pub(in crate::log) fn cover_for(&mut self, flush: bool) -> u64 {
         let tail = self.tail();
         let point = if flush { &mut self.flush_to } else { &mut self.barrier_to };
         *point = (*point).max(tail);
@@ -137,7 +142,7 @@ impl RingState {
     }
 
     /// True when the drainer has something to do.
-    pub(super) fn has_work(&self, unit: usize) -> bool {
+    pub(in crate::log) fn has_work(&self, unit: usize) -> bool {
         let n = self.waiting();
         n >= unit || n > 0 && self.push() != Push::None
     }
@@ -146,7 +151,7 @@ impl RingState {
     /// drainer's, and their program counts. Dead slots that no flush or erase barrier covers are
     /// dropped on the way (FORMAT.md rule 2). `None` when there is too little and nobody waits for
     /// it; no slots when that shows only without the dead.
-    pub(super) fn take_unit(
+    pub(in crate::log) fn take_unit(
         &mut self,
         slab: &Slab,
         sectors: usize,
@@ -229,7 +234,7 @@ impl RingState {
     }
 
     /// A unit's program has ended (well or with its failed slots queued as retries).
-    pub(super) fn unit_done(&mut self, unit: u64) {
+    pub(in crate::log) fn unit_done(&mut self, unit: u64) {
         self.units[(unit - self.units_base) as usize].1 = true;
         if mutant!("qblk.synced-over-gaps") {
             self.synced = self.synced.max(self.units[(unit - self.units_base) as usize].0);
@@ -241,38 +246,38 @@ impl RingState {
         }
     }
 
-    pub(super) fn units_taken(&self) -> u64 {
+    pub(in crate::log) fn units_taken(&self) -> u64 {
         self.units_base + self.units.len() as u64
     }
 
     /// No unit is under way: taken, and its program has not ended.
-    pub(super) fn all_ended(&self) -> bool {
+    pub(in crate::log) fn all_ended(&self) -> bool {
         self.units.is_empty()
     }
 
     /// Nothing that went out again is still to be programmed.
-    pub(super) fn nothing_again(&self) -> bool {
+    pub(in crate::log) fn nothing_again(&self) -> bool {
         self.retry_open == 0
     }
 
     /// Everything before this position is programmed, as long as no retry is open.
-    pub(super) fn durable_to(&self) -> u64 {
+    pub(in crate::log) fn durable_to(&self) -> u64 {
         let held = self.retry_open > 0 && !mutant!("qblk.durable-before-again");
         if held { 0 } else { self.synced }
     }
 
-    pub(super) fn retry(&mut self, slot: u32) {
+    pub(in crate::log) fn retry(&mut self, slot: u32) {
         self.retry.push_back(slot);
         self.retry_open += 1;
         self.sent_again += 1;
     }
 
-    pub(super) fn retried(&mut self, n: usize) {
+    pub(in crate::log) fn retried(&mut self, n: usize) {
         self.retry_open -= n as u64;
     }
 
     /// Host sectors acknowledged, neither programmed nor superseded: counted by looking.
-    pub(super) fn buffered_user(&self, slab: &Slab) -> u64 {
+    pub(in crate::log) fn buffered_user(&self, slab: &Slab) -> u64 {
         let user = |s: &&u32| slab.origin(**s) == Origin::User;
         let waits = |s: &&u32| slab.head(**s).is(SlotState::Buffered);
         // Taken once, but the medium never began its program.
@@ -285,25 +290,25 @@ impl RingState {
     }
 
     /// pblk's `write_buffer` attribute: (mem, subm, sync, flush point, free slots).
-    pub(super) fn pointers(&self) -> (u64, u64, u64, u64, usize) {
+    pub(in crate::log) fn pointers(&self) -> (u64, u64, u64, u64, usize) {
         (self.tail(), self.head, self.synced, self.flush_to, self.free.count())
     }
 }
 
-pub(super) struct Ring {
+pub(in crate::log) struct Ring {
     /// Its place among the target's rings.
-    pub(super) at: usize,
-    pub(super) state: Lock<RingState>,
+    pub(in crate::log) at: usize,
+    pub(in crate::log) state: Lock<RingState>,
     /// The drainer waits here.
-    pub(super) work: Notify,
-    pub(super) admission: Admission,
+    pub(in crate::log) work: Notify,
+    pub(in crate::log) admission: Admission,
     /// Counts the requests of its drainer: which channel is next.
-    pub(super) pointer: AtomicU64,
-    pub(super) is_drained: AtomicBool,
+    pub(in crate::log) pointer: AtomicU64,
+    pub(in crate::log) is_drained: AtomicBool,
 }
 
 impl Ring {
-    pub(super) fn new(at: u32, free: FreeSlots, capacity: u64) -> Ring {
+    pub(in crate::log) fn new(at: u32, free: FreeSlots, capacity: u64) -> Ring {
         Ring {
             at: at as usize,
             state: Lock::new(RingState::new(free)),
@@ -321,7 +326,7 @@ impl Ring {
     /// be overwritten and dropped before somebody waits for them. Returns the position behind the slots,
     /// and whether the drainer, of units of `unit` sectors, has work.
     #[inline(always)]
-    pub(super) fn insert(
+    pub(in crate::log) fn insert(
         &self,
         publish: impl FnOnce() -> u64,
         slots: &[u32],
@@ -346,7 +351,7 @@ impl Ring {
     }
 
     /// Somebody waits for what is before `to`, and with `flush` may be padded for.
-    pub(super) fn wait_for(&self, cx: &Cx, to: u64, flush: bool) {
+    pub(in crate::log) fn wait_for(&self, cx: &Cx, to: u64, flush: bool) {
         self.state.now(|r| {
             let point = if flush { &mut r.flush_to } else { &mut r.barrier_to };
             *point = (*point).max(to);
@@ -355,12 +360,12 @@ impl Ring {
     }
 
     /// How full it is, who waited for it.
-    pub(super) fn queue(&self, now: Ns) -> Queue {
+    pub(in crate::log) fn queue(&self, now: Ns) -> Queue {
         Queue { lock: self.state.stats(), ..self.admission.queue(now) }
     }
 
     /// Tells the drainer whether an erase barrier may be padded for.
-    pub(super) fn set_starving(&self, cx: &Cx, starving: bool) {
+    pub(in crate::log) fn set_starving(&self, cx: &Cx, starving: bool) {
         let changed = self.state.now(|r| std::mem::replace(&mut r.starving, starving) != starving);
         if changed && starving {
             self.work.wake(cx);
@@ -459,13 +464,13 @@ impl Gate {
 }
 
 /// Who may put how many slots into the ring: the limiter's shares, applied.
-pub(super) struct Admission {
+pub(in crate::log) struct Admission {
     gate: Mutex<Gate>,
 }
 
 /// Why an admission had to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Waited {
+pub(in crate::log) enum Waited {
     No,
     /// No room in the ring.
     RingFull,
@@ -478,20 +483,20 @@ impl Admission {
         let mut origin = [Line::default(), Line::default()];
         origin[0].share = capacity;
         origin[1].share = capacity;
-        let owned = if mutant!("log.gc-owns-no-slots") { 0 } else { super::create::PIECE_MAX };
+        let owned = if mutant!("log.gc-owns-no-slots") { 0 } else { crate::log::create::PIECE_MAX };
         origin[1].floor = u64::from(owned);
         let (last_user, open, depth_max, taken_at) = (None, false, 0, 0);
         let gate = Gate { capacity, origin, last_user, open, depth_max, taken_at };
         Admission { gate: Mutex::new(gate) }
     }
 
-    pub(super) fn acquire<'a>(&'a self, cx: &'a Cx, origin: Origin, n: u64) -> Admit<'a> {
+    pub(in crate::log) fn acquire<'a>(&'a self, cx: &'a Cx, origin: Origin, n: u64) -> Admit<'a> {
         Admit { admission: self, cx, origin, n, ticket: None, waited: Waited::No, since: Ns::ZERO }
     }
 
     /// Takes room for `n` user sectors if that is there now; of another core's ring (not `own`) only
     /// what leaves half of it to its own writers.
-    pub(super) fn try_user(&self, cx: &Cx, n: u64, own: bool) -> bool {
+    pub(in crate::log) fn try_user(&self, cx: &Cx, n: u64, own: bool) -> bool {
         let mut g = self.gate.lock();
         let spare = if own { 0 } else { g.capacity / 2 };
         let now = cx.now();
@@ -506,7 +511,7 @@ impl Admission {
         taken
     }
 
-    pub(super) fn release(&self, cx: &Cx, users: u64, gc: u64) {
+    pub(in crate::log) fn release(&self, cx: &Cx, users: u64, gc: u64) {
         let mut g = self.gate.lock();
         g.gave(users + gc, cx.now());
         g.origin[0].used -= users;
@@ -515,7 +520,7 @@ impl Admission {
     }
 
     /// Takes room without asking: slots that are sent again had it before.
-    pub(super) fn force(&self, cx: &Cx, users: u64, gc: u64) {
+    pub(in crate::log) fn force(&self, cx: &Cx, users: u64, gc: u64) {
         let mut g = self.gate.lock();
         g.took(users + gc, cx.now());
         g.origin[0].used += users;
@@ -523,14 +528,14 @@ impl Admission {
     }
 
     /// Lets everybody in: the target has become read-only, and they are told so.
-    pub(super) fn open(&self, cx: &Cx) {
+    pub(in crate::log) fn open(&self, cx: &Cx) {
         let mut g = self.gate.lock();
         g.open = true;
         g.grant(cx);
     }
 
     /// New shares from the limiter.
-    pub(super) fn set_shares(&self, cx: &Cx, users: u64, gc: u64) {
+    pub(in crate::log) fn set_shares(&self, cx: &Cx, users: u64, gc: u64) {
         let mut g = self.gate.lock();
         g.origin[0].share = users;
         g.origin[1].share = gc;
@@ -553,18 +558,18 @@ impl Admission {
     }
 
     /// Users' waits for room, and for a share.
-    pub(super) fn waits(&self) -> [Waits; 2] {
+    pub(in crate::log) fn waits(&self) -> [Waits; 2] {
         self.gate.lock().origin[Origin::User as usize].waits
     }
 
     /// The most in use is what is in use now.
-    pub(super) fn forget_peak(&self) {
+    pub(in crate::log) fn forget_peak(&self) {
         let mut g = self.gate.lock();
         g.depth_max = g.used();
     }
 
     /// (used, share) of users and of GC.
-    pub(super) fn snapshot(&self) -> [(u64, u64); 2] {
+    pub(in crate::log) fn snapshot(&self) -> [(u64, u64); 2] {
         let g = self.gate.lock();
         let of = |l: &Line| (l.used, l.share);
         [of(&g.origin[0]), of(&g.origin[1])]
@@ -572,7 +577,7 @@ impl Admission {
 }
 
 /// Future of [`Admission::acquire`]; gives what it had to wait for.
-pub(super) struct Admit<'a> {
+pub(in crate::log) struct Admit<'a> {
     admission: &'a Admission,
     cx: &'a Cx,
     origin: Origin,

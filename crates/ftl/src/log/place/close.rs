@@ -5,11 +5,11 @@
 //! rule 8); its place is stored in `closed`, never computed; afterwards every living chunk of the
 //! line is full, so everything in it is readable. Never: moves data.
 
-use super::HostFtl;
-use super::format::{ClosingHeader, Extent, LBA_LINE_CLOSING, LBA_PADDING, Record};
-use super::pool::{LineState, Place, PoolState, Spot};
-use super::unit::Released;
 use crate::block::BlockResult;
+use crate::log::HostFtl;
+use crate::log::format::{ClosingHeader, Extent, LBA_LINE_CLOSING, LBA_PADDING, Record};
+use crate::log::pool::{LineState, Place, PoolState, Spot};
+use crate::log::unit::Released;
 use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
@@ -28,7 +28,7 @@ struct Parts {
 
 impl HostFtl {
     /// Starts closing a line that takes no more data, once nothing of it is in flight.
-    pub(super) fn close_if_ready(&self, cx: &Cx, line: u32) {
+    pub(in crate::log) fn close_if_ready(&self, cx: &Cx, line: u32) {
         let Some(me) = self.me.upgrade() else { return };
         {
             let mut p = self.pools.of_line(line).lock();
@@ -70,7 +70,12 @@ impl HostFtl {
 
     /// The record of a closed line. Places that lie one behind the other are one extent; where they
     /// are too many for a log block there are none, and recovery scans the line.
-    pub(super) fn closed_record(&self, line: u32, sequence: u64, places: &[Place]) -> Record {
+    pub(in crate::log) fn closed_record(
+        &self,
+        line: u32,
+        sequence: u64,
+        places: &[Place],
+    ) -> Record {
         let mut extents: Vec<Extent> = Vec::new();
         for (chunk, sector, count) in places.iter().copied() {
             match extents.last_mut() {
@@ -158,7 +163,7 @@ impl HostFtl {
 
     /// The next position of a chunk that takes no data, with the PU's semaphore held: nobody else takes
     /// one there, so programs reach it in order.
-    pub(super) async fn spot_in(&self, cx: &Cx, line: u32, at: usize) -> Option<Spot> {
+    pub(in crate::log) async fn spot_in(&self, cx: &Cx, line: u32, at: usize) -> Option<Spot> {
         self.spot_by(cx, (line, at), 1, |p| p.take_at(line, at)).await
     }
 
@@ -239,7 +244,7 @@ impl HostFtl {
 
     /// Pads every open chunk until what is programmed in it now is readable, hence safe from a torn
     /// upper page (`pair_damage`): one task per chunk, all of which have ended when this returns.
-    pub(super) async fn close_pairs(&self, cx: &Cx) -> BlockResult {
+    pub(in crate::log) async fn close_pairs(&self, cx: &Cx) -> BlockResult {
         let pairs = self.pools.iter().flat_map(|pool| pool.lock().unclosed_pairs());
         let pairs: Vec<OpenPair> = pairs.collect();
         let me = self.me.upgrade().expect("whoever flushes holds the target");
@@ -291,17 +296,17 @@ impl HostFtl {
 }
 
 /// Units of an open chunk that are programmed but not yet readable.
-pub(super) struct OpenPair {
-    pub(super) line: u32,
+pub(in crate::log) struct OpenPair {
+    pub(in crate::log) line: u32,
     sequence: u64,
     /// Index of the chunk in the line.
-    pub(super) at: usize,
+    pub(in crate::log) at: usize,
     /// Up to which sector.
     end: u32,
 }
 
 /// What a flush has to do about one chunk.
-pub(super) enum PairStep {
+pub(in crate::log) enum PairStep {
     /// What it waits for is readable.
     Done,
     /// Program padding here.
@@ -326,7 +331,7 @@ impl PoolState {
         out
     }
 
-    pub(super) fn pair_step(&self, pair: &OpenPair) -> PairStep {
+    pub(in crate::log) fn pair_step(&self, pair: &OpenPair) -> PairStep {
         let l = self.line(pair.line);
         let Some(open) = l.open.as_ref().filter(|_| l.sequence == pair.sequence) else {
             return PairStep::Done;

@@ -8,18 +8,18 @@
 //! room. Bad chunks are blamed only where there are some.
 //! Never: opens, collects or frees anything.
 
-use super::HostFtl;
-use super::pool::{LineState, PoolState};
-use super::pools::Pool;
-use super::ring::{Ring, RingState};
-use super::rings::Positions;
-use super::victim::Reason;
+use crate::log::HostFtl;
+use crate::log::pool::{LineState, PoolState};
+use crate::log::pools::Pool;
+use crate::log::ring::{Ring, RingState};
+use crate::log::rings::Positions;
+use crate::log::victim::Reason;
 use flashlane_base::mutant;
 use flashlane_rt::Cx;
 use flashlane_rt::sync::{Ordering, hesitate};
 
 /// How far the lines have come that are being freed.
-pub(super) enum Barrier {
+pub(in crate::log) enum Barrier {
     /// There are none.
     Idle,
     /// They wait until the rings have come to these positions.
@@ -29,14 +29,14 @@ pub(super) enum Barrier {
 }
 
 /// Why a drainer gives up.
-pub(super) const STRANDED: &str = "no chunk is left to write to";
+pub(in crate::log) const STRANDED: &str = "no chunk is left to write to";
 /// Why a collector does.
-pub(super) const EXHAUSTED: &str = "no spare is left to write to";
+pub(in crate::log) const EXHAUSTED: &str = "no spare is left to write to";
 
 impl HostFtl {
     /// What is in the rings has nowhere to go, ever: no line can be opened, none is on its way, and
     /// every line to be freed waits for the rings.
-    pub(super) fn is_stranded(&self) -> bool {
+    pub(in crate::log) fn is_stranded(&self) -> bool {
         // Held throughout: nothing comes back meanwhile. So a pool that is cornered stays cornered, and
         // they can be looked at one after the other.
         let alone = (!mutant!("log.stranded-unlocked")).then(|| self.gc.barrier.lock());
@@ -57,7 +57,7 @@ impl HostFtl {
 
     /// The spare that was checked at creation is gone: users have no share, nothing is on its way, and no
     /// line (`worth` of one pool) is worth collecting.
-    pub(super) fn is_exhausted(&self, worth: Option<(u32, Reason)>) -> bool {
+    pub(in crate::log) fn is_exhausted(&self, worth: Option<(u32, Reason)>) -> bool {
         let may_be = || self.shares().users == 0 && worth.is_none();
         self.gc.enabled.load(Ordering::Acquire) && !self.read_only() && may_be() && {
             // Held throughout: no line becomes a victim, no barrier passes.
@@ -119,7 +119,7 @@ impl HostFtl {
     /// its lines twice since anything changed (`changes`) wins nothing more: padding before barriers
     /// takes as much as collections bring, and to go on would only wear the flash. What has nothing valid
     /// or a failed chunk is worth it always.
-    pub(super) fn worth_collecting(&self, pool: &Pool) -> Option<(u32, Reason)> {
+    pub(in crate::log) fn worth_collecting(&self, pool: &Pool) -> Option<(u32, Reason)> {
         self.candidate(pool, false).filter(|(line, why)| {
             let (lines, failed) = {
                 let p = pool.lock();
@@ -143,7 +143,7 @@ impl HostFtl {
     }
 
     /// Gives up for want of room, with the accounting.
-    pub(super) fn give_up_full(&self, cx: &Cx, what: &str) {
+    pub(in crate::log) fn give_up_full(&self, cx: &Cx, what: &str) {
         if !self.read_only() {
             // A target says so once in its life: that this text stays is no leak that grows.
             self.give_up(cx, Box::leak(self.room_report(what).into_boxed_str()));
@@ -151,7 +151,7 @@ impl HostFtl {
     }
 
     /// What there is, and where it is: chunks, lines, the reserve, the barrier, the rings.
-    pub(super) fn room_report(&self, what: &str) -> String {
+    pub(in crate::log) fn room_report(&self, what: &str) -> String {
         use LineState::{Closed, Closing, Freeing, Open, Opening, Victim};
         let sum = |of: &dyn Fn(&PoolState) -> u64| self.pools.sum(of);
         let states = [Opening, Open, Closing, Closed, Victim, Freeing];

@@ -4,8 +4,8 @@
 //! Promises: a counter is written by one core only, in a cache line of its own, without an atomic
 //! read-modify-write; a look changes no number. Never: is asked on the data path.
 
-use super::{HostFtl, get};
 use crate::contention::{Contention, Exchanges, PoolWaits};
+use crate::log::{HostFtl, get};
 use flashlane_base::Ns;
 use flashlane_rt::sync::{AtomicU64, Ordering};
 use flashlane_rt::{Cx, Waits};
@@ -13,31 +13,31 @@ use smallvec::SmallVec;
 
 #[derive(Default)]
 #[repr(align(128))]
-pub(super) struct CoreCounts {
-    pub(super) user_retries: AtomicU64,
-    pub(super) discard_retries: AtomicU64,
-    pub(super) drain_lost: AtomicU64,
-    pub(super) gc_lost: AtomicU64,
-    pub(super) passed: AtomicU64,
+pub(in crate::log) struct CoreCounts {
+    pub(in crate::log) user_retries: AtomicU64,
+    pub(in crate::log) discard_retries: AtomicU64,
+    pub(in crate::log) drain_lost: AtomicU64,
+    pub(in crate::log) gc_lost: AtomicU64,
+    pub(in crate::log) passed: AtomicU64,
 }
 
 /// Counts for the core that runs this: nobody else writes its counters.
-pub(super) fn bump(counter: &AtomicU64, n: u64) {
+pub(in crate::log) fn bump(counter: &AtomicU64, n: u64) {
     counter.store(counter.load(Ordering::Relaxed) + n, Ordering::Relaxed);
 }
 
 /// Raw map entries of a piece of a write.
-pub(super) type Seen = SmallVec<[u64; 4]>;
+pub(in crate::log) type Seen = SmallVec<[u64; 4]>;
 
 impl HostFtl {
     #[inline]
-    pub(super) fn counts(&self, cx: &Cx) -> &CoreCounts {
+    pub(in crate::log) fn counts(&self, cx: &Cx) -> &CoreCounts {
         &self.core_counts[cx.core().0 as usize]
     }
 
     /// The entries that a host write looks at before it pays for their exchange. Nothing on real threads,
     /// where an exchange that fails shows itself.
-    pub(super) fn look_ahead(&self, cx: &Cx, lba: u64, n: usize) -> Seen {
+    pub(in crate::log) fn look_ahead(&self, cx: &Cx, lba: u64, n: usize) -> Seen {
         match cx.is_virtual() && self.costs.map_update != Ns::ZERO {
             true => (lba..lba + n as u64).map(|lba| self.map.raw(lba)).collect(),
             false => Seen::new(),
@@ -45,7 +45,7 @@ impl HostFtl {
     }
 
     /// It has paid: those that changed meanwhile a real core would have tried again.
-    pub(super) fn note_races(&self, cx: &Cx, lba: u64, seen: &Seen) {
+    pub(in crate::log) fn note_races(&self, cx: &Cx, lba: u64, seen: &Seen) {
         let lost = seen.iter().zip(lba..).filter(|(raw, lba)| **raw != self.map.raw(*lba)).count();
         if lost > 0 {
             bump(&self.counts(cx).user_retries, lost as u64);
@@ -58,7 +58,7 @@ impl HostFtl {
             self.core_counts.iter().map(|core| get(of(core))).sum::<u64>()
         };
         let per_pool = self.pu.len() / self.pools.len();
-        let pool = |(pool, pus): (&super::pools::Pool, &[super::Credits])| PoolWaits {
+        let pool = |(pool, pus): (&crate::log::pools::Pool, &[crate::log::Credits])| PoolWaits {
             lock: pool.waits(),
             semaphores: pus.iter().fold(Waits::default(), |sum, pu| sum.and(pu.waits())),
         };

@@ -8,9 +8,9 @@
 use flashlane_base::FastDiv;
 use flashlane_rt::sync::{AtomicU32, AtomicU64, Ordering, zeroed_u64};
 
-pub(super) const NO_LINE: u32 = u32::MAX;
+pub(in crate::log) const NO_LINE: u32 = u32::MAX;
 
-pub(super) struct Lines {
+pub(in crate::log) struct Lines {
     chunk_sectors: u32,
     div: FastDiv,
     /// Linear sectors fit 32 bits, so the fast division applies.
@@ -25,7 +25,7 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    pub(super) fn new(chunks: u32, chunk_sectors: u32, exclusive: bool) -> Lines {
+    pub(in crate::log) fn new(chunks: u32, chunk_sectors: u32, exclusive: bool) -> Lines {
         let sectors = chunks as u64 * chunk_sectors as u64;
         Lines {
             chunk_sectors,
@@ -40,7 +40,7 @@ impl Lines {
     }
 
     #[inline(always)]
-    pub(super) fn chunk_of(&self, addr: u64) -> (u32, u32) {
+    pub(in crate::log) fn chunk_of(&self, addr: u64) -> (u32, u32) {
         if self.narrow {
             self.div.div_rem(addr as u32)
         } else {
@@ -50,11 +50,11 @@ impl Lines {
     }
 
     #[inline(always)]
-    pub(super) fn line_of(&self, addr: u64) -> u32 {
+    pub(in crate::log) fn line_of(&self, addr: u64) -> u32 {
         self.chunk_line[self.chunk_of(addr).0 as usize].load(Ordering::Relaxed)
     }
 
-    pub(super) fn set_line(&self, chunk: u32, line: u32) {
+    pub(in crate::log) fn set_line(&self, chunk: u32, line: u32) {
         self.chunk_line[chunk as usize].store(line, Ordering::Relaxed);
     }
 
@@ -84,7 +84,7 @@ impl Lines {
     /// The sectors of `mask`, counted from `first`, all of one chunk, are now the current copies of
     /// their logical sectors.
     #[inline]
-    pub(super) fn validate(&self, first: u64, mask: u64) {
+    pub(in crate::log) fn validate(&self, first: u64, mask: u64) {
         let shift = (first & 63) as u32;
         let old = self.toggle(first >> 6, mask << shift);
         let mut twice = old & mask << shift;
@@ -98,13 +98,13 @@ impl Lines {
 
     /// The sector is garbage from now on.
     #[inline]
-    pub(super) fn invalidate(&self, addr: u64) {
+    pub(in crate::log) fn invalidate(&self, addr: u64) {
         self.invalidate_in(self.line_of(addr), addr >> 6, 1 << (addr & 63));
     }
 
     /// The sectors of `mask` in the `word`-th 64 of the target, all of one line, are garbage.
     #[inline]
-    pub(super) fn invalidate_in(&self, line: u32, word: u64, mask: u64) {
+    pub(in crate::log) fn invalidate_in(&self, line: u32, word: u64, mask: u64) {
         let old = self.toggle(word, mask);
         assert!(old & mask == mask, "a sector of {mask:#x} in word {word} was invalidated twice");
         self.count(line, mask.count_ones().wrapping_neg());
@@ -112,19 +112,19 @@ impl Lines {
 
     /// Asks for the cache lines that say what a sector's line is and whether it is valid.
     #[inline]
-    pub(super) fn prefetch(&self, addr: u64) {
+    pub(in crate::log) fn prefetch(&self, addr: u64) {
         flashlane_base::prefetch(&self.valid_bits[(addr >> 6) as usize]);
         flashlane_base::prefetch(&self.chunk_line[self.chunk_of(addr).0 as usize]);
     }
 
     #[inline]
-    pub(super) fn is_valid(&self, addr: u64) -> bool {
+    pub(in crate::log) fn is_valid(&self, addr: u64) -> bool {
         self.valid_bits[(addr >> 6) as usize].load(Ordering::Relaxed) >> (addr & 63) & 1 != 0
     }
 
     /// Valid bits of `n` ≤ 64 sectors from `addr`, lowest first.
     #[inline]
-    pub(super) fn bits(&self, addr: u64, n: u32) -> u64 {
+    pub(in crate::log) fn bits(&self, addr: u64, n: u32) -> u64 {
         let (word, shift) = ((addr >> 6) as usize, (addr & 63) as u32);
         let mut bits = self.valid_bits[word].load(Ordering::Relaxed) >> shift;
         if shift + n > 64 {
@@ -134,34 +134,34 @@ impl Lines {
     }
 
     #[inline]
-    pub(super) fn valid(&self, line: u32) -> u32 {
+    pub(in crate::log) fn valid(&self, line: u32) -> u32 {
         self.valid[line as usize].load(Ordering::Relaxed)
     }
 
     /// Largest stamp programmed into a line; raised before the line's addresses are published.
     #[inline]
-    pub(super) fn stamp_max(&self, line: u32) -> u64 {
+    pub(in crate::log) fn stamp_max(&self, line: u32) -> u64 {
         self.stamp_max[line as usize].load(Ordering::Relaxed)
     }
 
     #[inline]
-    pub(super) fn raise_stamp(&self, line: u32, stamp: u64) {
+    pub(in crate::log) fn raise_stamp(&self, line: u32, stamp: u64) {
         self.stamp_max[line as usize].fetch_max(stamp, Ordering::Relaxed);
     }
 
     /// A line begins: nothing valid, no stamp.
-    pub(super) fn reset(&self, line: u32) {
+    pub(in crate::log) fn reset(&self, line: u32) {
         assert_eq!(self.valid(line), 0, "line {line} reused while sectors in it are valid");
         self.stamp_max[line as usize].store(0, Ordering::Relaxed);
     }
 
     /// Valid sectors of all lines, for the walk of tests.
-    pub(super) fn total_valid(&self) -> u64 {
+    pub(in crate::log) fn total_valid(&self) -> u64 {
         self.valid.iter().map(|v| v.load(Ordering::Relaxed) as u64).sum()
     }
 
     /// Set bits, counted one by one, for the walk of tests.
-    pub(super) fn count_bits(&self) -> u64 {
+    pub(in crate::log) fn count_bits(&self) -> u64 {
         self.valid_bits.iter().map(|w| w.load(Ordering::Relaxed).count_ones() as u64).sum()
     }
 }

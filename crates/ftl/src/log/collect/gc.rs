@@ -14,22 +14,22 @@
 //! vectors → each into a slot with its old stamp, unless overwritten meanwhile → drained like any
 //! other → barrier → `freed` → chunks free.
 
-use super::contention::bump;
-use super::flash::RETRIES;
-use super::format::{
+use crate::log::contention::bump;
+use crate::log::flash::RETRIES;
+use crate::log::format::{
     ClosingView, LBA_LIMIT, LBA_LINE_CLOSING, LBA_NONE, Oob, PACKED_BYTES, Record, pack_entry,
     unpack_entry,
 };
-use super::limiter::Shares;
-use super::map::{Entry, View};
-use super::pool::{LineState, PoolState};
-use super::pools::Pool;
-use super::read::whole_sectors;
-use super::ring::{RingState, Waited};
-use super::slab::Origin;
-use super::verdict::Barrier;
-use super::victim::Reason;
-use super::{HostFtl, add};
+use crate::log::limiter::Shares;
+use crate::log::map::{Entry, View};
+use crate::log::pool::{LineState, PoolState};
+use crate::log::pools::Pool;
+use crate::log::read::whole_sectors;
+use crate::log::ring::{RingState, Waited};
+use crate::log::slab::Origin;
+use crate::log::verdict::Barrier;
+use crate::log::victim::Reason;
+use crate::log::{HostFtl, add};
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{
     Cause, ChunkState, Completion, Data, Flags, Op, Request, Scatter, Ticket,
@@ -43,21 +43,21 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 /// Switches and queues of garbage collection.
-pub(super) struct Control {
-    pub(super) enabled: AtomicBool,
+pub(in crate::log) struct Control {
+    pub(in crate::log) enabled: AtomicBool,
     /// Collect whatever the limiter says (pblk's `gc_force`).
-    pub(super) forced: AtomicBool,
+    pub(in crate::log) forced: AtomicBool,
     hungry: AtomicBool,
     /// Pools choose their victims one after the other: each sees what the others have claimed.
-    pub(super) choosing: Mutex<()>,
+    pub(in crate::log) choosing: Mutex<()>,
     /// Whoever works out whether barriers may be padded for.
-    pub(super) pressing: Mutex<()>,
+    pub(in crate::log) pressing: Mutex<()>,
     /// How far the lines have come that are being freed. Taken before a pool's lock or a ring's.
-    pub(super) barrier: Mutex<Barrier>,
+    pub(in crate::log) barrier: Mutex<Barrier>,
     /// Lines with nothing live, waiting for the barrier.
     freeing: Mutex<Vec<u32>>,
     /// Batches admitted that are not in their ring yet: each may leave a tail there.
-    pub(super) moving: AtomicU64,
+    pub(in crate::log) moving: AtomicU64,
     /// Batches that are not in flight, for the next ones.
     #[expect(clippy::vec_box, reason = "a batch moves between tasks as one pointer")]
     batches: Mutex<Vec<Box<Batch>>>,
@@ -68,7 +68,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    pub(super) fn new(enabled: bool) -> Control {
+    pub(in crate::log) fn new(enabled: bool) -> Control {
         Control {
             enabled: AtomicBool::new(enabled),
             forced: AtomicBool::new(false),
@@ -87,26 +87,26 @@ impl Control {
 
 impl Control {
     /// Collects line after line, while that wins something, until switched off.
-    pub(super) fn force(&self, on: bool) {
+    pub(in crate::log) fn force(&self, on: bool) {
         self.forced.store(on, Ordering::SeqCst);
     }
 }
 
 /// Garbage collection of one pool.
-pub(super) struct Collector {
+pub(in crate::log) struct Collector {
     /// The limiter wants victims taken.
     wanted: AtomicBool,
-    pub(super) work: Notify,
+    pub(in crate::log) work: Notify,
     /// It would collect, but no line is worth it: the next garbage is news.
     hungry: AtomicBool,
     /// A victim's sectors are on their way into the ring.
     moving: AtomicBool,
     /// Victims with valid sectors taken while `changes` was `since`.
-    pub(super) fruitless: AtomicU64,
+    pub(in crate::log) fruitless: AtomicU64,
     /// `changes` when the last victim was taken for its room.
-    pub(super) since: AtomicU64,
+    pub(in crate::log) since: AtomicU64,
     /// Valid sectors of that victim that have not been admitted yet.
-    pub(super) claim: AtomicU64,
+    pub(in crate::log) claim: AtomicU64,
     /// The moves of one victim are admitted at a time.
     turn: Credits,
 }
@@ -128,18 +128,18 @@ impl Default for Collector {
 
 impl Collector {
     /// The limiter wants victims taken.
-    pub(super) fn is_wanted(&self) -> bool {
+    pub(in crate::log) fn is_wanted(&self) -> bool {
         self.wanted.load(Ordering::Acquire)
     }
 
     /// New shares: does GC take victims, and may users write?
-    pub(super) fn set_shares(&self, cx: &Cx, shares: Shares) {
+    pub(in crate::log) fn set_shares(&self, cx: &Cx, shares: Shares) {
         self.wanted.store(shares.collect, Ordering::Release);
         self.work.wake(cx);
     }
 
     /// Must a barrier not wait for company, because GC wants chunks back and brings none?
-    pub(super) fn is_pressed(&self) -> bool {
+    pub(in crate::log) fn is_pressed(&self) -> bool {
         self.wanted.load(Ordering::Acquire) && !self.moving.load(Ordering::Acquire)
     }
 }
@@ -149,7 +149,7 @@ const AHEAD: usize = 8;
 
 /// Sectors that a batch has at least when it is gathered, but for a victim's last: one more unit might
 /// not fit.
-pub(super) fn batch_least(unit: u32) -> u64 {
+pub(in crate::log) fn batch_least(unit: u32) -> u64 {
     VECTOR_MAX as u64 + 1 - u64::from(unit)
 }
 
@@ -211,13 +211,13 @@ impl HostFtl {
     /// in vain again. Counts the host's sectors that were written and the entries that it has discarded,
     /// chunks gone bad, lines scrubbed, and new widths of lines. A line moved for its wear is none of them:
     /// wear leveling would wear the flash for ever.
-    pub(super) fn changes(&self) -> u64 {
+    pub(in crate::log) fn changes(&self) -> u64 {
         let others = self.gc.changes.load(Ordering::Acquire);
         self.rings.sum(|r| r.host_written) + others
     }
 
     /// Behind what was changed: until then collections may come to nothing.
-    pub(super) fn note_changes(&self, n: u64) {
+    pub(in crate::log) fn note_changes(&self, n: u64) {
         if !mutant!("log.stale-vain") {
             self.gc.changes.fetch_add(n, Ordering::AcqRel);
         }
@@ -227,7 +227,7 @@ impl HostFtl {
     /// hungry takes every ring's lock behind that (`is_exhausted`), and what makes garbage has its ring's lock
     /// before it comes here, so one of the two sees the other.
     #[inline]
-    pub(super) fn note_garbage(&self, cx: &Cx) {
+    pub(in crate::log) fn note_garbage(&self, cx: &Cx) {
         if self.gc.hungry.load(Ordering::Relaxed) {
             self.feed(cx);
         }
@@ -241,12 +241,12 @@ impl HostFtl {
     }
 
     /// Has every collector look again.
-    pub(super) fn wake_collectors(&self, cx: &Cx) {
+    pub(in crate::log) fn wake_collectors(&self, cx: &Cx) {
         self.pools.iter().for_each(|pool| pool.collector.work.wake(cx));
     }
 
     /// Takes a pool's victims while its limiter wants it, until the target stops or is read-only.
-    pub(super) async fn gc_loop(self: Arc<Self>, cx: Cx, pool: usize) {
+    pub(in crate::log) async fn gc_loop(self: Arc<Self>, cx: Cx, pool: usize) {
         let pool = self.pools.get(pool);
         let collector = &pool.collector;
         loop {
@@ -268,7 +268,7 @@ impl HostFtl {
                 return;
             }
             if self.is_exhausted(self.worth_collecting(pool)) {
-                self.give_up_full(&cx, super::verdict::EXHAUSTED);
+                self.give_up_full(&cx, crate::log::verdict::EXHAUSTED);
             }
             collector.turn.acquire(&cx, 1).await;
             match self.take_victim(pool, false) {
@@ -282,7 +282,7 @@ impl HostFtl {
 
     /// One forced collection, from choice to free chunks, of the pool that has most to win. It waits for
     /// its room as any other does.
-    pub(super) async fn collect_one(self: &Arc<Self>, cx: &Cx) -> bool {
+    pub(in crate::log) async fn collect_one(self: &Arc<Self>, cx: &Cx) -> bool {
         let valid = |pool: &&Pool| {
             let best = self.candidate(pool, true);
             best.map_or(u32::MAX, |(line, _)| self.lines.valid(line))
@@ -532,10 +532,10 @@ impl HostFtl {
         let unit = self.info.content_bytes;
         let n = batch.n;
         batch.content.resize(n * unit, 0);
-        let to = Scatter::new(&mut batch.content, &super::flash::IN_ORDER[..n], unit);
+        let to = Scatter::new(&mut batch.content, &crate::log::flash::IN_ORDER[..n], unit);
         let request = Request {
             op: Op::Read,
-            flags: Flags { cause: Cause::Gc, ..super::read::READ },
+            flags: Flags { cause: Cause::Gc, ..crate::log::read::READ },
             addrs: &batch.ppas[..n],
             data: Data::Read { content: to, oob: &mut batch.oob[..n] },
             whole_sectors: false,
@@ -761,7 +761,7 @@ impl HostFtl {
     }
 
     /// Frees emptied lines behind the erase barrier, until the target stops.
-    pub(super) async fn free_loop(self: Arc<Self>, cx: Cx) {
+    pub(in crate::log) async fn free_loop(self: Arc<Self>, cx: Cx) {
         loop {
             let wanted = || self.is_stopping() || !self.gc.freeing.lock().is_empty();
             self.pool_changed.wait(&cx, wanted).await;
@@ -778,7 +778,7 @@ impl HostFtl {
     }
 
     /// What was behind the barrier is free, and the shares know.
-    pub(super) fn all_freed(&self, cx: &Cx) {
+    pub(in crate::log) fn all_freed(&self, cx: &Cx) {
         *self.gc.barrier.lock() = Barrier::Idle;
         // Whoever took that for a reason to go on waiting asks again.
         self.pool_changed.wake(cx);
@@ -786,7 +786,11 @@ impl HostFtl {
     }
 
     /// Frees lines behind a barrier; [`HostFtl::all_freed`] comes next.
-    pub(super) async fn free_lines(&self, cx: &Cx, lines: &[u32]) -> crate::block::BlockResult {
+    pub(in crate::log) async fn free_lines(
+        &self,
+        cx: &Cx,
+        lines: &[u32],
+    ) -> crate::block::BlockResult {
         if !mutant!("qblk.freed-under-operations") {
             self.epochs.synchronize(cx).await;
         }
@@ -824,7 +828,7 @@ impl HostFtl {
             let dirty = chunks.iter().map(|c| self.chunk_info(*c).state != ChunkState::Free);
             let dirty: Vec<bool> = dirty.collect();
             pool.lock().freed(*line, &dirty);
-            chunks.iter().for_each(|c| self.lines.set_line(*c, super::lines::NO_LINE));
+            chunks.iter().for_each(|c| self.lines.set_line(*c, crate::log::lines::NO_LINE));
         }
         Ok(())
     }

@@ -9,15 +9,15 @@
 //! (rule 24).
 //! Never: stops writers; a shard is a fuzzy copy taken while they go on.
 
-use super::HostFtl;
-use super::create::{LANE_SECTORS, Layout};
-use super::format::{Extent, LBA_CHECKPOINT, LBA_PADDING, Record, Runs, ShardHeader, Stripes};
-use super::front::SECTION;
-use super::lines::NO_LINE;
-use super::map::Entry;
-use super::pool::LineState;
-use super::slab::POISONED;
 use crate::block::{BlockError, BlockResult};
+use crate::log::HostFtl;
+use crate::log::create::{LANE_SECTORS, Layout};
+use crate::log::format::{Extent, LBA_CHECKPOINT, LBA_PADDING, Record, Runs, ShardHeader, Stripes};
+use crate::log::front::SECTION;
+use crate::log::lines::NO_LINE;
+use crate::log::map::Entry;
+use crate::log::pool::LineState;
+use crate::log::slab::POISONED;
 use flashlane_base::{Ns, SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::{Ordering, hesitate};
@@ -26,12 +26,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// A complete checkpoint that is kept.
-pub(super) struct Complete {
+pub(in crate::log) struct Complete {
     position: u64,
     /// Sequence of the next line when it began.
     next_line: u64,
     /// Those that it names, and those that it took.
-    pub(super) chunks: BTreeSet<u32>,
+    pub(in crate::log) chunks: BTreeSet<u32>,
 }
 
 /// Where a shard is, and in which checkpoint it was written.
@@ -74,15 +74,15 @@ impl Last {
 }
 
 /// What checkpoints remember between runs.
-pub(super) struct Checkpoints {
-    pub(super) turn: Credits,
-    pub(super) kept: flashlane_rt::sync::Mutex<Vec<Complete>>,
+pub(in crate::log) struct Checkpoints {
+    pub(in crate::log) turn: Credits,
+    pub(in crate::log) kept: flashlane_rt::sync::Mutex<Vec<Complete>>,
     last: flashlane_rt::sync::Mutex<Last>,
-    pub(super) next: flashlane_rt::sync::AtomicU64,
+    pub(in crate::log) next: flashlane_rt::sync::AtomicU64,
 }
 
 impl Checkpoints {
-    pub(super) fn new() -> Checkpoints {
+    pub(in crate::log) fn new() -> Checkpoints {
         Checkpoints {
             turn: Credits::new(1),
             kept: flashlane_rt::sync::Mutex::new(Vec::new()),
@@ -93,7 +93,11 @@ impl Checkpoints {
 
     /// The complete ones that recovery found, oldest first: (position, next line, chunks). `next` is
     /// the id of the next one.
-    pub(super) fn resume(&self, kept: impl Iterator<Item = (u64, u64, BTreeSet<u32>)>, next: u64) {
+    pub(in crate::log) fn resume(
+        &self,
+        kept: impl Iterator<Item = (u64, u64, BTreeSet<u32>)>,
+        next: u64,
+    ) {
         let complete = |(position, next_line, chunks)| Complete { position, next_line, chunks };
         *self.kept.lock() = kept.map(complete).collect();
         self.next.store(next, Ordering::Release);
@@ -149,7 +153,7 @@ impl HostFtl {
     /// Checkpoints whenever a quarter of the log was written since the last, until the target
     /// stops: the log reaches back to the older of two, so it holds half, and room for what is
     /// written meanwhile.
-    pub(super) async fn checkpoint_loop(self: Arc<Self>, cx: Cx) {
+    pub(in crate::log) async fn checkpoint_loop(self: Arc<Self>, cx: Cx) {
         loop {
             let due = || self.journal.is_thin() || self.journal.is_full(self.log_quarter());
             let wanted = || self.is_stopping() || self.read_only() || due();
@@ -190,12 +194,12 @@ impl HostFtl {
     }
 
     /// Writes one checkpoint and cuts the log behind the one before it. Returns its id.
-    pub(super) async fn checkpoint(&self, cx: &Cx) -> Result<u64, BlockError> {
+    pub(in crate::log) async fn checkpoint(&self, cx: &Cx) -> Result<u64, BlockError> {
         self.checkpoint_in_turn(cx, false).await
     }
 
     /// A checkpoint that names nothing of older ones.
-    pub(super) async fn checkpoint_anew(&self, cx: &Cx) -> Result<u64, BlockError> {
+    pub(in crate::log) async fn checkpoint_anew(&self, cx: &Cx) -> Result<u64, BlockError> {
         self.checkpoint_in_turn(cx, !mutant!("log.decayed-shards-kept")).await
     }
 
@@ -833,7 +837,7 @@ mod tests {
     #[test]
     #[cfg(debug_assertions)] // others' steps can be taken in such builds only
     fn a_change_is_copied_or_marked() {
-        use super::super::format::{ShardEntry, ShardView};
+        use crate::log::format::{ShardEntry, ShardView};
         use flashlane_rt::sync::rehearse;
         run(async |cx| {
             let ftl = in_small_shards(&cx, 60, quiet()).await;

@@ -4,9 +4,9 @@
 //! sequence, a chunk for metadata. Promises: a pool's lock is never taken while another's is held, so
 //! drainers of different channels do not meet. Never: knows what a pool does inside (that is `pool`).
 
-use super::gc::Collector;
-use super::limiter::{Levels, Limiter, Shares};
-use super::pool::{Line, LineState, PoolState, Shape};
+use crate::log::gc::Collector;
+use crate::log::limiter::{Levels, Limiter, Shares};
+use crate::log::pool::{Line, LineState, PoolState, Shape};
 use flashlane_base::FastDiv;
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
@@ -15,19 +15,19 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 
 /// One pool: its chunks and lines under their own lock, its garbage collection, its limiter.
-pub(super) struct Pool {
+pub(in crate::log) struct Pool {
     state: Mutex<PoolState>,
     contended: Contended,
     /// Held while positions are taken: what drainers of one channel compete for (QBLK, II-B).
-    pub(super) taking: Lock<()>,
-    pub(super) limiter: Mutex<Limiter>,
+    pub(in crate::log) taking: Lock<()>,
+    pub(in crate::log) limiter: Mutex<Limiter>,
     /// Free chunks at which the limiter was last asked, and what it said.
-    pub(super) shared: Mutex<Option<(u64, Shares)>>,
-    pub(super) collector: Collector,
+    pub(in crate::log) shared: Mutex<Option<(u64, Shares)>>,
+    pub(in crate::log) collector: Collector,
 }
 
 impl Pool {
-    pub(super) fn new(state: PoolState, limiter: Limiter) -> Pool {
+    pub(in crate::log) fn new(state: PoolState, limiter: Limiter) -> Pool {
         Pool {
             state: Mutex::new(state),
             contended: Contended::new(),
@@ -39,18 +39,18 @@ impl Pool {
     }
 
     #[inline]
-    pub(super) fn lock(&self) -> MutexGuard<'_, PoolState> {
+    pub(in crate::log) fn lock(&self) -> MutexGuard<'_, PoolState> {
         self.contended.lock(&self.state)
     }
 
     /// What was waited for at the pool: in virtual time while positions are taken, on real threads
     /// whenever its state was looked at.
-    pub(super) fn waits(&self) -> LockStats {
+    pub(in crate::log) fn waits(&self) -> LockStats {
         self.taking.stats().and(self.contended.stats(0))
     }
 }
 
-pub(super) struct Pools {
+pub(in crate::log) struct Pools {
     each: Box<[Pool]>,
     /// Chunks of a pool, and as many line ids.
     chunks: FastDiv,
@@ -59,7 +59,7 @@ pub(super) struct Pools {
 
 impl Pools {
     /// Of a target that begins with line `next_sequence`.
-    pub(super) fn new(
+    pub(in crate::log) fn new(
         shape: &Shape,
         next_sequence: Arc<AtomicU64>,
         pools: impl Iterator<Item = Pool>,
@@ -79,60 +79,60 @@ impl Pools {
 
     /// The pool that a line belongs to.
     #[inline]
-    pub(super) fn of_line(&self, line: u32) -> &Pool {
+    pub(in crate::log) fn of_line(&self, line: u32) -> &Pool {
         &self.each[self.at(line)]
     }
 
     /// The pool that a chunk belongs to.
     #[inline]
-    pub(super) fn of_chunk(&self, chunk: u32) -> &Pool {
+    pub(in crate::log) fn of_chunk(&self, chunk: u32) -> &Pool {
         &self.each[self.at(chunk)]
     }
 
     #[inline]
-    pub(super) fn get(&self, pool: usize) -> &Pool {
+    pub(in crate::log) fn get(&self, pool: usize) -> &Pool {
         &self.each[pool]
     }
 
     #[inline]
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::log) fn len(&self) -> usize {
         self.each.len()
     }
 
     /// Their places, round from `first` on.
     #[inline]
-    pub(super) fn from(&self, first: usize) -> impl Iterator<Item = usize> + use<> {
+    pub(in crate::log) fn from(&self, first: usize) -> impl Iterator<Item = usize> + use<> {
         (first..self.len()).chain(0..first)
     }
 
     #[inline]
-    pub(super) fn iter(&self) -> std::slice::Iter<'_, Pool> {
+    pub(in crate::log) fn iter(&self) -> std::slice::Iter<'_, Pool> {
         self.each.iter()
     }
 
-    pub(super) fn any(&self, holds: impl Fn(&mut PoolState) -> bool) -> bool {
+    pub(in crate::log) fn any(&self, holds: impl Fn(&mut PoolState) -> bool) -> bool {
         self.iter().any(|pool| holds(&mut pool.lock()))
     }
 
     /// Does it hold for every pool?
-    pub(super) fn all(&self, holds: impl Fn(&mut PoolState) -> bool) -> bool {
+    pub(in crate::log) fn all(&self, holds: impl Fn(&mut PoolState) -> bool) -> bool {
         self.iter().all(|pool| holds(&mut pool.lock()))
     }
 
-    pub(super) fn sum(&self, of: impl Fn(&PoolState) -> u64) -> u64 {
+    pub(in crate::log) fn sum(&self, of: impl Fn(&PoolState) -> u64) -> u64 {
         self.iter().map(|pool| of(&pool.lock())).sum()
     }
 
-    pub(super) fn count(&self, state: LineState) -> u64 {
+    pub(in crate::log) fn count(&self, state: LineState) -> u64 {
         self.sum(|p| p.count(state) as u64)
     }
 
-    pub(super) fn any_line(&self, holds: impl Fn(&Line) -> bool) -> bool {
+    pub(in crate::log) fn any_line(&self, holds: impl Fn(&Line) -> bool) -> bool {
         self.any(|p| p.lines().any(|(_, line)| holds(line)))
     }
 
     /// Sectors programmed, by cause.
-    pub(super) fn programmed(&self) -> [u64; Cause::ALL.len()] {
+    pub(in crate::log) fn programmed(&self) -> [u64; Cause::ALL.len()] {
         let mut sum = [0; Cause::ALL.len()];
         for pool in self.iter() {
             let p = pool.lock();
@@ -142,7 +142,7 @@ impl Pools {
     }
 
     /// Erases of the least worn chunk, of the average one (rounded down) and of the most worn.
-    pub(super) fn wear_range(&self) -> [u64; 3] {
+    pub(in crate::log) fn wear_range(&self) -> [u64; 3] {
         let (mut least, mut most, mut total, mut chunks) = (u64::MAX, 0, 0, 0);
         for pool in self.iter() {
             for erases in pool.lock().wear().iter().copied().map(u64::from) {
@@ -153,13 +153,13 @@ impl Pools {
         [least.min(most), total / chunks.max(1), most]
     }
 
-    pub(super) fn next_sequence(&self) -> u64 {
+    pub(in crate::log) fn next_sequence(&self) -> u64 {
         self.next_sequence.load(Ordering::SeqCst)
     }
 
     /// Lowest sequence of a line that is being opened or not closed in the log: a replay that begins
     /// there misses nothing that is in flight.
-    pub(super) fn lowest_open_sequence(&self) -> u64 {
+    pub(in crate::log) fn lowest_open_sequence(&self) -> u64 {
         // First: a line that begins while the pools are looked at has this sequence or a later one.
         let next = self.next_sequence();
         self.iter().map(|pool| pool.lock().lowest_open_sequence()).min().unwrap_or(next).min(next)
@@ -167,7 +167,7 @@ impl Pools {
 
     /// A free chunk for metadata, of the pool with the largest reserve for it, on another PU than `not`
     /// where there is one: two copies on one die are better than none. (chunk, needs an erase).
-    pub(super) fn take_meta_chunk(&self, not: Option<u32>) -> Option<(u32, bool)> {
+    pub(in crate::log) fn take_meta_chunk(&self, not: Option<u32>) -> Option<(u32, bool)> {
         let rank = |pool: &Pool, at: usize| {
             let p = pool.lock();
             let has = [p.has_chunk_off(not), p.has_chunk_off(None)];
@@ -178,7 +178,7 @@ impl Pools {
     }
 
     /// Keeps `chunks` in all from the lines, for metadata.
-    pub(super) fn reserve_meta(&self, chunks: u64) {
+    pub(in crate::log) fn reserve_meta(&self, chunks: u64) {
         let pools = self.len() as u64;
         for (i, pool) in self.iter().enumerate() {
             pool.lock().meta_reserve = chunks / pools + u64::from((i as u64) < chunks % pools);
@@ -186,7 +186,7 @@ impl Pools {
     }
 
     /// The controllers of all pools, from their beginning.
-    pub(super) fn set_levels(&self, levels: Levels) {
+    pub(in crate::log) fn set_levels(&self, levels: Levels) {
         for pool in self.iter() {
             pool.limiter.lock().set_levels(levels);
             *pool.shared.lock() = None;
@@ -196,8 +196,8 @@ impl Pools {
 
 #[cfg(test)]
 mod tests {
-    use super::super::limiter::LimiterKind;
     use super::*;
+    use crate::log::limiter::LimiterKind;
 
     /// Three channels of two PUs, all chunks free.
     fn three() -> Pools {

@@ -9,16 +9,16 @@
 //! Never: pads unless somebody can't wait for company: a flush, a failed sector, or an erase barrier
 //! when the allocator starves, the target stops or a collection was asked for by hand.
 
-use super::contention::bump;
-use super::format::{LBA_PADDING, Oob};
-use super::lines::Lines;
-use super::map::{Entry, Map};
-use super::pool::{Chosen, Spot};
-use super::ring::{Dropped, Ring, RingState};
-use super::sections::Sections;
-use super::slab::Slab;
-use super::unit::{Released, UNITS_INLINE, Unit};
-use super::{Drain, HostFtl};
+use crate::log::contention::bump;
+use crate::log::format::{LBA_PADDING, Oob};
+use crate::log::lines::Lines;
+use crate::log::map::{Entry, Map};
+use crate::log::pool::{Chosen, Spot};
+use crate::log::ring::{Dropped, Ring, RingState};
+use crate::log::sections::Sections;
+use crate::log::slab::Slab;
+use crate::log::unit::{Released, UNITS_INLINE, Unit};
+use crate::log::{Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Op, Request};
 use flashlane_rt::sync::hesitate;
@@ -68,7 +68,7 @@ struct Described {
 
 impl HostFtl {
     /// The consumer of a ring, until the target stops.
-    pub(super) async fn drain_loop(self: Arc<Self>, cx: Cx, ring: usize) {
+    pub(in crate::log) async fn drain_loop(self: Arc<Self>, cx: Cx, ring: usize) {
         let sectors = self.shape.unit as usize;
         let ring = self.rings.get(ring);
         let mut vectors = Vectors::default();
@@ -165,7 +165,7 @@ impl HostFtl {
                 self.starve(cx);
                 self.pool_changed.wake(cx); // the opener may have waited for a free spare place
                 if self.is_stranded() {
-                    self.give_up_full(cx, super::verdict::STRANDED);
+                    self.give_up_full(cx, crate::log::verdict::STRANDED);
                 }
                 let ready = || {
                     self.is_stopping()
@@ -383,7 +383,7 @@ impl HostFtl {
         let mut padding = [Oob::unsealed(LBA_PADDING, sequence)];
         self.seal(&mut padding, &[zero]);
         let rest = self.shape.unit as usize - used;
-        super::add(&self.padding_dist[rest], 1);
+        crate::log::add(&self.padding_dist[rest], 1);
         out.index.resize(out.index.len() + rest, zero);
         out.oob.resize(out.oob.len() + rest, padding[0]);
     }
@@ -473,7 +473,7 @@ impl HostFtl {
 
     /// Units that the medium can give back now: the map moves on from their slots, which are free
     /// then. Whoever overwrote a sector meanwhile has made its copy garbage already.
-    pub(super) async fn publish_media(&self, cx: &Cx, released: Released) {
+    pub(in crate::log) async fn publish_media(&self, cx: &Cx, released: Released) {
         if released.is_empty() {
             return;
         }
@@ -540,7 +540,7 @@ impl HostFtl {
 /// The map moves on from a unit's slots to the medium, in a section: what lies on top of a slot may be
 /// used again behind it. Valid before it is published: whoever finds an address may invalidate it. Whoever
 /// loses the exchange makes its own sector garbage (QBLK, II-C, situation 2). Returns how many did.
-pub(super) fn publish_unit(
+pub(in crate::log) fn publish_unit(
     (map, lines, slab): (&Map, &Lines, &Slab),
     (sections, core): (&Sections, CoreId),
     unit: &Unit,

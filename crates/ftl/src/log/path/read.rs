@@ -5,11 +5,11 @@
 //! be read (FORMAT.md rule 10: every read of the medium verifies address and CRC).
 //! Never: retries what the device gave up on (pblk: read errors go up).
 
-use super::epoch::Operation;
-use super::format::Oob;
-use super::map::Entry;
-use super::{HostFtl, add};
 use crate::block::{BlockError, BlockResult, SectorsMut, Started};
+use crate::log::epoch::Operation;
+use crate::log::format::Oob;
+use crate::log::map::Entry;
+use crate::log::{HostFtl, add};
 use flashlane_base::{Lba, Ns, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{Completion, Data, Flags, Op, Request, Status, Ticket};
 use flashlane_rt::Cx;
@@ -18,7 +18,7 @@ use smallvec::SmallVec;
 
 /// Flags of pblk's reads, GC's too: they may interrupt a program or an erase (pblk sets the hint on
 /// every read; facts of the interface: OCSSD 1.2, CDW12).
-pub(super) const READ: Flags = Flags { suspend: true, ..Flags::DEFAULT };
+pub(in crate::log) const READ: Flags = Flags { suspend: true, ..Flags::DEFAULT };
 
 /// A vector read in flight for up to 64 sectors of a request.
 struct Piece {
@@ -38,7 +38,7 @@ type Pieces = SmallVec<[Piece; 1]>;
 
 /// Reads that are expected: what is known of a sector comes in two looks, the second at what the first
 /// found, and the first takes as long as some requests.
-pub(super) struct Expected {
+pub(in crate::log) struct Expected {
     next: AtomicUsize,
     lbas: [AtomicU64; LOOKS_APART],
 }
@@ -71,7 +71,7 @@ impl HostFtl {
     /// A read of a sector comes soon, whose map entry was just asked for: now for what the entry of an
     /// earlier one names.
     #[inline]
-    pub(super) fn expect_read(&self, lba: u64) {
+    pub(in crate::log) fn expect_read(&self, lba: u64) {
         let map = self.map.view();
         match map.decode(map.peek(self.expected.note(lba))) {
             Entry::Media(addr) => {
@@ -85,7 +85,7 @@ impl HostFtl {
     }
 
     /// A read, answered at once where nothing costs time and nothing has to come from the medium.
-    pub(super) fn read<'a>(
+    pub(in crate::log) fn read<'a>(
         &'a self,
         cx: &'a Cx,
         lba: u64,
@@ -267,7 +267,7 @@ impl HostFtl {
 /// Which of up to 64 sectors are what their out-of-band records say, whichever way the store keeps
 /// content: 4096 bytes a sector, or 8 (`stamps`).
 #[inline]
-pub(super) fn whole_sectors(oob: &[[u8; OOB_BYTES]], content: &[u8], unit: usize) -> u64 {
+pub(in crate::log) fn whole_sectors(oob: &[[u8; OOB_BYTES]], content: &[u8], unit: usize) -> u64 {
     if unit == 8 {
         return Oob::verify_words(oob, content);
     }

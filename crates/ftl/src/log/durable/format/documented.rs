@@ -7,7 +7,7 @@
 use super::tests::UUID;
 use super::*;
 
-const DOCUMENT: &str = include_str!("../../../../../docs/FORMAT.md");
+const DOCUMENT: &str = include_str!("../../../../../../docs/FORMAT.md");
 
 /// A table: the heading above it, the cells of its head, those of its rows.
 struct Table {

@@ -38,7 +38,7 @@ pub struct Map {
     exclusive: bool,
     marks: Marks,
     /// pblk's translation lock: held around every look-up-and-act on the map.
-    pub(super) lock: Lock<()>,
+    pub(in crate::log) lock: Lock<()>,
 }
 
 /// Which shards have changed since a checkpoint copied them: all of them to begin with.
@@ -78,7 +78,7 @@ impl Marks {
 
 /// The entries of a map, held in registers by loops over many of them.
 #[derive(Clone, Copy)]
-pub(super) struct View<'a> {
+pub(in crate::log) struct View<'a> {
     /// One of them is empty.
     narrow: &'a [AtomicU32],
     wide: &'a [AtomicU64],
@@ -100,7 +100,7 @@ fn exchange_held(entry: &AtomicU32, old: u32, new: u32) -> bool {
 
 impl View<'_> {
     #[inline(always)]
-    pub(super) fn raw(&self, lba: u64) -> u64 {
+    pub(in crate::log) fn raw(&self, lba: u64) -> u64 {
         match self.narrow.get(lba as usize) {
             Some(e) => e.load(Ordering::Acquire) as u64,
             None => self.wide[lba as usize].load(Ordering::Acquire),
@@ -109,7 +109,7 @@ impl View<'_> {
 
     /// The raw entry, or that of an unmapped sector if there is none.
     #[inline(always)]
-    pub(super) fn peek(&self, lba: u64) -> u64 {
+    pub(in crate::log) fn peek(&self, lba: u64) -> u64 {
         match self.narrow.get(lba as usize) {
             Some(e) => e.load(Ordering::Relaxed) as u64,
             None => self.wide.get(lba as usize).map_or(0, |e| e.load(Ordering::Relaxed)),
@@ -118,7 +118,7 @@ impl View<'_> {
 
     /// Asks for the cache line of an entry, if there is one.
     #[inline(always)]
-    pub(super) fn prefetch(&self, lba: u64) {
+    pub(in crate::log) fn prefetch(&self, lba: u64) {
         match self.narrow.get(lba as usize) {
             Some(e) => flashlane_base::prefetch(e),
             None => self.wide.get(lba as usize).into_iter().for_each(flashlane_base::prefetch),
@@ -126,7 +126,7 @@ impl View<'_> {
     }
 
     #[inline(always)]
-    pub(super) fn decode(&self, raw: u64) -> Entry {
+    pub(in crate::log) fn decode(&self, raw: u64) -> Entry {
         if raw == 0 {
             Entry::Unmapped
         } else if raw & self.tag == 0 {
@@ -139,7 +139,7 @@ impl View<'_> {
     }
 
     #[inline(always)]
-    pub(super) fn encode(&self, entry: Entry) -> u64 {
+    pub(in crate::log) fn encode(&self, entry: Entry) -> u64 {
         match entry {
             Entry::Unmapped => 0,
             Entry::Slot(s) => self.tag | s as u64,
@@ -151,7 +151,10 @@ impl View<'_> {
     /// [`View::exchange`] for one (sector, `old`, `new`) after the other, 64 at most: a bit for each that
     /// was replaced. Under the map's lock, which makes a short loop of it.
     #[inline(always)]
-    pub(super) fn exchange_each(&self, changes: impl Iterator<Item = (u64, u64, u64)>) -> u64 {
+    pub(in crate::log) fn exchange_each(
+        &self,
+        changes: impl Iterator<Item = (u64, u64, u64)>,
+    ) -> u64 {
         assert!(self.exclusive, "for whoever holds the lock");
         let mut done = 0;
         if self.narrow.is_empty() {
@@ -173,7 +176,7 @@ impl View<'_> {
 
     /// Replaces `old` by `new` unless the entry has changed.
     #[inline(always)]
-    pub(super) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
+    pub(in crate::log) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
         let changed = self.replace(lba, old, new);
         if changed {
             self.marks.set(lba);
@@ -231,24 +234,24 @@ impl Map {
     }
 
     /// The same with so many entries in a shard.
-    pub(super) fn in_shards(self, per_shard: u32) -> Map {
+    pub(in crate::log) fn in_shards(self, per_shard: u32) -> Map {
         Map { marks: Marks::new(self.capacity(), per_shard), ..self }
     }
 
     /// Has a shard changed since its mark was taken away? What changed before the caller began to wait for
     /// sections to end, or took the lock, shows.
-    pub(super) fn is_marked(&self, shard: u64) -> bool {
+    pub(in crate::log) fn is_marked(&self, shard: u64) -> bool {
         self.marks.marks[shard as usize].load(Ordering::Acquire) == MARKED
     }
 
     /// A shard is going to be copied, behind the sections that are under way, or under the lock: what changes
     /// from now on marks it again.
-    pub(super) fn take_mark(&self, shard: u64) {
+    pub(in crate::log) fn take_mark(&self, shard: u64) {
         self.marks.marks[shard as usize].store(0, Ordering::Relaxed);
     }
 
     /// A copy of a shard may not be what a later one would be.
-    pub(super) fn mark(&self, shard: u64) {
+    pub(in crate::log) fn mark(&self, shard: u64) {
         self.marks.marks[shard as usize].store(MARKED, Ordering::Release);
     }
 
@@ -267,7 +270,7 @@ impl Map {
 
     /// The entries, for the data path.
     #[inline(always)]
-    pub(super) fn view(&self) -> View<'_> {
+    pub(in crate::log) fn view(&self) -> View<'_> {
         let (narrow, wide): (&[AtomicU32], &[AtomicU64]) = match &self.entries {
             Entries::Narrow(e) => (e, &[]),
             Entries::Wide(e) => (&[], e),
@@ -278,17 +281,17 @@ impl Map {
 
     /// Entries change under `lock` only.
     #[inline]
-    pub(super) fn is_exclusive(&self) -> bool {
+    pub(in crate::log) fn is_exclusive(&self) -> bool {
         self.exclusive
     }
 
     #[inline]
-    pub(super) fn raw(&self, lba: u64) -> u64 {
+    pub(in crate::log) fn raw(&self, lba: u64) -> u64 {
         self.view().raw(lba)
     }
 
     #[inline]
-    pub(super) fn decode(&self, raw: u64) -> Entry {
+    pub(in crate::log) fn decode(&self, raw: u64) -> Entry {
         self.view().decode(raw)
     }
 
@@ -299,19 +302,19 @@ impl Map {
     }
 
     #[inline]
-    pub(super) fn encode(&self, entry: Entry) -> u64 {
+    pub(in crate::log) fn encode(&self, entry: Entry) -> u64 {
         self.view().encode(entry)
     }
 
     /// As [`View::exchange`].
     #[inline]
-    pub(super) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
+    pub(in crate::log) fn exchange(&self, lba: u64, old: u64, new: u64) -> bool {
         self.view().exchange(lba, old, new)
     }
 
     /// Appends `count` entries from `lba` in their form on the medium (little-endian, FORMAT.md,
     /// Shard). What is no media address is asked of `other`, which gives the word to store.
-    pub(super) fn copy_words(
+    pub(in crate::log) fn copy_words(
         &self,
         lba: u64,
         count: u64,

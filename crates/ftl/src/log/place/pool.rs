@@ -2,15 +2,15 @@
 //!
 //! Owns: of the PUs of one pool (pblk: all there are, QBLK: a channel's) the free chunks, the state of
 //! every line, the open lines with their write positions and read-back windows, the choice of PUs under
-//! `active_pus`. Which pool a chunk or line belongs to is known to [`super::pools`].
+//! `active_pus`. Which pool a chunk or line belongs to is known to [`crate::log::pools`].
 //! Promises: a chunk is in one place only (free list, a line, the log, a checkpoint, retired); a
 //! position is given out once, in the order of the chunk; metadata keeps its reserved chunks.
 //! Never: talks to the medium (that is `open`, `drain` and `gc`).
 
-use super::close::{OpenPair, PairStep};
-use super::format::{LBA_NONE, PACKED_BYTES, closing_sectors, pack_entry};
-use super::scrub::Decay;
-use super::unit::{Released, UNITS_INLINE, Unit};
+use crate::log::close::{OpenPair, PairStep};
+use crate::log::format::{LBA_NONE, PACKED_BYTES, closing_sectors, pack_entry};
+use crate::log::scrub::Decay;
+use crate::log::unit::{Released, UNITS_INLINE, Unit};
 use flashlane_base::{OOB_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::sync::{AtomicU64, Ordering};
@@ -40,34 +40,34 @@ pub enum LineState {
 }
 
 /// Where closing metadata lies: (chunk of the target, first sector, sectors).
-pub(super) type Place = (u32, u32, u32);
+pub(in crate::log) type Place = (u32, u32, u32);
 
-pub(super) struct Line {
-    pub(super) state: LineState,
-    pub(super) sequence: u64,
+pub(in crate::log) struct Line {
+    pub(in crate::log) state: LineState,
+    pub(in crate::log) sequence: u64,
     /// Its chunks from the moment on at which `opened` is in the log, durable or not.
-    pub(super) chunks: Vec<u32>,
-    pub(super) closing: Vec<Place>,
+    pub(in crate::log) chunks: Vec<u32>,
+    pub(in crate::log) closing: Vec<Place>,
     /// A program failed in it: collected first, its failed chunks retired.
-    pub(super) failed: bool,
-    pub(super) retire: Vec<u32>,
+    pub(in crate::log) failed: bool,
+    pub(in crate::log) retire: Vec<u32>,
     /// `closed` is in the log, durable or not: not before what its failed chunks held is programmed
     /// elsewhere, since its closing metadata does not name that.
-    pub(super) logged: bool,
+    pub(in crate::log) logged: bool,
     /// `freed` is in the log, durable or not.
-    pub(super) gone: bool,
+    pub(in crate::log) gone: bool,
     /// How far its chunks had been written when a recovery found it open; empty if none did.
-    pub(super) frontier: Vec<u32>,
+    pub(in crate::log) frontier: Vec<u32>,
     /// Erases of its chunks when it was opened, summed.
-    pub(super) wear: u64,
+    pub(in crate::log) wear: u64,
     /// What reads of it met.
-    pub(super) decay: Decay,
-    pub(super) open: Option<Box<OpenLine>>,
+    pub(in crate::log) decay: Decay,
+    pub(in crate::log) open: Option<Box<OpenLine>>,
 }
 
 impl Line {
     /// Closed, and the log does not say so yet.
-    pub(super) fn is_unlogged(&self) -> bool {
+    pub(in crate::log) fn is_unlogged(&self) -> bool {
         self.state == LineState::Closed && !self.logged
     }
 
@@ -88,105 +88,105 @@ impl Line {
 }
 
 /// Entries of an open line in stripe order, and where each chunk goes on (`None`: nowhere).
-pub(super) type OpenParts = (Vec<[u8; PACKED_BYTES]>, Vec<Option<u32>>);
+pub(in crate::log) type OpenParts = (Vec<[u8; PACKED_BYTES]>, Vec<Option<u32>>);
 
 /// A line as recovery found it.
-pub(super) struct Restored {
-    pub(super) sequence: u64,
-    pub(super) chunks: Vec<u32>,
-    pub(super) closing: Vec<Place>,
+pub(in crate::log) struct Restored {
+    pub(in crate::log) sequence: u64,
+    pub(in crate::log) chunks: Vec<u32>,
+    pub(in crate::log) closing: Vec<Place>,
     /// Chunks that take nothing more.
-    pub(super) retire: Vec<u32>,
-    pub(super) frontier: Vec<u32>,
+    pub(in crate::log) retire: Vec<u32>,
+    pub(in crate::log) frontier: Vec<u32>,
     /// Of an open line: its entries, and where each chunk goes on, if it does.
-    pub(super) open: Option<OpenParts>,
+    pub(in crate::log) open: Option<OpenParts>,
 }
 
 /// A chunk of an open line.
-pub(super) struct OpenChunk {
-    pub(super) chunk: u32,
-    pub(super) pu: u32,
+pub(in crate::log) struct OpenChunk {
+    pub(in crate::log) chunk: u32,
+    pub(in crate::log) pu: u32,
     /// Next sector to give out, next sector to complete.
-    pub(super) next: u32,
-    pub(super) done: u32,
-    pub(super) alive: bool,
+    pub(in crate::log) next: u32,
+    pub(in crate::log) done: u32,
+    pub(in crate::log) alive: bool,
     /// Units that have ended before one in front of them, with their first sectors: where several
     /// programs of a PU are in flight, whoever submitted them may hear of them in any order.
     early: Vec<(u32, Option<Box<Unit>>)>,
     /// Programmed but not yet readable; none for a unit of padding or metadata.
-    pub(super) window: VecDeque<Option<Box<Unit>>>,
+    pub(in crate::log) window: VecDeque<Option<Box<Unit>>>,
     /// End of the first unit in `window`.
-    pub(super) window_end: u32,
+    pub(in crate::log) window_end: u32,
 }
 
 /// What an open line needs beyond a closed one.
-pub(super) struct OpenLine {
-    pub(super) chunks: Vec<OpenChunk>,
-    pub(super) cursor: usize,
+pub(in crate::log) struct OpenLine {
+    pub(in crate::log) chunks: Vec<OpenChunk>,
+    pub(in crate::log) cursor: usize,
     /// Units not yet given out, over all living chunks.
-    pub(super) remaining: u32,
+    pub(in crate::log) remaining: u32,
     /// Units kept for the closing metadata.
-    pub(super) closing: u32,
+    pub(in crate::log) closing: u32,
     /// Units given out whose end is not yet in the map: a line closes only without any.
-    pub(super) in_flight: u32,
+    pub(in crate::log) in_flight: u32,
     /// (lba, stamp) of every sector in stripe order, as the closing metadata will hold it.
-    pub(super) entries: Vec<[u8; PACKED_BYTES]>,
-    pub(super) causes: [u32; Cause::ALL.len()],
+    pub(in crate::log) entries: Vec<[u8; PACKED_BYTES]>,
+    pub(in crate::log) causes: [u32; Cause::ALL.len()],
     /// Its closing metadata is being built.
     closing_began: bool,
 }
 
 /// A position for one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Spot {
-    pub(super) line: u32,
+pub(in crate::log) struct Spot {
+    pub(in crate::log) line: u32,
     /// Index of the chunk in the line.
-    pub(super) at: usize,
-    pub(super) chunk: u32,
-    pub(super) pu: u32,
-    pub(super) sector: u32,
+    pub(in crate::log) at: usize,
+    pub(in crate::log) chunk: u32,
+    pub(in crate::log) pu: u32,
+    pub(in crate::log) sector: u32,
 }
 
 /// Chunks that are to take a data unit each.
-pub(super) struct Chosen {
-    pub(super) line: u32,
-    pub(super) sequence: u64,
+pub(in crate::log) struct Chosen {
+    pub(in crate::log) line: u32,
+    pub(in crate::log) sequence: u64,
     /// (index of the chunk in the line, its PU).
-    pub(super) chunks: SmallVec<[(usize, u32); UNITS_INLINE]>,
+    pub(in crate::log) chunks: SmallVec<[(usize, u32); UNITS_INLINE]>,
 }
 
 /// Fixed numbers of a target.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Shape {
-    pub(super) pus: u32,
-    pub(super) channels: u32,
+pub(in crate::log) struct Shape {
+    pub(in crate::log) pus: u32,
+    pub(in crate::log) channels: u32,
     /// Pools that the PUs are divided into, in their order: one, or one per channel.
-    pub(super) pools: u32,
-    pub(super) chunks_per_pu: u32,
-    pub(super) chunk_sectors: u32,
+    pub(in crate::log) pools: u32,
+    pub(in crate::log) chunks_per_pu: u32,
+    pub(in crate::log) chunk_sectors: u32,
     /// Sectors per write unit (ws_opt).
-    pub(super) unit: u32,
+    pub(in crate::log) unit: u32,
     /// Sectors that must be complete behind a unit before it can be read.
-    pub(super) window: u32,
+    pub(in crate::log) window: u32,
     /// Sectors of a chunk that may be in flight behind a unit, and be programmed although it fails.
-    pub(super) behind: u32,
+    pub(in crate::log) behind: u32,
     /// Sectors that are padded in a chunk to close its page pairs: the window with `pair_damage`, 0
     /// without.
-    pub(super) pair_pads: u32,
+    pub(in crate::log) pair_pads: u32,
 }
 
 impl Shape {
-    pub(super) fn pool_pus(&self) -> u32 {
+    pub(in crate::log) fn pool_pus(&self) -> u32 {
         self.pus / self.pools
     }
 
     /// Line ids of a pool: more than it can have lines.
-    pub(super) fn pool_lines(&self) -> u32 {
+    pub(in crate::log) fn pool_lines(&self) -> u32 {
         self.pool_pus() * self.chunks_per_pu
     }
 
     /// Chunks of a line when `active_pus` of the target's PUs take new data; 0 is all.
-    pub(super) fn width(&self, active_pus: u32) -> u32 {
+    pub(in crate::log) fn width(&self, active_pus: u32) -> u32 {
         match active_pus.div_ceil(self.pools) {
             0 => self.pool_pus(),
             some => some.min(self.pool_pus()),
@@ -203,16 +203,16 @@ impl Shape {
     }
 
     /// Units of closing metadata in a line of `width` chunks.
-    pub(super) fn closing_units(&self, width: u32) -> u32 {
+    pub(in crate::log) fn closing_units(&self, width: u32) -> u32 {
         (closing_sectors((width * self.chunk_sectors) as usize) as u32).div_ceil(self.unit)
     }
 
-    pub(super) fn first_units(&self, width: u32) -> u32 {
-        (super::format::LineFirst::sectors_needed(width as usize) as u32).div_ceil(self.unit)
+    pub(in crate::log) fn first_units(&self, width: u32) -> u32 {
+        (crate::log::format::LineFirst::sectors_needed(width as usize) as u32).div_ceil(self.unit)
     }
 
     /// Data sectors of a line of `width` chunks.
-    pub(super) fn line_data(&self, width: u32) -> u64 {
+    pub(in crate::log) fn line_data(&self, width: u32) -> u64 {
         let units = width * (self.chunk_sectors / self.unit);
         let meta = self.closing_units(width) + self.first_units(width);
         units.saturating_sub(meta) as u64 * self.unit as u64
@@ -220,10 +220,10 @@ impl Shape {
 }
 
 /// Lines that may be closing at a time, the one that just became full included.
-pub(super) const MOST_CLOSING: usize = 2;
+pub(in crate::log) const MOST_CLOSING: usize = 2;
 
-pub(super) struct PoolState {
-    pub(super) shape: Shape,
+pub(in crate::log) struct PoolState {
+    pub(in crate::log) shape: Shape,
     /// Of the target's PUs, chunks and line ids, the first that are this pool's.
     first_pu: u32,
     first_chunk: u32,
@@ -238,12 +238,12 @@ pub(super) struct PoolState {
     erases: Vec<u32>,
     erases_sum: u64,
     /// Free chunks that only the log and checkpoints may take.
-    pub(super) meta_reserve: u64,
+    pub(in crate::log) meta_reserve: u64,
     lines: Vec<Line>,
     free_lines: Vec<u32>,
-    pub(super) current: Option<u32>,
-    pub(super) spare: Option<u32>,
-    pub(super) opens: bool,
+    pub(in crate::log) current: Option<u32>,
+    pub(in crate::log) spare: Option<u32>,
+    pub(in crate::log) opens: bool,
     /// Chunks of the next line, if so many PUs have a free one.
     width: u32,
     rotation: u32,
@@ -252,15 +252,15 @@ pub(super) struct PoolState {
     /// Memory of the next open line's entries.
     spare_entries: Vec<[u8; PACKED_BYTES]>,
     /// Chunks that are never used again.
-    pub(super) retired_chunks: Vec<u32>,
+    pub(in crate::log) retired_chunks: Vec<u32>,
     /// Programmed sectors by cause, and erases: counted where positions are given out.
-    pub(super) programmed: [u64; Cause::ALL.len()],
-    pub(super) erases_total: u64,
+    pub(in crate::log) programmed: [u64; Cause::ALL.len()],
+    pub(in crate::log) erases_total: u64,
 }
 
 impl PoolState {
     /// The `pool`-th of a target's pools, whose lines have `width` chunks.
-    pub(super) fn new(
+    pub(in crate::log) fn new(
         shape: Shape,
         pool: u32,
         width: u32,
@@ -294,16 +294,16 @@ impl PoolState {
         }
     }
 
-    pub(super) fn line(&self, id: u32) -> &Line {
+    pub(in crate::log) fn line(&self, id: u32) -> &Line {
         &self.lines[(id - self.first_line) as usize]
     }
 
-    pub(super) fn line_mut(&mut self, id: u32) -> &mut Line {
+    pub(in crate::log) fn line_mut(&mut self, id: u32) -> &mut Line {
         &mut self.lines[(id - self.first_line) as usize]
     }
 
     /// Every line with its id, those that are not in use, too.
-    pub(super) fn lines(&self) -> impl Iterator<Item = (u32, &Line)> {
+    pub(in crate::log) fn lines(&self) -> impl Iterator<Item = (u32, &Line)> {
         (self.first_line..).zip(&self.lines)
     }
 
@@ -317,12 +317,12 @@ impl PoolState {
         &self.free[(pu - self.first_pu) as usize]
     }
 
-    pub(super) fn next_sequence(&self) -> u64 {
+    pub(in crate::log) fn next_sequence(&self) -> u64 {
         self.next_sequence.load(Ordering::SeqCst)
     }
 
     /// A chunk becomes free; `dirty` ones are erased before use.
-    pub(super) fn put_chunk(&mut self, chunk: u32, dirty: bool) {
+    pub(in crate::log) fn put_chunk(&mut self, chunk: u32, dirty: bool) {
         let pu = chunk / self.shape.chunks_per_pu;
         let erases = if self.least_worn_first { self.erases(chunk) } else { 0 };
         self.free[(pu - self.first_pu) as usize].push(Reverse((erases, chunk, dirty)));
@@ -330,20 +330,20 @@ impl PoolState {
     }
 
     /// How often a chunk was erased before this life.
-    pub(super) fn set_erases(&mut self, chunk: u32, erases: u32) {
+    pub(in crate::log) fn set_erases(&mut self, chunk: u32, erases: u32) {
         let chunk = (chunk - self.first_chunk) as usize;
         let before = std::mem::replace(&mut self.erases[chunk], erases);
         self.erases_sum = self.erases_sum + u64::from(erases) - u64::from(before);
     }
 
     /// A chunk is about to be erased.
-    pub(super) fn note_erase(&mut self, chunk: u32) {
+    pub(in crate::log) fn note_erase(&mut self, chunk: u32) {
         self.set_erases(chunk, self.erases(chunk) + 1);
         self.erases_total += 1;
     }
 
     /// How many erases the chunks of a line lag behind the average chunk, per chunk.
-    pub(super) fn lag(&self, line: &Line) -> u64 {
+    pub(in crate::log) fn lag(&self, line: &Line) -> u64 {
         let chunks = self.erases.len() as u128;
         let width = line.chunks.len().max(1) as u128;
         let ahead = u128::from(self.erases_sum) * width;
@@ -351,7 +351,7 @@ impl PoolState {
     }
 
     /// Erases of every chunk.
-    pub(super) fn wear(&self) -> &[u32] {
+    pub(in crate::log) fn wear(&self) -> &[u32] {
         &self.erases
     }
 
@@ -366,18 +366,18 @@ impl PoolState {
     }
 
     /// The free chunks, in no order.
-    pub(super) fn free_list(&self) -> impl Iterator<Item = u32> {
+    pub(in crate::log) fn free_list(&self) -> impl Iterator<Item = u32> {
         self.free.iter().flatten().map(|Reverse((_, chunk, _))| *chunk)
     }
 
     /// Free chunks that lines may take.
-    pub(super) fn free_chunks(&self) -> u64 {
+    pub(in crate::log) fn free_chunks(&self) -> u64 {
         self.free_total.saturating_sub(self.meta_reserve)
     }
 
     /// A free chunk for metadata, on the PU that has most, apart from `not` unless only that one has
     /// any left: two copies on one die are better than none. (chunk, needs an erase).
-    pub(super) fn take_meta_chunk(&mut self, not: Option<u32>) -> Option<(u32, bool)> {
+    pub(in crate::log) fn take_meta_chunk(&mut self, not: Option<u32>) -> Option<(u32, bool)> {
         let free = |pu: &u32| self.free_of(*pu).len();
         let most = |pus: &mut dyn Iterator<Item = u32>| {
             pus.filter(|pu| free(pu) > 0).max_by_key(|pu| (free(pu), Reverse(*pu)))
@@ -391,32 +391,32 @@ impl PoolState {
     }
 
     /// A metadata chunk comes back, and with it its share of the reserve.
-    pub(super) fn put_meta_chunk(&mut self, chunk: u32, dirty: bool) {
+    pub(in crate::log) fn put_meta_chunk(&mut self, chunk: u32, dirty: bool) {
         self.put_chunk(chunk, dirty);
         self.meta_reserve += 1;
     }
 
     /// Has it a free chunk on another PU than `not`?
-    pub(super) fn has_chunk_off(&self, not: Option<u32>) -> bool {
+    pub(in crate::log) fn has_chunk_off(&self, not: Option<u32>) -> bool {
         self.pus().any(|pu| Some(pu) != not && !self.free_of(pu).is_empty())
     }
 
-    pub(super) fn pus(&self) -> Range<u32> {
+    pub(in crate::log) fn pus(&self) -> Range<u32> {
         self.first_pu..self.first_pu + self.shape.pool_pus()
     }
 
     /// Width of the next line.
-    pub(super) fn width(&self) -> u32 {
+    pub(in crate::log) fn width(&self) -> u32 {
         self.width
     }
 
     /// Lines have another width from the next one on.
-    pub(super) fn set_width(&mut self, width: u32) {
+    pub(in crate::log) fn set_width(&mut self, width: u32) {
         self.width = width;
     }
 
     /// How many chunks the next line gets; `None` when they could not hold any data.
-    pub(super) fn next_width(&self, narrow: bool) -> Option<u32> {
+    pub(in crate::log) fn next_width(&self, narrow: bool) -> Option<u32> {
         let (free, width) = (self.free_chunks(), self.width() as u64);
         let pus = self.free.iter().filter(|chunks| !chunks.is_empty()).count() as u64;
         let chunks = width.min(pus).min(free) as u32;
@@ -424,14 +424,14 @@ impl PoolState {
     }
 
     /// A line may be opened ahead of the one in use; `cornered`: nothing takes data in any pool.
-    pub(super) fn may_open(&self, cornered: bool) -> bool {
+    pub(in crate::log) fn may_open(&self, cornered: bool) -> bool {
         self.opens && self.spare.is_none() && self.next_width(cornered).is_some()
     }
 
     /// Chooses the chunks of the next line: (line id, chunks with "needs an erase"). PUs without a
     /// free chunk are left out; `None` when what is left could not hold any data. `narrow`: what is
     /// in the ring has nowhere to go, a line of whatever is free will do.
-    pub(super) fn begin_line(&mut self, narrow: bool) -> Option<(u32, Vec<(u32, bool)>)> {
+    pub(in crate::log) fn begin_line(&mut self, narrow: bool) -> Option<(u32, Vec<(u32, bool)>)> {
         let width = self.next_width(narrow)?;
         let start = self.rotation;
         let pus = self.shape.pool_pus();
@@ -468,7 +468,7 @@ impl PoolState {
 
     /// No line takes data any more: (lines to close, lines in which nothing but their first metadata is,
     /// which are to be freed).
-    pub(super) fn take_open_lines(&mut self) -> (Vec<u32>, Vec<u32>) {
+    pub(in crate::log) fn take_open_lines(&mut self) -> (Vec<u32>, Vec<u32>) {
         let open: Vec<u32> = self.current.into_iter().chain(self.spare).collect();
         let is_untouched = |line: &u32| {
             let line = self.line(*line);
@@ -488,7 +488,7 @@ impl PoolState {
     }
 
     /// The chunks are erased (those that failed are gone): the line can take its first metadata.
-    pub(super) fn opened(&mut self, id: u32) {
+    pub(in crate::log) fn opened(&mut self, id: u32) {
         let shape = self.shape;
         let chunks = self.line(id).chunks.clone();
         let width = chunks.len() as u32;
@@ -514,7 +514,7 @@ impl PoolState {
     }
 
     /// A line that recovery found; [`PoolState::restored`] follows the last one.
-    pub(super) fn restore_line(&mut self, id: u32, found: Restored) {
+    pub(in crate::log) fn restore_line(&mut self, id: u32, found: Restored) {
         let shape = self.shape;
         let needed = (id - self.first_line) as usize + 1;
         if self.lines.len() < needed {
@@ -557,7 +557,7 @@ impl PoolState {
     }
 
     /// All lines are restored: the other ids are free.
-    pub(super) fn restored(&mut self) {
+    pub(in crate::log) fn restored(&mut self) {
         let free = self.lines().filter(|(_, l)| l.state == LineState::Free);
         let mut ids: Vec<u32> = free.map(|(id, _)| id).collect();
         ids.reverse();
@@ -565,7 +565,7 @@ impl PoolState {
     }
 
     /// A line that lost too many chunks while it was opened: its id is free again.
-    pub(super) fn give_up_opening(&mut self, id: u32) {
+    pub(in crate::log) fn give_up_opening(&mut self, id: u32) {
         let line = self.line_mut(id);
         assert_eq!(line.state, LineState::Opening);
         line.state = LineState::Free;
@@ -588,14 +588,14 @@ impl PoolState {
     }
 
     /// Can it take a data unit now?
-    pub(super) fn has_room(&mut self) -> bool {
+    pub(in crate::log) fn has_room(&mut self) -> bool {
         let len = self.shape.chunk_sectors;
         self.data_line().is_some_and(|line| self.open_mut(line).next_chunk(len).is_some())
     }
 
     /// The chunks that are to take the next `want` data units, one each, in the order of the stripe;
     /// `None` when there is room for none. Nothing is taken yet, but who chooses next gets others.
-    pub(super) fn choose(&mut self, want: usize) -> Option<Chosen> {
+    pub(in crate::log) fn choose(&mut self, want: usize) -> Option<Chosen> {
         let line = self.data_line()?;
         let (sequence, len) = (self.line(line).sequence, self.shape.chunk_sectors);
         let open = self.open_mut(line);
@@ -612,14 +612,14 @@ impl PoolState {
     }
 
     /// What was chosen is not needed: the stripe goes on where it was.
-    pub(super) fn unchoose(&mut self, chosen: &Chosen) {
+    pub(in crate::log) fn unchoose(&mut self, chosen: &Chosen) {
         if self.current == Some(chosen.line) {
             self.open_mut(chosen.line).cursor = chosen.chunks[0].0;
         }
     }
 
     /// Takes the position that a chosen chunk has now; `None` when the line has moved on meanwhile.
-    pub(super) fn take_chosen(&mut self, line: u32, at: usize) -> Option<Spot> {
+    pub(in crate::log) fn take_chosen(&mut self, line: u32, at: usize) -> Option<Spot> {
         if self.current != Some(line) {
             return None;
         }
@@ -634,7 +634,7 @@ impl PoolState {
 
     /// Takes the next position of a chunk for the padding of a flush, which counts as data does: the
     /// last positions belong to the closing metadata. `None` when no padding is wanted any more.
-    pub(super) fn take_padding(&mut self, pair: &OpenPair) -> Option<Spot> {
+    pub(in crate::log) fn take_padding(&mut self, pair: &OpenPair) -> Option<Spot> {
         let wanted = matches!(self.pair_step(pair), PairStep::Pad);
         let spot = wanted.then(|| self.take_at(pair.line, pair.at)).flatten()?;
         self.stop_if_full(pair.line);
@@ -650,7 +650,7 @@ impl PoolState {
     }
 
     /// Takes the next position of a given chunk, whosever it is.
-    pub(super) fn take_at(&mut self, line: u32, at: usize) -> Option<Spot> {
+    pub(in crate::log) fn take_at(&mut self, line: u32, at: usize) -> Option<Spot> {
         let (unit, len) = (self.shape.unit, self.shape.chunk_sectors);
         let open = self.line_mut(line).open.as_mut()?;
         let c = &mut open.chunks[at];
@@ -665,7 +665,7 @@ impl PoolState {
     }
 
     /// No more data into this line.
-    pub(super) fn stop_filling(&mut self, line: u32) {
+    pub(in crate::log) fn stop_filling(&mut self, line: u32) {
         if self.current == Some(line) {
             self.current = None;
         }
@@ -680,7 +680,12 @@ impl PoolState {
 
     /// Index of a sector in its line's entries: stripe order, `unit` sectors per chunk and row.
     #[inline]
-    pub(super) fn entry_index(shape: &Shape, width: usize, at: usize, sector: u32) -> usize {
+    pub(in crate::log) fn entry_index(
+        shape: &Shape,
+        width: usize,
+        at: usize,
+        sector: u32,
+    ) -> usize {
         let row = (sector / shape.unit) as usize;
         (row * width + at) * shape.unit as usize + (sector % shape.unit) as usize
     }
@@ -690,7 +695,7 @@ impl PoolState {
     /// nevertheless: those of a unit in a chunk that another program has ended meanwhile; and how many
     /// units have come to their end, which is behind those in front of them: only then may as many
     /// others be in flight, or more than `behind` could follow one that fails.
-    pub(super) fn completed(
+    pub(in crate::log) fn completed(
         &mut self,
         spot: &Spot,
         unit: Option<Box<Unit>>,
@@ -711,7 +716,7 @@ impl PoolState {
     /// A program failed for the sectors of `failed`. The chunk takes nothing more. Returns the slots
     /// whose content must go elsewhere: the failed ones, and where the medium needs a window, all
     /// that are not readable yet (FORMAT.md rule 9); and how many units have come to their end.
-    pub(super) fn unit_failed(
+    pub(in crate::log) fn unit_failed(
         &mut self,
         spot: &Spot,
         unit: Option<Box<Unit>>,
@@ -768,13 +773,13 @@ impl PoolState {
 
     /// What a unit's end made readable is in the map, so the valid count of its line is right. True
     /// when it is time to close the line.
-    pub(super) fn published(&mut self, line: u32) -> bool {
+    pub(in crate::log) fn published(&mut self, line: u32) -> bool {
         self.open_mut(line).in_flight -= 1;
         self.ready_to_close(line)
     }
 
     /// True when a line that takes no more data has nothing in flight: time to close it.
-    pub(super) fn ready_to_close(&self, line: u32) -> bool {
+    pub(in crate::log) fn ready_to_close(&self, line: u32) -> bool {
         let l = self.line(line);
         let ended = |o: &OpenLine| o.in_flight == 0 || mutant!("log.closed-in-flight");
         let idle = |o: &OpenLine| !o.closing_began && ended(o);
@@ -782,18 +787,23 @@ impl PoolState {
     }
 
     /// The closing metadata is built from now on.
-    pub(super) fn begin_closing(&mut self, line: u32) {
+    pub(in crate::log) fn begin_closing(&mut self, line: u32) {
         self.open_mut(line).closing_began = true;
     }
 
     /// The PU of a chunk of an open line.
-    pub(super) fn pu_of(&self, line: u32, at: usize) -> Option<u32> {
+    pub(in crate::log) fn pu_of(&self, line: u32, at: usize) -> Option<u32> {
         let open = self.line(line).open.as_ref()?;
         Some(open.chunks[at].pu)
     }
 
     /// Notes what a unit holds, for the line's closing metadata.
-    pub(super) fn note_entries(&mut self, spot: &Spot, entries: &[(u64, u64)], cause: &[Cause]) {
+    pub(in crate::log) fn note_entries(
+        &mut self,
+        spot: &Spot,
+        entries: &[(u64, u64)],
+        cause: &[Cause],
+    ) {
         let shape = self.shape;
         let width = self.line(spot.line).chunks.len();
         let open = self.open_mut(spot.line);
@@ -808,7 +818,7 @@ impl PoolState {
 
     /// A data unit is about to be submitted: noted and counted. Its out-of-band records begin with
     /// what the closing metadata says of each sector.
-    pub(super) fn programmed_unit(
+    pub(in crate::log) fn programmed_unit(
         &mut self,
         spot: &Spot,
         oob: &[[u8; OOB_BYTES]],
@@ -830,7 +840,7 @@ impl PoolState {
     }
 
     /// The closing metadata is on the medium (or could not be written): the line is closed.
-    pub(super) fn closed(&mut self, line: u32, places: Vec<Place>) {
+    pub(in crate::log) fn closed(&mut self, line: u32, places: Vec<Place>) {
         let l = self.line_mut(line);
         assert_eq!(l.state, LineState::Closing);
         l.state = LineState::Closed;
@@ -841,21 +851,21 @@ impl PoolState {
     }
 
     /// Takes a closed line for collection.
-    pub(super) fn make_victim(&mut self, line: u32) {
+    pub(in crate::log) fn make_victim(&mut self, line: u32) {
         let l = self.line_mut(line);
         assert_eq!(l.state, LineState::Closed, "only closed lines are collected");
         l.state = LineState::Victim;
     }
 
     /// Nothing lives in the victim any more.
-    pub(super) fn make_freeing(&mut self, line: u32) {
+    pub(in crate::log) fn make_freeing(&mut self, line: u32) {
         let l = self.line_mut(line);
         assert_eq!(l.state, LineState::Victim);
         l.state = LineState::Freeing;
     }
 
     /// A victim that could not be emptied goes back.
-    pub(super) fn back_to_closed(&mut self, line: u32) {
+    pub(in crate::log) fn back_to_closed(&mut self, line: u32) {
         let l = self.line_mut(line);
         assert_eq!(l.state, LineState::Victim);
         l.state = LineState::Closed;
@@ -863,7 +873,7 @@ impl PoolState {
 
     /// The `freed` record is durable: the chunks are free, the retired ones never again. `dirty`: which
     /// of them need an erase.
-    pub(super) fn freed(&mut self, line: u32, dirty: &[bool]) {
+    pub(in crate::log) fn freed(&mut self, line: u32, dirty: &[bool]) {
         let l = self.line_mut(line);
         assert_eq!(l.state, LineState::Freeing);
         l.state = LineState::Free;
@@ -879,12 +889,12 @@ impl PoolState {
     }
 
     /// Lines by state, in the order of [`LineState`].
-    pub(super) fn count(&self, state: LineState) -> usize {
+    pub(in crate::log) fn count(&self, state: LineState) -> usize {
         self.lines.iter().filter(|l| l.state == state).count()
     }
 
     /// A line is on its way to take data, its first metadata included.
-    pub(super) fn is_opening(&self) -> bool {
+    pub(in crate::log) fn is_opening(&self) -> bool {
         let serves = |id: u32| [self.current, self.spare].contains(&Some(id));
         self.lines().any(|(id, l)| match l.state {
             LineState::Opening => true,
@@ -894,13 +904,13 @@ impl PoolState {
     }
 
     /// Units are given out whose end is not yet in the map.
-    pub(super) fn is_programmed(&self) -> bool {
+    pub(in crate::log) fn is_programmed(&self) -> bool {
         self.lines.iter().any(|l| l.open.as_ref().is_some_and(|o| o.in_flight > 0))
     }
 
     /// Nothing takes data, and nothing is about to be given back without some being taken: lines
     /// that wait to be freed wait for the ring to be programmed.
-    pub(super) fn is_cornered(&self) -> bool {
+    pub(in crate::log) fn is_cornered(&self) -> bool {
         self.current.is_none()
             && self.spare.is_none()
             && !self.is_opening()
@@ -908,7 +918,7 @@ impl PoolState {
     }
 
     /// Data sectors that free chunks and open lines can still take.
-    pub(super) fn room(&self) -> u64 {
+    pub(in crate::log) fn room(&self) -> u64 {
         let rest = |l: u32| {
             let open = self.line(l).open.as_ref();
             open.map_or(0, |o| o.remaining.saturating_sub(o.closing) as u64)
@@ -921,7 +931,7 @@ impl PoolState {
     /// Lowest sequence of a line that is being opened, or not closed in the log; the largest number if
     /// there is none. One that recovery found
     /// open is neither: all that it holds is in the map, and it takes nothing any more.
-    pub(super) fn lowest_open_sequence(&self) -> u64 {
+    pub(in crate::log) fn lowest_open_sequence(&self) -> u64 {
         let is = |l: &&Line| l.state != LineState::Free && !l.logged && l.frontier.is_empty();
         self.lines.iter().filter(is).map(|l| l.sequence).min().unwrap_or(u64::MAX)
     }
@@ -957,18 +967,18 @@ impl OpenChunk {
     }
 
     /// A unit has ended before one in front of it.
-    pub(super) fn holds_early(&self) -> bool {
+    pub(in crate::log) fn holds_early(&self) -> bool {
         !self.early.is_empty()
     }
 
     /// Content is programmed here that can't be read yet.
-    pub(super) fn holds_unreadable(&self) -> bool {
+    pub(in crate::log) fn holds_unreadable(&self) -> bool {
         let early = self.early.iter().map(|(_, unit)| unit);
         self.window.iter().chain(early).any(Option::is_some)
     }
 
     /// Behind the last unit that has ended.
-    pub(super) fn ended(&self, unit: u32) -> u32 {
+    pub(in crate::log) fn ended(&self, unit: u32) -> u32 {
         let early = self.early.iter().map(|(first, _)| first + unit);
         early.fold(self.done, u32::max)
     }
@@ -988,7 +998,7 @@ impl OpenChunk {
     }
 
     /// Moves units that have become readable out of the window.
-    pub(super) fn release(&mut self, shape: &Shape, out: &mut Released) {
+    pub(in crate::log) fn release(&mut self, shape: &Shape, out: &mut Released) {
         let readable = |end: u32| {
             end + shape.window <= self.done
                 || self.done == shape.chunk_sectors

@@ -3,8 +3,8 @@
 //! Owns: splitting a block into write units, its counting by cause. Promises: a failed program is a
 //! `false`, never a partial success. Never: decides where a block goes.
 
-use super::HostFtl;
-use super::format::LBA_PADDING;
+use crate::log::HostFtl;
+use crate::log::format::LBA_PADDING;
 use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Status, Ticket};
 use flashlane_rt::Cx;
@@ -12,12 +12,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 /// Why nothing can be made durable on an image.
-pub(super) const HOST_TROUBLE: &str =
+pub(in crate::log) const HOST_TROUBLE: &str =
     "the host could not keep what was written: its disk is full or failing";
 
 impl HostFtl {
     /// Submits one write unit of metadata: whole sectors typed `lba`, stamped with `stamp`.
-    pub(super) fn submit_meta(
+    pub(in crate::log) fn submit_meta(
         &self,
         cx: &Cx,
         at: (u32, u32),
@@ -33,7 +33,7 @@ impl HostFtl {
 
     /// Programs a block of whole write units into one chunk, unit after unit. False when one
     /// failed.
-    pub(super) async fn program_meta(
+    pub(in crate::log) async fn program_meta(
         &self,
         cx: &Cx,
         (chunk, sector): (u32, u32),
@@ -58,7 +58,7 @@ impl HostFtl {
     }
 
     /// [`HostFtl::program_meta`] of one block into two chunks at a time; which of them took it.
-    pub(super) async fn program_both(
+    pub(in crate::log) async fn program_both(
         &self,
         cx: &Cx,
         places: [(u32, u32); 2],
@@ -78,7 +78,7 @@ impl HostFtl {
     /// Pads the open chunks of log, anchor and newest checkpoint as far as the medium needs to give back
     /// what is in them: the next mount may be read-only, and can't. Where a program fails, that mount
     /// is all it costs. One chunk at a time: a power cut tears one copy at most.
-    pub(super) async fn pad_metadata(&self, cx: &Cx) {
+    pub(in crate::log) async fn pad_metadata(&self, cx: &Cx) {
         if self.shape.window == 0 || mutant!("log.ends-unpadded") {
             return;
         }
@@ -90,7 +90,7 @@ impl HostFtl {
             let info = self.chunk_info(chunk);
             if info.state == ChunkState::Open {
                 let from = info.write_pointer;
-                let end = super::recover::padded_end(&self.shape, from);
+                let end = crate::log::recover::padded_end(&self.shape, from);
                 let zeros = vec![0u8; (end - from) as usize * SECTOR_BYTES];
                 let tag = (LBA_PADDING, 0);
                 self.program_meta(cx, (chunk, from), &zeros, tag, Cause::PaddingGc).await;
@@ -100,27 +100,33 @@ impl HostFtl {
 
     /// Some of a program failed. Where the host failed it, no chunk is bad, but nothing can be made
     /// durable either: the target becomes read-only until it is mounted again.
-    pub(super) fn note_program_failure(&self, cx: &Cx, done: &Completion) {
-        super::add(&self.counters.program_failures, done.failed.count_ones() as u64);
+    pub(in crate::log) fn note_program_failure(&self, cx: &Cx, done: &Completion) {
+        crate::log::add(&self.counters.program_failures, done.failed.count_ones() as u64);
         if done.status.contains(&Status::HostFault) {
             self.give_up(cx, HOST_TROUBLE);
         }
     }
 
     /// A unit of metadata failed: what the medium did not begin is taken back from the counters.
-    pub(super) fn note_meta_failure(&self, cx: &Cx, chunk: u32, done: &Completion, cause: Cause) {
+    pub(in crate::log) fn note_meta_failure(
+        &self,
+        cx: &Cx,
+        chunk: u32,
+        done: &Completion,
+        cause: Cause,
+    ) {
         self.note_program_failure(cx, done);
         let refused = done.status.iter().filter(|s| !s.moved_pointer()).count() as u64;
         self.pools.of_chunk(chunk).lock().programmed[cause as usize] -= refused;
     }
 
     /// Erases a chunk. False when it is bad now.
-    pub(super) async fn erase(&self, cx: &Cx, chunk: u32) -> bool {
+    pub(in crate::log) async fn erase(&self, cx: &Cx, chunk: u32) -> bool {
         self.pools.of_chunk(chunk).lock().note_erase(chunk);
         let done = self.flash.reset(cx, chunk).await;
         let ok = done.status(0) == Status::Ok || mutant!("log.erase-failure-ignored");
         if !ok {
-            super::add(&self.counters.erase_failures, 1);
+            crate::log::add(&self.counters.erase_failures, 1);
         }
         if done.status(0) == Status::HostFault {
             self.give_up(cx, HOST_TROUBLE);
@@ -129,13 +135,13 @@ impl HostFtl {
     }
 
     /// A chunk of the target as the device reports it now.
-    pub(super) fn chunk_info(&self, chunk: u32) -> ChunkInfo {
+    pub(in crate::log) fn chunk_info(&self, chunk: u32) -> ChunkInfo {
         let per_pu = self.shape.chunks_per_pu;
         self.flash.device.chunk_report(chunk / per_pu, chunk % per_pu, 1)[0]
     }
 
     /// Takes, and erases where needed, a chunk for metadata, on another PU than `not`.
-    pub(super) async fn fresh_meta_chunk(&self, cx: &Cx, not: Option<u32>) -> Option<u32> {
+    pub(in crate::log) async fn fresh_meta_chunk(&self, cx: &Cx, not: Option<u32>) -> Option<u32> {
         loop {
             let taken = self.pools.take_meta_chunk(not)?;
             if let Some(chunk) = self.erased_meta_chunk(cx, taken).await {
@@ -145,7 +151,7 @@ impl HostFtl {
     }
 
     /// Two such chunks on two PUs, erased at a time.
-    pub(super) async fn fresh_meta_pair(&self, cx: &Cx) -> Option<[u32; 2]> {
+    pub(in crate::log) async fn fresh_meta_pair(&self, cx: &Cx) -> Option<[u32; 2]> {
         let per_pu = self.shape.chunks_per_pu;
         let a = self.pools.take_meta_chunk(None)?;
         let b = self.pools.take_meta_chunk(Some(a.0 / per_pu));
@@ -180,7 +186,7 @@ impl HostFtl {
 
     /// Chunks of metadata that nothing names any more are free. A pair of the log that nothing was
     /// written to needs no erase, and a strict device refuses one.
-    pub(super) fn give_meta_back(&self, chunks: &[u32]) {
+    pub(in crate::log) fn give_meta_back(&self, chunks: &[u32]) {
         for chunk in chunks {
             let dirty = self.chunk_info(*chunk).state != ChunkState::Free;
             self.pools.of_chunk(*chunk).lock().put_meta_chunk(*chunk, dirty);
@@ -189,14 +195,14 @@ impl HostFtl {
 
     /// The chunk is bad: recorded, never used again. Its share of the reserve has to come from
     /// the free chunks.
-    pub(super) fn retire(&self, chunk: u32) {
+    pub(in crate::log) fn retire(&self, chunk: u32) {
         // One step, as everything that a checkpoint carries (FORMAT.md, hole 40).
         let mut p = self.pools.of_chunk(chunk).lock();
         p.retired_chunks.push(chunk);
         if mutant!("log.bad-chunk-unrecorded") {
             return;
         }
-        self.journal.append(super::format::Record::Retired { chunk });
+        self.journal.append(crate::log::format::Record::Retired { chunk });
         self.note_changes(1);
     }
 }

@@ -8,14 +8,14 @@
 //! → under the map lock, for each sector: stamp, publish by exchange, invalidate what was there →
 //! into the ring → acknowledged. From here `drain` goes on.
 
-use super::contention::bump;
-use super::format::{Record, STAMP_MAX};
-use super::map::Entry;
-use super::ring::{Ring, RingState};
-use super::rings::Positions;
-use super::slab::{Origin, POISONED};
-use super::{HostFtl, add};
 use crate::block::{BlockError, BlockResult, Each, Sectors, Started};
+use crate::log::contention::bump;
+use crate::log::format::{Record, STAMP_MAX};
+use crate::log::map::Entry;
+use crate::log::ring::{Ring, RingState};
+use crate::log::rings::Positions;
+use crate::log::slab::{Origin, POISONED};
+use crate::log::{HostFtl, add};
 use flashlane_base::{Ns, mutant};
 use flashlane_rt::sync::{Ordering, hesitate};
 use flashlane_rt::{Cx, Pooled};
@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Entries that are looked at in one section: others may wait for its end.
-pub(super) const SECTION: u64 = 2048;
+pub(in crate::log) const SECTION: u64 = 2048;
 
 /// Slots of one piece of a write.
 type Slots = SmallVec<[u32; 16]>;
@@ -32,7 +32,7 @@ impl HostFtl {
     /// A write of a sector begins, whose map entry was asked for when it was expected: now for what
     /// the entry names. Most writes wait to be admitted, and it may come meanwhile.
     #[inline]
-    pub(super) fn approach(&self, lba: u64) {
+    pub(in crate::log) fn approach(&self, lba: u64) {
         let map = self.map.view();
         match map.decode(map.peek(lba)) {
             Entry::Media(addr) => self.lines.prefetch(addr),
@@ -43,7 +43,7 @@ impl HostFtl {
 
     /// A write, answered at once where nothing costs time, the ring has room, and its acknowledgement is
     /// all that is asked for.
-    pub(super) fn write<'a>(
+    pub(in crate::log) fn write<'a>(
         &'a self,
         cx: &'a Cx,
         lba: u64,
@@ -292,7 +292,7 @@ impl HostFtl {
 
     /// Somebody replaced an entry, of at most that stamp: its sector or slot is garbage. True when a
     /// host sector died in the buffer before it was programmed.
-    pub(super) fn supersede(&self, lba: u64, (entry, stamp): (Entry, u64)) -> bool {
+    pub(in crate::log) fn supersede(&self, lba: u64, (entry, stamp): (Entry, u64)) -> bool {
         match entry {
             Entry::Unmapped => false,
             Entry::Media(a) => {
@@ -313,7 +313,7 @@ impl HostFtl {
     /// Up to where stamps must be leased now.
     #[inline]
     fn stamps_needed(&self, cx: &Cx) -> u64 {
-        cx.now().as_ns().max(self.floor.load(Ordering::Relaxed)) + super::create::STAMP_SLACK
+        cx.now().as_ns().max(self.floor.load(Ordering::Relaxed)) + crate::log::create::STAMP_SLACK
     }
 
     /// Stamps are leased: true when the durable ceiling must be raised first (rule 6). That it need
@@ -321,7 +321,7 @@ impl HostFtl {
     #[inline]
     fn needs_stamps(&self, cx: &Cx) -> bool {
         let (need, ceiling) = (self.stamps_needed(cx), self.ceiling.load(Ordering::Acquire));
-        if need + super::create::STAMP_LEASE / 2 > ceiling {
+        if need + crate::log::create::STAMP_LEASE / 2 > ceiling {
             self.raise_ahead(cx);
         }
         need > ceiling && !mutant!("log.stamps-above-ceiling")
@@ -338,7 +338,7 @@ impl HostFtl {
 
     /// Waits while the clock is above the durable ceiling; an error when it will stay there.
     #[cold]
-    pub(super) async fn raise_ceiling(&self, cx: &Cx) -> BlockResult {
+    pub(in crate::log) async fn raise_ceiling(&self, cx: &Cx) -> BlockResult {
         let need = self.stamps_needed(cx);
         while self.ceiling.load(Ordering::Acquire) < need {
             self.check_writable()?;
@@ -357,7 +357,7 @@ impl HostFtl {
 
     /// One more lease; by whoever has set `ceiling_raising`.
     async fn raise_once(&self, cx: &Cx) {
-        let ceiling = (self.stamps_needed(cx) + super::create::STAMP_LEASE).min(STAMP_MAX);
+        let ceiling = (self.stamps_needed(cx) + crate::log::create::STAMP_LEASE).min(STAMP_MAX);
         // A checkpoint that cuts the log behind the record must carry it (FORMAT.md, hole 40).
         self.ceiling_asked.fetch_max(ceiling, Ordering::SeqCst);
         let at = self.journal.append(Record::Ceiling { stamp: ceiling });
@@ -372,7 +372,7 @@ impl HostFtl {
     }
 
     /// Everything acknowledged before this call is durable when it returns.
-    pub(super) async fn flush(&self, cx: &Cx) -> BlockResult {
+    pub(in crate::log) async fn flush(&self, cx: &Cx) -> BlockResult {
         self.check_writable()?;
         add(&self.counters.flushes, 1);
         let to = self.rings.cover(true);
@@ -397,14 +397,14 @@ impl HostFtl {
 
     /// What the device has survives the end of its host (a drive in an image) and of the power (a write
     /// buffer without capacitors), too.
-    pub(super) async fn outlive_host(&self, cx: &Cx) -> BlockResult {
+    pub(in crate::log) async fn outlive_host(&self, cx: &Cx) -> BlockResult {
         let survives = self.flash.device.flush(cx).await;
         self.check_host(cx, survives)
     }
 
     /// What the device has acknowledged is on the medium before what comes next. Nothing to do unless it
     /// acknowledges from a buffer without capacitors, which may lose the earlier and keep the later.
-    pub(super) async fn settle_device(&self, cx: &Cx) -> BlockResult {
+    pub(in crate::log) async fn settle_device(&self, cx: &Cx) -> BlockResult {
         let survives = self.flash.device.settle(cx).await;
         self.check_host(cx, survives)
     }
@@ -414,9 +414,9 @@ impl HostFtl {
             return Ok(());
         }
         if mutant!("log.host-trouble-forgotten") {
-            return Err(BlockError::ReadOnly(super::meta::HOST_TROUBLE));
+            return Err(BlockError::ReadOnly(crate::log::meta::HOST_TROUBLE));
         }
-        self.give_up(cx, super::meta::HOST_TROUBLE);
+        self.give_up(cx, crate::log::meta::HOST_TROUBLE);
         self.check_writable()
     }
 
@@ -428,14 +428,19 @@ impl HostFtl {
 
     /// Waits until everything before the rings' positions is programmed and no torn page can take it
     /// along.
-    pub(super) async fn wait_safe(&self, cx: &Cx, to: &Positions, flush: bool) -> BlockResult {
+    pub(in crate::log) async fn wait_safe(
+        &self,
+        cx: &Cx,
+        to: &Positions,
+        flush: bool,
+    ) -> BlockResult {
         let pairs = self.traits.pair_damage && !mutant!("log.flush-leaves-pairs-open");
         self.wait_closed(cx, to, flush, pairs).await
     }
 
     /// Waits until the medium gives back whatever is in the ring or has left it: nothing is in a slot
     /// any more. For a target that nobody writes to.
-    pub(super) async fn wait_empty(&self, cx: &Cx) -> BlockResult {
+    pub(in crate::log) async fn wait_empty(&self, cx: &Cx) -> BlockResult {
         let slots = self.layout.slots as usize;
         let empty = || self.rings.is_empty(slots);
         loop {
@@ -469,7 +474,7 @@ impl HostFtl {
     }
 
     /// The sectors read as zeros from now on, and after a flush for ever.
-    pub(super) async fn discard(&self, cx: &Cx, lba: u64, count: u64) -> BlockResult {
+    pub(in crate::log) async fn discard(&self, cx: &Cx, lba: u64, count: u64) -> BlockResult {
         self.check_writable()?;
         if count == 0 {
             return Ok(());
@@ -477,7 +482,7 @@ impl HostFtl {
         let mut at = lba;
         while at < lba + count {
             // In pieces, so that a discard of a whole drive does not hold the map for ever.
-            let n = (lba + count - at).min(super::create::DISCARD_PIECE);
+            let n = (lba + count - at).min(crate::log::create::DISCARD_PIECE);
             if !mutant!("log.discard-fills-log") {
                 self.wait_for_log(cx).await?;
             }

@@ -5,12 +5,12 @@
 //! program (FORMAT.md rule 10), and one spare line is kept ready (rule 23).
 //! Never: takes the chunks that metadata reserves.
 
-use super::HostFtl;
-use super::format::{LBA_LINE_FIRST, LineFirst, Record};
-use super::limiter::Shares;
-use super::pool::PoolState;
-use super::pools::Pool;
-use super::unit::Released;
+use crate::log::HostFtl;
+use crate::log::format::{LBA_LINE_FIRST, LineFirst, Record};
+use crate::log::limiter::Shares;
+use crate::log::pool::PoolState;
+use crate::log::pools::Pool;
+use crate::log::unit::Released;
 use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::Cx;
@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 impl HostFtl {
     /// Keeps a pool's spare line ready until the target stops.
-    pub(super) async fn open_loop(self: Arc<Self>, cx: Cx, pool: usize) {
+    pub(in crate::log) async fn open_loop(self: Arc<Self>, cx: Cx, pool: usize) {
         loop {
             let me = &self;
             let wanted = || me.is_stopping() || me.read_only() || me.can_open(pool);
@@ -84,7 +84,7 @@ impl HostFtl {
         self.pools.get(pool).lock().opened(line);
         if self.write_first(cx, line, sequence, good).await {
             let mut p = self.pools.get(pool).lock();
-            if p.line(line).state == super::LineState::Open {
+            if p.line(line).state == crate::log::LineState::Open {
                 p.spare = Some(line);
             }
         } else {
@@ -157,13 +157,18 @@ impl HostFtl {
     }
 
     /// Records what a unit holds for the line's closing metadata.
-    pub(super) fn note_entries(&self, spot: &super::pool::Spot, entries: &[(u64, u64)], of: Cause) {
+    pub(in crate::log) fn note_entries(
+        &self,
+        spot: &crate::log::pool::Spot,
+        entries: &[(u64, u64)],
+        of: Cause,
+    ) {
         let mut p = self.pools.of_line(spot.line).lock();
         p.note_entries(spot, entries, &[of; 64][..entries.len()]);
     }
 
     /// The number of free chunks changed: new shares, and whoever waits for a line looks again.
-    pub(super) fn pool_moved(&self, cx: &Cx) {
+    pub(in crate::log) fn pool_moved(&self, cx: &Cx) {
         // One at a time: shares are not replaced by older ones.
         let turn = self.sharing.lock();
         let (mut free, mut reserve) = (0, 0);
@@ -209,7 +214,7 @@ impl HostFtl {
     /// without what is behind it, when GC waits for those chunks and brings no company, or when users
     /// are held back: then nobody else need come to fill the last unit of a ring. One caller after the other: whoever looked before something changed must not
     /// have the last word.
-    pub(super) fn press(&self, cx: &Cx) {
+    pub(in crate::log) fn press(&self, cx: &Cx) {
         let _alone = self.gc.pressing.lock();
         let short = |p: &mut PoolState| p.spare.is_none() && p.free_chunks() < p.width() as u64;
         let pressed = |pool: &Pool| short(&mut pool.lock()) || pool.collector.is_pressed();
@@ -218,7 +223,7 @@ impl HostFtl {
     }
 
     /// A drainer found no place in any pool: barriers may be padded for.
-    pub(super) fn starve(&self, cx: &Cx) {
+    pub(in crate::log) fn starve(&self, cx: &Cx) {
         let _alone = self.gc.pressing.lock();
         self.rings.set_starving(cx, true);
     }

@@ -5,10 +5,10 @@
 //! whichever ring's drainer gives it back; a position of all rings is reached when every ring has
 //! reached its own. Never: drains (that is `drain`).
 
-use super::ring::{Ring, RingState};
-use super::sections::Sections;
-use super::slab::{Origin, Slab};
-use super::unit::Unit;
+use crate::log::ring::{Ring, RingState};
+use crate::log::sections::Sections;
+use crate::log::slab::{Origin, Slab};
+use crate::log::unit::Unit;
 use flashlane_base::mutant;
 use flashlane_rt::sync::{Mutex, Ordering, hesitate, spin_loop};
 use flashlane_rt::{Cx, Notify, Waits};
@@ -25,14 +25,14 @@ const KEPT: usize = 2 * BATCH;
 const WAITING: usize = 4 * BATCH;
 
 /// Slots that a ring may hold beside those that its admission and the windows count.
-pub(super) fn idle_slots(rings: u32) -> u32 {
+pub(in crate::log) fn idle_slots(rings: u32) -> u32 {
     if rings == 1 { 0 } else { (KEPT + WAITING) as u32 }
 }
 
 /// A position in every ring.
-pub(super) type Positions = SmallVec<[u64; 1]>;
+pub(in crate::log) type Positions = SmallVec<[u64; 1]>;
 
-pub(super) struct FreeSlots {
+pub(in crate::log) struct FreeSlots {
     free: Vec<u32>,
     /// Out of the map, but perhaps seen by a section: (epoch, slot).
     waiting: VecDeque<(u64, u32)>,
@@ -50,7 +50,7 @@ struct Common {
 impl FreeSlots {
     /// The slot that the next one but a few will be: its lines are asked for.
     #[inline]
-    pub(super) fn take(&mut self, slab: &Slab) -> u32 {
+    pub(in crate::log) fn take(&mut self, slab: &Slab) -> u32 {
         if self.free.is_empty() {
             self.fetch(1);
         }
@@ -63,7 +63,7 @@ impl FreeSlots {
 
     /// The free slots, at least `n` of them, the next at the end.
     #[inline]
-    pub(super) fn at_least(&mut self, n: usize) -> &mut Vec<u32> {
+    pub(in crate::log) fn at_least(&mut self, n: usize) -> &mut Vec<u32> {
         if self.free.len() < n {
             self.fetch(n);
         }
@@ -94,7 +94,7 @@ impl FreeSlots {
 
     /// A slot that is not in the map any more.
     #[inline]
-    pub(super) fn give(&mut self, slot: u32) {
+    pub(in crate::log) fn give(&mut self, slot: u32) {
         match self.common.sections.are_counted() {
             false => self.free.push(slot),
             true => self.waiting.push_back((self.common.sections.retired(), slot)),
@@ -102,13 +102,13 @@ impl FreeSlots {
     }
 
     /// Slots that never were in the map, the next to be taken first.
-    pub(super) fn put_back(&mut self, slots: &[u32]) {
+    pub(in crate::log) fn put_back(&mut self, slots: &[u32]) {
         self.free.extend(slots.iter().rev());
     }
 
     /// Takes back the slots of units that are in the map.
     #[inline]
-    pub(super) fn release(&mut self, units: &[Box<Unit>]) {
+    pub(in crate::log) fn release(&mut self, units: &[Box<Unit>]) {
         match self.common.sections.are_counted() {
             false => units.iter().for_each(|unit| unit.give_slots_to(&mut self.free)),
             true => self.let_wait(units),
@@ -151,12 +151,12 @@ impl FreeSlots {
     }
 
     /// Slots that nobody uses, here.
-    pub(super) fn count(&self) -> usize {
+    pub(in crate::log) fn count(&self) -> usize {
         self.free.len() + self.waiting.len()
     }
 }
 
-pub(super) struct Rings {
+pub(in crate::log) struct Rings {
     each: Box<[Ring]>,
     common: Arc<Common>,
     /// Sectors of a write unit.
@@ -164,13 +164,13 @@ pub(super) struct Rings {
     /// Rings that garbage collection puts anything into.
     collected: u64,
     /// Flushes, FUA writes and barriers wait here.
-    pub(super) progress: Notify,
+    pub(in crate::log) progress: Notify,
 }
 
 impl Rings {
     /// `rings` of `capacity` slots each, over `slots` slots in all; what is programmed together has `unit`
     /// sectors. Garbage collection runs on so many of their cores as `collected` says.
-    pub(super) fn new(
+    pub(in crate::log) fn new(
         rings: u32,
         capacity: u64,
         (slots, unit): (u32, u32),
@@ -193,7 +193,7 @@ impl Rings {
 
     /// The ring that the caller's core writes to.
     #[inline]
-    pub(super) fn of(&self, cx: &Cx) -> &Ring {
+    pub(in crate::log) fn of(&self, cx: &Cx) -> &Ring {
         match self.each.len() {
             1 => &self.each[0],
             n => &self.each[cx.core().0 as usize % n],
@@ -201,19 +201,19 @@ impl Rings {
     }
 
     #[inline]
-    pub(super) fn get(&self, ring: usize) -> &Ring {
+    pub(in crate::log) fn get(&self, ring: usize) -> &Ring {
         &self.each[ring]
     }
 
-    pub(super) fn iter(&self) -> std::slice::Iter<'_, Ring> {
+    pub(in crate::log) fn iter(&self) -> std::slice::Iter<'_, Ring> {
         self.each.iter()
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(in crate::log) fn len(&self) -> usize {
         self.each.len()
     }
 
-    pub(super) fn sum(&self, of: impl Fn(&RingState) -> u64) -> u64 {
+    pub(in crate::log) fn sum(&self, of: impl Fn(&RingState) -> u64) -> u64 {
         self.iter().map(|ring| ring.state.now(|r| of(r))).sum()
     }
 
@@ -221,7 +221,7 @@ impl Rings {
     /// programmed although it may be superseded (FORMAT.md rule 2). While positions are taken one after
     /// the other no ring drops anything: else a slot could go in a ring that is not looked at yet, for
     /// one in a ring that was.
-    pub(super) fn cover(&self, flush: bool) -> Positions {
+    pub(in crate::log) fn cover(&self, flush: bool) -> Positions {
         let hold = |by: i32| {
             if self.len() > 1 && !mutant!("qblk.cover-without-hold") {
                 let change = |holds: u32| holds.checked_add_signed(by).expect("counted");
@@ -239,7 +239,7 @@ impl Rings {
     }
 
     /// The last of some (ring, position), nothing in the others.
-    pub(super) fn positions(&self, of: &[(usize, u64)]) -> Positions {
+    pub(in crate::log) fn positions(&self, of: &[(usize, u64)]) -> Positions {
         let mut positions: Positions = smallvec![0; self.len()];
         of.iter().for_each(|(ring, to)| positions[*ring] = positions[*ring].max(*to));
         positions
@@ -247,14 +247,14 @@ impl Rings {
 
     /// A ring that has room for `n` user sectors now, which it takes: the caller's own, else the next
     /// one that is half empty (QBLK's future work: few writers use what others leave).
-    pub(super) fn with_room(&self, cx: &Cx, home: &Ring, n: u64) -> Option<&Ring> {
+    pub(in crate::log) fn with_room(&self, cx: &Cx, home: &Ring, n: u64) -> Option<&Ring> {
         let rings = self.len();
         let each = (0..rings).map(|i| &self.each[(home.at + i) % rings]);
         each.clone().find(|ring| ring.admission.try_user(cx, n, ring.at == home.at))
     }
 
     /// Users' waits for room, and for a share, in all rings together.
-    pub(super) fn waits(&self) -> [Waits; 2] {
+    pub(in crate::log) fn waits(&self) -> [Waits; 2] {
         let sum = |[full, limited]: [Waits; 2], ring: &Ring| {
             let [f, l] = ring.admission.waits();
             [full.and(f), limited.and(l)]
@@ -262,24 +262,24 @@ impl Rings {
         self.iter().fold(Default::default(), sum)
     }
 
-    pub(super) fn sent_again(&self) -> u64 {
+    pub(in crate::log) fn sent_again(&self) -> u64 {
         self.sum(|r| r.sent_again)
     }
 
     /// Nothing that went out again is still to be programmed.
-    pub(super) fn nothing_again(&self) -> bool {
+    pub(in crate::log) fn nothing_again(&self) -> bool {
         self.iter().all(|ring| ring.state.now(|r| r.nothing_again()))
     }
 
     /// None of all slots is in use.
-    pub(super) fn is_empty(&self, slots: usize) -> bool {
+    pub(in crate::log) fn is_empty(&self, slots: usize) -> bool {
         let kept = self.sum(|r| r.free.count() as u64) as usize;
         kept + self.common.depot.lock().len() == slots
     }
 
     /// Waits until everything before `to` is programmed, or `give_up` says that it never will be.
     /// `flush` asks the drainers to pad for it.
-    pub(super) async fn wait_durable(
+    pub(in crate::log) async fn wait_durable(
         &self,
         cx: &Cx,
         to: &Positions,
@@ -293,14 +293,14 @@ impl Rings {
     }
 
     /// Is everything before these positions programmed?
-    pub(super) fn are_durable(&self, to: &Positions) -> bool {
+    pub(in crate::log) fn are_durable(&self, to: &Positions) -> bool {
         let durable =
             |(ring, to): (&Ring, &u64)| *to == 0 || ring.state.now(|r| r.durable_to() >= *to);
         self.iter().zip(to).all(durable)
     }
 
     /// Somebody waits for a barrier and can't wait for company (`by` 1), or does not any more (-1).
-    pub(super) fn hurry(&self, cx: &Cx, by: i32) {
+    pub(in crate::log) fn hurry(&self, cx: &Cx, by: i32) {
         for ring in self.iter() {
             ring.state.now(|r| r.urgent = r.urgent.checked_add_signed(by).expect("counted"));
             if by > 0 {
@@ -310,13 +310,13 @@ impl Rings {
     }
 
     /// Tells the drainers whether an erase barrier may be padded for.
-    pub(super) fn set_starving(&self, cx: &Cx, starving: bool) {
+    pub(in crate::log) fn set_starving(&self, cx: &Cx, starving: bool) {
         self.iter().for_each(|ring| ring.set_starving(cx, starving));
     }
 
     /// New shares of the whole buffer: each ring's are as large a part of it, and if any a unit, since
     /// who fills less waits for company.
-    pub(super) fn set_shares(&self, cx: &Cx, users: u64, gc: u64) {
+    pub(in crate::log) fn set_shares(&self, cx: &Cx, users: u64, gc: u64) {
         let part = |of: u64, rings: u64| match of {
             0 => 0,
             some => some.div_ceil(rings).max(self.unit),
@@ -326,12 +326,12 @@ impl Rings {
     }
 
     /// Lets everybody in: the target has become read-only, and they are told so.
-    pub(super) fn open(&self, cx: &Cx) {
+    pub(in crate::log) fn open(&self, cx: &Cx) {
         self.iter().for_each(|ring| ring.admission.open(cx));
     }
 
     /// (used, share) of users and of GC, of all rings together.
-    pub(super) fn snapshot(&self) -> [(u64, u64); 2] {
+    pub(in crate::log) fn snapshot(&self) -> [(u64, u64); 2] {
         let mut sum = [(0, 0); 2];
         for ring in self.iter() {
             let ring = ring.admission.snapshot();
@@ -344,7 +344,7 @@ impl Rings {
 
     /// Slots went out of their program, or lost their window: they go out again, each in its ring.
     /// They take room there again, waiting for none: it was theirs before.
-    pub(super) fn send_again(&self, cx: &Cx, slots: &[u32], slab: &Slab) {
+    pub(in crate::log) fn send_again(&self, cx: &Cx, slots: &[u32], slab: &Slab) {
         for ring in self.iter() {
             let heads = slots.iter().map(|slot| (slot, slab.head(*slot)));
             let is_first = ring.at == 0;
@@ -368,7 +368,7 @@ impl Rings {
 
     /// The next channel of a ring's pointer (QBLK, II-B2: it starts at queue mod channels and moves on
     /// with every request).
-    pub(super) fn next_pool(&self, ring: &Ring, pools: usize) -> usize {
+    pub(in crate::log) fn next_pool(&self, ring: &Ring, pools: usize) -> usize {
         match pools {
             1 => 0,
             n => ring.pointer.fetch_add(1, Ordering::Relaxed) as usize % n,

@@ -4,7 +4,7 @@
 //! carry no user data. Promises: a read that says *good* has verified type, content and record of
 //! every sector. Never: counts, chooses a place, or knows what the bytes mean.
 
-use super::format::{LBA_ANCHOR, LBA_LOG, Oob};
+use crate::log::format::{LBA_ANCHOR, LBA_LOG, Oob};
 use flashlane_base::{
     Geometry, Location, OOB_BYTES, Ppa, PpaFormat, SECTOR_BYTES, VECTOR_MAX, mutant,
 };
@@ -16,7 +16,7 @@ use flashlane_rt::sync::Mutex;
 use std::sync::Arc;
 
 /// 0, 1, 2, ...: sectors of a block that lie one behind the other.
-pub(super) const IN_ORDER: [u32; VECTOR_MAX] = {
+pub(in crate::log) const IN_ORDER: [u32; VECTOR_MAX] = {
     let mut a = [0; VECTOR_MAX];
     let mut i = 0;
     while i < VECTOR_MAX {
@@ -28,24 +28,24 @@ pub(super) const IN_ORDER: [u32; VECTOR_MAX] = {
 
 /// How often recovery reads again what it can't read: as often as NAND has levels to try (eight in
 /// most tables of read retry). Only what power cuts tore costs that much.
-pub(super) const RETRIES: u32 = 7;
+pub(in crate::log) const RETRIES: u32 = 7;
 
-pub(super) type Records = [[u8; OOB_BYTES]; VECTOR_MAX];
+pub(in crate::log) type Records = [[u8; OOB_BYTES]; VECTOR_MAX];
 
 /// See the module's head. A chunk is `pu × chunks per PU + chunk`.
 #[derive(Clone)]
-pub(super) struct Flash {
-    pub(super) device: Arc<dyn Device>,
-    pub(super) geo: Geometry,
-    pub(super) format: PpaFormat,
+pub(in crate::log) struct Flash {
+    pub(in crate::log) device: Arc<dyn Device>,
+    pub(in crate::log) geo: Geometry,
+    pub(in crate::log) format: PpaFormat,
     /// Address of sector 0 of each chunk of the target.
-    pub(super) chunk_base: Arc<[Ppa]>,
+    pub(in crate::log) chunk_base: Arc<[Ppa]>,
     /// The first sector, (chunk, sector), that the host could not give.
     host_failed: Arc<Mutex<Option<(u32, u32)>>>,
 }
 
 impl Flash {
-    pub(super) fn new(device: Arc<dyn Device>) -> Flash {
+    pub(in crate::log) fn new(device: Arc<dyn Device>) -> Flash {
         let (geo, format) = (*device.geometry(), *device.format());
         let base = |chunk: u32| {
             let (pu, chunk) = (chunk / geo.chunks_per_pu, chunk % geo.chunks_per_pu);
@@ -56,13 +56,13 @@ impl Flash {
     }
 
     /// The first sector, (chunk, sector), that the host could not give.
-    pub(super) fn host_failed(&self) -> Option<(u32, u32)> {
+    pub(in crate::log) fn host_failed(&self) -> Option<(u32, u32)> {
         *self.host_failed.lock()
     }
 
     /// Addresses of `n` sectors from `sector` of a chunk.
     #[inline]
-    pub(super) fn addresses(&self, chunk: u32, sector: u32, n: usize) -> [Ppa; VECTOR_MAX] {
+    pub(in crate::log) fn addresses(&self, chunk: u32, sector: u32, n: usize) -> [Ppa; VECTOR_MAX] {
         let base = self.chunk_base[chunk as usize];
         let mut out = [Ppa(0); VECTOR_MAX];
         for (i, a) in out[..n].iter_mut().enumerate() {
@@ -72,7 +72,7 @@ impl Flash {
     }
 
     /// Submits one write unit of metadata: whole sectors typed `lba`, stamped with `stamp`.
-    pub(super) fn submit_meta(
+    pub(in crate::log) fn submit_meta(
         &self,
         cx: &Cx,
         (chunk, sector): (u32, u32),
@@ -114,7 +114,7 @@ impl Flash {
     /// Reads up to 64 sectors into `content`, `unit` bytes each: 4096 (`whole` as metadata is kept),
     /// the store's unit of user data, or 0 for the out-of-band records alone. No user waits for any of
     /// them: `cause` is for whom they are read.
-    pub(super) async fn read(
+    pub(in crate::log) async fn read(
         &self,
         cx: &Cx,
         addrs: &[Ppa],
@@ -145,7 +145,7 @@ impl Flash {
 
     /// Reads whole sectors of one chunk into `bytes` and verifies each. False when any of them is not
     /// what was written there under this type.
-    pub(super) async fn read_meta(
+    pub(in crate::log) async fn read_meta(
         &self,
         cx: &Cx,
         (chunk, sector): (u32, u32),
@@ -177,7 +177,7 @@ impl Flash {
     }
 
     /// [`Flash::read_meta`], again where it fails: what recovery can't read is lost for good.
-    pub(super) async fn read_meta_again(
+    pub(in crate::log) async fn read_meta_again(
         &self,
         cx: &Cx,
         at: (u32, u32),
@@ -193,7 +193,7 @@ impl Flash {
         false
     }
 
-    pub(super) async fn reset(&self, cx: &Cx, chunk: u32) -> Completion {
+    pub(in crate::log) async fn reset(&self, cx: &Cx, chunk: u32) -> Completion {
         let addrs = [self.chunk_base[chunk as usize]];
         let flags = Flags { cell: CellMode::Native, ..Flags::default() };
         let request =

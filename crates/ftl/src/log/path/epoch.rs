@@ -16,7 +16,7 @@ struct PerCore {
     ended: [AtomicU64; 2],
 }
 
-pub(super) struct Epochs {
+pub(in crate::log) struct Epochs {
     half: AtomicUsize,
     cores: Box<[PerCore]>,
     /// One synchronization at a time.
@@ -26,12 +26,12 @@ pub(super) struct Epochs {
 
 /// An operation that may hold media addresses. End it with [`Epochs::end`].
 #[must_use = "an operation that never ends blocks every erase"]
-pub(super) struct Operation {
+pub(in crate::log) struct Operation {
     half: usize,
 }
 
 impl Epochs {
-    pub(super) fn new(cores: u32) -> Epochs {
+    pub(in crate::log) fn new(cores: u32) -> Epochs {
         Epochs {
             half: AtomicUsize::new(0),
             cores: (0..cores).map(|_| PerCore::default()).collect(),
@@ -41,14 +41,14 @@ impl Epochs {
     }
 
     #[inline]
-    pub(super) fn begin(&self, cx: &Cx) -> Operation {
+    pub(in crate::log) fn begin(&self, cx: &Cx) -> Operation {
         let half = self.half.load(Ordering::SeqCst);
         self.cores[cx.core().0 as usize].begun[half].fetch_add(1, Ordering::SeqCst);
         Operation { half }
     }
 
     #[inline]
-    pub(super) fn end(&self, cx: &Cx, op: Operation) {
+    pub(in crate::log) fn end(&self, cx: &Cx, op: Operation) {
         self.cores[cx.core().0 as usize].ended[op.half].fetch_add(1, Ordering::SeqCst);
         self.ended.wake(cx);
     }
@@ -64,7 +64,7 @@ impl Epochs {
     }
 
     /// Waits until every operation that has begun by now has ended.
-    pub(super) async fn synchronize(&self, cx: &Cx) {
+    pub(in crate::log) async fn synchronize(&self, cx: &Cx) {
         self.turn.acquire(cx, 1).await;
         let old = self.half.load(Ordering::SeqCst);
         // Who read `half` before the last flip and counted itself behind it.

@@ -12,10 +12,10 @@
 //! traffic that passed the cold ones by; and the chunks that come back are the least worn, so they are
 //! taken first.
 
-use super::gc::batch_least;
-use super::pool::{Line, LineState, PoolState};
-use super::pools::Pool;
-use super::{HostFtl, add};
+use crate::log::gc::batch_least;
+use crate::log::pool::{Line, LineState, PoolState};
+use crate::log::pools::Pool;
+use crate::log::{HostFtl, add};
 use flashlane_base::mutant;
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
@@ -59,11 +59,11 @@ impl Default for WearConfig {
 }
 
 impl WearConfig {
-    pub(super) fn least_worn_first(self) -> bool {
+    pub(in crate::log) fn least_worn_first(self) -> bool {
         self.leveling != WearLeveling::Off
     }
 
-    pub(super) fn check(self) -> Result<(), &'static str> {
+    pub(in crate::log) fn check(self) -> Result<(), &'static str> {
         match self.spread {
             0 => Err("a wear spread of 0 erases would move data for ever: at least 1"),
             _ => Ok(()),
@@ -76,7 +76,7 @@ const LEVEL_EVERY: u64 = 8;
 
 /// Why a line is collected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Reason {
+pub(in crate::log) enum Reason {
     /// Its room, or a bad chunk in it.
     Room,
     /// Its chunks are worn too little.
@@ -86,7 +86,7 @@ pub(super) enum Reason {
 }
 
 /// What is collected for other reasons than room.
-pub(super) struct Care {
+pub(in crate::log) struct Care {
     wear: WearConfig,
     /// One line at a time.
     under_way: AtomicBool,
@@ -95,12 +95,12 @@ pub(super) struct Care {
 }
 
 impl Care {
-    pub(super) fn new(wear: WearConfig) -> Care {
+    pub(in crate::log) fn new(wear: WearConfig) -> Care {
         Care { wear, under_way: AtomicBool::new(false), leveled: AtomicU64::new(0) }
     }
 
     /// The line that was collected for such a reason is free.
-    pub(super) fn done(&self) {
+    pub(in crate::log) fn done(&self) {
         self.under_way.store(false, Ordering::Release);
     }
 }
@@ -110,7 +110,7 @@ impl HostFtl {
     /// decays or lags behind in wear, if there is room to spare; then, when the limiter wants it or
     /// `force`, the fewest valid sectors per chunk. For its room a line that is valid throughout is
     /// never worth it.
-    pub(super) fn candidate(&self, pool: &Pool, force: bool) -> Option<(u32, Reason)> {
+    pub(in crate::log) fn candidate(&self, pool: &Pool, force: bool) -> Option<(u32, Reason)> {
         let wanted = force || self.is_wanted(pool);
         if !force && !self.gc.enabled.load(Ordering::Acquire) {
             return None;
@@ -166,7 +166,7 @@ impl HostFtl {
     }
 
     /// By the limiter, or by hand.
-    pub(super) fn is_wanted(&self, pool: &Pool) -> bool {
+    pub(in crate::log) fn is_wanted(&self, pool: &Pool) -> bool {
         pool.collector.is_wanted() || self.gc.forced.load(Ordering::Acquire)
     }
 
@@ -174,7 +174,7 @@ impl HostFtl {
     /// ring, whose tail the erase barrier waits for: without this, victim after victim would eat
     /// the chunks that those before them are going to give back. With nothing to come back the
     /// reserve covers one victim by itself.
-    pub(super) fn fits(&self, line: u32) -> bool {
+    pub(in crate::log) fn fits(&self, line: u32) -> bool {
         // Of any pool: the barrier that one waits for is padded in the rings of all, and what one moves
         // goes to any.
         let comes = |p: &PoolState| p.count(LineState::Victim) + p.count(LineState::Freeing) > 0;
@@ -218,7 +218,7 @@ impl HostFtl {
         self.pools.sum(|p| p.room()) + less >= admitted + moves + tails + pads
     }
 
-    pub(super) fn take_victim(&self, pool: &Pool, force: bool) -> Option<(u32, Reason)> {
+    pub(in crate::log) fn take_victim(&self, pool: &Pool, force: bool) -> Option<(u32, Reason)> {
         let (line, why) = self.candidate(pool, force).filter(|_| !self.read_only())?;
         let _alone = self.gc.choosing.lock();
         if !self.fits(line) {

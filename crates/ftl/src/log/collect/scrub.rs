@@ -11,10 +11,10 @@
 //! verdict on a read is all of it in one. Age and reads count for a whole chunk, so that a unit of it
 //! tells of the others.
 
-use super::lines::NO_LINE;
-use super::map::Entry;
-use super::pool::{LineState, PoolState};
-use super::{HostFtl, add};
+use crate::log::lines::NO_LINE;
+use crate::log::map::Entry;
+use crate::log::pool::{LineState, PoolState};
+use crate::log::{HostFtl, add};
 use flashlane_base::{Ns, OOB_BYTES, Ppa, VECTOR_MAX};
 use flashlane_ocssd::device::{Cause, ChunkState, Completion, Status};
 use flashlane_rt::sync::{Mutex, Ordering};
@@ -65,7 +65,7 @@ const INTERVAL_MIN: Ns = Ns::from_ms(1);
 const PAUSE_MIN: Ns = Ns::from_us(10);
 
 impl ScrubConfig {
-    pub(super) fn check(self) -> Result<(), &'static str> {
+    pub(in crate::log) fn check(self) -> Result<(), &'static str> {
         if self.interval < INTERVAL_MIN {
             return Err("a scrub interval below 1 ms would read all the time: give a longer one");
         }
@@ -78,24 +78,24 @@ impl ScrubConfig {
 
 /// What reads of a line met since it was opened.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Decay {
+pub(in crate::log) struct Decay {
     /// Sectors that needed heavy correction.
     heavy: u32,
     /// It is to be moved.
-    pub(super) due: bool,
+    pub(in crate::log) due: bool,
 }
 
 impl Decay {
-    pub(super) const NONE: Decay = Decay { heavy: 0, due: false };
+    pub(in crate::log) const NONE: Decay = Decay { heavy: 0, due: false };
 }
 
-pub(super) struct Scrubber {
+pub(in crate::log) struct Scrubber {
     config: ScrubConfig,
     /// Lines of the target: as many are moved for heavy correction in an interval.
     lines: u64,
     budget: Mutex<Budget>,
     /// The patrol waits here.
-    pub(super) work: Notify,
+    pub(in crate::log) work: Notify,
 }
 
 /// Lines that may still be moved, and the time up to which more were granted.
@@ -118,13 +118,13 @@ impl Budget {
 }
 
 impl Scrubber {
-    pub(super) fn new(config: ScrubConfig, now: Ns, lines: u64) -> Scrubber {
+    pub(in crate::log) fn new(config: ScrubConfig, now: Ns, lines: u64) -> Scrubber {
         let budget = Mutex::new(Budget { lines, to: now });
         Scrubber { config, lines, budget, work: Notify::new() }
     }
 
     #[inline]
-    pub(super) fn is_on(&self) -> bool {
+    pub(in crate::log) fn is_on(&self) -> bool {
         self.config.mode != Scrub::Off
     }
 }
@@ -133,7 +133,13 @@ impl HostFtl {
     /// A read of sectors of the map met something: the lines in which they are have decayed. Sector
     /// `i` of `sectors` is lba `lba + i`, and the `k`-th of them the `k`-th address of the command.
     #[cold]
-    pub(super) fn note_host_read(&self, cx: &Cx, lba: u64, sectors: u64, done: &Completion) {
+    pub(in crate::log) fn note_host_read(
+        &self,
+        cx: &Cx,
+        lba: u64,
+        sectors: u64,
+        done: &Completion,
+    ) {
         if !self.scrub.is_on() {
             return;
         }
@@ -176,7 +182,7 @@ impl HostFtl {
 
     /// Looks at line after line, and closes the line that is filled where it decays, until the target
     /// stops or is read-only.
-    pub(super) async fn scrub_loop(self: Arc<Self>, cx: Cx) {
+    pub(in crate::log) async fn scrub_loop(self: Arc<Self>, cx: Cx) {
         let patrols = self.scrub.config.mode == Scrub::Patrol;
         // Nobody knows how long what was mounted had lain.
         let mut hurry = self.recovery.lock().is_some();
@@ -238,7 +244,7 @@ impl HostFtl {
         use LineState::{Closed, Closing, Open};
         // Until the reads have ended nobody erases what was chosen.
         let operation = self.epochs.begin(cx);
-        let holds = |l: &super::pool::Line| matches!(l.state, Open | Closing | Closed);
+        let holds = |l: &crate::log::pool::Line| matches!(l.state, Open | Closing | Closed);
         let first = |p: &PoolState| {
             let mut lines = p.lines().filter(|(id, _)| *id >= cursor);
             lines.find(|(_, l)| holds(l) && !l.decay.due).map(|(id, l)| (id, l.chunks.clone()))

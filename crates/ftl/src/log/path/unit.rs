@@ -4,39 +4,39 @@
 //! piece, ring → program → read-back window → map, so no stage makes a list of its own of what is in
 //! it. Never: decides where it goes (that is `pool`) or when it may be read (that is the window).
 
-use super::slab::{Head, SlotState};
+use crate::log::slab::{Head, SlotState};
 use flashlane_ocssd::device::Cause;
 use smallvec::SmallVec;
 
 /// No slot: this sector of the unit was not programmed.
-pub(super) const NO_SLOT: u32 = u32::MAX;
+pub(in crate::log) const NO_SLOT: u32 = u32::MAX;
 
 /// Slots that are programmed together. Kept and used again: clearing and allocating the lists for
 /// each unit showed in the profile.
 #[derive(Default)]
-pub(super) struct Unit {
+pub(in crate::log) struct Unit {
     /// Where it lies: the linear sector of the first slot. The slots follow each other; the rest of
     /// the unit, up to its whole length, is padding.
-    pub(super) first: u64,
+    pub(in crate::log) first: u64,
     /// The slots, from the first sector on; [`NO_SLOT`] where a program failed.
-    pub(super) slots: Vec<u32>,
+    pub(in crate::log) slots: Vec<u32>,
     /// What the slots' heads said when the drainer took them.
-    pub(super) heads: Vec<Head>,
+    pub(in crate::log) heads: Vec<Head>,
     /// Some of `slots` are [`NO_SLOT`].
-    pub(super) torn: bool,
+    pub(in crate::log) torn: bool,
     /// Its place in the order of its ring.
-    pub(super) id: u64,
+    pub(in crate::log) id: u64,
     /// How many of the slots, from the front, go out again.
-    pub(super) retries: usize,
+    pub(in crate::log) retries: usize,
     /// Some of the slots are dead: superseded before they were taken.
-    pub(super) dead: bool,
+    pub(in crate::log) dead: bool,
     /// Why it may be padded.
-    pub(super) push: Push,
+    pub(in crate::log) push: Push,
 }
 
 /// Why the drainer must program what there is, even if it is less than a unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Push {
+pub(in crate::log) enum Push {
     /// Nobody waits.
     #[default]
     None,
@@ -47,7 +47,7 @@ pub(super) enum Push {
 }
 
 impl Unit {
-    pub(super) fn clear(&mut self) {
+    pub(in crate::log) fn clear(&mut self) {
         self.slots.clear();
         self.heads.clear();
         self.torn = false;
@@ -56,7 +56,7 @@ impl Unit {
 
     /// What sector `i` is programmed for, padding included.
     #[inline]
-    pub(super) fn cause(&self, i: usize) -> Cause {
+    pub(in crate::log) fn cause(&self, i: usize) -> Cause {
         match self.heads.get(i) {
             // It was counted for its own cause before. A program that the medium never began is not
             // counted, so what follows is no retry.
@@ -70,14 +70,14 @@ impl Unit {
 
     /// The sectors that are to be published: (address, slot, logical sector).
     #[inline(always)]
-    pub(super) fn sectors(&self) -> impl Iterator<Item = (u64, u32, u64)> {
+    pub(in crate::log) fn sectors(&self) -> impl Iterator<Item = (u64, u32, u64)> {
         let slots = self.slots.iter().copied().zip(&self.heads);
         let sectors = slots.zip(self.first..).map(|((slot, head), at)| (at, slot, head.lba()));
         sectors.filter(|(_, slot, _)| *slot != NO_SLOT)
     }
 
     /// How many sectors are to be published.
-    pub(super) fn published(&self) -> u64 {
+    pub(in crate::log) fn published(&self) -> u64 {
         match self.torn {
             false => self.slots.len() as u64,
             true => self.slots.iter().filter(|s| **s != NO_SLOT).count() as u64,
@@ -86,7 +86,7 @@ impl Unit {
 
     /// Appends the slots to a list.
     #[inline]
-    pub(super) fn give_slots_to(&self, list: &mut Vec<u32>) {
+    pub(in crate::log) fn give_slots_to(&self, list: &mut Vec<u32>) {
         match self.torn {
             false => list.extend_from_slice(&self.slots),
             true => list.extend(self.slots.iter().filter(|s| **s != NO_SLOT)),
@@ -94,7 +94,7 @@ impl Unit {
     }
 
     /// Takes out the sectors that were not programmed, and returns their slots.
-    pub(super) fn tear(&mut self, lost: impl Fn(usize) -> bool) -> Vec<u32> {
+    pub(in crate::log) fn tear(&mut self, lost: impl Fn(usize) -> bool) -> Vec<u32> {
         let mut again = Vec::new();
         for (i, slot) in self.slots.iter_mut().enumerate() {
             if *slot != NO_SLOT && lost(i) {
@@ -108,8 +108,8 @@ impl Unit {
 
 /// Units of a request that lie in a list without an allocation: all of QBLK's, where the device writes 64 KiB
 /// at once (64 sectors per vector command).
-pub(super) const UNITS_INLINE: usize = 4;
+pub(in crate::log) const UNITS_INLINE: usize = 4;
 
 /// Units that the medium can give back from now on: one, as a rule, and all of a window when a
 /// chunk is full.
-pub(super) type Released = SmallVec<[Box<Unit>; UNITS_INLINE]>;
+pub(in crate::log) type Released = SmallVec<[Box<Unit>; UNITS_INLINE]>;
