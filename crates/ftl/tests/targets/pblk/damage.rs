@@ -7,7 +7,9 @@
 
 use crate::bench::{Bench, Setup, tiny};
 use crate::medium::{Medium, Spot, Stop, Up, spots};
-use flashlane_ftl::log::format::{LBA_CHECKPOINT, LBA_LOG, LogBlockBuilder, Record, ShardView};
+use flashlane_ftl::log::format::{
+    LBA_CHECKPOINT, LBA_LOG, LogBlockBuilder, Record, Runs, ShardView, Stripes,
+};
 use flashlane_ftl::log::{MountError, MountOptions};
 use flashlane_ocssd::device::Op;
 use std::collections::{BTreeMap, BTreeSet};
@@ -382,7 +384,24 @@ fn forge(medium: &Medium, places: &[Spot], in_floor: bool) {
         true => header.floor += 1 << 50,
         false => stamps.last_mut().expect("a lost sector").1 += 1 << 50,
     }
-    let forged = header.encode(&view.entries().collect::<Vec<_>>(), &stamps);
+    let mut forged = header.encode(&view.entries().collect::<Vec<_>>(), &stamps);
+    if bytes[45] == 1 {
+        // It has runs: entries would need more sectors. Its own stripes are at 128 (`format/shard.rs`).
+        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().expect("four"));
+        let (stripes, end) =
+            (Stripes { unit: word(92), chunk_sectors: word(96) }, 128 + 4 * word(100));
+        let (mut lists, mut at) = (Vec::new(), 128);
+        while at < end as usize {
+            let n = word(at) as usize;
+            lists.push((1..=n).map(|i| word(at + 4 * i)).collect::<Vec<u32>>());
+            at += 4 * (n + 1);
+        }
+        let list_of = |chunk| lists.iter().find(|list| list.contains(&chunk)).cloned();
+        let words = &forged[128..128 + header.width.bytes() * view.len()];
+        let runs = Runs::find(words, header.width, stripes, usize::MAX, list_of);
+        forged = header.encode_runs(&runs.expect("as before"), &stamps);
+    }
+    assert!(forged.len() <= bytes.len(), "in the same sectors");
     for (at, sector) in places.iter().zip(forged.chunks(4096)) {
         medium.rewrite(*at, |bytes| bytes.copy_from_slice(sector));
     }
