@@ -6,7 +6,7 @@
 //!
 //! Built only with the feature `loom`, for `tests/models.rs`, which runs them: `make models`.
 
-use super::drain::publish_unit;
+use super::path::drain::publish_unit;
 use super::lines::Lines;
 use super::map::{Entry, Map};
 use super::rings::Rings;
