@@ -6,9 +6,9 @@
 //!
 //! Built only with the feature `loom`, for `tests/models.rs`, which runs them: `make models`.
 
-use super::path::drain::publish_unit;
 use super::lines::Lines;
 use super::map::{Entry, Map};
+use super::path::drain::publish_unit;
 use super::rings::Rings;
 use super::sections::Sections;
 use super::slab::{Slab, SlotState};
