@@ -54,7 +54,7 @@ struct Vectors {
     oob: Vec<[u8; OOB_BYTES]>,
     cause: Vec<Cause>,
     index: Vec<u32>,
-    units: SmallVec<[Described; UNITS_INLINE]>,
+    units: Vec<Described>,
 }
 
 /// A unit among [`Vectors`].

@@ -112,4 +112,4 @@ pub(in crate::log) const UNITS_INLINE: usize = 4;
 
 /// Units that the medium can give back from now on: one, as a rule, and all of a window when a
 /// chunk is full.
-pub(in crate::log) type Released = SmallVec<[Box<Unit>; UNITS_INLINE]>;
+pub(in crate::log) type Released = SmallVec<[Box<Unit>; 2]>;
