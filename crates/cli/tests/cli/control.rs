@@ -26,6 +26,21 @@ fn lnvm(h: &Here, args: &[&str]) -> Done {
     h.run(&[&["lnvm"], args].concat())
 }
 
+/// The run that has `a.img` goes on meanwhile: what it has written grows.
+fn goes_on(h: &Here) {
+    let written = || {
+        let smart = h.run(&["drive", "smart", "a.img", "--json", "-"]).good().json();
+        smart["ocp"]["Physical media units written"]["lo"].as_u64().unwrap()
+    };
+    let first = written();
+    let mut tries = 0;
+    while written() == first {
+        tries += 1;
+        assert!(tries < 500, "nothing is written");
+        pause();
+    }
+}
+
 #[test]
 fn verbs_work_on_a_drive_in_use() {
     let h = drive();
@@ -39,18 +54,7 @@ fn verbs_work_on_a_drive_in_use() {
     assert_eq!(info["in_use"]["target"], "db");
     let text = h.run(&["drive", "info", "a.img"]).good().out;
     assert!(text.contains(&format!("by process {pid}, target `db`")), "{text}");
-    // The run goes on meanwhile: what it has written grows.
-    let written = || {
-        let smart = h.run(&["drive", "smart", "a.img", "--json", "-"]).good().json();
-        smart["ocp"]["Physical media units written"]["lo"].as_u64().unwrap()
-    };
-    let first = written();
-    let mut tries = 0;
-    while written() == first {
-        tries += 1;
-        assert!(tries < 500, "nothing is written");
-        pause();
-    }
+    goes_on(&h);
     let list = lnvm(&h, &["list", "a.img"]).good().out;
     assert!(list.contains("Number of targets: 2") && list.contains("log"), "{list}");
     let info = lnvm(&h, &["info", "a.img", "--json", "-"]).good().json();
@@ -109,17 +113,7 @@ fn a_drive_on_the_real_clock_answers() {
     let pid = holder.id();
     let info = h.run(&["drive", "info", "a.img", "--json", "-"]).good().json();
     assert_eq!(info["in_use"]["process"], pid);
-    let written = || {
-        let smart = h.run(&["drive", "smart", "a.img", "--json", "-"]).good().json();
-        smart["ocp"]["Physical media units written"]["lo"].as_u64().unwrap()
-    };
-    let first = written();
-    let mut tries = 0;
-    while written() == first {
-        tries += 1;
-        assert!(tries < 500, "nothing is written");
-        pause();
-    }
+    goes_on(&h);
     lnvm(&h, &["knobs", "a.img", "-n", "db", "gc_enabled=0"]).good();
     h.run(&["drive", "snapshot", "a.img", "s.img"]).good();
     assert!(holder.is_running());
