@@ -33,6 +33,16 @@ impl FastDiv {
         ((self.magic as u128 * n as u128) >> 64) as u32
     }
 
+    /// `n / divisor` of a longer number: exact while `n × divisor` is below 2^64, since the reciprocal is at most one
+    /// too large.
+    #[inline(always)]
+    pub const fn div_long(self, n: u64) -> u64 {
+        if self.magic == 0 {
+            return n;
+        }
+        ((self.magic as u128 * n as u128) >> 64) as u64
+    }
+
     /// `(n / divisor, n % divisor)`.
     #[inline(always)]
     pub const fn div_rem(self, n: u32) -> (u32, u32) {
@@ -47,6 +57,15 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
+        /// So for longer numbers, up to the last for which that is said.
+        #[test]
+        fn longer_numbers_too(d in 1u32.., n in any::<u64>()) {
+            let most = u64::MAX / u64::from(d);
+            for n in [n % most, most, most - 1, n % most / u64::from(d) * u64::from(d)] {
+                prop_assert_eq!(FastDiv::new(d).div_long(n), n / u64::from(d));
+            }
+        }
+
         /// The reciprocal gives what the divide instruction gives, for every dividend.
         #[test]
         fn equals_the_divide_instruction(d in 1u32.., n in any::<u32>()) {

@@ -3,7 +3,7 @@
 //! Owns: the list of tries, their processes, the results file, the table. Promises: each try is a process
 //! of its own with one mutant alive; results are kept as they come, so that the next call goes on where this
 //! one stopped; a way that fails without a mutant, or runs no test, counts as no way. Never: judges a mutant
-//! by a clock on the wall; a try has so many seconds of CPU time, and ends when it uses none for long.
+//! by a clock on the wall; a try has so many seconds of CPU time, and ends when it uses next to none for long.
 //!
 //! Use: `make mutants`, or
 //! `cargo run --profile mutants -p flashlane-testkit --features mutants --example mutants -- --help`
@@ -49,8 +49,10 @@ const LOOK_EVERY: Duration = Duration::from_millis(10);
 const SIGKILL: i32 = 9;
 /// Clock ticks of `/proc/PID/stat` in a second.
 const TICKS: f64 = 100.0;
-/// A process that uses no CPU time for so long does not go on.
+/// A process that uses next to no CPU time for so long does not go on.
 const STUCK_AFTER: Duration = Duration::from_secs(60);
+/// Next to none, seconds: one that waits for ever may still look at a clock.
+const STUCK_BELOW: f64 = 0.5;
 
 fn main() {
     let options = Options::parse(std::env::args().skip(1)).unwrap_or_else(|why| fail(&why));
@@ -536,12 +538,12 @@ fn finish(mut command: Command, limit: f64) -> Result<Ended, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(at)?;
     let readers = [read(child.stdout.take()), read(child.stderr.take())];
-    let (mut cpu, mut stopped) = (0.0, false);
+    let (mut cpu, mut seen, mut stopped) = (0.0, 0.0, false);
     let mut moved = Instant::now();
     loop {
-        let used = cpu_seconds(&child).unwrap_or(cpu);
-        if used > cpu {
-            (cpu, moved) = (used, Instant::now());
+        cpu = cpu_seconds(&child).unwrap_or(cpu);
+        if cpu > seen + STUCK_BELOW {
+            (seen, moved) = (cpu, Instant::now());
         }
         if has_ended(&child) {
             break;

@@ -226,6 +226,7 @@ const UNENDED: &str = "the last line has no end: was the file cut? then its last
 const DEVICES_SHOWN: usize = 20;
 
 fn action(action: Action, s: &Summary, names: &Devices, replayed: bool) -> ActionInfo {
+    let places = s.places.as_ref().expect("a scan that is shown has noted places");
     ActionInfo {
         action: action.to_string(),
         replayed,
@@ -245,8 +246,8 @@ fn action(action: Action, s: &Summary, names: &Devices, replayed: bool) -> Actio
         longest_bytes: s.longest_bytes,
         backwards_records: s.backwards,
         backwards_max_ns: s.backwards_max_ns,
-        footprint_bytes: (s.places.iter().count() as u64) << s.places.shift(),
-        place_bytes: 1 << s.places.shift(),
+        footprint_bytes: (places.iter().count() as u64) << places.shift(),
+        place_bytes: 1 << places.shift(),
         devices: devices(s, names),
     }
 }

@@ -3,8 +3,9 @@
 //! Owns: [`Kept`] and its bytes. Promises: what comes out is what went in, in that order; memory is
 //! bounded. Never: keeps a part of a trace that is too long.
 //!
-//! Times and addresses are kept as differences from the record before, as numbers of seven bits per
-//! byte, the lowest first; a sign is the lowest bit.
+//! A record is its flags, four lengths, the device where it is another than before, and four numbers: the
+//! time and the address as differences from the record before (a sign is the lowest bit), the length, the
+//! latency. A number takes as many bytes as it needs, none for 0, the lowest first.
 
 use crate::device::DeviceId;
 use crate::record::{TraceOp, TraceRecord};
@@ -13,8 +14,10 @@ use crate::record::{TraceOp, TraceRecord};
 const BYTES_MAX: usize = 64 << 20;
 /// Bytes of a piece: no list that grows is ever copied.
 const PIECE: usize = 1 << 20;
-/// Bytes that a record takes at most: flags, five numbers.
-const RECORD_MAX: usize = 1 + 5 * 10;
+/// Bytes of a number at most, and zeros behind the last record of a piece: each is read as a whole word.
+const WORD: usize = 8;
+/// Bytes that a record takes at most.
+const RECORD_MAX: usize = 1 + 2 + 2 + 4 * WORD;
 
 /// The operations by their number.
 const OPS: [TraceOp; 4] = [TraceOp::Read, TraceOp::Write, TraceOp::Discard, TraceOp::Flush];
@@ -22,12 +25,12 @@ const OP_BITS: u8 = 3;
 const FUA: u8 = 1 << 2;
 const PREFLUSH: u8 = 1 << 3;
 const HAS_LATENCY: u8 = 1 << 4;
+const HAS_DEVICE: u8 = 1 << 5;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Kept {
     /// Whole records in each.
     pieces: Vec<Vec<u8>>,
-    /// The last one's time, address and end.
     last: Last,
     is_over: bool,
 }
@@ -37,20 +40,14 @@ pub(super) struct Kept {
 struct Last {
     ts_ns: u64,
     end_byte: u64,
+    device: u16,
 }
 
 impl Last {
     fn of(r: &TraceRecord) -> Last {
-        Last { ts_ns: r.ts_ns, end_byte: r.offset_bytes.wrapping_add(r.len_bytes) }
+        let end_byte = r.offset_bytes.wrapping_add(r.len_bytes);
+        Last { ts_ns: r.ts_ns, end_byte, device: r.device.0 }
     }
-}
-
-fn put(bytes: &mut Vec<u8>, mut n: u64) {
-    while n >= 0x80 {
-        bytes.push(n as u8 | 0x80);
-        n >>= 7;
-    }
-    bytes.push(n as u8);
 }
 
 /// The difference of two numbers, small where they are near each other.
@@ -75,23 +72,36 @@ impl Kept {
                 *self = Kept { is_over: true, ..Kept::default() };
                 return;
             }
-            let room = if self.pieces.is_empty() { 0 } else { PIECE };
-            self.pieces.push(Vec::with_capacity(room));
+            let mut piece = Vec::with_capacity(if self.pieces.is_empty() { 0 } else { PIECE });
+            piece.extend([0; WORD]);
+            self.pieces.push(piece);
         }
         let Some(bytes) = self.pieces.last_mut() else { return };
         let op = OPS.iter().position(|op| *op == r.op).unwrap_or(0) as u8;
         let flag = |is: bool, bit: u8| if is { bit } else { 0 };
+        let other_device = r.device.0 != self.last.device;
         let flags = flag(r.fua, FUA)
             | flag(r.preflush, PREFLUSH)
-            | flag(r.latency_ns.is_some(), HAS_LATENCY);
+            | flag(r.latency_ns.is_some(), HAS_LATENCY)
+            | flag(other_device, HAS_DEVICE);
+        let numbers = [
+            difference(r.ts_ns, self.last.ts_ns),
+            difference(r.offset_bytes, self.last.end_byte),
+            r.len_bytes,
+            r.latency_ns.unwrap_or(0),
+        ];
+        let lengths = numbers.map(|n| (u64::BITS - n.leading_zeros()).div_ceil(8) as u16);
+        bytes.truncate(bytes.len() - WORD);
         bytes.push(op | flags);
-        put(bytes, difference(r.ts_ns, self.last.ts_ns));
-        put(bytes, r.device.0.into());
-        put(bytes, difference(r.offset_bytes, self.last.end_byte));
-        put(bytes, r.len_bytes);
-        if let Some(ns) = r.latency_ns {
-            put(bytes, ns);
+        let all = lengths.iter().rev().fold(0, |all, length| all << 4 | length);
+        bytes.extend(all.to_le_bytes());
+        if other_device {
+            bytes.extend(r.device.0.to_le_bytes());
         }
+        for (n, length) in numbers.iter().zip(lengths) {
+            bytes.extend(&n.to_le_bytes()[..usize::from(length)]);
+        }
+        bytes.extend([0; WORD]);
         self.last = Last::of(r);
     }
 
@@ -114,47 +124,39 @@ pub(super) struct Iter<'a> {
 }
 
 impl Iter<'_> {
-    fn byte(&mut self) -> Option<u8> {
-        let (first, rest) = self.bytes.split_first()?;
-        self.bytes = rest;
-        Some(*first)
-    }
-
-    fn take(&mut self) -> Option<u64> {
-        let (mut n, mut shift) = (0, 0);
-        loop {
-            let byte = self.byte()?;
-            n |= u64::from(byte & 0x7f) << shift;
-            if byte < 0x80 {
-                return Some(n);
-            }
-            shift += 7;
-        }
+    /// The next so many bytes, [`WORD`] at most.
+    #[inline(always)]
+    fn take(&mut self, length: usize) -> Option<u64> {
+        let word = u64::from_le_bytes(*self.bytes.first_chunk::<WORD>()?);
+        self.bytes = self.bytes.get(length..)?;
+        Some(if length < WORD { word & !(u64::MAX << (8 * length)) } else { word })
     }
 }
 
 impl Iterator for Iter<'_> {
     type Item = TraceRecord;
 
+    #[inline]
     fn next(&mut self) -> Option<TraceRecord> {
-        if self.bytes.is_empty() {
+        if self.bytes.len() <= WORD {
             self.bytes = self.pieces.next()?;
         }
-        let head = self.byte()?;
-        let ts_ns = apart(self.take()?, self.last.ts_ns);
-        let device = DeviceId(self.take()? as u16);
-        let offset_bytes = apart(self.take()?, self.last.end_byte);
-        let len_bytes = self.take()?;
-        let latency_ns = if head & HAS_LATENCY != 0 { Some(self.take()?) } else { None };
+        let head = self.take(1)? as u8;
+        let lengths = self.take(2)?;
+        if head & HAS_DEVICE != 0 {
+            self.last.device = self.take(2)? as u16;
+        }
+        let mut number = |i: u32| self.take((lengths >> (4 * i) & 0xf) as usize);
+        let (ts, offset, len_bytes, latency) = (number(0)?, number(1)?, number(2)?, number(3)?);
         let record = TraceRecord {
-            ts_ns,
+            ts_ns: apart(ts, self.last.ts_ns),
             op: OPS[usize::from(head & OP_BITS)],
-            device,
-            offset_bytes,
+            device: DeviceId(self.last.device),
+            offset_bytes: apart(offset, self.last.end_byte),
             len_bytes,
             fua: head & FUA != 0,
             preflush: head & PREFLUSH != 0,
-            latency_ns,
+            latency_ns: (head & HAS_LATENCY != 0).then_some(latency),
         };
         self.last = Last::of(&record);
         Some(record)

@@ -61,6 +61,9 @@ pub enum LayoutError {
     /// The device that was asked for is not in it.
     #[error("trace {trace} has no device `{wanted}` (it has: {known})")]
     NoSuchDevice { trace: String, wanted: String, known: String },
+    /// It could be read before, and can't be now.
+    #[error("what the trace touches can't be packed, since it can't be read once more: {0}")]
+    Unread(String),
 }
 
 #[derive(Clone, Debug)]
@@ -71,11 +74,66 @@ enum Kind {
     Packed {
         /// log2 of a place in sectors.
         shift: u32,
-        /// Touched places in order; the index of one is where it lies.
-        places: Vec<(DeviceId, u64)>,
+        places: Packed,
         /// Places that the device has room for.
         room: u64,
     },
+}
+
+/// Touched places in order; the index of one is where it lies.
+#[derive(Clone, Debug)]
+struct Packed {
+    places: Vec<(DeviceId, u64)>,
+    /// By device.
+    shortcuts: Vec<Shortcuts>,
+}
+
+/// Where in the places of a device to look, as marks at the edge of a dictionary.
+#[derive(Clone, Debug, Default)]
+struct Shortcuts {
+    first: u64,
+    /// log2 of the numbers between two marks.
+    shift: u32,
+    /// Index of the first place from each mark on, and of the one behind the last.
+    marks: Vec<usize>,
+}
+
+impl Packed {
+    fn new(places: Vec<(DeviceId, u64)>) -> Packed {
+        let mut shortcuts = Vec::new();
+        let mut behind = 0;
+        for some in places.chunk_by(|a, b| a.0 == b.0) {
+            let (device, first) = some[0];
+            let span = some[some.len() - 1].1 - first;
+            // About one place between two marks, where they are evenly spread.
+            let shift = (span / some.len() as u64).checked_ilog2().map_or(0, |log| log + 1);
+            let mut marks = Vec::new();
+            for (index, (_, place)) in (behind..).zip(some) {
+                let mark = (place - first) >> shift;
+                marks.resize((mark + 1) as usize, index);
+            }
+            behind += some.len();
+            marks.push(behind);
+            shortcuts.resize(device.index() + 1, Shortcuts::default());
+            shortcuts[device.index()] = Shortcuts { first, shift, marks };
+        }
+        Packed { places, shortcuts }
+    }
+
+    /// Index of the first place of a device from this one on, and that place, if there is one.
+    fn from(&self, device: DeviceId, place: u64) -> Option<(usize, u64)> {
+        let Shortcuts { first, shift, marks } = self.shortcuts.get(device.index())?;
+        let mark = (place.saturating_sub(*first) >> shift) as usize;
+        let from = *marks.get(mark)?;
+        let to = marks.get(mark + 1).copied().unwrap_or(from);
+        let index = from + self.places[from..to].partition_point(|(_, p)| *p < place);
+        self.at(device, index)
+    }
+
+    /// The place at an index, if it is one of the device's.
+    fn at(&self, device: DeviceId, index: usize) -> Option<(usize, u64)> {
+        self.places.get(index).filter(|(d, _)| *d == device).map(|(_, place)| (index, *place))
+    }
 }
 
 /// What happened to a request on its way.
@@ -132,11 +190,11 @@ impl Layout {
                 example: devices.keys().next().map(|d| scan.devices.name(*d)).unwrap_or_default(),
             });
         }
-        Ok(Layout::packed(scan, capacity, device))
+        Layout::packed(scan, capacity, device)
     }
 
-    fn packed(scan: &Scan, capacity: u64, device: Option<DeviceId>) -> Layout {
-        let fine = &scan.chosen().places;
+    fn packed(scan: &Scan, capacity: u64, device: Option<DeviceId>) -> Result<Layout, LayoutError> {
+        let fine = scan.places().map_err(|why| LayoutError::Unread(why.to_string()))?;
         let mut shift = COARSE_SHIFT.max(fine.shift());
         let places = loop {
             let mut places: Vec<(DeviceId, u64)> = fine
@@ -164,7 +222,8 @@ impl Layout {
                  sectors are overwritten more often than in the trace"
             )
         };
-        Layout { kind: Kind::Packed { shift, places, room }, capacity, device, description }
+        let places = Packed::new(places);
+        Ok(Layout { kind: Kind::Packed { shift, places, room }, capacity, device, description })
     }
 
     /// What was done, for reports.
@@ -213,21 +272,20 @@ impl Layout {
         device: DeviceId,
         sectors: std::ops::Range<u64>,
         shift: u32,
-        places: &[(DeviceId, u64)],
+        places: &Packed,
         room: u64,
         out: &mut Pieces,
     ) {
-        let from = (device, sectors.start >> shift);
-        let mut index = places.partition_point(|p| *p < from);
-        while let Some((d, place)) = places.get(index).copied() {
+        let mut next = places.from(device, sectors.start >> shift);
+        while let Some((index, place)) = next {
             let start = (place << shift).max(sectors.start);
             let end = ((place + 1) << shift).min(sectors.end);
-            if d != device || start >= end {
+            if start >= end {
                 break;
             }
             let at = ((index as u64 % room) << shift) + (start - (place << shift));
             self.push(at, end - start, out);
-            index += 1;
+            next = places.at(device, index + 1);
         }
     }
 
@@ -346,6 +404,24 @@ mod tests {
         for offset in [0, 2000000 * 512, 2000008 * 512] {
             for (lba, n) in mapped(&layout, &record(TraceOp::Write, 0, offset, 4096)) {
                 assert!(lba + n as u64 <= 3);
+            }
+        }
+    }
+
+    proptest::proptest! {
+        /// Shortcuts lead where a search of all places leads.
+        #[test]
+        fn a_place_is_found_as_in_all_of_them(
+            all in proptest::collection::btree_set((0u16..4, 0u64..1 << 40), 1..60),
+            shift in 0u32..40, from in (0u16..5, 0u64..1 << 41),
+        ) {
+            let all: std::collections::BTreeSet<_> = all.iter().map(|(d, p)| (*d, p >> shift)).collect();
+            let places = Packed::new(all.iter().map(|(d, p)| (DeviceId(*d), *p)).collect());
+            for (device, place) in all.iter().copied().chain([(from.0, from.1 >> shift)]) {
+                let first = all.iter().position(|p| *p >= (device, place));
+                let first = first.filter(|i| places.places[*i].0.0 == device);
+                let found = places.from(DeviceId(device), place);
+                proptest::prop_assert_eq!(found, first.map(|i| (i, places.places[i].1)));
             }
         }
     }

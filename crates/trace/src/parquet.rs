@@ -17,7 +17,7 @@
 //! | `lat_ns` | u64, may be null | how long it took, ns |
 
 use super::contain::contained;
-use super::device::{DEVICES_MAX, Devices};
+use super::device::{DEVICES_MAX, DeviceId, Devices};
 use super::store::{Bounded, Store};
 use crate::record::{Expected, TraceError, TraceOp, TraceRecord};
 use ::parquet::basic::{Compression, Encoding};
@@ -127,6 +127,8 @@ pub struct Rows {
     reader: SerializedFileReader<Bounded>,
     file_bytes: u64,
     names: Option<Vec<String>>,
+    /// Devices by `stream`, as far as they were seen.
+    ids: Vec<Option<DeviceId>>,
     groups_read: usize,
     columns: Vec<Column>,
     at: usize,
@@ -159,8 +161,8 @@ impl Rows {
             }
         }
         let file = file.to_string();
-        let columns = Vec::new();
-        Ok(Rows { file, reader, file_bytes, names, groups_read: 0, columns, at: 0, rows: 0 })
+        let (ids, columns) = (Vec::new(), Vec::new());
+        Ok(Rows { file, reader, file_bytes, names, ids, groups_read: 0, columns, at: 0, rows: 0 })
     }
 
     /// Records read so far.
@@ -246,17 +248,41 @@ impl Rows {
         contained(|| group.get_column_reader(index))
     }
 
-    fn record(&self, devices: &mut Devices) -> Result<TraceRecord, TraceError> {
-        let wrong = |column: usize, expected| TraceError::Row {
+    fn wrong(&self, column: usize, expected: &'static str) -> TraceError {
+        TraceError::Row {
             file: self.file.clone(),
             row: self.rows + 1,
             column: COLUMNS[column],
             expected: Expected::Text(expected),
-        };
-        let value = |column: usize| {
-            let value = self.columns[column].values[self.at];
-            value.ok_or_else(|| wrong(column, "a value in every row"))
-        };
+        }
+    }
+
+    fn value(&self, column: usize) -> Result<u64, TraceError> {
+        let value = self.columns[column].values[self.at];
+        value.ok_or_else(|| self.wrong(column, "a value in every row"))
+    }
+
+    /// The device of a stream; its name is looked up once.
+    fn device(&mut self, stream: u64, devices: &mut Devices) -> Option<DeviceId> {
+        let index = usize::try_from(stream).ok().filter(|index| *index < DEVICES_MAX)?;
+        if self.ids.len() <= index {
+            self.ids.resize(index + 1, None);
+        }
+        if self.ids[index].is_none() {
+            self.ids[index] = match &self.names {
+                Some(names) => devices.id(names.get(index)?),
+                None => devices.id(&stream.to_string()),
+            };
+        }
+        self.ids[index]
+    }
+
+    fn record(&mut self, devices: &mut Devices) -> Result<TraceRecord, TraceError> {
+        let device = self.value(STREAM).map(|stream| self.device(stream, devices))?;
+        let (wrong, value) = (
+            |column: usize, expected| self.wrong(column, expected),
+            |column: usize| self.value(column),
+        );
         let op = match value(OP)? {
             0 => TraceOp::Read,
             1 => TraceOp::Write,
@@ -275,13 +301,8 @@ impl Rows {
         if flags & !(FUA | PREFLUSH) != 0 {
             return Err(wrong(FLAGS, "1 (FUA), 2 (a flush before it), both or none"));
         }
-        let stream = value(STREAM)?;
-        let name = match &self.names {
-            Some(names) => names.get(stream as usize).cloned(),
-            None => (stream < DEVICES_MAX as u64).then(|| stream.to_string()),
-        };
-        let id = name.and_then(|name| devices.id(&name));
-        let device = id.ok_or_else(|| wrong(STREAM, "the number of a device that has a name"))?;
+        let device =
+            device.ok_or_else(|| wrong(STREAM, "the number of a device that has a name"))?;
         let flush = op == TraceOp::Flush;
         Ok(TraceRecord {
             ts_ns: value(TS)?,

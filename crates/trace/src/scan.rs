@@ -1,8 +1,8 @@
 //! One look at a whole trace: what is in it, before anything runs.
 //!
 //! Owns: counts by operation and device, ranges, order in time, alignment, latencies as recorded,
-//! the set of touched places that [`super::layout`] packs, the records themselves where they are few
-//! enough. Promises: bounded memory; the places are kept coarser when there are many. Never: decides
+//! the set of touched places that [`super::layout`] packs where it does, the records themselves where
+//! they are few enough. Promises: bounded memory; the places are kept coarser when there are many. Never: decides
 //! where anything lies.
 
 use super::kept::{self, Kept};
@@ -15,6 +15,7 @@ use crate::progress::{Progress, Unwatched};
 use crate::record::Action;
 use crate::record::{TraceError, TraceOp, TraceRecord};
 use crate::source::TraceSource;
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Places kept at most before they are kept 16 times as coarse: some 30 MiB.
@@ -26,6 +27,11 @@ const WATCH_EVERY: u64 = 1 << 16;
 
 /// Places in a row on a device: first and last unit.
 type Row = (DeviceId, u64, u64);
+
+/// The order of places, as one number: a comparison of pairs is a branch more, and there are many.
+fn order(device: DeviceId, place: u64) -> u128 {
+    u128::from(device.0) << 64 | u128::from(place)
+}
 
 /// Touched places: units of 4 KiB × 16^n, coarse enough to fit the memory.
 #[derive(Clone, Debug)]
@@ -55,7 +61,11 @@ impl Places {
         self.rows.iter().flat_map(|(device, first, last)| (*first..=*last).map(|u| (*device, u)))
     }
 
-    fn insert(&mut self, record: &TraceRecord) {
+    /// Notes what a read or a write touches.
+    fn note(&mut self, record: &TraceRecord) {
+        if !matches!(record.op, TraceOp::Read | TraceOp::Write) {
+            return;
+        }
         let end = record.offset_bytes + record.len_bytes - 1;
         let (first, last) = (record.offset_bytes >> self.shift, end >> self.shift);
         match self.fresh.last_mut() {
@@ -72,7 +82,7 @@ impl Places {
 
     /// Puts in order what was noted.
     fn settle(&mut self) {
-        self.fresh.sort_unstable_by_key(|row| (row.0, row.1));
+        self.fresh.sort_unstable_by_key(|row| order(row.0, row.1));
         self.rows.append(&mut self.fresh);
         self.join();
         let count =
@@ -87,7 +97,7 @@ impl Places {
     /// Sorts the rows, and makes one of those that meet.
     fn join(&mut self) {
         // All of it is in order already, in two runs at most: they are merged.
-        self.rows.sort_by_key(|row| (row.0, row.1));
+        self.rows.sort_by_key(|row| order(row.0, row.1));
         self.rows.dedup_by(|next, row| {
             let meets = next.0 == row.0 && next.1 <= row.2.saturating_add(1);
             if meets {
@@ -134,8 +144,8 @@ pub struct Summary {
     pub backwards: u64,
     pub backwards_max_ns: u64,
     pub devices: BTreeMap<DeviceId, DeviceSummary>,
-    /// What reads and writes touched.
-    pub places: Places,
+    /// What reads and writes touched, if it was noted.
+    pub(super) places: Option<Places>,
     previous_ns: u64,
 }
 
@@ -169,6 +179,9 @@ impl Summary {
             end_byte: 0,
         });
         device.requests += 1;
+        if let Some(places) = &mut self.places {
+            places.note(r);
+        }
         if r.op == TraceOp::Flush {
             return;
         }
@@ -177,9 +190,6 @@ impl Summary {
         self.unaligned += !aligned as u64;
         device.first_byte = device.first_byte.min(r.offset_bytes);
         device.end_byte = device.end_byte.max(r.offset_bytes + r.len_bytes);
-        if r.op != TraceOp::Discard {
-            self.places.insert(r);
-        }
     }
 }
 
@@ -209,6 +219,20 @@ impl Scan {
     /// The records that are replayed.
     pub fn chosen(&self) -> &Summary {
         &self.actions[&self.action]
+    }
+
+    /// What reads and writes of the replayed records touched. Where the scan has not noted it, the
+    /// records are gone through once more.
+    pub fn places(&self) -> Result<Cow<'_, Places>, TraceError> {
+        if let Some(places) = &self.chosen().places {
+            return Ok(Cow::Borrowed(places));
+        }
+        let (mut places, mut records) = (Places::default(), self.records(None)?);
+        while let Some(record) = records.advance()? {
+            places.note(&record);
+        }
+        places.settle();
+        Ok(Cow::Owned(places))
     }
 
     /// Goes through the records that are replayed, once more from the start.
@@ -266,25 +290,46 @@ pub fn scan_watched(
     reading: &Reading,
     monitor: &dyn Progress,
 ) -> Result<Scan, TraceError> {
-    scan_with(source, reading, monitor, false)
+    scan_with(source, reading, monitor, Noted { records: false, places: true })
 }
 
-/// As [`scan`], for who goes through the records next, perhaps more than once: they are kept, if they
-/// are not too many.
+/// As [`scan`], for a run that goes through the records next, perhaps more than once: they are kept,
+/// if they are not too many. What they touch is noted when [`Scan::places`] asks for it.
 pub fn scan_to_replay(source: &TraceSource, reading: &Reading) -> Result<Scan, TraceError> {
-    scan_with(source, reading, &Unwatched, true)
+    scan_with(source, reading, &Unwatched, Noted { records: true, places: false })
+}
+
+/// What of a trace is noted beside its sums.
+struct Noted {
+    records: bool,
+    places: bool,
+}
+
+/// The records of one action.
+struct Part {
+    action: Action,
+    summary: Summary,
+    kept: Option<Kept>,
+}
+
+impl Part {
+    fn new(action: Action, noted: &Noted) -> Part {
+        let places = noted.places.then(Places::default);
+        let kept = (noted.records && action != Action::Completed).then(Kept::default);
+        Part { action, summary: Summary { places, ..Summary::default() }, kept }
+    }
 }
 
 fn scan_with(
     source: &TraceSource,
     reading: &Reading,
     monitor: &dyn Progress,
-    keeps: bool,
+    noted: Noted,
 ) -> Result<Scan, TraceError> {
     let mut reader = Reader::open(source, reading)?;
-    let mut actions: BTreeMap<Action, Summary> = BTreeMap::new();
+    // A handful at most: looking through them is faster than a tree.
+    let mut parts: Vec<Part> = Vec::new();
     let mut recorded = Recorded::default();
-    let mut kept: BTreeMap<Action, Kept> = BTreeMap::new();
     let mut done = 0u64;
     while let Some((action, record)) = reader.next_event()? {
         done += 1;
@@ -294,13 +339,24 @@ fn scan_with(
                 return Err(TraceError::Interrupted { file: reader.file().into() });
             }
         }
-        actions.entry(action).or_default().add(&record);
         recorded.add(action, &record);
-        if keeps && action != Action::Completed {
-            kept.entry(action).or_default().push(&record);
+        let index = parts.iter().position(|part| part.action == action).unwrap_or_else(|| {
+            parts.push(Part::new(action, &noted));
+            parts.len() - 1
+        });
+        let part = &mut parts[index];
+        part.summary.add(&record);
+        if let Some(kept) = &mut part.kept {
+            kept.push(&record);
         }
     }
-    actions.values_mut().for_each(|summary| summary.places.settle());
+    let mut actions: BTreeMap<Action, Summary> = BTreeMap::new();
+    let mut kept: BTreeMap<Action, Kept> = BTreeMap::new();
+    for mut part in parts {
+        part.summary.places.iter_mut().for_each(Places::settle);
+        actions.insert(part.action, part.summary);
+        kept.extend(part.kept.map(|kept| (part.action, kept)));
+    }
     let action = choose(&reader, &actions, reading.action)?;
     let chosen = &actions[&action];
     let years = chosen.duration_ns() / YEAR_NS;

@@ -314,11 +314,11 @@ impl HostFtl {
             };
             let ticket = self.flash.device.submit(cx, request);
             let (me, their_cx) = (self.me.upgrade().expect("it drains"), cx.clone());
-            let program = Program { units: placed, ring: ring.at, credits };
+            let mut program = Program { units: placed, ring: ring.at, credits };
             cx.spawn_at(ticket.ask_at, async move {
                 let done = me.flash.device.wait(&their_cx, ticket).await;
                 let served_by = their_cx.interrupt(program.units[0].0.pu as u64);
-                me.program_ended(&served_by, program, &done).await;
+                me.program_ended(&served_by, &mut program, &done).await;
             });
         }
         drop(p);
@@ -388,14 +388,14 @@ impl HostFtl {
         out.oob.resize(out.oob.len() + rest, padding[0]);
     }
 
-    async fn program_ended(&self, cx: &Cx, program: Program, done: &Completion) {
+    async fn program_ended(&self, cx: &Cx, program: &mut Program, done: &Completion) {
         let Program { units, ring, credits } = program;
         let n = self.shape.unit as usize;
-        let ring = self.rings.get(ring);
+        let ring = self.rings.get(*ring);
         let mut released = Released::new();
         // (line, unit of the ring, how many of its slots went out again)
         let mut ended: SmallVec<[(u32, u64, usize); UNITS_INLINE]> = SmallVec::new();
-        for (i, (spot, unit)) in units.into_iter().enumerate() {
+        for (i, (spot, unit)) in units.drain(..).enumerate() {
             ended.push((spot.line, unit.id, unit.retries));
             let failed = done.failed >> (i * n) & (u64::MAX >> (64 - n));
             let failed = if mutant!("log.program-failure-ignored") { 0 } else { failed };
@@ -505,17 +505,13 @@ impl HostFtl {
         let map = self.map.view();
         // Their misses pass side by side.
         unit.heads.iter().for_each(|head| map.prefetch(head.lba()));
-        let change = |addr: u64, slot: u32, lba: u64| {
-            (lba, map.encode(Entry::Slot(slot)), map.encode(Entry::Media(addr)))
-        };
         let current = if unit.torn {
             unit.sectors().fold(0, |current, (addr, slot, lba)| {
-                let (lba, from, to) = change(addr, slot, lba);
-                current | u64::from(map.exchange(lba, from, to)) << (addr - unit.first)
+                current | u64::from(map.publish(lba, slot, addr)) << (addr - unit.first)
             })
         } else {
             let slots = unit.slots.iter().zip(&unit.heads).zip(unit.first..);
-            map.exchange_each(slots.map(|((slot, head), addr)| change(addr, *slot, head.lba())))
+            map.publish_each(slots.map(|((slot, head), addr)| (head.lba(), *slot, addr)))
         };
         if current != 0 {
             self.lines.validate(unit.first, current);
@@ -562,8 +558,7 @@ pub(in crate::log) fn publish_unit(
     }
     hesitate();
     for (addr, slot, lba) in unit.sectors() {
-        let (from, to) = (view.encode(Entry::Slot(slot)), view.encode(Entry::Media(addr)));
-        if current >> (addr - unit.first) & 1 != 0 && !view.exchange(lba, from, to) {
+        if current >> (addr - unit.first) & 1 != 0 && !view.publish(lba, slot, addr) {
             lost += 1;
             if late {
                 current &= !(1 << (addr - unit.first));

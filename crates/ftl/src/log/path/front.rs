@@ -199,10 +199,9 @@ impl HostFtl {
 
     #[inline(always)]
     fn take_slots(&self, r: &mut RingState, n: usize) -> Slots {
-        match n {
-            1 => SmallVec::from_elem(r.free.take(&self.slab), 1),
-            _ => (0..n).map(|_| r.free.take(&self.slab)).collect(),
-        }
+        let mut slots = Slots::with_capacity(n);
+        (0..n).for_each(|_| slots.push(r.free.take(&self.slab)));
+        slots
     }
 
     #[inline(always)]

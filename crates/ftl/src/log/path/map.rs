@@ -2,8 +2,9 @@
 //!
 //! Owns: the entries, their encoding, and the lock that pblk keeps around them.
 //! Promises: an entry changes only from what the caller took it for ([`View::exchange`], `exchange_each`), so whoever lost a race knows it; untouched
-//! entries cost no memory (zero means unmapped). Who changes an entry marks its shard behind that, in the same section, so a shard
-//! without a mark is as it was when the mark was taken away ([`Map::take_mark`]). Never: counts validity (that is `lines`).
+//! entries cost no memory (zero means unmapped). A change of an entry marks its shard behind that, in the same section, so a shard
+//! without a mark is as it was when the mark was taken away ([`Map::take_mark`]). An entry that moves on from a slot needs none: its
+//! shard is marked (FORMAT.md, rule 24c). Never: counts validity (that is `lines`).
 //!
 //! Entry (FORMAT.md): 0 unmapped; all ones poisoned; top bit set: slot id; else media address + 1.
 //! 32 bits wide while linear physical sectors + 1 and slot ids fit 31 bits, else 64.
@@ -48,9 +49,12 @@ struct Marks {
 }
 
 const MARKED: u32 = 1;
+/// Entries in a shard of a map that nobody takes shards of.
+const PER_SHARD: u32 = 1 << 20;
 
 impl Marks {
     fn new(capacity: u64, per_shard: u32) -> Marks {
+        assert!(capacity.checked_mul(per_shard.into()).is_some(), "a division by it is exact");
         let shards = capacity.div_ceil(u64::from(per_shard));
         let marks = (0..shards).map(|_| AtomicU32::new(MARKED)).collect();
         Marks { per_shard: FastDiv::new(per_shard), marks }
@@ -58,11 +62,7 @@ impl Marks {
 
     #[inline(always)]
     fn of(&self, lba: u64) -> &AtomicU32 {
-        let shard = match u32::try_from(lba) {
-            Ok(lba) => self.per_shard.div(lba) as usize,
-            Err(_) => (lba / u64::from(self.per_shard.divisor())) as usize,
-        };
-        &self.marks[shard]
+        &self.marks[self.per_shard.div_long(lba) as usize]
     }
 
     /// An entry has changed. Most find the mark, and write nothing: whoever takes it away waits for them to
@@ -155,19 +155,36 @@ impl View<'_> {
         &self,
         changes: impl Iterator<Item = (u64, u64, u64)>,
     ) -> u64 {
+        self.replace_each(changes, |lba| self.marks.set(lba))
+    }
+
+    /// [`View::publish`] for one (sector, slot, address) after the other, as [`View::exchange_each`].
+    #[inline(always)]
+    pub(in crate::log) fn publish_each(
+        &self,
+        changes: impl Iterator<Item = (u64, u32, u64)>,
+    ) -> u64 {
+        let raw = |entry| self.encode(entry);
+        let changes =
+            changes.map(|(lba, slot, addr)| (lba, raw(Entry::Slot(slot)), raw(Entry::Media(addr))));
+        self.replace_each(changes, |_| {})
+    }
+
+    #[inline(always)]
+    fn replace_each(
+        &self,
+        changes: impl Iterator<Item = (u64, u64, u64)>,
+        replaced: impl Fn(u64),
+    ) -> u64 {
         assert!(self.exclusive, "for whoever holds the lock");
         let mut done = 0;
-        if self.narrow.is_empty() {
-            for (i, (lba, old, new)) in changes.enumerate() {
-                done |= u64::from(self.exchange(lba, old, new)) << i;
-            }
-            return done;
-        }
         for (i, (lba, old, new)) in changes.enumerate() {
-            let e = &self.narrow[lba as usize];
-            let changed = exchange_held(e, old as u32, new as u32);
+            let changed = match self.narrow.is_empty() {
+                true => self.replace(lba, old, new),
+                false => exchange_held(&self.narrow[lba as usize], old as u32, new as u32),
+            };
             if changed {
-                self.marks.set(lba);
+                replaced(lba);
             }
             done |= u64::from(changed) << i;
         }
@@ -182,6 +199,13 @@ impl View<'_> {
             self.marks.set(lba);
         }
         changed
+    }
+
+    /// An entry moves on from a slot to where that was programmed, unless it has changed. It marks nothing:
+    /// whoever copied the slot left its shard marked (FORMAT.md, rule 24c).
+    #[inline(always)]
+    pub(in crate::log) fn publish(&self, lba: u64, slot: u32, addr: u64) -> bool {
+        self.replace(lba, self.encode(Entry::Slot(slot)), self.encode(Entry::Media(addr)))
     }
 
     #[inline(always)]
@@ -208,10 +232,9 @@ impl View<'_> {
 }
 
 impl Map {
-    /// A map of `capacity` unmapped sectors over `physical` linear sectors and `slots` slots, all in one
-    /// shard.
+    /// A map of `capacity` unmapped sectors over `physical` linear sectors and `slots` slots.
     pub fn new(capacity: u64, physical: u64, slots: u32, exclusive: bool) -> Map {
-        let marks = Marks::new(capacity, u32::try_from(capacity).unwrap_or(u32::MAX).max(1));
+        let marks = Marks::new(capacity, PER_SHARD);
         if Map::is_narrow(physical, slots) {
             Map {
                 entries: Entries::Narrow(zeroed_u32(capacity as usize)),

@@ -112,7 +112,9 @@ pub struct Runs {
 /// Looks for runs.
 struct Finder<F> {
     found: Runs,
-    /// Of each chunk that a stripe has: where that begins in the words, and the how manieth it is there.
+    /// Where a stripe begins in the words, by its first chunk.
+    lists: BTreeMap<u32, u32>,
+    /// Of the chunks that were looked for: where their stripe begins, and which of its chunks it is.
     known: BTreeMap<u32, (u32, u32)>,
     stripe_of: F,
     /// The run that has begun, and the entry that would go on with it.
@@ -131,16 +133,26 @@ impl<F: FnMut(u32) -> Option<Vec<u32>>> Finder<F> {
         if let Some(place) = self.known.get(&chunk) {
             return *place;
         }
+        let list = (self.stripe_of)(chunk).unwrap_or_default();
+        let found = list.iter().position(|each| *each == chunk);
+        let (list, i) = found.map_or_else(|| (vec![chunk], 0), |i| (list, i));
         let words = &mut self.found.words;
-        let from = words.len() as u32;
-        let list = (self.stripe_of)(chunk).filter(|list| list.contains(&chunk));
-        let list = list.unwrap_or_else(|| vec![chunk]);
-        words.push(list.len() as u32);
-        words.extend(&list);
-        for (i, each) in (0..).zip(&list) {
-            self.known.entry(*each).or_insert((from, i));
-        }
-        self.known[&chunk]
+        let is_there = |from: &u32| {
+            let stripe = &words[*from as usize..];
+            stripe[0] as usize == list.len() && stripe[1..].starts_with(&list)
+        };
+        let from = match self.lists.get(&list[0]).copied().filter(is_there) {
+            Some(from) => from,
+            None => {
+                let from = words.len() as u32;
+                words.push(list.len() as u32);
+                words.extend(&list);
+                self.lists.insert(list[0], from);
+                from
+            }
+        };
+        self.known.insert(chunk, (from, i as u32));
+        (from, i as u32)
     }
 
     /// The run ends here.
@@ -218,7 +230,8 @@ impl Runs {
         let found = Runs { stripes, entries, words: Vec::new(), runs: Vec::new() };
         let (known, run) = (BTreeMap::new(), [0; 3]);
         let (next, done, left, at) = (None, 0, 0, 0);
-        let mut finder = Finder { found, known, stripe_of, run, next, done, left, at };
+        let lists = BTreeMap::new();
+        let mut finder = Finder { found, lists, known, stripe_of, run, next, done, left, at };
         let mut take = |raw: u64| {
             if finder.next == Some(raw) && finder.run[0] > 0 {
                 finder.run[0] += 1;
