@@ -10,6 +10,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a program that starts and watches processes")]
 
+use clap::{Parser, value_parser};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -22,22 +23,6 @@ use std::process::{Child, Command, ExitStatus, Stdio, exit};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-const HELP: &str = "Tries every mutant of docs/MUTANTS.md.
-
-  --bin FILE       the program with mutants (default: target/mutants/flashlane)
-  --only TEXT      mutants whose names contain this
-  --unknown        only mutants that the list says nothing catches
-  --way WAY        tries this, as the list writes it, in place of the first way of each
-  --seeds N        so many seeds for torture (default 10)
-  --from SEED      the first of them (default: that of the results file, else from the clock)
-  --limit SECONDS  CPU time of a try (default 60)
-  --jobs N         tries at a time (default: one per core)
-  --results FILE   results; goes on where they end (default: target/mutants.tsv)
-  --table FILE     where the table goes (default: standard output)
-  --list FILE      the mutants that were caught in 2 CPU seconds, for --quick
-  --quick FILE     only the mutants that this file names, from seed 0, once
-";
 
 /// CPU time within which a mutant is quick to catch, seconds.
 const QUICK: f64 = 2.0;
@@ -55,8 +40,7 @@ const STUCK_AFTER: Duration = Duration::from_secs(60);
 const STUCK_BELOW: f64 = 0.5;
 
 fn main() {
-    let options = Options::parse(std::env::args().skip(1)).unwrap_or_else(|why| fail(&why));
-    match run(&options) {
+    match run(&Options::parse()) {
         Ok(true) => {}
         Ok(false) => exit(1),
         Err(why) => fail(&why),
@@ -68,68 +52,55 @@ fn fail(why: &str) -> ! {
     exit(2);
 }
 
-#[derive(Clone, Debug)]
+/// Tries every mutant of docs/MUTANTS.md.
+#[derive(Clone, Debug, Parser)]
 struct Options {
+    /// The program with mutants
+    #[arg(long, value_name = "FILE", default_value_os_t = target("mutants/flashlane"))]
     bin: PathBuf,
+    /// Mutants whose names contain this
+    #[arg(long, value_name = "TEXT")]
     only: Option<String>,
+    /// Only mutants that the list says nothing catches
+    #[arg(long)]
     unknown: bool,
+    /// Tries this, as the list writes it, in place of the first way of each
+    #[arg(long, value_parser = Way::parse)]
     way: Option<Way>,
+    /// So many seeds for torture
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u64).range(1..))]
     seeds: u64,
+    /// The first of them (default: that of the results file, else from the clock)
+    #[arg(long, value_name = "SEED")]
     from: Option<u64>,
+    /// CPU time of a try
+    #[arg(long, value_name = "SECONDS", default_value_t = 60.0)]
     limit: f64,
+    /// Tries at a time
+    #[arg(long, value_name = "N", default_value_t = cores())]
     jobs: usize,
+    /// Results; goes on where they end
+    #[arg(long, value_name = "FILE", default_value_os_t = target("mutants.tsv"))]
     results: PathBuf,
+    /// Where the table goes (default: standard output)
+    #[arg(long, value_name = "FILE")]
     table: Option<PathBuf>,
+    /// The mutants that were caught in 2 CPU seconds, for --quick
+    #[arg(long, value_name = "FILE")]
     list: Option<PathBuf>,
+    /// Only the mutants that this file names, from seed 0, once
+    #[arg(long, value_name = "FILE")]
     quick: Option<PathBuf>,
 }
 
-impl Options {
-    fn parse(mut args: impl Iterator<Item = String>) -> Result<Options, String> {
-        let target = std::env::var("CARGO_TARGET_DIR").unwrap_or_else(|_| "target".into());
-        let target = Path::new(&target);
-        let mut options = Options {
-            bin: target.join("mutants/flashlane"),
-            only: None,
-            unknown: false,
-            way: None,
-            seeds: 10,
-            from: None,
-            limit: 60.0,
-            jobs: std::thread::available_parallelism().map_or(1, |n| n.get()),
-            results: target.join("mutants.tsv"),
-            table: None,
-            list: None,
-            quick: None,
-        };
-        while let Some(flag) = args.next() {
-            if flag == "--help" || flag == "-h" {
-                print!("{HELP}");
-                exit(0);
-            }
-            if flag == "--unknown" {
-                options.unknown = true;
-                continue;
-            }
-            let value = args.next().ok_or(format!("{flag} takes a value; see --help"))?;
-            let number = || value.parse::<u64>().map_err(|e| format!("{flag} {value}: {e}"));
-            match flag.as_str() {
-                "--bin" => options.bin = value.into(),
-                "--only" => options.only = Some(value),
-                "--way" => options.way = Some(Way::parse(&value)?),
-                "--seeds" => options.seeds = number()?.max(1),
-                "--from" => options.from = Some(number()?),
-                "--limit" => options.limit = number()? as f64,
-                "--jobs" => options.jobs = number()?.max(1) as usize,
-                "--results" => options.results = value.into(),
-                "--table" => options.table = Some(value.into()),
-                "--list" => options.list = Some(value.into()),
-                "--quick" => options.quick = Some(value.into()),
-                _ => return Err(format!("no such flag: {flag}; see --help")),
-            }
-        }
-        Ok(options)
-    }
+/// A file in the folder that is built into.
+fn target(file: &str) -> PathBuf {
+    PathBuf::from(std::env::var_os("CARGO_TARGET_DIR").unwrap_or_else(|| "target".into()))
+        .join(file)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
 /// A row of `docs/MUTANTS.md`.
@@ -344,7 +315,7 @@ fn run(options: &Options) -> Result<bool, String> {
     let (next, shared) = (AtomicUsize::new(0), Mutex::new(&mut results));
     let failed = Mutex::new(None);
     std::thread::scope(|scope| {
-        for _ in 0..options.jobs {
+        for _ in 0..options.jobs.max(1) {
             scope.spawn(|| {
                 while let Some(one) = tries.get(next.fetch_add(1, Ordering::SeqCst)) {
                     let tried = attempt(one, options, &programs).and_then(|found| {

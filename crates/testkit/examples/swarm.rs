@@ -15,77 +15,48 @@
 // A soak runs for a span of real time.
 #![allow(clippy::disallowed_methods)]
 
+use clap::Parser;
 use flashlane_base::{Lba, Ns};
 use flashlane_testkit::stacks::{self, STACKS};
 use flashlane_testkit::{Plan, Stack, cut_everywhere, run_seed, swarm};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+/// Replays a seed of the swarm, or goes on with new seeds until stopped.
+#[derive(Parser)]
 struct Args {
+    #[arg(long, default_value = "all")]
     target: String,
+    #[arg(long)]
     seed: Option<u64>,
+    #[arg(long, default_value_t = 0)]
     from: u64,
+    #[arg(long, default_value_t = u64::MAX, hide_default_value = true)]
     count: u64,
+    #[arg(long)]
     seconds: Option<u64>,
+    #[arg(long, default_value_t = 100)]
     effort: u64,
+    #[arg(long)]
     watch: Option<u64>,
+    #[arg(long)]
     twice: bool,
+    #[arg(long)]
     keep_going: bool,
+    #[arg(long)]
     cut_at_end: bool,
+    #[arg(long)]
     options: bool,
+    #[arg(long)]
     no_knobs: bool,
-    cuts: Vec<Ns>,
+    #[arg(long)]
+    cut: Vec<u64>,
+    #[arg(long)]
     lives: Option<u64>,
+    #[arg(long)]
     aimed: bool,
+    #[arg(long)]
     everywhere: Option<u64>,
-}
-
-fn parse() -> Result<Args, String> {
-    let mut args = Args {
-        target: "all".into(),
-        seed: None,
-        from: 0,
-        count: u64::MAX,
-        seconds: None,
-        effort: 100,
-        watch: None,
-        twice: false,
-        keep_going: false,
-        cut_at_end: false,
-        options: false,
-        no_knobs: false,
-        cuts: Vec::new(),
-        lives: None,
-        aimed: false,
-        everywhere: None,
-    };
-    let mut words = std::env::args().skip(1);
-    while let Some(flag) = words.next() {
-        let mut number = || {
-            let word = words.next().ok_or(format!("{flag} needs a number"))?;
-            word.parse::<u64>().map_err(|_| format!("{flag}: `{word}` is not a number"))
-        };
-        match flag.as_str() {
-            "--seed" => args.seed = Some(number()?),
-            "--from" => args.from = number()?,
-            "--count" => args.count = number()?,
-            "--seconds" => args.seconds = Some(number()?),
-            "--effort" => args.effort = number()?,
-            "--watch" => args.watch = Some(number()?),
-            "--twice" => args.twice = true,
-            "--keep-going" => args.keep_going = true,
-            "--cut-at-end" => args.cut_at_end = true,
-            "--cut" => args.cuts.push(Ns::from_ns(number()?)),
-            "--lives" => args.lives = Some(number()?),
-            "--everywhere" => args.everywhere = Some(number()?),
-            "--aimed" => args.aimed = true,
-            "--no-knobs" => args.no_knobs = true,
-            "--options" => args.options = true,
-            "--target" => args.target = words.next().ok_or("--target needs a name")?,
-            other => return Err(format!("unknown flag `{other}`; see the head of this file")),
-        }
-    }
-    Ok(args)
 }
 
 fn targets(name: &str) -> Result<Vec<&'static Stack>, String> {
@@ -106,7 +77,7 @@ fn one(stack: &Stack, seed: u64, args: &Args, quiet: bool) -> bool {
         watched: args.watch.map(Lba::new),
         cut_at_end: args.cut_at_end,
         knobs: !args.no_knobs,
-        cuts: args.cuts.clone(),
+        cuts: args.cut.iter().copied().map(Ns::from_ns).collect(),
         lives: args.lives,
         aimed: args.aimed,
         ..Plan::default()
@@ -139,7 +110,7 @@ fn one(stack: &Stack, seed: u64, args: &Args, quiet: bool) -> bool {
 }
 
 fn run() -> Result<bool, String> {
-    let args = parse()?;
+    let args = Args::parse();
     let targets = targets(&args.target)?;
     if let Some(seed) = args.seed {
         return Ok(targets.iter().all(|stack| one(stack, seed, &args, false)));

@@ -11,43 +11,46 @@
 // It runs for a span of real time.
 #![allow(clippy::disallowed_methods)]
 
+use clap::Parser;
 use flashlane_testkit::threaded::{self, Done, Target};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-fn number(word: Option<String>, flag: &str) -> Result<u64, String> {
-    let number = word.as_deref().and_then(|word| word.parse().ok());
-    number.ok_or(format!("{flag} takes a whole number"))
+/// Real threads, with new seeds or with one over and over.
+#[derive(Parser)]
+struct Args {
+    /// One of pblk, qblk, borrow and part, in place of all
+    #[arg(long, value_parser = target)]
+    target: Option<Target>,
+    #[arg(long)]
+    seed: Option<u64>,
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    #[arg(long, default_value_t = 60)]
+    seconds: u64,
+    #[arg(long, default_value_t = 1)]
+    times: u64,
 }
 
-fn run() -> Result<bool, String> {
-    let mut targets: Vec<Target> = Target::ALL.iter().map(|(_, target)| *target).collect();
-    let (mut seed, mut from, mut seconds, mut times) = (None, 0, 60, 1);
-    let mut words = std::env::args().skip(1);
-    while let Some(flag) = words.next() {
-        match flag.as_str() {
-            "--target" => {
-                let name = words.next().unwrap_or_default();
-                targets = vec![Target::find(&name).ok_or(format!("no target `{name}`"))?];
-            }
-            "--seed" => seed = Some(number(words.next(), &flag)?),
-            "--from" => from = number(words.next(), &flag)?,
-            "--seconds" => seconds = number(words.next(), &flag)?,
-            "--times" => times = number(words.next(), &flag)?,
-            other => return Err(format!("no flag `{other}`")),
-        }
-    }
+fn target(name: &str) -> Result<Target, String> {
+    Target::find(name).ok_or(format!("no target `{name}`"))
+}
+
+fn run(args: Args) -> bool {
+    let Args { seed, from, seconds, times, .. } = args;
+    let all = Target::ALL.iter().map(|(_, target)| *target);
+    let targets: Vec<Target> = all.filter(|one| args.target.is_none_or(|t| t == *one)).collect();
     if let Some(seed) = seed {
         for time in 1..=times {
             for target in &targets {
                 if let Err(failed) = threaded::run_watched(*target, seed) {
                     println!("FAILED at time {time}: {failed}");
-                    return Ok(false);
+                    return false;
                 }
             }
         }
         println!("seed {seed}: {times} times, no failure");
-        return Ok(true);
+        return true;
     }
     let (begun, limit) = (Instant::now(), Duration::from_secs(seconds));
     let is_over = |_: &Done| begun.elapsed() >= limit;
@@ -56,16 +59,9 @@ fn run() -> Result<bool, String> {
     if let Some(failed) = &failed {
         println!("FAILED {failed}");
     }
-    Ok(failed.is_none())
+    failed.is_none()
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
-        Err(why) => {
-            eprintln!("{why}");
-            ExitCode::from(2)
-        }
-    }
+    if run(Args::parse()) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -131,7 +131,7 @@ pub struct Stack {
     /// In so many of [`SHARE`] seeds torture has it beside the others.
     pub share: u64,
     /// A new machine for a seed.
-    pub machine: fn(u64, Size) -> Result<Rc<dyn Machine>, String>,
+    pub machine: fn(u64, Size) -> Rc<dyn Machine>,
 }
 
 /// What can be run: a row of the table, or a stack of somebody's own. It is shared by threads; a
@@ -145,7 +145,7 @@ pub trait Source: Sync {
         SHARE
     }
     /// A new machine for a seed.
-    fn machine(&self, seed: u64, size: Size) -> Result<Rc<dyn Machine>, String>;
+    fn machine(&self, seed: u64, size: Size) -> Rc<dyn Machine>;
 }
 
 impl Source for Stack {
@@ -158,7 +158,7 @@ impl Source for Stack {
     fn share(&self) -> u64 {
         self.share
     }
-    fn machine(&self, seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
+    fn machine(&self, seed: u64, size: Size) -> Rc<dyn Machine> {
         (self.machine)(seed, size)
     }
 }
@@ -360,7 +360,7 @@ pub fn run_seed(stack: &dyn Source, seed: u64, plan: &Plan) -> Result<Done, Fail
     let failed =
         |what: String| Failed { stack: name.clone(), seed, plan: Box::new(plan.clone()), what };
     let size = if plan.aimed { Size::Tight } else { Size::Usual };
-    let machine = stack.machine(seed, size).map_err(failed)?;
+    let machine = stack.machine(seed, size);
     let aim = plan.aimed.then(|| Aim::new(seed));
     let mut rng = Rng::stream(seed, LIVES, 0);
     let drawn = 1 + rng.below(stack.lives());

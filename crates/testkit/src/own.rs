@@ -28,7 +28,7 @@ impl Own {
     /// Builds it once and throws it away: its capacity in sectors, or why it can't be built.
     pub fn try_out(&self, seed: u64) -> Result<u64, String> {
         let run = Virtual::new(1, seed, CostTable::zero());
-        let (cx, machine) = (run.cx(), self.machine(seed, Size::Usual)?);
+        let (cx, machine) = (run.cx(), self.machine(seed, Size::Usual));
         let boot = Boot {
             cx,
             oracle: OracleSlot::default(),
@@ -48,9 +48,9 @@ impl Source for Own {
     fn lives(&self) -> u64 {
         LIVES
     }
-    fn machine(&self, seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
+    fn machine(&self, seed: u64, _: Size) -> Rc<dyn Machine> {
         let Description { device, pus, chunks, layers } = &self.stack;
-        Ok(stacks::machine(OnSsd {
+        let on = OnSsd {
             spec: RefCell::new(device.spec.clone()),
             options: SsdOptions { seed, ..device.options.clone() },
             // A medium that may fail by itself needs the witness, too.
@@ -62,7 +62,7 @@ impl Source for Own {
             chunks: *chunks,
             fixed: true,
             disk: None,
-            config: layers.clone(),
-        }))
+        };
+        stacks::machine(on, layers.clone())
     }
 }

@@ -30,39 +30,30 @@ use std::sync::Arc;
 
 /// Every stack. Seeds are chosen so that the default test run stays within its minute.
 pub const STACKS: &[Stack] = &[
-    Stack { name: "ram", seeds: 200, lives: 4, share: 1, machine: ram },
-    Stack { name: "pftl", seeds: 60, lives: 4, share: 10, machine: pftl },
-    Stack { name: "pftl-faults", seeds: 60, lives: 4, share: 10, machine: pftl_faults },
-    Stack { name: "pblk-faults", seeds: 40, lives: 4, share: 10, machine: pblk_faults },
-    Stack { name: "pblk", seeds: 40, lives: 4, share: 10, machine: pblk },
-    Stack { name: "pblk-care-faults", seeds: 30, lives: 4, share: 10, machine: pblk_care },
-    Stack { name: "pblk-buffer", seeds: 24, lives: 4, share: 10, machine: pblk_buffer },
-    Stack {
-        name: "pblk-buffer-faults",
-        seeds: 24,
-        lives: 4,
-        share: 10,
-        machine: pblk_buffer_faults,
-    },
-    Stack { name: "qblk", seeds: 40, lives: 4, share: 10, machine: qblk },
-    Stack { name: "qblk-faults", seeds: 40, lives: 4, share: 10, machine: qblk_faults },
-    Stack {
-        name: "qblk-buffer-faults",
-        seeds: 16,
-        lives: 4,
-        share: 10,
-        machine: qblk_buffer_faults,
-    },
-    Stack {
-        name: "pftl-buffer-faults",
-        seeds: 16,
-        lives: 4,
-        share: 10,
-        machine: pftl_buffer_faults,
-    },
-    Stack { name: "pblk-image", seeds: 16, lives: 4, share: 3, machine: pblk_image },
-    Stack { name: "pftl-image", seeds: 16, lives: 4, share: 5, machine: pftl_image },
+    row("ram", 200, 1, ram),
+    row("pftl", 60, 10, |seed, size| pftl(seed, size).machine()),
+    row("pftl-faults", 60, 10, |seed, size| pftl(seed, size).faulty().machine()),
+    row("pblk-faults", 40, 10, |seed, size| pblk(seed, size).faulty().machine()),
+    row("pblk", 40, 10, |seed, size| pblk(seed, size).machine()),
+    row("pblk-care-faults", 30, 10, pblk_care),
+    row("pblk-buffer", 24, 10, |seed, size| pblk(seed, size).buffered().machine()),
+    row("pblk-buffer-faults", 24, 10, |seed, size| pblk(seed, size).faulty().buffered().machine()),
+    row("qblk", 40, 10, |seed, size| qblk(seed, size).machine()),
+    row("qblk-faults", 40, 10, |seed, size| qblk(seed, size).faulty().machine()),
+    row("qblk-buffer-faults", 16, 10, |seed, size| qblk(seed, size).faulty().buffered().machine()),
+    row("pftl-buffer-faults", 16, 10, |seed, size| pftl(seed, size).faulty().buffered().machine()),
+    row("pblk-image", 16, 3, |seed, _| qblk(seed, Size::Tight).imaged().machine()),
+    row("pftl-image", 16, 5, pftl_image),
 ];
+
+const fn row(
+    name: &'static str,
+    seeds: u64,
+    share: u64,
+    machine: fn(u64, Size) -> Rc<dyn Machine>,
+) -> Stack {
+    Stack { name, seeds, lives: 4, share, machine }
+}
 
 pub fn find(name: &str) -> Option<&'static Stack> {
     STACKS.iter().find(|s| s.name == name)
@@ -70,13 +61,12 @@ pub fn find(name: &str) -> Option<&'static Stack> {
 
 struct RamMachine(Arc<Ram>);
 
-fn ram(seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
+fn ram(seed: u64, _: Size) -> Rc<dyn Machine> {
     let mut rng = Rng::stream(seed, "testkit.ram", 0);
     let capacity = devices::one_of(&mut rng, &[1, 2, 65, 1000, 4096]);
     let content = devices::one_of(&mut rng, &[8, 8, 4096]);
     let latency = devices::one_of(&mut rng, &[0, 1, 50, 2000]);
-    let ram = Ram::new(capacity, content, Ns::from_us(latency), seed);
-    Ok(Rc::new(RamMachine(Arc::new(ram))))
+    Rc::new(RamMachine(Arc::new(Ram::new(capacity, content, Ns::from_us(latency), seed))))
 }
 
 impl Machine for RamMachine {
@@ -102,8 +92,8 @@ impl Machine for RamMachine {
     }
 }
 
-/// Layers on an emulated SSD: those of a machine, or the settings of its one layer while they are drawn.
-pub(crate) struct OnSsd<L> {
+/// The emulated SSD of a machine.
+pub(crate) struct OnSsd {
     pub(crate) spec: RefCell<DeviceSpec>,
     pub(crate) options: SsdOptions,
     /// Things go wrong on purpose: a witness tells the oracle what that excuses.
@@ -122,7 +112,12 @@ pub(crate) struct OnSsd<L> {
     pub(crate) fixed: bool,
     /// The device lives in an image on this disk, where it has one.
     pub(crate) disk: Option<RefCell<Arc<Disk>>>,
-    pub(crate) config: L,
+}
+
+/// A device, and the settings of its one layer while they are drawn.
+struct Drawn<C> {
+    on: OnSsd,
+    config: C,
 }
 
 /// A medium, and who watches it where things go wrong on it.
@@ -131,29 +126,49 @@ type Medium = (Arc<Ssd>, Option<Arc<Witness>>);
 /// Chunks that a device may be enlarged to when a layer finds it too small; the shortest have 8 sectors.
 const CHUNKS_MAX: u32 = 8192;
 
-impl<C> OnSsd<C> {
-    fn draw(seed: u64, size: Size, faulty: bool, config: C) -> OnSsd<C> {
-        let (spec, mut options) = devices::small(seed, size);
-        if faulty {
-            options.faults = devices::faults(seed);
-        }
-        let (spec, link) = (RefCell::new(spec), devices::link(seed));
-        let (aims, pus, chunks, fixed, disk) = (faulty, None, None, false, None);
-        let tight = size == Size::Tight;
-        OnSsd { spec, options, faulty, tight, aims, link, pus, chunks, fixed, disk, config }
+impl<C: Into<LayerSpec>> Drawn<C> {
+    fn new(seed: u64, size: Size, config: C) -> Drawn<C> {
+        let (spec, options) = devices::small(seed, size);
+        let on = OnSsd {
+            spec: RefCell::new(spec),
+            options,
+            faulty: false,
+            tight: size == Size::Tight,
+            aims: false,
+            link: devices::link(seed),
+            pus: None,
+            chunks: None,
+            fixed: false,
+            disk: None,
+        };
+        Drawn { on, config }
     }
 
-    /// The device lives in an image; best a small one, since a loss copies the whole file.
-    fn imaged(self) -> OnSsd<C> {
-        OnSsd { disk: Some(RefCell::default()), ..self }
-    }
-
-    /// The device has a write buffer.
-    fn buffered(self, seed: u64) -> OnSsd<C> {
-        devices::with_buffer(seed, &mut self.spec.borrow_mut());
+    fn faulty(mut self) -> Drawn<C> {
+        self.on.options.faults = devices::faults(self.on.options.seed);
+        (self.on.faulty, self.on.aims) = (true, true);
         self
     }
 
+    /// The device lives in an image; best a small one, since a loss copies the whole file.
+    fn imaged(mut self) -> Drawn<C> {
+        self.on.disk = Some(RefCell::default());
+        self
+    }
+
+    /// The device has a write buffer.
+    fn buffered(mut self) -> Drawn<C> {
+        devices::with_buffer(self.on.options.seed, self.on.spec.get_mut());
+        self
+    }
+
+    /// With its one layer.
+    fn machine(self) -> Rc<dyn Machine> {
+        machine(self.on, vec![self.config.into()])
+    }
+}
+
+impl OnSsd {
     fn ssd(&self) -> Result<Arc<Ssd>, String> {
         let Some(disk) = &self.disk else {
             return Ssd::new(&self.spec.borrow(), self.options.clone()).map_err(|e| e.to_string());
@@ -287,34 +302,15 @@ fn programmed(ssd: &Ssd) -> Programmed {
     ssd.counters().programmed
 }
 
-impl<C: Into<LayerSpec>> OnSsd<C> {
-    /// With its one layer.
-    fn machine(self) -> Rc<dyn Machine> {
-        let layers = vec![self.config.into()];
-        machine(OnSsd {
-            spec: self.spec,
-            options: self.options,
-            faulty: self.faulty,
-            tight: self.tight,
-            aims: self.aims,
-            link: self.link,
-            pus: self.pus,
-            chunks: self.chunks,
-            fixed: self.fixed,
-            disk: self.disk,
-            config: layers,
-        })
-    }
-}
-
 /// Layers as something that power cuts happen to.
-pub(crate) fn machine(on: OnSsd<Vec<LayerSpec>>) -> Rc<dyn Machine> {
-    Rc::new(Layered { on, kept: RefCell::default() })
+pub(crate) fn machine(on: OnSsd, specs: Vec<LayerSpec>) -> Rc<dyn Machine> {
+    Rc::new(Layered { on, specs, kept: RefCell::default() })
 }
 
 /// Layers on a device, and what is left of them while the power is off.
 struct Layered {
-    on: OnSsd<Vec<LayerSpec>>,
+    on: OnSsd,
+    specs: Vec<LayerSpec>,
     kept: RefCell<Kept>,
 }
 
@@ -329,7 +325,7 @@ impl Layered {
     /// Creates the layers in the first life, mounts them in a later one. Also says what the medium had
     /// counted before.
     async fn bring_up(&self, boot: &Boot) -> Result<(Arc<Ssd>, Layers, Programmed), String> {
-        let (specs, link) = (&self.on.config, self.on.link.as_ref());
+        let (specs, link) = (&self.specs, self.on.link.as_ref());
         let medium = self.on.found(&self.kept.borrow().medium)?;
         if let Some((ssd, witness)) = medium {
             self.kept.borrow_mut().medium = Some((ssd.clone(), witness.clone()));
@@ -423,24 +419,12 @@ impl Machine for Layered {
         self.power_off(|ssd| self.on.off(ssd, at));
     }
     fn describe(&self) -> String {
-        let layers = self.on.config.iter().map(|l| format!(", {:?} {}", l.kind, l.settings));
+        let layers = self.specs.iter().map(|l| format!(", {:?} {}", l.kind, l.settings));
         format!("{}{}", self.on.describe_device(), layers.collect::<String>())
     }
 }
 
-fn pftl(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pftl_on(seed, size, false).machine())
-}
-
-fn pftl_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pftl_on(seed, size, true).machine())
-}
-
-fn pftl_buffer_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pftl_on(seed, size, true).buffered(seed).machine())
-}
-
-fn pftl_on(seed: u64, size: Size, faulty: bool) -> OnSsd<PftlConfig> {
+fn pftl(seed: u64, size: Size) -> Drawn<PftlConfig> {
     let mut rng = Rng::stream(seed, "testkit.pftl", 0);
     let config = PftlConfig {
         over_provisioning_percent: devices::one_of(&mut rng, &[12, 20, 30, 50]),
@@ -450,83 +434,54 @@ fn pftl_on(seed: u64, size: Size, faulty: bool) -> OnSsd<PftlConfig> {
         capacitors: devices::one_of(&mut rng, &[true, false]),
         ..PftlConfig::default()
     };
-    let mut on = OnSsd::draw(seed, size, faulty, config);
-    if !on.config.capacitors {
+    let mut drawn = Drawn::new(seed, size, config);
+    if !drawn.config.capacitors {
         // A barrier pads a unit, or half of a small chunk.
-        let least = if on.spec.borrow().cells.pair_damage { 75 } else { 30 };
-        on.config.over_provisioning_percent = on.config.over_provisioning_percent.max(least);
+        let least = if drawn.on.spec.get_mut().cells.pair_damage { 75 } else { 30 };
+        drawn.config.over_provisioning_percent = drawn.config.over_provisioning_percent.max(least);
     }
-    on
+    drawn
 }
 
-fn pblk(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_on(seed, size, false).machine())
-}
-
-fn pblk_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_on(seed, size, true).machine())
+fn pftl_image(seed: u64, _: Size) -> Rc<dyn Machine> {
+    let mut drawn = pftl(seed, Size::Tight).imaged();
+    // The capacitors of the emulated device save nothing of this process's memory.
+    drawn.config.capacitors = false;
+    drawn.config.over_provisioning_percent = drawn.config.over_provisioning_percent.max(75);
+    drawn.machine()
 }
 
 /// Wear leveling and scrubbing, at a pace at which a short run sees them, on cells that decay as
 /// fast; with the faults of the seed in every second one.
-fn pblk_care(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    let mut on = pblk_on(seed, size, seed % 2 == 1);
+fn pblk_care(seed: u64, size: Size) -> Rc<dyn Machine> {
+    let mut drawn = pblk(seed, size);
+    if seed % 2 == 1 {
+        drawn = drawn.faulty();
+    }
     let mut rng = Rng::stream(seed, "testkit.care", 0);
     let r = &mut rng;
     use WearLeveling::{Off, Static};
-    on.config.wear = WearConfig {
+    drawn.config.wear = WearConfig {
         leveling: devices::one_of(r, &[Off, Static, Static, Static]),
         spread: devices::one_of(r, &[1, 1, 3, 10]),
     };
-    on.config.scrub = ScrubConfig {
+    drawn.config.scrub = ScrubConfig {
         mode: devices::one_of(r, &[Scrub::Off, Scrub::Reads, Scrub::Patrol, Scrub::Patrol]),
         interval: devices::one_of(r, &[Ns::from_ms(1), Ns::from_ms(50), Ns::from_secs(2)]),
         sectors: devices::one_of(r, &[1, 1, 3]),
     };
-    on.spec.borrow_mut().ecc = Some(devices::decaying(r));
+    drawn.on.spec.get_mut().ecc = Some(devices::decaying(r));
     // What can't be corrected is excused.
-    on.faulty = true;
-    Ok(on.machine())
-}
-
-fn pblk_buffer(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_on(seed, size, false).buffered(seed).machine())
-}
-
-fn pblk_buffer_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(pblk_on(seed, size, true).buffered(seed).machine())
-}
-
-fn qblk(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(qblk_on(seed, size, false).machine())
-}
-
-fn qblk_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(qblk_on(seed, size, true).machine())
-}
-
-fn qblk_buffer_faults(seed: u64, size: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(qblk_on(seed, size, true).buffered(seed).machine())
-}
-
-fn pblk_image(seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
-    Ok(qblk_on(seed, Size::Tight, false).imaged().machine())
-}
-
-fn pftl_image(seed: u64, _: Size) -> Result<Rc<dyn Machine>, String> {
-    let mut on = pftl_on(seed, Size::Tight, false).imaged();
-    // The capacitors of the emulated device save nothing of this process's memory.
-    on.config.capacitors = false;
-    on.config.over_provisioning_percent = on.config.over_provisioning_percent.max(75);
-    Ok(on.machine())
+    drawn.on.faulty = true;
+    drawn.machine()
 }
 
 /// QBLK, or something between pblk and it: each switch by itself, all of them most of the time.
-fn qblk_on(seed: u64, size: Size, faulty: bool) -> OnSsd<LogConfig> {
-    let mut on = pblk_on(seed, size, faulty);
+fn qblk(seed: u64, size: Size) -> Drawn<LogConfig> {
+    let mut drawn = pblk(seed, size);
     let mut rng = Rng::stream(seed, "testkit.qblk", 0);
     let r = &mut rng;
-    let c = &mut on.config;
+    let c = &mut drawn.config;
     let all = r.below(2) == 0;
     let on_or = |r: &mut Rng| all || r.below(2) == 0;
     if on_or(r) {
@@ -546,10 +501,10 @@ fn qblk_on(seed: u64, size: Size, faulty: bool) -> OnSsd<LogConfig> {
     c.in_turn = r.below(3) == 0;
     c.borrow = r.below(3) == 0;
     c.limiter = devices::one_of(r, &[LimiterKind::ChannelStates, LimiterKind::Pid]);
-    on
+    drawn
 }
 
-fn pblk_on(seed: u64, size: Size, faulty: bool) -> OnSsd<LogConfig> {
+fn pblk(seed: u64, size: Size) -> Drawn<LogConfig> {
     let mut rng = Rng::stream(seed, "testkit.pblk", 0);
     let config = LogConfig {
         over_provisioning_percent: devices::one_of(&mut rng, &[11, 20, 30, 50]),
@@ -557,18 +512,19 @@ fn pblk_on(seed: u64, size: Size, faulty: bool) -> OnSsd<LogConfig> {
         ring_sectors: devices::one_of(&mut rng, &[None, Some(256)]),
         ..LogConfig::default()
     };
-    let mut on = OnSsd::draw(seed, size, faulty, config);
-    if on.spec.borrow().cells.pair_damage {
+    let mut drawn = Drawn::new(seed, size, config);
+    let (config, spec) = (&mut drawn.config, drawn.on.spec.get_mut());
+    if spec.cells.pair_damage {
         // Collections pad, too: the least spare that covers it, at least the default's 11%.
-        on.config.over_provisioning_percent = 0;
+        config.over_provisioning_percent = 0;
     }
     // As it is, a checkpoint of so small a target is one shard. Of small ones three times two copies take a
     // share of the device, however large that is.
     let small = [(0, 0), (0, 0), (64, 50), (128, 30)];
     let (units, spare) = devices::one_of(&mut Rng::stream(seed, "testkit.shards", 0), &small);
-    on.config.shard_entries = units * on.spec.borrow().geometry.ws_min;
-    if on.config.over_provisioning_percent > 0 {
-        on.config.over_provisioning_percent = on.config.over_provisioning_percent.max(spare);
+    config.shard_entries = units * spec.geometry.ws_min;
+    if config.over_provisioning_percent > 0 {
+        config.over_provisioning_percent = config.over_provisioning_percent.max(spare);
     }
-    on
+    drawn
 }

@@ -84,28 +84,21 @@ impl Plan {
             Life::Cut => 1 + rng.below(requests * depth * cores) as u32,
             _ => u32::MAX,
         };
-        let (cores, depth) = (cores as u32, depth as u32);
-        let borrow = rng.below(3) == 0;
-        let (full, faulty) = (rng.below(4) != 0, rng.below(4) == 0);
-        // With as little spare as works bad chunks may well be the end.
-        let faulty = faulty && life != Life::Full;
-        let pus = if rng.below(3) == 0 { 2 } else { 1 };
         let mixes = [[1, 1, 3, 8], [1, 1, 3, 8], [4, 6, 6, 2], [3, 2, 10, 2]];
-        let mix = mixes[rng.below(4) as usize];
-        let cut_behind_flush = rng.below(2) == 0;
         Plan {
             seed,
             life,
-            cores,
-            depth,
+            cores: cores as u32,
+            depth: depth as u32,
             requests,
-            borrow,
-            full,
-            faulty,
-            pus,
-            mix,
+            borrow: rng.below(3) == 0,
+            full: rng.below(4) != 0,
+            // With as little spare as works bad chunks may well be the end.
+            faulty: rng.below(4) == 0 && life != Life::Full,
+            pus: if rng.below(3) == 0 { 2 } else { 1 },
+            mix: mixes[rng.below(4) as usize],
             cut_behind,
-            cut_behind_flush,
+            cut_behind_flush: rng.below(2) == 0,
         }
     }
 }
@@ -147,21 +140,18 @@ struct Shared {
 
 impl Shared {
     fn new(plan: Plan, ssd: Arc<Ssd>, oracle: OnceLock<Arc<Oracle>>) -> Arc<Shared> {
-        let (ended, last, done) = (AtomicU32::new(0), AtomicU64::new(0), AtomicU32::new(0));
-        let (dev, changed, off) = (OnceLock::new(), Notify::new(), AtomicBool::new(false));
-        let (steps, is_mounted) = (AtomicU32::new(0), oracle.get().is_some());
         Arc::new(Shared {
             plan,
             ssd,
+            is_mounted: oracle.get().is_some(),
             oracle,
-            is_mounted,
-            dev,
-            ended,
-            off,
-            last,
-            done,
-            steps,
-            changed,
+            dev: OnceLock::new(),
+            ended: AtomicU32::new(0),
+            off: AtomicBool::new(false),
+            last: AtomicU64::new(0),
+            done: AtomicU32::new(0),
+            steps: AtomicU32::new(0),
+            changed: Notify::new(),
         })
     }
 

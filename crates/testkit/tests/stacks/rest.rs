@@ -4,10 +4,11 @@
 //! with and without capacitors. Promises: every cut is at a moment of its own run, so it replays by
 //! its message. Never: draws a device (that is the swarm).
 
+use super::rules::{LENIENT, PAIRS, rig};
 use flashlane_base::{Lba, Location, Ns, OOB_BYTES, Rng};
 use flashlane_ftl::block::{BlockDev, BlockOp, BlockResult, Io};
 use flashlane_ftl::log::format::{LBA_SNAPSHOT, Oob};
-use flashlane_ftl::pftl::{Dump, Pftl, PftlConfig, Recovery};
+use flashlane_ftl::pftl::{Dump, MountError, Pftl, PftlConfig, Recovery};
 use flashlane_media::host::HostFile;
 use flashlane_media::host::memory::MemoryFile;
 use flashlane_ocssd::device::{ChunkInfo, ChunkState, Data, Flags, Op, Request, Scatter};
@@ -40,21 +41,12 @@ fn kinds() -> Vec<Kind> {
         ("plain, volatile", false, 0, "", ""),
         ("a window, capacitors", true, 8, "", ""),
         ("a window, volatile", false, 8, "", ""),
-        ("pairs, volatile", false, 20, "bits = 2\npairing = \"mlc\"\npair_damage = true", ""),
-        ("pairs, capacitors", true, 20, "bits = 2\npairing = \"mlc\"\npair_damage = true", ""),
+        ("pairs, volatile", false, 20, PAIRS, ""),
+        ("pairs, capacitors", true, 20, PAIRS, ""),
         ("erases not counted", false, 0, "", "erase_ignored = true"),
     ] {
-        let text = format!(
-            "name = \"{name}\"\nppa = \"2.0\"\n[geometry]\nchannels = 2\npus_per_channel = 1\n\
-             planes = 2\nchunks_per_pu = 40\npages_per_block = 16\nsectors_per_page = 2\n\
-             ws_min = 4\nws_opt = 4\nmw_cunits = {window}\n[timing]\nread = [\"50us\"]\n\
-             program = [\"500us\"]\nerase = \"3ms\"\nchannel_bandwidth = \"400MB\"\n\
-             [cells]\n{cells}\n[limits]\nreset_free = true\nreset_open = true\n{limits}\n"
-        );
-        let spec = DeviceSpec::from_toml(&text).unwrap_or_else(|e| panic!("{e}\n{text}"));
-        let over_provisioning_percent = if capacitors { 40 } else { 75 };
-        let config = PftlConfig { over_provisioning_percent, capacitors, ..PftlConfig::default() };
-        all.push(Kind { name, spec, config });
+        let rig = rig(capacitors, window, cells, &format!("{LENIENT}\n{limits}"));
+        all.push(Kind { name, spec: rig.spec, config: rig.config });
     }
     all
 }
@@ -141,12 +133,9 @@ fn first_life(kind: &Kind, cut: Option<Ns>, moments: &Moments) -> (Off, Ns, bool
             (ftl, held, began, ended.get())
         })
         .expect("no stall");
-    let dump = ftl.power_lost();
-    let now = run.now();
-    drop((run, ftl));
-    ssd.power_cut(now, PowerOn::ClockRestarts);
-    assert_eq!(ssd.counters().violations, 0, "{:?}", ssd.violations());
-    (Off { ssd, held, dump }, began, ended)
+    let mut off = Off { ssd, held, dump: None };
+    off.cut(run, Some(ftl));
+    (off, began, ended)
 }
 
 /// What a life found.
@@ -156,64 +145,76 @@ struct Mounted {
 }
 
 impl Off {
-    /// Mounts it, compares every sector; then the power goes without a stop.
-    fn look(&mut self, kind: &Kind, what: &str) -> Mounted {
+    /// Mounts it and does that.
+    fn up<T: 'static>(
+        &self,
+        kind: &Kind,
+        what: &str,
+        work: impl AsyncFnOnce(&Pftl, &Cx) -> T + 'static,
+    ) -> (T, Arc<Pftl>, Virtual) {
         let run = Virtual::new(1, 2, CostTable::zero());
         let (cx, device, config) = (run.cx(), self.ssd.clone(), kind.config.clone());
-        let (dump, held, whose) = (self.dump.clone(), self.held.clone(), what.to_string());
-        let ftl = run.run(async move {
+        let dump = self.dump.clone();
+        let lived = run.run(async move {
             let ftl = Pftl::mount(&cx, device, config, dump.as_ref()).await?;
-            ftl.walk().expect("consistent");
-            for (lba, held) in (0..).zip(held) {
-                assert_eq!(get(&ftl, &cx, lba).await, held, "sector {lba}, {whose}");
-            }
-            Ok::<_, flashlane_ftl::pftl::MountError>(ftl)
+            Ok::<_, MountError>((work(&ftl, &cx).await, ftl))
         });
-        let ftl = ftl.expect("no stall").unwrap_or_else(|e| panic!("{}: {what}: {e}", kind.name));
-        let did = ftl.recovery().expect("it was mounted");
-        let found = Mounted { did, free_lines: ftl.details().free_lines };
-        self.dump = ftl.power_lost();
-        let now = run.now();
-        drop((run, ftl));
-        self.ssd.power_cut(now, PowerOn::ClockRestarts);
-        assert_eq!(self.ssd.counters().violations, 0, "{:?}", self.ssd.violations());
-        found
+        let lived = lived.expect("no stall");
+        let (done, ftl) = lived.unwrap_or_else(|e| panic!("{}: {what}: {e}", kind.name));
+        (done, ftl, run)
     }
 
-    /// Mounts it; the power goes as soon as the host may write.
-    fn begin(&mut self, kind: &Kind) -> Recovery {
-        let run = Virtual::new(1, 7, CostTable::zero());
-        let (cx, device, config) = (run.cx(), self.ssd.clone(), kind.config.clone());
-        let dump = self.dump.clone();
-        let mounted = run.run(async move { Pftl::mount(&cx, device, config, dump.as_ref()).await });
-        let ftl = mounted.expect("no stall").expect("a mount");
-        self.dump = ftl.power_lost();
+    /// The power goes without a stop.
+    fn cut(&mut self, run: Virtual, ftl: Option<Arc<Pftl>>) {
+        // Where the mount itself was cut the dump of before is all there is.
+        if let Some(ftl) = ftl {
+            self.dump = ftl.power_lost();
+        }
         let now = run.now();
         drop(run);
         self.ssd.power_cut(now, PowerOn::ClockRestarts);
-        ftl.recovery().expect("it was mounted")
+        assert_eq!(self.ssd.counters().violations, 0, "{:?}", self.ssd.violations());
     }
 
-    /// Mounts it, writes a good part of it and flushes; then the power goes.
+    /// Mounts it and does that; then the power goes without a stop.
+    fn life<T: 'static>(
+        &mut self,
+        kind: &Kind,
+        what: &str,
+        work: impl AsyncFnOnce(&Pftl, &Cx) -> T + 'static,
+    ) -> (T, Mounted) {
+        let (done, ftl, run) = self.up(kind, what, work);
+        let did = ftl.recovery().expect("it was mounted");
+        let found = Mounted { did, free_lines: ftl.details().free_lines };
+        self.cut(run, Some(ftl));
+        (done, found)
+    }
+
+    /// Mounts it, compares every sector.
+    fn look(&mut self, kind: &Kind, what: &str) -> Mounted {
+        let (held, whose) = (self.held.clone(), what.to_string());
+        let compare = async move |ftl: &Pftl, cx: &Cx| {
+            ftl.walk().expect("consistent");
+            for (lba, held) in (0..).zip(held) {
+                assert_eq!(get(ftl, cx, lba).await, held, "sector {lba}, {whose}");
+            }
+        };
+        self.life(kind, what, compare).1
+    }
+
+    /// Mounts it, writes a good part of it and flushes.
     fn write_on(&mut self, kind: &Kind) {
-        let run = Virtual::new(1, 5, CostTable::zero());
-        let (cx, device, config) = (run.cx(), self.ssd.clone(), kind.config.clone());
-        let (dump, mut held) = (self.dump.clone(), self.held.clone());
-        let ended = run.run(async move {
-            let ftl = Pftl::mount(&cx, device, config, dump.as_ref()).await.expect("a mount");
+        let mut held = self.held.clone();
+        let write = async move |ftl: &Pftl, cx: &Cx| {
             for version in 200_000..200_100u64 {
                 let lba = version * 11 % held.len() as u64;
-                put(&ftl, &cx, lba, version).await;
+                put(ftl, cx, lba, version).await;
                 held[lba as usize] = version;
             }
-            flush(&ftl, &cx).await;
-            (ftl, held)
-        });
-        let (ftl, held) = ended.expect("no stall");
-        (self.held, self.dump) = (held, ftl.power_lost());
-        let now = run.now();
-        drop((run, ftl));
-        self.ssd.power_cut(now, PowerOn::ClockRestarts);
+            flush(ftl, cx).await;
+            held
+        };
+        self.held = self.life(kind, "writing on", write).0;
     }
 
     /// The state of every chunk: what programs and erases change.
@@ -310,13 +311,7 @@ fn second_life(kind: &Kind, off: &mut Off, cut: Option<Ns>, moments: &Moments) -
         }
     })
     .expect("no stall");
-    // Where the mount itself was cut the dump of before is all there is.
-    if let Some(ftl) = up.borrow_mut().take() {
-        off.dump = ftl.power_lost();
-    }
-    let now = run.now();
-    drop(run);
-    off.ssd.power_cut(now, PowerOn::ClockRestarts);
+    off.cut(run, up.take());
     written.take()
 }
 
@@ -359,22 +354,17 @@ fn settle(
     durable: &BTreeMap<u64, u64>,
     what: &str,
 ) -> Recovery {
-    let run = Virtual::new(1, 4, CostTable::zero());
-    let (cx, device, config) = (run.cx(), off.ssd.clone(), kind.config.clone());
-    let dump = off.dump.clone();
     let capacity = off.held.len() as u64;
-    let (ftl, got) = run
-        .run(async move {
-            let ftl = Pftl::mount(&cx, device, config, dump.as_ref()).await.expect("a mount");
-            ftl.walk().expect("consistent");
-            let mut got = Vec::new();
-            for lba in 0..capacity {
-                got.push(get(&ftl, &cx, lba).await);
-            }
-            flush(&ftl, &cx).await;
-            (ftl, got)
-        })
-        .expect("no stall");
+    let read = async move |ftl: &Pftl, cx: &Cx| {
+        ftl.walk().expect("consistent");
+        let mut got = Vec::new();
+        for lba in 0..capacity {
+            got.push(get(ftl, cx, lba).await);
+        }
+        flush(ftl, cx).await;
+        got
+    };
+    let (got, found) = off.life(kind, what, read);
     for (lba, got) in (0u64..).zip(got) {
         let held = &mut off.held[lba as usize];
         if let Some(durable) = durable.get(&lba) {
@@ -384,12 +374,7 @@ fn settle(
         assert!(got == *held || begun, "{what}: sector {lba} is {got}, not {held}");
         *held = got;
     }
-    let did = ftl.recovery().expect("it was mounted");
-    off.dump = ftl.power_lost();
-    let now = run.now();
-    drop((run, ftl));
-    off.ssd.power_cut(now, PowerOn::ClockRestarts);
-    did
+    found.did
 }
 
 /// Open chunks whose last unit is a root, on a device where the last unit can be read.
@@ -477,7 +462,8 @@ fn no_root_is_left_when_a_life_begins() {
                 let plan = FaultPlan::from_toml(&plan).expect("a plan");
                 off.ssd.fail(plan.faults[0].clone());
             }
-            let did = off.begin(&kind);
+            // The power goes as soon as the host may write.
+            let did = off.life(&kind, "a life that begins", async |_: &Pftl, _: &Cx| ()).1.did;
             assert_eq!(did.from_snapshot, readable, "{}: {did:?}", kind.name);
             assert_eq!(roots(&off.ssd), 0, "{}: {did:?}", kind.name);
         }
@@ -495,6 +481,32 @@ fn unchecked_image(kind: &Kind) -> Arc<MemoryFile> {
 
 fn open(file: &Arc<MemoryFile>) -> Arc<Ssd> {
     Ssd::open_on(file.clone(), &OpenImage::default()).expect("the image itself is good")
+}
+
+/// A new FTL in an image, and what is done with it.
+fn created<T: 'static>(
+    kind: &Kind,
+    file: &Arc<MemoryFile>,
+    work: impl AsyncFnOnce(&Pftl, &Cx) -> T + 'static,
+) -> T {
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let (cx, device, config) = (run.cx(), open(file), kind.config.clone());
+    let done = run.run(async move {
+        let ftl = Pftl::create(&cx, device, config).expect("fits");
+        work(&ftl, &cx).await
+    });
+    done.expect("no stall")
+}
+
+async fn play_and_stop(ftl: &Pftl, cx: &Cx) -> Vec<u64> {
+    let held = play(ftl, cx).await;
+    ftl.stop(cx).await;
+    held
+}
+
+/// What an image holds, as a device between two lives.
+fn off(image: Vec<u8>, held: &[u64]) -> Off {
+    Off { ssd: open(&Arc::new(MemoryFile::new(image))), held: held.to_vec(), dump: None }
 }
 
 fn kind(name: &str) -> Kind {
@@ -523,29 +535,15 @@ fn records(file: &[u8]) -> Vec<(usize, usize, u64, u64)> {
 fn a_sector_of_another_snapshot_is_not_taken() {
     let kind = kind("plain, volatile");
     let file = unchecked_image(&kind);
-    let mut held = Vec::new();
-    for life in 0..2 {
-        let run = Virtual::new(1, 1, CostTable::zero());
-        let (cx, device, config) = (run.cx(), open(&file), kind.config.clone());
-        let before = held.clone();
-        let ended = run.run(async move {
-            if life == 0 {
-                let ftl = Pftl::create(&cx, device, config).expect("fits");
-                let held = play(&ftl, &cx).await;
-                ftl.stop(&cx).await;
-                return held;
-            }
-            let ftl = Pftl::mount(&cx, device, config, None).await.expect("good");
-            let mut held = before;
-            for lba in 0..20 {
-                put(&ftl, &cx, lba, 900_000 + lba).await;
-                held[lba as usize] = 900_000 + lba;
-            }
-            ftl.stop(&cx).await;
-            held
-        });
-        held = ended.expect("no stall");
-    }
+    let mut held = created(&kind, &file, play_and_stop);
+    let second = Off { ssd: open(&file), held: held.clone(), dump: None };
+    second.up(&kind, "the second life", async |ftl: &Pftl, cx: &Cx| {
+        for lba in 0..20 {
+            put(ftl, cx, lba, 900_000 + lba).await;
+        }
+        ftl.stop(cx).await;
+    });
+    held[..20].iter_mut().zip(900_000..).for_each(|(held, version)| *held = version);
     let bytes = file.bytes();
     let all: Vec<_> = records(&bytes).into_iter().filter(|r| r.2 == LBA_SNAPSHOT).collect();
     let newest = all.iter().map(|r| r.3).max().expect("a snapshot");
@@ -560,9 +558,7 @@ fn a_sector_of_another_snapshot_is_not_taken() {
             let mut bytes = bytes.clone();
             bytes.copy_within(*other..other + 4096, content);
             bytes.copy_within(*record..record + Oob::BYTES, oob);
-            let ssd = open(&Arc::new(MemoryFile::new(bytes)));
-            let mut off = Off { ssd, held: held.clone(), dump: None };
-            let did = off.look(&kind, "a sector of another snapshot").did;
+            let did = off(bytes, &held).look(&kind, "a sector of another snapshot").did;
             assert!(!did.from_snapshot, "{did:?}");
             tried += 1;
         }
@@ -576,35 +572,28 @@ fn a_sector_of_another_snapshot_is_not_taken() {
 fn of_equal_copies_one_that_is_good_is_taken() {
     let kind = kind("plain, volatile");
     let file = unchecked_image(&kind);
-    let run = Virtual::new(1, 1, CostTable::zero());
-    let (cx, device, config) = (run.cx(), open(&file), kind.config.clone());
     let at = file.clone();
-    let (held, bytes) = run
-        .run(async move {
-            let ftl = Pftl::create(&cx, device, config).expect("fits");
-            let mut held = play(&ftl, &cx).await;
-            let mut rng = Rng::new(8);
-            for version in 500_000.. {
-                let lba = rng.below(held.len() as u64);
-                put(&ftl, &cx, lba, version).await;
-                held[lba as usize] = version;
-                if version % 64 == 0 {
-                    flush(&ftl, &cx).await;
-                    if doubles(&at.bytes()).len() > 3 {
-                        break;
-                    }
+    let (held, bytes) = created(&kind, &file, async move |ftl: &Pftl, cx: &Cx| {
+        let mut held = play(ftl, cx).await;
+        let mut rng = Rng::new(8);
+        for version in 500_000.. {
+            let lba = rng.below(held.len() as u64);
+            put(ftl, cx, lba, version).await;
+            held[lba as usize] = version;
+            if version % 64 == 0 {
+                flush(ftl, cx).await;
+                if doubles(&at.bytes()).len() > 3 {
+                    break;
                 }
             }
-            (held, at.bytes())
-        })
-        .expect("no stall");
+        }
+        (held, at.bytes())
+    });
     for (a, b) in doubles(&bytes) {
         for content in [a, b] {
             let mut bytes = bytes.clone();
             bytes[content] ^= 1;
-            let ssd = open(&Arc::new(MemoryFile::new(bytes)));
-            let mut off = Off { ssd, held: held.clone(), dump: None };
-            off.look(&kind, &format!("byte {content} of one of two copies changed"));
+            off(bytes, &held).look(&kind, &format!("byte {content} of one of two copies changed"));
         }
     }
 }
@@ -630,15 +619,7 @@ fn doubles(file: &[u8]) -> Vec<(usize, usize)> {
 fn a_damaged_snapshot_is_not_taken() {
     let kind = kind("a window, volatile");
     let file = unchecked_image(&kind);
-    let run = Virtual::new(1, 1, CostTable::zero());
-    let (cx, device, config) = (run.cx(), open(&file), kind.config.clone());
-    let held = run.run(async move {
-        let ftl = Pftl::create(&cx, device, config).expect("fits");
-        let held = play(&ftl, &cx).await;
-        ftl.stop(&cx).await;
-        held
-    });
-    let held = held.expect("no stall");
+    let held = created(&kind, &file, play_and_stop);
     let bytes = file.bytes();
     let sectors: Vec<_> = records(&bytes).into_iter().filter(|r| r.2 == LBA_SNAPSHOT).collect();
     assert!(sectors.len() > 6, "{sectors:?}");
@@ -650,9 +631,7 @@ fn a_damaged_snapshot_is_not_taken() {
         if let Some(at) = at {
             bytes[at] ^= 0x10;
         }
-        let ssd = open(&Arc::new(MemoryFile::new(bytes)));
-        let mut off = Off { ssd, held: held.clone(), dump: None };
-        let did = off.look(&kind, &format!("byte {at:?} changed")).did;
+        let did = off(bytes, &held).look(&kind, &format!("byte {at:?} changed")).did;
         assert!(at.is_some() || did.from_snapshot, "without a change: {did:?}");
         *refused.entry(did.no_snapshot).or_insert(0) += 1;
     }

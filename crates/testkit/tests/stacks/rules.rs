@@ -22,16 +22,16 @@ use std::task::Poll;
 
 /// A device, what goes wrong on it, and how its FTL is built.
 #[derive(Clone)]
-struct Rig {
-    spec: DeviceSpec,
+pub(super) struct Rig {
+    pub(super) spec: DeviceSpec,
     faults: String,
-    config: PftlConfig,
+    pub(super) config: PftlConfig,
     /// Of what a torn program takes along.
     seed: u64,
 }
 
 /// Two PUs, units of four sectors, chunks of eight units.
-fn rig(capacitors: bool, window: u32, cells: &str, limits: &str) -> Rig {
+pub(super) fn rig(capacitors: bool, window: u32, cells: &str, limits: &str) -> Rig {
     let text = format!(
         "name = \"rules\"\nppa = \"2.0\"\n[geometry]\nchannels = 2\npus_per_channel = 1\n\
          planes = 2\nchunks_per_pu = 40\npages_per_block = 16\nsectors_per_page = 2\n\
@@ -46,9 +46,9 @@ fn rig(capacitors: bool, window: u32, cells: &str, limits: &str) -> Rig {
 }
 
 /// As most devices are: any chunk may be reset.
-const LENIENT: &str = "reset_free = true\nreset_open = true";
+pub(super) const LENIENT: &str = "reset_free = true\nreset_open = true";
 const STRICT: &str = "reset_free = false\nreset_open = false";
-const PAIRS: &str = "bits = 2\npairing = \"mlc\"\npair_damage = true";
+pub(super) const PAIRS: &str = "bits = 2\npairing = \"mlc\"\npair_damage = true";
 
 /// Devices without capacitors: without anything peculiar, with a window, with pairs.
 fn volatile() -> [Rig; 3] {

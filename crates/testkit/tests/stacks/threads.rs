@@ -6,10 +6,12 @@
 
 use flashlane_base::Rng;
 use flashlane_ftl::block::BlockDev;
-use flashlane_ftl::log::{Drain, LogConfig, MapAccess, Pblk, PoolSet, RingSet};
-use flashlane_ftl::pftl::{Pftl, PftlConfig};
+use flashlane_ftl::layer::Stop;
+use flashlane_ftl::log::{Drain, LogConfig, MapAccess, PoolSet, RingSet};
+use flashlane_ftl::pftl::PftlConfig;
 use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
 use flashlane_rt::{Cx, Notify, Threads};
+use flashlane_stack::{LayerSpec, Make, raise};
 use flashlane_testkit::swarm::{self, Boxed, Options};
 use flashlane_testkit::{Host, Oracle, Ram};
 use std::rc::Rc;
@@ -32,11 +34,7 @@ struct Shared {
 }
 
 /// Each core drives its own workload of `seed` against the one device that core 0 has built.
-fn swarm_on_threads(seed: u64, build: fn(Cx) -> Boxed<'static, Built>) {
-    swarm_on_threads_with(seed, build);
-}
-
-fn swarm_on_threads_with(
+fn swarm_on_threads(
     seed: u64,
     build: impl Fn(Cx) -> Boxed<'static, Built> + Send + Sync + 'static,
 ) {
@@ -108,69 +106,48 @@ fn ram() {
     }
 }
 
-#[test]
-fn pftl() {
-    for seed in 0..10 {
-        swarm_on_threads(seed, |cx| {
-            Box::pin(async move {
-                let ssd = tiny();
-                let ftl = Pftl::create(&cx, ssd.clone(), PftlConfig::default()).expect("fits");
-                let (dev, medium) = (ftl.clone(), ssd.clone());
-                Built {
-                    dev,
-                    stop: Box::new(move |cx| {
-                        let (ftl, medium) = (ftl.clone(), medium.clone());
-                        Box::pin(async move {
-                            ftl.stop(&cx).await;
-                            zero_violations(&medium)?;
-                            ftl.stats().check_host_law()?;
-                            ftl.stats().check_media_law(&medium.counters().programmed)?;
-                            ftl.walk()
-                        })
-                    }),
-                }
-            })
-        });
-    }
-}
-
-/// A host FTL of this configuration.
-fn host_ftl(cx: Cx, config: LogConfig) -> Boxed<'static, Built> {
+/// An FTL with these settings.
+fn ftl(cx: Cx, layer: LayerSpec) -> Boxed<'static, Built> {
     Box::pin(async move {
         let ssd = tiny();
-        let ftl = Pblk::create(&cx, ssd.clone(), config).await.expect("fits");
-        let (dev, medium) = (ftl.clone(), ssd.clone());
+        let layers = raise(&cx, ssd.clone(), &[layer], None, &Make::Create).await.expect("fits");
         Built {
-            dev,
+            dev: layers.block(),
             stop: Box::new(move |cx| {
-                let (ftl, medium) = (ftl.clone(), medium.clone());
+                let (layers, medium) = (layers.clone(), ssd.clone());
                 Box::pin(async move {
-                    ftl.stop(&cx).await.map_err(|e| e.to_string())?;
+                    layers.stop(&cx, Stop::Clean).await.map_err(|e| e.to_string())?;
                     zero_violations(&medium)?;
-                    ftl.stats().check_host_law()?;
-                    ftl.stats().check_media_law(&medium.counters().programmed)?;
-                    ftl.check_consistency()
+                    layers.check_laws(&medium.counters().programmed)?;
+                    layers.walk()
                 })
             }),
         }
     })
 }
 
-fn spare(config: LogConfig) -> LogConfig {
-    LogConfig { over_provisioning_percent: 50, ..config }
+#[test]
+fn pftl() {
+    for seed in 0..10 {
+        swarm_on_threads(seed, |cx| ftl(cx, PftlConfig::default().into()));
+    }
+}
+
+fn spare(config: LogConfig) -> LayerSpec {
+    LogConfig { over_provisioning_percent: 50, ..config }.into()
 }
 
 #[test]
 fn pblk() {
     for seed in 0..10 {
-        swarm_on_threads(seed, |cx| host_ftl(cx, spare(LogConfig::default())));
+        swarm_on_threads(seed, |cx| ftl(cx, spare(LogConfig::default())));
     }
 }
 
 #[test]
 fn qblk() {
     for seed in 0..20 {
-        swarm_on_threads(seed, |cx| host_ftl(cx, spare(LogConfig::qblk())));
+        swarm_on_threads(seed, |cx| ftl(cx, spare(LogConfig::qblk())));
     }
 }
 
@@ -182,6 +159,6 @@ fn qblk_in_parts() {
     let map = LogConfig { map: MapAccess::Atomic, ..LogConfig::default() };
     let drain = LogConfig { drain: Drain::Large, pu_budget: 8, ..LogConfig::default() };
     for (seed, config) in (0..).zip([rings, pools, map, drain].into_iter().cycle().take(12)) {
-        swarm_on_threads_with(seed, move |cx| host_ftl(cx, spare(config.clone())));
+        swarm_on_threads(seed, move |cx| ftl(cx, spare(config.clone())));
     }
 }
