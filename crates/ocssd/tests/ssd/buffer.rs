@@ -111,9 +111,7 @@ fn a_full_buffer_makes_writes_wait() {
     let (first, behind) = (b.at(&[(0, 0, 0, 4)]), b.at(&[(0, 0, 4, 4)]));
     b.run(|cx, dev| async move {
         write(&cx, &*dev, &first, 1).await;
-        let flags = Flags::default();
-        let request =
-            || Request { op: Op::Flush, flags, addrs: &[], data: Data::None, whole_sectors: false };
+        let request = || Request::plain(Op::Flush, &[]);
         let flush = dev.submit(&cx, request());
         write(&cx, &*dev, &behind, 1).await;
         assert_eq!(dev.wait(&cx, flush).await.finished, PROGRAM);
@@ -138,8 +136,7 @@ fn fua_goes_through() {
         let at = b.at(&[(0, 0, 0, 4)]);
         let done = b.run(|cx, dev| async move {
             let filled = Filled::new(4, 4096, 5);
-            let request = Request { flags: Flags::DURABLE, ..filled.request(&at, false) };
-            dev.io(&cx, request).await
+            dev.io(&cx, filled.request(&at, false).with(Flags::DURABLE)).await
         });
         assert_eq!(done.finished, if capacitors { Ns::ZERO } else { PROGRAM });
     }
@@ -363,16 +360,7 @@ fn what_is_kept_lives_and_dies_with_its_chunk() {
             std::task::Poll::Ready(())
         })
         .await;
-        let _ = dev.submit(
-            &cx,
-            Request {
-                op: Op::Reset,
-                flags: Flags::default(),
-                addrs: &chunk,
-                data: Data::None,
-                whole_sectors: false,
-            },
-        );
+        let _ = dev.submit(&cx, Request::plain(Op::Reset, &chunk));
         device.power_cut(cx.now(), PowerOn::ClockGoesOn);
         reading.await;
     });
@@ -394,14 +382,7 @@ fn a_reset_of_buffered_sectors() {
     let at = b.at(&[(0, 0, 0, 1)]);
     let (device, addrs) = (ssd.clone(), b.at(&[(0, 0, 0, 8)]));
     b.run(|cx, dev| async move {
-        let request = Request {
-            op: Op::Reset,
-            flags: Flags::default(),
-            addrs: &at,
-            data: Data::None,
-            whole_sectors: false,
-        };
-        let reset = dev.submit(&cx, request);
+        let reset = dev.submit(&cx, Request::plain(Op::Reset, &at));
         write(&cx, &*dev, &addrs, 3).await;
         let got = read(&cx, &*dev, &addrs, Flags::default()).await;
         assert!(got.holds(0, 3) && got.holds(7, 3) && got.done.finished == cx.now());
@@ -424,14 +405,7 @@ fn a_read_behind_a_reset_is_not_answered_from_before_it() {
     let (got, began) = b.run(|cx, dev| async move {
         write(&cx, &*dev, &low, 1).await;
         write(&cx, &*dev, &high, 1).await;
-        let request = Request {
-            op: Op::Reset,
-            flags: Flags::default(),
-            addrs: &low[..1],
-            data: Data::None,
-            whole_sectors: false,
-        };
-        let (began, reset) = (cx.now(), dev.submit(&cx, request));
+        let (began, reset) = (cx.now(), dev.submit(&cx, Request::plain(Op::Reset, &low[..1])));
         let filled = Filled::new(8, 4096, 2);
         let again = dev.submit(&cx, filled.request(&both, false));
         let got = read(&cx, &*dev, &one, Flags::default()).await;

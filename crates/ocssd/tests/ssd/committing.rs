@@ -66,30 +66,14 @@ impl Slow {
 }
 
 impl HostFile for Slow {
-    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(at, into)
-    }
-    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_at(at, bytes)
-    }
-    fn punch(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.punch(at, len)
-    }
-    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.allocate(at, len)
-    }
+    flashlane_media::host_file_as_below!(file: read_at write_at punch allocate len set_len);
+
     fn sync(&self) -> io::Result<()> {
         let mut may = self.may.lock().expect("no panic");
         while !*may {
             may = self.changed.wait(may).expect("no panic");
         }
         self.file.sync()
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
     }
 }
 
@@ -103,8 +87,7 @@ fn spec() -> DeviceSpec {
 }
 
 fn flush() -> Request<'static> {
-    let flags = Flags::default();
-    Request { op: Op::Flush, flags, addrs: &[], data: Data::None, whole_sectors: false }
+    Request::plain(Op::Flush, &[])
 }
 
 async fn write_first(cx: &Cx, ssd: &Ssd, pu: u32, sector: u32) {

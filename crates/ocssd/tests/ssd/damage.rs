@@ -53,9 +53,7 @@ fn write(bench: &Bench, (pu, chunk): (u32, u32), sector: u32, n: u32, stamp: u64
         }
         let (index, cause) = ((0..n).collect::<Vec<u32>>(), vec![Cause::User; n as usize]);
         let content = Gather::new(&base, &index, 4096);
-        let data = Data::Write { content, oob: &oob, cause: &cause };
-        let flags = Flags::default();
-        let request = Request { op: Op::Write, flags, addrs: &at, data, whole_sectors: false };
+        let request = Request::write(&at, content, &oob, &cause);
         let _ = dev.io(&cx, request).await; // programs may fail: whatever is there then is promised
     });
 }
@@ -90,9 +88,7 @@ fn records(bench: &Bench, places: &[(u32, u32, u32, u32)]) -> Vec<(Status, [u8; 
         let index: Vec<u32> = (0..at.len() as u32).collect();
         let mut oob = vec![[0; OOB_BYTES]; at.len()];
         let content = Scatter::new(&mut [], &index, 0);
-        let (flags, data) = (Flags::default(), Data::Read { content, oob: &mut oob });
-        let request = Request { op: Op::Read, flags, addrs: &at, data, whole_sectors: false };
-        let done = dev.io(&cx, request).await;
+        let done = dev.io(&cx, Request::read(&at, content, &mut oob)).await;
         oob.into_iter().enumerate().map(|(i, record)| (done.status(i), record)).collect()
     })
 }

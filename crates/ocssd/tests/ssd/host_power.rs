@@ -229,15 +229,7 @@ impl History {
                 let _ = dev.submit(&cx, filled.request(&behind, false));
             }
             if info.state != ChunkState::Offline {
-                let flags = Flags::default();
-                let erase = Request {
-                    op: Op::Reset,
-                    flags,
-                    addrs: &at,
-                    data: Data::None,
-                    whole_sectors: false,
-                };
-                let _ = dev.submit(&cx, erase);
+                let _ = dev.submit(&cx, Request::plain(Op::Reset, &at));
                 // Over an erase that may not have begun when the power goes.
                 let _ = dev.submit(&cx, filled.request(&at, false));
             }
@@ -447,29 +439,13 @@ struct Careless {
 }
 
 impl HostFile for Careless {
-    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(at, into)
-    }
-    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_at(at, bytes)
-    }
-    fn punch(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.punch(at, len)
-    }
-    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.allocate(at, len)
-    }
+    flashlane_media::host_file_as_below!(file: read_at write_at punch allocate len set_len);
+
     fn sync(&self) -> io::Result<()> {
         match self.syncs.fetch_add(1, Ordering::Relaxed) % 2 == self.skips {
             true => Ok(()),
             false => self.file.sync(),
         }
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
     }
 }
 
@@ -687,18 +663,8 @@ struct Meanwhile {
 }
 
 impl HostFile for Meanwhile {
-    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(at, into)
-    }
-    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_at(at, bytes)
-    }
-    fn punch(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.punch(at, len)
-    }
-    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.allocate(at, len)
-    }
+    flashlane_media::host_file_as_below!(file: read_at write_at punch allocate len set_len);
+
     fn sync(&self) -> io::Result<()> {
         if let Some((ssd, addrs)) = self.erase.lock().expect("no panic").take() {
             let bench = Bench::new(ssd);
@@ -711,12 +677,6 @@ impl HostFile for Meanwhile {
             });
         }
         self.file.sync()
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
     }
 }
 

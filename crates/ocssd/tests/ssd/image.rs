@@ -746,11 +746,8 @@ fn cores_flush_beside_each_other() {
                 let mut wp = info.write_pointer;
                 let mut erases = info.erases;
                 let plain = async |op, addrs: &[Ppa]| {
-                    let flags = Flags::default();
-                    let request =
-                        Request { op, flags, addrs, data: Data::None, whole_sectors: false };
                     let dev: &dyn Device = dev;
-                    assert_eq!(dev.io(&cx, request).await.failed, 0);
+                    assert_eq!(dev.io(&cx, Request::plain(op, addrs)).await.failed, 0);
                 };
                 if info.state == ChunkState::Closed {
                     plain(Op::Reset, &at(0, 1)).await;

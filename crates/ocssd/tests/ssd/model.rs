@@ -223,14 +223,8 @@ fn send(cx: &flashlane_rt::Cx, dev: &dyn Device, op: Op, at: &[Ppa], fill: u8) -
     let filled = Filled::new(at.len(), unit, fill);
     let request = match op {
         Op::Write => filled.request(at, false),
-        Op::Read => Request {
-            op,
-            flags,
-            addrs: at,
-            data: Data::Read { content: Scatter::new(&mut data, &index, unit), oob: &mut oob },
-            whole_sectors: false,
-        },
-        _ => Request { op, flags, addrs: at, data: Data::None, whole_sectors: false },
+        Op::Read => Request::read(at, Scatter::new(&mut data, &index, unit), &mut oob).with(flags),
+        _ => Request::plain(op, at).with(flags),
     };
     let ticket = dev.submit(cx, request);
     Sent { ticket, data, oob }

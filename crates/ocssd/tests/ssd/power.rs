@@ -25,14 +25,7 @@ fn cut_at(spec: &DeviceSpec, seed: u64, cut: u64) -> (Bench, Arc<Ssd>) {
     b.run(|cx, dev| async move {
         let filled = Filled::new(vector.len(), 4096, 5);
         let _ = dev.submit(&cx, filled.request(&vector, false));
-        let reset = Request {
-            op: Op::Reset,
-            flags: Flags::default(),
-            addrs: &resets,
-            data: Data::None,
-            whole_sectors: false,
-        };
-        let _ = dev.submit(&cx, reset);
+        let _ = dev.submit(&cx, Request::plain(Op::Reset, &resets));
         cx.sleep(us(cut)).await;
         device.power_cut(cx.now(), PowerOn::ClockRestarts);
     });
@@ -217,13 +210,9 @@ fn a_reset_and_what_waits_behind_it_are_undone_in_turn() {
     b.write_up_to(0, 4, 64, 1);
     let (busy, chunk) = (b.at(&[(0, 4, 0, 1)]), b.at(&[(0, 3, 0, 4)]));
     b.run(|cx, dev| async move {
-        let reset = |addrs| {
-            let (op, flags) = (Op::Reset, Flags::default());
-            Request { op, flags, addrs, data: Data::None, whole_sectors: false }
-        };
         // The die erases one chunk while the other's reset and write wait for it.
-        let _ = dev.submit(&cx, reset(&busy[..]));
-        let _ = dev.submit(&cx, reset(&chunk[..1]));
+        let _ = dev.submit(&cx, Request::plain(Op::Reset, &busy));
+        let _ = dev.submit(&cx, Request::plain(Op::Reset, &chunk[..1]));
         let filled = Filled::new(4, dev.traits().content_bytes, 2);
         let _ = dev.submit(&cx, filled.request(&chunk, false));
         cx.sleep(Ns::from_us(50)).await;
@@ -254,9 +243,7 @@ fn a_cut_tears_a_program_that_is_halted() {
         let unit = dev.traits().content_bytes;
         let (mut base, mut oob) = (vec![0; unit * 4], [[0; OOB_BYTES]; 4]);
         let content = Scatter::new(&mut base, &[0, 1, 2, 3], unit);
-        let data = Data::Read { content, oob: &mut oob };
-        let request = Request { op: Op::Read, flags, addrs: &old, data, whole_sectors: false };
-        let ticket = dev.submit(&cx, request);
+        let ticket = dev.submit(&cx, Request::read(&old, content, &mut oob).with(flags));
         cx.sleep(us(20)).await;
         let cut = device.power_cut(cx.now(), PowerOn::ClockGoesOn);
         dev.wait(&cx, ticket).await;

@@ -519,14 +519,8 @@ fn metadata_is_kept_whole_under_stamps() {
         let at = b.at(&[(0, 0, 1, 1)]);
         b.run(|cx, dev| async move {
             let (mut base, mut oob) = (vec![0u8; unit.max(1)], [[0u8; 16]]);
-            let request = Request {
-                op: Op::Read,
-                flags: Flags::default(),
-                addrs: &at,
-                data: Data::Read { content: Scatter::new(&mut base, &[0], unit), oob: &mut oob },
-                whole_sectors: whole,
-            };
-            let done = dev.io(&cx, request).await;
+            let content = Scatter::new(&mut base, &[0], unit);
+            let done = dev.io(&cx, Request::read(&at, content, &mut oob).whole(whole)).await;
             (done.status(0), base[0], oob[0][0])
         })
     };

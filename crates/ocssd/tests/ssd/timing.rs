@@ -78,20 +78,11 @@ fn submit(cx: &Cx, dev: &dyn Device, what: Do) -> Ticket {
             let at = addrs(dev, &[(pu, chunk, row * 4, 4)]);
             let (mut data, mut oob) = ([0; 32], [[0; 16]; 4]);
             let content = Scatter::new(&mut data, &[0, 1, 2, 3], 8);
-            let data = Data::Read { content, oob: &mut oob };
-            let request = Request { op: Op::Read, flags, addrs: &at, data, whole_sectors: false };
-            dev.submit(cx, request)
+            dev.submit(cx, Request::read(&at, content, &mut oob).with(flags))
         }
         Do::Erase(pu, chunk) => {
             let at = addrs(dev, &[(pu, chunk, 0, 1)]);
-            let request = Request {
-                op: Op::Reset,
-                flags,
-                addrs: &at,
-                data: Data::None,
-                whole_sectors: false,
-            };
-            dev.submit(cx, request)
+            dev.submit(cx, Request::plain(Op::Reset, &at).with(flags))
         }
     }
 }

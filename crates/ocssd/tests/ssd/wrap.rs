@@ -210,17 +210,11 @@ proptest! {
             let (mut data, mut oob) = (vec![0u8; 8 * n], vec![[0u8; 16]; n]);
             let index: Vec<u32> = (0..n as u32).collect();
             let request = match op {
-                Op::Write => Request { flags, ..filled.request(&addrs, false) },
-                Op::Read => Request {
-                    op, flags, addrs: &addrs, whole_sectors: false,
-                    data: Data::Read {
-                        content: Scatter::new(&mut data, &index, 8),
-                        oob: &mut oob,
-                    },
-                },
-                _ => Request { op, flags, addrs: &addrs, data: Data::None, whole_sectors: false },
+                Op::Write => filled.request(&addrs, false),
+                Op::Read => Request::read(&addrs, Scatter::new(&mut data, &index, 8), &mut oob),
+                _ => Request::plain(op, &addrs),
             };
-            dev.io(&cx, request).await
+            dev.io(&cx, request.with(flags)).await
         });
         prop_assert!(done.failed == 0 || done.status.len() == n.clamp(1, 64));
     }
@@ -314,14 +308,7 @@ fn real_threads_share_a_device() {
                     }
                     let at: Vec<_> = (0..4).map(|pu| (pu, chunk, 0, 1)).collect();
                     let at = addrs(&*dev, &at);
-                    let request = Request {
-                        op: Op::Reset,
-                        flags: Flags::default(),
-                        addrs: &at,
-                        data: Data::None,
-                        whole_sectors: false,
-                    };
-                    assert_eq!(dev.io(&cx, request).await.failed, 0);
+                    assert_eq!(dev.io(&cx, Request::plain(Op::Reset, &at)).await.failed, 0);
                 }
             }
         });

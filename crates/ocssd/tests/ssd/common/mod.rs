@@ -112,10 +112,7 @@ impl Bench {
     }
 
     pub fn plain(&self, op: Op, at: Vec<Ppa>, flags: Flags) -> Completion {
-        self.run(|cx, dev| async move {
-            let request = Request { op, flags, addrs: &at, data: Data::None, whole_sectors: false };
-            dev.io(&cx, request).await
-        })
+        self.run(|cx, dev| async move { dev.io(&cx, Request::plain(op, &at).with(flags)).await })
     }
 
     pub fn reset(&self, pu: u32, chunk: u32) -> Status {
@@ -153,17 +150,8 @@ impl Filled {
     }
 
     pub fn request<'a>(&'a self, addrs: &'a [Ppa], whole: bool) -> Request<'a> {
-        Request {
-            op: Op::Write,
-            flags: Flags::default(),
-            addrs,
-            data: Data::Write {
-                content: Gather::new(&self.base, &self.index, self.unit),
-                oob: &self.oob,
-                cause: &self.cause,
-            },
-            whole_sectors: whole,
-        }
+        let content = Gather::new(&self.base, &self.index, self.unit);
+        Request::write(addrs, content, &self.oob, &self.cause).whole(whole)
     }
 }
 
@@ -177,13 +165,7 @@ pub async fn read(cx: &Cx, dev: &dyn Device, at: &[Ppa], flags: Flags) -> Got {
     let mut data = vec![0x55; unit * at.len()];
     let index: Vec<u32> = (0..at.len() as u32).collect();
     let mut oob = vec![[0x55; OOB_BYTES]; at.len()];
-    let request = Request {
-        op: Op::Read,
-        flags,
-        addrs: at,
-        data: Data::Read { content: Scatter::new(&mut data, &index, unit), oob: &mut oob },
-        whole_sectors: false,
-    };
-    let done = dev.io(cx, request).await;
+    let content = Scatter::new(&mut data, &index, unit);
+    let done = dev.io(cx, Request::read(at, content, &mut oob).with(flags)).await;
     Got { done, data, oob, unit }
 }
