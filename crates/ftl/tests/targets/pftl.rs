@@ -3,18 +3,12 @@
 //! What these add to the unit tests beside the code (which use a bare double): the presets' shapes,
 //! the medium's own counters and rules, the fault plan, real threads, and the link above.
 
-use flashlane_base::{Bytes, Lba, Ns, Rng};
-use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
+use crate::prelude::*;
 use flashlane_ftl::link::LinkedBlock;
-use flashlane_ftl::pftl::{Pftl, PftlConfig, PftlStats};
+use flashlane_ftl::pftl::PftlStats;
 use flashlane_ocssd::spec::LinkSpec;
-use flashlane_ocssd::{
-    Device, DeviceSpec, DieQueue, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind,
-};
-use flashlane_rt::{CostTable, Cx, Fingerprint, Threads, Virtual};
-use std::collections::BTreeSet;
-use std::future::Future;
-use std::sync::Arc;
+use flashlane_ocssd::{Device, DieQueue};
+use flashlane_rt::Fingerprint;
 
 fn config(percent: u32) -> PftlConfig {
     PftlConfig { over_provisioning_percent: percent, ..PftlConfig::default() }

@@ -1,9 +1,6 @@
 //! The device does what its commands say: the shortest path through write, read and reset.
 
 use crate::common::*;
-use flashlane_base::Ns;
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::{DeviceSpec, SsdOptions, StoreKind};
 
 /// What is written is read back with its out-of-band record, after its time, until a reset.
 #[test]

@@ -2,14 +2,7 @@
 //! a full buffer and a power cut make of it (D9, D8).
 
 use crate::common::*;
-use flashlane_base::{Bytes, Location, Ns, Rng};
-use flashlane_media::host::memory::MemoryFile;
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::ssd::{Event, GROWN_BAD, PowerOn};
-use flashlane_ocssd::{
-    BufferCount, CreateImage, DeviceSpec, DieQueue, FaultPlan, OpenImage, Ssd, SsdOptions,
-};
-use std::sync::Arc;
+use flashlane_ocssd::{BufferCount, FaultPlan};
 
 /// Transfer and program of one unit of `tiny`: 4 sectors at 400 MB/s, then 500 us.
 const PROGRAM: Ns = Ns::from_ns(40_960 + 500_000);

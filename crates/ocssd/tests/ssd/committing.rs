@@ -2,15 +2,9 @@
 //!
 //! The host is slow here: it syncs when the test lets it. What a flush promises does not depend on that.
 
-use crate::common::{addrs, read, tiny, write};
-use flashlane_base::Ns;
-use flashlane_media::host::HostFile;
-use flashlane_media::host::memory::{MemoryFile, Moment};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::{CreateImage, DeviceSpec, OpenImage, Ssd};
-use flashlane_rt::{CostTable, Cx, Threads, Virtual};
-use std::io::{self, ErrorKind};
-use std::sync::{Arc, Condvar, Mutex};
+use crate::common::*;
+use std::io;
+use std::sync::Condvar;
 use std::time::Duration;
 
 /// A file in memory whose syncs wait until they may.

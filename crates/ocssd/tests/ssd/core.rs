@@ -2,13 +2,10 @@
 //! command line, targets on an image, and placement by the application (L4).
 
 use crate::common::*;
-use flashlane_base::{Location, Ns, Ppa};
+use flashlane_ocssd::FaultPlan;
 use flashlane_ocssd::core::{Core, CoreError, Partition, Stream, StreamError};
 use flashlane_ocssd::core::{Pus, TargetSpec};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::{DeviceSpec, FaultPlan, Ssd, SsdOptions};
 use proptest::prelude::*;
-use std::sync::Arc;
 
 fn device() -> Arc<Ssd> {
     let spec = tiny(|s| {

@@ -6,17 +6,12 @@
 //! `FLASHLANE_DAMAGE=0..20000`, where each is its number: that is how one is played again.
 
 use crate::common::Bench;
-use flashlane_base::{Bytes, OOB_BYTES, Rng};
+use crate::common::*;
 use flashlane_media::host::damage::{Damage, What};
-use flashlane_media::host::memory::{MemoryFile, Moment};
-use flashlane_media::image::{HEADER_BYTES, HOLDER_AT, Layout, MARK_AT};
-use flashlane_ocssd::device::*;
+use flashlane_media::image::{HOLDER_AT, Layout};
+use flashlane_ocssd::FaultPlan;
 use flashlane_ocssd::image::{Header, layout};
-use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
-use flashlane_ocssd::{CreateImage, DeviceSpec, FaultPlan, ImageError, OpenImage, Ssd};
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 const PUS: u32 = 2;
 const CHUNKS: u32 = 3;

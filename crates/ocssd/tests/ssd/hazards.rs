@@ -1,11 +1,6 @@
 //! Hazards: commands that clash while they are under way, and those that do not.
 
 use crate::common::*;
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::rules::Rule;
-use flashlane_ocssd::ssd::PowerOn;
-use flashlane_ocssd::{Ssd, SsdOptions};
-use std::sync::Arc;
 
 fn bench(hazards: bool) -> (Bench, Arc<Ssd>) {
     let ssd = ssd(&tiny(|_| {}), SsdOptions { hazards, ..memory() });

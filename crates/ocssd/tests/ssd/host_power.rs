@@ -6,21 +6,12 @@
 //! bytes is there or not, in any of its versions. All of them where there are few, seeded samples
 //! where there are many.
 
-use crate::common::{Bench, Filled, addrs, tiny};
-use flashlane_base::{Bytes, Ns, OOB_BYTES, Ppa, Rng};
+use crate::common::*;
 use flashlane_media::fault::kept::FaultState;
-use flashlane_media::host::HostFile;
-use flashlane_media::host::behind::Behind;
-use flashlane_media::host::memory::{MemoryFile, Moment};
-use flashlane_media::image::{HEADER_BYTES, MARK_AT};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
-use flashlane_ocssd::{CreateImage, DeviceSpec, FaultPlan, OpenImage, Ssd};
-use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, Read};
+use flashlane_ocssd::FaultPlan;
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicU64;
 
 const CHUNKS: u32 = 3;
 const PUS: u32 = 2;

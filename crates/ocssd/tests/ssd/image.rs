@@ -1,23 +1,11 @@
 //! Images on a real disk and in memory: what comes back, what is refused and how it is said.
 
-use crate::common::{Bench, tiny};
-use flashlane_base::{Ns, Ppa, Rng};
-use flashlane_media::host::HostFile;
-use flashlane_media::host::behind::Behind;
-use flashlane_media::host::memory::{FileOp, MemoryFile};
-use flashlane_media::image::{HEADER_BYTES, MARK_AT};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::spec::EccSpec;
+use crate::common::*;
+use flashlane_media::host::memory::FileOp;
 use flashlane_ocssd::ssd::FACTORY_BAD;
-use flashlane_ocssd::{
-    CopyKind, CreateImage, DeviceSpec, FaultPlan, ImageError, OpenImage, Ssd, SsdOptions,
-    StoreKind, copy_image, upgrade_image,
-};
-use flashlane_rt::Threads;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use flashlane_ocssd::{CopyKind, FaultPlan, copy_image, upgrade_image};
+use std::path::Path;
+use std::sync::atomic::AtomicU32;
 
 /// A folder that goes with the test.
 struct Folder(PathBuf);

@@ -1,12 +1,8 @@
 //! Faults that are put into a drive: at work at once, kept in its image, gone on with by the next who
 //! opens it; and images of format 1.0, which keep none.
 
-use crate::common::{Bench, tiny};
-use flashlane_media::host::memory::MemoryFile;
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::{CreateImage, FaultPlan, OpenImage, Ssd};
-use std::io::Read;
-use std::sync::Arc;
+use crate::common::*;
+use flashlane_ocssd::FaultPlan;
 
 fn fresh() -> Arc<MemoryFile> {
     let spec = tiny(|s| {

@@ -4,16 +4,9 @@
 //! by 1.2, `image-v2.0.img.gz` by 2.0, `image-v2.1.img.gz` by 2.1, and they are never written again. `cargo test -p flashlane-ocssd --test ssd kept -- --ignored --nocapture` writes one like them
 //! elsewhere, for the next.
 
-use crate::common::{Bench, tiny};
-use flashlane_base::Ns;
-use flashlane_media::host::memory::MemoryFile;
-use flashlane_media::image::MARK_AT;
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
-use flashlane_ocssd::{CreateImage, FaultPlan, OpenImage, Ssd};
-use std::io::{Read, Write};
-use std::path::PathBuf;
-use std::sync::Arc;
+use crate::common::*;
+use flashlane_ocssd::FaultPlan;
+use std::io::Write;
 
 fn kept(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);

@@ -5,10 +5,6 @@
 //! order of submission.
 
 use crate::common::*;
-use flashlane_base::{Ns, Ppa, PpaStyle};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::ssd::PowerOn;
-use flashlane_ocssd::{DieQueue, SsdOptions, StoreKind};
 use proptest::prelude::*;
 
 const PUS: u32 = 4;

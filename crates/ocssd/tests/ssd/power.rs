@@ -1,12 +1,7 @@
 //! Power cuts at every moment (D8, facts D19 and D21).
 
 use crate::common::*;
-use flashlane_base::{Ns, OOB_BYTES};
-use flashlane_ocssd::device::*;
 use flashlane_ocssd::spec::Pairing;
-use flashlane_ocssd::ssd::PowerOn;
-use flashlane_ocssd::{DeviceSpec, DieQueue, Ssd, SsdOptions};
-use std::sync::Arc;
 
 fn us(n: u64) -> Ns {
     Ns::from_us(n)

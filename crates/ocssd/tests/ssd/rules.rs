@@ -2,12 +2,7 @@
 //! is in `timing.rs`, power (D19, D21) in `power.rs`.
 
 use crate::common::*;
-use flashlane_base::{Location, Ppa, PpaStyle};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::rules::Rule;
-use flashlane_ocssd::ssd::Event;
-use flashlane_ocssd::{DeviceSpec, FaultPlan, Ssd, SsdOptions};
-use std::sync::Arc;
+use flashlane_ocssd::FaultPlan;
 
 fn bench(spec: &DeviceSpec) -> (Bench, Arc<Ssd>) {
     let ssd = ssd(spec, memory());

@@ -1,11 +1,11 @@
 //! Plain sector numbers (design id D2), and a medium that needs no erase (D3).
 
 use crate::common::*;
-use flashlane_base::{Lba, Ns};
+use flashlane_base::Lba;
+use flashlane_ocssd::Device;
 use flashlane_ocssd::device::{ChunkState, Status};
 use flashlane_ocssd::scalar::{Scalar, ScalarError};
 use flashlane_ocssd::spec::FaultPlan;
-use flashlane_ocssd::{Device, SsdOptions};
 
 /// D2: every sector number has an address of its own, the sectors of a chunk are one range.
 #[test]

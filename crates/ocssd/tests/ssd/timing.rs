@@ -2,13 +2,8 @@
 //! against the tables they are derived from (D11).
 
 use crate::common::*;
-use flashlane_base::Ns;
-use flashlane_ocssd::device::*;
 use flashlane_ocssd::link::LinkedDevice;
 use flashlane_ocssd::spec::LinkSpec;
-use flashlane_ocssd::{DeviceSpec, DieQueue, Ssd, SsdOptions};
-use flashlane_rt::Cx;
-use std::sync::Arc;
 
 /// tiny with round numbers: sense 50 us, program 500 us, erase 3 ms, 10 us on the bus per row of
 /// four sectors.

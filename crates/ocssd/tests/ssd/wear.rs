@@ -1,11 +1,7 @@
 //! Bit errors, wear and dead dies (D7): what a layer above gets to see.
 
 use crate::common::*;
-use flashlane_base::Ns;
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::spec::EccSpec;
-use flashlane_ocssd::{FaultPlan, Ssd, SsdOptions, StoreKind};
-use std::sync::Arc;
+use flashlane_ocssd::FaultPlan;
 
 fn ecc() -> EccSpec {
     EccSpec {

@@ -1,13 +1,9 @@
 //! Wrappers, specs, and the device under real threads.
 
 use crate::common::*;
-use flashlane_base::{Bytes, Ns};
-use flashlane_ocssd::device::*;
 use flashlane_ocssd::wrap::{Script, ScriptedDevice, TracingDevice};
-use flashlane_ocssd::{DeviceSpec, FaultPlan, SpecError, Ssd, SsdOptions};
-use flashlane_rt::Threads;
+use flashlane_ocssd::{FaultPlan, SpecError};
 use proptest::prelude::*;
-use std::sync::Arc;
 
 /// Every command is written down once, in order, as it came and as it went.
 #[test]

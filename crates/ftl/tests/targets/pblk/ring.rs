@@ -3,17 +3,8 @@
 //! Owns: one test per claim. Geometry: `tiny`, so a ring of 128, pieces of 32, units of 4, a line
 //! of 248 data sectors over 4 PUs; a program takes 500 us and 40 us of transfer.
 
-use crate::bench::{Bench, Setup, is_data, lba_of, of, tiny};
-use flashlane_base::{Lba, Ns};
-use flashlane_ftl::block::{BlockDev, Io};
+use crate::prelude::*;
 use flashlane_ftl::layer::AttributeError;
-use flashlane_ftl::log::format::{LBA_LINE_CLOSING, LBA_LINE_FIRST};
-use flashlane_ftl::log::{CreateError, LineState, LogConfig, Pblk};
-use flashlane_ocssd::device::{Cause, Op, Status};
-use flashlane_ocssd::wrap::Traced;
-use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
-use flashlane_rt::{CostTable, Virtual};
-use std::collections::BTreeMap;
 
 fn small() -> Setup {
     tiny(40)
@@ -189,8 +180,7 @@ fn a_stop_leaves_nothing_in_the_buffer() {
     let slots = b.dev.layout().slots as u64;
     b.flush();
     assert!(pointer(&b, "free") < slots, "programmed, but not yet readable");
-    let (cx, dev) = (b.cx.clone(), b.dev.clone());
-    b.wait(async move { dev.stop(&cx).await }).expect("a stop");
+    b.stop().expect("a stop");
     assert_eq!(pointer(&b, "free"), slots);
     b.read_all();
     assert_eq!(b.stats().read_from_buffer, 0);
@@ -271,8 +261,7 @@ fn a_stop_waits_for_the_padding_of_flushes() {
         b.write(0, 100, 1);
         let flushes: Vec<_> = (0..3).map(|_| b.begin_flush()).collect();
         b.sleep(Ns::from_us(delay));
-        let (cx, dev) = (b.cx.clone(), b.dev.clone());
-        b.wait(async move { dev.stop(&cx).await }).expect("a stop");
+        b.stop().expect("a stop");
         let programs = of(&b.trace.entries(), Op::Write).len();
         for flush in flushes {
             b.wait(flush).expect("a flush");

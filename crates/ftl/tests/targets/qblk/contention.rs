@@ -3,15 +3,10 @@
 //! Owns: the tests, each with a run in which a number must not be zero, and one in which it must be. Virtual
 //! time; on real threads the counters are read in `threads.rs`.
 
-use crate::bench::{Bench, Setup};
+use crate::prelude::*;
 use crate::qblk::cores::qblk;
-use flashlane_base::{Lba, Ns};
-use flashlane_ftl::block::{BlockDev, BlockOp, Io};
-use flashlane_ftl::contention::{Contention, Exchanges};
-use flashlane_ftl::log::LogConfig;
-use flashlane_rt::{CostTable, LockStats, Waits};
-use std::cell::RefCell;
-use std::rc::Rc;
+use flashlane_ftl::contention::Exchanges;
+use flashlane_rt::{LockStats, Waits};
 
 fn look(b: &Bench) -> Contention {
     b.dev.contention(b.run.now())

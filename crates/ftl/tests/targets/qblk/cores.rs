@@ -3,13 +3,8 @@
 //! Owns: the target that these tests run on ([`qblk`]), the bench's requests on a core of choice, the
 //! order of commands per drainer ([`Bench::requests_of`]). Never: asserts (that is the tests').
 
-use crate::bench::{Bench, Setup, content, is_data, tiny};
-use crate::medium::Medium;
-use flashlane_base::{Lba, Location, Rng};
-use flashlane_ftl::block::{BlockDev, BlockOp, BlockResult, Io};
-use flashlane_ftl::log::LogConfig;
+use crate::prelude::*;
 use flashlane_ocssd::device::Device;
-use flashlane_rt::{CoreId, Cx, Join};
 
 /// QBLK on `tiny` with so many channels of so many PUs, for a host of `cores` cores; enough chunks for that
 /// many rings.

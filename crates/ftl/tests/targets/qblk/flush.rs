@@ -2,13 +2,8 @@
 //!
 //! Owns: the tests. A ring's tail is below one unit of 4 sectors, so nobody drains it without a flush.
 
-use crate::medium::{Medium, Stop, Up};
+use crate::prelude::*;
 use crate::qblk::cores::{made, qblk};
-use flashlane_base::{Lba, Ns};
-use flashlane_ftl::block::{BlockDev, BlockOp, Io};
-use flashlane_ftl::log::MountOptions;
-use std::cell::Cell;
-use std::rc::Rc;
 
 /// Q07: a flush from any core, one whose ring is empty, too, makes the tails of all rings durable, those
 /// of cores that have been idle since.

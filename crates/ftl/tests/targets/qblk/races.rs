@@ -3,13 +3,9 @@
 //!
 //! Owns: the tests. Within a step nothing interleaves here: that is `threads`.
 
-use crate::bench::{Bench, of};
+use crate::prelude::*;
 use crate::qblk::cores::{made, qblk};
-use flashlane_base::{Ns, Rng};
 use flashlane_ftl::log::MapAccess;
-use flashlane_ocssd::device::Op;
-use flashlane_rt::CostTable;
-use std::collections::BTreeMap;
 
 fn costly() -> CostTable {
     let text = "name = \"races\"\n[stages]\n\"ring.reserve\" = \"700ns\"\n\"copy.sector\" = \"900ns\"\n\

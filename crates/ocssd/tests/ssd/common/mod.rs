@@ -1,12 +1,25 @@
-//! A device on a bench: one command at a time, in virtual time, from a test's point of view.
+//! A device on a bench: one command at a time, in virtual time, from a test's point of view; and the names that
+//! more than one test takes from elsewhere.
 #![allow(dead_code, unreachable_pub)] // every test file uses its own part of this
 
-use flashlane_base::{Location, Ns, OOB_BYTES, Ppa};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions, StoreKind};
-use flashlane_rt::{CostTable, Cx, Virtual};
-use std::future::Future;
-use std::sync::Arc;
+pub use flashlane_base::{Bytes, Location, Ns, OOB_BYTES, Ppa, PpaStyle, Rng};
+pub use flashlane_media::host::HostFile;
+pub use flashlane_media::host::behind::Behind;
+pub use flashlane_media::host::memory::{MemoryFile, Moment};
+pub use flashlane_media::image::{HEADER_BYTES, MARK_AT};
+pub use flashlane_ocssd::device::*;
+pub use flashlane_ocssd::rules::Rule;
+pub use flashlane_ocssd::spec::EccSpec;
+pub use flashlane_ocssd::ssd::{Event, GROWN_BAD, PowerOn};
+pub use flashlane_ocssd::{
+    CreateImage, DeviceSpec, DieQueue, ImageError, OpenImage, Ssd, SsdOptions, StoreKind,
+};
+pub use flashlane_rt::{CostTable, Cx, Threads, Virtual};
+pub use std::collections::BTreeMap;
+pub use std::io::{ErrorKind, Read};
+pub use std::path::PathBuf;
+pub use std::sync::atomic::Ordering;
+pub use std::sync::{Arc, Mutex};
 
 /// A device and its clock.
 pub struct Bench {
