@@ -136,7 +136,7 @@ pub(crate) fn content(lba: u64, version: u64, bytes: usize) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-fn filled(lba: u64, sectors: u32, version: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn filled(lba: u64, sectors: u32, version: u64, bytes: usize) -> Vec<u8> {
     let each = (lba..lba + sectors as u64).flat_map(|l| content(l, version, bytes));
     each.collect()
 }
@@ -200,6 +200,17 @@ impl Bench {
         self.run.run(work).expect("no stall")
     }
 
+    /// Until all of these have ended; what came of them.
+    pub(crate) fn wait_all<T: 'static>(&self, joins: Vec<Join<T>>) -> Vec<T> {
+        self.wait(async move {
+            let mut ended = Vec::new();
+            for join in joins {
+                ended.push(join.await);
+            }
+            ended
+        })
+    }
+
     pub(crate) fn sleep(&self, span: Ns) {
         let cx = self.cx.clone();
         self.wait(async move { cx.sleep(span).await });
@@ -245,7 +256,7 @@ impl Bench {
         got == content(lba, version, self.bytes())
     }
 
-    fn note_write(&self, lba: u64, sectors: u32, version: u64) {
+    pub(crate) fn note_write(&self, lba: u64, sectors: u32, version: u64) {
         let each = (lba..lba + sectors as u64).map(|l| (l, version));
         self.held.borrow_mut().extend(each);
     }
@@ -274,8 +285,12 @@ impl Bench {
     }
 
     pub(crate) fn begin_flush(&self) -> Join<BlockResult> {
-        let flush = self.request(0, (BlockOp::Flush, 0, 0, false), Vec::new());
-        self.cx.spawn_join(async move { flush.await.0 })
+        self.begin_flush_on(0)
+    }
+
+    pub(crate) fn begin_flush_on(&self, core: u32) -> Join<BlockResult> {
+        let flush = self.request(core, (BlockOp::Flush, 0, 0, false), Vec::new());
+        self.cx.on_core(CoreId(core)).spawn_join(async move { flush.await.0 })
     }
 
     pub(crate) fn try_flush(&self) -> BlockResult {
@@ -393,11 +408,7 @@ impl Bench {
                 }
             }));
         }
-        self.wait(async move {
-            for join in joins {
-                join.await;
-            }
-        });
+        self.wait_all(joins);
     }
 
     pub(crate) fn stats(&self) -> FtlStats {

@@ -8,8 +8,7 @@ fn write_read_reset() {
     for store in [StoreKind::Stamps, StoreKind::Memory] {
         for name in DeviceSpec::preset_names() {
             let spec = DeviceSpec::preset(name).unwrap();
-            let ssd = ssd(&spec, SsdOptions { store, ..SsdOptions::default() });
-            let b = Bench::new(ssd.clone());
+            let (b, ssd) = Bench::of(&spec, SsdOptions { store, ..SsdOptions::default() });
             let geo = spec.geometry();
             let (pu, unit) = (geo.pus() - 1, geo.ws_opt);
             for k in 0..geo.sectors_per_chunk() / unit {

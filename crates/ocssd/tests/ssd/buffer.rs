@@ -2,7 +2,7 @@
 //! a full buffer and a power cut make of it (D9, D8).
 
 use crate::common::*;
-use flashlane_ocssd::{BufferCount, FaultPlan};
+use flashlane_ocssd::BufferCount;
 
 /// Transfer and program of one unit of `tiny`: 4 sectors at 400 MB/s, then 500 us.
 const PROGRAM: Ns = Ns::from_ns(40_960 + 500_000);
@@ -18,9 +18,7 @@ fn buffered(units: u64, change: impl FnOnce(&mut DeviceSpec)) -> DeviceSpec {
 }
 
 fn bench(spec: &DeviceSpec, faults: &str) -> (Bench, Arc<Ssd>) {
-    let faults = FaultPlan::from_toml(faults).unwrap();
-    let ssd = ssd(spec, SsdOptions { faults, ..memory() });
-    (Bench::new(ssd.clone()), ssd)
+    Bench::of(spec, failing(faults))
 }
 
 fn count(ssd: &Ssd) -> BufferCount {
@@ -184,8 +182,7 @@ fn a_buffer_changes_only_times() {
 /// What a cut at `at` leaves of twelve units on three chunks, of which four were flushed: per chunk, the
 /// pointer and the good units in front of it.
 fn cut_at(spec: &DeviceSpec, at: Ns, seed: u64) -> Vec<(u32, u32)> {
-    let ssd = ssd(spec, SsdOptions { seed, ..memory() });
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(spec, SsdOptions { seed, ..memory() });
     for pu in [0, 2] {
         assert_eq!(b.write(&[(pu, 0, 0, 8)], 1).failed, 0);
     }
@@ -416,8 +413,7 @@ fn a_read_behind_a_reset_is_not_answered_from_before_it() {
 #[test]
 fn an_image_has_what_was_flushed_and_kept() {
     for closed in [false, true] {
-        let file = Arc::new(MemoryFile::default());
-        Ssd::create_on(file.clone(), &buffered(2, |_| {}), &CreateImage::default()).unwrap();
+        let file = image_of(&buffered(2, |_| {}));
         let faults = FaultPlan::from_toml(EARLY).unwrap();
         let options = OpenImage { faults, ..OpenImage::default() };
         let ssd = Ssd::open_on(file.clone(), &options).unwrap();
@@ -429,8 +425,7 @@ fn an_image_has_what_was_flushed_and_kept() {
             ssd.close().unwrap();
         }
         drop((b, ssd));
-        let ssd = Ssd::open_on(file, &OpenImage::default()).unwrap();
-        let b = Bench::new(ssd.clone());
+        let (b, _) = Bench::on(file);
         let got = b.read(&[(0, 0, 0, 8)]);
         assert!((0..8).all(|i| got.holds(i, 1)));
         assert_eq!(b.info(0, 0).state, ChunkState::Closed);

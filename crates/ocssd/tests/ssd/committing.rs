@@ -18,8 +18,7 @@ struct Slow {
 impl Slow {
     /// A new image, and its device.
     fn device() -> (Arc<Slow>, Arc<Ssd>) {
-        let image = Arc::new(MemoryFile::default());
-        Ssd::create_on(image.clone(), &spec(), &CreateImage::default()).expect("created");
+        let image = image_of(&spec());
         let (may, changed) = (Mutex::new(true), Condvar::new());
         let file = MemoryFile::new(image.bytes());
         let slow = Arc::new(Slow { file, start: image.bytes(), may, changed });
@@ -54,7 +53,7 @@ impl Slow {
         let log = self.file.log();
         let left = Moment::new(&self.start, &log, log.len()).nth(0);
         let file = Arc::new(MemoryFile::new(left));
-        let ssd = Ssd::open_on(file, &OpenImage::default()).expect("an image");
+        let ssd = open_on(file);
         [0, 1].map(|pu| ssd.chunk_report(pu, 0, 1)[0].write_pointer)
     }
 }
@@ -72,12 +71,7 @@ impl HostFile for Slow {
 }
 
 fn spec() -> DeviceSpec {
-    tiny(|s| {
-        let g = &mut s.geometry;
-        (g.channels, g.pus_per_channel, g.planes, g.chunks_per_pu) = (2, 1, 1, 3);
-        (g.pages_per_block, g.sectors_per_page, g.ws_min, g.ws_opt) = (2, 2, 2, 2);
-        g.mw_cunits = 0;
-    })
+    of_few_sectors(2, 3)
 }
 
 fn flush() -> Request<'static> {

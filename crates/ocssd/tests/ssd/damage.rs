@@ -9,7 +9,6 @@ use crate::common::Bench;
 use crate::common::*;
 use flashlane_media::host::damage::{Damage, What};
 use flashlane_media::image::{HOLDER_AT, Layout};
-use flashlane_ocssd::FaultPlan;
 use flashlane_ocssd::image::{Header, layout};
 use std::ops::Range;
 
@@ -434,7 +433,7 @@ fn content_from_elsewhere_is_an_error() {
     Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
     let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("new");
     let bench = Bench::new(ssd.clone());
-    let flush = || assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
+    let flush = || assert_eq!(bench.flush(), Status::Ok);
     let mut lives = Vec::new();
     for life in 0..3 {
         write(&bench, (0, 0), 0, SECTORS, 10 + life);
@@ -497,8 +496,7 @@ fn content_from_elsewhere_is_an_error() {
 fn what_the_medium_lost_is_no_damage() {
     let spec = crate::common::tiny(|s| s.geometry.mw_cunits = 2 * s.geometry.ws_min);
     let plan = "[[fault]]\nkind = \"write_next_unit\"\nat = \"pu 0\"\ncount = 1";
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
+    let file = image_of(&spec);
     let faults = FaultPlan::from_toml(plan).expect("a plan");
     let how = OpenImage { faults, ..OpenImage::default() };
     let ssd = Ssd::open_on(file.clone(), &how).expect("new");

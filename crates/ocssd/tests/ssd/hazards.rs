@@ -3,8 +3,7 @@
 use crate::common::*;
 
 fn bench(hazards: bool) -> (Bench, Arc<Ssd>) {
-    let ssd = ssd(&tiny(|_| {}), SsdOptions { hazards, ..memory() });
-    (Bench::new(ssd.clone()), ssd)
+    Bench::of(&tiny(|_| {}), SsdOptions { hazards, ..memory() })
 }
 
 /// What the second command does.

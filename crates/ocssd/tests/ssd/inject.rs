@@ -2,20 +2,17 @@
 //! opens it; and images of format 1.0, which keep none.
 
 use crate::common::*;
-use flashlane_ocssd::FaultPlan;
 
 fn fresh() -> Arc<MemoryFile> {
     let spec = tiny(|s| {
         let g = &mut s.geometry;
         (g.channels, g.pus_per_channel, g.chunks_per_pu, g.mw_cunits) = (2, 1, 4, 0);
     });
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).unwrap();
-    file
+    image_of(&spec)
 }
 
 fn open(file: &Arc<MemoryFile>) -> Arc<Ssd> {
-    Ssd::open_on(file.clone(), &OpenImage::default()).unwrap()
+    open_on(file.clone())
 }
 
 fn plan(text: &str) -> FaultPlan {

@@ -260,8 +260,7 @@ fn play(steps: Vec<Step>, queue: DieQueue, style: PpaStyle, store: StoreKind, st
         s.limits.reset_open = !strict;
         s.limits.reset_free = !strict;
     });
-    let ssd = ssd(&spec, SsdOptions { store, ..SsdOptions::default() });
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&spec, SsdOptions { store, ..SsdOptions::default() });
     let mut player = Player {
         model: Model {
             chunks: vec![ModelChunk::default(); (PUS * CHUNKS) as usize],

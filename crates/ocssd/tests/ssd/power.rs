@@ -9,8 +9,7 @@ fn us(n: u64) -> Ns {
 
 /// Submits writes of one vector and a reset, waits until `cut`, and cuts.
 fn cut_at(spec: &DeviceSpec, seed: u64, cut: u64) -> (Bench, Arc<Ssd>) {
-    let ssd = ssd(spec, SsdOptions { seed, ..memory() });
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(spec, SsdOptions { seed, ..memory() });
     for pu in 0..4 {
         b.write_up_to(pu, 0, 64, 9);
     }
@@ -30,8 +29,7 @@ fn cut_at(spec: &DeviceSpec, seed: u64, cut: u64) -> (Bench, Arc<Ssd>) {
 /// D19: the report is the same before and after a power cycle of an idle device.
 #[test]
 fn d19_the_report_survives() {
-    let ssd = ssd(&tiny(|_| {}), memory());
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&tiny(|_| {}), memory());
     b.write_up_to(0, 0, 64, 1);
     b.write_up_to(0, 1, 20, 2);
     b.write_up_to(3, 5, 4, 3);
@@ -133,8 +131,7 @@ fn a_torn_page_may_damage_its_pair() {
             s.cells.pair_damage = pair_damage;
             s.geometry.mw_cunits = 12;
         });
-        let ssd = ssd(&spec, SsdOptions { seed, ..memory() });
-        let b = Bench::new(ssd.clone());
+        let (b, ssd) = Bench::of(&spec, SsdOptions { seed, ..memory() });
         b.write_up_to(0, 0, 8, 5); // rows 0 and 1; row 2 is the mate of row 0
         let at = b.at(&[(0, 0, 8, 4)]);
         let device = ssd.clone();
@@ -174,8 +171,7 @@ fn capacitors_finish_what_was_accepted() {
 /// A second cut right after the first changes nothing; a ticket from before it fails.
 #[test]
 fn a_second_cut_changes_nothing_and_old_tickets_fail() {
-    let ssd = ssd(&tiny(|_| {}), memory());
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&tiny(|_| {}), memory());
     let at = b.at(&[(0, 0, 0, 8)]);
     let device = ssd.clone();
     b.run(|cx, dev| async move {
@@ -199,8 +195,7 @@ fn a_second_cut_changes_nothing_and_old_tickets_fail() {
 #[test]
 fn a_reset_and_what_waits_behind_it_are_undone_in_turn() {
     let spec = tiny(|_| {});
-    let ssd = ssd(&spec, memory());
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&spec, memory());
     b.write_up_to(0, 3, 64, 1);
     b.write_up_to(0, 4, 64, 1);
     let (busy, chunk) = (b.at(&[(0, 4, 0, 1)]), b.at(&[(0, 3, 0, 4)]));
@@ -225,8 +220,7 @@ fn a_reset_and_what_waits_behind_it_are_undone_in_turn() {
 #[test]
 fn a_cut_tears_a_program_that_is_halted() {
     let spec = tiny(|s| s.timing.queue = DieQueue::Suspend);
-    let ssd = ssd(&spec, memory());
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&spec, memory());
     b.write_up_to(0, 0, 64, 1);
     let (unit, old) = (b.at(&[(0, 1, 0, 4)]), b.at(&[(0, 0, 0, 4)]));
     let device = ssd.clone();

@@ -87,8 +87,7 @@ fn ends(done: &[Completion]) -> Vec<u64> {
 }
 
 fn bench_of(spec: &DeviceSpec) -> (Bench, Arc<Ssd>) {
-    let ssd = ssd(spec, SsdOptions::default());
-    (Bench::new(ssd.clone()), ssd)
+    Bench::of(spec, SsdOptions::default())
 }
 
 /// A bench whose chunk 0 of every PU is full.

@@ -1,8 +1,8 @@
 //! Wrappers, specs, and the device under real threads.
 
 use crate::common::*;
+use flashlane_ocssd::SpecError;
 use flashlane_ocssd::wrap::{Script, ScriptedDevice, TracingDevice};
-use flashlane_ocssd::{FaultPlan, SpecError};
 use proptest::prelude::*;
 
 /// Every command is written down once, in order, as it came and as it went.
@@ -118,8 +118,8 @@ fn a_wrong_spec_is_refused_with_its_place() {
     }
     let said = DeviceSpec::preset("westlaek").unwrap_err().to_string();
     assert!(said.contains("westlaek") && said.contains("westlake"), "{said}");
-    let faults = FaultPlan::from_toml("[[fault]]\nkind = \"die_fail\"\npu = 77").unwrap();
-    let refused = Ssd::new(&tiny(|_| {}), SsdOptions { faults, ..memory() });
+    let elsewhere = failing("[[fault]]\nkind = \"die_fail\"\npu = 77");
+    let refused = Ssd::new(&tiny(|_| {}), elsewhere);
     assert!(matches!(refused, Err(SpecError::Fault(_))));
 }
 
@@ -256,8 +256,7 @@ fn a_large_device_is_made_at_once() {
 #[test]
 fn stamps_cost_less_than_forty_bytes_per_sector() {
     let spec = tiny(|s| s.geometry.chunks_per_pu = 64);
-    let ssd = ssd(&spec, SsdOptions::default());
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&spec, SsdOptions::default());
     let fill = || {
         for pu in 0..4 {
             for chunk in 0..64 {

@@ -197,9 +197,7 @@ fn flushes_may_fill_whole_lines_with_padding() {
     for version in 1..=100 {
         b.write(version % 7, 1, version);
         let flushes: Vec<_> = (0..version % 4).map(|_| b.begin_flush()).collect();
-        for flush in flushes {
-            b.wait(flush).expect("a flush");
-        }
+        assert!(b.wait_all(flushes).iter().all(Result::is_ok));
     }
     assert!(b.lines(LineState::Closed) > 0);
     b.settled();
@@ -245,9 +243,7 @@ fn flushes_together_pad_each_chunk_once() {
     let padded = b.count(Cause::PaddingPair);
     b.write(0, 256, 1);
     let flushes: Vec<_> = (0..5).map(|_| b.begin_flush()).collect();
-    for flush in flushes {
-        b.wait(flush).expect("a flush");
-    }
+    assert!(b.wait_all(flushes).iter().all(Result::is_ok));
     assert_eq!(b.count(Cause::PaddingPair) - padded, 16 * 128);
     b.settled();
 }
@@ -263,9 +259,7 @@ fn a_stop_waits_for_the_padding_of_flushes() {
         b.sleep(Ns::from_us(delay));
         b.stop().expect("a stop");
         let programs = of(&b.trace.entries(), Op::Write).len();
-        for flush in flushes {
-            b.wait(flush).expect("a flush");
-        }
+        assert!(b.wait_all(flushes).iter().all(Result::is_ok));
         b.rest();
         assert_eq!(of(&b.trace.entries(), Op::Write).len(), programs, "{delay} us");
         b.read_all();

@@ -38,7 +38,7 @@ fn q01_of_many_writers_of_a_sector_one_survives() {
                 b.flush();
             }
             let versions: Vec<u64> = (4 * round + 1..4 * round + 5).collect();
-            let found = b.version_of(lba, &versions);
+            let found = b.version(lba, &versions).expect("a read");
             b.held.borrow_mut().insert(lba, found);
             if round % 10 == 9 {
                 b.drained();

@@ -12,7 +12,7 @@ pub use flashlane_ocssd::rules::Rule;
 pub use flashlane_ocssd::spec::EccSpec;
 pub use flashlane_ocssd::ssd::{Event, GROWN_BAD, PowerOn};
 pub use flashlane_ocssd::{
-    CreateImage, DeviceSpec, DieQueue, ImageError, OpenImage, Ssd, SsdOptions, StoreKind,
+    CreateImage, DeviceSpec, DieQueue, FaultPlan, ImageError, OpenImage, Ssd, SsdOptions, StoreKind,
 };
 pub use flashlane_rt::{CostTable, Cx, Threads, Virtual};
 pub use std::collections::BTreeMap;
@@ -59,6 +59,16 @@ pub fn tiny(change: impl FnOnce(&mut DeviceSpec)) -> DeviceSpec {
     spec
 }
 
+/// `tiny` with so many PUs and chunks of two rows, two sectors each, that can be read at once.
+pub fn of_few_sectors(pus: u32, chunks: u32) -> DeviceSpec {
+    tiny(|s| {
+        let g = &mut s.geometry;
+        (g.channels, g.pus_per_channel, g.planes, g.chunks_per_pu) = (pus, 1, 1, chunks);
+        (g.pages_per_block, g.sectors_per_page, g.ws_min, g.ws_opt) = (2, 2, 2, 2);
+        g.mw_cunits = 0;
+    })
+}
+
 /// Options with the memory store, so that content is looked at in full.
 pub fn memory() -> SsdOptions {
     SsdOptions { store: StoreKind::Memory, ..SsdOptions::default() }
@@ -66,6 +76,23 @@ pub fn memory() -> SsdOptions {
 
 pub fn ssd(spec: &DeviceSpec, options: SsdOptions) -> Arc<Ssd> {
     Ssd::new(spec, options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The same, with this fault plan.
+pub fn failing(plan: &str) -> SsdOptions {
+    SsdOptions { faults: FaultPlan::from_toml(plan).expect("a plan"), ..memory() }
+}
+
+/// A new image in memory.
+pub fn image_of(spec: &DeviceSpec) -> Arc<MemoryFile> {
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), spec, &CreateImage::default()).expect("created");
+    file
+}
+
+/// The device in an image.
+pub fn open_on(file: Arc<dyn HostFile>) -> Arc<Ssd> {
+    Ssd::open_on(file, &OpenImage::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Runs of neighbouring sectors: (pu, chunk, first sector, sectors).
@@ -82,6 +109,18 @@ pub fn addrs(dev: &dyn Device, runs: &[(u32, u32, u32, u32)]) -> Vec<Ppa> {
 impl Bench {
     pub fn new(dev: Arc<dyn Device>) -> Bench {
         Bench { clock: Virtual::new(1, 7, CostTable::zero()), dev }
+    }
+
+    /// A new device, and its bench.
+    pub fn of(spec: &DeviceSpec, options: SsdOptions) -> (Bench, Arc<Ssd>) {
+        let ssd = ssd(spec, options);
+        (Bench::new(ssd.clone()), ssd)
+    }
+
+    /// The device in an image, and its bench.
+    pub fn on(file: Arc<dyn HostFile>) -> (Bench, Arc<Ssd>) {
+        let ssd = open_on(file);
+        (Bench::new(ssd.clone()), ssd)
     }
 
     /// Runs a task to its end.
@@ -131,6 +170,10 @@ impl Bench {
     pub fn reset(&self, pu: u32, chunk: u32) -> Status {
         let at = self.at(&[(pu, chunk, 0, 1)]);
         self.plain(Op::Reset, at, Flags::default()).status(0)
+    }
+
+    pub fn flush(&self) -> Status {
+        self.plain(Op::Flush, Vec::new(), Flags::default()).status(0)
     }
 
     pub fn info(&self, pu: u32, chunk: u32) -> ChunkInfo {
