@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 /// Dimensions of a device or of a target's part of it (OCSSD 2.0 geometry page, 2.2 of the spec;
 /// 1.2 identify group for the NAND terms). A chunk is one block in each plane of a PU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Geometry {
     /// Channels (2.0: groups).
     pub channels: u32,

@@ -119,6 +119,34 @@ impl Chunk {
     }
 }
 
+impl Chunk {
+    #[inline]
+    fn did(&mut self, last: LastOp, at: Ns) {
+        (self.last, self.last_at) = (last, at);
+    }
+}
+
+/// Ranges of sectors: (first, end).
+type Ranges = Vec<(u32, u32)>;
+
+/// Puts a range behind the others, or makes the last one longer.
+fn append(ranges: &mut Ranges, from: u32, end: u32) {
+    match ranges.last_mut() {
+        Some(last) if last.1 == from => last.1 = end,
+        _ => ranges.push((from, end)),
+    }
+}
+
+fn hold(ranges: &Ranges, sector: u32) -> bool {
+    ranges.iter().any(|r| (r.0..r.1).contains(&sector))
+}
+
+/// Leaves what is in front of a sector.
+fn cut(ranges: &mut Ranges, end: u32) {
+    ranges.retain(|r| r.0 < end);
+    ranges.iter_mut().for_each(|r| r.1 = r.1.min(end));
+}
+
 /// What a read of one sector found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
@@ -138,8 +166,8 @@ pub struct Shelved {
     /// Which chunk.
     pub index: u32,
     chunk: Chunk,
-    damage: Option<Vec<(u32, u32)>>,
-    kept: Option<Vec<(u32, u32)>>,
+    damage: Option<Ranges>,
+    kept: Option<Ranges>,
 }
 
 /// The chunks of one channel.
@@ -149,9 +177,9 @@ pub struct Cells {
     chunks: Vec<Chunk>,
     store: Store,
     /// Lost ranges (first, end) of damaged chunks.
-    damage: BTreeMap<u32, Vec<(u32, u32)>>,
+    damage: BTreeMap<u32, Ranges>,
     /// Ranges (first, end) that the device keeps in place of the medium.
-    kept: BTreeMap<u32, Vec<(u32, u32)>>,
+    kept: BTreeMap<u32, Ranges>,
     shelf: Vec<Option<Shelved>>,
     free_shelf: Vec<u32>,
     rows: FastDiv,
@@ -270,8 +298,7 @@ impl Cells {
             chunk.since = at;
         }
         chunk.wp += n;
-        chunk.last = LastOp::Program;
-        chunk.last_at = at;
+        chunk.did(LastOp::Program, at);
         let (wp, state) = (chunk.wp, chunk.state);
         if wp == length {
             self.set_state(index, ChunkState::Closed);
@@ -339,8 +366,7 @@ impl Cells {
         }
         let chunk = &mut self.chunks[index as usize];
         chunk.failed = true;
-        chunk.last = LastOp::FailedProgram;
-        chunk.last_at = at;
+        chunk.did(LastOp::FailedProgram, at);
     }
 
     /// The chunk is bad from now on; its content is not to be had.
@@ -351,8 +377,7 @@ impl Cells {
         self.give_up_kept(index, 0);
         let chunk = &mut self.chunks[index as usize];
         chunk.failed = true;
-        chunk.last = LastOp::FailedErase;
-        chunk.last_at = at;
+        chunk.did(LastOp::FailedErase, at);
     }
 
     /// The host or the factory says that the chunk is bad.
@@ -376,11 +401,7 @@ impl Cells {
     pub fn mark_damaged(&mut self, index: u32, from: u32, end: u32) {
         self.touch(index);
         self.chunks[index as usize].damaged = true;
-        let ranges = self.damage.entry(index).or_default();
-        match ranges.last_mut() {
-            Some(last) if last.1 == from => last.1 = end,
-            _ => ranges.push((from, end)),
-        }
+        append(self.damage.entry(index).or_default(), from, end);
     }
 
     /// Erases a chunk. The old content stays on the shelf under the returned name until the erase
@@ -440,15 +461,11 @@ impl Cells {
         }
         self.store.forget(&mut chunk.body, sector, chunk.wp);
         chunk.wp = sector;
-        chunk.last = LastOp::PowerCut;
-        chunk.last_at = at;
+        chunk.did(LastOp::PowerCut, at);
         chunk.failed = false;
         self.set_state(index, if sector == 0 { ChunkState::Free } else { ChunkState::Open });
         if let Some(lost) = self.damage.get_mut(&index) {
-            lost.retain(|(from, _)| *from < sector);
-            for range in lost.iter_mut() {
-                range.1 = range.1.min(sector);
-            }
+            cut(lost, sector);
         }
         self.give_up_kept(index, sector);
     }
@@ -458,8 +475,7 @@ impl Cells {
     pub fn tear_program(&mut self, index: u32, from: u32, end: u32, pairs_too: bool, at: Ns) {
         self.touch(index);
         let chunk = &mut self.chunks[index as usize];
-        chunk.last = LastOp::PowerCut;
-        chunk.last_at = at;
+        chunk.did(LastOp::PowerCut, at);
         if from >= chunk.wp {
             return; // it failed, and left the chunk closed before it
         }
@@ -512,8 +528,7 @@ impl Cells {
             return;
         }
         chunk.wp = length;
-        chunk.last = LastOp::PowerCut;
-        chunk.last_at = at;
+        chunk.did(LastOp::PowerCut, at);
         self.set_state(index, ChunkState::Closed);
         self.damage.remove(&index);
         self.give_up_kept(index, 0);
@@ -567,9 +582,8 @@ impl Cells {
 
     /// Whether what was written to a sector is lost, and not kept elsewhere.
     fn has_lost(&self, index: u32, sector: u32) -> bool {
-        let lost = |ranges: &Vec<(u32, u32)>| ranges.iter().any(|r| (r.0..r.1).contains(&sector));
         self.chunks[index as usize].damaged
-            && self.damage.get(&index).is_some_and(lost)
+            && self.damage.get(&index).is_some_and(|lost| hold(lost, sector))
             && !self.keeps(index, sector)
     }
 

@@ -10,32 +10,44 @@
 //! per sector, for one word of memory per chunk instead of one per row.
 
 use flashlane_base::{Ns, Rng, SECTOR_BYTES};
+use serde::{Deserialize, Serialize};
 
-/// Numbers of the model (see `ecc` in a device spec).
-#[derive(Clone, Copy, Debug)]
-pub struct ErrorParams {
+/// Bit errors and the code that corrects them: `ecc` of a device spec.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields)]
+pub struct EccSpec {
     /// Bytes per codeword.
     pub codeword_bytes: u32,
     /// Bit errors that a codeword survives.
-    pub correctable: u32,
-    /// Bit errors above which correction counts as heavy.
-    pub high: u32,
-    /// Raw errors per 10^12 bits: fresh.
-    pub fresh: u64,
-    /// Added at the rated erases.
-    pub worn: u64,
-    /// Added per day of age.
-    pub per_day: u64,
-    /// Added per thousand reads.
-    pub per_1000_reads: u64,
-    /// Retries before a read is given up.
+    pub correctable_bits: u32,
+    /// Bit errors from which on a read is reported as high ECC (D0h).
+    pub high_bits: u32,
+    /// Raw bit errors per 10^12 bits of a fresh chunk.
+    pub rber_fresh: u64,
+    /// Added when the rated erases are used up; grows with the square of the share used.
+    pub rber_worn: u64,
+    /// Added per day since the program.
+    #[serde(default)]
+    pub rber_per_day: u64,
+    /// Added per thousand reads of the chunk since its erase.
+    #[serde(default)]
+    pub rber_per_1000_reads: u64,
+    /// Retries with shifted voltages before a read is given up.
+    #[serde(default)]
     pub retries: u32,
-    /// A retry divides the rate by this.
+    /// A retry divides the raw errors by this.
+    #[serde(default = "default_gain")]
     pub retry_gain: u32,
-    /// Programs that fail at the rated erases, per million.
+    /// Share of programs that fail at the rated erases, per million, growing beyond them.
+    #[serde(default)]
     pub program_fail_ppm: u32,
-    /// Erases that fail at the rated erases, per million.
+    /// Share of erases that fail at the rated erases, per million, growing beyond them.
+    #[serde(default)]
     pub erase_fail_ppm: u32,
+}
+
+fn default_gain() -> u32 {
+    2
 }
 
 /// What a chunk has been through.
@@ -75,13 +87,13 @@ const MEAN_MAX: u64 = 4096 * ONE;
 /// The model of a device.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorModel {
-    p: ErrorParams,
+    p: EccSpec,
     codewords: u32,
 }
 
 impl ErrorModel {
     /// A model.
-    pub fn new(p: ErrorParams) -> ErrorModel {
+    pub fn new(p: EccSpec) -> ErrorModel {
         let codewords = (SECTOR_BYTES as u32 / p.codeword_bytes.max(1)).max(1);
         ErrorModel { p, codewords }
     }
@@ -89,10 +101,10 @@ impl ErrorModel {
     /// Mean raw errors of a sector of such a chunk, times 2^32.
     pub fn mean(&self, h: &History) -> u64 {
         let (erases, rated) = (h.erases as u128, h.rated.max(1) as u128);
-        let rate = self.p.fresh as u128
-            + self.p.worn as u128 * erases * erases / (rated * rated)
-            + self.p.per_day as u128 * h.age.as_ns() as u128 / DAY
-            + self.p.per_1000_reads as u128 * h.reads as u128 / 1000;
+        let rate = self.p.rber_fresh as u128
+            + self.p.rber_worn as u128 * erases * erases / (rated * rated)
+            + self.p.rber_per_day as u128 * h.age.as_ns() as u128 / DAY
+            + self.p.rber_per_1000_reads as u128 * h.reads as u128 / 1000;
         let bits = SECTOR_BYTES as u128 * 8;
         let mean = rate.saturating_mul(bits).saturating_mul(ONE as u128) / PER;
         mean.min(MEAN_MAX as u128) as u64
@@ -121,14 +133,14 @@ impl ErrorModel {
 
     fn attempt(&self, mean: u64, rng: &mut Rng) -> Sensed {
         let errors = poisson(mean, rng);
-        if errors <= self.p.high {
+        if errors <= self.p.high_bits {
             return Sensed { corrected: errors, ..Sensed::default() };
         }
         let worst = self.worst_codeword(errors, rng);
-        if worst > self.p.correctable {
+        if worst > self.p.correctable_bits {
             return Sensed { wrong: errors, ..Sensed::default() };
         }
-        Sensed { corrected: errors, heavy: worst > self.p.high, ..Sensed::default() }
+        Sensed { corrected: errors, heavy: worst > self.p.high_bits, ..Sensed::default() }
     }
 
     /// Errors of the codeword that has most of them.
@@ -236,15 +248,15 @@ pub fn flip_bits(bytes: &mut [u8], n: u32, rng: &mut Rng) {
 mod tests {
     use super::*;
 
-    fn params() -> ErrorParams {
-        ErrorParams {
+    fn params() -> EccSpec {
+        EccSpec {
             codeword_bytes: 1024,
-            correctable: 40,
-            high: 20,
-            fresh: 0,
-            worn: 100_000_000, // 10^-4 at the rated erases
-            per_day: 0,
-            per_1000_reads: 0,
+            correctable_bits: 40,
+            high_bits: 20,
+            rber_fresh: 0,
+            rber_worn: 100_000_000, // 10^-4 at the rated erases
+            rber_per_day: 0,
+            rber_per_1000_reads: 0,
             retries: 3,
             retry_gain: 2,
             program_fail_ppm: 1000,

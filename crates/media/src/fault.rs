@@ -18,6 +18,7 @@
 pub mod kept;
 
 use flashlane_base::{Ns, Rng};
+use kept::FaultState;
 use serde::Deserialize;
 use std::fmt;
 
@@ -331,25 +332,22 @@ pub struct Faults {
 
 #[derive(Clone, Debug)]
 struct Live {
-    fault: Fault,
-    matched: u64,
-    happened: u64,
+    state: FaultState,
     rng: Rng,
-    /// Not of the plan that the device was opened with.
-    injected: bool,
+}
+
+impl Live {
+    fn new(fault: &Fault, rng: Rng, injected: bool) -> Live {
+        let fault = fault.clone();
+        Live { state: FaultState { fault, matched: 0, happened: 0, injected }, rng }
+    }
 }
 
 impl Faults {
     /// A plan at its start.
     pub fn new(plan: &FaultPlan, seed: u64) -> Faults {
-        let live = |(i, f): (usize, &Fault)| Live {
-            fault: f.clone(),
-            matched: 0,
-            happened: 0,
-            rng: Rng::stream(seed, "media.faults", i as u64),
-            injected: false,
-        };
-        Faults { lines: plan.faults.iter().enumerate().map(live).collect() }
+        let live = |(i, f)| Live::new(f, Rng::stream(seed, "media.faults", i), false);
+        Faults { lines: (0..).zip(&plan.faults).map(live).collect() }
     }
 
     /// What happens to an operation on `n` sectors from `sector` on. Every line that names it
@@ -364,7 +362,7 @@ impl Faults {
         now: Ns,
     ) -> Option<FaultKind> {
         let mut struck = None;
-        for line in &mut self.lines {
+        for Live { state: line, rng } in &mut self.lines {
             let f = &line.fault;
             let covers = |s: u32| s >= sector && s - sector < n;
             let named = f.kind.hits(hit)
@@ -377,7 +375,7 @@ impl Faults {
             }
             line.matched = line.matched.saturating_add(1);
             let due = line.matched >= f.count && line.happened < f.times;
-            if struck.is_none() && due && f.chance.is_none_or(|c| line.rng.chance_2_32(c)) {
+            if struck.is_none() && due && f.chance.is_none_or(|c| rng.chance_2_32(c)) {
                 line.happened += 1;
                 struck = Some(f.kind);
             }
@@ -387,7 +385,7 @@ impl Faults {
 
     /// How often each line has happened.
     pub fn happened(&self) -> Vec<u64> {
-        self.lines.iter().map(|l| l.happened).collect()
+        self.lines.iter().map(|l| l.state.happened).collect()
     }
 }
 

@@ -24,7 +24,7 @@ pub trait System {
 }
 
 /// What an exploration found.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Report {
     pub states: usize,
     /// Steps of the longest shortest path.
@@ -61,8 +61,7 @@ pub fn explore<S: System>(model: &S, limit: usize) -> Report {
     // Per state how it was reached, so that a trace can be told.
     let mut parents: Vec<(u32, Step)> = vec![(0, Step("start", [0; 3]))];
     let mut queue = VecDeque::from([(0u32, 0usize, initial)]);
-    let mut report =
-        Report { states: 0, depth: 0, finished: 0, exhausted: true, counterexample: None };
+    let mut report = Report { exhausted: true, ..Report::default() };
     while let Some((id, depth, state)) = queue.pop_front() {
         report.states += 1;
         report.depth = depth;
@@ -103,10 +102,6 @@ struct Lanes(u64, u64);
 impl Hasher for Lanes {
     fn write(&mut self, bytes: &[u8]) {
         bytes.iter().for_each(|byte| self.write_u64(u64::from(*byte)));
-    }
-
-    fn write_u8(&mut self, value: u8) {
-        self.write_u64(u64::from(value));
     }
 
     fn write_u64(&mut self, value: u64) {
@@ -175,8 +170,7 @@ impl Seen {
 /// exhaust. The same seed gives the same paths.
 pub fn walk<S: System>(model: &S, seed: u64, walks: usize, length: usize) -> Report {
     let mut random = seed;
-    let mut report =
-        Report { states: 0, depth: 0, finished: 0, exhausted: false, counterexample: None };
+    let mut report = Report::default();
     for _ in 0..walks {
         let mut state = model.initial();
         let mut steps = Vec::new();

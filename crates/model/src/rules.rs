@@ -6,10 +6,24 @@
 
 use std::fmt;
 
-/// One switchable rule, or part of one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[repr(u8)]
-pub enum Rule {
+/// The rules, and a list of all of them in the order of the document.
+macro_rules! rules {
+    ($($(#[$doc:meta])* $rule:ident,)*) => {
+        /// One switchable rule, or part of one.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        #[repr(u8)]
+        pub enum Rule {
+            $($(#[$doc])* $rule,)*
+        }
+
+        impl Rule {
+            /// All rules, in the order of the document.
+            pub const ALL: [Rule; [$(stringify!($rule)),*].len()] = [$(Rule::$rule),*];
+        }
+    };
+}
+
+rules! {
     /// 1a: a line is erased only after every operation of the epoch of its last invalidation ended.
     EraseEpoch,
     /// 1b: ... and after the slots then in the rings are programmed.
@@ -80,46 +94,6 @@ pub enum Rule {
     /// H12: a checkpoint completes only after the operations at work when its last shard was taken
     /// have ended.
     CompleteEpoch,
-}
-
-impl Rule {
-    /// All rules, in the order of the document.
-    pub const ALL: [Rule; 34] = [
-        Rule::EraseEpoch,
-        Rule::EraseRings,
-        Rule::CoveredSlot,
-        Rule::ShardPrev,
-        Rule::FloorCheck,
-        Rule::Tombstone,
-        Rule::Ceiling,
-        Rule::RecoveryCloses,
-        Rule::DecayTakesPart,
-        Rule::TornIsNone,
-        Rule::ClosingLast,
-        Rule::WindowReturns,
-        Rule::OpenedFirst,
-        Rule::FreedFirst,
-        Rule::VoidEntry,
-        Rule::ReplayStamps,
-        Rule::ReplayOpen,
-        Rule::SlotEpoch,
-        Rule::PublishedFirst,
-        Rule::Poison,
-        Rule::Started,
-        Rule::CutOlder,
-        Rule::PrevFollows,
-        Rule::RecordAfterClear,
-        Rule::PositionFirst,
-        Rule::TombstoneBelow,
-        Rule::StoppedRecord,
-        Rule::FreshSlot,
-        Rule::PrevPoison,
-        Rule::TombstoneLowest,
-        Rule::DropEpoch,
-        Rule::ShardWaits,
-        Rule::DiscardFloor,
-        Rule::CompleteEpoch,
-    ];
 }
 
 /// A set of rules in force.

@@ -72,46 +72,20 @@ fn a_unit_for_each_ring_strands_where_users_flush() {
     strands(TWO, before);
 }
 
+/// Each part of the margin that is not counted strands some size.
 #[test]
-fn tails_that_are_not_counted_strand() {
-    strands(TWO, Margin { tails: false, ..Margin::ENGINE });
-}
-
-#[test]
-fn batches_that_are_not_counted_strand() {
-    strands(TWO, Margin { batches: false, ..Margin::ENGINE });
-}
-
-/// Batches that are admitted and not in their rings yet: each leaves a tail where a flush comes behind it.
-#[test]
-fn begun_batches_that_are_not_counted_strand() {
-    strands(TWO, Margin { begun: false, ..Margin::ENGINE });
-}
-
-#[test]
-fn claims_that_are_not_counted_strand() {
-    strands(TWO, Margin { claims: false, ..Margin::ENGINE });
-}
-
-#[test]
-fn what_is_admitted_and_not_counted_strands() {
-    strands(SHORT, Margin { admitted: false, ..Margin::ENGINE });
-    strands(MANY, Margin { admitted: false, ..Margin::ENGINE });
-}
-
-#[test]
-fn pads_that_are_not_counted_strand() {
-    strands(PAIRS, Margin { pads: 0, ..Margin::ENGINE });
-}
-
-/// Each pool asks only whether something of its own is on its way.
-#[test]
-fn looking_at_one_pool_only_strands() {
-    strands(TWO, Margin { all_pools: false, ..Margin::ENGINE });
-}
-
-/// The lines wait behind a tail that waits for company.
-#[test]
-fn a_barrier_that_is_not_padded_for_strands() {
-    strands(QUIET, Margin { padded: false, ..Margin::ENGINE });
+fn no_part_of_the_margin_can_be_left_out() {
+    let all = Margin::ENGINE;
+    strands(TWO, Margin { tails: false, ..all });
+    strands(TWO, Margin { batches: false, ..all });
+    // Batches that are admitted and not in their rings yet: each leaves a tail where a flush comes behind it.
+    strands(TWO, Margin { begun: false, ..all });
+    strands(TWO, Margin { claims: false, ..all });
+    strands(SHORT, Margin { admitted: false, ..all });
+    strands(MANY, Margin { admitted: false, ..all });
+    strands(PAIRS, Margin { pads: 0, ..all });
+    // Each pool asks only whether something of its own is on its way.
+    strands(TWO, Margin { all_pools: false, ..all });
+    // The lines wait behind a tail that waits for company.
+    strands(QUIET, Margin { padded: false, ..all });
 }

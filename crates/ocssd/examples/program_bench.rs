@@ -31,16 +31,6 @@ fn calibrate() -> f64 {
     (cpu_ns() - from) as f64 / N as f64
 }
 
-fn reset<'a>(at: &'a [Ppa]) -> Request<'a> {
-    Request {
-        op: Op::Reset,
-        flags: Flags::default(),
-        addrs: at,
-        data: Data::None,
-        whole_sectors: false,
-    }
-}
-
 async fn fill_die(cx: Cx, dev: Arc<dyn Device>, pu: u32, passes: u32) {
     let geo = *dev.geometry();
     let unit = geo.ws_opt as usize;
@@ -53,7 +43,7 @@ async fn fill_die(cx: Cx, dev: Arc<dyn Device>, pu: u32, passes: u32) {
         for chunk in 0..geo.chunks_per_pu {
             let at = |sector| dev.format().pack(Location { pu, chunk, sector });
             if pass > 0 {
-                let done = dev.io(&cx, reset(&[at(0)])).await;
+                let done = dev.io(&cx, Request::plain(Op::Reset, &[at(0)])).await;
                 assert_eq!(done.failed, 0);
             }
             let first = at(0);
@@ -61,18 +51,8 @@ async fn fill_die(cx: Cx, dev: Arc<dyn Device>, pu: u32, passes: u32) {
                 for (k, a) in addrs.iter_mut().enumerate() {
                     a.0 = first.0 + (row as usize * unit + k) as u64;
                 }
-                let write = Request {
-                    op: Op::Write,
-                    flags: Flags::default(),
-                    addrs: &addrs,
-                    data: Data::Write {
-                        content: Gather::new(&base, &index, 8),
-                        oob: &oob,
-                        cause: &cause,
-                    },
-                    whole_sectors: false,
-                };
-                let done = dev.io(&cx, write).await;
+                let content = Gather::new(&base, &index, 8);
+                let done = dev.io(&cx, Request::write(&addrs, content, &oob, &cause)).await;
                 assert_eq!(done.failed, 0);
             }
         }
@@ -96,14 +76,8 @@ async fn read_die(cx: Cx, dev: Arc<dyn Device>, pu: u32, n: usize, gaps: bool, c
             *a = dev.format().pack(Location { pu, chunk, sector });
             sector += 1 + u32::from(gaps && rng.below(6) == 0);
         }
-        let read = Request {
-            op: Op::Read,
-            flags: Flags::default(),
-            addrs: &addrs,
-            data: Data::Read { content: Scatter::new(&mut base, &index, 8), oob: &mut oob },
-            whole_sectors: false,
-        };
-        let done = dev.io(&cx, read).await;
+        let content = Scatter::new(&mut base, &index, 8);
+        let done = dev.io(&cx, Request::read(&addrs, content, &mut oob)).await;
         assert_eq!(done.failed, 0);
     }
 }

@@ -108,6 +108,45 @@ pub struct Request<'a> {
     pub whole_sectors: bool,
 }
 
+/// Commands without a hint, of user data; [`Request::with`] and [`Request::whole`] say otherwise.
+impl<'a> Request<'a> {
+    #[inline]
+    pub fn read(
+        addrs: &'a [Ppa],
+        content: Scatter<'a>,
+        oob: &'a mut [[u8; OOB_BYTES]],
+    ) -> Request<'a> {
+        Request { data: Data::Read { content, oob }, ..Request::plain(Op::Read, addrs) }
+    }
+
+    #[inline]
+    pub fn write(
+        addrs: &'a [Ppa],
+        content: Gather<'a>,
+        oob: &'a [[u8; OOB_BYTES]],
+        cause: &'a [Cause],
+    ) -> Request<'a> {
+        Request { data: Data::Write { content, oob, cause }, ..Request::plain(Op::Write, addrs) }
+    }
+
+    /// A reset, a copy or a flush.
+    #[inline]
+    pub fn plain(op: Op, addrs: &'a [Ppa]) -> Request<'a> {
+        let flags = Flags::DEFAULT;
+        Request { op, flags, addrs, data: Data::None, whole_sectors: false }
+    }
+
+    #[inline]
+    pub fn with(self, flags: Flags) -> Request<'a> {
+        Request { flags, ..self }
+    }
+
+    #[inline]
+    pub fn whole(self, whole_sectors: bool) -> Request<'a> {
+        Request { whole_sectors, ..self }
+    }
+}
+
 /// A finished command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Completion {
@@ -263,9 +302,7 @@ impl<'d> dyn Device + 'd {
     }
 
     async fn send_flush(&self, cx: &Cx) -> bool {
-        let (flags, data) = (Flags::default(), Data::None);
-        let request = Request { op: Op::Flush, flags, addrs: &[], data, whole_sectors: false };
-        self.io(cx, request).await.status(0).is_ok()
+        self.io(cx, Request::plain(Op::Flush, &[])).await.status(0).is_ok()
     }
 
     /// Waits for a command that was submitted before.

@@ -5,7 +5,7 @@
 //! range and a trim of it is its erase (LightNVM paper 3.1). The rules of the medium hold: writes
 //! in order, whole write units, trims of whole chunks. Never: remaps anything.
 
-use crate::device::{Cause, Completion, Data, Device, Flags, Gather, Op, Request, Scatter, Status};
+use crate::device::{Cause, Completion, Device, Gather, Op, Request, Scatter, Status};
 use flashlane_base::{Lba, Location, OOB_BYTES, Ppa, VECTOR_MAX};
 use flashlane_rt::Cx;
 use std::sync::Arc;
@@ -66,8 +66,7 @@ impl Scalar {
             let index: Vec<u32> = (0..addrs.len() as u32).collect();
             let mut oob = vec![[0; OOB_BYTES]; addrs.len()];
             let content = Scatter::new(bytes, &index, unit);
-            let data = Data::Read { content, oob: &mut oob };
-            let ended = self.command(cx, Op::Read, &addrs, data).await;
+            let ended = self.device.io(cx, Request::read(&addrs, content, &mut oob)).await;
             done = self.check_ended(lba, done, addrs.len(), &ended)?;
         }
         Ok(())
@@ -85,8 +84,7 @@ impl Scalar {
             let oob = vec![[0xff; OOB_BYTES]; addrs.len()];
             let cause = vec![Cause::User; addrs.len()];
             let content = Gather::new(bytes, &index, unit);
-            let data = Data::Write { content, oob: &oob, cause: &cause };
-            let ended = self.command(cx, Op::Write, &addrs, data).await;
+            let ended = self.device.io(cx, Request::write(&addrs, content, &oob, &cause)).await;
             done = self.check_ended(lba, done, addrs.len(), &ended)?;
         }
         Ok(())
@@ -105,7 +103,7 @@ impl Scalar {
             (lba.get()..lba.get() + sectors).step_by(per_chunk as usize).collect();
         for part in starts.chunks(VECTOR_MAX) {
             let addrs: Vec<Ppa> = part.iter().filter_map(|s| self.address(Lba::new(*s))).collect();
-            let ended = self.command(cx, Op::Reset, &addrs, Data::None).await;
+            let ended = self.device.io(cx, Request::plain(Op::Reset, &addrs)).await;
             if let Some(i) = (0..part.len()).find(|i| !ended.status(*i).is_ok()) {
                 return Err(ScalarError::Device {
                     lba: Lba::new(part[i]),
@@ -139,11 +137,6 @@ impl Scalar {
         let end =
             (lba.get() + n).min((from / per_chunk + 1) * per_chunk).min(from + VECTOR_MAX as u64);
         (from..end).filter_map(|s| self.address(Lba::new(s))).collect()
-    }
-
-    async fn command(&self, cx: &Cx, op: Op, addrs: &[Ppa], data: Data<'_>) -> Completion {
-        let flags = Flags::default();
-        self.device.io(cx, Request { op, flags, addrs, data, whole_sectors: false }).await
     }
 
     /// Sectors done so far, or the first that failed.

@@ -6,6 +6,7 @@
 //! device without panic. Never: guesses a number (each preset names the source of its own).
 
 use flashlane_base::{Bytes, Geometry, GeometryError, Ns, PpaStyle, SECTOR_BYTES};
+pub use flashlane_media::errors::EccSpec;
 pub use flashlane_media::fault::{Fault, FaultKind, FaultPlan};
 use flashlane_media::pairing::PageMap;
 pub use flashlane_media::pairing::Pairing;
@@ -24,7 +25,7 @@ pub struct DeviceSpec {
     pub source: String,
     /// Address layout: `"1.2"` or `"2.0"`.
     pub ppa: PpaStyle,
-    pub geometry: Shape,
+    pub geometry: Geometry,
     pub timing: TimingSpec,
     #[serde(default)]
     pub cells: CellSpec,
@@ -34,28 +35,6 @@ pub struct DeviceSpec {
     pub ecc: Option<EccSpec>,
     /// The host's bus.
     pub link: Option<LinkSpec>,
-}
-
-/// Dimensions; see [`Geometry`].
-#[derive(Clone, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct Shape {
-    pub channels: u32,
-    /// Parallel units per channel.
-    pub pus_per_channel: u32,
-    /// Planes per PU.
-    pub planes: u32,
-    /// Chunks per PU (1.2: blocks per plane).
-    pub chunks_per_pu: u32,
-    pub pages_per_block: u32,
-    /// 4 KiB sectors per page of one plane.
-    pub sectors_per_page: u32,
-    /// Smallest write in sectors.
-    pub ws_min: u32,
-    /// Write size that uses all planes, in sectors.
-    pub ws_opt: u32,
-    /// Sectors that must follow a sector of an open chunk before it can be read.
-    pub mw_cunits: u32,
 }
 
 #[derive(Clone, Debug, Deserialize, Serialize)]
@@ -181,44 +160,6 @@ pub struct LimitSpec {
     pub early_close_offline_ppm: u32,
 }
 
-/// Bit errors and the code that corrects them.
-#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
-#[serde(deny_unknown_fields)]
-pub struct EccSpec {
-    /// Bytes per codeword.
-    pub codeword_bytes: u32,
-    /// Bit errors that a codeword survives.
-    pub correctable_bits: u32,
-    /// Bit errors from which on a read is reported as high ECC (D0h).
-    pub high_bits: u32,
-    /// Raw bit errors per 10^12 bits of a fresh chunk.
-    pub rber_fresh: u64,
-    /// Added when the rated erases are used up; grows with the square of the share used.
-    pub rber_worn: u64,
-    /// Added per day since the program.
-    #[serde(default)]
-    pub rber_per_day: u64,
-    /// Added per thousand reads of the chunk since its erase.
-    #[serde(default)]
-    pub rber_per_1000_reads: u64,
-    /// Retries with shifted voltages before a read is given up.
-    #[serde(default)]
-    pub retries: u32,
-    /// A retry divides the raw errors by this.
-    #[serde(default = "default_gain")]
-    pub retry_gain: u32,
-    /// Share of programs that fail at the rated erases, per million, growing beyond them.
-    #[serde(default)]
-    pub program_fail_ppm: u32,
-    /// Share of erases that fail at the rated erases, per million, growing beyond them.
-    #[serde(default)]
-    pub erase_fail_ppm: u32,
-}
-
-fn default_gain() -> u32 {
-    2
-}
-
 /// The host's bus.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -341,18 +282,7 @@ impl DeviceSpec {
     }
 
     pub fn geometry(&self) -> Geometry {
-        let g = &self.geometry;
-        Geometry {
-            channels: g.channels,
-            pus_per_channel: g.pus_per_channel,
-            planes: g.planes,
-            chunks_per_pu: g.chunks_per_pu,
-            pages_per_block: g.pages_per_block,
-            sectors_per_page: g.sectors_per_page,
-            ws_min: g.ws_min,
-            ws_opt: g.ws_opt,
-            mw_cunits: g.mw_cunits,
-        }
+        self.geometry
     }
 
     /// The page map, where pages share word lines.
@@ -384,6 +314,12 @@ impl DeviceSpec {
         self
     }
 
+    /// The first of these that is so is wrong.
+    fn refuse(&self, cases: &[(bool, &'static str, &str)]) -> Result<(), SpecError> {
+        let wrong = cases.iter().find(|(is_wrong, ..)| *is_wrong);
+        wrong.map_or(Ok(()), |(_, key, problem)| Err(self.value(key, *problem)))
+    }
+
     fn value(&self, key: &'static str, problem: impl Into<String>) -> SpecError {
         SpecError::Value { device: self.name.clone(), key, problem: problem.into() }
     }
@@ -392,24 +328,20 @@ impl DeviceSpec {
     pub fn check(&self) -> Result<(), SpecError> {
         let geo = self.geometry();
         geo.check().map_err(|source| SpecError::Geometry { device: self.name.clone(), source })?;
-        if geo.planes > 32 {
-            return Err(self.value("geometry.planes", "is at most 32"));
-        }
-        if geo.channels > 4096 {
-            return Err(self.value("geometry.channels", "is at most 4096"));
-        }
+        self.refuse(&[
+            (geo.planes > 32, "geometry.planes", "is at most 32"),
+            (geo.channels > 4096, "geometry.channels", "is at most 4096"),
+        ])?;
         // What is built per chunk, page and row is bounded: 64 bytes for each of 2^24 chunks.
         let chunks = geo.channels as u64 * geo.pus_per_channel as u64 * geo.chunks_per_pu as u64;
         if chunks > 1 << 24 {
             let says = format!("makes {chunks} chunks; at most 2^24 are simulated");
             return Err(self.value("geometry.chunks_per_pu", says));
         }
-        if geo.pages_per_block > 1 << 16 {
-            return Err(self.value("geometry.pages_per_block", "is at most 65536"));
-        }
-        if geo.sectors_per_page > 256 {
-            return Err(self.value("geometry.sectors_per_page", "is at most 256 (1 MiB)"));
-        }
+        self.refuse(&[
+            (geo.pages_per_block > 1 << 16, "geometry.pages_per_block", "is at most 65536"),
+            (geo.sectors_per_page > 256, "geometry.sectors_per_page", "is at most 256 (1 MiB)"),
+        ])?;
         self.check_units(&geo)?;
         self.check_times()?;
         self.check_buffer(&geo)?;
@@ -463,12 +395,11 @@ impl DeviceSpec {
             );
             return Err(self.value("geometry.ws_min", says));
         }
-        if !(1..=8).contains(&self.cells.bits) {
-            return Err(self.value("cells.bits", "is 1 to 8"));
-        }
-        if self.cells.slc.is_some() && geo.pages_per_block < self.cells.bits {
-            return Err(self.value("cells.slc", "needs at least one page per bit of a cell"));
-        }
+        let short = self.cells.slc.is_some() && geo.pages_per_block < self.cells.bits;
+        self.refuse(&[
+            (!(1..=8).contains(&self.cells.bits), "cells.bits", "is 1 to 8"),
+            (short, "cells.slc", "needs at least one page per bit of a cell"),
+        ])?;
         let Some(pages) = self.page_map() else {
             return Ok(());
         };
@@ -536,27 +467,22 @@ impl DeviceSpec {
         let Some(e) = &self.ecc else {
             return Ok(());
         };
-        if !(64..=65536).contains(&e.codeword_bytes) {
-            return Err(self.value("ecc.codeword_bytes", "is 64 to 65536"));
-        }
-        let rates = [
-            ("ecc.rber_fresh", e.rber_fresh),
-            ("ecc.rber_worn", e.rber_worn),
-            ("ecc.rber_per_day", e.rber_per_day),
-            ("ecc.rber_per_1000_reads", e.rber_per_1000_reads),
-        ];
-        if let Some((key, _)) = rates.iter().find(|(_, r)| *r > 1_000_000_000_000) {
-            return Err(self.value(key, "counts errors per 10^12 bits and cannot exceed them"));
-        }
-        if e.high_bits > e.correctable_bits {
-            return Err(self.value("ecc.high_bits", "is at most `ecc.correctable_bits`"));
-        }
-        if e.retry_gain < 2 && e.retries > 0 {
-            return Err(self.value("ecc.retry_gain", "is at least 2"));
-        }
-        if e.retries > 64 {
-            return Err(self.value("ecc.retries", "is at most 64"));
-        }
-        Ok(())
+        let is_too_high = |rate: u64| rate > 1_000_000_000_000;
+        let too_high = "counts errors per 10^12 bits and cannot exceed them";
+        let no_gain = e.retry_gain < 2 && e.retries > 0;
+        self.refuse(&[
+            (!(64..=65536).contains(&e.codeword_bytes), "ecc.codeword_bytes", "is 64 to 65536"),
+            (is_too_high(e.rber_fresh), "ecc.rber_fresh", too_high),
+            (is_too_high(e.rber_worn), "ecc.rber_worn", too_high),
+            (is_too_high(e.rber_per_day), "ecc.rber_per_day", too_high),
+            (is_too_high(e.rber_per_1000_reads), "ecc.rber_per_1000_reads", too_high),
+            (
+                e.high_bits > e.correctable_bits,
+                "ecc.high_bits",
+                "is at most `ecc.correctable_bits`",
+            ),
+            (no_gain, "ecc.retry_gain", "is at least 2"),
+            (e.retries > 64, "ecc.retries", "is at most 64"),
+        ])
     }
 }

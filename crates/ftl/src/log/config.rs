@@ -9,71 +9,71 @@ use super::scrub::ScrubConfig;
 use super::victim::WearConfig;
 use serde::{Deserialize, Serialize};
 
-/// How many write buffers a target has (QBLK, section II-A).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum RingSet {
-    /// pblk: one, which all cores share.
-    #[default]
-    One,
-    /// QBLK: one per core of the host that creates the target, each with a drainer of its own.
-    PerCore,
+/// A setting that is one of several words: an enum with the word of each variant, in files and options.
+macro_rules! worded {
+    ($(#[$attr:meta])* pub enum $name:ident { $($(#[$doc:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$attr])*
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+        pub enum $name {
+            $($(#[$doc])* #[serde(rename = $word)] $variant,)*
+        }
+
+        impl $name {
+            /// Names in files and options.
+            pub const NAMES: [(&'static str, $name); [$($word),*].len()] =
+                [$(($word, $name::$variant)),*];
+
+            pub fn name(self) -> &'static str {
+                $name::NAMES[self as usize].0
+            }
+        }
+    };
+}
+pub(super) use worded;
+
+worded! {
+    /// How many write buffers a target has (QBLK, section II-A).
+    pub enum RingSet {
+        /// pblk: one, which all cores share.
+        #[default]
+        One = "one",
+        /// QBLK: one per core of the host that creates the target, each with a drainer of its own.
+        PerCore = "per_core",
+    }
 }
 
-impl RingSet {
-    /// Names in files and options.
-    pub const NAMES: [(&str, RingSet); 2] = [("one", RingSet::One), ("per_core", RingSet::PerCore)];
+worded! {
+    /// How a target's PUs are divided into pools, each with its own lines, free chunks, lock and garbage
+    /// collection (QBLK, section II-B).
+    pub enum PoolSet {
+        /// pblk: one, a line spans all PUs.
+        #[default]
+        All = "all",
+        /// QBLK: one per channel.
+        PerChannel = "per_channel",
+    }
 }
 
-/// How a target's PUs are divided into pools, each with its own lines, free chunks, lock and garbage
-/// collection (QBLK, section II-B).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum PoolSet {
-    /// pblk: one, a line spans all PUs.
-    #[default]
-    All,
-    /// QBLK: one per channel.
-    PerChannel,
+worded! {
+    /// How entries of the map change (QBLK, section II-C).
+    pub enum MapAccess {
+        /// pblk: under one lock around the whole map.
+        #[default]
+        Locked = "locked",
+        /// QBLK: each by itself, by compare-exchange.
+        Atomic = "atomic",
+    }
 }
 
-impl PoolSet {
-    /// Names in files and options.
-    pub const NAMES: [(&str, PoolSet); 2] =
-        [("all", PoolSet::All), ("per_channel", PoolSet::PerChannel)];
-}
-
-/// How entries of the map change (QBLK, section II-C).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum MapAccess {
-    /// pblk: under one lock around the whole map.
-    #[default]
-    Locked,
-    /// QBLK: each by itself, by compare-exchange.
-    Atomic,
-}
-
-impl MapAccess {
-    /// Names in files and options.
-    pub const NAMES: [(&str, MapAccess); 2] =
-        [("locked", MapAccess::Locked), ("atomic", MapAccess::Atomic)];
-}
-
-/// How much a drainer sends to the device in one request (QBLK, section II-D).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Drain {
-    /// pblk: one write unit of one PU.
-    #[default]
-    Minimum,
-    /// QBLK: as many units as there are, one for each PU of a line at most, 64 sectors at most.
-    Large,
-}
-
-impl Drain {
-    /// Names in files and options.
-    pub const NAMES: [(&str, Drain); 2] = [("minimum", Drain::Minimum), ("large", Drain::Large)];
+worded! {
+    /// How much a drainer sends to the device in one request (QBLK, section II-D).
+    pub enum Drain {
+        /// pblk: one write unit of one PU.
+        #[default]
+        Minimum = "minimum",
+        /// QBLK: as many units as there are, one for each PU of a line at most, 64 sectors at most.
+        Large = "large",
+    }
 }
 
 /// QBLK's budget: programs in flight per PU (section II-D).

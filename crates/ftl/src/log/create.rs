@@ -83,23 +83,12 @@ fn carried_segments(shape: &Shape, ws_min: u32, width: u32, lines: u64, shards: 
     let opened = Record::Opened { line: 0, sequence: 0, chunks: vec![0; width as usize] };
     let places = vec![Extent::default(); shape.closing_units(width) as usize];
     let closed = Record::Closed { line: 0, sequence: 0, places };
-    let shard = Record::CheckpointShard {
-        checkpoint: 0,
-        written: 0,
-        shard: 0,
-        lba: 0,
-        count: 0,
-        places: [Extent::default(); 2],
-        position: 0,
-        floor: 0,
-        open_sequence: 0,
-    };
     let segment = segment_bytes(shape, ws_min) as u64;
     // A record of a shard that an older checkpoint wrote has 8 bytes more. That is not counted, so that
     // the layout of targets of before stays what it is: the lines that take metadata have no records.
     // Places too many for a log block are not recorded at all.
     let line = opened.encoded_len() as u64 + (closed.encoded_len() as u64).min(segment);
-    (lines * line + shards * shard.encoded_len() as u64).div_ceil(segment)
+    (lines * line + shards * Record::SHARD_BYTES as u64).div_ceil(segment)
 }
 
 /// How a target divides what it has.

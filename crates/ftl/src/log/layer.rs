@@ -86,10 +86,6 @@ fn scrub(asked: &dyn Asked, base: ScrubConfig) -> ScrubConfig {
     }
 }
 
-fn word<T: PartialEq>(names: &[(&'static str, T)], of: T) -> String {
-    names.iter().find(|(_, value)| *value == of).map_or("", |(name, _)| name).into()
-}
-
 impl Kind for HostFtlKind {
     fn name(&self) -> &'static str {
         self.name
@@ -183,16 +179,16 @@ impl Kind for HostFtlKind {
             return Some(("active_pus", width(found.active_pus).to_string()));
         }
         if asked.limiter != found.limiter {
-            return Some(("limiter", word(&LimiterKind::ALL, found.limiter)));
+            return Some(("limiter", found.limiter.name().into()));
         }
         if asked.wear.leveling != found.wear.leveling {
-            return Some(("wear_leveling", word(&WearLeveling::NAMES, found.wear.leveling)));
+            return Some(("wear_leveling", found.wear.leveling.name().into()));
         }
         if asked.wear.spread != found.wear.spread {
             return Some(("wear_spread", found.wear.spread.to_string()));
         }
         if asked.scrub.mode != found.scrub.mode {
-            return Some(("scrub", word(&Scrub::NAMES, found.scrub.mode)));
+            return Some(("scrub", found.scrub.mode.name().into()));
         }
         // As it would be typed.
         let interval = found.scrub.interval.to_string().replace(' ', "");

@@ -100,27 +100,29 @@ impl Costs {
     }
 }
 
-/// Counters that no lock already covers.
-#[derive(Default)]
-struct Counters {
-    host_read: AtomicU64,
-    read_from_buffer: AtomicU64,
-    read_unmapped: AtomicU64,
-    host_discarded: AtomicU64,
-    flushes: AtomicU64,
+/// Counters that no lock already covers: those that a snapshot has by the same name, and others.
+macro_rules! counted {
+    ($($name:ident)*; $($other:ident: $type:ty,)*) => {
+        #[derive(Default)]
+        struct Counters {
+            $($name: AtomicU64,)*
+            $($other: $type,)*
+        }
+
+        impl Counters {
+            fn snapshot(&self) -> FtlStats {
+                FtlStats { $($name: get(&self.$name),)* ..FtlStats::default() }
+            }
+        }
+    };
+}
+
+counted! {
+    host_read read_from_buffer read_unmapped host_discarded flushes
+    gc_victims gc_moved gc_free_rides leveled_lines scrubbed_lines patrol_reads
+    program_failures erase_failures read_failures gc_read_failures high_ecc;
     flush_wait_ns: AtomicU64,
     fua_wait_ns: AtomicU64,
-    program_failures: AtomicU64,
-    erase_failures: AtomicU64,
-    read_failures: AtomicU64,
-    gc_read_failures: AtomicU64,
-    high_ecc: AtomicU64,
-    gc_victims: AtomicU64,
-    gc_moved: AtomicU64,
-    gc_free_rides: AtomicU64,
-    leveled_lines: AtomicU64,
-    scrubbed_lines: AtomicU64,
-    patrol_reads: AtomicU64,
     read_breakdown: Mutex<Breakdown>,
 }
 
@@ -321,41 +323,20 @@ impl HostFtl {
     /// Counters since creation.
     pub fn stats(&self) -> FtlStats {
         let c = &self.counters;
-        let (host_written, absorbed) =
-            (self.rings.sum(|r| r.host_written), self.rings.sum(|r| r.absorbed));
-        let discarded_in_buffer = self.rings.sum(|r| r.discarded_in_buffer);
-        let buffered_now = self.rings.sum(|r| r.buffered_user(&self.slab));
-        let programmed = self.pools.programmed();
-        let erases = self.pools.sum(|p| p.erases_total);
         let [full, limited] = self.rings.waits();
         FtlStats {
-            host_written,
-            host_read: get(&c.host_read),
-            read_from_buffer: get(&c.read_from_buffer),
-            read_unmapped: get(&c.read_unmapped),
-            host_discarded: get(&c.host_discarded),
-            flushes: get(&c.flushes),
-            programmed,
-            absorbed,
-            discarded_in_buffer,
-            buffered_now,
-            erases,
-            gc_victims: get(&c.gc_victims),
-            gc_moved: get(&c.gc_moved),
-            gc_free_rides: get(&c.gc_free_rides),
-            leveled_lines: get(&c.leveled_lines),
-            scrubbed_lines: get(&c.scrubbed_lines),
-            patrol_reads: get(&c.patrol_reads),
-            program_failures: get(&c.program_failures),
-            erase_failures: get(&c.erase_failures),
-            read_failures: get(&c.read_failures),
-            gc_read_failures: get(&c.gc_read_failures),
-            high_ecc: get(&c.high_ecc),
+            host_written: self.rings.sum(|r| r.host_written),
+            absorbed: self.rings.sum(|r| r.absorbed),
+            discarded_in_buffer: self.rings.sum(|r| r.discarded_in_buffer),
+            buffered_now: self.rings.sum(|r| r.buffered_user(&self.slab)),
+            programmed: self.pools.programmed(),
+            erases: self.pools.sum(|p| p.erases_total),
             ring_full: full.time,
             limited: limited.time,
             flush_wait: Ns::from_ns(get(&c.flush_wait_ns)),
             fua_wait: Ns::from_ns(get(&c.fua_wait_ns)),
             read_breakdown: *c.read_breakdown.lock(),
+            ..c.snapshot()
         }
     }
 

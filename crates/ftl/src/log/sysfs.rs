@@ -5,7 +5,7 @@
 //! changes nothing and says what would do. Never: counts anything itself.
 
 use super::limiter::{LimiterKind, Shares};
-use super::{HostFtl, LineState, Scrub, WearLeveling, get};
+use super::{HostFtl, LineState, get};
 use crate::layer::{Attribute, AttributeError, Knob};
 use crate::stats::{FtlStats, Gauges};
 use flashlane_ocssd::device::Cause;
@@ -34,10 +34,6 @@ pub const ATTRIBUTES: &[Attribute] = &[
     Attribute::shown("wear_leveling"),
     Attribute::shown("scrub"),
 ];
-
-fn name_of<T: PartialEq>(names: &[(&'static str, T)], of: T) -> &'static str {
-    names.iter().find(|(_, value)| *value == of).map_or("", |(name, _)| name)
-}
 
 /// user, GC and padding sectors, and their ratio to the first, as the kernel prints them.
 fn write_amp(user: u64, gc: u64, pad: u64) -> String {
@@ -122,7 +118,7 @@ impl HostFtl {
         let [least, mean, most] = self.pools.wear_range();
         format!(
             "{} spread:{} erases:{least}..{most} mean:{mean} moved_lines:{}",
-            name_of(&WearLeveling::NAMES, wear.leveling),
+            wear.leveling.name(),
             wear.spread,
             s.leveled_lines
         )
@@ -132,7 +128,7 @@ impl HostFtl {
         let scrub = self.settings().scrub;
         format!(
             "{} interval_ms:{} sectors:{} moved_lines:{} patrol_sectors:{}",
-            name_of(&Scrub::NAMES, scrub.mode),
+            scrub.mode.name(),
             scrub.interval.as_ns() / 1_000_000,
             scrub.sectors,
             s.scrubbed_lines,

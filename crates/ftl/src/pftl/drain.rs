@@ -16,8 +16,8 @@
 //! not was not, and keeps its cause.
 
 use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX, mutant};
-use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, Gather, InFlight};
-use flashlane_ocssd::device::{Op, Request, Status};
+use flashlane_ocssd::device::{Cause, Completion, Device, Flags, Gather, InFlight};
+use flashlane_ocssd::device::{Request, Status};
 use flashlane_rt::{Cx, Waiter};
 use std::collections::{BTreeSet, VecDeque};
 use std::future::poll_fn;
@@ -244,23 +244,11 @@ impl Controller {
             user += (cause == Cause::User) as u64;
         }
         self.stats.ftl.buffered_now -= user;
-        let flight = device.io(
-            cx,
-            Request {
-                op: Op::Write,
-                flags: match mutant!("pftl.program-not-fua") {
-                    true => Flags::default(),
-                    false => Flags::DURABLE,
-                },
-                addrs: &self.scratch.addrs[..n],
-                data: Data::Write {
-                    content: Gather::new(self.buffer.slab(), &slots, self.content_bytes),
-                    oob: &self.scratch.oob[..n],
-                    cause: &self.scratch.cause[..n],
-                },
-                whole_sectors: false,
-            },
-        );
+        let content = Gather::new(self.buffer.slab(), &slots, self.content_bytes);
+        let (oob, cause) = (&self.scratch.oob[..n], &self.scratch.cause[..n]);
+        let flags = Flags { fua: !mutant!("pftl.program-not-fua"), ..Flags::DEFAULT };
+        let request = Request::write(&self.scratch.addrs[..n], content, oob, cause);
+        let flight = device.io(cx, request.with(flags));
         self.workers[position as usize].slots = slots;
         Some(flight)
     }

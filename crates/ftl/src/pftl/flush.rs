@@ -7,9 +7,9 @@
 //! A device with capacitors keeps up to `dirty_pages` pages unwritten, because the capacitors save
 //! them; then a unit of them goes out at a time. When the device stops, all go.
 
-use flashlane_base::{Ppa, mutant};
-use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, Gather, InFlight};
-use flashlane_ocssd::device::{Op, Request, Status};
+use flashlane_base::mutant;
+use flashlane_ocssd::device::{Cause, Completion, Device, Flags, Gather, InFlight};
+use flashlane_ocssd::device::{Request, Status};
 use flashlane_rt::Cx;
 
 use super::buffer::{Kind, NIL};
@@ -83,19 +83,9 @@ impl Controller {
         let index: Vec<u32> = (0..unit as u32).collect();
         let content = Gather::new(&bytes, &index, PAGE_BYTES);
         let (oob, cause) = (&self.scratch.oob[..unit], &self.scratch.cause[..unit]);
-        let flight = device.io(
-            cx,
-            Request {
-                op: Op::Write,
-                flags: match mutant!("pftl.page-not-fua") {
-                    true => Flags::default(),
-                    false => Flags::DURABLE,
-                },
-                addrs: &self.scratch.addrs[..unit] as &[Ppa],
-                data: Data::Write { content, oob, cause },
-                whole_sectors: true,
-            },
-        );
+        let flags = Flags { fua: !mutant!("pftl.page-not-fua"), ..Flags::DEFAULT };
+        let request = Request::write(&self.scratch.addrs[..unit], content, oob, cause);
+        let flight = device.io(cx, request.with(flags).whole(true));
         self.workers[position as usize].pages = pages;
         flight
     }

@@ -21,7 +21,7 @@
 
 use flashlane_base::{Location, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{
-    Cause, ChunkState, Completion, Data, Device, Flags, InFlight, Op, Request,
+    Cause, ChunkState, Completion, Device, Flags, InFlight, Op, Request,
 };
 use flashlane_ocssd::device::{Scatter, Status};
 use flashlane_rt::{Cx, Waiter};
@@ -210,14 +210,8 @@ async fn erase(ftl: &Pftl, cx: &Cx, line: u32, positions: &[u32]) -> Vec<u32> {
         .chunks(VECTOR_MAX)
         .map(|part| {
             let addrs: Vec<Ppa> = part.iter().map(at).collect();
-            let request = Request {
-                op: Op::Reset,
-                flags: Flags { cause: Cause::Gc, ..Flags::default() },
-                addrs: &addrs,
-                data: Data::None,
-                whole_sectors: false,
-            };
-            (part, ftl.device.io(cx, request))
+            let flags = Flags { cause: Cause::Gc, ..Flags::default() };
+            (part, ftl.device.io(cx, Request::plain(Op::Reset, &addrs).with(flags)))
         })
         .collect();
     let mut failed = Vec::new();
@@ -526,19 +520,9 @@ impl Controller {
         let n = mover.slots.len();
         mover.oob.resize(n, [0; OOB_BYTES]);
         // Content and records are here after `submit`; whether they are good, `finish` will say.
-        let flight = device.io(
-            cx,
-            Request {
-                op: Op::Read,
-                flags: Flags { cause: Cause::Gc, ..Flags::default() },
-                addrs: &self.scratch.addrs[..n],
-                data: Data::Read {
-                    content: Scatter::new(self.buffer.slab_mut(), &mover.slots, self.content_bytes),
-                    oob: &mut mover.oob,
-                },
-                whole_sectors: false,
-            },
-        );
+        let content = Scatter::new(self.buffer.slab_mut(), &mover.slots, self.content_bytes);
+        let request = Request::read(&self.scratch.addrs[..n], content, &mut mover.oob);
+        let flight = device.io(cx, request.with(Flags { cause: Cause::Gc, ..Flags::default() }));
         self.gc.reads += 1;
         self.place.line_mut(mover.victim).moving += 1;
         flight

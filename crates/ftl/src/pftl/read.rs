@@ -6,7 +6,7 @@
 //! holds is not erased. Never: changes the map.
 
 use flashlane_base::{Lba, Ns, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
-use flashlane_ocssd::device::{Breakdown, Completion, Data, Flags, InFlight, Op, Request, Status};
+use flashlane_ocssd::device::{Breakdown, Completion, InFlight, Request, Status};
 use flashlane_rt::Cx;
 use smallvec::SmallVec;
 
@@ -145,16 +145,8 @@ impl Pftl {
             index[i] = *sector;
         }
         let unit = self.info.content_bytes;
-        let flight = self.device.io(
-            cx,
-            Request {
-                op: Op::Read,
-                flags: Flags::default(),
-                addrs: &addrs[..n],
-                data: Data::Read { content: to.scatter(&index[..n], unit), oob: &mut oob[..n] },
-                whole_sectors: false,
-            },
-        );
+        let content = to.scatter(&index[..n], unit);
+        let flight = self.device.io(cx, Request::read(&addrs[..n], content, &mut oob[..n]));
         let mut mismatch = 0;
         for (i, (sector, _)) in wanted.iter().enumerate() {
             let good = is_of(&oob[i], lba + sector, to.sector(*sector, unit));

@@ -7,22 +7,12 @@
 //! seen no violation, both counter laws hold and the walk finds nothing.
 //! Never: looks into pblk other than through its public interface.
 
-use crate::face::Face;
-use crate::medium::Medium;
-use flashlane_base::{Lba, Location, Ns, Ppa, Rng};
-use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
-use flashlane_ftl::log::format::{LBA_LIMIT, LBA_MASK};
-use flashlane_ftl::log::{LineState, LogConfig, Pblk};
+use crate::prelude::*;
+use flashlane_ftl::log::format::LBA_MASK;
 use flashlane_ftl::stats::FtlStats;
-use flashlane_ocssd::device::{CAUSES_MAX, Cause, Op, Status};
-use flashlane_ocssd::wrap::{Script, ScriptedDevice, Traced, TracingDevice};
-use flashlane_ocssd::{Device, DeviceSpec, FaultPlan, Ssd, SsdOptions, StoreKind};
-use flashlane_rt::{CoreId, CostTable, Cx, Join, Virtual};
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::future::Future;
-use std::rc::Rc;
-use std::sync::Arc;
+use flashlane_ocssd::device::CAUSES_MAX;
+use flashlane_ocssd::device::Device;
+use flashlane_ocssd::wrap::{Script, ScriptedDevice, TracingDevice};
 
 #[derive(Clone)]
 pub(crate) struct Setup {
@@ -95,6 +85,23 @@ impl Setup {
         self.options.faults = FaultPlan::from_toml(toml).expect("a plan");
         self
     }
+    /// A plan of one fault at a place: chunk of the target, sector.
+    pub(crate) fn fault(&self, kind: &str, (chunk, sector): Spot) -> String {
+        let per_pu = self.spec.geometry.chunks_per_pu;
+        let (pu, chunk) = (chunk / per_pu, chunk % per_pu);
+        format!("[[fault]]\nkind = \"{kind}\"\nat = \"pu {pu} chunk {chunk} sector {sector}\"\n")
+    }
+    /// With that fault alone.
+    pub(crate) fn failing(self, kind: &str, at: Spot) -> Setup {
+        let plan = self.fault(kind, at);
+        self.faults(&plan)
+    }
+    /// A new target on a [`Medium`] that has been told this, and what it may hold.
+    pub(crate) fn told(&self, steps: &[Do]) -> (Bench, Rc<RefCell<Telling>>) {
+        let (bench, telling) = (Medium::new(self.clone()).create(), Rc::default());
+        bench.told(steps, &telling);
+        (bench, telling)
+    }
     pub(crate) fn shape(mut self, channels: u32, per_channel: u32, pages: u32) -> Setup {
         self.spec = self.spec.with_parallelism(channels, per_channel);
         self.spec.geometry.pages_per_block = pages;
@@ -129,23 +136,9 @@ pub(crate) fn content(lba: u64, version: u64, bytes: usize) -> Vec<u8> {
     words.flat_map(u64::to_le_bytes).collect()
 }
 
-fn filled(lba: u64, sectors: u32, version: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn filled(lba: u64, sectors: u32, version: u64, bytes: usize) -> Vec<u8> {
     let each = (lba..lba + sectors as u64).flat_map(|l| content(l, version, bytes));
     each.collect()
-}
-
-async fn request(
-    cx: Cx,
-    dev: Arc<Pblk>,
-    op: BlockOp,
-    lba: u64,
-    sectors: u32,
-    fua: bool,
-    mut buf: Vec<u8>,
-) -> (BlockResult, Vec<u8>) {
-    let io = Io::of(op, Lba::new(lba), sectors, fua, &mut buf);
-    let result = dev.start(&cx, io).await;
-    (result, buf)
 }
 
 impl Bench {
@@ -187,9 +180,35 @@ impl Bench {
         Bench { run, cx, ssd, script, trace, dev, held, medium, face, before }
     }
 
+    /// A request on a core, and its buffer back.
+    pub(crate) fn request(
+        &self,
+        core: u32,
+        (op, lba, sectors, fua): (BlockOp, u64, u32, bool),
+        mut buf: Vec<u8>,
+    ) -> impl Future<Output = (BlockResult, Vec<u8>)> + use<> {
+        let (cx, dev) = (self.cx.on_core(CoreId(core)), self.dev.clone());
+        async move {
+            let io = Io::of(op, Lba::new(lba), sectors, fua, &mut buf);
+            let result = dev.start(&cx, io).await;
+            (result, buf)
+        }
+    }
+
     /// Runs to the end of `work`.
     pub(crate) fn wait<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> T {
         self.run.run(work).expect("no stall")
+    }
+
+    /// Until all of these have ended; what came of them.
+    pub(crate) fn wait_all<T: 'static>(&self, joins: Vec<Join<T>>) -> Vec<T> {
+        self.wait(async move {
+            let mut ended = Vec::new();
+            for join in joins {
+                ended.push(join.await);
+            }
+            ended
+        })
     }
 
     pub(crate) fn sleep(&self, span: Ns) {
@@ -225,23 +244,19 @@ impl Bench {
     ) -> Join<BlockResult> {
         self.note_write(lba, sectors, version);
         let buf = filled(lba, sectors, version, self.bytes());
-        let (cx, dev) = (self.cx.on_core(CoreId(core)), self.dev.clone());
-        cx.clone().spawn_join(async move {
-            let write = request(cx, dev, BlockOp::Write, lba, sectors, false, buf);
-            write.await.0
-        })
+        let write = self.request(core, (BlockOp::Write, lba, sectors, false), buf);
+        self.cx.on_core(CoreId(core)).spawn_join(async move { write.await.0 })
     }
 
     /// Does a sector read as this version?
     pub(crate) fn holds(&self, lba: u64, version: u64) -> bool {
         let buf = vec![0xa5; self.bytes()];
-        let (cx, dev) = (self.cx.clone(), self.dev.clone());
-        let (result, got) = self.wait(request(cx, dev, BlockOp::Read, lba, 1, false, buf));
+        let (result, got) = self.wait(self.request(0, (BlockOp::Read, lba, 1, false), buf));
         result.expect("a read");
         got == content(lba, version, self.bytes())
     }
 
-    fn note_write(&self, lba: u64, sectors: u32, version: u64) {
+    pub(crate) fn note_write(&self, lba: u64, sectors: u32, version: u64) {
         let each = (lba..lba + sectors as u64).map(|l| (l, version));
         self.held.borrow_mut().extend(each);
     }
@@ -249,8 +264,7 @@ impl Bench {
     /// Writes; the outcome is the caller's.
     pub(crate) fn try_write(&self, lba: u64, sectors: u32, version: u64, fua: bool) -> BlockResult {
         let buf = filled(lba, sectors, version, self.bytes());
-        let (cx, dev) = (self.cx.clone(), self.dev.clone());
-        let write = request(cx, dev, BlockOp::Write, lba, sectors, fua, buf);
+        let write = self.request(0, (BlockOp::Write, lba, sectors, fua), buf);
         let (result, _) = self.wait(write);
         if result.is_ok() {
             self.note_write(lba, sectors, version);
@@ -271,9 +285,12 @@ impl Bench {
     }
 
     pub(crate) fn begin_flush(&self) -> Join<BlockResult> {
-        let (cx, dev) = (self.cx.clone(), self.dev.clone());
-        let flush = request(cx, dev, BlockOp::Flush, 0, 0, false, Vec::new());
-        self.cx.spawn_join(async move { flush.await.0 })
+        self.begin_flush_on(0)
+    }
+
+    pub(crate) fn begin_flush_on(&self, core: u32) -> Join<BlockResult> {
+        let flush = self.request(core, (BlockOp::Flush, 0, 0, false), Vec::new());
+        self.cx.on_core(CoreId(core)).spawn_join(async move { flush.await.0 })
     }
 
     pub(crate) fn try_flush(&self) -> BlockResult {
@@ -297,8 +314,7 @@ impl Bench {
 
     /// Discards; the outcome is the caller's.
     pub(crate) fn try_discard(&self, lba: u64, sectors: u64) -> BlockResult {
-        let (cx, dev) = (self.cx.clone(), self.dev.clone());
-        let all = request(cx, dev, BlockOp::Discard, lba, sectors as u32, false, Vec::new());
+        let all = self.request(0, (BlockOp::Discard, lba, sectors as u32, false), Vec::new());
         let (result, _) = self.wait(all);
         if result.is_ok() {
             let range = lba..lba + sectors;
@@ -319,9 +335,8 @@ impl Bench {
         }
         // What the caller's buffer holds before must not be seen.
         let buf = vec![0xa5; sectors as usize * unit];
-        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        let read = self.request(0, (BlockOp::Read, lba, sectors, false), buf);
         self.cx.spawn_join(async move {
-            let read = request(cx, dev, BlockOp::Read, lba, sectors, false, buf);
             let (result, got) = read.await;
             let lost = match result {
                 Ok(()) => Vec::new(),
@@ -355,10 +370,20 @@ impl Bench {
     }
 
     pub(crate) fn gc_once(&self) -> bool {
-        let (cx, dev) = (self.cx.clone(), self.dev.clone());
-        let collected = self.wait(async move { dev.gc_once(&cx).await });
+        let collected = self.wait(self.begin_gc());
         self.rest();
         collected
+    }
+
+    pub(crate) fn begin_gc(&self) -> Join<bool> {
+        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        self.cx.spawn_join(async move { dev.gc_once(&cx).await })
+    }
+
+    /// Asks it to stop.
+    pub(crate) fn stop(&self) -> BlockResult {
+        let (cx, dev) = (self.cx.clone(), self.dev.clone());
+        self.wait(async move { dev.stop(&cx).await })
     }
 
     pub(crate) fn set_gc(&self, on: bool) {
@@ -377,18 +402,13 @@ impl Bench {
                     let lba = rng.below(capacity / tasks) * tasks + task;
                     let version = salt << 40 | task << 32 | i;
                     let buf = content(lba, version, bytes);
-                    let (c, d) = (cx.clone(), dev.clone());
-                    let write = request(c, d, BlockOp::Write, lba, 1, false, buf);
-                    write.await.0.expect("a write");
+                    let write = Io::write(Lba::new(lba), 1, false, &buf);
+                    dev.start(&cx, write).await.expect("a write");
                     held.borrow_mut().insert(lba, version);
                 }
             }));
         }
-        self.wait(async move {
-            for join in joins {
-                join.await;
-            }
-        });
+        self.wait_all(joins);
     }
 
     pub(crate) fn stats(&self) -> FtlStats {
@@ -435,8 +455,7 @@ impl Bench {
 
     /// As [`Bench::settled`], for tests that lost sectors on purpose and have checked contents.
     pub(crate) fn stopped(self) {
-        let (cx, dev) = (self.cx.clone(), self.dev.clone());
-        self.wait(async move { dev.stop(&cx).await }).expect("everything is durable");
+        self.stop().expect("everything is durable");
         self.rest();
         self.agrees();
     }

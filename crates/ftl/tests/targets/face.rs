@@ -4,17 +4,10 @@
 //! lives), the moment of a cut ([`Stop`]). Promises: commands pass unchanged but for the damage in what is
 //! read; none reaches the device when the power is off. Never: knows what a sector means.
 
-use flashlane_base::{Geometry, Location, Ns, OOB_BYTES, Ppa, PpaFormat};
-use flashlane_ftl::log::format::Oob;
-use flashlane_ocssd::Ssd;
-use flashlane_ocssd::device::{
-    ChunkInfo, Completion, Data, Device, Op, Request, Status, Ticket, Traits,
-};
-use flashlane_rt::sync::Mutex;
-use flashlane_rt::{Cx, Notify};
-use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
-use std::task::Poll;
+use crate::prelude::*;
+use flashlane_base::{OOB_BYTES, PpaFormat};
+use flashlane_ocssd::device::{Completion, Data, Device, Request, Ticket, Traits};
+use std::ops::Range;
 
 /// Chunk of the target and sector in it.
 pub(crate) type Spot = (u32, u32);
@@ -53,6 +46,11 @@ pub(crate) enum Stop {
     Within(u64),
     /// At this time of the life, whatever is under way.
     At(Ns),
+}
+
+/// Before and within each of these commands.
+pub(crate) fn stops(commands: Range<u64>) -> impl Iterator<Item = Stop> {
+    commands.flat_map(|n| [Stop::Before(n), Stop::Within(n)])
 }
 
 #[derive(Default)]

@@ -1,14 +1,8 @@
 //! The layers on a device that lives in an image: all goes well, and the host's disk is full.
 
-use flashlane_base::{Lba, Rng};
-use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, Io};
-use flashlane_ftl::log::{LogConfig, MountOptions, Pblk};
-use flashlane_ftl::pftl::{Pftl, PftlConfig};
+use crate::prelude::*;
 use flashlane_media::host::HostFile;
-use flashlane_media::host::memory::{MemoryFile, Moment};
-use flashlane_ocssd::{CreateImage, DeviceSpec, OpenImage, Ssd};
-use flashlane_rt::{CostTable, Virtual};
-use std::sync::Arc;
+use flashlane_media::host::memory::Moment;
 
 /// On an image the buffer is volatile, which takes more spare where chunks are short.
 fn volatile() -> PftlConfig {

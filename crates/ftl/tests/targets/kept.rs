@@ -3,16 +3,9 @@
 //! `tests/data/pblk-v1.img.gz` is a drive with a pblk whose blocks are of version 1 (docs/FORMAT.md, section 1). It was
 //! written by the program of then, in use when its power went, and is never written again.
 
-use flashlane_base::{Lba, Rng};
-use flashlane_ftl::block::{BlockDev, BlockOp, Io};
-use flashlane_ftl::log::{LogConfig, MountOptions, Pblk};
-use flashlane_media::host::memory::MemoryFile;
-use flashlane_ocssd::{CreateImage, DeviceSpec, OpenImage, Ssd};
-use flashlane_rt::{CostTable, Cx, Virtual};
-use std::collections::BTreeMap;
+use crate::prelude::*;
 use std::io::{Read, Write};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 fn kept(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);

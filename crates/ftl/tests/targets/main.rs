@@ -11,5 +11,6 @@ mod medium;
 mod pblk;
 mod pftl;
 mod pftl_speed;
+mod prelude;
 mod qblk;
 mod story;

@@ -5,25 +5,13 @@
 //! Promises: damage stays until its chunk is erased; what was written before a cut is told by the chunk
 //! report. Never: looks into pblk other than through its public interface.
 
-use crate::bench::{Bench, Setup, content, lba_of};
-use crate::face::{Face, Truth};
+use crate::face::Truth;
 pub(crate) use crate::face::{Spot, Stop, Wrote};
-use flashlane_base::{Geometry, Ns};
-use flashlane_ftl::log::format::{
-    Anchor, Extent, LBA_ANCHOR, LBA_LIMIT, LBA_LOG, LogBlock, LogBlockHeader, LogEntry, Oob, Record,
-};
-use flashlane_ftl::log::{CreateError, LogConfig, MountError, MountOptions, Pblk};
-use flashlane_ocssd::device::{ChunkInfo, Device};
-use flashlane_ocssd::{PowerOn, Ssd};
-use flashlane_rt::sync::Mutex;
-use flashlane_rt::{Cx, Virtual};
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::future::{Future, poll_fn};
+use crate::prelude::*;
+use flashlane_ftl::log::format::{Anchor, LogBlock, LogBlockHeader, LogEntry};
+use flashlane_ocssd::device::Device;
+use std::future::poll_fn;
 use std::pin::pin;
-use std::rc::Rc;
-use std::sync::Arc;
-use std::task::Poll;
 
 /// The medium, while the power is off and while it is on.
 #[derive(Clone)]
@@ -137,17 +125,11 @@ impl Medium {
         let ended = ended.expect("it ends");
         match ended {
             Some(Ok(dev)) => Up::Running(Box::new(Bench::on(self.clone(), face, run, dev, before))),
-            Some(Err(error)) => {
+            ended => {
                 let at = run.now();
                 drop((run, cx));
                 self.ssd.power_cut(at, PowerOn::ClockRestarts);
-                Up::Refused(error)
-            }
-            None => {
-                let at = run.now();
-                drop((run, cx));
-                self.ssd.power_cut(at, PowerOn::ClockRestarts);
-                Up::Cut
+                ended.and_then(Result::err).map_or(Up::Cut, Up::Refused)
             }
         }
     }
@@ -399,8 +381,7 @@ impl Bench {
 
     /// Stopped cleanly, then switched off.
     pub(crate) fn shut_down(self) -> Medium {
-        let (cx, dev) = (self.cx.clone(), self.dev.clone());
-        self.wait(async move { dev.stop(&cx).await }).expect("everything is durable");
+        self.stop().expect("everything is durable");
         self.rest();
         self.agrees();
         self.cut()

@@ -3,18 +3,12 @@
 //! What these add to the unit tests beside the code (which use a bare double): the presets' shapes,
 //! the medium's own counters and rules, the fault plan, real threads, and the link above.
 
-use flashlane_base::{Bytes, Lba, Ns, Rng};
-use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, BlockResult, Io};
+use crate::prelude::*;
 use flashlane_ftl::link::LinkedBlock;
-use flashlane_ftl::pftl::{Pftl, PftlConfig, PftlStats};
+use flashlane_ftl::pftl::PftlStats;
 use flashlane_ocssd::spec::LinkSpec;
-use flashlane_ocssd::{
-    Device, DeviceSpec, DieQueue, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind,
-};
-use flashlane_rt::{CostTable, Cx, Fingerprint, Threads, Virtual};
-use std::collections::BTreeSet;
-use std::future::Future;
-use std::sync::Arc;
+use flashlane_ocssd::{Device, DieQueue};
+use flashlane_rt::Fingerprint;
 
 fn config(percent: u32) -> PftlConfig {
     PftlConfig { over_provisioning_percent: percent, ..PftlConfig::default() }
@@ -271,19 +265,46 @@ fn failed_and_false_reads_are_errors_never_wrong_data() {
     assert!(failures > 10 && stats.poisoned > 0 && stats.ftl.high_ecc > 0);
 }
 
+/// A new FTL and what is done with it, then a power cut and what the next life finds.
+fn two_lives<T: 'static, U: 'static, F, G>(
+    plan: &str,
+    config: PftlConfig,
+    first: impl FnOnce(Arc<Pftl>, Cx) -> F + 'static,
+    second: impl FnOnce(Arc<Pftl>, Cx) -> G + 'static,
+) -> (T, U)
+where
+    F: Future<Output = T> + 'static,
+    G: Future<Output = U> + 'static,
+{
+    let spec = DeviceSpec::preset("tiny").unwrap().with_chunks_per_pu(40);
+    let ssd = Ssd::new(&spec, faulty(plan)).unwrap();
+    let run = Virtual::new(1, 3, CostTable::zero());
+    let (cx, device, own) = (run.cx(), ssd.clone(), config.clone());
+    let life = run.run(async move {
+        let ftl = Pftl::create(&cx, device, own).expect("an FTL");
+        let value = first(ftl.clone(), cx).await;
+        (ftl, value)
+    });
+    let (ftl, value) = life.expect("no stall");
+    let (dump, now) = (ftl.power_lost(), run.now());
+    drop((ftl, run));
+    ssd.power_cut(now, PowerOn::ClockRestarts);
+    let run = Virtual::new(1, 4, CostTable::zero());
+    let cx = run.cx();
+    let again = run.run(async move {
+        let ftl = Pftl::mount(&cx, ssd, config, dump.as_ref()).await.expect("a mount");
+        second(ftl, cx).await
+    });
+    (value, again.expect("no stall"))
+}
+
 /// What GC could not read is lost, and stays an error in the next life, with capacitors and without:
 /// never zeros, never what the sector held before.
 #[test]
 fn what_gc_has_lost_stays_lost_after_a_cut() {
     let plan = "[[fault]]\nkind = \"read_uncorrectable\"\npu = 0\nchunk = 0\ntimes = 4\n";
     for capacitors in [true, false] {
-        let spec = DeviceSpec::preset("tiny").unwrap().with_chunks_per_pu(40);
-        let config = PftlConfig { capacitors, ..config(50) };
-        let ssd = Ssd::new(&spec, faulty(plan)).unwrap();
-        let run = Virtual::new(1, 3, CostTable::zero());
-        let (cx, device, own) = (run.cx(), ssd.clone(), config.clone());
-        let life = run.run(async move {
-            let ftl = Pftl::create(&cx, device, own).expect("an FTL");
+        let first = |ftl: Arc<Pftl>, cx: Cx| async move {
             let capacity = ftl.info().capacity;
             let mut rng = Rng::new(1);
             let put = async |lba: u64, version: u64| {
@@ -301,21 +322,13 @@ fn what_gc_has_lost_stays_lost_after_a_cut() {
                 assert!(version < 40 * capacity, "GC never came to the first chunk");
             }
             io(&*ftl, &cx, BlockOp::Flush, 0, 0, &mut []).await.expect("a flush");
-            let lost = lost_of(&*ftl, &cx).await;
-            (ftl, lost)
-        });
-        let (ftl, lost) = life.expect("no stall");
-        assert!(!lost.is_empty());
-        let (dump, now) = (ftl.power_lost(), run.now());
-        drop((ftl, run));
-        ssd.power_cut(now, PowerOn::ClockRestarts);
-        let run = Virtual::new(1, 4, CostTable::zero());
-        let (cx, device) = (run.cx(), ssd.clone());
-        let again = run.run(async move {
-            let ftl = Pftl::mount(&cx, device, config, dump.as_ref()).await.expect("a mount");
             lost_of(&*ftl, &cx).await
-        });
-        assert_eq!(again.expect("no stall"), lost, "capacitors {capacitors}");
+        };
+        let then = |ftl: Arc<Pftl>, cx| async move { lost_of(&*ftl, &cx).await };
+        let config = PftlConfig { capacitors, ..config(50) };
+        let (lost, again) = two_lives(plan, config, first, then);
+        assert!(!lost.is_empty());
+        assert_eq!(again, lost, "capacitors {capacitors}");
     }
 }
 
@@ -351,15 +364,10 @@ fn a_dead_die_loses_its_own_sectors_only() {
 #[test]
 fn a_trim_outlives_the_die_that_holds_its_page() {
     const TRIMMED: u64 = 40;
-    let spec = DeviceSpec::preset("tiny").unwrap().with_chunks_per_pu(40);
     for pu in 0..4 {
         let plan = format!("[[fault]]\nkind = \"die_fail\"\npu = {pu}\nafter = \"40ms\"");
         let config = PftlConfig { dirty_pages: Some(0), accept_lost_sectors: true, ..config(50) };
-        let ssd = Ssd::new(&spec, faulty(&plan)).unwrap();
-        let run = Virtual::new(1, 3, CostTable::zero());
-        let (cx, device, own) = (run.cx(), ssd.clone(), config.clone());
-        let life = run.run(async move {
-            let ftl = Pftl::create(&cx, device, own).expect("an FTL");
+        let first = |ftl: Arc<Pftl>, cx: Cx| async move {
             let put = async |lba: u64| {
                 let mut buf = content(lba, 1, 8);
                 io(&*ftl, &cx, BlockOp::Write, lba, 1, &mut buf).await.expect("a write");
@@ -376,20 +384,13 @@ fn a_trim_outlives_the_die_that_holds_its_page() {
             }
             cx.sleep(Ns::from_ms(100)).await;
             assert_eq!(ftl.read_only(), None);
-            ftl
-        });
-        let ftl = life.expect("no stall");
-        let (dump, now) = (ftl.power_lost(), run.now());
-        drop((ftl, run));
-        ssd.power_cut(now, PowerOn::ClockRestarts);
-        let run = Virtual::new(1, 4, CostTable::zero());
-        let (cx, device) = (run.cx(), ssd.clone());
-        let got = run.run(async move {
-            let ftl = Pftl::mount(&cx, device, config, dump.as_ref()).await.expect("a mount");
+        };
+        let then = |ftl: Arc<Pftl>, cx| async move {
             let mut buf = [9; 8];
             io(&*ftl, &cx, BlockOp::Read, TRIMMED, 1, &mut buf).await.map(|()| buf)
-        });
-        assert_eq!(got.expect("no stall"), Ok([0; 8]), "die {pu}");
+        };
+        let ((), got) = two_lives(&plan, config, first, then);
+        assert_eq!(got, Ok([0; 8]), "die {pu}");
     }
 }
 

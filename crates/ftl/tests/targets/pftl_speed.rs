@@ -6,14 +6,8 @@
 //! depth 32: a sequential fill, random overwrites to steady state and beyond, random reads. Per
 //! second of CPU time of this thread; every read is compared.
 
-use flashlane_base::{Lba, Rng};
-use flashlane_ftl::block::{BlockDev, BlockOp, Io};
-use flashlane_ftl::pftl::{Pftl, PftlConfig};
-use flashlane_ocssd::{Device, DeviceSpec, Ssd, SsdOptions};
-use flashlane_rt::{CostTable, Cx, Virtual};
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
-use std::sync::Arc;
+use crate::prelude::*;
+use flashlane_ocssd::Device;
 
 const DEPTH: u64 = 32;
 

@@ -4,19 +4,9 @@
 //! ([`cut_at_each`]). Promises: the story up to the cut is the same each time; what was flushed is asked
 //! for exactly, what was not may be old or new, per sector. Never: samples where it can enumerate.
 
-use crate::bench::{Bench, Setup, content};
-use crate::medium::{Medium, Stop, Up};
-use flashlane_base::{Lba, Ns};
-use flashlane_ftl::block::{BlockDev, BlockOp, Io};
-use flashlane_ftl::log::{MountOptions, Pblk};
-use flashlane_ocssd::device::Op;
-use flashlane_rt::Cx;
-use std::cell::RefCell;
-use std::collections::BTreeMap;
-use std::rc::Rc;
-use std::sync::Arc;
-
 /// A step. The n-th step writes version n, counted from 1.
+use crate::prelude::*;
+
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Do {
     Write(u64, u32),
@@ -52,6 +42,10 @@ impl Telling {
         }
     }
 
+    fn all_durable(&mut self) {
+        self.states.values_mut().for_each(|states| drop(states.drain(..states.len() - 1)));
+    }
+
     /// The versions that a sector may have after a cut now.
     pub(crate) fn may_hold(&self, lba: u64) -> Vec<u64> {
         self.states.get(&lba).cloned().unwrap_or_else(|| vec![0])
@@ -79,9 +73,7 @@ pub(crate) async fn tell(cx: Cx, dev: Arc<Pblk>, steps: Vec<Do>, so_far: Rc<RefC
             }
             Do::Stop => {
                 dev.stop(&cx).await.expect("everything is durable");
-                let mut t = so_far.borrow_mut();
-                let all: Vec<u64> = t.states.keys().copied().collect();
-                all.into_iter().for_each(|l| t.durable(l));
+                so_far.borrow_mut().all_durable();
                 continue;
             }
             Do::Rest(us) => {
@@ -103,8 +95,7 @@ pub(crate) async fn tell(cx: Cx, dev: Arc<Pblk>, steps: Vec<Do>, so_far: Rc<RefC
         dev.start(&cx, io).await.expect("a request");
         let mut t = so_far.borrow_mut();
         if op == BlockOp::Flush {
-            let all: Vec<u64> = t.states.keys().copied().collect();
-            all.into_iter().for_each(|l| t.durable(l));
+            t.all_durable();
         }
         if fua {
             (lba..lba + u64::from(sectors)).for_each(|l| t.durable(l));
@@ -121,12 +112,8 @@ impl Bench {
     /// Which version a sector has; 0 is zeros, `None` an error. Another content is no version of it.
     pub(crate) fn version(&self, lba: u64, candidates: &[u64]) -> Option<u64> {
         let unit = self.dev.info().content_bytes;
-        let (cx, dev) = (self.cx.clone(), self.dev.clone());
-        let (read, got) = self.wait(async move {
-            let mut buf = vec![0xa5; unit];
-            let io = Io::of(BlockOp::Read, Lba::new(lba), 1, false, &mut buf);
-            (dev.start(&cx, io).await, buf)
-        });
+        let (read, got) =
+            self.wait(self.request(0, (BlockOp::Read, lba, 1, false), vec![0xa5; unit]));
         read.ok()?;
         let is = |version: &&u64| match **version {
             0 => got.iter().all(|b| *b == 0),
@@ -165,36 +152,36 @@ enum Every {
 }
 
 fn cut_at(setup: &Setup, before: &[Do], story: &[Do], every: Every) -> usize {
-    let begin = |stop| {
-        let Up::Running(bench) = Medium::new(setup.clone()).create_until(stop) else {
-            panic!("the power goes off in the story");
-        };
-        let telling = Rc::new(RefCell::new(Telling::default()));
-        bench.told(before, &telling);
-        (bench, telling)
-    };
-    let (bench, telling) = begin(None);
+    let (bench, telling) = setup.told(before);
     let first = bench.face.commands();
     bench.told(story, &telling);
     let asked = bench.face.everything().split_off(first as usize);
     bench.cut();
-    let mut cuts = 0;
-    let wanted = |(i, op): &(u64, Op)| match every {
+    let wanted = |(i, (op, _)): &(u64, (Op, Vec<Spot>))| match every {
         Every::Command(n) => i.is_multiple_of(n),
         Every::Erase => *op == Op::Reset,
     };
-    for (n, _) in (0..).zip(asked.into_iter().map(|(op, _)| op)).filter(wanted) {
-        let n = first + n;
-        for stop in [Stop::Before(n), Stop::Within(n)] {
-            let (bench, telling) = begin(Some(stop));
-            let work = tell(bench.cx.clone(), bench.dev.clone(), story.to_vec(), telling.clone());
-            bench.works_until_off(work);
-            let medium = bench.cut();
-            check(&medium, &telling.borrow(), stop);
-            cuts += 1;
-        }
-    }
-    cuts
+    let wanted = (0..).zip(asked).filter(wanted).map(|(i, _)| first + i);
+    let cuts = wanted
+        .flat_map(|n| stops(n..n + 1))
+        .map(|stop| cut_once(setup, before, story, stop, Ns::ZERO));
+    cuts.count()
+}
+
+/// Tells `before` undisturbed, then `story` with the power going off then, `until` then at the latest.
+fn cut_once(setup: &Setup, before: &[Do], story: &[Do], stop: Stop, until: Ns) {
+    let Up::Running(bench) = Medium::new(setup.clone()).create_until(Some(stop)) else {
+        panic!("the power goes off in the story");
+    };
+    let telling = Rc::new(RefCell::new(Telling::default()));
+    bench.told(before, &telling);
+    let cx = bench.cx.clone();
+    let work = tell(cx.clone(), bench.dev.clone(), story.to_vec(), telling.clone());
+    bench.works_until_off(async move {
+        work.await;
+        cx.sleep_until(until).await;
+    });
+    check(&bench.cut(), &telling.borrow(), stop);
 }
 
 /// Tells `before` undisturbed, then `story` with the power going off `every` so often from its beginning
@@ -205,31 +192,14 @@ pub(crate) fn cut_at_times(
     story: &[Do],
     (every, after): (Ns, Ns),
 ) -> usize {
-    let begin = |stop| {
-        let Up::Running(bench) = Medium::new(setup.clone()).create_until(stop) else {
-            panic!("the power goes off in the story");
-        };
-        let telling = Rc::new(RefCell::new(Telling::default()));
-        bench.told(before, &telling);
-        (bench, telling)
-    };
-    let (bench, telling) = begin(None);
+    let (bench, telling) = setup.told(before);
     let mut at = bench.cx.now() + Ns::from_ns(1);
     bench.told(story, &telling);
     let end = bench.cx.now() + after;
     bench.cut();
     let mut cuts = 0;
     while at < end {
-        let stop = Stop::At(at);
-        let (bench, telling) = begin(Some(stop));
-        let (cx, steps, told) = (bench.cx.clone(), story.to_vec(), telling.clone());
-        let dev = bench.dev.clone();
-        bench.works_until_off(async move {
-            tell(cx.clone(), dev, steps, told).await;
-            cx.sleep_until(end).await;
-        });
-        let medium = bench.cut();
-        check(&medium, &telling.borrow(), stop);
+        cut_once(setup, before, story, Stop::At(at), end);
         at += every;
         cuts += 1;
     }

@@ -5,18 +5,14 @@
 //! with the chunk when a power cut takes its erase back; a program that a cut takes back takes them
 //! along. Never: says where the device has them, or how much it can keep.
 
-use super::{Cells, Lost};
+use super::{Cells, Lost, Ranges, append, cut, hold};
 
 impl Cells {
     /// The program of these sectors, which are below the write pointer, failed: the device keeps them.
     pub fn keep(&mut self, index: u32, from: u32, end: u32) {
         self.touch(index);
         self.chunks[index as usize].kept = true;
-        let ranges = self.kept.entry(index).or_default();
-        match ranges.last_mut() {
-            Some(last) if last.1 == from => last.1 = end,
-            _ => ranges.push((from, end)),
-        }
+        append(self.kept.entry(index).or_default(), from, end);
     }
 
     /// Nothing is kept from `from` on any more.
@@ -25,8 +21,7 @@ impl Cells {
             return;
         }
         let ranges = self.kept.entry(index).or_default();
-        ranges.retain(|r| r.0 < from);
-        ranges.iter_mut().for_each(|r| r.1 = r.1.min(from));
+        cut(ranges, from);
         if ranges.is_empty() {
             self.kept.remove(&index);
             self.chunks[index as usize].kept = false;
@@ -45,13 +40,12 @@ impl Cells {
     /// Whether a sector is kept.
     #[inline]
     pub fn keeps(&self, index: u32, sector: u32) -> bool {
-        let holds = |ranges: &Vec<(u32, u32)>| ranges.iter().any(|r| (r.0..r.1).contains(&sector));
-        self.chunks[index as usize].kept && self.kept.get(&index).is_some_and(holds)
+        self.chunks[index as usize].kept && self.kept.get(&index).is_some_and(|k| hold(k, sector))
     }
 
     /// Sectors kept of a chunk.
     pub fn kept_of(&self, index: u32) -> u64 {
-        let sum = |ranges: &Vec<(u32, u32)>| ranges.iter().map(|r| (r.1 - r.0) as u64).sum();
+        let sum = |ranges: &Ranges| ranges.iter().map(|r| (r.1 - r.0) as u64).sum();
         self.kept.get(&index).map_or(0, sum)
     }
 

@@ -40,14 +40,14 @@ fn le(bytes: &[u8]) -> u64 {
 
 impl Live {
     fn encode(&self) -> Vec<u8> {
-        let f = &self.fault;
+        let FaultState { fault: f, matched, happened, .. } = &self.state;
         let given = [f.pu.is_some(), f.chunk.is_some(), f.sector.is_some(), f.chance.is_some()];
         let bits = given.iter().rev().fold(0u8, |bits, given| bits << 1 | u8::from(*given));
         let places = [f.pu, f.chunk, f.sector].map(Option::unwrap_or_default);
         let numbers = [f.count, f.after.as_ns(), f.chance.unwrap_or(0), f.times];
         let mut out = vec![f.kind.code(), bits, 0, 0];
         out.extend(places.into_iter().flat_map(u32::to_le_bytes));
-        let rest = numbers.into_iter().chain([self.matched, self.happened]);
+        let rest = numbers.into_iter().chain([*matched, *happened]);
         out.extend(rest.chain(self.rng.state()).flat_map(u64::to_le_bytes));
         out
     }
@@ -72,7 +72,8 @@ impl Live {
         let sound = fault.count > 0 && fault.times > 0 && fault.chance.is_none_or(|c| c <= 1 << 32);
         let rng = Rng::from_state(std::array::from_fn(|i| number(6 + i)))?;
         let (matched, happened) = (number(4), number(5));
-        sound.then_some(Live { fault, matched, happened, rng, injected: true })
+        let state = FaultState { fault, matched, happened, injected: true };
+        sound.then_some(Live { state, rng })
     }
 }
 
@@ -80,41 +81,30 @@ impl Faults {
     /// Adds lines behind those there are. False, and nothing is added, when that is more than
     /// [`KEPT_MAX`].
     pub fn inject(&mut self, faults: &[Fault], seed: u64) -> bool {
-        let there = self.lines.iter().filter(|l| l.injected).count();
+        let there = self.lines.iter().filter(|l| l.state.injected).count();
         if there + faults.len() > KEPT_MAX {
             return false;
         }
-        self.lines.extend((there as u64..).zip(faults).map(|(i, fault)| Live {
-            fault: fault.clone(),
-            matched: 0,
-            happened: 0,
-            rng: Rng::stream(seed, "media.faults.injected", i),
-            injected: true,
-        }));
+        let live = |(i, f)| Live::new(f, Rng::stream(seed, "media.faults.injected", i), true);
+        self.lines.extend((there as u64..).zip(faults).map(live));
         true
     }
 
     /// Takes all injected lines away, also those that have happened; how many.
     pub fn clear_injected(&mut self) -> usize {
         let before = self.lines.len();
-        self.lines.retain(|l| !l.injected);
+        self.lines.retain(|l| !l.state.injected);
         before - self.lines.len()
     }
 
     /// All lines as they stand.
     pub fn states(&self) -> Vec<FaultState> {
-        let state = |l: &Live| FaultState {
-            fault: l.fault.clone(),
-            matched: l.matched,
-            happened: l.happened,
-            injected: l.injected,
-        };
-        self.lines.iter().map(state).collect()
+        self.lines.iter().map(|l| l.state.clone()).collect()
     }
 
     /// The injected lines, [`KEPT_BYTES`] each.
     pub fn encode(&self) -> Vec<u8> {
-        self.lines.iter().filter(|l| l.injected).flat_map(Live::encode).collect()
+        self.lines.iter().filter(|l| l.state.injected).flat_map(Live::encode).collect()
     }
 
     /// Has the lines of [`Faults::encode`] go on, behind those there are. `None`, and nothing is added,

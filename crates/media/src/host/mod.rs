@@ -61,6 +61,42 @@ pub trait HostFile: Send + Sync {
     }
 }
 
+/// In an `impl HostFile` of what stands in front of another file: these methods are that file's, which is in
+/// this field.
+#[macro_export]
+macro_rules! host_file_as_below {
+    ($inner:tt:) => {};
+    ($inner:tt: read_at $($more:ident)*) => {
+        fn read_at(&self, at: u64, into: &mut [u8]) -> std::io::Result<()> {
+            self.$inner.read_at(at, into)
+        }
+        $crate::host_file_as_below!($inner: $($more)*);
+    };
+    ($inner:tt: write_at $($more:ident)*) => {
+        fn write_at(&self, at: u64, bytes: &[u8]) -> std::io::Result<()> {
+            self.$inner.write_at(at, bytes)
+        }
+        $crate::host_file_as_below!($inner: $($more)*);
+    };
+    ($inner:tt: len $($more:ident)*) => {
+        fn len(&self) -> std::io::Result<u64> { self.$inner.len() }
+        $crate::host_file_as_below!($inner: $($more)*);
+    };
+    ($inner:tt: set_len $($more:ident)*) => {
+        fn set_len(&self, len: u64) -> std::io::Result<()> { self.$inner.set_len(len) }
+        $crate::host_file_as_below!($inner: $($more)*);
+    };
+    ($inner:tt: sync $($more:ident)*) => {
+        fn sync(&self) -> std::io::Result<()> { self.$inner.sync() }
+        $crate::host_file_as_below!($inner: $($more)*);
+    };
+    // `punch` and `allocate`.
+    ($inner:tt: $room:ident $($more:ident)*) => {
+        fn $room(&self, at: u64, len: u64) -> std::io::Result<()> { self.$inner.$room(at, len) }
+        $crate::host_file_as_below!($inner: $($more)*);
+    };
+}
+
 /// A file on the host's disk.
 #[derive(Debug)]
 pub struct DiskFile {

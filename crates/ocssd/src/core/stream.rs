@@ -5,9 +5,7 @@
 //! the unit goes to the next one. Never: erases by itself, moves data or keeps a map; the caller
 //! says which chunks are free again.
 
-use crate::device::{
-    Cause, CellMode, ChunkState, Data, Device, Flags, Gather, Op, Request, Status,
-};
+use crate::device::{Cause, ChunkState, Device, Gather, Op, Request, Status};
 use flashlane_base::{Location, OOB_BYTES, Ppa, VECTOR_MAX};
 use flashlane_rt::Cx;
 use std::collections::VecDeque;
@@ -152,13 +150,8 @@ impl Stream {
             let index: Vec<u32> = sectors.iter().map(|s| content.index()[*s]).collect();
             let records: Vec<_> = sectors.iter().map(|s| oob[*s]).collect();
             let causes: Vec<_> = sectors.iter().map(|s| cause[*s]).collect();
-            let request = Request {
-                op: Op::Write,
-                flags: Flags::default(),
-                addrs: &placed.addrs,
-                data: Data::Write { content: content.with(&index), oob: &records, cause: &causes },
-                whole_sectors: false,
-            };
+            let content = content.with(&index);
+            let request = Request::write(&placed.addrs, content, &records, &causes);
             let done = self.device.io(cx, request).await;
             let mut again = Vec::new();
             for (k, u) in left.iter().enumerate() {
@@ -192,14 +185,7 @@ impl Stream {
             return Status::InvalidAddress;
         }
         let addrs = [self.device.format().pack(at)];
-        let request = Request {
-            op: Op::Reset,
-            flags: Flags { cell: CellMode::Native, ..Flags::default() },
-            addrs: &addrs,
-            data: Data::None,
-            whole_sectors: false,
-        };
-        let done = self.device.io(cx, request).await;
+        let done = self.device.io(cx, Request::plain(Op::Reset, &addrs)).await;
         if done.status(0) == Status::Ok {
             self.give_back(pu, chunk);
         }

@@ -68,7 +68,6 @@ pub(super) struct State {
 /// A run of sectors on its way to flash.
 struct Entry {
     run: Run,
-    index: u32,
     /// Its programs' part on the channel.
     part: u32,
     /// It is in the buffer: it may be read there, and its room comes back.
@@ -183,7 +182,7 @@ impl State {
     }
 
     fn place(entry: &Entry) -> (u32, u32, u32) {
-        (entry.run.channel, entry.index, entry.run.sector)
+        (entry.run.channel, entry.run.index, entry.run.sector)
     }
 
     /// A program is over.
@@ -251,14 +250,12 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &mut Command<'_>,
         run: &Run,
-        index: u32,
-        part: u32,
         job: Job,
         failed: bool,
     ) {
         match cmd.room {
-            None => self.queue_rows(chan, cmd, run, index, part, job),
-            Some(room) => self.queue_behind(chan, cmd, run, index, part, (job, room, failed)),
+            None => self.queue_rows(chan, cmd, run, job),
+            Some(room) => self.queue_behind(chan, cmd, run, (job, room, failed)),
         }
     }
 
@@ -267,19 +264,19 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &mut Command<'_>,
         run: &Run,
-        index: u32,
-        part: u32,
         (job, room, failed): (Job, u64, bool),
     ) {
-        chan.time.not_before(part, job.ready);
+        chan.time.not_before(cmd.part, job.ready);
         let behind = open_part(chan, cmd.now + self.command);
         if chan.time.keeps_spans() {
             chan.time.set_cause(behind, cmd.cause);
         }
-        self.queue_rows(chan, cmd, run, index, behind, job);
+        let part = std::mem::replace(&mut cmd.part, behind);
+        self.queue_rows(chan, cmd, run, job);
+        cmd.part = part;
         let left = room.checked_sub(run.n as u64);
         cmd.room = Some(left.unwrap_or(0));
-        let entry = Entry { run: *run, index, part: behind, admitted: left.is_some(), failed };
+        let entry = Entry { run: *run, part: behind, admitted: left.is_some(), failed };
         cmd.behind.push(Behind { entry, look_at: chan.time.ask_at(behind, cmd.now) });
     }
 
@@ -318,20 +315,19 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &Command<'_>,
         piece: &Run,
-        index: u32,
         payload: &Payload<'_>,
         status: Status,
     ) -> Result<(), HostFailed> {
-        self.program(chan, cmd, piece, index, payload)?;
+        self.program(chan, cmd, piece, payload)?;
         chan.count.program_failures += piece.n as u64;
         if mutant!("device.failed-content-not-kept") {
-            chan.cells.mark_damaged(index, piece.sector, piece.sector + piece.n);
+            chan.cells.mark_damaged(piece.index, piece.sector, piece.sector + piece.n);
         } else {
-            chan.cells.keep(index, piece.sector, piece.sector + piece.n);
+            chan.cells.keep(piece.index, piece.sector, piece.sector + piece.n);
         }
         match status {
-            Status::ChunkEarlyClose => self.close_early(chan, cmd.now, piece, index),
-            _ => chan.cells.chunk_mut(index).last = LastOp::FailedProgram,
+            Status::ChunkEarlyClose => self.close_early(chan, cmd.now, piece),
+            _ => chan.cells.chunk_mut(piece.index).last = LastOp::FailedProgram,
         }
         Ok(())
     }

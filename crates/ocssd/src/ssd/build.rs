@@ -15,7 +15,7 @@ use flashlane_base::{FastDiv, Ns, PpaFormat, Rng};
 use flashlane_media::cells::{CellParams, Cells};
 use flashlane_media::compact::Pool;
 use flashlane_media::counters::Counters;
-use flashlane_media::errors::{ErrorModel, ErrorParams};
+use flashlane_media::errors::ErrorModel;
 use flashlane_media::fault::Faults;
 use flashlane_media::store::{Elsewhere, Store, Trouble};
 use flashlane_media::timing::{DieQueue, Timing, TimingParams};
@@ -84,7 +84,7 @@ impl Ssd {
             decoder: Decoder::new(format, &geo),
             open: AtomicU64::new(0),
             violations: Mutex::default(),
-            errors: error_model(spec),
+            errors: spec.ecc.map(ErrorModel::new),
             faults: Mutex::new(Faults::new(&options.faults, options.seed)),
             armed: AtomicBool::new(faults),
             fragile: faults
@@ -109,23 +109,6 @@ impl Ssd {
             hazards,
         })
     }
-}
-
-fn error_model(spec: &DeviceSpec) -> Option<ErrorModel> {
-    let e = spec.ecc.as_ref()?;
-    Some(ErrorModel::new(ErrorParams {
-        codeword_bytes: e.codeword_bytes,
-        correctable: e.correctable_bits,
-        high: e.high_bits,
-        fresh: e.rber_fresh,
-        worn: e.rber_worn,
-        per_day: e.rber_per_day,
-        per_1000_reads: e.rber_per_1000_reads,
-        retries: e.retries,
-        retry_gain: e.retry_gain,
-        program_fail_ppm: e.program_fail_ppm,
-        erase_fail_ppm: e.erase_fail_ppm,
-    }))
 }
 
 fn limit(rate: Option<flashlane_base::Bytes>, options: &SsdOptions) -> u64 {

@@ -54,12 +54,7 @@ impl Ssd {
             };
             let mut done = 0;
             while done < run.n {
-                let piece = Run {
-                    sector: run.sector + done,
-                    first: run.first + done as usize,
-                    n: self.geo.ws_min.min(run.n - done),
-                    ..run
-                };
+                let piece = run.piece(done, self.geo.ws_min);
                 done += piece.n;
                 held = self.copy_unit(cmd, &lists, &piece, held);
             }
@@ -77,15 +72,13 @@ impl Ssd {
     ) -> Option<MutexGuard<'s, Chan>> {
         let mut moved = Vec::with_capacity(piece.n as usize);
         let (mut held, ready) = self.fetch(cmd, lists, piece, held, &mut moved);
-        let (mut chan, part) = self.enter(cmd, held.take(), piece.channel);
+        let mut chan = self.enter(cmd, held.take(), piece.channel);
         if moved.len() < piece.n as usize {
-            for k in 0..piece.n as usize {
-                cmd.fail(2 * (piece.first + k) + 1, Status::InvalidField);
-            }
+            piece.addresses().for_each(|i| cmd.fail(2 * i + 1, Status::InvalidField));
             return Some(chan);
         }
         let open = chan.cells.open_on(piece.die);
-        self.place(&mut chan, cmd, piece, part, ready, &moved);
+        self.place(&mut chan, cmd, piece, ready, &moved);
         self.note_open(&chan, piece.die, open);
         Some(chan)
     }
@@ -99,7 +92,7 @@ impl Ssd {
         mut held: Option<MutexGuard<'s, Chan>>,
         moved: &mut Vec<Moved>,
     ) -> (Option<MutexGuard<'s, Chan>>, Ns) {
-        let end = piece.first + piece.n as usize;
+        let end = piece.addresses().end;
         let mut ready = cmd.now + self.command;
         let mut i = piece.first;
         while i < end {
@@ -107,27 +100,26 @@ impl Ssd {
                 self.refuse_hole(cmd, 2 * i, Status::Empty);
                 return (held, ready);
             };
-            let (mut chan, part) = self.enter(cmd, held.take(), run.channel);
-            let index = chan.cells.index(run.die, run.chunk);
+            let mut chan = self.enter(cmd, held.take(), run.channel);
             chan.count.read_sectors += run.n as u64;
             for k in 0..run.n {
-                match self.fetch_one(&chan, index, run.sector + k, run.die) {
+                match self.fetch_one(&chan, &run, run.sector + k) {
                     Ok(sector) => moved.push(sector),
                     Err(status @ (Status::Uncorrectable | Status::HostFault)) => {
                         cmd.fail(2 * (i + k as usize), status);
                         return (Some(chan), ready);
                     }
                     Err(status) => {
-                        let seen = describe(&chan.cells, index);
+                        let seen = describe(&chan.cells, run.index);
                         self.refuse(cmd, 2 * (i + k as usize), Rule::Copy, status, seen);
                         return (Some(chan), ready);
                     }
                 }
             }
             let job = Job { kind: Kind::Read, ready: cmd.now + self.command, retries: 0 };
-            self.queue_rows(&mut chan, cmd, &run, index, part, job);
+            self.queue_rows(&mut chan, cmd, &run, job);
             flush_read(&mut chan, cmd);
-            let p = chan.time.part(part);
+            let p = chan.time.part(cmd.part);
             ready = ready.max(p.bound).max(p.end);
             i += run.n as usize;
             held = Some(chan);
@@ -135,14 +127,14 @@ impl Ssd {
         (held, ready)
     }
 
-    fn fetch_one(&self, chan: &Chan, index: u32, sector: u32, die: u32) -> Result<Moved, Status> {
-        match chan.cells.look(index, sector) {
-            Found::Data if !chan.dead[die as usize] => {}
+    fn fetch_one(&self, chan: &Chan, run: &Run, sector: u32) -> Result<Moved, Status> {
+        match chan.cells.look(run.index, sector) {
+            Found::Data if !chan.dead[run.die as usize] => {}
             Found::Data | Found::Damaged => return Err(Status::Uncorrectable),
             Found::Nothing | Found::Early => return Err(Status::InvalidField),
         }
         let mut content = Box::new([0; SECTOR_BYTES]);
-        let (unit, whole, oob) = match chan.cells.extract(index, sector, &mut content) {
+        let (unit, whole, oob) = match chan.cells.extract(run.index, sector, &mut content) {
             Ok(kept) => kept,
             Err(_) => return Err(Status::HostFault),
         };
@@ -155,35 +147,33 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &mut Command<'_>,
         piece: &Run,
-        part: u32,
         ready: Ns,
         moved: &[Moved],
     ) {
-        let index = chan.cells.index(piece.die, piece.chunk);
-        let places = (piece.first..piece.first + piece.n as usize).map(|k| 2 * k + 1);
-        if let Err(rule) = self.may_write(chan, index, piece) {
-            let seen = describe(&chan.cells, index);
+        let places = piece.addresses().map(|k| 2 * k + 1);
+        if let Err(rule) = self.may_write(chan, piece) {
+            let seen = describe(&chan.cells, piece.index);
             for i in places {
                 self.refuse(cmd, i, rule, rule.status(), seen);
             }
             return;
         }
-        let status = self.program_outcome(chan, cmd, piece, index);
+        let status = self.program_outcome(chan, cmd, piece);
         if status == Status::Ok {
-            if self.program_moved(chan, cmd, piece, index, moved).is_err() {
+            if self.program_moved(chan, cmd, piece, moved).is_err() {
                 return places.for_each(|i| cmd.fail(i, Status::HostFault));
             }
         } else {
             if status == Status::WriteNextUnit {
                 chan.count.programmed[Cause::Gc as usize] += piece.n as u64;
             }
-            self.program_failed(chan, cmd.now, piece, index, status);
+            self.program_failed(chan, cmd.now, piece, status);
             for i in places {
                 cmd.fail(i, status);
             }
         }
         let job = Job { kind: Kind::Program, ready, retries: 0 };
-        self.queue_rows(chan, cmd, piece, index, part, job);
+        self.queue_rows(chan, cmd, piece, job);
     }
 
     /// Programs what was read: neighbours of one kind of content at once, so that a host which
@@ -193,7 +183,6 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &Command<'_>,
         piece: &Run,
-        index: u32,
         moved: &[Moved],
     ) -> Result<(), HostFailed> {
         let mut sector = piece.sector;
@@ -210,7 +199,7 @@ impl Ssd {
                 whole: alike[0].whole,
             };
             let run = Run { sector, first: 0, n: n as u32, ..*piece };
-            self.program(chan, cmd, &run, index, &payload)?;
+            self.program(chan, cmd, &run, &payload)?;
             sector += n as u32;
         }
         Ok(())

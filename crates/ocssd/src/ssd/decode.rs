@@ -5,6 +5,7 @@
 //! neither. Never: looks at the medium.
 
 use flashlane_base::{FastDiv, Geometry, Location, Ppa, PpaFormat, PpaStyle};
+use std::ops::Range;
 
 /// Neighbouring sectors of one chunk, named by neighbouring addresses of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,11 +13,28 @@ pub struct Run {
     pub channel: u32,
     pub die: u32,
     pub chunk: u32,
+    /// Index of the chunk on its channel.
+    pub index: u32,
     /// First sector in the chunk.
     pub sector: u32,
     /// Index of the first address in the command.
     pub first: usize,
     pub n: u32,
+}
+
+impl Run {
+    /// `n` of its sectors at most, without the first so many.
+    #[inline]
+    pub fn piece(&self, skip: u32, n: u32) -> Run {
+        let (sector, first) = (self.sector + skip, self.first + skip as usize);
+        Run { sector, first, n: n.min(self.n - skip), ..*self }
+    }
+
+    /// Indices of its addresses in the command.
+    #[inline]
+    pub fn addresses(&self) -> Range<usize> {
+        self.first..self.first + self.n as usize
+    }
 }
 
 /// Sectors of one page row, named by neighbouring addresses of a command in any order.
@@ -184,6 +202,7 @@ impl Decoder {
             }
         }
         let Place { channel, die, chunk, sector } = at;
-        Some(Run { channel, die, chunk, sector, first, n: n as u32 })
+        let index = die * self.geo.chunks_per_pu + chunk;
+        Some(Run { channel, die, chunk, index, sector, first, n: n as u32 })
     }
 }

@@ -15,6 +15,7 @@ use crate::device::{ChunkState, Op, Request, Status, Ticket};
 use crate::image::{self, CreateImage, HAS_MARK, Header, ImageError, OpenImage, VERSION};
 use crate::spec::{DeviceSpec, FaultPlan};
 use flashlane_base::{Ns, Rng, mutant};
+use flashlane_media::cells::{Cells, Lost};
 use flashlane_media::counters::Counters;
 use flashlane_media::host::{DiskFile, HostFile};
 use flashlane_media::image::slots::Slots;
@@ -776,29 +777,26 @@ impl Ssd {
 
     /// Target settings, lost sectors, bad-block marks; sectors that the device keeps, where it does.
     fn extra(&self, chans: &[MutexGuard<'_, Chan>], per_channel: u32, targets: &[u8]) -> Vec<u8> {
-        let lost: Vec<u32> = (0..)
-            .zip(chans)
-            .flat_map(|(channel, chan)| {
-                chan.cells.lost().flat_map(move |l| [channel * per_channel + l.0, l.1, l.2])
-            })
-            .collect();
+        let ranges = |of: fn(&Cells) -> Vec<Lost>| -> Vec<u32> {
+            let of_channel = |(channel, chan): (u32, &MutexGuard<'_, Chan>)| {
+                let first = channel * per_channel;
+                of(&chan.cells)
+                    .into_iter()
+                    .flat_map(move |(chunk, from, end)| [first + chunk, from, end])
+            };
+            let words: Vec<u32> = (0..).zip(chans).flat_map(of_channel).collect();
+            [vec![words.len() as u32 / 3], words].concat()
+        };
         let mut bytes = (targets.len() as u32).to_le_bytes().to_vec();
         bytes.extend(targets);
-        bytes.extend((lost.len() as u32 / 3).to_le_bytes());
-        bytes.extend(lost.into_iter().flat_map(u32::to_le_bytes));
+        bytes.extend(ranges(|cells| cells.lost().collect()).into_iter().flat_map(u32::to_le_bytes));
         let marks = self.marks.lock();
         bytes.extend((marks.all().len() as u32).to_le_bytes());
         for ((pu, chunk), planes) in marks.all() {
             bytes.extend(pu.to_le_bytes().iter().chain(&chunk.to_le_bytes()).chain(planes));
         }
-        let kept: Vec<u32> = (0..)
-            .zip(chans)
-            .flat_map(|(channel, chan)| {
-                chan.cells.kept().flat_map(move |k| [channel * per_channel + k.0, k.1, k.2])
-            })
-            .collect();
-        if !kept.is_empty() {
-            bytes.extend((kept.len() as u32 / 3).to_le_bytes());
+        let kept = ranges(|cells| cells.kept().collect());
+        if kept[0] > 0 {
             bytes.extend(kept.into_iter().flat_map(u32::to_le_bytes));
         }
         bytes

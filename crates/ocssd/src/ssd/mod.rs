@@ -244,17 +244,17 @@ impl Ssd {
         Ticket { id: (home as u64) << 48 | (generation as u64) << 32 | part as u64, ask_at }
     }
 
-    /// The channel of a run, locked, with the command's part on it.
+    /// The channel of a run, locked; [`Command::part`] is on it.
     #[inline]
     fn enter<'s>(
         &'s self,
         cmd: &mut Command<'_>,
         chan: Option<MutexGuard<'s, Chan>>,
         channel: u32,
-    ) -> (MutexGuard<'s, Chan>, u32) {
+    ) -> MutexGuard<'s, Chan> {
         if let (Some((home, part)), Some(mut chan)) = (cmd.home, chan) {
             if home == channel {
-                return (chan, part);
+                return chan;
             }
             flush_read(&mut chan, cmd);
             cmd.others_ask = cmd.others_ask.max(chan.time.ask_at(part, cmd.now));
@@ -264,12 +264,12 @@ impl Ssd {
 
     /// Leaves the present home channel and enters another.
     #[inline]
-    fn move_to<'s>(&'s self, cmd: &mut Command<'_>, channel: u32) -> (MutexGuard<'s, Chan>, u32) {
+    fn move_to<'s>(&'s self, cmd: &mut Command<'_>, channel: u32) -> MutexGuard<'s, Chan> {
         let mut known = None;
         if let Some((home, part)) = cmd.home.take() {
             if home == channel {
                 cmd.home = Some((home, part));
-                return (self.channels[home as usize].lock(), part);
+                return self.channels[home as usize].lock();
             }
             if cmd.others.capacity() == 0 {
                 cmd.others = self.spare.lock().pop().unwrap_or_default();
@@ -287,8 +287,8 @@ impl Ssd {
         if chan.time.keeps_spans() {
             chan.time.set_cause(part, cmd.cause);
         }
-        cmd.home = Some((channel, part));
-        (chan, part)
+        (cmd.home, cmd.part) = (Some((channel, part)), part);
+        chan
     }
 }
 
@@ -308,6 +308,8 @@ struct Command<'a> {
     link: Ns,
     /// Channel and part touched last.
     home: Option<(u32, u32)>,
+    /// Its part on the channel that is entered; of a write that goes into the buffer, the one behind.
+    part: u32,
     others: Vec<(u32, u32)>,
     /// Latest bound of the other parts when they were left.
     others_ask: Ns,
@@ -338,6 +340,7 @@ impl<'a> Command<'a> {
             bytes_out: 0,
             link: Ns::ZERO,
             home: None,
+            part: 0,
             others: Vec::new(),
             others_ask: Ns::ZERO,
             row: None,

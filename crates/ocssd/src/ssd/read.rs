@@ -28,6 +28,8 @@ pub(super) struct Target<'a> {
     content: Scatter<'a>,
     oob: &'a mut [[u8; OOB_BYTES]],
     whole: bool,
+    /// What can't be read at once is tried again.
+    retry: bool,
 }
 
 impl Ssd {
@@ -50,13 +52,13 @@ impl Ssd {
             return self.malformed(cmd);
         }
         cmd.bytes_out = bytes(n);
-        let mut to = Target { content, oob, whole };
+        let mut to = Target { content, oob, whole, retry };
         let mut buffered = self.buffer.as_deref().map(|buffer| {
             let mut state = buffer.state.lock();
             self.settle_buffer(buffer, &mut state, cmd.now);
             state
         });
-        let held = self.read_in_order(cmd, &mut to, retry, buffered.as_deref());
+        let held = self.read_in_order(cmd, &mut to, buffered.as_deref());
         if let Some(state) = &mut buffered {
             state.note_hits(cmd.hits);
         }
@@ -70,7 +72,6 @@ impl Ssd {
         &'s self,
         cmd: &mut Command<'_>,
         to: &mut Target<'_>,
-        retry: bool,
         buffered: Option<&State>,
     ) -> Option<MutexGuard<'s, Chan>> {
         let by_rows = self.decoder.has_rows() && !self.fragile && cmd.planes == 0 && !to.whole;
@@ -79,8 +80,8 @@ impl Ssd {
         let mut i = 0;
         while i < cmd.addrs.len() {
             if by_rows && let Some(row) = self.decoder.row_part(cmd.addrs, i) {
-                let (mut chan, part) = self.enter(cmd, held.take(), row.channel);
-                let done = self.read_row(&mut chan, cmd, &row, part, to);
+                let mut chan = self.enter(cmd, held.take(), row.channel);
+                let done = self.read_row(&mut chan, cmd, &row, to);
                 held = Some(chan);
                 if done {
                     i += row.n;
@@ -92,10 +93,10 @@ impl Ssd {
                 i += 1;
                 continue;
             };
-            let (mut chan, part) = self.enter(cmd, held.take(), run.channel);
+            let mut chan = self.enter(cmd, held.take(), run.channel);
             match buffered {
-                Some(state) => self.read_both(&mut chan, cmd, &run, part, to, (retry, state)),
-                None => self.read_run(&mut chan, cmd, &run, part, to, retry),
+                Some(state) => self.read_both(&mut chan, cmd, &run, to, state),
+                None => self.read_run(&mut chan, cmd, &run, to),
             }
             held = Some(chan);
             i += run.n as usize;
@@ -110,7 +111,6 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &mut Command<'_>,
         row: &RowPart,
-        part: u32,
         to: &mut Target<'_>,
     ) -> bool {
         let index = chan.cells.index(row.die, row.chunk);
@@ -123,7 +123,7 @@ impl Ssd {
         chan.count.read_sectors += row.n as u64;
         chan.count.sent_sectors += row.n as u64;
         chan.cells.note_reads(index, row.n as u32);
-        self.queue_row(chan, cmd, row, index, part);
+        self.queue_row(chan, cmd, row, index);
         let addrs = &cmd.addrs[row.first..row.first + row.n];
         let all = (row.sector, self.geo.sectors_per_row());
         self.copy_to(chan, cmd, index, all, |k| row.place(addrs[k]), row.first, row.n, to);
@@ -147,73 +147,52 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &mut Command<'_>,
         run: &Run,
-        part: u32,
         to: &mut Target<'_>,
-        (retry, state): (bool, &State),
+        state: &State,
     ) {
-        let index = chan.cells.index(run.die, run.chunk);
         let mut k = 0;
         while k < run.n {
-            let has = |m: u32| state.has(chan, run.channel, index, run.sector + m);
+            let has = |m: u32| state.has(chan, run.channel, run.index, run.sector + m);
             cmd.in_buffer = has(k);
             let same = |m: &u32| has(*m) == cmd.in_buffer;
             let n = 1 + (k + 1..run.n).take_while(same).count() as u32;
-            let piece = Run { sector: run.sector + k, first: run.first + k as usize, n, ..*run };
-            self.read_run(chan, cmd, &piece, part, to, retry);
+            self.read_run(chan, cmd, &run.piece(k, n), to);
             k += n;
         }
         cmd.in_buffer = false;
     }
 
     #[inline]
-    fn read_run(
-        &self,
-        chan: &mut Chan,
-        cmd: &mut Command<'_>,
-        run: &Run,
-        part: u32,
-        to: &mut Target<'_>,
-        retry: bool,
-    ) {
-        let index = chan.cells.index(run.die, run.chunk);
+    fn read_run(&self, chan: &mut Chan, cmd: &mut Command<'_>, run: &Run, to: &mut Target<'_>) {
         chan.count.read_sectors += run.n as u64;
         chan.count.sent_sectors += run.n as u64;
-        chan.cells.note_reads(index, run.n);
+        chan.cells.note_reads(run.index, run.n);
         if chan.dead[run.die as usize] && !mutant!("device.dead-die-reads") {
-            return self.read_lost(chan, cmd, run, part, to);
+            return self.read_lost(chan, cmd, run, to);
         }
-        if !chan.cells.plain(index, run.sector, run.n) {
-            return self.read_apart(chan, cmd, run, index, part, to, retry);
+        match chan.cells.plain(run.index, run.sector, run.n) {
+            true => self.sense(chan, cmd, run, to),
+            false => self.read_apart(chan, cmd, run, to),
         }
-        self.sense(chan, cmd, run, index, part, to, retry);
     }
 
     /// A run of which not every sector gives data.
-    fn read_apart(
-        &self,
-        chan: &mut Chan,
-        cmd: &mut Command<'_>,
-        run: &Run,
-        index: u32,
-        part: u32,
-        to: &mut Target<'_>,
-        retry: bool,
-    ) {
+    fn read_apart(&self, chan: &mut Chan, cmd: &mut Command<'_>, run: &Run, to: &mut Target<'_>) {
         let mut k = 0;
         while k < run.n {
-            let found = chan.cells.look(index, run.sector + k);
-            let same = |m: &u32| chan.cells.look(index, run.sector + m) == found;
+            let found = chan.cells.look(run.index, run.sector + k);
+            let same = |m: &u32| chan.cells.look(run.index, run.sector + m) == found;
             let n = 1 + (k + 1..run.n).take_while(same).count() as u32;
-            let piece = Run { sector: run.sector + k, first: run.first + k as usize, n, ..*run };
+            let piece = run.piece(k, n);
             k += n;
             match found {
-                Found::Data => self.sense(chan, cmd, &piece, index, part, to, retry),
-                Found::Damaged => self.read_lost(chan, cmd, &piece, part, to),
+                Found::Data => self.sense(chan, cmd, &piece, to),
+                Found::Damaged => self.read_lost(chan, cmd, &piece, to),
                 Found::Nothing | Found::Early => {
                     if found == Found::Early {
                         chan.count.early_reads += n as u64;
                     }
-                    for i in piece.first..piece.first + n as usize {
+                    for i in piece.addresses() {
                         predefined(to, i);
                         if self.traits.dulbe {
                             cmd.fail(i, Status::Empty);
@@ -225,46 +204,30 @@ impl Ssd {
     }
 
     /// Sectors whose data is lost: the sense takes its time and gives nothing.
-    fn read_lost(
-        &self,
-        chan: &mut Chan,
-        cmd: &mut Command<'_>,
-        piece: &Run,
-        part: u32,
-        to: &mut Target<'_>,
-    ) {
-        for i in piece.first..piece.first + piece.n as usize {
+    fn read_lost(&self, chan: &mut Chan, cmd: &mut Command<'_>, piece: &Run, to: &mut Target<'_>) {
+        for i in piece.addresses() {
             predefined(to, i);
             cmd.fail(i, Status::Uncorrectable);
         }
         chan.count.uncorrectable += piece.n as u64;
         self.notify(piece, Event::Unrecoverable, cmd.now);
-        self.queue_read(chan, cmd, piece, part, 0);
+        self.queue_read(chan, cmd, piece, 0);
     }
 
     /// Sectors that hold data.
     #[inline]
-    fn sense(
-        &self,
-        chan: &mut Chan,
-        cmd: &mut Command<'_>,
-        piece: &Run,
-        index: u32,
-        part: u32,
-        to: &mut Target<'_>,
-        retry: bool,
-    ) {
+    fn sense(&self, chan: &mut Chan, cmd: &mut Command<'_>, piece: &Run, to: &mut Target<'_>) {
         let span = (piece.sector, piece.n);
-        self.copy_to(chan, cmd, index, span, |k| k, piece.first, piece.n as usize, to);
+        self.copy_to(chan, cmd, piece.index, span, |k| k, piece.first, piece.n as usize, to);
         if cmd.in_buffer {
             cmd.hits += piece.n as u64;
             return; // nothing is sensed
         }
         let retries = match self.fragile {
-            true => self.meet_errors(chan, cmd, piece, index, to, retry),
+            true => self.meet_errors(chan, cmd, piece, to),
             false => 0,
         };
-        self.queue_read(chan, cmd, piece, part, retries);
+        self.queue_read(chan, cmd, piece, retries);
     }
 
     /// Content and out-of-band records of `n` addresses from `first` on, the `k`-th at `place(k)`
@@ -309,20 +272,18 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &mut Command<'_>,
         piece: &Run,
-        index: u32,
         to: &mut Target<'_>,
-        retry: bool,
     ) -> u32 {
-        let mean = self.mean_errors(chan, cmd, index);
+        let mean = self.mean_errors(chan, cmd, piece.index);
         let mut worst = 0;
         for k in 0..piece.n {
             let i = piece.first + k as usize;
             if cmd.failed >> i & 1 == 1 {
                 continue; // there is nothing to have errors
             }
-            let one = Run { sector: piece.sector + k, first: i, n: 1, ..*piece };
+            let one = piece.piece(k, 1);
             let mut sensed = match &self.errors {
-                Some(model) => model.sense(mean, &mut chan.read_rng[piece.die as usize], retry),
+                Some(model) => model.sense(mean, &mut chan.read_rng[piece.die as usize], to.retry),
                 None => Sensed::default(),
             };
             let mut silent = 0;
@@ -378,17 +339,9 @@ impl Ssd {
     }
 
     #[inline]
-    fn queue_read(
-        &self,
-        chan: &mut Chan,
-        cmd: &mut Command<'_>,
-        piece: &Run,
-        part: u32,
-        retries: u32,
-    ) {
+    fn queue_read(&self, chan: &mut Chan, cmd: &mut Command<'_>, piece: &Run, retries: u32) {
         let job = Job { kind: Kind::Read, ready: cmd.now + self.command, retries };
-        let index = chan.cells.index(piece.die, piece.chunk);
-        self.queue_rows(chan, cmd, piece, index, part, job);
+        self.queue_rows(chan, cmd, piece, job);
     }
 }
 

@@ -39,30 +39,22 @@ impl Ssd {
                 continue;
             }
             before = Some(chunk);
-            let (mut chan, part) = self.enter(cmd, held.take(), run.channel);
-            let index = chan.cells.index(run.die, run.chunk);
-            self.reset_chunk(&mut chan, cmd, &run, part, mode);
+            let mut chan = self.enter(cmd, held.take(), run.channel);
+            self.reset_chunk(&mut chan, cmd, &run, mode);
             let gone =
-                matches!(chan.cells.chunk(index).state, ChunkState::Free | ChunkState::Offline);
+                matches!(chan.cells.chunk(run.index).state, ChunkState::Free | ChunkState::Offline);
             if let Some(state) = buffered.as_mut().filter(|_| gone)
                 && !mutant!("device.reset-chunk-read-from-buffer")
             {
-                state.was_reset(run.channel, index);
+                state.was_reset(run.channel, run.index);
             }
             held = Some(chan);
         }
         self.seal_held(held, cmd)
     }
 
-    fn reset_chunk(
-        &self,
-        chan: &mut Chan,
-        cmd: &mut Command<'_>,
-        run: &Run,
-        part: u32,
-        mode: CellMode,
-    ) {
-        let index = chan.cells.index(run.die, run.chunk);
+    fn reset_chunk(&self, chan: &mut Chan, cmd: &mut Command<'_>, run: &Run, mode: CellMode) {
+        let index = run.index;
         let state = chan.cells.chunk(index).state;
         let refused = match state {
             ChunkState::Free => (!self.spec.limits.reset_free).then_some(Rule::ResetFree),
@@ -86,7 +78,7 @@ impl Ssd {
         let at = self.device_time(cmd.now);
         let ignored = self.spec.limits.erase_ignored;
         chan.count.erases += !ignored as u64;
-        let token = match !ignored && self.erase_fails(chan, cmd, run, index) {
+        let token = match !ignored && self.erase_fails(chan, cmd, run) {
             false => {
                 let erases = chan.cells.chunk(index).erases;
                 if let Some(buffer) = &self.buffer {
@@ -115,7 +107,7 @@ impl Ssd {
             kind: Kind::Erase,
             suspend: false,
             die: run.die,
-            part,
+            part: cmd.part,
             chunk: run.chunk,
             sector: 0,
             count: 0,
@@ -132,8 +124,8 @@ impl Ssd {
     }
 
     /// Whether an erase that breaks no rule fails.
-    fn erase_fails(&self, chan: &mut Chan, cmd: &Command<'_>, run: &Run, index: u32) -> bool {
-        if chan.cells.chunk(index).doomed && !mutant!("device.doomed-chunk-erased") {
+    fn erase_fails(&self, chan: &mut Chan, cmd: &Command<'_>, run: &Run) -> bool {
+        if chan.cells.chunk(run.index).doomed && !mutant!("device.doomed-chunk-erased") {
             return true;
         }
         if !self.fragile {
@@ -150,7 +142,7 @@ impl Ssd {
         let Some(model) = &self.errors else {
             return false;
         };
-        let (erases, rated) = self.wear(chan, index);
+        let (erases, rated) = self.wear(chan, run.index);
         model.erase_fails(erases, rated, &mut chan.wear_rng[run.die as usize])
     }
 }

@@ -94,25 +94,17 @@ impl Ssd {
     /// Splits sectors of a run into rows and queues an operation for each. Reads wait for the next
     /// run, which may be of the same row: see `flush_read`.
     #[inline]
-    pub(super) fn queue_rows(
-        &self,
-        chan: &mut Chan,
-        cmd: &mut Command<'_>,
-        run: &Run,
-        index: u32,
-        part: u32,
-        job: Job,
-    ) {
+    pub(super) fn queue_rows(&self, chan: &mut Chan, cmd: &mut Command<'_>, run: &Run, job: Job) {
         if !self.options.timing {
             return;
         }
-        let mode = chan.cells.chunk(index).mode;
+        let mode = chan.cells.chunk(run.index).mode;
         let (row, in_row) = self.row.div_rem(run.sector);
         let one_row = cmd.planes == 0 && in_row + run.n <= self.geo.sectors_per_row();
         if job.kind == Kind::Program && one_row {
             let op = ProgramNow {
                 die: run.die,
-                part,
+                part: cmd.part,
                 chunk: run.chunk,
                 sector: run.sector,
                 count: run.n,
@@ -124,7 +116,7 @@ impl Ssd {
                 return;
             }
         }
-        self.queue_row_by_row(chan, cmd, run, part, job, mode);
+        self.queue_row_by_row(chan, cmd, run, job, mode);
     }
 
     /// One operation for each row, or plane group of a row, that a run touches.
@@ -133,7 +125,6 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &mut Command<'_>,
         run: &Run,
-        part: u32,
         job: Job,
         mode: CellMode,
     ) {
@@ -161,7 +152,7 @@ impl Ssd {
                 kind: job.kind,
                 suspend: cmd.suspend,
                 die: run.die,
-                part,
+                part: cmd.part,
                 chunk: run.chunk,
                 sector,
                 count: next - sector,
@@ -189,7 +180,6 @@ impl Ssd {
         cmd: &mut Command<'_>,
         part_of: &RowPart,
         index: u32,
-        part: u32,
     ) {
         if !self.options.timing {
             return;
@@ -204,7 +194,7 @@ impl Ssd {
             kind: Kind::Read,
             suspend: cmd.suspend,
             die: part_of.die,
-            part,
+            part: cmd.part,
             chunk: part_of.chunk,
             sector: part_of.span().0,
             count: part_of.n as u32,

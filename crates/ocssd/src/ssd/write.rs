@@ -59,9 +59,9 @@ impl Ssd {
                 i += 1;
                 continue;
             };
-            let (mut chan, part) = self.enter(cmd, held.take(), run.channel);
+            let mut chan = self.enter(cmd, held.take(), run.channel);
             chan.count.received_sectors += run.n as u64;
-            self.write_run(&mut chan, cmd, &run, part, ready, &payload);
+            self.write_run(&mut chan, cmd, &run, ready, &payload);
             i += run.n as usize;
             held = Some(chan);
         }
@@ -77,36 +77,28 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &mut Command<'_>,
         run: &Run,
-        part: u32,
         ready: Ns,
         payload: &Payload<'_>,
     ) {
-        let index = chan.cells.index(run.die, run.chunk);
-        let unit = self.geo.ws_min;
         let job = Job { kind: Kind::Program, ready, retries: 0 };
         let open = chan.cells.open_on(run.die);
-        if !self.fragile && self.may_write(chan, index, run).is_ok() {
-            if self.program(chan, cmd, run, index, payload).is_err() {
-                return self.host_failed(cmd, run.first..run.first + run.n as usize);
+        if !self.fragile && self.may_write(chan, run).is_ok() {
+            if self.program(chan, cmd, run, payload).is_err() {
+                return self.host_failed(cmd, run.addresses());
             }
             self.note_open(chan, run.die, open);
-            return self.queue_program(chan, cmd, run, index, part, job, false);
+            return self.queue_program(chan, cmd, run, job, false);
         }
         let mut done = 0;
         while done < run.n {
-            let piece = Run {
-                sector: run.sector + done,
-                first: run.first + done as usize,
-                n: unit.min(run.n - done),
-                ..*run
-            };
+            let piece = run.piece(done, self.geo.ws_min);
             done += piece.n;
             let open = chan.cells.open_on(run.die);
-            let taken = self.write_unit(chan, cmd, &piece, index, part, job, payload);
+            let taken = self.write_unit(chan, cmd, &piece, job, payload);
             self.note_open(chan, run.die, open);
             if taken.is_err() {
                 // What follows would be out of order, which is not the caller's doing.
-                return self.host_failed(cmd, piece.first..run.first + run.n as usize);
+                return self.host_failed(cmd, piece.first..run.addresses().end);
             }
         }
     }
@@ -133,16 +125,13 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &mut Command<'_>,
         piece: &Run,
-        index: u32,
-        part: u32,
         job: Job,
         payload: &Payload<'_>,
     ) -> Result<(), HostFailed> {
-        if let Err(rule) = self.may_write(chan, index, piece) {
-            let failed = chan.cells.chunk(index).failed;
-            let seen = describe(&chan.cells, index);
-            for k in 0..piece.n as usize {
-                let i = piece.first + k;
+        if let Err(rule) = self.may_write(chan, piece) {
+            let failed = chan.cells.chunk(piece.index).failed;
+            let seen = describe(&chan.cells, piece.index);
+            for i in piece.addresses() {
                 // The caller may not have heard yet of the failure that closed the chunk.
                 match failed && matches!(rule, Rule::EraseFirst | Rule::Offline) {
                     true => cmd.fail(i, rule.status()),
@@ -151,23 +140,23 @@ impl Ssd {
             }
             return Ok(());
         }
-        match self.program_outcome(chan, cmd, piece, index) {
+        match self.program_outcome(chan, cmd, piece) {
             Status::Ok => {
-                self.program(chan, cmd, piece, index, payload)?;
-                self.queue_program(chan, cmd, piece, index, part, job, false);
+                self.program(chan, cmd, piece, payload)?;
+                self.queue_program(chan, cmd, piece, job, false);
             }
             status if Ssd::fails_behind(cmd, piece, status) => {
-                self.fail_behind(chan, cmd, piece, index, payload, status)?;
-                self.queue_program(chan, cmd, piece, index, part, job, true);
+                self.fail_behind(chan, cmd, piece, payload, status)?;
+                self.queue_program(chan, cmd, piece, job, true);
             }
             status => {
-                let range = piece.first..piece.first + piece.n as usize;
+                let range = piece.addresses();
                 if status == Status::WriteNextUnit {
                     count_causes(&mut chan.count.programmed, &payload.cause[range.clone()]);
                 }
-                self.program_failed(chan, cmd.now, piece, index, status);
+                self.program_failed(chan, cmd.now, piece, status);
                 range.for_each(|i| cmd.fail(i, status));
-                self.queue_rows(chan, cmd, piece, index, part, job);
+                self.queue_rows(chan, cmd, piece, job);
             }
         }
         Ok(())
@@ -179,7 +168,6 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &Command<'_>,
         piece: &Run,
-        index: u32,
     ) -> Status {
         if chan.dead[piece.die as usize] {
             return Status::WriteFault;
@@ -196,7 +184,7 @@ impl Ssd {
         let Some(model) = &self.errors else {
             return Status::Ok;
         };
-        let (erases, rated) = self.wear(chan, index);
+        let (erases, rated) = self.wear(chan, piece.index);
         let rng = &mut chan.wear_rng[piece.die as usize];
         match model.program_fails(erases, rated, rng) {
             true => Status::ChunkEarlyClose,
@@ -205,29 +193,22 @@ impl Ssd {
     }
 
     /// State and counters of a program that failed.
-    pub(super) fn program_failed(
-        &self,
-        chan: &mut Chan,
-        now: Ns,
-        piece: &Run,
-        index: u32,
-        status: Status,
-    ) {
+    pub(super) fn program_failed(&self, chan: &mut Chan, now: Ns, piece: &Run, status: Status) {
         chan.count.program_failures += piece.n as u64;
         let at = self.device_time(now);
         match status {
-            Status::WriteNextUnit => chan.cells.program_lost(index, piece.n, at),
-            Status::ChunkEarlyClose => self.close_early(chan, now, piece, index),
+            Status::WriteNextUnit => chan.cells.program_lost(piece.index, piece.n, at),
+            Status::ChunkEarlyClose => self.close_early(chan, now, piece),
             _ => {} // a dead die: nothing happens
         }
     }
 
     /// The chunk takes nothing any more; its next erase may fail.
-    pub(super) fn close_early(&self, chan: &mut Chan, now: Ns, piece: &Run, index: u32) {
+    pub(super) fn close_early(&self, chan: &mut Chan, now: Ns, piece: &Run) {
         let ppm = self.spec.limits.early_close_offline_ppm as u64;
         let doomed = ppm != 0 && chan.wear_rng[piece.die as usize].below(1_000_000) < ppm;
-        chan.cells.close_early(index, self.device_time(now));
-        chan.cells.chunk_mut(index).doomed = doomed;
+        chan.cells.close_early(piece.index, self.device_time(now));
+        chan.cells.chunk_mut(piece.index).doomed = doomed;
     }
 
     /// Erases of a chunk and those it is made for in its mode.
@@ -242,12 +223,11 @@ impl Ssd {
         chan: &mut Chan,
         cmd: &Command<'_>,
         run: &Run,
-        index: u32,
         payload: &Payload<'_>,
     ) -> Result<(), HostFailed> {
-        let range = run.first..run.first + run.n as usize;
+        let range = run.addresses();
         chan.cells.program(
-            index,
+            run.index,
             &payload.content,
             run.first,
             &payload.oob[range.clone()],
@@ -260,8 +240,8 @@ impl Ssd {
 
     /// The rules of a write, in the order of what they mean to the caller.
     #[inline]
-    pub(super) fn may_write(&self, chan: &Chan, index: u32, run: &Run) -> Result<(), Rule> {
-        let chunk = chan.cells.chunk(index);
+    pub(super) fn may_write(&self, chan: &Chan, run: &Run) -> Result<(), Rule> {
+        let chunk = chan.cells.chunk(run.index);
         match chunk.state {
             ChunkState::Open => {}
             ChunkState::Free => self.may_open(chan, run.die)?,
@@ -277,7 +257,7 @@ impl Ssd {
         }
         let length = match chunk.mode {
             CellMode::Native => self.geo.sectors_per_chunk(),
-            CellMode::Slc => chan.cells.length(index),
+            CellMode::Slc => chan.cells.length(run.index),
         };
         if run.sector + run.n > length {
             return Err(Rule::WriteEnd);

@@ -102,66 +102,42 @@ impl ScriptedDevice {
         if sent.is_empty() || request.op == Op::Copy {
             return (None, Vec::new());
         }
-        let addrs: Vec<Ppa> = sent.iter().map(|i| request.addrs[*i]).collect();
-        let rest = Picked {
-            op: request.op,
-            flags: request.flags,
-            whole: request.whole_sectors,
-            addrs: &addrs,
-            sent: &sent,
-        };
-        (Some(rest.submit(&*self.inner, cx, request.data, arrives)), sent)
+        (Some(send_some(&*self.inner, cx, request, &sent, arrives)), sent)
     }
 }
 
-/// Some addresses of a command.
-struct Picked<'a> {
-    op: Op,
-    flags: crate::device::Flags,
-    whole: bool,
-    addrs: &'a [Ppa],
-    sent: &'a [usize],
-}
-
-impl Picked<'_> {
-    fn submit(&self, inner: &dyn Device, cx: &Cx, data: Data<'_>, arrives: Ns) -> Ticket {
-        let pick = |index: &[u32]| -> Vec<u32> {
-            let at = self.sent.iter();
-            at.filter_map(|i| index.get(*i).copied()).collect()
-        };
-        match data {
-            Data::None => inner.submit_at(cx, self.request(Data::None), arrives),
-            Data::Write { content, oob, cause } => {
-                let index = pick(content.index());
-                let oob: Vec<_> = self.sent.iter().filter_map(|i| oob.get(*i).copied()).collect();
-                let cause: Vec<_> =
-                    self.sent.iter().filter_map(|i| cause.get(*i).copied()).collect();
-                let content = content.with(&index);
-                let data = Data::Write { content, oob: &oob, cause: &cause };
-                inner.submit_at(cx, self.request(data), arrives)
-            }
-            Data::Read { mut content, oob } => {
-                let index = pick(content.index);
-                let mut picked = vec![[0; flashlane_base::OOB_BYTES]; self.sent.len()];
-                let data = Data::Read { content: content.with(&index), oob: &mut picked };
-                let ticket = inner.submit_at(cx, self.request(data), arrives);
-                for (record, i) in picked.iter().zip(self.sent) {
-                    if let Some(place) = oob.get_mut(*i) {
-                        *place = *record;
-                    }
-                }
-                ticket
-            }
+/// Sends these of a command's addresses on.
+fn send_some(
+    inner: &dyn Device,
+    cx: &Cx,
+    request: Request<'_>,
+    sent: &[usize],
+    arrives: Ns,
+) -> Ticket {
+    fn some<T: Copy>(all: &[T], sent: &[usize]) -> Vec<T> {
+        sent.iter().filter_map(|i| all.get(*i).copied()).collect()
+    }
+    let addrs = some(request.addrs, sent);
+    let plain = Request::plain(request.op, &addrs).with(request.flags).whole(request.whole_sectors);
+    match request.data {
+        Data::None => inner.submit_at(cx, plain, arrives),
+        Data::Write { content, oob, cause } => {
+            let (index, oob, cause) =
+                (some(content.index(), sent), some(oob, sent), some(cause, sent));
+            let data = Data::Write { content: content.with(&index), oob: &oob, cause: &cause };
+            inner.submit_at(cx, Request { data, ..plain }, arrives)
         }
-    }
-
-    fn request<'r>(&'r self, data: Data<'r>) -> Request<'r> {
-        Request {
-            op: self.op,
-            flags: self.flags,
-            addrs: self.addrs,
-            data,
-            whole_sectors: self.whole,
+        Data::Read { mut content, oob } => {
+            let index = some(content.index, sent);
+            let mut picked = vec![[0; flashlane_base::OOB_BYTES]; sent.len()];
+            let data = Data::Read { content: content.with(&index), oob: &mut picked };
+            let ticket = inner.submit_at(cx, Request { data, ..plain }, arrives);
+            for (record, i) in picked.iter().zip(sent) {
+                if let Some(place) = oob.get_mut(*i) {
+                    *place = *record;
+                }
+            }
+            ticket
         }
     }
 }

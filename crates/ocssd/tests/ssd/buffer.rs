@@ -2,14 +2,7 @@
 //! a full buffer and a power cut make of it (D9, D8).
 
 use crate::common::*;
-use flashlane_base::{Bytes, Location, Ns, Rng};
-use flashlane_media::host::memory::MemoryFile;
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::ssd::{Event, GROWN_BAD, PowerOn};
-use flashlane_ocssd::{
-    BufferCount, CreateImage, DeviceSpec, DieQueue, FaultPlan, OpenImage, Ssd, SsdOptions,
-};
-use std::sync::Arc;
+use flashlane_ocssd::BufferCount;
 
 /// Transfer and program of one unit of `tiny`: 4 sectors at 400 MB/s, then 500 us.
 const PROGRAM: Ns = Ns::from_ns(40_960 + 500_000);
@@ -25,9 +18,7 @@ fn buffered(units: u64, change: impl FnOnce(&mut DeviceSpec)) -> DeviceSpec {
 }
 
 fn bench(spec: &DeviceSpec, faults: &str) -> (Bench, Arc<Ssd>) {
-    let faults = FaultPlan::from_toml(faults).unwrap();
-    let ssd = ssd(spec, SsdOptions { faults, ..memory() });
-    (Bench::new(ssd.clone()), ssd)
+    Bench::of(spec, failing(faults))
 }
 
 fn count(ssd: &Ssd) -> BufferCount {
@@ -111,9 +102,7 @@ fn a_full_buffer_makes_writes_wait() {
     let (first, behind) = (b.at(&[(0, 0, 0, 4)]), b.at(&[(0, 0, 4, 4)]));
     b.run(|cx, dev| async move {
         write(&cx, &*dev, &first, 1).await;
-        let flags = Flags::default();
-        let request =
-            || Request { op: Op::Flush, flags, addrs: &[], data: Data::None, whole_sectors: false };
+        let request = || Request::plain(Op::Flush, &[]);
         let flush = dev.submit(&cx, request());
         write(&cx, &*dev, &behind, 1).await;
         assert_eq!(dev.wait(&cx, flush).await.finished, PROGRAM);
@@ -138,8 +127,7 @@ fn fua_goes_through() {
         let at = b.at(&[(0, 0, 0, 4)]);
         let done = b.run(|cx, dev| async move {
             let filled = Filled::new(4, 4096, 5);
-            let request = Request { flags: Flags::DURABLE, ..filled.request(&at, false) };
-            dev.io(&cx, request).await
+            dev.io(&cx, filled.request(&at, false).with(Flags::DURABLE)).await
         });
         assert_eq!(done.finished, if capacitors { Ns::ZERO } else { PROGRAM });
     }
@@ -194,8 +182,7 @@ fn a_buffer_changes_only_times() {
 /// What a cut at `at` leaves of twelve units on three chunks, of which four were flushed: per chunk, the
 /// pointer and the good units in front of it.
 fn cut_at(spec: &DeviceSpec, at: Ns, seed: u64) -> Vec<(u32, u32)> {
-    let ssd = ssd(spec, SsdOptions { seed, ..memory() });
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(spec, SsdOptions { seed, ..memory() });
     for pu in [0, 2] {
         assert_eq!(b.write(&[(pu, 0, 0, 8)], 1).failed, 0);
     }
@@ -363,16 +350,7 @@ fn what_is_kept_lives_and_dies_with_its_chunk() {
             std::task::Poll::Ready(())
         })
         .await;
-        let _ = dev.submit(
-            &cx,
-            Request {
-                op: Op::Reset,
-                flags: Flags::default(),
-                addrs: &chunk,
-                data: Data::None,
-                whole_sectors: false,
-            },
-        );
+        let _ = dev.submit(&cx, Request::plain(Op::Reset, &chunk));
         device.power_cut(cx.now(), PowerOn::ClockGoesOn);
         reading.await;
     });
@@ -394,14 +372,7 @@ fn a_reset_of_buffered_sectors() {
     let at = b.at(&[(0, 0, 0, 1)]);
     let (device, addrs) = (ssd.clone(), b.at(&[(0, 0, 0, 8)]));
     b.run(|cx, dev| async move {
-        let request = Request {
-            op: Op::Reset,
-            flags: Flags::default(),
-            addrs: &at,
-            data: Data::None,
-            whole_sectors: false,
-        };
-        let reset = dev.submit(&cx, request);
+        let reset = dev.submit(&cx, Request::plain(Op::Reset, &at));
         write(&cx, &*dev, &addrs, 3).await;
         let got = read(&cx, &*dev, &addrs, Flags::default()).await;
         assert!(got.holds(0, 3) && got.holds(7, 3) && got.done.finished == cx.now());
@@ -424,14 +395,7 @@ fn a_read_behind_a_reset_is_not_answered_from_before_it() {
     let (got, began) = b.run(|cx, dev| async move {
         write(&cx, &*dev, &low, 1).await;
         write(&cx, &*dev, &high, 1).await;
-        let request = Request {
-            op: Op::Reset,
-            flags: Flags::default(),
-            addrs: &low[..1],
-            data: Data::None,
-            whole_sectors: false,
-        };
-        let (began, reset) = (cx.now(), dev.submit(&cx, request));
+        let (began, reset) = (cx.now(), dev.submit(&cx, Request::plain(Op::Reset, &low[..1])));
         let filled = Filled::new(8, 4096, 2);
         let again = dev.submit(&cx, filled.request(&both, false));
         let got = read(&cx, &*dev, &one, Flags::default()).await;
@@ -449,8 +413,7 @@ fn a_read_behind_a_reset_is_not_answered_from_before_it() {
 #[test]
 fn an_image_has_what_was_flushed_and_kept() {
     for closed in [false, true] {
-        let file = Arc::new(MemoryFile::default());
-        Ssd::create_on(file.clone(), &buffered(2, |_| {}), &CreateImage::default()).unwrap();
+        let file = image_of(&buffered(2, |_| {}));
         let faults = FaultPlan::from_toml(EARLY).unwrap();
         let options = OpenImage { faults, ..OpenImage::default() };
         let ssd = Ssd::open_on(file.clone(), &options).unwrap();
@@ -462,8 +425,7 @@ fn an_image_has_what_was_flushed_and_kept() {
             ssd.close().unwrap();
         }
         drop((b, ssd));
-        let ssd = Ssd::open_on(file, &OpenImage::default()).unwrap();
-        let b = Bench::new(ssd.clone());
+        let (b, _) = Bench::on(file);
         let got = b.read(&[(0, 0, 0, 8)]);
         assert!((0..8).all(|i| got.holds(i, 1)));
         assert_eq!(b.info(0, 0).state, ChunkState::Closed);

@@ -2,15 +2,9 @@
 //!
 //! The host is slow here: it syncs when the test lets it. What a flush promises does not depend on that.
 
-use crate::common::{addrs, read, tiny, write};
-use flashlane_base::Ns;
-use flashlane_media::host::HostFile;
-use flashlane_media::host::memory::{MemoryFile, Moment};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::{CreateImage, DeviceSpec, OpenImage, Ssd};
-use flashlane_rt::{CostTable, Cx, Threads, Virtual};
-use std::io::{self, ErrorKind};
-use std::sync::{Arc, Condvar, Mutex};
+use crate::common::*;
+use std::io;
+use std::sync::Condvar;
 use std::time::Duration;
 
 /// A file in memory whose syncs wait until they may.
@@ -24,8 +18,7 @@ struct Slow {
 impl Slow {
     /// A new image, and its device.
     fn device() -> (Arc<Slow>, Arc<Ssd>) {
-        let image = Arc::new(MemoryFile::default());
-        Ssd::create_on(image.clone(), &spec(), &CreateImage::default()).expect("created");
+        let image = image_of(&spec());
         let (may, changed) = (Mutex::new(true), Condvar::new());
         let file = MemoryFile::new(image.bytes());
         let slow = Arc::new(Slow { file, start: image.bytes(), may, changed });
@@ -60,24 +53,14 @@ impl Slow {
         let log = self.file.log();
         let left = Moment::new(&self.start, &log, log.len()).nth(0);
         let file = Arc::new(MemoryFile::new(left));
-        let ssd = Ssd::open_on(file, &OpenImage::default()).expect("an image");
+        let ssd = open_on(file);
         [0, 1].map(|pu| ssd.chunk_report(pu, 0, 1)[0].write_pointer)
     }
 }
 
 impl HostFile for Slow {
-    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(at, into)
-    }
-    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_at(at, bytes)
-    }
-    fn punch(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.punch(at, len)
-    }
-    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.allocate(at, len)
-    }
+    flashlane_media::host_file_as_below!(file: read_at write_at punch allocate len set_len);
+
     fn sync(&self) -> io::Result<()> {
         let mut may = self.may.lock().expect("no panic");
         while !*may {
@@ -85,26 +68,14 @@ impl HostFile for Slow {
         }
         self.file.sync()
     }
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
 }
 
 fn spec() -> DeviceSpec {
-    tiny(|s| {
-        let g = &mut s.geometry;
-        (g.channels, g.pus_per_channel, g.planes, g.chunks_per_pu) = (2, 1, 1, 3);
-        (g.pages_per_block, g.sectors_per_page, g.ws_min, g.ws_opt) = (2, 2, 2, 2);
-        g.mw_cunits = 0;
-    })
+    of_few_sectors(2, 3)
 }
 
 fn flush() -> Request<'static> {
-    let flags = Flags::default();
-    Request { op: Op::Flush, flags, addrs: &[], data: Data::None, whole_sectors: false }
+    Request::plain(Op::Flush, &[])
 }
 
 async fn write_first(cx: &Cx, ssd: &Ssd, pu: u32, sector: u32) {

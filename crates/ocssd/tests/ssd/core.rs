@@ -2,13 +2,9 @@
 //! command line, targets on an image, and placement by the application (L4).
 
 use crate::common::*;
-use flashlane_base::{Location, Ns, Ppa};
 use flashlane_ocssd::core::{Core, CoreError, Partition, Stream, StreamError};
 use flashlane_ocssd::core::{Pus, TargetSpec};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::{DeviceSpec, FaultPlan, Ssd, SsdOptions};
 use proptest::prelude::*;
-use std::sync::Arc;
 
 fn device() -> Arc<Ssd> {
     let spec = tiny(|s| {
@@ -314,8 +310,7 @@ fn streams_keep_to_their_pus() {
     });
     let plan = "[[fault]]\nkind = \"early_close\"\nat = \"pu 2\"\ncount = 3\n\
                 [[fault]]\nkind = \"write_next_unit\"\nat = \"pu 3\"\ncount = 2";
-    let faults = FaultPlan::from_toml(plan).unwrap();
-    let ssd = ssd(&spec, SsdOptions { faults, ..memory() });
+    let ssd = ssd(&spec, failing(plan));
     let core = Core::new(ssd.clone());
     let part = core.create(&TargetSpec::new("raw", "raw", Pus::Any)).unwrap();
     let b = Bench::new(part);
@@ -351,8 +346,7 @@ fn streams_keep_to_their_pus() {
 /// L4: a full stream says so, and goes on with what is given back.
 #[test]
 fn a_full_stream_takes_back_erased_chunks() {
-    let ssd = ssd(&tiny(|s| s.geometry.chunks_per_pu = 2), memory());
-    let b = Bench::new(ssd);
+    let (b, _) = Bench::of(&tiny(|s| s.geometry.chunks_per_pu = 2), memory());
     b.run(|cx, dev| async move {
         let refused = |pus: &[u32]| Stream::on_pus(dev.clone(), pus).err();
         assert_eq!(refused(&[1, 1]), Some(StreamError::Pu(1)));
@@ -386,7 +380,7 @@ mod on_an_image {
     }
 
     fn open(file: &Arc<MemoryFile>) -> (Arc<Ssd>, Core) {
-        let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
+        let ssd = open_on(file.clone());
         let core = Core::on_image(ssd.clone()).unwrap();
         (ssd, core)
     }

@@ -6,17 +6,11 @@
 //! `FLASHLANE_DAMAGE=0..20000`, where each is its number: that is how one is played again.
 
 use crate::common::Bench;
-use flashlane_base::{Bytes, OOB_BYTES, Rng};
+use crate::common::*;
 use flashlane_media::host::damage::{Damage, What};
-use flashlane_media::host::memory::{MemoryFile, Moment};
-use flashlane_media::image::{HEADER_BYTES, HOLDER_AT, Layout, MARK_AT};
-use flashlane_ocssd::device::*;
+use flashlane_media::image::{HOLDER_AT, Layout};
 use flashlane_ocssd::image::{Header, layout};
-use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
-use flashlane_ocssd::{CreateImage, DeviceSpec, FaultPlan, ImageError, OpenImage, Ssd};
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::Arc;
 
 const PUS: u32 = 2;
 const CHUNKS: u32 = 3;
@@ -53,9 +47,7 @@ fn write(bench: &Bench, (pu, chunk): (u32, u32), sector: u32, n: u32, stamp: u64
         }
         let (index, cause) = ((0..n).collect::<Vec<u32>>(), vec![Cause::User; n as usize]);
         let content = Gather::new(&base, &index, 4096);
-        let data = Data::Write { content, oob: &oob, cause: &cause };
-        let flags = Flags::default();
-        let request = Request { op: Op::Write, flags, addrs: &at, data, whole_sectors: false };
+        let request = Request::write(&at, content, &oob, &cause);
         let _ = dev.io(&cx, request).await; // programs may fail: whatever is there then is promised
     });
 }
@@ -90,9 +82,7 @@ fn records(bench: &Bench, places: &[(u32, u32, u32, u32)]) -> Vec<(Status, [u8; 
         let index: Vec<u32> = (0..at.len() as u32).collect();
         let mut oob = vec![[0; OOB_BYTES]; at.len()];
         let content = Scatter::new(&mut [], &index, 0);
-        let (flags, data) = (Flags::default(), Data::Read { content, oob: &mut oob });
-        let request = Request { op: Op::Read, flags, addrs: &at, data, whole_sectors: false };
-        let done = dev.io(&cx, request).await;
+        let done = dev.io(&cx, Request::read(&at, content, &mut oob)).await;
         oob.into_iter().enumerate().map(|(i, record)| (done.status(i), record)).collect()
     })
 }
@@ -443,7 +433,7 @@ fn content_from_elsewhere_is_an_error() {
     Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
     let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("new");
     let bench = Bench::new(ssd.clone());
-    let flush = || assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
+    let flush = || assert_eq!(bench.flush(), Status::Ok);
     let mut lives = Vec::new();
     for life in 0..3 {
         write(&bench, (0, 0), 0, SECTORS, 10 + life);
@@ -506,8 +496,7 @@ fn content_from_elsewhere_is_an_error() {
 fn what_the_medium_lost_is_no_damage() {
     let spec = crate::common::tiny(|s| s.geometry.mw_cunits = 2 * s.geometry.ws_min);
     let plan = "[[fault]]\nkind = \"write_next_unit\"\nat = \"pu 0\"\ncount = 1";
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
+    let file = image_of(&spec);
     let faults = FaultPlan::from_toml(plan).expect("a plan");
     let how = OpenImage { faults, ..OpenImage::default() };
     let ssd = Ssd::open_on(file.clone(), &how).expect("new");

@@ -1,15 +1,9 @@
 //! Hazards: commands that clash while they are under way, and those that do not.
 
 use crate::common::*;
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::rules::Rule;
-use flashlane_ocssd::ssd::PowerOn;
-use flashlane_ocssd::{Ssd, SsdOptions};
-use std::sync::Arc;
 
 fn bench(hazards: bool) -> (Bench, Arc<Ssd>) {
-    let ssd = ssd(&tiny(|_| {}), SsdOptions { hazards, ..memory() });
-    (Bench::new(ssd.clone()), ssd)
+    Bench::of(&tiny(|_| {}), SsdOptions { hazards, ..memory() })
 }
 
 /// What the second command does.
@@ -36,13 +30,7 @@ fn pair(
             match op {
                 Then::Read => read(&cx, &*dev, &at, Flags::default()).await.done,
                 Then::Write => write(&cx, &*dev, &at, 2).await,
-                Then::Reset => {
-                    let (op, flags) = (Op::Reset, Flags::default());
-                    let addrs = &at[..1];
-                    let plain =
-                        Request { op, flags, addrs, data: Data::None, whole_sectors: false };
-                    dev.io(&cx, plain).await
-                }
+                Then::Reset => dev.io(&cx, Request::plain(Op::Reset, &at[..1])).await,
             }
         };
         if waits {
@@ -108,15 +96,9 @@ fn a_hazard_explains_itself_and_ends_with_the_power() {
     b.write_up_to(0, 2, 64, 1);
     let at = b.at(&[(0, 2, 0, 1)]);
     b.run(|cx, dev| async move {
-        let reset = || Request {
-            op: Op::Reset,
-            flags: Flags::default(),
-            addrs: &at,
-            data: Data::None,
-            whole_sectors: false,
-        };
-        let _ = dev.submit(&cx, reset());
-        let _ = dev.submit(&cx, reset());
+        for _ in 0..2 {
+            let _ = dev.submit(&cx, Request::plain(Op::Reset, &at));
+        }
     });
     let said = ssd.violations()[0].to_string();
     assert!(said.contains("reset at") && said.contains("pu 0 chunk 2"), "{said}");

@@ -6,33 +6,18 @@
 //! bytes is there or not, in any of its versions. All of them where there are few, seeded samples
 //! where there are many.
 
-use crate::common::{Bench, Filled, addrs, tiny};
-use flashlane_base::{Bytes, Ns, OOB_BYTES, Ppa, Rng};
+use crate::common::*;
 use flashlane_media::fault::kept::FaultState;
-use flashlane_media::host::HostFile;
-use flashlane_media::host::behind::Behind;
-use flashlane_media::host::memory::{MemoryFile, Moment};
-use flashlane_media::image::{HEADER_BYTES, MARK_AT};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
-use flashlane_ocssd::{CreateImage, DeviceSpec, FaultPlan, OpenImage, Ssd};
-use std::collections::BTreeMap;
-use std::io::{self, ErrorKind, Read};
+use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::AtomicU64;
 
 const CHUNKS: u32 = 3;
 const PUS: u32 = 2;
 const SECTORS: u32 = 4;
 
 fn spec() -> DeviceSpec {
-    tiny(|s| {
-        let g = &mut s.geometry;
-        (g.channels, g.pus_per_channel, g.planes, g.chunks_per_pu) = (PUS, 1, 1, CHUNKS);
-        (g.pages_per_block, g.sectors_per_page, g.ws_min, g.ws_opt) = (2, 2, 2, 2);
-        g.mw_cunits = 0;
-    })
+    of_few_sectors(PUS, CHUNKS)
 }
 
 /// Everything that can be seen of a device.
@@ -72,10 +57,6 @@ fn look_by(bench: &Bench, ssd: &Ssd) -> Seen {
     }
 }
 
-fn open(file: Arc<dyn HostFile>) -> Arc<Ssd> {
-    Ssd::open_on(file, &OpenImage::default()).unwrap_or_else(|e| panic!("{e}"))
-}
-
 fn open_behind(file: Arc<dyn HostFile>) -> Arc<Ssd> {
     let options = OpenImage { commits_behind: true, ..OpenImage::default() };
     Ssd::open_on(file, &options).unwrap_or_else(|e| panic!("{e}"))
@@ -86,13 +67,7 @@ fn commits(ssd: &Ssd) -> u64 {
 }
 
 fn fresh() -> Arc<MemoryFile> {
-    fresh_of(&spec())
-}
-
-fn fresh_of(spec: &DeviceSpec) -> Arc<MemoryFile> {
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), spec, &CreateImage::default()).expect("created");
-    file
+    image_of(&spec())
 }
 
 /// A device in use, and what its commits looked like.
@@ -129,7 +104,7 @@ impl History {
     }
 
     fn on(file: Arc<MemoryFile>, host: Arc<dyn HostFile>, seed: u64) -> History {
-        History::of(open(host.clone()), file, host, seed)
+        History::of(open_on(host.clone()), file, host, seed)
     }
 
     fn of(ssd: Arc<Ssd>, file: Arc<MemoryFile>, host: Arc<dyn HostFile>, seed: u64) -> History {
@@ -229,15 +204,7 @@ impl History {
                 let _ = dev.submit(&cx, filled.request(&behind, false));
             }
             if info.state != ChunkState::Offline {
-                let flags = Flags::default();
-                let erase = Request {
-                    op: Op::Reset,
-                    flags,
-                    addrs: &at,
-                    data: Data::None,
-                    whole_sectors: false,
-                };
-                let _ = dev.submit(&cx, erase);
+                let _ = dev.submit(&cx, Request::plain(Op::Reset, &at));
                 // Over an erase that may not have begun when the power goes.
                 let _ = dev.submit(&cx, filled.request(&at, false));
             }
@@ -292,7 +259,7 @@ impl History {
         self.end_process();
         self.ssd = match self.behind {
             Some(_) => open_behind(self.host.clone()),
-            None => open(self.host.clone()),
+            None => open_on(self.host.clone()),
         };
         self.bench = Bench::new(self.ssd.clone());
         let found = commits(&self.ssd);
@@ -335,7 +302,7 @@ impl History {
     }
 
     fn check(&self, bytes: Vec<u8>, safe: u64, at: usize) {
-        let ssd = open(Arc::new(MemoryFile::new(bytes)));
+        let ssd = open_on(Arc::new(MemoryFile::new(bytes)));
         let found = commits(&ssd);
         assert!(found >= safe, "before operation {at}: commit {found}, but {safe} was durable");
         let wanted = self.snapshots.get(&found);
@@ -355,7 +322,7 @@ fn play_on(
     seed: u64,
     begin: impl Fn(Arc<MemoryFile>, u64) -> History,
 ) -> (u64, u64, u64) {
-    let file = fresh_of(spec);
+    let file = image_of(spec);
     let start = file.bytes();
     let from = file.ops();
     let mut history = begin(file, seed);
@@ -447,29 +414,13 @@ struct Careless {
 }
 
 impl HostFile for Careless {
-    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(at, into)
-    }
-    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_at(at, bytes)
-    }
-    fn punch(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.punch(at, len)
-    }
-    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.allocate(at, len)
-    }
+    flashlane_media::host_file_as_below!(file: read_at write_at punch allocate len set_len);
+
     fn sync(&self) -> io::Result<()> {
         match self.syncs.fetch_add(1, Ordering::Relaxed) % 2 == self.skips {
             true => Ok(()),
             false => self.file.sync(),
         }
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
     }
 }
 
@@ -491,10 +442,10 @@ fn a_host_that_does_not_sync_is_noticed() {
 #[test]
 fn a_flush_without_a_change_costs_nothing() {
     let file = fresh();
-    let bench = Bench::new(open(file.clone()));
+    let bench = Bench::new(open_on(file.clone()));
     let flush = || {
         let before = file.ops();
-        assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
+        assert_eq!(bench.flush(), Status::Ok);
         file.ops() - before
     };
     assert_eq!(flush(), 0);
@@ -516,9 +467,9 @@ fn frames_of_two_torn_commits_do_not_mix() {
 
 fn frames_do_not_mix(file: Arc<MemoryFile>) {
     let settings = |byte: u8| vec![byte; 1200];
-    open(file.clone()).set_targets(&settings(1)).expect("kept");
+    open_on(file.clone()).set_targets(&settings(1)).expect("kept");
     let (start, from) = (file.bytes(), file.ops());
-    open(file.clone()).set_targets(&settings(2)).expect("kept");
+    open_on(file.clone()).set_targets(&settings(2)).expect("kept");
     let first = file.log()[from..].to_vec();
     let mut images = 0;
     for at in 0..=first.len() {
@@ -526,14 +477,14 @@ fn frames_do_not_mix(file: Arc<MemoryFile>) {
         for n in 0..moment.count() {
             let torn = moment.nth(n);
             let file = Arc::new(MemoryFile::new(torn.clone()));
-            let ssd = open(file.clone());
+            let ssd = open_on(file.clone());
             let found = ssd.targets();
             ssd.set_targets(&settings(3)).expect("kept");
             let second = file.log();
             for at in 0..=second.len() {
                 let moment = Moment::new(&torn, &second, at);
                 for n in 0..moment.count() {
-                    let again = open(Arc::new(MemoryFile::new(moment.nth(n)))).targets();
+                    let again = open_on(Arc::new(MemoryFile::new(moment.nth(n)))).targets();
                     assert!(again == found || again == settings(3), "{again:?}");
                     images += 1;
                 }
@@ -593,7 +544,7 @@ fn a_power_loss_in_an_upgrade_leaves_an_image() {
     ];
     let starts = starts.map(|bytes| ((1, 0), bytes));
     for (from, start) in starts.into_iter().chain([((1, 1), newer)]) {
-        let wanted = content(&open(Arc::new(MemoryFile::new(start.clone()))));
+        let wanted = content(&open_on(Arc::new(MemoryFile::new(start.clone()))));
         let file = Arc::new(MemoryFile::new(start.clone()));
         assert_eq!(Ssd::upgrade_on(file.clone()).unwrap(), (from, (1, 2)));
         let log = file.log();
@@ -604,7 +555,7 @@ fn a_power_loss_in_an_upgrade_leaves_an_image() {
             let all = moment.count() <= 128;
             for n in 0..moment.count().min(128) {
                 let left = if all { moment.nth(n) } else { moment.sample(&mut rng, n % 9) };
-                let ssd = open(Arc::new(MemoryFile::new(left.clone())));
+                let ssd = open_on(Arc::new(MemoryFile::new(left.clone())));
                 *seen.entry(version(&ssd)).or_insert(0) += 1;
                 assert_eq!(content(&ssd), wanted, "before operation {at}");
                 let again = Arc::new(MemoryFile::new(left));
@@ -615,7 +566,7 @@ fn a_power_loss_in_an_upgrade_leaves_an_image() {
                 let bytes = again.bytes();
                 let (one, other) = bytes[..32 << 10].split_at(16 << 10);
                 assert!(one == other, "both copies are of the new format");
-                assert_eq!(version(&open(again)), (1, 2));
+                assert_eq!(version(&open_on(again)), (1, 2));
                 images += 1;
             }
         }
@@ -648,7 +599,7 @@ fn a_power_loss_in_a_create_leaves_no_image_or_all_of_it() {
             let left = Arc::new(MemoryFile::new(moment.sample(&mut rng, n % 9)));
             match Ssd::open_on(left, &OpenImage::default()) {
                 Ok(ssd) => {
-                    assert_eq!(look(&ssd), look(&open(fresh())));
+                    assert_eq!(look(&ssd), look(&open_on(fresh())));
                     whole += 1;
                 }
                 Err(e) => {
@@ -667,10 +618,10 @@ fn a_power_loss_in_a_create_leaves_no_image_or_all_of_it() {
 #[test]
 fn a_cut_that_could_not_be_committed_is_before_the_next_program() {
     let file = fresh();
-    let ssd = open(file.clone());
+    let ssd = open_on(file.clone());
     let bench = Bench::new(ssd.clone());
     bench.write(&[(0, 0, 0, 2)], 1);
-    assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
+    assert_eq!(bench.flush(), Status::Ok);
     let before = commits(&ssd);
     file.fail_after(1, ErrorKind::StorageFull);
     let _ = ssd.power_cut(bench.now(), PowerOn::ClockGoesOn);
@@ -687,18 +638,8 @@ struct Meanwhile {
 }
 
 impl HostFile for Meanwhile {
-    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(at, into)
-    }
-    fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-        self.file.write_at(at, bytes)
-    }
-    fn punch(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.punch(at, len)
-    }
-    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.allocate(at, len)
-    }
+    flashlane_media::host_file_as_below!(file: read_at write_at punch allocate len set_len);
+
     fn sync(&self) -> io::Result<()> {
         if let Some((ssd, addrs)) = self.erase.lock().expect("no panic").take() {
             let bench = Bench::new(ssd);
@@ -712,12 +653,6 @@ impl HostFile for Meanwhile {
         }
         self.file.sync()
     }
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
-    }
 }
 
 /// A slot that is left while a commit is under way waits for the next: this one names it.
@@ -725,12 +660,12 @@ impl HostFile for Meanwhile {
 fn a_slot_left_during_a_commit_stays() {
     let file = fresh();
     let host = Arc::new(Meanwhile { file: file.clone(), erase: Mutex::default() });
-    let ssd = open(host.clone());
+    let ssd = open_on(host.clone());
     let bench = Bench::new(ssd.clone());
     bench.write(&[(0, 0, 0, 4)], 7);
     *host.erase.lock().expect("no panic") = Some((ssd.clone(), bench.at(&[(0, 0, 0, 2)])));
-    assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
-    let again = Bench::new(open(Arc::new(MemoryFile::new(file.bytes()))));
+    assert_eq!(bench.flush(), Status::Ok);
+    let again = Bench::new(open_on(Arc::new(MemoryFile::new(file.bytes()))));
     assert_eq!(again.info(0, 0).write_pointer, 4, "as of the commit");
     let got = again.read(&[(0, 0, 0, 4)]);
     assert!((0..4).all(|i| got.holds(i, 7)), "its content is there");
@@ -746,7 +681,7 @@ fn the_mark_follows_the_commits() {
     };
     let file = fresh();
     let (start, from) = (file.bytes(), file.ops());
-    let ssd = open(file.clone());
+    let ssd = open_on(file.clone());
     for n in 1..=3 {
         ssd.set_targets(&[n]).expect("kept");
         assert_eq!(marked(&file.bytes()), commits(&ssd));

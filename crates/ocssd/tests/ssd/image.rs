@@ -1,23 +1,11 @@
 //! Images on a real disk and in memory: what comes back, what is refused and how it is said.
 
-use crate::common::{Bench, tiny};
-use flashlane_base::{Ns, Ppa, Rng};
-use flashlane_media::host::HostFile;
-use flashlane_media::host::behind::Behind;
-use flashlane_media::host::memory::{FileOp, MemoryFile};
-use flashlane_media::image::{HEADER_BYTES, MARK_AT};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::spec::EccSpec;
+use crate::common::*;
+use flashlane_media::host::memory::FileOp;
 use flashlane_ocssd::ssd::FACTORY_BAD;
-use flashlane_ocssd::{
-    CopyKind, CreateImage, DeviceSpec, FaultPlan, ImageError, OpenImage, Ssd, SsdOptions,
-    StoreKind, copy_image, upgrade_image,
-};
-use flashlane_rt::Threads;
-use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use flashlane_ocssd::{CopyKind, copy_image, upgrade_image};
+use std::path::Path;
+use std::sync::atomic::AtomicU32;
 
 /// A folder that goes with the test.
 struct Folder(PathBuf);
@@ -120,7 +108,7 @@ fn a_closed_image_opens_as_it_was() {
     assert_eq!((info.power_cycles, info.unsafe_shutdowns), (3, 0));
     let bench = Bench::new(ssd);
     bench.write(&[(1, good[1], 24, 4)], 6);
-    assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
+    assert_eq!(bench.flush(), Status::Ok);
     drop(bench);
     let info = open(&path).unwrap().image_info().unwrap();
     assert_eq!((info.power_cycles, info.unsafe_shutdowns), (4, 1), "killed after a flush");
@@ -158,7 +146,7 @@ fn an_image_behaves_like_memory() {
     Ssd::create_on(file.clone(), &spec(), &CreateImage { seed: 1, ..CreateImage::default() })
         .unwrap();
     let memory = run(crate::common::ssd(&spec(), crate::common::memory()));
-    assert_eq!(run(Ssd::open_on(file, &OpenImage::default()).unwrap()), memory);
+    assert_eq!(run(open_on(file)), memory);
     let compact = SsdOptions { store: StoreKind::Compact, ..SsdOptions::default() };
     assert_eq!(run(crate::common::ssd(&spec(), compact)), memory);
     // With next to no memory everything different is in a file.
@@ -169,12 +157,10 @@ fn an_image_behaves_like_memory() {
 /// A full disk fails the program and nothing else; with room again the same write succeeds.
 #[test]
 fn a_full_disk_is_a_status() {
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
-    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
-    let bench = Bench::new(ssd.clone());
+    let file = image_of(&spec());
+    let (bench, ssd) = Bench::on(file.clone());
     bench.write(&[(0, 0, 0, 4)], 1);
-    assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
+    assert_eq!(bench.flush(), Status::Ok);
     file.limit(Some(file.len().unwrap()));
     // The chunk that has its room goes on; the one that needs room doesn't.
     let done = bench.write(&[(0, 0, 4, 4), (0, 1, 0, 8)], 2);
@@ -188,7 +174,7 @@ fn a_full_disk_is_a_status() {
     assert!(bench.read(&[(0, 1, 0, 4)]).holds(0, 3));
     // A journal that can't be written fails the flush, which may be tried again.
     file.fail_after(1, ErrorKind::StorageFull);
-    let flush = || bench.plain(Op::Flush, vec![], Flags::default()).status(0);
+    let flush = || bench.flush();
     assert_eq!(flush(), Status::HostFault);
     assert!(ssd.host_trouble().expect("said").contains("make room"), "{:?}", ssd.host_trouble());
     file.heal();
@@ -208,12 +194,11 @@ fn a_full_disk_is_a_status() {
 /// every write from then on, until the image is opened again; then it is as at its last flush.
 #[test]
 fn what_the_host_refuses_behind_a_write_is_told() {
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
+    let file = image_of(&spec());
     let open = || Ssd::open_on(Arc::new(Behind::new(file.clone())), &OpenImage::default()).unwrap();
     let ssd = open();
     let bench = Bench::new(ssd.clone());
-    let flush = |bench: &Bench| bench.plain(Op::Flush, vec![], Flags::default()).status(0);
+    let flush = |bench: &Bench| bench.flush();
     file.limit(Some(file.len().unwrap()));
     assert_eq!(bench.write(&[(0, 0, 0, 4)], 1).failed, 0b1111, "a full disk");
     file.limit(None);
@@ -241,14 +226,12 @@ fn what_the_host_refuses_behind_a_write_is_told() {
 #[test]
 fn room_made_ahead_goes_back() {
     let close = |is_behind: bool| {
-        let file = Arc::new(MemoryFile::default());
-        Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
+        let file = image_of(&spec());
         let host: Arc<dyn HostFile> = match is_behind {
             true => Arc::new(Behind::new(file.clone())),
             false => file.clone(),
         };
-        let ssd = Ssd::open_on(host.clone(), &OpenImage::default()).unwrap();
-        let bench = Bench::new(ssd.clone());
+        let (bench, ssd) = Bench::on(host.clone());
         for chunk in 0..3 {
             assert_eq!(bench.write(&[(0, chunk, 0, 4)], 1).failed, 0);
         }
@@ -366,13 +349,11 @@ fn what_is_no_sound_image_is_refused_untouched() {
 /// A bit turned over anywhere before the slots is found, or does not matter.
 #[test]
 fn no_flipped_bit_makes_another_device() {
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
-    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
-    let bench = Bench::new(ssd.clone());
+    let file = image_of(&spec());
+    let (bench, _) = Bench::on(file.clone());
     for chunk in 0..6 {
         bench.write(&[(0, chunk, 0, 4)], 1);
-        assert_eq!(bench.plain(Op::Flush, vec![], Flags::default()).failed, 0);
+        assert_eq!(bench.flush(), Status::Ok);
     }
     let shown = |ssd: &Ssd| {
         let report: Vec<_> = (0..4).map(|pu| ssd.chunk_report(pu, 0, 16)).collect();
@@ -414,7 +395,7 @@ fn a_commit_that_is_gone_is_refused() {
     Ssd::create_on(new.clone(), &spec(), &CreateImage::default()).unwrap();
     for (bytes, marked) in [(unpacked, false), (new.bytes(), true)] {
         let file = Arc::new(MemoryFile::new(bytes));
-        let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
+        let ssd = open_on(file.clone());
         let from = file.ops();
         (1..=56).for_each(|n| ssd.set_targets(&[n]).unwrap());
         let frames: Vec<u64> = file.log()[from..]
@@ -476,9 +457,8 @@ fn copies_hold_what_was_there() {
 /// Target settings beyond the room there is are refused, and the old ones stay.
 #[test]
 fn target_settings_are_bounded() {
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
-    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
+    let file = image_of(&spec());
+    let ssd = open_on(file.clone());
     ssd.set_targets(&[7; 64 << 10]).unwrap();
     assert!(said(ssd.set_targets(&[8; (64 << 10) + 1])).contains("65536"));
     let again = Ssd::open_on(Arc::new(MemoryFile::new(file.bytes())), &read_only()).unwrap();
@@ -538,8 +518,7 @@ fn errors_go_on_where_they_were() {
         .unwrap();
     let mut counters = None;
     for (part, wanted) in (0..).zip(wanted) {
-        let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
-        let bench = Bench::new(ssd.clone());
+        let (bench, ssd) = Bench::on(file.clone());
         assert!(play(&bench, parts[part]) == wanted, "other errors in part {part}");
         ssd.close().unwrap();
         counters = Some(ssd.counters());
@@ -553,15 +532,13 @@ fn errors_go_on_where_they_were() {
 /// A die that stopped working does not work again because the process was started again.
 #[test]
 fn a_dead_die_stays_dead() {
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
+    let file = image_of(&spec());
     let plan = "[[fault]]\nkind = \"die_fail\"\nat = \"pu 2\"";
     let faults = FaultPlan::from_toml(plan).unwrap();
     let ssd = Ssd::open_on(file.clone(), &OpenImage { faults, ..OpenImage::default() }).unwrap();
     assert_eq!(Bench::new(ssd.clone()).write(&[(2, 0, 0, 4)], 1).status(0), Status::WriteFault);
     ssd.close().unwrap();
-    let ssd = Ssd::open_on(file, &OpenImage::default()).unwrap();
-    let bench = Bench::new(ssd);
+    let (bench, _) = Bench::on(file);
     assert_eq!(bench.info(2, 0).state, ChunkState::Offline);
     assert_eq!(bench.write(&[(2, 0, 0, 4)], 1).status(0), Status::WriteFault);
     assert_eq!(bench.write(&[(1, 0, 0, 4)], 1).failed, 0);
@@ -570,27 +547,24 @@ fn a_dead_die_stays_dead() {
 /// What a crash left in slots that nobody has is given back when the image is opened.
 #[test]
 fn what_a_crash_left_behind_is_given_back() {
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
+    let file = image_of(&spec());
     let empty = file.len().unwrap();
-    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
-    let bench = Bench::new(ssd);
+    let (bench, _) = Bench::on(file.clone());
     (0..5).for_each(|chunk| drop(bench.write(&[(0, chunk, 0, 64)], 1)));
     assert!(file.len().unwrap() > empty + 5 * 64 * 4096);
     drop(bench);
     Ssd::open_on(file.clone(), &read_only()).unwrap();
     assert!(file.len().unwrap() > empty, "not by a reader");
-    Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
+    open_on(file.clone());
     assert_eq!(file.len().unwrap(), empty);
 }
 
 /// Chunks that are erased and written again without a flush take no more room than the bound says.
 #[test]
 fn rewriting_without_a_flush_is_bounded() {
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
+    let file = image_of(&spec());
     let empty = file.len().unwrap();
-    let bench = Bench::new(Ssd::open_on(file.clone(), &OpenImage::default()).unwrap());
+    let bench = Bench::new(open_on(file.clone()));
     for _ in 0..300 {
         bench.write(&[(0, 0, 0, 64)], 1);
         assert_eq!(bench.reset(0, 0), Status::Ok);
@@ -728,8 +702,7 @@ fn what_a_killed_copy_left_behind_goes() {
 fn cores_flush_beside_each_other() {
     const CORES: u32 = 3;
     let fill = |erases: u32, sector: u32| ((erases * 16 + sector / 4) % 250 + 1) as u8;
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).unwrap();
+    let file = image_of(&spec());
     let options = OpenImage { timing: false, ..OpenImage::default() };
     let ssd = Ssd::open_on(file.clone(), &options).unwrap();
     // Units that each core's last flush covered.
@@ -746,11 +719,8 @@ fn cores_flush_beside_each_other() {
                 let mut wp = info.write_pointer;
                 let mut erases = info.erases;
                 let plain = async |op, addrs: &[Ppa]| {
-                    let flags = Flags::default();
-                    let request =
-                        Request { op, flags, addrs, data: Data::None, whole_sectors: false };
                     let dev: &dyn Device = dev;
-                    assert_eq!(dev.io(&cx, request).await.failed, 0);
+                    assert_eq!(dev.io(&cx, Request::plain(op, addrs)).await.failed, 0);
                 };
                 if info.state == ChunkState::Closed {
                     plain(Op::Reset, &at(0, 1)).await;

@@ -1,25 +1,18 @@
 //! Faults that are put into a drive: at work at once, kept in its image, gone on with by the next who
 //! opens it; and images of format 1.0, which keep none.
 
-use crate::common::{Bench, tiny};
-use flashlane_media::host::memory::MemoryFile;
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::{CreateImage, FaultPlan, OpenImage, Ssd};
-use std::io::Read;
-use std::sync::Arc;
+use crate::common::*;
 
 fn fresh() -> Arc<MemoryFile> {
     let spec = tiny(|s| {
         let g = &mut s.geometry;
         (g.channels, g.pus_per_channel, g.chunks_per_pu, g.mw_cunits) = (2, 1, 4, 0);
     });
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).unwrap();
-    file
+    image_of(&spec)
 }
 
 fn open(file: &Arc<MemoryFile>) -> Arc<Ssd> {
-    Ssd::open_on(file.clone(), &OpenImage::default()).unwrap()
+    open_on(file.clone())
 }
 
 fn plan(text: &str) -> FaultPlan {

@@ -4,16 +4,8 @@
 //! by 1.2, `image-v2.0.img.gz` by 2.0, `image-v2.1.img.gz` by 2.1, and they are never written again. `cargo test -p flashlane-ocssd --test ssd kept -- --ignored --nocapture` writes one like them
 //! elsewhere, for the next.
 
-use crate::common::{Bench, tiny};
-use flashlane_base::Ns;
-use flashlane_media::host::memory::MemoryFile;
-use flashlane_media::image::MARK_AT;
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::ssd::{GROWN_BAD, PowerOn};
-use flashlane_ocssd::{CreateImage, FaultPlan, OpenImage, Ssd};
-use std::io::{Read, Write};
-use std::path::PathBuf;
-use std::sync::Arc;
+use crate::common::*;
+use std::io::Write;
 
 fn kept(name: &str) -> Vec<u8> {
     let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/data").join(name);
@@ -39,8 +31,7 @@ fn write_it() {
     let file = Arc::new(MemoryFile::default());
     let create = CreateImage { seed: 11, uuid: Some(*b"kept-by-version1"), replace: false };
     Ssd::create_on(file.clone(), &spec, &create).unwrap();
-    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
-    let bench = Bench::new(ssd.clone());
+    let (bench, ssd) = Bench::on(file.clone());
     bench.write_up_to(0, 0, 64, 21);
     bench.write_up_to(0, 1, 24, 22);
     bench.write_up_to(1, 2, 64, 23);
@@ -71,7 +62,7 @@ fn write_it() {
 #[test]
 fn an_image_of_version_1_opens() {
     let file = Arc::new(MemoryFile::new(kept("image-v1.img.gz")));
-    let ssd = Ssd::open_on(file, &OpenImage::default()).unwrap();
+    let ssd = open_on(file);
     assert_eq!(ssd.image_info().unwrap().version, (1, 0));
     assert!(ssd.faults().is_empty());
     as_it_was_left(&ssd);
@@ -111,7 +102,7 @@ fn an_image_of_version_2_0_opens() {
     for at in [content + 4095, record, record + 23] {
         bytes[at as usize] ^= 1;
         let file = Arc::new(MemoryFile::new(bytes.clone()));
-        let ssd = Ssd::open_on(file, &OpenImage::default()).unwrap();
+        let ssd = open_on(file);
         let got = Bench::new(ssd).read(&[(0, 0, 0, 64)]);
         let failed: Vec<usize> =
             (0..64).filter(|i| got.done.status(*i) == Status::HostFault).collect();
@@ -122,7 +113,7 @@ fn an_image_of_version_2_0_opens() {
 
 fn one_with_faults_opens(name: &str, version: (u16, u16)) {
     let file = Arc::new(MemoryFile::new(kept(name)));
-    let ssd = Ssd::open_on(file, &OpenImage::default()).unwrap();
+    let ssd = open_on(file);
     assert_eq!(ssd.image_info().unwrap().version, version);
     let faults = ssd.faults();
     assert_eq!(faults.len(), 2);

@@ -5,10 +5,6 @@
 //! order of submission.
 
 use crate::common::*;
-use flashlane_base::{Ns, Ppa, PpaStyle};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::ssd::PowerOn;
-use flashlane_ocssd::{DieQueue, SsdOptions, StoreKind};
 use proptest::prelude::*;
 
 const PUS: u32 = 4;
@@ -223,14 +219,8 @@ fn send(cx: &flashlane_rt::Cx, dev: &dyn Device, op: Op, at: &[Ppa], fill: u8) -
     let filled = Filled::new(at.len(), unit, fill);
     let request = match op {
         Op::Write => filled.request(at, false),
-        Op::Read => Request {
-            op,
-            flags,
-            addrs: at,
-            data: Data::Read { content: Scatter::new(&mut data, &index, unit), oob: &mut oob },
-            whole_sectors: false,
-        },
-        _ => Request { op, flags, addrs: at, data: Data::None, whole_sectors: false },
+        Op::Read => Request::read(at, Scatter::new(&mut data, &index, unit), &mut oob).with(flags),
+        _ => Request::plain(op, at).with(flags),
     };
     let ticket = dev.submit(cx, request);
     Sent { ticket, data, oob }
@@ -270,8 +260,7 @@ fn play(steps: Vec<Step>, queue: DieQueue, style: PpaStyle, store: StoreKind, st
         s.limits.reset_open = !strict;
         s.limits.reset_free = !strict;
     });
-    let ssd = ssd(&spec, SsdOptions { store, ..SsdOptions::default() });
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&spec, SsdOptions { store, ..SsdOptions::default() });
     let mut player = Player {
         model: Model {
             chunks: vec![ModelChunk::default(); (PUS * CHUNKS) as usize],

@@ -1,12 +1,7 @@
 //! Power cuts at every moment (D8, facts D19 and D21).
 
 use crate::common::*;
-use flashlane_base::{Ns, OOB_BYTES};
-use flashlane_ocssd::device::*;
 use flashlane_ocssd::spec::Pairing;
-use flashlane_ocssd::ssd::PowerOn;
-use flashlane_ocssd::{DeviceSpec, DieQueue, Ssd, SsdOptions};
-use std::sync::Arc;
 
 fn us(n: u64) -> Ns {
     Ns::from_us(n)
@@ -14,8 +9,7 @@ fn us(n: u64) -> Ns {
 
 /// Submits writes of one vector and a reset, waits until `cut`, and cuts.
 fn cut_at(spec: &DeviceSpec, seed: u64, cut: u64) -> (Bench, Arc<Ssd>) {
-    let ssd = ssd(spec, SsdOptions { seed, ..memory() });
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(spec, SsdOptions { seed, ..memory() });
     for pu in 0..4 {
         b.write_up_to(pu, 0, 64, 9);
     }
@@ -25,14 +19,7 @@ fn cut_at(spec: &DeviceSpec, seed: u64, cut: u64) -> (Bench, Arc<Ssd>) {
     b.run(|cx, dev| async move {
         let filled = Filled::new(vector.len(), 4096, 5);
         let _ = dev.submit(&cx, filled.request(&vector, false));
-        let reset = Request {
-            op: Op::Reset,
-            flags: Flags::default(),
-            addrs: &resets,
-            data: Data::None,
-            whole_sectors: false,
-        };
-        let _ = dev.submit(&cx, reset);
+        let _ = dev.submit(&cx, Request::plain(Op::Reset, &resets));
         cx.sleep(us(cut)).await;
         device.power_cut(cx.now(), PowerOn::ClockRestarts);
     });
@@ -42,8 +29,7 @@ fn cut_at(spec: &DeviceSpec, seed: u64, cut: u64) -> (Bench, Arc<Ssd>) {
 /// D19: the report is the same before and after a power cycle of an idle device.
 #[test]
 fn d19_the_report_survives() {
-    let ssd = ssd(&tiny(|_| {}), memory());
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&tiny(|_| {}), memory());
     b.write_up_to(0, 0, 64, 1);
     b.write_up_to(0, 1, 20, 2);
     b.write_up_to(3, 5, 4, 3);
@@ -145,8 +131,7 @@ fn a_torn_page_may_damage_its_pair() {
             s.cells.pair_damage = pair_damage;
             s.geometry.mw_cunits = 12;
         });
-        let ssd = ssd(&spec, SsdOptions { seed, ..memory() });
-        let b = Bench::new(ssd.clone());
+        let (b, ssd) = Bench::of(&spec, SsdOptions { seed, ..memory() });
         b.write_up_to(0, 0, 8, 5); // rows 0 and 1; row 2 is the mate of row 0
         let at = b.at(&[(0, 0, 8, 4)]);
         let device = ssd.clone();
@@ -186,8 +171,7 @@ fn capacitors_finish_what_was_accepted() {
 /// A second cut right after the first changes nothing; a ticket from before it fails.
 #[test]
 fn a_second_cut_changes_nothing_and_old_tickets_fail() {
-    let ssd = ssd(&tiny(|_| {}), memory());
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&tiny(|_| {}), memory());
     let at = b.at(&[(0, 0, 0, 8)]);
     let device = ssd.clone();
     b.run(|cx, dev| async move {
@@ -211,19 +195,14 @@ fn a_second_cut_changes_nothing_and_old_tickets_fail() {
 #[test]
 fn a_reset_and_what_waits_behind_it_are_undone_in_turn() {
     let spec = tiny(|_| {});
-    let ssd = ssd(&spec, memory());
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&spec, memory());
     b.write_up_to(0, 3, 64, 1);
     b.write_up_to(0, 4, 64, 1);
     let (busy, chunk) = (b.at(&[(0, 4, 0, 1)]), b.at(&[(0, 3, 0, 4)]));
     b.run(|cx, dev| async move {
-        let reset = |addrs| {
-            let (op, flags) = (Op::Reset, Flags::default());
-            Request { op, flags, addrs, data: Data::None, whole_sectors: false }
-        };
         // The die erases one chunk while the other's reset and write wait for it.
-        let _ = dev.submit(&cx, reset(&busy[..]));
-        let _ = dev.submit(&cx, reset(&chunk[..1]));
+        let _ = dev.submit(&cx, Request::plain(Op::Reset, &busy));
+        let _ = dev.submit(&cx, Request::plain(Op::Reset, &chunk[..1]));
         let filled = Filled::new(4, dev.traits().content_bytes, 2);
         let _ = dev.submit(&cx, filled.request(&chunk, false));
         cx.sleep(Ns::from_us(50)).await;
@@ -241,8 +220,7 @@ fn a_reset_and_what_waits_behind_it_are_undone_in_turn() {
 #[test]
 fn a_cut_tears_a_program_that_is_halted() {
     let spec = tiny(|s| s.timing.queue = DieQueue::Suspend);
-    let ssd = ssd(&spec, memory());
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&spec, memory());
     b.write_up_to(0, 0, 64, 1);
     let (unit, old) = (b.at(&[(0, 1, 0, 4)]), b.at(&[(0, 0, 0, 4)]));
     let device = ssd.clone();
@@ -254,9 +232,7 @@ fn a_cut_tears_a_program_that_is_halted() {
         let unit = dev.traits().content_bytes;
         let (mut base, mut oob) = (vec![0; unit * 4], [[0; OOB_BYTES]; 4]);
         let content = Scatter::new(&mut base, &[0, 1, 2, 3], unit);
-        let data = Data::Read { content, oob: &mut oob };
-        let request = Request { op: Op::Read, flags, addrs: &old, data, whole_sectors: false };
-        let ticket = dev.submit(&cx, request);
+        let ticket = dev.submit(&cx, Request::read(&old, content, &mut oob).with(flags));
         cx.sleep(us(20)).await;
         let cut = device.power_cut(cx.now(), PowerOn::ClockGoesOn);
         dev.wait(&cx, ticket).await;

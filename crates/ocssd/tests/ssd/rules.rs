@@ -2,16 +2,9 @@
 //! is in `timing.rs`, power (D19, D21) in `power.rs`.
 
 use crate::common::*;
-use flashlane_base::{Location, Ppa, PpaStyle};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::rules::Rule;
-use flashlane_ocssd::ssd::Event;
-use flashlane_ocssd::{DeviceSpec, FaultPlan, Ssd, SsdOptions};
-use std::sync::Arc;
 
 fn bench(spec: &DeviceSpec) -> (Bench, Arc<Ssd>) {
-    let ssd = ssd(spec, memory());
-    (Bench::new(ssd.clone()), ssd)
+    Bench::of(spec, memory())
 }
 
 fn rules_broken(ssd: &Ssd) -> Vec<Rule> {
@@ -169,8 +162,7 @@ fn d08_a_write_past_the_end_is_split_at_it() {
 #[test]
 fn d09_reads_of_nothing() {
     for dulbe in [false, true] {
-        let ssd = ssd(&tiny(|_| {}), SsdOptions { dulbe, ..memory() });
-        let b = Bench::new(ssd.clone());
+        let (b, ssd) = Bench::of(&tiny(|_| {}), SsdOptions { dulbe, ..memory() });
         b.write_up_to(0, 0, 20, 1);
         ssd.set_bad_blocks(&b.at(&[(1, 0, 0, 1)]), 2);
         // Readable, at and past the pointer, free chunk, offline chunk.
@@ -261,11 +253,10 @@ fn d12_resets_by_state() {
 #[test]
 fn d13_reset_clears_or_retires() {
     let spec = tiny(|s| s.cells.rated_erases = 255);
-    let faults =
-        FaultPlan::from_toml("[[fault]]\nkind = \"erase_fail\"\nat = \"pu 0 chunk 1\"\ncount = 3")
-            .unwrap();
-    let ssd = ssd(&spec, SsdOptions { faults, ..memory() });
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(
+        &spec,
+        failing("[[fault]]\nkind = \"erase_fail\"\nat = \"pu 0 chunk 1\"\ncount = 3"),
+    );
     b.write_up_to(0, 1, 64, 1);
     assert_eq!(b.reset(0, 1), Status::Ok);
     let info = b.info(0, 1);
@@ -285,9 +276,7 @@ fn d13_reset_clears_or_retires() {
 }
 
 fn with_fault(text: &str) -> (Bench, Arc<Ssd>) {
-    let faults = FaultPlan::from_toml(text).unwrap();
-    let ssd = ssd(&tiny(|_| {}), SsdOptions { faults, ..memory() });
-    (Bench::new(ssd.clone()), ssd)
+    Bench::of(&tiny(|_| {}), failing(text))
 }
 
 /// D14: write next unit: the pointer moves on, the chunk stays open, the next unit is writable, the
@@ -338,9 +327,7 @@ fn d15_early_close() {
     assert_eq!(ssd.counters().programmed_total(), 8);
     assert_eq!(b.reset(0, 0), Status::Ok);
     let spec = tiny(|s| s.limits.early_close_offline_ppm = 1_000_000);
-    let faults = FaultPlan::from_toml("[[fault]]\nkind = \"early_close\"").unwrap();
-    let ssd = Ssd::new(&spec, SsdOptions { faults, ..memory() }).unwrap();
-    let b = Bench::new(ssd);
+    let (b, _) = Bench::of(&spec, failing("[[fault]]\nkind = \"early_close\""));
     b.write(&[(0, 0, 0, 4)], 1);
     assert_eq!(b.reset(0, 0), Status::OfflineChunk);
 }
@@ -359,7 +346,7 @@ fn d16_one_to_sixty_four_addresses() {
     assert_eq!((done.failed, done.status(0)), (1, Status::InvalidField));
     assert_eq!(b.info(0, 1).write_pointer, 0);
     assert_eq!(rules_broken(&ssd), [Rule::Vector; 2]);
-    assert_eq!(b.plain(Op::Flush, Vec::new(), Flags::default()).failed, 0);
+    assert_eq!(b.flush(), Status::Ok);
 }
 
 /// A payload that does not fit its addresses is refused; nothing is read beyond it.
@@ -507,8 +494,7 @@ fn d24_high_ecc_gives_good_data_and_a_notice() {
 /// Whole sectors under `stamps` come back as they went in, only as what they are.
 #[test]
 fn metadata_is_kept_whole_under_stamps() {
-    let ssd = ssd(&tiny(|s| s.geometry.mw_cunits = 0), SsdOptions::default());
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&tiny(|s| s.geometry.mw_cunits = 0), SsdOptions::default());
     let at = b.at(&[(0, 0, 0, 4)]);
     let done = b.run(|cx, dev| async move {
         let filled = Filled::new(4, 4096, 9);
@@ -519,14 +505,8 @@ fn metadata_is_kept_whole_under_stamps() {
         let at = b.at(&[(0, 0, 1, 1)]);
         b.run(|cx, dev| async move {
             let (mut base, mut oob) = (vec![0u8; unit.max(1)], [[0u8; 16]]);
-            let request = Request {
-                op: Op::Read,
-                flags: Flags::default(),
-                addrs: &at,
-                data: Data::Read { content: Scatter::new(&mut base, &[0], unit), oob: &mut oob },
-                whole_sectors: whole,
-            };
-            let done = dev.io(&cx, request).await;
+            let content = Scatter::new(&mut base, &[0], unit);
+            let done = dev.io(&cx, Request::read(&at, content, &mut oob).whole(whole)).await;
             (done.status(0), base[0], oob[0][0])
         })
     };
@@ -576,8 +556,7 @@ fn a_copy_moves_sectors_inside_the_device() {
 #[test]
 fn a_null_device_takes_no_time() {
     let options = SsdOptions { timing: false, ..memory() };
-    let ssd = ssd(&DeviceSpec::preset("westlake").unwrap(), options);
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&DeviceSpec::preset("westlake").unwrap(), options);
     b.write_up_to(5, 5, 256, 1);
     assert!(b.read(&[(5, 5, 0, 16)]).holds(0, 1));
     assert_eq!(b.reset(5, 5), Status::Ok);
@@ -589,9 +568,7 @@ fn a_null_device_takes_no_time() {
 #[test]
 fn a_bad_chunk_gives_nothing() {
     let plan = "[[fault]]\nkind = \"erase_fail\"\n";
-    let faults = FaultPlan::from_toml(plan).unwrap();
-    let ssd = ssd(&tiny(|_| {}), SsdOptions { faults, ..memory() });
-    let b = Bench::new(ssd.clone());
+    let (b, _) = Bench::of(&tiny(|_| {}), failing(plan));
     b.write_up_to(1, 2, 64, 1);
     assert!(b.read(&[(1, 2, 0, 4)]).holds(0, 1));
     assert_eq!(b.reset(1, 2), Status::OfflineChunk);

@@ -1,10 +1,6 @@
 //! Devices put out as bytes and taken in again.
 
-use crate::common::{Bench, Filled, memory, tiny};
-use flashlane_base::{Ns, Rng};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions, StoreKind};
-use std::sync::Arc;
+use crate::common::*;
 
 fn spec() -> DeviceSpec {
     tiny(|s| s.limits.factory_bad_ppm = 60_000)

@@ -1,11 +1,10 @@
 //! Plain sector numbers (design id D2), and a medium that needs no erase (D3).
 
 use crate::common::*;
-use flashlane_base::{Lba, Ns};
+use flashlane_base::Lba;
+use flashlane_ocssd::Device;
 use flashlane_ocssd::device::{ChunkState, Status};
 use flashlane_ocssd::scalar::{Scalar, ScalarError};
-use flashlane_ocssd::spec::FaultPlan;
-use flashlane_ocssd::{Device, SsdOptions};
 
 /// D2: every sector number has an address of its own, the sectors of a chunk are one range.
 #[test]
@@ -62,8 +61,7 @@ fn d2_read_write_and_trim_by_sector_number() {
 fn d3_an_erase_that_is_not_needed_is_ignored() {
     let spec = tiny(|s| s.limits.erase_ignored = true);
     let plan = "[[fault]]\nkind = \"erase_fail\"\nprobability = \"1\"";
-    let faults = FaultPlan::from_toml(plan).expect("a plan");
-    let ssd = ssd(&spec, SsdOptions { faults, ..memory() });
+    let ssd = ssd(&spec, failing(plan));
     assert!(ssd.identify().erase_ignored);
     let b = Bench::new(ssd.clone());
     for round in 1..4 {

@@ -2,13 +2,8 @@
 //! against the tables they are derived from (D11).
 
 use crate::common::*;
-use flashlane_base::Ns;
-use flashlane_ocssd::device::*;
 use flashlane_ocssd::link::LinkedDevice;
 use flashlane_ocssd::spec::LinkSpec;
-use flashlane_ocssd::{DeviceSpec, DieQueue, Ssd, SsdOptions};
-use flashlane_rt::Cx;
-use std::sync::Arc;
 
 /// tiny with round numbers: sense 50 us, program 500 us, erase 3 ms, 10 us on the bus per row of
 /// four sectors.
@@ -78,20 +73,11 @@ fn submit(cx: &Cx, dev: &dyn Device, what: Do) -> Ticket {
             let at = addrs(dev, &[(pu, chunk, row * 4, 4)]);
             let (mut data, mut oob) = ([0; 32], [[0; 16]; 4]);
             let content = Scatter::new(&mut data, &[0, 1, 2, 3], 8);
-            let data = Data::Read { content, oob: &mut oob };
-            let request = Request { op: Op::Read, flags, addrs: &at, data, whole_sectors: false };
-            dev.submit(cx, request)
+            dev.submit(cx, Request::read(&at, content, &mut oob).with(flags))
         }
         Do::Erase(pu, chunk) => {
             let at = addrs(dev, &[(pu, chunk, 0, 1)]);
-            let request = Request {
-                op: Op::Reset,
-                flags,
-                addrs: &at,
-                data: Data::None,
-                whole_sectors: false,
-            };
-            dev.submit(cx, request)
+            dev.submit(cx, Request::plain(Op::Reset, &at).with(flags))
         }
     }
 }
@@ -101,8 +87,7 @@ fn ends(done: &[Completion]) -> Vec<u64> {
 }
 
 fn bench_of(spec: &DeviceSpec) -> (Bench, Arc<Ssd>) {
-    let ssd = ssd(spec, SsdOptions::default());
-    (Bench::new(ssd.clone()), ssd)
+    Bench::of(spec, SsdOptions::default())
 }
 
 /// A bench whose chunk 0 of every PU is full.

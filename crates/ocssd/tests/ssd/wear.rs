@@ -1,11 +1,6 @@
 //! Bit errors, wear and dead dies (D7): what a layer above gets to see.
 
 use crate::common::*;
-use flashlane_base::Ns;
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::spec::EccSpec;
-use flashlane_ocssd::{FaultPlan, Ssd, SsdOptions, StoreKind};
-use std::sync::Arc;
 
 fn ecc() -> EccSpec {
     EccSpec {
@@ -30,8 +25,7 @@ fn bench(ecc: EccSpec, store: StoreKind) -> (Bench, Arc<Ssd>) {
         s.geometry.mw_cunits = 0;
     });
     let options = SsdOptions { store, ..SsdOptions::default() };
-    let ssd = ssd(&spec, options);
-    (Bench::new(ssd.clone()), ssd)
+    Bench::of(&spec, options)
 }
 
 fn wear_out(b: &Bench, erases: u32) {
@@ -159,12 +153,8 @@ fn worn_chunks_fail() {
 /// A die stops: every command on it completes with an error, others go on; the report says so.
 #[test]
 fn a_dead_die_answers_with_errors() {
-    let faults =
-        FaultPlan::from_toml("[[fault]]\nkind = \"die_fail\"\nat = \"pu 1\"\nafter = \"100ms\"")
-            .unwrap();
-    let spec = tiny(|s| s.geometry.mw_cunits = 0);
-    let ssd = ssd(&spec, SsdOptions { faults, ..memory() });
-    let b = Bench::new(ssd.clone());
+    let plan = "[[fault]]\nkind = \"die_fail\"\nat = \"pu 1\"\nafter = \"100ms\"";
+    let (b, ssd) = Bench::of(&tiny(|s| s.geometry.mw_cunits = 0), failing(plan));
     b.write_up_to(1, 0, 64, 1);
     b.write_up_to(0, 0, 64, 1);
     assert!(b.now() < Ns::from_ms(100));
@@ -183,10 +173,8 @@ fn a_dead_die_answers_with_errors() {
 /// A silent flip: wrong content, status good. This is what record checksums are for.
 #[test]
 fn a_bit_flip_is_silent() {
-    let faults = FaultPlan::from_toml("[[fault]]\nkind = \"bit_flip\"\nat = \"sector 3\"").unwrap();
-    let spec = tiny(|s| s.geometry.mw_cunits = 0);
-    let ssd = ssd(&spec, SsdOptions { faults, ..memory() });
-    let b = Bench::new(ssd);
+    let plan = "[[fault]]\nkind = \"bit_flip\"\nat = \"sector 3\"";
+    let (b, _) = Bench::of(&tiny(|s| s.geometry.mw_cunits = 0), failing(plan));
     b.write_up_to(0, 0, 4, 1);
     let got = b.read(&[(0, 0, 0, 4)]);
     assert_eq!(got.done.failed, 0);

@@ -1,13 +1,9 @@
 //! Wrappers, specs, and the device under real threads.
 
 use crate::common::*;
-use flashlane_base::{Bytes, Ns};
-use flashlane_ocssd::device::*;
+use flashlane_ocssd::SpecError;
 use flashlane_ocssd::wrap::{Script, ScriptedDevice, TracingDevice};
-use flashlane_ocssd::{DeviceSpec, FaultPlan, SpecError, Ssd, SsdOptions};
-use flashlane_rt::Threads;
 use proptest::prelude::*;
-use std::sync::Arc;
 
 /// Every command is written down once, in order, as it came and as it went.
 #[test]
@@ -122,8 +118,8 @@ fn a_wrong_spec_is_refused_with_its_place() {
     }
     let said = DeviceSpec::preset("westlaek").unwrap_err().to_string();
     assert!(said.contains("westlaek") && said.contains("westlake"), "{said}");
-    let faults = FaultPlan::from_toml("[[fault]]\nkind = \"die_fail\"\npu = 77").unwrap();
-    let refused = Ssd::new(&tiny(|_| {}), SsdOptions { faults, ..memory() });
+    let elsewhere = failing("[[fault]]\nkind = \"die_fail\"\npu = 77");
+    let refused = Ssd::new(&tiny(|_| {}), elsewhere);
     assert!(matches!(refused, Err(SpecError::Fault(_))));
 }
 
@@ -210,17 +206,11 @@ proptest! {
             let (mut data, mut oob) = (vec![0u8; 8 * n], vec![[0u8; 16]; n]);
             let index: Vec<u32> = (0..n as u32).collect();
             let request = match op {
-                Op::Write => Request { flags, ..filled.request(&addrs, false) },
-                Op::Read => Request {
-                    op, flags, addrs: &addrs, whole_sectors: false,
-                    data: Data::Read {
-                        content: Scatter::new(&mut data, &index, 8),
-                        oob: &mut oob,
-                    },
-                },
-                _ => Request { op, flags, addrs: &addrs, data: Data::None, whole_sectors: false },
+                Op::Write => filled.request(&addrs, false),
+                Op::Read => Request::read(&addrs, Scatter::new(&mut data, &index, 8), &mut oob),
+                _ => Request::plain(op, &addrs),
             };
-            dev.io(&cx, request).await
+            dev.io(&cx, request.with(flags)).await
         });
         prop_assert!(done.failed == 0 || done.status.len() == n.clamp(1, 64));
     }
@@ -266,8 +256,7 @@ fn a_large_device_is_made_at_once() {
 #[test]
 fn stamps_cost_less_than_forty_bytes_per_sector() {
     let spec = tiny(|s| s.geometry.chunks_per_pu = 64);
-    let ssd = ssd(&spec, SsdOptions::default());
-    let b = Bench::new(ssd.clone());
+    let (b, ssd) = Bench::of(&spec, SsdOptions::default());
     let fill = || {
         for pu in 0..4 {
             for chunk in 0..64 {
@@ -314,14 +303,7 @@ fn real_threads_share_a_device() {
                     }
                     let at: Vec<_> = (0..4).map(|pu| (pu, chunk, 0, 1)).collect();
                     let at = addrs(&*dev, &at);
-                    let request = Request {
-                        op: Op::Reset,
-                        flags: Flags::default(),
-                        addrs: &at,
-                        data: Data::None,
-                        whole_sectors: false,
-                    };
-                    assert_eq!(dev.io(&cx, request).await.failed, 0);
+                    assert_eq!(dev.io(&cx, Request::plain(Op::Reset, &at)).await.failed, 0);
                 }
             }
         });

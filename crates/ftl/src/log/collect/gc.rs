@@ -31,9 +31,7 @@ use crate::log::verdict::Barrier;
 use crate::log::victim::Reason;
 use crate::log::{HostFtl, add};
 use flashlane_base::{OOB_BYTES, Ppa, SECTOR_BYTES, VECTOR_MAX, mutant};
-use flashlane_ocssd::device::{
-    Cause, ChunkState, Completion, Data, Flags, Op, Request, Scatter, Ticket,
-};
+use flashlane_ocssd::device::{Cause, ChunkState, Completion, Flags, Request, Scatter, Ticket};
 use flashlane_rt::sync::{AtomicBool, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Credits, Cx, Notify};
 use smallvec::SmallVec;
@@ -533,13 +531,8 @@ impl HostFtl {
         let n = batch.n;
         batch.content.resize(n * unit, 0);
         let to = Scatter::new(&mut batch.content, &crate::log::flash::IN_ORDER[..n], unit);
-        let request = Request {
-            op: Op::Read,
-            flags: Flags { cause: Cause::Gc, ..crate::log::read::READ },
-            addrs: &batch.ppas[..n],
-            data: Data::Read { content: to, oob: &mut batch.oob[..n] },
-            whole_sectors: false,
-        };
+        let flags = Flags { cause: Cause::Gc, ..crate::log::read::READ };
+        let request = Request::read(&batch.ppas[..n], to, &mut batch.oob[..n]).with(flags);
         let ticket = self.flash.device.submit(cx, request);
         batch.saved = 0;
         batch.whole = self.agreeing(batch, 0..n);

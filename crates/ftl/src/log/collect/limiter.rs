@@ -6,31 +6,27 @@
 //! the ring (`Off` shares nothing out there: first come, first served). Integers only.
 //! Never: admits anything itself (that is `ring`), nor starts GC (that is `gc`).
 
+use crate::log::config::worded;
 use flashlane_base::mutant;
 use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum LimiterKind {
-    /// The paper's: a PID loop over free chunks (LightNVM 4.2.4).
-    #[default]
-    Pid,
-    /// The kernel's piecewise table (Linux 5.10, `pblk-rl.c`).
-    KernelTable,
-    /// QBLK's three states with hysteresis.
-    ChannelStates,
-    /// No limit until the reserve: GC runs only below it. For factory-state measurements.
-    Off,
+worded! {
+    pub enum LimiterKind {
+        /// The paper's: a PID loop over free chunks (LightNVM 4.2.4).
+        #[default]
+        Pid = "pid",
+        /// The kernel's piecewise table (Linux 5.10, `pblk-rl.c`).
+        KernelTable = "kernel_table",
+        /// QBLK's three states with hysteresis.
+        ChannelStates = "channel_states",
+        /// No limit until the reserve: GC runs only below it. For factory-state measurements.
+        Off = "off",
+    }
 }
 
 impl LimiterKind {
     /// All kinds, by name.
-    pub const ALL: [(&'static str, LimiterKind); 4] = [
-        ("pid", LimiterKind::Pid),
-        ("kernel_table", LimiterKind::KernelTable),
-        ("channel_states", LimiterKind::ChannelStates),
-        ("off", LimiterKind::Off),
-    ];
+    pub const ALL: [(&'static str, LimiterKind); LimiterKind::NAMES.len()] = LimiterKind::NAMES;
 
     pub fn named(name: &str) -> Option<LimiterKind> {
         LimiterKind::ALL.iter().find(|(known, _)| *known == name).map(|(_, kind)| *kind)
@@ -116,8 +112,7 @@ impl Limiter {
     }
 
     pub fn name(&self) -> &'static str {
-        let known = LimiterKind::ALL.iter().find(|(_, kind)| *kind == self.kind);
-        known.map_or("", |(name, _)| name)
+        self.kind.name()
     }
 
     pub fn levels(&self) -> Levels {

@@ -11,6 +11,7 @@
 //! verdict on a read is all of it in one. Age and reads count for a whole chunk, so that a unit of it
 //! tells of the others.
 
+use crate::log::config::worded;
 use crate::log::lines::NO_LINE;
 use crate::log::map::Entry;
 use crate::log::pool::{LineState, PoolState};
@@ -23,22 +24,16 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Who looks for data that decays.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Scrub {
-    /// Nobody.
-    #[default]
-    Off,
-    /// Reads that are made anyway.
-    Reads,
-    Patrol,
-}
-
-impl Scrub {
-    /// Names in files and options.
-    pub const NAMES: [(&str, Scrub); 3] =
-        [("off", Scrub::Off), ("reads", Scrub::Reads), ("patrol", Scrub::Patrol)];
+worded! {
+    /// Who looks for data that decays.
+    pub enum Scrub {
+        /// Nobody.
+        #[default]
+        Off = "off",
+        /// Reads that are made anyway.
+        Reads = "reads",
+        Patrol = "patrol",
+    }
 }
 
 /// Settings of scrubbing.

@@ -12,6 +12,7 @@
 //! traffic that passed the cold ones by; and the chunks that come back are the least worn, so they are
 //! taken first.
 
+use crate::log::config::worded;
 use crate::log::gc::batch_least;
 use crate::log::pool::{Line, LineState, PoolState};
 use crate::log::pools::Pool;
@@ -21,26 +22,17 @@ use flashlane_rt::sync::{AtomicBool, AtomicU64, Ordering};
 use serde::{Deserialize, Serialize};
 use smallvec::SmallVec;
 
-/// How wear is spread over the chunks.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WearLeveling {
-    /// Not at all: of a PU's free chunks the one with the lowest number is taken.
-    Off,
-    /// The least worn free chunk of a PU is taken.
-    #[default]
-    Dynamic,
-    /// And data that lies still on chunks of little wear is moved, so that they are used, too.
-    Static,
-}
-
-impl WearLeveling {
-    /// Names in files and options.
-    pub const NAMES: [(&str, WearLeveling); 3] = [
-        ("off", WearLeveling::Off),
-        ("dynamic", WearLeveling::Dynamic),
-        ("static", WearLeveling::Static),
-    ];
+worded! {
+    /// How wear is spread over the chunks.
+    pub enum WearLeveling {
+        /// Not at all: of a PU's free chunks the one with the lowest number is taken.
+        Off = "off",
+        /// The least worn free chunk of a PU is taken.
+        #[default]
+        Dynamic = "dynamic",
+        /// And data that lies still on chunks of little wear is moved, so that they are used, too.
+        Static = "static",
+    }
 }
 
 /// Settings of wear leveling.

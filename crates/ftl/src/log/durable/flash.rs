@@ -9,7 +9,7 @@ use flashlane_base::{
     Geometry, Location, OOB_BYTES, Ppa, PpaFormat, SECTOR_BYTES, VECTOR_MAX, mutant,
 };
 use flashlane_ocssd::device::{
-    Cause, CellMode, Completion, Data, Device, Flags, Gather, Op, Request, Scatter, Status, Ticket,
+    Cause, Completion, Device, Flags, Gather, Op, Request, Scatter, Status, Ticket,
 };
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
@@ -95,20 +95,10 @@ impl Flash {
         }
         let content = Gather::new(bytes, &IN_ORDER[..n], SECTOR_BYTES);
         let causes = [cause; VECTOR_MAX];
-        self.device.submit(
-            cx,
-            Request {
-                op: Op::Write,
-                // What order rests on is on the medium when it completes, whatever buffer the device has.
-                flags: match mutant!("log.metadata-buffered") {
-                    true => Flags::default(),
-                    false => Flags::DURABLE,
-                },
-                addrs: &addrs[..n],
-                data: Data::Write { content, oob: &oob[..n], cause: &causes[..n] },
-                whole_sectors: true,
-            },
-        )
+        // What order rests on is on the medium when it completes, whatever buffer the device has.
+        let flags = Flags { fua: !mutant!("log.metadata-buffered"), ..Flags::DEFAULT };
+        let request = Request::write(&addrs[..n], content, &oob[..n], &causes[..n]);
+        self.device.submit(cx, request.with(flags).whole(true))
     }
 
     /// Reads up to 64 sectors into `content`, `unit` bytes each: 4096 (`whole` as metadata is kept),
@@ -125,13 +115,8 @@ impl Flash {
     ) -> Completion {
         let n = addrs.len();
         let content = Scatter::new(content, &IN_ORDER[..n], unit);
-        let request = Request {
-            op: Op::Read,
-            flags: Flags { cause, ..Flags::default() },
-            addrs,
-            data: Data::Read { content, oob: &mut oob[..n] },
-            whole_sectors: whole,
-        };
+        let flags = Flags { cause, ..Flags::default() };
+        let request = Request::read(addrs, content, &mut oob[..n]).with(flags).whole(whole);
         let done = self.device.io(cx, request).await;
         if done.failed != 0
             && let Some(k) = (0..n).find(|k| done.status(*k) == Status::HostFault)
@@ -195,9 +180,6 @@ impl Flash {
 
     pub(in crate::log) async fn reset(&self, cx: &Cx, chunk: u32) -> Completion {
         let addrs = [self.chunk_base[chunk as usize]];
-        let flags = Flags { cell: CellMode::Native, ..Flags::default() };
-        let request =
-            Request { op: Op::Reset, flags, addrs: &addrs, data: Data::None, whole_sectors: false };
-        self.device.io(cx, request).await
+        self.device.io(cx, Request::plain(Op::Reset, &addrs)).await
     }
 }

@@ -136,6 +136,26 @@ pub(in crate::log) struct OpenLine {
     closing_began: bool,
 }
 
+impl OpenLine {
+    fn new(
+        shape: &Shape,
+        chunks: Vec<OpenChunk>,
+        entries: Vec<[u8; PACKED_BYTES]>,
+    ) -> Box<OpenLine> {
+        let alive = chunks.iter().filter(|c| c.alive);
+        Box::new(OpenLine {
+            cursor: 0,
+            remaining: alive.map(|c| (shape.chunk_sectors - c.next) / shape.unit).sum(),
+            closing: shape.closing_units(chunks.len() as u32),
+            chunks,
+            in_flight: 0,
+            entries,
+            causes: [0; Cause::ALL.len()],
+            closing_began: false,
+        })
+    }
+}
+
 /// A position for one unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::log) struct Spot {
@@ -453,16 +473,7 @@ impl PoolState {
         let sequence = self.next_sequence.fetch_add(1, Ordering::SeqCst);
         let line = self.line_mut(id);
         assert_eq!(line.state, LineState::Free, "line {id} is in use");
-        line.state = LineState::Opening;
-        line.sequence = sequence;
-        line.chunks.clear();
-        line.failed = false;
-        line.closing.clear();
-        line.retire.clear();
-        line.frontier.clear();
-        line.gone = false;
-        line.logged = false;
-        line.decay = Decay::NONE;
+        *line = Line { state: LineState::Opening, sequence, ..Line::FREE };
         Some((id, chunks))
     }
 
@@ -499,18 +510,9 @@ impl PoolState {
         let line = self.line_mut(id);
         assert_eq!(line.state, LineState::Opening);
         line.state = LineState::Open;
-        let open = OpenLine {
-            chunks: chunks.iter().map(|c| OpenChunk::new(&shape, *c, Some(0))).collect(),
-            cursor: 0,
-            remaining: width * (shape.chunk_sectors / shape.unit),
-            closing: shape.closing_units(width),
-            in_flight: 0,
-            entries,
-            causes: [0; Cause::ALL.len()],
-            closing_began: false,
-        };
+        let chunks = chunks.iter().map(|c| OpenChunk::new(&shape, *c, Some(0))).collect();
         line.wear = wear;
-        line.open = Some(Box::new(open));
+        line.open = Some(OpenLine::new(&shape, chunks, entries));
     }
 
     /// A line that recovery found; [`PoolState::restored`] follows the last one.
@@ -522,20 +524,8 @@ impl PoolState {
         }
         let open = found.open.map(|(entries, pointers)| {
             let chunks = found.chunks.iter().zip(pointers);
-            let chunks: Vec<OpenChunk> =
-                chunks.map(|(chunk, next)| OpenChunk::new(&shape, *chunk, next)).collect();
-            let alive = chunks.iter().filter(|c| c.alive);
-            let remaining = alive.map(|c| (shape.chunk_sectors - c.next) / shape.unit).sum();
-            Box::new(OpenLine {
-                cursor: 0,
-                remaining,
-                closing: shape.closing_units(chunks.len() as u32),
-                chunks,
-                in_flight: 0,
-                entries,
-                causes: [0; Cause::ALL.len()],
-                closing_began: false,
-            })
+            let chunks = chunks.map(|(chunk, next)| OpenChunk::new(&shape, *chunk, next));
+            OpenLine::new(&shape, chunks.collect(), entries)
         });
         let wear = self.wear_of(&found.chunks);
         let line = self.line_mut(id);

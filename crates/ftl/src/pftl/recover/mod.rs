@@ -33,8 +33,8 @@ mod scan;
 mod sectors;
 
 use flashlane_base::{Location, Ns, Ppa, mutant};
-use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Data, Device, Flags};
-use flashlane_ocssd::device::{Gather, Op, Request};
+use flashlane_ocssd::device::{Cause, ChunkInfo, ChunkState, Completion, Device, Flags};
+use flashlane_ocssd::device::{Gather, Request};
 use flashlane_rt::Cx;
 use std::sync::Arc;
 
@@ -403,20 +403,10 @@ pub(super) async fn pad(
     let chunk = format.pack(layout.chunk(line, position));
     let addrs: Vec<Ppa> = (from..from + n).map(|s| format.in_chunk(chunk, s)).collect();
     let oob = Oob::encode_raw(LBA_PADDING, 0, read::content_crc(&zeros));
-    let index = vec![0; n as usize];
-    let request = Request {
-        op: Op::Write,
-        flags: match mutant!("pftl.padding-not-fua") {
-            true => Flags::default(),
-            false => Flags::DURABLE,
-        },
-        addrs: &addrs,
-        data: Data::Write {
-            content: Gather::new(&zeros, &index, content_bytes),
-            oob: &vec![oob; n as usize],
-            cause: &vec![Cause::PaddingPair; n as usize],
-        },
-        whole_sectors: false,
-    };
-    device.io(cx, request).await
+    let (index, oob) = (vec![0; n as usize], vec![oob; n as usize]);
+    let content = Gather::new(&zeros, &index, content_bytes);
+    let cause = vec![Cause::PaddingPair; n as usize];
+    let flags = Flags { fua: !mutant!("pftl.padding-not-fua"), ..Flags::DEFAULT };
+    let request = Request::write(&addrs, content, &oob, &cause);
+    device.io(cx, request.with(flags)).await
 }

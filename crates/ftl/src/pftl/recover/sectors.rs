@@ -6,7 +6,7 @@
 //! be read.
 
 use flashlane_base::{OOB_BYTES, Ppa, VECTOR_MAX, mutant};
-use flashlane_ocssd::device::{Cause, Completion, Data, Device, Flags, Op, Request};
+use flashlane_ocssd::device::{Cause, Completion, Device, Flags, Request};
 use flashlane_ocssd::device::{Scatter, Status};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
@@ -56,13 +56,8 @@ async fn read_sectors(
     let mut oob = vec![[0; OOB_BYTES]; addrs.len()];
     let mut bytes = vec![0; addrs.len() * unit];
     let content = Scatter::new(&mut bytes, &index, unit);
-    let request = Request {
-        op: Op::Read,
-        flags: Flags { cause: Cause::Metadata, ..Flags::default() },
-        addrs: &addrs,
-        data: Data::Read { content, oob: &mut oob },
-        whole_sectors: whole,
-    };
+    let flags = Flags { cause: Cause::Metadata, ..Flags::default() };
+    let request = Request::read(&addrs, content, &mut oob).with(flags).whole(whole);
     let done = device.io(cx, request).await;
     if done.failed != 0 {
         let failed = (0..).zip(&ats).find(|(k, _)| done.status(*k) == Status::HostFault);

@@ -4,13 +4,7 @@
 //! Owns: R13, versions, geometries. Promises: after any number of cuts the content is what the first
 //! undisturbed recovery would have given. Geometry: `tiny`.
 
-use crate::bench::{Bench, Setup, tiny};
-use crate::medium::{Medium, Stop, Up};
-use crate::story::{Do, cut_at_each};
-use flashlane_base::Ns;
-use flashlane_ftl::log::format::{Oob, Record};
-use flashlane_ftl::log::{MountError, MountOptions, WearLeveling};
-use flashlane_ocssd::device::Op;
+use crate::prelude::*;
 use flashlane_ocssd::spec::Pairing;
 
 const WRITTEN: u64 = 300;

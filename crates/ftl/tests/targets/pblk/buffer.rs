@@ -5,11 +5,8 @@
 //! Lines are one chunk wide in most of them: the log, on other dies, is on the medium long before the
 //! data, which is what makes an order that nobody enforces break. Geometry: `tiny`.
 
-use crate::bench::{Setup, tiny};
-use crate::medium::Medium;
-use crate::story::{Do, cut_at_each, cut_at_times};
-use flashlane_base::{Bytes, Ns};
-use flashlane_ocssd::device::{Op, Status};
+use crate::prelude::*;
+use crate::story::cut_at_times;
 
 /// Sectors of a line that is one chunk wide, without its metadata.
 const NARROW: u32 = 56;
@@ -118,14 +115,11 @@ fn a_program_that_fails_behind_its_acknowledgement_loses_nothing() {
     bench.write(0, 4, 1);
     bench.drained();
     let line = bench.cut().lines()[0].clone();
-    let (pu, chunk) = (line.chunks[1] / 40, line.chunks[1] % 40);
     let before = [Do::Write(0, 24), Do::Flush];
     let story = [Do::Write(4, 40), Do::Flush, Do::Write(2, 9), Do::Flush, Do::Gc, Do::Flush];
     for capacitors in [false, true] {
         for (kind, sector) in [("early_close", 12), ("write_next_unit", 12), ("early_close", 8)] {
-            let place = format!("pu {pu} chunk {chunk} sector {sector}");
-            let plan = format!("[[fault]]\nkind = \"{kind}\"\nat = \"{place}\"\n");
-            let setup = buffered(0, capacitors).faults(&plan);
+            let setup = buffered(0, capacitors).failing(kind, (line.chunks[1], sector));
             assert!(cut_at_each(&setup, &before, &story, 1) > 20);
             let often = (Ns::from_us(150), Ns::from_ms(4));
             assert!(cut_at_times(&setup, &before, &story, often) > 20);

@@ -5,14 +5,7 @@
 //! lines are in `decay`. Geometry: `tiny` without a
 //! window, so that a read-only mount sees all that was written, and one medium serves many attempts.
 
-use crate::bench::{Bench, Setup, tiny};
-use crate::medium::{Medium, Spot, Stop, Up, spots};
-use flashlane_ftl::log::format::{
-    LBA_CHECKPOINT, LBA_LOG, LogBlockBuilder, Record, Runs, ShardView, Stripes,
-};
-use flashlane_ftl::log::{MountError, MountOptions};
-use flashlane_ocssd::device::Op;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::prelude::*;
 
 const WRITTEN: u64 = 700;
 
@@ -43,6 +36,20 @@ pub(crate) fn lived_in(setup: Setup) -> Bench {
 pub(crate) fn intact(bench: &Bench) {
     bench.read_all();
     bench.dev.check_consistency().expect("the walk");
+}
+
+/// It mounts, everything is there, and it stops cleanly.
+pub(crate) fn comes_up_intact(medium: &Medium) {
+    let bench = medium.mounted();
+    intact(&bench);
+    bench.shut_down();
+}
+
+/// A read-only mount gives everything as it was flushed.
+fn reads_right(medium: &Medium, how: &str) {
+    let bench = medium.read_only();
+    assert_eq!(right_or_error(&bench), 0, "{how}");
+    bench.cut();
 }
 
 /// Every sector is what was flushed, or an error. Returns how many are errors.
@@ -143,14 +150,10 @@ fn one_copy_of_the_newest_anchor_is_enough() {
             medium.anchors().into_iter().filter(|(_, a)| a.counter == counter).collect();
         assert_eq!(copies.len(), 2);
         each_way(&medium, &[copies[copy].0], |how| {
-            let bench = medium.read_only();
-            assert_eq!(right_or_error(&bench), 0, "{how}");
-            bench.cut();
+            reads_right(&medium, how);
         });
         medium.wreck([copies[copy].0]);
-        let bench = medium.mounted();
-        intact(&bench);
-        bench.shut_down();
+        comes_up_intact(&medium);
     }
 }
 
@@ -251,23 +254,17 @@ fn a_log_block_is_read_from_the_copy_that_has_it() {
     for (sequence, places) in &blocks {
         for place in places {
             each_way(&medium, &[*place], |how| {
-                let bench = medium.read_only();
-                assert_eq!(right_or_error(&bench), 0, "{how}, the block of record {sequence}");
-                bench.cut();
+                reads_right(&medium, &format!("{how}, the block of record {sequence}"));
             });
         }
     }
     for odd in 0..2 {
         medium.wreck(blocks.iter().enumerate().map(|(i, (_, places))| places[(i + odd) % 2]));
-        let bench = medium.read_only();
-        assert_eq!(right_or_error(&bench), 0);
-        bench.cut();
+        reads_right(&medium, "");
         medium.heal();
     }
     medium.wreck(blocks.iter().enumerate().map(|(i, (_, places))| places[i % 2]));
-    let bench = medium.mounted();
-    intact(&bench);
-    bench.shut_down();
+    comes_up_intact(&medium);
 }
 
 /// Every block of the log but the last, in both copies: the mount is refused, unless read-only or all that
@@ -309,9 +306,7 @@ fn a_damaged_record_costs_one_copy_of_its_block() {
     // Header of 64 bytes, then the first record.
     let second = 64 + block.entries[0].record.encoded_len();
     medium.rewrite(block.at, |bytes| bytes[second + 30] ^= 1);
-    let bench = medium.mounted();
-    intact(&bench);
-    bench.shut_down();
+    comes_up_intact(&medium);
 }
 
 /// The newest checkpoint's shards in one copy, in both (the older checkpoint takes over), and the older
@@ -332,17 +327,13 @@ fn a_shard_comes_from_its_other_copy_or_from_the_older_checkpoint() {
     let all = [both(newest), both(older), alone(0), alone(1)];
     for places in [copy(newest, 0), copy(newest, 1)].into_iter().chain(all) {
         each_way(&medium, &places, |how| {
-            let bench = medium.read_only();
-            assert_eq!(right_or_error(&bench), 0, "{how}");
-            bench.cut();
+            reads_right(&medium, how);
         });
     }
     medium.wreck(both(newest));
     let bench = medium.mounted();
     intact(&bench);
-    let bench = bench.shut_down().mounted();
-    intact(&bench);
-    bench.shut_down();
+    comes_up_intact(&bench.shut_down());
 }
 
 /// A shard that says of itself a stamp above the durable ceiling is damaged, however right its checksums
@@ -455,9 +446,7 @@ fn a_pair_of_the_log_that_is_gone_is_noticed() {
     assert!(log.iter().any(|b| b.segment > first.id));
     let chunk = |c: u32| (0..64).map(move |s| (c, s));
     medium.wreck(chunk(first.chunks[0]));
-    let bench = medium.read_only();
-    assert_eq!(right_or_error(&bench), 0);
-    bench.cut();
+    reads_right(&medium, "");
     medium.wreck(chunk(first.chunks[1]));
     let error = medium.refused(MountOptions::default());
     assert!(matches!(error, MountError::Damaged(_)), "{error}");

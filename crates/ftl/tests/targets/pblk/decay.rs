@@ -3,13 +3,9 @@
 //!
 //! Owns: one test per part of a line. Geometry: that of `damage`.
 
-use crate::bench::{Bench, Setup};
-use crate::medium::{Medium, Spot};
 use crate::pblk::damage::{each_way, intact, lived_in, options, right_or_error, small};
 use crate::pblk::recover::{made, small as windowed};
-use flashlane_ftl::log::format::{LBA_LINE_CLOSING, LBA_LINE_FIRST};
-use flashlane_ftl::log::{MountError, MountOptions};
-use std::collections::BTreeSet;
+use crate::prelude::*;
 
 /// A line of several sections, closed and replayed. Returns it with the places of its closing metadata.
 fn with_closing(setup: Setup) -> (Medium, Vec<Spot>) {

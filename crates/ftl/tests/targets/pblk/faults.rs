@@ -3,12 +3,8 @@
 //! Owns: one test per claim, over faults of the medium (with the state they leave behind) where the
 //! place matters, over scripted answers where the moment does.
 
-use crate::bench::{Bench, Setup, is_data, lba_of, of, tiny};
 use crate::pblk::ring::{pointer, users};
-use flashlane_base::{Lba, Location, Ns};
-use flashlane_ftl::block::{BlockError, BlockResult};
-use flashlane_ftl::log::LineState;
-use flashlane_ocssd::device::{Cause, Op, Status};
+use crate::prelude::*;
 
 fn small() -> Setup {
     tiny(40)
@@ -27,12 +23,12 @@ fn exercise(b: &Bench) {
 }
 
 /// The chunks of the first line, in stripe order.
-fn first_line() -> Vec<Location> {
+fn first_line() -> Vec<u32> {
     let b = small().untimed().build();
     exercise(&b);
     let entries = b.trace.entries();
     let data: Vec<_> = entries.iter().filter(|e| is_data(e)).take(4).collect();
-    let chunks = data.iter().map(|e| b.place(e.addrs[0])).collect();
+    let chunks = data.iter().map(|e| b.place(e.addrs[0])).map(|at| at.pu * 40 + at.chunk).collect();
     b.settled();
     chunks
 }
@@ -41,17 +37,15 @@ fn first_line() -> Vec<Location> {
 /// first and closing metadata among them), hard or softly, costs the chunk and no data.
 #[test]
 fn a_failed_program_anywhere_in_a_chunk_loses_nothing() {
-    for at in first_line() {
+    for chunk in first_line() {
         for sector in [0, 4, 32, 60] {
             for kind in ["early_close", "write_next_unit"] {
-                let (pu, chunk) = (at.pu, at.chunk);
-                let place = format!("pu {pu} chunk {chunk} sector {sector}");
-                let plan = format!("[[fault]]\nkind = \"{kind}\"\nat = \"{place}\"\n");
-                let b = small().untimed().untraced().faults(&plan).build();
+                let place = (chunk, sector);
+                let b = small().untimed().untraced().failing(kind, place).build();
                 exercise(&b);
-                assert_eq!(b.ssd.faults_happened(), [1], "{kind} at {place}");
+                assert_eq!(b.ssd.faults_happened(), [1], "{kind} at {place:?}");
                 let s = b.stats();
-                assert_eq!((s.program_failures, b.retired()), (4, 1), "{kind} at {place}");
+                assert_eq!((s.program_failures, b.retired()), (4, 1), "{kind} at {place:?}");
                 b.settled();
             }
         }
@@ -62,11 +56,7 @@ fn a_failed_program_anywhere_in_a_chunk_loses_nothing() {
 #[test]
 fn two_failures_in_one_request_lose_nothing() {
     let line = first_line();
-    let fault = |at: &Location| {
-        let (pu, chunk) = (at.pu, at.chunk);
-        format!("[[fault]]\nkind = \"early_close\"\nat = \"pu {pu} chunk {chunk} sector 8\"\n")
-    };
-    let plan = format!("{}{}", fault(&line[1]), fault(&line[2]));
+    let plan = [1, 2].map(|i| small().fault("early_close", (line[i], 8))).concat();
     let b = small().faults(&plan).build();
     exercise(&b);
     assert_eq!(b.ssd.faults_happened(), [1, 1]);
@@ -147,11 +137,8 @@ fn failures_leave_no_pu_taken() {
 /// collected; the line goes first although plenty is free; users keep the whole ring.
 #[test]
 fn a_failed_chunk_is_drained_and_retired_at_once() {
-    let at = first_line()[1];
-    let (pu, chunk) = (at.pu, at.chunk);
-    let place = format!("pu {pu} chunk {chunk} sector 32");
-    let plan = format!("[[fault]]\nkind = \"early_close\"\nat = \"{place}\"\n");
-    let b = small().faults(&plan).build();
+    let chunk = first_line()[1];
+    let b = small().failing("early_close", (chunk, 32)).build();
     let free = b.free_chunks();
     for lba in (0..496).step_by(31) {
         b.write(lba, 31, 1);
@@ -164,7 +151,7 @@ fn a_failed_chunk_is_drained_and_retired_at_once() {
     assert!(free - b.free_chunks() <= 16, "the other three are free again");
     let here = |a: &flashlane_base::Ppa| {
         let l = b.place(*a);
-        (l.pu, l.chunk) == (pu, chunk)
+        l.pu * 40 + l.chunk == chunk
     };
     let entries = b.trace.entries();
     let failed = entries.iter().position(|e| !e.failed.is_empty()).expect("a failure");
@@ -190,6 +177,12 @@ fn a_failed_erase_retires_the_chunk() {
     b.settled();
 }
 
+/// Writes until that is refused.
+fn refused_in_the_end(b: &Bench) -> BlockError {
+    let writes = (0..).map(|i| b.try_write(i * 7 % b.capacity(), 1, 2 + i * 7, false));
+    writes.filter_map(Result::err).next().expect("for ever")
+}
+
 /// P12: when bad chunks have eaten the spare, writes fail and say why; every sector acknowledged
 /// before that is still read, and nothing hangs.
 #[test]
@@ -197,13 +190,7 @@ fn without_good_chunks_the_target_is_read_only() {
     let plan = "[[fault]]\nkind = \"erase_fail\"\nprobability = \"0.5\"\n";
     let b = small().untimed().untraced().faults(plan).build();
     b.fill(1);
-    let mut lba = 0;
-    let error = loop {
-        match b.try_write(lba % b.capacity(), 1, 2 + lba, false) {
-            Ok(()) => lba += 7,
-            Err(error) => break error,
-        }
-    };
+    let error = refused_in_the_end(&b);
     assert!(matches!(error, BlockError::ReadOnly(_)), "{error}");
     let (text, bad) = (error.to_string(), b.retired());
     for part in ["left to write to: ", "chunks have gone bad", "reserve ", "barrier ", "rings "] {
@@ -211,8 +198,7 @@ fn without_good_chunks_the_target_is_read_only() {
     }
     assert!(b.try_flush().is_err());
     b.read_all();
-    let (cx, dev) = (b.cx.clone(), b.dev.clone());
-    assert!(b.wait(async move { dev.stop(&cx).await }).is_err());
+    assert!(b.stop().is_err());
     b.rest();
     b.read_all();
     b.agrees();
@@ -365,10 +351,7 @@ fn a_victim_outlives_the_end_of_writing() {
     let plan = "[[fault]]\nkind = \"erase_fail\"\nprobability = \"1\"\n";
     let b = small().untraced().faults(plan).build();
     b.fill(1);
-    let mut lba = 0;
-    while b.try_write(lba % b.capacity(), 1, 2 + lba, false).is_ok() {
-        lba += 7;
-    }
+    refused_in_the_end(&b);
     b.rest();
     assert_eq!(b.lines(LineState::Victim), 0);
     b.agrees();
@@ -381,13 +364,7 @@ fn when_every_erase_fails_writers_are_told() {
     let plan = "[[fault]]\nkind = \"erase_fail\"\nprobability = \"1\"\n";
     let b = small().untimed().untraced().faults(plan).build();
     b.fill(1);
-    let mut lba = 0;
-    let error = loop {
-        match b.try_write(lba % b.capacity(), 1, 2 + lba, false) {
-            Ok(()) => lba += 7,
-            Err(error) => break error,
-        }
-    };
+    let error = refused_in_the_end(&b);
     assert!(error.to_string().contains("read-only"), "{error}");
     b.agrees();
 }

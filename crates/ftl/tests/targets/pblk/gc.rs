@@ -3,12 +3,7 @@
 //! Owns: one test per claim. Lines have 248 data sectors; data written in order fills them in
 //! order, so line k of a fresh target holds sectors 248 k to 248 k + 247.
 
-use crate::bench::{Bench, Setup, of, tiny};
-use flashlane_base::Ns;
-use flashlane_ftl::log::LineState;
-use flashlane_ocssd::device::{Cause, Op};
-use flashlane_rt::Join;
-use std::collections::BTreeMap;
+use crate::prelude::*;
 
 fn small() -> Setup {
     tiny(40)
@@ -21,11 +16,6 @@ fn full_lines(lines: u64) -> Bench {
     b.drained();
     assert_eq!(b.lines(LineState::Closed) as u64, lines);
     b
-}
-
-fn begin_gc(b: &Bench) -> Join<bool> {
-    let (cx, dev) = (b.cx.clone(), b.dev.clone());
-    b.cx.spawn_join(async move { dev.gc_once(&cx).await })
 }
 
 /// G01: the victim is the line with the fewest valid sectors, by one sector as well. (pblk sorts
@@ -86,7 +76,7 @@ fn a_line_with_sectors_in_slots_is_no_victim() {
     let b = small().manual_gc().build();
     b.write(0, 248, 1);
     b.discard(0, 200);
-    let collected = begin_gc(&b);
+    let collected = b.begin_gc();
     assert!(!b.wait(collected), "its last units are under way");
     assert_eq!(b.stats().gc_victims, 0);
     b.drained();
@@ -141,7 +131,7 @@ fn overwrites_during_a_collection_win() {
         for flush in [false, true] {
             let b = full_lines(3);
             b.discard(248, 31);
-            let gc = begin_gc(&b);
+            let gc = b.begin_gc();
             b.sleep(Ns::from_us(delay));
             for lba in (248 + 31..2 * 248).step_by(3) {
                 b.write(lba, 1, 2);

@@ -3,11 +3,7 @@
 //! Owns: one test per claim. Geometry: `tiny` with a log of 6 segments of 16 blocks, a block per
 //! flush that has something to say: a checkpoint is due after each segment.
 
-use crate::bench::{Bench, Setup, lba_of, tiny};
-use flashlane_base::Ns;
-use flashlane_ftl::log::LineState;
-use flashlane_ftl::log::format::LBA_CHECKPOINT;
-use flashlane_ocssd::device::{Op, Status};
+use crate::prelude::*;
 
 fn small() -> Setup {
     tiny(40)

@@ -5,11 +5,7 @@
 //! flush behind each step, nothing that pblk does side by side can differ.
 //! Lines have 14 units on 2 PUs, so that a victim is moved with one vector, in stripe order.
 
-use crate::bench::tiny;
-use flashlane_base::Rng;
-use flashlane_ftl::log::LineState;
-use flashlane_ocssd::device::Cause;
-use std::collections::BTreeMap;
+use crate::prelude::*;
 
 const PUS: usize = 2;
 const ROWS: usize = 8;

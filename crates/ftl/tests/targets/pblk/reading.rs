@@ -4,17 +4,10 @@
 //! Owns: one test per check that a checksum can't replace: whose block it is, which record vouches for it,
 //! which of two copies counts. Geometry: `tiny` without a window, as in `damage`, whose tools it uses.
 
-use crate::bench::tiny;
-use crate::medium::{LineAt, Medium, Spot, Stop, Up, spots};
-use crate::pblk::damage::{intact, lived_in, small};
-use flashlane_base::Ns;
-use flashlane_ftl::log::format::{
-    Extent, LBA_ANCHOR, LBA_CHECKPOINT, LBA_LINE_CLOSING, LBA_LINE_FIRST, LBA_LOG, LogBlockBuilder,
-    Record, Runs, ShardEntry, ShardHeader, ShardView, Stripes,
-};
-use flashlane_ftl::log::{MountError, MountOptions};
-use flashlane_ocssd::device::{Device, Op};
-use std::collections::BTreeMap;
+use crate::pblk::damage::{comes_up_intact, intact, lived_in, small};
+use crate::prelude::*;
+use flashlane_ftl::log::format::ShardHeader;
+use flashlane_ocssd::device::Device;
 
 /// The bytes of metadata at these places.
 fn bytes_at(medium: &Medium, lba: u64, places: &[Spot]) -> Vec<u8> {
@@ -124,9 +117,7 @@ fn a_shard_beyond_the_end_of_the_target_does_not_count() {
         }
     });
     assert!(forged >= 2, "both copies of a block");
-    let bench = medium.mounted();
-    intact(&bench);
-    bench.shut_down();
+    comes_up_intact(&medium);
 }
 
 /// Section 2: content that is whole in itself is metadata only where its record says so: users may write a
@@ -144,9 +135,7 @@ fn metadata_without_its_record_does_not_count() {
     for (at, sector) in places.iter().zip(forged.chunks(4096)) {
         medium.replace_content(*at, sector);
     }
-    let bench = medium.mounted();
-    intact(&bench);
-    bench.shut_down();
+    comes_up_intact(&medium);
 }
 
 /// Rule 10, step 7 of section 10: an entry of the checkpoint into a line that is replayed is void. One that
@@ -188,9 +177,7 @@ fn replay_begins_where_the_older_of_two_shards_does() {
     let checkpoints = medium.checkpoints();
     assert!(checkpoints.len() >= 2 && checkpoints[0].1.len() >= 2, "{checkpoints:?}");
     medium.wreck(both(&checkpoints[0].1[0]).concat());
-    let bench = medium.mounted();
-    intact(&bench);
-    bench.shut_down();
+    comes_up_intact(&medium);
 }
 
 /// The lines that the newest checkpoint does not know to their end, and those before, oldest first.
@@ -267,9 +254,7 @@ fn closing_metadata_of_another_line_does_not_count() {
     assert!(closed.len() >= 2 && closed[0].len() == closed[1].len());
     let bytes = bytes_at(&medium, LBA_LINE_CLOSING, &closed[0]);
     put(&medium, &closed[1], &bytes);
-    let bench = medium.mounted();
-    intact(&bench);
-    bench.shut_down();
+    comes_up_intact(&medium);
 }
 
 /// Section 4: a block counts in the pair only that it names. Where neither copy has one, that is a hole.

@@ -5,16 +5,9 @@
 //! in `decay`. Geometry: `tiny` (4 PUs, chunks
 //! of 64 sectors, units of 4, a window of 8; a line has 248 data sectors).
 
-use crate::bench::{Bench, Setup, lba_of, tiny};
-use crate::medium::{Medium, Stop, Up};
 use crate::pblk::damage::lived_in;
-use crate::story::{Do, Telling, cut_at_each};
-use flashlane_base::Ns;
-use flashlane_ftl::log::format::{LBA_LINE_CLOSING, LBA_LINE_FIRST};
-use flashlane_ftl::log::{LineState, MountError, MountOptions};
+use crate::prelude::*;
 use flashlane_ocssd::device::ChunkState;
-use std::cell::RefCell;
-use std::rc::Rc;
 
 /// Data sectors of a line.
 pub(crate) const LINE: u32 = 248;
@@ -44,15 +37,13 @@ fn r01_an_empty_device_and_an_unfinished_creation() {
     let medium = bench.cut();
     finished(medium.mounted());
     assert!(commands > 10);
-    for n in 0..commands {
-        for stop in [Stop::Before(n), Stop::Within(n)] {
-            let medium = Medium::new(small());
-            assert!(matches!(medium.create_until(Some(stop)), Up::Cut), "{stop:?}");
-            match medium.mount(MountOptions::default()) {
-                Ok(bench) => finished(bench),
-                Err(MountError::NoTarget | MountError::LogLost) => finished(medium.create()),
-                Err(other) => panic!("{stop:?}: {other}"),
-            }
+    for stop in stops(0..commands) {
+        let medium = Medium::new(small());
+        assert!(matches!(medium.create_until(Some(stop)), Up::Cut), "{stop:?}");
+        match medium.mount(MountOptions::default()) {
+            Ok(bench) => finished(bench),
+            Err(MountError::NoTarget | MountError::LogLost) => finished(medium.create()),
+            Err(other) => panic!("{stop:?}: {other}"),
         }
     }
 }
@@ -68,25 +59,23 @@ fn r01_a_creation_over_an_older_target_cut_at_every_command() {
         medium
     };
     let (mut same, mut refused, commands) = (0, 0, older().create().face.commands());
-    for n in 0..commands {
-        for stop in [Stop::Before(n), Stop::Within(n)] {
-            let medium = older();
-            let uuid = medium.newest_anchor().uuid;
-            assert!(matches!(medium.create_until(Some(stop)), Up::Cut), "{stop:?}");
-            match medium.mount(MountOptions::default()) {
-                Ok(bench) => {
-                    match bench.dev.uuid() == uuid {
-                        true => same += 1,
-                        false => bench.held.borrow_mut().clear(),
-                    }
-                    finished(bench);
+    for stop in stops(0..commands) {
+        let medium = older();
+        let uuid = medium.newest_anchor().uuid;
+        assert!(matches!(medium.create_until(Some(stop)), Up::Cut), "{stop:?}");
+        match medium.mount(MountOptions::default()) {
+            Ok(bench) => {
+                match bench.dev.uuid() == uuid {
+                    true => same += 1,
+                    false => bench.held.borrow_mut().clear(),
                 }
-                Err(MountError::NoTarget | MountError::LogLost | MountError::Damaged(_)) => {
-                    refused += 1;
-                    finished(medium.create());
-                }
-                Err(other) => panic!("{stop:?}: {other}"),
+                finished(bench);
             }
+            Err(MountError::NoTarget | MountError::LogLost | MountError::Damaged(_)) => {
+                refused += 1;
+                finished(medium.create());
+            }
+            Err(other) => panic!("{stop:?}: {other}"),
         }
     }
     assert!(same > 0 && refused > 0, "{same}, {refused} of {commands}");
@@ -174,12 +163,6 @@ fn r05_the_end_of_an_open_chunk_is_padded_and_read() {
     }
 }
 
-/// A fault of programs at one place of a chunk of the target.
-fn fault_at(kind: &str, chunk: u32, sector: u32) -> String {
-    let (pu, chunk) = (chunk / 40, chunk % 40);
-    format!("[[fault]]\nkind = \"{kind}\"\nat = \"pu {pu} chunk {chunk} sector {sector}\"\n")
-}
-
 /// R07: a program failed in a line that was closed since, softly or hard: its sectors are neither lost
 /// nor twice there, by closing metadata and by scan.
 #[test]
@@ -191,8 +174,7 @@ fn r07_a_line_closed_with_a_failed_unit() {
     for kind in ["early_close", "write_next_unit"] {
         for sector in [0, 32, 60] {
             for scan in [false, true] {
-                let plan = fault_at(kind, line.chunks[1], sector);
-                let bench = made(small().faults(&plan));
+                let bench = made(small().failing(kind, (line.chunks[1], sector)));
                 bench.write(0, LINE, 1);
                 bench.write(7, 50, 2);
                 bench.drained();
@@ -204,7 +186,7 @@ fn r07_a_line_closed_with_a_failed_unit() {
                     medium.wreck(medium.spots(LBA_LINE_CLOSING));
                 }
                 let bench = medium.mounted();
-                assert_eq!(bench.recovery().lost_units, [], "{plan} {scan}");
+                assert_eq!(bench.recovery().lost_units, [], "{kind} at {sector}, {scan}");
                 finished(bench);
             }
         }
@@ -318,7 +300,7 @@ fn r11_narrow_lines_and_first_metadata_that_failed() {
     bench.write(0, LINE, 1);
     bench.drained();
     let line = bench.cut().lines()[1].clone();
-    let bench = made(small().faults(&fault_at("early_close", line.chunks[0], 0)));
+    let bench = made(small().failing("early_close", (line.chunks[0], 0)));
     bench.write(0, 2 * LINE, 1);
     bench.drained();
     assert_eq!(bench.ssd.faults_happened(), [1]);

@@ -2,13 +2,10 @@
 //!
 //! Owns: the tests. R13 is in `again`. Geometry: that of `recover`.
 
-use crate::bench::{Bench, tiny};
-use crate::medium::{Medium, Stop, Up};
 use crate::pblk::recover::{LINE, finished, made, small};
+use crate::prelude::*;
 use flashlane_base::{SECTOR_BYTES, VECTOR_MAX};
-use flashlane_ftl::log::MountOptions;
-use flashlane_ftl::log::format::{LBA_LINE_CLOSING, pack_entry};
-use flashlane_ocssd::device::Op;
+use flashlane_ftl::log::format::pack_entry;
 
 /// R12: after a clean stop no line is scanned or replayed, none is read but its first sector (which tells
 /// what a chunk is), nothing is padded; the counts are those of before.
@@ -141,30 +138,27 @@ fn r16_a_creation_over_a_target_cut_at_every_command() {
     let bench = old().create();
     let commands = bench.face.commands();
     let (mut olds, mut news) = (0, 0);
-    for n in 0..commands {
-        for stop in [Stop::Before(n), Stop::Within(n)] {
-            let medium = old();
-            let uuid = medium.newest_anchor().uuid;
-            assert!(matches!(medium.create_until(Some(stop)), Up::Cut));
-            let is_new = medium.anchors().last().is_some_and(|(_, a)| a.uuid != uuid);
-            let bench = match medium.mount(MountOptions::default()) {
-                Ok(bench) => bench,
-                Err(error) => {
-                    assert!(!is_new || news == 0, "{stop:?}: {error}");
-                    continue;
-                }
-            };
-            let found: Vec<_> =
-                (0..2 * u64::from(LINE)).map(|l| bench.version(l, &[0, 1])).collect();
-            if found.iter().all(|v| *v == Some(0)) {
-                news += 1;
-            } else {
-                assert!(found.iter().all(|v| *v != Some(0)), "{stop:?}: a mixture");
-                assert_eq!(news, 0, "{stop:?}: the old one came back");
-                olds += 1;
+    for stop in stops(0..commands) {
+        let medium = old();
+        let uuid = medium.newest_anchor().uuid;
+        assert!(matches!(medium.create_until(Some(stop)), Up::Cut));
+        let is_new = medium.anchors().last().is_some_and(|(_, a)| a.uuid != uuid);
+        let bench = match medium.mount(MountOptions::default()) {
+            Ok(bench) => bench,
+            Err(error) => {
+                assert!(!is_new || news == 0, "{stop:?}: {error}");
+                continue;
             }
-            bench.agrees();
+        };
+        let found: Vec<_> = (0..2 * u64::from(LINE)).map(|l| bench.version(l, &[0, 1])).collect();
+        if found.iter().all(|v| *v == Some(0)) {
+            news += 1;
+        } else {
+            assert!(found.iter().all(|v| *v != Some(0)), "{stop:?}: a mixture");
+            assert_eq!(news, 0, "{stop:?}: the old one came back");
+            olds += 1;
         }
+        bench.agrees();
     }
     assert!(news > 0, "{olds} {news}");
 }
@@ -200,11 +194,7 @@ fn a_bad_chunk_is_never_used_again() {
     bench.flush();
     let lines = bench.cut().lines();
     let bad = [lines[0].chunks[1], lines[0].chunks[2], lines[1].chunks[0]];
-    let fault = |chunk: u32| {
-        let (pu, chunk) = (chunk / 40, chunk % 40);
-        format!("[[fault]]\nkind = \"early_close\"\nat = \"pu {pu} chunk {chunk} sector 8\"\n")
-    };
-    let plan: String = bad.iter().copied().map(fault).collect();
+    let plan = bad.map(|chunk| setup().fault("early_close", (chunk, 8))).concat();
     let overwrite = |bench: &Bench| {
         for i in 0..60 {
             bench.write(i * 10 % 400, 30, 1 + i);

@@ -3,17 +3,8 @@
 //! Owns: one test per claim. Geometry: `tiny`, so a ring of 128, pieces of 32, units of 4, a line
 //! of 248 data sectors over 4 PUs; a program takes 500 us and 40 us of transfer.
 
-use crate::bench::{Bench, Setup, is_data, lba_of, of, tiny};
-use flashlane_base::{Lba, Ns};
-use flashlane_ftl::block::{BlockDev, Io};
+use crate::prelude::*;
 use flashlane_ftl::layer::AttributeError;
-use flashlane_ftl::log::format::{LBA_LINE_CLOSING, LBA_LINE_FIRST};
-use flashlane_ftl::log::{CreateError, LineState, LogConfig, Pblk};
-use flashlane_ocssd::device::{Cause, Op, Status};
-use flashlane_ocssd::wrap::Traced;
-use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
-use flashlane_rt::{CostTable, Virtual};
-use std::collections::BTreeMap;
 
 fn small() -> Setup {
     tiny(40)
@@ -189,8 +180,7 @@ fn a_stop_leaves_nothing_in_the_buffer() {
     let slots = b.dev.layout().slots as u64;
     b.flush();
     assert!(pointer(&b, "free") < slots, "programmed, but not yet readable");
-    let (cx, dev) = (b.cx.clone(), b.dev.clone());
-    b.wait(async move { dev.stop(&cx).await }).expect("a stop");
+    b.stop().expect("a stop");
     assert_eq!(pointer(&b, "free"), slots);
     b.read_all();
     assert_eq!(b.stats().read_from_buffer, 0);
@@ -207,9 +197,7 @@ fn flushes_may_fill_whole_lines_with_padding() {
     for version in 1..=100 {
         b.write(version % 7, 1, version);
         let flushes: Vec<_> = (0..version % 4).map(|_| b.begin_flush()).collect();
-        for flush in flushes {
-            b.wait(flush).expect("a flush");
-        }
+        assert!(b.wait_all(flushes).iter().all(Result::is_ok));
     }
     assert!(b.lines(LineState::Closed) > 0);
     b.settled();
@@ -255,9 +243,7 @@ fn flushes_together_pad_each_chunk_once() {
     let padded = b.count(Cause::PaddingPair);
     b.write(0, 256, 1);
     let flushes: Vec<_> = (0..5).map(|_| b.begin_flush()).collect();
-    for flush in flushes {
-        b.wait(flush).expect("a flush");
-    }
+    assert!(b.wait_all(flushes).iter().all(Result::is_ok));
     assert_eq!(b.count(Cause::PaddingPair) - padded, 16 * 128);
     b.settled();
 }
@@ -271,12 +257,9 @@ fn a_stop_waits_for_the_padding_of_flushes() {
         b.write(0, 100, 1);
         let flushes: Vec<_> = (0..3).map(|_| b.begin_flush()).collect();
         b.sleep(Ns::from_us(delay));
-        let (cx, dev) = (b.cx.clone(), b.dev.clone());
-        b.wait(async move { dev.stop(&cx).await }).expect("a stop");
+        b.stop().expect("a stop");
         let programs = of(&b.trace.entries(), Op::Write).len();
-        for flush in flushes {
-            b.wait(flush).expect("a flush");
-        }
+        assert!(b.wait_all(flushes).iter().all(Result::is_ok));
         b.rest();
         assert_eq!(of(&b.trace.entries(), Op::Write).len(), programs, "{delay} us");
         b.read_all();

@@ -3,17 +3,9 @@
 //! Owns: the rules that can be isolated here, by cutting a story at every command or by the order in which
 //! commands went out. Which test covers which rule is in `docs/TESTING.md`. Geometry: `tiny`.
 
-use crate::bench::{Bench, lba_of, tiny};
-use crate::medium::{Medium, Spot, Stop, Up};
 use crate::pblk::recover::{LINE, made, small};
-use crate::story::{Do, Telling, cut_at_each, cut_at_erases, tell};
-use flashlane_base::Ns;
-use flashlane_ftl::log::format::{LBA_LIMIT, LBA_LOG, Record};
-use flashlane_ftl::log::{LineState, MountOptions, WearLeveling};
-use flashlane_ocssd::device::Op;
-use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
-use std::rc::Rc;
+use crate::prelude::*;
+use crate::story::cut_at_erases;
 
 /// Rule 1: a line whose sectors were all overwritten or discarded, the newer versions still in slots and
 /// the discard not flushed, is collected and erased; whenever the power goes off, the old version or a
@@ -254,14 +246,12 @@ fn rule_09_the_window_of_a_failed_chunk_is_sent_again() {
     bench.drained();
     let line = bench.cut().lines()[0].clone();
     for (kind, sector) in [("early_close", 12), ("write_next_unit", 12), ("early_close", 8)] {
-        let (pu, chunk) = (line.chunks[1] / 40, line.chunks[1] % 40);
-        let place = format!("pu {pu} chunk {chunk} sector {sector}");
-        let plan = format!("[[fault]]\nkind = \"{kind}\"\nat = \"{place}\"\n");
+        let setup = small().failing(kind, (line.chunks[1], sector));
         let before = [Do::Write(0, 24), Do::Flush];
         let story = [Do::Write(4, 40), Do::Flush, Do::Write(2, 9), Do::Flush];
-        assert!(cut_at_each(&small().faults(&plan), &before, &story, 1) > 20);
+        assert!(cut_at_each(&setup, &before, &story, 1) > 20);
         // What the chunk can't give back any more is in slots until it is programmed elsewhere.
-        let bench = Medium::new(small().faults(&plan)).create();
+        let bench = Medium::new(setup).create();
         bench.write(0, 24, 1);
         bench.flush();
         bench.write(4, 40, 2);
@@ -334,24 +324,22 @@ fn rule_15_the_first_write_after_a_clean_start_is_not_forgotten() {
     bench.told(&story, &Rc::default());
     let commands = bench.face.commands();
     drop(bench.cut());
-    for n in 0..commands {
-        for stop in [Stop::Before(n), Stop::Within(n)] {
-            let medium = stopped();
-            let telling = Rc::new(RefCell::new(Telling::default()));
-            if let Up::Running(bench) = begin(&medium, Some(stop)) {
-                let (cx, dev) = (bench.cx.clone(), bench.dev.clone());
-                bench.works_until_off(tell(cx, dev, story.to_vec(), telling.clone()));
-                bench.cut();
-            }
-            let bench = medium.mounted();
-            for lba in 0..40 {
-                let mut may: Vec<u64> = telling.borrow().may_hold(lba);
-                // Steps are numbered as versions; the life before wrote version 1 everywhere.
-                may.iter_mut().for_each(|v| *v = if *v == 0 { 1 } else { *v });
-                assert!(bench.version(lba, &may).is_some(), "{stop:?}: sector {lba}");
-            }
-            bench.agrees();
+    for stop in stops(0..commands) {
+        let medium = stopped();
+        let telling = Rc::new(RefCell::new(Telling::default()));
+        if let Up::Running(bench) = begin(&medium, Some(stop)) {
+            let (cx, dev) = (bench.cx.clone(), bench.dev.clone());
+            bench.works_until_off(tell(cx, dev, story.to_vec(), telling.clone()));
+            bench.cut();
         }
+        let bench = medium.mounted();
+        for lba in 0..40 {
+            let mut may: Vec<u64> = telling.borrow().may_hold(lba);
+            // Steps are numbered as versions; the life before wrote version 1 everywhere.
+            may.iter_mut().for_each(|v| *v = if *v == 0 { 1 } else { *v });
+            assert!(bench.version(lba, &may).is_some(), "{stop:?}: sector {lba}");
+        }
+        bench.agrees();
     }
 }
 

@@ -5,13 +5,9 @@
 //! errors per codeword are corrected, more than 20 are heavy, a day adds 0.8 on average, as do a
 //! thousand reads of the chunk.
 
-use crate::bench::{Bench, Setup, tiny};
-use crate::medium::Medium;
-use flashlane_base::{Lba, Ns};
-use flashlane_ftl::log::{LineState, MountOptions, Scrub};
-use flashlane_ocssd::device::{Cause, Op, Status};
+use crate::prelude::*;
+use flashlane_ftl::log::Scrub;
 use flashlane_ocssd::spec::EccSpec;
-use flashlane_ocssd::{FaultPlan, PowerOn};
 
 const DAY: Ns = Ns::from_secs(86_400);
 

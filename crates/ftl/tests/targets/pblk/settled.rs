@@ -3,20 +3,11 @@
 //! Owns: the order rules of FORMAT.md, sections 7 and 8, that a cut shows by chance only: they are read off the
 //! order of commands and off what closing metadata says. Geometry: `tiny`.
 
-use crate::bench::{Bench, Setup, lba_of, tiny};
-use crate::medium::{LineAt, Medium, Spot, Stop, Up, spots};
 use crate::pblk::recover::{LINE, small};
-use crate::story::{Do, cut_at_each};
-use flashlane_base::{Bytes, Ns};
-use flashlane_ftl::log::MountOptions;
-use flashlane_ftl::log::format::{
-    ClosingView, Extent, LBA_ANCHOR, LBA_CHECKPOINT, LBA_LIMIT, LBA_LINE_CLOSING, LBA_LINE_FIRST,
-    LBA_LOG, LBA_NONE, LBA_PADDING, Record, ShardEntry, ShardView,
-};
-use flashlane_ocssd::device::{Device, Op};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::prelude::*;
+use flashlane_ftl::log::format::{ClosingView, LBA_NONE, LBA_PADDING};
+use flashlane_ocssd::device::Device;
 use std::ops::Range;
-use std::rc::Rc;
 
 /// A device that acknowledges from a buffer without capacitors.
 fn buffered() -> Setup {
@@ -146,9 +137,7 @@ fn closing(bench: &Bench) -> Vec<(LineAt, Vec<Named>)> {
 /// A fault in the first line's second chunk.
 fn failing_at(sector: u32, kind: &str) -> Medium {
     let line = Medium::new(small()).create().cut().lines()[0].clone();
-    let (pu, chunk) = (line.chunks[1] / 40, line.chunks[1] % 40);
-    let place = format!("pu {pu} chunk {chunk} sector {sector}");
-    Medium::new(small().faults(&format!("[[fault]]\nkind = \"{kind}\"\nat = \"{place}\"\n")))
+    Medium::new(small().failing(kind, (line.chunks[1], sector)))
 }
 
 /// Rule 8: closing metadata names no sector whose program failed, at whatever unit of a chunk that happens,
@@ -192,20 +181,9 @@ fn metadata_is_not_left_in_the_buffer() {
     bench.shut_down();
 }
 
-/// A fault plan: programs fail there, one after the other.
-fn faults_at(kind: &str, places: &[Spot]) -> String {
-    let fault = |(chunk, sector): &Spot| {
-        let (pu, chunk) = (chunk / 40, chunk % 40);
-        format!("[[fault]]\nkind = \"{kind}\"\nat = \"pu {pu} chunk {chunk} sector {sector}\"\n")
-    };
-    places.iter().map(fault).collect()
-}
-
 /// Where sectors of a type were written by a story, undisturbed, in order of chunks.
 fn written_by(setup: &Setup, before: &[Do], story: &[Do], lba: u64) -> Vec<Spot> {
-    let bench = Medium::new(setup.clone()).create();
-    let telling = Rc::default();
-    bench.told(before, &telling);
+    let (bench, telling) = setup.told(before);
     let old: BTreeSet<Spot> = bench.medium.spots(lba).into_iter().collect();
     bench.told(story, &telling);
     bench.medium.spots(lba).into_iter().filter(|at| !old.contains(at)).collect()
@@ -228,10 +206,8 @@ fn the_log_leaves_a_pair_of_which_a_mirror_failed() {
         // Behind a failure of the second kind the chunk stays open.
         let kind = if blocks == 0 { "early_close" } else { "write_next_unit" };
         for at in places.iter().filter(is_wanted).take(3) {
-            let setup = small().faults(&faults_at(kind, &[*at]));
-            let bench = Medium::new(setup.clone()).create();
-            let telling = Rc::default();
-            bench.told(&before, &telling);
+            let setup = small().failing(kind, *at);
+            let (bench, telling) = setup.told(&before);
             bench.told(&story, &telling);
             failed += bench.ssd.faults_happened()[0];
             early += u64::from(blocks > 0);
@@ -250,23 +226,15 @@ fn a_checkpoint_follows_where_a_mirror_failed() {
     let story = [Do::Discard(3, 2), Do::Flush, Do::Discard(9, 2), Do::Flush];
     let places = written_by(&setup, &before, &story, LBA_LOG);
     let at = *places.iter().find(|at| at.1.is_multiple_of(4)).expect("a block");
-    let plan = format!(
-        "[[fault]]\nkind = \"early_close\"\nat = \"pu {} chunk {} sector {}\"\n",
-        at.0 / 400,
-        at.0 % 400,
-        at.1
-    );
     let checkpoints = |setup: Setup| {
-        let bench = Medium::new(setup).create();
-        let telling = Rc::default();
-        bench.told(&before, &telling);
+        let (bench, telling) = setup.told(&before);
         let so_far = bench.medium.checkpoints().len();
         bench.told(&story, &telling);
         bench.rest();
         bench.medium.checkpoints().len() - so_far
     };
     assert_eq!(checkpoints(setup.clone()), 0);
-    assert!(checkpoints(setup.faults(&plan)) > 0);
+    assert!(checkpoints(setup.failing("early_close", at)) > 0);
 }
 
 /// Rule 9, section 7: a flush closes page pairs, a program fails under the padding, and what was in the chunk's window
@@ -280,11 +248,9 @@ fn a_flush_waits_for_what_its_padding_sent_out_again() {
     let padding = written_by(&setup, &before, &story, LBA_PADDING);
     let (mut failed, mut cuts) = (0, 0);
     for at in padding.iter().filter(|at| at.1.is_multiple_of(4)).take(12) {
-        let setup = setup.clone().faults(&faults_at("write_next_unit", &[*at]));
+        let setup = setup.clone().failing("write_next_unit", *at);
         for n in 0.. {
-            let bench = Medium::new(setup.clone()).create();
-            let telling = Rc::default();
-            bench.told(&before, &telling);
+            let (bench, telling) = setup.told(&before);
             bench.told(&story, &telling);
             failed += bench.ssd.faults_happened()[0];
             let medium = bench.cut();
@@ -327,12 +293,8 @@ fn a_bad_chunk_is_on_record_at_once() {
     for kind in ["early_close", "erase_fail"] {
         let line = Medium::new(small()).create().cut().lines()[0].clone();
         let chunk = line.chunks[1];
-        let sector = if kind == "erase_fail" { "" } else { " sector 12" };
-        let plan = format!(
-            "[[fault]]\nkind = \"{kind}\"\nat = \"pu {} chunk {}{sector}\"\n",
-            chunk / 40,
-            chunk % 40
-        );
+        let plan = small().fault(kind, (chunk, 12));
+        let plan = if kind == "erase_fail" { plan.replace(" sector 12", "") } else { plan };
         let bench = Medium::new(small().faults(&plan)).create();
         bench.write(0, 2 * LINE, 1);
         bench.drained();

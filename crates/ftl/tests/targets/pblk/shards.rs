@@ -4,10 +4,7 @@
 //! pinned, is in `log/durable/checkpoint.rs`. Geometry: that of `damage`, with shards of 64 entries.
 
 use super::damage::{intact, small};
-use crate::bench::{Bench, Setup};
-use crate::medium::{Medium, spots};
-use flashlane_ftl::log::format::{Extent, LBA_CHECKPOINT, Record, ShardView};
-use std::collections::BTreeMap;
+use crate::prelude::*;
 
 /// So many sectors are in use.
 const WRITTEN: u64 = 1000;

@@ -2,14 +2,9 @@
 //!
 //! Owns: what pblk promises for ever, shown for as long as a test may take.
 
-use crate::bench::{Bench, Setup, tiny};
-use flashlane_base::Ns;
-use flashlane_ftl::log::{CreateError, LineState, LogConfig, Pblk};
-use flashlane_ocssd::Ssd;
-use flashlane_ocssd::device::Cause;
-use flashlane_rt::{CostTable, Virtual};
-
 /// 2 PUs of chunks of 16 sectors: lines of 24 data sectors, many of them.
+use crate::prelude::*;
+
 fn fine(chunks: u32) -> Setup {
     tiny(chunks).shape(1, 2, 4).untraced()
 }

@@ -2,10 +2,8 @@
 //!
 //! Owns: one claim per test. Geometry: that of `tiny`, 4 PUs of 40 chunks, lines of 248 data sectors.
 
-use crate::bench::{Bench, Setup, tiny};
-use crate::medium::Medium;
-use flashlane_base::Rng;
-use flashlane_ftl::log::{CreateError, LogConfig, Pblk, WearConfig, WearLeveling};
+use crate::prelude::*;
+use flashlane_ftl::log::WearConfig;
 use flashlane_ocssd::Device;
 
 const SPREAD: u32 = 12;

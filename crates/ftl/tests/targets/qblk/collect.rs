@@ -2,13 +2,8 @@
 //!
 //! Owns: the tests. What a limiter of one channel makes of the whole budget: `log/path/drain/tests.rs`.
 
-use crate::bench::is_data;
+use crate::prelude::*;
 use crate::qblk::cores::qblk;
-use flashlane_base::Ns;
-use flashlane_ocssd::device::{Cause, Op};
-use std::cell::Cell;
-use std::collections::BTreeSet;
-use std::rc::Rc;
 
 /// Q16: several channels collect at once; their limiters' budgets come to no more than the ring, and when
 /// none collects any more users have all of it again.

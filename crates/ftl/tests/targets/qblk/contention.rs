@@ -3,15 +3,10 @@
 //! Owns: the tests, each with a run in which a number must not be zero, and one in which it must be. Virtual
 //! time; on real threads the counters are read in `threads.rs`.
 
-use crate::bench::{Bench, Setup};
+use crate::prelude::*;
 use crate::qblk::cores::qblk;
-use flashlane_base::{Lba, Ns};
-use flashlane_ftl::block::{BlockDev, BlockOp, Io};
-use flashlane_ftl::contention::{Contention, Exchanges};
-use flashlane_ftl::log::LogConfig;
-use flashlane_rt::{CostTable, LockStats, Waits};
-use std::cell::RefCell;
-use std::rc::Rc;
+use flashlane_ftl::contention::Exchanges;
+use flashlane_rt::{LockStats, Waits};
 
 fn look(b: &Bench) -> Contention {
     b.dev.contention(b.run.now())
@@ -105,11 +100,9 @@ fn burst(setup: Setup, each: u64) -> (Bench, Contention, Vec<Waits>) {
             let bytes = dev.info().content_bytes;
             b.held.borrow_mut().insert(i, 1);
             cx.clone().spawn_join(async move {
-                let mut buf = crate::bench::content(i, 1, bytes);
+                let buf = content(i, 1, bytes);
                 let from = cx.now();
-                let (op, lba) = (BlockOp::Write, Lba::new(i));
-                let io = Io::of(op, lba, 1, false, &mut buf);
-                dev.start(&cx, io).await.expect("a write");
+                dev.start(&cx, Io::write(Lba::new(i), 1, false, &buf)).await.expect("a write");
                 let waited = cx.now() - from;
                 if waited > Ns::ZERO {
                     seen.borrow_mut()[core].times += 1;
@@ -118,11 +111,7 @@ fn burst(setup: Setup, each: u64) -> (Bench, Contention, Vec<Waits>) {
             })
         })
         .collect();
-    b.wait(async move {
-        for join in joins {
-            join.await;
-        }
-    });
+    b.wait_all(joins);
     let seen = seen.borrow().clone();
     (b, before, seen)
 }

@@ -3,13 +3,8 @@
 //! Owns: the target that these tests run on ([`qblk`]), the bench's requests on a core of choice, the
 //! order of commands per drainer ([`Bench::requests_of`]). Never: asserts (that is the tests').
 
-use crate::bench::{Bench, Setup, content, is_data, tiny};
-use crate::medium::Medium;
-use flashlane_base::{Lba, Location, Rng};
-use flashlane_ftl::block::{BlockDev, BlockOp, BlockResult, Io};
-use flashlane_ftl::log::LogConfig;
+use crate::prelude::*;
 use flashlane_ocssd::device::Device;
-use flashlane_rt::{CoreId, Cx, Join};
 
 /// QBLK on `tiny` with so many channels of so many PUs, for a host of `cores` cores; enough chunks for that
 /// many rings.
@@ -42,24 +37,10 @@ impl Bench {
 
     /// Writes from a core, durable when it returns.
     pub(crate) fn fua_on(&self, core: u32, lba: u64, sectors: u32, version: u64) {
-        let (cx, dev, bytes) = (self.at(core), self.dev.clone(), self.dev.info().content_bytes);
-        self.held.borrow_mut().extend((lba..lba + u64::from(sectors)).map(|l| (l, version)));
-        let each = lba..lba + u64::from(sectors);
-        let mut buf: Vec<u8> = each.flat_map(|l| content(l, version, bytes)).collect();
-        self.wait(async move {
-            let io = Io::of(BlockOp::Write, Lba::new(lba), sectors, true, &mut buf);
-            dev.start(&cx, io).await
-        })
-        .expect("a write");
-    }
-
-    pub(crate) fn begin_flush_on(&self, core: u32) -> Join<BlockResult> {
-        let (cx, dev) = (self.at(core), self.dev.clone());
-        let io = async move {
-            let io = Io::of(BlockOp::Flush, Lba::new(0), 0, false, &mut []);
-            dev.start(&cx, io).await
-        };
-        self.at(core).spawn_join(io)
+        self.note_write(lba, sectors, version);
+        let buf = filled(lba, sectors, version, self.dev.info().content_bytes);
+        let write = self.request(core, (BlockOp::Write, lba, sectors, true), buf);
+        self.wait(write).0.expect("a write");
     }
 
     pub(crate) fn flush_on(&self, core: u32) {
@@ -71,20 +52,12 @@ impl Bench {
     pub(crate) fn fill_on_all(&self, version: u64) {
         let (capacity, cores) = (self.capacity(), self.cores());
         let pieces: Vec<u64> = (0..capacity).step_by(32).collect();
-        let mut writes = Vec::new();
-        for (i, lba) in (0..).zip(pieces) {
-            writes.push(self.begin_write_on(
-                i % cores,
-                lba,
-                32.min(capacity - lba) as u32,
-                version,
-            ));
+        let write = |(i, lba): (u32, u64)| {
+            self.begin_write_on(i % cores, lba, 32.min(capacity - lba) as u32, version)
+        };
+        for done in self.wait_all((0..).zip(pieces).map(write).collect()) {
+            done.expect("a write");
         }
-        self.wait(async move {
-            for write in writes {
-                write.await.expect("a write");
-            }
-        });
     }
 
     /// `tasks` writers on each core, each with its own sectors, `each` writes of 1 to 4 sectors at random
@@ -104,22 +77,14 @@ impl Bench {
                     let lba = task * share + rng.below(share - sectors + 1);
                     let version = salt << 40 | task << 24 | i;
                     let range = lba..lba + sectors;
-                    let mut buf: Vec<u8> =
-                        range.clone().flat_map(|l| content(l, version, bytes)).collect();
-                    let sectors = sectors as u32;
-                    let (op, lba) = (BlockOp::Write, Lba::new(lba));
-                    dev.start(&cx, Io::of(op, lba, sectors, false, &mut buf))
-                        .await
-                        .expect("a write");
+                    let buf = filled(lba, sectors as u32, version, bytes);
+                    let write = Io::write(Lba::new(lba), sectors as u32, false, &buf);
+                    dev.start(&cx, write).await.expect("a write");
                     held.borrow_mut().extend(range.map(|l| (l, version)));
                 }
             }));
         }
-        self.wait(async move {
-            for join in joins {
-                join.await;
-            }
-        });
+        self.wait_all(joins);
     }
 
     /// Requests of data that a core's drainer sent: the places of their units.
@@ -142,28 +107,5 @@ impl Bench {
             field.and_then(|f| f.parse().ok()).expect("a number")
         };
         text.split("; ").map(number).collect()
-    }
-}
-
-impl Bench {
-    /// Which of some versions a sector has; 0 is zeros.
-    pub(crate) fn version_of(&self, lba: u64, candidates: &[u64]) -> u64 {
-        let zeros = || self.try_zeros(lba);
-        let is = |v: &&u64| if **v == 0 { zeros() } else { self.holds(lba, **v) };
-        *candidates
-            .iter()
-            .find(is)
-            .unwrap_or_else(|| panic!("sector {lba} has none of {candidates:?}"))
-    }
-
-    fn try_zeros(&self, lba: u64) -> bool {
-        let (cx, dev, bytes) = (self.cx.clone(), self.dev.clone(), self.dev.info().content_bytes);
-        let (read, got) = self.wait(async move {
-            let mut buf = vec![0xa5; bytes];
-            let io = Io::of(BlockOp::Read, Lba::new(lba), 1, false, &mut buf);
-            (dev.start(&cx, io).await, buf)
-        });
-        read.expect("a read");
-        got.iter().all(|b| *b == 0)
     }
 }

@@ -2,13 +2,8 @@
 //!
 //! Owns: the tests. A ring's tail is below one unit of 4 sectors, so nobody drains it without a flush.
 
-use crate::medium::{Medium, Stop, Up};
+use crate::prelude::*;
 use crate::qblk::cores::{made, qblk};
-use flashlane_base::{Lba, Ns};
-use flashlane_ftl::block::{BlockDev, BlockOp, Io};
-use flashlane_ftl::log::MountOptions;
-use std::cell::Cell;
-use std::rc::Rc;
 
 /// Q07: a flush from any core, one whose ring is empty, too, makes the tails of all rings durable, those
 /// of cores that have been idle since.
@@ -92,10 +87,9 @@ fn q07_a_flush_races_with_a_migrating_writer() {
             async move {
                 for version in 1..100_000u64 {
                     let cx = cx.on_core(flashlane_rt::CoreId(version as u32 % 5));
-                    let mut buf = crate::bench::content(7, version, bytes);
-                    let (op, lba) = (BlockOp::Write, Lba::new(7));
-                    let io = Io::of(op, lba, 1, false, &mut buf);
-                    dev.start(&cx, io).await.expect("a write");
+                    let buf = content(7, version, bytes);
+                    let write = Io::write(Lba::new(7), 1, false, &buf);
+                    dev.start(&cx, write).await.expect("a write");
                     acked.set(version);
                     cx.sleep(Ns::from_us(3 + version % 7 * 5)).await;
                 }
@@ -108,9 +102,7 @@ fn q07_a_flush_races_with_a_migrating_writer() {
             async move {
                 loop {
                     let before = acked.get();
-                    let (op, lba) = (BlockOp::Flush, Lba::new(0));
-                    let io = Io::of(op, lba, 0, false, &mut []);
-                    dev.start(&cx, io).await.expect("a flush");
+                    dev.start(&cx, Io::flush()).await.expect("a flush");
                     durable.set(before);
                     cx.sleep(Ns::from_us(100)).await;
                 }
@@ -120,7 +112,7 @@ fn q07_a_flush_races_with_a_migrating_writer() {
         let b = b.cut().mount(MountOptions::default()).expect("a target");
         // One may have been under way that was not acknowledged.
         let candidates: Vec<u64> = (durable.get()..=acked.get() + 1).collect();
-        let found = b.version_of(7, &candidates);
+        let found = b.version(7, &candidates).expect("a read");
         assert!(found >= durable.get(), "{found} after {}", durable.get());
         cuts += u64::from(durable.get() > 10);
         b.held.borrow_mut().clear();

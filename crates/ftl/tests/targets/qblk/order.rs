@@ -3,12 +3,9 @@
 //! Owns: the tests, over the traced commands ([`programs`]). The device itself counts a program that is out
 //! of its chunk's order as a violation.
 
-use crate::bench::{Bench, Setup, is_data};
+use crate::prelude::*;
 use crate::qblk::cores::{made, qblk};
-use flashlane_base::Ns;
-use flashlane_ftl::log::LineState;
-use flashlane_ocssd::device::{Cause, Device, Op};
-use std::collections::{BTreeMap, BTreeSet};
+use flashlane_ocssd::device::Device;
 
 /// A program of one unit.
 struct Program {

@@ -2,12 +2,8 @@
 //!
 //! Owns: the tests. Device: `tiny` with other channels; a unit is 4 sectors, a ring at least 128.
 
+use crate::prelude::*;
 use crate::qblk::cores::qblk;
-use flashlane_ftl::log::{CreateError, LogConfig, Pblk};
-use flashlane_ocssd::Ssd;
-use flashlane_ocssd::device::Cause;
-use flashlane_rt::{CostTable, Virtual};
-use std::collections::BTreeSet;
 
 /// Q13, Figure 2: queue i begins at channel i mod N, and moves on with every request, so that each visits
 /// all channels in order; more queues than channels, and fewer.

@@ -3,13 +3,9 @@
 //!
 //! Owns: the tests. Within a step nothing interleaves here: that is `threads`.
 
-use crate::bench::{Bench, of};
+use crate::prelude::*;
 use crate::qblk::cores::{made, qblk};
-use flashlane_base::{Ns, Rng};
 use flashlane_ftl::log::MapAccess;
-use flashlane_ocssd::device::Op;
-use flashlane_rt::CostTable;
-use std::collections::BTreeMap;
 
 fn costly() -> CostTable {
     let text = "name = \"races\"\n[stages]\n\"ring.reserve\" = \"700ns\"\n\"copy.sector\" = \"900ns\"\n\
@@ -42,7 +38,7 @@ fn q01_of_many_writers_of_a_sector_one_survives() {
                 b.flush();
             }
             let versions: Vec<u64> = (4 * round + 1..4 * round + 5).collect();
-            let found = b.version_of(lba, &versions);
+            let found = b.version(lba, &versions).expect("a read");
             b.held.borrow_mut().insert(lba, found);
             if round % 10 == 9 {
                 b.drained();

@@ -2,15 +2,8 @@
 //!
 //! Owns: the tests. What a cut may leave: `story.rs::Telling`.
 
-use crate::bench::{Bench, Setup};
-use crate::medium::{Medium, Stop, Up};
+use crate::prelude::*;
 use crate::qblk::cores::{made, qblk};
-use crate::story::{Do, Telling, cut_at_each, tell};
-use flashlane_base::Ns;
-use flashlane_ftl::log::MountOptions;
-use flashlane_rt::CoreId;
-use std::cell::RefCell;
-use std::rc::Rc;
 
 /// Q22: a stop with something in every ring: all of it is programmed, lines of all channels are closed, and
 /// the next mount finds everything without a scan.

@@ -3,11 +3,9 @@
 //! Owns: the tests, in virtual time under a table of CPU costs made up here. What a real host costs is
 //! measured by the lab, not here.
 
-use crate::bench::{Bench, Setup};
+use crate::prelude::*;
 use crate::qblk::cores::qblk;
-use flashlane_base::Ns;
-use flashlane_ftl::log::{LimiterKind, LogConfig};
-use flashlane_rt::CostTable;
+use flashlane_ftl::log::LimiterKind;
 
 /// Costs in the order of a real host's: what is done under a lock is a third of a write.
 fn costs() -> CostTable {

@@ -4,14 +4,9 @@
 //! that lines are collected and slots reused all the while; and small targets that are full, where every line
 //! counts. Never: measures.
 
-use flashlane_base::{Lba, Rng};
-use flashlane_ftl::block::{BlockDev, BlockOp, Io};
-use flashlane_ftl::contention::Contention;
-use flashlane_ftl::log::{LogConfig, Pblk};
-use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions};
-use flashlane_rt::{Cx, Notify, Threads};
+use crate::prelude::*;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, OnceLock};
 
 const CORES: u32 = 3;
 const WRITES: u64 = 12_000;

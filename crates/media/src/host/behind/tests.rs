@@ -68,9 +68,8 @@ fn pause() {
 }
 
 impl HostFile for Gate {
-    fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-        self.file.read_at(at, into)
-    }
+    crate::host_file_as_below!(file: read_at allocate sync len set_len);
+
     fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
         self.wait()?;
         self.file.write_at(at, bytes)
@@ -78,18 +77,6 @@ impl HostFile for Gate {
     fn punch(&self, at: u64, len: u64) -> io::Result<()> {
         self.wait()?;
         self.file.punch(at, len)
-    }
-    fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
-        self.file.allocate(at, len)
-    }
-    fn sync(&self) -> io::Result<()> {
-        self.file.sync()
-    }
-    fn len(&self) -> io::Result<u64> {
-        self.file.len()
-    }
-    fn set_len(&self, len: u64) -> io::Result<()> {
-        self.file.set_len(len)
     }
 }
 
@@ -237,27 +224,11 @@ fn reserved_room_stays() {
 fn room_that_is_given_back_counts() {
     struct Full(MemoryFile);
     impl HostFile for Full {
-        fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
-            self.0.read_at(at, into)
-        }
-        fn write_at(&self, at: u64, bytes: &[u8]) -> io::Result<()> {
-            self.0.write_at(at, bytes)
-        }
+        crate::host_file_as_below!(0: read_at write_at allocate sync len set_len);
+
         fn punch(&self, at: u64, len: u64) -> io::Result<()> {
             self.0.limit(None);
             self.0.punch(at, len)
-        }
-        fn allocate(&self, at: u64, len: u64) -> io::Result<()> {
-            self.0.allocate(at, len)
-        }
-        fn sync(&self) -> io::Result<()> {
-            self.0.sync()
-        }
-        fn len(&self) -> io::Result<u64> {
-            self.0.len()
-        }
-        fn set_len(&self, len: u64) -> io::Result<()> {
-            self.0.set_len(len)
         }
     }
     let full = Arc::new(Full(MemoryFile::default()));

@@ -1,12 +1,25 @@
-//! A device on a bench: one command at a time, in virtual time, from a test's point of view.
+//! A device on a bench: one command at a time, in virtual time, from a test's point of view; and the names that
+//! more than one test takes from elsewhere.
 #![allow(dead_code, unreachable_pub)] // every test file uses its own part of this
 
-use flashlane_base::{Location, Ns, OOB_BYTES, Ppa};
-use flashlane_ocssd::device::*;
-use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions, StoreKind};
-use flashlane_rt::{CostTable, Cx, Virtual};
-use std::future::Future;
-use std::sync::Arc;
+pub use flashlane_base::{Bytes, Location, Ns, OOB_BYTES, Ppa, PpaStyle, Rng};
+pub use flashlane_media::host::HostFile;
+pub use flashlane_media::host::behind::Behind;
+pub use flashlane_media::host::memory::{MemoryFile, Moment};
+pub use flashlane_media::image::{HEADER_BYTES, MARK_AT};
+pub use flashlane_ocssd::device::*;
+pub use flashlane_ocssd::rules::Rule;
+pub use flashlane_ocssd::spec::EccSpec;
+pub use flashlane_ocssd::ssd::{Event, GROWN_BAD, PowerOn};
+pub use flashlane_ocssd::{
+    CreateImage, DeviceSpec, DieQueue, FaultPlan, ImageError, OpenImage, Ssd, SsdOptions, StoreKind,
+};
+pub use flashlane_rt::{CostTable, Cx, Threads, Virtual};
+pub use std::collections::BTreeMap;
+pub use std::io::{ErrorKind, Read};
+pub use std::path::PathBuf;
+pub use std::sync::atomic::Ordering;
+pub use std::sync::{Arc, Mutex};
 
 /// A device and its clock.
 pub struct Bench {
@@ -46,6 +59,16 @@ pub fn tiny(change: impl FnOnce(&mut DeviceSpec)) -> DeviceSpec {
     spec
 }
 
+/// `tiny` with so many PUs and chunks of two rows, two sectors each, that can be read at once.
+pub fn of_few_sectors(pus: u32, chunks: u32) -> DeviceSpec {
+    tiny(|s| {
+        let g = &mut s.geometry;
+        (g.channels, g.pus_per_channel, g.planes, g.chunks_per_pu) = (pus, 1, 1, chunks);
+        (g.pages_per_block, g.sectors_per_page, g.ws_min, g.ws_opt) = (2, 2, 2, 2);
+        g.mw_cunits = 0;
+    })
+}
+
 /// Options with the memory store, so that content is looked at in full.
 pub fn memory() -> SsdOptions {
     SsdOptions { store: StoreKind::Memory, ..SsdOptions::default() }
@@ -53,6 +76,23 @@ pub fn memory() -> SsdOptions {
 
 pub fn ssd(spec: &DeviceSpec, options: SsdOptions) -> Arc<Ssd> {
     Ssd::new(spec, options).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// The same, with this fault plan.
+pub fn failing(plan: &str) -> SsdOptions {
+    SsdOptions { faults: FaultPlan::from_toml(plan).expect("a plan"), ..memory() }
+}
+
+/// A new image in memory.
+pub fn image_of(spec: &DeviceSpec) -> Arc<MemoryFile> {
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), spec, &CreateImage::default()).expect("created");
+    file
+}
+
+/// The device in an image.
+pub fn open_on(file: Arc<dyn HostFile>) -> Arc<Ssd> {
+    Ssd::open_on(file, &OpenImage::default()).unwrap_or_else(|e| panic!("{e}"))
 }
 
 /// Runs of neighbouring sectors: (pu, chunk, first sector, sectors).
@@ -69,6 +109,18 @@ pub fn addrs(dev: &dyn Device, runs: &[(u32, u32, u32, u32)]) -> Vec<Ppa> {
 impl Bench {
     pub fn new(dev: Arc<dyn Device>) -> Bench {
         Bench { clock: Virtual::new(1, 7, CostTable::zero()), dev }
+    }
+
+    /// A new device, and its bench.
+    pub fn of(spec: &DeviceSpec, options: SsdOptions) -> (Bench, Arc<Ssd>) {
+        let ssd = ssd(spec, options);
+        (Bench::new(ssd.clone()), ssd)
+    }
+
+    /// The device in an image, and its bench.
+    pub fn on(file: Arc<dyn HostFile>) -> (Bench, Arc<Ssd>) {
+        let ssd = open_on(file);
+        (Bench::new(ssd.clone()), ssd)
     }
 
     /// Runs a task to its end.
@@ -112,15 +164,16 @@ impl Bench {
     }
 
     pub fn plain(&self, op: Op, at: Vec<Ppa>, flags: Flags) -> Completion {
-        self.run(|cx, dev| async move {
-            let request = Request { op, flags, addrs: &at, data: Data::None, whole_sectors: false };
-            dev.io(&cx, request).await
-        })
+        self.run(|cx, dev| async move { dev.io(&cx, Request::plain(op, &at).with(flags)).await })
     }
 
     pub fn reset(&self, pu: u32, chunk: u32) -> Status {
         let at = self.at(&[(pu, chunk, 0, 1)]);
         self.plain(Op::Reset, at, Flags::default()).status(0)
+    }
+
+    pub fn flush(&self) -> Status {
+        self.plain(Op::Flush, Vec::new(), Flags::default()).status(0)
     }
 
     pub fn info(&self, pu: u32, chunk: u32) -> ChunkInfo {
@@ -153,17 +206,8 @@ impl Filled {
     }
 
     pub fn request<'a>(&'a self, addrs: &'a [Ppa], whole: bool) -> Request<'a> {
-        Request {
-            op: Op::Write,
-            flags: Flags::default(),
-            addrs,
-            data: Data::Write {
-                content: Gather::new(&self.base, &self.index, self.unit),
-                oob: &self.oob,
-                cause: &self.cause,
-            },
-            whole_sectors: whole,
-        }
+        let content = Gather::new(&self.base, &self.index, self.unit);
+        Request::write(addrs, content, &self.oob, &self.cause).whole(whole)
     }
 }
 
@@ -177,13 +221,7 @@ pub async fn read(cx: &Cx, dev: &dyn Device, at: &[Ppa], flags: Flags) -> Got {
     let mut data = vec![0x55; unit * at.len()];
     let index: Vec<u32> = (0..at.len() as u32).collect();
     let mut oob = vec![[0x55; OOB_BYTES]; at.len()];
-    let request = Request {
-        op: Op::Read,
-        flags,
-        addrs: at,
-        data: Data::Read { content: Scatter::new(&mut data, &index, unit), oob: &mut oob },
-        whole_sectors: false,
-    };
-    let done = dev.io(cx, request).await;
+    let content = Scatter::new(&mut data, &index, unit);
+    let done = dev.io(cx, Request::read(at, content, &mut oob).with(flags)).await;
     Got { done, data, oob, unit }
 }

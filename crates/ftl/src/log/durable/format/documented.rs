@@ -371,7 +371,17 @@ fn records_are_written_as_documented() {
     let all = tables();
     let next = SegmentPair::default();
     let (line, sequence, lba, stamp, checkpoint) = (1, 2, 3, 4, 5);
-    let places = [Extent::default(); 2];
+    let shard = |written| Record::CheckpointShard {
+        checkpoint,
+        written,
+        shard: 1,
+        lba,
+        count: 1,
+        places: [Extent::default(); 2],
+        position: 1,
+        floor: 1,
+        open_sequence: 1,
+    };
     let records = [
         ("started", Record::Started),
         ("opened", Record::Opened { line, sequence, chunks: vec![] }),
@@ -381,40 +391,14 @@ fn records_are_written_as_documented() {
         ("discarded", Record::Discarded { lba, count: 1, stamp }),
         ("poisoned", Record::Poisoned { lba, stamp }),
         ("ceiling", Record::Ceiling { stamp }),
-        (
-            "checkpoint shard",
-            Record::CheckpointShard {
-                checkpoint,
-                written: checkpoint,
-                shard: 1,
-                lba,
-                count: 1,
-                places,
-                position: 1,
-                floor: 1,
-                open_sequence: 1,
-            },
-        ),
+        ("checkpoint shard", shard(checkpoint)),
         ("checkpoint complete", Record::CheckpointComplete { checkpoint, shards: 1, position: 1 }),
         ("config", Record::Config { bytes: vec![] }),
         ("segment", Record::Segment { next }),
         ("stopped", Record::Stopped { checkpoint }),
         ("follows", Record::Follows { previous: next }),
         ("frontier", Record::Frontier { line, sequence, pointers: vec![] }),
-        (
-            "checkpoint shard, older",
-            Record::CheckpointShard {
-                checkpoint,
-                written: checkpoint - 1,
-                shard: 1,
-                lba,
-                count: 1,
-                places,
-                position: 1,
-                floor: 1,
-                open_sequence: 1,
-            },
-        ),
+        ("checkpoint shard, older", shard(checkpoint - 1)),
     ];
     let rows = &table(&all, "Blocks", "payload (bytes)").rows;
     assert_eq!(rows.len(), records.len());

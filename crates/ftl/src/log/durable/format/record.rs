@@ -172,6 +172,9 @@ impl Record {
         }
     }
 
+    /// Bytes of a checkpoint's shard in a block, where the checkpoint wrote it itself.
+    pub const SHARD_BYTES: usize = RECORD_BYTES + 72;
+
     /// Bytes of this record in a block.
     pub fn encoded_len(&self) -> usize {
         RECORD_BYTES
@@ -186,7 +189,7 @@ impl Record {
                 Record::Poisoned { .. } => 16,
                 Record::Ceiling { .. } => 8,
                 Record::CheckpointShard { checkpoint, written, .. } => {
-                    72 + if *checkpoint == *written { 0 } else { 8 }
+                    Record::SHARD_BYTES - RECORD_BYTES + if *checkpoint == *written { 0 } else { 8 }
                 }
                 Record::CheckpointComplete { .. } => 20,
                 Record::Config { bytes } => bytes.len(),
