@@ -13,7 +13,6 @@ use crate::device::DeviceId;
 use crate::record::{TraceOp, TraceRecord};
 use flashlane_base::{Bytes, Lba, SECTOR_BYTES};
 use smallvec::SmallVec;
-use std::collections::BTreeMap;
 
 /// Devices of a trace start at multiples of this on ours, so that no two share a sector.
 const DEVICE_ALIGN_SECTORS: u64 = 256;
@@ -69,7 +68,8 @@ pub enum LayoutError {
 #[derive(Clone, Debug)]
 enum Kind {
     Linear {
-        base: BTreeMap<DeviceId, u64>,
+        /// First sector of each device, by its number.
+        base: Vec<u64>,
     },
     Packed {
         /// log2 of a place in sectors.
@@ -167,15 +167,17 @@ impl Layout {
             None => None,
             Some(name) => Some(find_device(scan, name)?),
         };
-        let mut base = BTreeMap::new();
+        let (mut base, mut used) = (Vec::new(), 0);
         let mut end = 0u64;
         for (id, d) in devices.iter().filter(|(id, _)| device.is_none_or(|want| want == **id)) {
             let start = end.checked_next_multiple_of(DEVICE_ALIGN_SECTORS).unwrap_or(u64::MAX);
-            base.insert(*id, start);
+            base.resize(id.index(), 0);
+            base.push(start);
+            used += 1;
             end = start.saturating_add(d.end_byte.div_ceil(SECTOR_BYTES as u64));
         }
         if end <= capacity {
-            let description = match base.len() {
+            let description = match used {
                 1 => "addresses as recorded".to_string(),
                 n => format!("{n} devices one behind the other"),
             };
@@ -185,7 +187,7 @@ impl Layout {
             return Err(LayoutError::TooLarge {
                 trace: scan.source.name(),
                 needs: Bytes::new(end.saturating_mul(SECTOR_BYTES as u64)),
-                devices: base.len(),
+                devices: used,
                 has: Bytes::new(capacity * SECTOR_BYTES as u64),
                 example: devices.keys().next().map(|d| scan.devices.name(*d)).unwrap_or_default(),
             });
@@ -256,7 +258,7 @@ impl Layout {
                 Kind::Linear { base } => {
                     // Every device of the trace has a base; one of an action that is not replayed
                     // never comes here.
-                    let base = base.get(&record.device).copied().unwrap_or(0);
+                    let base = base.get(record.device.index()).copied().unwrap_or(0);
                     self.push(base + first, end - first, out);
                 }
                 Kind::Packed { shift, places, room } => {

@@ -125,6 +125,10 @@ pub struct DeviceSummary {
     pub end_byte: u64,
 }
 
+impl DeviceSummary {
+    const NONE: DeviceSummary = DeviceSummary { requests: 0, first_byte: u64::MAX, end_byte: 0 };
+}
+
 /// All records of one action.
 #[derive(Clone, Debug, Default)]
 pub struct Summary {
@@ -159,7 +163,8 @@ impl Summary {
         self.last_ns - self.first_ns.unwrap_or(self.last_ns)
     }
 
-    fn add(&mut self, r: &TraceRecord) {
+    /// Adds a record, also to what is known of its device.
+    fn add(&mut self, r: &TraceRecord, device: &mut DeviceSummary) {
         let count = &mut self.ops[r.op as usize];
         count.requests += 1;
         count.bytes = count.bytes.saturating_add(r.len_bytes);
@@ -173,11 +178,6 @@ impl Summary {
             self.backwards_max_ns = self.backwards_max_ns.max(self.previous_ns - r.ts_ns);
         }
         self.previous_ns = r.ts_ns;
-        let device = self.devices.entry(r.device).or_insert(DeviceSummary {
-            requests: 0,
-            first_byte: u64::MAX,
-            end_byte: 0,
-        });
         device.requests += 1;
         if let Some(places) = &mut self.places {
             places.note(r);
@@ -309,6 +309,8 @@ struct Noted {
 struct Part {
     action: Action,
     summary: Summary,
+    /// By device, also those of which there is no record.
+    devices: Vec<DeviceSummary>,
     kept: Option<Kept>,
 }
 
@@ -316,7 +318,27 @@ impl Part {
     fn new(action: Action, noted: &Noted) -> Part {
         let places = noted.places.then(Places::default);
         let kept = (noted.records && action != Action::Completed).then(Kept::default);
-        Part { action, summary: Summary { places, ..Summary::default() }, kept }
+        let summary = Summary { places, ..Summary::default() };
+        Part { action, summary, devices: Vec::new(), kept }
+    }
+
+    fn add(&mut self, record: &TraceRecord) {
+        let index = record.device.index();
+        if index >= self.devices.len() {
+            self.devices.resize(index + 1, DeviceSummary::NONE);
+        }
+        self.summary.add(record, &mut self.devices[index]);
+        if let Some(kept) = &mut self.kept {
+            kept.push(record);
+        }
+    }
+
+    /// There are no more.
+    fn end(&mut self) {
+        self.summary.places.iter_mut().for_each(Places::settle);
+        let devices = self.devices.iter().enumerate().filter(|(_, device)| device.requests > 0);
+        let numbered = |(index, device): (usize, &_)| (DeviceId(index as u16), *device);
+        self.summary.devices = devices.map(numbered).collect();
     }
 }
 
@@ -344,16 +366,12 @@ fn scan_with(
             parts.push(Part::new(action, &noted));
             parts.len() - 1
         });
-        let part = &mut parts[index];
-        part.summary.add(&record);
-        if let Some(kept) = &mut part.kept {
-            kept.push(&record);
-        }
+        parts[index].add(&record);
     }
     let mut actions: BTreeMap<Action, Summary> = BTreeMap::new();
     let mut kept: BTreeMap<Action, Kept> = BTreeMap::new();
     for mut part in parts {
-        part.summary.places.iter_mut().for_each(Places::settle);
+        part.end();
         actions.insert(part.action, part.summary);
         kept.extend(part.kept.map(|kept| (part.action, kept)));
     }
