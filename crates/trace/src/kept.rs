@@ -17,7 +17,6 @@ const PIECE: usize = 1 << 20;
 const RECORD_MAX: usize = 1 + 5 * 10;
 
 /// The operations by their number.
-const OPS: [TraceOp; 4] = [TraceOp::Read, TraceOp::Write, TraceOp::Discard, TraceOp::Flush];
 const OP_BITS: u8 = 3;
 const FUA: u8 = 1 << 2;
 const PREFLUSH: u8 = 1 << 3;
@@ -79,7 +78,7 @@ impl Kept {
             self.pieces.push(Vec::with_capacity(room));
         }
         let Some(bytes) = self.pieces.last_mut() else { return };
-        let op = OPS.iter().position(|op| *op == r.op).unwrap_or(0) as u8;
+        let op = r.op as u8;
         let flag = |is: bool, bit: u8| if is { bit } else { 0 };
         let flags = flag(r.fua, FUA)
             | flag(r.preflush, PREFLUSH)
@@ -148,7 +147,7 @@ impl Iterator for Iter<'_> {
         let latency_ns = if head & HAS_LATENCY != 0 { Some(self.take()?) } else { None };
         let record = TraceRecord {
             ts_ns,
-            op: OPS[usize::from(head & OP_BITS)],
+            op: TraceOp::ALL[usize::from(head & OP_BITS)],
             device,
             offset_bytes,
             len_bytes,
@@ -177,7 +176,7 @@ mod tests {
             len_bytes in any_number(), fua in any::<bool>(), preflush in any::<bool>(),
             latency_ns in prop::option::of(any_number()),
         ) -> TraceRecord {
-            let (op, device) = (OPS[op], DeviceId(device));
+            let (op, device) = (TraceOp::ALL[op], DeviceId(device));
             TraceRecord { ts_ns, op, device, offset_bytes, len_bytes, fua, preflush, latency_ns }
         }
     }
