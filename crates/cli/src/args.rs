@@ -81,7 +81,7 @@ Examples:
   flashlane check experiment.toml
   flashlane check job.fio --device westlake
   flashlane check trace.txt --device peers-16g --scale-to-device")]
-    Check(Check),
+    Check(What),
     /// Reproduce a figure or table of a paper: paper and here side by side, with a verdict
     #[command(after_help = "\
 Examples:
@@ -371,12 +371,6 @@ pub(crate) struct Compare {
 }
 
 #[derive(ClapArgs)]
-pub(crate) struct Check {
-    #[command(flatten)]
-    pub(crate) what: What,
-}
-
-#[derive(ClapArgs)]
 pub(crate) struct Reproduce {
     /// Name of a figure, or `all`; without it the list
     pub(crate) name: Option<String>,
@@ -455,11 +449,13 @@ fn stack_names() -> String {
 
 fn mode_of(word: &str) -> Result<Mode, String> {
     let named = Mode::ALL.iter().find(|(name, _)| *name == word);
-    named.map(|(_, mode)| *mode).ok_or_else(|| {
-        let names = Mode::ALL.map(|(name, _)| name);
-        let hint = suggest::hint(word, names);
-        format!("no such mode{hint}; there are: {}", names.join(", "))
-    })
+    named.map(|(_, mode)| *mode).ok_or_else(|| no_such("mode", word, &Mode::ALL.map(|(n, _)| n)))
+}
+
+/// There is nothing of that name, but there is this.
+fn no_such(what: &str, word: &str, names: &[&str]) -> String {
+    let hint = suggest::hint(word, names.iter().copied());
+    format!("no such {what}{hint}; there are: {}", names.join(", "))
 }
 
 /// Where a text for people goes as JSON.
@@ -530,7 +526,7 @@ Examples:
   flashlane drive check my.img
 
 Exit codes: 0 good, 1 something is wrong with it but it can be used, 2 it can't be used.")]
-    Check(DriveCheck),
+    Check(DriveFile),
     /// Copy a drive as it is now; the copy keeps the uuid
     #[command(after_help = "\
 Examples:
@@ -564,15 +560,14 @@ Examples:
   flashlane drive upgrade old.img
 
 What the drive holds stays as it is. An upgrade that is cut off, by whatever, leaves an image that opens.")]
-    Upgrade(DriveUpgrade),
+    Upgrade(DriveFile),
 }
 
 #[derive(ClapArgs)]
 #[command(group(clap::ArgGroup::new("what").required(true).args(["kind", "plan", "list", "clear"])))]
 pub(crate) struct DriveInject {
-    /// Image
-    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) on: OfDrive,
     #[arg(value_name = "KIND", value_parser = fault_kind, help = format!(
         "What happens: {}", fault_kinds().join(", ")))]
     pub(crate) kind: Option<String>,
@@ -600,9 +595,8 @@ pub(crate) struct DriveInject {
     /// Take all faults away
     #[arg(long)]
     pub(crate) clear: bool,
-    /// Write it as JSON; `-` prints it in place of the text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 /// With these no line is given.
@@ -622,8 +616,9 @@ fn fault_kind(word: &str) -> Result<String, String> {
     }
 }
 
+/// A drive that is no more than a file.
 #[derive(ClapArgs)]
-pub(crate) struct DriveUpgrade {
+pub(crate) struct DriveFile {
     /// Image
     #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file: PathBuf,
@@ -631,9 +626,8 @@ pub(crate) struct DriveUpgrade {
 
 #[derive(ClapArgs)]
 pub(crate) struct DriveCreate {
-    /// Image
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) on: DriveFile,
     #[arg(long, value_name = "PRESET", default_value = default_preset(), help = format!(
         "Device: {}", preset_names().join(", ")))]
     pub(crate) preset: String,
@@ -662,18 +656,10 @@ pub(crate) struct DriveInfo {
 
 #[derive(ClapArgs)]
 pub(crate) struct DriveSmart {
-    /// Image
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) on: DriveFile,
     #[command(flatten)]
     pub(crate) out: AsJson,
-}
-
-#[derive(ClapArgs)]
-pub(crate) struct DriveCheck {
-    /// Image
-    #[arg(value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) file: PathBuf,
 }
 
 #[derive(ClapArgs)]
@@ -788,18 +774,16 @@ pub(crate) struct LnvmInit {
 
 #[derive(ClapArgs)]
 pub(crate) struct LnvmKnobs {
-    /// Image
-    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
-    pub(crate) drive: PathBuf,
+    #[command(flatten)]
+    pub(crate) on: OfDrive,
     /// Name of the target
     #[arg(short = 'n', long, value_name = "NAME")]
     pub(crate) target_name: String,
     /// Knobs to set, in this order
     #[arg(value_name = "KNOB=VALUE", value_parser = knob)]
     pub(crate) set: Vec<(String, String)>,
-    /// Write it as JSON; `-` prints it in place of the text
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    pub(crate) json: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 fn knob(word: &str) -> Result<(String, String), String> {
@@ -835,7 +819,7 @@ pub(crate) struct OneNamespace {
 }
 
 /// A LUN of it.
-#[derive(ClapArgs)]
+#[derive(Clone, Copy, ClapArgs)]
 pub(crate) struct OneLun {
     /// Channel
     #[arg(short = 'c', long, value_name = "NUM", default_value_t = 0)]
@@ -1060,10 +1044,7 @@ pub(crate) struct HowRead {
 }
 
 fn format_of(word: &str) -> Result<Format, String> {
-    Format::named(word).ok_or_else(|| {
-        let hint = suggest::hint(word, Format::ALL.map(Format::word));
-        format!("no such format{hint}; there are: {}", Format::words())
-    })
+    Format::named(word).ok_or_else(|| no_such("format", word, &Format::ALL.map(Format::word)))
 }
 
 impl HowRead {

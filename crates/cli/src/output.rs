@@ -6,6 +6,7 @@
 //! no other with it. Never: prints anything but results on standard output.
 
 use crate::Ending;
+use crate::args::AsJson;
 use anyhow::{Context, Result, bail};
 use flashlane_lab::control::Answer;
 use std::fs::{self, File};
@@ -16,28 +17,40 @@ pub(crate) fn print(text: &str) -> Result<()> {
     print_bytes(text.as_bytes())
 }
 
-/// Prints bytes for programs.
-pub(crate) fn print_bytes(bytes: &[u8]) -> Result<()> {
+/// Prints all that a command comes to: text for people, or bytes for programs.
+pub(crate) fn done(result: impl AsRef<[u8]>) -> Result<Ending> {
+    print_bytes(result.as_ref())?;
+    Ok(Ending::Good)
+}
+
+fn print_bytes(bytes: &[u8]) -> Result<()> {
     let mut out = io::stdout().lock();
     let written = out.write_all(bytes).and_then(|()| out.flush());
     written.context("cannot write standard output")
 }
 
-/// Prints what a verb came to, or writes it as JSON.
-pub(crate) fn give(
-    inputs: &[PathBuf],
-    json: Option<&PathBuf>,
-    get: impl FnOnce() -> Result<Answer>,
-) -> Result<Ending> {
-    keep_inputs(inputs, &given(&[("--json", json)]))?;
-    let json = Sink::open(json.map(PathBuf::as_path))?;
-    let answer = get()?;
-    let (quiet, mut results) = (json.is_stdout(), Results::default());
-    results.tried(json.write(&answer.json));
-    if !quiet {
-        results.tried(print(&answer.text));
+impl AsJson {
+    /// Prints what a verb came to, or writes it as JSON.
+    pub(crate) fn give(
+        &self,
+        inputs: &[PathBuf],
+        get: impl FnOnce() -> Result<Answer>,
+    ) -> Result<Ending> {
+        let json = self.open(inputs)?;
+        let answer = get()?;
+        Results::of(json, &answer.json, &answer.text).end(Ending::Good)
     }
-    results.end(Ending::Good)
+
+    /// The place for the JSON, which is none of these inputs.
+    pub(crate) fn open(&self, inputs: &[PathBuf]) -> Result<Sink> {
+        json_beside(inputs, self.json.as_ref())
+    }
+}
+
+/// The place that `--json` names, which is none of these inputs.
+pub(crate) fn json_beside(inputs: &[PathBuf], json: Option<&PathBuf>) -> Result<Sink> {
+    keep_inputs(inputs, &given(&[("--json", json)]))?;
+    Sink::open(json.map(PathBuf::as_path))
 }
 
 /// The results of one command: each is tried, whatever became of those before it.
@@ -47,6 +60,16 @@ pub(crate) struct Results {
 }
 
 impl Results {
+    /// A result as JSON, where that is wanted, and for people, unless the JSON is printed.
+    pub(crate) fn of(json: Sink, as_json: &str, text: &str) -> Results {
+        let (quiet, mut results) = (json.is_stdout(), Results::default());
+        results.tried(json.put(as_json));
+        if !quiet {
+            results.tried(print(text));
+        }
+        results
+    }
+
     /// One was written, or could not be.
     pub(crate) fn tried(&mut self, written: Result<()>) {
         self.failed.extend(written.err());
@@ -97,7 +120,7 @@ pub(crate) fn is_closed_pipe(error: &anyhow::Error) -> bool {
     kind == Some(io::ErrorKind::BrokenPipe)
 }
 
-/// A place for a result.
+/// A place for a result, whole or piece by piece.
 pub(crate) enum Sink {
     /// Not wanted.
     None,
@@ -124,20 +147,11 @@ impl Sink {
         matches!(self, Sink::Stdout)
     }
 
-    /// The place, for a result that is written piece by piece; without one it goes nowhere.
-    pub(crate) fn begin(self) -> Place {
-        match self {
-            Sink::None => Place::Nowhere,
-            Sink::Stdout => Place::Stdout(io::stdout()),
-            Sink::File(pending) => Place::File(pending),
-        }
-    }
-
-    pub(crate) fn write(self, result: &str) -> Result<()> {
+    pub(crate) fn put(self, result: &str) -> Result<()> {
         self.make(|| result)
     }
 
-    /// As `write`, of a result that is only made if it is wanted.
+    /// As `put`, of a result that is only made if it is wanted.
     pub(crate) fn make<T: AsRef<[u8]>>(self, result: impl FnOnce() -> T) -> Result<()> {
         match self {
             Sink::None => Ok(()),
@@ -146,42 +160,35 @@ impl Sink {
         }
     }
 
+    /// What was written piece by piece is complete: a file appears.
+    pub(crate) fn commit(mut self) -> Result<()> {
+        self.flush().context("cannot write the result")?;
+        match self {
+            Sink::None | Sink::Stdout => Ok(()),
+            Sink::File(pending) => pending.commit(),
+        }
+    }
+
     pub(crate) fn is_wanted(&self) -> bool {
         !matches!(self, Sink::None)
     }
 }
 
-/// A place that a result is written to piece by piece; a file appears with [`Place::commit`].
-pub(crate) enum Place {
-    Nowhere,
-    Stdout(io::Stdout),
-    File(Pending),
-}
-
-impl Write for Place {
+/// Piece by piece, until [`Sink::commit`].
+impl Write for Sink {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         match self {
-            Place::Nowhere => Ok(bytes.len()),
-            Place::Stdout(out) => out.write(bytes),
-            Place::File(pending) => pending.file.write(bytes),
+            Sink::None => Ok(bytes.len()),
+            Sink::Stdout => io::stdout().write(bytes),
+            Sink::File(pending) => pending.file.write(bytes),
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         match self {
-            Place::Nowhere => Ok(()),
-            Place::Stdout(out) => out.flush(),
-            Place::File(pending) => pending.file.flush(),
-        }
-    }
-}
-
-impl Place {
-    pub(crate) fn commit(mut self) -> Result<()> {
-        self.flush().context("cannot write the result")?;
-        match self {
-            Place::Nowhere | Place::Stdout(_) => Ok(()),
-            Place::File(pending) => pending.commit(),
+            Sink::None => Ok(()),
+            Sink::Stdout => io::stdout().flush(),
+            Sink::File(pending) => pending.file.flush(),
         }
     }
 }

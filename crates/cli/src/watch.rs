@@ -56,7 +56,7 @@ fn is_ignored(signal: i32) -> bool {
 /// As often as the line is drawn.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// A progress line for one run.
+/// A progress line for one run. Like every bar here it clears its line when it is dropped.
 pub(crate) struct Terminal {
     interrupt: Interrupt,
     bar: Option<ProgressBar>,
@@ -168,14 +168,6 @@ impl Monitor for Terminal {
     }
 }
 
-impl Drop for Terminal {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
-    }
-}
-
 /// A progress line for the points of a sweep, which end on any thread.
 pub(crate) struct Points {
     interrupt: Interrupt,
@@ -214,14 +206,6 @@ impl Watcher for Points {
 
     fn interrupted(&self) -> bool {
         self.interrupt.happened()
-    }
-}
-
-impl Drop for Points {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
     }
 }
 
@@ -268,9 +252,7 @@ impl Torturer {
         let (began, seen) = (cpu_time(), OnceLock::new());
         Torturer { began, seen, interrupt: interrupt.clone(), ends, bar, say }
     }
-}
 
-impl Torturer {
     /// What was spent until now.
     pub(crate) fn cpu(&self) -> Cpu {
         let since = |time: Duration| time.saturating_sub(self.began);
@@ -303,13 +285,5 @@ impl torture::Watcher for Torturer {
         #[allow(clippy::disallowed_methods)]
         let over = self.ends.is_some_and(|ends| Instant::now() >= ends);
         over || self.interrupt.happened()
-    }
-}
-
-impl Drop for Torturer {
-    fn drop(&mut self) {
-        if let Some(bar) = &self.bar {
-            bar.finish_and_clear();
-        }
     }
 }

@@ -15,33 +15,31 @@ mod harness;
 #[path = "../../../fuzz/targets.rs"]
 mod targets;
 
+use clap::Parser;
 use std::io::Write;
 use std::process::ExitCode;
 
-const USAGE: &str =
-    "--target NAME | all, --seed N | --from N --count M | --input FILE, --print (the input itself)";
+/// Replays a seed of the fuzzing run, or goes on with new seeds.
+#[derive(Parser)]
+struct Args {
+    #[arg(long, default_value = "all")]
+    target: String,
+    #[arg(long, conflicts_with_all = ["from", "count"])]
+    seed: Option<u64>,
+    #[arg(long, default_value_t = 0)]
+    from: u64,
+    #[arg(long, default_value_t = 1000)]
+    count: u64,
+    #[arg(long, value_name = "FILE")]
+    input: Option<String>,
+    /// The input itself, in place of what becomes of it
+    #[arg(long)]
+    print: bool,
+}
 
 fn main() -> ExitCode {
-    let mut args = std::env::args().skip(1);
-    let (mut target, mut from, mut count, mut print) = ("all".to_string(), 0, 1000, false);
-    let mut input = None;
-    while let Some(flag) = args.next() {
-        print |= flag == "--print";
-        let mut number = || args.next().and_then(|n| n.parse::<u64>().ok());
-        let understood = match flag.as_str() {
-            "--seed" => number().map(|n| (from, count) = (n, 1)),
-            "--from" => number().map(|n| from = n),
-            "--count" => number().map(|n| count = n),
-            "--target" => args.next().map(|t| target = t),
-            "--input" => args.next().map(|file| input = Some(file)),
-            "--print" => Some(()),
-            _ => None,
-        };
-        if understood.is_none() {
-            eprintln!("fuzz: {flag}? {USAGE}");
-            return ExitCode::from(2);
-        }
-    }
+    let Args { target, seed, from, count, input, print } = Args::parse();
+    let (from, count) = seed.map_or((from, count), |seed| (seed, 1));
     let all = targets::names();
     let chosen: Vec<&str> =
         all.iter().copied().filter(|t| target == "all" || target == *t).collect();

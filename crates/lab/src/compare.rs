@@ -8,7 +8,7 @@
 //! A simulation has no noise but its seed: with other seeds other places are written in another
 //! order. What is left between seeds is what a difference must stand out from.
 
-use crate::words::aligned;
+use crate::words::{aligned, row};
 use serde::Serialize;
 use serde_json::Value;
 
@@ -271,8 +271,7 @@ impl Comparison {
 
     /// The table: a block per metric, a line per series.
     pub fn to_text(&self) -> String {
-        let head = ["metric", "run", "mean", "95%", "against the first", ""];
-        let mut rows = vec![head.map(str::to_string).to_vec()];
+        let mut rows = vec![row(["metric", "run", "mean", "95%", "against the first", ""])];
         for metric in METRICS {
             if self.series.iter().all(|s| !s.metrics.iter().any(|m| m.is(metric))) {
                 continue;

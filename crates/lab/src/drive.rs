@@ -9,10 +9,11 @@ pub mod faults;
 use crate::control::{Answer, Ask, ControlError, MayBeHeld, reach};
 use crate::experiment::document::Document;
 use crate::experiment::{Base, Change, Complaint, ExperimentErrors, read_device};
-use crate::words::aligned;
+use crate::words::{aligned, row, text_of};
 use flashlane_base::{Bytes, Location, Ns, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_media::image::HEADER_BYTES;
 pub use flashlane_ocssd::CopyKind;
+use flashlane_ocssd::core::uuid_text;
 use flashlane_ocssd::device::{CellMode, ChunkState, Data, Flags, Op, Request, Scatter, Status};
 use flashlane_ocssd::image::UNCHECKED;
 use flashlane_ocssd::image::check_copy_of;
@@ -118,10 +119,6 @@ pub fn presets() -> String {
         ]));
     }
     aligned(&rows)
-}
-
-fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
-    cells.map(String::from).to_vec()
 }
 
 /// `drive info`.
@@ -233,11 +230,6 @@ impl Look {
         Ok(Look { ssd, info, in_use: in_use.map(str::to_string) })
     }
 
-    fn uuid(&self) -> String {
-        let hex: String = self.info.uuid.iter().map(|b| format!("{b:02x}")).collect();
-        [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
-    }
-
     /// Chunks per state: free, open, closed, offline.
     fn states(&self) -> [u64; 4] {
         let all = [ChunkState::Free, ChunkState::Open, ChunkState::Closed, ChunkState::Offline];
@@ -258,7 +250,7 @@ impl Look {
         let raw = Bytes::new(geo.sectors() * SECTOR_BYTES as u64);
         let rows = vec![
             ("device", self.ssd.spec().name.clone()),
-            ("uuid", self.uuid()),
+            ("uuid", uuid_text(&self.info.uuid)),
             ("raw capacity", raw.to_string()),
             (
                 "geometry",
@@ -299,7 +291,7 @@ impl Look {
         let [free, open, closed, offline] = self.states();
         text_of(&json!({
             "device": self.ssd.spec().name,
-            "uuid": self.uuid(),
+            "uuid": uuid_text(&self.info.uuid),
             "raw_bytes": geo.sectors() * SECTOR_BYTES as u64,
             "geometry": {
                 "channels": geo.channels,
@@ -563,8 +555,4 @@ fn read(ssd: &Arc<Ssd>, at: &[Ppa]) -> Vec<Status> {
     });
     let failed = || vec![Status::HostFault; n];
     done.map_or_else(|_| failed(), |done| (0..n).map(|i| done.status(i)).collect())
-}
-
-fn text_of(value: &Value) -> String {
-    format!("{value:#}\n")
 }

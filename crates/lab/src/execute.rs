@@ -305,44 +305,26 @@ fn plan_of(experiment: &Experiment, target: &Target, scans: &[Rc<Scan>]) -> RunP
     }
 }
 
+/// How an experiment is run; usually on virtual time, and nothing is kept.
+#[derive(Clone, Copy, Default)]
+pub struct How<'a> {
+    pub clock: Clock,
+    /// Results and fingerprints are the same whatever is kept.
+    pub observe: Observe,
+    /// Devices are prepared on it, once.
+    pub shelf: Option<&'a Shelf>,
+}
+
 /// Runs an experiment. `watch` gives the monitor of each target's run.
-pub fn execute(
-    experiment: &Experiment,
-    watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
-) -> Result<Outcome, ExecuteError> {
-    execute_observed(experiment, Observe::default(), watch)
-}
-
-/// As [`execute`], keeping more: results and fingerprints are the same.
-pub fn execute_observed(
-    experiment: &Experiment,
-    observe: Observe,
-    watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
-) -> Result<Outcome, ExecuteError> {
-    execute_with(experiment, observe, None, watch)
-}
-
-/// As [`execute_observed`]; with a shelf devices are prepared on that, once.
-pub fn execute_with(
-    experiment: &Experiment,
-    observe: Observe,
-    shelf: Option<&Shelf>,
-    watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
-) -> Result<Outcome, ExecuteError> {
-    execute_on(Clock::Virtual, experiment, observe, shelf, watch)
-}
-
-/// As [`execute_with`], by the clock that is asked for.
 ///
 /// # Errors
-/// As [`execute`]. On the real clock a target of several cores is refused.
-pub fn execute_on(
-    clock: Clock,
+/// Something of it can't be. On the real clock a target of several cores is refused.
+pub fn execute(
     experiment: &Experiment,
-    observe: Observe,
-    shelf: Option<&Shelf>,
+    how: How<'_>,
     watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
 ) -> Result<Outcome, ExecuteError> {
+    let How { clock, observe, shelf } = how;
     if clock == Clock::Real
         && let Some(target) = experiment.targets.iter().find(|target| target.host.cores > 1)
     {

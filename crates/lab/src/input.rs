@@ -54,35 +54,26 @@ pub fn load(file: Option<&Path>, changes: &[Change]) -> Result<(Kind, Experiment
         return Ok((Kind::Bundled, e));
     };
     let shown = path.display().to_string();
-    let kind = recognize(path, &shown)?;
-    let e = match &kind {
-        Recognized::Experiment(text) => {
-            Experiment::parse(&shown, text, &Base::of(path, Some(bundled::TRACE)), changes)?
-        }
-        Recognized::Fio => standing_for(path, "fio", changes)
-            .map_err(|errors| places_in_file(errors, &shown, OWN_OF_JOB))?,
-        Recognized::Trace => standing_for(path, "trace", changes)
-            .map_err(|errors| places_in_file(errors, &shown, ""))?,
+    let (kind, text) = recognize(path, &shown)?;
+    let standing = |key, own| {
+        standing_for(path, key, changes).map_err(|errors| places_in_file(errors, &shown, own))
     };
-    let kind = match kind {
-        Recognized::Experiment(_) => Kind::Experiment,
-        Recognized::Fio => Kind::Fio,
-        Recognized::Trace => Kind::Trace,
+    let e = match kind {
+        Kind::Fio => standing("fio", OWN_OF_JOB)?,
+        Kind::Trace => standing("trace", "")?,
+        Kind::Experiment | Kind::Bundled => {
+            Experiment::parse(&shown, &text, &Base::of(path, Some(bundled::TRACE)), changes)?
+        }
     };
     Ok((kind, e))
 }
 
-enum Recognized {
-    Experiment(String),
-    Fio,
-    Trace,
-}
-
-fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
+/// What a file is, and its text, where it has one.
+fn recognize(path: &Path, shown: &str) -> Result<(Kind, String), InputError> {
     let source = TraceSource::File(path.to_path_buf());
     let read_error = |source| InputError::Read { file: shown.into(), source };
     let trace = match Reader::open(&source, &Reading::default()) {
-        Ok(_) => return Ok(Recognized::Trace),
+        Ok(_) => return Ok((Kind::Trace, String::new())),
         Err(TraceError::Open { source, .. }) => return Err(read_error(source)),
         Err(e) => e,
     };
@@ -95,7 +86,7 @@ fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
         return Err(unknown(trace));
     };
     if fio::looks_like(&text) {
-        return Ok(Recognized::Fio);
+        return Ok((Kind::Fio, text));
     }
     // A line like `key = value` or `[table]` makes it somebody's TOML, with its own errors.
     let toml = text.lines().map(str::trim).any(|l| {
@@ -106,7 +97,7 @@ fn recognize(path: &Path, shown: &str) -> Result<Recognized, InputError> {
                 !key.is_empty() && key.chars().all(word)
             })
     });
-    if toml { Ok(Recognized::Experiment(text)) } else { Err(unknown(trace)) }
+    if toml { Ok((Kind::Experiment, text)) } else { Err(unknown(trace)) }
 }
 
 /// What a change of a key that an experiment does not have may have meant, on a job file.

@@ -3,6 +3,11 @@
 //! Owns: how a number of things, a latency, a rate and rows of cells are written for people.
 //! Never: knows what they are of.
 
+/// A row of cells.
+pub(crate) fn row<const N: usize>(cells: [&str; N]) -> Vec<String> {
+    cells.map(String::from).to_vec()
+}
+
 /// Aligns columns: the first to the left, the others to the right.
 pub(crate) fn aligned(rows: &[Vec<String>]) -> String {
     aligned_left(rows, 1)
@@ -30,6 +35,11 @@ pub(crate) fn aligned_left(rows: &[Vec<String>], left: usize) -> String {
         text.push('\n');
     }
     text
+}
+
+/// JSON as it is printed.
+pub(crate) fn text_of(value: &serde_json::Value) -> String {
+    format!("{value:#}\n")
 }
 
 /// `1234567` as `1,234,567`.

@@ -117,16 +117,11 @@ impl Carries {
 
     /// blkparse's text and blktrace's records: 32 bits of bytes in a record.
     pub const BLKTRACE: Carries = Carries {
-        resolution_ns: 1,
         from_zero: true,
-        in_order: false,
-        ops: [true; 4],
         offset_unit: 512,
         len_unit: 512,
-        len_max: (1 << 32) - 4096,
         devices: Naming::MajorMinor,
-        latency_ns: Some(1),
-        flags: true,
+        ..Carries::PARQUET
     };
 }
 

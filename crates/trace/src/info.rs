@@ -3,7 +3,7 @@
 //! Owns: the summary that `trace info` prints and the verdict of `trace validate`. Promises: what
 //! is unusual (order, alignment, losses) is said with its number. Never: reads the trace again.
 
-use super::scan::{Scan, Summary};
+use super::scan::{OpCount, Scan, Summary};
 use crate::device::Devices;
 use crate::histogram::LatencyNs;
 use crate::record::Action;
@@ -93,13 +93,6 @@ pub struct DeviceInfo {
     /// Behind the last byte touched.
     pub end_byte: u64,
 }
-
-const OPS: [(TraceOp, &str); 4] = [
-    (TraceOp::Read, "read"),
-    (TraceOp::Write, "write"),
-    (TraceOp::Discard, "discard"),
-    (TraceOp::Flush, "flush"),
-];
 
 impl Info {
     /// The summary of a scan.
@@ -227,19 +220,17 @@ const DEVICES_SHOWN: usize = 20;
 
 fn action(action: Action, s: &Summary, names: &Devices, replayed: bool) -> ActionInfo {
     let places = s.places.as_ref().expect("a scan that is shown has noted places");
+    let op = |(op, OpCount { requests, bytes }): (TraceOp, OpCount)| OpInfo {
+        op: op.name(),
+        requests,
+        bytes,
+    };
     ActionInfo {
         action: action.to_string(),
         replayed,
         requests: s.requests(),
         duration_ns: s.duration_ns(),
-        ops: OPS
-            .iter()
-            .map(|(op, name)| OpInfo {
-                op: name,
-                requests: s.ops[*op as usize].requests,
-                bytes: s.ops[*op as usize].bytes,
-            })
-            .collect(),
+        ops: TraceOp::ALL.into_iter().zip(s.ops).map(op).collect(),
         fua_writes: s.fua,
         preflush_writes: s.preflush,
         unaligned_requests: s.unaligned,

@@ -20,7 +20,6 @@ const WORD: usize = 8;
 const RECORD_MAX: usize = 1 + 2 + 2 + 4 * WORD;
 
 /// The operations by their number.
-const OPS: [TraceOp; 4] = [TraceOp::Read, TraceOp::Write, TraceOp::Discard, TraceOp::Flush];
 const OP_BITS: u8 = 3;
 const FUA: u8 = 1 << 2;
 const PREFLUSH: u8 = 1 << 3;
@@ -77,7 +76,7 @@ impl Kept {
             self.pieces.push(piece);
         }
         let Some(bytes) = self.pieces.last_mut() else { return };
-        let op = OPS.iter().position(|op| *op == r.op).unwrap_or(0) as u8;
+        let op = r.op as u8;
         let flag = |is: bool, bit: u8| if is { bit } else { 0 };
         let other_device = r.device.0 != self.last.device;
         let flags = flag(r.fua, FUA)
@@ -150,7 +149,7 @@ impl Iterator for Iter<'_> {
         let (ts, offset, len_bytes, latency) = (number(0)?, number(1)?, number(2)?, number(3)?);
         let record = TraceRecord {
             ts_ns: apart(ts, self.last.ts_ns),
-            op: OPS[usize::from(head & OP_BITS)],
+            op: TraceOp::ALL[usize::from(head & OP_BITS)],
             device: DeviceId(self.last.device),
             offset_bytes: apart(offset, self.last.end_byte),
             len_bytes,
@@ -179,7 +178,7 @@ mod tests {
             len_bytes in any_number(), fua in any::<bool>(), preflush in any::<bool>(),
             latency_ns in prop::option::of(any_number()),
         ) -> TraceRecord {
-            let (op, device) = (OPS[op], DeviceId(device));
+            let (op, device) = (TraceOp::ALL[op], DeviceId(device));
             TraceRecord { ts_ns, op, device, offset_bytes, len_bytes, fua, preflush, latency_ns }
         }
     }

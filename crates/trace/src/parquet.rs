@@ -82,36 +82,33 @@ struct Column {
 
 impl Column {
     fn fill(&mut self) -> ParquetResult<()> {
-        self.levels.clear();
-        self.values.clear();
-        let levels = self.nullable.then_some(&mut self.levels);
-        match &mut self.ints {
-            Ints::I32(reader, raw) => {
-                raw.clear();
-                let (rows, ..) = contained(|| reader.read_records(BATCH_ROWS, levels, None, raw))?;
-                let values = raw.iter().map(|v| *v as u32 as u64);
-                spread(values, rows, self.nullable, &self.levels, &mut self.values)
-            }
-            Ints::I64(reader, raw) => {
-                raw.clear();
-                let (rows, ..) = contained(|| reader.read_records(BATCH_ROWS, levels, None, raw))?;
-                let values = raw.iter().map(|v| *v as u64);
-                spread(values, rows, self.nullable, &self.levels, &mut self.values)
-            }
+        let Column { ints, nullable, levels, values } = self;
+        let levels = nullable.then_some(levels);
+        match ints {
+            Ints::I32(reader, raw) => spread(reader, raw, levels, values, |v| *v as u32 as u64),
+            Ints::I64(reader, raw) => spread(reader, raw, levels, values, |v| *v as u64),
         }
     }
 }
 
-/// Puts values at the rows that have one.
-fn spread(
-    mut values: impl Iterator<Item = u64>,
-    rows: usize,
-    nullable: bool,
-    levels: &[i16],
+/// Decodes a batch, and puts values at the rows that have one: all, where there are no levels.
+fn spread<T: DataType>(
+    reader: &mut ColumnReaderImpl<T>,
+    raw: &mut Vec<T::T>,
+    mut levels: Option<&mut Vec<i16>>,
     out: &mut Vec<Option<u64>>,
+    value: fn(&T::T) -> u64,
 ) -> ParquetResult<()> {
+    raw.clear();
+    out.clear();
+    if let Some(levels) = &mut levels {
+        levels.clear();
+    }
+    let (rows, ..) =
+        contained(|| reader.read_records(BATCH_ROWS, levels.as_deref_mut(), None, raw))?;
+    let mut values = raw.iter().map(value);
     for row in 0..rows {
-        let there = !nullable || levels.get(row) == Some(&1);
+        let there = levels.as_ref().is_none_or(|levels| levels.get(row) == Some(&1));
         let value = if there { values.next() } else { None };
         if there && value.is_none() {
             return Err(ParquetError::General("fewer values than rows".into()));
@@ -283,13 +280,8 @@ impl Rows {
             |column: usize, expected| self.wrong(column, expected),
             |column: usize| self.value(column),
         );
-        let op = match value(OP)? {
-            0 => TraceOp::Read,
-            1 => TraceOp::Write,
-            2 => TraceOp::Discard,
-            3 => TraceOp::Flush,
-            _ => return Err(wrong(OP, "0 read, 1 write, 2 discard or 3 flush")),
-        };
+        let op = TraceOp::ALL.get(value(OP)? as usize).copied();
+        let op = op.ok_or_else(|| wrong(OP, "0 read, 1 write, 2 discard or 3 flush"))?;
         let (offset_bytes, len_bytes) = (value(OFFSET)?, value(LEN)?);
         let fits = offset_bytes.checked_add(len_bytes).is_some()
             && (len_bytes == 0) == (op == TraceOp::Flush)
@@ -332,6 +324,12 @@ fn damaged(file: &str, rows: u64, error: ParquetError) -> TraceError {
 
 pub struct RowWriter<W: Write + Send> {
     writer: SerializedFileWriter<W>,
+    group: Group,
+}
+
+/// Rows that are not written yet, by column.
+#[derive(Default)]
+struct Group {
     ts: Vec<i64>,
     op: Vec<i32>,
     stream: Vec<i32>,
@@ -358,56 +356,42 @@ impl<W: Write + Send> RowWriter<W> {
             .set_column_encoding(ColumnPath::from("ts_ns"), Encoding::DELTA_BINARY_PACKED)
             .build();
         let writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties))?;
-        Ok(RowWriter {
-            writer,
-            ts: Vec::new(),
-            op: Vec::new(),
-            stream: Vec::new(),
-            offset: Vec::new(),
-            len: Vec::new(),
-            flags: Vec::new(),
-            lat: Vec::new(),
-            lat_levels: Vec::new(),
-        })
+        Ok(RowWriter { writer, group: Group::default() })
     }
 
     /// Adds a record within the limits of [`super::carries::Carries::PARQUET`].
     pub fn write(&mut self, r: &TraceRecord) -> std::io::Result<()> {
-        self.ts.push(r.ts_ns as i64);
-        self.op.push(match r.op {
-            TraceOp::Read => 0,
-            TraceOp::Write => 1,
-            TraceOp::Discard => 2,
-            TraceOp::Flush => 3,
-        });
-        self.stream.push(r.device.0 as i32);
-        self.offset.push(r.offset_bytes as i64);
+        let g = &mut self.group;
+        g.ts.push(r.ts_ns as i64);
+        g.op.push(r.op as i32);
+        g.stream.push(r.device.0 as i32);
+        g.offset.push(r.offset_bytes as i64);
         assert!(r.len_bytes <= u32::MAX as u64, "a record was not split: {r:?}");
-        self.len.push(r.len_bytes as u32 as i32);
+        g.len.push(r.len_bytes as u32 as i32);
         let flags = (r.fua as u64 * FUA) | (r.preflush as u64 * PREFLUSH);
-        self.flags.push(flags as i32);
-        self.lat_levels.push(r.latency_ns.is_some() as i16);
-        self.lat.extend(r.latency_ns.map(|ns| ns as i64));
-        if self.ts.len() == GROUP_ROWS { self.flush() } else { Ok(()) }
+        g.flags.push(flags as i32);
+        g.lat_levels.push(r.latency_ns.is_some() as i16);
+        g.lat.extend(r.latency_ns.map(|ns| ns as i64));
+        if g.ts.len() == GROUP_ROWS { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
-        let mut group = self.writer.next_row_group()?;
-        column::<Int64Type, W>(&mut group, &mut self.ts, None)?;
-        column::<Int32Type, W>(&mut group, &mut self.op, None)?;
-        column::<Int32Type, W>(&mut group, &mut self.stream, None)?;
-        column::<Int64Type, W>(&mut group, &mut self.offset, None)?;
-        column::<Int32Type, W>(&mut group, &mut self.len, None)?;
-        column::<Int32Type, W>(&mut group, &mut self.flags, None)?;
-        column::<Int64Type, W>(&mut group, &mut self.lat, Some(&self.lat_levels))?;
-        self.lat_levels.clear();
+        let (mut group, g) = (self.writer.next_row_group()?, &mut self.group);
+        column::<Int64Type, W>(&mut group, &mut g.ts, None)?;
+        column::<Int32Type, W>(&mut group, &mut g.op, None)?;
+        column::<Int32Type, W>(&mut group, &mut g.stream, None)?;
+        column::<Int64Type, W>(&mut group, &mut g.offset, None)?;
+        column::<Int32Type, W>(&mut group, &mut g.len, None)?;
+        column::<Int32Type, W>(&mut group, &mut g.flags, None)?;
+        column::<Int64Type, W>(&mut group, &mut g.lat, Some(&g.lat_levels))?;
+        g.lat_levels.clear();
         group.close()?;
         Ok(())
     }
 
     /// Ends the file.
     pub fn finish(mut self) -> std::io::Result<W> {
-        if !self.ts.is_empty() {
+        if !self.group.ts.is_empty() {
             self.flush()?;
         }
         Ok(self.writer.into_inner()?)
@@ -451,9 +435,8 @@ mod tests {
     }
 
     fn some(n: u64) -> Vec<TraceRecord> {
-        let op = [TraceOp::Read, TraceOp::Write, TraceOp::Discard, TraceOp::Flush];
         let one = |i: u64| {
-            let op = op[(i % 4) as usize];
+            let op = TraceOp::ALL[(i % 4) as usize];
             let flush = op == TraceOp::Flush;
             TraceRecord {
                 ts_ns: u64::MAX - n + i,

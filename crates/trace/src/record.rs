@@ -17,6 +17,15 @@ pub enum TraceOp {
     Flush,
 }
 
+impl TraceOp {
+    pub const ALL: [TraceOp; 4] = [TraceOp::Read, TraceOp::Write, TraceOp::Discard, TraceOp::Flush];
+
+    /// In results.
+    pub fn name(self) -> &'static str {
+        ["read", "write", "discard", "flush"][self as usize]
+    }
+}
+
 /// Which event of a request a record is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Action {

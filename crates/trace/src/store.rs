@@ -9,6 +9,7 @@ use ::parquet::file::reader::{ChunkReader, Length};
 use bytes::Bytes;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
+use std::ops::Deref;
 use std::sync::{Arc, Mutex};
 
 /// Largest page, packed and unpacked; writers aim at 1 MiB.
@@ -31,39 +32,23 @@ impl Store {
         let len = file.metadata()?.len();
         Ok(Store::File(Mutex::new(file), len))
     }
-}
 
-impl Store {
     /// The bytes from a place on, for a look at them.
     pub fn get_read_at(&self, at: u64) -> impl Read + '_ {
-        At { store: self, at }
+        Part { store: self, at }
     }
-}
 
-/// See [`Store::get_read_at`].
-struct At<'a> {
-    store: &'a Store,
-    at: u64,
-}
-
-impl Read for At<'_> {
-    fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        let n = read_at(self.store, self.at, out)?;
-        self.at += n as u64;
-        Ok(n)
-    }
-}
-
-fn read_at(store: &Store, at: u64, out: &mut [u8]) -> std::io::Result<usize> {
-    match store {
-        Store::Memory(bytes) => {
-            let from = (bytes.len() as u64).min(at) as usize;
-            (&bytes[from..]).read(out)
-        }
-        Store::File(file, _) => {
-            let mut file = file.lock().map_err(|_| std::io::ErrorKind::Other)?;
-            file.seek(SeekFrom::Start(at))?;
-            file.read(out)
+    fn read_at(&self, at: u64, out: &mut [u8]) -> std::io::Result<usize> {
+        match self {
+            Store::Memory(bytes) => {
+                let from = (bytes.len() as u64).min(at) as usize;
+                (&bytes[from..]).read(out)
+            }
+            Store::File(file, _) => {
+                let mut file = file.lock().map_err(|_| std::io::ErrorKind::Other)?;
+                file.seek(SeekFrom::Start(at))?;
+                file.read(out)
+            }
         }
     }
 }
@@ -78,14 +63,14 @@ impl Length for Store {
 }
 
 /// Reads a piece after another, each at its own place.
-pub struct Part {
-    store: Arc<Store>,
+pub struct Part<S> {
+    store: S,
     at: u64,
 }
 
-impl Read for Part {
+impl<S: Deref<Target = Store>> Read for Part<S> {
     fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
-        let n = read_at(&self.store, self.at, out)?;
+        let n = self.store.read_at(self.at, out)?;
         self.at += n as u64;
         Ok(n)
     }
@@ -107,7 +92,7 @@ impl Length for Bounded {
 }
 
 impl ChunkReader for Bounded {
-    type T = std::io::BufReader<Part>;
+    type T = std::io::BufReader<Part<Arc<Store>>>;
 
     fn get_read(&self, start: u64) -> ParquetResult<Self::T> {
         let mut head = Vec::with_capacity(SIZES_BYTES);

@@ -175,92 +175,55 @@ const PLAIN: Table = Table {
     told_by: |_| true,
 };
 
+/// A table of fields between commas.
+const fn commas(format: Format, shape: &'static str, columns: &'static [Column]) -> Table {
+    Table { format, shape, columns, ..PLAIN }
+}
+
+/// A table of fields between blanks, whose times count from its beginning.
+const fn blanks(format: Format, shape: &'static str, columns: &'static [Column]) -> Table {
+    Table { format, shape, columns, separator: Separator::Blanks, from_zero: true, ..PLAIN }
+}
+
 /// All tables. MQSim comes before SSDSim, which looks the same and means the same as long as MQSim's
 /// times are in ns.
 pub static TABLES: [Table; 11] = [
+    blanks(
+        Format::Mqsim,
+        "five numbers: arrival (ns), device, lba, size (512 B sectors), type",
+        &MQSIM,
+    ),
+    blanks(Format::Ssdsim, "five numbers: time (ns), ldn, lsn, size (512 B sectors), op", &MQSIM),
+    commas(Format::Msr, "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime", &MSR),
     Table {
-        format: Format::Mqsim,
-        shape: "five numbers: arrival (ns), device, lba, size (512 B sectors), type",
-        separator: Separator::Blanks,
-        from_zero: true,
-        ..PLAIN
-    },
-    Table {
-        format: Format::Ssdsim,
-        shape: "five numbers: time (ns), ldn, lsn, size (512 B sectors), op",
-        separator: Separator::Blanks,
-        from_zero: true,
-        ..PLAIN
-    },
-    Table {
-        format: Format::Msr,
-        shape: "Timestamp,Hostname,DiskNumber,Type,Offset,Size,ResponseTime",
-        columns: &MSR,
-        ..PLAIN
-    },
-    Table {
-        format: Format::Systor,
-        shape: "Timestamp,Response,IOType,LUN,Offset,Size",
         header: true,
-        columns: &SYSTOR,
-        ..PLAIN
+        ..commas(Format::Systor, "Timestamp,Response,IOType,LUN,Offset,Size", &SYSTOR)
     },
+    commas(Format::Alibaba, "device_id,opcode,offset,length,timestamp", &ALIBABA),
+    commas(Format::Tencent, "Timestamp,Offset,Size,IOType,VolumeID", &TENCENT),
     Table {
-        format: Format::Alibaba,
-        shape: "device_id,opcode,offset,length,timestamp",
-        columns: &ALIBABA,
-        ..PLAIN
-    },
-    Table {
-        format: Format::Tencent,
-        shape: "Timestamp,Offset,Size,IOType,VolumeID",
-        columns: &TENCENT,
-        ..PLAIN
-    },
-    Table {
-        format: Format::Spc,
-        shape: "ASU,LBA,Size,Opcode,Timestamp",
-        columns: &SPC,
         // "Optional fields": section 2 of the specification.
         more: Some(""),
         from_zero: true,
-        ..PLAIN
+        ..commas(Format::Spc, "ASU,LBA,Size,Opcode,Timestamp", &SPC)
     },
     Table {
-        format: Format::Fio2,
-        shape: "filename action [offset length]",
-        separator: Separator::Blanks,
         magic: Some("fio version 2 iolog"),
-        columns: &FIO2,
-        from_zero: true,
-        ..PLAIN
+        ..blanks(Format::Fio2, "filename action [offset length]", &FIO2)
     },
     Table {
-        format: Format::Fio3,
-        shape: "timestamp filename action [offset length]",
-        separator: Separator::Blanks,
         magic: Some("fio version 3 iolog"),
-        columns: &FIO3,
-        from_zero: true,
-        ..PLAIN
+        ..blanks(Format::Fio3, "timestamp filename action [offset length]", &FIO3)
     },
     Table {
-        format: Format::Wiscsee,
-        shape: "pid D|C operation offset size timestamp",
-        separator: Separator::Blanks,
-        columns: &WISCSEE,
         more: Some("0 False"),
-        from_zero: true,
-        ..PLAIN
+        ..blanks(Format::Wiscsee, "pid D|C operation offset size timestamp", &WISCSEE)
     },
     Table {
-        format: Format::Femu,
-        shape: "ms,disk,offset,size,type",
-        columns: &FEMU,
         from_zero: true,
         // Tencent's fourth column is 0 or 1, which is no size that a disk was ever asked for.
         told_by: |r| r.len_bytes >= 512,
-        ..PLAIN
+        ..commas(Format::Femu, "ms,disk,offset,size,type", &FEMU)
     },
 ];
 

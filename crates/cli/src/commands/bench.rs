@@ -12,8 +12,7 @@ pub(crate) fn bench(args: &Bench) -> Result<Ending> {
     if !args.calibrate {
         let mut all = Args::command();
         let bench = all.find_subcommand_mut("bench").expect("this command");
-        output::print(&bench.render_long_help().to_string())?;
-        return Ok(Ending::Good);
+        return output::done(bench.render_long_help().to_string());
     }
     let sink = Sink::open(args.output.as_deref())?;
     let machine = machine::this();
@@ -22,7 +21,7 @@ pub(crate) fn bench(args: &Bench) -> Result<Ending> {
     let mut results = Results::default();
     match sink.is_wanted() && !sink.is_stdout() {
         true => {
-            results.tried(sink.write(&found.to_toml(&machine)));
+            results.tried(sink.put(&found.to_toml(&machine)));
             results.tried(output::print(&found.to_text(&machine)));
         }
         false => results.tried(output::print(&found.to_toml(&machine))),

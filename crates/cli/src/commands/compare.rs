@@ -2,7 +2,7 @@
 
 use crate::Ending;
 use crate::args::Compare;
-use crate::output::{self, Results, Sink};
+use crate::output::{self, Results};
 use crate::watch::{Interrupt, Points};
 use anyhow::{Context, Result, bail};
 use flashlane_lab::bounded;
@@ -21,8 +21,7 @@ const SEEDS: u16 = 5;
 const RESULT_BYTES_MAX: u64 = 256 << 20;
 
 pub(crate) fn compare(args: &Compare) -> Result<Ending> {
-    output::keep_inputs(&args.runs, &output::given(&[("--json", args.json.as_ref())]))?;
-    let json = Sink::open(args.json.as_deref())?;
+    let json = output::json_beside(&args.runs, args.json.as_ref())?;
     let mut changes: Vec<Change> = args.device.clone().map(Change::Device).into_iter().collect();
     if !args.target.is_empty() {
         changes.push(Change::Targets(args.target.clone()));
@@ -78,11 +77,7 @@ pub(crate) fn compare(args: &Compare) -> Result<Ending> {
         return Ok(Ending::Interrupted);
     }
     let comparison = Comparison { lacks, ..compare::compare(&all)? };
-    let (quiet, mut results) = (json.is_stdout(), Results::default());
-    results.tried(json.write(&comparison.to_json()));
-    if !quiet {
-        results.tried(output::print(&comparison.to_text()));
-    }
+    let results = Results::of(json, &comparison.to_json(), &comparison.to_text());
     results.end(match (bad, interrupted) {
         (true, _) => Ending::Bad,
         (false, true) => Ending::Interrupted,

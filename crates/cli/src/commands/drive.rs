@@ -2,7 +2,7 @@
 
 use crate::Ending;
 use crate::args::{Drive, DriveCopy, DriveCreate, DriveInfo, DriveInject};
-use crate::output::{self, give};
+use crate::output;
 use anyhow::{Context, Result, bail};
 use flashlane_lab::bounded;
 use flashlane_lab::control::ASK_MAX;
@@ -16,53 +16,46 @@ pub(crate) fn drive(command: &Drive) -> Result<Ending> {
         Drive::Create(args) => create(args),
         Drive::Info(args) => info(args),
         Drive::Smart(args) => {
-            give(from_ref(&args.file), args.out.json.as_ref(), || Ok(drive::smart(&args.file)?))
+            let file = &args.on.file;
+            args.out.give(from_ref(file), || Ok(drive::smart(file)?))
         }
         Drive::Check(args) => {
             let checked = drive::check(&args.file)?;
             output::print(&checked.to_text())?;
             Ok(if checked.is_good() { Ending::Good } else { Ending::Bad })
         }
-        Drive::Snapshot(args) => copy(args, CopyKind::Snapshot),
-        Drive::Clone(args) => copy(args, CopyKind::Clone),
-        Drive::Inject(args) => inject(args),
-        Drive::Upgrade(args) => {
-            output::print(&drive::upgrade(&args.file)?)?;
-            Ok(Ending::Good)
+        Drive::Snapshot(DriveCopy { from, to }) => {
+            output::done(drive::copy(from, to, CopyKind::Snapshot)?)
         }
+        Drive::Clone(DriveCopy { from, to }) => {
+            output::done(drive::copy(from, to, CopyKind::Clone)?)
+        }
+        Drive::Inject(args) => inject(args),
+        Drive::Upgrade(args) => output::done(drive::upgrade(&args.file)?),
     }
 }
 
 fn create(args: &DriveCreate) -> Result<Ending> {
     let spec = drive::device(&args.preset, &args.set)?;
-    output::print(&drive::create(&args.file, &spec, args.seed, args.force)?)?;
-    Ok(Ending::Good)
+    output::done(drive::create(&args.on.file, &spec, args.seed, args.force)?)
 }
 
 fn info(args: &DriveInfo) -> Result<Ending> {
     match &args.file {
-        Some(file) => give(from_ref(file), args.out.json.as_ref(), || Ok(drive::info(file)?)),
-        None => {
-            output::print(&drive::presets())?;
-            Ok(Ending::Good)
-        }
+        Some(file) => args.out.give(from_ref(file), || Ok(drive::info(file)?)),
+        None => output::done(drive::presets()),
     }
 }
 
-fn copy(args: &DriveCopy, kind: CopyKind) -> Result<Ending> {
-    output::print(&drive::copy(&args.from, &args.to, kind)?)?;
-    Ok(Ending::Good)
-}
-
 fn inject(args: &DriveInject) -> Result<Ending> {
-    let mut inputs = vec![args.file.clone()];
+    let mut inputs = vec![args.on.drive.clone()];
     inputs.extend(args.plan.clone());
-    give(&inputs, args.json.as_ref(), || {
+    args.out.give(&inputs, || {
         if args.list {
-            return Ok(faults::list_faults(&args.file)?);
+            return Ok(faults::list_faults(&args.on.drive)?);
         }
         if args.clear {
-            return Ok(faults::clear_faults(&args.file)?);
+            return Ok(faults::clear_faults(&args.on.drive)?);
         }
         if args.kind.as_deref() == Some(faults::POWER_CUT) {
             let given = [
@@ -75,12 +68,12 @@ fn inject(args: &DriveInject) -> Result<Ending> {
             if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
                 bail!("{option} is not for power_cut: the power goes now, and for the whole drive");
             }
-            return Ok(faults::power_cut(&args.file)?);
+            return Ok(faults::power_cut(&args.on.drive)?);
         }
         if let Some(plan) = &args.plan {
             let text = read_plan(plan)?;
             let why = || format!("cannot inject the plan {}", plan.display());
-            return faults::inject(&args.file, &text).with_context(why);
+            return faults::inject(&args.on.drive, &text).with_context(why);
         }
         let words = FaultWords {
             kind: args.kind.clone().unwrap_or_default(),
@@ -90,7 +83,7 @@ fn inject(args: &DriveInject) -> Result<Ending> {
             probability: args.probability.clone(),
             times: args.times,
         };
-        Ok(faults::inject(&args.file, &words.checked()?)?)
+        Ok(faults::inject(&args.on.drive, &words.checked()?)?)
     })
 }
 

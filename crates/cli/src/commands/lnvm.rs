@@ -1,11 +1,15 @@
 //! `flashlane lnvm`: nvme-cli's lnvm verbs on drive images.
 
 use crate::Ending;
-use crate::args::{Lnvm, LnvmCreate, OneDrive};
-use crate::output::{self, give};
+use crate::args::{
+    AsJson, Lnvm, LnvmCreate, LnvmInfo, LnvmKnobs, LnvmRemove, OfDrive, OneDrive, OneLun,
+};
+use crate::output;
 use anyhow::{Result, bail};
+use flashlane_lab::control::Answer;
 use flashlane_lab::lnvm::{
-    self, Block, Create, Erased, Factory, LimiterKind, Options, Scrub, WearLeveling, show,
+    self, Block, Create, Erased, Factory, LimiterKind, LnvmError, Options, Scrub, WearLeveling,
+    show,
 };
 use std::path::{Path, PathBuf};
 use std::slice::from_ref;
@@ -14,42 +18,27 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
     match command {
         Lnvm::List(args) => {
             let paths: Vec<&Path> = args.drives.iter().map(PathBuf::as_path).collect();
-            let inputs = &args.drives;
-            give(inputs, args.out.json.as_ref(), || Ok(show::list(&paths)?))
+            args.out.give(&args.drives, || Ok(show::list(&paths)?))
         }
         Lnvm::Create(args) => create(args),
-        Lnvm::Remove(args) => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
-            Ok(lnvm::remove(&args.on.drive, &args.target_name)?)
-        }),
-        Lnvm::Info(args) => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
-            Ok(show::info(&args.on.drive, args.target_name.as_deref())?)
-        }),
+        Lnvm::Remove(LnvmRemove { on: OfDrive { drive }, target_name, out }) => {
+            out.give(from_ref(drive), || Ok(lnvm::remove(drive, target_name)?))
+        }
+        Lnvm::Info(LnvmInfo { on: OfDrive { drive }, target_name, out }) => {
+            out.give(from_ref(drive), || Ok(show::info(drive, target_name.as_deref())?))
+        }
         Lnvm::IdNs(args) => {
             let get = || show::id_ns(&args.on.drive, args.ns.namespace_id, args.human_readable);
-            match args.raw_binary {
-                true => raw(&get()?.bytes),
-                false => give(from_ref(&args.on.drive), args.out.json.as_ref(), || Ok(get()?)),
-            }
+            page(&args.on, &args.out, args.raw_binary, get)
         }
-        Lnvm::ChunkLog(args) => match args.output_format.as_str() {
-            "binary" => raw(&show::chunk_log(&args.on.drive)?.bytes),
-            _ => give(from_ref(&args.on.drive), args.out.json.as_ref(), || {
-                Ok(show::chunk_log(&args.on.drive)?)
-            }),
-        },
+        Lnvm::ChunkLog(args) => {
+            let binary = args.output_format == "binary";
+            page(&args.on, &args.out, binary, || show::chunk_log(&args.on.drive))
+        }
         Lnvm::DiagBbtbl(args) => {
-            let get = || {
-                lnvm::bad_blocks(
-                    &args.on.drive,
-                    args.ns.namespace_id,
-                    args.lun.channel_id,
-                    args.lun.lun_id,
-                )
-            };
-            match args.raw_binary {
-                true => raw(&get()?.bytes),
-                false => give(from_ref(&args.on.drive), args.out.json.as_ref(), || Ok(get()?)),
-            }
+            let (namespace, OneLun { channel_id, lun_id }) = (args.ns.namespace_id, args.lun);
+            let get = || lnvm::bad_blocks(&args.on.drive, namespace, channel_id, lun_id);
+            page(&args.on, &args.out, args.raw_binary, get)
         }
         Lnvm::DiagSetBbtbl(args) => {
             if args.ns.namespace_id != 1 {
@@ -61,8 +50,7 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
                 plane: args.plane_id,
                 block: args.block_id,
             };
-            output::print(&lnvm::set_bad_block(&args.on.drive, at, args.value)?.text)?;
-            Ok(Ending::Good)
+            output::done(lnvm::set_bad_block(&args.on.drive, at, args.value)?.text)
         }
         Lnvm::Factory(args) => {
             let ask = Factory {
@@ -76,13 +64,10 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
             ))?;
             Ok(if failed == 0 { Ending::Good } else { Ending::Bad })
         }
-        Lnvm::Init(args) => {
-            output::print(&lnvm::init(args.drive.get()?, &args.mediamgr_name)?.text)?;
-            Ok(Ending::Good)
+        Lnvm::Init(args) => output::done(lnvm::init(args.drive.get()?, &args.mediamgr_name)?.text),
+        Lnvm::Knobs(LnvmKnobs { on: OfDrive { drive }, target_name, set, out }) => {
+            out.give(from_ref(drive), || Ok(lnvm::knobs(drive, target_name, set)?))
         }
-        Lnvm::Knobs(args) => give(from_ref(&args.drive), args.json.as_ref(), || {
-            Ok(lnvm::knobs(&args.drive, &args.target_name, &args.set)?)
-        }),
     }
 }
 
@@ -131,11 +116,18 @@ fn create(args: &LnvmCreate) -> Result<Ending> {
             .word("scrub", &Scrub::NAMES, args.scrub)
             .time("scrub_interval", args.scrub_interval),
     };
-    give(&[drive.into()], args.out.json.as_ref(), || Ok(show::created(&lnvm::create(drive, &ask)?)))
+    args.out.give(&[drive.into()], || Ok(show::created(&lnvm::create(drive, &ask)?)))
 }
 
-/// Prints bytes for programs.
-fn raw(bytes: &[u8]) -> Result<Ending> {
-    output::print_bytes(bytes)?;
-    Ok(Ending::Good)
+/// A page of the drive: its bytes as they are, or what they say.
+fn page(
+    on: &OfDrive,
+    out: &AsJson,
+    raw: bool,
+    get: impl FnOnce() -> Result<Answer, LnvmError>,
+) -> Result<Ending> {
+    match raw {
+        true => output::done(get()?.bytes),
+        false => out.give(from_ref(&on.drive), || Ok(get()?)),
+    }
 }

@@ -36,8 +36,7 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut Args::command(), "flashlane", &mut script);
-            crate::output::print(&String::from_utf8_lossy(&script))?;
-            Ok(Ending::Good)
+            crate::output::done(script)
         }
     }
 }

@@ -12,8 +12,7 @@ use std::rc::Rc;
 
 pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
     let Some(name) = &args.name else {
-        output::print(&reproduce::list())?;
-        return Ok(Ending::Good);
+        return output::done(reproduce::list());
     };
     let figures = reproduce::find(name)?;
     let json = Sink::open(args.json.as_deref())?;
@@ -48,6 +47,6 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
         }
     }
     let all = name == "all";
-    written.tried(json.write(&reproduce::to_json(&results, all)));
+    written.tried(json.put(&reproduce::to_json(&results, all)));
     written.end(ending)
 }

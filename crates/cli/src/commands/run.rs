@@ -5,13 +5,12 @@ use crate::args::Run;
 use crate::output::{self, Folder, Results, Sink, all_apart, keep_inputs};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::{Context, Result};
-use flashlane_lab::execute::{Observe, Outcome, execute_on};
+use flashlane_lab::execute::{How, Observe, Outcome, execute};
 use flashlane_lab::experiment::{Experiment, Target, Workload};
 use flashlane_lab::report::{self, Report, SPANS_MAX};
 use flashlane_lab::shelf::Shelf;
 use flashlane_lab::trace::TraceSource;
 use flashlane_lab::{input, lnvm, run::Monitor, stack};
-use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -30,8 +29,8 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     let places = Places::open(&args, &inputs(&args, &experiment))?;
     let interrupt = Interrupt::listen()?;
     let observe = Observe {
-        intervals: places.hdr.iter().any(Sink::is_wanted),
-        spans: match places.perfetto.is_wanted() {
+        intervals: args.hdr.is_some() || args.report.is_some(),
+        spans: match args.perfetto.is_some() {
             true => SPANS_MAX / experiment.targets.len().max(1),
             false => 0,
         },
@@ -40,7 +39,8 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     let began = std::time::Instant::now();
     let watch =
         |target: &Target| -> Rc<dyn Monitor> { Rc::new(Terminal::new(&interrupt, &target.name)) };
-    let outcome = execute_on(args.clock.into(), &experiment, observe, shelf.as_ref(), &watch)?;
+    let how = How { clock: args.clock.into(), observe, shelf: shelf.as_ref() };
+    let outcome = execute(&experiment, how, &watch)?;
     let mut report = Report::of(&outcome);
     report.wall_seconds = began.elapsed().as_secs_f64();
     let quiet = places.stdout;
@@ -98,18 +98,39 @@ fn inputs(args: &Run, experiment: &Experiment) -> Vec<PathBuf> {
     args.what.file.iter().chain(&args.drive).cloned().chain(traces).collect()
 }
 
-/// Where results go: known to be writable before anything runs. Of two, the first is the option's
-/// own place and the second the folder's file.
+/// How a result is made.
+type Make = fn(&Outcome, &Report) -> Vec<u8>;
+
+/// An option, the place that it has, its file's name in a folder of `--report`, what goes there. There is no
+/// option or no name where it says none.
+type Row = (&'static str, fn(&Run) -> Option<&PathBuf>, &'static str, Make);
+
+const ROWS: [Row; 9] = [
+    ("--json", |args| args.json.as_ref(), "results.json", |_, report| report.to_json().into()),
+    ("--csv", |args| args.csv.as_ref(), "results.csv", |_, report| report.to_csv().into()),
+    ("--html", |args| args.html.as_ref(), "report.html", |_, report| report.to_html().into()),
+    ("--parquet", |args| args.parquet.as_ref(), "results.parquet", |_, report| report.to_parquet()),
+    ("--fio-json", |args| args.fio_json.as_ref(), "fio.json", |o, _| report::fio_json(o).into()),
+    ("--hdr", |args| args.hdr.as_ref(), "latency.hlog", |o, _| report::hdr_log(o)),
+    ("", |_| None, "timeline.csv", |_, report| report.timeline_csv().into()),
+    ("", |_| None, "timeline.parquet", |_, report| report.timeline_parquet()),
+    (
+        "--perfetto",
+        |args| args.perfetto.as_ref(),
+        "",
+        |outcome, _| {
+            let trace = report::perfetto(outcome);
+            for cut in &trace.cuts {
+                output::remark(&format!("flashlane: --perfetto: {cut}\n"));
+            }
+            trace.json.into()
+        },
+    ),
+];
+
+/// Where results go: known to be writable before anything runs.
 struct Places {
-    html: [Sink; 2],
-    json: [Sink; 2],
-    csv: [Sink; 2],
-    parquet: [Sink; 2],
-    fio: [Sink; 2],
-    hdr: [Sink; 2],
-    perfetto: Sink,
-    timeline_csv: Sink,
-    timeline_parquet: Sink,
+    all: Vec<(Sink, Make)>,
     /// One of them is standard output.
     stdout: bool,
     /// Goes last: an empty one that was made for this run is removed.
@@ -119,72 +140,27 @@ struct Places {
 impl Places {
     fn open(args: &Run, inputs: &[PathBuf]) -> Result<Places> {
         let folder = args.report.as_deref().map(Folder::open).transpose()?;
-        // Options with their files' names in the folder; none, and no option, where there is none.
-        let all: [(&str, Option<&PathBuf>, &str); 9] = [
-            ("--json", args.json.as_ref(), "results.json"),
-            ("--csv", args.csv.as_ref(), "results.csv"),
-            ("--html", args.html.as_ref(), "report.html"),
-            ("--parquet", args.parquet.as_ref(), "results.parquet"),
-            ("--fio-json", args.fio_json.as_ref(), "fio.json"),
-            ("--hdr", args.hdr.as_ref(), "latency.hlog"),
-            ("--perfetto", args.perfetto.as_ref(), ""),
-            ("", None, "timeline.csv"),
-            ("", None, "timeline.parquet"),
-        ];
-        let inside = |name: &str| {
-            folder.as_ref().filter(|_| !name.is_empty()).map(|folder| folder.place(name))
-        };
-        let places = all.map(|(option, own, name)| (option, own.cloned(), inside(name)));
-        let mut wanted: Vec<(&str, &Path)> = Vec::new();
-        for (option, own, inside) in &places {
-            wanted.extend(inside.as_deref().map(|path| ("--report", path)));
-            wanted.extend(own.as_deref().map(|path| (*option, path)));
+        let mut wanted: Vec<(&str, PathBuf, Make)> = Vec::new();
+        for (option, own, name, make) in ROWS {
+            let inside = folder.iter().filter(|_| !name.is_empty()).map(|f| f.place(name));
+            wanted.extend(inside.map(|path| ("--report", path, make)));
+            wanted.extend(own(args).map(|path| (option, path.clone(), make)));
         }
-        all_apart(&wanted)?;
-        keep_inputs(inputs, &wanted)?;
-        let open = |(_, own, inside): &(&str, Option<PathBuf>, Option<PathBuf>)| {
-            anyhow::Ok([Sink::open(own.as_deref())?, Sink::open(inside.as_deref())?])
-        };
-        let [json, csv, html, parquet, fio, hdr, perfetto, timeline, timeline_parquet] = &places;
-        Ok(Places {
-            json: open(json)?,
-            csv: open(csv)?,
-            html: open(html)?,
-            parquet: open(parquet)?,
-            fio: open(fio)?,
-            hdr: open(hdr)?,
-            perfetto: Sink::open(perfetto.1.as_deref())?,
-            timeline_csv: Sink::open(timeline.2.as_deref())?,
-            timeline_parquet: Sink::open(timeline_parquet.2.as_deref())?,
-            stdout: wanted.iter().any(|(_, path)| *path == Path::new("-")),
-            _folder: folder,
-        })
+        let named: Vec<_> = wanted.iter().map(|(option, path, _)| (*option, &**path)).collect();
+        all_apart(&named)?;
+        keep_inputs(inputs, &named)?;
+        let stdout = named.iter().any(|(_, path)| *path == Path::new("-"));
+        let open = |(_, path, make): &(_, PathBuf, Make)| Ok((Sink::open(Some(path))?, *make));
+        let all = wanted.iter().map(open).collect::<Result<_>>()?;
+        Ok(Places { all, stdout, _folder: folder })
     }
 
     fn write(self, outcome: &Outcome, report: &Report) -> Results {
         let mut results = Results::default();
-        each(&mut results, self.json, || report.to_json());
-        each(&mut results, self.csv, || report.to_csv());
-        each(&mut results, self.html, || report.to_html());
-        each(&mut results, self.parquet, || report.to_parquet());
-        each(&mut results, self.fio, || report::fio_json(outcome));
-        each(&mut results, self.hdr, || report::hdr_log(outcome));
-        results.tried(self.timeline_csv.make(|| report.timeline_csv()));
-        results.tried(self.timeline_parquet.make(|| report.timeline_parquet()));
-        if self.perfetto.is_wanted() {
-            let trace = report::perfetto(outcome);
-            for cut in &trace.cuts {
-                let _ = writeln!(std::io::stderr().lock(), "flashlane: --perfetto: {cut}");
-            }
-            results.tried(self.perfetto.write(&trace.json));
+        for (sink, make) in self.all {
+            results.tried(sink.make(|| make(outcome, report)));
         }
         results
-    }
-}
-
-fn each<T: AsRef<[u8]>>(results: &mut Results, sinks: [Sink; 2], result: impl Fn() -> T) {
-    for sink in sinks {
-        results.tried(sink.make(&result));
     }
 }
 

@@ -27,8 +27,8 @@ pub(crate) fn sweep(args: &Sweep) -> Result<Ending> {
     let result = sweep::run(&plan, super::jobs(args.jobs), &kept, shelf.as_ref(), &watcher);
     drop(watcher);
     let (quiet, mut results) = (json.is_stdout() || csv.is_stdout(), Results::default());
-    results.tried(json.write(&result.to_json()));
-    results.tried(csv.write(&result.to_csv()));
+    results.tried(json.put(&result.to_json()));
+    results.tried(csv.put(&result.to_csv()));
     if !quiet {
         results.tried(output::print(&result.to_text()));
     }

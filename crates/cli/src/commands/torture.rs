@@ -2,7 +2,7 @@
 
 use crate::Ending;
 use crate::args::Torture;
-use crate::output::{self, Results, Sink};
+use crate::output::{self, Results};
 use crate::watch::{Cpu, Interrupt, Torturer};
 use anyhow::{Context, Result, bail};
 use flashlane_lab::experiment::{Change, Experiment, Target};
@@ -39,9 +39,7 @@ pub(crate) fn torture(args: &Torture) -> Result<Ending> {
         Some(_) => own.iter().map(|own| own as &dyn Source).collect(),
         None => rows(args.target.as_deref().unwrap_or("all"))?,
     };
-    let wanted = output::given(&[("--json", args.json.as_ref())]);
-    output::keep_inputs(args.file.as_slice(), &wanted)?;
-    let json = Sink::open(args.json.as_deref())?;
+    let json = output::json_beside(args.file.as_slice(), args.json.as_ref())?;
     let interrupt = Interrupt::listen()?;
     let seconds = match (args.seeds, args.seed) {
         (None, None) => args.seconds.unwrap_or(SECONDS),
@@ -65,11 +63,7 @@ pub(crate) fn torture(args: &Torture) -> Result<Ending> {
     drop(watcher);
     let targets = sources.iter().map(|source| source.name()).collect();
     let result = Report { args, targets, outcome, cpu, partial: interrupt.happened() };
-    let (quiet, mut results) = (json.is_stdout(), Results::default());
-    results.tried(json.write(&result.to_json()));
-    if !quiet {
-        results.tried(output::print(&result.to_text()));
-    }
+    let results = Results::of(json, &result.to_json(), &result.to_text());
     results.end(match () {
         _ if !result.outcome.failures.is_empty() => Ending::Bad,
         _ if result.partial => Ending::Interrupted,

@@ -40,18 +40,9 @@ fn look(file: &Path, how: &HowRead, interrupt: &Interrupt) -> Result<Scan> {
 }
 
 fn info(args: &TraceInfo, interrupt: &Interrupt) -> Result<Ending> {
-    output::keep_inputs(
-        std::slice::from_ref(&args.file),
-        &output::given(&[("--json", args.out.json.as_ref())]),
-    )?;
-    let json = Sink::open(args.out.json.as_deref())?;
+    let json = args.out.open(std::slice::from_ref(&args.file))?;
     let info = Info::of(&look(&args.file, &args.how, interrupt)?);
-    let (quiet, mut results) = (json.is_stdout(), Results::default());
-    results.tried(json.write(&info.to_json()));
-    if !quiet {
-        results.tried(output::print(&info.to_text()));
-    }
-    results.end(Ending::Good)
+    Results::of(json, &info.to_json(), &info.to_text()).end(Ending::Good)
 }
 
 fn validate(args: &TraceValidate, interrupt: &Interrupt) -> Result<Ending> {
@@ -60,8 +51,7 @@ fn validate(args: &TraceValidate, interrupt: &Interrupt) -> Result<Ending> {
     if let Some(preset) = &args.device {
         text += &fits_preset(&scan, preset)?;
     }
-    output::print(&text)?;
-    Ok(Ending::Good)
+    output::done(text)
 }
 
 fn to_format(args: &TraceConvert, interrupt: &Interrupt) -> Result<Ending> {
@@ -75,18 +65,16 @@ fn to_format(args: &TraceConvert, interrupt: &Interrupt) -> Result<Ending> {
     let scan = look(&args.file, &args.how, interrupt)?;
     let what = Conversion { to: args.to, device: args.device.as_deref(), lossy: args.lossy };
     let watch = Terminal::new(interrupt, &args.file.display().to_string());
-    let place = out.begin();
-    let converted = convert(&scan, &what, &watch, || Ok(place));
-    let (place, done) = match converted {
+    let (out, done) = match convert(&scan, &what, &watch, || Ok(out)) {
         // Nobody reads on: no more of it is wanted.
         Err(ConvertError::Write(e)) if to_stdout && e.kind() == std::io::ErrorKind::BrokenPipe => {
             return Ok(Ending::Good);
         }
         other => other?,
     };
-    place.commit()?;
+    out.commit()?;
     let mut results = Results::default();
-    results.tried(json.write(&done.to_json()));
+    results.tried(json.put(&done.to_json()));
     let text = done.to_text(&args.out.display().to_string());
     // Beside a trace on standard output, people read standard error.
     if to_stdout {

@@ -1,6 +1,6 @@
 //! The program as a person uses it: what is printed, what is refused, exit codes.
 
-use crate::harness::{Done, EXPERIMENT, JOB, MSR, TRACE, here};
+use crate::harness::{Done, EXPERIMENT, JOB, MSR, TRACE, here, says};
 use std::path::Path;
 use std::process::Stdio;
 
@@ -8,12 +8,10 @@ use std::process::Stdio;
 fn an_experiment_gives_a_table_and_the_promised_json() {
     let h = here();
     h.file("e.toml", EXPERIMENT);
-    let table = h.run(&["run", "e.toml"]).good();
-    for part in ["stack", "block SSD (pftl)", "WA", "not steady", "fingerprint", "seed 1"] {
-        assert!(table.out.contains(part), "`{part}` is missing:\n{}", table.out);
-    }
+    let table = h.run("run e.toml").good();
+    says(&table.out, &["stack", "block SSD (pftl)", "WA", "not steady", "fingerprint", "seed 1"]);
     assert!(table.err.is_empty(), "nothing is drawn without a terminal: {}", table.err);
-    let json = h.run(&["run", "e.toml", "--json", "-"]).good().json();
+    let json = h.run("run e.toml --json -").good().json();
     assert!(json["fingerprint"].is_string() && json["wall_seconds"].is_number());
     let run = &json["runs"][0];
     for key in ["name", "requests", "bytes_read", "bytes_written", "runtime_ns"] {
@@ -80,14 +78,14 @@ fn the_same_seed_gives_the_same_bytes_and_another_one_does_not() {
     assert_ne!(first["fingerprint"], other["fingerprint"]);
     assert_ne!(first["runs"][0]["latency_ns"], other["runs"][0]["latency_ns"]);
     // The text too, but for its last line, which is how long it really took.
-    let text = |args: &[&str]| {
-        let out = h.run(&[&["run", "e.toml"][..], args].concat()).good().out;
+    let text = |seed: &str| {
+        let out = h.run(&format!("run e.toml --seed {seed}")).good().out;
         let (rest, last) = out.trim_end().rsplit_once('\n').expect("lines");
         assert!(last.ends_with("s of real time"), "{last}");
         rest.to_string()
     };
-    assert_eq!(text(&["--seed", "5"]), text(&["--seed", "5"]));
-    assert_ne!(text(&["--seed", "5"]), text(&["--seed", "6"]));
+    assert_eq!(text("5"), text("5"));
+    assert_ne!(text("5"), text("6"));
     let csv = |seed| h.run(&["run", "e.toml", "--csv", "-", "--seed", seed]).good().out;
     assert_eq!(csv("5"), csv("5"));
     assert_ne!(csv("5"), csv("6"));
@@ -98,16 +96,15 @@ fn a_job_file_and_a_trace_run_too() {
     let h = here();
     h.file("j.fio", JOB);
     h.file("t.txt", TRACE);
-    let json = h.run(&["run", "j.fio", "--device", "peers-16g", "--target", "pblk", "--json", "-"]);
+    let json = h.run("run j.fio --device peers-16g --target pblk --json -");
     let run = &json.good().json()["runs"][0];
     assert_eq!(run["name"], "pblk");
     assert_eq!(run["bytes_written"], 2 << 20);
     assert_eq!(run["latency_ns"]["flush"]["count"], 8);
-    let args = ["run", "t.txt", "--target", "pftl", "--store", "memory", "--json", "-"];
-    let json = h.run(&args).good().json();
+    let json = h.run("run t.txt --target pftl --store memory --json -").good().json();
     assert_eq!(json["runs"][0]["requests"], 2);
     assert_eq!(json["configuration"]["targets"][0]["store"], "memory");
-    let files = h.run(&["run", "t.txt", "--json", "r.json", "--csv", "r.csv"]).good();
+    let files = h.run("run t.txt --json r.json --csv r.csv").good();
     assert!(files.out.contains("stack"));
     assert_eq!(h.files(), ["j.fio", "r.csv", "r.json", "t.txt"], "nothing else is left behind");
     let csv = std::fs::read_to_string(h.path("r.csv")).unwrap();
@@ -124,13 +121,13 @@ fn a_job_file_and_a_trace_run_too() {
 fn a_trace_that_is_too_large_needs_to_be_told_to_shrink() {
     let h = here();
     h.file("t.txt", "0 0 0 8 0\n9 0 99999999992 8 1\n");
-    let refused = h.run(&["run", "t.txt"]);
+    let refused = h.run("run t.txt");
     refused.refused(2, &["--scale-to-device", "46.57 TiB"]);
     assert!(!refused.err.contains("one of its devices"), "it has one only: {}", refused.err);
-    let packed = h.run(&["run", "t.txt", "--scale-to-device"]).good();
+    let packed = h.run("run t.txt --scale-to-device").good();
     assert!(packed.out.contains("packed: 2 touched places"), "{}", packed.out);
     h.file("e.toml", EXPERIMENT);
-    h.run(&["run", "e.toml", "--scale-to-device"]).refused(2, &["for traces"]);
+    h.run("run e.toml --scale-to-device").refused(2, &["for traces"]);
 }
 
 #[test]
@@ -165,10 +162,10 @@ fn wrong_input_is_answered_with_place_and_remedy() {
         .refused(2, &["--report and --html both want"]);
     run("e.toml", EXPERIMENT, &["--report", "-"]).refused(2, &["name a folder"]);
     run("e.toml", EXPERIMENT, &["--report", "e.toml"]).refused(2, &["e.toml is no folder"]);
-    h.run(&["run", "nowhere.toml"]).refused(2, &["cannot read nowhere.toml"]);
-    h.run(&["run", "."]).refused(2, &["cannot read ."]);
-    h.run(&["chek"]).refused(2, &["check"]);
-    h.run(&["reproduce", "lightnvm-table2"]).refused(2, &["did you mean `lightnvm-table1`"]);
+    h.run("run nowhere.toml").refused(2, &["cannot read nowhere.toml"]);
+    h.run("run .").refused(2, &["cannot read ."]);
+    h.run("chek").refused(2, &["check"]);
+    h.run("reproduce lightnvm-table2").refused(2, &["did you mean `lightnvm-table1`"]);
 }
 
 /// A result that can't be written is known before anything runs, and nothing is left behind.
@@ -176,19 +173,18 @@ fn wrong_input_is_answered_with_place_and_remedy() {
 fn places_that_cannot_be_written_are_refused_at_once() {
     let h = here();
     h.file("e.toml", EXPERIMENT);
-    h.run(&["run", "e.toml", "--json", "no/such/folder/r.json"])
+    h.run("run e.toml --json no/such/folder/r.json")
         .refused(2, &["cannot write no/such/folder/r.json"]);
-    h.run(&["run", "e.toml", "--json", "."]).refused(2, &["cannot write ."]);
-    h.run(&["run", "e.toml", "--report", "no/such/folder"])
+    h.run("run e.toml --json .").refused(2, &["cannot write ."]);
+    h.run("run e.toml --report no/such/folder")
         .refused(2, &["cannot make the folder no/such/folder"]);
     // A folder made for a report that cannot be goes again.
-    h.run(&["run", "e.toml", "--report", "new", "--target", "pblk:9999"])
-        .refused(2, &["9999 active PUs"]);
-    h.run(&["run", "e.toml", "--report", "new", "--set", "workload.0.size=\"1TiB\""])
+    h.run("run e.toml --report new --target pblk:9999").refused(2, &["9999 active PUs"]);
+    h.run("run e.toml --report new --set workload.0.size=\"1TiB\"")
         .refused(2, &["choose a larger device"]);
     h.file("old.json", "precious");
     h.file("bad.toml", "name = 3");
-    h.run(&["run", "bad.toml", "--json", "old.json"]).refused(2, &["bad.toml:1:1"]);
+    h.run("run bad.toml --json old.json").refused(2, &["bad.toml:1:1"]);
     assert_eq!(std::fs::read_to_string(h.path("old.json")).unwrap(), "precious");
     assert_eq!(h.files(), ["bad.toml", "e.toml", "old.json"]);
 }
@@ -198,8 +194,8 @@ fn places_that_cannot_be_written_are_refused_at_once() {
 fn a_report_is_a_folder_of_files_that_are_all_there() {
     let h = here();
     h.file("e.toml", EXPERIMENT);
-    h.run(&["run", "e.toml", "--report", "one", "--perfetto", "one.json"]).good();
-    h.run(&["run", "e.toml", "--report", "two", "--perfetto", "two.json"]).good();
+    h.run("run e.toml --report one --perfetto one.json").good();
+    h.run("run e.toml --report two --perfetto two.json").good();
     let mut names: Vec<String> = std::fs::read_dir(h.path("one"))
         .unwrap()
         .map(|e| e.unwrap().file_name().into_string().unwrap())
@@ -230,9 +226,9 @@ fn a_report_is_a_folder_of_files_that_are_all_there() {
     assert_eq!(json("one/results.json"), json("two/results.json"));
     // Into a folder that is there: its other files stay.
     h.file("two/mine.txt", "precious");
-    h.run(&["run", "e.toml", "--report", "two"]).good();
+    h.run("run e.toml --report two").good();
     assert_eq!(read("two/mine.txt".into()), b"precious");
-    let out = h.run(&["run", "e.toml", "--html", "-"]).good().out;
+    let out = h.run("run e.toml --html -").good().out;
     assert!(out.starts_with("<!doctype html>") && out.ends_with("</html>\n"));
 }
 
@@ -240,14 +236,12 @@ fn a_report_is_a_folder_of_files_that_are_all_there() {
 fn check_says_everything_and_runs_nothing() {
     let h = here();
     h.file("e.toml", EXPERIMENT);
-    let good = h.run(&["check", "e.toml"]).good();
-    for part in ["64 MiB", "MB/s", "nothing wrong found"] {
-        assert!(good.out.contains(part), "{}", good.out);
-    }
+    let good = h.run("check e.toml").good();
+    says(&good.out, &["64 MiB", "MB/s", "nothing wrong found"]);
     h.file("bad.toml", EXPERIMENT.replace("iodepth", "io_depth").replace("tiny", "tinny"));
-    h.run(&["check", "bad.toml"]).refused(2, &["bad.toml:4", "bad.toml:11"]);
+    h.run("check bad.toml").refused(2, &["bad.toml:4", "bad.toml:11"]);
     h.file("fit.toml", format!("{EXPERIMENT}size = \"1GiB\"\n"));
-    let fit = h.run(&["check", "fit.toml"]);
+    let fit = h.run("check fit.toml");
     assert!(fit.code == 2 && fit.err.contains("ends outside"), "{fit:?}");
 }
 
@@ -255,22 +249,23 @@ fn check_says_everything_and_runs_nothing() {
 fn traces_are_looked_at_and_checked() {
     let h = here();
     h.file("t.txt", TRACE);
-    let info = h.run(&["trace", "info", "t.txt"]).good();
-    for part in ["blkparse text", "Q (queued)", "read", "write", "device 8,0", "in order of time"] {
-        assert!(info.out.contains(part), "{}", info.out);
-    }
-    let json = h.run(&["trace", "info", "t.txt", "--json", "-"]).good().json();
+    let info = h.run("trace info t.txt").good();
+    says(
+        &info.out,
+        &["blkparse text", "Q (queued)", "read", "write", "device 8,0", "in order of time"],
+    );
+    let json = h.run("trace info t.txt --json -").good().json();
     assert_eq!(json["actions"][0]["requests"], 2);
-    let valid = h.run(&["trace", "validate", "t.txt", "--device", "tiny"]).good();
+    let valid = h.run("trace validate t.txt --device tiny").good();
     assert!(valid.out.contains("good") && valid.out.contains("fits tiny"), "{}", valid.out);
     h.file("far.txt", "0 0 999999999 8 0\n");
-    h.run(&["trace", "validate", "far.txt", "--device", "tiny"]).refused(2, &["addresses"]);
+    h.run("trace validate far.txt --device tiny").refused(2, &["addresses"]);
     h.file("bad.txt", "8,0 0 1 0.0 9 Q R 0 + eight [x]\n");
-    h.run(&["trace", "validate", "bad.txt"]).refused(2, &["bad.txt:1:23", "sectors"]);
+    h.run("trace validate bad.txt").refused(2, &["bad.txt:1:23", "sectors"]);
     h.file("bin.txt", b"\x08tae\0\0\0\0");
-    h.run(&["trace", "info", "bin.txt"]).refused(2, &["blkparse -i"]);
+    h.run("trace info bin.txt").refused(2, &["blkparse -i"]);
     h.file("bin.txt", b"\x07tae\0\0\0\0");
-    h.run(&["trace", "info", "bin.txt"]).refused(2, &["record 1 (byte 0)", "truncated"]);
+    h.run("trace info bin.txt").refused(2, &["record 1 (byte 0)", "truncated"]);
 }
 
 /// A trace in other formats: whole files or none, and what a format can't carry has to be allowed.
@@ -278,20 +273,19 @@ fn traces_are_looked_at_and_checked() {
 fn traces_are_converted() {
     let h = here();
     h.file("t.csv", MSR);
-    let done = h.run(&["trace", "convert", "t.csv", "t.parquet"]).good();
+    let done = h.run("trace convert t.csv t.parquet").good();
     assert_eq!(done.out, "t.parquet: Parquet, 2 requests from MSR Cambridge CSV\n");
-    h.run(&["trace", "convert", "t.parquet", "back.csv", "--to", "msr"]).good();
+    h.run("trace convert t.parquet back.csv --to msr").good();
     assert_eq!(std::fs::read_to_string(h.path("back.csv")).unwrap(), MSR);
     // Latencies are what these formats have no room for.
     let says = ["2 latencies left out", "--lossy"];
-    h.run(&["trace", "convert", "t.csv", "-", "--to", "fio-iolog3"]).refused(2, &says);
-    let log = h.run(&["trace", "convert", "t.csv", "-", "--to", "fio-iolog3", "--lossy"]).good();
+    h.run("trace convert t.csv - --to fio-iolog3").refused(2, &says);
+    let log = h.run("trace convert t.csv - --to fio-iolog3 --lossy").good();
     let lines: Vec<&str> = log.out.lines().collect();
     assert_eq!(lines[0], "fio version 3 iolog");
     assert_eq!(lines[3..], ["0 web_0 write 4096 4096", "1000000 web_0 read 4096 4096"]);
     assert!(log.err.contains("2 latencies left out"), "{}", log.err);
-    let args = ["trace", "convert", "t.csv", "t.txt", "--to", "ssdsim", "--lossy", "--json", "-"];
-    let json = h.run(&args);
+    let json = h.run("trace convert t.csv t.txt --to ssdsim --lossy --json -");
     assert_eq!(json.good().json()["losses"]["latencies"], 2);
     assert_eq!(std::fs::read_to_string(h.path("t.txt")).unwrap().lines().next(), Some("0 0 8 8 0"));
     assert_eq!(h.files(), ["back.csv", "t.csv", "t.parquet", "t.txt"], "nothing else is left");
@@ -308,29 +302,29 @@ fn a_conversion_that_can_not_be_done_leaves_everything_as_it_was() {
     h.file("flush.txt", "8,0 0 1 0.0 9 Q FN [x]\n8,0 0 2 0.1 9 Q W 0 + 8 [x]\n");
     h.file("bad.csv", format!("{MSR}128166372003061629,web,0,Wrote,4096,4096,1331\n"));
     h.file("old", "precious");
-    let convert = |args: &[&str]| h.run(&[&["trace", "convert"], args].concat());
-    convert(&["flush.txt", "old", "--to", "mqsim"]).refused(2, &["1 flushes left out", "--lossy"]);
-    convert(&["bad.csv", "old"]).refused(2, &["bad.csv:3:26", "`Read` or `Write`"]);
-    convert(&["t.csv", "old", "--device", "web_7"]).refused(2, &["no device `web_7`", "web_0"]);
-    convert(&["t.csv", "old", "--to", "mqsin"]).refused(2, &["did you mean `mqsim`"]);
-    convert(&["t.csv", "old", "--time-unit", "us"]).refused(2, &["MSR", "MQSim"]);
-    convert(&["t.csv", "old", "--format", "tencent"]).refused(2, &["t.csv:1:1", "seconds"]);
+    let convert = |args: &str| h.run(&format!("trace convert {args}"));
+    convert("flush.txt old --to mqsim").refused(2, &["1 flushes left out", "--lossy"]);
+    convert("bad.csv old").refused(2, &["bad.csv:3:26", "`Read` or `Write`"]);
+    convert("t.csv old --device web_7").refused(2, &["no device `web_7`", "web_0"]);
+    convert("t.csv old --to mqsin").refused(2, &["did you mean `mqsim`"]);
+    convert("t.csv old --time-unit us").refused(2, &["MSR", "MQSim"]);
+    convert("t.csv old --format tencent").refused(2, &["t.csv:1:1", "seconds"]);
     let says = ["out.csv", "`.csv`, and Parquet", "--to` msr, systor17", "write out.parquet"];
-    convert(&["t.csv", "out.csv"]).refused(2, &says);
+    convert("t.csv out.csv").refused(2, &says);
     let says = ["`.parquet`, and MSR Cambridge CSV", "--to` parquet", "write out.csv"];
-    convert(&["t.csv", "out.parquet", "--to", "msr"]).refused(2, &says);
-    convert(&["t.csv", "out.iolog", "--to", "mqsim", "--lossy"]).refused(2, &["write out.txt"]);
-    convert(&["t.csv", "no/such/old"]).refused(2, &["cannot write no/such/old"]);
-    convert(&["t.csv", "-", "--json", "-"]).refused(2, &["standard output"]);
+    convert("t.csv out.parquet --to msr").refused(2, &says);
+    convert("t.csv out.iolog --to mqsim --lossy").refused(2, &["write out.txt"]);
+    convert("t.csv no/such/old").refused(2, &["cannot write no/such/old"]);
+    convert("t.csv - --json -").refused(2, &["standard output"]);
     assert_eq!(std::fs::read_to_string(h.path("old")).unwrap(), "precious");
     assert_eq!(h.files(), ["bad.csv", "flush.txt", "old", "t.csv"]);
-    let lossy = convert(&["flush.txt", "new", "--to", "mqsim", "--lossy"]).good();
+    let lossy = convert("flush.txt new --to mqsim --lossy").good();
     assert!(lossy.out.contains("1 flushes left out"), "{}", lossy.out);
     let none = "8,0 0 1 0.0 9 Q FN [x]\n";
     h.file("none.txt", none);
-    convert(&["none.txt", "new2", "--to", "mqsim", "--lossy"]).refused(2, &["none of its 1"]);
+    convert("none.txt new2 --to mqsim --lossy").refused(2, &["none of its 1"]);
     if Path::new("/dev/full").exists() {
-        convert(&["t.csv", "/dev/full"]).refused(2, &["cannot write the converted trace"]);
+        convert("t.csv /dev/full").refused(2, &["cannot write the converted trace"]);
     }
 }
 
@@ -342,8 +336,7 @@ fn a_dependent_replay_keeps_what_waited_for_what() {
     h.file("t.csv", "0,a,0,Write,0,4096,10000000\n20000000,a,0,Read,0,4096,100\n");
     let of = |replay: &str| {
         let set = format!("workload.0.replay={replay}");
-        let args = ["run", "t.csv", "--target", "pftl", "--json", "-", "--set", &set];
-        h.run(&args).good().json()["runs"][0]["runtime_ns"].as_u64().expect("a time")
+        h.run(&format!("run t.csv --target pftl --json - --set {set}")).good().json()["runs"][0]["runtime_ns"].as_u64().expect("a time")
     };
     let (open, dependent, closed) = (of("open"), of("dependent"), of("closed"));
     let second = 1_000_000_000;
@@ -351,8 +344,8 @@ fn a_dependent_replay_keeps_what_waited_for_what() {
     assert!((second..second + second / 10).contains(&dependent), "{dependent}");
     assert!(closed < second / 10, "{closed}");
     h.file("m.txt", "0 0 0 8 0\n");
-    let args = ["run", "m.txt", "--target", "pftl", "--set", "workload.0.replay=dependent"];
-    h.run(&args).refused(2, &["no completions", "open"]);
+    h.run("run m.txt --target pftl --set workload.0.replay=dependent")
+        .refused(2, &["no completions", "open"]);
 }
 
 /// MQSim/DiskSim ASCII: several devices, addresses far apart, 512-byte sectors, 0 is a write.
@@ -365,20 +358,24 @@ fn an_mqsim_trace_of_several_devices_replays() {
         format!("{} {device} {at} {} {}\n", i * 20_000, 8 + i % 2 * 8, i / 3 % 2)
     });
     h.file("t.trace", lines.collect::<String>());
-    let info = h.run(&["trace", "info", "t.trace", "--json", "-"]).good().json();
+    let info = h.run("trace info t.trace --json -").good().json();
     assert_eq!(info["actions"][0]["requests"], 300);
     assert_eq!(info["actions"][0]["devices"].as_array().map(Vec::len), Some(3));
     let says = ["on 3 devices", "--scale-to-device", "workload.0.device"];
-    h.run(&["run", "t.trace", "--target", "pblk"]).refused(2, &says);
-    let args = ["run", "t.trace", "--target", "pblk", "--scale-to-device", "--json", "-"];
-    let run = &h.run(&args).good().json()["runs"][0];
+    h.run("run t.trace --target pblk").refused(2, &says);
+    let run =
+        &h.run("run t.trace --target pblk --scale-to-device --json -").good().json()["runs"][0];
     assert_eq!(run["requests"], 300);
     assert_eq!(run["wrong_sectors"], 0);
     assert!(run["bytes_read"].as_u64() > Some(0) && run["bytes_written"].as_u64() > Some(0));
     assert!(run["replayed"][0]["widened"].as_u64() > Some(0), "{}", run["replayed"]);
     let only = "workload.0.device=\"1\"";
-    let args = ["run", "t.trace", "--scale-to-device", "--json", "-", "--set", only];
-    assert_eq!(h.run(&args).good().json()["runs"][0]["requests"], 100, "one device of three");
+    assert_eq!(
+        h.run(&format!("run t.trace --scale-to-device --json - --set {only}")).good().json()["runs"]
+            [0]["requests"],
+        100,
+        "one device of three"
+    );
 }
 
 #[test]
@@ -396,8 +393,8 @@ fn help_has_examples_and_completions_complete() {
         let help = h.run(&[command, &["--help"]].concat()).good();
         assert!(help.out.contains("Examples:"), "{command:?}");
     }
-    assert!(h.run(&["--help"]).good().out.contains("Exit codes:"));
-    assert!(h.run(&["reproduce"]).good().out.contains("lightnvm-table1"));
+    assert!(h.run("--help").good().out.contains("Exit codes:"));
+    assert!(h.run("reproduce").good().out.contains("lightnvm-table1"));
     for shell in ["bash", "zsh", "fish"] {
         let script = h.run(&["completions", shell]).good();
         assert!(script.out.contains("scale-to-device"), "{shell}");
@@ -409,7 +406,7 @@ fn help_has_examples_and_completions_complete() {
 fn a_reader_that_goes_away_is_no_error() {
     let h = here();
     let mut child = h
-        .command(&["completions", "bash"])
+        .command("completions bash")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -425,7 +422,7 @@ fn an_interrupted_run_prints_what_is_done() {
     let h = here();
     let endless = format!("{EXPERIMENT}time_based = true\nruntime = \"9000h\"\n");
     h.file("e.toml", endless);
-    let done = h.interrupted(&["run", "e.toml", "--json", "-"]);
+    let done = h.interrupted("run e.toml --json -");
     assert_eq!(done.code, 130, "{done:?}");
     let json = done.json();
     assert_eq!(json["interrupted"], true);
@@ -438,12 +435,10 @@ fn an_interrupted_run_prints_what_is_done() {
 fn an_interrupted_table_or_figure_says_that_it_is_partial() {
     let h = here();
     h.file("e.toml", format!("{EXPERIMENT}time_based = true\nruntime = \"9000h\"\n"));
-    let done = h.interrupted(&["run", "e.toml"]);
+    let done = h.interrupted("run e.toml");
     assert_eq!(done.code, 130, "{done:?}");
-    for part in ["stack", "block SSD (pftl)", "INTERRUPTED", "not steady: interrupted"] {
-        assert!(done.out.contains(part), "`{part}` is missing:\n{}", done.out);
-    }
-    let done = h.interrupted(&["reproduce", "lightnvm-table1", "--full", "--json", "-"]);
+    says(&done.out, &["stack", "block SSD (pftl)", "INTERRUPTED", "not steady: interrupted"]);
+    let done = h.interrupted("reproduce lightnvm-table1 --full --json -");
     assert_eq!(done.code, 130, "{done:?}");
     let json = done.json();
     assert_eq!((&json["interrupted"], &json["verdict"]), (&true.into(), &"unfinished".into()));
@@ -465,7 +460,7 @@ fn what_was_prepared_and_what_spare_there_is_are_said() {
         + "norandommap = true\ntime_based = true\nruntime = \"4s\"\n"
         + "[run]\nfill = \"100%\"\noverwrite = \"steady\"\n";
     h.file("e.toml", &text);
-    let table = h.run(&["run", "e.toml", "--json", "r.json"]).good().out;
+    let table = h.run("run e.toml --json r.json").good().out;
     let json = std::fs::read_to_string(h.path("r.json")).expect("the result");
     let json: serde_json::Value = serde_json::from_str(&json).expect("JSON");
     let run = &json["runs"][0];
@@ -479,22 +474,23 @@ fn what_was_prepared_and_what_spare_there_is_are_said() {
     let ratio = |of: &serde_json::Value| of.as_f64().expect("a ratio");
     let (spare, left) = (ratio(&f["spare_ratio"]), ratio(&f["lines"]["effective_spare_ratio"]));
     assert!(0.25 < left && left < spare && spare < 0.4, "{left} of {spare}");
-    for part in [
-        "before measuring:",
-        "at random",
-        "settled at",
-        "% spare",
-        "100% to 100%",
-        "steady: write amp",
-    ] {
-        assert!(table.contains(part), "`{part}` is missing:\n{table}");
-    }
+    says(
+        &table,
+        &[
+            "before measuring:",
+            "at random",
+            "settled at",
+            "% spare",
+            "100% to 100%",
+            "steady: write amp",
+        ],
+    );
     h.file("long.toml", text.replace("4s", "9000h").replace("\"steady\"", "\"10000%\""));
-    let cut = h.interrupted(&["run", "long.toml"]);
+    let cut = h.interrupted("run long.toml");
     assert!(cut.code == 130 && cut.out.contains("INTERRUPTED"), "{cut:?}");
     // What is said to have been written is what was written: here not all of 1 TiB.
     h.file("all.fio", "[j]\nrw=randread\nbs=4k\nsize=100%\n");
-    let cut = h.interrupted(&["run", "all.fio", "--device", "tlc-modern"]);
+    let cut = h.interrupted("run all.fio --device tlc-modern");
     assert!(cut.code == 130 && cut.out.contains("interrupted before measuring"), "{cut:?}");
     assert!(!cut.out.contains("907.66 GiB written"), "{cut:?}");
 }
@@ -504,7 +500,7 @@ fn what_was_prepared_and_what_spare_there_is_are_said() {
 #[test]
 fn without_a_file_the_bundled_trace_runs() {
     let h = here();
-    let json = h.run(&["run", "--json", "-", "--set", "workload.0.loops=1"]).good().json();
+    let json = h.run("run --json - --set workload.0.loops=1").good().json();
     let runs = json["runs"].as_array().expect("a list");
     assert_eq!(runs.len(), 5);
     for run in runs {
@@ -523,8 +519,7 @@ fn without_a_file_the_bundled_trace_runs() {
     let spinning = |i: usize| runs[i]["cpu"]["lock_ratio"].as_f64().expect("a number");
     assert!(spinning(2) > 100.0 * spinning(3), "pblk's cores spin on locks, QBLK's do not");
     // The same on a target of the command line: the trace alone.
-    let quick = ["run", "--target", "pftl", "--json", "-", "--set", "workload.0.loops=1"];
-    let json = h.run(&quick).good().json();
+    let json = h.run("run --target pftl --json - --set workload.0.loops=1").good().json();
     assert_eq!(json["runs"].as_array().expect("a list").len(), 1);
     assert_eq!(json["configuration"]["workloads"].as_array().expect("a list").len(), 1);
 }
@@ -537,17 +532,17 @@ fn raw_targets_take_jobs_that_name_their_pus() {
                size = \"1MiB\"\ntime_based = true\nruntime = \"20ms\"\n";
     let h = here();
     h.file("raw.toml", raw);
-    let run = &h.run(&["run", "raw.toml", "--json", "-"]).good().json()["runs"][0];
+    let run = &h.run("run raw.toml --json -").good().json()["runs"][0];
     assert_eq!(run["bytes_read"], 512 << 10);
     assert!(run["erases"].as_u64() > Some(0), "the writer went round: {}", run["erases"]);
     let parts = &run["latency_breakdown_ns"]["read"];
     assert!(parts["array"].as_u64() > Some(0) && parts["rest"] == 0, "{parts}");
     assert_eq!((&run["violations"], &run["wrong_sectors"]), (&0.into(), &0.into()));
-    assert!(h.run(&["check", "raw.toml"]).good().out.contains("nothing wrong"));
+    assert!(h.run("check raw.toml").good().out.contains("nothing wrong"));
     let refused = |from: &str, to: &str, says: &str| {
         h.file("bad.toml", raw.replace(from, to));
-        h.run(&["run", "bad.toml"]).refused(2, &[says]);
-        let check = h.run(&["check", "bad.toml"]);
+        h.run("run bad.toml").refused(2, &[says]);
+        let check = h.run("check bad.toml");
         assert!(check.code == 2 && check.err.contains(says), "{check:?}");
     };
     refused("pus = \"2-3\"\n", "", "name their PUs");
@@ -583,11 +578,13 @@ fn the_examples_are_good() {
 #[test]
 fn a_figure_is_reproduced_with_its_verdict() {
     let h = here();
-    let beside = ["reproduce", "lightnvm-fig8", "--json", "-", "--jobs", "3"];
-    let text = h.run(&beside).good().out;
+    let text = h.run("reproduce lightnvm-fig8 --json - --jobs 3").good().out;
     let json: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-    let alone = ["reproduce", "lightnvm-fig8", "--json", "-", "--jobs", "1"];
-    assert_eq!(h.run(&alone).good().out, text, "numbers depend on how many run at a time");
+    assert_eq!(
+        h.run("reproduce lightnvm-fig8 --json - --jobs 1").good().out,
+        text,
+        "numbers depend on how many run at a time"
+    );
     assert_eq!((&json["name"], &json["verdict"]), (&"lightnvm-fig8".into(), &"reproduced".into()));
     let rows = json["rows"].as_array().expect("rows");
     assert!(rows.iter().all(|r| r["what"].is_string() && r["here"].is_number()));

@@ -1,7 +1,7 @@
 //! `flashlane bench`: a cost table that is complete, named, and can be used at once. No time is
 //! looked at.
 
-use crate::harness::here;
+use crate::harness::{here, says};
 use flashlane_rt::{CostTable, STAGES};
 
 const JOB: &str = "[w]\nrw=randwrite\nbs=4k\nsize=2m\n";
@@ -9,10 +9,8 @@ const JOB: &str = "[w]\nrw=randwrite\nbs=4k\nsize=2m\n";
 #[test]
 fn a_calibration_is_a_table_that_a_run_can_be_charged_with() {
     let h = here();
-    let said = h.run(&["bench", "--calibrate", "--rounds", "3", "-o", "ours.toml"]).good();
-    for part in ["cores", "ring.reserve", "lock"] {
-        assert!(said.out.contains(part), "`{part}` is missing:\n{}", said.out);
-    }
+    let said = h.run("bench --calibrate --rounds 3 -o ours.toml").good();
+    says(&said.out, &["cores", "ring.reserve", "lock"]);
     let text = std::fs::read_to_string(h.path("ours.toml")).expect("written");
     let table = CostTable::from_toml(&text).unwrap_or_else(|e| panic!("{e}:\n{text}"));
     assert!(table.name().starts_with("ours-"), "{}", table.name());
@@ -51,9 +49,8 @@ fn a_table_can_go_into_a_pipe() {
 #[test]
 fn bench_without_options_says_what_it_can_do_and_a_wrong_place_is_refused_first() {
     let h = here();
-    assert!(h.run(&["bench"]).good().out.contains("--calibrate"));
-    h.run(&["bench", "-o", "x.toml"]).refused(2, &["--calibrate"]);
-    h.run(&["bench", "--calibrate", "--rounds", "0"]).refused(2, &["--rounds", "1"]);
-    h.run(&["bench", "--calibrate", "-o", "no/such/place.toml"])
-        .refused(2, &["no/such/place.toml"]);
+    assert!(h.run("bench").good().out.contains("--calibrate"));
+    h.run("bench -o x.toml").refused(2, &["--calibrate"]);
+    h.run("bench --calibrate --rounds 0").refused(2, &["--rounds", "1"]);
+    h.run("bench --calibrate -o no/such/place.toml").refused(2, &["no/such/place.toml"]);
 }

@@ -4,7 +4,7 @@
 //! the socket is sent here is also what no client of ours sends: garbage, half a line, a line without end,
 //! another version. The run must not notice.
 
-use crate::harness::{Done, ENDLESS, Here, here, pause};
+use crate::harness::{self, Done, ENDLESS, Here, here, pause, says};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -14,22 +14,20 @@ use std::time::Duration;
 
 /// A drive with two pblk targets; `db` is the one that is run on.
 fn drive() -> Here {
-    let h = here();
-    h.run(&["drive", "create", "a.img", "--preset", "tiny", "--set", "geometry.chunks_per_pu=64"])
-        .good();
-    h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk", "-b", "0", "-e", "1"]).good();
-    h.run(&["lnvm", "create", "a.img", "-n", "log", "-t", "pblk", "-b", "2", "-e", "3"]).good();
+    let h = harness::drive();
+    h.run("lnvm create a.img -n db -t pblk -b 0 -e 1").good();
+    h.run("lnvm create a.img -n log -t pblk -b 2 -e 3").good();
     h
 }
 
-fn lnvm(h: &Here, args: &[&str]) -> Done {
-    h.run(&[&["lnvm"], args].concat())
+fn lnvm(h: &Here, args: &str) -> Done {
+    h.run(&format!("lnvm {args}"))
 }
 
 /// The run that has `a.img` goes on meanwhile: what it has written grows.
 fn goes_on(h: &Here) {
     let written = || {
-        let smart = h.run(&["drive", "smart", "a.img", "--json", "-"]).good().json();
+        let smart = h.run("drive smart a.img --json -").good().json();
         smart["ocp"]["Physical media units written"]["lo"].as_u64().unwrap()
     };
     let first = written();
@@ -49,15 +47,15 @@ fn verbs_work_on_a_drive_in_use() {
     let there = std::fs::symlink_metadata(h.path("a.img.ctl")).unwrap();
     assert!(there.file_type().is_socket());
     assert_eq!(there.permissions().mode() & 0o777, 0o600);
-    let info = h.run(&["drive", "info", "a.img", "--json", "-"]).good().json();
+    let info = h.run("drive info a.img --json -").good().json();
     assert_eq!(info["in_use"]["process"], pid);
     assert_eq!(info["in_use"]["target"], "db");
-    let text = h.run(&["drive", "info", "a.img"]).good().out;
+    let text = h.run("drive info a.img").good().out;
     assert!(text.contains(&format!("by process {pid}, target `db`")), "{text}");
     goes_on(&h);
-    let list = lnvm(&h, &["list", "a.img"]).good().out;
+    let list = lnvm(&h, "list a.img").good().out;
     assert!(list.contains("Number of targets: 2") && list.contains("log"), "{list}");
-    let info = lnvm(&h, &["info", "a.img", "--json", "-"]).good().json();
+    let info = lnvm(&h, "info a.img --json -").good().json();
     assert_eq!(info["targets"][0]["in_use_by"], pid);
     assert!(info["targets"][0]["pblk"]["write_amp_mileage"].as_str().unwrap().starts_with("user:"));
     // What its cores have waited for so far, of the target in use only.
@@ -65,7 +63,7 @@ fn verbs_work_on_a_drive_in_use() {
     assert!(waited["queues"][0]["depth_max"].as_u64().unwrap() > 0, "{waited:#}");
     assert!(waited["locks"][0]["acquired"].as_u64().unwrap() > 0, "{waited:#}");
     assert_eq!(info["targets"][1]["contention"], Value::Null);
-    let text = lnvm(&h, &["info", "a.img", "-n", "db"]).good().out;
+    let text = lnvm(&h, "info a.img -n db").good().out;
     assert!(text.contains("  ring 0 ") && text.contains("  semaphores "), "{text}");
     assert_eq!(info["targets"][1]["stopped_cleanly"], true, "{info:#}");
     assert_eq!(
@@ -74,32 +72,31 @@ fn verbs_work_on_a_drive_in_use() {
             .or(info["device"]["lightnvm"]["groups"].as_u64()),
         Some(2)
     );
-    assert!(lnvm(&h, &["id-ns", "a.img"]).good().out.starts_with("ver"));
-    let log = lnvm(&h, &["chunk-log", "a.img"]).good().out;
+    assert!(lnvm(&h, "id-ns a.img").good().out.starts_with("ver"));
+    let log = lnvm(&h, "chunk-log a.img").good().out;
     assert!(log.starts_with("Total chunks in namespace: 256\n"), "{log}");
-    let bytes = h.command(&["lnvm", "chunk-log", "a.img", "-o", "binary"]).output().unwrap().stdout;
+    let bytes = h.command("lnvm chunk-log a.img -o binary").output().unwrap().stdout;
     assert_eq!(bytes.len(), 256 * 32);
     // Blocks and the target in use are not to be touched; neither is the drive as a whole.
     let in_use = format!("in use by process {pid}");
-    lnvm(&h, &["diag-set-bbtbl", "a.img", "-c", "0", "-l", "0", "-b", "7", "-v", "8"])
-        .refused(2, &["a.img", "`db`"]);
-    lnvm(&h, &["remove", "a.img", "-n", "db"]).refused(2, &["`db`", &in_use]);
-    lnvm(&h, &["remove", "a.img", "-n", "dbb"]).refused(2, &["no target `dbb`", "db, log"]);
-    lnvm(&h, &["create", "a.img", "-n", "x", "-t", "raw"]).refused(2, &["a.img", &in_use]);
-    lnvm(&h, &["factory", "a.img"]).refused(2, &["a.img", &in_use]);
-    h.run(&["drive", "upgrade", "a.img"]).refused(2, &["a.img", &in_use]);
-    h.run(&["drive", "create", "a.img", "--preset", "tiny", "--force"]).refused(2, &[&in_use]);
-    h.run(&["run", "endless.fio", "--drive", "a.img", "--target", "log"]).refused(2, &[&in_use]);
+    lnvm(&h, "diag-set-bbtbl a.img -c 0 -l 0 -b 7 -v 8").refused(2, &["a.img", "`db`"]);
+    lnvm(&h, "remove a.img -n db").refused(2, &["`db`", &in_use]);
+    lnvm(&h, "remove a.img -n dbb").refused(2, &["no target `dbb`", "db, log"]);
+    lnvm(&h, "create a.img -n x -t raw").refused(2, &["a.img", &in_use]);
+    lnvm(&h, "factory a.img").refused(2, &["a.img", &in_use]);
+    h.run("drive upgrade a.img").refused(2, &["a.img", &in_use]);
+    h.run("drive create a.img --preset tiny --force").refused(2, &[&in_use]);
+    h.run("run endless.fio --drive a.img --target log").refused(2, &[&in_use]);
     // Another target can go, and then its blocks can be marked.
-    lnvm(&h, &["remove", "a.img", "-n", "log"]).good();
-    lnvm(&h, &["diag-set-bbtbl", "a.img", "-c", "1", "-l", "0", "-b", "7", "-v", "8"]).good();
+    lnvm(&h, "remove a.img -n log").good();
+    lnvm(&h, "diag-set-bbtbl a.img -c 1 -l 0 -b 7 -v 8").good();
     assert!(holder.is_running());
     let done = holder.interrupt();
     assert!(done.out.contains("target `db` of a.img"), "{done:?}");
     assert_eq!(h.files(), ["a.img", "endless.fio"], "the socket is gone");
-    let list = lnvm(&h, &["list", "a.img"]).good().out;
+    let list = lnvm(&h, "list a.img").good().out;
     assert!(list.contains("Number of targets: 1"), "{list}");
-    assert!(lnvm(&h, &["chunk-log", "a.img"]).good().out.contains("OFFLINE"));
+    assert!(lnvm(&h, "chunk-log a.img").good().out.contains("OFFLINE"));
 }
 
 /// A run on the real clock: it answers as one in virtual time does, its drive is used meanwhile, and a second run finds it
@@ -111,11 +108,11 @@ fn a_drive_on_the_real_clock_answers() {
     let run = ["run", "endless.fio", "--drive", "a.img", "--target", "db", "--clock", "real"];
     let mut holder = h.hold_with(&run, "a.img.ctl");
     let pid = holder.id();
-    let info = h.run(&["drive", "info", "a.img", "--json", "-"]).good().json();
+    let info = h.run("drive info a.img --json -").good().json();
     assert_eq!(info["in_use"]["process"], pid);
     goes_on(&h);
-    lnvm(&h, &["knobs", "a.img", "-n", "db", "gc_enabled=0"]).good();
-    h.run(&["drive", "snapshot", "a.img", "s.img"]).good();
+    lnvm(&h, "knobs a.img -n db gc_enabled=0").good();
+    h.run("drive snapshot a.img s.img").good();
     assert!(holder.is_running());
     let done = holder.interrupt();
     assert!(done.out.contains("real clock: no fingerprint"), "{done:?}");
@@ -133,13 +130,10 @@ fn a_drive_on_the_real_clock_answers() {
     let busy = run["runs"][0]["cpu"]["busy_ratio"].as_f64().unwrap();
     assert!(busy > 0.0 && busy <= 1.0, "{busy}");
     // Power cuts reach it, too.
-    let holder = h.hold_with(
-        &["run", "endless.fio", "--drive", "a.img", "--target", "db", "--clock", "real"],
-        "a.img.ctl",
-    );
-    h.run(&["drive", "inject", "a.img", "power_cut"]).good();
+    let holder = h.hold_with("run endless.fio --drive a.img --target db --clock real", "a.img.ctl");
+    h.run("drive inject a.img power_cut").good();
     drop(holder);
-    assert!(h.run(&["drive", "check", "a.img"]).good().out.ends_with("good\n"));
+    assert!(h.run("drive check a.img").good().out.ends_with("good\n"));
 }
 
 /// On the real clock requests may be far apart: Ctrl-C is heard between them. What the real clock can't do is said.
@@ -153,7 +147,7 @@ fn a_slow_run_on_the_real_clock_hears_ctrl_c() {
     assert!(done.out.contains("INTERRUPTED"), "{done:?}");
     let cores = [&run[..], &["--set", "run.host_cores=2"]].concat();
     h.run(&cores).refused(2, &["2 host cores", "run.host_cores=1"]);
-    h.run(&["run", "slow.fio", "--clock", "real"]).refused(2, &["--drive"]);
+    h.run("run slow.fio --clock real").refused(2, &["--drive"]);
     assert_eq!(h.files(), ["a.img", "slow.fio"]);
 }
 
@@ -161,11 +155,11 @@ fn a_slow_run_on_the_real_clock_hears_ctrl_c() {
 fn a_snapshot_of_a_drive_in_use_is_a_drive() {
     let h = drive();
     let mut holder = h.hold("a.img", "db", "a.img.ctl");
-    h.run(&["drive", "snapshot", "a.img", "s.img"]).good();
-    h.run(&["drive", "clone", "a.img", "c.img"]).good();
-    h.run(&["drive", "snapshot", "a.img", "s.img"]).refused(2, &["s.img", "exists"]);
-    h.run(&["drive", "snapshot", "a.img", "no/s.img"]).refused(2, &["no/s.img"]);
-    let checked = h.run(&["drive", "check", "a.img"]).good().out;
+    h.run("drive snapshot a.img s.img").good();
+    h.run("drive clone a.img c.img").good();
+    h.run("drive snapshot a.img s.img").refused(2, &["s.img", "exists"]);
+    h.run("drive snapshot a.img no/s.img").refused(2, &["no/s.img"]);
+    let checked = h.run("drive check a.img").good().out;
     assert!(checked.contains("snapshot") && checked.ends_with("good\n"), "{checked}");
     assert!(holder.is_running());
     assert_eq!(h.files(), ["a.img", "a.img.ctl", "c.img", "endless.fio", "s.img"]);
@@ -192,23 +186,22 @@ fn a_socket_that_a_killed_process_left_is_replaced() {
     h.hold("a.img", "db", "a.img.ctl").kill();
     assert!(h.path("a.img.ctl").exists(), "nobody was left to remove it");
     // The lock decides: nobody has the drive.
-    let info = h.run(&["drive", "info", "a.img", "--json", "-"]).good().json();
+    let info = h.run("drive info a.img --json -").good().json();
     assert_eq!(info["in_use"], Value::Null);
     let holder = h.hold("a.img", "db", "a.img.ctl");
-    let info = h.run(&["drive", "info", "a.img", "--json", "-"]).good().json();
+    let info = h.run("drive info a.img --json -").good().json();
     assert_eq!(info["in_use"]["process"], holder.id());
     holder.interrupt();
     assert_eq!(h.files(), ["a.img", "endless.fio"]);
     // Something else of that name stays, and nothing is run.
     h.file("a.img.ctl", "mine");
-    h.run(&["run", "endless.fio", "--drive", "a.img", "--target", "db"])
-        .refused(2, &["a.img.ctl", "move it away"]);
+    h.run("run endless.fio --drive a.img --target db").refused(2, &["a.img.ctl", "move it away"]);
     assert_eq!(std::fs::read(h.path("a.img.ctl")).unwrap(), b"mine");
     // Held by who does not listen: it is said who, as ever.
     let _held =
         flashlane_ocssd::Ssd::open_image(&h.path("a.img"), &flashlane_ocssd::OpenImage::default());
     let me = format!("process {}", std::process::id());
-    h.run(&["drive", "smart", "a.img"]).refused(2, &["in use by", &me]);
+    h.run("drive smart a.img").refused(2, &["in use by", &me]);
 }
 
 /// A line of what the holder says.
@@ -247,9 +240,9 @@ fn a_stopped_holder_is_named() {
     let pid = holder.id();
     kill("-STOP", pid);
     let says = [&format!("process {pid}"), "is stopped", &format!("`kill -CONT {pid}`")[..]];
-    h.run(&["drive", "smart", "a.img"]).refused(2, &says);
+    h.run("drive smart a.img").refused(2, &says);
     kill("-CONT", pid);
-    h.run(&["drive", "smart", "a.img"]).good();
+    h.run("drive smart a.img").good();
     holder.interrupt();
 }
 
@@ -258,26 +251,24 @@ fn a_stopped_holder_is_named() {
 fn the_power_of_a_drive_in_use_is_cut() {
     let h = drive();
     h.file("r.fio", "[r]\nrw=read\nbs=64k\nsize=8m\n");
-    h.run(&["drive", "inject", "a.img", "power_cut"]).refused(2, &["a.img", "nobody uses"]);
+    h.run("drive inject a.img power_cut").refused(2, &["a.img", "nobody uses"]);
     for round in 1..=5 {
         let mut holder = h.hold("a.img", "db", "a.img.ctl");
         (0..round * 3).for_each(|_| pause());
-        let cut = h.run(&["drive", "inject", "a.img", "power_cut", "--json", "-"]).good().json();
+        let cut = h.run("drive inject a.img power_cut --json -").good().json();
         assert!(cut["at_ns"].is_u64(), "{cut}");
         let done = holder.output();
         assert_eq!((done.code, &done.out[..]), (130, ""), "{done:?}");
-        for part in ["`db`", "a.img", "the power of the drive was cut"] {
-            assert!(done.err.contains(part), "{done:?}");
-        }
+        says(&done.err, &["`db`", "a.img", "the power of the drive was cut"]);
         assert_eq!(h.files(), ["a.img", "endless.fio", "r.fio"], "the socket is gone");
-        let smart = h.run(&["drive", "smart", "a.img", "--json", "-"]).good().json();
+        let smart = h.run("drive smart a.img --json -").good().json();
         assert_eq!(smart["unsafe_shutdowns"], round.to_string());
-        let args = ["run", "r.fio", "--drive", "a.img", "--target", "db", "--json", "-"];
-        let run = h.run(&args).good().json()["runs"][0].clone();
+        let run =
+            h.run("run r.fio --drive a.img --target db --json -").good().json()["runs"][0].clone();
         assert_eq!(run["mount"]["recovery"]["clean"], false, "{run:#}");
         assert_eq!((&run["failed_requests"], &run["counter_laws"]), (&0.into(), &"hold".into()));
     }
-    assert!(h.run(&["drive", "check", "a.img"]).good().out.ends_with("good\n"));
+    assert!(h.run("drive check a.img").good().out.ends_with("good\n"));
 }
 
 #[test]
@@ -318,14 +309,14 @@ fn garbage_is_answered_in_words_and_the_run_goes_on() {
             stream
         })
         .collect();
-    h.run(&["drive", "smart", "a.img"]).good();
+    h.run("drive smart a.img").good();
     // Those that said nothing are told so in the end.
     let mut rest = String::new();
     idle[1].set_read_timeout(Some(Duration::from_secs(60))).unwrap();
     (&idle[1]).read_to_string(&mut rest).unwrap();
     assert!(rest.contains("no question came"), "{rest}");
     drop(idle);
-    h.run(&["drive", "smart", "a.img"]).good();
+    h.run("drive smart a.img").good();
     assert!(holder.is_running());
     holder.interrupt();
 }
@@ -368,11 +359,11 @@ fn who_looks_on_changes_nothing() {
     let run = |asked: bool| {
         let h = drive();
         h.file("w.fio", "[w]\nrw=randwrite\nbs=4k\nsize=8m\nio_size=64m\niodepth=8\nfsync=100\n");
-        let args = ["run", "w.fio", "--drive", "a.img", "--target", "db", "--json", "-"];
+        let args = "run w.fio --drive a.img --target db --json -";
         if !asked {
-            return (h.run(&args).good().json(), 0);
+            return (h.run(args).good().json(), 0);
         }
-        let mut holder = h.hold_with(&args, "a.img.ctl");
+        let mut holder = h.hold_with(args, "a.img.ctl");
         // Four ask without a pause until nobody listens any more; the run ends all the same.
         let answered = std::thread::scope(|scope| {
             let h = &h;
@@ -405,7 +396,7 @@ fn a_drive_with_a_path_longer_than_an_address_can_be_used() {
     let long = format!("{}/{}", h.path("").display(), "n".repeat(253));
     std::fs::copy(h.path(&image), &long).unwrap();
     h.run(&["run", "endless.fio", "--drive", &long]).refused(2, &["shorter name"]);
-    assert!(lnvm(&h, &["info", &long]).good().out.contains("cleanly"));
+    assert!(lnvm(&h, &format!("info {long}")).good().out.contains("cleanly"));
 }
 
 /// A terminal that goes away, which says so twice, ends a run as SIGTERM does: its target is stopped, not
@@ -422,7 +413,7 @@ fn a_terminal_that_goes_away_ends_a_run_cleanly() {
         h.hold_by(command, "a.img.ctl")
     };
     let stopped = || {
-        let info = lnvm(&h, &["info", "a.img", "-n", "db", "--json", "-"]).good().json();
+        let info = lnvm(&h, "info a.img -n db --json -").good().json();
         info["targets"][0]["stopped_cleanly"].clone()
     };
     // Whatever these tests were started by: as a shell starts a program.

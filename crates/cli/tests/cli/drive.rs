@@ -1,93 +1,80 @@
 //! `flashlane drive`: images made, shown, checked, copied, refused.
 
-use crate::harness::{Done, Here, here};
+use crate::harness::{Done, Here, here, says};
 
 #[test]
 fn a_drive_is_made_and_shown() {
     let h = here();
-    let made = h.run(&[
-        "drive",
-        "create",
-        "a.img",
-        "--preset",
-        "tiny",
-        "--set",
-        "geometry.chunks_per_pu=8",
-    ]);
+    let made = h.run("drive create a.img --preset tiny --set geometry.chunks_per_pu=8");
     assert!(made.good().out.contains("8 MiB"), "2 x 2 PUs of 8 chunks of 256 KiB");
     assert_eq!(h.files(), ["a.img"]);
-    let text = h.run(&["drive", "info", "a.img"]).good().out.clone();
-    for part in ["tiny", "uuid", "32 free", "commits", "format              2.1"] {
-        assert!(text.contains(part), "`{part}` is missing:\n{text}");
-    }
-    let json = h.run(&["drive", "info", "a.img", "--json", "-"]).good().json();
+    let text = h.run("drive info a.img").good().out.clone();
+    says(&text, &["tiny", "uuid", "32 free", "commits", "format              2.1"]);
+    let json = h.run("drive info a.img --json -").good().json();
     assert_eq!(json["raw_bytes"], 8 << 20);
     assert_eq!(json["chunks"]["free"], 32);
-    let smart = h.run(&["drive", "smart", "a.img", "--json", "-"]).good().json();
+    let smart = h.run("drive smart a.img --json -").good().json();
     assert_eq!(smart["avail_spare"], 100);
     assert!(smart["data_units_written"].is_string() && smart["unsafe_shutdowns"].is_string());
     assert_eq!(smart["ocp"]["Physical media units written"]["lo"], 0);
-    assert!(h.run(&["drive", "smart", "a.img"]).good().out.contains("Media dies offline"));
-    assert!(h.run(&["drive", "check", "a.img"]).good().out.ends_with("good\n"));
-    let presets = h.run(&["drive", "info", "--presets"]).good().out.clone();
+    assert!(h.run("drive smart a.img").good().out.contains("Media dies offline"));
+    assert!(h.run("drive check a.img").good().out.ends_with("good\n"));
+    let presets = h.run("drive info --presets").good().out.clone();
     assert!(presets.contains("westlake") && presets.contains("16 GiB"), "{presets}");
 }
 
 #[test]
 fn a_snapshot_keeps_the_uuid_and_a_clone_does_not() {
     let h = here();
-    h.run(&["drive", "create", "a.img", "--preset", "tiny"]).good();
+    h.run("drive create a.img --preset tiny").good();
     let uuid =
         |file: &str| h.run(&["drive", "info", file, "--json", "-"]).good().json()["uuid"].clone();
-    h.run(&["drive", "snapshot", "a.img", "s.img"]).good();
-    h.run(&["drive", "clone", "a.img", "c.img"]).good();
+    h.run("drive snapshot a.img s.img").good();
+    h.run("drive clone a.img c.img").good();
     assert_eq!(uuid("a.img"), uuid("s.img"));
     assert_ne!(uuid("a.img"), uuid("c.img"));
-    h.run(&["drive", "clone", "a.img", "c.img"]).refused(2, &["c.img", "exists"]);
+    h.run("drive clone a.img c.img").refused(2, &["c.img", "exists"]);
 }
 
 #[test]
 fn what_can_t_be_done_is_said_and_leaves_nothing() {
     let h = here();
-    let refused = |args: &[&str], says: &[&str]| {
-        h.run(&[&["drive"], args].concat()).refused(2, says);
+    let refused = |args: &str, says: &[&str]| {
+        h.run(&format!("drive {args}")).refused(2, says);
     };
-    refused(&["create", "a.img", "--preset", "tinny"], &["tinny", "tiny"]);
-    refused(&["create", "a.img", "--set", "geometry.chanels=4"], &["chanels"]);
-    refused(&["create", "no/such/a.img", "--preset", "tiny"], &["no/such/a.img", "No such file"]);
-    refused(&["info", "none.img"], &["none.img", "No such file"]);
+    refused("create a.img --preset tinny", &["tinny", "tiny"]);
+    refused("create a.img --set geometry.chanels=4", &["chanels"]);
+    refused("create no/such/a.img --preset tiny", &["no/such/a.img", "No such file"]);
+    refused("info none.img", &["none.img", "No such file"]);
     assert!(h.files().is_empty(), "{:?}", h.files());
     h.file("text.img", "hello");
-    refused(&["info", "text.img"], &["text.img", "not a drive image"]);
-    refused(&["check", "text.img"], &["not a drive image"]);
+    refused("info text.img", &["text.img", "not a drive image"]);
+    refused("check text.img", &["not a drive image"]);
     let says = ["text.img: the file exists", "another name", "--force to replace it"];
-    refused(&["create", "text.img", "--preset", "tiny"], &says);
-    h.run(&["drive", "create", "text.img", "--preset", "tiny", "--force"]).good();
-    refused(&["info", "text.img", "--json", "text.img"], &["replace"]);
+    refused("create text.img --preset tiny", &says);
+    h.run("drive create text.img --preset tiny --force").good();
+    refused("info text.img --json text.img", &["replace"]);
     let mut bytes = std::fs::read(h.path("text.img")).unwrap();
     bytes[40_000] ^= 1;
     h.file("flipped.img", &bytes);
-    refused(
-        &["check", "flipped.img"],
-        &["flipped.img: ", "table row 49 (chunk 2 on PU 2)", "snapshot"],
-    );
+    refused("check flipped.img", &["flipped.img: ", "table row 49 (chunk 2 on PU 2)", "snapshot"]);
     bytes[40_000] ^= 1;
     bytes[30] ^= 1;
     h.file("header.img", &bytes);
-    let Done { code, out, .. } = h.run(&["drive", "check", "header.img"]);
+    let Done { code, out, .. } = h.run("drive check header.img");
     let says = "header.img: the header is damaged: one of the two copies of it, at byte 0; `flashlane drive upgrade`";
     assert!(code == 1 && out.contains(says), "{out}");
     assert_eq!(std::fs::read(h.path("header.img")).unwrap(), bytes, "untouched");
-    let mended = h.run(&["drive", "upgrade", "header.img"]);
+    let mended = h.run("drive upgrade header.img");
     assert!(mended.code == 0 && mended.out.contains("whole again"), "{}", mended.out);
-    h.run(&["drive", "check", "header.img"]).good();
+    h.run("drive check header.img").good();
 }
 
 /// A drive with a target that was written to.
 fn written(chunks: &str) -> Here {
     let h = here();
     h.run(&["drive", "create", "a.img", "--preset", "tiny", "--set", chunks]).good();
-    h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk"]).good();
+    h.run("lnvm create a.img -n db -t pblk").good();
     h.file("w.fio", "[w]\nrw=write\nbs=64k\nsize=4m\n");
     h
 }
@@ -96,10 +83,10 @@ fn written(chunks: &str) -> Here {
 #[test]
 fn a_check_says_that_a_die_is_dead() {
     let h = written("geometry.chunks_per_pu=64");
-    h.run(&["drive", "inject", "a.img", "die_fail", "--at", "pu 1", "--count", "20"]).good();
-    assert!(h.run(&["drive", "check", "a.img"]).good().out.ends_with("\ngood\n"));
-    h.run(&["run", "w.fio", "--drive", "a.img"]);
-    let said = h.run(&["drive", "check", "a.img"]).good().out;
+    h.run("drive inject a.img die_fail --at 'pu 1' --count 20").good();
+    assert!(h.run("drive check a.img").good().out.ends_with("\ngood\n"));
+    h.run("run w.fio --drive a.img");
+    let said = h.run("drive check a.img").good().out;
     let held = said.split_once("a.img: the die of pu 1 is dead, with ").expect(&said).1;
     let held: u64 = held.split_once(" sectors on it\n").expect(&said).0.parse().expect(&said);
     assert!(held > 0 && said.ends_with("\ngood, with a dead die\n"), "{said}");
@@ -109,7 +96,7 @@ fn a_check_says_that_a_die_is_dead() {
 #[test]
 fn a_check_names_what_is_damaged() {
     let h = written("geometry.chunks_per_pu=64");
-    h.run(&["run", "w.fio", "--drive", "a.img"]).good();
+    h.run("run w.fio --drive a.img").good();
     let whole = std::fs::read(h.path("a.img")).expect("the image");
     // Contents lie behind the journal, in whole pages.
     let full =
@@ -120,7 +107,7 @@ fn a_check_names_what_is_damaged() {
         let mut bytes = whole.clone();
         damaged.iter().for_each(|page| bytes[page * 4096 + 99] ^= 8);
         h.file("bad.img", bytes);
-        let done = h.run(&["drive", "check", "bad.img"]);
+        let done = h.run("drive check bad.img");
         assert_eq!(done.code, 1, "{done:?}");
         done.out
     };

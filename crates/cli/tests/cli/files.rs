@@ -1,6 +1,6 @@
 //! What files the program reads and writes: which are refused, and what stays as it was.
 
-use crate::harness::{Done, EXPERIMENT, JOB, MSR, TRACE, here};
+use crate::harness::{Done, EXPERIMENT, JOB, MSR, TRACE, here, says};
 
 /// A result never takes the place of what it is made from.
 #[test]
@@ -19,7 +19,7 @@ fn what_is_read_is_not_overwritten() {
     ] {
         h.run(args).refused(2, &["would replace", "give it another file"]);
     }
-    h.run(&["trace", "convert", "t.txt", "o", "--json", "o"]).refused(2, &["both want o"]);
+    h.run("trace convert t.txt o --json o").refused(2, &["both want o"]);
     for (name, text) in files {
         assert_eq!(std::fs::read_to_string(h.path(name)).expect("it is there"), text);
     }
@@ -53,10 +53,10 @@ fn a_byte_order_mark_is_named() {
         h.file(name, format!("\u{feff}{text}"));
         h.run(&["check", name]).refused(2, &[name, "begins with a byte order mark: save it as"]);
     }
-    h.run(&["trace", "info", "t.txt"]).refused(2, &["begins with a byte order mark"]);
+    h.run("trace info t.txt").refused(2, &["begins with a byte order mark"]);
     let utf16: Vec<u8> = TRACE.encode_utf16().flat_map(u16::to_le_bytes).collect();
     h.file("wide.txt", [&[0xff, 0xfe][..], &utf16].concat());
-    h.run(&["trace", "info", "wide.txt"]).refused(2, &["UTF-16", "save it as UTF-8"]);
+    h.run("trace info wide.txt").refused(2, &["UTF-16", "save it as UTF-8"]);
 }
 
 /// A file that was cut in its last number is good as it stands: what can be known is said.
@@ -85,8 +85,8 @@ fn an_output_that_sounds_packed_is_refused() {
     h.file("t.csv", MSR);
     h.file("e.toml", EXPERIMENT);
     let says = ["t.txt.gz", "not written packed", "write t.txt, then `gzip` it", "gzip > t.txt.gz"];
-    h.run(&["trace", "convert", "t.csv", "t.txt.gz", "--to", "msr"]).refused(2, &says);
-    h.run(&["run", "e.toml", "--json", "r.json.zst"]).refused(2, &["not written packed", "zstd"]);
+    h.run("trace convert t.csv t.txt.gz --to msr").refused(2, &says);
+    h.run("run e.toml --json r.json.zst").refused(2, &["not written packed", "zstd"]);
     assert_eq!(h.files(), ["e.toml", "t.csv"]);
 }
 
@@ -109,10 +109,10 @@ fn a_link_to_an_output_stays_a_link() {
     let both = ["trace", "convert", "t.csv", "to-old", "--json", "there/old.json"];
     h.run(&both).refused(2, &["both want"]);
     symlink("t.csv", h.path("to-input")).expect("a link");
-    h.run(&["trace", "info", "t.csv", "--json", "to-input"]).refused(2, &["would replace"]);
+    h.run("trace info t.csv --json to-input").refused(2, &["would replace"]);
     // A ring of links leads nowhere, and is left as it is.
     symlink("ring", h.path("ring")).expect("a link");
-    h.run(&["trace", "info", "t.csv", "--json", "ring"]).refused(2, &["cannot write ring"]);
+    h.run("trace info t.csv --json ring").refused(2, &["cannot write ring"]);
     assert!(h.path("ring").is_symlink());
 }
 
@@ -122,14 +122,15 @@ fn a_full_disk_under_one_result_costs_no_other() {
     let h = here();
     h.file("e.toml", EXPERIMENT.to_string() + "size = \"8MiB\"\n");
     h.file("t.csv", MSR);
-    h.run(&["drive", "create", "a.img", "--preset", "tiny"]).good();
+    h.run("drive create a.img --preset tiny").good();
     let full = |args: &[&str], prints: &str| {
         let done = h.run(args);
         assert_eq!(done.code, 2, "{args:?}: {done:?}");
         assert!(done.out.contains(prints), "`{prints}` is missing, {args:?}: {done:?}");
-        for part in ["cannot write /dev/full: No space left", "make room there, or name another"] {
-            assert!(done.err.contains(part), "`{part}` is missing, {args:?}: {}", done.err);
-        }
+        says(
+            &done.err,
+            &["cannot write /dev/full: No space left", "make room there, or name another"],
+        );
         done
     };
     let all = ["--json", "/dev/full", "--html", "/dev/full", "--csv", "r.csv", "--report", "all"];
@@ -152,7 +153,7 @@ fn a_full_disk_under_one_result_costs_no_other() {
     }
     full(&["bench", "--calibrate", "--rounds", "1", "-o", "/dev/full"], "ns");
     // Nor does a standard output that is full.
-    let mut run = h.command(&["run", "e.toml", "--json", "r.json"]);
+    let mut run = h.command("run e.toml --json r.json");
     let full = std::fs::File::create("/dev/full").expect("it is everywhere");
     let done = Done::of(run.stdout(full).output().expect("the program starts"));
     assert!(done.code == 2 && done.err.contains("standard output: No space left"), "{done:?}");

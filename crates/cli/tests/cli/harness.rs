@@ -13,6 +13,45 @@ pub(crate) fn here() -> Here {
     Here { folder: tempfile::tempdir().expect("a folder for this test") }
 }
 
+/// The words of a command: a list, or a line as a person types it, with `'` around a word that has spaces.
+pub(crate) trait Line {
+    fn words(&self) -> Vec<String>;
+}
+
+impl Line for str {
+    fn words(&self) -> Vec<String> {
+        let of = |(i, part): (usize, &str)| match i % 2 {
+            0 => part.split_whitespace().map(String::from).collect(),
+            _ => vec![part.to_string()],
+        };
+        self.split('\'').enumerate().flat_map(of).collect()
+    }
+}
+
+impl Line for String {
+    fn words(&self) -> Vec<String> {
+        self.as_str().words()
+    }
+}
+
+impl<const N: usize> Line for [&str; N] {
+    fn words(&self) -> Vec<String> {
+        self.iter().map(|word| word.to_string()).collect()
+    }
+}
+
+impl Line for [&str] {
+    fn words(&self) -> Vec<String> {
+        self.iter().map(|word| word.to_string()).collect()
+    }
+}
+
+impl Line for Vec<&str> {
+    fn words(&self) -> Vec<String> {
+        self.as_slice().words()
+    }
+}
+
 impl Here {
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
@@ -23,20 +62,20 @@ impl Here {
         self.path(name)
     }
 
-    pub(crate) fn command(&self, args: &[&str]) -> Command {
+    pub(crate) fn command(&self, line: &(impl Line + ?Sized)) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_flashlane"));
-        command.args(args).current_dir(self.folder.path()).stdin(Stdio::null());
+        command.args(line.words()).current_dir(self.folder.path()).stdin(Stdio::null());
         command
     }
 
-    pub(crate) fn run(&self, args: &[&str]) -> Done {
-        Done::of(self.command(args).output().expect("the program starts"))
+    pub(crate) fn run(&self, line: &(impl Line + ?Sized)) -> Done {
+        Done::of(self.command(line).output().expect("the program starts"))
     }
 
     /// What comes of it when Ctrl-C is pressed after a while.
-    pub(crate) fn interrupted(&self, args: &[&str]) -> Done {
+    pub(crate) fn interrupted(&self, line: &(impl Line + ?Sized)) -> Done {
         let child = self
-            .command(args)
+            .command(line)
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
@@ -56,6 +95,20 @@ impl Here {
         names.sort();
         names
     }
+}
+
+/// A text has all of these parts.
+pub(crate) fn says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "`{part}` is missing:\n{text}");
+    }
+}
+
+/// A folder with a drive of 64 MiB raw: 2 channels of 2 LUNs, 64 chunks each.
+pub(crate) fn drive() -> Here {
+    let h = here();
+    h.run("drive create a.img --preset tiny --set geometry.chunks_per_pu=64").good();
+    h
 }
 
 /// Months of the run's time.
@@ -80,8 +133,8 @@ impl Here {
         self.hold_with(&["run", "endless.fio", "--drive", image, "--target", target], socket)
     }
 
-    pub(crate) fn hold_with(&self, args: &[&str], socket: &str) -> Holder {
-        self.hold_by(self.command(args), socket)
+    pub(crate) fn hold_with(&self, line: &(impl Line + ?Sized), socket: &str) -> Holder {
+        self.hold_by(self.command(line), socket)
     }
 
     /// As `hold_with`, by another program that becomes this one.
@@ -175,9 +228,7 @@ impl Done {
     pub(crate) fn refused(&self, code: i32, says: &[&str]) {
         assert_eq!(self.code, code, "{self:?}");
         assert!(self.out.is_empty(), "{self:?}");
-        for part in says {
-            assert!(self.err.contains(part), "`{part}` is missing: {}", self.err);
-        }
+        self::says(&self.err, says);
     }
 
     pub(crate) fn good(self) -> Done {

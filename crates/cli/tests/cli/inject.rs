@@ -1,15 +1,13 @@
 //! `flashlane drive inject`, `drive upgrade` and `lnvm knobs`: on a drive at rest, and on one in use.
 
-use crate::harness::{Done, Here, here, pause};
+use crate::harness::{self, Done, Here, here, pause};
 use flashlane_lab::drive::faults::FaultKind;
 use serde_json::Value;
 use std::io::Read;
 
 fn drive() -> Here {
-    let h = here();
-    h.run(&["drive", "create", "a.img", "--preset", "tiny", "--set", "geometry.chunks_per_pu=64"])
-        .good();
-    h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk", "-o", "30"]).good();
+    let h = harness::drive();
+    h.run("lnvm create a.img -n db -t pblk -o 30").good();
     h.file("w.fio", "[w]\nrw=write\nbs=64k\nsize=4m\n");
     h.file("r.fio", "[r]\nrw=read\nbs=64k\nsize=4m\n");
     h
@@ -19,21 +17,21 @@ fn run(h: &Here, job: &str) -> Value {
     h.run(&["run", job, "--drive", "a.img", "--json", "-"]).good().json()["runs"][0].clone()
 }
 
-fn inject(h: &Here, args: &[&str]) -> Done {
-    h.run(&[&["drive", "inject", "a.img"], args].concat())
+fn inject(h: &Here, args: &str) -> Done {
+    h.run(&format!("drive inject a.img {args}"))
 }
 
 fn faults(h: &Here) -> Vec<Value> {
-    let json = inject(h, &["--list", "--json", "-"]).good().json();
+    let json = inject(h, "--list --json -").good().json();
     json["faults"].as_array().expect("a list").clone()
 }
 
-fn knobs(h: &Here, args: &[&str]) -> Done {
-    h.run(&[&["lnvm", "knobs", "a.img", "-n", "db"], args].concat())
+fn knobs(h: &Here, args: &str) -> Done {
+    h.run(&format!("lnvm knobs a.img -n db {args}"))
 }
 
 fn knob(h: &Here, name: &str) -> String {
-    let json = knobs(h, &["--json", "-"]).good().json();
+    let json = knobs(h, "--json -").good().json();
     json["knobs"][name].as_str().expect("a knob").to_string()
 }
 
@@ -51,14 +49,14 @@ fn a_fault_at_rest_is_met_by_the_next_run_and_not_again() {
     let h = drive();
     run(&h, "w.fio");
     assert_eq!(run(&h, "r.fio")["failed_requests"], 0);
-    let said = inject(&h, &["early_close", "--count", "3"]).good().out;
+    let said = inject(&h, "early_close --count 3").good().out;
     assert!(said.contains("early_close, from match 3 on, once; has not happened"), "{said}");
     assert!(said.contains("the next who opens the drive meets it"), "{said}");
     h.file("plan.toml", "[[fault]]\nkind = \"read_uncorrectable\"\nat = \"pu 1\"\ncount = 400\n");
-    inject(&h, &["--plan", "plan.toml"]).good();
-    assert_eq!(h.run(&["drive", "info", "a.img", "--json", "-"]).good().json()["faults"], 2);
+    inject(&h, "--plan plan.toml").good();
+    assert_eq!(h.run("drive info a.img --json -").good().json()["faults"], 2);
     // Looking does not meet them.
-    h.run(&["drive", "check", "a.img"]).good();
+    h.run("drive check a.img").good();
     let happened =
         || faults(&h).iter().map(|f| f["happened"].as_u64().unwrap()).collect::<Vec<_>>();
     assert_eq!(happened(), [0, 0]);
@@ -70,54 +68,54 @@ fn a_fault_at_rest_is_met_by_the_next_run_and_not_again() {
         tries += 1;
         assert!(tries < 10, "{:?}", faults(&h));
         // A request may meet it, or the mount.
-        let done = h.run(&["run", "r.fio", "--drive", "a.img", "--json", "-"]);
+        let done = h.run("run r.fio --drive a.img --json -");
         let failed = &done.json()["runs"][0]["failed_requests"];
         assert_eq!(done.code, i32::from(*failed != 0), "{done:?}");
     }
     // What has happened does not happen again.
     run(&h, "w.fio");
     assert_eq!(happened(), [1, 1]);
-    let said = inject(&h, &["--clear"]).good().out;
+    let said = inject(&h, "--clear").good().out;
     assert_eq!(said, "2 faults cleared\n");
     assert!(faults(&h).is_empty());
-    assert!(inject(&h, &["--list"]).good().out.contains("no faults"));
+    assert!(inject(&h, "--list").good().out.contains("no faults"));
 }
 
 #[test]
 fn what_can_t_be_injected_is_said() {
     let h = drive();
-    let refused = |args: &[&str], says: &[&str]| inject(&h, args).refused(2, says);
-    refused(&[], &["KIND"]);
-    refused(&["early_closed"], &["did you mean `early_close`"]);
-    refused(&["bit_flip", "--at", "plane 3"], &["`plane`", "pu 3 chunk 17"]);
-    refused(&["bit_flip", "--at", "pu 4"], &["a.img", "0 to 3"]);
-    refused(&["bit_flip", "--probability", "2"], &["probability"]);
-    refused(&["bit_flip", "--after", "soon"], &["--after is `soon`", "50us"]);
-    refused(&["bit_flip", "--at", "pu"], &["--at needs one number"]);
-    refused(&["power_cut", "--at", "pu 1"], &["--at is not for power_cut"]);
-    refused(&["power_cut"], &["a.img", "nobody uses the drive"]);
-    refused(&["bit_flip", "--times", "0"], &["counted from 1"]);
-    refused(&["--at", "pu 3", "--list"], &["--list"]);
-    refused(&["--at", "pu 3"], &["KIND"]);
-    refused(&["bit_flip", "--clear"], &["--clear"]);
-    refused(&["--plan", "none.toml"], &["none.toml", "No such file"]);
+    let refused = |args: &str, says: &[&str]| inject(&h, args).refused(2, says);
+    refused("", &["KIND"]);
+    refused("early_closed", &["did you mean `early_close`"]);
+    refused("bit_flip --at 'plane 3'", &["`plane`", "pu 3 chunk 17"]);
+    refused("bit_flip --at 'pu 4'", &["a.img", "0 to 3"]);
+    refused("bit_flip --probability 2", &["probability"]);
+    refused("bit_flip --after soon", &["--after is `soon`", "50us"]);
+    refused("bit_flip --at pu", &["--at needs one number"]);
+    refused("power_cut --at 'pu 1'", &["--at is not for power_cut"]);
+    refused("power_cut", &["a.img", "nobody uses the drive"]);
+    refused("bit_flip --times 0", &["counted from 1"]);
+    refused("--at 'pu 3' --list", &["--list"]);
+    refused("--at 'pu 3'", &["KIND"]);
+    refused("bit_flip --clear", &["--clear"]);
+    refused("--plan none.toml", &["none.toml", "No such file"]);
     // Of a plan: which file, which entry, which line.
     let second = "[[fault]]\nkind = \"bit_flip\"\n\n[[fault]]\nkind = \"bit_flip\"\n";
     h.file("plan.toml", format!("{second}count = 0\n"));
-    refused(&["--plan", "plan.toml"], &["plan.toml", "[[fault]] number 2 (line 4): `count`"]);
+    refused("--plan plan.toml", &["plan.toml", "[[fault]] number 2 (line 4): `count`"]);
     h.file("plan.toml", format!("{second}pu = 9\n"));
-    refused(&["--plan", "plan.toml"], &["plan.toml", "a.img", "number 2: `pu` is 9"]);
+    refused("--plan plan.toml", &["plan.toml", "a.img", "number 2: `pu` is 9"]);
     h.file("plan.toml", format!("{second}puu = 9\n"));
-    refused(&["--plan", "plan.toml"], &["plan.toml", "line 6", "puu"]);
+    refused("--plan plan.toml", &["plan.toml", "line 6", "puu"]);
     h.file("plan.toml", "");
-    refused(&["--plan", "plan.toml"], &["no [[fault]]"]);
+    refused("--plan plan.toml", &["no [[fault]]"]);
     h.file("plan.toml", "[[fault]]\nkind = \"bit_flip\"\n".repeat(129));
-    refused(&["--plan", "plan.toml"], &["at most 128"]);
+    refused("--plan plan.toml", &["at most 128"]);
     h.file("plan.toml", "#".repeat(200 << 10));
-    refused(&["--plan", "plan.toml"], &["plan.toml", "longer than", "is it the right one"]);
+    refused("--plan plan.toml", &["plan.toml", "longer than", "is it the right one"]);
     assert!(faults(&h).is_empty());
     for (kind, _) in FaultKind::ALL {
-        assert!(h.run(&["drive", "inject", "--help"]).good().out.contains(kind));
+        assert!(h.run("drive inject --help").good().out.contains(kind));
     }
 }
 
@@ -126,28 +124,27 @@ fn an_old_image_works_as_it_is_and_is_upgraded_when_asked() {
     let h = here();
     let old = old_image();
     h.file("a.img", &old);
-    let format =
-        || h.run(&["drive", "info", "a.img", "--json", "-"]).good().json()["format"].clone();
-    inject(&h, &["bit_flip"]).refused(2, &["a.img", "1.0", "flashlane drive upgrade"]);
+    let format = || h.run("drive info a.img --json -").good().json()["format"].clone();
+    inject(&h, "bit_flip").refused(2, &["a.img", "1.0", "flashlane drive upgrade"]);
     assert!(std::fs::read(h.path("a.img")).unwrap() == old, "refused, and not touched");
     // Opened for writing it stays what it is.
-    inject(&h, &["--clear"]).good();
+    inject(&h, "--clear").good();
     assert_eq!(format(), "1.0");
-    let before = h.run(&["drive", "smart", "a.img"]).good().out;
-    let said = h.run(&["drive", "upgrade", "a.img"]).good().out;
+    let before = h.run("drive smart a.img").good().out;
+    let said = h.run("drive upgrade a.img").good().out;
     assert!(said.contains("format 1.0 is now 1.2") && said.contains("reading only"), "{said}");
     assert_eq!(format(), "1.2");
-    assert_eq!(h.run(&["drive", "smart", "a.img"]).good().out, before);
-    assert!(h.run(&["drive", "upgrade", "a.img"]).good().out.contains("nothing to do"));
-    inject(&h, &["bit_flip"]).good();
+    assert_eq!(h.run("drive smart a.img").good().out, before);
+    assert!(h.run("drive upgrade a.img").good().out.contains("nothing to do"));
+    inject(&h, "bit_flip").good();
     assert_eq!(faults(&h).len(), 1);
-    assert!(h.run(&["drive", "check", "a.img"]).good().out.ends_with("good\n"));
+    assert!(h.run("drive check a.img").good().out.ends_with("good\n"));
     h.file("text.img", "hello");
-    h.run(&["drive", "upgrade", "text.img"]).refused(2, &["text.img", "not a drive image"]);
+    h.run("drive upgrade text.img").refused(2, &["text.img", "not a drive image"]);
     let mut damaged = old.clone();
     damaged[40_000] ^= 1;
     h.file("bad.img", &damaged);
-    h.run(&["drive", "upgrade", "bad.img"]).refused(2, &["bad.img", "table row"]);
+    h.run("drive upgrade bad.img").refused(2, &["bad.img", "table row"]);
     assert!(std::fs::read(h.path("bad.img")).unwrap() == damaged, "not touched");
 }
 
@@ -155,47 +152,47 @@ fn an_old_image_works_as_it_is_and_is_upgraded_when_asked() {
 fn knobs_are_kept_and_count_at_the_next_mount() {
     let h = drive();
     assert_eq!((knob(&h, "active_pus"), knob(&h, "limiter")), ("4".into(), "pid".into()));
-    let said = knobs(&h, &["active_pus=2", "limiter=kernel_table"]).good().out;
+    let said = knobs(&h, "active_pus=2 limiter=kernel_table").good().out;
     assert!(said.contains("active_pus          kept          2\n"), "{said}");
     assert_eq!((knob(&h, "active_pus"), knob(&h, "limiter")), ("2".into(), "kernel_table".into()));
     // A run mounts the target as its knobs say; `info` shows it so.
     run(&h, "w.fio");
-    let info = h.run(&["lnvm", "info", "a.img", "--json", "-"]).good().json();
+    let info = h.run("lnvm info a.img --json -").good().json();
     let target = &info["targets"][0];
     assert_eq!(target["pblk"]["active_pus"], "2");
     assert_eq!(target["settings"]["limiter"], "kernel_table");
     assert_eq!(target["stopped_cleanly"], true);
-    knobs(&h, &["active_pus=0"]).good();
+    knobs(&h, "active_pus=0").good();
     assert_eq!(knob(&h, "active_pus"), "4");
     // All or none, and in words.
-    knobs(&h, &["active_pus=1", "limiter=none"]).refused(2, &["db", "limiter", "kernel_table"]);
+    knobs(&h, "active_pus=1 limiter=none").refused(2, &["db", "limiter", "kernel_table"]);
     assert_eq!(knob(&h, "active_pus"), "4");
-    let refused = |args: &[&str], says: &[&str]| knobs(&h, args).refused(2, says);
-    refused(&["active_pus=9"], &["a.img", "`db`", "4 PUs"]);
-    refused(&["active_pus=1", "active_pus=2"], &["twice"]);
-    refused(&["active_pus=-1"], &["whole number"]);
-    refused(&["write_luns=3"], &["read-only"]);
-    refused(&["active_puss=3"], &["active_puss", "active_pus"]);
-    refused(&["gc_force=1"], &["once", "in use"]);
-    refused(&["active_pus"], &["KNOB=VALUE"]);
-    h.run(&["lnvm", "knobs", "a.img", "-n", "bd"]).refused(2, &["no target `bd`", "db"]);
-    h.run(&["lnvm", "remove", "a.img", "-n", "db"]).good();
-    h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "raw"]).good();
-    refused(&["active_pus=1"], &["`db`", "raw", "no knobs"]);
+    let refused = |args: &str, says: &[&str]| knobs(&h, args).refused(2, says);
+    refused("active_pus=9", &["a.img", "`db`", "4 PUs"]);
+    refused("active_pus=1 active_pus=2", &["twice"]);
+    refused("active_pus=-1", &["whole number"]);
+    refused("write_luns=3", &["read-only"]);
+    refused("active_puss=3", &["active_puss", "active_pus"]);
+    refused("gc_force=1", &["once", "in use"]);
+    refused("active_pus", &["KNOB=VALUE"]);
+    h.run("lnvm knobs a.img -n bd").refused(2, &["no target `bd`", "db"]);
+    h.run("lnvm remove a.img -n db").good();
+    h.run("lnvm create a.img -n db -t raw").good();
+    refused("active_pus=1", &["`db`", "raw", "no knobs"]);
 }
 
 /// Collection is off, and there is no room left: the run goes on, and says that the knob did not.
 #[test]
 fn gc_that_is_switched_off_does_not_hang_a_run() {
     let h = drive();
-    knobs(&h, &["gc_enabled=0"]).good();
+    knobs(&h, "gc_enabled=0").good();
     h.file("much.fio", "[w]\nrw=randwrite\nbs=4k\nsize=90%\nio_size=80m\niodepth=8\n");
     let off = run(&h, "much.fio");
     assert_eq!(off["counter_laws"], "hold");
     let notes = off["mount"]["notes"].to_string();
     assert!(notes.contains("gc_enabled=0 could not be kept up"), "{notes}");
     assert_eq!(knob(&h, "gc_enabled"), "0", "kept");
-    knobs(&h, &["gc_enabled=1"]).good();
+    knobs(&h, "gc_enabled=1").good();
     assert_eq!(run(&h, "much.fio")["mount"]["notes"], serde_json::json!([]));
 }
 
@@ -215,17 +212,17 @@ fn a_read_that_failed_in_the_mount_is_in_the_result() {
     let h = drive();
     run(&h, "w.fio");
     let errors = || {
-        let smart = h.run(&["drive", "smart", "a.img", "--json", "-"]).good().json();
+        let smart = h.run("drive smart a.img --json -").good().json();
         smart["media_errors"].as_str().expect("a number").parse::<u64>().expect("a number")
     };
     let before = errors();
-    inject(&h, &["read_uncorrectable", "--count", "1"]).good();
-    let done = h.run(&["run", "r.fio", "--drive", "a.img"]).good();
+    inject(&h, "read_uncorrectable --count 1").good();
+    let done = h.run("run r.fio --drive a.img").good();
     let met = errors() - before;
     assert_eq!(met, 1, "the mount's first read met it, and no request did");
     assert!(done.out.contains("1 in all reads, the mount's and the log's among them"), "{done:?}");
     // The next run meets nothing, and says nothing of the one before.
-    let done = h.run(&["run", "r.fio", "--drive", "a.img"]).good();
+    let done = h.run("run r.fio --drive a.img").good();
     assert!(!done.out.contains("the medium failed"), "{done:?}");
 }
 
@@ -233,9 +230,9 @@ fn a_read_that_failed_in_the_mount_is_in_the_result() {
 fn collection_that_is_switched_off_again_and_again_stops_no_run() {
     let h = drive();
     let holder = h.hold("a.img", "db", "a.img.ctl");
-    until("the mount", || knobs(&h, &[]).code == 0);
+    until("the mount", || knobs(&h, "").code == 0);
     for knob_off in ["gc_enabled=0", "gc_force=0", "gc_enabled=0"] {
-        knobs(&h, &[knob_off]).good();
+        knobs(&h, knob_off).good();
         until("collection", || knob(&h, "gc_enabled") == "1");
     }
     holder.interrupt();
@@ -246,15 +243,15 @@ fn collection_that_is_switched_off_again_and_again_stops_no_run() {
 fn faults_and_knobs_of_a_drive_in_use_count_at_once_and_are_kept() {
     let h = drive();
     let holder = h.hold("a.img", "db", "a.img.ctl");
-    let said = inject(&h, &["write_next_unit", "--at", "pu 2", "--times", "2"]).good().out;
+    let said = inject(&h, "write_next_unit --at 'pu 2' --times 2").good().out;
     assert!(said.contains("from now on, and kept"), "{said}");
     until("the fault", || faults(&h)[0]["happened"] == 2);
-    inject(&h, &["die_fail", "--at", "pu 7"]).refused(2, &["0 to 3"]);
-    until("the mount", || knobs(&h, &[]).code == 0);
-    let said = knobs(&h, &["active_pus=2", "gc_force=1", "--json", "-"]).good().json();
+    inject(&h, "die_fail --at 'pu 7'").refused(2, &["0 to 3"]);
+    until("the mount", || knobs(&h, "").code == 0);
+    let said = knobs(&h, "active_pus=2 gc_force=1 --json -").good().json();
     assert_eq!((&said["in_use"], &said["knobs"]["active_pus"]), (&true.into(), &"2".into()));
     let attribute = |name: &str| {
-        let info = h.run(&["lnvm", "info", "a.img", "--json", "-"]).good().json();
+        let info = h.run("lnvm info a.img --json -").good().json();
         info["targets"][0]["pblk"][name].as_str().expect("an attribute").to_string()
     };
     let moved = || {
@@ -265,10 +262,10 @@ fn faults_and_knobs_of_a_drive_in_use_count_at_once_and_are_kept() {
     let before = moved();
     until("a forced collection", || moved() > before);
     assert_eq!((knob(&h, "gc_force"), knob(&h, "gc_enabled")), ("1".into(), "1".into()));
-    knobs(&h, &["gc_force=0", "limiter=channel_states"]).good();
+    knobs(&h, "gc_force=0 limiter=channel_states").good();
     assert_eq!((knob(&h, "gc_force"), knob(&h, "gc_enabled")), ("0".into(), "0".into()));
-    knobs(&h, &["gc_enabled=1"]).good();
-    knobs(&h, &["active_pus=3", "gc_force=1", "limiter=nonsense"]).refused(2, &["limiter"]);
+    knobs(&h, "gc_enabled=1").good();
+    knobs(&h, "active_pus=3 gc_force=1 limiter=nonsense").refused(2, &["limiter"]);
     // All or none: collection is neither forced, nor off since it is not.
     assert_eq!((knob(&h, "gc_force"), knob(&h, "gc_enabled")), ("0".into(), "1".into()));
     assert_eq!(attribute("active_pus"), "2");

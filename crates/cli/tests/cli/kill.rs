@@ -9,7 +9,7 @@
 //! `FLASHLANE_KILLS` is the number of rounds (20; `tests/kill.sh` does 200), `FLASHLANE_KILL_SEED` where
 //! the moments are drawn from. `--nocapture` shows each round.
 
-use crate::harness::here;
+use crate::harness::drive;
 use flashlane_base::{Lba, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
 use flashlane_ftl::layer::Recovered;
@@ -137,12 +137,10 @@ fn read_all(image: &Path) -> (Vec<Option<u64>>, bool, String) {
 
 #[test]
 fn flushed_sectors_survive_kill_9() {
-    let h = here();
+    let h = drive();
     let rounds = number("FLASHLANE_KILLS").unwrap_or(20);
     let seed = number("FLASHLANE_KILL_SEED").unwrap_or(1);
-    h.run(&["drive", "create", "a.img", "--preset", "tiny", "--set", "geometry.chunks_per_pu=64"])
-        .good();
-    h.run(&["lnvm", "create", "a.img", "-n", "t", "-t", "pblk", "-f"]).good();
+    h.run("lnvm create a.img -n t -t pblk -f").good();
     let image = h.path("a.img");
     let mut rng = Rng::stream(seed, "kill", 0);
     // What each sector must hold at least: one more than the write.
@@ -221,5 +219,5 @@ fn flushed_sectors_survive_kill_9() {
     }
     println!("{rounds} kills, {unclean} mounts after which lines were replayed, {flushes} flushes");
     assert!(flushes > rounds && unclean > 0, "the writers did something");
-    h.run(&["drive", "check", "a.img"]).good();
+    h.run("drive check a.img").good();
 }

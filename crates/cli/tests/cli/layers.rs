@@ -49,7 +49,7 @@ fn alike(run: &serde_json::Value) -> serde_json::Value {
 #[test]
 fn a_layer_that_counts_is_there_in_a_run_and_changes_nothing_of_it() {
     let h = with(RUN);
-    let done = h.run(&["run", "meter.toml", "--json", "-"]).good();
+    let done = h.run("run meter.toml --json -").good();
     let json = done.json();
     let runs = json["runs"].as_array().expect("three runs");
     assert!(runs[0].get("layers").is_none(), "{}", runs[0]);
@@ -66,7 +66,7 @@ fn a_layer_that_counts_is_there_in_a_run_and_changes_nothing_of_it() {
     let targets = &json["configuration"]["targets"];
     assert_eq!(targets[1]["filters"][0]["kind"], "meter");
     assert!(targets[0].get("filters").is_none());
-    let text = h.run(&["run", "meter.toml"]).good().out;
+    let text = h.run("run meter.toml").good().out;
     assert!(text.contains("with: meter: discarded sectors 0, discards 0, flushes"), "{text}");
 }
 
@@ -75,15 +75,15 @@ fn what_a_layer_can_not_stand_on_or_does_not_know_is_said() {
     let h = here();
     let change = |from: &str, to: &str| h.file("meter.toml", RUN.replacen(from, to, 1));
     change("meter = true", "meter = 3");
-    h.run(&["run", "meter.toml"]).refused(2, &["meter.toml:13:1", "true, false or a table"]);
+    h.run("run meter.toml").refused(2, &["meter.toml:13:1", "true, false or a table"]);
     change("meter = true", "meter = { depth = 3 }");
-    h.run(&["run", "meter.toml"]).refused(2, &["meter.toml:13", "unknown key `depth`"]);
+    h.run("run meter.toml").refused(2, &["meter.toml:13", "unknown key `depth`"]);
     change("kind = \"pftl\"", "kind = \"raw\"");
-    h.run(&["run", "meter.toml"]).refused(2, &["`meter` stands on a target with logical sectors"]);
+    h.run("run meter.toml").refused(2, &["`meter` stands on a target with logical sectors"]);
     change("meter = true", "meters = true");
-    h.run(&["run", "meter.toml"]).refused(2, &["unknown key `meters`", "`meter`"]);
+    h.run("run meter.toml").refused(2, &["unknown key `meters`", "`meter`"]);
     change("meter = true", "meter = false");
-    h.run(&["run", "meter.toml"]).good();
+    h.run("run meter.toml").good();
 }
 
 /// The layer is the run's: what is on the drive knows nothing of it.
@@ -121,8 +121,10 @@ fn the_layer_stands_on_a_target_of_a_drive() {
 fn the_layer_stands_in_a_torture() {
     let h = with(RUN);
     for target in ["with", "block SSD"] {
-        let args = ["torture", "meter.toml", "--target", target, "--seeds", "2", "--json", "-"];
-        let json = h.run(&args).good().json();
+        let json = h
+            .run(&format!("torture meter.toml --target '{target}' --seeds 2 --json -"))
+            .good()
+            .json();
         assert!(json["cuts"].as_u64() > Some(5), "{json}");
         assert_eq!(json["failures"].as_array().map(Vec::len), Some(0));
     }

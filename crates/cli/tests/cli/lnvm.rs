@@ -1,16 +1,8 @@
 //! `flashlane lnvm` and `flashlane run --drive`: targets made, shown, run on, found again, refused.
 
-use crate::harness::{Here, here};
+use crate::harness::{Here, drive, here, says};
 use flashlane_ocssd::{OpenImage, Ssd};
 use flashlane_stack::kinds;
-
-/// 64 MiB raw: 2 channels of 2 LUNs, 64 chunks each.
-fn drive() -> Here {
-    let h = here();
-    h.run(&["drive", "create", "a.img", "--preset", "tiny", "--set", "geometry.chunks_per_pu=64"])
-        .good();
-    h
-}
 
 fn bytes(h: &Here) -> Vec<u8> {
     std::fs::read(h.path("a.img")).unwrap()
@@ -24,13 +16,13 @@ fn a_target_is_made_run_on_and_found_again() {
     let h = drive();
     h.file("w.fio", WRITE);
     h.file("r.fio", READ);
-    let made = h.run(&["lnvm", "create", "-d", "a.img", "-n", "db", "-t", "pblk", "-f"]).good();
+    let made = h.run("lnvm create -d a.img -n db -t pblk -f").good();
     assert!(made.out.contains("target db: pblk on LUNs 0 to 3"), "{}", made.out);
-    let list = h.run(&["lnvm", "list", "a.img"]).good().out;
-    for part in ["Number of devices: 1", "Block manager", "gennvm", "Number of targets: 1", "ready"]
-    {
-        assert!(list.contains(part), "`{part}` is missing:\n{list}");
-    }
+    let list = h.run("lnvm list a.img").good().out;
+    says(
+        &list,
+        &["Number of devices: 1", "Block manager", "gennvm", "Number of targets: 1", "ready"],
+    );
     let run = |job: &str, more: &[&str]| {
         let args = [&["run", job, "--drive", "a.img", "--json", "-"], more].concat();
         h.run(&args).good().json()
@@ -50,66 +42,65 @@ fn a_target_is_made_run_on_and_found_again() {
     assert!(second["runs"][0]["latency_breakdown_ns"].to_string().contains("die"));
     let p50 = of(&second, "latency_ns")["read"]["p50"].as_u64().unwrap();
     assert!(p50 > 10_000, "read from the medium, not unmapped: {p50} ns");
-    let text = h.run(&["run", "w.fio", "--drive", "a.img"]).good().out;
+    let text = h.run("run w.fio --drive a.img").good().out;
     assert!(text.contains("target `db` of a.img: it had been stopped cleanly"), "{text}");
     // Removed and created again without -f: the data is found.
-    h.run(&["lnvm", "remove", "a.img", "-n", "db"]).good();
-    let again =
-        h.run(&["lnvm", "create", "a.img", "-n", "db2", "-t", "pblk", "--json", "-"]).good();
+    h.run("lnvm remove a.img -n db").good();
+    let again = h.run("lnvm create a.img -n db2 -t pblk --json -").good();
     assert_eq!(again.json()["recovery"]["clean"], true);
     assert_eq!(of(&run("r.fio", &[]), "wrong_sectors"), 0);
-    assert!(h.run(&["drive", "check", "a.img"]).good().out.ends_with("good\n"));
+    assert!(h.run("drive check a.img").good().out.ends_with("good\n"));
 }
 
 #[test]
 fn two_targets_share_a_drive_and_not_a_pu() {
     let h = drive();
-    let create = |args: &[&str]| h.run(&[&["lnvm", "create", "a.img"], args].concat());
-    create(&["-n", "a", "-t", "pblk", "-b", "0", "-e", "1", "-f"]).good();
-    let refused = |args: &[&str], says: &[&str]| {
+    let create = |args: &str| h.run(&format!("lnvm create a.img {args}"));
+    create("-n a -t pblk -b 0 -e 1 -f").good();
+    let refused = |args: &str, says: &[&str]| {
         let before = bytes(&h);
         create(args).refused(2, says);
         // But for the moment of its closing, which every opening moves.
-        let targets = h.run(&["lnvm", "list", "a.img", "--json", "-"]).good().json();
+        let targets = h.run("lnvm list a.img --json -").good().json();
         assert_eq!(targets["devices"][0]["targets"].as_array().unwrap().len(), 1);
         assert_eq!(bytes(&h).len(), before.len());
     };
-    refused(&["-n", "b", "-t", "pblk", "-b", "1", "-e", "3"], &["PU 1 is busy", "`a`"]);
-    refused(&["-n", "a", "-t", "raw", "-b", "2"], &["a.img: there is a target `a`", "lnvm remove"]);
-    refused(&["-n", "b", "-t", "raw", "-b", "2", "-e", "4"], &["PUs 2 to 4", "0 to 3"]);
-    refused(&["-n", "b", "-t", "raw", "-b", "3", "-e", "2"], &["PUs 3 to 2"]);
-    refused(&["-n", "b/c", "-t", "raw", "-b", "2"], &["b/c", "no name"]);
-    refused(&["-n", "Ünï", "-t", "raw", "-b", "2"], &["Ünï", "letters"]);
-    refused(&["-n", "b", "-t", "pblkk", "-b", "2"], &["did you mean `pblk`"]);
-    refused(&["-n", "b", "-t", "qblk", "-b", "2", "--cores", "0"], &["--cores", "1..=65535"]);
-    refused(&["-n", "b", "-t", "pblk", "-b", "2", "--cores", "2"], &["--cores is for", "qblk"]);
-    refused(&["-n", "b", "-t", "pftl", "-b", "2"], &["whole"]);
-    refused(&["-n", "b", "-t", "raw", "-b", "2", "-o", "81"], &["81", "80"]);
-    refused(&["-n", "b", "-t", "raw", "-b", "-2"], &["-2"]);
-    refused(&["-n", "b", "-t", "pblk", "-b", "2", "-f", "--active-pus", "9"], &["9 active PUs"]);
-    create(&["-n", "b", "-t", "raw", "-b", "2"]).good();
-    let info = h.run(&["lnvm", "info", "a.img", "--json", "-"]).good().json();
+    refused("-n b -t pblk -b 1 -e 3", &["PU 1 is busy", "`a`"]);
+    refused("-n a -t raw -b 2", &["a.img: there is a target `a`", "lnvm remove"]);
+    refused("-n b -t raw -b 2 -e 4", &["PUs 2 to 4", "0 to 3"]);
+    refused("-n b -t raw -b 3 -e 2", &["PUs 3 to 2"]);
+    refused("-n b/c -t raw -b 2", &["b/c", "no name"]);
+    refused("-n Ünï -t raw -b 2", &["Ünï", "letters"]);
+    refused("-n b -t pblkk -b 2", &["did you mean `pblk`"]);
+    refused("-n b -t qblk -b 2 --cores 0", &["--cores", "1..=65535"]);
+    refused("-n b -t pblk -b 2 --cores 2", &["--cores is for", "qblk"]);
+    refused("-n b -t pftl -b 2", &["whole"]);
+    refused("-n b -t raw -b 2 -o 81", &["81", "80"]);
+    refused("-n b -t raw -b -2", &["-2"]);
+    refused("-n b -t pblk -b 2 -f --active-pus 9", &["9 active PUs"]);
+    create("-n b -t raw -b 2").good();
+    let info = h.run("lnvm info a.img --json -").good().json();
     assert_eq!(info["targets"][1]["lun_end"], 3);
     assert!(info["targets"][0]["pblk"]["write_amp_mileage"].is_string(), "{info:#}");
-    h.run(&["run", "--drive", "a.img"]).refused(2, &["--target", "a, b"]);
-    h.run(&["run", "--drive", "a.img", "--target", "c"]).refused(2, &["no target `c`", "a, b"]);
-    h.run(&["lnvm", "remove", "a.img", "-n", "aa"]).refused(2, &["no target `aa`"]);
-    h.run(&["lnvm", "factory", "a.img"]).refused(2, &["`a`", "remove it first"]);
-    h.run(&["lnvm", "remove", "a.img", "-n", "a"]).good();
-    h.run(&["lnvm", "remove", "a.img", "-n", "b"]).good();
-    let erased = h.run(&["lnvm", "factory", "a.img"]).good().out;
+    h.run("run --drive a.img").refused(2, &["--target", "a, b"]);
+    h.run("run --drive a.img --target c").refused(2, &["no target `c`", "a, b"]);
+    h.run("lnvm remove a.img -n aa").refused(2, &["no target `aa`"]);
+    h.run("lnvm factory a.img").refused(2, &["`a`", "remove it first"]);
+    h.run("lnvm remove a.img -n a").good();
+    h.run("lnvm remove a.img -n b").good();
+    let erased = h.run("lnvm factory a.img").good().out;
     assert!(!erased.starts_with("0 chunks"), "{erased}");
-    let log = h.run(&["lnvm", "chunk-log", "a.img"]).good().out;
+    let log = h.run("lnvm chunk-log a.img").good().out;
     assert!(
         log.starts_with("Total chunks in namespace: 256\n") && !log.contains("CLOSED"),
         "{log}"
     );
-    h.run(&["lnvm", "create", "a.img", "-n", "s", "-t", "pftl"]).good();
+    h.run("lnvm create a.img -n s -t pftl").good();
     h.file("w.fio", WRITE);
-    let run = h.run(&["run", "w.fio", "--drive", "a.img", "--json", "-"]).good().json();
+    let run = h.run("run w.fio --drive a.img --json -").good().json();
     assert_eq!(run["runs"][0]["counter_laws"], "hold");
     h.file("r.fio", READ);
-    let run = h.run(&["run", "r.fio", "--drive", "a.img", "--json", "-"]).good().json();
+    let run = h.run("run r.fio --drive a.img --json -").good().json();
     assert_eq!(run["runs"][0]["wrong_sectors"], 0);
     assert!(run["runs"][0]["latency_ns"]["read"]["p50"].as_u64().unwrap() > 10_000);
 }
@@ -118,71 +109,64 @@ fn two_targets_share_a_drive_and_not_a_pu() {
 #[test]
 fn wear_leveling_and_scrubbing_stay_with_the_target() {
     let h = drive();
-    let create = |name: &str, more: &[&str]| {
-        let args = ["lnvm", "create", "a.img", "-n", name, "-t", "pblk", "-o", "30"];
-        h.run(&[&args, more].concat())
+    let create = |name: &str, more: &str| {
+        h.run(&format!("lnvm create a.img -n {name} -t pblk -o 30 {more}"))
     };
-    create("x", &["--wear-spread", "3"]).refused(2, &["--wear-leveling static"]);
-    create("x", &["--scrub-interval", "1h"]).refused(2, &["--scrub patrol"]);
-    create("x", &["--scrub", "always"]).refused(2, &["off, reads, patrol"]);
-    create("x", &["--scrub", "patrol", "--scrub-interval", "1us"]).refused(2, &["longer"]);
-    let wear = ["--wear-leveling", "static", "--wear-spread", "3"];
-    let scrub = ["--scrub", "patrol", "--scrub-interval", "2h"];
-    create("db", &[wear, scrub].concat()).good();
+    create("x", "--wear-spread 3").refused(2, &["--wear-leveling static"]);
+    create("x", "--scrub-interval 1h").refused(2, &["--scrub patrol"]);
+    create("x", "--scrub always").refused(2, &["off, reads, patrol"]);
+    create("x", "--scrub patrol --scrub-interval 1us").refused(2, &["longer"]);
+    let wear = "--wear-leveling static --wear-spread 3";
+    create("db", &format!("{wear} --scrub patrol --scrub-interval 2h")).good();
     h.file("w.fio", WRITE);
-    h.run(&["run", "w.fio", "--drive", "a.img", "--target", "db", "--json", "-"]).good();
-    let info = h.run(&["lnvm", "info", "a.img", "-n", "db"]).good().out;
-    for part in ["static spread:3 erases:", "patrol interval_ms:7200000 sectors:1"] {
-        assert!(info.contains(part), "`{part}` is missing:\n{info}");
-    }
+    h.run("run w.fio --drive a.img --target db --json -").good();
+    let info = h.run("lnvm info a.img -n db").good().out;
+    says(&info, &["static spread:3 erases:", "patrol interval_ms:7200000 sectors:1"]);
 }
 
 /// What is asked for of a pblk that is there, and that it does not have, is refused and not forgotten.
 #[test]
 fn a_target_that_is_found_has_the_settings_that_it_was_made_with() {
     let h = drive();
-    let create = |more: &[&str]| {
-        let args = ["lnvm", "create", "a.img", "-n", "db", "-t", "pblk"];
-        h.run(&[&args, more].concat())
-    };
-    let wear = ["--wear-leveling", "static", "--wear-spread", "3"];
-    let rest = ["--scrub", "patrol", "--scrub-interval", "2h", "--limiter", "off"];
-    create(&[&wear[..], &rest, &["--active-pus", "2", "-o", "40"]].concat()).good();
-    let remove = || h.run(&["lnvm", "remove", "a.img", "-n", "db"]).good();
+    let create = |more: &str| h.run(&format!("lnvm create a.img -n db -t pblk {more}"));
+    let all = "--wear-leveling static --wear-spread 3 --scrub patrol --scrub-interval 2h \
+               --limiter off --active-pus 2 -o 40";
+    create(all).good();
+    let remove = || h.run("lnvm remove a.img -n db").good();
     remove();
     for (more, says) in [
-        (&["--wear-leveling", "off"][..], "--wear-leveling static"),
-        (&["--wear-leveling", "static", "--wear-spread", "4"], "--wear-spread 3"),
-        (&["--scrub", "reads"], "--scrub patrol"),
-        (&["--scrub", "patrol", "--scrub-interval", "1h"], "--scrub-interval 7200s"),
+        ("--wear-leveling off", "--wear-leveling static"),
+        ("--wear-leveling static --wear-spread 4", "--wear-spread 3"),
+        ("--scrub reads", "--scrub patrol"),
+        ("--scrub patrol --scrub-interval 1h", "--scrub-interval 7200s"),
         (
-            &["--limiter", "pid"],
+            "--limiter pid",
             "--limiter off: leave --limiter out to take it over (`flashlane lnvm knobs`",
         ),
-        (&["--active-pus", "4"], "--active-pus 2"),
+        ("--active-pus 4", "--active-pus 2"),
     ] {
         create(more).refused(2, &["a.img: the target on these PUs has", says, "-f"]);
     }
     // Nothing asked for, what it has, or another one.
-    create(&wear[..2]).good();
+    create("--wear-leveling static").good();
     remove();
-    create(&[&wear[..], &rest, &["--active-pus", "2", "-o", "40"]].concat()).good();
-    let info = h.run(&["lnvm", "info", "a.img", "-n", "db"]).good().out;
+    create(all).good();
+    let info = h.run("lnvm info a.img -n db").good().out;
     assert!(info.contains("static spread:3") && info.contains("patrol interval_ms:7200000"));
     remove();
-    create(&["-f", "--wear-leveling", "off"]).good();
+    create("-f --wear-leveling off").good();
     remove();
     // Types that have none of it.
     for kind in ["raw", "pftl"] {
-        let args = ["lnvm", "create", "a.img", "-n", "r", "-t", kind, "--scrub", "reads"];
-        h.run(&args).refused(2, &["--scrub is for pblk targets", kind]);
+        h.run(&format!("lnvm create a.img -n r -t {kind} --scrub reads"))
+            .refused(2, &["--scrub is for pblk targets", kind]);
     }
 }
 
 /// The image `to` is a copy of `a.img` in which a unit that was flushed can't be read, of those that
 /// the `skip`-th half full chunk holds; none when there is no such chunk.
 fn with_a_bad_unit(h: &Here, to: &str, skip: usize) -> Option<()> {
-    let log = h.run(&["lnvm", "chunk-log", "a.img", "--json", "-"]).good().json();
+    let log = h.run("lnvm chunk-log a.img --json -").good().json();
     let half = |(_, c): &(usize, &serde_json::Value)| {
         c["state"] == "open" && c["wp"].as_u64().is_some_and(|wp| (36..60).contains(&wp))
     };
@@ -191,8 +175,8 @@ fn with_a_bad_unit(h: &Here, to: &str, skip: usize) -> Option<()> {
     h.run(&["drive", "snapshot", "a.img", to]).good();
     // 64 chunks on each PU.
     let at = format!("pu {} chunk {} sector 16", at / 64, at % 64);
-    let inject = ["drive", "inject", to, "read_uncorrectable", "--at", &at];
-    h.run(&[&inject[..], &["--times", "1000000"]].concat()).good();
+    let inject = format!("drive inject {to} read_uncorrectable --at '{at}'");
+    h.run(&format!("{inject} --times 1000000")).good();
     Some(())
 }
 
@@ -201,7 +185,7 @@ fn with_a_bad_unit(h: &Here, to: &str, skip: usize) -> Option<()> {
 #[test]
 fn a_target_with_a_lost_unit_is_mounted_when_asked() {
     let h = drive();
-    h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk"]).good();
+    h.run("lnvm create a.img -n db -t pblk").good();
     h.file("r.fio", READ);
     let run = |image: &str, more: &[&str]| {
         h.run(&[&["run", "r.fio", "--drive", image, "--json", "-"], more].concat())
@@ -256,13 +240,12 @@ fn a_target_with_a_lost_unit_is_mounted_when_asked() {
     let taken = h.run(&[&create[..], &["--accept-lost", "--json", "-"]].concat()).good().json();
     assert!(taken["recovery"]["lost_units"].as_u64() > Some(0), "{taken:#}");
     assert_eq!(taken["lost"], read_lost, "{taken:#}");
-    let again = ["lnvm", "create", "again.img", "-n", "db", "-t", "pblk", "--accept-lost"];
-    let said = h.run(&again).good().out;
+    let said = h.run("lnvm create again.img -n db -t pblk --accept-lost").good().out;
     let says = format!("LOST: 4 sectors can't be read ({place}), and older copies");
     assert!(said.contains(&says), "`{says}` is missing: {said}");
     assert_eq!(run(&lost, &[]).good().json()["runs"][0]["mount"]["recovery"]["clean"], true);
     // Where they mean nothing.
-    h.run(&["run", "r.fio", "--accept-lost"]).refused(2, &["--accept-lost", "--drive"]);
+    h.run("run r.fio --accept-lost").refused(2, &["--accept-lost", "--drive"]);
     h.run(&["lnvm", "remove", &lost, "-n", "db"]).good();
     h.run(&["lnvm", "create", &lost, "-n", "db", "-t", "pftl", "-f"]).good();
     run(&lost, &["--undo-discards"]).refused(2, &["`--undo-discards` is for pblk", "pftl"]);
@@ -277,12 +260,12 @@ fn a_target_with_a_lost_unit_is_mounted_when_asked() {
 #[test]
 fn a_run_accepts_what_is_lost() {
     let h = drive();
-    h.run(&["lnvm", "create", "a.img", "-n", "s", "-t", "pftl"]).good();
+    h.run("lnvm create a.img -n s -t pftl").good();
     h.file("w.fio", WRITE);
     h.file("r.fio", READ);
-    h.run(&["run", "w.fio", "--drive", "a.img"]).good();
-    let at = ["drive", "inject", "a.img", "read_uncorrectable", "--at", "sector 9"];
-    h.run(&[&at[..], &["--times", "1000000"]].concat()).good();
+    h.run("run w.fio --drive a.img").good();
+    let at = "drive inject a.img read_uncorrectable --at 'sector 9'";
+    h.run(&format!("{at} --times 1000000")).good();
     let run = ["run", "r.fio", "--drive", "a.img", "--json", "-"];
     h.run(&run).refused(2, &["sectors can't be read", "`--accept-lost`"]);
     let mount =
@@ -299,13 +282,13 @@ fn a_run_accepts_what_is_lost() {
 #[test]
 fn a_drive_without_spare_for_a_block_ssd_is_too_small() {
     let h = here();
-    h.run(&["drive", "create", "a.img", "--preset", "tiny"]).good();
+    h.run("drive create a.img --preset tiny").good();
     let create = ["lnvm", "create", "a.img", "-n", "s", "-t", "pftl"];
     h.run(&create).refused(2, &["`s`", "so small a device", "geometry.chunks_per_pu=128"]);
     h.run(&[&create[..], &["-f"]].concat()).refused(2, &["`s`", "more chunks per PU"]);
-    h.run(&["lnvm", "create", "a.img", "-n", "q", "-t", "qblk"]).refused(2, &["too small"]);
+    h.run("lnvm create a.img -n q -t qblk").refused(2, &["too small"]);
     // What the README says of it.
-    let made = h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk"]).good().out;
+    let made = h.run("lnvm create a.img -n db -t pblk").good().out;
     assert!(made.contains("2.91 MiB"), "{made}");
     let job = |size: &str| format!("[w]\nrw=randwrite\nbs=4k\nsize={size}\n");
     h.file("large.fio", job("32m"));
@@ -318,27 +301,28 @@ fn a_drive_without_spare_for_a_block_ssd_is_too_small() {
 #[test]
 fn looking_writes_nothing() {
     let h = drive();
-    h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk", "-o", "20"]).good();
+    h.run("lnvm create a.img -n db -t pblk -o 20").good();
     let before = bytes(&h);
-    let info = h.run(&["lnvm", "info", "a.img"]).good().out;
-    for part in [
-        "4 target type(s) registered.",
-        "Type\tVersion",
-        "rate_limiter",
-        "write_luns",
-        "gc_state",
-        "padding_dist",
-        "cleanly",
-    ] {
-        assert!(info.contains(part), "`{part}` is missing:\n{info}");
-    }
+    let info = h.run("lnvm info a.img").good().out;
+    says(
+        &info,
+        &[
+            "4 target type(s) registered.",
+            "Type\tVersion",
+            "rate_limiter",
+            "write_luns",
+            "gc_state",
+            "padding_dist",
+            "cleanly",
+        ],
+    );
     assert!(info.contains("num_channels         2") || info.contains("groups               2"));
-    let id = h.run(&["lnvm", "id-ns", "a.img", "-H"]).good().out;
+    let id = h.run("lnvm id-ns a.img -H").good().out;
     assert!(id.starts_with("ver"), "{id}");
-    h.run(&["lnvm", "id-ns", "a.img", "-n", "2"]).refused(2, &["namespace 2"]);
-    h.run(&["lnvm", "chunk-log", "a.img", "--json", "-"]).good().json();
-    h.run(&["lnvm", "list", "a.img"]).good();
-    h.run(&["lnvm", "info", "a.img", "-n", "nobody"]).refused(2, &["nobody", "db"]);
+    h.run("lnvm id-ns a.img -n 2").refused(2, &["namespace 2"]);
+    h.run("lnvm chunk-log a.img --json -").good().json();
+    h.run("lnvm list a.img").good();
+    h.run("lnvm info a.img -n nobody").refused(2, &["nobody", "db"]);
     assert!(bytes(&h) == before, "something was written");
 }
 
@@ -346,16 +330,7 @@ fn looking_writes_nothing() {
 #[test]
 fn identify_pages_are_those_of_the_specification() {
     let h = drive();
-    h.run(&[
-        "drive",
-        "create",
-        "w.img",
-        "--preset",
-        "westlake",
-        "--set",
-        "geometry.chunks_per_pu=4",
-    ])
-    .good();
+    h.run("drive create w.img --preset westlake --set geometry.chunks_per_pu=4").good();
     let page = |drive: &str| {
         let raw = h.command(&["lnvm", "id-ns", drive, "-b"]).output().unwrap().stdout;
         assert_eq!(raw.len(), 4096);
@@ -421,59 +396,58 @@ fn identify_pages_are_those_of_the_specification() {
     }
     seen.sort_unstable();
     assert_eq!(seen, [1, 2], "both interfaces");
-    h.run(&["lnvm", "id-ns", "a.img", "-b", "-H"]).refused(2, &["--human-readable"]);
-    let said = h.run(&["lnvm", "init", "-d", "a.img"]).good().out;
+    h.run("lnvm id-ns a.img -b -H").refused(2, &["--human-readable"]);
+    let said = h.run("lnvm init -d a.img").good().out;
     assert_eq!(said, "Successfully initialized device: a.img (gennvm)\n");
-    h.run(&["lnvm", "init", "a.img", "-m", "sysblk"]).refused(2, &["sysblk", "gennvm"]);
-    h.run(&["lnvm", "init", "none.img"]).refused(2, &["none.img"]);
+    h.run("lnvm init a.img -m sysblk").refused(2, &["sysblk", "gennvm"]);
+    h.run("lnvm init none.img").refused(2, &["none.img"]);
 }
 
 #[test]
 fn blocks_are_marked_and_unmarked() {
     let h = drive();
-    let mark = |args: &[&str]| h.run(&[&["lnvm", "diag-set-bbtbl", "a.img"], args].concat());
-    let said = mark(&["-c", "1", "-l", "0", "-b", "7", "-v", "8"]).good().out;
+    let mark = |args: &str| h.run(&format!("lnvm diag-set-bbtbl a.img {args}"));
+    let said = mark("-c 1 -l 0 -b 7 -v 8").good().out;
     assert_eq!(said, "Updating: Ch.: 1 LUN: 0 Plane: 0 Block: 7 -> 8\n");
-    let offline = || h.run(&["lnvm", "chunk-log", "a.img"]).good().out.matches("OFFLINE").count();
+    let offline = || h.run("lnvm chunk-log a.img").good().out.matches("OFFLINE").count();
     assert_eq!(offline(), 1);
-    mark(&["-c", "2"]).refused(2, &["channel 2", "0 to 1"]);
-    mark(&["-b", "64"]).refused(2, &["block 64"]);
-    mark(&["-v", "32"]).refused(2, &["32", "no mark"]);
-    h.run(&["lnvm", "factory", "a.img", "-e", "-s"]).good();
+    mark("-c 2").refused(2, &["channel 2", "0 to 1"]);
+    mark("-b 64").refused(2, &["block 64"]);
+    mark("-v 32").refused(2, &["32", "no mark"]);
+    h.run("lnvm factory a.img -e -s").good();
     assert_eq!(offline(), 0);
-    h.run(&["lnvm", "create", "a.img", "-n", "r", "-t", "raw"]).good();
-    mark(&["-v", "8"]).refused(2, &["`r`"]);
+    h.run("lnvm create a.img -n r -t raw").good();
+    mark("-v 8").refused(2, &["`r`"]);
 }
 
 #[test]
 fn what_is_no_drive_or_not_ours_is_said() {
     let h = drive();
     h.file("text.img", "hello");
-    let refused = |args: &[&str], says: &[&str]| h.run(args).refused(2, says);
-    refused(&["lnvm", "list", "text.img"], &["text.img", "not a drive image"]);
-    refused(&["lnvm", "list", "none.img"], &["none.img", "No such file"]);
-    refused(&["lnvm", "create", "-n", "a", "-t", "raw"], &["name the drive"]);
-    refused(&["run", "--drive", "text.img"], &["text.img", "not a drive image"]);
-    refused(&["run", "--drive", "a.img"], &["a.img", "lnvm create"]);
-    refused(&["run", "--drive", "a.img", "--device", "tiny"], &["--device"]);
-    h.run(&["lnvm", "create", "a.img", "-n", "db", "-t", "pblk"]).good();
-    refused(&["run", "--drive", "a.img", "--json", "a.img"], &["replace"]);
+    let refused = |args: &str, says: &[&str]| h.run(args).refused(2, says);
+    refused("lnvm list text.img", &["text.img", "not a drive image"]);
+    refused("lnvm list none.img", &["none.img", "No such file"]);
+    refused("lnvm create -n a -t raw", &["name the drive"]);
+    refused("run --drive text.img", &["text.img", "not a drive image"]);
+    refused("run --drive a.img", &["a.img", "lnvm create"]);
+    refused("run --drive a.img --device tiny", &["--device"]);
+    h.run("lnvm create a.img -n db -t pblk").good();
+    refused("run --drive a.img --json a.img", &["replace"]);
     h.file("big.fio", "[w]\nrw=write\nbs=64k\nsize=400m\n");
-    refused(&["run", "big.fio", "--drive", "a.img"], &["db"]);
+    refused("run big.fio --drive a.img", &["db"]);
     // A run that could not be done leaves the target as it was.
-    let info = h.run(&["lnvm", "info", "a.img"]).good().out;
+    let info = h.run("lnvm info a.img").good().out;
     assert!(info.contains("stopped              cleanly"), "{info}");
     // Too small for a pblk.
-    h.run(&["drive", "create", "s.img", "--preset", "tiny", "--set", "geometry.chunks_per_pu=2"])
-        .good();
-    refused(&["lnvm", "create", "s.img", "-n", "db", "-t", "pblk"], &["db", "too small"]);
-    let list = h.run(&["lnvm", "list", "s.img"]).good().out;
+    h.run("drive create s.img --preset tiny --set geometry.chunks_per_pu=2").good();
+    refused("lnvm create s.img -n db -t pblk", &["db", "too small"]);
+    let list = h.run("lnvm list s.img").good().out;
     assert!(list.contains("Number of targets: 0"), "{list}");
     // Who holds it is said.
     let _held = Ssd::open_image(&h.path("a.img"), &OpenImage::default()).unwrap();
     let me = format!("process {}", std::process::id());
-    refused(&["lnvm", "create", "a.img", "-n", "x", "-t", "raw"], &["in use by", &me]);
-    refused(&["run", "--drive", "a.img"], &["in use by"]);
+    refused("lnvm create a.img -n x -t raw", &["in use by", &me]);
+    refused("run --drive a.img", &["in use by"]);
 }
 
 /// QBLK on a drive: created for three cores, used, found again with what it was created with; what lies
@@ -481,8 +455,7 @@ fn what_is_no_drive_or_not_ours_is_said() {
 #[test]
 fn qblk_lives_on_a_drive() {
     let h = here();
-    h.run(&["drive", "create", "q.img", "--preset", "tiny", "--set", "geometry.chunks_per_pu=64"])
-        .good();
+    h.run("drive create q.img --preset tiny --set geometry.chunks_per_pu=64").good();
     let create = |kind: &str, more: &[&str]| {
         let mut args = vec!["lnvm", "create", "q.img", "-n", "q", "-t", kind];
         args.extend(more);
@@ -490,12 +463,12 @@ fn qblk_lives_on_a_drive() {
     };
     create("qblk", &["-f", "--cores", "3"]).good();
     h.file("w.fio", "[w]\nrw=randwrite\nbs=4k\nsize=8M\nnumjobs=3\nfsync=64\nverify=crc32c\n");
-    h.run(&["run", "w.fio", "--drive", "q.img", "--target", "q"]).good();
-    let info = h.run(&["lnvm", "info", "q.img"]).good().out;
+    h.run("run w.fio --drive q.img --target q").good();
+    let info = h.run("lnvm info q.img").good().out;
     assert!(info.contains("qblk"), "{info}");
     // A ring for each of the three cores, whoever looks.
     assert_eq!(info.matches("flush_point:").count(), 3, "{info}");
-    h.run(&["lnvm", "remove", "q.img", "-n", "q"]).good();
+    h.run("lnvm remove q.img -n q").good();
     create("pblk", &[]).refused(2, &["PUs 0 to 3 is of type qblk", "-t qblk"]);
     create("qblk", &[]).good();
 }
@@ -504,17 +477,17 @@ fn qblk_lives_on_a_drive() {
 #[test]
 fn every_type_of_target_is_shown() {
     let h = here();
-    h.run(&["drive", "create", "a.img", "--preset", "tiny"]).good();
+    h.run("drive create a.img --preset tiny").good();
     let cookbook = include_str!("../../../../docs/COOKBOOK.md");
     let table = cookbook.split_once("| on a drive | |").expect("the table of types").1;
     let table = table.split_once("\n\n").expect("it ends").0;
-    let help = h.run(&["lnvm", "create", "--help"]).good().out;
+    let help = h.run("lnvm create --help").good().out;
     let help = help.split_once("Types: ").expect("types are explained").1;
-    let info = h.run(&["lnvm", "info", "a.img"]).good().out;
-    let json = h.run(&["lnvm", "info", "a.img", "--json", "-"]).good().json();
+    let info = h.run("lnvm info a.img").good().out;
+    let json = h.run("lnvm info a.img --json -").good().json();
     let types = json["types"].as_array().expect("a list");
     let says = ["raw, pblk, qblk, pftl"];
-    h.run(&["lnvm", "create", "a.img", "-n", "x", "-t", "pblck"]).refused(2, &says);
+    h.run("lnvm create a.img -n x -t pblck").refused(2, &says);
     for name in kinds::target_names() {
         assert!(table.contains(name), "{name} is not in the cookbook's table:\n{table}");
         assert!(help.contains(&format!("{name} (")), "{name} is not in the help:\n{help}");

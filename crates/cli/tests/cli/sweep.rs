@@ -1,6 +1,6 @@
 //! `sweep` and `compare` as a person uses them.
 
-use crate::harness::{EXPERIMENT, here};
+use crate::harness::{EXPERIMENT, here, says};
 
 /// Six points of a fraction of a second each.
 fn grid() -> String {
@@ -16,7 +16,7 @@ fn grid() -> String {
 fn a_sweep_is_the_same_however_it_is_run() {
     let h = here();
     h.file("s.toml", grid());
-    let one = h.run(&["sweep", "s.toml", "--jobs", "1", "--csv", "-"]).good().out;
+    let one = h.run("sweep s.toml --jobs 1 --csv -").good().out;
     let lines: Vec<&str> = one.lines().collect();
     assert_eq!(lines.len(), 7, "a header and six points:\n{one}");
     assert!(lines[0].starts_with("workload.0.iodepth,run.seed,error,name,requests"), "{one}");
@@ -38,7 +38,7 @@ fn a_sweep_is_the_same_however_it_is_run() {
     assert_eq!(h.run(keep).good().out, one);
     let json = |jobs: &str| h.run(&["sweep", "s.toml", "--jobs", jobs, "--json", "-"]).good().out;
     assert_eq!(json("1"), json("2"));
-    let table = h.run(&["sweep", "s.toml"]).good().out;
+    let table = h.run("sweep s.toml").good().out;
     assert!(table.contains("6 points") && table.contains("block SSD (pftl)"), "{table}");
 }
 
@@ -57,11 +57,11 @@ fn a_failed_point_is_a_row() {
     assert!(table.out.contains("FAILED") && table.out.contains("1 points: target"), "{table:?}");
     // What compares it says so, too, and does not call it good.
     h.run(&["sweep", "e.toml", "--vary", vary, "--json", "s.json"]);
-    h.run(&["run", "e.toml", "--json", "r.json"]).good();
-    let compared = h.run(&["compare", "r.json", "s.json"]);
+    h.run("run e.toml --json r.json").good();
+    let compared = h.run("compare r.json s.json");
     assert_eq!(compared.code, 1, "{compared:?}");
     assert!(compared.out.contains("s.json is part of a result: 1 points failed"), "{compared:?}");
-    let json = h.run(&["compare", "r.json", "s.json", "--json", "-"]).json();
+    let json = h.run("compare r.json s.json --json -").json();
     assert_eq!(json["lacks"].as_array().map(Vec::len), Some(1), "{json}");
 }
 
@@ -70,10 +70,10 @@ fn what_can_not_be_swept_is_refused_before_anything_runs() {
     let h = here();
     h.file("e.toml", EXPERIMENT);
     h.file("s.toml", grid());
-    h.run(&["sweep", "e.toml"]).refused(2, &["nothing to vary", "--vary"]);
-    h.run(&["sweep", "e.toml", "--vary", "seed"]).refused(2, &["--vary", "target.0.active_pus"]);
-    h.run(&["sweep", "e.toml", "--vary", "run.sed=1,2"]).refused(2, &["did you mean `seed`"]);
-    h.run(&["run", "s.toml"]).refused(2, &["flashlane sweep"]);
+    h.run("sweep e.toml").refused(2, &["nothing to vary", "--vary"]);
+    h.run("sweep e.toml --vary seed").refused(2, &["--vary", "target.0.active_pus"]);
+    h.run("sweep e.toml --vary run.sed=1,2").refused(2, &["did you mean `seed`"]);
+    h.run("run s.toml").refused(2, &["flashlane sweep"]);
     for (set, by) in [(["--set", "run.seed=3"], "--set run.seed=3"), (["--seed", "3"], "--seed 3")]
     {
         let args = [&["sweep", "e.toml", "--vary", "run.seed=1,2"], &set[..]].concat();
@@ -81,17 +81,17 @@ fn what_can_not_be_swept_is_refused_before_anything_runs() {
     }
     h.file("job.fio", "[w]\nrw=randwrite\nsize=1m\n");
     let says = ["unknown key `bs`", "of a job file itself can't be set or varied", "[[workload]]"];
-    h.run(&["sweep", "job.fio", "--vary", "bs=4k,8k"]).refused(2, &says);
-    h.run(&["sweep", "s.toml", "--keep", "s.toml"]).refused(2, &["cannot keep points in s.toml"]);
+    h.run("sweep job.fio --vary bs=4k,8k").refused(2, &says);
+    h.run("sweep s.toml --keep s.toml").refused(2, &["cannot keep points in s.toml"]);
     let many: Vec<String> = (0..300).map(|n| n.to_string()).collect();
     let many = many.join(",");
     let vary = |key: &str| format!("{key}={many}");
     let (a, b) = (vary("run.seed"), vary("workload.0.iodepth"));
     h.run(&["sweep", "e.toml", "--vary", &a, "--vary", &b]).refused(2, &["90000 points"]);
     h.file("t.toml", grid() + "[[vary]]\nkey = \"run.seed\"\nvalues = [4]\n");
-    h.run(&["sweep", "t.toml"]).refused(2, &["t.toml:20:1", "`run.seed` is varied twice"]);
+    h.run("sweep t.toml").refused(2, &["t.toml:20:1", "`run.seed` is varied twice"]);
     h.file("t.toml", grid() + "[[vary]]\nkey = \"run.fill\"\nvalues = [[1]]\n");
-    h.run(&["sweep", "t.toml"]).refused(2, &["t.toml:21:1", "a list of strings"]);
+    h.run("sweep t.toml").refused(2, &["t.toml:21:1", "a list of strings"]);
     assert_eq!(h.files(), ["e.toml", "job.fio", "s.toml", "t.toml"]);
 }
 
@@ -115,7 +115,7 @@ fn an_interrupted_sweep_goes_on() {
     assert_eq!(std::fs::read_dir(h.path("kept")).expect("the folder").count(), 2);
     h.file("s.toml", long("3ms"));
     let whole = h.run(args).good().out;
-    assert_eq!(whole, h.run(&["sweep", "s.toml", "--csv", "-"]).good().out);
+    assert_eq!(whole, h.run("sweep s.toml --csv -").good().out);
     assert_eq!(std::fs::read_dir(h.path("kept")).expect("the folder").count(), 3);
 }
 
@@ -127,7 +127,7 @@ fn a_point_that_was_not_run_has_not_failed() {
     let vary = "[[vary]]\nkey = \"workload.0.runtime\"\n";
     let values = "values = [\"1ms\", \"soon\", \"9000h\", \"9001h\"]\n";
     h.file("s.toml", format!("{EXPERIMENT}time_based = true\nruntime = \"1ms\"\n{vary}{values}"));
-    let done = h.interrupted(&["sweep", "s.toml", "--jobs", "1", "--csv", "s.csv"]);
+    let done = h.interrupted("sweep s.toml --jobs 1 --csv s.csv");
     assert_eq!(done.code, 130, "{done:?}");
     let table: Vec<&str> = done.out.lines().filter(|line| line.contains("  ")).collect();
     let said = |value: &str| table.iter().find(|l| l.trim_start().starts_with(value)).copied();
@@ -151,9 +151,7 @@ fn runs_are_compared_with_how_sure_that_is() {
     let args = ["compare", "job.fio", "--device", "peers-16g", "--seeds", "3"];
     let two = [&args[..], &["--target", "pblk", "--target", "pftl"]].concat();
     let table = h.run(&two).good().out;
-    for part in ["write mean us", "job.fio: pblk", "job.fio: block SSD (pftl)", "3 samples"] {
-        assert!(table.contains(part), "`{part}` is missing:\n{table}");
-    }
+    says(&table, &["write mean us", "job.fio: pblk", "job.fio: block SSD (pftl)", "3 samples"]);
     let json = h.run(&[&two[..], &["--json", "-"]].concat()).good().json();
     let first = &json["series"][0]["metrics"][0];
     assert!(first["value"]["half_width"].is_number() && first["differs"].is_null());
@@ -161,20 +159,19 @@ fn runs_are_compared_with_how_sure_that_is() {
     h.run(&args).refused(2, &["nothing to compare"]);
     // Results of earlier runs: one sample each, and that is said.
     let run = |name: &str, seed: &str| {
-        let args = ["run", "job.fio", "--device", "peers-16g", "--seed", seed, "--json", name];
-        h.run(&args).good();
+        h.run(&format!("run job.fio --device peers-16g --seed {seed} --json {name}")).good();
     };
     run("a.json", "1");
     run("b.json", "2");
-    let table = h.run(&["compare", "a.json", "b.json"]).good().out;
+    let table = h.run("compare a.json b.json").good().out;
     assert!(table.contains("no interval: one sample"), "{table}");
     for (option, value) in [("--seeds", "3"), ("--device", "tiny"), ("--target", "pftl")] {
         let says = [option, "result of an earlier run"];
         h.run(&["compare", "a.json", "b.json", option, value]).refused(2, &says);
     }
     h.file("c.json", "{}");
-    h.run(&["compare", "a.json", "c.json"]).refused(2, &["c.json: no result of"]);
+    h.run("compare a.json c.json").refused(2, &["c.json: no result of"]);
     h.file("d.json", "{ no");
-    h.run(&["compare", "a.json", "d.json"]).refused(2, &["d.json is no JSON result"]);
-    h.run(&["compare", "a.json", "none"]).refused(2, &["cannot read none"]);
+    h.run("compare a.json d.json").refused(2, &["d.json is no JSON result"]);
+    h.run("compare a.json none").refused(2, &["cannot read none"]);
 }

@@ -56,7 +56,7 @@ fn counts_are_the_same_on_any_number_of_cores() {
     for key in ["cuts", "faults", "lives"] {
         assert!(json[key].as_u64() > Some(20), "{key}: {json}");
     }
-    let none = h.run(&["torture", "--target", "pblk", "--seeds", "1", "--mode", "none"]).good();
+    let none = h.run("torture --target pblk --seeds 1 --mode none").good();
     assert!(none.out.contains("1 lives, 0 power cuts") && none.out.contains("No failure"));
     assert!(h.files().is_empty(), "{:?}", h.files());
 }
@@ -64,10 +64,9 @@ fn counts_are_the_same_on_any_number_of_cores() {
 #[test]
 fn time_is_a_limit_and_ctrl_c_is_one_too() {
     let h = here();
-    let args = ["torture", "--seconds", "1", "--target", "pblk", "--json", "-"];
-    let json = h.run(&args).good().json();
+    let json = h.run("torture --seconds 1 --target pblk --json -").good().json();
     assert_eq!((&json["partial"], &json["targets"][0]), (&false.into(), &"pblk".into()));
-    let done = h.interrupted(&["torture", "--target", "ram", "--seconds", "0", "--json", "-"]);
+    let done = h.interrupted("torture --target ram --seconds 0 --json -");
     assert_eq!(done.code, 130, "{done:?}");
     let json = done.json();
     assert!(json["partial"] == true && json["cuts"].as_u64() > Some(0), "{json}");
@@ -101,12 +100,11 @@ fn a_long_run_is_left_in_its_middle() {
 #[test]
 fn an_experiment_brings_its_own_stacks() {
     let h = own(FAULTS);
-    let args = ["torture", "mine.toml", "--seeds", "1", "--mode", "linear", "--json", "-"];
-    let json = h.run(&args).good().json();
+    let json = h.run("torture mine.toml --seeds 1 --mode linear --json -").good().json();
     assert_eq!(json["targets"], serde_json::json!(["pblk", "my pblk"]));
     assert!(json["cuts"].as_u64() >= Some(40) && json["faults"].as_u64() > Some(0), "{json}");
-    let replay = ["torture", "mine.toml", "--target", "my pblk", "--seed", "7"];
-    let done = h.run(&[&replay[..], &["--effort", "2", "--cut", "3000000"]].concat()).good();
+    let replay = "torture mine.toml --target 'my pblk' --seed 7";
+    let done = h.run(&format!("{replay} --effort 2 --cut 3000000")).good();
     assert!(done.out.contains("my pblk: 1 seeds, 2 lives, 1 power cuts"), "{done:?}");
 }
 
@@ -116,8 +114,8 @@ fn a_failure_prints_the_command_that_replays_it() {
     // Nothing that pblk writes for itself comes back: it can't be mounted.
     let fault = "[[fault]]\nkind = \"read_uncorrectable\"\nafter = \"2ms\"\nprobability = \"1\"\n";
     let h = own(fault);
-    let args = ["torture", "mine.toml", "--target", "my pblk", "--mode", "linear", "--seeds", "1"];
-    let done = h.run(&[&args[..], &["--json", "-"]].concat());
+    let args = "torture mine.toml --target 'my pblk' --mode linear --seeds 1";
+    let done = h.run(&format!("{args} --json -"));
     assert_eq!(done.code, 1, "{done:?}");
     let json = done.json();
     let failure = &json["failures"][0];
@@ -129,7 +127,7 @@ fn a_failure_prints_the_command_that_replays_it() {
     let again = h.run(&[&words[1..], &["--json", "-"]].concat());
     assert_eq!(again.code, 1, "{again:?}");
     assert_eq!(again.json()["failures"][0]["what"], failure["what"]);
-    let text = h.run(&args);
+    let text = h.run(args);
     assert_eq!(text.code, 1);
     assert!(text.out.contains("FAILED my pblk") && text.out.contains(replay), "{text:?}");
 }
@@ -138,37 +136,36 @@ fn a_failure_prints_the_command_that_replays_it() {
 fn what_can_not_be_tortured_is_refused() {
     let h = own(FAULTS);
     let with = |from: &str, to: &str| h.file("other.toml", OWN.replace(from, to));
-    h.run(&["torture", "--target", "pblkk"]).refused(2, &["did you mean `pblk`", "pftl-faults"]);
-    h.run(&["torture", "--mode", "linaer"]).refused(2, &["did you mean `linear`"]);
-    h.run(&["torture", "--cuts", "3"]).refused(2, &["--cuts"]);
-    h.run(&["torture", "--cut", "5"]).refused(2, &["--seed"]);
-    h.run(&["torture", "--cut", "5", "--seeds", "1"]).refused(2, &["--seeds"]);
-    h.run(&["torture", "--lives", "3", "--seconds", "2"]).refused(2, &["--seconds"]);
-    h.run(&["torture", "--mode", "aimed", "--aimed"]).refused(2, &["--mode"]);
-    h.run(&["torture", "--mode", "none", "--cuts", "2"]).refused(2, &["--cuts"]);
+    h.run("torture --target pblkk").refused(2, &["did you mean `pblk`", "pftl-faults"]);
+    h.run("torture --mode linaer").refused(2, &["did you mean `linear`"]);
+    h.run("torture --cuts 3").refused(2, &["--cuts"]);
+    h.run("torture --cut 5").refused(2, &["--seed"]);
+    h.run("torture --cut 5 --seeds 1").refused(2, &["--seeds"]);
+    h.run("torture --lives 3 --seconds 2").refused(2, &["--seconds"]);
+    h.run("torture --mode aimed --aimed").refused(2, &["--mode"]);
+    h.run("torture --mode none --cuts 2").refused(2, &["--cuts"]);
     let last = u64::MAX.to_string();
     h.run(&["torture", "--from", &last, "--seeds", "2"]).refused(2, &["--from"]);
-    h.run(&["torture", "--seeds", "1", "--seconds", "1"]).refused(2, &["--seconds"]);
-    h.run(&["torture", "--set", "run.seed=1"]).refused(2, &["EXPERIMENT"]);
-    h.run(&["torture", "none.toml"]).refused(2, &["cannot read none.toml"]);
-    h.run(&["torture", "mine.toml", "--target", "x"]).refused(2, &["no target `x`", "`my pblk`"]);
-    h.run(&["torture", "mine.toml", "--json", "mine.toml"]).refused(2, &["would replace"]);
-    h.run(&["torture", "mine.toml", "--json", "no/such/out.json"]).refused(2, &["no/such"]);
+    h.run("torture --seeds 1 --seconds 1").refused(2, &["--seconds"]);
+    h.run("torture --set run.seed=1").refused(2, &["EXPERIMENT"]);
+    h.run("torture none.toml").refused(2, &["cannot read none.toml"]);
+    h.run("torture mine.toml --target x").refused(2, &["no target `x`", "`my pblk`"]);
+    h.run("torture mine.toml --json mine.toml").refused(2, &["would replace"]);
+    h.run("torture mine.toml --json no/such/out.json").refused(2, &["no/such"]);
     with("chunks_per_pu = 64", "chunks_per_pu = 100000");
     let says = ["25600000 sectors", "--set device.geometry.chunks_per_pu=16384"];
-    h.run(&["torture", "other.toml"]).refused(2, &says);
+    h.run("torture other.toml").refused(2, &says);
     let set = "device.geometry.chunks_per_pu=64";
     h.run(&["torture", "other.toml", "--set", set, "--seeds", "1", "--mode", "none"]).good();
     h.file("vary.toml", format!("{OWN}[[vary]]\nkey = \"run.seed\"\nvalues = [1, 2]\n"));
-    h.run(&["torture", "vary.toml"]).refused(2, &["varies `run.seed`", "--set run.seed=VALUE"]);
-    let one = ["torture", "vary.toml", "--set", "run.seed=1", "--seeds", "1", "--mode", "none"];
-    h.run(&one).good();
+    h.run("torture vary.toml").refused(2, &["varies `run.seed`", "--set run.seed=VALUE"]);
+    h.run("torture vary.toml --set run.seed=1 --seeds 1 --mode none").good();
     with("chunks_per_pu = 64", "chunks_per_pu = 4");
-    h.run(&["torture", "other.toml"]).refused(2, &["target `pblk` can't be built"]);
+    h.run("torture other.toml").refused(2, &["target `pblk` can't be built"]);
     h.file("job.fio", "[w]\nrw=randwrite\nsize=2m\n");
-    h.run(&["torture", "job.fio"]).refused(2, &["experiment", "job file"]);
+    h.run("torture job.fio").refused(2, &["experiment", "job file"]);
     let raw = "[device]\npreset = \"tiny\"\n[[target]]\nkind = \"raw\"\n\
                [[workload]]\nrw = \"read\"\npus = \"0-1\"\nsize = \"64KiB\"\n";
     h.file("raw.toml", raw);
-    h.run(&["torture", "raw.toml"]).refused(2, &["is raw", "pblk"]);
+    h.run("torture raw.toml").refused(2, &["is raw", "pblk"]);
 }

@@ -10,7 +10,7 @@
 mod locks;
 mod stages;
 
-use crate::words::aligned;
+use crate::words::{aligned, row};
 use flashlane_base::Ns;
 use flashlane_rt::{CostTable, STAGES};
 use std::fmt;
@@ -124,7 +124,7 @@ impl Calibration {
     /// The same for people.
     pub fn to_text(&self, machine: &Machine) -> String {
         let mut text = format!("{machine}\n\n");
-        let mut rows = vec![["stage", "ns", "what"].map(str::to_string).to_vec()];
+        let mut rows = vec![row(["stage", "ns", "what"])];
         for s in &self.stages {
             let what = STAGES.iter().find(|(name, _)| *name == s.name).map_or("", |(_, what)| what);
             rows.push(vec![s.name.into(), format!("{:.0}", s.ns), what.into()]);

@@ -4,9 +4,10 @@
 //! fault is kept until it is cleared, also when it has happened, and the next who opens the drive meets
 //! it. Never: knows the bytes of an image.
 
-use super::{DriveError, text_of};
+use super::DriveError;
 use crate::control::{Answer, Ask, reach};
 use crate::lnvm::open_to_change;
+use crate::words::text_of;
 use flashlane_base::Ns;
 pub use flashlane_media::fault::FaultKind;
 use flashlane_media::fault::kept::FaultState;
@@ -48,9 +49,7 @@ impl FaultWords {
             keys.into_iter().filter_map(|(key, value)| Some(format!("{key} = {}\n", value?)));
         given.fold("[[fault]]\n".into(), |plan, line| plan + &line)
     }
-}
 
-impl FaultWords {
     /// The line as a plan, if it can be one.
     ///
     /// # Errors

@@ -88,6 +88,15 @@ impl Value {
         entries.map(|(key, value)| (key.to_string(), Item { at: At::Whole, value })).into()
     }
 
+    /// Whole or not.
+    fn number(&self) -> Option<f64> {
+        match self {
+            Value::Float(x) => Some(*x),
+            Value::Int(n) => Some(*n as f64),
+            _ => None,
+        }
+    }
+
     fn kind(&self) -> &'static str {
         match self {
             Value::Text(_) => "a string",
@@ -242,22 +251,14 @@ impl Document {
                 Ok(())
             }
             Change::Targets(targets) => {
-                let tables: Result<Vec<Item>, String> =
-                    targets.iter().map(|t| target_of(at, t)).collect();
-                let value = Value::List(tables?);
-                self.root.insert("target".into(), Item { at, value });
-                self.first_part();
+                let tables = targets.iter().map(|t| target_of(at, t)).collect::<Result<_, _>>()?;
+                self.run_on(at, tables);
                 Ok(())
             }
             Change::OnDrive(kind) => {
-                let Item { at, value } = target_of(at, kind)?;
                 let mut table = self.filters();
-                if let Value::Table(target) = value {
-                    table.extend(target);
-                }
-                let value = Value::List(vec![Item { at, value: Value::Table(table) }]);
-                self.root.insert("target".into(), Item { at, value });
-                self.first_part();
+                table.extend(target_of(at, kind)?);
+                self.run_on(at, vec![table]);
                 Ok(())
             }
             Change::Store(store) => self.insert(at, &["device"], "store", text(store)),
@@ -281,8 +282,12 @@ impl Document {
         filters.map(|(key, item)| (key.clone(), item.clone())).collect()
     }
 
-    /// Of the workloads the first, and those for the same targets as that; for all targets that there are.
-    fn first_part(&mut self) {
+    /// On these targets: of the workloads the first, and those for the same targets as that; for all targets
+    /// that there are.
+    fn run_on(&mut self, at: At, targets: Vec<BTreeMap<String, Item>>) {
+        let tables = targets.into_iter().map(|table| Item { at, value: Value::Table(table) });
+        let value = Value::List(tables.collect());
+        self.root.insert("target".into(), Item { at, value });
         let Some(Value::List(list)) = self.root.get_mut("workload").map(|w| &mut w.value) else {
             return;
         };
@@ -370,7 +375,7 @@ impl Document {
 }
 
 /// `pblk`, `pblk:4` or `pftl` as a table of [[target]].
-fn target_of(at: At, text: &str) -> Result<Item, String> {
+fn target_of(at: At, text: &str) -> Result<BTreeMap<String, Item>, String> {
     let (kind, pus) = text.split_once(':').map_or((text, None), |(k, n)| (k, Some(n)));
     let mut table = BTreeMap::new();
     let value = Value::Text(kind.into());
@@ -386,8 +391,7 @@ fn target_of(at: At, text: &str) -> Result<Item, String> {
         let value = Value::Int(number);
         table.insert("active_pus".to_string(), Item { at, value });
     }
-    let value = Value::Table(table);
-    Ok(Item { at, value })
+    Ok(table)
 }
 
 /// The right side of a `--set`.
@@ -483,75 +487,59 @@ impl<'d> Section<'d> {
         self.complain(key, format!("`{key}` must be {wanted}, not {}", found.kind()));
     }
 
-    pub fn text(&self, key: &str) -> Option<&'d str> {
-        match &self.item(key)?.value {
-            Value::Text(t) => Some(t),
-            other => {
-                self.wrong(key, "a string", other);
-                None
-            }
+    /// A value of the kind that is wanted.
+    fn pick<T>(&self, key: &str, wanted: &str, pick: impl Fn(&'d Item) -> Option<T>) -> Option<T> {
+        let item = self.item(key)?;
+        let picked = pick(item);
+        if picked.is_none() {
+            self.wrong(key, wanted, &item.value);
         }
+        picked
+    }
+
+    pub fn text(&self, key: &str) -> Option<&'d str> {
+        self.pick(key, "a string", |item| match &item.value {
+            Value::Text(t) => Some(t.as_str()),
+            _ => None,
+        })
     }
 
     /// A string that parses, like `"16GiB"` or `"50us"`.
     pub fn parsed<T: std::str::FromStr<Err: fmt::Display>>(&self, key: &str) -> Option<T> {
-        match self.text(key)?.parse() {
-            Ok(value) => Some(value),
-            Err(e) => {
-                self.complain(key, format!("`{key}`: {e}"));
-                None
-            }
-        }
+        let parsed = self.text(key)?.parse();
+        parsed.map_err(|e| self.complain(key, format!("`{key}`: {e}"))).ok()
     }
 
     /// A whole number in a range.
     pub fn number(&self, key: &str, least: u64, most: u64) -> Option<u64> {
         let range = format!("a whole number from {least} to {most}");
-        match &self.item(key)?.value {
-            Value::Int(n) if u64::try_from(*n).is_ok_and(|n| (least..=most).contains(&n)) => {
-                Some(*n as u64)
-            }
-            Value::Int(n) => {
-                self.complain(key, format!("`{key}` is {n}, it must be {range}"));
-                None
-            }
-            other => {
-                self.wrong(key, &range, other);
-                None
-            }
+        let number = self.pick(key, &range, |item| match item.value {
+            Value::Int(n) => Some(n),
+            _ => None,
+        })?;
+        let within = u64::try_from(number).ok().filter(|n| (least..=most).contains(n));
+        if within.is_none() {
+            self.complain(key, format!("`{key}` is {number}, it must be {range}"));
         }
+        within
     }
 
     /// True or false.
     pub fn flag(&self, key: &str) -> Option<bool> {
-        match &self.item(key)?.value {
-            Value::Flag(b) => Some(*b),
-            other => {
-                self.wrong(key, "true or false", other);
-                None
-            }
-        }
+        self.pick(key, "true or false", |item| match item.value {
+            Value::Flag(b) => Some(b),
+            _ => None,
+        })
     }
 
     /// A number, whole or not.
     pub fn float(&self, key: &str) -> Option<f64> {
-        match &self.item(key)?.value {
-            Value::Float(x) => Some(*x),
-            Value::Int(n) => Some(*n as f64),
-            other => {
-                self.wrong(key, "a number", other);
-                None
-            }
-        }
+        self.pick(key, "a number", |item| item.value.number())
     }
 
     /// A list of numbers.
     pub fn floats(&self, key: &str) -> Vec<f64> {
-        self.list(key, "numbers", |value| match value {
-            Value::Float(x) => Some(*x),
-            Value::Int(n) => Some(*n as f64),
-            _ => None,
-        })
+        self.list(key, "numbers", Value::number)
     }
 
     /// A list of strings, numbers and flags, each as TOML writes it.
@@ -600,33 +588,24 @@ impl<'d> Section<'d> {
     }
 
     pub fn table(&self, key: &str) -> Option<Section<'d>> {
-        let item = self.item(key)?;
-        match &item.value {
-            Value::Table(t) => {
-                Some(Section::new(self.document, format!("{}[{key}]", self.path), item.at, t))
-            }
-            other => {
-                self.wrong(key, "a table", other);
-                None
-            }
-        }
+        self.pick(key, "a table", |item| match &item.value {
+            Value::Table(t) => Some(self.below(key, item.at, t)),
+            _ => None,
+        })
+    }
+
+    fn below(&self, key: &str, at: At, table: &'d BTreeMap<String, Item>) -> Section<'d> {
+        Section::new(self.document, format!("{}[{key}]", self.path), at, table)
     }
 
     /// Something that is there when its key is true, or a table of how it is to be.
     pub fn switched(&self, key: &str) -> Option<Section<'d>> {
         static NOTHING: BTreeMap<String, Item> = BTreeMap::new();
-        let item = self.item(key)?;
-        let section =
-            |table| Section::new(self.document, format!("{}[{key}]", self.path), item.at, table);
-        match &item.value {
-            Value::Table(t) => Some(section(t)),
-            Value::Flag(true) => Some(section(&NOTHING)),
-            Value::Flag(false) => None,
-            other => {
-                self.wrong(key, "true, false or a table", other);
-                None
-            }
-        }
+        self.pick(key, "true, false or a table", |item| match &item.value {
+            Value::Table(t) => Some(Some(self.below(key, item.at, t))),
+            Value::Flag(on) => Some(on.then(|| self.below(key, item.at, &NOTHING))),
+            _ => None,
+        })?
     }
 
     /// A list of tables, `[[key]]`; one table, `[key]`, is a list of one.

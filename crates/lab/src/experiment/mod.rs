@@ -222,34 +222,24 @@ fn read_run(section: Option<Section<'_>>, base: &Base) -> (RunSpec, HostSpec) {
     run.seed = s.number("seed", 0, i64::MAX as u64).unwrap_or(run.seed);
     run.allow_errors = s.flag("allow_errors").unwrap_or(false);
     let host = read_host(&s, &default, base);
-    if let Some(text) = s.text("fill") {
-        run.fill = match text {
-            "auto" => Fill::Auto,
-            "none" => Fill::None,
-            other => percent(other, 100).map_or_else(
-                || {
-                    s.complain("fill", "`fill` is \"auto\", \"none\" or a share like \"80%\"");
-                    Fill::Auto
-                },
-                Fill::Percent,
-            ),
-        };
-    }
-    if let Some(text) = s.text("overwrite") {
-        run.overwrite = match text {
-            "none" => Overwrite::None,
-            "steady" => Overwrite::Steady,
-            other => percent(other, 10_000).map_or_else(
-                || {
-                    let says = "`overwrite` is \"none\", \"steady\" or a share of what was filled \
-                                like \"200%\"";
-                    s.complain("overwrite", says);
-                    Overwrite::None
-                },
-                Overwrite::Percent,
-            ),
-        };
-    }
+    run.fill = match s.text("fill") {
+        None | Some("auto") => Fill::Auto,
+        Some("none") => Fill::None,
+        Some(share) => percent(share, 100).map(Fill::Percent).unwrap_or_else(|| {
+            s.complain("fill", "`fill` is \"auto\", \"none\" or a share like \"80%\"");
+            Fill::Auto
+        }),
+    };
+    run.overwrite = match s.text("overwrite") {
+        None | Some("none") => Overwrite::None,
+        Some("steady") => Overwrite::Steady,
+        Some(share) => percent(share, 10_000).map(Overwrite::Percent).unwrap_or_else(|| {
+            let says =
+                "`overwrite` is \"none\", \"steady\" or a share of what was filled like \"200%\"";
+            s.complain("overwrite", says);
+            Overwrite::None
+        }),
+    };
     if run.overwrite != Overwrite::None && !matches!(run.fill, Fill::Percent(1..)) {
         s.complain("overwrite", "`overwrite` needs `fill` to be a share like \"100%\"");
     }

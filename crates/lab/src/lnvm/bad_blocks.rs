@@ -3,9 +3,10 @@
 //! Owns: places by channel, LUN, plane and block, and their marks. Promises: blocks of a target are not
 //! marked; a mark is durable when it is set. Never: erases anything.
 
-use super::show::{one_namespace, text_of};
+use super::show::one_namespace;
 use super::{Drive, LnvmError};
 use crate::control::{Answer, Ask, reach};
+use crate::words::text_of;
 use flashlane_base::{Geometry, Location, PpaStyle};
 use flashlane_ocssd::Device;
 use serde_json::{Map, Value, json};

@@ -5,9 +5,9 @@
 //! target decides what it takes, at rest too: it is mounted on a shadow of the image and asked. Never: has
 //! a knob that the target has no attribute for.
 
-use super::show::text_of;
 use super::{Drive, LnvmError, StackError};
 use crate::control::{Answer, Ask, reach};
+use crate::words::text_of;
 use flashlane_ftl::layer::{Attribute, AttributeError, Kind, Knob, Layer, LayerError, Settings};
 use flashlane_ftl::layer::{Find, MountHow};
 use flashlane_ocssd::{Device, TargetInfo};

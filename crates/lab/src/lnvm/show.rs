@@ -12,7 +12,7 @@ pub(crate) use identify::id_ns_of;
 use super::{Created, Drive, LnvmError, Lost, knobs};
 use crate::contention::ContentionReport;
 use crate::control::{Answer, Ask, reach};
-use crate::words::short;
+use crate::words::{short, text_of};
 use flashlane_base::counters::Counters;
 use flashlane_base::{Bytes, Location, Ns, SECTOR_BYTES};
 use flashlane_ftl::layer::{Layer, Recovered};
@@ -30,10 +30,6 @@ const TYPE_VERSION: [u32; 3] = [1, 0, 0];
 
 fn version(v: [u32; 3]) -> String {
     format!("({},{},{})", v[0], v[1], v[2])
-}
-
-pub(super) fn text_of(value: &Value) -> String {
-    format!("{value:#}\n")
 }
 
 pub(super) fn one_namespace(namespace: u32) -> Result<(), LnvmError> {

@@ -164,7 +164,7 @@ pub async fn run_raw(
     begin: Rc<dyn Fn()>,
     intervals: bool,
 ) -> Measured {
-    let recorder = Rc::new(RefCell::new(Recorder::new()));
+    let recorder = Rc::new(RefCell::new(Recorder::default()));
     let mut filled = 0;
     for job in jobs.iter().filter(|j| !j.stream.write) {
         monitor.progress("fill", 0, None);

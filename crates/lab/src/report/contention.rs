@@ -5,7 +5,7 @@
 
 use super::numbers::{Report, RunReport};
 use crate::contention::ContentionReport;
-use crate::words::{aligned, grouped, short};
+use crate::words::{aligned, grouped, row, short};
 
 /// Runs whose cores could meet, or did, with all others of the report that count.
 pub(super) fn shown(report: &Report) -> Vec<(usize, &RunReport, &ContentionReport)> {
@@ -28,16 +28,13 @@ pub(super) fn table(report: &Report) -> String {
     if shown.is_empty() {
         return String::new();
     }
-    let head = [
-        "waits (summed)",
-        "locks",
-        "exchanges again",
-        "semaphores",
-        "full rings",
-        "ring depth, mean",
-        "most",
+    let mut rows = vec![
+        [
+            row(["waits (summed)", "locks", "exchanges again", "semaphores"]),
+            row(["full rings", "ring depth, mean", "most"]),
+        ]
+        .concat(),
     ];
-    let mut rows = vec![head.map(str::to_string).to_vec()];
     for (_, r, c) in shown {
         rows.push(vec![
             r.name.clone(),

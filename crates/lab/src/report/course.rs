@@ -110,7 +110,7 @@ pub(super) fn timeline(o: &RunOutcome) -> TimelineReport {
     let mut causes = BTreeMap::new();
     for cause in Cause::ALL {
         let i = cause as usize;
-        let each = differences(before.programmed[i], &|b| b.causes[i]);
+        let each = differences(before.programmed[i], &|b| b.state.causes[i]);
         if each.iter().any(|n| *n > 0) {
             causes.insert(cause.name(), each);
         }
@@ -128,8 +128,8 @@ pub(super) fn timeline(o: &RunOutcome) -> TimelineReport {
         ring_depth_slots: depths.iter().map(|(all, _)| *all).collect(),
         ring_depth_most_slots: depths.iter().map(|(_, most)| *most).collect(),
         bucket_ns: t.width().as_ns(),
-        programmed_sectors: differences(before.programmed_total(), &|b| b.programmed),
-        host_written_sectors: differences(before.host_written, &|b| b.host_written),
+        programmed_sectors: differences(before.programmed_total(), &|b| b.state.programmed),
+        host_written_sectors: differences(before.host_written, &|b| b.state.host_written),
         programmed_by_cause_sectors: causes,
         read_bytes: list(|b| b.read_bytes),
         write_bytes: list(|b| b.write_bytes),

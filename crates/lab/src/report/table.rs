@@ -7,7 +7,7 @@
 use super::numbers::{Parts, Report, RunReport};
 use crate::execute::Clock;
 use crate::histogram::LatencyNs;
-use crate::words::{aligned, aligned_left, grouped, mb_per_s, short};
+use crate::words::{aligned, aligned_left, grouped, mb_per_s, row, short};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 use flashlane_ocssd::device::Cause;
 
@@ -56,26 +56,27 @@ pub(super) fn group_head(group: &Report) -> String {
 pub(super) fn results(report: &Report) -> String {
     let any = |pick: fn(&RunReport) -> u64| report.runs.iter().any(|r| pick(r) > 0);
     let (reads, writes) = (any(|r| r.bytes_read), any(|r| r.bytes_written));
-    let mut header: Vec<&str> = vec!["stack", "requests", "time"];
-    header.extend(reads.then_some("read MB/s"));
-    header.extend(writes.then_some("write MB/s"));
-    header.extend(writes.then_some("WA"));
-    header.extend(["erases", "logical", "spare", "full", "steady"]);
-    let mut rows = vec![header.into_iter().map(str::to_string).collect::<Vec<_>>()];
-    for r in &report.runs {
-        let (time, f) = (r.runtime_ns, &r.fill);
-        let mut row = vec![r.name.clone(), grouped(r.requests), Ns::from_ns(time).to_string()];
-        row.extend(reads.then(|| rate(r.bytes_read, time)));
-        row.extend(writes.then(|| rate(r.bytes_written, time)));
-        let ratio = r.write_amplification_ratio.map_or("-".into(), |w| format!("{w:.2}"));
-        row.extend(writes.then_some(ratio));
-        row.push(grouped(r.work.erases));
-        row.push(Bytes::new(f.capacity_bytes).to_string());
-        row.push(percent(f.spare_ratio));
-        row.push(format!("{} to {}", percent(f.at_start_ratio), percent(f.at_end_ratio)));
-        row.push(if r.steady { "yes" } else { "no" }.into());
-        rows.push(row);
-    }
+    type Column = (&'static str, fn(&RunReport) -> String);
+    let columns: [Option<Column>; 11] = [
+        Some(("stack", |r| r.name.clone())),
+        Some(("requests", |r| grouped(r.requests))),
+        Some(("time", |r| Ns::from_ns(r.runtime_ns).to_string())),
+        reads.then_some(("read MB/s", |r| rate(r.bytes_read, r.runtime_ns))),
+        writes.then_some(("write MB/s", |r| rate(r.bytes_written, r.runtime_ns))),
+        writes.then_some(("WA", |r| {
+            r.write_amplification_ratio.map_or("-".into(), |w| format!("{w:.2}"))
+        })),
+        Some(("erases", |r| grouped(r.work.erases))),
+        Some(("logical", |r| Bytes::new(r.fill.capacity_bytes).to_string())),
+        Some(("spare", |r| percent(r.fill.spare_ratio))),
+        Some(("full", |r| {
+            format!("{} to {}", percent(r.fill.at_start_ratio), percent(r.fill.at_end_ratio))
+        })),
+        Some(("steady", |r| if r.steady { "yes" } else { "no" }.into())),
+    ];
+    let columns = || columns.iter().flatten();
+    let mut rows = vec![columns().map(|(head, _)| (*head).into()).collect()];
+    rows.extend(report.runs.iter().map(|r| columns().map(|(_, of)| of(r)).collect::<Vec<_>>()));
     aligned(&rows) + "\n"
 }
 
@@ -89,11 +90,7 @@ type Latency = fn(&RunReport) -> &LatencyNs;
 
 /// A row per operation and stack.
 pub(super) fn latencies(report: &Report) -> String {
-    let mut rows = vec![
-        ["latency", "", "requests", "mean", "p50", "p99", "p99.9", "max"]
-            .map(str::to_string)
-            .to_vec(),
-    ];
+    let mut rows = vec![row(["latency", "", "requests", "mean", "p50", "p99", "p99.9", "max"])];
     let operations: [(&str, Latency); 4] = [
         ("read", |r| &r.latency_ns.read),
         ("write", |r| &r.latency_ns.write),
@@ -161,16 +158,24 @@ fn us(ns: u64) -> String {
 
 /// How busy dies and channels were.
 pub(super) fn occupancy(report: &Report) -> String {
-    let mut rows = vec![
-        ["busy, share of time", "dies programming", "reading", "erasing", "channels"]
-            .map(str::to_string)
-            .to_vec(),
-    ];
-    let share = |x: f64| format!("{:.1}%", x * 100.0);
-    for r in &report.runs {
+    let head = ["busy, share of time", "dies programming", "reading", "erasing", "channels"];
+    shares(report, row(head), 1, |r| {
         let b = &r.busy_ratio;
-        let cells = [b.die_program, b.die_read, b.die_erase, b.channel].map(share);
-        rows.push([vec![r.name.clone()], cells.to_vec()].concat());
+        vec![b.die_program, b.die_read, b.die_erase, b.channel]
+    })
+}
+
+/// A row per stack: shares of the time, with so many decimals.
+fn shares(
+    report: &Report,
+    head: Vec<String>,
+    places: usize,
+    of: fn(&RunReport) -> Vec<f64>,
+) -> String {
+    let mut rows = vec![head];
+    for r in &report.runs {
+        let cells = of(r).into_iter().map(|x| format!("{:.places$}%", x * 100.0));
+        rows.push(std::iter::once(r.name.clone()).chain(cells).collect());
     }
     aligned(&rows) + "\n"
 }
@@ -181,13 +186,7 @@ pub(super) fn cpu(report: &Report) -> String {
         return String::new();
     }
     let head = ["host CPU, share of time", "busy", "of it spinning on locks", "idle"];
-    let mut rows = vec![head.map(str::to_string).to_vec()];
-    let share = |x: f64| format!("{:.2}%", x * 100.0);
-    for r in &report.runs {
-        let cells = [r.cpu.busy_ratio, r.cpu.lock_ratio, r.cpu.idle_ratio].map(share);
-        rows.push([vec![r.name.clone()], cells.to_vec()].concat());
-    }
-    aligned(&rows) + "\n"
+    shares(report, row(head), 2, |r| vec![r.cpu.busy_ratio, r.cpu.lock_ratio, r.cpu.idle_ratio])
 }
 
 /// Programmed sectors per sector written, by cause.

@@ -1,10 +1,11 @@
 //! Tests of what is written out, on small runs of real stacks.
 
 use super::*;
-use crate::execute::{Observe, execute_observed};
+use crate::execute::{How, Observe, execute};
 use crate::experiment::{Base, Change, Experiment};
 use crate::lnvm::show::contention_text;
 use crate::run::Unwatched;
+use base64::prelude::{BASE64_STANDARD, Engine as _};
 use flashlane_base::Ns;
 use flashlane_base::counters::{Counter, Counters, Value};
 use flashlane_ftl::block::BlockOp;
@@ -51,17 +52,20 @@ seed = 5
 "#;
 
 fn outcome(observe: Observe) -> Outcome {
-    outcome_of(EXPERIMENT, observe)
+    outcome_of(EXPERIMENT, &[], observe)
 }
 
-fn outcome_of(text: &str, observe: Observe) -> Outcome {
+fn outcome_of(text: &str, sets: &[&str], observe: Observe) -> Outcome {
+    let sets: Vec<Change> = sets.iter().map(|s| Change::Set(s.to_string())).collect();
     let base = Base::of(Path::new(""), None);
-    let e = Experiment::parse("small.toml", text, &base, &[])
-        .map_err(|e| e.to_string())
-        .expect("a good experiment");
-    execute_observed(&e, observe, &|_| Rc::new(Unwatched))
-        .map_err(|e| e.to_string())
-        .expect("it runs")
+    let e = Experiment::parse("small.toml", text, &base, &sets);
+    let e = e.map_err(|e| e.to_string()).expect("a good experiment");
+    let outcome = execute(&e, How { observe, ..How::default() }, &|_| Rc::new(Unwatched));
+    outcome.map_err(|e| e.to_string()).expect("it runs")
+}
+
+fn report_of(text: &str, sets: &[&str]) -> Report {
+    Report::of(&outcome_of(text, sets, Observe::default()))
 }
 
 const ALL: Observe = Observe { intervals: true, spans: 1 << 20 };
@@ -78,13 +82,7 @@ fn looking_on_changes_nothing() {
 /// A device's write buffer is in the results and in words, and nowhere else.
 #[test]
 fn a_write_buffer_of_the_device_is_reported() {
-    let run = |sets: &[&str]| {
-        let sets: Vec<Change> = sets.iter().map(|s| Change::Set(s.to_string())).collect();
-        let base = Base::of(Path::new(""), None);
-        let e = Experiment::parse("small.toml", EXPERIMENT, &base, &sets).expect("an experiment");
-        let outcome = execute_observed(&e, Observe::default(), &|_| Rc::new(Unwatched));
-        Report::of(&outcome.map_err(|e| e.to_string()).expect("it runs"))
-    };
+    let run = |sets: &[&str]| report_of(EXPERIMENT, sets);
     let plain = run(&[]);
     assert!(plain.runs.iter().all(|r| r.device_buffer.is_none()));
     assert!(!plain.to_json().contains("device_buffer"));
@@ -132,14 +130,7 @@ fn what_cores_wait_for_is_reported() {
         host_cores = 3
         costs = "linux-4.16-femu"
     "#;
-    let run = |sets: &[&str]| {
-        let sets: Vec<Change> = sets.iter().map(|s| Change::Set(s.to_string())).collect();
-        let base = Base::of(Path::new(""), None);
-        let e = Experiment::parse("shared.toml", experiment, &base, &sets);
-        let e = e.map_err(|e| e.to_string()).expect("an experiment");
-        let outcome = execute_observed(&e, Observe::default(), &|_| Rc::new(Unwatched));
-        Report::of(&outcome.map_err(|e| e.to_string()).expect("it runs"))
-    };
+    let run = |sets: &[&str]| report_of(experiment, sets);
     let report = run(&[]);
     let title = "Waiting inside the FTL";
     assert!(report.to_text().contains("waits (summed)") && report.to_html().contains(title));
@@ -184,7 +175,7 @@ fn what_cores_wait_for_is_reported() {
 /// under its name in JSON, CSV and Parquet, in tables and figures.
 #[test]
 fn every_counter_is_in_every_output() {
-    let mut made = outcome_of(EXPERIMENT, Observe::default());
+    let mut made = outcome(Observe::default());
     let run = &mut made.runs[0];
     run.measured.before = FtlStats::default();
     // Every counter has a number of its own, every wait some microseconds.
@@ -341,7 +332,7 @@ fn an_hdr_log_holds_the_whole_distribution() {
         let LogEntry::Interval(interval) = entry.expect("a line of a log") else {
             continue;
         };
-        let bytes = base64_of(interval.encoded_histogram());
+        let bytes = BASE64_STANDARD.decode(interval.encoded_histogram()).expect("base64");
         let part = deserializer.deserialize::<u64, _>(&mut bytes.as_slice()).expect("a histogram");
         let tag = interval.tag().expect("a tag").as_str().to_string();
         let all = found.entry(tag).or_insert_with(|| hdrhistogram::Histogram::new(3).unwrap());
@@ -358,24 +349,6 @@ fn an_hdr_log_holds_the_whole_distribution() {
     let logged = &found["pblk.read"];
     assert_eq!((logged.len(), logged.max() >= read.max_ns()), (read.count(), true));
     assert_eq!(logged.value_at_percentile(99.0), read.histogram().value_at_percentile(99.0));
-}
-
-/// Standard base64, for a test; the library keeps its own to itself.
-fn base64_of(text: &str) -> Vec<u8> {
-    let value = |c: u8| match c {
-        b'A'..=b'Z' => c - b'A',
-        b'a'..=b'z' => c - b'a' + 26,
-        b'0'..=b'9' => c - b'0' + 52,
-        b'+' => 62,
-        _ => 63,
-    };
-    let mut out = Vec::new();
-    for four in text.trim_end_matches('=').as_bytes().chunks(4) {
-        let bits = four.iter().fold(0u32, |bits, c| bits << 6 | value(*c) as u32);
-        let bits = bits << (6 * (4 - four.len()));
-        out.extend(&bits.to_be_bytes()[1..four.len()]);
-    }
-    out
 }
 
 #[test]
@@ -462,7 +435,7 @@ fn runs_of_different_workloads_are_told_apart() {
         "{EXPERIMENT}\n[[workload]]\ntargets = [\"pblk\"]\nrw = \"randread\"\nbs = \"4KiB\"\nsize = \"1MiB\"\n"
     );
     for (text, groups) in [(EXPERIMENT, 1), (&both, 2)] {
-        let report = Report::of(&outcome_of(text, Observe::default()));
+        let report = report_of(text, &[]);
         assert_eq!(report.groups().len(), groups);
         let shown = report.to_text();
         assert_eq!(shown.matches("\n== job fill").count(), if groups == 1 { 0 } else { 2 });

@@ -128,7 +128,7 @@ impl Bench {
             overwrite: Overwrite::None,
             work: jobs.into_iter().map(|job| Work::Job(job.into())).collect(),
         };
-        *self.host.recorder.borrow_mut() = Recorder::new();
+        *self.host.recorder.borrow_mut() = Recorder::default();
         let bad = |e: crate::run::RunError| ReproduceError::Bad {
             figure: self.figure,
             what: e.to_string(),

@@ -21,11 +21,12 @@ pub use figure::{FigureFile, Row, Rule, Verdict};
 pub use parts::Way;
 
 use crate::calibrate::Machine;
-use crate::execute::{ExecuteError, Outcome, RunOutcome};
-use crate::experiment::ExperimentErrors;
-use crate::run::Monitor;
+use crate::execute::{ExecuteError, How, RunOutcome, execute};
+use crate::experiment::{Experiment, ExperimentErrors, RunSpec, Target, Workload};
+use crate::run::{Fill, Monitor, Overwrite};
 use crate::stack::StackError;
-use crate::words::aligned;
+use crate::words::{aligned, row};
+use crate::workload::Job;
 use flashlane_ocssd::SpecError;
 use flashlane_rt::Stalled;
 use serde::Serialize;
@@ -40,15 +41,21 @@ pub enum Size {
     Full,
 }
 
+/// Of every random stream.
+const SEED: u64 = 1;
+
 /// Gives the monitor of a part of a figure, on the thread that measures it.
 pub type Watch<'a> = &'a (dyn Fn(&str) -> Rc<dyn Monitor> + Sync);
+
+type Simulate = fn(&FigureFile, &Way<'_>) -> Result<Vec<Row>, ReproduceError>;
+type Live = fn(&FigureFile, Size, Watch<'_>, u32) -> Result<live::Measured, ReproduceError>;
 
 /// How a figure's rows are come by.
 enum Measure {
     /// In virtual time: the same numbers each time, on any machine.
-    Simulated(fn(&FigureFile, &Way<'_>) -> Result<Vec<Row>, ReproduceError>),
+    Simulated(Simulate),
     /// On this machine, on so many cores at most.
-    Live(fn(&FigureFile, Size, Watch<'_>, u32) -> Result<live::Measured, ReproduceError>),
+    Live(Live),
 }
 
 /// A figure that can be reproduced.
@@ -58,53 +65,32 @@ pub struct Figure {
     measure: Measure,
 }
 
+/// The text of a figure's file.
+macro_rules! file {
+    ($path:literal) => {
+        include_str!(concat!("../../../../experiments/", $path))
+    };
+}
+
 pub const FIGURES: &[Figure] = &[
-    Figure {
-        name: "lightnvm-table1",
-        text: include_str!("../../../../experiments/lightnvm/table1.toml"),
-        measure: Measure::Simulated(table1::measure),
-    },
-    Figure {
-        name: "lightnvm-overhead",
-        text: include_str!("../../../../experiments/lightnvm/overhead.toml"),
-        measure: Measure::Live(live::overhead::measure),
-    },
-    Figure {
-        name: "lightnvm-fig4",
-        text: include_str!("../../../../experiments/lightnvm/fig4.toml"),
-        measure: Measure::Simulated(fig4::measure),
-    },
-    Figure {
-        name: "lightnvm-fig5",
-        text: include_str!("../../../../experiments/lightnvm/fig5.toml"),
-        measure: Measure::Simulated(fig5::measure),
-    },
-    Figure {
-        name: "lightnvm-fig8",
-        text: include_str!("../../../../experiments/lightnvm/fig8.toml"),
-        measure: Measure::Simulated(fig8::measure),
-    },
-    Figure {
-        name: "qblk-fig6",
-        text: include_str!("../../../../experiments/qblk/fig6.toml"),
-        measure: Measure::Simulated(qblk::fig6),
-    },
-    Figure {
-        name: "qblk-fig7",
-        text: include_str!("../../../../experiments/qblk/fig7.toml"),
-        measure: Measure::Simulated(qblk::fig7),
-    },
-    Figure {
-        name: "qblk-ablation",
-        text: include_str!("../../../../experiments/qblk/ablation.toml"),
-        measure: Measure::Simulated(qblk::ablation),
-    },
-    Figure {
-        name: "qblk-scaling",
-        text: include_str!("../../../../experiments/qblk/scaling.toml"),
-        measure: Measure::Live(live::scaling::measure),
-    },
+    simulated("lightnvm-table1", file!("lightnvm/table1.toml"), table1::measure),
+    live("lightnvm-overhead", file!("lightnvm/overhead.toml"), live::overhead::measure),
+    simulated("lightnvm-fig4", file!("lightnvm/fig4.toml"), fig4::measure),
+    simulated("lightnvm-fig5", file!("lightnvm/fig5.toml"), fig5::measure),
+    simulated("lightnvm-fig8", file!("lightnvm/fig8.toml"), fig8::measure),
+    simulated("qblk-fig6", file!("qblk/fig6.toml"), qblk::fig6),
+    simulated("qblk-fig7", file!("qblk/fig7.toml"), qblk::fig7),
+    simulated("qblk-ablation", file!("qblk/ablation.toml"), qblk::ablation),
+    live("qblk-scaling", file!("qblk/scaling.toml"), live::scaling::measure),
 ];
+
+const fn simulated(name: &'static str, text: &'static str, measure: Simulate) -> Figure {
+    Figure { name, text, measure: Measure::Simulated(measure) }
+}
+
+const fn live(name: &'static str, text: &'static str, measure: Live) -> Figure {
+    Figure { name, text, measure: Measure::Live(measure) }
+}
 
 /// Why a figure could not be reproduced.
 #[derive(Debug, thiserror::Error)]
@@ -211,7 +197,9 @@ impl Figure {
     pub fn run(&self, way: &Way<'_>, machine: &Machine) -> Result<FigureResult, ReproduceError> {
         let file = FigureFile::parse(self.name, self.text)?;
         let live::Measured { rows, notes, verdict } = match self.measure {
-            Measure::Simulated(measure) => measure(&file, way)?.into(),
+            Measure::Simulated(measure) => {
+                live::Measured { rows: measure(&file, way)?, notes: Vec::new(), verdict: None }
+            }
             Measure::Live(measure) => measure(&file, way.size, way.watch, machine.cores)?,
         };
         Ok(FigureResult {
@@ -232,11 +220,24 @@ impl Figure {
     }
 }
 
-/// The only run of an outcome, if nothing bad came out; `None` when it was interrupted.
-fn one_run(
+/// Runs one job on one target that is new, if nothing bad comes out; `None` when it was interrupted.
+fn run_one(
     figure: &'static str,
-    mut outcome: Outcome,
+    way: &Way<'_>,
+    target: Target,
+    job: Job,
 ) -> Result<Option<RunOutcome>, ReproduceError> {
+    let (fill, overwrite) = (Fill::None, Overwrite::None);
+    let experiment = Experiment {
+        name: figure.into(),
+        description: String::new(),
+        targets: vec![target],
+        workloads: vec![Workload::Job(job.into())],
+        run: RunSpec { seed: SEED, fill, overwrite, allow_errors: false },
+        vary: Vec::new(),
+        remarks: Vec::new(),
+    };
+    let mut outcome = execute(&experiment, How::default(), &|t| (way.watch)(&t.name))?;
     if outcome.is_bad() {
         let allowed = outcome.experiment.run.allow_errors;
         let of = |run: &RunOutcome| run.bad_because(allowed);
@@ -254,8 +255,7 @@ impl FigureResult {
 
     /// The table and the verdict.
     pub fn to_text(&self) -> String {
-        let mut rows =
-            vec![["what", "paper", "here", "unit", "rule", "verdict"].map(str::to_string).to_vec()];
+        let mut rows = vec![row(["what", "paper", "here", "unit", "rule", "verdict"])];
         for r in &self.rows {
             rows.push(vec![
                 r.what.clone(),

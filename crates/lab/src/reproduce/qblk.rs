@@ -5,16 +5,14 @@
 //! measurement begins when the buffer has been full for a while. Never: bends the table of costs.
 
 use super::{FigureFile, ReproduceError, Row, Size, Way};
-use crate::execute::{RunOutcome, execute};
-use crate::experiment::{Experiment, HostSpec, RunSpec, Target, Workload};
-use crate::run::{Fill, Overwrite};
+use crate::execute::RunOutcome;
+use crate::experiment::{HostSpec, Target};
 use crate::workload::{Job, Mix, Sizes};
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::log::{Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet};
 use flashlane_rt::CostTable;
 use std::collections::BTreeMap;
 
-const SEED: u64 = 1;
 /// Threads of Figure 6.
 const FIG6: [u32; 6] = [1, 2, 4, 8, 16, 32];
 /// Threads of Figure 7.
@@ -175,29 +173,12 @@ fn point(
         Size::Small => ms("measured_ms"),
         Size::Full => ms("full_ms"),
     });
-    let experiment = Experiment {
-        name: figure.into(),
-        description: String::new(),
-        targets: vec![Target {
-            host: HostSpec { cores: file.parameter("cpus") as u32, costs: part.costs.clone() },
-            ..Target::of(
-                &format!("{}, {threads} threads", part.name),
-                part.config.clone(),
-                file.device("femu").clone(),
-            )
-        }],
-        workloads: vec![Workload::Job(job.into())],
-        run: RunSpec {
-            seed: SEED,
-            fill: Fill::None,
-            overwrite: Overwrite::None,
-            allow_errors: false,
-        },
-        vary: Vec::new(),
-        remarks: Vec::new(),
+    let name = format!("{}, {threads} threads", part.name);
+    let target = Target {
+        host: HostSpec { cores: file.parameter("cpus") as u32, costs: part.costs.clone() },
+        ..Target::of(&name, part.config.clone(), file.device("femu").clone())
     };
-    let outcome = execute(&experiment, &|t| (way.watch)(&t.name))?;
-    Ok(super::one_run(figure, outcome)?.map(|run| of(&run)))
+    Ok(super::run_one(figure, way, target, job)?.map(|run| of(&run)))
 }
 
 fn of(run: &RunOutcome) -> Point {

@@ -4,11 +4,10 @@
 //! rows through the block device; the steady row is taken after a ramp and only counts when the run
 //! was steady; rows that an interrupt cut short or left out have no value. Never: tunes anything.
 
-use super::{FigureFile, ReproduceError, Row, Size, Way};
-use crate::execute::{RunOutcome, execute};
-use crate::experiment::{DeviceChoice, Experiment, RunSpec, Target, Workload};
+use super::{FigureFile, ReproduceError, Row, SEED, Size, Way};
+use crate::execute::RunOutcome;
+use crate::experiment::{DeviceChoice, Target};
 use crate::raw::{Order, Raw, RawStream};
-use crate::run::{Fill, Overwrite};
 use crate::words::mb_per_s;
 use crate::workload::{Amount, Job, Mix, Sizes};
 use flashlane_base::{Ns, SECTOR_BYTES};
@@ -18,7 +17,6 @@ use flashlane_rt::{CostTable, Virtual};
 use std::collections::BTreeMap;
 
 const FIGURE: &str = "lightnvm-table1";
-const SEED: u64 = 1;
 /// 64 KiB, the paper's larger request: a page on each plane.
 const LARGE: u32 = 16;
 
@@ -171,19 +169,5 @@ fn pblk(
         // LightNVM 5.1: factory state, with the rate limiter disabled.
         config.limiter = LimiterKind::Off;
     }
-    let experiment = Experiment {
-        name: id.into(),
-        description: String::new(),
-        targets: vec![Target::of(id, config, device.clone())],
-        workloads: vec![Workload::Job(job.into())],
-        run: RunSpec {
-            seed: SEED,
-            fill: Fill::None,
-            overwrite: Overwrite::None,
-            allow_errors: false,
-        },
-        vary: Vec::new(),
-        remarks: Vec::new(),
-    };
-    super::one_run(FIGURE, execute(&experiment, &|t| (way.watch)(&t.name))?)
+    super::run_one(FIGURE, way, Target::of(id, config, device.clone()), job)
 }

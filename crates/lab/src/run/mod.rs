@@ -27,6 +27,7 @@ pub use cpu::CpuSpan;
 pub use flashlane_ftl::contention::Contention;
 pub use oracle::Mismatch;
 pub use prepare::{Fill, Overwrite, Prepared};
+use record::State;
 pub use record::{Bucket, Recorder, Timeline};
 pub use replay::{Replay, Replayed, TraceJob};
 pub use sample::{Probe, Sample, Watch};
@@ -208,7 +209,7 @@ impl Host {
                 Some(life) => Oracle::of_used(capacity, life),
                 None => Oracle::new(capacity),
             }),
-            recorder: RefCell::new(Recorder::new()),
+            recorder: RefCell::new(Recorder::default()),
             monitor,
             stop: Cell::new(None),
             submit_cost: cx.stage_cost("host.submit"),
@@ -499,12 +500,7 @@ pub(crate) async fn run_from(
     let Before { stats: before, mapped, cpu: cpu_before, contention: waited_before } =
         host.before.borrow_mut().take().expect("set above");
     let recorder = host.recorder.take();
-    let at_start = Bucket {
-        host_written: before.host_written,
-        programmed: before.programmed_total(),
-        collected: before.gc_victims + before.gc_free_rides,
-        ..Bucket::default()
-    };
+    let at_start = State::from(before);
     let paced = plan.work.iter().any(is_paced);
     let mapped_end = host.oracle.borrow().mapped();
     Ok(Measured {

@@ -80,24 +80,34 @@ fn widen(word: u16, first: u32) -> u32 {
     version | (word / NARROW) << VERSION_BITS
 }
 
-/// Sectors with several requests in flight at once, or whose order among such is not known yet.
-#[derive(Clone, Copy, Debug)]
-struct Side {
-    /// Content is of this version or newer.
-    low: u32,
-    zero: bool,
-    in_flight: u32,
-    /// First version of the requests that overlap each other.
-    group: u32,
-    /// One of them is a discard.
-    group_zero: bool,
-}
-
-/// What a read that starts now may see.
+/// What a sector may hold: a version from `low` on, or zeros.
 #[derive(Clone, Copy, Debug)]
 struct Window {
     low: u32,
     zero: bool,
+}
+
+/// Sectors with several requests in flight at once, or whose order among such is not known yet.
+#[derive(Clone, Copy, Debug)]
+struct Side {
+    /// What a read that starts now may see.
+    now: Window,
+    in_flight: u32,
+    /// From the first version of the requests that overlap each other on; zeros where one is a discard.
+    group: Window,
+}
+
+impl Side {
+    /// Of a sector with the one request in flight that its word knows.
+    fn of(word: u32) -> Side {
+        let (version, was_data) = (word & VERSION_MASK, word & DATA != 0);
+        let low = version.wrapping_sub(1) & VERSION_MASK;
+        Side {
+            now: Window { low, zero: !was_data || word & BEFORE_DATA == 0 },
+            in_flight: 1,
+            group: Window { low: version, zero: !was_data },
+        }
+    }
 }
 
 /// Started reads remember their windows here; reused from read to read.
@@ -244,9 +254,9 @@ impl Oracle {
         out.write_all(&(self.side.len() as u64).to_le_bytes())?;
         for (lba, side) in &self.side {
             out.write_all(&lba.to_le_bytes())?;
-            out.write_all(&side.low.to_le_bytes())?;
-            out.write_all(&side.group.to_le_bytes())?;
-            out.write_all(&[side.zero as u8 | (side.group_zero as u8) << 1])?;
+            out.write_all(&side.now.low.to_le_bytes())?;
+            out.write_all(&side.group.low.to_le_bytes())?;
+            out.write_all(&[side.now.zero as u8 | (side.group.zero as u8) << 1])?;
         }
         Ok(())
     }
@@ -287,13 +297,9 @@ impl Oracle {
         for _ in 0..next::<8>(from)? {
             let (lba, low, group) = (next::<8>(from)?, next::<4>(from)?, next::<4>(from)?);
             let zeros = next::<1>(from)?;
-            let side = Side {
-                low: low as u32,
-                zero: zeros & 1 != 0,
-                in_flight: 0,
-                group: group as u32,
-                group_zero: zeros & 2 != 0,
-            };
+            let now = Window { low: low as u32, zero: zeros & 1 != 0 };
+            let group = Window { low: group as u32, zero: zeros & 2 != 0 };
+            let side = Side { now, in_flight: 0, group };
             let known = lba < capacity && oracle.word(lba) & SIDE != 0;
             if !known || oracle.side.insert(lba, side).is_some() {
                 return Err(wrong("a sector without a mark"));
@@ -329,26 +335,18 @@ impl Oracle {
         self.mapped = self.mapped + data as u64 - (word & DATA != 0) as u64;
         let version = (word + 1) & VERSION_MASK;
         let newest = version | if data { DATA } else { 0 };
-        let was_data = word & DATA != 0;
         if word & (IN_FLIGHT | SIDE) == 0 {
-            let before = if was_data { BEFORE_DATA } else { 0 };
+            let before = if word & DATA != 0 { BEFORE_DATA } else { 0 };
             self.set_word(lba, newest | IN_FLIGHT | before);
             return version;
         }
-        let current = word & VERSION_MASK;
-        let side = self.side.entry(lba).or_insert(Side {
-            low: current.wrapping_sub(1) & VERSION_MASK,
-            zero: !was_data || word & BEFORE_DATA == 0,
-            in_flight: 1,
-            group: current,
-            group_zero: !was_data,
-        });
+        let side = self.side.entry(lba).or_insert(Side::of(word));
         if side.in_flight == 0 {
-            (side.group, side.group_zero) = (version, false);
+            side.group = Window { low: version, zero: false };
         }
         side.in_flight += 1;
-        side.group_zero |= !data;
-        side.zero |= !data;
+        side.group.zero |= !data;
+        side.now.zero |= !data;
         self.set_word(lba, newest | SIDE);
         version
     }
@@ -364,8 +362,8 @@ impl Oracle {
         let side = self.side.get_mut(&lba).expect("marked, so it has an entry");
         side.in_flight -= 1;
         // Content is now of this group: what the group follows had been acknowledged before.
-        (side.low, side.zero) = (side.group, side.group_zero);
-        if side.in_flight == 0 && side.group == word & VERSION_MASK {
+        side.now = side.group;
+        if side.in_flight == 0 && side.group.low == word & VERSION_MASK {
             self.side.remove(&lba);
             self.set_word(lba, word & !SIDE);
         }
@@ -374,15 +372,7 @@ impl Oracle {
     /// A change of a sector failed: old or new, nobody knows.
     fn fail(&mut self, lba: u64) {
         let word = self.word(lba);
-        let version = word & VERSION_MASK;
-        let was_data = word & DATA != 0;
-        let side = self.side.entry(lba).or_insert(Side {
-            low: version.wrapping_sub(1) & VERSION_MASK,
-            zero: !was_data || word & BEFORE_DATA == 0,
-            in_flight: 1,
-            group: version,
-            group_zero: !was_data,
-        });
+        let side = self.side.entry(lba).or_insert(Side::of(word));
         side.in_flight -= 1;
         self.set_word(lba, word & !(IN_FLIGHT | BEFORE_DATA) | SIDE);
     }
@@ -435,14 +425,10 @@ impl Oracle {
         let word = self.word(lba);
         let (version, data) = (word & VERSION_MASK, word & DATA != 0);
         if word & SIDE != 0 {
-            let side = self.side[&lba];
-            return Window { low: side.low, zero: side.zero };
+            return self.side[&lba].now;
         }
         if word & IN_FLIGHT != 0 {
-            return Window {
-                low: version.wrapping_sub(1) & VERSION_MASK,
-                zero: !data || word & BEFORE_DATA == 0,
-            };
+            return Side::of(word).now;
         }
         Window { low: version, zero: !data }
     }

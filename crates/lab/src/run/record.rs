@@ -22,8 +22,30 @@ const FIRST_WIDTH: Ns = Ns::from_us(100);
 /// Mismatches kept for the report; all are counted.
 const MISMATCHES_SHOWN: usize = 5;
 
-/// One span of the course of a run. Sums within the span, down to `write_max_ns`; behind it states at
-/// the span's end.
+/// What a layer had done by the end of a span, since it was made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct State {
+    /// Sectors that the host had written.
+    pub host_written: u64,
+    pub programmed: u64,
+    /// Of those, by cause, in the order of [`Cause::ALL`].
+    pub causes: [u64; Cause::ALL.len()],
+    /// Lines or blocks collected.
+    pub collected: u64,
+}
+
+impl From<FtlStats> for State {
+    fn from(stats: FtlStats) -> State {
+        State {
+            host_written: stats.host_written,
+            programmed: stats.programmed_total(),
+            causes: stats.programmed,
+            collected: stats.gc_victims + stats.gc_free_rides,
+        }
+    }
+}
+
+/// One span of the course of a run: sums within it, and the state at its end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
     pub read_bytes: u64,
@@ -34,13 +56,7 @@ pub struct Bucket {
     pub read_max_ns: u64,
     /// Longest latency of a write.
     pub write_max_ns: u64,
-    /// Sectors that the host had written by the end of the span, since the layer was made.
-    pub host_written: u64,
-    pub programmed: u64,
-    /// Of those, by cause, in the order of [`Cause::ALL`].
-    pub causes: [u64; Cause::ALL.len()],
-    /// Lines or blocks collected by then.
-    pub collected: u64,
+    pub state: State,
 }
 
 impl Bucket {
@@ -50,39 +66,17 @@ impl Bucket {
         self.requests += later.requests;
         self.read_max_ns = self.read_max_ns.max(later.read_max_ns);
         self.write_max_ns = self.write_max_ns.max(later.write_max_ns);
-        let sums = Bucket {
-            read_bytes: self.read_bytes,
-            write_bytes: self.write_bytes,
-            requests: self.requests,
-            read_max_ns: self.read_max_ns,
-            write_max_ns: self.write_max_ns,
-            ..*later
-        };
-        *self = sums;
-    }
-
-    /// Takes over the states of a layer's counters.
-    fn set_states(&mut self, stats: &FtlStats) {
-        self.host_written = stats.host_written;
-        self.programmed = stats.programmed_total();
-        self.causes = stats.programmed;
-        self.collected = stats.gc_victims + stats.gc_free_rides;
+        self.state = later.state;
     }
 
     /// An empty span behind this one: the states go on.
     fn next(&self) -> Bucket {
-        Bucket {
-            host_written: self.host_written,
-            programmed: self.programmed,
-            causes: self.causes,
-            collected: self.collected,
-            ..Bucket::default()
-        }
+        Bucket { state: self.state, ..Bucket::default() }
     }
 }
 
 /// The course of a run: buckets of equal width from the start of the measured part.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct Timeline {
     start: Ns,
     width: Ns,
@@ -102,11 +96,10 @@ impl Timeline {
         Timeline {
             start,
             width: FIRST_WIDTH,
-            buckets: Vec::new(),
             samples: probe.iter().map(|look| Rc::new(look(start))).collect(),
             probe,
-            current: Bucket::default(),
             end: start + FIRST_WIDTH,
+            ..Timeline::default()
         }
     }
 
@@ -130,7 +123,7 @@ impl Timeline {
         if now < self.end {
             return;
         }
-        self.current.set_states(&stats());
+        self.current.state = stats().into();
         let sample = self.probe.as_ref().map(|look| Rc::new(look(now)));
         // A long pause closes many at once: join first, so that there are few to close.
         while now >= self.end {
@@ -175,7 +168,7 @@ impl Timeline {
     /// Ends the course at `now`: the open bucket is kept if it has anything in it.
     fn close(&mut self, now: Ns, stats: &dyn Fn() -> FtlStats) {
         self.advance(now, stats);
-        self.current.set_states(&stats());
+        self.current.state = stats().into();
         if self.current.requests > 0 {
             self.buckets.push(self.current);
             self.samples.extend(self.probe.as_ref().map(|look| Rc::new(look(now))));
@@ -191,7 +184,8 @@ pub struct Slip {
     pub by: Latencies,
 }
 
-/// Everything recorded about the measured part of a run.
+/// Everything recorded about the measured part of a run. A new one records nothing until [`Recorder::begin`].
+#[derive(Default)]
 pub struct Recorder {
     measuring: bool,
     /// When the measured part began.
@@ -226,30 +220,6 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Records nothing until [`Recorder::begin`].
-    pub fn new() -> Recorder {
-        Recorder {
-            measuring: false,
-            start: Ns::ZERO,
-            end: Ns::ZERO,
-            jobs: Vec::new(),
-            ramps: Vec::new(),
-            intervals: None,
-            sectors_read: 0,
-            sectors_written: 0,
-            sectors_discarded: 0,
-            requests: 0,
-            failed: 0,
-            uncorrectable: 0,
-            wrong_sectors: 0,
-            mismatches: Vec::new(),
-            read_queue: Ns::ZERO,
-            write_queue: Ns::ZERO,
-            slip: Slip::default(),
-            timeline: Timeline::new(Ns::ZERO, None),
-        }
-    }
-
     /// The measured part begins.
     pub fn begin(&mut self, now: Ns, watch: &Watch) {
         self.measuring = true;
@@ -381,12 +351,6 @@ impl Recorder {
     }
 }
 
-impl Default for Recorder {
-    fn default() -> Recorder {
-        Recorder::new()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -398,7 +362,7 @@ mod tests {
         #[test]
         fn joining_buckets_loses_nothing(gaps in prop::collection::vec(0u64..40_000_000, 1..400)) {
             let stats = FtlStats::default;
-            let mut r = Recorder::new();
+            let mut r = Recorder::default();
             // Each sample says when it was taken.
             let probe: Probe = Rc::new(|now: Ns| {
                 let gauges = Gauges { free: now.as_ns(), ..Gauges::default() };
@@ -429,7 +393,7 @@ mod tests {
     #[test]
     fn a_pause_of_a_year_costs_nothing() {
         let stats = FtlStats::default;
-        let mut r = Recorder::new();
+        let mut r = Recorder::default();
         r.begin(Ns::ZERO, &Watch::default());
         for at in [Ns::from_us(1), Ns::from_secs(365 * 86_400)] {
             r.operation(None, BlockOp::Read, 1, at, at, &stats);
@@ -442,7 +406,7 @@ mod tests {
     #[test]
     fn what_started_before_the_measured_part_is_not_in_it() {
         let stats = FtlStats::default;
-        let mut r = Recorder::new();
+        let mut r = Recorder::default();
         r.operation(None, BlockOp::Read, 1, Ns::ZERO, Ns::from_us(5), &stats);
         r.begin(Ns::from_us(4), &Watch::default());
         r.operation(None, BlockOp::Read, 1, Ns::from_us(3), Ns::from_us(5), &stats);

@@ -5,7 +5,7 @@
 //! not paced by a trace, to throughput. Promises: a run in which garbage collection was not needed
 //! is never called steady when it wrote; the reason is in words. Never: drops a slow window.
 
-use super::record::Bucket;
+use super::record::{Bucket, State};
 
 /// Windows of equal length that the measured part is cut into.
 const WINDOWS: usize = 5;
@@ -27,7 +27,7 @@ fn no(reason: impl Into<String>) -> Steady {
 
 /// Judges a course. `at_start` is the state when it began; `paced` says that throughput is the
 /// trace's, not the device's.
-pub fn judge(buckets: &[Bucket], at_start: &Bucket, paced: bool, interrupted: bool) -> Steady {
+pub fn judge(buckets: &[Bucket], at_start: &State, paced: bool, interrupted: bool) -> Steady {
     if interrupted {
         return no("interrupted");
     }
@@ -82,15 +82,15 @@ struct Window {
     collected: u64,
 }
 
-fn cut(buckets: &[Bucket], at_start: &Bucket) -> Vec<Window> {
+fn cut(buckets: &[Bucket], at_start: &State) -> Vec<Window> {
     let each = buckets.len() / WINDOWS;
     // What does not divide is left out at the front.
     let skip = buckets.len() - each * WINDOWS;
-    let mut before = if skip == 0 { *at_start } else { buckets[skip - 1] };
+    let mut before = if skip == 0 { *at_start } else { buckets[skip - 1].state };
     buckets[skip..]
         .chunks(each)
         .map(|chunk| {
-            let last = chunk[chunk.len() - 1];
+            let last = chunk[chunk.len() - 1].state;
             let window = Window {
                 bytes: chunk.iter().map(|b| b.read_bytes + b.write_bytes).sum(),
                 write_bytes: chunk.iter().map(|b| b.write_bytes).sum(),
@@ -140,9 +140,9 @@ mod tests {
             .map(|i| {
                 let (written, programmed, collected) = of(i);
                 sum.write_bytes = written * 4096;
-                sum.host_written += written;
-                sum.programmed += programmed;
-                sum.collected += collected;
+                sum.state.host_written += written;
+                sum.state.programmed += programmed;
+                sum.state.collected += collected;
                 sum.requests = 1;
                 sum
             })
@@ -150,7 +150,7 @@ mod tests {
     }
 
     fn reason(buckets: &[Bucket]) -> String {
-        let s = judge(buckets, &Bucket::default(), false, false);
+        let s = judge(buckets, &State::default(), false, false);
         format!("{} {}", s.steady, s.reason)
     }
 
@@ -172,7 +172,7 @@ mod tests {
     #[test]
     fn a_paced_or_interrupted_run_is_judged_as_such() {
         let bursts = course(100, |i| if i % 20 < 3 { (30, 90, 1) } else { (1, 3, 1) });
-        assert!(judge(&bursts, &Bucket::default(), true, false).steady);
-        assert!(!judge(&bursts, &Bucket::default(), true, true).steady);
+        assert!(judge(&bursts, &State::default(), true, false).steady);
+        assert!(!judge(&bursts, &State::default(), true, true).steady);
     }
 }

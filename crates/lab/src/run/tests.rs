@@ -4,23 +4,8 @@ use super::*;
 use crate::trace::{Reading, TraceSource, scan};
 use crate::workload::{Amount, Mix, Pace, Sizes};
 use flashlane_ftl::block::{BlockInfo, Payload, Sectors, SectorsMut, Started};
+use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Virtual};
-use parking_lot_free::Shelf;
-
-/// The least that is needed to share a value between a device and its test; `BlockDev` is `Sync`.
-mod parking_lot_free {
-    use std::sync::{Mutex, MutexGuard};
-    #[derive(Default)]
-    pub(super) struct Shelf<T>(Mutex<T>);
-    impl<T> Shelf<T> {
-        pub(super) fn new(value: T) -> Shelf<T> {
-            Shelf(Mutex::new(value))
-        }
-        pub(super) fn get(&self) -> MutexGuard<'_, T> {
-            self.0.lock().expect("no test panics while holding it")
-        }
-    }
-}
 
 #[derive(Default)]
 struct Inside {
@@ -34,7 +19,7 @@ struct Inside {
 /// 10 us per request, any number at once.
 struct Memory {
     info: BlockInfo,
-    inside: Shelf<Inside>,
+    inside: Mutex<Inside>,
     /// This write (from 1) is acknowledged and lost.
     lose: u64,
     /// Reads of this sector fail.
@@ -47,7 +32,7 @@ impl Memory {
     fn new(capacity: u64) -> Memory {
         Memory {
             info: BlockInfo { capacity, content_bytes: 8, layer: "memory" },
-            inside: Shelf::new(Inside {
+            inside: Mutex::new(Inside {
                 content: vec![0; capacity as usize * 8],
                 ..Inside::default()
             }),
@@ -58,7 +43,7 @@ impl Memory {
     }
 
     fn apply(&self, io: &mut Io<'_>) -> Result<(), BlockError> {
-        let mut inside = self.inside.get();
+        let mut inside = self.inside.lock();
         let range = io.lba.get() as usize * 8..(io.lba.get() + io.sectors as u64) as usize * 8;
         match &mut io.payload {
             Payload::Read(SectorsMut::One(to)) => {
@@ -96,34 +81,34 @@ impl BlockDev for Memory {
     fn start<'a>(&'a self, cx: &'a Cx, mut io: Io<'a>) -> Started<'a> {
         Started::later(async move {
             {
-                let mut inside = self.inside.get();
+                let mut inside = self.inside.lock();
                 inside.log.push((io.op, io.lba.get(), io.sectors, io.fua, cx.now().as_ns()));
                 inside.in_flight += 1;
                 inside.deepest = inside.deepest.max(inside.in_flight);
             }
             cx.sleep(Ns::from_us(10)).await;
-            self.inside.get().in_flight -= 1;
+            self.inside.lock().in_flight -= 1;
             self.apply(&mut io)
         })
     }
     fn expect(&self, _: BlockOp, _: Lba) {}
 }
 
-fn stats() -> FtlStats {
-    FtlStats::default()
+fn subject(device: Arc<Memory>) -> Subject {
+    Subject {
+        device,
+        stats: Rc::new(FtlStats::default),
+        begin: Rc::new(|| ()),
+        watch: Watch::default(),
+        contention: None,
+        used: None,
+    }
 }
 
 fn go_watched(device: Arc<Memory>, plan: &RunPlan, monitor: Rc<dyn Monitor>) -> (Measured, u64) {
     let vm = Virtual::new(2, plan.seed, CostTable::zero());
     let (cx, plan) = (vm.cx(), plan.clone());
-    let subject = Subject {
-        device,
-        stats: Rc::new(stats),
-        begin: Rc::new(|| ()),
-        watch: Watch::default(),
-        contention: None,
-        used: None,
-    };
+    let subject = subject(device);
     let measured = vm
         .run(async move { run(&cx, subject, &plan, monitor).await })
         .expect("nothing stalls")
@@ -216,7 +201,7 @@ fn a_flush_waits_for_what_is_before_it_and_holds_what_is_behind() {
     (j.iodepth, j.fsync) = (4, 3);
     j.size = Some(Amount::Bytes(9 * 4096));
     go(device.clone(), &plan_of(vec![Work::Job(j.into())]));
-    let inside = device.inside.get();
+    let inside = device.inside.lock();
     let flushes: Vec<u64> =
         inside.log.iter().filter(|e| e.0 == BlockOp::Flush).map(|e| e.4).collect();
     assert_eq!(flushes[..3], [10_000, 30_000, 50_000]);
@@ -265,7 +250,7 @@ fn a_ramp_is_not_measured_and_a_stonewall_waits() {
         device.clone(),
         &plan_of(vec![Work::Job(job("a", Mix::Write, false).into()), Work::Job(second.into())]),
     );
-    let inside = device.inside.get();
+    let inside = device.inside.lock();
     let kinds: Vec<BlockOp> = inside.log.iter().map(|e| e.0).take(128).collect();
     assert!(kinds[..64].iter().all(|k| *k == BlockOp::Write));
     assert!(kinds[64..].iter().all(|k| *k == BlockOp::Discard));
@@ -321,7 +306,7 @@ fn verify_reads_what_was_written_as_it_was_written() {
         let mut plan = plan_of(vec![Work::Job(j.into())]);
         plan.fill = Fill::None;
         let m = go(device.clone(), &plan);
-        let inside = device.inside.get();
+        let inside = device.inside.lock();
         let of = |op| inside.log.iter().filter(move |e| e.0 == op).map(|e| (e.1, e.2));
         let (mut writes, reads): (Vec<_>, Vec<_>) =
             (of(BlockOp::Write).collect(), of(BlockOp::Read).collect());
@@ -350,7 +335,7 @@ fn a_trace_runs_at_its_own_times_or_as_fast_as_it_can() {
     let device = Arc::new(Memory::new(64));
     let open = Replay::Open { speed_percent: 100, depth: 64 };
     let m = go(device.clone(), &plan_of(vec![trace(FEW, open)]));
-    let log: Vec<_> = device.inside.get().log.clone();
+    let log: Vec<_> = device.inside.lock().log.clone();
     // Sector 12 (byte 51200) is read and never written: laid out first, then flushed.
     assert_eq!(log[0].0, BlockOp::Write);
     assert_eq!((log[0].1, log[0].2), (12, 1));
@@ -388,7 +373,7 @@ fn a_dependent_replay_keeps_the_pauses_behind_what_was_waited_for() {
         let device = Arc::new(Memory::new(64));
         let m = go(device.clone(), &plan_of(vec![trace(text, Replay::Dependent { depth: 64 })]));
         assert_eq!(m.recorder.requests, 4);
-        let log = &device.inside.get().log;
+        let log = &device.inside.lock().log;
         let base = log[0].4;
         log.iter().take(4).map(|e| (e.4 - base) / 1000).collect::<Vec<_>>()
     };
@@ -413,19 +398,12 @@ fn a_trace_that_does_not_fit_is_refused_before_it_runs() {
     let vm = Virtual::new(1, 1, CostTable::zero());
     let (cx, device) = (vm.cx(), Arc::new(Memory::new(8)));
     let plan = plan_of(vec![trace("0 0 800 8 0\n", Replay::Closed { depth: 1 })]);
-    let subject = Subject {
-        device: device.clone(),
-        stats: Rc::new(stats),
-        begin: Rc::new(|| ()),
-        watch: Watch::default(),
-        contention: None,
-        used: None,
-    };
+    let subject = subject(device.clone());
     let said =
         vm.run(async move { run(&cx, subject, &plan, Rc::new(Unwatched)).await.map(|_| ()) });
     let said = said.unwrap().unwrap_err().to_string();
     assert!(said.contains("--scale-to-device"), "{said}");
-    assert!(device.inside.get().log.is_empty());
+    assert!(device.inside.lock().log.is_empty());
 }
 
 struct After(Cell<u64>);

@@ -13,7 +13,7 @@ mod result;
 pub use kept::Kept;
 pub use result::{Point, SweepResult};
 
-use crate::execute::{Observe, execute_with};
+use crate::execute::{How, execute};
 use crate::experiment::{Change, Experiment, Vary};
 use crate::input::{self, InputError};
 use crate::parallel::{Then, side_by_side};
@@ -188,7 +188,8 @@ fn point(
         return Some((point, true));
     }
     // A bug at one point must not take the others with it.
-    let run = || execute_with(&experiment, Observe::default(), shelf, &|_| watch(watcher));
+    let how = How { shelf, ..How::default() };
+    let run = || execute(&experiment, how, &|_| watch(watcher));
     let ran = catch_unwind(AssertUnwindSafe(run));
     let point = match ran {
         Ok(Ok(outcome)) if outcome.interrupted => return None,

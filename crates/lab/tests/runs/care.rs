@@ -3,7 +3,7 @@
 //! Owns: the claims of README and DECISIONS about `experiments/wear-leveling.toml` and
 //! `experiments/scrub.toml`. Promises: runs the files as they are. Never: changes a number of theirs.
 
-use flashlane_lab::execute::execute;
+use flashlane_lab::execute::{How, execute};
 use flashlane_lab::experiment::Change;
 use flashlane_lab::input;
 use flashlane_lab::report::{Report, RunReport};
@@ -17,7 +17,7 @@ fn runs<const N: usize>(file: &str) -> [RunReport; N] {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../experiments");
     let (_, experiment) = input::load(Some(&folder.join(file)), &[]).expect("a good file");
     let watch = |_: &_| -> Rc<dyn Monitor> { Rc::new(Unwatched) };
-    let outcome = execute(&experiment, &watch).expect("it runs");
+    let outcome = execute(&experiment, How::default(), &watch).expect("it runs");
     assert!(!outcome.is_bad());
     let runs = Report::of(&outcome).runs;
     for r in &runs {

@@ -5,7 +5,7 @@
 //! Never: a time of this machine.
 
 use flashlane_lab::bundled::COSTS;
-use flashlane_lab::execute::execute;
+use flashlane_lab::execute::{How, execute};
 use flashlane_lab::experiment::{Base, Change, Experiment};
 use flashlane_lab::report::{Report, RunReport};
 use flashlane_lab::run::{Monitor, Unwatched};
@@ -42,7 +42,8 @@ fn run(text: &str, sets: &[String]) -> Report {
     let experiment = Experiment::parse("costs.toml", text, &base, &sets);
     let experiment = experiment.map_err(|e| e.to_string()).expect("a good experiment");
     let watch = |_: &_| -> Rc<dyn Monitor> { Rc::new(Unwatched) };
-    let outcome = execute(&experiment, &watch).map_err(|e| e.to_string()).expect("it runs");
+    let outcome =
+        execute(&experiment, How::default(), &watch).map_err(|e| e.to_string()).expect("it runs");
     assert!(!outcome.is_bad());
     Report::of(&outcome)
 }

@@ -1,7 +1,7 @@
 //! Devices on the shelf: made or found, the results are the same; what is not what its name says is made
 //! anew.
 
-use flashlane_lab::execute::{Observe, execute_with};
+use flashlane_lab::execute::{How, execute};
 use flashlane_lab::experiment::{Base, Change, Experiment, Target};
 use flashlane_lab::report::Report;
 use flashlane_lab::run::{Monitor, Progress, Unwatched};
@@ -72,7 +72,7 @@ fn run(
     monitor: fn() -> Rc<dyn Monitor>,
 ) -> (String, Vec<String>) {
     let watch = |_: &Target| monitor();
-    let outcome = execute_with(e, Observe::default(), shelf, &watch).expect("it runs");
+    let outcome = execute(e, How { shelf, ..How::default() }, &watch).expect("it runs");
     assert!(!outcome.is_bad(), "laws, rules and contents");
     let mut report = Report::of(&outcome);
     let take = |run: &mut flashlane_lab::report::RunReport| run.prepared.shelf.take();

@@ -11,116 +11,32 @@ use flashlane_lab::trace::{
 };
 use flashlane_testkit::skip;
 
-/// A sample and, counted by another program: requests by operation (read, write, discard, flush),
-/// devices, bytes, and the first request as time, operation, device, offset and length.
-type Sample = (Format, &'static str, [u64; 4], usize, u64, (u64, TraceOp, &'static str, u64, u64));
+/// Format and sample and, counted by another program: reads, writes, discards, flushes; devices; bytes; and the
+/// first request as time, operation, device, offset and length.
+const SAMPLES: &str = "
+    msr           sample.msr.csv      14 10 0 0 2     779776 12816637200307043000 read  web_0        12976128 4096
+    systor17      sample.systor17.csv 13 10 0 0 3     258560  1455592765000202000 write 0             6483968 4096
+    alibaba       sample.alibaba.csv   8 16 0 0 3     239104  1577808000000196000 write 3            10559488 4096
+    tencent       sample.tencent.csv   8 16 0 0 2     319488  1538323200000000000 write 1283          7446528 4096
+    mqsim         sample.mqsim.txt    10 14 0 0 3     351232            938911500 write 13            2666496 4096
+    ssdsim        sample.ssdsim.txt    7 17 0 0 1     408576               414300 write 0             2277376 4096
+    spc           sample.spc.csv       5 19 0 0 2     331264              2581000 write 1             2011136 4096
+    femu-replayer sample.femu.csv     12 12 0 0 2     354304              2265000 read  1            10162176 4096
+    fio-iolog2    sample.fio2.iolog    7 11 3 3 2     214528               689000 write /dev/nvme0n1 11620352 4096
+    fio-iolog3    sample.fio3.iolog    9  9 3 3 1     187392               537000 write /dev/nvme0n1 12451840  512
+    wiscsee       sample.wiscsee.txt   3 18 3 0 1     289792              2288100 write 0             2351104 4096
+    blkparse      sample.blkparse.txt 22 28 3 7 1 2151022592                    0 flush 7,0                 0    0
+    parquet       sample.parquet      22 28 3 7 1 2151022592                    0 flush 7,0                 0    0
+";
 
-const SAMPLES: [Sample; 13] = [
-    (
-        Format::Msr,
-        "sample.msr.csv",
-        [14, 10, 0, 0],
-        2,
-        779_776,
-        (12_816_637_200_307_043_000, TraceOp::Read, "web_0", 12_976_128, 4096),
-    ),
-    (
-        Format::Systor,
-        "sample.systor17.csv",
-        [13, 10, 0, 0],
-        3,
-        258_560,
-        (1_455_592_765_000_202_000, TraceOp::Write, "0", 6_483_968, 4096),
-    ),
-    (
-        Format::Alibaba,
-        "sample.alibaba.csv",
-        [8, 16, 0, 0],
-        3,
-        239_104,
-        (1_577_808_000_000_196_000, TraceOp::Write, "3", 10_559_488, 4096),
-    ),
-    (
-        Format::Tencent,
-        "sample.tencent.csv",
-        [8, 16, 0, 0],
-        2,
-        319_488,
-        (1_538_323_200_000_000_000, TraceOp::Write, "1283", 7_446_528, 4096),
-    ),
-    (
-        Format::Mqsim,
-        "sample.mqsim.txt",
-        [10, 14, 0, 0],
-        3,
-        351_232,
-        (938_911_500, TraceOp::Write, "13", 2_666_496, 4096),
-    ),
-    (
-        Format::Ssdsim,
-        "sample.ssdsim.txt",
-        [7, 17, 0, 0],
-        1,
-        408_576,
-        (414_300, TraceOp::Write, "0", 2_277_376, 4096),
-    ),
-    (
-        Format::Spc,
-        "sample.spc.csv",
-        [5, 19, 0, 0],
-        2,
-        331_264,
-        (2_581_000, TraceOp::Write, "1", 2_011_136, 4096),
-    ),
-    (
-        Format::Femu,
-        "sample.femu.csv",
-        [12, 12, 0, 0],
-        2,
-        354_304,
-        (2_265_000, TraceOp::Read, "1", 10_162_176, 4096),
-    ),
-    (
-        Format::Fio2,
-        "sample.fio2.iolog",
-        [7, 11, 3, 3],
-        2,
-        214_528,
-        (689_000, TraceOp::Write, "/dev/nvme0n1", 11_620_352, 4096),
-    ),
-    (
-        Format::Fio3,
-        "sample.fio3.iolog",
-        [9, 9, 3, 3],
-        1,
-        187_392,
-        (537_000, TraceOp::Write, "/dev/nvme0n1", 12_451_840, 512),
-    ),
-    (
-        Format::Wiscsee,
-        "sample.wiscsee.txt",
-        [3, 18, 3, 0],
-        1,
-        289_792,
-        (2_288_100, TraceOp::Write, "0", 2_351_104, 4096),
-    ),
-    (
-        Format::Blkparse,
-        "sample.blkparse.txt",
-        [22, 28, 3, 7],
-        1,
-        2_151_022_592,
-        (0, TraceOp::Flush, "7,0", 0, 0),
-    ),
-    (
-        Format::Parquet,
-        "sample.parquet",
-        [22, 28, 3, 7],
-        1,
-        2_151_022_592,
-        (0, TraceOp::Flush, "7,0", 0, 0),
-    ),
-];
+/// The rows of [`SAMPLES`]: format, sample, what follows.
+fn samples_of() -> impl Iterator<Item = (Format, &'static str, Vec<&'static str>)> {
+    SAMPLES.lines().skip(1).map(|row| {
+        let mut words = row.split_whitespace();
+        let mut next = || words.next().expect("a word");
+        (Format::named(next()).expect("a format"), next(), words.collect())
+    })
+}
 
 fn read(name: &str, format: Option<Format>) -> Scan {
     let source = TraceSource::File(samples().join(name));
@@ -146,18 +62,19 @@ fn converted(scan: &Scan, to: Format, device: Option<&str>) -> (Vec<u8>, Convert
 
 #[test]
 fn each_sample_is_recognized_and_means_what_its_documentation_says() {
-    for (format, name, ops, devices, bytes, first) in SAMPLES {
+    for (format, name, wanted) in samples_of() {
         // SSDSim's five numbers are MQSim's; only their users know which it is.
         let named = (format == Format::Ssdsim).then_some(format);
         let s = read(name, named);
         assert_eq!(s.format, format, "{name}");
         let sum = s.chosen();
-        assert_eq!(sum.ops.map(|o| o.requests), ops, "{name}");
-        assert_eq!(sum.ops.iter().map(|o| o.bytes).sum::<u64>(), bytes, "{name}");
-        assert_eq!(sum.devices.len(), devices, "{name}");
         let r = records(&s)[0];
-        let got = (r.ts_ns, r.op, s.devices.name(r.device), r.offset_bytes, r.len_bytes);
-        assert_eq!((got.0, got.1, got.2.as_str(), got.3, got.4), first, "{name}");
+        let numbers = [sum.devices.len() as u64, sum.ops.iter().map(|o| o.bytes).sum(), r.ts_ns];
+        let counted = sum.ops.iter().map(|o| o.requests).chain(numbers);
+        let first = [format!("{:?}", r.op).to_lowercase(), s.devices.name(r.device)].into_iter();
+        let place = [r.offset_bytes, r.len_bytes].map(|n| n.to_string());
+        let got: Vec<String> = counted.map(|n| n.to_string()).chain(first).chain(place).collect();
+        assert_eq!(got, wanted, "{name}");
     }
     let latencies = |name| records(&read(name, None)).iter().flat_map(|r| r.latency_ns).count();
     let counted = ["sample.msr.csv", "sample.systor17.csv", "sample.wiscsee.txt"].map(latencies);
@@ -229,7 +146,6 @@ struct Limits {
 }
 
 const RW: &[TraceOp] = &[TraceOp::Read, TraceOp::Write];
-const ALL_OPS: &[TraceOp] = &[TraceOp::Read, TraceOp::Write, TraceOp::Discard, TraceOp::Flush];
 
 fn limits(format: Format) -> Limits {
     let plain = Limits {
@@ -244,10 +160,10 @@ fn limits(format: Format) -> Limits {
         devices: true,
     };
     match format {
-        Format::Parquet => Limits { ops: ALL_OPS, latency_ns: Some(1), flags: true, ..plain },
+        Format::Parquet => Limits { ops: &TraceOp::ALL, latency_ns: Some(1), flags: true, ..plain },
         Format::Blkparse | Format::Blktrace => Limits {
             from_zero: true,
-            ops: ALL_OPS,
+            ops: &TraceOp::ALL,
             offset_unit: 512,
             len_unit: 512,
             latency_ns: Some(1),
@@ -264,10 +180,16 @@ fn limits(format: Format) -> Limits {
             Limits { resolution_ns: 1_000_000_000, offset_unit: 512, len_unit: 512, ..plain }
         }
         Format::Spc => Limits { from_zero: true, offset_unit: 512, ..plain },
-        Format::Fio2 => {
-            Limits { resolution_ns: 1_000, from_zero: true, in_order: true, ops: ALL_OPS, ..plain }
+        Format::Fio2 => Limits {
+            resolution_ns: 1_000,
+            from_zero: true,
+            in_order: true,
+            ops: &TraceOp::ALL,
+            ..plain
+        },
+        Format::Fio3 => {
+            Limits { resolution_ns: 1_000, from_zero: true, ops: &TraceOp::ALL, ..plain }
         }
-        Format::Fio3 => Limits { resolution_ns: 1_000, from_zero: true, ops: ALL_OPS, ..plain },
         Format::Wiscsee => Limits {
             from_zero: true,
             ops: &[TraceOp::Read, TraceOp::Write, TraceOp::Discard],
@@ -315,7 +237,8 @@ fn renumbered(mut records: Vec<TraceRecord>) -> Vec<TraceRecord> {
 }
 
 fn all_samples() -> Vec<Scan> {
-    let mut all: Vec<Scan> = SAMPLES.iter().map(|s| read(s.1, Some(s.0))).collect();
+    let mut all: Vec<Scan> =
+        samples_of().map(|(format, name, _)| read(name, Some(format))).collect();
     all.push(read("sample.blktrace.0", None));
     all
 }

@@ -15,7 +15,8 @@ fn run(name: &str, set: &[&str]) -> Result<execute::Outcome, String> {
     ];
     changes.extend(set.iter().map(|s| Change::Set(s.to_string())));
     let (_, e) = input::load(Some(&samples().join(name)), &changes).map_err(|e| e.to_string())?;
-    execute::execute(&e, &|_| -> Rc<dyn Monitor> { Rc::new(Unwatched) }).map_err(|e| e.to_string())
+    execute::execute(&e, execute::How::default(), &|_| -> Rc<dyn Monitor> { Rc::new(Unwatched) })
+        .map_err(|e| e.to_string())
 }
 
 #[test]

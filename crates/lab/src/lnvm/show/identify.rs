@@ -3,74 +3,92 @@
 //! Owns: their lines and bytes (OCSSD 1.2 and 2.0, "Identify" and "Geometry"; nvme-cli's lines). Promises:
 //! all of it follows from the device. Never: changes a drive.
 
-use super::{Drive, LnvmError, one_namespace, text_of};
+use super::{Drive, LnvmError, one_namespace};
 use crate::control::{Answer, Ask, reach};
-use flashlane_base::{Ns, PpaStyle};
+use crate::words::text_of;
+use flashlane_base::PpaStyle;
 use flashlane_ocssd::ssd::Identify;
 use serde_json::{Map, Value, json};
 use std::path::Path;
 
+/// A number of the device: sysfs's name for it, nvme-cli's, its place in the page and its bytes there.
+struct Field(&'static str, &'static str, usize, usize, u64);
+
+/// Where the configuration group begins in the page of 1.2.
+const GROUP: usize = 256;
+
+/// The fields that sysfs, nvme-cli and the page share, in the order of sysfs.
+fn fields(id: &Identify) -> Vec<Field> {
+    let g = &id.geometry;
+    match id.style {
+        PpaStyle::V12 => vec![
+            Field("read_typ", "trdt", GROUP + 20, 4, id.read.0.as_ns()),
+            Field("read_max", "trdm", GROUP + 24, 4, id.read.1.as_ns()),
+            Field("num_channels", "chnls", GROUP + 4, 1, g.channels.into()),
+            Field("num_luns", "luns", GROUP + 5, 1, g.pus_per_channel.into()),
+            Field("num_planes", "plns", GROUP + 6, 1, g.planes.into()),
+            Field("num_blocks", "blks", GROUP + 8, 2, g.chunks_per_pu.into()),
+            Field("num_pages", "pgs", GROUP + 10, 2, g.pages_per_block.into()),
+            Field("page_size", "fpg_sz", GROUP + 12, 2, id.page_bytes as u64),
+            Field("hw_sector_size", "csecs", GROUP + 14, 2, id.sector_bytes as u64),
+            Field("oob_sector_size", "sos", GROUP + 16, 2, id.oob_bytes as u64),
+            Field("prog_typ", "tprt", GROUP + 28, 4, id.program.0.as_ns()),
+            Field("prog_max", "tprm", GROUP + 32, 4, id.program.1.as_ns()),
+            Field("erase_typ", "tbet", GROUP + 36, 4, id.erase.0.as_ns()),
+            Field("erase_max", "tbem", GROUP + 40, 4, id.erase.1.as_ns()),
+        ],
+        PpaStyle::V20 => vec![
+            Field("read_typ", "trdt (ns)", 192, 4, id.read.0.as_ns()),
+            Field("read_max", "trdm (ns)", 196, 4, id.read.1.as_ns()),
+            Field("groups", "num_grp", 64, 2, g.channels.into()),
+            Field("punits", "num_pu", 66, 2, g.pus_per_channel.into()),
+            Field("chunks", "num_chk", 68, 4, g.chunks_per_pu.into()),
+            Field("clba", "clba", 72, 4, g.sectors_per_chunk().into()),
+            Field("ws_min", "ws_min", 128, 4, g.ws_min.into()),
+            Field("ws_opt", "ws_opt", 132, 4, g.ws_opt.into()),
+            Field("maxoc", "maxoc", 140, 4, id.max_open.0.into()),
+            Field("maxocpu", "maxocpu", 144, 4, id.max_open.1.into()),
+            Field("mw_cunits", "mw_cunits", 136, 4, g.mw_cunits.into()),
+            Field("write_typ", "twrt (ns)", 200, 4, id.program.0.as_ns()),
+            Field("write_max", "twrm (ns)", 204, 4, id.program.1.as_ns()),
+            Field("reset_typ", "tcrst (ns)", 208, 4, id.erase.0.as_ns()),
+            Field("reset_max", "tcrsm (ns)", 212, 4, id.erase.1.as_ns()),
+        ],
+    }
+}
+
+/// As nvme-cli has them: in the order of the page.
+fn in_page_order(id: &Identify) -> Vec<Field> {
+    let mut all = fields(id);
+    all.sort_by_key(|Field(_, _, at, ..)| *at);
+    all
+}
+
 /// Attributes of the device, by sysfs's names for its interface.
 pub(super) fn device_attributes(id: &Identify) -> Vec<(&'static str, Value)> {
-    let g = &id.geometry;
-    let ns = |t: Ns| json!(t.as_ns());
-    let both = |v: &'static str, caps: u64| {
-        vec![
-            ("version", json!(v)),
-            ("capabilities", json!(caps)),
-            ("read_typ", ns(id.read.0)),
-            ("read_max", ns(id.read.1)),
-        ]
-    };
-    match id.style {
-        PpaStyle::V12 => {
-            let format: Vec<String> =
-                id.format.iter().map(|(name, bits)| format!("{name}:{bits}")).collect();
-            let mut all = both("1", 1);
-            all.extend([
-                ("device_mode", json!(0)),
-                ("media_manager", json!("gennvm")),
-                ("ppa_format", json!(format.join(","))),
-                ("media_type", json!(0)),
-                ("flash_media_type", json!(id.flash_media_type)),
-                ("num_channels", json!(g.channels)),
-                ("num_luns", json!(g.pus_per_channel)),
-                ("num_planes", json!(g.planes)),
-                ("num_blocks", json!(g.chunks_per_pu)),
-                ("num_pages", json!(g.pages_per_block)),
-                ("page_size", json!(id.page_bytes)),
-                ("hw_sector_size", json!(id.sector_bytes)),
-                ("oob_sector_size", json!(id.oob_bytes)),
-                ("prog_typ", ns(id.program.0)),
-                ("prog_max", ns(id.program.1)),
-                ("erase_typ", ns(id.erase.0)),
-                ("erase_max", ns(id.erase.1)),
-                ("multiplane_modes", json!(plane_modes(id))),
-                ("media_capabilities", json!(media_capabilities(id))),
-                ("max_phys_secs", json!(id.vector_max)),
-            ]);
-            all
-        }
-        PpaStyle::V20 => {
-            let mut all = both("2.0", capabilities(id));
-            all.extend([
-                ("groups", json!(g.channels)),
-                ("punits", json!(g.pus_per_channel)),
-                ("chunks", json!(g.chunks_per_pu)),
-                ("clba", json!(g.sectors_per_chunk())),
-                ("ws_min", json!(g.ws_min)),
-                ("ws_opt", json!(g.ws_opt)),
-                ("maxoc", json!(id.max_open.0)),
-                ("maxocpu", json!(id.max_open.1)),
-                ("mw_cunits", json!(g.mw_cunits)),
-                ("write_typ", ns(id.program.0)),
-                ("write_max", ns(id.program.1)),
-                ("reset_typ", ns(id.erase.0)),
-                ("reset_max", ns(id.erase.1)),
-            ]);
-            all
-        }
+    let is_12 = id.style == PpaStyle::V12;
+    let (version, can) = if is_12 { ("1", 1) } else { ("2.0", capabilities(id)) };
+    let mut all = vec![("version", json!(version)), ("capabilities", json!(can))];
+    all.extend(fields(id).into_iter().map(|Field(name, _, _, _, n)| (name, json!(n))));
+    if is_12 {
+        let format: Vec<String> =
+            id.format.iter().map(|(name, bits)| format!("{name}:{bits}")).collect();
+        let named = [
+            ("device_mode", json!(0)),
+            ("media_manager", json!("gennvm")),
+            ("ppa_format", json!(format.join(","))),
+            ("media_type", json!(0)),
+            ("flash_media_type", json!(id.flash_media_type)),
+        ];
+        // Behind the times of reads.
+        all.splice(4..4, named);
+        all.extend([
+            ("multiplane_modes", json!(plane_modes(id))),
+            ("media_capabilities", json!(media_capabilities(id))),
+            ("max_phys_secs", json!(id.vector_max)),
+        ]);
     }
+    all
 }
 
 /// 2.0 media and controller capabilities: vector copy, resets of free chunks.
@@ -104,13 +122,9 @@ pub(crate) fn id_ns_of(drive: &Drive, namespace: u32, human: bool) -> Result<Ans
     let id = drive.ssd.identify();
     let attributes: Map<String, Value> =
         device_attributes(&id).into_iter().map(|(n, v)| (n.to_string(), v)).collect();
-    let text = match id.style {
-        PpaStyle::V12 => id12(&id, human),
-        PpaStyle::V20 => id20(&id, human),
-    };
-    let bytes = match id.style {
-        PpaStyle::V12 => page12(&id),
-        PpaStyle::V20 => page20(&id),
+    let (text, bytes) = match id.style {
+        PpaStyle::V12 => (id12(&id, human), page12(&id)),
+        PpaStyle::V20 => (id20(&id, human), page20(&id)),
     };
     Ok(Answer { text, json: text_of(&Value::Object(attributes)), bytes })
 }
@@ -119,39 +133,32 @@ pub(crate) fn id_ns_of(drive: &Drive, namespace: u32, human: bool) -> Result<Ans
 struct Page(Vec<u8>);
 
 impl Page {
-    fn new() -> Page {
-        Page(vec![0; 4096])
+    /// With the fields that have a name elsewhere, too.
+    fn new(id: &Identify) -> Page {
+        let mut page = Page(vec![0; 4096]);
+        for Field(_, _, at, bytes, n) in fields(id) {
+            match bytes {
+                1 => page.put(at, &[n as u8]),
+                2 => page.put(at, &u16::try_from(n).unwrap_or(u16::MAX).to_le_bytes()),
+                _ => page.word(at, n),
+            }
+        }
+        page
     }
 
     fn put(&mut self, at: usize, bytes: &[u8]) {
         self.0[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
-    fn byte(&mut self, at: usize, n: u32) {
-        self.put(at, &[n as u8]);
-    }
-
     /// What does not fit is as large as fits.
-    fn short(&mut self, at: usize, n: u32) {
-        self.put(at, &u16::try_from(n).unwrap_or(u16::MAX).to_le_bytes());
-    }
-
     fn word(&mut self, at: usize, n: u64) {
         self.put(at, &u32::try_from(n).unwrap_or(u32::MAX).to_le_bytes());
-    }
-
-    fn times(&mut self, at: usize, id: &Identify) {
-        let all = [id.read.0, id.read.1, id.program.0, id.program.1, id.erase.0, id.erase.1];
-        for (i, time) in all.into_iter().enumerate() {
-            self.word(at + 4 * i, time.as_ns());
-        }
     }
 }
 
 /// The identify page of 1.2: one configuration group at byte 256.
 fn page12(id: &Identify) -> Vec<u8> {
-    let g = &id.geometry;
-    let mut page = Page::new();
+    let mut page = Page::new(id);
     page.put(0, &[1, 0, 1]);
     page.word(4, 1);
     page.word(8, 2);
@@ -161,46 +168,27 @@ fn page12(id: &Identify) -> Vec<u8> {
     for (name, bits) in &id.format {
         let name = if *name == "pu" { "lun" } else { name };
         if let Some(at) = order.iter().position(|field| *field == name) {
-            page.byte(12 + 2 * at, start);
-            page.byte(13 + 2 * at, *bits);
+            page.put(12 + 2 * at, &[start as u8, *bits as u8]);
         }
         start += bits;
     }
-    let group = 256;
-    page.byte(group + 1, flash_type(id));
-    page.byte(group + 4, g.channels);
-    page.byte(group + 5, g.pus_per_channel);
-    page.byte(group + 6, g.planes);
-    page.short(group + 8, g.chunks_per_pu);
-    page.short(group + 10, g.pages_per_block);
-    page.short(group + 12, id.page_bytes as u32);
-    page.short(group + 14, id.sector_bytes as u32);
-    page.short(group + 16, id.oob_bytes as u32);
-    page.times(group + 20, id);
-    page.word(group + 44, plane_modes(id).into());
-    page.word(group + 48, media_capabilities(id).into());
+    page.put(GROUP + 1, &[flash_type(id) as u8]);
+    page.word(GROUP + 44, plane_modes(id).into());
+    page.word(GROUP + 48, media_capabilities(id).into());
     page.0
+}
+
+/// Bits of a field of 2.0's addresses.
+fn bits(id: &Identify, name: &str) -> u32 {
+    id.format.iter().find(|(n, _)| *n == name).map_or(0, |(_, bits)| *bits)
 }
 
 /// The geometry page of 2.0.
 fn page20(id: &Identify) -> Vec<u8> {
-    let g = &id.geometry;
-    let mut page = Page::new();
+    let mut page = Page::new(id);
     page.put(0, &[2, 0]);
-    for (at, field) in (8..).zip(["group", "pu", "chunk", "sector"]) {
-        let bits = id.format.iter().find(|(name, _)| *name == field).map_or(0, |(_, bits)| *bits);
-        page.byte(at, bits);
-    }
+    page.put(8, &["group", "pu", "chunk", "sector"].map(|name| bits(id, name) as u8));
     page.word(16, capabilities(id));
-    page.short(64, g.channels);
-    page.short(66, g.pus_per_channel);
-    page.word(68, g.chunks_per_pu.into());
-    page.word(72, g.sectors_per_chunk().into());
-    let limits = [g.ws_min, g.ws_opt, g.mw_cunits, id.max_open.0, id.max_open.1];
-    for (i, limit) in limits.into_iter().enumerate() {
-        page.word(128 + 4 * i, limit.into());
-    }
-    page.times(192, id);
     page.0
 }
 
@@ -211,7 +199,6 @@ fn flash_type(id: &Identify) -> u32 {
 }
 
 fn id12(id: &Identify, human: bool) -> String {
-    let g = &id.geometry;
     let say = |text: &str| if human { format!("           {text}\n") } else { String::new() };
     let mut text = "verid    : 0x1\nvmnt     : 0\n".to_string();
     text += &say("Generic/Enable opcodes as found in this spec.");
@@ -249,23 +236,7 @@ fn id12(id: &Identify, human: bool) -> String {
         2 => "Three bit Level Cell flash (TLC)",
         _ => "Reserved",
     });
-    let rows = [
-        ("chnls", g.channels as u64),
-        ("luns", g.pus_per_channel as u64),
-        ("plns", g.planes as u64),
-        ("blks", g.chunks_per_pu as u64),
-        ("pgs", g.pages_per_block as u64),
-        ("fpg_sz", id.page_bytes as u64),
-        ("csecs", id.sector_bytes as u64),
-        ("sos", id.oob_bytes as u64),
-        ("trdt", id.read.0.as_ns()),
-        ("trdm", id.read.1.as_ns()),
-        ("tprt", id.program.0.as_ns()),
-        ("tprm", id.program.1.as_ns()),
-        ("tbet", id.erase.0.as_ns()),
-        ("tbem", id.erase.1.as_ns()),
-    ];
-    for (name, value) in rows {
+    for Field(_, name, _, _, value) in in_page_order(id) {
         text += &format!(" {name:<8}: {value}\n");
     }
     text +=
@@ -274,7 +245,6 @@ fn id12(id: &Identify, human: bool) -> String {
 }
 
 fn id20(id: &Identify, human: bool) -> String {
-    let g = &id.geometry;
     let mut text = "ver_major     : 0x2\nver_minor     : 0\n".to_string();
     text += &format!("mccap         : {:#x}\n", capabilities(id));
     if human && id.vector_copy {
@@ -284,49 +254,19 @@ fn id20(id: &Identify, human: bool) -> String {
         text += "           [1]: Multiple resets support\n";
     }
     text += "wit           : 0\nlba format\n";
-    let bits = |name: &str| id.format.iter().find(|(n, _)| *n == name).map_or(0, |(_, b)| *b);
     let rows =
         [("grp len", "group"), ("pu len", "pu"), ("chk len", "chunk"), ("clba len", "sector")];
     for (name, field) in rows {
-        text += &format!(" {name:<13}: {}\n", bits(field));
+        text += &format!(" {name:<13}: {}\n", bits(id, field));
     }
-    let parts: [(&str, Vec<(&str, u64)>); 3] = [
-        (
-            "geometry",
-            vec![
-                ("num_grp", g.channels as u64),
-                ("num_pu", g.pus_per_channel as u64),
-                ("num_chk", g.chunks_per_pu as u64),
-                ("clba", g.sectors_per_chunk() as u64),
-            ],
-        ),
-        (
-            "write req",
-            vec![
-                ("ws_min", g.ws_min as u64),
-                ("ws_opt", g.ws_opt as u64),
-                ("mw_cunits", g.mw_cunits as u64),
-                ("maxoc", id.max_open.0 as u64),
-                ("maxocpu", id.max_open.1 as u64),
-            ],
-        ),
-        (
-            "perf metrics",
-            vec![
-                ("trdt (ns)", id.read.0.as_ns()),
-                ("trdm (ns)", id.read.1.as_ns()),
-                ("twrt (ns)", id.program.0.as_ns()),
-                ("twrm (ns)", id.program.1.as_ns()),
-                ("tcrst (ns)", id.erase.0.as_ns()),
-                ("tcrsm (ns)", id.erase.1.as_ns()),
-            ],
-        ),
-    ];
-    for (head, rows) in parts {
-        text += &format!("{head}\n");
-        for (name, value) in rows {
-            text += &format!(" {name:<13}: {value}\n");
-        }
+    for Field(_, name, at, _, value) in in_page_order(id) {
+        text += match at {
+            64 => "geometry\n",
+            128 => "write req\n",
+            192 => "perf metrics\n",
+            _ => "",
+        };
+        text += &format!(" {name:<13}: {value}\n");
     }
     text
 }

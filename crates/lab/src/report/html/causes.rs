@@ -3,11 +3,12 @@
 //! Owns: the steps of that figure. Promises and never: as in [`super::figures`].
 
 use super::charts::{self, Layer};
-use super::figures::{Course, Figure, both, course_table, ends, longest, panel, time_axis};
+use super::figures::{Figure, both, columns, course_table, ends, longest, panel, time_axis};
 use super::page::{self, Table};
 use super::svg::{Axis, Size};
 use crate::report::numbers::{Report, RunReport};
 use flashlane_ocssd::device::Cause;
+use std::ops::Range;
 
 /// Share of all host writes that a step of the write amplification covers at least.
 const STEP_SHARE: f64 = 1.0 / 60.0;
@@ -15,10 +16,10 @@ const STEP_SHARE: f64 = 1.0 / 60.0;
 const CUT_ABOVE: f64 = 4.0;
 
 /// Ranges of buckets that each cover a share of what the host wrote.
-fn write_steps(written: &[u64]) -> Vec<std::ops::Range<usize>> {
+fn write_steps(written: &[u64]) -> Vec<Range<usize>> {
     let total: u64 = written.iter().sum();
     let least = ((total as f64 * STEP_SHARE) as u64).max(1);
-    let mut list: Vec<std::ops::Range<usize>> = Vec::new();
+    let mut list: Vec<Range<usize>> = Vec::new();
     let (mut from, mut sum) = (0, 0);
     for (i, n) in written.iter().enumerate() {
         sum += n;
@@ -47,7 +48,7 @@ pub(super) fn amplification(report: &Report) -> Option<Figure> {
             .filter_map(|cause| {
                 let key = cause.name();
                 let programmed = t.programmed_by_cause_sectors.get(key)?;
-                let share = |g: &std::ops::Range<usize>| {
+                let share = |g: &Range<usize>| {
                     let sum = |list: &[u64]| list[g.clone()].iter().sum::<u64>() as f64;
                     sum(programmed) / sum(&t.host_written_sectors).max(1.0)
                 };
@@ -74,7 +75,7 @@ pub(super) fn amplification(report: &Report) -> Option<Figure> {
         let used = stacks.iter().any(|s| s.2.iter().any(|l| l.class == class));
         used.then(|| (class, cause.title().to_string()))
     }));
-    let mut table = Table { head: vec!["cause".into()], rows: Vec::new() };
+    let mut table = Table::new(&["cause"]);
     for (r, ends, layers) in &stacks {
         let whole = r.write_amplification_ratio.unwrap_or(0.0);
         let draw = |size: &Size| {
@@ -103,19 +104,16 @@ pub(super) fn amplification(report: &Report) -> Option<Figure> {
     let whole = |r: &RunReport| format!("{:.4}", r.write_amplification_ratio.unwrap_or(0.0));
     row.extend(stacks.iter().map(|(r, ..)| whole(r)));
     table.rows.push(row);
-    let course = |(i, r): (usize, &RunReport)| -> Course {
-        let t = &r.timeline;
-        let (programmed, written) = (t.programmed_sectors.clone(), t.host_written_sectors.clone());
-        let ratio = move |range: std::ops::Range<usize>| {
+    let columns = columns(report, [()], |r, ()| {
+        let ratio = |range: Range<usize>| {
             let sum = |list: &[u64]| list[range.clone()].iter().sum::<u64>();
-            match sum(&written) {
+            match sum(&r.timeline.host_written_sectors) {
                 0 => "–".into(),
-                n => format!("{:.3}", sum(&programmed) as f64 / n as f64),
+                n => format!("{:.3}", sum(&r.timeline.programmed_sectors) as f64 / n as f64),
             }
         };
-        (format!("{}: programmed per sector written", r.name), i, Box::new(ratio))
-    };
-    let columns: Vec<Course> = report.runs.iter().enumerate().map(course).collect();
+        Some(("programmed per sector written".into(), Box::new(ratio)))
+    });
     (!stacks.is_empty()).then(|| Figure {
         title: "Write amplification by cause",
         caption: "Sectors programmed per sector that the host wrote. A step is as long as it takes \

@@ -4,7 +4,9 @@
 //! (labels at the lines, patterns of dashes, a table behind it); nothing is drawn outside its frame.
 //! Never: computes what it draws.
 
-use super::svg::{Axis, Kind, Size, apart, axes, c, cut, escape, open, x_axis};
+use super::svg::{
+    Axis, Kind, Size, apart, area, axes, c, cut, escape, open, text, text_at, x_axis,
+};
 use std::fmt::Write;
 
 pub(super) struct Line {
@@ -19,26 +21,16 @@ pub(super) struct Line {
 
 /// Where both axes lie, for the script that shows values under the pointer.
 fn pointer(size: &Size, x: &Axis, y: &Axis) -> String {
-    let kind = |a: &Axis| match a.kind {
-        Kind::Linear => "lin",
-        Kind::Log => "log",
-        Kind::Nines => "nines",
+    let axis = |a: &Axis, from: f64, to: f64| {
+        let kind = match a.kind {
+            Kind::Linear => "lin",
+            Kind::Log => "log",
+            Kind::Nines => "nines",
+        };
+        format!("{kind},{},{},{},{},{}", a.low, a.high, c(from), c(to), escape(a.unit))
     };
-    format!(
-        " data-x=\"{},{},{},{},{},{}\" data-y=\"{},{},{},{},{},{}\"",
-        kind(x),
-        x.low,
-        x.high,
-        c(size.x0()),
-        c(size.x1()),
-        escape(x.unit),
-        kind(y),
-        y.low,
-        y.high,
-        c(size.y0()),
-        c(size.y1()),
-        escape(y.unit)
-    )
+    let (x, y) = (axis(x, size.x0(), size.x1()), axis(y, size.y0(), size.y1()));
+    format!(" data-x=\"{x}\" data-y=\"{y}\"")
 }
 
 /// Lines over a common axis, each with its name at its end.
@@ -47,13 +39,9 @@ pub(super) fn lines(size: &Size, x: &Axis, y: &Axis, lines: &[Line], alt: &str) 
     s += &axes(size, x, y);
     let mut labels: Vec<(f64, usize)> = Vec::new();
     for (i, line) in lines.iter().enumerate() {
-        let place = |(px, py): (f64, f64)| {
-            let right = size.x0() + x.at(px) * (size.x1() - size.x0());
-            (right, size.y0() - y.at(py) * (size.y0() - size.y1()))
-        };
         let mut d = String::new();
         let mut last = None;
-        for (px, py) in line.points.iter().map(|p| place(*p)) {
+        for (px, py) in line.points.iter().map(|p| (size.x(x, p.0), size.y(y, p.1))) {
             let _ = match last {
                 None => write!(d, "M{} {}", c(px), c(py)),
                 Some(_) if line.steps => write!(d, "H{}V{}", c(px), c(py)),
@@ -74,14 +62,9 @@ pub(super) fn lines(size: &Size, x: &Axis, y: &Axis, lines: &[Line], alt: &str) 
     }
     apart(&mut labels, 14.0, size.y1() + 6.0, size.y0() + 4.0);
     for (at, i) in labels {
-        let _ = writeln!(
-            s,
-            "<text class=\"label {}\" x=\"{}\" y=\"{}\">{}</text>",
-            lines[i].class,
-            c(size.x1() + 6.0),
-            c(at),
-            escape(&cut(&lines[i].name, size.label))
-        );
+        let class = format!("label {}", lines[i].class);
+        let name = cut(&lines[i].name, size.label);
+        s += &(text(&class, (size.x1() + 6.0, at), &name) + "\n");
     }
     s + "</svg>\n"
 }
@@ -106,8 +89,7 @@ pub(super) fn areas(
 ) -> String {
     let mut s = open(size, "chart", alt, "");
     s += &axes(size, x, y);
-    let right = |v: f64| size.x0() + x.at(v) * (size.x1() - size.x0());
-    let up = |v: f64| size.y0() - y.at(v) * (size.y0() - size.y1());
+    let (right, up) = (|v: f64| size.x(x, v), |v: f64| size.y(y, v));
     let mut base = vec![0.0; ends.len()];
     for layer in layers {
         let top: Vec<f64> = base.iter().zip(&layer.values).map(|(b, v)| b + v).collect();
@@ -119,31 +101,16 @@ pub(super) fn areas(
             let from = if i == 0 { 0.0 } else { ends[i - 1] };
             let _ = write!(d, "V{}H{}", c(up(base[i])), c(right(from)));
         }
-        let _ = writeln!(
-            s,
-            "<path class=\"area {}\" d=\"{d}Z\"><title>{}</title></path>",
-            layer.class,
-            escape(&layer.name)
-        );
+        s += &(area(&layer.class, &(d + "Z"), &layer.name) + "\n");
         base = top;
     }
     for (i, height) in base.iter().enumerate().filter(|(_, height)| **height > y.high) {
-        let _ = writeln!(
-            s,
-            "<text class=\"note\" x=\"{}\" y=\"{}\">▲ {}</text>",
-            c(right(ends[i]) + 3.0),
-            c(size.y1() + 12.0),
-            c(*height)
-        );
+        let at = (right(ends[i]) + 3.0, size.y1() + 12.0);
+        s += &(text("note", at, &format!("▲ {}", c(*height))) + "\n");
     }
-    for (i, text) in note.iter().enumerate() {
-        let _ = writeln!(
-            s,
-            "<text class=\"note\" x=\"{}\" y=\"{}\">{}</text>",
-            c(size.x1() + 6.0),
-            c(size.y1() + 12.0 + 15.0 * i as f64),
-            escape(text)
-        );
+    for (i, note) in note.iter().enumerate() {
+        let at = (size.x1() + 6.0, size.y1() + 12.0 + 15.0 * i as f64);
+        s += &(text("note", at, note) + "\n");
     }
     s + "</svg>\n"
 }
@@ -166,46 +133,24 @@ pub(super) fn bars(size: &Size, x: &Axis, bars: &[Bar], alt: &str) -> String {
         &Size { left: 8.0, height: size.top + size.bottom + BAR * bars.len() as f64, ..*size };
     let mut s = open(size, "chart", alt, "");
     for (v, _) in &x.ticks {
-        let at = size.x0() + x.at(*v) * (size.x1() - size.x0());
-        let _ =
-            write!(s, "<path class=\"grid\" d=\"M{} {}V{}\"/>", c(at), c(size.y1()), c(size.y0()));
+        let (at, top, bottom) = (size.x(x, *v), size.y1(), size.y0());
+        let _ = write!(s, "<path class=\"grid\" d=\"M{} {}V{}\"/>", c(at), c(top), c(bottom));
     }
     s += &x_axis(size, x);
     for (i, bar) in bars.iter().enumerate() {
         let top = size.y1() + BAR * i as f64;
-        let _ = writeln!(
-            s,
-            "<text class=\"head\" x=\"{}\" y=\"{}\">{}</text>",
-            c(size.x0()),
-            c(top + 13.0),
-            escape(&bar.name)
-        );
+        s += &(text("head", (size.x0(), top + 13.0), &bar.name) + "\n");
         let mut from = 0.0;
         for (class, name, length) in &bar.parts {
-            let at = size.x0() + x.at(from) * (size.x1() - size.x0());
+            let at = size.x(x, from);
             from += length;
-            let to = size.x0() + x.at(from) * (size.x1() - size.x0());
-            if to - at < 0.05 {
-                continue;
+            let to = size.x(x, from);
+            if to - at >= 0.05 {
+                let d = format!("M{} {}H{}v20H{}Z", c(at), c(top + 18.0), c(to), c(at));
+                s += &area(class, &d, name);
             }
-            let _ = write!(
-                s,
-                "<path class=\"area {class}\" d=\"M{} {}H{}v20H{}Z\"><title>{}</title></path>",
-                c(at),
-                c(top + 18.0),
-                c(to),
-                c(at),
-                escape(name)
-            );
         }
-        let end = size.x0() + x.at(from) * (size.x1() - size.x0());
-        let _ = writeln!(
-            s,
-            "<text class=\"note\" x=\"{}\" y=\"{}\">{}</text>",
-            c(end + 6.0),
-            c(top + 33.0),
-            escape(&bar.total)
-        );
+        s += &(text("note", (size.x(x, from) + 6.0, top + 33.0), &bar.total) + "\n");
     }
     s + "</svg>\n"
 }
@@ -239,18 +184,10 @@ pub(super) fn columns(
     for (i, (label, value)) in columns.iter().enumerate() {
         let left = size.x0() + each * i as f64;
         let gap = (each * 0.12).min(4.0).max((each - BAR_WIDTH_MAX) / 2.0);
-        let top = size.y0() - y.at(*value) * (size.y0() - size.y1());
-        let _ = write!(
-            s,
-            "<path class=\"area {class}\" d=\"M{} {}V{}H{}V{}Z\"><title>{}: {}</title></path>",
-            c(left + gap),
-            c(size.y0()),
-            c(top),
-            c(left + each - gap),
-            c(size.y0()),
-            escape(label),
-            c(*value)
-        );
+        let (top, bottom) = (c(size.y(y, *value)), c(size.y0()));
+        let (from, to) = (c(left + gap), c(left + each - gap));
+        let d = format!("M{from} {bottom}V{top}H{to}V{bottom}Z");
+        s += &area(class, &d, &format!("{label}: {}", c(*value)));
     }
     s + "</svg>\n"
 }
@@ -317,13 +254,8 @@ pub(super) fn heat(
             let _ = write!(s, "<path class=\"cut\" d=\"M{} {}h{}\"/>", c(size.x0()), c(at), c(w));
         }
         if g % every == 0 {
-            let _ = write!(
-                s,
-                "<text class=\"tick\" x=\"{}\" y=\"{}\" text-anchor=\"end\">{}{g}</text>",
-                c(size.x0() - 6.0),
-                c(at + (each / 2.0).max(5.0) + 4.0),
-                escape(group)
-            );
+            let at = (size.x0() - 6.0, at + (each / 2.0).max(5.0) + 4.0);
+            s += &text_at("tick", "end", at, &format!("{group}{g}"));
         }
     }
     s += &x_axis(size, x);

@@ -9,6 +9,7 @@ use super::page::{self, Table};
 use super::svg::{Axis, Size, escape, time, time_unit};
 use crate::report::numbers::{Report, RunReport};
 use crate::words::grouped;
+use std::ops::Range;
 
 /// Rows of a table of a course.
 const TABLE_ROWS: usize = 24;
@@ -23,21 +24,17 @@ pub(super) struct Figure {
 
 /// The same drawing for wide and for narrow pages; exactly one of them is shown.
 pub(super) fn both(wide: f64, narrow: f64, draw: impl Fn(&Size) -> String) -> String {
-    format!(
-        "<div class=\"wide\">{}</div><div class=\"narrow\">{}</div>\n",
-        draw(&Size::wide(wide)),
-        draw(&Size::narrow(narrow))
-    )
+    in_sizes(&Size::wide(wide), &Size::narrow(narrow), draw)
 }
 
 /// As [`both`], for a drawing that is half as wide as the page.
 pub(super) fn half(height: f64, draw: impl Fn(&Size) -> String) -> String {
-    let narrow = Size { right: 8.0, ..Size::narrow(height) };
-    format!(
-        "<div class=\"wide\">{}</div><div class=\"narrow\">{}</div>\n",
-        draw(&Size::half(height)),
-        draw(&narrow)
-    )
+    in_sizes(&Size::half(height), &Size { right: 8.0, ..Size::narrow(height) }, draw)
+}
+
+fn in_sizes(wide: &Size, narrow: &Size, draw: impl Fn(&Size) -> String) -> String {
+    let (wide, narrow) = (draw(wide), draw(narrow));
+    format!("<div class=\"wide\">{wide}</div><div class=\"narrow\">{narrow}</div>\n")
 }
 
 pub(super) fn panel(title: &str, drawing: &str) -> String {
@@ -46,6 +43,11 @@ pub(super) fn panel(title: &str, drawing: &str) -> String {
 
 pub(super) fn run_class(i: usize) -> String {
     format!("r{}", i % page::COLOURS)
+}
+
+/// As [`run_class`], with dashes of its own.
+pub(super) fn dashed(i: usize) -> String {
+    format!("{} d{}", run_class(i), i % page::COLOURS)
 }
 
 /// The longest course, in ns: the common axis of time.
@@ -67,7 +69,7 @@ pub(super) fn ends(r: &RunReport) -> Vec<f64> {
 }
 
 /// Consecutive items in at most `most` groups of equal size: index ranges.
-pub(super) fn groups(n: usize, most: usize) -> Vec<std::ops::Range<usize>> {
+pub(super) fn groups(n: usize, most: usize) -> Vec<Range<usize>> {
     let each = n.div_ceil(most.max(1)).max(1);
     (0..n).step_by(each).map(|from| from..(from + each).min(n)).collect()
 }
@@ -87,19 +89,19 @@ pub(super) fn all(report: &Report, part: &str) -> Vec<Figure> {
 }
 
 /// A column of a course: its head, the run, the text for a range of its spans.
-pub(super) type Course = (String, usize, Box<dyn Fn(std::ops::Range<usize>) -> String>);
+pub(super) type Course<'a> = (String, usize, Box<dyn Fn(Range<usize>) -> String + 'a>);
 
 /// A table over time: one column per name, rows that cover the longest run.
-pub(super) fn course_table(report: &Report, columns: Vec<Course>) -> Table {
+pub(super) fn course_table<'a>(
+    report: &Report,
+    columns: impl IntoIterator<Item = Course<'a>>,
+) -> Table {
+    let columns: Vec<Course<'_>> = columns.into_iter().collect();
     let total = longest(report);
     let (factor, unit) = time_unit(total);
     let step = total / TABLE_ROWS as f64;
-    let mut table = Table {
-        head: std::iter::once(format!("up to ({unit})"))
-            .chain(columns.iter().map(|(name, ..)| name.clone()))
-            .collect(),
-        rows: Vec::new(),
-    };
+    let mut table = Table::new(&[&format!("up to ({unit})")]);
+    table.head.extend(columns.iter().map(|(name, ..)| name.clone()));
     let all_ends: Vec<Vec<f64>> = report.runs.iter().map(ends).collect();
     let mut from = vec![0; report.runs.len()];
     for row in 1..=TABLE_ROWS {
@@ -126,7 +128,7 @@ pub(super) fn course_table(report: &Report, columns: Vec<Course>) -> Table {
 }
 
 /// Bytes of a range of buckets per second, in MB/s.
-fn rate(bytes: &[u64], ends: &[f64], range: &std::ops::Range<usize>) -> f64 {
+fn rate(bytes: &[u64], ends: &[f64], range: &Range<usize>) -> f64 {
     let from = if range.start == 0 { 0.0 } else { ends[range.start - 1] };
     let time = ends[range.end - 1] - from;
     let sum: u64 = bytes[range.clone()].iter().sum();
@@ -134,70 +136,106 @@ fn rate(bytes: &[u64], ends: &[f64], range: &std::ops::Range<usize>) -> f64 {
 }
 
 /// A step line from spans: each value holds until the end of its span.
-fn steps(values: &[f64], ends: &[f64], factor: f64) -> Vec<(f64, f64)> {
+fn steps(values: &[f64], ends: &[f64]) -> Vec<(f64, f64)> {
     let Some(first) = values.first() else {
         return Vec::new();
     };
     // `H` to the end of a span, then `V` to the next one's value: the value leads, its end follows.
     let mut points = vec![(0.0, *first)];
     for (i, end) in ends.iter().enumerate() {
-        points.push((end / factor, values.get(i + 1).copied().unwrap_or(values[i])));
+        points.push((*end, values.get(i + 1).copied().unwrap_or(values[i])));
     }
     points
+}
+
+/// How a run lies on an axis of time.
+pub(super) struct Spans {
+    /// Ends of its spans, in ns.
+    pub(super) ends: Vec<f64>,
+    /// The axis counts in so many ns.
+    pub(super) factor: f64,
+    /// Points of a line at most.
+    pub(super) points: usize,
+}
+
+impl Spans {
+    /// Where a group of spans ends.
+    fn end(&self, group: &Range<usize>) -> f64 {
+        self.ends[group.end - 1] / self.factor
+    }
+}
+
+/// A panel over time: a line per run, on an axis of time and the one that `y` makes of the lines.
+pub(super) fn over_time(
+    report: &Report,
+    (title, alt): (&str, &str),
+    heights: (f64, f64),
+    y: impl Fn(&[Line]) -> Axis,
+    line: impl Fn(usize, &RunReport, &Spans) -> Option<Line>,
+) -> String {
+    let draw = |size: &Size| {
+        let (x, factor) = time_axis(longest(report), size);
+        let spans = |r| Spans { ends: ends(r), factor, points: size.points };
+        let runs = report.runs.iter().enumerate();
+        let lines: Vec<Line> = runs.filter_map(|(i, r)| line(i, r, &spans(r))).collect();
+        charts::lines(size, &x, &y(&lines), &lines, alt)
+    };
+    panel(title, &both(heights.0, heights.1, draw))
+}
+
+/// A line of what holds at the end of each span, as far as there are values.
+pub(super) fn gauge(i: usize, r: &RunReport, spans: &Spans, values: &[f64]) -> Line {
+    let groups = groups(values.len().min(spans.ends.len()), spans.points).into_iter();
+    let points = groups.map(|g| (spans.end(&g), values[g.end - 1])).collect();
+    Line { name: r.name.clone(), class: dashed(i), points, steps: true }
+}
+
+/// Columns of a course: of each run, one per side.
+pub(super) fn columns<'a, S: Copy>(
+    report: &'a Report,
+    sides: impl IntoIterator<Item = S> + Copy,
+    column: impl Fn(&'a RunReport, S) -> Option<(String, Box<dyn Fn(Range<usize>) -> String + 'a>)>,
+) -> Vec<Course<'a>> {
+    let mut all = Vec::new();
+    for (i, r) in report.runs.iter().enumerate() {
+        let of_run = sides.into_iter().filter_map(|side| column(r, side));
+        all.extend(of_run.map(|(head, text)| (format!("{}: {head}", r.name), i, text)));
+    }
+    all
 }
 
 fn throughput(report: &Report) -> Figure {
     type Bytes = fn(&RunReport) -> &[u64];
     let sides: [(&str, Bytes); 2] =
         [("Reads", |r| &r.timeline.read_bytes), ("Writes", |r| &r.timeline.write_bytes)];
-    let total = longest(report);
     let paced = report.configuration.workloads.iter().any(|w| w.get("trace").is_some());
     let mut body = String::new();
     for (side, bytes) in sides {
         if report.runs.iter().all(|r| bytes(r).iter().all(|b| *b == 0)) {
             continue;
         }
-        let draw = |size: &Size| {
-            let (x, factor) = time_axis(total, size);
-            let lines: Vec<Line> = report
-                .runs
-                .iter()
-                .enumerate()
-                .map(|(i, r)| {
-                    let ends = ends(r);
-                    let groups = groups(ends.len(), size.points / 2);
-                    let values: Vec<f64> =
-                        groups.iter().map(|g| rate(bytes(r), &ends, g)).collect();
-                    let ends: Vec<f64> = groups.iter().map(|g| ends[g.end - 1]).collect();
-                    // Under a trace's pace they coincide: the first are the widest.
-                    let under = match paced {
-                        true => (report.runs.len() - 1 - i).min(page::COLOURS - 1),
-                        false => 0,
-                    };
-                    Line {
-                        name: r.name.clone(),
-                        class: format!("{} w{under}", run_class(i)),
-                        points: steps(&values, &ends, factor),
-                        steps: true,
-                    }
-                })
-                .collect();
-            let y = Axis::linear(highest(&lines), 4, "", "MB/s");
-            charts::lines(size, &x, &y, &lines, &format!("{side} over time in MB/s, per stack"))
+        let says = (format!("{side}, MB/s"), format!("{side} over time in MB/s, per stack"));
+        let y = |lines: &[Line]| Axis::linear(highest(lines), 4, "", "MB/s");
+        let line = |i: usize, r: &RunReport, spans: &Spans| {
+            let groups = groups(spans.ends.len(), spans.points / 2);
+            let values: Vec<f64> = groups.iter().map(|g| rate(bytes(r), &spans.ends, g)).collect();
+            let ends: Vec<f64> = groups.iter().map(|g| spans.end(g)).collect();
+            // Under a trace's pace they coincide: the first are the widest.
+            let under = match paced {
+                true => (report.runs.len() - 1 - i).min(page::COLOURS - 1),
+                false => 0,
+            };
+            let class = format!("{} w{under}", run_class(i));
+            let points = steps(&values, &ends);
+            Some(Line { name: r.name.clone(), class, points, steps: true })
         };
-        body += &panel(&format!("{side}, MB/s"), &both(230.0, 220.0, draw));
+        body += &over_time(report, (&says.0, &says.1), (230.0, 220.0), y, line);
     }
-    let mut columns: Vec<Course> = Vec::new();
-    for (i, r) in report.runs.iter().enumerate() {
-        for (side, bytes) in sides {
-            let (ends, bytes) = (ends(r), bytes(r).to_vec());
-            columns.push((
-                format!("{}: {} MB/s", r.name, side.to_lowercase()),
-                i,
-                Box::new(move |range| format!("{:.2}", rate(&bytes, &ends, &range))),
-            ));
-        }
-    }
+    let columns = columns(report, sides, |r, (side, bytes)| {
+        let ends = ends(r);
+        let text = move |range| format!("{:.2}", rate(bytes(r), &ends, &range));
+        Some((format!("{} MB/s", side.to_lowercase()), Box::new(text)))
+    });
     Figure {
         title: "Throughput over time",
         caption:
@@ -237,7 +275,7 @@ fn curves(report: &Report) -> Option<Figure> {
             let y = Axis::nines(nines, "");
             let line = |(i, r): (usize, &RunReport)| Line {
                 name: r.name.clone(),
-                class: format!("{} d{}", run_class(i), i % page::COLOURS),
+                class: dashed(i),
                 points: of(r).iter().map(|(q, ns)| (*ns as f64, *q)).collect(),
                 steps: false,
             };
@@ -247,12 +285,8 @@ fn curves(report: &Report) -> Option<Figure> {
         };
         body += &panel(&format!("{name}: share not slower than"), &both(300.0, 280.0, draw));
     }
-    let mut table = Table {
-        head: ["", "requests", "mean", "50%", "90%", "99%", "99.9%", "99.99%", "longest"]
-            .map(String::from)
-            .to_vec(),
-        rows: Vec::new(),
-    };
+    let head = ["", "requests", "mean", "50%", "90%", "99%", "99.9%", "99.99%", "longest"];
+    let mut table = Table::new(&head);
     for r in &report.runs {
         let l = &r.latency_ns;
         for (op, l) in
@@ -281,46 +315,33 @@ fn slowest(report: &Report) -> Option<Figure> {
     type Times = fn(&RunReport) -> &[u64];
     let sides: [(&str, Times); 2] =
         [("reads", |r| &r.timeline.read_max_ns), ("writes", |r| &r.timeline.write_max_ns)];
-    let total = longest(report);
     let mut body = String::new();
     for (side, times) in sides {
         let values = || report.runs.iter().flat_map(times).copied().filter(|ns| *ns > 0);
         let (Some(low), Some(high)) = (values().min(), values().max()) else {
             continue;
         };
-        let draw = |size: &Size| {
-            let (x, factor) = time_axis(total, size);
-            let y = Axis::latency(low as f64, high as f64, 6, "");
-            let line = |(i, r): (usize, &RunReport)| {
-                let ends = ends(r);
-                // A span without such a request has no longest one: the line goes on to the next.
-                let points = groups(ends.len(), size.points).into_iter().filter_map(|g| {
-                    let longest = times(r)[g.clone()].iter().copied().max().unwrap_or(0);
-                    (longest > 0).then(|| (ends[g.end - 1] / factor, longest as f64))
-                });
-                let points = points.collect();
-                Line { name: r.name.clone(), class: run_class(i), points, steps: false }
-            };
-            let lines: Vec<Line> = report.runs.iter().enumerate().map(line).collect();
-            let alt = format!("Longest latency of {side} over time, per stack");
-            charts::lines(size, &x, &y, &lines, &alt)
+        let title = format!("Longest latency of {side}");
+        let alt = format!("{title} over time, per stack");
+        let y = |_: &[Line]| Axis::latency(low as f64, high as f64, 6, "");
+        let line = |i: usize, r: &RunReport, spans: &Spans| {
+            // A span without such a request has no longest one: the line goes on to the next.
+            let points = groups(spans.ends.len(), spans.points).into_iter().filter_map(|g| {
+                let longest = times(r)[g.clone()].iter().copied().max().unwrap_or(0);
+                (longest > 0).then(|| (spans.end(&g), longest as f64))
+            });
+            let (name, points) = (r.name.clone(), points.collect());
+            Some(Line { name, class: run_class(i), points, steps: false })
         };
-        body += &panel(&format!("Longest latency of {side}"), &both(210.0, 210.0, draw));
+        body += &over_time(report, (&title, &alt), (210.0, 210.0), y, line);
     }
-    let mut columns: Vec<Course> = Vec::new();
-    for (i, r) in report.runs.iter().enumerate() {
-        for (side, times) in sides {
-            let times = times(r).to_vec();
-            columns.push((
-                format!("{}: {side}", r.name),
-                i,
-                Box::new(move |range| match times[range].iter().max() {
-                    Some(0) | None => "–".into(),
-                    Some(ns) => time(*ns as f64),
-                }),
-            ));
-        }
-    }
+    let columns = columns(report, sides, |r, (side, times)| {
+        let text = move |range: Range<usize>| match times(r)[range].iter().max() {
+            Some(0) | None => "–".into(),
+            Some(ns) => time(*ns as f64),
+        };
+        Some((side.to_string(), Box::new(text)))
+    });
     (!body.is_empty()).then(|| Figure {
         title: "Slowest request over time",
         caption: "Longest latency in each step of time: what garbage collection, flushes and full \
@@ -332,7 +353,6 @@ fn slowest(report: &Report) -> Option<Figure> {
 }
 
 fn room(report: &Report) -> Option<Figure> {
-    let total = longest(report);
     let mut body = String::new();
     type Series = fn(&RunReport) -> &[f64];
     let sides: [(&str, &str, Series); 2] = [
@@ -343,37 +363,19 @@ fn room(report: &Report) -> Option<Figure> {
         if report.runs.iter().all(|r| of(r).is_empty()) {
             continue;
         }
-        let draw = |size: &Size| {
-            let (x, factor) = time_axis(total, size);
-            let line = |(i, r): (usize, &RunReport)| {
-                let ends = ends(r);
-                let points = groups(of(r).len().min(ends.len()), size.points).into_iter();
-                let points = points.map(|g| (ends[g.end - 1] / factor, of(r)[g.end - 1] * 100.0));
-                let class = format!("{} d{}", run_class(i), i % page::COLOURS);
-                Line { name: r.name.clone(), class, points: points.collect(), steps: true }
-            };
-            let lines: Vec<Line> = report.runs.iter().enumerate().map(line).collect();
-            let y = Axis::linear(highest(&lines).max(1.0), 4, "", "%");
-            charts::lines(size, &x, &y, &lines, &format!("{alt} over time, per stack"))
+        let alt = format!("{alt} over time, per stack");
+        let y = |lines: &[Line]| Axis::linear(highest(lines).max(1.0), 4, "", "%");
+        body += &over_time(report, (title, &alt), (210.0, 210.0), y, |i, r, spans| {
+            let percent: Vec<f64> = of(r).iter().map(|v| v * 100.0).collect();
+            Some(gauge(i, r, spans, &percent))
+        });
+    }
+    let columns = columns(report, sides, |r, (_, name, of)| {
+        let text = move |range: Range<usize>| {
+            of(r).get(range.end - 1).map_or("–".into(), |v| format!("{:.2}", v * 100.0))
         };
-        body += &panel(title, &both(210.0, 210.0, draw));
-    }
-    let mut columns: Vec<Course> = Vec::new();
-    for (i, r) in report.runs.iter().enumerate() {
-        for (_, name, of) in sides {
-            let list = of(r).to_vec();
-            if !list.is_empty() {
-                columns.push((
-                    format!("{}: {name} (%)", r.name),
-                    i,
-                    Box::new(move |range| {
-                        list.get(range.end - 1)
-                            .map_or("–".into(), |v| format!("{:.2}", v * 100.0))
-                    }),
-                ));
-            }
-        }
-    }
+        (!of(r).is_empty()).then(|| (format!("{name} (%)"), Box::new(text) as _))
+    });
     (!body.is_empty()).then(|| Figure {
         title: "Free room and the limiter",
         caption: "Chunks (pblk) or lines (block SSD) that are free for new data, and how much of \
@@ -391,6 +393,6 @@ mod tests {
 
     #[test]
     fn a_value_holds_to_the_end_of_its_span() {
-        assert_eq!(steps(&[5.0, 7.0], &[10.0, 20.0], 10.0), [(0.0, 5.0), (1.0, 7.0), (2.0, 7.0)]);
+        assert_eq!(steps(&[5.0, 7.0], &[1.0, 2.0]), [(0.0, 5.0), (1.0, 7.0), (2.0, 7.0)]);
     }
 }

@@ -5,6 +5,7 @@
 //! Never: draws.
 
 use super::svg::{escape, time};
+use crate::histogram::LatencyNs;
 use crate::report::groups::Host;
 use crate::report::numbers::{Report, RunReport};
 use crate::words::{grouped, mb_per_s};
@@ -21,6 +22,18 @@ pub(super) struct Table {
 }
 
 impl Table {
+    /// Without rows.
+    pub(super) fn new(head: &[&str]) -> Table {
+        Table { head: head.iter().map(|cell| (*cell).into()).collect(), rows: Vec::new() }
+    }
+
+    /// Without rows, with a column per run.
+    pub(super) fn of_runs(name: &str, report: &Report) -> Table {
+        let mut table = Table::new(&[name]);
+        table.head.extend(report.runs.iter().map(|r| r.name.clone()));
+        table
+    }
+
     pub(super) fn html(&self) -> String {
         let mut s = String::from("<table>\n<thead><tr>");
         for cell in &self.head {
@@ -101,55 +114,42 @@ pub(super) fn group_head(group: &Report) -> String {
 /// steady.
 fn trust(report: &Report) -> String {
     let mut s = String::new();
-    let mut say = |class: &str, text: String| {
+    let mut say = |class: &str, text: &str| {
         let _ = writeln!(s, "<p class=\"notice {class}\">{text}</p>");
     };
     for r in &report.runs {
-        let name = escape(&r.name);
+        let mut bad = |what: &str, text: &str| {
+            say("bad", &format!("<b>{}{what}</b> {text}.", escape(&r.name)));
+        };
         if r.violations > 0 || r.wrong_sectors > 0 || r.counter_laws != "hold" {
-            say(
-                "bad",
-                format!(
-                    "<b>{name}: this result is bad.</b> {} broken rules of the medium, {} sectors with \
-                 wrong content, counters: {}.",
-                    r.violations,
-                    r.wrong_sectors,
-                    escape(&r.counter_laws)
-                ),
+            let (broken, wrong, laws) = (r.violations, r.wrong_sectors, escape(&r.counter_laws));
+            let text = format!(
+                "{broken} broken rules of the medium, {wrong} sectors with wrong content, counters: {laws}"
             );
+            bad(": this result is bad.", &text);
         }
         if let Some(why) = &r.read_only {
-            say("bad", format!("<b>{name} became read-only:</b> {}.", escape(why)));
+            bad(" became read-only:", &escape(why));
         }
-        if r.failed_requests > 0 || r.uncorrectable_sectors > 0 {
-            say(
-                "bad",
-                format!(
-                    "<b>{name}:</b> {} requests failed, {} sectors could not be read.",
-                    r.failed_requests, r.uncorrectable_sectors
-                ),
-            );
+        let (requests, sectors) = (r.failed_requests, r.uncorrectable_sectors);
+        if requests > 0 || sectors > 0 {
+            let text = format!("{requests} requests failed, {sectors} sectors could not be read");
+            bad(":", &text);
         }
         let failed = r.faults.layer.read_failures + r.faults.layer.gc_read_failures;
         if r.faults.uncorrectable > failed {
-            say(
-                "bad",
-                format!(
-                    "<b>{name}:</b> the medium could not give {} sectors that the layer read for \
-                     itself.",
-                    r.faults.uncorrectable - failed
-                ),
+            let sectors = r.faults.uncorrectable - failed;
+            let text = format!(
+                "the medium could not give {sectors} sectors that the layer read for itself"
             );
+            bad(":", &text);
         }
         if r.ended_in_ramp {
-            say(
-                "bad",
-                format!("<b>{name}:</b> everything ended within the ramp; nothing was measured."),
-            );
+            bad(":", "everything ended within the ramp; nothing was measured");
         }
     }
     if report.interrupted {
-        say("bad", "<b>Interrupted:</b> the numbers are of what was done so far.".into());
+        say("bad", "<b>Interrupted:</b> the numbers are of what was done so far.");
     }
     let unsteady: Vec<&RunReport> = report.runs.iter().filter(|r| !r.steady).collect();
     if !unsteady.is_empty() {
@@ -169,14 +169,11 @@ fn trust(report: &Report) -> String {
             false => format!("{}: {}", escape(&names.join("; ")), escape(reason)),
         });
         let why: Vec<String> = why.collect();
-        say(
-            "warn",
-            format!(
-                "<b>{which}</b> Its numbers describe what happened here, not what the stack settles at. \
-             {}.",
-                why.join("; ")
-            ),
+        let text = format!(
+            "<b>{which}</b> Its numbers describe what happened here, not what the stack settles at. {}.",
+            why.join("; ")
         );
+        say("warn", &text);
     }
     s
 }
@@ -186,10 +183,14 @@ fn cpu_share(r: &RunReport, share: f64) -> Option<String> {
     (r.cpu.busy_ratio > 0.0).then(|| format!("{:.2}%", share * 100.0))
 }
 
+/// One of an operation's latencies, where it was asked for.
+fn latency(of: &LatencyNs, which: fn(&LatencyNs) -> u64) -> Option<String> {
+    (of.count > 0).then(|| time(which(of) as f64))
+}
+
 /// The results, a column per stack.
 pub(super) fn results(report: &Report) -> String {
-    let mut table = Table { head: vec![String::new()], rows: Vec::new() };
-    table.head.extend(report.runs.iter().map(|r| r.name.clone()));
+    let mut table = Table::of_runs("", report);
     type Cell = fn(&RunReport) -> Option<String>;
     let rows: [(&str, Cell); 19] = [
         ("steady", |r| Some(if r.steady { "yes".into() } else { "no".into() })),
@@ -198,24 +199,12 @@ pub(super) fn results(report: &Report) -> String {
         ("read, MB/s", |r| rate(r.bytes_read, r.runtime_ns)),
         ("written, MB/s", |r| rate(r.bytes_written, r.runtime_ns)),
         ("requests per s", |r| Some(grouped(per_second(r.requests, r.runtime_ns)))),
-        ("mean read", |r| {
-            (r.latency_ns.read.count > 0).then(|| time(r.latency_ns.read.mean as f64))
-        }),
-        ("read, 99%", |r| {
-            (r.latency_ns.read.count > 0).then(|| time(r.latency_ns.read.p99 as f64))
-        }),
-        ("read, 99.9%", |r| {
-            (r.latency_ns.read.count > 0).then(|| time(r.latency_ns.read.p99_9 as f64))
-        }),
-        ("mean write", |r| {
-            (r.latency_ns.write.count > 0).then(|| time(r.latency_ns.write.mean as f64))
-        }),
-        ("write, 99%", |r| {
-            (r.latency_ns.write.count > 0).then(|| time(r.latency_ns.write.p99 as f64))
-        }),
-        ("write, 99.9%", |r| {
-            (r.latency_ns.write.count > 0).then(|| time(r.latency_ns.write.p99_9 as f64))
-        }),
+        ("mean read", |r| latency(&r.latency_ns.read, |l| l.mean)),
+        ("read, 99%", |r| latency(&r.latency_ns.read, |l| l.p99)),
+        ("read, 99.9%", |r| latency(&r.latency_ns.read, |l| l.p99_9)),
+        ("mean write", |r| latency(&r.latency_ns.write, |l| l.mean)),
+        ("write, 99%", |r| latency(&r.latency_ns.write, |l| l.p99)),
+        ("write, 99.9%", |r| latency(&r.latency_ns.write, |l| l.p99_9)),
         ("write amplification", |r| r.write_amplification_ratio.map(|w| format!("{w:.3}"))),
         ("host CPU busy", |r| cpu_share(r, r.cpu.busy_ratio)),
         ("of it spinning on locks", |r| cpu_share(r, r.cpu.lock_ratio)),
@@ -266,21 +255,9 @@ pub(super) fn jobs(report: &Report) -> String {
     if report.runs.iter().all(|r| r.jobs.len() < 2) {
         return String::new();
     }
-    let mut table = Table {
-        head: [
-            "",
-            "time",
-            "reads",
-            "read, MB/s",
-            "read, 99%",
-            "writes",
-            "written, MB/s",
-            "write, 99%",
-        ]
-        .map(String::from)
-        .to_vec(),
-        rows: Vec::new(),
-    };
+    let head =
+        ["", "time", "reads", "read, MB/s", "read, 99%", "writes", "written, MB/s", "write, 99%"];
+    let mut table = Table::new(&head);
     for r in &report.runs {
         for job in &r.jobs {
             let op = |o: &crate::report::JobOpReport| match o.latency_ns.count {

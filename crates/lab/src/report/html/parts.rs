@@ -19,8 +19,7 @@ const WEAR_BARS_MAX: usize = 24;
 
 pub(super) fn breakdown(report: &Report) -> Option<Figure> {
     let mut body = String::new();
-    let mut table = Table { head: vec!["part".into()], rows: Vec::new() };
-    table.head.extend(report.runs.iter().map(|r| r.name.clone()));
+    let mut table = Table::of_runs("part", report);
     for reads in [true, false] {
         let parts = |r: &RunReport| -> Vec<Part> {
             let b = &r.latency_breakdown_ns;
@@ -39,12 +38,11 @@ pub(super) fn breakdown(report: &Report) -> Option<Figure> {
         let bars: Vec<Bar> = counted
             .iter()
             .map(|r| {
-                let parts: Vec<(&'static str, String, f64)> = parts(r)
-                    .iter()
-                    .map(|p| {
-                        (class_of(p.key), format!("{}: {}", p.head, time(mean(r, p))), mean(r, p))
-                    })
-                    .collect();
+                let part = |p: &Part| {
+                    let mean = mean(r, p);
+                    (class_of(p.key), format!("{}: {}", p.head, time(mean)), mean)
+                };
+                let parts: Vec<_> = parts(r).iter().map(part).collect();
                 let sum: f64 = parts.iter().map(|p| p.2).sum();
                 Bar { name: r.name.clone(), parts, total: time(sum) }
             })
@@ -53,12 +51,8 @@ pub(super) fn breakdown(report: &Report) -> Option<Figure> {
         let high = bars.iter().map(sum).fold(0.0, f64::max);
         let draw = |size: &Size| {
             let (factor, unit) = time_unit(high);
-            let mut x = Axis::linear(
-                high / factor,
-                size.x_ticks - 1,
-                &format!("mean per {side} ({unit})"),
-                "",
-            );
+            let title = format!("mean per {side} ({unit})");
+            let mut x = Axis::linear(high / factor, size.x_ticks - 1, &title, "");
             x.ticks.iter_mut().for_each(|(v, _)| *v *= factor);
             x.high *= factor;
             charts::bars(size, &x, &bars, &format!("Mean time of a {side} by part, per stack"))
@@ -112,42 +106,32 @@ fn class_of(key: &str) -> &'static str {
 }
 
 pub(super) fn erases(report: &Report) -> Figure {
-    let most = |list: &mut dyn Iterator<Item = u64>| list.max().unwrap_or(0) as f64;
-    let channel_top =
-        most(&mut report.runs.iter().flat_map(|r| r.wear.channel_erases.iter().copied()));
+    let by_channel = report.runs.iter().flat_map(|r| r.wear.channel_erases.iter().copied());
+    let channel_top = by_channel.max().unwrap_or(0) as f64;
     let mut body = String::new();
-    let mut table = Table {
-        head: ["", "erases", "least worn chunk", "most worn chunk"].map(String::from).to_vec(),
-        rows: Vec::new(),
-    };
+    let mut table = Table::new(&["", "erases", "least worn chunk", "most worn chunk"]);
     for (i, r) in report.runs.iter().enumerate() {
         let class = format!("f{}", i % page::COLOURS);
-        let channels: Vec<(String, f64)> = r
-            .wear
-            .channel_erases
-            .iter()
-            .enumerate()
-            .map(|(c, n)| (c.to_string(), *n as f64))
-            .collect();
-        let by_channel = |size: &Size| {
-            let y = Axis::linear(channel_top, 3, "", "");
-            let alt = format!("{}: erases per channel", r.name);
-            charts::columns(size, &y, "channel", &channels, &class, &alt)
-        };
+        let channels = r.wear.channel_erases.iter().enumerate();
+        let channels: Vec<_> = channels.map(|(c, n)| (c.to_string(), *n as f64)).collect();
         let wear = wear_bars(r);
         let top = wear.iter().map(|w| w.1).fold(0.0, f64::max);
-        let by_chunk = |size: &Size| {
-            let y = Axis::linear(top, 3, "", "");
-            let alt = format!("{}: chunks by their number of erases", r.name);
-            charts::columns(size, &y, "erases of a chunk since it was new", &wear, &class, &alt)
+        let columns = |title: String, x: &str, top: f64, bars: &[(String, f64)], what: &str| {
+            let alt = format!("{}: {what}", r.name);
+            let draw = |size: &Size| {
+                charts::columns(size, &Axis::linear(top, 3, "", ""), x, bars, &class, &alt)
+            };
+            panel(&format!("{}: {title}", r.name), &half(150.0, draw))
         };
         let mut pair = String::new();
         if r.work.erases > 0 {
-            let title = format!("{}: {} erases, by channel", r.name, grouped(r.work.erases));
-            pair += &panel(&title, &half(150.0, by_channel));
+            let title = format!("{} erases, by channel", grouped(r.work.erases));
+            pair += &columns(title, "channel", channel_top, &channels, "erases per channel");
         }
         if wear.len() > 1 {
-            pair += &panel(&format!("{}: chunks by erases", r.name), &half(150.0, by_chunk));
+            let (x, what) =
+                ("erases of a chunk since it was new", "chunks by their number of erases");
+            pair += &columns("chunks by erases".into(), x, top, &wear, what);
         }
         let _ = match pair.is_empty() {
             true => writeln!(
@@ -203,10 +187,7 @@ pub(super) fn occupancy(report: &Report, part: &str) -> Option<Figure> {
     let most = cells().copied().max().unwrap_or(0);
     let top = HEAT_TOPS.into_iter().find(|top| *top >= most).unwrap_or(10_000);
     let mut body = String::new();
-    let mut table = Table {
-        head: ["", "reading", "programming", "erasing", "idle"].map(String::from).to_vec(),
-        rows: Vec::new(),
-    };
+    let mut table = Table::new(&["", "reading", "programming", "erasing", "idle"]);
     for (i, r) in report.runs.iter().enumerate() {
         let heat = &r.figures.heat;
         let (rows, columns) = (heat.rows.len(), heat.rows.first().map_or(0, Vec::len));

@@ -40,17 +40,8 @@ impl Size {
 
     /// For a phone, 390 pixels wide: 358 between the page's margins.
     pub(super) const fn narrow(height: f64) -> Size {
-        Size {
-            width: 358.0,
-            height,
-            left: 54.0,
-            right: 86.0,
-            top: 10.0,
-            bottom: 40.0,
-            x_ticks: 4,
-            points: 80,
-            label: 10,
-        }
+        let (width, left, right) = (358.0, 54.0, 86.0);
+        Size { width, left, right, x_ticks: 4, points: 80, label: 10, ..Size::wide(height) }
     }
 
     /// Half of a wide page, without names at the right.
@@ -74,6 +65,16 @@ impl Size {
     }
     pub(super) fn y1(&self) -> f64 {
         self.top
+    }
+
+    /// Where a value of the horizontal axis lies.
+    pub(super) fn x(&self, axis: &Axis, v: f64) -> f64 {
+        self.x0() + axis.at(v) * (self.x1() - self.x0())
+    }
+
+    /// Where a value of the vertical axis lies.
+    pub(super) fn y(&self, axis: &Axis, v: f64) -> f64 {
+        self.y0() - axis.at(v) * (self.y0() - self.y1())
     }
 }
 
@@ -258,6 +259,22 @@ pub(super) fn cut(text: &str, most: usize) -> String {
     text.chars().take(most.saturating_sub(1)).collect::<String>() + "…"
 }
 
+/// Text of a class at a place.
+pub(super) fn text(class: &str, (x, y): (f64, f64), text: &str) -> String {
+    format!("<text class=\"{class}\" x=\"{}\" y=\"{}\">{}</text>", c(x), c(y), escape(text))
+}
+
+/// As [`text`], with its middle or its end there.
+pub(super) fn text_at(class: &str, anchor: &str, (x, y): (f64, f64), text: &str) -> String {
+    let (x, y, text) = (c(x), c(y), escape(text));
+    format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>")
+}
+
+/// An area, named under the pointer.
+pub(super) fn area(class: &str, d: &str, name: &str) -> String {
+    format!("<path class=\"area {class}\" d=\"{d}\"><title>{}</title></path>", escape(name))
+}
+
 pub(super) fn c(v: f64) -> String {
     let text = format!("{v:.1}");
     text.strip_suffix(".0").map(str::to_string).unwrap_or(text)
@@ -277,18 +294,10 @@ pub(super) fn open(size: &Size, class: &str, alt: &str, data: &str) -> String {
 pub(super) fn axes(size: &Size, x: &Axis, y: &Axis) -> String {
     let mut s = String::new();
     for (v, label) in &y.ticks {
-        let at = size.y0() - y.at(*v) * (size.y0() - size.y1());
-        let _ = write!(
-            s,
-            "<path class=\"grid\" d=\"M{} {}H{}\"/><text class=\"tick\" x=\"{}\" y=\"{}\" \
-             text-anchor=\"end\">{}</text>",
-            c(size.x0()),
-            c(at),
-            c(size.x1()),
-            c(size.x0() - 6.0),
-            c(at + 4.0),
-            escape(label)
-        );
+        let at = size.y(y, *v);
+        let (x0, x1) = (size.x0(), size.x1());
+        let _ = write!(s, "<path class=\"grid\" d=\"M{} {}H{}\"/>", c(x0), c(at), c(x1));
+        s += &text_at("tick", "end", (x0 - 6.0, at + 4.0), label);
     }
     s += &x_axis(size, x);
     s.push('\n');
@@ -300,27 +309,12 @@ pub(super) fn x_axis(size: &Size, x: &Axis) -> String {
     let mut s =
         format!("<path class=\"axis\" d=\"M{} {}H{}\"/>", c(size.x0()), c(size.y0()), c(size.x1()));
     for (v, label) in &x.ticks {
-        let at = size.x0() + x.at(*v) * (size.x1() - size.x0());
-        let _ = write!(
-            s,
-            "<path class=\"axis\" d=\"M{} {}v4\"/><text class=\"tick\" x=\"{}\" y=\"{}\" \
-             text-anchor=\"middle\">{}</text>",
-            c(at),
-            c(size.y0()),
-            c(at),
-            c(size.y0() + 16.0),
-            escape(label)
-        );
+        let at = size.x(x, *v);
+        let _ = write!(s, "<path class=\"axis\" d=\"M{} {}v4\"/>", c(at), c(size.y0()));
+        s += &text_at("tick", "middle", (at, size.y0() + 16.0), label);
     }
     let middle = (size.x0() + size.x1()) / 2.0;
-    let _ = write!(
-        s,
-        "<text class=\"name\" x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
-        c(middle),
-        c(size.y0() + 33.0),
-        escape(&x.title)
-    );
-    s
+    s + &text_at("name", "middle", (middle, size.y0() + 33.0), &x.title)
 }
 
 /// Moves labels apart that would lie on each other: `at` sorted by place, `gap` between them, all

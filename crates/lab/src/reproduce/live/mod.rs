@@ -38,12 +38,6 @@ pub(super) struct Measured {
     pub(super) verdict: Option<Verdict>,
 }
 
-impl From<Vec<Row>> for Measured {
-    fn from(rows: Vec<Row>) -> Measured {
-        Measured { rows, notes: Vec::new(), verdict: None }
-    }
-}
-
 /// What the figure's file says, for all threads.
 #[derive(Clone)]
 struct Plan {
