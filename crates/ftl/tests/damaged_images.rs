@@ -7,8 +7,9 @@
 
 use flashlane_base::{Lba, Rng};
 use flashlane_ftl::block::{BlockDev, BlockError, BlockOp, Io};
-use flashlane_ftl::log::{LogConfig, MountOptions, Pblk};
-use flashlane_ftl::pftl::{Pftl, PftlConfig};
+use flashlane_ftl::layer::{Find, Kind, Layer, Seam, Settings, Stop};
+use flashlane_ftl::log::PBLK;
+use flashlane_ftl::pftl::{PFTL, PftlConfig};
 use flashlane_media::host::damage::Damage;
 use flashlane_media::host::memory::MemoryFile;
 use flashlane_media::image::{HEADER_BYTES, HOLDER_AT};
@@ -37,62 +38,11 @@ fn open(bytes: Vec<u8>) -> Result<(Arc<MemoryFile>, Arc<Ssd>), String> {
     ssd.map(|ssd| (file, ssd)).map_err(|e| e.to_string())
 }
 
-#[derive(Clone)]
-enum Layer {
-    Pblk(Arc<Pblk>),
-    Pftl(Arc<Pftl>),
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kind {
-    Pblk,
-    Pftl,
-}
-
-/// The device is small for what a block SSD keeps back.
-fn roomy() -> PftlConfig {
-    PftlConfig { over_provisioning_percent: 50, ..PftlConfig::default() }
-}
-
-impl Layer {
-    async fn create(cx: &Cx, kind: Kind, ssd: Arc<Ssd>) -> Layer {
-        match kind {
-            Kind::Pblk => {
-                let made = Pblk::create(cx, ssd, LogConfig::default()).await;
-                Layer::Pblk(made.expect("a target"))
-            }
-            Kind::Pftl => {
-                let made = Pftl::create(cx, ssd, roomy());
-                Layer::Pftl(made.expect("a device"))
-            }
-        }
-    }
-
-    async fn mount(cx: &Cx, kind: Kind, ssd: Arc<Ssd>) -> Result<Layer, String> {
-        match kind {
-            Kind::Pblk => {
-                let mounted = Pblk::mount(cx, ssd, MountOptions::default()).await;
-                mounted.map(Layer::Pblk).map_err(|e| e.to_string())
-            }
-            Kind::Pftl => {
-                let mounted = Pftl::mount(cx, ssd, roomy(), None).await;
-                mounted.map(Layer::Pftl).map_err(|e| e.to_string())
-            }
-        }
-    }
-
-    fn block(&self) -> &dyn BlockDev {
-        match self {
-            Layer::Pblk(layer) => &**layer,
-            Layer::Pftl(layer) => &**layer,
-        }
-    }
-
-    async fn stop(&self, cx: &Cx) {
-        match self {
-            Layer::Pblk(layer) => drop(layer.stop(cx).await),
-            Layer::Pftl(layer) => layer.stop(cx).await,
-        }
+/// What a layer is made and mounted with. The device is small for what a block SSD keeps back.
+fn settings(kind: &'static dyn Kind) -> Settings {
+    match kind == &PFTL as &dyn Kind {
+        true => PftlConfig { over_provisioning_percent: 50, ..PftlConfig::default() }.to_settings(),
+        false => kind.defaults(),
     }
 }
 
@@ -126,20 +76,20 @@ async fn io(
 /// Writes and flushes; the file at moments of it.
 async fn play(
     cx: Cx,
-    layer: Layer,
+    layer: Arc<dyn Layer>,
     file: Arc<MemoryFile>,
     mut rng: Rng,
 ) -> (Promised, Vec<Vec<u8>>) {
     let (mut promised, mut older) = (Promised::default(), Vec::new());
     let steps = 200 + rng.below(800);
-    let dev = layer.block();
+    let dev = layer.clone().above().block();
     for stamp in 1..=steps {
         let lba = rng.below(USED);
-        let wrote = io(&cx, dev, BlockOp::Write, lba, &mut content(lba, stamp)).await;
+        let wrote = io(&cx, &*dev, BlockOp::Write, lba, &mut content(lba, stamp)).await;
         wrote.expect("written");
         promised.last.insert(lba, stamp);
         if rng.below(12) == 0 {
-            io(&cx, dev, BlockOp::Flush, 0, &mut []).await.expect("flushed");
+            io(&cx, &*dev, BlockOp::Flush, 0, &mut []).await.expect("flushed");
             promised.flushed = promised.last.clone();
         }
         if rng.below(steps / 6) == 0 {
@@ -147,7 +97,7 @@ async fn play(
         }
     }
     if rng.below(2) == 0 {
-        layer.stop(&cx).await;
+        drop(layer.stop(&cx, Stop::Clean).await);
         promised.flushed = promised.last.clone();
     }
     (promised, older)
@@ -157,17 +107,19 @@ async fn play(
 const OUTCOMES: [&str; 4] = ["the image is refused", "the layer is refused", "reads fail", "whole"];
 
 /// Opens what is left, and reads all of it.
-fn look(kind: Kind, bytes: Vec<u8>, promised: &Promised) -> Result<usize, String> {
+fn look(kind: &'static dyn Kind, bytes: Vec<u8>, promised: &Promised) -> Result<usize, String> {
     let Ok((_, ssd)) = open(bytes) else { return Ok(0) };
     let run = Virtual::new(1, 2, CostTable::zero());
     let (cx, promised) = (run.cx(), promised.clone());
     let looked = run.run(async move {
-        let mounted = Layer::mount(&cx, kind, ssd.clone()).await;
+        let (settings, find) = (settings(kind), Find::default());
+        let mounted = kind.mount(&cx, Seam::Device(ssd), &settings, &find).await;
         let Ok(layer) = mounted else { return Ok(1) };
+        let dev = layer.above().block();
         let mut outcome = 3;
         for lba in 0..USED {
             let mut buf = vec![0; 4096];
-            match io(&cx, layer.block(), BlockOp::Read, lba, &mut buf).await {
+            match io(&cx, &*dev, BlockOp::Read, lba, &mut buf).await {
                 Err(_) => outcome = 2,
                 Ok(()) => {
                     let of = |map: &BTreeMap<u64, u64>| map.get(&lba).copied().unwrap_or(0);
@@ -193,7 +145,7 @@ struct History {
     promised: Promised,
 }
 
-fn history(kind: Kind, seed: u64) -> History {
+fn history(kind: &'static dyn Kind, seed: u64) -> History {
     let file = Arc::new(MemoryFile::default());
     Ssd::create_on(file.clone(), &spec(), &CreateImage::default()).expect("created");
     let (file, ssd) = open(file.bytes()).expect("new");
@@ -201,15 +153,15 @@ fn history(kind: Kind, seed: u64) -> History {
     let (cx, device, played) = (run.cx(), ssd.clone(), file.clone());
     let rng = Rng::stream(seed, "damage.layers", 0);
     let done = run.run(async move {
-        let layer = Layer::create(&cx, kind, device).await;
-        play(cx, layer, played, rng).await
+        let layer = kind.create(&cx, Seam::Device(device), &settings(kind)).await;
+        play(cx, layer.expect("made"), played, rng).await
     });
     let (promised, older) = done.expect("no stall");
     // Killed here.
     History { now: file.bytes(), older, promised }
 }
 
-fn trials(kind: Kind, range: Range<u64>) -> [u64; 4] {
+fn trials(kind: &'static dyn Kind, range: Range<u64>) -> [u64; 4] {
     let layout = layout(&spec());
     let mut count = [0u64; 4];
     let mut at: Option<(u64, History)> = None;
@@ -243,7 +195,7 @@ fn trials(kind: Kind, range: Range<u64>) -> [u64; 4] {
 
 /// The trials that `FLASHLANE_DAMAGE` asks for (`from..end`), else the first thousand.
 #[allow(clippy::disallowed_methods)] // which trials: for people
-fn all_of(kind: Kind) {
+fn all_of(kind: &'static dyn Kind) {
     let asked = std::env::var("FLASHLANE_DAMAGE").ok();
     let range: Range<u64> = asked.as_deref().map_or(0..1000, |asked| {
         let (from, end) = asked.split_once("..").expect("from..end");
@@ -257,10 +209,10 @@ fn all_of(kind: Kind) {
 
 #[test]
 fn what_was_flushed_to_pblk_is_read_or_an_error() {
-    all_of(Kind::Pblk);
+    all_of(&PBLK);
 }
 
 #[test]
 fn what_was_flushed_to_the_block_ssd_is_read_or_an_error() {
-    all_of(Kind::Pftl);
+    all_of(&PFTL);
 }

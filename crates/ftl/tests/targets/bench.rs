@@ -28,6 +28,15 @@ pub(crate) struct Setup {
     pub(crate) traced: bool,
 }
 
+/// What this ends with on one core whose work costs nothing.
+pub(crate) fn ran<T: 'static, F>(seed: u64, work: impl FnOnce(Cx) -> F) -> T
+where
+    F: Future<Output = T> + 'static,
+{
+    let run = Virtual::new(1, seed, CostTable::zero());
+    run.run(work(run.cx())).expect("nothing stalls")
+}
+
 /// `tiny` (4 PUs, chunks of 64 sectors, units of 4, a window of 8) with `chunks` chunks per PU.
 pub(crate) fn tiny(chunks: u32) -> Setup {
     let spec = DeviceSpec::preset("tiny").expect("a preset");
@@ -43,6 +52,11 @@ pub(crate) fn tiny(chunks: u32) -> Setup {
 }
 
 impl Setup {
+    /// The same setup, changed as `change` says.
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Setup)) -> Setup {
+        change(&mut self);
+        self
+    }
     /// Commands take no time.
     pub(crate) fn untimed(mut self) -> Setup {
         self.options.timing = false;
@@ -106,6 +120,11 @@ impl Setup {
         self.spec = self.spec.with_parallelism(channels, per_channel);
         self.spec.geometry.pages_per_block = pages;
         self
+    }
+    /// Whether a target can be created.
+    pub(crate) fn try_create(self) -> Result<(), CreateError> {
+        let ssd = Ssd::new(&self.spec, self.options).expect("a device");
+        ran(1, |cx| async move { Pblk::create(&cx, ssd, self.config).await.map(drop) })
     }
     pub(crate) fn build(self) -> Bench {
         Bench::new(self)

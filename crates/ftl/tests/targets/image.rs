@@ -1,31 +1,50 @@
 //! The layers on a device that lives in an image: all goes well, and the host's disk is full.
 
 use crate::prelude::*;
+use flashlane_ftl::layer::{Kind, Seam};
+use flashlane_ftl::log::PBLK;
+use flashlane_ftl::pftl::PFTL;
 use flashlane_media::host::HostFile;
 use flashlane_media::host::memory::Moment;
+
+const LAYERS: [&dyn Kind; 2] = [&PBLK, &PFTL];
+
+fn small() -> DeviceSpec {
+    DeviceSpec::preset("tiny").expect("a preset").with_chunks_per_pu(40)
+}
 
 /// On an image the buffer is volatile, which takes more spare where chunks are short.
 fn volatile() -> PftlConfig {
     PftlConfig { over_provisioning_percent: 50, ..PftlConfig::default() }
 }
 
+/// A new drive's image.
+fn blank() -> Vec<u8> {
+    let file = Arc::new(MemoryFile::default());
+    Ssd::create_on(file.clone(), &small(), &CreateImage::default()).expect("created");
+    file.bytes()
+}
+
+/// What is used, of which the file is the image.
+fn opened(bytes: &[u8]) -> (Arc<MemoryFile>, Arc<Ssd>) {
+    let file = Arc::new(MemoryFile::new(bytes.to_vec()));
+    (file.clone(), Ssd::open_on(file, &OpenImage::default()).expect("opened"))
+}
+
 /// Overwrites at random, on a disk with room for so many more bytes: writes that were
 /// acknowledged, and what ended them.
-fn overwrite(pblk: bool, room: Option<u64>) -> (u64, Result<(), BlockError>) {
-    let spec = DeviceSpec::preset("tiny").expect("a preset").with_chunks_per_pu(40);
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
-    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("opened");
+fn overwrite(kind: &'static dyn Kind, room: Option<u64>) -> (u64, BlockResult) {
+    let (file, ssd) = opened(&blank());
     let run = Virtual::new(1, 1, CostTable::zero());
-    let (cx, device) = (run.cx(), ssd.clone());
-    let dev = run.run(async move {
-        let layer: Arc<dyn BlockDev> = match pblk {
-            true => Pblk::create(&cx, device, LogConfig::default()).await.expect("a target"),
-            false => Pftl::create(&cx, device, volatile()).expect("a target"),
+    let (cx, device) = (run.cx(), Seam::Device(ssd.clone()));
+    let made = run.run(async move {
+        let settings = match kind == &PFTL as &dyn Kind {
+            true => volatile().to_settings(),
+            false => kind.defaults(),
         };
-        layer
+        kind.create(&cx, device, &settings).await.expect("a target").above().block()
     });
-    let dev = dev.expect("no stall");
+    let dev = made.expect("no stall");
     file.limit(room.map(|room| file.len().expect("in memory") + room));
     let cx = run.cx();
     let done = run.run(async move {
@@ -44,7 +63,7 @@ fn overwrite(pblk: bool, room: Option<u64>) -> (u64, Result<(), BlockError>) {
     });
     assert_eq!(ssd.violations(), [], "no layer breaks a rule");
     assert_eq!(ssd.host_trouble().is_some(), room.is_some());
-    for pu in 0..spec.geometry().pus() {
+    for pu in 0..small().geometry().pus() {
         let blocks = ssd.bad_blocks(pu).expect("a PU").blocks;
         assert!(blocks.iter().all(|mark| *mark == 0), "nothing on the medium is bad");
     }
@@ -54,9 +73,8 @@ fn overwrite(pblk: bool, room: Option<u64>) -> (u64, Result<(), BlockError>) {
 /// Both layers collect garbage on an image as they do in memory.
 #[test]
 fn layers_run_on_an_image() {
-    for pblk in [true, false] {
-        let (writes, end) = overwrite(pblk, None);
-        assert_eq!((writes, end), (6000, Ok(())));
+    for kind in LAYERS {
+        assert_eq!(overwrite(kind, None), (6000, Ok(())), "{kind:?}");
     }
 }
 
@@ -64,15 +82,10 @@ fn layers_run_on_an_image() {
 /// disk has lost that were not synced.
 #[test]
 fn a_flush_of_the_block_ssd_reaches_the_file() {
-    let spec = DeviceSpec::preset("tiny").expect("a preset").with_chunks_per_pu(40);
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
-    let start = file.bytes();
-    let file = Arc::new(MemoryFile::new(start.clone()));
-    let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("opened");
-    let run = Virtual::new(1, 1, CostTable::zero());
-    let (cx, device) = (run.cx(), ssd.clone());
-    let flushed = run.run(async move {
+    let start = blank();
+    let (file, ssd) = opened(&start);
+    let device = ssd.clone();
+    ran(1, |cx| async move {
         let ftl = Pftl::create(&cx, device, volatile()).expect("a target");
         let mut buf = [9; 4096];
         for lba in 0..40 {
@@ -84,14 +97,11 @@ fn a_flush_of_the_block_ssd_reaches_the_file() {
         let io = Io::of(BlockOp::Flush, lba, 0, false, &mut []);
         ftl.start(&cx, io).await.expect("a flush");
     });
-    flushed.expect("no stall");
     // The host goes down: the image is what was synced, and nothing else.
     let left = Moment::new(&start, &file.log(), file.log().len()).nth(0);
-    drop((run, ssd));
-    let ssd = Ssd::open_on(Arc::new(MemoryFile::new(left)), &OpenImage::default());
-    let (run, device) = (Virtual::new(1, 2, CostTable::zero()), ssd.expect("opened again"));
-    let cx = run.cx();
-    let read = run.run(async move {
+    drop(ssd);
+    let (_, device) = opened(&left);
+    let read = ran(2, |cx| async move {
         let ftl = Pftl::mount(&cx, device, volatile(), None).await.expect("a mount");
         let mut buf = [0; 40 * 4096];
         let lba = Lba::new(0);
@@ -99,7 +109,7 @@ fn a_flush_of_the_block_ssd_reaches_the_file() {
         ftl.start(&cx, io).await.expect("a read");
         buf.iter().all(|byte| *byte == 9)
     });
-    assert!(read.expect("no stall"), "what was flushed is gone");
+    assert!(read, "what was flushed is gone");
 }
 
 /// A create, a mount and a stop of pblk that have returned have happened, whatever of the file's writes the
@@ -107,17 +117,12 @@ fn a_flush_of_the_block_ssd_reaches_the_file() {
 /// next start is clean.
 #[test]
 fn what_pblk_began_and_ended_reaches_the_file() {
-    let spec = DeviceSpec::preset("tiny").expect("a preset").with_chunks_per_pu(40);
-    let file = Arc::new(MemoryFile::default());
-    Ssd::create_on(file.clone(), &spec, &CreateImage::default()).expect("created");
-    let mut bytes = file.bytes();
+    let mut bytes = blank();
     let mut lives = Vec::new();
     for step in 0..4 {
-        let file = Arc::new(MemoryFile::new(bytes.clone()));
-        let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("opened");
-        let run = Virtual::new(1, step, CostTable::zero());
-        let (cx, device) = (run.cx(), ssd.clone());
-        let life = run.run(async move {
+        let (file, ssd) = opened(&bytes);
+        let device = ssd.clone();
+        let life = ran(step, |cx| async move {
             if step == 0 {
                 Pblk::create(&cx, device, LogConfig::default()).await.expect("a target");
                 return None;
@@ -129,9 +134,9 @@ fn what_pblk_began_and_ended_reaches_the_file() {
             }
             dev.recovery().map(|did| (did.generation, did.clean))
         });
-        lives.extend(life.expect("no stall"));
+        lives.extend(life);
         let synced = Moment::new(&bytes, &file.log(), file.log().len()).nth(0);
-        drop((run, ssd));
+        drop(ssd);
         bytes = synced;
     }
     assert_eq!(lives, [(2, false), (3, false), (4, true)]);
@@ -141,9 +146,9 @@ fn what_pblk_began_and_ended_reaches_the_file() {
 /// does not hang, and the drive is as good as before.
 #[test]
 fn a_full_disk_ends_in_read_only() {
-    for pblk in [true, false] {
-        let (writes, end) = overwrite(pblk, Some(2 << 20));
-        assert!(matches!(end, Err(BlockError::ReadOnly(_))), "pblk {pblk}: {end:?}");
+    for kind in LAYERS {
+        let (writes, end) = overwrite(kind, Some(2 << 20));
+        assert!(matches!(end, Err(BlockError::ReadOnly(_))), "{kind:?}: {end:?}");
         assert!(writes > 100, "{writes}");
     }
 }

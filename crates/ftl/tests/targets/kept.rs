@@ -56,15 +56,12 @@ fn write_it() {
     let create = CreateImage { seed: 11, uuid: Some(*b"kept-pblk-format"), replace: false };
     Ssd::create_on(file.clone(), &spec, &create).expect("created");
     let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("opened");
-    let run = Virtual::new(1, 1, CostTable::zero());
-    let cx = run.cx();
-    let written = run.run(async move {
+    ran(1, |cx| async move {
         let dev = Pblk::create(&cx, ssd, LogConfig::default()).await.expect("a target");
         for step in story() {
             ask(&cx, &dev, step).await;
         }
     });
-    written.expect("no stall");
     let path = std::env::temp_dir().join("pblk-of-this-version.img.gz");
     println!("{}", path.display());
     let out = std::fs::File::create(path).expect("created");
@@ -103,9 +100,8 @@ fn a_target_of_version_1_mounts() {
     let held = Arc::new(held);
     for life in 0..2 {
         let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).expect("opened");
-        let run = Virtual::new(1, life, CostTable::zero());
-        let (cx, device, held) = (run.cx(), ssd.clone(), held.clone());
-        let lived = run.run(async move {
+        let (device, held) = (ssd.clone(), held.clone());
+        ran(life, |cx| async move {
             let dev = Pblk::mount(&cx, device, MountOptions::default()).await.expect("a mount");
             let did = dev.recovery().expect("mounted");
             assert_eq!((did.clean, did.astray, did.lost_units.len()), (life == 1, 0, 0));
@@ -118,10 +114,9 @@ fn a_target_of_version_1_mounts() {
             }
             dev.stop(&cx).await.expect("a stop");
         });
-        lived.expect("no stall");
         assert_eq!(ssd.violations(), []);
         ssd.close().expect("closed");
-        drop((run, ssd));
+        drop(ssd);
         let now = anchors(&file.bytes());
         assert!(now.contains(&2), "life {life}: {now:?}");
     }

@@ -289,13 +289,11 @@ where
     let (dump, now) = (ftl.power_lost(), run.now());
     drop((ftl, run));
     ssd.power_cut(now, PowerOn::ClockRestarts);
-    let run = Virtual::new(1, 4, CostTable::zero());
-    let cx = run.cx();
-    let again = run.run(async move {
+    let again = ran(4, |cx| async move {
         let ftl = Pftl::mount(&cx, ssd, config, dump.as_ref()).await.expect("a mount");
         second(ftl, cx).await
     });
-    (value, again.expect("no stall"))
+    (value, again)
 }
 
 /// What GC could not read is lost, and stays an error in the next life, with capacitors and without:

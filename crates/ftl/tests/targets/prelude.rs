@@ -1,6 +1,6 @@
 //! What the tests of targets take from elsewhere, in one place: names that more than one of them uses.
 
-pub(crate) use crate::bench::{Bench, Setup, content, filled, is_data, lba_of, of, tiny};
+pub(crate) use crate::bench::{Bench, Setup, content, filled, is_data, lba_of, of, ran, tiny};
 pub(crate) use crate::face::{Face, stops};
 pub(crate) use crate::medium::{LineAt, Medium, Spot, Stop, Up, spots};
 pub(crate) use crate::story::{Do, Telling, cut_at_each, tell};

@@ -88,10 +88,7 @@ async fn write_first(cx: &Cx, ssd: &Ssd, pu: u32, sector: u32) {
 #[test]
 fn a_flush_ends_behind_its_commit() {
     let (slow, ssd) = Slow::device();
-    let run = Virtual::new(1, 7, CostTable::zero());
-    let cx = run.cx();
-    let main = async move {
-        let dev: &dyn Device = &*ssd;
+    Bench::new(ssd.clone()).run(|cx, dev| async move {
         write_first(&cx, &ssd, 0, 0).await;
         slow.hold_for_a_while();
         assert_eq!(dev.io(&cx, flush()).await.status(0), Status::Ok);
@@ -110,18 +107,14 @@ fn a_flush_ends_behind_its_commit() {
         assert_eq!(slow.durable(), [4, 4]);
         assert_eq!(dev.wait(&cx, first).await.status(0), Status::Ok);
         assert_eq!(ssd.image_info().expect("an image").commits, 4);
-    };
-    run.run(main).expect("no stall");
+    });
 }
 
 /// The flush of a commit that fails fails; when the host is well again the next one does not. A sync that fails is for good.
 #[test]
 fn a_flush_fails_with_its_commit() {
     let (slow, ssd) = Slow::device();
-    let run = Virtual::new(1, 7, CostTable::zero());
-    let cx = run.cx();
-    let main = async move {
-        let dev: &dyn Device = &*ssd;
+    Bench::new(ssd.clone()).run(|cx, dev| async move {
         write_first(&cx, &ssd, 0, 0).await;
         slow.file.fail_after(1, ErrorKind::StorageFull);
         let (first, second) = (dev.submit(&cx, flush()), dev.submit(&cx, flush()));
@@ -137,8 +130,7 @@ fn a_flush_fails_with_its_commit() {
         slow.file.heal();
         assert_eq!(dev.io(&cx, flush()).await.status(0), Status::HostFault);
         assert!(ssd.close().is_err());
-    };
-    run.run(main).expect("no stall");
+    });
 }
 
 /// In virtual time a run does not depend on how fast the host is: the same times, the same fingerprint.

@@ -368,15 +368,11 @@ fn a_full_stream_takes_back_erased_chunks() {
 
 mod on_an_image {
     use super::*;
-    use flashlane_media::host::memory::MemoryFile;
+    use flashlane_ocssd::TargetState;
     use flashlane_ocssd::core::TableError;
-    use flashlane_ocssd::{CreateImage, OpenImage, Ssd, TargetState};
 
     fn image() -> Arc<MemoryFile> {
-        let file = Arc::new(MemoryFile::new(Vec::new()));
-        let spec = DeviceSpec::preset("tiny").unwrap();
-        Ssd::create_on(file.clone(), &spec, &CreateImage::default()).unwrap();
-        file
+        image_of(&tiny(|_| ()))
     }
 
     fn open(file: &Arc<MemoryFile>) -> (Arc<Ssd>, Core) {

@@ -154,8 +154,7 @@ fn r12_a_clean_stop_cut_at_every_command() {
 /// What is given back is taken again at once.
 #[test]
 fn r13_recovery_cut_at_every_command_on_few_chunks() {
-    let mut setup = small();
-    setup.config.wear.leveling = WearLeveling::Off;
+    let setup = small().with(|s| s.config.wear.leveling = WearLeveling::Off);
     assert!(cut_every_mount(|| cut(long_used(&setup)), 1) > 20);
 }
 
@@ -163,21 +162,20 @@ fn r13_recovery_cut_at_every_command_on_few_chunks() {
 #[test]
 fn r13_recovery_cut_at_every_command_with_other_windows() {
     for window in [0, 16] {
-        let mut setup = small();
-        setup.spec.geometry.mw_cunits = window;
+        let setup = small().with(|s| s.spec.geometry.mw_cunits = window);
         assert!(cut_every_mount(|| cut(used(&setup)), 2) > 40, "window {window}");
     }
 }
 
 /// Pages that share word lines, and a torn one may take the other along.
 fn paired() -> Setup {
-    let mut setup = tiny(60).manual_gc();
-    setup.spec.cells.pairing = Pairing::Mlc;
-    setup.spec.cells.bits = 2;
-    setup.spec.cells.pair_damage = true;
-    setup.spec.geometry.mw_cunits = 12;
-    setup.config.over_provisioning_percent = 0;
-    setup
+    tiny(60).manual_gc().with(|s| {
+        s.spec.cells.pairing = Pairing::Mlc;
+        s.spec.cells.bits = 2;
+        s.spec.cells.pair_damage = true;
+        s.spec.geometry.mw_cunits = 12;
+        s.config.over_provisioning_percent = 0;
+    })
 }
 
 /// R13: a torn program may take its page pair along: still nothing flushed is lost.
@@ -267,9 +265,7 @@ fn a_later_minor_version_is_read_only() {
 /// An intact record of an unknown type is a later minor version's.
 #[test]
 fn an_unknown_record_is_a_later_versions() {
-    let mut setup = small();
-    setup.spec.geometry.mw_cunits = 0;
-    let medium = cut(used(&setup));
+    let medium = cut(used(&small().with(|s| s.spec.geometry.mw_cunits = 0)));
     let log = medium.log();
     let newest = log.last().expect("a log").first_sequence;
     for block in log.iter().filter(|b| b.first_sequence == newest) {

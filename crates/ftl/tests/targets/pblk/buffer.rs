@@ -12,11 +12,11 @@ use crate::story::cut_at_times;
 const NARROW: u32 = 56;
 
 fn buffered(active_pus: u32, capacitors: bool) -> Setup {
-    let mut setup = tiny(40).manual_gc();
-    setup.config.active_pus = active_pus;
-    setup.spec.limits.write_buffer = Some(Bytes::from_mib(2));
-    setup.spec.limits.capacitors = capacitors;
-    setup
+    tiny(40).manual_gc().with(|s| {
+        s.config.active_pus = active_pus;
+        s.spec.limits.write_buffer = Some(Bytes::from_mib(2));
+        s.spec.limits.capacitors = capacitors;
+    })
 }
 
 /// A flush waits for the buffer; on capacitors it need not, and pblk does not ask.

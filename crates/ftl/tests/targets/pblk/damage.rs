@@ -10,9 +10,7 @@ use crate::prelude::*;
 const WRITTEN: u64 = 700;
 
 pub(crate) fn small() -> Setup {
-    let mut setup = tiny(40).manual_gc();
-    setup.spec.geometry.mw_cunits = 0;
-    setup
+    tiny(40).manual_gc().with(|s| s.spec.geometry.mw_cunits = 0)
 }
 
 /// A target that has lived: overwrites, discards, several checkpoints, and data flushed since.

@@ -144,9 +144,7 @@ fn r03_r04_an_open_line_cut_at_every_command() {
 #[test]
 fn r05_the_end_of_an_open_chunk_is_padded_and_read() {
     for dulbe in [false, true] {
-        let mut setup = small();
-        setup.options.dulbe = dulbe;
-        let bench = made(setup);
+        let bench = made(small().with(|s| s.options.dulbe = dulbe));
         bench.write(0, 4, 1);
         bench.drained();
         bench.write(100, 3, 2);
@@ -284,10 +282,10 @@ fn r10_discards_cut_at_every_command() {
 #[test]
 fn r11_narrow_lines_and_first_metadata_that_failed() {
     for seed in 1..4 {
-        let mut setup = small();
-        setup.spec.limits.factory_bad_ppm = 250_000;
-        setup.options.seed = seed;
-        let bench = made(setup);
+        let bench = made(small().with(|s| {
+            s.spec.limits.factory_bad_ppm = 250_000;
+            s.options.seed = seed;
+        }));
         bench.fill(1);
         bench.write(3, 90, 2);
         bench.drained();

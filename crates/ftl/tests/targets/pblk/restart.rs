@@ -166,9 +166,7 @@ fn r16_a_creation_over_a_target_cut_at_every_command() {
 /// A start copies the valid records of the last pair as one block, which may be longer than a vector.
 #[test]
 fn a_log_block_longer_than_a_vector_is_read_back() {
-    let mut setup = small().untimed().untraced();
-    setup.spec.geometry.pages_per_block *= 16;
-    let bench = made(setup);
+    let bench = made(small().untimed().untraced().with(|s| s.spec.geometry.pages_per_block *= 16));
     bench.write(0, 14_000, 1);
     (0..14_000).for_each(|lba| bench.discard(lba, 1));
     bench.flush();

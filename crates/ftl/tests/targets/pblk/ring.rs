@@ -191,9 +191,7 @@ fn a_stop_leaves_nothing_in_the_buffer() {
 /// the closing metadata its room and ends the line as data does.
 #[test]
 fn flushes_may_fill_whole_lines_with_padding() {
-    let mut setup = small();
-    setup.spec.cells.pair_damage = true;
-    let b = setup.build();
+    let b = small().with(|s| s.spec.cells.pair_damage = true).build();
     for version in 1..=100 {
         b.write(version % 7, 1, version);
         let flushes: Vec<_> = (0..version % 4).map(|_| b.begin_flush()).collect();
@@ -289,14 +287,11 @@ fn the_reserve_covers_pair_padding() {
 /// A device whose pairs reach over most of a chunk is refused, and the message says what would do.
 #[test]
 fn pairs_as_long_as_a_chunk_are_refused() {
-    let mut spec = tiny(60).spec;
-    spec.cells.pair_damage = true;
-    spec.geometry.mw_cunits = 60;
-    let run = Virtual::new(1, 1, CostTable::zero());
-    let cx = run.cx();
-    let device = Ssd::new(&spec, SsdOptions::default()).expect("a device");
-    let create = async move { Pblk::create(&cx, device, LogConfig::default()).await.map(|_| ()) };
-    let refused = run.run(create).expect("no stall").expect_err("no spare covers that");
+    let mut setup = tiny(60);
+    setup.spec.cells.pair_damage = true;
+    setup.spec.geometry.mw_cunits = 60;
+    setup.config = LogConfig::default();
+    let refused = setup.try_create().expect_err("no spare covers that");
     assert!(matches!(refused, CreateError::PairPadding { .. }), "{refused}");
     assert!(refused.to_string().contains("longer chunks"), "{refused}");
 }
@@ -654,15 +649,7 @@ fn write_amplification_counts_every_sector_once() {
 /// that one does.
 #[test]
 fn a_refused_target_names_what_would_do() {
-    let setup = tiny(40).op(3);
-    let ssd = || Ssd::new(&setup.spec, SsdOptions::default()).expect("a device");
-    let create = |percent: u32| {
-        let run = Virtual::new(1, 1, CostTable::zero());
-        let (cx, device) = (run.cx(), ssd());
-        let config = LogConfig { over_provisioning_percent: percent, ..LogConfig::default() };
-        run.run(async move { Pblk::create(&cx, device, config).await.map(|_| ()) })
-            .expect("no stall")
-    };
+    let create = |percent| tiny(40).op(percent).try_create();
     let Err(CreateError::TooSmall { percent, .. }) = create(3) else {
         panic!("3% of 40 chunks per PU can't do");
     };

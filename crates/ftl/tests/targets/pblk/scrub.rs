@@ -108,9 +108,8 @@ fn data_that_is_read_to_death_is_moved() {
 #[test]
 fn what_was_switched_off_for_long_is_looked_at_first() {
     for mode in [Scrub::Off, Scrub::Patrol] {
-        let mut setup = forgetful(mode);
-        setup.config.scrub.interval = DAY.times(100);
-        let b = Medium::new(setup).create();
+        let b = Medium::new(forgetful(mode).with(|s| s.config.scrub.interval = DAY.times(100)))
+            .create();
         b.fill(1);
         b.drained();
         let medium = b.shut_down();
@@ -150,9 +149,7 @@ fn moves_for_heavy_correction_are_bounded() {
 #[test]
 fn a_collection_reads_again_before_it_gives_up() {
     for (mode, failures) in [(Scrub::Off, 1), (Scrub::Reads, 0)] {
-        let mut setup = tiny(40).manual_gc();
-        setup.config.scrub.mode = mode;
-        let b = setup.build();
+        let b = tiny(40).manual_gc().with(|s| s.config.scrub.mode = mode).build();
         b.write(0, 4 * 248, 1);
         b.drained();
         b.discard(248, 62);
@@ -212,9 +209,7 @@ fn a_stop_ends_the_patrol_first() {
 /// Who looks on writes nothing as long as there is nothing to see.
 #[test]
 fn a_patrol_of_healthy_lines_writes_nothing() {
-    let mut setup = forgetful(Scrub::Patrol);
-    setup.spec.ecc = None;
-    let b = setup.build();
+    let b = forgetful(Scrub::Patrol).with(|s| s.spec.ecc = None).build();
     b.fill(1);
     b.overwrite(4, 2000, 9);
     b.drained();

@@ -11,9 +11,7 @@ use std::ops::Range;
 
 /// A device that acknowledges from a buffer without capacitors.
 fn buffered() -> Setup {
-    let mut setup = tiny(40).manual_gc();
-    setup.spec.limits.write_buffer = Some(Bytes::from_mib(2));
-    setup
+    tiny(40).manual_gc().with(|s| s.spec.limits.write_buffer = Some(Bytes::from_mib(2)))
 }
 
 /// When each place was written last, and when the device's buffer was emptied, by number of command.

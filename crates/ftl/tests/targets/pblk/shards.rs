@@ -12,10 +12,10 @@ const PER_SHARD: u64 = 64;
 
 fn in_small_shards() -> Setup {
     // Three times two copies of so small shards take as much as they map.
-    let mut setup = small().op(70);
-    setup.spec = setup.spec.with_chunks_per_pu(160);
-    setup.config.shard_entries = PER_SHARD as u32;
-    setup
+    small().op(70).with(|s| {
+        s.spec.geometry.chunks_per_pu = 160;
+        s.config.shard_entries = PER_SHARD as u32;
+    })
 }
 
 /// A shard of a checkpoint, as its record says.

@@ -11,12 +11,9 @@ fn fine(chunks: u32) -> Setup {
 
 /// The smallest over-provisioning at which a target is created.
 fn least_op(setup: &Setup) -> u32 {
-    let run = Virtual::new(1, 1, CostTable::zero());
-    let ssd = Ssd::new(&setup.spec, setup.options.clone()).expect("a device");
-    let cx = run.cx();
     let config = LogConfig { over_provisioning_percent: 3, ..LogConfig::default() };
-    match run.run(async move { Pblk::create(&cx, ssd, config).await }) {
-        Ok(Err(CreateError::TooSmall { percent, .. })) => percent,
+    match setup.clone().with(|s| s.config = config).try_create() {
+        Err(CreateError::TooSmall { percent, .. }) => percent,
         _ => 3,
     }
 }

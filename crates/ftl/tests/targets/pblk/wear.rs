@@ -9,9 +9,7 @@ use flashlane_ocssd::Device;
 const SPREAD: u32 = 12;
 
 fn leveled(leveling: WearLeveling) -> Setup {
-    let mut setup = tiny(40).op(40).untraced();
-    setup.config.wear = WearConfig { leveling, spread: SPREAD };
-    setup
+    tiny(40).op(40).untraced().with(|s| s.config.wear = WearConfig { leveling, spread: SPREAD })
 }
 
 /// Everything is written once, then a tenth of it over and over.

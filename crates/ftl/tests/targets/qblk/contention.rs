@@ -120,8 +120,7 @@ fn burst(setup: Setup, each: u64) -> (Bench, Contention, Vec<Waits>) {
 /// nanosecond, and the depth is that of a ring that is full all the while.
 #[test]
 fn a_full_ring_counts_what_its_writers_waited() {
-    let mut setup = qblk(2, 1, 2);
-    setup.config.ring_sectors = Some(2 * 128);
+    let setup = qblk(2, 1, 2).with(|s| s.config.ring_sectors = Some(2 * 128));
     let (b, before, seen) = burst(setup, 500);
     let c = look(&b).since(&before);
     assert!(c.queues.iter().all(|q| q.full.times > 300 && q.full.time > Ns::ZERO), "{c:?}");
@@ -161,8 +160,7 @@ fn the_mean_depth_is_exact() {
 #[test]
 fn a_budget_of_one_makes_drainers_wait() {
     let with = |pu_budget: u32, in_turn: bool| {
-        let mut setup = qblk(2, 1, 2);
-        setup.config = LogConfig { pu_budget, in_turn, ..setup.config };
+        let setup = qblk(2, 1, 2).with(|s| s.config = LogConfig { pu_budget, in_turn, ..s.config });
         let (b, ..) = burst(setup, 300);
         let c = look(&b);
         adds_up(&b);

@@ -174,9 +174,7 @@ fn q10_a_line_switch_among_others_loses_no_unit() {
 /// nobody spins (a loop that waits without virtual time passing would never end).
 #[test]
 fn q11_drainers_leave_a_channel_that_is_being_erased() {
-    let mut setup = qblk(3, 1, 3).op(70);
-    setup.spec.timing.erase = Ns::from_ms(60);
-    let b = setup.build();
+    let b = qblk(3, 1, 3).op(70).with(|s| s.spec.timing.erase = Ns::from_ms(60)).build();
     for version in 1..4 {
         b.fill_on_all(version);
     }

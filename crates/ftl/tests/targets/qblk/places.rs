@@ -10,9 +10,7 @@ use crate::qblk::cores::qblk;
 #[test]
 fn q13_queue_i_begins_at_channel_i_mod_n_and_moves_on() {
     for (channels, cores) in [(1, 3), (3, 5), (5, 3), (4, 4), (32, 2), (2, 32)] {
-        let mut setup = qblk(channels, 1, cores).untimed();
-        setup.config.in_turn = true;
-        let b = setup.build();
+        let b = qblk(channels, 1, cores).untimed().with(|s| s.config.in_turn = true).build();
         let rounds = 2 * channels + 1;
         for round in 0..rounds {
             for core in 0..cores {
@@ -78,15 +76,11 @@ fn q14_channels_cores_and_queues_need_not_be_equal() {
 /// Q14: a target keeps as many rings as it was made with; more cores share them, fewer leave some alone.
 #[test]
 fn q14_more_cores_than_rings_share_them() {
-    let mut setup = qblk(3, 1, 5).untimed();
-    setup.config.cores = 2;
-    let b = setup.build();
+    let b = qblk(3, 1, 5).untimed().with(|s| s.config.cores = 2).build();
     (0..5).for_each(|core| b.write_on(core, u64::from(core) * 8, 1 + core, 1));
     assert_eq!(b.of_rings("mem"), [1 + 3 + 5, 2 + 4]);
     b.settled();
-    let mut setup = qblk(3, 1, 2).untimed();
-    setup.config.cores = 5;
-    let b = setup.build();
+    let b = qblk(3, 1, 2).untimed().with(|s| s.config.cores = 5).build();
     (0..2).for_each(|core| b.write_on(core, u64::from(core) * 8, 1 + core, 1));
     assert_eq!(b.of_rings("mem"), [1, 2, 0, 0, 0]);
     b.settled();
@@ -95,14 +89,8 @@ fn q14_more_cores_than_rings_share_them() {
 /// Q14, Q15: a ring below the minimum, and more rings than a slot can name, are refused with what would do.
 #[test]
 fn q14_rings_that_make_no_sense_are_refused() {
-    let refused = |config: LogConfig| {
-        let setup = qblk(2, 2, 1);
-        let ssd = Ssd::new(&setup.spec, setup.options.clone()).expect("a device");
-        let run = Virtual::new(1, 1, CostTable::zero());
-        let cx = run.cx();
-        let made = run.run(async move { Pblk::create(&cx, ssd, config).await.map(drop) });
-        made.expect("it ends").expect_err("refused")
-    };
+    let refused =
+        |config| qblk(2, 2, 1).with(|s| s.config = config).try_create().expect_err("refused");
     let small = LogConfig { ring_sectors: Some(127), ..LogConfig::qblk() };
     assert!(matches!(refused(small), CreateError::Ring { ring: 127, least: 128 }));
     let many = refused(LogConfig { cores: 1 << 16, ..LogConfig::qblk() }).to_string();

@@ -54,9 +54,7 @@ fn q01_of_many_writers_of_a_sector_one_survives() {
 #[test]
 fn q02_a_release_never_takes_the_map_back() {
     for delay in (0..700).step_by(9) {
-        let mut setup = qblk(3, 1, 2);
-        setup.costs = costly();
-        let b = setup.build();
+        let b = qblk(3, 1, 2).with(|s| s.costs = costly()).build();
         b.write_on(0, 4, 4, 1);
         b.sleep(Ns::from_us(delay));
         b.write_on(1, 6, 1, 2);
@@ -73,9 +71,7 @@ fn q02_a_release_never_takes_the_map_back() {
 #[test]
 fn q03_a_user_wins_against_a_collection() {
     for delay in [0, 20, 50, 90, 140, 200, 300, 500, 900, 1500, 4000] {
-        let mut setup = qblk(2, 2, 3).manual_gc();
-        setup.costs = costly();
-        let b = setup.build();
+        let b = qblk(2, 2, 3).manual_gc().with(|s| s.costs = costly()).build();
         b.write_on(0, 0, 480, 1);
         b.drained();
         b.discard(0, 31);
@@ -137,9 +133,7 @@ fn erased_behind_reads(b: &Bench) {
 /// sector that it asked for, or its newer content.
 #[test]
 fn q05_a_slot_is_reused_only_behind_its_readers() {
-    let mut setup = qblk(2, 1, 3).untraced();
-    setup.costs = costly();
-    let b = setup.build();
+    let b = qblk(2, 1, 3).untraced().with(|s| s.costs = costly()).build();
     for round in 1..200u64 {
         let (lba, version) = (round * 7 % 90, round);
         b.write_on((round % 3) as u32, lba, 4, version);

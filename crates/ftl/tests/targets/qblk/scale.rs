@@ -97,9 +97,7 @@ fn q25_a_writer_alone_is_bounded_by_its_ring_unless_it_borrows() {
 /// works on all cores is not slowed.
 #[test]
 fn q25_borrowing_leaves_half_to_the_owners() {
-    let mut setup = qblk(8, 4, 8).untraced();
-    setup.config.borrow = true;
-    let b = setup.build();
+    let b = qblk(8, 4, 8).untraced().with(|s| s.config.borrow = true).build();
     let writes: Vec<_> = (0..20).map(|i| b.begin_write_on(0, i * 100, 100, 1)).collect();
     b.sleep(Ns::from_us(1));
     let held: Vec<u64> = b.of_rings("mem");
