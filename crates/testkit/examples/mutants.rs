@@ -10,7 +10,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "a program that starts and watches processes")]
 
-use clap::{Parser, value_parser};
+use clap::Parser;
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -68,7 +68,7 @@ struct Options {
     #[arg(long, value_parser = Way::parse)]
     way: Option<Way>,
     /// So many seeds for torture
-    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", default_value_t = 10)]
     seeds: u64,
     /// The first of them (default: that of the results file, else from the clock)
     #[arg(long, value_name = "SEED")]
@@ -302,7 +302,7 @@ fn run(options: &Options) -> Result<bool, String> {
         (None, Some(from)) => from,
         (None, None) => first_seed(&results),
     };
-    let seeds = if quick.is_some() { 1 } else { options.seeds };
+    let seeds = if quick.is_some() { 1 } else { options.seeds.max(1) };
     let programs = Programs::build(options, &mutants)?;
     if quick.is_none() {
         programs.pass_alone(&mutants, &mut results)?;
