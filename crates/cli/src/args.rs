@@ -8,6 +8,7 @@ use clap_complete::Shell;
 use flashlane_lab::drive::faults::{FaultKind, POWER_CUT};
 use flashlane_lab::experiment::{Change, default_preset, preset_names};
 use flashlane_lab::lnvm::{LimiterKind, MountHow, Ns, Scrub, TargetType, WearLeveling};
+use flashlane_lab::serve::Address;
 use flashlane_lab::suggest;
 use flashlane_lab::trace::number::Clock;
 use flashlane_lab::trace::{Action, Format, Reading};
@@ -133,6 +134,19 @@ Exit codes: 0 done, 2 not done.")]
     /// Make a drive image, look at it, check it, copy it
     #[command(subcommand)]
     Drive(Drive),
+    /// Use a target of a drive as a disk, from kernels and programs
+    #[command(after_help = "\
+Examples:
+  flashlane serve my.img --target db --nbd unix:/tmp/db.sock
+  flashlane serve my.img --nbd unix:db.sock --nbd tcp:127.0.0.1:10809 --null-latency
+  nbdinfo 'nbd+unix:///?socket=/tmp/db.sock'
+  fio --name=x --ioengine=nbd --uri='nbd+unix:///?socket=/tmp/db.sock' --rw=randwrite --bs=4k --size=64M
+
+It says `ready ADDRESS` on standard output when clients can connect. Ctrl-C or SIGTERM ends it: requests
+under way end, everything is written to the drive, and the target is stopped cleanly. What was flushed
+is on the drive whatever happens. Meanwhile `flashlane drive` and `flashlane lnvm` verbs work on it.
+Exit codes: 0 done, 1 the target became read-only or its counters disagree, 2 not done, 130 its power was cut.")]
+    Serve(Serve),
     /// Targets on a drive image: the verbs and options of nvme-cli's lnvm plugin
     #[command(subcommand)]
     Lnvm(Lnvm),
@@ -368,6 +382,25 @@ pub(crate) struct Compare {
     /// Write the result as one JSON object; `-` prints it in place of the table
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct Serve {
+    /// Drive image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Target of the drive; the only one without it
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Option<String>,
+    /// Listen for NBD clients there, `unix:PATH` (for your own user) or `tcp:HOST:PORT` (for everybody
+    /// who can connect); may be repeated
+    #[arg(long, value_name = "ADDRESS", required = true)]
+    pub(crate) nbd: Vec<Address>,
+    /// Requests take no device time: as fast as this machine goes
+    #[arg(long)]
+    pub(crate) null_latency: bool,
+    #[command(flatten)]
+    pub(crate) how: HowMounted,
 }
 
 #[derive(ClapArgs)]

@@ -2,7 +2,7 @@
 //!
 //! Owns: traces ([`trace`]), fio job files ([`fio`]), experiments ([`experiment`]), the generators
 //! and the runner that drive a stack in virtual time ([`workload`], [`run`]), drives and the socket of those
-//! in use ([`drive`], [`lnvm`], [`control`]), histograms, steady
+//! in use ([`drive`], [`lnvm`], [`control`]), a target that kernels and programs use ([`serve`]), histograms, steady
 //! state, reports ([`report`]) and the papers' figures ([`reproduce`]).
 //! Promises: the same seed gives the same bytes of output; whatever is wrong with an input is said
 //! with file, line and remedy before anything runs; every sector read is checked against what was
@@ -30,6 +30,7 @@ pub mod raw;
 pub mod report;
 pub mod reproduce;
 pub mod run;
+pub mod serve;
 pub mod shelf;
 pub mod stack;
 

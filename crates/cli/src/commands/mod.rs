@@ -7,6 +7,7 @@ mod drive;
 mod lnvm;
 mod reproduce;
 mod run;
+mod serve;
 mod sweep;
 mod torture;
 mod trace;
@@ -18,6 +19,7 @@ use clap::CommandFactory;
 use flashlane_lab::execute::ExecuteError;
 use flashlane_lab::lnvm::LnvmError;
 use flashlane_lab::reproduce::ReproduceError;
+use flashlane_lab::serve::ServeError;
 
 /// Runs what the command line says; without a command, `run`.
 pub(crate) fn run(args: Args) -> Result<Ending> {
@@ -32,6 +34,7 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
         Some(Command::Bench(bench)) => bench::bench(&bench),
         Some(Command::Trace(command)) => trace::trace(&command),
         Some(Command::Drive(command)) => drive::drive(&command),
+        Some(Command::Serve(serve)) => serve::serve(serve),
         Some(Command::Lnvm(command)) => lnvm::lnvm(&command),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();
@@ -57,7 +60,9 @@ pub(crate) fn blame(error: &anyhow::Error) -> Ending {
         _ => false,
     };
     let target = matches!(error.downcast_ref(), Some(LnvmError::Stalled(_)));
-    if matches!(error.downcast_ref(), Some(ExecuteError::PowerCut { .. })) {
+    if matches!(error.downcast_ref(), Some(ExecuteError::PowerCut { .. }))
+        || matches!(error.downcast_ref(), Some(ServeError::PowerCut { .. }))
+    {
         return Ending::Interrupted;
     }
     if stalled || figure || target { Ending::Bad } else { Ending::Unusable }

@@ -11,5 +11,6 @@ mod inject;
 mod kill;
 mod layers;
 mod lnvm;
+mod serve;
 mod sweep;
 mod torture;

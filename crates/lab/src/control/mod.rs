@@ -15,7 +15,7 @@ mod client;
 pub(crate) mod live;
 pub(crate) mod power;
 mod server;
-mod socket;
+pub(crate) mod socket;
 
 pub(crate) use server::Listening;
 pub use socket::path_of;

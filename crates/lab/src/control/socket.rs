@@ -52,7 +52,7 @@ fn by_descriptor(path: &Path, more: OFlags) -> io::Result<(OwnedFd, PathBuf)> {
 
 /// Listens there, in place of a socket that nobody listens at any more. Whoever calls has the lock on the
 /// image, so nobody does.
-pub(super) fn listen_at(path: &Path) -> Result<UnixListener, ControlError> {
+pub(crate) fn listen_at(path: &Path) -> Result<UnixListener, ControlError> {
     let refuse = |problem: String| ControlError::Listen { path: path.into(), problem };
     match fs::symlink_metadata(path) {
         Ok(there) if !there.file_type().is_socket() => {
@@ -103,7 +103,7 @@ pub(super) fn listen_at(path: &Path) -> Result<UnixListener, ControlError> {
 }
 
 /// Connects, and gives up after `patience`.
-pub(super) fn connect_to(path: &Path, patience: Duration) -> Result<UnixStream, ControlError> {
+pub(crate) fn connect_to(path: &Path, patience: Duration) -> Result<UnixStream, ControlError> {
     let connected = || {
         let fd = socket()?;
         set_socket_timeout(&fd, Timeout::Send, Some(patience))?;

@@ -1,0 +1,32 @@
+//! `flashlane serve`.
+
+use crate::Ending;
+use crate::args::Serve;
+use crate::output;
+use crate::watch::{Interrupt, Terminal};
+use anyhow::Result;
+use flashlane_lab::lnvm;
+use flashlane_lab::serve::{Served, Serving, serve as serve_target};
+use std::rc::Rc;
+
+pub(crate) fn serve(args: Serve) -> Result<Ending> {
+    let names: Vec<String> = args.target.into_iter().collect();
+    let (on, _) = lnvm::choose(&args.drive, &names, args.how.get().1)?;
+    let serving = Serving { on, nbd: args.nbd, timing: !args.null_latency };
+    let interrupt = Interrupt::listen()?;
+    let monitor = Rc::new(Terminal::new(&interrupt, &serving.on.name));
+    let served = serve_target(&serving, monitor, |address| {
+        // Nobody who reads it is no reason to end.
+        let _ = output::print(&format!("ready {address}\n"));
+    })?;
+    output::remark(&format!("flashlane: {served}\n"));
+    let Served { read_only, laws, .. } = served;
+    let mut ending = Ending::Good;
+    for (bad, what) in [(read_only, "became read-only"), (laws.err(), "counters disagree")] {
+        if let Some(why) = bad {
+            output::remark(&format!("flashlane: {}: {what}: {why}\n", serving.on.name));
+            ending = Ending::Bad;
+        }
+    }
+    Ok(ending)
+}

@@ -1,0 +1,305 @@
+//! `flashlane serve`: a target used as a disk, by a client of this file's own and by others' tools.
+
+use crate::harness::{Here, Holder, drive, pause, says};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const DISCONNECT: u16 = 2;
+const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
+const WRITE_ZEROES: u16 = 6;
+const FUA: u16 = 1;
+const NO_HOLE: u16 = 2;
+const SECTOR: usize = 4096;
+
+/// A client of the fixed newstyle protocol, without structured replies.
+struct Client {
+    socket: UnixStream,
+    bytes: u64,
+    flags: u16,
+}
+
+impl Client {
+    /// The server's hello is read, and the client's said.
+    fn greeted(path: &Path) -> UnixStream {
+        let mut socket = UnixStream::connect(path).expect("somebody listens");
+        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
+        let mut hello = [0; 18];
+        socket.read_exact(&mut hello).expect("a hello");
+        assert_eq!(&hello[..16], b"NBDMAGICIHAVEOPT");
+        socket.write_all(&3u32.to_be_bytes()).expect("it listens");
+        socket
+    }
+
+    fn connect(path: &Path, export: &str) -> Client {
+        let mut socket = Client::greeted(path);
+        socket.write_all(b"IHAVEOPT").expect("it listens");
+        socket.write_all(&1u32.to_be_bytes()).expect("it listens");
+        socket.write_all(&(export.len() as u32).to_be_bytes()).expect("it listens");
+        socket.write_all(export.as_bytes()).expect("it listens");
+        let (mut bytes, mut flags) = ([0; 8], [0; 2]);
+        socket.read_exact(&mut bytes).expect("a size");
+        socket.read_exact(&mut flags).expect("flags");
+        let (bytes, flags) = (u64::from_be_bytes(bytes), u16::from_be_bytes(flags));
+        Client { socket, bytes, flags }
+    }
+
+    fn send(&mut self, command: u16, flags: u16, offset: u64, bytes: u32, data: &[u8]) {
+        let mut head = 0x2560_9513u32.to_be_bytes().to_vec();
+        head.extend(flags.to_be_bytes());
+        head.extend(command.to_be_bytes());
+        head.extend(77u64.to_be_bytes());
+        head.extend(offset.to_be_bytes());
+        head.extend(bytes.to_be_bytes());
+        self.socket.write_all(&[&head, data].concat()).expect("it listens");
+    }
+
+    /// The error of a reply.
+    fn answer(&mut self) -> u32 {
+        let mut head = [0; 16];
+        self.socket.read_exact(&mut head).expect("an answer");
+        assert_eq!(head[..4], 0x6744_6698u32.to_be_bytes());
+        assert_eq!(head[8..], 77u64.to_be_bytes());
+        u32::from_be_bytes(head[4..8].try_into().expect("four bytes"))
+    }
+
+    fn ask(&mut self, command: u16, flags: u16, offset: u64, bytes: u32) -> u32 {
+        self.send(command, flags, offset, bytes, &[]);
+        self.answer()
+    }
+
+    fn write(&mut self, flags: u16, offset: u64, data: &[u8]) -> u32 {
+        self.send(WRITE, flags, offset, data.len() as u32, data);
+        self.answer()
+    }
+
+    fn read(&mut self, offset: u64, bytes: usize) -> Vec<u8> {
+        assert_eq!(self.ask(READ, 0, offset, bytes as u32), 0);
+        let mut data = vec![0; bytes];
+        self.socket.read_exact(&mut data).expect("as much as was asked for");
+        data
+    }
+
+    fn flush(&mut self) {
+        assert_eq!(self.ask(FLUSH, 0, 0, 0), 0);
+    }
+}
+
+/// A drive with a target of this type, `db`.
+fn made(kind: &str) -> Here {
+    let h = drive();
+    h.run(&format!("lnvm create a.img -n db -t {kind}")).good();
+    h
+}
+
+fn served(h: &Here) -> Holder {
+    h.hold_with("serve a.img --null-latency --nbd unix:s", "s")
+}
+
+fn pattern(seed: u8, sectors: usize) -> Vec<u8> {
+    (0..sectors * SECTOR).map(|i| (i / 512) as u8 ^ (i as u8) ^ seed).collect()
+}
+
+/// Has the server end, as a service manager does.
+fn stopped(mut server: Holder) -> String {
+    server.signal("-TERM");
+    server.output().good().err
+}
+
+#[test]
+fn every_type_of_target_is_a_disk() {
+    for kind in ["pblk", "qblk", "pftl"] {
+        let h = made(kind);
+        let server = served(&h);
+        let mut c = Client::connect(&h.path("s"), "db");
+        assert!(c.bytes > 20 << 20 && c.bytes.is_multiple_of(4096), "{kind}: {}", c.bytes);
+        assert_eq!(c.flags, 0x9ed, "{kind}: what it can do");
+        let (data, end) = (pattern(1, 300), c.bytes);
+        assert_eq!(c.write(0, 8192, &data), 0);
+        assert!(c.read(8192, data.len()) == data, "{kind}");
+        assert!(c.read(0, 8192) == [0; 8192], "{kind}: what was never written is zeros");
+        // Discarded and zeroed ranges read as zeros, whichever way.
+        for (command, flags) in [(TRIM, 0), (TRIM, FUA), (WRITE_ZEROES, 0), (WRITE_ZEROES, NO_HOLE)]
+        {
+            assert_eq!(c.write(FUA, 8192, &data), 0);
+            assert_eq!(c.ask(command, flags, 12288, 200 * 4096), 0, "{kind}: {command} {flags}");
+            assert!(
+                c.read(12288, 200 * SECTOR).iter().all(|b| *b == 0),
+                "{kind}: {command} {flags}"
+            );
+            assert!(c.read(8192, SECTOR) == data[..SECTOR], "{kind}: what is beside it stays");
+        }
+        // Refused, and the connection goes on.
+        assert_eq!(c.ask(READ, 0, 512, 4096), 22, "{kind}: not aligned");
+        assert_eq!(c.ask(READ, 0, 0, 0), 22, "{kind}: nothing");
+        assert_eq!(c.ask(READ, 0, end, 4096), 22, "{kind}: behind the end");
+        assert_eq!(c.write(0, end, &data[..SECTOR]), 28, "{kind}: behind the end");
+        assert_eq!(c.ask(TRIM, 0, u64::MAX - 4095, 4096), 28, "{kind}: it wraps");
+        assert_eq!(c.ask(READ, 1 << 9, 0, 4096), 22, "{kind}: a flag of no meaning");
+        assert_eq!(c.ask(99, 0, 0, 4096), 22, "{kind}: no command");
+        assert_eq!(c.write(0, 0, &data), 0);
+        // Verbs work while it is in use.
+        h.run("drive smart a.img").good();
+        c.send(DISCONNECT, 0, 0, 0, &[]);
+        let said = stopped(server);
+        says(&said, &["db: ", " written, ", "WA "]);
+        assert!(!h.path("s").exists(), "{kind}: the socket's name is given back");
+        // Nothing was flushed, but a stop leaves everything there.
+        let server = served(&h);
+        let mut c = Client::connect(&h.path("s"), "");
+        assert!(c.read(0, data.len()) == data, "{kind}");
+        drop(c);
+        stopped(server);
+    }
+}
+
+#[test]
+fn what_was_flushed_or_written_through_survives_a_kill() {
+    for kind in ["pblk", "qblk", "pftl"] {
+        let h = made(kind);
+        let server = served(&h);
+        let (mut one, mut other) =
+            (Client::connect(&h.path("s"), "db"), Client::connect(&h.path("s"), "db"));
+        assert_eq!(one.write(0, 0, &pattern(1, 3)), 0);
+        // A flush covers what any client was told is written.
+        other.flush();
+        assert_eq!(one.write(FUA, 40960, &pattern(2, 1)), 0);
+        server.kill();
+        h.run("drive check a.img").good();
+        let server = served(&h);
+        let mut c = Client::connect(&h.path("s"), "db");
+        assert!(c.read(0, 3 * SECTOR) == pattern(1, 3), "{kind}: flushed");
+        assert!(c.read(40960, SECTOR) == pattern(2, 1), "{kind}: written through");
+        stopped(server);
+    }
+}
+
+/// Memory of a process, KiB.
+fn memory(id: u32) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
+    line.trim().split(' ').next().and_then(|n| n.parse().ok()).expect("a number")
+}
+
+#[test]
+fn clients_that_misbehave_harm_nobody() {
+    let h = made("pblk");
+    let server = served(&h);
+    let path = h.path("s");
+    let before = memory(server.id());
+    // Half a handshake, garbage in one and behind one, a write that nobody would take, an export that is none.
+    let half = Client::greeted(&path);
+    let mut garbage = Client::greeted(&path);
+    garbage.write_all(&[0x5a; 4096]).expect("it listens");
+    let mut behind = Client::connect(&path, "db");
+    behind.socket.write_all(&[0x5a; 4096]).expect("it listens");
+    let mut huge = Client::connect(&path, "db");
+    huge.send(WRITE, 0, 0, u32::MAX - 4095, &[0; 4096]);
+    for socket in [&mut garbage, &mut behind.socket, &mut huge.socket] {
+        match socket.read(&mut [0; 16]) {
+            Ok(n) => assert_eq!(n, 0, "it is left"),
+            Err(e) => assert_eq!(e.kind(), ErrorKind::ConnectionReset),
+        }
+    }
+    // Asks for a gigabyte, and takes nothing; in the middle of a write; gone in the middle of one.
+    let mut greedy = Client::connect(&path, "db");
+    (0..64).for_each(|_| greedy.send(READ, 0, 0, 16 << 20, &[]));
+    let mut slow = Client::connect(&path, "db");
+    slow.send(WRITE, 0, 0, 1 << 20, &[0; 4096]);
+    let mut gone = Client::connect(&path, "db");
+    gone.send(WRITE, 0, 0, 1 << 20, &[0; 4096]);
+    drop(gone);
+    // Somebody who behaves is served, side by side with more of them.
+    let mut clients: Vec<Client> = (0..24).map(|_| Client::connect(&path, "db")).collect();
+    for (i, c) in clients.iter_mut().enumerate() {
+        let (at, data) = ((i * 16 * SECTOR) as u64, pattern(i as u8, 16));
+        assert_eq!(c.write(0, at, &data), 0);
+        assert!(c.read(at, data.len()) == data);
+    }
+    let more = memory(server.id()) - before;
+    assert!(more < 200 << 10, "{more} KiB more");
+    // Nor do they keep it from ending.
+    stopped(server);
+    drop((half, greedy, slow));
+}
+
+#[test]
+fn addresses_that_can_t_be_had_are_said() {
+    let h = made("pblk");
+    let server = served(&h);
+    h.run("drive create b.img --preset tiny").good();
+    h.run("lnvm create b.img -n other -t pblk").good();
+    h.run("lnvm create a.img -n raw -t raw -b 0 -e 0").refused(2, &["LUN"]);
+    h.run("serve b.img --nbd unix:s").refused(2, &["unix:s", "somebody listens there already"]);
+    h.run("serve a.img --nbd unix:t").refused(2, &["a.img"]);
+    h.file("file", "mine");
+    h.run("serve b.img --nbd unix:file").refused(2, &["unix:file"]);
+    assert_eq!(std::fs::read(h.path("file")).expect("it is there"), b"mine");
+    h.run("serve b.img --nbd unix:no/such/folder").refused(2, &["unix:no/such/folder"]);
+    h.run("serve b.img --nbd nowhere").refused(2, &["unix:PATH or tcp:HOST:PORT"]);
+    h.run("serve b.img --nbd tcp:127.0.0.1:99999").refused(2, &["tcp:127.0.0.1:99999"]);
+    h.run("serve b.img").refused(2, &["--nbd"]);
+    h.run("serve b.img --target db --nbd unix:t").refused(2, &["db", "other"]);
+    h.run("serve nothing.img --nbd unix:t").refused(2, &["nothing.img"]);
+    server.kill();
+    // The name that it left is taken again.
+    h.run("lnvm create b.img -n raw -t raw").refused(2, &["b.img"]);
+    let server = served(&h);
+    stopped(server);
+}
+
+/// Does this machine have a program?
+fn has(program: &str) -> bool {
+    let there = Command::new(program).arg("--version").output().is_ok();
+    if !there {
+        println!("skipped: no {program} here");
+    }
+    there
+}
+
+#[test]
+fn libnbd_and_qemu_see_a_disk() {
+    let h = made("pblk");
+    let server = served(&h);
+    let uri = format!("nbd+unix:///?socket={}", h.path("s").display());
+    let run = |program: &str, args: &[&str]| {
+        let done = Command::new(program).args(args).arg(&uri).output().expect("it starts");
+        assert!(done.status.success(), "{program} {args:?}: {done:?}");
+        String::from_utf8_lossy(&done.stdout).into_owned()
+    };
+    if has("nbdinfo") {
+        let info: serde_json::Value =
+            serde_json::from_str(&run("nbdinfo", &["--json"])).expect("one JSON object");
+        let export = &info["exports"][0];
+        for can in
+            ["can_flush", "can_fua", "can_trim", "can_zero", "can_multi_conn", "can_fast_zero"]
+        {
+            assert_eq!(export[can], true, "{can}");
+        }
+        assert_eq!(export["block_size_minimum"], 4096);
+        assert_eq!(info["structured"], true);
+    }
+    if has("nbdcopy") {
+        let data: Vec<u8> = (0..4u8).flat_map(|seed| pattern(seed, 500)).collect();
+        let file = h.file("random", &data).display().to_string();
+        run("nbdcopy", &["--flush", &file]);
+        let back = h.path("back").display().to_string();
+        let out = Command::new("nbdcopy").args([&uri, &back]).status().expect("it starts");
+        assert!(out.success());
+        let back = std::fs::read(back).expect("a copy");
+        assert!(back[..data.len()] == data && back[data.len()..].iter().all(|b| *b == 0));
+    }
+    if has("qemu-io") {
+        let steps =
+            ["write -P 7 0 1M", "discard 0 1M", "read -P 0 0 1M", "write -P 9 8192 4096", "flush"];
+        let args: Vec<&str> = steps.iter().flat_map(|step| ["-c", step]).collect();
+        run("qemu-io", &[&["-f", "raw"][..], &args].concat());
+    }
+    pause();
+    stopped(server);
+}

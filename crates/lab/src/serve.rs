@@ -1,0 +1,237 @@
+//! A target of a drive, used as a disk by kernels and programs.
+//!
+//! Owns: the addresses of doors, mount and stop of the target behind them. Promises: `ready` is said when
+//! clients can connect; whatever ends it, what clients flushed is on the image, and a stop also leaves
+//! everything else there and the target clean; a socket's name is taken only where nobody listens, and is
+//! given back. Never: knows a protocol (`flashlane_serve` does).
+
+use crate::control::ControlError;
+use crate::control::power::Switch;
+use crate::control::socket::{connect_to, listen_at};
+use crate::experiment::{DriveTarget, Target};
+use crate::run::Monitor;
+use crate::stack::{Stack, StackError, target_of_drive};
+use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
+use flashlane_ftl::stats::FtlStats;
+use flashlane_ocssd::SsdOptions;
+use flashlane_rt::{Cx, Stalled, Threads};
+use flashlane_serve::{Export, Listener, Stop, nbd};
+use std::fmt;
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How often somebody who wants it to end is looked for.
+const LOOK_EVERY: Ns = Ns::from_ms(20);
+
+/// Somebody who listens takes a client in by then.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Where clients connect.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Address {
+    /// A socket in the file system.
+    Unix(PathBuf),
+    /// Host and port.
+    Tcp(String),
+}
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Address, String> {
+        match text.split_once(':') {
+            Some(("unix", path)) if !path.is_empty() => Ok(Address::Unix(path.into())),
+            Some(("tcp", at)) if at.contains(':') => Ok(Address::Tcp(at.into())),
+            _ => Err("an address is unix:PATH or tcp:HOST:PORT".into()),
+        }
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Address::Unix(path) => write!(f, "unix:{}", path.display()),
+            Address::Tcp(at) => write!(f, "tcp:{at}"),
+        }
+    }
+}
+
+/// Why a target could not be served, or not to its end.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ServeError {
+    #[error("target {target}: {source}")]
+    Stack { target: String, source: Box<StackError> },
+    #[error(
+        "target {target} has no block device: a target of type `none` is for programs that place their data \
+         themselves"
+    )]
+    Raw { target: String },
+    #[error("{0}: somebody listens there already; take another address, or end that process")]
+    Taken(Address),
+    #[error("cannot listen at {address}: {problem}")]
+    Listen { address: Address, problem: String },
+    #[error("target {target}: {source}")]
+    Stalled { target: String, source: Stalled },
+    #[error(
+        "the power of {} was cut {at} into the run; what was not flushed may be lost", image.display()
+    )]
+    PowerCut { image: PathBuf, at: Ns },
+}
+
+/// What is served, and how.
+#[derive(Clone, Debug)]
+pub struct Serving {
+    pub on: DriveTarget,
+    /// By NBD, at each of these addresses.
+    pub nbd: Vec<Address>,
+    /// Requests take the time that the device takes; otherwise none.
+    pub timing: bool,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Served {
+    pub target: String,
+    pub stats: FtlStats,
+    /// Why the target could not make everything durable, if so.
+    pub read_only: Option<String>,
+    /// Counters and maps agree, or what does not.
+    pub laws: Result<(), String>,
+}
+
+impl fmt::Display for Served {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let bytes = |sectors: u64| Bytes::new(sectors * SECTOR_BYTES as u64);
+        let [written, read] = [self.stats.host_written, self.stats.host_read];
+        write!(f, "{}: {} written, {} read", self.target, bytes(written), bytes(read))?;
+        match written {
+            0 => Ok(()),
+            _ => write!(f, ", WA {:.3}", self.stats.programmed_total() as f64 / written as f64),
+        }
+    }
+}
+
+/// A listener, and the name that it has to give back.
+struct Door {
+    listener: Listener,
+    named: Named,
+}
+
+/// The name of a socket, until it is dropped.
+struct Named(Option<PathBuf>);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if let Some(path) = &self.0 {
+            let _ = std::fs::remove_file(path); // nobody can be told any more
+        }
+    }
+}
+
+fn open_door(address: &Address) -> Result<Door, ServeError> {
+    let refuse = |problem: String| ServeError::Listen { address: address.clone(), problem };
+    match address {
+        Address::Unix(path) => {
+            let path = std::path::absolute(path).map_err(|e| refuse(e.to_string()))?;
+            if !matches!(connect_to(&path, PATIENCE), Err(ControlError::Nobody { .. })) {
+                return Err(ServeError::Taken(address.clone()));
+            }
+            let listener = listen_at(&path).map_err(|e| match e {
+                ControlError::Listen { problem, .. } => refuse(problem),
+                other => refuse(other.to_string()),
+            })?;
+            Ok(Door { listener: Listener::Unix(listener), named: Named(Some(path)) })
+        }
+        Address::Tcp(at) => {
+            let listener = TcpListener::bind(at).map_err(|e| match e.kind() {
+                std::io::ErrorKind::AddrInUse => ServeError::Taken(address.clone()),
+                _ => refuse(e.to_string()),
+            })?;
+            Ok(Door { listener: Listener::Tcp(listener), named: Named(None) })
+        }
+    }
+}
+
+/// Serves a target until the monitor says that it is to end. `ready` is told every address when clients can
+/// connect.
+///
+/// # Errors
+/// There is no such drive or target, it can't be mounted, or an address can't be had. The drive is as it was
+/// then, apart from the mount.
+pub fn serve(
+    serving: &Serving,
+    monitor: Rc<dyn Monitor>,
+    ready: impl Fn(&Address) + 'static,
+) -> Result<Served, ServeError> {
+    let name = serving.on.name.clone();
+    let failed =
+        |source: StackError| ServeError::Stack { target: name.clone(), source: source.into() };
+    let options = SsdOptions { timing: serving.timing, ..SsdOptions::default() };
+    let target = target_of_drive(&serving.on, &options).map_err(failed)?;
+    if target.stack.is_raw() {
+        return Err(ServeError::Raw { target: name });
+    }
+    let switch = Rc::new(Switch::default());
+    let (owned, power) = (serving.clone(), switch.clone());
+    let main = |cx: Cx| async move {
+        let steps = steps(&cx, &owned, &target, monitor, &power, ready);
+        let served = power.unless_off(&cx, steps).await;
+        (served, cx.now())
+    };
+    let ended = Threads::run_here(0, main);
+    let (served, at) =
+        ended.map_err(|source| ServeError::Stalled { target: name.clone(), source })?;
+    served.unwrap_or_else(|| {
+        let image = switch.cut(at).map_err(|e| failed(e.into()))?;
+        Err(ServeError::PowerCut { image, at })
+    })
+}
+
+async fn steps(
+    cx: &Cx,
+    serving: &Serving,
+    target: &Target,
+    monitor: Rc<dyn Monitor>,
+    power: &Rc<Switch>,
+    ready: impl Fn(&Address),
+) -> Result<Served, ServeError> {
+    let failed = |source: StackError| ServeError::Stack {
+        target: target.name.clone(),
+        source: source.into(),
+    };
+    // Before the mount: an address that can't be had changes nothing.
+    let doors = serving.nbd.iter().map(open_door).collect::<Result<Vec<_>, _>>()?;
+    let stack = Stack::powered(cx, target, 0, Some(power.clone())).await.map_err(failed)?;
+    let exports: Rc<[_]> = [Rc::new(Export::new(&target.name, stack.block()))].into();
+    let (stop, mut open) = (Rc::new(Stop::default()), Vec::new());
+    for (door, address) in doors.into_iter().zip(&serving.nbd) {
+        let (theirs, exports, stop, address) =
+            (cx.clone(), exports.clone(), stop.clone(), address.clone());
+        open.push(cx.spawn_join(async move {
+            let Door { listener, named } = door;
+            let ended = nbd::serve(&theirs, listener, exports, stop).await;
+            drop(named);
+            ended.map_err(|e| ServeError::Listen { address, problem: e.to_string() })
+        }));
+    }
+    serving.nbd.iter().for_each(&ready);
+    while !monitor.interrupted() {
+        cx.sleep(LOOK_EVERY).await;
+    }
+    stop.raise(cx);
+    let mut ended = Ok(());
+    for door in open {
+        ended = ended.and(door.await);
+    }
+    stack.drain(cx).await;
+    let stats = stack.stats();
+    let stopped = stack.stop(cx).await;
+    stack.close().map_err(failed)?;
+    ended?;
+    let target = target.name.clone();
+    Ok(Served { target, stats, read_only: stopped.read_only, laws: stopped.laws })
+}

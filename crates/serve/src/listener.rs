@@ -1,0 +1,100 @@
+//! Where clients come in.
+//!
+//! Owns: listeners and connections of both families, as files that a core watches. Promises: nothing
+//! blocks; a client that was accepted has small packets sent at once. Never: makes or removes a socket's
+//! name.
+
+use flashlane_rt::{Cx, Watched};
+use rustix::io::Errno;
+use std::io::{self, IoSlice, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+
+/// A socket that clients connect to.
+pub enum Listener {
+    Unix(UnixListener),
+    Tcp(TcpListener),
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Listener::Unix(socket) => socket.as_fd(),
+            Listener::Tcp(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl Listener {
+    /// Watches it on this core.
+    ///
+    /// # Errors
+    /// The kernel has no room for it.
+    pub(crate) fn watched(self, cx: &Cx) -> io::Result<Watched<Listener>> {
+        match &self {
+            Listener::Unix(socket) => socket.set_nonblocking(true)?,
+            Listener::Tcp(socket) => socket.set_nonblocking(true)?,
+        }
+        cx.watch(self)
+    }
+
+    /// The next client. An error of one that was gone already is none.
+    pub(crate) fn accept(&self) -> io::Result<Client> {
+        loop {
+            let accepted = match self {
+                Listener::Unix(socket) => socket.accept().map(|(client, _)| Client::Unix(client)),
+                Listener::Tcp(socket) => socket.accept().map(|(client, _)| Client::Tcp(client)),
+            };
+            match accepted {
+                Err(e) if e.raw_os_error() == Some(Errno::CONNABORTED.raw_os_error()) => {}
+                Err(e) => return Err(e),
+                Ok(client) => return client.prepared(),
+            }
+        }
+    }
+}
+
+/// A connection.
+pub enum Client {
+    Unix(UnixStream),
+    Tcp(TcpStream),
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match self {
+            Client::Unix(socket) => socket.as_fd(),
+            Client::Tcp(socket) => socket.as_fd(),
+        }
+    }
+}
+
+impl Client {
+    fn prepared(self) -> io::Result<Client> {
+        match &self {
+            Client::Unix(socket) => socket.set_nonblocking(true)?,
+            Client::Tcp(socket) => {
+                socket.set_nonblocking(true)?;
+                socket.set_nodelay(true)?;
+            }
+        }
+        Ok(self)
+    }
+
+    /// Reads what is there; 0 bytes where the client has ended.
+    pub(crate) fn read(&self, to: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Client::Unix(socket) => (&mut &*socket).read(to),
+            Client::Tcp(socket) => (&mut &*socket).read(to),
+        }
+    }
+
+    /// Writes what the kernel takes.
+    pub(crate) fn write(&self, from: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Client::Unix(socket) => (&mut &*socket).write_vectored(from),
+            Client::Tcp(socket) => (&mut &*socket).write_vectored(from),
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! What server and client agree on before the first request.
+//!
+//! Owns: the options and their answers. Promises: an option that is not known, or whose data makes no
+//! sense, is refused in words and the client may go on; a client that keeps asking is left, and so is one
+//! that takes too long. Never: gives an export that the client has not named, but for the only one by
+//! the empty name.
+
+use super::input::Input;
+use super::wire::{self, OptionHead, Wanted, can, info, option, reply};
+use super::{BYTES_MAX, PREFERRED_BYTES};
+use crate::Export;
+use flashlane_base::SECTOR_BYTES;
+use std::io;
+use std::rc::Rc;
+
+/// Bytes of an option's data at most; more are passed over.
+const DATA_MAX: usize = 8 << 10;
+/// Bytes that are passed over at most.
+const PASSED_MAX: u32 = 1 << 20;
+/// Options of a client at most.
+const OPTIONS_MAX: usize = 256;
+
+/// What was agreed on.
+pub(super) struct Agreed {
+    pub(super) export: Rc<Export>,
+    /// Replies come in chunks, and errors with words.
+    pub(super) structured: bool,
+}
+
+/// What comes after an option.
+enum Next {
+    More,
+    /// The transmission begins.
+    Begin(Rc<Export>),
+    End,
+}
+
+/// What an export can do.
+const CAN: u16 = can::HAS_FLAGS
+    | can::FLUSH
+    | can::FUA
+    | can::TRIM
+    | can::WRITE_ZEROES
+    | can::DF
+    | can::MULTI_CONN
+    | can::FAST_ZERO;
+
+/// Talks with a client until it has chosen an export. `None` where it leaves without one.
+pub(super) async fn agree(input: &mut Input, exports: &[Rc<Export>]) -> io::Result<Option<Agreed>> {
+    let mut hello = Vec::new();
+    hello.extend(wire::INIT_MAGIC.to_be_bytes());
+    hello.extend(wire::OPTION_MAGIC.to_be_bytes());
+    hello.extend((wire::FIXED_NEWSTYLE | wire::NO_ZEROES).to_be_bytes());
+    input.say(&hello).await?;
+    let Some(flags) = input.take(4).await? else { return Ok(None) };
+    let flags = u32::from_be_bytes(*flags.first_chunk().expect("four bytes"));
+    if flags & !u32::from(wire::FIXED_NEWSTYLE | wire::NO_ZEROES) != 0 {
+        return Ok(None);
+    }
+    let mut talk = Talk {
+        exports,
+        structured: false,
+        zeroes: flags & u32::from(wire::NO_ZEROES) == 0,
+        out: Vec::new(),
+    };
+    for _ in 0..OPTIONS_MAX {
+        let Some(head) = input.take(wire::OPTION_BYTES).await? else { return Ok(None) };
+        let Some(head) = OptionHead::decode(head) else { return Ok(None) };
+        let next = if head.bytes as usize > DATA_MAX {
+            if head.bytes > PASSED_MAX || !input.pass_over(head.bytes as usize).await? {
+                return Ok(None);
+            }
+            talk.refuse(head.option, reply::TOO_BIG, "more data than any option needs")
+        } else {
+            let Some(data) = input.take(head.bytes as usize).await? else { return Ok(None) };
+            talk.answer(head.option, data)
+        };
+        input.say(&std::mem::take(&mut talk.out)).await?;
+        match next {
+            Next::More => {}
+            Next::Begin(export) => {
+                return Ok(Some(Agreed { export, structured: talk.structured }));
+            }
+            Next::End => return Ok(None),
+        }
+    }
+    Ok(None)
+}
+
+struct Talk<'a> {
+    exports: &'a [Rc<Export>],
+    structured: bool,
+    /// The client wants zeros behind the answer to EXPORT_NAME.
+    zeroes: bool,
+    /// What is to be said.
+    out: Vec<u8>,
+}
+
+impl Talk<'_> {
+    fn refuse(&mut self, option: u32, kind: u32, why: &str) -> Next {
+        wire::put_option_reply(&mut self.out, option, kind, why.as_bytes());
+        Next::More
+    }
+
+    fn find(&self, name: &str) -> Option<Rc<Export>> {
+        match self.exports {
+            [only] if name.is_empty() => Some(only.clone()),
+            all => all.iter().find(|export| export.name == name).cloned(),
+        }
+    }
+
+    fn names(&self) -> String {
+        let names: Vec<String> = self.exports.iter().map(|e| format!("`{}`", e.name)).collect();
+        names.join(", ")
+    }
+
+    fn answer(&mut self, option: u32, data: &[u8]) -> Next {
+        let ack = |out: &mut Vec<u8>| wire::put_option_reply(out, option, reply::ACK, &[]);
+        match option {
+            option::EXPORT_NAME => {
+                // This option has no way to refuse.
+                let Some(export) = std::str::from_utf8(data).ok().and_then(|n| self.find(n)) else {
+                    return Next::End;
+                };
+                self.out.extend(export.bytes().to_be_bytes());
+                self.out.extend(CAN.to_be_bytes());
+                if self.zeroes {
+                    self.out.extend([0; 124]);
+                }
+                Next::Begin(export)
+            }
+            option::ABORT => {
+                ack(&mut self.out);
+                Next::End
+            }
+            option::LIST | option::STRUCTURED_REPLY if !data.is_empty() => {
+                self.refuse(option, reply::INVALID, "this option has no data")
+            }
+            option::LIST => {
+                for export in self.exports {
+                    let mut entry = (export.name.len() as u32).to_be_bytes().to_vec();
+                    entry.extend(export.name.as_bytes());
+                    wire::put_option_reply(&mut self.out, option, reply::SERVER, &entry);
+                }
+                ack(&mut self.out);
+                Next::More
+            }
+            option::STRUCTURED_REPLY => {
+                self.structured = true;
+                ack(&mut self.out);
+                Next::More
+            }
+            option::INFO | option::GO => {
+                let Some(wanted) = Wanted::decode(data) else {
+                    return self.refuse(option, reply::INVALID, "lengths that do not fit");
+                };
+                let Some(export) = self.find(wanted.name) else {
+                    let why = format!("no such export; there are {}", self.names());
+                    return self.refuse(option, reply::UNKNOWN, &why);
+                };
+                self.inform(option, &export, &wanted.infos);
+                ack(&mut self.out);
+                if option == option::GO { Next::Begin(export) } else { Next::More }
+            }
+            _ => self.refuse(option, reply::UNSUPPORTED, "this server does not know the option"),
+        }
+    }
+
+    /// Size, flags and limits of an export always; its name and what it is where that was asked for.
+    fn inform(&mut self, option: u32, export: &Export, wanted: &[u16]) {
+        let mut put = |kind: u16, data: &[&[u8]]| {
+            let whole = [&[&kind.to_be_bytes()[..]], data].concat().concat();
+            wire::put_option_reply(&mut self.out, option, reply::INFO, &whole);
+        };
+        put(info::EXPORT, &[&export.bytes().to_be_bytes(), &CAN.to_be_bytes()]);
+        let limits = [SECTOR_BYTES as u32, PREFERRED_BYTES, BYTES_MAX].map(u32::to_be_bytes);
+        put(info::BLOCK_SIZE, &[&limits.concat()]);
+        if wanted.contains(&info::NAME) {
+            put(info::NAME, &[export.name.as_bytes()]);
+        }
+        if wanted.contains(&info::DESCRIPTION) {
+            put(info::DESCRIPTION, &[b"a target on an emulated Open-Channel SSD"]);
+        }
+    }
+}

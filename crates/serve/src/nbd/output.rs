@@ -1,0 +1,160 @@
+//! What a client is sent.
+//!
+//! Owns: replies that the kernel has not taken yet, and whose room comes back when it has. Promises: a reply
+//! that nothing is in the way of is sent at once, in one call; several that wait go in one. Never: waits
+//! where a request ends; reorders a reply's bytes.
+
+use super::BUDGET;
+use crate::Client;
+use crate::stop::first;
+use flashlane_base::mutant;
+use flashlane_rt::{Credits, Cx, Notify, Watched};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io::{self, IoSlice};
+use std::rc::Rc;
+
+/// Replies in a call of the kernel at most.
+const AT_ONCE: usize = 64;
+
+/// A reply, and the room that it takes of its client's.
+struct Reply {
+    bytes: Vec<u8>,
+    room: u64,
+}
+
+pub(super) struct Output {
+    socket: Rc<Watched<Client>>,
+    waiting: RefCell<VecDeque<Reply>>,
+    /// Bytes of the first that were sent.
+    sent: Cell<usize>,
+    /// The client is gone, or no reply comes any more.
+    over: Cell<bool>,
+    changed: Notify,
+    /// What the client may have in flight, in sectors.
+    room: Credits,
+}
+
+/// Room for a request, which goes back when this is dropped.
+pub(super) struct Room<'a> {
+    of: &'a Credits,
+    cx: &'a Cx,
+    sectors: u64,
+}
+
+impl Room<'_> {
+    /// From now on it goes back with the reply ([`Output::send`]).
+    pub(super) fn keep(mut self) -> u64 {
+        std::mem::take(&mut self.sectors)
+    }
+}
+
+impl Drop for Room<'_> {
+    fn drop(&mut self) {
+        self.of.release(self.cx, self.sectors);
+    }
+}
+
+impl Output {
+    pub(super) fn new(socket: Rc<Watched<Client>>) -> Output {
+        Output {
+            socket,
+            waiting: RefCell::default(),
+            sent: Cell::new(0),
+            over: Cell::new(false),
+            changed: Notify::new(),
+            room: Credits::new(BUDGET),
+        }
+    }
+
+    /// Waits until the client may have so much more in flight.
+    pub(super) async fn take_room<'a>(&'a self, cx: &'a Cx, sectors: u64) -> Room<'a> {
+        let sectors = if mutant!("serve.room-unbounded") { 0 } else { sectors };
+        self.room.acquire(cx, sectors).await;
+        Room { of: &self.room, cx, sectors }
+    }
+
+    /// Waits until nothing is in flight, and every reply sent or dropped.
+    pub(super) async fn all_room(&self, cx: &Cx) {
+        drop(self.take_room(cx, BUDGET).await);
+    }
+
+    /// Nothing is sent any more.
+    pub(super) fn end(&self, cx: &Cx) {
+        self.over.set(true);
+        let dropped: u64 = self.waiting.borrow_mut().drain(..).map(|reply| reply.room).sum();
+        self.room.release(cx, dropped);
+        self.changed.wake(cx);
+    }
+
+    /// Sends a reply, whose request took so much room. The memory of one that was sent whole comes back.
+    pub(super) fn send(&self, cx: &Cx, bytes: Vec<u8>, room: u64) -> Option<Vec<u8>> {
+        if self.over.get() {
+            self.room.release(cx, room);
+            return Some(bytes);
+        }
+        let mut sent = 0;
+        if self.waiting.borrow().is_empty() {
+            match self.socket.file().write(&[IoSlice::new(&bytes)]) {
+                Ok(n) if n == bytes.len() => {
+                    self.room.release(cx, room);
+                    return Some(bytes);
+                }
+                Ok(n) => sent = n,
+                // Whatever is wrong with the socket, its writer finds it.
+                Err(_) => {}
+            }
+            self.sent.set(sent);
+        }
+        self.waiting.borrow_mut().push_back(Reply { bytes, room });
+        self.changed.wake(cx);
+        None
+    }
+
+    /// Sends what waits, until there is an end of it.
+    ///
+    /// # Errors
+    /// The client can't be written to any more.
+    pub(super) async fn write(&self, cx: &Cx) -> io::Result<()> {
+        loop {
+            let something = || self.over.get() || !self.waiting.borrow().is_empty();
+            self.changed.wait(cx, something).await;
+            if self.over.get() {
+                return Ok(());
+            }
+            let write = |client: &Client| {
+                let waiting = self.waiting.borrow();
+                let mut from = self.sent.get();
+                let slices: Vec<IoSlice<'_>> = waiting
+                    .iter()
+                    .take(AT_ONCE)
+                    .map(|reply| IoSlice::new(&reply.bytes[std::mem::take(&mut from)..]))
+                    .collect();
+                match slices.is_empty() {
+                    true => Ok(0),
+                    false => client.write(&slices),
+                }
+            };
+            // A client that takes nothing must not be waited for once it is given up.
+            match first(self.socket.io(write), self.changed.wait(cx, || self.over.get())).await {
+                Ok(written) => self.took(cx, written?),
+                Err(()) => return Ok(()),
+            }
+        }
+    }
+
+    /// The kernel took so many bytes.
+    fn took(&self, cx: &Cx, written: usize) {
+        let mut waiting = self.waiting.borrow_mut();
+        let (mut sent, mut room) = (self.sent.get() + written, 0);
+        while let Some(first) = waiting.front()
+            && sent >= first.bytes.len()
+        {
+            sent -= first.bytes.len();
+            room += first.room;
+            waiting.pop_front();
+        }
+        self.sent.set(sent);
+        self.room.release(cx, room);
+    }
+}

@@ -1,0 +1,183 @@
+//! A client's requests.
+//!
+//! Owns: the order of things on a connection: handshake, requests, the end. Promises: requests are done side
+//! by side, and answered as they end; what a client has in flight is bounded ([`super::BUDGET`]), and so is what it
+//! may do before others have their turn. Never: gives up a request that has begun.
+
+use super::handshake::{self, Agreed};
+use super::input::Input;
+use super::output::Output;
+use super::wire::{self, Request, command, error, flag};
+use super::{BYTES_MAX, HANDSHAKE_MAX, PARTING};
+use crate::stop::first;
+use crate::{Client, Export, Failure, Stop};
+use flashlane_base::SECTOR_BYTES;
+use flashlane_rt::Cx;
+use std::cell::RefCell;
+use std::io;
+use std::rc::Rc;
+
+/// Requests of a client in a row before others have their turn.
+const IN_A_ROW: u32 = 16;
+/// Buffers that are kept for later requests, and the longest of them.
+const KEPT: usize = 64;
+const KEPT_BYTES: usize = 256 << 10;
+
+struct Session {
+    export: Rc<Export>,
+    structured: bool,
+    output: Output,
+    buffers: RefCell<Vec<Vec<u8>>>,
+}
+
+/// Serves a client to its end.
+///
+/// # Errors
+/// The connection failed.
+pub(super) async fn run(
+    cx: &Cx,
+    client: Client,
+    exports: &[Rc<Export>],
+    stop: &Rc<Stop>,
+) -> io::Result<()> {
+    let socket = Rc::new(cx.watch(client)?);
+    let mut input = Input::new(socket.clone());
+    let talk = first(handshake::agree(&mut input, exports), cx.sleep(HANDSHAKE_MAX));
+    let Some(Ok(agreed)) = stop.unless_up(cx, talk).await else { return Ok(()) };
+    let Some(Agreed { export, structured }) = agreed? else { return Ok(()) };
+    let output = Output::new(socket);
+    let session = Rc::new(Session { export, structured, output, buffers: RefCell::default() });
+    let (theirs, writer_cx) = (session.clone(), cx.clone());
+    let writer = cx.spawn_join(async move {
+        let _ = theirs.output.write(&writer_cx).await;
+        // Whoever still has a reply for it drops that.
+        theirs.output.end(&writer_cx);
+    });
+    let ended = stop.unless_up(cx, session.take_requests(cx, &mut input)).await;
+    // Every request that has begun ends, and has its reply sent while there is somebody to take it.
+    if first(session.output.all_room(cx), cx.sleep(PARTING)).await.is_err() {
+        session.output.end(cx);
+        session.output.all_room(cx).await;
+    }
+    session.output.end(cx);
+    writer.await;
+    ended.unwrap_or(Ok(()))
+}
+
+impl Session {
+    /// Takes requests and begins them, until the client ends.
+    async fn take_requests(self: &Rc<Self>, cx: &Cx, input: &mut Input) -> io::Result<()> {
+        let mut in_a_row = 0;
+        loop {
+            let Some(head) = input.take(Request::BYTES).await? else { return Ok(()) };
+            // Behind another magic nothing can be made sense of.
+            let Some(request) = Request::decode(head) else { return Ok(()) };
+            if request.command == command::DISCONNECT {
+                return Ok(());
+            }
+            let has_data = matches!(request.command, command::READ | command::WRITE);
+            let data = if has_data { request.bytes } else { 0 };
+            if request.command == command::WRITE && data > BYTES_MAX {
+                return Ok(()); // nobody reads so much to throw it away
+            }
+            let room = u64::from(data.min(BYTES_MAX)).div_ceil(SECTOR_BYTES as u64).max(1);
+            let room = self.output.take_room(cx, room).await;
+            let mut buffer = self.buffers.borrow_mut().pop().unwrap_or_default();
+            if request.command == command::WRITE {
+                buffer.resize(data as usize, 0);
+                if !input.fill(&mut buffer).await? {
+                    return Ok(());
+                }
+            }
+            let (me, theirs, room) = (self.clone(), cx.clone(), room.keep());
+            cx.spawn(async move { me.answer(&theirs, request, buffer, room).await });
+            in_a_row += 1;
+            if in_a_row >= IN_A_ROW && input.has(Request::BYTES) {
+                in_a_row = 0;
+                cx.yield_now().await;
+            }
+        }
+    }
+
+    /// Does a request and sends the reply. `buffer` has the data of a write.
+    async fn answer(&self, cx: &Cx, request: Request, mut buffer: Vec<u8>, room: u64) {
+        let done = self.perform(cx, &request, &mut buffer).await;
+        if request.command != command::READ || done.is_err() {
+            buffer.clear();
+            match done {
+                Ok(()) => wire::put_done(&mut buffer, request.cookie),
+                Err((number, why)) => {
+                    let structured = self.structured;
+                    wire::put_error(&mut buffer, request.cookie, number, &why, structured);
+                }
+            }
+        }
+        let free = self.output.send(cx, buffer, room);
+        let mut buffers = self.buffers.borrow_mut();
+        if buffers.len() < KEPT {
+            buffers.extend(free.filter(|buffer| buffer.capacity() <= KEPT_BYTES));
+        }
+    }
+
+    /// What a request comes to; `buffer` is the whole reply to a read then.
+    async fn perform(
+        &self,
+        cx: &Cx,
+        request: &Request,
+        buffer: &mut Vec<u8>,
+    ) -> Result<(), (u32, String)> {
+        let Request { flags, command, offset, bytes, .. } = *request;
+        let export = &*self.export;
+        let fua = flags & flag::FUA != 0;
+        let known = match command {
+            command::READ => flag::FUA | flag::DF,
+            command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE | flag::FAST_ZERO,
+            _ => flag::FUA,
+        };
+        if flags & !known != 0 {
+            return Err((error::INVALID, format!("flags {flags:#x} make no sense here")));
+        }
+        if command == command::FLUSH {
+            return export.flush(cx).await.map_err(failed);
+        }
+        let writes = command != command::READ;
+        let (lba, sectors) = export.sectors(offset, bytes.into()).map_err(|failure| {
+            let is_beyond = failure == Failure::Beyond && writes;
+            let number = if is_beyond { error::NO_SPACE } else { error::INVALID };
+            (number, format!("{bytes} bytes at {offset}: {failure}"))
+        })?;
+        if sectors == 0 {
+            return Err((error::INVALID, "no bytes".into()));
+        }
+        let done = match command {
+            command::READ if bytes > BYTES_MAX => {
+                return Err((error::INVALID, format!("longer than {BYTES_MAX} bytes")));
+            }
+            command::READ => {
+                let head = wire::read_head_bytes(self.structured);
+                buffer.resize(head + bytes as usize, 0);
+                let read = export.read(cx, lba, &mut buffer[head..]).await;
+                wire::put_read_head(buffer, request, self.structured);
+                read
+            }
+            command::WRITE => return export.write(cx, lba, buffer, fua).await.map_err(failed),
+            command::TRIM => export.discard(cx, lba, sectors).await,
+            command::WRITE_ZEROES if flags & flag::NO_HOLE == 0 => {
+                export.discard(cx, lba, sectors).await
+            }
+            command::WRITE_ZEROES if flags & flag::FAST_ZERO != 0 => {
+                let why = "zeros that have a place on the medium are not written fast";
+                return Err((error::NOT_SUPPORTED, why.into()));
+            }
+            command::WRITE_ZEROES => export.write_zeros(cx, lba, sectors).await,
+            _ => return Err((error::INVALID, format!("command {command} is not known here"))),
+        };
+        done.map_err(failed)?;
+        // A discard with FUA is durable when it is answered; only writes below have a FUA of their own.
+        if fua && writes { export.flush(cx).await.map_err(failed) } else { Ok(()) }
+    }
+}
+
+fn failed(e: flashlane_ftl::block::BlockError) -> (u32, String) {
+    (error::IO, Failure::Device(e).to_string())
+}
