@@ -28,7 +28,34 @@ fn both(places: &[Extent; 2]) -> [Vec<Spot>; 2] {
     [spots(&places[0]), spots(&places[1])]
 }
 
-/// Other content in both copies of a shard, everything about it right.
+/// A shard with other content and everything about it right, as long as it was.
+fn forged(
+    medium: &Medium,
+    bytes: &[u8],
+    change: impl Fn(&mut ShardHeader, &mut Vec<ShardEntry>, &mut Vec<(u64, u64)>),
+) -> Vec<u8> {
+    let view = ShardView::decode(bytes).expect("a shard");
+    let (mut header, mut entries) = (view.header().clone(), view.entries().collect());
+    let mut stamps = view.stamps().collect();
+    change(&mut header, &mut entries, &mut stamps);
+    let mut forged = header.encode(&entries, &stamps);
+    if forged.len() > bytes.len() {
+        let words = &forged[128..128 + entries.len() * header.width.bytes()];
+        let stripes = Stripes {
+            unit: medium.ssd.geometry().ws_opt,
+            chunk_sectors: medium.ssd.geometry().sectors_per_chunk(),
+        };
+        let runs = Runs::find(words, header.width, stripes, usize::MAX, |_| None);
+        forged = header.encode_runs(&runs.expect("runs"), &stamps);
+    }
+    assert!(forged.len() <= bytes.len(), "as long as it was");
+    forged.resize(bytes.len(), 0);
+    let view = ShardView::decode(&forged).expect("it is whole in itself");
+    assert!(view.entries().eq(entries), "and says what it is to say");
+    forged
+}
+
+/// Other content in both copies of a shard.
 fn forge_shard(
     medium: &Medium,
     places: &[Extent; 2],
@@ -36,22 +63,7 @@ fn forge_shard(
 ) {
     for copy in both(places) {
         let bytes = bytes_at(medium, LBA_CHECKPOINT, &copy);
-        let view = ShardView::decode(&bytes).expect("a shard");
-        let (mut header, mut entries) = (view.header().clone(), view.entries().collect());
-        change(&mut header, &mut entries);
-        let stamps = view.stamps().collect::<Vec<_>>();
-        let mut forged = header.encode(&entries, &stamps);
-        if forged.len() > bytes.len() {
-            let words = &forged[128..128 + entries.len() * header.width.bytes()];
-            let stripes = Stripes {
-                unit: medium.ssd.geometry().ws_opt,
-                chunk_sectors: medium.ssd.geometry().sectors_per_chunk(),
-            };
-            let runs = Runs::find(words, header.width, stripes, usize::MAX, |_| None);
-            forged = header.encode_runs(&runs.expect("runs"), &stamps);
-        }
-        assert!(forged.len() <= bytes.len(), "as long as it was");
-        forged.resize(bytes.len(), 0);
+        let forged = forged(medium, &bytes, |header, entries, _| change(header, entries));
         put(medium, &copy, &forged);
     }
 }
@@ -128,10 +140,11 @@ fn metadata_without_its_record_does_not_count() {
     let newest = medium.checkpoints()[0].1[0];
     let places = spots(&newest[0]);
     let bytes = bytes_at(&medium, LBA_CHECKPOINT, &places);
-    let view = ShardView::decode(&bytes).expect("a shard");
-    let nothing = vec![ShardEntry::Unmapped; view.len()];
-    let mut forged = view.header().encode(&nothing, &[]);
-    forged.resize(bytes.len(), 0);
+    let forged = forged(&medium, &bytes, |_, entries, stamps| {
+        assert!(entries.iter().filter(|e| **e != ShardEntry::Unmapped).count() > 600);
+        entries.fill(ShardEntry::Unmapped);
+        stamps.clear();
+    });
     for (at, sector) in places.iter().zip(forged.chunks(4096)) {
         medium.replace_content(*at, sector);
     }
