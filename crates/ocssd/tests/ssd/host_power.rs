@@ -361,6 +361,48 @@ fn all_leave_a_commit(begin: impl Fn(Arc<MemoryFile>, u64) -> History) {
     assert!(images > 4_000, "{images}");
 }
 
+/// A commit names a program that waits for its die, and a power cut takes that back. What is programmed in its place
+/// goes over the bytes that the commit names: before that the device as the cut left it is committed (IMAGE.md,
+/// section 6).
+#[test]
+fn what_a_cut_took_back_is_programmed_over_behind_a_commit() {
+    for begin in [History::new, History::behind] {
+        let file = fresh();
+        let (start, from) = (file.bytes(), file.ops());
+        let mut history = begin(file, 1);
+        let settled = |history: &History| {
+            let written = history.behind.as_ref().map_or(Ok(()), |behind| behind.drain());
+            written.expect("nothing fails");
+        };
+        history.bench.write(&[(0, 0, 0, 2)], 1);
+        let ssd = history.ssd.clone();
+        let filled = Filled::new(2, 4096, 2);
+        let now = history.bench.run(move |cx, dev| async move {
+            let _ = dev.submit(&cx, filled.request(&addrs(&*dev, &[(0, 0, 2, 2)]), false));
+            ssd.set_targets(b"a commit").expect("kept");
+            cx.now()
+        });
+        settled(&history);
+        let named = open_on(Arc::new(MemoryFile::new(history.file.bytes())));
+        let commit = commits(&named);
+        assert_eq!(named.chunk_report(0, 0, 1)[0].write_pointer, 4, "it is named");
+        history.snapshots.insert(commit, look(&named));
+        history.durable.push((history.file.ops(), commit));
+        let cut = history.ssd.power_cut(now, PowerOn::ClockGoesOn);
+        assert_eq!((cut.torn_programs, cut.lost_programs), (0, 1));
+        assert_eq!(history.bench.info(0, 0).write_pointer, 2, "it is taken back");
+        let before = history.look();
+        history.note(commit, before, true);
+        let done = history.bench.write(&[(0, 0, 2, 2)], 3);
+        assert_eq!(done.failed, 0);
+        settled(&history);
+        let mut rng = Rng::new(1);
+        for at in from..=history.file.ops() {
+            history.lose_power(&start, from, at, &mut rng);
+        }
+    }
+}
+
 /// The same with a write buffer, and programs that fail behind their acknowledgement: what the device keeps
 /// for them is in the commit with the faults that have happened, or neither is.
 #[test]

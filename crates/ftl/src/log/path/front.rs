@@ -687,3 +687,6 @@ enum Cleared {
     /// It names this, which may be older or newer.
     Unsure(u64),
 }
+
+#[cfg(all(test, debug_assertions))] // others' steps can be taken in such builds only
+mod tests;

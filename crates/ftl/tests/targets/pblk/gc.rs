@@ -85,7 +85,8 @@ fn a_line_with_sectors_in_slots_is_no_victim() {
 }
 
 /// G03: neither is a line whose programs have ended while their completions are still being worked
-/// on, so that its sectors are not in the map yet: what looks like no valid sector is not one.
+/// on, so that its sectors are not in the map yet: what looks like no valid sector is not one. It is not closed
+/// before they are (FORMAT.md, rule 8).
 #[test]
 fn a_line_whose_completions_are_late_is_no_victim() {
     let b = small().untimed().cost("complete.unit", "10ms").build();
@@ -93,6 +94,8 @@ fn a_line_whose_completions_are_late_is_no_victim() {
     b.sleep(Ns::from_ms(1));
     // The open lines close early; GC is on and frees lines with nothing valid at once.
     b.dev.set_active_pus(&b.cx, 3).expect("enough spare");
+    b.sleep(Ns::from_ms(2));
+    assert_eq!(b.lines(LineState::Closing), 1, "a unit of it is in flight");
     b.rest();
     assert_eq!(
         b.stats().gc_free_rides,

@@ -453,6 +453,55 @@ fn padding_is_nobodys_data() {
     assert!(lbas.iter().all(|l| [50, 60].contains(l)), "{lbas:?}");
 }
 
+/// Section 4: the anchor can't be written where it belongs, so both copies go to other chunks. The power goes off at every
+/// command of that: a copy is on the medium at any time, though the old ones would be the first to be used again.
+#[test]
+fn an_anchor_is_there_while_both_copies_move() {
+    let setup = tiny(40).manual_gc();
+    let before = [Do::Write(0, 60), Do::Flush];
+    let story: Vec<Do> = (0..40).flat_map(|i| [Do::Discard(i, 1), Do::Flush]).collect();
+    let (bench, telling) = setup.told(&before);
+    let old: Vec<Spot> = bench.medium.anchors().iter().map(|(at, _)| *at).collect();
+    bench.told(&story, &telling);
+    let place = bench.medium.anchors().into_iter().map(|(at, _)| at).find(|at| !old.contains(at));
+    let place = place.expect("a second anchor in the same chunks");
+    let old: BTreeSet<u32> = old.iter().map(|at| at.0).collect();
+    assert!(old.len() == 2 && old.contains(&place.0), "{old:?}, {place:?}");
+    let setup = setup.failing("early_close", place);
+
+    let (bench, telling) = setup.told(&before);
+    bench.told(&story, &telling);
+    bench.agrees_with(&telling.borrow());
+    let commands = bench.face.everything();
+    let first = |of: &dyn Fn(Op, Spot) -> bool| {
+        commands.iter().position(|(op, at)| of(*op, at[0])).expect("it happens") as u64
+    };
+    let failed = first(&|op, at| op == Op::Write && at == place);
+    let used_again = first(&|op, at| op == Op::Reset && old.contains(&at.0));
+    for stop in stops(failed..used_again + 10) {
+        let Up::Running(bench) = Medium::new(setup.clone()).create_until(Some(stop)) else {
+            panic!("{stop:?} is not in the story");
+        };
+        let telling = Rc::default();
+        bench.told(&before, &telling);
+        let told = tell(bench.cx.clone(), bench.dev.clone(), story.clone(), telling.clone());
+        assert!(bench.works_until_off(told), "{stop:?}");
+        let medium = bench.cut();
+        assert!(!medium.anchors().is_empty(), "{stop:?}: no anchor");
+        medium.mounted().agrees_with(&telling.borrow());
+    }
+
+    // The copies have moved, and then one of the old chunks was taken before any other.
+    let newest = bench.medium.newest_anchor().counter;
+    let new = bench.medium.anchors().into_iter().filter(|(_, a)| a.counter == newest);
+    let new: BTreeSet<u32> = new.map(|(at, _)| at.0).collect();
+    assert!(new.len() == 2 && new.is_disjoint(&old), "{new:?}, {old:?}");
+    for chunk in new {
+        let moved = first(&|op, at| op == Op::Write && at.0 == chunk);
+        assert!(failed < moved && moved < used_again, "{failed}, {moved}, {used_again}");
+    }
+}
+
 /// Section 4: a copy of the anchor is erased only while the other one is there.
 #[test]
 fn one_copy_of_the_anchor_is_always_there() {

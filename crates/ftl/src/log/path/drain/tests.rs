@@ -101,6 +101,43 @@ fn q02_the_loser_of_the_exchange_invalidates_its_page() {
     .expect("no stall");
 }
 
+/// QBLK, II-C: while a unit is published, whatever slot another core would fill next is none that the map still names.
+#[test]
+#[cfg(debug_assertions)] // others' steps can be taken in such builds only
+fn a_slot_is_free_when_the_map_names_its_copy() {
+    use flashlane_rt::sync::rehearse;
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let (ftl, cx) = (target(&run, 1, 1, LogConfig::qblk()), run.cx());
+    run.run(async move {
+        fill(&ftl, 0);
+        let unit = u64::from(ftl.shape.unit);
+        for lba in 0..unit {
+            write(&cx, &ftl, lba, 1).await;
+        }
+        let mut units = ftl.take_units(&cx, ftl.rings.of(&cx), 1);
+        assert_eq!(units[0].slots.len() as u64, unit);
+        ftl.lines.set_line(0, 0);
+        units[0].first = unit;
+        let looks = Rc::new(Cell::new(0));
+        let (other, their_cx, looked) = (ftl.clone(), cx.clone(), looks.clone());
+        rehearse(move || {
+            let mut next = [0];
+            other.rings.of(&their_cx).state.enter(|r| r.offer(&mut next));
+            for lba in 0..unit {
+                let named = other.map.get(lba);
+                looked.set(looked.get() + u64::from(matches!(named, Entry::Slot(_))));
+                assert_ne!(named, Entry::Slot(next[0]), "sector {lba}");
+            }
+            true
+        });
+        ftl.publish_media(&cx, units.into_iter().collect()).await;
+        rehearse(|| false);
+        assert_eq!(looks.get(), unit, "once, before the map moves on");
+        assert!((0..unit).all(|lba| ftl.map.get(lba) == Entry::Media(unit + lba)));
+    })
+    .expect("no stall");
+}
+
 /// What the drainer took and did not program is buffered, counted once, whether it waits in the ring again, for
 /// company, or for ever: the target became read-only.
 #[test]
