@@ -29,12 +29,28 @@ fail() {
     tail -n 5 out err 2>/dev/null | sed 's/^/      | /'
 }
 
+# until_ready ARGS...: runs the binary until it says that it is ready, then has it end.
+until_ready() {
+    "$bin" "$@" >out 2>err </dev/null &
+    server=$!
+    for _ in $(seq 100); do
+        grep -q ^ready out 2>/dev/null && break
+        sleep 0.1
+    done
+    kill -TERM "$server"
+    wait "$server"
+}
+
 # run WANT ARGS...: runs the binary, compares the exit code, sees that nothing panicked.
 run() {
     want=$1
     shift
     what="flashlane $*"
-    "$bin" "$@" >out 2>err </dev/null
+    if [ "${1-}" = serve ]; then
+        until_ready "$@"
+    else
+        "$bin" "$@" >out 2>err </dev/null
+    fi
     got=$?
     if grep -q panicked out err; then
         fail "$what: panicked"
