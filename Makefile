@@ -25,6 +25,7 @@ test-program:
 	sh tests/readme.sh
 	sh tests/cuts.sh
 	sh tests/report.sh
+	sh tests/serve.sh
 	$(MAKE) miri
 
 test-checkers:

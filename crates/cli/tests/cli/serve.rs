@@ -1,10 +1,9 @@
-//! `flashlane serve`: a target used as a disk, by a client of this file's own and by others' tools.
+//! `flashlane serve`: a target used as a disk, by a client of this file's own (`tests/serve.sh` has others').
 
-use crate::harness::{Here, Holder, drive, pause, says};
+use crate::harness::{Here, Holder, drive, says};
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::Command;
 use std::time::Duration;
 
 const READ: u16 = 0;
@@ -250,56 +249,5 @@ fn addresses_that_can_t_be_had_are_said() {
     server.kill();
     // The name that it left is taken again.
     let server = served(&h);
-    stopped(server);
-}
-
-/// Does this machine have a program?
-fn has(program: &str) -> bool {
-    let there = Command::new(program).arg("--version").output().is_ok();
-    if !there {
-        println!("skipped: no {program} here");
-    }
-    there
-}
-
-#[test]
-fn libnbd_and_qemu_see_a_disk() {
-    let h = made("pblk");
-    let server = served(&h);
-    let uri = format!("nbd+unix:///?socket={}", h.path("s").display());
-    let run = |program: &str, args: &[&str]| {
-        let done = Command::new(program).args(args).arg(&uri).output().expect("it starts");
-        assert!(done.status.success(), "{program} {args:?}: {done:?}");
-        String::from_utf8_lossy(&done.stdout).into_owned()
-    };
-    if has("nbdinfo") {
-        let info: serde_json::Value =
-            serde_json::from_str(&run("nbdinfo", &["--json"])).expect("one JSON object");
-        let export = &info["exports"][0];
-        for can in
-            ["can_flush", "can_fua", "can_trim", "can_zero", "can_multi_conn", "can_fast_zero"]
-        {
-            assert_eq!(export[can], true, "{can}");
-        }
-        assert_eq!(export["block_size_minimum"], 4096);
-        assert_eq!(info["structured"], true);
-    }
-    if has("nbdcopy") {
-        let data: Vec<u8> = (0..4u8).flat_map(|seed| pattern(seed, 500)).collect();
-        let file = h.file("random", &data).display().to_string();
-        run("nbdcopy", &["--flush", &file]);
-        let back = h.path("back").display().to_string();
-        let out = Command::new("nbdcopy").args([&uri, &back]).status().expect("it starts");
-        assert!(out.success());
-        let back = std::fs::read(back).expect("a copy");
-        assert!(back[..data.len()] == data && back[data.len()..].iter().all(|b| *b == 0));
-    }
-    if has("qemu-io") {
-        let steps =
-            ["write -P 7 0 1M", "discard 0 1M", "read -P 0 0 1M", "write -P 9 8192 4096", "flush"];
-        let args: Vec<&str> = steps.iter().flat_map(|step| ["-c", step]).collect();
-        run("qemu-io", &[&["-f", "raw"][..], &args].concat());
-    }
-    pause();
     stopped(server);
 }
