@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// Longest read or write of one request below; a longer one goes in pieces.
 const PIECE_SECTORS: usize = (16 << 20) / SECTOR_BYTES;
 /// Zeros that are written again and again.
-const ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 /// Why a request failed, for a client.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
