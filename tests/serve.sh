@@ -81,6 +81,10 @@ for kind in pblk qblk pftl; do
     good "$kind: qemu-img compares" qemu-img compare -f raw -F raw back "$uri"
     good "$kind: qemu-io" qemu-io -f raw -c 'write -P 7 0 1M' -c 'discard 0 1M' -c 'read -P 0 0 1M' \
         -c 'write -P 9 8192 4096' -c 'write -z 0 1M' -c 'read -P 0 0 1M' -c flush "$uri"
+    good "$kind: nothing is left" qemu-io -f raw -c 'discard 0 8M' -c 'write -P 5 8192 4096' "$uri"
+    good "$kind: what is allocated" nbdinfo --map "$uri"
+    awk '{ print $1, $2, $3 }' out | head -n 2 >map
+    printf '0 8192 3\n8192 4096 0\n' | cmp - map || { bad=$((bad + 1)) && echo "FAIL  $kind: its map: $(cat map)"; }
     good "$kind: fio writes and verifies" fio --name=v --ioengine=nbd --uri="$uri" --rw=randwrite --bs=4k \
         --size=32M --iodepth=32 --verify=crc32c --do_verify=1 --verify_fatal=1 --fsync=64
     # fio's last writes come behind its last fsync.

@@ -184,6 +184,26 @@ pub struct BlockInfo {
     pub layer: &'static str,
 }
 
+/// Sectors side by side that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Extent {
+    pub sectors: u64,
+    /// They were written; otherwise nothing is kept for them, and they read as zeros.
+    pub holds: bool,
+}
+
+impl Extent {
+    /// Of at most `most` sectors of a device from `lba` on: those at the beginning that are alike, by what
+    /// is known of each. None behind the end.
+    pub fn of(info: &BlockInfo, lba: Lba, most: u64, holds: impl Fn(u64) -> bool) -> Extent {
+        let end = lba.get().saturating_add(most).min(info.capacity);
+        let mut each = (lba.get()..end).map(holds);
+        let Some(first) = each.next() else { return Extent { sectors: 0, holds: false } };
+        let more = each.take_while(|holds| *holds == first).count() as u64;
+        Extent { sectors: 1 + more, holds: first }
+    }
+}
+
 /// Outcome of a request.
 pub type BlockResult = Result<(), BlockError>;
 
@@ -224,4 +244,7 @@ pub trait BlockDev: Send + Sync {
     /// A request of this kind for this sector comes soon: a layer may bring what it knows of it into the
     /// caches. No effect on results; any number will do.
     fn expect(&self, op: BlockOp, lba: Lba);
+    /// How many of `most` sectors from `lba` on are alike, and whether they hold anything. A look at each
+    /// sector for itself: others may write meanwhile.
+    fn extent(&self, lba: Lba, most: u64) -> Extent;
 }

@@ -11,7 +11,7 @@
 //!
 //! A sector crosses as 4096 bytes, also where the medium's store keeps 8 of them.
 
-use crate::block::{BlockDev, BlockInfo, BlockOp, BlockResult, Io, Started};
+use crate::block::{BlockDev, BlockInfo, BlockOp, BlockResult, Extent, Io, Started};
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ocssd::link::Link;
 use flashlane_ocssd::spec::LinkSpec;
@@ -120,6 +120,10 @@ impl BlockDev for LinkedBlock {
     fn expect(&self, op: BlockOp, lba: flashlane_base::Lba) {
         self.inner.expect(op, lba);
     }
+
+    fn extent(&self, lba: flashlane_base::Lba, most: u64) -> Extent {
+        self.inner.extent(lba, most)
+    }
 }
 
 #[cfg(test)]
@@ -151,6 +155,9 @@ mod tests {
             })
         }
         fn expect(&self, _: BlockOp, _: Lba) {}
+        fn extent(&self, lba: Lba, most: u64) -> Extent {
+            Extent::of(&self.info, lba, most, |_| true)
+        }
     }
 
     /// 4096 bytes in 1 us to the device and in 2 us to the host, 300 ns per command.

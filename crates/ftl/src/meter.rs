@@ -6,7 +6,7 @@
 //! It stands on another layer's logical sectors and shows what a host asks of that: with a file
 //! system or a filter above, what reaches the drive.
 
-use crate::block::{BlockDev, BlockError, BlockInfo, BlockOp, Io, Started};
+use crate::block::{BlockDev, BlockError, BlockInfo, BlockOp, Extent, Io, Started};
 use crate::layer::{
     Asked, Built, Counted, Find, Kind, Later, Layer, Needs, Pus, Saved, Seam, Settings, Side,
     Stands, Stop,
@@ -59,6 +59,10 @@ impl BlockDev for Meter {
 
     fn expect(&self, op: BlockOp, lba: Lba) {
         self.below.expect(op, lba);
+    }
+
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        self.below.extent(lba, most)
     }
 }
 

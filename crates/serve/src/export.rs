@@ -7,7 +7,7 @@
 
 use flashlane_base::{Lba, SECTOR_BYTES, mutant};
 use flashlane_ftl::block::{
-    BlockDev, BlockError, BlockOp, BlockResult, Hint, Io, Payload, Sectors,
+    BlockDev, BlockError, BlockOp, BlockResult, Extent, Hint, Io, Payload, Sectors,
 };
 use flashlane_rt::Cx;
 use std::io::IoSlice;
@@ -107,6 +107,11 @@ impl Export {
             lba += sectors as u64;
         }
         Ok(())
+    }
+
+    /// How many of `most` sectors from `lba` on are alike, and whether they hold anything.
+    pub(crate) fn extent(&self, lba: u64, most: u64) -> Extent {
+        self.device.extent(Lba::new(lba), most)
     }
 
     /// Everything acknowledged so far becomes durable.

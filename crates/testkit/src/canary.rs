@@ -11,7 +11,7 @@
 use crate::ram::range;
 use flashlane_base::Lba;
 use flashlane_ftl::block::{
-    BlockDev, BlockInfo, BlockOp, BlockResult, Io, Payload, SectorsMut, Started,
+    BlockDev, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, SectorsMut, Started,
 };
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
@@ -253,5 +253,8 @@ impl BlockDev for Canary {
     }
     fn expect(&self, op: BlockOp, lba: Lba) {
         self.inner.expect(op, lba);
+    }
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        self.inner.extent(lba, most)
     }
 }

@@ -5,7 +5,9 @@
 //! cut leaves of each unflushed sector whatever is admissible. Never: is fast.
 
 use flashlane_base::{Lba, Ns, Rng};
-use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, BlockResult, Io, Payload, Started};
+use flashlane_ftl::block::{
+    BlockDev, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Started,
+};
 use flashlane_rt::Cx;
 use flashlane_rt::sync::Mutex;
 use std::collections::BTreeMap;
@@ -143,4 +145,7 @@ impl BlockDev for Ram {
         Started::later(self.serve(cx, io))
     }
     fn expect(&self, _: BlockOp, _: Lba) {}
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        Extent::of(&self.info, lba, most, |_| true)
+    }
 }

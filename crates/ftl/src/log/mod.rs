@@ -39,7 +39,7 @@ pub use scrub::{Scrub, ScrubConfig};
 pub use sysfs::ATTRIBUTES;
 pub use victim::{WearConfig, WearLeveling};
 
-use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Payload, Started};
+use crate::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Payload, Started};
 use crate::stats::FtlStats;
 use collect::{gc, scrub, verdict, victim};
 use durable::{checkpoint, flash, journal, meta};
@@ -529,5 +529,9 @@ impl BlockDev for HostFtl {
         if op == BlockOp::Read {
             self.expect_read(lba.get());
         }
+    }
+
+    fn extent(&self, lba: flashlane_base::Lba, most: u64) -> Extent {
+        Extent::of(&self.info, lba, most, |lba| self.map.get(lba) != map::Entry::Unmapped)
     }
 }

@@ -66,7 +66,7 @@ pub use layer::{PFTL, PftlKind};
 pub use recover::{MountError, Recovery};
 pub use stats::{INVALID_CLASSES, PftlStats};
 
-use crate::block::{BlockDev, BlockInfo, BlockOp, Io, Payload, Started};
+use crate::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Payload, Started};
 use crate::stats::{FtlStats, Gauges};
 use buffer::{Buffer, Kind, Sizes, Stage};
 use drain::{Scratch, Window, Worker};
@@ -547,6 +547,11 @@ impl BlockDev for Pftl {
         if let Some(c) = self.controller.try_lock() {
             c.map.prefetch(lba.get() as u32);
         }
+    }
+
+    fn extent(&self, lba: flashlane_base::Lba, most: u64) -> Extent {
+        let c = self.controller.lock();
+        Extent::of(&self.info, lba, most, |lba| c.map.get(lba as u32) != Entry::Unmapped)
     }
 }
 

@@ -12,7 +12,7 @@
 
 use super::{Stage, median};
 use flashlane_base::{Lba, Location, Ns, OOB_BYTES, Ppa, Rng, SECTOR_BYTES};
-use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Io, Started};
+use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
 use flashlane_ftl::log::{LogConfig, Pblk};
 use flashlane_ocssd::device::{Cause, Data, Device, Flags, Gather, Op, Request, Scatter};
 use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions, StoreKind};
@@ -41,6 +41,9 @@ impl BlockDev for Nothing {
         Started::Done(Ok(()))
     }
     fn expect(&self, _: BlockOp, _: Lba) {}
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        Extent::of(&self.0, lba, most, |_| true)
+    }
 }
 
 /// Nanoseconds per turn of each loop, by round.

@@ -170,8 +170,13 @@ async fn one_pass(
         previous = record.ts_ns;
         let mut due = cx.now();
         if let Replay::Open { speed_percent, .. } = trace.job.replay {
-            let since = (record.ts_ns - first) as u128 * 100 / speed_percent.max(1) as u128;
-            due = base + Ns::from_ns(since.min(u64::MAX as u128 / 2) as u64);
+            let since = match (record.ts_ns - first, speed_percent.max(1)) {
+                (since, 100) => since, // a long division less
+                (since, percent) => {
+                    u64::try_from(since as u128 * 100 / percent as u128).unwrap_or(u64::MAX)
+                }
+            };
+            due = base + Ns::from_ns(since.min(u64::MAX / 2));
             cx.sleep_until(due).await;
         }
         shared.credits.acquire(cx, 1).await;

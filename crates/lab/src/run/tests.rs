@@ -3,7 +3,7 @@
 use super::*;
 use crate::trace::{Reading, TraceSource, scan};
 use crate::workload::{Amount, Mix, Pace, Sizes};
-use flashlane_ftl::block::{BlockInfo, Payload, Sectors, SectorsMut, Started};
+use flashlane_ftl::block::{BlockInfo, Extent, Payload, Sectors, SectorsMut, Started};
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Virtual};
 
@@ -92,6 +92,9 @@ impl BlockDev for Memory {
         })
     }
     fn expect(&self, _: BlockOp, _: Lba) {}
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        Extent::of(&self.info, lba, most, |_| true)
+    }
 }
 
 fn subject(device: Arc<Memory>) -> Subject {

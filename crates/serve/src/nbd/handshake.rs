@@ -6,7 +6,7 @@
 //! the empty name.
 
 use super::input::Input;
-use super::wire::{self, OptionHead, Wanted, can, info, option, reply};
+use super::wire::{self, Contexts, OptionHead, Wanted, can, info, option, reply};
 use super::{BYTES_MAX, PREFERRED_BYTES};
 use crate::Export;
 use flashlane_base::SECTOR_BYTES;
@@ -25,6 +25,8 @@ pub(super) struct Agreed {
     pub(super) export: Rc<Export>,
     /// Replies come in chunks, and errors with words.
     pub(super) structured: bool,
+    /// The client may ask which blocks hold anything.
+    pub(super) allocation: bool,
 }
 
 /// What comes after an option.
@@ -60,6 +62,7 @@ pub(super) async fn agree(input: &mut Input, exports: &[Rc<Export>]) -> io::Resu
     let mut talk = Talk {
         exports,
         structured: false,
+        allocation: None,
         zeroes: flags & u32::from(wire::NO_ZEROES) == 0,
         out: Vec::new(),
     };
@@ -79,7 +82,9 @@ pub(super) async fn agree(input: &mut Input, exports: &[Rc<Export>]) -> io::Resu
         match next {
             Next::More => {}
             Next::Begin(export) => {
-                return Ok(Some(Agreed { export, structured: talk.structured }));
+                let allocation = talk.allocation.is_some_and(|of| Rc::ptr_eq(&of, &export));
+                let structured = talk.structured;
+                return Ok(Some(Agreed { export, structured, allocation }));
             }
             Next::End => return Ok(None),
         }
@@ -90,6 +95,8 @@ pub(super) async fn agree(input: &mut Input, exports: &[Rc<Export>]) -> io::Resu
 struct Talk<'a> {
     exports: &'a [Rc<Export>],
     structured: bool,
+    /// Of which export the client wants to know what is allocated.
+    allocation: Option<Rc<Export>>,
     /// The client wants zeros behind the answer to EXPORT_NAME.
     zeroes: bool,
     /// What is to be said.
@@ -150,6 +157,9 @@ impl Talk<'_> {
                 ack(&mut self.out);
                 Next::More
             }
+            option::LIST_META_CONTEXT | option::SET_META_CONTEXT => {
+                self.contexts(option, Contexts::decode(data))
+            }
             option::INFO | option::GO => {
                 let Some(wanted) = Wanted::decode(data) else {
                     return self.refuse(option, reply::INVALID, "lengths that do not fit");
@@ -166,6 +176,33 @@ impl Talk<'_> {
         }
     }
 
+    fn contexts(&mut self, option: u32, wanted: Option<Contexts<'_>>) -> Next {
+        let Some(Contexts { name, queries }) = wanted else {
+            return self.refuse(option, reply::INVALID, "lengths that do not fit");
+        };
+        if !self.structured {
+            return self.refuse(option, reply::INVALID, "structured replies come first");
+        }
+        let Some(export) = self.find(name) else {
+            let why = format!("no such export; there are {}", self.names());
+            return self.refuse(option, reply::UNKNOWN, &why);
+        };
+        let sets = option == option::SET_META_CONTEXT;
+        let asked = |query: &&[u8]| {
+            **query == *wire::ALLOCATION.as_bytes() || !sets && **query == *b"base:"
+        };
+        let found = queries.iter().any(asked) || !sets && queries.is_empty();
+        if sets {
+            self.allocation = found.then_some(export);
+        }
+        if found {
+            let entry = [&wire::ALLOCATION_ID.to_be_bytes(), wire::ALLOCATION.as_bytes()].concat();
+            wire::put_option_reply(&mut self.out, option, reply::META_CONTEXT, &entry);
+        }
+        wire::put_option_reply(&mut self.out, option, reply::ACK, &[]);
+        Next::More
+    }
+
     /// Size, flags and limits of an export always; its name and what it is where that was asked for.
     fn inform(&mut self, option: u32, export: &Export, wanted: &[u16]) {
         let mut put = |kind: u16, data: &[&[u8]]| {
@@ -180,6 +217,145 @@ impl Talk<'_> {
         }
         if wanted.contains(&info::DESCRIPTION) {
             put(info::DESCRIPTION, &[b"a target on an emulated Open-Channel SSD"]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use flashlane_base::Lba;
+    use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
+    use flashlane_rt::Cx;
+    use proptest::prelude::*;
+    use std::sync::Arc;
+
+    struct Nothing(BlockInfo);
+
+    impl BlockDev for Nothing {
+        fn info(&self) -> &BlockInfo {
+            &self.0
+        }
+        fn start<'a>(&'a self, _: &'a Cx, _: Io<'a>) -> Started<'a> {
+            Started::Done(Ok(()))
+        }
+        fn expect(&self, _: BlockOp, _: Lba) {}
+        fn extent(&self, lba: Lba, most: u64) -> Extent {
+            Extent::of(&self.0, lba, most, |_| false)
+        }
+    }
+
+    fn exports(names: &[&str]) -> Vec<Rc<Export>> {
+        let info = BlockInfo { capacity: 10, content_bytes: SECTOR_BYTES, layer: "nothing" };
+        let one = |name: &&str| Rc::new(Export::new(name, Arc::new(Nothing(info.clone()))));
+        names.iter().map(one).collect()
+    }
+
+    fn talk(exports: &[Rc<Export>]) -> Talk<'_> {
+        Talk { exports, structured: false, allocation: None, zeroes: false, out: Vec::new() }
+    }
+
+    /// Types of the replies to one option.
+    fn kinds(out: &[u8], option: u32) -> Vec<u32> {
+        let (mut kinds, mut rest) = (Vec::new(), out);
+        while !rest.is_empty() {
+            let word = |at: usize| u32::from_be_bytes(rest[at..at + 4].try_into().unwrap());
+            assert_eq!(
+                (&rest[..8], word(8)),
+                (&[0, 3, 0xe8, 0x89, 4, 0x55, 0x65, 0xa9][..], option)
+            );
+            kinds.push(word(12));
+            rest = &rest[20 + word(16) as usize..];
+        }
+        kinds
+    }
+
+    /// An option with an export's name, and numbers or texts behind it.
+    fn data(name: &str, behind: &[u8]) -> Vec<u8> {
+        [&(name.len() as u32).to_be_bytes(), name.as_bytes(), behind].concat()
+    }
+
+    #[test]
+    fn an_option_is_answered_by_what_it_asks_for() {
+        let two = exports(&["a", "b"]);
+        let asked = |option: u32, data: &[u8], structured: bool| {
+            let mut talk = Talk { structured, ..talk(&two) };
+            let next = talk.answer(option, data);
+            (kinds(&talk.out, option), matches!(next, Next::Begin(_)), talk.allocation.is_some())
+        };
+        let none = [0, 0];
+        let contexts = [&[0, 0, 0, 1, 0, 0, 0, 15], &b"base:allocation"[..]].concat();
+        let info = vec![reply::INFO, reply::INFO, reply::ACK];
+        for (option, data, structured, want, begins, knows) in [
+            (
+                option::LIST,
+                vec![],
+                false,
+                vec![reply::SERVER, reply::SERVER, reply::ACK],
+                false,
+                false,
+            ),
+            (option::LIST, vec![1], false, vec![reply::INVALID], false, false),
+            (option::GO, data("b", &none), false, info.clone(), true, false),
+            (option::INFO, data("b", &none), false, info, false, false),
+            (option::GO, data("c", &none), false, vec![reply::UNKNOWN], false, false),
+            // Of several none is the one without a name.
+            (option::GO, data("", &none), false, vec![reply::UNKNOWN], false, false),
+            (option::GO, data("b", &[0, 9]), false, vec![reply::INVALID], false, false),
+            (
+                option::SET_META_CONTEXT,
+                data("a", &contexts),
+                false,
+                vec![reply::INVALID],
+                false,
+                false,
+            ),
+            (
+                option::SET_META_CONTEXT,
+                data("a", &contexts),
+                true,
+                vec![reply::META_CONTEXT, reply::ACK],
+                false,
+                true,
+            ),
+            (option::SET_META_CONTEXT, data("a", &[0; 4]), true, vec![reply::ACK], false, false),
+            (
+                option::LIST_META_CONTEXT,
+                data("a", &[0; 4]),
+                true,
+                vec![reply::META_CONTEXT, reply::ACK],
+                false,
+                false,
+            ),
+            (5, vec![], false, vec![reply::UNSUPPORTED], false, false),
+        ] {
+            let what = format!("option {option} with {data:?}");
+            assert_eq!(asked(option, &data, structured), (want, begins, knows), "{what}");
+        }
+    }
+
+    proptest! {
+        /// Whatever a client asks for, the answers are whole, and an export is one of those that there are.
+        #[test]
+        fn arbitrary_options_never_panic(
+            asked in prop::collection::vec((0u32..12, prop::collection::vec(any::<u8>(), 0..60)), 1..20),
+            named in any::<bool>(),
+        ) {
+            let exports = exports(&["a"]);
+            let mut talk = talk(&exports);
+            for (option, mut data) in asked {
+                if named && data.len() > 5 {
+                    data[..5].copy_from_slice(&[0, 0, 0, 1, b'a']);
+                }
+                let next = talk.answer(option, &data);
+                if option != option::EXPORT_NAME {
+                    kinds(&std::mem::take(&mut talk.out), option);
+                }
+                if let Next::Begin(export) = next {
+                    prop_assert!(Rc::ptr_eq(&export, &exports[0]));
+                }
+                talk.out.clear();
+            }
         }
     }
 }

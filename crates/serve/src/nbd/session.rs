@@ -12,6 +12,7 @@ use super::{BYTES_MAX, HANDSHAKE_MAX, PARTING};
 use crate::stop::first;
 use crate::{Client, Export, Failure, Stop};
 use flashlane_base::SECTOR_BYTES;
+use flashlane_ftl::block::Extent;
 use flashlane_rt::Cx;
 use std::cell::RefCell;
 use std::io;
@@ -19,6 +20,9 @@ use std::rc::Rc;
 
 /// Requests of a client in a row before others have their turn.
 const IN_A_ROW: u32 = 16;
+/// Extents in a reply at most, and sectors that are looked at for it: others wait meanwhile.
+const EXTENTS: usize = 1 << 10;
+const LOOKED_AT: u32 = 1 << 18;
 /// Buffers that are kept for later requests, and the longest of them.
 const KEPT: usize = 64;
 const KEPT_BYTES: usize = 256 << 10;
@@ -26,6 +30,7 @@ const KEPT_BYTES: usize = 256 << 10;
 struct Session {
     export: Rc<Export>,
     structured: bool,
+    allocation: bool,
     output: Output,
     buffers: RefCell<Vec<Vec<u8>>>,
 }
@@ -44,9 +49,10 @@ pub(super) async fn run(
     let mut input = Input::new(socket.clone());
     let talk = first(handshake::agree(&mut input, exports), cx.sleep(HANDSHAKE_MAX));
     let Some(Ok(agreed)) = stop.unless_up(cx, talk).await else { return Ok(()) };
-    let Some(Agreed { export, structured }) = agreed? else { return Ok(()) };
+    let Some(Agreed { export, structured, allocation }) = agreed? else { return Ok(()) };
     let output = Output::new(socket);
-    let session = Rc::new(Session { export, structured, output, buffers: RefCell::default() });
+    let buffers = RefCell::default();
+    let session = Rc::new(Session { export, structured, allocation, output, buffers });
     let (theirs, writer_cx) = (session.clone(), cx.clone());
     let writer = cx.spawn_join(async move {
         let _ = theirs.output.write(&writer_cx).await;
@@ -102,7 +108,8 @@ impl Session {
     /// Does a request and sends the reply. `buffer` has the data of a write.
     async fn answer(&self, cx: &Cx, request: Request, mut buffer: Vec<u8>, room: u64) {
         let done = self.perform(cx, &request, &mut buffer).await;
-        if request.command != command::READ || done.is_err() {
+        let gives = matches!(request.command, command::READ | command::BLOCK_STATUS);
+        if !gives || done.is_err() {
             buffer.clear();
             match done {
                 Ok(()) => wire::put_done(&mut buffer, request.cookie),
@@ -119,7 +126,7 @@ impl Session {
         }
     }
 
-    /// What a request comes to; `buffer` is the whole reply to a read then.
+    /// What a request comes to; `buffer` is the whole reply then to one that gives something.
     async fn perform(
         &self,
         cx: &Cx,
@@ -131,6 +138,7 @@ impl Session {
         let fua = flags & flag::FUA != 0;
         let known = match command {
             command::READ => flag::FUA | flag::DF,
+            command::BLOCK_STATUS => flag::FUA | flag::REQ_ONE,
             command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE | flag::FAST_ZERO,
             _ => flag::FUA,
         };
@@ -140,7 +148,7 @@ impl Session {
         if command == command::FLUSH {
             return export.flush(cx).await.map_err(failed);
         }
-        let writes = command != command::READ;
+        let writes = !matches!(command, command::READ | command::BLOCK_STATUS);
         let (lba, sectors) = export.sectors(offset, bytes.into()).map_err(|failure| {
             let is_beyond = failure == Failure::Beyond && writes;
             let number = if is_beyond { error::NO_SPACE } else { error::INVALID };
@@ -160,6 +168,15 @@ impl Session {
                 wire::put_read_head(buffer, request, self.structured);
                 read
             }
+            command::BLOCK_STATUS if !self.allocation => {
+                return Err((error::INVALID, "no context was agreed on".into()));
+            }
+            command::BLOCK_STATUS => {
+                let one = flags & flag::REQ_ONE != 0;
+                let extents = extents(export, (lba, sectors), if one { 1 } else { EXTENTS });
+                wire::put_block_status(buffer, request.cookie, &extents);
+                Ok(())
+            }
             command::WRITE => return export.write(cx, lba, buffer, fua).await.map_err(failed),
             command::TRIM => export.discard(cx, lba, sectors).await,
             command::WRITE_ZEROES if flags & flag::NO_HOLE == 0 => {
@@ -176,6 +193,18 @@ impl Session {
         // A discard with FUA is durable when it is answered; only writes below have a FUA of their own.
         if fua && writes { export.flush(cx).await.map_err(failed) } else { Ok(()) }
     }
+}
+
+/// Extents from the first of these sectors on, so many at most.
+fn extents(export: &Export, (mut lba, sectors): (u64, u32), most: usize) -> Vec<(u32, bool)> {
+    let end = lba + u64::from(sectors.min(LOOKED_AT));
+    let mut extents: Vec<(u32, bool)> = Vec::new();
+    while lba < end && extents.len() < most {
+        let Extent { sectors, holds } = export.extent(lba, end - lba);
+        extents.push((sectors as u32 * SECTOR_BYTES as u32, holds));
+        lba += sectors;
+    }
+    extents
 }
 
 fn failed(e: flashlane_ftl::block::BlockError) -> (u32, String) {

@@ -24,6 +24,8 @@ pub(super) mod option {
     pub(crate) const INFO: u32 = 6;
     pub(crate) const GO: u32 = 7;
     pub(crate) const STRUCTURED_REPLY: u32 = 8;
+    pub(crate) const LIST_META_CONTEXT: u32 = 9;
+    pub(crate) const SET_META_CONTEXT: u32 = 10;
 }
 
 /// Types of replies to options.
@@ -31,6 +33,7 @@ pub(super) mod reply {
     pub(crate) const ACK: u32 = 1;
     pub(crate) const SERVER: u32 = 2;
     pub(crate) const INFO: u32 = 3;
+    pub(crate) const META_CONTEXT: u32 = 4;
     pub(crate) const UNSUPPORTED: u32 = 1 << 31 | 1;
     pub(crate) const INVALID: u32 = 1 << 31 | 3;
     pub(crate) const UNKNOWN: u32 = 1 << 31 | 6;
@@ -65,6 +68,7 @@ pub(super) mod command {
     pub(crate) const FLUSH: u16 = 3;
     pub(crate) const TRIM: u16 = 4;
     pub(crate) const WRITE_ZEROES: u16 = 6;
+    pub(crate) const BLOCK_STATUS: u16 = 7;
 }
 
 /// Flags of a command.
@@ -73,8 +77,16 @@ pub(super) mod flag {
     pub(crate) const NO_HOLE: u16 = 1 << 1;
     /// Don't fragment: a read comes in one chunk, which it does anyway.
     pub(crate) const DF: u16 = 1 << 2;
+    /// One extent is enough.
+    pub(crate) const REQ_ONE: u16 = 1 << 3;
     pub(crate) const FAST_ZERO: u16 = 1 << 4;
 }
+
+/// The context of which the status of blocks is known, and its number.
+pub(super) const ALLOCATION: &str = "base:allocation";
+pub(super) const ALLOCATION_ID: u32 = 1;
+/// What it says of blocks that hold nothing: a hole, and zeros.
+const HOLE_AND_ZERO: u32 = 3;
 
 /// Errors, by their number on Linux.
 pub(super) mod error {
@@ -86,6 +98,7 @@ pub(super) mod error {
 
 /// Types of chunks of a structured reply.
 const OFFSET_DATA: u16 = 1;
+const BLOCK_STATUS: u16 = 5;
 const ERROR: u16 = 1 << 15 | 1;
 /// The last chunk of a reply.
 const DONE: u16 = 1;
@@ -125,6 +138,30 @@ impl<'a> Wanted<'a> {
         let count = take_u16(&mut from)?;
         let infos = (0..count).map(|_| take_u16(&mut from)).collect::<Option<_>>()?;
         from.is_empty().then_some(Wanted { name: std::str::from_utf8(name).ok()?, infos })
+    }
+}
+
+/// What LIST_META_CONTEXT and SET_META_CONTEXT ask for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Contexts<'a> {
+    pub(super) name: &'a str,
+    pub(super) queries: Vec<&'a [u8]>,
+}
+
+impl<'a> Contexts<'a> {
+    /// As [`Wanted::decode`].
+    pub(super) fn decode(mut from: &'a [u8]) -> Option<Contexts<'a>> {
+        let text = |from: &mut &'a [u8]| {
+            let length = take_u32(from)? as usize;
+            let (text, rest) = from.split_at_checked(length)?;
+            *from = rest;
+            Some(text)
+        };
+        let name = std::str::from_utf8(text(&mut from)?).ok()?;
+        let count = take_u32(&mut from)?;
+        // Each has a length at least, so a count that claims more ends early.
+        let queries = (0..count).map(|_| text(&mut from)).collect::<Option<_>>()?;
+        from.is_empty().then_some(Contexts { name, queries })
     }
 }
 
@@ -178,6 +215,16 @@ pub(super) fn put_read_head(whole: &mut [u8], request: &Request, structured: boo
         whole[20..28].copy_from_slice(&request.offset.to_be_bytes());
     } else {
         whole[..16].copy_from_slice(&simple_head(0, request.cookie));
+    }
+}
+
+/// The whole reply to BLOCK_STATUS: extents with their bytes, and whether they hold anything.
+pub(super) fn put_block_status(out: &mut Vec<u8>, cookie: u64, extents: &[(u32, bool)]) {
+    out.extend(chunk_head(BLOCK_STATUS, cookie, 4 + 8 * extents.len() as u32));
+    out.extend(ALLOCATION_ID.to_be_bytes());
+    for (bytes, holds) in extents {
+        out.extend(bytes.to_be_bytes());
+        out.extend(if *holds { 0 } else { HOLE_AND_ZERO }.to_be_bytes());
     }
 }
 
