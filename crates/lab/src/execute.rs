@@ -265,7 +265,10 @@ pub fn scan_traces(experiment: &Experiment) -> Result<Vec<Rc<Scan>>, TraceError>
                 .map(|(s, _)| s);
             let found = match known {
                 Some(known) => known.clone(),
-                None => Rc::new(scan_to_replay(&spec.source, &spec.reading)?),
+                None => {
+                    let places = spec.scale_to_device;
+                    Rc::new(scan_to_replay(&spec.source, &spec.reading, places)?)
+                }
             };
             scans.push(found);
             readings.push(spec.reading);

@@ -31,9 +31,18 @@ impl Latencies {
     /// Adds a value.
     #[inline]
     pub fn record(&mut self, ns: u64) {
-        let tracked = self.histogram.record(ns.min(TRACKED_MAX_NS));
+        self.record_many(ns, 1);
+    }
+
+    /// Adds a value so many times.
+    #[inline]
+    pub fn record_many(&mut self, ns: u64, times: u64) {
+        if times == 0 {
+            return;
+        }
+        let tracked = self.histogram.record_n(ns.min(TRACKED_MAX_NS), times);
         debug_assert!(tracked.is_ok(), "it grows with its values");
-        self.sum_ns += ns as u128;
+        self.sum_ns += u128::from(ns) * u128::from(times);
         self.min_ns = self.min_ns.min(ns);
         self.max_ns = self.max_ns.max(ns);
     }

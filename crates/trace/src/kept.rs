@@ -59,6 +59,21 @@ fn apart(difference: u64, from: u64) -> u64 {
     from.wrapping_add((difference >> 1) ^ (difference & 1).wrapping_neg())
 }
 
+/// A record while it is packed: whole words are put, each over the zeros of the one before.
+struct Packing {
+    bytes: [u8; RECORD_MAX + WORD],
+    length: usize,
+}
+
+impl Packing {
+    /// The lowest `length` bytes of a number that has no more.
+    #[inline(always)]
+    fn put(&mut self, number: u64, length: usize) {
+        self.bytes[self.length..self.length + WORD].copy_from_slice(&number.to_le_bytes());
+        self.length += length;
+    }
+}
+
 impl Kept {
     /// Keeps one more; when there are too many, none.
     pub(super) fn push(&mut self, r: &TraceRecord) {
@@ -90,17 +105,18 @@ impl Kept {
             r.latency_ns.unwrap_or(0),
         ];
         let lengths = numbers.map(|n| (u64::BITS - n.leading_zeros()).div_ceil(8) as u16);
-        bytes.truncate(bytes.len() - WORD);
-        bytes.push(op | flags);
         let all = lengths.iter().rev().fold(0, |all, length| all << 4 | length);
-        bytes.extend(all.to_le_bytes());
+        let mut out = Packing { bytes: [0; RECORD_MAX + WORD], length: 0 };
+        out.put(u64::from(op | flags), 1);
+        out.put(u64::from(all), 2);
         if other_device {
-            bytes.extend(r.device.0.to_le_bytes());
+            out.put(u64::from(r.device.0), 2);
         }
         for (n, length) in numbers.iter().zip(lengths) {
-            bytes.extend(&n.to_le_bytes()[..usize::from(length)]);
+            out.put(*n, usize::from(length));
         }
-        bytes.extend([0; WORD]);
+        bytes.truncate(bytes.len() - WORD);
+        bytes.extend(&out.bytes[..out.length + WORD]);
         self.last = Last::of(r);
     }
 

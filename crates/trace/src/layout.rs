@@ -292,6 +292,11 @@ impl Layout {
     /// Appends `sectors` at `at`, clipped to the device, joined to a piece that ends there.
     fn push(&self, at: u64, sectors: u64, out: &mut Pieces) {
         let (mut at, end) = (at, (at + sectors).min(self.capacity));
+        // Nearly all of them are one short piece.
+        if out.is_empty() && at < end && end - at <= PIECE_SECTORS_MAX {
+            out.push(Piece { lba: Lba::new(at), sectors: (end - at) as u32 });
+            return;
+        }
         while at < end {
             let n = (end - at).min(PIECE_SECTORS_MAX);
             match out.last_mut() {

@@ -39,7 +39,6 @@ pub const COLUMNS: [&str; 7] = ["ts_ns", "op", "stream", "offset", "len", "flags
 const TS: usize = 0;
 const OP: usize = 1;
 const STREAM: usize = 2;
-const OFFSET: usize = 3;
 const LEN: usize = 4;
 const FLAGS: usize = 5;
 const LAT: usize = 6;
@@ -76,18 +75,26 @@ enum Ints {
 struct Column {
     ints: Ints,
     nullable: bool,
+    /// 1 at the rows that have a value; of no length where all do.
     levels: Vec<i16>,
-    values: Vec<Option<u64>>,
+    /// By row of the batch; 0 where there is none.
+    values: Vec<u64>,
 }
 
 impl Column {
     fn fill(&mut self) -> ParquetResult<()> {
         let Column { ints, nullable, levels, values } = self;
+        levels.clear();
         let levels = nullable.then_some(levels);
         match ints {
             Ints::I32(reader, raw) => spread(reader, raw, levels, values, |v| *v as u32 as u64),
             Ints::I64(reader, raw) => spread(reader, raw, levels, values, |v| *v as u64),
         }
+    }
+
+    fn get(&self, row: usize) -> Option<u64> {
+        let there = self.levels.is_empty() || self.levels[row] == 1;
+        there.then(|| self.values[row])
     }
 }
 
@@ -96,26 +103,25 @@ fn spread<T: DataType>(
     reader: &mut ColumnReaderImpl<T>,
     raw: &mut Vec<T::T>,
     mut levels: Option<&mut Vec<i16>>,
-    out: &mut Vec<Option<u64>>,
-    value: fn(&T::T) -> u64,
+    out: &mut Vec<u64>,
+    value: impl Fn(&T::T) -> u64,
 ) -> ParquetResult<()> {
     raw.clear();
     out.clear();
-    if let Some(levels) = &mut levels {
-        levels.clear();
-    }
     let (rows, ..) =
         contained(|| reader.read_records(BATCH_ROWS, levels.as_deref_mut(), None, raw))?;
     let mut values = raw.iter().map(value);
-    for row in 0..rows {
-        let there = levels.as_ref().is_none_or(|levels| levels.get(row) == Some(&1));
-        let value = if there { values.next() } else { None };
-        if there && value.is_none() {
-            return Err(ParquetError::General("fewer values than rows".into()));
+    match levels {
+        None => out.extend(values),
+        Some(levels) => {
+            let each = |level: &i16| if *level == 1 { values.next() } else { Some(0) };
+            out.extend(levels.iter().map_while(each));
         }
-        out.push(value);
     }
-    Ok(())
+    match out.len() == rows {
+        true => Ok(()),
+        false => Err(ParquetError::General("fewer values than rows".into())),
+    }
 }
 
 /// Reads a file's records.
@@ -123,12 +129,15 @@ pub struct Rows {
     file: String,
     reader: SerializedFileReader<Bounded>,
     file_bytes: u64,
-    names: Option<Vec<String>>,
-    /// Devices by `stream`, as far as they were seen.
-    ids: Vec<Option<DeviceId>>,
+    streams: Streams,
     groups_read: usize,
     columns: Vec<Column>,
+    /// What the columns hold, up to what is wrong with the row behind.
+    batch: Vec<TraceRecord>,
+    failed: Option<TraceError>,
+    /// The next of them.
     at: usize,
+    /// Records given out so far.
     rows: u64,
 }
 
@@ -158,8 +167,18 @@ impl Rows {
             }
         }
         let file = file.to_string();
-        let (ids, columns) = (Vec::new(), Vec::new());
-        Ok(Rows { file, reader, file_bytes, names, ids, groups_read: 0, columns, at: 0, rows: 0 })
+        Ok(Rows {
+            file,
+            reader,
+            file_bytes,
+            streams: Streams { names, ids: Vec::new() },
+            groups_read: 0,
+            columns: Vec::new(),
+            batch: Vec::new(),
+            failed: None,
+            at: 0,
+            rows: 0,
+        })
     }
 
     /// Records read so far.
@@ -168,20 +187,23 @@ impl Rows {
     }
 
     pub fn next(&mut self, devices: &mut Devices) -> Result<Option<TraceRecord>, TraceError> {
-        while self.columns.first().is_none_or(|c| self.at >= c.values.len()) {
+        while self.at == self.batch.len() {
+            if let Some(failed) = self.failed.take() {
+                return Err(failed);
+            }
             if !self.fill().map_err(|e| damaged(&self.file, self.rows, e))? {
                 return Ok(None);
             }
+            self.failed = self.decode(devices).err();
         }
-        let record = self.record(devices)?;
+        let record = self.batch[self.at];
         self.at += 1;
         self.rows += 1;
         Ok(Some(record))
     }
 
-    /// Decodes the next rows; false when there are none.
+    /// Decodes the columns of the next rows; false when there are none.
     fn fill(&mut self) -> ParquetResult<bool> {
-        self.at = 0;
         let ended = match self.columns.first_mut() {
             None => true,
             Some(first) => {
@@ -245,67 +267,91 @@ impl Rows {
         contained(|| group.get_column_reader(index))
     }
 
-    fn wrong(&self, column: usize, expected: &'static str) -> TraceError {
-        TraceError::Row {
-            file: self.file.clone(),
-            row: self.rows + 1,
-            column: COLUMNS[column],
-            expected: Expected::Text(expected),
+    /// Makes records of the rows, up to the first that is none.
+    fn decode(&mut self, devices: &mut Devices) -> Result<(), TraceError> {
+        self.at = 0;
+        self.batch.clear();
+        let rows = self.columns[0].values.len();
+        let nowhere = |column: usize| self.columns[column].levels.iter().position(|l| *l != 1);
+        let missing = (TS..LAT).filter_map(|column| Some((nowhere(column)?, column))).min();
+        let complete = missing.map_or(rows, |(row, _)| row);
+        let [ts, op, stream, offset, len, flags] =
+            std::array::from_fn(|column| &self.columns[column].values[..complete]);
+        let latency = self.columns.get(LAT);
+        for row in 0..complete {
+            let wrong =
+                |column, expected| wrong(&self.file, self.rows + row as u64, column, expected);
+            let op = TraceOp::ALL.get(op[row] as usize).copied();
+            let op = op.ok_or_else(|| wrong(OP, "0 read, 1 write, 2 discard or 3 flush"))?;
+            let flush = op == TraceOp::Flush;
+            let (offset_bytes, len_bytes, flags) = (offset[row], len[row], flags[row]);
+            let fits = offset_bytes.checked_add(len_bytes).is_some()
+                && (len_bytes == 0) == flush
+                && len_bytes <= op.len_max();
+            if !fits {
+                return Err(wrong(LEN, "1 byte to 1 GiB for a read or write, 0 for a flush"));
+            }
+            if flags & !(FUA | PREFLUSH) != 0 {
+                return Err(wrong(FLAGS, "1 (FUA), 2 (a flush before it), both or none"));
+            }
+            let device = self.streams.device(stream[row], devices);
+            let device =
+                device.ok_or_else(|| wrong(STREAM, "the number of a device that has a name"))?;
+            self.batch.push(TraceRecord {
+                ts_ns: ts[row],
+                op,
+                device,
+                offset_bytes: if flush { 0 } else { offset_bytes },
+                len_bytes,
+                fua: flags & FUA != 0 && op == TraceOp::Write,
+                preflush: flags & PREFLUSH != 0 && !flush,
+                latency_ns: latency.and_then(|column| column.get(row)),
+            });
+        }
+        match missing {
+            None => Ok(()),
+            Some((row, column)) => {
+                Err(wrong(&self.file, self.rows + row as u64, column, "a value in every row"))
+            }
+        }
+    }
+}
+
+/// What is wrong in a row that so many others come before.
+fn wrong(file: &str, before: u64, column: usize, expected: &'static str) -> TraceError {
+    let (row, column) = (before + 1, COLUMNS[column]);
+    TraceError::Row { file: file.into(), row, column, expected: Expected::Text(expected) }
+}
+
+/// The devices of a file, by `stream`.
+struct Streams {
+    names: Option<Vec<String>>,
+    /// As far as they were seen.
+    ids: Vec<Option<DeviceId>>,
+}
+
+impl Streams {
+    /// The device of a stream; its name is looked up once.
+    #[inline]
+    fn device(&mut self, stream: u64, devices: &mut Devices) -> Option<DeviceId> {
+        let index = usize::try_from(stream).ok().filter(|index| *index < DEVICES_MAX)?;
+        match self.ids.get(index) {
+            Some(Some(known)) => Some(*known),
+            _ => self.first(index, devices),
         }
     }
 
-    fn value(&self, column: usize) -> Result<u64, TraceError> {
-        let value = self.columns[column].values[self.at];
-        value.ok_or_else(|| self.wrong(column, "a value in every row"))
-    }
-
-    /// The device of a stream; its name is looked up once.
-    fn device(&mut self, stream: u64, devices: &mut Devices) -> Option<DeviceId> {
-        let index = usize::try_from(stream).ok().filter(|index| *index < DEVICES_MAX)?;
+    #[cold]
+    fn first(&mut self, index: usize, devices: &mut Devices) -> Option<DeviceId> {
+        let id = match &self.names {
+            Some(names) => devices.id(names.get(index)?),
+            None => devices.id(&index.to_string()),
+        };
         if self.ids.len() <= index {
             self.ids.resize(index + 1, None);
         }
-        if self.ids[index].is_none() {
-            self.ids[index] = match &self.names {
-                Some(names) => devices.id(names.get(index)?),
-                None => devices.id(&stream.to_string()),
-            };
-        }
-        self.ids[index]
-    }
-
-    fn record(&mut self, devices: &mut Devices) -> Result<TraceRecord, TraceError> {
-        let device = self.value(STREAM).map(|stream| self.device(stream, devices))?;
-        let (wrong, value) = (
-            |column: usize, expected| self.wrong(column, expected),
-            |column: usize| self.value(column),
-        );
-        let op = TraceOp::ALL.get(value(OP)? as usize).copied();
-        let op = op.ok_or_else(|| wrong(OP, "0 read, 1 write, 2 discard or 3 flush"))?;
-        let (offset_bytes, len_bytes) = (value(OFFSET)?, value(LEN)?);
-        let fits = offset_bytes.checked_add(len_bytes).is_some()
-            && (len_bytes == 0) == (op == TraceOp::Flush)
-            && len_bytes <= op.len_max();
-        if !fits {
-            return Err(wrong(LEN, "1 byte to 1 GiB for a read or write, 0 for a flush"));
-        }
-        let flags = value(FLAGS)?;
-        if flags & !(FUA | PREFLUSH) != 0 {
-            return Err(wrong(FLAGS, "1 (FUA), 2 (a flush before it), both or none"));
-        }
-        let device =
-            device.ok_or_else(|| wrong(STREAM, "the number of a device that has a name"))?;
-        let flush = op == TraceOp::Flush;
-        Ok(TraceRecord {
-            ts_ns: value(TS)?,
-            op,
-            device,
-            offset_bytes: if flush { 0 } else { offset_bytes },
-            len_bytes,
-            fua: flags & FUA != 0 && op == TraceOp::Write,
-            preflush: flags & PREFLUSH != 0 && !flush,
-            latency_ns: self.columns.get(LAT).and_then(|c| c.values[self.at]),
-        })
+        self.ids[index] = id;
+        id
     }
 }
 

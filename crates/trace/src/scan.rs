@@ -22,6 +22,10 @@ use std::collections::BTreeMap;
 const PLACES_MAX: u64 = 1 << 20;
 /// Rows of places that are noted before they are put in order.
 const FRESH_MAX: usize = 1 << 16;
+/// Rows that are remembered as noted, so that one that comes again is known at once.
+const KNOWN: usize = 1 << 15;
+/// 2^64 divided by the golden ratio: neighbours are spread.
+const HASH: u64 = 0x9e37_79b9_7f4a_7c15;
 /// Records between two looks at the watcher.
 const WATCH_EVERY: u64 = 1 << 16;
 
@@ -33,6 +37,31 @@ fn order(device: DeviceId, place: u64) -> u128 {
     u128::from(device.0) << 64 | u128::from(place)
 }
 
+/// Some of the rows that were noted, each at its hash, as device, units, and first unit in one word.
+/// Those that have no room in a word are noted again and again.
+#[derive(Clone, Debug)]
+struct Known(Vec<u64>);
+
+impl Default for Known {
+    fn default() -> Known {
+        Known(vec![u64::MAX; KNOWN])
+    }
+}
+
+impl Known {
+    /// Whether this row was noted; from now on it is.
+    #[inline]
+    fn has(&mut self, (device, first, last): Row) -> bool {
+        let (device, units) = (u64::from(device.0), last - first);
+        if first >= 1 << 40 || units >= 1 << 8 || device >= 1 << 15 {
+            return false;
+        }
+        let row = device << 48 | units << 40 | first;
+        let slot = row.wrapping_mul(HASH) >> (u64::BITS - KNOWN.ilog2());
+        std::mem::replace(&mut self.0[slot as usize], row) == row
+    }
+}
+
 /// Touched places: units of 4 KiB × 16^n, coarse enough to fit the memory.
 #[derive(Clone, Debug)]
 pub struct Places {
@@ -41,11 +70,13 @@ pub struct Places {
     rows: Vec<Row>,
     /// Noted since.
     fresh: Vec<Row>,
+    /// Noted before: what a trace touches it touches again.
+    known: Known,
 }
 
 impl Default for Places {
     fn default() -> Places {
-        Places { shift: 12, rows: Vec::new(), fresh: Vec::new() }
+        Places { shift: 12, rows: Vec::new(), fresh: Vec::new(), known: Known::default() }
     }
 }
 
@@ -68,6 +99,9 @@ impl Places {
         }
         let end = record.offset_bytes + record.len_bytes - 1;
         let (first, last) = (record.offset_bytes >> self.shift, end >> self.shift);
+        if self.known.has((record.device, first, last)) {
+            return;
+        }
         match self.fresh.last_mut() {
             // The most frequent order, without a row of its own.
             Some(row) if row.0 == record.device && (row.1..=row.2 + 1).contains(&first) => {
@@ -89,6 +123,7 @@ impl Places {
             |rows: &[Row]| rows.iter().map(|(_, first, last)| last - first + 1).sum::<u64>();
         while count(&self.rows) > PLACES_MAX {
             self.shift += 4;
+            self.known = Known::default();
             self.rows.iter_mut().for_each(|row| (row.1, row.2) = (row.1 >> 4, row.2 >> 4));
             self.join();
         }
@@ -266,10 +301,10 @@ impl Records<'_> {
     pub fn advance(&mut self) -> Result<Option<TraceRecord>, TraceError> {
         match &mut self.from {
             From::File(reader, action) => reader.next_of(*action, self.device),
-            From::Memory(kept) => {
-                let device = self.device;
-                Ok(kept.find(|r| device.is_none_or(|d| d == r.device)))
-            }
+            From::Memory(kept) => Ok(match self.device {
+                None => kept.next(),
+                Some(device) => kept.find(|r| r.device == device),
+            }),
         }
     }
 }
@@ -294,9 +329,14 @@ pub fn scan_watched(
 }
 
 /// As [`scan`], for a run that goes through the records next, perhaps more than once: they are kept,
-/// if they are not too many. What they touch is noted when [`Scan::places`] asks for it.
-pub fn scan_to_replay(source: &TraceSource, reading: &Reading) -> Result<Scan, TraceError> {
-    scan_with(source, reading, &Unwatched, Noted { records: true, places: false })
+/// if they are not too many. With `places` what they touch is noted at once, as a run that may pack
+/// them wants it, and otherwise when [`Scan::places`] asks for it.
+pub fn scan_to_replay(
+    source: &TraceSource,
+    reading: &Reading,
+    places: bool,
+) -> Result<Scan, TraceError> {
+    scan_with(source, reading, &Unwatched, Noted { records: true, places })
 }
 
 /// What of a trace is noted beside its sums.
@@ -551,7 +591,7 @@ mod tests {
     /// Whether records come from memory or from the file again is no difference.
     #[test]
     fn kept_and_read_records_are_the_same() {
-        let mut s = scan_to_replay(&of(FEW).unwrap().source, &Reading::default()).unwrap();
+        let mut s = scan_to_replay(&of(FEW).unwrap().source, &Reading::default(), false).unwrap();
         let all = |s: &Scan| {
             let mut records = s.records(s.devices.find("8,0")).unwrap();
             std::iter::from_fn(|| records.advance().unwrap()).collect::<Vec<_>>()
@@ -571,6 +611,26 @@ mod tests {
     }
 
     proptest! {
+        /// However often, and in which order, it was touched.
+        #[test]
+        fn places_are_the_units_that_were_touched(
+            touched in prop::collection::vec((0u16..3, 0u64..40, 1u64..6, any::<bool>()), 0..200),
+            settled in prop::collection::vec(any::<bool>(), 200),
+        ) {
+            let (mut places, mut units) = (Places::default(), std::collections::BTreeSet::new());
+            for ((device, first, n, far), settle) in touched.into_iter().zip(settled) {
+                let (device, first) = (DeviceId(device), first | u64::from(far) << 41);
+                let (offset_bytes, len_bytes) = (first << 12, n << 12);
+                places.note(&TraceRecord { device, offset_bytes, len_bytes, ..TraceRecord::EMPTY });
+                units.extend((first..first + n).map(|unit| (device, unit)));
+                if settle {
+                    places.settle();
+                }
+            }
+            places.settle();
+            prop_assert!(places.iter().eq(units));
+        }
+
         /// Nothing that a file may hold makes the reader panic or run away.
         #[test]
         fn arbitrary_bytes_never_panic(mut bytes in prop::collection::vec(any::<u8>(), 0..600), head in 0usize..6) {

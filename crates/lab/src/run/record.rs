@@ -182,6 +182,8 @@ pub struct Slip {
     /// Requests that were issued later than the trace says.
     pub late: u64,
     pub by: Latencies,
+    /// Requests that are not in `by` yet, late by nothing: most of a trace.
+    in_time: u64,
 }
 
 /// Everything recorded about the measured part of a run. A new one records nothing until [`Recorder::begin`].
@@ -339,8 +341,13 @@ impl Recorder {
     /// A replayed request was issued this much later than the trace says.
     pub fn slipped(&mut self, start: Ns, by: Ns) {
         if self.counts(None, start) {
-            self.slip.late += (by > Ns::ZERO) as u64;
-            self.slip.by.record(by.as_ns());
+            match by {
+                Ns::ZERO => self.slip.in_time += 1,
+                by => {
+                    self.slip.late += 1;
+                    self.slip.by.record(by.as_ns());
+                }
+            }
         }
     }
 
@@ -348,6 +355,7 @@ impl Recorder {
     pub fn close(&mut self, stats: &dyn Fn() -> FtlStats) {
         let end = self.end;
         self.timeline.close(end, stats);
+        self.slip.by.record_many(0, std::mem::take(&mut self.slip.in_time));
     }
 }
 
