@@ -174,6 +174,8 @@ impl Session {
             command::BLOCK_STATUS => {
                 let one = flags & flag::REQ_ONE != 0;
                 let extents = extents(export, (lba, sectors), if one { 1 } else { EXTENTS });
+                // It may be one of an earlier reply.
+                buffer.clear();
                 wire::put_block_status(buffer, request.cookie, &extents);
                 Ok(())
             }

@@ -1,0 +1,270 @@
+//! Conversations of a server with clients that this file plays, in virtual time.
+//!
+//! Owns: a disk in memory that takes time, a client that says bytes and hears bytes. Promises: what
+//! is heard is a function of what is said. Never: waits on the clock of the machine.
+
+use super::attend;
+use super::wire::{command, error, flag, option, reply};
+use crate::{Client, Export, Stop};
+use flashlane_base::{Lba, Ns, SECTOR_BYTES};
+use flashlane_ftl::block::{
+    BlockDev, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Started,
+};
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{CostTable, Cx, Virtual};
+use std::io::{ErrorKind, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::rc::Rc;
+use std::sync::Arc;
+
+const SECTOR: u32 = SECTOR_BYTES as u32;
+
+/// A disk whose sectors are kept where they were written. Each request takes some time.
+struct Disk {
+    info: BlockInfo,
+    sectors: Mutex<Vec<Option<Vec<u8>>>>,
+    takes: Ns,
+}
+
+impl Disk {
+    fn new(capacity: u64, takes: Ns) -> Disk {
+        let info = BlockInfo { capacity, content_bytes: SECTOR_BYTES, layer: "disk" };
+        Disk { info, sectors: Mutex::new(vec![None; capacity as usize]), takes }
+    }
+
+    async fn perform(&self, cx: &Cx, mut io: Io<'_>) -> BlockResult {
+        io.check(&self.info)?;
+        cx.sleep(self.takes).await;
+        let mut sectors = self.sectors.lock();
+        for i in 0..io.sectors {
+            let kept = &mut sectors[io.lba.get() as usize + i as usize];
+            match &mut io.payload {
+                Payload::Read(to) => match kept {
+                    Some(content) => to.sector(i, SECTOR_BYTES).copy_from_slice(content),
+                    None => to.sector(i, SECTOR_BYTES).fill(0),
+                },
+                Payload::Write(from) => {
+                    *kept = from.from(i, SECTOR_BYTES).next().map(<[u8]>::to_vec);
+                }
+                Payload::None => *kept = None,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BlockDev for Disk {
+    fn info(&self) -> &BlockInfo {
+        &self.info
+    }
+    fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
+        Started::later(self.perform(cx, io))
+    }
+    fn expect(&self, _: BlockOp, _: Lba) {}
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        let sectors = self.sectors.lock();
+        Extent::of(&self.info, lba, most, |lba| sectors[lba as usize].is_some())
+    }
+}
+
+/// Exports of a disk each of so many sectors.
+fn exports(names: &[&str], capacity: u64, takes: Ns) -> Rc<[Rc<Export>]> {
+    let one = |name: &&str| Rc::new(Export::new(name, Arc::new(Disk::new(capacity, takes))));
+    names.iter().map(one).collect()
+}
+
+/// The client's side of a connection, which it looks at again and again: virtual time goes on.
+struct Peer {
+    socket: UnixStream,
+    cx: Cx,
+}
+
+/// How often a peer looks.
+const LOOK: Ns = Ns::from_us(1);
+
+impl Peer {
+    async fn hear(&self, bytes: usize) -> Vec<u8> {
+        let mut all = vec![0; bytes];
+        let mut done = 0;
+        while done < bytes {
+            match (&self.socket).read(&mut all[done..]) {
+                Ok(0) => panic!("the server has ended behind {:?}", &all[..done]),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.cx.sleep(LOOK).await,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        all
+    }
+
+    /// Everything up to the server's end.
+    async fn rest(&self) -> Vec<u8> {
+        let (mut all, mut some) = (Vec::new(), [0; 4096]);
+        loop {
+            match (&self.socket).read(&mut some) {
+                Ok(0) => return all,
+                Ok(n) => all.extend(&some[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.cx.sleep(LOOK).await,
+                // It ended with something unread.
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return all,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    async fn say(&self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match (&self.socket).write(bytes) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.cx.sleep(LOOK).await,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    /// The types of the replies to an option, and the data of the last that was asked for.
+    async fn option(&self, number: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        self.say(&said_option(number, data)).await;
+        let mut replies = Vec::new();
+        loop {
+            let head = self.hear(20).await;
+            assert_eq!(word(&head, 8), number);
+            let kind = word(&head, 12);
+            let data = self.hear(word(&head, 16) as usize).await;
+            replies.push((kind, data));
+            if kind == reply::ACK || kind >> 31 == 1 {
+                return replies;
+            }
+        }
+    }
+
+    /// Begins the transmission, with these options before it.
+    async fn begin(&self, options: &[(u32, Vec<u8>)]) -> u16 {
+        self.hear(18).await;
+        self.say(&3u32.to_be_bytes()).await;
+        for (number, data) in options {
+            self.option(*number, data).await;
+        }
+        let replies = self.option(option::GO, &[0; 6]).await;
+        assert_eq!(replies.last().map(|(kind, _)| *kind), Some(reply::ACK));
+        flags_of(&replies)
+    }
+
+    async fn request(&self, flags: u16, command: u16, offset: u64, bytes: u32) {
+        self.say(&said_request(flags, command, offset, bytes)).await;
+    }
+
+    /// The error of a simple reply.
+    async fn simple(&self) -> u32 {
+        let head = self.hear(16).await;
+        assert_eq!((word(&head, 0), &head[8..]), (0x6744_6698, &COOKIE.to_be_bytes()[..]));
+        word(&head, 4)
+    }
+
+    /// Type and payload of a chunk, the only one of its reply.
+    async fn chunk(&self) -> (u16, Vec<u8>) {
+        let head = self.hear(20).await;
+        assert_eq!((word(&head, 0), &head[8..16]), (0x668e_33ef, &COOKIE.to_be_bytes()[..]));
+        assert_eq!(head[4..6], [0, 1], "the last of its reply");
+        (u16::from_be_bytes([head[6], head[7]]), self.hear(word(&head, 16) as usize).await)
+    }
+}
+
+const COOKIE: u64 = 0x0123_4567_89ab_cdef;
+
+fn word(from: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(from[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn said_option(number: u32, data: &[u8]) -> Vec<u8> {
+    let length = (data.len() as u32).to_be_bytes();
+    [b"IHAVEOPT", &number.to_be_bytes()[..], &length, data].concat()
+}
+
+fn said_request(flags: u16, command: u16, offset: u64, bytes: u32) -> Vec<u8> {
+    let magic = 0x2560_9513u32.to_be_bytes();
+    let (flags, command) = (flags.to_be_bytes(), command.to_be_bytes());
+    [
+        &magic[..],
+        &flags,
+        &command,
+        &COOKIE.to_be_bytes(),
+        &offset.to_be_bytes(),
+        &bytes.to_be_bytes(),
+    ]
+    .concat()
+}
+
+/// An export's name and queries of contexts.
+fn contexts(name: &str, queries: &[&str]) -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
+    let count = (queries.len() as u32).to_be_bytes().to_vec();
+    let queries = queries.iter().flat_map(|query| text(query));
+    [text(name), count, queries.collect()].concat()
+}
+
+/// Transmission flags among the replies to INFO or GO.
+fn flags_of(replies: &[(u32, Vec<u8>)]) -> u16 {
+    let of_export = |(kind, data): &&(u32, Vec<u8>)| *kind == reply::INFO && data[..2] == [0, 0];
+    let (_, data) = replies.iter().find(of_export).expect("what the export can do");
+    u16::from_be_bytes([data[10], data[11]])
+}
+
+/// A peer of a server that runs beside it, and when that has ended.
+fn connected(
+    cx: &Cx,
+    exports: Rc<[Rc<Export>]>,
+    stop: &Rc<Stop>,
+) -> (Peer, impl Future<Output = ()> + use<>) {
+    let (theirs, socket) = UnixStream::pair().expect("a pair");
+    for end in [&socket, &theirs] {
+        end.set_nonblocking(true).expect("a socket");
+    }
+    let (server, stop) = (cx.clone(), stop.clone());
+    let served = cx.spawn_join(async move {
+        attend(&server, Client::Unix(theirs), &exports, &stop).await;
+    });
+    (Peer { socket, cx: cx.clone() }, served)
+}
+
+/// Runs `main` in virtual time.
+fn run<F: Future<Output = ()> + 'static>(main: impl FnOnce(Cx) -> F) {
+    let clock = Virtual::new(1, 1, CostTable::zero());
+    clock.run(main(clock.cx())).expect("nothing stalls");
+}
+
+#[test]
+fn every_reply_is_whole_whatever_came_before_it() {
+    run(|cx| async move {
+        let (peer, served) = connected(&cx, exports(&["a"], 16, LOOK), &Rc::default());
+        let structured = (option::STRUCTURED_REPLY, vec![]);
+        let allocation = (option::SET_META_CONTEXT, contexts("a", &["base:allocation"]));
+        peer.begin(&[structured, allocation]).await;
+        let data = vec![7; 2 * SECTOR_BYTES];
+        for _ in 0..3 {
+            peer.request(flag::FUA, command::WRITE, 4096, 2 * SECTOR).await;
+            peer.say(&data).await;
+            assert_eq!(peer.simple().await, 0);
+            peer.request(flag::DF, command::READ, 4096, 2 * SECTOR).await;
+            let (kind, read) = peer.chunk().await;
+            assert_eq!((kind, &read[..8]), (1, &4096u64.to_be_bytes()[..]));
+            assert!(read[8..] == data);
+            peer.request(0, command::READ, 16 * 4096, SECTOR).await;
+            let (kind, said) = peer.chunk().await;
+            assert_eq!((kind, word(&said, 0)), (1 << 15 | 1, error::INVALID));
+            for (one, extents) in
+                [(0, &[(4096, 3), (8192, 0), (13 * 4096, 3)][..]), (flag::REQ_ONE, &[(4096, 3)])]
+            {
+                peer.request(one, command::BLOCK_STATUS, 0, 16 * SECTOR).await;
+                let (kind, status) = peer.chunk().await;
+                let extents = extents.iter().flat_map(|(bytes, is)| [*bytes, *is]);
+                let words: Vec<u8> =
+                    [1].into_iter().chain(extents).flat_map(u32::to_be_bytes).collect();
+                assert_eq!((kind, status), (5, words));
+            }
+        }
+        peer.request(0, command::DISCONNECT, 0, 0).await;
+        assert!(peer.rest().await.is_empty());
+        served.await;
+    });
+}
