@@ -137,7 +137,7 @@ impl Session {
         let export = &*self.export;
         let fua = flags & flag::FUA != 0;
         let known = match command {
-            command::READ => flag::FUA | flag::DF,
+            command::READ if self.structured => flag::FUA | flag::DF,
             command::BLOCK_STATUS => flag::FUA | flag::REQ_ONE,
             command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE | flag::FAST_ZERO,
             _ => flag::FUA,

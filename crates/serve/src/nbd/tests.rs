@@ -4,7 +4,7 @@
 //! is heard is a function of what is said. Never: waits on the clock of the machine.
 
 use super::attend;
-use super::wire::{command, error, flag, option, reply};
+use super::wire::{can, command, error, flag, option, reply};
 use crate::{Client, Export, Stop};
 use flashlane_base::{Lba, Ns, SECTOR_BYTES};
 use flashlane_ftl::block::{
@@ -267,4 +267,75 @@ fn every_reply_is_whole_whatever_came_before_it() {
         assert!(peer.rest().await.is_empty());
         served.await;
     });
+}
+
+#[test]
+fn what_needs_structured_replies_is_offered_only_with_them() {
+    run(|cx| async move {
+        let stop = Rc::default();
+        let (peer, _) = connected(&cx, exports(&["a"], 16, LOOK), &stop);
+        peer.hear(18).await;
+        peer.say(&3u32.to_be_bytes()).await;
+        // Not fragmented: a promise about chunks, of which there are none before.
+        let flags = flags_of(&peer.option(option::INFO, &[0; 6]).await);
+        assert_eq!(flags & can::DF, 0);
+        peer.option(option::STRUCTURED_REPLY, &[]).await;
+        let with = flags_of(&peer.option(option::INFO, &[0; 6]).await);
+        assert_eq!(with, flags | can::DF);
+        peer.say(&said_option(option::EXPORT_NAME, b"a")).await;
+        let told = peer.hear(10).await;
+        assert_eq!(told[8..], with.to_be_bytes());
+        // Without them it makes no sense, and a read goes on without it.
+        let (peer, _) = connected(&cx, exports(&["a"], 16, LOOK), &stop);
+        assert_eq!(peer.begin(&[]).await, flags);
+        peer.request(flag::DF, command::READ, 0, SECTOR).await;
+        assert_eq!(peer.simple().await, error::INVALID);
+        peer.request(0, command::READ, 0, SECTOR).await;
+        assert_eq!(peer.simple().await, 0);
+        assert!(peer.hear(SECTOR_BYTES).await == [0; SECTOR_BYTES]);
+    });
+}
+
+#[test]
+fn the_last_contexts_that_were_asked_for_count_also_when_that_failed() {
+    let set = |data: Vec<u8>| (option::SET_META_CONTEXT, data);
+    let good = || set(contexts("a", &["base:allocation"]));
+    for (then, knows) in [
+        (good(), true),
+        (set(contexts("a", &["qemu:dirty-bitmap:b"])), false),
+        (set(contexts("nothing", &["base:allocation"])), false),
+        (set(vec![1, 2, 3]), false),
+        (set(vec![0; 9 << 10]), false),
+        (set(contexts("b", &["base:allocation"])), false),
+    ] {
+        let first = good();
+        run(|cx| async move {
+            let (peer, _) = connected(&cx, exports(&["a", "b"], 16, LOOK), &Rc::default());
+            peer.hear(18).await;
+            peer.say(&3u32.to_be_bytes()).await;
+            peer.option(option::STRUCTURED_REPLY, &[]).await;
+            for (number, data) in [first, then] {
+                peer.option(number, &data).await;
+            }
+            peer.option(option::GO, &[0, 0, 0, 1, b'a', 0, 0]).await;
+            peer.request(0, command::BLOCK_STATUS, 0, SECTOR).await;
+            let (kind, _) = peer.chunk().await;
+            assert_eq!(kind == 5, knows);
+        });
+    }
+}
+
+#[test]
+fn a_name_that_can_t_be_refused_ends_the_connection() {
+    for name in [vec![b'x'; 3], vec![b'x'; 9 << 10], vec![0xff; 2]] {
+        run(|cx| async move {
+            let (peer, served) = connected(&cx, exports(&["a"], 16, LOOK), &Rc::default());
+            peer.hear(18).await;
+            peer.say(&3u32.to_be_bytes()).await;
+            peer.say(&said_option(option::EXPORT_NAME, &name)).await;
+            // Whatever it said would be taken for the size of an export.
+            assert!(peer.rest().await.is_empty());
+            served.await;
+        });
+    }
 }
