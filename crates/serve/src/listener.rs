@@ -5,6 +5,7 @@
 //! name.
 
 use flashlane_rt::{Cx, Watched};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::io::{self, IoSlice, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -88,6 +89,15 @@ impl Client {
             Client::Unix(socket) => (&mut &*socket).read(to),
             Client::Tcp(socket) => (&mut &*socket).read(to),
         }
+    }
+
+    /// It neither sends nor takes anything any more. One that has only ended its requests may still take
+    /// replies; over TCP that is all that is known of it until it is sent one.
+    pub(crate) fn is_gone(&self) -> bool {
+        let mut this = [PollFd::new(self, PollFlags::empty())];
+        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let looked = poll(&mut this, Some(&now));
+        looked.is_ok() && this[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
     }
 
     /// Writes what the kernel takes.

@@ -3,8 +3,8 @@
 //! Owns: a disk in memory that takes time, a client that says bytes and hears bytes. Promises: what
 //! is heard is a function of what is said. Never: waits on the clock of the machine.
 
-use super::attend;
 use super::wire::{can, command, error, flag, option, reply};
+use super::{PARTING, attend};
 use crate::{Client, Export, Stop};
 use flashlane_base::{Lba, Ns, SECTOR_BYTES};
 use flashlane_ftl::block::{
@@ -227,6 +227,13 @@ fn connected(
     (Peer { socket, cx: cx.clone() }, served)
 }
 
+/// A virtual run looks at its files once in a while: now it has.
+async fn settled(cx: &Cx) {
+    for _ in 0..200 {
+        cx.sleep(LOOK).await;
+    }
+}
+
 /// Runs `main` in virtual time.
 fn run<F: Future<Output = ()> + 'static>(main: impl FnOnce(Cx) -> F) {
     let clock = Virtual::new(1, 1, CostTable::zero());
@@ -338,4 +345,80 @@ fn a_name_that_can_t_be_refused_ends_the_connection() {
             served.await;
         });
     }
+}
+
+/// A disk that keeps nothing. Each request takes some time.
+struct Slow(BlockInfo, Ns);
+
+impl BlockDev for Slow {
+    fn info(&self) -> &BlockInfo {
+        &self.0
+    }
+    fn start<'a>(&'a self, cx: &'a Cx, _: Io<'a>) -> Started<'a> {
+        Started::later(async move {
+            cx.sleep(self.1).await;
+            Ok(())
+        })
+    }
+    fn expect(&self, _: BlockOp, _: Lba) {}
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        Extent::of(&self.0, lba, most, |_| true)
+    }
+}
+
+/// A device of 4 GiB on which a request takes so long, of whatever length.
+fn slow(takes: Ns) -> Rc<[Rc<Export>]> {
+    let info = BlockInfo { capacity: 1 << 20, content_bytes: SECTOR_BYTES, layer: "slow" };
+    [Rc::new(Export::new("a", Arc::new(Slow(info, takes))))].into()
+}
+
+#[test]
+fn zeros_of_a_client_that_is_gone_are_not_written_to_their_end() {
+    // Gone, and a server that is stopped under one that stays.
+    for gone in [true, false] {
+        run(|cx| async move {
+            let stop = Rc::default();
+            let (peer, served) = connected(&cx, slow(Ns::from_secs(1)), &stop);
+            peer.begin(&[]).await;
+            for _ in 0..20 {
+                // 256 requests to the device each.
+                peer.request(flag::NO_HOLE, command::WRITE_ZEROES, 0, u32::MAX - 4095).await;
+            }
+            settled(&cx).await;
+            let begun = cx.now();
+            match gone {
+                true => drop(peer),
+                false => stop.raise(&cx),
+            }
+            settled(&cx).await;
+            served.await;
+            let took = cx.now() - begun;
+            assert!(took <= PARTING + Ns::from_secs(3), "gone: {gone}, {took}");
+        });
+    }
+}
+
+#[test]
+fn long_requests_without_data_are_bounded_too() {
+    run(|cx| async move {
+        let (peer, _) = connected(&cx, slow(Ns::from_us(100)), &Rc::default());
+        peer.begin(&[]).await;
+        // A flush behind them waits for room, so it shows how many are done at a time.
+        for (flags, command, at_once) in
+            [(flag::NO_HOLE, command::WRITE_ZEROES, 1), (0, command::TRIM, 8)]
+        {
+            for _ in 0..20 {
+                peer.request(flags, command, 0, 1 << 30).await;
+            }
+            let begun = cx.now();
+            peer.request(0, command::FLUSH, 0, 0).await;
+            for _ in 0..21 {
+                assert_eq!(peer.simple().await, 0);
+            }
+            let took = cx.now() - begun;
+            let each = if command == command::TRIM { 1 } else { 64 };
+            let at_least = Ns::from_us(100 * 20 / at_once * each);
+            assert!(took >= at_least, "{command}: {took}, not {at_least}");
+        }
+    });
 }
