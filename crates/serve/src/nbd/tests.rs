@@ -4,8 +4,8 @@
 //! is heard is a function of what is said. Never: waits on the clock of the machine.
 
 use super::wire::{can, command, error, flag, option, reply};
-use super::{PARTING, attend};
-use crate::{Client, Export, Stop};
+use super::{CLIENTS_MAX, HANDSHAKE_MAX, PARTING, attend, serve};
+use crate::{Client, Export, Listener, Stop};
 use flashlane_base::{Lba, Ns, SECTOR_BYTES};
 use flashlane_ftl::block::{
     BlockDev, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Started,
@@ -13,7 +13,8 @@ use flashlane_ftl::block::{
 use flashlane_rt::sync::Mutex;
 use flashlane_rt::{CostTable, Cx, Virtual};
 use std::io::{ErrorKind, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -420,5 +421,94 @@ fn long_requests_without_data_are_bounded_too() {
             let at_least = Ns::from_us(100 * 20 / at_once * each);
             assert!(took >= at_least, "{command}: {took}, not {at_least}");
         }
+    });
+}
+
+/// A listener of a name that only this test knows.
+fn listener(name: &str) -> (UnixListener, SocketAddr) {
+    let name = format!("flashlane-{}-{name}", std::process::id());
+    let address = SocketAddr::from_abstract_name(name).expect("a name");
+    (UnixListener::bind_addr(&address).expect("nobody has it"), address)
+}
+
+fn connect(to: &SocketAddr, says: &[u8]) -> UnixStream {
+    let mut socket = UnixStream::connect_addr(to).expect("somebody listens");
+    socket.write_all(says).expect("it fits");
+    socket.set_nonblocking(true).expect("a socket");
+    socket
+}
+
+/// What a client says that chooses the export without a name, does something, and ends.
+fn whole_client() -> Vec<u8> {
+    let read = said_request(0, command::READ, 0, SECTOR);
+    let end = said_request(0, command::DISCONNECT, 0, 0);
+    [&3u32.to_be_bytes()[..], &said_option(option::GO, &[0; 6]), &read, &end].concat()
+}
+
+#[test]
+fn whoever_does_not_choose_an_export_gives_the_seat_back() {
+    run(|cx| async move {
+        let ((listener, address), stop) = (listener("half"), Rc::new(Stop::default()));
+        // Silent, in the middle of an option, and asking again and again for data that never comes.
+        let option = said_option(option::GO, &[0; 6]);
+        let in_option = [&3u32.to_be_bytes()[..], &option[..20]].concat();
+        let says = [&[][..], &in_option, &[0, 0]];
+        let of = |i: u64| connect(&address, says[i as usize % says.len()]);
+        let half: Vec<UnixStream> = (0..CLIENTS_MAX).map(of).collect();
+        // Behind them waits somebody who behaves.
+        let socket = connect(&address, &whole_client());
+        let (server, theirs) = (cx.clone(), stop.clone());
+        let served = cx.spawn_join(async move {
+            serve(&server, Listener::Unix(listener), exports(&["a"], 16, LOOK), theirs).await
+        });
+        let waiting = Peer { socket, cx: cx.clone() };
+        cx.sleep(HANDSHAKE_MAX - Ns::from_ms(1)).await;
+        assert_eq!(
+            (&waiting.socket).read(&mut [0]).map_err(|e| e.kind()),
+            Err(ErrorKind::WouldBlock)
+        );
+        cx.sleep(Ns::from_ms(1)).await;
+        assert!(waiting.rest().await.len() > SECTOR_BYTES);
+        assert!(cx.now() < HANDSHAKE_MAX + Ns::from_ms(100), "{}", cx.now());
+        for socket in half {
+            Peer { socket, cx: cx.clone() }.rest().await;
+        }
+        stop.raise(&cx);
+        served.await.expect("it could listen");
+    });
+}
+
+#[test]
+fn whoever_has_chosen_an_export_may_be_idle_for_ever() {
+    run(|cx| async move {
+        let ((listener, address), stop) = (listener("idle"), Rc::new(Stop::default()));
+        let go = [&3u32.to_be_bytes()[..], &said_option(option::GO, &[0; 6])].concat();
+        let peer = |says: &[u8]| Peer { socket: connect(&address, says), cx: cx.clone() };
+        let mut idle: Vec<Peer> = (0..CLIENTS_MAX).map(|_| peer(&go)).collect();
+        let waiting = peer(&whole_client());
+        let (server, theirs) = (cx.clone(), stop.clone());
+        let served = cx.spawn_join(async move {
+            serve(&server, Listener::Unix(listener), exports(&["a"], 16, LOOK), theirs).await
+        });
+        for peer in &idle {
+            // Hello, three replies to the option.
+            peer.hear(18 + 20 + 12 + 20 + 14 + 20).await;
+        }
+        cx.sleep(Ns::from_secs(86_400)).await;
+        // One more is not turned away: it waits until somebody leaves.
+        assert_eq!(
+            (&waiting.socket).read(&mut [0]).map_err(|e| e.kind()),
+            Err(ErrorKind::WouldBlock)
+        );
+        let leaver = idle.pop().expect("there are many");
+        leaver.request(0, command::DISCONNECT, 0, 0).await;
+        assert!(leaver.rest().await.is_empty());
+        assert!(waiting.rest().await.len() > SECTOR_BYTES);
+        for peer in &idle {
+            peer.request(0, command::READ, 0, SECTOR).await;
+            assert_eq!(peer.simple().await, 0);
+        }
+        stop.raise(&cx);
+        served.await.expect("it could listen");
     });
 }
