@@ -28,16 +28,39 @@ const LOOKED_AT: u32 = 1 << 18;
 const STATUS_BYTES: usize = 24 + 8 * EXTENTS;
 /// So many bytes are discarded with the work of one that is read or written.
 const DISCARDED: u64 = 256;
-/// Buffers that are kept for later requests, and the longest of them.
-const KEPT: usize = 64;
-const KEPT_BYTES: usize = 256 << 10;
+/// Bytes of buffers that are kept for later requests, and of the longest of them.
+const KEPT_BYTES: usize = 4 << 20;
+const KEPT_LONGEST: usize = 256 << 10;
 
 struct Session {
     export: Rc<Export>,
     structured: bool,
     allocation: bool,
     output: Output,
-    buffers: RefCell<Vec<Vec<u8>>>,
+    buffers: RefCell<Kept>,
+}
+
+/// Buffers for later requests. They still have what was in them.
+#[derive(Default)]
+struct Kept {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn take(&mut self) -> Vec<u8> {
+        let buffer = self.buffers.pop().unwrap_or_default();
+        self.bytes -= buffer.capacity();
+        buffer
+    }
+
+    fn keep(&mut self, buffer: Vec<u8>) {
+        let bytes = buffer.capacity();
+        if bytes > 0 && bytes <= KEPT_LONGEST && self.bytes + bytes <= KEPT_BYTES {
+            self.bytes += bytes;
+            self.buffers.push(buffer);
+        }
+    }
 }
 
 /// Serves a client to its end.
@@ -91,7 +114,7 @@ impl Session {
                 return Ok(()); // nobody reads so much to throw it away
             }
             let room = self.output.take_room(cx, room_of(&request)).await;
-            let mut buffer = self.buffers.borrow_mut().pop().unwrap_or_default();
+            let mut buffer = self.buffers.borrow_mut().take();
             if request.command == command::WRITE {
                 buffer.resize(data as usize, 0);
                 if !input.fill(&mut buffer).await? {
@@ -122,10 +145,8 @@ impl Session {
                 }
             }
         }
-        let free = self.output.send(cx, buffer, room);
-        let mut buffers = self.buffers.borrow_mut();
-        if buffers.len() < KEPT {
-            buffers.extend(free.filter(|buffer| buffer.capacity() <= KEPT_BYTES));
+        if let Some(free) = self.output.send(cx, buffer, room) {
+            self.buffers.borrow_mut().keep(free);
         }
     }
 
@@ -177,7 +198,7 @@ impl Session {
             command::BLOCK_STATUS => {
                 let one = flags & flag::REQ_ONE != 0;
                 let extents = extents(export, (lba, sectors), if one { 1 } else { EXTENTS });
-                // It may be one of an earlier reply.
+                // It has what an earlier request left.
                 buffer.clear();
                 wire::put_block_status(buffer, request.cookie, &extents);
                 Ok(())
@@ -246,4 +267,22 @@ fn extents(export: &Export, (mut lba, sectors): (u64, u32), most: usize) -> Vec<
 
 fn failed(e: flashlane_ftl::block::BlockError) -> (u32, String) {
     (error::IO, Failure::Device(e).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_kept_in_bounds() {
+        let mut kept = Kept::default();
+        for bytes in [4096, 256 << 10, KEPT_LONGEST + 1, 0].repeat(100) {
+            kept.keep(Vec::with_capacity(bytes));
+        }
+        let of = |kept: &Kept| kept.buffers.iter().map(Vec::capacity).sum::<usize>();
+        assert!(kept.bytes == of(&kept) && kept.bytes <= KEPT_BYTES, "{}", kept.bytes);
+        assert!(kept.buffers.iter().all(|buffer| buffer.capacity() <= KEPT_LONGEST));
+        (0..1000).for_each(|_| drop(kept.take()));
+        assert_eq!(kept.bytes, 0);
+    }
 }
