@@ -1,5 +1,5 @@
 //! What is fuzzed: every trace parser, fio's job files, experiments, fault plans, drive images, what
-//! FTLs write on the medium ([`blocks`]) and how they mount it ([`mount`]).
+//! FTLs write on the medium ([`blocks`]) and how they mount it ([`mount`]), what NBD clients say ([`nbd`]).
 //!
 //! Owns: one function per kind of input that does everything a user can do with such a file, and
 //! what must hold whatever the bytes are. Promises: returns; an input is used or refused with a
@@ -8,6 +8,7 @@
 
 mod blocks;
 mod mount;
+mod nbd;
 
 use flashlane_base::{Location, Ppa};
 use flashlane_lab::experiment::{Base, Experiment};
@@ -29,11 +30,11 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Names of the targets: the formats of traces, `fio`, `toml`, parts of drive images, blocks, mounts.
+/// Names of the targets: the formats of traces, `fio`, `toml`, parts of drive images, blocks, mounts, `nbd`.
 pub(crate) fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = Format::ALL.map(Format::word).to_vec();
     names.extend(["fio", "toml", "image", "image-header", "image-table"]);
-    names.extend(blocks::NAMES.iter().chain(&mount::NAMES));
+    names.extend(blocks::NAMES.iter().chain(&mount::NAMES).chain(&nbd::NAMES));
     names
 }
 
@@ -56,7 +57,8 @@ pub(crate) fn run(target: &str, bytes: &[u8]) -> bool {
         "image-header" => image_header(bytes),
         "image-table" => image_table(bytes),
         word => {
-            if let Some(done) = blocks::run(word, bytes).or_else(|| mount::run(word, bytes)) {
+            let parts = [blocks::run, mount::run, nbd::run];
+            if let Some(done) = parts.iter().find_map(|run| run(word, bytes)) {
                 return done;
             }
             let format = Format::named(word).unwrap_or_else(|| panic!("no target `{word}`"));

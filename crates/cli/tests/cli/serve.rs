@@ -117,7 +117,7 @@ fn every_type_of_target_is_a_disk() {
         let server = served(&h);
         let mut c = Client::connect(&h.path("s"), "db");
         assert!(c.bytes > 20 << 20 && c.bytes.is_multiple_of(4096), "{kind}: {}", c.bytes);
-        assert_eq!(c.flags, 0x9ed, "{kind}: what it can do");
+        assert_eq!(c.flags, 0x96d, "{kind}: what it can do");
         let (data, end) = (pattern(1, 300), c.bytes);
         assert_eq!(c.write(0, 8192, &data), 0);
         assert!(c.read(8192, data.len()) == data, "{kind}");

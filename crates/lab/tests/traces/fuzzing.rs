@@ -17,6 +17,10 @@ const BLOCKS: [&str; 7] =
     ["line-first", "line-closing", "oob", "record", "log-block", "anchor", "shard"];
 /// Drives that were written to and changed.
 const MOUNTS: [&str; 2] = ["mount-pblk", "mount-pftl"];
+/// Clients of a server.
+const CLIENTS: [&str; 1] = ["nbd"];
+/// What a client may make a server allocate: 32 MiB in flight, buffers, and what is read here.
+const CLIENT_BYTES_MAX: usize = 48 << 20;
 
 fn fuzz(target: &str, seeds: std::ops::Range<u64>) {
     fuzz_within(target, seeds, BYTES_MAX);
@@ -41,7 +45,7 @@ fn fuzz_within(target: &str, seeds: std::ops::Range<u64>, bytes_max: usize) {
 
 #[test]
 fn mutated_text_formats_are_used_or_refused() {
-    let others = [&BINARY[..], &BLOCKS, &MOUNTS].concat();
+    let others = [&BINARY[..], &BLOCKS, &MOUNTS, &CLIENTS].concat();
     for target in targets::names().into_iter().filter(|t| !others.contains(t)) {
         fuzz(target, 0..SEEDS);
     }
@@ -65,6 +69,13 @@ fn mutated_blocks_of_the_medium_are_used_or_refused() {
 fn drives_with_changed_bytes_are_mounted_or_refused() {
     for target in MOUNTS {
         fuzz(target, 0..SEEDS / 2);
+    }
+}
+
+#[test]
+fn hostile_clients_are_answered_or_left() {
+    for target in CLIENTS {
+        fuzz_within(target, 0..2 * SEEDS, CLIENT_BYTES_MAX);
     }
 }
 

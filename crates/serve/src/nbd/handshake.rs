@@ -37,13 +37,12 @@ enum Next {
     End,
 }
 
-/// What an export can do.
+/// What an export can do. With structured replies, [`can::DF`] too.
 const CAN: u16 = can::HAS_FLAGS
     | can::FLUSH
     | can::FUA
     | can::TRIM
     | can::WRITE_ZEROES
-    | can::DF
     | can::MULTI_CONN
     | can::FAST_ZERO;
 
@@ -73,7 +72,7 @@ pub(super) async fn agree(input: &mut Input, exports: &[Rc<Export>]) -> io::Resu
             if head.bytes > PASSED_MAX || !input.pass_over(head.bytes as usize).await? {
                 return Ok(None);
             }
-            talk.refuse(head.option, reply::TOO_BIG, "more data than any option needs")
+            talk.too_long(head.option)
         } else {
             let Some(data) = input.take(head.bytes as usize).await? else { return Ok(None) };
             talk.answer(head.option, data)
@@ -109,6 +108,21 @@ impl Talk<'_> {
         Next::More
     }
 
+    /// An option whose data was passed over.
+    fn too_long(&mut self, option: u32) -> Next {
+        match option {
+            // This one has no way to refuse: whatever is said is the size of an export.
+            option::EXPORT_NAME => return Next::End,
+            option::SET_META_CONTEXT => self.allocation = None,
+            _ => {}
+        }
+        self.refuse(option, reply::TOO_BIG, "more data than any option needs")
+    }
+
+    fn can(&self) -> u16 {
+        if self.structured { CAN | can::DF } else { CAN }
+    }
+
     fn find(&self, name: &str) -> Option<Rc<Export>> {
         match self.exports {
             [only] if name.is_empty() => Some(only.clone()),
@@ -130,7 +144,7 @@ impl Talk<'_> {
                     return Next::End;
                 };
                 self.out.extend(export.bytes().to_be_bytes());
-                self.out.extend(CAN.to_be_bytes());
+                self.out.extend(self.can().to_be_bytes());
                 if self.zeroes {
                     self.out.extend([0; 124]);
                 }
@@ -177,6 +191,11 @@ impl Talk<'_> {
     }
 
     fn contexts(&mut self, option: u32, wanted: Option<Contexts<'_>>) -> Next {
+        let sets = option == option::SET_META_CONTEXT;
+        if sets {
+            // What was set before is gone, also where this is refused.
+            self.allocation = None;
+        }
         let Some(Contexts { name, queries }) = wanted else {
             return self.refuse(option, reply::INVALID, "lengths that do not fit");
         };
@@ -187,7 +206,6 @@ impl Talk<'_> {
             let why = format!("no such export; there are {}", self.names());
             return self.refuse(option, reply::UNKNOWN, &why);
         };
-        let sets = option == option::SET_META_CONTEXT;
         let asked = |query: &&[u8]| {
             **query == *wire::ALLOCATION.as_bytes() || !sets && **query == *b"base:"
         };
@@ -205,11 +223,12 @@ impl Talk<'_> {
 
     /// Size, flags and limits of an export always; its name and what it is where that was asked for.
     fn inform(&mut self, option: u32, export: &Export, wanted: &[u16]) {
+        let can = self.can();
         let mut put = |kind: u16, data: &[&[u8]]| {
             let whole = [&[&kind.to_be_bytes()[..]], data].concat().concat();
             wire::put_option_reply(&mut self.out, option, reply::INFO, &whole);
         };
-        put(info::EXPORT, &[&export.bytes().to_be_bytes(), &CAN.to_be_bytes()]);
+        put(info::EXPORT, &[&export.bytes().to_be_bytes(), &can.to_be_bytes()]);
         let limits = [SECTOR_BYTES as u32, PREFERRED_BYTES, BYTES_MAX].map(u32::to_be_bytes);
         put(info::BLOCK_SIZE, &[&limits.concat()]);
         if wanted.contains(&info::NAME) {

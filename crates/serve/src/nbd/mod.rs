@@ -10,9 +10,11 @@ mod handshake;
 mod input;
 mod output;
 mod session;
+#[cfg(test)]
+mod tests;
 mod wire;
 
-use crate::{Export, Listener, Stop};
+use crate::{Client, Export, Listener, Stop};
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_rt::{Credits, Cx};
 use std::io;
@@ -60,8 +62,7 @@ pub async fn serve(
             Some(Ok(client)) => {
                 let theirs = cx.clone();
                 cx.spawn(async move {
-                    // What goes wrong with a client ends that client.
-                    let _ = session::run(&theirs, client, &exports, &stop).await;
+                    attend(&theirs, client, &exports, &stop).await;
                     seats.release(&theirs, 1);
                 });
             }
@@ -70,4 +71,10 @@ pub async fn serve(
     drop(listener);
     seats.acquire(cx, CLIENTS_MAX).await;
     Ok(())
+}
+
+/// Serves one client, whose socket must not block, to its end or until the stop. What goes wrong with a
+/// client ends that client.
+pub async fn attend(cx: &Cx, client: Client, exports: &[Rc<Export>], stop: &Rc<Stop>) {
+    let _ = session::run(cx, client, exports, stop).await;
 }

@@ -79,6 +79,11 @@ impl Output {
         drop(self.take_room(cx, BUDGET).await);
     }
 
+    /// Nobody waits for a reply.
+    pub(super) fn is_in_vain(&self) -> bool {
+        self.over.get() || self.socket.file().is_gone()
+    }
+
     /// Nothing is sent any more.
     pub(super) fn end(&self, cx: &Cx) {
         self.over.set(true);

@@ -2,13 +2,14 @@
 //!
 //! Owns: the order of things on a connection: handshake, requests, the end. Promises: requests are done side
 //! by side, and answered as they end; what a client has in flight is bounded ([`super::BUDGET`]), and so is what it
-//! may do before others have their turn. Never: gives up a request that has begun.
+//! may do before others have their turn. Never: gives up a request that has begun, but for zeros that are
+//! written for nobody.
 
 use super::handshake::{self, Agreed};
 use super::input::Input;
 use super::output::Output;
 use super::wire::{self, Request, command, error, flag};
-use super::{BYTES_MAX, HANDSHAKE_MAX, PARTING};
+use super::{BUDGET, BYTES_MAX, HANDSHAKE_MAX, PARTING};
 use crate::stop::first;
 use crate::{Client, Export, Failure, Stop};
 use flashlane_base::SECTOR_BYTES;
@@ -23,16 +24,43 @@ const IN_A_ROW: u32 = 16;
 /// Extents in a reply at most, and sectors that are looked at for it: others wait meanwhile.
 const EXTENTS: usize = 1 << 10;
 const LOOKED_AT: u32 = 1 << 18;
-/// Buffers that are kept for later requests, and the longest of them.
-const KEPT: usize = 64;
-const KEPT_BYTES: usize = 256 << 10;
+/// Bytes of that reply at most.
+const STATUS_BYTES: usize = 24 + 8 * EXTENTS;
+/// So many bytes are discarded with the work of one that is read or written.
+const DISCARDED: u64 = 256;
+/// Bytes of buffers that are kept for later requests, and of the longest of them.
+const KEPT_BYTES: usize = 4 << 20;
+const KEPT_LONGEST: usize = 256 << 10;
 
 struct Session {
     export: Rc<Export>,
     structured: bool,
     allocation: bool,
     output: Output,
-    buffers: RefCell<Vec<Vec<u8>>>,
+    buffers: RefCell<Kept>,
+}
+
+/// Buffers for later requests. They still have what was in them.
+#[derive(Default)]
+struct Kept {
+    buffers: Vec<Vec<u8>>,
+    bytes: usize,
+}
+
+impl Kept {
+    fn take(&mut self) -> Vec<u8> {
+        let buffer = self.buffers.pop().unwrap_or_default();
+        self.bytes -= buffer.capacity();
+        buffer
+    }
+
+    fn keep(&mut self, buffer: Vec<u8>) {
+        let bytes = buffer.capacity();
+        if bytes > 0 && bytes <= KEPT_LONGEST && self.bytes + bytes <= KEPT_BYTES {
+            self.bytes += bytes;
+            self.buffers.push(buffer);
+        }
+    }
 }
 
 /// Serves a client to its end.
@@ -81,14 +109,12 @@ impl Session {
             if request.command == command::DISCONNECT {
                 return Ok(());
             }
-            let has_data = matches!(request.command, command::READ | command::WRITE);
-            let data = if has_data { request.bytes } else { 0 };
+            let data = request.bytes;
             if request.command == command::WRITE && data > BYTES_MAX {
                 return Ok(()); // nobody reads so much to throw it away
             }
-            let room = u64::from(data.min(BYTES_MAX)).div_ceil(SECTOR_BYTES as u64).max(1);
-            let room = self.output.take_room(cx, room).await;
-            let mut buffer = self.buffers.borrow_mut().pop().unwrap_or_default();
+            let room = self.output.take_room(cx, room_of(&request)).await;
+            let mut buffer = self.buffers.borrow_mut().take();
             if request.command == command::WRITE {
                 buffer.resize(data as usize, 0);
                 if !input.fill(&mut buffer).await? {
@@ -119,10 +145,8 @@ impl Session {
                 }
             }
         }
-        let free = self.output.send(cx, buffer, room);
-        let mut buffers = self.buffers.borrow_mut();
-        if buffers.len() < KEPT {
-            buffers.extend(free.filter(|buffer| buffer.capacity() <= KEPT_BYTES));
+        if let Some(free) = self.output.send(cx, buffer, room) {
+            self.buffers.borrow_mut().keep(free);
         }
     }
 
@@ -137,7 +161,7 @@ impl Session {
         let export = &*self.export;
         let fua = flags & flag::FUA != 0;
         let known = match command {
-            command::READ => flag::FUA | flag::DF,
+            command::READ if self.structured => flag::FUA | flag::DF,
             command::BLOCK_STATUS => flag::FUA | flag::REQ_ONE,
             command::WRITE_ZEROES => flag::FUA | flag::NO_HOLE | flag::FAST_ZERO,
             _ => flag::FUA,
@@ -174,6 +198,8 @@ impl Session {
             command::BLOCK_STATUS => {
                 let one = flags & flag::REQ_ONE != 0;
                 let extents = extents(export, (lba, sectors), if one { 1 } else { EXTENTS });
+                // It has what an earlier request left.
+                buffer.clear();
                 wire::put_block_status(buffer, request.cookie, &extents);
                 Ok(())
             }
@@ -186,13 +212,45 @@ impl Session {
                 let why = "zeros that have a place on the medium are not written fast";
                 return Err((error::NOT_SUPPORTED, why.into()));
             }
-            command::WRITE_ZEROES => export.write_zeros(cx, lba, sectors).await,
+            command::WRITE_ZEROES => return self.write_zeros(cx, lba, sectors, fua).await,
             _ => return Err((error::INVALID, format!("command {command} is not known here"))),
         };
         done.map_err(failed)?;
         // A discard with FUA is durable when it is answered; only writes below have a FUA of their own.
         if fua && writes { export.flush(cx).await.map_err(failed) } else { Ok(()) }
     }
+
+    /// Zeros may be as long as the device: where nobody waits for them any more they end early.
+    async fn write_zeros(
+        &self,
+        cx: &Cx,
+        lba: u64,
+        sectors: u32,
+        fua: bool,
+    ) -> Result<(), (u32, String)> {
+        let end = lba + u64::from(sectors);
+        for from in (lba..end).step_by(BUDGET as usize) {
+            if self.output.is_in_vain() {
+                return Err((error::SHUTDOWN, "given up".into()));
+            }
+            let sectors = (end - from).min(BUDGET) as u32;
+            self.export.write_zeros(cx, from, sectors).await.map_err(failed)?;
+        }
+        if fua { self.export.flush(cx).await.map_err(failed) } else { Ok(()) }
+    }
+}
+
+/// What a request takes of its client's room, in sectors: its data or its reply, or as much work.
+fn room_of(request: &Request) -> u64 {
+    let bytes = u64::from(request.bytes.min(BYTES_MAX));
+    let room = match request.command {
+        command::READ | command::WRITE => bytes,
+        command::WRITE_ZEROES if request.flags & flag::NO_HOLE != 0 => bytes,
+        command::TRIM | command::WRITE_ZEROES => u64::from(request.bytes) / DISCARDED,
+        command::BLOCK_STATUS if request.flags & flag::REQ_ONE == 0 => STATUS_BYTES as u64,
+        _ => 0,
+    };
+    room.div_ceil(SECTOR_BYTES as u64).clamp(1, BUDGET)
 }
 
 /// Extents from the first of these sectors on, so many at most.
@@ -209,4 +267,22 @@ fn extents(export: &Export, (mut lba, sectors): (u64, u32), most: usize) -> Vec<
 
 fn failed(e: flashlane_ftl::block::BlockError) -> (u32, String) {
     (error::IO, Failure::Device(e).to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_kept_in_bounds() {
+        let mut kept = Kept::default();
+        for bytes in [4096, 256 << 10, KEPT_LONGEST + 1, 0].repeat(100) {
+            kept.keep(Vec::with_capacity(bytes));
+        }
+        let of = |kept: &Kept| kept.buffers.iter().map(Vec::capacity).sum::<usize>();
+        assert!(kept.bytes == of(&kept) && kept.bytes <= KEPT_BYTES, "{}", kept.bytes);
+        assert!(kept.buffers.iter().all(|buffer| buffer.capacity() <= KEPT_LONGEST));
+        (0..1000).for_each(|_| drop(kept.take()));
+        assert_eq!(kept.bytes, 0);
+    }
 }

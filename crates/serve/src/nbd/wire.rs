@@ -94,6 +94,7 @@ pub(super) mod error {
     pub(crate) const INVALID: u32 = 22;
     pub(crate) const NO_SPACE: u32 = 28;
     pub(crate) const NOT_SUPPORTED: u32 = 95;
+    pub(crate) const SHUTDOWN: u32 = 108;
 }
 
 /// Types of chunks of a structured reply.

@@ -1,0 +1,514 @@
+//! Conversations of a server with clients that this file plays, in virtual time.
+//!
+//! Owns: a disk in memory that takes time, a client that says bytes and hears bytes. Promises: what
+//! is heard is a function of what is said. Never: waits on the clock of the machine.
+
+use super::wire::{can, command, error, flag, option, reply};
+use super::{CLIENTS_MAX, HANDSHAKE_MAX, PARTING, attend, serve};
+use crate::{Client, Export, Listener, Stop};
+use flashlane_base::{Lba, Ns, SECTOR_BYTES};
+use flashlane_ftl::block::{
+    BlockDev, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Started,
+};
+use flashlane_rt::sync::Mutex;
+use flashlane_rt::{CostTable, Cx, Virtual};
+use std::io::{ErrorKind, Read, Write};
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::rc::Rc;
+use std::sync::Arc;
+
+const SECTOR: u32 = SECTOR_BYTES as u32;
+
+/// A disk whose sectors are kept where they were written. Each request takes some time.
+struct Disk {
+    info: BlockInfo,
+    sectors: Mutex<Vec<Option<Vec<u8>>>>,
+    takes: Ns,
+}
+
+impl Disk {
+    fn new(capacity: u64, takes: Ns) -> Disk {
+        let info = BlockInfo { capacity, content_bytes: SECTOR_BYTES, layer: "disk" };
+        Disk { info, sectors: Mutex::new(vec![None; capacity as usize]), takes }
+    }
+
+    async fn perform(&self, cx: &Cx, mut io: Io<'_>) -> BlockResult {
+        io.check(&self.info)?;
+        cx.sleep(self.takes).await;
+        let mut sectors = self.sectors.lock();
+        for i in 0..io.sectors {
+            let kept = &mut sectors[io.lba.get() as usize + i as usize];
+            match &mut io.payload {
+                Payload::Read(to) => match kept {
+                    Some(content) => to.sector(i, SECTOR_BYTES).copy_from_slice(content),
+                    None => to.sector(i, SECTOR_BYTES).fill(0),
+                },
+                Payload::Write(from) => {
+                    *kept = from.from(i, SECTOR_BYTES).next().map(<[u8]>::to_vec);
+                }
+                Payload::None => *kept = None,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl BlockDev for Disk {
+    fn info(&self) -> &BlockInfo {
+        &self.info
+    }
+    fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
+        Started::later(self.perform(cx, io))
+    }
+    fn expect(&self, _: BlockOp, _: Lba) {}
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        let sectors = self.sectors.lock();
+        Extent::of(&self.info, lba, most, |lba| sectors[lba as usize].is_some())
+    }
+}
+
+/// Exports of a disk each of so many sectors.
+fn exports(names: &[&str], capacity: u64, takes: Ns) -> Rc<[Rc<Export>]> {
+    let one = |name: &&str| Rc::new(Export::new(name, Arc::new(Disk::new(capacity, takes))));
+    names.iter().map(one).collect()
+}
+
+/// The client's side of a connection, which it looks at again and again: virtual time goes on.
+struct Peer {
+    socket: UnixStream,
+    cx: Cx,
+}
+
+/// How often a peer looks.
+const LOOK: Ns = Ns::from_us(1);
+
+impl Peer {
+    async fn hear(&self, bytes: usize) -> Vec<u8> {
+        let mut all = vec![0; bytes];
+        let mut done = 0;
+        while done < bytes {
+            match (&self.socket).read(&mut all[done..]) {
+                Ok(0) => panic!("the server has ended behind {:?}", &all[..done]),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.cx.sleep(LOOK).await,
+                Err(e) => panic!("{e}"),
+            }
+        }
+        all
+    }
+
+    /// Everything up to the server's end.
+    async fn rest(&self) -> Vec<u8> {
+        let (mut all, mut some) = (Vec::new(), [0; 4096]);
+        loop {
+            match (&self.socket).read(&mut some) {
+                Ok(0) => return all,
+                Ok(n) => all.extend(&some[..n]),
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.cx.sleep(LOOK).await,
+                // It ended with something unread.
+                Err(e) if e.kind() == ErrorKind::ConnectionReset => return all,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    async fn say(&self, mut bytes: &[u8]) {
+        while !bytes.is_empty() {
+            match (&self.socket).write(bytes) {
+                Ok(n) => bytes = &bytes[n..],
+                Err(e) if e.kind() == ErrorKind::WouldBlock => self.cx.sleep(LOOK).await,
+                Err(e) => panic!("{e}"),
+            }
+        }
+    }
+
+    /// The types of the replies to an option, and the data of the last that was asked for.
+    async fn option(&self, number: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
+        self.say(&said_option(number, data)).await;
+        let mut replies = Vec::new();
+        loop {
+            let head = self.hear(20).await;
+            assert_eq!(word(&head, 8), number);
+            let kind = word(&head, 12);
+            let data = self.hear(word(&head, 16) as usize).await;
+            replies.push((kind, data));
+            if kind == reply::ACK || kind >> 31 == 1 {
+                return replies;
+            }
+        }
+    }
+
+    /// Begins the transmission, with these options before it.
+    async fn begin(&self, options: &[(u32, Vec<u8>)]) -> u16 {
+        self.hear(18).await;
+        self.say(&3u32.to_be_bytes()).await;
+        for (number, data) in options {
+            self.option(*number, data).await;
+        }
+        let replies = self.option(option::GO, &[0; 6]).await;
+        assert_eq!(replies.last().map(|(kind, _)| *kind), Some(reply::ACK));
+        flags_of(&replies)
+    }
+
+    async fn request(&self, flags: u16, command: u16, offset: u64, bytes: u32) {
+        self.say(&said_request(flags, command, offset, bytes)).await;
+    }
+
+    /// The error of a simple reply.
+    async fn simple(&self) -> u32 {
+        let head = self.hear(16).await;
+        assert_eq!((word(&head, 0), &head[8..]), (0x6744_6698, &COOKIE.to_be_bytes()[..]));
+        word(&head, 4)
+    }
+
+    /// Type and payload of a chunk, the only one of its reply.
+    async fn chunk(&self) -> (u16, Vec<u8>) {
+        let head = self.hear(20).await;
+        assert_eq!((word(&head, 0), &head[8..16]), (0x668e_33ef, &COOKIE.to_be_bytes()[..]));
+        assert_eq!(head[4..6], [0, 1], "the last of its reply");
+        (u16::from_be_bytes([head[6], head[7]]), self.hear(word(&head, 16) as usize).await)
+    }
+}
+
+const COOKIE: u64 = 0x0123_4567_89ab_cdef;
+
+fn word(from: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes(from[at..at + 4].try_into().expect("four bytes"))
+}
+
+fn said_option(number: u32, data: &[u8]) -> Vec<u8> {
+    let length = (data.len() as u32).to_be_bytes();
+    [b"IHAVEOPT", &number.to_be_bytes()[..], &length, data].concat()
+}
+
+fn said_request(flags: u16, command: u16, offset: u64, bytes: u32) -> Vec<u8> {
+    let magic = 0x2560_9513u32.to_be_bytes();
+    let (flags, command) = (flags.to_be_bytes(), command.to_be_bytes());
+    [
+        &magic[..],
+        &flags,
+        &command,
+        &COOKIE.to_be_bytes(),
+        &offset.to_be_bytes(),
+        &bytes.to_be_bytes(),
+    ]
+    .concat()
+}
+
+/// An export's name and queries of contexts.
+fn contexts(name: &str, queries: &[&str]) -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u32).to_be_bytes()[..], text.as_bytes()].concat();
+    let count = (queries.len() as u32).to_be_bytes().to_vec();
+    let queries = queries.iter().flat_map(|query| text(query));
+    [text(name), count, queries.collect()].concat()
+}
+
+/// Transmission flags among the replies to INFO or GO.
+fn flags_of(replies: &[(u32, Vec<u8>)]) -> u16 {
+    let of_export = |(kind, data): &&(u32, Vec<u8>)| *kind == reply::INFO && data[..2] == [0, 0];
+    let (_, data) = replies.iter().find(of_export).expect("what the export can do");
+    u16::from_be_bytes([data[10], data[11]])
+}
+
+/// A peer of a server that runs beside it, and when that has ended.
+fn connected(
+    cx: &Cx,
+    exports: Rc<[Rc<Export>]>,
+    stop: &Rc<Stop>,
+) -> (Peer, impl Future<Output = ()> + use<>) {
+    let (theirs, socket) = UnixStream::pair().expect("a pair");
+    for end in [&socket, &theirs] {
+        end.set_nonblocking(true).expect("a socket");
+    }
+    let (server, stop) = (cx.clone(), stop.clone());
+    let served = cx.spawn_join(async move {
+        attend(&server, Client::Unix(theirs), &exports, &stop).await;
+    });
+    (Peer { socket, cx: cx.clone() }, served)
+}
+
+/// A virtual run looks at its files once in a while: now it has.
+async fn settled(cx: &Cx) {
+    for _ in 0..200 {
+        cx.sleep(LOOK).await;
+    }
+}
+
+/// Runs `main` in virtual time.
+fn run<F: Future<Output = ()> + 'static>(main: impl FnOnce(Cx) -> F) {
+    let clock = Virtual::new(1, 1, CostTable::zero());
+    clock.run(main(clock.cx())).expect("nothing stalls");
+}
+
+#[test]
+fn every_reply_is_whole_whatever_came_before_it() {
+    run(|cx| async move {
+        let (peer, served) = connected(&cx, exports(&["a"], 16, LOOK), &Rc::default());
+        let structured = (option::STRUCTURED_REPLY, vec![]);
+        let allocation = (option::SET_META_CONTEXT, contexts("a", &["base:allocation"]));
+        peer.begin(&[structured, allocation]).await;
+        let data = vec![7; 2 * SECTOR_BYTES];
+        for _ in 0..3 {
+            peer.request(flag::FUA, command::WRITE, 4096, 2 * SECTOR).await;
+            peer.say(&data).await;
+            assert_eq!(peer.simple().await, 0);
+            peer.request(flag::DF, command::READ, 4096, 2 * SECTOR).await;
+            let (kind, read) = peer.chunk().await;
+            assert_eq!((kind, &read[..8]), (1, &4096u64.to_be_bytes()[..]));
+            assert!(read[8..] == data);
+            peer.request(0, command::READ, 16 * 4096, SECTOR).await;
+            let (kind, said) = peer.chunk().await;
+            assert_eq!((kind, word(&said, 0)), (1 << 15 | 1, error::INVALID));
+            for (one, extents) in
+                [(0, &[(4096, 3), (8192, 0), (13 * 4096, 3)][..]), (flag::REQ_ONE, &[(4096, 3)])]
+            {
+                peer.request(one, command::BLOCK_STATUS, 0, 16 * SECTOR).await;
+                let (kind, status) = peer.chunk().await;
+                let extents = extents.iter().flat_map(|(bytes, is)| [*bytes, *is]);
+                let words: Vec<u8> =
+                    [1].into_iter().chain(extents).flat_map(u32::to_be_bytes).collect();
+                assert_eq!((kind, status), (5, words));
+            }
+        }
+        peer.request(0, command::DISCONNECT, 0, 0).await;
+        assert!(peer.rest().await.is_empty());
+        served.await;
+    });
+}
+
+#[test]
+fn what_needs_structured_replies_is_offered_only_with_them() {
+    run(|cx| async move {
+        let stop = Rc::default();
+        let (peer, _) = connected(&cx, exports(&["a"], 16, LOOK), &stop);
+        peer.hear(18).await;
+        peer.say(&3u32.to_be_bytes()).await;
+        // Not fragmented: a promise about chunks, of which there are none before.
+        let flags = flags_of(&peer.option(option::INFO, &[0; 6]).await);
+        assert_eq!(flags & can::DF, 0);
+        peer.option(option::STRUCTURED_REPLY, &[]).await;
+        let with = flags_of(&peer.option(option::INFO, &[0; 6]).await);
+        assert_eq!(with, flags | can::DF);
+        peer.say(&said_option(option::EXPORT_NAME, b"a")).await;
+        let told = peer.hear(10).await;
+        assert_eq!(told[8..], with.to_be_bytes());
+        // Without them it makes no sense, and a read goes on without it.
+        let (peer, _) = connected(&cx, exports(&["a"], 16, LOOK), &stop);
+        assert_eq!(peer.begin(&[]).await, flags);
+        peer.request(flag::DF, command::READ, 0, SECTOR).await;
+        assert_eq!(peer.simple().await, error::INVALID);
+        peer.request(0, command::READ, 0, SECTOR).await;
+        assert_eq!(peer.simple().await, 0);
+        assert!(peer.hear(SECTOR_BYTES).await == [0; SECTOR_BYTES]);
+    });
+}
+
+#[test]
+fn the_last_contexts_that_were_asked_for_count_also_when_that_failed() {
+    let set = |data: Vec<u8>| (option::SET_META_CONTEXT, data);
+    let good = || set(contexts("a", &["base:allocation"]));
+    for (then, knows) in [
+        (good(), true),
+        (set(contexts("a", &["qemu:dirty-bitmap:b"])), false),
+        (set(contexts("nothing", &["base:allocation"])), false),
+        (set(vec![1, 2, 3]), false),
+        (set(vec![0; 9 << 10]), false),
+        (set(contexts("b", &["base:allocation"])), false),
+    ] {
+        let first = good();
+        run(|cx| async move {
+            let (peer, _) = connected(&cx, exports(&["a", "b"], 16, LOOK), &Rc::default());
+            peer.hear(18).await;
+            peer.say(&3u32.to_be_bytes()).await;
+            peer.option(option::STRUCTURED_REPLY, &[]).await;
+            for (number, data) in [first, then] {
+                peer.option(number, &data).await;
+            }
+            peer.option(option::GO, &[0, 0, 0, 1, b'a', 0, 0]).await;
+            peer.request(0, command::BLOCK_STATUS, 0, SECTOR).await;
+            let (kind, _) = peer.chunk().await;
+            assert_eq!(kind == 5, knows);
+        });
+    }
+}
+
+#[test]
+fn a_name_that_can_t_be_refused_ends_the_connection() {
+    for name in [vec![b'x'; 3], vec![b'x'; 9 << 10], vec![0xff; 2]] {
+        run(|cx| async move {
+            let (peer, served) = connected(&cx, exports(&["a"], 16, LOOK), &Rc::default());
+            peer.hear(18).await;
+            peer.say(&3u32.to_be_bytes()).await;
+            peer.say(&said_option(option::EXPORT_NAME, &name)).await;
+            // Whatever it said would be taken for the size of an export.
+            assert!(peer.rest().await.is_empty());
+            served.await;
+        });
+    }
+}
+
+/// A disk that keeps nothing. Each request takes some time.
+struct Slow(BlockInfo, Ns);
+
+impl BlockDev for Slow {
+    fn info(&self) -> &BlockInfo {
+        &self.0
+    }
+    fn start<'a>(&'a self, cx: &'a Cx, _: Io<'a>) -> Started<'a> {
+        Started::later(async move {
+            cx.sleep(self.1).await;
+            Ok(())
+        })
+    }
+    fn expect(&self, _: BlockOp, _: Lba) {}
+    fn extent(&self, lba: Lba, most: u64) -> Extent {
+        Extent::of(&self.0, lba, most, |_| true)
+    }
+}
+
+/// A device of 4 GiB on which a request takes so long, of whatever length.
+fn slow(takes: Ns) -> Rc<[Rc<Export>]> {
+    let info = BlockInfo { capacity: 1 << 20, content_bytes: SECTOR_BYTES, layer: "slow" };
+    [Rc::new(Export::new("a", Arc::new(Slow(info, takes))))].into()
+}
+
+#[test]
+fn zeros_of_a_client_that_is_gone_are_not_written_to_their_end() {
+    // Gone, and a server that is stopped under one that stays.
+    for gone in [true, false] {
+        run(|cx| async move {
+            let stop = Rc::default();
+            let (peer, served) = connected(&cx, slow(Ns::from_secs(1)), &stop);
+            peer.begin(&[]).await;
+            for _ in 0..20 {
+                // 256 requests to the device each.
+                peer.request(flag::NO_HOLE, command::WRITE_ZEROES, 0, u32::MAX - 4095).await;
+            }
+            settled(&cx).await;
+            let begun = cx.now();
+            match gone {
+                true => drop(peer),
+                false => stop.raise(&cx),
+            }
+            settled(&cx).await;
+            served.await;
+            let took = cx.now() - begun;
+            assert!(took <= PARTING + Ns::from_secs(3), "gone: {gone}, {took}");
+        });
+    }
+}
+
+#[test]
+fn long_requests_without_data_are_bounded_too() {
+    run(|cx| async move {
+        let (peer, _) = connected(&cx, slow(Ns::from_us(100)), &Rc::default());
+        peer.begin(&[]).await;
+        // A flush behind them waits for room, so it shows how many are done at a time.
+        for (flags, command, at_once) in
+            [(flag::NO_HOLE, command::WRITE_ZEROES, 1), (0, command::TRIM, 8)]
+        {
+            for _ in 0..20 {
+                peer.request(flags, command, 0, 1 << 30).await;
+            }
+            let begun = cx.now();
+            peer.request(0, command::FLUSH, 0, 0).await;
+            for _ in 0..21 {
+                assert_eq!(peer.simple().await, 0);
+            }
+            let took = cx.now() - begun;
+            let each = if command == command::TRIM { 1 } else { 64 };
+            let at_least = Ns::from_us(100 * 20 / at_once * each);
+            assert!(took >= at_least, "{command}: {took}, not {at_least}");
+        }
+    });
+}
+
+/// A listener of a name that only this test knows.
+fn listener(name: &str) -> (UnixListener, SocketAddr) {
+    let name = format!("flashlane-{}-{name}", std::process::id());
+    let address = SocketAddr::from_abstract_name(name).expect("a name");
+    (UnixListener::bind_addr(&address).expect("nobody has it"), address)
+}
+
+fn connect(to: &SocketAddr, says: &[u8]) -> UnixStream {
+    let mut socket = UnixStream::connect_addr(to).expect("somebody listens");
+    socket.write_all(says).expect("it fits");
+    socket.set_nonblocking(true).expect("a socket");
+    socket
+}
+
+/// What a client says that chooses the export without a name, does something, and ends.
+fn whole_client() -> Vec<u8> {
+    let read = said_request(0, command::READ, 0, SECTOR);
+    let end = said_request(0, command::DISCONNECT, 0, 0);
+    [&3u32.to_be_bytes()[..], &said_option(option::GO, &[0; 6]), &read, &end].concat()
+}
+
+#[test]
+fn whoever_does_not_choose_an_export_gives_the_seat_back() {
+    run(|cx| async move {
+        let ((listener, address), stop) = (listener("half"), Rc::new(Stop::default()));
+        // Silent, in the middle of an option, and asking again and again for data that never comes.
+        let option = said_option(option::GO, &[0; 6]);
+        let in_option = [&3u32.to_be_bytes()[..], &option[..20]].concat();
+        let says = [&[][..], &in_option, &[0, 0]];
+        let of = |i: u64| connect(&address, says[i as usize % says.len()]);
+        let half: Vec<UnixStream> = (0..CLIENTS_MAX).map(of).collect();
+        // Behind them waits somebody who behaves.
+        let socket = connect(&address, &whole_client());
+        let (server, theirs) = (cx.clone(), stop.clone());
+        let served = cx.spawn_join(async move {
+            serve(&server, Listener::Unix(listener), exports(&["a"], 16, LOOK), theirs).await
+        });
+        let waiting = Peer { socket, cx: cx.clone() };
+        cx.sleep(HANDSHAKE_MAX - Ns::from_ms(1)).await;
+        assert_eq!(
+            (&waiting.socket).read(&mut [0]).map_err(|e| e.kind()),
+            Err(ErrorKind::WouldBlock)
+        );
+        cx.sleep(Ns::from_ms(1)).await;
+        assert!(waiting.rest().await.len() > SECTOR_BYTES);
+        assert!(cx.now() < HANDSHAKE_MAX + Ns::from_ms(100), "{}", cx.now());
+        for socket in half {
+            Peer { socket, cx: cx.clone() }.rest().await;
+        }
+        stop.raise(&cx);
+        served.await.expect("it could listen");
+    });
+}
+
+#[test]
+fn whoever_has_chosen_an_export_may_be_idle_for_ever() {
+    run(|cx| async move {
+        let ((listener, address), stop) = (listener("idle"), Rc::new(Stop::default()));
+        let go = [&3u32.to_be_bytes()[..], &said_option(option::GO, &[0; 6])].concat();
+        let peer = |says: &[u8]| Peer { socket: connect(&address, says), cx: cx.clone() };
+        let mut idle: Vec<Peer> = (0..CLIENTS_MAX).map(|_| peer(&go)).collect();
+        let waiting = peer(&whole_client());
+        let (server, theirs) = (cx.clone(), stop.clone());
+        let served = cx.spawn_join(async move {
+            serve(&server, Listener::Unix(listener), exports(&["a"], 16, LOOK), theirs).await
+        });
+        for peer in &idle {
+            // Hello, three replies to the option.
+            peer.hear(18 + 20 + 12 + 20 + 14 + 20).await;
+        }
+        cx.sleep(Ns::from_secs(86_400)).await;
+        // One more is not turned away: it waits until somebody leaves.
+        assert_eq!(
+            (&waiting.socket).read(&mut [0]).map_err(|e| e.kind()),
+            Err(ErrorKind::WouldBlock)
+        );
+        let leaver = idle.pop().expect("there are many");
+        leaver.request(0, command::DISCONNECT, 0, 0).await;
+        assert!(leaver.rest().await.is_empty());
+        assert!(waiting.rest().await.len() > SECTOR_BYTES);
+        for peer in &idle {
+            peer.request(0, command::READ, 0, SECTOR).await;
+            assert_eq!(peer.simple().await, 0);
+        }
+        stop.raise(&cx);
+        served.await.expect("it could listen");
+    });
+}
