@@ -20,9 +20,9 @@ use std::rc::Rc;
 
 /// Requests of a client in a row before others have their turn.
 const IN_A_ROW: u32 = 16;
-/// Extents in a reply at most, and sectors that are looked at for it: others wait meanwhile.
+/// Extents in a reply at most, and bytes that are looked at for it: others wait meanwhile.
 const EXTENTS: usize = 1 << 10;
-const LOOKED_AT: u32 = 1 << 18;
+const LOOKED_AT: u32 = 1 << 30;
 /// Buffers that are kept for later requests, and the longest of them.
 const KEPT: usize = 64;
 const KEPT_BYTES: usize = 256 << 10;
@@ -149,12 +149,12 @@ impl Session {
             return export.flush(cx).await.map_err(failed);
         }
         let writes = !matches!(command, command::READ | command::BLOCK_STATUS);
-        let (lba, sectors) = export.sectors(offset, bytes.into()).map_err(|failure| {
+        export.check(offset, bytes.into()).map_err(|failure| {
             let is_beyond = failure == Failure::Beyond && writes;
             let number = if is_beyond { error::NO_SPACE } else { error::INVALID };
             (number, format!("{bytes} bytes at {offset}: {failure}"))
         })?;
-        if sectors == 0 {
+        if bytes == 0 {
             return Err((error::INVALID, "no bytes".into()));
         }
         let done = match command {
@@ -164,7 +164,7 @@ impl Session {
             command::READ => {
                 let head = wire::read_head_bytes(self.structured);
                 buffer.resize(head + bytes as usize, 0);
-                let read = export.read(cx, lba, &mut buffer[head..]).await;
+                let read = export.read(cx, offset, &mut buffer[head..]).await;
                 wire::put_read_head(buffer, request, self.structured);
                 read
             }
@@ -173,20 +173,20 @@ impl Session {
             }
             command::BLOCK_STATUS => {
                 let one = flags & flag::REQ_ONE != 0;
-                let extents = extents(export, (lba, sectors), if one { 1 } else { EXTENTS });
+                let extents = extents(export, offset, bytes, if one { 1 } else { EXTENTS });
                 wire::put_block_status(buffer, request.cookie, &extents);
                 Ok(())
             }
-            command::WRITE => return export.write(cx, lba, buffer, fua).await.map_err(failed),
-            command::TRIM => export.discard(cx, lba, sectors).await,
+            command::WRITE => return export.write(cx, offset, buffer, fua).await.map_err(failed),
+            command::TRIM => export.discard(cx, offset, bytes.into()).await,
             command::WRITE_ZEROES if flags & flag::NO_HOLE == 0 => {
-                export.discard(cx, lba, sectors).await
+                export.discard(cx, offset, bytes.into()).await
             }
             command::WRITE_ZEROES if flags & flag::FAST_ZERO != 0 => {
                 let why = "zeros that have a place on the medium are not written fast";
                 return Err((error::NOT_SUPPORTED, why.into()));
             }
-            command::WRITE_ZEROES => export.write_zeros(cx, lba, sectors).await,
+            command::WRITE_ZEROES => export.write_zeros(cx, offset, bytes.into()).await,
             _ => return Err((error::INVALID, format!("command {command} is not known here"))),
         };
         done.map_err(failed)?;
@@ -195,14 +195,16 @@ impl Session {
     }
 }
 
-/// Extents from the first of these sectors on, so many at most.
-fn extents(export: &Export, (mut lba, sectors): (u64, u32), most: usize) -> Vec<(u32, bool)> {
-    let end = lba + u64::from(sectors.min(LOOKED_AT));
-    let mut extents: Vec<(u32, bool)> = Vec::new();
-    while lba < end && extents.len() < most {
-        let Extent { sectors, holds } = export.extent(lba, end - lba);
-        extents.push((sectors as u32 * SECTOR_BYTES as u32, holds));
-        lba += sectors;
+/// Extents from the first of these bytes on, so many at most.
+fn extents(export: &Export, offset: u64, bytes: u32, most: usize) -> Vec<(u32, bool)> {
+    let end = offset + u64::from(bytes.min(LOOKED_AT));
+    let (mut at, mut extents) = (offset, Vec::new());
+    while at < end && extents.len() < most {
+        let (lba, last) = (at / SECTOR_BYTES as u64, end.div_ceil(SECTOR_BYTES as u64));
+        let Extent { sectors, holds } = export.extent(lba, last - lba);
+        let to = ((lba + sectors) * SECTOR_BYTES as u64).min(end);
+        extents.push(((to - at) as u32, holds));
+        at = to;
     }
     extents
 }
