@@ -11,6 +11,8 @@ use crate::control::socket::{connect_to, listen_at};
 use crate::experiment::{DriveTarget, Target};
 use crate::run::Monitor;
 use crate::stack::{Stack, StackError, target_of_drive};
+use crate::tap::TapError;
+use crate::trace::{Recorded, Take};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::SsdOptions;
@@ -82,6 +84,8 @@ pub enum ServeError {
     Fuse { path: PathBuf, source: std::io::Error },
     #[error("target {target}: {source}")]
     Stalled { target: String, source: Stalled },
+    #[error("target {target}: {source}")]
+    Record { target: String, source: TapError },
     #[error(
         "the power of {} was cut {at} into the run; what was not flushed may be lost", image.display()
     )]
@@ -100,6 +104,8 @@ pub struct Serving {
     pub sector_bytes: u32,
     /// Requests take the time that the device takes; otherwise none.
     pub timing: bool,
+    /// What clients ask is recorded from the start.
+    pub record: Option<Take>,
 }
 
 /// What came of it.
@@ -107,6 +113,8 @@ pub struct Serving {
 pub struct Served {
     pub target: String,
     pub stats: FtlStats,
+    /// What was recorded until the end, and why not, if so.
+    pub recorded: Option<Result<Recorded, String>>,
     /// What became of the file by FUSE, where somebody still had it open.
     pub left: Option<String>,
     /// Why the target could not make everything durable, if so.
@@ -259,10 +267,17 @@ async fn steps(
     let doors = serving.nbd.iter().map(open_door).collect::<Result<Vec<_>, _>>()?;
     let place = serving.fuse.as_deref().map(take_place).transpose()?;
     let stack = Stack::powered(cx, target, 0, Some(power.clone())).await.map_err(failed)?;
-    let export = Export::new(&target.name, stack.block()).with_sectors_of(serving.sector_bytes);
-    let export = Rc::new(export);
-    let exports: Rc<[_]> = [export.clone()].into();
-    let file = place.map(|(path, place)| match fuse::Door::open(cx, place, export) {
+    let export = Export::new(&target.name, stack.door("nbd")).with_sectors_of(serving.sector_bytes);
+    let file_export = Rc::new(export.through(stack.door("fuse")));
+    let exports: Rc<[_]> = [Rc::new(export)].into();
+    if let Some(take) = &serving.record {
+        if let Err(source) = stack.prepare_recording(take.clone(), &[]) {
+            stack.leave(cx).await;
+            return Err(ServeError::Record { target: target.name.clone(), source });
+        }
+        stack.begin_recording(cx.now());
+    }
+    let file = place.map(|(path, place)| match fuse::Door::open(cx, place, file_export) {
         Ok(door) => Ok((path, door)),
         Err(source) => Err(ServeError::Fuse { path, source }),
     });
@@ -298,11 +313,13 @@ async fn steps(
         Some((path, door)) => parting_words(&path, door.await),
         None => None,
     };
+    let recorded = stack.end_recording().map_err(|e| e.to_string()).transpose();
     stack.drain(cx).await;
     let stats = stack.stats();
     let stopped = stack.stop(cx).await;
     stack.close().map_err(failed)?;
     ended?;
     let target = target.name.clone();
-    Ok(Served { target, stats, left, read_only: stopped.read_only, laws: stopped.laws })
+    let (read_only, laws) = (stopped.read_only, stopped.laws);
+    Ok(Served { target, stats, recorded, left, read_only, laws })
 }

@@ -14,6 +14,7 @@ use flashlane_ftl::block::{
 use flashlane_rt::Cx;
 use std::io::IoSlice;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Longest read or write of one request below; a longer one goes in pieces.
@@ -46,7 +47,7 @@ pub struct Export {
     device: Arc<dyn BlockDev>,
     /// What clients are told of sectors.
     sector_bytes: u32,
-    changing: Ranges,
+    changing: Rc<Ranges>,
 }
 
 /// Bytes of a request, and the sectors that they lie in.
@@ -100,8 +101,20 @@ impl Export {
     /// The device keeps stamps in place of contents.
     pub fn new(name: &str, device: Arc<dyn BlockDev>) -> Export {
         assert_eq!(device.info().content_bytes, SECTOR_BYTES, "clients want their contents back");
-        let (sector_bytes, changing) = (SECTOR_BYTES as u32, Ranges::default());
+        let (sector_bytes, changing) = (SECTOR_BYTES as u32, Rc::default());
         Export { name: name.into(), device, sector_bytes, changing }
+    }
+
+    /// The same device by another way, for another door: who changes a part of a sector here has it alone
+    /// there, too.
+    pub fn through(&self, device: Arc<dyn BlockDev>) -> Export {
+        let Export { name, sector_bytes, changing, .. } = self;
+        Export {
+            name: name.clone(),
+            device,
+            sector_bytes: *sector_bytes,
+            changing: changing.clone(),
+        }
     }
 
     /// Clients that speak in sectors are told of another size: one of [`SECTOR_SIZES`].
