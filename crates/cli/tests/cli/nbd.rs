@@ -338,3 +338,27 @@ fn a_crowd_is_served_in_bounded_memory() {
     assert!(least * 20 * shares.len() as u64 >= all, "one has {least} of {all}");
     stopped(server);
 }
+
+#[test]
+fn a_server_that_ends_leaves_the_name_of_another_alone() {
+    let h = made("pblk");
+    h.run("drive create b.img --preset tiny").good();
+    h.run("lnvm create b.img -n other -t pblk").good();
+    let mut one = served(&h);
+    // It takes nothing, so the server waits for it a while when it ends.
+    let mut slow = Client::connect(&h.path("s"), "db");
+    slow.send(READ, 0, 0, 8 << 20, &[]);
+    let mut some = [0; 16];
+    slow.socket.read_exact(&mut some).expect("a head");
+    one.signal("-TERM");
+    while UnixStream::connect(h.path("s")).is_ok() {
+        pause();
+    }
+    // Nobody listens there any more, so the name may be taken.
+    let other = h.hold_with("serve b.img --null-latency --nbd unix:s", "s");
+    assert!(one.is_running(), "it waits");
+    drop(slow);
+    one.output().good();
+    Client::connect(&h.path("s"), "other").flush();
+    stopped(other);
+}
