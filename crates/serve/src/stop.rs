@@ -36,7 +36,8 @@ impl Stop {
     /// What `work` comes to; nothing when the flag goes up before. `work` is dropped then, so it must be
     /// something that may be.
     pub(crate) async fn unless_up<T>(&self, cx: &Cx, work: impl Future<Output = T>) -> Option<T> {
-        first(work, self.wait(cx)).await.ok()
+        // Work that never has to wait would not let anybody see it.
+        if self.is_up() { None } else { first(work, self.wait(cx)).await.ok() }
     }
 }
 

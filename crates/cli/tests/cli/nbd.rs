@@ -339,6 +339,50 @@ fn a_crowd_is_served_in_bounded_memory() {
     stopped(server);
 }
 
+/// Time on a CPU that a process has had, in hundredths of a second.
+fn used(id: u32) -> u64 {
+    let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).expect("it runs");
+    let behind_name = stat.rsplit(')').next().expect("a name");
+    let numbers = behind_name.split_whitespace().skip(11).take(2);
+    numbers.map(|n| n.parse::<u64>().expect("a number")).sum()
+}
+
+#[test]
+fn a_server_without_descriptors_waits_for_some() {
+    let h = made("pblk");
+    let mut command = std::process::Command::new("sh");
+    let line = "ulimit -n 32; exec \"$0\" serve a.img --null-latency --nbd unix:s";
+    command.args(["-c", line, env!("CARGO_BIN_EXE_flashlane")]);
+    command.current_dir(h.path("")).stdin(std::process::Stdio::null());
+    let mut server = h.hold_by(command, "s");
+    let mut good = Client::connect(&h.path("s"), "db");
+    // More than it has descriptors for, fewer than it has seats.
+    let many: Vec<UnixStream> =
+        (0..50).map(|_| UnixStream::connect(h.path("s")).expect("they may wait")).collect();
+    let data = pattern(1, 4);
+    assert_eq!(good.write(FUA, 0, &data), 0);
+    let before = used(server.id());
+    (0..40).for_each(|_| pause());
+    // It neither ends nor spins: those 0.8 s and more would be 80 and more.
+    let took = used(server.id()) - before;
+    assert!(server.is_running() && took < 40, "{took} hundredths of a second");
+    assert!(good.read(0, data.len()) == data);
+    drop(many);
+    let mut late = Client::connect(&h.path("s"), "db");
+    assert!(late.read(0, data.len()) == data);
+    // Nor does it when it is told to end.
+    let many: Vec<UnixStream> =
+        (0..50).map(|_| UnixStream::connect(h.path("s")).expect("they may wait")).collect();
+    server.signal("-TERM");
+    let ends = (0..3000).any(|_| {
+        pause();
+        !server.is_running()
+    });
+    assert!(ends, "it has had a minute");
+    server.output().good();
+    drop(many);
+}
+
 #[test]
 fn a_server_that_ends_leaves_the_name_of_another_alone() {
     let h = made("pblk");

@@ -512,3 +512,13 @@ fn whoever_has_chosen_an_export_may_be_idle_for_ever() {
         served.await.expect("it could listen");
     });
 }
+
+#[test]
+fn a_stop_is_heard_by_who_never_has_to_wait() {
+    run(|cx| async move {
+        let stop = Stop::default();
+        assert_eq!(stop.unless_up(&cx, async { 1 }).await, Some(1));
+        stop.raise(&cx);
+        assert_eq!(stop.unless_up(&cx, async { 1 }).await, None);
+    });
+}
