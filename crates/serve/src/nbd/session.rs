@@ -89,9 +89,14 @@ pub(super) async fn run(
     });
     let ended = stop.unless_up(cx, session.take_requests(cx, &mut input)).await;
     // Every request that has begun ends, and has its reply sent while there is somebody to take it.
-    if first(session.output.all_room(cx), cx.sleep(PARTING)).await.is_err() {
-        session.output.end(cx);
-        session.output.all_room(cx).await;
+    while first(session.output.all_room(cx), cx.sleep(PARTING)).await.is_err() {
+        session.output.hurry();
+        // The device may take its time. A client that does not take what is there is not waited for.
+        if session.output.has_waiting() {
+            session.output.end(cx);
+            session.output.all_room(cx).await;
+            break;
+        }
     }
     session.output.end(cx);
     writer.await;

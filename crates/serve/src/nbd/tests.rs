@@ -522,3 +522,19 @@ fn a_stop_is_heard_by_who_never_has_to_wait() {
         assert_eq!(stop.unless_up(&cx, async { 1 }).await, None);
     });
 }
+
+#[test]
+fn a_stop_waits_for_the_device_and_not_for_the_client() {
+    run(|cx| async move {
+        let stop = Rc::default();
+        let (peer, served) = connected(&cx, slow(PARTING + PARTING + PARTING), &stop);
+        peer.begin(&[]).await;
+        peer.request(0, command::READ, 0, SECTOR).await;
+        settled(&cx).await;
+        stop.raise(&cx);
+        cx.sleep(PARTING + PARTING + PARTING).await;
+        assert_eq!(peer.simple().await, 0);
+        assert_eq!(peer.rest().await.len(), SECTOR_BYTES);
+        served.await;
+    });
+}
