@@ -300,7 +300,8 @@ fn misbehave(path: &Path, me: u64, over: &AtomicBool) {
             _ => {
                 let mut client = Client::connect(path, "db");
                 client.send(READ, 0, 0, 8 << 20, &[]);
-                let write = head(0, WRITE, 1, 0, 1 + rng.below(2000));
+                // Never whole: others have what is there.
+                let write = head(0, WRITE, 1, 0, 2 + rng.below(2000));
                 let _ = client.socket.write_all(&[write, garbage].concat());
             }
         }
@@ -330,7 +331,7 @@ fn a_crowd_is_served_in_bounded_memory() {
         let most = |of: &[u64]| of.iter().copied().max().unwrap_or(0);
         let (early, late) = (most(early), most(late));
         println!("{seconds} s: {early} KiB, then {late} KiB at most");
-        assert!(late < early + (96 << 10), "{early} KiB, then {late} KiB");
+        assert!(late < early + (64 << 10), "{early} KiB, then {late} KiB");
         crowd.into_iter().map(|client| client.join().expect("it was served")).collect()
     });
     let (least, all) = (*shares.iter().min().expect("some"), shares.iter().sum::<u64>());
