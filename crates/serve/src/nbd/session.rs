@@ -12,7 +12,7 @@ use super::wire::{self, Request, command, error, flag};
 use super::{BUDGET, BYTES_MAX, HANDSHAKE_MAX, PARTING};
 use crate::stop::first;
 use crate::{Client, Export, Failure, Stop};
-use flashlane_base::SECTOR_BYTES;
+use flashlane_base::{Ns, SECTOR_BYTES, mutant};
 use flashlane_ftl::block::Extent;
 use flashlane_rt::Cx;
 use std::cell::RefCell;
@@ -75,7 +75,8 @@ pub(super) async fn run(
 ) -> io::Result<()> {
     let socket = Rc::new(cx.watch(client)?);
     let mut input = Input::new(socket.clone());
-    let talk = first(handshake::agree(&mut input, exports), cx.sleep(HANDSHAKE_MAX));
+    let patience = if mutant!("serve.handshake-endless") { Ns::MAX } else { HANDSHAKE_MAX };
+    let talk = first(handshake::agree(&mut input, exports), cx.sleep(patience));
     let Some(Ok(agreed)) = stop.unless_up(cx, talk).await else { return Ok(()) };
     let Some(Agreed { export, structured, allocation }) = agreed? else { return Ok(()) };
     let output = Output::new(socket);

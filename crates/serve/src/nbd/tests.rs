@@ -468,6 +468,8 @@ fn whoever_does_not_choose_an_export_gives_the_seat_back() {
             Err(ErrorKind::WouldBlock)
         );
         cx.sleep(Ns::from_ms(1)).await;
+        settled(&cx).await;
+        assert_eq!((&waiting.socket).read(&mut [0; 18]).expect("a hello by now"), 18);
         assert!(waiting.rest().await.len() > SECTOR_BYTES);
         assert!(cx.now() < HANDSHAKE_MAX + Ns::from_ms(100), "{}", cx.now());
         for socket in half {
