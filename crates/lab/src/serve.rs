@@ -3,7 +3,7 @@
 //! Owns: the addresses of doors, mount and stop of the target behind them. Promises: `ready` is said when
 //! clients can connect; whatever ends it, what clients flushed is on the image, and a stop also leaves
 //! everything else there and the target clean; a name is taken only where nobody uses it, and is given
-//! back. Never: knows a protocol (`flashlane_serve` does).
+//! back as long as it is its own. Never: knows a protocol (`flashlane_serve` does).
 
 use crate::control::ControlError;
 use crate::control::power::Switch;
@@ -22,6 +22,7 @@ use flashlane_serve::fuse::{self, Left, Place, PlaceError};
 use flashlane_serve::{Export, Listener, Stop, nbd};
 use std::fmt;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::str::FromStr;
@@ -144,12 +145,26 @@ struct Door {
     named: Named,
 }
 
-/// The name of a socket, until it is dropped.
-struct Named(Option<PathBuf>);
+/// The name of a socket, until it is dropped, with the device and number of its file: once nobody listens
+/// any more, while the last clients are waited for, another process may take the name.
+struct Named(Option<(PathBuf, Option<(u64, u64)>)>);
+
+impl Named {
+    fn file(path: &Path) -> Option<(u64, u64)> {
+        std::fs::symlink_metadata(path).map(|there| (there.dev(), there.ino())).ok()
+    }
+
+    fn new(path: PathBuf) -> Named {
+        let file = Named::file(&path);
+        Named(Some((path, file)))
+    }
+}
 
 impl Drop for Named {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
+        if let Some((path, file)) = &self.0
+            && Named::file(path) == *file
+        {
             let _ = std::fs::remove_file(path); // nobody can be told any more
         }
     }
@@ -167,7 +182,7 @@ fn open_door(address: &Address) -> Result<Door, ServeError> {
                 ControlError::Listen { problem, .. } => refuse(problem),
                 other => refuse(other.to_string()),
             })?;
-            Ok(Door { listener: Listener::Unix(listener), named: Named(Some(path)) })
+            Ok(Door { listener: Listener::Unix(listener), named: Named::new(path) })
         }
         Address::Tcp(at) => {
             let listener = TcpListener::bind(at).map_err(|e| match e.kind() {

@@ -12,6 +12,7 @@ mod inject;
 mod kill;
 mod layers;
 mod lnvm;
+mod nbd;
 mod serve;
 mod sweep;
 mod torture;

@@ -12,7 +12,7 @@ use super::wire::{self, Request, command, error, flag};
 use super::{BUDGET, BYTES_MAX, HANDSHAKE_MAX, PARTING};
 use crate::stop::first;
 use crate::{Client, Export, Failure, Stop};
-use flashlane_base::SECTOR_BYTES;
+use flashlane_base::{Ns, SECTOR_BYTES, mutant};
 use flashlane_ftl::block::Extent;
 use flashlane_rt::Cx;
 use std::cell::RefCell;
@@ -75,7 +75,8 @@ pub(super) async fn run(
 ) -> io::Result<()> {
     let socket = Rc::new(cx.watch(client)?);
     let mut input = Input::new(socket.clone());
-    let talk = first(handshake::agree(&mut input, exports), cx.sleep(HANDSHAKE_MAX));
+    let patience = if mutant!("serve.handshake-endless") { Ns::MAX } else { HANDSHAKE_MAX };
+    let talk = first(handshake::agree(&mut input, exports), cx.sleep(patience));
     let Some(Ok(agreed)) = stop.unless_up(cx, talk).await else { return Ok(()) };
     let Some(Agreed { export, structured, allocation }) = agreed? else { return Ok(()) };
     let output = Output::new(socket);
@@ -89,9 +90,14 @@ pub(super) async fn run(
     });
     let ended = stop.unless_up(cx, session.take_requests(cx, &mut input)).await;
     // Every request that has begun ends, and has its reply sent while there is somebody to take it.
-    if first(session.output.all_room(cx), cx.sleep(PARTING)).await.is_err() {
-        session.output.end(cx);
-        session.output.all_room(cx).await;
+    while first(session.output.all_room(cx), cx.sleep(PARTING)).await.is_err() {
+        session.output.hurry();
+        // The device may take its time. A client that does not take what is there is not waited for.
+        if session.output.has_waiting() {
+            session.output.end(cx);
+            session.output.all_room(cx).await;
+            break;
+        }
     }
     session.output.end(cx);
     writer.await;
