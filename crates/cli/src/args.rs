@@ -3,12 +3,12 @@
 //! Owns: names, help texts, examples. Promises: `--help` of each command has examples that work.
 //! Never: checks what a value means; that is where it is used.
 
-use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
+use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use flashlane_lab::drive::faults::{FaultKind, POWER_CUT};
 use flashlane_lab::experiment::{Change, default_preset, preset_names};
 use flashlane_lab::lnvm::{LimiterKind, MountHow, Ns, Scrub, TargetType, WearLeveling};
-use flashlane_lab::serve::Address;
+use flashlane_lab::serve::{Address, SECTOR_SIZES};
 use flashlane_lab::suggest;
 use flashlane_lab::trace::number::Clock;
 use flashlane_lab::trace::{Action, Format, Reading};
@@ -141,6 +141,8 @@ Examples:
   flashlane serve my.img --nbd unix:db.sock --nbd tcp:127.0.0.1:10809 --null-latency
   nbdinfo 'nbd+unix:///?socket=/tmp/db.sock'
   fio --name=x --ioengine=nbd --uri='nbd+unix:///?socket=/tmp/db.sock' --rw=randwrite --bs=4k --size=64M
+  flashlane serve my.img --fuse-file disk
+  losetup -f --show --direct-io=on --sector-size 4096 disk      # as root: a block device
 
 It says `ready ADDRESS` on standard output when clients can connect. Ctrl-C or SIGTERM ends it: requests
 under way end, everything is written to the drive, and the target is stopped cleanly. What was flushed
@@ -159,6 +161,11 @@ Examples:
         /// Which shell
         shell: Shell,
     },
+}
+
+fn sector_size(text: &str) -> Result<u32, String> {
+    let known = SECTOR_SIZES.iter().find(|bytes| text == bytes.to_string());
+    known.copied().ok_or_else(|| "a sector has 4096 or 512 bytes".into())
 }
 
 fn device_help() -> String {
@@ -385,6 +392,7 @@ pub(crate) struct Compare {
 }
 
 #[derive(ClapArgs)]
+#[command(group(ArgGroup::new("doors").required(true).multiple(true)))]
 pub(crate) struct Serve {
     /// Drive image
     #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
@@ -394,8 +402,16 @@ pub(crate) struct Serve {
     pub(crate) target: Option<String>,
     /// Listen for NBD clients there, `unix:PATH` (for your own user) or `tcp:HOST:PORT` (for everybody
     /// who can connect); may be repeated
-    #[arg(long, value_name = "ADDRESS", required = true)]
+    #[arg(long, value_name = "ADDRESS", group = "doors")]
     pub(crate) nbd: Vec<Address>,
+    /// Be a file of the target's size, by FUSE: an empty file, or a name that does not exist yet;
+    /// `losetup` makes a block device of it
+    #[arg(long, value_name = "PATH", group = "doors", value_hint = ValueHint::FilePath)]
+    pub(crate) fuse_file: Option<PathBuf>,
+    /// Bytes of a sector that NBD clients are told: 4096, or 512 for those that need it; then a write of
+    /// a part of 4096 bytes reads the rest first
+    #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_size)]
+    pub(crate) sector_size: u32,
     /// Requests take no device time: as fast as this machine goes
     #[arg(long)]
     pub(crate) null_latency: bool,

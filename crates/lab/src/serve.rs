@@ -2,8 +2,8 @@
 //!
 //! Owns: the addresses of doors, mount and stop of the target behind them. Promises: `ready` is said when
 //! clients can connect; whatever ends it, what clients flushed is on the image, and a stop also leaves
-//! everything else there and the target clean; a socket's name is taken only where nobody listens, and is
-//! given back. Never: knows a protocol (`flashlane_serve` does).
+//! everything else there and the target clean; a name is taken only where nobody uses it, and is given
+//! back. Never: knows a protocol (`flashlane_serve` does).
 
 use crate::control::ControlError;
 use crate::control::power::Switch;
@@ -15,10 +15,12 @@ use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::SsdOptions;
 use flashlane_rt::{Cx, Stalled, Threads};
+pub use flashlane_serve::SECTOR_SIZES;
+use flashlane_serve::fuse::{self, Left, Place, PlaceError};
 use flashlane_serve::{Export, Listener, Stop, nbd};
 use std::fmt;
 use std::net::TcpListener;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::str::FromStr;
 use std::time::Duration;
@@ -29,7 +31,7 @@ const LOOK_EVERY: Ns = Ns::from_ms(20);
 /// Somebody who listens takes a client in by then.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where clients connect.
+/// Where NBD clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A socket in the file system.
@@ -74,6 +76,10 @@ pub enum ServeError {
     Taken(Address),
     #[error("cannot listen at {address}: {problem}")]
     Listen { address: Address, problem: String },
+    #[error("fuse:{}: {source}", path.display())]
+    Place { path: PathBuf, source: PlaceError },
+    #[error("fuse:{}: {source}", path.display())]
+    Fuse { path: PathBuf, source: std::io::Error },
     #[error("target {target}: {source}")]
     Stalled { target: String, source: Stalled },
     #[error(
@@ -88,6 +94,10 @@ pub struct Serving {
     pub on: DriveTarget,
     /// By NBD, at each of these addresses.
     pub nbd: Vec<Address>,
+    /// As a file by FUSE, in the place of this one, which is empty or does not exist yet.
+    pub fuse: Option<PathBuf>,
+    /// What NBD clients are told of sectors: one of [`SECTOR_SIZES`].
+    pub sector_bytes: u32,
     /// Requests take the time that the device takes; otherwise none.
     pub timing: bool,
 }
@@ -97,6 +107,8 @@ pub struct Serving {
 pub struct Served {
     pub target: String,
     pub stats: FtlStats,
+    /// What became of the file by FUSE, where somebody still had it open.
+    pub left: Option<String>,
     /// Why the target could not make everything durable, if so.
     pub read_only: Option<String>,
     /// Counters and maps agree, or what does not.
@@ -106,8 +118,11 @@ pub struct Served {
 impl fmt::Display for Served {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = |sectors: u64| Bytes::new(sectors * SECTOR_BYTES as u64);
-        let [written, read] = [self.stats.host_written, self.stats.host_read];
+        let FtlStats { host_written: written, host_read: read, host_discarded, .. } = self.stats;
         write!(f, "{}: {} written, {} read", self.target, bytes(written), bytes(read))?;
+        if host_discarded > 0 {
+            write!(f, ", {} discarded", bytes(host_discarded))?;
+        }
         match written {
             0 => Ok(()),
             _ => write!(f, ", WA {:.3}", self.stats.programmed_total() as f64 / written as f64),
@@ -156,6 +171,39 @@ fn open_door(address: &Address) -> Result<Door, ServeError> {
     }
 }
 
+fn take_place(path: &Path) -> Result<(PathBuf, Place), ServeError> {
+    match Place::take(path) {
+        Ok(place) => Ok((path.into(), place)),
+        Err(source) => Err(ServeError::Place { path: path.into(), source }),
+    }
+}
+
+/// What is to be said of a file that could not simply be unmounted.
+fn parting_words(path: &Path, left: Left) -> Option<String> {
+    let path = path.display();
+    match left {
+        Left::Free => None,
+        Left::InUse { loops } => {
+            let who = match loops.is_empty() {
+                true => "a program has it open: end that".into(),
+                false => {
+                    let loops: Vec<String> =
+                        loops.iter().map(|l| l.display().to_string()).collect();
+                    let loops = loops.join(" ");
+                    format!("unmount what is on {loops}, then losetup -d {loops}")
+                }
+            };
+            Some(format!(
+                "{path} was still in use, and fails for its users from now on; what they had flushed is on \
+                 the drive ({who})"
+            ))
+        }
+        Left::Stays { why } => {
+            Some(format!("{path} could not be unmounted: {why} (fusermount3 -uz detaches it)"))
+        }
+    }
+}
+
 /// Serves a target until the monitor says that it is to end. `ready` is told every address when clients can
 /// connect.
 ///
@@ -165,9 +213,13 @@ fn open_door(address: &Address) -> Result<Door, ServeError> {
 pub fn serve(
     serving: &Serving,
     monitor: Rc<dyn Monitor>,
-    ready: impl Fn(&Address) + 'static,
+    ready: impl Fn(&dyn fmt::Display) + 'static,
 ) -> Result<Served, ServeError> {
     let name = serving.on.name.clone();
+    if serving.fuse.is_some() {
+        // Where it is not permitted there is a risk, which docs/COOKBOOK.md names.
+        fuse::keep_out_of_reclaim();
+    }
     let failed =
         |source: StackError| ServeError::Stack { target: name.clone(), source: source.into() };
     let options = SsdOptions { timing: serving.timing, ..SsdOptions::default() };
@@ -197,7 +249,7 @@ async fn steps(
     target: &Target,
     monitor: Rc<dyn Monitor>,
     power: &Rc<Switch>,
-    ready: impl Fn(&Address),
+    ready: impl Fn(&dyn fmt::Display),
 ) -> Result<Served, ServeError> {
     let failed = |source: StackError| ServeError::Stack {
         target: target.name.clone(),
@@ -205,8 +257,16 @@ async fn steps(
     };
     // Before the mount: an address that can't be had changes nothing.
     let doors = serving.nbd.iter().map(open_door).collect::<Result<Vec<_>, _>>()?;
+    let place = serving.fuse.as_deref().map(take_place).transpose()?;
     let stack = Stack::powered(cx, target, 0, Some(power.clone())).await.map_err(failed)?;
-    let exports: Rc<[_]> = [Rc::new(Export::new(&target.name, stack.block()))].into();
+    let export = Export::new(&target.name, stack.block()).with_sectors_of(serving.sector_bytes);
+    let export = Rc::new(export);
+    let exports: Rc<[_]> = [export.clone()].into();
+    let file = place.map(|(path, place)| match fuse::Door::open(cx, place, export) {
+        Ok(door) => Ok((path, door)),
+        Err(source) => Err(ServeError::Fuse { path, source }),
+    });
+    let file = file.transpose()?;
     let (stop, mut open) = (Rc::new(Stop::default()), Vec::new());
     for (door, address) in doors.into_iter().zip(&serving.nbd) {
         let (theirs, exports, stop, address) =
@@ -218,7 +278,14 @@ async fn steps(
             ended.map_err(|e| ServeError::Listen { address, problem: e.to_string() })
         }));
     }
-    serving.nbd.iter().for_each(&ready);
+    let file = file.map(|(path, door)| {
+        let (theirs, stop) = (cx.clone(), stop.clone());
+        (path, cx.spawn_join(async move { door.serve(&theirs, &stop).await }))
+    });
+    serving.nbd.iter().for_each(|address| ready(address));
+    if let Some((path, _)) = &file {
+        ready(&format_args!("fuse:{}", path.display()));
+    }
     while !monitor.interrupted() {
         cx.sleep(LOOK_EVERY).await;
     }
@@ -227,11 +294,15 @@ async fn steps(
     for door in open {
         ended = ended.and(door.await);
     }
+    let left = match file {
+        Some((path, door)) => parting_words(&path, door.await),
+        None => None,
+    };
     stack.drain(cx).await;
     let stats = stack.stats();
     let stopped = stack.stop(cx).await;
     stack.close().map_err(failed)?;
     ended?;
     let target = target.name.clone();
-    Ok(Served { target, stats, read_only: stopped.read_only, laws: stopped.laws })
+    Ok(Served { target, stats, left, read_only: stopped.read_only, laws: stopped.laws })
 }

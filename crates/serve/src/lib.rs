@@ -9,10 +9,12 @@
 //! Start reading at [`nbd::serve`].
 
 mod export;
+pub mod fuse;
 mod listener;
 pub mod nbd;
+mod ranges;
 mod stop;
 
-pub use export::{Export, Failure};
+pub use export::{Export, Failure, SECTOR_SIZES};
 pub use listener::{Client, Listener};
 pub use stop::Stop;

@@ -12,7 +12,8 @@ use std::rc::Rc;
 pub(crate) fn serve(args: Serve) -> Result<Ending> {
     let names: Vec<String> = args.target.into_iter().collect();
     let (on, _) = lnvm::choose(&args.drive, &names, args.how.get().1)?;
-    let serving = Serving { on, nbd: args.nbd, timing: !args.null_latency };
+    let Serve { nbd, fuse_file: fuse, sector_size: sector_bytes, null_latency, .. } = args;
+    let serving = Serving { on, nbd, fuse, sector_bytes, timing: !null_latency };
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &serving.on.name));
     let served = serve_target(&serving, monitor, |address| {
@@ -20,7 +21,10 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
         let _ = output::print(&format!("ready {address}\n"));
     })?;
     output::remark(&format!("flashlane: {served}\n"));
-    let Served { read_only, laws, .. } = served;
+    let Served { left, read_only, laws, .. } = served;
+    if let Some(left) = left {
+        output::remark(&format!("flashlane: {left}\n"));
+    }
     let mut ending = Ending::Good;
     for (bad, what) in [(read_only, "became read-only"), (laws.err(), "counters disagree")] {
         if let Some(why) = bad {

@@ -138,13 +138,20 @@ impl Here {
     }
 
     /// As `hold_with`, by another program that becomes this one.
-    pub(crate) fn hold_by(&self, mut command: Command, socket: &str) -> Holder {
+    pub(crate) fn hold_by(&self, command: Command, socket: &str) -> Holder {
         let before = std::fs::metadata(self.path(socket)).map(|there| there.ino()).ok();
+        self.hold_until(command, || {
+            let there = std::fs::metadata(self.path(socket)).map(|there| there.ino()).ok();
+            there.is_some() && there != before
+        })
+    }
+
+    /// A process that is there when something is seen of it.
+    pub(crate) fn hold_until(&self, mut command: Command, seen: impl Fn() -> bool) -> Holder {
         let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
         let mut holder = Holder { child: Some(child.expect("the program starts")) };
         for _ in 0..3000 {
-            let there = std::fs::metadata(self.path(socket)).map(|there| there.ino()).ok();
-            if there.is_some() && there != before {
+            if seen() {
                 return holder;
             }
             if !holder.is_running() {
@@ -152,7 +159,7 @@ impl Here {
             }
             pause();
         }
-        panic!("nobody listens at {socket}");
+        panic!("nothing is seen of it");
     }
 }
 

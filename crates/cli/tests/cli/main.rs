@@ -6,6 +6,7 @@ mod control;
 mod drive;
 mod errors;
 mod files;
+mod fuse;
 mod harness;
 mod inject;
 mod kill;

@@ -14,12 +14,12 @@ const TRIM: u16 = 4;
 const WRITE_ZEROES: u16 = 6;
 const FUA: u16 = 1;
 const NO_HOLE: u16 = 2;
-const SECTOR: usize = 4096;
+pub(crate) const SECTOR: usize = 4096;
 
 /// A client of the fixed newstyle protocol, without structured replies.
-struct Client {
+pub(crate) struct Client {
     socket: UnixStream,
-    bytes: u64,
+    pub(crate) bytes: u64,
     flags: u16,
 }
 
@@ -35,7 +35,7 @@ impl Client {
         socket
     }
 
-    fn connect(path: &Path, export: &str) -> Client {
+    pub(crate) fn connect(path: &Path, export: &str) -> Client {
         let mut socket = Client::greeted(path);
         socket.write_all(b"IHAVEOPT").expect("it listens");
         socket.write_all(&1u32.to_be_bytes()).expect("it listens");
@@ -72,12 +72,12 @@ impl Client {
         self.answer()
     }
 
-    fn write(&mut self, flags: u16, offset: u64, data: &[u8]) -> u32 {
+    pub(crate) fn write(&mut self, flags: u16, offset: u64, data: &[u8]) -> u32 {
         self.send(WRITE, flags, offset, data.len() as u32, data);
         self.answer()
     }
 
-    fn read(&mut self, offset: u64, bytes: usize) -> Vec<u8> {
+    pub(crate) fn read(&mut self, offset: u64, bytes: usize) -> Vec<u8> {
         assert_eq!(self.ask(READ, 0, offset, bytes as u32), 0);
         let mut data = vec![0; bytes];
         self.socket.read_exact(&mut data).expect("as much as was asked for");
@@ -90,7 +90,7 @@ impl Client {
 }
 
 /// A drive with a target of this type, `db`.
-fn made(kind: &str) -> Here {
+pub(crate) fn made(kind: &str) -> Here {
     let h = drive();
     h.run(&format!("lnvm create a.img -n db -t {kind}")).good();
     h
@@ -100,12 +100,12 @@ fn served(h: &Here) -> Holder {
     h.hold_with("serve a.img --null-latency --nbd unix:s", "s")
 }
 
-fn pattern(seed: u8, sectors: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u8, sectors: usize) -> Vec<u8> {
     (0..sectors * SECTOR).map(|i| (i / 512) as u8 ^ (i as u8) ^ seed).collect()
 }
 
 /// Has the server end, as a service manager does.
-fn stopped(mut server: Holder) -> String {
+pub(crate) fn stopped(mut server: Holder) -> String {
     server.signal("-TERM");
     server.output().good().err
 }
@@ -155,6 +155,33 @@ fn every_type_of_target_is_a_disk() {
         drop(c);
         stopped(server);
     }
+}
+
+#[test]
+fn sectors_of_512_bytes_are_there_on_request() {
+    let h = made("pblk");
+    let server = h.hold_with("serve a.img --null-latency --sector-size 512 --nbd unix:s", "s");
+    let mut c = Client::connect(&h.path("s"), "db");
+    let data = pattern(3, 2);
+    assert_eq!(c.write(0, 0, &data), 0);
+    assert_eq!(c.write(FUA, 3584, &[7; 1024]), 0);
+    let mut want = data.clone();
+    want[3584..4608].fill(7);
+    assert!(c.read(0, data.len()) == want, "what is beside it stays");
+    assert!(c.read(512, 4096) == want[512..4608]);
+    for (command, flags) in [(TRIM, 0), (WRITE_ZEROES, 0), (WRITE_ZEROES, NO_HOLE)] {
+        assert_eq!(c.write(0, 0, &data), 0);
+        assert_eq!(c.ask(command, flags, 512, 4096), 0);
+        want.copy_from_slice(&data);
+        want[512..4608].fill(0);
+        assert!(c.read(0, data.len()) == want, "{command} {flags}");
+    }
+    let end = c.bytes;
+    assert_eq!(c.write(0, end - 512, &[9; 512]), 0);
+    assert!(c.read(end - 512, 512) == [9; 512]);
+    assert_eq!(c.ask(READ, 0, 100, 512), 22, "not aligned");
+    assert_eq!(c.write(0, end - 512, &[9; 1024]), 28, "behind the end");
+    stopped(server);
 }
 
 #[test]
@@ -240,7 +267,8 @@ fn addresses_that_can_t_be_had_are_said() {
     h.run("serve b.img --nbd unix:no/such/folder").refused(2, &["unix:no/such/folder"]);
     h.run("serve b.img --nbd nowhere").refused(2, &["unix:PATH or tcp:HOST:PORT"]);
     h.run("serve b.img --nbd tcp:127.0.0.1:99999").refused(2, &["tcp:127.0.0.1:99999"]);
-    h.run("serve b.img").refused(2, &["--nbd"]);
+    h.run("serve b.img").refused(2, &["--nbd", "--fuse-file"]);
+    h.run("serve b.img --nbd unix:t --sector-size 1024").refused(2, &["4096 or 512 bytes"]);
     h.run("serve b.img --target db --nbd unix:t").refused(2, &["db", "other"]);
     h.run("drive create c.img --preset tiny").good();
     h.run("lnvm create c.img -n open -t raw").good();

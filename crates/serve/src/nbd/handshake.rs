@@ -9,7 +9,6 @@ use super::input::Input;
 use super::wire::{self, Contexts, OptionHead, Wanted, can, info, option, reply};
 use super::{BYTES_MAX, PREFERRED_BYTES};
 use crate::Export;
-use flashlane_base::SECTOR_BYTES;
 use std::io;
 use std::rc::Rc;
 
@@ -229,7 +228,7 @@ impl Talk<'_> {
             wire::put_option_reply(&mut self.out, option, reply::INFO, &whole);
         };
         put(info::EXPORT, &[&export.bytes().to_be_bytes(), &can.to_be_bytes()]);
-        let limits = [SECTOR_BYTES as u32, PREFERRED_BYTES, BYTES_MAX].map(u32::to_be_bytes);
+        let limits = [export.sector_bytes(), PREFERRED_BYTES, BYTES_MAX].map(u32::to_be_bytes);
         put(info::BLOCK_SIZE, &[&limits.concat()]);
         if wanted.contains(&info::NAME) {
             put(info::NAME, &[export.name.as_bytes()]);
@@ -243,7 +242,7 @@ impl Talk<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use flashlane_base::Lba;
+    use flashlane_base::{Lba, SECTOR_BYTES};
     use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
     use flashlane_rt::Cx;
     use proptest::prelude::*;

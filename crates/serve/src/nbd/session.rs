@@ -10,6 +10,7 @@ use super::input::Input;
 use super::output::Output;
 use super::wire::{self, Request, command, error, flag};
 use super::{BUDGET, BYTES_MAX, HANDSHAKE_MAX, PARTING};
+use crate::export::zero_pieces;
 use crate::stop::first;
 use crate::{Client, Export, Failure, Stop};
 use flashlane_base::SECTOR_BYTES;
@@ -21,9 +22,9 @@ use std::rc::Rc;
 
 /// Requests of a client in a row before others have their turn.
 const IN_A_ROW: u32 = 16;
-/// Extents in a reply at most, and sectors that are looked at for it: others wait meanwhile.
+/// Extents in a reply at most, and bytes that are looked at for it: others wait meanwhile.
 const EXTENTS: usize = 1 << 10;
-const LOOKED_AT: u32 = 1 << 18;
+const LOOKED_AT: u32 = 1 << 30;
 /// Bytes of that reply at most.
 const STATUS_BYTES: usize = 24 + 8 * EXTENTS;
 /// So many bytes are discarded with the work of one that is read or written.
@@ -173,12 +174,12 @@ impl Session {
             return export.flush(cx).await.map_err(failed);
         }
         let writes = !matches!(command, command::READ | command::BLOCK_STATUS);
-        let (lba, sectors) = export.sectors(offset, bytes.into()).map_err(|failure| {
+        export.check(offset, bytes.into()).map_err(|failure| {
             let is_beyond = failure == Failure::Beyond && writes;
             let number = if is_beyond { error::NO_SPACE } else { error::INVALID };
             (number, format!("{bytes} bytes at {offset}: {failure}"))
         })?;
-        if sectors == 0 {
+        if bytes == 0 {
             return Err((error::INVALID, "no bytes".into()));
         }
         let done = match command {
@@ -188,7 +189,7 @@ impl Session {
             command::READ => {
                 let head = wire::read_head_bytes(self.structured);
                 buffer.resize(head + bytes as usize, 0);
-                let read = export.read(cx, lba, &mut buffer[head..]).await;
+                let read = export.read(cx, offset, &mut buffer[head..]).await;
                 wire::put_read_head(buffer, request, self.structured);
                 read
             }
@@ -197,22 +198,22 @@ impl Session {
             }
             command::BLOCK_STATUS => {
                 let one = flags & flag::REQ_ONE != 0;
-                let extents = extents(export, (lba, sectors), if one { 1 } else { EXTENTS });
+                let extents = extents(export, offset, bytes, if one { 1 } else { EXTENTS });
                 // It has what an earlier request left.
                 buffer.clear();
                 wire::put_block_status(buffer, request.cookie, &extents);
                 Ok(())
             }
-            command::WRITE => return export.write(cx, lba, buffer, fua).await.map_err(failed),
-            command::TRIM => export.discard(cx, lba, sectors).await,
+            command::WRITE => return export.write(cx, offset, buffer, fua).await.map_err(failed),
+            command::TRIM => export.discard(cx, offset, bytes.into()).await,
             command::WRITE_ZEROES if flags & flag::NO_HOLE == 0 => {
-                export.discard(cx, lba, sectors).await
+                export.discard(cx, offset, bytes.into()).await
             }
             command::WRITE_ZEROES if flags & flag::FAST_ZERO != 0 => {
                 let why = "zeros that have a place on the medium are not written fast";
                 return Err((error::NOT_SUPPORTED, why.into()));
             }
-            command::WRITE_ZEROES => return self.write_zeros(cx, lba, sectors, fua).await,
+            command::WRITE_ZEROES => return self.write_zeros(cx, offset, bytes.into(), fua).await,
             _ => return Err((error::INVALID, format!("command {command} is not known here"))),
         };
         done.map_err(failed)?;
@@ -224,17 +225,16 @@ impl Session {
     async fn write_zeros(
         &self,
         cx: &Cx,
-        lba: u64,
-        sectors: u32,
+        offset: u64,
+        bytes: u64,
         fua: bool,
     ) -> Result<(), (u32, String)> {
-        let end = lba + u64::from(sectors);
-        for from in (lba..end).step_by(BUDGET as usize) {
+        for piece in zero_pieces(offset, bytes) {
             if self.output.is_in_vain() {
                 return Err((error::SHUTDOWN, "given up".into()));
             }
-            let sectors = (end - from).min(BUDGET) as u32;
-            self.export.write_zeros(cx, from, sectors).await.map_err(failed)?;
+            let bytes = piece.end - piece.start;
+            self.export.write_zeros(cx, piece.start, bytes).await.map_err(failed)?;
         }
         if fua { self.export.flush(cx).await.map_err(failed) } else { Ok(()) }
     }
@@ -253,14 +253,16 @@ fn room_of(request: &Request) -> u64 {
     room.div_ceil(SECTOR_BYTES as u64).clamp(1, BUDGET)
 }
 
-/// Extents from the first of these sectors on, so many at most.
-fn extents(export: &Export, (mut lba, sectors): (u64, u32), most: usize) -> Vec<(u32, bool)> {
-    let end = lba + u64::from(sectors.min(LOOKED_AT));
-    let mut extents: Vec<(u32, bool)> = Vec::new();
-    while lba < end && extents.len() < most {
-        let Extent { sectors, holds } = export.extent(lba, end - lba);
-        extents.push((sectors as u32 * SECTOR_BYTES as u32, holds));
-        lba += sectors;
+/// Extents from the first of these bytes on, so many at most.
+fn extents(export: &Export, offset: u64, bytes: u32, most: usize) -> Vec<(u32, bool)> {
+    let end = offset + u64::from(bytes.min(LOOKED_AT));
+    let (mut at, mut extents) = (offset, Vec::new());
+    while at < end && extents.len() < most {
+        let (lba, last) = (at / SECTOR_BYTES as u64, end.div_ceil(SECTOR_BYTES as u64));
+        let Extent { sectors, holds } = export.extent(lba, last - lba);
+        let to = ((lba + sectors) * SECTOR_BYTES as u64).min(end);
+        extents.push(((to - at) as u32, holds));
+        at = to;
     }
     extents
 }
