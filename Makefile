@@ -4,7 +4,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
 export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
-.PHONY: help run test test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes damaged soak soak-threads full
+.PHONY: help run test test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes file-systems damaged soak soak-threads full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,7 @@ test-program:
 	sh tests/cuts.sh
 	sh tests/report.sh
 	sh tests/serve.sh
+	sh tests/fuse.sh
 	$(MAKE) miri
 
 test-checkers:
@@ -98,4 +99,8 @@ minutes: ## Commands of the README and the cookbook that take minutes
 	$(CARGO) build --release
 	sh tests/readme.sh minutes
 
-full: test minutes miri-rings interleave-long soak ## Everything
+file-systems: ## ext4, XFS and Btrfs on every type of target, through FUSE and loop devices, with kills: minutes
+	$(CARGO) build --release
+	sh tests/fuse.sh all
+
+full: test minutes file-systems miri-rings interleave-long soak ## Everything
