@@ -10,6 +10,7 @@ use super::input::Input;
 use super::output::Output;
 use super::wire::{self, Request, command, error, flag};
 use super::{BUDGET, BYTES_MAX, HANDSHAKE_MAX, PARTING};
+use crate::export::zero_pieces;
 use crate::stop::first;
 use crate::{Client, Export, Failure, Stop};
 use flashlane_base::{Ns, SECTOR_BYTES, mutant};
@@ -218,7 +219,7 @@ impl Session {
                 let why = "zeros that have a place on the medium are not written fast";
                 return Err((error::NOT_SUPPORTED, why.into()));
             }
-            command::WRITE_ZEROES => return self.write_zeros(cx, offset, bytes, fua).await,
+            command::WRITE_ZEROES => return self.write_zeros(cx, offset, bytes.into(), fua).await,
             _ => return Err((error::INVALID, format!("command {command} is not known here"))),
         };
         done.map_err(failed)?;
@@ -231,15 +232,15 @@ impl Session {
         &self,
         cx: &Cx,
         offset: u64,
-        bytes: u32,
+        bytes: u64,
         fua: bool,
     ) -> Result<(), (u32, String)> {
-        let (end, piece) = (offset + u64::from(bytes), BUDGET * SECTOR_BYTES as u64);
-        for from in (offset..end).step_by(piece as usize) {
+        for piece in zero_pieces(offset, bytes) {
             if self.output.is_in_vain() {
                 return Err((error::SHUTDOWN, "given up".into()));
             }
-            self.export.write_zeros(cx, from, piece.min(end - from)).await.map_err(failed)?;
+            let bytes = piece.end - piece.start;
+            self.export.write_zeros(cx, piece.start, bytes).await.map_err(failed)?;
         }
         if fua { self.export.flush(cx).await.map_err(failed) } else { Ok(()) }
     }
