@@ -404,6 +404,9 @@ fn take_of(take: &Take, target: Option<&str>) -> Take {
     if let Some(target) = target {
         let part = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
         let (stem, suffix) = (part(take.to.file_stem()), part(take.to.extension()));
+        // A name is for people, and may have what a file name should not.
+        let words = target.split(|c: char| !c.is_alphanumeric() && !"-_".contains(c));
+        let target = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-");
         let dot = if suffix.is_empty() { "" } else { "." };
         take.to.set_file_name(format!("{stem}-{target}{dot}{suffix}"));
     }

@@ -13,6 +13,7 @@ mod kill;
 mod layers;
 mod lnvm;
 mod nbd;
+mod record;
 mod serve;
 mod sweep;
 mod torture;
