@@ -296,7 +296,13 @@ async fn steps(
         Ok(door) => Ok((path, door)),
         Err(source) => Err(ServeError::Fuse { path, source }),
     });
-    let file = file.transpose()?;
+    let file = match file.transpose() {
+        Ok(file) => file,
+        Err(e) => {
+            stack.leave(cx).await;
+            return Err(e);
+        }
+    };
     let (stop, mut open) = (Rc::new(Stop::default()), Vec::new());
     for (door, address) in doors.into_iter().zip(&serving.nbd) {
         let (theirs, exports, stop, address) =
