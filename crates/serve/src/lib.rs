@@ -10,6 +10,7 @@
 
 mod export;
 pub mod fuse;
+pub mod http;
 mod listener;
 pub mod nbd;
 mod ranges;
