@@ -313,6 +313,10 @@ pub(crate) struct Run {
         hide_default_value = true
     )]
     pub(crate) clock: ClockArg,
+    /// Answer HTTP there with metrics for Prometheus, `/metrics`: `tcp:HOST:PORT` or `unix:PATH`; with
+    /// `--clock real`
+    #[arg(long, value_name = "ADDRESS", requires = "drive")]
+    pub(crate) metrics: Option<Address>,
     #[command(flatten)]
     pub(crate) how: HowMounted,
     /// Cache each device in this folder after its fill and overwrite phases (`run.fill`,
@@ -412,6 +416,9 @@ pub(crate) struct Serve {
     /// `losetup` makes a block device of it
     #[arg(long, value_name = "PATH", group = "doors", value_hint = ValueHint::FilePath)]
     pub(crate) fuse_file: Option<PathBuf>,
+    /// Answer HTTP there with metrics for Prometheus, `/metrics`: `tcp:HOST:PORT` or `unix:PATH`
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<Address>,
     /// Bytes of a sector that NBD clients are told: 4096, or 512 for those that need it; then a write of
     /// a part of 4096 bytes reads the rest first
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_size)]

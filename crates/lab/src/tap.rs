@@ -7,7 +7,9 @@
 use crate::metrics::{Latency, Meters};
 use crate::trace::{RecordError, Recorded, Recording, Take, Ticket, TraceOp, TraceRecord};
 use flashlane_base::{Lba, Ns, SECTOR_BYTES};
-use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Sectors, Started};
+use flashlane_ftl::block::{
+    BlockDev, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Sectors, Started,
+};
 use flashlane_rt::Cx;
 use std::ops::Range;
 use std::sync::Arc;

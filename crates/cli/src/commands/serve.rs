@@ -14,13 +14,11 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     let names: Vec<String> = args.target.into_iter().collect();
     let (on, _) = lnvm::choose(&args.drive, &names, args.how.get().1)?;
     let Serve { nbd, fuse_file: fuse, sector_size: sector_bytes, null_latency, .. } = args;
-    let serving = Serving { on, nbd, fuse, sector_bytes, timing: !null_latency, record };
+    let (metrics, timing) = (args.metrics, !null_latency);
+    let serving = Serving { on, nbd, fuse, metrics, sector_bytes, timing, record };
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &serving.on.name));
-    let served = serve_target(&serving, monitor, |address| {
-        // Nobody who reads it is no reason to end.
-        let _ = output::print(&format!("ready {address}\n"));
-    })?;
+    let served = serve_target(&serving, monitor, output::ready)?;
     output::remark(&format!("flashlane: {served}\n"));
     let Served { left, read_only, laws, recorded, .. } = served;
     let recorded = recorded.map(|recorded| recorded.map(|r| r.to_string()));

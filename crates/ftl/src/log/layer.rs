@@ -6,8 +6,8 @@
 
 use super::sysfs::ATTRIBUTES;
 use super::{
-    CreateError, Drain, HostFtl, LimiterKind, LineState, LogConfig, MapAccess, MountError, MountOptions,
-    PoolSet, Recovery, RingSet, Scrub, ScrubConfig, WearConfig, WearLeveling,
+    CreateError, Drain, HostFtl, LimiterKind, LineState, LogConfig, MapAccess, MountError,
+    MountOptions, PoolSet, Recovery, RingSet, Scrub, ScrubConfig, WearConfig, WearLeveling,
 };
 use crate::block::{BlockDev, BlockError};
 use crate::contention::Contention;

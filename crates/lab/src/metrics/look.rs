@@ -11,7 +11,7 @@ use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::contention::{Contention, LOCKS};
 use flashlane_ftl::layer::{Knob, Layer};
 use flashlane_ftl::stats::FtlStats;
-use flashlane_ocssd::device::{CellMode, Cause, ChunkState};
+use flashlane_ocssd::device::{Cause, CellMode, ChunkState};
 use flashlane_ocssd::{Device, Ssd};
 use std::sync::Arc;
 
@@ -92,14 +92,18 @@ pub(super) fn add_stats(to: &mut Snapshot, stats: &FtlStats) {
 pub(super) fn add_contention(to: &mut Snapshot, contention: &Contention) {
     to.exchanges = numbers(&contention.exchanges);
     to.channels_passed = contention.passed;
-    to.rings = contention.queues.iter().map(|q| Ring {
-        slots: q.capacity,
-        used: q.depth,
-        full_waits: q.full.times,
-        full_wait_ns: q.full.time.as_ns(),
-        limited_waits: q.limited.times,
-        limited_wait_ns: q.limited.time.as_ns(),
-    }).collect();
+    to.rings = contention
+        .queues
+        .iter()
+        .map(|q| Ring {
+            slots: q.capacity,
+            used: q.depth,
+            full_waits: q.full.times,
+            full_wait_ns: q.full.time.as_ns(),
+            limited_waits: q.limited.times,
+            limited_wait_ns: q.limited.time.as_ns(),
+        })
+        .collect();
     let lock = |(name, l): (&str, flashlane_rt::LockStats)| Waits {
         name: name.into(),
         taken: l.acquired,

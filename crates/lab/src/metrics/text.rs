@@ -48,9 +48,7 @@ fn name_of(counter: &Counter) -> (String, Scale) {
         return (word.into(), if word.ends_with("_bytes") { Scale::Bytes } else { Scale::One });
     }
     match counter.unit {
-        "sectors" => {
-            (format!("{}_bytes", counter.name.trim_end_matches("_sectors")), Scale::Bytes)
-        }
+        "sectors" => (format!("{}_bytes", counter.name.trim_end_matches("_sectors")), Scale::Bytes),
         "ns" => (format!("{}_seconds", counter.name), Scale::Seconds),
         _ => (counter.name.into(), Scale::One),
     }
@@ -107,7 +105,13 @@ impl Page {
     }
 
     /// All counters of a declaration.
-    fn counters(&mut self, prefix: &str, schema: &[Counter], numbers: &Numbers, labels: Labels<'_>) {
+    fn counters(
+        &mut self,
+        prefix: &str,
+        schema: &[Counter],
+        numbers: &Numbers,
+        labels: Labels<'_>,
+    ) {
         for counter in schema.iter().filter(|c| !EXPANDED.contains(&c.name)) {
             let Some(n) = numbers.get(counter.name) else { continue };
             let (name, scale) = name_of(counter);

@@ -76,9 +76,9 @@ fn read(text: &str) -> Read {
         } else {
             let (series, value) = series_of(line);
             let kind = &*read.types[&family];
-            let base = ["_bucket", "_sum", "_count"].iter().find_map(|end| {
-                series.0.strip_suffix(end).filter(|_| kind == "histogram")
-            });
+            let base = ["_bucket", "_sum", "_count"]
+                .iter()
+                .find_map(|end| series.0.strip_suffix(end).filter(|_| kind == "histogram"));
             assert_eq!(base.unwrap_or(&series.0), family, "{line} is below its own head");
             let value: f64 = value.trim().parse().expect("a number");
             assert!(value.is_finite() && value >= 0.0, "{line}");
