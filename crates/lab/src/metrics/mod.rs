@@ -6,8 +6,10 @@
 
 pub mod latency;
 mod look;
+pub mod rates;
 mod text;
 
+pub use crate::words::short;
 pub(crate) use latency::Meters;
 pub use latency::{Latency, bound_ns};
 pub(crate) use look::{Looked, look};
