@@ -88,11 +88,14 @@ pub enum ExecuteError {
     Metrics { target: String, why: String },
 }
 
+/// Who is told an address when clients can connect.
+pub type Ready = dyn Fn(&dyn fmt::Display);
+
 /// Where a run's metrics are to be had, and who is told when they are.
 #[derive(Clone)]
 pub struct Watched {
     pub at: Address,
-    pub ready: Rc<dyn Fn(&dyn fmt::Display)>,
+    pub ready: Rc<Ready>,
 }
 
 /// Which time a run goes by.
