@@ -15,3 +15,4 @@ mod lnvm;
 mod serve;
 mod sweep;
 mod torture;
+mod vhost;
