@@ -14,6 +14,7 @@ mod listener;
 pub mod nbd;
 mod ranges;
 mod stop;
+pub mod vhost;
 
 pub use export::{Export, Failure, SECTOR_SIZES};
 pub use listener::{Client, Listener};

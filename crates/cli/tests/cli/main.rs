@@ -17,3 +17,4 @@ mod record;
 mod serve;
 mod sweep;
 mod torture;
+mod vhost;

@@ -1,0 +1,1 @@
+//! Chains and requests that no good guest makes.
