@@ -4,7 +4,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
 export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
-.PHONY: help run test test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems damaged soak soak-threads full
+.PHONY: help run test test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems databases damaged soak soak-threads full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -107,4 +107,8 @@ file-systems: ## ext4, XFS and Btrfs on every type of target, through FUSE and l
 	$(CARGO) build --release
 	sh tests/fuse.sh all
 
-full: test minutes serve-long file-systems miri-rings interleave-long soak ## Everything
+databases: ## SQLite, RocksDB and MariaDB on a served target whose server is killed under them: minutes
+	$(CARGO) build --release
+	sh tests/databases.sh
+
+full: test minutes serve-long file-systems databases miri-rings interleave-long soak ## Everything
