@@ -11,6 +11,10 @@ name=fuse
 tools="losetup fstrim mkfs.ext4 mkfs.xfs mkfs.btrfs fusermount3 fio"
 packages="fuse3 e2fsprogs xfsprogs btrfs-progs mount util-linux fio"
 . "$(dirname "$0")/loop.sh"
+if ! has_tools; then
+    sh "$root/tests/skip.sh" note fuse-tools "not all of $tools are here, and they can't be installed (root and apt)"
+    exit 0
+fi
 
 # What is done, and for how many seconds there is load before a kill.
 cases="ext4:pblk:512 xfs:qblk:512 btrfs:pftl:4096"
