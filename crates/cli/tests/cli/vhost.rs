@@ -135,7 +135,7 @@ fn guests_may_have_sectors_of_512_bytes() {
 }
 
 fn content(queue: usize, i: u64, without: u64) -> [u8; 4096] {
-    [(queue as u64 * 71 + i + without % 7) as u8; 4096]
+    [(queue as u64 * 71 + i + without % 7 + 1) as u8; 4096]
 }
 
 #[test]
@@ -173,12 +173,9 @@ fn many_requests_of_many_queues_are_under_way() {
                 let ended = g.wait(queue);
                 assert_eq!((ended.status, ended.bytes), (OK, 4097));
                 let i = sectors[usize::from(ended.request)];
-                let want = [(queue as u64 * 71 + i + without % 7) as u8 + 1; 4096];
                 let got = g.get(g.data_at(queue, ended.request), 4096);
-                assert!(
-                    got == want,
-                    "queue {queue}, request {i}: it ended before its data was there"
-                );
+                let is_there = got == content(queue, i, without);
+                assert!(is_there, "queue {queue}, {i}: it ended before its data was there");
             }
         }
         // Who wants to be called is.

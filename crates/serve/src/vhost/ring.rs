@@ -7,6 +7,7 @@
 
 use super::chain::{Chain, Malformed};
 use super::inflight::Track;
+use super::wire::Nonsense;
 use super::{Memory, QUEUE_SIZE};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -24,6 +25,12 @@ pub(super) struct Broken;
 impl From<virtio_queue::Error> for Broken {
     fn from(_: virtio_queue::Error) -> Broken {
         Broken
+    }
+}
+
+impl From<Broken> for Nonsense {
+    fn from(_: Broken) -> Nonsense {
+        Nonsense
     }
 }
 
