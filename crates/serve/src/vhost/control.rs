@@ -23,7 +23,7 @@ use std::rc::Rc;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryRegion, GuestRegionMmap, MmapRegion};
 
 /// What of the protocol is offered.
-const CAN: u64 = can::MQ | can::REPLY_ACK | can::CONFIG | can::INFLIGHT;
+const CAN: u64 = can::MQ | can::REPLY_ACK | can::BACKEND_REQ | can::CONFIG | can::INFLIGHT;
 /// Requests of a ring in a row before others have their turn.
 const IN_A_ROW: u32 = 16;
 /// Buffers that are kept for later requests, and the longest of them.
@@ -44,6 +44,8 @@ struct Device {
     /// Features that the guest has taken, and the front end.
     features: Cell<u64>,
     protocol: Cell<u64>,
+    /// Where the front end listens for requests. It stays open.
+    asks: RefCell<Option<File>>,
     memory: RefCell<Option<Rc<Memory>>>,
     windows: RefCell<Vec<Window>>,
     rings: Vec<Ring>,
@@ -87,6 +89,7 @@ fn is_harmless(of: u32) -> bool {
             | request::SET_CONFIG
             | request::SET_VRING_CALL
             | request::SET_VRING_ERR
+            | request::SET_BACKEND_REQ_FD
     )
 }
 
@@ -96,6 +99,7 @@ impl Device {
             export,
             features: Cell::default(),
             protocol: Cell::default(),
+            asks: RefCell::default(),
             memory: RefCell::default(),
             windows: RefCell::default(),
             rings: (0..QUEUES).map(|_| Ring::new()).collect(),
@@ -359,6 +363,8 @@ impl Device {
                 let space = config::space(&self.export, offset, bytes).ok_or(Nonsense)?;
                 return Ok(Reply::Body([message.body.get(..12).ok_or(Nonsense)?, &space].concat()));
             }
+            // There is nothing to ask a front end for.
+            request::SET_BACKEND_REQ_FD => *self.asks.borrow_mut() = Some(message.file()?),
             // A guest may write to it, and nothing there changes.
             request::SET_CONFIG => {}
             request::GET_INFLIGHT_FD => {

@@ -33,6 +33,7 @@ pub(super) mod request {
     pub(in super::super) const SET_PROTOCOL_FEATURES: u32 = 16;
     pub(in super::super) const GET_QUEUE_NUM: u32 = 17;
     pub(in super::super) const SET_VRING_ENABLE: u32 = 18;
+    pub(in super::super) const SET_BACKEND_REQ_FD: u32 = 21;
     pub(in super::super) const GET_CONFIG: u32 = 24;
     pub(in super::super) const SET_CONFIG: u32 = 25;
     pub(in super::super) const GET_INFLIGHT_FD: u32 = 31;
@@ -45,6 +46,8 @@ pub(super) mod can {
     pub(in super::super) const MQ: u64 = 1 << 0;
     /// A message may ask for a word about what came of it.
     pub(in super::super) const REPLY_ACK: u64 = 1 << 3;
+    /// A second socket, for requests of the server. User-mode Linux has no interrupts without it.
+    pub(in super::super) const BACKEND_REQ: u64 = 1 << 5;
     pub(in super::super) const CONFIG: u64 = 1 << 9;
     /// What is under way may outlive the server.
     pub(in super::super) const INFLIGHT: u64 = 1 << 12;
