@@ -26,6 +26,7 @@ test-program:
 	sh tests/cuts.sh
 	sh tests/report.sh
 	sh tests/serve.sh
+	sh tests/vhost.sh
 	$(MAKE) miri
 
 test-checkers:
@@ -94,8 +95,9 @@ damaged: ## Images damaged in DAMAGE (0..20000) ways, under the device and under
 soak: damaged ## Damaged images, then seeded simulations with faults and power cuts until stopped (Ctrl-C)
 	$(CARGO) run --release -- torture --target all --seconds 0
 
-minutes: ## Commands of the README and the cookbook that take minutes
+minutes: ## Commands of the README and the cookbook that take minutes; a guest of QEMU
 	$(CARGO) build --release
 	sh tests/readme.sh minutes
+	sh tests/vhost.sh qemu
 
 full: test minutes miri-rings interleave-long soak ## Everything

@@ -422,7 +422,8 @@ impl Device {
             // it, what is there stays.
             let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
             let end = offset.checked_add(bytes).ok_or(Nonsense)?;
-            if end > file.metadata()?.len() || theirs.checked_add(bytes).is_none() {
+            let is_there = end <= file.metadata()?.len() || mutant!("serve.memory-beyond-its-file");
+            if !is_there || theirs.checked_add(bytes).is_none() {
                 return Err(Nonsense);
             }
             let map = MmapRegion::from_file(FileOffset::new(file, offset), bytes as usize);

@@ -131,7 +131,9 @@ impl Track {
                 left.push((self.get::<u64>(place + NUMBER_AT)?, head));
             }
         }
-        left.sort_unstable();
+        if !mutant!("serve.left-out-of-order") {
+            left.sort_unstable();
+        }
         self.number.set(left.last().map_or(0, |(number, _)| number.wrapping_add(1)));
         match mutant!("serve.left-forgotten") {
             true => Ok(Vec::new()),

@@ -143,7 +143,7 @@ fn what_was_under_way_is_known_to_the_next_server_in_its_order() {
     let region = Region::new(2, SIZE).expect("memory");
     let first = region.track(1, SIZE);
     assert_eq!(first.left(SIZE, 7), Ok(vec![]));
-    [5, 3, 9, 0].map(|head| first.begin(head).expect("a place"));
+    [5, 3, 9, 0].iter().for_each(|head| first.begin(*head).expect("a place"));
     // One has ended and the guest was told; another one was told of, and then the server died.
     first.ends(3).expect("a place");
     first.ended(3, 8).expect("a place");
