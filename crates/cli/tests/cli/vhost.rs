@@ -434,7 +434,7 @@ fn requests_under_way_outlive_the_server() {
         let mut server = h.hold_with("serve a.img --vhost-user v", "v");
         g.connect(&h.path("v")).expect("it is taken in");
         for round in 1..6 {
-            let data = |i: usize| [round * 40 + i as u8; 4096];
+            let data = |i: usize| [(round * 40 + i) as u8; 4096];
             let mut sectors = [0; EACH];
             for i in 0..EACH {
                 let request = g.begin(0, WRITE, i as u64 * 8, &data(i), 0, i % 2 == 0);
