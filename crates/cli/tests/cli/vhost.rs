@@ -456,7 +456,9 @@ fn requests_under_way_outlive_the_server() {
                 lost.push(sectors[usize::from(ended.request)]);
             }
             server = h.hold_with("serve a.img --vhost-user v", "v");
+            g.was_called(0);
             g.connect(&h.path("v")).expect("it is taken in");
+            assert!(g.was_called(0), "it looks for what the last server had no time to call for");
             (lost.len()..EACH).for_each(|_| assert_eq!(g.wait(0).status, OK, "round {round}"));
             assert_eq!((g.end(0), g.flush(0)), (None, OK), "each of them ends once");
             for i in (0..EACH).filter(|i| !kills || !lost.contains(i)) {

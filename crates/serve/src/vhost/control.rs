@@ -349,7 +349,7 @@ impl Device {
                     let flags = fcntl_getfl(file).map_err(io::Error::from)?;
                     fcntl_setfl(file, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
                 }
-                *self.ring(index)?.call.borrow_mut() = file;
+                self.ring(index)?.set_call(file);
             }
             request::SET_VRING_ERR => {
                 self.ring(message.queue_and_file()?.0)?;
