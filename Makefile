@@ -27,6 +27,7 @@ test-program:
 	sh tests/report.sh
 	sh tests/serve.sh
 	sh tests/fuse.sh
+	sh tests/vhost.sh
 	$(MAKE) miri
 
 test-checkers:
@@ -95,9 +96,10 @@ damaged: ## Images damaged in DAMAGE (0..20000) ways, under the device and under
 soak: damaged ## Damaged images, then seeded simulations with faults and power cuts until stopped (Ctrl-C)
 	$(CARGO) run --release -- torture --target all --seconds 0
 
-minutes: ## Commands of the README and the cookbook that take minutes
+minutes: ## Commands of the README and the cookbook that take minutes; a guest of QEMU
 	$(CARGO) build --release
 	sh tests/readme.sh minutes
+	sh tests/vhost.sh qemu
 
 serve-long: ## A served target: 200 kills, and a crowd for SERVE_SECONDS (300)
 	FLASHLANE_SERVE_KILLS=200 FLASHLANE_KILL_SEED=$$(date +%s) FLASHLANE_SERVE_SECONDS=$(or $(SERVE_SECONDS),300) \

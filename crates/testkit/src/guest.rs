@@ -152,7 +152,7 @@ impl Guest {
             front.set_inflight_fd(inflight, file.as_raw_fd())?;
         }
         front.set_features(self.features)?;
-        let region = self.memory.iter_region();
+        let region = self.memory.as_shared();
         front.set_mem_table(&[region])?;
         for queue in 0..self.shape.queues {
             self.set_up(&mut front, queue)?;
@@ -210,6 +210,16 @@ impl Guest {
     /// The server refuses it.
     pub fn resize(&mut self, queue: usize, size: u16) -> Result<(), Error> {
         self.front().set_vring_num(queue, size)
+    }
+
+    /// Shares more memory than its file has.
+    ///
+    /// # Errors
+    /// The server refuses it.
+    pub fn share_too_much(&mut self) -> Result<(), Error> {
+        let mut region = self.memory.as_shared();
+        region.memory_size += 4096;
+        self.front().set_mem_table(&[region]).map(drop)
     }
 
     /// Stops a queue: its position.
@@ -461,17 +471,17 @@ fn own(file: &File) -> File {
 
 /// The memory, as the server is told of it.
 trait Shared {
-    fn iter_region(&self) -> VhostUserMemoryRegionInfo;
+    fn as_shared(&self) -> VhostUserMemoryRegionInfo;
     fn theirs(&self, at: u64) -> u64;
 }
 
 impl Shared for GuestMemoryMmap<()> {
-    fn iter_region(&self) -> VhostUserMemoryRegionInfo {
+    fn as_shared(&self) -> VhostUserMemoryRegionInfo {
         let region = vm_memory::GuestMemoryBackend::iter(self).next().expect("there is one");
         VhostUserMemoryRegionInfo::from_guest_region(region).expect("it is a file")
     }
 
     fn theirs(&self, at: u64) -> u64 {
-        self.iter_region().userspace_addr + (at - BASE)
+        self.as_shared().userspace_addr + (at - BASE)
     }
 }

@@ -6,7 +6,6 @@
 use super::{BYTES_MAX, QUEUES};
 use crate::Export;
 use flashlane_base::SECTOR_BYTES;
-use vhost::vhost_user::message::VhostUserVirtioFeatures;
 use virtio_bindings::bindings::virtio_ring::{
     VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC,
 };
@@ -32,7 +31,8 @@ const SPACE_BYTES: usize = 256;
 /// That writes wait in a cache for a flush. A guest that does not take it gets every write durable.
 pub(super) const FLUSH: u64 = 1 << VIRTIO_BLK_F_FLUSH;
 pub(super) const EVENT_IDX: u64 = 1 << VIRTIO_RING_F_EVENT_IDX;
-pub(super) const PROTOCOL: u64 = VhostUserVirtioFeatures::PROTOCOL_FEATURES.bits();
+/// The front end's, not the guest's: the protocol has features of its own.
+pub(super) const PROTOCOL: u64 = 1 << 30;
 
 /// What is offered.
 pub(super) const FEATURES: u64 = 1 << VIRTIO_F_VERSION_1

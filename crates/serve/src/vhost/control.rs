@@ -2,44 +2,28 @@
 //!
 //! Owns: what it has said over the socket, the tasks of its rings, its end. Promises: where it changes memory or
 //! rings nothing is under way, and nothing is taken meanwhile; what it has in flight is bounded; a message that
-//! makes no sense ends the connection. Never: waits for the rest of a message that has begun, or for room for an
-//! answer, with the core.
-//!
-//! The crate `vhost` reads a message in one go, and waits for all of it. So it is only called when a whole message
-//! has come, and when the socket has room for an answer.
+//! makes no sense ends the connection. Never: knows how messages are laid out ([`super::wire`] does).
 
 use super::config::{self, EVENT_IDX, FEATURES, FLUSH, PROTOCOL};
 use super::inflight::Region;
 use super::request::{Request, answer};
 use super::ring::{Broken, Ring, Taken};
+use super::wire::{Message, Nonsense, Reply, can, request};
 use super::{BUDGET, FIRST_WORD, Memory, QUEUES};
 use crate::stop::first;
 use crate::{Export, Stop};
 use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_rt::{Credits, Cx, Notify, Watched};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl};
-use rustix::io::ioctl_fionread;
-use rustix::net::{RecvFlags, recv};
 use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
-use std::sync::Arc;
-use vhost::vhost_user::message::{
-    FrontendReq, MAX_MSG_SIZE, VhostTransferStateDirection, VhostTransferStatePhase,
-    VhostUserConfigFlags, VhostUserInflight, VhostUserLog, VhostUserMemoryRegion,
-    VhostUserProtocolFeatures, VhostUserShMemConfig, VhostUserSharedMsg,
-    VhostUserSingleMemoryRegion, VhostUserVringAddrFlags, VhostUserVringState,
-};
-use vhost::vhost_user::{BackendReqHandler, Error, GpuBackend, Result, VhostUserBackendReqHandler};
-use vm_memory::{GuestAddress, GuestRegionMmap};
+use vm_memory::{FileOffset, GuestAddress, GuestMemoryRegion, GuestRegionMmap, MmapRegion};
 
-/// Request, flags, bytes that follow.
-const HEAD_BYTES: usize = 12;
-/// Longest of those that the crate takes; a longer one it refuses without reading it.
-const BODY_BYTES: u32 = MAX_MSG_SIZE as u32;
+/// What of the protocol is offered.
+const CAN: u64 = can::MQ | can::REPLY_ACK | can::BACKEND_REQ | can::CONFIG | can::INFLIGHT;
 /// Requests of a ring in a row before others have their turn.
 const IN_A_ROW: u32 = 16;
 /// Buffers that are kept for later requests, and the longest of them.
@@ -57,8 +41,11 @@ struct Window {
 /// A disk as one front end has it.
 struct Device {
     export: Rc<Export>,
-    /// Features that the guest has taken.
+    /// Features that the guest has taken, and the front end.
     features: Cell<u64>,
+    protocol: Cell<u64>,
+    /// Where the front end listens for requests. It stays open.
+    asks: RefCell<Option<File>>,
     memory: RefCell<Option<Rc<Memory>>>,
     windows: RefCell<Vec<Window>>,
     rings: Vec<Ring>,
@@ -76,92 +63,34 @@ struct Device {
 /// Serves a front end to its end, or until the stop.
 ///
 /// # Errors
-/// The connection failed.
+/// The socket can't be watched.
 pub(super) async fn attend(
     cx: &Cx,
     socket: UnixStream,
     export: &Rc<Export>,
     stop: &Stop,
 ) -> io::Result<()> {
-    // What is read by the crate blocks, and is there.
-    socket.set_nonblocking(false)?;
-    let device = Rc::new(Device::new(export.clone()));
-    // It wants an `Arc`; all of it stays on this core.
-    #[allow(clippy::arc_with_non_send_sync)]
-    let messages = Arc::new(Messages(device.clone()));
-    let mut handler = BackendReqHandler::from_stream(socket.try_clone()?, messages);
-    let socket = cx.watch(socket)?;
-    let first_word = first(socket.io(whole_message), cx.sleep(FIRST_WORD));
-    if !matches!(stop.unless_up(cx, first_word).await, Some(Ok(Ok(_)))) {
-        return Ok(());
-    }
-    loop {
-        let broken = device.changed.wait(cx, || device.is_broken.get());
-        let next = first(socket.io(whole_message), broken);
-        let Some(Ok(Ok(request))) = stop.unless_up(cx, next).await else { break };
-        let changes = changes_rings(request);
-        if changes {
-            device.pause(cx).await;
-        }
-        if handler.handle_request().is_err() {
-            break;
-        }
-        if changes {
-            device.go_on(cx);
-        }
-    }
+    let (socket, device) = (cx.watch(socket)?, Rc::new(Device::new(export.clone())));
+    let talk = first(device.converse(cx, &socket), device.breaks(cx));
+    let _ = stop.unless_up(cx, talk).await;
     // What has begun ends.
     device.pause(cx).await;
     Ok(())
 }
 
-/// The request of a message that is here as a whole, and can be answered at once.
-fn whole_message(socket: &UnixStream) -> io::Result<u32> {
-    let mut head = [0; HEAD_BYTES];
-    let (_, here) = recv(socket, &mut head[..], RecvFlags::PEEK | RecvFlags::DONTWAIT)?;
-    if here == 0 {
-        return Err(io::ErrorKind::UnexpectedEof.into());
-    }
-    let word = |at: usize| u32::from_ne_bytes(*head[at..].first_chunk().expect("four bytes"));
-    let (needs, is_sane) = (HEAD_BYTES as u64 + u64::from(word(8)), word(8) <= BODY_BYTES);
-    if here < HEAD_BYTES || is_sane && ioctl_fionread(socket)? < needs {
-        // The rest may never come.
-        return match is_over(socket) {
-            true => Err(io::ErrorKind::UnexpectedEof.into()),
-            false => Err(io::ErrorKind::WouldBlock.into()),
-        };
-    }
-    match ready(socket).contains(PollFlags::OUT) {
-        true => Ok(word(0)),
-        false if is_over(socket) => Err(io::ErrorKind::UnexpectedEof.into()),
-        false => Err(io::ErrorKind::WouldBlock.into()),
-    }
-}
-
-fn ready(socket: &UnixStream) -> PollFlags {
-    let mut this = [PollFd::new(socket, PollFlags::OUT | PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let _ = poll(&mut this, Some(&now)); // not ready, then
-    this[0].revents()
-}
-
-fn is_over(socket: &UnixStream) -> bool {
-    ready(socket).intersects(PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR)
-}
-
-/// Before such a message what is under way ends.
-fn changes_rings(request: u32) -> bool {
-    use FrontendReq as Req;
-    let harmless = [
-        Req::GET_FEATURES,
-        Req::GET_PROTOCOL_FEATURES,
-        Req::GET_QUEUE_NUM,
-        Req::GET_CONFIG,
-        Req::SET_CONFIG,
-        Req::SET_VRING_CALL,
-        Req::SET_VRING_ERR,
-    ];
-    !harmless.iter().any(|known| u32::from(*known) == request)
+/// Before any other message what is under way ends.
+fn is_harmless(of: u32) -> bool {
+    matches!(
+        of,
+        request::GET_FEATURES
+            | request::GET_PROTOCOL_FEATURES
+            | request::GET_QUEUE_NUM
+            | request::GET_CONFIG
+            | request::SET_CONFIG
+            | request::SET_VRING_CALL
+            | request::SET_VRING_ERR
+            | request::SET_BACKEND_REQ_FD
+    )
 }
 
 impl Device {
@@ -169,6 +98,8 @@ impl Device {
         Device {
             export,
             features: Cell::default(),
+            protocol: Cell::default(),
+            asks: RefCell::default(),
             memory: RefCell::default(),
             windows: RefCell::default(),
             rings: (0..QUEUES).map(|_| Ring::new()).collect(),
@@ -179,6 +110,46 @@ impl Device {
             is_broken: Cell::default(),
             changed: Notify::new(),
         }
+    }
+
+    /// Hears what the front end says, and does it, to its end.
+    async fn converse(
+        self: &Rc<Self>,
+        cx: &Cx,
+        socket: &Watched<UnixStream>,
+    ) -> Result<(), Nonsense> {
+        let Ok(said) = first(Message::receive(socket), cx.sleep(FIRST_WORD)).await else {
+            return Ok(());
+        };
+        let mut next = said?;
+        while let Some(mut message) = next {
+            let changes = !is_harmless(message.request);
+            if changes {
+                self.pause(cx).await;
+            }
+            let done = self.obey(&mut message);
+            let asks = message.needs_reply() && self.protocol.get() & can::REPLY_ACK != 0;
+            match &done {
+                Ok(Reply::Body(body)) => message.reply(socket, body, None).await?,
+                Ok(Reply::WithFile(body, file)) => message.reply(socket, body, Some(file)).await?,
+                Ok(Reply::Done) | Err(_) if asks => {
+                    let word = u64::from(done.is_err()).to_ne_bytes();
+                    message.reply(socket, &word, None).await?;
+                }
+                Ok(Reply::Done) | Err(_) => {}
+            }
+            done?;
+            if changes {
+                self.go_on(cx);
+            }
+            next = Message::receive(socket).await?;
+        }
+        Ok(())
+    }
+
+    /// Waits until a queue makes no sense.
+    async fn breaks(&self, cx: &Cx) {
+        self.changed.wait(cx, || self.is_broken.get()).await;
     }
 
     /// Takes nothing more, and waits until nothing is under way.
@@ -230,7 +201,7 @@ impl Device {
     }
 
     /// The connection ends where a queue makes no sense.
-    fn note(&self, cx: &Cx, done: std::result::Result<(), Broken>) {
+    fn note(&self, cx: &Cx, done: Result<(), Broken>) {
         if done.is_err() {
             self.is_broken.set(true);
             self.changed.wake(cx);
@@ -245,7 +216,7 @@ impl Device {
         index: usize,
         memory: &Rc<Memory>,
         kick: &Watched<Rc<File>>,
-    ) -> std::result::Result<(), Broken> {
+    ) -> Result<(), Broken> {
         loop {
             ring.look(memory)?;
             let mut in_a_row = 0;
@@ -318,53 +289,114 @@ impl Device {
         }
     }
 
-    fn ring(&self, index: impl Into<u32>) -> Result<&Ring> {
-        self.rings.get(index.into() as usize).ok_or(Error::InvalidParam)
+    fn ring(&self, index: u32) -> Result<&Ring, Nonsense> {
+        self.rings.get(index as usize).ok_or(Nonsense)
     }
 
     /// Where an address of the front end's lies in the guest's memory.
-    fn at(&self, theirs: u64) -> Result<GuestAddress> {
+    fn at(&self, theirs: u64) -> Result<GuestAddress, Nonsense> {
         let windows = self.windows.borrow();
         let inside = |w: &&Window| theirs >= w.theirs && theirs - w.theirs < w.bytes;
-        let found = windows.iter().find(inside).ok_or(Error::InvalidParam)?;
+        let found = windows.iter().find(inside).ok_or(Nonsense)?;
         Ok(GuestAddress(found.at + (theirs - found.theirs)))
     }
-}
 
-/// What front ends may say, for the crate that reads it.
-struct Messages(Rc<Device>);
-
-fn no_such<T>() -> Result<T> {
-    Err(Error::InvalidOperation("not known here"))
-}
-
-fn broken(broken: impl std::error::Error + Send + Sync + 'static) -> Error {
-    Error::ReqHandlerError(io::Error::other(broken))
-}
-
-impl VhostUserBackendReqHandler for Messages {
-    fn set_owner(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn reset_owner(&self) -> Result<()> {
-        Ok(())
-    }
-
-    fn reset_device(&self) -> Result<()> {
-        no_such()
-    }
-
-    fn get_features(&self) -> Result<u64> {
-        Ok(FEATURES)
-    }
-
-    fn set_features(&self, features: u64) -> Result<()> {
-        if features & !FEATURES != 0 {
-            return Err(Error::InvalidParam);
+    /// Does what a message says.
+    fn obey(&self, message: &mut Message) -> Result<Reply, Nonsense> {
+        let mut words = message.words();
+        let long = |value: u64| Ok(Reply::Body(value.to_ne_bytes().to_vec()));
+        match message.request {
+            request::SET_OWNER | request::RESET_OWNER => {}
+            request::GET_FEATURES => return long(FEATURES),
+            request::SET_FEATURES => self.take_features(words.long()?)?,
+            request::GET_PROTOCOL_FEATURES => return long(CAN),
+            request::SET_PROTOCOL_FEATURES => match words.long()? {
+                features if features & !CAN == 0 => self.protocol.set(features),
+                _ => return Err(Nonsense),
+            },
+            request::GET_QUEUE_NUM => return long(QUEUES as u64),
+            request::SET_MEM_TABLE => self.share(message)?,
+            request::SET_VRING_NUM => {
+                let (index, places) = (words.word()?, words.word()?);
+                self.ring(index)?.resize(places)?;
+            }
+            request::SET_VRING_ADDR => {
+                let (index, _flags) = (words.word()?, words.word()?);
+                let (descriptors, used, available) = (words.long()?, words.long()?, words.long()?);
+                let at = |theirs| self.at(theirs);
+                self.ring(index)?.place(at(descriptors)?, at(available)?, at(used)?)?;
+            }
+            request::SET_VRING_BASE => {
+                let (index, base) = (words.word()?, words.word()?);
+                self.ring(index)?.set_position(base.try_into().map_err(|_| Nonsense)?);
+            }
+            request::GET_VRING_BASE => {
+                let index = words.word()?;
+                let ring = self.ring(index)?;
+                ring.halt();
+                let position = u32::from(ring.position());
+                return Ok(Reply::Body([index, position].map(u32::to_ne_bytes).concat()));
+            }
+            request::SET_VRING_KICK => {
+                // Nobody polls here.
+                let (index, file) = message.queue_and_file()?;
+                *self.ring(index)?.kick.borrow_mut() = Some(Rc::new(file.ok_or(Nonsense)?));
+            }
+            request::SET_VRING_CALL => {
+                let (index, file) = message.queue_and_file()?;
+                if let Some(file) = &file {
+                    // Where it is full the guest has been rung often enough.
+                    let flags = fcntl_getfl(file).map_err(io::Error::from)?;
+                    fcntl_setfl(file, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;
+                }
+                self.ring(index)?.set_call(file);
+            }
+            request::SET_VRING_ERR => {
+                self.ring(message.queue_and_file()?.0)?;
+            }
+            request::SET_VRING_ENABLE => {
+                let (index, enable) = (words.word()?, words.word()?);
+                self.ring(index)?.is_enabled.set(enable != 0);
+            }
+            request::GET_CONFIG => {
+                let (offset, bytes) = (words.word()?, words.word()?);
+                let space = config::space(&self.export, offset, bytes).ok_or(Nonsense)?;
+                return Ok(Reply::Body([message.body.get(..12).ok_or(Nonsense)?, &space].concat()));
+            }
+            // There is nothing to ask a front end for.
+            request::SET_BACKEND_REQ_FD => *self.asks.borrow_mut() = Some(message.file()?),
+            // A guest may write to it, and nothing there changes.
+            request::SET_CONFIG => {}
+            request::GET_INFLIGHT_FD => {
+                let (_, _, queues, places) =
+                    (words.long()?, words.long()?, words.short()?, words.short()?);
+                let region = Region::new(queues, places)?;
+                let mut body = [region.bytes, 0].map(u64::to_ne_bytes).concat();
+                body.extend([queues, places].map(u16::to_ne_bytes).concat());
+                // As long as its layout in C.
+                body.extend([0; 4]);
+                return Ok(Reply::WithFile(body, region.file));
+            }
+            request::SET_INFLIGHT_FD => {
+                let (bytes, offset, queues, places) =
+                    (words.long()?, words.long()?, words.short()?, words.short()?);
+                let region = Region::of(message.file()?, offset, bytes, queues, places)?;
+                for (index, ring) in self.rings.iter().enumerate() {
+                    let has = index < usize::from(queues);
+                    ring.set_track(has.then(|| region.track(index, places)));
+                }
+            }
+            _ => return Err(Nonsense),
         }
-        self.0.features.set(features);
-        for ring in &self.0.rings {
+        Ok(Reply::Done)
+    }
+
+    fn take_features(&self, features: u64) -> Result<(), Nonsense> {
+        if features & !FEATURES != 0 {
+            return Err(Nonsense);
+        }
+        self.features.set(features);
+        for ring in &self.rings {
             ring.set_event_idx(features & EVENT_IDX != 0);
             // Without the protocol's features nobody enables a ring.
             if features & PROTOCOL == 0 {
@@ -374,171 +406,35 @@ impl VhostUserBackendReqHandler for Messages {
         Ok(())
     }
 
-    fn set_mem_table(
-        &self,
-        regions: &[VhostUserMemoryRegion],
-        files: Vec<File>,
-        _: Option<bool>,
-    ) -> Result<Option<Vec<vhost::VhostUserMemoryRegionBase>>> {
+    /// Maps the memory that a message shares.
+    fn share(&self, message: &mut Message) -> Result<(), Nonsense> {
+        let files = std::mem::take(&mut message.files);
+        let mut words = message.words();
+        let (regions, _padding) = (words.word()?, words.word()?);
+        if regions as usize != files.len() {
+            return Err(Nonsense);
+        }
         let (mut maps, mut windows) = (Vec::new(), Vec::new());
-        for (region, file) in regions.iter().zip(files) {
-            // Memory that goes away takes this process with it. Where the file allows it, it stays.
+        for file in files {
+            let (at, bytes, theirs, offset) =
+                (words.long()?, words.long()?, words.long()?, words.long()?);
+            // Memory that its file does not have, or has no more, takes this process with it. Where the file allows
+            // it, what is there stays.
             let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
-            let at = GuestAddress(region.guest_phys_addr);
-            let map = GuestRegionMmap::new(region.mmap_region(file)?, at);
-            maps.push(map.ok_or(Error::InvalidParam)?);
-            windows.push(Window {
-                theirs: region.user_addr,
-                bytes: region.memory_size,
-                at: region.guest_phys_addr,
-            });
+            let end = offset.checked_add(bytes).ok_or(Nonsense)?;
+            let is_there = end <= file.metadata()?.len() || mutant!("serve.memory-beyond-its-file");
+            if !is_there || theirs.checked_add(bytes).is_none() {
+                return Err(Nonsense);
+            }
+            let map = MmapRegion::from_file(FileOffset::new(file, offset), bytes as usize);
+            let map = GuestRegionMmap::new(map.map_err(|_| Nonsense)?, GuestAddress(at));
+            maps.push(map.ok_or(Nonsense)?);
+            windows.push(Window { theirs, bytes, at });
         }
-        maps.sort_by_key(vm_memory::GuestMemoryRegion::start_addr);
-        let memory = Memory::from_regions(maps).map_err(broken)?;
-        *self.0.memory.borrow_mut() = Some(Rc::new(memory));
-        *self.0.windows.borrow_mut() = windows;
-        Ok(None)
-    }
-
-    fn set_vring_num(&self, index: u32, places: u32) -> Result<()> {
-        self.0.ring(index)?.resize(places).map_err(broken)
-    }
-
-    fn set_vring_addr(
-        &self,
-        index: u32,
-        _: VhostUserVringAddrFlags,
-        descriptors: u64,
-        used: u64,
-        available: u64,
-        _: u64,
-    ) -> Result<()> {
-        let ring = self.0.ring(index)?;
-        let at = |theirs| self.0.at(theirs);
-        ring.place(at(descriptors)?, at(available)?, at(used)?).map_err(broken)
-    }
-
-    fn set_vring_base(&self, index: u32, base: u32) -> Result<()> {
-        let base = base.try_into().map_err(|_| Error::InvalidParam)?;
-        self.0.ring(index)?.set_position(base);
+        maps.sort_by_key(GuestMemoryRegion::start_addr);
+        let memory = Memory::from_regions(maps).map_err(|_| Nonsense)?;
+        *self.memory.borrow_mut() = Some(Rc::new(memory));
+        *self.windows.borrow_mut() = windows;
         Ok(())
-    }
-
-    fn get_vring_base(&self, index: u32) -> Result<VhostUserVringState> {
-        let ring = self.0.ring(index)?;
-        ring.halt();
-        Ok(VhostUserVringState::new(index, ring.position().into()))
-    }
-
-    fn set_vring_kick(&self, index: u8, file: Option<File>) -> Result<()> {
-        // Nobody polls here.
-        let file = file.ok_or(Error::InvalidParam)?;
-        *self.0.ring(index)?.kick.borrow_mut() = Some(Rc::new(file));
-        Ok(())
-    }
-
-    fn set_vring_call(&self, index: u8, file: Option<File>) -> Result<()> {
-        if let Some(file) = &file {
-            let flags = fcntl_getfl(file).map_err(broken)?;
-            fcntl_setfl(file, flags | OFlags::NONBLOCK).map_err(broken)?;
-        }
-        *self.0.ring(index)?.call.borrow_mut() = file;
-        Ok(())
-    }
-
-    fn set_vring_err(&self, index: u8, _: Option<File>) -> Result<()> {
-        self.0.ring(index).map(|_| ())
-    }
-
-    fn get_protocol_features(&self) -> Result<VhostUserProtocolFeatures> {
-        Ok(VhostUserProtocolFeatures::MQ
-            | VhostUserProtocolFeatures::CONFIG
-            | VhostUserProtocolFeatures::INFLIGHT_SHMFD)
-    }
-
-    fn set_protocol_features(&self, _: u64) -> Result<()> {
-        Ok(())
-    }
-
-    fn get_queue_num(&self) -> Result<u64> {
-        Ok(QUEUES as u64)
-    }
-
-    fn set_vring_enable(&self, index: u32, enable: bool) -> Result<()> {
-        self.0.ring(index)?.is_enabled.set(enable);
-        Ok(())
-    }
-
-    fn get_config(&self, offset: u32, bytes: u32, _: VhostUserConfigFlags) -> Result<Vec<u8>> {
-        config::space(&self.0.export, offset, bytes).ok_or(Error::InvalidParam)
-    }
-
-    /// A guest may write to it, and nothing there changes.
-    fn set_config(&self, _: u32, _: &[u8], _: VhostUserConfigFlags) -> Result<()> {
-        Ok(())
-    }
-
-    fn set_gpu_socket(&self, _: GpuBackend) -> Result<()> {
-        no_such()
-    }
-
-    fn get_shared_object(&self, _: VhostUserSharedMsg) -> Result<File> {
-        no_such()
-    }
-
-    fn get_inflight_fd(&self, wish: &VhostUserInflight) -> Result<(VhostUserInflight, File)> {
-        let VhostUserInflight { num_queues, queue_size, .. } = *wish;
-        let region = Region::new(num_queues, queue_size).map_err(Error::ReqHandlerError)?;
-        let file = region.file().map_err(Error::ReqHandlerError)?;
-        Ok((VhostUserInflight::new(region.bytes, 0, num_queues, queue_size), file))
-    }
-
-    fn set_inflight_fd(&self, kept: &VhostUserInflight, file: File) -> Result<()> {
-        let VhostUserInflight { mmap_size, mmap_offset, num_queues, queue_size } = *kept;
-        let region = Region::of(file, mmap_offset, mmap_size, num_queues, queue_size);
-        let region = region.map_err(Error::ReqHandlerError)?;
-        for (index, ring) in self.0.rings.iter().enumerate() {
-            let has = index < usize::from(num_queues);
-            ring.set_track(has.then(|| region.track(index, queue_size)));
-        }
-        Ok(())
-    }
-
-    fn get_max_mem_slots(&self) -> Result<u64> {
-        no_such()
-    }
-
-    fn add_mem_region(
-        &self,
-        _: &VhostUserSingleMemoryRegion,
-        _: File,
-        _: Option<bool>,
-    ) -> Result<Option<vhost::VhostUserMemoryRegionBase>> {
-        no_such()
-    }
-
-    fn remove_mem_region(&self, _: &VhostUserSingleMemoryRegion) -> Result<()> {
-        no_such()
-    }
-
-    fn set_device_state_fd(
-        &self,
-        _: VhostTransferStateDirection,
-        _: VhostTransferStatePhase,
-        _: File,
-    ) -> Result<Option<File>> {
-        no_such()
-    }
-
-    fn check_device_state(&self) -> Result<()> {
-        no_such()
-    }
-
-    fn get_shmem_config(&self) -> Result<VhostUserShMemConfig> {
-        no_such()
-    }
-
-    fn set_log_base(&self, _: &VhostUserLog, _: File) -> Result<()> {
-        no_such()
     }
 }

@@ -33,7 +33,7 @@ const ALIGNMENT: usize = 64;
 /// The memory for all queues.
 pub(super) struct Region {
     map: Rc<MmapRegion>,
-    file: File,
+    pub(super) file: File,
     pub(super) bytes: u64,
 }
 
@@ -63,13 +63,15 @@ impl Region {
         if !is_sane || bytes < needs as u64 || bytes > (1 << 30) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
+        if offset
+            .checked_add(bytes)
+            .is_none_or(|end| end > file.metadata().map_or(0, |of| of.len()))
+        {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
         let place = FileOffset::new(file.try_clone()?, offset);
         let map = MmapRegion::from_file(place, bytes as usize).map_err(io::Error::other)?;
         Ok(Region { map: Rc::new(map), file, bytes })
-    }
-
-    pub(super) fn file(&self) -> io::Result<File> {
-        self.file.try_clone()
     }
 
     /// The part of one queue.
@@ -129,7 +131,9 @@ impl Track {
                 left.push((self.get::<u64>(place + NUMBER_AT)?, head));
             }
         }
-        left.sort_unstable();
+        if !mutant!("serve.left-out-of-order") {
+            left.sort_unstable();
+        }
         self.number.set(left.last().map_or(0, |(number, _)| number.wrapping_add(1)));
         match mutant!("serve.left-forgotten") {
             true => Ok(Vec::new()),

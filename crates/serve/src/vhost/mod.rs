@@ -2,8 +2,8 @@
 //!
 //! Owns: the socket's front ends, one at a time. The way of a request: [`ring`] takes its chain of descriptors
 //! where the guest has put it, [`chain`] finds its pieces in the guest's memory, [`request`] says what it asks
-//! for and has the device do it, and [`ring`] tells the guest. [`control`] has what front ends say over the
-//! socket, [`config`] what guests are told of the disk, and [`inflight`] what survives this process. Promises:
+//! for and has the device do it, and [`ring`] tells the guest. [`control`] does what front ends say over the
+//! socket, [`wire`] has how they say it, [`config`] what guests are told of the disk, and [`inflight`] what survives this process. Promises:
 //! those of [`crate`]; nothing that a guest writes into its memory does more than fail its own requests or end
 //! its own connection. Never: makes a thread, polls, hands the guest's memory to the device.
 
@@ -15,6 +15,7 @@ mod request;
 mod ring;
 #[cfg(test)]
 mod tests;
+mod wire;
 
 use crate::{Client, Export, Listener, Stop};
 use flashlane_base::Ns;

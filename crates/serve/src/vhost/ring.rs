@@ -7,7 +7,9 @@
 
 use super::chain::{Chain, Malformed};
 use super::inflight::Track;
+use super::wire::Nonsense;
 use super::{Memory, QUEUE_SIZE};
+use flashlane_base::mutant;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -27,13 +29,19 @@ impl From<virtio_queue::Error> for Broken {
     }
 }
 
+impl From<Broken> for Nonsense {
+    fn from(_: Broken) -> Nonsense {
+        Nonsense
+    }
+}
+
 pub(super) struct Ring {
     queue: RefCell<Queue>,
     is_placed: Cell<bool>,
     /// The guest rings there; without it the ring stands still.
     pub(super) kick: RefCell<Option<Rc<File>>>,
     /// Where the guest is rung.
-    pub(super) call: RefCell<Option<File>>,
+    call: RefCell<Option<File>>,
     pub(super) is_enabled: Cell<bool>,
     /// Its place behind what was used is known.
     is_begun: Cell<bool>,
@@ -83,6 +91,15 @@ impl Ring {
         self.is_placed.set(true);
         self.is_begun.set(false);
         Ok(())
+    }
+
+    /// The guest is rung there from now on.
+    pub(super) fn set_call(&self, call: Option<File>) {
+        *self.call.borrow_mut() = call;
+        // What ended before may not have been rung for: by a server that was killed, or by this one.
+        if !mutant!("serve.new-call-silent") {
+            self.ring();
+        }
     }
 
     pub(super) fn set_event_idx(&self, is_on: bool) {
