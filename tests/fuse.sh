@@ -7,14 +7,15 @@
 # where the kernel or this user has no FUSE or no loop devices.
 set -u
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-bin=${FLASHLANE:-${CARGO_TARGET_DIR:-$root/target}/release/flashlane}
-case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
-if [ ! -x "$bin" ]; then
-    echo "fuse: no binary at $bin; run cargo build --release first" >&2
-    exit 2
+name=fuse
+tools="losetup fstrim mkfs.ext4 mkfs.xfs mkfs.btrfs fusermount3 fio"
+packages="fuse3 e2fsprogs xfsprogs btrfs-progs mount util-linux fio"
+. "$(dirname "$0")/loop.sh"
+if ! has_tools; then
+    sh "$root/tests/skip.sh" note fuse-tools "not all of $tools are here, and they can't be installed (root and apt)"
+    exit 0
 fi
-PATH=$PATH:/usr/sbin:/sbin
+
 # What is done, and for how many seconds there is load before a kill.
 cases="ext4:pblk:512 xfs:qblk:512 btrfs:pftl:4096"
 load=1
@@ -25,29 +26,6 @@ if [ "${1:-}" = all ]; then
     done
     load=10
 fi
-
-have() {
-    for tool in losetup fstrim mkfs.ext4 mkfs.xfs mkfs.btrfs fusermount3 fio; do
-        command -v "$tool" >/dev/null 2>&1 || return 1
-    done
-}
-if ! have && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
-    export DEBIAN_FRONTEND=noninteractive
-    get() {
-        timeout 300 apt-get install -y --no-install-recommends fuse3 e2fsprogs xfsprogs btrfs-progs mount util-linux fio
-    }
-    { get || { timeout 120 apt-get update && get; }; } >/dev/null 2>&1 </dev/null
-fi
-if ! have; then
-    sh "$root/tests/skip.sh" note fuse-tools \
-        "no losetup, fstrim, mkfs, fusermount3 or fio here, and they can't be installed (root and apt)"
-    exit 0
-fi
-loop=$(losetup -f 2>/dev/null)
-if [ "$(id -u)" -ne 0 ] || ! [ -c /dev/fuse ] || [ -z "$loop" ]; then
-    sh "$root/tests/skip.sh" note fuse-loop "not root, no /dev/fuse, or no loop devices here"
-    exit 0
-fi
 for fs in ext4 xfs btrfs; do
     grep -qw $fs /proc/filesystems || modprobe $fs 2>/dev/null
     grep -qw $fs /proc/filesystems && continue
@@ -55,65 +33,6 @@ for fs in ext4 xfs btrfs; do
     exit 0
 done
 
-dir=$(mktemp -d) || exit 2
-server= writer= fio= loop=
-leave() {
-    for process in $fio $writer; do kill -9 "$process" 2>/dev/null; done
-    umount -l "$dir/mnt" 2>/dev/null
-    [ -z "$loop" ] || losetup -d "$loop" 2>/dev/null
-    [ -z "$server" ] || kill -9 "$server" 2>/dev/null
-    wait
-    umount -l "$dir/disk" 2>/dev/null
-    rm -rf "$dir"
-}
-trap leave EXIT
-trap 'exit 130' INT TERM
-cd "$dir" || exit 2
-mkdir mnt
-
-bad=0
-fail() {
-    bad=$((bad + 1))
-    echo "FAIL  $*"
-}
-# good WHAT COMMAND...: runs it for two minutes at most, says whether it ended well.
-good() {
-    what=$1
-    shift
-    if timeout 120 "$@" >out 2>err </dev/null; then
-        echo "ok    $what"
-    else
-        fail "$what (exit $?)"
-        tail -n 5 out err 2>/dev/null | sed 's/^/      | /'
-    fi
-}
-begin() {
-    : >ready # an earlier server said so, too
-    "$bin" serve my.img --target db --fuse-file disk --nbd unix:db.sock --null-latency >ready 2>said </dev/null &
-    server=$!
-    for _ in $(seq 200); do
-        grep -q '^ready fuse:disk$' ready && return
-        sleep 0.05
-    done
-    echo "FAIL  the server is not ready: $(cat said)"
-    exit 1
-}
-# attach SECTOR_SIZE
-attach() {
-    loop=$(losetup -f --show --direct-io=on --sector-size "$1" disk) || {
-        echo "FAIL  no loop device on the file"
-        exit 1
-    }
-}
-detach() {
-    good "$case: the loop device goes" losetup -d "$loop"
-    loop=
-}
-ends_well() {
-    kill -TERM "$server"
-    if wait "$server"; then echo "ok    $case: ends well"; else fail "$case: ends with $?: $(cat said)"; fi
-    server=
-}
 fsck_clean() {
     case $fs in
         ext4) good "$case: fsck finds nothing" e2fsck -fn "$loop" ;;
@@ -190,6 +109,7 @@ for case in $cases; do
         done
     ) 2>/dev/null &
     writer=$!
+    others="$fio $writer"
     for _ in $(seq 100); do
         [ -s acked ] && break
         sleep 0.1
@@ -200,7 +120,7 @@ for case in $cases; do
     wait "$writer" 2>/dev/null
     kill -9 "$fio" 2>/dev/null
     wait "$fio" 2>/dev/null
-    server= writer= fio=
+    server= others=
     umount mnt || umount -l mnt
     detach
     good "$case: check, behind a kill" "$bin" drive check my.img

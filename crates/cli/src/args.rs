@@ -54,7 +54,7 @@ Examples:
 
 The whole experiment format is shown by the comments in experiments/*.toml.
 Exit codes: 0 done, 1 bad result, 2 not done, 130 interrupted with a partial result.")]
-    Run(Run),
+    Run(Box<Run>),
     /// Run an experiment over a grid of parameters, on all cores
     #[command(after_help = "\
 Examples:
@@ -146,6 +146,7 @@ Examples:
   fio --name=x --ioengine=nbd --uri='nbd+unix:///?socket=/tmp/db.sock' --rw=randwrite --bs=4k --size=64M
   flashlane serve my.img --fuse-file disk
   losetup -f --show --direct-io=on --sector-size 4096 disk      # as root: a block device
+  flashlane serve my.img --vhost-user disk.sock                 # docs/COOKBOOK.md has QEMU's options
 
 It says `ready ADDRESS` on standard output when clients can connect. Ctrl-C or SIGTERM ends it: requests
 under way end, everything is written to the drive, and the target is stopped cleanly. What was flushed
@@ -432,8 +433,12 @@ pub(crate) struct Serve {
     /// Answer HTTP there with metrics for Prometheus, `/metrics`: `tcp:HOST:PORT` or `unix:PATH`
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<Address>,
-    /// Bytes of a sector that NBD clients are told: 4096, or 512 for those that need it; then a write of
-    /// a part of 4096 bytes reads the rest first
+    /// Be a virtio disk: a socket that QEMU (vhost-user-blk-pci) or user-mode Linux connects to, one at
+    /// a time; may be repeated
+    #[arg(long, value_name = "PATH", group = "doors", value_hint = ValueHint::FilePath)]
+    pub(crate) vhost_user: Vec<PathBuf>,
+    /// Bytes of a sector that NBD clients and guests are told: 4096, or 512 for those that need it; then
+    /// a write of a part of 4096 bytes reads the rest first
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_size)]
     pub(crate) sector_size: u32,
     /// Requests take no device time: as fast as this machine goes
@@ -669,7 +674,7 @@ Examples:
   flashlane trace record my.img --stop                       a recording that somebody else began
   flashlane run db.parquet --device peers-16g --target pblk  replays it
 
-Every request has the times of its issue and its end, and who asked: `nbd`, `fuse`, `run`. `serve` and `run`
+Every request has the times of its issue and its end, and who asked: `nbd`, `fuse`, `vhost-user`, `run`. `serve` and `run`
 record from the start with --record. Times count from the start of the recording.")]
     Record(TraceRecord),
 }

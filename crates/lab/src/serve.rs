@@ -20,7 +20,7 @@ use flashlane_ocssd::SsdOptions;
 use flashlane_rt::{Cx, Join, Stalled, Threads};
 pub use flashlane_serve::SECTOR_SIZES;
 use flashlane_serve::fuse::{self, Left, Place, PlaceError};
-use flashlane_serve::{Export, Listener, Stop, http, nbd};
+use flashlane_serve::{Export, Listener, Stop, http, nbd, vhost};
 use std::fmt;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
@@ -35,13 +35,15 @@ const LOOK_EVERY: Ns = Ns::from_ms(20);
 /// Somebody who listens takes a client in by then.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Where NBD clients connect.
+/// Where clients connect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// A socket in the file system.
     Unix(PathBuf),
     /// Host and port.
     Tcp(String),
+    /// A socket in the file system, for front ends of vhost-user.
+    VhostUser(PathBuf),
 }
 
 impl FromStr for Address {
@@ -61,6 +63,7 @@ impl fmt::Display for Address {
         match self {
             Address::Unix(path) => write!(f, "unix:{}", path.display()),
             Address::Tcp(at) => write!(f, "tcp:{at}"),
+            Address::VhostUser(path) => write!(f, "vhost-user:{}", path.display()),
         }
     }
 }
@@ -104,7 +107,9 @@ pub struct Serving {
     pub fuse: Option<PathBuf>,
     /// Metrics by HTTP, there.
     pub metrics: Option<Address>,
-    /// What NBD clients are told of sectors: one of [`SECTOR_SIZES`].
+    /// As a virtio disk, to front ends of vhost-user that connect to these sockets.
+    pub vhost_user: Vec<PathBuf>,
+    /// What clients are told of sectors: one of [`SECTOR_SIZES`].
     pub sector_bytes: u32,
     /// Requests take the time that the device takes; otherwise none.
     pub timing: bool,
@@ -176,7 +181,7 @@ impl Drop for Named {
 fn open_door(address: &Address) -> Result<Door, ServeError> {
     let refuse = |problem: String| ServeError::Listen { address: address.clone(), problem };
     match address {
-        Address::Unix(path) => {
+        Address::Unix(path) | Address::VhostUser(path) => {
             let path = std::path::absolute(path).map_err(|e| refuse(e.to_string()))?;
             if !matches!(connect_to(&path, PATIENCE), Err(ControlError::Nobody { .. })) {
                 return Err(ServeError::Taken(address.clone()));
@@ -329,12 +334,15 @@ async fn steps(
         source: source.into(),
     };
     // Before the mount: an address that can't be had changes nothing.
-    let doors = serving.nbd.iter().map(open_door).collect::<Result<Vec<_>, _>>()?;
+    let disks = serving.vhost_user.iter().cloned().map(Address::VhostUser);
+    let addresses: Vec<Address> = serving.nbd.iter().cloned().chain(disks).collect();
+    let doors = addresses.iter().map(open_door).collect::<Result<Vec<_>, _>>()?;
     let watched = serving.metrics.as_ref().map(Watch::open).transpose()?;
     let place = serving.fuse.as_deref().map(take_place).transpose()?;
     let stack = Stack::powered(cx, target, 0, Some(power.clone())).await.map_err(failed)?;
     let export = Export::new(&target.name, stack.door("nbd")).with_sectors_of(serving.sector_bytes);
-    let file_export = Rc::new(export.through(stack.door("fuse")));
+    let [file_export, disk] =
+        ["fuse", "vhost-user"].map(|door| Rc::new(export.through(stack.door(door))));
     let exports: Rc<[_]> = [Rc::new(export)].into();
     if let Some(take) = &serving.record {
         if let Err(source) = stack.prepare_recording(take.clone(), &[]) {
@@ -355,12 +363,16 @@ async fn steps(
         }
     };
     let (stop, mut open) = (Rc::new(Stop::default()), Vec::new());
-    for (door, address) in doors.into_iter().zip(&serving.nbd) {
+    for (door, address) in doors.into_iter().zip(&addresses) {
         let (theirs, exports, stop, address) =
             (cx.clone(), exports.clone(), stop.clone(), address.clone());
+        let disk = disk.clone();
         open.push(cx.spawn_join(async move {
             let Door { listener, named } = door;
-            let ended = nbd::serve(&theirs, listener, exports, stop).await;
+            let ended = match address {
+                Address::VhostUser(_) => vhost::serve(&theirs, listener, disk, stop).await,
+                _ => nbd::serve(&theirs, listener, exports, stop).await,
+            };
             drop(named);
             ended.map_err(|e| ServeError::Listen { address, problem: e.to_string() })
         }));
@@ -371,7 +383,7 @@ async fn steps(
     });
     let metrics_at = watched.as_ref().map(Watch::address);
     let watched = watched.map(|watch| watch.serve(cx, &stack, &stop));
-    serving.nbd.iter().for_each(|address| ready(address));
+    addresses.iter().for_each(|address| ready(address));
     if let Some((path, _)) = &file {
         ready(&format_args!("fuse:{}", path.display()));
     }

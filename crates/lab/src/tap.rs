@@ -276,7 +276,7 @@ impl BlockDev for Door {
 pub fn contents_of(text: &str) -> Result<Vec<Range<u64>>, String> {
     use flashlane_base::Bytes;
     if text == "all" {
-        return Ok(vec![0..u64::MAX]);
+        return Ok(std::iter::once(0..u64::MAX).collect());
     }
     let range = |part: &str| -> Option<Range<u64>> {
         let (offset, length) = part.split_once('+')?;

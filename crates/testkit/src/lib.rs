@@ -4,7 +4,8 @@
 //! seed on one stack, with replay command), [`torture`] (many seeds with power cuts at chosen moments,
 //! on all cores), [`cuts`] (one seed, cut everywhere), [`canary`] (the
 //! proof that a defect is noticed), [`ram`] (a correct device, the reference), [`witness`] (what
-//! faults of the medium excuse), [`disk`] (what a host loses under an image), [`stacks`] (the table), [`own`] (a user's stack). May know: every
+//! faults of the medium excuse), [`disk`] (what a host loses under an image), [`stacks`] (the table), [`own`] (a user's stack), [`guest`] (a
+//! virtual machine with a virtio disk, without the machine). May know: every
 //! layer that gives a block device. Promises: a failing seed prints the one command that replays it.
 //! Never: is below anything; of the product only `flashlane torture` has it.
 //!
@@ -18,6 +19,7 @@ pub mod content;
 pub mod cuts;
 pub mod devices;
 pub mod disk;
+pub mod guest;
 pub mod harness;
 pub mod host;
 pub mod moments;

@@ -330,7 +330,7 @@ mod tests {
         use ::parquet::record::Field;
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t.parquet");
-        let contents = vec![8192..8193];
+        let contents = std::iter::once(8192..8193).collect();
         let take = Take { contents, ..take(path.clone(), Format::Parquet) };
         let mut recording = Recording::begin(take, &["d".into()]).expect("room");
         for n in 0..3u64 {
@@ -359,7 +359,10 @@ mod tests {
     fn what_cannot_be_recorded_is_refused_before_a_file_is_made() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("t");
-        let contents = Take { contents: vec![0..1], ..take(path.clone(), Format::Blkparse) };
+        let contents = Take {
+            contents: std::iter::once(0..1).collect(),
+            ..take(path.clone(), Format::Blkparse)
+        };
         let nowhere = take(folder.path().join("no/such"), Format::Parquet);
         for (take, why) in [
             (take(path, Format::Msr), "trace convert"),

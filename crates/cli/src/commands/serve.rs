@@ -13,9 +13,9 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     let record = args.recording.take()?;
     let names: Vec<String> = args.target.into_iter().collect();
     let (on, _) = lnvm::choose(&args.drive, &names, args.how.get().1)?;
-    let Serve { nbd, fuse_file: fuse, sector_size: sector_bytes, null_latency, .. } = args;
-    let (metrics, timing) = (args.metrics, !null_latency);
-    let serving = Serving { on, nbd, fuse, metrics, sector_bytes, timing, record };
+    let Serve { nbd, fuse_file: fuse, vhost_user, sector_size: sector_bytes, .. } = args;
+    let (metrics, timing) = (args.metrics, !args.null_latency);
+    let serving = Serving { on, nbd, fuse, vhost_user, metrics, sector_bytes, timing, record };
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &serving.on.name));
     let served = serve_target(&serving, monitor, output::ready)?;

@@ -95,7 +95,9 @@ fn watch(
                 screen.earlier = Some(std::mem::replace(&mut screen.now, now));
                 (asking, changed) = (None, true);
             }
-            Some(Ok(Err(why))) => return Ok(Some(format!("process {process} no longer answers: {why}"))),
+            Some(Ok(Err(why))) => {
+                return Ok(Some(format!("process {process} no longer answers: {why}")));
+            }
             Some(Err(TryRecvError::Disconnected)) => bail!("nobody could be asked"),
         }
         if !event::poll(LOOK_EVERY.min(every))? {

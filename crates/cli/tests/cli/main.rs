@@ -18,3 +18,4 @@ mod record;
 mod serve;
 mod sweep;
 mod torture;
+mod vhost;

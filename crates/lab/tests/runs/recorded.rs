@@ -89,7 +89,7 @@ fn what_cannot_be_recorded_is_refused() {
         contents,
     };
     for (take, why) in [
-        (take("x.parquet", vec![0..4096]), "stamps"),
+        (take("x.parquet", std::iter::once(0..4096).collect()), "stamps"),
         (take("no/such/x.parquet", Vec::new()), "No such file"),
     ] {
         let how = How { record: Some(&take), ..How::default() };

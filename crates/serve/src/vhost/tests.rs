@@ -1,0 +1,175 @@
+//! Chains, requests and what outlives a server, in memory of this file's own.
+
+use super::chain::{Chain, Malformed};
+use super::config::{DATA_PIECES, DISCARD_BYTES, RANGES, space};
+use super::inflight::{Region, Track};
+use super::request::{Refused, Request};
+use super::{Memory, QUEUES};
+use crate::Export;
+use flashlane_base::{Ns, SECTOR_BYTES};
+use flashlane_testkit::ram::Ram;
+use proptest::prelude::*;
+use std::sync::Arc;
+use virtio_queue::desc::split::Descriptor;
+use vm_memory::{Bytes, GuestAddress};
+
+const BASE: u64 = 0x10000;
+const BYTES: u64 = 0x20000;
+const SIZE: u16 = 16;
+const NEXT: u16 = 1;
+const WRITES: u16 = 2;
+const INDIRECT: u16 = 4;
+
+fn memory() -> Memory {
+    Memory::from_ranges(&[(GuestAddress(BASE), BYTES as usize)]).expect("memory")
+}
+
+fn export() -> Export {
+    Export::new("ram", Arc::new(Ram::new(64, SECTOR_BYTES, Ns::ZERO, 1)))
+}
+
+fn describe(memory: &Memory, place: u64, at: u64, bytes: u32, flags: u16, next: u16) {
+    let descriptor = Descriptor::new(at, bytes, flags, next);
+    memory.write_obj(descriptor, GuestAddress(BASE + 16 * place)).expect("a place");
+}
+
+fn walk(memory: &Memory, head: u16) -> Result<Chain, Malformed> {
+    Chain::walk(memory, GuestAddress(BASE), SIZE, head)
+}
+
+#[test]
+fn a_chain_has_as_many_pieces_as_guests_are_told_and_no_more() {
+    let memory = memory();
+    let table = BASE + 0x8000;
+    for (pieces, is_one) in [(DATA_PIECES + 2, true), (DATA_PIECES + 100, false)] {
+        for i in 0..pieces {
+            let flags = if i + 1 == pieces { WRITES } else { NEXT };
+            let descriptor = Descriptor::new(BASE + 0x4000, 16, flags, i as u16 + 1);
+            let place = GuestAddress(table + 16 * u64::from(i));
+            memory.write_obj(descriptor, place).expect("a place");
+        }
+        describe(&memory, 0, table, 16 * pieces, INDIRECT, 0);
+        assert_eq!(walk(&memory, 0).is_ok(), is_one, "{pieces}");
+    }
+}
+
+#[test]
+fn pieces_are_copied_across_their_borders() {
+    let memory = memory();
+    let (a, b) = (BASE + 0x4000, BASE + 0x5000);
+    describe(&memory, 0, a, 3, NEXT, 1);
+    describe(&memory, 1, b, 0, NEXT, 2);
+    describe(&memory, 2, b, 5, NEXT, 3);
+    describe(&memory, 3, a + 100, 2, WRITES | NEXT, 4);
+    describe(&memory, 4, b + 100, 4, WRITES, 0);
+    memory.write_slice(b"abc", GuestAddress(a)).expect("a place");
+    memory.write_slice(b"defgh", GuestAddress(b)).expect("a place");
+    let chain = walk(&memory, 0).expect("a chain");
+    assert_eq!((chain.readable, chain.writable, chain.is_inside), (8, 6, true));
+    let mut some = [0; 5];
+    chain.get(&memory, 2, &mut some).expect("it is there");
+    assert_eq!(&some, b"cdefg");
+    assert!(chain.get(&memory, 4, &mut some).is_err(), "four are left");
+    chain.put(&memory, 1, b"xyz").expect("it has room");
+    assert!(chain.put(&memory, 4, b"xyz").is_err(), "two are left");
+    let mut back = [0; 2];
+    memory.read_slice(&mut back, GuestAddress(b + 100)).expect("a place");
+    assert_eq!(&back, b"yz");
+}
+
+proptest! {
+    /// Whatever is in a table, a walk ends, and what it says to be inside can be copied.
+    #[test]
+    fn any_table_ends(
+        places in prop::collection::vec(
+            (0..4u64, 0..0x30000u64, prop_oneof![0..0x8000u32, any::<u32>()], 0..8u16, 0..20u16),
+            SIZE as usize..=SIZE as usize,
+        ),
+        head in 0..20u16,
+    ) {
+        let (memory, export) = (memory(), export());
+        for (i, (kind, at, bytes, flags, next)) in places.into_iter().enumerate() {
+            let at = match kind {
+                0 => u64::MAX - at,
+                1 => BASE + at % 0x100 * 16,
+                _ => at,
+            };
+            describe(&memory, i as u64, at, bytes, flags, next);
+        }
+        if let Ok(chain) = walk(&memory, head) {
+            let mut some = vec![0; chain.readable.min(BYTES) as usize];
+            let copied = chain.get(&memory, 0, &mut some);
+            prop_assert!(copied.is_ok() || !chain.is_inside || chain.readable > BYTES);
+            let _ = Request::of(&chain, &memory, &export);
+        }
+    }
+}
+
+#[test]
+fn a_request_behind_a_head_of_less_is_none() {
+    let (memory, export) = (memory(), export());
+    for bytes in [0, 8, 15] {
+        describe(&memory, 0, BASE + 0x4000, bytes, NEXT, 1);
+        describe(&memory, 1, BASE + 0x5000, 1, WRITES, 0);
+        let chain = walk(&memory, 0).expect("a chain");
+        assert_eq!(Request::of(&chain, &memory, &export), Err(Refused::Failed), "{bytes}");
+    }
+}
+
+#[test]
+fn the_configuration_is_laid_out_as_guests_read_it() {
+    let export = export().with_sectors_of(512);
+    let all = space(&export, 0, 60).expect("it is there");
+    let word = |at: usize| u32::from_le_bytes(*all[at..].first_chunk().expect("a word"));
+    assert_eq!((word(0), word(4)), (64 * 8, 0), "capacity");
+    assert_eq!((word(8), word(12)), (0, DATA_PIECES), "size_max, seg_max");
+    assert_eq!((word(20), all[24], all[32]), (512, 3, 1), "blk_size, physical, wce");
+    assert_eq!(word(34) & 0xffff, QUEUES as u32, "num_queues");
+    assert_eq!((word(36), word(40), word(44)), ((DISCARD_BYTES / 512) as u32, RANGES, 1));
+    assert_eq!((word(48), word(52), all[56]), (65536, RANGES, 1), "zeros");
+    assert_eq!(space(&export, 8, 4).expect("a part"), all[8..12]);
+    assert_eq!((space(&export, 250, 6).map(|s| s.len()), space(&export, 250, 7)), (Some(6), None));
+    assert_eq!(space(&export, u32::MAX, 2), None);
+}
+
+/// The next life of a server, with what the last one has left.
+fn again(region: &Region) -> Track {
+    let file = region.file.try_clone().expect("a descriptor");
+    Region::of(file, 0, region.bytes, 2, SIZE).expect("the same").track(1, SIZE)
+}
+
+#[test]
+fn what_was_under_way_is_known_to_the_next_server_in_its_order() {
+    let region = Region::new(2, SIZE).expect("memory");
+    let first = region.track(1, SIZE);
+    assert_eq!(first.left(SIZE, 7), Ok(vec![]));
+    [5, 3, 9, 0].iter().for_each(|head| first.begin(*head).expect("a place"));
+    // One has ended and the guest was told; another one was told of, and then the server died.
+    first.ends(3).expect("a place");
+    first.ended(3, 8).expect("a place");
+    assert_eq!(again(&region).left(SIZE, 8), Ok(vec![5, 9, 0]));
+    first.ends(9).expect("a place");
+    let second = again(&region);
+    assert_eq!(second.left(SIZE, 9), Ok(vec![5, 0]));
+    // What it begins comes behind them, where it dies as well.
+    second.begin(1).expect("a place");
+    assert_eq!(again(&region).left(SIZE, 9), Ok(vec![5, 0, 1]));
+    assert!(second.begin(SIZE).is_err(), "no such place");
+    assert_eq!(region.track(0, SIZE).left(SIZE, 0), Ok(vec![]), "another queue");
+}
+
+#[test]
+fn memory_that_is_too_small_is_refused() {
+    let region = Region::new(2, SIZE).expect("memory");
+    let of = |offset, bytes, queues, size| {
+        Region::of(region.file.try_clone().expect("a descriptor"), offset, bytes, queues, size)
+    };
+    assert!(of(0, region.bytes, 2, SIZE).is_ok());
+    assert!(of(0, region.bytes, 3, SIZE).is_err());
+    assert!(of(0, region.bytes + 4096, 2, SIZE).is_err(), "the file is shorter");
+    assert!(of(u64::MAX, region.bytes, 2, SIZE).is_err());
+    assert!(of(0, 1 << 40, 2, SIZE).is_err());
+    assert!(Region::new(QUEUES as u16 + 1, SIZE).is_err());
+    assert!(Region::new(1, 0).is_err());
+    assert!(Region::new(1, u16::MAX).is_err());
+}

@@ -1,0 +1,228 @@
+#!/bin/sh
+# A target used as a virtio disk by kernels: mkfs, writes that are verified, fsck. On the release binary.
+# Use: sh tests/vhost.sh             user-mode Linux, a second or two for each type of target
+#      sh tests/vhost.sh qemu        QEMU by emulation, whose server is killed under load: half a minute
+# The kernel of user-mode Linux is FLASHLANE_UML (may be .xz), else one beside this repository (shared/guest);
+# it is skipped by name (`uml`) where there is none. QEMU and Debian's kernel are installed where that may be done
+# (root and apt), else that is skipped (`qemu`). FLASHLANE=path/to/flashlane for another binary.
+set -u
+
+root=$(cd "$(dirname "$0")/.." && pwd)
+bin=${FLASHLANE:-${CARGO_TARGET_DIR:-$root/target}/release/flashlane}
+case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
+if [ ! -x "$bin" ]; then
+    echo "vhost: no binary at $bin; run cargo build --release first" >&2
+    exit 2
+fi
+skip() {
+    sh "$root/tests/skip.sh" note "$1" "$2"
+    exit 0
+}
+
+dir=$(mktemp -d) || exit 2
+server=
+guest=
+leave() {
+    for pid in $guest $server; do kill -9 "$pid" 2>/dev/null; done
+    rm -rf "$dir"
+}
+trap leave EXIT
+trap 'exit 130' INT TERM
+cd "$dir" || exit 2
+
+bad=0
+ok() {
+    what=$1
+    shift
+    if "$@"; then echo "ok    $what"; else
+        bad=$((bad + 1))
+        echo "FAIL  $what"
+    fi
+}
+made() {
+    rm -f my.img
+    "$bin" drive create my.img --preset tiny --set geometry.chunks_per_pu=256 >out &&
+        "$bin" lnvm create my.img -n db -t "$1" >out
+}
+begin() {
+    "$bin" serve my.img --vhost-user disk.sock --null-latency >ready 2>said </dev/null &
+    server=$!
+    for _ in $(seq 100); do
+        grep -q ^ready ready && return
+        sleep 0.1
+    done
+    echo "FAIL  the server is not ready: $(cat said)"
+    exit 1
+}
+ends() {
+    kill -TERM "$server"
+    wait "$server"
+    ended=$?
+    server=
+    [ "$ended" -eq 0 ] || { cat said && return 1; }
+}
+# said WHAT TEXT: the guest said it, on a line of its own.
+said() {
+    ok "$1" grep -q "^$2" guest.log
+}
+
+# What every guest does with its disk.
+cat >steps <<'END'
+echo # behind what the firmware has printed
+echo "cache $(cat /sys/block/vda/queue/write_cache)"
+echo "sector $(cat /sys/block/vda/queue/logical_block_size)"
+echo "discard $(cat /sys/block/vda/queue/discard_max_bytes)"
+mkfs.ext4 -q -F /dev/vda </dev/null && mount -t ext4 -o discard /dev/vda $m && echo mounted
+dd if=/dev/urandom of=$m/f bs=1M count=24 conv=fsync 2>/dev/null
+before=$(sha256sum <$m/f)
+umount $m
+echo 3 >/proc/sys/vm/drop_caches
+mount -t ext4 /dev/vda $m
+[ "$before" = "$(sha256sum <$m/f)" ] && echo same
+rm $m/f && fstrim $m && echo trimmed
+END
+
+uml() {
+    kernel=${FLASHLANE_UML:-$(ls "$root"/../shared/guest/linux-uml-*.xz 2>/dev/null | head -n 1)}
+    [ -n "$kernel" ] && [ -r "$kernel" ] || skip uml "no kernel of user-mode Linux here (FLASHLANE_UML)"
+    for tool in mkfs.ext4 fsck.ext4 fstrim xz; do
+        PATH=$PATH:/usr/sbin:/sbin command -v $tool >/dev/null 2>&1 || skip uml "there is no $tool here"
+    done
+    case $kernel in
+    *.xz) xz -dc "$kernel" >linux && chmod +x linux ;;
+    *) cp "$kernel" linux ;;
+    esac
+    {
+        echo '#!/bin/sh'
+        echo 'PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin m=/tmp/m'
+        echo 'mount -t proc p /proc; mount -t sysfs s /sys; mount -t tmpfs t /tmp; mkdir $m'
+        echo 'mount -t devtmpfs d /dev 2>/dev/null'
+        cat steps
+        cat <<'END'
+if command -v fio >/dev/null; then
+    fio --name=v --directory=$m --size=24M --rw=randwrite --bs=4k --ioengine=libaio --direct=1 --iodepth=16 \
+        --verify=crc32c --do_verify=1 --verify_fatal=1 --fsync=256 >/tmp/fio 2>&1 && echo verified || cat /tmp/fio
+fi
+umount $m && fsck.ext4 -fn /dev/vda >/tmp/fsck 2>&1 && echo sound || cat /tmp/fsck
+echo o >/proc/sysrq-trigger
+sleep 5
+END
+    } >init
+    chmod +x init
+    for kind in pblk qblk pftl; do
+        ok "$kind: a drive and a target" made $kind
+        begin
+        # shellcheck disable=SC2086
+        TMPDIR=/dev/shm timeout 60 ./linux mem=256M root=/dev/root rootfstype=hostfs rootflags=/ ro init="$dir/init" \
+            con=null con0=fd:0,fd:1 "virtio_uml.device=$dir/disk.sock:2" random.trust_cpu=1 \
+            </dev/null >guest.log 2>&1
+        if grep -q "set fp regs failed" guest.log; then
+            skip uml "this kernel has no room for the registers of this machine's processor"
+        fi
+        said "$kind: it has a cache" "cache write back"
+        said "$kind: sectors of 4096 bytes" "sector 4096"
+        said "$kind: it can discard" "discard 4294967296"
+        said "$kind: ext4" mounted
+        said "$kind: what was written is there" same
+        said "$kind: fstrim" trimmed
+        command -v fio >/dev/null 2>&1 && said "$kind: fio verifies" verified
+        said "$kind: fsck" sound
+        ok "$kind: it ends well" ends
+        [ "$bad" -eq 0 ] || { tail -n 30 guest.log | sed 's/^/      | /' && break; }
+    done
+}
+
+qemu() {
+    get() { DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y --no-install-recommends "$@" >/dev/null 2>&1 </dev/null; }
+    here() { command -v qemu-system-x86_64 && command -v busybox && command -v mkfs.ext4; }
+    may=$([ "$(id -u)" -eq 0 ] && command -v apt-get)
+    here >/dev/null || { [ -n "$may" ] && get qemu-system-x86 busybox-static e2fsprogs; }
+    here >/dev/null || skip qemu "no qemu-system-x86_64, busybox and mkfs.ext4 here, and they can't be installed"
+    kept=${CARGO_TARGET_DIR:-$root/target}/guest
+    if [ ! -e "$kept/kernel" ] && [ -n "$may" ]; then
+        name=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
+        timeout 300 apt-get download "$name" >/dev/null 2>&1 && dpkg -x "$name"_*.deb package &&
+            mkdir -p "$kept" && mv package/lib/modules/* "$kept/modules" && mv package/boot/vmlinuz-* "$kept/kernel"
+    fi
+    [ -e "$kept/kernel" ] || skip qemu "no kernel for a guest here, and none can be had (root and apt)"
+    mkdir -p ird/bin ird/mod ird/dev ird/proc ird/sys ird/m ird/tmp
+    cp "$(command -v busybox)" ird/bin/
+    for tool in mkfs.ext4 fsck.ext4 fstrim; do
+        at=$(PATH=$PATH:/usr/sbin:/sbin command -v $tool)
+        cp -L "$at" ird/bin/
+        for lib in $(ldd "$at" | grep -o '/[^ ]*'); do
+            mkdir -p "ird$(dirname "$lib")" && cp -L "$lib" "ird$lib"
+        done
+    done
+    for module in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk crc16 \
+        crc32c_generic libcrc32c mbcache jbd2 ext4; do
+        found=$(find "$kept/modules" -name "$module.ko" | head -n 1)
+        # What is missing is in the kernel.
+        [ -z "$found" ] || { cp "$found" ird/mod/ && echo $module >>ird/mods; }
+    done
+    {
+        echo '#!/bin/busybox sh'
+        echo '/bin/busybox --install -s /bin; export PATH=/bin m=/m'
+        echo 'mount -t proc p /proc; mount -t sysfs s /sys; mount -t devtmpfs d /dev'
+        echo 'for module in $(cat /mods); do insmod /mod/$module.ko; done'
+        cat steps
+        cat <<'END'
+echo "queues $(ls /sys/block/vda/mq | wc -l)"
+echo loading
+i=0
+while [ $i -lt 40 ]; do
+    dd if=/dev/urandom of=/tmp/$i bs=64k count=8 2>/dev/null
+    dd if=/tmp/$i of=$m/$i bs=64k conv=fsync 2>/dev/null
+    i=$((i + 1))
+done
+echo loaded
+umount $m
+echo 3 >/proc/sys/vm/drop_caches
+mount -t ext4 /dev/vda $m
+i=0
+while [ $i -lt 40 ]; do cmp /tmp/$i $m/$i || break; i=$((i + 1)); done
+[ $i -eq 40 ] && echo survived
+umount $m; fsck.ext4 -fn /dev/vda && echo sound
+poweroff -f
+END
+    } >ird/init
+    chmod +x ird/init
+    (cd ird && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) >initrd
+    ok "a drive and a target" made pblk
+    begin
+    timeout 120 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m 512M -smp 2 -nographic -no-reboot \
+        -kernel "$kept/kernel" -initrd initrd -append "console=ttyS0 panic=-1 quiet" \
+        -object memory-backend-memfd,id=mem,size=512M,share=on -numa node,memdev=mem \
+        -chardev socket,id=disk,path=disk.sock,reconnect=1 -device vhost-user-blk-pci,chardev=disk \
+        </dev/null 2>qemu.err | tr -d '\r' >guest.log &
+    guest=$!
+    for _ in $(seq 600); do
+        grep -q ^loading guest.log && break
+        sleep 0.1
+    done
+    # The guest lives on: its requests are done by the next server.
+    for _ in 1 2; do
+        sleep 0.7
+        kill -9 "$server"
+        wait "$server" 2>/dev/null
+        begin
+        sleep 1
+    done
+    wait "$guest"
+    guest=
+    ok "the server was killed under load" grep -q ^loading guest.log
+    for what in "cache write back" "sector 4096" mounted same trimmed "queues 2" loaded survived sound; do
+        said "QEMU: $what" "$what"
+    done
+    [ "$bad" -eq 0 ] || tail -n 30 guest.log qemu.err | sed 's/^/      | /'
+    ok "it ends well" ends
+    ok "check" "$bin" drive check my.img >out
+}
+
+case ${1:-uml} in
+uml) uml ;;
+qemu) qemu ;;
+*) sed -n '3,8s/^# //p' "$0" >&2 && exit 2 ;;
+esac
+[ "$bad" -eq 0 ] || { echo "vhost: $bad checks failed" && exit 1; }
+echo "vhost: all good"
