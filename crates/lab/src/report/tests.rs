@@ -208,6 +208,8 @@ fn every_counter_is_in_every_output() {
             for (part, name) in counter.shown {
                 places += 1;
                 let found = match *part {
+                    // A drive's, not a run's: `metrics/text/tests.rs` looks for it.
+                    "metric" => continue,
                     "run" => run[*name] == n,
                     "reads" => run["latency_breakdown_ns"]["read"][*name] == n,
                     "writes" => run["latency_breakdown_ns"]["write"][*name] == n,
