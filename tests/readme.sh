@@ -174,7 +174,7 @@ for sample in traces/samples/sample.*; do
 done
 for command in run check sweep compare torture reproduce "trace info" "trace validate" "trace convert" \
     "drive create" "drive inject" "drive upgrade" "lnvm list" "lnvm knobs" "lnvm init" "lnvm create" "lnvm remove" "lnvm info" "lnvm id-ns" "lnvm chunk-log" "lnvm diag-bbtbl" \
-    "lnvm diag-set-bbtbl" "lnvm factory" completions; do
+    "lnvm diag-set-bbtbl" "lnvm factory" top completions; do
     # shellcheck disable=SC2086
     if run 0 $command --help; then has out Examples; fi
 done

@@ -3,6 +3,7 @@
 //! Owns: names, help texts, examples. Promises: `--help` of each command has examples that work.
 //! Never: checks what a value means; that is where it is used.
 
+use crate::commands::top::every_of;
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
 use flashlane_lab::drive::faults::{FaultKind, POWER_CUT};
@@ -152,6 +153,18 @@ under way end, everything is written to the drive, and the target is stopped cle
 is on the drive whatever happens. Meanwhile `flashlane drive` and `flashlane lnvm` verbs work on it.
 Exit codes: 0 done, 1 the target became read-only or its counters disagree, 2 not done, 130 its power was cut.")]
     Serve(Serve),
+    /// Watch a drive in use: requests, latencies, write amplification, dies, garbage collection
+    #[command(after_help = "\
+Examples:
+  flashlane top my.img
+  flashlane top my.img --once                a text, and no terminal
+  flashlane top my.img --once --json -       all that there is to be seen
+  flashlane top my.img --prometheus          the same for Prometheus, as `--metrics` of serve and run has it
+
+It asks the process that has the drive open (`serve`, `run --drive`), and ends when that ends. Keys: 1 to 4
+and Tab change the view, p holds the picture, + and - look more and less often, h helps, q ends it.
+Exit codes: 0 done, 2 not done, 130 ended by SIGTERM or SIGHUP.")]
+    Top(Top),
     /// Targets on a drive image: the verbs and options of nvme-cli's lnvm plugin
     #[command(subcommand)]
     Lnvm(Lnvm),
@@ -314,6 +327,10 @@ pub(crate) struct Run {
         hide_default_value = true
     )]
     pub(crate) clock: ClockArg,
+    /// Answer HTTP there with metrics for Prometheus, `/metrics`: `tcp:HOST:PORT` or `unix:PATH`; with
+    /// `--clock real`
+    #[arg(long, value_name = "ADDRESS", requires = "drive")]
+    pub(crate) metrics: Option<Address>,
     #[command(flatten)]
     pub(crate) how: HowMounted,
     /// Cache each device in this folder after its fill and overwrite phases (`run.fill`,
@@ -417,6 +434,9 @@ pub(crate) struct Serve {
     /// a time; may be repeated
     #[arg(long, value_name = "PATH", group = "doors", value_hint = ValueHint::FilePath)]
     pub(crate) vhost_user: Vec<PathBuf>,
+    /// Answer HTTP there with metrics for Prometheus, `/metrics`: `tcp:HOST:PORT` or `unix:PATH`
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<Address>,
     /// Bytes of a sector that NBD clients and guests are told: 4096, or 512 for those that need it; then
     /// a write of a part of 4096 bytes reads the rest first
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_size)]
@@ -428,6 +448,24 @@ pub(crate) struct Serve {
     pub(crate) recording: Record,
     #[command(flatten)]
     pub(crate) how: HowMounted,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct Top {
+    /// Drive image
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Time between two looks, from 100ms to 60s
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = every_of)]
+    pub(crate) every: Ns,
+    /// Print what there is to be seen now, and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// Print the metrics as Prometheus reads them, and end
+    #[arg(long, conflicts_with_all = ["once", "json"])]
+    pub(crate) prometheus: bool,
+    #[command(flatten)]
+    pub(crate) out: AsJson,
 }
 
 /// A recording from the start.

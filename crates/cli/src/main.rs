@@ -6,6 +6,7 @@
 
 mod args;
 mod commands;
+mod draw;
 mod machine;
 mod output;
 mod watch;

@@ -17,6 +17,11 @@ pub(crate) fn print(text: &str) -> Result<()> {
     print_bytes(text.as_bytes())
 }
 
+/// Says that clients can connect. Nobody who reads it is no reason to end.
+pub(crate) fn ready(address: &dyn std::fmt::Display) {
+    let _ = print(&format!("ready {address}\n"));
+}
+
 /// Prints all that a command comes to: text for people, or bytes for programs.
 pub(crate) fn done(result: impl AsRef<[u8]>) -> Result<Ending> {
     print_bytes(result.as_ref())?;

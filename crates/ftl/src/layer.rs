@@ -404,6 +404,10 @@ pub trait Layer: Send + Sync {
     fn lines(&self) -> Option<Lines> {
         None
     }
+    /// How many lines are in which state, where its room is in lines.
+    fn line_states(&self) -> Vec<(String, u64)> {
+        Vec::new()
+    }
     /// What a report shows of it alone.
     fn counted(&self) -> Vec<Counted> {
         Vec::new()

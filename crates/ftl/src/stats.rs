@@ -10,24 +10,25 @@ use flashlane_ocssd::device::{Breakdown, CAUSES_MAX, Cause};
 // Parts of outputs that walk this, so that a new counter needs its line here and nothing else:
 // `run`, `buffer_sectors`, `care`, `faults`, `wait_ns`: keys of results, `care` and `faults` of the whole
 // run. `csv`, `column`: columns of CSV and Parquet, new ones at the end (`column`). `writes`, with `head`
-// and `what`: parts of the time of writes, in results, tables and figures.
+// and `what`: parts of the time of writes, in results, tables and figures. `metric`: a name of a metric that
+// does not follow from the counter's (`crates/lab/src/metrics/text.rs`).
 counters! {
     /// A snapshot of a layer's counters since it was created. Units: 4 KiB sectors unless named.
     pub struct FtlStats {
         /// Sectors that the host wrote (acknowledged).
-        host_written: u64, Sum, "sectors", [buffer_sectors "host_written"];
+        host_written: u64, Sum, "sectors", [buffer_sectors "host_written", metric "host_write_bytes"];
         /// Host sectors overwritten in the buffer before they were programmed, and dropped.
         absorbed: u64, Sum, "sectors", [buffer_sectors "absorbed", csv "absorbed_sectors"];
         /// Host sectors discarded in the buffer before they were programmed.
         discarded_in_buffer: u64, Sum, "sectors", [buffer_sectors "discarded"];
         /// Sectors that the host read.
-        host_read: u64, Sum, "sectors", [buffer_sectors "host_read"];
+        host_read: u64, Sum, "sectors", [buffer_sectors "host_read", metric "host_read_bytes"];
         /// Of those, served from the buffer.
         read_from_buffer: u64, Sum, "sectors", [buffer_sectors "read_from_buffer"];
         /// Of those, never written or discarded.
         read_unmapped: u64, Sum, "sectors", [buffer_sectors "read_unmapped"];
         /// Sectors that the host discarded.
-        host_discarded: u64, Sum, "sectors", [];
+        host_discarded: u64, Sum, "sectors", [metric "host_discard_bytes"];
         /// Host sectors in the buffer now, not yet programmed.
         buffered_now: u64, Last, "sectors", [];
         /// Flush requests (a FUA write counts as one).
@@ -39,7 +40,7 @@ counters! {
         /// Lines that garbage collection took.
         gc_victims: u64, Sum, "lines", [run "gc_victims"];
         /// Live sectors found in victims and moved.
-        gc_moved: u64, Sum, "sectors", [run "gc_moved_sectors"];
+        gc_moved: u64, Sum, "sectors", [run "gc_moved_sectors", metric "gc_moved_pages"];
         /// Lines with nothing live.
         gc_free_rides: u64, Sum, "lines", [];
         /// Of the victims, those taken because their chunks were worn too little.
@@ -49,15 +50,15 @@ counters! {
         /// Sectors that the patrol read, in search of data that decays.
         patrol_reads: u64, Sum, "sectors", [care "patrol_read_sectors"];
         /// Failed sectors of programs.
-        program_failures: u64, Sum, "sectors", [faults "program_failures"];
+        program_failures: u64, Sum, "sectors", [faults "program_failures", metric "program_failures"];
         /// Failed erases.
         erase_failures: u64, Sum, "chunks", [faults "erase_failures"];
         /// Sectors of host reads that the medium could not read.
-        read_failures: u64, Sum, "sectors", [faults "read_failures"];
+        read_failures: u64, Sum, "sectors", [faults "read_failures", metric "read_failures"];
         /// Sectors that GC could not read: they are poisoned.
-        gc_read_failures: u64, Sum, "sectors", [faults "gc_read_failures"];
+        gc_read_failures: u64, Sum, "sectors", [faults "gc_read_failures", metric "gc_read_failures"];
         /// Reads with heavy correction.
-        high_ecc: u64, Sum, "sectors", [faults "high_ecc"];
+        high_ecc: u64, Sum, "sectors", [faults "high_ecc", metric "high_ecc"];
         /// Time that host writes waited for room in the ring.
         ring_full: Ns, Sum, "ns", [wait_ns "ring_full", writes "ring_full", head "buffer full",
             what "waiting for room in the buffer, that is for the flash"];

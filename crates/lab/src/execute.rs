@@ -10,6 +10,7 @@ use crate::lnvm::Mounted;
 use crate::raw;
 use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
+use crate::serve::{Address, Watch};
 use crate::shelf::{Shelf, Shelved, Untaken};
 use crate::stack::{Lines, Stack, StackError, raw_medium};
 use crate::tap::TapError;
@@ -22,10 +23,12 @@ use flashlane_ocssd::rules::Violation;
 use flashlane_ocssd::ssd::spans::Kept;
 use flashlane_ocssd::{BufferCount, Device, MediaCounters, Ssd};
 use flashlane_rt::{Cx, Stalled, Threads, Virtual};
+use flashlane_serve::Stop;
 use flashlane_stack::{Description, behind_link};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
+use std::fmt;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -80,6 +83,19 @@ pub enum ExecuteError {
          layer"
     )]
     RecordRaw { target: String },
+    /// Metrics can't be had by HTTP.
+    #[error("target `{target}`: --metrics: {why}")]
+    Metrics { target: String, why: String },
+}
+
+/// Who is told an address when clients can connect.
+pub type Ready = dyn Fn(&dyn fmt::Display);
+
+/// Where a run's metrics are to be had, and who is told when they are.
+#[derive(Clone)]
+pub struct Watched {
+    pub at: Address,
+    pub ready: Rc<Ready>,
 }
 
 /// Which time a run goes by.
@@ -327,6 +343,8 @@ pub struct How<'a> {
     pub observe: Observe,
     /// Devices are prepared on it, once.
     pub shelf: Option<&'a Shelf>,
+    /// The metrics of the drive are to be had by HTTP; on the real clock.
+    pub metrics: Option<&'a Watched>,
     /// What the measured part asks of a target is recorded; each of several targets has its name behind the
     /// file's.
     pub record: Option<&'a Take>,
@@ -341,9 +359,23 @@ pub fn execute(
     how: How<'_>,
     watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
 ) -> Result<Outcome, ExecuteError> {
-    let How { clock, observe, shelf, record } = how;
+    let How { clock, observe, shelf, record, metrics } = how;
     if let Some(raw) = experiment.targets.iter().find(|t| record.is_some() && t.stack.is_raw()) {
         return Err(ExecuteError::RecordRaw { target: raw.name.clone() });
+    }
+    if let (Some(_), Some(target)) = (metrics, experiment.targets.first()) {
+        let why = match (clock, target.stack.is_raw()) {
+            (Clock::Virtual, _) => {
+                "in virtual time nobody waits for a socket: say `--clock real`, or leave it out and ask \
+                 `flashlane top DRIVE --prometheus`"
+            }
+            (Clock::Real, true) => "a target of type `raw` has none: leave it out",
+            (Clock::Real, false) => "",
+        };
+        if !why.is_empty() {
+            let target = target.name.clone();
+            return Err(ExecuteError::Metrics { target, why: why.into() });
+        }
     }
     if clock == Clock::Real
         && let Some(target) = experiment.targets.iter().find(|target| target.host.cores > 1)
@@ -379,7 +411,7 @@ pub fn execute(
         };
         let several = experiment.targets.len() > 1;
         let record = record.map(|take| take_of(take, several.then_some(&*target.name)));
-        let kept = Keep { observe, record };
+        let kept = Keep { observe, record, metrics: metrics.cloned() };
         let mut run = run_target(clock, kept, target, plan, monitor, shelved)?;
         if why_not.is_some() {
             run.measured.prepared.shelf = why_not;
@@ -396,6 +428,7 @@ pub fn execute(
 struct Keep {
     observe: Observe,
     record: Option<Take>,
+    metrics: Option<Watched>,
 }
 
 /// What is recorded of one of several targets.
@@ -558,13 +591,20 @@ pub(crate) fn raw_jobs(works: &[Work], geo: &Geometry) -> Result<Vec<RawJob>, Ra
 
 async fn steps(
     cx: &Cx,
-    Keep { observe, record }: Keep,
+    Keep { observe, record, metrics }: Keep,
     target: &Target,
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
     power: &Rc<Switch>,
     shelved: Option<Shelved>,
 ) -> Result<(RunOutcome, Arc<Ssd>), ExecuteError> {
+    let watch_error = |e: &dyn fmt::Display| ExecuteError::Metrics {
+        target: target.name.clone(),
+        why: e.to_string(),
+    };
+    // Before the mount: an address that can't be had changes nothing.
+    let watch = metrics.as_ref().map(|watched| Watch::open(&watched.at));
+    let watch = watch.transpose().map_err(|e| watch_error(&e))?;
     let (stack, start) = match shelved {
         Some(Shelved { path, ssd, start }) => {
             let mounted = Stack::on_shelved(cx, target, ssd).await;
@@ -584,6 +624,13 @@ async fn steps(
         stack.leave(cx).await;
         return Err(tap_error(e));
     }
+    let stop = Rc::new(Stop::default());
+    let watch = watch.zip(metrics).map(|(watch, Watched { ready, .. })| {
+        let address = watch.address();
+        let watching = watch.serve(cx, &stack, &stop);
+        ready(&format_args!("metrics:{address}"));
+        watching
+    });
     let (from, begin) = snapshot(cx, stack.ssd(), observe);
     let begin = {
         let (stack, cx) = (stack.clone(), cx.clone());
@@ -595,6 +642,11 @@ async fn steps(
     let subject = stack.subject(begin, observe.intervals);
     let ran = run::run_from(cx, subject, plan, monitor, start).await;
     let recorded = stack.end_recording();
+    stop.raise(cx);
+    if let Some(watch) = watch {
+        // Nobody looks at a target that stops. That somebody could not look changes no result.
+        let _ = watch.await;
+    }
     let mut measured = match ran {
         Ok(measured) => measured,
         Err(source) => {

@@ -9,6 +9,7 @@ use crate::control::ControlError;
 use crate::control::power::Switch;
 use crate::control::socket::{connect_to, listen_at};
 use crate::experiment::{DriveTarget, Target};
+use crate::metrics::CONTENT_TYPE;
 use crate::run::Monitor;
 use crate::stack::{Stack, StackError, target_of_drive};
 use crate::tap::TapError;
@@ -16,10 +17,10 @@ use crate::trace::{Recorded, Take};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::SsdOptions;
-use flashlane_rt::{Cx, Stalled, Threads};
+use flashlane_rt::{Cx, Join, Stalled, Threads};
 pub use flashlane_serve::SECTOR_SIZES;
 use flashlane_serve::fuse::{self, Left, Place, PlaceError};
-use flashlane_serve::{Export, Listener, Stop, nbd, vhost};
+use flashlane_serve::{Export, Listener, Stop, http, nbd, vhost};
 use std::fmt;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
@@ -106,6 +107,8 @@ pub struct Serving {
     pub fuse: Option<PathBuf>,
     /// As a virtio disk, to front ends of vhost-user that connect to these sockets.
     pub vhost_user: Vec<PathBuf>,
+    /// Metrics by HTTP, there.
+    pub metrics: Option<Address>,
     /// What clients are told of sectors: one of [`SECTOR_SIZES`].
     pub sector_bytes: u32,
     /// Requests take the time that the device takes; otherwise none.
@@ -199,6 +202,53 @@ fn open_door(address: &Address) -> Result<Door, ServeError> {
     }
 }
 
+/// The address at which a drive's metrics are to be had by HTTP.
+pub(crate) struct Watch {
+    door: Door,
+    address: Address,
+}
+
+impl Watch {
+    /// Takes it.
+    ///
+    /// # Errors
+    /// It can't be had.
+    pub(crate) fn open(address: &Address) -> Result<Watch, ServeError> {
+        let door = open_door(address)?;
+        // Whoever asks for port 0 wants to know which one it is.
+        let address = match &door.listener {
+            Listener::Tcp(socket) => socket
+                .local_addr()
+                .map_or_else(|_| address.clone(), |at| Address::Tcp(at.to_string())),
+            Listener::Unix(_) => address.clone(),
+        };
+        Ok(Watch { door, address })
+    }
+
+    /// Where it really is.
+    pub(crate) fn address(&self) -> Address {
+        self.address.clone()
+    }
+
+    /// Answers until the stop.
+    pub(crate) fn serve(
+        self,
+        cx: &Cx,
+        stack: &Stack,
+        stop: &Rc<Stop>,
+    ) -> Join<Result<(), ServeError>> {
+        let (theirs, stop, stack) = (cx.clone(), stop.clone(), stack.clone());
+        let make = Box::new(move |cx: &Cx| stack.metrics(cx).unwrap_or_default());
+        let page = http::Page { path: "/metrics", content_type: CONTENT_TYPE, make };
+        cx.spawn_join(async move {
+            let Watch { door: Door { listener, named }, address } = self;
+            let ended = http::serve(&theirs, listener, page, stop).await;
+            drop(named);
+            ended.map_err(|e| ServeError::Listen { address, problem: e.to_string() })
+        })
+    }
+}
+
 fn take_place(path: &Path) -> Result<(PathBuf, Place), ServeError> {
     match Place::take(path) {
         Ok(place) => Ok((path.into(), place)),
@@ -287,6 +337,7 @@ async fn steps(
     let disks = serving.vhost_user.iter().cloned().map(Address::VhostUser);
     let addresses: Vec<Address> = serving.nbd.iter().cloned().chain(disks).collect();
     let doors = addresses.iter().map(open_door).collect::<Result<Vec<_>, _>>()?;
+    let watched = serving.metrics.as_ref().map(Watch::open).transpose()?;
     let place = serving.fuse.as_deref().map(take_place).transpose()?;
     let stack = Stack::powered(cx, target, 0, Some(power.clone())).await.map_err(failed)?;
     let export = Export::new(&target.name, stack.door("nbd")).with_sectors_of(serving.sector_bytes);
@@ -330,16 +381,21 @@ async fn steps(
         let (theirs, stop) = (cx.clone(), stop.clone());
         (path, cx.spawn_join(async move { door.serve(&theirs, &stop).await }))
     });
+    let metrics_at = watched.as_ref().map(Watch::address);
+    let watched = watched.map(|watch| watch.serve(cx, &stack, &stop));
     addresses.iter().for_each(|address| ready(address));
     if let Some((path, _)) = &file {
         ready(&format_args!("fuse:{}", path.display()));
+    }
+    if let Some(address) = metrics_at {
+        ready(&format_args!("metrics:{address}"));
     }
     while !monitor.interrupted() {
         cx.sleep(LOOK_EVERY).await;
     }
     stop.raise(cx);
     let mut ended = Ok(());
-    for door in open {
+    for door in open.into_iter().chain(watched) {
         ended = ended.and(door.await);
     }
     let left = match file {

@@ -140,6 +140,7 @@ impl Stack {
         for refused in knobs::apply(cx, &**layer, &info.settings) {
             live.note(format!("a kept knob: {refused}"));
         }
+        stack.tap.time();
         live.set_target(layer.clone(), stack.tap.clone());
         let recovery = layer.recovered();
         let time = cx.now() - began;
@@ -200,6 +201,11 @@ impl Stack {
             let _ = self.stop(cx).await; // what kept the run from being done matters more
             let _ = self.close();
         }
+    }
+
+    /// What is to be seen of the drive that it was mounted from, as text for Prometheus.
+    pub(crate) fn metrics(&self, cx: &Cx) -> Option<String> {
+        Some(self.home.as_ref()?.live.metrics(cx).to_text())
     }
 
     /// What a workload sees.

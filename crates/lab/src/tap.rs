@@ -1,17 +1,20 @@
-//! Where what a stack is asked can be recorded.
+//! Where what a stack is asked can be recorded, and is timed.
 //!
-//! Owns: the clock of a recording, what of a request is recorded. Promises: who records nothing pays a look
-//! at a flag; a request is what the layer on top was asked, from the call to the answer, whoever asked; a
+//! Owns: the clock of a recording, what of a request is recorded, how long requests took. Promises: who
+//! neither records nor times pays two looks at flags; a request is what the layer on top was asked, from the call to the answer, whoever asked; a
 //! recording that is under way when the stack goes is ended. Never: changes a request.
 
+use crate::metrics::{Latency, Meters};
 use crate::trace::{RecordError, Recorded, Recording, Take, Ticket, TraceOp, TraceRecord};
 use flashlane_base::{Lba, Ns, SECTOR_BYTES};
-use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Payload, Sectors, Started};
+use flashlane_ftl::block::{
+    BlockDev, BlockInfo, BlockOp, BlockResult, Extent, Io, Payload, Sectors, Started,
+};
 use flashlane_rt::Cx;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 /// Why a recording can't be begun or ended.
 #[derive(Debug, thiserror::Error)]
@@ -36,6 +39,8 @@ pub(crate) struct Tap {
     running: Mutex<Option<Running>>,
     /// Recordings so far: requests of an earlier one are none of the next.
     begun: AtomicU64,
+    /// How long requests took, where somebody may ask.
+    meters: OnceLock<Box<Meters>>,
 }
 
 struct Running {
@@ -53,7 +58,18 @@ impl Tap {
             doors: Mutex::default(),
             running: Mutex::default(),
             begun: AtomicU64::new(0),
+            meters: OnceLock::new(),
         })
+    }
+
+    /// Requests are timed from now on.
+    pub(crate) fn time(&self) {
+        self.meters.get_or_init(|| Box::new(Meters::new()));
+    }
+
+    /// How long requests took, by operation; nothing where they are not timed.
+    pub(crate) fn requests(&self) -> Vec<Latency> {
+        self.meters.get().map_or_else(Vec::new, |meters| meters.counted())
     }
 
     /// The device for somebody who is called so in recordings that begin later.
@@ -212,21 +228,33 @@ impl BlockDev for Door {
     }
 
     fn start<'a>(&'a self, cx: &'a Cx, io: Io<'a>) -> Started<'a> {
-        if !self.tap.is_on() {
+        let (meters, on) = (self.tap.meters.get(), self.tap.is_on());
+        if meters.is_none() && !on {
             return self.tap.below.start(cx, io);
         }
-        let Some(ticket) = self.tap.made(cx.now(), self.number, &io) else {
-            return self.tap.below.start(cx, io);
+        let (op, began) = (io.op, cx.now());
+        let ticket = if on { self.tap.made(began, self.number, &io) } else { None };
+        let noted = ticket.map(|ticket| Noted { tap: self.tap.clone(), ticket: Some(ticket) });
+        if let Some(meters) = meters {
+            meters.begun(op);
+        }
+        let end = move |result: &BlockResult, noted: Option<Noted>| {
+            let now = cx.now();
+            if let Some(meters) = meters {
+                meters.ended(op, now - began, result.is_ok());
+            }
+            if let Some(noted) = noted {
+                noted.end(now);
+            }
         };
-        let noted = Noted { tap: self.tap.clone(), ticket: Some(ticket) };
         match self.tap.below.start(cx, io) {
             Started::Done(result) => {
-                noted.end(cx.now());
+                end(&result, noted);
                 Started::Done(result)
             }
             Started::Later(later) => Started::later(async move {
                 let result = later.await;
-                noted.end(cx.now());
+                end(&result, noted);
                 result
             }),
         }

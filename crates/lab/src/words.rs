@@ -56,7 +56,7 @@ pub(crate) fn grouped(n: u64) -> String {
 }
 
 /// A latency with three digits.
-pub(crate) fn short(ns: u64) -> String {
+pub fn short(ns: u64) -> String {
     let (value, unit) = match ns {
         0..1_000 => return format!("{ns} ns"),
         1_000..1_000_000 => (ns as f64 / 1e3, "us"),

@@ -18,19 +18,19 @@ counters! {
         /// Sectors read, whatever came of it.
         read_sectors: u64, Sum, "sectors", [];
         /// Reads of sectors that are written but not readable yet (their pair is not programmed).
-        early_reads: u64, Sum, "sectors", [];
+        early_reads: u64, Sum, "sectors", [metric "early_reads"];
         /// Erases begun.
         erases: u64, Sum, "chunks", [];
         /// Sectors whose program failed.
-        program_failures: u64, Sum, "sectors", [];
+        program_failures: u64, Sum, "sectors", [metric "program_failures"];
         /// Chunks whose erase failed.
         erase_failures: u64, Sum, "chunks", [];
         /// Bit errors corrected.
         corrected_bits: u64, Sum, "bits", [];
         /// Sectors whose correction was heavy.
-        high_ecc: u64, Sum, "sectors", [];
+        high_ecc: u64, Sum, "sectors", [metric "high_ecc"];
         /// Sectors that could not be corrected.
-        uncorrectable: u64, Sum, "sectors", [];
+        uncorrectable: u64, Sum, "sectors", [metric "uncorrectable"];
         /// Read retries.
         retries: u64, Sum, "senses", [];
         /// Sectors that vector reads took from the device.

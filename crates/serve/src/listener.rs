@@ -11,7 +11,7 @@ use rustix::net::sockopt::{
     set_socket_keepalive, set_tcp_keepcnt, set_tcp_keepidle, set_tcp_keepintvl,
 };
 use std::io::{self, IoSlice, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::Duration;
@@ -113,6 +113,14 @@ impl Client {
         let now = Timespec { tv_sec: 0, tv_nsec: 0 };
         let looked = poll(&mut this, Some(&now));
         looked.is_ok() && this[0].revents().intersects(PollFlags::HUP | PollFlags::ERR)
+    }
+
+    /// Nothing more is sent to it.
+    pub(crate) fn end_writing(&self) -> io::Result<()> {
+        match self {
+            Client::Unix(socket) => socket.shutdown(Shutdown::Write),
+            Client::Tcp(socket) => socket.shutdown(Shutdown::Write),
+        }
     }
 
     /// Writes what the kernel takes.

@@ -9,6 +9,7 @@ mod reproduce;
 mod run;
 mod serve;
 mod sweep;
+pub(crate) mod top;
 mod torture;
 mod trace;
 
@@ -35,6 +36,7 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
         Some(Command::Trace(command)) => trace::trace(&command),
         Some(Command::Drive(command)) => drive::drive(&command),
         Some(Command::Serve(serve)) => serve::serve(serve),
+        Some(Command::Top(top)) => top::top(&top),
         Some(Command::Lnvm(command)) => lnvm::lnvm(&command),
         Some(Command::Completions { shell }) => {
             let mut script = Vec::new();

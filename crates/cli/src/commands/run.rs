@@ -5,12 +5,13 @@ use crate::args::Run;
 use crate::output::{self, Folder, Results, Sink, all_apart, keep_inputs};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::{Context, Result};
-use flashlane_lab::execute::{How, Observe, Outcome, execute};
+use flashlane_lab::execute::{How, Observe, Outcome, Watched, execute};
 use flashlane_lab::experiment::{Experiment, Target, Workload};
 use flashlane_lab::report::{self, Report, SPANS_MAX};
 use flashlane_lab::shelf::Shelf;
 use flashlane_lab::trace::TraceSource;
 use flashlane_lab::{input, lnvm, run::Monitor, stack};
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -41,7 +42,13 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     let watch =
         |target: &Target| -> Rc<dyn Monitor> { Rc::new(Terminal::new(&interrupt, &target.name)) };
     let (clock, shelf) = (args.clock.into(), shelf.as_ref());
-    let how = How { clock, observe, shelf, record: record.as_ref() };
+    let result_on_stdout = places.stdout;
+    let ready = move |address: &dyn Display| match result_on_stdout {
+        true => output::remark(&format!("flashlane: ready {address}\n")),
+        false => output::ready(address),
+    };
+    let metrics = args.metrics.clone().map(|at| Watched { at, ready: Rc::new(ready) });
+    let how = How { clock, observe, shelf, record: record.as_ref(), metrics: metrics.as_ref() };
     let outcome = execute(&experiment, how, &watch)?;
     let mut report = Report::of(&outcome);
     report.wall_seconds = began.elapsed().as_secs_f64();

@@ -13,15 +13,12 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     let record = args.recording.take()?;
     let names: Vec<String> = args.target.into_iter().collect();
     let (on, _) = lnvm::choose(&args.drive, &names, args.how.get().1)?;
-    let Serve { nbd, fuse_file: fuse, vhost_user, sector_size: sector_bytes, .. } = args;
+    let Serve { nbd, fuse_file: fuse, vhost_user, metrics, sector_size: sector_bytes, .. } = args;
     let timing = !args.null_latency;
-    let serving = Serving { on, nbd, fuse, vhost_user, sector_bytes, timing, record };
+    let serving = Serving { on, nbd, fuse, vhost_user, metrics, sector_bytes, timing, record };
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &serving.on.name));
-    let served = serve_target(&serving, monitor, |address| {
-        // Nobody who reads it is no reason to end.
-        let _ = output::print(&format!("ready {address}\n"));
-    })?;
+    let served = serve_target(&serving, monitor, output::ready)?;
     output::remark(&format!("flashlane: {served}\n"));
     let Served { left, read_only, laws, recorded, .. } = served;
     let recorded = recorded.map(|recorded| recorded.map(|r| r.to_string()));

@@ -340,8 +340,8 @@ fn many_clients_at_a_time_are_all_answered() {
 
 /// Asks until nobody listens: how often it was answered.
 fn pester(h: &Here, first: usize) -> u32 {
-    let asks =
-        ["\"smart\"", "\"info\"", "\"chunk_log\"", "{\"knobs\":{\"target\":\"db\",\"set\":[]}}"];
+    let knobs = "{\"knobs\":{\"target\":\"db\",\"set\":[]}}";
+    let asks = ["\"smart\"", "\"info\"", "\"chunk_log\"", "\"metrics\"", knobs];
     let mut answered = 0;
     for ask in asks.iter().cycle().skip(first) {
         let Ok(stream) = UnixStream::connect(h.path("a.img.ctl")) else { break };
@@ -364,10 +364,10 @@ fn who_looks_on_changes_nothing() {
             return (h.run(args).good().json(), 0);
         }
         let mut holder = h.hold_with(args, "a.img.ctl");
-        // Four ask without a pause until nobody listens any more; the run ends all the same.
+        // Five ask without a pause until nobody listens any more; the run ends all the same.
         let answered = std::thread::scope(|scope| {
             let h = &h;
-            let clients: Vec<_> = (0..4).map(|i| scope.spawn(move || pester(h, i))).collect();
+            let clients: Vec<_> = (0..5).map(|i| scope.spawn(move || pester(h, i))).collect();
             clients.into_iter().map(|c| c.join().expect("it ends")).sum::<u32>()
         });
         (holder.output().good().json(), answered)

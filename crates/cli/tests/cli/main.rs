@@ -12,6 +12,7 @@ mod inject;
 mod kill;
 mod layers;
 mod lnvm;
+mod metrics;
 mod nbd;
 mod record;
 mod serve;

@@ -6,8 +6,8 @@
 
 use super::sysfs::ATTRIBUTES;
 use super::{
-    CreateError, Drain, HostFtl, LimiterKind, LogConfig, MapAccess, MountError, MountOptions,
-    PoolSet, Recovery, RingSet, Scrub, ScrubConfig, WearConfig, WearLeveling,
+    CreateError, Drain, HostFtl, LimiterKind, LineState, LogConfig, MapAccess, MountError,
+    MountOptions, PoolSet, Recovery, RingSet, Scrub, ScrubConfig, WearConfig, WearLeveling,
 };
 use crate::block::{BlockDev, BlockError};
 use crate::contention::Contention;
@@ -339,6 +339,13 @@ impl Layer for HostFtl {
         let room = l.lines.saturating_sub(kept) * l.line_data;
         let spare = 1.0 - l.capacity as f64 / room.max(1) as f64;
         Some(Lines { all: l.lines, kept_free: kept, effective_spare_ratio: spare.max(0.0) })
+    }
+
+    /// Numbers of lines that are in no use are not lines: their chunks are free, and counted as that.
+    fn line_states(&self) -> Vec<(String, u64)> {
+        let counts = self.line_counts().0.into_iter();
+        let used = counts.filter(|(state, _)| *state != LineState::Free);
+        used.map(|(state, n)| (format!("{state:?}").to_lowercase(), n as u64)).collect()
     }
 
     fn measure(&self) {

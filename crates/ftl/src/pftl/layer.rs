@@ -188,6 +188,10 @@ impl Layer for Pftl {
         Some(Pftl::gauges(self))
     }
 
+    fn line_states(&self) -> Vec<(String, u64)> {
+        Pftl::line_states(self)
+    }
+
     fn acks_are_durable(&self) -> bool {
         self.capacitors
     }

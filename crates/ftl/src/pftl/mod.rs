@@ -410,6 +410,12 @@ impl Pftl {
         Gauges { free, of: u64::from(self.layout.lines), user_slots: None, ring_slots: None }
     }
 
+    /// How many lines are in which state.
+    pub fn line_states(&self) -> Vec<(String, u64)> {
+        let counts = self.controller.lock().place.line_states();
+        counts.map(|(state, n)| (format!("{state:?}").to_lowercase(), n)).collect()
+    }
+
     pub fn details(&self) -> PftlStats {
         let c = self.controller.lock();
         let (erases_line_min, erases_line_max) = c.place.wear();

@@ -403,6 +403,14 @@ impl Place {
         (0u32..).zip(&self.lines)
     }
 
+    /// How many lines are in each state.
+    pub(super) fn line_states(&self) -> impl Iterator<Item = (LineState, u64)> + use<> {
+        use LineState::{Closed, Dead, Free, Leaving, Open, Victim};
+        let states = [Free, Open, Closed, Victim, Leaving, Dead];
+        let count = |of: LineState| self.lines.iter().filter(|line| line.state == of).count();
+        states.map(|state| (state, count(state) as u64)).into_iter()
+    }
+
     pub(super) fn free_lines(&self) -> u32 {
         self.free.len() as u32
     }

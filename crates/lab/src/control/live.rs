@@ -11,6 +11,7 @@ use super::{Answer, Ask, ControlError, Listening, io_error};
 use crate::drive::{DriveError, Look, faults};
 use crate::lnvm::show::InUse;
 use crate::lnvm::{Block, Drive, LnvmError, bad_blocks, knobs, remove_of, show};
+use crate::metrics::{Looked, Snapshot, look};
 use crate::tap::{Tap, TapError};
 use flashlane_base::Ns;
 use flashlane_ftl::layer::Layer;
@@ -116,6 +117,10 @@ impl Live {
             Ask::Smart => {
                 self.look().map(|look| Answer::new((look.smart_text(), look.smart_json())))
             }
+            Ask::Metrics => {
+                let seen = self.metrics(cx);
+                Ok(Answer::new((seen.to_text(), seen.to_json())))
+            }
             Ask::Copy { to, clone } => {
                 let kind = if *clone { CopyKind::Clone } else { CopyKind::Snapshot };
                 let copied = drive.ssd.copy_image_to(to, kind);
@@ -175,6 +180,13 @@ impl Live {
                 knobs::at_rest(drive, target, set).map_err(said)
             }
         }
+    }
+
+    /// What is to be seen of the drive and its target now.
+    pub(crate) fn metrics(&self, cx: &Cx) -> Snapshot {
+        let requests = self.tap.borrow().as_ref().map_or_else(Vec::new, |tap| tap.requests());
+        let (drive, target, layer) = (&self.drive, &*self.target, self.layer());
+        look(&Looked { drive, target, layer, requests, now: cx.now() })
     }
 
     /// The top of the target in use; that of another is nobody's.

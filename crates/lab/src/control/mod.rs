@@ -42,6 +42,8 @@ pub enum Ask {
     Info,
     /// `drive smart`.
     Smart,
+    /// The state of the drive and the target in use: text for Prometheus, and JSON (`top`).
+    Metrics,
     /// `drive snapshot` and `drive clone`.
     Copy {
         /// Where to, from the root.

@@ -1,0 +1,164 @@
+//! A look at a drive in use.
+//!
+//! Owns: what of a device and its layer goes into a [`Snapshot`]. Promises: it asks what reports ask, and
+//! nothing that makes an event. Never: waits.
+
+use super::{Latency, Medium, Numbers, Ring, Room, Snapshot, Waits};
+use crate::drive::Look;
+use crate::lnvm::Drive;
+use flashlane_base::counters::Counters;
+use flashlane_base::{Ns, SECTOR_BYTES};
+use flashlane_ftl::contention::{Contention, LOCKS};
+use flashlane_ftl::layer::{Knob, Layer};
+use flashlane_ftl::stats::FtlStats;
+use flashlane_ocssd::device::{Cause, CellMode, ChunkState};
+use flashlane_ocssd::{Device, Ssd};
+use std::sync::Arc;
+
+/// What is looked at.
+pub(crate) struct Looked<'a> {
+    pub(crate) drive: &'a Drive,
+    pub(crate) target: &'a str,
+    /// Once it is mounted.
+    pub(crate) layer: Option<Arc<dyn Layer>>,
+    /// What its top has counted.
+    pub(crate) requests: Vec<Latency>,
+    pub(crate) now: Ns,
+}
+
+fn numbers(of: &impl Counters) -> Numbers {
+    let named = std::iter::zip(schema(of), of.numbers());
+    named.map(|(counter, n)| (counter.name.to_string(), n)).collect()
+}
+
+fn schema<C: Counters>(_: &C) -> &'static [flashlane_base::counters::Counter] {
+    C::SCHEMA
+}
+
+/// Sectors by the names of causes.
+fn by_cause(sectors: &[u64]) -> Numbers {
+    let named = Cause::ALL.into_iter().zip(sectors);
+    named.map(|(cause, n)| (cause.name().to_string(), *n)).collect()
+}
+
+pub(crate) fn look(at: &Looked<'_>) -> Snapshot {
+    let path = &at.drive.path;
+    let device = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
+    let mut snapshot = Snapshot {
+        time_ns: at.now.as_ns(),
+        device,
+        target: at.target.into(),
+        process: std::process::id(),
+        requests: at.requests.clone(),
+        medium: medium(&at.drive.ssd, at.now),
+        ..Snapshot::default()
+    };
+    if let Ok(look) = Look::of(at.drive.ssd.clone(), Some(at.target)) {
+        snapshot.smart = look.smart();
+    }
+    if let Some(layer) = &at.layer {
+        add_layer(&mut snapshot, layer, at.now);
+    }
+    snapshot
+}
+
+fn add_layer(to: &mut Snapshot, layer: &Arc<dyn Layer>, now: Ns) {
+    to.layer = layer.kind().name().into();
+    to.capacity_bytes = layer.clone().above().block().info().capacity * SECTOR_BYTES as u64;
+    to.read_only = layer.read_only().map(str::to_string);
+    to.lines = layer.line_states().into_iter().collect();
+    to.counted = layer.counted().into_iter().map(|c| (c.name.to_string(), c.value)).collect();
+    if let Some(stats) = layer.stats() {
+        add_stats(to, &stats);
+    }
+    if let Some(gauges) = layer.gauges() {
+        to.room = Room { free: gauges.free, of: gauges.of, user_slots: gauges.user_slots };
+    }
+    if let Some(contention) = layer.contention(now) {
+        add_contention(to, &contention);
+    }
+    let knobs = layer.kind().attributes().iter().filter(|a| a.knob != Knob::No);
+    let value = |name: &str| layer.attribute(name).unwrap_or_default();
+    to.knobs = knobs.map(|knob| (knob.name.to_string(), value(knob.name))).collect();
+}
+
+pub(super) fn add_stats(to: &mut Snapshot, stats: &FtlStats) {
+    to.write_amplification_ratio = stats.write_amplification();
+    to.stats = numbers(stats);
+    to.programmed = by_cause(&stats.programmed);
+    to.read_time = numbers(&stats.read_breakdown);
+}
+
+pub(super) fn add_contention(to: &mut Snapshot, contention: &Contention) {
+    to.exchanges = numbers(&contention.exchanges);
+    to.channels_passed = contention.passed;
+    to.rings = contention
+        .queues
+        .iter()
+        .map(|q| Ring {
+            slots: q.capacity,
+            used: q.depth,
+            full_waits: q.full.times,
+            full_wait_ns: q.full.time.as_ns(),
+            limited_waits: q.limited.times,
+            limited_wait_ns: q.limited.time.as_ns(),
+        })
+        .collect();
+    let lock = |(name, l): (&str, flashlane_rt::LockStats)| Waits {
+        name: name.into(),
+        taken: l.acquired,
+        waits: l.contended,
+        wait_ns: l.spun.as_ns(),
+    };
+    to.locks = LOCKS.into_iter().zip(contention.locks()).map(lock).collect();
+    let waits = contention.semaphores();
+    to.semaphores = Waits {
+        name: "semaphore".into(),
+        taken: 0,
+        waits: waits.times,
+        wait_ns: waits.time.as_ns(),
+    };
+}
+
+fn medium(ssd: &Arc<Ssd>, now: Ns) -> Medium {
+    let (geo, count) = (*ssd.geometry(), ssd.counters_at(now));
+    let states = [
+        (ChunkState::Free, "free"),
+        (ChunkState::Open, "open"),
+        (ChunkState::Closed, "closed"),
+        (ChunkState::Offline, "offline"),
+    ];
+    let (mut chunks, mut slc, mut pu_erases) = ([0; 4], 0, Vec::new());
+    let (mut least, mut most, mut all) = (u64::MAX, 0, 0u64);
+    for pu in 0..geo.pus() {
+        let mut erases = 0;
+        for chunk in ssd.chunk_report(pu, 0, u32::MAX) {
+            let state = states.iter().position(|(state, _)| *state == chunk.state);
+            state.into_iter().for_each(|s| chunks[s] += 1);
+            slc += u64::from(chunk.cell == CellMode::Slc);
+            let n = chunk.erases as u64;
+            (least, most, all, erases) = (least.min(n), most.max(n), all + 1, erases + n);
+        }
+        pu_erases.push(erases);
+    }
+    let mean = pu_erases.iter().sum::<u64>() / all.max(1);
+    let named = states.iter().zip(chunks).map(|((_, name), n)| (name.to_string(), n));
+    Medium {
+        name: ssd.spec().name.clone(),
+        raw_bytes: geo.sectors() * SECTOR_BYTES as u64,
+        pus_per_channel: geo.pus_per_channel,
+        counters: numbers(&count.all),
+        programmed: by_cause(&count.programmed),
+        buffer: count.buffer.as_ref().map(numbers),
+        dies_ns: count.dies.iter().map(|d| [d.read, d.program, d.erase].map(Ns::as_ns)).collect(),
+        channels_ns: count.channels.iter().map(|busy| busy.as_ns()).collect(),
+        pu_erases,
+        chunks: named.collect(),
+        slc_chunks: ssd.spec().cells.slc.as_ref().map(|_| slc),
+        wear: [least.min(most), mean, most],
+        violations: count.violations,
+        store_bytes: count.store_bytes,
+        faults: ssd.faults().len() as u64,
+        faults_happened: ssd.faults_happened().iter().sum(),
+    }
+}
