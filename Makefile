@@ -4,7 +4,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
 export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
-.PHONY: help run test test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes damaged soak soak-threads full
+.PHONY: help run test test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems databases damaged soak soak-threads full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,7 @@ test-program:
 	sh tests/cuts.sh
 	sh tests/report.sh
 	sh tests/serve.sh
+	sh tests/fuse.sh
 	sh tests/vhost.sh
 	$(MAKE) miri
 
@@ -100,4 +101,16 @@ minutes: ## Commands of the README and the cookbook that take minutes; a guest o
 	sh tests/readme.sh minutes
 	sh tests/vhost.sh qemu
 
-full: test minutes miri-rings interleave-long soak ## Everything
+serve-long: ## A served target: 200 kills, and a crowd for SERVE_SECONDS (300)
+	FLASHLANE_SERVE_KILLS=200 FLASHLANE_KILL_SEED=$$(date +%s) FLASHLANE_SERVE_SECONDS=$(or $(SERVE_SECONDS),300) \
+		$(CARGO) test --release -p flashlane --test cli nbd:: -- --nocapture --test-threads=1
+
+file-systems: ## ext4, XFS and Btrfs on every type of target, through FUSE and loop devices, with kills: minutes
+	$(CARGO) build --release
+	sh tests/fuse.sh all
+
+databases: ## SQLite, RocksDB and MariaDB on a served target whose server is killed under them: minutes
+	$(CARGO) build --release
+	sh tests/databases.sh
+
+full: test minutes serve-long file-systems databases miri-rings interleave-long soak ## Everything

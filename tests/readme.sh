@@ -46,6 +46,14 @@ run() {
     want=$1
     shift
     what="flashlane $*"
+    case $what in
+        *--fuse-file*)
+            if ! [ -c /dev/fuse ] || { [ "$(id -u)" -ne 0 ] && ! command -v fusermount3 >/dev/null; }; then
+                sh "$root/tests/skip.sh" note fuse "no /dev/fuse, or nothing may be mounted: $what"
+                return 0
+            fi
+            ;;
+    esac
     if [ "${1-}" = serve ]; then
         until_ready "$@"
     else

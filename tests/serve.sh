@@ -54,6 +54,7 @@ good() {
     fi
 }
 begin() {
+    : >ready # an earlier server said so, too
     "$bin" serve my.img --target db --nbd "unix:db.sock" --null-latency >ready 2>said </dev/null &
     server=$!
     for _ in $(seq 100); do

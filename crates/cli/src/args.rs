@@ -10,11 +10,13 @@ use flashlane_lab::experiment::{Change, default_preset, preset_names};
 use flashlane_lab::lnvm::{LimiterKind, MountHow, Ns, Scrub, TargetType, WearLeveling};
 use flashlane_lab::serve::{Address, SECTOR_SIZES};
 use flashlane_lab::suggest;
+use flashlane_lab::tap::contents_of;
+use flashlane_lab::trace::convert::check_name;
 use flashlane_lab::trace::number::Clock;
-use flashlane_lab::trace::{Action, Format, Reading};
+use flashlane_lab::trace::{Action, Format, Reading, Take};
 use flashlane_testkit::Mode;
 use flashlane_testkit::stacks::STACKS;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 const EXIT_CODES: &str = "\
 Exit codes:
@@ -340,6 +342,8 @@ pub(crate) struct Run {
     /// Write what each channel and die did as a trace for ui.perfetto.dev
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) perfetto: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) recording: Record,
     /// Write all of these but the Perfetto trace into a folder, made if need be: report.html,
     /// results.json, .csv and .parquet, timeline.csv and .parquet, fio.json, latency.hlog
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
@@ -421,7 +425,80 @@ pub(crate) struct Serve {
     #[arg(long)]
     pub(crate) null_latency: bool,
     #[command(flatten)]
+    pub(crate) recording: Record,
+    #[command(flatten)]
     pub(crate) how: HowMounted,
+}
+
+/// A recording from the start.
+#[derive(ClapArgs, Default)]
+pub(crate) struct Record {
+    /// Record what the target is asked as a trace, for `run` to replay
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) record: Option<PathBuf>,
+    /// Format of the recording: `parquet` (without it) or `blkparse`
+    #[arg(long, value_name = "FORMAT", value_parser = format_of, requires = "record")]
+    pub(crate) record_as: Option<Format>,
+    /// Also what is written to these bytes: `all`, or OFFSET+LENGTH, more of them behind commas
+    #[arg(long, value_name = "RANGES", value_parser = ranges, requires = "record")]
+    pub(crate) record_content: Option<Ranges>,
+}
+
+impl Record {
+    /// What is to be recorded, if anything is.
+    pub(crate) fn take(&self) -> anyhow::Result<Option<Take>> {
+        let contents = self.record_content.clone().unwrap_or_default();
+        let format = self.record_as.unwrap_or(Format::Parquet);
+        let take = |to: &PathBuf| take_of(to, format, contents.clone());
+        self.record.as_ref().map(take).transpose()
+    }
+}
+
+/// Ranges of bytes.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Ranges(Vec<std::ops::Range<u64>>);
+
+fn ranges(text: &str) -> Result<Ranges, String> {
+    contents_of(text).map(Ranges)
+}
+
+/// A recording, wherever the process that makes it has its folder.
+fn take_of(to: &Path, format: Format, Ranges(contents): Ranges) -> anyhow::Result<Take> {
+    check_name(to, format)?;
+    let to = std::path::absolute(to)?;
+    Ok(Take { to, format, contents })
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct TraceRecord {
+    /// Image of a drive that is in use
+    #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
+    pub(crate) drive: PathBuf,
+    /// Where to; it appears when it is complete
+    #[arg(value_name = "OUT", value_hint = ValueHint::FilePath, required_unless_present = "stop")]
+    pub(crate) out: Option<PathBuf>,
+    /// The target must be this one
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Option<String>,
+    /// Format to write: `parquet` or `blkparse`
+    #[arg(long, value_name = "FORMAT", default_value = "parquet", value_parser = format_of)]
+    pub(crate) to: Format,
+    /// Also what is written to these bytes: `all`, or OFFSET+LENGTH, more of them behind commas
+    #[arg(long, value_name = "RANGES", value_parser = ranges)]
+    pub(crate) content: Option<Ranges>,
+    /// End after this time; on Ctrl-C without it
+    #[arg(long, value_name = "TIME", value_parser = time_of)]
+    pub(crate) r#for: Option<Ns>,
+    /// End a recording that somebody else began
+    #[arg(long, conflicts_with_all = ["out", "for", "content"])]
+    pub(crate) stop: bool,
+}
+
+impl TraceRecord {
+    pub(crate) fn take(&self) -> anyhow::Result<Option<Take>> {
+        let contents = self.content.clone().unwrap_or_default();
+        self.out.as_ref().map(|to| take_of(to, self.to, contents.clone())).transpose()
+    }
 }
 
 #[derive(ClapArgs)]
@@ -549,6 +626,19 @@ What a format can't carry (flushes, bytes that are no whole sectors, latencies, 
 time) is an error without --lossy.
 OUT appears when it is complete; what was there stays until then.")]
     Convert(TraceConvert),
+    /// Record what a drive's target is asked, while it is in use (`serve`, `run --drive`)
+    #[command(after_help = "\
+Examples:
+  flashlane trace record my.img db.parquet                   until Ctrl-C
+  flashlane trace record my.img db.parquet --for 10s
+  flashlane trace record my.img db.blkparse --to blkparse --for 10s
+  flashlane trace record my.img meta.parquet --content 0B+64MiB
+  flashlane trace record my.img --stop                       a recording that somebody else began
+  flashlane run db.parquet --device peers-16g --target pblk  replays it
+
+Every request has the times of its issue and its end, and who asked: `nbd`, `fuse`, `vhost-user`, `run`. `serve` and `run`
+record from the start with --record. Times count from the start of the recording.")]
+    Record(TraceRecord),
 }
 
 #[derive(Subcommand)]

@@ -12,8 +12,9 @@ use crate::raw::run::{RawError, RawJob, run_raw};
 use crate::run::{self, Measured, Monitor, RunError, RunPlan, TraceJob, Work};
 use crate::shelf::{Shelf, Shelved, Untaken};
 use crate::stack::{Lines, Stack, StackError, raw_medium};
+use crate::tap::TapError;
 use crate::trace::scan::scan_to_replay;
-use crate::trace::{Reading, Scan, TraceError};
+use crate::trace::{Reading, Recorded, Scan, Take, TraceError};
 use crate::workload::Job;
 use flashlane_base::{Geometry, Ns};
 use flashlane_ftl::layer::{Counted, Seam};
@@ -24,6 +25,7 @@ use flashlane_rt::{Cx, Stalled, Threads, Virtual};
 use flashlane_stack::{Description, behind_link};
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -71,6 +73,13 @@ pub enum ExecuteError {
     },
     #[error("target `{target}`: {source}")]
     Stalled { target: String, source: Stalled },
+    #[error("target `{target}`: {source}")]
+    Record { target: String, source: TapError },
+    #[error(
+        "target `{target}` has no block device, so there is nothing to record: leave --record out, or record a \
+         layer"
+    )]
+    RecordRaw { target: String },
 }
 
 /// Which time a run goes by.
@@ -130,6 +139,8 @@ pub struct RunOutcome {
     pub violations_shown: Vec<Violation>,
     /// Counter laws and walks.
     pub laws: Result<(), String>,
+    /// What was recorded of it, where that was asked for.
+    pub recorded: Option<Recorded>,
     /// Of this run; 0 on the real clock.
     pub fingerprint: u64,
     /// Events simulated; 0 on the real clock.
@@ -316,6 +327,9 @@ pub struct How<'a> {
     pub observe: Observe,
     /// Devices are prepared on it, once.
     pub shelf: Option<&'a Shelf>,
+    /// What the measured part asks of a target is recorded; each of several targets has its name behind the
+    /// file's.
+    pub record: Option<&'a Take>,
 }
 
 /// Runs an experiment. `watch` gives the monitor of each target's run.
@@ -327,7 +341,10 @@ pub fn execute(
     how: How<'_>,
     watch: &dyn Fn(&Target) -> Rc<dyn Monitor>,
 ) -> Result<Outcome, ExecuteError> {
-    let How { clock, observe, shelf } = how;
+    let How { clock, observe, shelf, record } = how;
+    if let Some(raw) = experiment.targets.iter().find(|t| record.is_some() && t.stack.is_raw()) {
+        return Err(ExecuteError::RecordRaw { target: raw.name.clone() });
+    }
     if clock == Clock::Real
         && let Some(target) = experiment.targets.iter().find(|target| target.host.cores > 1)
     {
@@ -360,7 +377,10 @@ pub fn execute(
             }
             None => (None, None),
         };
-        let mut run = run_target(clock, observe, target, plan, monitor, shelved)?;
+        let several = experiment.targets.len() > 1;
+        let record = record.map(|take| take_of(take, several.then_some(&*target.name)));
+        let kept = Keep { observe, record };
+        let mut run = run_target(clock, kept, target, plan, monitor, shelved)?;
         if why_not.is_some() {
             run.measured.prepared.shelf = why_not;
         }
@@ -372,9 +392,30 @@ pub fn execute(
     Ok(outcome)
 }
 
+/// What is kept of the run of one target.
+struct Keep {
+    observe: Observe,
+    record: Option<Take>,
+}
+
+/// What is recorded of one of several targets.
+fn take_of(take: &Take, target: Option<&str>) -> Take {
+    let mut take = take.clone();
+    if let Some(target) = target {
+        let part = |part: Option<&OsStr>| part.unwrap_or_default().to_string_lossy().into_owned();
+        let (stem, suffix) = (part(take.to.file_stem()), part(take.to.extension()));
+        // A name is for people, and may have what a file name should not.
+        let words = target.split(|c: char| !c.is_alphanumeric() && !"-_".contains(c));
+        let target = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join("-");
+        let dot = if suffix.is_empty() { "" } else { "." };
+        take.to.set_file_name(format!("{stem}-{target}{dot}{suffix}"));
+    }
+    take
+}
+
 fn run_target(
     clock: Clock,
-    observe: Observe,
+    kept: Keep,
     target: &Target,
     plan: RunPlan,
     monitor: Rc<dyn Monitor>,
@@ -385,8 +426,8 @@ fn run_target(
     let main = |cx: Cx| async move {
         let steps = async {
             match owned.stack.is_raw() {
-                true => raw_steps(&cx, observe, &owned, &plan, monitor, &power).await,
-                false => steps(&cx, observe, &owned, &plan, monitor, &power, shelved).await,
+                true => raw_steps(&cx, kept.observe, &owned, &plan, monitor, &power).await,
+                false => steps(&cx, kept, &owned, &plan, monitor, &power, shelved).await,
             }
         };
         let ran = power.unless_off(&cx, steps).await;
@@ -464,6 +505,7 @@ fn measured_on(
         uncorrectable: 0,
         violations_shown: Vec::new(),
         laws: Ok(()),
+        recorded: None,
         fingerprint: 0,
         polls: 0,
     }
@@ -516,7 +558,7 @@ pub(crate) fn raw_jobs(works: &[Work], geo: &Geometry) -> Result<Vec<RawJob>, Ra
 
 async fn steps(
     cx: &Cx,
-    observe: Observe,
+    Keep { observe, record }: Keep,
     target: &Target,
     plan: &RunPlan,
     monitor: Rc<dyn Monitor>,
@@ -537,9 +579,22 @@ async fn steps(
             (powered.map_err(|e| stack_error(target, e))?, None)
         }
     };
+    let tap_error = |source| ExecuteError::Record { target: target.name.clone(), source };
+    if let Some(Err(e)) = record.map(|take| stack.prepare_recording(take, &["run"])) {
+        stack.leave(cx).await;
+        return Err(tap_error(e));
+    }
     let (from, begin) = snapshot(cx, stack.ssd(), observe);
+    let begin = {
+        let (stack, cx) = (stack.clone(), cx.clone());
+        Rc::new(move || {
+            begin();
+            stack.begin_recording(cx.now());
+        })
+    };
     let subject = stack.subject(begin, observe.intervals);
     let ran = run::run_from(cx, subject, plan, monitor, start).await;
+    let recorded = stack.end_recording();
     let mut measured = match ran {
         Ok(measured) => measured,
         Err(source) => {
@@ -562,6 +617,7 @@ async fn steps(
         *why = format!("{why} ({trouble})");
     }
     stack.close().map_err(|e| stack_error(target, e))?;
+    run.recorded = recorded.map_err(tap_error)?;
     (run.lines, run.mounted) = (stack.lines(), stack.mounted());
     run.uncorrectable = stack.uncorrectable();
     Ok((run, ssd))

@@ -36,6 +36,7 @@ pub mod stack;
 
 pub mod suggest;
 pub mod sweep;
+pub mod tap;
 mod words;
 pub mod workload;
 

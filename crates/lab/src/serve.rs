@@ -3,7 +3,7 @@
 //! Owns: the addresses of doors, mount and stop of the target behind them. Promises: `ready` is said when
 //! clients can connect; whatever ends it, what clients flushed is on the image, and a stop also leaves
 //! everything else there and the target clean; a name is taken only where nobody uses it, and is given
-//! back. Never: knows a protocol (`flashlane_serve` does).
+//! back as long as it is its own. Never: knows a protocol (`flashlane_serve` does).
 
 use crate::control::ControlError;
 use crate::control::power::Switch;
@@ -11,6 +11,8 @@ use crate::control::socket::{connect_to, listen_at};
 use crate::experiment::{DriveTarget, Target};
 use crate::run::Monitor;
 use crate::stack::{Stack, StackError, target_of_drive};
+use crate::tap::TapError;
+use crate::trace::{Recorded, Take};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::SsdOptions;
@@ -20,6 +22,7 @@ use flashlane_serve::fuse::{self, Left, Place, PlaceError};
 use flashlane_serve::{Export, Listener, Stop, nbd, vhost};
 use std::fmt;
 use std::net::TcpListener;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::str::FromStr;
@@ -85,6 +88,8 @@ pub enum ServeError {
     Fuse { path: PathBuf, source: std::io::Error },
     #[error("target {target}: {source}")]
     Stalled { target: String, source: Stalled },
+    #[error("target {target}: {source}")]
+    Record { target: String, source: TapError },
     #[error(
         "the power of {} was cut {at} into the run; what was not flushed may be lost", image.display()
     )]
@@ -105,6 +110,8 @@ pub struct Serving {
     pub sector_bytes: u32,
     /// Requests take the time that the device takes; otherwise none.
     pub timing: bool,
+    /// What clients ask is recorded from the start.
+    pub record: Option<Take>,
 }
 
 /// What came of it.
@@ -112,6 +119,8 @@ pub struct Serving {
 pub struct Served {
     pub target: String,
     pub stats: FtlStats,
+    /// What was recorded until the end, and why not, if so.
+    pub recorded: Option<Result<Recorded, String>>,
     /// What became of the file by FUSE, where somebody still had it open.
     pub left: Option<String>,
     /// Why the target could not make everything durable, if so.
@@ -141,12 +150,26 @@ struct Door {
     named: Named,
 }
 
-/// The name of a socket, until it is dropped.
-struct Named(Option<PathBuf>);
+/// The name of a socket, until it is dropped, with the device and number of its file: once nobody listens
+/// any more, while the last clients are waited for, another process may take the name.
+struct Named(Option<(PathBuf, Option<(u64, u64)>)>);
+
+impl Named {
+    fn file(path: &Path) -> Option<(u64, u64)> {
+        std::fs::symlink_metadata(path).map(|there| (there.dev(), there.ino())).ok()
+    }
+
+    fn new(path: PathBuf) -> Named {
+        let file = Named::file(&path);
+        Named(Some((path, file)))
+    }
+}
 
 impl Drop for Named {
     fn drop(&mut self) {
-        if let Some(path) = &self.0 {
+        if let Some((path, file)) = &self.0
+            && Named::file(path) == *file
+        {
             let _ = std::fs::remove_file(path); // nobody can be told any more
         }
     }
@@ -164,7 +187,7 @@ fn open_door(address: &Address) -> Result<Door, ServeError> {
                 ControlError::Listen { problem, .. } => refuse(problem),
                 other => refuse(other.to_string()),
             })?;
-            Ok(Door { listener: Listener::Unix(listener), named: Named(Some(path)) })
+            Ok(Door { listener: Listener::Unix(listener), named: Named::new(path) })
         }
         Address::Tcp(at) => {
             let listener = TcpListener::bind(at).map_err(|e| match e.kind() {
@@ -266,23 +289,37 @@ async fn steps(
     let doors = addresses.iter().map(open_door).collect::<Result<Vec<_>, _>>()?;
     let place = serving.fuse.as_deref().map(take_place).transpose()?;
     let stack = Stack::powered(cx, target, 0, Some(power.clone())).await.map_err(failed)?;
-    let export = Export::new(&target.name, stack.block()).with_sectors_of(serving.sector_bytes);
-    let export = Rc::new(export);
-    let exports: Rc<[_]> = [export.clone()].into();
-    let file = place.map(|(path, place)| match fuse::Door::open(cx, place, export.clone()) {
+    let export = Export::new(&target.name, stack.door("nbd")).with_sectors_of(serving.sector_bytes);
+    let [file_export, disk] =
+        ["fuse", "vhost-user"].map(|door| Rc::new(export.through(stack.door(door))));
+    let exports: Rc<[_]> = [Rc::new(export)].into();
+    if let Some(take) = &serving.record {
+        if let Err(source) = stack.prepare_recording(take.clone(), &[]) {
+            stack.leave(cx).await;
+            return Err(ServeError::Record { target: target.name.clone(), source });
+        }
+        stack.begin_recording(cx.now());
+    }
+    let file = place.map(|(path, place)| match fuse::Door::open(cx, place, file_export) {
         Ok(door) => Ok((path, door)),
         Err(source) => Err(ServeError::Fuse { path, source }),
     });
-    let file = file.transpose()?;
+    let file = match file.transpose() {
+        Ok(file) => file,
+        Err(e) => {
+            stack.leave(cx).await;
+            return Err(e);
+        }
+    };
     let (stop, mut open) = (Rc::new(Stop::default()), Vec::new());
     for (door, address) in doors.into_iter().zip(&addresses) {
         let (theirs, exports, stop, address) =
             (cx.clone(), exports.clone(), stop.clone(), address.clone());
-        let export = export.clone();
+        let disk = disk.clone();
         open.push(cx.spawn_join(async move {
             let Door { listener, named } = door;
             let ended = match address {
-                Address::VhostUser(_) => vhost::serve(&theirs, listener, export, stop).await,
+                Address::VhostUser(_) => vhost::serve(&theirs, listener, disk, stop).await,
                 _ => nbd::serve(&theirs, listener, exports, stop).await,
             };
             drop(named);
@@ -309,11 +346,13 @@ async fn steps(
         Some((path, door)) => parting_words(&path, door.await),
         None => None,
     };
+    let recorded = stack.end_recording().map_err(|e| e.to_string()).transpose();
     stack.drain(cx).await;
     let stats = stack.stats();
     let stopped = stack.stop(cx).await;
     stack.close().map_err(failed)?;
     ended?;
     let target = target.name.clone();
-    Ok(Served { target, stats, left, read_only: stopped.read_only, laws: stopped.laws })
+    let (read_only, laws) = (stopped.read_only, stopped.laws);
+    Ok(Served { target, stats, recorded, left, read_only, laws })
 }

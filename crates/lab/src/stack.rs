@@ -12,6 +12,8 @@ use crate::experiment::{DriveTarget, Experiment, Target};
 pub use crate::lnvm::StackError;
 use crate::lnvm::{Drive, Lost, Mounted, check_how, knobs, layers_of};
 use crate::run::{Fill, Probe, Sample, Subject, Watch};
+use crate::tap::{Tap, TapError};
+use crate::trace::{Recorded, Take};
 use flashlane_base::Ns;
 use flashlane_ftl::block::{BlockDev, BlockError};
 use flashlane_ftl::contention::Contention;
@@ -29,6 +31,8 @@ use std::sync::Arc;
 pub struct Stack {
     ssd: Arc<Ssd>,
     layers: Layers,
+    /// Where what the top is asked can be recorded.
+    tap: Arc<Tap>,
     raw_sectors: u64,
     /// Sectors that the medium had programmed before, by cause.
     programmed: Programmed,
@@ -85,7 +89,8 @@ impl Stack {
         let count = ssd.counters();
         let (programmed, uncorrectable) = (count.programmed, count.uncorrectable);
         let layers = raise(cx, part, &stack.layers, stack.link(), make).await?;
-        Ok(Stack { ssd, layers, raw_sectors, programmed, uncorrectable, home: None })
+        let tap = Tap::new(layers.block());
+        Ok(Stack { ssd, layers, tap, raw_sectors, programmed, uncorrectable, home: None })
     }
 
     /// Mounts a target that was put away ([`Stack::put_away`]) on a device that was taken in since.
@@ -135,7 +140,7 @@ impl Stack {
         for refused in knobs::apply(cx, &**layer, &info.settings) {
             live.note(format!("a kept knob: {refused}"));
         }
-        live.set_target(layer.clone());
+        live.set_target(layer.clone(), stack.tap.clone());
         let recovery = layer.recovered();
         let time = cx.now() - began;
         let first = info.chunks.map_or(0, |(first, _)| first);
@@ -202,6 +207,36 @@ impl Stack {
         self.layers.block()
     }
 
+    /// The same for somebody whom recordings name so.
+    pub(crate) fn door(&self, name: &str) -> Arc<dyn BlockDev> {
+        self.tap.door(name)
+    }
+
+    /// Records what its top is asked by those who are named so, from [`Stack::begin_recording`] on.
+    ///
+    /// # Errors
+    /// The file can't be had.
+    pub(crate) fn prepare_recording(&self, take: Take, by: &[&str]) -> Result<(), TapError> {
+        by.iter().for_each(|name| drop(self.door(name)));
+        self.tap.prepare(take)
+    }
+
+    /// What was prepared begins.
+    pub(crate) fn begin_recording(&self, now: Ns) {
+        self.tap.begin(now);
+    }
+
+    /// Ends what is recorded, if anything is.
+    ///
+    /// # Errors
+    /// The file could not be written.
+    pub(crate) fn end_recording(&self) -> Result<Option<Recorded>, TapError> {
+        match self.tap.end() {
+            Err(TapError::Idle) => Ok(None),
+            ended => ended.map(Some),
+        }
+    }
+
     /// Sectors of the PUs that the target has.
     pub fn raw_sectors(&self) -> u64 {
         self.raw_sectors
@@ -224,8 +259,9 @@ impl Stack {
             let at = move |now| layers.contention(now).unwrap_or_default();
             Rc::new(at) as Rc<dyn Fn(Ns) -> Contention>
         });
+        let is_tapped = self.home.is_some() || self.tap.is_prepared();
         Subject {
-            device: self.block(),
+            device: if is_tapped { self.door("run") } else { self.block() },
             stats: Rc::new(move || me.stats()),
             begin,
             contention,

@@ -14,10 +14,13 @@ use flashlane_ftl::block::{
 use flashlane_rt::Cx;
 use std::io::IoSlice;
 use std::ops::Range;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Longest read or write of one request below; a longer one goes in pieces.
 const PIECE_SECTORS: usize = (16 << 20) / SECTOR_BYTES;
+/// Bytes of zeros that are written before anybody asks whether they are still wanted.
+const ZEROS_AT_ONCE: u64 = 32 << 20;
 /// Sectors of a discard below at most.
 const DISCARD_SECTORS: u64 = 1 << 20;
 /// Zeros that are written again and again.
@@ -46,7 +49,7 @@ pub struct Export {
     device: Arc<dyn BlockDev>,
     /// What clients are told of sectors.
     sector_bytes: u32,
-    changing: Ranges,
+    changing: Rc<Ranges>,
 }
 
 /// Bytes of a request, and the sectors that they lie in.
@@ -100,8 +103,20 @@ impl Export {
     /// The device keeps stamps in place of contents.
     pub fn new(name: &str, device: Arc<dyn BlockDev>) -> Export {
         assert_eq!(device.info().content_bytes, SECTOR_BYTES, "clients want their contents back");
-        let (sector_bytes, changing) = (SECTOR_BYTES as u32, Ranges::default());
+        let (sector_bytes, changing) = (SECTOR_BYTES as u32, Rc::default());
         Export { name: name.into(), device, sector_bytes, changing }
+    }
+
+    /// The same device by another way, for another door: who changes a part of a sector here has it alone
+    /// there, too.
+    pub fn through(&self, device: Arc<dyn BlockDev>) -> Export {
+        let Export { name, sector_bytes, changing, .. } = self;
+        Export {
+            name: name.clone(),
+            device,
+            sector_bytes: *sector_bytes,
+            changing: changing.clone(),
+        }
     }
 
     /// Clients that speak in sectors are told of another size: one of [`SECTOR_SIZES`].
@@ -245,6 +260,16 @@ impl Export {
     }
 }
 
+/// Zeros may be as long as the device. In pieces whoever asked for them may have been heard of meanwhile.
+pub(crate) fn zero_pieces(offset: u64, bytes: u64) -> impl Iterator<Item = Range<u64>> {
+    let (mut at, end) = (offset, offset + bytes);
+    std::iter::from_fn(move || {
+        let from = at;
+        at = ((from / ZEROS_AT_ONCE + 1) * ZEROS_AT_ONCE).min(end);
+        (from < end).then_some(from..at)
+    })
+}
+
 /// Where pieces begin.
 fn pieces(lba: u64) -> impl Iterator<Item = Lba> {
     (lba..).step_by(PIECE_SECTORS).map(Lba::new)
@@ -255,7 +280,7 @@ mod tests {
     use super::*;
     use flashlane_base::{Ns, Rng};
     use flashlane_rt::{CostTable, Virtual};
-    use flashlane_testkit::ram::Ram;
+    use flashlane_testkit::Ram;
     use std::cell::RefCell;
     use std::rc::Rc;
 
@@ -279,6 +304,10 @@ mod tests {
         assert_eq!(look(4097, 4095), (1..2, 2..2, vec![(1, 1..4096)]));
         assert_eq!(look(0, 0).2, vec![]);
         assert_eq!(look(100, 0).2, vec![]);
+        let pieces: Vec<_> = zero_pieces(ZEROS_AT_ONCE - 512, ZEROS_AT_ONCE + 1024).collect();
+        let [first, second] = [ZEROS_AT_ONCE, 2 * ZEROS_AT_ONCE];
+        assert_eq!(pieces, [first - 512..first, first..second, second..second + 512]);
+        assert_eq!(zero_pieces(5, 0).next(), None);
     }
 
     #[test]

@@ -178,6 +178,9 @@ pub fn convert<W: Write + Send>(
         };
         changes.push(format!("{called}: {} can't carry their names", what.to));
     }
+    if scan.has_contents {
+        changes.push("contents of writes are left out".into());
+    }
     if carries.from_zero && first_ns(scan) > 0 {
         let first = first_ns(scan);
         changes.push(format!("times count from the first request, which was at {first} ns"));

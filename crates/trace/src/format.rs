@@ -6,12 +6,14 @@
 use super::carries::Carries;
 use super::tables;
 use flashlane_base::listed;
+use serde::{Deserialize, Serialize};
 use std::fmt;
 
 listed! {
     /// A format of traces: its name on the command line and in experiments, what its files are called behind
     /// the last dot, and its name for people.
-    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+    #[serde(rename_all = "snake_case")]
     pub enum Format: (&'static str, &'static str, &'static str) {
         /// Our own: Parquet, the interchange format.
         Parquet: "parquet", "parquet", "Parquet";

@@ -29,6 +29,9 @@ pub struct Info {
     pub passed_over: BTreeMap<char, u64>,
     /// The last line has no line feed: if the file was cut there, what it says may be wrong.
     pub unended: bool,
+    /// It is a recording with the contents of some writes, which nothing here reads.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub contents: bool,
     /// Events of each action; the replayed one first.
     pub actions: Vec<ActionInfo>,
     /// Issue to completion as recorded.
@@ -109,6 +112,7 @@ impl Info {
             parts: scan.format.part(),
             passed_over: scan.counts.passed_over.clone(),
             unended: scan.counts.unended,
+            contents: scan.has_contents,
             actions,
             recorded_latency_ns: (&scan.recorded).into(),
             notes: scan.notes.iter().map(|(ns, t)| (*ns as f64 / 1e9, t.clone())).collect(),
@@ -134,6 +138,9 @@ impl Info {
         }
         if self.unended {
             text += &format!("  {UNENDED}\n");
+        }
+        if self.contents {
+            text += "  it has the contents of some writes\n";
         }
         for a in &self.actions {
             let is = if a.replayed { "replayed" } else { "not replayed" };

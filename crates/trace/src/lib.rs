@@ -35,6 +35,7 @@ pub mod parquet;
 pub mod progress;
 pub mod reader;
 pub mod record;
+pub mod recording;
 pub mod scan;
 pub mod source;
 pub mod store;
@@ -50,5 +51,6 @@ pub use reader::{Reader, Reading};
 pub use record::{
     Action, DISCARD_BYTES_MAX, Expected, REQUEST_BYTES_MAX, TraceError, TraceOp, TraceRecord,
 };
+pub use recording::{RecordError, Recorded, Recording, Take, Ticket};
 pub use scan::{Scan, scan};
 pub use source::TraceSource;

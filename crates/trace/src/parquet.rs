@@ -15,6 +15,7 @@
 //! | `len` | u32 | bytes; 0 for a flush |
 //! | `flags` | u32 | 1 FUA, 2 a flush before it |
 //! | `lat_ns` | u64, may be null | how long it took, ns |
+//! | `content` | bytes, may be null; in recordings that were asked for it only | what a write wrote |
 
 use super::contain::contained;
 use super::device::{DEVICES_MAX, DeviceId, Devices};
@@ -22,7 +23,7 @@ use super::store::{Bounded, Store};
 use crate::record::{Expected, TraceError, TraceOp, TraceRecord};
 use ::parquet::basic::{Compression, Encoding};
 use ::parquet::column::reader::{ColumnReader, ColumnReaderImpl};
-use ::parquet::data_type::{DataType, Int32Type, Int64Type};
+use ::parquet::data_type::{ByteArray, ByteArrayType, DataType, Int32Type, Int64Type};
 use ::parquet::errors::{ParquetError, Result as ParquetResult};
 use ::parquet::file::metadata::KeyValue;
 use ::parquet::file::properties::{EnabledStatistics, WriterProperties};
@@ -53,10 +54,15 @@ const SCHEMA: &str = "message trace {
   optional int64 lat_ns (integer(64,false));
 }";
 
+/// The column of a recording that holds contents, too.
+const CONTENT: &str = "content";
+
 /// Key of the devices' names in the file's metadata: a JSON list, by `stream`.
 const NAMES_KEY: &str = "flashlane.devices";
 /// Rows of a row group: some 22 MiB while it is written; a file of 10^10 rows has 20,000.
 const GROUP_ROWS: usize = 1 << 19;
+/// Contents of a row group at most, in bytes.
+const GROUP_BYTES: usize = 32 << 20;
 /// Rows that are decoded at once.
 const BATCH_ROWS: usize = 1 << 13;
 
@@ -179,6 +185,12 @@ impl Rows {
             at: 0,
             rows: 0,
         })
+    }
+
+    /// Whether it has contents, which are not read.
+    pub fn has_contents(&self) -> bool {
+        let schema = self.reader.metadata().file_metadata().schema_descr();
+        schema.columns().iter().any(|column| column.path().string() == CONTENT)
     }
 
     /// Records read so far.
@@ -370,6 +382,8 @@ fn damaged(file: &str, rows: u64, error: ParquetError) -> TraceError {
 
 pub struct RowWriter<W: Write + Send> {
     writer: SerializedFileWriter<W>,
+    /// There is a column of contents.
+    contents: bool,
     group: Group,
 }
 
@@ -384,12 +398,17 @@ struct Group {
     flags: Vec<i32>,
     lat: Vec<i64>,
     lat_levels: Vec<i16>,
+    content: Vec<ByteArray>,
+    content_levels: Vec<i16>,
+    content_bytes: usize,
 }
 
 impl<W: Write + Send> RowWriter<W> {
-    /// Begins a file of a trace whose devices have these names.
-    pub fn new(out: W, names: &[String]) -> std::io::Result<RowWriter<W>> {
-        let schema = parse_message_type(SCHEMA).expect("the schema is a constant");
+    /// Begins a file of a trace whose devices have these names, with room for contents or without.
+    pub fn new(out: W, names: &[String], contents: bool) -> std::io::Result<RowWriter<W>> {
+        let more = if contents { format!("  optional binary {CONTENT};\n}}") } else { "}".into() };
+        let schema = SCHEMA.trim_end_matches('}').to_string() + &more;
+        let schema = parse_message_type(&schema).expect("the schema is a constant");
         let names = serde_json::to_string(names).expect("strings");
         let properties = WriterProperties::builder()
             .set_created_by("flashlane".into())
@@ -402,12 +421,17 @@ impl<W: Write + Send> RowWriter<W> {
             .set_column_encoding(ColumnPath::from("ts_ns"), Encoding::DELTA_BINARY_PACKED)
             .build();
         let writer = SerializedFileWriter::new(out, Arc::new(schema), Arc::new(properties))?;
-        Ok(RowWriter { writer, group: Group::default() })
+        Ok(RowWriter { writer, contents, group: Group::default() })
     }
 
     /// Adds a record within the limits of [`super::carries::Carries::PARQUET`].
-    pub fn write(&mut self, r: &TraceRecord) -> std::io::Result<()> {
+    pub fn write(&mut self, r: &TraceRecord, content: Option<&[u8]>) -> std::io::Result<()> {
         let g = &mut self.group;
+        if self.contents {
+            g.content_levels.push(content.is_some() as i16);
+            g.content_bytes += content.map_or(0, <[u8]>::len);
+            g.content.extend(content.map(|bytes| ByteArray::from(bytes.to_vec())));
+        }
         g.ts.push(r.ts_ns as i64);
         g.op.push(r.op as i32);
         g.stream.push(r.device.0 as i32);
@@ -418,7 +442,8 @@ impl<W: Write + Send> RowWriter<W> {
         g.flags.push(flags as i32);
         g.lat_levels.push(r.latency_ns.is_some() as i16);
         g.lat.extend(r.latency_ns.map(|ns| ns as i64));
-        if g.ts.len() == GROUP_ROWS { self.flush() } else { Ok(()) }
+        let is_full = g.ts.len() == GROUP_ROWS || g.content_bytes >= GROUP_BYTES;
+        if is_full { self.flush() } else { Ok(()) }
     }
 
     fn flush(&mut self) -> std::io::Result<()> {
@@ -431,6 +456,11 @@ impl<W: Write + Send> RowWriter<W> {
         column::<Int32Type, W>(&mut group, &mut g.flags, None)?;
         column::<Int64Type, W>(&mut group, &mut g.lat, Some(&g.lat_levels))?;
         g.lat_levels.clear();
+        if self.contents {
+            column::<ByteArrayType, W>(&mut group, &mut g.content, Some(&g.content_levels))?;
+            g.content_levels.clear();
+            g.content_bytes = 0;
+        }
         group.close()?;
         Ok(())
     }
@@ -463,9 +493,9 @@ mod tests {
 
     fn written(records: &[TraceRecord], names: &[&str]) -> Vec<u8> {
         let names: Vec<String> = names.iter().map(|n| n.to_string()).collect();
-        let mut writer = RowWriter::new(Vec::new(), &names).unwrap();
+        let mut writer = RowWriter::new(Vec::new(), &names, false).unwrap();
         for r in records {
-            writer.write(r).unwrap();
+            writer.write(r, None).unwrap();
         }
         writer.finish().unwrap()
     }

@@ -196,6 +196,11 @@ impl Reader {
         &self.context.devices
     }
 
+    /// Whether it is a recording with contents, which are not read.
+    pub fn has_contents(&self) -> bool {
+        matches!(&self.input, Input::Parquet(rows) if rows.has_contents())
+    }
+
     /// Notes written into the trace so far, with their times; the first thousand.
     pub fn notes(&self) -> &[(u64, String)] {
         &self.notes

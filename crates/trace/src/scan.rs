@@ -245,6 +245,8 @@ pub struct Scan {
     pub notes: Vec<(u64, String)>,
     /// Issue (or queue) to completion as recorded, where both are there.
     pub recorded: Latencies,
+    /// It is a recording with contents, which are not read.
+    pub has_contents: bool,
     /// The records that are replayed, when they are few enough to keep: parsing is most of a
     /// replay.
     kept: Option<Kept>,
@@ -435,6 +437,7 @@ fn scan_with(
         actions,
         notes: reader.notes().to_vec(),
         recorded: recorded.latencies,
+        has_contents: reader.has_contents(),
         kept: kept.remove(&action).and_then(Kept::complete),
     })
 }

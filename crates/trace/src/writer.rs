@@ -84,6 +84,16 @@ pub struct Writer<W: Write + Send> {
 impl<W: Write + Send> Writer<W> {
     /// Begins a trace of devices with these names.
     pub fn new(out: W, format: Format, names: &[String]) -> io::Result<Writer<W>> {
+        Writer::with_contents(out, format, names, false)
+    }
+
+    /// The same, with room for contents, which only the own format has.
+    pub fn with_contents(
+        out: W,
+        format: Format,
+        names: &[String],
+        contents: bool,
+    ) -> io::Result<Writer<W>> {
         let names = names_for(format.carries().devices, names);
         let table = tables::of(format);
         let events = || Events {
@@ -95,7 +105,7 @@ impl<W: Write + Send> Writer<W> {
         };
         let mut line = Vec::new();
         let kind = match (format, table) {
-            (Format::Parquet, _) => Kind::Parquet(Box::new(RowWriter::new(out, &names)?)),
+            (Format::Parquet, _) => Kind::Parquet(Box::new(RowWriter::new(out, &names, contents)?)),
             (_, Some(table)) if !table.has_events() => {
                 let mut out = BufWriter::new(out);
                 if table.header {
@@ -122,10 +132,15 @@ impl<W: Write + Send> Writer<W> {
 
     /// Adds a record. Devices are numbered as the names given at the beginning.
     pub fn write(&mut self, r: &TraceRecord) -> io::Result<()> {
+        self.write_with(r, None)
+    }
+
+    /// The same, with what it wrote, where there is room for it.
+    pub fn write_with(&mut self, r: &TraceRecord, content: Option<&[u8]>) -> io::Result<()> {
         let name = &self.names[r.device.index()];
         self.line.clear();
         let out = match &mut self.kind {
-            Kind::Parquet(rows) => return rows.write(r),
+            Kind::Parquet(rows) => return rows.write(r, content),
             Kind::Table(out, table) => {
                 table.write(b'D', r, name, &mut self.line);
                 out

@@ -26,6 +26,7 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
         Shelf::check(&experiment).map_err(anyhow::Error::msg)?;
     }
     let shelf = args.prepared.as_deref().map(shelf).transpose()?;
+    let record = args.recording.take()?;
     let places = Places::open(&args, &inputs(&args, &experiment))?;
     let interrupt = Interrupt::listen()?;
     let observe = Observe {
@@ -39,7 +40,8 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     let began = std::time::Instant::now();
     let watch =
         |target: &Target| -> Rc<dyn Monitor> { Rc::new(Terminal::new(&interrupt, &target.name)) };
-    let how = How { clock: args.clock.into(), observe, shelf: shelf.as_ref() };
+    let (clock, shelf) = (args.clock.into(), shelf.as_ref());
+    let how = How { clock, observe, shelf, record: record.as_ref() };
     let outcome = execute(&experiment, how, &watch)?;
     let mut report = Report::of(&outcome);
     report.wall_seconds = began.elapsed().as_secs_f64();
@@ -48,6 +50,9 @@ pub(crate) fn run(args: Run) -> Result<Ending> {
     if !quiet {
         let wall = format!("{:.1} s of real time\n", report.wall_seconds);
         results.tried(output::print(&(report.to_text() + &wall)));
+    }
+    for recorded in outcome.runs.iter().filter_map(|run| run.recorded.as_ref()) {
+        output::remark(&format!("flashlane: {recorded}\n"));
     }
     for run in report.runs.iter().filter(|run| !run.bad.is_empty()) {
         output::remark(&format!("flashlane: {}: bad result: {}\n", run.name, run.bad.join("; ")));

@@ -1,16 +1,21 @@
-//! `flashlane trace info`, `validate` and `convert`.
+//! `flashlane trace info`, `validate`, `convert` and `record`.
 
 use crate::Ending;
-use crate::args::{HowRead, Trace, TraceConvert, TraceInfo, TraceValidate};
+use crate::args::{HowRead, Trace, TraceConvert, TraceInfo, TraceRecord, TraceValidate};
 use crate::output::{self, Results, Sink};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
+use flashlane_lab::control::{Answer, Ask, ControlError, ask_holder, path_of};
 use flashlane_lab::fits::fits_preset;
 use flashlane_lab::trace::convert::{Conversion, check_name, convert};
 use flashlane_lab::trace::info::Info;
 use flashlane_lab::trace::scan::{Scan, scan_watched};
 use flashlane_lab::trace::{ConvertError, TraceError, TraceSource};
 use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How often somebody who wants a recording to end is looked for.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 pub(crate) fn trace(command: &Trace) -> Result<Ending> {
     let interrupt = Interrupt::listen()?;
@@ -18,6 +23,7 @@ pub(crate) fn trace(command: &Trace) -> Result<Ending> {
         Trace::Info(args) => info(args, &interrupt),
         Trace::Validate(args) => validate(args, &interrupt),
         Trace::Convert(args) => to_format(args, &interrupt),
+        Trace::Record(args) => record(args, &interrupt),
     };
     match done {
         Err(error) if is_interrupt(&error) => {
@@ -83,4 +89,44 @@ fn to_format(args: &TraceConvert, interrupt: &Interrupt) -> Result<Ending> {
         results.tried(output::print(&text));
     }
     results.end(Ending::Good)
+}
+
+fn record(args: &TraceRecord, interrupt: &Interrupt) -> Result<Ending> {
+    let (drive, target) = (&args.drive, args.target.clone());
+    if let Some(take) = args.take()? {
+        let (to, target) = (take.to.clone(), target.clone());
+        output::keep_inputs(std::slice::from_ref(drive), &[("OUT", &to)])?;
+        tell(drive, &Ask::Record { target, take })?;
+        if !wait(args, interrupt)? {
+            let (drive, to) = (drive.display(), to.display());
+            let what = "has ended; what it was asked until then is in";
+            return output::done(format!("{drive}: who had it in use {what} {to}\n"));
+        }
+    }
+    output::done(tell(drive, &Ask::StopRecording { target })?.text)
+}
+
+/// Waits until the recording is to end; false where whoever records has ended.
+#[allow(clippy::disallowed_methods)] // for another process
+fn wait(args: &TraceRecord, interrupt: &Interrupt) -> Result<bool> {
+    let socket = path_of(&args.drive)?;
+    let until = args.r#for.map(|time| Instant::now() + Duration::from_nanos(time.as_ns()));
+    while !interrupt.happened() && until.is_none_or(|until| Instant::now() < until) {
+        if !socket.exists() {
+            return Ok(false);
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Ok(true)
+}
+
+fn tell(drive: &Path, ask: &Ask) -> Result<Answer> {
+    ask_holder(drive, ask).map_err(|e| match e {
+        ControlError::Nobody { .. } => anyhow::anyhow!(
+            "{}: nobody uses this drive: begin `flashlane serve` or `flashlane run --drive` first; both record \
+             from the start with --record",
+            drive.display()
+        ),
+        other => other.into(),
+    })
 }

@@ -76,7 +76,7 @@ fn say(line: &str) {
 }
 
 #[allow(clippy::disallowed_methods)] // for who runs the test by hand
-fn number(name: &str) -> Option<u64> {
+pub(crate) fn number(name: &str) -> Option<u64> {
     std::env::var(name).ok()?.parse().ok()
 }
 

@@ -12,6 +12,8 @@ mod inject;
 mod kill;
 mod layers;
 mod lnvm;
+mod nbd;
+mod record;
 mod serve;
 mod sweep;
 mod torture;

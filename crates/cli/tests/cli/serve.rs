@@ -6,26 +6,26 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
 
-const READ: u16 = 0;
-const WRITE: u16 = 1;
-const DISCONNECT: u16 = 2;
-const FLUSH: u16 = 3;
-const TRIM: u16 = 4;
-const WRITE_ZEROES: u16 = 6;
-const FUA: u16 = 1;
-const NO_HOLE: u16 = 2;
+pub(crate) const READ: u16 = 0;
+pub(crate) const WRITE: u16 = 1;
+pub(crate) const DISCONNECT: u16 = 2;
+pub(crate) const FLUSH: u16 = 3;
+pub(crate) const TRIM: u16 = 4;
+pub(crate) const WRITE_ZEROES: u16 = 6;
+pub(crate) const FUA: u16 = 1;
+pub(crate) const NO_HOLE: u16 = 2;
 pub(crate) const SECTOR: usize = 4096;
 
 /// A client of the fixed newstyle protocol, without structured replies.
 pub(crate) struct Client {
-    socket: UnixStream,
+    pub(crate) socket: UnixStream,
     pub(crate) bytes: u64,
-    flags: u16,
+    pub(crate) flags: u16,
 }
 
 impl Client {
     /// The server's hello is read, and the client's said.
-    fn greeted(path: &Path) -> UnixStream {
+    pub(crate) fn greeted(path: &Path) -> UnixStream {
         let mut socket = UnixStream::connect(path).expect("somebody listens");
         socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a time");
         let mut hello = [0; 18];
@@ -48,7 +48,7 @@ impl Client {
         Client { socket, bytes, flags }
     }
 
-    fn send(&mut self, command: u16, flags: u16, offset: u64, bytes: u32, data: &[u8]) {
+    pub(crate) fn send(&mut self, command: u16, flags: u16, offset: u64, bytes: u32, data: &[u8]) {
         let mut head = 0x2560_9513u32.to_be_bytes().to_vec();
         head.extend(flags.to_be_bytes());
         head.extend(command.to_be_bytes());
@@ -59,7 +59,7 @@ impl Client {
     }
 
     /// The error of a reply.
-    fn answer(&mut self) -> u32 {
+    pub(crate) fn answer(&mut self) -> u32 {
         let mut head = [0; 16];
         self.socket.read_exact(&mut head).expect("an answer");
         assert_eq!(head[..4], 0x6744_6698u32.to_be_bytes());
@@ -67,7 +67,7 @@ impl Client {
         u32::from_be_bytes(head[4..8].try_into().expect("four bytes"))
     }
 
-    fn ask(&mut self, command: u16, flags: u16, offset: u64, bytes: u32) -> u32 {
+    pub(crate) fn ask(&mut self, command: u16, flags: u16, offset: u64, bytes: u32) -> u32 {
         self.send(command, flags, offset, bytes, &[]);
         self.answer()
     }
@@ -84,7 +84,7 @@ impl Client {
         data
     }
 
-    fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         assert_eq!(self.ask(FLUSH, 0, 0, 0), 0);
     }
 }
@@ -96,7 +96,7 @@ pub(crate) fn made(kind: &str) -> Here {
     h
 }
 
-fn served(h: &Here) -> Holder {
+pub(crate) fn served(h: &Here) -> Holder {
     h.hold_with("serve a.img --null-latency --nbd unix:s", "s")
 }
 
@@ -205,7 +205,7 @@ fn what_was_flushed_or_written_through_survives_a_kill() {
 }
 
 /// Memory of a process, KiB.
-fn memory(id: u32) -> u64 {
+pub(crate) fn memory(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("it runs");
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).expect("its memory");
     line.trim().split(' ').next().and_then(|n| n.parse().ok()).expect("a number")

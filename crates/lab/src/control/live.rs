@@ -11,6 +11,7 @@ use super::{Answer, Ask, ControlError, Listening, io_error};
 use crate::drive::{DriveError, Look, faults};
 use crate::lnvm::show::InUse;
 use crate::lnvm::{Block, Drive, LnvmError, bad_blocks, knobs, remove_of, show};
+use crate::tap::{Tap, TapError};
 use flashlane_base::Ns;
 use flashlane_ftl::layer::Layer;
 use flashlane_media::fault::FaultPlan;
@@ -26,6 +27,8 @@ pub(crate) struct Live {
     target: String,
     /// The target's layer, once it is mounted.
     layer: RefCell<Option<Arc<dyn Layer>>>,
+    /// Its top, at the same times.
+    tap: RefCell<Option<Arc<Tap>>>,
     /// A knob was turned back against its owner.
     lifted: Cell<bool>,
     notes: RefCell<Vec<String>>,
@@ -50,6 +53,7 @@ impl Live {
             switch,
             target: target.into(),
             layer: RefCell::new(None),
+            tap: RefCell::new(None),
             lifted: Cell::new(false),
             notes: RefCell::default(),
         })
@@ -73,13 +77,15 @@ impl Live {
     }
 
     /// The target is mounted.
-    pub(crate) fn set_target(&self, layer: Arc<dyn Layer>) {
+    pub(crate) fn set_target(&self, layer: Arc<dyn Layer>, tap: Arc<Tap>) {
         *self.layer.borrow_mut() = Some(layer);
+        *self.tap.borrow_mut() = Some(tap);
     }
 
     /// The target is being stopped: its knobs are not to be turned any more.
     pub(crate) fn take_target(&self) {
         self.layer.borrow_mut().take();
+        self.tap.borrow_mut().take();
     }
 
     /// The target that is in use, once it is mounted.
@@ -150,6 +156,16 @@ impl Live {
                 std::process::id()
             )),
             Ask::Remove { target } => remove_of(drive, target).map_err(said),
+            Ask::Record { target, take } => {
+                let tap = self.tap_of(target)?;
+                let begun = tap.prepare(take.clone()).map(|()| tap.begin(cx.now()));
+                begun.map(|()| Answer::default()).map_err(|e| self.at(&e))
+            }
+            Ask::StopRecording { target } => {
+                let recorded = self.tap_of(target)?.end().map_err(|e| self.at(&e))?;
+                let json = serde_json::to_string_pretty(&recorded).map_err(|e| e.to_string())?;
+                Ok(Answer::new((format!("{recorded}\n"), json + "\n")))
+            }
             Ask::Knobs { target, set } if *target == self.target => match self.layer() {
                 Some(layer) => knobs::in_use(cx, drive, target, &*layer, set).map_err(said),
                 None => knobs::of_unmounted(drive, target).map_err(said),
@@ -159,6 +175,25 @@ impl Live {
                 knobs::at_rest(drive, target, set).map_err(said)
             }
         }
+    }
+
+    /// The top of the target in use; that of another is nobody's.
+    fn tap_of(&self, target: &Option<String>) -> Result<Arc<Tap>, String> {
+        let (path, used) = (self.drive.path.display(), &self.target);
+        match target {
+            Some(other) if other != used => Err(format!(
+                "{path}: target `{other}` is not in use, so it is asked nothing; `{used}` is"
+            )),
+            _ => {
+                self.tap.borrow().clone().ok_or_else(|| {
+                    format!("{path}: target `{used}` has no block device in use now")
+                })
+            }
+        }
+    }
+
+    fn at(&self, e: &TapError) -> String {
+        format!("{}: target `{}`: {e}", self.drive.path.display(), self.target)
     }
 
     /// Nothing goes on, and perhaps a knob holds it up.

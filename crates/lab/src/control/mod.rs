@@ -20,6 +20,7 @@ pub(crate) mod socket;
 pub(crate) use server::Listening;
 pub use socket::path_of;
 
+use crate::trace::Take;
 use flashlane_ocssd::CopyKind;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -75,6 +76,14 @@ pub enum Ask {
     BadBlocks { namespace: u32, channel: u32, lun: u32 },
     /// `lnvm diag-set-bbtbl`.
     SetBadBlock { channel: u32, lun: u32, plane: u32, block: u32, mark: u32 },
+    /// `trace record`: what the target in use is asked from now on.
+    Record {
+        /// It must be this one.
+        target: Option<String>,
+        take: Take,
+    },
+    /// The end of that: what was recorded.
+    StopRecording { target: Option<String> },
     /// `lnvm remove`.
     Remove { target: String },
     /// `lnvm knobs`.
@@ -83,6 +92,14 @@ pub enum Ask {
         /// Names and values, in this order; none to show them.
         set: Vec<(String, String)>,
     },
+}
+
+/// Asks the process that has a drive open what makes no sense at rest.
+///
+/// # Errors
+/// Nobody has it open, or does not answer, or refuses.
+pub fn ask_holder(image: &Path, ask: &Ask) -> Result<Answer, ControlError> {
+    client::ask(image, ask)
 }
 
 impl Ask {

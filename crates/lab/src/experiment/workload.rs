@@ -194,13 +194,17 @@ fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {
     if speed.is_some() && kind != Kind::Open {
         s.complain("speed_percent", "`speed_percent` is for `replay = \"open\"`");
     }
+    let max_pause = s.parsed("max_pause");
+    if max_pause.is_some() && kind != Kind::Dependent {
+        s.complain("max_pause", "`max_pause` is for `replay = \"dependent\"`");
+    }
     let depth_or = |default| depth.unwrap_or(default);
     let replay = match kind {
         Kind::Open => {
             Replay::Open { speed_percent: speed.unwrap_or(100), depth: depth_or(OPEN_DEPTH) }
         }
         Kind::Closed => Replay::Closed { depth: depth_or(32) },
-        Kind::Dependent => Replay::Dependent { depth: depth_or(OPEN_DEPTH) },
+        Kind::Dependent => Replay::Dependent { depth: depth_or(OPEN_DEPTH), max_pause },
     };
     Some(TraceSpec {
         source,

@@ -392,6 +392,8 @@ fn replays(report: &Report, r: &RunReport, notes: &mut Vec<String>) {
             (t.widened, "requests widened to whole 4 KiB sectors"),
             (t.shrunk, "discards shrunk to whole sectors"),
             (t.backwards, "records out of order in time"),
+            (t.without_completion, "requests that nobody waited for, as their end is not in it"),
+            (t.pauses_cut, "pauses cut to `max_pause`"),
         ] {
             if n > 0 {
                 text += &format!("; {} {what}", grouped(n));

@@ -37,6 +37,9 @@ pub enum Replay {
     Dependent {
         /// Requests in flight at most.
         depth: u32,
+        /// A longer time between an end and what waited for it becomes as short as this: on a machine that
+        /// was busy with others it was none of the program's.
+        max_pause: Option<Ns>,
     },
 }
 
@@ -44,9 +47,9 @@ impl Replay {
     /// Requests in flight at most.
     pub fn depth(&self) -> u32 {
         match self {
-            Replay::Open { depth, .. } | Replay::Closed { depth } | Replay::Dependent { depth } => {
-                *depth
-            }
+            Replay::Open { depth, .. }
+            | Replay::Closed { depth }
+            | Replay::Dependent { depth, .. } => *depth,
         }
     }
 }
@@ -114,6 +117,8 @@ pub struct Replayed {
     /// Requests of a dependent replay that nobody waited for: the trace does not say when they
     /// ended.
     pub without_completion: u64,
+    /// Pauses of a dependent replay that were cut short.
+    pub pauses_cut: u64,
 }
 
 pub(crate) async fn replay(
@@ -136,7 +141,9 @@ pub(crate) async fn replay(
     });
     for _ in 0..trace.job.loops {
         match trace.job.replay {
-            Replay::Dependent { .. } => dependent_pass(cx, &shared, trace, &mut sums).await?,
+            Replay::Dependent { max_pause, .. } => {
+                dependent_pass(cx, &shared, trace, max_pause, &mut sums).await?;
+            }
             _ => one_pass(cx, &shared, trace, &mut sums).await?,
         }
     }
@@ -253,11 +260,16 @@ struct Waits {
     /// The last end in the trace among those that were waited for, and here.
     recorded_ns: u64,
     ended: Ns,
+    /// Pauses are as long at most.
+    max_pause: Ns,
+    cut: u64,
 }
 
 impl Waits {
-    fn new(first_ns: u64, now: Ns) -> Waits {
-        Waits { later: BTreeMap::new(), number: 0, recorded_ns: first_ns, ended: now }
+    fn new(first_ns: u64, now: Ns, max_pause: Option<Ns>) -> Waits {
+        let max_pause = max_pause.unwrap_or(Ns::MAX);
+        let (later, number, cut) = (BTreeMap::new(), 0, 0);
+        Waits { later, number, recorded_ns: first_ns, ended: now, max_pause, cut }
     }
 
     /// Waits for what ended in the trace until `made_ns`, and says when a request that was made then
@@ -271,7 +283,9 @@ impl Waits {
             self.ended = self.ended.max(join.await);
         }
         // A trace may span centuries; the clock here must not wrap for it.
-        let pause = made_ns.saturating_sub(self.recorded_ns);
+        let recorded = made_ns.saturating_sub(self.recorded_ns);
+        let pause = recorded.min(self.max_pause.as_ns());
+        self.cut += u64::from(pause < recorded);
         Ns::from_ns(self.ended.as_ns().saturating_add(pause).min(u64::MAX / 2))
     }
 
@@ -285,10 +299,12 @@ async fn dependent_pass(
     cx: &Cx,
     shared: &Rc<Shared>,
     trace: &PlannedTrace,
+    max_pause: Option<Ns>,
     sums: &mut Replayed,
 ) -> Result<(), RunError> {
     let mut records = trace.timed()?;
-    let mut waits = Waits::new(trace.job.scan.chosen().first_ns.unwrap_or(0), cx.now());
+    let first_ns = trace.job.scan.chosen().first_ns.unwrap_or(0);
+    let mut waits = Waits::new(first_ns, cx.now(), max_pause);
     let mut previous = 0;
     while let Some(record) = records.advance()? {
         if shared.host.stopped() {
@@ -311,6 +327,7 @@ async fn dependent_pass(
             None => sums.without_completion += 1,
         }
     }
+    sums.pauses_cut += waits.cut;
     Ok(())
 }
 

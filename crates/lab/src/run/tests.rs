@@ -372,16 +372,20 @@ fn a_trace_runs_at_its_own_times_or_as_fast_as_it_can() {
 fn a_dependent_replay_keeps_the_pauses_behind_what_was_waited_for() {
     let text = "0,a,0,Write,4096,4096,50\n60,a,0,Write,8192,4096,1000\n80,a,0,Write,12288,4096,10\n\
                 2060,a,0,Write,16384,4096,10\n";
-    let starts = |text| {
+    let starts_with = |text, max_pause, cut| {
         let device = Arc::new(Memory::new(64));
-        let m = go(device.clone(), &plan_of(vec![trace(text, Replay::Dependent { depth: 64 })]));
-        assert_eq!(m.recorder.requests, 4);
+        let dependent = Replay::Dependent { depth: 64, max_pause };
+        let m = go(device.clone(), &plan_of(vec![trace(text, dependent)]));
+        assert_eq!((m.recorder.requests, m.replayed[0].pauses_cut), (4, cut));
         let log = &device.inside.lock().log;
         let base = log[0].4;
         log.iter().take(4).map(|e| (e.4 - base) / 1000).collect::<Vec<_>>()
     };
+    let starts = |text| starts_with(text, None, 0);
     // The last end in the trace is the second's, at 106 us; the fourth came 100 us later.
     assert_eq!(starts(text), [0, 11, 13, 23 + 100]);
+    // A pause of 2 us at most: the third comes as late as that behind the first's end, too.
+    assert_eq!(starts_with(text, Some(Ns::from_us(2)), 2), [0, 11, 12, 22 + 2]);
     let decades = "0,a,0,Write,4096,4096,1\n10000000000000000,a,0,Write,4096,4096,1\n\
                      20000000000000000,a,0,Write,4096,4096,1\n31000000000000000,a,0,Write,4096,4096,1\n";
     assert_eq!(starts(decades).len(), 4, "the clock does not wrap");

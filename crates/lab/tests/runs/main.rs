@@ -3,3 +3,4 @@
 mod care;
 mod costs;
 mod prepared;
+mod recorded;

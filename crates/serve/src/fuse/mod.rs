@@ -13,6 +13,7 @@ mod queue;
 pub use mount::MountError;
 pub use place::{Left, Place, PlaceError};
 
+use crate::export::zero_pieces;
 use crate::{Export, Stop};
 use file::{File, Work};
 use flashlane_base::Ns;
@@ -161,7 +162,16 @@ impl Shared {
                 answer(reply, export.discard(cx, offset, bytes).await);
             }
             Work::Zero { offset, bytes, reply } => {
-                answer(reply, export.write_zeros(cx, offset, bytes).await);
+                for piece in zero_pieces(offset, bytes) {
+                    if self.queue.is_closed() {
+                        return reply.error(Errno::ENODEV);
+                    }
+                    let bytes = piece.end - piece.start;
+                    if let Err(e) = export.write_zeros(cx, piece.start, bytes).await {
+                        return reply.error(errno(&e));
+                    }
+                }
+                reply.ok();
             }
         }
     }

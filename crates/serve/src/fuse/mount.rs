@@ -125,7 +125,8 @@ fn mount_by_helper(path: &Path) -> Result<OwnedFd, MountError> {
     helper.args(["-o", &options, "--"]).arg(path).env("_FUSE_COMMFD", "0");
     helper.stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
     let done = helper.output().map_err(|e| match e.kind() {
-        io::ErrorKind::NotFound => MountError::NoHelper,
+        // The latter is said where a folder of the search path may not be looked into.
+        io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied => MountError::NoHelper,
         _ => MountError::Helper(e.to_string()),
     })?;
     if !done.status.success() {

@@ -90,6 +90,10 @@ impl<T> Queue<T> {
         self.changed.notify_all();
     }
 
+    pub(super) fn is_closed(&self) -> bool {
+        self.state().closed
+    }
+
     /// Everything that was taken is answered.
     pub(super) fn is_empty(&self) -> bool {
         self.state().under_way == 0 || mutant!("serve.left-under-way")

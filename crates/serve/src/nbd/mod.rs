@@ -30,7 +30,7 @@ const BUDGET: u64 = BYTES_MAX as u64 / SECTOR_BYTES as u64;
 const CLIENTS_MAX: u64 = 64;
 /// A client that has not chosen an export by then is left.
 const HANDSHAKE_MAX: Ns = Ns::from_secs(10);
-/// At a stop a client has so long to take its last replies.
+/// At its end, or a stop, a client has so long to take a reply that is there.
 const PARTING: Ns = Ns::from_secs(5);
 /// Where no client can be accepted (descriptors have run out) it is tried again after this.
 const AGAIN: Ns = Ns::from_ms(100);

@@ -30,6 +30,7 @@ pub(super) struct Output {
     sent: Cell<usize>,
     /// The client is gone, or no reply comes any more.
     over: Cell<bool>,
+    hurried: Cell<bool>,
     changed: Notify,
     /// What the client may have in flight, in sectors.
     room: Credits,
@@ -62,6 +63,7 @@ impl Output {
             waiting: RefCell::default(),
             sent: Cell::new(0),
             over: Cell::new(false),
+            hurried: Cell::new(false),
             changed: Notify::new(),
             room: Credits::new(BUDGET),
         }
@@ -79,9 +81,20 @@ impl Output {
         drop(self.take_room(cx, BUDGET).await);
     }
 
-    /// Nobody waits for a reply.
+    /// Nobody waits for a reply, or not for as long as it would take.
     pub(super) fn is_in_vain(&self) -> bool {
-        self.over.get() || self.socket.file().is_gone()
+        let in_vain = self.over.get() || self.hurried.get() || self.socket.file().is_gone();
+        in_vain && !mutant!("serve.zeros-to-the-end")
+    }
+
+    /// The connection is to end: what takes very long is given up.
+    pub(super) fn hurry(&self) {
+        self.hurried.set(true);
+    }
+
+    /// Are there replies that the client has not taken?
+    pub(super) fn has_waiting(&self) -> bool {
+        !self.waiting.borrow().is_empty()
     }
 
     /// Nothing is sent any more.

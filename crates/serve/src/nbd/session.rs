@@ -10,9 +10,10 @@ use super::input::Input;
 use super::output::Output;
 use super::wire::{self, Request, command, error, flag};
 use super::{BUDGET, BYTES_MAX, HANDSHAKE_MAX, PARTING};
+use crate::export::zero_pieces;
 use crate::stop::first;
 use crate::{Client, Export, Failure, Stop};
-use flashlane_base::SECTOR_BYTES;
+use flashlane_base::{Ns, SECTOR_BYTES, mutant};
 use flashlane_ftl::block::Extent;
 use flashlane_rt::Cx;
 use std::cell::RefCell;
@@ -75,7 +76,8 @@ pub(super) async fn run(
 ) -> io::Result<()> {
     let socket = Rc::new(cx.watch(client)?);
     let mut input = Input::new(socket.clone());
-    let talk = first(handshake::agree(&mut input, exports), cx.sleep(HANDSHAKE_MAX));
+    let patience = if mutant!("serve.handshake-endless") { Ns::MAX } else { HANDSHAKE_MAX };
+    let talk = first(handshake::agree(&mut input, exports), cx.sleep(patience));
     let Some(Ok(agreed)) = stop.unless_up(cx, talk).await else { return Ok(()) };
     let Some(Agreed { export, structured, allocation }) = agreed? else { return Ok(()) };
     let output = Output::new(socket);
@@ -89,9 +91,14 @@ pub(super) async fn run(
     });
     let ended = stop.unless_up(cx, session.take_requests(cx, &mut input)).await;
     // Every request that has begun ends, and has its reply sent while there is somebody to take it.
-    if first(session.output.all_room(cx), cx.sleep(PARTING)).await.is_err() {
-        session.output.end(cx);
-        session.output.all_room(cx).await;
+    while first(session.output.all_room(cx), cx.sleep(PARTING)).await.is_err() {
+        session.output.hurry();
+        // The device may take its time. A client that does not take what is there is not waited for.
+        if session.output.has_waiting() {
+            session.output.end(cx);
+            session.output.all_room(cx).await;
+            break;
+        }
     }
     session.output.end(cx);
     writer.await;
@@ -212,7 +219,7 @@ impl Session {
                 let why = "zeros that have a place on the medium are not written fast";
                 return Err((error::NOT_SUPPORTED, why.into()));
             }
-            command::WRITE_ZEROES => return self.write_zeros(cx, offset, bytes, fua).await,
+            command::WRITE_ZEROES => return self.write_zeros(cx, offset, bytes.into(), fua).await,
             _ => return Err((error::INVALID, format!("command {command} is not known here"))),
         };
         done.map_err(failed)?;
@@ -225,15 +232,15 @@ impl Session {
         &self,
         cx: &Cx,
         offset: u64,
-        bytes: u32,
+        bytes: u64,
         fua: bool,
     ) -> Result<(), (u32, String)> {
-        let (end, piece) = (offset + u64::from(bytes), BUDGET * SECTOR_BYTES as u64);
-        for from in (offset..end).step_by(piece as usize) {
+        for piece in zero_pieces(offset, bytes) {
             if self.output.is_in_vain() {
                 return Err((error::SHUTDOWN, "given up".into()));
             }
-            self.export.write_zeros(cx, from, piece.min(end - from)).await.map_err(failed)?;
+            let bytes = piece.end - piece.start;
+            self.export.write_zeros(cx, piece.start, bytes).await.map_err(failed)?;
         }
         if fua { self.export.flush(cx).await.map_err(failed) } else { Ok(()) }
     }

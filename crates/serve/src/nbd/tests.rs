@@ -468,6 +468,8 @@ fn whoever_does_not_choose_an_export_gives_the_seat_back() {
             Err(ErrorKind::WouldBlock)
         );
         cx.sleep(Ns::from_ms(1)).await;
+        settled(&cx).await;
+        assert_eq!((&waiting.socket).read(&mut [0; 18]).expect("a hello by now"), 18);
         assert!(waiting.rest().await.len() > SECTOR_BYTES);
         assert!(cx.now() < HANDSHAKE_MAX + Ns::from_ms(100), "{}", cx.now());
         for socket in half {
@@ -510,5 +512,31 @@ fn whoever_has_chosen_an_export_may_be_idle_for_ever() {
         }
         stop.raise(&cx);
         served.await.expect("it could listen");
+    });
+}
+
+#[test]
+fn a_stop_is_heard_by_who_never_has_to_wait() {
+    run(|cx| async move {
+        let stop = Stop::default();
+        assert_eq!(stop.unless_up(&cx, async { 1 }).await, Some(1));
+        stop.raise(&cx);
+        assert_eq!(stop.unless_up(&cx, async { 1 }).await, None);
+    });
+}
+
+#[test]
+fn a_stop_waits_for_the_device_and_not_for_the_client() {
+    run(|cx| async move {
+        let stop = Rc::default();
+        let (peer, served) = connected(&cx, slow(PARTING + PARTING + PARTING), &stop);
+        peer.begin(&[]).await;
+        peer.request(0, command::READ, 0, SECTOR).await;
+        settled(&cx).await;
+        stop.raise(&cx);
+        cx.sleep(PARTING + PARTING + PARTING).await;
+        assert_eq!(peer.simple().await, 0);
+        assert_eq!(peer.rest().await.len(), SECTOR_BYTES);
+        served.await;
     });
 }
