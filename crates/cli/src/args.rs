@@ -54,7 +54,7 @@ Examples:
 
 The whole experiment format is shown by the comments in experiments/*.toml.
 Exit codes: 0 done, 1 bad result, 2 not done, 130 interrupted with a partial result.")]
-    Run(Run),
+    Run(Box<Run>),
     /// Run an experiment over a grid of parameters, on all cores
     #[command(after_help = "\
 Examples:

@@ -26,7 +26,7 @@ use flashlane_lab::serve::ServeError;
 pub(crate) fn run(args: Args) -> Result<Ending> {
     match args.command {
         None => run::run(crate::args::Run::default()),
-        Some(Command::Run(run)) => run::run(run),
+        Some(Command::Run(run)) => run::run(*run),
         Some(Command::Sweep(sweep)) => sweep::sweep(&sweep),
         Some(Command::Compare(compare)) => compare::compare(&compare),
         Some(Command::Check(check)) => check::check(&check),
