@@ -430,13 +430,13 @@ pub(crate) struct Serve {
     /// `losetup` makes a block device of it
     #[arg(long, value_name = "PATH", group = "doors", value_hint = ValueHint::FilePath)]
     pub(crate) fuse_file: Option<PathBuf>,
-    /// Answer HTTP there with metrics for Prometheus, `/metrics`: `tcp:HOST:PORT` or `unix:PATH`
-    #[arg(long, value_name = "ADDRESS")]
-    pub(crate) metrics: Option<Address>,
     /// Be a virtio disk: a socket that QEMU (vhost-user-blk-pci) or user-mode Linux connects to, one at
     /// a time; may be repeated
     #[arg(long, value_name = "PATH", group = "doors", value_hint = ValueHint::FilePath)]
     pub(crate) vhost_user: Vec<PathBuf>,
+    /// Answer HTTP there with metrics for Prometheus, `/metrics`: `tcp:HOST:PORT` or `unix:PATH`
+    #[arg(long, value_name = "ADDRESS")]
+    pub(crate) metrics: Option<Address>,
     /// Bytes of a sector that NBD clients and guests are told: 4096, or 512 for those that need it; then
     /// a write of a part of 4096 bytes reads the rest first
     #[arg(long, value_name = "BYTES", default_value = "4096", value_parser = sector_size)]

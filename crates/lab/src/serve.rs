@@ -105,10 +105,10 @@ pub struct Serving {
     pub nbd: Vec<Address>,
     /// As a file by FUSE, in the place of this one, which is empty or does not exist yet.
     pub fuse: Option<PathBuf>,
-    /// Metrics by HTTP, there.
-    pub metrics: Option<Address>,
     /// As a virtio disk, to front ends of vhost-user that connect to these sockets.
     pub vhost_user: Vec<PathBuf>,
+    /// Metrics by HTTP, there.
+    pub metrics: Option<Address>,
     /// What clients are told of sectors: one of [`SECTOR_SIZES`].
     pub sector_bytes: u32,
     /// Requests take the time that the device takes; otherwise none.

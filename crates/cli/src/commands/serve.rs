@@ -13,8 +13,8 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     let record = args.recording.take()?;
     let names: Vec<String> = args.target.into_iter().collect();
     let (on, _) = lnvm::choose(&args.drive, &names, args.how.get().1)?;
-    let Serve { nbd, fuse_file: fuse, vhost_user, sector_size: sector_bytes, .. } = args;
-    let (metrics, timing) = (args.metrics, !args.null_latency);
+    let Serve { nbd, fuse_file: fuse, vhost_user, metrics, sector_size: sector_bytes, .. } = args;
+    let timing = !args.null_latency;
     let serving = Serving { on, nbd, fuse, vhost_user, metrics, sector_bytes, timing, record };
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &serving.on.name));
