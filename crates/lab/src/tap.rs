@@ -1,8 +1,9 @@
 //! Where what a stack is asked can be recorded, and is timed.
 //!
 //! Owns: the clock of a recording, what of a request is recorded, how long requests took. Promises: who
-//! neither records nor times pays two looks at flags; a request is what the layer on top was asked, from the call to the answer, whoever asked; a
-//! recording that is under way when the stack goes is ended. Never: changes a request.
+//! neither records nor times pays two looks at flags; a request is what the layer on top was asked, from
+//! the call to the answer, whoever asked; a recording that is under way when the stack goes is ended.
+//! Never: changes a request.
 
 use crate::metrics::{Latency, Meters};
 use crate::trace::{RecordError, Recorded, Recording, Take, Ticket, TraceOp, TraceRecord};
@@ -101,11 +102,12 @@ impl Tap {
         Ok(())
     }
 
-    /// Records from now on, if that was prepared.
+    /// Records from now on, if that was prepared. A recording that goes on keeps its clock.
     pub(crate) fn begin(&self, now: Ns) {
-        if let Some(running) = &mut *locked(&self.running) {
+        if let Some(running) = &mut *locked(&self.running)
+            && !self.on.swap(true, Ordering::Relaxed)
+        {
             running.began = now;
-            self.on.store(true, Ordering::Relaxed);
         }
     }
 
@@ -287,4 +289,48 @@ pub fn contents_of(text: &str) -> Result<Vec<Range<u64>>, String> {
     let each =
         |part| range(part).ok_or(format!("`{part}` is no OFFSET+LENGTH, as in `1MiB+64KiB`"));
     text.split(',').map(each).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::scan::scan_to_replay;
+    use crate::trace::{Format, Reading, TraceSource};
+    use flashlane_rt::{CostTable, Virtual};
+    use flashlane_testkit::Ram;
+
+    /// Somebody may record a drive before its run begins to measure.
+    #[test]
+    fn a_recording_that_goes_on_keeps_its_clock() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let to = folder.path().join("t.parquet");
+        let tap = Tap::new(Arc::new(Ram::new(64, SECTOR_BYTES, Ns::from_us(5), 1)));
+        let door = tap.door("run");
+        let contents = Vec::new();
+        tap.prepare(Take { to: to.clone(), format: Format::Parquet, contents }).expect("room");
+        let vm = Virtual::new(1, 1, CostTable::zero());
+        let (cx, theirs) = (vm.cx(), tap.clone());
+        vm.run(async move {
+            theirs.begin(cx.now());
+            for lba in 0..4 {
+                cx.sleep(Ns::from_us(100)).await;
+                theirs.begin(cx.now());
+                let memory = [7; SECTOR_BYTES];
+                let io = Io::write(Lba::new(lba), 1, false, &memory);
+                door.start(&cx, io).await.expect("a good device");
+            }
+        })
+        .expect("it does not stall");
+        assert_eq!(tap.end().map(|sums| sums.requests).expect("it is written"), 4);
+        let scan = scan_to_replay(&TraceSource::File(to), &Reading::default(), false);
+        let scan = scan.expect("a trace");
+        let mut records = scan.records(None).expect("a trace");
+        let mut last = 0;
+        while let Some(record) = records.advance().expect("a trace") {
+            assert!(record.ts_ns >= last + 100_000, "{last}, {}", record.ts_ns);
+            assert!(record.latency_ns.is_some_and(|ns| ns < 100_000), "{record:?}");
+            last = record.ts_ns;
+        }
+        assert!(last >= 400_000);
+    }
 }

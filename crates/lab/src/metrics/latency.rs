@@ -17,7 +17,7 @@ const PARTS: u32 = 4;
 /// With the first one, and one for what is longer than all bounds.
 const BUCKETS: usize = (2 + DOUBLINGS * PARTS) as usize;
 
-/// What requests are told apart by, with the name that outputs have for it.
+/// What requests are told apart by, in the order of [`BlockOp`], with the name that outputs have for it.
 pub const OPS: [(BlockOp, &str); 4] = [
     (BlockOp::Read, "read"),
     (BlockOp::Write, "write"),
@@ -65,13 +65,7 @@ impl Meters {
     }
 
     fn of(&self, op: BlockOp) -> &Meter {
-        let at = match op {
-            BlockOp::Read => 0,
-            BlockOp::Write => 1,
-            BlockOp::Discard => 2,
-            BlockOp::Flush => 3,
-        };
-        &self.0[at]
+        &self.0[op as usize]
     }
 
     pub(crate) fn begun(&self, op: BlockOp) {
