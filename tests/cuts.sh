@@ -5,12 +5,7 @@
 # Use: sh tests/cuts.sh              (FLASHLANE=path/to/flashlane for another binary)
 set -eu
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-bin=${FLASHLANE:-${CARGO_TARGET_DIR:-$root/target}/release/flashlane}
-if [ ! -x "$bin" ]; then
-    echo "cuts: no binary at $bin; run cargo build --release first" >&2
-    exit 2
-fi
+. "$(dirname "$0")/binary.sh"
 out=$(mktemp) || exit 2
 trap 'rm -f "$out"' EXIT
 trap 'exit 130' INT TERM

@@ -5,7 +5,6 @@
 # Installs what it needs where it may (root and apt), else is skipped by name (`databases-tools`, `fuse-loop`).
 set -u
 
-name=databases
 tools="losetup mkfs.ext4 fusermount3 sqlite3 db_bench ldb mariadbd mariadb mariadb-install-db"
 packages="fuse3 e2fsprogs mount util-linux sqlite3 rocksdb-tools mariadb-server mariadb-client"
 . "$(dirname "$0")/loop.sh"

@@ -7,7 +7,6 @@
 # where the kernel or this user has no FUSE or no loop devices.
 set -u
 
-name=fuse
 tools="losetup fstrim mkfs.ext4 mkfs.xfs mkfs.btrfs fusermount3 fio"
 packages="fuse3 e2fsprogs xfsprogs btrfs-progs mount util-linux fio"
 . "$(dirname "$0")/loop.sh"

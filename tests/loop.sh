@@ -1,32 +1,8 @@
 # What tests/fuse.sh and tests/databases.sh have in common: a target as a file by FUSE, and a loop device on it. Read by
-# them, not run. They set `name` (for messages), `tools` and `packages`, and `case` before each part.
-set -u
-
-root=$(cd "$(dirname "$0")/.." && pwd)
-bin=${FLASHLANE:-${CARGO_TARGET_DIR:-$root/target}/release/flashlane}
-case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
-if [ ! -x "$bin" ]; then
-    echo "$name: no binary at $bin; run cargo build --release first" >&2
-    exit 2
-fi
+# them, not run. They set `tools` and `packages`, and `case` before each part.
+. "$(dirname "$0")/binary.sh"
 PATH=$PATH:/usr/sbin:/sbin
 
-have() {
-    for tool in $tools; do
-        command -v "$tool" >/dev/null 2>&1 || return 1
-    done
-}
-# has_tools: true where they are here, or can be installed.
-has_tools() {
-    have && return
-    if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
-        export DEBIAN_FRONTEND=noninteractive
-        # shellcheck disable=SC2086
-        get() { timeout 300 apt-get install -y --no-install-recommends $packages; }
-        { get || { timeout 120 apt-get update && get; }; } >/dev/null 2>&1 </dev/null
-    fi
-    have
-}
 if [ "$(id -u)" -ne 0 ] || ! [ -c /dev/fuse ] || [ -z "$(losetup -f 2>/dev/null)" ]; then
     sh "$root/tests/skip.sh" note fuse-loop "not root, no /dev/fuse, or no loop devices here"
     exit 0

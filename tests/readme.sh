@@ -7,13 +7,7 @@
 # their order and each once. Those marked `# minutes` are not; `sh tests/readme.sh minutes` runs them and nothing else.
 set -u
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-bin=${FLASHLANE:-${CARGO_TARGET_DIR:-$root/target}/release/flashlane}
-case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
-if [ ! -x "$bin" ]; then
-    echo "readme: no binary at $bin; run cargo build --release first" >&2
-    exit 2
-fi
+. "$(dirname "$0")/binary.sh"
 dir=$(mktemp -d) || exit 2
 trap 'rm -rf "$dir"' EXIT
 trap 'exit 130' INT TERM

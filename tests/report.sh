@@ -7,14 +7,8 @@
 # Programs that are missing are installed where that is possible (root, apt), else skipped by name.
 set -u
 
-root=$(cd "$(dirname "$0")/.." && pwd)
+. "$(dirname "$0")/binary.sh"
 target=${CARGO_TARGET_DIR:-$root/target}
-bin=${FLASHLANE:-$target/release/flashlane}
-case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
-if [ ! -x "$bin" ]; then
-    echo "report: no binary at $bin; run cargo build --release first" >&2
-    exit 2
-fi
 shots=$target/report-screenshots
 mkdir -p "$shots" || exit 2
 dir=$(mktemp -d) || exit 2

@@ -4,26 +4,10 @@
 # Installs the tools where it may (root and apt), else skips what needs them by name (`nbd-tools`).
 set -u
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-bin=${FLASHLANE:-${CARGO_TARGET_DIR:-$root/target}/release/flashlane}
-case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
-if [ ! -x "$bin" ]; then
-    echo "serve: no binary at $bin; run cargo build --release first" >&2
-    exit 2
-fi
-
-have() {
-    for tool in nbdinfo nbdcopy qemu-io qemu-img fio; do
-        command -v "$tool" >/dev/null 2>&1 || return 1
-    done
-    fio --enghelp 2>/dev/null | grep -qw nbd
-}
-if ! have && [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null 2>&1; then
-    export DEBIAN_FRONTEND=noninteractive
-    get() { timeout 300 apt-get install -y --no-install-recommends libnbd-bin qemu-utils fio; }
-    { get || { timeout 120 apt-get update && get; }; } >/dev/null 2>&1 </dev/null
-fi
-if ! have; then
+. "$(dirname "$0")/binary.sh"
+tools="nbdinfo nbdcopy qemu-io qemu-img fio"
+packages="libnbd-bin qemu-utils fio"
+if ! has_tools || ! fio --enghelp 2>/dev/null | grep -qw nbd; then
     sh "$root/tests/skip.sh" note nbd-tools \
         "no nbdinfo, nbdcopy, qemu-io, or fio with NBD here, and they can't be installed (root and apt)"
     exit 0

@@ -7,13 +7,7 @@
 # (root and apt), else that is skipped (`qemu`). FLASHLANE=path/to/flashlane for another binary.
 set -u
 
-root=$(cd "$(dirname "$0")/.." && pwd)
-bin=${FLASHLANE:-${CARGO_TARGET_DIR:-$root/target}/release/flashlane}
-case $bin in /*) ;; *) bin=$PWD/$bin ;; esac
-if [ ! -x "$bin" ]; then
-    echo "vhost: no binary at $bin; run cargo build --release first" >&2
-    exit 2
-fi
+. "$(dirname "$0")/binary.sh"
 skip() {
     sh "$root/tests/skip.sh" note "$1" "$2"
     exit 0
