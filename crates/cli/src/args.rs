@@ -9,7 +9,7 @@ use clap_complete::Shell;
 use flashlane_lab::drive::faults::{FaultKind, POWER_CUT};
 use flashlane_lab::experiment::{Change, default_preset, preset_names};
 use flashlane_lab::lnvm::{LimiterKind, MountHow, Ns, Scrub, TargetType, WearLeveling};
-use flashlane_lab::serve::{Address, SECTOR_SIZES};
+use flashlane_lab::serve::{Address, SECTOR_SIZES, TargetPath};
 use flashlane_lab::suggest;
 use flashlane_lab::tap::contents_of;
 use flashlane_lab::trace::convert::check_name;
@@ -419,21 +419,21 @@ pub(crate) struct Serve {
     /// Drive image
     #[arg(value_name = "DRIVE", value_hint = ValueHint::FilePath)]
     pub(crate) drive: PathBuf,
-    /// Target of the drive; the only one without it
+    /// Target of the drive, the only one without it; may be repeated: NBD clients choose one by its name
     #[arg(long, value_name = "NAME")]
-    pub(crate) target: Option<String>,
+    pub(crate) target: Vec<String>,
     /// Listen for NBD clients there, `unix:PATH` (for your own user) or `tcp:HOST:PORT` (for everybody
     /// who can connect); may be repeated
     #[arg(long, value_name = "ADDRESS", group = "doors")]
     pub(crate) nbd: Vec<Address>,
     /// Be a file of the target's size, by FUSE: an empty file, or a name that does not exist yet;
-    /// `losetup` makes a block device of it
-    #[arg(long, value_name = "PATH", group = "doors", value_hint = ValueHint::FilePath)]
-    pub(crate) fuse_file: Option<PathBuf>,
+    /// `losetup` makes a block device of it; may be repeated, of several targets each says which
+    #[arg(long, value_name = "[TARGET=]PATH", group = "doors", value_hint = ValueHint::FilePath)]
+    pub(crate) fuse_file: Vec<TargetPath>,
     /// Be a virtio disk: a socket that QEMU (vhost-user-blk-pci) or user-mode Linux connects to, one at
-    /// a time; may be repeated
-    #[arg(long, value_name = "PATH", group = "doors", value_hint = ValueHint::FilePath)]
-    pub(crate) vhost_user: Vec<PathBuf>,
+    /// a time; may be repeated, of several targets each says which
+    #[arg(long, value_name = "[TARGET=]PATH", group = "doors", value_hint = ValueHint::FilePath)]
+    pub(crate) vhost_user: Vec<TargetPath>,
     /// Answer HTTP there with metrics for Prometheus, `/metrics`: `tcp:HOST:PORT` or `unix:PATH`
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) metrics: Option<Address>,
@@ -464,6 +464,9 @@ pub(crate) struct Top {
     /// Print the metrics as Prometheus reads them, and end
     #[arg(long, conflicts_with_all = ["once", "json"])]
     pub(crate) prometheus: bool,
+    /// Target in use to look at first; key `t` goes to the next one
+    #[arg(long, value_name = "NAME")]
+    pub(crate) target: Option<String>,
     #[command(flatten)]
     pub(crate) out: AsJson,
 }
@@ -515,7 +518,7 @@ pub(crate) struct TraceRecord {
     /// Where to; it appears when it is complete
     #[arg(value_name = "OUT", value_hint = ValueHint::FilePath, required_unless_present = "stop")]
     pub(crate) out: Option<PathBuf>,
-    /// The target must be this one
+    /// Target in use; the only one without it
     #[arg(long, value_name = "NAME")]
     pub(crate) target: Option<String>,
     /// Format to write: `parquet` or `blkparse`

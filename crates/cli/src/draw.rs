@@ -5,7 +5,7 @@
 //! touches a terminal.
 
 use flashlane_lab::metrics::rates::{OpRate, Rates, rates};
-use flashlane_lab::metrics::{Latency, Snapshot, bound_ns, short};
+use flashlane_lab::metrics::{Latency, Snapshot, TargetSnapshot, bound_ns, short};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Style, Stylize};
@@ -47,18 +47,47 @@ pub(crate) struct Screen {
     pub(crate) every: String,
     pub(crate) earlier: Option<Snapshot>,
     pub(crate) now: Snapshot,
+    /// The target that is looked at; the first one where that is not in use.
+    pub(crate) target: String,
+}
+
+/// A drive and one of its targets at one moment, and what happened before it.
+struct Seen<'a> {
+    drive: &'a Snapshot,
+    target: &'a TargetSnapshot,
+    rates: Rates,
+}
+
+impl Screen {
+    /// Which of the targets is looked at, if there are any.
+    fn at(&self) -> usize {
+        self.now.targets.iter().position(|target| target.name == self.target).unwrap_or(0)
+    }
+
+    /// The next target is looked at.
+    pub(crate) fn next_target(&mut self) {
+        let all = &self.now.targets;
+        if let Some(next) = all.get((self.at() + 1) % all.len().max(1)) {
+            self.target = next.name.clone();
+        }
+    }
 }
 
 pub(crate) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     let rows = [Constraint::Length(1), Constraint::Length(1), Constraint::Min(0)];
     let [head, tabs, body] = Layout::vertical(rows).areas(frame.area());
-    let s = &screen.now;
+    let (s, none) = (&screen.now, TargetSnapshot::default());
+    let target = s.targets.get(screen.at()).unwrap_or(&none);
+    let of = match s.targets.len() {
+        0 | 1 => String::new(),
+        n => format!(", {} of {n}", screen.at() + 1),
+    };
     let state = if screen.paused { "paused".into() } else { format!("every {}", screen.every) };
     let title = format!(
-        " {}  target {} ({})  run {}  {state}",
+        " {}  target {} ({}{of})  run {}  {state}",
         s.device,
-        s.target,
-        if s.layer.is_empty() { "raw" } else { &s.layer },
+        target.name,
+        target.kind(),
         short(s.time_ns),
     );
     frame.render_widget(Paragraph::new(title).reversed(), head);
@@ -69,8 +98,8 @@ pub(crate) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     }
     names.push("  h help  q quit".dark_gray());
     frame.render_widget(Paragraph::new(Line::from(names)), tabs);
-    let r = rates(screen.earlier.as_ref(), s);
-    let mut lines = if screen.help { help() } else { lines_of(screen.view, s, &r) };
+    let seen = Seen { drive: s, target, rates: rates(screen.earlier.as_ref(), s, target) };
+    let mut lines = if screen.help { help() } else { lines_of(screen.view, &seen) };
     let room = usize::from(body.height);
     if lines.len() > room && room > 0 {
         let more = lines.len() - (room - 1);
@@ -80,36 +109,43 @@ pub(crate) fn draw(frame: &mut Frame<'_>, screen: &Screen) {
     frame.render_widget(Paragraph::new(lines), body);
 }
 
-/// All views as text, for `--once`.
+/// All views of all targets as text, for `--once`.
 pub(crate) fn text(now: &Snapshot) -> String {
-    let r = rates(None, now);
-    let layer = if now.layer.is_empty() { "raw" } else { &now.layer };
-    let mut text = format!(
-        "{}: target {} ({layer}), process {}; rates since the mount\n",
-        now.device, now.target, now.process
-    );
-    for (view, name) in View::ALL {
-        text += &format!("\n{name}\n");
-        for line in lines_of(view, now, &r) {
-            text += line.to_string().trim_end();
-            text.push('\n');
+    let mut text = String::new();
+    for (i, target) in now.targets.iter().enumerate() {
+        let seen = Seen { drive: now, target, rates: rates(None, now, target) };
+        text += &format!(
+            "{}{}: target {} ({}), process {}; rates since the mount\n",
+            if i == 0 { "" } else { "\n" },
+            now.device,
+            target.name,
+            target.kind(),
+            now.process
+        );
+        for (view, name) in View::ALL {
+            text += &format!("\n{name}\n");
+            for line in lines_of(view, &seen) {
+                text += line.to_string().trim_end();
+                text.push('\n');
+            }
         }
     }
     text
 }
 
-fn lines_of(view: View, s: &Snapshot, r: &Rates) -> Vec<Line<'static>> {
+fn lines_of(view: View, seen: &Seen<'_>) -> Vec<Line<'static>> {
     match view {
-        View::Overview => overview(s, r),
-        View::Dies => dies(s, r),
-        View::Room => room(s, r),
-        View::Latency => latencies(r),
+        View::Overview => overview(seen),
+        View::Dies => dies(seen.drive, &seen.rates),
+        View::Room => room(seen),
+        View::Latency => latencies(&seen.rates),
     }
 }
 
 fn help() -> Vec<Line<'static>> {
     let keys = [
         ("1 2 3 4, Tab", "another view"),
+        ("t", "the next target"),
         ("p", "hold the picture, or go on"),
         ("+  -", "look more often, less often"),
         ("h", "this page, or back"),
@@ -162,7 +198,8 @@ fn row(name: &str, text: impl Into<String>) -> Line<'static> {
     Line::from(vec![format!("{name:<12}").bold(), Span::raw(text.into())])
 }
 
-fn overview(s: &Snapshot, r: &Rates) -> Vec<Line<'static>> {
+fn overview(seen: &Seen<'_>) -> Vec<Line<'static>> {
+    let Seen { drive, target: s, rates: r } = seen;
     let head = format!(
         "{:<9}{:>9}{:>10}{:>10}{:>11}{:>11}{:>11}{:>8}",
         "", "ops/s", "bytes/s", "in flight", "p50", "p99", "mean", "failed"
@@ -218,14 +255,14 @@ fn overview(s: &Snapshot, r: &Rates) -> Vec<Line<'static>> {
             percent(most)
         ),
     ));
-    lines.push(row("wear", wear(s)));
+    lines.push(row("wear", wear(drive)));
     let failed = |name: &str| s.stat(name);
     let (program, erase) = (failed("program_failures"), failed("erase_failures"));
-    let uncorrectable = s.medium.counters.get("uncorrectable").copied().unwrap_or(0);
+    let uncorrectable = drive.medium.counters.get("uncorrectable").copied().unwrap_or(0);
     let faults = format!(
         "programs {program}, erases {erase}, reads {}; uncorrectable {uncorrectable}; planned {}",
         failed("read_failures"),
-        s.medium.faults
+        drive.medium.faults
     );
     lines.push(row("faults", faults));
     lines
@@ -288,13 +325,14 @@ fn dies(s: &Snapshot, r: &Rates) -> Vec<Line<'static>> {
     lines
 }
 
-fn room(s: &Snapshot, r: &Rates) -> Vec<Line<'static>> {
+fn room(seen: &Seen<'_>) -> Vec<Line<'static>> {
+    let Seen { drive, target: s, rates: r } = seen;
     let mut lines = vec![
         row("lines", listed(&s.lines)),
-        row("chunks", listed(&s.medium.chunks)),
+        row("chunks", listed(&drive.medium.chunks)),
         row("free", format!("{} of {}", s.room.free, s.room.of)),
         row("GC", gc(r)),
-        row("wear", wear(s)),
+        row("wear", wear(drive)),
     ];
     let programmed: Vec<String> = r
         .programmed

@@ -8,7 +8,8 @@
 use crate::Ending;
 use crate::args::AsJson;
 use anyhow::{Context, Result, bail};
-use flashlane_lab::control::Answer;
+use flashlane_lab::control::{Answer, Ask};
+use flashlane_lab::verbs;
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -44,6 +45,11 @@ impl AsJson {
         let json = self.open(inputs)?;
         let answer = get()?;
         Results::of(json, &answer.json, &answer.text).end(Ending::Good)
+    }
+
+    /// Has a verb done to a drive, whoever has it open, and prints the answer or writes it as JSON.
+    pub(crate) fn ask(&self, drive: &Path, ask: &Ask) -> Result<Ending> {
+        self.give(&[drive.into()], || Ok(verbs::ask(drive, ask)?))
     }
 
     /// The place for the JSON, which is none of these inputs.

@@ -6,9 +6,10 @@
 
 pub mod faults;
 
-use crate::control::{Answer, Ask, ControlError, MayBeHeld, reach};
+use crate::control::{Answer, Ask};
 use crate::experiment::document::Document;
 use crate::experiment::{Base, Change, Complaint, ExperimentErrors, read_device};
+use crate::verbs::{VerbError, ask};
 use crate::words::{aligned, row, text_of};
 use flashlane_base::{Bytes, Location, Ns, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_media::image::HEADER_BYTES;
@@ -18,8 +19,8 @@ use flashlane_ocssd::device::{CellMode, ChunkState, Data, Flags, Op, Request, Sc
 use flashlane_ocssd::image::UNCHECKED;
 use flashlane_ocssd::image::check_copy_of;
 use flashlane_ocssd::ssd::ImageInfo;
+use flashlane_ocssd::upgrade_image;
 use flashlane_ocssd::{CreateImage, Device, DeviceSpec, ImageError, OpenImage, Ssd};
-use flashlane_ocssd::{copy_image, upgrade_image};
 use flashlane_rt::{CostTable, Virtual};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
@@ -34,16 +35,12 @@ pub enum DriveError {
     /// The device that was asked for; all that is wrong with it.
     #[error("{0}")]
     Device(String),
-    #[error(transparent)]
-    Control(#[from] ControlError),
     /// A drive is to be made where a file is.
     #[error(
         "{}: the file exists: choose another name, or give --force to replace it, which gives up \
          what it holds", path.display()
     )]
     Exists { path: PathBuf },
-    #[error("{}: nobody uses the drive, so there is no power to cut: start a run on it first", path.display())]
-    NoPower { path: PathBuf },
     #[error("--{key} {problem}")]
     Word {
         key: &'static str,
@@ -54,8 +51,9 @@ pub enum DriveError {
     NoFaults,
 }
 
-impl MayBeHeld for DriveError {
-    fn is_held(&self) -> bool {
+impl DriveError {
+    /// Another process has the drive open.
+    pub(crate) fn is_held(&self) -> bool {
         matches!(self, DriveError::Image(e) if e.is_held())
     }
 }
@@ -121,31 +119,12 @@ pub fn presets() -> String {
     aligned(&rows)
 }
 
-/// `drive info`.
-///
-/// # Errors
-/// As [`Look::at`]; or it is in use, and who has it does not answer.
-pub fn info(path: &Path) -> Result<Answer, DriveError> {
-    let look = |look: Look| Answer::new((look.to_text(), look.to_json()));
-    reach(path, || Ok(Ask::Info), || Ok(look(Look::at(path)?)))
-}
-
-/// `drive smart`.
-///
-/// # Errors
-/// As [`info`].
-pub fn smart(path: &Path) -> Result<Answer, DriveError> {
-    let look = |look: Look| Answer::new((look.smart_text(), look.smart_json()));
-    reach(path, || Ok(Ask::Smart), || Ok(look(Look::at(path)?)))
-}
-
 /// `drive snapshot` and `drive clone`: what the copy is.
 ///
 /// # Errors
-/// As [`copy_image`]; or it is in use, and who has it does not answer.
-pub fn copy(from: &Path, to: &Path, kind: CopyKind) -> Result<String, DriveError> {
-    let here = || Ok::<_, DriveError>(copy_image(from, to, kind).map(|()| Answer::default())?);
-    reach(from, || Ask::copy(to, kind), here)?;
+/// As [`ask`].
+pub fn copy(from: &Path, to: &Path, kind: CopyKind) -> Result<String, VerbError> {
+    ask(from, &Ask::copy(to, kind)?)?;
     Ok(Look::at(to)?.to_text())
 }
 
@@ -154,7 +133,7 @@ pub fn copy(from: &Path, to: &Path, kind: CopyKind) -> Result<String, DriveError
 ///
 /// # Errors
 /// As [`copy`].
-pub fn check(path: &Path) -> Result<Checked, DriveError> {
+pub fn check(path: &Path) -> Result<Checked, VerbError> {
     match Look::at(path) {
         Err(e) if e.is_held() => {}
         looked => return Ok(looked?.check(path, sound_headers(path))),
@@ -207,8 +186,8 @@ pub fn upgrade(path: &Path) -> Result<String, DriveError> {
 pub struct Look {
     ssd: Arc<Ssd>,
     info: ImageInfo,
-    /// The target that this process runs on it.
-    in_use: Option<String>,
+    /// The targets that this process has in use.
+    in_use: Vec<String>,
 }
 
 impl Look {
@@ -218,16 +197,26 @@ impl Look {
     /// As [`Ssd::open_image`].
     pub fn at(path: &Path) -> Result<Look, DriveError> {
         let how = OpenImage { read_only: true, timing: false, ..OpenImage::default() };
-        Look::of(Ssd::open_image(path, &how)?, None)
+        Look::of(Ssd::open_image(path, &how)?, Vec::new())
     }
 
-    /// Looks at a device that is open; `in_use` is the target that runs on it.
+    /// Looks at a device that is open, with the targets that this process has in use.
     ///
     /// # Errors
     /// It lives in memory.
-    pub(crate) fn of(ssd: Arc<Ssd>, in_use: Option<&str>) -> Result<Look, DriveError> {
+    pub(crate) fn of(ssd: Arc<Ssd>, in_use: Vec<String>) -> Result<Look, DriveError> {
         let info = ssd.image_info().ok_or(ImageError::InMemory)?;
-        Ok(Look { ssd, info, in_use: in_use.map(str::to_string) })
+        Ok(Look { ssd, info, in_use })
+    }
+
+    /// `drive info`.
+    pub(crate) fn info(&self) -> Answer {
+        Answer::new((self.to_text(), self.to_json()))
+    }
+
+    /// `drive smart`.
+    pub(crate) fn smart_answer(&self) -> Answer {
+        Answer::new((self.smart_text(), self.smart_json()))
     }
 
     /// Chunks per state: free, open, closed, offline.
@@ -271,8 +260,11 @@ impl Look {
             ("faults", self.ssd.faults().len().to_string()),
             ("format", format!("{}.{}", info.version.0, info.version.1)),
         ];
-        let in_use = self.in_use.iter().map(|target| {
-            ("in use", format!("by process {}, target `{target}`", std::process::id()))
+        let in_use = (!self.in_use.is_empty()).then(|| {
+            let targets: Vec<String> = self.in_use.iter().map(|t| format!("`{t}`")).collect();
+            let many = if targets.len() == 1 { "" } else { "s" };
+            let by = format!("by process {}, target{many}", std::process::id());
+            ("in use", format!("{by} {}", targets.join(", ")))
         });
         let limits = &self.ssd.spec().limits;
         let buffer = limits.write_buffer.map(|size| {
@@ -312,9 +304,9 @@ impl Look {
             "seed": info.seed,
             "faults": self.ssd.faults().len(),
             "format": format!("{}.{}", info.version.0, info.version.1),
-            "in_use": self.in_use.as_ref().map(|target| json!({
+            "in_use": (!self.in_use.is_empty()).then(|| json!({
                 "process": std::process::id(),
-                "target": target,
+                "targets": self.in_use,
             })),
         }))
     }

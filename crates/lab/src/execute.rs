@@ -627,7 +627,8 @@ async fn steps(
     let stop = Rc::new(Stop::default());
     let watch = watch.zip(metrics).map(|(watch, Watched { ready, .. })| {
         let address = watch.address();
-        let watching = watch.serve(cx, &stack, &stop);
+        let seen = stack.clone();
+        let watching = watch.serve(cx, &stop, move |cx| seen.metrics(cx).unwrap_or_default());
         ready(&format_args!("metrics:{address}"));
         watching
     });

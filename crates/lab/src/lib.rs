@@ -2,7 +2,7 @@
 //!
 //! Owns: traces ([`trace`]), fio job files ([`fio`]), experiments ([`experiment`]), the generators
 //! and the runner that drive a stack in virtual time ([`workload`], [`run`]), drives and the socket of those
-//! in use ([`drive`], [`lnvm`], [`control`]), what is to be seen of one ([`metrics`]), a target that kernels and programs use ([`serve`]), histograms, steady
+//! in use ([`drive`], [`lnvm`], [`verbs`], [`control`]), what is to be seen of one ([`metrics`]), a target that kernels and programs use ([`serve`]), histograms, steady
 //! state, reports ([`report`]) and the papers' figures ([`reproduce`]).
 //! Promises: the same seed gives the same bytes of output; whatever is wrong with an input is said
 //! with file, line and remedy before anything runs; every sector read is checked against what was
@@ -38,6 +38,7 @@ pub mod stack;
 pub mod suggest;
 pub mod sweep;
 pub mod tap;
+pub mod verbs;
 mod words;
 pub mod workload;
 

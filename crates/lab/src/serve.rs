@@ -1,8 +1,8 @@
-//! A target of a drive, used as a disk by kernels and programs.
+//! Targets of a drive, used as disks by kernels and programs.
 //!
-//! Owns: the addresses of doors, mount and stop of the target behind them. Promises: `ready` is said when
+//! Owns: the addresses of doors, mount and stop of the targets behind them. Promises: `ready` is said when
 //! clients can connect; whatever ends it, what clients flushed is on the image, and a stop also leaves
-//! everything else there and the target clean; a name is taken only where nobody uses it, and is given
+//! everything else there and the targets clean; a name is taken only where nobody uses it, and is given
 //! back as long as it is its own. Never: knows a protocol (`flashlane_serve` does).
 
 use crate::control::ControlError;
@@ -11,7 +11,7 @@ use crate::control::socket::{connect_to, listen_at};
 use crate::experiment::{DriveTarget, Target};
 use crate::metrics::CONTENT_TYPE;
 use crate::run::Monitor;
-use crate::stack::{Stack, StackError, target_of_drive};
+use crate::stack::{Opened, Stack, StackError, target_of_drive};
 use crate::tap::TapError;
 use crate::trace::{Recorded, Take};
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
@@ -68,6 +68,32 @@ impl fmt::Display for Address {
     }
 }
 
+/// A place for one of the targets: `PATH`, or `TARGET=PATH` where several are served. A path whose name has
+/// a `=` is one with a `/` before it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TargetPath {
+    pub target: Option<String>,
+    pub path: PathBuf,
+}
+
+impl From<&Path> for TargetPath {
+    fn from(whole: &Path) -> TargetPath {
+        let named = whole.to_str().and_then(|text| text.split_once('='));
+        match named.filter(|(target, path)| !target.contains('/') && !path.is_empty()) {
+            Some((target, path)) => TargetPath { target: Some(target.into()), path: path.into() },
+            None => TargetPath { target: None, path: whole.into() },
+        }
+    }
+}
+
+impl FromStr for TargetPath {
+    type Err = std::convert::Infallible;
+
+    fn from_str(text: &str) -> Result<TargetPath, Self::Err> {
+        Ok(Path::new(text).into())
+    }
+}
+
 /// Why a target could not be served, or not to its end.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -79,6 +105,12 @@ pub enum ServeError {
          themselves"
     )]
     Raw { target: String },
+    #[error(
+        "{}: of which target? Say TARGET={} ({known})", path.display(), path.display()
+    )]
+    Which { path: PathBuf, known: String },
+    #[error("{target}={}: target `{target}` is not served ({known})", path.display())]
+    NotServed { target: String, path: PathBuf, known: String },
     #[error("{0}: somebody listens there already; take another address, or end that process")]
     Taken(Address),
     #[error("cannot listen at {address}: {problem}")]
@@ -87,8 +119,8 @@ pub enum ServeError {
     Place { path: PathBuf, source: PlaceError },
     #[error("fuse:{}: {source}", path.display())]
     Fuse { path: PathBuf, source: std::io::Error },
-    #[error("target {target}: {source}")]
-    Stalled { target: String, source: Stalled },
+    #[error("{source}")]
+    Stalled { source: Stalled },
     #[error("target {target}: {source}")]
     Record { target: String, source: TapError },
     #[error(
@@ -100,43 +132,74 @@ pub enum ServeError {
 /// What is served, and how.
 #[derive(Clone, Debug)]
 pub struct Serving {
-    pub on: DriveTarget,
-    /// By NBD, at each of these addresses.
+    /// Targets of one drive, at least one.
+    pub on: Vec<DriveTarget>,
+    /// All of them by NBD, each under its name, at each of these addresses.
     pub nbd: Vec<Address>,
-    /// As a file by FUSE, in the place of this one, which is empty or does not exist yet.
-    pub fuse: Option<PathBuf>,
-    /// As a virtio disk, to front ends of vhost-user that connect to these sockets.
-    pub vhost_user: Vec<PathBuf>,
+    /// As files by FUSE, in the place of these, which are empty or do not exist yet.
+    pub fuse: Vec<TargetPath>,
+    /// As virtio disks, to front ends of vhost-user that connect to these sockets.
+    pub vhost_user: Vec<TargetPath>,
     /// Metrics by HTTP, there.
     pub metrics: Option<Address>,
     /// What clients are told of sectors: one of [`SECTOR_SIZES`].
     pub sector_bytes: u32,
     /// Requests take the time that the device takes; otherwise none.
     pub timing: bool,
-    /// What clients ask is recorded from the start.
-    pub record: Option<Take>,
+    /// What clients ask of this target, or of the only one, is recorded from the start.
+    pub record: Option<(Option<String>, Take)>,
+}
+
+impl Serving {
+    /// Which of the targets a path is for.
+    fn index_of(&self, target: Option<&str>, path: &Path) -> Result<usize, ServeError> {
+        let names: Vec<&str> = self.on.iter().map(|on| &*on.name).collect();
+        let (known, path) = (format!("served: {}", names.join(", ")), path.to_path_buf());
+        match (target, &names[..]) {
+            (None, [_]) => Ok(0),
+            (None, _) => Err(ServeError::Which { path, known }),
+            (Some(target), names) => {
+                let index = names.iter().position(|name| *name == target);
+                let target = target.to_string();
+                index.ok_or(ServeError::NotServed { target, path, known })
+            }
+        }
+    }
+
+    fn places<'a>(&self, paths: &'a [TargetPath]) -> Result<Vec<(usize, &'a PathBuf)>, ServeError> {
+        let place =
+            |at: &'a TargetPath| Ok((self.index_of(at.target.as_deref(), &at.path)?, &at.path));
+        paths.iter().map(place).collect()
+    }
 }
 
 /// What came of it.
 #[derive(Clone, Debug)]
 pub struct Served {
-    pub target: String,
+    /// In the order in which they were named.
+    pub targets: Vec<ServedTarget>,
+    /// What became of files by FUSE that somebody still had open.
+    pub left: Vec<String>,
+}
+
+/// A target that was served.
+#[derive(Clone, Debug)]
+pub struct ServedTarget {
+    pub name: String,
     pub stats: FtlStats,
-    /// What was recorded until the end, and why not, if so.
+    /// What was recorded until the end, whoever began it, and why not, if so.
     pub recorded: Option<Result<Recorded, String>>,
-    /// What became of the file by FUSE, where somebody still had it open.
-    pub left: Option<String>,
     /// Why the target could not make everything durable, if so.
     pub read_only: Option<String>,
     /// Counters and maps agree, or what does not.
     pub laws: Result<(), String>,
 }
 
-impl fmt::Display for Served {
+impl fmt::Display for ServedTarget {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bytes = |sectors: u64| Bytes::new(sectors * SECTOR_BYTES as u64);
         let FtlStats { host_written: written, host_read: read, host_discarded, .. } = self.stats;
-        write!(f, "{}: {} written, {} read", self.target, bytes(written), bytes(read))?;
+        write!(f, "{}: {} written, {} read", self.name, bytes(written), bytes(read))?;
         if host_discarded > 0 {
             write!(f, ", {} discarded", bytes(host_discarded))?;
         }
@@ -234,11 +297,11 @@ impl Watch {
     pub(crate) fn serve(
         self,
         cx: &Cx,
-        stack: &Stack,
         stop: &Rc<Stop>,
+        metrics: impl Fn(&Cx) -> String + 'static,
     ) -> Join<Result<(), ServeError>> {
-        let (theirs, stop, stack) = (cx.clone(), stop.clone(), stack.clone());
-        let make = Box::new(move |cx: &Cx| stack.metrics(cx).unwrap_or_default());
+        let (theirs, stop) = (cx.clone(), stop.clone());
+        let make = Box::new(metrics);
         let page = http::Page { path: "/metrics", content_type: CONTENT_TYPE, make };
         cx.spawn_join(async move {
             let Watch { door: Door { listener, named }, address } = self;
@@ -246,13 +309,6 @@ impl Watch {
             drop(named);
             ended.map_err(|e| ServeError::Listen { address, problem: e.to_string() })
         })
-    }
-}
-
-fn take_place(path: &Path) -> Result<(PathBuf, Place), ServeError> {
-    match Place::take(path) {
-        Ok(place) => Ok((path.into(), place)),
-        Err(source) => Err(ServeError::Place { path: path.into(), source }),
     }
 }
 
@@ -282,133 +338,241 @@ fn parting_words(path: &Path, left: Left) -> Option<String> {
     }
 }
 
-/// Serves a target until the monitor says that it is to end. `ready` is told every address when clients can
+/// Serves targets until the monitor says that it is to end. `ready` is told every address when clients can
 /// connect.
 ///
 /// # Errors
-/// There is no such drive or target, it can't be mounted, or an address can't be had. The drive is as it was
-/// then, apart from the mount.
+/// There is no such drive or target, one can't be mounted, or an address can't be had. The drive is as it was
+/// then, apart from the mounts.
 pub fn serve(
     serving: &Serving,
     monitor: Rc<dyn Monitor>,
     ready: impl Fn(&dyn fmt::Display) + 'static,
 ) -> Result<Served, ServeError> {
-    let name = serving.on.name.clone();
-    if serving.fuse.is_some() {
+    if !serving.fuse.is_empty() {
         // Where it is not permitted there is a risk, which docs/COOKBOOK.md names.
         fuse::keep_out_of_reclaim();
     }
-    let failed =
-        |source: StackError| ServeError::Stack { target: name.clone(), source: source.into() };
     let options = SsdOptions { timing: serving.timing, ..SsdOptions::default() };
-    let target = target_of_drive(&serving.on, &options).map_err(failed)?;
-    if target.stack.is_raw() {
-        return Err(ServeError::Raw { target: name });
-    }
+    let target = |on: &DriveTarget| {
+        let target = target_of_drive(on, &options).map_err(failed(&on.name))?;
+        match target.stack.is_raw() {
+            true => Err(ServeError::Raw { target: on.name.clone() }),
+            false => Ok(target),
+        }
+    };
+    let targets = serving.on.iter().map(target).collect::<Result<Vec<_>, _>>()?;
     let switch = Rc::new(Switch::default());
     let (owned, power) = (serving.clone(), switch.clone());
     let main = |cx: Cx| async move {
-        let steps = steps(&cx, &owned, &target, monitor, &power, ready);
+        let steps = steps(&cx, &owned, &targets, monitor, &power, ready);
         let served = power.unless_off(&cx, steps).await;
         (served, cx.now())
     };
     let ended = Threads::run_here(0, main);
-    let (served, at) =
-        ended.map_err(|source| ServeError::Stalled { target: name.clone(), source })?;
+    let (served, at) = ended.map_err(|source| ServeError::Stalled { source })?;
     served.unwrap_or_else(|| {
-        let image = switch.cut(at).map_err(|e| failed(e.into()))?;
+        let image = switch.cut(at).map_err(|e| failed(&serving.on[0].name)(e.into()))?;
         Err(ServeError::PowerCut { image, at })
     })
+}
+
+fn failed(target: &str) -> impl Fn(StackError) -> ServeError {
+    move |source| ServeError::Stack { target: target.into(), source: source.into() }
+}
+
+/// What clients can find, taken before anything is mounted: a place that can't be had changes nothing.
+struct Places {
+    nbd: Vec<(Address, Door)>,
+    /// Of which target each is.
+    disks: Vec<(usize, Address, Door)>,
+    files: Vec<(usize, PathBuf, Place)>,
+    watch: Option<Watch>,
+}
+
+impl Places {
+    fn take(serving: &Serving) -> Result<Places, ServeError> {
+        let door = |address: Address| open_door(&address).map(|door| (address, door));
+        let disk = |(index, path): (usize, &PathBuf)| {
+            let (address, door) = door(Address::VhostUser(path.clone()))?;
+            Ok((index, address, door))
+        };
+        let file = |(index, path): (usize, &PathBuf)| match Place::take(path) {
+            Ok(place) => Ok((index, path.clone(), place)),
+            Err(source) => Err(ServeError::Place { path: path.clone(), source }),
+        };
+        Ok(Places {
+            nbd: serving.nbd.iter().cloned().map(door).collect::<Result<_, _>>()?,
+            disks: serving
+                .places(&serving.vhost_user)?
+                .into_iter()
+                .map(disk)
+                .collect::<Result<_, ServeError>>()?,
+            files: serving
+                .places(&serving.fuse)?
+                .into_iter()
+                .map(file)
+                .collect::<Result<_, _>>()?,
+            watch: serving.metrics.as_ref().map(Watch::open).transpose()?,
+        })
+    }
+}
+
+/// Targets of one drive, mounted.
+struct Stacks(Vec<Stack>);
+
+impl Stacks {
+    async fn mount(cx: &Cx, targets: &[Target], opened: &Rc<Opened>) -> Result<Stacks, ServeError> {
+        let mut stacks = Stacks(Vec::new());
+        for target in targets {
+            match Stack::mount(cx, target, opened).await {
+                Ok(stack) => stacks.0.push(stack),
+                Err(e) => {
+                    stacks.leave(cx).await;
+                    return Err(failed(&target.name)(e));
+                }
+            }
+        }
+        Ok(stacks)
+    }
+
+    /// For what could not be served: they are put back as they were found.
+    async fn leave(&self, cx: &Cx) {
+        for stack in &self.0 {
+            stack.leave(cx).await;
+        }
+    }
 }
 
 async fn steps(
     cx: &Cx,
     serving: &Serving,
-    target: &Target,
+    targets: &[Target],
     monitor: Rc<dyn Monitor>,
     power: &Rc<Switch>,
     ready: impl Fn(&dyn fmt::Display),
 ) -> Result<Served, ServeError> {
-    let failed = |source: StackError| ServeError::Stack {
-        target: target.name.clone(),
-        source: source.into(),
+    let places = Places::take(serving)?;
+    let recorded = match &serving.record {
+        Some((target, take)) => Some((serving.index_of(target.as_deref(), &take.to)?, take)),
+        None => None,
     };
-    // Before the mount: an address that can't be had changes nothing.
-    let disks = serving.vhost_user.iter().cloned().map(Address::VhostUser);
-    let addresses: Vec<Address> = serving.nbd.iter().cloned().chain(disks).collect();
-    let doors = addresses.iter().map(open_door).collect::<Result<Vec<_>, _>>()?;
-    let watched = serving.metrics.as_ref().map(Watch::open).transpose()?;
-    let place = serving.fuse.as_deref().map(take_place).transpose()?;
-    let stack = Stack::powered(cx, target, 0, Some(power.clone())).await.map_err(failed)?;
-    let export = Export::new(&target.name, stack.door("nbd")).with_sectors_of(serving.sector_bytes);
-    let [file_export, disk] =
-        ["fuse", "vhost-user"].map(|door| Rc::new(export.through(stack.door(door))));
-    let exports: Rc<[_]> = [Rc::new(export)].into();
-    if let Some(take) = &serving.record {
-        if let Err(source) = stack.prepare_recording(take.clone(), &[]) {
-            stack.leave(cx).await;
-            return Err(ServeError::Record { target: target.name.clone(), source });
-        }
-        stack.begin_recording(cx.now());
-    }
-    let file = place.map(|(path, place)| match fuse::Door::open(cx, place, file_export) {
-        Ok(door) => Ok((path, door)),
-        Err(source) => Err(ServeError::Fuse { path, source }),
-    });
-    let file = match file.transpose() {
-        Ok(file) => file,
+    let opened = Opened::open(cx, &targets[0], &serving.on[0], Some(power.clone()));
+    let opened = opened.map_err(failed(&targets[0].name))?;
+    let stacks = Stacks::mount(cx, targets, &opened).await?;
+    let begun = begin(cx, places, &stacks, serving, recorded, &opened);
+    let (stop, open) = match begun {
+        Ok(begun) => begun,
         Err(e) => {
-            stack.leave(cx).await;
+            stacks.leave(cx).await;
             return Err(e);
         }
     };
-    let (stop, mut open) = (Rc::new(Stop::default()), Vec::new());
-    for (door, address) in doors.into_iter().zip(&addresses) {
-        let (theirs, exports, stop, address) =
-            (cx.clone(), exports.clone(), stop.clone(), address.clone());
-        let disk = disk.clone();
-        open.push(cx.spawn_join(async move {
-            let Door { listener, named } = door;
-            let ended = match address {
-                Address::VhostUser(_) => vhost::serve(&theirs, listener, disk, stop).await,
-                _ => nbd::serve(&theirs, listener, exports, stop).await,
-            };
-            drop(named);
-            ended.map_err(|e| ServeError::Listen { address, problem: e.to_string() })
-        }));
-    }
-    let file = file.map(|(path, door)| {
-        let (theirs, stop) = (cx.clone(), stop.clone());
-        (path, cx.spawn_join(async move { door.serve(&theirs, &stop).await }))
-    });
-    let metrics_at = watched.as_ref().map(Watch::address);
-    let watched = watched.map(|watch| watch.serve(cx, &stack, &stop));
-    addresses.iter().for_each(|address| ready(address));
-    if let Some((path, _)) = &file {
-        ready(&format_args!("fuse:{}", path.display()));
-    }
-    if let Some(address) = metrics_at {
-        ready(&format_args!("metrics:{address}"));
-    }
+    open.at.iter().for_each(|at| ready(at));
     while !monitor.interrupted() {
         cx.sleep(LOOK_EVERY).await;
     }
     stop.raise(cx);
-    let mut ended = Ok(());
-    for door in open.into_iter().chain(watched) {
+    let (mut ended, mut left) = (Ok(()), Vec::new());
+    for door in open.doors {
         ended = ended.and(door.await);
     }
-    let left = match file {
-        Some((path, door)) => parting_words(&path, door.await),
-        None => None,
-    };
-    let recorded = stack.end_recording().map_err(|e| e.to_string()).transpose();
-    stack.drain(cx).await;
-    let stats = stack.stats();
-    let stopped = stack.stop(cx).await;
-    stack.close().map_err(failed)?;
+    for (path, file) in open.files {
+        left.extend(parting_words(&path, file.await));
+    }
+    let mut all = Vec::new();
+    for (stack, target) in stacks.0.iter().zip(targets) {
+        let recorded = stack.end_recording().map_err(|e| e.to_string()).transpose();
+        stack.drain(cx).await;
+        let stats = stack.stats();
+        let stopped = stack.stop(cx).await;
+        let (read_only, laws) = (stopped.read_only, stopped.laws);
+        let name = target.name.clone();
+        all.push(ServedTarget { name, stats, recorded, read_only, laws });
+    }
+    for (stack, target) in stacks.0.iter().zip(targets) {
+        stack.close().map_err(failed(&target.name))?;
+    }
     ended?;
-    let target = target.name.clone();
-    let (read_only, laws) = (stopped.read_only, stopped.laws);
-    Ok(Served { target, stats, recorded, left, read_only, laws })
+    Ok(Served { targets: all, left })
+}
+
+/// Doors that clients use.
+struct Open {
+    doors: Vec<Join<Result<(), ServeError>>>,
+    files: Vec<(PathBuf, Join<Left>)>,
+    /// Their addresses.
+    at: Vec<String>,
+}
+
+/// Everything that clients may use begins, until the stop.
+fn begin(
+    cx: &Cx,
+    places: Places,
+    stacks: &Stacks,
+    serving: &Serving,
+    recorded: Option<(usize, &Take)>,
+    opened: &Rc<Opened>,
+) -> Result<(Rc<Stop>, Open), ServeError> {
+    let by_nbd = |(stack, on): (&Stack, &DriveTarget)| {
+        let export = Export::new(&on.name, stack.door("nbd"));
+        Rc::new(export.with_sectors_of(serving.sector_bytes))
+    };
+    let exports: Rc<[Rc<Export>]> = stacks.0.iter().zip(&serving.on).map(by_nbd).collect();
+    let through =
+        |index: usize, door: &str| Rc::new(exports[index].through(stacks.0[index].door(door)));
+    let files = |(index, path, place): (usize, PathBuf, Place)| match fuse::Door::open(
+        cx,
+        place,
+        through(index, "fuse"),
+    ) {
+        Ok(door) => Ok((path, door)),
+        Err(source) => Err(ServeError::Fuse { path, source }),
+    };
+    let files = places.files.into_iter().map(files).collect::<Result<Vec<_>, _>>()?;
+    if let Some((index, take)) = recorded {
+        let stack = &stacks.0[index];
+        // What recordings may name is known before one begins.
+        ["fuse", "vhost-user"].into_iter().for_each(|door| drop(stack.door(door)));
+        stack.prepare_recording(take.clone(), &[]).map_err(|source| {
+            let target = serving.on[index].name.clone();
+            ServeError::Record { target, source }
+        })?;
+        stack.begin_recording(cx.now());
+    }
+    let stop = Rc::new(Stop::default());
+    let mut open = Open { doors: Vec::new(), files: Vec::new(), at: Vec::new() };
+    let ended = |address: Address| {
+        move |ended: std::io::Result<()>| {
+            ended.map_err(|e| ServeError::Listen { address, problem: e.to_string() })
+        }
+    };
+    for (address, Door { listener, named }) in places.nbd {
+        let (theirs, exports, stop) = (cx.clone(), exports.clone(), stop.clone());
+        open.at.push(address.to_string());
+        open.doors.push(cx.spawn_join(async move {
+            let _named = named;
+            ended(address)(nbd::serve(&theirs, listener, exports, stop).await)
+        }));
+    }
+    for (index, address, Door { listener, named }) in places.disks {
+        let (theirs, disk, stop) = (cx.clone(), through(index, "vhost-user"), stop.clone());
+        open.at.push(address.to_string());
+        open.doors.push(cx.spawn_join(async move {
+            let _named = named;
+            ended(address)(vhost::serve(&theirs, listener, disk, stop).await)
+        }));
+    }
+    for (path, door) in files {
+        let (theirs, stop) = (cx.clone(), stop.clone());
+        open.at.push(format!("fuse:{}", path.display()));
+        let served = cx.spawn_join(async move { door.serve(&theirs, &stop).await });
+        open.files.push((path, served));
+    }
+    if let Some(watch) = places.watch {
+        open.at.push(format!("metrics:{}", watch.address()));
+        let opened = opened.clone();
+        open.doors.push(watch.serve(cx, &stop, move |cx| opened.metrics(cx)));
+    }
+    Ok((stop, open))
 }

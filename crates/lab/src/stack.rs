@@ -23,6 +23,7 @@ use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::{Device, OpenImage, Partition, Ssd, SsdOptions, StoreKind, TargetInfo};
 use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_stack::{Description, DeviceChoice, Layers, Make, Programmed, kinds, raise};
+use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -44,13 +45,83 @@ pub struct Stack {
 
 /// Where a mounted stack came from.
 struct Home {
+    opened: Rc<Opened>,
+    mounted: Mounted,
+    /// Commits of the image before: a number that no earlier run had.
+    life: u64,
+}
+
+/// A drive that this process has open for one or several targets. The last one that closes it closes its
+/// image.
+pub(crate) struct Opened {
     drive: Drive,
     live: Rc<Live>,
     /// Until the image is closed.
     attended: Attending,
-    mounted: Mounted,
-    /// Commits of the image before: a number that no earlier run had.
-    life: u64,
+    /// Targets that have it open.
+    users: Cell<usize>,
+    /// Targets that are mounted, or are being mounted.
+    running: Cell<usize>,
+    /// Sectors by cause: what the medium had programmed before, and what targets have that were stopped.
+    programmed: Cell<Programmed>,
+}
+
+impl Opened {
+    /// Opens the drive of a target with the options of its device, and listens for those who ask about it.
+    ///
+    /// # Errors
+    /// It can't be opened, or its control socket can't be had.
+    pub(crate) fn open(
+        cx: &Cx,
+        target: &Target,
+        on: &DriveTarget,
+        switch: Option<Rc<Switch>>,
+    ) -> Result<Rc<Opened>, StackError> {
+        let drive = open_drive(target, on)?;
+        let live = Live::new(drive.clone(), switch);
+        match live.attend(cx) {
+            Ok(attended) => {
+                let programmed = Cell::new(drive.ssd.counters().programmed);
+                let (users, running) = (Cell::new(0), Cell::new(0));
+                Ok(Rc::new(Opened { drive, live, attended, users, running, programmed }))
+            }
+            Err(e) => {
+                let _ = drive.close(); // nothing has happened to it
+                Err(e.into())
+            }
+        }
+    }
+
+    /// What is to be seen of it, as text for Prometheus.
+    pub(crate) fn metrics(&self, cx: &Cx) -> String {
+        self.live.metrics(cx).to_text()
+    }
+
+    /// A target was stopped that has programmed so much. For the last one: what the medium says that it
+    /// has, as all but it are known by then.
+    fn stopped(&self, by_it: &[u64]) -> Option<Programmed> {
+        self.running.set(self.running.get().saturating_sub(1));
+        let known = self.programmed.get();
+        let left = since(self.drive.ssd.counters().programmed, known);
+        self.programmed.set(std::array::from_fn(|cause| {
+            known[cause] + by_it.get(cause).copied().unwrap_or(0)
+        }));
+        (self.running.get() == 0).then_some(left)
+    }
+
+    /// One of its targets is done with it.
+    ///
+    /// # Errors
+    /// The host failed: what was not flushed may be lost.
+    pub(crate) fn close(&self) -> Result<(), StackError> {
+        self.users.set(self.users.get().saturating_sub(1));
+        if self.users.get() > 0 {
+            return Ok(());
+        }
+        // Nobody listens any more when another process may open the image.
+        self.attended.take();
+        Ok(self.drive.close()?)
+    }
 }
 
 /// Sectors up to which the maps are walked after a run: some hundred bytes and 100 ns each.
@@ -71,7 +142,7 @@ impl Stack {
         switch: Option<Rc<Switch>>,
     ) -> Result<Stack, StackError> {
         if let Some(on) = &target.drive {
-            return Stack::mount(cx, target, on, switch).await;
+            return Stack::mount(cx, target, &Opened::open(cx, target, on, switch)?).await;
         }
         let (ssd, part) = medium(&target.stack, seed)?;
         Ok(Stack::on(cx, &target.stack, ssd, part, &Make::Create).await?)
@@ -103,52 +174,46 @@ impl Stack {
         Ok(Stack::on(cx, &target.stack, ssd, part, &Make::mount()).await?)
     }
 
-    /// Mounts a target of a drive.
-    async fn mount(
+    /// Mounts a target of a drive that is open. Where it can't be mounted it has left the drive.
+    ///
+    /// # Errors
+    /// There is no such target, or it can't be mounted.
+    pub(crate) async fn mount(
         cx: &Cx,
         target: &Target,
-        on: &DriveTarget,
-        switch: Option<Rc<Switch>>,
+        opened: &Rc<Opened>,
     ) -> Result<Stack, StackError> {
-        let drive = open_drive(target, on)?;
-        let live = Live::new(drive.clone(), &on.name, switch);
-        let attended = match live.attend(cx) {
-            Ok(attended) => attended,
-            Err(e) => {
-                let _ = drive.close(); // nothing has happened to it
-                return Err(e.into());
-            }
-        };
+        opened.users.set(opened.users.get() + 1);
+        opened.running.set(opened.running.get() + 1);
+        let mounted = Stack::mount_on(cx, target, opened).await;
+        if mounted.is_err() {
+            let _ = opened.close(); // why it could not be mounted matters more
+        }
+        mounted
+    }
+
+    async fn mount_on(cx: &Cx, target: &Target, opened: &Rc<Opened>) -> Result<Stack, StackError> {
+        let Opened { drive, live, .. } = &**opened;
+        let on = target.drive.as_ref();
+        let (name, how) = on.map_or((&target.name, MountHow::default()), |on| (&on.name, on.how));
         let life = drive.ssd.image_info().map_or(0, |i| i.commits);
         let began = cx.now();
-        let found = match drive.target(&on.name) {
-            Ok((info, part)) => {
-                let stack = Stack::on_drive(cx, target, &info, drive.ssd.clone(), part, on.how);
-                stack.await.map(|stack| (info, stack))
-            }
-            Err(e) => Err(e.into()),
-        };
-        let (info, stack) = match found {
-            Ok(found) => found,
-            Err(e) => {
-                attended.take();
-                let _ = drive.close(); // why it could not be mounted matters more
-                return Err(e);
-            }
-        };
+        let (info, part) = drive.target(name)?;
+        live.add_target(name);
+        let stack = Stack::on_drive(cx, target, &info, drive.ssd.clone(), part, how).await?;
         let layer = stack.layers.target();
         for refused in knobs::apply(cx, &**layer, &info.settings) {
-            live.note(format!("a kept knob: {refused}"));
+            live.note(name, format!("a kept knob: {refused}"));
         }
         stack.tap.time();
-        live.set_target(layer.clone(), stack.tap.clone());
+        live.set_mounted(name, layer.clone(), stack.tap.clone());
         let recovery = layer.recovered();
         let time = cx.now() - began;
         let first = info.chunks.map_or(0, |(first, _)| first);
         let lost = recovery.as_ref().map(|r| Lost::of(r, info.begin, first));
-        let (path, lost, notes) = (on.image.clone(), lost.unwrap_or_default(), Vec::new());
+        let (path, lost, notes) = (drive.path.clone(), lost.unwrap_or_default(), Vec::new());
         let mounted = Mounted { path, info, recovery, lost, time, notes };
-        let home = Some(Rc::new(Home { drive, live, attended, mounted, life }));
+        let home = Some(Rc::new(Home { opened: opened.clone(), mounted, life }));
         Ok(Stack { home, ..stack })
     }
 
@@ -176,7 +241,8 @@ impl Stack {
     /// How the target was found on its drive, if it lives on one, and what did not go as its knobs say.
     pub fn mounted(&self) -> Option<Mounted> {
         let home = self.home.as_ref()?;
-        Some(Mounted { notes: home.live.notes(), ..home.mounted.clone() })
+        let notes = home.opened.live.notes(&home.mounted.info.name);
+        Some(Mounted { notes, ..home.mounted.clone() })
     }
 
     /// Closes the image of a stopped target that lives on one.
@@ -185,11 +251,7 @@ impl Stack {
     /// The host failed: what was not flushed may be lost.
     pub fn close(&self) -> Result<(), StackError> {
         match &self.home {
-            Some(home) => {
-                // Nobody listens any more when another process may open the image.
-                home.attended.take();
-                Ok(home.drive.close()?)
-            }
+            Some(home) => home.opened.close(),
             None => Ok(()),
         }
     }
@@ -205,7 +267,7 @@ impl Stack {
 
     /// What is to be seen of the drive that it was mounted from, as text for Prometheus.
     pub(crate) fn metrics(&self, cx: &Cx) -> Option<String> {
-        Some(self.home.as_ref()?.live.metrics(cx).to_text())
+        Some(self.home.as_ref()?.opened.metrics(cx))
     }
 
     /// What a workload sees.
@@ -316,7 +378,7 @@ impl Stack {
         let how = match &self.home {
             // Somebody comes back.
             Some(home) => {
-                home.live.take_target();
+                home.opened.live.take_mounted(&home.mounted.info.name);
                 Stop::Clean
             }
             None => Stop::Quiet,
@@ -337,17 +399,24 @@ impl Stack {
 
     /// Counters agree with each other and with the medium's, the maps with a walk.
     fn check(&self) -> Result<(), String> {
-        let mut programmed = self.ssd.counters().programmed;
         // The layer has counted since it was mounted, the medium since it was new.
-        for (now, before) in programmed.iter_mut().zip(self.programmed) {
-            *now -= before;
+        let programmed = match &self.home {
+            Some(home) => home.opened.stopped(&self.stats().programmed),
+            None => Some(since(self.ssd.counters().programmed, self.programmed)),
+        };
+        match programmed {
+            Some(programmed) => self.layers.check_laws(&programmed)?,
+            None => self.layers.check_host_law()?,
         }
-        self.layers.check_laws(&programmed)?;
         match self.raw_sectors > WALK_SECTORS_MAX {
             true => Ok(()),
             false => self.layers.walk(),
         }
     }
+}
+
+fn since(now: Programmed, before: Programmed) -> Programmed {
+    std::array::from_fn(|cause| now[cause].saturating_sub(before[cause]))
 }
 
 /// What came of stopping a layer.
@@ -408,10 +477,9 @@ pub(crate) fn raw_medium(
         let (info, part) = drive.target(&on.name)?;
         check_how(on.how, kinds::find(&info.kind))?;
         let part: Arc<dyn Device> = part;
-        Ok::<_, StackError>((
-            part,
-            Live::new(drive.clone(), &on.name, Some(switch.clone())).attend(cx)?,
-        ))
+        let live = Live::new(drive.clone(), Some(switch.clone()));
+        live.add_target(&on.name);
+        Ok::<_, StackError>((part, live.attend(cx)?))
     };
     match open() {
         Ok((part, attended)) => {

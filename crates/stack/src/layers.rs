@@ -208,11 +208,20 @@ impl Layers {
     /// # Errors
     /// One of them is broken.
     pub fn check_laws(&self, programmed: &Programmed) -> Result<(), String> {
-        for stats in self.all.iter().filter_map(|layer| layer.stats()) {
-            stats.check_host_law().map_err(|e| format!("host law: {e}"))?;
-            stats.check_media_law(programmed).map_err(|e| format!("media law: {e}"))?;
-        }
-        Ok(())
+        self.check_host_law()?;
+        let mut all = self.all.iter().filter_map(|layer| layer.stats());
+        all.try_for_each(|stats| {
+            stats.check_media_law(programmed).map_err(|e| format!("media law: {e}"))
+        })
+    }
+
+    /// The law that says where what the host wrote has gone.
+    ///
+    /// # Errors
+    /// It is broken.
+    pub fn check_host_law(&self) -> Result<(), String> {
+        let mut all = self.all.iter().filter_map(|layer| layer.stats());
+        all.try_for_each(|stats| stats.check_host_law().map_err(|e| format!("host law: {e}")))
     }
 
     /// The state of each in a line.

@@ -5,20 +5,17 @@ use crate::args::{Drive, DriveCopy, DriveCreate, DriveInfo, DriveInject};
 use crate::output;
 use anyhow::{Context, Result, bail};
 use flashlane_lab::bounded;
-use flashlane_lab::control::ASK_MAX;
+use flashlane_lab::control::{ASK_MAX, Ask};
 use flashlane_lab::drive::faults::{self, FaultWords};
 use flashlane_lab::drive::{self, CopyKind};
+use flashlane_lab::verbs::ask;
 use std::path::Path;
-use std::slice::from_ref;
 
 pub(crate) fn drive(command: &Drive) -> Result<Ending> {
     match command {
         Drive::Create(args) => create(args),
         Drive::Info(args) => info(args),
-        Drive::Smart(args) => {
-            let file = &args.on.file;
-            args.out.give(from_ref(file), || Ok(drive::smart(file)?))
-        }
+        Drive::Smart(args) => args.out.ask(&args.on.file, &Ask::Smart),
         Drive::Check(args) => {
             let checked = drive::check(&args.file)?;
             output::print(&checked.to_text())?;
@@ -42,7 +39,7 @@ fn create(args: &DriveCreate) -> Result<Ending> {
 
 fn info(args: &DriveInfo) -> Result<Ending> {
     match &args.file {
-        Some(file) => args.out.give(from_ref(file), || Ok(drive::info(file)?)),
+        Some(file) => args.out.ask(file, &Ask::Info),
         None => output::done(drive::presets()),
     }
 }
@@ -51,11 +48,12 @@ fn inject(args: &DriveInject) -> Result<Ending> {
     let mut inputs = vec![args.on.drive.clone()];
     inputs.extend(args.plan.clone());
     args.out.give(&inputs, || {
+        let drive = &args.on.drive;
         if args.list {
-            return Ok(faults::list_faults(&args.on.drive)?);
+            return Ok(ask(drive, &Ask::Faults)?);
         }
         if args.clear {
-            return Ok(faults::clear_faults(&args.on.drive)?);
+            return Ok(ask(drive, &Ask::ClearFaults)?);
         }
         if args.kind.as_deref() == Some(faults::POWER_CUT) {
             let given = [
@@ -68,12 +66,12 @@ fn inject(args: &DriveInject) -> Result<Ending> {
             if let Some((option, _)) = given.iter().find(|(_, given)| *given) {
                 bail!("{option} is not for power_cut: the power goes now, and for the whole drive");
             }
-            return Ok(faults::power_cut(&args.on.drive)?);
+            return Ok(ask(drive, &Ask::PowerCut)?);
         }
         if let Some(plan) = &args.plan {
             let text = read_plan(plan)?;
             let why = || format!("cannot inject the plan {}", plan.display());
-            return faults::inject(&args.on.drive, &text).with_context(why);
+            return ask(drive, &Ask::Inject { plan: text }).with_context(why);
         }
         let words = FaultWords {
             kind: args.kind.clone().unwrap_or_default(),
@@ -83,7 +81,7 @@ fn inject(args: &DriveInject) -> Result<Ending> {
             probability: args.probability.clone(),
             times: args.times,
         };
-        Ok(faults::inject(&args.on.drive, &words.checked()?)?)
+        Ok(ask(drive, &Ask::Inject { plan: words.checked()? })?)
     })
 }
 

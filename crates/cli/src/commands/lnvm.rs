@@ -6,13 +6,12 @@ use crate::args::{
 };
 use crate::output;
 use anyhow::{Result, bail};
-use flashlane_lab::control::Answer;
+use flashlane_lab::control::Ask;
 use flashlane_lab::lnvm::{
-    self, Block, Create, Erased, Factory, LimiterKind, LnvmError, Options, Scrub, WearLeveling,
-    show,
+    self, Create, Erased, Factory, LimiterKind, Options, Scrub, WearLeveling, show,
 };
+use flashlane_lab::verbs;
 use std::path::{Path, PathBuf};
-use std::slice::from_ref;
 
 pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
     match command {
@@ -22,35 +21,31 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
         }
         Lnvm::Create(args) => create(args),
         Lnvm::Remove(LnvmRemove { on: OfDrive { drive }, target_name, out }) => {
-            out.give(from_ref(drive), || Ok(lnvm::remove(drive, target_name)?))
+            out.ask(drive, &Ask::Remove { target: target_name.clone() })
         }
         Lnvm::Info(LnvmInfo { on: OfDrive { drive }, target_name, out }) => {
-            out.give(from_ref(drive), || Ok(show::info(drive, target_name.as_deref())?))
+            out.ask(drive, &Ask::LnvmInfo { target: target_name.clone() })
         }
         Lnvm::IdNs(args) => {
-            let get = || show::id_ns(&args.on.drive, args.ns.namespace_id, args.human_readable);
-            page(&args.on, &args.out, args.raw_binary, get)
+            let (namespace, human) = (args.ns.namespace_id, args.human_readable);
+            page(&args.on, &args.out, args.raw_binary, &Ask::IdNs { namespace, human })
         }
         Lnvm::ChunkLog(args) => {
-            let binary = args.output_format == "binary";
-            page(&args.on, &args.out, binary, || show::chunk_log(&args.on.drive))
+            page(&args.on, &args.out, args.output_format == "binary", &Ask::ChunkLog)
         }
         Lnvm::DiagBbtbl(args) => {
-            let (namespace, OneLun { channel_id, lun_id }) = (args.ns.namespace_id, args.lun);
-            let get = || lnvm::bad_blocks(&args.on.drive, namespace, channel_id, lun_id);
-            page(&args.on, &args.out, args.raw_binary, get)
+            let OneLun { channel_id: channel, lun_id: lun } = args.lun;
+            let ask = Ask::BadBlocks { namespace: args.ns.namespace_id, channel, lun };
+            page(&args.on, &args.out, args.raw_binary, &ask)
         }
         Lnvm::DiagSetBbtbl(args) => {
             if args.ns.namespace_id != 1 {
                 bail!("there is no namespace {}: a drive has one, number 1", args.ns.namespace_id);
             }
-            let at = Block {
-                channel: args.lun.channel_id,
-                lun: args.lun.lun_id,
-                plane: args.plane_id,
-                block: args.block_id,
-            };
-            output::done(lnvm::set_bad_block(&args.on.drive, at, args.value)?.text)
+            let OneLun { channel_id: channel, lun_id: lun } = args.lun;
+            let (plane, block, mark) = (args.plane_id, args.block_id, args.value);
+            let ask = Ask::SetBadBlock { channel, lun, plane, block, mark };
+            output::done(verbs::ask(&args.on.drive, &ask)?.text)
         }
         Lnvm::Factory(args) => {
             let ask = Factory {
@@ -66,7 +61,7 @@ pub(crate) fn lnvm(command: &Lnvm) -> Result<Ending> {
         }
         Lnvm::Init(args) => output::done(lnvm::init(args.drive.get()?, &args.mediamgr_name)?.text),
         Lnvm::Knobs(LnvmKnobs { on: OfDrive { drive }, target_name, set, out }) => {
-            out.give(from_ref(drive), || Ok(lnvm::knobs(drive, target_name, set)?))
+            out.ask(drive, &Ask::Knobs { target: target_name.clone(), set: set.clone() })
         }
     }
 }
@@ -120,14 +115,9 @@ fn create(args: &LnvmCreate) -> Result<Ending> {
 }
 
 /// A page of the drive: its bytes as they are, or what they say.
-fn page(
-    on: &OfDrive,
-    out: &AsJson,
-    raw: bool,
-    get: impl FnOnce() -> Result<Answer, LnvmError>,
-) -> Result<Ending> {
+fn page(on: &OfDrive, out: &AsJson, raw: bool, ask: &Ask) -> Result<Ending> {
     match raw {
-        true => output::done(get()?.bytes),
-        false => out.give(from_ref(&on.drive), || Ok(get()?)),
+        true => output::done(verbs::ask(&on.drive, ask)?.bytes),
+        false => out.ask(&on.drive, ask),
     }
 }

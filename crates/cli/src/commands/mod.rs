@@ -21,6 +21,7 @@ use flashlane_lab::execute::ExecuteError;
 use flashlane_lab::lnvm::LnvmError;
 use flashlane_lab::reproduce::ReproduceError;
 use flashlane_lab::serve::ServeError;
+use flashlane_lab::verbs::VerbError;
 
 /// Runs what the command line says; without a command, `run`.
 pub(crate) fn run(args: Args) -> Result<Ending> {
@@ -61,7 +62,8 @@ pub(crate) fn blame(error: &anyhow::Error) -> Ending {
         Some(ReproduceError::Execute(e)) => matches!(e, ExecuteError::Stalled { .. }),
         _ => false,
     };
-    let target = matches!(error.downcast_ref(), Some(LnvmError::Stalled(_)));
+    let target = matches!(error.downcast_ref(), Some(LnvmError::Stalled(_)))
+        || matches!(error.downcast_ref(), Some(VerbError::Lnvm(LnvmError::Stalled(_))));
     if matches!(error.downcast_ref(), Some(ExecuteError::PowerCut { .. }))
         || matches!(error.downcast_ref(), Some(ServeError::PowerCut { .. }))
     {

@@ -1,44 +1,42 @@
 //! `flashlane serve`.
 
 use crate::Ending;
-use crate::args::Serve;
+use crate::args::{Record, Serve};
 use crate::output;
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
 use flashlane_lab::lnvm;
-use flashlane_lab::serve::{Served, Serving, serve as serve_target};
+use flashlane_lab::serve::{Served, ServedTarget, Serving, TargetPath, serve as serve_targets};
+use std::fmt::Display;
 use std::rc::Rc;
 
 pub(crate) fn serve(args: Serve) -> Result<Ending> {
-    let record = args.recording.take()?;
-    let names: Vec<String> = args.target.into_iter().collect();
-    let (on, _) = lnvm::choose(&args.drive, &names, args.how.get().1)?;
+    // Of several targets a recording says which, as places of them do.
+    let recording = args.recording.record.as_deref().map(TargetPath::from);
+    let (of, to) = recording.map(|at| (at.target, at.path)).unzip();
+    let record = Record { record: to, ..args.recording }.take()?;
+    let record = record.map(|take| (of.flatten(), take));
+    let on = lnvm::choose_all(&args.drive, &args.target, args.how.get().1)?;
+    let on: Vec<_> = on.into_iter().map(|(on, _)| on).collect();
     let Serve { nbd, fuse_file: fuse, vhost_user, metrics, sector_size: sector_bytes, .. } = args;
     let timing = !args.null_latency;
     let serving = Serving { on, nbd, fuse, vhost_user, metrics, sector_bytes, timing, record };
     let interrupt = Interrupt::listen()?;
-    let monitor = Rc::new(Terminal::new(&interrupt, &serving.on.name));
-    let served = serve_target(&serving, monitor, output::ready)?;
-    output::remark(&format!("flashlane: {served}\n"));
-    let Served { left, read_only, laws, recorded, .. } = served;
-    let recorded = recorded.map(|recorded| recorded.map(|r| r.to_string()));
-    if let Some(Ok(recorded)) = &recorded {
-        output::remark(&format!("flashlane: {recorded}\n"));
-    }
-    if let Some(left) = left {
-        output::remark(&format!("flashlane: {left}\n"));
-    }
-    let mut ending = Ending::Good;
-    let unrecorded = recorded.and_then(Result::err);
-    for (bad, what) in [
-        (read_only, "became read-only"),
-        (laws.err(), "counters disagree"),
-        (unrecorded, "not recorded"),
-    ] {
-        if let Some(why) = bad {
-            output::remark(&format!("flashlane: {}: {what}: {why}\n", serving.on.name));
-            ending = Ending::Bad;
+    let monitor = Rc::new(Terminal::new(&interrupt, &serving.on[0].name));
+    let Served { targets, left } = serve_targets(&serving, monitor, output::ready)?;
+    let say = |what: &dyn Display| output::remark(&format!("flashlane: {what}\n"));
+    let mut bad = Vec::new();
+    for target in targets {
+        say(&target);
+        let ServedTarget { name, recorded, read_only, laws, .. } = target;
+        match recorded {
+            Some(Ok(recorded)) => say(&recorded),
+            Some(Err(why)) => bad.push(format!("{name}: not recorded: {why}")),
+            None => {}
         }
+        bad.extend(read_only.map(|why| format!("{name}: became read-only: {why}")));
+        bad.extend(laws.err().map(|why| format!("{name}: counters disagree: {why}")));
     }
-    Ok(ending)
+    left.iter().chain(&bad).for_each(|what| say(what));
+    Ok(if bad.is_empty() { Ending::Good } else { Ending::Bad })
 }

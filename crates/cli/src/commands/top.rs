@@ -6,9 +6,10 @@ use crate::draw::{self, Screen, View};
 use crate::output;
 use crate::watch::Interrupt;
 use anyhow::{Context, Result, bail};
-use flashlane_lab::control::{Answer, Ask, ControlError, ask_holder};
+use flashlane_lab::control::{Answer, Ask};
 use flashlane_lab::lnvm::Ns;
 use flashlane_lab::metrics::Snapshot;
+use flashlane_lab::verbs::ask;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::io::IsTerminal;
 use std::path::Path;
@@ -23,13 +24,17 @@ const EVERY_MOST: Duration = Duration::from_secs(60);
 
 pub(crate) fn top(args: &Top) -> Result<Ending> {
     if args.prometheus {
-        return output::done(asked(&args.drive)?.text);
+        return output::done(ask(&args.drive, &Ask::Metrics)?.text);
     }
     if args.once {
         return args.out.give(from_ref(&args.drive), || {
-            let answer = asked(&args.drive)?;
-            let text = draw::text(&snapshot(&answer)?);
-            Ok(Answer { text, ..answer })
+            let answer = ask(&args.drive, &Ask::Metrics)?;
+            let mut now = snapshot(&answer)?;
+            if let Some(name) = &args.target {
+                known(&now, name)?;
+                now.targets.retain(|target| target.name == *name);
+            }
+            Ok(Answer { text: draw::text(&now), ..answer })
         });
     }
     if args.out.json.is_some() {
@@ -39,11 +44,16 @@ pub(crate) fn top(args: &Top) -> Result<Ending> {
         bail!("standard output is no terminal: say --once for a text, or --once --json - for JSON");
     }
     let every = Duration::from_nanos(args.every.as_ns()).clamp(EVERY_LEAST, EVERY_MOST);
-    let now = snapshot(&asked(&args.drive)?)?;
+    let now = snapshot(&ask(&args.drive, &Ask::Metrics)?)?;
+    let target = args.target.clone().unwrap_or_default();
+    if args.target.is_some() {
+        known(&now, &target)?;
+    }
+    let screen = Screen { now, target, every: words(every), ..Screen::default() };
     let interrupt = Interrupt::listen()?;
     // From here on a panic gives the terminal back, too.
     let mut terminal = ratatui::try_init().context("the terminal can't be drawn on")?;
-    let ended = watch(&mut terminal, &args.drive, now, every, &interrupt);
+    let ended = watch(&mut terminal, &args.drive, screen, every, &interrupt);
     ratatui::restore();
     if let Some(why) = ended? {
         output::remark(&format!("flashlane: {why}\n"));
@@ -51,15 +61,13 @@ pub(crate) fn top(args: &Top) -> Result<Ending> {
     Ok(if interrupt.happened() { Ending::Interrupted } else { Ending::Good })
 }
 
-fn asked(drive: &Path) -> Result<Answer> {
-    match ask_holder(drive, &Ask::Metrics) {
-        Err(ControlError::Nobody { .. }) => bail!(
-            "{}: nobody uses the drive: there is something to see while `flashlane serve` or `flashlane \
-             run --drive` has it",
-            drive.display()
-        ),
-        answered => Ok(answered?),
+/// Whether a target of that name is in use.
+fn known(now: &Snapshot, name: &str) -> Result<()> {
+    if now.target(name).is_some() {
+        return Ok(());
     }
+    let names: Vec<&str> = now.targets.iter().map(|target| &*target.name).collect();
+    bail!("{}: target `{name}` is not in use; in use: {}", now.device, names.join(", "))
 }
 
 fn snapshot(answer: &Answer) -> Result<Snapshot> {
@@ -70,12 +78,11 @@ fn snapshot(answer: &Answer) -> Result<Snapshot> {
 fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     drive: &Path,
-    now: Snapshot,
+    mut screen: Screen,
     mut every: Duration,
     interrupt: &Interrupt,
 ) -> Result<Option<String>> {
-    let process = now.process;
-    let mut screen = Screen { now, every: words(every), ..Screen::default() };
+    let process = screen.now.process;
     let mut asking: Option<Receiver<Result<Snapshot>>> = None;
     let mut looked = at();
     let mut changed = true;
@@ -86,7 +93,7 @@ fn watch(
         }
         // A holder that is stopped keeps its asker waiting, but not the keys.
         if asking.is_none() && !screen.paused && at() - looked >= every {
-            asking = Some(ask(drive));
+            asking = Some(ask_aside(drive));
             looked = at();
         }
         match asking.as_ref().map(Receiver::try_recv) {
@@ -124,12 +131,13 @@ fn words(every: Duration) -> String {
 }
 
 /// Asks on a thread of its own, which ends when it is answered.
-fn ask(drive: &Path) -> Receiver<Result<Snapshot>> {
+fn ask_aside(drive: &Path) -> Receiver<Result<Snapshot>> {
     let (to, from) = sync_channel(1);
     let drive = drive.to_path_buf();
     std::thread::spawn(move || {
         // Who has ended meanwhile needs no answer.
-        let _ = to.send(asked(&drive).and_then(|answer| snapshot(&answer)));
+        let answer = ask(&drive, &Ask::Metrics).map_err(anyhow::Error::from);
+        let _ = to.send(answer.and_then(|answer| snapshot(&answer)));
     });
     from
 }
@@ -140,6 +148,7 @@ fn pressed(screen: &mut Screen, every: &mut Duration, key: KeyEvent) -> bool {
     match key.code {
         KeyCode::Char('q') | KeyCode::Esc => return true,
         KeyCode::Char('c') if key.modifiers.contains(KeyModifiers::CONTROL) => return true,
+        KeyCode::Char('t') => screen.next_target(),
         KeyCode::Char('p') => screen.paused = !screen.paused,
         KeyCode::Char('h' | '?') => screen.help = !screen.help,
         KeyCode::Char('+') => *every = (*every / 2).max(EVERY_LEAST),

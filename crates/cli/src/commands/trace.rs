@@ -5,12 +5,13 @@ use crate::args::{HowRead, Trace, TraceConvert, TraceInfo, TraceRecord, TraceVal
 use crate::output::{self, Results, Sink};
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
-use flashlane_lab::control::{Answer, Ask, ControlError, ask_holder, path_of};
+use flashlane_lab::control::{Ask, path_of};
 use flashlane_lab::fits::fits_preset;
 use flashlane_lab::trace::convert::{Conversion, check_name, convert};
 use flashlane_lab::trace::info::Info;
 use flashlane_lab::trace::scan::{Scan, scan_watched};
 use flashlane_lab::trace::{ConvertError, TraceError, TraceSource};
+use flashlane_lab::verbs::ask;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -96,14 +97,14 @@ fn record(args: &TraceRecord, interrupt: &Interrupt) -> Result<Ending> {
     if let Some(take) = args.take()? {
         let (to, target) = (take.to.clone(), target.clone());
         output::keep_inputs(std::slice::from_ref(drive), &[("OUT", &to)])?;
-        tell(drive, &Ask::Record { target, take })?;
+        ask(drive, &Ask::Record { target, take })?;
         if !wait(args, interrupt)? {
             let (drive, to) = (drive.display(), to.display());
             let what = "has ended; what it was asked until then is in";
             return output::done(format!("{drive}: who had it in use {what} {to}\n"));
         }
     }
-    output::done(tell(drive, &Ask::StopRecording { target })?.text)
+    output::done(ask(drive, &Ask::StopRecording { target })?.text)
 }
 
 /// Waits until the recording is to end; false where whoever records has ended.
@@ -118,15 +119,4 @@ fn wait(args: &TraceRecord, interrupt: &Interrupt) -> Result<bool> {
         std::thread::sleep(LOOK_EVERY);
     }
     Ok(true)
-}
-
-fn tell(drive: &Path, ask: &Ask) -> Result<Answer> {
-    ask_holder(drive, ask).map_err(|e| match e {
-        ControlError::Nobody { .. } => anyhow::anyhow!(
-            "{}: nobody uses this drive: begin `flashlane serve` or `flashlane run --drive` first; both record \
-             from the start with --record",
-            drive.display()
-        ),
-        other => other.into(),
-    })
 }

@@ -13,34 +13,38 @@ fn looks() -> (Snapshot, Snapshot) {
             ("gc_moved", 500 * n),
             ("gc_victims", 2 * n),
         ];
-        let mut s = Snapshot {
-            time_ns: n * 1_000_000_000,
-            device: "my.img".into(),
-            target: "db".into(),
+        let mut t = TargetSnapshot {
+            name: "db".into(),
             layer: "pblk".into(),
-            process: 7,
             write_amplification_ratio: Some(1.5 * n as f64),
             stats: stats.map(|(name, n)| (name.to_string(), n)).into(),
-            ..Snapshot::default()
+            ..TargetSnapshot::default()
         };
         let mut buckets = vec![0; 102];
         (buckets[9], buckets[40]) = (990 * n, 10 * n);
-        s.requests = ["read", "write", "discard", "flush"]
+        t.requests = ["read", "write", "discard", "flush"]
             .map(|op| Latency { op: op.into(), ..Latency::default() })
             .into();
-        s.requests[1] = Latency {
+        t.requests[1] = Latency {
             op: "write".into(),
             ended: 1_000 * n,
             sum_ns: 6_000_000 * n,
             buckets,
             ..Latency::default()
         };
-        s.room.free = 12;
-        s.room.of = 40;
-        s.room.user_slots = Some((48, 64));
-        s.rings = vec![flashlane_lab::metrics::Ring { slots: 64, used: 16, ..Default::default() }];
-        s.lines = [("open".to_string(), 2), ("closed".to_string(), 9)].into();
-        s.knobs = [("gc_enabled".to_string(), "1".to_string())].into();
+        t.room.free = 12;
+        t.room.of = 40;
+        t.room.user_slots = Some((48, 64));
+        t.rings = vec![flashlane_lab::metrics::Ring { slots: 64, used: 16, ..Default::default() }];
+        t.lines = [("open".to_string(), 2), ("closed".to_string(), 9)].into();
+        t.knobs = [("gc_enabled".to_string(), "1".to_string())].into();
+        let mut s = Snapshot {
+            time_ns: n * 1_000_000_000,
+            device: "my.img".into(),
+            process: 7,
+            targets: vec![t],
+            ..Snapshot::default()
+        };
         s.medium.pus_per_channel = 2;
         s.medium.channels_ns = vec![n * 100_000_000, 0];
         let busy = n * 900_000_000;
@@ -131,6 +135,24 @@ fn the_text_has_all_views() {
     }
     assert!(text.contains("my.img: target db (pblk), process 7; rates since the mount"), "{text}");
     assert!(text.contains("WA          3.000 now, 3.000 since the mount"), "{text}");
+}
+
+#[test]
+fn targets_come_one_after_the_other() {
+    let mut screen = screen(View::Overview);
+    let log = TargetSnapshot { name: "log".into(), layer: "qblk".into(), ..Default::default() };
+    screen.now.targets.push(log);
+    has(&drawn(&screen, 80, 24), " my.img  target db (pblk, 1 of 2)  run 2.00 s");
+    screen.next_target();
+    has(&drawn(&screen, 80, 24), " my.img  target log (qblk, 2 of 2)  run 2.00 s");
+    screen.next_target();
+    assert_eq!(screen.target, "db");
+    // One that is not in use any more.
+    screen.target = "gone".into();
+    has(&drawn(&screen, 80, 24), "target db (pblk, 1 of 2)");
+    let text = text(&screen.now);
+    assert!(text.contains("my.img: target db") && text.contains("my.img: target log"), "{text}");
+    Screen::default().next_target();
 }
 
 #[test]

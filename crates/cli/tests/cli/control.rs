@@ -49,7 +49,7 @@ fn verbs_work_on_a_drive_in_use() {
     assert_eq!(there.permissions().mode() & 0o777, 0o600);
     let info = h.run("drive info a.img --json -").good().json();
     assert_eq!(info["in_use"]["process"], pid);
-    assert_eq!(info["in_use"]["target"], "db");
+    assert_eq!(info["in_use"]["targets"][0], "db");
     let text = h.run("drive info a.img").good().out;
     assert!(text.contains(&format!("by process {pid}, target `db`")), "{text}");
     goes_on(&h);

@@ -1,6 +1,6 @@
 //! `flashlane serve --fuse-file`: a target as a file (`tests/fuse.sh` has loop devices and file systems on it).
 
-use crate::harness::{Here, Holder, pause, says};
+use crate::harness::{Here, Holder, drive, pause, says};
 use crate::serve::{Client, SECTOR, made, pattern, stopped};
 use flashlane_testkit::skip;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
@@ -25,8 +25,10 @@ impl Deref for Folder {
 
 impl Drop for Folder {
     fn drop(&mut self) {
-        let mut umount = Command::new("umount");
-        let _ = umount.arg("-l").arg(self.path("disk")).stderr(Stdio::null()).status();
+        for disk in ["disk", "log"] {
+            let mut umount = Command::new("umount");
+            let _ = umount.arg("-l").arg(self.path(disk)).stderr(Stdio::null()).status();
+        }
     }
 }
 
@@ -146,6 +148,33 @@ fn every_type_of_target_is_a_file() {
         stopped(server);
         assert_eq!(std::fs::read(h.path("disk")).expect("it is there"), b"", "{kind}");
     }
+}
+
+#[test]
+fn targets_are_files_side_by_side() {
+    if !is_here() {
+        return;
+    }
+    let h = Folder(drive());
+    h.run("lnvm create a.img -n db -t pblk -b 0 -e 1").good();
+    h.run("lnvm create a.img -n log -t qblk -b 2 -e 3").good();
+    let line = "serve a.img --null-latency --target db --target log --fuse-file db=disk --fuse-file log=log";
+    let is_there = |name: &str| std::fs::metadata(h.path(name)).is_ok_and(|there| there.len() > 0);
+    let server = h.hold_until(h.command(line), || is_there("disk") && is_there("log"));
+    let files = ["disk", "log"].map(|name| {
+        let options = OpenOptions::new().read(true).write(true).open(h.path(name));
+        options.expect("it opens")
+    });
+    for (seed, file) in (1..).zip(&files) {
+        file.write_all_at(&pattern(seed, 20), 4096).expect("it writes");
+        file.sync_all().expect("it syncs");
+    }
+    for (seed, file) in (1..).zip(&files) {
+        assert!(read(file, 4096, 20 * SECTOR) == pattern(seed, 20));
+    }
+    drop(files);
+    says(&stopped(server), &["db: 80 KiB written", "log: 80 KiB written"]);
+    assert!(!h.path("disk").exists() && !h.path("log").exists());
 }
 
 #[test]

@@ -16,6 +16,7 @@ mod metrics;
 mod nbd;
 mod record;
 mod serve;
+mod several;
 mod sweep;
 mod torture;
 mod vhost;

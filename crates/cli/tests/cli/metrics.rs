@@ -109,8 +109,8 @@ fn values_move_as_requests_do() {
         let spare = smart["avail_spare"].as_f64().expect("a number") / 100.0;
         assert_eq!(of_device(&now, "nvme_available_spare_ratio"), spare);
         let seen = json(&h, "top a.img --once --json -");
-        assert_eq!(seen["stats"]["host_written"], 101, "{kind}");
-        assert_eq!(seen["layer"], kind);
+        assert_eq!(seen["targets"][0]["stats"]["host_written"], 101, "{kind}");
+        assert_eq!(seen["targets"][0]["layer"], kind);
         assert_eq!(seen["smart"], smart, "{kind}");
         let same = series(&h.run("top a.img --prometheus").good().out);
         assert_eq!(of(&same, "host_write_bytes_total", ""), 101.0 * 4096.0);
@@ -202,7 +202,7 @@ fn runs_on_a_drive_are_watched() {
     run.interrupt();
     let run = h.hold("a.img", "db", "a.img.ctl");
     let seen = json(&h, "top a.img --once --json -");
-    assert_eq!(seen["target"], "db");
+    assert_eq!(seen["targets"][0]["name"], "db");
     assert!(seen["medium"]["name"].as_str().expect("a name").starts_with("tiny"), "{seen}");
     run.interrupt();
 }

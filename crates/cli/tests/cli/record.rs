@@ -46,7 +46,7 @@ fn a_server_records_what_its_clients_ask() {
 #[test]
 fn somebody_who_comes_later_records_what_is_asked_then() {
     let h = made("qblk");
-    h.run("trace record a.img t.parquet").refused(2, &["nobody uses this drive", "--record"]);
+    h.run("trace record a.img t.parquet").refused(2, &["nobody uses the drive", "--record"]);
     let server = served(&h);
     let mut c = Client::connect(&h.path("s"), "db");
     assert_eq!(c.write(0, 0, &pattern(1, 1)), 0);

@@ -48,6 +48,14 @@ impl Client {
         Client { socket, bytes, flags }
     }
 
+    /// A client of each of these exports; of several none is without a name.
+    pub(crate) fn connect_all(path: &Path, exports: &[&str]) -> Vec<Client> {
+        let mut nobody = Client::greeted(path);
+        nobody.write_all(b"IHAVEOPT\0\0\0\x01\0\0\0\0").expect("it listens");
+        assert_eq!(nobody.read(&mut [0; 1]).unwrap_or(0), 0, "it is left");
+        exports.iter().map(|export| Client::connect(path, export)).collect()
+    }
+
     pub(crate) fn send(&mut self, command: u16, flags: u16, offset: u64, bytes: u32, data: &[u8]) {
         let mut head = 0x2560_9513u32.to_be_bytes().to_vec();
         head.extend(flags.to_be_bytes());

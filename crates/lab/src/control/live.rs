@@ -1,40 +1,51 @@
-//! A drive in use, as the run's thread knows it: answers questions, helps a run that can't go on.
+//! A drive in use, as the run's thread knows it: its targets, and whoever asks about them.
 //!
-//! Owns: which verb may be done to a drive under a run, and how. Promises: what only looks changes nothing
-//! of the run; a copy is the drive at a commit made for it; the target in use is neither removed nor its
-//! blocks marked. Never: waits for virtual time.
+//! Owns: which targets are in use, their layers and tops; the port at which questions arrive. Promises: a
+//! question is answered between two steps of the run, as [`answer`] says; a run that can't go on, because a
+//! knob holds it up, goes on. Never: waits for virtual time.
 
 use super::power::Switch;
 use super::server::Questions;
 use super::socket::path_of;
 use super::{Answer, Ask, ControlError, Listening, io_error};
-use crate::drive::{DriveError, Look, faults};
-use crate::lnvm::show::InUse;
-use crate::lnvm::{Block, Drive, LnvmError, bad_blocks, knobs, remove_of, show};
-use crate::metrics::{Looked, Snapshot, look};
-use crate::tap::{Tap, TapError};
+use crate::lnvm::{Drive, LnvmError};
+use crate::metrics::{Snapshot, look};
+use crate::tap::Tap;
+use crate::verbs::{VerbError, answer};
 use flashlane_base::Ns;
 use flashlane_ftl::layer::Layer;
-use flashlane_media::fault::FaultPlan;
-use flashlane_ocssd::CopyKind;
 use flashlane_rt::{Cx, Idle, Opened, Port};
-use std::cell::{Cell, RefCell};
+use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
 use std::sync::Arc;
 
 /// A drive that is in use by this process.
 pub(crate) struct Live {
     drive: Drive,
-    target: String,
-    /// The target's layer, once it is mounted.
-    layer: RefCell<Option<Arc<dyn Layer>>>,
-    /// Its top, at the same times.
-    tap: RefCell<Option<Arc<Tap>>>,
-    /// A knob was turned back against its owner.
-    lifted: Cell<bool>,
-    notes: RefCell<Vec<String>>,
+    targets: RefCell<Vec<Target>>,
     /// The power of the drive, where the run can do without.
     switch: Option<Rc<Switch>>,
+}
+
+/// A target in use.
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// Its layer and its top, while it is mounted.
+    mounted: Option<(Arc<dyn Layer>, Arc<Tap>)>,
+    /// What did not go as asked for.
+    notes: Vec<String>,
+    /// A knob was turned back against its owner.
+    lifted: bool,
+}
+
+impl Target {
+    pub(crate) fn layer(&self) -> Option<&Arc<dyn Layer>> {
+        self.mounted.as_ref().map(|(layer, _)| layer)
+    }
+
+    pub(crate) fn tap(&self) -> Option<&Arc<Tap>> {
+        self.mounted.as_ref().map(|(_, tap)| tap)
+    }
 }
 
 /// A drive whose holder listens, until it is dropped.
@@ -47,17 +58,9 @@ pub(crate) struct Attended {
 pub(crate) type Attending = Rc<RefCell<Option<Attended>>>;
 
 impl Live {
-    /// A drive with the target that is about to be used, and its power.
-    pub(crate) fn new(drive: Drive, target: &str, switch: Option<Rc<Switch>>) -> Rc<Live> {
-        Rc::new(Live {
-            drive,
-            switch,
-            target: target.into(),
-            layer: RefCell::new(None),
-            tap: RefCell::new(None),
-            lifted: Cell::new(false),
-            notes: RefCell::default(),
-        })
+    /// A drive that is about to be used, and its power.
+    pub(crate) fn new(drive: Drive, switch: Option<Rc<Switch>>) -> Rc<Live> {
+        Rc::new(Live { drive, switch, targets: RefCell::default() })
     }
 
     /// Listens at the drive's control socket, and answers between the steps of a run.
@@ -77,146 +80,132 @@ impl Live {
         Ok(attended)
     }
 
-    /// The target is mounted.
-    pub(crate) fn set_target(&self, layer: Arc<dyn Layer>, tap: Arc<Tap>) {
-        *self.layer.borrow_mut() = Some(layer);
-        *self.tap.borrow_mut() = Some(tap);
+    /// A target is about to be mounted.
+    pub(crate) fn add_target(&self, name: &str) {
+        let target = Target { name: name.into(), mounted: None, notes: Vec::new(), lifted: false };
+        self.targets.borrow_mut().push(target);
     }
 
-    /// The target is being stopped: its knobs are not to be turned any more.
-    pub(crate) fn take_target(&self) {
-        self.layer.borrow_mut().take();
-        self.tap.borrow_mut().take();
+    fn target(&self, name: &str) -> Option<Ref<'_, Target>> {
+        let all = self.targets.borrow();
+        Ref::filter_map(all, |all| all.iter().find(|target| target.name == name)).ok()
     }
 
-    /// The target that is in use, once it is mounted.
-    pub(crate) fn layer(&self) -> Option<Arc<dyn Layer>> {
-        self.layer.borrow().clone()
+    fn target_mut(&self, name: &str) -> Option<RefMut<'_, Target>> {
+        let all = self.targets.borrow_mut();
+        RefMut::filter_map(all, |all| all.iter_mut().find(|target| target.name == name)).ok()
     }
 
-    /// Notes something that did not go as asked for.
-    pub(crate) fn note(&self, what: String) {
-        self.notes.borrow_mut().push(what);
-    }
-
-    /// What was noted.
-    pub(crate) fn notes(&self) -> Vec<String> {
-        self.notes.borrow().clone()
-    }
-
-    fn look(&self) -> Result<Look, String> {
-        Look::of(self.drive.ssd.clone(), Some(&self.target)).map_err(|e| e.to_string())
-    }
-
-    fn answer(&self, cx: &Cx, ask: &Ask) -> Result<Answer, String> {
-        let drive = &self.drive;
-        let said = |e: LnvmError| e.to_string();
-        let drive_said = |e: DriveError| e.to_string();
-        match ask {
-            Ask::Info => self.look().map(|look| Answer::new((look.to_text(), look.to_json()))),
-            Ask::Smart => {
-                self.look().map(|look| Answer::new((look.smart_text(), look.smart_json())))
-            }
-            Ask::Metrics => {
-                let seen = self.metrics(cx);
-                Ok(Answer::new((seen.to_text(), seen.to_json())))
-            }
-            Ask::Copy { to, clone } => {
-                let kind = if *clone { CopyKind::Clone } else { CopyKind::Snapshot };
-                let copied = drive.ssd.copy_image_to(to, kind);
-                copied.map(|()| Answer::default()).map_err(|e| e.to_string())
-            }
-            Ask::Inject { plan } => {
-                let plan = FaultPlan::from_toml(plan).map_err(|e| e.to_string())?;
-                faults::inject_into(&drive.ssd, &drive.path, &plan, true).map_err(drive_said)
-            }
-            Ask::Faults => Ok(faults::list_of(&drive.ssd)),
-            Ask::ClearFaults => faults::clear_of(&drive.ssd, &drive.path).map_err(drive_said),
-            Ask::PowerCut => Err(format!(
-                "{}: process {} can't go on without the drive's power",
-                drive.path.display(),
-                std::process::id()
-            )),
-            Ask::List => Ok(show::list_of(drive)),
-            Ask::LnvmInfo { target } => {
-                // Other targets are shown on a shadow of the image: as at its last commit.
-                drive.ssd.make_durable().map_err(|e| drive.at(e).to_string())?;
-                let in_use = InUse { target: &self.target, layer: self.layer(), now: cx.now() };
-                show::info_of(drive, target.as_deref(), Some(in_use)).map_err(said)
-            }
-            Ask::IdNs { namespace, human } => {
-                show::id_ns_of(drive, *namespace, *human).map_err(said)
-            }
-            Ask::ChunkLog => Ok(show::chunk_log_of(drive)),
-            Ask::BadBlocks { namespace, channel, lun } => {
-                bad_blocks::bad_blocks_of(drive, *namespace, *channel, *lun).map_err(said)
-            }
-            Ask::SetBadBlock { channel, lun, plane, block, mark } => {
-                let at = Block { channel: *channel, lun: *lun, plane: *plane, block: *block };
-                bad_blocks::set_bad_block_of(drive, at, *mark).map_err(said)
-            }
-            Ask::Remove { target } if *target == self.target => Err(format!(
-                "{}: target `{target}` is in use by process {}: it can be removed when that has ended",
-                drive.path.display(),
-                std::process::id()
-            )),
-            Ask::Remove { target } => remove_of(drive, target).map_err(said),
-            Ask::Record { target, take } => {
-                let tap = self.tap_of(target)?;
-                let begun = tap.prepare(take.clone()).map(|()| tap.begin(cx.now()));
-                begun.map(|()| Answer::default()).map_err(|e| self.at(&e))
-            }
-            Ask::StopRecording { target } => {
-                let recorded = self.tap_of(target)?.end().map_err(|e| self.at(&e))?;
-                let json = serde_json::to_string_pretty(&recorded).map_err(|e| e.to_string())?;
-                Ok(Answer::new((format!("{recorded}\n"), json + "\n")))
-            }
-            Ask::Knobs { target, set } if *target == self.target => match self.layer() {
-                Some(layer) => knobs::in_use(cx, drive, target, &*layer, set).map_err(said),
-                None => knobs::of_unmounted(drive, target).map_err(said),
-            },
-            Ask::Knobs { target, set } => {
-                drive.ssd.make_durable().map_err(|e| drive.at(e).to_string())?;
-                knobs::at_rest(drive, target, set).map_err(said)
-            }
+    /// It is mounted.
+    pub(crate) fn set_mounted(&self, name: &str, layer: Arc<dyn Layer>, tap: Arc<Tap>) {
+        if let Some(mut target) = self.target_mut(name) {
+            target.mounted = Some((layer, tap));
         }
     }
 
-    /// What is to be seen of the drive and its target now.
+    /// It is being stopped: its knobs are not to be turned any more.
+    pub(crate) fn take_mounted(&self, name: &str) {
+        if let Some(mut target) = self.target_mut(name) {
+            target.mounted = None;
+        }
+    }
+
+    /// Names of the targets in use.
+    pub(crate) fn targets(&self) -> Vec<String> {
+        self.targets.borrow().iter().map(|target| target.name.clone()).collect()
+    }
+
+    pub(crate) fn uses(&self, name: &str) -> bool {
+        self.target(name).is_some()
+    }
+
+    /// The layer of a target in use, once it is mounted.
+    pub(crate) fn layer(&self, name: &str) -> Option<Arc<dyn Layer>> {
+        self.target(name)?.layer().cloned()
+    }
+
+    /// Notes something about a target that did not go as asked for.
+    pub(crate) fn note(&self, name: &str, what: String) {
+        if let Some(mut target) = self.target_mut(name) {
+            target.notes.push(what);
+        }
+    }
+
+    /// What was noted about it.
+    pub(crate) fn notes(&self, name: &str) -> Vec<String> {
+        self.target(name).map_or_else(Vec::new, |target| target.notes.clone())
+    }
+
+    /// What is to be seen of the drive and its targets now.
     pub(crate) fn metrics(&self, cx: &Cx) -> Snapshot {
-        let requests = self.tap.borrow().as_ref().map_or_else(Vec::new, |tap| tap.requests());
-        let (drive, target, layer) = (&self.drive, &*self.target, self.layer());
-        look(&Looked { drive, target, layer, requests, now: cx.now() })
-    }
-
-    /// The top of the target in use; that of another is nobody's.
-    fn tap_of(&self, target: &Option<String>) -> Result<Arc<Tap>, String> {
-        let (path, used) = (self.drive.path.display(), &self.target);
-        match target {
-            Some(other) if other != used => Err(format!(
-                "{path}: target `{other}` is not in use, so it is asked nothing; `{used}` is"
-            )),
-            _ => {
-                self.tap.borrow().clone().ok_or_else(|| {
-                    format!("{path}: target `{used}` has no block device in use now")
-                })
-            }
-        }
-    }
-
-    fn at(&self, e: &TapError) -> String {
-        format!("{}: target `{}`: {e}", self.drive.path.display(), self.target)
+        look(&self.drive, &self.targets.borrow(), cx.now())
     }
 
     /// Nothing goes on, and perhaps a knob holds it up.
     fn unstick(&self, cx: &Cx) -> bool {
-        let Some(knob) = self.layer().and_then(|layer| layer.unstick(cx)) else {
-            return false;
-        };
-        if !self.lifted.replace(true) {
-            self.note(format!("{knob} could not be kept up: no room was left at {}", cx.now()));
+        let mut changed = false;
+        for target in &mut *self.targets.borrow_mut() {
+            let Some(knob) = target.layer().and_then(|layer| layer.unstick(cx)) else { continue };
+            changed = true;
+            if !std::mem::replace(&mut target.lifted, true) {
+                let now = cx.now();
+                let said = format!("{knob} could not be kept up: no room was left at {now}");
+                target.notes.push(said);
+            }
         }
-        true
+        changed
+    }
+}
+
+/// What this process has a drive in use for, at one moment of its run.
+#[derive(Clone, Copy)]
+pub(crate) struct InUse<'a> {
+    pub(crate) live: &'a Live,
+    pub(crate) cx: &'a Cx,
+}
+
+impl InUse<'_> {
+    /// The target that is meant, and its top: the only one where none is named.
+    ///
+    /// # Errors
+    /// There is no such target in use, several may be meant, or it is not mounted.
+    pub(crate) fn tap_of(&self, name: Option<&str>) -> Result<(String, Arc<Tap>), VerbError> {
+        let path = &self.live.drive.path;
+        let says = |problem| VerbError::Target { path: path.clone(), problem };
+        let all = self.live.targets.borrow();
+        let used: Vec<String> = all.iter().map(|target| format!("`{}`", target.name)).collect();
+        let used = used.join(", ");
+        let target = match (name, &all[..]) {
+            (Some(name), all) => {
+                all.iter().find(|target| target.name == name).ok_or_else(|| {
+                    let are = if all.len() == 1 { "is" } else { "are" };
+                    says(format!(
+                        "target `{name}` is not in use, so it is asked nothing; {used} {are}"
+                    ))
+                })?
+            }
+            (None, [one]) => one,
+            (None, _) => {
+                let known = format!("in use: {used}");
+                return Err(LnvmError::WhichTarget { path: path.clone(), known }.into());
+            }
+        };
+        let tap = target.tap().ok_or_else(|| {
+            says(format!("target `{}` has no block device in use now", target.name))
+        })?;
+        Ok((target.name.clone(), tap.clone()))
+    }
+
+    /// The same of a recording that is to end: the only one that there is where none is named.
+    ///
+    /// # Errors
+    /// As [`InUse::tap_of`].
+    pub(crate) fn recorded_of(&self, name: Option<&str>) -> Result<(String, Arc<Tap>), VerbError> {
+        let all = self.live.targets.borrow();
+        let is_recorded = |target: &&Target| target.tap().is_some_and(|tap| tap.is_prepared());
+        let mut recorded = all.iter().filter(is_recorded).map(|target| target.name.as_str());
+        let only = recorded.next().filter(|_| recorded.next().is_none());
+        self.tap_of(name.or(only))
     }
 }
 
@@ -226,12 +215,18 @@ struct Holder {
     questions: Questions,
 }
 
+impl Holder {
+    fn answer(&self, cx: &Cx, ask: &Ask) -> Result<Answer, VerbError> {
+        answer(&self.live.drive, ask, Some(InUse { live: &self.live, cx }))
+    }
+}
+
 impl Port for Holder {
     fn serve(&mut self, cx: &Cx) {
         let Some(job) = self.questions.next() else { return };
         match &self.live.switch {
             Some(switch) if job.ask == Ask::PowerCut => switch.pull(cx, job),
-            _ => job.answer(|ask| self.live.answer(cx, ask)),
+            _ => job.answer(|ask| self.answer(cx, ask).map_err(|e| e.to_string())),
         }
     }
 

@@ -1,10 +1,11 @@
 //! The control socket of a drive in use: who has it open answers the verbs of those who can't open it.
 //!
-//! Owns: what can be asked ([`Ask`]), the messages, and the choice between the image and its holder
-//! ([`reach`]). Promises: the socket is `DRIVE.ctl` beside the image, for its owner only; another version
-//! of the protocol is refused in words; a question is answered between two steps of the holder's run; no
-//! client can crash it, hang it, take more than half of its time (but for copies of a drive, each of which
-//! is followed by half a minute), or have it keep more than a bounded number of bytes. Never: decides who has a drive; the lock on the image does.
+//! Owns: what can be asked ([`Ask`]), and the messages; [`crate::verbs`] has the answers. Promises: the
+//! socket is `DRIVE.ctl` beside the image, for its owner only; another version of the protocol is refused in
+//! words; a question is answered between two steps of the holder's run; no client can crash it, hang it,
+//! take more than half of its time (but for copies of a drive, each of which is followed by half a minute),
+//! or have it keep more than a bounded number of bytes. Never: decides who has a drive; the lock on the
+//! image does.
 //!
 //! A message is a line of JSON. The holder begins: `{"flashlane":"drive control","version":1,"process":7}`.
 //! The client asks once: `{"version":1,"ask":"smart"}`. The holder answers
@@ -25,7 +26,6 @@ use flashlane_ocssd::CopyKind;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 pub const VERSION: u32 = 1;
 /// What the holder calls itself.
@@ -96,11 +96,11 @@ pub enum Ask {
     },
 }
 
-/// Asks the process that has a drive open what makes no sense at rest.
+/// Asks the process that has a drive open.
 ///
 /// # Errors
 /// Nobody has it open, or does not answer, or refuses.
-pub fn ask_holder(image: &Path, ask: &Ask) -> Result<Answer, ControlError> {
+pub(crate) fn ask_holder(image: &Path, ask: &Ask) -> Result<Answer, ControlError> {
     client::ask(image, ask)
 }
 
@@ -190,38 +190,3 @@ pub enum ControlError {
 fn io_error(action: &'static str, path: &Path, source: io::Error) -> ControlError {
     ControlError::Io { action, path: path.into(), source }
 }
-
-/// Errors of a verb that may only say that another process has the image open.
-pub(crate) trait MayBeHeld: From<ControlError> {
-    fn is_held(&self) -> bool;
-}
-
-/// Does a verb on an image with `here`, or has the process do it that has the image open.
-///
-/// # Errors
-/// Those of `here`; also when the image is in use and nobody answers.
-pub(crate) fn reach<E: MayBeHeld>(
-    image: &Path,
-    ask: impl Fn() -> Result<Ask, ControlError>,
-    here: impl Fn() -> Result<Answer, E>,
-) -> Result<Answer, E> {
-    for _ in 0..TRIES {
-        match here() {
-            Err(held) if held.is_held() => {}
-            done => return done,
-        }
-        match client::ask(image, &ask()?) {
-            // It is about to listen, or to give the image back; or it never listens.
-            Err(ControlError::Nobody { .. }) => {}
-            answered => return Ok(answered?),
-        }
-        #[allow(clippy::disallowed_methods)] // for another process
-        std::thread::sleep(BETWEEN);
-    }
-    // Then the image says who has it.
-    here()
-}
-
-/// How often an image is looked at whose holder does not listen, and the time between.
-const TRIES: u32 = 10;
-const BETWEEN: Duration = Duration::from_millis(50);

@@ -5,17 +5,16 @@
 //! it. Never: knows the bytes of an image.
 
 use super::DriveError;
-use crate::control::{Answer, Ask, reach};
-use crate::lnvm::open_to_change;
+use crate::control::Answer;
+use crate::lnvm::Drive;
 use crate::words::text_of;
 use flashlane_base::Ns;
 pub use flashlane_media::fault::FaultKind;
 use flashlane_media::fault::kept::FaultState;
 use flashlane_media::fault::{FaultError, FaultPlan};
-use flashlane_ocssd::{ImageError, OpenImage, Ssd};
+use flashlane_ocssd::{ImageError, Ssd};
 use serde_json::{Value, json};
 use std::path::Path;
-use std::sync::Arc;
 
 /// A line of a plan, from words of a command line.
 #[derive(Clone, Debug, Default)]
@@ -73,53 +72,34 @@ fn at(path: &Path) -> impl Fn(ImageError) -> DriveError {
     move |e| DriveError::Image(ImageError::At { path: path.into(), problem: Box::new(e) })
 }
 
-/// Opens a drive, changes its faults, closes it.
-fn change<T>(
-    path: &Path,
-    change: impl FnOnce(&Ssd) -> Result<T, DriveError>,
-) -> Result<T, DriveError> {
-    let ssd = open_to_change(path, &OpenImage::default())?;
-    let done = change(&ssd);
-    let closed = ssd.close().map_err(at(path));
-    let done = done?; // why it could not be done matters more
-    closed.map(|()| done)
-}
-
-/// Opens a drive for reading.
-fn look(path: &Path) -> Result<Arc<Ssd>, DriveError> {
-    Ok(Ssd::open_image(path, &OpenImage { read_only: true, ..OpenImage::default() })?)
-}
-
-/// `drive inject`: adds the lines of a plan.
+/// Whether a drive at rest keeps faults.
 ///
 /// # Errors
-/// No such drive, a plan that makes no sense on it, an image of a format that keeps none, or the host
-/// failed.
-pub fn inject(path: &Path, plan: &str) -> Result<Answer, DriveError> {
-    let lines = FaultPlan::from_toml(plan).map_err(ImageError::from)?;
-    if lines.is_empty() {
-        return Err(DriveError::NoFaults);
-    }
-    let ask = || Ok(Ask::Inject { plan: plan.into() });
-    reach(path, ask, || {
-        // Not opened for writing before it is known that it can be done.
-        let ssd = look(path)?;
-        let info = ssd.image_info().ok_or(ImageError::InMemory)?;
-        if !ssd.keeps_faults() {
-            return Err(at(path)(ImageError::Older { version: info.version, what: "faults" }));
+/// Its image has a format that keeps none.
+pub(crate) fn check_kept(drive: &Drive) -> Result<(), DriveError> {
+    let info = drive.ssd.image_info().ok_or(ImageError::InMemory)?;
+    match drive.ssd.keeps_faults() {
+        true => Ok(()),
+        false => {
+            let older = ImageError::Older { version: info.version, what: "faults" };
+            Err(at(&drive.path)(older))
         }
-        drop(ssd);
-        change(path, |ssd| inject_into(ssd, path, &lines, false))
-    })
+    }
 }
 
-/// [`inject`] into a drive that is open.
+/// `drive inject`: adds the lines of a plan to a drive that is open.
+///
+/// # Errors
+/// A plan that is empty or makes no sense on it, or the host failed.
 pub(crate) fn inject_into(
-    ssd: &Ssd,
-    path: &Path,
+    drive: &Drive,
     plan: &FaultPlan,
     in_use: bool,
 ) -> Result<Answer, DriveError> {
+    if plan.is_empty() {
+        return Err(DriveError::NoFaults);
+    }
+    let Drive { path, ssd, .. } = drive;
     let before = ssd.faults().len();
     ssd.inject(plan).map_err(at(path))?;
     let now = ssd.faults();
@@ -135,33 +115,10 @@ pub(crate) fn inject_into(
     Ok(answer)
 }
 
-/// What [`power_cut`] is called where a fault has its kind.
+/// What a cut of the power is called where a fault has its kind.
 pub const POWER_CUT: &str = "power_cut";
 
-/// `drive inject power_cut`: the run on a drive in use ends as when its power is cut at this moment.
-///
-/// # Errors
-/// No such drive, nobody uses it, or the host failed.
-pub fn power_cut(path: &Path) -> Result<Answer, DriveError> {
-    reach(
-        path,
-        || Ok(Ask::PowerCut),
-        || match look(path) {
-            Ok(_) => Err(DriveError::NoPower { path: path.into() }),
-            Err(e) => Err(e),
-        },
-    )
-}
-
 /// `drive inject --list`.
-///
-/// # Errors
-/// No such drive.
-pub fn list_faults(path: &Path) -> Result<Answer, DriveError> {
-    reach(path, || Ok(Ask::Faults), || look(path).map(|ssd| list_of(&ssd)))
-}
-
-/// [`list_faults`] of a drive that is open.
 pub(crate) fn list_of(ssd: &Ssd) -> Answer {
     list(&ssd.faults())
 }
@@ -169,14 +126,9 @@ pub(crate) fn list_of(ssd: &Ssd) -> Answer {
 /// `drive inject --clear`.
 ///
 /// # Errors
-/// No such drive, or the host failed.
-pub fn clear_faults(path: &Path) -> Result<Answer, DriveError> {
-    reach(path, || Ok(Ask::ClearFaults), || change(path, |ssd| clear_of(ssd, path)))
-}
-
-/// [`clear_faults`] of a drive that is open.
-pub(crate) fn clear_of(ssd: &Ssd, path: &Path) -> Result<Answer, DriveError> {
-    let gone = ssd.clear_faults().map_err(at(path))?;
+/// The host failed.
+pub(crate) fn clear_of(drive: &Drive) -> Result<Answer, DriveError> {
+    let gone = drive.ssd.clear_faults().map_err(at(&drive.path))?;
     let text = format!("{gone} faults cleared\n");
     Ok(Answer::new((text, text_of(&json!({ "cleared": gone })))))
 }

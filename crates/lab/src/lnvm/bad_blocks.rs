@@ -5,28 +5,16 @@
 
 use super::show::one_namespace;
 use super::{Drive, LnvmError};
-use crate::control::{Answer, Ask, reach};
+use crate::control::Answer;
 use crate::words::text_of;
 use flashlane_base::{Geometry, Location, PpaStyle};
 use flashlane_ocssd::Device;
 use serde_json::{Map, Value, json};
-use std::path::Path;
 
 /// `lnvm diag-bbtbl`: the counts of a PU's bad-block table, as JSON too, and its bytes.
 ///
 /// # Errors
-/// No such drive, channel or LUN, or it is a device of 2.0.
-pub fn bad_blocks(
-    path: &Path,
-    namespace: u32,
-    channel: u32,
-    lun: u32,
-) -> Result<Answer, LnvmError> {
-    let ask = || Ok(Ask::BadBlocks { namespace, channel, lun });
-    reach(path, ask, || bad_blocks_of(&Drive::look(path)?, namespace, channel, lun))
-}
-
-/// [`bad_blocks`] of a drive that is open.
+/// No such channel or LUN, or it is a device of 2.0.
 pub(crate) fn bad_blocks_of(
     drive: &Drive,
     namespace: u32,
@@ -84,24 +72,17 @@ fn pu_of(geo: &Geometry, channel: u32, lun: u32) -> Result<u32, LnvmError> {
     Ok(channel * geo.pus_per_channel + lun)
 }
 
-/// Gives a block a mark in place of the one it has.
+/// `lnvm diag-set-bbtbl`: gives a block a mark in place of the one it has, durable when it returns.
 ///
 /// # Errors
 /// There is no such block or mark, or the block belongs to a target.
-pub fn set_bad_block(path: &Path, at: Block, mark: u32) -> Result<Answer, LnvmError> {
-    let Block { channel, lun, plane, block } = at;
-    let ask = || Ok(Ask::SetBadBlock { channel, lun, plane, block, mark });
-    reach(path, ask, || Drive::change(path, |drive| set_bad_block_of(drive, at, mark)))
-}
-
-/// [`set_bad_block`] on a drive that is open: durable when it returns.
 pub(crate) fn set_bad_block_of(drive: &Drive, at: Block, mark: u32) -> Result<Answer, LnvmError> {
     let bits = u8::try_from(mark).ok().filter(|m| *m < 32).ok_or(LnvmError::Mark(mark))?;
     let geo = drive.geometry();
     let pu = pu_of(&geo, at.channel, at.lun)?;
     within("plane", at.plane, geo.planes)?;
     within("block", at.block, geo.chunks_per_pu)?;
-    if let Some(owner) = drive.core.owner("flash0", pu, at.block) {
+    if let Some(owner) = drive.core()?.owner("flash0", pu, at.block) {
         return Err(LnvmError::Owned { path: drive.path.clone(), pu, owner });
     }
     set_mark(drive, (pu, at.plane, at.block), bits);

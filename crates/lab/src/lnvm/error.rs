@@ -4,7 +4,7 @@
 //! anything.
 
 use super::TargetType;
-use crate::control::{ControlError, MayBeHeld};
+use crate::control::ControlError;
 use flashlane_ftl::block::BlockError;
 use flashlane_ftl::layer::{AttributeError, Kind, LayerError, MountHow};
 use flashlane_ocssd::{CoreError, ImageError, SpecError, TargetInfo};
@@ -88,9 +88,11 @@ pub enum LnvmError {
          (`flashlane lnvm remove`)", path.display()
     )]
     Taken { path: PathBuf, name: String },
-    /// A run on a drive that names none of several targets, or more than one.
-    #[error("{}: a run on a drive is on one target: name it with --target ({known})", path.display())]
+    /// None of several targets was named, or more than one where one is meant.
+    #[error("{}: name one target of it with --target ({known})", path.display())]
     WhichTarget { path: PathBuf, known: String },
+    #[error("{}: target `{name}` is named twice", path.display())]
+    Twice { path: PathBuf, name: String },
     #[error("{}: PU {pu} belongs to target `{owner}`; remove it first", path.display())]
     Owned { path: PathBuf, pu: u32, owner: String },
     #[error("there is no {what} {found}: the device has 0 to {last}")]
@@ -127,8 +129,6 @@ pub enum LnvmError {
         path.display()
     )]
     AtRest { path: PathBuf, name: String, knob: &'static str },
-    #[error(transparent)]
-    Control(#[from] ControlError),
     #[error("{0}")]
     Stalled(#[from] Stalled),
 }
@@ -136,8 +136,9 @@ pub enum LnvmError {
 /// A setting that is a knob can be turned later.
 const LATER: &str = " (`flashlane lnvm knobs` turns it afterwards)";
 
-impl MayBeHeld for LnvmError {
-    fn is_held(&self) -> bool {
+impl LnvmError {
+    /// Another process has the drive open.
+    pub(crate) fn is_held(&self) -> bool {
         matches!(self, LnvmError::Image(e) if e.is_held())
     }
 }

@@ -6,7 +6,7 @@
 //! a knob that the target has no attribute for.
 
 use super::{Drive, LnvmError, StackError};
-use crate::control::{Answer, Ask, reach};
+use crate::control::Answer;
 use crate::words::text_of;
 use flashlane_ftl::layer::{Attribute, AttributeError, Kind, Knob, Layer, LayerError, Settings};
 use flashlane_ftl::layer::{Find, MountHow};
@@ -15,7 +15,6 @@ use flashlane_rt::{CostTable, Cx, Virtual};
 use flashlane_stack::{LayerSpec, Make, kinds, raise};
 use serde_json::{Map, Value, json};
 use std::collections::BTreeSet;
-use std::path::Path;
 use std::sync::Arc;
 
 fn knobs_of(kind: &dyn Kind) -> impl Iterator<Item = &'static Attribute> + use<> {
@@ -93,18 +92,6 @@ pub(super) fn on_shadow<T: 'static>(
     looked.map_err(|e| failed(e.into()))
 }
 
-/// `lnvm knobs`: shows a target's knobs, after setting those that are given.
-///
-/// # Errors
-/// No such drive, target or knob, a value that it does not take, or the host failed.
-pub fn knobs(path: &Path, target: &str, set: &[(String, String)]) -> Result<Answer, LnvmError> {
-    let ask = || Ok(Ask::Knobs { target: target.into(), set: set.to_vec() });
-    reach(path, ask, || match set {
-        [] => at_rest(&Drive::look(path)?, target, set),
-        _ => Drive::change(path, |drive| at_rest(drive, target, set)),
-    })
-}
-
 /// A target that has knobs, none of which is to be set twice.
 fn target_of(
     drive: &Drive,
@@ -125,7 +112,10 @@ fn target_of(
     }
 }
 
-/// Of a target that is not in use.
+/// `lnvm knobs` of a target that is not in use: shows its knobs, after setting those that are given.
+///
+/// # Errors
+/// No such target or knob, a value that it does not take, or the host failed.
 pub(crate) fn at_rest(
     drive: &Drive,
     target: &str,
@@ -147,7 +137,10 @@ pub(crate) fn at_rest(
     Ok(said(target, kind, &values, false))
 }
 
-/// Of the target that is in use, as this layer.
+/// The same of a target that is in use, as this layer.
+///
+/// # Errors
+/// As [`at_rest`].
 pub(crate) fn in_use(
     cx: &Cx,
     drive: &Drive,
@@ -166,7 +159,7 @@ pub(crate) fn in_use(
     Ok(said(&info.name, kind, &values(layer), true))
 }
 
-/// Of the target in use while it has no knobs: it is being mounted, or of a type without.
+/// The same of a target in use while it has no knobs: it is being mounted, or of a type without.
 pub(crate) fn of_unmounted(drive: &Drive, target: &str) -> Result<Answer, LnvmError> {
     target_of(drive, target, &[])?;
     Err(LnvmError::Mounting { path: drive.path.clone(), name: target.into() })
@@ -231,7 +224,7 @@ fn keep(
     if settings == info.settings || set.is_empty() {
         return Ok(());
     }
-    let set = drive.core.set_settings(&info.name, settings);
+    let set = drive.core()?.set_settings(&info.name, settings);
     set.map_err(|e| super::core_error(&drive.path, e))
 }
 
@@ -253,13 +246,12 @@ mod tests {
     use super::super::{Create, Options, TargetType, create_on};
     use super::*;
     use flashlane_media::host::memory::MemoryFile;
-    use flashlane_ocssd::{Core, CreateImage, OpenImage, Ssd};
+    use flashlane_ocssd::{CreateImage, OpenImage, Ssd};
     use std::io::ErrorKind;
 
     fn open(file: &Arc<MemoryFile>) -> Drive {
         let ssd = Ssd::open_on(file.clone(), &OpenImage::default()).unwrap();
-        let core = Arc::new(Core::on_image(ssd.clone()).unwrap());
-        Drive { path: "memory".into(), ssd, core }
+        Drive::on("memory".as_ref(), ssd)
     }
 
     /// What was refused has changed nothing, also when the host refuses to keep it.

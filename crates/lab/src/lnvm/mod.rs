@@ -15,19 +15,19 @@ mod options;
 mod shadow;
 pub mod show;
 
-pub use bad_blocks::{Block, bad_blocks, set_bad_block};
+pub use bad_blocks::Block;
 pub use error::{LnvmError, StackError};
 pub(crate) use error::{check_how, layers_of};
-pub use knobs::knobs;
 pub use options::{Options, TargetType};
 
 pub use flashlane_base::Ns;
 pub use flashlane_ftl::layer::MountHow;
 pub use flashlane_ftl::log::{LimiterKind, Scrub, WearLeveling};
 
-use crate::control::{Answer, Ask, reach};
+use crate::control::{Answer, Ask};
 use crate::experiment::DriveTarget;
 use crate::suggest;
+use crate::verbs::{VerbError, ask};
 use bad_blocks::set_mark;
 use flashlane_base::{Geometry, Location};
 use flashlane_ftl::layer::{Find, Kind, Layer, Recovered, Refusal, Seam, Settings, Side, Stop};
@@ -42,7 +42,7 @@ use flashlane_rt::{CostTable, Cx, Virtual};
 use options::{WrongOption, flag};
 use shadow::Shadow;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A drive with its targets, open.
 #[derive(Clone)]
@@ -51,23 +51,25 @@ pub struct Drive {
     pub path: PathBuf,
     /// The device in it.
     pub ssd: Arc<Ssd>,
-    /// Its targets.
-    pub core: Arc<Core>,
+    /// Its targets, once somebody asks for them.
+    core: Arc<OnceLock<Arc<Core>>>,
 }
 
 impl Drive {
     /// Opens an image.
     ///
     /// # Errors
-    /// It is no image, in use, to be changed and of a newer minor version, or its table of targets can't be
-    /// used.
+    /// It is no image, in use, or to be changed and of a newer minor version.
     pub fn open(path: &Path, how: &OpenImage) -> Result<Drive, LnvmError> {
         let ssd = match how.read_only {
             true => Ssd::open_image(path, how)?,
             false => open_to_change(path, how)?,
         };
-        let core = Core::on_image(ssd.clone()).map_err(|e| core_error(path, e))?;
-        Ok(Drive { path: path.into(), ssd, core: Arc::new(core) })
+        Ok(Drive::on(path, ssd))
+    }
+
+    fn on(path: &Path, ssd: Arc<Ssd>) -> Drive {
+        Drive { path: path.into(), ssd, core: Arc::default() }
     }
 
     /// Opens an image for reading, however many others read it.
@@ -75,22 +77,35 @@ impl Drive {
     /// # Errors
     /// As [`Drive::open`].
     pub fn look(path: &Path) -> Result<Drive, LnvmError> {
-        Drive::open(path, &OpenImage { read_only: true, ..OpenImage::default() })
+        let how = OpenImage { read_only: true, timing: false, ..OpenImage::default() };
+        Drive::open(path, &how)
+    }
+
+    /// Its targets.
+    ///
+    /// # Errors
+    /// Its table of targets can't be used.
+    pub fn core(&self) -> Result<&Arc<Core>, LnvmError> {
+        if let Some(core) = self.core.get() {
+            return Ok(core);
+        }
+        let core = Core::on_image(self.ssd.clone()).map_err(|e| core_error(&self.path, e))?;
+        Ok(self.core.get_or_init(|| Arc::new(core)))
     }
 
     /// Opens an image, changes something, and closes it.
     ///
     /// # Errors
     /// As [`Drive::open`], those of `change`, or the host failed.
-    pub(crate) fn change<T>(
+    pub(crate) fn change<T, E: From<LnvmError>>(
         path: &Path,
-        change: impl FnOnce(&Drive) -> Result<T, LnvmError>,
-    ) -> Result<T, LnvmError> {
+        change: impl FnOnce(&Drive) -> Result<T, E>,
+    ) -> Result<T, E> {
         let drive = Drive::open(path, &OpenImage::default())?;
         let done = change(&drive);
         let closed = drive.close();
         let done = done?; // why it could not be done matters more
-        closed.map(|()| done)
+        Ok(closed.map(|()| done)?)
     }
 
     /// An error with the image's name in front.
@@ -106,8 +121,7 @@ impl Drive {
         // Nothing that happens here has happened, so no fault is met either.
         let how = OpenImage { quiet: true, ..OpenImage::default() };
         let ssd = Ssd::open_on(Arc::new(file), &how).map_err(at)?;
-        let core = Core::on_image(ssd.clone()).map_err(|e| core_error(&self.path, e))?;
-        Ok(Drive { path: self.path.clone(), ssd, core: Arc::new(core) })
+        Ok(Drive::on(&self.path, ssd))
     }
 
     /// A target that can be used, and its part of the device.
@@ -115,14 +129,15 @@ impl Drive {
     /// # Errors
     /// There is none of that name, or it is half created.
     pub fn target(&self, name: &str) -> Result<(TargetInfo, Arc<Partition>), LnvmError> {
-        let all = self.core.list();
+        let core = self.core()?;
+        let all = core.list();
         let Some(info) = all.iter().find(|t| t.name == name) else {
             return Err(no_target(&self.path, name, &all));
         };
         if info.state == TargetState::BeingCreated {
             return Err(LnvmError::HalfCreated { path: self.path.clone(), name: name.into() });
         }
-        let part = self.core.open(name).map_err(|e| core_error(&self.path, e))?;
+        let part = core.open(name).map_err(|e| core_error(&self.path, e))?;
         Ok((info.clone(), part))
     }
 
@@ -184,24 +199,50 @@ pub fn choose(
     names: &[String],
     how: MountHow,
 ) -> Result<(DriveTarget, String), LnvmError> {
-    let drive = Drive::look(path)?;
-    let all = drive.core.list();
-    let name = match (names, &all[..]) {
-        ([name], _) => name.clone(),
-        ([], [one]) => one.name.clone(),
-        (_, []) => return Err(no_target(path, names.first().map_or("", |n| n), &all)),
+    let mut chosen = choose_all(path, names, how)?;
+    match (chosen.pop(), &chosen[..]) {
+        (Some(only), []) => Ok(only),
         _ => {
-            let known: Vec<&str> = all.iter().map(|t| &*t.name).collect();
+            let known = format!("here are: {}", names.join(", "));
+            Err(LnvmError::WhichTarget { path: path.into(), known })
+        }
+    }
+}
+
+/// The targets of a drive that are to be used side by side, as [`choose`] does: at least one.
+///
+/// # Errors
+/// There is no such drive or target, one is named twice, or none of several is named.
+pub fn choose_all(
+    path: &Path,
+    names: &[String],
+    how: MountHow,
+) -> Result<Vec<(DriveTarget, String)>, LnvmError> {
+    let drive = Drive::look(path)?;
+    let all = drive.core()?.list();
+    let names = match (names, &all[..]) {
+        ([], [only]) => vec![only.name.clone()],
+        ([], []) => return Err(no_target(path, "", &all)),
+        ([], several) => {
+            let known: Vec<&str> = several.iter().map(|t| &*t.name).collect();
             let known = format!("there are: {}", known.join(", "));
             return Err(LnvmError::WhichTarget { path: path.into(), known });
         }
+        (names, _) => names.to_vec(),
     };
-    let (info, _) = drive.target(&name)?;
-    if TargetType::of(&info.kind).is_none() {
-        let source = Box::new(StackError::Type(info.kind));
-        return Err(LnvmError::Target { path: path.into(), name, source });
+    let mut chosen: Vec<(DriveTarget, String)> = Vec::new();
+    for name in names {
+        let (info, _) = drive.target(&name)?;
+        if chosen.iter().any(|(on, _)| on.name == name) {
+            return Err(LnvmError::Twice { path: path.into(), name });
+        }
+        if TargetType::of(&info.kind).is_none() {
+            let source = Box::new(StackError::Type(info.kind));
+            return Err(LnvmError::Target { path: path.into(), name, source });
+        }
+        chosen.push((DriveTarget { image: path.into(), name, how }, info.kind));
     }
-    Ok((DriveTarget { image: path.into(), name, how }, info.kind))
+    Ok(chosen)
 }
 
 /// A target to be created.
@@ -296,8 +337,8 @@ fn create_on(drive: &Drive, ask: &Create, settings: &Settings) -> Result<Created
         settings: settings.clone(),
     };
     let in_core = |e| core_error(&drive.path, e);
-    let seed = drive.fresh_seed();
-    let part = drive.core.begin(&spec).map_err(|e| match e {
+    let (core, seed) = (drive.core()?, drive.fresh_seed());
+    let part = core.begin(&spec).map_err(|e| match e {
         CoreError::Taken { name, .. } => LnvmError::Taken { path: drive.path.clone(), name },
         other => in_core(other),
     })?;
@@ -320,8 +361,8 @@ fn create_on(drive: &Drive, ask: &Create, settings: &Settings) -> Result<Created
                 let later = ask.kind.kind().is_some_and(|kind| knobs::is_kept(kind, key));
                 LnvmError::OtherSetting { path, flag: flag(key), found, later }
             } else {
-                drive.core.complete(&ask.name, made.uuid, made.settings).map_err(in_core)?;
-                let all = drive.core.list();
+                core.complete(&ask.name, made.uuid, made.settings).map_err(in_core)?;
+                let all = core.list();
                 let Some(info) = all.into_iter().find(|t| t.name == ask.name) else {
                     return Err(no_target(&drive.path, &ask.name, &[]));
                 };
@@ -338,7 +379,7 @@ fn create_on(drive: &Drive, ask: &Create, settings: &Settings) -> Result<Created
         }
         Err(stalled) => stalled.into(),
     };
-    drive.core.abandon(&ask.name).map_err(in_core)?;
+    core.abandon(&ask.name).map_err(in_core)?;
     Err(failed)
 }
 
@@ -408,19 +449,14 @@ async fn find(
     }
 }
 
-/// Takes a target off a drive; what is on its PUs stays.
+/// `lnvm remove`: takes a target off a drive that is open; what is on its PUs stays.
 ///
 /// # Errors
 /// There is none of that name.
-pub fn remove(path: &Path, name: &str) -> Result<Answer, LnvmError> {
-    let ask = || Ok(Ask::Remove { target: name.into() });
-    reach(path, ask, || Drive::change(path, |drive| remove_of(drive, name)))
-}
-
-/// [`remove`] on a drive that is open.
-pub(crate) fn remove_of(drive: &Drive, name: &str) -> Result<Answer, LnvmError> {
-    let removed = drive.core.remove(name).map_err(|e| match e {
-        CoreError::NoTarget(_) => no_target(&drive.path, name, &drive.core.list()),
+pub(crate) fn remove(drive: &Drive, name: &str) -> Result<Answer, LnvmError> {
+    let core = drive.core()?;
+    let removed = core.remove(name).map_err(|e| match e {
+        CoreError::NoTarget(_) => no_target(&drive.path, name, &core.list()),
         other => core_error(&drive.path, other),
     })?;
     Ok(show::removed(&removed))
@@ -457,7 +493,7 @@ pub fn factory(path: &Path, ask: Factory) -> Result<Erased, LnvmError> {
 }
 
 fn factory_on(drive: &Drive, ask: Factory) -> Result<Erased, LnvmError> {
-    if let Some(t) = drive.core.list().first() {
+    if let Some(t) = drive.core()?.list().first() {
         let (path, owner) = (drive.path.clone(), t.name.clone());
         return Err(LnvmError::Owned { path, pu: t.begin, owner });
     }
@@ -577,11 +613,11 @@ pub struct Mounted {
 ///
 /// # Errors
 /// No such drive, or another media manager than the one there is.
-pub fn init(path: &Path, media_manager: &str) -> Result<Answer, LnvmError> {
+pub fn init(path: &Path, media_manager: &str) -> Result<Answer, VerbError> {
     if media_manager != "gennvm" {
-        return Err(LnvmError::MediaManager(media_manager.into()));
+        return Err(LnvmError::MediaManager(media_manager.into()).into());
     }
-    reach(path, || Ok(Ask::List), || Ok::<_, LnvmError>(show::list_of(&Drive::look(path)?)))?;
+    ask(path, &Ask::List)?;
     let text = format!("Successfully initialized device: {} ({media_manager})\n", path.display());
     Ok(Answer { text, ..Answer::default() })
 }
@@ -589,7 +625,7 @@ pub fn init(path: &Path, media_manager: &str) -> Result<Answer, LnvmError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::drive::{create, device, faults};
+    use crate::drive::{create, device};
     use flashlane_media::image::HEADER_BYTES;
 
     /// An image that a newer program wrote is looked at, and what would change it says so.
@@ -608,12 +644,12 @@ mod tests {
         }
         std::fs::write(&path, &bytes).unwrap();
         show::list(&[&path]).unwrap();
-        faults::list_faults(&path).unwrap();
+        ask(&path, &Ask::Faults).unwrap();
         let plan = "[[fault]]\nkind = \"bit_flip\"";
         let said = [
-            remove(&path, "db").unwrap_err().to_string(),
+            ask(&path, &Ask::Remove { target: "db".into() }).unwrap_err().to_string(),
             factory(&path, Factory::default()).unwrap_err().to_string(),
-            faults::inject(&path, plan).unwrap_err().to_string(),
+            ask(&path, &Ask::Inject { plan: plan.into() }).unwrap_err().to_string(),
             crate::drive::upgrade(&path).unwrap_err().to_string(),
         ];
         for said in said {

@@ -6,12 +6,13 @@
 
 mod identify;
 
-pub use identify::id_ns;
 pub(crate) use identify::id_ns_of;
 
 use super::{Created, Drive, LnvmError, Lost, knobs};
 use crate::contention::ContentionReport;
-use crate::control::{Answer, Ask, reach};
+use crate::control::live::InUse;
+use crate::control::{Answer, Ask};
+use crate::verbs::{VerbError, ask};
 use crate::words::{short, text_of};
 use flashlane_base::counters::Counters;
 use flashlane_base::{Bytes, Location, Ns, SECTOR_BYTES};
@@ -23,7 +24,6 @@ use flashlane_stack::kinds;
 use identify::device_attributes;
 use serde_json::{Map, Value, json};
 use std::path::Path;
-use std::sync::Arc;
 
 /// Version of what a target of any type keeps on the medium.
 const TYPE_VERSION: [u32; 3] = [1, 0, 0];
@@ -68,14 +68,13 @@ fn target_json(info: &TargetInfo) -> Value {
 ///
 /// # Errors
 /// One of them can't be opened.
-pub fn list(paths: &[&Path]) -> Result<Answer, LnvmError> {
+pub fn list(paths: &[&Path]) -> Result<Answer, VerbError> {
     let mut text = format!("Number of devices: {}\n", paths.len());
     text += &format!("{:<12}\t{:<12}\tVersion\n", "Device", "Block manager");
     let mut devices = Vec::new();
     let mut targets = Vec::new();
     for path in paths {
-        let answer =
-            reach(path, || Ok(Ask::List), || Ok::<_, LnvmError>(list_of(&Drive::look(path)?)))?;
+        let answer = ask(path, &Ask::List)?;
         let shown = path.display().to_string();
         text += &format!("{shown:<12}\t{:<12}\t{}\n", "gennvm", version([0, 1, 0]));
         let all: Value = serde_json::from_str(&answer.json).unwrap_or_default();
@@ -97,9 +96,12 @@ pub fn list(paths: &[&Path]) -> Result<Answer, LnvmError> {
 }
 
 /// The targets of a drive that is open; [`list`] makes lines of them.
-pub(crate) fn list_of(drive: &Drive) -> Answer {
-    let all: Vec<Value> = drive.core.list().iter().map(target_json).collect();
-    Answer { json: text_of(&json!(all)), ..Answer::default() }
+///
+/// # Errors
+/// The table of targets can't be used.
+pub(crate) fn list_of(drive: &Drive) -> Result<Answer, LnvmError> {
+    let all: Vec<Value> = drive.core()?.list().iter().map(target_json).collect();
+    Ok(Answer { json: text_of(&json!(all)), ..Answer::default() })
 }
 
 /// A target as a mount finds it.
@@ -122,20 +124,7 @@ fn shown(layer: &std::sync::Arc<dyn Layer>) -> Shown {
 /// `lnvm info`: types, the device's attributes, and each target's, or only that one's.
 ///
 /// # Errors
-/// No such drive or target.
-pub fn info(path: &Path, only: Option<&str>) -> Result<Answer, LnvmError> {
-    let ask = || Ok(Ask::LnvmInfo { target: only.map(str::to_string) });
-    reach(path, ask, || info_of(&Drive::look(path)?, only, None))
-}
-
-/// A target in use: its name, its layer once it is mounted, the time of its run.
-pub(crate) struct InUse<'a> {
-    pub(crate) target: &'a str,
-    pub(crate) layer: Option<Arc<dyn Layer>>,
-    pub(crate) now: Ns,
-}
-
-/// [`info`] of a drive that is open, and perhaps in use.
+/// No such target.
 pub(crate) fn info_of(
     drive: &Drive,
     only: Option<&str>,
@@ -156,14 +145,14 @@ pub(crate) fn info_of(
         text += &line(name, &plain(value));
     }
     let mut targets = Vec::new();
-    let all = drive.core.list();
+    let all = drive.core()?.list();
     if let Some(name) = only
         && !all.iter().any(|t| t.name == name)
     {
         drive.target(name)?;
     }
     for t in all.iter().filter(|t| only.is_none_or(|name| t.name == name)) {
-        let (said, json) = target(drive, t, in_use.as_ref());
+        let (said, json) = target(drive, t, in_use);
         text += &said;
         targets.push(json);
     }
@@ -188,7 +177,7 @@ fn line(name: &str, value: &str) -> String {
 }
 
 /// A target; one that can't be mounted is shown with the reason.
-fn target(drive: &Drive, t: &TargetInfo, in_use: Option<&InUse<'_>>) -> (String, Value) {
+fn target(drive: &Drive, t: &TargetInfo, in_use: Option<InUse<'_>>) -> (String, Value) {
     let mut json = target_json(t);
     let mut text = format!("\nTarget {}:\n", t.name);
     text += &line("type", &t.kind.to_string());
@@ -197,13 +186,13 @@ fn target(drive: &Drive, t: &TargetInfo, in_use: Option<&InUse<'_>>) -> (String,
     if let Some(uuid) = &t.uuid {
         text += &line("uuid", &uuid_text(uuid));
     }
-    let live = in_use.filter(|live| live.target == t.name);
-    let in_use = live.is_some();
+    let used = in_use.filter(|used| used.live.uses(&t.name));
+    let in_use = used.is_some();
     if in_use {
         text += &line("in use", &format!("by process {}", std::process::id()));
         json["in_use_by"] = json!(std::process::id());
     }
-    let running = live.and_then(|live| Some((live.layer.as_ref()?, live.now)));
+    let running = used.and_then(|used| Some((used.live.layer(&t.name)?, used.cx.now())));
     let kind = kinds::find(&t.kind).filter(|kind| !kind.attributes().is_empty());
     let Some(kind) = kind.filter(|_| t.state == TargetState::Ready) else {
         if let Some(settings) = t.settings.as_object() {
@@ -296,15 +285,7 @@ fn chunks(drive: &Drive) -> Vec<(u64, ChunkInfo)> {
     all
 }
 
-/// `lnvm chunk-log`: all chunks, in order.
-///
-/// # Errors
-/// No such drive.
-pub fn chunk_log(path: &Path) -> Result<Answer, LnvmError> {
-    reach(path, || Ok(Ask::ChunkLog), || Ok(chunk_log_of(&Drive::look(path)?)))
-}
-
-/// [`chunk_log`] of a drive that is open; as bytes, the descriptors of 32 bytes each (OCSSD 2.0, 2.3).
+/// `lnvm chunk-log`: all chunks, in order; as bytes, the descriptors of 32 bytes each (OCSSD 2.0, 2.3).
 pub(crate) fn chunk_log_of(drive: &Drive) -> Answer {
     let all = chunks(drive);
     let mut text = format!("Total chunks in namespace: {}\n", all.len());

@@ -3,7 +3,8 @@
 //! Owns: what of a device and its layer goes into a [`Snapshot`]. Promises: it asks what reports ask, and
 //! nothing that makes an event. Never: waits.
 
-use super::{Latency, Medium, Numbers, Ring, Room, Snapshot, Waits};
+use super::{Medium, Numbers, Ring, Room, Snapshot, TargetSnapshot, Waits};
+use crate::control::live::Target;
 use crate::drive::Look;
 use crate::lnvm::Drive;
 use flashlane_base::counters::Counters;
@@ -14,17 +15,6 @@ use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::device::{Cause, CellMode, ChunkState};
 use flashlane_ocssd::{Device, Ssd};
 use std::sync::Arc;
-
-/// What is looked at.
-pub(crate) struct Looked<'a> {
-    pub(crate) drive: &'a Drive,
-    pub(crate) target: &'a str,
-    /// Once it is mounted.
-    pub(crate) layer: Option<Arc<dyn Layer>>,
-    /// What its top has counted.
-    pub(crate) requests: Vec<Latency>,
-    pub(crate) now: Ns,
-}
 
 fn numbers(of: &impl Counters) -> Numbers {
     let named = std::iter::zip(schema(of), of.numbers());
@@ -41,28 +31,30 @@ fn by_cause(sectors: &[u64]) -> Numbers {
     named.map(|(cause, n)| (cause.name().to_string(), *n)).collect()
 }
 
-pub(crate) fn look(at: &Looked<'_>) -> Snapshot {
-    let path = &at.drive.path;
-    let device = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy().into_owned();
-    let mut snapshot = Snapshot {
-        time_ns: at.now.as_ns(),
-        device,
-        target: at.target.into(),
+/// A drive, and those of its targets that are in use.
+pub(crate) fn look(drive: &Drive, targets: &[Target], now: Ns) -> Snapshot {
+    let device = drive.path.file_name().unwrap_or(drive.path.as_os_str());
+    let smart = Look::of(drive.ssd.clone(), Vec::new()).map(|look| look.smart());
+    Snapshot {
+        time_ns: now.as_ns(),
+        device: device.to_string_lossy().into_owned(),
         process: std::process::id(),
-        requests: at.requests.clone(),
-        medium: medium(&at.drive.ssd, at.now),
-        ..Snapshot::default()
-    };
-    if let Ok(look) = Look::of(at.drive.ssd.clone(), Some(at.target)) {
-        snapshot.smart = look.smart();
+        targets: targets.iter().map(|target| target_at(target, now)).collect(),
+        medium: medium(&drive.ssd, now),
+        smart: smart.unwrap_or_default(),
     }
-    if let Some(layer) = &at.layer {
-        add_layer(&mut snapshot, layer, at.now);
-    }
-    snapshot
 }
 
-fn add_layer(to: &mut Snapshot, layer: &Arc<dyn Layer>, now: Ns) {
+fn target_at(target: &Target, now: Ns) -> TargetSnapshot {
+    let mut to = TargetSnapshot { name: target.name.clone(), ..TargetSnapshot::default() };
+    if let Some(layer) = target.layer() {
+        add_layer(&mut to, layer, now);
+    }
+    to.requests = target.tap().map_or_else(Vec::new, |tap| tap.requests());
+    to
+}
+
+fn add_layer(to: &mut TargetSnapshot, layer: &Arc<dyn Layer>, now: Ns) {
     to.layer = layer.kind().name().into();
     to.capacity_bytes = layer.clone().above().block().info().capacity * SECTOR_BYTES as u64;
     to.read_only = layer.read_only().map(str::to_string);
@@ -82,14 +74,14 @@ fn add_layer(to: &mut Snapshot, layer: &Arc<dyn Layer>, now: Ns) {
     to.knobs = knobs.map(|knob| (knob.name.to_string(), value(knob.name))).collect();
 }
 
-pub(super) fn add_stats(to: &mut Snapshot, stats: &FtlStats) {
+pub(super) fn add_stats(to: &mut TargetSnapshot, stats: &FtlStats) {
     to.write_amplification_ratio = stats.write_amplification();
     to.stats = numbers(stats);
     to.programmed = by_cause(&stats.programmed);
     to.read_time = numbers(&stats.read_breakdown);
 }
 
-pub(super) fn add_contention(to: &mut Snapshot, contention: &Contention) {
+pub(super) fn add_contention(to: &mut TargetSnapshot, contention: &Contention) {
     to.exchanges = numbers(&contention.exchanges);
     to.channels_passed = contention.passed;
     to.rings = contention

@@ -12,7 +12,7 @@ mod text;
 pub use crate::words::short;
 pub(crate) use latency::Meters;
 pub use latency::{Latency, bound_ns};
-pub(crate) use look::{Looked, look};
+pub(crate) use look::look;
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -32,11 +32,23 @@ pub struct Snapshot {
     pub time_ns: u64,
     /// The image's name.
     pub device: String,
-    pub target: String,
+    pub process: u32,
+    /// Those that are in use, in the order in which they were mounted.
+    pub targets: Vec<TargetSnapshot>,
+    /// The medium, since it was made.
+    pub medium: Medium,
+    /// As `drive smart --json`.
+    pub smart: Value,
+}
+
+/// A target in use, at that moment.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TargetSnapshot {
+    pub name: String,
     /// The target's type; empty before it is mounted, and for a raw one.
     pub layer: String,
-    pub process: u32,
-    /// Of the target; nothing before it is mounted.
+    /// Nothing before it is mounted.
     pub capacity_bytes: u64,
     /// Why the target takes no writes any more.
     pub read_only: Option<String>,
@@ -65,10 +77,18 @@ pub struct Snapshot {
     pub requests: Vec<Latency>,
     /// Names and values that `lnvm knobs` shows.
     pub knobs: BTreeMap<String, String>,
-    /// The medium, since it was made.
-    pub medium: Medium,
-    /// As `drive smart --json`.
-    pub smart: Value,
+}
+
+impl TargetSnapshot {
+    /// The target's type, in a word.
+    pub fn kind(&self) -> &str {
+        if self.layer.is_empty() { "raw" } else { &self.layer }
+    }
+
+    /// A counter of the target.
+    pub fn stat(&self, name: &str) -> u64 {
+        self.stats.get(name).copied().unwrap_or(0)
+    }
 }
 
 /// What is free.
@@ -160,8 +180,8 @@ impl Snapshot {
         serde_json::from_str(json).map_err(|e| format!("no metrics: {e}"))
     }
 
-    /// A counter of the target.
-    pub fn stat(&self, name: &str) -> u64 {
-        self.stats.get(name).copied().unwrap_or(0)
+    /// A target by its name.
+    pub fn target(&self, name: &str) -> Option<&TargetSnapshot> {
+        self.targets.iter().find(|target| target.name == name)
     }
 }

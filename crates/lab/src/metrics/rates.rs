@@ -3,7 +3,7 @@
 //! Owns: rates, shares and latencies of a span of time. Promises: a look at another mount of the drive
 //! counts as the first one; no division by nothing. Never: formats.
 
-use super::{Latency, Snapshot};
+use super::{Latency, Snapshot, TargetSnapshot};
 use flashlane_base::SECTOR_BYTES;
 
 /// A span of time.
@@ -39,19 +39,18 @@ pub struct OpRate {
     pub latency: Latency,
 }
 
-/// What came between `earlier` and `now`; without an earlier look, since the mount.
-pub fn rates(earlier: Option<&Snapshot>, now: &Snapshot) -> Rates {
-    let same = |e: &&Snapshot| {
-        e.process == now.process && e.target == now.target && e.time_ns < now.time_ns
-    };
-    let earlier = earlier.filter(same);
-    let none = Snapshot::default();
-    let from = earlier.unwrap_or(&none);
-    let ns = now.time_ns - from.time_ns;
+/// What came between `earlier` and `now` on a drive and to one of its targets; without an earlier look, since
+/// the mount.
+pub fn rates(earlier: Option<&Snapshot>, now: &Snapshot, target: &TargetSnapshot) -> Rates {
+    let same = |e: &&Snapshot| e.process == now.process && e.time_ns < now.time_ns;
+    let earlier = earlier.filter(same).and_then(|e| Some((e, e.target(&target.name)?)));
+    let none = (&Snapshot::default(), &TargetSnapshot::default());
+    let (before, from) = earlier.unwrap_or(none);
+    let ns = now.time_ns - before.time_ns;
     let seconds = ns as f64 / 1e9;
     let per_second = |n: u64| if ns == 0 { 0.0 } else { n as f64 / seconds };
     let share = |busy: u64| if ns == 0 { 0.0 } else { (busy as f64 / ns as f64).min(1.0) };
-    let stat = |name: &str| now.stat(name).saturating_sub(from.stat(name));
+    let stat = |name: &str| target.stat(name).saturating_sub(from.stat(name));
     let bytes = |sectors: u64| per_second(sectors) * SECTOR_BYTES as f64;
     let none = Latency::default();
     let op = |latency: &Latency| {
@@ -74,18 +73,18 @@ pub fn rates(earlier: Option<&Snapshot>, now: &Snapshot) -> Rates {
     };
     let (written, all) = (stat("host_written"), stat("programmed"));
     let die = |(pu, busy): (usize, &[u64; 3])| {
-        let before = from.medium.dies_ns.get(pu).copied().unwrap_or_default();
+        let before = before.medium.dies_ns.get(pu).copied().unwrap_or_default();
         std::array::from_fn(|i| share(busy[i].saturating_sub(before[i])))
     };
     let channel = |(c, busy): (usize, &u64)| {
-        share(busy.saturating_sub(from.medium.channels_ns.get(c).copied().unwrap_or(0)))
+        share(busy.saturating_sub(before.medium.channels_ns.get(c).copied().unwrap_or(0)))
     };
     Rates {
         seconds,
         since_mount: earlier.is_none(),
-        ops: now.requests.iter().map(op).collect(),
+        ops: target.requests.iter().map(op).collect(),
         write_amplification_ratio: (written > 0).then(|| all as f64 / written as f64),
-        programmed: now.programmed.iter().map(programmed).collect(),
+        programmed: target.programmed.iter().map(programmed).collect(),
         gc_moved: bytes(stat("gc_moved")),
         gc_victims: per_second(stat("gc_victims")),
         erases: per_second(stat("erases")),
@@ -109,11 +108,21 @@ mod tests {
             buckets: vec![written],
             ..Latency::default()
         };
-        let mut s = Snapshot { time_ns, stats, requests: vec![write], ..Snapshot::default() };
-        s.programmed = [("user".to_string(), programmed)].into();
+        let programmed = [("user".to_string(), programmed)].into();
+        let t = TargetSnapshot {
+            stats,
+            requests: vec![write],
+            programmed,
+            ..TargetSnapshot::default()
+        };
+        let mut s = Snapshot { time_ns, targets: vec![t], ..Snapshot::default() };
         s.medium.dies_ns = vec![[time_ns / 4, time_ns / 2, 0]];
         s.medium.channels_ns = vec![time_ns / 10];
         s
+    }
+
+    fn rates(earlier: Option<&Snapshot>, now: &Snapshot) -> Rates {
+        super::rates(earlier, now, &now.targets[0])
     }
 
     #[test]
@@ -139,7 +148,7 @@ mod tests {
         for earlier in [other, at(9_000_000_000, 50, 50), now.clone()] {
             assert_eq!(rates(Some(&earlier), &now), rates(None, &now));
         }
-        let nothing = rates(None, &Snapshot::default());
+        let nothing = super::rates(None, &Snapshot::default(), &TargetSnapshot::default());
         assert_eq!((nothing.seconds, nothing.write_amplification_ratio), (0.0, None));
     }
 }

@@ -4,7 +4,7 @@
 //! seconds, room is bytes, and what counts something else says so in its help; a counter that is declared
 //! comes out without a line here. Never: takes a number that is not in the snapshot.
 
-use super::{Latency, Numbers, Snapshot, Waits, bound_ns};
+use super::{Latency, Numbers, Snapshot, TargetSnapshot, Waits, bound_ns};
 use flashlane_base::SECTOR_BYTES;
 use flashlane_base::counters::{Combine, Counter, Counters};
 use flashlane_ftl::contention::Exchanges;
@@ -54,24 +54,35 @@ fn name_of(counter: &Counter) -> (String, Scale) {
     }
 }
 
-/// Where text is put together.
+/// Where text is put together, family by family: what two targets have in common is one family.
+#[derive(Default)]
 struct Page {
-    text: String,
+    /// Names and texts, in the order in which they came up.
+    families: Vec<(String, String)>,
+    /// The family that samples go to.
+    at: usize,
 }
 
 impl Page {
+    /// Samples are of this family from here on.
     fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-        let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
+        let known = self.families.iter().position(|(family, _)| family == name);
+        self.at = known.unwrap_or_else(|| {
+            let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+            let head = format!("# HELP {name} {help}\n# TYPE {name} {kind}\n");
+            self.families.push((name.into(), head));
+            self.families.len() - 1
+        });
     }
 
     fn sample(&mut self, name: &str, labels: Labels<'_>, value: impl std::fmt::Display) {
-        self.text += name;
+        let Some((_, page)) = self.families.get_mut(self.at) else { return };
+        *page += name;
         for (i, (label, text)) in labels.iter().enumerate() {
             let text = text.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-            let _ = write!(self.text, "{}{label}=\"{text}\"", if i == 0 { '{' } else { ',' });
+            let _ = write!(page, "{}{label}=\"{text}\"", if i == 0 { '{' } else { ',' });
         }
-        let _ = writeln!(self.text, "{} {value}", if labels.is_empty() { "" } else { "}" });
+        let _ = writeln!(page, "{} {value}", if labels.is_empty() { "" } else { "}" });
     }
 
     /// A family of one series.
@@ -144,25 +155,29 @@ fn as_they_are(numbers: &Numbers) -> impl Iterator<Item = (String, String)> {
 }
 
 pub(super) fn text(s: &Snapshot) -> String {
-    let mut page = Page { text: String::new() };
+    let mut page = Page::default();
     let device: Labels<'_> = &[("device", &s.device)];
-    let target: Labels<'_> = &[("device", &s.device), ("target", &s.target)];
     let process = s.process.to_string();
-    let about = [
-        device,
-        &[("target", &*s.target), ("layer", &s.layer), ("model", &s.medium.name)],
-        &[("process", &process), ("version", env!("CARGO_PKG_VERSION"))],
-    ];
-    page.one("flashlane_info", "gauge", "Who answers, and of what.", &about.concat(), 1);
-    let help = "Time of the run: virtual, or of the machine's clock.";
-    page.one("flashlane_time_seconds", "gauge", help, target, seconds(s.time_ns));
-    smart(&mut page, s, device);
-    if !s.stats.is_empty() {
-        of_target(&mut page, s, target);
+    for t in &s.targets {
+        let about = [
+            device,
+            &[("target", &*t.name), ("layer", &t.layer), ("model", &s.medium.name)],
+            &[("process", &process), ("version", env!("CARGO_PKG_VERSION"))],
+        ];
+        page.one("flashlane_info", "gauge", "Who answers, and of what.", &about.concat(), 1);
     }
-    requests(&mut page, &s.requests, target);
+    let help = "Time of the run: virtual, or of the machine's clock.";
+    page.one("flashlane_time_seconds", "gauge", help, device, seconds(s.time_ns));
+    smart(&mut page, s, device);
+    for t in &s.targets {
+        let target: Labels<'_> = &[("device", &s.device), ("target", &t.name)];
+        if !t.stats.is_empty() {
+            of_target(&mut page, t, target);
+        }
+        requests(&mut page, &t.requests, target);
+    }
     medium(&mut page, s, device);
-    page.text
+    page.families.into_iter().map(|(_, text)| text).collect()
 }
 
 /// By the names of node-exporter's `nvme_metrics.py`, as far as a drive has them.
@@ -211,7 +226,7 @@ fn smart(page: &mut Page, s: &Snapshot, device: Labels<'_>) {
     page.one("nvme_sector_size_bytes", "gauge", help, device, SECTOR_BYTES);
 }
 
-fn of_target(page: &mut Page, s: &Snapshot, target: Labels<'_>) {
+fn of_target(page: &mut Page, s: &TargetSnapshot, target: Labels<'_>) {
     page.counters("", FtlStats::SCHEMA, &s.stats, target);
     let help = "Programmed by the target since its mount, by what it was programmed for.";
     let family = ("flashlane_nand_program_bytes_total", "counter", help);
@@ -246,7 +261,7 @@ fn of_target(page: &mut Page, s: &Snapshot, target: Labels<'_>) {
     page.counters("exchange_", Exchanges::SCHEMA, &s.exchanges, target);
 }
 
-fn queues(page: &mut Page, s: &Snapshot, target: Labels<'_>) {
+fn queues(page: &mut Page, s: &TargetSnapshot, target: Labels<'_>) {
     let rings = || (0..).map(|ring: usize| format!("ring{ring}")).zip(&s.rings);
     let in_flight = s.requests.iter().map(|r| (r.op.clone(), r.in_flight.to_string()));
     let used = rings().map(|(name, ring)| (name, ring.used.to_string()));
@@ -270,7 +285,7 @@ fn queues(page: &mut Page, s: &Snapshot, target: Labels<'_>) {
     page.each(family, target, "queue", limited);
 }
 
-fn waits(page: &mut Page, s: &Snapshot, target: Labels<'_>) {
+fn waits(page: &mut Page, s: &TargetSnapshot, target: Labels<'_>) {
     let rows = |number: fn(&Waits) -> String| {
         s.locks.iter().map(move |lock| (lock.name.clone(), number(lock)))
     };

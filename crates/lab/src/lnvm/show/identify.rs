@@ -4,12 +4,11 @@
 //! all of it follows from the device. Never: changes a drive.
 
 use super::{Drive, LnvmError, one_namespace};
-use crate::control::{Answer, Ask, reach};
+use crate::control::Answer;
 use crate::words::text_of;
 use flashlane_base::PpaStyle;
 use flashlane_ocssd::ssd::Identify;
 use serde_json::{Map, Value, json};
-use std::path::Path;
 
 /// A number of the device: sysfs's name for it, nvme-cli's, its place in the page and its bytes there.
 struct Field(&'static str, &'static str, usize, usize, u64);
@@ -110,13 +109,7 @@ fn media_capabilities(id: &Identify) -> u32 {
 /// `lnvm id-ns`: the identify page of 1.2 or the geometry page of 2.0.
 ///
 /// # Errors
-/// No such drive or namespace.
-pub fn id_ns(path: &Path, namespace: u32, human: bool) -> Result<Answer, LnvmError> {
-    let ask = || Ok(Ask::IdNs { namespace, human });
-    reach(path, ask, || id_ns_of(&Drive::look(path)?, namespace, human))
-}
-
-/// [`id_ns`] of a drive that is open.
+/// No such namespace.
 pub(crate) fn id_ns_of(drive: &Drive, namespace: u32, human: bool) -> Result<Answer, LnvmError> {
     one_namespace(namespace)?;
     let id = drive.ssd.identify();

@@ -125,16 +125,13 @@ fn full() -> (Snapshot, FtlStats, MediumCounters, BufferCount, Exchanges) {
     let named = |schema: &[Counter], numbers: Vec<u64>| -> Numbers {
         schema.iter().map(|c| c.name.to_string()).zip(numbers).collect()
     };
-    let mut s = Snapshot {
-        device: "odd \"name\" \\ in\nlines.img".into(),
-        target: "db".into(),
-        ..Snapshot::default()
-    };
-    add_stats(&mut s, &stats);
+    let mut s = Snapshot { device: "odd \"name\" \\ in\nlines.img".into(), ..Snapshot::default() };
+    let mut t = TargetSnapshot { name: "db".into(), ..TargetSnapshot::default() };
+    add_stats(&mut t, &stats);
     let queues = vec![Queue { capacity: 64, depth: 5, ..Queue::default() }; 2];
-    add_contention(&mut s, &Contention { exchanges, queues, ..Contention::default() });
-    s.lines = [("open".to_string(), 2), ("closed".to_string(), 9)].into();
-    s.room.user_slots = Some((7, 64));
+    add_contention(&mut t, &Contention { exchanges, queues, ..Contention::default() });
+    t.lines = [("open".to_string(), 2), ("closed".to_string(), 9)].into();
+    t.room.user_slots = Some((7, 64));
     s.medium.counters = named(MediumCounters::SCHEMA, medium.numbers());
     s.medium.buffer = Some(named(BufferCount::SCHEMA, buffer.numbers()));
     s.medium.pus_per_channel = 2;
@@ -147,7 +144,8 @@ fn full() -> (Snapshot, FtlStats, MediumCounters, BufferCount, Exchanges) {
         meters.ended(BlockOp::Read, Ns::from_us(us * us), us > 3);
     }
     meters.begun(BlockOp::Flush);
-    s.requests = meters.counted();
+    t.requests = meters.counted();
+    s.targets.push(t);
     s.smart = serde_json::json!({
         "critical_warning": 0, "avail_spare": 99, "spare_thresh": 10, "percent_used": 3,
         "data_units_read": "5", "data_units_written": "6", "power_cycles": "7",
@@ -161,6 +159,7 @@ fn every_declared_counter_is_in_the_text_and_in_the_json() {
     let (s, stats, medium, buffer, exchanges) = full();
     let found = read(&s.to_text());
     let json: serde_json::Value = serde_json::from_str(&s.to_json()).expect("JSON");
+    let target = &json["targets"][0];
     let mut looked = 0;
     let mut look = |prefix: &str, schema: &[Counter], numbers: Vec<u64>, at: &serde_json::Value| {
         for (counter, n) in schema.iter().zip(numbers) {
@@ -182,10 +181,10 @@ fn every_declared_counter_is_in_the_text_and_in_the_json() {
             looked += 1;
         }
     };
-    look("", FtlStats::SCHEMA, stats.numbers(), &json["stats"]);
+    look("", FtlStats::SCHEMA, stats.numbers(), &target["stats"]);
     look("media_", MediumCounters::SCHEMA, medium.numbers(), &json["medium"]["counters"]);
     look("device_buffer_", BufferCount::SCHEMA, buffer.numbers(), &json["medium"]["buffer"]);
-    look("exchange_", Exchanges::SCHEMA, exchanges.numbers(), &json["exchanges"]);
+    look("exchange_", Exchanges::SCHEMA, exchanges.numbers(), &target["exchanges"]);
     assert!(looked > 40, "{looked}");
     // Those that are several numbers.
     let of = |name: &str, label: &str, is: &str| {
@@ -196,12 +195,12 @@ fn every_declared_counter_is_in_the_text_and_in_the_json() {
     for (cause, n) in Cause::ALL.into_iter().zip(stats.programmed) {
         let name = "flashlane_nand_program_bytes_total";
         assert_eq!(of(name, "reason", cause.name()), n as f64 * 4096.0);
-        assert_eq!(json["programmed"][cause.name()], n);
+        assert_eq!(target["programmed"][cause.name()], n);
     }
     for (part, n) in Breakdown::SCHEMA.iter().zip(stats.read_breakdown.numbers()) {
         let found = of("flashlane_read_time_seconds_total", "part", part.name);
         assert!((found - n as f64 / 1e9).abs() < 1e-12, "{}", part.name);
-        assert_eq!(json["read_time"][part.name], n);
+        assert_eq!(target["read_time"][part.name], n);
     }
 }
 
@@ -244,10 +243,27 @@ fn names_are_those_that_others_know() {
 
 #[test]
 fn a_drive_without_a_mounted_target_has_what_the_device_has() {
-    let s = Snapshot { device: "a.img".into(), target: "raw".into(), ..Snapshot::default() };
+    let raw = TargetSnapshot { name: "raw".into(), ..TargetSnapshot::default() };
+    let s = Snapshot { device: "a.img".into(), targets: vec![raw], ..Snapshot::default() };
     let read = read(&s.to_text());
     assert!(read.types.contains_key("flashlane_info"));
     assert!(!read.types.contains_key("flashlane_host_write_bytes_total"));
+}
+
+/// What `read` refuses is a family that comes twice, and a series that does.
+#[test]
+fn targets_side_by_side_share_families() {
+    let (mut s, ..) = full();
+    let one = read(&s.to_text());
+    s.targets.push(TargetSnapshot { name: "log".into(), ..s.targets[0].clone() });
+    let two = read(&s.to_text());
+    assert_eq!(one.types, two.types);
+    let of = |read: &Read, target: &str| {
+        let label = ("target".to_string(), target.to_string());
+        read.series.keys().filter(|(_, labels)| labels.contains(&label)).count()
+    };
+    assert!(of(&one, "db") > 100);
+    assert_eq!((of(&two, "db"), of(&two, "log")), (of(&one, "db"), of(&one, "db")));
 }
 
 #[test]
@@ -266,7 +282,7 @@ fn seconds_are_exact() {
 #[test]
 fn json_comes_back_as_it_was() {
     let (mut s, ..) = full();
-    s.rings.push(Ring::default());
+    s.targets[0].rings.push(Ring::default());
     assert_eq!(Snapshot::from_json(&s.to_json()), Ok(s));
     assert!(Snapshot::from_json("7").is_err());
 }

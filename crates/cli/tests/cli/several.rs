@@ -1,0 +1,139 @@
+//! `flashlane serve` of several targets of a drive: each is a disk of its own, and they share all else.
+
+use crate::harness::{Here, drive, says};
+use crate::serve::{Client, FUA, SECTOR, TRIM, pattern, stopped};
+use flashlane_testkit::guest::{Guest, Shape};
+
+const SERVE: &str = "serve a.img --null-latency --target db --target log --target old --nbd unix:s";
+
+/// A drive with two pblks and a QBLK on PUs of their own.
+fn made() -> Here {
+    let h = drive();
+    for (name, kind, luns) in
+        [("db", "pblk", "0 -e 1"), ("log", "qblk", "2 -e 2"), ("old", "pblk", "3 -e 3")]
+    {
+        h.run(&format!("lnvm create a.img -n {name} -t {kind} -b {luns}")).good();
+    }
+    h
+}
+
+#[test]
+fn each_is_a_disk_of_its_own() {
+    let h = made();
+    let server = h.hold_with(
+        &format!("{SERVE} --vhost-user log=v --metrics unix:m --record old=t.parquet"),
+        "s",
+    );
+    // Nobody is guessed at.
+    let mut names = Client::connect_all(&h.path("s"), &["db", "log", "old"]);
+    let sizes: Vec<u64> = names.iter().map(|c| c.bytes).collect();
+    assert!(sizes[0] > sizes[1], "{sizes:?}");
+    for (i, c) in names.iter_mut().enumerate() {
+        assert_eq!(c.write(FUA, 8192, &pattern(i as u8, 40)), 0);
+    }
+    for (i, c) in names.iter_mut().enumerate() {
+        assert!(c.read(8192, 40 * SECTOR) == pattern(i as u8, 40), "{i}");
+    }
+    let mut guest = Guest::connected(&h.path("v"), Shape::default()).expect("it is taken in");
+    assert!(guest.read(0, 8192, SECTOR as u32) == pattern(1, 1), "the same disk by another door");
+    drop(guest);
+    // Verbs name one, or are about all.
+    let json = |line: &str| -> serde_json::Value {
+        serde_json::from_str(&h.run(line).good().out).expect("JSON")
+    };
+    let pid = server.id();
+    let info = json("drive info a.img --json -");
+    assert_eq!(info["in_use"]["targets"], serde_json::json!(["db", "log", "old"]));
+    says(&h.run("drive info a.img").good().out, &["targets `db`, `log`, `old`"]);
+    let info = json("lnvm info a.img --json -");
+    for target in info["targets"].as_array().expect("a list") {
+        assert_eq!(target["in_use_by"], pid, "{target}");
+    }
+    for name in ["db", "log", "old"] {
+        h.run(&format!("lnvm remove a.img -n {name}")).refused(2, &[name, "in use"]);
+    }
+    h.run("lnvm knobs a.img -n log gc_enabled=0").good();
+    let knobs = json("lnvm knobs a.img -n db --json -");
+    assert_eq!(knobs["knobs"]["gc_enabled"], "1", "each has its own");
+    // So is what there is to be seen.
+    let seen = json("top a.img --once --json -");
+    for (i, (name, kind)) in [("db", "pblk"), ("log", "qblk"), ("old", "pblk")].iter().enumerate() {
+        let target = &seen["targets"][i];
+        assert_eq!((&target["name"], &target["layer"]), (&(*name).into(), &(*kind).into()));
+        assert_eq!(target["stats"]["host_written"], 40, "{name}");
+    }
+    says(&h.run("top a.img --once").good().out, &["target db (pblk)", "target old (pblk)"]);
+    let only = h.run("top a.img --once --target log").good().out;
+    assert!(only.contains("target log (qblk)") && !only.contains("target db"), "{only}");
+    h.run("top a.img --once --target other").refused(2, &["`other`", "in use: db, log, old"]);
+    let text = h.run("top a.img --prometheus").good().out;
+    let head = "# TYPE flashlane_host_write_bytes_total counter";
+    assert_eq!(text.matches(head).count(), 1, "one family");
+    for name in ["db", "log", "old"] {
+        let series = "flashlane_host_write_bytes_total{device=\"a.img\",target=";
+        says(&text, &[&format!("{series}\"{name}\"}} {}\n", 40 * SECTOR)]);
+    }
+    // One is recorded from the start, another one later.
+    h.run("trace record a.img u.parquet").refused(2, &["--target", "db", "log", "old"]);
+    h.run("trace record a.img u.parquet --target old").refused(2, &["`old`", "recorded already"]);
+    let mut later = h.hold_with("trace record a.img u.parquet --target db", "u.parquet.part");
+    assert_eq!(names[0].ask(TRIM, 0, 8192, 4096), 0);
+    later.signal("-INT");
+    says(&later.output().good().out, &["1 requests recorded"]);
+    let said = stopped(server);
+    says(&said, &["db: ", "log: ", "old: ", "t.parquet: 2 requests recorded"]);
+    assert!(!said.contains("disagree"), "{said}");
+    says(&h.run("drive check a.img").good().out, &["good"]);
+}
+
+#[test]
+fn all_that_was_flushed_survives_a_kill_and_a_cut_of_the_power() {
+    let h = made();
+    for round in 0..2u8 {
+        let mut server = h.hold_with(SERVE, "s");
+        let mut all = Client::connect_all(&h.path("s"), &["db", "log", "old"]);
+        for (i, c) in all.iter_mut().enumerate() {
+            assert_eq!(c.write(0, 4096, &pattern(round * 3 + i as u8, 30)), 0);
+            c.flush();
+        }
+        match round {
+            0 => server.kill(),
+            _ => {
+                h.run("drive inject a.img power_cut").good();
+                assert_eq!(server.output().code, 130);
+            }
+        }
+        server = h.hold_with(SERVE, "s");
+        for (i, c) in
+            Client::connect_all(&h.path("s"), &["db", "log", "old"]).iter_mut().enumerate()
+        {
+            assert!(c.read(4096, 30 * SECTOR) == pattern(round * 3 + i as u8, 30), "{round} {i}");
+        }
+        stopped(server);
+    }
+}
+
+#[test]
+fn places_say_of_which_target_they_are() {
+    let h = made();
+    h.run("serve a.img --nbd unix:s").refused(2, &["db, log, old", "--target"]);
+    h.run("serve a.img --target db --target db --nbd unix:s").refused(2, &["`db`", "twice"]);
+    h.run("serve a.img --target db --target dba --nbd unix:s").refused(2, &["`dba`", "db"]);
+    h.run(&format!("{SERVE} --fuse-file disk")).refused(2, &["TARGET=disk", "db, log, old"]);
+    h.run(&format!("{SERVE} --vhost-user other=v")).refused(2, &["`other`", "db, log, old"]);
+    h.run(&format!("{SERVE} --record t.parquet")).refused(2, &["t.parquet", "db, log, old"]);
+    h.run(&format!("{SERVE} --record log=no/such/t.parquet")).refused(2, &["No such file"]);
+    assert_eq!(h.files(), ["a.img"], "nothing is left");
+    // One that can't be mounted keeps the others from nothing: they are clean.
+    h.run("lnvm create a.img -n open -t raw -b 0 -e 0").refused(2, &["db"]);
+    h.run("lnvm remove a.img -n old").good();
+    h.run("lnvm create a.img -n open -t raw -b 3 -e 3").good();
+    let line = "serve a.img --target db --target open --nbd unix:s";
+    h.run(line).refused(2, &["open", "no block device"]);
+    let info: serde_json::Value =
+        serde_json::from_str(&h.run("lnvm info a.img --json -").good().out).expect("JSON");
+    assert_eq!(info["targets"][0]["stopped_cleanly"], true);
+    // With one target nothing need be said, and may be.
+    let server = h.hold_with("serve a.img --target log --vhost-user log=v", "v");
+    stopped(server);
+}
