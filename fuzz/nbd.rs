@@ -13,7 +13,6 @@ use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::rc::Rc;
 use std::sync::Arc;
 
 pub(crate) const NAMES: [&str; 1] = ["nbd"];
@@ -66,8 +65,8 @@ fn talk(said: &[u8], end: End) -> Vec<u8> {
             end.set_nonblocking(true).expect("a socket");
         }
         let device = Arc::new(Ram::new(SECTORS, SECTOR_BYTES, Ns::from_us(20), 1));
-        let exports = [Rc::new(Export::new("disk", device))];
-        let stop = Rc::new(Stop::default());
+        let exports = [Arc::new(Export::new("disk", device))];
+        let stop = Arc::new(Stop::default());
         let (server, theirs_stop) = (cx.clone(), stop.clone());
         let served = cx.spawn_join(async move {
             nbd::attend(&server, Client::Unix(theirs), &exports, &theirs_stop).await;

@@ -179,6 +179,14 @@ Examples:
     },
 }
 
+/// More than any machine that this was tried on.
+const CORES_MAX: u32 = 256;
+
+fn cores_of(text: &str) -> Result<u32, String> {
+    let cores = text.parse().ok().filter(|cores| (1..=CORES_MAX).contains(cores));
+    cores.ok_or_else(|| format!("from 1 to {CORES_MAX}"))
+}
+
 fn sector_size(text: &str) -> Result<u32, String> {
     let known = SECTOR_SIZES.iter().find(|bytes| text == bytes.to_string());
     known.copied().ok_or_else(|| "a sector has 4096 or 512 bytes".into())
@@ -444,6 +452,12 @@ pub(crate) struct Serve {
     /// Requests take no device time: as fast as this machine goes
     #[arg(long)]
     pub(crate) null_latency: bool,
+    /// Cores that serve clients, each a thread: NBD connections are spread over them, a guest has one
+    #[arg(long, value_name = "N", default_value = "1", value_parser = cores_of)]
+    pub(crate) cores: u32,
+    /// Keep each core on a CPU of its own
+    #[arg(long)]
+    pub(crate) pin: bool,
     #[command(flatten)]
     pub(crate) recording: Record,
     #[command(flatten)]

@@ -473,7 +473,7 @@ fn run_target(
             let ended = vm.run(main(vm.cx()));
             (ended, vm.fingerprint().0, vm.polls())
         }
-        Clock::Real => (Threads::run_here(seed, main), 0, 0),
+        Clock::Real => (Threads::new(1, seed).run_here(main), 0, 0),
     };
     let (ran, at) =
         ended.map_err(|source| ExecuteError::Stalled { target: target.name.clone(), source })?;
@@ -624,7 +624,7 @@ async fn steps(
         stack.leave(cx).await;
         return Err(tap_error(e));
     }
-    let stop = Rc::new(Stop::default());
+    let stop = Arc::new(Stop::default());
     let watch = watch.zip(metrics).map(|(watch, Watched { ready, .. })| {
         let address = watch.address();
         let seen = stack.clone();

@@ -14,19 +14,23 @@ use crate::run::Monitor;
 use crate::stack::{Opened, Stack, StackError, target_of_drive};
 use crate::tap::TapError;
 use crate::trace::{Recorded, Take};
-use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
+use flashlane_base::{Bytes, Ns, SECTOR_BYTES, mutant};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::SsdOptions;
-use flashlane_rt::{Cx, Join, Stalled, Threads};
+pub use flashlane_rt::Lateness;
+use flashlane_rt::{CoreId, Cx, Join, Stalled, Threads};
 pub use flashlane_serve::SECTOR_SIZES;
 use flashlane_serve::fuse::{self, Left, Place, PlaceError};
 use flashlane_serve::{Export, Listener, Stop, http, nbd, vhost};
 use std::fmt;
+use std::future::Future;
 use std::net::TcpListener;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::str::FromStr;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// How often somebody who wants it to end is looked for.
@@ -119,6 +123,8 @@ pub enum ServeError {
     Place { path: PathBuf, source: PlaceError },
     #[error("fuse:{}: {source}", path.display())]
     Fuse { path: PathBuf, source: std::io::Error },
+    #[error("--pin: {source}")]
+    Pin { source: std::io::Error },
     #[error("{source}")]
     Stalled { source: Stalled },
     #[error("target {target}: {source}")]
@@ -146,6 +152,10 @@ pub struct Serving {
     pub sector_bytes: u32,
     /// Requests take the time that the device takes; otherwise none.
     pub timing: bool,
+    /// Cores that clients are spread over, at least one.
+    pub cores: u32,
+    /// Each core stays on a CPU of its own.
+    pub pinned: bool,
     /// What clients ask of this target, or of the only one, is recorded from the start.
     pub record: Option<(Option<String>, Take)>,
 }
@@ -180,6 +190,8 @@ pub struct Served {
     pub targets: Vec<ServedTarget>,
     /// What became of files by FUSE that somebody still had open.
     pub left: Vec<String>,
+    /// How late the device's times were kept, where requests take them.
+    pub lateness: Option<Lateness>,
 }
 
 /// A target that was served.
@@ -297,7 +309,7 @@ impl Watch {
     pub(crate) fn serve(
         self,
         cx: &Cx,
-        stop: &Rc<Stop>,
+        stop: &Arc<Stop>,
         metrics: impl Fn(&Cx) -> String + 'static,
     ) -> Join<Result<(), ServeError>> {
         let (theirs, stop) = (cx.clone(), stop.clone());
@@ -369,7 +381,7 @@ pub fn serve(
         let served = power.unless_off(&cx, steps).await;
         (served, cx.now())
     };
-    let ended = Threads::run_here(0, main);
+    let ended = Threads::new(serving.cores.max(1), 0).run_here(main);
     let (served, at) = ended.map_err(|source| ServeError::Stalled { source })?;
     served.unwrap_or_else(|| {
         let image = switch.cut(at).map_err(|e| failed(&serving.on[0].name)(e.into()))?;
@@ -428,7 +440,9 @@ impl Stacks {
             match Stack::mount(cx, target, opened).await {
                 Ok(stack) => stacks.0.push(stack),
                 Err(e) => {
-                    stacks.leave(cx).await;
+                    if !mutant!("serve.others-left-mounted") {
+                        stacks.leave(cx).await;
+                    }
                     return Err(failed(&target.name)(e));
                 }
             }
@@ -468,18 +482,21 @@ async fn steps(
             return Err(e);
         }
     };
+    if serving.pinned
+        && let Err(source) = cx.pin_cores().await
+    {
+        stop.raise(cx);
+        let _ = open.close().await; // nobody could connect yet
+        stacks.leave(cx).await;
+        return Err(ServeError::Pin { source });
+    }
     open.at.iter().for_each(|at| ready(at));
     while !monitor.interrupted() {
         cx.sleep(LOOK_EVERY).await;
     }
     stop.raise(cx);
-    let (mut ended, mut left) = (Ok(()), Vec::new());
-    for door in open.doors {
-        ended = ended.and(door.await);
-    }
-    for (path, file) in open.files {
-        left.extend(parting_words(&path, file.await));
-    }
+    let (ended, left) = open.close().await;
+    let lateness = serving.timing.then(|| cx.lateness());
     let mut all = Vec::new();
     for (stack, target) in stacks.0.iter().zip(targets) {
         let recorded = stack.end_recording().map_err(|e| e.to_string()).transpose();
@@ -494,15 +511,32 @@ async fn steps(
         stack.close().map_err(failed(&target.name))?;
     }
     ended?;
-    Ok(Served { targets: all, left })
+    Ok(Served { targets: all, left, lateness })
 }
+
+/// A door that clients use, to its end.
+type Serves = Pin<Box<dyn Future<Output = Result<(), ServeError>>>>;
 
 /// Doors that clients use.
 struct Open {
-    doors: Vec<Join<Result<(), ServeError>>>,
+    doors: Vec<Serves>,
     files: Vec<(PathBuf, Join<Left>)>,
     /// Their addresses.
     at: Vec<String>,
+}
+
+impl Open {
+    /// Waits for the ends of all, after the stop: why a door could not go on, what is to be said of files.
+    async fn close(self) -> (Result<(), ServeError>, Vec<String>) {
+        let (mut ended, mut left) = (Ok(()), Vec::new());
+        for door in self.doors {
+            ended = ended.and(door.await);
+        }
+        for (path, file) in self.files {
+            left.extend(parting_words(&path, file.await));
+        }
+        (ended, left)
+    }
 }
 
 /// Everything that clients may use begins, until the stop.
@@ -513,21 +547,20 @@ fn begin(
     serving: &Serving,
     recorded: Option<(usize, &Take)>,
     opened: &Rc<Opened>,
-) -> Result<(Rc<Stop>, Open), ServeError> {
+) -> Result<(Arc<Stop>, Open), ServeError> {
     let by_nbd = |(stack, on): (&Stack, &DriveTarget)| {
         let export = Export::new(&on.name, stack.door("nbd"));
-        Rc::new(export.with_sectors_of(serving.sector_bytes))
+        Arc::new(export.with_sectors_of(serving.sector_bytes))
     };
-    let exports: Rc<[Rc<Export>]> = stacks.0.iter().zip(&serving.on).map(by_nbd).collect();
+    let exports: Arc<[Arc<Export>]> = stacks.0.iter().zip(&serving.on).map(by_nbd).collect();
     let through =
-        |index: usize, door: &str| Rc::new(exports[index].through(stacks.0[index].door(door)));
-    let files = |(index, path, place): (usize, PathBuf, Place)| match fuse::Door::open(
-        cx,
-        place,
-        through(index, "fuse"),
-    ) {
-        Ok(door) => Ok((path, door)),
-        Err(source) => Err(ServeError::Fuse { path, source }),
+        |index: usize, door: &str| Arc::new(exports[index].through(stacks.0[index].door(door)));
+    let files = |(index, path, place): (usize, PathBuf, Place)| {
+        let door = fuse::Door::open(cx, place, through(index, "fuse"));
+        match door {
+            Ok(door) => Ok((path, door)),
+            Err(source) => Err(ServeError::Fuse { path, source }),
+        }
     };
     let files = places.files.into_iter().map(files).collect::<Result<Vec<_>, _>>()?;
     if let Some((index, take)) = recorded {
@@ -540,7 +573,7 @@ fn begin(
         })?;
         stack.begin_recording(cx.now());
     }
-    let stop = Rc::new(Stop::default());
+    let stop = Arc::new(Stop::default());
     let mut open = Open { doors: Vec::new(), files: Vec::new(), at: Vec::new() };
     let ended = |address: Address| {
         move |ended: std::io::Result<()>| {
@@ -550,18 +583,20 @@ fn begin(
     for (address, Door { listener, named }) in places.nbd {
         let (theirs, exports, stop) = (cx.clone(), exports.clone(), stop.clone());
         open.at.push(address.to_string());
-        open.doors.push(cx.spawn_join(async move {
+        open.doors.push(Box::pin(cx.spawn_join(async move {
             let _named = named;
             ended(address)(nbd::serve(&theirs, listener, exports, stop).await)
-        }));
+        })));
     }
-    for (index, address, Door { listener, named }) in places.disks {
-        let (theirs, disk, stop) = (cx.clone(), through(index, "vhost-user"), stop.clone());
+    // Each has a core for all its queues; the last ones first, as the first core has all else.
+    let cores = (0..cx.cores()).rev().map(CoreId).cycle();
+    for ((index, address, Door { listener, named }), core) in places.disks.into_iter().zip(cores) {
+        let (disk, stop) = (through(index, "vhost-user"), stop.clone());
         open.at.push(address.to_string());
-        open.doors.push(cx.spawn_join(async move {
+        open.doors.push(Box::pin(cx.spawn_join_on(core, move |cx| async move {
             let _named = named;
-            ended(address)(vhost::serve(&theirs, listener, disk, stop).await)
-        }));
+            ended(address)(vhost::serve(&cx, listener, disk, stop).await)
+        })));
     }
     for (path, door) in files {
         let (theirs, stop) = (cx.clone(), stop.clone());
@@ -572,7 +607,7 @@ fn begin(
     if let Some(watch) = places.watch {
         open.at.push(format!("metrics:{}", watch.address()));
         let opened = opened.clone();
-        open.doors.push(watch.serve(cx, &stop, move |cx| opened.metrics(cx)));
+        open.doors.push(Box::pin(watch.serve(cx, &stop, move |cx| opened.metrics(cx))));
     }
     Ok((stop, open))
 }

@@ -14,7 +14,7 @@ use crate::lnvm::{Drive, Lost, Mounted, check_how, knobs, layers_of};
 use crate::run::{Fill, Probe, Sample, Subject, Watch};
 use crate::tap::{Tap, TapError};
 use crate::trace::{Recorded, Take};
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 use flashlane_ftl::block::{BlockDev, BlockError};
 use flashlane_ftl::contention::Contention;
 use flashlane_ftl::layer::{Find, LayerError, Stop};
@@ -115,7 +115,7 @@ impl Opened {
     /// The host failed: what was not flushed may be lost.
     pub(crate) fn close(&self) -> Result<(), StackError> {
         self.users.set(self.users.get().saturating_sub(1));
-        if self.users.get() > 0 {
+        if self.users.get() > 0 && !mutant!("serve.closed-by-the-first") {
             return Ok(());
         }
         // Nobody listens any more when another process may open the image.

@@ -4,6 +4,7 @@
 //! Promises: `now` never goes back; `sleep_until` never returns early; a spawned task stays on its
 //! core. Never: crosses threads (`Cx` is neither `Send` nor `Sync`).
 
+use crate::lateness::Lateness;
 use crate::local::Local;
 use crate::pooled::Pooled;
 use crate::threads::ThreadCore;
@@ -77,6 +78,14 @@ impl Cx {
         assert!(self.is_virtual() || core == self.core, "a real core is reached through its inbox");
         assert!(core.0 < self.cores(), "core {} of {}", core.0, self.cores());
         Cx { core, ..self.clone() }
+    }
+
+    /// How late the timers of this run's cores were until now; nothing in virtual time, where none is.
+    pub fn lateness(&self) -> Lateness {
+        match &self.mode {
+            Mode::Virtual(_) => Lateness::default(),
+            Mode::Threads(t) => t.lateness(),
+        }
     }
 
     /// The core that serves interrupt `n`, as seen from its handler: interrupts are spread evenly over

@@ -16,6 +16,7 @@
 
 pub mod cost;
 pub mod cx;
+pub mod lateness;
 mod local;
 #[cfg_attr(any(feature = "shuttle", feature = "loom"), allow(dead_code, unreachable_pub))]
 mod mutex;
@@ -31,6 +32,7 @@ pub mod virt;
 
 pub use cost::{CostError, CostTable, STAGES};
 pub use cx::{CoreId, Cx, Join, Waiter};
+pub use lateness::Lateness;
 pub use outside::{Bell, Gone, Idle, Opened, Pending, Port, Remote};
 pub use pooled::Pooled;
 pub use reactor::Watched;

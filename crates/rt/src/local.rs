@@ -95,13 +95,14 @@ impl Local {
         false
     }
 
-    /// Moves every task due at `now` into the ready queue.
+    /// Moves every task due at `now` into the ready queue; `late` is told how long each timer has been due.
     #[inline]
-    pub(crate) fn fire_due(&self, now: u64) {
+    pub(crate) fn fire_due(&self, now: u64, late: impl Fn(u64)) {
         loop {
-            let Some(id) = self.timers.borrow_mut().pop_due(now) else {
+            let Some((at, id)) = self.timers.borrow_mut().pop_due(now) else {
                 break;
             };
+            late(now - at);
             self.wake(id);
         }
         loop {

@@ -12,6 +12,7 @@ use crate::local::Local;
 use crate::platform::{AtomicBool, InboxMutex as Mutex, Ordering, RealClock, Thread, current};
 use crate::reactor::Alarm;
 use crate::reply::{self, Reply};
+use crate::sync::Notify;
 use flashlane_base::{Ns, mutant};
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -135,6 +136,59 @@ impl Cx {
         let inbox = self.inbox();
         inbox.owned_by_this_thread();
         Remote { core: self.core(), inbox: inbox.clone() }
+    }
+
+    /// A handle through which another core of this run can be had to do something.
+    fn remote_of(&self, core: CoreId) -> Remote {
+        let inbox = match &self.mode {
+            Mode::Virtual(clock) => &clock.inbox,
+            Mode::Threads(thread) => thread.inbox_of(core),
+        };
+        Remote { core, inbox: inbox.clone() }
+    }
+
+    /// Starts a task on a core of this run, which may be this one. The future is made there, and need not be
+    /// `Send`. If the run ends before, the task is dropped.
+    pub fn spawn_on<F>(&self, core: CoreId, start: impl FnOnce(Cx) -> F + Send + 'static)
+    where
+        F: Future<Output = ()> + 'static,
+    {
+        if core == self.core() {
+            return self.spawn(start(self.clone()));
+        }
+        // It is refused only when the run is over, and then nobody waits for it.
+        let _ = self.remote_of(core).call(move |cx| cx.spawn(start(cx.clone())));
+    }
+
+    /// The same, and lets a task of this core wait for what it returns.
+    pub fn spawn_join_on<T, F, S>(
+        &self,
+        core: CoreId,
+        start: S,
+    ) -> impl Future<Output = T> + use<T, F, S>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+        S: FnOnce(Cx) -> F + Send + 'static,
+    {
+        let (value, done) = (Arc::new(Mutex::new(None)), Arc::new(Notify::new()));
+        let (their_value, they_are_done) = (value.clone(), done.clone());
+        let theirs = move |cx: Cx| async move {
+            let returned = start(cx.clone()).await;
+            *their_value.lock() = Some(returned);
+            they_are_done.wake(&cx);
+        };
+        self.spawn_on(core, theirs);
+        let cx = self.clone();
+        async move {
+            let mut returned = None;
+            let take = || {
+                returned = value.lock().take();
+                returned.is_some()
+            };
+            done.wait(&cx, take).await;
+            returned.expect("what was waited for")
+        }
     }
 
     /// Through which the world reaches this core; in virtual time, this run.

@@ -162,6 +162,21 @@ mod chosen {
         })
     }
 
+    /// Runs `f` for 0 to `n` - 1, each on a thread of its own, beside `here` on this one. Returns what that
+    /// returned, and how each of them ended.
+    pub(crate) fn beside_threads<T: Send, R>(
+        n: u32,
+        f: impl Fn(u32) -> T + Sync,
+        here: impl FnOnce() -> R,
+    ) -> (R, Vec<std::thread::Result<T>>) {
+        std::thread::scope(|scope| {
+            let f = &f;
+            let handles: Vec<_> = (0..n).map(|i| scope.spawn(move || f(i))).collect();
+            let here = here();
+            (here, handles.into_iter().map(|h| h.join()).collect())
+        })
+    }
+
     /// The real clock, since it was made.
     pub(crate) struct RealClock(std::time::Instant);
 
@@ -363,6 +378,16 @@ mod chosen {
     /// Zeroed atomics.
     pub fn zeroed_u64(n: usize) -> Box<[AtomicU64]> {
         (0..n).map(|_| AtomicU64::new(0)).collect()
+    }
+
+    /// Only what is on this thread: checkers have all their threads by [`on_threads`].
+    pub(crate) fn beside_threads<T: Send, R>(
+        n: u32,
+        _: impl Fn(u32) -> T + Sync,
+        here: impl FnOnce() -> R,
+    ) -> (R, Vec<std::thread::Result<T>>) {
+        assert_eq!(n, 0, "a checker runs cores by `Threads::run`");
+        (here(), Vec::new())
     }
 
     /// Runs `f` for 0 to `n` - 1, each on a thread of its own, and returns how each ended.

@@ -5,15 +5,18 @@
 //! sent before a core goes to sleep is seen before it sleeps. Never: shares a future between threads.
 
 use crate::cx::{CoreId, Cx, Mode, Waiter};
+use crate::lateness::{Counted, Lateness};
 use crate::local::Local;
 use crate::outside::{Idle, Inbox};
 use crate::platform::{
-    AtomicBool, AtomicUsize, IDLE_SPINS, Ordering, RealClock, on_threads, spin_loop,
+    AtomicBool, AtomicUsize, IDLE_SPINS, Ordering, RealClock, beside_threads, on_threads, spin_loop,
 };
 use crate::virt::Stalled;
 use flashlane_base::Ns;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::cell::Cell;
 use std::future::Future;
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
@@ -25,6 +28,8 @@ struct Shared {
     clock: Arc<RealClock>,
     seed: u64,
     inboxes: Vec<Arc<Inbox>>,
+    /// Of each core's timers.
+    late: Vec<Counted>,
     /// Cores whose main task still runs; a core serves the others until all are done.
     running: AtomicUsize,
     /// A core panicked: the run is over.
@@ -38,6 +43,7 @@ impl Shared {
         Arc::new(Shared {
             seed,
             inboxes: (0..cores).map(inbox).collect(),
+            late: (0..cores).map(|_| Counted::default()).collect(),
             clock: clock.clone(),
             running: AtomicUsize::new(cores as usize),
             panicked: AtomicBool::new(false),
@@ -71,6 +77,12 @@ impl ThreadCore {
     }
     pub(crate) fn inbox(&self) -> &Arc<Inbox> {
         &self.inbox
+    }
+    pub(crate) fn inbox_of(&self, core: CoreId) -> &Arc<Inbox> {
+        &self.shared.inboxes[core.0 as usize]
+    }
+    pub(crate) fn lateness(&self) -> Lateness {
+        Lateness::of(self.shared.late.iter())
     }
     pub(crate) fn send_wake(&self, w: Waiter) {
         self.shared.inboxes[w.core as usize].wake(w.task);
@@ -113,20 +125,63 @@ impl Threads {
         all.unwrap_or_else(|_| unreachable!("without a panic every main task ends"))
     }
 
-    /// Runs `main` on one core, which is this thread: nothing of the run need be `Send`. As in virtual time, a run
-    /// in which nothing can go on by itself asks its ports what to do.
+    /// Runs `main` on the first core, which is this thread: nothing of it need be `Send`. The other cores do what
+    /// they are sent ([`Cx::spawn_on`]), until `main` has ended. As in virtual time, a run of one core in which nothing
+    /// can go on by itself asks its ports what to do.
     ///
     /// # Errors
-    /// Every task waits, no timer is armed, and neither a port nor a file is waited for.
-    pub fn run_here<T, Fut>(seed: u64, main: impl FnOnce(Cx) -> Fut) -> Result<T, Stalled>
+    /// There is one core, every task waits, no timer is armed, and neither a port nor a file is waited for.
+    pub fn run_here<T, Fut>(&self, main: impl FnOnce(Cx) -> Fut) -> Result<T, Stalled>
     where
         T: 'static,
         Fut: Future<Output = T> + 'static,
     {
-        run_core(CoreId(0), Shared::new(1, seed), true, main).map_err(|ended| match ended {
+        let shared = Shared::new(self.cores, self.seed);
+        let beside = |core| {
+            let nothing = |_| std::future::ready(());
+            let _: Result<(), Ended> = run_core(CoreId(core + 1), shared.clone(), false, nothing);
+        };
+        let (ended, others) = beside_threads(self.cores - 1, beside, || {
+            run_core(CoreId(0), shared.clone(), self.cores == 1, main)
+        });
+        for other in others {
+            other.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+        ended.map_err(|ended| match ended {
             Ended::Stalled(stalled) => stalled,
-            Ended::Panicked => unreachable!("a panic goes through its own core"),
+            Ended::Panicked => unreachable!("a panic was passed on before"),
         })
+    }
+}
+
+impl Cx {
+    /// From here on each core of this run stays on a CPU of its own, and so do threads that they begin
+    /// later; this thread does so beyond the end of the run. In virtual time there is nothing to do.
+    ///
+    /// # Errors
+    /// This process may use fewer CPUs than the run has cores, or the kernel refuses.
+    pub async fn pin_cores(&self) -> io::Result<()> {
+        if self.is_virtual() {
+            return Ok(());
+        }
+        let all = sched_getaffinity(None)?;
+        let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
+        let cores = self.cores() as usize;
+        if cpus.len() < cores {
+            let usable = cpus.len();
+            return Err(io::Error::other(format!(
+                "{cores} cores can't have a CPU each: this process may use {usable}"
+            )));
+        }
+        for (core, cpu) in (0..self.cores()).zip(cpus) {
+            let pinned = self.spawn_join_on(CoreId(core), move |_| async move {
+                let mut one = CpuSet::new();
+                one.set(cpu);
+                sched_setaffinity(None, &one)
+            });
+            pinned.await?;
+        }
+        Ok(())
     }
 }
 
@@ -171,7 +226,8 @@ where
             reactor.look(&local);
         }
         if !local.timers.borrow().is_empty() || local.next_idle().is_some() {
-            local.fire_due(thread.now());
+            let late = &shared.late[core.0 as usize];
+            local.fire_due(thread.now(), |ns| late.count(ns));
         }
         std::mem::swap(&mut batch, &mut *local.ready.borrow_mut());
         if batch.is_empty() {

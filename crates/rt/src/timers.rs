@@ -99,9 +99,9 @@ impl Timers {
         self.next().map(|(at, _)| at)
     }
 
-    /// The next task due at or before `now`.
+    /// The next task due at or before `now`, and when it was due.
     #[inline]
-    pub(crate) fn pop_due(&mut self, now: u64) -> Option<u32> {
+    pub(crate) fn pop_due(&mut self, now: u64) -> Option<(u64, u32)> {
         let next @ (at, key) = self.next()?;
         if at > now {
             return None;
@@ -112,7 +112,7 @@ impl Timers {
             self.far.pop();
         }
         self.from = self.from.max(at >> BUCKET_BITS);
-        Some((key & ((1 << TASK_BITS) - 1)) as u32)
+        Some((at, (key & ((1 << TASK_BITS) - 1)) as u32))
     }
 
     #[inline]
@@ -178,7 +178,7 @@ mod tests {
                 let Some(next) = next else { continue };
                 now = now.max(if rng.below(2) == 0 { next } else { now + rng.below(20_000) });
                 while let Some(Reverse((at, nth))) = all.peek().copied().filter(|r| r.0.0 <= now) {
-                    assert_eq!(timers.pop_due(now), Some((nth % 1000) as u32), "{at}");
+                    assert_eq!(timers.pop_due(now), Some((at, (nth % 1000) as u32)), "{at}");
                     all.pop();
                 }
                 assert_eq!(timers.pop_due(now), None);

@@ -313,7 +313,7 @@ impl Virtual {
             let at = self.local.next_idle().map_or(at, |idle| idle.min(at));
             debug_assert!(at >= now || bound < now, "time went back");
             self.clock.now.set(at.max(now));
-            self.local.fire_due(self.clock.now.get());
+            self.local.fire_due(self.clock.now.get(), |_| {});
             served = false;
         }
     }

@@ -6,6 +6,7 @@
 use flashlane_base::Ns;
 use flashlane_rt::{Bell, CoreId, Cx, Idle, Lock, Notify, Port, Threads};
 use std::cell::Cell;
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -131,7 +132,7 @@ fn a_core_may_be_the_calling_thread() {
         }
     }
     let here = std::thread::current().id();
-    let value = Threads::run_here(7, |cx| async move {
+    let value = Threads::new(1, 7).run_here(|cx| async move {
         let began = cx.now();
         cx.sleep(Ns::from_us(300)).await;
         assert!(cx.now() >= began + Ns::from_us(300) && !cx.is_virtual());
@@ -139,7 +140,7 @@ fn a_core_may_be_the_calling_thread() {
     });
     assert_eq!(value, Ok((Rc::new(5), here, CoreId(0), 1)));
     let run = |wanted: u32, says: Vec<Idle>| {
-        Threads::run_here(7, |cx| async move {
+        Threads::new(1, 7).run_here(|cx| async move {
             // Who looks after something in idle time keeps no run alive.
             let (idle, never) = (cx.clone(), Notify::new());
             cx.spawn(async move {
@@ -166,6 +167,50 @@ fn a_core_may_be_the_calling_thread() {
     assert_eq!(run(2, vec![Idle::Changed; 2]), Ok(None));
     assert!(run(3, vec![Idle::Changed; 2]).is_err(), "it helps twice");
     assert_eq!(run(1, vec![Idle::Waits; 100]), Ok(Some(())));
+}
+
+/// Other cores do what they are sent, whose futures are made there, until the first one's main task has ended.
+#[test]
+fn other_cores_do_what_they_are_sent() {
+    let here = std::thread::current().id();
+    let ran = Threads::new(3, 7).run_here(|cx| async move {
+        let not_send = Rc::new(1);
+        let mut all = Vec::new();
+        for core in (0..3).map(CoreId) {
+            all.push(cx.spawn_join_on(core, move |cx| async move {
+                let local = Rc::new(cx.core());
+                cx.sleep(Ns::from_us(200)).await;
+                (*local, std::thread::current().id())
+            }));
+        }
+        // Never done, and no reason to go on.
+        cx.spawn_on(CoreId(1), |cx| async move { cx.sleep(Ns::MAX).await });
+        let mut ran = Vec::new();
+        for one in all {
+            ran.push(one.await);
+        }
+        let late = cx.lateness();
+        assert!(late.timers() >= 3 && late.quantile(0.5) <= Some(late.most), "{late:?}");
+        cx.pin_cores().await.map_or_else(|e| assert!(e.to_string().contains("3 cores")), drop);
+        (ran, not_send)
+    });
+    let (ran, _) = ran.expect("it does not stall");
+    assert_eq!(ran.iter().map(|(core, _)| core.0).collect::<Vec<_>>(), [0, 1, 2]);
+    assert_eq!(ran[0].1, here, "the first core is this thread");
+    let threads: BTreeSet<String> = ran.iter().map(|(_, thread)| format!("{thread:?}")).collect();
+    assert_eq!(threads.len(), 3);
+}
+
+#[test]
+fn a_panic_of_another_core_ends_the_run() {
+    let ended = std::panic::catch_unwind(|| {
+        Threads::new(2, 0).run_here(|cx| async move {
+            cx.spawn_on(CoreId(1), |_| async { panic!("on the other core") });
+            cx.sleep(Ns::MAX).await;
+        })
+    });
+    let panic = ended.expect_err("it panicked");
+    assert_eq!(panic.downcast_ref::<&str>(), Some(&"on the other core"));
 }
 
 /// Futures never migrate, so they need not be `Send`.

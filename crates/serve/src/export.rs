@@ -4,7 +4,7 @@
 //! Promises: a request lies inside the device, or is refused before anything is done; one that begins or
 //! ends within a sector of 4096 bytes changes nothing beside it, whoever else changes the rest of that
 //! sector meanwhile; a discarded and a zeroed range read as zeros; a flush covers what was acknowledged
-//! before it, to whichever client. Never: keeps a request.
+//! before it, to whichever client, on whichever core. Never: keeps a request.
 
 use crate::ranges::Ranges;
 use flashlane_base::{Lba, SECTOR_BYTES, mutant};
@@ -14,7 +14,6 @@ use flashlane_ftl::block::{
 use flashlane_rt::Cx;
 use std::io::IoSlice;
 use std::ops::Range;
-use std::rc::Rc;
 use std::sync::Arc;
 
 /// Longest read or write of one request below; a longer one goes in pieces.
@@ -49,7 +48,7 @@ pub struct Export {
     device: Arc<dyn BlockDev>,
     /// What clients are told of sectors.
     sector_bytes: u32,
-    changing: Rc<Ranges>,
+    changing: Arc<Ranges>,
 }
 
 /// Bytes of a request, and the sectors that they lie in.
@@ -103,7 +102,7 @@ impl Export {
     /// The device keeps stamps in place of contents.
     pub fn new(name: &str, device: Arc<dyn BlockDev>) -> Export {
         assert_eq!(device.info().content_bytes, SECTOR_BYTES, "clients want their contents back");
-        let (sector_bytes, changing) = (SECTOR_BYTES as u32, Rc::default());
+        let (sector_bytes, changing) = (SECTOR_BYTES as u32, Arc::default());
         Export { name: name.into(), device, sector_bytes, changing }
     }
 

@@ -12,6 +12,7 @@ use flashlane_rt::{Credits, Cx, Watched};
 use std::cell::Cell;
 use std::io::{self, IoSlice};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Longest head of a request.
 const HEAD_MAX: usize = 8 << 10;
@@ -45,7 +46,7 @@ struct Site {
 ///
 /// # Errors
 /// The listener can't be watched.
-pub async fn serve(cx: &Cx, listener: Listener, page: Page, stop: Rc<Stop>) -> io::Result<()> {
+pub async fn serve(cx: &Cx, listener: Listener, page: Page, stop: Arc<Stop>) -> io::Result<()> {
     let listener = listener.watched(cx)?;
     let site = Rc::new(Site { page, rested: Cell::new(Ns::ZERO) });
     let seats = Rc::new(Credits::new(CLIENTS_MAX));

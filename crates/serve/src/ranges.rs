@@ -5,8 +5,8 @@
 //! device below takes them; nobody waits for somebody who came later. Never: looks at a read.
 
 use flashlane_base::mutant;
+use flashlane_rt::sync::Mutex;
 use flashlane_rt::{Cx, Notify};
-use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
 /// A change, from its arrival on.
@@ -18,12 +18,17 @@ struct Change {
 
 #[derive(Default)]
 pub(crate) struct Ranges {
-    /// In the order of their tickets.
-    changes: RefCell<Vec<Change>>,
-    /// Those among them that want their sectors alone.
-    alone: Cell<usize>,
-    next: Cell<u64>,
+    state: Mutex<State>,
     ended: Notify,
+}
+
+#[derive(Default)]
+struct State {
+    /// In the order of their tickets.
+    changes: Vec<Change>,
+    /// Those among them that want their sectors alone.
+    alone: usize,
+    next: u64,
 }
 
 /// Sectors that a change has, until this is dropped.
@@ -41,48 +46,59 @@ impl Ranges {
         sectors: Range<u64>,
         alone: bool,
     ) -> Held<'a> {
-        let ticket = self.next.get();
-        self.next.set(ticket + 1);
-        self.alone.set(self.alone.get() + usize::from(alone));
-        self.changes.borrow_mut().push(Change { ticket, sectors, alone });
+        let (ticket, may_go) = self.state.lock().begin(sectors, alone);
         // From here on: a wait that is given up leaves the queue.
         let held = Held { of: self, cx, ticket };
-        self.ended.wait(cx, || self.may_go(ticket)).await;
+        if !may_go {
+            self.ended.wait(cx, || self.state.lock().may_go(ticket)).await;
+        }
         held
     }
 
     /// No change is under way.
     #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
-        self.changes.borrow().is_empty() && self.alone.get() == 0
+        let state = self.state.lock();
+        state.changes.is_empty() && state.alone == 0
+    }
+}
+
+impl State {
+    /// A change comes: its ticket, and whether it may go at once.
+    fn begin(&mut self, sectors: Range<u64>, alone: bool) -> (u64, bool) {
+        let ticket = self.next;
+        self.next += 1;
+        self.alone += usize::from(alone);
+        self.changes.push(Change { ticket, sectors, alone });
+        (ticket, self.may_go(ticket))
     }
 
     /// Nothing that came before it is in its way.
     fn may_go(&self, ticket: u64) -> bool {
-        if self.alone.get() == 0 || mutant!("serve.sectors-shared") {
+        if self.alone == 0 || mutant!("serve.sectors-shared") {
             return true;
         }
-        let changes = self.changes.borrow();
-        let Some(at) = changes.iter().position(|change| change.ticket == ticket) else {
+        let at = self.changes.iter().position(|change| change.ticket == ticket);
+        let Some((mine, before)) = at.and_then(|at| self.changes[..=at].split_last()) else {
             return true;
         };
-        let mine = &changes[at];
-        changes[..at].iter().all(|before| {
+        before.iter().all(|before| {
             let overlap =
                 before.sectors.start < mine.sectors.end && mine.sectors.start < before.sectors.end;
             !overlap || !before.alone && !mine.alone
         })
     }
+
+    fn end(&mut self, ticket: u64) {
+        if let Some(at) = self.changes.iter().position(|change| change.ticket == ticket) {
+            self.alone -= usize::from(self.changes.remove(at).alone);
+        }
+    }
 }
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
-        let mut changes = self.of.changes.borrow_mut();
-        if let Some(at) = changes.iter().position(|change| change.ticket == self.ticket) {
-            let alone = changes.remove(at).alone;
-            self.of.alone.set(self.of.alone.get() - usize::from(alone));
-        }
-        drop(changes);
+        self.of.state.lock().end(self.ticket);
         self.of.ended.wake(self.cx);
     }
 }

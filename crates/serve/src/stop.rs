@@ -5,28 +5,28 @@
 //! the flag down.
 
 use flashlane_base::mutant;
+use flashlane_rt::sync::{AtomicBool, Ordering};
 use flashlane_rt::{Cx, Notify};
-use std::cell::Cell;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
 use std::task::Poll;
 
-/// A flag that goes up once.
+/// A flag that goes up once, for all cores.
 #[derive(Default)]
 pub struct Stop {
-    up: Cell<bool>,
+    up: AtomicBool,
     raised: Notify,
 }
 
 impl Stop {
     /// Doors take nothing more.
     pub fn raise(&self, cx: &Cx) {
-        self.up.set(true);
+        self.up.store(true, Ordering::SeqCst);
         self.raised.wake(cx);
     }
 
     pub fn is_up(&self) -> bool {
-        self.up.get()
+        self.up.load(Ordering::SeqCst)
     }
 
     /// Waits until it is up.

@@ -6,7 +6,10 @@ use crate::output;
 use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
 use flashlane_lab::lnvm;
-use flashlane_lab::serve::{Served, ServedTarget, Serving, TargetPath, serve as serve_targets};
+use flashlane_lab::metrics::short;
+use flashlane_lab::serve::{
+    Lateness, Served, ServedTarget, Serving, TargetPath, serve as serve_targets,
+};
 use std::fmt::Display;
 use std::rc::Rc;
 
@@ -20,10 +23,21 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     let on: Vec<_> = on.into_iter().map(|(on, _)| on).collect();
     let Serve { nbd, fuse_file: fuse, vhost_user, metrics, sector_size: sector_bytes, .. } = args;
     let timing = !args.null_latency;
-    let serving = Serving { on, nbd, fuse, vhost_user, metrics, sector_bytes, timing, record };
+    let serving = Serving {
+        on,
+        nbd,
+        fuse,
+        vhost_user,
+        metrics,
+        sector_bytes,
+        timing,
+        cores: args.cores,
+        pinned: args.pin,
+        record,
+    };
     let interrupt = Interrupt::listen()?;
     let monitor = Rc::new(Terminal::new(&interrupt, &serving.on[0].name));
-    let Served { targets, left } = serve_targets(&serving, monitor, output::ready)?;
+    let Served { targets, left, lateness } = serve_targets(&serving, monitor, output::ready)?;
     let say = |what: &dyn Display| output::remark(&format!("flashlane: {what}\n"));
     let mut bad = Vec::new();
     for target in targets {
@@ -37,6 +51,19 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
         bad.extend(read_only.map(|why| format!("{name}: became read-only: {why}")));
         bad.extend(laws.err().map(|why| format!("{name}: counters disagree: {why}")));
     }
+    if let Some(text) = lateness.as_ref().and_then(late) {
+        say(&text);
+    }
     left.iter().chain(&bad).for_each(|what| say(what));
     Ok(if bad.is_empty() { Ending::Good } else { Ending::Bad })
+}
+
+/// How well the device's times were kept.
+fn late(late: &Lateness) -> Option<String> {
+    let at = |share| late.quantile(share).map(|ns| short(ns.as_ns()));
+    let (median, p99) = (at(0.5)?, at(0.99)?);
+    let (timers, most) = (late.timers(), short(late.most.as_ns()));
+    Some(format!(
+        "device times: {timers} timers, half of them within {median}, 99% within {p99}, all within {most}"
+    ))
 }

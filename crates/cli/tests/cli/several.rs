@@ -1,4 +1,4 @@
-//! `flashlane serve` of several targets of a drive: each is a disk of its own, and they share all else.
+//! `flashlane serve` of several targets of a drive, and on several cores.
 
 use crate::harness::{Here, drive, says};
 use crate::serve::{Client, FUA, SECTOR, TRIM, pattern, stopped};
@@ -124,7 +124,7 @@ fn places_say_of_which_target_they_are() {
     h.run(&format!("{SERVE} --record t.parquet")).refused(2, &["t.parquet", "db, log, old"]);
     h.run(&format!("{SERVE} --record log=no/such/t.parquet")).refused(2, &["No such file"]);
     assert_eq!(h.files(), ["a.img"], "nothing is left");
-    // One that can't be mounted keeps the others from nothing: they are clean.
+    // One of them has no block device.
     h.run("lnvm create a.img -n open -t raw -b 0 -e 0").refused(2, &["db"]);
     h.run("lnvm remove a.img -n old").good();
     h.run("lnvm create a.img -n open -t raw -b 3 -e 3").good();
@@ -133,7 +133,82 @@ fn places_say_of_which_target_they_are() {
     let info: serde_json::Value =
         serde_json::from_str(&h.run("lnvm info a.img --json -").good().out).expect("JSON");
     assert_eq!(info["targets"][0]["stopped_cleanly"], true);
+    // One can't be mounted: those before it are left as they were found.
+    h.run("drive inject a.img die_fail --at 'pu 2'").good();
+    h.run("serve a.img --target db --target log --nbd unix:s").refused(2, &["log", "FTL log"]);
+    assert_eq!(h.files(), ["a.img"], "nothing is left");
+    h.run("drive inject a.img --clear").good();
+    let info: serde_json::Value =
+        serde_json::from_str(&h.run("lnvm info a.img --json -").good().out).expect("JSON");
+    assert_eq!(info["targets"][0]["stopped_cleanly"], true);
     // With one target nothing need be said, and may be.
-    let server = h.hold_with("serve a.img --target log --vhost-user log=v", "v");
+    let server = h.hold_with("serve a.img --target db --vhost-user db=v", "v");
     stopped(server);
+}
+
+/// Clients on all cores, that write beside each other and read what others wrote; some share sectors.
+#[test]
+fn clients_on_several_cores_see_one_disk() {
+    for (kind, size) in
+        [("pblk", 4096), ("qblk --cores 3", 4096), ("pftl", 4096), ("qblk --cores 2", 512)]
+    {
+        let h = crate::serve::made(kind);
+        let line =
+            format!("serve a.img --null-latency --cores 3 --sector-size {size} --nbd unix:s");
+        let server = h.hold_with(&line, "s");
+        let path = h.path("s");
+        let client = || Client::connect(&path, "db");
+        // More than the device has free, so that garbage collection goes on beside.
+        let (all, each) = (8, 128 * size);
+        let turns = client().bytes as usize / (all * each);
+        std::thread::scope(|scope| {
+            for me in 0..all {
+                let client = &client;
+                scope.spawn(move || {
+                    let mut c = client();
+                    for round in 0..2u8 {
+                        for turn in 0..turns.min(6) {
+                            // Neighbours in a sector are other clients', where sectors are cut.
+                            let at = turn * all * each + me * size;
+                            for part in 0..128 {
+                                let (at, word) =
+                                    (at + part * all * size, me as u8 ^ round ^ part as u8);
+                                assert_eq!(c.write(0, at as u64, &vec![word; size]), 0, "{kind}");
+                            }
+                        }
+                        c.flush();
+                    }
+                });
+            }
+        });
+        server.kill();
+        let server = h.hold_with(&line, "s");
+        let mut c = client();
+        for turn in 0..turns.min(6) {
+            let whole = c.read((turn * all * each) as u64, all * each);
+            for (i, piece) in whole.chunks(size).enumerate() {
+                let word = (i % all) as u8 ^ 1 ^ (i / all) as u8;
+                assert!(piece.iter().all(|b| *b == word), "{kind} {turn} {i}: {} {word}", piece[0]);
+            }
+        }
+        drop(c);
+        let said = stopped(server);
+        assert!(!said.contains("disagree") && said.contains("db: "), "{said}");
+        says(&h.run("drive check a.img").good().out, &["good"]);
+    }
+}
+
+#[test]
+fn cores_have_cpus_and_keep_the_devices_times() {
+    let h = crate::serve::made("qblk --cores 2");
+    h.run("serve a.img --cores 0 --nbd unix:s").refused(2, &["1 to 256"]);
+    let many = h.run("serve a.img --cores 256 --pin --nbd unix:s");
+    many.refused(2, &["--pin: 256 cores", "this process may use"]);
+    let info = h.run("lnvm info a.img --json -").good().out;
+    assert!(info.contains("\"stopped_cleanly\": true"), "{info}");
+    let server = h.hold_with("serve a.img --pin --vhost-user v --nbd unix:s", "s");
+    let mut c = Client::connect(&h.path("s"), "db");
+    assert_eq!(c.write(FUA, 0, &pattern(1, 1)), 0);
+    assert!(c.read(0, SECTOR) == pattern(1, 1));
+    says(&stopped(server), &["device times: ", "half of them within "]);
 }

@@ -165,7 +165,7 @@ fn a_slow_host_is_no_part_of_a_run() {
 #[test]
 fn a_real_core_goes_on_while_it_flushes() {
     let (slow, ssd) = Slow::device();
-    let ended = Threads::run_here(7, |cx| async move {
+    let ended = Threads::new(1, 7).run_here(|cx| async move {
         write_first(&cx, &ssd, 0, 0).await;
         slow.hold();
         // A core that waits for the host is freed in the end, and is late.

@@ -51,7 +51,7 @@ pub struct Door {
 
 /// What the tasks of a door have in common.
 struct Shared {
-    export: Rc<Export>,
+    export: Arc<Export>,
     queue: Arc<Queue<Work>>,
     /// Everything that was taken is answered, and no more will come.
     ended: Notify,
@@ -73,7 +73,7 @@ impl Door {
     ///
     /// # Errors
     /// The kernel and this program have no version in common, or there is no room for a thread.
-    pub fn open(cx: &Cx, mut place: Place, export: Rc<Export>) -> io::Result<Door> {
+    pub fn open(cx: &Cx, mut place: Place, export: Arc<Export>) -> io::Result<Door> {
         let queue = Arc::<Queue<Work>>::default();
         let file = File::new(queue.clone(), export.bytes(), place.changed());
         let device = place.device().ok_or(io::ErrorKind::NotConnected)?;

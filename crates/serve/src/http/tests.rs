@@ -7,7 +7,7 @@ use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
 
 /// A server with a page that counts how often it was made, and how to reach it.
-fn served(cx: &Cx, name: &str) -> (SocketAddr, Rc<Stop>, flashlane_rt::Join<io::Result<()>>) {
+fn served(cx: &Cx, name: &str) -> (SocketAddr, Arc<Stop>, flashlane_rt::Join<io::Result<()>>) {
     let name = format!("flashlane-http-{}-{name}", std::process::id());
     let address = SocketAddr::from_abstract_name(name).expect("a name");
     let listener = UnixListener::bind_addr(&address).expect("it is this test's own");
@@ -17,7 +17,7 @@ fn served(cx: &Cx, name: &str) -> (SocketAddr, Rc<Stop>, flashlane_rt::Join<io::
         format!("page {}\n", made.get())
     };
     let page = Page { path: "/metrics", content_type: "text/odd", make: Box::new(make) };
-    let (stop, theirs) = (Rc::new(Stop::default()), cx.clone());
+    let (stop, theirs) = (Arc::new(Stop::default()), cx.clone());
     let stopped = stop.clone();
     let ended =
         cx.spawn_join(async move { serve(&theirs, Listener::Unix(listener), page, stopped).await });

@@ -10,7 +10,7 @@ use super::wire::{self, Contexts, OptionHead, Wanted, can, info, option, reply};
 use super::{BYTES_MAX, PREFERRED_BYTES};
 use crate::Export;
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Bytes of an option's data at most; more are passed over.
 const DATA_MAX: usize = 8 << 10;
@@ -21,7 +21,7 @@ const OPTIONS_MAX: usize = 256;
 
 /// What was agreed on.
 pub(super) struct Agreed {
-    pub(super) export: Rc<Export>,
+    pub(super) export: Arc<Export>,
     /// Replies come in chunks, and errors with words.
     pub(super) structured: bool,
     /// The client may ask which blocks hold anything.
@@ -32,7 +32,7 @@ pub(super) struct Agreed {
 enum Next {
     More,
     /// The transmission begins.
-    Begin(Rc<Export>),
+    Begin(Arc<Export>),
     End,
 }
 
@@ -46,7 +46,10 @@ const CAN: u16 = can::HAS_FLAGS
     | can::FAST_ZERO;
 
 /// Talks with a client until it has chosen an export. `None` where it leaves without one.
-pub(super) async fn agree(input: &mut Input, exports: &[Rc<Export>]) -> io::Result<Option<Agreed>> {
+pub(super) async fn agree(
+    input: &mut Input,
+    exports: &[Arc<Export>],
+) -> io::Result<Option<Agreed>> {
     let mut hello = Vec::new();
     hello.extend(wire::INIT_MAGIC.to_be_bytes());
     hello.extend(wire::OPTION_MAGIC.to_be_bytes());
@@ -80,7 +83,7 @@ pub(super) async fn agree(input: &mut Input, exports: &[Rc<Export>]) -> io::Resu
         match next {
             Next::More => {}
             Next::Begin(export) => {
-                let allocation = talk.allocation.is_some_and(|of| Rc::ptr_eq(&of, &export));
+                let allocation = talk.allocation.is_some_and(|of| Arc::ptr_eq(&of, &export));
                 let structured = talk.structured;
                 return Ok(Some(Agreed { export, structured, allocation }));
             }
@@ -91,10 +94,10 @@ pub(super) async fn agree(input: &mut Input, exports: &[Rc<Export>]) -> io::Resu
 }
 
 struct Talk<'a> {
-    exports: &'a [Rc<Export>],
+    exports: &'a [Arc<Export>],
     structured: bool,
     /// Of which export the client wants to know what is allocated.
-    allocation: Option<Rc<Export>>,
+    allocation: Option<Arc<Export>>,
     /// The client wants zeros behind the answer to EXPORT_NAME.
     zeroes: bool,
     /// What is to be said.
@@ -122,7 +125,7 @@ impl Talk<'_> {
         if self.structured { CAN | can::DF } else { CAN }
     }
 
-    fn find(&self, name: &str) -> Option<Rc<Export>> {
+    fn find(&self, name: &str) -> Option<Arc<Export>> {
         match self.exports {
             [only] if name.is_empty() => Some(only.clone()),
             all => all.iter().find(|export| export.name == name).cloned(),
@@ -263,13 +266,13 @@ mod tests {
         }
     }
 
-    fn exports(names: &[&str]) -> Vec<Rc<Export>> {
+    fn exports(names: &[&str]) -> Vec<Arc<Export>> {
         let info = BlockInfo { capacity: 10, content_bytes: SECTOR_BYTES, layer: "nothing" };
-        let one = |name: &&str| Rc::new(Export::new(name, Arc::new(Nothing(info.clone()))));
+        let one = |name: &&str| Arc::new(Export::new(name, Arc::new(Nothing(info.clone()))));
         names.iter().map(one).collect()
     }
 
-    fn talk(exports: &[Rc<Export>]) -> Talk<'_> {
+    fn talk(exports: &[Arc<Export>]) -> Talk<'_> {
         Talk { exports, structured: false, allocation: None, zeroes: false, out: Vec::new() }
     }
 
@@ -370,7 +373,7 @@ mod tests {
                     kinds(&std::mem::take(&mut talk.out), option);
                 }
                 if let Next::Begin(export) = next {
-                    prop_assert!(Rc::ptr_eq(&export, &exports[0]));
+                    prop_assert!(Arc::ptr_eq(&export, &exports[0]));
                 }
                 talk.out.clear();
             }

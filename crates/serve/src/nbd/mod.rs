@@ -16,9 +16,9 @@ mod wire;
 
 use crate::{Client, Export, Listener, Stop};
 use flashlane_base::{Ns, SECTOR_BYTES};
-use flashlane_rt::{Credits, Cx};
+use flashlane_rt::{CoreId, Credits, Cx};
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 
 /// Longest read or write: what every client may assume of a server.
 const BYTES_MAX: u32 = 32 << 20;
@@ -35,18 +35,20 @@ const PARTING: Ns = Ns::from_secs(5);
 /// Where no client can be accepted (descriptors have run out) it is tried again after this.
 const AGAIN: Ns = Ns::from_ms(100);
 
-/// Serves clients until the stop, and ends when the last one is gone.
+/// Serves clients until the stop, and ends when the last one is gone. This core takes them in, and they are spread
+/// over all cores of the run.
 ///
 /// # Errors
 /// The listener can't be watched.
 pub async fn serve(
     cx: &Cx,
     listener: Listener,
-    exports: Rc<[Rc<Export>]>,
-    stop: Rc<Stop>,
+    exports: Arc<[Arc<Export>]>,
+    stop: Arc<Stop>,
 ) -> io::Result<()> {
     let listener = listener.watched(cx)?;
-    let seats = Rc::new(Credits::new(CLIENTS_MAX));
+    let seats = Arc::new(Credits::new(CLIENTS_MAX));
+    let mut cores = (0..cx.cores()).map(CoreId).cycle();
     while stop.unless_up(cx, seats.acquire(cx, 1)).await.is_some() {
         let accepted = stop.unless_up(cx, listener.io(|listener| listener.accept())).await;
         let (seats, stop, exports, cx) = (seats.clone(), stop.clone(), exports.clone(), cx.clone());
@@ -60,10 +62,10 @@ pub async fn serve(
                 let _ = stop.unless_up(&cx, cx.sleep(AGAIN)).await;
             }
             Some(Ok(client)) => {
-                let theirs = cx.clone();
-                cx.spawn(async move {
-                    attend(&theirs, client, &exports, &stop).await;
-                    seats.release(&theirs, 1);
+                let core = cores.next().unwrap_or_else(|| cx.core());
+                cx.spawn_on(core, move |cx| async move {
+                    attend(&cx, client, &exports, &stop).await;
+                    seats.release(&cx, 1);
                 });
             }
         }
@@ -75,6 +77,6 @@ pub async fn serve(
 
 /// Serves one client, whose socket must not block, to its end or until the stop. What goes wrong with a
 /// client ends that client.
-pub async fn attend(cx: &Cx, client: Client, exports: &[Rc<Export>], stop: &Rc<Stop>) {
+pub async fn attend(cx: &Cx, client: Client, exports: &[Arc<Export>], stop: &Arc<Stop>) {
     let _ = session::run(cx, client, exports, stop).await;
 }

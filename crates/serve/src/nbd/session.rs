@@ -19,6 +19,7 @@ use flashlane_rt::Cx;
 use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// Requests of a client in a row before others have their turn.
 const IN_A_ROW: u32 = 16;
@@ -34,7 +35,7 @@ const KEPT_BYTES: usize = 4 << 20;
 const KEPT_LONGEST: usize = 256 << 10;
 
 struct Session {
-    export: Rc<Export>,
+    export: Arc<Export>,
     structured: bool,
     allocation: bool,
     output: Output,
@@ -71,8 +72,8 @@ impl Kept {
 pub(super) async fn run(
     cx: &Cx,
     client: Client,
-    exports: &[Rc<Export>],
-    stop: &Rc<Stop>,
+    exports: &[Arc<Export>],
+    stop: &Arc<Stop>,
 ) -> io::Result<()> {
     let socket = Rc::new(cx.watch(client)?);
     let mut input = Input::new(socket.clone());

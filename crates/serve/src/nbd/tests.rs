@@ -15,7 +15,6 @@ use flashlane_rt::{CostTable, Cx, Virtual};
 use std::io::{ErrorKind, Read, Write};
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
-use std::rc::Rc;
 use std::sync::Arc;
 
 const SECTOR: u32 = SECTOR_BYTES as u32;
@@ -69,8 +68,8 @@ impl BlockDev for Disk {
 }
 
 /// Exports of a disk each of so many sectors.
-fn exports(names: &[&str], capacity: u64, takes: Ns) -> Rc<[Rc<Export>]> {
-    let one = |name: &&str| Rc::new(Export::new(name, Arc::new(Disk::new(capacity, takes))));
+fn exports(names: &[&str], capacity: u64, takes: Ns) -> Arc<[Arc<Export>]> {
+    let one = |name: &&str| Arc::new(Export::new(name, Arc::new(Disk::new(capacity, takes))));
     names.iter().map(one).collect()
 }
 
@@ -214,8 +213,8 @@ fn flags_of(replies: &[(u32, Vec<u8>)]) -> u16 {
 /// A peer of a server that runs beside it, and when that has ended.
 fn connected(
     cx: &Cx,
-    exports: Rc<[Rc<Export>]>,
-    stop: &Rc<Stop>,
+    exports: Arc<[Arc<Export>]>,
+    stop: &Arc<Stop>,
 ) -> (Peer, impl Future<Output = ()> + use<>) {
     let (theirs, socket) = UnixStream::pair().expect("a pair");
     for end in [&socket, &theirs] {
@@ -244,7 +243,7 @@ fn run<F: Future<Output = ()> + 'static>(main: impl FnOnce(Cx) -> F) {
 #[test]
 fn every_reply_is_whole_whatever_came_before_it() {
     run(|cx| async move {
-        let (peer, served) = connected(&cx, exports(&["a"], 16, LOOK), &Rc::default());
+        let (peer, served) = connected(&cx, exports(&["a"], 16, LOOK), &Arc::default());
         let structured = (option::STRUCTURED_REPLY, vec![]);
         let allocation = (option::SET_META_CONTEXT, contexts("a", &["base:allocation"]));
         peer.begin(&[structured, allocation]).await;
@@ -280,7 +279,7 @@ fn every_reply_is_whole_whatever_came_before_it() {
 #[test]
 fn what_needs_structured_replies_is_offered_only_with_them() {
     run(|cx| async move {
-        let stop = Rc::default();
+        let stop = Arc::default();
         let (peer, _) = connected(&cx, exports(&["a"], 16, LOOK), &stop);
         peer.hear(18).await;
         peer.say(&3u32.to_be_bytes()).await;
@@ -318,7 +317,7 @@ fn the_last_contexts_that_were_asked_for_count_also_when_that_failed() {
     ] {
         let first = good();
         run(|cx| async move {
-            let (peer, _) = connected(&cx, exports(&["a", "b"], 16, LOOK), &Rc::default());
+            let (peer, _) = connected(&cx, exports(&["a", "b"], 16, LOOK), &Arc::default());
             peer.hear(18).await;
             peer.say(&3u32.to_be_bytes()).await;
             peer.option(option::STRUCTURED_REPLY, &[]).await;
@@ -337,7 +336,7 @@ fn the_last_contexts_that_were_asked_for_count_also_when_that_failed() {
 fn a_name_that_can_t_be_refused_ends_the_connection() {
     for name in [vec![b'x'; 3], vec![b'x'; 9 << 10], vec![0xff; 2]] {
         run(|cx| async move {
-            let (peer, served) = connected(&cx, exports(&["a"], 16, LOOK), &Rc::default());
+            let (peer, served) = connected(&cx, exports(&["a"], 16, LOOK), &Arc::default());
             peer.hear(18).await;
             peer.say(&3u32.to_be_bytes()).await;
             peer.say(&said_option(option::EXPORT_NAME, &name)).await;
@@ -368,9 +367,9 @@ impl BlockDev for Slow {
 }
 
 /// A device of 4 GiB on which a request takes so long, of whatever length.
-fn slow(takes: Ns) -> Rc<[Rc<Export>]> {
+fn slow(takes: Ns) -> Arc<[Arc<Export>]> {
     let info = BlockInfo { capacity: 1 << 20, content_bytes: SECTOR_BYTES, layer: "slow" };
-    [Rc::new(Export::new("a", Arc::new(Slow(info, takes))))].into()
+    [Arc::new(Export::new("a", Arc::new(Slow(info, takes))))].into()
 }
 
 #[test]
@@ -378,7 +377,7 @@ fn zeros_of_a_client_that_is_gone_are_not_written_to_their_end() {
     // Gone, and a server that is stopped under one that stays.
     for gone in [true, false] {
         run(|cx| async move {
-            let stop = Rc::default();
+            let stop = Arc::default();
             let (peer, served) = connected(&cx, slow(Ns::from_secs(1)), &stop);
             peer.begin(&[]).await;
             for _ in 0..20 {
@@ -402,7 +401,7 @@ fn zeros_of_a_client_that_is_gone_are_not_written_to_their_end() {
 #[test]
 fn long_requests_without_data_are_bounded_too() {
     run(|cx| async move {
-        let (peer, _) = connected(&cx, slow(Ns::from_us(100)), &Rc::default());
+        let (peer, _) = connected(&cx, slow(Ns::from_us(100)), &Arc::default());
         peer.begin(&[]).await;
         // A flush behind them waits for room, so it shows how many are done at a time.
         for (flags, command, at_once) in
@@ -448,7 +447,7 @@ fn whole_client() -> Vec<u8> {
 #[test]
 fn whoever_does_not_choose_an_export_gives_the_seat_back() {
     run(|cx| async move {
-        let ((listener, address), stop) = (listener("half"), Rc::new(Stop::default()));
+        let ((listener, address), stop) = (listener("half"), Arc::new(Stop::default()));
         // Silent, in the middle of an option, and asking again and again for data that never comes.
         let option = said_option(option::GO, &[0; 6]);
         let in_option = [&3u32.to_be_bytes()[..], &option[..20]].concat();
@@ -483,7 +482,7 @@ fn whoever_does_not_choose_an_export_gives_the_seat_back() {
 #[test]
 fn whoever_has_chosen_an_export_may_be_idle_for_ever() {
     run(|cx| async move {
-        let ((listener, address), stop) = (listener("idle"), Rc::new(Stop::default()));
+        let ((listener, address), stop) = (listener("idle"), Arc::new(Stop::default()));
         let go = [&3u32.to_be_bytes()[..], &said_option(option::GO, &[0; 6])].concat();
         let peer = |says: &[u8]| Peer { socket: connect(&address, says), cx: cx.clone() };
         let mut idle: Vec<Peer> = (0..CLIENTS_MAX).map(|_| peer(&go)).collect();
@@ -528,7 +527,7 @@ fn a_stop_is_heard_by_who_never_has_to_wait() {
 #[test]
 fn a_stop_waits_for_the_device_and_not_for_the_client() {
     run(|cx| async move {
-        let stop = Rc::default();
+        let stop = Arc::default();
         let (peer, served) = connected(&cx, slow(PARTING + PARTING + PARTING), &stop);
         peer.begin(&[]).await;
         peer.request(0, command::READ, 0, SECTOR).await;

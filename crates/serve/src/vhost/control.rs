@@ -20,6 +20,7 @@ use std::fs::File;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
+use std::sync::Arc;
 use vm_memory::{FileOffset, GuestAddress, GuestMemoryRegion, GuestRegionMmap, MmapRegion};
 
 /// What of the protocol is offered.
@@ -40,7 +41,7 @@ struct Window {
 
 /// A disk as one front end has it.
 struct Device {
-    export: Rc<Export>,
+    export: Arc<Export>,
     /// Features that the guest has taken, and the front end.
     features: Cell<u64>,
     protocol: Cell<u64>,
@@ -67,7 +68,7 @@ struct Device {
 pub(super) async fn attend(
     cx: &Cx,
     socket: UnixStream,
-    export: &Rc<Export>,
+    export: &Arc<Export>,
     stop: &Stop,
 ) -> io::Result<()> {
     let (socket, device) = (cx.watch(socket)?, Rc::new(Device::new(export.clone())));
@@ -94,7 +95,7 @@ fn is_harmless(of: u32) -> bool {
 }
 
 impl Device {
-    fn new(export: Rc<Export>) -> Device {
+    fn new(export: Arc<Export>) -> Device {
         Device {
             export,
             features: Cell::default(),

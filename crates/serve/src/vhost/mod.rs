@@ -21,7 +21,7 @@ use crate::{Client, Export, Listener, Stop};
 use flashlane_base::Ns;
 use flashlane_rt::Cx;
 use std::io;
-use std::rc::Rc;
+use std::sync::Arc;
 use vm_memory::GuestMemoryMmap;
 
 /// The memory of a guest, as far as its front end shares it.
@@ -47,8 +47,8 @@ const AGAIN: Ns = Ns::from_ms(100);
 pub async fn serve(
     cx: &Cx,
     listener: Listener,
-    export: Rc<Export>,
-    stop: Rc<Stop>,
+    export: Arc<Export>,
+    stop: Arc<Stop>,
 ) -> io::Result<()> {
     let listener = listener.watched(cx)?;
     while let Some(accepted) = stop.unless_up(cx, listener.io(|socket| socket.accept())).await {
