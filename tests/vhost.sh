@@ -1,7 +1,8 @@
 #!/bin/sh
 # A target used as a virtio disk by kernels: mkfs, writes that are verified, fsck. On the release binary.
 # Use: sh tests/vhost.sh             user-mode Linux, a second or two for each type of target
-#      sh tests/vhost.sh qemu        QEMU by emulation, whose server is killed under load: half a minute
+#      sh tests/vhost.sh qemu        QEMU by emulation, with a target over vhost-user and one over NBD, whose server is
+#                                    killed under load: a minute
 # The kernel of user-mode Linux is FLASHLANE_UML (may be .xz), else one beside this repository (shared/guest);
 # it is skipped by name (`uml`) where there is none. QEMU and Debian's kernel are installed where that may be done
 # (root and apt), else that is skipped (`qemu`). FLASHLANE=path/to/flashlane for another binary.
@@ -25,6 +26,8 @@ trap 'exit 130' INT TERM
 cd "$dir" || exit 2
 
 bad=0
+# Options of `serve` that are no doors.
+targets=0
 ok() {
     what=$1
     shift
@@ -38,11 +41,12 @@ made() {
     "$bin" drive create my.img --preset tiny --set geometry.chunks_per_pu=256 >out &&
         "$bin" lnvm create my.img -n db -t "$1" >out
 }
+# begin DOORS...: how many doors are ready is waited for.
 begin() {
-    "$bin" serve my.img --vhost-user disk.sock --null-latency >ready 2>said </dev/null &
+    "$bin" serve my.img "$@" --null-latency >ready 2>said </dev/null &
     server=$!
     for _ in $(seq 100); do
-        grep -q ^ready ready && return
+        [ "$(grep -c ^ready ready)" -ge $(($# / 2 - targets)) ] && return
         sleep 0.1
     done
     echo "FAIL  the server is not ready: $(cat said)"
@@ -105,7 +109,7 @@ END
     chmod +x init
     for kind in pblk qblk pftl; do
         ok "$kind: a drive and a target" made $kind
-        begin
+        begin --vhost-user disk.sock
         # shellcheck disable=SC2086
         TMPDIR=/dev/shm timeout 60 ./linux mem=256M root=/dev/root rootfstype=hostfs rootflags=/ ro init="$dir/init" \
             con=null con0=fd:0,fd:1 "virtio_uml.device=$dir/disk.sock:2" random.trust_cpu=1 \
@@ -128,10 +132,11 @@ END
 
 qemu() {
     get() { DEBIAN_FRONTEND=noninteractive timeout 300 apt-get install -y --no-install-recommends "$@" >/dev/null 2>&1 </dev/null; }
-    here() { command -v qemu-system-x86_64 && command -v busybox && command -v mkfs.ext4; }
+    here() { for tool in qemu-system-x86_64 busybox mkfs.ext4 mkfs.f2fs fio; do command -v $tool || return 1; done; }
     may=$([ "$(id -u)" -eq 0 ] && command -v apt-get)
-    here >/dev/null || { [ -n "$may" ] && get qemu-system-x86 busybox-static e2fsprogs; }
-    here >/dev/null || skip qemu "no qemu-system-x86_64, busybox and mkfs.ext4 here, and they can't be installed"
+    PATH=$PATH:/usr/sbin:/sbin
+    here >/dev/null || { [ -n "$may" ] && get qemu-system-x86 busybox-static e2fsprogs f2fs-tools fio; }
+    here >/dev/null || skip qemu "not all of QEMU, busybox, e2fsprogs, f2fs-tools and fio are here, nor can be installed"
     kept=${CARGO_TARGET_DIR:-$root/target}/guest
     if [ ! -e "$kept/kernel" ] && [ -n "$may" ]; then
         name=$(apt-cache depends linux-image-amd64 2>/dev/null | sed -n 's/.*Depends: \(linux-image-[0-9].*\)/\1/p' | head -n 1)
@@ -141,15 +146,15 @@ qemu() {
     [ -e "$kept/kernel" ] || skip qemu "no kernel for a guest here, and none can be had (root and apt)"
     mkdir -p ird/bin ird/mod ird/dev ird/proc ird/sys ird/m ird/tmp
     cp "$(command -v busybox)" ird/bin/
-    for tool in mkfs.ext4 fsck.ext4 fstrim; do
-        at=$(PATH=$PATH:/usr/sbin:/sbin command -v $tool)
+    for tool in mkfs.ext4 fsck.ext4 fstrim mkfs.f2fs fsck.f2fs fio; do
+        at=$(command -v $tool)
         cp -L "$at" ird/bin/
         for lib in $(ldd "$at" | grep -o '/[^ ]*'); do
             mkdir -p "ird$(dirname "$lib")" && cp -L "$lib" "ird$lib"
         done
     done
     for module in virtio_ring virtio virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci virtio_blk crc16 \
-        crc32c_generic libcrc32c mbcache jbd2 ext4; do
+        crc32c_generic libcrc32c mbcache jbd2 ext4 crc32_generic zstd_compress lz4_compress lz4hc_compress f2fs; do
         found=$(find "$kept/modules" -name "$module.ko" | head -n 1)
         # What is missing is in the kernel.
         [ -z "$found" ] || { cp "$found" ird/mod/ && echo $module >>ird/mods; }
@@ -158,11 +163,14 @@ qemu() {
         echo '#!/bin/busybox sh'
         echo '/bin/busybox --install -s /bin; export PATH=/bin m=/m'
         echo 'mount -t proc p /proc; mount -t sysfs s /sys; mount -t devtmpfs d /dev'
-        echo 'for module in $(cat /mods); do insmod /mod/$module.ko; done'
+        echo 'for module in $(cat /mods); do insmod /mod/$module.ko; done; mkdir /n'
         cat steps
         cat <<'END'
 echo "queues $(ls /sys/block/vda/mq | wc -l)"
+mkfs.f2fs -q /dev/vdb >/tmp/mkfs 2>&1 && mount -t f2fs -o discard /dev/vdb /n && echo f2fs || cat /tmp/mkfs
 echo loading
+fio --name=v --directory=/n --size=16M --rw=randwrite --bs=4k --ioengine=psync --fsync=64 --verify=crc32c \
+    --do_verify=1 --verify_fatal=1 --fallocate=none >/tmp/fio 2>&1 && echo verified || cat /tmp/fio
 i=0
 while [ $i -lt 40 ]; do
     dd if=/dev/urandom of=/tmp/$i bs=64k count=8 2>/dev/null
@@ -177,20 +185,30 @@ i=0
 while [ $i -lt 40 ]; do cmp /tmp/$i $m/$i || break; i=$((i + 1)); done
 [ $i -eq 40 ] && echo survived
 umount $m; fsck.ext4 -fn /dev/vda && echo sound
+fstrim /n && echo trimmed by f2fs
+umount /n; fsck.f2fs --dry-run /dev/vdb >/tmp/fsck 2>&1 && echo f2fs is sound || cat /tmp/fsck
 poweroff -f
 END
     } >ird/init
     chmod +x ird/init
     (cd ird && find . | busybox cpio -o -H newc 2>/dev/null | gzip -1) >initrd
-    ok "a drive and a target" made pblk
-    begin
-    timeout 120 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m 512M -smp 2 -nographic -no-reboot \
+    "$bin" drive create my.img --preset tiny --set geometry.chunks_per_pu=1024 >out &&
+        "$bin" lnvm create my.img -n db -t pblk -b 0 -e 1 >out &&
+        "$bin" lnvm create my.img -n log -t qblk -b 2 -e 3 >out
+    ok "a drive and two targets" [ $? -eq 0 ]
+    targets=2
+    served="--target db --target log --vhost-user db=disk.sock --nbd unix:disk.nbd"
+    # shellcheck disable=SC2086
+    begin $served
+    timeout 300 qemu-system-x86_64 -accel tcg,thread=multi -cpu max -m 1G -smp 2 -nographic -no-reboot \
         -kernel "$kept/kernel" -initrd initrd -append "console=ttyS0 panic=-1 quiet" \
-        -object memory-backend-memfd,id=mem,size=512M,share=on -numa node,memdev=mem \
-        -chardev socket,id=disk,path=disk.sock,reconnect=1 -device vhost-user-blk-pci,chardev=disk \
+        -object memory-backend-memfd,id=mem,size=1G,share=on -numa node,memdev=mem \
+        -chardev socket,id=disk,path=disk.sock,reconnect=1 -device vhost-user-blk-pci,chardev=disk,addr=5 \
+        -blockdev driver=nbd,node-name=nbd,export=log,reconnect-delay=30,server.type=unix,server.path=disk.nbd,discard=unmap \
+        -device virtio-blk-pci,drive=nbd,addr=6,logical_block_size=4096,physical_block_size=4096,discard=on \
         </dev/null 2>qemu.err | tr -d '\r' >guest.log &
     guest=$!
-    for _ in $(seq 600); do
+    for _ in $(seq 1500); do
         grep -q ^loading guest.log && break
         sleep 0.1
     done
@@ -199,13 +217,15 @@ END
         sleep 0.7
         kill -9 "$server"
         wait "$server" 2>/dev/null
-        begin
+        # shellcheck disable=SC2086
+        begin $served
         sleep 1
     done
     wait "$guest"
     guest=
     ok "the server was killed under load" grep -q ^loading guest.log
-    for what in "cache write back" "sector 4096" mounted same trimmed "queues 2" loaded survived sound; do
+    for what in "cache write back" "sector 4096" mounted same trimmed "queues 2" f2fs verified loaded survived \
+        sound "trimmed by f2fs" "f2fs is sound"; do
         said "QEMU: $what" "$what"
     done
     [ "$bad" -eq 0 ] || tail -n 30 guest.log qemu.err | sed 's/^/      | /'

@@ -2,6 +2,7 @@
 
 use crate::harness::{Here, Holder, drive, pause, says};
 use crate::serve::{Client, SECTOR, made, pattern, stopped};
+use flashlane_testkit::guest::{Guest, Shape};
 use flashlane_testkit::skip;
 use rustix::fs::{FallocateFlags, OFlags, fallocate};
 use std::fs::{File, OpenOptions};
@@ -148,6 +149,43 @@ fn every_type_of_target_is_a_file() {
         stopped(server);
         assert_eq!(std::fs::read(h.path("disk")).expect("it is there"), b"", "{kind}");
     }
+}
+
+/// What each door gives of the whole disk has one checksum, whichever door it was written through.
+#[test]
+fn three_doors_have_one_checksum() {
+    if !is_here() {
+        return;
+    }
+    let h = folder("qblk");
+    let server = served(&h, "--nbd unix:s --vhost-user v");
+    let mut client = Client::connect(&h.path("s"), "db");
+    let file = opened(&h, OFlags::empty());
+    let mut guest = Guest::connected(&h.path("v"), Shape { data: 2 << 20, ..Shape::default() })
+        .expect("it is taken in");
+    const PIECE: u64 = 1 << 20;
+    let end = client.bytes;
+    let pieces = end.div_ceil(PIECE);
+    let span = |piece: u64| (piece * PIECE, PIECE.min(end - piece * PIECE) as usize);
+    for (piece, (at, bytes)) in (0..pieces).map(|piece| (piece, span(piece))) {
+        let data = pattern(piece as u8, bytes / SECTOR);
+        match piece % 4 {
+            0 => assert_eq!(client.write(0, at, &data), 0),
+            1 => file.write_all_at(&data, at).expect("it writes"),
+            2 => assert_eq!(guest.write(0, at, &data), 0),
+            _ => {} // it was never written
+        }
+    }
+    let mut sums = [0; 3];
+    for (at, bytes) in (0..pieces).map(span) {
+        let by = [client.read(at, bytes), read(&file, at, bytes), guest.read(0, at, bytes as u32)];
+        for (sum, data) in sums.iter_mut().zip(&by) {
+            *sum = crc32c::crc32c_append(*sum, data);
+        }
+    }
+    assert_eq!((sums[0], sums[0]), (sums[1], sums[2]));
+    drop((client, file, guest));
+    stopped(server);
 }
 
 #[test]
