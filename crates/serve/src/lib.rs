@@ -9,6 +9,7 @@
 //!
 //! Start reading at [`nbd::serve`].
 
+mod buffers;
 mod export;
 pub mod fuse;
 pub mod http;

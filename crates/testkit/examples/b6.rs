@@ -1,8 +1,9 @@
 //! B6 of the speed goals: what a door costs, seen by a client that polls.
 //!
 //! Owns: the two clients and the measurement. Prints requests per second, at each size and depth, writes and reads
-//! at random places of the first 64 MiB. Usage: `b6 nbd SOCKET MILLISECONDS [EXPORT]` or `b6 vhost-user SOCKET
-//! MILLISECONDS`; each row takes that time. `bench/doors.sh` runs it against servers in turns.
+//! at random places of the first 64 MiB. Usage: `b6 nbd SOCKET MILLISECONDS [EXPORT [ROW]]` or `b6 vhost-user SOCKET
+//! MILLISECONDS`; each row takes that time, and a ROW like `4/32/write` is the only one. `bench/doors.sh` runs it
+//! against servers in turns.
 
 #![allow(clippy::disallowed_methods)] // this machine's time is what is measured
 
@@ -193,8 +194,12 @@ fn main() {
     for bytes in SIZES {
         for depth in DEPTHS {
             for write in [true, false] {
-                let rate = measure(&mut *disk, write, bytes, depth, time);
                 let word = if write { "write" } else { "read" };
+                if args.get(4).is_some_and(|row| *row != format!("{}/{depth}/{word}", bytes / 1024))
+                {
+                    continue;
+                }
+                let rate = measure(&mut *disk, write, bytes, depth, time);
                 println!("{} KiB depth {depth} {word} {rate:.0}", bytes / 1024);
             }
         }

@@ -13,6 +13,7 @@ mod queue;
 pub use mount::MountError;
 pub use place::{Left, Place, PlaceError};
 
+use crate::buffers::Buffers;
 use crate::export::zero_pieces;
 use crate::{Export, Stop};
 use file::{File, Work};
@@ -21,7 +22,6 @@ use flashlane_ftl::block::BlockError;
 use flashlane_rt::{Cx, Idle, Notify, Opened, Port};
 use fuser::{Config, Errno, Session, SessionACL};
 use queue::Queue;
-use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,9 +30,6 @@ use std::thread::JoinHandle;
 /// The thread ends with the mount, unless somebody has that in another name space: then it is left so soon.
 const PARTING: Ns = Ns::from_secs(1);
 const LOOK_EVERY: Ns = Ns::from_ms(1);
-/// Buffers that are kept for later reads, and the longest of them.
-const KEPT: usize = 64;
-const KEPT_BYTES: usize = 256 << 10;
 
 /// Memory that this process needs from here on is not looked for among what a file system on its own disk has
 /// to write first. False where this is not permitted (it takes `CAP_SYS_RESOURCE`). Threads that are made
@@ -55,7 +52,7 @@ struct Shared {
     queue: Arc<Queue<Work>>,
     /// Everything that was taken is answered, and no more will come.
     ended: Notify,
-    buffers: RefCell<Vec<Vec<u8>>>,
+    buffers: Buffers,
 }
 
 impl Drop for Shared {
@@ -77,7 +74,7 @@ impl Door {
         let queue = Arc::<Queue<Work>>::default();
         let file = File::new(queue.clone(), export.bytes(), place.changed());
         let device = place.device().ok_or(io::ErrorKind::NotConnected)?;
-        let (ended, buffers) = (Notify::new(), RefCell::default());
+        let (ended, buffers) = (Notify::new(), Buffers::default());
         let shared = Rc::new(Shared { export, queue, ended, buffers });
         let intake = Intake { shared: shared.clone(), came: Vec::new() };
         let port = cx.open_port(shared.queue.bell(), intake);
@@ -140,16 +137,12 @@ impl Shared {
         let export = &*self.export;
         match work {
             Work::Read { offset, bytes, reply } => {
-                let mut buffer = self.buffers.borrow_mut().pop().unwrap_or_default();
-                buffer.resize(bytes as usize, 0);
+                let mut buffer = self.buffers.take(bytes as usize);
                 match export.read(cx, offset, &mut buffer).await {
                     Ok(()) => reply.data(&buffer),
                     Err(e) => reply.error(errno(&e)),
                 }
-                let mut buffers = self.buffers.borrow_mut();
-                if buffers.len() < KEPT && buffer.capacity() <= KEPT_BYTES {
-                    buffers.push(buffer);
-                }
+                self.buffers.keep(buffer);
             }
             Work::Write { offset, data, durable, reply } => {
                 match export.write(cx, offset, &data, durable).await {

@@ -1,11 +1,13 @@
 //! What a client is sent.
 //!
-//! Owns: replies that the kernel has not taken yet, and whose room comes back when it has. Promises: a reply
-//! that nothing is in the way of is sent at once, in one call; several that wait go in one. Never: waits
-//! where a request ends; reorders a reply's bytes.
+//! Owns: replies that the kernel has not taken yet, whose room comes back when it has, and memory for later
+//! ones. Promises: the reply to the only request under way is sent at once, in one call; others wait for
+//! what ends in the same turn of the core, and go in one call with it. Never: waits where a request ends;
+//! reorders a reply's bytes.
 
 use super::BUDGET;
 use crate::Client;
+use crate::buffers::Buffers;
 use crate::stop::first;
 use flashlane_base::mutant;
 use flashlane_rt::{Credits, Cx, Notify, Watched};
@@ -16,7 +18,6 @@ use std::rc::Rc;
 
 /// Replies in a call of the kernel at most.
 const AT_ONCE: usize = 64;
-
 /// A reply, and the room that it takes of its client's.
 struct Reply {
     bytes: Vec<u8>,
@@ -34,6 +35,7 @@ pub(super) struct Output {
     changed: Notify,
     /// What the client may have in flight, in sectors.
     room: Credits,
+    buffers: Buffers,
 }
 
 /// Room for a request, which goes back when this is dropped.
@@ -66,7 +68,13 @@ impl Output {
             hurried: Cell::new(false),
             changed: Notify::new(),
             room: Credits::new(BUDGET),
+            buffers: Buffers::default(),
         }
+    }
+
+    /// Memory for requests and replies.
+    pub(super) fn buffers(&self) -> &Buffers {
+        &self.buffers
     }
 
     /// Waits until the client may have so much more in flight.
@@ -105,28 +113,28 @@ impl Output {
         self.changed.wake(cx);
     }
 
-    /// Sends a reply, whose request took so much room. The memory of one that was sent whole comes back.
-    pub(super) fn send(&self, cx: &Cx, bytes: Vec<u8>, room: u64) -> Option<Vec<u8>> {
+    /// Sends a reply, whose request took so much room.
+    pub(super) fn send(&self, cx: &Cx, bytes: Vec<u8>, room: u64) {
+        let is_alone = self.room.free() + room >= BUDGET;
         if self.over.get() {
-            self.room.release(cx, room);
-            return Some(bytes);
+            return self.done(cx, bytes, room);
         }
-        let mut sent = 0;
-        if self.waiting.borrow().is_empty() {
+        if is_alone && self.waiting.borrow().is_empty() {
             match self.socket.file().write(&[IoSlice::new(&bytes)]) {
-                Ok(n) if n == bytes.len() => {
-                    self.room.release(cx, room);
-                    return Some(bytes);
-                }
-                Ok(n) => sent = n,
+                Ok(n) if n == bytes.len() => return self.done(cx, bytes, room),
+                Ok(n) => self.sent.set(n),
                 // Whatever is wrong with the socket, its writer finds it.
-                Err(_) => {}
+                Err(_) => self.sent.set(0),
             }
-            self.sent.set(sent);
         }
         self.waiting.borrow_mut().push_back(Reply { bytes, room });
         self.changed.wake(cx);
-        None
+    }
+
+    /// A reply is sent, or dropped.
+    fn done(&self, cx: &Cx, bytes: Vec<u8>, room: u64) {
+        self.room.release(cx, room);
+        self.buffers.keep(bytes);
     }
 
     /// Sends what waits, until there is an end of it.
@@ -170,7 +178,8 @@ impl Output {
         {
             sent -= first.bytes.len();
             room += first.room;
-            waiting.pop_front();
+            let sent_whole = waiting.pop_front().map(|reply| reply.bytes);
+            self.buffers.keep(sent_whole.unwrap_or_default());
         }
         self.sent.set(sent);
         self.room.release(cx, room);

@@ -16,7 +16,6 @@ use crate::{Client, Export, Failure, Stop};
 use flashlane_base::{Ns, SECTOR_BYTES, mutant};
 use flashlane_ftl::block::Extent;
 use flashlane_rt::Cx;
-use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -30,39 +29,12 @@ const LOOKED_AT: u32 = 1 << 30;
 const STATUS_BYTES: usize = 24 + 8 * EXTENTS;
 /// So many bytes are discarded with the work of one that is read or written.
 const DISCARDED: u64 = 256;
-/// Bytes of buffers that are kept for later requests, and of the longest of them.
-const KEPT_BYTES: usize = 4 << 20;
-const KEPT_LONGEST: usize = 256 << 10;
 
 struct Session {
     export: Arc<Export>,
     structured: bool,
     allocation: bool,
     output: Output,
-    buffers: RefCell<Kept>,
-}
-
-/// Buffers for later requests. They still have what was in them.
-#[derive(Default)]
-struct Kept {
-    buffers: Vec<Vec<u8>>,
-    bytes: usize,
-}
-
-impl Kept {
-    fn take(&mut self) -> Vec<u8> {
-        let buffer = self.buffers.pop().unwrap_or_default();
-        self.bytes -= buffer.capacity();
-        buffer
-    }
-
-    fn keep(&mut self, buffer: Vec<u8>) {
-        let bytes = buffer.capacity();
-        if bytes > 0 && bytes <= KEPT_LONGEST && self.bytes + bytes <= KEPT_BYTES {
-            self.bytes += bytes;
-            self.buffers.push(buffer);
-        }
-    }
 }
 
 /// Serves a client to its end.
@@ -82,8 +54,7 @@ pub(super) async fn run(
     let Some(Ok(agreed)) = stop.unless_up(cx, talk).await else { return Ok(()) };
     let Some(Agreed { export, structured, allocation }) = agreed? else { return Ok(()) };
     let output = Output::new(socket);
-    let buffers = RefCell::default();
-    let session = Rc::new(Session { export, structured, allocation, output, buffers });
+    let session = Rc::new(Session { export, structured, allocation, output });
     let (theirs, writer_cx) = (session.clone(), cx.clone());
     let writer = cx.spawn_join(async move {
         let _ = theirs.output.write(&writer_cx).await;
@@ -122,9 +93,9 @@ impl Session {
                 return Ok(()); // nobody reads so much to throw it away
             }
             let room = self.output.take_room(cx, room_of(&request)).await;
-            let mut buffer = self.buffers.borrow_mut().take();
+            let mut buffer = Vec::new();
             if request.command == command::WRITE {
-                buffer.resize(data as usize, 0);
+                buffer = self.output.buffers().take(data as usize);
                 if !input.fill(&mut buffer).await? {
                     return Ok(());
                 }
@@ -144,7 +115,8 @@ impl Session {
         let done = self.perform(cx, &request, &mut buffer).await;
         let gives = matches!(request.command, command::READ | command::BLOCK_STATUS);
         if !gives || done.is_err() {
-            buffer.clear();
+            // The data of a write keeps its length for the next one.
+            self.output.buffers().keep(std::mem::take(&mut buffer));
             match done {
                 Ok(()) => wire::put_done(&mut buffer, request.cookie),
                 Err((number, why)) => {
@@ -153,9 +125,7 @@ impl Session {
                 }
             }
         }
-        if let Some(free) = self.output.send(cx, buffer, room) {
-            self.buffers.borrow_mut().keep(free);
-        }
+        self.output.send(cx, buffer, room);
     }
 
     /// What a request comes to; `buffer` is the whole reply then to one that gives something.
@@ -195,7 +165,7 @@ impl Session {
             }
             command::READ => {
                 let head = wire::read_head_bytes(self.structured);
-                buffer.resize(head + bytes as usize, 0);
+                *buffer = self.output.buffers().take(head + bytes as usize);
                 let read = export.read(cx, offset, &mut buffer[head..]).await;
                 wire::put_read_head(buffer, request, self.structured);
                 read
@@ -206,8 +176,6 @@ impl Session {
             command::BLOCK_STATUS => {
                 let one = flags & flag::REQ_ONE != 0;
                 let extents = extents(export, offset, bytes, if one { 1 } else { EXTENTS });
-                // It has what an earlier request left.
-                buffer.clear();
                 wire::put_block_status(buffer, request.cookie, &extents);
                 Ok(())
             }
@@ -276,22 +244,4 @@ fn extents(export: &Export, offset: u64, bytes: u32, most: usize) -> Vec<(u32, b
 
 fn failed(e: flashlane_ftl::block::BlockError) -> (u32, String) {
     (error::IO, Failure::Device(e).to_string())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn buffers_are_kept_in_bounds() {
-        let mut kept = Kept::default();
-        for bytes in [4096, 256 << 10, KEPT_LONGEST + 1, 0].repeat(100) {
-            kept.keep(Vec::with_capacity(bytes));
-        }
-        let of = |kept: &Kept| kept.buffers.iter().map(Vec::capacity).sum::<usize>();
-        assert!(kept.bytes == of(&kept) && kept.bytes <= KEPT_BYTES, "{}", kept.bytes);
-        assert!(kept.buffers.iter().all(|buffer| buffer.capacity() <= KEPT_LONGEST));
-        (0..1000).for_each(|_| drop(kept.take()));
-        assert_eq!(kept.bytes, 0);
-    }
 }

@@ -10,6 +10,7 @@ use super::request::{Request, answer};
 use super::ring::{Broken, Ring, Taken};
 use super::wire::{Message, Nonsense, Reply, can, request};
 use super::{BUDGET, FIRST_WORD, Memory, QUEUES};
+use crate::buffers::Buffers;
 use crate::stop::first;
 use crate::{Export, Stop};
 use flashlane_base::{SECTOR_BYTES, mutant};
@@ -27,9 +28,6 @@ use vm_memory::{FileOffset, GuestAddress, GuestMemoryRegion, GuestRegionMmap, Mm
 const CAN: u64 = can::MQ | can::REPLY_ACK | can::BACKEND_REQ | can::CONFIG | can::INFLIGHT;
 /// Requests of a ring in a row before others have their turn.
 const IN_A_ROW: u32 = 16;
-/// Buffers that are kept for later requests, and the longest of them.
-const KEPT: usize = 64;
-const KEPT_BYTES: usize = 256 << 10;
 
 /// Memory as the front end knows it.
 #[derive(Clone, Copy)]
@@ -52,7 +50,7 @@ struct Device {
     rings: Vec<Ring>,
     /// What is in flight, in sectors.
     room: Credits,
-    buffers: RefCell<Vec<Vec<u8>>>,
+    buffers: Buffers,
     /// Tasks of rings and of requests.
     tasks: Cell<u32>,
     /// Nothing is taken.
@@ -105,7 +103,7 @@ impl Device {
             windows: RefCell::default(),
             rings: (0..QUEUES).map(|_| Ring::new()).collect(),
             room: Credits::new(BUDGET / SECTOR_BYTES as u64),
-            buffers: RefCell::default(),
+            buffers: Buffers::default(),
             tasks: Cell::default(),
             is_paused: Cell::default(),
             is_broken: Cell::default(),
@@ -270,24 +268,14 @@ impl Device {
                 device.note(&theirs, ring.end(&memory, head, 1));
             }
             let through = device.features.get() & FLUSH == 0;
-            let mut buffer = device.buffers.borrow_mut().pop().unwrap_or_default();
-            let export = &device.export;
-            let done =
-                request.perform(&theirs, &chain, &memory, export, through, &mut buffer).await;
-            device.keep(buffer);
+            let (export, buffers) = (&device.export, &device.buffers);
+            let done = request.perform(&theirs, &chain, &memory, export, through, buffers).await;
             let bytes = answer(&chain, &memory, done);
             if !early {
                 device.note(&theirs, ring.end(&memory, head, bytes));
             }
             device.room.release(&theirs, room);
         });
-    }
-
-    fn keep(&self, buffer: Vec<u8>) {
-        let mut buffers = self.buffers.borrow_mut();
-        if buffers.len() < KEPT && (1..=KEPT_BYTES).contains(&buffer.capacity()) {
-            buffers.push(buffer);
-        }
     }
 
     fn ring(&self, index: u32) -> Result<&Ring, Nonsense> {

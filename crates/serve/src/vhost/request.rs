@@ -8,6 +8,7 @@ use super::chain::{Chain, Copied};
 use super::config::{DISCARD_BYTES, RANGES, UNIT, ZERO_BYTES};
 use super::{BUDGET, BYTES_MAX, Memory};
 use crate::Export;
+use crate::buffers::Buffers;
 use flashlane_base::mutant;
 use flashlane_rt::Cx;
 use virtio_bindings::virtio_blk::{
@@ -148,21 +149,23 @@ impl Request {
         memory: &Memory,
         export: &Export,
         through: bool,
-        buffer: &mut Vec<u8>,
+        buffers: &Buffers,
     ) -> Result<u64, Refused> {
         match self {
             Request::Read(Range { offset, bytes }) => {
-                buffer.resize(*bytes as usize, 0);
-                export.read(cx, *offset, buffer).await.map_err(failed)?;
-                chain.put(memory, 0, buffer).map_err(failed)?;
+                let mut buffer = buffers.take(*bytes as usize);
+                export.read(cx, *offset, &mut buffer).await.map_err(failed)?;
+                chain.put(memory, 0, &buffer).map_err(failed)?;
+                buffers.keep(buffer);
                 return Ok(*bytes);
             }
             Request::Write(Range { offset, bytes }) => {
                 // The guest may change its memory meanwhile: the device must not see two contents.
-                buffer.resize(*bytes as usize, 0);
-                chain.get(memory, HEAD_BYTES, buffer).map_err(failed)?;
+                let mut buffer = buffers.take(*bytes as usize);
+                chain.get(memory, HEAD_BYTES, &mut buffer).map_err(failed)?;
                 let through = through && !mutant!("serve.write-through-forgotten");
-                export.write(cx, *offset, buffer, through).await.map_err(failed)?;
+                export.write(cx, *offset, &buffer, through).await.map_err(failed)?;
+                buffers.keep(buffer);
             }
             Request::Flush if mutant!("serve.ring-flush-at-once") => {}
             Request::Flush => export.flush(cx).await.map_err(failed)?,

@@ -1,0 +1,66 @@
+//! Memory of requests that have ended, for later ones.
+//!
+//! Owns: buffers of one client or door, with what is still in them. Promises: what is kept is bounded, each
+//! and all; a buffer that is as long as it was before is not cleared again. Never: gives one client what
+//! was another's, if each has its own.
+
+use std::cell::{Cell, RefCell};
+
+/// Bytes that are kept, and those of the longest buffer: a megabyte with the head of a reply.
+const KEPT: usize = 8 << 20;
+const LONGEST: usize = (1 << 20) + 4096;
+
+#[derive(Default)]
+pub(crate) struct Buffers {
+    kept: RefCell<Vec<Vec<u8>>>,
+    bytes: Cell<usize>,
+}
+
+impl Buffers {
+    /// So many bytes, whatever is in them.
+    pub(crate) fn take(&self, bytes: usize) -> Vec<u8> {
+        let mut buffer = self.kept.borrow_mut().pop().unwrap_or_default();
+        self.bytes.set(self.bytes.get() - buffer.capacity());
+        buffer.resize(bytes, 0);
+        buffer
+    }
+
+    /// A request is done with it.
+    pub(crate) fn keep(&self, buffer: Vec<u8>) {
+        let bytes = buffer.capacity();
+        if (1..=LONGEST).contains(&bytes) && self.bytes.get() + bytes <= KEPT {
+            self.bytes.set(self.bytes.get() + bytes);
+            self.kept.borrow_mut().push(buffer);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_kept_in_bounds() {
+        let buffers = Buffers::default();
+        for bytes in [4096, 256 << 10, LONGEST + 1, 0, LONGEST].repeat(100) {
+            buffers.keep(Vec::with_capacity(bytes));
+        }
+        {
+            let kept = buffers.kept.borrow();
+            let all: usize = kept.iter().map(Vec::capacity).sum();
+            assert!(buffers.bytes.get() == all && all <= KEPT, "{all}");
+            assert!(kept.iter().all(|buffer| (1..=LONGEST).contains(&buffer.capacity())));
+        }
+        (0..1000).for_each(|_| assert_eq!(buffers.take(100).len(), 100));
+        assert_eq!(buffers.bytes.get(), 0);
+    }
+
+    #[test]
+    fn what_was_there_is_not_cleared_again() {
+        let buffers = Buffers::default();
+        buffers.keep(vec![7; 4096]);
+        assert_eq!(buffers.take(4096), [7; 4096]);
+        buffers.keep(vec![7; 16]);
+        assert_eq!(buffers.take(32)[..16], [7; 16], "and what is new is zeros");
+    }
+}
