@@ -58,7 +58,7 @@ pub(crate) fn seal(bytes: &mut [u8]) {
             .unwrap_or(bytes.len()),
     };
     bytes[8..12].copy_from_slice(&(length as u32).to_le_bytes());
-    let crc = crc32c::crc32c(&bytes[8..length]);
+    let crc = flashlane_base::crc32c(&bytes[8..length]);
     bytes[4..8].copy_from_slice(&crc.to_le_bytes());
     if identify(bytes) == Some(Section::LogBlock) {
         seal_records(&mut bytes[length..]);
@@ -73,7 +73,7 @@ fn seal_records(mut rest: &mut [u8]) {
             return;
         }
         let (record, behind) = rest.split_at_mut(length);
-        let crc = crc32c::crc32c(&record[4..]);
+        let crc = flashlane_base::crc32c(&record[4..]);
         record[..4].copy_from_slice(&crc.to_le_bytes());
         rest = behind;
     }
@@ -116,8 +116,8 @@ fn closing(bytes: &[u8]) -> Vec<u8> {
 
 /// Makes the checksum of the entries at `at` right, behind the header at the beginning.
 pub(crate) fn seal_entries(closing: &mut [u8], at: usize) {
-    let uuid = crc32c::crc32c(&closing[16..32]);
-    let crc = crc32c::crc32c_append(uuid, &closing[at + 4..at + SECTOR_BYTES]);
+    let uuid = flashlane_base::crc32c(&closing[16..32]);
+    let crc = flashlane_base::crc32c_append(uuid, &closing[at + 4..at + SECTOR_BYTES]);
     closing[at..at + 4].copy_from_slice(&crc.to_le_bytes());
 }
 

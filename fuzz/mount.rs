@@ -290,7 +290,7 @@ fn reseal(file: &mut [u8], at: &At) {
     match first {
         _ if is_page => {
             let page = &mut file[content.clone()];
-            let crc = crc32c::crc32c(&page[8..]);
+            let crc = flashlane_base::crc32c(&page[8..]);
             page[4..8].copy_from_slice(&crc.to_le_bytes());
         }
         Some(first) if first != at.content && at.kind == 4 => {

@@ -154,7 +154,7 @@ fn image_header(bytes: &[u8]) -> bool {
     let mut file = MAGIC.to_vec();
     let mut sealed = ((12 + body.len()) as u32).to_le_bytes().to_vec();
     sealed.extend(body.iter().skip(4));
-    file.extend(crc32c::crc32c(&sealed).to_le_bytes());
+    file.extend(flashlane_base::crc32c(&sealed).to_le_bytes());
     file.extend(sealed);
     file.resize(2 * HEADER_BYTES as usize, 0);
     let read = Header::read(&MemoryFile::new(file));

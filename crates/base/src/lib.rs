@@ -12,6 +12,7 @@
 //! Start reading at [`geometry`], then [`ppa`].
 
 pub mod counters;
+mod crc;
 pub mod fastdiv;
 pub mod geometry;
 pub mod listed;
@@ -21,6 +22,7 @@ pub mod prefetch;
 pub mod rng;
 pub mod units;
 
+pub use crc::{crc32c, crc32c_append};
 pub use fastdiv::FastDiv;
 pub use geometry::{Geometry, GeometryError};
 pub use ppa::{Location, Ppa, PpaFormat, PpaStyle};

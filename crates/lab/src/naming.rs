@@ -23,7 +23,7 @@ pub(crate) fn program() -> io::Result<String> {
     // What runs, where the system has a name for that: the file may have been replaced since.
     let own = fs::read("/proc/self/exe");
     let own = own.or_else(|_| fs::read(std::env::current_exe()?))?;
-    Ok(format!("{} {} {:08x}", env!("CARGO_PKG_VERSION"), own.len(), crc32c::crc32c(&own)))
+    Ok(format!("{} {} {:08x}", env!("CARGO_PKG_VERSION"), own.len(), flashlane_base::crc32c(&own)))
 }
 
 /// A workload; its trace by name, size and time, being too large to be read for this.

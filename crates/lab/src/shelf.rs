@@ -71,7 +71,7 @@ struct Summed<T> {
 impl<T: Read> Read for Summed<T> {
     fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
         let n = self.inner.read(buf)?;
-        self.crc = crc32c::crc32c_append(self.crc, &buf[..n]);
+        self.crc = flashlane_base::crc32c_append(self.crc, &buf[..n]);
         Ok(n)
     }
 }
@@ -79,7 +79,7 @@ impl<T: Read> Read for Summed<T> {
 impl<T: Write> Write for Summed<T> {
     fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
         let n = self.inner.write(buf)?;
-        self.crc = crc32c::crc32c_append(self.crc, &buf[..n]);
+        self.crc = flashlane_base::crc32c_append(self.crc, &buf[..n]);
         Ok(n)
     }
 

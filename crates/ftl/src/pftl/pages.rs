@@ -267,7 +267,7 @@ impl Pages {
         header[16..24].copy_from_slice(&(self.capacity as u64).to_le_bytes());
         header[24..32].copy_from_slice(&(first as u64).to_le_bytes());
         header[32..40].copy_from_slice(&stamp.to_le_bytes());
-        let crc = crc32c::crc32c(&out[8..PAGE_BYTES]);
+        let crc = flashlane_base::crc32c(&out[8..PAGE_BYTES]);
         out[4..8].copy_from_slice(&crc.to_le_bytes());
     }
 
@@ -276,7 +276,7 @@ impl Pages {
         let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
         let long = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
         let whole = bytes.len() == PAGE_BYTES && word(0)? == MAGIC;
-        let sum = crc32c::crc32c(&bytes[8..]);
+        let sum = flashlane_base::crc32c(&bytes[8..]);
         let intact = whole && (word(4)? == sum || mutant!("pftl.page-unverified"));
         let ours = word(8)? == MAJOR as u32 && word(12)? == page;
         let stamp = long(32).filter(|stamp| *stamp <= STAMP_LAST)?;

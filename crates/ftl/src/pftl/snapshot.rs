@@ -117,7 +117,7 @@ pub(super) fn encode(
     header[12..16].copy_from_slice(&number.to_le_bytes());
     header[16..24].copy_from_slice(&capacity.to_le_bytes());
     header[24..32].copy_from_slice(&stamp.to_le_bytes());
-    let crc = crc32c::crc32c(&out[8..PAGE_BYTES]);
+    let crc = flashlane_base::crc32c(&out[8..PAGE_BYTES]);
     out[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
@@ -126,7 +126,7 @@ pub(super) fn check(part: Part, number: u32, capacity: u64, bytes: &[u8]) -> Opt
     let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let long = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let whole = bytes.len() == PAGE_BYTES && word(0)? == part.magic();
-    let sum = crc32c::crc32c(&bytes[8..]);
+    let sum = flashlane_base::crc32c(&bytes[8..]);
     let intact = whole && (word(4)? == sum || mutant!("pftl.snapshot-unverified"));
     let ours = word(8)? == MAJOR as u32 && word(12)? == number && long(16)? == capacity;
     long(24).filter(|stamp| intact && ours && *stamp <= STAMP_LAST)

@@ -639,7 +639,7 @@ mod tests {
         for copy in bytes[..2 * HEADER_BYTES as usize].chunks_mut(HEADER_BYTES as usize) {
             copy[18] = 9;
             let end = u32::from_le_bytes(copy[12..16].try_into().unwrap()) as usize;
-            let crc = crc32c::crc32c(&copy[12..end]).to_le_bytes();
+            let crc = flashlane_base::crc32c(&copy[12..end]).to_le_bytes();
             copy[8..12].copy_from_slice(&crc);
         }
         std::fs::write(&path, &bytes).unwrap();

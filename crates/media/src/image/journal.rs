@@ -109,7 +109,7 @@ fn le64(bytes: &[u8], at: usize) -> u64 {
 
 /// Writes the checksum of everything behind it.
 fn seal(bytes: &mut [u8]) {
-    let crc = crc32c::crc32c(&bytes[4..]);
+    let crc = flashlane_base::crc32c(&bytes[4..]);
     bytes[..4].copy_from_slice(&crc.to_le_bytes());
 }
 
@@ -160,7 +160,7 @@ impl Mark {
     pub(super) fn read(file: &dyn HostFile) -> Result<Mark, ImageFault> {
         let mut bytes = [0; FRAME_BYTES];
         file.read_at(MARK_AT, &mut bytes).map_err(ImageFault::io("read"))?;
-        match le32(&bytes, 0) == crc32c::crc32c(&bytes[4..]) {
+        match le32(&bytes, 0) == flashlane_base::crc32c(&bytes[4..]) {
             true => Ok(Mark { sequence: le64(&bytes, 8), sum: le64(&bytes, 16) }),
             false => Err(ImageFault::Mark),
         }
@@ -179,7 +179,7 @@ impl Frame {
             index: le32(bytes, 20),
             sum: le64(bytes, 24),
         };
-        let checked = le32(bytes, 0) == crc32c::crc32c(&bytes[4..]);
+        let checked = le32(bytes, 0) == flashlane_base::crc32c(&bytes[4..]);
         let sound = (checked || mutant!("image.frame-unchecked"))
             && head.rows as usize <= ROWS_PER_FRAME
             && (1..SEQUENCE_MAX).contains(&head.sequence)

@@ -64,7 +64,7 @@ fn check_of(owner: Owner, sector: u32, oob: &[u8], content: [u8; 4]) -> [u8; 4] 
     }
     bytes[12..12 + OOB_BYTES].copy_from_slice(oob);
     bytes[12 + OOB_BYTES..].copy_from_slice(&content);
-    crc32c::crc32c(&bytes).to_le_bytes()
+    flashlane_base::crc32c(&bytes).to_le_bytes()
 }
 
 /// The record of a sector, with checksums.
@@ -75,7 +75,7 @@ pub fn sealed(
     content: &[u8],
 ) -> [u8; CHECKED_BYTES] {
     let mut record = [0; CHECKED_BYTES];
-    let of_content = crc32c::crc32c(content).to_le_bytes();
+    let of_content = flashlane_base::crc32c(content).to_le_bytes();
     let check = check_of(owner, sector, oob, of_content);
     record[..OOB_BYTES].copy_from_slice(oob);
     record[OOB_BYTES..OOB_BYTES + 4].copy_from_slice(&of_content);
@@ -89,7 +89,7 @@ pub fn is_sound(owner: Owner, sector: u32, record: &[u8], content: &[u8]) -> boo
     let mut of_content = [0; 4];
     of_content.copy_from_slice(&checks[..4]);
     let checked = checks[4..] == check_of(owner, sector, oob, of_content);
-    let same = || content.is_empty() || of_content == crc32c::crc32c(content).to_le_bytes();
+    let same = || content.is_empty() || of_content == flashlane_base::crc32c(content).to_le_bytes();
     checked && same() || mutant!("image.content-unchecked")
 }
 

@@ -65,7 +65,7 @@ pub struct Table {
 fn store_row(number: u32, row: &Row) -> [u8; STORED_ROW_BYTES] {
     let mut out = [0; STORED_ROW_BYTES];
     out[..ROW_BYTES].copy_from_slice(row);
-    let crc = crc32c::crc32c_append(crc32c::crc32c(&number.to_le_bytes()), row);
+    let crc = flashlane_base::crc32c_append(flashlane_base::crc32c(&number.to_le_bytes()), row);
     out[ROW_BYTES..ROW_BYTES + 4].copy_from_slice(&crc.to_le_bytes());
     out
 }

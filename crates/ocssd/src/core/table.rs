@@ -150,7 +150,7 @@ pub(super) fn encode(entries: &[Entry]) -> Vec<u8> {
     out[12..14].copy_from_slice(&version.0.to_le_bytes());
     out[14..16].copy_from_slice(&version.1.to_le_bytes());
     out.extend(serde_json::to_vec(entries).expect("names and numbers"));
-    let crc = crc32c::crc32c(&out[12..]);
+    let crc = flashlane_base::crc32c(&out[12..]);
     out[8..12].copy_from_slice(&crc.to_le_bytes());
     out
 }
@@ -169,7 +169,7 @@ pub(super) fn decode(bytes: &[u8], pus: u32, chunks_per_pu: u32) -> Result<Decod
         return Err(TableError::Damaged);
     }
     let crc = u32::from_le_bytes([bytes[8], bytes[9], bytes[10], bytes[11]]);
-    if crc != crc32c::crc32c(&bytes[12..]) {
+    if crc != flashlane_base::crc32c(&bytes[12..]) {
         return Err(TableError::Damaged);
     }
     let version = (u16_at(12), u16_at(14));
@@ -264,7 +264,7 @@ mod tests {
             let mut bytes = encode(&[entry("a", 0, 3)]);
             bytes[12..14].copy_from_slice(&major.to_le_bytes());
             bytes[14..16].copy_from_slice(&minor.to_le_bytes());
-            let crc = crc32c::crc32c(&bytes[12..]);
+            let crc = flashlane_base::crc32c(&bytes[12..]);
             bytes[8..12].copy_from_slice(&crc.to_le_bytes());
             decode(&bytes, 8, 16)
         };

@@ -103,7 +103,7 @@ impl Header {
             to.copy_from_slice(&number.to_le_bytes());
         }
         out[FIXED..end].copy_from_slice(text.as_bytes());
-        let crc = crc32c::crc32c(&out[12..end]);
+        let crc = flashlane_base::crc32c(&out[12..end]);
         out[8..12].copy_from_slice(&crc.to_le_bytes());
         out.extend_from_within(..);
         Ok(out)
@@ -158,6 +158,6 @@ pub(super) fn intact(copy: &[u8]) -> Option<&[u8]> {
     let end = le(&copy[12..16]) as usize;
     let sound = copy[..8] == MAGIC
         && (FIXED..=copy.len()).contains(&end)
-        && le(&copy[8..12]) as u32 == crc32c::crc32c(&copy[12..end]);
+        && le(&copy[8..12]) as u32 == flashlane_base::crc32c(&copy[12..end]);
     sound.then(|| &copy[..end])
 }

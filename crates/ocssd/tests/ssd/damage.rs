@@ -40,7 +40,8 @@ fn write(bench: &Bench, (pu, chunk): (u32, u32), sector: u32, n: u32, stamp: u64
             let mut record = [0; OOB_BYTES];
             record[..8].copy_from_slice(&stamp.to_le_bytes());
             record[8..12].copy_from_slice(&(i as u32).to_le_bytes());
-            let crc = crc32c::crc32c_append(crc32c::crc32c(&content), &record[..12]);
+            let crc =
+                flashlane_base::crc32c_append(flashlane_base::crc32c(&content), &record[..12]);
             record[12..].copy_from_slice(&crc.to_le_bytes());
             base.extend(content);
             oob.push(record);
@@ -101,8 +102,8 @@ fn look(ssd: &Arc<Ssd>) -> Seen {
     let (got, alone) = (bench.read(&places), records(&bench, &places));
     let contents = got.data.chunks(4096).zip(&got.oob).zip(alone).enumerate();
     let sectors = contents.map(|(i, ((content, record), alone))| {
-        let crc = crc32c::crc32c(content);
-        let right = crc32c::crc32c_append(crc, &record[..12]).to_le_bytes() == record[12..];
+        let crc = flashlane_base::crc32c(content);
+        let right = flashlane_base::crc32c_append(crc, &record[..12]).to_le_bytes() == record[12..];
         Sector { status: got.done.status(i), crc, record: *record, right, alone }
     });
     let sectors: Vec<Sector> = sectors.collect();

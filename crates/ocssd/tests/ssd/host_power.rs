@@ -569,7 +569,7 @@ fn a_power_loss_in_an_upgrade_leaves_an_image() {
             copy[128..136].copy_from_slice(b"# older\n");
             copy[136..end + 8].copy_from_slice(&text);
             copy[12..16].copy_from_slice(&(end as u32 + 8).to_le_bytes());
-            let crc = crc32c::crc32c(&copy[12..end + 8]);
+            let crc = flashlane_base::crc32c(&copy[12..end + 8]);
             copy[8..12].copy_from_slice(&crc.to_le_bytes());
         }
         damaged.into_iter().for_each(|at| bytes[at] ^= 1);

@@ -311,7 +311,7 @@ fn what_is_no_sound_image_is_refused_untouched() {
         for copy in bytes[..2 * header].chunks_mut(header) {
             change(copy);
             let end = u32::from_le_bytes(copy[12..16].try_into().unwrap()) as usize;
-            let crc = crc32c::crc32c(&copy[12..end]);
+            let crc = flashlane_base::crc32c(&copy[12..end]);
             copy[8..12].copy_from_slice(&crc.to_le_bytes());
         }
         bytes
@@ -505,7 +505,7 @@ fn errors_go_on_where_they_were() {
                 (_, false) => format!("{:?}", bench.reset(0, chunk)),
             });
             let got = bench.read(&[(0, chunk, 0, 64)]);
-            seen.push(format!("{:?}{}", got.done.status, crc32c::crc32c(&got.data)));
+            seen.push(format!("{:?}{}", got.done.status, flashlane_base::crc32c(&got.data)));
         }
         seen
     };

@@ -252,7 +252,7 @@ fn seal(block: &mut [u8], length: usize) {
     assert!(length >= ENVELOPE_BYTES && length <= block.len(), "seal of {length} bytes");
     let field = u32::try_from(length).expect("a block is below 4 GiB: shards are cut far smaller");
     block[8..12].copy_from_slice(&field.to_le_bytes());
-    let crc = crc32c::crc32c(&block[8..length]);
+    let crc = flashlane_base::crc32c(&block[8..length]);
     block[4..8].copy_from_slice(&crc.to_le_bytes());
 }
 
@@ -282,7 +282,7 @@ fn check_envelope(bytes: &[u8], section: Section, least: usize) -> Result<Envelo
             found: 0,
         });
     };
-    let crc = crc32c::crc32c(covered);
+    let crc = flashlane_base::crc32c(covered);
     if crc != stored {
         return Err(FormatError::Crc { section, offset: 8, expected: stored, found: crc });
     }

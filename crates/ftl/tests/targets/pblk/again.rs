@@ -272,7 +272,7 @@ fn an_unknown_record_is_a_later_versions() {
         let length = block.entries[0].record.encoded_len();
         medium.rewrite(block.at, |bytes| {
             bytes[64 + 12] = 200;
-            let crc = crc32c::crc32c(&bytes[68..64 + length]);
+            let crc = flashlane_base::crc32c(&bytes[68..64 + length]);
             bytes[64..68].copy_from_slice(&crc.to_le_bytes());
         });
     }
@@ -293,7 +293,7 @@ fn newer(medium: &Medium, in_log: bool, byte: usize) {
     for (at, length) in places {
         medium.rewrite(at, |bytes| {
             bytes[byte] += 1;
-            let crc = crc32c::crc32c(&bytes[8..length]);
+            let crc = flashlane_base::crc32c(&bytes[8..length]);
             bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         });
     }

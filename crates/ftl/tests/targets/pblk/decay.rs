@@ -69,7 +69,7 @@ fn r06_closing_metadata_of_another_sequence_is_not_believed() {
     let mut uuid = Vec::new();
     medium.rewrite(closing[0], |bytes| {
         bytes[40] ^= 1;
-        let crc = crc32c::crc32c(&bytes[8..4096]);
+        let crc = flashlane_base::crc32c(&bytes[8..4096]);
         bytes[4..8].copy_from_slice(&crc.to_le_bytes());
         uuid.extend_from_slice(&bytes[16..32]);
     });
@@ -77,7 +77,7 @@ fn r06_closing_metadata_of_another_sequence_is_not_believed() {
     for section in &closing[1..] {
         medium.rewrite(*section, |bytes| {
             bytes[8] ^= 1;
-            let crc = crc32c::crc32c_append(crc32c::crc32c(&uuid), &bytes[4..4096]);
+            let crc = flashlane_base::crc32c_append(flashlane_base::crc32c(&uuid), &bytes[4..4096]);
             bytes[..4].copy_from_slice(&crc.to_le_bytes());
         });
     }

@@ -61,7 +61,7 @@ fn r14_sectors_beyond_the_capacity_are_ignored() {
     // The entry of a sector that another line has a newer copy of.
     medium.rewrite(at, |bytes| {
         bytes[entry..entry + 12].copy_from_slice(&pack_entry(capacity + 3, 5));
-        let crc = crc32c::crc32c_append(crc32c::crc32c(&uuid), &bytes[4..4096]);
+        let crc = flashlane_base::crc32c_append(flashlane_base::crc32c(&uuid), &bytes[4..4096]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
     });
     let bench = medium.mounted();

@@ -234,7 +234,10 @@ impl ClosingHeader {
 /// CRC of an entry sector. It begins with the target's uuid, which the sector has no room for, so
 /// that entries of another target with the same line sequence never verify.
 fn section_crc(uuid: &Uuid, section: &[u8]) -> u32 {
-    crc32c::crc32c_append(crc32c::crc32c(uuid), section.get(4..).unwrap_or_default())
+    flashlane_base::crc32c_append(
+        flashlane_base::crc32c(uuid),
+        section.get(4..).unwrap_or_default(),
+    )
 }
 
 /// Closing metadata read back: a header and the entry sectors, which are checked one by one and

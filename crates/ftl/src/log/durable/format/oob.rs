@@ -267,7 +267,7 @@ impl Oob {
     /// CRC32C over a sector's content: the part that a slot keeps for retries and copies.
     #[inline]
     pub fn content_crc(content: &[u8]) -> u32 {
-        crc32c::crc32c(content)
+        flashlane_base::crc32c(content)
     }
 
     /// [`Oob::content_crc`] of the 8 little-endian bytes that the `stamps` store keeps per sector.
@@ -343,7 +343,7 @@ impl Oob {
     /// Is this record the one that was written with this content?
     #[inline]
     pub fn verify(oob: &[u8; Oob::BYTES], content: &[u8]) -> bool {
-        Oob::verify_crc(oob, crc32c::crc32c(content))
+        Oob::verify_crc(oob, flashlane_base::crc32c(content))
     }
 
     /// [`Oob::verify`] where the content's CRC is known already.
@@ -370,14 +370,14 @@ mod tests {
         /// Tables and instruction agree with each other and with the library.
         #[test]
         fn every_way_to_a_crc_agrees(content: u64, crc: u32, bits: u128) {
-            let word = crc32c::crc32c(&content.to_le_bytes());
+            let word = flashlane_base::crc32c(&content.to_le_bytes());
             prop_assert_eq!(Oob::content_crc_word(content), word);
             prop_assert_eq!(crc_word_by_table(content), word);
-            let packed = crc32c::crc32c_append(crc, &bits.to_le_bytes()[..PACKED_BYTES]);
+            let packed = flashlane_base::crc32c_append(crc, &bits.to_le_bytes()[..PACKED_BYTES]);
             prop_assert_eq!(crc_packed(crc, bits), packed);
             prop_assert_eq!(crc_packed_by_table(crc, bits), packed);
             let record = Oob::unsealed(bits as u64 & LBA_MASK, (bits >> 64) as u64 & STAMP_MAX);
-            let whole = crc32c::crc32c_append(word, &record[..PACKED_BYTES]);
+            let whole = flashlane_base::crc32c_append(word, &record[..PACKED_BYTES]);
             let (mut sealed, mut by_table) = ([record; 3], [record; 3]);
             let kept = [[7; 8], content.to_le_bytes()].concat();
             let kept = Gather::new(&kept, &[1; 3], 8);

@@ -221,7 +221,7 @@ pub fn encode_record(record: &Record, generation: u32, sequence: u64, out: &mut 
     put_u64(out, sequence);
     put_payload(record, out);
     debug_assert_eq!(out.len(), start + length, "{record:?}");
-    let crc = crc32c::crc32c(&out[start + 4..]);
+    let crc = flashlane_base::crc32c(&out[start + 4..]);
     out[start..start + 4].copy_from_slice(&crc.to_le_bytes());
 }
 
@@ -320,7 +320,7 @@ fn decode_record_at(bytes: &[u8], offset: usize) -> Result<(LogEntry, usize), Fo
         let (needed, found) = (length, bytes.len());
         return Err(FormatError::Truncated { section, offset, needed, found });
     };
-    let found = crc32c::crc32c(covered);
+    let found = flashlane_base::crc32c(covered);
     if found != stored {
         return Err(FormatError::Crc { section, offset: offset + 4, expected: stored, found });
     }

@@ -189,7 +189,7 @@ proptest! {
     #[test]
     fn oob_crc_is_crc32c(lba in 0..=LBA_MASK, stamp in any_stamp(), content: u64, crc: u32) {
         let oob = Oob::encode_raw(lba, stamp, crc);
-        let expected = crc32c::crc32c_append(crc, &pack_entry(lba, stamp));
+        let expected = flashlane_base::crc32c_append(crc, &pack_entry(lba, stamp));
         prop_assert_eq!(Oob::decode_raw(&oob).2, expected);
         prop_assert_eq!(Oob::content_crc_word(content), Oob::content_crc(&content.to_le_bytes()));
     }
@@ -453,7 +453,7 @@ proptest! {
         bytes.extend_from_slice(&[kind, 0, 0, 0]);
         put_u64(&mut bytes, 9);
         bytes.extend_from_slice(&payload);
-        let crc = crc32c::crc32c(&bytes[4..]);
+        let crc = flashlane_base::crc32c(&bytes[4..]);
         bytes[..4].copy_from_slice(&crc.to_le_bytes());
         match decode_record(&bytes) {
             Ok((entry, length)) => {
