@@ -11,6 +11,7 @@ mod client;
 mod http;
 mod mount;
 mod nbd;
+mod vhost;
 
 use flashlane_base::{Location, Ppa};
 use flashlane_lab::experiment::{Base, Experiment};
@@ -37,7 +38,7 @@ pub(crate) fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = Format::ALL.map(Format::word).to_vec();
     names.extend(["fio", "toml", "image", "image-header", "image-table"]);
     names.extend(blocks::NAMES.iter().chain(&mount::NAMES));
-    names.extend(nbd::NAMES.iter().chain(&http::NAMES));
+    names.extend(nbd::NAMES.iter().chain(&http::NAMES).chain(&vhost::NAMES));
     names
 }
 
@@ -60,7 +61,7 @@ pub(crate) fn run(target: &str, bytes: &[u8]) -> bool {
         "image-header" => image_header(bytes),
         "image-table" => image_table(bytes),
         word => {
-            let parts = [blocks::run, mount::run, nbd::run, http::run];
+            let parts = [blocks::run, mount::run, nbd::run, http::run, vhost::run];
             if let Some(done) = parts.iter().find_map(|run| run(word, bytes)) {
                 return done;
             }
