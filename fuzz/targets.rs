@@ -8,6 +8,7 @@
 
 mod blocks;
 mod client;
+mod fuse;
 mod http;
 mod mount;
 mod nbd;
@@ -38,7 +39,7 @@ pub(crate) fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = Format::ALL.map(Format::word).to_vec();
     names.extend(["fio", "toml", "image", "image-header", "image-table"]);
     names.extend(blocks::NAMES.iter().chain(&mount::NAMES));
-    names.extend(nbd::NAMES.iter().chain(&http::NAMES).chain(&vhost::NAMES));
+    names.extend(nbd::NAMES.iter().chain(&http::NAMES).chain(&vhost::NAMES).chain(&fuse::NAMES));
     names
 }
 
@@ -61,7 +62,7 @@ pub(crate) fn run(target: &str, bytes: &[u8]) -> bool {
         "image-header" => image_header(bytes),
         "image-table" => image_table(bytes),
         word => {
-            let parts = [blocks::run, mount::run, nbd::run, http::run, vhost::run];
+            let parts = [blocks::run, mount::run, nbd::run, http::run, vhost::run, fuse::run];
             if let Some(done) = parts.iter().find_map(|run| run(word, bytes)) {
                 return done;
             }

@@ -406,6 +406,8 @@ impl Front {
             3 => {
                 drop(self.socket.take());
                 self.ended(None).await;
+                // Whatever became of it: nothing is under way.
+                (self.disk, self.is_disk_known) = (self.on_disk().await, true);
                 self.connect();
             }
             // It stops, says where it stands, and goes on there.
@@ -574,7 +576,8 @@ fn inside(at: u64, bytes: u64) -> bool {
 
 impl Chain {
     fn of(memory: &[u8], head: u16) -> Chain {
-        let (mut table, mut size, mut next) = (BASE + TABLE as u64, u64::from(SIZE), u64::from(head));
+        let (mut table, mut size, mut next) =
+            (BASE + TABLE as u64, u64::from(SIZE), u64::from(head));
         let (mut pieces, mut is_indirect) = (Vec::new(), false);
         let pieces = loop {
             let at = table.checked_add(next * 16).filter(|at| next < size && inside(*at, 16));
@@ -644,7 +647,9 @@ fn scatter(pieces: &[(u64, u32, bool)], mut from: u64, bytes: &[u8], memory: &mu
         from -= skipped;
         let n = (has - skipped).min(left.len() as u64);
         if n > 0 {
-            let Some(at) = at.checked_add(skipped).filter(|at| inside(*at, n)) else { return false };
+            let Some(at) = at.checked_add(skipped).filter(|at| inside(*at, n)) else {
+                return false;
+            };
             let at = (at - BASE) as usize;
             memory[at..at + n as usize].copy_from_slice(&left[..n as usize]);
             left = &left[n as usize..];

@@ -18,7 +18,7 @@ const BLOCKS: [&str; 7] =
 /// Drives that were written to and changed.
 const MOUNTS: [&str; 2] = ["mount-pblk", "mount-pftl"];
 /// Clients of a server.
-const CLIENTS: [&str; 3] = ["nbd", "http", "vhost"];
+const CLIENTS: [&str; 4] = ["nbd", "http", "vhost", "fuse"];
 /// What a client may make a server allocate: 32 MiB in flight, buffers, and what is read here.
 const CLIENT_BYTES_MAX: usize = 48 << 20;
 
