@@ -5,7 +5,7 @@
 //! blocks marked. Never: waits for virtual time.
 
 use super::power::Switch;
-use super::server::Questions;
+use super::server::{Job, Questions};
 use super::socket::path_of;
 use super::{Answer, Ask, ControlError, Listening, io_error};
 use crate::drive::{DriveError, Look, faults};
@@ -13,6 +13,7 @@ use crate::lnvm::show::InUse;
 use crate::lnvm::{Block, Drive, LnvmError, bad_blocks, knobs, remove_of, show};
 use crate::metrics::{Looked, Snapshot, look};
 use crate::tap::{Tap, TapError};
+use crate::trace::Recording;
 use flashlane_base::Ns;
 use flashlane_ftl::layer::Layer;
 use flashlane_media::fault::FaultPlan;
@@ -20,7 +21,8 @@ use flashlane_ocssd::CopyKind;
 use flashlane_rt::{Cx, Idle, Opened, Port};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 /// A drive that is in use by this process.
 pub(crate) struct Live {
@@ -33,6 +35,8 @@ pub(crate) struct Live {
     /// A knob was turned back against its owner.
     lifted: Cell<bool>,
     notes: RefCell<Vec<String>>,
+    /// Threads that end recordings.
+    ending: RefCell<Vec<JoinHandle<()>>>,
     /// The power of the drive, where the run can do without.
     switch: Option<Rc<Switch>>,
 }
@@ -57,6 +61,7 @@ impl Live {
             tap: RefCell::new(None),
             lifted: Cell::new(false),
             notes: RefCell::default(),
+            ending: RefCell::default(),
         })
     }
 
@@ -87,6 +92,37 @@ impl Live {
     pub(crate) fn take_target(&self) {
         self.layer.borrow_mut().take();
         self.tap.borrow_mut().take();
+        self.settle();
+    }
+
+    /// Recordings that were to end have their names.
+    fn settle(&self) {
+        for thread in self.ending.take() {
+            let _ = thread.join(); // who asked has heard of it
+        }
+    }
+
+    /// Ends the recording. Its file may take long, so another thread waits for that.
+    fn stop_recording(&self, job: Job) {
+        let Ask::StopRecording { target } = &job.ask else { return };
+        let taken = self.tap_of(target).and_then(|tap| tap.take().map_err(|e| self.at(&e)));
+        let recording = match taken {
+            Ok(recording) => recording,
+            Err(why) => return job.answer(|_| Err(why)),
+        };
+        let at = format!("{}: target `{}`", self.drive.path.display(), self.target);
+        let end = Arc::new(Mutex::new(Some((job, recording, at))));
+        let theirs = end.clone();
+        let thread = std::thread::Builder::new().name("record end".into());
+        match thread.spawn(move || end_of(&theirs)) {
+            Ok(thread) => {
+                let mut ending = self.ending.borrow_mut();
+                ending.retain(|thread| !thread.is_finished());
+                ending.push(thread);
+            }
+            // Where there is no room for one, this one waits.
+            Err(_) => end_of(&end),
+        }
     }
 
     /// The target that is in use, once it is mounted.
@@ -166,11 +202,7 @@ impl Live {
                 let begun = tap.prepare(take.clone()).map(|()| tap.begin(cx.now()));
                 begun.map(|()| Answer::default()).map_err(|e| self.at(&e))
             }
-            Ask::StopRecording { target } => {
-                let recorded = self.tap_of(target)?.end().map_err(|e| self.at(&e))?;
-                let json = serde_json::to_string_pretty(&recorded).map_err(|e| e.to_string())?;
-                Ok(Answer::new((format!("{recorded}\n"), json + "\n")))
-            }
+            Ask::StopRecording { .. } => Err("a recording ends beside the run".into()),
             Ask::Knobs { target, set } if *target == self.target => match self.layer() {
                 Some(layer) => knobs::in_use(cx, drive, target, &*layer, set).map_err(said),
                 None => knobs::of_unmounted(drive, target).map_err(said),
@@ -220,6 +252,26 @@ impl Live {
     }
 }
 
+impl Drop for Live {
+    fn drop(&mut self) {
+        self.settle();
+    }
+}
+
+/// Who asked for the end of a recording, and where.
+type Ending = Mutex<Option<(Job, Recording, String)>>;
+
+/// Ends it, and says what it came to.
+fn end_of(ending: &Ending) {
+    let taken = ending.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let Some((job, recording, at)) = taken else { return };
+    let ended = recording.end().map_err(|e| format!("{at}: {e}"));
+    job.answer_beside(ended.and_then(|recorded| {
+        let json = serde_json::to_string_pretty(&recorded).map_err(|e| e.to_string())?;
+        Ok(Answer::new((format!("{recorded}\n"), json + "\n")))
+    }));
+}
+
 /// The run's end of the control socket.
 struct Holder {
     live: Rc<Live>,
@@ -231,6 +283,7 @@ impl Port for Holder {
         let Some(job) = self.questions.next() else { return };
         match &self.live.switch {
             Some(switch) if job.ask == Ask::PowerCut => switch.pull(cx, job),
+            _ if matches!(job.ask, Ask::StopRecording { .. }) => self.live.stop_recording(job),
             _ => job.answer(|ask| self.live.answer(cx, ask)),
         }
     }
