@@ -259,6 +259,47 @@ fn what_clients_flushed_survives_a_power_cut_of_the_drive() {
     }
 }
 
+/// What goes wrong on the medium without anything being lost: programs and erases that fail, reads with a notice.
+const MISHAPS: [&str; 4] = [
+    "write_next_unit --times 6",
+    "early_close --times 2",
+    "erase_fail --times 2",
+    "read_high_ecc --times 20",
+];
+
+/// The same clients and both ends, while programs and erases fail below them.
+#[test]
+fn what_clients_flushed_survives_faults_and_either_end() {
+    for kind in ["pblk", "qblk", "pftl"] {
+        let (h, log, mut happened) = (made(kind), Log::new(), 0);
+        for i in 0..2 {
+            let mut server = served(&h);
+            round(&h.path("s"), &log, 5, i, |told| {
+                for mishap in MISHAPS {
+                    h.run(&format!("drive inject a.img {mishap}")).good();
+                }
+                told.recv().expect("some writer comes so far");
+                let faults = h.run("drive inject a.img --list --json -").good().json();
+                let faults = faults["faults"].as_array().expect("a list");
+                let times = faults.iter().map(|fault| fault["happened"].as_u64());
+                happened += times.map(|times| times.expect("a number")).sum::<u64>();
+                if i == 0 {
+                    return server.kill();
+                }
+                h.run("drive inject a.img power_cut").good();
+                assert_eq!(server.output().code, 130);
+            });
+        }
+        let server = served(&h);
+        let mut client = Client::connect(&h.path("s"), "db");
+        log.found(&client.read(0, (WRITERS * OWN) as usize * SECTOR));
+        stopped(server);
+        h.run("drive check a.img").good();
+        assert!(happened >= 4, "{kind}: {happened} faults happened under the clients");
+        println!("{kind}: {happened} faults under the clients");
+    }
+}
+
 /// A client that behaves: one request at a time, and what it reads is what it wrote.
 fn behave(path: &Path, me: u64, over: &AtomicBool) -> u64 {
     let (mut client, mut done) = (Client::connect(path, "db"), 0u64);
