@@ -187,12 +187,17 @@ fn write_on(
     }
 }
 
+/// Requests of a round at most: who asks for many rounds asks for long ones, too.
+fn most() -> u64 {
+    if number("FLASHLANE_SERVE_KILLS").is_some() { 3000 } else { 1000 }
+}
+
 /// Looks at every sector, then writes until the server ends, which `end` sees to when it is told.
 fn round(path: &Path, log: &Log, seed: u64, number: u64, end: impl FnOnce(&Receiver<()>)) {
     let mut rng = Rng::stream(seed, "round", number);
     let mut first = Client::connect(path, "db");
     log.found(&first.read(0, (WRITERS * OWN) as usize * SECTOR));
-    let at = log.acknowledged.load(Ordering::Relaxed) + 1 + rng.below(3000);
+    let at = log.acknowledged.load(Ordering::Relaxed) + 1 + rng.below(most());
     let (tell, told) = channel();
     scope(|s| {
         for me in 0..WRITERS {
