@@ -7,8 +7,12 @@
 //! (`harness.rs`).
 
 mod blocks;
+mod client;
+mod fuse;
+mod http;
 mod mount;
 mod nbd;
+mod vhost;
 
 use flashlane_base::{Location, Ppa};
 use flashlane_lab::experiment::{Base, Experiment};
@@ -30,11 +34,12 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Names of the targets: the formats of traces, `fio`, `toml`, parts of drive images, blocks, mounts, `nbd`.
+/// Names of the targets: the formats of traces, `fio`, `toml`, parts of drive images, blocks, mounts, doors.
 pub(crate) fn names() -> Vec<&'static str> {
     let mut names: Vec<&str> = Format::ALL.map(Format::word).to_vec();
     names.extend(["fio", "toml", "image", "image-header", "image-table"]);
-    names.extend(blocks::NAMES.iter().chain(&mount::NAMES).chain(&nbd::NAMES));
+    names.extend(blocks::NAMES.iter().chain(&mount::NAMES));
+    names.extend(nbd::NAMES.iter().chain(&http::NAMES).chain(&vhost::NAMES).chain(&fuse::NAMES));
     names
 }
 
@@ -57,7 +62,7 @@ pub(crate) fn run(target: &str, bytes: &[u8]) -> bool {
         "image-header" => image_header(bytes),
         "image-table" => image_table(bytes),
         word => {
-            let parts = [blocks::run, mount::run, nbd::run];
+            let parts = [blocks::run, mount::run, nbd::run, http::run, vhost::run, fuse::run];
             if let Some(done) = parts.iter().find_map(|run| run(word, bytes)) {
                 return done;
             }

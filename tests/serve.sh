@@ -71,11 +71,11 @@ for kind in pblk qblk pftl; do
     awk '{ print $1, $2, $3 }' out | head -n 2 >map
     printf '0 8192 3\n8192 4096 0\n' | cmp - map || { bad=$((bad + 1)) && echo "FAIL  $kind: its map: $(cat map)"; }
     good "$kind: fio writes and verifies" fio --name=v --ioengine=nbd --uri="$uri" --rw=randwrite --bs=4k \
-        --size=32M --iodepth=32 --verify=crc32c --do_verify=1 --verify_fatal=1 --fsync=64
+        --size=12M --iodepth=32 --verify=crc32c --do_verify=1 --verify_fatal=1 --fsync=64
     # fio's last writes come behind its last fsync.
     good "$kind: a flush" qemu-io -f raw -c flush "$uri"
     # Killed under load: what was flushed is there.
-    fio --name=load --ioengine=nbd --uri="$uri" --rw=randwrite --bs=4k --offset=32M --size=8M --iodepth=16 \
+    fio --name=load --ioengine=nbd --uri="$uri" --rw=randwrite --bs=4k --offset=12M --size=8M --iodepth=16 \
         --time_based --runtime=30 >/dev/null 2>&1 </dev/null &
     load=$!
     sleep 0.5
@@ -85,7 +85,7 @@ for kind in pblk qblk pftl; do
     good "$kind: check, behind a kill" "$bin" drive check my.img
     begin
     good "$kind: fio finds what it flushed" fio --name=v --ioengine=nbd --uri="$uri" --rw=randwrite --bs=4k \
-        --size=32M --iodepth=32 --verify=crc32c --verify_only --verify_fatal=1
+        --size=12M --iodepth=32 --verify=crc32c --verify_only --verify_fatal=1
     kill -TERM "$server"
     if wait "$server"; then echo "ok    $kind: ends well"; else
         bad=$((bad + 1))

@@ -35,7 +35,7 @@ mod tests {
         assert_eq!(crc32c(&[0xff; 32]), 0x62a8_ab43);
         assert_eq!(crc32c(&std::array::from_fn::<u8, 32, _>(|i| i as u8)), 0x46dd_794e);
         assert_eq!(crc32c(b"123456789"), 0xe306_9283);
-        let bytes: Vec<u8> = (0..5000u32).map(|i| (i * i >> 3) as u8).collect();
+        let bytes: Vec<u8> = (0..5000u32).map(|i| ((i * i) >> 3) as u8).collect();
         for len in (0..300).chain([511, 512, 513, 1023, 1024, 4095, 4096, 4097, 5000]) {
             let want = by_definition(&bytes[..len]);
             assert_eq!(crc32c(&bytes[..len]), want, "{len}");

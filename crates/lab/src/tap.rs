@@ -116,9 +116,17 @@ impl Tap {
     /// # Errors
     /// There is none, or its file could not be written.
     pub(crate) fn end(&self) -> Result<Recorded, TapError> {
+        Ok(self.take()?.end()?)
+    }
+
+    /// Nothing more is recorded. Whoever gets the recording ends it, which waits for its file.
+    ///
+    /// # Errors
+    /// There is none.
+    pub(crate) fn take(&self) -> Result<Recording, TapError> {
         self.on.store(false, Ordering::Relaxed);
         let running = locked(&self.running).take().ok_or(TapError::Idle)?;
-        Ok(running.recording.end()?)
+        Ok(running.recording)
     }
 
     /// Whether something is recorded, or will be.

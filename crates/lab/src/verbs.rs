@@ -10,6 +10,7 @@ use crate::control::{Answer, Ask, ControlError, ask_holder};
 use crate::drive::{DriveError, Look, faults};
 use crate::lnvm::{Block, Drive, LnvmError, bad_blocks, knobs, remove, show};
 use crate::tap::TapError;
+use crate::trace::Recording;
 use flashlane_media::fault::FaultPlan;
 use flashlane_ocssd::{CopyKind, ImageError, copy_image};
 use std::path::{Path, PathBuf};
@@ -181,12 +182,8 @@ pub(crate) fn answer(
         }
         Ask::StopRecording { target } => {
             let used = used.ok_or_else(|| at_rest(NOTHING_TO_RECORD))?;
-            let (target, tap) = used.recorded_of(target.as_deref())?;
-            let ended = tap.end();
-            let recorded =
-                ended.map_err(|source| VerbError::Record { path: path(), target, source })?;
-            let json = serde_json::to_string_pretty(&recorded).unwrap_or_default();
-            Answer::new((format!("{recorded}\n"), json + "\n"))
+            let (target, recording) = used.take_recording(target.as_deref())?;
+            recorded(&drive.path, &target, recording)?
         }
         Ask::Knobs { target, set } => match used.filter(|used| used.live.uses(target)) {
             Some(InUse { live, cx }) => match live.layer(target) {
@@ -199,6 +196,24 @@ pub(crate) fn answer(
             }
         },
     })
+}
+
+/// Ends a recording that was taken from its target: it waits for the file.
+///
+/// # Errors
+/// The file could not be written.
+pub(crate) fn recorded(
+    path: &Path,
+    target: &str,
+    recording: Recording,
+) -> Result<Answer, VerbError> {
+    let recorded = recording.end().map_err(|e| VerbError::Record {
+        path: path.into(),
+        target: target.into(),
+        source: e.into(),
+    })?;
+    let json = serde_json::to_string_pretty(&recorded).unwrap_or_default();
+    Ok(Answer::new((format!("{recorded}\n"), json + "\n")))
 }
 
 /// What would do for a verb that is about a use.

@@ -7,7 +7,7 @@
 
 use crate::stop::first;
 use crate::{Client, Listener, Stop};
-use flashlane_base::Ns;
+use flashlane_base::{Ns, mutant};
 use flashlane_rt::{Credits, Cx, Watched};
 use std::cell::Cell;
 use std::io::{self, IoSlice};
@@ -50,15 +50,16 @@ pub async fn serve(cx: &Cx, listener: Listener, page: Page, stop: Arc<Stop>) -> 
     let listener = listener.watched(cx)?;
     let site = Rc::new(Site { page, rested: Cell::new(Ns::ZERO) });
     let seats = Rc::new(Credits::new(CLIENTS_MAX));
-    while stop.unless_up(cx, seats.acquire(cx, 1)).await.is_some() {
+    let seat = u64::from(!mutant!("serve.http-seats-endless"));
+    while stop.unless_up(cx, seats.acquire(cx, seat)).await.is_some() {
         let accepted = stop.unless_up(cx, listener.io(|listener| listener.accept())).await;
         match accepted {
             None => {
-                seats.release(cx, 1);
+                seats.release(cx, seat);
                 break;
             }
             Some(Err(_)) => {
-                seats.release(cx, 1);
+                seats.release(cx, seat);
                 let _ = stop.unless_up(cx, cx.sleep(AGAIN)).await;
             }
             Some(Ok(client)) => {
@@ -67,12 +68,12 @@ pub async fn serve(cx: &Cx, listener: Listener, page: Page, stop: Arc<Stop>) -> 
                 cx.clone().spawn(async move {
                     let over = async {
                         stop.wait(&cx).await;
-                        cx.sleep(PARTING).await;
+                        cx.sleep(parting()).await;
                     };
-                    let over = first(cx.sleep(DEADLINE), over);
+                    let over = first(cx.sleep(deadline()), over);
                     // What goes wrong with a client ends that client.
                     let _ = first(attend(&cx, client, &site), over).await;
-                    seats.release(&cx, 1);
+                    seats.release(&cx, seat);
                 });
             }
         }
@@ -80,6 +81,18 @@ pub async fn serve(cx: &Cx, listener: Listener, page: Page, stop: Arc<Stop>) -> 
     drop(listener);
     seats.acquire(cx, CLIENTS_MAX).await;
     Ok(())
+}
+
+fn deadline() -> Ns {
+    if mutant!("serve.http-waits") { DEADLINE.times(100) } else { DEADLINE }
+}
+
+fn parting() -> Ns {
+    match () {
+        () if mutant!("serve.http-cut-off") => Ns::ZERO,
+        () if mutant!("serve.http-stop-waits") => DEADLINE,
+        () => PARTING,
+    }
 }
 
 /// One client. It may be given up at any time.
@@ -94,17 +107,19 @@ async fn attend(cx: &Cx, client: Client, site: &Site) -> io::Result<()> {
             break if head.is_empty() { return Ok(()) } else { parse(&head) };
         }
         head.extend_from_slice(&part[..n]);
-        if let Some(end) = end_of(&head) {
+        // How long it may be does not depend on the pieces in which it comes.
+        let fits = |end: &usize| *end <= HEAD_MAX || mutant!("serve.http-head-by-pieces");
+        if let Some(end) = end_of(&head).filter(fits) {
             break parse(&head[..end]);
         }
-        if head.len() > HEAD_MAX {
+        if head.len() > HEAD_MAX && !mutant!("serve.http-head-endless") {
             let why = format!("the head of a request has at most {HEAD_MAX} bytes");
             break Err(Refusal(431, "Request Header Fields Too Large", why));
         }
     };
     let answer = match asked {
         Ok(asked) => answer(cx, site, &asked).await,
-        Err(refusal) => refusal.answer(""),
+        Err(refusal) => refusal.answer("", true),
     };
     say(&client, &answer).await?;
     part(&client).await
@@ -131,9 +146,9 @@ struct Asked {
 struct Refusal(u16, &'static str, String);
 
 impl Refusal {
-    fn answer(&self, more: &str) -> Vec<u8> {
+    fn answer(&self, more: &str, body: bool) -> Vec<u8> {
         let Refusal(code, words, why) = self;
-        reply(*code, words, "text/plain; charset=utf-8", more, &format!("{why}\n"), true)
+        reply(*code, words, "text/plain; charset=utf-8", more, &format!("{why}\n"), body)
     }
 }
 
@@ -167,7 +182,7 @@ async fn answer(cx: &Cx, site: &Site, asked: &Asked) -> Vec<u8> {
     if !body && asked.method != "HEAD" {
         let why = format!("{} can't be done here; there is GET {}", asked.method, page.path);
         let refusal = Refusal(405, "Method Not Allowed", why);
-        return refusal.answer("Allow: GET, HEAD\r\n");
+        return refusal.answer("Allow: GET, HEAD\r\n", true);
     }
     if asked.path == "/" {
         let text = format!("flashlane: a drive in use. Metrics for Prometheus: {}\n", page.path);
@@ -175,10 +190,10 @@ async fn answer(cx: &Cx, site: &Site, asked: &Asked) -> Vec<u8> {
     }
     if asked.path != page.path {
         let why = format!("there is nothing at {}; there is {}", asked.path, page.path);
-        return Refusal(404, "Not Found", why).answer("");
+        return Refusal(404, "Not Found", why).answer("", body);
     }
     // Several may wait here, and each is to find the others' pages rested.
-    while site.rested.get() > cx.now() {
+    while site.rested.get() > cx.now() && !mutant!("serve.http-page-again") {
         cx.sleep_until(site.rested.get()).await;
     }
     let began = cx.now();
@@ -213,7 +228,7 @@ async fn say(client: &Watched<Client>, mut bytes: &[u8]) -> io::Result<()> {
 async fn part(client: &Watched<Client>) -> io::Result<()> {
     client.file().end_writing()?;
     let (mut rest, mut part) = (0, [0; 4096]);
-    while rest < REST_MAX {
+    while rest < REST_MAX || mutant!("serve.http-rest-endless") {
         match client.io(|client| client.read(&mut part)).await? {
             0 => break,
             n => rest += n,

@@ -4,7 +4,7 @@
 //! by `cargo test`.
 //!
 //! ```text
-//! threads [--target pblk|qblk|borrow|part] [--from SEED] [--seconds 60]     new seeds, for that long
+//! threads [--target pblk|qblk|borrow|part|pftl] [--from SEED] [--seconds 60]     new seeds, for that long
 //! threads --target qblk --seed 7 --times 200                                 one seed, so often
 //! ```
 
@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 /// Real threads, with new seeds or with one over and over.
 #[derive(Parser)]
 struct Args {
-    /// One of pblk, qblk, borrow and part, in place of all
+    /// One of pblk, qblk, borrow, part and pftl, in place of all
     #[arg(long, value_parser = target)]
     target: Option<Target>,
     #[arg(long)]

@@ -12,12 +12,12 @@ use crate::oracle::Oracle;
 use crate::swarm::{self, Options};
 use crate::witness::Witness;
 use flashlane_base::{Ns, Rng};
-use flashlane_ftl::block::BlockDev;
-use flashlane_ftl::log::{
-    CreateError, Drain, LogConfig, MapAccess, MountError, MountOptions, Pblk, PoolSet, RingSet,
-};
+use flashlane_ftl::layer::{Find, Refusal, Saved, Stop};
+use flashlane_ftl::log::{Drain, LogConfig, MapAccess, PoolSet, RingSet};
+use flashlane_ftl::pftl::PftlConfig;
 use flashlane_ocssd::{Device, DeviceSpec, FaultPlan, PowerOn, Ssd, SsdOptions, StoreKind};
 use flashlane_rt::{Cx, Notify, Threads};
+use flashlane_stack::{LayerSpec, Layers, Make, raise};
 use std::cell::Cell;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -41,15 +41,18 @@ pub enum Target {
     Borrow,
     /// One of QBLK's techniques without the others.
     Part,
+    /// The block SSD, whose controller is one for all cores.
+    Pftl,
 }
 
 impl Target {
     /// All with their names.
-    pub const ALL: [(&'static str, Target); 4] = [
+    pub const ALL: [(&'static str, Target); 5] = [
         ("pblk", Target::Pblk),
         ("qblk", Target::Qblk),
         ("borrow", Target::Borrow),
         ("part", Target::Part),
+        ("pftl", Target::Pftl),
     ];
 
     pub fn find(name: &str) -> Option<Target> {
@@ -60,7 +63,8 @@ impl Target {
         Target::ALL.iter().find(|(_, target)| *target == self).map_or("", |(name, _)| name)
     }
 
-    fn config(self, rng: &mut Rng) -> LogConfig {
+    /// Its settings, for so many cores.
+    fn layer(self, rng: &mut Rng, over_provisioning_percent: u32, cores: u32) -> LayerSpec {
         let qblk = LogConfig { pu_budget: devices::one_of(rng, &[1, 2, 8]), ..LogConfig::qblk() };
         let parts = [
             LogConfig { rings: RingSet::PerCore, ..LogConfig::default() },
@@ -68,12 +72,27 @@ impl Target {
             LogConfig { map: MapAccess::Atomic, ..LogConfig::default() },
             LogConfig { drain: Drain::Large, pu_budget: 8, ..LogConfig::default() },
         ];
-        match self {
+        let log = match self {
             Target::Pblk => LogConfig::default(),
             Target::Qblk => qblk,
             Target::Borrow => LogConfig { borrow: true, ..qblk },
             Target::Part => parts[rng.below(parts.len() as u64) as usize].clone(),
-        }
+            Target::Pftl => {
+                let capacitors = rng.below(2) == 0;
+                // Barriers pad what they close.
+                let more = if capacitors { 0 } else { 75 };
+                let over_provisioning_percent = over_provisioning_percent.max(more);
+                let gc_reads = devices::one_of(rng, &[None, Some(1)]);
+                return PftlConfig {
+                    over_provisioning_percent,
+                    gc_reads,
+                    capacitors,
+                    ..PftlConfig::default()
+                }
+                .into();
+            }
+        };
+        LogConfig { over_provisioning_percent, cores, ..log }.into()
     }
 }
 
@@ -144,7 +163,7 @@ struct Plan {
     faults: FaultPlan,
     /// Programs take their time, so that a cut finds some under way.
     timing: bool,
-    config: LogConfig,
+    layer: LayerSpec,
     spec: DeviceSpec,
 }
 
@@ -155,11 +174,9 @@ impl Plan {
         let (channels, pus) = devices::one_of(r, &[(1, 1), (2, 1), (2, 2), (3, 1), (4, 2)]);
         let faulty = r.below(2) == 0;
         let preset = DeviceSpec::preset("tiny").expect("built in");
-        let config = LogConfig {
-            over_provisioning_percent: devices::one_of(r, &[30, 50]),
-            ..target.config(r)
-        };
+        let over_provisioning_percent = devices::one_of(r, &[30, 50]);
         let cores = 2 + r.below(7) as u32;
+        let layer = target.layer(r, over_provisioning_percent, cores);
         Plan {
             seed,
             cores,
@@ -168,7 +185,7 @@ impl Plan {
             effort: devices::one_of(r, &[5, 10, 30]),
             faults: if faulty { devices::faults(seed) } else { FaultPlan::default() },
             timing: r.below(4) == 0,
-            config: LogConfig { cores, ..config },
+            layer,
             spec: preset.with_parallelism(channels, pus).with_chunks_per_pu(24),
         }
     }
@@ -194,8 +211,14 @@ impl fmt::Display for Plan {
         let g = &self.spec.geometry;
         write!(
             f,
-            "{} cores on {}x{} PUs, {:?}, timing {}, faults {:?}",
-            self.cores, g.channels, g.pus_per_channel, self.config, self.timing, self.faults.faults
+            "{} cores on {}x{} PUs, {:?} {}, timing {}, faults {:?}",
+            self.cores,
+            g.channels,
+            g.pus_per_channel,
+            self.layer.kind,
+            self.layer.settings,
+            self.timing,
+            self.faults.faults
         )
     }
 }
@@ -207,6 +230,8 @@ type Medium = (Arc<Ssd>, Arc<dyn Device>);
 struct Machine {
     plan: Plan,
     medium: Mutex<Option<Medium>>,
+    /// What capacitors have saved.
+    saved: Mutex<Vec<Option<Saved>>>,
     oracle: OracleSlot,
 }
 
@@ -226,22 +251,27 @@ impl Machine {
     }
 
     /// Mounts the target, or creates it where there is none yet.
-    async fn bring_up(&self, cx: &Cx) -> Result<Arc<Pblk>, String> {
+    async fn bring_up(&self, cx: &Cx) -> Result<Layers, String> {
+        let specs = [self.plan.layer.clone()];
         let before = locked(&self.medium).as_ref().map(|(_, device)| device.clone());
         if let Some(device) = before {
-            match Pblk::mount(cx, device, MountOptions::default()).await {
-                Ok(dev) => return Ok(dev),
-                Err(MountError::NoTarget | MountError::LogLost) if self.oracle.get().is_none() => {}
+            let make = Make::Mount { find: Find::default(), saved: locked(&self.saved).clone() };
+            match raise(cx, device, &specs, None, &make).await {
+                Ok(layers) => return Ok(layers),
+                Err(e)
+                    if matches!(e.refusal, Refusal::Nothing | Refusal::HalfMade)
+                        && self.oracle.get().is_none() => {}
                 Err(error) => return Err(error.to_string()),
             }
         }
         let mut spec = self.plan.spec.clone();
         loop {
-            match Pblk::create(cx, self.make(&spec), self.plan.config.clone()).await {
-                Ok(dev) => return Ok(dev),
+            match raise(cx, self.make(&spec), &specs, None, &Make::Create).await {
+                Ok(layers) => return Ok(layers),
                 // Its lines, or the buffers of so many cores.
-                Err(CreateError::TooSmall { .. } | CreateError::Setting(_))
-                    if spec.geometry.chunks_per_pu < CHUNKS_MAX =>
+                Err(e)
+                    if matches!(e.refusal, Refusal::TooSmall | Refusal::Settings)
+                        && spec.geometry.chunks_per_pu < CHUNKS_MAX =>
                 {
                     let chunks = spec.geometry.chunks_per_pu * 2;
                     spec = spec.with_chunks_per_pu(chunks);
@@ -260,7 +290,7 @@ struct Life {
     cut_after: Option<Ns>,
     /// Sectors that the medium had programmed before, where it was mounted.
     before: flashlane_stack::Programmed,
-    dev: OnceLock<Arc<Pblk>>,
+    up: OnceLock<Layers>,
     is_off: AtomicBool,
     /// Cores that have done all their work.
     done: AtomicU32,
@@ -272,11 +302,9 @@ struct Life {
 
 impl Life {
     fn state(&self) -> String {
-        let shown = ["lines", "lines_info", "rate_limiter", "write_buffer", "gc_state"];
-        let of = |dev: &Arc<Pblk>| shown.map(|name| dev.attribute(name).unwrap_or_default());
-        let dev = self.dev.get().map(|dev| of(dev).join(", ")).unwrap_or("not up".into());
+        let up = self.up.get().map_or("not up".into(), Layers::state);
         let done = self.done.load(Ordering::SeqCst);
-        format!("life {}, {done} cores done, off {}: {dev}", self.number + 1, self.is_off())
+        format!("life {}, {done} cores done, off {}: {up}", self.number + 1, self.is_off())
     }
 
     /// It is over: something is wrong.
@@ -316,18 +344,22 @@ impl Life {
     async fn live(self: Arc<Life>, cx: &Cx) -> Result<(), String> {
         let (plan, first) = (&self.machine.plan, cx.core().0 == 0);
         if first {
-            let dev = self.machine.bring_up(cx).await?;
-            dev.check_consistency().map_err(|e| format!("brought up: {e}"))?;
-            let new = || Arc::new(Oracle::new(dev.info().capacity, dev.info().content_bytes));
+            let up = self.machine.bring_up(cx).await?;
+            up.walk().map_err(|e| format!("brought up: {e}"))?;
+            let new = || {
+                let (dev, is_durable) = (up.block(), up.acks_are_durable());
+                let oracle = Oracle::new(dev.info().capacity, dev.info().content_bytes);
+                Arc::new(oracle.with_durable_acks(is_durable))
+            };
             self.machine.oracle.get_or_init(new);
-            let _ = self.dev.set(dev);
+            let _ = self.up.set(up);
             self.changed.wake(cx);
         }
-        self.changed.wait(cx, || self.dev.get().is_some()).await;
-        let (Some(dev), Some(oracle)) = (self.dev.get(), self.machine.oracle.get()) else {
+        self.changed.wait(cx, || self.up.get().is_some()).await;
+        let (Some(up), Some(oracle)) = (self.up.get(), self.machine.oracle.get()) else {
             return Err("no target".into());
         };
-        let host = Rc::new(Host::new(dev.clone(), oracle.clone(), None, plan.is_faulty()));
+        let host = Rc::new(Host::new(up.block(), oracle.clone(), None, plan.is_faulty()));
         let said = |broken: swarm::Broken| broken.to_string();
         let count = |host: &Host| {
             self.requests.fetch_add(host.ended(), Ordering::Relaxed);
@@ -352,19 +384,18 @@ impl Life {
             return Ok(());
         }
         self.changed.wait(cx, || self.done.load(Ordering::SeqCst) == plan.cores).await;
-        match dev.stop(cx).await {
+        match up.stop(cx, Stop::Clean).await {
             // It can't make the rest durable: as good as a cut.
             Err(_) if plan.is_faulty() => self.gave_up.store(true, Ordering::Relaxed),
             stopped => stopped.map_err(|e| format!("stopping: {e}"))?,
         }
-        dev.check_consistency().map_err(|e| format!("stopped: {e}"))?;
+        up.walk().map_err(|e| format!("stopped: {e}"))?;
         let Some(ssd) = self.machine.ssd() else { return Ok(()) };
         let mut programmed = ssd.counters().programmed;
-        if dev.recovery().is_some() {
+        if up.target().recovered().is_some() {
             programmed.iter_mut().zip(&self.before).for_each(|(now, before)| *now -= before);
         }
-        dev.stats().check_host_law()?;
-        dev.stats().check_media_law(&programmed)
+        up.check_laws(&programmed)
     }
 }
 
@@ -381,6 +412,7 @@ fn run_seen(target: Target, seed: u64, present: &Present) -> Result<Done, Failed
     let machine = Arc::new(Machine {
         plan: plan.clone(),
         medium: Mutex::default(),
+        saved: Mutex::default(),
         oracle: OracleSlot::default(),
     });
     let mut done = Done { seeds: 1, ..Done::default() };
@@ -411,7 +443,7 @@ fn live(
         number,
         cut_after,
         before: machine.ssd().map_or_else(Default::default, |ssd| ssd.counters().programmed),
-        dev: OnceLock::new(),
+        up: OnceLock::new(),
         is_off: AtomicBool::new(false),
         done: AtomicU32::new(0),
         requests: AtomicU64::new(0),
@@ -433,10 +465,13 @@ fn live(
     }
     done.lives += 1;
     done.requests += life.requests.load(Ordering::Relaxed);
-    done.moved += life.dev.get().map_or(0, |dev| dev.stats().gc_moved);
+    done.moved += life.up.get().map_or(0, |up| up.stats().gc_moved);
     done.gave_up += u64::from(life.gave_up.load(Ordering::Relaxed));
     done.cuts += u64::from(life.is_off());
     let is_cut = life.is_off() || life.gave_up.load(Ordering::Relaxed);
+    if let Some(up) = life.up.get() {
+        *locked(&machine.saved) = up.power_lost();
+    }
     drop(life);
     *locked(present) = None;
     if let Some(ssd) = machine.ssd() {

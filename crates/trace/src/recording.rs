@@ -110,6 +110,15 @@ impl Recording {
     /// # Errors
     /// The format has no room for it, or the file can't be made.
     pub fn begin(take: Take, names: &[String]) -> Result<Recording, RecordError> {
+        let thread = || std::thread::Builder::new().name("record".into());
+        Recording::begin_on(take, names, |work| thread().spawn(work))
+    }
+
+    fn begin_on(
+        take: Take,
+        names: &[String],
+        spawn: impl FnOnce(Work) -> io::Result<JoinHandle<io::Result<()>>>,
+    ) -> Result<Recording, RecordError> {
         let format = take.format;
         match format {
             Format::Parquet => {}
@@ -118,12 +127,18 @@ impl Recording {
             _ => return Err(RecordError::Format { format }),
         }
         let failed = |source| RecordError::Io { path: take.to.clone(), source };
-        let file = File::create(part_of(&take.to)).map_err(failed)?;
+        let part = part_of(&take.to);
+        let file = File::create(&part).map_err(failed)?;
+        // From here on what was made goes where nothing comes of it.
+        let failed = |source| {
+            let _ = std::fs::remove_file(&part);
+            failed(source)
+        };
         let contents = !take.contents.is_empty();
         let writer = Writer::with_contents(file, format, names, contents).map_err(failed)?;
         let (to, from) = sync_channel(BATCHES);
-        let thread = std::thread::Builder::new().name("record".into());
-        let thread = thread.spawn(move || write(writer, format, &from)).map_err(failed)?;
+        let work = Box::new(move || write(writer, format, &from));
+        let thread = spawn(work).map_err(failed)?;
         let sums = Recorded { to: take.to.clone(), requests: 0, unended: 0, contents: 0, waits: 0 };
         Ok(Recording {
             take,
@@ -225,6 +240,9 @@ impl Recording {
     }
 }
 
+/// What the thread does.
+type Work = Box<dyn FnOnce() -> io::Result<()> + Send>;
+
 /// The name of a file that is not whole.
 fn part_of(path: &Path) -> PathBuf {
     let mut name = path.as_os_str().to_owned();
@@ -303,6 +321,17 @@ mod tests {
                 assert_eq!(took, [Some(5000), Some(4001), Some(3002), None]);
             }
         }
+    }
+
+    #[test]
+    fn where_no_thread_can_be_made_nothing_is_left() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let take = take(folder.path().join("t.parquet"), Format::Parquet);
+        let none = |_: Work| Err(io::ErrorKind::WouldBlock.into());
+        let begun = Recording::begin_on(take, &["d".into()], none);
+        assert!(matches!(begun, Err(RecordError::Io { .. })));
+        let left = std::fs::read_dir(folder.path()).expect("it is there").count();
+        assert_eq!(left, 0, "files that nobody writes");
     }
 
     /// One that never ends keeps no more than so many others.

@@ -11,7 +11,7 @@
 //!
 //! The crowd: many clients that behave beside some that do not. `FLASHLANE_SERVE_SECONDS` is how long (3).
 
-use crate::harness::{Here, pause, says};
+use crate::harness::{Here, drive, pause, says};
 use crate::kill::number;
 use crate::serve::{
     Client, FLUSH, FUA, NO_HOLE, READ, SECTOR, TRIM, WRITE, WRITE_ZEROES, made, memory, pattern,
@@ -187,12 +187,17 @@ fn write_on(
     }
 }
 
+/// Requests of a round at most: who asks for many rounds asks for long ones, too.
+fn most() -> u64 {
+    if number("FLASHLANE_SERVE_KILLS").is_some() { 3000 } else { 1000 }
+}
+
 /// Looks at every sector, then writes until the server ends, which `end` sees to when it is told.
 fn round(path: &Path, log: &Log, seed: u64, number: u64, end: impl FnOnce(&Receiver<()>)) {
     let mut rng = Rng::stream(seed, "round", number);
     let mut first = Client::connect(path, "db");
     log.found(&first.read(0, (WRITERS * OWN) as usize * SECTOR));
-    let at = log.acknowledged.load(Ordering::Relaxed) + 1 + rng.below(3000);
+    let at = log.acknowledged.load(Ordering::Relaxed) + 1 + rng.below(most());
     let (tell, told) = channel();
     scope(|s| {
         for me in 0..WRITERS {
@@ -256,6 +261,49 @@ fn what_clients_flushed_survives_a_power_cut_of_the_drive() {
         let mut client = Client::connect(&h.path("s"), "db");
         log.found(&client.read(0, (WRITERS * OWN) as usize * SECTOR));
         stopped(server);
+    }
+}
+
+/// What goes wrong on the medium without anything being lost: programs and erases that fail, reads with a notice.
+const MISHAPS: [&str; 4] = [
+    "write_next_unit --times 6",
+    "early_close --times 1",
+    "erase_fail --times 1",
+    "read_high_ecc --times 20",
+];
+
+/// The same clients and both ends, while programs and erases fail below them.
+#[test]
+fn what_clients_flushed_survives_faults_and_either_end() {
+    for kind in ["pblk", "qblk", "pftl"] {
+        // With room for what fails: a device without spare is read-only.
+        let (h, log, mut happened) = (drive(), Log::new(), 0);
+        h.run(&format!("lnvm create a.img -n db -t {kind} -o 30")).good();
+        for i in 0..2 {
+            let mut server = served(&h);
+            round(&h.path("s"), &log, 5, i, |told| {
+                for mishap in MISHAPS {
+                    h.run(&format!("drive inject a.img {mishap}")).good();
+                }
+                told.recv().expect("some writer comes so far");
+                let faults = h.run("drive inject a.img --list --json -").good().json();
+                let faults = faults["faults"].as_array().expect("a list");
+                let times = faults.iter().map(|fault| fault["happened"].as_u64());
+                happened += times.map(|times| times.expect("a number")).sum::<u64>();
+                if i == 0 {
+                    return server.kill();
+                }
+                h.run("drive inject a.img power_cut").good();
+                assert_eq!(server.output().code, 130);
+            });
+        }
+        let server = served(&h);
+        let mut client = Client::connect(&h.path("s"), "db");
+        log.found(&client.read(0, (WRITERS * OWN) as usize * SECTOR));
+        stopped(server);
+        h.run("drive check a.img").good();
+        assert!(happened >= 4, "{kind}: {happened} faults happened under the clients");
+        println!("{kind}: {happened} faults under the clients");
     }
 }
 

@@ -5,24 +5,28 @@
 //! knob holds it up, goes on. Never: waits for virtual time.
 
 use super::power::Switch;
-use super::server::Questions;
+use super::server::{Job, Questions};
 use super::socket::path_of;
 use super::{Answer, Ask, ControlError, Listening, io_error};
 use crate::lnvm::{Drive, LnvmError};
 use crate::metrics::{Snapshot, look};
 use crate::tap::Tap;
-use crate::verbs::{VerbError, answer};
+use crate::trace::Recording;
+use crate::verbs::{VerbError, answer, recorded};
 use flashlane_base::Ns;
 use flashlane_ftl::layer::Layer;
 use flashlane_rt::{Cx, Idle, Opened, Port};
 use std::cell::{Ref, RefCell, RefMut};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
 
 /// A drive that is in use by this process.
 pub(crate) struct Live {
     drive: Drive,
     targets: RefCell<Vec<Target>>,
+    /// Threads that end recordings.
+    ending: RefCell<Vec<JoinHandle<()>>>,
     /// The power of the drive, where the run can do without.
     switch: Option<Rc<Switch>>,
 }
@@ -60,7 +64,7 @@ pub(crate) type Attending = Rc<RefCell<Option<Attended>>>;
 impl Live {
     /// A drive that is about to be used, and its power.
     pub(crate) fn new(drive: Drive, switch: Option<Rc<Switch>>) -> Rc<Live> {
-        Rc::new(Live { drive, switch, targets: RefCell::default() })
+        Rc::new(Live { drive, switch, targets: RefCell::default(), ending: RefCell::default() })
     }
 
     /// Listens at the drive's control socket, and answers between the steps of a run.
@@ -103,10 +107,45 @@ impl Live {
         }
     }
 
-    /// It is being stopped: its knobs are not to be turned any more.
+    /// It is being stopped: its knobs are not to be turned any more. Recordings that were to end have their
+    /// names.
     pub(crate) fn take_mounted(&self, name: &str) {
         if let Some(mut target) = self.target_mut(name) {
             target.mounted = None;
+        }
+        for thread in self.ending.take() {
+            let _ = thread.join(); // who asked has heard of it
+        }
+    }
+
+    /// Ends a recording. Its file may take long, so another thread waits for that.
+    fn stop_recording(&self, cx: &Cx, job: Job) {
+        let Ask::StopRecording { target } = &job.ask else { return };
+        let (target, recording) = match (InUse { live: self, cx }).take_recording(target.as_deref())
+        {
+            Ok(taken) => taken,
+            Err(why) => return job.answer(|_| Err(why.to_string())),
+        };
+        let path = self.drive.path.clone();
+        let end = Arc::new(Mutex::new(Some((job, recording))));
+        let theirs = end.clone();
+        let ends = move |end: &Ending| {
+            let taken = end.lock().unwrap_or_else(PoisonError::into_inner).take();
+            if let Some((job, recording)) = taken {
+                let ended = recorded(&path, &target, recording);
+                job.answer_beside(ended.map_err(|e| e.to_string()));
+            }
+        };
+        let aside = ends.clone();
+        let thread = std::thread::Builder::new().name("record end".into());
+        match thread.spawn(move || aside(&theirs)) {
+            Ok(thread) => {
+                let mut ending = self.ending.borrow_mut();
+                ending.retain(|thread| !thread.is_finished());
+                ending.push(thread);
+            }
+            // Where there is no room for one, this one waits.
+            Err(_) => ends(&end),
         }
     }
 
@@ -196,18 +235,30 @@ impl InUse<'_> {
         Ok((target.name.clone(), tap.clone()))
     }
 
-    /// The same of a recording that is to end: the only one that there is where none is named.
+    /// A recording that is to end, and its target: the only one that there is where none is named.
     ///
     /// # Errors
-    /// As [`InUse::tap_of`].
-    pub(crate) fn recorded_of(&self, name: Option<&str>) -> Result<(String, Arc<Tap>), VerbError> {
+    /// As [`InUse::tap_of`], or nothing is recorded.
+    pub(crate) fn take_recording(
+        &self,
+        name: Option<&str>,
+    ) -> Result<(String, Recording), VerbError> {
         let all = self.live.targets.borrow();
         let is_recorded = |target: &&Target| target.tap().is_some_and(|tap| tap.is_prepared());
         let mut recorded = all.iter().filter(is_recorded).map(|target| target.name.as_str());
         let only = recorded.next().filter(|_| recorded.next().is_none());
-        self.tap_of(name.or(only))
+        let (target, tap) = self.tap_of(name.or(only))?;
+        match tap.take() {
+            Ok(recording) => Ok((target, recording)),
+            Err(source) => {
+                Err(VerbError::Record { path: self.live.drive.path.clone(), target, source })
+            }
+        }
     }
 }
+
+/// Who asked for the end of a recording.
+type Ending = Mutex<Option<(Job, Recording)>>;
 
 /// The run's end of the control socket.
 struct Holder {
@@ -226,6 +277,7 @@ impl Port for Holder {
         let Some(job) = self.questions.next() else { return };
         match &self.live.switch {
             Some(switch) if job.ask == Ask::PowerCut => switch.pull(cx, job),
+            _ if matches!(job.ask, Ask::StopRecording { .. }) => self.live.stop_recording(cx, job),
             _ => job.answer(|ask| self.answer(cx, ask).map_err(|e| e.to_string())),
         }
     }

@@ -74,12 +74,22 @@ impl Questions {
 impl Job {
     pub(super) fn answer(self, with: impl FnOnce(&Ask) -> Result<Answer, String>) {
         let began = now();
-        let reply = match with(&self.ask) {
+        let answer = with(&self.ask);
+        self.send(answer, now() - began);
+    }
+
+    /// Answers from elsewhere: the run was not kept from anything.
+    pub(super) fn answer_beside(self, answer: Result<Answer, String>) {
+        self.send(answer, Duration::ZERO);
+    }
+
+    fn send(self, answer: Result<Answer, String>, took: Duration) {
+        let reply = match answer {
             Ok(answer) => Reply::Answer(answer),
             Err(why) => Reply::Refused(why),
         };
         // A client that has gone meanwhile needs no answer.
-        let _ = self.reply.send((reply, now() - began));
+        let _ = self.reply.send((reply, took));
     }
 }
 

@@ -18,7 +18,7 @@ const BLOCKS: [&str; 7] =
 /// Drives that were written to and changed.
 const MOUNTS: [&str; 2] = ["mount-pblk", "mount-pftl"];
 /// Clients of a server.
-const CLIENTS: [&str; 1] = ["nbd"];
+const CLIENTS: [&str; 4] = ["nbd", "http", "vhost", "fuse"];
 /// What a client may make a server allocate: 32 MiB in flight, buffers, and what is read here.
 const CLIENT_BYTES_MAX: usize = 48 << 20;
 
@@ -72,11 +72,29 @@ fn drives_with_changed_bytes_are_mounted_or_refused() {
     }
 }
 
+fn fuzz_client(target: &str) {
+    assert!(CLIENTS.contains(&target), "the other tests leave it out");
+    fuzz_within(target, 0..SEEDS, CLIENT_BYTES_MAX);
+}
+
 #[test]
-fn hostile_clients_are_answered_or_left() {
-    for target in CLIENTS {
-        fuzz_within(target, 0..2 * SEEDS, CLIENT_BYTES_MAX);
-    }
+fn hostile_clients_by_nbd_are_answered_or_left() {
+    fuzz_client("nbd");
+}
+
+#[test]
+fn hostile_clients_by_http_are_answered_or_left() {
+    fuzz_client("http");
+}
+
+#[test]
+fn hostile_front_ends_and_guests_are_answered_or_left() {
+    fuzz_client("vhost");
+}
+
+#[test]
+fn callers_of_the_file_are_answered() {
+    fuzz_client("fuse");
 }
 
 /// The harness finds what there is to find: a parser that fails on one byte is caught, by a seed

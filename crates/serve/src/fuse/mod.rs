@@ -23,9 +23,11 @@ use flashlane_rt::{Cx, Idle, Notify, Opened, Port};
 use fuser::{Config, Errno, Session, SessionACL};
 use queue::Queue;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::SystemTime;
 
 /// The thread ends with the mount, unless somebody has that in another name space: then it is left so soon.
 const PARTING: Ns = Ns::from_secs(1);
@@ -40,8 +42,13 @@ pub fn keep_out_of_reclaim() -> bool {
 
 /// A file that can be used, until it is dropped.
 pub struct Door {
-    shared: Rc<Shared>,
+    answers: Answers,
     place: Place,
+}
+
+/// Answers to what the kernel asks, or whoever speaks for it, until they are dropped.
+pub struct Answers {
+    shared: Rc<Shared>,
     reader: JoinHandle<io::Result<()>>,
     _port: Opened,
 }
@@ -65,15 +72,20 @@ impl Drop for Shared {
     }
 }
 
-impl Door {
-    /// Begins to answer what the kernel asks there.
+impl Answers {
+    /// Begins to answer what is read there: the kernel's device, or a socket that keeps requests apart. `changed` is
+    /// what the file says of when it was. Who asks has begun to: this thread waits for the first words.
     ///
     /// # Errors
-    /// The kernel and this program have no version in common, or there is no room for a thread.
-    pub fn open(cx: &Cx, mut place: Place, export: Arc<Export>) -> io::Result<Door> {
+    /// Who asks and this program have no version in common, or there is no room for a thread.
+    pub fn begin(
+        cx: &Cx,
+        device: OwnedFd,
+        changed: SystemTime,
+        export: Arc<Export>,
+    ) -> io::Result<Answers> {
         let queue = Arc::<Queue<Work>>::default();
-        let file = File::new(queue.clone(), export.bytes(), place.changed());
-        let device = place.device().ok_or(io::ErrorKind::NotConnected)?;
+        let file = File::new(queue.clone(), export.bytes(), changed);
         let (ended, buffers) = (Notify::new(), Buffers::default());
         let shared = Rc::new(Shared { export, queue, ended, buffers });
         let intake = Intake { shared: shared.clone(), came: Vec::new() };
@@ -81,19 +93,45 @@ impl Door {
         let session = Session::from_fd(file, device, SessionACL::Owner, Config::default())?;
         let reader = std::thread::Builder::new().name("fuse".into());
         let reader = reader.spawn(move || session.run())?;
-        Ok(Door { shared, place, reader, _port: port })
+        Ok(Answers { shared, reader, _port: port })
+    }
+
+    /// Takes nothing more, and waits until what was taken is answered.
+    pub async fn close(&self, cx: &Cx) {
+        let Shared { queue, ended, .. } = &*self.shared;
+        queue.close();
+        ended.wait(cx, || queue.is_empty()).await;
+    }
+
+    /// Waits for the thread that reads, which ends with whoever asks.
+    ///
+    /// # Errors
+    /// What was read there is no request, or could not be read.
+    pub fn join(self) -> io::Result<()> {
+        let Answers { reader, .. } = self;
+        reader.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+    }
+}
+
+impl Door {
+    /// Begins to answer what the kernel asks there.
+    ///
+    /// # Errors
+    /// The kernel and this program have no version in common, or there is no room for a thread.
+    pub fn open(cx: &Cx, mut place: Place, export: Arc<Export>) -> io::Result<Door> {
+        let device = place.device().ok_or(io::ErrorKind::NotConnected)?;
+        let answers = Answers::begin(cx, device, place.changed(), export)?;
+        Ok(Door { answers, place })
     }
 
     /// Serves it until the stop: what was taken is answered, and the file is gone.
     pub async fn serve(self, cx: &Cx, stop: &Stop) -> Left {
         stop.wait(cx).await;
-        let Shared { queue, ended, .. } = &*self.shared;
-        queue.close();
-        ended.wait(cx, || queue.is_empty()).await;
+        self.answers.close(cx).await;
         let left = self.place.leave();
         if left == Left::Free {
             let until = cx.now() + PARTING;
-            while !self.reader.is_finished() && cx.now() < until {
+            while !self.answers.reader.is_finished() && cx.now() < until {
                 cx.sleep(LOOK_EVERY).await;
             }
         }

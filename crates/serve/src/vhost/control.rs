@@ -17,8 +17,9 @@ use flashlane_base::{SECTOR_BYTES, mutant};
 use flashlane_rt::{Credits, Cx, Notify, Watched};
 use rustix::fs::{OFlags, SealFlags, fcntl_add_seals, fcntl_getfl, fcntl_setfl};
 use std::cell::{Cell, RefCell};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io;
+use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -90,6 +91,15 @@ fn is_harmless(of: u32) -> bool {
             | request::SET_VRING_ERR
             | request::SET_BACKEND_REQ_FD
     )
+}
+
+/// Who rings there, or looks whether it was rung, waits for nobody. A file on a disk may have others wait.
+pub(super) fn is_bell(file: &File) -> bool {
+    let waits = |of: Metadata| {
+        let kind = of.file_type();
+        kind.is_file() || kind.is_dir() || kind.is_block_device() || kind.is_char_device()
+    };
+    file.metadata().is_ok_and(|of| !waits(of)) || mutant!("serve.any-bell")
 }
 
 impl Device {
@@ -329,11 +339,15 @@ impl Device {
             request::SET_VRING_KICK => {
                 // Nobody polls here.
                 let (index, file) = message.queue_and_file()?;
-                *self.ring(index)?.kick.borrow_mut() = Some(Rc::new(file.ok_or(Nonsense)?));
+                let file = file.filter(is_bell).ok_or(Nonsense)?;
+                *self.ring(index)?.kick.borrow_mut() = Some(Rc::new(file));
             }
             request::SET_VRING_CALL => {
                 let (index, file) = message.queue_and_file()?;
                 if let Some(file) = &file {
+                    if !is_bell(file) {
+                        return Err(Nonsense);
+                    }
                     // Where it is full the guest has been rung often enough.
                     let flags = fcntl_getfl(file).map_err(io::Error::from)?;
                     fcntl_setfl(file, flags | OFlags::NONBLOCK).map_err(io::Error::from)?;

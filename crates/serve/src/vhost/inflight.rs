@@ -8,7 +8,7 @@ use super::config::{EVENT_IDX, FEATURES};
 use super::ring::Broken;
 use super::{QUEUE_SIZE, QUEUES};
 use flashlane_base::mutant;
-use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::cell::Cell;
 use std::fs::File;
 use std::io;
@@ -45,7 +45,8 @@ impl Region {
     /// Fresh memory for so many queues of this size.
     pub(super) fn new(queues: u16, size: u16) -> io::Result<Region> {
         let bytes = usize::from(queues) * bytes_of(size);
-        let file = File::from(memfd_create("flashlane-inflight", MemfdFlags::CLOEXEC)?);
+        let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+        let file = File::from(memfd_create("flashlane-inflight", flags)?);
         ftruncate(&file, bytes as u64)?;
         Region::of(file, 0, bytes as u64, queues, size)
     }
@@ -62,6 +63,10 @@ impl Region {
         let is_sane = usize::from(queues) <= QUEUES && (1..=QUEUE_SIZE).contains(&size);
         if !is_sane || bytes < needs as u64 || bytes > (1 << 30) {
             return Err(io::ErrorKind::InvalidInput.into());
+        }
+        // The front end has this file, too. What it cut off would take this process with it.
+        if !mutant!("serve.inflight-shrinks") {
+            let _ = fcntl_add_seals(&file, SealFlags::SHRINK);
         }
         if offset
             .checked_add(bytes)

@@ -21,6 +21,7 @@ use crate::{Client, Export, Listener, Stop};
 use flashlane_base::Ns;
 use flashlane_rt::Cx;
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use vm_memory::GuestMemoryMmap;
 
@@ -54,12 +55,23 @@ pub async fn serve(
     while let Some(accepted) = stop.unless_up(cx, listener.io(|socket| socket.accept())).await {
         match accepted {
             // What goes wrong with a front end ends that front end.
-            Ok(Client::Unix(socket)) => {
-                let _ = control::attend(cx, socket, &export, &stop).await;
-            }
+            Ok(Client::Unix(socket)) => drop(attend(cx, socket, &export, &stop).await),
             Ok(Client::Tcp(_)) => {}
             Err(_) => drop(stop.unless_up(cx, cx.sleep(AGAIN)).await),
         }
     }
     Ok(())
+}
+
+/// Serves one front end, whose socket must not block, to its end or until the stop.
+///
+/// # Errors
+/// The socket can't be watched.
+pub async fn attend(
+    cx: &Cx,
+    socket: UnixStream,
+    export: &Arc<Export>,
+    stop: &Stop,
+) -> io::Result<()> {
+    control::attend(cx, socket, export, stop).await
 }

@@ -2,6 +2,7 @@
 
 use super::chain::{Chain, Malformed};
 use super::config::{DATA_PIECES, DISCARD_BYTES, RANGES, space};
+use super::control::is_bell;
 use super::inflight::{Region, Track};
 use super::request::{Refused, Request};
 use super::{Memory, QUEUES};
@@ -9,6 +10,10 @@ use crate::Export;
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_testkit::ram::Ram;
 use proptest::prelude::*;
+use rustix::event::{EventfdFlags, eventfd};
+use std::fs::File;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use virtio_queue::desc::split::Descriptor;
 use vm_memory::{Bytes, GuestAddress};
@@ -156,6 +161,30 @@ fn what_was_under_way_is_known_to_the_next_server_in_its_order() {
     assert_eq!(again(&region).left(SIZE, 9), Ok(vec![5, 0, 1]));
     assert!(second.begin(SIZE).is_err(), "no such place");
     assert_eq!(region.track(0, SIZE).left(SIZE, 0), Ok(vec![]), "another queue");
+}
+
+#[test]
+fn a_bell_is_no_file_that_has_others_wait() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let on_disk = File::create(folder.path().join("file")).expect("a file");
+    let device = File::open("/dev/null").expect("it is there");
+    let place = File::open(folder.path()).expect("it is there");
+    for file in [on_disk, device, place] {
+        assert!(!is_bell(&file), "{file:?}");
+    }
+    let event = eventfd(0, EventfdFlags::CLOEXEC).expect("an event");
+    let (_reads, writes) = std::io::pipe().expect("a pipe");
+    let (socket, _other) = UnixStream::pair().expect("a pair of sockets");
+    for bell in [event, OwnedFd::from(writes), OwnedFd::from(socket)].map(File::from) {
+        assert!(is_bell(&bell), "{bell:?}");
+    }
+}
+
+#[test]
+fn what_outlives_the_server_is_not_cut_off_under_it() {
+    let region = Region::new(2, SIZE).expect("memory");
+    assert!(region.file.set_len(0).is_err(), "a front end has it, too");
+    assert_eq!(region.track(1, SIZE).left(SIZE, 7), Ok(vec![]));
 }
 
 #[test]
