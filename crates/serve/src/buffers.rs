@@ -7,7 +7,7 @@
 use std::cell::{Cell, RefCell};
 
 /// Bytes that are kept, and those of the longest buffer: a megabyte with the head of a reply.
-const KEPT: usize = 8 << 20;
+const KEPT: usize = 4 << 20;
 const LONGEST: usize = (1 << 20) + 4096;
 
 #[derive(Default)]
