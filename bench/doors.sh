@@ -13,7 +13,7 @@ pids=
 trap 'kill $pids 2>/dev/null; wait; rm -rf "$dir"' EXIT
 cd "$dir"
 
-"$flashlane" drive create d.img --preset peers-16g >/dev/null
+"$flashlane" drive create d.img --preset peers-16g --set geometry.chunks_per_pu=28 >/dev/null
 "$flashlane" lnvm create d.img -n db -t pblk >/dev/null
 truncate -s 1G ram
 "$flashlane" serve d.img --target db --null-latency --nbd unix:ours.nbd --vhost-user ours.vhost </dev/null >serve.out 2>serve.err &
