@@ -473,6 +473,7 @@ async fn steps(
     };
     let opened = Opened::open(cx, &targets[0], &serving.on[0], Some(power.clone()));
     let opened = opened.map_err(failed(&targets[0].name))?;
+    opened.expect(serving.on.iter().map(|on| &*on.name));
     let stacks = Stacks::mount(cx, targets, &opened).await?;
     let begun = begin(cx, places, &stacks, serving, recorded, &opened);
     let (stop, open) = match begun {

@@ -92,6 +92,11 @@ impl Opened {
         }
     }
 
+    /// These targets of it will be mounted: nobody removes one meanwhile.
+    pub(crate) fn expect<'a>(&self, targets: impl Iterator<Item = &'a str>) {
+        targets.for_each(|name| self.live.add_target(name));
+    }
+
     /// What is to be seen of it, as text for Prometheus.
     pub(crate) fn metrics(&self, cx: &Cx) -> String {
         self.live.metrics(cx).to_text()

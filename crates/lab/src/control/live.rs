@@ -84,8 +84,11 @@ impl Live {
         Ok(attended)
     }
 
-    /// A target is about to be mounted.
+    /// A target will be mounted: nobody removes it any more.
     pub(crate) fn add_target(&self, name: &str) {
+        if self.uses(name) {
+            return;
+        }
         let target = Target { name: name.into(), mounted: None, notes: Vec::new(), lifted: false };
         self.targets.borrow_mut().push(target);
     }
