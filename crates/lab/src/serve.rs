@@ -18,10 +18,12 @@ use flashlane_base::{Bytes, Ns, SECTOR_BYTES, mutant};
 use flashlane_ftl::stats::FtlStats;
 use flashlane_ocssd::SsdOptions;
 pub use flashlane_rt::Lateness;
+use flashlane_rt::threads::cpus_for;
 use flashlane_rt::{CoreId, Cx, Join, Stalled, Threads};
 pub use flashlane_serve::SECTOR_SIZES;
 use flashlane_serve::fuse::{self, Left, Place, PlaceError};
 use flashlane_serve::{Export, Listener, Stop, http, nbd, vhost};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::future::Future;
 use std::net::TcpListener;
@@ -113,6 +115,8 @@ pub enum ServeError {
         "{}: of which target? Say TARGET={} ({known})", path.display(), path.display()
     )]
     Which { path: PathBuf, known: String },
+    #[error("{}: this place is named twice: give each door one of its own", path.display())]
+    Twice { path: PathBuf },
     #[error("{target}={}: target `{target}` is not served ({known})", path.display())]
     NotServed { target: String, path: PathBuf, known: String },
     #[error("{0}: somebody listens there already; take another address, or end that process")]
@@ -374,14 +378,17 @@ pub fn serve(
         }
     };
     let targets = serving.on.iter().map(target).collect::<Result<Vec<_>, _>>()?;
+    if serving.pinned {
+        cpus_for(serving.cores).map_err(|source| ServeError::Pin { source })?;
+    }
     let switch = Rc::new(Switch::default());
     let (owned, power) = (serving.clone(), switch.clone());
     let main = |cx: Cx| async move {
         let steps = steps(&cx, &owned, &targets, monitor, &power, ready);
-        let served = power.unless_off(&cx, steps).await;
-        (served, cx.now())
+        power.unless_off(&cx, steps).await
     };
-    let ended = Threads::new(serving.cores.max(1), 0).run_here(main);
+    // Nothing that another core saw ended is torn by a cut: that comes behind them all.
+    let ended = Threads::new(serving.cores.max(1), 0).run_here_until(main);
     let (served, at) = ended.map_err(|source| ServeError::Stalled { source })?;
     served.unwrap_or_else(|| {
         let image = switch.cut(at).map_err(|e| failed(&serving.on[0].name)(e.into()))?;
@@ -404,6 +411,8 @@ struct Places {
 
 impl Places {
     fn take(serving: &Serving) -> Result<Places, ServeError> {
+        check_apart(serving)?;
+        let watch = serving.metrics.as_ref().map(Watch::open).transpose()?;
         let door = |address: Address| open_door(&address).map(|door| (address, door));
         let disk = |(index, path): (usize, &PathBuf)| {
             let (address, door) = door(Address::VhostUser(path.clone()))?;
@@ -425,9 +434,40 @@ impl Places {
                 .into_iter()
                 .map(file)
                 .collect::<Result<_, _>>()?,
-            watch: serving.metrics.as_ref().map(Watch::open).transpose()?,
+            watch,
         })
     }
+}
+
+/// Where a path leads, also one to a file that does not exist yet. What can't be found is said by who takes it.
+fn behind_links(path: &Path) -> PathBuf {
+    // As many as the kernel follows.
+    const LINKS_MAX: usize = 40;
+    let mut path = std::path::absolute(path).unwrap_or_else(|_| path.into());
+    for _ in 0..LINKS_MAX {
+        let Ok(to) = std::fs::read_link(&path) else { break };
+        path = path.parent().unwrap_or(Path::new("/")).join(to);
+    }
+    match (path.parent().map(std::fs::canonicalize), path.file_name()) {
+        (Some(Ok(folder)), Some(name)) => folder.join(name),
+        _ => path,
+    }
+}
+
+/// No place is named twice. Whoever looked at a file by FUSE that is not answered yet would wait for itself.
+fn check_apart(serving: &Serving) -> Result<(), ServeError> {
+    let sockets = serving.nbd.iter().chain(&serving.metrics).filter_map(|address| match address {
+        Address::Unix(path) | Address::VhostUser(path) => Some(path),
+        Address::Tcp(_) => None,
+    });
+    let disks = serving.vhost_user.iter().chain(&serving.fuse).map(|at| &at.path);
+    let mut seen = BTreeSet::new();
+    for path in sockets.chain(disks) {
+        if !seen.insert(behind_links(path)) {
+            return Err(ServeError::Twice { path: path.clone() });
+        }
+    }
+    Ok(())
 }
 
 /// Targets of one drive, mounted.
@@ -496,6 +536,8 @@ async fn steps(
         cx.sleep(LOOK_EVERY).await;
     }
     stop.raise(cx);
+    // A knob that holds writes up does not hold the end up.
+    opened.unstick(cx);
     let (ended, left) = open.close().await;
     let lateness = serving.timing.then(|| cx.lateness());
     let mut all = Vec::new();

@@ -97,6 +97,11 @@ impl Opened {
         targets.for_each(|name| self.live.add_target(name));
     }
 
+    /// What a knob holds up goes on.
+    pub(crate) fn unstick(&self, cx: &Cx) {
+        self.live.unstick(cx);
+    }
+
     /// What is to be seen of it, as text for Prometheus.
     pub(crate) fn metrics(&self, cx: &Cx) -> String {
         self.live.metrics(cx).to_text()

@@ -146,6 +146,10 @@ impl Tap {
             self.on.store(false, Ordering::Relaxed);
             return None;
         }
+        // On another core it may have ended meanwhile, and the next one have begun.
+        if !self.is_on() || now < *began {
+            return None;
+        }
         let (sector, flush) = (SECTOR_BYTES as u64, io.op == BlockOp::Flush);
         let (first, len_bytes) = match flush {
             true => (0, 0),
@@ -171,7 +175,7 @@ impl Tap {
     fn ended(&self, now: Option<Ns>, (number, ticket): (u64, Ticket)) {
         let mut running = locked(&self.running);
         if let Some(running) = running.as_mut().filter(|running| running.number == number) {
-            let at = now.map(|now| (now - running.began).as_ns());
+            let at = now.map(|now| now.as_ns().saturating_sub(running.began.as_ns()));
             running.recording.ended(ticket, at);
         }
     }

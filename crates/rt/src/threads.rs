@@ -136,6 +136,18 @@ impl Threads {
         T: 'static,
         Fut: Future<Output = T> + 'static,
     {
+        self.run_here_until(main).map(|(value, _)| value)
+    }
+
+    /// As [`Threads::run_here`], with a time at which every core had ended.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_here_until<T, Fut>(&self, main: impl FnOnce(Cx) -> Fut) -> Result<(T, Ns), Stalled>
+    where
+        T: 'static,
+        Fut: Future<Output = T> + 'static,
+    {
         let shared = Shared::new(self.cores, self.seed);
         let beside = |core| {
             let nothing = |_| std::future::ready(());
@@ -147,7 +159,8 @@ impl Threads {
         for other in others {
             other.unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
-        ended.map_err(|ended| match ended {
+        let over = Ns::from_ns(shared.clock.now());
+        ended.map(|value| (value, over)).map_err(|ended| match ended {
             Ended::Stalled(stalled) => stalled,
             Ended::Panicked => unreachable!("a panic was passed on before"),
         })
@@ -164,16 +177,7 @@ impl Cx {
         if self.is_virtual() {
             return Ok(());
         }
-        let all = sched_getaffinity(None)?;
-        let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
-        let cores = self.cores() as usize;
-        if cpus.len() < cores {
-            let usable = cpus.len();
-            return Err(io::Error::other(format!(
-                "{cores} cores can't have a CPU each: this process may use {usable}"
-            )));
-        }
-        for (core, cpu) in (0..self.cores()).zip(cpus) {
+        for (core, cpu) in (0..self.cores()).zip(cpus_for(self.cores())?) {
             let pinned = self.spawn_join_on(CoreId(core), move |_| async move {
                 let mut one = CpuSet::new();
                 one.set(cpu);
@@ -182,6 +186,21 @@ impl Cx {
             pinned.await?;
         }
         Ok(())
+    }
+}
+
+/// CPUs for so many cores, one each.
+///
+/// # Errors
+/// This process may use fewer, or the kernel does not say.
+pub fn cpus_for(cores: u32) -> io::Result<Vec<usize>> {
+    let all = sched_getaffinity(None)?;
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
+    match cpus.len() {
+        usable if usable < cores as usize => Err(io::Error::other(format!(
+            "{cores} cores can't have a CPU each: this process may use {usable}"
+        ))),
+        _ => Ok(cpus),
     }
 }
 

@@ -58,12 +58,12 @@ pub(crate) fn serve(args: Serve) -> Result<Ending> {
     Ok(if bad.is_empty() { Ending::Good } else { Ending::Bad })
 }
 
-/// How well the device's times were kept.
+/// How late timers were: the error of the device's times.
 fn late(late: &Lateness) -> Option<String> {
     let at = |share| late.quantile(share).map(|ns| short(ns.as_ns()));
     let (median, p99) = (at(0.5)?, at(0.99)?);
     let (timers, most) = (late.timers(), short(late.most.as_ns()));
     Some(format!(
-        "device times: {timers} timers, half of them within {median}, 99% within {p99}, all within {most}"
+        "timers: {timers}, half of them late by {median} at most, 99% by {p99}, all by {most}"
     ))
 }

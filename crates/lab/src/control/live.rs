@@ -183,8 +183,8 @@ impl Live {
         look(&self.drive, &self.targets.borrow(), cx.now())
     }
 
-    /// Nothing goes on, and perhaps a knob holds it up.
-    fn unstick(&self, cx: &Cx) -> bool {
+    /// Nothing goes on, or it is to end, and perhaps a knob holds it up.
+    pub(crate) fn unstick(&self, cx: &Cx) -> bool {
         let mut changed = false;
         for target in &mut *self.targets.borrow_mut() {
             let Some(knob) = target.layer().and_then(|layer| layer.unstick(cx)) else { continue };
