@@ -25,6 +25,7 @@ fail() {
 
 # until_ready ARGS...: runs the binary until it says that it is ready, then has it end.
 until_ready() {
+    rm -f out # the one before has said that it is ready
     "$bin" "$@" >out 2>err </dev/null &
     server=$!
     for _ in $(seq 100); do
