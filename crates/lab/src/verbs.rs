@@ -11,7 +11,6 @@ use crate::drive::{DriveError, Look, faults};
 use crate::lnvm::{Block, Drive, LnvmError, bad_blocks, knobs, remove, show};
 use crate::tap::TapError;
 use crate::trace::Recording;
-use flashlane_media::fault::FaultPlan;
 use flashlane_ocssd::{CopyKind, ImageError, copy_image};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -93,8 +92,9 @@ fn at_rest(image: &Path, ask: &Ask) -> Result<Answer, VerbError> {
             copy_image(image, to, kind_of_copy(*clone))?;
             return Ok(Answer::default());
         }
-        Ask::Inject { .. } => {
+        Ask::Inject { plan } => {
             // Not opened for writing before it is known that it can be done.
+            faults::plan_of(plan)?;
             faults::check_kept(&Drive::look(image)?)?;
             true
         }
@@ -146,8 +146,7 @@ pub(crate) fn answer(
             Answer::default()
         }
         Ask::Inject { plan } => {
-            let plan = FaultPlan::from_toml(plan).map_err(ImageError::from)?;
-            faults::inject_into(drive, &plan, used.is_some())?
+            faults::inject_into(drive, &faults::plan_of(plan)?, used.is_some())?
         }
         Ask::Faults => faults::list_of(&drive.ssd),
         Ask::ClearFaults => faults::clear_of(drive)?,

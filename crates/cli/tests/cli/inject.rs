@@ -114,6 +114,13 @@ fn what_can_t_be_injected_is_said() {
     h.file("plan.toml", "#".repeat(200 << 10));
     refused("--plan plan.toml", &["plan.toml", "longer than", "is it the right one"]);
     assert!(faults(&h).is_empty());
+    // What can't be on any drive is refused before this one is opened for writing.
+    let before = std::fs::read(h.path("a.img")).unwrap();
+    for plan in ["", "[[fault]]\nkind = \"bit_flip\"\ncount = 0\n"] {
+        h.file("plan.toml", plan);
+        refused("--plan plan.toml", &["plan.toml"]);
+    }
+    assert!(std::fs::read(h.path("a.img")).unwrap() == before, "not touched");
     for (kind, _) in FaultKind::ALL {
         assert!(h.run("drive inject --help").good().out.contains(kind));
     }

@@ -219,8 +219,9 @@ fn a_knob_that_holds_writes_up_does_not_hold_up_the_end() {
         let h = crate::serve::made("pblk");
         let line = format!("serve a.img --null-latency --cores {cores} --nbd unix:s");
         let server = h.hold_with(&line, "s");
-        h.run("lnvm knobs a.img -n db gc_enabled=0").good();
+        // Somebody is let in when the target is mounted.
         let mut c = Client::connect(&h.path("s"), "db");
+        h.run("lnvm knobs a.img -n db gc_enabled=0").good();
         let data = pattern(1, 256);
         c.socket.set_read_timeout(Some(Duration::from_secs(2))).expect("a time");
         let pieces = c.bytes / data.len() as u64;

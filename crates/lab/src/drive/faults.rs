@@ -72,6 +72,15 @@ fn at(path: &Path) -> impl Fn(ImageError) -> DriveError {
     move |e| DriveError::Image(ImageError::At { path: path.into(), problem: Box::new(e) })
 }
 
+/// A plan that is to be injected.
+///
+/// # Errors
+/// It makes no sense, or is empty.
+pub(crate) fn plan_of(text: &str) -> Result<FaultPlan, DriveError> {
+    let plan = FaultPlan::from_toml(text).map_err(ImageError::from)?;
+    if plan.is_empty() { Err(DriveError::NoFaults) } else { Ok(plan) }
+}
+
 /// Whether a drive at rest keeps faults.
 ///
 /// # Errors
@@ -90,15 +99,12 @@ pub(crate) fn check_kept(drive: &Drive) -> Result<(), DriveError> {
 /// `drive inject`: adds the lines of a plan to a drive that is open.
 ///
 /// # Errors
-/// A plan that is empty or makes no sense on it, or the host failed.
+/// A plan that makes no sense on it, or the host failed.
 pub(crate) fn inject_into(
     drive: &Drive,
     plan: &FaultPlan,
     in_use: bool,
 ) -> Result<Answer, DriveError> {
-    if plan.is_empty() {
-        return Err(DriveError::NoFaults);
-    }
     let Drive { path, ssd, .. } = drive;
     let before = ssd.faults().len();
     ssd.inject(plan).map_err(at(path))?;

@@ -46,7 +46,7 @@ pub const PACKED_BYTES: usize = 12;
 /// Tables to continue a CRC32C over up to 12 bytes at once: `[k][b]` is byte b followed by k zeros.
 ///
 /// For machines without a CRC32C instruction. 12 independent loads take 6.6 ns where
-/// `crc32c_append`, made for long inputs, takes 15 to 17 (latency, 2-core Xeon); a simulated sector
+/// what was made for long inputs took 15 to 17 (latency, 2-core Xeon); a simulated sector
 /// has a budget of 50 ns, and four of these in it.
 static CRC_TABLES: [[u32; 256]; PACKED_BYTES] = crc_tables();
 
