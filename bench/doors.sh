@@ -1,7 +1,8 @@
 #!/bin/sh
 # B6: requests per second through NBD and vhost-user, against nbdkit's memory plugin and qemu-storage-daemon on a file in
 # memory, in turns on one machine. Servers have their data in /dev/shm. Prints a table of medians and their ratios.
-# Use: bench/doors.sh [ROUNDS]         (FLASHLANE, B6: other binaries; MS: milliseconds of each row)
+# Use: bench/doors.sh [ROUNDS]         (FLASHLANE, B6: other binaries; MS: milliseconds of each row; WARM: of each
+# door before that)
 set -eu
 root=$(cd "$(dirname "$0")/.." && pwd)
 release=${CARGO_TARGET_DIR:-$root/target}/release
@@ -31,16 +32,24 @@ for name in ours.nbd ours.vhost theirs.nbd theirs.vhost; do
     [ -S "$name" ] || { echo "doors: $name: nobody listens" >&2; cat serve.err >&2; exit 1; }
 done
 
-for round in $(seq "$rounds"); do
+# All doors of both for so many milliseconds each, or one row of them.
+measure() {
     for who in ours theirs; do
         for door in nbd vhost; do
             kind=$door
             [ "$door" = vhost ] && kind=vhost-user
             export=
             [ "$who" = ours ] && export=db
-            "$b6" "$kind" "$who.$door" "${MS:-1000}" "$export" | sed "s/^/$door $who /" >>rows
+            "$b6" "$kind" "$who.$door" "$1" "$export" ${2:-} | sed "s/^/$door $who /"
         done
     done
+}
+
+# First every page of the servers' memory is written: on a virtual machine the first touch of a page can cost more
+# than all else.
+measure "${WARM:-5000}" 1024/32/write >/dev/null
+for round in $(seq "$rounds"); do
+    measure "${MS:-1000}" >>rows
 done
 awk '
     { key = $1 " " $3 " " $4 ", " $5 " " $6 ", " $7; all[key, $2] = all[key, $2] " " $8; if (!(key in seen)) { seen[key] = 1; order[++n] = key } }

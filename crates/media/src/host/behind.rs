@@ -62,10 +62,13 @@ struct State {
     failed: Option<Failure>,
     /// Room that was asked for ahead and not yet in earnest.
     rooms: Vec<Room>,
+    /// Number of the next of them.
+    next_room: u64,
 }
 
 /// Room of the file that somebody will want.
 struct Room {
+    number: u64,
     at: u64,
     len: u64,
     /// The host has reserved it.
@@ -117,8 +120,15 @@ enum What {
     Bytes(usize),
     /// The range is given back to the host.
     Punch,
-    /// Room is reserved.
-    Room,
+    /// Room of this number is reserved, unless somebody has taken it by then.
+    Room(u64),
+}
+
+impl What {
+    /// Whether the range reads as before: room does.
+    fn is_room(self) -> bool {
+        matches!(self, What::Room(_))
+    }
 }
 
 impl Change {
@@ -169,8 +179,7 @@ impl Batch {
 
     fn note(&mut self, change: Change) {
         self.punches += u32::from(change.what == What::Punch);
-        // Reserved room reads as before.
-        let range = if change.what == What::Room { None } else { Some(change) };
+        let range = if change.what.is_room() { None } else { Some(change) };
         for (word, bit) in range.into_iter().flat_map(|c| Batch::bits(c.at, c.len)) {
             self.places[word] |= bit;
         }
@@ -182,9 +191,8 @@ impl Batch {
         if !Batch::bits(at, len).any(|(word, bit)| self.places[word] & bit != 0) {
             return Found::Nothing;
         }
-        let touches = |change: &&Change| {
-            change.what != What::Room && change.at < at + len && at < change.end()
-        };
+        let touches =
+            |change: &&Change| !change.what.is_room() && change.at < at + len && at < change.end();
         match self.changes.iter().rev().find(touches) {
             None => Found::Nothing,
             Some(Change { at: begin, len: all, what: What::Bytes(from) })
@@ -226,6 +234,19 @@ impl Shared {
             state = self.ended.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         state
+    }
+
+    /// Reserves room that nobody has taken by now.
+    fn reserve(&self, number: u64, at: u64, len: u64) {
+        let is_wanted = self.state().rooms.iter().any(|room| room.number == number);
+        if !is_wanted && !mutant!("image.behind-room-twice") {
+            return;
+        }
+        // Who asks for it in earnest hears why it is not there.
+        if self.file.allocate(at, len).is_ok() || mutant!("image.behind-room-imagined") {
+            let mut state = self.state();
+            state.rooms.iter_mut().filter(|r| r.number == number).for_each(|r| r.is_there = true);
+        }
     }
 
     /// Wakes the thread where it waits, once.
@@ -390,11 +411,17 @@ impl HostFile for Behind {
     }
 
     fn expect_room(&self, at: u64, len: u64) -> bool {
-        let change = Change { at, len, what: What::Room };
-        self.shared.state().rooms.push(Room { at, len, is_there: false });
+        let number = {
+            let mut state = self.shared.state();
+            state.next_room += 1;
+            let number = state.next_room;
+            state.rooms.push(Room { number, at, len, is_there: false });
+            number
+        };
+        let change = Change { at, len, what: What::Room(number) };
         let is_asked = self.push(0, |batch| batch.note(change)).is_ok();
         if !is_asked {
-            self.shared.state().rooms.retain(|room| (room.at, room.len) != (at, len));
+            self.shared.state().rooms.retain(|room| room.number != number);
         }
         is_asked
     }
@@ -491,16 +518,12 @@ fn write_behind(shared: &Shared) {
         drop(state);
         // Who waits for room goes on with the other batch.
         shared.ended.notify_all();
-        let mut reserved = Vec::new();
         let done = match given_up {
             true => Ok(()),
-            false => write_batch(&*shared.file, &batch, &mut order, &mut reserved),
+            false => write_batch(shared, &batch, &mut order),
         };
         state = shared.state();
         state.writing = None;
-        for room in &mut state.rooms {
-            room.is_there |= reserved.contains(&(room.at, room.len));
-        }
         if let Err(e) = done {
             let lost = |batch: &Batch| -> Vec<(u64, u64)> {
                 batch.changes.iter().map(|change| (change.at, change.end())).collect()
@@ -520,13 +543,9 @@ fn write_behind(shared: &Shared) {
     shared.ended.notify_all();
 }
 
-/// Carries a batch out, and says which room it has reserved; `order` is memory that is used again.
-fn write_batch(
-    file: &dyn HostFile,
-    batch: &Batch,
-    order: &mut Vec<Change>,
-    reserved: &mut Vec<(u64, u64)>,
-) -> io::Result<()> {
+/// Carries a batch out; `order` is memory that is used again.
+fn write_batch(shared: &Shared, batch: &Batch, order: &mut Vec<Change>) -> io::Result<()> {
+    let file = &*shared.file;
     let writes = |change: &Change| matches!(change.what, What::Bytes(_));
     for changes in batch.changes.chunk_by(|a, b| writes(a) && writes(b)) {
         match changes {
@@ -535,11 +554,8 @@ fn write_batch(
                 let _ = file.punch(*at, *len);
                 continue;
             }
-            [Change { at, len, what: What::Room }] => {
-                // Who asks for it in earnest hears why it is not there.
-                if file.allocate(*at, *len).is_ok() || mutant!("image.behind-room-imagined") {
-                    reserved.push((*at, *len));
-                }
+            [Change { at, len, what: What::Room(number) }] => {
+                shared.reserve(*number, *at, *len);
                 continue;
             }
             _ => {}

@@ -456,7 +456,7 @@ impl Ssd {
         self.commit(image, true)?;
         let shared = &image.shared;
         // That it can't be given back is no loss: the next who opens the image does it.
-        let _ = shared.slots.give_back_expected(&*shared.file, &shared.layout);
+        let _ = shared.slots.give_back_room(&*shared.file, &shared.layout);
         if !mutant!("image.close-unmarked") {
             self.desk(image).table().sync()?; // the mark, too
         }

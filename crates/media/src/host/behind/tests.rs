@@ -259,10 +259,19 @@ fn room_is_made_ahead() {
     file.drain().unwrap();
     let refused = file.allocate(30_000, 100).unwrap_err();
     assert_eq!(refused.kind(), io::ErrorKind::StorageFull);
-    // Not there yet: it is not waited for.
     gate.file.limit(None);
+}
+
+/// Room that is not there yet is not waited for, and then the thread need not reserve it.
+#[test]
+fn room_is_reserved_once() {
+    let (file, gate) = Gate::behind();
+    file.write_at(0, &[1; 5]).unwrap();
     assert!(file.expect_room(30_000, 100));
     file.allocate(30_000, 100).unwrap();
+    gate.open();
+    file.drain().unwrap();
+    assert_eq!(gate.file.log(), [FileOp::Allocate(30_000, 100), FileOp::Write(0, vec![1; 5])]);
 }
 
 /// Side by side goes in one go; what overlaps keeps its order; what must be there at once is.
