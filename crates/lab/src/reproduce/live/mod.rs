@@ -65,9 +65,9 @@ impl Plan {
         }
     }
 
-    /// The device, without time and with all bytes of a sector.
-    fn null_device(&self) -> Result<Arc<Ssd>, ReproduceError> {
-        let (store, timing) = (StoreKind::Memory, false);
+    /// The device, without time and with these bytes of a sector.
+    fn null_device(&self, store: StoreKind) -> Result<Arc<Ssd>, ReproduceError> {
+        let timing = false;
         Ok(Ssd::new(&self.device, SsdOptions { store, timing, ..SsdOptions::default() })?)
     }
 
@@ -150,6 +150,8 @@ fn median(values: impl IntoIterator<Item = f64>) -> Option<f64> {
 struct Null {
     dev: Arc<Pblk>,
     ssd: Arc<Ssd>,
+    /// Bytes that a sector has.
+    unit: usize,
 }
 
 impl Null {
@@ -158,22 +160,22 @@ impl Null {
     async fn new(
         cx: &Cx,
         plan: &Plan,
-        config: LogConfig,
+        (config, store): (LogConfig, StoreKind),
         sign: &Sign,
     ) -> Result<Null, ReproduceError> {
-        let ssd = plan.null_device()?;
+        let (ssd, unit) = (plan.null_device(store)?, store.content_bytes());
         let over_provisioning_percent = plan.over_provisioning_percent;
         let config = LogConfig { over_provisioning_percent, ..config };
         let dev = Pblk::create(cx, ssd.clone(), config).await.map_err(|e| plan.bad(e))?;
-        let null = Null { dev, ssd };
-        let mut buf = vec![1u8; WARM_SECTORS as usize * SECTOR_BYTES];
+        let null = Null { dev, ssd, unit };
+        let mut buf = vec![1u8; WARM_SECTORS as usize * unit];
         // Twice: fresh chunks are taken first, but some stay free, and a page that the system has to clear
         // takes many times what is measured.
         let (mut at, enough) = (0, 2 * sectors_of(null.ssd.geometry()));
         while null.ssd.counters().programmed_total() < enough && !sign.stopped() {
             for _ in 0..WARM_REQUESTS {
                 let sectors = WARM_SECTORS.min(plan.set - at % plan.set);
-                let part = &mut buf[..sectors as usize * SECTOR_BYTES];
+                let part = &mut buf[..sectors as usize * unit];
                 null.request(cx, BlockOp::Write, at % plan.set, part).await;
                 at += sectors;
             }
@@ -183,7 +185,7 @@ impl Null {
     }
 
     async fn request(&self, cx: &Cx, op: BlockOp, lba: u64, buf: &mut [u8]) {
-        let sectors = (buf.len() / SECTOR_BYTES) as u32;
+        let sectors = (buf.len() / self.unit) as u32;
         let io = Io::of(op, Lba::new(lba), sectors, false, buf);
         self.dev.start(cx, io).await.expect("the null device fails nothing");
     }

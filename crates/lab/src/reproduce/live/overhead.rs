@@ -10,8 +10,8 @@ use crate::reproduce::{FigureFile, ReproduceError, Size, Watch};
 use flashlane_base::{Location, OOB_BYTES, Ppa, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::log::LogConfig;
-use flashlane_ocssd::Ssd;
 use flashlane_ocssd::device::{Cause, Data, Device, Flags, Gather, Op, Request, Scatter};
+use flashlane_ocssd::{Ssd, StoreKind};
 use flashlane_rt::{Cx, Threads};
 use std::collections::BTreeMap;
 use std::hint::black_box;
@@ -81,8 +81,11 @@ async fn all(
     sign: Arc<Sign>,
 ) -> Result<Found, ReproduceError> {
     let mut alone = Alone::new(&cx, &plan, &sign).await?;
-    let pblk = Null::new(&cx, &plan, LogConfig::default(), &sign).await?;
-    let qblk = Null::new(&cx, &plan, LogConfig::qblk(), &sign).await?;
+    let (bytes, none) = (StoreKind::Memory, StoreKind::Stamps);
+    let pblk = Null::new(&cx, &plan, (LogConfig::default(), bytes), &sign).await?;
+    let qblk = Null::new(&cx, &plan, (LogConfig::qblk(), bytes), &sign).await?;
+    // The same work on sectors of eight bytes: what is left when there is next to nothing to move.
+    let bare = Null::new(&cx, &plan, (LogConfig::default(), none), &sign).await?;
     let mut copy = Copy::new(alone.ssd.geometry(), 1);
     let set: Vec<u8> = vec![7; plan.set as usize * SECTOR_BYTES];
     let mut buf = vec![1u8; SECTOR_BYTES];
@@ -100,7 +103,8 @@ async fn all(
         }
         note("write_alone", each(before, units * alone.unit as u64));
         let sector = &mut buf[..];
-        for (what, dev) in [("write_pblk", &pblk), ("write_qblk", &qblk)] {
+        for (what, dev) in [("write_pblk", &pblk), ("write_qblk", &qblk), ("write_bare", &bare)] {
+            let sector = &mut sector[..dev.unit];
             // Until the ring is full.
             requests(&cx, dev, BlockOp::Write, (RAMP, plan.set), &mut rng, sector).await;
             note(
@@ -114,7 +118,8 @@ async fn all(
             alone.read(&cx, &mut rng, sector).await;
         }
         note("read_alone", each(before, operations));
-        for (what, dev) in [("read_pblk", &pblk), ("read_qblk", &qblk)] {
+        for (what, dev) in [("read_pblk", &pblk), ("read_qblk", &qblk), ("read_bare", &bare)] {
+            let sector = &mut sector[..dev.unit];
             note(
                 what,
                 requests(&cx, dev, BlockOp::Read, (operations, plan.set), &mut rng, sector).await,
@@ -132,7 +137,7 @@ async fn all(
             black_box(flashlane_base::crc32c(black_box(sector)));
         }
         note("read_bytes", each(before, operations));
-        sign.count(6 * operations);
+        sign.count(8 * operations);
     }
     if sign.stopped() {
         // Fewer rounds than were asked for are no result.
@@ -140,6 +145,7 @@ async fn all(
     }
     pblk.stop(&cx, &plan).await?;
     qblk.stop(&cx, &plan).await?;
+    bare.stop(&cx, &plan).await?;
     if alone.ssd.counters().violations > 0 {
         return Err(plan.bad("the device alone saw a rule of the medium broken"));
     }
@@ -182,7 +188,7 @@ struct Alone {
 impl Alone {
     /// With all of it written once.
     async fn new(cx: &Cx, plan: &Plan, sign: &Sign) -> Result<Alone, ReproduceError> {
-        let ssd = plan.null_device()?;
+        let ssd = plan.null_device(StoreKind::Memory)?;
         let geo = *ssd.geometry();
         let per_chunk = u64::from(geo.pus()) * u64::from(geo.sectors_per_chunk());
         let read_chunks = plan.set.div_ceil(per_chunk).min(u64::from(geo.chunks_per_pu) / 2);

@@ -15,6 +15,7 @@ use crate::reproduce::{FigureFile, ReproduceError, Row, Size, Verdict, Watch};
 use flashlane_base::{Ns, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::log::LogConfig;
+use flashlane_ocssd::StoreKind;
 use flashlane_ocssd::device::Device;
 use flashlane_rt::sync::{AtomicU32, AtomicU64, Mutex, Ordering};
 use flashlane_rt::{Cx, Notify, Threads};
@@ -184,7 +185,7 @@ fn fair<'a>(n: u32, rounds: &'a [Round], notes: &mut Vec<String>) -> Vec<&'a Rou
 /// All rounds with `n` threads; fewer when it was interrupted.
 fn session(plan: &Plan, n: u32, span: Ns, sign: Arc<Sign>) -> Result<Vec<Round>, ReproduceError> {
     let board = Arc::new(Board::default());
-    let geo = *plan.null_device()?.geometry();
+    let geo = *plan.null_device(StoreKind::Memory)?.geometry();
     let main = |cx: Cx| {
         let (plan, board, sign) = (plan.clone(), board.clone(), sign.clone());
         async move {
@@ -243,11 +244,11 @@ async fn lead(
     mut mine: Mine,
 ) -> Result<Vec<Round>, ReproduceError> {
     let qblk = |cores| LogConfig { cores, ..LogConfig::qblk() };
-    let pblk = Null::new(cx, plan, LogConfig::default(), sign).await?;
-    let one = Null::new(cx, plan, qblk(1), sign).await?;
+    let pblk = Null::new(cx, plan, (LogConfig::default(), StoreKind::Memory), sign).await?;
+    let one = Null::new(cx, plan, (qblk(1), StoreKind::Memory), sign).await?;
     let all = match cx.cores() {
         1 => one.clone(),
-        n => Null::new(cx, plan, qblk(n), sign).await?,
+        n => Null::new(cx, plan, (qblk(n), StoreKind::Memory), sign).await?,
     };
     let mut rounds = Vec::new();
     while (rounds.len() as u64) < plan.rounds && !sign.stopped() {
