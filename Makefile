@@ -25,6 +25,7 @@ test-program:
 	sh tests/readme.sh
 	sh tests/cuts.sh
 	sh tests/report.sh
+	sh tests/figures.sh
 	sh tests/serve.sh
 	sh tests/fuse.sh
 	sh tests/vhost.sh

@@ -91,7 +91,7 @@ Examples:
 Examples:
   flashlane reproduce           list what there is
   flashlane reproduce lightnvm-table1
-  flashlane reproduce all --json -
+  flashlane reproduce all --report figures
 
 Exit code 1 when a verdict is not the one that the experiment's file expects; those marked `live` are
 measured on this machine: no two runs give the same numbers, and their verdict changes no exit code.")]
@@ -558,14 +558,28 @@ impl TraceRecord {
 
 #[derive(ClapArgs)]
 pub(crate) struct Reproduce {
-    /// Name of a figure, or `all`; without it the list
+    /// Name of a figure, `all`, or a file of your own (.toml); without it the list
+    #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) name: Option<String>,
+    /// The list
+    #[arg(long, conflicts_with = "name")]
+    pub(crate) list: bool,
+    /// Write a page with all plots, rows and verdicts; `all` writes figures.html without it
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) html: Option<PathBuf>,
+    /// Write everything into a folder, made if need be: figures.html, and of each figure its plots (.svg) and its
+    /// points (.csv and .parquet)
+    #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) report: Option<PathBuf>,
     /// Write the result as JSON (an object, for `all` a list); `-` prints it in place of the table
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) json: Option<PathBuf>,
     /// The paper's own sizes, however long it takes
     #[arg(long)]
     pub(crate) full: bool,
+    /// The smallest sizes: everything is done, in seconds
+    #[arg(long, conflicts_with = "full")]
+    pub(crate) ci: bool,
     /// Simulations at a time, each with the memory of a device; changes no number; all cores without it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: Option<u16>,

@@ -3,41 +3,76 @@
 use crate::Ending;
 use crate::args::Reproduce;
 use crate::machine;
-use crate::output::{self, Results, Sink};
+use crate::output::{self, Folder, Results, Sink};
 use crate::watch::{Interrupt, Terminals};
 use anyhow::Result;
-use flashlane_lab::reproduce::{self, Size, Way};
+use flashlane_lab::reproduce::{self, FigureResult, Known, Size, Way};
 use flashlane_lab::run::Monitor;
+use std::path::PathBuf;
 use std::rc::Rc;
+
+/// The page, where nobody names another.
+const PAGE: &str = "figures.html";
+
+/// Writes one file of a folder.
+fn put(folder: &Folder, name: &str, bytes: impl AsRef<[u8]>) -> Result<()> {
+    Sink::open(Some(&folder.place(name)))?.make(|| bytes)
+}
+
+/// The plots and points of a figure.
+fn keep(folder: &Folder, result: &FigureResult) -> Result<()> {
+    for (name, drawing) in result.drawings() {
+        put(folder, &format!("{name}.svg"), drawing)?;
+    }
+    let name = result.short_name();
+    put(folder, &format!("{name}.csv"), result.to_csv())?;
+    put(folder, &format!("{name}.parquet"), result.to_parquet())
+}
 
 pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
     let Some(name) = &args.name else {
         return output::done(reproduce::list());
     };
     let figures = reproduce::find(name)?;
-    let json = Sink::open(args.json.as_deref())?;
+    let all = name == "all";
+    let page = match (&args.html, &args.report) {
+        (None, None) if all => Some(PathBuf::from(PAGE)),
+        (html, _) => html.clone(),
+    };
+    let wanted = output::given(&[("--json", args.json.as_ref()), ("--html", page.as_ref())]);
+    output::all_apart(&wanted)?;
+    output::keep_inputs(&[PathBuf::from(name)], &wanted)?;
+    let folder = args.report.as_deref().map(Folder::open).transpose()?;
+    let (json, html) = (Sink::open(args.json.as_deref())?, Sink::open(page.as_deref())?);
     let interrupt = Interrupt::listen()?;
-    let size = if args.full { Size::Full } else { Size::Small };
+    let size = match (args.full, args.ci) {
+        (true, _) => Size::Full,
+        (_, true) => Size::Ci,
+        _ => Size::Small,
+    };
     let (machine, jobs) = (machine::this(), super::jobs(args.jobs));
     let terminals = Terminals::new(&interrupt);
-    let mut results = Vec::new();
+    let (mut results, known) = (Vec::new(), Known::default());
     let mut written = Results::default();
     let mut ending = Ending::Good;
     for figure in &figures {
         let watch = |part: &str| -> Rc<dyn Monitor> {
             Rc::new(terminals.line(&format!("{} {part}", figure.name)))
         };
-        let result = figure.run(&Way { size, jobs, watch: &watch }, &machine)?;
-        if !json.is_stdout() {
+        let result = figure.run(size, &Way { jobs, watch: &watch, known: &known }, &machine)?;
+        if !json.is_stdout() && !html.is_stdout() {
             written.tried(output::print(&result.to_text()));
         }
         let cut = result.interrupted;
         // What a live figure gives is about the machine and its other work as well: it is said, no more.
-        if !cut && !figure.is_live() && !result.as_expected() {
+        if !cut && !result.is_live() && !result.as_expected() {
             ending = Ending::Bad;
         }
+        if let Some(folder) = &folder {
+            written.tried(keep(folder, &result));
+        }
         results.push(result);
-        if written.lack_one() && !json.is_wanted() {
+        if written.lack_one() && !json.is_wanted() && !html.is_wanted() {
             break; // nobody would hear of the rest
         }
         if cut || interrupt.happened() {
@@ -46,7 +81,16 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
             break;
         }
     }
-    let all = name == "all";
     written.tried(json.put(&reproduce::to_json(&results, all)));
+    let drawn = reproduce::to_html(&results);
+    written.tried(html.put(&drawn));
+    if let Some(folder) = &folder {
+        written.tried(put(folder, PAGE, &drawn));
+    }
+    if args.html.is_none()
+        && let Some(page) = &page
+    {
+        output::remark(&format!("flashlane: plots and verdicts are in {}\n", page.display()));
+    }
     written.end(ending)
 }

@@ -5,6 +5,7 @@ mod bench;
 mod control;
 mod drive;
 mod errors;
+mod figures;
 mod files;
 mod fuse;
 mod harness;

@@ -16,7 +16,7 @@ use flashlane_rt::{CostTable, STAGES};
 use std::fmt;
 
 /// The machine that is measured, for the table's source.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct Machine {
     pub cpu: String,
     /// Cores that this program may use.

@@ -89,7 +89,7 @@ impl Value {
     }
 
     /// Whole or not.
-    fn number(&self) -> Option<f64> {
+    pub(crate) fn number(&self) -> Option<f64> {
         match self {
             Value::Float(x) => Some(*x),
             Value::Int(n) => Some(*n as f64),
@@ -193,6 +193,17 @@ impl Document {
             }
         }
         Ok(self)
+    }
+
+    /// What lies under a key, as a file of its own, with changes applied in order.
+    pub fn below(&self, key: &str, changes: &[Change]) -> Result<Document, Complaint> {
+        let root = match self.root.get(key).map(|item| &item.value) {
+            Some(Value::Table(table)) => table.clone(),
+            _ => BTreeMap::new(),
+        };
+        let mut document = Document::of(&self.file, root);
+        document.text.clone_from(&self.text);
+        document.changed(changes)
     }
 
     pub fn root(&self) -> Section<'_> {

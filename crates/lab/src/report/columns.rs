@@ -9,7 +9,7 @@ use crate::histogram::LatencyNs;
 use flashlane_base::counters::Counters;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Cell {
+pub(crate) enum Cell {
     Int(u64),
     /// Nothing where there is no such number.
     Ratio(Option<f64>),
@@ -17,7 +17,7 @@ pub(super) enum Cell {
     Bool(bool),
 }
 
-pub(super) type Named = (String, Cell);
+pub(crate) type Named = (String, Cell);
 
 fn int(name: impl Into<String>, n: u64) -> Named {
     (name.into(), Cell::Int(n))

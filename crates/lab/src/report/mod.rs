@@ -6,7 +6,7 @@
 //! outcome gives the same bytes, except `wall_seconds`. Never: computes what the runner did not
 //! record, and never calls an unsteady run steady.
 
-mod columns;
+pub(crate) mod columns;
 mod config;
 mod contention;
 mod course;
@@ -15,10 +15,10 @@ mod explain;
 mod fio_json;
 mod groups;
 mod hdr;
-mod html;
+pub(crate) mod html;
 mod jobs;
 mod numbers;
-mod parquet;
+pub(crate) mod parquet;
 mod perfetto;
 mod table;
 #[cfg(test)]

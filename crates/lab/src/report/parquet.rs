@@ -14,7 +14,7 @@ use parquet::schema::types::Type;
 use std::sync::Arc;
 
 /// Rows that all have the columns of the first as a Parquet file. Without rows: no column.
-pub(super) fn parquet(rows: &[Vec<Named>]) -> Vec<u8> {
+pub(crate) fn parquet(rows: &[Vec<Named>]) -> Vec<u8> {
     write(rows).expect("columns of one type, written to memory in the order of the schema")
 }
 

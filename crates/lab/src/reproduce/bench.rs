@@ -15,6 +15,7 @@ use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::log::{LimiterKind, LogConfig};
 use flashlane_rt::Cx;
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 const SEED: u64 = 1;
@@ -23,20 +24,27 @@ const SEED: u64 = 1;
 #[derive(Clone, Debug)]
 pub(super) struct Phase {
     pub(super) read: Latencies,
+    pub(super) write: Latencies,
     /// Decimal megabytes per second, reads and writes.
     pub(super) read_rate: f64,
     pub(super) write_rate: f64,
 }
 
 impl Phase {
-    /// Mean read latency, microseconds.
-    pub(super) fn read_mean(&self) -> f64 {
-        self.read.mean_ns() as f64 / 1e3
-    }
-
-    /// A percentile of the read latency, microseconds; 100 is the largest.
-    pub(super) fn read_percentile(&self, percent: f64) -> f64 {
-        self.read.percentile_ns(percent) as f64 / 1e3
+    /// As values of a point.
+    pub(super) fn values(&self) -> BTreeMap<String, f64> {
+        let mut values = BTreeMap::from([
+            ("read_mb_per_s".to_string(), self.read_rate),
+            ("write_mb_per_s".to_string(), self.write_rate),
+        ]);
+        for (op, all) in [("read", &self.read), ("write", &self.write)] {
+            let us = |ns: u64| ns as f64 / 1e3;
+            values.insert(format!("{op}_mean_us"), us(all.mean_ns()));
+            for (name, percent) in [("p50", 50.0), ("p95", 95.0), ("p99", 99.0), ("max", 100.0)] {
+                values.insert(format!("{op}_{name}_us"), us(all.percentile_ns(percent)));
+            }
+        }
+        values
     }
 }
 
@@ -111,13 +119,14 @@ impl Bench {
                 "{wrong} requests or sectors went wrong, {violations} violations, {moved} sectors \
                  moved where nothing should be"
             );
-            return Err(ReproduceError::Bad { figure: self.figure, what });
+            return Err(ReproduceError::Bad { figure: self.figure.into(), what });
         }
         let rate = |sectors: u64| mb_per_s(sectors * SECTOR_BYTES as u64, span.as_ns());
         Ok(Some(Phase {
             read_rate: rate(recorder.sectors_read),
             write_rate: rate(recorder.sectors_written),
             read: recorder.latencies(BlockOp::Read),
+            write: recorder.latencies(BlockOp::Write),
         }))
     }
 
@@ -130,7 +139,7 @@ impl Bench {
         };
         *self.host.recorder.borrow_mut() = Recorder::default();
         let bad = |e: crate::run::RunError| ReproduceError::Bad {
-            figure: self.figure,
+            figure: self.figure.into(),
             what: e.to_string(),
         };
         let parts = drive::plan(&self.host, &plan).map_err(bad)?;

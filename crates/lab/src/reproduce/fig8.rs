@@ -4,7 +4,9 @@
 //! flight, as in the paper; `writes` of every hundred requests are writes, whoever is ahead waits.
 //! Never: lets a stream of the isolated case touch the other's PU.
 
-use super::{FigureFile, ReproduceError, Row, Size, Way};
+use super::points::{Point, Points};
+use super::{FigureFile, Measured, ReproduceError, Way};
+use crate::calibrate::Machine;
 use crate::experiment::{DeviceChoice, Target};
 use crate::histogram::Latencies;
 use crate::raw::{Order, Ratio, Raw, RawStream};
@@ -15,7 +17,6 @@ use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::pftl::PftlConfig;
 use flashlane_ocssd::Ssd;
 use flashlane_rt::{CostTable, Cx, Virtual};
-use std::collections::BTreeMap;
 use std::rc::Rc;
 
 const FIGURE: &str = "lightnvm-fig8";
@@ -29,9 +30,13 @@ const CHANNELS: &str = "channels";
 const PUS: &str = "pus";
 const BLOCK: &str = "block";
 
-pub(super) fn measure(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, ReproduceError> {
-    let seconds = file.parameter("seconds") * if way.size == Size::Full { 4 } else { 1 };
-    let span = Ns::from_secs(seconds);
+/// Series `channels`, `pus` and `block` over `writes_percent`.
+pub(super) fn measure(
+    file: &FigureFile,
+    way: &Way<'_>,
+    _: &Machine,
+) -> Result<Measured, ReproduceError> {
+    let span = Ns::from_ms(file.parameter("milliseconds"));
     let westlake = file.device("westlake");
     let per_channel = westlake.spec.geometry().pus_per_channel;
     // PU 0 is the reader's; PU 1 is its neighbour, the first of the next channel is not.
@@ -47,30 +52,21 @@ pub(super) fn measure(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, Repr
             _ => isolated(westlake, writer, share, span).map(Some),
         }
     })?;
-    let mut here: BTreeMap<String, f64> = BTreeMap::new();
+    let mut points = Points::default();
     for ((place, _, share), reads) in all.into_iter().zip(reads) {
-        if let Some(reads) = reads {
-            note(&mut here, place, share, &reads);
+        let mut point = Point::new(place, [("writes_percent", share.to_string())]);
+        let percents = [("p50", 50.0), ("p95", 95.0), ("p99", 99.0), ("p99_9", 99.9)];
+        for (name, percent) in percents.iter().filter(|_| reads.is_some()) {
+            let us = reads.as_ref().map_or(0, |reads| reads.percentile_ns(*percent)) as f64 / 1e3;
+            point.values.insert(format!("read_{name}_us"), us);
         }
+        points.add(point);
     }
-    for place in [CHANNELS, PUS, BLOCK] {
-        let p = |share: u64| here.get(&format!("{place}_{share}_p99_9")).copied();
-        if let (Some(with), Some(without)) = (p(50), p(0)) {
-            here.insert(format!("{place}_ratio"), with / without);
-        }
-    }
-    Ok(file.fill(|id| here.get(id).copied()))
-}
-
-fn note(here: &mut BTreeMap<String, f64>, place: &str, share: u64, reads: &Latencies) {
-    for (name, percent) in [("p50", 50.0), ("p99", 99.0), ("p99_9", 99.9)] {
-        let us = reads.percentile_ns(percent) as f64 / 1e3;
-        here.insert(format!("{place}_{share}_{name}"), us);
-    }
+    Ok(Measured::of(points))
 }
 
 fn bad(what: String) -> ReproduceError {
-    ReproduceError::Bad { figure: FIGURE, what }
+    ReproduceError::Bad { figure: FIGURE.into(), what }
 }
 
 /// Reads on PU 0, writes on PU `writer`, both as vector commands.

@@ -5,40 +5,63 @@
 //! can be argued with; the verdict follows from its rules alone; a verdict that is not the expected
 //! one is told apart. Never: bends a constant to fit.
 //!
-//! Start reading at [`FigureFile`], then a figure's own module.
+//! Start reading at [`FigureFile`]: most figures are a file alone, whose points are measured by [`grid`]; the
+//! others name a mechanism, which is a module here.
 
 mod bench;
+mod draw;
 mod fig4;
 mod fig5;
 mod fig8;
-mod figure;
+mod file;
+mod grid;
 mod live;
-mod parts;
-mod qblk;
+mod page;
+mod points;
+mod rows;
 mod table1;
+mod way;
 
-pub use figure::{FigureFile, Row, Rule, Verdict};
-pub use parts::Way;
+pub use file::{FigureFile, Plot};
+pub use page::to_html;
+pub use points::{Point, Points, Selector};
+pub use rows::{Row, Rule, Verdict};
+pub use way::{Known, Way};
 
+use crate::bounded;
 use crate::calibrate::Machine;
-use crate::execute::{ExecuteError, How, RunOutcome, execute};
-use crate::experiment::{Experiment, ExperimentErrors, RunSpec, Target, Workload};
-use crate::run::{Fill, Monitor, Overwrite};
+use crate::execute::ExecuteError;
+use crate::experiment::ExperimentErrors;
+use crate::run::Monitor;
 use crate::stack::StackError;
 use crate::words::{aligned, row};
-use crate::workload::Job;
 use flashlane_ocssd::SpecError;
 use flashlane_rt::Stalled;
 use serde::Serialize;
+use std::borrow::Cow;
+use std::path::Path;
 use std::rc::Rc;
 
 /// How large a reproduction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Size {
+    /// Seconds: everything of it is done, at the smallest size.
+    Ci,
     /// Minutes at most.
     Small,
     /// The paper's own sizes.
     Full,
+}
+
+impl Size {
+    /// Its name in a figure's file.
+    pub fn name(self) -> &'static str {
+        match self {
+            Size::Ci => "ci",
+            Size::Small => "small",
+            Size::Full => "full",
+        }
+    }
 }
 
 /// Of every random stream.
@@ -47,56 +70,87 @@ const SEED: u64 = 1;
 /// Gives the monitor of a part of a figure, on the thread that measures it.
 pub type Watch<'a> = &'a (dyn Fn(&str) -> Rc<dyn Monitor> + Sync);
 
-type Simulate = fn(&FigureFile, &Way<'_>) -> Result<Vec<Row>, ReproduceError>;
-type Live = fn(&FigureFile, Size, Watch<'_>, u32) -> Result<live::Measured, ReproduceError>;
-
-/// How a figure's rows are come by.
-enum Measure {
-    /// In virtual time: the same numbers each time, on any machine.
-    Simulated(Simulate),
-    /// On this machine, on so many cores at most.
-    Live(Live),
+/// What a figure's points come of.
+struct Measured {
+    points: Points,
+    /// What has to be known beside the numbers, of this run.
+    notes: Vec<String>,
+    /// The verdict, where it does not follow from the rows.
+    verdict: Option<Verdict>,
 }
 
-/// A figure that can be reproduced.
-pub struct Figure {
-    pub name: &'static str,
-    text: &'static str,
+impl Measured {
+    fn of(points: Points) -> Measured {
+        Measured { points, notes: Vec::new(), verdict: None }
+    }
+}
+
+type Measure = fn(&FigureFile, &Way<'_>, &Machine) -> Result<Measured, ReproduceError>;
+
+/// How points are measured that no experiment describes.
+struct Mechanism {
+    /// In a figure's file.
+    name: &'static str,
+    /// It is measured on the machine at hand.
+    is_live: bool,
     measure: Measure,
 }
 
-/// The text of a figure's file.
-macro_rules! file {
-    ($path:literal) => {
-        include_str!(concat!("../../../../experiments/", $path))
+const MECHANISMS: &[Mechanism] = &[
+    simulated("lightnvm-table1", table1::measure),
+    simulated("lightnvm-fig4", fig4::measure),
+    simulated("lightnvm-fig5", fig5::measure),
+    simulated("lightnvm-fig8", fig8::measure),
+    live("overhead", live::overhead::measure),
+    live("scaling", live::scaling::measure),
+];
+
+const fn simulated(name: &'static str, measure: Measure) -> Mechanism {
+    Mechanism { name, is_live: false, measure }
+}
+
+const fn live(name: &'static str, measure: Measure) -> Mechanism {
+    Mechanism { name, is_live: true, measure }
+}
+
+fn is_mechanism(name: &str) -> bool {
+    MECHANISMS.iter().any(|mechanism| mechanism.name == name)
+}
+
+/// A figure that can be reproduced.
+#[derive(Clone, Debug)]
+pub struct Figure {
+    pub name: Cow<'static, str>,
+    text: Cow<'static, str>,
+}
+
+/// A figure that comes with the program.
+macro_rules! figure {
+    ($name:literal, $path:literal) => {
+        Figure {
+            name: Cow::Borrowed($name),
+            text: Cow::Borrowed(include_str!(concat!("../../../../experiments/", $path))),
+        }
     };
 }
 
 pub const FIGURES: &[Figure] = &[
-    simulated("lightnvm-table1", file!("lightnvm/table1.toml"), table1::measure),
-    live("lightnvm-overhead", file!("lightnvm/overhead.toml"), live::overhead::measure),
-    simulated("lightnvm-fig4", file!("lightnvm/fig4.toml"), fig4::measure),
-    simulated("lightnvm-fig5", file!("lightnvm/fig5.toml"), fig5::measure),
-    simulated("lightnvm-fig8", file!("lightnvm/fig8.toml"), fig8::measure),
-    simulated("qblk-fig6", file!("qblk/fig6.toml"), qblk::fig6),
-    simulated("qblk-fig7", file!("qblk/fig7.toml"), qblk::fig7),
-    simulated("qblk-ablation", file!("qblk/ablation.toml"), qblk::ablation),
-    live("qblk-scaling", file!("qblk/scaling.toml"), live::scaling::measure),
+    figure!("lightnvm-table1", "lightnvm/table1.toml"),
+    figure!("lightnvm-overhead", "lightnvm/overhead.toml"),
+    figure!("lightnvm-fig4", "lightnvm/fig4.toml"),
+    figure!("lightnvm-fig5", "lightnvm/fig5.toml"),
+    figure!("lightnvm-fig8", "lightnvm/fig8.toml"),
+    figure!("qblk-fig6", "qblk/fig6.toml"),
+    figure!("qblk-fig7", "qblk/fig7.toml"),
+    figure!("qblk-ablation", "qblk/ablation.toml"),
+    figure!("qblk-scaling", "qblk/scaling.toml"),
 ];
-
-const fn simulated(name: &'static str, text: &'static str, measure: Simulate) -> Figure {
-    Figure { name, text, measure: Measure::Simulated(measure) }
-}
-
-const fn live(name: &'static str, text: &'static str, measure: Live) -> Figure {
-    Figure { name, text, measure: Measure::Live(measure) }
-}
 
 /// Why a figure could not be reproduced.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReproduceError {
-    #[error("no figure `{name}`{hint} (there are: {known}, all)")]
+    #[error("no figure `{name}`{hint} (there are: {known}, all; a file of your own ends in .toml)")]
     Unknown {
         name: String,
         /// `; did you mean ...`, or nothing.
@@ -113,9 +167,14 @@ pub enum ReproduceError {
     Stack(#[from] StackError),
     #[error(transparent)]
     Stalled(#[from] Stalled),
+    #[error("cannot read {path}: {error}")]
+    Unread { path: String, error: std::io::Error },
+    /// Rows of a figure's file that fit none of its points.
+    #[error("{figure}: {what}")]
+    Row { figure: String, what: String },
     /// Something that must not happen in a figure: broken rules, wrong data, failed commands.
     #[error("{figure}: {what}")]
-    Bad { figure: &'static str, what: String },
+    Bad { figure: String, what: String },
 }
 
 /// A figure, reproduced.
@@ -127,7 +186,8 @@ pub struct FigureResult {
     pub verdict: Verdict,
     /// The verdict that its file expects.
     pub expected: Verdict,
-    pub rule: String,
+    /// `ci`, `small` or `full`.
+    pub size: &'static str,
     /// Table of what the host's CPU work costs; `zero` is nothing.
     pub costs: String,
     /// What is ours: sizes, fill levels, policies that the paper does not state.
@@ -144,14 +204,20 @@ pub struct FigureResult {
     pub notes: Vec<String>,
     /// Paper and here side by side.
     pub rows: Vec<Row>,
+    /// What was measured.
+    #[serde(skip)]
+    pub points: Points,
+    /// What is drawn of it.
+    #[serde(skip)]
+    pub plots: Vec<Plot>,
 }
 
 /// Names and titles.
 pub fn list() -> String {
     let mut rows = Vec::new();
     for figure in FIGURES {
-        let title = match FigureFile::parse(figure.name, figure.text) {
-            Ok(file) if figure.is_live() => format!("{} ({}); live", file.title, file.paper),
+        let title = match figure.file(Size::Small) {
+            Ok(file) if file.is_live() => format!("{} ({}); live", file.title, file.paper),
             Ok(file) => format!("{} ({})", file.title, file.paper),
             Err(e) => e.to_string(),
         };
@@ -162,13 +228,22 @@ pub fn list() -> String {
     rows.iter().map(|r| format!("{:width$}  {}\n", r[0], r[1])).collect()
 }
 
-pub fn find(name: &str) -> Result<Vec<&'static Figure>, ReproduceError> {
+/// The figure of a name, all of them, or one in a file of the user's own.
+///
+/// # Errors
+/// There is none of that name, or the file can't be read.
+pub fn find(name: &str) -> Result<Vec<Figure>, ReproduceError> {
     if name == "all" {
-        return Ok(FIGURES.iter().collect());
+        return Ok(FIGURES.to_vec());
+    }
+    if name.ends_with(".toml") {
+        let unread = |error| ReproduceError::Unread { path: name.into(), error };
+        let text = bounded::text(Path::new(name), bounded::TEXT_MAX).map_err(unread)?;
+        return Ok(vec![Figure { name: Cow::Owned(name.into()), text: Cow::Owned(text) }]);
     }
     let found = FIGURES.iter().find(|f| f.name == name);
-    found.map(|f| vec![f]).ok_or_else(|| {
-        let names: Vec<&str> = FIGURES.iter().map(|f| f.name).collect();
+    found.map(|f| vec![f.clone()]).ok_or_else(|| {
+        let names: Vec<&str> = FIGURES.iter().map(|f| &*f.name).collect();
         ReproduceError::Unknown {
             name: name.into(),
             hint: crate::suggest::hint(name, names.iter().copied()),
@@ -187,70 +262,94 @@ pub fn to_json(results: &[FigureResult], all: bool) -> String {
 }
 
 impl Figure {
-    /// It is measured on the machine at hand: no two runs give the same numbers, and its verdict is about
-    /// the machine as well as about us.
-    pub fn is_live(&self) -> bool {
-        matches!(self.measure, Measure::Live(_))
+    /// What its file says for a size.
+    ///
+    /// # Errors
+    /// The file is wrong.
+    pub fn file(&self, size: Size) -> Result<FigureFile, ReproduceError> {
+        Ok(FigureFile::parse(&self.name, &self.text, size)?)
     }
 
     /// Reproduces it; a live one on `machine`.
-    pub fn run(&self, way: &Way<'_>, machine: &Machine) -> Result<FigureResult, ReproduceError> {
-        let file = FigureFile::parse(self.name, self.text)?;
-        let live::Measured { rows, notes, verdict } = match self.measure {
-            Measure::Simulated(measure) => {
-                live::Measured { rows: measure(&file, way)?, notes: Vec::new(), verdict: None }
-            }
-            Measure::Live(measure) => measure(&file, way.size, way.watch, machine.cores)?,
+    ///
+    /// # Errors
+    /// The file is wrong, or something happened that must not.
+    pub fn run(
+        &self,
+        size: Size,
+        way: &Way<'_>,
+        machine: &Machine,
+    ) -> Result<FigureResult, ReproduceError> {
+        let file = self.file(size)?;
+        let Measured { mut points, notes, verdict } = match file.of_mechanism() {
+            Some(mechanism) => (mechanism.measure)(&file, way, machine)?,
+            None => Measured::of(Points::default()),
         };
+        grid::measure(&file, way, &mut points)?;
+        let rows = file.rows_of(&points)?;
         Ok(FigureResult {
-            interrupted: rows.iter().any(|r| r.here.is_none()),
-            name: self.name.into(),
-            verdict: verdict.unwrap_or_else(|| figure::verdict(&rows)),
-            expected: file.expected,
+            interrupted: points.lack_some(),
+            name: self.name.to_string(),
+            verdict: verdict.unwrap_or_else(|| rows::verdict(&rows)),
+            expected: file.expected(),
+            size: size.name(),
             title: file.title.clone(),
             paper: file.paper.clone(),
-            rule: file.rule.clone(),
-            costs: file.costs.name().into(),
+            costs: file.costs_name(),
             ours: file.ours.clone(),
             causes: file.causes.clone(),
-            machine: self.is_live().then(|| machine.to_string()),
+            machine: file.is_live().then(|| machine.to_string()),
             notes,
             rows,
+            points,
+            plots: file.plots,
         })
     }
 }
 
-/// Runs one job on one target that is new, if nothing bad comes out; `None` when it was interrupted.
-fn run_one(
-    figure: &'static str,
-    way: &Way<'_>,
-    target: Target,
-    job: Job,
-) -> Result<Option<RunOutcome>, ReproduceError> {
-    let (fill, overwrite) = (Fill::None, Overwrite::None);
-    let experiment = Experiment {
-        name: figure.into(),
-        description: String::new(),
-        targets: vec![target],
-        workloads: vec![Workload::Job(job.into())],
-        run: RunSpec { seed: SEED, fill, overwrite, allow_errors: false },
-        vary: Vec::new(),
-        remarks: Vec::new(),
-    };
-    let mut outcome = execute(&experiment, How::default(), &|t| (way.watch)(&t.name))?;
-    if outcome.is_bad() {
-        let allowed = outcome.experiment.run.allow_errors;
-        let of = |run: &RunOutcome| run.bad_because(allowed);
-        let what = outcome.runs.iter().flat_map(of).collect::<Vec<_>>().join("; ");
-        return Err(ReproduceError::Bad { figure, what });
+impl FigureFile {
+    /// Its rows, of what was measured.
+    fn rows_of(&self, points: &Points) -> Result<Vec<Row>, ReproduceError> {
+        let mut rows = Vec::new();
+        for spec in &self.rows {
+            let bad = |what| ReproduceError::Row { figure: self.name().into(), what };
+            rows.append(&mut spec.rows(points, self.leaves_out()).map_err(bad)?);
+        }
+        Ok(rows)
     }
-    Ok(outcome.runs.pop().filter(|run| !run.measured.interrupted))
+
+    fn of_mechanism(&self) -> Option<&'static Mechanism> {
+        MECHANISMS.iter().find(|m| Some(m.name) == self.mechanism.as_deref())
+    }
+
+    /// It is measured on the machine at hand: no two runs give the same numbers, and its verdict is about
+    /// the machine as well as about us.
+    pub fn is_live(&self) -> bool {
+        self.of_mechanism().is_some_and(|mechanism| mechanism.is_live)
+    }
 }
 
 impl FigureResult {
-    /// The verdict is the expected one. Not so of a figure that was interrupted.
+    /// The verdict is the expected one, or this machine can't show it. Not so of a figure that was interrupted.
     pub fn as_expected(&self) -> bool {
-        self.verdict == self.expected || self.verdict == Verdict::NothingToScale
+        let cannot = self.machine.is_some() && self.verdict == Verdict::Inconclusive;
+        self.verdict == self.expected || cannot
+    }
+
+    /// It was measured on this machine.
+    pub fn is_live(&self) -> bool {
+        self.machine.is_some()
+    }
+
+    /// How many rules hold.
+    pub fn count(&self) -> String {
+        let rules = || self.rows.iter().filter(|r| r.rule != Rule::None && !r.input);
+        let of = |order: bool| {
+            let all = rules().filter(|r| r.order == order).count();
+            let hold = rules().filter(|r| r.order == order && r.holds == Some(true)).count();
+            format!("{hold} of {all}")
+        };
+        format!("{} sizes hold, {} orders and directions", of(false), of(true))
     }
 
     /// The table and the verdict.
@@ -264,6 +363,7 @@ impl FigureResult {
                 r.unit.clone(),
                 r.rule.to_string(),
                 match r.holds {
+                    _ if r.input => "input",
                     None => "",
                     Some(true) => "ok",
                     Some(false) => "OFF",
@@ -273,7 +373,7 @@ impl FigureResult {
         }
         let mut text = format!("{}: {} ({})\n\n", self.name, self.title, self.paper);
         text += &aligned(&rows);
-        text += &format!("\nverdict: {} (rule: {})\n", self.verdict, self.rule);
+        text += &format!("\nverdict: {} ({})\n", self.verdict, self.count());
         if self.interrupted {
             text += "INTERRUPTED: rows without a value were not measured\n";
         } else if !self.as_expected() {
@@ -308,19 +408,4 @@ fn number(x: f64) -> String {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// Each figure's file is complete; running them is `make test`'s slower part.
-    #[test]
-    fn every_figure_has_a_good_file() {
-        for figure in FIGURES {
-            let file = FigureFile::parse(figure.name, figure.text);
-            assert!(file.is_ok(), "{}: {}", figure.name, file.unwrap_err());
-        }
-        assert!(list().contains("lightnvm-table1"));
-        let said = find("lightnvm-table2").map(|_| ()).unwrap_err().to_string();
-        assert!(said.contains("did you mean `lightnvm-table1`"), "{said}");
-        assert_eq!(find("all").unwrap().len(), FIGURES.len());
-    }
-}
+mod tests;

@@ -14,7 +14,7 @@ mod contention;
 mod figures;
 mod page;
 mod parts;
-mod svg;
+pub(crate) mod svg;
 
 use super::numbers::Report;
 use std::fmt::Write;
@@ -23,20 +23,28 @@ use svg::escape;
 const STYLE: &str = include_str!("style.css");
 const SCRIPT: &str = include_str!("pointer.js");
 
-pub(super) fn page(report: &Report) -> String {
-    let mut s = format!(
+/// A page by itself, whose `meta` says something to programs.
+pub(crate) fn document(title: &str, meta: &[(&str, &str)], main: &str) -> String {
+    let mut s = String::from(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n\
-         <meta name=\"color-scheme\" content=\"light dark\">\n\
-         <meta name=\"generator\" content=\"flashlane {}\">\n\
-         <meta name=\"flashlane-fingerprint\" content=\"{}\">\n\
-         <link rel=\"icon\" href=\"data:,\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n\
-         <body>\n<main>\n",
-        report.version,
-        report.fingerprint,
-        escape(&report.experiment)
+         <meta name=\"color-scheme\" content=\"light dark\">\n",
     );
-    s += &page::head(report);
+    for (name, content) in meta {
+        let _ = writeln!(s, "<meta name=\"{name}\" content=\"{}\">", escape(content));
+    }
+    let _ = write!(
+        s,
+        "<link rel=\"icon\" href=\"data:,\">\n<title>{}</title>\n<style>\n{STYLE}</style>\n</head>\n\
+         <body>\n<main>\n{main}</main>\n<div id=\"tip\" role=\"status\" hidden></div>\n<script>\n\
+         {SCRIPT}</script>\n</body>\n</html>\n",
+        escape(title)
+    );
+    s
+}
+
+pub(super) fn page(report: &Report) -> String {
+    let mut s = page::head(report);
     let groups = report.groups();
     let mut n = 0;
     for (i, group) in groups.iter().enumerate() {
@@ -64,10 +72,7 @@ pub(super) fn page(report: &Report) -> String {
         s += "</section>\n</div>\n";
     }
     s += &page::configuration(report);
-    let _ = write!(
-        s,
-        "</main>\n<div id=\"tip\" role=\"status\" hidden></div>\n<script>\n{SCRIPT}</script>\n\
-         </body>\n</html>\n"
-    );
-    s
+    let generator = format!("flashlane {}", report.version);
+    let meta = [("generator", &*generator), ("flashlane-fingerprint", &*report.fingerprint)];
+    document(&report.experiment, &meta, &s)
 }

@@ -7,24 +7,24 @@ use std::fmt::Write;
 
 /// Dimensions of a drawing and the margins around its plot, in CSS pixels at natural size.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Size {
-    pub(super) width: f64,
-    pub(super) height: f64,
-    pub(super) left: f64,
-    pub(super) right: f64,
-    pub(super) top: f64,
-    pub(super) bottom: f64,
+pub(crate) struct Size {
+    pub(crate) width: f64,
+    pub(crate) height: f64,
+    pub(crate) left: f64,
+    pub(crate) right: f64,
+    pub(crate) top: f64,
+    pub(crate) bottom: f64,
     /// Ticks wanted on the horizontal axis.
-    pub(super) x_ticks: usize,
+    pub(crate) x_ticks: usize,
     /// Points of a line over time at most.
-    pub(super) points: usize,
+    pub(crate) points: usize,
     /// Characters of a label beside the plot at most.
-    pub(super) label: usize,
+    pub(crate) label: usize,
 }
 
 impl Size {
     /// For screens and paper.
-    pub(super) const fn wide(height: f64) -> Size {
+    pub(crate) const fn wide(height: f64) -> Size {
         Size {
             width: 860.0,
             height,
@@ -39,48 +39,48 @@ impl Size {
     }
 
     /// For a phone, 390 pixels wide: 358 between the page's margins.
-    pub(super) const fn narrow(height: f64) -> Size {
+    pub(crate) const fn narrow(height: f64) -> Size {
         let (width, left, right) = (358.0, 54.0, 86.0);
         Size { width, left, right, x_ticks: 4, points: 80, label: 10, ..Size::wide(height) }
     }
 
     /// Half of a wide page, without names at the right.
-    pub(super) const fn half(height: f64) -> Size {
+    pub(crate) const fn half(height: f64) -> Size {
         Size { width: 422.0, right: 8.0, x_ticks: 5, ..Size::wide(height) }
     }
 
     /// With room at the left for labels of eight characters.
-    pub(super) fn long_labels(self) -> Size {
+    pub(crate) fn long_labels(self) -> Size {
         Size { left: self.left.max(72.0), ..self }
     }
 
-    pub(super) fn x0(&self) -> f64 {
+    pub(crate) fn x0(&self) -> f64 {
         self.left
     }
-    pub(super) fn x1(&self) -> f64 {
+    pub(crate) fn x1(&self) -> f64 {
         self.width - self.right
     }
-    pub(super) fn y0(&self) -> f64 {
+    pub(crate) fn y0(&self) -> f64 {
         self.height - self.bottom
     }
-    pub(super) fn y1(&self) -> f64 {
+    pub(crate) fn y1(&self) -> f64 {
         self.top
     }
 
     /// Where a value of the horizontal axis lies.
-    pub(super) fn x(&self, axis: &Axis, v: f64) -> f64 {
+    pub(crate) fn x(&self, axis: &Axis, v: f64) -> f64 {
         self.x0() + axis.at(v) * (self.x1() - self.x0())
     }
 
     /// Where a value of the vertical axis lies.
-    pub(super) fn y(&self, axis: &Axis, v: f64) -> f64 {
+    pub(crate) fn y(&self, axis: &Axis, v: f64) -> f64 {
         self.y0() - axis.at(v) * (self.y0() - self.y1())
     }
 }
 
 /// How values lie on an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     Linear,
     /// Powers of ten.
     Log,
@@ -89,14 +89,14 @@ pub(super) enum Kind {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Axis {
-    pub(super) kind: Kind,
-    pub(super) low: f64,
-    pub(super) high: f64,
-    pub(super) ticks: Vec<(f64, String)>,
-    pub(super) title: String,
+pub(crate) struct Axis {
+    pub(crate) kind: Kind,
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    pub(crate) ticks: Vec<(f64, String)>,
+    pub(crate) title: String,
     /// Said behind a value under the pointer.
-    pub(super) unit: &'static str,
+    pub(crate) unit: &'static str,
 }
 
 fn spread(kind: Kind, v: f64) -> f64 {
@@ -109,7 +109,7 @@ fn spread(kind: Kind, v: f64) -> f64 {
 
 impl Axis {
     /// From 0 to at least `high`, with about so many ticks at round numbers.
-    pub(super) fn linear(high: f64, wanted: usize, title: &str, unit: &'static str) -> Axis {
+    pub(crate) fn linear(high: f64, wanted: usize, title: &str, unit: &'static str) -> Axis {
         let high = if high > 0.0 && high.is_finite() { high } else { 1.0 };
         let step = round_step(high / wanted.max(1) as f64);
         let n = (high / step - 1e-9).ceil().max(1.0) as usize;
@@ -126,7 +126,7 @@ impl Axis {
     }
 
     /// As `linear`, but ends at `high` itself: time does not go on to a round number.
-    pub(super) fn exact(high: f64, wanted: usize, title: &str, unit: &'static str) -> Axis {
+    pub(crate) fn exact(high: f64, wanted: usize, title: &str, unit: &'static str) -> Axis {
         let mut axis = Axis::linear(high, wanted, title, unit);
         if high > 0.0 {
             axis.high = high;
@@ -137,7 +137,7 @@ impl Axis {
 
     /// Times in ns from `low` to `high`, both above 0, on a logarithmic scale: ticks at powers of ten,
     /// over few of them also at 2 and 5 times those, at most `wanted` where that is possible.
-    pub(super) fn latency(low: f64, high: f64, wanted: usize, title: &str) -> Axis {
+    pub(crate) fn latency(low: f64, high: f64, wanted: usize, title: &str) -> Axis {
         let low = low.max(1.0);
         let high = high.max(low * 2.0);
         let (low, high) = (low / 1.15, high * 1.15);
@@ -163,8 +163,30 @@ impl Axis {
         Axis { kind: Kind::Log, low, high, ticks, title: title.into(), unit: "ns" }
     }
 
+    /// Powers of ten from below `low` to above `high`, both above 0.
+    pub(crate) fn log(low: f64, high: f64, title: &str) -> Axis {
+        let (from, to) =
+            (low.max(1e-9).log10().floor() as i32, high.max(1e-9).log10().ceil() as i32);
+        let to = to.max(from + 1);
+        let ticks = (from..=to).map(|p| {
+            let places = usize::try_from(-p).unwrap_or(0);
+            (10f64.powi(p), fixed(10f64.powi(p), places))
+        });
+        let (low, high) = (10f64.powi(from), 10f64.powi(to));
+        let ticks = ticks.collect();
+        Axis { kind: Kind::Log, low, high, ticks, title: title.into(), unit: "" }
+    }
+
+    /// Names at equal distances, the first at 0, the second at 1.
+    pub(crate) fn names(names: &[String], title: &str) -> Axis {
+        let ticks = names.iter().enumerate().map(|(i, name)| (i as f64, name.clone()));
+        let (low, high) = (-0.2, names.len().max(2) as f64 - 0.8);
+        let ticks = ticks.collect();
+        Axis { kind: Kind::Linear, low, high, ticks, title: title.into(), unit: "" }
+    }
+
     /// Shares, up to that many nines.
-    pub(super) fn nines(nines: usize, title: &str) -> Axis {
+    pub(crate) fn nines(nines: usize, title: &str) -> Axis {
         let all = [
             (0.0, "0%"),
             (0.5, "50%"),
@@ -189,7 +211,7 @@ impl Axis {
     }
 
     /// Where a value lies between the ends, 0 to 1.
-    pub(super) fn at(&self, v: f64) -> f64 {
+    pub(crate) fn at(&self, v: f64) -> f64 {
         let (low, high) = (spread(self.kind, self.low), spread(self.kind, self.high));
         ((spread(self.kind, v) - low) / (high - low)).clamp(0.0, 1.0)
     }
@@ -212,7 +234,7 @@ fn fixed(v: f64, places: usize) -> String {
 }
 
 /// A duration in ns, with its unit.
-pub(super) fn time(ns: f64) -> String {
+pub(crate) fn time(ns: f64) -> String {
     let (value, unit) = match ns {
         n if n < 1e3 => (n, "ns"),
         n if n < 1e6 => (n / 1e3, "µs"),
@@ -225,7 +247,7 @@ pub(super) fn time(ns: f64) -> String {
 }
 
 /// The unit in which a span of ns reads best: factor and name.
-pub(super) fn time_unit(ns: f64) -> (f64, &'static str) {
+pub(crate) fn time_unit(ns: f64) -> (f64, &'static str) {
     match ns {
         n if n < 2e3 => (1.0, "ns"),
         n if n < 2e6 => (1e3, "µs"),
@@ -235,7 +257,7 @@ pub(super) fn time_unit(ns: f64) -> (f64, &'static str) {
 }
 
 /// Text for HTML and SVG.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
         match c {
@@ -252,7 +274,7 @@ pub(super) fn escape(text: &str) -> String {
 }
 
 /// At most so many characters, the end cut where it is longer.
-pub(super) fn cut(text: &str, most: usize) -> String {
+pub(crate) fn cut(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.into();
     }
@@ -260,28 +282,28 @@ pub(super) fn cut(text: &str, most: usize) -> String {
 }
 
 /// Text of a class at a place.
-pub(super) fn text(class: &str, (x, y): (f64, f64), text: &str) -> String {
+pub(crate) fn text(class: &str, (x, y): (f64, f64), text: &str) -> String {
     format!("<text class=\"{class}\" x=\"{}\" y=\"{}\">{}</text>", c(x), c(y), escape(text))
 }
 
 /// As [`text`], with its middle or its end there.
-pub(super) fn text_at(class: &str, anchor: &str, (x, y): (f64, f64), text: &str) -> String {
+pub(crate) fn text_at(class: &str, anchor: &str, (x, y): (f64, f64), text: &str) -> String {
     let (x, y, text) = (c(x), c(y), escape(text));
     format!("<text class=\"{class}\" x=\"{x}\" y=\"{y}\" text-anchor=\"{anchor}\">{text}</text>")
 }
 
 /// An area, named under the pointer.
-pub(super) fn area(class: &str, d: &str, name: &str) -> String {
+pub(crate) fn area(class: &str, d: &str, name: &str) -> String {
     format!("<path class=\"area {class}\" d=\"{d}\"><title>{}</title></path>", escape(name))
 }
 
-pub(super) fn c(v: f64) -> String {
+pub(crate) fn c(v: f64) -> String {
     let text = format!("{v:.1}");
     text.strip_suffix(".0").map(str::to_string).unwrap_or(text)
 }
 
 /// Opens a drawing that says what it is to those who do not see it; `data` is for the pointer.
-pub(super) fn open(size: &Size, class: &str, alt: &str, data: &str) -> String {
+pub(crate) fn open(size: &Size, class: &str, alt: &str, data: &str) -> String {
     format!(
         "<svg class=\"{class}\" viewBox=\"0 0 {} {}\" role=\"img\" aria-label=\"{}\"{data}>\n",
         c(size.width),
@@ -291,7 +313,7 @@ pub(super) fn open(size: &Size, class: &str, alt: &str, data: &str) -> String {
 }
 
 /// Grid, ticks and titles of both axes.
-pub(super) fn axes(size: &Size, x: &Axis, y: &Axis) -> String {
+pub(crate) fn axes(size: &Size, x: &Axis, y: &Axis) -> String {
     let mut s = String::new();
     for (v, label) in &y.ticks {
         let at = size.y(y, *v);
@@ -305,7 +327,7 @@ pub(super) fn axes(size: &Size, x: &Axis, y: &Axis) -> String {
 }
 
 /// Ticks and title of the horizontal axis.
-pub(super) fn x_axis(size: &Size, x: &Axis) -> String {
+pub(crate) fn x_axis(size: &Size, x: &Axis) -> String {
     let mut s =
         format!("<path class=\"axis\" d=\"M{} {}H{}\"/>", c(size.x0()), c(size.y0()), c(size.x1()));
     for (v, label) in &x.ticks {
@@ -319,7 +341,7 @@ pub(super) fn x_axis(size: &Size, x: &Axis) -> String {
 
 /// Moves labels apart that would lie on each other: `at` sorted by place, `gap` between them, all
 /// within `low` to `high` as far as they fit.
-pub(super) fn apart(at: &mut [(f64, usize)], gap: f64, low: f64, high: f64) {
+pub(crate) fn apart(at: &mut [(f64, usize)], gap: f64, low: f64, high: f64) {
     at.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
     let mut least = low;
     for (place, _) in at.iter_mut() {

@@ -11,7 +11,9 @@ mod copy;
 pub(super) mod overhead;
 pub(super) mod scaling;
 
-use super::{FigureFile, ReproduceError, Row, Size, Verdict};
+use super::points::{Point, Points};
+use super::{FigureFile, Measured, ReproduceError, Verdict, Way};
+use crate::calibrate::Machine;
 use crate::run::Monitor;
 use flashlane_base::{Geometry, Lba, SECTOR_BYTES};
 use flashlane_ftl::block::{BlockDev, BlockOp, Io};
@@ -29,15 +31,6 @@ const WARM_SECTORS: u64 = 64;
 /// And such requests between two looks at how far the device is.
 const WARM_REQUESTS: u32 = 64;
 
-/// What a live figure gives.
-pub(super) struct Measured {
-    pub(super) rows: Vec<Row>,
-    /// What has to be known beside the numbers, of this run.
-    pub(super) notes: Vec<String>,
-    /// The verdict, where it does not follow from the rows.
-    pub(super) verdict: Option<Verdict>,
-}
-
 /// What the figure's file says, for all threads.
 #[derive(Clone)]
 struct Plan {
@@ -51,17 +44,13 @@ struct Plan {
 }
 
 impl Plan {
-    fn of(figure: &'static str, file: &FigureFile, size: Size) -> Plan {
-        let rounds = match size {
-            Size::Small => "rounds",
-            Size::Full => "rounds_full",
-        };
+    fn of(figure: &'static str, file: &FigureFile) -> Plan {
         Plan {
             figure,
             device: file.device("null").spec.clone(),
             over_provisioning_percent: file.parameter("over_provisioning_percent") as u32,
             set: (file.parameter("set_mib") << 20) / SECTOR_BYTES as u64,
-            rounds: file.parameter(rounds),
+            rounds: file.parameter("rounds"),
         }
     }
 
@@ -72,7 +61,7 @@ impl Plan {
     }
 
     fn bad(&self, what: impl ToString) -> ReproduceError {
-        ReproduceError::Bad { figure: self.figure, what: what.to_string() }
+        ReproduceError::Bad { figure: self.figure.into(), what: what.to_string() }
     }
 }
 
@@ -217,12 +206,13 @@ impl Null {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::reproduce::Size;
     use crate::run::Progress;
     use std::cell::Cell;
 
     /// A figure's file with other parameters.
     pub(super) fn tiny(name: &str, text: &str, with: &[(&str, u64)]) -> FigureFile {
-        let mut file = FigureFile::parse(name, text).expect("a good file");
+        let mut file = FigureFile::parse(name, text, Size::Small).expect("a good file");
         for (key, value) in with {
             let found = file.parameters.iter_mut().find(|(name, _)| name == key);
             found.expect("a parameter of this figure").1 = *value;

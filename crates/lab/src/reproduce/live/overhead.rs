@@ -5,8 +5,10 @@
 //! in turns, in pieces of [`Plan::rounds`]. Never: has anything in flight while it measures without a target.
 
 use super::copy::Copy;
-use super::{Measured, Null, Plan, Sign, Spent, attended, median, sectors_of};
-use crate::reproduce::{FigureFile, ReproduceError, Size, Watch};
+use super::{
+    FigureFile, Machine, Measured, Null, Plan, Point, Points, ReproduceError, Sign, Spent, Way,
+    attended, median, sectors_of,
+};
 use flashlane_base::{Location, OOB_BYTES, Ppa, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::log::LogConfig;
@@ -21,8 +23,8 @@ const FIGURE: &str = "lightnvm-overhead";
 /// Writes before any are measured: more than a ring has slots.
 const RAMP: u64 = 2048;
 
-/// Nanoseconds per request, by what was measured and round.
-type Times = BTreeMap<&'static str, Vec<f64>>;
+/// Nanoseconds per request, by (`write` or `read`, what was measured) and round.
+type Times = BTreeMap<(&'static str, &'static str), Vec<f64>>;
 
 struct Found {
     times: Times,
@@ -30,48 +32,34 @@ struct Found {
     amplification: [f64; 2],
 }
 
+/// Series `device`, `bytes`, `pblk`, `qblk` and `bare` over `op`, `write` and `read`.
 pub(in crate::reproduce) fn measure(
     file: &FigureFile,
-    size: Size,
-    watch: Watch<'_>,
-    _cores: u32,
+    way: &Way<'_>,
+    _: &Machine,
 ) -> Result<Measured, ReproduceError> {
-    let plan = Plan::of(FIGURE, file, size);
+    let plan = Plan::of(FIGURE, file);
     let operations = file.parameter("operations");
-    let monitor = watch("one thread");
+    let monitor = (way.watch)("one thread");
     let found = attended(&*monitor, move |sign| {
         let main = |cx| all(cx, plan.clone(), operations, sign.clone());
         Threads::new(1, 1).run(main).into_iter().next().expect("one core")
     })?;
-    let us = |what: &str| Some(median(found.times.get(what)?.iter().copied())? / 1e3);
-    let value = |id: &str| {
-        us(id).or_else(|| {
-            // `write_pblk_adds` and the like: to the device alone, and to the bytes alone.
-            let (op, rest) = id.split_once('_')?;
-            let (kind, what) = rest.split_once('_')?;
-            let with = us(&format!("{op}_{kind}"))?;
-            let alone = us(&format!("{op}_alone"))?;
-            let itself = with - us(&format!("{op}_bytes"))?;
-            match what {
-                "adds" => Some(with - alone),
-                "adds_percent" => Some(100.0 * (with - alone) / alone),
-                "itself" => Some(itself),
-                "cpu" => {
-                    let rate = file.parameter(&format!("{op}_rate_mb")) as f64 * 1e6;
-                    // Microseconds per second are a millionth of a CPU each.
-                    Some(itself * rate / SECTOR_BYTES as f64 / 1e6 * 100.0)
-                }
-                _ => None,
-            }
-        })
-    };
-    let ratio = us("write_qblk").zip(us("write_pblk")).map(|(qblk, pblk)| qblk / pblk);
-    let rows = file.fill(|id| if id == "write_qblk_over_pblk" { ratio } else { value(id) });
+    let mut points = Points::default();
+    for series in ["device", "bytes", "pblk", "qblk", "bare"] {
+        for op in ["write", "read"] {
+            let times = found.times.get(&(op, series)).into_iter().flatten();
+            let us = median(times.map(|ns| ns / 1e3));
+            let mut point = Point::new(series, [("op", op.to_string())]);
+            point.values.extend(us.map(|us| ("us".to_string(), us)));
+            points.add(point);
+        }
+    }
     let [pblk, qblk] = found.amplification;
     let notes = vec![format!(
         "programmed per written sector: pblk {pblk:.2}, QBLK {qblk:.2}; what they move is in their times"
     )];
-    Ok(Measured { rows, notes, verdict: None })
+    Ok(Measured { points, notes, verdict: None })
 }
 
 async fn all(
@@ -101,14 +89,14 @@ async fn all(
         for _ in 0..units {
             alone.write(&cx, &buf).await;
         }
-        note("write_alone", each(before, units * alone.unit as u64));
+        note(("write", "device"), each(before, units * alone.unit as u64));
         let sector = &mut buf[..];
-        for (what, dev) in [("write_pblk", &pblk), ("write_qblk", &qblk), ("write_bare", &bare)] {
+        for (what, dev) in [("pblk", &pblk), ("qblk", &qblk), ("bare", &bare)] {
             let sector = &mut sector[..dev.unit];
             // Until the ring is full.
             requests(&cx, dev, BlockOp::Write, (RAMP, plan.set), &mut rng, sector).await;
             note(
-                what,
+                ("write", what),
                 requests(&cx, dev, BlockOp::Write, (operations, plan.set), &mut rng, sector).await,
             );
             dev.settle(&cx).await;
@@ -117,11 +105,11 @@ async fn all(
         for _ in 0..operations {
             alone.read(&cx, &mut rng, sector).await;
         }
-        note("read_alone", each(before, operations));
-        for (what, dev) in [("read_pblk", &pblk), ("read_qblk", &qblk), ("read_bare", &bare)] {
+        note(("read", "device"), each(before, operations));
+        for (what, dev) in [("pblk", &pblk), ("qblk", &qblk), ("bare", &bare)] {
             let sector = &mut sector[..dev.unit];
             note(
-                what,
+                ("read", what),
                 requests(&cx, dev, BlockOp::Read, (operations, plan.set), &mut rng, sector).await,
             );
         }
@@ -129,14 +117,14 @@ async fn all(
         for _ in 0..operations {
             copy.write(sector);
         }
-        note("write_bytes", each(before, operations));
+        note(("write", "bytes"), each(before, operations));
         let before = Spent::now();
         for _ in 0..operations {
             let at = rng.below(plan.set) as usize * SECTOR_BYTES;
             sector.copy_from_slice(&set[at..at + SECTOR_BYTES]);
             black_box(flashlane_base::crc32c(black_box(sector)));
         }
-        note("read_bytes", each(before, operations));
+        note(("read", "bytes"), each(before, operations));
         sign.count(8 * operations);
     }
     if sign.stopped() {
@@ -250,24 +238,22 @@ impl Alone {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::calibrate::Machine;
+    use crate::reproduce::Known;
     use crate::reproduce::live::tests::{Impatient, tiny};
     use crate::run::Unwatched;
     use std::rc::Rc;
 
     const TEXT: &str = include_str!("../../../../../experiments/lightnvm/overhead.toml");
 
-    /// Times are the machine's; that each row has one, and that differences are differences, is ours.
+    /// Times are the machine's; that each row has one is ours.
     #[test]
     fn every_row_has_a_value() {
         let file = tiny(FIGURE, TEXT, &[("rounds", 1), ("operations", 64)]);
-        let found = measure(&file, Size::Small, &|_| Rc::new(Unwatched), 1).expect("measured");
-        let here = |what: &str| {
-            let row = found.rows.iter().find(|r| r.what == what).expect(what);
-            row.here.expect(what)
-        };
-        let adds = here("write, pblk") - here("write, the device alone");
-        assert!((adds - here("write, pblk adds")).abs() < 1e-9);
-        assert!(found.rows.iter().all(|r| r.here.is_some_and(f64::is_finite)), "{:?}", found.rows);
+        let way = Way { jobs: 1, watch: &|_| Rc::new(Unwatched), known: &Known::default() };
+        let found = measure(&file, &way, &Machine::default()).expect("measured");
+        let rows = file.rows_of(&found.points).expect("good rows");
+        assert!(rows.iter().all(|r| r.here.is_some_and(f64::is_finite)), "{rows:?}");
         assert!(found.notes[0].contains("QBLK"));
     }
 
@@ -276,7 +262,8 @@ mod tests {
     fn an_interrupt_ends_it_early() {
         let file = tiny(FIGURE, TEXT, &[("rounds", u32::MAX as u64)]);
         let watch = |_: &str| Rc::new(Impatient::default()) as Rc<dyn crate::run::Monitor>;
-        let found = measure(&file, Size::Small, &watch, 1).expect("ended");
-        assert!(found.rows.iter().all(|r| r.here.is_none()));
+        let way = Way { jobs: 1, watch: &watch, known: &Known::default() };
+        let found = measure(&file, &way, &Machine::default()).expect("ended");
+        assert!(found.points.0.iter().all(|point| point.values.is_empty()));
     }
 }

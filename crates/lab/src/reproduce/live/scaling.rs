@@ -10,8 +10,10 @@
 //! is counted by its own clock, and a flush lets what was buffered leave before the next piece.
 
 use super::copy::Copy;
-use super::{Measured, Null, Plan, Sign, Spent, attended, median};
-use crate::reproduce::{FigureFile, ReproduceError, Row, Size, Verdict, Watch};
+use super::{
+    FigureFile, Machine, Measured, Null, Plan, Point, Points, ReproduceError, Sign, Spent, Verdict,
+    Way, attended, median,
+};
 use flashlane_base::{Ns, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::log::LogConfig;
@@ -100,31 +102,54 @@ struct Board {
     changed: Notify,
 }
 
+/// With fewer cores nothing can be said of how a thing scales.
+const CORES_MIN: u32 = 4;
+/// Of all cores, what the copy loop has to gain from them, or the machine itself does not scale.
+const COPY_GAIN_MIN: f64 = 0.5;
+
+/// Series `copy`, `pblk` and `qblk` over `threads`.
 pub(in crate::reproduce) fn measure(
     file: &FigureFile,
-    size: Size,
-    watch: Watch<'_>,
-    cores: u32,
+    way: &Way<'_>,
+    machine: &Machine,
 ) -> Result<Measured, ReproduceError> {
-    let plan = Plan::of(FIGURE, file, size);
+    let plan = Plan::of(FIGURE, file);
     let span = Ns::from_ms(file.parameter("piece_ms"));
-    let cores = cores.clamp(1, THREADS_MAX);
-    let (mut rows, mut notes) = (Vec::new(), Vec::new());
+    let cores = machine.cores.clamp(1, THREADS_MAX);
+    let (mut points, mut notes) = (Points::default(), Vec::new());
     let mut interrupted = false;
     for n in threads(cores) {
         let found = match interrupted {
             true => None,
             false => {
-                let monitor = watch(&format!("{n} threads"));
+                let monitor = (way.watch)(&format!("{n} threads"));
                 Some(attended(&*monitor, |sign| session(&plan, n, span, sign))?)
             }
         };
         let rounds = found.filter(|rounds| rounds.len() as u64 == plan.rounds);
         interrupted |= rounds.is_none();
-        rows.extend(rows_of(file, n, rounds.as_deref(), &mut notes));
+        points_of(n, rounds.as_deref(), &mut points, &mut notes);
     }
-    let verdict = (cores == 1 && !interrupted).then_some(Verdict::NothingToScale);
-    Ok(Measured { rows, notes, verdict })
+    let verdict = (!interrupted).then(|| cannot_show(cores, &points, &mut notes)).flatten();
+    Ok(Measured { points, notes, verdict })
+}
+
+/// The verdict of a machine that can't show how anything scales.
+fn cannot_show(cores: u32, points: &Points, notes: &mut Vec<String>) -> Option<Verdict> {
+    let all = format!("copy factor threads={cores}").parse().expect("a choice of points");
+    let gain = points.choose(&all).and_then(|all| Some(all.first()?.1)).unwrap_or(0.0);
+    let why = match cores {
+        1 => "one core: there is nothing to scale".to_string(),
+        2..CORES_MIN => format!("{cores} cores: with fewer than {CORES_MIN} nothing can be said"),
+        _ if gain < COPY_GAIN_MIN * f64::from(cores) => {
+            format!(
+                "the copy loop itself gains {gain:.2} of {cores} cores: the machine does not scale"
+            )
+        }
+        _ => return None,
+    };
+    notes.push(why);
+    Some(Verdict::Inconclusive)
 }
 
 /// The powers of two up to the cores, and all cores.
@@ -133,32 +158,28 @@ fn threads(cores: u32) -> Vec<u32> {
     powers.chain([cores]).collect()
 }
 
-/// The rows for `n` threads; `None` where it was not measured.
-fn rows_of(
-    file: &FigureFile,
-    n: u32,
-    rounds: Option<&[Round]>,
-    notes: &mut Vec<String>,
-) -> Vec<Row> {
+/// Adds the points for `n` threads; without values where they were not measured.
+fn points_of(n: u32, rounds: Option<&[Round]>, points: &mut Points, notes: &mut Vec<String>) {
     let fair = rounds.map(|rounds| fair(n, rounds, notes)).unwrap_or_default();
     let value = |kind: &str, all: bool, of: fn(&Sum) -> f64| {
         let values = fair.iter().flat_map(|round| round.iter());
         let values = values.filter(|((k, a), _)| *k == kind && *a == all);
         median(values.map(|(_, sum)| of(sum)))
     };
-    let rate = |kind: &str, all: bool| value(kind, all, |sum| sum.rate);
-    let factor = |kind: &str| Some(rate(kind, true)? / rate(kind, false)?);
-    let here = |id: &str| match id.split_once('_')? {
-        (kind, "rate") => Some(rate(kind, n > 1)? / 1e3),
-        (kind, "factor") => factor(kind),
-        (kind, "share") => Some(factor(kind)? / factor("copy")?),
-        (kind, "busy") => Some(100.0 * value(kind, n > 1, |sum| sum.busy)?),
-        _ => None,
-    };
-    // One thread is what the others are compared with.
-    let is_there = |id: &str| n > 1 || id.ends_with("_rate") || id.ends_with("_busy");
-    let specs = file.rows.iter().filter(|spec| is_there(&spec.id));
-    specs.map(|spec| spec.for_number(n, here(&spec.id))).collect()
+    for kind in KINDS {
+        let rate = |all: bool| value(kind, all, |sum| sum.rate);
+        let factor = || match n {
+            1 => Some(1.0),
+            _ => Some(rate(true)? / rate(false)?),
+        };
+        let mut point = Point::new(kind, [("threads", n.to_string())]);
+        if let (Some(all), Some(factor)) = (rate(n > 1), factor()) {
+            let busy = value(kind, n > 1, |sum| sum.busy).unwrap_or_default();
+            point = point.with("rate_k_per_s", all / 1e3).with("factor", factor);
+            point = point.with("busy_percent", 100.0 * busy);
+        }
+        points.add(point);
+    }
 }
 
 fn fair<'a>(n: u32, rounds: &'a [Round], notes: &mut Vec<String>) -> Vec<&'a Round> {

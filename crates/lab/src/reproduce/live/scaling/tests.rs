@@ -1,6 +1,7 @@
 //! Everything but times: those are the machine's.
 
 use super::*;
+use crate::reproduce::Known;
 use crate::reproduce::live::tests::{Impatient, tiny};
 use crate::run::Unwatched;
 use std::rc::Rc;
@@ -14,31 +15,37 @@ fn small() -> FigureFile {
     tiny(FIGURE, &text, &[("rounds", 1), ("piece_ms", 2), ("set_mib", 16)])
 }
 
-fn figure(cores: u32) -> Measured {
-    measure(&small(), Size::Small, &|_| Rc::new(Unwatched), cores).expect("measured")
+fn figure(cores: u32, file: &FigureFile, watch: crate::reproduce::Watch<'_>) -> Measured {
+    let machine = Machine { cores, ..Machine::default() };
+    measure(file, &Way { jobs: 1, watch, known: &Known::default() }, &machine).expect("measured")
 }
 
 /// More threads than this machine has, and a number that is no power of two.
 #[test]
-fn every_number_of_threads_has_its_rows() {
+fn every_number_of_threads_has_its_points() {
     assert_eq!(threads(1), [1]);
     assert_eq!(threads(8), [1, 2, 4, 8]);
     assert_eq!(threads(48), [1, 2, 4, 8, 16, 32, 48]);
-    let found = figure(3);
-    let named = |n: u32| {
-        let name = format!("threads {n}:");
-        found.rows.iter().filter(|r| r.what.starts_with(&name)).count()
-    };
-    assert_eq!((named(1), named(2), named(3)), (4, 9, 9));
-    assert!(found.rows.iter().all(|r| r.here.is_some_and(|x| x > 0.0)), "{:?}", found.rows);
-    assert_eq!(found.verdict, None);
+    let file = small();
+    let found = figure(3, &file, &|_| Rc::new(Unwatched));
+    assert_eq!(found.points.0.len(), 3 * 3);
+    let rows = file.rows_of(&found.points).expect("good rows");
+    assert!(rows.iter().all(|r| r.here.is_some_and(|x| x > 0.0)), "{rows:?}");
+    assert_eq!(found.verdict, Some(Verdict::Inconclusive));
 }
 
+/// Few cores, and many of a machine whose own copies do not scale, say nothing of an FTL.
 #[test]
-fn one_core_has_nothing_to_scale() {
-    let found = figure(1);
-    assert_eq!(found.verdict, Some(Verdict::NothingToScale));
-    assert_eq!(found.rows.len(), 4);
+fn a_machine_that_does_not_scale_shows_nothing() {
+    let of = |cores: u32, gain: f64| {
+        let copy = Point::new("copy", [("threads", cores.to_string())]).with("factor", gain);
+        let mut notes = Vec::new();
+        let verdict = cannot_show(cores, &Points(vec![copy]), &mut notes);
+        assert_eq!(notes.len(), usize::from(verdict.is_some()));
+        verdict.is_some()
+    };
+    assert!(of(1, 1.0) && of(2, 2.0) && of(4, 1.9) && of(16, 7.0));
+    assert!(!of(4, 2.1) && !of(16, 12.0));
 }
 
 /// Ctrl-C: what was not measured has no value, for every number of threads.
@@ -51,9 +58,9 @@ fn an_interrupt_ends_it_early() {
         }
     });
     let watch = |_: &str| Rc::new(Impatient::default()) as Rc<dyn crate::run::Monitor>;
-    let found = measure(&file, Size::Small, &watch, 4).expect("ended");
-    assert_eq!(found.rows.len(), 4 + 9 + 9);
-    assert!(found.rows.iter().all(|r| r.here.is_none()));
+    let found = figure(4, &file, &watch);
+    assert_eq!(found.points.0.len(), 3 * 3);
+    assert!(found.points.0.iter().all(|point| point.values.is_empty()));
     assert_eq!(found.verdict, None);
 }
 
@@ -78,7 +85,7 @@ fn rounds_that_others_disturbed_are_left_out() {
 #[test]
 fn sixty_four_threads_get_through() {
     let file = tiny(FIGURE, TEXT, &[("rounds", 1)]);
-    let plan = Plan { set: 4096, ..Plan::of(FIGURE, &file, Size::Small) };
+    let plan = Plan { set: 4096, ..Plan::of(FIGURE, &file) };
     let rounds = session(&plan, THREADS_MAX, Ns::from_ms(1), Arc::default()).expect("measured");
     assert_eq!((rounds.len(), rounds[0].len()), (1, 6));
 }

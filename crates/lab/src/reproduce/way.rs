@@ -5,16 +5,49 @@
 //! errors the first in that order. Never: begins a part after an interrupt, an error or a panic; those
 //! that are under way go on to their end.
 
-use super::{ReproduceError, Size, Watch};
+use super::{ReproduceError, Watch};
 use crate::parallel::{Then, side_by_side};
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How a figure is measured.
 #[derive(Clone, Copy)]
 pub struct Way<'a> {
-    pub size: Size,
     /// Simulations at a time; a live figure is alone on the machine.
     pub jobs: usize,
     pub watch: Watch<'a>,
+    /// What other figures have measured.
+    pub known: &'a Known,
+}
+
+/// Points that several figures have: each is measured once.
+#[derive(Default)]
+pub struct Known(Mutex<BTreeMap<String, Values>>);
+
+/// Values of a point by metric.
+type Values = BTreeMap<String, f64>;
+
+impl Known {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Values>> {
+        // An entry is whole or not there.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The values under a name, measured unless they are there.
+    pub(super) fn get(
+        &self,
+        name: String,
+        measure: impl FnOnce() -> Result<Option<Values>, ReproduceError>,
+    ) -> Result<Option<Values>, ReproduceError> {
+        if let Some(values) = self.all().get(&name) {
+            return Ok(Some(values.clone()));
+        }
+        let measured = measure()?;
+        if let Some(values) = &measured {
+            self.all().insert(name, values.clone());
+        }
+        Ok(measured)
+    }
 }
 
 impl Way<'_> {
@@ -41,8 +74,24 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
+    static KNOWN: Known = Known(Mutex::new(BTreeMap::new()));
+
     fn way(jobs: usize) -> Way<'static> {
-        Way { size: Size::Small, jobs, watch: &|_| Rc::new(Unwatched) }
+        Way { jobs, watch: &|_| Rc::new(Unwatched), known: &KNOWN }
+    }
+
+    #[test]
+    fn what_is_known_is_not_measured_again() {
+        let (known, measured) = (Known::default(), AtomicUsize::new(0));
+        let get = |name: &str, there: bool| {
+            let measure = || {
+                measured.fetch_add(1, Ordering::Relaxed);
+                Ok(there.then(|| Values::from([("x".to_string(), 1.0)])))
+            };
+            known.get(name.into(), measure).unwrap().is_some()
+        };
+        assert!(!get("a", false) && get("a", true) && get("a", true) && get("b", true));
+        assert_eq!(measured.into_inner(), 3, "what was interrupted is not known");
     }
 
     #[test]
@@ -65,7 +114,7 @@ mod tests {
         let bad = |part: &u32| {
             begun.fetch_add(1, Ordering::Relaxed);
             match part {
-                3 | 4 => Err(ReproduceError::Bad { figure: "x", what: part.to_string() }),
+                3 | 4 => Err(ReproduceError::Bad { figure: "x".into(), what: part.to_string() }),
                 _ => Ok(Some(*part)),
             }
         };

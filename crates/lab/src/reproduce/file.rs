@@ -1,0 +1,531 @@
+//! A figure's file: what is measured, the paper's values, the rules, what is drawn, what is ours.
+//!
+//! Owns: the keys of all figures. Promises: everything wrong with a file is said at once, each with its place; an
+//! experiment that no point of a grid can be run of is a complaint before anything runs. Never: measures.
+//!
+//! ```toml
+//! title = "Bandwidth of random writes"
+//! paper = "QBLK, Figure 7"
+//! expected = "reproduced"          # a verdict; another one fails
+//! mechanism = "lightnvm-fig4"      # how points are measured that [[grid]] can't
+//! [experiment]                     # what `flashlane run` takes
+//! # ...
+//! [[grid]]                         # points: each target of the experiment at each place on the axes
+//! axes = [{ name = "threads", key = "workload.0.numjobs", values = [1, 2, 4] }]
+//! set = ["run.costs=zero"]         # changes for all of them
+//! targets = ["qblk"]               # of these alone
+//! series = "{target}_free"         # what its points are called; else as the target
+//! [size.full]                      # and [size.ci]: what other sizes change
+//! set = ["workload.0.runtime=30s"]
+//! [[plot]]
+//! title = "Bandwidth"
+//! x = "threads"
+//! y = "write_mib_per_s"
+//! y_title = "MiB/s"
+//! lines = ["pblk", "qblk"]
+//! [[row]]
+//! what = "pblk, {threads} threads"
+//! each = ["threads"]               # a row for each value of the axis
+//! here = "pblk write_mib_per_s"    # points: SERIES METRIC AXIS=VALUE,VALUE
+//! unit = "MiB/s"
+//! paper = { 1 = 335, 8 = 935 }     # to be met within 15%
+//! [[row]]
+//! what = "QBLK over pblk, 32 threads"
+//! here = { ratio = ["qblk write_mib_per_s threads=32", "pblk write_mib_per_s threads=32"] }
+//! paper = 1.974
+//! at_least = 1.7                   # or at_most, between, within_percent
+//! because = "..."                  # why not within 15%; `not_judged = "..."` is no rule, and why
+//! input = true                     # what is measured was fitted to it, so it decides nothing
+//! order = true                     # it is about an order, not about a size
+//! ```
+
+use super::Size;
+use super::points::Selector;
+use super::rows::{Here, RowSpec, Rule, Verdict};
+use crate::experiment::document::{Document, Section};
+use crate::experiment::{
+    Base, Change, Complaint, DeviceChoice, Experiment, ExperimentErrors, Value, Vary, read_costs,
+};
+use flashlane_rt::CostTable;
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Points of an experiment.
+#[derive(Clone, Debug)]
+pub struct Grid {
+    /// (its name in the figure, what it changes of the experiment), the last one varies fastest.
+    pub(super) axes: Vec<(String, Vary)>,
+    set: Vec<String>,
+    targets: Vec<String>,
+    /// `{target}` stands for the target's name.
+    series: String,
+}
+
+impl Grid {
+    pub(super) fn takes(&self, target: &str) -> bool {
+        self.targets.is_empty() || self.targets.iter().any(|name| name == target)
+    }
+
+    pub(super) fn series_of(&self, target: &str) -> String {
+        self.series.replace("{target}", target)
+    }
+}
+
+/// Curves of a figure, as the paper draws them.
+#[derive(Clone, Debug)]
+pub struct Plot {
+    pub(super) title: String,
+    pub(super) x: String,
+    pub(super) x_title: String,
+    pub(super) y: String,
+    pub(super) y_title: String,
+    /// (series with places on other axes, name in the plot).
+    pub(super) lines: Vec<(Selector, String)>,
+    pub(super) log: bool,
+}
+
+/// What a size changes.
+#[derive(Clone, Debug, Default)]
+struct SizeChanges {
+    set: Vec<String>,
+    /// Parameters with other values.
+    parameters: Vec<(String, u64)>,
+    /// Values of axes that are measured, where not all are.
+    values: Vec<(String, Vec<String>)>,
+    expected: Option<Verdict>,
+}
+
+/// A figure's file.
+#[derive(Debug)]
+pub struct FigureFile {
+    pub title: String,
+    pub paper: String,
+    expected: Verdict,
+    pub ours: Vec<String>,
+    /// Where a difference from the paper comes from, with the rows that show it.
+    pub causes: Vec<String>,
+    pub mechanism: Option<String>,
+    devices: Vec<(String, DeviceChoice)>,
+    /// What the host's CPU work costs, of a mechanism; nothing without `costs`.
+    pub(super) costs: CostTable,
+    pub(super) parameters: Vec<(String, u64)>,
+    pub grids: Vec<Grid>,
+    sizes: BTreeMap<&'static str, SizeChanges>,
+    pub plots: Vec<Plot>,
+    pub rows: Vec<RowSpec>,
+    /// Where it is, and what it says.
+    source: (String, String),
+    base: Base,
+    size: Size,
+}
+
+const VERDICTS: [(&str, Verdict); 4] = [
+    ("reproduced", Verdict::Reproduced),
+    ("shape only", Verdict::ShapeOnly),
+    ("differs", Verdict::Differs),
+    ("inconclusive", Verdict::Inconclusive),
+];
+
+impl FigureFile {
+    /// Reads a figure for a size; files that it names are looked for where `file` is.
+    pub fn parse(file: &str, text: &str, size: Size) -> Result<FigureFile, ExperimentErrors> {
+        let one = |c: Complaint| ExperimentErrors(vec![c]);
+        let document = Document::parse(file, text, &[]).map_err(one)?;
+        let base = Base::of(Path::new(file), None);
+        let root = document.root();
+        let words = |key: &str| root.text(key).unwrap_or("").to_string();
+        let sizes = sizes(&root);
+        let figure = FigureFile {
+            title: words("title"),
+            paper: words("paper"),
+            expected: root.word("expected", &VERDICTS).unwrap_or(Verdict::Differs),
+            ours: root.texts("ours"),
+            causes: root.texts("causes"),
+            mechanism: root.text("mechanism").map(str::to_string),
+            devices: devices(&root, &document, &base),
+            costs: costs(&root, &base),
+            parameters: parameters(&root),
+            grids: root.tables("grid").into_iter().filter_map(grid).collect(),
+            sizes,
+            plots: root.tables("plot").into_iter().filter_map(plot).collect(),
+            rows: root.tables("row").into_iter().filter_map(row).collect(),
+            source: (file.into(), text.into()),
+            base,
+            size,
+        };
+        let experiment = root.item("experiment");
+        if figure.rows.is_empty() {
+            root.complain("row", "a figure needs rows");
+        }
+        match (&figure.mechanism, figure.grids.is_empty(), experiment) {
+            (Some(name), ..) if !super::is_mechanism(name) => {
+                root.complain("mechanism", format!("no mechanism is called `{name}`"));
+            }
+            (Some(_), true, None) | (_, false, Some(_)) => {}
+            _ => root.complain(
+                "grid",
+                "a figure has an [experiment] and [[grid]], a `mechanism`, or all",
+            ),
+        }
+        root.finish();
+        let complaints = document.complaints();
+        if !complaints.is_empty() {
+            return Err(ExperimentErrors(complaints));
+        }
+        for grid in &figure.grids {
+            figure.experiment(grid, 0)?;
+        }
+        Ok(figure)
+    }
+
+    /// Name of the table of CPU costs; `zero` is a host whose work costs nothing.
+    pub(super) fn costs_name(&self) -> String {
+        let of_grid = self.grids.first().and_then(|grid| {
+            let experiment = self.experiment(grid, 0).ok()?;
+            Some(experiment.targets.first()?.host.costs.name().to_string())
+        });
+        of_grid.unwrap_or_else(|| self.costs.name().to_string())
+    }
+
+    /// Where it was read from.
+    pub(super) fn name(&self) -> &str {
+        &self.source.0
+    }
+
+    /// This size measures only some values of an axis.
+    pub(super) fn leaves_out(&self) -> bool {
+        self.of_size().is_some_and(|size| !size.values.is_empty())
+    }
+
+    fn of_size(&self) -> Option<&SizeChanges> {
+        self.sizes.get(self.size.name())
+    }
+
+    /// The verdict that is expected; a change of it fails.
+    pub fn expected(&self) -> Verdict {
+        self.of_size().and_then(|size| size.expected).unwrap_or(self.expected)
+    }
+
+    /// The device called so. Asserts that there is one: files with a mechanism are compiled in.
+    pub(super) fn device(&self, name: &str) -> &DeviceChoice {
+        let found = self.devices.iter().find(|(n, _)| n == name);
+        &found.unwrap_or_else(|| panic!("the figure's file has no [device.{name}]")).1
+    }
+
+    /// The parameter called so, as its size has it. Asserts that there is one.
+    pub(super) fn parameter(&self, name: &str) -> u64 {
+        let of_size = self.of_size().map_or(&[][..], |size| &size.parameters);
+        let found = of_size.iter().chain(&self.parameters).find(|(n, _)| n == name);
+        found.unwrap_or_else(|| panic!("the figure's file has no parameter `{name}`")).1
+    }
+
+    /// Values of an axis of a mechanism that this size measures: all, unless it names some.
+    pub(super) fn values<T: Copy + ToString>(&self, axis: &str, all: &[T]) -> Vec<T> {
+        let some = self.some_of(axis);
+        let is_taken = |value: &&T| some.is_none_or(|some| some.contains(&value.to_string()));
+        all.iter().filter(is_taken).copied().collect()
+    }
+
+    fn some_of(&self, axis: &str) -> Option<&Vec<String>> {
+        let values = &self.of_size()?.values;
+        values.iter().find(|(name, _)| name == axis).map(|(_, values)| values)
+    }
+
+    /// A grid's axes with the values that this size measures.
+    pub(super) fn axes(&self, grid: &Grid) -> Vec<(String, Vary)> {
+        let mut axes = grid.axes.clone();
+        for (name, vary) in &mut axes {
+            if let Some(some) = self.some_of(name) {
+                vary.values.retain(|value| some.contains(value));
+            }
+        }
+        axes
+    }
+
+    /// Values of a grid's axes at a point, the last axis fastest.
+    pub(super) fn place(&self, grid: &Grid, mut point: usize) -> Vec<(String, String)> {
+        let mut at = Vec::new();
+        for (name, vary) in self.axes(grid).iter().rev() {
+            let n = vary.values.len().max(1);
+            let value = vary.values.get(point % n).cloned().unwrap_or_default();
+            at.push((name.clone(), value.trim_matches('"').to_string()));
+            point /= n;
+        }
+        at.reverse();
+        at
+    }
+
+    /// What is run at a point of a grid, of this size.
+    pub(super) fn experiment(
+        &self,
+        grid: &Grid,
+        mut point: usize,
+    ) -> Result<Experiment, ExperimentErrors> {
+        let mut sets: Vec<String> = Vec::new();
+        for (_, vary) in self.axes(grid).iter().rev() {
+            let n = vary.values.len().max(1);
+            let value = vary.values.get(point % n).map_or("", String::as_str);
+            sets.push(format!("{}={value}", vary.key));
+            point /= n;
+        }
+        let of_size = self.of_size().map_or(&[][..], |size| &size.set);
+        let all = of_size.iter().chain(&grid.set).chain(&sets);
+        let changes: Vec<Change> = all.map(|set| Change::Set(set.clone())).collect();
+        let (file, text) = &self.source;
+        let document = Document::parse(file, text, &[]);
+        let document = document.and_then(|whole| whole.below("experiment", &changes));
+        Experiment::read(document, &self.base)
+    }
+}
+
+fn devices(root: &Section<'_>, document: &Document, base: &Base) -> Vec<(String, DeviceChoice)> {
+    let Some(table) = root.table("device") else {
+        return Vec::new();
+    };
+    let mut found = Vec::new();
+    for name in table.keys() {
+        if let Some(section) = table.table(name) {
+            let choice = crate::experiment::read_device(&section, document, base);
+            found.extend(choice.map(|c| (name.to_string(), c)));
+            section.finish();
+        }
+    }
+    table.finish();
+    found
+}
+
+fn costs(root: &Section<'_>, base: &Base) -> CostTable {
+    let table = read_costs(root.text("costs").unwrap_or("zero"), base);
+    table.unwrap_or_else(|why| {
+        root.complain("costs", why);
+        CostTable::zero()
+    })
+}
+
+fn parameters(of: &Section<'_>) -> Vec<(String, u64)> {
+    let Some(table) = of.table("parameters") else {
+        return Vec::new();
+    };
+    let found = table
+        .keys()
+        .filter_map(|key| Some((key.to_string(), table.number(key, 0, u32::MAX as u64)?)))
+        .collect();
+    table.finish();
+    found
+}
+
+fn sizes(root: &Section<'_>) -> BTreeMap<&'static str, SizeChanges> {
+    let Some(table) = root.table("size") else {
+        return BTreeMap::new();
+    };
+    let mut found = BTreeMap::new();
+    for size in [Size::Ci, Size::Small, Size::Full] {
+        let Some(s) = table.table(size.name()) else { continue };
+        let mut values = Vec::new();
+        if let Some(axes) = s.table("values") {
+            values.extend(axes.keys().map(|axis| (axis.to_string(), axes.scalars(axis))));
+            axes.finish();
+        }
+        let (set, parameters) = (s.texts("set"), parameters(&s));
+        let expected = s.word("expected", &VERDICTS);
+        found.insert(size.name(), SizeChanges { set, parameters, values, expected });
+        s.finish();
+    }
+    table.finish();
+    found
+}
+
+fn grid(s: Section<'_>) -> Option<Grid> {
+    let mut axes = Vec::new();
+    for axis in s.tables("axes") {
+        let (name, key) = (axis.text("name").unwrap_or(""), axis.text("key").unwrap_or(""));
+        let values = axis.scalars("values");
+        if name.is_empty() || key.is_empty() || values.is_empty() {
+            axis.complain("name", "an axis has `name`, `key` and `values`");
+        }
+        axes.push((name.to_string(), Vary { key: key.into(), values }));
+        axis.finish();
+    }
+    let grid = Grid {
+        axes,
+        set: s.texts("set"),
+        targets: s.texts("targets"),
+        series: s.text("series").unwrap_or("{target}").to_string(),
+    };
+    s.finish();
+    Some(grid)
+}
+
+fn plot(s: Section<'_>) -> Option<Plot> {
+    let words = |key: &str| s.text(key).unwrap_or("").to_string();
+    let (x, y) = (words("x"), words("y"));
+    if x.is_empty() || y.is_empty() {
+        s.complain("x", "a plot has `x`, an axis, and `y`, a metric");
+    }
+    let mut lines = Vec::new();
+    for line in s.texts("lines") {
+        // `qblk depth=1: QBLK`
+        let (which, name) = line.split_once(": ").unwrap_or((&line, &line));
+        let (series, places) = which.split_once(' ').unwrap_or((which, ""));
+        match format!("{series} {y} {places}").parse::<Selector>() {
+            Ok(of) => lines.push((of, name.to_string())),
+            Err(why) => s.complain("lines", why),
+        }
+    }
+    if lines.is_empty() {
+        s.complain("lines", "a plot has `lines`: `SERIES AXIS=VALUE: name`");
+    }
+    let x_title = s.text("x_title").unwrap_or(&x).to_string();
+    let plot = Plot {
+        title: words("title"),
+        x_title,
+        y_title: words("y_title"),
+        log: s.flag("log").unwrap_or(false),
+        x,
+        y,
+        lines,
+    };
+    s.finish();
+    Some(plot)
+}
+
+fn row(s: Section<'_>) -> Option<RowSpec> {
+    let rules = ["within_percent", "between", "at_most", "at_least"];
+    let given: Vec<&str> = rules.into_iter().filter(|r| s.has(r)).collect();
+    let one = |key: &str| s.float(key).unwrap_or(0.0);
+    let rule = match given[..] {
+        [] => None,
+        ["within_percent"] => Some(Rule::WithinPercent(one("within_percent"))),
+        ["at_most"] => Some(Rule::AtMost(one("at_most"))),
+        ["at_least"] => Some(Rule::AtLeast(one("at_least"))),
+        ["between"] => match s.floats("between")[..] {
+            [low, high] => Some(Rule::Between(low, high)),
+            _ => {
+                s.complain("between", "`between` is a list of two numbers");
+                None
+            }
+        },
+        _ => {
+            s.complain(given[1], format!("one rule per row: `{}` or `{}`", given[0], given[1]));
+            None
+        }
+    };
+    let here = match s.item("here").map(|item| here(&item.value)) {
+        Some(Ok(here)) => Some(here),
+        Some(Err(why)) => {
+            s.complain("here", why);
+            None
+        }
+        None => {
+            s.complain("here", "a row needs `here`: how its value comes of the points");
+            None
+        }
+    };
+    let paper = match s.item("paper").map(|item| (&item.value, item.value.number())) {
+        Some((_, Some(value))) => vec![(String::new(), value)],
+        Some((Value::Table(table), _)) => {
+            let all = table.iter().filter_map(|(at, v)| Some((at.clone(), v.value.number()?)));
+            all.collect()
+        }
+        Some(_) => {
+            s.complain("paper", "`paper` is a number, or a table of them by the values of `each`");
+            Vec::new()
+        }
+        None => Vec::new(),
+    };
+    let input = s.flag("input").unwrap_or(false);
+    let not_judged = s.text("not_judged");
+    let because = s.text("because").or(not_judged).map(str::to_string);
+    if matches!(rule, Some(Rule::WithinPercent(_))) && paper.is_empty() {
+        s.complain("within_percent", "`within_percent` needs the paper's value");
+    }
+    if rule.is_some() && !paper.is_empty() && because.is_none() {
+        s.complain(given[0], "the paper prints a number: say `because`, or let it be within 15%");
+    }
+    let what = s.text("what").unwrap_or("").to_string();
+    if what.is_empty() {
+        s.complain("what", "a row needs `what`");
+    }
+    if rule.is_some() && not_judged.is_some() {
+        s.complain("not_judged", format!("`{}` judges it", given[0]));
+    }
+    let rule = if not_judged.is_some() { Some(Rule::None) } else { rule };
+    let spec = RowSpec {
+        what,
+        each: s.texts("each"),
+        paper,
+        here: here?,
+        unit: s.text("unit").unwrap_or("").to_string(),
+        rule,
+        order: s.flag("order").unwrap_or(false),
+        input,
+        because,
+    };
+    s.finish();
+    Some(spec)
+}
+
+/// A choice of points, or `{ ratio = [a, b] }` and the like.
+fn here(value: &Value) -> Result<Here, String> {
+    const KNOWN: &str = "max, min, where_max, ratio, product, difference, least_step, \
+                         largest_step, least_ratio, farthest";
+    let table = match value {
+        Value::Text(text) => return Ok(Here::One(text.parse()?)),
+        Value::Int(_) | Value::Float(_) => {
+            return Ok(Here::Number(value.number().unwrap_or_default()));
+        }
+        Value::Table(table) => table,
+        _ => return Err(format!("it is a choice of points, or a table with one of {KNOWN}")),
+    };
+    let choice = |value: &Value| -> Result<Selector, String> {
+        match value {
+            Value::Text(text) => text.parse(),
+            _ => Err("a choice of points is a text".into()),
+        }
+    };
+    let pair = |value: &'_ Value| -> Result<(Value, Value), String> {
+        match value {
+            Value::List(list) if list.len() == 2 => {
+                Ok((list[0].value.clone(), list[1].value.clone()))
+            }
+            _ => Err("it needs a list of two".into()),
+        }
+    };
+    let other = |key: &str| {
+        table.get(key).map(|item| &item.value).ok_or(format!("it needs `{key}` beside it"))
+    };
+    let mut first = table.iter().filter(|(key, _)| !["along", "from"].contains(&key.as_str()));
+    let (Some((key, item)), None) = (first.next(), first.next()) else {
+        return Err(format!("one of {KNOWN}"));
+    };
+    let along = || match other("along")? {
+        Value::Text(axis) => Ok(axis.clone()),
+        _ => Err("`along` is an axis".to_string()),
+    };
+    let v = &item.value;
+    Ok(match key.as_str() {
+        "max" => Here::Max(choice(v)?),
+        "min" => Here::Min(choice(v)?),
+        "where_max" => Here::WhereMax(choice(v)?),
+        "ratio" => {
+            let (a, b) = pair(v)?;
+            Here::Ratio(here(&a)?.into(), here(&b)?.into())
+        }
+        "product" => {
+            let (a, b) = pair(v)?;
+            Here::Product(here(&a)?.into(), here(&b)?.into())
+        }
+        "difference" => {
+            let (a, b) = pair(v)?;
+            Here::Difference(here(&a)?.into(), here(&b)?.into())
+        }
+        "least_step" => Here::LeastStep(choice(v)?, along()?),
+        "largest_step" => Here::LargestStep(choice(v)?, along()?),
+        "least_ratio" => {
+            let (a, b) = pair(v)?;
+            Here::LeastRatio(choice(&a)?, choice(&b)?)
+        }
+        "farthest" => Here::Farthest(choice(v)?, here(other("from")?)?.into()),
+        _ => return Err(format!("`{key}` is none of {KNOWN}")),
+    })
+}
