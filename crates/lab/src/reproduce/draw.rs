@@ -89,7 +89,7 @@ fn value_on<'a>(row: &'a Selector, of: &Selector, axis: &str) -> Option<&'a str>
 fn drawn(curves: &[Curve<'_>], (x, y): (&Axis, &Axis), size: &Size, alt: &str) -> String {
     let mut s = open(size, "chart", alt, "");
     s += &axes(size, x, y);
-    s += &text_at("name", "start", (size.x0() - size.left + 2.0, size.y1() - 4.0), &y.title);
+    s += &text_at("name", "start", (size.x0() - size.left + 2.0, size.y1() - 11.0), &y.title);
     let at = |(place, value): (usize, f64)| (size.x(x, place as f64), size.y(y, value));
     let mut labels = Vec::new();
     for (i, curve) in curves.iter().enumerate() {
