@@ -25,7 +25,7 @@ mod sysfs;
 mod walk;
 
 pub use collect::limiter;
-pub use config::{Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet};
+pub use config::{ChannelChoice, Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet};
 pub use create::{CreateError, Layout};
 pub use durable::format;
 #[cfg(feature = "shuttle")]
@@ -154,8 +154,9 @@ pub struct HostFtl {
     drain: Drain,
     /// Write units in a request at most.
     request_units: usize,
-    /// Busy channels are passed by.
-    passes: bool,
+    channel_choice: ChannelChoice,
+    in_ring_order: bool,
+    full_ring_retry: bool,
     borrow: bool,
     /// A ring's drainer is started by the first who writes to it, on that core: real ones can't be
     /// reached from another.

@@ -9,7 +9,9 @@ use crate::execute::RunOutcome;
 use crate::experiment::{HostSpec, Target};
 use crate::workload::{Job, Mix, Sizes};
 use flashlane_base::{Ns, SECTOR_BYTES};
-use flashlane_ftl::log::{Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet};
+use flashlane_ftl::log::{
+    ChannelChoice, Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet,
+};
 use flashlane_rt::CostTable;
 use std::collections::BTreeMap;
 
@@ -41,7 +43,7 @@ pub(super) fn fig6(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, Reprodu
 /// Figure 7: bandwidth.
 pub(super) fn fig7(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, ReproduceError> {
     let mut parts = curves(file, &FIG7);
-    let waiting = LogConfig { in_turn: true, ..LogConfig::qblk() };
+    let waiting = LogConfig { channel_choice: ChannelChoice::Turn, ..LogConfig::qblk() };
     parts.push(Part::new(file, "qblk_in_turn", waiting, 32));
     // The same host if it cost nothing: what the flash alone gives either of them.
     for (name, config) in
@@ -96,7 +98,7 @@ pub(super) fn ablation(file: &FigureFile, way: &Way<'_>) -> Result<Vec<Row>, Rep
         ("without_map", drain(pools(rings(pblk())))),
         ("without_drain", map(pools(rings(pblk())))),
         ("all", all()),
-        ("in_turn", LogConfig { in_turn: true, ..all() }),
+        ("in_turn", LogConfig { channel_choice: ChannelChoice::Turn, ..all() }),
         ("borrow", LogConfig { borrow: true, ..all() }),
     ];
     let parts = [1, 4, 32].into_iter().flat_map(|threads| {

@@ -14,11 +14,11 @@ use crate::log::format::{LBA_PADDING, Oob};
 use crate::log::lines::Lines;
 use crate::log::map::{Entry, Map};
 use crate::log::pool::{Chosen, Spot};
-use crate::log::ring::{Dropped, Ring, RingState};
+use crate::log::ring::{Ring, RingState, Room};
 use crate::log::sections::Sections;
 use crate::log::slab::Slab;
 use crate::log::unit::{Released, UNITS_INLINE, Unit};
-use crate::log::{Drain, HostFtl};
+use crate::log::{ChannelChoice, Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Op, Request};
 use flashlane_rt::sync::hesitate;
@@ -36,8 +36,8 @@ type Placed = SmallVec<[(Spot, Box<Unit>); UNITS_INLINE]>;
 struct Program {
     units: Placed,
     ring: usize,
-    /// Ring credits that come back: users, GC.
-    credits: (u64, u64),
+    /// Ring credits that come back.
+    credits: Room,
 }
 
 /// Chunks that are to take the next units, their PUs' semaphores held.
@@ -153,9 +153,9 @@ impl HostFtl {
     /// line; `None` when the target stops.
     async fn places(&self, cx: &Cx, ring: &Ring, want: usize) -> Option<Places> {
         loop {
-            let first = self.rings.next_pool(ring, self.pools.len());
-            // A busy channel is passed by: else all drainers gather behind the slowest one.
-            if self.passes
+            let first = self.rings.next_pool(ring, self.pools.len(), self.channel_choice);
+            if self.channel_choice == ChannelChoice::PassBusy
+                && self.pools.len() > 1
                 && let Some(places) = self.free_places(cx, first, want)
             {
                 return Some(places);
@@ -246,7 +246,7 @@ impl HostFtl {
     }
 
     /// Returns the room of slots that were dropped.
-    fn give_back_dropped(&self, cx: &Cx, ring: &Ring, (users, gc): Dropped) {
+    fn give_back_dropped(&self, cx: &Cx, ring: &Ring, (users, gc): Room) {
         if (users, gc) != (0, 0) {
             ring.admission.release(cx, users, gc);
             self.rings.progress.wake(cx);
@@ -420,25 +420,28 @@ impl HostFtl {
         // a barrier that waits for it is not taken for one that waits for ever (`is_stranded`).
         let done = || {
             ring.state.enter(|r| {
+                if self.in_ring_order {
+                    // Units of a request are neighbours in the ring: its room is its first one's.
+                    r.keep_room(ended[0].1, *credits);
+                }
                 for (_, unit, retries) in &ended {
                     r.unit_done(*unit);
                     r.retried(*retries);
                 }
-            });
+                if self.in_ring_order { r.room_in_order() } else { *credits }
+            })
         };
         let late = mutant!("log.done-behind-close");
-        if !late {
-            done();
-        }
+        let early = (!late).then(done);
         // Not before: a line that closed meanwhile could be taken for one without valid sectors.
         let published = |line: &u32| self.pools.of_line(*line).lock().published(*line);
         let close: SmallVec<[u32; 1]> =
             ended.iter().map(|(line, ..)| *line).filter(published).collect();
-        if late {
+        let (users, gc) = early.unwrap_or_else(|| {
             hesitate();
-            done();
-        }
-        ring.admission.release(cx, credits.0, credits.1);
+            done()
+        });
+        ring.admission.release(cx, users, gc);
         self.rings.progress.wake(cx);
         // What is programmed is no longer in the way of the next victim (`gc::fits`).
         let wanting = self.pools.iter().map(|pool| &pool.collector).filter(|c| c.is_wanted());
