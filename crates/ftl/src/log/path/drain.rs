@@ -55,6 +55,8 @@ struct Vectors {
     cause: Vec<Cause>,
     index: Vec<u32>,
     units: Vec<Described>,
+    /// Requests until now.
+    requests: u64,
 }
 
 /// A unit among [`Vectors`].
@@ -88,9 +90,10 @@ impl HostFtl {
             let Some(mut places) = self.places(&cx, ring, want).await else {
                 return;
             };
+            let worker = self.worker(&cx);
             if !self.costs.sections_are_free {
                 let cost = self.costs.drain_unit.times(places.chosen.chunks.len() as u64);
-                self.worker(&cx).cpu(cost).await;
+                worker.cpu(cost).await;
             }
             let mut units = self.take_units(&cx, ring, places.chosen.chunks.len());
             if units.is_empty() {
@@ -105,7 +108,7 @@ impl HostFtl {
                     true => taking.enter(|()| ()), // counted all the same
                     false => taking.with(&self.worker(&cx), self.costs.pool_take, |()| ()).await,
                 }
-                self.program(&cx, ring, &places, &mut units, &mut vectors);
+                self.program(&cx, &worker, ring, &places, &mut units, &mut vectors);
                 if units.is_empty() {
                     break;
                 }
@@ -232,12 +235,22 @@ impl HostFtl {
         }
     }
 
-    /// Who does a drainer's work: the one kernel thread of pblk runs wherever there is room, each of
-    /// QBLK's on the core whose ring it drains.
+    /// Who does a drainer's work for one request: the one kernel thread of pblk runs wherever there is
+    /// room, each of QBLK's on the core whose ring it drains.
     fn worker(&self, cx: &Cx) -> Cx {
         match self.rings.len() {
             1 => cx.floating(),
             _ => cx.clone().urgent(),
+        }
+    }
+
+    /// Who completes the `n`-th request of a drainer. NVMe under blk-mq has a queue per core, whose
+    /// interrupt that core serves: a bound drainer's requests complete on its core. Where a thread that
+    /// floats has run is the model's guess, so its requests take the cores by turns.
+    fn served_by(&self, worker: &Cx, n: u64) -> Cx {
+        match self.rings.len() == 1 && worker.is_virtual() {
+            true => worker.on_core(CoreId((n % u64::from(worker.cores())) as u32)),
+            false => worker.clone(),
         }
     }
 
@@ -258,8 +271,16 @@ impl HostFtl {
     }
 
     /// Programs as many of the units as find a place in the line that was chosen; those stay in
-    /// `units` that do not.
-    fn program(&self, cx: &Cx, ring: &Ring, places: &Places, units: &mut Units, out: &mut Vectors) {
+    /// `units` that do not. The core of `worker` submits them.
+    fn program(
+        &self,
+        cx: &Cx,
+        worker: &Cx,
+        ring: &Ring,
+        places: &Places,
+        units: &mut Units,
+        out: &mut Vectors,
+    ) {
         let (n, chosen) = (self.shape.unit as usize, &places.chosen);
         let single = units.len() == 1;
         let mut credits = (0, 0);
@@ -313,11 +334,12 @@ impl HostFtl {
                 whole_sectors: false,
             };
             let ticket = self.flash.device.submit(cx, request);
-            let (me, their_cx) = (self.me.upgrade().expect("it drains"), cx.clone());
+            let me = self.me.upgrade().expect("it drains");
+            let (their_cx, served_by) = (cx.clone(), self.served_by(worker, out.requests));
+            out.requests += 1;
             let mut program = Program { units: placed, ring: ring.at, credits };
             cx.spawn_at(ticket.ask_at, async move {
                 let done = me.flash.device.wait(&their_cx, ticket).await;
-                let served_by = their_cx.interrupt(program.units[0].0.pu as u64);
                 me.program_ended(&served_by, &mut program, &done).await;
             });
         }

@@ -42,6 +42,29 @@ fn hammered(b: &Bench) -> (f64, f64) {
     ((b.stats().host_written - written) as f64 / seconds, (after.1 - before.1) as f64 / busy)
 }
 
+/// A request completes on the core that submitted it, the one whose ring it drains, however many PUs it
+/// goes to: who writes alone serves all of its interrupts, who writes together as many as the others.
+#[test]
+fn q24_a_core_completes_what_it_submitted() {
+    let mut setup = qblk(8, 4, 8).untimed();
+    setup.costs = CostTable::from_toml("name = \"q24\"\n[stages]\n\"complete.unit\" = \"1us\"\n")
+        .expect("a table");
+    let b = setup.build();
+    let served = |write: &dyn Fn()| {
+        let before = b.run.core_busy();
+        write();
+        b.sleep(Ns::from_ms(1));
+        let after = b.run.core_busy().into_iter().zip(before);
+        after.map(|((now, _), (then, _))| (now - then).as_ns()).collect::<Vec<_>>()
+    };
+    // Units of 4 sectors.
+    assert_eq!(served(&|| b.write_on(5, 0, 64, 1)), [0, 0, 0, 0, 0, 16_000, 0, 0]);
+    assert!(b.requests_of(5).iter().any(|units| units.len() == 4), "and some are large");
+    let all = || (0..8).for_each(|core| b.write_on(core, 64 + u64::from(core) * 64, 64, 1));
+    assert_eq!(served(&all), [16_000; 8]);
+    b.settled();
+}
+
 /// Q24: with QBLK's rings, pools and map the share of time spent waiting for locks stays small from 1 to 64
 /// threads, one to a core, and throughput grows with them; pblk's one ring and one map lock eat the cores.
 #[test]
