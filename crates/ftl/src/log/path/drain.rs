@@ -92,8 +92,8 @@ impl HostFtl {
             };
             let worker = self.worker(&cx);
             if !self.costs.sections_are_free {
-                let cost = self.costs.drain_unit.times(places.chosen.chunks.len() as u64);
-                worker.cpu(cost).await;
+                let units = self.costs.drain_unit.times(places.chosen.chunks.len() as u64);
+                worker.cpu(self.costs.drain_request + units).await;
             }
             let mut units = self.take_units(&cx, ring, places.chosen.chunks.len());
             if units.is_empty() {
@@ -114,7 +114,7 @@ impl HostFtl {
                 }
                 // The line moved on before these had a place in it.
                 match self.places(&cx, ring, units.len()).await {
-                    Some(others) => places = others,
+                    Some(others) => places = others, // another request, without another price
                     None => return self.leave_unprogrammed(&ring.state, &units),
                 }
             }
@@ -436,7 +436,8 @@ impl HostFtl {
         if done.failed != 0 {
             self.note_program_failure(cx, done);
         }
-        cx.cpu(self.costs.complete_unit.times(ended.len() as u64)).await;
+        let units = self.costs.complete_unit.times(ended.len() as u64);
+        cx.cpu(self.costs.complete_request + units).await;
         self.publish_media(cx, released).await;
         // Before its line may close: what is not done yet is in a line that takes data or is closing, and
         // a barrier that waits for it is not taken for one that waits for ever (`is_stranded`).

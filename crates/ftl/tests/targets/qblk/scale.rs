@@ -65,6 +65,30 @@ fn q24_a_core_completes_what_it_submitted() {
     b.settled();
 }
 
+/// Technique 4 saves what a request costs beside its units: four units in one request are submitted and
+/// completed for one request's price and four units'.
+#[test]
+fn q24_a_request_of_many_units_is_paid_once() {
+    let mut setup = qblk(2, 4, 2).untimed();
+    let text = "name = \"q24\"\n[stages]\n\"ring.own\" = \"1ns\"\n\"drain.request\" = \"10us\"\n\
+                \"drain.unit\" = \"1us\"\n\"complete.request\" = \"20us\"\n\"complete.unit\" = \"2us\"\n";
+    setup.costs = CostTable::from_toml(text).expect("a table");
+    let b = setup.build();
+    let before = b.run.core_busy()[1].0;
+    // Units of 4 sectors; what comes while the first is built makes larger requests.
+    b.write_on(1, 0, 64, 1);
+    b.sleep(Ns::from_ms(1));
+    let requests = b.requests_of(1);
+    let units: usize = requests.iter().map(Vec::len).sum();
+    assert!(units == 16 && requests.len() < 16, "{requests:?}");
+    let busy = b.run.core_busy()[1].0 - before;
+    // And a nanosecond for the way into the ring.
+    let pieces = busy.as_ns() % 1000;
+    let spent = Ns::from_us((30 * requests.len() + 3 * units) as u64);
+    assert_eq!(busy, spent + Ns::from_ns(pieces));
+    b.settled();
+}
+
 /// Q24: with QBLK's rings, pools and map the share of time spent waiting for locks stays small from 1 to 64
 /// threads, one to a core, and throughput grows with them; pblk's one ring and one map lock eat the cores.
 #[test]
