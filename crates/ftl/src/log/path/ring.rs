@@ -252,10 +252,11 @@ impl RingState {
         if mutant!("qblk.synced-over-gaps") {
             self.synced = self.synced.max(self.units[at].end);
         }
-        while let Some(unit) = self.units.pop_front_if(|unit| unit.is_done) {
+        while let Some(InFlight { end, is_done: true, room }) = self.units.front() {
+            self.synced = *end;
+            let [users, gc] = room.map(u64::from);
+            self.units.pop_front();
             self.units_base += 1;
-            self.synced = unit.end;
-            let [users, gc] = unit.room.map(u64::from);
             self.room = (self.room.0 + users, self.room.1 + gc);
         }
     }
