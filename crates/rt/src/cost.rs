@@ -23,8 +23,14 @@ pub const STAGES: &[(&str, &str)] = &[
         "pool.take",
         "taking positions for one drained request, under the lock of what they are taken from",
     ),
-    ("drain.unit", "building and submitting one write unit"),
-    ("complete.unit", "completion of one write unit, on the core that serves the interrupt"),
+    ("drain.unit", "building one write unit into a request"),
+    ("complete.unit", "completion of one write unit"),
+    // Behind the others: what draws a price for each draws the same for those above.
+    ("drain.request", "building and submitting one request of write units, beside its units"),
+    (
+        "complete.request",
+        "interrupt and completion of one request, beside its units, on the core that submitted it",
+    ),
 ];
 
 /// CPU costs by stage and the behaviour of contended spin locks.

@@ -88,16 +88,6 @@ impl Cx {
         }
     }
 
-    /// The core that serves interrupt `n`, as seen from its handler: interrupts are spread evenly over
-    /// cores, and their work goes before that of threads which wait for the core (whoever holds it,
-    /// also to spin, keeps it). A real core serves its own.
-    pub fn interrupt(&self, n: u64) -> Cx {
-        match self.is_virtual() {
-            true => self.on_core(CoreId((n % self.cores() as u64) as u32)).urgent(),
-            false => self.clone(),
-        }
-    }
-
     /// As a thread that sleeps most of the time and that the scheduler may put anywhere sees it: the
     /// core that has been idle longest, or else is free first, and there before the threads that wait. For a burst of work: ask again
     /// for the next. A real thread stays where it is.
@@ -108,8 +98,9 @@ impl Cx {
         }
     }
 
-    /// This core, and there before the threads that wait for it: what a scheduler gives a thread
-    /// bound to its core that sleeps most of the time.
+    /// This core, and there before the threads that wait for it (whoever holds it, also to spin,
+    /// keeps it): what an interrupt gets, and a scheduler gives a thread bound to its core that sleeps
+    /// most of the time.
     pub fn urgent(mut self) -> Cx {
         self.urgent = true;
         self

@@ -187,8 +187,7 @@ fn urgent_work_goes_before_threads_that_wait_for_the_core() {
                 match what {
                     "spins" | "waits" => lock.with(&a, us(2), |()| ()).await,
                     "last" => a.cpu(us(10)).await,
-                    // Core 0 of 2 serves even interrupts.
-                    _ => a.interrupt(4).cpu(us(10)).await,
+                    _ => a.urgent().cpu(us(10)).await,
                 }
                 log.borrow_mut().push((a.now(), what));
             }));
@@ -233,7 +232,7 @@ fn an_urgent_section_gets_the_core_first() {
 }
 
 /// A thread that may run anywhere takes the core that has been idle longest, or else the first to
-/// come free; interrupts go round.
+/// come free.
 #[test]
 fn a_floating_thread_runs_where_there_is_room() {
     let run = Virtual::new(4, 1, table(0));
@@ -259,10 +258,9 @@ fn a_floating_thread_runs_where_there_is_room() {
         cx.spawn(async move { b.cpu(us(50)).await });
         cx.sleep(us(1)).await;
         found.push(cx.floating().core().0); // all are busy, 1 the shortest
-        found.extend([5, 6, 7, 8].map(|n| cx.interrupt(n).core().0));
         found
     });
-    assert_eq!(found.expect("no stall"), [0, 3, 1, 0, 1, 1, 2, 3, 0]);
+    assert_eq!(found.expect("no stall"), [0, 3, 1, 0, 1]);
 }
 
 /// Two threads that look for room at one moment find it on two cores, also where threads wait: what

@@ -15,8 +15,8 @@ use crate::witness::Witness;
 use flashlane_base::{Ns, Rng};
 use flashlane_ftl::layer::{self, Find, Layer, Refusal, Saved, Stop};
 use flashlane_ftl::log::{
-    Drain, LimiterKind, LogConfig, MapAccess, PoolSet, RingSet, Scrub, ScrubConfig, WearConfig,
-    WearLeveling,
+    ChannelChoice, Drain, LimiterKind, LogConfig, MapAccess, PoolSet, RingSet, Scrub, ScrubConfig,
+    WearConfig, WearLeveling,
 };
 use flashlane_ftl::pftl::PftlConfig;
 use flashlane_ocssd::spec::LinkSpec;
@@ -498,9 +498,17 @@ fn qblk(seed: u64, size: Size) -> Drawn<LogConfig> {
     }
     c.cores = devices::one_of(r, &[1, 2, 3, 4]);
     c.pu_budget = devices::one_of(r, &[1, 2, 8, 8]);
-    c.in_turn = r.below(3) == 0;
+    if r.below(3) == 0 {
+        c.channel_choice = ChannelChoice::Turn;
+    }
     c.borrow = r.below(3) == 0;
     c.limiter = devices::one_of(r, &[LimiterKind::ChannelStates, LimiterKind::Pid]);
+    // Drawn last, so that the draws before them are what they were for a seed.
+    if r.below(6) == 0 {
+        c.channel_choice = ChannelChoice::Shared;
+    }
+    c.in_ring_order = r.below(4) == 0;
+    c.full_ring_retry = r.below(8) == 0;
     drawn
 }
 

@@ -76,6 +76,22 @@ worded! {
     }
 }
 
+worded! {
+    /// Which channel a drainer's next request goes to, and whether it waits for a busy one (QBLK,
+    /// section II-B2). Each reading begins where the last request left off, and goes on to the next
+    /// channel when one has no room at all.
+    pub enum ChannelChoice {
+        /// Ours: from the channel of the ring's own pointer on, the first whose PUs have nothing to
+        /// wait for.
+        #[default]
+        PassBusy = "pass_busy",
+        /// The paper's text: the channel of the ring's own pointer P. The drainer waits for it.
+        Turn = "turn",
+        /// The released source: the channel of one counter over all rings. The drainer waits for it.
+        Shared = "shared",
+    }
+}
+
 /// QBLK's budget: programs in flight per PU (section II-D).
 pub const QBLK_PU_BUDGET: u32 = 8;
 /// No device queues more per PU than this.
@@ -121,10 +137,18 @@ pub struct LogConfig {
     /// Programs in flight per PU, 1..=64 (the initial count of pblk's and QBLK's semaphores).
     #[serde(skip_serializing_if = "is_one")]
     pub pu_budget: u32,
-    /// A drainer waits for the channel whose turn it is, be it busy (QBLK as published, section II-B2); else
-    /// it takes the next one that is not.
+    /// How drainers choose a channel.
     #[serde(skip_serializing_if = "is_default")]
-    pub in_turn: bool,
+    pub channel_choice: ChannelChoice,
+    /// Room of a ring comes back in the order of the ring, as in pblk's and QBLK's source: what has
+    /// been programmed keeps its room until everything before it has been. Else room comes back as
+    /// programs end.
+    #[serde(skip_serializing_if = "is_default")]
+    pub in_ring_order: bool,
+    /// A writer whose ring is full tries again after 3 ms, as Linux 4.16 does for the released QBLK;
+    /// else it is let in as soon as there is room.
+    #[serde(skip_serializing_if = "is_default")]
+    pub full_ring_retry: bool,
     /// A writer whose ring is full takes room that idle cores' rings have (QBLK's future work, section
     /// II-A2).
     #[serde(skip_serializing_if = "is_default")]
@@ -159,7 +183,9 @@ impl Default for LogConfig {
             map: MapAccess::Locked,
             drain: Drain::Minimum,
             pu_budget: 1,
-            in_turn: false,
+            channel_choice: ChannelChoice::PassBusy,
+            in_ring_order: false,
+            full_ring_retry: false,
             borrow: false,
             shard_entries: 0,
         }
@@ -177,6 +203,16 @@ impl LogConfig {
             drain: Drain::Large,
             pu_budget: QBLK_PU_BUDGET,
             ..LogConfig::default()
+        }
+    }
+
+    /// QBLK as its released source does it, where that differs from the paper's text and from ours. The
+    /// 3 ms of [`LogConfig::full_ring_retry`] are the kernel's and stay off.
+    pub fn qblk_released() -> LogConfig {
+        LogConfig {
+            channel_choice: ChannelChoice::Shared,
+            in_ring_order: true,
+            ..LogConfig::qblk()
         }
     }
 

@@ -6,8 +6,9 @@
 
 use super::sysfs::ATTRIBUTES;
 use super::{
-    CreateError, Drain, HostFtl, LimiterKind, LineState, LogConfig, MapAccess, MountError,
-    MountOptions, PoolSet, Recovery, RingSet, Scrub, ScrubConfig, WearConfig, WearLeveling,
+    ChannelChoice, CreateError, Drain, HostFtl, LimiterKind, LineState, LogConfig, MapAccess,
+    MountError, MountOptions, PoolSet, Recovery, RingSet, Scrub, ScrubConfig, WearConfig,
+    WearLeveling,
 };
 use crate::block::{BlockDev, BlockError};
 use crate::contention::Contention;
@@ -121,7 +122,10 @@ impl Kind for HostFtlKind {
         c.map = asked.choice("map", &MapAccess::NAMES).unwrap_or(c.map);
         c.drain = asked.choice("drain", &Drain::NAMES).unwrap_or(c.drain);
         c.pu_budget = asked.small("pu_budget", 1, 64).unwrap_or(c.pu_budget);
-        c.in_turn = asked.flag("in_turn").unwrap_or(c.in_turn);
+        c.channel_choice =
+            asked.choice("channel_choice", &ChannelChoice::NAMES).unwrap_or(c.channel_choice);
+        c.in_ring_order = asked.flag("in_ring_order").unwrap_or(c.in_ring_order);
+        c.full_ring_retry = asked.flag("full_ring_retry").unwrap_or(c.full_ring_retry);
         c.borrow = asked.flag("borrow").unwrap_or(c.borrow);
         c.to_settings()
     }
@@ -160,7 +164,9 @@ impl Kind for HostFtlKind {
         if c.layer() != PBLK.name || c.pu_budget != 1 {
             let switches = json!({
                 "rings": c.rings, "pools": c.pools, "map": c.map, "drain": c.drain,
-                "pu_budget": c.pu_budget, "in_turn": c.in_turn, "borrow": c.borrow,
+                "pu_budget": c.pu_budget, "channel_choice": c.channel_choice,
+                "in_ring_order": c.in_ring_order, "full_ring_retry": c.full_ring_retry,
+                "borrow": c.borrow,
             });
             all["switches"] = switches;
         }

@@ -25,7 +25,7 @@ mod sysfs;
 mod walk;
 
 pub use collect::limiter;
-pub use config::{Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet};
+pub use config::{ChannelChoice, Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet};
 pub use create::{CreateError, Layout};
 pub use durable::format;
 #[cfg(feature = "shuttle")]
@@ -70,8 +70,10 @@ struct Costs {
     map_update: Ns,
     map_lookup: Ns,
     map_copy: Ns,
+    drain_request: Ns,
     drain_unit: Ns,
     pool_take: Ns,
+    complete_request: Ns,
     complete_unit: Ns,
     /// Nothing that happens under a lock costs anything, nor the copy between two such steps: real
     /// threads, or a host whose cost is charged as a whole.
@@ -92,8 +94,10 @@ impl Costs {
             map_update: cx.stage_cost(update),
             map_lookup: cx.stage_cost("map.lookup"),
             map_copy: cx.stage_cost("map.copy"),
+            drain_request: cx.stage_cost("drain.request"),
             drain_unit: cx.stage_cost("drain.unit"),
             pool_take: cx.stage_cost("pool.take"),
+            complete_request: cx.stage_cost("complete.request"),
             complete_unit: cx.stage_cost("complete.unit"),
             sections_are_free: sections.iter().all(|stage| cx.stage_cost(stage) == Ns::ZERO),
         }
@@ -154,8 +158,9 @@ pub struct HostFtl {
     drain: Drain,
     /// Write units in a request at most.
     request_units: usize,
-    /// Busy channels are passed by.
-    passes: bool,
+    channel_choice: ChannelChoice,
+    in_ring_order: bool,
+    full_ring_retry: bool,
     borrow: bool,
     /// A ring's drainer is started by the first who writes to it, on that core: real ones can't be
     /// reached from another.

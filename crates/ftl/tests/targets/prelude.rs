@@ -12,7 +12,7 @@ pub(crate) use flashlane_ftl::log::format::{
     LogBlockBuilder, Oob, Record, Runs, ShardEntry, ShardView, Stripes,
 };
 pub(crate) use flashlane_ftl::log::{
-    CreateError, LineState, LogConfig, MountError, MountOptions, Pblk, WearLeveling,
+    ChannelChoice, CreateError, LineState, LogConfig, MountError, MountOptions, Pblk, WearLeveling,
 };
 pub(crate) use flashlane_ftl::pftl::{Pftl, PftlConfig};
 pub(crate) use flashlane_media::host::memory::MemoryFile;

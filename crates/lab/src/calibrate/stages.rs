@@ -8,12 +8,13 @@
 //! not wait. Then it lets the drain thread run once, which submits them all, and then the completions.
 //! The three times are taken apart, and the device's share is subtracted, which the same commands tell
 //! when nobody else is there. All with a store that keeps 8 bytes of a sector, so that copies are not
-//! in the way; what a copy takes is what the same write takes more with a store that keeps all.
+//! in the way; what a copy takes is what the same write takes more with a store that keeps all. The
+//! same with requests of several units tells what a request takes beside its units.
 
 use super::{Stage, median};
 use flashlane_base::{Lba, Location, Ns, OOB_BYTES, Ppa, Rng, SECTOR_BYTES};
 use flashlane_ftl::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Started};
-use flashlane_ftl::log::{LogConfig, Pblk};
+use flashlane_ftl::log::{Drain, LogConfig, Pblk};
 use flashlane_ocssd::device::{Cause, Data, Device, Flags, Gather, Op, Request, Scatter};
 use flashlane_ocssd::{DeviceSpec, Ssd, SsdOptions, StoreKind};
 use flashlane_rt::{Credits, Cx, Lock, Threads};
@@ -26,6 +27,8 @@ const SET_SECTORS: u64 = (64 << 20) / SECTOR_BYTES as u64;
 /// Times that the working set is written before anything is measured: the whole device, so that
 /// its memory and that of pblk has been touched, and chunks come round again.
 const WARM: u64 = 8;
+/// Units of a large request. With units of 16 sectors a vector holds no more.
+const LARGE: usize = 4;
 /// Times that a small loop goes round.
 const LOOPS: u64 = 2_000;
 
@@ -56,7 +59,7 @@ struct Loops {
     pool: Vec<f64>,
 }
 
-/// Nanoseconds of the device alone, by round: a unit submitted, finished, a sector read.
+/// Nanoseconds of the device alone, by round: a request submitted, finished, a sector read.
 #[derive(Default)]
 struct Alone {
     submit: Vec<f64>,
@@ -89,18 +92,44 @@ impl Live {
 pub(super) fn measure(rounds: usize) -> Vec<Stage> {
     let all = Threads::new(1, 1).run(move |cx| async move {
         let loops = loops(&cx, rounds);
-        let (unit, alone) = device(&cx, rounds).await;
-        let live = pblk(&cx, StoreKind::Stamps, rounds, unit).await;
-        let whole = pblk(&cx, StoreKind::Memory, rounds, unit).await;
-        stages(loops, alone, live, whole.more(unit), unit)
+        let (unit, alone) = device(&cx, rounds, 1).await;
+        let (_, alone_large) = device(&cx, rounds, LARGE).await;
+        let live = pblk(&cx, StoreKind::Stamps, rounds, unit, Drain::Minimum).await;
+        let large = pblk(&cx, StoreKind::Stamps, rounds, unit, Drain::Large).await;
+        let whole = pblk(&cx, StoreKind::Memory, rounds, unit, Drain::Minimum).await;
+        stages(loops, [alone, alone_large], [live, large], whole.more(unit), unit)
     });
     all.into_iter().next().unwrap_or_default()
 }
 
-fn stages(loops: Loops, alone: Alone, live: Live, more_whole: f64, unit: usize) -> Vec<Stage> {
+/// `small` is the time of a request of one unit, `large` of one of [`LARGE`], each per unit: the shares
+/// of a request and of a unit.
+fn shares(small: f64, large: f64) -> (f64, f64) {
+    let many = LARGE as f64;
+    let request = ((small - large) * many / (many - 1.0)).max(0.0);
+    (request, small - request)
+}
+
+fn stages(
+    loops: Loops,
+    [alone, alone_large]: [Alone; 2],
+    [live, large]: [Live; 2],
+    more_whole: f64,
+    unit: usize,
+) -> Vec<Stage> {
     let (section, lookup) = (median(loops.section), median(loops.lookup));
     let (pool, update) = (median(loops.pool), live.more(unit));
     let generator = median(live.generator);
+    let many = LARGE as f64;
+    let (drain_request, drain_unit) = shares(
+        median(live.drain) - median(alone.submit) - pool,
+        median(large.drain) - (median(alone_large.submit) + pool) / many,
+    );
+    let published = unit as f64 * update;
+    let (complete_request, complete_unit) = shares(
+        median(live.complete) - median(alone.finish) - published,
+        median(large.complete) - median(alone_large.finish) / many - published,
+    );
     let stage = |name, ns: f64, how| Stage { name, ns: ns.max(0.0), how };
     vec![
         stage("host.submit", generator, "our generator on a device that does nothing"),
@@ -128,14 +157,20 @@ fn stages(loops: Loops, alone: Alone, live: Live, more_whole: f64, unit: usize) 
         stage("pool.take", pool, "a place taken from a list of lines, under a lock"),
         stage(
             "drain.unit",
-            median(live.drain) - median(alone.submit) - pool,
-            "the drain thread's time per unit, less the device's submission and pool.take",
+            drain_unit,
+            "the drain thread's time per unit, less the device's submission, pool.take and drain.request",
         ),
         stage(
             "complete.unit",
-            median(live.complete) - median(alone.finish) - unit as f64 * update,
-            "a completion, less the device's own and map.update of its sectors",
+            complete_unit,
+            "a completion, less the device's own, map.update of its sectors and complete.request",
         ),
+        stage(
+            "drain.request",
+            drain_request,
+            "what the drain thread's time per unit is less in requests of four units, times 4/3",
+        ),
+        stage("complete.request", complete_request, "the same of completions"),
     ]
 }
 
@@ -203,27 +238,34 @@ fn command<'a>(op: Op, addrs: &'a [Ppa], data: Data<'a>) -> Request<'a> {
     Request { op, flags: Flags::DEFAULT, addrs, data, whole_sectors: false }
 }
 
-/// The device alone. Returns the sectors of a unit too.
-async fn device(cx: &Cx, rounds: usize) -> (usize, Alone) {
+/// The device alone, with requests of so many units, each on a PU of its own. Returns the sectors of a
+/// unit too.
+async fn device(cx: &Cx, rounds: usize, units: usize) -> (usize, Alone) {
     let ssd: Arc<dyn Device> = null_device(StoreKind::Stamps);
     let geo = *ssd.geometry();
     let (unit, bytes) = (geo.ws_min as usize, ssd.traits().content_bytes);
     let rows = geo.sectors_per_chunk() / unit as u32;
-    let base = vec![5u8; unit * bytes];
-    let (oob, cause) = (vec![[0u8; OOB_BYTES]; unit], vec![Cause::User; unit]);
-    let index: Vec<u32> = (0..unit as u32).collect();
+    let sectors = unit * units;
+    let base = vec![5u8; sectors * bytes];
+    let (oob, cause) = (vec![[0u8; OOB_BYTES]; sectors], vec![Cause::User; sectors]);
+    let index: Vec<u32> = (0..sectors as u32).collect();
     let mut rng = Rng::stream(1, "calibrate.device", 0);
     let mut t = Alone::default();
     // Once over all of it first: then chunks are reset, and there is something to read.
-    let first = (rows * geo.chunks_per_pu * geo.pus()) as usize;
+    let wide = geo.pus() / units as u32;
+    let first = (rows * geo.chunks_per_pu * wide) as usize;
     for round in 0..first + rounds {
-        let (pu, row) = (round as u32 % geo.pus(), round as u32 / geo.pus());
+        let (pu, row) = (round as u32 % wide * units as u32, round as u32 / wide);
         let (chunk, sector) = (row / rows % geo.chunks_per_pu, row % rows * unit as u32);
         if sector == 0 && round >= first {
-            let addrs = [ssd.format().pack(Location { pu, chunk, sector })];
+            let chunk = |i| ssd.format().pack(Location { pu: pu + i, chunk, sector });
+            let addrs: Vec<Ppa> = (0..units as u32).map(chunk).collect();
             ssd.io(cx, command(Op::Reset, &addrs, Data::None)).await;
         }
-        let place = |i: &u32| ssd.format().pack(Location { pu, chunk, sector: sector + i });
+        let place = |i: &u32| {
+            let (pu, sector) = (pu + i / unit as u32, sector + i % unit as u32);
+            ssd.format().pack(Location { pu, chunk, sector })
+        };
         let addrs: Vec<Ppa> = index.iter().map(place).collect();
         let content = Gather::new(&base, &index, bytes);
         let data = Data::Write { content, oob: &oob, cause: &cause };
@@ -253,10 +295,10 @@ async fn device(cx: &Cx, rounds: usize) -> (usize, Alone) {
     (unit, t)
 }
 
-/// pblk on the same device, and the generator without it.
-async fn pblk(cx: &Cx, store: StoreKind, rounds: usize, unit: usize) -> Live {
+/// pblk on the same device, with such requests, and the generator without it.
+async fn pblk(cx: &Cx, store: StoreKind, rounds: usize, unit: usize, drain: Drain) -> Live {
     let ssd = null_device(store);
-    let config = LogConfig { over_provisioning_percent: 40, ..LogConfig::default() };
+    let config = LogConfig { over_provisioning_percent: 40, drain, ..LogConfig::default() };
     let target = Pblk::create(cx, ssd.clone(), config).await.expect("a target on the null device");
     let dev: Arc<dyn BlockDev> = target.clone();
     let nothing: Arc<dyn BlockDev> = Arc::new(Nothing(dev.info().clone()));

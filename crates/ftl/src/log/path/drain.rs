@@ -14,11 +14,11 @@ use crate::log::format::{LBA_PADDING, Oob};
 use crate::log::lines::Lines;
 use crate::log::map::{Entry, Map};
 use crate::log::pool::{Chosen, Spot};
-use crate::log::ring::{Dropped, Ring, RingState};
+use crate::log::ring::{Ring, RingState, Room};
 use crate::log::sections::Sections;
 use crate::log::slab::Slab;
 use crate::log::unit::{Released, UNITS_INLINE, Unit};
-use crate::log::{Drain, HostFtl};
+use crate::log::{ChannelChoice, Drain, HostFtl};
 use flashlane_base::{OOB_BYTES, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Op, Request};
 use flashlane_rt::sync::hesitate;
@@ -36,8 +36,8 @@ type Placed = SmallVec<[(Spot, Box<Unit>); UNITS_INLINE]>;
 struct Program {
     units: Placed,
     ring: usize,
-    /// Ring credits that come back: users, GC.
-    credits: (u64, u64),
+    /// Ring credits that come back.
+    credits: Room,
 }
 
 /// Chunks that are to take the next units, their PUs' semaphores held.
@@ -55,6 +55,8 @@ struct Vectors {
     cause: Vec<Cause>,
     index: Vec<u32>,
     units: Vec<Described>,
+    /// Requests until now.
+    requests: u64,
 }
 
 /// A unit among [`Vectors`].
@@ -88,9 +90,10 @@ impl HostFtl {
             let Some(mut places) = self.places(&cx, ring, want).await else {
                 return;
             };
+            let worker = self.worker(&cx);
             if !self.costs.sections_are_free {
-                let cost = self.costs.drain_unit.times(places.chosen.chunks.len() as u64);
-                self.worker(&cx).cpu(cost).await;
+                let units = self.costs.drain_unit.times(places.chosen.chunks.len() as u64);
+                worker.cpu(self.costs.drain_request + units).await;
             }
             let mut units = self.take_units(&cx, ring, places.chosen.chunks.len());
             if units.is_empty() {
@@ -105,13 +108,13 @@ impl HostFtl {
                     true => taking.enter(|()| ()), // counted all the same
                     false => taking.with(&self.worker(&cx), self.costs.pool_take, |()| ()).await,
                 }
-                self.program(&cx, ring, &places, &mut units, &mut vectors);
+                self.program(&cx, &worker, ring, &places, &mut units, &mut vectors);
                 if units.is_empty() {
                     break;
                 }
                 // The line moved on before these had a place in it.
                 match self.places(&cx, ring, units.len()).await {
-                    Some(others) => places = others,
+                    Some(others) => places = others, // another request, without another price
                     None => return self.leave_unprogrammed(&ring.state, &units),
                 }
             }
@@ -153,9 +156,9 @@ impl HostFtl {
     /// line; `None` when the target stops.
     async fn places(&self, cx: &Cx, ring: &Ring, want: usize) -> Option<Places> {
         loop {
-            let first = self.rings.next_pool(ring, self.pools.len());
-            // A busy channel is passed by: else all drainers gather behind the slowest one.
-            if self.passes
+            let first = self.rings.next_pool(ring, self.pools.len(), self.channel_choice);
+            if self.channel_choice == ChannelChoice::PassBusy
+                && self.pools.len() > 1
                 && let Some(places) = self.free_places(cx, first, want)
             {
                 return Some(places);
@@ -232,12 +235,22 @@ impl HostFtl {
         }
     }
 
-    /// Who does a drainer's work: the one kernel thread of pblk runs wherever there is room, each of
-    /// QBLK's on the core whose ring it drains.
+    /// Who does a drainer's work for one request: the one kernel thread of pblk runs wherever there is
+    /// room, each of QBLK's on the core whose ring it drains.
     fn worker(&self, cx: &Cx) -> Cx {
         match self.rings.len() {
             1 => cx.floating(),
             _ => cx.clone().urgent(),
+        }
+    }
+
+    /// Who completes the `n`-th request of a drainer. NVMe under blk-mq has a queue per core, whose
+    /// interrupt that core serves: a bound drainer's requests complete on its core. Where a thread that
+    /// floats has run is the model's guess, so its requests take the cores by turns.
+    fn served_by(&self, worker: &Cx, n: u64) -> Cx {
+        match self.rings.len() == 1 && worker.is_virtual() {
+            true => worker.on_core(CoreId((n % u64::from(worker.cores())) as u32)),
+            false => worker.clone(),
         }
     }
 
@@ -246,7 +259,7 @@ impl HostFtl {
     }
 
     /// Returns the room of slots that were dropped.
-    fn give_back_dropped(&self, cx: &Cx, ring: &Ring, (users, gc): Dropped) {
+    fn give_back_dropped(&self, cx: &Cx, ring: &Ring, (users, gc): Room) {
         if (users, gc) != (0, 0) {
             ring.admission.release(cx, users, gc);
             self.rings.progress.wake(cx);
@@ -258,8 +271,16 @@ impl HostFtl {
     }
 
     /// Programs as many of the units as find a place in the line that was chosen; those stay in
-    /// `units` that do not.
-    fn program(&self, cx: &Cx, ring: &Ring, places: &Places, units: &mut Units, out: &mut Vectors) {
+    /// `units` that do not. The core of `worker` submits them.
+    fn program(
+        &self,
+        cx: &Cx,
+        worker: &Cx,
+        ring: &Ring,
+        places: &Places,
+        units: &mut Units,
+        out: &mut Vectors,
+    ) {
         let (n, chosen) = (self.shape.unit as usize, &places.chosen);
         let single = units.len() == 1;
         let mut credits = (0, 0);
@@ -313,11 +334,12 @@ impl HostFtl {
                 whole_sectors: false,
             };
             let ticket = self.flash.device.submit(cx, request);
-            let (me, their_cx) = (self.me.upgrade().expect("it drains"), cx.clone());
+            let me = self.me.upgrade().expect("it drains");
+            let (their_cx, served_by) = (cx.clone(), self.served_by(worker, out.requests));
+            out.requests += 1;
             let mut program = Program { units: placed, ring: ring.at, credits };
             cx.spawn_at(ticket.ask_at, async move {
                 let done = me.flash.device.wait(&their_cx, ticket).await;
-                let served_by = their_cx.interrupt(program.units[0].0.pu as u64);
                 me.program_ended(&served_by, &mut program, &done).await;
             });
         }
@@ -414,31 +436,35 @@ impl HostFtl {
         if done.failed != 0 {
             self.note_program_failure(cx, done);
         }
-        cx.cpu(self.costs.complete_unit.times(ended.len() as u64)).await;
+        let units = self.costs.complete_unit.times(ended.len() as u64);
+        cx.cpu(self.costs.complete_request + units).await;
         self.publish_media(cx, released).await;
         // Before its line may close: what is not done yet is in a line that takes data or is closing, and
         // a barrier that waits for it is not taken for one that waits for ever (`is_stranded`).
         let done = || {
             ring.state.enter(|r| {
+                if self.in_ring_order {
+                    // Units of a request are neighbours in the ring: its room is its first one's.
+                    r.keep_room(ended[0].1, *credits);
+                }
                 for (_, unit, retries) in &ended {
                     r.unit_done(*unit);
                     r.retried(*retries);
                 }
-            });
+                if self.in_ring_order { r.room_in_order() } else { *credits }
+            })
         };
         let late = mutant!("log.done-behind-close");
-        if !late {
-            done();
-        }
+        let early = (!late).then(done);
         // Not before: a line that closed meanwhile could be taken for one without valid sectors.
         let published = |line: &u32| self.pools.of_line(*line).lock().published(*line);
         let close: SmallVec<[u32; 1]> =
             ended.iter().map(|(line, ..)| *line).filter(published).collect();
-        if late {
+        let (users, gc) = early.unwrap_or_else(|| {
             hesitate();
-            done();
-        }
-        ring.admission.release(cx, credits.0, credits.1);
+            done()
+        });
+        ring.admission.release(cx, users, gc);
         self.rings.progress.wake(cx);
         // What is programmed is no longer in the way of the next victim (`gc::fits`).
         let wanting = self.pools.iter().map(|pool| &pool.collector).filter(|c| c.is_wanted());

@@ -25,6 +25,10 @@ use std::ops::Range;
 /// Entries that are looked at in one section: others may wait for its end.
 pub(in crate::log) const SECTION: u64 = 2048;
 
+/// After which blk-mq asks a driver again that was out of resources (`BLK_MQ_RESOURCE_DELAY` of
+/// Linux 4.16).
+const FULL_RING_RETRY: Ns = Ns::from_ms(3);
+
 /// Slots of one piece of a write.
 type Slots = SmallVec<[u32; 16]>;
 
@@ -137,8 +141,28 @@ impl HostFtl {
         {
             return ring;
         }
-        home.admission.acquire(cx, Origin::User, n).await;
+        if !self.full_ring_retry || !self.try_again(cx, home, n).await {
+            home.admission.acquire(cx, Origin::User, n).await;
+        }
         home
+    }
+
+    /// Asks for room again and again, as blk-mq does for a driver that is out of resources. False where
+    /// nobody gets any more: the target became read-only.
+    async fn try_again(&self, cx: &Cx, home: &Ring, n: u64) -> bool {
+        let from = cx.now();
+        loop {
+            if home.admission.try_user(cx, n, true) {
+                if cx.now() > from {
+                    home.admission.note_wait(cx.now() - from);
+                }
+                return true;
+            }
+            if self.read_only() {
+                return false;
+            }
+            cx.sleep(FULL_RING_RETRY).await;
+        }
     }
 
     /// Puts admitted sectors into slots, the map and the ring. Returns the ring position behind

@@ -30,9 +30,11 @@ pub(in crate::log) struct RingState {
     /// Failed slots not yet programmed elsewhere; no flush ends while there are any.
     retry_open: u64,
     pub(in crate::log) sent_again: u64,
-    /// Units in flight in the order of their positions: (end, programmed).
-    units: VecDeque<(u64, bool)>,
+    /// Units in flight in the order of their positions.
+    units: VecDeque<InFlight>,
     units_base: u64,
+    /// Room of units that have ended, and all before them, not taken back yet.
+    room: Room,
     synced: u64,
     /// Up to here a flush or FUA waits, and an erase barrier.
     flush_to: u64,
@@ -51,8 +53,17 @@ pub(in crate::log) struct RingState {
     pub(in crate::log) discarded_in_buffer: u64,
 }
 
-/// Room that comes back since dead slots were dropped: users, GC.
-pub(in crate::log) type Dropped = (u64, u64);
+/// Room of a ring that comes back: users, GC.
+pub(in crate::log) type Room = (u64, u64);
+
+/// A unit that was taken.
+struct InFlight {
+    /// The position behind it.
+    end: u64,
+    is_done: bool,
+    /// Room that comes back when it has ended and all before it: of users, of GC, at most a request's.
+    room: [u8; 2],
+}
 
 impl RingState {
     fn new(free: FreeSlots) -> RingState {
@@ -64,6 +75,7 @@ impl RingState {
             sent_again: 0,
             units: VecDeque::new(),
             units_base: 0,
+            room: (0, 0),
             synced: 0,
             flush_to: 0,
             barrier_to: 0,
@@ -156,7 +168,7 @@ impl RingState {
         slab: &Slab,
         sectors: usize,
         unit: &mut Unit,
-    ) -> Option<Dropped> {
+    ) -> Option<Room> {
         unit.clear();
         let heads = slab.heads();
         if !self.has_work(sectors) {
@@ -203,7 +215,7 @@ impl RingState {
         let ((next, _), lines) = (self.fifo.as_slices(), slab.filler());
         next[..sectors.min(next.len())].iter().for_each(|slot| lines.prefetch(*slot));
         unit.id = self.units_base + self.units.len() as u64;
-        self.units.push_back((self.head, false));
+        self.units.push_back(InFlight { end: self.head, is_done: false, room: [0; 2] });
         if unit.slots.is_empty() {
             self.unit_done(unit.id);
         }
@@ -212,7 +224,7 @@ impl RingState {
 
     /// Drops the dead among the slots taken last, from index `from` on, that lie behind `covered`.
     #[cold]
-    fn drop_dead(&mut self, unit: &mut Unit, from: usize, covered: u64, dropped: &mut Dropped) {
+    fn drop_dead(&mut self, unit: &mut Unit, from: usize, covered: u64, dropped: &mut Room) {
         let mut position = self.head - (unit.slots.len() - from) as u64;
         let mut kept = from;
         for i in from..unit.slots.len() {
@@ -235,15 +247,29 @@ impl RingState {
 
     /// A unit's program has ended (well or with its failed slots queued as retries).
     pub(in crate::log) fn unit_done(&mut self, unit: u64) {
-        self.units[(unit - self.units_base) as usize].1 = true;
+        let at = (unit - self.units_base) as usize;
+        self.units[at].is_done = true;
         if mutant!("qblk.synced-over-gaps") {
-            self.synced = self.synced.max(self.units[(unit - self.units_base) as usize].0);
+            self.synced = self.synced.max(self.units[at].end);
         }
-        while let Some((end, true)) = self.units.front().copied() {
+        while let Some(InFlight { end, is_done: true, room }) = self.units.front() {
+            self.synced = *end;
+            let [users, gc] = room.map(u64::from);
             self.units.pop_front();
             self.units_base += 1;
-            self.synced = end;
+            self.room = (self.room.0 + users, self.room.1 + gc);
         }
+    }
+
+    /// A unit that is about to be done keeps room until all before it are done.
+    pub(in crate::log) fn keep_room(&mut self, unit: u64, (users, gc): Room) {
+        let small = |n: u64| u8::try_from(n).expect("a request has 64 sectors at most");
+        self.units[(unit - self.units_base) as usize].room = [small(users), small(gc)];
+    }
+
+    /// Takes the room of units that have ended, and all before them.
+    pub(in crate::log) fn room_in_order(&mut self) -> Room {
+        std::mem::take(&mut self.room)
     }
 
     pub(in crate::log) fn units_taken(&self) -> u64 {
@@ -517,6 +543,13 @@ impl Admission {
         g.origin[0].used -= users;
         g.origin[1].used -= gc;
         g.grant(cx);
+    }
+
+    /// Somebody who did not queue up for room has waited for it.
+    pub(in crate::log) fn note_wait(&self, time: Ns) {
+        let full = &mut self.gate.lock().origin[Origin::User as usize].waits[0];
+        full.times += 1;
+        full.time += time;
     }
 
     /// Takes room without asking: slots that are sent again had it before.

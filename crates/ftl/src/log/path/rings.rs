@@ -5,12 +5,13 @@
 //! whichever ring's drainer gives it back; a position of all rings is reached when every ring has
 //! reached its own. Never: drains (that is `drain`).
 
+use crate::log::ChannelChoice;
 use crate::log::ring::{Ring, RingState};
 use crate::log::sections::Sections;
 use crate::log::slab::{Origin, Slab};
 use crate::log::unit::Unit;
 use flashlane_base::mutant;
-use flashlane_rt::sync::{Mutex, Ordering, hesitate, spin_loop};
+use flashlane_rt::sync::{AtomicU64, Mutex, Ordering, hesitate, spin_loop};
 use flashlane_rt::{Cx, Notify, Waits};
 use smallvec::{SmallVec, smallvec};
 use std::collections::VecDeque;
@@ -165,6 +166,8 @@ pub(in crate::log) struct Rings {
     collected: u64,
     /// Flushes, FUA writes and barriers wait here.
     pub(in crate::log) progress: Notify,
+    /// Counts the requests of all drainers, where they share a pointer to the next channel.
+    pointer: AtomicU64,
 }
 
 impl Rings {
@@ -188,7 +191,8 @@ impl Rings {
         };
         let each = (0..rings).map(ring).collect();
         let collected = u64::from(collected.clamp(1, rings));
-        Rings { each, common, unit: u64::from(unit), collected, progress: Notify::new() }
+        let (unit, progress, pointer) = (u64::from(unit), Notify::new(), AtomicU64::new(0));
+        Rings { each, common, unit, collected, progress, pointer }
     }
 
     /// The ring that the caller's core writes to.
@@ -366,13 +370,23 @@ impl Rings {
         }
     }
 
-    /// The next channel of a ring's pointer (QBLK, II-B2: it starts at queue mod channels and moves on
-    /// with every request).
-    pub(in crate::log) fn next_pool(&self, ring: &Ring, pools: usize) -> usize {
-        match pools {
-            1 => 0,
-            n => ring.pointer.fetch_add(1, Ordering::Relaxed) as usize % n,
+    /// The channel that a ring's next request is to look at first. A ring's own pointer starts at ring
+    /// mod channels and moves on with every request (QBLK, II-B2); the common one starts at 0 and moves
+    /// on with the requests of all rings.
+    pub(in crate::log) fn next_pool(
+        &self,
+        ring: &Ring,
+        pools: usize,
+        choice: ChannelChoice,
+    ) -> usize {
+        if pools == 1 {
+            return 0;
         }
+        let pointer = match choice {
+            ChannelChoice::PassBusy | ChannelChoice::Turn => &ring.pointer,
+            ChannelChoice::Shared => &self.pointer,
+        };
+        pointer.fetch_add(1, Ordering::Relaxed) as usize % pools
     }
 }
 

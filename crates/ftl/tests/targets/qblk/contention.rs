@@ -159,21 +159,60 @@ fn the_mean_depth_is_exact() {
 /// semaphores; with room for every program at once nobody does. Who may pass a busy channel by does.
 #[test]
 fn a_budget_of_one_makes_drainers_wait() {
-    let with = |pu_budget: u32, in_turn: bool| {
-        let setup = qblk(2, 1, 2).with(|s| s.config = LogConfig { pu_budget, in_turn, ..s.config });
+    let with = |pu_budget: u32, channel_choice: ChannelChoice| {
+        let config = |c| LogConfig { pu_budget, channel_choice, ..c };
+        let setup = qblk(2, 1, 2).with(|s| s.config = config(s.config.clone()));
         let (b, ..) = burst(setup, 300);
         let c = look(&b);
         adds_up(&b);
         b.settled();
         c
     };
-    let narrow = with(1, true);
-    assert!(narrow.semaphores().times > 10 && narrow.semaphores().time > Ns::from_us(100));
-    assert_eq!(narrow.passed, 0);
-    assert!(narrow.pools.iter().all(|p| p.semaphores.times > 0), "{narrow:?}");
-    let wide = with(64, true);
-    assert_eq!(wide.semaphores(), Waits::default());
-    assert!(with(1, false).passed > 0);
+    for choice in [ChannelChoice::Turn, ChannelChoice::Shared] {
+        let narrow = with(1, choice);
+        assert!(narrow.semaphores().times > 10 && narrow.semaphores().time > Ns::from_us(100));
+        assert_eq!(narrow.passed, 0);
+        assert!(narrow.pools.iter().all(|p| p.semaphores.times > 0), "{narrow:?}");
+        let wide = with(64, choice);
+        assert_eq!(wide.semaphores(), Waits::default());
+    }
+    assert!(with(1, ChannelChoice::PassBusy).passed > 0);
+}
+
+/// Lower pages take less than half of upper ones: programs of one ring end out of order. Whose room comes
+/// back in the order of the ring is longer without it than who gets it back as programs end.
+#[test]
+fn room_in_ring_order_comes_back_later() {
+    let held = |in_ring_order: bool| {
+        let setup = qblk(4, 1, 1).with(|s| {
+            s.config = LogConfig { in_ring_order, ring_sectors: Some(128), ..s.config.clone() };
+        });
+        let (b, before, _) = burst(setup, 1000);
+        let c = look(&b).since(&before);
+        adds_up(&b);
+        b.drained();
+        assert_eq!(look(&b).queues[0].depth, 0, "all of it comes back");
+        b.settled();
+        c.full().time
+    };
+    let (as_they_end, in_order) = (held(false), held(true));
+    assert!(in_order > as_they_end, "{in_order} and {as_they_end}");
+}
+
+/// A writer that tries again every 3 ms waits for a multiple of that, and what it waited is counted.
+#[test]
+fn a_writer_that_is_refused_tries_again_after_3_ms() {
+    let setup = qblk(2, 1, 2).with(|s| {
+        let ring_sectors = Some(2 * 128);
+        s.config = LogConfig { full_ring_retry: true, ring_sectors, ..s.config.clone() };
+    });
+    let (b, before, seen) = burst(setup, 500);
+    let c = look(&b).since(&before);
+    assert!(c.full().times > 300, "{c:?}");
+    assert_eq!(c.full().time.as_ns() % Ns::from_ms(3).as_ns(), 0);
+    assert_eq!(c.queues.iter().map(|q| q.full).collect::<Vec<_>>(), seen);
+    adds_up(&b);
+    b.settled();
 }
 
 /// What drainers and garbage collection lose to writers is counted: sectors overwritten while they are

@@ -10,7 +10,8 @@ use crate::qblk::cores::qblk;
 #[test]
 fn q13_queue_i_begins_at_channel_i_mod_n_and_moves_on() {
     for (channels, cores) in [(1, 3), (3, 5), (5, 3), (4, 4), (32, 2), (2, 32)] {
-        let b = qblk(channels, 1, cores).untimed().with(|s| s.config.in_turn = true).build();
+        let turn = |s: &mut Setup| s.config.channel_choice = ChannelChoice::Turn;
+        let b = qblk(channels, 1, cores).untimed().with(turn).build();
         let rounds = 2 * channels + 1;
         for round in 0..rounds {
             for core in 0..cores {
@@ -22,6 +23,29 @@ fn q13_queue_i_begins_at_channel_i_mod_n_and_moves_on() {
             let sent: Vec<u32> =
                 b.requests_of(core).iter().map(|units| b.channel_of(&units[0])).collect();
             let want: Vec<u32> = (0..rounds).map(|i| (core + i) % channels).collect();
+            assert_eq!(sent, want, "queue {core} of {cores} on {channels} channels");
+        }
+        b.settled();
+    }
+}
+
+/// The released source: one counter over the channels, which the requests of all queues move on.
+#[test]
+fn q13_a_shared_counter_goes_round_over_all_queues() {
+    for (channels, cores) in [(3, 5), (4, 4), (5, 2)] {
+        let shared = |s: &mut Setup| s.config.channel_choice = ChannelChoice::Shared;
+        let b = qblk(channels, 1, cores).untimed().with(shared).build();
+        let rounds = 2 * channels + 1;
+        for round in 0..rounds {
+            for core in 0..cores {
+                b.write_on(core, u64::from(core * rounds + round) * 4, 4, 1);
+                b.sleep(flashlane_base::Ns::from_us(10));
+            }
+        }
+        for core in 0..cores {
+            let sent: Vec<u32> =
+                b.requests_of(core).iter().map(|units| b.channel_of(&units[0])).collect();
+            let want: Vec<u32> = (0..rounds).map(|i| (i * cores + core) % channels).collect();
             assert_eq!(sent, want, "queue {core} of {cores} on {channels} channels");
         }
         b.settled();

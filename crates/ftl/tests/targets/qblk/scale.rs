@@ -42,6 +42,53 @@ fn hammered(b: &Bench) -> (f64, f64) {
     ((b.stats().host_written - written) as f64 / seconds, (after.1 - before.1) as f64 / busy)
 }
 
+/// A request completes on the core that submitted it, the one whose ring it drains, however many PUs it
+/// goes to: who writes alone serves all of its interrupts, who writes together as many as the others.
+#[test]
+fn q24_a_core_completes_what_it_submitted() {
+    let mut setup = qblk(8, 4, 8).untimed();
+    setup.costs = CostTable::from_toml("name = \"q24\"\n[stages]\n\"complete.unit\" = \"1us\"\n")
+        .expect("a table");
+    let b = setup.build();
+    let served = |write: &dyn Fn()| {
+        let before = b.run.core_busy();
+        write();
+        b.sleep(Ns::from_ms(1));
+        let after = b.run.core_busy().into_iter().zip(before);
+        after.map(|((now, _), (then, _))| (now - then).as_ns()).collect::<Vec<_>>()
+    };
+    // Units of 4 sectors.
+    assert_eq!(served(&|| b.write_on(5, 0, 64, 1)), [0, 0, 0, 0, 0, 16_000, 0, 0]);
+    assert!(b.requests_of(5).iter().any(|units| units.len() == 4), "and some are large");
+    let all = || (0..8).for_each(|core| b.write_on(core, 64 + u64::from(core) * 64, 64, 1));
+    assert_eq!(served(&all), [16_000; 8]);
+    b.settled();
+}
+
+/// Technique 4 saves what a request costs beside its units: four units in one request are submitted and
+/// completed for one request's price and four units'.
+#[test]
+fn q24_a_request_of_many_units_is_paid_once() {
+    let mut setup = qblk(2, 4, 2).untimed();
+    let text = "name = \"q24\"\n[stages]\n\"ring.own\" = \"1ns\"\n\"drain.request\" = \"10us\"\n\
+                \"drain.unit\" = \"1us\"\n\"complete.request\" = \"20us\"\n\"complete.unit\" = \"2us\"\n";
+    setup.costs = CostTable::from_toml(text).expect("a table");
+    let b = setup.build();
+    let before = b.run.core_busy()[1].0;
+    // Units of 4 sectors; what comes while the first is built makes larger requests.
+    b.write_on(1, 0, 64, 1);
+    b.sleep(Ns::from_ms(1));
+    let requests = b.requests_of(1);
+    let units: usize = requests.iter().map(Vec::len).sum();
+    assert!(units == 16 && requests.len() < 16, "{requests:?}");
+    let busy = b.run.core_busy()[1].0 - before;
+    // And a nanosecond for the way into the ring.
+    let pieces = busy.as_ns() % 1000;
+    let spent = Ns::from_us((30 * requests.len() + 3 * units) as u64);
+    assert_eq!(busy, spent + Ns::from_ns(pieces));
+    b.settled();
+}
+
 /// Q24: with QBLK's rings, pools and map the share of time spent waiting for locks stays small from 1 to 64
 /// threads, one to a core, and throughput grows with them; pblk's one ring and one map lock eat the cores.
 #[test]
