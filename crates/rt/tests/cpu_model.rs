@@ -187,7 +187,7 @@ fn urgent_work_goes_before_threads_that_wait_for_the_core() {
                 match what {
                     "spins" | "waits" => lock.with(&a, us(2), |()| ()).await,
                     "last" => a.cpu(us(10)).await,
-                    _ => a.urgent().cpu(us(10)).await,
+                    _ => a.clone().urgent().cpu(us(10)).await,
                 }
                 log.borrow_mut().push((a.now(), what));
             }));
