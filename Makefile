@@ -4,7 +4,7 @@ TARGET = $(or $(CARGO_TARGET_DIR),target)
 # What this machine can't run (tests/skip.sh).
 export FLASHLANE_SKIPPED = $(abspath $(TARGET)/skipped)
 
-.PHONY: help run test test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems databases damaged soak soak-threads full
+.PHONY: help run test test-program test-checkers check bench interleave interleave-long models miri miri-rings mutants mutants-quick minutes serve-long file-systems databases damaged soak soak-threads figures full
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -114,4 +114,7 @@ databases: ## SQLite, RocksDB and MariaDB on a served target whose server is kil
 	$(CARGO) build --release
 	sh tests/databases.sh
 
-full: test minutes serve-long file-systems databases miri-rings interleave-long soak ## Everything
+figures: ## Every figure at the paper's own sizes, into target/figures-full: hours
+	$(CARGO) run --release -- reproduce all --full --report $(TARGET)/figures-full
+
+full: test minutes figures serve-long file-systems databases miri-rings interleave-long soak ## Everything

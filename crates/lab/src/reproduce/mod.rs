@@ -142,6 +142,7 @@ pub const FIGURES: &[Figure] = &[
     figure!("lightnvm-fig8", "lightnvm/fig8.toml"),
     figure!("qblk-fig6", "qblk/fig6.toml"),
     figure!("qblk-fig7", "qblk/fig7.toml"),
+    figure!("qblk-fig7-sensitivity", "qblk/sensitivity.toml"),
     figure!("qblk-ablation", "qblk/ablation.toml"),
     figure!("qblk-scaling", "qblk/scaling.toml"),
 ];

@@ -600,8 +600,11 @@ fn of_equal_copies_one_that_is_good_is_taken() {
 
 /// The contents of newest copies of host sectors of which there are exactly two: where each lies.
 fn doubles(file: &[u8]) -> Vec<(usize, usize)> {
+    // Free slots hold what nobody has any more, until the image is opened again.
+    let tidy = Arc::new(MemoryFile::new(file.to_vec()));
+    drop(open(&tidy));
     let mut newest: BTreeMap<u64, (u64, Vec<usize>)> = BTreeMap::new();
-    for (content, _, lba, stamp) in records(file).into_iter().filter(|r| r.2 < 1 << 20) {
+    for (content, _, lba, stamp) in records(&tidy.bytes()).into_iter().filter(|r| r.2 < 1 << 20) {
         let entry = newest.entry(lba).or_default();
         if stamp > entry.0 {
             *entry = (stamp, Vec::new());
