@@ -410,6 +410,10 @@ impl HostFile for Behind {
         self.push(0, |batch| batch.note(Change { at, len, what: What::Punch }))
     }
 
+    fn keeps_room(&self) -> bool {
+        self.shared.file.keeps_room()
+    }
+
     fn expect_room(&self, at: u64, len: u64) -> bool {
         let number = {
             let mut state = self.shared.state();

@@ -42,6 +42,8 @@ struct State {
     forget: Option<u64>,
     /// The error stays until the fuse is taken out.
     room: Option<u64>,
+    /// See [`MemoryFile::clear_free_slots`].
+    is_clear: bool,
 }
 
 /// A file in memory.
@@ -94,6 +96,11 @@ impl MemoryFile {
     /// A disk with room for a file of this length and no more; `None` is no limit.
     pub fn limit(&self, bytes: Option<u64>) {
         self.state().room = bytes;
+    }
+
+    /// From now on nothing lies in a free slot, for tests that search the bytes.
+    pub fn clear_free_slots(&self) {
+        self.state().is_clear = true;
     }
 
     /// Takes the failure of [`MemoryFile::fail_after`] out.
@@ -161,6 +168,10 @@ impl State {
 }
 
 impl HostFile for MemoryFile {
+    fn keeps_room(&self) -> bool {
+        !self.state().is_clear
+    }
+
     fn read_at(&self, at: u64, into: &mut [u8]) -> io::Result<()> {
         let state = self.state();
         let range = at as usize..(at as usize).saturating_add(into.len());

@@ -49,6 +49,10 @@ pub trait HostFile: Send + Sync {
         let _ = (at, len);
         false
     }
+    /// Whether free slots may keep their room, and what lies in it, until the image is closed.
+    fn keeps_room(&self) -> bool {
+        true
+    }
     /// Everything written so far is durable when this returns.
     fn sync(&self) -> io::Result<()>;
     /// Length of the file.

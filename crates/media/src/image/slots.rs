@@ -125,7 +125,11 @@ impl Slots {
     /// The commit is durable: they are free. Some keep their room; that of the others goes back to the host, and
     /// that it can't is no loss.
     pub fn release(&self, slots: Vec<u32>, file: &dyn HostFile, layout: &Layout) {
-        let most = if mutant!("image.room-without-end") { usize::MAX } else { layout.slots_kept() };
+        let most = match file.keeps_room() {
+            true if mutant!("image.room-without-end") => usize::MAX,
+            true => layout.slots_kept(),
+            false => 0,
+        };
         for slot in slots {
             let mut state = self.state();
             let is_kept = state.ready.len() < most;

@@ -473,6 +473,8 @@ fn no_root_is_left_when_a_life_begins() {
 /// An image in memory, of a format that does not check contents: the layer has to.
 fn unchecked_image(kind: &Kind) -> Arc<MemoryFile> {
     let file = Arc::new(MemoryFile::default());
+    // What is found in the bytes is somebody's.
+    file.clear_free_slots();
     Ssd::create_on(file.clone(), &kind.spec, &CreateImage::default()).expect("an image");
     let header = Header { version: UNCHECKED, ..Header::read(&*file).expect("a header") };
     file.write_at(0, &header.to_bytes().expect("it fits")).expect("written");
@@ -600,11 +602,8 @@ fn of_equal_copies_one_that_is_good_is_taken() {
 
 /// The contents of newest copies of host sectors of which there are exactly two: where each lies.
 fn doubles(file: &[u8]) -> Vec<(usize, usize)> {
-    // Free slots hold what nobody has any more, until the image is opened again.
-    let tidy = Arc::new(MemoryFile::new(file.to_vec()));
-    drop(open(&tidy));
     let mut newest: BTreeMap<u64, (u64, Vec<usize>)> = BTreeMap::new();
-    for (content, _, lba, stamp) in records(&tidy.bytes()).into_iter().filter(|r| r.2 < 1 << 20) {
+    for (content, _, lba, stamp) in records(file).into_iter().filter(|r| r.2 < 1 << 20) {
         let entry = newest.entry(lba).or_default();
         if stamp > entry.0 {
             *entry = (stamp, Vec::new());
