@@ -242,32 +242,33 @@ impl FigureFile {
         axes
     }
 
-    /// Values of a grid's axes at a point, the last axis fastest.
-    pub(super) fn place(&self, grid: &Grid, mut point: usize) -> Vec<(String, String)> {
+    /// Where a point of a grid is, of this size: axis, key of the experiment, value; the last axis varies fastest.
+    fn at(&self, grid: &Grid, mut point: usize) -> Vec<(String, String, String)> {
         let mut at = Vec::new();
-        for (name, vary) in self.axes(grid).iter().rev() {
-            let n = vary.values.len().max(1);
-            let value = vary.values.get(point % n).cloned().unwrap_or_default();
-            at.push((name.clone(), value.trim_matches('"').to_string()));
+        for (name, Vary { key, values }) in self.axes(grid).into_iter().rev() {
+            let n = values.len().max(1);
+            let value = values.get(point % n).cloned().unwrap_or_default();
+            at.push((name, key, value));
             point /= n;
         }
         at.reverse();
         at
     }
 
+    /// Values of a grid's axes at a point.
+    pub(super) fn place(&self, grid: &Grid, point: usize) -> Vec<(String, String)> {
+        let at = self.at(grid, point).into_iter();
+        at.map(|(name, _, value)| (name, value.trim_matches('"').to_string())).collect()
+    }
+
     /// What is run at a point of a grid, of this size.
     pub(super) fn experiment(
         &self,
         grid: &Grid,
-        mut point: usize,
+        point: usize,
     ) -> Result<Experiment, ExperimentErrors> {
-        let mut sets: Vec<String> = Vec::new();
-        for (_, vary) in self.axes(grid).iter().rev() {
-            let n = vary.values.len().max(1);
-            let value = vary.values.get(point % n).map_or("", String::as_str);
-            sets.push(format!("{}={value}", vary.key));
-            point /= n;
-        }
+        let at = self.at(grid, point).into_iter();
+        let sets: Vec<String> = at.map(|(_, key, value)| format!("{key}={value}")).collect();
         let of_size = self.of_size().map_or(&[][..], |size| &size.set);
         let all = of_size.iter().chain(&grid.set).chain(&sets);
         let changes: Vec<Change> = all.map(|set| Change::Set(set.clone())).collect();
