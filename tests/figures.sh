@@ -29,6 +29,7 @@ if [ "$ended" -ne 0 ]; then
 fi
 for figure in $("$bin" reproduce --list | cut -d' ' -f1); do
     ok "$figure: points" [ "$(wc -l <"$out/$figure.csv")" -gt 2 ]
+    ok "$figure: a picture" [ -s "$out/$figure-1.png" ]
     ok "$figure: a plot" grep -q 'class="dot' "$out/$figure-1.svg"
     ok "$figure: on the page" grep -q "<h2 id=\"$figure\">" "$out/figures.html"
 done

@@ -567,8 +567,8 @@ pub(crate) struct Reproduce {
     /// Write a page with all plots, rows and verdicts; `all` writes figures.html without it
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) html: Option<PathBuf>,
-    /// Write everything into a folder, made if need be: figures.html, and of each figure its plots (.svg) and its
-    /// points (.csv and .parquet)
+    /// Write everything into a folder, made if need be: figures.html, and of each figure its plots (.svg and .png)
+    /// and its points (.csv and .parquet)
     #[arg(long, value_name = "DIR", value_hint = ValueHint::DirPath)]
     pub(crate) report: Option<PathBuf>,
     /// Write the result as JSON (an object, for `all` a list); `-` prints it in place of the table

@@ -6,6 +6,7 @@
 //! Never: slows a run down by drawing.
 
 use anyhow::{Context, Result};
+use flashlane_lab::reproduce;
 use flashlane_lab::run::{Contention, Monitor, Progress};
 use flashlane_lab::sweep::Watcher;
 use flashlane_testkit::{Failure, Tally, torture};
@@ -14,6 +15,7 @@ use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::flag;
 use std::cell::{Cell, RefCell};
 use std::io::IsTerminal;
+use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
@@ -25,9 +27,12 @@ pub(crate) struct Interrupt(Arc<AtomicBool>);
 impl Interrupt {
     pub(crate) fn listen() -> Result<Interrupt> {
         let flag = Arc::new(AtomicBool::new(false));
+        let early = Arc::new(AtomicBool::new(false));
         for signal in [SIGINT, SIGTERM] {
-            // In this order: the second signal finds the flag set and ends the program.
-            flag::register_conditional_shutdown(signal, 130, flag.clone())
+            // In this order: the second signal finds the flag set and ends the program. One that comes before the
+            // flag is listening is noted apart, or it would be lost.
+            flag::register(signal, early.clone())
+                .and_then(|_| flag::register_conditional_shutdown(signal, 130, flag.clone()))
                 .and_then(|_| flag::register(signal, flag.clone()))
                 .context("cannot listen for Ctrl-C")?;
         }
@@ -36,6 +41,7 @@ impl Interrupt {
         if !is_ignored(SIGHUP) {
             flag::register(SIGHUP, flag.clone()).context("cannot listen for SIGHUP")?;
         }
+        flag.fetch_or(early.load(Ordering::Relaxed), Ordering::Relaxed);
         Ok(Interrupt(flag))
     }
 
@@ -95,12 +101,52 @@ impl Terminals {
         Terminals { interrupt: interrupt.clone(), bars }
     }
 
+    /// A line for the figure `name`, above those of its parts, until it is dropped.
+    pub(crate) fn figure(&self, name: &str) -> FigureLine<'_> {
+        let bar = self.bars.as_ref().map(|bars| {
+            let bar = bars.add(hidden());
+            let template = "{prefix}: [{bar:30}] {pos} of {len} parts, {eta} left";
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style.progress_chars("=> "));
+            }
+            bar.set_prefix(name.to_string());
+            bar
+        });
+        FigureLine { terminals: self, bar }
+    }
+
     /// A line for the run `name`, below the others, until it is dropped.
     pub(crate) fn line(&self, name: &str) -> Terminal {
-        let hidden = || ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden());
         let bar = self.bars.as_ref().map(|bars| bars.add(hidden()));
         Terminal::on(&self.interrupt, name, bar)
     }
+}
+
+/// How far a figure is, and the time that the rest will take if its parts go on as fast.
+pub(crate) struct FigureLine<'a> {
+    terminals: &'a Terminals,
+    bar: Option<ProgressBar>,
+}
+
+impl reproduce::Watcher for FigureLine<'_> {
+    fn part(&self, name: &str) -> Rc<dyn Monitor> {
+        Rc::new(self.terminals.line(name))
+    }
+
+    fn done(&self, parts: usize, of: usize) {
+        if let Some(bar) = &self.bar {
+            if parts == 0 {
+                bar.reset();
+            }
+            bar.set_length(of as u64);
+            bar.set_position(parts as u64);
+        }
+    }
+}
+
+/// A bar of several, which draw it.
+fn hidden() -> ProgressBar {
+    ProgressBar::with_draw_target(Some(0), ProgressDrawTarget::hidden())
 }
 
 /// Ten times a second is as fast as anybody reads.

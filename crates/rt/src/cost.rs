@@ -104,6 +104,12 @@ impl CostTable {
         })
     }
 
+    /// The same with another price of a hand-over; the name says so.
+    pub fn with_handoff(self, per_waiter: Ns) -> CostTable {
+        let name = format!("{}, hand-over {per_waiter} per waiter", self.name);
+        CostTable { name, handoff_per_waiter: per_waiter, ..self }
+    }
+
     /// The table's name, printed with every result that depends on it.
     pub fn name(&self) -> &str {
         &self.name

@@ -15,8 +15,8 @@ use crate::witness::Witness;
 use flashlane_base::{Ns, Rng};
 use flashlane_ftl::layer::{self, Find, Layer, Refusal, Saved, Stop};
 use flashlane_ftl::log::{
-    ChannelChoice, Drain, LimiterKind, LogConfig, MapAccess, PoolSet, RingSet, Scrub, ScrubConfig,
-    WearConfig, WearLeveling,
+    ChannelChoice, Drain, Drainers, LimiterKind, LogConfig, MapAccess, PoolSet, RingSet, Scrub,
+    ScrubConfig, WearConfig, WearLeveling,
 };
 use flashlane_ftl::pftl::PftlConfig;
 use flashlane_ocssd::spec::LinkSpec;
@@ -509,6 +509,8 @@ fn qblk(seed: u64, size: Size) -> Drawn<LogConfig> {
     }
     c.in_ring_order = r.below(4) == 0;
     c.full_ring_retry = r.below(8) == 0;
+    c.drainers = devices::one_of(r, &[Drainers::Bound, Drainers::Bound, Drainers::Floating]);
+    c.completion_cores = devices::one_of(r, &[0, 0, 0, 1]);
     drawn
 }
 

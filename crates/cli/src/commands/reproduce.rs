@@ -7,9 +7,7 @@ use crate::output::{self, Folder, Results, Sink};
 use crate::watch::{Interrupt, Terminals};
 use anyhow::Result;
 use flashlane_lab::reproduce::{self, FigureResult, Known, Size, Way};
-use flashlane_lab::run::Monitor;
 use std::path::PathBuf;
-use std::rc::Rc;
 
 /// The page, where nobody names another.
 const PAGE: &str = "figures.html";
@@ -21,8 +19,9 @@ fn put(folder: &Folder, name: &str, bytes: impl AsRef<[u8]>) -> Result<()> {
 
 /// The plots and points of a figure.
 fn keep(folder: &Folder, result: &FigureResult) -> Result<()> {
-    for (name, drawing) in result.drawings() {
-        put(folder, &format!("{name}.svg"), drawing)?;
+    for drawing in result.drawings() {
+        put(folder, &format!("{}.svg", drawing.name), &drawing.svg)?;
+        put(folder, &format!("{}.png", drawing.name), drawing.png()?)?;
     }
     let name = result.short_name();
     put(folder, &format!("{name}.csv"), result.to_csv())?;
@@ -55,10 +54,12 @@ pub(crate) fn reproduce(args: &Reproduce) -> Result<Ending> {
     let (mut results, known) = (Vec::new(), Known::default());
     let mut written = Results::default();
     let mut ending = Ending::Good;
-    for figure in &figures {
-        let watch = |part: &str| -> Rc<dyn Monitor> {
-            Rc::new(terminals.line(&format!("{} {part}", figure.name)))
+    for (i, figure) in figures.iter().enumerate() {
+        let name = match figures.len() {
+            1 => figure.name.to_string(),
+            n => format!("{} (figure {} of {n})", figure.name, i + 1),
         };
+        let watch = terminals.figure(&name);
         let result = figure.run(size, &Way { jobs, watch: &watch, known: &known }, &machine)?;
         if !json.is_stdout() && !html.is_stdout() {
             written.tried(output::print(&result.to_text()));

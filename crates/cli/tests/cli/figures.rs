@@ -70,7 +70,7 @@ fn a_figure_is_a_file() {
     let text = h.run("reproduce own.toml --report one --jobs 1").good().out;
     says(&text, &["pblk, depth 4", "verdict: reproduced (3 of 3 sizes hold, 1 of 1 orders"]);
     h.run("reproduce own.toml --report two --jobs 3").good();
-    let files = ["figures.html", "own-1.svg", "own.csv", "own.parquet"];
+    let files = ["figures.html", "own-1.svg", "own-1.png", "own.csv", "own.parquet"];
     for name in files {
         let read = |folder: &str| std::fs::read(h.path(folder).join(name)).expect(name);
         assert!(read("one") == read("two"), "{name} depends on how many run at a time");

@@ -77,6 +77,18 @@ worded! {
 }
 
 worded! {
+    /// Where a ring's drainer runs, in virtual time. The one of pblk's single ring runs wherever there is
+    /// room.
+    pub enum Drainers {
+        /// On the core whose ring it drains.
+        #[default]
+        Bound = "bound",
+        /// Wherever there is room, as a kernel thread that nobody has bound.
+        Floating = "floating",
+    }
+}
+
+worded! {
     /// Which channel a drainer's next request goes to, and whether it waits for a busy one (QBLK,
     /// section II-B2). Each reading begins where the last request left off, and goes on to the next
     /// channel when one has no room at all.
@@ -149,6 +161,12 @@ pub struct LogConfig {
     /// else it is let in as soon as there is room.
     #[serde(skip_serializing_if = "is_default")]
     pub full_ring_retry: bool,
+    #[serde(skip_serializing_if = "is_default")]
+    pub drainers: Drainers,
+    /// Cores that complete the device's requests, as a device with so many interrupts has it; 0: each
+    /// request is completed by the core that submitted it, as with a queue per core. In virtual time.
+    #[serde(skip_serializing_if = "is_default")]
+    pub completion_cores: u32,
     /// A writer whose ring is full takes room that idle cores' rings have (QBLK's future work, section
     /// II-A2).
     #[serde(skip_serializing_if = "is_default")]
@@ -186,6 +204,8 @@ impl Default for LogConfig {
             channel_choice: ChannelChoice::PassBusy,
             in_ring_order: false,
             full_ring_retry: false,
+            drainers: Drainers::Bound,
+            completion_cores: 0,
             borrow: false,
             shard_entries: 0,
         }
@@ -203,16 +223,6 @@ impl LogConfig {
             drain: Drain::Large,
             pu_budget: QBLK_PU_BUDGET,
             ..LogConfig::default()
-        }
-    }
-
-    /// QBLK as its released source does it, where that differs from the paper's text and from ours. The
-    /// 3 ms of [`LogConfig::full_ring_retry`] are the kernel's and stay off.
-    pub fn qblk_released() -> LogConfig {
-        LogConfig {
-            channel_choice: ChannelChoice::Shared,
-            in_ring_order: true,
-            ..LogConfig::qblk()
         }
     }
 

@@ -675,6 +675,8 @@ impl HostFtl {
             channel_choice: config.channel_choice,
             in_ring_order: config.in_ring_order,
             full_ring_retry: config.full_ring_retry,
+            drainers: config.drainers,
+            completion_cores: config.completion_cores,
             borrow: config.borrow && layout.rings > 1,
             starts_late: layout.rings > 1 && !cx.is_virtual(),
             zeros: vec![0; shape.unit as usize * SECTOR_BYTES].into(),

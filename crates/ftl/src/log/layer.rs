@@ -6,9 +6,9 @@
 
 use super::sysfs::ATTRIBUTES;
 use super::{
-    ChannelChoice, CreateError, Drain, HostFtl, LimiterKind, LineState, LogConfig, MapAccess,
-    MountError, MountOptions, PoolSet, Recovery, RingSet, Scrub, ScrubConfig, WearConfig,
-    WearLeveling,
+    ChannelChoice, CreateError, Drain, Drainers, HostFtl, LimiterKind, LineState, LogConfig,
+    MapAccess, MountError, MountOptions, PoolSet, Recovery, RingSet, Scrub, ScrubConfig,
+    WearConfig, WearLeveling,
 };
 use crate::block::{BlockDev, BlockError};
 use crate::contention::Contention;
@@ -126,6 +126,10 @@ impl Kind for HostFtlKind {
             asked.choice("channel_choice", &ChannelChoice::NAMES).unwrap_or(c.channel_choice);
         c.in_ring_order = asked.flag("in_ring_order").unwrap_or(c.in_ring_order);
         c.full_ring_retry = asked.flag("full_ring_retry").unwrap_or(c.full_ring_retry);
+        c.drainers = asked.choice("drainers", &Drainers::NAMES).unwrap_or(c.drainers);
+        if let Some(cores) = asked.small("completion_cores", 0, 65_535) {
+            c.completion_cores = cores;
+        }
         c.borrow = asked.flag("borrow").unwrap_or(c.borrow);
         c.to_settings()
     }
@@ -166,7 +170,7 @@ impl Kind for HostFtlKind {
                 "rings": c.rings, "pools": c.pools, "map": c.map, "drain": c.drain,
                 "pu_budget": c.pu_budget, "channel_choice": c.channel_choice,
                 "in_ring_order": c.in_ring_order, "full_ring_retry": c.full_ring_retry,
-                "borrow": c.borrow,
+                "drainers": c.drainers, "completion_cores": c.completion_cores, "borrow": c.borrow,
             });
             all["switches"] = switches;
         }

@@ -25,7 +25,9 @@ mod sysfs;
 mod walk;
 
 pub use collect::limiter;
-pub use config::{ChannelChoice, Drain, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet};
+pub use config::{
+    ChannelChoice, Drain, Drainers, LogConfig, MapAccess, PoolSet, QBLK_PU_BUDGET, RingSet,
+};
 pub use create::{CreateError, Layout};
 pub use durable::format;
 #[cfg(feature = "shuttle")]
@@ -85,7 +87,7 @@ impl Costs {
     fn of(cx: &Cx, own_ring: bool, locked: bool) -> Costs {
         let reserve = if own_ring { "ring.own" } else { "ring.reserve" };
         let update = if locked { "map.update" } else { "map.exchange" };
-        let sections = [reserve, "copy.sector", update, "map.lookup", "map.copy"];
+        let sections = [reserve, "copy.sector", update, "map.lookup", "map.copy", "pool.take"];
         Costs {
             front_write: cx.stage_cost("front.write"),
             front_read: cx.stage_cost("front.read"),
@@ -161,6 +163,8 @@ pub struct HostFtl {
     channel_choice: ChannelChoice,
     in_ring_order: bool,
     full_ring_retry: bool,
+    drainers: Drainers,
+    completion_cores: u32,
     borrow: bool,
     /// A ring's drainer is started by the first who writes to it, on that core: real ones can't be
     /// reached from another.

@@ -11,7 +11,7 @@
 //! preset = "peers-16g"        # or spec = "my-device.toml"; tables override: [device.geometry] ...
 //! [[target]]
 //! kind = "pblk"               # pblk, qblk, pftl or raw
-//! active_pus = 4             # and, of its own, host_cores, costs, device, pus
+//! active_pus = 4             # and, of its own, what [run] says of the host, device, pus
 //! [[workload]]
 //! rw = "randwrite"            # fio's options, with units: bs = "4KiB"; or trace = "FILE", fio = ...
 //! targets = ["pblk"]          # runs on these alone; on all without it
@@ -19,6 +19,8 @@
 //! seed = 1
 //! fill = "100%"
 //! costs = "zero"              # what the host's work costs; without it "lightnvm-fast17"
+//! handoff_per_waiter = "20ns" # of a lock, in place of the table's
+//! host_cores = 4
 //! ```
 //!
 //! Start reading at [`Experiment::parse`].
@@ -247,7 +249,8 @@ fn read_run(section: Option<Section<'_>>, base: &Base) -> (RunSpec, HostSpec) {
     (run, host)
 }
 
-/// The keys `host_cores` and `costs` of `[run]` or a target; what is not said is as `default` has it.
+/// The keys `host_cores`, `costs` and `handoff_per_waiter` of `[run]` or a target; what is not said is as
+/// `default` has it.
 fn read_host(s: &Section<'_>, default: &HostSpec, base: &Base) -> HostSpec {
     let mut host = default.clone();
     if let Some(cores) = s.number("host_cores", 1, CORES_MAX) {
@@ -258,6 +261,9 @@ fn read_host(s: &Section<'_>, default: &HostSpec, base: &Base) -> HostSpec {
             Ok(table) => host.costs = table,
             Err(why) => s.complain("costs", format!("`costs`: {why}")),
         }
+    }
+    if let Some(cost) = s.parsed("handoff_per_waiter") {
+        host.costs = host.costs.with_handoff(cost);
     }
     host
 }

@@ -212,12 +212,18 @@ fn workloads_are_for_all_targets_or_for_those_that_they_name() {
         ("workload.1.targets=[\"b\"]", ""),
         ("target.1.host_cores=0", "1 to 1024"),
         ("target.1.costs=nowhere.toml", "cannot read nowhere.toml"),
+        ("target.1.handoff_per_waiter=20ns", ""),
+        ("target.1.handoff_per_waiter=fast", "`handoff_per_waiter`"),
     ] {
         match parse(PARTS, &[set]) {
             Err(said) => assert!(!says.is_empty() && said.contains(says), "{set}: {said}"),
             Ok(_) => assert!(says.is_empty(), "{set}"),
         }
     }
+    let e = parse(PARTS, &["target.1.handoff_per_waiter=20ns"]).unwrap();
+    assert_eq!(e.targets[1].host.costs.handoff(3), Ns::from_ns(60));
+    assert_eq!(e.targets[1].host.costs.name(), "linux-4.16-femu, hand-over 20 ns per waiter");
+    assert_eq!(e.targets[0].host.costs, parse(PARTS, &[]).unwrap().targets[0].host.costs);
     let said = parse(PARTS, &["workload.0.targets=[\"b\"]", "workload.1.targets=[\"b\"]"]);
     assert!(said.unwrap_err().contains("no [[workload]] is for the target `a`"));
 }

@@ -20,6 +20,7 @@ mod jobs;
 mod numbers;
 pub(crate) mod parquet;
 mod perfetto;
+pub(crate) mod png;
 mod table;
 #[cfg(test)]
 mod tests;

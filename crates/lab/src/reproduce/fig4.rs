@@ -9,6 +9,7 @@ use super::{FigureFile, Measured, ReproduceError, Way};
 use crate::calibrate::Machine;
 use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_rt::Virtual;
+use std::rc::Rc;
 
 const FIGURE: &str = "lightnvm-fig4";
 /// Block sizes of the figure, KiB, and its queue depths.
@@ -27,25 +28,29 @@ pub(super) fn measure(
     let data = file.parameter("data_mib") << 20;
     let span = Ns::from_ms(file.parameter("milliseconds"));
     let vm = Virtual::new(1, 1, file.costs.clone());
-    let (cx, device, monitor) = (vm.cx(), file.device("westlake").clone(), (way.watch)("pblk"));
+    let (cx, device, monitor) = (vm.cx(), file.device("westlake").clone(), way.watch.part("pblk"));
     let (blocks, depths) = (file.values("kib", &BLOCKS), file.values("depth", &DEPTHS));
-    vm.run(async move {
-        let bench = Bench::new(&cx, FIGURE, &device, data, monitor).await?;
-        let mut points = Points::default();
-        let mut interrupted = false;
-        for (series, random) in [("sequential", false), ("random", true)] {
-            for (kib, depth) in blocks.iter().flat_map(|kib| depths.iter().map(move |d| (kib, d))) {
-                let mut point =
-                    Point::new(series, [("kib", kib.to_string()), ("depth", depth.to_string())]);
-                let reads = bench.reads(random, (kib << 10) / SECTOR_BYTES as u32, *depth);
-                if !interrupted {
-                    let phase = bench.measure(vec![reads], RAMP, span).await?;
-                    interrupted = phase.is_none();
-                    point.values = phase.map(|phase| phase.values()).unwrap_or_default();
-                }
-                points.add(point);
-            }
+    let bench = vm.run(async move { Bench::new(&cx, FIGURE, &device, data, monitor).await })??;
+    let bench = Rc::new(bench);
+    let places = || blocks.iter().flat_map(|kib| depths.iter().map(move |depth| (*kib, *depth)));
+    let all: Vec<_> = [("sequential", false), ("random", true)]
+        .into_iter()
+        .flat_map(|series| places().map(move |place| (series, place)))
+        .collect();
+    let mut points = Points::default();
+    let mut interrupted = false;
+    for (i, ((series, random), (kib, depth))) in all.iter().copied().enumerate() {
+        way.watch.done(i, all.len());
+        let mut point =
+            Point::new(series, [("kib", kib.to_string()), ("depth", depth.to_string())]);
+        if !interrupted {
+            let reads = bench.reads(random, (kib << 10) / SECTOR_BYTES as u32, depth);
+            let bench = bench.clone();
+            let phase = vm.run(async move { bench.measure(vec![reads], RAMP, span).await })??;
+            interrupted = phase.is_none();
+            point.values = phase.map(|phase| phase.values()).unwrap_or_default();
         }
-        Ok(Measured::of(points))
-    })?
+        points.add(point);
+    }
+    Ok(Measured::of(points))
 }

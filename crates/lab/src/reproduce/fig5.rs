@@ -57,7 +57,7 @@ pub(super) fn measure(
     let mixes = way.each(&all, |(prefix, device, name, queue, widths)| {
         let mut device = file.device(device).clone();
         device.options.queue = Some(*queue);
-        let monitor = (way.watch)(&format!("{prefix}{name}"));
+        let monitor = way.watch.part(&format!("{prefix}{name}"));
         under(plan(widths), device, file.costs.clone(), monitor)
     })?;
     let mut points = Points::default();

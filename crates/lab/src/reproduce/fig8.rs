@@ -44,7 +44,7 @@ pub(super) fn measure(
     let all = SHARES.iter().flat_map(|share| places.map(|(place, writer)| (place, writer, *share)));
     let all: Vec<_> = all.collect();
     let reads = way.each(&all, |&(place, writer, share)| {
-        let monitor = (way.watch)(&format!("{place}, {share}% writes"));
+        let monitor = way.watch.part(&format!("{place}, {share}% writes"));
         monitor.progress(place, 0, None);
         match place {
             _ if monitor.interrupted() => Ok(None),

@@ -68,7 +68,7 @@ fn parts_of(file: &FigureFile, grid: &Grid, parts: &mut Vec<Part>) -> Result<(),
 /// A point's values; `None` when it was interrupted.
 fn run(part: &Part, way: &Way<'_>) -> Result<Option<Values>, ReproduceError> {
     let name = part.name();
-    let outcome = execute(&part.experiment, How::default(), &|_| (way.watch)(&name))?;
+    let outcome = execute(&part.experiment, How::default(), &|_| way.watch.part(&name))?;
     if outcome.is_bad() {
         let allowed = outcome.experiment.run.allow_errors;
         let of = |run: &RunOutcome| run.bad_because(allowed);

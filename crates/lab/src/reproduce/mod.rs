@@ -23,16 +23,15 @@ mod table1;
 mod way;
 
 pub use file::{FigureFile, Plot};
-pub use page::to_html;
+pub use page::{Drawing, to_html};
 pub use points::{Point, Points, Selector};
 pub use rows::{Row, Rule, Verdict};
-pub use way::{Known, Way};
+pub use way::{Known, Watcher, Way};
 
 use crate::bounded;
 use crate::calibrate::Machine;
 use crate::execute::ExecuteError;
 use crate::experiment::ExperimentErrors;
-use crate::run::Monitor;
 use crate::stack::StackError;
 use crate::words::{aligned, row};
 use flashlane_ocssd::SpecError;
@@ -40,7 +39,6 @@ use flashlane_rt::Stalled;
 use serde::Serialize;
 use std::borrow::Cow;
 use std::path::Path;
-use std::rc::Rc;
 
 /// How large a reproduction is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,9 +64,6 @@ impl Size {
 
 /// Of every random stream.
 const SEED: u64 = 1;
-
-/// Gives the monitor of a part of a figure, on the thread that measures it.
-pub type Watch<'a> = &'a (dyn Fn(&str) -> Rc<dyn Monitor> + Sync);
 
 /// What a figure's points come of.
 struct Measured {

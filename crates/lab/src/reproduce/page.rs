@@ -6,12 +6,13 @@
 use super::draw;
 use super::points::{Point, Points};
 use super::rows::{Rule, Verdict};
-use super::{FigureResult, number};
+use super::{FigureResult, ReproduceError, number};
 use crate::report::columns::{Cell, Named};
 use crate::report::csv_line;
 use crate::report::html::document;
 use crate::report::html::svg::{Size, escape};
 use crate::report::parquet::parquet;
+use crate::report::png::png;
 use std::collections::BTreeSet;
 use std::fmt::Write;
 
@@ -177,13 +178,30 @@ impl FigureResult {
         self.name.rsplit('/').next().unwrap_or_default().trim_end_matches(".toml")
     }
 
-    /// Its drawings, each with the name of its file.
-    pub fn drawings(&self) -> Vec<(String, String)> {
-        let name = self.short_name();
+    /// What is drawn of it.
+    pub fn drawings(&self) -> Vec<Drawing> {
         let drawn = self.plots.iter().enumerate().filter_map(|(i, plot)| {
-            let name = format!("{name}-{}", i + 1);
-            Some((name, draw::file(plot, &self.points, &self.rows)?))
+            let name = format!("{}-{}", self.short_name(), i + 1);
+            Some(Drawing { name, svg: draw::file(plot, &self.points, &self.rows)? })
         });
         drawn.collect()
+    }
+}
+
+/// A plot that is a file of its own.
+pub struct Drawing {
+    /// Of the file, without its ending.
+    pub name: String,
+    pub svg: String,
+}
+
+impl Drawing {
+    /// The same as PNG, two pixels for each unit.
+    ///
+    /// # Errors
+    /// A title has a character that no drawing can hold.
+    pub fn png(&self) -> Result<Vec<u8>, ReproduceError> {
+        let bad = |what| ReproduceError::Bad { figure: self.name.clone(), what };
+        png(&self.svg).map_err(bad)
     }
 }

@@ -45,7 +45,7 @@ pub(super) fn measure(
         ("device_read", over_all(device, one(false, seq, LARGE, deep))),
     ];
     let rates = way.each(&parts, |(id, stream)| {
-        let monitor = (way.watch)(id);
+        let monitor = way.watch.part(id);
         monitor.progress(id, 0, None);
         if monitor.interrupted() {
             return Ok(None);

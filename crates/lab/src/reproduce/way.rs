@@ -5,17 +5,34 @@
 //! errors the first in that order. Never: begins a part after an interrupt, an error or a panic; those
 //! that are under way go on to their end.
 
-use super::{ReproduceError, Watch};
+use super::ReproduceError;
 use crate::parallel::{Then, side_by_side};
+use crate::run::{Monitor, Unwatched};
 use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Looks on while a figure is measured.
+pub trait Watcher: Sync {
+    /// Looks on while one part of it is measured, on the thread that measures it.
+    fn part(&self, name: &str) -> Rc<dyn Monitor>;
+    /// So many parts are done, of so many; from any thread.
+    fn done(&self, _parts: usize, _of: usize) {}
+}
+
+impl Watcher for Unwatched {
+    fn part(&self, _: &str) -> Rc<dyn Monitor> {
+        Rc::new(Unwatched)
+    }
+}
 
 /// How a figure is measured.
 #[derive(Clone, Copy)]
 pub struct Way<'a> {
     /// Simulations at a time; a live figure is alone on the machine.
     pub jobs: usize,
-    pub watch: Watch<'a>,
+    pub watch: &'a dyn Watcher,
     /// What other figures have measured.
     pub known: &'a Known,
 }
@@ -57,8 +74,11 @@ impl Way<'_> {
         parts: &[P],
         measure: impl Fn(&P) -> Result<Option<T>, ReproduceError> + Sync,
     ) -> Result<Vec<Option<T>>, ReproduceError> {
+        let done = AtomicUsize::new(0);
+        self.watch.done(0, parts.len());
         let all = side_by_side(self.jobs, parts.len(), |i| {
             let result = measure(&parts[i]);
+            self.watch.done(done.fetch_add(1, Ordering::Relaxed) + 1, parts.len());
             let then = if matches!(result, Ok(Some(_))) { Then::GoOn } else { Then::End };
             (Some(result), then)
         });
@@ -69,15 +89,35 @@ impl Way<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::Unwatched;
-    use std::rc::Rc;
-    use std::sync::atomic::{AtomicUsize, Ordering};
     use std::time::Duration;
 
     static KNOWN: Known = Known(Mutex::new(BTreeMap::new()));
 
     fn way(jobs: usize) -> Way<'static> {
-        Way { jobs, watch: &|_| Rc::new(Unwatched), known: &KNOWN }
+        Way { jobs, watch: &Unwatched, known: &KNOWN }
+    }
+
+    /// Whoever waits is told how many parts there are, and of each that is done.
+    #[test]
+    fn what_is_done_is_said() {
+        #[derive(Default)]
+        struct Told(Mutex<Vec<(usize, usize)>>);
+        impl Watcher for Told {
+            fn part(&self, _: &str) -> Rc<dyn Monitor> {
+                Rc::new(Unwatched)
+            }
+            fn done(&self, parts: usize, of: usize) {
+                self.0.lock().unwrap().push((parts, of));
+            }
+        }
+        for jobs in [1, 3] {
+            let told = Told::default();
+            let way = Way { jobs, watch: &told, known: &KNOWN };
+            way.each(&[1, 2, 3], |part: &u32| Ok(Some(*part))).unwrap();
+            let mut told = told.0.into_inner().unwrap();
+            told.sort_unstable();
+            assert_eq!(told, [(0, 3), (1, 3), (2, 3), (3, 3)]);
+        }
     }
 
     #[test]

@@ -18,8 +18,8 @@ use crate::log::ring::{Ring, RingState, Room};
 use crate::log::sections::Sections;
 use crate::log::slab::Slab;
 use crate::log::unit::{Released, UNITS_INLINE, Unit};
-use crate::log::{ChannelChoice, Drain, HostFtl};
-use flashlane_base::{OOB_BYTES, Ppa, mutant};
+use crate::log::{ChannelChoice, Drain, Drainers, HostFtl};
+use flashlane_base::{Ns, OOB_BYTES, Ppa, mutant};
 use flashlane_ocssd::device::{Cause, Completion, Data, Flags, Op, Request};
 use flashlane_rt::sync::hesitate;
 use flashlane_rt::{CoreId, Cx, Lock};
@@ -91,9 +91,10 @@ impl HostFtl {
                 return;
             };
             let worker = self.worker(&cx);
-            if !self.costs.sections_are_free {
-                let units = self.costs.drain_unit.times(places.chosen.chunks.len() as u64);
-                worker.cpu(self.costs.drain_request + units).await;
+            let units = self.costs.drain_unit.times(places.chosen.chunks.len() as u64);
+            let cost = self.costs.drain_request + units;
+            if !self.costs.sections_are_free || cost != Ns::ZERO {
+                worker.cpu(cost).await;
             }
             let mut units = self.take_units(&cx, ring, places.chosen.chunks.len());
             if units.is_empty() {
@@ -236,22 +237,28 @@ impl HostFtl {
     }
 
     /// Who does a drainer's work for one request: the one kernel thread of pblk runs wherever there is
-    /// room, each of QBLK's on the core whose ring it drains.
+    /// room, each of QBLK's on the core whose ring it drains, or wherever there is room, too.
     fn worker(&self, cx: &Cx) -> Cx {
-        match self.rings.len() {
-            1 => cx.floating(),
-            _ => cx.clone().urgent(),
+        match self.rings.len() == 1 || self.drainers == Drainers::Floating {
+            true => cx.floating(),
+            false => cx.clone().urgent(),
         }
     }
 
     /// Who completes the `n`-th request of a drainer. NVMe under blk-mq has a queue per core, whose
     /// interrupt that core serves: a bound drainer's requests complete on its core. Where a thread that
-    /// floats has run is the model's guess, so its requests take the cores by turns.
+    /// floats has run is the model's guess, so its requests take the cores by turns. A device with fewer
+    /// queues has several cores share one, which one of them serves.
     fn served_by(&self, worker: &Cx, n: u64) -> Cx {
-        match self.rings.len() == 1 && worker.is_virtual() {
-            true => worker.on_core(CoreId((n % u64::from(worker.cores())) as u32)),
-            false => worker.clone(),
+        if !worker.is_virtual() {
+            return worker.clone();
         }
+        let serve = match self.completion_cores {
+            0 => worker.cores(),
+            some => some.min(worker.cores()),
+        };
+        let queue = if self.rings.len() == 1 { n } else { u64::from(worker.core().0) };
+        worker.on_core(CoreId((queue % u64::from(serve)) as u32))
     }
 
     fn release_pus(&self, cx: &Cx, chunks: &[(usize, u32)]) {

@@ -5,7 +5,7 @@
 
 use crate::prelude::*;
 use crate::qblk::cores::qblk;
-use flashlane_ftl::log::LimiterKind;
+use flashlane_ftl::log::{Drainers, LimiterKind};
 
 /// Costs in the order of a real host's: what is done under a lock is a third of a write.
 fn costs() -> CostTable {
@@ -44,25 +44,59 @@ fn hammered(b: &Bench) -> (f64, f64) {
 
 /// A request completes on the core that submitted it, the one whose ring it drains, however many PUs it
 /// goes to: who writes alone serves all of its interrupts, who writes together as many as the others.
+/// Where the device has fewer queues, cores share them.
 #[test]
 fn q24_a_core_completes_what_it_submitted() {
-    let mut setup = qblk(8, 4, 8).untimed();
-    setup.costs = CostTable::from_toml("name = \"q24\"\n[stages]\n\"complete.unit\" = \"1us\"\n")
-        .expect("a table");
-    let b = setup.build();
-    let served = |write: &dyn Fn()| {
+    let served = |completion_cores: u32| {
+        let mut setup = qblk(8, 4, 8).untimed();
+        setup.config.completion_cores = completion_cores;
+        let table = "name = \"q24\"\n[stages]\n\"complete.unit\" = \"1us\"\n";
+        setup.costs = CostTable::from_toml(table).expect("a table");
+        let b = setup.build();
+        let busy = |write: &dyn Fn()| {
+            let before = b.run.core_busy();
+            write();
+            b.sleep(Ns::from_ms(1));
+            let after = b.run.core_busy().into_iter().zip(before);
+            after.map(|((now, _), (then, _))| (now - then).as_ns()).collect::<Vec<_>>()
+        };
+        // Units of 4 sectors.
+        let alone = busy(&|| b.write_on(5, 0, 64, 1));
+        assert!(b.requests_of(5).iter().any(|units| units.len() == 4), "and some are large");
+        let write = |core| b.write_on(core, 64 + u64::from(core) * 64, 64, 1);
+        let together = busy(&|| (0..8).for_each(write));
+        b.settled();
+        (alone, together)
+    };
+    let own = vec![0, 0, 0, 0, 0, 16_000, 0, 0];
+    for cores in [0, 8, 100] {
+        assert_eq!(served(cores), (own.clone(), vec![16_000; 8]));
+    }
+    let shared = (vec![0, 16_000, 0, 0, 0, 0, 0, 0], vec![64_000, 64_000, 0, 0, 0, 0, 0, 0]);
+    assert_eq!(served(2), shared);
+}
+
+/// A drainer that nobody binds does its work where there is room, and leaves its ring's core to the writer.
+#[test]
+fn q24_a_drainer_that_floats_leaves_its_core() {
+    let drained = |drainers: Drainers| {
+        let mut setup = qblk(8, 4, 8).untimed();
+        setup.config.drainers = drainers;
+        let table =
+            "name = \"q24\"\n[stages]\n\"front.write\" = \"1us\"\n\"drain.unit\" = \"1us\"\n";
+        setup.costs = CostTable::from_toml(table).expect("a table");
+        let b = setup.build();
         let before = b.run.core_busy();
-        write();
+        b.write_on(5, 0, 64, 1);
         b.sleep(Ns::from_ms(1));
         let after = b.run.core_busy().into_iter().zip(before);
-        after.map(|((now, _), (then, _))| (now - then).as_ns()).collect::<Vec<_>>()
+        let busy: Vec<u64> = after.map(|((now, _), (then, _))| (now - then).as_ns()).collect();
+        b.settled();
+        (busy[5], busy.iter().sum::<u64>())
     };
-    // Units of 4 sectors.
-    assert_eq!(served(&|| b.write_on(5, 0, 64, 1)), [0, 0, 0, 0, 0, 16_000, 0, 0]);
-    assert!(b.requests_of(5).iter().any(|units| units.len() == 4), "and some are large");
-    let all = || (0..8).for_each(|core| b.write_on(core, 64 + u64::from(core) * 64, 64, 1));
-    assert_eq!(served(&all), [16_000; 8]);
-    b.settled();
+    // One request, 16 units of 4 sectors.
+    assert_eq!(drained(Drainers::Bound), (17_000, 17_000));
+    assert_eq!(drained(Drainers::Floating), (1_000, 17_000));
 }
 
 /// Technique 4 saves what a request costs beside its units: four units in one request are submitted and

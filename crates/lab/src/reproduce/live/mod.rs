@@ -207,8 +207,10 @@ impl Null {
 mod tests {
     use super::*;
     use crate::reproduce::Size;
+    use crate::reproduce::Watcher;
     use crate::run::Progress;
-    use std::cell::Cell;
+    use flashlane_rt::sync::AtomicU32;
+    use std::rc::Rc;
 
     /// A figure's file with other parameters.
     pub(super) fn tiny(name: &str, text: &str, with: &[(&str, u64)]) -> FigureFile {
@@ -222,16 +224,20 @@ mod tests {
 
     /// Interrupts at the second look.
     #[derive(Default)]
-    pub(super) struct Impatient(Cell<u32>);
+    pub(super) struct Impatient(AtomicU32);
 
     impl Progress for Impatient {
         fn progress(&self, _: &str, _: u64, _: Option<u64>) {}
         fn interrupted(&self) -> bool {
-            self.0.set(self.0.get() + 1);
-            self.0.get() > 1
+            self.0.fetch_add(1, Ordering::Relaxed) > 0
         }
     }
     impl Monitor for Impatient {}
+    impl Watcher for Impatient {
+        fn part(&self, _: &str) -> Rc<dyn Monitor> {
+            Rc::new(Impatient::default())
+        }
+    }
 
     #[test]
     fn a_median_is_the_middle_one() {

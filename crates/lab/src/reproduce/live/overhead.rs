@@ -40,7 +40,7 @@ pub(in crate::reproduce) fn measure(
 ) -> Result<Measured, ReproduceError> {
     let plan = Plan::of(FIGURE, file);
     let operations = file.parameter("operations");
-    let monitor = (way.watch)("one thread");
+    let monitor = way.watch.part("one thread");
     let found = attended(&*monitor, move |sign| {
         let main = |cx| all(cx, plan.clone(), operations, sign.clone());
         Threads::new(1, 1).run(main).into_iter().next().expect("one core")
@@ -242,7 +242,6 @@ mod tests {
     use crate::reproduce::Known;
     use crate::reproduce::live::tests::{Impatient, tiny};
     use crate::run::Unwatched;
-    use std::rc::Rc;
 
     const TEXT: &str = include_str!("../../../../../experiments/lightnvm/overhead.toml");
 
@@ -250,7 +249,7 @@ mod tests {
     #[test]
     fn every_row_has_a_value() {
         let file = tiny(FIGURE, TEXT, &[("rounds", 1), ("operations", 64)]);
-        let way = Way { jobs: 1, watch: &|_| Rc::new(Unwatched), known: &Known::default() };
+        let way = Way { jobs: 1, watch: &Unwatched, known: &Known::default() };
         let found = measure(&file, &way, &Machine::default()).expect("measured");
         let rows = file.rows_of(&found.points).expect("good rows");
         assert!(rows.iter().all(|r| r.here.is_some_and(f64::is_finite)), "{rows:?}");
@@ -261,7 +260,7 @@ mod tests {
     #[test]
     fn an_interrupt_ends_it_early() {
         let file = tiny(FIGURE, TEXT, &[("rounds", u32::MAX as u64)]);
-        let watch = |_: &str| Rc::new(Impatient::default()) as Rc<dyn crate::run::Monitor>;
+        let watch = Impatient::default();
         let way = Way { jobs: 1, watch: &watch, known: &Known::default() };
         let found = measure(&file, &way, &Machine::default()).expect("ended");
         assert!(found.points.0.iter().all(|point| point.values.is_empty()));

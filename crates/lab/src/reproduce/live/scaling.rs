@@ -118,11 +118,13 @@ pub(in crate::reproduce) fn measure(
     let cores = machine.cores.clamp(1, THREADS_MAX);
     let (mut points, mut notes) = (Points::default(), Vec::new());
     let mut interrupted = false;
-    for n in threads(cores) {
+    let all = threads(cores);
+    for (i, n) in all.iter().copied().enumerate() {
+        way.watch.done(i, all.len());
         let found = match interrupted {
             true => None,
             false => {
-                let monitor = (way.watch)(&format!("{n} threads"));
+                let monitor = way.watch.part(&format!("{n} threads"));
                 Some(attended(&*monitor, |sign| session(&plan, n, span, sign))?)
             }
         };

@@ -1,10 +1,9 @@
 //! Everything but times: those are the machine's.
 
 use super::*;
-use crate::reproduce::Known;
 use crate::reproduce::live::tests::{Impatient, tiny};
+use crate::reproduce::{Known, Watcher};
 use crate::run::Unwatched;
-use std::rc::Rc;
 
 const TEXT: &str = include_str!("../../../../../../experiments/qblk/scaling.toml");
 
@@ -15,7 +14,7 @@ fn small() -> FigureFile {
     tiny(FIGURE, &text, &[("rounds", 1), ("piece_ms", 2), ("set_mib", 16)])
 }
 
-fn figure(cores: u32, file: &FigureFile, watch: crate::reproduce::Watch<'_>) -> Measured {
+fn figure(cores: u32, file: &FigureFile, watch: &dyn Watcher) -> Measured {
     let machine = Machine { cores, ..Machine::default() };
     measure(file, &Way { jobs: 1, watch, known: &Known::default() }, &machine).expect("measured")
 }
@@ -27,7 +26,7 @@ fn every_number_of_threads_has_its_points() {
     assert_eq!(threads(8), [1, 2, 4, 8]);
     assert_eq!(threads(48), [1, 2, 4, 8, 16, 32, 48]);
     let file = small();
-    let found = figure(3, &file, &|_| Rc::new(Unwatched));
+    let found = figure(3, &file, &Unwatched);
     assert_eq!(found.points.0.len(), 3 * 3);
     let rows = file.rows_of(&found.points).expect("good rows");
     assert!(rows.iter().all(|r| r.here.is_some_and(|x| x > 0.0)), "{rows:?}");
@@ -57,8 +56,7 @@ fn an_interrupt_ends_it_early() {
             *value = u64::from(u32::MAX);
         }
     });
-    let watch = |_: &str| Rc::new(Impatient::default()) as Rc<dyn crate::run::Monitor>;
-    let found = figure(4, &file, &watch);
+    let found = figure(4, &file, &Impatient::default());
     assert_eq!(found.points.0.len(), 3 * 3);
     assert!(found.points.0.iter().all(|point| point.values.is_empty()));
     assert_eq!(found.verdict, None);
