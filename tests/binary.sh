@@ -1,5 +1,5 @@
 # What the scripts here begin with: where the tree and the release binary are, and tools that are not here yet. Read by
-# them, not run. Sets `root` and `bin` (FLASHLANE=path/to/flashlane for another binary).
+# them, not run. Sets `root` and `bin` (FLASHLANE=path/to/flashlane for another binary), and counts what is bad.
 
 root=$(cd "$(dirname "$0")/.." && pwd)
 bin=${FLASHLANE:-${CARGO_TARGET_DIR:-$root/target}/release/flashlane}
@@ -24,4 +24,15 @@ has_tools() {
         { get || { timeout 120 apt-get update && get; }; } >/dev/null 2>&1 </dev/null
     fi
     have
+}
+
+bad=0
+# ok WHAT COMMAND...: runs it, says whether it ended well.
+ok() {
+    what=$1
+    shift
+    if "$@"; then echo "ok    $what"; else
+        bad=$((bad + 1))
+        echo "FAIL  $what"
+    fi
 }

@@ -10,16 +10,6 @@ out=${CARGO_TARGET_DIR:-$root/target}/figures
 rm -rf "$out"
 mkdir -p "$out" || exit 2
 
-bad=0
-ok() {
-    what=$1
-    shift
-    if "$@"; then echo "ok    $what"; else
-        bad=$((bad + 1))
-        echo "FAIL  $what"
-    fi
-}
-
 "$bin" reproduce all --ci --report "$out" >"$out/said" 2>"$out/errors" </dev/null
 ended=$?
 ok "every verdict is the expected one" [ "$ended" -eq 0 ]

@@ -25,17 +25,8 @@ trap leave EXIT
 trap 'exit 130' INT TERM
 cd "$dir" || exit 2
 
-bad=0
 # Options of `serve` that are no doors.
 targets=0
-ok() {
-    what=$1
-    shift
-    if "$@"; then echo "ok    $what"; else
-        bad=$((bad + 1))
-        echo "FAIL  $what"
-    fi
-}
 made() {
     rm -f my.img
     "$bin" drive create my.img --preset tiny --set geometry.chunks_per_pu=256 >out &&

@@ -119,7 +119,7 @@ fn a_wrong_figure_is_refused() {
         ("rule", "because = \"it is a test\"\n", "", "say `because`"),
         ("reducer", "least_step", "lest_step", "none of max"),
         ("grid", "[[grid]]", "[[gird]]", "did you mean `grid`"),
-        ("axis", "key = \"workload.0.iodepth\"", "key = \"workload.7.iodepth\"", "workload"),
+        ("axis", "key = \"workload.0.iodepth\"", "key = \"workload.7.iodepth\"", "own.toml:27:"),
     ];
     for (what, from, to, says_so) in wrong {
         let h = with_own(|own| {

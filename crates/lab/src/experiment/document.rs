@@ -41,6 +41,8 @@ pub enum Change {
     ScaleToDevice,
     /// `--set key=value`.
     Set(String),
+    /// The same, written in the file itself.
+    Written(String, At),
 }
 
 impl fmt::Display for Change {
@@ -53,6 +55,7 @@ impl fmt::Display for Change {
             Change::Seed(seed) => write!(f, "--seed {seed}"),
             Change::ScaleToDevice => write!(f, "--scale-to-device"),
             Change::Set(set) => write!(f, "--set {set}"),
+            Change::Written(set, _) => write!(f, "{set}"),
         }
     }
 }
@@ -187,7 +190,10 @@ impl Document {
     pub fn changed(mut self, changes: &[Change]) -> Result<Document, Complaint> {
         self.changes = changes.to_vec();
         for (index, change) in changes.iter().enumerate() {
-            let at = At::Change(index);
+            let at = match change {
+                Change::Written(_, at) => *at,
+                _ => At::Change(index),
+            };
             if let Err(message) = self.apply(at, change) {
                 return Err(self.located(at, message));
             }
@@ -247,7 +253,7 @@ impl Document {
     fn apply(&mut self, at: At, change: &Change) -> Result<(), String> {
         let text = |text: &str| Value::Text(text.into());
         match change {
-            Change::Set(set) => self.apply_set(at, set),
+            Change::Set(set) | Change::Written(set, _) => self.apply_set(at, set),
             Change::Device(preset) => {
                 // Dimensions and times of another device mean nothing on this one.
                 let kept = ["store", "queue", "null", "dulbe", "faults"];
@@ -567,6 +573,16 @@ impl<'d> Section<'d> {
             Value::Text(t) => Some(t.clone()),
             _ => None,
         })
+    }
+
+    /// Strings `key=value` that change an experiment, each with its place.
+    pub fn changes(&self, key: &str) -> Vec<Change> {
+        let places: Vec<At> = match self.item(key).map(|item| &item.value) {
+            Some(Value::List(list)) => list.iter().map(|item| item.at).collect(),
+            _ => Vec::new(),
+        };
+        // Whatever is no string among them is complained of.
+        self.texts(key).into_iter().zip(places).map(|(set, at)| Change::Written(set, at)).collect()
     }
 
     fn list<T>(&self, key: &str, of: &str, pick: impl Fn(&Value) -> Option<T>) -> Vec<T> {

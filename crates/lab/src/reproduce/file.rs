@@ -42,7 +42,7 @@
 use super::Size;
 use super::points::Selector;
 use super::rows::{Here, RowSpec, Rule, Verdict};
-use crate::experiment::document::{Document, Section};
+use crate::experiment::document::{At, Document, Section};
 use crate::experiment::{
     Base, Change, Complaint, DeviceChoice, Experiment, ExperimentErrors, Value, Vary, read_costs,
 };
@@ -53,9 +53,9 @@ use std::path::Path;
 /// Points of an experiment.
 #[derive(Clone, Debug)]
 pub struct Grid {
-    /// (its name in the figure, what it changes of the experiment), the last one varies fastest.
-    pub(super) axes: Vec<(String, Vary)>,
-    set: Vec<String>,
+    /// The last one varies fastest.
+    pub(super) axes: Vec<Axis>,
+    set: Vec<Change>,
     targets: Vec<String>,
     /// `{target}` stands for the target's name.
     series: String,
@@ -69,6 +69,17 @@ impl Grid {
     pub(super) fn series_of(&self, target: &str) -> String {
         self.series.replace("{target}", target)
     }
+}
+
+/// What a grid varies.
+#[derive(Clone, Debug)]
+pub(super) struct Axis {
+    /// In the figure.
+    pub(super) name: String,
+    /// Of the experiment.
+    pub(super) vary: Vary,
+    /// Where the file says so.
+    at: At,
 }
 
 /// Curves of a figure, as the paper draws them.
@@ -87,7 +98,7 @@ pub struct Plot {
 /// What a size changes.
 #[derive(Clone, Debug, Default)]
 struct SizeChanges {
-    set: Vec<String>,
+    set: Vec<Change>,
     /// Parameters with other values.
     parameters: Vec<(String, u64)>,
     /// Values of axes that are measured, where not all are.
@@ -232,23 +243,23 @@ impl FigureFile {
     }
 
     /// A grid's axes with the values that this size measures.
-    pub(super) fn axes(&self, grid: &Grid) -> Vec<(String, Vary)> {
+    pub(super) fn axes(&self, grid: &Grid) -> Vec<Axis> {
         let mut axes = grid.axes.clone();
-        for (name, vary) in &mut axes {
-            if let Some(some) = self.some_of(name) {
-                vary.values.retain(|value| some.contains(value));
+        for axis in &mut axes {
+            if let Some(some) = self.some_of(&axis.name) {
+                axis.vary.values.retain(|value| some.contains(value));
             }
         }
         axes
     }
 
-    /// Where a point of a grid is, of this size: axis, key of the experiment, value; the last axis varies fastest.
-    fn at(&self, grid: &Grid, mut point: usize) -> Vec<(String, String, String)> {
+    /// Where a point of a grid is, of this size: axis, value; the last axis varies fastest.
+    fn at(&self, grid: &Grid, mut point: usize) -> Vec<(Axis, String)> {
         let mut at = Vec::new();
-        for (name, Vary { key, values }) in self.axes(grid).into_iter().rev() {
-            let n = values.len().max(1);
-            let value = values.get(point % n).cloned().unwrap_or_default();
-            at.push((name, key, value));
+        for axis in self.axes(grid).into_iter().rev() {
+            let n = axis.vary.values.len().max(1);
+            let value = axis.vary.values.get(point % n).cloned().unwrap_or_default();
+            at.push((axis, value));
             point /= n;
         }
         at.reverse();
@@ -258,7 +269,7 @@ impl FigureFile {
     /// Values of a grid's axes at a point.
     pub(super) fn place(&self, grid: &Grid, point: usize) -> Vec<(String, String)> {
         let at = self.at(grid, point).into_iter();
-        at.map(|(name, _, value)| (name, value.trim_matches('"').to_string())).collect()
+        at.map(|(axis, value)| (axis.name, value.trim_matches('"').to_string())).collect()
     }
 
     /// What is run at a point of a grid, of this size.
@@ -268,10 +279,11 @@ impl FigureFile {
         point: usize,
     ) -> Result<Experiment, ExperimentErrors> {
         let at = self.at(grid, point).into_iter();
-        let sets: Vec<String> = at.map(|(_, key, value)| format!("{key}={value}")).collect();
+        let of_axes =
+            at.map(|(axis, value)| Change::Written(format!("{}={value}", axis.vary.key), axis.at));
         let of_size = self.of_size().map_or(&[][..], |size| &size.set);
-        let all = of_size.iter().chain(&grid.set).chain(&sets);
-        let changes: Vec<Change> = all.map(|set| Change::Set(set.clone())).collect();
+        let changes: Vec<Change> =
+            of_size.iter().chain(&grid.set).cloned().chain(of_axes).collect();
         let (file, text) = &self.source;
         let document = Document::parse(file, text, &[]);
         let document = document.and_then(|whole| whole.below("experiment", &changes));
@@ -327,7 +339,7 @@ fn sizes(root: &Section<'_>) -> BTreeMap<&'static str, SizeChanges> {
             values.extend(axes.keys().map(|axis| (axis.to_string(), axes.scalars(axis))));
             axes.finish();
         }
-        let (set, parameters) = (s.texts("set"), parameters(&s));
+        let (set, parameters) = (s.changes("set"), parameters(&s));
         let expected = s.word("expected", &VERDICTS);
         found.insert(size.name(), SizeChanges { set, parameters, values, expected });
         s.finish();
@@ -344,12 +356,14 @@ fn grid(s: Section<'_>) -> Option<Grid> {
         if name.is_empty() || key.is_empty() || values.is_empty() {
             axis.complain("name", "an axis has `name`, `key` and `values`");
         }
-        axes.push((name.to_string(), Vary { key: key.into(), values }));
+        let at = axis.item("key").map_or(At::Whole, |key| key.at);
+        let vary = Vary { key: key.into(), values };
+        axes.push(Axis { name: name.to_string(), vary, at });
         axis.finish();
     }
     let grid = Grid {
         axes,
-        set: s.texts("set"),
+        set: s.changes("set"),
         targets: s.texts("targets"),
         series: s.text("series").unwrap_or("{target}").to_string(),
     };

@@ -53,7 +53,7 @@ pub(super) fn measure(
 
 fn parts_of(file: &FigureFile, grid: &Grid, parts: &mut Vec<Part>) -> Result<(), ReproduceError> {
     let axes = file.axes(grid);
-    let points: usize = axes.iter().map(|(_, axis)| axis.values.len()).product();
+    let points: usize = axes.iter().map(|axis| axis.vary.values.len()).product();
     for point in 0..points {
         let experiment = file.experiment(grid, point)?;
         for target in experiment.targets.iter().filter(|target| grid.takes(&target.name)) {

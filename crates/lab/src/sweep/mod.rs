@@ -128,7 +128,9 @@ impl Plan {
 /// A key that is varied and set to one value besides.
 fn also_set<'a>(axes: &[Vary], changes: &'a [Change]) -> Option<(&'a str, &'a Change)> {
     let key = |change: &'a Change| match change {
-        Change::Set(set) => set.split_once('=').map(|(key, _)| key.trim()),
+        Change::Set(set) | Change::Written(set, _) => {
+            set.split_once('=').map(|(key, _)| key.trim())
+        }
         Change::Seed(_) => Some("run.seed"),
         Change::Device(_) => Some("device.preset"),
         Change::Store(_) => Some("device.store"),
