@@ -12,12 +12,14 @@ help: ## Show this list
 run: ## The quick start: pblk, QBLK and a block SSD on used drives; a recorded trace
 	$(CARGO) run --release
 
+# Many tests wait for servers or for the end of a process: twice as many as there are cores use them better. The scripts
+# run the program that was built for the tests, with its assertions: a release build would take as long as they do.
 test: ## All tests; prints what was skipped and why
 	sh tests/skip.sh begin
-	$(CARGO) test --workspace --no-fail-fast --lib --bins --tests
+	RUST_TEST_THREADS=$$(( $$(nproc) * 2 )) $(CARGO) test --workspace --no-fail-fast --lib --bins --tests
 	$(CARGO) test --workspace --doc --quiet
-	$(CARGO) build --release
-	$(MAKE) -j2 --output-sync=target --no-print-directory test-program test-checkers
+	cp $(TARGET)/debug/flashlane $(TARGET)/flashlane-tested
+	FLASHLANE=$(TARGET)/flashlane-tested $(MAKE) -j2 --output-sync=target --no-print-directory test-program test-checkers
 	sh tests/skip.sh list
 
 # The two halves of the rest run side by side: one core would idle beside a half alone.
@@ -29,9 +31,9 @@ test-program:
 	sh tests/serve.sh
 	sh tests/fuse.sh
 	sh tests/vhost.sh
-	$(MAKE) miri
 
 test-checkers:
+	$(MAKE) miri
 	$(MAKE) interleave
 	$(MAKE) models
 	$(MAKE) mutants-quick

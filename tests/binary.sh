@@ -1,4 +1,4 @@
-# What the scripts here begin with: where the tree and the release binary are, and tools that are not here yet. Read by
+# What the scripts here begin with: where the tree and the program are, and tools that are not here yet. Read by
 # them, not run. Sets `root` and `bin` (FLASHLANE=path/to/flashlane for another binary), and counts what is bad.
 
 root=$(cd "$(dirname "$0")/.." && pwd)

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The power cuts of every test run: at least 20,000 over all stacks, on the release binary. Evenly spread, dense at the
+# The power cuts of every test run: at least 20,000 over all stacks. Evenly spread, dense at the
 # beginning, and after longer runs; a second one in the recovery from the first, or in what follows. Some more, in a build with
 # debug assertions, are in crates/testkit/tests/stacks/torture.rs.
 # Use: sh tests/cuts.sh              (FLASHLANE=path/to/flashlane for another binary)

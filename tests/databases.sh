@@ -1,6 +1,6 @@
 #!/bin/sh
 # SQLite, RocksDB and MariaDB on ext4, on a loop device, on a target by FUSE, whose server is killed under them: each
-# record that a database has acknowledged is there, and each database finds itself whole. On the release binary.
+# record that a database has acknowledged is there, and each database finds itself whole.
 # Use: sh tests/databases.sh [ROUNDS]     (FLASHLANE=path/to/flashlane for another binary)
 # Installs what it needs where it may (root and apt), else is skipped by name (`databases-tools`, `fuse-loop`).
 set -u

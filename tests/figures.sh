@@ -1,6 +1,6 @@
 #!/bin/sh
 # Every figure of the papers, end to end at the smallest size: measured, compared, drawn, with the verdict that its file
-# expects. On the release binary; a minute or two.
+# expects. A minute or two.
 # Use: sh tests/figures.sh            (FLASHLANE=path/to/flashlane for another binary)
 # The page and the files are left in target/figures, to be looked at.
 set -u

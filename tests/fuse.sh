@@ -1,6 +1,6 @@
 #!/bin/sh
 # A target as a file by FUSE, with a loop device and a file system of this kernel on it: fio, discards, a kill under
-# load. On the release binary.
+# load.
 # Use: sh tests/fuse.sh              (FLASHLANE=path/to/flashlane for another binary)
 #      sh tests/fuse.sh all          every file system on every type of target, for longer
 # Installs tools where it may (root and apt), else skips what needs them by name (`fuse-tools`); `fuse-loop` is skipped

@@ -1,5 +1,5 @@
 #!/bin/sh
-# The commands of README.md and docs/COOKBOOK.md, as they stand there, on the release binary; and wrong input as a
+# The commands of README.md and docs/COOKBOOK.md, as they stand there; and wrong input as a
 # new user would give it.
 # What the docs name is looked up first (tests/docs.sh).
 # Use: sh tests/readme.sh            (FLASHLANE=path/to/flashlane for another binary)

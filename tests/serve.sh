@@ -1,5 +1,5 @@
 #!/bin/sh
-# A target used as a disk by the tools that people use: libnbd's, QEMU's, fio. On the release binary.
+# A target used as a disk by the tools that people use: libnbd's, QEMU's, fio.
 # Use: sh tests/serve.sh             (FLASHLANE=path/to/flashlane for another binary)
 # Installs the tools where it may (root and apt), else skips what needs them by name (`nbd-tools`).
 set -u

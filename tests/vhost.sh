@@ -1,5 +1,5 @@
 #!/bin/sh
-# A target used as a virtio disk by kernels: mkfs, writes that are verified, fsck. On the release binary.
+# A target used as a virtio disk by kernels: mkfs, writes that are verified, fsck.
 # Use: sh tests/vhost.sh             user-mode Linux, a second or two for each type of target
 #      sh tests/vhost.sh qemu        QEMU by emulation, with a target over vhost-user and one over NBD, whose server is
 #                                    killed under load: a minute

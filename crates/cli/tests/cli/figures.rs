@@ -1,6 +1,6 @@
 //! `reproduce`: figures that come with the program, and one that a user wrote.
 //!
-//! All figures, at the smallest size, are run by tests/figures.sh on the release build.
+//! All figures, at the smallest size, are run by tests/figures.sh.
 
 use crate::harness::{Here, here, says};
 

@@ -21,13 +21,13 @@ use target::Life;
 /// One life: create, fight, stop, walk, laws.
 #[test]
 fn qblk_stopped() {
-    explore("qblk_stopped", 700, |seed| target::run(seed, Life::Stopped));
+    explore("qblk_stopped", 400, |seed| target::run(seed, Life::Stopped));
 }
 
 /// Two lives: the first ends by a cut behind some request, others under way; the second recovers.
 #[test]
 fn qblk_cut() {
-    explore("qblk_cut", 1000, |seed| target::run(seed, Life::Cut));
+    explore("qblk_cut", 600, |seed| target::run(seed, Life::Cut));
 }
 
 /// Little spare room: lines are collected and chunks reused under the readers.
