@@ -5,7 +5,7 @@
 
 use crate::prelude::*;
 use flashlane_ftl::link::LinkedBlock;
-use flashlane_ftl::pftl::PftlStats;
+use flashlane_ftl::kit::DriveStats;
 use flashlane_ocssd::spec::LinkSpec;
 use flashlane_ocssd::{Device, DieQueue};
 use flashlane_rt::Fingerprint;
@@ -20,7 +20,7 @@ fn on_ssd<T: 'static, F: Future<Output = T> + 'static>(
     options: SsdOptions,
     config: PftlConfig,
     main: impl FnOnce(Arc<Pftl>, Cx) -> F + 'static,
-) -> (T, PftlStats, Arc<Ssd>, Fingerprint) {
+) -> (T, DriveStats, Arc<Ssd>, Fingerprint) {
     let ssd = Ssd::new(spec, options).expect("a device");
     let run = Virtual::new(1, 3, CostTable::zero());
     let (cx, device) = (run.cx(), ssd.clone());

@@ -195,7 +195,7 @@ impl Pages {
     /// Its copy is going to be erased: another must be written.
     pub(super) fn lose_copy(&mut self, page: u32) {
         self.states[page as usize].at = NIL;
-        if !mutant!("pftl.page-erased-with-its-line") {
+        if !mutant!("kit.page-erased-with-its-line") {
             self.touch(page);
         }
     }
@@ -277,7 +277,7 @@ impl Pages {
         let long = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
         let whole = bytes.len() == PAGE_BYTES && word(0)? == MAGIC;
         let sum = flashlane_base::crc32c(&bytes[8..]);
-        let intact = whole && (word(4)? == sum || mutant!("pftl.page-unverified"));
+        let intact = whole && (word(4)? == sum || mutant!("kit.page-unverified"));
         let ours = word(8)? == MAJOR as u32 && word(12)? == page;
         let stamp = long(32).filter(|stamp| *stamp <= STAMP_LAST)?;
         (intact && ours && long(16)? == self.capacity as u64).then_some(stamp)

@@ -15,7 +15,7 @@ const LONG: Ns = Ns::from_ms(2000);
 /// Runs `main` on such a device when GC is over. It is told what each sector holds; of the last one
 /// nothing was ever written.
 fn when_over<F: Future<Output = ()> + 'static>(
-    main: impl FnOnce(Arc<Pftl>, Cx, Vec<u64>) -> F + 'static,
+    main: impl FnOnce(Arc<DriveFtl>, Cx, Vec<u64>) -> F + 'static,
 ) {
     with_low_water(2, main);
 }
@@ -23,7 +23,7 @@ fn when_over<F: Future<Output = ()> + 'static>(
 /// The same, with this setting.
 fn with_low_water<F: Future<Output = ()> + 'static>(
     gc_low_water_lines: u32,
-    main: impl FnOnce(Arc<Pftl>, Cx, Vec<u64>) -> F + 'static,
+    main: impl FnOnce(Arc<DriveFtl>, Cx, Vec<u64>) -> F + 'static,
 ) {
     let device = Double::new(geometry(1, 1, 40, 8), TIMES, Script::default()).with_pairs(16);
     let config = PftlConfig {
@@ -39,7 +39,7 @@ fn with_low_water<F: Future<Output = ()> + 'static>(
 }
 
 /// Writes on while chunks fail, until GC is over.
-async fn exhaust(ftl: &Pftl, device: &Double, cx: &Cx) -> Vec<u64> {
+async fn exhaust(ftl: &DriveFtl, device: &Double, cx: &Cx) -> Vec<u64> {
     let (written, clock) = (ftl.info().capacity - 1, cx.clone());
     cx.spawn(async move {
         clock.sleep(Ns::from_ns(700 * LONG.as_ns())).await;
@@ -68,12 +68,12 @@ async fn exhaust(ftl: &Pftl, device: &Double, cx: &Cx) -> Vec<u64> {
 /// GC wins nothing more, and the host is denied a line.
 fn is_over(c: &Controller) -> bool {
     let moving = c.buffer.waiting(Kind::Gc);
-    c.place.host_denied && !c.place.host_may_go_on(moving) && c.is_gc_over()
+    c.place.is_host_denied(MAIN) && !c.place.host_may_go_on(MAIN, moving) && c.is_gc_over()
 }
 
 /// Writes sectors that find room in the buffer while GC stays over, and waits for what becomes of
 /// them.
-async fn accept(ftl: &Pftl, cx: &Cx, held: &mut [u64], n: u64) {
+async fn accept(ftl: &DriveFtl, cx: &Cx, held: &mut [u64], n: u64) {
     for lba in 0..n {
         write(ftl, cx, lba, 1 << 32 | lba).await;
         held[lba as usize] = 1 << 32 | lba;
@@ -88,11 +88,11 @@ async fn accept(ftl: &Pftl, cx: &Cx, held: &mut [u64], n: u64) {
     assert_eq!(c.read_only, None, "but nobody waits for them");
 }
 
-async fn flush(ftl: &Pftl, cx: &Cx) -> BlockResultOf {
+async fn flush(ftl: &DriveFtl, cx: &Cx) -> BlockResultOf {
     start(ftl, cx, BlockOp::Flush, 0, &mut []).await
 }
 
-async fn compare(ftl: &Pftl, cx: &Cx, held: &[u64]) {
+async fn compare(ftl: &DriveFtl, cx: &Cx, held: &[u64]) {
     for (lba, value) in (0..).zip(held) {
         assert_eq!(read(ftl, cx, lba).await, Ok(*value), "{lba}");
     }
@@ -162,9 +162,9 @@ fn gc_is_not_over_while_it_reclaims() {
     // GC is wanted by the number of free lines here, so that it is wanted while it reclaims.
     with_low_water(6, |ftl, _, _| async move {
         let mut c = ftl.controller.lock();
-        c.place.coming += 1;
+        c.place.will_come(0);
         assert!(!c.is_gc_over());
-        c.place.coming -= 1;
+        c.place.will_not_come(0);
         assert!(c.is_gc_over());
     });
 }
@@ -173,7 +173,7 @@ fn gc_is_not_over_while_it_reclaims() {
 #[test]
 fn discards_are_a_reason_to_collect_if_something_was_there() {
     when_over(|ftl, cx, held| async move {
-        let victims = |ftl: &Pftl| ftl.stats().gc_victims;
+        let victims = |ftl: &DriveFtl| ftl.stats().gc_victims;
         let before = victims(&ftl);
         let unwritten = held.len() as u64 - 1;
         start(&ftl, &cx, BlockOp::Discard, unwritten, &mut [0]).await.unwrap();
@@ -195,7 +195,7 @@ fn discards_are_a_reason_to_collect_if_something_was_there() {
 fn some_lines_are_always_worth_collecting() {
     when_over(|ftl, _, _| async move {
         let mut c = ftl.controller.lock();
-        let line = c.place.greediest().expect("there is garbage");
+        let line = c.place.greediest(MAIN).expect("there is garbage");
         assert_eq!(c.worth_collecting(), None);
         let before = *c.place.line(line);
         c.place.line_mut(line).valid = 0;
@@ -210,8 +210,8 @@ fn some_lines_are_always_worth_collecting() {
 
 /// Fills all lines that GC could write to with nothing.
 fn waste(c: &mut Controller) {
-    while let Some((stream, position)) = c.place.next(Kind::Gc, 0) {
-        let (line, _) = c.place.claim(stream, position);
+    while let Some((stream, position)) = c.place.next_of_gc(MAIN) {
+        let (line, ..) = c.place.claim(stream, position, 1);
         c.place.landed(line, position);
     }
 }
@@ -245,7 +245,7 @@ fn hope_for_the_next_barrier(c: &mut Controller) {
         c.place.lines().find(|(_, l)| l.state == LineState::Closed).expect("one is closed").0;
     let valid = std::mem::take(&mut c.place.line_mut(line).valid);
     c.place.take_victim(line);
-    c.place.coming += 1;
+    c.place.will_come(line);
     c.place.leave(line, c.barrier_after_now());
     assert!(c.wants_barrier());
     c.check_standstill();

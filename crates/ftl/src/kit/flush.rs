@@ -15,6 +15,7 @@ use flashlane_rt::Cx;
 use super::buffer::{Kind, NIL};
 use super::drain::{Job, Load};
 use super::pages::PAGE_BYTES;
+use super::place::MAIN;
 use super::{Controller, Phase, read};
 use crate::log::format::{LBA_PADDING, LBA_SNAPSHOT, Oob};
 
@@ -35,7 +36,11 @@ impl Controller {
             return None;
         }
         let moving = self.buffer.waiting(Kind::Gc);
-        match self.place.next(as_if, moving) {
+        let place = match as_if {
+            Kind::Gc => self.place.next_of_gc(MAIN),
+            _ => self.place.next_of_host(MAIN, moving),
+        };
+        match place {
             Some((stream, position)) => return Some((Load::Pages, stream, position)),
             None => self.check_room(as_if),
         }
@@ -51,11 +56,10 @@ impl Controller {
         position: u32,
         job: Job,
     ) -> InFlight<'a> {
-        let unit = self.place.layout.unit as usize;
+        let unit = job.n as usize;
         let pages = std::mem::take(&mut self.workers[position as usize].pages);
         let format = device.format();
         let chunk = format.pack(self.place.layout.chunk(job.line, position));
-        let first = job.row * unit as u32;
         let mut bytes = vec![0; unit * PAGE_BYTES];
         let fill = match job.load {
             Load::Padding => Cause::PaddingPair,
@@ -75,7 +79,7 @@ impl Controller {
                 (None, Some(stamp)) => (LBA_SNAPSHOT, stamp, Cause::Metadata),
                 (None, None) => (LBA_PADDING, self.place.opened(), fill),
             };
-            self.scratch.addrs[i] = format.in_chunk(chunk, first + i as u32);
+            self.scratch.addrs[i] = format.in_chunk(chunk, job.from + i as u32);
             self.scratch.oob[i] = Oob::encode_raw(lba, stamp, read::content_crc(sector));
             self.scratch.cause[i] = cause;
             self.stats.ftl.programmed[cause as usize] += 1;
@@ -83,7 +87,7 @@ impl Controller {
         let index: Vec<u32> = (0..unit as u32).collect();
         let content = Gather::new(&bytes, &index, PAGE_BYTES);
         let (oob, cause) = (&self.scratch.oob[..unit], &self.scratch.cause[..unit]);
-        let flags = Flags { fua: !mutant!("pftl.page-not-fua"), ..Flags::DEFAULT };
+        let flags = Flags { fua: !mutant!("kit.page-not-fua"), ..Flags::DEFAULT };
         let request = Request::write(&self.scratch.addrs[..unit], content, oob, cause);
         let flight = device.io(cx, request.with(flags).whole(true));
         self.workers[position as usize].pages = pages;
@@ -110,17 +114,16 @@ impl Controller {
         job: Job,
         done: &Completion,
     ) -> bool {
-        let unit = self.place.layout.unit;
         slots.clear();
-        slots.resize(unit as usize, NIL);
+        slots.resize(job.n as usize, NIL);
         let pages = std::mem::take(&mut self.workers[position as usize].pages);
-        let base = self.place.layout.unit_at(job.line, job.row, position);
+        let base = self.place.layout.sector_at(job.line, position, job.from);
         let held = match job.load {
             Load::Snapshot => self.settle_snapshot(position, base, done),
             _ => pages.len(),
         };
         let mut over = false;
-        for i in (0..unit).rev() {
+        for i in (0..job.n).rev() {
             let (page, status) = (pages.get(i as usize), done.status(i as usize));
             if status.is_ok() {
                 if let Some(page) = page {
@@ -185,10 +188,8 @@ impl Controller {
             return;
         }
         for position in positions {
-            for row in 0..self.place.layout.rows {
-                let at = self.place.layout.unit_at(line, row, *position);
-                self.pages.set_void(self.place.layout.unit_of(at), false);
-            }
+            let pages = &mut self.pages;
+            self.place.layout.each_grain(line, *position, |grain| pages.set_void(grain, false));
         }
     }
 }

@@ -85,7 +85,7 @@ pub(super) async fn read_records(cx: &Cx, medium: &Medium, ats: &[u32]) -> Vec<O
             }
         }
         left = again;
-        if left.is_empty() || mutant!("pftl.records-read-once") {
+        if left.is_empty() || mutant!("kit.records-read-once") {
             break;
         }
     }

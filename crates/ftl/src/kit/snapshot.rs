@@ -82,7 +82,7 @@ pub(super) struct Shape {
 
 impl Shape {
     pub(super) fn new(capacity: u32, pages: u32, layout: &Layout) -> Shape {
-        let units = (layout.lines * layout.line_sectors / layout.unit) as usize;
+        let units = layout.grains() as usize;
         let (capacity, pages) = (capacity as usize, pages as usize);
         Shape { capacity, pages, lines: layout.lines as usize, voids: units.div_ceil(32) }
     }
@@ -127,7 +127,7 @@ pub(super) fn check(part: Part, number: u32, capacity: u64, bytes: &[u8]) -> Opt
     let long = |at: usize| Some(u64::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let whole = bytes.len() == PAGE_BYTES && word(0)? == part.magic();
     let sum = flashlane_base::crc32c(&bytes[8..]);
-    let intact = whole && (word(4)? == sum || mutant!("pftl.snapshot-unverified"));
+    let intact = whole && (word(4)? == sum || mutant!("kit.snapshot-unverified"));
     let ours = word(8)? == MAJOR as u32 && word(12)? == number && long(16)? == capacity;
     long(24).filter(|stamp| intact && ours && *stamp <= STAMP_LAST)
 }
@@ -243,7 +243,7 @@ impl Words {
 
     /// True when every copy lies where `is_written`, each in a place of its own, below `physical`.
     pub(super) fn is_possible(&self, physical: u64, is_written: impl Fn(u32) -> bool) -> bool {
-        if mutant!("pftl.snapshot-unchecked") {
+        if mutant!("kit.snapshot-unchecked") {
             return true;
         }
         let mut taken = vec![0u64; physical.div_ceil(64) as usize];

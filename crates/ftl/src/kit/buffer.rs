@@ -9,7 +9,7 @@
 //! read yet (`mw_cunits`); it goes back to `Waiting` when the medium lost it. A free slot is one on
 //! the free list: its fields mean nothing, because to write them would be one more cache miss. Host
 //! data and data moved by GC wait in queues of their own and own slots of their own, so neither can
-//! take the other's room. GC room is granted in whole batches, or for all that a victim
+//! take the other's room. What a drive keeps apart of either has a queue more. GC room is granted in whole batches, or for all that a victim
 //! has left, and a batch is granted only when nothing but a rest too small for a unit is in the way.
 //!
 //! Slots = host room + GC room + twice what the windows can hold. Room is given back when a sector
@@ -22,17 +22,27 @@ use std::collections::VecDeque;
 /// No slot, no address, no owner.
 pub(super) const NIL: u32 = u32::MAX;
 
-/// Whose data: the index of the two queues and pools.
+/// Whose data: each waits in a queue of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Written by the host.
     User = 0,
-    /// Moved by garbage collection.
+    /// Moved by garbage collection, to the main pool.
     Gc = 1,
+    /// Written by the host, to be kept apart from its other data.
+    Journal = 2,
+    /// Moved by garbage collection, to where it was kept apart.
+    Wrap = 3,
 }
 
 impl Kind {
-    pub(super) const ALL: [Kind; 2] = [Kind::User, Kind::Gc];
+    pub(super) const ALL: [Kind; 4] = [Kind::User, Kind::Gc, Kind::Journal, Kind::Wrap];
+
+    /// The host wrote it: it has a slot of the host's.
+    #[inline]
+    pub(super) fn is_host(self) -> bool {
+        matches!(self, Kind::User | Kind::Journal)
+    }
 }
 
 /// Where a slot in use is.
@@ -66,6 +76,8 @@ pub(super) struct Slot {
     pub(super) holds_room: bool,
     /// `oob` is that of the content.
     pub(super) sealed: bool,
+    /// Whose data it is.
+    pub(super) kind: Kind,
     /// A barrier waits until it is programmed, dead or alive ([`super::sync`]).
     covered: bool,
 }
@@ -82,6 +94,7 @@ const EMPTY: Slot = Slot {
     discarded: false,
     holds_room: false,
     sealed: false,
+    kind: Kind::User,
     covered: false,
 };
 
@@ -127,8 +140,9 @@ pub(super) struct Buffer {
     slots: Vec<Slot>,
     content: Vec<u8>,
     content_bytes: usize,
+    /// Of the host, and of GC.
     free: [Vec<u32>; 2],
-    queue: [Queue; 2],
+    queue: [Queue; 4],
     /// First slot of the GC pool.
     gc_first: u32,
     /// GC sectors that nobody holds.
@@ -136,7 +150,7 @@ pub(super) struct Buffer {
     /// Slots that a barrier waits for.
     covered: u32,
     /// Of those, slots that stand in a queue, per kind.
-    covered_waiting: [u32; 2],
+    covered_waiting: [u32; 4],
 }
 
 impl Buffer {
@@ -155,7 +169,7 @@ impl Buffer {
             gc_first: user,
             gc_room: sizes.gc_room,
             covered: 0,
-            covered_waiting: [0; 2],
+            covered_waiting: [0; 4],
         }
     }
 
@@ -164,8 +178,16 @@ impl Buffer {
         self.slots.len() as u32 - 1
     }
 
+    /// Whose data a slot in use holds.
+    #[inline]
     pub(super) fn kind(&self, slot: u32) -> Kind {
-        if slot < self.gc_first { Kind::User } else { Kind::Gc }
+        self.slots[slot as usize].kind
+    }
+
+    /// It is one of the host's.
+    #[inline]
+    pub(super) fn is_host(&self, slot: u32) -> bool {
+        slot < self.gc_first
     }
 
     #[inline]
@@ -220,15 +242,15 @@ impl Buffer {
     /// Takes a free slot. The caller holds room for it, so there is one.
     #[inline]
     pub(super) fn alloc(&mut self, kind: Kind) -> u32 {
-        let slot = self.free[kind as usize].pop();
+        let slot = self.free[!kind.is_host() as usize].pop();
         slot.expect("the slab holds all room and all windows")
     }
 
     /// Gives a slot back. Its room was given back before.
     #[inline]
     pub(super) fn free(&mut self, slot: u32) {
-        let kind = self.kind(slot);
-        self.free[kind as usize].push(slot);
+        let host = self.is_host(slot);
+        self.free[!host as usize].push(slot);
     }
 
     #[inline]
@@ -238,16 +260,15 @@ impl Buffer {
 
     /// A live sector that GC has read into this slot waits to be programmed, as it was sealed.
     #[inline]
-    pub(super) fn take_over(&mut self, slot: u32, lba: u32, oob: [u8; OOB_BYTES]) {
-        self.slots[slot as usize] = Slot {
-            lba,
-            oob,
-            cause: Cause::Gc,
-            live: true,
-            holds_room: true,
-            sealed: true,
-            ..EMPTY
-        };
+    pub(super) fn take_over(
+        &mut self,
+        slot: u32,
+        (kind, cause): (Kind, Cause),
+        lba: u32,
+        oob: [u8; OOB_BYTES],
+    ) {
+        self.slots[slot as usize] =
+            Slot { lba, oob, kind, cause, live: true, holds_room: true, sealed: true, ..EMPTY };
         self.push_back(slot);
     }
 
@@ -256,7 +277,8 @@ impl Buffer {
     pub(super) fn restore(&mut self, kind: Kind, lba: u32, stamp: u64, holds_room: bool) -> u32 {
         let slot = self.alloc(kind);
         let cause = Cause::Retry;
-        self.slots[slot as usize] = Slot { lba, stamp, cause, live: true, holds_room, ..EMPTY };
+        self.slots[slot as usize] =
+            Slot { lba, stamp, kind, cause, live: true, holds_room, ..EMPTY };
         self.push_back(slot);
         slot
     }
@@ -265,7 +287,8 @@ impl Buffer {
     pub(super) fn restore_window(&mut self, kind: Kind, lba: u32, stamp: u64, at: u32) -> u32 {
         let slot = self.alloc(kind);
         let (cause, stage) = (Cause::Retry, Stage::Window);
-        self.slots[slot as usize] = Slot { lba, at, stamp, cause, stage, live: true, ..EMPTY };
+        self.slots[slot as usize] =
+            Slot { lba, at, stamp, kind, cause, stage, live: true, ..EMPTY };
         slot
     }
 
@@ -316,7 +339,8 @@ impl Buffer {
         }
     }
 
-    /// Takes a unit from the head of a queue, filled up with padding; its slots fly from now on.
+    /// Takes `unit` sectors from the head of a queue, filled up with padding; its slots fly from now
+    /// on.
     #[inline]
     pub(super) fn pop_unit(&mut self, kind: Kind, unit: u32, out: &mut Vec<u32>) {
         let queue = &mut self.queue[kind as usize];
@@ -341,7 +365,7 @@ impl Buffer {
     /// Covers all slots that wait, and these, which fly: none of them is dropped before it is
     /// programmed, whatever happens to its sector meanwhile.
     pub(super) fn cover(&mut self, flying: impl Iterator<Item = u32>) {
-        let moves = |slot: &u32| *slot < self.gc_first || !mutant!("pftl.moves-not-covered");
+        let moves = |slot: &u32| *slot < self.gc_first || !mutant!("kit.moves-not-covered");
         let waiting = self.queue.iter().flat_map(|q| q.slots.iter().copied()).filter(moves);
         let padding = self.slots.len() as u32 - 1;
         for slot in waiting.chain(flying).filter(|slot| *slot != NIL && *slot != padding) {
@@ -350,8 +374,7 @@ impl Buffer {
                 continue;
             }
             self.covered += 1;
-            let kind = (slot >= self.gc_first) as usize;
-            self.covered_waiting[kind] += (s.stage == Stage::Waiting) as u32;
+            self.covered_waiting[s.kind as usize] += (s.stage == Stage::Waiting) as u32;
         }
     }
 
@@ -370,7 +393,7 @@ impl Buffer {
     /// Is this slot kept for a barrier, though its content may be dead? One of GC too: the line it
     /// was moved from may be erased behind this barrier, what killed it waits for a later one.
     pub(super) fn is_kept(&self, slot: u32) -> bool {
-        self.slots[slot as usize].covered && !mutant!("pftl.covered-dropped")
+        self.slots[slot as usize].covered && !mutant!("kit.covered-dropped")
     }
 
     /// A slot in no queue was programmed, or is dropped.
@@ -421,6 +444,7 @@ mod tests {
                 match step {
                     0 | 1 if model[k].len() < 12 => {
                         let slot = buffer.alloc(kind);
+                        buffer.slot_mut(slot).kind = kind;
                         if step == 0 {
                             buffer.push_back(slot);
                             model[k].push_back(slot);

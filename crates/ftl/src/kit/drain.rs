@@ -26,7 +26,8 @@ use std::task::Poll;
 
 use super::buffer::{Kind, NIL, Stage};
 use super::map::Entry;
-use super::{Controller, Pftl, Phase, Room, read};
+use super::place::MAIN;
+use super::{Controller, DriveFtl, Phase, Room, read};
 use crate::log::format::{LBA_PADDING, Oob};
 
 /// What a unit is made of.
@@ -47,7 +48,9 @@ pub(super) enum Load {
 pub(super) struct Job {
     stream: usize,
     pub(super) line: u32,
-    pub(super) row: u32,
+    /// First sector in the chunk, and how many.
+    pub(super) from: u32,
+    pub(super) n: u32,
     pub(super) load: Load,
 }
 
@@ -70,8 +73,8 @@ impl Worker {
     }
 }
 
-/// Programmed slots that their chunk can't give back yet, unit by unit, the oldest first; [`NIL`]
-/// where a sector was dead, lost or padding.
+/// Programmed slots that their chunk can't give back yet, the oldest first; [`NIL`] where a sector
+/// was dead, lost or padding.
 pub(super) type Window = VecDeque<u32>;
 
 /// Where commands are put together: arrays that need not be cleared for each.
@@ -92,7 +95,7 @@ impl Scratch {
 }
 
 /// Programs what is due on one PU until the device stops.
-pub(super) async fn worker(ftl: Arc<Pftl>, cx: Cx, position: u32) {
+pub(super) async fn worker(ftl: Arc<DriveFtl>, cx: Cx, position: u32) {
     loop {
         let next = poll_fn(|_| {
             let mut c = ftl.controller.lock();
@@ -149,26 +152,28 @@ impl Controller {
         {
             return Some((Load::Padding, stream, position));
         }
-        for kind in [Kind::Gc, Kind::User] {
-            if kind == Kind::User
-                && self.pages.waiting() > 0
-                && let Some(next) = self.next_pages()
-            {
-                return Some(next);
+        if self.is_unit_due(Kind::Gc) {
+            if let Some((stream, position)) = self.place.next_of_gc(MAIN) {
+                return Some((Load::Sectors(Kind::Gc), stream, position));
             }
-            if !self.is_unit_due(kind) || kind == Kind::User && !self.user_may_program() {
-                continue;
-            }
+            self.check_room(Kind::Gc);
+        }
+        if self.pages.waiting() > 0
+            && let Some(next) = self.next_pages()
+        {
+            return Some(next);
+        }
+        if self.is_unit_due(Kind::User) && self.user_may_program() {
             let moving = self.buffer.waiting(Kind::Gc);
-            let mut next = self.place.next(kind, moving);
-            if next.is_none() && kind == Kind::User && self.barrier_needs_room() {
-                next = self.place.next(Kind::Gc, moving);
+            let mut next = self.place.next_of_host(MAIN, moving);
+            if next.is_none() && self.barrier_needs_room() {
+                next = self.place.next_of_gc(MAIN);
             }
             match next {
                 Some((stream, position)) => {
-                    return Some((Load::Sectors(kind), stream, position));
+                    return Some((Load::Sectors(Kind::User), stream, position));
                 }
-                None => self.check_room(kind),
+                None => self.check_room(Kind::User),
             }
         }
         if !self.capacitors && self.no_program_flies() {
@@ -181,35 +186,39 @@ impl Controller {
     #[inline]
     pub(super) fn is_unit_due(&self, kind: Kind) -> bool {
         let waiting = self.buffer.waiting(kind);
-        if waiting >= self.place.layout.unit || self.buffer.covered_waiting(kind) > 0 {
+        if waiting >= self.place.layout.main().unit || self.buffer.covered_waiting(kind) > 0 {
             return true;
         }
         let rest = self.phase == Phase::Draining && waiting > 0;
-        rest && (kind == Kind::User || self.gc.is_quiet())
+        rest && (kind.is_host() || self.gc.is_quiet())
     }
 
     fn assign(&mut self, load: Load, stream: usize, position: u32) {
-        let (line, row) = self.place.claim(stream, position);
+        let want = match load {
+            Load::Sectors(kind) => self.buffer.waiting(kind).max(1),
+            Load::Pages => self.pages.waiting().max(1),
+            Load::Snapshot | Load::Padding => u32::MAX / 2,
+        };
+        let (line, from, n) = self.place.claim(stream, position, want);
         let worker = &mut self.workers[position as usize];
         assert!(worker.job.is_none(), "a busy PU was called idle");
-        worker.job = Some(Job { stream, line, row, load });
+        worker.job = Some(Job { stream, line, from, n, load });
         worker.submitted = false;
         worker.slots.clear();
-        let unit = self.place.layout.unit;
         match load {
             Load::Sectors(kind) => {
-                self.buffer.pop_unit(kind, unit, &mut worker.slots);
-                if kind == Kind::User {
-                    self.note_user_unit();
+                self.buffer.pop_unit(kind, n, &mut worker.slots);
+                if kind.is_host() {
+                    self.note_user_unit(n);
                 }
             }
-            Load::Padding => worker.slots.resize(unit as usize, NIL),
+            Load::Padding => worker.slots.resize(n as usize, NIL),
             Load::Snapshot => {
-                worker.slots.resize(unit as usize, NIL);
+                worker.slots.resize(n as usize, NIL);
                 self.take_snapshot_unit(position);
             }
             Load::Pages => {
-                let pages = self.take_pages(unit);
+                let pages = self.take_pages(n);
                 self.workers[position as usize].pages = pages;
             }
         }
@@ -232,12 +241,11 @@ impl Controller {
         let slots = std::mem::take(&mut worker.slots);
         let format = device.format();
         let chunk = format.pack(self.place.layout.chunk(job.line, position));
-        let first = job.row * self.place.layout.unit;
         let n = slots.len();
         let mut user = 0;
         for (i, slot) in slots.iter().enumerate() {
             let (oob, cause) = self.seal(*slot);
-            self.scratch.addrs[i] = format.in_chunk(chunk, first + i as u32);
+            self.scratch.addrs[i] = format.in_chunk(chunk, job.from + i as u32);
             self.scratch.oob[i] = oob;
             self.scratch.cause[i] = cause;
             self.stats.ftl.programmed[cause as usize] += 1;
@@ -246,7 +254,7 @@ impl Controller {
         self.stats.ftl.buffered_now -= user;
         let content = Gather::new(self.buffer.slab(), &slots, self.content_bytes);
         let (oob, cause) = (&self.scratch.oob[..n], &self.scratch.cause[..n]);
-        let flags = Flags { fua: !mutant!("pftl.program-not-fua"), ..Flags::DEFAULT };
+        let flags = Flags { fua: !mutant!("kit.program-not-fua"), ..Flags::DEFAULT };
         let request = Request::write(&self.scratch.addrs[..n], content, oob, cause);
         let flight = device.io(cx, request.with(flags));
         self.workers[position as usize].slots = slots;
@@ -294,10 +302,11 @@ impl Controller {
         if self.barriers.has_pairs() {
             let over = self.place.is_over(job.stream, job.line, position);
             let padding = matches!(job.load, Load::Padding | Load::Snapshot);
-            self.note_pairs(window, job.line, job.row + 1, padding, over);
+            let programmed = (job.from, job.from + job.n);
+            self.note_pairs(window, job.line, programmed, padding, over);
         }
         if over {
-            if !mutant!("pftl.pages-of-lost-chunk-kept") {
+            if !mutant!("kit.pages-of-lost-chunk-kept") {
                 self.pages_in_lost_chunk(job.line, position);
             }
             self.empty_window(window, &mut room);
@@ -312,7 +321,7 @@ impl Controller {
     /// The sectors of a unit are on the medium, but for those that were taken out as [`NIL`].
     #[inline]
     fn programmed(&mut self, slots: &mut [u32], position: u32, job: Job, room: &mut Room) {
-        let base = self.place.layout.unit_at(job.line, job.row, position);
+        let base = self.place.layout.sector_at(job.line, position, job.from);
         if self.buffer.covered() > 0 {
             let programmed = slots.iter().filter(|slot| **slot != NIL);
             programmed.for_each(|slot| self.buffer.uncover(*slot));
@@ -344,44 +353,47 @@ impl Controller {
     /// own: those of the window's oldest unit, or of the job itself where there is no window.
     #[inline]
     fn ask_for_entries(&self, slots: &[u32], window: usize, position: u32, job: Job) {
-        if self.window_sectors == 0 {
+        let keep = self.place.layout.of(job.line).window;
+        if keep == 0 {
             slots.iter().for_each(|slot| self.map.prefetch(self.buffer.slot(*slot).lba));
             return;
         }
-        let unit = self.place.layout.unit;
-        let held = self.windows[window].len() as u32 / unit;
-        if held * unit >= self.window_sectors {
-            let base = self.place.layout.unit_at(job.line, job.row - held, position);
-            (base..base + unit).for_each(|at| self.map.prefetch(self.map.owner(at)));
+        let held = self.windows[window].len() as u32;
+        if held >= keep {
+            let base = self.place.layout.sector_at(job.line, position, job.from - held);
+            (base..base + job.n).for_each(|at| self.map.prefetch(self.map.owner(at)));
         }
     }
 
     /// Lets go of the units that the chunk can give back now that `job` is programmed: those with
     /// `mw_cunits` sectors written behind their last one, or all when the chunk is full.
     fn advance_window(&mut self, window: usize, position: u32, job: Job) {
-        let unit = self.place.layout.unit;
-        let held = self.windows[window].len() as u32 / unit;
-        let full = job.row + 1 == self.place.layout.rows;
-        let keep = match full || mutant!("pftl.window-ignored") {
+        let region = self.place.layout.of(job.line);
+        let (unit, end) = (region.unit, job.from + job.n);
+        let held = self.windows[window].len() as u32;
+        let keep = match end == region.chunk_sectors || mutant!("kit.window-ignored") {
             true => 0,
-            false => held.min(self.window_sectors.div_ceil(unit)),
+            false => held.min(region.window.next_multiple_of(unit)),
         };
-        for row in job.row + 1 - held..job.row + 1 - keep {
-            self.let_go(window, self.place.layout.unit_at(job.line, row, position));
+        let mut from = end - held;
+        while from < end - keep {
+            let n = (unit - self.place.layout.of(job.line).in_unit(from)).min(end - keep - from);
+            self.let_go(window, self.place.layout.sector_at(job.line, position, from), n);
+            from += n;
         }
     }
 
-    /// The medium can give the oldest unit of a window back: the map names it where it named the
-    /// slot. The slots themselves are not looked at, they have gone cold.
+    /// The medium can give the oldest `n` sectors of a window back: the map names them where it named
+    /// the slots. The slots themselves are not looked at, they have gone cold.
     #[inline]
-    fn let_go(&mut self, window: usize, base: u32) {
+    fn let_go(&mut self, window: usize, base: u32, n: u32) {
         let window = &mut self.windows[window];
-        for (at, slot) in (base..).zip(window.drain(..self.place.layout.unit as usize)) {
+        for (at, slot) in (base..).zip(window.drain(..n as usize)) {
             if slot == NIL {
                 continue;
             }
             let lba = self.map.owner(at);
-            if self.map.get(lba) == Entry::Slot(slot) || mutant!("pftl.window-overwrites") {
+            if self.map.get(lba) == Entry::Slot(slot) || mutant!("kit.window-overwrites") {
                 self.map.set(lba, Entry::Media(at));
             }
             self.buffer.free(slot);
@@ -396,7 +408,7 @@ impl Controller {
                 continue;
             }
             let s = *self.buffer.slot(slot);
-            if mutant!("pftl.window-of-lost-chunk-kept") {
+            if mutant!("kit.window-of-lost-chunk-kept") {
                 if s.live {
                     self.map.set(s.lba, Entry::Media(s.at));
                 }
@@ -424,7 +436,7 @@ impl Controller {
         let mut over = false;
         for (i, slot) in slots.iter_mut().enumerate().rev() {
             let status = done.status(i);
-            if status.is_ok() || mutant!("pftl.failure-ignored") {
+            if status.is_ok() || mutant!("kit.failure-ignored") {
                 continue;
             }
             assert!(
@@ -461,20 +473,23 @@ impl Controller {
     pub(super) fn note_failure(&mut self, position: u32, job: Job, status: Status) -> bool {
         self.stats.ftl.program_failures += 1;
         self.fail_snapshot();
-        if status == Status::WriteNextUnit && !mutant!("pftl.failed-unit-not-void") {
-            let base = self.place.layout.unit_at(job.line, job.row, position);
-            self.pages.set_void(self.place.layout.unit_of(base), true);
+        if status == Status::WriteNextUnit && !mutant!("kit.failed-unit-not-void") {
+            let base = self.place.layout.sector_at(job.line, position, job.from);
+            let grains = self.place.layout.grains_of(base, job.n);
+            grains.for_each(|grain| self.pages.set_void(grain, true));
         }
         // Without capacitors nobody would know of the void unit behind later ones.
-        let abandon = !self.capacitors && !mutant!("pftl.failed-chunk-written-on");
+        let abandon = !self.capacitors && !mutant!("kit.failed-chunk-written-on");
         self.place.program_failed(job.line, position, status, abandon)
     }
 
-    /// Units in a program that has not ended.
-    pub(super) fn units_under_way(&self) -> BTreeSet<u32> {
+    /// Grains in a program that has not ended.
+    pub(super) fn grains_under_way(&self) -> BTreeSet<u32> {
         let layout = &self.place.layout;
         let jobs = (0u32..).zip(&self.workers).filter_map(|(p, w)| Some((p, w.job?)));
-        jobs.map(|(p, job)| layout.unit_of(layout.unit_at(job.line, job.row, p))).collect()
+        let grains =
+            |(p, job): (u32, Job)| layout.grains_of(layout.sector_at(job.line, p, job.from), job.n);
+        jobs.flat_map(grains).collect()
     }
 
     /// A sector was counted as programmed when it was sent, but never was.
@@ -495,7 +510,7 @@ impl Controller {
     /// A slot whose content was programmed, and lost, waits for another program.
     fn wait_again(&mut self, slot: u32, room: &mut Room) {
         self.buffer.slot_mut(slot).cause = Cause::Retry;
-        if mutant!("pftl.retry-with-new-stamp") {
+        if mutant!("kit.retry-with-new-stamp") {
             self.stamp += 1;
             let s = self.buffer.slot_mut(slot);
             (s.stamp, s.sealed) = (self.stamp, false);

@@ -6,6 +6,7 @@ mod room;
 
 use super::*;
 use crate::block::BlockError;
+use crate::pftl::PftlConfig;
 use double::{Double, Script};
 use flashlane_base::{Geometry, Lba, Location, Ns, Rng};
 use flashlane_ocssd::device::{Cause, Status};
@@ -40,13 +41,14 @@ fn config(percent: u32) -> PftlConfig {
 fn with_ftl<T: 'static, F: Future<Output = T> + 'static>(
     device: Double,
     config: PftlConfig,
-    main: impl FnOnce(Arc<Pftl>, Arc<Double>, Cx) -> F + 'static,
-) -> (T, Arc<Pftl>, Arc<Double>, Fingerprint) {
+    main: impl FnOnce(Arc<DriveFtl>, Arc<Double>, Cx) -> F + 'static,
+) -> (T, Arc<DriveFtl>, Arc<Double>, Fingerprint) {
     let device = Arc::new(device);
     let run = Virtual::new(1, 5, CostTable::zero());
     let (cx, dev) = (run.cx(), device.clone());
     let ended = run.run(async move {
-        let ftl = Pftl::create(&cx, dev.clone(), config).expect("a device that is large enough");
+        let ftl =
+            DriveFtl::create(&cx, dev.clone(), config).expect("a device that is large enough");
         let value = main(ftl.clone(), dev, cx.clone()).await;
         (value, ftl)
     });
@@ -56,7 +58,7 @@ fn with_ftl<T: 'static, F: Future<Output = T> + 'static>(
 }
 
 /// Both laws, the walk, no broken rule.
-fn check(ftl: &Pftl, device: &Double) {
+fn check(ftl: &DriveFtl, device: &Double) {
     let stats = ftl.stats();
     stats.check_host_law().unwrap();
     device.seen(|seen| {
@@ -66,7 +68,7 @@ fn check(ftl: &Pftl, device: &Double) {
     ftl.walk().unwrap();
 }
 
-async fn start(ftl: &Pftl, cx: &Cx, op: BlockOp, lba: u64, words: &mut [u64]) -> BlockResultOf {
+async fn start(ftl: &DriveFtl, cx: &Cx, op: BlockOp, lba: u64, words: &mut [u64]) -> BlockResultOf {
     let sectors = words.len() as u32;
     let mut buf: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
     let io = Io::of(op, Lba::new(lba), sectors, false, &mut buf);
@@ -80,19 +82,19 @@ async fn start(ftl: &Pftl, cx: &Cx, op: BlockOp, lba: u64, words: &mut [u64]) ->
 }
 type BlockResultOf = crate::block::BlockResult;
 
-async fn write(ftl: &Pftl, cx: &Cx, lba: u64, value: u64) {
+async fn write(ftl: &DriveFtl, cx: &Cx, lba: u64, value: u64) {
     let done = start(ftl, cx, BlockOp::Write, lba, &mut [value]).await;
     done.expect("a write");
 }
 
-async fn read(ftl: &Pftl, cx: &Cx, lba: u64) -> Result<u64, BlockError> {
+async fn read(ftl: &DriveFtl, cx: &Cx, lba: u64) -> Result<u64, BlockError> {
     let mut word = [u64::MAX];
     start(ftl, cx, BlockOp::Read, lba, &mut word).await?;
     Ok(word[0])
 }
 
 /// Fills the device in order, then overwrites it `times` over at random, each write settled.
-async fn overwrite(ftl: &Pftl, cx: &Cx, times: u64, seed: u64, mut see: impl FnMut(u64)) {
+async fn overwrite(ftl: &DriveFtl, cx: &Cx, times: u64, seed: u64, mut see: impl FnMut(u64)) {
     let mut rng = Rng::new(seed);
     let capacity = ftl.info().capacity;
     for i in 0..capacity * (times + 1) {
@@ -153,7 +155,7 @@ fn write_amplification_is_that_of_theory() {
             let after = ftl.stats();
             let programmed = after.programmed_total() - before.programmed_total();
             let written = after.host_written - before.host_written;
-            let line = ftl.layout.line_sectors as u64;
+            let line = ftl.layout.main().line_sectors as u64;
             let used = capacity as f64 / ((600 - 3) * line) as f64;
             (programmed as f64 / written as f64, used)
         });
@@ -191,7 +193,7 @@ fn any_step(span: u64) -> impl Strategy<Value = Step> {
 }
 
 /// Runs one task's steps in `base..base + span`, several rounds of them, and compares every read.
-async fn play(ftl: Arc<Pftl>, cx: Cx, base: u64, span: u64, steps: Vec<Step>, rounds: u64) {
+async fn play(ftl: Arc<DriveFtl>, cx: Cx, base: u64, span: u64, steps: Vec<Step>, rounds: u64) {
     let mut model = vec![0u64; span as usize];
     for round in 0..rounds {
         for (i, step) in steps.iter().enumerate() {
@@ -553,7 +555,7 @@ fn impossible_devices_and_requests_are_refused() {
         let device = Double::new(geo, (0, 0, 0), Script::default());
         let device = Arc::new(device.with_open_limits(limits.0, limits.1));
         let run = Virtual::new(1, 1, CostTable::zero());
-        Pftl::create(&run.cx(), device, config).err().map(|e| e.to_string())
+        DriveFtl::create(&run.cx(), device, config).err().map(|e| e.to_string())
     };
     let said = |text: Option<String>, part: &str| {
         let text = text.expect("it is refused");
@@ -594,6 +596,6 @@ fn stripes_run_over_the_channels_first() {
     });
     assert_eq!(first, [0, 2, 4, 1, 3, 5]);
     let run = Virtual::new(1, 5, CostTable::zero());
-    let again = Pftl::create(&run.cx(), device, config(30)).err();
+    let again = DriveFtl::create(&run.cx(), device, config(30)).err();
     assert_eq!(again, Some(CreateError::NotBlank { chunks: 6 }));
 }

@@ -27,9 +27,9 @@ use super::buffer::Stage as SlotStage;
 use super::drain::Load;
 use super::map::Entry;
 use super::pages::PAGE_BYTES;
-use super::place::OpenChunk;
+use super::place::{MAIN, OpenChunk};
 use super::snapshot::{self, LISTS_MAX, Part, Root, SPAN, Shape};
-use super::{Controller, Pftl, Phase, Room, buffer::Kind};
+use super::{Controller, DriveFtl, Phase, Room, buffer::Kind};
 
 /// Snapshots begun before a stop goes without: each that fails has cost a chunk, or somebody
 /// discarded meanwhile.
@@ -83,7 +83,7 @@ pub(super) struct Writer {
     copies: u32,
 }
 
-impl Pftl {
+impl DriveFtl {
     /// Leaves a snapshot on a drained device, if it can.
     pub(super) async fn leave_snapshot(&self, cx: &Cx) {
         let mut victims = VICTIMS_MAX;
@@ -133,7 +133,10 @@ impl Pftl {
 impl Controller {
     /// Whether there can be a snapshot, if there is room.
     fn may_have_snapshot(&self) -> bool {
-        let fits = self.place.layout.rows >= self.reach + 2;
+        let main = self.place.layout.main();
+        let fits = main.chunk_sectors >= (self.reach + 2) * main.unit;
+        // Its body would be in lines of several kinds.
+        let fits = fits && self.place.layout.regions.len() == 1;
         let calm = self.phase == Phase::Draining && self.read_only.is_none() && self.is_quiet();
         // A blank device is found blank at once.
         let any = self.place.opened() > 0;
@@ -144,7 +147,7 @@ impl Controller {
     fn begin_snapshot(&mut self) -> bool {
         let shape = self.shape();
         let layout = &self.place.layout;
-        let units = |sectors: usize| (sectors as u32).div_ceil(layout.unit);
+        let units = |sectors: usize| (sectors as u32).div_ceil(layout.main().unit);
         let sealing = (self.reach + 1) * layout.positions;
         let host = units(shape.body()) + units(shape.lists()) + sealing + self.reach + 2;
         if !(self.may_have_snapshot() && self.place.can_spare(host, sealing)) {
@@ -208,12 +211,12 @@ impl Controller {
         let events = self.events();
         let w = self.writer.as_mut()?;
         let disturbed = !quiet || events != w.quiet;
-        if w.failed || disturbed && !mutant!("pftl.snapshot-of-the-past") {
+        if w.failed || disturbed && !mutant!("kit.snapshot-of-the-past") {
             return Some(false);
         }
         match w.stage {
             Stage::Body => (w.stage, w.next) = (Stage::Lists, 0),
-            Stage::Lists if mutant!("pftl.root-before-seal") => {
+            Stage::Lists if mutant!("kit.root-before-seal") => {
                 if !self.begin_root(device) {
                     return Some(false);
                 }
@@ -232,9 +235,11 @@ impl Controller {
 
     /// The open chunk of the host's line where the root goes.
     fn place_of_root(&self) -> Option<OpenChunk> {
-        let room = |chunk: &OpenChunk| self.place.layout.rows - chunk.row;
-        let fits = |chunk: &OpenChunk| chunk.stream == 0 && room(chunk) >= self.reach + 2;
-        let best = |chunk: &OpenChunk| (chunk.row, chunk.position);
+        let main = self.place.layout.main();
+        let room = |chunk: &OpenChunk| main.chunk_sectors - chunk.next;
+        let needed = (self.reach + 2) * main.unit;
+        let fits = |chunk: &OpenChunk| chunk.stream == 0 && room(chunk) >= needed;
+        let best = |chunk: &OpenChunk| (chunk.next, chunk.position);
         self.place.open_chunks().filter(fits).min_by_key(best)
     }
 
@@ -242,14 +247,15 @@ impl Controller {
     /// is filled, to go on in another.
     fn begin_sealing(&mut self) {
         let root = self.place_of_root();
-        let (rows, reach) = (self.place.layout.rows, self.reach);
+        let main = self.place.layout.main();
+        let (rows, reach) = (main.chunk_sectors / main.unit, self.reach);
         let mut pads = Vec::new();
         for chunk in self.place.open_chunks() {
             let fill = root.is_none() && chunk.stream == 0;
-            let reach = if mutant!("pftl.snapshot-unsealed") { 0 } else { reach };
+            let reach = if mutant!("kit.snapshot-unsealed") { 0 } else { reach };
             let most = if fill { rows } else { reach };
-            if Some(chunk) != root && (chunk.row > 0 || fill) {
-                pads.push(Pad { chunk, left: most.min(rows - chunk.row) });
+            if Some(chunk) != root && (chunk.next > 0 || fill) {
+                pads.push(Pad { chunk, left: most.min(rows - chunk.next / main.unit) });
             }
         }
         if let Some(w) = &mut self.writer {
@@ -272,6 +278,7 @@ impl Controller {
         let mut open: Vec<u32> = self.place.open_chunks().map(|c| c.line).collect();
         open.dedup();
         let copies = self.reach + 1;
+        let row = chunk.next / self.place.layout.main().unit;
         let Some(w) = &mut self.writer else {
             return false;
         };
@@ -279,7 +286,7 @@ impl Controller {
             stamp: w.stamp,
             line: chunk.line,
             position: chunk.position,
-            row: chunk.row,
+            row,
             behind: copies - 1,
             digest,
             body: w.body.len() as u32,
@@ -297,15 +304,15 @@ impl Controller {
         let mut all: Vec<_> = (0..layout.positions).map(report).collect();
         let info = &mut all[chunk.position as usize][chunk.line as usize];
         info.state = ChunkState::Open;
-        info.write_pointer = (chunk.row + self.reach + 1) * layout.unit;
+        info.write_pointer = chunk.next + (self.reach + 1) * layout.main().unit;
         snapshot::digest(all.iter().flatten())
     }
 
     /// A stream and an idle position where the host's data would go; without one the snapshot has
     /// failed, unless it will come. What the host is denied here must not call for GC.
     fn place_for_snapshot(&mut self) -> Option<(usize, u32)> {
-        let next = self.place.next(Kind::User, 0);
-        if std::mem::take(&mut self.place.host_denied) {
+        let next = self.place.next_of_host(MAIN, 0);
+        if self.place.forgive_host(MAIN) {
             self.fail_snapshot();
         }
         next
@@ -338,7 +345,7 @@ impl Controller {
                     return None;
                 }
                 let (stream, position) = (chunk.stream, chunk.position);
-                let unit = self.place.layout.unit;
+                let unit = self.place.layout.main().unit;
                 let mut bytes = vec![0; unit as usize * PAGE_BYTES];
                 for sector in bytes.chunks_exact_mut(PAGE_BYTES) {
                     root.encode(w.shape.capacity as u64, sector);
@@ -353,7 +360,7 @@ impl Controller {
 
     /// Makes the next unit of body or lists, if there is one left.
     fn make_ready(&mut self) {
-        let unit = self.place.layout.unit as usize;
+        let unit = self.place.layout.main().unit as usize;
         let Some(mut w) = self.writer.take() else {
             return;
         };
@@ -423,7 +430,7 @@ impl Controller {
 
     /// A program failed: what a snapshot says may not be true any more.
     pub(super) fn fail_snapshot(&mut self) {
-        if mutant!("pftl.snapshot-with-holes") {
+        if mutant!("kit.snapshot-with-holes") {
             return;
         }
         if let Some(w) = &mut self.writer {
@@ -464,7 +471,7 @@ impl Controller {
             return 0;
         };
         let unit = w.flying.swap_remove(i);
-        w.failed |= done.failed != 0 && !mutant!("pftl.snapshot-with-holes");
+        w.failed |= done.failed != 0 && !mutant!("kit.snapshot-with-holes");
         let places = match w.stage {
             Stage::Body => &mut w.body,
             Stage::Lists => &mut w.lists,

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use super::buffer::{Kind, Stage};
 use super::pages::PAGE_BYTES;
 use super::place::LineState;
-use super::{Controller, Pftl, Phase};
+use super::{Controller, DriveFtl, Phase};
 use crate::log::format::Oob;
 
 /// A buffered sector.
@@ -31,8 +31,8 @@ pub(super) struct Saved {
     pub(super) content: Vec<u8>,
 }
 
-/// What a device with capacitors saves when the power goes ([`Pftl::power_lost`]). Opaque: hand it
-/// to [`Pftl::mount`], as often as that is cut again.
+/// What a device with capacitors saves when the power goes ([`DriveFtl::power_lost`]). Opaque: hand it
+/// to [`DriveFtl::mount`], as often as that is cut again.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dump {
     pub(super) capacity: u64,
@@ -44,7 +44,7 @@ pub struct Dump {
     pub(super) sectors: Vec<Saved>,
     /// (number, bytes).
     pub(super) pages: Vec<(u32, Vec<u8>)>,
-    /// Units whose program was under way, counted over the device.
+    /// Grains whose program was under way, counted over the device.
     pub(super) cut: BTreeSet<u32>,
     pub(super) open: BTreeSet<u32>,
     /// Lines without anything live that wait for their erase or were being erased.
@@ -64,9 +64,9 @@ impl Dump {
     }
 }
 
-impl Pftl {
+impl DriveFtl {
     /// The power is gone: what the capacitors save. `None` for a device without. To be called when
-    /// the run is over; whoever holds the device keeps the result for the next [`Pftl::mount`].
+    /// the run is over; whoever holds the device keeps the result for the next [`DriveFtl::mount`].
     pub fn power_lost(&self) -> Option<Dump> {
         self.capacitors.then(|| self.controller.lock().dump())
     }
@@ -77,13 +77,13 @@ impl Controller {
         let mut dump = Dump {
             capacity: self.map.capacity() as u64,
             open: self.place.lines_in(LineState::Open),
-            leaving: match mutant!("pftl.dump-without-leaving") {
+            leaving: match mutant!("kit.dump-without-leaving") {
                 true => BTreeSet::new(),
                 false => self.place.lines_in(LineState::Leaving),
             },
-            cut: match mutant!("pftl.dump-without-cut") {
+            cut: match mutant!("kit.dump-without-cut") {
                 true => BTreeSet::new(),
-                false => self.units_under_way(),
+                false => self.grains_under_way(),
             },
             ..Dump::default()
         };
@@ -96,9 +96,9 @@ impl Controller {
         for page in 0..self.pages.count() {
             // A copy in an open line may not be readable yet.
             let open = self.pages.at(page).is_some_and(|at| !self.place.is_closed_at(at));
-            let open = open && !at_rest && !mutant!("pftl.dump-without-open-pages");
-            let flying = self.pages.is_flying(page) && !mutant!("pftl.dump-without-flying-pages");
-            let dirty = self.pages.is_dirty(page) && !mutant!("pftl.dump-without-dirty-pages");
+            let open = open && !at_rest && !mutant!("kit.dump-without-open-pages");
+            let flying = self.pages.is_flying(page) && !mutant!("kit.dump-without-flying-pages");
+            let dirty = self.pages.is_dirty(page) && !mutant!("kit.dump-without-dirty-pages");
             if open || dirty || flying {
                 let mut bytes = vec![0; PAGE_BYTES];
                 self.pages.build(page, &self.map, self.stamp, &mut bytes);
@@ -122,17 +122,14 @@ impl Controller {
     fn map_names(&self, slot: u32) -> bool {
         let s = self.buffer.slot(slot);
         let named = s.lba < self.map.capacity();
-        let kept = match self.buffer.kind(slot) {
-            Kind::User => true,
-            Kind::Gc => !mutant!("pftl.dump-without-moves"),
-        };
-        let kept = kept && (s.stage != Stage::Window || !mutant!("pftl.dump-without-windows"));
+        let kept = self.buffer.is_host(slot) || !mutant!("kit.dump-without-moves");
+        let kept = kept && (s.stage != Stage::Window || !mutant!("kit.dump-without-windows"));
         kept && s.live && named && self.map.get(s.lba) == super::map::Entry::Slot(slot)
     }
 
     fn save(&self, slot: u32) -> Saved {
         let (kind, s) = (self.buffer.kind(slot), self.buffer.slot(slot));
-        let sealed = s.sealed && !mutant!("pftl.dump-with-slot-stamps");
+        let sealed = s.sealed && !mutant!("kit.dump-with-slot-stamps");
         let stamp = if sealed { Oob::decode_raw(&s.oob).1 } else { s.stamp };
         let holds_room = s.holds_room && s.stage != Stage::Window;
         let at = (s.stage == Stage::Window).then_some(s.at);

@@ -17,7 +17,7 @@ use flashlane_rt::Cx;
 
 use super::buffer::{Kind, NIL, Stage, copy_sector};
 use super::map::Entry;
-use super::{Controller, Pftl, Phase, Room};
+use super::{Controller, DriveFtl, Phase, Room};
 use crate::block::{BlockError, BlockResult, Each, Sectors, Started};
 
 /// Why a stopped device takes nothing more.
@@ -26,7 +26,7 @@ const STOPPED: &str = "the device was stopped";
 /// Sectors discarded under one hold of the controller.
 const DISCARD_PIECE: u32 = 4096;
 
-impl Pftl {
+impl DriveFtl {
     /// A write, answered at once where the buffer has room for all of it and its acknowledgement is all
     /// that is asked for.
     pub(super) fn write<'a>(
@@ -64,7 +64,7 @@ impl Pftl {
             self.admit_piece(cx, lba + at, n, content.from(at, self.unit()), waited)?;
             at += n;
         }
-        if fua && !mutant!("pftl.fua-ignored") { self.flush(cx).await } else { Ok(()) }
+        if fua && !mutant!("kit.fua-ignored") { self.flush(cx).await } else { Ok(()) }
     }
 
     /// Takes `sectors` sectors into the buffer, whose room was waited for `waited` long.
@@ -107,7 +107,7 @@ impl Pftl {
             let mut c = self.controller.lock();
             c.map.prefetch(lba);
             c.hosts_wait += 1;
-            if !self.capacitors && !mutant!("pftl.waits-without-verdict") {
+            if !self.capacitors && !mutant!("kit.waits-without-verdict") {
                 // That somebody waits may be what a verdict for want of room was waiting for.
                 self.go_on(cx, c, None, Room::default());
             }
@@ -128,7 +128,7 @@ impl Pftl {
             let changed = unmapped > 0;
             c.note_unmapped(unmapped);
             c.at_rest &= !changed;
-            if changed && !mutant!("pftl.trim-not-noted") {
+            if changed && !mutant!("kit.trim-not-noted") {
                 c.pages.touch_trims(at, until);
             }
             c.stats.ftl.host_discarded += (until - at) as u64;
@@ -156,10 +156,10 @@ impl Pftl {
             return Ok(());
         }
         let from = cx.now();
-        if !mutant!("pftl.flush-without-barrier") {
+        if !mutant!("kit.flush-without-barrier") {
             self.sync(cx).await;
         }
-        let survives = mutant!("pftl.flush-not-passed-on") || self.device.flush(cx).await;
+        let survives = mutant!("kit.flush-not-passed-on") || self.device.flush(cx).await;
         let mut c = self.controller.lock();
         if !survives {
             c.read_only.get_or_insert(super::HOST_TROUBLE);
@@ -197,7 +197,7 @@ impl Controller {
                 self.retire_copy(entry, left);
                 let slot = self.buffer.alloc(Kind::User);
                 let s = self.buffer.slot_mut(slot);
-                (s.lba, s.at, s.cause) = (lba, NIL, Cause::User);
+                (s.lba, s.at, s.cause, s.kind) = (lba, NIL, Cause::User, Kind::User);
                 (s.live, s.discarded, s.holds_room) = (true, false, true);
                 self.map.set(lba, Entry::Slot(slot));
                 self.buffer.push_back(slot);
@@ -216,8 +216,8 @@ impl Controller {
     fn may_overwrite(&self, slot: u32) -> bool {
         let waits = self.buffer.slot(slot).stage == Stage::Waiting;
         let flies = || self.buffer.slot(slot).stage == Stage::Flying;
-        let here = waits || mutant!("pftl.overwrite-in-flight") && flies();
-        self.buffer.kind(slot) == Kind::User && here
+        let here = waits || mutant!("kit.overwrite-in-flight") && flies();
+        self.buffer.is_host(slot) && here
     }
 
     /// The waiting content of a slot is replaced.
@@ -276,7 +276,7 @@ impl Controller {
                 }
                 Stage::Flying => {
                     self.buffer.slot_mut(slot).live = false;
-                    if mutant!("pftl.slot-freed-in-flight") {
+                    if mutant!("kit.slot-freed-in-flight") {
                         self.buffer.free(slot);
                     }
                 }

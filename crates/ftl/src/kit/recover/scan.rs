@@ -14,8 +14,8 @@ use super::super::STAMP_LAST;
 use super::super::buffer::NIL;
 use super::super::dump::Dump;
 use super::super::place::Layout;
-use super::Mount;
 use super::sectors::{Medium, read_records, verify};
+use super::{Mount, window_of};
 use crate::log::format::LBA_LIMIT;
 
 /// The newest copy of a logical sector that was found.
@@ -47,13 +47,14 @@ pub(super) struct Found {
 
 impl Mount<'_> {
     /// Sectors of a chunk, from its first, that can be read.
-    pub(super) fn readable(&self, info: &ChunkInfo) -> u32 {
+    pub(super) fn readable(&self, line: u32, info: &ChunkInfo) -> u32 {
+        let region = self.layout.of(line);
         match info.state {
             ChunkState::Free | ChunkState::Offline => 0,
             ChunkState::Closed => info.write_pointer,
             ChunkState::Open => {
-                let behind = info.write_pointer.saturating_sub(self.window);
-                behind / self.layout.unit * self.layout.unit
+                let behind = info.write_pointer.saturating_sub(window_of(region));
+                behind / region.grain * region.grain
             }
         }
     }
@@ -75,10 +76,10 @@ impl Mount<'_> {
         let mut joins = Vec::new();
         for position in 0..self.layout.positions {
             let mut work = Vec::new();
-            for line in 0..self.layout.lines {
-                let info = &self.chunks[self.chunk_index(line, position)];
+            for line in self.layout.lines_at(position) {
+                let info = &self.chunks[self.layout.chunk_index(line, position)];
                 let leaving = dump.is_some_and(|d| d.leaving.contains(&line));
-                let end = if leaving { 0 } else { self.readable(info) };
+                let end = if leaving { 0 } else { self.readable(line, info) };
                 if end > 0 {
                     work.push((line, end));
                 }
@@ -98,7 +99,7 @@ impl Mount<'_> {
     /// Where several copies have the highest stamp, one that verifies.
     pub(super) async fn choose_equal(&self, found: &mut Found) {
         let mut equal = std::mem::take(&mut found.equal);
-        if mutant!("pftl.equal-not-verified") {
+        if mutant!("kit.equal-not-verified") {
             equal.clear();
         }
         let user = |lba: u32| (lba as u64) < self.capacity;
@@ -172,7 +173,7 @@ impl Found {
     /// Takes in the record of a sector; `None`: it can't be read.
     fn note(&mut self, layout: &Layout, at: u32, record: Option<(u64, u64)>) {
         let (line, position, sector) = layout.in_chunk(at);
-        let chunk = (line * layout.positions + position) as usize;
+        let chunk = layout.chunk_index(line, position);
         // Of another FTL, or damaged: no copy of ours has such a stamp.
         let is_ours = |(lba, stamp): &(u64, u64)| *lba >= LBA_LIMIT || *stamp <= STAMP_LAST;
         let Some((lba, stamp)) = record.filter(is_ours) else {
@@ -193,7 +194,7 @@ impl Found {
         }
         let of_line = &mut self.stamp_of_line[line as usize];
         *of_line = (*of_line).max(stamp);
-        if newest.at == NIL || stamp > newest.stamp || mutant!("pftl.stamps-ignored") {
+        if newest.at == NIL || stamp > newest.stamp || mutant!("kit.stamps-ignored") {
             *newest = Claim { stamp, at };
         } else if stamp == newest.stamp {
             self.equal.push((lba as u32, stamp, at));

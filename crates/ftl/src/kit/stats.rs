@@ -1,6 +1,6 @@
 //! What the device counts about itself, beyond the counters every layer keeps.
 //!
-//! Owns: [`PftlStats`], the snapshot that reports and tests read, and the running numbers behind
+//! Owns: [`DriveStats`], the snapshot that reports and tests read, and the running numbers behind
 //! it. Promises: every number counts from create. Never: decides anything.
 
 use crate::stats::FtlStats;
@@ -11,7 +11,7 @@ pub const INVALID_CLASSES: usize = 11;
 
 /// A snapshot of a device's counters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct PftlStats {
+pub struct DriveStats {
     /// The counters that every layer keeps; both laws hold for them.
     pub ftl: FtlStats,
     /// Victims by the share of their sectors that was garbage when GC took them, in tenths: how
@@ -34,7 +34,7 @@ pub struct PftlStats {
     pub ring_full_waits: u64,
 }
 
-impl PftlStats {
+impl DriveStats {
     /// Mean share of a victim that was garbage; `None` before the first victim.
     pub fn victim_invalid_share(&self) -> Option<f64> {
         let invalid = self.victim_invalid_sectors as f64;
@@ -43,7 +43,7 @@ impl PftlStats {
 }
 
 /// Notes a victim of `sectors` of which `valid` are live.
-pub(super) fn note_victim(stats: &mut PftlStats, valid: u32, sectors: u32) {
+pub(super) fn note_victim(stats: &mut DriveStats, valid: u32, sectors: u32) {
     let invalid = sectors - valid.min(sectors);
     let tenths = invalid as u64 * (INVALID_CLASSES as u64 - 1) / sectors.max(1) as u64;
     stats.victims_by_invalid_tenths[tenths as usize] += 1;
@@ -59,7 +59,7 @@ mod tests {
 
     #[test]
     fn a_victim_lands_in_the_class_of_its_invalid_share() {
-        let mut stats = PftlStats::default();
+        let mut stats = DriveStats::default();
         for (valid, class) in [(100, 0), (91, 0), (90, 1), (50, 5), (1, 9), (0, 10)] {
             let before = stats.victims_by_invalid_tenths[class];
             note_victim(&mut stats, valid, 100);

@@ -28,8 +28,8 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use super::buffer::{Kind, Sizes};
-use super::place::Layout;
-use super::{Controller, Pftl, Phase, Room};
+use super::place::{Layout, MAIN};
+use super::{Controller, DriveFtl, Phase, Room};
 
 /// A page that a barrier has made and that is not yet programmed.
 pub(super) struct Held {
@@ -56,9 +56,9 @@ pub(super) struct Barriers {
     user_room: u32,
     /// With `pair_damage`: per stream × position, what stands in open pairs.
     pairs: Vec<Pairs>,
-    /// Units behind one that close its pairs.
-    pair_units: u32,
-    /// What a barrier pads: (stream × position, line, row that closes it).
+    /// Sectors behind one that close its pairs, in whole units.
+    pair_sectors: u32,
+    /// What a barrier pads: (stream × position, line, sector that closes it).
     closing: Vec<(usize, u32, u32)>,
 }
 
@@ -66,23 +66,24 @@ pub(super) struct Barriers {
 #[derive(Clone, Copy, Default)]
 struct Pairs {
     line: u32,
-    row: u32,
-    /// With so many rows programmed, everything in it that is not padding is in closed pairs.
+    /// Sectors programmed.
+    end: u32,
+    /// With so many programmed, everything in it that is not padding is in closed pairs.
     closed_at: u32,
 }
 
 impl Barriers {
-    /// For a device whose units have open pairs until `pair_units` more are programmed, 0 for none.
-    pub(super) fn new(windows: usize, pair_units: u32, user_room: u32) -> Barriers {
-        let windows = if pair_units == 0 { 0 } else { windows };
+    /// For a device whose units have open pairs until `pair_sectors` more are programmed, 0 for none.
+    pub(super) fn new(windows: usize, pair_sectors: u32, user_room: u32) -> Barriers {
+        let windows = if pair_sectors == 0 { 0 } else { windows };
         let pairs = vec![Pairs::default(); windows];
-        Barriers { pairs, pair_units, user_room, ..Barriers::default() }
+        Barriers { pairs, pair_sectors, user_room, ..Barriers::default() }
     }
 
     /// A torn program may take others along.
     #[inline]
     pub(super) fn has_pairs(&self) -> bool {
-        self.pair_units > 0
+        self.pair_sectors > 0
     }
 
     /// Pairs are being padded.
@@ -96,20 +97,21 @@ impl Barriers {
 /// may put into GC's room once, and three lines. A power cut costs the rest of GC's open line where
 /// chunks are short for their windows (recovery pads them), and may be followed by others.
 pub(super) fn reserve(layout: &Layout, sizes: &Sizes) -> u32 {
-    if mutant!("pftl.no-reserve") {
+    if mutant!("kit.no-reserve") {
         return 0;
     }
-    sizes.user_room + 3 * layout.line_sectors
+    sizes.user_room + 3 * layout.main().line_sectors
 }
 
 /// Spare that a device needs beside all that, in sectors: a barrier for erases pads the last units
 /// and, with `pair_damage`, the pairs of GC's open line; its victims must win more.
-pub(super) fn spare_for_padding(layout: &Layout, pair_sectors: u32) -> u64 {
-    let padded = (pair_sectors * layout.positions).clamp(layout.unit, layout.line_sectors);
-    padded as u64 * layout.lines as u64
+pub(super) fn spare_for_padding(layout: &Layout) -> u64 {
+    let main = layout.main();
+    let padded = (main.pairs * main.width).clamp(main.unit, main.line_sectors);
+    padded as u64 * main.lines.len() as u64
 }
 
-impl Pftl {
+impl DriveFtl {
     /// Waits for a barrier that begins from now on; returns early when the device is read-only.
     pub(super) async fn sync(&self, cx: &Cx) {
         let mine = {
@@ -141,16 +143,16 @@ impl Pftl {
             self.go_on(cx, c, None, Room::default());
             number
         };
-        if mutant!("pftl.pages-before-sectors") {
+        if mutant!("kit.pages-before-sectors") {
             self.let_pages_go(cx);
         }
         self.wait_for(cx, |c| c.buffer.covered() == 0).await;
         self.close_pairs(cx).await;
         if self.let_pages_go(cx) {
-            if !mutant!("pftl.pages-not-awaited") {
+            if !mutant!("kit.pages-not-awaited") {
                 self.wait_for(cx, |c| c.barriers.held.is_empty()).await;
             }
-            if !mutant!("pftl.pairs-of-pages-open") {
+            if !mutant!("kit.pairs-of-pages-open") {
                 self.close_pairs(cx).await;
             }
         }
@@ -177,7 +179,7 @@ impl Pftl {
     async fn close_pairs(&self, cx: &Cx) {
         {
             let mut c = self.controller.lock();
-            if !c.barriers.has_pairs() || mutant!("pftl.pairs-open") {
+            if !c.barriers.has_pairs() || mutant!("kit.pairs-open") {
                 return;
             }
             c.begin_closing();
@@ -189,7 +191,7 @@ impl Pftl {
 }
 
 /// Runs barriers as they are asked for, one at a time, until the device stops.
-pub(super) async fn syncer(ftl: Arc<Pftl>, cx: Cx) {
+pub(super) async fn syncer(ftl: Arc<DriveFtl>, cx: Cx) {
     loop {
         let due = poll_fn(|_| {
             let mut c = ftl.controller.lock();
@@ -211,7 +213,7 @@ impl Controller {
     fn begin_barrier(&mut self) -> u64 {
         (self.barriers.active, self.place.lend) = (true, true);
         let flying = self.workers.iter().flat_map(|w| w.flying()).collect::<Vec<_>>();
-        let flying = flying.into_iter().filter(|_| !mutant!("pftl.flying-not-covered"));
+        let flying = flying.into_iter().filter(|_| !mutant!("kit.flying-not-covered"));
         self.buffer.cover(flying);
         self.stamp += 1;
         for page in self.pages.take(u32::MAX) {
@@ -224,22 +226,22 @@ impl Controller {
 
     /// Number of a barrier that begins from now on.
     pub(super) fn barrier_after_now(&self) -> u64 {
-        self.barriers.asked + u64::from(!mutant!("pftl.erase-behind-older-barrier"))
+        self.barriers.asked + u64::from(!mutant!("kit.erase-behind-older-barrier"))
     }
 
     /// Number of the last barrier that has ended; on capacitors nobody needs one.
     pub(super) fn barriers_done(&self) -> u64 {
-        let none = self.capacitors || mutant!("pftl.erase-before-barrier");
+        let none = self.capacitors || mutant!("kit.erase-before-barrier");
         if none { u64::MAX } else { self.barriers.done }
     }
 
     /// Sectors that a barrier may program at most: what the host may have in the buffer when it
     /// begins, the last units, pages, pairs.
     pub(super) fn room_for_barrier(&self) -> u32 {
-        let layout = &self.place.layout;
-        let pairs = self.barriers.pair_units * layout.unit * layout.positions;
-        let pages = self.pages.waiting().next_multiple_of(layout.unit);
-        self.barriers.user_room + 2 * layout.unit + pages + pairs.min(layout.line_sectors)
+        let main = self.place.layout.main();
+        let pairs = self.barriers.pair_sectors * main.width;
+        let pages = self.pages.waiting().next_multiple_of(main.unit);
+        self.barriers.user_room + 2 * main.unit + pages + pairs.min(main.line_sectors)
     }
 
     pub(super) fn barrier_is_active(&self) -> bool {
@@ -265,43 +267,44 @@ impl Controller {
         }
         let stops = self.phase == Phase::Draining && !self.capacitors;
         let last = covered || stops && self.buffer.waiting(Kind::User) > 0;
-        last && self.is_gc_over() && !mutant!("pftl.reserve-kept-in-vain")
+        last && self.is_gc_over() && !mutant!("kit.reserve-kept-in-vain")
     }
 
-    /// A unit is on the medium, the `rows`-th of its chunk; `over`: no more will follow.
+    /// Sectors up to `end` of a chunk are on the medium; `over`: no more will follow.
     #[cold]
     pub(super) fn note_pairs(
         &mut self,
         window: usize,
         line: u32,
-        rows: u32,
+        (first, end): (u32, u32),
         padding: bool,
         over: bool,
     ) {
-        let end = self.place.layout.rows;
-        let ahead = self.barriers.pair_units;
+        let region = self.place.layout.of(line);
+        let ahead = region.pairs.next_multiple_of(region.unit);
+        let full = region.chunk_sectors;
         let pairs = &mut self.barriers.pairs[window];
-        if pairs.line != line || rows == 1 {
-            *pairs = Pairs { line, row: 0, closed_at: 0 };
+        if pairs.line != line || first == 0 {
+            *pairs = Pairs { line, end: 0, closed_at: 0 };
         }
-        pairs.row = rows;
+        pairs.end = end;
         if !padding {
-            pairs.closed_at = (rows + ahead).min(end);
+            pairs.closed_at = (end + ahead).min(full);
         }
         if over {
-            pairs.closed_at = pairs.closed_at.min(rows);
+            pairs.closed_at = pairs.closed_at.min(end);
         }
     }
 
     fn begin_closing(&mut self) {
         let pairs = self.barriers.pairs.iter().enumerate();
-        let open = pairs.filter(|(_, p)| p.row < p.closed_at);
+        let open = pairs.filter(|(_, p)| p.end < p.closed_at);
         self.barriers.closing = open.map(|(w, p)| (w, p.line, p.closed_at)).collect();
     }
 
-    fn is_closed(&self, (window, line, row): (usize, u32, u32)) -> bool {
+    fn is_closed(&self, (window, line, end): (usize, u32, u32)) -> bool {
         let pairs = &self.barriers.pairs[window];
-        pairs.line != line || pairs.row >= row || pairs.row >= pairs.closed_at
+        pairs.line != line || pairs.end >= end || pairs.end >= pairs.closed_at
     }
 
     fn pairs_are_closed(&self) -> bool {
@@ -324,7 +327,7 @@ impl Controller {
             return;
         }
         let wanted = self.place.barrier_wanted();
-        let idle = self.gc.is_quiet() || self.place.free_lines() == 0;
+        let idle = self.gc.is_quiet() || self.place.is_short_of_lines();
         if wanted > self.barriers.asked && idle {
             self.barriers.asked = wanted;
             self.call_syncer(cx);
@@ -344,9 +347,10 @@ impl Controller {
         let moving = self.buffer.waiting(Kind::Gc);
         self.barriers.withheld += user;
         let stops = matches!(self.phase, Phase::Draining | Phase::Stopped);
-        let stops = stops && !mutant!("pftl.stop-withholds-room");
+        let stops = stops && !mutant!("kit.stop-withholds-room");
         let any = self.barriers.withheld > 0;
-        let denied = any && self.place.host_denied && !self.place.host_has_room(moving);
+        let denied =
+            any && self.place.is_host_denied(MAIN) && !self.place.host_has_room(MAIN, moving);
         if denied && !stops {
             return 0;
         }
@@ -374,7 +378,7 @@ impl Controller {
     pub(super) fn held_page_ended(&mut self, page: u32, well: bool) {
         match well {
             true => self.barriers.held.retain(|h| h.page != page),
-            false if mutant!("pftl.failed-page-not-again") => self.held_page_ended(page, true),
+            false if mutant!("kit.failed-page-not-again") => self.held_page_ended(page, true),
             false => {
                 let held = self.barriers.held.iter_mut().filter(|h| h.page == page);
                 held.for_each(|h| h.sent = false);

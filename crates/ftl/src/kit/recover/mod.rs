@@ -1,6 +1,6 @@
 //! Mount: from what lies on the medium, and what capacitors saved, to a running device.
 //!
-//! Owns: [`Pftl::mount`] and its steps. Promises: whatever the power did, each sector is what was
+//! Owns: [`DriveFtl::mount`] and its steps. Promises: whatever the power did, each sector is what was
 //! durable, or younger; what was trimmed stays so; a mount that is cut itself changes nothing of
 //! that, as often as it happens. Never: erases, or programs user data; all it programs are padding
 //! and, without capacitors, pages.
@@ -18,7 +18,7 @@
 //!    everything that its chunk holds (a torn program), or a whole chunk (a torn erase). Such units
 //!    are marked void from now on, because data will be written behind them. Anything else once was
 //!    good: nobody knows whose it was, so an older copy of it would pass for its content. The mount
-//!    is refused ([`MountError::Lost`]) unless [`PftlConfig::accept_lost_sectors`].
+//!    is refused ([`MountError::Lost`]) unless [`DriveConfig::accept_lost_sectors`].
 //! 6. Open lines are written on; what a dump holds of their windows stands there, unless a cut
 //!    program may have harmed it, and is not programmed again; nor is what a chunk has that was full, or
 //!    that a cut program has filled: it can be read. The stamps of this life are above
@@ -41,10 +41,11 @@ use std::sync::Arc;
 use super::buffer::Sizes;
 use super::dump::Dump;
 use super::pages::Pages;
-use super::place::{Layout, Place, Stock};
+use super::place::{Layout, Place, Region, Stock};
 use super::snapshot::Shape;
 use super::{
-    Controller, CreateError, Frame, LIFE_SHIFT, Parts, Pftl, PftlConfig, Phase, Room, read, sync,
+    Controller, CreateError, DriveConfig, DriveFtl, Frame, LIFE_SHIFT, Parts, Phase, Room, read,
+    sync,
 };
 use crate::log::format::{LBA_PADDING, Oob};
 use sectors::Medium;
@@ -58,7 +59,7 @@ pub enum MountError {
     Create(#[from] CreateError),
     /// What lies there is not of a device FTL of this capacity.
     #[error(
-        "pftl: sector {sector} of chunk {chunk} on PU {pu} holds logical sector {lba}, the device \
+        "sector {sector} of chunk {chunk} on PU {pu} holds logical sector {lba}, the device \
          has {capacity} and {pages} pages: it was created with another configuration"
     )]
     OtherDevice {
@@ -71,22 +72,22 @@ pub enum MountError {
         pages: u32,
     },
     /// The dump is of a device of another capacity or with a larger buffer.
-    #[error("pftl: the dump is not of a device of {capacity} logical sectors with this buffer")]
+    #[error("the dump is not of a device of {capacity} logical sectors with this buffer")]
     OtherDump {
         /// Logical sectors, by the configuration.
         capacity: u64,
     },
     /// The host could not give a sector of the device's image. What it holds may be younger than what
-    /// can be read. [`PftlConfig::accept_lost_sectors`] mounts it all the same.
+    /// can be read. [`DriveConfig::accept_lost_sectors`] mounts it all the same.
     #[error(
-        "pftl: the host can't give sector {sector} of chunk {chunk} on PU {pu}: the image is damaged, or \
+        "the host can't give sector {sector} of chunk {chunk} on PU {pu}: the image is damaged, or \
          its disk fails; older copies of what it holds would be taken for it"
     )]
     Host { pu: u32, chunk: u32, sector: u32 },
     /// Sectors that were good once can't be read, and nothing says whose they were.
-    /// [`PftlConfig::accept_lost_sectors`] mounts it all the same.
+    /// [`DriveConfig::accept_lost_sectors`] mounts it all the same.
     #[error(
-        "pftl: {sectors} sectors can't be read, the first is sector {sector} of chunk {chunk} on \
+        "{sectors} sectors can't be read, the first is sector {sector} of chunk {chunk} on \
          PU {pu}; older copies of what they held would be taken for it"
     )]
     Lost { sectors: u64, pu: u32, chunk: u32, sector: u32 },
@@ -100,7 +101,7 @@ pub struct Recovery {
     pub no_snapshot: Option<&'static str>,
     /// Sectors whose records were read.
     pub scanned_sectors: u64,
-    /// Sectors that were good once and can't be read, where [`PftlConfig::accept_lost_sectors`] made nothing
+    /// Sectors that were good once and can't be read, where [`DriveConfig::accept_lost_sectors`] made nothing
     /// of it.
     pub lost: Vec<Location>,
     /// The first that the host could not give, likewise.
@@ -117,8 +118,6 @@ struct Mount<'a> {
     medium: Medium,
     layout: Layout,
     capacity: u64,
-    /// Sectors behind which one can be read in an open chunk, in whole units.
-    window: u32,
     /// Units behind a root, as [`super::rest`] programs them.
     reach: u32,
     content_bytes: usize,
@@ -132,24 +131,24 @@ struct Mount<'a> {
     began: Ns,
 }
 
-impl Pftl {
+impl DriveFtl {
     /// Brings up the FTL that was created on `device` with this configuration, after a stop or a
-    /// power cut. `dump` is what the capacitors saved at that cut ([`Pftl::power_lost`]); after a
+    /// power cut. `dump` is what the capacitors saved at that cut ([`DriveFtl::power_lost`]); after a
     /// stop, and for a device without capacitors, there is none. A blank device is an empty one.
     ///
     /// The future may be dropped at any time, as a power cut does; mount again with the same dump.
     pub async fn mount(
         cx: &Cx,
         device: Arc<dyn Device>,
-        config: PftlConfig,
+        config: impl Into<DriveConfig>,
         dump: Option<&Dump>,
-    ) -> Result<Arc<Pftl>, MountError> {
-        let (geo, traits) = (*device.geometry(), *device.traits());
-        let Frame { config, layout, sizes, capacity } = Frame::of(&*device, config)?;
+    ) -> Result<Arc<DriveFtl>, MountError> {
+        let traits = *device.traits();
+        let Frame { config, plan, sizes, capacity } = Frame::of(&*device, config.into())?;
+        let layout = plan.layout.clone();
         check_dump(dump, capacity, &sizes)?;
         let mut mount = Mount {
             cx,
-            window: geo.mw_cunits.div_ceil(layout.unit) * layout.unit,
             reach: super::reach(&*device, &layout),
             content_bytes: traits.content_bytes,
             chunks: Vec::new(),
@@ -163,13 +162,15 @@ impl Pftl {
             began: cx.now(),
         };
         mount.take_stock();
-        let units = (geo.sectors() / layout.unit as u64) as u32;
-        let mut pages = Pages::new(capacity as u32, units);
+        let grains = layout.grains();
+        let mut pages = Pages::new(capacity as u32, grains);
         // Of a device that was stopped all is on the medium, and a dump says no more than that.
         let last_stamp = dump.map_or(0, |d| d.stamp);
         let dump = dump.filter(|d| !d.stopped);
-        if dump.is_some() && !mutant!("pftl.snapshot-despite-dump") {
+        if dump.is_some() && !mutant!("kit.snapshot-despite-dump") {
             mount.report.no_snapshot = Some("the power went while the device was in use");
+        } else if layout.regions.len() > 1 {
+            mount.report.no_snapshot = Some("a drive of several regions leaves none");
         } else {
             let shape = Shape::new(capacity as u32, pages.count(), &layout);
             let rest = mount.find_rest(shape).await;
@@ -177,11 +178,11 @@ impl Pftl {
             match rest {
                 Ok(rest) => {
                     let stamp = rest.stamp().max(last_stamp);
-                    rest.tell_pages(&mut pages, units, &layout);
+                    rest.tell_pages(&mut pages, grains, &layout);
                     mount.forget_erased_voids(&mut pages);
-                    let place = rest.place(&mount, traits.max_open);
-                    let parts = Parts { layout, sizes, place, capacity };
-                    let fill = |c: &mut Controller| c.take_rest(rest, geo.sectors());
+                    let place = rest.place(&mount, plan);
+                    let parts = Parts { sizes, place, capacity };
+                    let fill = |c: &mut Controller| c.take_rest(rest, layout.sectors.into());
                     return Ok(mount.bring_up(&config, parts, (pages, stamp), fill).await);
                 }
                 Err(why) => mount.report.no_snapshot = Some(why),
@@ -189,7 +190,8 @@ impl Pftl {
             mount.step("look for a snapshot");
         }
         mount.close_windows(dump).await;
-        if dump.is_none() && !mutant!("pftl.roots-not-outdated") {
+        let roots = layout.regions.len() == 1;
+        if dump.is_none() && roots && !mutant!("kit.roots-not-outdated") {
             mount.outdate_roots().await;
         }
         mount.step("pad open chunks");
@@ -208,36 +210,39 @@ impl Pftl {
         let readable = mount.readable_of(&found, dump).await;
         mount.check_host(&config)?;
         let stamp = mount.last_stamp(&found, dump).max(last_stamp);
-        let slack = if traits.pair_damage { mount.window + layout.unit } else { 0 };
         mount.report.lost =
-            mount.judge_unreadable(&mut pages, &found, dump, slack, config.accept_lost_sectors)?;
+            mount.judge_unreadable(&mut pages, &found, dump, config.accept_lost_sectors)?;
         let stock = Stock {
             chunks: &mount.chunks,
             open: dump.map(|d| &d.open),
             leaving: dump.map(|d| &d.leaving),
             stamps: &found.stamp_of_line,
         };
-        let place = Place::adopt(layout.clone(), traits.max_open, stock);
-        let standing = mount.standing(&place, dump, traits.pair_sectors);
+        let place = Place::adopt(plan, stock);
+        let standing = mount.standing(&place, dump);
         mount.void_the_rest(&mut pages, dump, &standing);
         mount.forget_erased_voids(&mut pages);
         let fill = |c: &mut Controller| c.take_in(&found, &lost, (dump, &readable), &standing);
-        let parts = Parts { layout, sizes, place, capacity };
+        let parts = Parts { sizes, place, capacity };
         Ok(mount.bring_up(&config, parts, (pages, stamp), fill).await)
     }
 }
 
+/// Sectors behind which one can be read in an open chunk, in whole units.
+fn window_of(region: &Region) -> u32 {
+    region.window.next_multiple_of(region.unit)
+}
+
 fn check_dump(dump: Option<&Dump>, capacity: u64, sizes: &Sizes) -> Result<(), MountError> {
-    use super::buffer::Kind;
     let Some(dump) = dump else {
         return Ok(());
     };
-    let fits = |kind, room: u32| {
-        let of = || dump.sectors.iter().filter(|s| s.kind == kind);
+    let fits = |host, room: u32| {
+        let of = || dump.sectors.iter().filter(|s| s.kind.is_host() == host);
         let held = of().filter(|s| s.holds_room).count();
         held <= room as usize && of().count() <= (room + sizes.windows) as usize
     };
-    let all = fits(Kind::User, sizes.user_room) && fits(Kind::Gc, sizes.gc_room);
+    let all = fits(true, sizes.user_room) && fits(false, sizes.gc_room);
     if dump.capacity == capacity && all {
         return Ok(());
     }
@@ -246,13 +251,13 @@ fn check_dump(dump: Option<&Dump>, capacity: u64, sizes: &Sizes) -> Result<(), M
 
 impl Mount<'_> {
     fn chunk_index(&self, line: u32, position: u32) -> usize {
-        (line * self.layout.positions + position) as usize
+        self.layout.chunk_index(line, position)
     }
 
     /// What the host could not give is not torn, nor gone: what it holds counts, and nobody knows it.
-    fn check_host(&self, config: &PftlConfig) -> Result<(), MountError> {
+    fn check_host(&self, config: &DriveConfig) -> Result<(), MountError> {
         let failed = self.medium.host_failed().filter(|_| !config.accept_lost_sectors);
-        let Some(at) = failed.filter(|_| !mutant!("pftl.host-fault-is-torn")) else {
+        let Some(at) = failed.filter(|_| !mutant!("kit.host-fault-is-torn")) else {
             return Ok(());
         };
         let place = self.layout.location(at);
@@ -260,30 +265,28 @@ impl Mount<'_> {
     }
 
     fn take_stock(&mut self) {
-        let (lines, positions) = (self.layout.lines, self.layout.positions);
-        let per_position: Vec<Vec<ChunkInfo>> =
-            (0..positions).map(|p| self.device.chunk_report(self.layout.pu(p), 0, lines)).collect();
-        let of = |line: u32| per_position.iter().map(move |chunks| chunks[line as usize]);
-        self.chunks = (0..lines).flat_map(of).collect();
+        let numbers = self.layout.chunk_numbers();
+        let report = |pu: u32| self.device.chunk_report(pu, 0, numbers);
+        self.chunks = self.layout.by_number(report);
     }
 
     /// Pads open chunks: to the end of a unit whose program was cut in parts and, without a dump,
     /// until everything in them can be read.
     async fn close_windows(&mut self, dump: Option<&Dump>) {
-        let unit = self.layout.unit;
         let mut joins = Vec::new();
         for position in 0..self.layout.positions {
             let mut work = Vec::new();
-            for line in 0..self.layout.lines {
+            for line in self.layout.lines_at(position) {
+                let region = self.layout.of(line);
                 let info = self.chunks[self.chunk_index(line, position)];
                 let resumed = dump.is_none_or(|d| d.open.contains(&line));
                 if info.state != ChunkState::Open || !resumed {
                     continue;
                 }
-                let padded = dump.is_none() && !mutant!("pftl.window-not-padded");
-                let window = if padded { self.window } else { 0 };
-                let end = info.write_pointer.next_multiple_of(unit) + window;
-                let end = end.min(self.layout.chunk_sectors);
+                let padded = dump.is_none() && !mutant!("kit.window-not-padded");
+                let window = if padded { window_of(region) } else { 0 };
+                let end = info.write_pointer.next_multiple_of(region.grain) + window;
+                let end = end.min(region.chunk_sectors);
                 if end > info.write_pointer {
                     work.push((line, info.write_pointer, end));
                 }
@@ -312,20 +315,20 @@ impl Mount<'_> {
     /// The device, with what `fill` puts into its controller; the host may write when this returns.
     async fn bring_up(
         mut self,
-        config: &PftlConfig,
+        config: &DriveConfig,
         mut parts: Parts,
         (pages, stamp): (Pages, u64),
         fill: impl FnOnce(&mut Controller) -> Room,
-    ) -> Arc<Pftl> {
+    ) -> Arc<DriveFtl> {
         let cx = self.cx;
         if !config.capacitors {
-            let reserve = sync::reserve(&parts.layout, &parts.sizes);
+            let reserve = sync::reserve(&parts.place.layout, &parts.sizes);
             parts.place.set_reserve(reserve);
         }
         let (ftl, movers) = parts.assemble(self.device.clone(), config);
         {
             let mut c = ftl.controller.lock();
-            c.stamp = match mutant!("pftl.life-not-raised") {
+            c.stamp = match mutant!("kit.life-not-raised") {
                 true => stamp,
                 false => ((stamp >> LIFE_SHIFT) + 1) << LIFE_SHIFT,
             };
@@ -344,7 +347,7 @@ impl Mount<'_> {
         self.step("fill the map");
         let ftl = Arc::new(ftl);
         ftl.start_tasks(cx, movers);
-        if !config.capacitors && !mutant!("pftl.life-not-durable") {
+        if !config.capacitors && !mutant!("kit.life-not-durable") {
             ftl.sync(cx).await;
             self.step("begin a life");
         }
@@ -372,7 +375,8 @@ async fn pad_chunks(
     for (line, from, end) in work {
         let mut at = from;
         while at < end {
-            let n = (layout.unit - at % layout.unit).min(end - at);
+            let region = layout.of(line);
+            let n = (region.unit - region.in_unit(at)).min(end - at);
             let done = pad(&cx, &*device, &layout, line, position, at, n).await;
             let status = |i: u32| done.status(i as usize);
             padded += (0..n).filter(|i| status(*i).moved_pointer()).count() as u64;
@@ -406,7 +410,7 @@ pub(super) async fn pad(
     let (index, oob) = (vec![0; n as usize], vec![oob; n as usize]);
     let content = Gather::new(&zeros, &index, content_bytes);
     let cause = vec![Cause::PaddingPair; n as usize];
-    let flags = Flags { fua: !mutant!("pftl.padding-not-fua"), ..Flags::DEFAULT };
+    let flags = Flags { fua: !mutant!("kit.padding-not-fua"), ..Flags::DEFAULT };
     let request = Request::write(&addrs, content, &oob, &cause);
     device.io(cx, request.with(flags)).await
 }

@@ -31,9 +31,10 @@ use std::task::Poll;
 
 use super::buffer::{Kind, NIL};
 use super::map::Entry;
+use super::place::MAIN;
 use super::recover::pad;
 use super::stats::note_victim;
-use super::{Controller, Pftl, Phase, Room, read};
+use super::{Controller, DriveFtl, Phase, Room, read};
 
 /// Lines beyond the low water that wait for one barrier, where there are no capacitors. Fewer would
 /// let the padding of a barrier eat what a victim of a short line wins.
@@ -115,7 +116,7 @@ impl Gc {
 }
 
 /// Moves live sectors, a command at a time, until the device stops.
-pub(super) async fn mover(ftl: Arc<Pftl>, cx: Cx, me: u32) {
+pub(super) async fn mover(ftl: Arc<DriveFtl>, cx: Cx, me: u32) {
     loop {
         let next = poll_fn(|_| {
             let mut c = ftl.controller.lock();
@@ -125,7 +126,7 @@ pub(super) async fn mover(ftl: Arc<Pftl>, cx: Cx, me: u32) {
             if let Some(flight) = c.next_move(&cx, &*ftl.device, me) {
                 return Poll::Ready(Some(flight));
             }
-            let quiet = mutant!("pftl.mover-tells-nobody");
+            let quiet = mutant!("kit.mover-tells-nobody");
             match c.is_verdict_untold() {
                 // Units that a mover could not give out may be what a verdict was about.
                 true if !quiet => ftl.go_on(&cx, c, None, Room::default()),
@@ -149,7 +150,7 @@ pub(super) async fn mover(ftl: Arc<Pftl>, cx: Cx, me: u32) {
 }
 
 /// Erases lines that nobody needs any more, one line at a time, until the device stops.
-pub(super) async fn eraser(ftl: Arc<Pftl>, cx: Cx) {
+pub(super) async fn eraser(ftl: Arc<DriveFtl>, cx: Cx) {
     loop {
         let next = poll_fn(|_| {
             let mut c = ftl.controller.lock();
@@ -165,14 +166,14 @@ pub(super) async fn eraser(ftl: Arc<Pftl>, cx: Cx) {
         let Some((line, positions)) = next.await else {
             return;
         };
-        if !mutant!("pftl.open-chunk-erased") {
+        if !mutant!("kit.open-chunk-erased") {
             finish(&ftl, &cx, line).await;
         }
         let failed = erase(&ftl, &cx, line, &positions).await;
         let mut c = ftl.controller.lock();
         c.stats.ftl.erases += positions.len() as u64;
         c.stats.ftl.erase_failures += failed.len() as u64;
-        if !mutant!("pftl.void-beyond-erase") {
+        if !mutant!("kit.void-beyond-erase") {
             c.forget_voids(line, &positions);
         }
         c.place.erased(line, &positions, &failed);
@@ -183,15 +184,16 @@ pub(super) async fn eraser(ftl: Arc<Pftl>, cx: Cx) {
 }
 
 /// Fills chunks of `line` that a former life left open: not every device erases an open chunk.
-async fn finish(ftl: &Pftl, cx: &Cx, line: u32) {
+async fn finish(ftl: &DriveFtl, cx: &Cx, line: u32) {
     let unfinished = ftl.controller.lock().place.unfinished(line);
+    let (number, unit) = (ftl.layout.chunk_number(line), ftl.layout.of(line).unit);
     for position in unfinished {
-        let report = || ftl.device.chunk_report(ftl.layout.pu(position), line, 1);
+        let report = || ftl.device.chunk_report(ftl.layout.pu(position), number, 1);
         while let Some(info) = report().first().copied()
             && info.state == ChunkState::Open
         {
             let (layout, from) = (&ftl.layout, info.write_pointer);
-            let n = layout.unit - from % layout.unit;
+            let n = unit - from % unit;
             let done = pad(cx, &*ftl.device, layout, line, position, from, n).await;
             let moved = (0..n).filter(|i| done.status(*i as usize).moved_pointer()).count();
             ftl.controller.lock().stats.ftl.programmed[Cause::PaddingPair as usize] += moved as u64;
@@ -203,14 +205,15 @@ async fn finish(ftl: &Pftl, cx: &Cx, line: u32) {
 }
 
 /// Erases the chunks of `line` at these positions; returns the positions that failed.
-async fn erase(ftl: &Pftl, cx: &Cx, line: u32, positions: &[u32]) -> Vec<u32> {
+async fn erase(ftl: &DriveFtl, cx: &Cx, line: u32, positions: &[u32]) -> Vec<u32> {
     let format = ftl.device.format();
     let at = |p: &u32| format.pack(ftl.layout.chunk(line, *p));
     let flights: Vec<_> = positions
         .chunks(VECTOR_MAX)
         .map(|part| {
             let addrs: Vec<Ppa> = part.iter().map(at).collect();
-            let flags = Flags { cause: Cause::Gc, ..Flags::default() };
+            let cell = ftl.layout.of(line).mode;
+            let flags = Flags { cause: Cause::Gc, cell, ..Flags::default() };
             (part, ftl.device.io(cx, Request::plain(Op::Reset, &addrs).with(flags)))
         })
         .collect();
@@ -244,11 +247,12 @@ impl Controller {
         // end in a padded unit, which is garbage for the next.
         let stocks = self.phase == Phase::Running;
         // Lines that wait for a barrier share its padding: some may gather.
-        let gathering = if self.capacitors { 0 } else { GATHERED.min(self.place.coming) };
-        let coming = self.place.coming - gathering;
-        let low = stocks && self.place.free_lines() + coming < self.gc.low_water;
+        let coming = self.place.coming(MAIN);
+        let gathering = if self.capacitors { 0 } else { GATHERED.min(coming) };
+        let coming = coming - gathering;
+        let low = stocks && self.place.free_lines(MAIN) + coming < self.gc.low_water;
         // Enough free lines by number, but short ones, or spoken for by what waits to be moved.
-        let starved = self.place.host_denied && self.place.reclaims_nothing();
+        let starved = self.place.is_host_denied(MAIN) && self.place.reclaims_nothing();
         low || starved
     }
 
@@ -258,22 +262,22 @@ impl Controller {
     pub(super) fn user_may_program(&self) -> bool {
         !self.gc_is_wanted()
             || self.gc.hopeless
-            || self.gc.pace >= self.place.layout.unit
+            || self.gc.pace >= self.place.layout.main().unit
             || self.barrier_needs_room()
     }
 
-    /// A unit of host data was placed.
+    /// So many sectors of host data were placed.
     #[inline]
-    pub(super) fn note_user_unit(&mut self) {
+    pub(super) fn note_user_unit(&mut self, sectors: u32) {
         if self.gc_is_wanted() {
-            self.gc.pace = self.gc.pace.saturating_sub(self.place.layout.unit);
+            self.gc.pace = self.gc.pace.saturating_sub(sectors);
         }
     }
 
     /// Pays for host programs, at most for a line: what was saved up while nobody wrote must not
     /// let the host run into the reserve.
     fn earn(&mut self, sectors: u32) {
-        let most = self.place.layout.line_sectors;
+        let most = self.place.layout.main().line_sectors;
         self.gc.pace = (self.gc.pace + sectors).min(most);
     }
 
@@ -348,20 +352,20 @@ impl Controller {
                 return Some(self.submit_move(cx, device, me));
             }
             self.gc.victim = None;
-            self.place.coming += 1;
+            self.place.will_come(victim);
             if self.place.line(victim).moving == 0 {
                 self.victim_done(cx, victim);
             }
         }
         self.ask_for_erases(cx);
         let found = before != (self.place.leaving(), self.gc.hopeless);
-        let found = found && !mutant!("pftl.mover-finds-for-itself");
+        let found = found && !mutant!("kit.mover-finds-for-itself");
         if found || self.barrier_needs_room() {
             // A line has begun to wait for a barrier that waits for room: it may take GC's now.
             // Or there is nothing to collect: the host need not be paced.
             // Or what waits will never have room.
             self.give_out(cx, None);
-            if mutant!("pftl.movers-call-each-other") {
+            if mutant!("kit.movers-call-each-other") {
                 self.call_gc(cx);
             }
         }
@@ -388,7 +392,7 @@ impl Controller {
     /// GC is wanted, reclaims nothing, and wins nothing if it collects: nobody needs its reserve.
     pub(super) fn is_gc_over(&self) -> bool {
         let wins_nothing = || self.worth_collecting().is_none();
-        let reclaims = !self.place.reclaims_nothing() && !mutant!("pftl.over-while-reclaiming");
+        let reclaims = !self.place.reclaims_nothing() && !mutant!("kit.over-while-reclaiming");
         self.gc_is_wanted() && !reclaims && wins_nothing()
     }
 
@@ -396,13 +400,13 @@ impl Controller {
     /// collected twice since the host last wrote or discarded, it does not: padding before barriers takes
     /// as much as it brings. A line with nothing valid or a failed chunk is worth it always.
     pub(super) fn worth_collecting(&self) -> Option<u32> {
-        let line = self.place.greediest()?;
+        let line = self.place.greediest(MAIN)?;
         let l = self.place.line(line);
         let in_vain = self.gc.since == self.host_did()
             && self.gc.fruitless > 2 * self.place.lines().count() as u64
-            && !mutant!("pftl.collects-in-vain");
-        let empty = l.valid == 0 && !mutant!("pftl.garbage-is-collected-in-vain");
-        let failed = l.suspects > 0 && !mutant!("pftl.failed-chunks-are-collected-in-vain");
+            && !mutant!("kit.collects-in-vain");
+        let empty = l.valid == 0 && !mutant!("kit.garbage-is-collected-in-vain");
+        let failed = l.suspects > 0 && !mutant!("kit.failed-chunks-are-collected-in-vain");
         (!in_vain || empty || failed).then_some(line)
     }
 
@@ -415,7 +419,7 @@ impl Controller {
     /// Sectors that the host has written, and mapped ones that it has discarded: only the host makes
     /// garbage of what is valid. A discard of what is not mapped makes none.
     fn host_did(&self) -> u64 {
-        let unmapped = match mutant!("pftl.trim-of-nothing-is-garbage") {
+        let unmapped = match mutant!("kit.trim-of-nothing-is-garbage") {
             true => self.stats.ftl.host_discarded,
             false => self.gc.unmapped,
         };
@@ -424,23 +428,22 @@ impl Controller {
 
     /// The host has discarded mapped sectors.
     pub(super) fn note_unmapped(&mut self, sectors: u32) {
-        if !mutant!("pftl.trim-makes-no-garbage") {
+        if !mutant!("kit.trim-makes-no-garbage") {
             self.gc.unmapped += u64::from(sectors);
         }
     }
 
     /// Starts on the closed line with most garbage.
     pub(super) fn begin_victim(&mut self) -> Option<u32> {
-        let victim = self.place.greediest();
+        let victim = self.place.greediest(MAIN);
         self.gc.hopeless = victim.is_none();
         let victim = victim?;
         if !self.has_room_beside_barrier(victim) {
             return None;
         }
-        let layout = &self.place.layout;
-        self.gc.scan = victim * layout.line_sectors;
-        self.gc.scan_end = self.gc.scan + layout.line_sectors;
-        let chunk_sectors = layout.chunk_sectors;
+        let sectors = self.place.layout.sectors_of(victim);
+        (self.gc.scan, self.gc.scan_end) = (sectors.start, sectors.end);
+        let chunk_sectors = self.place.layout.of(victim).chunk_sectors;
         self.place.take_victim(victim);
         let line = self.place.line(victim);
         let (valid, sectors) = (line.valid, line.chunks * chunk_sectors);
@@ -457,12 +460,12 @@ impl Controller {
     /// True when a victim leaves room for the barrier that lines are waiting for: lines that gather
     /// are of no use until it has ended.
     fn has_room_beside_barrier(&self, victim: u32) -> bool {
-        if self.capacitors || self.place.coming == 0 {
+        if self.capacitors || self.place.coming(MAIN) == 0 {
             return true;
         }
         let moving = self.buffer.waiting(Kind::Gc) + self.gc.reads * self.gc.batch;
         let valid = self.place.line(victim).valid;
-        self.place.room_now() >= moving + valid + self.room_for_barrier()
+        self.place.room_now(MAIN) >= moving + valid + self.room_for_barrier()
     }
 
     /// Scans on through the victim until a batch of live sectors is found, and takes slots for them.
@@ -508,14 +511,15 @@ impl Controller {
         let layout = &self.place.layout;
         let mover = &mut self.gc.movers[me as usize];
         // Live sectors of a unit are neighbours: its chunk and first sector are worked out once.
-        let mut unit = (NIL, Ppa(0), 0);
+        let (mut unit, mut end, mut chunk, mut sector) = (0, 0, Ppa(0), 0);
         for (addr, (at, _)) in self.scratch.addrs.iter_mut().zip(&mover.from) {
-            let of = layout.unit_of(*at);
-            if unit.0 != of {
-                let first = layout.location(of * layout.unit);
-                unit = (of, format.pack(Location { sector: 0, ..first }), first.sector);
+            if *at >= end {
+                let (first, n) = layout.unit_around(*at);
+                let place = layout.location(first);
+                (unit, end, sector) = (first, first + n, place.sector);
+                chunk = format.pack(Location { sector: 0, ..place });
             }
-            *addr = format.in_chunk(unit.1, unit.2 + at - of * layout.unit);
+            *addr = format.in_chunk(chunk, sector + at - unit);
         }
         let n = mover.slots.len();
         mover.oob.resize(n, [0; OOB_BYTES]);
@@ -541,7 +545,7 @@ impl Controller {
         let mut left = 0;
         let mut moved = 0;
         for (i, (slot, (at, lba))) in slots.iter().zip(&from).enumerate() {
-            if !self.map.is_valid(*at) && !mutant!("pftl.move-undoes-write") {
+            if !self.map.is_valid(*at) && !mutant!("kit.move-undoes-write") {
                 // Overwritten or discarded while it was read: garbage already.
                 self.drop_moved(*slot);
                 continue;
@@ -550,17 +554,17 @@ impl Controller {
             self.map.drop_copy(*at);
             let status = done.status(i);
             let is_of = || read::is_of(&oob[i], *lba, self.buffer.content(*slot));
-            if status.is_ok() && (mutant!("pftl.move-unverified") || is_of()) {
+            if status.is_ok() && (mutant!("kit.move-unverified") || is_of()) {
                 self.stats.ftl.high_ecc += (status == Status::HighEcc) as u64;
-                self.buffer.take_over(*slot, *lba, oob[i]);
+                self.buffer.take_over(*slot, (Kind::Gc, Cause::Gc), *lba, oob[i]);
                 self.map.set(*lba, Entry::Slot(*slot));
                 moved += 1;
             } else {
-                match mutant!("pftl.unreadable-dropped") {
+                match mutant!("kit.unreadable-dropped") {
                     true => self.map.set(*lba, Entry::Unmapped),
                     false => self.map.set(*lba, Entry::Poisoned),
                 }
-                if !mutant!("pftl.loss-not-noted") {
+                if !mutant!("kit.loss-not-noted") {
                     self.pages.touch_trims(*lba, *lba + 1);
                 }
                 self.drop_moved(*slot);
@@ -608,24 +612,24 @@ impl Controller {
     pub(super) fn check_room(&mut self, kind: Kind) {
         // A line that waits for a barrier comes only if the barrier finds room.
         let coming = match self.capacitors {
-            true => self.place.coming > 0,
+            true => self.place.coming(MAIN) > 0,
             false => self.gc.erasing,
         };
         let quiet = self.gc.reads == 0 && !coming && self.no_program_flies();
         if !quiet || self.read_only.is_some() {
             return;
         }
-        let garbage = self.place.greediest().is_some();
+        let garbage = self.place.greediest(MAIN).is_some();
         let over = self.worth_collecting().is_none();
         let full = self.buffer.gc_room() < self.room_to_go_on();
         let stuck = match kind {
-            Kind::Gc => {
+            Kind::Gc | Kind::Wrap => {
                 let ends = self.gc.victim.is_none() && over;
                 self.place.is_out_of_room() && (full || ends)
             }
-            Kind::User => {
-                let decides = self.capacitors || mutant!("pftl.denied-is-over");
-                decides && self.place.host_denied && self.place.reclaims_nothing() && over
+            Kind::User | Kind::Journal => {
+                let decides = self.capacitors || mutant!("kit.denied-is-over");
+                decides && self.place.is_host_denied(MAIN) && self.place.reclaims_nothing() && over
             }
         };
         if stuck {
@@ -646,12 +650,12 @@ impl Controller {
         let held = Kind::ALL.iter().any(|kind| self.buffer.covered_waiting(*kind) > 0)
             || self.held_pages_wait();
         let moving = self.buffer.waiting(Kind::Gc);
-        let denied = !self.place.host_may_go_on(moving) && self.place.host_denied;
+        let denied = !self.place.host_may_go_on(MAIN, moving) && self.place.is_host_denied(MAIN);
         let over = denied && self.is_gc_over();
         // A unit of the host that nobody waits for may wait: for a flush, a stop, or a discard.
         let host = match over && self.phase == Phase::Running {
-            true if mutant!("pftl.waiter-waits-on") => false,
-            true => self.hosts_wait > 0 || mutant!("pftl.verdict-without-waiter"),
+            true if mutant!("kit.waiter-waits-on") => false,
+            true => self.hosts_wait > 0 || mutant!("kit.verdict-without-waiter"),
             false => self.is_unit_due(Kind::User),
         };
         let due = held || host || self.is_unit_due(Kind::Gc);
@@ -666,8 +670,8 @@ impl Controller {
             true => !held,
             false => self.is_barrier_asked(),
         };
-        let idle = self.gc.is_quiet() || self.place.free_lines() == 0;
-        let next = !stands || mutant!("pftl.hopes-for-the-next-barrier");
+        let idle = self.gc.is_quiet() || self.place.free_lines(MAIN) == 0;
+        let next = !stands || mutant!("kit.hopes-for-the-next-barrier");
         let next = next && idle && self.wants_barrier();
         let erases = self.place.has_erase(self.barriers_done()) || next;
         let collects = match self.gc.victim {
@@ -676,7 +680,7 @@ impl Controller {
             // A mover that has not found out yet that there is nothing to collect will, and gives out again.
             None => match self.worth_collecting() {
                 Some(line) => self.has_room_beside_barrier(line),
-                None => !self.gc.hopeless && !mutant!("pftl.mover-may-not-look"),
+                None => !self.gc.hopeless && !mutant!("kit.mover-may-not-look"),
             },
         };
         if !(barrier || erases || collects) {

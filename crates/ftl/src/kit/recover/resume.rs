@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 use super::super::map::{Entry, Map};
 use super::super::pages::Pages;
-use super::super::place::{Layout, Place, Stock};
+use super::super::place::{Layout, Place, Plan, Stock};
 use super::super::snapshot::{self, Part, Root, Shape, Words};
 use super::super::{Controller, Room};
 use super::sectors::{read_records, read_snapshot};
@@ -45,21 +45,22 @@ impl Rest {
         self.words.pages().for_each(|(page, at)| pages.found(page, at));
         self.words.voids(units).for_each(|unit| pages.found_void(unit));
         let root = &self.root;
+        let unit = layout.main().unit;
         for row in root.row..=root.row + root.behind {
-            let at = layout.unit_at(root.line, row, root.position);
-            if !mutant!("pftl.root-not-void") {
-                pages.set_void(layout.unit_of(at), true);
+            let at = layout.sector_at(root.line, root.position, row * unit);
+            if !mutant!("kit.root-not-void") {
+                pages.set_void(layout.grain_of(at), true);
             }
         }
     }
 
     /// Lines and chunks as they were left.
-    pub(super) fn place(&self, mount: &Mount<'_>, open_limits: (u32, u32)) -> Place {
+    pub(super) fn place(&self, mount: &Mount<'_>, plan: Plan) -> Place {
         let open: BTreeSet<u32> = self.root.open.iter().copied().collect();
         let stamps = self.words.sequences();
         let stock =
             Stock { chunks: &mount.chunks, open: Some(&open), leaving: None, stamps: &stamps };
-        Place::adopt(mount.layout.clone(), open_limits, stock)
+        Place::adopt(plan, stock)
     }
 }
 
@@ -73,17 +74,17 @@ impl Mount<'_> {
         let in_order = (0..positions).flat_map(|p| (0..lines).map(move |line| (line, p)));
         let chunks = in_order.map(|(line, p)| &self.chunks[self.chunk_index(line, p)]);
         let same = snapshot::digest(chunks) == root.digest;
-        if !same && !mutant!("pftl.digest-unchecked") {
+        if !same && !mutant!("kit.digest-unchecked") {
             return Err("something was written behind it");
         }
         self.step("find the snapshot");
-        let physical = lines as u64 * self.layout.line_sectors as u64;
+        let physical = self.layout.sectors as u64;
         let words = self.words_of(&root, shape).await.ok_or("it can't be read")?;
         if !words.is_possible(physical, |at| self.is_written(at)) {
             return Err("it contradicts the device");
         }
         self.step("read the snapshot");
-        let marked = mutant!("pftl.snapshot-unmarked") || self.mark(&root).await;
+        let marked = mutant!("kit.snapshot-unmarked") || self.mark(&root).await;
         self.take_stock();
         if !marked {
             return Err("the program that is to mark it as taken failed");
@@ -95,16 +96,12 @@ impl Mount<'_> {
 
     /// Outdates the roots that some mount could take for the state of the device.
     pub(super) async fn outdate_roots(&mut self) {
-        let pages = Pages::new(self.capacity as u32, self.units()).count();
+        let pages = Pages::new(self.capacity as u32, self.layout.grains()).count();
         let shape = Shape::new(self.capacity as u32, pages, &self.layout);
         for root in self.roots(&shape).await {
             self.mark(&root).await;
         }
         self.take_stock();
-    }
-
-    fn units(&self) -> u32 {
-        self.layout.lines * (self.layout.line_sectors / self.layout.unit)
     }
 
     /// True where a sector may have been programmed.
@@ -121,7 +118,7 @@ impl Mount<'_> {
 
     /// Roots with all their copies, and nothing behind them, in open chunks; the newest last.
     async fn roots(&self, shape: &Shape) -> Vec<Root> {
-        let unit = self.layout.unit;
+        let unit = self.layout.main().unit;
         let mut joins = Vec::new();
         for position in 0..self.layout.positions {
             // Where a root would be: (line, unit).
@@ -143,7 +140,8 @@ impl Mount<'_> {
             joins.push(self.cx.spawn_join(async move {
                 let mut roots = Vec::new();
                 for part in places.chunks(VECTOR_MAX) {
-                    let at = |(line, row): &(u32, u32)| layout.unit_at(*line, *row, position);
+                    let at =
+                        |(line, row): &(u32, u32)| layout.sector_at(*line, position, *row * unit);
                     let ats: Vec<u32> = part.iter().map(at).collect();
                     let records = read_records(&cx, &medium, &ats).await;
                     let is_typed = |r: &Option<(u64, u64)>| r.is_some_and(|r| r.0 == LBA_SNAPSHOT);
@@ -210,7 +208,7 @@ impl Mount<'_> {
         sectors: Vec<(u32, u32)>,
         take: impl Fn(u32, &[u8]) + Clone + 'static,
     ) -> bool {
-        let physical = self.layout.lines as u64 * self.layout.line_sectors as u64;
+        let physical = self.layout.sectors as u64;
         if sectors.iter().any(|(_, at)| *at as u64 >= physical || !self.is_written(*at)) {
             return false;
         }
@@ -230,7 +228,7 @@ impl Mount<'_> {
                         let whole = |b: &Vec<u8>| {
                             let found = snapshot::check(part, *number, capacity, b);
                             found == Some(stamp)
-                                || found.is_some() && mutant!("pftl.snapshot-of-another-life")
+                                || found.is_some() && mutant!("kit.snapshot-of-another-life")
                         };
                         let Some(bytes) = bytes.filter(whole) else {
                             return false;
@@ -250,7 +248,7 @@ impl Mount<'_> {
 
     /// Programs a unit of padding behind a root and its copies: no mount takes it from then on.
     async fn mark(&mut self, root: &Root) -> bool {
-        let (layout, unit) = (&self.layout, self.layout.unit);
+        let (layout, unit) = (&self.layout, self.layout.main().unit);
         let from = (root.row + root.behind + 1) * unit;
         let (line, position) = (root.line, root.position);
         let done = pad(self.cx, &*self.device, layout, line, position, from, unit).await;

@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 use super::buffer::copy_sector;
 use super::map::Entry;
 use super::place::LineState;
-use super::{Controller, Pftl};
+use super::{Controller, DriveFtl};
 use crate::block::{BlockError, BlockResult, SectorsMut, Started};
 use crate::log::format::Oob;
 
@@ -29,8 +29,8 @@ pub(super) fn content_crc(content: &[u8]) -> u32 {
 /// Is this the content of logical sector `lba`, as it was written?
 #[inline]
 pub(super) fn is_of(oob: &[u8; OOB_BYTES], lba: u32, content: &[u8]) -> bool {
-    let named = Oob::decode_raw(oob).0 == lba as u64 || mutant!("pftl.record-of-another");
-    named && (Oob::verify_crc(oob, content_crc(content)) || mutant!("pftl.content-unverified"))
+    let named = Oob::decode_raw(oob).0 == lba as u64 || mutant!("kit.record-of-another");
+    named && (Oob::verify_crc(oob, content_crc(content)) || mutant!("kit.content-unverified"))
 }
 
 /// Where a sector of a read comes from.
@@ -53,7 +53,7 @@ struct Part<'a> {
     mismatch: u64,
 }
 
-impl Pftl {
+impl DriveFtl {
     /// A read, answered at once where nothing has to come from the medium.
     pub(super) fn read<'a>(
         &'a self,
@@ -200,7 +200,7 @@ impl Controller {
     #[inline]
     fn judge(&mut self, status: Status, matches: bool) -> bool {
         self.stats.ftl.high_ecc += (status == Status::HighEcc) as u64;
-        let good = status.is_ok() && (matches || mutant!("pftl.read-unverified"));
+        let good = status.is_ok() && (matches || mutant!("kit.read-unverified"));
         self.stats.ftl.read_failures += !good as u64;
         good
     }

@@ -16,14 +16,14 @@ use super::super::place::Place;
 use super::super::{Controller, Room};
 use super::scan::{Claim, Found};
 use super::sectors::read_page;
-use super::{Mount, MountError};
+use super::{Mount, MountError, window_of};
 
 /// Units that a former life has programmed and the medium can't give back yet.
 #[derive(Default)]
 pub(super) struct Standing {
-    /// Unit → its window, and its first sector in that.
+    /// First physical sector of a unit → its window, and its first sector in that.
     units: BTreeMap<u32, (usize, u32)>,
-    /// (window, units in it), those that do not stand included.
+    /// (window, sectors in it), those that do not stand included.
     windows: Vec<(usize, u32)>,
 }
 
@@ -62,12 +62,12 @@ impl Mount<'_> {
             };
             pages.read(page, &bytes, |lba, said| {
                 let claim = &mut found.newest[lba as usize];
-                let older = claim.stamp > stamp && !mutant!("pftl.old-trim-counts");
-                if said == Said::Nothing || older || mutant!("pftl.trims-not-read") {
+                let older = claim.stamp > stamp && !mutant!("kit.old-trim-counts");
+                if said == Said::Nothing || older || mutant!("kit.trims-not-read") {
                     return;
                 }
                 *claim = Claim { stamp, at: NIL };
-                if said == Said::Lost && !mutant!("pftl.loss-read-as-trim") {
+                if said == Said::Lost && !mutant!("kit.loss-read-as-trim") {
                     lost.push(lba);
                 }
             });
@@ -84,10 +84,12 @@ impl Mount<'_> {
 
     /// Was this unit's program cut, or one that may have taken it along? Either way the dump holds
     /// what was in it: a buffer lets go of a unit when the window behind it is programmed.
-    fn was_cut(&self, dump: &Dump, line: u32, position: u32, row: u32, reach: u32) -> bool {
-        let last = self.layout.rows.min(row + reach.div_ceil(self.layout.unit) + 1);
-        let mut behind = (row..last).map(|row| self.layout.unit_at(line, row, position));
-        behind.any(|at| dump.cut.contains(&self.layout.unit_of(at)))
+    fn was_cut(&self, dump: &Dump, line: u32, position: u32, unit: u32, reach: u32) -> bool {
+        let region = self.layout.of(line);
+        let end = unit + reach.next_multiple_of(region.unit) + region.unit;
+        let behind = (unit..end.min(region.chunk_sectors)).step_by(region.grain as usize);
+        let mut behind = behind.map(|sector| self.layout.sector_at(line, position, sector));
+        behind.any(|at| dump.cut.contains(&self.layout.grain_of(at)))
     }
 
     /// Decides whether what could not be read is a loss; marks what is none as void. Returns losses, where they
@@ -97,27 +99,25 @@ impl Mount<'_> {
         pages: &mut Pages,
         found: &Found,
         dump: Option<&Dump>,
-        slack: u32,
         accept: bool,
     ) -> Result<Vec<Location>, MountError> {
         let layout = &self.layout;
         let mut lost = Vec::new();
         for at in &found.unreadable {
-            let unit = layout.unit_of(*at);
             let (line, position, sector) = layout.in_chunk(*at);
-            let chunk = self.chunk_index(line, position);
+            let (region, chunk) = (layout.of(line), layout.chunk_index(line, position));
             // A unit may fail in parts; nothing is behind it then but the rest of itself.
-            let end = sector / layout.unit * layout.unit + layout.unit;
-            let torn = dump.is_none() && end + slack >= found.data_end[chunk];
-            let row = sector / layout.unit;
-            let cut = dump.is_some_and(|d| self.was_cut(d, line, position, row, self.window));
-            if !(torn || cut || !found.any[chunk] || pages.is_void(unit)) {
+            let (unit, window) = (sector - region.in_unit(sector), window_of(region));
+            let slack = if region.pairs > 0 { window + region.unit } else { 0 };
+            let torn = dump.is_none() && unit + region.unit + slack >= found.data_end[chunk];
+            let cut = dump.is_some_and(|d| self.was_cut(d, line, position, unit, window));
+            if !(torn || cut || !found.any[chunk] || pages.is_void(layout.grain_of(*at))) {
                 lost.push(*at);
             }
         }
         if let Some(first) = lost.first()
             && !accept
-            && !mutant!("pftl.loss-mounted")
+            && !mutant!("kit.loss-mounted")
         {
             let place = layout.location(*first);
             return Err(MountError::Lost {
@@ -128,18 +128,16 @@ impl Mount<'_> {
             });
         }
         let void = found.unreadable.iter().chain(&self.failed);
-        if !mutant!("pftl.torn-unit-not-void") {
-            void.for_each(|at| pages.set_void(layout.unit_of(*at), true));
+        if !mutant!("kit.torn-unit-not-void") {
+            void.for_each(|at| pages.set_void(layout.grain_of(*at), true));
         }
         Ok(lost.into_iter().map(|at| layout.location(at)).collect())
     }
 
     /// Units in the windows of chunks that are written on, which no cut program can have harmed:
     /// what the dump holds of them is programmed already. Not to program it again is more than
-    /// thrift: where windows are long it would take the room that GC needs. `reach`: sectors that
-    /// a program may take along.
-    pub(super) fn standing(&self, place: &Place, dump: Option<&Dump>, reach: u32) -> Standing {
-        let (unit, keep) = (self.layout.unit, self.window / self.layout.unit);
+    /// thrift: where windows are long it would take the room that GC needs.
+    pub(super) fn standing(&self, place: &Place, dump: Option<&Dump>) -> Standing {
         let mut standing = Standing::default();
         let Some(dump) = dump else {
             return standing;
@@ -148,24 +146,24 @@ impl Mount<'_> {
             let Some(stream) = place.stream_of(*line) else {
                 continue;
             };
-            for position in 0..self.layout.positions {
-                let info = &self.chunks[self.chunk_index(*line, position)];
-                let whole = info.write_pointer.is_multiple_of(unit);
+            let region = self.layout.of(*line);
+            for position in self.layout.positions_of(*line) {
+                let info = &self.chunks[self.layout.chunk_index(*line, position)];
+                let whole = info.write_pointer.is_multiple_of(region.unit);
                 if info.state != ChunkState::Open || !whole {
                     continue;
                 }
-                let end = info.write_pointer / unit;
-                let first = end.saturating_sub(keep);
+                let end = info.write_pointer;
+                let first = end.saturating_sub(window_of(region));
                 let window = stream * self.layout.positions as usize + position as usize;
                 standing.windows.push((window, end - first));
-                for row in first..end {
-                    let cut = self.was_cut(dump, *line, position, row, reach);
-                    if cut && !mutant!("pftl.cut-unit-stands") {
+                for unit in (first..end).step_by(region.unit as usize) {
+                    let cut = self.was_cut(dump, *line, position, unit, region.pairs);
+                    if cut && !mutant!("kit.cut-unit-stands") {
                         continue;
                     }
-                    let at = self.layout.unit_at(*line, row, position);
-                    let place = (window, (row - first) * unit);
-                    standing.units.insert(self.layout.unit_of(at), place);
+                    let at = self.layout.sector_at(*line, position, unit);
+                    standing.units.insert(at, (window, unit - first));
                 }
             }
         }
@@ -175,18 +173,13 @@ impl Mount<'_> {
     /// Nothing in an erased chunk is void: the page that says so of what was there before the erase may
     /// be the newest one that is durable.
     pub(super) fn forget_erased_voids(&self, pages: &mut Pages) {
-        if !pages.any_void() || mutant!("pftl.void-beyond-erase") {
+        if !pages.any_void() || mutant!("kit.void-beyond-erase") {
             return;
         }
-        let chunks = (0..self.layout.lines)
-            .flat_map(|line| (0..self.layout.positions).map(move |position| (line, position)));
-        let erased = |(line, position): &(u32, u32)| {
-            self.chunks[self.chunk_index(*line, *position)].state == ChunkState::Free
-        };
-        for (line, position) in chunks.filter(erased) {
-            for row in 0..self.layout.rows {
-                let at = self.layout.unit_at(line, row, position);
-                pages.set_void(self.layout.unit_of(at), false);
+        for (line, position) in self.layout.chunks() {
+            let info = &self.chunks[self.layout.chunk_index(line, position)];
+            if info.state == ChunkState::Free {
+                self.layout.each_grain(line, position, |grain| pages.set_void(grain, false));
             }
         }
     }
@@ -199,15 +192,16 @@ impl Mount<'_> {
         standing: &Standing,
     ) {
         for line in dump.iter().flat_map(|d| &d.open) {
-            for position in 0..self.layout.positions {
-                let info = &self.chunks[self.chunk_index(*line, position)];
-                let written = info.write_pointer.min(self.layout.chunk_sectors);
-                let unit = self.layout.unit;
-                for row in self.readable(info) / unit..written.div_ceil(unit) {
-                    let unit = self.layout.unit_of(self.layout.unit_at(*line, row, position));
-                    let stands = standing.units.contains_key(&unit);
-                    if !stands && !mutant!("pftl.rest-not-void") {
-                        pages.set_void(unit, true);
+            let region = self.layout.of(*line);
+            for position in self.layout.positions_of(*line) {
+                let info = &self.chunks[self.layout.chunk_index(*line, position)];
+                let end = info.write_pointer.min(region.chunk_sectors);
+                let from = self.readable(*line, info) / region.unit * region.unit;
+                for unit in (from..end).step_by(region.unit as usize) {
+                    let at = self.layout.sector_at(*line, position, unit);
+                    if !standing.units.contains_key(&at) && !mutant!("kit.rest-not-void") {
+                        let grains = self.layout.grains_of(at, region.unit);
+                        grains.for_each(|grain| pages.set_void(grain, true));
                     }
                 }
             }
@@ -225,9 +219,8 @@ impl Controller {
         standing: &Standing,
     ) -> Room {
         let mut room = Room::default();
-        let unit = self.place.layout.unit;
-        for (window, units) in &standing.windows {
-            self.windows[*window].resize((units * unit) as usize, NIL);
+        for (window, sectors) in &standing.windows {
+            self.windows[*window].resize(*sectors as usize, NIL);
         }
         for lba in lost {
             if found.newest[*lba as usize].at == NIL {
@@ -241,8 +234,9 @@ impl Controller {
             }
             let (kind, lba, stamp) = (saved.kind, saved.lba, saved.stamp);
             let stands = saved.at.and_then(|at| {
-                let (window, first) = standing.units.get(&self.place.layout.unit_of(at))?;
-                Some((at, *window, (first + at % unit) as usize))
+                let (unit, _) = self.place.layout.unit_around(at);
+                let (window, first) = standing.units.get(&unit)?;
+                Some((at, *window, (first + at - unit) as usize))
             });
             let slot = match stands {
                 Some((at, window, i)) => {
