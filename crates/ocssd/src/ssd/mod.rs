@@ -36,7 +36,9 @@ pub use durable::ImageInfo;
 pub use identify::Identify;
 pub use power::{Cut, PowerOn};
 
-use crate::device::{Cause, CellMode, ChunkInfo, Data, Device, Op, Request, Status, Ticket, Traits};
+use crate::device::{
+    Cause, CellMode, ChunkInfo, Data, Device, Op, Request, Status, Ticket, Traits,
+};
 use crate::pipe::Pipe;
 use crate::rules::{FoundChunk, Rule, Violation, Violations};
 use crate::spec::{DeviceSpec, SsdOptions};

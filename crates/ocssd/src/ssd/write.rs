@@ -128,13 +128,7 @@ impl Ssd {
     }
 
     /// Queues the program of the units that waited for each other.
-    fn queue_units(
-        &self,
-        chan: &mut Chan,
-        cmd: &mut Command<'_>,
-        row: &mut Option<Run>,
-        job: Job,
-    ) {
+    fn queue_units(&self, chan: &mut Chan, cmd: &mut Command<'_>, row: &mut Option<Run>, job: Job) {
         if let Some(units) = row.take() {
             self.queue_program(chan, cmd, &units, job, false);
         }
