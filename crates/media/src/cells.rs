@@ -44,7 +44,7 @@ pub struct CellParams {
     pub pairs: Option<PageMap>,
     /// Erases a chunk is made for.
     pub rated_erases: u32,
-    /// The same in SLC mode; 0 like the native mode.
+    /// The same in SLC mode.
     pub rated_erases_slc: u32,
 }
 
@@ -266,8 +266,7 @@ impl Cells {
     /// made for in that mode, added up. Without erases in SLC mode that is erases over rated erases.
     pub fn wear(&self, index: u32) -> (u32, u32) {
         let chunk = &self.chunks[index as usize];
-        let rated = self.p.rated_erases.max(1);
-        let in_slc = if self.p.rated_erases_slc == 0 { rated } else { self.p.rated_erases_slc };
+        let (rated, in_slc) = (self.p.rated_erases.max(1), self.p.rated_erases_slc.max(1));
         if mutant!("device.wear-of-one-mode") {
             return (chunk.erases, if chunk.mode == CellMode::Slc { in_slc } else { rated });
         }

@@ -44,7 +44,7 @@ counters! {
     /// What of it was done in SLC mode, on a device that has it: the rest was done in the native mode.
     pub struct SlcCount {
         /// Sectors programmed in SLC mode.
-        programmed: u64, Sum, "sectors",
+        programmed_sectors: u64, Sum, "sectors",
             [slc_mode "programmed_sectors", said "sectors were programmed in SLC mode"];
         /// Erases begun of chunks in SLC mode.
         erases: u64, Sum, "chunks", [slc_mode "erases", said "of the erases took out data in SLC mode"];

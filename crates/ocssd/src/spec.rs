@@ -5,7 +5,7 @@
 //! error that names the place and what would do; a spec that passed [`DeviceSpec::check`] makes a
 //! device without panic. Never: guesses a number (each preset names the source of its own).
 
-use crate::device::SlcMode;
+use crate::device::{CellMode, SlcMode};
 use flashlane_base::{Bytes, Geometry, GeometryError, Ns, PpaStyle, SECTOR_BYTES};
 use flashlane_media::cells::slc_sectors;
 pub use flashlane_media::errors::EccSpec;
@@ -124,6 +124,14 @@ impl Default for CellSpec {
     }
 }
 
+impl CellSpec {
+    /// Erases that a chunk is made for in a mode, at least one; where a mode has no number of its own, the native one.
+    pub fn rated_erases_in(&self, mode: CellMode) -> u32 {
+        let slc = self.slc.filter(|slc| mode == CellMode::Slc && slc.rated_erases > 0);
+        slc.map_or(self.rated_erases, |slc| slc.rated_erases).max(1)
+    }
+}
+
 /// Times and write unit of a chunk in single-bit mode.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
@@ -131,7 +139,7 @@ pub struct SlcSpec {
     pub read: Ns,
     pub program: Ns,
     pub erase: Ns,
-    /// Erases a chunk is made for in this mode.
+    /// Erases a chunk is made for in this mode; 0 is as in the native one.
     #[serde(default)]
     pub rated_erases: u32,
     /// Write unit in this mode, in sectors; absent is the native one.

@@ -8,7 +8,7 @@ use super::buffer::Buffer;
 use super::decode::Decoder;
 use super::rows::Times;
 use super::{Chan, Ssd, admin};
-use crate::device::Traits;
+use crate::device::{CellMode, Traits};
 use crate::pipe::Pipe;
 use crate::spec::{DeviceSpec, SpecError, SsdOptions, StoreKind};
 use flashlane_base::{FastDiv, Ns, PpaFormat, Rng};
@@ -175,8 +175,8 @@ fn channel(
         bits: spec.cells.bits,
         window: geo.mw_cunits,
         pairs: spec.page_map(),
-        rated_erases: spec.cells.rated_erases,
-        rated_erases_slc: spec.cells.slc.as_ref().map_or(0, |slc| slc.rated_erases),
+        rated_erases: spec.cells.rated_erases_in(CellMode::Native),
+        rated_erases_slc: spec.cells.rated_erases_in(CellMode::Slc),
     };
     let first = number * geo.pus_per_channel;
     let streams = |name| {

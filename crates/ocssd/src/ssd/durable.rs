@@ -750,7 +750,7 @@ impl Ssd {
             (0..).zip(chan.count.programmed).skip(FIRST_CAUSES).collect()
         });
         let of_modes = kept_counts(state.version >= KEEPS_MODES, chans, |chan| {
-            (0..).zip([chan.slc.programmed, chan.slc.erases]).collect()
+            (0..).zip([chan.slc.programmed_sectors, chan.slc.erases]).collect()
         });
         extra.extend(further.iter().chain(&of_modes));
         if extra.len() > layout.extra_bytes() {
@@ -851,7 +851,7 @@ impl Ssd {
         })
         .and_then(|()| {
             self.restore_counts(&extra[further..of_modes], |chan, what| {
-                let fields = [&mut chan.slc.programmed, &mut chan.slc.erases];
+                let fields = [&mut chan.slc.programmed_sectors, &mut chan.slc.erases];
                 fields.into_iter().nth(what)
             })
         })

@@ -314,7 +314,7 @@ impl Ssd {
 pub(super) fn count_programmed(chan: &mut Chan, index: u32, causes: &[Cause]) {
     count_causes(&mut chan.count.programmed, causes);
     if chan.cells.chunk(index).mode == CellMode::Slc {
-        chan.slc.programmed += causes.len() as u64;
+        chan.slc.programmed_sectors += causes.len() as u64;
     }
 }
 

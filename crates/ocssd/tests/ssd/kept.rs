@@ -145,7 +145,10 @@ fn as_it_was_left(ssd: &Arc<Ssd>) {
     let has_slc = info.version >= (2, 2);
     let slc = ssd.chunk_report(0, 3, 1)[0];
     assert_eq!((slc.cell == CellMode::Slc, slc.slc_erases), (has_slc, u32::from(has_slc)));
-    assert_eq!(ssd.counters().slc, has_slc.then_some(SlcCount { programmed: 2, erases: 1 }));
+    assert_eq!(
+        ssd.counters().slc,
+        has_slc.then_some(SlcCount { programmed_sectors: 2, erases: 1 })
+    );
     let bench = Bench::new(ssd.clone());
     let states: Vec<_> = (0..2)
         .flat_map(|pu| ssd.chunk_report(pu, 0, 4))

@@ -156,7 +156,7 @@ fn a_failed_unit_is_programmed_by_itself() {
     let count = ssd.counters();
     assert_eq!(
         (count.slc, count.programmed_total()),
-        (Some(SlcCount { programmed: 12, erases: 0 }), 12)
+        (Some(SlcCount { programmed_sectors: 12, erases: 0 }), 12)
     );
 }
 
@@ -257,7 +257,7 @@ fn an_erase_counts_for_the_mode_that_it_ends() {
     }
     assert_eq!(seen, [(1, 0), (2, 1), (3, 2), (4, 2), (5, 2)]);
     assert_eq!(ssd.counters().erases, 5);
-    assert_eq!(ssd.counters().slc, Some(SlcCount { programmed: 0, erases: 2 }));
+    assert_eq!(ssd.counters().slc, Some(SlcCount { programmed_sectors: 0, erases: 2 }));
     // The erase waits for a program when the power goes.
     let (at, chunk, device) = (b.at(&[(0, 0, 0, 2)]), b.at(&[(0, 0, 0, 1)]), ssd.clone());
     b.run(|cx, dev| async move {
@@ -335,7 +335,7 @@ fn both_modes_are_kept() {
     let (b, ssd) = Bench::on(file.clone());
     play(&b);
     let as_it_was = state(&ssd);
-    assert_eq!(as_it_was.1, Some(SlcCount { programmed: 10, erases: 4 }));
+    assert_eq!(as_it_was.1, Some(SlcCount { programmed_sectors: 10, erases: 4 }));
     assert_eq!((as_it_was.2[0], as_it_was.3), (22, 8));
     assert_eq!(b.flush(), Status::Ok);
     drop((b, ssd));
@@ -369,7 +369,7 @@ fn an_image_of_2_1_counts_all_erases_for_the_present_mode() {
     assert_eq!(b.reset(0, 1), Status::Ok);
     assert_eq!(b.write(&[(0, 0, 0, 2)], 3).failed, 0);
     assert_eq!(erases(&ssd), [(400, 100, 77), (2, 1, 0)], "for the time of a use");
-    assert_eq!(ssd.counters().slc, Some(SlcCount { programmed: 2, erases: 101 }));
+    assert_eq!(ssd.counters().slc, Some(SlcCount { programmed_sectors: 2, erases: 101 }));
     ssd.close().unwrap();
     let table = Header::read(&*file).unwrap().layout();
     let unused = |chunk: u32| {
