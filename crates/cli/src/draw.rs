@@ -334,6 +334,7 @@ fn room(seen: &Seen<'_>) -> Vec<Line<'static>> {
         row("GC", gc(r)),
         row("wear", wear(drive)),
     ];
+    lines.extend(drive.medium.endurance.map(|used| row("endurance", format!("used: {used}"))));
     let programmed: Vec<String> = r
         .programmed
         .iter()

@@ -4,18 +4,22 @@
 //! has only what the device counts, under the names that nvme-cli and OCP use. Never: knows the bytes
 //! of an image (that is the device's).
 
+mod endurance;
 pub mod faults;
+
+pub use endurance::{Endurance, Used};
 
 use crate::control::{Answer, Ask};
 use crate::experiment::document::Document;
 use crate::experiment::{Base, Change, Complaint, ExperimentErrors, read_device};
 use crate::verbs::{VerbError, ask};
 use crate::words::{aligned, row, text_of};
+use endurance::shares;
 use flashlane_base::{Bytes, Location, Ns, Ppa, SECTOR_BYTES, VECTOR_MAX};
 use flashlane_media::image::HEADER_BYTES;
 pub use flashlane_ocssd::CopyKind;
 use flashlane_ocssd::core::uuid_text;
-use flashlane_ocssd::device::{CellMode, ChunkState, Data, Flags, Op, Request, Scatter, Status};
+use flashlane_ocssd::device::{ChunkInfo, ChunkState, Data, Flags, Op, Request, Scatter, Status};
 use flashlane_ocssd::image::UNCHECKED;
 use flashlane_ocssd::image::check_copy_of;
 use flashlane_ocssd::ssd::ImageInfo;
@@ -219,6 +223,17 @@ impl Look {
         Answer::new((self.smart_text(), self.smart_json()))
     }
 
+    /// Chunk reports of all PUs.
+    fn reports(&self) -> Vec<Vec<ChunkInfo>> {
+        let pus = 0..self.ssd.geometry().pus();
+        pus.map(|pu| self.ssd.chunk_report(pu, 0, u32::MAX)).collect()
+    }
+
+    /// What is used up by cell mode, on a device that has two.
+    fn endurance(&self) -> Option<Endurance> {
+        Endurance::of(&self.ssd, &self.reports())
+    }
+
     /// Chunks per state: free, open, closed, offline.
     fn states(&self) -> [u64; 4] {
         let all = [ChunkState::Free, ChunkState::Open, ChunkState::Closed, ChunkState::Offline];
@@ -272,8 +287,9 @@ impl Look {
             ("write buffer", format!("{size}{on}"))
         });
         let (before, after) = rows.split_at(4);
-        let rows = before.iter().cloned().chain(buffer).chain(after.iter().cloned()).chain(in_use);
-        let rows: Vec<_> = rows.collect();
+        let endurance = self.endurance().map(|used| ("endurance used", used.to_string()));
+        let rows = before.iter().cloned().chain(buffer).chain(after.iter().cloned());
+        let rows: Vec<_> = rows.chain(endurance).chain(in_use).collect();
         rows.iter().map(|(name, value)| format!("{name:<20}{value}\n")).collect()
     }
 
@@ -281,7 +297,7 @@ impl Look {
     pub fn to_json(&self) -> String {
         let (geo, info) = (self.ssd.geometry(), &self.info);
         let [free, open, closed, offline] = self.states();
-        text_of(&json!({
+        let mut info = json!({
             "device": self.ssd.spec().name,
             "uuid": uuid_text(&self.info.uuid),
             "raw_bytes": geo.sectors() * SECTOR_BYTES as u64,
@@ -308,38 +324,30 @@ impl Look {
                 "process": std::process::id(),
                 "targets": self.in_use,
             })),
-        }))
+        });
+        if let Some(used) = self.endurance() {
+            info["endurance_used"] = json!(used);
+        }
+        text_of(&info)
     }
 
     /// The drive's health: keys of `nvme smart-log -o json` (128-bit values are strings there), and
     /// below `ocp` those of the OCP extended log. What is not modelled (temperature, host
-    /// commands) is not there.
+    /// commands) is not there. Of a device with SLC mode there is more below `cell_modes`.
     pub fn smart(&self) -> Value {
-        let (geo, info, count) = (self.ssd.geometry(), &self.info, self.ssd.counters());
+        let (info, count) = (&self.info, self.ssd.counters());
         let [free, _, _, offline] = self.states();
-        let reports: Vec<_> =
-            (0..geo.pus()).map(|pu| self.ssd.chunk_report(pu, 0, u32::MAX)).collect();
+        let reports = self.reports();
         let erases: Vec<u64> = reports.iter().flatten().map(|c| c.erases as u64).collect();
         let chunks = erases.len().max(1) as u64;
         let sum: u64 = erases.iter().sum();
-        let cells = &self.ssd.spec().cells;
-        let native = cells.rated_erases.max(1) as u64;
-        let in_slc = cells.slc.as_ref().map_or(0, |slc| slc.rated_erases as u64);
-        let in_slc = if in_slc == 0 { native } else { in_slc };
-        // In millionths, by what each chunk is rated for as it is used now.
-        let used: u64 = reports
-            .iter()
-            .flatten()
-            .map(|c| {
-                let rated = if c.cell == CellMode::Slc { in_slc } else { native };
-                c.erases as u64 * 1_000_000 / rated
-            })
-            .sum();
+        // In millionths; the shares of both cell modes add up.
+        let used: u64 = reports.iter().flatten().flat_map(|c| shares(&self.ssd, c)).sum();
         let units = |bytes: u64| bytes.div_ceil(512_000).to_string();
         let dead = reports.iter().filter(|r| r.iter().all(|c| c.state == ChunkState::Offline));
         let bytes = |sectors: u64| json!({ "hi": 0, "lo": sectors * SECTOR_BYTES as u64 });
         let good = 100 * (chunks - offline) / chunks;
-        json!({
+        let mut smart = json!({
             "critical_warning": 0,
             "avail_spare": good,
             "spare_thresh": 10,
@@ -363,7 +371,18 @@ impl Look {
                 "Percent free blocks": 100 * free / chunks,
                 "Media dies offline": dead.count(),
             },
-        })
+        });
+        if let (Some(used), Some(slc)) = (Endurance::of(&self.ssd, &reports), count.slc) {
+            let mut modes = Map::new();
+            for (mode, used) in used.modes() {
+                modes.insert(format!("{mode}_endurance_used_mean_ppm"), used.mean_ppm.into());
+                modes.insert(format!("{mode}_endurance_used_most_ppm"), used.most_ppm.into());
+            }
+            modes.insert("slc_media_units_written".into(), bytes(slc.programmed_sectors));
+            modes.insert("slc_erases".into(), slc.erases.into());
+            smart["cell_modes"] = modes.into();
+        }
+        smart
     }
 
     /// [`Look::smart`] as JSON text.
@@ -373,6 +392,7 @@ impl Look {
 
     /// [`Look::smart`] for people.
     pub fn smart_text(&self) -> String {
+        const PARTS: [&str; 2] = ["ocp", "cell_modes"];
         let smart = self.smart();
         let mut text = String::new();
         let mut lines = |of: &Map<String, Value>| {
@@ -382,13 +402,13 @@ impl Look {
                     Value::Object(wide) => wide.get("lo").unwrap_or(value).to_string(),
                     other => other.to_string(),
                 };
-                if key != "ocp" {
+                if !PARTS.contains(&key.as_str()) {
                     text += &format!("{key:<36}{shown}\n");
                 }
             }
         };
-        [Some(&smart), smart.get("ocp")]
-            .into_iter()
+        std::iter::once(Some(&smart))
+            .chain(PARTS.map(|part| smart.get(part)))
             .flatten()
             .filter_map(Value::as_object)
             .for_each(&mut lines);

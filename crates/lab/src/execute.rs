@@ -21,7 +21,7 @@ use flashlane_base::{Geometry, Ns};
 use flashlane_ftl::layer::{Counted, Seam};
 use flashlane_ocssd::rules::Violation;
 use flashlane_ocssd::ssd::spans::Kept;
-use flashlane_ocssd::{BufferCount, Device, MediaCounters, Ssd};
+use flashlane_ocssd::{BufferCount, Device, MediaCounters, SlcCount, Ssd};
 use flashlane_rt::{Cx, Stalled, Threads, Virtual};
 use flashlane_serve::Stop;
 use flashlane_stack::{Description, behind_link};
@@ -183,6 +183,8 @@ pub struct MediaSpan {
     pub store_bytes: u64,
     /// What the device's write buffer did, where it has one.
     pub buffer: Option<BufferCount>,
+    /// What was done in SLC mode, where the device has it.
+    pub slc: Option<SlcCount>,
 }
 
 impl MediaSpan {
@@ -208,6 +210,7 @@ impl MediaSpan {
             programmed: to.programmed_total() - from.programmed_total(),
             store_bytes: to.store_bytes,
             buffer: to.buffer.map(|now| now.since(&from.buffer.unwrap_or_default())),
+            slc: to.slc.map(|now| now.since(&from.slc.unwrap_or_default())),
         }
     }
 }

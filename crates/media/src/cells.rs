@@ -44,8 +44,13 @@ pub struct CellParams {
     pub pairs: Option<PageMap>,
     /// Erases a chunk is made for.
     pub rated_erases: u32,
-    /// The same in SLC mode; 0 like the native mode.
+    /// The same in SLC mode.
     pub rated_erases_slc: u32,
+}
+
+/// Sectors of a chunk in SLC mode, of so many in the native one: whole rows of a page per word line.
+pub fn slc_sectors(sectors: u32, row: u32, bits: u32) -> u32 {
+    sectors / row / bits.max(1) * row
 }
 
 /// What was done to a chunk last.
@@ -74,6 +79,8 @@ pub struct Chunk {
     pub wp: u32,
     /// Erases so far.
     pub erases: u32,
+    /// Of those, erases of what it held in SLC mode.
+    pub slc_erases: u32,
     /// Sectors read since the last erase.
     pub reads: u32,
     /// State.
@@ -104,6 +111,7 @@ impl Chunk {
         Chunk {
             wp: 0,
             erases: 0,
+            slc_erases: 0,
             reads: 0,
             state: ChunkState::Free,
             mode: CellMode::Native,
@@ -203,7 +211,7 @@ impl Cells {
             shelf: Vec::new(),
             free_shelf: Vec::new(),
             rows: FastDiv::new(p.row),
-            slc_sectors: p.sectors / p.row / p.bits.max(1) * p.row,
+            slc_sectors: slc_sectors(p.sectors, p.row, p.bits),
             open: vec![0; p.dies as usize],
             touched: vec![false; p.dies as usize],
             p,
@@ -254,18 +262,30 @@ impl Cells {
         }
     }
 
-    /// Erases that the chunk is made for in its present mode.
-    pub fn rated_erases(&self, index: u32) -> u32 {
-        match (self.chunks[index as usize].mode, self.p.rated_erases_slc) {
-            (CellMode::Native, _) | (CellMode::Slc, 0) => self.p.rated_erases,
-            (CellMode::Slc, rated) => rated,
+    /// Share of a chunk's life that is used up, as a fraction: the erases of each mode over those that it is
+    /// made for in that mode, added up. Without erases in SLC mode that is erases over rated erases.
+    pub fn wear(&self, index: u32) -> (u32, u32) {
+        let chunk = &self.chunks[index as usize];
+        let (rated, in_slc) = (self.p.rated_erases.max(1), self.p.rated_erases_slc.max(1));
+        if mutant!("device.wear-of-one-mode") {
+            return (chunk.erases, if chunk.mode == CellMode::Slc { in_slc } else { rated });
         }
+        if chunk.slc_erases == 0 || rated == in_slc {
+            return (chunk.erases, rated);
+        }
+        // Below 2^64: there are at most 2^32 erases of both modes together.
+        let (slc, rated, in_slc) = (chunk.slc_erases as u64, rated as u64, in_slc as u64);
+        let used = (chunk.erases as u64 - slc) * in_slc + slc * rated;
+        let of = rated * in_slc;
+        // Squares of both must have room in the error model. What is shifted out is below 2^-31 of them.
+        let excess = (u64::BITS - (used | of).leading_zeros()).saturating_sub(u32::BITS);
+        ((used >> excess) as u32, ((of >> excess) as u32).max(1))
     }
 
     /// Wear-level index of OCSSD 2.0: share of the rated erases used up, 255 at the end.
     pub fn wear_index(&self, index: u32) -> u8 {
-        let used = self.chunks[index as usize].erases as u64 * 255;
-        (used / self.rated_erases(index).max(1) as u64).min(255) as u8
+        let (used, of) = self.wear(index);
+        (used as u64 * 255 / of as u64).min(255) as u8
     }
 
     /// Page row of a sector.
@@ -410,8 +430,13 @@ impl Cells {
         let state = self.chunks[index as usize].state;
         self.set_state(index, ChunkState::Free);
         let chunk = &mut self.chunks[index as usize];
+        let counts = u32::from(!mutant!("device.erase-not-counted"));
+        // It wears by what it takes out, not by what comes.
+        let worn = if mutant!("device.erase-counts-for-next-mode") { mode } else { chunk.mode };
+        let slc = counts * u32::from(worn == CellMode::Slc);
         let fresh = Chunk {
-            erases: chunk.erases.saturating_add(u32::from(!mutant!("device.erase-not-counted"))),
+            erases: chunk.erases.saturating_add(counts),
+            slc_erases: chunk.slc_erases.saturating_add(slc),
             wp: if mutant!("device.erase-keeps-pointer") { chunk.wp } else { 0 },
             mode,
             last: LastOp::Erase,

@@ -40,6 +40,17 @@ counters! {
     }
 }
 
+counters! {
+    /// What of it was done in SLC mode, on a device that has it: the rest was done in the native mode.
+    pub struct SlcCount {
+        /// Sectors programmed in SLC mode.
+        programmed_sectors: u64, Sum, "sectors",
+            [slc_mode "programmed_sectors", said "sectors were programmed in SLC mode"];
+        /// Erases begun of chunks in SLC mode.
+        erases: u64, Sum, "chunks", [slc_mode "erases", said "of the erases took out data in SLC mode"];
+    }
+}
+
 /// How long a die was held, by what held it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DieBusy {
@@ -83,6 +94,8 @@ pub struct MediaCounters {
     pub store_bytes: u64,
     /// What the device's write buffer did, where it has one.
     pub buffer: Option<BufferCount>,
+    /// What was done in SLC mode, where the device has it.
+    pub slc: Option<SlcCount>,
 }
 
 impl Deref for MediaCounters {

@@ -53,9 +53,9 @@ fn default_gain() -> u32 {
 /// What a chunk has been through.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct History {
-    /// Erases.
+    /// Erases ...
     pub erases: u32,
-    /// Erases it is made for in its mode.
+    /// ... of so many that it is made for: what counts is the share ([`Cells::wear`](crate::cells::Cells::wear)).
     pub rated: u32,
     /// Age of its oldest data.
     pub age: Ns,

@@ -186,12 +186,25 @@ pub struct ChunkInfo {
     /// Wear-level index 0..=255.
     pub wear_index: u8,
     pub erases: u32,
+    /// Of those, erases of what it held in SLC mode.
+    pub slc_erases: u32,
     /// Sectors that the chunk holds in its present cell mode.
     pub length: u32,
     /// Next sector to write, counted from the chunk's start.
     pub write_pointer: u32,
     /// Cell mode since the last reset.
     pub cell: CellMode,
+}
+
+/// What chunks in SLC mode are like. Their sectors can be read as soon as they are programmed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SlcMode {
+    /// Sectors of a chunk.
+    pub chunk_sectors: u32,
+    /// Write unit, in sectors.
+    pub ws_min: u32,
+    /// Write size that uses all planes: one row, which is one array operation where one command has it.
+    pub ws_opt: u32,
 }
 
 /// What the medium promises beyond its geometry.
@@ -214,6 +227,8 @@ pub struct Traits {
     /// loses what is not programmed, and not in the order of the acknowledgements, until an
     /// [`Op::Flush`] behind it has completed. [`Flags::fua`] writes are programmed when they complete.
     pub buffered: bool,
+    /// Chunks can be reset to SLC mode ([`Flags::cell`]), and are like this then.
+    pub slc: Option<SlcMode>,
     /// Typical (read, program, erase) time of one unit, for planning.
     pub typical: (Ns, Ns, Ns),
 }

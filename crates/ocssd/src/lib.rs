@@ -17,7 +17,7 @@ pub mod wrap;
 
 pub use crate::core::{Core, CoreError, Partition, Pus, TargetInfo, TargetSpec, TargetState};
 pub use device::Device;
-pub use flashlane_media::counters::{BufferCount, DieBusy, MediaCounters};
+pub use flashlane_media::counters::{BufferCount, DieBusy, MediaCounters, SlcCount};
 pub use image::{CopyKind, CreateImage, ImageError, OpenImage, copy_image, upgrade_image};
 pub use spec::{DeviceSpec, DieQueue, FaultPlan, SpecError, SsdOptions, StoreKind};
 pub use ssd::{PowerOn, Ssd};

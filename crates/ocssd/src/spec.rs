@@ -5,7 +5,9 @@
 //! error that names the place and what would do; a spec that passed [`DeviceSpec::check`] makes a
 //! device without panic. Never: guesses a number (each preset names the source of its own).
 
+use crate::device::{CellMode, SlcMode};
 use flashlane_base::{Bytes, Geometry, GeometryError, Ns, PpaStyle, SECTOR_BYTES};
+use flashlane_media::cells::slc_sectors;
 pub use flashlane_media::errors::EccSpec;
 pub use flashlane_media::fault::{Fault, FaultKind, FaultPlan};
 use flashlane_media::pairing::PageMap;
@@ -122,16 +124,27 @@ impl Default for CellSpec {
     }
 }
 
-/// Times of a chunk in single-bit mode.
+impl CellSpec {
+    /// Erases that a chunk is made for in a mode, at least one; where a mode has no number of its own, the native one.
+    pub fn rated_erases_in(&self, mode: CellMode) -> u32 {
+        let slc = self.slc.filter(|slc| mode == CellMode::Slc && slc.rated_erases > 0);
+        slc.map_or(self.rated_erases, |slc| slc.rated_erases).max(1)
+    }
+}
+
+/// Times and write unit of a chunk in single-bit mode.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub struct SlcSpec {
     pub read: Ns,
     pub program: Ns,
     pub erase: Ns,
-    /// Erases a chunk is made for in this mode.
+    /// Erases a chunk is made for in this mode; 0 is as in the native one.
     #[serde(default)]
     pub rated_erases: u32,
+    /// Write unit in this mode, in sectors; absent is the native one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ws_min: Option<u32>,
 }
 
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
@@ -291,6 +304,16 @@ impl DeviceSpec {
         (pairing != Pairing::None).then(|| PageMap::new(pairing, self.geometry.pages_per_block))
     }
 
+    /// The single-bit mode, where chunks can be reset to it.
+    pub fn slc_mode(&self) -> Option<SlcMode> {
+        let (geo, row) = (&self.geometry, self.geometry.sectors_per_row());
+        self.cells.slc.map(|slc| SlcMode {
+            chunk_sectors: slc_sectors(geo.sectors_per_chunk(), row, self.cells.bits),
+            ws_min: slc.ws_min.unwrap_or(geo.ws_min),
+            ws_opt: row,
+        })
+    }
+
     /// Bus time of `sectors` sectors, rounded up.
     pub fn transfer(&self, sectors: u32) -> Ns {
         let per_page = self.geometry.sectors_per_page.max(1) as u64;
@@ -385,15 +408,16 @@ impl DeviceSpec {
     }
 
     fn check_units(&self, geo: &Geometry) -> Result<(), SpecError> {
-        let page = geo.sectors_per_page;
-        if !geo.ws_min.is_multiple_of(page) || !geo.sectors_per_row().is_multiple_of(geo.ws_min) {
-            let says = format!(
-                "is {}: it must be whole pages ({page} sectors) and divide a row of all planes \
-                 ({} sectors)",
-                geo.ws_min,
-                geo.sectors_per_row()
-            );
-            return Err(self.value("geometry.ws_min", says));
+        let (page, row) = (geo.sectors_per_page, geo.sectors_per_row());
+        let in_slc = self.slc_mode().map(|slc| ("cells.slc.ws_min", slc.ws_min));
+        for (key, unit) in [("geometry.ws_min", geo.ws_min)].into_iter().chain(in_slc) {
+            if !unit.is_multiple_of(page) || !row.is_multiple_of(unit) {
+                let says = format!(
+                    "is {unit}: it must be whole pages ({page} sectors) and divide a row of all planes \
+                     ({row} sectors)"
+                );
+                return Err(self.value(key, says));
+            }
         }
         let short = self.cells.slc.is_some() && geo.pages_per_block < self.cells.bits;
         self.refuse(&[

@@ -370,6 +370,7 @@ mod tests {
             state: ChunkState::Open,
             wear_index: 0,
             erases: 3,
+            slc_erases: 0,
             length: 64,
             write_pointer: 8,
             cell: CellMode::Native,

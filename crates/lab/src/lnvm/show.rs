@@ -297,11 +297,15 @@ pub(crate) fn chunk_log_of(drive: &Drive) -> Answer {
              Type: {:<20}, Attr: {:<8}, WLI: {:4} }}\n",
             c.write_pointer, c.length, "SEQWRITE_REQ", "NONE", c.wear_index
         );
-        json.push(json!({
+        let mut chunk = json!({
             "slba": slba, "wp": c.write_pointer, "cnlb": c.length, "state": name.to_lowercase(),
             "wear_index": c.wear_index, "erases": c.erases,
             "cell_mode": match c.cell { CellMode::Slc => "slc", _ => "native" },
-        }));
+        });
+        if drive.ssd.traits().slc.is_some() {
+            chunk["slc_erases"] = c.slc_erases.into();
+        }
+        json.push(chunk);
     }
     let json = text_of(&json!({ "chunks": json }));
     Answer { text, json, bytes: descriptors(&all) }

@@ -5,7 +5,7 @@
 
 use super::{Medium, Numbers, Ring, Room, Snapshot, TargetSnapshot, Waits};
 use crate::control::live::Target;
-use crate::drive::Look;
+use crate::drive::{Endurance, Look};
 use crate::lnvm::Drive;
 use flashlane_base::counters::Counters;
 use flashlane_base::{Ns, SECTOR_BYTES};
@@ -122,9 +122,10 @@ fn medium(ssd: &Arc<Ssd>, now: Ns) -> Medium {
     ];
     let (mut chunks, mut slc, mut pu_erases) = ([0; 4], 0, Vec::new());
     let (mut least, mut most, mut all) = (u64::MAX, 0, 0u64);
-    for pu in 0..geo.pus() {
+    let reports: Vec<_> = (0..geo.pus()).map(|pu| ssd.chunk_report(pu, 0, u32::MAX)).collect();
+    for report in &reports {
         let mut erases = 0;
-        for chunk in ssd.chunk_report(pu, 0, u32::MAX) {
+        for chunk in report {
             let state = states.iter().position(|(state, _)| *state == chunk.state);
             state.into_iter().for_each(|s| chunks[s] += 1);
             slc += u64::from(chunk.cell == CellMode::Slc);
@@ -142,12 +143,14 @@ fn medium(ssd: &Arc<Ssd>, now: Ns) -> Medium {
         counters: numbers(&count.all),
         programmed: by_cause(&count.programmed),
         buffer: count.buffer.as_ref().map(numbers),
+        slc: count.slc.as_ref().map(numbers),
         dies_ns: count.dies.iter().map(|d| [d.read, d.program, d.erase].map(Ns::as_ns)).collect(),
         channels_ns: count.channels.iter().map(|busy| busy.as_ns()).collect(),
         pu_erases,
         chunks: named.collect(),
         slc_chunks: ssd.spec().cells.slc.as_ref().map(|_| slc),
         wear: [least.min(most), mean, most],
+        endurance: Endurance::of(ssd, &reports),
         violations: count.violations,
         store_bytes: count.store_bytes,
         faults: ssd.faults().len() as u64,

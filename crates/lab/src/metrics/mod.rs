@@ -14,6 +14,7 @@ pub(crate) use latency::Meters;
 pub use latency::{Latency, bound_ns};
 pub(crate) use look::look;
 
+use crate::drive::Endurance;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -140,6 +141,9 @@ pub struct Medium {
     pub programmed: Numbers,
     /// Counters of the device's write buffer, where it has one.
     pub buffer: Option<Numbers>,
+    /// Counters of what was done in SLC mode, on a device that has it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slc: Option<Numbers>,
     /// Time that each die read, programmed and erased, ns; in the order of PUs.
     pub dies_ns: Vec<[u64; 3]>,
     /// Time that each channel's bus was busy, ns.
@@ -152,6 +156,9 @@ pub struct Medium {
     pub slc_chunks: Option<u64>,
     /// Erases of a chunk: least, mean, most.
     pub wear: [u64; 3],
+    /// What is used up of the rated erases of each cell mode, on a device that has two.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub endurance: Option<Endurance>,
     pub violations: u64,
     /// Bytes of the process that contents take.
     pub store_bytes: u64,

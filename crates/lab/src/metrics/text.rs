@@ -10,7 +10,7 @@ use flashlane_base::counters::{Combine, Counter, Counters};
 use flashlane_ftl::contention::Exchanges;
 use flashlane_ftl::stats::FtlStats;
 use flashlane_media::counters::Counters as MediumCounters;
-use flashlane_ocssd::BufferCount;
+use flashlane_ocssd::{BufferCount, SlcCount};
 use std::fmt::Write;
 
 /// Counters that are several numbers: each comes out under a label of its own.
@@ -344,6 +344,9 @@ fn medium(page: &mut Page, s: &Snapshot, device: Labels<'_>) {
     if let Some(buffer) = &m.buffer {
         page.counters("device_buffer_", BufferCount::SCHEMA, buffer, device);
     }
+    if let Some(slc) = &m.slc {
+        page.counters("media_slc_", SlcCount::SCHEMA, slc, device);
+    }
     let channels: Vec<String> = (0..m.channels_ns.len()).map(|c| c.to_string()).collect();
     let pus: Vec<String> = (0..m.pus_per_channel).map(|pu| pu.to_string()).collect();
     // The labels of each PU, in their order.
@@ -372,6 +375,20 @@ fn medium(page: &mut Page, s: &Snapshot, device: Labels<'_>) {
     let wear = ["least", "mean", "most"].map(String::from).into_iter();
     let wear = wear.zip(m.wear.map(|n| n.to_string()));
     page.each(("flashlane_chunk_erases", "gauge", "Erases of a chunk."), device, "of", wear);
+    if let Some(endurance) = &m.endurance {
+        let name = "flashlane_endurance_used_ratio";
+        page.head(
+            name,
+            "gauge",
+            "Share of the rated erases of a cell mode that chunks have used up.",
+        );
+        for (mode, used) in endurance.modes() {
+            for (of, ppm) in [("mean", used.mean_ppm), ("most", used.most_ppm)] {
+                let labels = [device, &[("mode", mode), ("of", of)]].concat();
+                page.sample(name, &labels, ppm as f64 / 1e6);
+            }
+        }
+    }
     let help = "Broken rules of the medium.";
     page.one("flashlane_violations_total", "counter", help, device, m.violations);
     let help = "Memory of the process that contents take.";

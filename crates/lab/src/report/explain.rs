@@ -22,7 +22,8 @@ const COLUMNS: usize = 100;
 pub(super) fn sentences(report: &Report) -> String {
     let mut items = compare(report);
     for run in &report.runs {
-        let said = [amplification(run), write_waits(run), reads(run), device_buffer(run)];
+        let said =
+            [amplification(run), write_waits(run), reads(run), device_buffer(run), slc_mode(run)];
         let said: Vec<String> = said.into_iter().flatten().collect();
         if !said.is_empty() {
             items.push(format!("{}: {}", run.name, said.join(" ")));
@@ -132,6 +133,13 @@ fn device_buffer(r: &RunReport) -> Option<String> {
         text += &format!("; {} {what}", grouped(n));
     }
     Some(text + ".")
+}
+
+/// What the medium did in SLC mode.
+fn slc_mode(r: &RunReport) -> Option<String> {
+    let counts = r.slc_mode?.shown("said").into_iter().filter(|(_, n)| *n > 0);
+    let said: Vec<String> = counts.map(|(what, n)| format!("{} {what}", grouped(n))).collect();
+    (!said.is_empty()).then(|| format!("{}.", said.join("; ")))
 }
 
 /// What a number of a run is, and the parts that explain it.

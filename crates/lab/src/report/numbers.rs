@@ -19,8 +19,8 @@ use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::layer::Counted;
 use flashlane_ftl::stats::FtlStats;
-use flashlane_ocssd::BufferCount;
 use flashlane_ocssd::device::Cause;
+use flashlane_ocssd::{BufferCount, SlcCount};
 use serde::{Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -72,6 +72,9 @@ pub struct RunReport {
     /// What the device's own write buffer did; only of devices that have one.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub device_buffer: Option<Shown<BufferCount>>,
+    /// What the medium did in SLC mode; only of devices that have it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub slc_mode: Option<Shown<SlcCount>>,
     /// Flushes and FUA writes that the layer saw (the flush that ends a run is one), chunk erases of
     /// the medium, lines that garbage collection took, sectors that it moved.
     #[serde(flatten)]
@@ -472,6 +475,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         programmed_sectors: programmed,
         buffer_sectors: Shown::of(stats, "buffer_sectors"),
         device_buffer: o.media.buffer.map(|count| Shown::of(count, "device_buffer")),
+        slc_mode: o.media.slc.map(|count| Shown::of(count, "slc_mode")),
         work: Shown::of(stats, "run"),
         care: Shown::of(*after, "care"),
         layers: layers(o),

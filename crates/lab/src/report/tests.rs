@@ -11,8 +11,8 @@ use flashlane_base::counters::{Counter, Counters, Value};
 use flashlane_ftl::block::BlockOp;
 use flashlane_ftl::contention::Exchanges;
 use flashlane_ftl::stats::FtlStats;
-use flashlane_ocssd::BufferCount;
 use flashlane_ocssd::device::{Breakdown, Cause};
+use flashlane_ocssd::{BufferCount, SlcCount};
 use hdrhistogram::serialization::Deserializer;
 use hdrhistogram::serialization::interval_log::{IntervalLogIterator, LogEntry};
 use std::collections::BTreeMap;
@@ -188,6 +188,8 @@ fn every_counter_is_in_every_output() {
     let device = BufferCount::made(&mut || next.next().expect("a number"));
     (run.measured.after, run.media.erases) = (stats, stats.erases);
     run.media.buffer = Some(device);
+    let slc = SlcCount::made(&mut || next.next().expect("a number"));
+    run.media.slc = Some(slc);
     let exchanges = Exchanges::made(&mut || next.next().expect("a number"));
     run.measured.contention.as_mut().expect("a host FTL").exchanges = exchanges;
 
@@ -233,6 +235,7 @@ fn every_counter_is_in_every_output() {
     look(FtlStats::SCHEMA, stats.numbers());
     look(Breakdown::SCHEMA, stats.read_breakdown.numbers());
     look(BufferCount::SCHEMA, device.numbers());
+    look(SlcCount::SCHEMA, slc.numbers());
     look(Exchanges::SCHEMA, exchanges.numbers());
     assert!(places > 60, "{places}");
     for (cause, n) in Cause::ALL.into_iter().zip(stats.programmed) {

@@ -36,7 +36,16 @@ fn code<T: PartialEq>(list: &[T], of: &T) -> u8 {
 pub type Lost = (u32, u32, u32);
 
 impl Chunk {
-    fn to_row(&self) -> Row {
+    /// Of its erases, those of the mode that it is not in now. Rows have this number: where one has a zero
+    /// because it is of a format without, all erases count for the present mode, as that format counted them.
+    fn other_erases(&self) -> u32 {
+        match self.mode {
+            CellMode::Native => self.slc_erases,
+            CellMode::Slc => self.erases - self.slc_erases,
+        }
+    }
+
+    fn to_row(&self, keeps_modes: bool) -> Row {
         let mut row = [0; ROW_BYTES];
         let slot = self.body.slot().map_or(0, |slot| slot + 1);
         for (at, word) in [self.wp, self.erases, self.reads, slot].into_iter().enumerate() {
@@ -52,6 +61,8 @@ impl Chunk {
         ];
         row[18] = flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum();
         row[19] = code(&LAST, &self.last);
+        let others = if keeps_modes { self.other_erases() } else { 0 };
+        row[20..24].copy_from_slice(&others.to_le_bytes());
         row[24..32].copy_from_slice(&self.last_at.as_ns().to_le_bytes());
         row[32..40].copy_from_slice(&self.since.as_ns().to_le_bytes());
         row
@@ -79,6 +90,8 @@ impl Chunk {
             since: time(32),
             ..Chunk::new()
         };
+        let rest = chunk.erases.checked_sub(word(20))?;
+        chunk.slc_erases = if chunk.mode == CellMode::Slc { rest } else { word(20) };
         if let Some(slot) = word(12).checked_sub(1) {
             chunk.body.set_slot(slot);
         }
@@ -87,9 +100,9 @@ impl Chunk {
 }
 
 impl Cells {
-    /// The row of a chunk.
-    pub fn row(&self, index: u32) -> Row {
-        self.chunks[index as usize].to_row()
+    /// The row of a chunk; `keeps_modes` says that the format has erases per cell mode.
+    pub fn row(&self, index: u32, keeps_modes: bool) -> Row {
+        self.chunks[index as usize].to_row(keeps_modes)
     }
 
     /// Makes the chunk what a row says; gives its slot. To be done before anything else.
@@ -97,7 +110,7 @@ impl Cells {
     /// # Errors
     /// What is wrong with the row.
     pub fn restore(&mut self, index: u32, row: &Row) -> Result<Option<u32>, String> {
-        let chunk = Chunk::from_row(row).ok_or("it has a state that there is not")?;
+        let chunk = Chunk::from_row(row).ok_or("it has a state or erases that there are not")?;
         let (state, wp, slot) = (chunk.state, chunk.wp, chunk.body.slot());
         let owner = Owner { chunk: self.p.first_chunk + index, erases: chunk.erases };
         self.chunks[index as usize] = Chunk { state: ChunkState::Free, ..chunk };

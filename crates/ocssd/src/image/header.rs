@@ -14,7 +14,7 @@ use flashlane_media::image::{HEADER_BYTES, ImageFault, Layout};
 /// First bytes of an image.
 pub const MAGIC: [u8; 8] = *b"FLdrive\n";
 /// Version that this program writes. It refuses a newer major one and only reads a newer minor one.
-pub const VERSION: (u16, u16) = (2, 1);
+pub const VERSION: (u16, u16) = (2, 2);
 /// The last version whose slots have no checksums: what an image of such a one is upgraded to.
 pub const UNCHECKED: (u16, u16) = (1, 2);
 /// From this version on sectors have checksums.

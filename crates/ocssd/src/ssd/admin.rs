@@ -9,7 +9,7 @@ use super::decode::Run;
 use crate::device::{ChunkInfo, ChunkState};
 use crate::rules::Violation;
 use flashlane_base::{Geometry, Location, Ns, Ppa, PpaStyle, Rng};
-use flashlane_media::counters::{DieBusy, MediaCounters};
+use flashlane_media::counters::{DieBusy, MediaCounters, SlcCount};
 use flashlane_rt::sync::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::PoisonError;
@@ -257,6 +257,7 @@ impl Ssd {
                     state,
                     wear_index: chan.cells.wear_index(index),
                     erases: c.erases,
+                    slc_erases: c.slc_erases,
                     length: chan.cells.length(index),
                     write_pointer: match state {
                         ChunkState::Offline => 0,
@@ -288,6 +289,7 @@ impl Ssd {
             violations: self.violations.lock().count(),
             ..MediaCounters::default()
         };
+        let mut slc = SlcCount::default();
         all.buffer = self.buffer.as_ref().map(|buffer| buffer.count());
         if let Some(pool) = &self.pool {
             all.store_bytes = pool.lock().unwrap_or_else(PoisonError::into_inner).bytes();
@@ -295,6 +297,7 @@ impl Ssd {
         for channel in &self.channels {
             let chan = channel.lock();
             all.all = all.all.and(&chan.count);
+            slc = slc.and(&chan.slc);
             all.store_bytes += chan.cells.store().bytes() as u64;
             all.channels.push(chan.time.bus_busy());
             all.channel_erases.push(chan.count.erases);
@@ -303,6 +306,7 @@ impl Ssd {
                 all.dies.push(DieBusy { read, program, erase });
             }
         }
+        all.slc = self.traits.slc.map(|_| slc);
         all
     }
 

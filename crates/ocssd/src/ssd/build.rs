@@ -8,13 +8,13 @@ use super::buffer::Buffer;
 use super::decode::Decoder;
 use super::rows::Times;
 use super::{Chan, Ssd, admin};
-use crate::device::Traits;
+use crate::device::{CellMode, Traits};
 use crate::pipe::Pipe;
 use crate::spec::{DeviceSpec, SpecError, SsdOptions, StoreKind};
 use flashlane_base::{FastDiv, Ns, PpaFormat, Rng};
 use flashlane_media::cells::{CellParams, Cells};
 use flashlane_media::compact::Pool;
-use flashlane_media::counters::Counters;
+use flashlane_media::counters::{Counters, SlcCount};
 use flashlane_media::errors::ErrorModel;
 use flashlane_media::fault::Faults;
 use flashlane_media::store::{Elsewhere, Store, Trouble};
@@ -99,6 +99,7 @@ impl Ssd {
             spec: spec.clone(),
             options,
             ws_min: FastDiv::new(geo.ws_min),
+            slc_ws_min: FastDiv::new(spec.slc_mode().map_or(geo.ws_min, |slc| slc.ws_min)),
             row: FastDiv::new(geo.sectors_per_row()),
             page: FastDiv::new(geo.sectors_per_page),
             geo,
@@ -140,6 +141,7 @@ fn traits(spec: &DeviceSpec, options: &SsdOptions) -> Traits {
         dulbe: options.dulbe,
         volatile: options.store == StoreKind::File,
         buffered: spec.limits.write_buffer.is_some() && !spec.limits.capacitors,
+        slc: spec.slc_mode(),
         typical: if zero { Default::default() } else { typical },
     }
 }
@@ -173,8 +175,8 @@ fn channel(
         bits: spec.cells.bits,
         window: geo.mw_cunits,
         pairs: spec.page_map(),
-        rated_erases: spec.cells.rated_erases,
-        rated_erases_slc: spec.cells.slc.as_ref().map_or(0, |slc| slc.rated_erases),
+        rated_erases: spec.cells.rated_erases_in(CellMode::Native),
+        rated_erases_slc: spec.cells.rated_erases_in(CellMode::Slc),
     };
     let first = number * geo.pus_per_channel;
     let streams = |name| {
@@ -186,6 +188,7 @@ fn channel(
         time,
         cells: Cells::new(cells, store),
         count: Counters::default(),
+        slc: SlcCount::default(),
         extra: Vec::new(),
         read_rng: streams("media.read"),
         wear_rng: streams("media.wear"),

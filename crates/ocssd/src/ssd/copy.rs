@@ -10,7 +10,7 @@
 //! The programs of a unit start when its reads are expected to end, as known at submission.
 
 use super::rows::{Job, flush_read};
-use super::write::Payload;
+use super::write::{Payload, count_programmed};
 use super::{Chan, Command, Ssd, describe};
 use crate::device::{Cause, Gather, Status, Ticket};
 use crate::rules::Rule;
@@ -54,7 +54,13 @@ impl Ssd {
             };
             let mut done = 0;
             while done < run.n {
-                let piece = run.piece(done, self.geo.ws_min);
+                let mut unit = self.ws_min;
+                if unit != self.slc_ws_min {
+                    let chan = self.enter(cmd, held.take(), run.channel);
+                    unit = self.write_unit_in(chan.cells.chunk(run.index).mode);
+                    held = Some(chan);
+                }
+                let piece = run.piece(done, unit.divisor());
                 done += piece.n;
                 held = self.copy_unit(cmd, &lists, &piece, held);
             }
@@ -165,7 +171,7 @@ impl Ssd {
             }
         } else {
             if status == Status::WriteNextUnit {
-                chan.count.programmed[Cause::Gc as usize] += piece.n as u64;
+                count_programmed(chan, piece.index, &[Cause::Gc; VECTOR_MAX][..piece.n as usize]);
             }
             self.program_failed(chan, cmd.now, piece, status);
             for i in places {

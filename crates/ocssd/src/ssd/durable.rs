@@ -12,7 +12,7 @@
 use super::inject::KEEPS_FAULTS;
 use super::{Chan, Command, Ssd};
 use crate::device::{ChunkState, Op, Request, Status, Ticket};
-use crate::image::{self, CreateImage, HAS_MARK, Header, ImageError, OpenImage, VERSION};
+use crate::image::{self, CreateImage, HAS_MARK, Header, ImageError, OpenImage, VERSION, Version};
 use crate::spec::{DeviceSpec, FaultPlan};
 use flashlane_base::{Ns, Rng, mutant};
 use flashlane_media::cells::{Cells, Lost};
@@ -33,6 +33,8 @@ use std::thread::JoinHandle;
 const FIRST_CAUSES: usize = 10;
 /// From this version on those of others are kept, too.
 const KEEPS_FURTHER: (u16, u16) = (2, 1);
+/// From this version on erases and counters are kept per cell mode.
+const KEEPS_MODES: (u16, u16) = (2, 2);
 
 /// Device time that no device comes near, 146 years: an image that says more is none of ours.
 const CLOCK_MAX: u64 = 1 << 62;
@@ -693,7 +695,7 @@ impl Ssd {
         let dies = touched.iter().flatten();
         for (die, _) in (0..).zip(dies).filter(|(_, touched)| **touched) {
             let chan = &chans[self.geo.channel_of(die) as usize];
-            rows.extend(chunk_rows(layout, chan, die));
+            rows.extend(chunk_rows(layout, chan, die, image.header.version));
         }
         rows.retain(|(number, row)| table.row(*number) != row);
         Ok(rows)
@@ -702,12 +704,12 @@ impl Ssd {
     /// All rows of a device without an image, whose own time it is.
     pub(super) fn new_rows(&self, layout: &Layout, clock: Ns) -> Rows {
         let mut chans: Vec<_> = self.channels.iter().map(Mutex::lock).collect();
-        let (clean, keeps_further, clock) = (true, true, clock.as_ns());
-        let state = State { clean, keeps_further, clock, ..State::default() };
+        let (clean, version, clock) = (true, VERSION, clock.as_ns());
+        let state = State { clean, version, clock, ..State::default() };
         let mut rows = self.rows_of_state(layout, &mut chans, &state)?;
         for die in 0..layout.dies {
             let chan = &chans[self.geo.channel_of(die) as usize];
-            rows.extend(chunk_rows(layout, chan, die));
+            rows.extend(chunk_rows(layout, chan, die, VERSION));
         }
         Ok(rows)
     }
@@ -728,7 +730,7 @@ impl Ssd {
                 true => self.faults.lock().encode(),
                 false => Vec::new(),
             },
-            keeps_further: image.header.version >= KEEPS_FURTHER,
+            version: image.header.version,
         };
         self.rows_of_state(layout, chans, &state)
     }
@@ -744,8 +746,13 @@ impl Ssd {
         let extra_len = extra.len() as u64;
         // Behind what format 1.0 reads, and then behind what 1.1 reads.
         extra.extend(&state.faults);
-        let further = if state.keeps_further { further_counters(chans) } else { Vec::new() };
-        extra.extend(&further);
+        let further = kept_counts(state.version >= KEEPS_FURTHER, chans, |chan| {
+            (0..).zip(chan.count.programmed).skip(FIRST_CAUSES).collect()
+        });
+        let of_modes = kept_counts(state.version >= KEEPS_MODES, chans, |chan| {
+            (0..).zip([chan.slc.programmed_sectors, chan.slc.erases]).collect()
+        });
+        extra.extend(further.iter().chain(&of_modes));
         if extra.len() > layout.extra_bytes() {
             return Err(ImageFault::Room { room: layout.extra_bytes(), needed: extra.len() });
         }
@@ -756,7 +763,7 @@ impl Ssd {
             state.life.unsafe_shutdowns,
             extra_len | (state.clean as u64) << 32,
             state.faults.len() as u64,
-            further.len() as u64,
+            further.len() as u64 | (of_modes.len() as u64) << 32,
         ]);
         let mut rows = vec![(0, device[0])];
         for (number, chan) in (0..).zip(chans.iter_mut()) {
@@ -826,24 +833,29 @@ impl Ssd {
         }
         self.open = AtomicU64::new(open);
         let extra_len = (rest as u32 as usize).min(layout.extra_bytes());
-        let faults_len = match version >= KEEPS_FAULTS {
-            true => (faults_len as u32 as usize).min(layout.extra_bytes() - extra_len),
-            false => 0,
+        // Where each part ends that this version has, one behind the other.
+        let end_of = |from: usize, len: u64, since: Version| match version >= since {
+            true => (from + len as u32 as usize).min(layout.extra_bytes()),
+            false => from,
         };
-        let further_len = match version >= KEEPS_FURTHER {
-            true => {
-                (further_len as u32 as usize).min(layout.extra_bytes() - extra_len - faults_len)
-            }
-            false => 0,
-        };
-        let (faults, further) = (extra_len + faults_len, extra_len + faults_len + further_len);
-        let end = further.div_ceil(ROW_BYTES) as u32;
+        let faults = end_of(extra_len, faults_len, KEEPS_FAULTS);
+        let further = end_of(faults, further_len, KEEPS_FURTHER);
+        let of_modes = end_of(further, further_len >> 32, KEEPS_MODES);
+        let end = of_modes.div_ceil(ROW_BYTES) as u32;
         let from = layout.extra_row() as usize;
         let extra = rows[from..from + end as usize].as_flattened();
         self.restore_faults(&extra[extra_len..faults])
             .ok_or_else(|| wrong("its faults make no sense"))?;
-        self.restore_further(&extra[faults..further])
-            .ok_or_else(|| wrong("its counters make no sense"))?;
+        self.restore_counts(&extra[faults..further], |chan, cause| {
+            chan.count.programmed.get_mut(cause).filter(|_| cause >= FIRST_CAUSES)
+        })
+        .and_then(|()| {
+            self.restore_counts(&extra[further..of_modes], |chan, what| {
+                let fields = [&mut chan.slc.programmed_sectors, &mut chan.slc.erases];
+                fields.into_iter().nth(what)
+            })
+        })
+        .ok_or_else(|| wrong("its counters make no sense"))?;
         let targets = self
             .restore_extra(layout, &extra[..extra_len])
             .ok_or_else(|| wrong("marks, lost sectors or target settings make no sense"))?;
@@ -860,14 +872,17 @@ impl Ssd {
         })
     }
 
-    /// Counters of later causes.
-    fn restore_further(&mut self, bytes: &[u8]) -> Option<()> {
+    /// What [`kept_counts`] made; `place` gives a counter by its number.
+    fn restore_counts(
+        &mut self,
+        bytes: &[u8],
+        place: impl Fn(&mut Chan, usize) -> Option<&mut u64>,
+    ) -> Option<()> {
         let mut from = Reader { bytes };
         while !from.bytes.is_empty() {
-            let (channel, cause, count) = (from.u16()?, from.u16()?, from.u64()?);
+            let (channel, number, count) = (from.u16()?, from.u16()?, from.u64()?);
             let chan = self.channels.get_mut(usize::from(channel))?.get_mut();
-            let cause = usize::from(cause);
-            *chan.count.programmed.get_mut(cause).filter(|_| cause >= FIRST_CAUSES)? = count;
+            *place(chan, usize::from(number))? = count;
         }
         Some(())
     }
@@ -917,17 +932,20 @@ pub(super) struct State {
     targets: Vec<u8>,
     /// Injected faults; behind the rest, from format 1.1 on.
     faults: Vec<u8>,
-    /// Counters of later causes are kept, behind the faults.
-    keeps_further: bool,
+    /// Whose rows they are.
+    version: Version,
 }
 
-/// Sectors programmed for causes that rows have no room for, where there are any: channel, cause, count.
-fn further_counters(chans: &[MutexGuard<'_, Chan>]) -> Vec<u8> {
+/// Counters that rows have no room for, those that are not 0, where the format keeps them: channel, number, count.
+fn kept_counts(
+    keeps: bool,
+    chans: &[MutexGuard<'_, Chan>],
+    of: impl Fn(&Chan) -> Vec<(u16, u64)>,
+) -> Vec<u8> {
     let mut bytes = Vec::new();
-    for (channel, chan) in (0u16..).zip(chans) {
-        let further = (0u16..).zip(&chan.count.programmed).skip(FIRST_CAUSES);
-        for (cause, count) in further.filter(|(_, count)| **count > 0) {
-            bytes.extend([channel, cause].into_iter().flat_map(u16::to_le_bytes));
+    for (channel, chan) in (0u16..).zip(chans).filter(|_| keeps) {
+        for (number, count) in of(chan).into_iter().filter(|(_, count)| *count > 0) {
+            bytes.extend([channel, number].into_iter().flat_map(u16::to_le_bytes));
             bytes.extend(count.to_le_bytes());
         }
     }
@@ -939,11 +957,13 @@ fn chunk_rows<'c>(
     layout: &Layout,
     chan: &'c Chan,
     die: u32,
+    version: Version,
 ) -> impl Iterator<Item = (u32, Row)> + 'c {
     let per_die = layout.chunks / layout.dies;
     let lun = die % (layout.dies / layout.channels);
     let first = layout.chunk_row(die * per_die);
-    (0..per_die).map(move |c| (first + c, chan.cells.row(chan.cells.index(lun, c))))
+    let row = move |c| chan.cells.row(chan.cells.index(lun, c), version >= KEEPS_MODES);
+    (0..per_die).map(move |c| (first + c, row(c)))
 }
 
 fn restore_channel(
@@ -1024,7 +1044,7 @@ mod tests {
         older.channels[0].lock().count.programmed[23] = 7;
         older.close().expect("the host keeps it");
         assert_eq!(counted(&open()), first(1 << 40));
-        assert_eq!(Ssd::upgrade_on(file.clone()).expect("it can be"), ((2, 0), (2, 1)));
+        assert_eq!(Ssd::upgrade_on(file.clone()).expect("it can be"), ((2, 0), (2, 2)));
         assert_eq!(counted(&open()), first(1 << 40));
     }
 }

@@ -36,7 +36,9 @@ pub use durable::ImageInfo;
 pub use identify::Identify;
 pub use power::{Cut, PowerOn};
 
-use crate::device::{Cause, ChunkInfo, Data, Device, Op, Request, Status, Ticket, Traits};
+use crate::device::{
+    Cause, CellMode, ChunkInfo, Data, Device, Op, Request, Status, Ticket, Traits,
+};
 use crate::pipe::Pipe;
 use crate::rules::{FoundChunk, Rule, Violation, Violations};
 use crate::spec::{DeviceSpec, SsdOptions};
@@ -48,7 +50,7 @@ use flashlane_base::{
 };
 use flashlane_media::cells::{Cells, LastOp};
 use flashlane_media::compact::Pool;
-use flashlane_media::counters::Counters;
+use flashlane_media::counters::{Counters, SlcCount};
 use flashlane_media::errors::ErrorModel;
 use flashlane_media::fault::{FaultKind, Faults, Hit};
 use flashlane_media::store::Trouble;
@@ -86,6 +88,8 @@ struct Chan {
     time: Timing,
     cells: Cells,
     count: Counters,
+    /// What of it was done in SLC mode.
+    slc: SlcCount,
     extra: Vec<Extra>,
     /// Draws of the error model, per die: reads, and wear of programs and erases.
     read_rng: Vec<Rng>,
@@ -109,7 +113,9 @@ pub struct Ssd {
     spec: DeviceSpec,
     options: SsdOptions,
     geo: Geometry,
+    /// Write units in the native mode, and in SLC mode.
     ws_min: FastDiv,
+    slc_ws_min: FastDiv,
     row: FastDiv,
     page: FastDiv,
     decoder: Decoder,
@@ -158,6 +164,15 @@ impl Ssd {
     #[inline]
     fn device_time(&self, now: Ns) -> Ns {
         now + Ns::from_ns(self.epoch.load(Ordering::Relaxed))
+    }
+
+    /// Write unit in a cell mode, in sectors.
+    #[inline]
+    fn write_unit_in(&self, mode: CellMode) -> FastDiv {
+        match mode {
+            CellMode::Native => self.ws_min,
+            CellMode::Slc => self.slc_ws_min,
+        }
     }
 
     /// Refuses an address: the status, and a violation that says why.

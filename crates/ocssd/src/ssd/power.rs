@@ -83,7 +83,10 @@ impl Ssd {
             return;
         }
         // A program of one plane is part of a write unit: the unit shares its fate.
-        let unit = self.geo.ws_min;
+        let unit = match mutant!("device.cut-tears-native-units") {
+            true => self.geo.ws_min,
+            false => self.write_unit_in(chan.cells.chunk(index).mode).divisor(),
+        };
         let from = s.sector / unit * unit;
         let end = (s.sector + s.count).div_ceil(unit) * unit;
         match (s.kind, s.begun) {

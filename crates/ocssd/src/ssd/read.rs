@@ -314,7 +314,7 @@ impl Ssd {
         let Some(model) = &self.errors else {
             return 0;
         };
-        let (erases, rated) = self.wear(chan, index);
+        let (erases, rated) = chan.cells.wear(index);
         let chunk = chan.cells.chunk(index);
         model.mean(&History {
             erases,

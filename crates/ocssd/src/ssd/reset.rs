@@ -10,6 +10,7 @@ use crate::device::{CellMode, ChunkState, Status, Ticket};
 use crate::rules::Rule;
 use crate::ssd::decode::Run;
 use flashlane_base::{Ns, mutant};
+use flashlane_media::cells::Chunk;
 use flashlane_media::fault::{FaultKind, Hit};
 use flashlane_media::timing::{ArrayOp, Kind};
 
@@ -77,16 +78,18 @@ impl Ssd {
         let open = chan.cells.open_on(run.die);
         let at = self.device_time(cmd.now);
         let ignored = self.spec.limits.erase_ignored;
+        let Chunk { mode: from, erases, slc_erases, .. } = *chan.cells.chunk(index);
         chan.count.erases += !ignored as u64;
+        chan.slc.erases += (!ignored && from == CellMode::Slc) as u64;
         let token = match !ignored && self.erase_fails(chan, cmd, run) {
             false => {
-                let erases = chan.cells.chunk(index).erases;
                 if let Some(buffer) = &self.buffer {
                     buffer.give_up(chan.cells.kept_of(index));
                 }
                 let token = chan.cells.erase(index, mode, at);
                 if ignored {
-                    chan.cells.chunk_mut(index).erases = erases;
+                    let chunk = chan.cells.chunk_mut(index);
+                    (chunk.erases, chunk.slc_erases) = (erases, slc_erases);
                 }
                 token
             }
@@ -142,7 +145,7 @@ impl Ssd {
         let Some(model) = &self.errors else {
             return false;
         };
-        let (erases, rated) = self.wear(chan, run.index);
+        let (erases, rated) = chan.cells.wear(run.index);
         model.erase_fails(erases, rated, &mut chan.wear_rng[run.die as usize])
     }
 }

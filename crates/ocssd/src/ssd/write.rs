@@ -89,17 +89,48 @@ impl Ssd {
             self.note_open(chan, run.die, open);
             return self.queue_program(chan, cmd, run, job, false);
         }
-        let mut done = 0;
+        let unit = self.write_unit_in(chan.cells.chunk(run.index).mode).divisor();
+        let (mut done, mut row) = (0, None);
         while done < run.n {
-            let piece = run.piece(done, self.geo.ws_min);
+            let piece = run.piece(done, unit);
             done += piece.n;
             let open = chan.cells.open_on(run.die);
-            let taken = self.write_unit(chan, cmd, &piece, job, payload);
+            let taken = self.write_unit(chan, cmd, &piece, (job, &mut row), payload);
             self.note_open(chan, run.die, open);
             if taken.is_err() {
+                self.queue_units(chan, cmd, &mut row, job);
                 // What follows would be out of order, which is not the caller's doing.
                 return self.host_failed(cmd, piece.first..run.addresses().end);
             }
+        }
+        self.queue_units(chan, cmd, &mut row, job);
+    }
+
+    /// Has a unit that was programmed wait for those behind it: units of one row are one operation.
+    fn join_row(
+        &self,
+        chan: &mut Chan,
+        cmd: &mut Command<'_>,
+        (job, row): (Job, &mut Option<Run>),
+        unit: &Run,
+    ) {
+        let row_of = |sector| self.row.div_rem(sector).0;
+        if let Some(units) = row
+            && units.sector + units.n == unit.sector
+            && row_of(units.sector) == row_of(unit.sector)
+            && !mutant!("device.units-programmed-apart")
+        {
+            units.n += unit.n;
+            return;
+        }
+        self.queue_units(chan, cmd, row, job);
+        *row = Some(*unit);
+    }
+
+    /// Queues the program of the units that waited for each other.
+    fn queue_units(&self, chan: &mut Chan, cmd: &mut Command<'_>, row: &mut Option<Run>, job: Job) {
+        if let Some(units) = row.take() {
+            self.queue_program(chan, cmd, &units, job, false);
         }
     }
 
@@ -119,13 +150,13 @@ impl Ssd {
     }
 
     /// One write unit, with everything that can happen to it; an error when the host did not take
-    /// it and nothing happened.
+    /// it and nothing happened. `row` has units before it whose program is not queued yet.
     fn write_unit(
         &self,
         chan: &mut Chan,
         cmd: &mut Command<'_>,
         piece: &Run,
-        job: Job,
+        (job, row): (Job, &mut Option<Run>),
         payload: &Payload<'_>,
     ) -> Result<(), HostFailed> {
         if let Err(rule) = self.may_write(chan, piece) {
@@ -140,11 +171,14 @@ impl Ssd {
             }
             return Ok(());
         }
-        match self.program_outcome(chan, cmd, piece) {
-            Status::Ok => {
-                self.program(chan, cmd, piece, payload)?;
-                self.queue_program(chan, cmd, piece, job, false);
-            }
+        let outcome = self.program_outcome(chan, cmd, piece);
+        if outcome == Status::Ok {
+            self.program(chan, cmd, piece, payload)?;
+            self.join_row(chan, cmd, (job, row), piece);
+            return Ok(());
+        }
+        self.queue_units(chan, cmd, row, job);
+        match outcome {
             status if Ssd::fails_behind(cmd, piece, status) => {
                 self.fail_behind(chan, cmd, piece, payload, status)?;
                 self.queue_program(chan, cmd, piece, job, true);
@@ -152,7 +186,7 @@ impl Ssd {
             status => {
                 let range = piece.addresses();
                 if status == Status::WriteNextUnit {
-                    count_causes(&mut chan.count.programmed, &payload.cause[range.clone()]);
+                    count_programmed(chan, piece.index, &payload.cause[range.clone()]);
                 }
                 self.program_failed(chan, cmd.now, piece, status);
                 range.for_each(|i| cmd.fail(i, status));
@@ -184,7 +218,7 @@ impl Ssd {
         let Some(model) = &self.errors else {
             return Status::Ok;
         };
-        let (erases, rated) = self.wear(chan, piece.index);
+        let (erases, rated) = chan.cells.wear(piece.index);
         let rng = &mut chan.wear_rng[piece.die as usize];
         match model.program_fails(erases, rated, rng) {
             true => Status::ChunkEarlyClose,
@@ -211,11 +245,6 @@ impl Ssd {
         chan.cells.chunk_mut(piece.index).doomed = doomed;
     }
 
-    /// Erases of a chunk and those it is made for in its mode.
-    pub(super) fn wear(&self, chan: &Chan, index: u32) -> (u32, u32) {
-        (chan.cells.chunk(index).erases, chan.cells.rated_erases(index))
-    }
-
     /// Content, state and counters of a program that succeeds, if the host takes the content.
     #[inline]
     pub(super) fn program(
@@ -234,7 +263,7 @@ impl Ssd {
             payload.whole,
             self.device_time(cmd.now),
         )?;
-        count_causes(&mut chan.count.programmed, &payload.cause[range]);
+        count_programmed(chan, run.index, &payload.cause[range]);
         Ok(())
     }
 
@@ -250,15 +279,16 @@ impl Ssd {
             ChunkState::Offline if mutant!("device.write-to-offline") => {}
             ChunkState::Offline => return Err(Rule::Offline),
         }
-        let unit = self.ws_min;
+        let (unit, length) = match chunk.mode {
+            CellMode::Native => (self.ws_min, self.geo.sectors_per_chunk()),
+            CellMode::Slc => (self.slc_ws_min, chan.cells.length(run.index)),
+        };
         let whole = unit.div_rem(run.n).1 == 0 && unit.div_rem(run.sector).1 == 0;
-        if !whole && !mutant!("device.half-units") {
+        let spared = mutant!("device.half-units")
+            || chunk.mode == CellMode::Slc && mutant!("device.half-slc-units");
+        if !whole && !spared {
             return Err(Rule::WriteUnit);
         }
-        let length = match chunk.mode {
-            CellMode::Native => self.geo.sectors_per_chunk(),
-            CellMode::Slc => chan.cells.length(run.index),
-        };
         if run.sector + run.n > length {
             return Err(Rule::WriteEnd);
         }
@@ -276,6 +306,15 @@ impl Ssd {
             || (device != 0 && self.open.load(Ordering::Relaxed) >= device as u64);
         let full = full && !mutant!("device.open-limit-unchecked");
         if full { Err(Rule::OpenLimit) } else { Ok(()) }
+    }
+}
+
+/// Counts programmed sectors of a chunk.
+#[inline]
+pub(super) fn count_programmed(chan: &mut Chan, index: u32, causes: &[Cause]) {
+    count_causes(&mut chan.count.programmed, causes);
+    if chan.cells.chunk(index).mode == CellMode::Slc {
+        chan.slc.programmed_sectors += causes.len() as u64;
     }
 }
 

@@ -323,7 +323,7 @@ fn what_is_no_sound_image_is_refused_untouched() {
         ("neither copy of its header", bytes[..100].to_vec()),
         ("cut short", bytes[..2 * header].to_vec()),
         ("cut short", bytes[..bytes.len() - 1].to_vec()),
-        ("format 3.1", sealed(&|copy| copy[16] = 3)),
+        ("format 3.2", sealed(&|copy| copy[16] = 3)),
         ("do not agree", sealed(&|copy| copy[80] ^= 1)),
         ("device spec", sealed(&|copy| copy[128] = b'?')),
     ];

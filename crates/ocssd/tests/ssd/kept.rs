@@ -1,10 +1,11 @@
 //! An image of each format version is kept, and opens for ever.
 //!
 //! `tests/data/image-v1.img.gz` was written by version 1.0, `image-v1.1.img.gz` by 1.1, `image-v1.2.img.gz`
-//! by 1.2, `image-v2.0.img.gz` by 2.0, `image-v2.1.img.gz` by 2.1, and they are never written again. `cargo test -p flashlane-ocssd --test ssd kept -- --ignored --nocapture` writes one like them
+//! by 1.2, `image-v2.0.img.gz` by 2.0, `image-v2.1.img.gz` by 2.1, `image-v2.2.img.gz` by 2.2, and they are never written again. `cargo test -p flashlane-ocssd --test ssd kept -- --ignored --nocapture` writes one like them
 //! elsewhere, for the next.
 
 use crate::common::*;
+use flashlane_ocssd::SlcCount;
 use std::io::Write;
 
 fn kept(name: &str) -> Vec<u8> {
@@ -26,7 +27,7 @@ fn write_it() {
     let spec = tiny(|s| {
         let g = &mut s.geometry;
         (g.channels, g.pus_per_channel, g.chunks_per_pu, g.mw_cunits) = (2, 1, 4, 0);
-        s.cells.slc = None;
+        s.cells.slc.as_mut().unwrap().ws_min = Some(2);
     });
     let file = Arc::new(MemoryFile::default());
     let create = CreateImage { seed: 11, uuid: Some(*b"kept-by-version1"), replace: false };
@@ -36,6 +37,11 @@ fn write_it() {
     bench.write_up_to(0, 1, 24, 22);
     bench.write_up_to(1, 2, 64, 23);
     assert_eq!(bench.reset(1, 2), Status::Ok);
+    for _ in 0..2 {
+        let slc = Flags { cell: CellMode::Slc, ..Flags::default() };
+        assert_eq!(bench.plain(Op::Reset, bench.at(&[(0, 3, 0, 1)]), slc).failed, 0);
+    }
+    assert_eq!(bench.write(&[(0, 3, 0, 2)], 26).failed, 0);
     let late = bench.at(&[(1, 3, 0, 4)]);
     let cut = ssd.clone();
     bench.run(move |cx, dev| async move {
@@ -91,6 +97,12 @@ fn an_image_of_version_2_1_opens() {
     one_with_faults_opens("image-v2.1.img.gz", (2, 1));
 }
 
+/// So is what version 2.2 wrote, with its chunk in SLC mode.
+#[test]
+fn an_image_of_version_2_2_opens() {
+    one_with_faults_opens("image-v2.2.img.gz", (2, 2));
+}
+
 /// So is what version 2.0 wrote, with its checksums: a damaged sector is an error.
 #[test]
 fn an_image_of_version_2_0_opens() {
@@ -130,13 +142,21 @@ fn as_it_was_left(ssd: &Arc<Ssd>) {
     assert_eq!((&info.uuid, info.seed), (b"kept-by-version1", 11));
     assert_eq!((info.power_cuts, info.unsafe_shutdowns), (1, 1));
     assert_eq!(ssd.targets(), b"targets of version 1");
+    let has_slc = info.version >= (2, 2);
+    let slc = ssd.chunk_report(0, 3, 1)[0];
+    assert_eq!((slc.cell == CellMode::Slc, slc.slc_erases), (has_slc, u32::from(has_slc)));
+    assert_eq!(
+        ssd.counters().slc,
+        has_slc.then_some(SlcCount { programmed_sectors: 2, erases: 1 })
+    );
     let bench = Bench::new(ssd.clone());
     let states: Vec<_> = (0..2)
         .flat_map(|pu| ssd.chunk_report(pu, 0, 4))
         .map(|c| (c.state, c.write_pointer, c.erases))
         .collect();
     use ChunkState::{Closed, Free, Offline, Open};
-    let pu0 = [(Closed, 64, 0), (Open, 24, 0), (Free, 0, 0), (Free, 0, 0)];
+    let last = if has_slc { (Open, 2, 2) } else { (Free, 0, 0) };
+    let pu0 = [(Closed, 64, 0), (Open, 24, 0), (Free, 0, 0), last];
     let pu1 = [(Offline, 0, 0), (Free, 0, 0), (Free, 0, 1), (Open, 4, 0)];
     assert_eq!(states, [pu0, pu1].concat());
     let got = bench.read(&[(0, 0, 0, 64)]);
@@ -145,6 +165,7 @@ fn as_it_was_left(ssd: &Arc<Ssd>) {
     assert!((0..24).all(|i| got.holds(i, 22)));
     assert!((24..28).all(|i| got.done.status(i) == Status::Uncorrectable), "torn");
     let programmed: u64 = ssd.counters().programmed.iter().sum();
-    assert_eq!(programmed, 64 + 24 + 64 + 4);
+    assert_eq!(programmed, 64 + 24 + 64 + 4 + if has_slc { 2 } else { 0 });
+    assert!(!has_slc || bench.read(&[(0, 3, 0, 2)]).holds(1, 26));
     assert_eq!(bench.write(&[(0, 1, 24, 4)], 9).failed, 0, "it goes on");
 }

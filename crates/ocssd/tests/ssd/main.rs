@@ -16,6 +16,7 @@ mod power;
 mod rules;
 mod save;
 mod scalar;
+mod slc;
 mod timing;
 mod wear;
 mod wrap;

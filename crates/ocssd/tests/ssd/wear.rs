@@ -68,8 +68,8 @@ fn wear_shows_in_reads() {
     }
 }
 
-/// A chunk is worn by what its present cell mode is rated for: 30 of 3000 erases in SLC mode are no
-/// 30 of 100.
+/// A chunk is worn by what the mode is rated for whose data each erase took out: 30 of 100 in the native mode, and
+/// one of 3000 in SLC mode.
 #[test]
 fn the_wear_index_counts_by_the_rating_of_the_cell_mode() {
     let index = |rated_slc: u32| {
@@ -86,7 +86,7 @@ fn the_wear_index_counts_by_the_rating_of_the_cell_mode() {
         b.reset(0, 0);
         (in_slc.wear_index, b.info(0, 0).wear_index)
     };
-    assert_eq!(index(3000), (2, 79), "30 of 3000, then 31 of 100, of 255");
+    assert_eq!(index(3000), (76, 76), "30 of 100, then one of 3000 more, of 255");
     assert_eq!(index(0), (76, 79), "without a rating of its own: the native one");
 }
 

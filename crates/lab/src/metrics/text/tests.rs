@@ -1,8 +1,9 @@
 //! Whether the text is what Prometheus reads, and whether everything is in it.
 
 use super::*;
+use crate::drive::Used;
 use crate::metrics::look::{add_contention, add_stats};
-use crate::metrics::{Meters, Ring};
+use crate::metrics::{Endurance, Meters, Ring};
 use flashlane_base::Ns;
 use flashlane_base::counters::Value;
 use flashlane_ftl::block::BlockOp;
@@ -112,7 +113,7 @@ fn histograms(read: &Read) {
 }
 
 /// A snapshot in which every counter has a number of its own, and what it was made from.
-fn full() -> (Snapshot, FtlStats, MediumCounters, BufferCount, Exchanges) {
+fn full() -> (Snapshot, FtlStats, MediumCounters, (BufferCount, SlcCount), Exchanges) {
     let mut last = 1_000;
     let mut next = || {
         last += 7;
@@ -121,6 +122,7 @@ fn full() -> (Snapshot, FtlStats, MediumCounters, BufferCount, Exchanges) {
     let stats = FtlStats::made(&mut next);
     let medium = MediumCounters::made(&mut next);
     let buffer = BufferCount::made(&mut next);
+    let slc = SlcCount::made(&mut next);
     let exchanges = Exchanges::made(&mut next);
     let named = |schema: &[Counter], numbers: Vec<u64>| -> Numbers {
         schema.iter().map(|c| c.name.to_string()).zip(numbers).collect()
@@ -134,6 +136,9 @@ fn full() -> (Snapshot, FtlStats, MediumCounters, BufferCount, Exchanges) {
     t.room.user_slots = Some((7, 64));
     s.medium.counters = named(MediumCounters::SCHEMA, medium.numbers());
     s.medium.buffer = Some(named(BufferCount::SCHEMA, buffer.numbers()));
+    s.medium.slc = Some(named(SlcCount::SCHEMA, slc.numbers()));
+    let used = |mean_ppm| Used { mean_ppm, most_ppm: 2 * mean_ppm };
+    s.medium.endurance = Some(Endurance { native: used(125_000), slc: used(500) });
     s.medium.pus_per_channel = 2;
     s.medium.channels_ns = vec![1_500_000_000, 2];
     s.medium.dies_ns = vec![[1, 2, 3]; 4];
@@ -151,12 +156,12 @@ fn full() -> (Snapshot, FtlStats, MediumCounters, BufferCount, Exchanges) {
         "data_units_read": "5", "data_units_written": "6", "power_cycles": "7",
         "power_on_hours": "8", "unsafe_shutdowns": "9", "media_errors": "10",
     });
-    (s, stats, medium, buffer, exchanges)
+    (s, stats, medium, (buffer, slc), exchanges)
 }
 
 #[test]
 fn every_declared_counter_is_in_the_text_and_in_the_json() {
-    let (s, stats, medium, buffer, exchanges) = full();
+    let (s, stats, medium, (buffer, slc), exchanges) = full();
     let found = read(&s.to_text());
     let json: serde_json::Value = serde_json::from_str(&s.to_json()).expect("JSON");
     let target = &json["targets"][0];
@@ -184,6 +189,7 @@ fn every_declared_counter_is_in_the_text_and_in_the_json() {
     look("", FtlStats::SCHEMA, stats.numbers(), &target["stats"]);
     look("media_", MediumCounters::SCHEMA, medium.numbers(), &json["medium"]["counters"]);
     look("device_buffer_", BufferCount::SCHEMA, buffer.numbers(), &json["medium"]["buffer"]);
+    look("media_slc_", SlcCount::SCHEMA, slc.numbers(), &json["medium"]["slc"]);
     look("exchange_", Exchanges::SCHEMA, exchanges.numbers(), &target["exchanges"]);
     assert!(looked > 40, "{looked}");
     // Those that are several numbers.
@@ -239,6 +245,12 @@ fn names_are_those_that_others_know() {
     let erases: Vec<String> =
         erases.map(|((_, l), n)| format!("{} {} {n}", l[1].1, l[2].1)).collect();
     assert_eq!(erases, ["0 0 10", "0 1 11", "1 0 12", "1 1 13"]);
+    let used = read.series.iter().filter(|((name, _), _)| name == "flashlane_endurance_used_ratio");
+    let used: Vec<String> = used.map(|((_, l), n)| format!("{} {} {n}", l[1].1, l[2].1)).collect();
+    assert_eq!(
+        used,
+        ["native mean 0.125", "native most 0.25", "slc mean 0.0005", "slc most 0.001"]
+    );
 }
 
 #[test]
