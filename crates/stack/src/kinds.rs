@@ -8,9 +8,10 @@ use flashlane_ftl::layer::{Kind, Needs};
 use flashlane_ftl::log::{LogConfig, PBLK, QBLK};
 use flashlane_ftl::meter::METER;
 use flashlane_ftl::pftl::{PFTL, PftlConfig};
+use flashlane_ftl::slc::{SLC, SlcConfig};
 
 /// Every kind. Filters stand on each other in this order, the first at the bottom.
-pub static KINDS: [&dyn Kind; 4] = [&PBLK, &QBLK, &PFTL, &METER];
+pub static KINDS: [&dyn Kind; 5] = [&PBLK, &QBLK, &PFTL, &SLC, &METER];
 
 /// What a target is called that has no layer: an application has its PUs.
 pub const RAW: &str = "raw";
@@ -43,6 +44,12 @@ impl From<LogConfig> for LayerSpec {
 impl From<PftlConfig> for LayerSpec {
     fn from(config: PftlConfig) -> LayerSpec {
         LayerSpec::with(&PFTL, config.to_settings())
+    }
+}
+
+impl From<SlcConfig> for LayerSpec {
+    fn from(config: SlcConfig) -> LayerSpec {
+        LayerSpec::with(&SLC, config.to_settings())
     }
 }
 

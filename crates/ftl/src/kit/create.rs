@@ -10,7 +10,9 @@ use flashlane_ocssd::device::{CellMode, Device, Traits};
 use super::buffer::Sizes;
 use super::map;
 use super::place::{Layout, MAIN, Plan, PoolSpec, RegionSpec, native_unit};
+use super::tier::{BUFFER, JOURNAL, TierConfig};
 use crate::layer::{Kind, Settings};
+use std::ops::Range;
 
 /// How a drive's FTL is built, by its kind of layer.
 #[derive(Clone, Debug)]
@@ -37,6 +39,8 @@ pub struct DriveConfig {
     /// Pages of trims (of 4 KiB, each for 16,128 logical sectors) that the capacitors keep
     /// unwritten at most; `None` is 1024. Without effect where there are no capacitors.
     pub dirty_pages: Option<u32>,
+    /// What of it is SLC, if anything.
+    pub tier: Option<TierConfig>,
 }
 
 /// Why a drive's FTL can't be made.
@@ -66,12 +70,21 @@ pub enum CreateError {
         /// Chunks that are neither bad nor erased.
         chunks: u64,
     },
-    #[error("the device allows {limit} open chunks, {needed} PUs need one each")]
+    #[error("the device allows {limit} open chunks, {needed} PUs need {each} each")]
     OpenLimit {
         /// Open chunks that the device allows.
         limit: u32,
         needed: u32,
+        each: u32,
     },
+    #[error(
+        "the device has no SLC mode: choose one whose preset has `cells.slc`, as slc-tlc does, or \
+         give it one"
+    )]
+    NoSlc,
+    /// The regions can't be cut out of the SLC part.
+    #[error("{what}: {remedy}")]
+    Regions { what: String, remedy: &'static str },
 }
 
 /// What follows from device and configuration alone.
@@ -90,11 +103,10 @@ impl Frame {
         if geo.sectors() > map::PHYSICAL_MAX {
             return Err(CreateError::TooLarge { sectors: geo.sectors(), max: map::PHYSICAL_MAX });
         }
-        if traits.max_open.0 != 0 && traits.max_open.0 < geo.pus() {
-            let (limit, needed) = (traits.max_open.0, geo.pus());
-            return Err(CreateError::OpenLimit { limit, needed });
-        }
-        let plan = one_region(geo, traits);
+        let plan = match &config.tier {
+            None => one_region(geo, traits)?,
+            Some(tier) => with_slc(geo, traits, tier)?,
+        };
         let sizes = check_config(&config, &plan.layout, traits.content_bytes)?;
         let main = plan.layout.main();
         let sectors = main.lines.len() as u128 * main.line_sectors as u128;
@@ -116,13 +128,13 @@ impl DriveConfig {
     }
 }
 
-/// All chunks in the native mode, and a line for each chunk number.
-fn one_region(geo: &Geometry, traits: &Traits) -> Plan {
+/// Chunks in the native mode, in lines over all PUs.
+fn native(geo: &Geometry, traits: &Traits, chunks: Range<u32>) -> RegionSpec {
     let unit = native_unit(geo);
-    let region = RegionSpec {
+    RegionSpec {
         pool: MAIN,
         mode: CellMode::Native,
-        chunks: 0..geo.chunks_per_pu,
+        chunks,
         positions: 0..geo.pus(),
         width: geo.pus(),
         unit,
@@ -130,15 +142,96 @@ fn one_region(geo: &Geometry, traits: &Traits) -> Plan {
         chunk_sectors: geo.sectors_per_chunk(),
         window: geo.mw_cunits,
         pairs: traits.pair_sectors,
-    };
-    let layout = Layout::new(geo, &[region]);
-    // Host and GC have lines of their own where two chunks of a PU may be open.
+    }
+}
+
+/// Streams of the main pool, where `others` chunks of each PU are open beside them: host and GC have
+/// lines of their own where the device allows it.
+fn main_streams(geo: &Geometry, traits: &Traits, others: u32) -> Result<usize, CreateError> {
     let unlimited = |n: u32| if n == 0 { u32::MAX } else { n };
-    let (device, per_pu) = traits.max_open;
-    let two = unlimited(device) >= 2 * geo.pus() && unlimited(per_pu) >= 2;
-    let own = usize::from(two);
-    let pools = vec![PoolSpec { into: MAIN, host: 0, own }];
-    Plan { layout, pools, streams: vec![MAIN; own + 1] }
+    let (device, per_pu) = (unlimited(traits.max_open.0), unlimited(traits.max_open.1));
+    let each = device.checked_div(geo.pus()).unwrap_or(0).min(per_pu);
+    match each.checked_sub(others) {
+        Some(0) | None => Err(CreateError::OpenLimit {
+            limit: device.min(per_pu.saturating_mul(geo.pus())),
+            needed: geo.pus(),
+            each: others + 1,
+        }),
+        Some(1) => Ok(1),
+        Some(_) => Ok(2),
+    }
+}
+
+/// All chunks in the native mode.
+fn one_region(geo: &Geometry, traits: &Traits) -> Result<Plan, CreateError> {
+    let layout = Layout::new(geo, &[native(geo, traits, 0..geo.chunks_per_pu)]);
+    let streams = main_streams(geo, traits, 0)?;
+    let pools = vec![PoolSpec { into: MAIN, host: 0, own: streams - 1 }];
+    Ok(Plan { layout, pools, streams: vec![MAIN; streams] })
+}
+
+/// The first chunks of each PU in SLC mode, for journals and as a buffer. Lines of the journal region
+/// are narrow: they come free in small steps. What they leave of a chunk number is one more line of
+/// the buffer.
+fn with_slc(geo: &Geometry, traits: &Traits, tier: &TierConfig) -> Result<Plan, CreateError> {
+    let slc = traits.slc.ok_or(CreateError::NoSlc)?;
+    let (pus, chunks) = (geo.pus(), geo.chunks_per_pu);
+    let refuse = |what: String, remedy| Err(CreateError::Regions { what, remedy });
+    let tier = tier.sizes(pus, chunks);
+    if tier.slc_chunks >= chunks {
+        let what = format!("slc_chunks is {} of the {chunks} chunks of a PU", tier.slc_chunks);
+        return refuse(what, "leave most of them for TLC");
+    }
+    let (lines, width) = (tier.journal_lines, tier.journal_line_pus);
+    if lines > 0 && (width == 0 || !pus.is_multiple_of(width)) {
+        let what = format!("journal_line_pus is {width} of {pus} PUs");
+        return refuse(what, "it must divide the number of PUs");
+    }
+    if lines == 1 {
+        let what = "journal_lines is 1: a journal region of one line can't wrap".to_string();
+        return refuse(what, "give it the size of the journal and two lines more, or 0 for none");
+    }
+    let abreast = if lines > 0 { pus / width } else { 1 };
+    let (full, rest) = (lines / abreast, lines % abreast);
+    let taken = full + u32::from(rest > 0);
+    if tier.slc_chunks < taken + 2 {
+        let what = format!(
+            "slc_chunks is {}: the journal region's {lines} lines take {taken}, the buffer needs two",
+            tier.slc_chunks
+        );
+        return refuse(what, "raise slc_chunks or lower journal_lines");
+    }
+    let whole = RegionSpec {
+        pool: BUFFER,
+        mode: CellMode::Slc,
+        chunks: taken..tier.slc_chunks,
+        unit: slc.ws_opt,
+        grain: slc.ws_min,
+        chunk_sectors: slc.chunk_sectors,
+        window: 0,
+        pairs: 0,
+        ..native(geo, traits, 0..0)
+    };
+    let mut specs = vec![native(geo, traits, tier.slc_chunks..chunks), whole.clone()];
+    let journal = RegionSpec { pool: JOURNAL, chunks: 0..full, width, ..whole.clone() };
+    if full > 0 {
+        specs.push(journal.clone());
+    }
+    if rest > 0 {
+        let (chunks, end) = (full..full + 1, rest * width);
+        specs.push(RegionSpec { chunks: chunks.clone(), positions: 0..end, ..journal });
+        specs.push(RegionSpec { chunks, positions: end..pus, width: pus - end, ..whole });
+    }
+    let layout = Layout::new(geo, &specs);
+    let others = if lines > 0 { vec![BUFFER, JOURNAL] } else { vec![BUFFER] };
+    let main = main_streams(geo, traits, others.len() as u32)?;
+    // What leaves a region goes to the main pool, for all that is counted beforehand.
+    let alone = |stream: usize| PoolSpec { into: MAIN, host: stream, own: stream };
+    let last = main + others.len() - 1;
+    let pools = vec![PoolSpec { into: MAIN, host: 0, own: main - 1 }, alone(main), alone(last)];
+    let mut streams = vec![MAIN; main];
+    streams.extend(others);
+    Ok(Plan { layout, pools, streams })
 }
 
 /// Refuses numbers out of range and works out the sizes of the buffer.

@@ -26,7 +26,7 @@ use std::task::Poll;
 
 use super::buffer::{Kind, NIL, Stage};
 use super::map::Entry;
-use super::place::MAIN;
+use super::place::{LineState, MAIN};
 use super::{Controller, DriveFtl, Phase, Room, read};
 use crate::log::format::{LBA_PADDING, Oob};
 
@@ -112,7 +112,7 @@ pub(super) async fn worker(ftl: Arc<DriveFtl>, cx: Cx, position: u32) {
         };
         let done = flight.await;
         let mut c = ftl.controller.lock();
-        let room = c.settle(position, &done);
+        let room = c.settle(&cx, position, &done);
         ftl.go_on(&cx, c, Some(position), room);
     }
 }
@@ -152,29 +152,29 @@ impl Controller {
         {
             return Some((Load::Padding, stream, position));
         }
-        if self.is_unit_due(Kind::Gc) {
+        if self.is_unit_due(Kind::Gc, MAIN) {
             if let Some((stream, position)) = self.place.next_of_gc(MAIN) {
                 return Some((Load::Sectors(Kind::Gc), stream, position));
             }
             self.check_room(Kind::Gc);
+        }
+        if self.buffer.waiting(Kind::Wrap) > 0
+            && let Some((stream, position)) = self.place_of_wrap()
+        {
+            return Some((Load::Sectors(Kind::Wrap), stream, position));
         }
         if self.pages.waiting() > 0
             && let Some(next) = self.next_pages()
         {
             return Some(next);
         }
-        if self.is_unit_due(Kind::User) && self.user_may_program() {
-            let moving = self.buffer.waiting(Kind::Gc);
-            let mut next = self.place.next_of_host(MAIN, moving);
-            if next.is_none() && self.barrier_needs_room() {
-                next = self.place.next_of_gc(MAIN);
-            }
-            match next {
-                Some((stream, position)) => {
-                    return Some((Load::Sectors(Kind::User), stream, position));
-                }
-                None => self.check_room(Kind::User),
-            }
+        if self.buffer.waiting(Kind::Journal) > 0
+            && let Some((stream, position)) = self.place_of_host(Kind::Journal)
+        {
+            return Some((Load::Sectors(Kind::Journal), stream, position));
+        }
+        if let Some((stream, position)) = self.place_of_host(Kind::User) {
+            return Some((Load::Sectors(Kind::User), stream, position));
         }
         if !self.capacitors && self.no_program_flies() {
             self.check_standstill();
@@ -182,11 +182,11 @@ impl Controller {
         None
     }
 
-    /// A whole unit waits; when the device stops, the rest that fills none counts as one.
+    /// A whole unit of a pool waits; when the device stops, the rest that fills none counts as one.
     #[inline]
-    pub(super) fn is_unit_due(&self, kind: Kind) -> bool {
+    pub(super) fn is_unit_due(&self, kind: Kind, pool: usize) -> bool {
         let waiting = self.buffer.waiting(kind);
-        if waiting >= self.place.layout.main().unit || self.buffer.covered_waiting(kind) > 0 {
+        if waiting >= self.place.unit(pool) || self.buffer.covered_waiting(kind) > 0 {
             return true;
         }
         let rest = self.phase == Phase::Draining && waiting > 0;
@@ -207,9 +207,14 @@ impl Controller {
         worker.slots.clear();
         match load {
             Load::Sectors(kind) => {
+                let held = self.buffer.waiting(kind).min(n);
                 self.buffer.pop_unit(kind, n, &mut worker.slots);
+                let pool = self.place.layout.of(line).pool;
                 if kind.is_host() {
-                    self.note_user_unit(n);
+                    self.note_sent(kind, pool, held);
+                    if pool == MAIN {
+                        self.note_user_unit(n);
+                    }
                 }
             }
             Load::Padding => worker.slots.resize(n as usize, NIL),
@@ -281,7 +286,7 @@ impl Controller {
     }
 
     /// Takes in the result of a PU's program. Returns the host room that became free.
-    fn settle(&mut self, position: u32, done: &Completion) -> Room {
+    fn settle(&mut self, cx: &Cx, position: u32, done: &Completion) -> Room {
         let worker = &mut self.workers[position as usize];
         let job = worker.job.take();
         let job = job.expect("a program ended that nobody started");
@@ -313,7 +318,9 @@ impl Controller {
         } else {
             self.advance_window(window, position, job);
         }
-        self.place.landed(job.line, position);
+        if self.place.landed(job.line, position) {
+            self.note_closed(cx, job.line);
+        }
         self.workers[position as usize].slots = slots;
         room
     }
@@ -541,7 +548,11 @@ impl Controller {
     pub(super) fn forget_copy(&mut self, at: u32) {
         self.map.drop_copy(at);
         let line = self.place.layout.line_of(at);
-        self.place.line_mut(line).valid -= 1;
+        let l = self.place.line_mut(line);
+        l.valid -= 1;
+        if l.valid == 0 && l.state == LineState::Closed {
+            self.note_empty(line);
+        }
     }
 
     /// Wakes all workers: the device has stopped.

@@ -16,6 +16,7 @@ use super::buffer::{Kind, NIL};
 use super::drain::{Job, Load};
 use super::pages::PAGE_BYTES;
 use super::place::MAIN;
+use super::tier::BUFFER;
 use super::{Controller, Phase, read};
 use crate::log::format::{LBA_PADDING, LBA_SNAPSHOT, Oob};
 
@@ -35,8 +36,10 @@ impl Controller {
         if !due {
             return None;
         }
-        let moving = self.buffer.waiting(Kind::Gc);
+        let moving = self.moving();
         let place = match as_if {
+            // Its padding is least in SLC, and it dies with the next page.
+            Kind::Gc if self.buffer_has_room() => self.place.next_of_host(BUFFER, 0),
             Kind::Gc => self.place.next_of_gc(MAIN),
             _ => self.place.next_of_host(MAIN, moving),
         };

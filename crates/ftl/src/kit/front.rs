@@ -35,12 +35,13 @@ impl DriveFtl {
         lba: u32,
         sectors: u32,
         content: Sectors<'a>,
-        fua: bool,
+        (fua, journal): (bool, bool),
     ) -> Started<'a> {
         if sectors > self.piece || fua || !self.room.try_acquire(sectors.into()) {
-            return Started::later(self.write_in_pieces(cx, lba, sectors, content, fua));
+            return Started::later(self.write_in_pieces(cx, lba, sectors, content, (fua, journal)));
         }
-        Started::Done(self.admit_piece(cx, lba, sectors, content.from(0, self.unit()), Ns::ZERO))
+        let content = content.from(0, self.unit());
+        Started::Done(self.admit_piece(cx, lba, sectors, content, (Ns::ZERO, journal)))
     }
 
     /// Writes sectors from `lba`, in pieces that the buffer can take.
@@ -50,7 +51,7 @@ impl DriveFtl {
         lba: u32,
         sectors: u32,
         content: Sectors<'_>,
-        fua: bool,
+        (fua, journal): (bool, bool),
     ) -> BlockResult {
         let mut at = 0;
         while at < sectors {
@@ -61,13 +62,14 @@ impl DriveFtl {
                 self.wait_for_room(cx, lba + at, n).await;
                 waited = cx.now() - from;
             }
-            self.admit_piece(cx, lba + at, n, content.from(at, self.unit()), waited)?;
+            self.admit_piece(cx, lba + at, n, content.from(at, self.unit()), (waited, journal))?;
             at += n;
         }
         if fua && !mutant!("kit.fua-ignored") { self.flush(cx).await } else { Ok(()) }
     }
 
-    /// Takes `sectors` sectors into the buffer, whose room was waited for `waited` long.
+    /// Takes `sectors` sectors into the buffer, whose room was waited for `waited` long. `journal`: the
+    /// host says that they are a journal's.
     #[inline]
     fn admit_piece(
         &self,
@@ -75,7 +77,7 @@ impl DriveFtl {
         lba: u32,
         sectors: u32,
         content: Each<'_>,
-        waited: Ns,
+        (waited, journal): (Ns, bool),
     ) -> BlockResult {
         let mut c = self.controller.lock();
         if let Some(why) = c.refusal() {
@@ -83,9 +85,11 @@ impl DriveFtl {
             self.room.release(cx, sectors.into());
             return Err(BlockError::ReadOnly(why));
         }
+        c.note_request(cx);
+        let kind = c.kind_of(lba, sectors, journal);
         let mut left = Room::default();
         for (lba, content) in (lba..lba + sectors).zip(content) {
-            c.admit(lba, content, &mut left);
+            c.admit(kind, lba, content, &mut left);
         }
         if waited != Ns::ZERO {
             c.stats.ftl.ring_full += waited;
@@ -127,6 +131,8 @@ impl DriveFtl {
             let unmapped = (at..until).filter(|lba| c.forget(*lba, &mut left)).count() as u32;
             let changed = unmapped > 0;
             c.note_unmapped(unmapped);
+            c.note_request(cx);
+            c.note_discard(at, until - at);
             c.at_rest &= !changed;
             if changed && !mutant!("kit.trim-not-noted") {
                 c.pages.touch_trims(at, until);
@@ -151,7 +157,11 @@ impl DriveFtl {
 
     /// Makes everything acknowledged durable.
     pub(super) async fn flush(&self, cx: &Cx) -> BlockResult {
-        self.controller.lock().stats.ftl.flushes += 1;
+        {
+            let mut c = self.controller.lock();
+            c.stats.ftl.flushes += 1;
+            c.note_request(cx);
+        }
         if self.capacitors {
             return Ok(());
         }
@@ -184,20 +194,20 @@ impl Controller {
     /// Takes a sector of the host into the buffer, which has room for it; what is not used of the
     /// room is added to `left`.
     #[inline]
-    fn admit(&mut self, lba: u32, content: &[u8], left: &mut Room) {
+    fn admit(&mut self, kind: Kind, lba: u32, content: &[u8], left: &mut Room) {
         self.stats.ftl.host_written += 1;
         self.stamp += 1;
         let slot = match self.map.get(lba) {
-            Entry::Slot(slot) if self.may_overwrite(slot) => {
+            Entry::Slot(slot) if self.may_overwrite(slot, kind) => {
                 self.overwrite(slot);
                 left.user += 1;
                 slot
             }
             entry => {
                 self.retire_copy(entry, left);
-                let slot = self.buffer.alloc(Kind::User);
+                let slot = self.buffer.alloc(kind);
                 let s = self.buffer.slot_mut(slot);
-                (s.lba, s.at, s.cause, s.kind) = (lba, NIL, Cause::User, Kind::User);
+                (s.lba, s.at, s.cause, s.kind) = (lba, NIL, Cause::User, kind);
                 (s.live, s.discarded, s.holds_room) = (true, false, true);
                 self.map.set(lba, Entry::Slot(slot));
                 self.buffer.push_back(slot);
@@ -213,11 +223,11 @@ impl Controller {
 
     /// Its content has not been sent, and its place in the queue is the host's.
     #[inline]
-    fn may_overwrite(&self, slot: u32) -> bool {
+    fn may_overwrite(&self, slot: u32, kind: Kind) -> bool {
         let waits = self.buffer.slot(slot).stage == Stage::Waiting;
         let flies = || self.buffer.slot(slot).stage == Stage::Flying;
         let here = waits || mutant!("kit.overwrite-in-flight") && flies();
-        self.buffer.is_host(slot) && here
+        self.buffer.kind(slot) == kind && here
     }
 
     /// The waiting content of a slot is replaced.

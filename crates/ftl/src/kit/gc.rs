@@ -34,6 +34,7 @@ use super::map::Entry;
 use super::place::MAIN;
 use super::recover::pad;
 use super::stats::note_victim;
+use super::tier::BUFFER;
 use super::{Controller, DriveFtl, Phase, Room, read};
 
 /// Lines beyond the low water that wait for one barrier, where there are no capacitors. Fewer would
@@ -239,7 +240,7 @@ impl Controller {
         Some(line)
     }
 
-    fn gc_is_wanted(&self) -> bool {
+    pub(super) fn gc_is_wanted(&self) -> bool {
         if self.phase == Phase::Mounting {
             return false;
         }
@@ -252,7 +253,8 @@ impl Controller {
         let coming = coming - gathering;
         let low = stocks && self.place.free_lines(MAIN) + coming < self.gc.low_water;
         // Enough free lines by number, but short ones, or spoken for by what waits to be moved.
-        let starved = self.place.is_host_denied(MAIN) && self.place.reclaims_nothing();
+        let denied = self.place.is_host_denied(MAIN) || self.migration_is_denied();
+        let starved = denied && self.place.reclaims_nothing();
         low || starved
     }
 
@@ -284,7 +286,7 @@ impl Controller {
     /// Wakes a mover if there is work for it. It calls the next itself if there is more.
     #[inline]
     pub(super) fn call_gc(&mut self, cx: &Cx) {
-        let work = self.gc.victim.is_some() || self.gc_is_wanted();
+        let work = self.gc.victim.is_some() || self.gc_is_wanted() || self.slc_victim().is_some();
         if !work || self.buffer.gc_room() < self.room_to_go_on() {
             return;
         }
@@ -341,6 +343,10 @@ impl Controller {
         let before = (self.place.leaving(), self.gc.hopeless);
         while let Some(victim) = self.gc.victim.or_else(|| self.take_victim()) {
             let room = self.room_to_go_on();
+            let slow = self.place.layout.of(victim).pool == BUFFER;
+            if slow && !self.may_migrate(cx, room) {
+                break;
+            }
             if !self.buffer.take_gc_room(room) {
                 break;
             }
@@ -377,16 +383,21 @@ impl Controller {
         None
     }
 
-    /// Starts on the closed line with most garbage, if GC is wanted.
+    /// Starts on the closed line with most garbage, if GC is wanted; else on what is to leave SLC.
     fn take_victim(&mut self) -> Option<u32> {
-        if !self.gc_is_wanted() || self.read_only.is_some() {
+        if self.read_only.is_some() {
             return None;
         }
-        if self.worth_collecting().is_none() {
-            self.gc.hopeless = true;
-            return None;
+        if self.gc_is_wanted() {
+            if self.worth_collecting().is_none() {
+                self.gc.hopeless = true;
+            } else if let Some(victim) = self.begin_victim() {
+                return Some(victim);
+            }
         }
-        self.begin_victim()
+        let victim = self.slc_victim()?;
+        self.begin_on(victim);
+        Some(victim)
     }
 
     /// GC is wanted, reclaims nothing, and wins nothing if it collects: nobody needs its reserve.
@@ -441,20 +452,28 @@ impl Controller {
         if !self.has_room_beside_barrier(victim) {
             return None;
         }
-        let sectors = self.place.layout.sectors_of(victim);
-        (self.gc.scan, self.gc.scan_end) = (sectors.start, sectors.end);
-        let chunk_sectors = self.place.layout.of(victim).chunk_sectors;
-        self.place.take_victim(victim);
-        let line = self.place.line(victim);
-        let (valid, sectors) = (line.valid, line.chunks * chunk_sectors);
-        note_victim(&mut self.stats, valid, sectors);
+        let valid = self.begin_on(victim);
         let host_did = self.host_did();
         if std::mem::replace(&mut self.gc.since, host_did) != host_did {
             self.gc.fruitless = 0;
         }
         self.gc.fruitless += u64::from(valid > 0);
-        self.gc.victim = Some(victim);
         Some(victim)
+    }
+
+    /// Starts on a closed line; returns how many live sectors it has.
+    fn begin_on(&mut self, victim: u32) -> u32 {
+        let sectors = self.place.layout.sectors_of(victim);
+        (self.gc.scan, self.gc.scan_end) = (sectors.start, sectors.end);
+        let region = self.place.layout.of(victim);
+        let (chunk_sectors, pool) = (region.chunk_sectors, region.pool);
+        self.place.take_victim(victim);
+        let line = self.place.line(victim);
+        let (valid, sectors) = (line.valid, line.chunks * chunk_sectors);
+        note_victim(&mut self.stats, valid, sectors);
+        self.note_slc_victim(pool);
+        self.gc.victim = Some(victim);
+        valid
     }
 
     /// True when a victim leaves room for the barrier that lines are waiting for: lines that gather
@@ -463,7 +482,7 @@ impl Controller {
         if self.capacitors || self.place.coming(MAIN) == 0 {
             return true;
         }
-        let moving = self.buffer.waiting(Kind::Gc) + self.gc.reads * self.gc.batch;
+        let moving = self.moving() + self.gc.reads * self.gc.batch;
         let valid = self.place.line(victim).valid;
         self.place.room_now(MAIN) >= moving + valid + self.room_for_barrier()
     }
@@ -497,7 +516,9 @@ impl Controller {
             let page = self.pages.page_of(lba).expect("behind the capacity there are pages only");
             self.lose_page_copy(page, at);
         }
-        self.earn(self.gc.scan - from - found);
+        if self.place.layout.of(victim).pool == MAIN {
+            self.earn(self.gc.scan - from - found);
+        }
         found
     }
 
@@ -538,6 +559,12 @@ impl Controller {
         let (slots, from) = (std::mem::take(&mut mover.slots), std::mem::take(&mut mover.from));
         let oob = std::mem::take(&mut mover.oob);
         let victim = std::mem::replace(&mut mover.victim, NIL);
+        let pool = self.place.layout.of(victim).pool;
+        let moves = match pool {
+            MAIN => (Kind::Gc, Cause::Gc),
+            BUFFER => (Kind::Gc, Cause::Fold),
+            _ => (Kind::Wrap, Cause::Gc),
+        };
         for (slot, (_, lba)) in slots.iter().zip(&from) {
             self.buffer.prefetch(*slot);
             self.map.prefetch(*lba);
@@ -556,7 +583,7 @@ impl Controller {
             let is_of = || read::is_of(&oob[i], *lba, self.buffer.content(*slot));
             if status.is_ok() && (mutant!("kit.move-unverified") || is_of()) {
                 self.stats.ftl.high_ecc += (status == Status::HighEcc) as u64;
-                self.buffer.take_over(*slot, (Kind::Gc, Cause::Gc), *lba, oob[i]);
+                self.buffer.take_over(*slot, moves, *lba, oob[i]);
                 self.map.set(*lba, Entry::Slot(*slot));
                 moved += 1;
             } else {
@@ -570,10 +597,13 @@ impl Controller {
                 self.drop_moved(*slot);
             }
         }
+        self.note_moved(pool, moved);
         self.stats.ftl.gc_moved += moved as u64;
         self.stats.ftl.gc_read_failures += (left - moved) as u64;
         self.stats.poisoned += (left - moved) as u64;
-        self.earn(slots.len() as u32 - left);
+        if pool == MAIN {
+            self.earn(slots.len() as u32 - left);
+        }
         self.gc.reads -= 1;
         let mover = &mut self.gc.movers[me as usize];
         (mover.slots, mover.from, mover.oob) = (slots, from, oob);
@@ -583,6 +613,12 @@ impl Controller {
         if line.moving == 0 && self.gc.victim != Some(victim) {
             self.victim_done(cx, victim);
         }
+    }
+
+    /// Moved sectors that wait for a place in the main pool, or may come to.
+    #[inline]
+    pub(super) fn moving(&self) -> u32 {
+        self.buffer.waiting(Kind::Gc) + self.buffer.waiting(Kind::Wrap)
     }
 
     fn drop_moved(&mut self, slot: u32) {
@@ -649,16 +685,17 @@ impl Controller {
     pub(super) fn check_standstill(&mut self) {
         let held = Kind::ALL.iter().any(|kind| self.buffer.covered_waiting(*kind) > 0)
             || self.held_pages_wait();
-        let moving = self.buffer.waiting(Kind::Gc);
+        let moving = self.moving();
         let denied = !self.place.host_may_go_on(MAIN, moving) && self.place.is_host_denied(MAIN);
         let over = denied && self.is_gc_over();
         // A unit of the host that nobody waits for may wait: for a flush, a stop, or a discard.
         let host = match over && self.phase == Phase::Running {
             true if mutant!("kit.waiter-waits-on") => false,
             true => self.hosts_wait > 0 || mutant!("kit.verdict-without-waiter"),
-            false => self.is_unit_due(Kind::User),
+            false => self.is_unit_due(Kind::User, MAIN) || self.is_unit_due(Kind::Journal, MAIN),
         };
-        let due = held || host || self.is_unit_due(Kind::Gc);
+        let gc = self.is_unit_due(Kind::Gc, MAIN) || self.is_unit_due(Kind::Wrap, MAIN);
+        let due = held || host || gc;
         let reclaims = self.gc.reads > 0 || self.gc.erasing;
         if self.read_only.is_some() || self.writer.is_some() || !due || reclaims {
             return;
@@ -676,6 +713,7 @@ impl Controller {
         let erases = self.place.has_erase(self.barriers_done()) || next;
         let collects = match self.gc.victim {
             Some(_) => self.buffer.gc_room() >= self.room_to_go_on(),
+            None if self.slc_victim().is_some() => true,
             None if !self.gc_is_wanted() => false,
             // A mover that has not found out yet that there is nothing to collect will, and gives out again.
             None => match self.worth_collecting() {

@@ -15,13 +15,16 @@ use serde_json::json;
 use std::sync::Arc;
 
 /// Builds a new one of a kind.
-pub(crate) fn create(cx: &Cx, below: Seam, config: DriveConfig) -> Built {
+pub(crate) async fn create(cx: &Cx, below: Seam, config: DriveConfig) -> Built {
     let name = config.kind.name();
     let made = DriveFtl::create(cx, below.device(), config);
+    if let Ok(ftl) = &made {
+        ftl.formatted(cx).await;
+    }
     made.map(|ftl| ftl as Arc<dyn Layer>).map_err(|e| {
         let refusal = match &e {
             CreateError::TooSmall { .. } => Refusal::TooSmall,
-            CreateError::Config { .. } => Refusal::Settings,
+            CreateError::Config { .. } | CreateError::Regions { .. } => Refusal::Settings,
             _ => Refusal::Device,
         };
         LayerError::create(refusal, format!("{name}: {e}"))

@@ -54,6 +54,7 @@ mod stats;
 mod sync;
 #[cfg(test)]
 mod tests;
+mod tier;
 
 use flashlane_base::mutant;
 use flashlane_ocssd::device::Device;
@@ -65,6 +66,7 @@ pub use create::{CreateError, DriveConfig};
 pub use dump::Dump;
 pub use recover::{MountError, Recovery};
 pub use stats::{DriveStats, INVALID_CLASSES};
+pub use tier::{TierConfig, TierStats};
 
 use crate::block::{BlockDev, BlockInfo, BlockOp, Extent, Io, Payload, Started};
 use crate::stats::{FtlStats, Gauges};
@@ -77,6 +79,7 @@ use pages::Pages;
 use place::{Layout, LineState, MAIN, Place};
 use rest::Writer;
 use sync::Barriers;
+use tier::Tier;
 
 /// Pages that capacitors save: 4 MiB, which the dies of a drive program in about a millisecond.
 const DIRTY_PAGES: u32 = 1024;
@@ -98,6 +101,8 @@ pub struct DriveFtl {
     kind: &'static dyn crate::layer::Kind,
     settings: crate::layer::Settings,
     capacitors: bool,
+    /// A part of it is SLC.
+    has_slc: bool,
     /// Sectors of a write admitted at once.
     piece: u32,
     controller: Mutex<Controller>,
@@ -152,6 +157,7 @@ struct Controller {
     stamp: u64,
     capacitors: bool,
     barriers: Barriers,
+    tier: Option<Box<Tier>>,
     /// Pages that may be dirty while the device runs.
     dirty_pages: u32,
     /// See [`reach`].
@@ -206,6 +212,11 @@ impl DriveFtl {
         Ok(ftl)
     }
 
+    /// Waits until chunks that are to be in another cell mode are.
+    pub(crate) async fn formatted(&self, cx: &Cx) {
+        self.settled.wait(cx, || self.controller.lock().place.is_settled()).await;
+    }
+
     fn start_tasks(self: &Arc<DriveFtl>, cx: &Cx, movers: u32) {
         for position in 0..self.layout.positions {
             cx.spawn(drain::worker(self.clone(), cx.clone(), position));
@@ -217,6 +228,9 @@ impl DriveFtl {
         if !self.capacitors {
             cx.spawn(sync::syncer(self.clone(), cx.clone()));
         }
+        if self.has_slc {
+            cx.spawn(tier::idler(self.clone(), cx.clone()));
+        }
     }
 
     /// Ends a section of the controller: starts what has become due, then lets go of the state and
@@ -224,6 +238,7 @@ impl DriveFtl {
     #[inline]
     fn go_on(&self, cx: &Cx, mut c: MutexGuard<'_, Controller>, me: Option<u32>, room: Room) {
         c.buffer.give_gc_room(room.gc);
+        c.leave_emptied(cx);
         c.dispatch(cx, me);
         let mut user = room.user;
         if !self.capacitors {
@@ -301,6 +316,7 @@ impl DriveFtl {
         c.wake_workers(cx);
         c.wake_gc(cx);
         c.call_syncer(cx);
+        c.call_idler(cx);
         drop(c);
         self.settled.wake(cx);
     }
@@ -385,6 +401,10 @@ impl Parts {
             stamp: 1 << LIFE_SHIFT,
             capacitors: config.capacitors,
             barriers: Barriers::new(windows, pairs, sizes.user_room),
+            tier: config.tier.clone().map(|tier| {
+                let journal = |line| layout.of(line).line_sectors as u64;
+                Box::new(Tier::new(tier, layout.lines_of(tier::JOURNAL).map(journal).sum()))
+            }),
             dirty_pages: config.dirty_pages.unwrap_or(DIRTY_PAGES),
             reach,
             writer: None,
@@ -406,6 +426,7 @@ impl Parts {
             kind: config.kind,
             settings: config.settings.clone(),
             capacitors: config.capacitors,
+            has_slc: config.tier.is_some(),
             piece: sizes.user_room / 4,
             controller: Mutex::new(controller),
             room: Credits::new(sizes.user_room as u64),
@@ -437,7 +458,9 @@ impl BlockDev for DriveFtl {
         let (lba, sectors) = (io.lba.get() as u32, io.sectors);
         match io.payload {
             Payload::Read(to) => self.read(cx, lba, sectors, to),
-            Payload::Write(content) => self.write(cx, lba, sectors, content, io.fua),
+            Payload::Write(content) => {
+                self.write(cx, lba, sectors, content, (io.fua, io.hint.journal))
+            }
             Payload::None if io.op == BlockOp::Flush => self.flush_all(cx),
             Payload::None => Started::Done(self.discard(cx, lba, sectors)),
         }

@@ -497,6 +497,12 @@ impl Place {
         states.map(|state| (state, count(state) as u64)).into_iter()
     }
 
+    /// Sectors that one program holds at most in a pool.
+    #[inline]
+    pub(super) fn unit(&self, pool: usize) -> u32 {
+        self.pools[pool].unit
+    }
+
     pub(super) fn free_lines(&self, pool: usize) -> u32 {
         self.pools[pool].free.len() as u32
     }

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 use super::buffer::copy_sector;
 use super::map::Entry;
-use super::place::LineState;
+use super::place::{LineState, MAIN};
 use super::{Controller, DriveFtl};
 use crate::block::{BlockError, BlockResult, SectorsMut, Started};
 use crate::log::format::Oob;
@@ -69,6 +69,7 @@ impl DriveFtl {
         let mut wanted = Wanted::new();
         {
             let mut c = self.controller.lock();
+            c.note_request(cx);
             for i in 0..sectors {
                 match c.look_up(lba + i, to.sector(i, self.unit())) {
                     Source::Here => {}
@@ -105,7 +106,11 @@ impl DriveFtl {
 
     /// The same for one sector, which is most of what a random reader does.
     fn read_one<'a>(&'a self, cx: &'a Cx, lba: u32, mut to: SectorsMut<'a>) -> Started<'a> {
-        let source = self.controller.lock().look_up(lba, to.sector(0, self.unit()));
+        let source = {
+            let mut c = self.controller.lock();
+            c.note_request(cx);
+            c.look_up(lba, to.sector(0, self.unit()))
+        };
         let at = match source {
             Source::Here => return Started::Done(Ok(())),
             Source::Lost => return Started::Done(outcome(lba, vec![0])),
@@ -175,6 +180,9 @@ impl Controller {
             Entry::Media(at) => {
                 let line = self.place.layout.line_of(at);
                 self.place.line_mut(line).readers += 1;
+                if let Some(tier) = &mut self.tier {
+                    tier.stats.read += u64::from(self.place.layout.of(line).pool != MAIN);
+                }
                 Source::Media(at)
             }
             Entry::Poisoned => {

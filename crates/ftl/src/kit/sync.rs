@@ -261,12 +261,14 @@ impl Controller {
     /// Sectors of the host take the room of GC: covered ones when a line can be erased behind them; when
     /// GC is over, those of a flush or a stop, which are all that its reserve can still serve.
     pub(super) fn barrier_needs_room(&self) -> bool {
-        let covered = self.buffer.covered_waiting(Kind::User) > 0;
+        let host = [Kind::User, Kind::Journal];
+        let covered = host.iter().any(|kind| self.buffer.covered_waiting(*kind) > 0);
         if covered && self.place.leaving() > 0 {
             return true;
         }
         let stops = self.phase == Phase::Draining && !self.capacitors;
-        let last = covered || stops && self.buffer.waiting(Kind::User) > 0;
+        let waiting = || host.iter().any(|kind| self.buffer.waiting(*kind) > 0);
+        let last = covered || stops && waiting();
         last && self.is_gc_over() && !mutant!("kit.reserve-kept-in-vain")
     }
 
@@ -344,13 +346,15 @@ impl Controller {
     /// What the host gets of the room that became free: nothing while its sectors take GC's. When
     /// the device stops it gets all: who waits is to be refused.
     pub(super) fn ration(&mut self, user: u32) -> u32 {
-        let moving = self.buffer.waiting(Kind::Gc);
+        let moving = self.moving();
         self.barriers.withheld += user;
         let stops = matches!(self.phase, Phase::Draining | Phase::Stopped);
         let stops = stops && !mutant!("kit.stop-withholds-room");
         let any = self.barriers.withheld > 0;
-        let denied =
-            any && self.place.is_host_denied(MAIN) && !self.place.host_has_room(MAIN, moving);
+        let denied = any
+            && self.place.is_host_denied(MAIN)
+            && !self.buffer_has_room()
+            && !self.place.host_has_room(MAIN, moving);
         if denied && !stops {
             return 0;
         }

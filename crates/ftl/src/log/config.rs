@@ -29,7 +29,7 @@ macro_rules! worded {
         }
     };
 }
-pub(super) use worded;
+pub(crate) use worded;
 
 worded! {
     /// How many write buffers a target has (QBLK, section II-A).

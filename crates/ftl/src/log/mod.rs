@@ -12,7 +12,7 @@
 //! Start reading at [`path::front`] (the life of a write), then [`path::drain`], then [`collect::gc`].
 
 mod collect;
-mod config;
+pub(crate) mod config;
 mod create;
 mod durable;
 mod layer;

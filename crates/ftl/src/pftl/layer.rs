@@ -97,7 +97,7 @@ impl Kind for PftlKind {
         Box::pin(async move {
             let config = PftlConfig::from_settings(settings)
                 .map_err(|e| LayerError::create(Refusal::Settings, e))?;
-            kit::create(cx, below, config.into())
+            kit::create(cx, below, config.into()).await
         })
     }
 

@@ -60,6 +60,7 @@ impl From<PftlConfig> for DriveConfig {
             capacitors: config.capacitors,
             accept_lost_sectors: config.accept_lost_sectors,
             dirty_pages: config.dirty_pages,
+            tier: None,
         }
     }
 }

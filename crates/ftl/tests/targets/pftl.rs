@@ -4,8 +4,8 @@
 //! the medium's own counters and rules, the fault plan, real threads, and the link above.
 
 use crate::prelude::*;
-use flashlane_ftl::link::LinkedBlock;
 use flashlane_ftl::kit::DriveStats;
+use flashlane_ftl::link::LinkedBlock;
 use flashlane_ocssd::spec::LinkSpec;
 use flashlane_ocssd::{Device, DieQueue};
 use flashlane_rt::Fingerprint;

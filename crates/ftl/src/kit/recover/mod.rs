@@ -336,6 +336,7 @@ impl Mount<'_> {
             c.stats.ftl.programmed[Cause::PaddingPair as usize] = self.padded;
             c.stats.ftl.program_failures = self.failed.len() as u64;
             let room = fill(&mut c);
+            c.relearn();
             let taken = ftl.room.try_acquire(room.user as u64);
             assert!(taken, "the dump was checked against the buffer");
             c.check_spare();

@@ -1,0 +1,486 @@
+//! The SLC part of a drive: a buffer in front of its data at rest, and a place for journals.
+//!
+//! Owns: which of the host's sectors go where, when the buffer is emptied, what is counted of it.
+//! Promises: a sector of a journal goes to the journal region as long as that has room, any other to
+//! the buffer, and to the main pool where the buffer is full; a line of either region whose sectors
+//! are all dead is erased without a copy; live sectors leave the buffer in idle time only. Never:
+//! asks the detector for more than a hint: wherever a sector lies, the one map says where.
+//!
+//! "An Advanced SLC-buffering for TLC NAND Flash-based Storage", section III: "our scheme divides the
+//! SLC write buffer into *journal region* and *buffer region*" (A); "the data written into the SLC
+//! buffer must migrate to the TLC region during the idle time", "if the SLC buffer is exhausted …
+//! data is written directly to the TLC region", and "only N_data is written directly to the TLC
+//! region" (B). How long a drive must have been idle, and how fast it migrates, the paper does not
+//! say; both are settings.
+//!
+//! **The journal region wraps.** A loop that is written again kills what it wrote a lap before, so
+//! the oldest line is dead when the next one is needed. Where it is not (the loop stood still for a
+//! part of a lap, or flushes have padded the lines), the line with fewest live sectors is *copied*
+//! into the buffer, or into the main pool where the buffer is full, and that is counted. A loop that
+//! is longer than the region is normal data.
+
+use flashlane_base::{Lba, Ns, mutant};
+use flashlane_detect::{Class, Config, Detector};
+use flashlane_rt::{Cx, Waiter};
+use std::future::poll_fn;
+use std::sync::Arc;
+use std::task::Poll;
+
+use super::buffer::Kind;
+use super::place::{LineState, MAIN};
+use super::{Controller, DriveFtl, Phase, Room};
+
+/// The pool of the SLC buffer.
+pub(super) const BUFFER: usize = 1;
+/// The pool of journals.
+pub(super) const JOURNAL: usize = 2;
+
+/// Sectors of journals between two looks at how long the loops are.
+const LOOK: u64 = 1024;
+
+/// What of a drive is SLC.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TierConfig {
+    /// Chunks of each PU that are in SLC mode, the first ones.
+    pub slc_chunks: Option<u32>,
+    /// Lines of the journal region; 0 is the conventional drive, all of whose SLC is the buffer.
+    pub journal_lines: Option<u32>,
+    /// PUs of a line of the journal region; they divide the PUs of the drive.
+    pub journal_line_pus: Option<u32>,
+    /// Live sectors leave the buffer when no request has come for so long.
+    pub idle: Ns,
+    /// Sectors per second that leave the buffer at most.
+    pub migration_rate: Option<u32>,
+    /// Whether the drive itself finds journals; else only the host's hints count.
+    pub detect: bool,
+    /// Thresholds of the detector.
+    pub detector: Config,
+}
+
+/// What happened in the SLC part, in sectors where nothing else is said.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TierStats {
+    /// Written by the host, and taken for a journal's.
+    pub journal: u64,
+    /// Of the host's, programmed in the journal region.
+    pub to_journal: u64,
+    /// Of the host's, programmed in the buffer.
+    pub to_buffer: u64,
+    /// Of the host's, programmed in the main pool, because the buffer was full.
+    pub direct: u64,
+    /// Of these three, a journal's that found no room in the journal region.
+    pub journal_overflow: u64,
+    /// Live ones that left the buffer.
+    pub migrated: u64,
+    /// Live ones that were copied out of the journal region.
+    pub journal_copied: u64,
+    /// Lines of both regions that were erased without a copy.
+    pub empty_lines: u64,
+    /// Lines of the buffer that were migrated.
+    pub migrated_lines: u64,
+    /// Lines of the journal region that were copied out of.
+    pub copied_lines: u64,
+    /// Times that the drive was idle for long enough.
+    pub idle_times: u64,
+    /// Reads that found their sector in one of the regions.
+    pub read: u64,
+}
+
+/// The sizes of the SLC part: what is asked for, or what fits the drive.
+pub(super) struct Sizes {
+    pub(super) slc_chunks: u32,
+    pub(super) journal_lines: u32,
+    pub(super) journal_line_pus: u32,
+}
+
+impl TierConfig {
+    /// Of a drive with so many PUs of so many chunks.
+    pub(super) fn sizes(&self, pus: u32, chunks: u32) -> Sizes {
+        let divides = |n: &u32| pus.is_multiple_of(*n);
+        let narrow = || (1..=4).rev().find(divides).unwrap_or(1);
+        let journal_line_pus = self.journal_line_pus.unwrap_or_else(narrow);
+        let abreast = pus.checked_div(journal_line_pus).unwrap_or(1).max(1);
+        // A third of a chunk's sectors in each: 1% of a TLC drive, as the paper's 640 MB of 64 GB.
+        let part = chunks * 3 / 100;
+        let asked = self.journal_lines;
+        let least = asked.unwrap_or(2).div_ceil(abreast) + 2;
+        let slc_chunks = self.slc_chunks.unwrap_or(part.max(least));
+        // The paper's journal region is a fifth; two lines more are what wrapping takes.
+        let journal_lines = asked.unwrap_or((slc_chunks.saturating_mul(abreast) / 4).max(2));
+        Sizes { slc_chunks, journal_lines, journal_line_pus }
+    }
+}
+
+/// The state of a drive's SLC part.
+pub(super) struct Tier {
+    pub(super) config: TierConfig,
+    detector: Detector,
+    /// Loops that are longer than the journal region has room for: (first, end).
+    outgrown: Vec<(u64, u64)>,
+    /// Sectors of journals until the loops are looked at again.
+    look: u64,
+    /// Sectors that the journal region may hold.
+    journal_room: u64,
+    last_request: Ns,
+    /// The drive is idle, and the buffer is emptied.
+    migrating: bool,
+    /// No sector leaves the buffer before.
+    next_read: Ns,
+    idler: Option<Waiter>,
+    /// Lines whose last live sector has died since they were looked at.
+    emptied: Vec<u32>,
+    pub(super) stats: TierStats,
+}
+
+impl Tier {
+    /// `journal_room`: sectors of the journal region.
+    pub(super) fn new(config: TierConfig, journal_room: u64) -> Tier {
+        Tier {
+            detector: Detector::new(config.detector),
+            config,
+            outgrown: Vec::new(),
+            look: LOOK,
+            journal_room,
+            last_request: Ns::ZERO,
+            migrating: false,
+            next_read: Ns::ZERO,
+            idler: None,
+            emptied: Vec::new(),
+            stats: TierStats::default(),
+        }
+    }
+
+    /// Whose a write is.
+    fn kind_of(&mut self, lba: u32, sectors: u32, hint: bool) -> Kind {
+        let lba = Lba::new(lba.into());
+        // It is told of every write: one that it does not see is a gap.
+        let found = match self.config.detect {
+            true => self.detector.write(lba, sectors) == Class::Journal,
+            false => false,
+        };
+        if self.journal_room == 0 || !(found || hint) {
+            return Kind::User;
+        }
+        self.look = self.look.saturating_sub(sectors.into());
+        if self.look == 0 {
+            self.look = LOOK;
+            self.find_outgrown();
+        }
+        let outgrown = |(first, end): &(u64, u64)| (*first..*end).contains(&lba.get());
+        match self.outgrown.iter().any(outgrown) && !mutant!("slc.outgrown-kept") {
+            true => Kind::User,
+            false => Kind::Journal,
+        }
+    }
+
+    /// The shortest loops get the room that there is.
+    fn find_outgrown(&mut self) {
+        let mut loops: Vec<(u64, u64)> =
+            self.detector.regions().iter().map(|r| (r.first.get(), r.end.get())).collect();
+        loops.sort_by_key(|(first, end)| (end - first, *first));
+        let mut room = self.journal_room;
+        self.outgrown.clear();
+        for (first, end) in loops {
+            match room.checked_sub(end - first) {
+                Some(rest) => room = rest,
+                None => self.outgrown.push((first, end)),
+            }
+        }
+    }
+
+    /// The loops that are known, for people: first sector, end, rounds, whether there is room.
+    pub(super) fn loops(&self) -> Vec<(u64, u64, u32, bool)> {
+        let regions = self.detector.regions();
+        let fits = |first: u64| !self.outgrown.iter().any(|(from, _)| *from == first);
+        let said = |r: &flashlane_detect::Region| {
+            (r.first.get(), r.end.get(), r.laps, fits(r.first.get()))
+        };
+        regions.iter().map(said).collect()
+    }
+}
+
+/// Empties the buffer in idle time, until the device stops.
+pub(super) async fn idler(ftl: Arc<DriveFtl>, cx: Cx) {
+    loop {
+        let due = poll_fn(|_| {
+            let mut c = ftl.controller.lock();
+            if c.phase == Phase::Stopped {
+                return Poll::Ready(false);
+            }
+            let any = c.place.greediest(BUFFER).is_some();
+            let Some(tier) = &mut c.tier else {
+                return Poll::Ready(false);
+            };
+            tier.idler = Some(cx.waiter());
+            if !any || tier.migrating {
+                return Poll::Pending;
+            }
+            let at = tier.last_request + tier.config.idle;
+            if cx.now() >= at {
+                return Poll::Ready(true);
+            }
+            cx.arm_idle(at);
+            Poll::Pending
+        });
+        if !due.await {
+            return;
+        }
+        let mut c = ftl.controller.lock();
+        if let Some(tier) = &mut c.tier {
+            tier.migrating = true;
+            tier.stats.idle_times += 1;
+        }
+        ftl.go_on(&cx, c, None, Room::default());
+    }
+}
+
+impl Controller {
+    /// A request of the host has come.
+    #[inline]
+    pub(super) fn note_request(&mut self, cx: &Cx) {
+        if let Some(tier) = &mut self.tier {
+            tier.last_request = cx.now();
+            if std::mem::take(&mut tier.migrating) {
+                self.call_idler(cx);
+            }
+        }
+    }
+
+    /// Whose a write of the host is, which comes now.
+    #[inline]
+    pub(super) fn kind_of(&mut self, lba: u32, sectors: u32, hint: bool) -> Kind {
+        match &mut self.tier {
+            None => Kind::User,
+            Some(tier) => {
+                let kind = tier.kind_of(lba, sectors, hint);
+                if kind == Kind::Journal {
+                    tier.stats.journal += u64::from(sectors);
+                }
+                kind
+            }
+        }
+    }
+
+    /// The host's sectors are not needed any more: neither is what they say of a loop.
+    pub(super) fn note_discard(&mut self, lba: u32, sectors: u32) {
+        if let Some(tier) = self.tier.as_mut().filter(|tier| tier.config.detect) {
+            tier.detector.discard(Lba::new(lba.into()), sectors.into());
+        }
+    }
+
+    pub(super) fn call_idler(&self, cx: &Cx) {
+        if let Some(waiter) = self.tier.as_ref().and_then(|tier| tier.idler) {
+            cx.wake(waiter);
+        }
+    }
+
+    /// Where the next program of the host's sectors of a kind goes, if one is due there: first where
+    /// its kind is kept, and where that is full, a step further.
+    #[inline]
+    pub(super) fn place_of_host(&mut self, kind: Kind) -> Option<(usize, u32)> {
+        if self.tier.is_some() {
+            if let Some(place) = self.place_in_slc(kind) {
+                return place;
+            }
+        }
+        if !self.is_unit_due(kind, MAIN) || !self.user_may_program() {
+            return None;
+        }
+        let moving = self.moving();
+        let mut next = self.place.next_of_host(MAIN, moving);
+        if next.is_none() && self.barrier_needs_room() {
+            next = self.place.next_of_gc(MAIN);
+        }
+        if next.is_none() {
+            self.check_room(kind);
+        }
+        next
+    }
+
+    /// A place in SLC; or `Some(None)`: one will come.
+    fn place_in_slc(&mut self, kind: Kind) -> Option<Option<(usize, u32)>> {
+        if kind == Kind::Journal {
+            if !self.is_unit_due(kind, JOURNAL) {
+                return Some(None);
+            }
+            let next = self.place.next_of_host(JOURNAL, 0);
+            if !self.place.is_host_denied(JOURNAL) {
+                return Some(next);
+            }
+            // A line is about to be erased. A barrier that the erase waits for must not wait for it.
+            if self.place.coming(JOURNAL) > 0 && !self.place.lend {
+                return Some(None);
+            }
+        }
+        if !self.is_unit_due(kind, BUFFER) {
+            return Some(None);
+        }
+        let next = self.place.next_of_host(BUFFER, 0);
+        (!self.place.is_host_denied(BUFFER)).then_some(next)
+    }
+
+    /// Where sectors go that were copied out of the journal region. There is room: it was counted
+    /// before the victim was taken.
+    pub(super) fn place_of_wrap(&mut self) -> Option<(usize, u32)> {
+        if self.is_unit_due(Kind::Wrap, BUFFER) {
+            let next = self.place.next_of_host(BUFFER, 0);
+            if !self.place.is_host_denied(BUFFER) {
+                return next;
+            }
+        }
+        self.is_unit_due(Kind::Wrap, MAIN).then(|| self.place.next_of_gc(MAIN))?
+    }
+
+    /// The host's sectors may go to the buffer.
+    pub(super) fn buffer_has_room(&self) -> bool {
+        self.tier.is_some() && self.place.host_may_go_on(BUFFER, 0)
+    }
+
+    /// Host sectors of a kind were sent to a pool.
+    pub(super) fn note_sent(&mut self, kind: Kind, pool: usize, sectors: u32) {
+        if let Some(tier) = &mut self.tier {
+            let stats = &mut tier.stats;
+            let sum = match pool {
+                MAIN => &mut stats.direct,
+                BUFFER => &mut stats.to_buffer,
+                _ => &mut stats.to_journal,
+            };
+            *sum += u64::from(sectors);
+            if kind == Kind::Journal && pool != JOURNAL {
+                stats.journal_overflow += u64::from(sectors);
+            }
+        }
+    }
+
+    /// A line has lost its last live sector, or has closed without one.
+    #[cold]
+    pub(super) fn note_empty(&mut self, line: u32) {
+        let pool = self.place.layout.of(line).pool;
+        if let Some(tier) = self.tier.as_mut().filter(|_| pool != MAIN) {
+            tier.emptied.push(line);
+        }
+    }
+
+    /// Lines without a live sector are to be erased.
+    #[inline]
+    pub(super) fn leave_emptied(&mut self, cx: &Cx) {
+        if self.tier.as_ref().is_some_and(|tier| !tier.emptied.is_empty()) {
+            self.leave_all_emptied(cx);
+        }
+    }
+
+    #[cold]
+    fn leave_all_emptied(&mut self, cx: &Cx) {
+        let Some(tier) = &mut self.tier else { return };
+        let emptied = std::mem::take(&mut tier.emptied);
+        let after = self.barrier_after_now();
+        for line in emptied {
+            let l = self.place.line(line);
+            // It may have been taken as a victim meanwhile.
+            if l.state == LineState::Closed && l.valid == 0 {
+                self.place.leave_empty(line, after);
+                if let Some(tier) = &mut self.tier {
+                    tier.stats.empty_lines += 1;
+                }
+            }
+        }
+        self.call_eraser(cx);
+    }
+
+    /// The line of the SLC part whose live sectors are to leave it now.
+    pub(super) fn slc_victim(&self) -> Option<u32> {
+        let tier = self.tier.as_ref()?;
+        if !matches!(self.phase, Phase::Running | Phase::Draining) {
+            return None;
+        }
+        let takes = |line: &u32| {
+            let valid = self.place.line(*line).valid;
+            let moving = self.moving();
+            self.place.can_take(MAIN, valid, moving)
+                && self.place.room_now(MAIN) >= moving + valid + self.room_for_barrier()
+        };
+        let wraps = self.place.is_host_denied(JOURNAL) && self.place.coming(JOURNAL) == 0;
+        if wraps && let Some(line) = self.place.greediest(JOURNAL).filter(takes) {
+            return Some(line);
+        }
+        if !tier.migrating || self.phase != Phase::Running {
+            return None;
+        }
+        self.place.greediest(BUFFER).filter(takes)
+    }
+
+    /// The buffer is to be emptied, and the main pool has no room for it.
+    pub(super) fn migration_is_denied(&self) -> bool {
+        let migrating = self.tier.as_ref().is_some_and(|tier| tier.migrating);
+        migrating && self.slc_victim().is_none() && self.place.greediest(BUFFER).is_some()
+    }
+
+    /// Whether a batch may leave the buffer now. If not, the task looks again when it may.
+    pub(super) fn may_migrate(&mut self, cx: &Cx, sectors: u32) -> bool {
+        let hurry = self.phase != Phase::Running || self.gc_is_wanted();
+        let Some(tier) = &mut self.tier else { return true };
+        let Some(rate) = tier.config.migration_rate.filter(|_| !hurry) else { return true };
+        let now = cx.now();
+        if now < tier.next_read {
+            cx.arm_idle(tier.next_read);
+            return false;
+        }
+        let takes = u64::from(sectors) * 1_000_000_000 / u64::from(rate.max(1));
+        tier.next_read = now.max(tier.next_read) + Ns::from_ns(takes);
+        true
+    }
+
+    /// A victim was taken, of whatever pool.
+    pub(super) fn note_slc_victim(&mut self, pool: usize) {
+        if let Some(tier) = &mut self.tier {
+            match pool {
+                BUFFER => tier.stats.migrated_lines += 1,
+                JOURNAL => tier.stats.copied_lines += 1,
+                _ => {}
+            }
+        }
+    }
+
+    /// Live sectors of a victim have been read.
+    pub(super) fn note_moved(&mut self, pool: usize, sectors: u32) {
+        if let Some(tier) = &mut self.tier {
+            match pool {
+                BUFFER => tier.stats.migrated += u64::from(sectors),
+                JOURNAL => tier.stats.journal_copied += u64::from(sectors),
+                _ => {}
+            }
+        }
+    }
+
+    /// A line of the buffer has closed: it may be emptied in idle time.
+    pub(super) fn note_closed(&mut self, cx: &Cx, line: u32) {
+        if self.tier.is_some() {
+            if self.place.line(line).valid == 0 {
+                self.note_empty(line);
+            }
+            self.call_idler(cx);
+        }
+    }
+
+    /// What lies in the journal region says which loops there were before the power went.
+    pub(super) fn relearn(&mut self) {
+        if self.tier.is_none() {
+            return;
+        }
+        let mut kept: Vec<u32> = Vec::new();
+        for line in self.place.layout.lines_of(JOURNAL) {
+            let sectors = self.place.layout.sectors_of(line);
+            let mut from = sectors.start;
+            while let Some(at) = self.map.next_valid(from, sectors.end) {
+                kept.push(self.map.owner(at));
+                from = at + 1;
+            }
+        }
+        let capacity = self.map.capacity();
+        kept.retain(|lba| *lba < capacity);
+        kept.sort_unstable();
+        if let Some(tier) = &mut self.tier {
+            tier.detector.rebuild(kept.into_iter().map(|lba| Lba::new(lba.into())));
+        }
+    }
+}
