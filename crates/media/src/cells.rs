@@ -277,7 +277,8 @@ impl Cells {
         let (slc, rated, in_slc) = (chunk.slc_erases as u64, rated as u64, in_slc as u64);
         let used = (chunk.erases as u64 - slc) * in_slc + slc * rated;
         let of = rated * in_slc;
-        // Squares of both must have room in the error model. What is shifted out is below 2^-31 of them.
+        // Squares of both must have room in the error model. The share is then off by 2^-30 times itself at most, as
+        // long as it is below one.
         let excess = (u64::BITS - (used | of).leading_zeros()).saturating_sub(u32::BITS);
         ((used >> excess) as u32, ((of >> excess) as u32).max(1))
     }

@@ -196,3 +196,90 @@ impl Cells {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::CellParams;
+    use super::*;
+    use crate::store::{Store, StoreKind};
+
+    /// Two chunks of two rows of four sectors, two bits per cell.
+    fn cells() -> Cells {
+        let p = CellParams {
+            first_chunk: 0,
+            dies: 1,
+            chunks_per_die: 2,
+            sectors: 8,
+            row: 4,
+            bits: 2,
+            window: 0,
+            pairs: None,
+            rated_erases: 100,
+            rated_erases_slc: 3000,
+        };
+        Cells::new(p, Store::new(StoreKind::Stamps, 8))
+    }
+
+    fn erase(cells: &mut Cells, mode: CellMode) {
+        let name = cells.erase(0, mode, Ns::ZERO);
+        cells.drop_shelved(name);
+    }
+
+    fn erases(cells: &Cells) -> (u32, u32, CellMode) {
+        let chunk = cells.chunk(0);
+        (chunk.erases, chunk.slc_erases, chunk.mode)
+    }
+
+    /// A row has erases of both modes; one without counts all for the mode that the chunk is in.
+    #[test]
+    fn a_row_has_erases_of_both_modes() {
+        let mut cells = cells();
+        for mode in [CellMode::Slc, CellMode::Slc, CellMode::Native, CellMode::Slc] {
+            erase(&mut cells, mode);
+            let again = |keeps_modes| {
+                let mut again = super::tests::cells();
+                again.restore(0, &cells.row(0, keeps_modes)).expect("a row of ours");
+                erases(&again)
+            };
+            let (all, slc, _) = erases(&cells);
+            assert_eq!(again(true), (all, slc, mode));
+            let alone = if mode == CellMode::Slc { all } else { 0 };
+            assert_eq!(again(false), (all, alone, mode));
+        }
+        assert_eq!(erases(&cells), (4, 2, CellMode::Slc));
+        let mut row = cells.row(0, true);
+        row[20] = 5;
+        let refused = super::tests::cells().restore(0, &row).expect_err("5 of 4 erases");
+        assert!(refused.contains("erases that there are not"), "{refused}");
+    }
+
+    /// Counts at their ends are counts like others.
+    #[test]
+    fn wear_has_no_end() {
+        let mut cells = cells();
+        let mut worn = |erases, slc_erases, rated| {
+            let chunk = cells.chunk_mut(0);
+            (chunk.erases, chunk.slc_erases) = (erases, slc_erases);
+            (cells.p.rated_erases, cells.p.rated_erases_slc) = rated;
+            (cells.wear(0), cells.wear_index(0))
+        };
+        assert_eq!(worn(50, 0, (100, 3000)), ((50, 100), 127));
+        assert_eq!(worn(1550, 1500, (100, 3000)), ((300_000, 300_000), 255));
+        assert_eq!(worn(80, 30, (100, 100)), ((80, 100), 204));
+        assert_eq!(worn(3, 1, (0, 0)), ((3, 1), 255));
+        let most = u32::MAX;
+        for slc in [1, most / 2, most] {
+            for rated in [(1, most), (most, 1), (most, most - 1), (1, 2)] {
+                let ((used, of), index) = worn(most, slc, rated);
+                let share = (most - slc) as f64 / rated.0 as f64 + slc as f64 / rated.1 as f64;
+                let found = used as f64 / of as f64;
+                let within = (share + 1.0) / (1 << 30) as f64;
+                assert!((found / share - 1.0).abs() <= within, "{slc} {rated:?}: {found}");
+                assert_eq!(index, (share * 255.0).min(255.0) as u8);
+            }
+        }
+        cells.chunk_mut(0).slc_erases = most;
+        erase(&mut cells, CellMode::Slc);
+        assert_eq!(erases(&cells), (most, most, CellMode::Slc));
+    }
+}
