@@ -118,7 +118,7 @@ mod tests {
         let modes = &smart["cell_modes"];
         assert_eq!(modes["native_endurance_used_mean_ppm"], native.mean_ppm);
         assert_eq!(modes["native_endurance_used_most_ppm"], 330_000);
-        assert_eq!((&modes["slc_endurance_used_mean_ppm"]).as_u64(), Some(slc.mean_ppm));
+        assert_eq!(modes["slc_endurance_used_mean_ppm"].as_u64(), Some(slc.mean_ppm));
         assert_eq!(
             (&modes["slc_erases"], &modes["slc_media_units_written"]["lo"]),
             (&94.into(), &0.into())

@@ -7,8 +7,6 @@ use flashlane_ocssd::spec::LinkSpec;
 use flashlane_ocssd::wrap::{ScriptedDevice, TracingDevice};
 use flashlane_ocssd::{Core, Pus, SlcCount, TargetSpec};
 
-const SLC: Flags = Flags { cell: CellMode::Slc, ..Flags::DEFAULT };
-
 /// Two planes of two sectors a page and three bits per cell: 16 rows of 4 sectors, in SLC mode 5, which may be
 /// written a plane at a time. 5 us on the bus per page, SLC programs take 200 us.
 fn two_modes(change: impl FnOnce(&mut DeviceSpec)) -> DeviceSpec {
@@ -152,7 +150,7 @@ fn a_failed_unit_is_programmed_by_itself() {
     // Row 0, the first plane of row 1, the second one, row 2.
     assert_eq!((b.now() - from).as_ns() / 1000, 6 * 5 + 4 * 200);
     let got = b.read(&[(0, 0, 0, 12)]);
-    assert!((0..12).all(|i| got.holds(i, 4) == !(6..8).contains(&i)));
+    assert!((0..12).all(|i| got.holds(i, 4) != (6..8).contains(&i)));
     let count = ssd.counters();
     assert_eq!(
         (count.slc, count.programmed_total()),
