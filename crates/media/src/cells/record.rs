@@ -45,7 +45,7 @@ impl Chunk {
         }
     }
 
-    fn to_row(&self, keeps_modes: bool) -> Row {
+    fn to_row(&self) -> Row {
         let mut row = [0; ROW_BYTES];
         let slot = self.body.slot().map_or(0, |slot| slot + 1);
         for (at, word) in [self.wp, self.erases, self.reads, slot].into_iter().enumerate() {
@@ -61,8 +61,7 @@ impl Chunk {
         ];
         row[18] = flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum();
         row[19] = code(&LAST, &self.last);
-        let others = if keeps_modes { self.other_erases() } else { 0 };
-        row[20..24].copy_from_slice(&others.to_le_bytes());
+        row[20..24].copy_from_slice(&self.other_erases().to_le_bytes());
         row[24..32].copy_from_slice(&self.last_at.as_ns().to_le_bytes());
         row[32..40].copy_from_slice(&self.since.as_ns().to_le_bytes());
         row
@@ -100,9 +99,9 @@ impl Chunk {
 }
 
 impl Cells {
-    /// The row of a chunk; `keeps_modes` says that the format has erases per cell mode.
-    pub fn row(&self, index: u32, keeps_modes: bool) -> Row {
-        self.chunks[index as usize].to_row(keeps_modes)
+    /// The row of a chunk.
+    pub fn row(&self, index: u32) -> Row {
+        self.chunks[index as usize].to_row()
     }
 
     /// Makes the chunk what a row says; gives its slot. To be done before anything else.
@@ -230,26 +229,26 @@ mod tests {
         (chunk.erases, chunk.slc_erases, chunk.mode)
     }
 
-    /// A row has erases of both modes; one without counts all for the mode that the chunk is in.
+    /// A row has erases of both modes. Where they are not kept apart all count for the mode that the chunk is in, and
+    /// the row has a zero.
     #[test]
     fn a_row_has_erases_of_both_modes() {
-        let mut cells = cells();
-        for mode in [CellMode::Slc, CellMode::Slc, CellMode::Native, CellMode::Slc] {
-            erase(&mut cells, mode);
-            let again = |keeps_modes| {
+        let (mut apart, mut together) = (cells(), cells());
+        together.count_for_present_mode();
+        let steps = [CellMode::Slc, CellMode::Slc, CellMode::Native, CellMode::Slc];
+        for (mode, (n, slc)) in steps.into_iter().zip([(1, 0), (2, 1), (3, 2), (4, 2)]) {
+            let in_one = if mode == CellMode::Slc { n } else { 0 };
+            for (cells, slc) in [(&mut apart, slc), (&mut together, in_one)] {
+                erase(cells, mode);
                 let mut again = super::tests::cells();
-                again.restore(0, &cells.row(0, keeps_modes)).expect("a row of ours");
-                erases(&again)
-            };
-            let (all, slc, _) = erases(&cells);
-            assert_eq!(again(true), (all, slc, mode));
-            let alone = if mode == CellMode::Slc { all } else { 0 };
-            assert_eq!(again(false), (all, alone, mode));
+                again.restore(0, &cells.row(0)).expect("a row of ours");
+                assert_eq!((erases(cells), erases(&again)), ((n, slc, mode), (n, slc, mode)));
+            }
+            assert_eq!(together.row(0)[20..24], [0; 4]);
         }
-        assert_eq!(erases(&cells), (4, 2, CellMode::Slc));
-        let mut row = cells.row(0, true);
+        let mut row = apart.row(0);
         row[20] = 5;
-        let refused = super::tests::cells().restore(0, &row).expect_err("5 of 4 erases");
+        let refused = cells().restore(0, &row).expect_err("5 of 4 erases");
         assert!(refused.contains("erases that there are not"), "{refused}");
     }
 
