@@ -192,6 +192,8 @@ pub struct Cells {
     free_shelf: Vec<u32>,
     rows: FastDiv,
     slc_sectors: u32,
+    /// All erases of a chunk count for the mode that it is in.
+    one_mode: bool,
     /// Open chunks per die.
     open: Vec<u32>,
     /// Dies with chunks that changed since this was asked last. Programs are noted only where the
@@ -212,10 +214,16 @@ impl Cells {
             free_shelf: Vec::new(),
             rows: FastDiv::new(p.row),
             slc_sectors: slc_sectors(p.sectors, p.row, p.bits),
+            one_mode: false,
             open: vec![0; p.dies as usize],
             touched: vec![false; p.dies as usize],
             p,
         }
+    }
+
+    /// Has all erases of a chunk count for the mode that it is in: so it is where they are not kept apart.
+    pub fn count_for_present_mode(&mut self) {
+        self.one_mode = true;
     }
 
     /// Index of a chunk of a die.
@@ -277,7 +285,8 @@ impl Cells {
         let (slc, rated, in_slc) = (chunk.slc_erases as u64, rated as u64, in_slc as u64);
         let used = (chunk.erases as u64 - slc) * in_slc + slc * rated;
         let of = rated * in_slc;
-        // Squares of both must have room in the error model. What is shifted out is below 2^-31 of them.
+        // Squares of both must have room in the error model. The share is then off by 2^-30 times itself at most, as
+        // long as it is below one.
         let excess = (u64::BITS - (used | of).leading_zeros()).saturating_sub(u32::BITS);
         ((used >> excess) as u32, ((of >> excess) as u32).max(1))
     }
@@ -434,9 +443,14 @@ impl Cells {
         // It wears by what it takes out, not by what comes.
         let worn = if mutant!("device.erase-counts-for-next-mode") { mode } else { chunk.mode };
         let slc = counts * u32::from(worn == CellMode::Slc);
+        let erases = chunk.erases.saturating_add(counts);
         let fresh = Chunk {
-            erases: chunk.erases.saturating_add(counts),
-            slc_erases: chunk.slc_erases.saturating_add(slc),
+            erases,
+            slc_erases: match self.one_mode {
+                true if mode == CellMode::Slc => erases,
+                true => 0,
+                false => chunk.slc_erases.saturating_add(slc),
+            },
             wp: if mutant!("device.erase-keeps-pointer") { chunk.wp } else { 0 },
             mode,
             last: LastOp::Erase,

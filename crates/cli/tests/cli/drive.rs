@@ -9,7 +9,7 @@ fn a_drive_is_made_and_shown() {
     assert!(made.good().out.contains("8 MiB"), "2 x 2 PUs of 8 chunks of 256 KiB");
     assert_eq!(h.files(), ["a.img"]);
     let text = h.run("drive info a.img").good().out.clone();
-    says(&text, &["tiny", "uuid", "32 free", "commits", "format              2.1"]);
+    says(&text, &["tiny", "uuid", "32 free", "commits", "format              2.2"]);
     let json = h.run("drive info a.img --json -").good().json();
     assert_eq!(json["raw_bytes"], 8 << 20);
     assert_eq!(json["chunks"]["free"], 32);
@@ -18,6 +18,12 @@ fn a_drive_is_made_and_shown() {
     assert!(smart["data_units_written"].is_string() && smart["unsafe_shutdowns"].is_string());
     assert_eq!(smart["ocp"]["Physical media units written"]["lo"], 0);
     assert!(h.run("drive smart a.img").good().out.contains("Media dies offline"));
+    // It has SLC mode; the other one has not.
+    says(&text, &["endurance used      native 0.00%, at most 0.00%; SLC 0.00%, at most 0.00%"]);
+    assert_eq!(smart["cell_modes"]["slc_erases"], 0);
+    h.run("drive create b.img --preset disksim --set geometry.chunks_per_pu=64").good();
+    assert!(!h.run("drive info b.img").good().out.contains("endurance"));
+    assert!(!h.run("drive smart b.img --json -").good().out.contains("cell_modes"));
     assert!(h.run("drive check a.img").good().out.ends_with("good\n"));
     let presets = h.run("drive info --presets").good().out.clone();
     assert!(presets.contains("westlake") && presets.contains("16 GiB"), "{presets}");

@@ -45,7 +45,7 @@ impl Chunk {
         }
     }
 
-    fn to_row(&self, keeps_modes: bool) -> Row {
+    fn to_row(&self) -> Row {
         let mut row = [0; ROW_BYTES];
         let slot = self.body.slot().map_or(0, |slot| slot + 1);
         for (at, word) in [self.wp, self.erases, self.reads, slot].into_iter().enumerate() {
@@ -61,8 +61,7 @@ impl Chunk {
         ];
         row[18] = flags.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum();
         row[19] = code(&LAST, &self.last);
-        let others = if keeps_modes { self.other_erases() } else { 0 };
-        row[20..24].copy_from_slice(&others.to_le_bytes());
+        row[20..24].copy_from_slice(&self.other_erases().to_le_bytes());
         row[24..32].copy_from_slice(&self.last_at.as_ns().to_le_bytes());
         row[32..40].copy_from_slice(&self.since.as_ns().to_le_bytes());
         row
@@ -100,9 +99,9 @@ impl Chunk {
 }
 
 impl Cells {
-    /// The row of a chunk; `keeps_modes` says that the format has erases per cell mode.
-    pub fn row(&self, index: u32, keeps_modes: bool) -> Row {
-        self.chunks[index as usize].to_row(keeps_modes)
+    /// The row of a chunk.
+    pub fn row(&self, index: u32) -> Row {
+        self.chunks[index as usize].to_row()
     }
 
     /// Makes the chunk what a row says; gives its slot. To be done before anything else.
@@ -194,5 +193,92 @@ impl Cells {
         for (mine, theirs) in self.touched.iter_mut().zip(dies) {
             *mine |= theirs;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CellParams;
+    use super::*;
+    use crate::store::{Store, StoreKind};
+
+    /// Two chunks of two rows of four sectors, two bits per cell.
+    fn cells() -> Cells {
+        let p = CellParams {
+            first_chunk: 0,
+            dies: 1,
+            chunks_per_die: 2,
+            sectors: 8,
+            row: 4,
+            bits: 2,
+            window: 0,
+            pairs: None,
+            rated_erases: 100,
+            rated_erases_slc: 3000,
+        };
+        Cells::new(p, Store::new(StoreKind::Stamps, 8))
+    }
+
+    fn erase(cells: &mut Cells, mode: CellMode) {
+        let name = cells.erase(0, mode, Ns::ZERO);
+        cells.drop_shelved(name);
+    }
+
+    fn erases(cells: &Cells) -> (u32, u32, CellMode) {
+        let chunk = cells.chunk(0);
+        (chunk.erases, chunk.slc_erases, chunk.mode)
+    }
+
+    /// A row has erases of both modes. Where they are not kept apart all count for the mode that the chunk is in, and
+    /// the row has a zero.
+    #[test]
+    fn a_row_has_erases_of_both_modes() {
+        let (mut apart, mut together) = (cells(), cells());
+        together.count_for_present_mode();
+        let steps = [CellMode::Slc, CellMode::Slc, CellMode::Native, CellMode::Slc];
+        for (mode, (n, slc)) in steps.into_iter().zip([(1, 0), (2, 1), (3, 2), (4, 2)]) {
+            let in_one = if mode == CellMode::Slc { n } else { 0 };
+            for (cells, slc) in [(&mut apart, slc), (&mut together, in_one)] {
+                erase(cells, mode);
+                let mut again = super::tests::cells();
+                again.restore(0, &cells.row(0)).expect("a row of ours");
+                assert_eq!((erases(cells), erases(&again)), ((n, slc, mode), (n, slc, mode)));
+            }
+            assert_eq!(together.row(0)[20..24], [0; 4]);
+        }
+        let mut row = apart.row(0);
+        row[20] = 5;
+        let refused = cells().restore(0, &row).expect_err("5 of 4 erases");
+        assert!(refused.contains("erases that there are not"), "{refused}");
+    }
+
+    /// Counts at their ends are counts like others.
+    #[test]
+    fn wear_has_no_end() {
+        let mut cells = cells();
+        let mut worn = |erases, slc_erases, rated| {
+            let chunk = cells.chunk_mut(0);
+            (chunk.erases, chunk.slc_erases) = (erases, slc_erases);
+            (cells.p.rated_erases, cells.p.rated_erases_slc) = rated;
+            (cells.wear(0), cells.wear_index(0))
+        };
+        assert_eq!(worn(50, 0, (100, 3000)), ((50, 100), 127));
+        assert_eq!(worn(1550, 1500, (100, 3000)), ((300_000, 300_000), 255));
+        assert_eq!(worn(80, 30, (100, 100)), ((80, 100), 204));
+        assert_eq!(worn(3, 1, (0, 0)), ((3, 1), 255));
+        let most = u32::MAX;
+        for slc in [1, most / 2, most] {
+            for rated in [(1, most), (most, 1), (most, most - 1), (1, 2)] {
+                let ((used, of), index) = worn(most, slc, rated);
+                let share = (most - slc) as f64 / rated.0 as f64 + slc as f64 / rated.1 as f64;
+                let found = used as f64 / of as f64;
+                let within = (share + 1.0) / (1 << 30) as f64;
+                assert!((found / share - 1.0).abs() <= within, "{slc} {rated:?}: {found}");
+                assert_eq!(index, (share * 255.0).min(255.0) as u8);
+            }
+        }
+        cells.chunk_mut(0).slc_erases = most;
+        erase(&mut cells, CellMode::Slc);
+        assert_eq!(erases(&cells), (most, most, CellMode::Slc));
     }
 }

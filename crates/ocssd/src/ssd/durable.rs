@@ -695,7 +695,7 @@ impl Ssd {
         let dies = touched.iter().flatten();
         for (die, _) in (0..).zip(dies).filter(|(_, touched)| **touched) {
             let chan = &chans[self.geo.channel_of(die) as usize];
-            rows.extend(chunk_rows(layout, chan, die, image.header.version));
+            rows.extend(chunk_rows(layout, chan, die));
         }
         rows.retain(|(number, row)| table.row(*number) != row);
         Ok(rows)
@@ -709,7 +709,7 @@ impl Ssd {
         let mut rows = self.rows_of_state(layout, &mut chans, &state)?;
         for die in 0..layout.dies {
             let chan = &chans[self.geo.channel_of(die) as usize];
-            rows.extend(chunk_rows(layout, chan, die, VERSION));
+            rows.extend(chunk_rows(layout, chan, die));
         }
         Ok(rows)
     }
@@ -829,6 +829,9 @@ impl Ssd {
         for (number, channel) in (0..).zip(&mut self.channels) {
             let chan = channel.get_mut();
             restore_channel(rows, layout, chan, number)?;
+            if version < KEEPS_MODES {
+                chan.cells.count_for_present_mode();
+            }
             open += (0..chan.dead.len() as u32).map(|d| chan.cells.open_on(d) as u64).sum::<u64>();
         }
         self.open = AtomicU64::new(open);
@@ -957,13 +960,11 @@ fn chunk_rows<'c>(
     layout: &Layout,
     chan: &'c Chan,
     die: u32,
-    version: Version,
 ) -> impl Iterator<Item = (u32, Row)> + 'c {
     let per_die = layout.chunks / layout.dies;
     let lun = die % (layout.dies / layout.channels);
     let first = layout.chunk_row(die * per_die);
-    let row = move |c| chan.cells.row(chan.cells.index(lun, c), version >= KEEPS_MODES);
-    (0..per_die).map(move |c| (first + c, row(c)))
+    (0..per_die).map(move |c| (first + c, chan.cells.row(chan.cells.index(lun, c))))
 }
 
 fn restore_channel(

@@ -11,13 +11,16 @@ const PUS: u32 = 4;
 const CHUNKS: u32 = 3;
 const SECTORS: u32 = 64;
 const UNIT: u32 = 4;
+/// In SLC mode, in which a chunk of `tiny` has as many sectors.
+const SLC_UNIT: u32 = 2;
 
 #[derive(Clone, Debug)]
 enum Step {
     /// Runs of (pu, chunk, sector or None for the pointer, sectors).
     Write(Vec<(u32, u32, Option<u32>, u32)>),
     Read(Vec<(u32, u32, u32, u32)>),
-    Reset(Vec<(u32, u32)>),
+    /// Places; to SLC mode.
+    Reset(Vec<(u32, u32)>, bool),
     Copy(u32, u32, u32, u32, u32),
     /// Lets time pass.
     Wait(u64),
@@ -34,7 +37,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => prop::collection::vec(write, 1..4).prop_map(Step::Write),
         4 => prop::collection::vec(read, 1..4).prop_map(Step::Read),
-        2 => prop::collection::vec(place(), 1..3).prop_map(Step::Reset),
+        2 => (prop::collection::vec(place(), 1..3), any::<bool>()).prop_map(|(p, slc)| Step::Reset(p, slc)),
         1 => (place(), place(), 0..SECTORS)
             .prop_map(|((p, c), (q, d), s)| Step::Copy(p, c, s / 4 * 4, q, d)),
         2 => (0u64..4000).prop_map(Step::Wait),
@@ -46,7 +49,15 @@ fn step() -> impl Strategy<Value = Step> {
 struct ModelChunk {
     data: Vec<u8>,
     closed: bool,
+    slc: bool,
     erases: u32,
+    slc_erases: u32,
+}
+
+impl ModelChunk {
+    fn unit(&self) -> u32 {
+        if self.slc { SLC_UNIT } else { UNIT }
+    }
 }
 
 struct Model {
@@ -66,16 +77,16 @@ impl Model {
         let mut all = Vec::new();
         let mut done = 0;
         while done < n {
-            let (at, piece) = (sector + done, UNIT.min(n - done));
+            let (at, piece) = (sector + done, c.unit().min(n - done));
             done += piece;
             let status = if c.closed {
                 Status::WriteFault
-            } else if piece != UNIT || !at.is_multiple_of(UNIT) {
+            } else if piece != c.unit() || !at.is_multiple_of(c.unit()) {
                 Status::InvalidField
             } else if at != c.data.len() as u32 {
                 Status::OutOfOrder
             } else {
-                c.data.extend(vec![fill; UNIT as usize]);
+                c.data.extend(vec![fill; piece as usize]);
                 c.closed = c.data.len() as u32 == SECTORS;
                 Status::Ok
             };
@@ -88,11 +99,11 @@ impl Model {
         let window = self.window;
         let c = self.chunk(pu, chunk);
         let wp = c.data.len() as u32;
-        let readable = if c.closed { sector < wp } else { sector + window < wp };
+        let readable = if c.closed || c.slc { sector < wp } else { sector + window < wp };
         readable.then(|| c.data[sector as usize])
     }
 
-    fn reset(&mut self, pu: u32, chunk: u32) -> Status {
+    fn reset(&mut self, pu: u32, chunk: u32, slc: bool) -> Status {
         let strict = self.strict;
         let c = self.chunk(pu, chunk);
         if strict && !c.closed {
@@ -101,6 +112,8 @@ impl Model {
         c.data.clear();
         c.closed = false;
         c.erases += 1;
+        c.slc_erases += u32::from(c.slc);
+        c.slc = slc;
         Status::Ok
     }
 }
@@ -161,10 +174,10 @@ impl Player {
                 }
                 Op::Read
             }
-            Step::Reset(places) => {
+            Step::Reset(places, slc) => {
                 for (pu, chunk) in places {
                     at.extend(addrs(dev, &[(*pu, *chunk, 0, 1)]));
-                    e.status.push(self.model.reset(*pu, *chunk));
+                    e.status.push(self.model.reset(*pu, *chunk, *slc));
                 }
                 Op::Reset
             }
@@ -186,36 +199,47 @@ impl Player {
         e: &mut Expected,
     ) {
         let wp = self.model.chunk(to.0, to.1).data.len() as u32 % SECTORS;
-        let sources = addrs(dev, &[(from.0, from.1, from.2, UNIT)]);
-        let places = addrs(dev, &[(to.0, to.1, wp, UNIT)]);
+        let n = UNIT.min(SECTORS - wp);
+        let sources = addrs(dev, &[(from.0, from.1, from.2, n)]);
+        let places = addrs(dev, &[(to.0, to.1, wp, n)]);
         at.extend(sources.iter().zip(&places).flat_map(|(a, b)| [*a, *b]));
-        let data: Option<Vec<u8>> =
-            (0..UNIT).map(|k| self.model.read(from.0, from.1, from.2 + k)).collect();
-        e.status = vec![Status::Ok; 2 * UNIT as usize];
-        let Some(data) = data else {
-            let first = (0..UNIT).find(|k| self.model.read(from.0, from.1, from.2 + k).is_none());
-            e.status[2 * first.unwrap_or(0) as usize] = Status::InvalidField;
-            (0..UNIT as usize).for_each(|k| e.status[2 * k + 1] = Status::InvalidField);
-            return;
-        };
-        let done = self.model.write(to.0, to.1, wp, UNIT, 0);
-        for (k, status) in done.iter().enumerate() {
-            e.status[2 * k + 1] = *status;
-        }
-        if done[0] == Status::Ok {
-            let c = self.model.chunk(to.0, to.1);
-            let start = c.data.len() - UNIT as usize;
-            c.data[start..].copy_from_slice(&data);
+        e.status = vec![Status::Ok; 2 * n as usize];
+        let unit = self.model.chunk(to.0, to.1).unit();
+        for first in (0..n).step_by(unit as usize) {
+            let unit = first..(first + unit).min(n);
+            let data: Vec<Option<u8>> =
+                unit.clone().map(|k| self.model.read(from.0, from.1, from.2 + k)).collect();
+            let to_each = |e: &mut Expected, status: &[Status]| {
+                unit.clone().zip(status).for_each(|(k, s)| e.status[2 * k as usize + 1] = *s);
+            };
+            if let Some(none) = data.iter().position(Option::is_none) {
+                e.status[2 * (first as usize + none)] = Status::InvalidField;
+                to_each(e, &vec![Status::InvalidField; data.len()]);
+                continue;
+            }
+            let done = self.model.write(to.0, to.1, wp + first, data.len() as u32, 0);
+            to_each(e, &done);
+            if done[0] == Status::Ok {
+                let c = self.model.chunk(to.0, to.1);
+                let start = c.data.len() - data.len();
+                c.data[start..].iter_mut().zip(data).for_each(|(to, from)| *to = from.unwrap());
+            }
         }
     }
 }
 
-fn send(cx: &flashlane_rt::Cx, dev: &dyn Device, op: Op, at: &[Ppa], fill: u8) -> Sent {
+fn send(
+    cx: &flashlane_rt::Cx,
+    dev: &dyn Device,
+    (op, cell): (Op, CellMode),
+    at: &[Ppa],
+    fill: u8,
+) -> Sent {
     let unit = dev.traits().content_bytes;
     let mut data = vec![0x55; unit * at.len()];
     let mut oob = vec![[0x55; 16]; at.len()];
     let index: Vec<u32> = (0..at.len() as u32).collect();
-    let flags = Flags { suspend: true, ..Flags::default() };
+    let flags = Flags { suspend: true, cell, ..Flags::default() };
     let filled = Filled::new(at.len(), unit, fill);
     let request = match op {
         Op::Write => filled.request(at, false),
@@ -254,6 +278,7 @@ fn play(steps: Vec<Step>, queue: DieQueue, style: PpaStyle, store: StoreKind, st
         s.ppa = style;
         s.geometry.chunks_per_pu = CHUNKS;
         s.timing.queue = queue;
+        s.cells.slc.as_mut().unwrap().ws_min = Some(SLC_UNIT);
         s.timing.suspend_cost = Ns::from_us(10);
         s.timing.cache_read = store == StoreKind::Memory;
         s.timing.max_in_flight = if strict { 3 } else { 0 };
@@ -286,7 +311,9 @@ fn play(steps: Vec<Step>, queue: DieQueue, style: PpaStyle, store: StoreKind, st
                 }
                 _ if at.is_empty() => {}
                 _ => {
-                    let sent = send(&cx, &*dev, op, &at, player.fill);
+                    let to_slc = matches!(step, Step::Reset(_, true));
+                    let cell = if to_slc { CellMode::Slc } else { CellMode::Native };
+                    let sent = send(&cx, &*dev, (op, cell), &at, player.fill);
                     check_read(&sent, &e, unit);
                     let (cx2, dev) = (cx.clone(), dev.clone());
                     waits.push(cx.spawn_join(async move {
@@ -320,7 +347,8 @@ fn check_report(b: &Bench, model: &Model) {
             };
             assert_eq!(info.state, state);
             assert_eq!(info.write_pointer, c.data.len() as u32);
-            assert_eq!(info.erases, c.erases);
+            assert_eq!((info.erases, info.slc_erases), (c.erases, c.slc_erases));
+            assert_eq!(info.cell == CellMode::Slc, c.slc);
         }
     }
 }
