@@ -78,9 +78,10 @@ allow media "base rt"
 allow ocssd "base rt media"
 allow ftl "base rt media ocssd"
 allow stack "base rt ocssd ftl"
-allow trace "base"
+allow detect "base"
+allow trace "base detect"
 allow serve "base rt ftl"
-allow lab "base rt media ocssd ftl stack trace serve"
+allow lab "base rt media ocssd ftl stack trace detect serve"
 allow cli "base rt media ocssd ftl lab testkit"
 allow testkit "base rt media ocssd ftl stack"
 allow model ""
@@ -88,7 +89,7 @@ allow model ""
 for toml in crates/*/Cargo.toml; do
     crate=$(basename "$(dirname "$toml")")
     case $crate in
-        base | rt | media | ocssd | ftl | stack | trace | serve | lab | cli | testkit | model) ;;
+        base | rt | media | ocssd | ftl | stack | detect | trace | serve | lab | cli | testkit | model) ;;
         *) fail "$toml: a crate that docs/ARCHITECTURE.md does not place" ;;
     esac
     grep -q '^\[lints\]' "$toml" || fail "$toml: the workspace's lint table is not used"

@@ -2,6 +2,7 @@
 """ftrace text of the kernel's blk tracer (stdin) -> blkparse's default text (stdout).
 
 Keeps the actions Q, D and C and the notes written to trace_marker (as action m); drops the rest.
+With `--writes` it keeps only what is written, as the device got it (D).
 Sequence numbers count the kept lines of each CPU, as blktrace numbers per CPU. Time starts at 0.
 A line that is neither dropped on purpose nor understood ends the conversion: nothing is lost silently.
 """
@@ -15,10 +16,13 @@ DROPPED = {"G", "I", "M", "F", "P", "U", "UT", "X", "B", "A", "R", "S", "T", "m"
 # "   mkfs.ext4-3208    [001] d..1.   534.714462:   7,0    Q  RA 0 + 32 [mkfs.ext4]"
 CONTEXT = re.compile(r"^\s*(?P<task>.*)-(?P<pid>\d+)\s+\[(?P<cpu>\d+)\]\s+\S+\s+(?P<s>\d+)\.(?P<us>\d{6}): (?P<what>.*)$")
 EVENT = re.compile(r"^\s*(?P<major>\d+),(?P<minor>\d+)\s+(?P<action>[A-Za-z]+)\s+(?P<rwbs>[A-Z]+) (?P<rest>.*)$")
+# With a length: a flush is a write without one.
+WRITE = re.compile(r"^D[A-Z]*W[A-Z]*\d+ \+ [1-9]")
 NOTE = re.compile(r"^tracing_mark_write: (?P<text>.*)$")
 
 
 def main():
+    writes_only = sys.argv[1:] == ["--writes"]
     start_us = None
     device = None
     pending_notes = []  # notes from before the first event: printed at its time
@@ -44,6 +48,8 @@ def main():
         us = int(context["s"]) * 1_000_000 + int(context["us"])
 
         note = NOTE.match(context["what"])
+        if note and writes_only:
+            continue
         if note:
             if start_us is None:
                 pending_notes.append((cpu, note["text"]))
@@ -54,7 +60,7 @@ def main():
         event = EVENT.match(context["what"])
         if not event or event["action"] not in KEPT | DROPPED:
             sys.exit(f"ftrace2blkparse: line {number} not understood: {line!r}")
-        if event["action"] in DROPPED:
+        if event["action"] in DROPPED or (writes_only and not WRITE.match(event["action"] + event["rwbs"] + event["rest"])):
             continue
         if start_us is None:
             start_us = us
