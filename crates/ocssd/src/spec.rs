@@ -307,7 +307,8 @@ impl DeviceSpec {
     /// The single-bit mode, where chunks can be reset to it.
     pub fn slc_mode(&self) -> Option<SlcMode> {
         let (geo, row) = (&self.geometry, self.geometry.sectors_per_row());
-        self.cells.slc.map(|slc| SlcMode {
+        // Who may not reset a free chunk can't bring it into the mode.
+        self.cells.slc.filter(|_| self.limits.reset_free).map(|slc| SlcMode {
             chunk_sectors: slc_sectors(geo.sectors_per_chunk(), row, self.cells.bits),
             ws_min: slc.ws_min.unwrap_or(geo.ws_min),
             ws_opt: row,

@@ -21,6 +21,7 @@ pub mod devices;
 pub mod disk;
 pub mod guest;
 pub mod harness;
+pub mod hinting;
 pub mod host;
 pub mod moments;
 pub mod oracle;

@@ -62,6 +62,7 @@ impl Source for Own {
             chunks: *chunks,
             fixed: true,
             disk: None,
+            journal: 0,
         };
         stacks::machine(on, layers.clone())
     }

@@ -8,6 +8,7 @@ use crate::aim::AimedDevice;
 use crate::devices::{self, Size};
 use crate::disk::{Disk, Loss};
 use crate::harness::{Boot, Machine, Stack, Up};
+use crate::hinting::Hinting;
 use crate::moments::NotingDevice;
 use crate::ram::{Keep, Ram};
 use crate::swarm::{Boxed, Knob};
@@ -19,7 +20,8 @@ use flashlane_ftl::log::{
     ScrubConfig, WearConfig, WearLeveling,
 };
 use flashlane_ftl::pftl::PftlConfig;
-use flashlane_ocssd::spec::LinkSpec;
+use flashlane_ftl::slc::{Scheme, SlcConfig};
+use flashlane_ocssd::spec::{LinkSpec, SlcSpec};
 use flashlane_ocssd::{
     CreateImage, Device, DeviceSpec, OpenImage, Partition, PowerOn, Ssd, SsdOptions,
 };
@@ -44,6 +46,9 @@ pub const STACKS: &[Stack] = &[
     row("pftl-buffer-faults", 16, 10, |seed, size| pftl(seed, size).faulty().buffered().machine()),
     row("pblk-image", 16, 3, |seed, _| qblk(seed, Size::Tight).imaged().machine()),
     row("pftl-image", 16, 5, pftl_image),
+    row("slc-tlc", 60, 10, |seed, size| slc(seed, size).machine()),
+    row("slc-tlc-faults", 60, 10, |seed, size| slc(seed, size).faulty().machine()),
+    row("slc-tlc-image", 16, 5, |seed, _| slc(seed, Size::Tight).imaged().machine()),
 ];
 
 const fn row(
@@ -112,6 +117,8 @@ pub(crate) struct OnSsd {
     pub(crate) fixed: bool,
     /// The device lives in an image on this disk, where it has one.
     pub(crate) disk: Option<RefCell<Arc<Disk>>>,
+    /// Of the host's sectors, those that it calls a journal's, in 1/1000.
+    pub(crate) journal: u64,
 }
 
 /// A device, and the settings of its one layer while they are drawn.
@@ -140,6 +147,7 @@ impl<C: Into<LayerSpec>> Drawn<C> {
             chunks: None,
             fixed: false,
             disk: None,
+            journal: 0,
         };
         Drawn { on, config }
     }
@@ -388,8 +396,13 @@ impl Machine for Layered {
             self.kept.borrow_mut().layers = Some(layers.clone());
             let (idle, stopping, stopped) = (layers.clone(), layers.clone(), layers.clone());
             let state = layers.clone();
+            let mut dev = layers.block();
+            if self.on.journal > 0 {
+                let sectors = dev.info().capacity * self.on.journal / 1000;
+                dev = Arc::new(Hinting::new(dev, sectors));
+            }
             Ok(Up {
-                dev: layers.block(),
+                dev,
                 knob: knob(layers.target()),
                 check_idle: Box::new(move || {
                     idle.stats().check_host_law()?;
@@ -440,6 +453,54 @@ fn pftl(seed: u64, size: Size) -> Drawn<PftlConfig> {
         let least = if drawn.on.spec.get_mut().cells.pair_damage { 75 } else { 30 };
         drawn.config.over_provisioning_percent = drawn.config.over_provisioning_percent.max(least);
     }
+    drawn
+}
+
+/// The SLC/TLC SSD, in both forms, on cells of two or three bits; a part of the host's sectors is a
+/// journal's, which may be more than the journal region holds.
+fn slc(seed: u64, size: Size) -> Drawn<SlcConfig> {
+    let mut rng = Rng::stream(seed, "testkit.slc", 0);
+    let r = &mut rng;
+    let mut drawn = Drawn::new(seed, size, SlcConfig::default());
+    let spec = drawn.on.spec.get_mut();
+    spec.cells.bits = spec.cells.bits.max(devices::one_of(r, &[2, 3]));
+    let page = spec.geometry.sectors_per_page;
+    let row = page * spec.geometry.planes;
+    let ws_min = devices::one_of(r, &[page, page, row]);
+    spec.cells.slc = Some(SlcSpec {
+        read: Ns::from_us(20),
+        program: Ns::from_us(120),
+        erase: Ns::from_ms(1),
+        rated_erases: 0,
+        ws_min: Some(ws_min),
+    });
+    spec.limits.reset_free = true;
+    let pus = spec.geometry.channels * spec.geometry.pus_per_channel;
+    let scheme = devices::one_of(r, &[Scheme::Conventional, Scheme::Journal, Scheme::Journal]);
+    let journal = scheme == Scheme::Journal;
+    let widths: Vec<u32> = (1..=pus).filter(|n| pus.is_multiple_of(*n)).collect();
+    let width = devices::one_of(r, &widths);
+    let lines = 2 + r.below(3 * (pus / width) as u64) as u32;
+    let taken = if journal { lines.div_ceil(pus / width) } else { 0 };
+    let slc_chunks = taken + 2 + r.below(3) as u32;
+    if spec.geometry.chunks_per_pu < slc_chunks + 12 {
+        *spec = spec.clone().with_chunks_per_pu(slc_chunks + 12);
+    }
+    drawn.config = SlcConfig {
+        scheme,
+        slc_chunks: Some(slc_chunks),
+        journal_lines: journal.then_some(lines),
+        journal_line_pus: journal.then_some(width),
+        idle: devices::one_of(r, &[Ns::from_us(1), Ns::from_us(500), Ns::from_ms(5)]),
+        migration_mib_per_s: devices::one_of(r, &[None, None, Some(1), Some(100)]),
+        detect: r.below(2) == 0,
+        // As for a block SSD without capacitors: a barrier pads a unit, or half of a small chunk.
+        over_provisioning_percent: if drawn.on.spec.get_mut().cells.pair_damage { 75 } else { 30 },
+        gc_low_water_lines: devices::one_of(r, &[2, 2, 3]),
+        gc_reads: devices::one_of(r, &[None, Some(1), Some(3)]),
+        ..SlcConfig::default()
+    };
+    drawn.on.journal = devices::one_of(r, &[0, 20, 100, 300]);
     drawn
 }
 

@@ -261,9 +261,11 @@ fn check_config(
     let reads = config.gc_reads.map_or(reads, u64::from);
     let reads = within("gc_reads", reads, 1, 1024)?;
     let window = (main.window + main.unit).min(main.chunk_sectors);
+    let queues = if config.tier.is_some() { 2 } else { 1 };
     Ok(Sizes {
         user_room,
-        gc_room: reads * vector as u32 + main.unit,
+        // Beside the last read a rest too small for a unit waits in each queue of moved sectors.
+        gc_room: reads * vector as u32 + queues * main.unit,
         windows: 2 * layout.positions * window,
         content_bytes,
     })

@@ -263,7 +263,8 @@ impl Controller {
     pub(super) fn barrier_needs_room(&self) -> bool {
         let host = [Kind::User, Kind::Journal];
         let covered = host.iter().any(|kind| self.buffer.covered_waiting(*kind) > 0);
-        if covered && self.place.leaving() > 0 {
+        // A line of another pool gives GC no room back.
+        if covered && self.place.leaving_of(MAIN) > 0 {
             return true;
         }
         let stops = self.phase == Phase::Draining && !self.capacitors;
@@ -351,14 +352,12 @@ impl Controller {
         let stops = matches!(self.phase, Phase::Draining | Phase::Stopped);
         let stops = stops && !mutant!("kit.stop-withholds-room");
         let any = self.barriers.withheld > 0;
-        let denied = any
-            && self.place.is_host_denied(MAIN)
-            && !self.buffer_has_room()
-            && !self.place.host_has_room(MAIN, moving);
-        if denied && !stops {
-            return 0;
-        }
-        std::mem::take(&mut self.barriers.withheld)
+        let denied =
+            any && self.place.is_host_denied(MAIN) && !self.place.host_has_room(MAIN, moving);
+        let most = if denied && !stops { self.room_in_buffer() } else { u32::MAX };
+        let granted = self.barriers.withheld.min(most);
+        self.barriers.withheld -= granted;
+        granted
     }
 
     /// Pages for a unit: those that a barrier has made, or those that have changed.

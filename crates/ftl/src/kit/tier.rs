@@ -331,6 +331,15 @@ impl Controller {
         self.is_unit_due(Kind::Wrap, MAIN).then(|| self.place.next_of_gc(MAIN))?
     }
 
+    /// What the buffer can take beside what waits already.
+    pub(super) fn room_in_buffer(&self) -> u32 {
+        if self.tier.is_none() {
+            return 0;
+        }
+        let waiting = [Kind::User, Kind::Journal, Kind::Wrap].map(|kind| self.buffer.waiting(kind));
+        self.place.room_now(BUFFER).saturating_sub(waiting.iter().sum())
+    }
+
     /// The host's sectors may go to the buffer.
     pub(super) fn buffer_has_room(&self) -> bool {
         self.tier.is_some() && self.place.host_may_go_on(BUFFER, 0)

@@ -164,4 +164,7 @@ swarms! {
     pftl_buffer_faults: "pftl-buffer-faults",
     pblk_image: "pblk-image",
     pftl_image: "pftl-image",
+    slc_tlc: "slc-tlc",
+    slc_tlc_faults: "slc-tlc-faults",
+    slc_tlc_image: "slc-tlc-image",
 }
