@@ -247,13 +247,14 @@ impl Controller {
         let format = device.format();
         let chunk = format.pack(self.place.layout.chunk(job.line, position));
         let n = slots.len();
+        let slc = self.place.layout.is_slc(job.line);
         let mut user = 0;
         for (i, slot) in slots.iter().enumerate() {
             let (oob, cause) = self.seal(*slot);
             self.scratch.addrs[i] = format.in_chunk(chunk, job.from + i as u32);
             self.scratch.oob[i] = oob;
             self.scratch.cause[i] = cause;
-            self.stats.ftl.programmed[cause as usize] += 1;
+            self.stats.count(cause, slc);
             user += (cause == Cause::User) as u64;
         }
         self.stats.ftl.buffered_now -= user;
@@ -460,12 +461,14 @@ impl Controller {
             let programmed = status == Status::WriteNextUnit;
             over |= self.note_failure(position, job, status);
             if *slot == self.buffer.padding() {
-                let pad = Cause::PaddingFlush as usize;
-                self.stats.ftl.programmed[pad] -= !programmed as u64;
+                if !programmed {
+                    let slc = self.place.layout.is_slc(job.line);
+                    self.stats.uncount(Cause::PaddingFlush, slc);
+                }
             } else if programmed {
                 self.wait_again(*slot, room);
             } else {
-                self.uncount(*slot);
+                self.uncount(*slot, job.line);
                 self.put_back(*slot, room);
             }
             *slot = NIL;
@@ -500,10 +503,10 @@ impl Controller {
     }
 
     /// A sector was counted as programmed when it was sent, but never was.
-    fn uncount(&mut self, slot: u32) {
+    fn uncount(&mut self, slot: u32, line: u32) {
         let s = *self.buffer.slot(slot);
+        self.stats.uncount(s.cause, self.place.layout.is_slc(line));
         let ftl = &mut self.stats.ftl;
-        ftl.programmed[s.cause as usize] -= 1;
         if s.cause != Cause::User {
             return;
         }

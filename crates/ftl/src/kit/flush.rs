@@ -85,7 +85,7 @@ impl Controller {
             self.scratch.addrs[i] = format.in_chunk(chunk, job.from + i as u32);
             self.scratch.oob[i] = Oob::encode_raw(lba, stamp, read::content_crc(sector));
             self.scratch.cause[i] = cause;
-            self.stats.ftl.programmed[cause as usize] += 1;
+            self.stats.count(cause, self.place.layout.is_slc(job.line));
         }
         let index: Vec<u32> = (0..unit as u32).collect();
         let content = Gather::new(&bytes, &index, PAGE_BYTES);
@@ -141,7 +141,9 @@ impl Controller {
                 _ => Cause::PaddingFlush,
             };
             let programmed = status == Status::WriteNextUnit;
-            self.stats.ftl.programmed[cause as usize] -= !programmed as u64;
+            if !programmed {
+                self.stats.uncount(cause, self.place.layout.is_slc(job.line));
+            }
             match page {
                 Some(page) if self.capacitors => self.pages.failed(*page),
                 Some(page) => self.held_page_ended(*page, false),

@@ -171,6 +171,7 @@ impl DriveFtl {
         }
         let survives = mutant!("kit.flush-not-passed-on") || self.device.flush(cx).await;
         let mut c = self.controller.lock();
+        c.note_request(cx);
         if !survives {
             c.read_only.get_or_insert(super::HOST_TROUBLE);
         }

@@ -197,7 +197,9 @@ async fn finish(ftl: &DriveFtl, cx: &Cx, line: u32) {
             let n = unit - from % unit;
             let done = pad(cx, &*ftl.device, layout, line, position, from, n).await;
             let moved = (0..n).filter(|i| done.status(*i as usize).moved_pointer()).count();
-            ftl.controller.lock().stats.ftl.programmed[Cause::PaddingPair as usize] += moved as u64;
+            let mut c = ftl.controller.lock();
+            (0..moved).for_each(|_| c.stats.count(Cause::PaddingPair, layout.is_slc(line)));
+            drop(c);
             if moved == 0 {
                 break;
             }

@@ -7,7 +7,8 @@
 use super::{CreateError, DriveConfig, DriveFtl, Dump, MountError, Recovery};
 use crate::block::BlockError;
 use crate::layer::{
-    Built, Find, Kind, Later, Layer, LayerError, Recovered, Refusal, Saved, Seam, Settings, Stop,
+    AttributeError, Built, Counted, Find, Kind, Later, Layer, LayerError, Recovered, Refusal,
+    Saved, Seam, Settings, Stop,
 };
 use crate::stats::{FtlStats, Gauges};
 use flashlane_rt::Cx;
@@ -99,6 +100,21 @@ impl Layer for DriveFtl {
 
     fn line_states(&self) -> Vec<(String, u64)> {
         DriveFtl::line_states(self)
+    }
+
+    fn attribute(&self, name: &str) -> Result<String, AttributeError> {
+        match (name, self.journals()) {
+            ("journals", Some(text)) => Ok(text),
+            _ => Err(AttributeError::unknown(name, self.kind.attributes())),
+        }
+    }
+
+    fn counted(&self) -> Vec<Counted> {
+        self.controller.lock().counted()
+    }
+
+    fn measure(&self) {
+        self.controller.lock().measure_tier();
     }
 
     fn acks_are_durable(&self) -> bool {

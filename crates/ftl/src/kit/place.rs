@@ -878,6 +878,12 @@ impl Place {
         self.leaving.iter().any(|line| self.line(*line).safe_after <= barrier)
     }
 
+    /// The same of a pool, or it is being erased.
+    pub(super) fn has_erase_of(&self, pool: usize, barrier: u64) -> bool {
+        let mut lines = self.layout.lines_of(pool).map(|line| self.line(line));
+        lines.any(|l| l.state == LineState::Leaving && l.safe_after <= barrier)
+    }
+
     /// Takes the oldest leaving line that nobody reads, and nobody needs after `barrier`.
     pub(super) fn next_erase(&mut self, barrier: u64) -> Option<u32> {
         let free = |line: &u32| {

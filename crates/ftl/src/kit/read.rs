@@ -181,7 +181,8 @@ impl Controller {
                 let line = self.place.layout.line_of(at);
                 self.place.line_mut(line).readers += 1;
                 if let Some(tier) = &mut self.tier {
-                    tier.stats.read += u64::from(self.place.layout.of(line).pool != MAIN);
+                    tier.stats.slc_read_sectors +=
+                        u64::from(self.place.layout.of(line).pool != MAIN);
                 }
                 Source::Media(at)
             }

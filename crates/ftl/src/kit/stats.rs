@@ -4,6 +4,7 @@
 //! it. Promises: every number counts from create. Never: decides anything.
 
 use crate::stats::FtlStats;
+use flashlane_ocssd::device::Cause;
 
 /// Classes of a victim's invalid share: class `i` holds shares of `i` tenths up to below the next,
 /// the last one victims with nothing live.
@@ -14,6 +15,8 @@ pub const INVALID_CLASSES: usize = 11;
 pub struct DriveStats {
     /// The counters that every layer keeps; both laws hold for them.
     pub ftl: FtlStats,
+    /// Of the sectors programmed, by cause, those in SLC mode.
+    pub slc_programmed: [u64; Cause::ALL.len()],
     /// Victims by the share of their sectors that was garbage when GC took them, in tenths: how
     /// well the device's garbage collection could do (ParaFS 4.3 compares file systems by it).
     pub victims_by_invalid_tenths: [u64; INVALID_CLASSES],
@@ -35,6 +38,24 @@ pub struct DriveStats {
 }
 
 impl DriveStats {
+    /// A sector is programmed, in SLC mode or not.
+    #[inline]
+    pub(super) fn count(&mut self, cause: Cause, slc: bool) {
+        self.ftl.programmed[cause as usize] += 1;
+        self.slc_programmed[cause as usize] += u64::from(slc);
+    }
+
+    /// It was not, after all.
+    pub(super) fn uncount(&mut self, cause: Cause, slc: bool) {
+        self.ftl.programmed[cause as usize] -= 1;
+        self.slc_programmed[cause as usize] -= u64::from(slc);
+    }
+
+    /// Sectors programmed for a cause in the native mode.
+    pub fn native_programmed(&self, cause: Cause) -> u64 {
+        self.ftl.programmed_for(cause) - self.slc_programmed[cause as usize]
+    }
+
     /// Mean share of a victim that was garbage; `None` before the first victim.
     pub fn victim_invalid_share(&self) -> Option<f64> {
         let invalid = self.victim_invalid_sectors as f64;

@@ -19,8 +19,10 @@
 //! into the buffer, or into the main pool where the buffer is full, and that is counted. A loop that
 //! is longer than the region is normal data.
 
-use flashlane_base::{Lba, Ns, mutant};
+use flashlane_base::counters::Counters;
+use flashlane_base::{Lba, Ns, counters, mutant};
 use flashlane_detect::{Class, Config, Detector};
+use flashlane_ocssd::device::Cause;
 use flashlane_rt::{Cx, Waiter};
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -29,6 +31,7 @@ use std::task::Poll;
 use super::buffer::Kind;
 use super::place::{LineState, MAIN};
 use super::{Controller, DriveFtl, Phase, Room};
+use crate::layer::Counted;
 
 /// The pool of the SLC buffer.
 pub(super) const BUFFER: usize = 1;
@@ -57,33 +60,34 @@ pub struct TierConfig {
     pub detector: Config,
 }
 
-/// What happened in the SLC part, in sectors where nothing else is said.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct TierStats {
-    /// Written by the host, and taken for a journal's.
-    pub journal: u64,
-    /// Of the host's, programmed in the journal region.
-    pub to_journal: u64,
-    /// Of the host's, programmed in the buffer.
-    pub to_buffer: u64,
-    /// Of the host's, programmed in the main pool, because the buffer was full.
-    pub direct: u64,
-    /// Of these three, a journal's that found no room in the journal region.
-    pub journal_overflow: u64,
-    /// Live ones that left the buffer.
-    pub migrated: u64,
-    /// Live ones that were copied out of the journal region.
-    pub journal_copied: u64,
-    /// Lines of both regions that were erased without a copy.
-    pub empty_lines: u64,
-    /// Lines of the buffer that were migrated.
-    pub migrated_lines: u64,
-    /// Lines of the journal region that were copied out of.
-    pub copied_lines: u64,
-    /// Times that the drive was idle for long enough.
-    pub idle_times: u64,
-    /// Reads that found their sector in one of the regions.
-    pub read: u64,
+counters! {
+    /// What happened in the SLC part, in sectors where nothing else is said.
+    pub struct TierStats {
+        /// Written by the host, and taken for a journal's.
+        journal_sectors: u64, Sum, "sectors", [];
+        /// Of the host's, programmed in the journal region.
+        to_journal_sectors: u64, Sum, "sectors", [];
+        /// Of the host's, programmed in the buffer.
+        to_buffer_sectors: u64, Sum, "sectors", [];
+        /// Of the host's, programmed in the main pool, because the buffer was full.
+        direct_sectors: u64, Sum, "sectors", [];
+        /// Of these three, a journal's that found no room in the journal region.
+        journal_overflow_sectors: u64, Sum, "sectors", [];
+        /// Live ones that left the buffer.
+        migrated_sectors: u64, Sum, "sectors", [];
+        /// Live ones that were copied out of the journal region.
+        journal_copied_sectors: u64, Sum, "sectors", [];
+        /// Lines of both regions that were erased without a copy.
+        empty_lines: u64, Sum, "lines", [];
+        /// Lines of the buffer that were migrated.
+        migrated_lines: u64, Sum, "lines", [];
+        /// Lines of the journal region that were copied out of.
+        copied_lines: u64, Sum, "lines", [];
+        /// Times that the drive was idle for long enough.
+        idle_times: u64, Sum, "times", [];
+        /// Read by the host from one of the regions.
+        slc_read_sectors: u64, Sum, "sectors", [];
+    }
 }
 
 /// The sizes of the SLC part: what is asked for, or what fits the drive.
@@ -130,7 +134,13 @@ pub(super) struct Tier {
     /// Lines whose last live sector has died since they were looked at.
     emptied: Vec<u32>,
     pub(super) stats: TierStats,
+    /// What they were, with the sectors programmed in the native mode, when the measured part of a run
+    /// began.
+    before: (TierStats, Native),
 }
+
+/// Sectors programmed in the native mode, by cause.
+type Native = [u64; Cause::ALL.len()];
 
 impl Tier {
     /// `journal_room`: sectors of the journal region.
@@ -147,6 +157,7 @@ impl Tier {
             idler: None,
             emptied: Vec::new(),
             stats: TierStats::default(),
+            before: Default::default(),
         }
     }
 
@@ -234,6 +245,19 @@ pub(super) async fn idler(ftl: Arc<DriveFtl>, cx: Cx) {
     }
 }
 
+impl DriveFtl {
+    /// The journals that are known, a line each: first sector, end, rounds seen, whether there is room for
+    /// them in the journal region.
+    pub(super) fn journals(&self) -> Option<String> {
+        let c = self.controller.lock();
+        let line = |(first, end, rounds, fits): (u64, u64, u32, bool)| {
+            let kept = if fits { "kept apart" } else { "longer than the journal region" };
+            format!("{first} to {end}: {rounds} rounds, {kept}\n")
+        };
+        c.tier.as_ref().map(|tier| tier.loops().into_iter().map(line).collect())
+    }
+}
+
 impl Controller {
     /// A request of the host has come.
     #[inline]
@@ -254,7 +278,7 @@ impl Controller {
             Some(tier) => {
                 let kind = tier.kind_of(lba, sectors, hint);
                 if kind == Kind::Journal {
-                    tier.stats.journal += u64::from(sectors);
+                    tier.stats.journal_sectors += u64::from(sectors);
                 }
                 kind
             }
@@ -307,8 +331,9 @@ impl Controller {
             if !self.place.is_host_denied(JOURNAL) {
                 return Some(next);
             }
-            // A line is about to be erased. A barrier that the erase waits for must not wait for it.
-            if self.place.coming(JOURNAL) > 0 && !self.place.lend {
+            // A line is about to be erased. A barrier must not wait for one whose erase waits for it.
+            let soon = || self.place.has_erase_of(JOURNAL, self.barriers_done());
+            if self.place.coming(JOURNAL) > 0 && (!self.place.lend || soon()) {
                 return Some(None);
             }
         }
@@ -350,13 +375,13 @@ impl Controller {
         if let Some(tier) = &mut self.tier {
             let stats = &mut tier.stats;
             let sum = match pool {
-                MAIN => &mut stats.direct,
-                BUFFER => &mut stats.to_buffer,
-                _ => &mut stats.to_journal,
+                MAIN => &mut stats.direct_sectors,
+                BUFFER => &mut stats.to_buffer_sectors,
+                _ => &mut stats.to_journal_sectors,
             };
             *sum += u64::from(sectors);
             if kind == Kind::Journal && pool != JOURNAL {
-                stats.journal_overflow += u64::from(sectors);
+                stats.journal_overflow_sectors += u64::from(sectors);
             }
         }
     }
@@ -454,8 +479,8 @@ impl Controller {
     pub(super) fn note_moved(&mut self, pool: usize, sectors: u32) {
         if let Some(tier) = &mut self.tier {
             match pool {
-                BUFFER => tier.stats.migrated += u64::from(sectors),
-                JOURNAL => tier.stats.journal_copied += u64::from(sectors),
+                BUFFER => tier.stats.migrated_sectors += u64::from(sectors),
+                JOURNAL => tier.stats.journal_copied_sectors += u64::from(sectors),
                 _ => {}
             }
         }
@@ -469,6 +494,42 @@ impl Controller {
             }
             self.call_idler(cx);
         }
+    }
+
+    fn native(&self) -> Native {
+        Cause::ALL.map(|cause| self.stats.native_programmed(cause))
+    }
+
+    /// The measured part of a run begins.
+    pub(super) fn measure_tier(&mut self) {
+        let native = self.native();
+        if let Some(tier) = &mut self.tier {
+            tier.before = (tier.stats, native);
+        }
+    }
+
+    /// What a report shows of the SLC part, since the measured part of a run began.
+    pub(super) fn counted(&self) -> Vec<Counted> {
+        let Some(tier) = &self.tier else { return Vec::new() };
+        let (before, native_before) = tier.before;
+        let since = tier.stats.since(&before);
+        let names = TierStats::SCHEMA.iter().map(|field| field.name);
+        let named = names.zip(since.numbers()).map(|(name, value)| Counted { name, value });
+        let native = self.native();
+        let of = |causes: &[Cause]| {
+            causes.iter().map(|c| native[*c as usize] - native_before[*c as usize]).sum()
+        };
+        use Cause::{Fold, Gc, PaddingFlush, PaddingGc, PaddingPair, User};
+        let known = [User, Fold, Gc, PaddingFlush, PaddingPair, PaddingGc];
+        let rest: Vec<Cause> = Cause::ALL.into_iter().filter(|c| !known.contains(c)).collect();
+        let tlc: [(&'static str, u64); 5] = [
+            ("tlc_direct_sectors", of(&[User])),
+            ("tlc_migrated_sectors", of(&[Fold])),
+            ("tlc_gc_sectors", of(&[Gc])),
+            ("tlc_padding_sectors", of(&[PaddingFlush, PaddingPair, PaddingGc])),
+            ("tlc_other_sectors", of(&rest)),
+        ];
+        named.chain(tlc.map(|(name, value)| Counted { name, value })).collect()
     }
 
     /// What lies in the journal region says which loops there were before the power went.

@@ -6,8 +6,8 @@
 use super::{Scheme, SlcConfig};
 use crate::kit::layer as kit;
 use crate::layer::{
-    Asked, Built, Find, Kind, Later, LayerError, MountHow, Needs, Pus, Refusal, Seam, Settings,
-    Side, Stands,
+    Asked, Attribute, Built, Find, Kind, Later, LayerError, MountHow, Needs, Pus, Refusal, Seam,
+    Settings, Side, Stands,
 };
 use flashlane_rt::Cx;
 use serde_json::{Value, json};
@@ -95,6 +95,11 @@ impl Kind for SlcKind {
 
     fn described(&self, settings: &Settings) -> Value {
         json!({ "kind": self.name(), "settings": settings })
+    }
+
+    fn attributes(&self) -> &'static [Attribute] {
+        static ALL: [Attribute; 1] = [Attribute::shown("journals")];
+        &ALL
     }
 
     /// Its settings are not on the medium: they are what the drive says.

@@ -13,4 +13,5 @@ mod pftl;
 mod pftl_speed;
 mod prelude;
 mod qblk;
+mod slc;
 mod story;

@@ -184,6 +184,12 @@ impl Layout {
         found.expect("each sector is in a region")
     }
 
+    /// A line in SLC mode.
+    #[inline]
+    pub(in crate::kit) fn is_slc(&self, line: u32) -> bool {
+        self.of(line).mode == CellMode::Slc
+    }
+
     /// Lines of a pool.
     pub(in crate::kit) fn lines_of(&self, pool: usize) -> impl Iterator<Item = u32> {
         let regions = self.regions.iter().filter(move |r| r.pool == pool);

@@ -71,6 +71,12 @@ pub enum MountError {
         capacity: u64,
         pages: u32,
     },
+    /// A chunk with data is in another cell mode than the configuration gives it.
+    #[error(
+        "chunk {chunk} of PU {pu} holds data in another cell mode: the drive was created with other \
+         regions"
+    )]
+    OtherRegions { pu: u32, chunk: u32 },
     /// The dump is of a device of another capacity or with a larger buffer.
     #[error("the dump is not of a device of {capacity} logical sectors with this buffer")]
     OtherDump {
@@ -122,8 +128,8 @@ struct Mount<'a> {
     reach: u32,
     content_bytes: usize,
     chunks: Vec<ChunkInfo>,
-    /// Padding programmed, in sectors.
-    padded: u64,
+    /// Padding programmed, in sectors: in the native mode, and in SLC mode.
+    padded: (u64, u64),
     /// Sectors of padding whose program failed.
     failed: Vec<u32>,
     report: Recovery,
@@ -152,7 +158,7 @@ impl DriveFtl {
             reach: super::reach(&*device, &layout),
             content_bytes: traits.content_bytes,
             chunks: Vec::new(),
-            padded: 0,
+            padded: (0, 0),
             failed: Vec::new(),
             device: device.clone(),
             medium: Medium::new(device.clone(), layout.clone()),
@@ -162,6 +168,7 @@ impl DriveFtl {
             began: cx.now(),
         };
         mount.take_stock();
+        mount.check_modes()?;
         let grains = layout.grains();
         let mut pages = Pages::new(capacity as u32, grains);
         // Of a device that was stopped all is on the medium, and a dump says no more than that.
@@ -264,6 +271,22 @@ impl Mount<'_> {
         Err(MountError::Host { pu: place.pu, chunk: place.chunk, sector: place.sector })
     }
 
+    /// Each chunk that holds anything is in the mode of its region.
+    fn check_modes(&self) -> Result<(), MountError> {
+        let wrong = |(line, position): &(u32, u32)| {
+            let info = &self.chunks[self.chunk_index(*line, *position)];
+            let used = matches!(info.state, ChunkState::Open | ChunkState::Closed);
+            used && info.length != self.layout.of(*line).chunk_sectors
+        };
+        match self.layout.chunks().find(wrong).filter(|_| !mutant!("slc.modes-unchecked")) {
+            Some((line, position)) => {
+                let place = self.layout.chunk(line, position);
+                Err(MountError::OtherRegions { pu: place.pu, chunk: place.chunk })
+            }
+            None => Ok(()),
+        }
+    }
+
     fn take_stock(&mut self) {
         let numbers = self.layout.chunk_numbers();
         let report = |pu: u32| self.device.chunk_report(pu, 0, numbers);
@@ -299,7 +322,7 @@ impl Mount<'_> {
         }
         for join in joins {
             let (padded, failed) = join.await;
-            self.padded += padded;
+            self.padded = (self.padded.0 + padded.0, self.padded.1 + padded.1);
             self.failed.extend(failed);
         }
         self.take_stock();
@@ -333,7 +356,9 @@ impl Mount<'_> {
                 false => ((stamp >> LIFE_SHIFT) + 1) << LIFE_SHIFT,
             };
             c.pages = pages;
-            c.stats.ftl.programmed[Cause::PaddingPair as usize] = self.padded;
+            let padding = Cause::PaddingPair as usize;
+            c.stats.ftl.programmed[padding] = self.padded.0 + self.padded.1;
+            c.stats.slc_programmed[padding] = self.padded.1;
             c.stats.ftl.program_failures = self.failed.len() as u64;
             let room = fill(&mut c);
             c.relearn();
@@ -354,7 +379,7 @@ impl Mount<'_> {
         }
         let mut c = ftl.controller.lock();
         c.phase = Phase::Running;
-        self.report.padded_sectors = self.padded;
+        self.report.padded_sectors = self.padded.0 + self.padded.1;
         let failed = self.medium.host_failed();
         self.report.host_failed = failed.map(|at| self.layout.location(at));
         c.recovery = Some(self.report);
@@ -364,15 +389,15 @@ impl Mount<'_> {
 }
 
 /// Programs padding on one PU: (line, from sector, to sector) each. Returns how many sectors were
-/// programmed, and the physical sectors that failed.
+/// programmed in the native mode and in SLC mode, and the physical sectors that failed.
 async fn pad_chunks(
     cx: Cx,
     device: Arc<dyn Device>,
     layout: Layout,
     position: u32,
     work: Vec<(u32, u32, u32)>,
-) -> (u64, Vec<u32>) {
-    let (mut padded, mut failed) = (0, Vec::new());
+) -> ((u64, u64), Vec<u32>) {
+    let (mut padded, mut failed) = ((0, 0), Vec::new());
     for (line, from, end) in work {
         let mut at = from;
         while at < end {
@@ -380,7 +405,11 @@ async fn pad_chunks(
             let n = (region.unit - region.in_unit(at)).min(end - at);
             let done = pad(&cx, &*device, &layout, line, position, at, n).await;
             let status = |i: u32| done.status(i as usize);
-            padded += (0..n).filter(|i| status(*i).moved_pointer()).count() as u64;
+            let moved = (0..n).filter(|i| status(*i).moved_pointer()).count() as u64;
+            match layout.is_slc(line) {
+                true => padded.1 += moved,
+                false => padded.0 += moved,
+            }
             let bad = (0..n).filter(|i| !status(*i).is_ok());
             failed.extend(bad.map(|i| layout.sector_at(line, position, at + i)));
             if !(0..n).all(|i| status(i).moved_pointer()) {

@@ -253,7 +253,7 @@ impl Mount<'_> {
         let (line, position) = (root.line, root.position);
         let done = pad(self.cx, &*self.device, layout, line, position, from, unit).await;
         let status = |i: &u32| done.status(*i as usize);
-        self.padded += (0..unit).filter(|i| status(i).moved_pointer()).count() as u64;
+        self.padded.0 += (0..unit).filter(|i| status(i).moved_pointer()).count() as u64;
         let bad: Vec<u32> = (0..unit).filter(|i| !status(i).is_ok()).collect();
         let good = bad.is_empty();
         self.failed.extend(bad.iter().map(|i| layout.sector_at(line, position, from + i)));
