@@ -21,7 +21,7 @@
 
 use flashlane_base::{Location, OOB_BYTES, Ppa, VECTOR_MAX, mutant};
 use flashlane_ocssd::device::{
-    Cause, ChunkState, Completion, Device, Flags, InFlight, Op, Request,
+    Cause, CellMode, ChunkState, Completion, Device, Flags, InFlight, Op, Request,
 };
 use flashlane_ocssd::device::{Scatter, Status};
 use flashlane_rt::{Cx, Waiter};
@@ -215,7 +215,10 @@ async fn erase(ftl: &DriveFtl, cx: &Cx, line: u32, positions: &[u32]) -> Vec<u32
         .chunks(VECTOR_MAX)
         .map(|part| {
             let addrs: Vec<Ppa> = part.iter().map(at).collect();
-            let cell = ftl.layout.of(line).mode;
+            let cell = match mutant!("slc.erased-into-tlc") {
+                true => CellMode::Native,
+                false => ftl.layout.of(line).mode,
+            };
             let flags = Flags { cause: Cause::Gc, cell, ..Flags::default() };
             (part, ftl.device.io(cx, Request::plain(Op::Reset, &addrs).with(flags)))
         })

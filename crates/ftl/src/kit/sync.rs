@@ -264,7 +264,8 @@ impl Controller {
         let host = [Kind::User, Kind::Journal];
         let covered = host.iter().any(|kind| self.buffer.covered_waiting(*kind) > 0);
         // A line of another pool gives GC no room back.
-        if covered && self.place.leaving_of(MAIN) > 0 {
+        let any = self.place.leaving() > 0 && mutant!("slc.any-line-gives-gc-room");
+        if covered && (any || self.place.leaving_of(MAIN) > 0) {
             return true;
         }
         let stops = self.phase == Phase::Draining && !self.capacitors;
@@ -354,7 +355,8 @@ impl Controller {
         let any = self.barriers.withheld > 0;
         let denied =
             any && self.place.is_host_denied(MAIN) && !self.place.host_has_room(MAIN, moving);
-        let most = if denied && !stops { self.room_in_buffer() } else { u32::MAX };
+        let freely = self.buffer_has_room() && mutant!("slc.host-goes-on-beside-the-buffer");
+        let most = if denied && !stops && !freely { self.room_in_buffer() } else { u32::MAX };
         let granted = self.barriers.withheld.min(most);
         self.barriers.withheld -= granted;
         granted

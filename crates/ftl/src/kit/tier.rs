@@ -149,7 +149,7 @@ impl Tier {
             detector: Detector::new(config.detector),
             config,
             outgrown: Vec::new(),
-            look: LOOK,
+            look: 0,
             journal_room,
             last_request: Ns::ZERO,
             migrating: false,
@@ -407,7 +407,11 @@ impl Controller {
     fn leave_all_emptied(&mut self, cx: &Cx) {
         let Some(tier) = &mut self.tier else { return };
         let emptied = std::mem::take(&mut tier.emptied);
-        let after = self.barrier_after_now();
+        // What killed its last sectors may be in the buffer only.
+        let after = match mutant!("slc.empty-line-erased-at-once") {
+            true => 0,
+            false => self.barrier_after_now(),
+        };
         for line in emptied {
             let l = self.place.line(line);
             // It may have been taken as a victim meanwhile.
@@ -428,6 +432,9 @@ impl Controller {
             return None;
         }
         let takes = |line: &u32| {
+            if mutant!("slc.migrates-without-room") {
+                return true;
+            }
             let valid = self.place.line(*line).valid;
             let moving = self.moving();
             self.place.can_take(MAIN, valid, moving)

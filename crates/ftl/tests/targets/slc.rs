@@ -283,6 +283,68 @@ fn a_mount_in_the_middle_of_a_lap() {
     assert_eq!(ssd.counters().violations, 0);
 }
 
+/// A line whose sectors are all overwritten is erased when what overwrote them is durable, not before.
+#[test]
+fn a_dead_line_waits_for_what_killed_it() {
+    let settings = config(Scheme::Journal, 6, Some(6));
+    let ssd = Ssd::new(&spec(WIDE), SsdOptions::default()).expect("a device");
+    let run = Virtual::new(1, 1, CostTable::zero());
+    let (cx, device, at_first) = (run.cx(), ssd.clone(), settings.clone());
+    let ended = run.run(async move {
+        let ftl = Slc::create(&cx, device, at_first).expect("a drive");
+        cx.sleep(Ns::from_ms(50)).await;
+        // A line of 16 sectors, and three of the next.
+        for lba in 0..19 {
+            write(&ftl, &cx, lba, 1, true).await;
+        }
+        flush(&ftl, &cx).await;
+        // The last three are too few for a unit: they wait in the buffer.
+        for lba in (16..19).chain(0..16) {
+            write(&ftl, &cx, lba, 2, true).await;
+        }
+        cx.sleep(Ns::from_us(4_500)).await;
+    });
+    ended.expect("nobody waits for ever");
+    ssd.power_cut(run.cx().now(), PowerOn::ClockRestarts);
+    let run = Virtual::new(1, 2, CostTable::zero());
+    let (cx, device) = (run.cx(), ssd.clone());
+    let ended = run.run(async move {
+        let ftl = Slc::mount(&cx, device, settings, None).await.expect("a mount");
+        for lba in 0..19 {
+            let word = read(&ftl, &cx, lba).await;
+            assert!([lba << 32 | 1, lba << 32 | 2].contains(&word), "{lba}: {word:x}");
+        }
+    });
+    ended.expect("nobody waits for ever");
+}
+
+/// The drive finds a loop by itself and keeps it apart; one that is longer than the region is like other
+/// data.
+#[test]
+fn a_loop_that_outgrows_its_region_is_normal_data() {
+    let found = |lines: u32, slc: u32| {
+        let detect = SlcConfig { detect: true, ..config(Scheme::Journal, slc, Some(lines)) };
+        let text = WIDE.replace("chunks_per_pu = 40", "chunks_per_pu = 80");
+        let ((), ftl, _) = on_drive(&text, detect, |ftl, cx| async move {
+            for round in 1..5u64 {
+                for lba in 0..600 {
+                    write(&ftl, &cx, lba, round, false).await;
+                    if lba % 8 == 7 {
+                        // Other writes lie between those of a journal.
+                        write(&ftl, &cx, 1000 + round * 7919 % 501 + lba, round, false).await;
+                    }
+                }
+                flush(&ftl, &cx).await;
+            }
+        });
+        let of = |name: &str| counted(&ftl, name);
+        (of("journal_sectors"), of("to_journal_sectors"))
+    };
+    let (journal, kept) = found(44, 14);
+    assert!(journal > 1000 && kept == journal, "{kept} of {journal} sectors");
+    assert_eq!(found(4, 8), (0, 0));
+}
+
 /// What does not fit is refused before anything runs, with the remedy.
 #[test]
 fn sizes_that_do_not_fit_are_refused() {

@@ -37,7 +37,7 @@ pub const LBA_LOG: u64 = LBA_MASK - 4;
 pub const LBA_ANCHOR: u64 = LBA_MASK - 5;
 /// A checkpoint shard (translation pages).
 pub const LBA_CHECKPOINT: u64 = LBA_MASK - 6;
-/// A sector of a block SSD's snapshot (`pftl/snapshot.rs`); the host FTL writes none.
+/// A sector of a block SSD's snapshot (`kit/snapshot.rs`); the host FTL writes none.
 pub const LBA_SNAPSHOT: u64 = LBA_MASK - 7;
 
 /// Bytes of a packed (lba, stamp) pair.
