@@ -9,7 +9,7 @@
 detector_recipes="ext4-16-ordered ext4-128-ordered ext4-512-ordered ext4-16-data ext4-128-data ext4-512-data ext4-none
     xfs-mixed xfs-fsync mariadb-update mariadb-insert sqlite-wal sqlite-wal-large postgres-update postgres-insert
     copy-big copies tar tar-backup rewrite-once rewrite-direct append-log append-direct rsync rsync-tree
-    ext4-64-ordered xfs-large sqlite-wal-full postgres copy-tree rsync-again"
+    ext4-64-ordered ext4-300-ordered xfs-large sqlite-wal-full postgres copy-tree rsync-again"
 detector_recipes=$(echo $detector_recipes)
 
 file_system=ext4

@@ -215,7 +215,7 @@ impl Detector {
             Kind::Run => {
                 let t = self.table.at(at);
                 // Another round, of which its beginning did not say whose it is.
-                if t.is_proven && first < t.end && !t.pass.is_bulk(&self.config) {
+                if t.is_proven && first < t.end && t.pass.may_go_on(&self.config) {
                     self.close(at);
                     return Class::Journal;
                 }
@@ -287,7 +287,7 @@ impl Detector {
         k.prove(pause, &config);
         let closed = match k.kind {
             Kind::Loop => !sparse,
-            _ if k.is_proven => !pass.is_bulk(&config) || at_once,
+            _ if k.is_proven => pass.may_go_on(&config) || at_once,
             _ => k.bulk_laps >= config.bulk_laps && at_once,
         };
         let was_loop = k.kind == Kind::Loop;
@@ -381,7 +381,7 @@ impl Detector {
             return false;
         };
         let (o, end) = (*self.table.at(other), self.table.head(other));
-        let (this, that) = (t.pass.is_log(&config), o.pass.is_log(&config));
+        let (this, that) = (t.pass.may_go_on(&config), o.pass.is_log(&config));
         // It was written to its end, then this began; or something else was, where logs have more
         // than one extent.
         let idle = o.touched.saturating_add(config.region_min) <= self.clock;

@@ -77,10 +77,14 @@ impl Pass {
         !self.is_bulk(config) && !self.is_sparse(config)
     }
 
-    /// Long enough to be a known log that goes on somewhere else.
+    /// What begins like this at a place that is a log's goes on with it: a few transactions are enough.
+    pub(crate) fn may_go_on(&self, config: &Config) -> bool {
+        (!self.is_long() || self.transactions >= config.transactions / 4) && !self.is_sparse(config)
+    }
+
+    /// The same elsewhere in it.
     pub(crate) fn goes_on(&self, config: &Config) -> bool {
-        let log = !self.is_long() || self.transactions >= config.transactions / 2;
-        self.blocks >= config.resync && self.requests > 1 && log && !self.is_sparse(config)
+        self.blocks >= config.resync && self.requests > 1 && self.may_go_on(config)
     }
 
     /// It left gaps: pages of a table in order.
