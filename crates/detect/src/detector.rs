@@ -381,7 +381,10 @@ impl Detector {
             return false;
         };
         let (o, end) = (*self.table.at(other), self.table.head(other));
-        let (this, that) = (t.pass.may_go_on(&config), o.pass.is_log(&config));
+        // What is missing of a round may be a single transaction: an eighth of it says nothing.
+        let short = o.first.saturating_sub(t.pass.start) <= o.len() / 8;
+        let that = o.pass.is_log(&config);
+        let this = t.pass.may_go_on(&config) || (that && short && !t.pass.is_sparse(&config));
         // It was written to its end, then this began; or something else was, where logs have more
         // than one extent.
         let idle = o.touched.saturating_add(config.region_min) <= self.clock;
@@ -389,7 +392,7 @@ impl Detector {
             && end != NOWHERE
             && end + config.gap >= o.end.min(o.reach);
         // The start of a loop may have been missed when it was new.
-        let near = o.kind == Kind::Loop && o.first.saturating_sub(t.pass.start) <= o.len() / 8;
+        let near = o.kind == Kind::Loop && short;
         // A part of a round may be a single transaction.
         let at_once = t.pass.began.saturating_sub(o.touched) <= o.len()
             && !t.pass.is_sparse(&config)

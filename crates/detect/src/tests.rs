@@ -116,6 +116,28 @@ fn it_is_known_from_the_middle_of_a_lap_on_and_in_long_transactions() {
     assert_eq!(drive.places(), [(1001, 33_768)]);
 }
 
+/// Of a journal of two extents, seen from the middle of the first one on, what is missing of the first lap is a single
+/// transaction of long requests.
+#[test]
+fn a_single_transaction_may_close_a_lap() {
+    let mut drive = Drive::new(0);
+    let transactions = |drive: &mut Drive, first: u64, end: u64| {
+        for at in (first..end).step_by(1024) {
+            drive.stretch(at, at + 1022, 128, 128);
+            drive.put(at + 1022, 1);
+            drive.put(at + 1023, 1);
+            let place = drive.rng.below(1 << 18);
+            drive.put(ELSEWHERE + place, 1);
+        }
+    };
+    transactions(&mut drive, 3024, 33_744);
+    transactions(&mut drive, 50_000, 66_384);
+    transactions(&mut drive, 2000, 3024);
+    assert_eq!(drive.part(), 0);
+    transactions(&mut drive, 3024, 33_744);
+    assert!(drive.part() >= 95);
+}
+
 /// XFS has some buffers on their way at once, which overtake each other.
 #[test]
 fn requests_may_overtake_each_other() {
