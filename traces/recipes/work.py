@@ -89,10 +89,11 @@ def append(path, kib, count, durable_every, seed):
 
 
 def sqlite(path, transactions, rows, checkpoint, full, hold, seed):
-    """Transactions in WAL mode. Every `hold` checkpoints a reader keeps the WAL from its reset: it grows."""
+    """A table, made where there is none, and transactions in WAL mode. Every `hold` checkpoints a reader keeps the WAL from its reset: it grows."""
     rng = random.Random(seed)
     db = sqlite3.connect(path, isolation_level=None)
-    db.execute("PRAGMA journal_mode=WAL").fetchall()
+    if transactions:
+        db.execute("PRAGMA journal_mode=WAL").fetchall()
     db.execute(f"PRAGMA synchronous={'FULL' if full else 'NORMAL'}")
     db.execute(f"PRAGMA wal_autocheckpoint={checkpoint}").fetchall()
     last = 60000

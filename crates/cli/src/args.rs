@@ -668,12 +668,14 @@ pub(crate) struct AsJson {
 
 #[derive(Subcommand)]
 pub(crate) enum Trace {
-    /// Say what is in a trace: format, operations, devices, ranges, order, latencies
+    /// Say what is in a trace: format, operations, devices, ranges, order, latencies, and which writes go
+    /// round a journal or log
     #[command(after_help = "\
 Examples:
   flashlane trace info traces/ext4-sqlite-git.blkparse.zst
   flashlane trace info web_0.csv.gz
-  blkparse -i sda -o - > sda.txt; flashlane trace info sda.txt --json -")]
+  blkparse -i sda -o - > sda.txt; flashlane trace info sda.txt --json -
+  flashlane trace info traces/detect/xfs-fsync.parquet --truth traces/detect/xfs-fsync.truth --plot xfs.svg")]
     Info(TraceInfo),
     /// Check every line of a trace, and that it fits a device
     #[command(after_help = "\
@@ -1281,6 +1283,13 @@ pub(crate) struct TraceInfo {
     pub(crate) file: PathBuf,
     #[command(flatten)]
     pub(crate) how: HowRead,
+    /// Where its journals and logs really lie (lines `FIRST + COUNT NAME`, in blocks of 4 KiB): how
+    /// well they were found
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) truth: Option<PathBuf>,
+    /// Draw its writes by address and time as SVG; `-` prints it in place of the text
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) plot: Option<PathBuf>,
     #[command(flatten)]
     pub(crate) out: AsJson,
 }

@@ -191,10 +191,12 @@ impl Detector {
             // Headers that were written long ago, and now what comes behind them.
             pass.began = self.clock - blocks;
         }
-        pass.add(blocks, self.last != at, &self.config);
+        pass.add(blocks, &self.config);
         self.last = at;
         match () {
             () if first > head => pass.holes += 1,
+            // Its last block was not full: a record ended there.
+            () if first < head && end > head => pass.transactions += 1,
             // What was overtaken fills the gap.
             () if end < head => pass.holes = pass.holes.saturating_sub(1),
             () => {}
@@ -213,7 +215,7 @@ impl Detector {
             Kind::Run => {
                 let t = self.table.at(at);
                 // Another round, of which its beginning did not say whose it is.
-                if t.laps > 0 && first < t.end && !t.pass.is_bulk(&self.config) {
+                if t.is_proven && first < t.end && t.pass.may_go_on(&self.config) {
                     self.close(at);
                     return Class::Journal;
                 }
@@ -252,14 +254,15 @@ impl Detector {
                 return self.go_round(known, at);
             }
             if k.kind == Kind::Loop {
-                if t.pass.blocks >= config.resync && t.pass.requests > 1 && t.pass.is_log(&config) {
-                    self.take_over(known, at);
-                    let k = self.table.at_mut(known);
-                    k.stray = k.stray.saturating_sub(t.pass.written);
-                    k.blocks = k.blocks.saturating_add(blocks);
-                    return Class::Journal;
+                if !t.pass.goes_on(&config) {
+                    self.stray(known, blocks);
+                    return Class::Normal;
                 }
-                self.stray(known, blocks);
+                self.take_over(known, at);
+                let k = self.table.at_mut(known);
+                k.stray = k.stray.saturating_sub(t.pass.written);
+                k.blocks = k.blocks.saturating_add(blocks);
+                return Class::Journal;
             }
         }
         if t.pass.blocks >= config.region_min {
@@ -277,12 +280,14 @@ impl Detector {
             return Class::Normal;
         }
         // Who writes a file again as a whole does something else, too, before he does it once more.
-        let at_once = pass.began.saturating_sub(k.touched) <= k.len();
+        let pause = pass.began.saturating_sub(k.touched);
+        let at_once = pause <= k.len();
         let sparse = k.pass.is_sparse(&config);
         k.judge(&config);
+        k.prove(pause, &config);
         let closed = match k.kind {
             Kind::Loop => !sparse,
-            _ if k.laps > 0 => !pass.is_bulk(&config),
+            _ if k.is_proven => pass.may_go_on(&config) || at_once,
             _ => k.bulk_laps >= config.bulk_laps && at_once,
         };
         let was_loop = k.kind == Kind::Loop;
@@ -336,11 +341,14 @@ impl Detector {
             && k.first < pass.start
         {
             let before = k.pass.blocks >= config.region_min && k.touched <= pass.began;
-            closed = before && k.pass.is_log(&config) && pass.is_log(&config);
+            let again = before && k.pass.is_log(&config);
+            closed = again && pass.is_log(&config) && k.end - pass.start >= config.small;
             let head = self.table.head(known).min(pass.start);
             let t = self.table.at_mut(at);
             t.end = t.end.max(k.end);
             t.reach_before = t.end;
+            t.laps = u32::from(again);
+            t.is_proven = again && t.len() >= config.small;
             let k = self.table.at_mut(known);
             k.end = pass.start;
             (k.reach, k.reach_before) = (k.reach.min(k.end), k.reach_before.min(k.end));
@@ -352,7 +360,6 @@ impl Detector {
         }
         self.table.moved(at);
         if closed {
-            self.table.at_mut(at).laps = 1;
             self.close(at);
             return Class::Journal;
         }
@@ -374,20 +381,34 @@ impl Detector {
             return false;
         };
         let (o, end) = (*self.table.at(other), self.table.head(other));
-        // It was written to its end, then this began.
-        let before =
-            o.touched <= t.pass.began && end != NOWHERE && end + config.gap >= o.end.min(o.reach);
+        // What is missing of a round may be a single transaction: an eighth of it says nothing.
+        let short = o.first.saturating_sub(t.pass.start) <= o.len() / 8;
+        let that = o.pass.is_log(&config);
+        let this = t.pass.may_go_on(&config) || (that && short && !t.pass.is_sparse(&config));
+        // It was written to its end, then this began; or something else was, where logs have more
+        // than one extent.
+        let idle = o.touched.saturating_add(config.region_min) <= self.clock;
+        let before = (o.touched <= t.pass.began || (idle && this && that))
+            && end != NOWHERE
+            && end + config.gap >= o.end.min(o.reach);
         // The start of a loop may have been missed when it was new.
-        let near = o.kind == Kind::Loop && o.first.saturating_sub(t.pass.start) <= o.len() / 8;
-        let logs = t.pass.is_log(&config) && (o.kind == Kind::Loop || o.pass.is_log(&config));
-        let one_log = before && (near || logs);
+        let near = o.kind == Kind::Loop && short;
+        // A part of a round may be a single transaction.
+        let at_once = t.pass.began.saturating_sub(o.touched) <= o.len()
+            && !t.pass.is_sparse(&config)
+            && !o.pass.is_sparse(&config);
+        let logs = match o.kind {
+            Kind::Loop => this || near,
+            _ => (this && that) || (at_once && (this || that)),
+        };
+        let one_log = before && logs;
         if o.kind == Kind::Loop && !one_log {
             if t.kind != Kind::Loop {
                 self.stray(other, blocks);
             }
             return false;
         }
-        let closed = one_log && o.pass.blocks + t.pass.blocks >= config.region_min;
+        let closed = one_log && o.pass.blocks + t.pass.blocks >= config.small;
         self.table.free(other);
         let at = if t.is_known() { at } else { self.table.promote(at) };
         self.last = at;

@@ -39,10 +39,15 @@ pub struct Config {
     pub fresh: usize,
     /// Loops at most; PostgreSQL's segments are one each.
     pub loops: usize,
-    /// Blocks of the smallest loop, 2 MiB: ext4's smallest journal, InnoDB's smallest redo log and
-    /// SQLite's usual WAL have 4 MiB, PostgreSQL's segments 16. Below that InnoDB's undo pages and
-    /// the small files of a mail spool are written again in order, too.
+    /// Blocks of the smallest run. A log that grows by small pieces has extents of some hundred KiB:
+    /// SQLite's WAL on an aged file system.
     pub region_min: u64,
+    /// Below so many blocks, 2.5 MiB, a loop is small: it needs a round more, and soon. InnoDB's undo
+    /// pages and the small files of a mail spool are written again in order, too. ext4's smallest
+    /// journal, InnoDB's smallest redo log and SQLite's usual WAL have 4 MiB.
+    pub small: u64,
+    /// A small loop's next round begins before this many times its size is written elsewhere.
+    pub small_pause: u64,
     /// Blocks that a track may leave out at once, where requests overtake each other.
     pub gap: u64,
     /// Blocks behind its head that a run may write again: a last block that was not full, or a
@@ -59,10 +64,14 @@ pub struct Config {
     pub resync: u64,
     /// A request of so many blocks is long: who reads ahead, copies or writes back a file has such.
     pub long: u64,
-    /// A round of long requests is a bulk of data's, unless it has so many parts with other writes
-    /// between them: a journal's transactions. A file that is copied alone has one to three.
-    pub bursts: u64,
-    /// Rounds of a bulk until it is a loop: a file that is written and rewritten once has two.
+    /// A round of long requests is a bulk of data's, unless so many of them are followed by a
+    /// very short one, of [`Config::record`]: the record that ends a transaction. Caches that write
+    /// several files back in turn leave each at its end only.
+    pub transactions: u64,
+    /// Blocks of such a record at most: ext4's has one.
+    pub record: u64,
+    /// Rounds of a bulk until it is a loop, if less is written between them than in one: a file that
+    /// is written, rewritten, and rewritten again has three.
     pub bulk_laps: u32,
     /// Of so many requests one may leave a gap. Pages that a cache writes back leave a gap before
     /// every other one.
@@ -74,18 +83,21 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            tracks: 96,
-            fresh: 32,
+            tracks: 128,
+            fresh: 64,
             loops: 48,
-            region_min: 512,
+            region_min: 192,
+            small: 640,
+            small_pause: 10,
             gap: 16,
             back: 64,
             header: 4,
             confirm: 8,
             resync: 32,
             long: 64,
-            bursts: 8,
-            bulk_laps: 2,
+            transactions: 8,
+            record: 8,
+            bulk_laps: 3,
             hole_one_in: 6,
             stray_part: 16,
         }

@@ -33,10 +33,10 @@ pub(crate) struct Pass {
     pub(crate) holes: u64,
     /// Blocks in long requests.
     pub(crate) long: u64,
-    /// Times that it was gone on with by long requests after a write to elsewhere.
-    pub(crate) bursts: u64,
-    /// Such a time is not over.
-    pub(crate) in_burst: bool,
+    /// Times that a very short request came after long ones: transactions.
+    pub(crate) transactions: u64,
+    /// There was a long request since.
+    pub(crate) is_open: bool,
     /// When it began.
     pub(crate) began: u64,
 }
@@ -45,31 +45,46 @@ impl Pass {
     /// One request of so many blocks at the first block.
     pub(crate) fn begin(first: u64, blocks: u64, now: u64, config: &Config) -> Pass {
         let mut pass = Pass { start: first, blocks, began: now, ..Pass::default() };
-        pass.add(blocks, true, config);
+        pass.add(blocks, config);
         pass
     }
 
-    /// Adds a request, which comes after a write to elsewhere or does not.
-    pub(crate) fn add(&mut self, blocks: u64, after_other: bool, config: &Config) {
+    /// Adds a request.
+    pub(crate) fn add(&mut self, blocks: u64, config: &Config) {
         self.requests += 1;
         self.written += blocks;
-        self.in_burst &= !after_other;
         if blocks >= config.long {
             self.long += blocks;
-            self.bursts += u64::from(!self.in_burst);
-            self.in_burst = true;
+            self.is_open = true;
+        } else if blocks <= config.record {
+            self.transactions += u64::from(self.is_open);
+            self.is_open = false;
         }
     }
 
-    /// Long requests make up most of it, and they came together: a bulk of data.
+    /// Long requests make up most of it.
+    pub(crate) fn is_long(&self) -> bool {
+        self.long > self.written / 2
+    }
+
+    /// Long requests make up most of it, and no records of transactions lie between them: a bulk of data.
     pub(crate) fn is_bulk(&self, config: &Config) -> bool {
-        let together = self.bursts < config.bursts;
-        self.long * 2 > self.written && together && !mutant!("detect.bulk-is-log")
+        self.is_long() && self.transactions < config.transactions && !mutant!("detect.bulk-is-log")
     }
 
     /// In order and without gaps, and no bulk.
     pub(crate) fn is_log(&self, config: &Config) -> bool {
         !self.is_bulk(config) && !self.is_sparse(config)
+    }
+
+    /// What begins like this at a place that is a log's goes on with it: a few transactions are enough.
+    pub(crate) fn may_go_on(&self, config: &Config) -> bool {
+        (!self.is_long() || self.transactions >= config.transactions / 4) && !self.is_sparse(config)
+    }
+
+    /// The same elsewhere in it.
+    pub(crate) fn goes_on(&self, config: &Config) -> bool {
+        self.blocks >= config.resync && self.requests > 1 && self.may_go_on(config)
     }
 
     /// It left gaps: pages of a table in order.
@@ -94,6 +109,8 @@ pub(crate) struct Track {
     pub(crate) laps: u32,
     /// Rounds that looked like a bulk's.
     pub(crate) bulk_laps: u32,
+    /// The rounds before this one make it a log.
+    pub(crate) is_proven: bool,
     /// Blocks of other writes in it since the last round.
     pub(crate) stray: u64,
     /// Blocks written at its head since it is a loop.
@@ -116,12 +133,13 @@ impl Track {
             written: 0,
             holes: 0,
             long: 0,
-            bursts: 0,
-            in_burst: false,
+            transactions: 0,
+            is_open: false,
             began: 0,
         },
         laps: 0,
         bulk_laps: 0,
+        is_proven: false,
         stray: 0,
         blocks: 0,
         touched: 0,
@@ -163,6 +181,13 @@ impl Track {
             true => self.bulk_laps = self.bulk_laps.saturating_add(1),
             false => self.laps = self.laps.saturating_add(1),
         }
+    }
+
+    /// Whether the rounds so far make it a log, of which the next one begins after so many blocks elsewhere.
+    pub(crate) fn prove(&mut self, pause: u64, config: &Config) {
+        let soon = pause <= self.len().saturating_mul(config.small_pause);
+        let is_large = self.len() >= config.small || mutant!("detect.small-is-large");
+        self.is_proven = self.laps > 0 && (is_large || (self.laps > 1 && soon));
     }
 
     /// Another round begins, with what is known of it.

@@ -3,6 +3,7 @@
 //! Owns: the summary that `trace info` prints and the verdict of `trace validate`. Promises: what
 //! is unusual (order, alignment, losses) is said with its number. Never: reads the trace again.
 
+use super::journals::Journals;
 use super::scan::{OpCount, Scan, Summary};
 use crate::device::Devices;
 use crate::histogram::LatencyNs;
@@ -38,6 +39,9 @@ pub struct Info {
     pub recorded_latency_ns: LatencyNs,
     /// Notes in the trace: seconds and text.
     pub notes: Vec<(f64, String)>,
+    /// Which writes are a journal's, where that was looked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub journals: Option<Journals>,
 }
 
 /// Events of one action.
@@ -116,6 +120,7 @@ impl Info {
             actions,
             recorded_latency_ns: (&scan.recorded).into(),
             notes: scan.notes.iter().map(|(ns, t)| (*ns as f64 / 1e9, t.clone())).collect(),
+            journals: None,
         }
     }
 
@@ -167,7 +172,7 @@ impl Info {
                 text += &format!("  {seconds:>10.3} s  {note}\n");
             }
         }
-        text
+        text + &self.journals.as_ref().map(Journals::to_text).unwrap_or_default()
     }
 
     /// One line: good, with what is unusual about it.

@@ -26,6 +26,7 @@ pub mod device;
 pub mod format;
 pub mod histogram;
 pub mod info;
+pub mod journals;
 mod kept;
 pub mod layout;
 pub mod lines;
@@ -41,6 +42,7 @@ pub mod source;
 pub mod store;
 pub mod table;
 pub mod tables;
+pub mod truth;
 pub mod writer;
 
 pub use convert::{Conversion, ConvertError, convert};

@@ -330,6 +330,15 @@ pub fn scan_watched(
     scan_with(source, reading, monitor, Noted { records: false, places: true })
 }
 
+/// The same for who goes through the records again: they are kept, if they are not too many.
+pub fn scan_kept(
+    source: &TraceSource,
+    reading: &Reading,
+    monitor: &dyn Progress,
+) -> Result<Scan, TraceError> {
+    scan_with(source, reading, monitor, Noted { records: true, places: true })
+}
+
 /// As [`scan`], for a run that goes through the records next, perhaps more than once: they are kept,
 /// if they are not too many. With `places` what they touch is noted at once, as a run that may pack
 /// them wants it, and otherwise when [`Scan::places`] asks for it.

@@ -7,9 +7,12 @@ use crate::watch::{Interrupt, Terminal};
 use anyhow::Result;
 use flashlane_lab::control::{Ask, path_of};
 use flashlane_lab::fits::fits_preset;
+use flashlane_lab::report::plane;
 use flashlane_lab::trace::convert::{Conversion, check_name, convert};
 use flashlane_lab::trace::info::Info;
-use flashlane_lab::trace::scan::{Scan, scan_watched};
+use flashlane_lab::trace::journals::Journals;
+use flashlane_lab::trace::scan::{Scan, scan_kept, scan_watched};
+use flashlane_lab::trace::truth::Truth;
 use flashlane_lab::trace::{ConvertError, TraceError, TraceSource};
 use flashlane_lab::verbs::ask;
 use std::path::Path;
@@ -47,9 +50,28 @@ fn look(file: &Path, how: &HowRead, interrupt: &Interrupt) -> Result<Scan> {
 }
 
 fn info(args: &TraceInfo, interrupt: &Interrupt) -> Result<Ending> {
-    let json = args.out.open(std::slice::from_ref(&args.file))?;
-    let info = Info::of(&look(&args.file, &args.how, interrupt)?);
-    Results::of(json, &info.to_json(), &info.to_text()).end(Ending::Good)
+    let mut inputs = vec![args.file.clone()];
+    inputs.extend(args.truth.clone());
+    let wanted =
+        output::given(&[("--json", args.out.json.as_ref()), ("--plot", args.plot.as_ref())]);
+    output::all_apart(&wanted)?;
+    output::keep_inputs(&inputs, &wanted)?;
+    let (json, plot) = (args.out.open(&inputs)?, Sink::open(args.plot.as_deref())?);
+    let truth = args.truth.as_deref().map(Truth::read).transpose()?;
+    let watch = Terminal::new(interrupt, &args.file.display().to_string());
+    let scan = scan_kept(&TraceSource::File(args.file.clone()), &args.how.reading(), &watch)?;
+    let mut info = Info::of(&scan);
+    info.journals = Journals::of(&scan, truth.as_ref(), &watch)?;
+    let quiet = json.is_stdout() || plot.is_stdout();
+    let mut results = Results::default();
+    results.tried(json.put(&info.to_json()));
+    if let Some(journals) = &info.journals {
+        results.tried(plot.make(|| plane::svg(&journals.plane, &info.file)));
+    }
+    if !quiet {
+        results.tried(output::print(&info.to_text()));
+    }
+    results.end(Ending::Good)
 }
 
 fn validate(args: &TraceValidate, interrupt: &Interrupt) -> Result<Ending> {

@@ -268,6 +268,36 @@ fn traces_are_looked_at_and_checked() {
     h.run("trace info bin.txt").refused(2, &["record 1 (byte 0)", "truncated"]);
 }
 
+/// A log of 4 MiB that is gone round three times, among other writes.
+#[test]
+fn journals_are_found_in_a_trace_and_compared_with_the_truth() {
+    let h = here();
+    let (mut trace, mut other) = (String::new(), 1u64);
+    for at in (0..3 * 1024u64).step_by(4) {
+        other = other * 48_271 % 0x7fff_ffff;
+        let (log, other) = ((2048 + at % 1024) * 8, (8192 + other % 8192) * 8);
+        trace += &format!("{0} 0 {log} 32 0\n{0} 0 {other} 8 0\n", at * 1_000_000);
+    }
+    h.file("t.trace", &trace);
+    h.file("t.truth", "# blocks\n2048 + 1024 redo\n");
+    let info = h.run("trace info t.trace --truth t.truth --plot t.svg --json t.json").good();
+    says(
+        &info.out,
+        &["bytes 8388608 to 12582912 (4 MiB): 2 laps", "precision 1.000", "redo: 1024 blocks", "|", "#"],
+    );
+    let json: serde_json::Value =
+        serde_json::from_slice(&std::fs::read(h.path("t.json")).unwrap()).unwrap();
+    let warm = &json["journals"]["judged"]["warm"];
+    assert!(warm["hits"].as_u64() > Some(1900) && warm["false_alarms"] == 0, "{warm}");
+    let svg = std::fs::read_to_string(h.path("t.svg")).unwrap();
+    assert!(svg.starts_with("<svg ") && svg.contains("class=\"journal\" d=\"M"), "{svg}");
+    h.file("t.truth", "2048 + redo\n");
+    h.run("trace info t.trace --truth t.truth").refused(2, &["t.truth:1", "FIRST + COUNT NAME"]);
+    h.run("trace info t.trace --truth t.truth --plot t.trace").refused(2, &["would replace"]);
+    h.run("trace info t.trace --plot t.svg --json t.svg").refused(2, &["t.svg"]);
+    h.run("trace info t.trace --truth none").refused(2, &["cannot read none"]);
+}
+
 /// A trace in other formats: whole files or none, and what a format can't carry has to be allowed.
 #[test]
 fn traces_are_converted() {

@@ -20,6 +20,7 @@ mod jobs;
 mod numbers;
 pub(crate) mod parquet;
 mod perfetto;
+pub mod plane;
 pub(crate) mod png;
 mod table;
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Traces through the lab's public interface: every format, damage, memory, conversion, fuzzing.
 
+mod detector;
 mod formats;
 #[path = "../../../../fuzz/harness.rs"]
 mod harness;
