@@ -654,11 +654,6 @@ impl Place {
         self.leaving.len()
     }
 
-    /// The same, of a pool.
-    pub(super) fn leaving_of(&self, pool: usize) -> usize {
-        self.leaving.iter().filter(|line| self.pool_of(**line) == pool).count()
-    }
-
     /// The barrier that covers all lines that wait for an erase.
     pub(super) fn barrier_wanted(&self) -> u64 {
         self.leaving.iter().map(|line| self.line(*line).safe_after).max().unwrap_or(0)

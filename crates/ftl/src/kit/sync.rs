@@ -263,9 +263,7 @@ impl Controller {
     pub(super) fn barrier_needs_room(&self) -> bool {
         let host = [Kind::User, Kind::Journal];
         let covered = host.iter().any(|kind| self.buffer.covered_waiting(*kind) > 0);
-        // A line of another pool gives GC no room back.
-        let any = self.place.leaving() > 0 && mutant!("slc.any-line-gives-gc-room");
-        if covered && (any || self.place.leaving_of(MAIN) > 0) {
+        if covered && self.place.leaving() > 0 {
             return true;
         }
         let stops = self.phase == Phase::Draining && !self.capacitors;
