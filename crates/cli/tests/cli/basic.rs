@@ -283,7 +283,13 @@ fn journals_are_found_in_a_trace_and_compared_with_the_truth() {
     let info = h.run("trace info t.trace --truth t.truth --plot t.svg --json t.json").good();
     says(
         &info.out,
-        &["bytes 8388608 to 12582912 (4 MiB): 2 laps", "precision 1.000", "redo: 1024 blocks", "|", "#"],
+        &[
+            "bytes 8388608 to 12582912 (4 MiB): 2 laps",
+            "precision 1.000",
+            "redo: 1024 blocks",
+            "|",
+            "#",
+        ],
     );
     let json: serde_json::Value =
         serde_json::from_slice(&std::fs::read(h.path("t.json")).unwrap()).unwrap();
