@@ -245,6 +245,7 @@ impl Controller {
         Some(line)
     }
 
+    #[inline]
     pub(super) fn gc_is_wanted(&self) -> bool {
         if self.phase == Phase::Mounting {
             return false;

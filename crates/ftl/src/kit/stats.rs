@@ -42,7 +42,9 @@ impl DriveStats {
     #[inline]
     pub(super) fn count(&mut self, cause: Cause, slc: bool) {
         self.ftl.programmed[cause as usize] += 1;
-        self.slc_programmed[cause as usize] += u64::from(slc);
+        if slc {
+            self.slc_programmed[cause as usize] += 1;
+        }
     }
 
     /// It was not, after all.

@@ -302,10 +302,10 @@ impl Controller {
     /// its kind is kept, and where that is full, a step further.
     #[inline]
     pub(super) fn place_of_host(&mut self, kind: Kind) -> Option<(usize, u32)> {
-        if self.tier.is_some() {
-            if let Some(place) = self.place_in_slc(kind) {
-                return place;
-            }
+        if self.tier.is_some()
+            && let Some(place) = self.place_in_slc(kind)
+        {
+            return place;
         }
         if !self.is_unit_due(kind, MAIN) || !self.user_may_program() {
             return None;
@@ -451,6 +451,7 @@ impl Controller {
     }
 
     /// The buffer is to be emptied, and the main pool has no room for it.
+    #[inline]
     pub(super) fn migration_is_denied(&self) -> bool {
         let migrating = self.tier.as_ref().is_some_and(|tier| tier.migrating);
         migrating && self.slc_victim().is_none() && self.place.greediest(BUFFER).is_some()
