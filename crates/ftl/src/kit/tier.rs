@@ -87,6 +87,16 @@ counters! {
         idle_times: u64, Sum, "times", [];
         /// Read by the host from one of the regions.
         slc_read_sectors: u64, Sum, "sectors", [];
+        /// Programmed in the native mode: the host's, directly.
+        tlc_direct_sectors: u64, Sum, "sectors", [];
+        /// What left SLC.
+        tlc_migrated_sectors: u64, Sum, "sectors", [];
+        /// What was moved within the main pool.
+        tlc_gc_sectors: u64, Sum, "sectors", [];
+        /// Padding.
+        tlc_padding_sectors: u64, Sum, "sectors", [];
+        /// Pages, and what a failure or a barrier had programmed once more.
+        tlc_other_sectors: u64, Sum, "sectors", [];
     }
 }
 
@@ -134,13 +144,9 @@ pub(super) struct Tier {
     /// Lines whose last live sector has died since they were looked at.
     emptied: Vec<u32>,
     pub(super) stats: TierStats,
-    /// What they were, with the sectors programmed in the native mode, when the measured part of a run
-    /// began.
-    before: (TierStats, Native),
+    /// What they were when the measured part of a run began.
+    before: TierStats,
 }
-
-/// Sectors programmed in the native mode, by cause.
-type Native = [u64; Cause::ALL.len()];
 
 impl Tier {
     /// `journal_room`: sectors of the journal region.
@@ -157,7 +163,7 @@ impl Tier {
             idler: None,
             emptied: Vec::new(),
             stats: TierStats::default(),
-            before: Default::default(),
+            before: TierStats::default(),
         }
     }
 
@@ -169,7 +175,12 @@ impl Tier {
             true => self.detector.write(lba, sectors) == Class::Journal,
             false => false,
         };
-        if self.journal_room == 0 || !(found || hint) {
+        if !(found || hint) {
+            return Kind::User;
+        }
+        // The conventional drive counts what it does not keep apart.
+        if self.journal_room == 0 {
+            self.stats.journal_sectors += u64::from(sectors);
             return Kind::User;
         }
         self.look = self.look.saturating_sub(sectors.into());
@@ -504,40 +515,39 @@ impl Controller {
         }
     }
 
-    fn native(&self) -> Native {
-        Cause::ALL.map(|cause| self.stats.native_programmed(cause))
+    /// What happened since the drive was brought up.
+    fn tier_stats(&self) -> Option<TierStats> {
+        let mut stats = self.tier.as_ref()?.stats;
+        for cause in Cause::ALL {
+            let sum = match cause {
+                Cause::User => &mut stats.tlc_direct_sectors,
+                Cause::Fold => &mut stats.tlc_migrated_sectors,
+                Cause::Gc => &mut stats.tlc_gc_sectors,
+                Cause::PaddingFlush | Cause::PaddingPair | Cause::PaddingGc => {
+                    &mut stats.tlc_padding_sectors
+                }
+                _ => &mut stats.tlc_other_sectors,
+            };
+            *sum += self.stats.native_programmed(cause);
+        }
+        Some(stats)
     }
 
     /// The measured part of a run begins.
     pub(super) fn measure_tier(&mut self) {
-        let native = self.native();
-        if let Some(tier) = &mut self.tier {
-            tier.before = (tier.stats, native);
+        if let Some(stats) = self.tier_stats()
+            && let Some(tier) = &mut self.tier
+        {
+            tier.before = stats;
         }
     }
 
     /// What a report shows of the SLC part, since the measured part of a run began.
     pub(super) fn counted(&self) -> Vec<Counted> {
-        let Some(tier) = &self.tier else { return Vec::new() };
-        let (before, native_before) = tier.before;
-        let since = tier.stats.since(&before);
+        let (Some(tier), Some(stats)) = (&self.tier, self.tier_stats()) else { return Vec::new() };
         let names = TierStats::SCHEMA.iter().map(|field| field.name);
-        let named = names.zip(since.numbers()).map(|(name, value)| Counted { name, value });
-        let native = self.native();
-        let of = |causes: &[Cause]| {
-            causes.iter().map(|c| native[*c as usize] - native_before[*c as usize]).sum()
-        };
-        use Cause::{Fold, Gc, PaddingFlush, PaddingGc, PaddingPair, User};
-        let known = [User, Fold, Gc, PaddingFlush, PaddingPair, PaddingGc];
-        let rest: Vec<Cause> = Cause::ALL.into_iter().filter(|c| !known.contains(c)).collect();
-        let tlc: [(&'static str, u64); 5] = [
-            ("tlc_direct_sectors", of(&[User])),
-            ("tlc_migrated_sectors", of(&[Fold])),
-            ("tlc_gc_sectors", of(&[Gc])),
-            ("tlc_padding_sectors", of(&[PaddingFlush, PaddingPair, PaddingGc])),
-            ("tlc_other_sectors", of(&rest)),
-        ];
-        named.chain(tlc.map(|(name, value)| Counted { name, value })).collect()
+        let since = stats.since(&tier.before).numbers();
+        names.zip(since).map(|(name, value)| Counted { name, value }).collect()
     }
 
     /// What lies in the journal region says which loops there were before the power went.

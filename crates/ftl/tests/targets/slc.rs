@@ -345,6 +345,62 @@ fn a_loop_that_outgrows_its_region_is_normal_data() {
     assert_eq!(found(4, 8), (0, 0));
 }
 
+/// The host writes data and a journal with a flush behind each transaction, until the first sector goes to
+/// TLC: how many sectors that takes, and the share of the journal.
+fn slc_period(scheme: Scheme, parts: (u64, u64)) -> (u64, f64) {
+    let mut board = DeviceSpec::preset("slc-tlc").expect("a preset");
+    (board.geometry.channels, board.geometry.pus_per_channel) = (2, 4);
+    board.geometry.chunks_per_pu = 48;
+    let ssd = Ssd::new(&board, SsdOptions::default()).expect("a device");
+    let lines = (scheme == Scheme::Journal).then_some(4);
+    let settings = SlcConfig {
+        journal_line_pus: lines.map(|_| 4),
+        buffer_sectors: None,
+        over_provisioning_percent: 20,
+        idle: Ns::from_secs(1000),
+        ..config(scheme, 6, lines)
+    };
+    let run = Virtual::new(1, 7, CostTable::zero());
+    let (cx, device) = (run.cx(), ssd.clone());
+    let ended = run.run(async move {
+        let ftl = Slc::create(&cx, device, settings).expect("a drive");
+        cx.sleep(Ns::from_ms(100)).await;
+        let (data, journal) = parts;
+        let (mut head, mut next, mut written) = (0, 0, 0);
+        while counted(&ftl, "direct_sectors") == 0 {
+            for _ in 0..data {
+                write(&ftl, &cx, 20_000 + next, 1, false).await;
+                next += 1;
+            }
+            for _ in 0..journal {
+                // A journal of 32 MiB: two of the four lines of its region.
+                write(&ftl, &cx, head, 1, true).await;
+                head = (head + 1) % 8192;
+            }
+            flush(&ftl, &cx).await;
+            written += data + journal;
+        }
+        assert_eq!(counted(&ftl, "journal_overflow_sectors"), 0);
+        written
+    });
+    let (data, journal) = parts;
+    (ended.expect("nobody waits for ever"), journal as f64 / (data + journal) as f64)
+}
+
+/// "our scheme can increase the SLC buffering period" (section IV B): by the share of the SLC part that
+/// is the buffer, over the share of what is not a journal's.
+#[test]
+fn the_slc_period_follows_its_closed_form() {
+    for parts in [(4, 8), (8, 8), (16, 4)] {
+        let (conventional, share) = slc_period(Scheme::Conventional, parts);
+        let (journal, _) = slc_period(Scheme::Journal, parts);
+        // Six chunks of each PU; four lines on half of the PUs are two of them.
+        let expected = (4.0 / 6.0) / (1.0 - share);
+        let measured = journal as f64 / conventional as f64;
+        assert!((measured / expected - 1.0).abs() < 0.15, "{parts:?}: {measured}, not {expected}");
+    }
+}
+
 /// What does not fit is refused before anything runs, with the remedy.
 #[test]
 fn sizes_that_do_not_fit_are_refused() {

@@ -7,6 +7,9 @@ use super::numbers::{Report, RunReport};
 use crate::contention::ContentionReport;
 use crate::histogram::LatencyNs;
 use flashlane_base::counters::Counters;
+use flashlane_ftl::kit::TierStats;
+use flashlane_ftl::layer::Kind;
+use flashlane_ftl::slc::SLC;
 
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Cell {
@@ -75,6 +78,12 @@ pub(super) fn run(r: &RunReport) -> Vec<Named> {
     cells.push(ratio("cpu_lock_ratio", r.cpu.lock_ratio));
     contention(&r.contention.clone().unwrap_or_default(), &mut cells);
     cells.extend(counted(r.work.shown("column")));
+    let of_drive = r.layers.get(SLC.name());
+    let slc = TierStats::SCHEMA.iter().map(|field| {
+        let n = of_drive.and_then(|all| all.get(field.name)).copied();
+        int(format!("slc_part_{}", field.name), n.unwrap_or(0))
+    });
+    cells.extend(slc);
     cells
 }
 

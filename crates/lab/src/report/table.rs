@@ -270,9 +270,12 @@ fn state(r: &RunReport, notes: &mut Vec<String>) {
         ));
     }
     for (layer, numbers) in &r.layers {
-        let each =
-            numbers.iter().map(|(name, n)| format!("{} {}", name.replace('_', " "), grouped(*n)));
-        notes.push(format!("{name}: {layer}: {}", each.collect::<Vec<_>>().join(", ")));
+        let some = numbers.iter().filter(|(_, n)| **n > 0);
+        let each = some.map(|(name, n)| format!("{} {}", name.replace('_', " "), grouped(*n)));
+        let each: Vec<String> = each.collect();
+        if !each.is_empty() {
+            notes.push(format!("{name}: {layer}: {}", each.join(", ")));
+        }
     }
     let p = &r.programmed_sectors;
     let padding = (p.of(Cause::PaddingFlush) + p.of(Cause::PaddingPair)) as f64;
