@@ -140,6 +140,7 @@ pub const FIGURES: &[Figure] = &[
     figure!("qblk-fig7-sensitivity", "qblk/sensitivity.toml"),
     figure!("qblk-ablation", "qblk/ablation.toml"),
     figure!("qblk-scaling", "qblk/scaling.toml"),
+    figure!("slc-fig1", "slc/fig1.toml"),
 ];
 
 /// Why a figure could not be reproduced.
