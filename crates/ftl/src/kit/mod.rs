@@ -1,14 +1,15 @@
-//! PFTL: a page-mapped FTL inside the device. The block SSD of every comparison.
+//! The FTL inside a drive, for all kinds of drives.
 //!
-//! Owns: everything between [`BlockDev`] and an Open-Channel device, as a drive's controller has
-//! it: write buffer, map, placement, garbage collection, recovery. Promises: what [`BlockDev`]
-//! promises; on capacitors a write is durable when acknowledged; no rule of the medium is broken; both counter laws hold whenever no program is in flight. Never: charges host CPU time
-//! (its controller is not the host's core), and never sees the host's link, which goes above
+//! Owns: everything between [`BlockDev`] and an Open-Channel device, as a drive's controller has it:
+//! write buffer, map, placement, garbage collection, recovery. Promises: what [`BlockDev`] promises;
+//! on capacitors a write is durable when acknowledged; no rule of the medium is broken; both counter
+//! laws hold whenever no program is in flight. Never: charges host CPU time (its controller is not
+//! the host's core), and never sees the host's link, which goes above
 //! ([`crate::link::LinkedBlock`]).
 //!
-//! From the ParaFS paper (section 4.1): "a page-level FTL, named PFTL, based on DFTL with lazy
-//! indexing. PFTL stripes updates over different channels in a page size unit". The whole map is in
-//! the drive's memory here; the demand-cached map is a later addition.
+//! What a drive is made of follows from its [`DriveConfig`] (`create`): the block SSD
+//! ([`crate::pftl`]) is one region of chunks, the SLC/TLC SSD ([`crate::slc`]) has an SLC part in front
+//! of it (`tier`).
 //!
 //! **Life of a write.** `front` takes the sectors into slots of the `buffer` (or replaces what
 //! waits there) and the host goes on. When a write unit (`ws_opt`) waits, `drain` gives it the next
@@ -28,7 +29,7 @@
 //! (trims, lost sectors, units whose program failed) is in `pages` of the device's own, which lie
 //! among the host's sectors and are found like them.
 //!
-//! **Power.** With capacitors ([`PftlConfig::capacitors`], the default) the controller saves a
+//! **Power.** With capacitors ([`DriveConfig::capacitors`]) the controller saves a
 //! [`Dump`] when the power goes, so what is acknowledged is durable. Without, what is in the buffer
 //! is lost, and a flush is a barrier (`sync`): it programs what was accepted before it, then the
 //! pages. A line is erased behind such a barrier.
@@ -93,7 +94,7 @@ const STAMP_LAST: u64 = crate::log::format::STAMP_MAX - (1 << LIFE_SHIFT);
 /// Why nothing can be made durable on an image.
 const HOST_TROUBLE: &str = "the host could not keep what was written: its disk is full or failing";
 
-/// A page-mapped device FTL on a device.
+/// The FTL of a drive, on a device.
 pub struct DriveFtl {
     device: Arc<dyn Device>,
     info: BlockInfo,
