@@ -31,7 +31,7 @@ pub(super) enum Kind {
     Gc = 1,
     /// Written by the host, to be kept apart from its other data.
     Journal = 2,
-    /// Moved by garbage collection, to where it was kept apart.
+    /// Moved by garbage collection, out of where it was kept apart.
     Wrap = 3,
 }
 

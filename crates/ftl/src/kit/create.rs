@@ -9,7 +9,7 @@ use flashlane_ocssd::device::{CellMode, Device, Traits};
 
 use super::buffer::Sizes;
 use super::map;
-use super::place::{Layout, MAIN, Plan, PoolSpec, RegionSpec, native_unit};
+use super::place::{Layout, MAIN, Plan, PoolSpec, RegionSpec, unit_of};
 use super::tier::{BUFFER, JOURNAL, TierConfig};
 use crate::layer::{Kind, Settings};
 use std::ops::Range;
@@ -130,7 +130,7 @@ impl DriveConfig {
 
 /// Chunks in the native mode, in lines over all PUs.
 fn native(geo: &Geometry, traits: &Traits, chunks: Range<u32>) -> RegionSpec {
-    let unit = native_unit(geo);
+    let unit = unit_of(geo.ws_min, geo.ws_opt, u32::MAX);
     RegionSpec {
         pool: MAIN,
         mode: CellMode::Native,
@@ -187,6 +187,10 @@ fn with_slc(geo: &Geometry, traits: &Traits, tier: &TierConfig) -> Result<Plan, 
         let what = format!("journal_line_pus is {width} of {pus} PUs");
         return refuse(what, "it must divide the number of PUs");
     }
+    if u64::from(lines) * u64::from(width) > u64::from(pus) * u64::from(chunks) {
+        let what = format!("journal_lines is {lines}, the drive has {chunks} chunks per PU");
+        return refuse(what, "give the journal region less than a half of the SLC part");
+    }
     if lines == 1 {
         let what = "journal_lines is 1: a journal region of one line can't wrap".to_string();
         return refuse(what, "give it the size of the journal and two lines more, or 0 for none");
@@ -201,18 +205,25 @@ fn with_slc(geo: &Geometry, traits: &Traits, tier: &TierConfig) -> Result<Plan, 
         );
         return refuse(what, "raise slc_chunks or lower journal_lines");
     }
+    let main = native(geo, traits, tier.slc_chunks..chunks);
+    if slc.ws_min > main.unit {
+        let what =
+            format!("a write unit has {} sectors in SLC mode, {} else", slc.ws_min, main.unit);
+        return refuse(what, "make `cells.slc.ws_min` of the device no more than its `ws_opt`");
+    }
     let whole = RegionSpec {
         pool: BUFFER,
         mode: CellMode::Slc,
         chunks: taken..tier.slc_chunks,
-        unit: slc.ws_opt,
+        // What is due in TLC is due in SLC.
+        unit: unit_of(slc.ws_min, slc.ws_opt, main.unit),
         grain: slc.ws_min,
         chunk_sectors: slc.chunk_sectors,
         window: 0,
         pairs: 0,
-        ..native(geo, traits, 0..0)
+        ..main.clone()
     };
-    let mut specs = vec![native(geo, traits, tier.slc_chunks..chunks), whole.clone()];
+    let mut specs = vec![main, whole.clone()];
     let journal = RegionSpec { pool: JOURNAL, chunks: 0..full, width, ..whole.clone() };
     if full > 0 {
         specs.push(journal.clone());

@@ -196,7 +196,7 @@ impl Controller {
     fn assign(&mut self, load: Load, stream: usize, position: u32) {
         let want = match load {
             Load::Sectors(kind) => self.buffer.waiting(kind).max(1),
-            Load::Pages => self.pages.waiting().max(1),
+            Load::Pages => self.pages_to_send().max(1),
             Load::Snapshot | Load::Padding => u32::MAX / 2,
         };
         let (line, from, n) = self.place.claim(stream, position, want);

@@ -86,6 +86,7 @@ impl DriveFtl {
             return Err(BlockError::ReadOnly(why));
         }
         c.note_request(cx);
+        c.note_admitted(sectors);
         let kind = c.kind_of(lba, sectors, journal);
         let mut left = Room::default();
         for (lba, content) in (lba..lba + sectors).zip(content) {

@@ -292,7 +292,10 @@ impl Controller {
     /// Wakes a mover if there is work for it. It calls the next itself if there is more.
     #[inline]
     pub(super) fn call_gc(&mut self, cx: &Cx) {
-        let work = self.gc.victim.is_some() || self.gc_is_wanted() || self.slc_victim().is_some();
+        let work = match self.gc.victim {
+            Some(victim) => !self.victim_rests(victim),
+            None => self.gc_is_wanted() || self.slc_victim().is_some(),
+        };
         if !work || self.buffer.gc_room() < self.room_to_go_on() {
             return;
         }
@@ -350,7 +353,7 @@ impl Controller {
         while let Some(victim) = self.gc.victim.or_else(|| self.take_victim()) {
             let room = self.room_to_go_on();
             let slow = self.place.layout.of(victim).pool == BUFFER;
-            if slow && !self.may_migrate(cx, room) {
+            if slow && (self.victim_rests(victim) || !self.may_migrate(cx)) {
                 break;
             }
             if !self.buffer.take_gc_room(room) {
@@ -359,6 +362,9 @@ impl Controller {
             let found = self.collect(me, victim);
             self.buffer.give_gc_room(room - found);
             if found > 0 {
+                if slow {
+                    self.pay_for_migration(cx, found);
+                }
                 // There may be more to read, and room for it.
                 self.call_gc(cx);
                 return Some(self.submit_move(cx, device, me));
@@ -488,7 +494,7 @@ impl Controller {
         if self.capacitors || self.place.coming(MAIN) == 0 {
             return true;
         }
-        let moving = self.moving() + self.gc.reads * self.gc.batch;
+        let moving = self.moving() + self.gc_reading();
         let valid = self.place.line(victim).valid;
         self.place.room_now(MAIN) >= moving + valid + self.room_for_barrier()
     }
@@ -621,6 +627,11 @@ impl Controller {
         }
     }
 
+    /// Sectors that GC reads at most now.
+    pub(super) fn gc_reading(&self) -> u32 {
+        self.gc.reads * self.gc.batch
+    }
+
     /// Moved sectors that wait for a place in the main pool, or may come to.
     #[inline]
     pub(super) fn moving(&self) -> u32 {
@@ -697,6 +708,7 @@ impl Controller {
         // A unit of the host that nobody waits for may wait: for a flush, a stop, or a discard.
         let host = match over && self.phase == Phase::Running {
             true if mutant!("kit.waiter-waits-on") => false,
+            true if self.room_in_buffer() > 0 => false,
             true => self.hosts_wait > 0 || mutant!("kit.verdict-without-waiter"),
             false => self.is_unit_due(Kind::User, MAIN) || self.is_unit_due(Kind::Journal, MAIN),
         };

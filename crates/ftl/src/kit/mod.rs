@@ -338,7 +338,7 @@ impl DriveFtl {
         self.controller.lock().stats.ftl
     }
 
-    /// Free lines, of all.
+    /// Free lines of the main pool, of all.
     pub fn gauges(&self) -> Gauges {
         let free = u64::from(self.controller.lock().place.free_lines(MAIN));
         let of = self.layout.main().lines.len() as u64;
@@ -403,8 +403,11 @@ impl Parts {
             capacitors: config.capacitors,
             barriers: Barriers::new(windows, pairs, sizes.user_room),
             tier: config.tier.clone().map(|tier| {
-                let journal = |line| layout.of(line).line_sectors as u64;
-                Box::new(Tier::new(tier, layout.lines_of(tier::JOURNAL).map(journal).sum()))
+                let journal = layout.lines_of(tier::JOURNAL);
+                let sectors = journal.map(|line| layout.of(line).line_sectors as u64);
+                // Two lines are what it takes to wrap.
+                let region = layout.regions.iter().any(|r| r.pool == tier::JOURNAL);
+                Box::new(Tier::new(tier, region.then(|| sectors.skip(2).sum())))
             }),
             dirty_pages: config.dirty_pages.unwrap_or(DIRTY_PAGES),
             reach,

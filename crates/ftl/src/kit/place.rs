@@ -27,7 +27,7 @@ use super::buffer::NIL;
 
 mod layout;
 mod spare;
-pub(super) use layout::{Layout, Region, RegionSpec, native_unit};
+pub(super) use layout::{Layout, Region, RegionSpec, unit_of};
 pub(super) use spare::OpenChunk;
 
 /// The pool where the host's data is at rest, and GC works.
@@ -148,7 +148,7 @@ struct Stream {
 /// What a pool is to be.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PoolSpec {
-    /// The pool that the live sectors of its victims go to.
+    /// The pool whose room the live sectors of its victims are counted against.
     pub(super) into: usize,
     /// Streams that the host and GC write. The same one where there is one, or GC writes none.
     pub(super) host: usize,

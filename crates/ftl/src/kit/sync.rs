@@ -51,6 +51,8 @@ pub(super) struct Barriers {
     pages_go: bool,
     /// Room of the host that it does not get yet.
     withheld: u32,
+    /// Room that it has got as far as the SLC buffer has some, and has not used yet.
+    granted: u32,
     syncer: Option<Waiter>,
     /// Sectors of the host that the buffer holds at most.
     user_room: u32,
@@ -336,6 +338,20 @@ impl Controller {
         }
     }
 
+    /// The host has put so many sectors into the buffer.
+    #[inline]
+    pub(super) fn note_admitted(&mut self, sectors: u32) {
+        self.barriers.granted = self.barriers.granted.saturating_sub(sectors);
+    }
+
+    /// Pages that wait for a program.
+    pub(super) fn pages_to_send(&self) -> u32 {
+        match self.capacitors {
+            true => self.pages.dirty(),
+            false => self.barriers.held.iter().filter(|held| !held.sent).count() as u32,
+        }
+    }
+
     /// Wakes the task that runs barriers.
     pub(super) fn call_syncer(&self, cx: &Cx) {
         if let Some(waiter) = self.barriers.syncer {
@@ -354,9 +370,14 @@ impl Controller {
         let denied =
             any && self.place.is_host_denied(MAIN) && !self.place.host_has_room(MAIN, moving);
         let freely = self.buffer_has_room() && mutant!("slc.host-goes-on-beside-the-buffer");
-        let most = if denied && !stops && !freely { self.room_in_buffer() } else { u32::MAX };
-        let granted = self.barriers.withheld.min(most);
+        if !denied || stops || freely {
+            self.barriers.granted = 0;
+            return std::mem::take(&mut self.barriers.withheld);
+        }
+        let room = self.room_in_buffer().saturating_sub(self.barriers.granted);
+        let granted = self.barriers.withheld.min(room);
         self.barriers.withheld -= granted;
+        self.barriers.granted += granted;
         granted
     }
 

@@ -117,7 +117,7 @@ impl TierConfig {
         // A third of a chunk's sectors in each: 1% of a TLC drive, as the paper's 640 MB of 64 GB.
         let part = chunks * 3 / 100;
         let asked = self.journal_lines;
-        let least = asked.unwrap_or(2).div_ceil(abreast) + 2;
+        let least = asked.unwrap_or(2).div_ceil(abreast).saturating_add(2);
         let slc_chunks = self.slc_chunks.unwrap_or(part.max(least));
         // The paper's journal region is a fifth; two lines more are what wrapping takes.
         let journal_lines = asked.unwrap_or((slc_chunks.saturating_mul(abreast) / 4).max(2));
@@ -133,8 +133,8 @@ pub(super) struct Tier {
     outgrown: Vec<(u64, u64)>,
     /// Sectors of journals until the loops are looked at again.
     look: u64,
-    /// Sectors that the journal region may hold.
-    journal_room: u64,
+    /// Sectors of loops that the journal region may hold; nothing of a conventional drive.
+    journal_room: Option<u64>,
     last_request: Ns,
     /// The drive is idle, and the buffer is emptied.
     migrating: bool,
@@ -149,8 +149,8 @@ pub(super) struct Tier {
 }
 
 impl Tier {
-    /// `journal_room`: sectors of the journal region.
-    pub(super) fn new(config: TierConfig, journal_room: u64) -> Tier {
+    /// `journal_room`: sectors of loops that the journal region may hold, where there is one.
+    pub(super) fn new(config: TierConfig, journal_room: Option<u64>) -> Tier {
         Tier {
             detector: Detector::new(config.detector),
             config,
@@ -179,7 +179,7 @@ impl Tier {
             return Kind::User;
         }
         // The conventional drive counts what it does not keep apart.
-        if self.journal_room == 0 {
+        if self.journal_room.is_none() {
             self.stats.journal_sectors += u64::from(sectors);
             return Kind::User;
         }
@@ -200,7 +200,7 @@ impl Tier {
         let mut loops: Vec<(u64, u64)> =
             self.detector.regions().iter().map(|r| (r.first.get(), r.end.get())).collect();
         loops.sort_by_key(|(first, end)| (end - first, *first));
-        let mut room = self.journal_room;
+        let mut room = self.journal_room.unwrap_or(0);
         self.outgrown.clear();
         for (first, end) in loops {
             match room.checked_sub(end - first) {
@@ -230,6 +230,8 @@ pub(super) async fn idler(ftl: Arc<DriveFtl>, cx: Cx) {
                 return Poll::Ready(false);
             }
             let any = c.place.greediest(BUFFER).is_some();
+            // Who waits for room or for a flush has not gone away.
+            let busy = c.hosts_wait > 0 || c.barrier_is_active();
             let Some(tier) = &mut c.tier else {
                 return Poll::Ready(false);
             };
@@ -237,12 +239,14 @@ pub(super) async fn idler(ftl: Arc<DriveFtl>, cx: Cx) {
             if !any || tier.migrating {
                 return Poll::Pending;
             }
-            let at = tier.last_request + tier.config.idle;
-            if cx.now() >= at {
-                return Poll::Ready(true);
+            let after =
+                |from: Ns| Ns::from_ns(from.as_ns().saturating_add(tier.config.idle.as_ns()));
+            let at = after(tier.last_request);
+            if cx.now() < at || busy {
+                cx.arm_idle(at.max(if busy { after(cx.now()) } else { at }));
+                return Poll::Pending;
             }
-            cx.arm_idle(at);
-            Poll::Pending
+            Poll::Ready(true)
         });
         if !due.await {
             return;
@@ -436,6 +440,12 @@ impl Controller {
         self.call_eraser(cx);
     }
 
+    /// A journal had no room in its region, still has none, and none is on its way.
+    fn wrap_is_wanted(&self) -> bool {
+        let still = || !self.place.host_may_go_on(JOURNAL, 0) || mutant!("slc.denied-for-ever");
+        self.place.is_host_denied(JOURNAL) && self.place.coming(JOURNAL) == 0 && still()
+    }
+
     /// The line of the SLC part whose live sectors are to leave it now.
     pub(super) fn slc_victim(&self) -> Option<u32> {
         let tier = self.tier.as_ref()?;
@@ -447,12 +457,14 @@ impl Controller {
                 return true;
             }
             let valid = self.place.line(*line).valid;
-            let moving = self.moving();
+            // What is being read counts as valid of its line no more, and does not wait yet.
+            let moving = self.moving() + self.gc_reading();
             self.place.can_take(MAIN, valid, moving)
                 && self.place.room_now(MAIN) >= moving + valid + self.room_for_barrier()
         };
-        let wraps = self.place.is_host_denied(JOURNAL) && self.place.coming(JOURNAL) == 0;
-        if wraps && let Some(line) = self.place.greediest(JOURNAL).filter(takes) {
+        if self.wrap_is_wanted()
+            && let Some(line) = self.place.greediest(JOURNAL).filter(takes)
+        {
             return Some(line);
         }
         if !tier.migrating || self.phase != Phase::Running {
@@ -468,19 +480,36 @@ impl Controller {
         migrating && self.slc_victim().is_none() && self.place.greediest(BUFFER).is_some()
     }
 
+    /// Others wait until a line of the buffer has been emptied.
+    fn is_migration_hurried(&self) -> bool {
+        self.phase != Phase::Running || self.gc_is_wanted() || self.wrap_is_wanted()
+    }
+
+    /// The victim is a line of the buffer, and a request of the host has come.
+    pub(super) fn victim_rests(&self, victim: u32) -> bool {
+        let busy = self.tier.as_ref().is_some_and(|tier| !tier.migrating);
+        busy && self.place.layout.of(victim).pool == BUFFER && !self.is_migration_hurried()
+    }
+
     /// Whether a batch may leave the buffer now. If not, the task looks again when it may.
-    pub(super) fn may_migrate(&mut self, cx: &Cx, sectors: u32) -> bool {
-        let hurry = self.phase != Phase::Running || self.gc_is_wanted();
-        let Some(tier) = &mut self.tier else { return true };
-        let Some(rate) = tier.config.migration_rate.filter(|_| !hurry) else { return true };
-        let now = cx.now();
-        if now < tier.next_read {
+    pub(super) fn may_migrate(&self, cx: &Cx) -> bool {
+        let Some(tier) = &self.tier else { return true };
+        let slow = tier.config.migration_rate.is_some() && cx.now() < tier.next_read;
+        if slow && !self.is_migration_hurried() {
             cx.arm_idle(tier.next_read);
             return false;
         }
-        let takes = u64::from(sectors) * 1_000_000_000 / u64::from(rate.max(1));
-        tier.next_read = now.max(tier.next_read) + Ns::from_ns(takes);
         true
+    }
+
+    /// So many sectors leave the buffer now.
+    pub(super) fn pay_for_migration(&mut self, cx: &Cx, sectors: u32) {
+        if let Some(tier) = &mut self.tier
+            && let Some(rate) = tier.config.migration_rate
+        {
+            let takes = u64::from(sectors) * 1_000_000_000 / u64::from(rate.max(1));
+            tier.next_read = cx.now().max(tier.next_read) + Ns::from_ns(takes);
+        }
     }
 
     /// A victim was taken, of whatever pool.
@@ -552,7 +581,7 @@ impl Controller {
 
     /// What lies in the journal region says which loops there were before the power went.
     pub(super) fn relearn(&mut self) {
-        if self.tier.is_none() {
+        if !self.tier.as_ref().is_some_and(|tier| tier.config.detect) {
             return;
         }
         let mut kept: Vec<u32> = Vec::new();

@@ -212,6 +212,23 @@ fn what_a_lap_left_is_copied_and_counted() {
     assert!(counted(&ftl, "copied_lines") > 0);
 }
 
+/// A journal that found no room once has a line copied for it, and no more when there is room.
+#[test]
+fn a_denial_is_forgotten_when_there_is_room() {
+    let ((), ftl, _) = on_drive(WIDE, config(Scheme::Journal, 6, Some(4)), |ftl, cx| async move {
+        // Four lines of 16 sectors, all of them valid; one sector more finds no room.
+        for lba in 0..64 {
+            write(&ftl, &cx, lba, 1, true).await;
+        }
+        flush(&ftl, &cx).await;
+        write(&ftl, &cx, 64, 1, true).await;
+        flush(&ftl, &cx).await;
+        cx.sleep(Ns::from_secs(1)).await;
+    });
+    let of = |name: &str| counted(&ftl, name);
+    assert_eq!((of("journal_overflow_sectors"), of("copied_lines")), (1, 1));
+}
+
 /// When the buffer is full the host's data goes to TLC at once; in idle time the buffer is emptied, at
 /// the rate that is set, and a request stops that.
 #[test]

@@ -99,21 +99,26 @@ pub(in crate::kit) struct Layout {
     pub(in crate::kit) lines: u32,
     /// Physical sectors.
     pub(in crate::kit) sectors: u32,
-    /// The smallest grain of all regions; it divides the others.
+    /// The largest part that all grains are made of.
     pub(in crate::kit) grain: u32,
     /// Position in the stripe → PU.
     pu: Vec<u32>,
     by_grain: FastDiv,
 }
 
-/// Sectors per program in the native mode: `ws_opt`, or the largest part of it that one command can
-/// carry.
-pub(in crate::kit) fn native_unit(geo: &Geometry) -> u32 {
-    (1..=geo.ws_opt / geo.ws_min)
-        .filter(|n| geo.ws_opt.is_multiple_of(n * geo.ws_min) && n * geo.ws_min <= UNIT_MAX)
-        .map(|n| n * geo.ws_min)
+/// Sectors per program: `ws_opt`, or the largest part of it in whole `ws_min` that one command can carry
+/// and that is no more than `most`.
+pub(in crate::kit) fn unit_of(ws_min: u32, ws_opt: u32, most: u32) -> u32 {
+    let most = most.min(UNIT_MAX);
+    (1..=ws_opt / ws_min)
+        .map(|n| n * ws_min)
+        .filter(|unit| ws_opt.is_multiple_of(*unit) && *unit <= most)
         .max()
-        .unwrap_or(geo.ws_min)
+        .unwrap_or(ws_min)
+}
+
+fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
 }
 
 impl Layout {
@@ -157,7 +162,7 @@ impl Layout {
             });
             (layout.lines, layout.sectors) = (layout.lines + lines, sectors.end);
         }
-        layout.grain = layout.regions.iter().map(|r| r.grain).min().unwrap_or(1);
+        layout.grain = layout.regions.iter().map(|r| r.grain).reduce(gcd).unwrap_or(1);
         layout.by_grain = FastDiv::new(layout.grain);
         layout
     }
