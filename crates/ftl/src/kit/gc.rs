@@ -105,6 +105,14 @@ impl Gc {
         }
     }
 
+    /// In a few words.
+    pub(super) fn standing(&self) -> String {
+        let Gc { victim, reads, erasing, pace, hopeless, .. } = self;
+        format!(
+            "(victim {victim:?}, {reads} reads, erasing {erasing}, pace {pace}, hopeless {hopeless})"
+        )
+    }
+
     /// A line is being erased.
     pub(super) fn is_erasing(&self) -> bool {
         self.erasing
@@ -627,6 +635,11 @@ impl Controller {
         }
     }
 
+    /// What is left to move is in a line of the buffer, and the host is busy.
+    pub(super) fn gc_rests_for_host(&self) -> bool {
+        self.gc.reads == 0 && self.gc.victim.is_some_and(|victim| self.victim_rests(victim))
+    }
+
     /// Sectors that GC reads at most now.
     pub(super) fn gc_reading(&self) -> u32 {
         self.gc.reads * self.gc.batch
@@ -725,9 +738,8 @@ impl Controller {
             true => !held,
             false => self.is_barrier_asked(),
         };
-        let idle = self.gc.is_quiet() || self.place.free_lines(MAIN) == 0;
         let next = !stands || mutant!("kit.hopes-for-the-next-barrier");
-        let next = next && idle && self.wants_barrier();
+        let next = next && self.has_time_for_erases() && self.wants_barrier();
         let erases = self.place.has_erase(self.barriers_done()) || next;
         let collects = match self.gc.victim {
             Some(_) => self.buffer.gc_room() >= self.room_to_go_on(),

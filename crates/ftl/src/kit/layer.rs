@@ -153,7 +153,8 @@ impl Layer for DriveFtl {
     }
 
     fn state(&self) -> String {
-        format!("{:?}", self.details())
+        let standing = self.controller.lock().standing();
+        format!("{standing}; {:?}", self.details())
     }
 
     fn power_lost(&self) -> Option<Saved> {

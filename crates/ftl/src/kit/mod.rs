@@ -484,6 +484,20 @@ impl BlockDev for DriveFtl {
 }
 
 impl Controller {
+    /// What waits and what is free, for who looks at a hang.
+    fn standing(&self) -> String {
+        let waiting =
+            Kind::ALL.map(|kind| (self.buffer.waiting(kind), self.buffer.covered_waiting(kind)));
+        let pools = self.place.standing(self.moving());
+        let gc = self.gc.standing();
+        let barrier = self.barrier_is_active();
+        let (hosts, room) = (self.hosts_wait, self.buffer.gc_room());
+        format!(
+            "waiting, covered {waiting:?}, barrier {barrier}, hosts that wait {hosts}, GC {gc} with \
+             {room} slots, pools {pools}"
+        )
+    }
+
     /// It has become read-only, and who waits does not know.
     fn is_verdict_untold(&self) -> bool {
         self.read_only.is_some() && !self.told

@@ -536,6 +536,20 @@ impl Place {
         std::mem::take(&mut self.pools[pool].host_denied)
     }
 
+    /// Each pool in a few words; `moving` sectors wait for the main one.
+    pub(super) fn standing(&self, moving: u32) -> String {
+        let of = |pool: usize| {
+            let p = &self.pools[pool];
+            let outlook = self.outlook(pool, if pool == MAIN { moving } else { 0 });
+            let (free, coming, denied) = (p.free.len(), p.coming, p.host_denied);
+            let now = self.room_now(pool);
+            format!(
+                "({free} free, {coming} coming, denied {denied}, room {now}, outlook {outlook})"
+            )
+        };
+        (0..self.pools.len()).map(of).collect()
+    }
+
     /// Is this chunk bad?
     pub(super) fn is_retired(&self, line: u32, position: u32) -> bool {
         self.chunks[self.layout.chunk_index(line, position)] & RETIRED != 0

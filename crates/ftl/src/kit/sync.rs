@@ -325,14 +325,18 @@ impl Controller {
         ready.map(|(stream, position, _)| (stream, position as u32))
     }
 
+    /// GC has nothing better to do than to wait for a barrier, or nothing else to do.
+    pub(super) fn has_time_for_erases(&self) -> bool {
+        self.gc.is_quiet() || self.gc_rests_for_host() || self.place.is_short_of_lines()
+    }
+
     /// Asks for the barrier that lines to be erased wait for, when GC has nothing better to do.
     pub(super) fn ask_for_erases(&mut self, cx: &Cx) {
         if self.capacitors || self.place.leaving() == 0 {
             return;
         }
         let wanted = self.place.barrier_wanted();
-        let idle = self.gc.is_quiet() || self.place.is_short_of_lines();
-        if wanted > self.barriers.asked && idle {
+        if wanted > self.barriers.asked && self.has_time_for_erases() {
             self.barriers.asked = wanted;
             self.call_syncer(cx);
         }

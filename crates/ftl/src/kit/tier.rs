@@ -41,6 +41,9 @@ pub(super) const JOURNAL: usize = 2;
 /// Sectors of journals between two looks at how long the loops are.
 const LOOK: u64 = 1024;
 
+/// While somebody waits the drive is not idle; whether that is over is looked at so often at most.
+const LOOK_AGAIN: Ns = Ns::from_us(100);
+
 /// What of a drive is SLC.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierConfig {
@@ -239,11 +242,13 @@ pub(super) async fn idler(ftl: Arc<DriveFtl>, cx: Cx) {
             if !any || tier.migrating {
                 return Poll::Pending;
             }
-            let after =
-                |from: Ns| Ns::from_ns(from.as_ns().saturating_add(tier.config.idle.as_ns()));
-            let at = after(tier.last_request);
-            if cx.now() < at || busy {
-                cx.arm_idle(at.max(if busy { after(cx.now()) } else { at }));
+            let after = |at: Ns, span: Ns| Ns::from_ns(at.as_ns().saturating_add(span.as_ns()));
+            let mut at = after(tier.last_request, tier.config.idle);
+            if busy {
+                at = at.max(after(cx.now(), tier.config.idle.max(LOOK_AGAIN)));
+            }
+            if cx.now() < at {
+                cx.arm_idle(at);
                 return Poll::Pending;
             }
             Poll::Ready(true)
