@@ -144,11 +144,29 @@ pub(super) struct Tier {
     /// No sector leaves the buffer before.
     next_read: Ns,
     idler: Option<Waiter>,
+    /// Of the idler, and of whoever empties the buffer at a rate.
+    alarm: Alarm,
+    next_alarm: Alarm,
     /// Lines whose last live sector has died since they were looked at.
     emptied: Vec<u32>,
     pub(super) stats: TierStats,
     /// What they were when the measured part of a run began.
     before: TierStats,
+}
+
+/// When a task is polled again in idle time. Who is woken for other reasons sets no second one.
+#[derive(Default)]
+struct Alarm(Ns);
+
+impl Alarm {
+    /// Has the current task polled at `at` or before: then it sets the alarm again.
+    fn set(&mut self, cx: &Cx, at: Ns) {
+        let is_set = cx.now() < self.0 && self.0 <= at;
+        if !is_set {
+            cx.arm_idle(at);
+            self.0 = at;
+        }
+    }
 }
 
 impl Tier {
@@ -164,6 +182,8 @@ impl Tier {
             migrating: false,
             next_read: Ns::ZERO,
             idler: None,
+            alarm: Alarm::default(),
+            next_alarm: Alarm::default(),
             emptied: Vec::new(),
             stats: TierStats::default(),
             before: TierStats::default(),
@@ -248,7 +268,7 @@ pub(super) async fn idler(ftl: Arc<DriveFtl>, cx: Cx) {
                 at = at.max(after(cx.now(), tier.config.idle.max(LOOK_AGAIN)));
             }
             if cx.now() < at {
-                cx.arm_idle(at);
+                tier.alarm.set(&cx, at);
                 return Poll::Pending;
             }
             Poll::Ready(true)
@@ -497,14 +517,14 @@ impl Controller {
     }
 
     /// Whether a batch may leave the buffer now. If not, the task looks again when it may.
-    pub(super) fn may_migrate(&self, cx: &Cx) -> bool {
-        let Some(tier) = &self.tier else { return true };
-        let slow = tier.config.migration_rate.is_some() && cx.now() < tier.next_read;
-        if slow && !self.is_migration_hurried() {
-            cx.arm_idle(tier.next_read);
-            return false;
+    pub(super) fn may_migrate(&mut self, cx: &Cx) -> bool {
+        let hurried = self.is_migration_hurried();
+        let Some(tier) = self.tier.as_mut().filter(|_| !hurried) else { return true };
+        let waits = tier.config.migration_rate.is_some() && cx.now() < tier.next_read;
+        if waits {
+            tier.next_alarm.set(cx, tier.next_read);
         }
-        true
+        !waits
     }
 
     /// So many sectors leave the buffer now.
