@@ -4,7 +4,7 @@
 //! the buffer. Promises: what is out of range, or does not fit the device, is refused with the place
 //! and the remedy before anything is read or written. Never: looks at what lies on the device.
 
-use flashlane_base::{Geometry, mutant};
+use flashlane_base::Geometry;
 use flashlane_ocssd::device::{CellMode, Device, Traits};
 
 use super::buffer::Sizes;
@@ -272,8 +272,7 @@ fn check_config(
     let reads = config.gc_reads.map_or(reads, u64::from);
     let reads = within("gc_reads", reads, 1, 1024)?;
     let window = (main.window + main.unit).min(main.chunk_sectors);
-    let two = config.tier.is_some() && !mutant!("slc.moves-share-a-rest");
-    let queues = if two { 2 } else { 1 };
+    let queues = if config.tier.is_some() { 2 } else { 1 };
     Ok(Sizes {
         user_room,
         // Beside the last read a rest too small for a unit waits in each queue of moved sectors.

@@ -478,9 +478,6 @@ impl Controller {
             return None;
         }
         let takes = |line: &u32| {
-            if mutant!("slc.migrates-without-room") {
-                return true;
-            }
             let valid = self.place.line(*line).valid;
             // What is being read counts as valid of its line no more, and does not wait yet.
             let moving = self.moving() + self.gc_reading();
