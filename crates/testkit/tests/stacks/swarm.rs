@@ -108,7 +108,7 @@ found! {
     found_a_unit_that_failed_in_parts: "pftl-faults", [218, usual()];
     found_padding_of_a_mount_that_failed: "pftl-faults", [657, usual()];
     found_discards_lost_with_a_device_that_gave_up: "pftl-faults", [905, usual()];
-    found_a_move_dropped_behind_the_barrier_for_its_source: "pftl-faults", [300573, usual()];
+    found_a_move_dropped_behind_the_barrier_for_its_source: "pftl-faults", [300573, usual()], [300007, aimed(6)];
     found_an_empty_victim_that_waits_for_room_to_read: "pftl", [301808, usual()];
     found_a_stop_that_waits_for_a_victim_of_a_device_that_gave_up: "pftl-faults", [400100, usual()];
     found_a_scan_behind_a_mark_that_failed: "pftl-faults", [2362, usual()];
