@@ -12,11 +12,19 @@ use crate::layer::{
 };
 use crate::stats::{FtlStats, Gauges};
 use flashlane_rt::Cx;
+use serde::de::DeserializeOwned;
 use serde_json::json;
 use std::sync::Arc;
 
-/// Builds a new one of a kind.
-pub(crate) async fn create(cx: &Cx, below: Seam, config: DriveConfig) -> Built {
+/// Builds a new one of the kind whose settings `C` are.
+pub(crate) async fn create<C: DeserializeOwned + Into<DriveConfig>>(
+    cx: &Cx,
+    below: Seam,
+    settings: &Settings,
+) -> Built {
+    let config: C = serde_json::from_value(settings.clone())
+        .map_err(|e| LayerError::create(Refusal::Settings, e))?;
+    let config: DriveConfig = config.into();
     let name = config.kind.name();
     let made = DriveFtl::create(cx, below.device(), config);
     if let Ok(ftl) = &made {
@@ -33,7 +41,15 @@ pub(crate) async fn create(cx: &Cx, below: Seam, config: DriveConfig) -> Built {
 }
 
 /// Builds the one that is on the medium. An empty device is an empty one of it.
-pub(crate) async fn mount(cx: &Cx, below: Seam, config: DriveConfig, find: &Find) -> Built {
+pub(crate) async fn mount<C: DeserializeOwned + Into<DriveConfig>>(
+    cx: &Cx,
+    below: Seam,
+    settings: &Settings,
+    find: &Find,
+) -> Built {
+    let config: C = serde_json::from_value(settings.clone())
+        .map_err(|e| LayerError::mount(Refusal::Settings, e))?;
+    let config: DriveConfig = config.into();
     let name = config.kind.name();
     let accept_lost_sectors = config.accept_lost_sectors || find.how.accept_lost;
     let config = DriveConfig { accept_lost_sectors, ..config };

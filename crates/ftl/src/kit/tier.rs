@@ -3,8 +3,9 @@
 //! Owns: which of the host's sectors go where, when the buffer is emptied, what is counted of it.
 //! Promises: a sector of a journal goes to the journal region as long as that has room, any other to
 //! the buffer, and to the main pool where the buffer is full; a line of either region whose sectors
-//! are all dead is erased without a copy; live sectors leave the buffer in idle time only. Never:
-//! asks the detector for more than a hint: wherever a sector lies, the one map says where.
+//! are all dead is erased without a copy; live sectors begin to leave the buffer in idle time only
+//! (a line that was begun goes on while GC or a journal waits for it). Never: asks the detector for
+//! more than a hint: wherever a sector lies, the one map says where.
 //!
 //! "An Advanced SLC-buffering for TLC NAND Flash-based Storage", section III: "our scheme divides the
 //! SLC write buffer into *journal region* and *buffer region*" (A); "the data written into the SLC

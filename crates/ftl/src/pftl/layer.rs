@@ -6,8 +6,7 @@
 use super::PftlConfig;
 use crate::kit::layer as kit;
 use crate::layer::{
-    Asked, Built, Find, Kind, Later, LayerError, MountHow, Needs, Pus, Refusal, Seam, Settings,
-    Side, Stands,
+    Asked, Built, Find, Kind, Later, MountHow, Needs, Pus, Seam, Settings, Side, Stands,
 };
 use flashlane_rt::Cx;
 use serde_json::{Value, json};
@@ -94,11 +93,7 @@ impl Kind for PftlKind {
     }
 
     fn create<'a>(&'a self, cx: &'a Cx, below: Seam, settings: &'a Settings) -> Later<'a, Built> {
-        Box::pin(async move {
-            let config = PftlConfig::from_settings(settings)
-                .map_err(|e| LayerError::create(Refusal::Settings, e))?;
-            kit::create(cx, below, config.into()).await
-        })
+        Box::pin(kit::create::<PftlConfig>(cx, below, settings))
     }
 
     fn mount<'a>(
@@ -108,10 +103,6 @@ impl Kind for PftlKind {
         settings: &'a Settings,
         find: &'a Find,
     ) -> Later<'a, Built> {
-        Box::pin(async move {
-            let config = PftlConfig::from_settings(settings)
-                .map_err(|e| LayerError::mount(Refusal::Settings, e))?;
-            kit::mount(cx, below, config.into(), find).await
-        })
+        Box::pin(kit::mount::<PftlConfig>(cx, below, settings, find))
     }
 }

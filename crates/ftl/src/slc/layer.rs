@@ -6,8 +6,7 @@
 use super::{Scheme, SlcConfig};
 use crate::kit::layer as kit;
 use crate::layer::{
-    Asked, Attribute, Built, Find, Kind, Later, LayerError, MountHow, Needs, Pus, Refusal, Seam,
-    Settings, Side, Stands,
+    Asked, Attribute, Built, Find, Kind, Later, MountHow, Needs, Pus, Seam, Settings, Side, Stands,
 };
 use flashlane_rt::Cx;
 use serde_json::{Value, json};
@@ -112,11 +111,7 @@ impl Kind for SlcKind {
     }
 
     fn create<'a>(&'a self, cx: &'a Cx, below: Seam, settings: &'a Settings) -> Later<'a, Built> {
-        Box::pin(async move {
-            let config = SlcConfig::from_settings(settings)
-                .map_err(|e| LayerError::create(Refusal::Settings, e))?;
-            kit::create(cx, below, config.into()).await
-        })
+        Box::pin(kit::create::<SlcConfig>(cx, below, settings))
     }
 
     fn mount<'a>(
@@ -126,10 +121,6 @@ impl Kind for SlcKind {
         settings: &'a Settings,
         find: &'a Find,
     ) -> Later<'a, Built> {
-        Box::pin(async move {
-            let config = SlcConfig::from_settings(settings)
-                .map_err(|e| LayerError::mount(Refusal::Settings, e))?;
-            kit::mount(cx, below, config.into(), find).await
-        })
+        Box::pin(kit::mount::<SlcConfig>(cx, below, settings, find))
     }
 }
