@@ -55,7 +55,7 @@ pub(crate) fn run(target: &str, bytes: &[u8]) -> bool {
             said(fio::parse("fuzz", &text()))
         }
         "toml" => {
-            let base = Base::of(Path::new("fuzz.toml"), None);
+            let base = Base::of(Path::new("fuzz.toml"));
             said(Experiment::parse("fuzz.toml", &text(), &base, &[]))
         }
         "image" => image(bytes),

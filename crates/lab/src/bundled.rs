@@ -1,11 +1,57 @@
 //! What comes inside the program, so that it works from any folder.
 //!
-//! Owns: the recorded trace, the experiment that runs without a file, CPU cost tables. Promises:
+//! Owns: the recorded trace, the recordings of figures, the experiment that runs without a file, CPU cost tables. Promises:
 //! they are the files of the repository, byte for byte. Never: grows beyond a few MiB.
 
 /// The trace of `traces/ext4-sqlite-git.blkparse.zst`: SQLite, git and a compiler on ext4.
-pub const TRACE: (&str, &[u8]) =
+const TRACE: File =
     ("ext4-sqlite-git", include_bytes!("../../../traces/ext4-sqlite-git.blkparse.zst"));
+
+/// A file under the name by which an experiment has it, as `bundled:NAME`.
+pub type File = (&'static str, &'static [u8]);
+
+/// What `traces/record.sh` made of a recipe: what was measured, what came before, where the journals lie.
+macro_rules! recording {
+    ($name:literal) => {
+        [
+            (
+                $name,
+                include_bytes!(concat!("../../../traces/figures/", $name, ".parquet")).as_slice(),
+            ),
+            (
+                concat!($name, ".warm"),
+                include_bytes!(concat!("../../../traces/figures/", $name, ".warm.parquet"))
+                    .as_slice(),
+            ),
+            (
+                concat!($name, ".truth"),
+                include_bytes!(concat!("../../../traces/figures/", $name, ".truth")).as_slice(),
+            ),
+        ]
+    };
+}
+
+const RECORDINGS: &[[File; 3]] = &[
+    recording!("fio-2-ordered"),
+    recording!("fio-4-ordered"),
+    recording!("fio-8-ordered"),
+    recording!("fio-16-ordered"),
+    recording!("fio-32-ordered"),
+    recording!("fio-64-ordered"),
+    recording!("fio-128-ordered"),
+    recording!("fio-2-data"),
+    recording!("fio-4-data"),
+    recording!("fio-8-data"),
+    recording!("fio-16-data"),
+    recording!("fio-32-data"),
+    recording!("fio-64-data"),
+    recording!("fio-128-data"),
+];
+
+/// Every file that an experiment can name.
+pub fn files() -> impl Iterator<Item = File> {
+    std::iter::once(TRACE).chain(RECORDINGS.iter().flatten().copied())
+}
 
 /// `experiments/quickstart.toml`: what `flashlane run` does without a file.
 pub const QUICKSTART: &str = include_str!("../../../experiments/quickstart.toml");

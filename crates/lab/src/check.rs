@@ -4,9 +4,9 @@
 //! workload that does not fit. Promises: a target is really built (and thrown away), so that what
 //! its layer refuses is refused here. Never: writes a sector.
 
-use crate::execute::{raw_jobs, scan_traces, works_of};
+use crate::execute::{plan_of, raw_jobs, scan_traces};
 use crate::experiment::{Experiment, Target};
-use crate::run::{Work, fits};
+use crate::run::fits;
 use crate::stack::{StackError, capacity, medium};
 use crate::words::aligned;
 use flashlane_base::{Bytes, Ns, SECTOR_BYTES};
@@ -31,8 +31,8 @@ pub fn check(experiment: &Experiment) -> Findings {
     };
     let mut rows = vec![header()];
     for target in &experiment.targets {
-        let works: Vec<Work> =
-            traces.iter().flat_map(|t| works_of(experiment, target, t)).collect();
+        let plan = traces.as_ref().map(|scans| plan_of(experiment, target, scans));
+        let (warm_up, works) = plan.map(|plan| (plan.warm_up, plan.work)).unwrap_or_default();
         if target.stack.is_raw() {
             match medium(&target.stack, experiment.run.seed) {
                 Ok((_, part)) => {
@@ -47,7 +47,7 @@ pub fn check(experiment: &Experiment) -> Findings {
         match capacity_of(experiment, target) {
             Ok(capacity) => {
                 rows.push(row(target, capacity));
-                for work in &works {
+                for work in warm_up.iter().chain(&works) {
                     if let Err(e) = fits(work, experiment.run.seed, capacity) {
                         problems.push(format!("target `{}`: {e}", target.name));
                     }
@@ -201,7 +201,7 @@ mod tests {
 
     fn checked(sets: &[&str]) -> Findings {
         let changes: Vec<Change> = sets.iter().map(|s| Change::Set(s.to_string())).collect();
-        let base = Base::of(Path::new(""), None);
+        let base = Base::of(Path::new(""));
         check(&Experiment::parse("e", TEXT, &base, &changes).unwrap())
     }
 

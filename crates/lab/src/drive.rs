@@ -73,7 +73,7 @@ pub fn device(preset: &str, sets: &[String]) -> Result<DeviceSpec, DriveError> {
         |complaints: Vec<Complaint>| DriveError::Device(ExperimentErrors(complaints).to_string());
     let document =
         Document::of("drive", Default::default()).changed(&changes).map_err(|c| wrong(vec![c]))?;
-    let (root, base) = (document.root(), Base::of(Path::new(""), None));
+    let (root, base) = (document.root(), Base::of(Path::new("")));
     let device = root.table("device").and_then(|section| {
         let device = read_device(&section, &document, &base);
         section.finish();

@@ -239,8 +239,8 @@ fn wear_of(ssd: &Ssd, stack: &Description) -> Vec<BTreeMap<u32, u64>> {
 pub struct Outcome {
     /// The experiment as it was run.
     pub experiment: Experiment,
-    /// Its scanned traces, in the order of its workloads.
-    pub traces: Vec<Rc<Scan>>,
+    /// Its scanned traces.
+    pub scans: Scans,
     /// One per target that ran.
     pub runs: Vec<RunOutcome>,
     /// Which time the runs went by.
@@ -282,10 +282,20 @@ impl RunOutcome {
     }
 }
 
+/// The traces of an experiment, each in the order of those whom it is for.
+pub struct Scans {
+    pub warm_up: Vec<Rc<Scan>>,
+    pub workloads: Vec<Rc<Scan>>,
+}
+
 /// Reads the traces of an experiment once.
-pub fn scan_traces(experiment: &Experiment) -> Result<Vec<Rc<Scan>>, TraceError> {
+pub fn scan_traces(experiment: &Experiment) -> Result<Scans, TraceError> {
     let (mut scans, mut readings): (Vec<Rc<Scan>>, Vec<Reading>) = Default::default();
-    for workload in &experiment.workloads {
+    let mut of_warm_up = 0;
+    for (i, workload) in experiment.warm_up.iter().chain(&experiment.workloads).enumerate() {
+        if i == experiment.warm_up.len() {
+            of_warm_up = scans.len();
+        }
         if let Workload::Trace(spec) = workload {
             // The same trace twice is read once.
             let known = scans
@@ -304,37 +314,37 @@ pub fn scan_traces(experiment: &Experiment) -> Result<Vec<Rc<Scan>>, TraceError>
             readings.push(spec.reading);
         }
     }
-    Ok(scans)
+    let workloads = scans.split_off(of_warm_up);
+    Ok(Scans { warm_up: scans, workloads })
 }
 
-/// The workload of a target, with its scanned traces.
-pub(crate) fn works_of(experiment: &Experiment, target: &Target, scans: &[Rc<Scan>]) -> Vec<Work> {
+/// Workloads with their scanned traces.
+fn works(workloads: &[Workload], scans: &[Rc<Scan>]) -> Vec<Work> {
     let mut scans = scans.iter();
-    let mut works = Vec::new();
-    for (i, workload) in experiment.workloads.iter().enumerate() {
-        let work = match workload {
-            Workload::Job(job) => Work::Job(job.clone()),
-            Workload::Trace(spec) => Work::Trace(TraceJob {
-                scan: scans.next().expect("each trace was scanned").clone(),
-                device: spec.device.clone(),
-                scale: spec.scale_to_device,
-                replay: spec.replay,
-                loops: spec.loops,
-            }),
-        };
-        if target.takes(i) {
-            works.push(work);
-        }
-    }
-    works
+    let with = |workload: &Workload| match workload {
+        Workload::Job(job) => Work::Job(job.clone()),
+        Workload::Trace(spec) => Work::Trace(TraceJob {
+            scan: scans.next().expect("each trace was scanned").clone(),
+            device: spec.device.clone(),
+            scale: spec.scale_to_device,
+            replay: spec.replay,
+            loops: spec.loops,
+            truth: spec.truth.clone().map(Rc::new),
+        }),
+    };
+    workloads.iter().map(with).collect()
 }
 
-fn plan_of(experiment: &Experiment, target: &Target, scans: &[Rc<Scan>]) -> RunPlan {
+/// What a target is asked, with its scanned traces: all of its warm-up, its own of the workloads.
+pub(crate) fn plan_of(experiment: &Experiment, target: &Target, scans: &Scans) -> RunPlan {
+    let all = works(&experiment.workloads, &scans.workloads).into_iter().enumerate();
     RunPlan {
         seed: experiment.run.seed,
         fill: experiment.run.fill,
         overwrite: experiment.run.overwrite,
-        work: works_of(experiment, target, scans),
+        warm_up: works(&experiment.warm_up, &scans.warm_up),
+        rest: experiment.run.rest,
+        work: all.filter(|(i, _)| target.takes(*i)).map(|(_, work)| work).collect(),
     }
 }
 
@@ -386,10 +396,10 @@ pub fn execute(
         let (target, cores) = (target.name.clone(), target.host.cores);
         return Err(ExecuteError::RealCores { target, cores });
     }
-    let traces = scan_traces(experiment)?;
+    let scans = scan_traces(experiment)?;
     let mut outcome = Outcome {
         experiment: experiment.clone(),
-        traces,
+        scans,
         runs: Vec::new(),
         clock,
         fingerprint: 0xcbf2_9ce4_8422_2325,
@@ -401,7 +411,7 @@ pub fn execute(
             outcome.interrupted = true;
             break;
         }
-        let plan = plan_of(experiment, target, &outcome.traces);
+        let plan = plan_of(experiment, target, &outcome.scans);
         let shelved = shelf.map(|shelf| shelf.take(experiment, target, &plan, &monitor));
         let (shelved, why_not) = match shelved {
             Some(Ok(shelved)) => (Some(shelved), None),

@@ -48,7 +48,7 @@ pub enum InputError {
 /// Loads what a file stands for; without one the bundled experiment.
 pub fn load(file: Option<&Path>, changes: &[Change]) -> Result<(Kind, Experiment), InputError> {
     let Some(path) = file else {
-        let base = Base::of(Path::new(""), Some(bundled::TRACE));
+        let base = Base::of(Path::new(""));
         let name = "the bundled experiments/quickstart.toml";
         let e = Experiment::parse(name, bundled::QUICKSTART, &base, changes)?;
         return Ok((Kind::Bundled, e));
@@ -62,7 +62,7 @@ pub fn load(file: Option<&Path>, changes: &[Change]) -> Result<(Kind, Experiment
         Kind::Fio => standing("fio", OWN_OF_JOB)?,
         Kind::Trace => standing("trace", "")?,
         Kind::Experiment | Kind::Bundled => {
-            Experiment::parse(&shown, &text, &Base::of(path, Some(bundled::TRACE)), changes)?
+            Experiment::parse(&shown, &text, &Base::of(path), changes)?
         }
     };
     Ok((kind, e))
@@ -140,7 +140,7 @@ fn standing_for(
         ("workload", one((key, text(&path.to_string_lossy())))),
     ]);
     let document = Document::of(&path.display().to_string(), root).changed(changes);
-    let base = Base { folder: PathBuf::new(), bundled: Some(bundled::TRACE) };
+    let base = Base { folder: PathBuf::new() };
     Experiment::read(document, &base)
 }
 

@@ -80,21 +80,23 @@ fn blocks(r: &TraceRecord) -> Range<u64> {
 }
 
 impl Journals {
-    /// Goes through the writes of a scan. None where it has none.
+    /// Goes through the writes of a scan, and of those before it. None where it has none.
+    ///
+    /// What came before teaches the detector, and counts in nothing else but a lap of the truth.
     pub fn of(
+        before: Option<&Scan>,
         scan: &Scan,
         truth: Option<&Truth>,
         monitor: &dyn Progress,
     ) -> Result<Option<Journals>, TraceError> {
         let devices = &scan.chosen().devices;
-        let bytes = |id: &DeviceId| devices[id].requests;
-        let Some(device) = devices.keys().copied().max_by_key(|id| (bytes(id), u16::MAX - id.0))
-        else {
-            return Ok(None);
-        };
+        let Some(device) = busiest(scan) else { return Ok(None) };
+        let before = before.and_then(|scan| Some((scan, busiest(scan)?)));
         let mut judge = truth.map(|truth| Judge::new(truth.clone()));
         if let Some(judge) = &mut judge {
-            each(scan, device, monitor, |r| judge.count(blocks(r)))?;
+            for (scan, device) in before.into_iter().chain([(scan, device)]) {
+                each(scan, device, monitor, |r| judge.count(blocks(r)))?;
+            }
         }
         let (first_ns, at) = (scan.chosen().first_ns.unwrap_or(0), &devices[&device]);
         let mut found = Journals {
@@ -109,6 +111,18 @@ impl Journals {
             plane: Plane::new(scan.chosen().duration_ns(), at.first_byte..at.end_byte),
         };
         let mut detector = Detector::new(Config::default());
+        if let Some((scan, device)) = before {
+            each(scan, device, monitor, |r| {
+                let at = blocks(r);
+                detector.write(Lba::new(at.start), (at.end - at.start) as u32);
+                if let Some(judge) = &mut judge {
+                    judge.judge(at, false);
+                }
+            })?;
+            if let Some(judge) = &mut judge {
+                judge.begin_again();
+            }
+        }
         each(scan, device, monitor, |r| {
             let at = blocks(r);
             let class = detector.write(Lba::new(at.start), (at.end - at.start) as u32);
@@ -201,6 +215,12 @@ impl Journals {
         }
         text + &self.plane.to_text()
     }
+}
+
+/// The device with the most requests.
+fn busiest(scan: &Scan) -> Option<DeviceId> {
+    let devices = &scan.chosen().devices;
+    devices.keys().copied().max_by_key(|id| (devices[id].requests, u16::MAX - id.0))
 }
 
 /// Gives each write of a device.

@@ -21,7 +21,7 @@ const LAP_PERCENT: u64 = 99;
 const USED_PERCENT: u64 = 90;
 
 /// The true places of journals and logs.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Truth {
     names: Vec<String>,
     /// By place: blocks, name, and where its first bit is.
@@ -94,6 +94,11 @@ impl Truth {
                 Err(TruthError::Line { file: file.into(), line, what })
             }
         }
+    }
+
+    /// Whether any of some blocks is a journal's.
+    pub fn meets(&self, blocks: Range<u64>) -> bool {
+        self.parts(blocks).next().is_some()
     }
 
     /// The parts of some blocks that lie in its ranges: name, first bit, blocks.
@@ -254,6 +259,17 @@ impl Judge {
             self.judged.cold.false_alarms += others;
             let is_warm = self.judged.logs.iter().any(|log| log.lap_bytes.is_some());
             self.judged.warm.false_alarms += if is_warm { others } else { 0 };
+        }
+    }
+
+    /// What was judged so far counts as a lap, and in nothing else.
+    pub(super) fn begin_again(&mut self) {
+        self.bytes = 0;
+        self.judged.other_blocks = 0;
+        (self.judged.cold, self.judged.warm) = Default::default();
+        for log in &mut self.judged.logs {
+            (log.cold, log.warm, log.written_blocks) = Default::default();
+            log.lap_bytes = log.lap_bytes.map(|_| 0);
         }
     }
 

@@ -100,7 +100,7 @@ fn load(args: &Run) -> Result<Experiment> {
 }
 
 fn inputs(args: &Run, experiment: &Experiment) -> Vec<PathBuf> {
-    let traces = experiment.workloads.iter().filter_map(|w| match w {
+    let traces = experiment.warm_up.iter().chain(&experiment.workloads).filter_map(|w| match w {
         Workload::Trace(trace) => match &trace.source {
             TraceSource::File(path) => Some(path.clone()),
             TraceSource::Bundled { .. } | TraceSource::Memory { .. } => None,

@@ -61,7 +61,7 @@ fn info(args: &TraceInfo, interrupt: &Interrupt) -> Result<Ending> {
     let watch = Terminal::new(interrupt, &args.file.display().to_string());
     let scan = scan_kept(&TraceSource::File(args.file.clone()), &args.how.reading(), &watch)?;
     let mut info = Info::of(&scan);
-    info.journals = Journals::of(&scan, truth.as_ref(), &watch)?;
+    info.journals = Journals::of(None, &scan, truth.as_ref(), &watch)?;
     let quiet = json.is_stdout() || plot.is_stdout();
     let mut results = Results::default();
     results.tried(json.put(&info.to_json()));

@@ -75,7 +75,9 @@ counters! {
         to_buffer_sectors: u64, Sum, "sectors", [];
         /// Of the host's, programmed in the main pool, because the buffer was full.
         direct_sectors: u64, Sum, "sectors", [];
-        /// Of these three, a journal's that found no room in the journal region.
+        /// Of the host's, programmed in SLC before the first went directly to the main pool.
+        before_direct_sectors: u64, Sum, "sectors", [];
+        /// Of the host's, a journal's that found no room in the journal region.
         journal_overflow_sectors: u64, Sum, "sectors", [];
         /// Live ones that left the buffer.
         migrated_sectors: u64, Sum, "sectors", [];
@@ -415,6 +417,9 @@ impl Controller {
     pub(super) fn note_sent(&mut self, kind: Kind, pool: usize, sectors: u32) {
         if let Some(tier) = &mut self.tier {
             let stats = &mut tier.stats;
+            if pool != MAIN && stats.direct_sectors == tier.before.direct_sectors {
+                stats.before_direct_sectors += u64::from(sectors);
+            }
             let sum = match pool {
                 MAIN => &mut stats.direct_sectors,
                 BUFFER => &mut stats.to_buffer_sectors,

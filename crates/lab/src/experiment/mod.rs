@@ -15,9 +15,12 @@
 //! [[workload]]
 //! rw = "randwrite"            # fio's options, with units: bs = "4KiB"; or trace = "FILE", fio = ...
 //! targets = ["pblk"]          # runs on these alone; on all without it
+//! [[warm_up]]                 # as a workload: runs before the measured part, one after the other
+//! trace = "prepared.parquet"
 //! [run]
 //! seed = 1
 //! fill = "100%"
+//! rest = "30s"                # the host is idle for so long before the measured part
 //! costs = "zero"              # what the host's work costs; without it "lightnvm-fast17"
 //! handoff_per_waiter = "20ns" # of a lock, in place of the table's
 //! host_cores = 4
@@ -39,9 +42,12 @@ pub use vary::Vary;
 pub use workload::{TraceSpec, Workload};
 
 use crate::run::{Fill, Overwrite};
+use crate::trace::TraceSource;
+use crate::trace::truth::Truth;
 use crate::{bounded, bundled};
 pub(crate) use document::Document;
 use document::Section;
+use flashlane_base::Ns;
 use flashlane_rt::CostTable;
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -54,6 +60,8 @@ pub struct RunSpec {
     pub fill: Fill,
     /// Random writes before.
     pub overwrite: Overwrite,
+    /// The host is idle for so long before the measured part.
+    pub rest: Ns,
     /// Failed requests and a device that turns read-only are what the experiment is about: they are
     /// reported, and don't make its result bad.
     pub allow_errors: bool,
@@ -83,6 +91,8 @@ pub struct Experiment {
     pub description: String,
     /// Stacks to compare; each gets a fresh device.
     pub targets: Vec<Target>,
+    /// What runs on each before the measured part: one after the other, and in no result.
+    pub warm_up: Vec<Workload>,
     /// What runs on them; on each all that does not name others.
     pub workloads: Vec<Workload>,
     pub run: RunSpec,
@@ -111,20 +121,46 @@ impl fmt::Display for ExperimentErrors {
 pub struct Base {
     /// Folder that relative paths start from.
     pub folder: PathBuf,
-    /// The trace that comes with the program, if there is one.
-    pub bundled: Option<(&'static str, &'static [u8])>,
 }
 
 impl Base {
     /// Relative to the file's own folder.
-    pub fn of(file: &Path, bundled: Option<(&'static str, &'static [u8])>) -> Base {
-        let folder = file.parent().unwrap_or(Path::new("")).to_path_buf();
-        Base { folder, bundled }
+    pub fn of(file: &Path) -> Base {
+        Base { folder: file.parent().unwrap_or(Path::new("")).to_path_buf() }
+    }
+
+    /// A trace: a file, or with `bundled:` one that comes with the program.
+    pub(crate) fn trace(&self, name: &str) -> Result<TraceSource, String> {
+        let Some(name) = name.strip_prefix("bundled:") else {
+            return Ok(TraceSource::File(self.path(name)));
+        };
+        let (name, bytes) = bundled(name)?;
+        Ok(TraceSource::Bundled { name, bytes })
+    }
+
+    /// Where journals lie, as [`Base::trace`] names a file.
+    pub(crate) fn truth(&self, name: &str) -> Result<Truth, String> {
+        let truth = match name.strip_prefix("bundled:") {
+            None => Truth::read(&self.path(name)),
+            Some(name) => {
+                let (name, bytes) = bundled(name)?;
+                Truth::parse(&String::from_utf8_lossy(bytes), name)
+            }
+        };
+        truth.map_err(|e| e.to_string())
     }
 
     fn path(&self, relative: &str) -> PathBuf {
         self.folder.join(relative)
     }
+}
+
+fn bundled(name: &str) -> Result<bundled::File, String> {
+    let found = bundled::files().find(|(known, _)| *known == name);
+    found.ok_or_else(|| {
+        let hint = crate::suggest::hint(name, bundled::files().map(|(known, _)| known));
+        format!("no file that comes with the program is called `{name}`{hint}")
+    })
 }
 
 /// A number of simulated cores that still fits a table of contention.
@@ -158,15 +194,16 @@ impl Experiment {
         let (run, host) = read_run(root.table("run"), base);
         let mut targets = target::read_all(&root, choice.as_ref(), &host, base);
         let mut remarks = Vec::new();
+        let warm_up = workload::read_warm_up(&root, base, &mut remarks);
         let workloads = workload::read_all(&root, base, &mut targets, &mut remarks);
-        check_raw(&root, &targets, &workloads);
+        check_raw(&root, &targets, &warm_up, &workloads);
         let vary = vary::read_all(&root);
         root.finish();
         let complaints = document.complaints();
         if !complaints.is_empty() {
             return Err(ExperimentErrors(complaints));
         }
-        Ok(Experiment { name, description, targets, workloads, run, vary, remarks })
+        Ok(Experiment { name, description, targets, warm_up, workloads, run, vary, remarks })
     }
 
     /// What runs on a target: places in [`Experiment::workloads`], in order.
@@ -179,7 +216,7 @@ impl Experiment {
 }
 
 /// Raw targets take jobs that name PUs, the others take no such jobs.
-fn check_raw(root: &Section<'_>, targets: &[Target], workloads: &[Workload]) {
+fn check_raw(root: &Section<'_>, targets: &[Target], warm_up: &[Workload], workloads: &[Workload]) {
     let named = |w: &Workload| matches!(w, Workload::Job(job) if job.pus.is_some());
     let takes = |raw: bool, of_raw: bool| {
         targets.iter().filter(|t| t.stack.is_raw() == raw).any(|t| {
@@ -188,6 +225,11 @@ fn check_raw(root: &Section<'_>, targets: &[Target], workloads: &[Workload]) {
         })
     };
     let (wrong_raw, wrong_block) = (takes(true, false), takes(false, true));
+    if !warm_up.is_empty() && targets.iter().any(|t| t.stack.is_raw()) {
+        root.complain("warm_up", "[[warm_up]] is for block devices, and a target is raw");
+    } else if warm_up.iter().any(named) {
+        root.complain("warm_up", "`pus` is for targets of `kind = \"raw\"`, which have no [[warm_up]]");
+    }
     if wrong_raw && targets.iter().any(|t| !t.stack.is_raw()) {
         let says = "raw targets and block devices take different workloads: say in each workload \
                     which `targets` it is for";
@@ -212,8 +254,13 @@ pub(crate) fn read_device(
 
 /// How to run, and the host of targets that have none of their own.
 fn read_run(section: Option<Section<'_>>, base: &Base) -> (RunSpec, HostSpec) {
-    let mut run =
-        RunSpec { seed: 1, fill: Fill::Auto, overwrite: Overwrite::None, allow_errors: false };
+    let mut run = RunSpec {
+        seed: 1,
+        fill: Fill::Auto,
+        overwrite: Overwrite::None,
+        rest: Ns::ZERO,
+        allow_errors: false,
+    };
     // One default, whether a job file, a trace or an experiment is run.
     let costs = read_costs(bundled::DEFAULT_COSTS, base)
         .unwrap_or_else(|e| unreachable!("it comes with the program: {e}"));
@@ -223,6 +270,7 @@ fn read_run(section: Option<Section<'_>>, base: &Base) -> (RunSpec, HostSpec) {
     };
     run.seed = s.number("seed", 0, i64::MAX as u64).unwrap_or(run.seed);
     run.allow_errors = s.flag("allow_errors").unwrap_or(false);
+    run.rest = s.parsed("rest").unwrap_or(Ns::ZERO);
     let host = read_host(&s, &default, base);
     run.fill = match s.text("fill") {
         None | Some("auto") => Fill::Auto,

@@ -6,7 +6,7 @@ use flashlane_base::Ns;
 use proptest::prelude::{prop, prop_assert, proptest};
 
 fn base() -> Base {
-    Base { folder: PathBuf::new(), bundled: Some(("b", b"0 0 0 8 0\n")) }
+    Base { folder: PathBuf::new() }
 }
 
 fn parse(text: &str, sets: &[&str]) -> Result<Experiment, String> {
@@ -37,7 +37,7 @@ bs = "8KiB"
 size = "50%"
 runtime = "2s"
 [[workload]]
-trace = "bundled:b"
+trace = "bundled:ext4-sqlite-git"
 replay = "closed"
 [run]
 seed = 7

@@ -10,6 +10,7 @@ use crate::bounded;
 use crate::fio::{self, options, values::Units};
 use crate::run::Replay;
 use crate::trace::number::Clock;
+use crate::trace::truth::Truth;
 use crate::trace::{Action, Format, Reading, TraceSource};
 use crate::workload::Job;
 
@@ -24,6 +25,8 @@ pub struct TraceSpec {
     pub scale_to_device: bool,
     /// How often, one after the other.
     pub loops: u32,
+    /// Where its journals lie: how long their writes take to be durable is measured apart.
+    pub truth: Option<Truth>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -53,23 +56,7 @@ pub(super) fn read_all(
     let mut named: Vec<Option<Vec<String>>> = Vec::new();
     for (index, s) in sections.into_iter().enumerate() {
         let whose = read_targets(&s, targets);
-        let shapes: Vec<&str> =
-            ["trace", "fio", "rw"].into_iter().filter(|key| s.has(key)).collect();
-        match shapes[..] {
-            ["trace"] => {
-                all.extend(read_trace(&s, base).map(Workload::Trace));
-                s.finish();
-            }
-            ["fio"] => {
-                all.extend(
-                    read_fio(&s, base, remarks).into_iter().map(|j| Workload::Job(j.into())),
-                );
-                s.finish();
-            }
-            ["rw"] => all.push(Workload::Job(read_job(&s, index).into())),
-            [] => s.complain("rw", "needs `rw` (a job), `trace` or `fio` (a file)"),
-            _ => s.complain(shapes[1], format!("`{}` and `{}`: give one", shapes[0], shapes[1])),
-        }
+        all.extend(read_one(s, index, base, remarks));
         named.resize(all.len(), whose);
     }
     if named.iter().any(Option::is_some) {
@@ -86,6 +73,51 @@ pub(super) fn read_all(
         }
     }
     all
+}
+
+/// `[[warm_up]]`: what runs on all targets before the measured part.
+pub(super) fn read_warm_up(
+    root: &Section<'_>,
+    base: &Base,
+    remarks: &mut Vec<String>,
+) -> Vec<Workload> {
+    let sections = root.tables("warm_up").into_iter().enumerate();
+    let each = sections.flat_map(|(index, s)| {
+        if s.has("targets") {
+            s.complain("targets", "a [[warm_up]] is for all targets: leave `targets` out");
+        }
+        read_one(s, index, base, remarks)
+    });
+    each.collect()
+}
+
+/// One table: a job, those of a job file, a trace.
+fn read_one(
+    s: Section<'_>,
+    index: usize,
+    base: &Base,
+    remarks: &mut Vec<String>,
+) -> Vec<Workload> {
+    let shapes: Vec<&str> = ["trace", "fio", "rw"].into_iter().filter(|key| s.has(key)).collect();
+    let found = match shapes[..] {
+        ["trace"] => read_trace(&s, base).map(Workload::Trace).into_iter().collect(),
+        ["fio"] => {
+            let jobs = read_fio(&s, base, remarks).into_iter();
+            jobs.map(|job| Workload::Job(job.into())).collect()
+        }
+        // Its keys are fio's, which says itself what it does not know.
+        ["rw"] => return vec![Workload::Job(read_job(&s, index).into())],
+        [] => {
+            s.complain("rw", "needs `rw` (a job), `trace` or `fio` (a file)");
+            return Vec::new();
+        }
+        _ => {
+            s.complain(shapes[1], format!("`{}` and `{}`: give one", shapes[0], shapes[1]));
+            return Vec::new();
+        }
+    };
+    s.finish();
+    found
 }
 
 /// `targets = ["one", "other"]` of a workload.
@@ -175,16 +207,7 @@ fn read_fio(s: &Section<'_>, base: &Base, remarks: &mut Vec<String>) -> Vec<Job>
 
 fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {
     let name = s.text("trace")?;
-    let source = match name.strip_prefix("bundled:") {
-        None => TraceSource::File(base.path(name)),
-        Some(wanted) => match base.bundled {
-            Some((name, bytes)) if name == wanted => TraceSource::Bundled { name, bytes },
-            _ => {
-                s.complain("trace", format!("no bundled trace `{wanted}`"));
-                return None;
-            }
-        },
-    };
+    let source = base.trace(name).map_err(|e| s.complain("trace", e)).ok()?;
     let device = s.text("device").map(str::to_string);
     let reading = read_reading(s);
     let kinds = [("open", Kind::Open), ("closed", Kind::Closed), ("dependent", Kind::Dependent)];
@@ -213,6 +236,9 @@ fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {
         replay,
         scale_to_device: s.flag("scale_to_device").unwrap_or(false),
         loops: s.number("loops", 1, 1_000_000).unwrap_or(1) as u32,
+        truth: s.text("truth").and_then(|name| {
+            base.truth(name).map_err(|e| s.complain("truth", e)).ok()
+        }),
     })
 }
 

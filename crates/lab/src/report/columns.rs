@@ -84,6 +84,7 @@ pub(super) fn run(r: &RunReport) -> Vec<Named> {
         int(format!("slc_part_{}", field.name), n.unwrap_or(0))
     });
     cells.extend(slc);
+    latencies("journal_durable", &r.journal_durable_ns.unwrap_or_default(), &mut cells);
     cells
 }
 

@@ -5,11 +5,13 @@
 
 use crate::execute::{Clock, Outcome};
 use crate::experiment::{Experiment, HostSpec, Target, Workload};
+use crate::trace::Scan;
 use flashlane_base::Ns;
 use flashlane_ocssd::DeviceSpec;
 use flashlane_stack::kinds;
 use serde::Serialize;
 use serde_json::{Value, json};
+use std::rc::Rc;
 
 /// Everything that decides a run.
 #[derive(Clone, Debug, Serialize)]
@@ -18,6 +20,9 @@ pub struct Configuration {
     pub targets: Vec<Value>,
     /// Which time it went by: `virtual` or `real`.
     pub clock: &'static str,
+    /// What ran before the measured part, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub warm_up: Vec<Value>,
     /// Workload, in order.
     pub workloads: Vec<Value>,
     /// Seed of every random stream.
@@ -33,30 +38,35 @@ pub struct Configuration {
 impl Configuration {
     pub(super) fn of(outcome: &Outcome) -> Configuration {
         let e = &outcome.experiment;
-        let mut scans = outcome.traces.iter();
-        let workloads = e.workloads.iter().map(|w| match w {
-            Workload::Job(job) => json!({ "job": job }),
-            Workload::Trace(spec) => {
-                let scan = scans.next();
-                json!({ "trace": {
-                    "source": spec.source.name(),
-                    "device": spec.device,
-                    "action": scan.map(|s| s.action.to_string()),
-                    "replay": spec.replay,
-                    "scale_to_device": spec.scale_to_device,
-                    "loops": spec.loops,
-                }})
-            }
-        });
+        let mut scans = outcome.scans.workloads.iter();
+        let mut of_warm_up = outcome.scans.warm_up.iter();
         Configuration {
             clock: outcome.clock.name(),
             targets: e.targets.iter().map(|t| target(outcome.clock, e, t)).collect(),
-            workloads: workloads.collect(),
+            warm_up: e.warm_up.iter().map(|w| workload(w, &mut of_warm_up)).collect(),
+            workloads: e.workloads.iter().map(|w| workload(w, &mut scans)).collect(),
             seed: e.run.seed,
             rng: flashlane_base::rng::RNG_NAME,
             fill: json!(e.run.fill),
             overwrite: json!(e.run.overwrite),
             allow_errors: e.run.allow_errors,
+        }
+    }
+}
+
+fn workload<'a>(workload: &Workload, scans: &mut impl Iterator<Item = &'a Rc<Scan>>) -> Value {
+    match workload {
+        Workload::Job(job) => json!({ "job": job }),
+        Workload::Trace(spec) => {
+            let scan = scans.next();
+            json!({ "trace": {
+                "source": spec.source.name(),
+                "device": spec.device,
+                "action": scan.map(|s| s.action.to_string()),
+                "replay": spec.replay,
+                "scale_to_device": spec.scale_to_device,
+                "loops": spec.loops,
+            }})
         }
     }
 }

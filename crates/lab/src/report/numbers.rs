@@ -125,6 +125,9 @@ pub struct RunReport {
     pub prepared: Prepared,
     /// How traces were replayed.
     pub replayed: Vec<Replayed>,
+    /// How long writes to a journal took until they were durable; only of traces with `truth`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub journal_durable_ns: Option<LatencyNs>,
     /// How late replayed requests were issued.
     pub slip: SlipReport,
     /// Why nothing could be made durable any more, if that happened.
@@ -501,6 +504,7 @@ fn run(outcome: &Outcome, o: &RunOutcome) -> RunReport {
         mount: o.mounted.as_ref().map(MountReport::of),
         prepared: m.prepared.clone(),
         replayed: m.replayed.clone(),
+        journal_durable_ns: (r.journal.count() > 0).then(|| (&r.journal).into()),
         slip: slip(r),
         read_only: m.read_only.clone(),
         bad: o.bad_because(outcome.experiment.run.allow_errors),

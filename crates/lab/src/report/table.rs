@@ -318,6 +318,12 @@ fn prepared(r: &RunReport, notes: &mut Vec<String>) {
         let rate = p.last_bytes_per_second.unwrap_or(0.0) / 1e6;
         said.push(format!("write amplification {not}settled at {last:.2}, {rate:.0} MB/s"));
     }
+    if p.warm_up_operations > 0 {
+        said.push(format!("{} operations of the warm-up", grouped(p.warm_up_operations)));
+    }
+    if p.rest_ns > 0 {
+        said.push(format!("{} of rest", short(p.rest_ns)));
+    }
     if !said.is_empty() {
         notes.push(format!("{name}: before measuring: {}", said.join(", ")));
     }

@@ -57,7 +57,7 @@ fn outcome(observe: Observe) -> Outcome {
 
 fn outcome_of(text: &str, sets: &[&str], observe: Observe) -> Outcome {
     let sets: Vec<Change> = sets.iter().map(|s| Change::Set(s.to_string())).collect();
-    let base = Base::of(Path::new(""), None);
+    let base = Base::of(Path::new(""));
     let e = Experiment::parse("small.toml", text, &base, &sets);
     let e = e.map_err(|e| e.to_string()).expect("a good experiment");
     let outcome = execute(&e, How { observe, ..How::default() }, &|_| Rc::new(Unwatched));

@@ -135,6 +135,8 @@ impl Bench {
             seed: SEED,
             fill: Fill::None,
             overwrite: Overwrite::None,
+            warm_up: Vec::new(),
+            rest: Ns::ZERO,
             work: jobs.into_iter().map(|job| Work::Job(job.into())).collect(),
         };
         *self.host.recorder.borrow_mut() = Recorder::default();
@@ -142,7 +144,8 @@ impl Bench {
             figure: self.figure.into(),
             what: e.to_string(),
         };
-        let parts = drive::plan(&self.host, &plan).map_err(bad)?;
+        let fit = |work| drive::fit(work, SEED, self.host.capacity);
+        let parts = plan.work.iter().map(fit).collect::<Result<Vec<_>, _>>().map_err(bad)?;
         drive::drive(&self.cx, &self.host, &plan, parts).await.map_err(bad)?;
         Ok(())
     }

@@ -12,9 +12,17 @@
 //! # ...
 //! [[grid]]                         # points: each target of the experiment at each place on the axes
 //! axes = [{ name = "threads", key = "workload.0.numjobs", values = [1, 2, 4] }]
-//! set = ["run.costs=zero"]         # changes for all of them
+//! set = ["run.costs=zero"]         # changes for all of them; "{threads}" is the value of an axis, which needs no
+//!                                  # `key` then
 //! targets = ["qblk"]               # of these alone
 //! series = "{target}_free"         # what its points are called; else as the target
+//! every = "500ms"                  # a point for each such span of the run, on the axis `seconds`
+//! percentiles = true               # a point for each of 100, on the axis `percent`: a journal's latencies
+//! [[recording]]                    # points: what `flashlane trace info` says of a trace, in the series "recording"
+//! axes = [{ name = "mode", values = ["ordered", "data"] }]
+//! trace = "bundled:fio-2-{mode}"   # or a file
+//! warm_up = "bundled:fio-2-{mode}.warm"     # what came before it
+//! truth = "bundled:fio-2-{mode}.truth"      # where the journals are
 //! [size.full]                      # and [size.ci]: what other sizes change
 //! set = ["workload.0.runtime=30s"]
 //! [[plot]]
@@ -42,6 +50,9 @@
 use super::Size;
 use super::points::Selector;
 use super::rows::{Here, RowSpec, Rule, Verdict};
+use crate::trace::TraceSource;
+use crate::trace::truth::Truth;
+use flashlane_base::Ns;
 use crate::experiment::document::{At, Document, Section};
 use crate::experiment::{
     Base, Change, Complaint, DeviceChoice, Experiment, ExperimentErrors, Value, Vary, read_costs,
@@ -59,6 +70,36 @@ pub struct Grid {
     targets: Vec<String>,
     /// `{target}` stands for the target's name.
     series: String,
+    pub(super) course: Course,
+}
+
+/// What one run of a grid is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Course {
+    /// A point.
+    Whole,
+    /// A point for each such span of time.
+    Every(Ns),
+    /// A point for each percentile of a journal's latencies.
+    Percentiles,
+}
+
+/// Points of recorded traces.
+#[derive(Clone, Debug)]
+pub(super) struct Recordings {
+    pub(super) axes: Vec<Axis>,
+    trace: String,
+    warm_up: Option<String>,
+    truth: Option<String>,
+    at: At,
+}
+
+/// A recorded trace, and where on the axes it is.
+pub(super) struct Recording {
+    pub(super) at: Vec<(String, String)>,
+    pub(super) trace: TraceSource,
+    pub(super) warm_up: Option<TraceSource>,
+    pub(super) truth: Option<Truth>,
 }
 
 impl Grid {
@@ -121,6 +162,7 @@ pub struct FigureFile {
     pub(super) costs: CostTable,
     pub(super) parameters: Vec<(String, u64)>,
     pub grids: Vec<Grid>,
+    pub(super) recordings: Vec<Recordings>,
     sizes: BTreeMap<&'static str, SizeChanges>,
     pub plots: Vec<Plot>,
     pub rows: Vec<RowSpec>,
@@ -142,7 +184,7 @@ impl FigureFile {
     pub fn parse(file: &str, text: &str, size: Size) -> Result<FigureFile, ExperimentErrors> {
         let one = |c: Complaint| ExperimentErrors(vec![c]);
         let document = Document::parse(file, text, &[]).map_err(one)?;
-        let base = Base::of(Path::new(file), None);
+        let base = Base::of(Path::new(file));
         let root = document.root();
         let words = |key: &str| root.text(key).unwrap_or("").to_string();
         let sizes = sizes(&root);
@@ -156,7 +198,8 @@ impl FigureFile {
             devices: devices(&root, &document, &base),
             costs: costs(&root, &base),
             parameters: parameters(&root),
-            grids: root.tables("grid").into_iter().filter_map(grid).collect(),
+            grids: root.tables("grid").into_iter().map(grid).collect(),
+            recordings: root.tables("recording").into_iter().map(recordings).collect(),
             sizes,
             plots: root.tables("plot").into_iter().filter_map(plot).collect(),
             rows: root.tables("row").into_iter().filter_map(row).collect(),
@@ -168,14 +211,16 @@ impl FigureFile {
         if figure.rows.is_empty() {
             root.complain("row", "a figure needs rows");
         }
+        let measures = figure.mechanism.is_some() || !figure.recordings.is_empty();
         match (&figure.mechanism, figure.grids.is_empty(), experiment) {
             (Some(name), ..) if !super::is_mechanism(name) => {
                 root.complain("mechanism", format!("no mechanism is called `{name}`"));
             }
-            (Some(_), true, None) | (_, false, Some(_)) => {}
+            (_, true, None) if measures => {}
+            (_, false, Some(_)) => {}
             _ => root.complain(
                 "grid",
-                "a figure has an [experiment] and [[grid]], a `mechanism`, or all",
+                "a figure has an [experiment] and [[grid]], [[recording]], a `mechanism`, or several of them",
             ),
         }
         root.finish();
@@ -185,6 +230,9 @@ impl FigureFile {
         }
         for grid in &figure.grids {
             figure.experiment(grid, 0)?;
+        }
+        for recordings in &figure.recordings {
+            figure.recordings_of(recordings)?;
         }
         Ok(figure)
     }
@@ -242,9 +290,9 @@ impl FigureFile {
         values.iter().find(|(name, _)| name == axis).map(|(_, values)| values)
     }
 
-    /// A grid's axes with the values that this size measures.
-    pub(super) fn axes(&self, grid: &Grid) -> Vec<Axis> {
-        let mut axes = grid.axes.clone();
+    /// Axes with the values that this size measures.
+    pub(super) fn axes(&self, axes: &[Axis]) -> Vec<Axis> {
+        let mut axes = axes.to_vec();
         for axis in &mut axes {
             if let Some(some) = self.some_of(&axis.name) {
                 axis.vary.values.retain(|value| some.contains(value));
@@ -253,10 +301,10 @@ impl FigureFile {
         axes
     }
 
-    /// Where a point of a grid is, of this size: axis, value; the last axis varies fastest.
-    fn at(&self, grid: &Grid, mut point: usize) -> Vec<(Axis, String)> {
+    /// Where a point is, of this size: axis, value; the last axis varies fastest.
+    fn at(&self, axes: &[Axis], mut point: usize) -> Vec<(Axis, String)> {
         let mut at = Vec::new();
-        for axis in self.axes(grid).into_iter().rev() {
+        for axis in self.axes(axes).into_iter().rev() {
             let n = axis.vary.values.len().max(1);
             let value = axis.vary.values.get(point % n).cloned().unwrap_or_default();
             at.push((axis, value));
@@ -266,9 +314,9 @@ impl FigureFile {
         at
     }
 
-    /// Values of a grid's axes at a point.
-    pub(super) fn place(&self, grid: &Grid, point: usize) -> Vec<(String, String)> {
-        let at = self.at(grid, point).into_iter();
+    /// Values of axes at a point.
+    pub(super) fn place(&self, axes: &[Axis], point: usize) -> Vec<(String, String)> {
+        let at = self.at(axes, point).into_iter();
         at.map(|(axis, value)| (axis.name, value.trim_matches('"').to_string())).collect()
     }
 
@@ -278,17 +326,55 @@ impl FigureFile {
         grid: &Grid,
         point: usize,
     ) -> Result<Experiment, ExperimentErrors> {
-        let at = self.at(grid, point).into_iter();
-        let of_axes =
-            at.map(|(axis, value)| Change::Written(format!("{}={value}", axis.vary.key), axis.at));
+        let place = self.place(&grid.axes, point);
+        let keyed = self.at(&grid.axes, point).into_iter();
+        let of_axes = keyed
+            .filter(|(axis, _)| !axis.vary.key.is_empty())
+            .map(|(axis, value)| Change::Written(format!("{}={value}", axis.vary.key), axis.at));
         let of_size = self.of_size().map_or(&[][..], |size| &size.set);
-        let changes: Vec<Change> =
-            of_size.iter().chain(&grid.set).cloned().chain(of_axes).collect();
+        let placed = of_size.iter().chain(&grid.set).map(|change| match change {
+            Change::Written(set, at) => Change::Written(with_place(set, &place), *at),
+            other => other.clone(),
+        });
+        let changes: Vec<Change> = placed.chain(of_axes).collect();
         let (file, text) = &self.source;
         let document = Document::parse(file, text, &[]);
         let document = document.and_then(|whole| whole.below("experiment", &changes));
         Experiment::read(document, &self.base)
     }
+}
+
+impl FigureFile {
+    /// The recorded traces of this size.
+    pub(super) fn recordings_of(
+        &self,
+        of: &Recordings,
+    ) -> Result<Vec<Recording>, ExperimentErrors> {
+        let points: usize = self.axes(&of.axes).iter().map(|axis| axis.vary.values.len()).product();
+        let one = |point| -> Result<Recording, String> {
+            let at = self.place(&of.axes, point);
+            let named = |text: &Option<String>| text.as_ref().map(|text| with_place(text, &at));
+            let trace = self.base.trace(&with_place(&of.trace, &at))?;
+            let warm_up = named(&of.warm_up).map(|name| self.base.trace(&name)).transpose()?;
+            let truth = named(&of.truth).map(|name| self.base.truth(&name)).transpose()?;
+            Ok(Recording { at, trace, warm_up, truth })
+        };
+        (0..points).map(one).collect::<Result<_, _>>().map_err(|why| {
+            let (file, text) = &self.source;
+            let complaints = Document::parse(file, text, &[]).map(|document| {
+                document.complain(of.at, why);
+                document.complaints()
+            });
+            ExperimentErrors(complaints.unwrap_or_else(|c| vec![c]))
+        })
+    }
+}
+
+/// A text in which `{axis}` stands for a value.
+fn with_place(text: &str, place: &[(String, String)]) -> String {
+    place.iter().fold(text.to_string(), |text, (axis, value)| {
+        text.replace(&format!("{{{axis}}}"), value)
+    })
 }
 
 fn devices(root: &Section<'_>, document: &Document, base: &Base) -> Vec<(String, DeviceChoice)> {
@@ -348,27 +434,68 @@ fn sizes(root: &Section<'_>) -> BTreeMap<&'static str, SizeChanges> {
     found
 }
 
-fn grid(s: Section<'_>) -> Option<Grid> {
+/// Axes; where `named` says so an axis may do without a key.
+fn axes(s: &Section<'_>, named: impl Fn(&str) -> bool) -> Vec<Axis> {
     let mut axes = Vec::new();
     for axis in s.tables("axes") {
         let (name, key) = (axis.text("name").unwrap_or(""), axis.text("key").unwrap_or(""));
         let values = axis.scalars("values");
-        if name.is_empty() || key.is_empty() || values.is_empty() {
+        if name.is_empty() || values.is_empty() {
             axis.complain("name", "an axis has `name`, `key` and `values`");
+        } else if key.is_empty() && !named(&format!("{{{name}}}")) {
+            axis.complain("name", format!("the axis needs a `key`, or something that has `{{{name}}}`"));
         }
         let at = axis.item("key").map_or(At::Whole, |key| key.at);
         let vary = Vary { key: key.into(), values };
         axes.push(Axis { name: name.to_string(), vary, at });
         axis.finish();
     }
+    axes
+}
+
+fn grid(s: Section<'_>) -> Grid {
+    let set = s.changes("set");
+    let named = |name: &str| {
+        set.iter().any(|change| matches!(change, Change::Written(set, _) if set.contains(name)))
+    };
+    let course = match (s.parsed("every"), s.flag("percentiles").unwrap_or(false)) {
+        (None, false) => Course::Whole,
+        (None, true) => Course::Percentiles,
+        (Some(Ns::ZERO), _) => {
+            s.complain("every", "`every` is a time above 0");
+            Course::Whole
+        }
+        (Some(every), false) => Course::Every(every),
+        (Some(_), true) => {
+            s.complain("every", "`every` and `percentiles`: give one");
+            Course::Whole
+        }
+    };
     let grid = Grid {
-        axes,
-        set: s.changes("set"),
+        axes: axes(&s, named),
         targets: s.texts("targets"),
         series: s.text("series").unwrap_or("{target}").to_string(),
+        course,
+        set,
     };
     s.finish();
-    Some(grid)
+    grid
+}
+
+fn recordings(s: Section<'_>) -> Recordings {
+    let trace = s.text("trace").unwrap_or("").to_string();
+    if trace.is_empty() {
+        s.complain("trace", "[[recording]] needs `trace`, a file or `bundled:NAME`");
+    }
+    let found = Recordings {
+        axes: axes(&s, |name| trace.contains(name)),
+        warm_up: s.text("warm_up").map(str::to_string),
+        truth: s.text("truth").map(str::to_string),
+        at: s.item("trace").map_or(At::Whole, |item| item.at),
+        trace,
+    };
+    s.finish();
+    found
 }
 
 fn plot(s: Section<'_>) -> Option<Plot> {

@@ -4,27 +4,29 @@
 //! it, by itself, so the numbers are the same on any number of threads; a run that broke a rule or read wrong
 //! data is an error, not a point. Never: shares anything between points.
 
-use super::file::{FigureFile, Grid};
-use super::points::{Point, Points};
+use super::file::{Course, FigureFile, Grid};
+use super::points::{Placed, Point, Points, Values};
 use super::{ReproduceError, Way};
 use crate::execute::{How, Outcome, RunOutcome, execute};
 use crate::experiment::Experiment;
 use crate::report::Report;
 use crate::words::mb_per_s;
-use std::collections::BTreeMap;
+use flashlane_base::Ns;
 
 /// One run.
 struct Part {
     series: String,
     at: Vec<(String, String)>,
     experiment: Experiment,
+    course: Course,
 }
 
 impl Part {
     /// All that decides its values.
     fn description(&self) -> String {
         let (name, description) = (String::new(), String::new());
-        format!("{:?}", Experiment { name, description, ..self.experiment.clone() })
+        let experiment = Experiment { name, description, ..self.experiment.clone() };
+        format!("{:?} {experiment:?}", self.course)
     }
 
     fn name(&self) -> String {
@@ -44,29 +46,32 @@ pub(super) fn measure(
         parts_of(file, grid, &mut parts)?;
     }
     let values = way.each(&parts, |part| way.known.get(part.description(), || run(part, way)))?;
-    for (part, values) in parts.into_iter().zip(values) {
-        let values = values.unwrap_or_default();
-        points.add(Point { series: part.series, at: part.at, values });
+    for (part, found) in parts.into_iter().zip(values) {
+        for (on, values) in found.unwrap_or_else(|| vec![Placed::default()]) {
+            let at = part.at.iter().cloned().chain(on).collect();
+            points.add(Point { series: part.series.clone(), at, values });
+        }
     }
     Ok(())
 }
 
 fn parts_of(file: &FigureFile, grid: &Grid, parts: &mut Vec<Part>) -> Result<(), ReproduceError> {
-    let axes = file.axes(grid);
+    let axes = file.axes(&grid.axes);
     let points: usize = axes.iter().map(|axis| axis.vary.values.len()).product();
     for point in 0..points {
         let experiment = file.experiment(grid, point)?;
         for target in experiment.targets.iter().filter(|target| grid.takes(&target.name)) {
             let one = Experiment { targets: vec![target.clone()], ..experiment.clone() };
             let series = grid.series_of(&target.name);
-            parts.push(Part { series, at: file.place(grid, point), experiment: one });
+            let (at, course) = (file.place(&grid.axes, point), grid.course);
+            parts.push(Part { series, at, experiment: one, course });
         }
     }
     Ok(())
 }
 
-/// A point's values; `None` when it was interrupted.
-fn run(part: &Part, way: &Way<'_>) -> Result<Option<Values>, ReproduceError> {
+/// What was found; `None` when it was interrupted.
+fn run(part: &Part, way: &Way<'_>) -> Result<Option<Vec<Placed>>, ReproduceError> {
     let name = part.name();
     let outcome = execute(&part.experiment, How::default(), &|_| way.watch.part(&name))?;
     if outcome.is_bad() {
@@ -75,10 +80,49 @@ fn run(part: &Part, way: &Way<'_>) -> Result<Option<Values>, ReproduceError> {
         let what = outcome.runs.iter().flat_map(of).collect::<Vec<_>>().join("; ");
         return Err(ReproduceError::Bad { figure: name, what });
     }
-    Ok((!outcome.interrupted).then(|| values(&outcome)))
+    Ok((!outcome.interrupted).then(|| match part.course {
+        Course::Whole => vec![(None, values(&outcome))],
+        Course::Every(span) => course(&outcome, span),
+        Course::Percentiles => percentiles(&outcome),
+    }))
 }
 
-type Values = BTreeMap<String, f64>;
+/// Rates span by span, where each ends.
+fn course(outcome: &Outcome, span: Ns) -> Vec<Placed> {
+    let Some(run) = outcome.runs.first() else { return Vec::new() };
+    let timeline = &run.measured.recorder.timeline;
+    let mut spans: Vec<[u64; 2]> = Vec::new();
+    let mut end = Ns::ZERO;
+    for bucket in timeline.buckets() {
+        // A span has the buckets that begin in it.
+        let at = (end.as_ns() / span.as_ns()) as usize;
+        spans.resize(spans.len().max(at + 1), [0; 2]);
+        spans[at][0] += bucket.read_bytes;
+        spans[at][1] += bucket.write_bytes;
+        end += timeline.width();
+    }
+    let whole = (end.as_ns() / span.as_ns()) as usize;
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20) / span.as_secs_f64();
+    let place = |i: usize| format!("{}", (i as f64 + 1.0) * span.as_secs_f64());
+    let placed = |(i, [read, write]): (usize, &[u64; 2])| {
+        let values = [("read_mib_per_s", mib(*read)), ("write_mib_per_s", mib(*write))];
+        let values = values.map(|(name, value)| (name.to_string(), value));
+        (Some(("seconds".to_string(), place(i))), Values::from(values))
+    };
+    spans.iter().take(whole.max(1)).enumerate().map(placed).collect()
+}
+
+/// How long a journal's writes took until they were durable, percent by percent.
+fn percentiles(outcome: &Outcome) -> Vec<Placed> {
+    let Some(run) = outcome.runs.first() else { return Vec::new() };
+    let journal = &run.measured.recorder.journal;
+    let placed = |percent: u32| {
+        let us = journal.percentile_ns(f64::from(percent)) as f64 / 1e3;
+        let values = Values::from([("journal_durable_us".to_string(), us)]);
+        (Some(("percent".to_string(), percent.to_string())), values)
+    };
+    (5..=95).step_by(5).chain([99]).map(placed).collect()
+}
 
 /// Every number that `run --csv` writes, and rates, latencies in microseconds, shares of the host's CPUs in percent.
 fn values(outcome: &Outcome) -> Values {
@@ -108,8 +152,31 @@ fn values(outcome: &Outcome) -> Values {
         }
         values.insert("cpu_idle_percent".into(), 100.0 * run.cpu.idle_ratio);
         media(outcome, &mut values);
+        periods(outcome, &mut values);
     }
     values
+}
+
+/// A drive with an SLC buffer before and after the buffer was full for the first time.
+fn periods(outcome: &Outcome, values: &mut Values) {
+    let Some(sectors) = values.get("slc_part_before_direct_sectors").copied() else { return };
+    let (Some(run), true) = (outcome.runs.first(), sectors > 0.0) else { return };
+    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);
+    let period = sectors as u64 * flashlane_base::SECTOR_BYTES as u64;
+    values.insert("slc_period_mib".into(), mib(period));
+    let timeline = &run.measured.recorder.timeline;
+    let (mut bytes, mut spans) = ([0u64; 2], [0u64; 2]);
+    for bucket in timeline.buckets() {
+        let at = usize::from(bytes[0] >= period);
+        bytes[at] += bucket.write_bytes;
+        spans[at] += 1;
+    }
+    for (name, at) in [("slc", 0), ("tlc", 1)] {
+        let time = timeline.width().as_secs_f64() * spans[at] as f64;
+        if time > 0.0 {
+            values.insert(format!("{name}_period_mib_per_s"), mib(bytes[at]) / time);
+        }
+    }
 }
 
 /// What the medium did.

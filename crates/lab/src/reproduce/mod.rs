@@ -18,6 +18,7 @@ mod grid;
 mod live;
 mod page;
 mod points;
+mod recordings;
 mod rows;
 mod table1;
 mod way;
@@ -282,6 +283,7 @@ impl Figure {
             Some(mechanism) => (mechanism.measure)(&file, way, machine)?,
             None => Measured::of(Points::default()),
         };
+        recordings::measure(&file, way, &mut points)?;
         grid::measure(&file, way, &mut points)?;
         let rows = file.rows_of(&points)?;
         Ok(FigureResult {

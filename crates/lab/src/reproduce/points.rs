@@ -36,6 +36,11 @@ impl Point {
     }
 }
 
+/// Values of a point by metric.
+pub(super) type Values = BTreeMap<String, f64>;
+/// Values, and where on an axis of its own a part of a run is.
+pub(super) type Placed = (Option<(String, String)>, Values);
+
 /// All points of a figure. One without values was to be measured, and was not.
 #[derive(Clone, Debug, Default)]
 pub struct Points(pub Vec<Point>);

@@ -6,6 +6,7 @@
 //! that are under way go on to their end.
 
 use super::ReproduceError;
+use super::points::Placed;
 use crate::parallel::{Then, side_by_side};
 use crate::run::{Monitor, Unwatched};
 use std::collections::BTreeMap;
@@ -39,29 +40,26 @@ pub struct Way<'a> {
 
 /// Points that several figures have: each is measured once.
 #[derive(Default)]
-pub struct Known(Mutex<BTreeMap<String, Values>>);
-
-/// Values of a point by metric.
-type Values = BTreeMap<String, f64>;
+pub struct Known(Mutex<BTreeMap<String, Vec<Placed>>>);
 
 impl Known {
-    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Values>> {
+    fn all(&self) -> MutexGuard<'_, BTreeMap<String, Vec<Placed>>> {
         // An entry is whole or not there.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The values under a name, measured unless they are there.
+    /// What is under a name, measured unless it is there.
     pub(super) fn get(
         &self,
         name: String,
-        measure: impl FnOnce() -> Result<Option<Values>, ReproduceError>,
-    ) -> Result<Option<Values>, ReproduceError> {
-        if let Some(values) = self.all().get(&name) {
-            return Ok(Some(values.clone()));
+        measure: impl FnOnce() -> Result<Option<Vec<Placed>>, ReproduceError>,
+    ) -> Result<Option<Vec<Placed>>, ReproduceError> {
+        if let Some(found) = self.all().get(&name) {
+            return Ok(Some(found.clone()));
         }
         let measured = measure()?;
-        if let Some(values) = &measured {
-            self.all().insert(name, values.clone());
+        if let Some(found) = &measured {
+            self.all().insert(name, found.clone());
         }
         Ok(measured)
     }
@@ -126,7 +124,7 @@ mod tests {
         let get = |name: &str, there: bool| {
             let measure = || {
                 measured.fetch_add(1, Ordering::Relaxed);
-                Ok(there.then(|| Values::from([("x".to_string(), 1.0)])))
+                Ok(there.then(|| vec![Placed::default()]))
             };
             known.get(name.into(), measure).unwrap().is_some()
         };

@@ -35,10 +35,6 @@ pub(crate) fn fit(work: &Work, seed: u64, capacity: u64) -> Result<Part, RunErro
     })
 }
 
-pub(crate) fn plan(host: &Host, plan: &RunPlan) -> Result<Vec<Part>, RunError> {
-    plan.work.iter().map(|work| fit(work, plan.seed, host.capacity)).collect()
-}
-
 /// Runs all parts. Returns how traces were replayed.
 pub(crate) async fn drive(
     cx: &Cx,

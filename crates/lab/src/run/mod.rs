@@ -87,6 +87,10 @@ pub struct RunPlan {
     pub fill: Fill,
     /// Random writes before the run.
     pub overwrite: Overwrite,
+    /// What runs before the measured part, one after the other.
+    pub warm_up: Vec<Work>,
+    /// The host is idle for so long then.
+    pub rest: Ns,
     /// What runs, all at once unless a job waits for those before it.
     pub work: Vec<Work>,
 }
@@ -417,13 +421,23 @@ fn look_regularly(cx: &Cx, host: &Rc<Host>) {
     });
 }
 
+/// A plan that fits the device.
+pub(crate) struct Parts {
+    warm_up: Vec<drive::Part>,
+    work: Vec<drive::Part>,
+}
+
 /// Everything that can be wrong is found before the first request.
-fn plan_parts(host: &Rc<Host>, plan: &RunPlan) -> Result<Vec<drive::Part>, RunError> {
+fn plan_parts(host: &Rc<Host>, plan: &RunPlan) -> Result<Parts, RunError> {
     let deep: u64 = plan.work.iter().map(depth).sum();
+    let deep = plan.warm_up.iter().map(depth).fold(deep, u64::max);
     if deep > IN_FLIGHT_MAX {
         return Err(RunError::TooDeep { wanted: deep, max: IN_FLIGHT_MAX });
     }
-    drive::plan(host, plan)
+    let fit = |works: &[Work]| -> Result<Vec<drive::Part>, RunError> {
+        works.iter().map(|work| drive::fit(work, plan.seed, host.capacity)).collect()
+    };
+    Ok(Parts { warm_up: fit(&plan.warm_up)?, work: fit(&plan.work)? })
 }
 
 /// Prepares a device for a run that comes later, in words why it can't be used for one.
@@ -434,8 +448,8 @@ pub(crate) async fn prepare_only(
     monitor: Rc<dyn Monitor>,
 ) -> Result<Start, String> {
     let host = Rc::new(Host::new(cx, subject, monitor));
-    let works = plan_parts(&host, plan).map_err(|e| e.to_string())?;
-    let prepared = prepare::prepare(cx, &host, plan, &works).await.map_err(|e| e.to_string())?;
+    let parts = plan_parts(&host, plan).map_err(|e| e.to_string())?;
+    let prepared = prepare::prepare(cx, &host, plan, &parts).await.map_err(|e| e.to_string())?;
     let oracle = host.oracle.replace(Oracle::new(0));
     match host.stop.get() {
         Some(Stop::Interrupted) => Err("it was interrupted".into()),
@@ -465,10 +479,10 @@ pub(crate) async fn run_from(
     start: Option<Start>,
 ) -> Result<Measured, RunError> {
     let host = Rc::new(Host::new(cx, subject, monitor));
-    let works = plan_parts(&host, plan)?;
+    let parts = plan_parts(&host, plan)?;
     look_regularly(cx, &host);
     let prepared = match start {
-        None => prepare::prepare(cx, &host, plan, &works).await?,
+        None => prepare::prepare(cx, &host, plan, &parts).await?,
         Some(start) if start.oracle.capacity() == host.capacity => {
             host.oracle.replace(start.oracle);
             start.prepared
@@ -478,7 +492,7 @@ pub(crate) async fn run_from(
             return Err(RunError::OtherDevice { found, wanted });
         }
     };
-    let replayed = drive::drive(cx, &host, plan, works).await?;
+    let replayed = drive::drive(cx, &host, plan, parts.work).await?;
     let ended_in_ramp = host.before.borrow().is_none();
     if ended_in_ramp {
         host.begin_measuring(cx);

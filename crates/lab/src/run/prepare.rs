@@ -1,17 +1,17 @@
 //! What is done to a device before the measured part.
 //!
 //! Owns: filling, overwriting, waiting for write amplification and throughput to
-//! settle. Promises: reads of the
+//! settle, warming up, the rest before the measured part. Promises: reads of the
 //! workload find data where a real device would have some (`auto`), so that they cost what reads
 //! cost; everything is flushed before measuring starts. Never: measures.
 
 use super::drive::{Part, run_job};
 use super::replay::PlannedTrace;
-use super::{Host, RunError, RunPlan, Scratch, quiet_flush};
+use super::{Host, Parts, RunError, RunPlan, Scratch, quiet_flush, replay};
 use crate::trace::TraceOp;
 use crate::trace::layout::Pieces;
 use crate::workload::{Amount, Job, Mix, Sizes};
-use flashlane_base::SECTOR_BYTES;
+use flashlane_base::{Ns, SECTOR_BYTES};
 use flashlane_ftl::block::BlockOp;
 use flashlane_rt::Cx;
 use serde::{Deserialize, Serialize};
@@ -58,6 +58,16 @@ pub struct Prepared {
     /// With a shelf of prepared devices: `made` for it by this run, `found` on it, or why neither.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shelf: Option<String>,
+    /// Operations of the warm-up on the device.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub warm_up_operations: u64,
+    /// The host was idle for so long before the measured part, ns.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub rest_ns: u64,
+}
+
+fn is_zero(n: &u64) -> bool {
+    *n == 0
 }
 
 /// Filling goes in large requests, many at once: it is no part of what is measured.
@@ -77,7 +87,7 @@ pub(crate) async fn prepare(
     cx: &Cx,
     host: &Rc<Host>,
     plan: &RunPlan,
-    works: &[Part],
+    parts: &Parts,
 ) -> Result<Prepared, RunError> {
     let mut done = Prepared::default();
     let before = host.stats().host_written;
@@ -87,7 +97,8 @@ pub(crate) async fn prepare(
             done.filled_sectors = fill_region(cx, host, plan, 0, filled(plan, host)).await?;
         }
         Fill::Auto => {
-            for work in works {
+            let mut touched = Bits::new(host.capacity);
+            for work in parts.warm_up.iter().chain(&parts.work) {
                 done.filled_sectors += match work {
                     Part::Job(job, streams) if job.rw.reads() => {
                         let mut sum = 0;
@@ -96,7 +107,7 @@ pub(crate) async fn prepare(
                         }
                         sum
                     }
-                    Part::Trace(trace) => fill_read_first(cx, host, trace).await?,
+                    Part::Trace(trace) => fill_read_first(cx, host, trace, &mut touched).await?,
                     _ => 0,
                 };
             }
@@ -107,10 +118,44 @@ pub(crate) async fn prepare(
         done.filled_sectors = host.stats().host_written - before;
     }
     overwrite(cx, host, plan, &mut done).await?;
-    if done.filled_sectors > 0 && !host.stopped() {
+    done.warm_up_operations = warm_up(cx, host, plan, &parts.warm_up).await?;
+    let wrote = done.filled_sectors > 0 || done.warm_up_operations > 0;
+    if wrote && !host.stopped() {
         quiet_flush(cx, host, &mut Scratch::default()).await;
     }
+    if plan.rest > Ns::ZERO && !host.stopped() {
+        host.begin_stage("rest", None);
+        cx.sleep_until(cx.now() + plan.rest).await;
+        done.rest_ns = plan.rest.as_ns();
+    }
     Ok(done)
+}
+
+/// Runs the parts of the warm-up, one after the other. Returns how many operations they were.
+async fn warm_up(
+    cx: &Cx,
+    host: &Rc<Host>,
+    plan: &RunPlan,
+    parts: &[Part],
+) -> Result<u64, RunError> {
+    let mut operations = 0;
+    for part in parts {
+        if host.stopped() {
+            break;
+        }
+        match part {
+            Part::Job(job, _) => {
+                host.begin_stage("warm up", None);
+                run_job(cx, host, (**job).clone(), plan.seed).await?;
+            }
+            Part::Trace(trace) => {
+                host.begin_stage("warm up", Some(trace.requests()));
+                replay::replay(cx, host, trace).await?;
+            }
+        }
+        operations += host.done.get();
+    }
+    Ok(operations)
 }
 
 /// Copies of a job mostly share their region.
@@ -214,10 +259,15 @@ fn settled(seen: &[f64], within: f64) -> bool {
     last.iter().all(|w| (w - mean).abs() <= mean * within)
 }
 
-/// Writes the sectors that a trace reads before it writes or discards them.
-async fn fill_read_first(cx: &Cx, host: &Rc<Host>, trace: &PlannedTrace) -> Result<u64, RunError> {
+/// Writes the sectors that a trace reads before it writes or discards them, unless an earlier one has
+/// touched them.
+async fn fill_read_first(
+    cx: &Cx,
+    host: &Rc<Host>,
+    trace: &PlannedTrace,
+    touched: &mut Bits,
+) -> Result<u64, RunError> {
     let mut records = trace.records()?;
-    let mut touched = Bits::new(host.capacity);
     let mut wanted = Bits::new(host.capacity);
     let mut pieces = Pieces::new();
     while let Some(record) = records.advance()? {

@@ -218,6 +218,8 @@ pub struct Recorder {
     pub write_queue: Ns,
     /// Lateness of replayed requests.
     pub slip: Slip,
+    /// How long a journal's writes of a trace took until they were durable.
+    pub journal: Latencies,
     pub timeline: Timeline,
 }
 
@@ -327,6 +329,13 @@ impl Recorder {
         if self.counts(job, start) {
             self.requests += 1;
             self.failed += !ok as u64;
+        }
+    }
+
+    /// A journal's write that began at `start` is durable.
+    pub fn durable(&mut self, start: Ns, now: Ns) {
+        if self.counts(None, start) {
+            self.journal.record((now - start).as_ns());
         }
     }
 

@@ -10,6 +10,7 @@ use super::{Host, RunError, Scratch};
 use crate::trace::layout::Pieces;
 use crate::trace::pair::{Paired, WINDOW_MAX};
 use crate::trace::scan::Records;
+use crate::trace::truth::Truth;
 use crate::trace::{Fitted, Layout, Piece, Scan, TraceOp, TraceRecord};
 use flashlane_base::Ns;
 use flashlane_ftl::block::BlockOp;
@@ -64,6 +65,8 @@ pub struct TraceJob {
     pub replay: Replay,
     /// How often, one after the other.
     pub loops: u32,
+    /// Where its journals lie.
+    pub truth: Option<Rc<Truth>>,
 }
 
 /// A trace that fits the device.
@@ -138,6 +141,8 @@ pub(crate) async fn replay(
         host: host.clone(),
         credits: Credits::new(trace.job.replay.depth() as u64),
         scratch: RefCell::new(Vec::new()),
+        truth: trace.job.truth.clone(),
+        volatile: RefCell::new(Vec::new()),
     });
     for _ in 0..trace.job.loops {
         match trace.job.replay {
@@ -157,6 +162,27 @@ struct Shared {
     credits: Credits,
     /// Buffers of requests that ended.
     scratch: RefCell<Vec<Scratch>>,
+    truth: Option<Rc<Truth>>,
+    /// When writes to a journal began that are acknowledged, and not durable yet.
+    volatile: RefCell<Vec<Ns>>,
+}
+
+impl Shared {
+    fn is_journal(&self, record: &TraceRecord) -> bool {
+        let sector = flashlane_base::SECTOR_BYTES as u64;
+        let end = record.offset_bytes.saturating_add(record.len_bytes).div_ceil(sector);
+        let meets = |truth: &Rc<Truth>| truth.meets(record.offset_bytes / sector..end);
+        record.op == TraceOp::Write && self.truth.as_ref().is_some_and(meets)
+    }
+
+    /// A flush makes durable what was acknowledged when it began.
+    async fn flush(&self, cx: &Cx, scratch: &mut Scratch) -> bool {
+        let began = std::mem::take(&mut *self.volatile.borrow_mut());
+        let ok = self.host.operation(cx, BlockOp::Flush, 0, 0, false, scratch).await;
+        let mut recorder = self.host.recorder.borrow_mut();
+        began.into_iter().for_each(|start| recorder.durable(start, cx.now()));
+        ok
+    }
 }
 
 async fn one_pass(
@@ -338,7 +364,7 @@ async fn request(cx: &Cx, shared: &Shared, record: &TraceRecord, pieces: &[Piece
     let start = cx.now();
     let mut ok = true;
     if record.preflush || record.op == TraceOp::Flush {
-        ok &= host.operation(cx, BlockOp::Flush, 0, 0, false, &mut scratch).await;
+        ok &= shared.flush(cx, &mut scratch).await;
     }
     let op = match record.op {
         TraceOp::Read => Some(BlockOp::Read),
@@ -353,5 +379,10 @@ async fn request(cx: &Cx, shared: &Shared, record: &TraceRecord, pieces: &[Piece
         }
     }
     host.recorder.borrow_mut().request(None, start, ok);
+    match shared.is_journal(record) {
+        true if record.fua => host.recorder.borrow_mut().durable(start, cx.now()),
+        true => shared.volatile.borrow_mut().push(start),
+        false => {}
+    }
     shared.scratch.borrow_mut().push(scratch);
 }

@@ -124,7 +124,14 @@ fn go(device: Arc<Memory>, plan: &RunPlan) -> Measured {
 }
 
 fn plan_of(work: Vec<Work>) -> RunPlan {
-    RunPlan { seed: 3, fill: Fill::Auto, overwrite: Overwrite::None, work }
+    RunPlan {
+        seed: 3,
+        fill: Fill::Auto,
+        overwrite: Overwrite::None,
+        warm_up: Vec::new(),
+        rest: Ns::ZERO,
+        work,
+    }
 }
 
 fn job(name: &str, mix: Mix, random: bool) -> Job {
@@ -141,6 +148,7 @@ fn trace(text: &'static str, replay: Replay) -> Work {
         scale: false,
         replay,
         loops: 1,
+        truth: None,
     })
 }
 
@@ -448,4 +456,46 @@ fn same_seed_same_run() {
     assert_eq!(first, of(&plan));
     plan.seed += 1;
     assert_ne!(first, of(&plan));
+}
+
+/// What warms up runs first, part by part, and is in no number; then the host rests.
+#[test]
+fn a_warm_up_and_a_rest_come_before_what_is_measured() {
+    let device = Arc::new(Memory::new(64));
+    let small = |name: &str, mix| {
+        let mut j = job(name, mix, false);
+        j.size = Some(Amount::Bytes(16 * SECTOR_BYTES as u64));
+        Work::Job(j.into())
+    };
+    let text = "0 0 160 8 0\n5 0 320 8 0\n";
+    let mut plan = plan_of(vec![small("r", Mix::Read)]);
+    plan.warm_up =
+        vec![small("w", Mix::Write), trace(text, Replay::Closed { depth: 1 }), small("d", Mix::Discard)];
+    plan.rest = Ns::from_ms(7);
+    let m = go(device.clone(), &plan);
+    assert_eq!((m.recorder.requests, m.recorder.sectors_written), (16, 0));
+    assert_eq!((m.prepared.warm_up_operations, m.prepared.rest_ns), (34, 7_000_000));
+    let inside = device.inside.lock();
+    // What is read was filled by sixteen writes; a flush is before the rest.
+    let log = &inside.log[16..];
+    let kinds = |range: std::ops::Range<usize>, op| log[range].iter().all(|e| e.0 == op);
+    assert!(kinds(0..18, BlockOp::Write) && kinds(18..34, BlockOp::Discard), "{log:?}");
+    assert!(kinds(34..35, BlockOp::Flush) && kinds(35..51, BlockOp::Read), "{log:?}");
+    assert_eq!(log[35].4 - log[34].4, 7_000_000 + 10_000, "the flush, then the rest");
+}
+
+/// A write to a journal is durable when the flush behind it has ended, or when it ends itself.
+#[test]
+fn a_journals_write_is_durable_with_the_next_flush() {
+    let text = "  8,0 0 1 0.000000000 1 D WS 0 + 8 [a]\n  8,0 0 2 0.000001000 1 D WS 800 + 8 [a]\n  \
+                8,0 0 3 0.000002000 1 D FN [a]\n  8,0 0 4 0.000003000 1 D WFS 8 + 8 [a]\n  \
+                8,0 0 5 0.000004000 1 D WS 16 + 8 [a]\n";
+    let mut work = trace(text, Replay::Closed { depth: 1 });
+    let Work::Trace(job) = &mut work else { unreachable!() };
+    job.truth = Some(Rc::new(crate::trace::truth::Truth::parse("0 + 4 journal", "t").unwrap()));
+    let m = go(Arc::new(Memory::new(512)), &plan_of(vec![work]));
+    let journal = &m.recorder.journal;
+    // The first: two writes and a flush. The second has FUA. Nobody waits for the last.
+    assert_eq!((journal.count(), journal.max_ns()), (2, 30_000));
+    assert_eq!(journal.mean_ns(), 20_000);
 }

@@ -39,10 +39,12 @@ impl Kept {
 
     /// The name of what an experiment is; a run on prepared devices comes to other numbers.
     pub(super) fn name_of(&self, experiment: &Experiment, prepared: bool) -> String {
-        let Experiment { name, description, targets, workloads, run, vary: _, remarks: _ } =
+        let Experiment { name, description, targets, warm_up, workloads, run, vary: _, remarks: _ } =
             experiment;
         let program = &self.program;
         let mut all = format!("{program} {name:?} {description:?} {targets:?} {run:?} {prepared}");
+        warm_up.iter().for_each(|workload| all += &naming::workload(workload));
+        all += " then";
         workloads.iter().for_each(|workload| all += &naming::workload(workload));
         naming::digits(&all)
     }

@@ -38,7 +38,7 @@ costs = "linux-4.16-femu"
 /// The only run of the experiment, changed.
 fn run(text: &str, sets: &[String]) -> Report {
     let sets: Vec<Change> = sets.iter().map(|set| Change::Set(set.clone())).collect();
-    let base = Base::of(Path::new(""), None);
+    let base = Base::of(Path::new(""));
     let experiment = Experiment::parse("costs.toml", text, &base, &sets);
     let experiment = experiment.map_err(|e| e.to_string()).expect("a good experiment");
     let watch = |_: &_| -> Rc<dyn Monitor> { Rc::new(Unwatched) };

@@ -59,7 +59,7 @@ impl Drop for Folder {
 }
 
 fn experiment(changes: &[&str]) -> Experiment {
-    let base = Base::of(Path::new(""), None);
+    let base = Base::of(Path::new(""));
     let changes: Vec<Change> = changes.iter().map(|c| Change::Set((*c).into())).collect();
     let parsed = Experiment::parse("small.toml", EXPERIMENT, &base, &changes);
     parsed.map_err(|e| e.to_string()).expect("a good experiment")

@@ -11,7 +11,7 @@ const DEVICE: &str = "[device]\npreset = \"tiny\"\ngeometry.chunks_per_pu = 400\
                       [run]\nseed = 5\ncosts = \"zero\"\n";
 
 fn run(text: &str, record: Option<&Take>) -> Outcome {
-    let base = Base::of(Path::new(""), None);
+    let base = Base::of(Path::new(""));
     let parsed = Experiment::parse("recorded.toml", text, &base, &[]);
     let experiment = parsed.map_err(|e| e.to_string()).expect("a good experiment");
     let watch = |_: &Target| -> Rc<dyn Monitor> { Rc::new(Unwatched) };
@@ -75,7 +75,7 @@ fn a_recording_replayed_has_the_same_counters() {
 /// A device that keeps stamps has no contents, and a file that can't be made is said before the run.
 #[test]
 fn what_cannot_be_recorded_is_refused() {
-    let base = Base::of(Path::new(""), None);
+    let base = Base::of(Path::new(""));
     let text = format!(
         "{DEVICE}[[target]]\nkind = \"pblk\"\n[[workload]]\nrw = \"write\"\nio_size = \"1MiB\"\n"
     );

@@ -40,7 +40,7 @@ fn every_sample_replays_in_open_and_closed_loop() {
             let outcome = run(name, &[&format!("workload.0.replay=\"{replay}\"")]).unwrap();
             let measured = &outcome.runs[0].measured;
             assert!(!outcome.is_bad(), "{name} {replay}");
-            assert_eq!(measured.recorder.requests, outcome.traces[0].chosen().requests(), "{name}");
+            assert_eq!(measured.recorder.requests, outcome.scans.workloads[0].chosen().requests(), "{name}");
             let open = (replay == "open") as u64 * measured.recorder.requests;
             assert_eq!(measured.recorder.slip.by.count(), open, "{name}: slip of every request");
         }
@@ -60,7 +60,7 @@ fn a_dependent_replay_needs_completions() {
     ] {
         let outcome = run(name, &dependent).unwrap();
         let replayed = &outcome.runs[0].measured.replayed[0];
-        assert_eq!(replayed.requests, outcome.traces[0].chosen().requests(), "{name}");
+        assert_eq!(replayed.requests, outcome.scans.workloads[0].chosen().requests(), "{name}");
         assert_eq!(replayed.without_completion, without, "{name}");
     }
     let refused = run("sample.mqsim.txt", &dependent).map(|_| ()).unwrap_err();
