@@ -3,6 +3,8 @@
 
 Keeps the actions Q, D and C and the notes written to trace_marker (as action m); drops the rest.
 With `--writes` it keeps only what is written, as the device got it (D).
+With `--phase NAME` it keeps the requests that the device got (D) from the note `phase NAME` to the next
+such note, and all completions (C) from there on, for the last ones come after that.
 Sequence numbers count the kept lines of each CPU, as blktrace numbers per CPU. Time starts at 0.
 A line that is neither dropped on purpose nor understood ends the conversion: nothing is lost silently.
 """
@@ -23,6 +25,8 @@ NOTE = re.compile(r"^tracing_mark_write: (?P<text>.*)$")
 
 def main():
     writes_only = sys.argv[1:] == ["--writes"]
+    wanted = sys.argv[2] if sys.argv[1:2] == ["--phase"] else None
+    phase = None
     start_us = None
     device = None
     pending_notes = []  # notes from before the first event: printed at its time
@@ -48,7 +52,9 @@ def main():
         us = int(context["s"]) * 1_000_000 + int(context["us"])
 
         note = NOTE.match(context["what"])
-        if note and writes_only:
+        if note and wanted:
+            phase = note["text"].removeprefix("phase ")
+        if note and (writes_only or wanted):
             continue
         if note:
             if start_us is None:
@@ -61,6 +67,8 @@ def main():
         if not event or event["action"] not in KEPT | DROPPED:
             sys.exit(f"ftrace2blkparse: line {number} not understood: {line!r}")
         if event["action"] in DROPPED or (writes_only and not WRITE.match(event["action"] + event["rwbs"] + event["rest"])):
+            continue
+        if wanted and (event["action"] != "D" or phase != wanted) and (event["action"] != "C" or start_us is None):
             continue
         if start_us is None:
             start_us = us

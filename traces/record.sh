@@ -4,7 +4,9 @@
 #   record.sh RECIPE OUTPUT     a recipe by its name; without any: the list of them
 #
 # recipes/bundle.sh has the bundled trace (OUTPUT.blkparse.zst), recipes/detector.sh those that tune and judge the
-# detector of journals (OUTPUT.parquet; the true blocks of journals and logs are put beside it, OUTPUT.truth).
+# detector of journals (OUTPUT.parquet; the true blocks of journals and logs are put beside it, OUTPUT.truth),
+# recipes/figures.sh those of the SLC/TLC paper's figures (OUTPUT.parquet; OUTPUT.warm.parquet is what came before it,
+# OUTPUT.json what the application did).
 #
 # IMAGE_DIR  where the backing file of 2 GiB goes (default /dev/shm; must allow direct I/O)
 # TMPDIR     where the scratch folder goes (default /tmp; about 200 MiB)
@@ -22,7 +24,7 @@ say() { printf '%s: %s\n' "${0##*/}" "$*" >&2; }
 # From a recipe on, `phase` is also in the trace.
 phase() { say "phase $1"; echo "phase $1" >"$tracing/trace_marker"; }
 
-# ---- the recipe: `bundle` or one of detector.sh's; it says what it needs and what it does ----------
+# ---- the recipe: `bundle`, one of detector.sh's or of figures.sh's; it says what it needs and what it does ----------
 #   tools          commands that must be there
 #   file_system    what /proc/filesystems must name
 #   actions        which events of a request are kept (a list for the tracer)
@@ -32,22 +34,26 @@ phase() { say "phase $1"; echo "phase $1" >"$tracing/trace_marker"; }
 #   finish         after it: checks, truth, conversion of $work/ftrace.txt to $output
 recipe=${1:-}
 tools=(awk python3 losetup mountpoint)
-detector_recipes=
+detector_recipes= figure_recipes=
 # shellcheck source=recipes/detector.sh
 . "$here/recipes/detector.sh"
-case " bundle $detector_recipes " in
+# shellcheck source=recipes/figures.sh
+. "$here/recipes/figures.sh"
+case " bundle $detector_recipes $figure_recipes " in
 *" $recipe "*) ;;
 *) recipe= ;;
 esac
 if [ $# -ne 2 ] || [ -z "$recipe" ]; then
     say "usage: ${0##*/} RECIPE OUTPUT, with one of these recipes:"
-    printf '  %s\n' bundle $detector_recipes >&2
+    printf '  %s\n' bundle $detector_recipes $figure_recipes >&2
     exit 2
 fi
 output=$(realpath -m "$2")
 if [ "$recipe" = bundle ]; then
     # shellcheck source=recipes/bundle.sh
     . "$here/recipes/bundle.sh"
+elif [[ " $figure_recipes " = *" $recipe "* ]]; then
+    figures_setup
 else
     detector_setup
 fi
