@@ -5,13 +5,15 @@
 # that its completion tells; the journal went round at least `warm_laps` times before the measured part, or there is no
 # recording. Never: writes to the file system back when the measured part is over.
 #
-#   fio-INTERVAL-MODE    8 KiB at random in a file of 256 MiB, fsync after so many
+#   fio-INTERVAL-MODE    8 KiB at random in a file of 256 MiB that was written once, fsync after so many
+#   fallocated-2-MODE    the same in a file as fio lays it out, of which nothing was written
 #
 # Kept is all that the device got (D events): reads, writes, flushes.
 
 figure_recipes=
 for way in ordered data; do
     for interval in 2 4 8 16 32 64 128; do figure_recipes+="fio-$interval-$way "; done
+    figure_recipes+="fallocated-2-$way "
 done
 
 case " $figure_recipes " in
@@ -29,7 +31,7 @@ figures_setup() {
     actions=issue,complete
     tools+=(sync cp kill mkfifo "$flashlane" mkfs.ext4 debugfs dd)
     case $recipe in
-    fio-*) tools+=(fio cc) ;;
+    fio-* | fallocated-*) tools+=(fio cc) ;;
     esac
 }
 
@@ -54,7 +56,7 @@ workload() {
     sync -f "$mnt"
     phase measured
     case $recipe in
-    fio-*) measured_fio ;;
+    fio-* | fallocated-*) measured_fio ;;
     esac
     phase end
     end_writer
@@ -69,7 +71,7 @@ lap_work() {
 # device an fsync lasts longer than a tick, so each has a new time to commit; here it takes 0.1 ms, so each looks.
 inputs() {
     case $recipe in
-    fio-*)
+    fio-* | fallocated-*)
         cc -shared -fPIC -O1 -o "$work/look.so" -x c - <<'END'
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -86,7 +88,7 @@ END
     esac
 }
 measured_fio() {
-    local interval=${recipe#fio-}
+    local interval=${recipe#*-}
     LD_PRELOAD=$work/look.so fio --name="$recipe" --filename="$mnt/file" --size=256M --io_size=64G \
         --rw=randwrite --bs=8k --ioengine=psync --fsync="${interval%-*}" --thread >"$work/fio.log" 2>&1 &
     writer=$!

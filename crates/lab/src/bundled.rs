@@ -39,6 +39,8 @@ const RECORDINGS: &[[File; 3]] = &[
     recording!("fio-32-ordered"),
     recording!("fio-64-ordered"),
     recording!("fio-128-ordered"),
+    recording!("fallocated-2-ordered"),
+    recording!("fallocated-2-data"),
     recording!("fio-2-data"),
     recording!("fio-4-data"),
     recording!("fio-8-data"),

@@ -26,6 +26,14 @@ const STOPPED: &str = "the device was stopped";
 /// Sectors discarded under one hold of the controller.
 const DISCARD_PIECE: u32 = 4096;
 
+/// Whose sectors are that come in.
+#[derive(Clone, Copy)]
+enum Whose {
+    /// It is asked for now; `journal`: the host says that they are a journal's.
+    Asked { journal: bool },
+    Known(Kind),
+}
+
 impl DriveFtl {
     /// A write, answered at once where the buffer has room for all of it and its acknowledgement is all
     /// that is asked for.
@@ -41,7 +49,8 @@ impl DriveFtl {
             return Started::later(self.write_in_pieces(cx, lba, sectors, content, (fua, journal)));
         }
         let content = content.from(0, self.unit());
-        Started::Done(self.admit_piece(cx, lba, sectors, content, (Ns::ZERO, journal)))
+        let whose = Whose::Asked { journal };
+        Started::Done(self.admit_piece(cx, lba, sectors, content, Ns::ZERO, whose))
     }
 
     /// Writes sectors from `lba`, in pieces that the buffer can take.
@@ -53,6 +62,11 @@ impl DriveFtl {
         content: Sectors<'_>,
         (fua, journal): (bool, bool),
     ) -> BlockResult {
+        // Whose it is depends on what came before it, so it is told before anything waits.
+        let whose = match mutant!("slc.told-piece-by-piece") {
+            true => Whose::Asked { journal },
+            false => Whose::Known(self.controller.lock().kind_of(lba, sectors, journal)),
+        };
         let mut at = 0;
         while at < sectors {
             let n = self.piece.min(sectors - at);
@@ -62,14 +76,13 @@ impl DriveFtl {
                 self.wait_for_room(cx, lba + at, n).await;
                 waited = cx.now() - from;
             }
-            self.admit_piece(cx, lba + at, n, content.from(at, self.unit()), (waited, journal))?;
+            self.admit_piece(cx, lba + at, n, content.from(at, self.unit()), waited, whose)?;
             at += n;
         }
         if fua && !mutant!("kit.fua-ignored") { self.flush(cx).await } else { Ok(()) }
     }
 
-    /// Takes `sectors` sectors into the buffer, whose room was waited for `waited` long. `journal`: the
-    /// host says that they are a journal's.
+    /// Takes `sectors` sectors into the buffer, whose room was waited for `waited` long.
     #[inline]
     fn admit_piece(
         &self,
@@ -77,7 +90,8 @@ impl DriveFtl {
         lba: u32,
         sectors: u32,
         content: Each<'_>,
-        (waited, journal): (Ns, bool),
+        waited: Ns,
+        whose: Whose,
     ) -> BlockResult {
         let mut c = self.controller.lock();
         if let Some(why) = c.refusal() {
@@ -87,7 +101,10 @@ impl DriveFtl {
         }
         c.note_request(cx);
         c.note_admitted(sectors);
-        let kind = c.kind_of(lba, sectors, journal);
+        let kind = match whose {
+            Whose::Asked { journal } => c.kind_of(lba, sectors, journal),
+            Whose::Known(kind) => kind,
+        };
         let mut left = Room::default();
         for (lba, content) in (lba..lba + sectors).zip(content) {
             c.admit(kind, lba, content, &mut left);

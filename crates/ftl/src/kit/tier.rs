@@ -25,6 +25,7 @@ use flashlane_base::{Lba, Ns, counters, mutant};
 use flashlane_detect::{Class, Config, Detector};
 use flashlane_ocssd::device::Cause;
 use flashlane_rt::{Cx, Waiter};
+use std::cmp::Reverse;
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
@@ -221,14 +222,13 @@ impl Tier {
         }
     }
 
-    /// The shortest loops get the room that there is.
+    /// The loops that are written most get the room that there is.
     fn find_outgrown(&mut self) {
-        let mut loops: Vec<(u64, u64)> =
-            self.detector.regions().iter().map(|r| (r.first.get(), r.end.get())).collect();
-        loops.sort_by_key(|(first, end)| (end - first, *first));
+        let mut loops = self.detector.regions();
+        loops.sort_by_key(|r| (Reverse(r.blocks), r.first.get()));
         let mut room = self.journal_room.unwrap_or(0);
         self.outgrown.clear();
-        for (first, end) in loops {
+        for (first, end) in loops.iter().map(|r| (r.first.get(), r.end.get())) {
             match room.checked_sub(end - first) {
                 Some(rest) => room = rest,
                 None => self.outgrown.push((first, end)),

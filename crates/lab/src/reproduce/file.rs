@@ -8,7 +8,7 @@
 //! paper = "QBLK, Figure 7"
 //! expected = "reproduced"          # a verdict; another one fails
 //! mechanism = "lightnvm-fig4"      # how points are measured that [[grid]] can't
-//! [experiment]                     # what `flashlane run` takes
+//! [experiment]                     # what `flashlane run` takes; or experiment = "slc-fig6": that figure's
 //! # ...
 //! [[grid]]                         # points: each target of the experiment at each place on the axes
 //! axes = [{ name = "threads", key = "workload.0.numjobs", values = [1, 2, 4] }]
@@ -168,6 +168,8 @@ pub struct FigureFile {
     pub rows: Vec<RowSpec>,
     /// Where it is, and what it says.
     source: (String, String),
+    /// That of the figure that has its experiment.
+    experiment: (String, String),
     base: Base,
     size: Size,
 }
@@ -203,6 +205,7 @@ impl FigureFile {
             sizes,
             plots: root.tables("plot").into_iter().filter_map(plot).collect(),
             rows: root.tables("row").into_iter().filter_map(row).collect(),
+            experiment: experiment_of(&root).unwrap_or_else(|| (file.into(), text.into())),
             source: (file.into(), text.into()),
             base,
             size,
@@ -337,7 +340,7 @@ impl FigureFile {
             other => other.clone(),
         });
         let changes: Vec<Change> = placed.chain(of_axes).collect();
-        let (file, text) = &self.source;
+        let (file, text) = &self.experiment;
         let document = Document::parse(file, text, &[]);
         let document = document.and_then(|whole| whole.below("experiment", &changes));
         Experiment::read(document, &self.base)
@@ -367,6 +370,19 @@ impl FigureFile {
             });
             ExperimentErrors(complaints.unwrap_or_else(|c| vec![c]))
         })
+    }
+}
+
+/// The figure that has the experiment, where it is another one.
+fn experiment_of(root: &Section<'_>) -> Option<(String, String)> {
+    let Value::Text(name) = &root.item("experiment")?.value else { return None };
+    match super::FIGURES.iter().find(|figure| figure.name == *name) {
+        Some(figure) => Some((figure.name.to_string(), figure.text.to_string())),
+        None => {
+            let hint = crate::suggest::hint(name, super::FIGURES.iter().map(|f| &*f.name));
+            root.complain("experiment", format!("no figure is called `{name}`{hint}"));
+            None
+        }
     }
 }
 

@@ -150,6 +150,7 @@ fn values(outcome: &Outcome) -> Values {
             values.insert(format!("{op}_mb_per_s"), rate);
             values.insert(format!("{op}_mib_per_s"), rate * 1e6 / f64::from(1 << 20));
         }
+        values.insert("runtime_s".into(), run.runtime_ns as f64 / 1e9);
         values.insert("cpu_idle_percent".into(), 100.0 * run.cpu.idle_ratio);
         media(outcome, &mut values);
         periods(outcome, &mut values);

@@ -142,6 +142,11 @@ pub const FIGURES: &[Figure] = &[
     figure!("qblk-ablation", "qblk/ablation.toml"),
     figure!("qblk-scaling", "qblk/scaling.toml"),
     figure!("slc-fig1", "slc/fig1.toml"),
+    figure!("slc-fig2", "slc/fig2.toml"),
+    figure!("slc-fig5", "slc/fig5.toml"),
+    figure!("slc-fig6", "slc/fig6.toml"),
+    figure!("slc-fig7", "slc/fig7.toml"),
+    figure!("slc-fig8", "slc/fig8.toml"),
 ];
 
 /// Why a figure could not be reproduced.

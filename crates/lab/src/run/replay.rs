@@ -3,7 +3,8 @@
 //! Owns: the clock of a replay, its slip, what was fitted. Promises: a record is one request,
 //! whatever it becomes (a flush before it, several pieces); in open loop a request is issued at its
 //! time or, when too many are in flight, late and counted; a dependent one is never issued before
-//! those it waited for have ended ([`Waits`]). Never: holds more of a trace than its scan kept, and
+//! those it waited for have ended ([`Waits`]); requests that are issued at one instant reach the device in
+//! the order of the trace. Never: holds more of a trace than its scan kept, and
 //! the requests that were in flight when it was recorded.
 
 use super::{Host, RunError, Scratch};
@@ -14,9 +15,9 @@ use crate::trace::truth::Truth;
 use crate::trace::{Fitted, Layout, Piece, Scan, TraceOp, TraceRecord};
 use flashlane_base::Ns;
 use flashlane_ftl::block::BlockOp;
-use flashlane_rt::{Credits, Cx, Join};
+use flashlane_rt::{Credits, Cx, Notify};
 use serde::Serialize;
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -141,6 +142,7 @@ pub(crate) async fn replay(
         host: host.clone(),
         credits: Credits::new(trace.job.replay.depth() as u64),
         scratch: RefCell::new(Vec::new()),
+        issued: RefCell::new(VecDeque::new()),
         truth: trace.job.truth.clone(),
         volatile: RefCell::new(Vec::new()),
     });
@@ -162,12 +164,51 @@ struct Shared {
     credits: Credits,
     /// Buffers of requests that ended.
     scratch: RefCell<Vec<Scratch>>,
+    /// Issued, and not begun yet. The tasks that begin them are ready in any order, and each takes the first.
+    issued: RefCell<VecDeque<Issued>>,
     truth: Option<Rc<Truth>>,
     /// When writes to a journal began that are acknowledged, and not durable yet.
     volatile: RefCell<Vec<Ns>>,
 }
 
+/// A request, and whom its end is told.
+struct Issued {
+    record: TraceRecord,
+    pieces: Pieces,
+    ended: Option<Rc<Ended>>,
+}
+
+/// When a request has ended.
+#[derive(Default)]
+struct Ended {
+    at: Cell<Option<Ns>>,
+    told: Notify,
+}
+
+impl Ended {
+    async fn wait(&self, cx: &Cx) -> Ns {
+        self.told.wait(cx, || self.at.get().is_some()).await;
+        self.at.get().unwrap_or_default()
+    }
+}
+
 impl Shared {
+    /// Has a request begun by a task of its own, which gives the credit back.
+    fn issue(self: &Rc<Shared>, cx: &Cx, issued: Issued) {
+        self.issued.borrow_mut().push_back(issued);
+        let (task_cx, shared) = (cx.clone(), self.clone());
+        cx.spawn(async move {
+            let first = shared.issued.borrow_mut().pop_front();
+            let Issued { record, pieces, ended } = first.expect("one for each task");
+            request(&task_cx, &shared, &record, &pieces).await;
+            shared.credits.release(&task_cx, 1);
+            if let Some(ended) = ended {
+                ended.at.set(Some(task_cx.now()));
+                ended.told.wake(&task_cx);
+            }
+        });
+    }
+
     fn is_journal(&self, record: &TraceRecord) -> bool {
         let sector = flashlane_base::SECTOR_BYTES as u64;
         let end = record.offset_bytes.saturating_add(record.len_bytes).div_ceil(sector);
@@ -219,11 +260,7 @@ async fn one_pass(
             let late = cx.now().saturating_sub(latest_due);
             shared.host.recorder.borrow_mut().slipped(cx.now(), late);
         }
-        let (task_cx, shared) = (cx.clone(), shared.clone());
-        cx.spawn(async move {
-            request(&task_cx, &shared, &record, &pieces).await;
-            shared.credits.release(&task_cx, 1);
-        });
+        shared.issue(cx, Issued { record, pieces, ended: None });
     }
     Ok(())
 }
@@ -281,7 +318,7 @@ impl Ahead<'_> {
 /// did then (thought, computed) took from the last of those ends until it was made.
 struct Waits {
     /// Ended so late in the trace, and when they end here. Numbers keep equal times apart.
-    later: BTreeMap<(u64, u64), Join<Ns>>,
+    later: BTreeMap<(u64, u64), Rc<Ended>>,
     number: u64,
     /// The last end in the trace among those that were waited for, and here.
     recorded_ns: u64,
@@ -300,13 +337,13 @@ impl Waits {
 
     /// Waits for what ended in the trace until `made_ns`, and says when a request that was made then
     /// is due.
-    async fn due(&mut self, made_ns: u64) -> Ns {
+    async fn due(&mut self, cx: &Cx, made_ns: u64) -> Ns {
         while let Some(first) = self.later.first_entry()
             && (first.key().0 <= made_ns || self.later.len() >= WINDOW_MAX)
         {
-            let Some(((ended_ns, _), join)) = self.later.pop_first() else { break };
+            let Some(((ended_ns, _), end)) = self.later.pop_first() else { break };
             self.recorded_ns = self.recorded_ns.max(ended_ns.min(made_ns));
-            self.ended = self.ended.max(join.await);
+            self.ended = self.ended.max(end.wait(cx).await);
         }
         // A trace may span centuries; the clock here must not wrap for it.
         let recorded = made_ns.saturating_sub(self.recorded_ns);
@@ -315,9 +352,9 @@ impl Waits {
         Ns::from_ns(self.ended.as_ns().saturating_add(pause).min(u64::MAX / 2))
     }
 
-    fn add(&mut self, ended_ns: u64, join: Join<Ns>) {
+    fn add(&mut self, ended_ns: u64, ended: Rc<Ended>) {
         self.number += 1;
-        self.later.insert((ended_ns, self.number), join);
+        self.later.insert((ended_ns, self.number), ended);
     }
 }
 
@@ -338,20 +375,17 @@ async fn dependent_pass(
         }
         sums.backwards += (record.ts_ns < previous) as u64;
         previous = record.ts_ns;
-        cx.sleep_until(waits.due(record.ts_ns).await).await;
+        cx.sleep_until(waits.due(cx, record.ts_ns).await).await;
         shared.credits.acquire(cx, 1).await;
         let Placed { pieces, .. } = Placed::new(trace, record).counted(sums);
-        let (task_cx, shared) = (cx.clone(), shared.clone());
-        let join = cx.spawn_join(async move {
-            request(&task_cx, &shared, &record, &pieces).await;
-            shared.credits.release(&task_cx, 1);
-            task_cx.now()
+        let ended = record.latency_ns.map(|ns| {
+            let ended = Rc::new(Ended::default());
+            waits.add(record.ts_ns.saturating_add(ns), ended.clone());
+            ended
         });
-        match record.latency_ns {
-            Some(ns) => waits.add(record.ts_ns.saturating_add(ns), join),
-            // Nobody knows when it ended, so nobody waits for it.
-            None => sums.without_completion += 1,
-        }
+        // Nobody knows when it ended, so nobody waits for it.
+        sums.without_completion += u64::from(ended.is_none());
+        shared.issue(cx, Issued { record, pieces, ended });
     }
     sums.pauses_cut += waits.cut;
     Ok(())
