@@ -329,7 +329,7 @@ fn works(workloads: &[Workload], scans: &[Rc<Scan>]) -> Vec<Work> {
             scale: spec.scale_to_device,
             replay: spec.replay,
             loops: spec.loops,
-            truth: spec.truth.clone().map(Rc::new),
+            truth: spec.truth.clone(),
         }),
     };
     workloads.iter().map(with).collect()

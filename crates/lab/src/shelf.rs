@@ -109,9 +109,11 @@ impl Shelf {
     /// A target is not on a fresh device, or that is of a kind that can't be put away.
     pub fn check(experiment: &Experiment) -> Result<(), String> {
         if !experiment.warm_up.is_empty() || experiment.run.rest > Ns::ZERO {
-            return Err("[[warm_up]] and `rest` leave things in the drive's memory that can't be put on a \
+            return Err(
+                "[[warm_up]] and `rest` leave things in the drive's memory that can't be put on a \
                         shelf: leave --prepared out"
-                .into());
+                    .into(),
+            );
         }
         for target in &experiment.targets {
             let (name, device) = (&target.name, &target.stack.device);

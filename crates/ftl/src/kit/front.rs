@@ -30,7 +30,9 @@ const DISCARD_PIECE: u32 = 4096;
 #[derive(Clone, Copy)]
 enum Whose {
     /// It is asked for now; `journal`: the host says that they are a journal's.
-    Asked { journal: bool },
+    Asked {
+        journal: bool,
+    },
     Known(Kind),
 }
 

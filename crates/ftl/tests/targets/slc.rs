@@ -5,6 +5,8 @@ use flashlane_ftl::block::{Hint, Payload};
 use flashlane_ftl::slc::{Scheme, Slc, SlcConfig};
 use flashlane_media::payload::Sectors;
 use flashlane_ocssd::Device;
+use std::future::poll_fn;
+use std::task::Poll;
 
 /// One die, one plane, a sector per page: a chunk has 12 pages in TLC mode and 4 in SLC mode.
 const FIGURE: &str = "name = \"figure\"\nppa = \"2.0\"\n\
@@ -360,6 +362,69 @@ fn a_loop_that_outgrows_its_region_is_normal_data() {
     let (journal, kept) = found(44, 14);
     assert!(journal > 1000 && kept == journal, "{kept} of {journal} sectors");
     assert_eq!(found(4, 8), (0, 0));
+}
+
+/// A loop of a few blocks that is gone round beside a journal does not take the room that the journal needs.
+#[test]
+fn of_two_loops_the_one_that_is_written_most_has_the_room() {
+    let detect = SlcConfig { detect: true, ..config(Scheme::Journal, 14, Some(44)) };
+    let text = WIDE.replace("chunks_per_pu = 40", "chunks_per_pu = 80");
+    let ((), ftl, _) = on_drive(&text, detect, |ftl, cx| async move {
+        for round in 1..9u64 {
+            for lba in 0..600 {
+                write(&ftl, &cx, lba, round, false).await;
+                // Both loops are in the region's room of 672 sectors by themselves.
+                if lba % 4 == 3 {
+                    write(&ftl, &cx, 1500 + lba / 4, round, false).await;
+                }
+            }
+            flush(&ftl, &cx).await;
+        }
+    });
+    let of = |name: &str| counted(&ftl, name);
+    let (journal, kept) = (of("journal_sectors"), of("to_journal_sectors"));
+    assert!(journal > 5 * 600 && kept == journal, "{kept} of {journal} sectors");
+    let loops =
+        <Slc as flashlane_ftl::layer::Layer>::attribute(&ftl, "journals").expect("an attribute");
+    assert!(loops.lines().count() == 2, "{loops}");
+}
+
+/// Long writes of a journal that wait for room together are told apart in the order in which they came.
+#[test]
+fn a_write_is_told_when_it_arrives() {
+    let detect = SlcConfig { detect: true, ..config(Scheme::Journal, 14, Some(44)) };
+    let text = WIDE.replace("chunks_per_pu = 40", "chunks_per_pu = 80");
+    let ((), ftl, _) = on_drive(&text, detect, |ftl, cx| async move {
+        for round in 1..6u64 {
+            for at in 0..10 {
+                let [first, second] = [at * 60, at * 60 + 30].map(|lba| long(&ftl, &cx, lba, 30));
+                let (mut first, mut second) = (Box::pin(first), Box::pin(second));
+                let (mut one, mut two) = (false, false);
+                poll_fn(|context| {
+                    one = one || first.as_mut().poll(context).is_ready();
+                    two = two || second.as_mut().poll(context).is_ready();
+                    if one && two { Poll::Ready(()) } else { Poll::Pending }
+                })
+                .await;
+                // Other writes lie between those of a journal.
+                write(&ftl, &cx, 1000 + (round * 7919 + at * 211) % 501, round, false).await;
+            }
+            flush(&ftl, &cx).await;
+        }
+    });
+    // The first two rounds show that long writes go round.
+    let journal = counted(&ftl, "journal_sectors");
+    assert!(journal > 2 * 600, "{journal} sectors");
+}
+
+/// Writes some sectors at once.
+async fn long(ftl: &Slc, cx: &Cx, lba: u64, sectors: u32) {
+    let bytes = vec![7; sectors as usize * ftl.info().content_bytes];
+    let (lba, payload) = (Lba::new(lba), Payload::Write(Sectors::One(&bytes)));
+    let (fua, hint) = (false, Hint::default());
+    ftl.start(cx, Io { op: BlockOp::Write, lba, sectors, fua, hint, payload })
+        .await
+        .expect("a write");
 }
 
 /// The host writes data and a journal with a flush behind each transaction, until the first sector goes to

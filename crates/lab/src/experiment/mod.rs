@@ -228,7 +228,10 @@ fn check_raw(root: &Section<'_>, targets: &[Target], warm_up: &[Workload], workl
     if !warm_up.is_empty() && targets.iter().any(|t| t.stack.is_raw()) {
         root.complain("warm_up", "[[warm_up]] is for block devices, and a target is raw");
     } else if warm_up.iter().any(named) {
-        root.complain("warm_up", "`pus` is for targets of `kind = \"raw\"`, which have no [[warm_up]]");
+        root.complain(
+            "warm_up",
+            "`pus` is for targets of `kind = \"raw\"`, which have no [[warm_up]]",
+        );
     }
     if wrong_raw && targets.iter().any(|t| !t.stack.is_raw()) {
         let says = "raw targets and block devices take different workloads: say in each workload \

@@ -13,6 +13,7 @@ use crate::trace::number::Clock;
 use crate::trace::truth::Truth;
 use crate::trace::{Action, Format, Reading, TraceSource};
 use crate::workload::Job;
+use std::sync::Arc;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceSpec {
@@ -26,7 +27,7 @@ pub struct TraceSpec {
     /// How often, one after the other.
     pub loops: u32,
     /// Where its journals lie: how long their writes take to be durable is measured apart.
-    pub truth: Option<Truth>,
+    pub truth: Option<Arc<Truth>>,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -92,12 +93,7 @@ pub(super) fn read_warm_up(
 }
 
 /// One table: a job, those of a job file, a trace.
-fn read_one(
-    s: Section<'_>,
-    index: usize,
-    base: &Base,
-    remarks: &mut Vec<String>,
-) -> Vec<Workload> {
+fn read_one(s: Section<'_>, index: usize, base: &Base, remarks: &mut Vec<String>) -> Vec<Workload> {
     let shapes: Vec<&str> = ["trace", "fio", "rw"].into_iter().filter(|key| s.has(key)).collect();
     let found = match shapes[..] {
         ["trace"] => read_trace(&s, base).map(Workload::Trace).into_iter().collect(),
@@ -237,7 +233,7 @@ fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {
         scale_to_device: s.flag("scale_to_device").unwrap_or(false),
         loops: s.number("loops", 1, 1_000_000).unwrap_or(1) as u32,
         truth: s.text("truth").and_then(|name| {
-            base.truth(name).map_err(|e| s.complain("truth", e)).ok()
+            base.truth(name).map(Arc::new).map_err(|e| s.complain("truth", e)).ok()
         }),
     })
 }

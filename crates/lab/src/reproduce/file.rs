@@ -50,13 +50,13 @@
 use super::Size;
 use super::points::Selector;
 use super::rows::{Here, RowSpec, Rule, Verdict};
-use crate::trace::TraceSource;
-use crate::trace::truth::Truth;
-use flashlane_base::Ns;
 use crate::experiment::document::{At, Document, Section};
 use crate::experiment::{
     Base, Change, Complaint, DeviceChoice, Experiment, ExperimentErrors, Value, Vary, read_costs,
 };
+use crate::trace::TraceSource;
+use crate::trace::truth::Truth;
+use flashlane_base::Ns;
 use flashlane_rt::CostTable;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -388,9 +388,9 @@ fn experiment_of(root: &Section<'_>) -> Option<(String, String)> {
 
 /// A text in which `{axis}` stands for a value.
 fn with_place(text: &str, place: &[(String, String)]) -> String {
-    place.iter().fold(text.to_string(), |text, (axis, value)| {
-        text.replace(&format!("{{{axis}}}"), value)
-    })
+    place
+        .iter()
+        .fold(text.to_string(), |text, (axis, value)| text.replace(&format!("{{{axis}}}"), value))
 }
 
 fn devices(root: &Section<'_>, document: &Document, base: &Base) -> Vec<(String, DeviceChoice)> {
@@ -459,7 +459,10 @@ fn axes(s: &Section<'_>, named: impl Fn(&str) -> bool) -> Vec<Axis> {
         if name.is_empty() || values.is_empty() {
             axis.complain("name", "an axis has `name`, `key` and `values`");
         } else if key.is_empty() && !named(&format!("{{{name}}}")) {
-            axis.complain("name", format!("the axis needs a `key`, or something that has `{{{name}}}`"));
+            axis.complain(
+                "name",
+                format!("the axis needs a `key`, or something that has `{{{name}}}`"),
+            );
         }
         let at = axis.item("key").map_or(At::Whole, |key| key.at);
         let vary = Vary { key: key.into(), values };

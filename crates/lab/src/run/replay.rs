@@ -20,6 +20,7 @@ use serde::Serialize;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
 
 /// How the times of a trace are treated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -67,7 +68,7 @@ pub struct TraceJob {
     /// How often, one after the other.
     pub loops: u32,
     /// Where its journals lie.
-    pub truth: Option<Rc<Truth>>,
+    pub truth: Option<Arc<Truth>>,
 }
 
 /// A trace that fits the device.
@@ -166,7 +167,7 @@ struct Shared {
     scratch: RefCell<Vec<Scratch>>,
     /// Issued, and not begun yet. The tasks that begin them are ready in any order, and each takes the first.
     issued: RefCell<VecDeque<Issued>>,
-    truth: Option<Rc<Truth>>,
+    truth: Option<Arc<Truth>>,
     /// When writes to a journal began that are acknowledged, and not durable yet.
     volatile: RefCell<Vec<Ns>>,
 }
@@ -212,7 +213,7 @@ impl Shared {
     fn is_journal(&self, record: &TraceRecord) -> bool {
         let sector = flashlane_base::SECTOR_BYTES as u64;
         let end = record.offset_bytes.saturating_add(record.len_bytes).div_ceil(sector);
-        let meets = |truth: &Rc<Truth>| truth.meets(record.offset_bytes / sector..end);
+        let meets = |truth: &Arc<Truth>| truth.meets(record.offset_bytes / sector..end);
         record.op == TraceOp::Write && self.truth.as_ref().is_some_and(meets)
     }
 

@@ -469,8 +469,11 @@ fn a_warm_up_and_a_rest_come_before_what_is_measured() {
     };
     let text = "0 0 160 8 0\n5 0 320 8 0\n";
     let mut plan = plan_of(vec![small("r", Mix::Read)]);
-    plan.warm_up =
-        vec![small("w", Mix::Write), trace(text, Replay::Closed { depth: 1 }), small("d", Mix::Discard)];
+    plan.warm_up = vec![
+        small("w", Mix::Write),
+        trace(text, Replay::Closed { depth: 1 }),
+        small("d", Mix::Discard),
+    ];
     plan.rest = Ns::from_ms(7);
     let m = go(device.clone(), &plan);
     assert_eq!((m.recorder.requests, m.recorder.sectors_written), (16, 0));
@@ -492,7 +495,7 @@ fn a_journals_write_is_durable_with_the_next_flush() {
                 8,0 0 5 0.000004000 1 D WS 16 + 8 [a]\n";
     let mut work = trace(text, Replay::Closed { depth: 1 });
     let Work::Trace(job) = &mut work else { unreachable!() };
-    job.truth = Some(Rc::new(crate::trace::truth::Truth::parse("0 + 4 journal", "t").unwrap()));
+    job.truth = Some(Arc::new(crate::trace::truth::Truth::parse("0 + 4 journal", "t").unwrap()));
     let m = go(Arc::new(Memory::new(512)), &plan_of(vec![work]));
     let journal = &m.recorder.journal;
     // The first: two writes and a flush. The second has FUA. Nobody waits for the last.

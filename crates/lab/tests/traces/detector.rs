@@ -71,7 +71,8 @@ fn judged(name: &str) -> Option<Judged> {
     let source = TraceSource::File(path("parquet"));
     let scan = scan_kept(&source, &Reading::default(), &Unwatched).unwrap();
     let truth = Truth::read(&path("truth")).unwrap();
-    let found = Journals::of(None, &scan, Some(&truth), &Unwatched).unwrap().expect("it has writes");
+    let found =
+        Journals::of(None, &scan, Some(&truth), &Unwatched).unwrap().expect("it has writes");
     found.judged
 }
 

@@ -40,7 +40,11 @@ fn every_sample_replays_in_open_and_closed_loop() {
             let outcome = run(name, &[&format!("workload.0.replay=\"{replay}\"")]).unwrap();
             let measured = &outcome.runs[0].measured;
             assert!(!outcome.is_bad(), "{name} {replay}");
-            assert_eq!(measured.recorder.requests, outcome.scans.workloads[0].chosen().requests(), "{name}");
+            assert_eq!(
+                measured.recorder.requests,
+                outcome.scans.workloads[0].chosen().requests(),
+                "{name}"
+            );
             let open = (replay == "open") as u64 * measured.recorder.requests;
             assert_eq!(measured.recorder.slip.by.count(), open, "{name}: slip of every request");
         }
