@@ -136,10 +136,7 @@ impl Actor {
             Kind::Stat => files.take_there().map(Call::Stat),
             Kind::WriteWhole => self.open.map(|file| Call::Write(step, tree.files[file].bytes)),
             Kind::AppendLog => Some(Call::Write(step, self.drawn())),
-            Kind::Append => match self.open {
-                Some(_) => Some(Call::Write(step, self.drawn())),
-                None => None,
-            },
+            Kind::Append => self.open.map(|_| Call::Write(step, self.drawn())),
             Kind::ReadWhole => self.open.map(|_| Call::Read),
             Kind::Fsync => self.open.map(|_| Call::Fsync),
             Kind::Close => self.open.map(|_| Call::Close),
