@@ -36,6 +36,15 @@ figures_setup() {
     fio-*) tools+=(fio cc) ;;
     oltp-*) tools+=(sysbench filefrag mariadbd mariadb-install-db mariadb mariadb-admin) ;;
     esac
+    case $recipe in
+    fio-*) ;;
+    *)
+        if [ ! -w "$throttle" ]; then
+            say "missing: $throttle (the blkio controller, cgroups of version 1, or root)"
+            exit 1
+        fi
+        ;;
+    esac
 }
 
 prepare() {
