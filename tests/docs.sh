@@ -82,14 +82,15 @@ allow detect "base"
 allow trace "base detect"
 allow serve "base rt ftl"
 allow lab "base rt media ocssd ftl stack trace serve"
-allow cli "base rt media ocssd ftl lab testkit"
+allow files "base"
+allow cli "base rt media ocssd ftl lab testkit files"
 allow testkit "base rt media ocssd ftl stack"
 allow model ""
 
 for toml in crates/*/Cargo.toml; do
     crate=$(basename "$(dirname "$toml")")
     case $crate in
-        base | rt | media | ocssd | ftl | stack | detect | trace | serve | lab | cli | testkit | model) ;;
+        base | rt | media | ocssd | ftl | stack | detect | files | trace | serve | lab | cli | testkit | model) ;;
         *) fail "$toml: a crate that docs/ARCHITECTURE.md does not place" ;;
     esac
     grep -q '^\[lints\]' "$toml" || fail "$toml: the workspace's lint table is not used"

@@ -4,7 +4,8 @@
 Keeps the actions Q, D and C and the notes written to trace_marker (as action m); drops the rest.
 With `--writes` it keeps only what is written, as the device got it (D).
 With `--phase NAME` it keeps the requests that the device got (D) from the note `phase NAME` to the next
-such note, and all completions (C) from there on, for the last ones come after that.
+such note, and all completions (C) from there on, for the last ones come after that. `--phase NAME MIB` ends
+with the request that makes it so many MiB of writes, if that comes first.
 Sequence numbers count the kept lines of each CPU, as blktrace numbers per CPU. Time starts at 0.
 A line that is neither dropped on purpose nor understood ends the conversion: nothing is lost silently.
 """
@@ -20,6 +21,7 @@ CONTEXT = re.compile(r"^\s*(?P<task>.*)-(?P<pid>\d+)\s+\[(?P<cpu>\d+)\]\s+\S+\s+
 EVENT = re.compile(r"^\s*(?P<major>\d+),(?P<minor>\d+)\s+(?P<action>[A-Za-z]+)\s+(?P<rwbs>[A-Z]+) (?P<rest>.*)$")
 # With a length: a flush is a write without one.
 WRITE = re.compile(r"^D[A-Z]*W[A-Z]*\d+ \+ [1-9]")
+LENGTH = re.compile(r"^\d+ \+ (\d+)")
 NOTE = re.compile(r"^tracing_mark_write: (?P<text>.*)$")
 
 
@@ -27,6 +29,7 @@ def main():
     writes_only = sys.argv[1:] == ["--writes"]
     wanted = sys.argv[2] if sys.argv[1:2] == ["--phase"] else None
     phase = None
+    sectors_left = int(sys.argv[3]) * 2048 if len(sys.argv) > 3 else None
     start_us = None
     device = None
     pending_notes = []  # notes from before the first event: printed at its time
@@ -70,6 +73,11 @@ def main():
             continue
         if wanted and (event["action"] != "D" or phase != wanted) and (event["action"] != "C" or start_us is None):
             continue
+        length = LENGTH.match(event["rest"])
+        if sectors_left is not None and event["action"] == "D" and "W" in event["rwbs"] and length:
+            sectors_left -= int(length[1])
+            if sectors_left <= 0:
+                wanted = "nothing more"
         if start_us is None:
             start_us = us
             device = (int(event["major"]), int(event["minor"]))

@@ -31,10 +31,12 @@ phase() { say "phase $1"; echo "phase $1" >"$tracing/trace_marker"; }
 #   inputs         makes what the work needs, outside the traced device
 #   prepare        makes and mounts the file system, before the recording begins
 #   workload       what is recorded
+#   undo           what else was changed of the machine, whatever happens
 #   finish         after it: checks, truth, conversion of $work/ftrace.txt to $output
 recipe=${1:-}
 tools=(awk python3 losetup mountpoint)
 detector_recipes= figure_recipes=
+undo() { :; }
 # shellcheck source=recipes/detector.sh
 . "$here/recipes/detector.sh"
 # shellcheck source=recipes/figures.sh
@@ -96,6 +98,7 @@ cleanup() {
     wait
     ! mountpoint -q "$mnt" || umount "$mnt"
     tracer_off
+    undo
     [ -z "$device" ] || losetup -d "$device"
     [ -z "$mounted_tracefs" ] || umount "$tracing"
     rm -f "$image"

@@ -6,6 +6,7 @@
 use crate::commands::top::every_of;
 use clap::{ArgGroup, Args as ClapArgs, Parser, Subcommand, ValueEnum, ValueHint};
 use clap_complete::Shell;
+use flashlane_files::{Bytes, Personality};
 use flashlane_lab::drive::faults::{FaultKind, POWER_CUT};
 use flashlane_lab::experiment::{Change, default_preset, preset_names};
 use flashlane_lab::lnvm::{LimiterKind, MountHow, Ns, Scrub, TargetType, WearLeveling};
@@ -131,6 +132,18 @@ threads: its own build matters, so measure with the one that is optimized. Takes
 machine that has other work a value may be off, and the price of a contended lock be missing.
 Exit codes: 0 done, 2 not done.")]
     Bench(Bench),
+    /// Do what Filebench's file, mail, web and proxy servers do, in a folder
+    #[command(after_help = "\
+Examples:
+  flashlane filebench varmail mnt --for 30s
+  flashlane filebench fileserver mnt --files 1250 --prepare-only
+  flashlane filebench fileserver mnt --files 1250 --reuse --until-written 160MiB --of loop0 --for 90s
+  flashlane filebench webserver mnt --loops 100 --json -
+
+The numbers are Filebench's own where nothing else is said. The set of files and the threads' random
+numbers come from the seed. A set that is used again must have been made with the same settings.
+Exit codes: 0 done, 2 not done, 130 interrupted with a partial result.")]
+    Filebench(Filebench),
     /// Look at a trace, check it, convert it
     #[command(subcommand)]
     Trace(Trace),
@@ -583,6 +596,56 @@ pub(crate) struct Reproduce {
     /// Simulations at a time, each with the memory of a device; changes no number; all cores without it
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=1024))]
     pub(crate) jobs: Option<u16>,
+}
+
+#[derive(ClapArgs)]
+pub(crate) struct Filebench {
+    #[arg(value_name = "PERSONALITY", value_parser = personality_of,
+        help = "What to do: fileserver, varmail, webserver or webproxy (also: proxyserver)")]
+    pub(crate) personality: Personality,
+    /// Folder to do it in; it must be empty without --reuse
+    #[arg(value_name = "DIR", value_hint = ValueHint::DirPath)]
+    pub(crate) folder: PathBuf,
+    /// Files that there is room for; four fifths of them are there at first, all of the web server's
+    #[arg(long, value_name = "N")]
+    pub(crate) files: Option<u64>,
+    /// Mean size of a file, `128KiB`
+    #[arg(long, value_name = "SIZE", value_parser = bytes_of)]
+    pub(crate) mean_size: Option<Bytes>,
+    /// Threads
+    #[arg(long, value_name = "N")]
+    pub(crate) threads: Option<u32>,
+    /// Most that is appended at once, `16KiB`; half of it on average
+    #[arg(long, value_name = "SIZE", value_parser = bytes_of)]
+    pub(crate) append_size: Option<Bytes>,
+    /// Of the set of files and of what threads do
+    #[arg(long, value_name = "SEED", default_value_t = 0)]
+    pub(crate) seed: u64,
+    /// Make the files and end
+    #[arg(long, conflicts_with_all = ["reuse", "for", "loops", "until_written"])]
+    pub(crate) prepare_only: bool,
+    /// Go on with the files that are there, made with the same settings
+    #[arg(long)]
+    pub(crate) reuse: bool,
+    /// End after this time
+    #[arg(long, value_name = "TIME", value_parser = time_of)]
+    pub(crate) r#for: Option<Ns>,
+    /// End when each thread has gone through its list so often
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(crate) loops: Option<u64>,
+    /// End when the block device under the folder has had so much written
+    #[arg(long, value_name = "SIZE", value_parser = bytes_of, requires = "of")]
+    pub(crate) until_written: Option<Bytes>,
+    /// The block device of --until-written, `loop0`
+    #[arg(long, value_name = "DEVICE", requires = "until_written")]
+    pub(crate) of: Option<String>,
+    #[command(flatten)]
+    pub(crate) json: AsJson,
+}
+
+fn personality_of(word: &str) -> Result<Personality, String> {
+    let names = Personality::ALL.map(Personality::word);
+    Personality::named(word).ok_or_else(|| no_such("personality", word, &names))
 }
 
 #[derive(ClapArgs)]
@@ -1078,6 +1141,10 @@ fn scrub_of(word: &str) -> Result<Scrub, String> {
 
 fn time_of(text: &str) -> Result<Ns, String> {
     text.parse::<Ns>().map_err(|e| e.to_string())
+}
+
+fn bytes_of(text: &str) -> Result<Bytes, String> {
+    text.parse::<Bytes>().map_err(|e| e.to_string())
 }
 
 /// -1 or a number that is not negative.

@@ -31,7 +31,40 @@ macro_rules! recording {
     };
 }
 
+/// What an application read and wrote meanwhile.
+macro_rules! application {
+    ($name:literal) => {
+        (
+            concat!($name, ".json"),
+            include_bytes!(concat!("../../../traces/figures/", $name, ".json")).as_slice(),
+        )
+    };
+}
+
+const APPLICATIONS: &[File] = &[
+    application!("fileserver-ordered"),
+    application!("fileserver-data"),
+    application!("varmail-ordered"),
+    application!("varmail-data"),
+    application!("webserver-ordered"),
+    application!("webserver-data"),
+    application!("proxyserver-ordered"),
+    application!("proxyserver-data"),
+    application!("oltp-ordered"),
+    application!("oltp-data"),
+];
+
 const RECORDINGS: &[[File; 3]] = &[
+    recording!("fileserver-ordered"),
+    recording!("fileserver-data"),
+    recording!("varmail-ordered"),
+    recording!("varmail-data"),
+    recording!("webserver-ordered"),
+    recording!("webserver-data"),
+    recording!("proxyserver-ordered"),
+    recording!("proxyserver-data"),
+    recording!("oltp-ordered"),
+    recording!("oltp-data"),
     recording!("fio-2-ordered"),
     recording!("fio-4-ordered"),
     recording!("fio-8-ordered"),
@@ -52,7 +85,8 @@ const RECORDINGS: &[[File; 3]] = &[
 
 /// Every file that an experiment can name.
 pub fn files() -> impl Iterator<Item = File> {
-    std::iter::once(TRACE).chain(RECORDINGS.iter().flatten().copied())
+    let recordings = RECORDINGS.iter().flatten().chain(APPLICATIONS).copied();
+    std::iter::once(TRACE).chain(recordings)
 }
 
 /// `experiments/quickstart.toml`: what `flashlane run` does without a file.

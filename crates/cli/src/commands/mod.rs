@@ -4,6 +4,7 @@ mod bench;
 mod check;
 mod compare;
 mod drive;
+mod filebench;
 mod lnvm;
 mod reproduce;
 mod run;
@@ -34,6 +35,7 @@ pub(crate) fn run(args: Args) -> Result<Ending> {
         Some(Command::Reproduce(r)) => reproduce::reproduce(&r),
         Some(Command::Torture(torture)) => torture::torture(&torture),
         Some(Command::Bench(bench)) => bench::bench(&bench),
+        Some(Command::Filebench(f)) => filebench::filebench(&f),
         Some(Command::Trace(command)) => trace::trace(&command),
         Some(Command::Drive(command)) => drive::drive(&command),
         Some(Command::Serve(serve)) => serve::serve(serve),

@@ -6,6 +6,7 @@ mod control;
 mod drive;
 mod errors;
 mod figures;
+mod filebench;
 mod files;
 mod fuse;
 mod harness;

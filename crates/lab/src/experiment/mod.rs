@@ -138,6 +138,16 @@ impl Base {
         Ok(TraceSource::Bundled { name, bytes })
     }
 
+    /// A small text, as [`Base::trace`] names a file.
+    pub(crate) fn text(&self, name: &str) -> Result<String, String> {
+        let Some(name) = name.strip_prefix("bundled:") else {
+            let path = self.path(name);
+            let read = bounded::text(&path, bounded::TEXT_MAX);
+            return read.map_err(|e| format!("cannot read {}: {e}", path.display()));
+        };
+        Ok(String::from_utf8_lossy(bundled(name)?.1).into())
+    }
+
     /// Where journals lie, as [`Base::trace`] names a file.
     pub(crate) fn truth(&self, name: &str) -> Result<Truth, String> {
         let truth = match name.strip_prefix("bundled:") {

@@ -23,6 +23,7 @@
 //! trace = "bundled:fio-2-{mode}"   # or a file
 //! warm_up = "bundled:fio-2-{mode}.warm"     # what came before it
 //! truth = "bundled:fio-2-{mode}.truth"      # where the journals are
+//! application = "bundled:oltp-{mode}.json"  # what wrote it: { "reads": { "count": 1 }, "writes": { "count": 1 } }
 //! [size.full]                      # and [size.ci]: what other sizes change
 //! set = ["workload.0.runtime=30s"]
 //! [[plot]]
@@ -91,6 +92,7 @@ pub(super) struct Recordings {
     trace: String,
     warm_up: Option<String>,
     truth: Option<String>,
+    application: Option<String>,
     at: At,
 }
 
@@ -100,6 +102,8 @@ pub(super) struct Recording {
     pub(super) trace: TraceSource,
     pub(super) warm_up: Option<TraceSource>,
     pub(super) truth: Option<Truth>,
+    /// Reads and writes of the application, by count.
+    pub(super) application: Option<[f64; 2]>,
 }
 
 impl Grid {
@@ -360,7 +364,9 @@ impl FigureFile {
             let trace = self.base.trace(&with_place(&of.trace, &at))?;
             let warm_up = named(&of.warm_up).map(|name| self.base.trace(&name)).transpose()?;
             let truth = named(&of.truth).map(|name| self.base.truth(&name)).transpose()?;
-            Ok(Recording { at, trace, warm_up, truth })
+            let application = named(&of.application).map(|name| self.base.text(&name));
+            let application = application.transpose()?.map(|text| calls(&text)).transpose()?;
+            Ok(Recording { at, trace, warm_up, truth, application })
         };
         (0..points).map(one).collect::<Result<_, _>>().map_err(|why| {
             let (file, text) = &self.source;
@@ -384,6 +390,13 @@ fn experiment_of(root: &Section<'_>) -> Option<(String, String)> {
             None
         }
     }
+}
+
+/// Reads and writes of an application, from the JSON beside a recording.
+fn calls(text: &str) -> Result<[f64; 2], String> {
+    let json: serde_json::Value = serde_json::from_str(text).map_err(|e| e.to_string())?;
+    let count = |kind: &str| json[kind]["count"].as_f64().ok_or(format!("no `{kind}.count` in it"));
+    Ok([count("reads")?, count("writes")?])
 }
 
 /// A text in which `{axis}` stands for a value.
@@ -510,6 +523,7 @@ fn recordings(s: Section<'_>) -> Recordings {
         axes: axes(&s, |name| trace.contains(name)),
         warm_up: s.text("warm_up").map(str::to_string),
         truth: s.text("truth").map(str::to_string),
+        application: s.text("application").map(str::to_string),
         at: s.item("trace").map_or(At::Whole, |item| item.at),
         trace,
     };

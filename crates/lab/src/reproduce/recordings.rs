@@ -13,6 +13,8 @@ use crate::trace::{Reading, TraceError, TraceSource};
 
 /// What its points are called.
 const SERIES: &str = "recording";
+/// A file system's journal in a truth.
+const JOURNAL: &str = "journal";
 
 /// Adds all points of a figure's recordings.
 pub(super) fn measure(
@@ -40,18 +42,30 @@ fn values(recording: &Recording, way: &Way<'_>) -> Result<Values, TraceError> {
     let scan = read(&recording.trace)?;
     let before = recording.warm_up.as_ref().map(read).transpose()?;
     let mut values = host(&scan);
+    if let Some([reads, writes]) = recording.application {
+        values.insert("application_reads".into(), reads);
+        values.insert("application_writes".into(), writes);
+        values.insert("application_read_to_write_ratio".into(), reads / writes);
+    }
     let found = Journals::of(before.as_ref(), &scan, recording.truth.as_ref(), &*monitor)?;
     if let Some(found) = found {
         let (journal, all) = (found.journal_bytes as f64, found.written_bytes as f64);
         values.insert("called_journal_percent".into(), 100.0 * journal / all);
         values.insert("loops".into(), found.loops.len() as f64);
         if let Some(judged) = found.judged {
-            let journal: u64 = judged.logs.iter().map(|log| log.written_blocks).sum();
-            let (journal, normal) = (journal as f64, judged.other_blocks as f64);
+            // A database's log is normal data: it is no file system's journal.
+            let is_journal = |name: &str| name == JOURNAL;
+            let [mut journal, mut normal] = [0, judged.other_blocks];
+            for log in &judged.logs {
+                *(if is_journal(&log.name) { &mut journal } else { &mut normal }) +=
+                    log.written_blocks;
+            }
+            let (journal, normal) = (journal as f64, normal as f64);
             let shares = [
                 ("journal_percent", 100.0 * journal / (journal + normal)),
                 ("normal_percent", 100.0 * normal / (journal + normal)),
                 ("journal_to_normal_ratio", journal / normal),
+                ("normal_to_journal_ratio", normal / journal),
             ];
             values.extend(shares.map(|(name, value)| (name.to_string(), value)));
             let scores = [("precision", judged.warm.precision()), ("recall", judged.warm.recall())];
