@@ -330,6 +330,7 @@ fn works(workloads: &[Workload], scans: &[Rc<Scan>]) -> Vec<Work> {
             replay: spec.replay,
             loops: spec.loops,
             truth: spec.truth.clone(),
+            hint: spec.hint,
         }),
     };
     workloads.iter().map(with).collect()

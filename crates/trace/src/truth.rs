@@ -14,6 +14,9 @@ use serde::Serialize;
 use std::ops::Range;
 use std::path::Path;
 
+/// A file system's journal is called so; other names are other logs.
+pub const JOURNAL: &str = "journal";
+
 /// Blocks of all ranges: 256 GiB, a bit each.
 const BLOCKS_MAX: u64 = 1 << 26;
 /// What of a log's blocks, of a hundred, is a lap; and what of its room makes it one that is gone round.
@@ -96,9 +99,9 @@ impl Truth {
         }
     }
 
-    /// Whether any of some blocks is a journal's.
-    pub fn meets(&self, blocks: Range<u64>) -> bool {
-        self.parts(blocks).next().is_some()
+    /// Whether any of some blocks is a file system's journal's ([`JOURNAL`]).
+    pub fn is_journal(&self, blocks: Range<u64>) -> bool {
+        self.parts(blocks).any(|(name, ..)| self.names[name] == JOURNAL)
     }
 
     /// The parts of some blocks that lie in its ranges: name, first bit, blocks.

@@ -28,6 +28,8 @@ pub struct TraceSpec {
     pub loops: u32,
     /// Where its journals lie: how long their writes take to be durable is measured apart.
     pub truth: Option<Arc<Truth>>,
+    /// The device is told of their writes.
+    pub hint: bool,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -225,6 +227,13 @@ fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {
         Kind::Closed => Replay::Closed { depth: depth_or(32) },
         Kind::Dependent => Replay::Dependent { depth: depth_or(OPEN_DEPTH), max_pause },
     };
+    let truth = s
+        .text("truth")
+        .and_then(|name| base.truth(name).map(Arc::new).map_err(|e| s.complain("truth", e)).ok());
+    let hint = s.flag("hint").unwrap_or(false);
+    if hint && !s.has("truth") {
+        s.complain("hint", "`hint` tells the device of a journal's writes, which `truth` knows");
+    }
     Some(TraceSpec {
         source,
         device,
@@ -232,9 +241,8 @@ fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {
         replay,
         scale_to_device: s.flag("scale_to_device").unwrap_or(false),
         loops: s.number("loops", 1, 1_000_000).unwrap_or(1) as u32,
-        truth: s.text("truth").and_then(|name| {
-            base.truth(name).map(Arc::new).map_err(|e| s.complain("truth", e)).ok()
-        }),
+        truth,
+        hint,
     })
 }
 

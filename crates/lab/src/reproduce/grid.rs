@@ -160,6 +160,11 @@ fn values(outcome: &Outcome) -> Values {
 
 /// A drive with an SLC buffer before and after the buffer was full for the first time.
 fn periods(outcome: &Outcome, values: &mut Values) {
+    let sum = |names: [&str; 2]| -> f64 {
+        names.iter().filter_map(|name| values.get(&format!("slc_part_{name}_sectors"))).sum()
+    };
+    let to_tlc = sum(["direct", "migrated"]) * flashlane_base::SECTOR_BYTES as f64;
+    values.insert("to_tlc_mib".into(), to_tlc / f64::from(1 << 20));
     let Some(sectors) = values.get("slc_part_before_direct_sectors").copied() else { return };
     let (Some(run), true) = (outcome.runs.first(), sectors > 0.0) else { return };
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20);

@@ -141,12 +141,17 @@ pub const FIGURES: &[Figure] = &[
     figure!("qblk-fig7-sensitivity", "qblk/sensitivity.toml"),
     figure!("qblk-ablation", "qblk/ablation.toml"),
     figure!("qblk-scaling", "qblk/scaling.toml"),
+    figure!("slc-table1", "slc/table1.toml"),
     figure!("slc-fig1", "slc/fig1.toml"),
     figure!("slc-fig2", "slc/fig2.toml"),
     figure!("slc-fig5", "slc/fig5.toml"),
     figure!("slc-fig6", "slc/fig6.toml"),
     figure!("slc-fig7", "slc/fig7.toml"),
     figure!("slc-fig8", "slc/fig8.toml"),
+    figure!("slc-fig9", "slc/fig9.toml"),
+    figure!("slc-fig10", "slc/fig10.toml"),
+    figure!("slc-fig11", "slc/fig11.toml"),
+    figure!("all-on-one", "all-on-one.toml"),
 ];
 
 /// Why a figure could not be reproduced.

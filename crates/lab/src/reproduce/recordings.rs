@@ -9,12 +9,11 @@ use super::{ReproduceError, Way};
 use crate::execute::ExecuteError;
 use crate::trace::journals::Journals;
 use crate::trace::scan::{Scan, scan_kept};
+use crate::trace::truth::JOURNAL;
 use crate::trace::{Reading, TraceError, TraceSource};
 
 /// What its points are called.
 const SERIES: &str = "recording";
-/// A file system's journal in a truth.
-const JOURNAL: &str = "journal";
 
 /// Adds all points of a figure's recordings.
 pub(super) fn measure(

@@ -193,6 +193,8 @@ pub(crate) struct Host {
 pub(crate) struct Scratch {
     /// The part of the plan that it belongs to, if that is a job.
     pub(crate) job: Option<usize>,
+    /// The device is told that its writes are a journal's.
+    pub(crate) told_journal: bool,
     buf: Vec<u8>,
     windows: Windows,
 }
@@ -335,7 +337,8 @@ impl Host {
             BlockOp::Discard => self.oracle.borrow_mut().begin_discard(lba, sectors),
             BlockOp::Flush => {}
         }
-        let io = Io::of(op, Lba::new(lba), sectors, fua, &mut scratch.buf);
+        let mut io = Io::of(op, Lba::new(lba), sectors, fua, &mut scratch.buf);
+        io.hint.journal = scratch.told_journal;
         let result = self.subject.device.start(cx, io).await;
         self.settle(op, lba, sectors, &result, scratch);
         let mut recorder = self.recorder.borrow_mut();

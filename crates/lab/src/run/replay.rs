@@ -69,6 +69,8 @@ pub struct TraceJob {
     pub loops: u32,
     /// Where its journals lie.
     pub truth: Option<Arc<Truth>>,
+    /// The device is told of writes to them.
+    pub hint: bool,
 }
 
 /// A trace that fits the device.
@@ -145,6 +147,7 @@ pub(crate) async fn replay(
         scratch: RefCell::new(Vec::new()),
         issued: RefCell::new(VecDeque::new()),
         truth: trace.job.truth.clone(),
+        hint: trace.job.hint,
         volatile: RefCell::new(Vec::new()),
     });
     for _ in 0..trace.job.loops {
@@ -168,6 +171,7 @@ struct Shared {
     /// Issued, and not begun yet. The tasks that begin them are ready in any order, and each takes the first.
     issued: RefCell<VecDeque<Issued>>,
     truth: Option<Arc<Truth>>,
+    hint: bool,
     /// When writes to a journal began that are acknowledged, and not durable yet.
     volatile: RefCell<Vec<Ns>>,
 }
@@ -213,7 +217,7 @@ impl Shared {
     fn is_journal(&self, record: &TraceRecord) -> bool {
         let sector = flashlane_base::SECTOR_BYTES as u64;
         let end = record.offset_bytes.saturating_add(record.len_bytes).div_ceil(sector);
-        let meets = |truth: &Arc<Truth>| truth.meets(record.offset_bytes / sector..end);
+        let meets = |truth: &Arc<Truth>| truth.is_journal(record.offset_bytes / sector..end);
         record.op == TraceOp::Write && self.truth.as_ref().is_some_and(meets)
     }
 
@@ -398,6 +402,8 @@ async fn request(cx: &Cx, shared: &Shared, record: &TraceRecord, pieces: &[Piece
     let mut scratch = shared.scratch.borrow_mut().pop().unwrap_or_default();
     let start = cx.now();
     let mut ok = true;
+    let is_journal = shared.is_journal(record);
+    scratch.told_journal = shared.hint && is_journal;
     if record.preflush || record.op == TraceOp::Flush {
         ok &= shared.flush(cx, &mut scratch).await;
     }
@@ -414,7 +420,7 @@ async fn request(cx: &Cx, shared: &Shared, record: &TraceRecord, pieces: &[Piece
         }
     }
     host.recorder.borrow_mut().request(None, start, ok);
-    match shared.is_journal(record) {
+    match is_journal {
         true if record.fua => host.recorder.borrow_mut().durable(start, cx.now()),
         true => shared.volatile.borrow_mut().push(start),
         false => {}

@@ -149,6 +149,7 @@ fn trace(text: &'static str, replay: Replay) -> Work {
         replay,
         loops: 1,
         truth: None,
+        hint: false,
     })
 }
 
