@@ -230,6 +230,17 @@ impl FigureFile {
                 "a figure has an [experiment] and [[grid]], [[recording]], a `mechanism`, or several of them",
             ),
         }
+        let all = figure.grids.iter().map(|grid| &grid.axes);
+        for axes in all.chain(figure.recordings.iter().map(|of| &of.axes)) {
+            for axis in figure.axes(axes).iter().filter(|axis| axis.vary.values.is_empty()) {
+                let (size, name) = (size.name(), &axis.name);
+                let says = format!(
+                    "[size.{size}] takes no value of the axis `{name}`: `values` \
+                                    names some as the axis does"
+                );
+                root.complain("size", says);
+            }
+        }
         root.finish();
         let complaints = document.complaints();
         if !complaints.is_empty() {
