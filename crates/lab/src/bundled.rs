@@ -1,7 +1,7 @@
 //! What comes inside the program, so that it works from any folder.
 //!
 //! Owns: the recorded trace, the recordings of figures, the experiment that runs without a file, CPU cost tables. Promises:
-//! they are the files of the repository, byte for byte. Never: grows beyond a few MiB.
+//! they are the files of the repository, byte for byte. Never: grows beyond ten MiB.
 
 /// The trace of `traces/ext4-sqlite-git.blkparse.zst`: SQLite, git and a compiler on ext4.
 const TRACE: File =

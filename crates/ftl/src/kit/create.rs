@@ -99,7 +99,7 @@ pub(super) struct Frame {
 impl Frame {
     pub(super) fn of(device: &dyn Device, config: DriveConfig) -> Result<Frame, CreateError> {
         let (geo, traits) = (device.geometry(), device.traits());
-        let config = config.on(traits);
+        let config = config.on(geo, traits);
         if geo.sectors() > map::PHYSICAL_MAX {
             return Err(CreateError::TooLarge { sectors: geo.sectors(), max: map::PHYSICAL_MAX });
         }
@@ -118,11 +118,20 @@ impl Frame {
 
 impl DriveConfig {
     /// Where the medium itself outlives its host only once it is flushed (an image), no capacitors
-    /// save this process's memory: the buffer is volatile there.
-    fn on(mut self, traits: &Traits) -> DriveConfig {
+    /// save this process's memory: the buffer is volatile there. Sizes that nobody said are kept as they
+    /// came out: another default must not refuse a drive that there is.
+    fn on(mut self, geo: &Geometry, traits: &Traits) -> DriveConfig {
         if self.capacitors && traits.volatile {
             self.capacitors = false;
             self.settings["capacitors"] = false.into();
+        }
+        if let Some(tier) = &self.tier {
+            let sizes = tier.sizes(geo.pus(), geo.chunks_per_pu);
+            self.settings["slc_chunks"] = sizes.slc_chunks.into();
+            if sizes.journal_lines > 0 {
+                self.settings["journal_lines"] = sizes.journal_lines.into();
+                self.settings["journal_line_pus"] = sizes.journal_line_pus.into();
+            }
         }
         self
     }

@@ -510,6 +510,9 @@ impl Controller {
 
     /// Others wait until a line of the buffer has been emptied.
     fn is_migration_hurried(&self) -> bool {
+        if mutant!("slc.rests-while-others-wait") {
+            return false;
+        }
         self.phase != Phase::Running || self.gc_is_wanted() || self.wrap_is_wanted()
     }
 

@@ -10,6 +10,8 @@ use super::rows::Row;
 use crate::report::html::svg::{Axis, Size, apart, axes, c, cut, escape, open, text, text_at};
 use std::fmt::Write;
 
+/// Names on the horizontal axis at most; of more, each second or third has its own.
+const TICKS: usize = 24;
 /// Colours, and patterns of dashes.
 const KINDS: usize = 6;
 
@@ -41,13 +43,15 @@ pub(super) fn chart(plot: &Plot, points: &Points, rows: &[Row], size: &Size) -> 
         return None;
     }
     let high = values().fold(0.0, f64::max);
-    let x = Axis::names(&names, &plot.x_title);
+    let mut x = Axis::names(&names, &plot.x_title);
+    let each = names.len().div_ceil(TICKS).max(1) as f64;
+    x.ticks.retain(|(place, _)| place % each == 0.0);
     let y = match plot.log {
         true => Axis::log(values().fold(high, f64::min), high, &plot.y_title),
         false => Axis::linear(high, 5, &plot.y_title, ""),
     };
     let alt = format!("{}: {} over {}", plot.title, plot.y_title, plot.x_title);
-    Some(drawn(&curves, (&x, &y), size, &alt))
+    Some(drawn(&curves, &names, (&x, &y), size, &alt))
 }
 
 /// Values of the horizontal axis, in the order of the points.
@@ -86,7 +90,13 @@ fn value_on<'a>(row: &'a Selector, of: &Selector, axis: &str) -> Option<&'a str>
     }
 }
 
-fn drawn(curves: &[Curve<'_>], (x, y): (&Axis, &Axis), size: &Size, alt: &str) -> String {
+fn drawn(
+    curves: &[Curve<'_>],
+    names: &[String],
+    (x, y): (&Axis, &Axis),
+    size: &Size,
+    alt: &str,
+) -> String {
     let mut s = open(size, "chart", alt, "");
     s += &axes(size, x, y);
     s += &text_at("name", "start", (size.x0() - size.left + 2.0, size.y1() - 11.0), &y.title);
@@ -101,7 +111,7 @@ fn drawn(curves: &[Curve<'_>], (x, y): (&Axis, &Axis), size: &Size, alt: &str) -
         let _ = writeln!(s, "<path class=\"line r{kind} d{kind}\" d=\"{d}\"/>");
         for (place, value) in &curve.ours {
             let (px, py) = at((*place, *value));
-            let says = format!("{}, {}: {}", curve.name, x.ticks[*place].1, super::number(*value));
+            let says = format!("{}, {}: {}", curve.name, names[*place], super::number(*value));
             let _ = writeln!(
                 s,
                 "<circle class=\"dot f{kind}\" cx=\"{}\" cy=\"{}\" r=\"2.8\"><title>{}</title></circle>",

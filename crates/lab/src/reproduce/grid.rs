@@ -103,7 +103,7 @@ fn course(outcome: &Outcome, span: Ns) -> Vec<Placed> {
     }
     let whole = (end.as_ns() / span.as_ns()) as usize;
     let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20) / span.as_secs_f64();
-    let place = |i: usize| format!("{}", (i as f64 + 1.0) * span.as_secs_f64());
+    let place = |i: usize| format!("{}", ((i as u64 + 1) * span.as_ns()) as f64 / 1e9);
     let placed = |(i, [read, write]): (usize, &[u64; 2])| {
         let values = [("read_mib_per_s", mib(*read)), ("write_mib_per_s", mib(*write))];
         let values = values.map(|(name, value)| (name.to_string(), value));

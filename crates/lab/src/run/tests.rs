@@ -503,3 +503,18 @@ fn a_journals_write_is_durable_with_the_next_flush() {
     assert_eq!((journal.count(), journal.max_ns()), (2, 30_000));
     assert_eq!(journal.mean_ns(), 20_000);
 }
+
+/// Ready tasks run in any order; what a trace has in an order was submitted so.
+#[test]
+fn requests_of_one_instant_begin_in_the_order_of_the_trace() {
+    let lines: String = (0..64).map(|i| format!("0 0 {} 8 0\n", i * 8)).collect();
+    let text: &'static str = lines.leak();
+    for replay in [Replay::Closed { depth: 64 }, Replay::Open { speed_percent: 100, depth: 64 }] {
+        let device = Arc::new(Memory::new(64));
+        go(device.clone(), &plan_of(vec![trace(text, replay)]));
+        let inside = device.inside.lock();
+        let places: Vec<u64> =
+            inside.log.iter().filter(|e| e.0 == BlockOp::Write).map(|e| e.1).collect();
+        assert!(places.len() == 64 && places.is_sorted(), "{replay:?}: {places:?}");
+    }
+}

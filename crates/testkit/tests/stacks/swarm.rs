@@ -80,7 +80,7 @@ found! {
     /// While TLC has no room for the host it goes on as far as the SLC buffer has, and no further.
     found_a_host_that_goes_on_beside_a_full_buffer: "slc-tlc", [161, usual()];
     /// A line of the buffer that rests while the host is busy keeps no other line from its erase.
-    found_a_migration_that_rests_and_keeps_erases_waiting: "slc-tlc", [121, usual()];
+    found_a_migration_that_rests_and_keeps_erases_waiting: "slc-tlc", [121, usual()], [1, aimed(6)];
     found_lines_abandoned_for_another_width_until_nothing_is_left: "pblk", [83, usual()];
     found_flushes_that_take_the_last_room_of_a_line: "pblk", [300128, once(20)];
     found_a_user_share_smaller_than_a_unit_waits_for_ever: "pblk-faults", [10205, once(100)];
