@@ -108,6 +108,7 @@ workload() {
         prepare_mariadb
         oltp prepare >"$work/sysbench.log"
         ;;
+    fallocated-*) ;;
     *) personality --prepare-only >&2 ;;
     esac
     sync -f "$mnt"

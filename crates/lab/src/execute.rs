@@ -291,11 +291,9 @@ pub struct Scans {
 /// Reads the traces of an experiment once.
 pub fn scan_traces(experiment: &Experiment) -> Result<Scans, TraceError> {
     let (mut scans, mut readings): (Vec<Rc<Scan>>, Vec<Reading>) = Default::default();
-    let mut of_warm_up = 0;
-    for (i, workload) in experiment.warm_up.iter().chain(&experiment.workloads).enumerate() {
-        if i == experiment.warm_up.len() {
-            of_warm_up = scans.len();
-        }
+    let is_trace = |workload: &&Workload| matches!(workload, Workload::Trace(_));
+    let of_warm_up = experiment.warm_up.iter().filter(is_trace).count();
+    for workload in experiment.warm_up.iter().chain(&experiment.workloads) {
         if let Workload::Trace(spec) = workload {
             // The same trace twice is read once.
             let known = scans

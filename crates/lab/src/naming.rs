@@ -34,6 +34,7 @@ pub(crate) fn workload(workload: &Workload) -> String {
     let nowhere = TraceSource::Bundled { name: "", bytes: &[] };
     let mut spec = trace.clone();
     let source = std::mem::replace(&mut spec.source, nowhere);
+    spec.truth_file = None; // what it says is there
     let mut all = format!(" {spec:?} {}", source.name());
     // What can't be listed can't be read either: the run fails, and nothing is kept.
     for file in source.files().unwrap_or_default() {

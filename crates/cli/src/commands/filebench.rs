@@ -63,6 +63,10 @@ pub(crate) fn filebench(args: &Filebench) -> Result<Ending> {
     };
     if !args.prepare_only && !report.partial {
         stop.store(false, Ordering::Relaxed);
+        if args.until_written.is_some() {
+            // What the preparation left to be written is none of the work's.
+            sync(&args.folder)?;
+        }
         let before = device.as_ref().map(Device::written).transpose()?;
         let begun = now();
         let long = args.r#for.map(|time| Duration::from_nanos(time.as_ns()));
@@ -71,21 +75,34 @@ pub(crate) fn filebench(args: &Filebench) -> Result<Ending> {
             let now = device.as_ref().and_then(|device| device.written().ok());
             now.zip(before).map(|(now, before)| now.saturating_sub(before))
         };
+        // A device that went away writes no more.
+        let is_gone = || device.is_some() && had().is_none();
         let enough = || {
             interrupt.happened()
                 || long.is_some_and(|long| begun.elapsed() >= long)
                 || had().is_some_and(|bytes| bytes >= most)
+                || is_gone()
         };
         let done = while_watched(&stop, enough, || {
             run(&system, &tree, &settings, there, args.loops, &stop)
         });
         report.took = begun.elapsed();
+        if let Some(device) = device.as_ref().filter(|_| is_gone()) {
+            device.written()?;
+        }
         report.device_bytes = had();
         report.counts = done.map_err(|e| explained(e, &args.folder))?;
         report.partial = interrupt.happened();
     }
     let results = Results::of(json, &report.to_json(), &report.to_text());
     results.end(if report.partial { Ending::Interrupted } else { Ending::Good })
+}
+
+/// Writes back what waits in the file system of a folder.
+fn sync(folder: &Path) -> Result<()> {
+    let failed = |e: std::io::Error| anyhow::anyhow!("{}: cannot sync: {e}", folder.display());
+    let file = std::fs::File::open(folder).map_err(failed)?;
+    rustix::fs::syncfs(&file).map_err(|e| failed(e.into()))
 }
 
 fn now() -> Instant {

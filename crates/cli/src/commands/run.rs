@@ -100,13 +100,16 @@ fn load(args: &Run) -> Result<Experiment> {
 }
 
 fn inputs(args: &Run, experiment: &Experiment) -> Vec<PathBuf> {
-    let traces = experiment.warm_up.iter().chain(&experiment.workloads).filter_map(|w| match w {
-        Workload::Trace(trace) => match &trace.source {
-            TraceSource::File(path) => Some(path.clone()),
-            TraceSource::Bundled { .. } | TraceSource::Memory { .. } => None,
-        },
-        Workload::Job(_) => None,
+    let path = |source: &TraceSource| match source {
+        TraceSource::File(path) => Some(path.clone()),
+        TraceSource::Bundled { .. } | TraceSource::Memory { .. } => None,
+    };
+    let workloads = experiment.warm_up.iter().chain(&experiment.workloads);
+    let traces = workloads.flat_map(|w| match w {
+        Workload::Trace(trace) => [path(&trace.source), trace.truth_file.as_ref().and_then(path)],
+        Workload::Job(_) => [None, None],
     });
+    let traces = traces.flatten();
     args.what.file.iter().chain(&args.drive).cloned().chain(traces).collect()
 }
 

@@ -265,6 +265,9 @@ pub(crate) fn read_device(
     device::read(Some(section), document, base)
 }
 
+/// Longest rest: a year.
+const REST_MAX: Ns = Ns::from_secs(365 * 86_400);
+
 /// How to run, and the host of targets that have none of their own.
 fn read_run(section: Option<Section<'_>>, base: &Base) -> (RunSpec, HostSpec) {
     let mut run = RunSpec {
@@ -284,6 +287,9 @@ fn read_run(section: Option<Section<'_>>, base: &Base) -> (RunSpec, HostSpec) {
     run.seed = s.number("seed", 0, i64::MAX as u64).unwrap_or(run.seed);
     run.allow_errors = s.flag("allow_errors").unwrap_or(false);
     run.rest = s.parsed("rest").unwrap_or(Ns::ZERO);
+    if run.rest > REST_MAX {
+        s.complain("rest", format!("`rest` is at most {REST_MAX}"));
+    }
     let host = read_host(&s, &default, base);
     run.fill = match s.text("fill") {
         None | Some("auto") => Fill::Auto,

@@ -28,6 +28,8 @@ pub struct TraceSpec {
     pub loops: u32,
     /// Where its journals lie: how long their writes take to be durable is measured apart.
     pub truth: Option<Arc<Truth>>,
+    /// The file that says so.
+    pub truth_file: Option<TraceSource>,
     /// The device is told of their writes.
     pub hint: bool,
 }
@@ -49,7 +51,7 @@ pub(super) fn read_all(
     remarks: &mut Vec<String>,
 ) -> Vec<Workload> {
     let sections = root.tables("workload");
-    if sections.is_empty() && !root.has("workload") {
+    if sections.is_empty() {
         let says = "no [[workload]]: name one, `[[workload]]` with `rw = \"randwrite\"`, \
                     `trace = \"FILE\"` or `fio = \"JOB.fio\"`";
         root.complain("workload", says);
@@ -88,6 +90,7 @@ pub(super) fn read_warm_up(
     let each = sections.flat_map(|(index, s)| {
         if s.has("targets") {
             s.complain("targets", "a [[warm_up]] is for all targets: leave `targets` out");
+            let _ = s.item("targets");
         }
         read_one(s, index, base, remarks)
     });
@@ -205,7 +208,8 @@ fn read_fio(s: &Section<'_>, base: &Base, remarks: &mut Vec<String>) -> Vec<Job>
 
 fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {
     let name = s.text("trace")?;
-    let source = base.trace(name).map_err(|e| s.complain("trace", e)).ok()?;
+    // All of it is read: what is wrong is said at once.
+    let source = base.trace(name).map_err(|e| s.complain("trace", e)).ok();
     let device = s.text("device").map(str::to_string);
     let reading = read_reading(s);
     let kinds = [("open", Kind::Open), ("closed", Kind::Closed), ("dependent", Kind::Dependent)];
@@ -230,18 +234,20 @@ fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {
     let truth = s
         .text("truth")
         .and_then(|name| base.truth(name).map(Arc::new).map_err(|e| s.complain("truth", e)).ok());
+    let truth_file = s.text("truth").and_then(|name| base.trace(name).ok());
     let hint = s.flag("hint").unwrap_or(false);
     if hint && !s.has("truth") {
-        s.complain("hint", "`hint` tells the device of a journal's writes, which `truth` knows");
+        s.complain("hint", "`hint` tells the device of a journal's writes: name a file that knows them with `truth`");
     }
     Some(TraceSpec {
-        source,
+        source: source?,
         device,
         reading,
         replay,
         scale_to_device: s.flag("scale_to_device").unwrap_or(false),
         loops: s.number("loops", 1, 1_000_000).unwrap_or(1) as u32,
         truth,
+        truth_file,
         hint,
     })
 }

@@ -5,7 +5,7 @@
 
 use crate::execute::{Clock, Outcome};
 use crate::experiment::{Experiment, HostSpec, Target, Workload};
-use crate::trace::Scan;
+use crate::trace::{Scan, TraceSource};
 use flashlane_base::Ns;
 use flashlane_ocssd::DeviceSpec;
 use flashlane_stack::kinds;
@@ -31,6 +31,8 @@ pub struct Configuration {
     pub rng: &'static str,
     pub fill: Value,
     pub overwrite: Value,
+    /// The host was idle for so long before the measured part.
+    pub rest_ns: u64,
     /// Failed requests and a read-only device are what it is about.
     pub allow_errors: bool,
 }
@@ -49,6 +51,7 @@ impl Configuration {
             rng: flashlane_base::rng::RNG_NAME,
             fill: json!(e.run.fill),
             overwrite: json!(e.run.overwrite),
+            rest_ns: e.run.rest.as_ns(),
             allow_errors: e.run.allow_errors,
         }
     }
@@ -66,6 +69,8 @@ fn workload<'a>(workload: &Workload, scans: &mut impl Iterator<Item = &'a Rc<Sca
                 "replay": spec.replay,
                 "scale_to_device": spec.scale_to_device,
                 "loops": spec.loops,
+                "truth": spec.truth_file.as_ref().map(TraceSource::name),
+                "hint": spec.hint,
             }})
         }
     }

@@ -175,6 +175,8 @@ pub(super) fn file(plot: &Plot, points: &Points, rows: &[Row]) -> Option<String>
          <rect width=\"{width}\" height=\"{height}\" fill=\"#fff\"/>\n"
     );
     s += &text("head", (8.0, 22.0), &plot.title);
-    s += &text_at("name", "end", (size.width - 8.0, 22.0), "diamonds: the paper");
+    if chart.contains("class=\"paper") {
+        s += &text_at("name", "end", (size.width - 8.0, 22.0), "diamonds: the paper");
+    }
     Some(s + "\n" + &inner + "</svg>\n")
 }

@@ -241,6 +241,15 @@ impl FigureFile {
                 root.complain("size", says);
             }
         }
+        let of_grids = figure.grids.iter().flat_map(|grid| &grid.axes);
+        let of_recordings = figure.recordings.iter().flat_map(|of| &of.axes);
+        let known: Vec<&str> = of_grids.chain(of_recordings).map(|a| a.name.as_str()).collect();
+        for (name, _) in figure.of_size().map_or(&[][..], |size| &size.values) {
+            if figure.mechanism.is_none() && !known.contains(&name.as_str()) {
+                let hint = crate::suggest::hint(name, known.iter().copied());
+                root.complain("size", format!("there is no axis `{name}` to take values of{hint}"));
+            }
+        }
         root.finish();
         let complaints = document.complaints();
         if !complaints.is_empty() {
@@ -344,14 +353,16 @@ impl FigureFile {
         grid: &Grid,
         point: usize,
     ) -> Result<Experiment, ExperimentErrors> {
+        // A place in this file is none in another.
+        let here = |at: At| if self.experiment.0 == self.source.0 { at } else { At::Whole };
         let place = self.place(&grid.axes, point);
         let keyed = self.at(&grid.axes, point).into_iter();
-        let of_axes = keyed
-            .filter(|(axis, _)| !axis.vary.key.is_empty())
-            .map(|(axis, value)| Change::Written(format!("{}={value}", axis.vary.key), axis.at));
+        let of_axes = keyed.filter(|(axis, _)| !axis.vary.key.is_empty()).map(|(axis, value)| {
+            Change::Written(format!("{}={value}", axis.vary.key), here(axis.at))
+        });
         let of_size = self.of_size().map_or(&[][..], |size| &size.set);
         let placed = of_size.iter().chain(&grid.set).map(|change| match change {
-            Change::Written(set, at) => Change::Written(with_place(set, &place), *at),
+            Change::Written(set, at) => Change::Written(with_place(set, &place), here(*at)),
             other => other.clone(),
         });
         let changes: Vec<Change> = placed.chain(of_axes).collect();
@@ -394,6 +405,10 @@ impl FigureFile {
 fn experiment_of(root: &Section<'_>) -> Option<(String, String)> {
     let Value::Text(name) = &root.item("experiment")?.value else { return None };
     match super::FIGURES.iter().find(|figure| figure.name == *name) {
+        Some(figure) if !figure.text.contains("\n[experiment]") => {
+            root.complain("experiment", format!("`{name}` has no [experiment] of its own"));
+            None
+        }
         Some(figure) => Some((figure.name.to_string(), figure.text.to_string())),
         None => {
             let hint = crate::suggest::hint(name, super::FIGURES.iter().map(|f| &*f.name));

@@ -9,6 +9,7 @@ use super::points::{Placed, Point, Points, Values};
 use super::{ReproduceError, Way};
 use crate::execute::{How, Outcome, RunOutcome, execute};
 use crate::experiment::Experiment;
+use crate::naming;
 use crate::report::Report;
 use crate::words::mb_per_s;
 use flashlane_base::Ns;
@@ -24,9 +25,12 @@ struct Part {
 impl Part {
     /// All that decides its values.
     fn description(&self) -> String {
-        let (name, description) = (String::new(), String::new());
-        let experiment = Experiment { name, description, ..self.experiment.clone() };
-        format!("{:?} {experiment:?}", self.course)
+        let Experiment { targets, warm_up, workloads, run, .. } = &self.experiment;
+        let mut all = format!("{:?} {targets:?} {run:?}", self.course);
+        warm_up.iter().for_each(|workload| all += &naming::workload(workload));
+        all += " then";
+        workloads.iter().for_each(|workload| all += &naming::workload(workload));
+        all
     }
 
     fn name(&self) -> String {
@@ -80,48 +84,75 @@ fn run(part: &Part, way: &Way<'_>) -> Result<Option<Vec<Placed>>, ReproduceError
         let what = outcome.runs.iter().flat_map(of).collect::<Vec<_>>().join("; ");
         return Err(ReproduceError::Bad { figure: name, what });
     }
-    Ok((!outcome.interrupted).then(|| match part.course {
-        Course::Whole => vec![(None, values(&outcome))],
+    if outcome.interrupted {
+        return Ok(None);
+    }
+    let found = match part.course {
+        Course::Whole => Ok(vec![(None, values(&outcome))]),
         Course::Every(span) => course(&outcome, span),
         Course::Percentiles => percentiles(&outcome),
-    }))
+    };
+    found.map(Some).map_err(|what| ReproduceError::Bad { figure: name, what })
 }
 
-/// Rates span by span, where each ends.
-fn course(outcome: &Outcome, span: Ns) -> Vec<Placed> {
-    let Some(run) = outcome.runs.first() else { return Vec::new() };
+/// Points of one course at most.
+const SPANS_MAX: u64 = 4096;
+
+/// Rates span by span, where each ends; the last one may be shorter.
+fn course(outcome: &Outcome, span: Ns) -> Result<Vec<Placed>, String> {
+    let Some(run) = outcome.runs.first() else { return Ok(vec![Placed::default()]) };
     let timeline = &run.measured.recorder.timeline;
-    let mut spans: Vec<[u64; 2]> = Vec::new();
-    let mut end = Ns::ZERO;
-    for bucket in timeline.buckets() {
-        // A span has the buckets that begin in it.
-        let at = (end.as_ns() / span.as_ns()) as usize;
-        spans.resize(spans.len().max(at + 1), [0; 2]);
-        spans[at][0] += bucket.read_bytes;
-        spans[at][1] += bucket.write_bytes;
-        end += timeline.width();
+    let (width, buckets) = (timeline.width(), timeline.buckets());
+    let whole = width.times(buckets.len() as u64);
+    if whole == Ns::ZERO {
+        return Err("it ended before there was a course".into());
     }
-    let whole = (end.as_ns() / span.as_ns()) as usize;
-    let mib = |bytes: u64| bytes as f64 / f64::from(1 << 20) / span.as_secs_f64();
-    let place = |i: usize| format!("{}", ((i as u64 + 1) * span.as_ns()) as f64 / 1e9);
-    let placed = |(i, [read, write]): (usize, &[u64; 2])| {
-        let values = [("read_mib_per_s", mib(*read)), ("write_mib_per_s", mib(*write))];
+    if span < width || whole.as_ns() / span.as_ns() >= SPANS_MAX {
+        return Err(format!(
+            "`every` is {span}, for a run of {whole} it is {width} at least and no more than {SPANS_MAX} spans"
+        ));
+    }
+    let spans = whole.as_ns().div_ceil(span.as_ns());
+    let mut bytes = vec![[0.0; 2]; spans as usize];
+    for (i, bucket) in buckets.iter().enumerate() {
+        // A bucket may lie in two spans.
+        let begin = width.times(i as u64).as_ns();
+        let at = begin / span.as_ns();
+        let here = ((at + 1) * span.as_ns() - begin).min(width.as_ns());
+        let share = here as f64 / width.as_ns() as f64;
+        for (op, n) in [bucket.read_bytes, bucket.write_bytes].into_iter().enumerate() {
+            bytes[at as usize][op] += n as f64 * share;
+            if share < 1.0 {
+                bytes[at as usize + 1][op] += n as f64 * (1.0 - share);
+            }
+        }
+    }
+    let placed = |(i, [read, write]): (usize, &[f64; 2])| {
+        let (begin, end) = (i as u64 * span.as_ns(), (i as u64 + 1) * span.as_ns());
+        let time = (end.min(whole.as_ns()) - begin) as f64 / 1e9;
+        let rate = |bytes: f64| bytes / f64::from(1 << 20) / time;
+        let values = [("read_mib_per_s", rate(*read)), ("write_mib_per_s", rate(*write))];
         let values = values.map(|(name, value)| (name.to_string(), value));
-        (Some(("seconds".to_string(), place(i))), Values::from(values))
+        (Some(("seconds".to_string(), (end as f64 / 1e9).to_string())), Values::from(values))
     };
-    spans.iter().take(whole.max(1)).enumerate().map(placed).collect()
+    Ok(bytes.iter().enumerate().map(placed).collect())
 }
 
 /// How long a journal's writes took until they were durable, percent by percent.
-fn percentiles(outcome: &Outcome) -> Vec<Placed> {
-    let Some(run) = outcome.runs.first() else { return Vec::new() };
+fn percentiles(outcome: &Outcome) -> Result<Vec<Placed>, String> {
+    let Some(run) = outcome.runs.first() else { return Ok(vec![Placed::default()]) };
     let journal = &run.measured.recorder.journal;
+    if journal.count() == 0 {
+        return Err("`percentiles` is about a journal's writes, and there were none that became \
+                    durable: give the trace its `truth`"
+            .into());
+    }
     let placed = |percent: u32| {
         let us = journal.percentile_ns(f64::from(percent)) as f64 / 1e3;
         let values = Values::from([("journal_durable_us".to_string(), us)]);
         (Some(("percent".to_string(), percent.to_string())), values)
     };
-    (5..=95).step_by(5).chain([99]).map(placed).collect()
+    Ok((5..=95).step_by(5).chain([99]).map(placed).collect())
 }
 
 /// Every number that `run --csv` writes, and rates, latencies in microseconds, shares of the host's CPUs in percent.

@@ -320,8 +320,14 @@ impl FigureFile {
     /// Its rows, of what was measured.
     fn rows_of(&self, points: &Points) -> Result<Vec<Row>, ReproduceError> {
         let mut rows = Vec::new();
+        let bad = |what| ReproduceError::Row { figure: self.name().into(), what };
+        for plot in &self.plots {
+            for (of, _) in &plot.lines {
+                points.have(of).map_err(bad)?;
+                points.lie_on(&plot.x, of).map_err(bad)?;
+            }
+        }
         for spec in &self.rows {
-            let bad = |what| ReproduceError::Row { figure: self.name().into(), what };
             rows.append(&mut spec.rows(points, self.leaves_out()).map_err(bad)?);
         }
         Ok(rows)

@@ -67,6 +67,23 @@ impl Points {
         all
     }
 
+    /// Whether the points of a series have a place on an axis.
+    ///
+    /// # Errors
+    /// None has.
+    pub(super) fn lie_on(&self, axis: &str, of: &Selector) -> Result<(), String> {
+        let mut series = self.0.iter().filter(|point| point.series == of.series);
+        match series.clone().any(|point| point.on(axis).is_some()) {
+            true => Ok(()),
+            false => {
+                let known = series.next().map_or(&[][..], |point| &point.at).iter();
+                let known: Vec<&str> = known.map(|(name, _)| name.as_str()).collect();
+                let known = if known.is_empty() { "none".into() } else { known.join(", ") };
+                Err(format!("`{}` has no axis `{axis}`: it has {known}", of.series))
+            }
+        }
+    }
+
     /// Is there a point of this choice, measured or not?
     ///
     /// # Errors

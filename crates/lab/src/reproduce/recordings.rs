@@ -72,6 +72,8 @@ fn values(recording: &Recording, way: &Way<'_>) -> Result<Values, TraceError> {
             values.extend(scores);
         }
     }
+    // A share of nothing is none.
+    values.retain(|_, value| value.is_finite());
     Ok(values)
 }
 

@@ -249,6 +249,10 @@ impl RowSpec {
     pub(super) fn rows(&self, points: &Points, leaves_out: bool) -> Result<Vec<Row>, String> {
         let mut all = vec![(self.what.clone(), self.here.clone(), Vec::new())];
         for axis in &self.each {
+            if let Some(of) = self.here.selectors().first() {
+                points.have(of)?;
+                points.lie_on(axis, of).map_err(|why| format!("`{}`: {why}", self.what))?;
+            }
             all = all
                 .into_iter()
                 .flat_map(|(what, here, at): (String, Here, Vec<String>)| {

@@ -132,6 +132,26 @@ fn total(works: &[Part]) -> Option<u64> {
     works.iter().map(of).sum()
 }
 
+/// Runs the copies of a job at once, as [`drive`] does, and begins no measured part.
+pub(crate) async fn run_copies(
+    cx: &Cx,
+    host: &Rc<Host>,
+    job: &Rc<Job>,
+    seed: u64,
+) -> Result<(), RunError> {
+    let mut running = Vec::new();
+    for copy in 0..job.numjobs {
+        let stream = Stream::new(job, copy, seed, host.capacity)?;
+        let cx = cx.on_core(CoreId(copy % cx.cores()));
+        let copy = Rc::new(Copy::new(&cx, host, job, copy as u64, stream, seed));
+        running.push(cx.clone().spawn_join(async move { copy.run(&cx).await }));
+    }
+    for copy in running {
+        copy.await;
+    }
+    Ok(())
+}
+
 /// Runs one job with nothing recorded beside what the recorder already does.
 pub(crate) async fn run_job(cx: &Cx, host: &Rc<Host>, job: Job, seed: u64) -> Result<(), RunError> {
     let job = Rc::new(job);

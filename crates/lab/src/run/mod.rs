@@ -375,7 +375,11 @@ impl Host {
         };
         match op {
             BlockOp::Read => {
-                self.recorder.borrow_mut().uncorrectable += unreadable.len() as u64;
+                let mut recorder = self.recorder.borrow_mut();
+                if self.stage.get() != prepare::STAGE {
+                    recorder.uncorrectable += unreadable.len() as u64;
+                }
+                drop(recorder);
                 if matches!(result, Err(BlockError::ReadOnly(_))) {
                     return;
                 }
@@ -437,10 +441,11 @@ fn plan_parts(host: &Rc<Host>, plan: &RunPlan) -> Result<Parts, RunError> {
     if deep > IN_FLIGHT_MAX {
         return Err(RunError::TooDeep { wanted: deep, max: IN_FLIGHT_MAX });
     }
-    let fit = |works: &[Work]| -> Result<Vec<drive::Part>, RunError> {
-        works.iter().map(|work| drive::fit(work, plan.seed, host.capacity)).collect()
+    let fit = |works: &[Work], seed| -> Result<Vec<drive::Part>, RunError> {
+        works.iter().map(|work| drive::fit(work, seed, host.capacity)).collect()
     };
-    Ok(Parts { warm_up: fit(&plan.warm_up)?, work: fit(&plan.work)? })
+    let warm_up = fit(&plan.warm_up, plan.seed ^ prepare::WARM_UP)?;
+    Ok(Parts { warm_up, work: fit(&plan.work, plan.seed)? })
 }
 
 /// Prepares a device for a run that comes later, in words why it can't be used for one.

@@ -5,9 +5,9 @@
 //! workload find data where a real device would have some (`auto`), so that they cost what reads
 //! cost; everything is flushed before measuring starts. Never: measures.
 
-use super::drive::{Part, run_job};
+use super::drive::{Part, run_copies, run_job};
 use super::replay::PlannedTrace;
-use super::{Host, Parts, RunError, RunPlan, Scratch, quiet_flush, replay};
+use super::{Host, LOOK_AFTER, Parts, RunError, RunPlan, Scratch, quiet_flush, replay};
 use crate::trace::TraceOp;
 use crate::trace::layout::Pieces;
 use crate::workload::{Amount, Job, Mix, Sizes};
@@ -70,6 +70,11 @@ fn is_zero(n: &u64) -> bool {
     *n == 0
 }
 
+/// The warm-up draws other numbers than the jobs that are measured, whatever both are called.
+pub(crate) const WARM_UP: u64 = 0x7761_726d;
+/// What the warm-up is called, for who looks on.
+pub(crate) const STAGE: &str = "warm up";
+
 /// Filling goes in large requests, many at once: it is no part of what is measured.
 const FILL_SECTORS: u32 = 64;
 const DEPTH: u32 = 32;
@@ -97,8 +102,14 @@ pub(crate) async fn prepare(
             done.filled_sectors = fill_region(cx, host, plan, 0, filled(plan, host)).await?;
         }
         Fill::Auto => {
-            let mut touched = Bits::new(host.capacity);
-            for work in parts.warm_up.iter().chain(&parts.work) {
+            let mut before = Bits::new(host.capacity);
+            for (work, at_once) in [(&parts.warm_up, false), (&parts.work, true)]
+                .into_iter()
+                .flat_map(|(all, at_once)| all.iter().map(move |work| (work, at_once)))
+            {
+                // What is measured runs at once: none of it is before another.
+                let mut alone = at_once.then(|| before.clone());
+                let touched = alone.as_mut().unwrap_or(&mut before);
                 done.filled_sectors += match work {
                     Part::Job(job, streams) if job.rw.reads() => {
                         let mut sum = 0;
@@ -107,7 +118,7 @@ pub(crate) async fn prepare(
                         }
                         sum
                     }
-                    Part::Trace(trace) => fill_read_first(cx, host, trace, &mut touched).await?,
+                    Part::Trace(trace) => fill_read_first(cx, host, trace, touched).await?,
                     _ => 0,
                 };
             }
@@ -123,11 +134,18 @@ pub(crate) async fn prepare(
     if wrote && !host.stopped() {
         quiet_flush(cx, host, &mut Scratch::default()).await;
     }
-    if plan.rest > Ns::ZERO && !host.stopped() {
+    let begun = cx.now();
+    let until = begun + plan.rest;
+    if plan.rest > Ns::ZERO {
         host.begin_stage("rest", None);
-        cx.sleep_until(cx.now() + plan.rest).await;
-        done.rest_ns = plan.rest.as_ns();
     }
+    while cx.now() < until && !host.stopped() {
+        // Somebody may want it to end meanwhile.
+        let look = if cx.is_virtual() { plan.rest } else { LOOK_AFTER };
+        cx.sleep_until(until.min(cx.now() + look)).await;
+        host.look();
+    }
+    done.rest_ns = (cx.now() - begun).as_ns();
     Ok(done)
 }
 
@@ -145,11 +163,11 @@ async fn warm_up(
         }
         match part {
             Part::Job(job, _) => {
-                host.begin_stage("warm up", None);
-                run_job(cx, host, (**job).clone(), plan.seed).await?;
+                host.begin_stage(STAGE, None);
+                run_copies(cx, host, job, plan.seed ^ WARM_UP).await?;
             }
             Part::Trace(trace) => {
-                host.begin_stage("warm up", Some(trace.requests()));
+                host.begin_stage(STAGE, Some(trace.requests()));
                 replay::replay(cx, host, trace).await?;
             }
         }
@@ -296,6 +314,7 @@ async fn fill_read_first(
 }
 
 /// A bit per sector.
+#[derive(Clone)]
 struct Bits(Vec<u64>);
 
 impl Bits {

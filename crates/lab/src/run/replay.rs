@@ -225,8 +225,14 @@ impl Shared {
     async fn flush(&self, cx: &Cx, scratch: &mut Scratch) -> bool {
         let began = std::mem::take(&mut *self.volatile.borrow_mut());
         let ok = self.host.operation(cx, BlockOp::Flush, 0, 0, false, scratch).await;
-        let mut recorder = self.host.recorder.borrow_mut();
-        began.into_iter().for_each(|start| recorder.durable(start, cx.now()));
+        match ok {
+            true => {
+                let mut recorder = self.host.recorder.borrow_mut();
+                began.into_iter().for_each(|start| recorder.durable(start, cx.now()));
+            }
+            // The next one may do.
+            false => self.volatile.borrow_mut().extend(began),
+        }
         ok
     }
 }
@@ -420,7 +426,7 @@ async fn request(cx: &Cx, shared: &Shared, record: &TraceRecord, pieces: &[Piece
         }
     }
     host.recorder.borrow_mut().request(None, start, ok);
-    match is_journal {
+    match is_journal && ok {
         true if record.fua => host.recorder.borrow_mut().durable(start, cx.now()),
         true => shared.volatile.borrow_mut().push(start),
         false => {}

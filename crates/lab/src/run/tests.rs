@@ -518,3 +518,40 @@ fn requests_of_one_instant_begin_in_the_order_of_the_trace() {
         assert!(places.len() == 64 && places.is_sorted(), "{replay:?}: {places:?}");
     }
 }
+
+/// A warm-up is as deep as it says, and draws other places than what is measured, under the same name too.
+#[test]
+fn a_warm_up_runs_its_copies_at_once_and_elsewhere() {
+    let device = Arc::new(Memory::new(64));
+    let mut j = job("same", Mix::Write, true);
+    j.numjobs = 4;
+    let mut plan = plan_of(vec![Work::Job(job("same", Mix::Write, true).into())]);
+    plan.warm_up = vec![Work::Job(j.into())];
+    go(device.clone(), &plan);
+    let inside = device.inside.lock();
+    assert_eq!(inside.deepest, 4);
+    let writes: Vec<u64> =
+        inside.log.iter().filter(|e| e.0 == BlockOp::Write).map(|e| e.1).collect();
+    assert_eq!(writes.len(), 5 * 64);
+    let mut alone = plan.clone();
+    alone.warm_up.clear();
+    let device = Arc::new(Memory::new(64));
+    go(device.clone(), &alone);
+    let measured: Vec<u64> = device.inside.lock().log.iter().take(64).map(|e| e.1).collect();
+    assert_eq!(writes[256..], measured[..], "what is measured is what it would be alone");
+    let first: Vec<u64> = writes[..256].iter().copied().step_by(4).collect();
+    assert_ne!(first, measured);
+}
+
+/// A write that failed, or whose flush did, is not durable.
+#[test]
+fn what_failed_is_not_durable() {
+    let text = "  8,0 0 1 0.000000000 1 D WS 0 + 8 [a]\n  8,0 0 2 0.000002000 1 D FN [a]\n  \
+                8,0 0 3 0.000003000 1 D WFS 8 + 8 [a]\n";
+    let mut work = trace(text, Replay::Closed { depth: 1 });
+    let Work::Trace(job) = &mut work else { unreachable!() };
+    job.truth = Some(Arc::new(crate::trace::truth::Truth::parse("0 + 4 journal", "t").unwrap()));
+    let device = Arc::new(Memory { dies_at: 1, ..Memory::new(64) });
+    let m = go(device, &plan_of(vec![work]));
+    assert_eq!(m.recorder.journal.count(), 0);
+}
