@@ -29,7 +29,7 @@ pub struct TraceSpec {
     /// Where its journals lie: how long their writes take to be durable is measured apart.
     pub truth: Option<Arc<Truth>>,
     /// The file that says so.
-    pub truth_file: Option<TraceSource>,
+    pub truth_file: Option<Box<TraceSource>>,
     /// The device is told of their writes.
     pub hint: bool,
 }
@@ -234,7 +234,7 @@ fn read_trace(s: &Section<'_>, base: &Base) -> Option<TraceSpec> {
     let truth = s
         .text("truth")
         .and_then(|name| base.truth(name).map(Arc::new).map_err(|e| s.complain("truth", e)).ok());
-    let truth_file = s.text("truth").and_then(|name| base.trace(name).ok());
+    let truth_file = s.text("truth").and_then(|name| base.trace(name).ok().map(Box::new));
     let hint = s.flag("hint").unwrap_or(false);
     if hint && !s.has("truth") {
         s.complain("hint", "`hint` tells the device of a journal's writes: name a file that knows them with `truth`");

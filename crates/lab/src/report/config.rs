@@ -5,7 +5,7 @@
 
 use crate::execute::{Clock, Outcome};
 use crate::experiment::{Experiment, HostSpec, Target, Workload};
-use crate::trace::{Scan, TraceSource};
+use crate::trace::Scan;
 use flashlane_base::Ns;
 use flashlane_ocssd::DeviceSpec;
 use flashlane_stack::kinds;
@@ -69,7 +69,7 @@ fn workload<'a>(workload: &Workload, scans: &mut impl Iterator<Item = &'a Rc<Sca
                 "replay": spec.replay,
                 "scale_to_device": spec.scale_to_device,
                 "loops": spec.loops,
-                "truth": spec.truth_file.as_ref().map(TraceSource::name),
+                "truth": spec.truth_file.as_ref().map(|file| file.name()),
                 "hint": spec.hint,
             }})
         }
