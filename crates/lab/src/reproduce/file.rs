@@ -17,7 +17,7 @@
 //! targets = ["qblk"]               # of these alone
 //! series = "{target}_free"         # what its points are called; else as the target
 //! every = "500ms"                  # a point for each such span of the run, on the axis `seconds`
-//! percentiles = true               # a point for each of 100, on the axis `percent`: a journal's latencies
+//! percentiles = true               # a point for each 5 percent and 99, on the axis `percent`: a journal's latencies
 //! [[recording]]                    # points: what `flashlane trace info` says of a trace, in the series "recording"
 //! axes = [{ name = "mode", values = ["ordered", "data"] }]
 //! trace = "bundled:fio-2-{mode}"   # or a file
@@ -81,7 +81,7 @@ pub(super) enum Course {
     Whole,
     /// A point for each such span of time.
     Every(Ns),
-    /// A point for each percentile of a journal's latencies.
+    /// A point for each 5 percent, and 99, of a journal's latencies.
     Percentiles,
 }
 

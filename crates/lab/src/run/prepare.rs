@@ -103,24 +103,12 @@ pub(crate) async fn prepare(
         }
         Fill::Auto => {
             let mut before = Bits::new(host.capacity);
-            for (work, at_once) in [(&parts.warm_up, false), (&parts.work, true)]
-                .into_iter()
-                .flat_map(|(all, at_once)| all.iter().map(move |work| (work, at_once)))
-            {
-                // What is measured runs at once: none of it is before another.
-                let mut alone = at_once.then(|| before.clone());
-                let touched = alone.as_mut().unwrap_or(&mut before);
-                done.filled_sectors += match work {
-                    Part::Job(job, streams) if job.rw.reads() => {
-                        let mut sum = 0;
-                        for (start, length) in distinct(streams.iter().map(|s| s.region())) {
-                            sum += fill_region(cx, host, plan, start, length).await?;
-                        }
-                        sum
-                    }
-                    Part::Trace(trace) => fill_read_first(cx, host, trace, touched).await?,
-                    _ => 0,
-                };
+            for part in &parts.warm_up {
+                done.filled_sectors += fill_for(cx, host, plan, part, &mut before).await?;
+            }
+            // What is measured runs at once: none of it is before another.
+            for part in &parts.work {
+                done.filled_sectors += fill_for(cx, host, plan, part, &mut before.clone()).await?;
             }
         }
     }
@@ -174,6 +162,27 @@ async fn warm_up(
         operations += host.done.get();
     }
     Ok(operations)
+}
+
+/// Writes what a part reads before it writes it; `touched` is what others have written by then.
+async fn fill_for(
+    cx: &Cx,
+    host: &Rc<Host>,
+    plan: &RunPlan,
+    part: &Part,
+    touched: &mut Bits,
+) -> Result<u64, RunError> {
+    match part {
+        Part::Job(job, streams) if job.rw.reads() => {
+            let mut sum = 0;
+            for (start, length) in distinct(streams.iter().map(|s| s.region())) {
+                sum += fill_region(cx, host, plan, start, length).await?;
+            }
+            Ok(sum)
+        }
+        Part::Trace(trace) => fill_read_first(cx, host, trace, touched).await,
+        Part::Job(..) => Ok(0),
+    }
 }
 
 /// Copies of a job mostly share their region.
